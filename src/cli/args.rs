@@ -1,0 +1,200 @@
+//! The grammar of the command line.
+
+use std::path::PathBuf;
+
+use clap::builder::BoolishValueParser;
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+
+/// Text into vectors with BERT-style encoders.
+#[derive(Debug, Parser)]
+#[command(name = "sconce", version, about, propagate_version = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Turn texts into vectors, one a text
+    Embed(Box<EmbedArgs>),
+    /// Show what a model is: every resolved choice, and what became of its tensors
+    Inspect(ModelArgs),
+    /// Bring a model into the cache and print its folder
+    Download(DownloadArgs),
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct EmbedArgs {
+    /// Texts to embed; without any, and without --input, texts are read from standard input, one a line
+    #[arg(value_name = "TEXT", conflicts_with = "input")]
+    pub texts: Vec<String>,
+
+    /// Files of texts; - is standard input
+    #[arg(short, long, value_name = "FILE", num_args = 1..)]
+    pub input: Vec<PathBuf>,
+
+    /// How texts stand in the input; auto goes by the name's suffix
+    #[arg(long, value_name = "FORMAT", default_value = "auto")]
+    pub input_format: InputFormat,
+
+    /// Where vectors go [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// How vectors are written; auto goes by the name's suffix, and is jsonl on standard output
+    #[arg(long, value_name = "FORMAT", default_value = "auto")]
+    pub output_format: OutputFormat,
+
+    /// How tokens become a vector; auto: as the model's own files say; none: one vector a token
+    #[arg(long, value_name = "MODE", default_value = "auto")]
+    pub pooling: PoolingMode,
+
+    /// Scale vectors to unit length [default: as the model's own files say]
+    #[arg(long, overrides_with = "no_normalize")]
+    pub normalize: bool,
+
+    /// Leave vectors as they are
+    #[arg(long, overrides_with = "normalize")]
+    pub no_normalize: bool,
+
+    /// The longest text in tokens, specials included [default: the model's own limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_length: Option<u32>,
+
+    /// Tokens a batch, all texts together
+    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
+    pub batch_tokens: u32,
+
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ModelArgs {
+    #[command(flatten)]
+    pub source: SourceArgs,
+
+    /// Build the stack of this config.json in place of the model's own
+    #[arg(long, value_name = "FILE", requires = "random_weights", help_heading = "Model")]
+    pub config: Option<PathBuf>,
+
+    /// Draw the weights at random in place of reading a checkpoint
+    #[arg(long, value_name = "SEED", help_heading = "Model")]
+    pub random_weights: Option<u64>,
+
+    /// A tokenizer.json in place of the model's own
+    #[arg(long, value_name = "FILE", help_heading = "Model")]
+    pub tokenizer: Option<PathBuf>,
+
+    /// CPU threads [default: what the machine grants the process]
+    #[arg(long, value_name = "N", value_parser = threads, help_heading = "Machine")]
+    pub threads: Option<usize>,
+
+    #[command(flatten)]
+    pub talk: TalkArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct SourceArgs {
+    /// A folder with config.json, or an id on the Hugging Face hub
+    #[arg(
+        short,
+        long,
+        value_name = "DIR or HUB_ID",
+        env = "SCONCE_MODEL",
+        default_value = "sentence-transformers/all-MiniLM-L6-v2",
+        help_heading = "Model"
+    )]
+    pub model: String,
+
+    #[command(flatten)]
+    pub hub: HubArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct HubArgs {
+    /// Branch, tag or commit on the hub
+    #[arg(long, value_name = "REV", default_value = "main", value_parser = revision, help_heading = "Model")]
+    pub revision: String,
+
+    /// Never touch the network
+    #[arg(
+        long,
+        env = "HF_HUB_OFFLINE",
+        action = ArgAction::SetTrue,
+        value_parser = BoolishValueParser::new(),
+        help_heading = "Model"
+    )]
+    pub offline: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct DownloadArgs {
+    /// An id on the Hugging Face hub
+    #[arg(value_name = "ID")]
+    pub model: String,
+
+    #[command(flatten)]
+    pub hub: HubArgs,
+
+    #[command(flatten)]
+    pub talk: TalkArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct TalkArgs {
+    /// Say only warnings and errors
+    #[arg(short, long, conflicts_with = "verbose", help_heading = "Output on standard error")]
+    pub quiet: bool,
+
+    /// Say every choice and what things took
+    #[arg(short, long, help_heading = "Output on standard error")]
+    pub verbose: bool,
+
+    /// Draw no progress bar
+    #[arg(long, help_heading = "Output on standard error")]
+    pub no_progress: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum InputFormat {
+    Auto,
+    Lines,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    Auto,
+    Jsonl,
+    Csv,
+    Npy,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PoolingMode {
+    Auto,
+    Cls,
+    Mean,
+    Max,
+    None,
+}
+
+fn threads(value: &str) -> Result<usize, String> {
+    match value.parse() {
+        Ok(n @ 1..=1024) => Ok(n),
+        _ => Err("has to be a number of threads from 1 to 1024".into()),
+    }
+}
+
+/// A revision becomes part of a path in the cache.
+fn revision(value: &str) -> Result<String, String> {
+    match value.is_empty() || value.starts_with('/') || value.split('/').any(|part| part == "..") {
+        true => Err("has to be a branch, a tag or a commit".into()),
+        false => Ok(value.into()),
+    }
+}

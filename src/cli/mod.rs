@@ -1,0 +1,36 @@
+//! What was typed. Arguments are parsed into raw values by clap and resolved here into the plain options that
+//! [`crate::run`] takes; no other room knows clap.
+
+mod args;
+mod resolve;
+
+use std::io;
+
+use anyhow::Result;
+use clap::{CommandFactory, Parser};
+
+use crate::run;
+use args::{Cli, Command};
+
+/// Parses the process's arguments and runs what they ask for. Wrong usage ends the process here, with a
+/// sentence and exit code 2; so do `--help` and `--version`, with 0.
+///
+/// # Errors
+/// Whatever [`crate::run`] fails with.
+pub fn main() -> Result<()> {
+    match Cli::parse().command {
+        Command::Embed(args) => {
+            run::use_threads(args.model.threads)?;
+            run::embed::embed(resolve::embed(*args)?)
+        }
+        Command::Inspect(args) => {
+            run::use_threads(args.threads)?;
+            run::inspect::inspect(&resolve::model(&args, None), &resolve::console(&args.talk))
+        }
+        Command::Download(args) => run::download::download(&resolve::download(args)),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "sconce", &mut io::stdout());
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! From what was typed to what was meant.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+
+use super::args::{
+    DownloadArgs, EmbedArgs, HubArgs, InputFormat, ModelArgs, OutputFormat, PoolingMode, TalkArgs,
+};
+use crate::input::Place;
+use crate::model::files::Source;
+use crate::nn::Pooling;
+use crate::output::{Format, Target};
+use crate::run::embed::{EmbedOptions, Input};
+use crate::run::{Console, ModelOptions, Verbosity, WrongUsage};
+
+/// Options of `embed`.
+///
+/// # Errors
+/// If options contradict each other: wrong usage.
+pub fn embed(args: EmbedArgs) -> Result<EmbedOptions> {
+    let max_length = args.max_length.map(|n| n as usize);
+    Ok(EmbedOptions {
+        model: model(&args.model, max_length),
+        input: input(args.texts, args.input, args.input_format)?,
+        format: format(args.output_format, args.output.as_deref())?,
+        output: match args.output {
+            Some(path) if path != Path::new("-") => Target::File(path),
+            _ => Target::Stdout,
+        },
+        pooling: match args.pooling {
+            PoolingMode::Auto => None,
+            PoolingMode::Cls => Some(Pooling::Cls),
+            PoolingMode::Mean => Some(Pooling::Mean),
+            PoolingMode::Max => Some(Pooling::Max),
+            PoolingMode::None => Some(Pooling::None),
+        },
+        normalize: match (args.normalize, args.no_normalize) {
+            (true, _) => Some(true),
+            (_, true) => Some(false),
+            _ => None,
+        },
+        batch_tokens: args.batch_tokens as usize,
+        console: console(&args.model.talk),
+    })
+}
+
+/// Options that say which model.
+pub fn model(args: &ModelArgs, max_length: Option<usize>) -> ModelOptions {
+    ModelOptions {
+        source: source(args.source.model.clone(), &args.source.hub, &args.talk),
+        config: args.config.clone(),
+        random_weights: args.random_weights,
+        tokenizer: args.tokenizer.clone(),
+        max_length,
+    }
+}
+
+/// What to download.
+pub fn download(args: DownloadArgs) -> Source {
+    source(args.model, &args.hub, &args.talk)
+}
+
+/// How much to say on standard error.
+pub fn console(talk: &TalkArgs) -> Console {
+    let verbosity = match (talk.quiet, talk.verbose) {
+        (true, _) => Verbosity::Quiet,
+        (_, true) => Verbosity::Verbose,
+        _ => Verbosity::Normal,
+    };
+    Console::new(verbosity, !talk.no_progress)
+}
+
+fn source(model: String, hub: &HubArgs, talk: &TalkArgs) -> Source {
+    // clap reads HF_HUB_OFFLINE; transformers' own variable means the same.
+    let truthy = |value: String| matches!(value.to_lowercase().as_str(), "1" | "on" | "yes" | "true");
+    Source {
+        model,
+        revision: hub.revision.clone(),
+        offline: hub.offline || env::var("TRANSFORMERS_OFFLINE").is_ok_and(truthy),
+        progress: console(talk).progress(),
+    }
+}
+
+fn input(texts: Vec<String>, files: Vec<PathBuf>, format: InputFormat) -> Result<Input> {
+    if !texts.is_empty() {
+        return Ok(Input::Texts(texts));
+    }
+    if files.is_empty() {
+        return Ok(Input::Lines(vec![Place::Stdin]));
+    }
+    if files.iter().filter(|path| is_stdin(path)).count() > 1 {
+        bail!(WrongUsage("--input names standard input twice; it can be read once".into()));
+    }
+    let structured = ["jsonl", "ndjson", "json", "csv", "tsv", "parquet", "arrow", "feather", "gz", "zst"];
+    for path in &files {
+        let suffix = suffix(path);
+        if format == InputFormat::Auto && structured.contains(&suffix.as_str()) {
+            bail!(WrongUsage(format!(
+                "--input {}: .{suffix} files are not supported yet; --input-format lines reads one as plain lines",
+                path.display()
+            )));
+        }
+    }
+    let place = |path: PathBuf| if is_stdin(&path) { Place::Stdin } else { Place::File(path) };
+    Ok(Input::Lines(files.into_iter().map(place).collect()))
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+fn format(format: OutputFormat, output: Option<&Path>) -> Result<Format> {
+    Ok(match format {
+        OutputFormat::Jsonl => Format::Jsonl,
+        OutputFormat::Csv => Format::Csv,
+        OutputFormat::Npy => Format::Npy,
+        OutputFormat::Auto => match output.filter(|path| *path != Path::new("-")) {
+            None => Format::Jsonl,
+            Some(path) => match suffix(path).as_str() {
+                "csv" => Format::Csv,
+                "npy" => Format::Npy,
+                "jsonl" | "ndjson" | "" => Format::Jsonl,
+                other => bail!(WrongUsage(format!(
+                    "--output {}: the suffix .{other} names no format that is supported; pass --output-format jsonl, csv or npy",
+                    path.display()
+                ))),
+            },
+        },
+    })
+}
+
+fn suffix(path: &Path) -> String {
+    path.extension().map(|suffix| suffix.to_string_lossy().to_lowercase()).unwrap_or_default()
+}

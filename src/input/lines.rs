@@ -1,0 +1,79 @@
+//! Text files of one text a line.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+
+use anyhow::{Result, bail};
+
+use super::{Place, Record};
+
+/// The lines of a file or of standard input. A line ends in `\n` or `\r\n`; an empty line is a text like any
+/// other; a byte order mark at the start is not part of the first text.
+pub struct Lines {
+    place: Place,
+    reader: Box<dyn BufRead>,
+    line: usize,
+    failed: bool,
+}
+
+impl Lines {
+    /// Opens a place for reading.
+    ///
+    /// # Errors
+    /// If the file cannot be opened.
+    pub fn open(place: Place) -> Result<Self> {
+        let reader: Box<dyn BufRead> = match &place {
+            Place::Stdin => Box::new(io::stdin().lock()),
+            Place::File(path) if path.is_dir() => {
+                bail!("--input {place} is a directory; name the text files in it")
+            }
+            Place::File(path) => match File::open(path) {
+                Ok(file) => Box::new(BufReader::with_capacity(1 << 16, file)),
+                Err(error) => bail!("cannot read --input {place}: {error}"),
+            },
+        };
+        Ok(Lines { place, reader, line: 0, failed: false })
+    }
+
+    fn read(&mut self) -> Result<Option<Record>> {
+        let mut bytes = Vec::new();
+        if let Err(error) = self.reader.read_until(b'\n', &mut bytes) {
+            bail!("cannot read {} after line {}: {error}", self.place, self.line);
+        }
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        self.line += 1;
+        if bytes.last() == Some(&b'\n') {
+            bytes.pop();
+            if bytes.last() == Some(&b'\r') {
+                bytes.pop();
+            }
+        }
+        if self.line == 1 && bytes.starts_with(b"\xef\xbb\xbf") {
+            bytes.drain(..3);
+        }
+        let place = format!("{} line {}", self.place, self.line);
+        match String::from_utf8(bytes) {
+            Ok(text) => Ok(Some(Record { place, id: None, text, pair: None })),
+            Err(error) => bail!(
+                "{place} is not valid UTF-8 (byte {} of the line); convert the file to UTF-8, for example with \
+                 iconv",
+                error.utf8_error().valid_up_to() + 1
+            ),
+        }
+    }
+}
+
+impl Iterator for Lines {
+    type Item = Result<Record>;
+
+    fn next(&mut self) -> Option<Result<Record>> {
+        if self.failed {
+            return None;
+        }
+        let record = self.read().transpose();
+        self.failed = matches!(record, Some(Err(_)));
+        record
+    }
+}

@@ -1,0 +1,53 @@
+//! Where texts come from: one reader a format, each an iterator over records.
+
+mod lines;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+pub use lines::Lines;
+
+/// One text on its way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// Its place in the input as a person would say it: `notes.txt line 7`.
+    pub place: String,
+    /// The input's own name for it.
+    pub id: Option<String>,
+    /// The text.
+    pub text: String,
+    /// The second text of a pair.
+    pub pair: Option<String>,
+}
+
+/// Records in input order.
+pub type Records = Box<dyn Iterator<Item = Result<Record>>>;
+
+/// Something to read lines from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A file.
+    File(PathBuf),
+    /// Standard input.
+    Stdin,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Place::File(path) => write!(f, "{}", path.display()),
+            Place::Stdin => write!(f, "standard input"),
+        }
+    }
+}
+
+/// Texts that stand on the command line.
+pub fn arguments(texts: Vec<String>) -> Records {
+    Box::new(
+        texts
+            .into_iter()
+            .enumerate()
+            .map(|(i, text)| Ok(Record { place: format!("argument {}", i + 1), id: None, text, pair: None })),
+    )
+}

@@ -1,0 +1,81 @@
+//! `config.json`, read field by field with errors that name the field.
+
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use serde_json::{Map, Value};
+
+/// The fields of a `config.json`.
+#[derive(Debug, Clone)]
+pub struct Config {
+    path: PathBuf,
+    fields: Map<String, Value>,
+}
+
+impl Config {
+    /// Reads a configuration file.
+    ///
+    /// # Errors
+    /// If the file cannot be read or does not hold a JSON object.
+    pub fn read(path: &Path) -> Result<Self> {
+        Ok(Config { path: path.to_owned(), fields: super::read_json_object(path)? })
+    }
+
+    /// The file that was read.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A whole number that has to be there and within `range`: shapes have no defaults.
+    pub fn size(&self, key: &str, range: RangeInclusive<usize>) -> Result<usize> {
+        let Some(value) = self.get(key) else {
+            bail!("{} has no field {key:?}; it is required", self.path.display())
+        };
+        match value.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| range.contains(n)) {
+            Some(n) => Ok(n),
+            None => {
+                let expected = format!("a whole number from {} to {}", range.start(), range.end());
+                bail!("{}", self.wrong(key, value, &expected))
+            }
+        }
+    }
+
+    /// A positive number below 1, or `default` where there is none.
+    pub fn fraction(&self, key: &str, default: f64) -> Result<f64> {
+        match self.get(key) {
+            None => Ok(default),
+            Some(value) => match value.as_f64().filter(|x| *x > 0.0 && *x < 1.0) {
+                Some(x) => Ok(x),
+                None => bail!("{}", self.wrong(key, value, "a number between 0 and 1")),
+            },
+        }
+    }
+
+    /// A string, or nothing.
+    pub fn string(&self, key: &str) -> Result<Option<&str>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::String(s)) => Ok(Some(s)),
+            Some(value) => bail!("{}", self.wrong(key, value, "a string")),
+        }
+    }
+
+    /// A truth value; false where there is none.
+    pub fn flag(&self, key: &str) -> Result<bool> {
+        match self.get(key) {
+            None => Ok(false),
+            Some(Value::Bool(b)) => Ok(*b),
+            Some(value) => bail!("{}", self.wrong(key, value, "true or false")),
+        }
+    }
+
+    /// One sentence on a field with the wrong value.
+    pub fn wrong(&self, key: &str, found: impl std::fmt::Display, expected: &str) -> String {
+        format!("{}: {key:?} is {found}, but has to be {expected}", self.path.display())
+    }
+
+    fn get(&self, key: &str) -> Option<&Value> {
+        self.fields.get(key).filter(|value| !value.is_null())
+    }
+}

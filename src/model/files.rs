@@ -1,0 +1,106 @@
+//! Where a model's files are: a directory, the Hugging Face cache, or the hub.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+
+use super::hub;
+
+/// Which model, and how far to go for it.
+#[derive(Debug, Clone)]
+pub struct Source {
+    /// A directory with a `config.json`, or an id on the hub.
+    pub model: String,
+    /// Branch, tag or commit on the hub.
+    pub revision: String,
+    /// Whether the network is out of bounds.
+    pub offline: bool,
+    /// Whether to draw download progress on standard error.
+    pub progress: bool,
+}
+
+/// The folder of a model.
+#[derive(Debug, Clone)]
+pub struct ModelFiles {
+    /// The folder: what the user named, or a snapshot in the cache.
+    pub folder: PathBuf,
+}
+
+impl ModelFiles {
+    /// Finds a model: a directory with `config.json` first, then the cache, then the hub.
+    ///
+    /// # Errors
+    /// If the model is nowhere, or the hub refuses or cannot be reached.
+    pub fn locate(source: &Source) -> Result<Self> {
+        let directory = Path::new(&source.model);
+        if directory.join("config.json").is_file() {
+            return Ok(ModelFiles { folder: directory.to_owned() });
+        }
+        let hub_id = is_hub_id(&source.model);
+        match (hub_id, directory.is_dir()) {
+            (true, _) => {
+                let folder = hub::snapshot(source).map_err(|error| match directory.is_dir() {
+                    true => error.context(format!("{} is a directory without config.json", source.model)),
+                    false => error,
+                })?;
+                Ok(ModelFiles { folder })
+            }
+            (false, true) => bail!("{} has no config.json; pass the folder of a model", directory.display()),
+            (false, false) => bail!(
+                "there is no model {:?}: it is neither a directory nor an id like org/name on the hub",
+                source.model
+            ),
+        }
+    }
+
+    /// `config.json`.
+    pub fn config(&self) -> PathBuf {
+        self.folder.join("config.json")
+    }
+
+    /// The weights.
+    ///
+    /// # Errors
+    /// If there are none in safetensors form.
+    pub fn weights(&self) -> Result<PathBuf> {
+        let path = self.folder.join("model.safetensors");
+        let has = |name: &str| self.folder.join(name).exists();
+        if path.exists() {
+            return Ok(path);
+        }
+        let folder = self.folder.display();
+        if has("model.safetensors.index.json") {
+            bail!("{folder} has its weights in several shards, which are not supported yet")
+        }
+        if has("pytorch_model.bin") {
+            bail!("{folder} has its weights only as pytorch_model.bin; {}", hub::CONVERT)
+        }
+        bail!("{folder} has no model.safetensors; fetch the model again, or pass --random-weights SEED")
+    }
+
+    /// The tokenizer.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn tokenizer(&self) -> Result<PathBuf> {
+        let path = self.folder.join("tokenizer.json");
+        if !path.exists() {
+            bail!(
+                "{} has no tokenizer.json; fetch the model again, or pass --tokenizer FILE",
+                self.folder.display()
+            )
+        }
+        Ok(path)
+    }
+}
+
+/// Whether a name can be an id on the hub: `name` or `org/name`.
+fn is_hub_id(model: &str) -> bool {
+    let part = |part: &str| {
+        !part.is_empty()
+            && !part.starts_with('.')
+            && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+    };
+    let parts: Vec<&str> = model.split('/').collect();
+    parts.len() <= 2 && parts.into_iter().all(part)
+}

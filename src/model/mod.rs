@@ -1,0 +1,34 @@
+//! What a model's files say. This room reads and decides; it never multiplies.
+
+pub mod config;
+pub mod families;
+pub mod files;
+mod hub;
+pub mod names;
+pub mod pipeline;
+pub mod weights;
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use serde_json::{Map, Value};
+
+/// Reads a file that has to hold a JSON object.
+fn read_json_object(path: &Path) -> Result<Map<String, Value>> {
+    match read_json(path)? {
+        Value::Object(fields) => Ok(fields),
+        _ => bail!("{} does not hold a JSON object; fetch the file again", path.display()),
+    }
+}
+
+/// Reads a file that has to hold JSON.
+fn read_json(path: &Path) -> Result<Value> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) => bail!("cannot read {}: {error}", path.display()),
+    };
+    match serde_json::from_slice(&bytes) {
+        Ok(value) => Ok(value),
+        Err(error) => bail!("{} is not valid JSON ({error}); fetch the file again", path.display()),
+    }
+}

@@ -1,0 +1,256 @@
+//! Weights from a mapped safetensors file.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use candle_core::{Device, Tensor};
+use memmap2::{Mmap, UncheckedAdvice};
+use rayon::prelude::*;
+use safetensors::{Dtype, SafeTensorError, SafeTensors};
+
+use super::names::Names;
+use crate::nn::{Parameters, Stored, Table, placeholder};
+
+/// Bytes that are read at a time before their pages are given back.
+const CHUNK: usize = 1 << 20;
+
+/// A safetensors file, mapped; its header has been checked.
+pub struct Checkpoint {
+    path: PathBuf,
+    map: Arc<Mmap>,
+    tensors: BTreeMap<String, Entry>,
+}
+
+/// Where a tensor lies in the file, and as what.
+#[derive(Debug, Clone)]
+struct Entry {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Range<usize>,
+}
+
+/// What became of the tensors of a checkpoint; every name is the checkpoint's own.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Read, each with its shape and storage type.
+    pub used: Vec<(String, Vec<usize>, String)>,
+    /// In the checkpoint, but of no use to the encoder: task heads, poolers, buffers.
+    pub unused: Vec<String>,
+    /// Read, but with this many numbers that are NaN or infinite.
+    pub not_finite: Vec<(String, usize)>,
+    /// What makes the checkpoint unusable.
+    pub problems: Vec<Problem>,
+}
+
+/// A tensor that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Problem {
+    /// Not in the file.
+    Missing { name: String, expected: Vec<usize> },
+    /// Another shape than the config asks for.
+    Misshapen { name: String, found: Vec<usize>, expected: Vec<usize> },
+    /// Not stored as floating-point numbers.
+    Mistyped { name: String, found: String },
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Problem::Missing { name, expected } => {
+                write!(f, "tensor {name} of shape {expected:?} is missing")
+            }
+            Problem::Misshapen { name, found, expected } => {
+                write!(f, "tensor {name} has shape {found:?}, but the config asks for {expected:?}")
+            }
+            Problem::Mistyped { name, found } => {
+                write!(f, "tensor {name} is stored as {found}, but has to be F32, F16, BF16 or F64")
+            }
+        }
+    }
+}
+
+impl Checkpoint {
+    /// Maps a file and checks its header.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is no safetensors file, or is shorter or longer than its header says.
+    pub fn open(path: &Path) -> Result<Self> {
+        let shown = path.display();
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) => bail!("cannot read {shown}: {error}"),
+        };
+        // SAFETY: the map is only read. Another process could truncate the file under it, which would end this
+        // one with SIGBUS but cannot make it read outside of the map; model files are not written in place.
+        let map = match unsafe { Mmap::map(&file) } {
+            Ok(map) => map,
+            Err(error) => bail!("cannot map {shown} into memory: {error}"),
+        };
+        let (header, metadata) = match SafeTensors::read_metadata(&map) {
+            Ok(parsed) => parsed,
+            Err(error) => bail!("{shown} {}; fetch the file again", describe(&error, map.len())),
+        };
+        let data = header + size_of::<u64>();
+        let tensors = metadata
+            .tensors()
+            .into_iter()
+            .map(|(name, info)| {
+                let (start, end) = info.data_offsets;
+                let bytes = data + start..data + end;
+                (name, Entry { dtype: info.dtype, shape: info.shape.clone(), bytes })
+            })
+            .collect();
+        Ok(Checkpoint { path: path.to_owned(), map: Arc::new(map), tensors })
+    }
+
+    /// Starts reading the tensors of a family.
+    ///
+    /// # Errors
+    /// If the file has no token embedding table under any of the family's names.
+    pub fn reader<'a>(&'a self, names: &'a Names) -> Result<Reader<'a>> {
+        let Some(prefix) = names.prefix(|name| self.tensors.contains_key(name)) else {
+            let name = names.checkpoint_name("", "embeddings.token.weight");
+            bail!(
+                "{} has no tensor {name}, with or without a prefix: it is not a checkpoint of this family",
+                self.path.display()
+            )
+        };
+        Ok(Reader { checkpoint: self, names, prefix, report: Report::default(), seen: BTreeSet::new() })
+    }
+
+    /// Gives the pages of a range back: they stay in the page cache, but no longer count as this process's.
+    fn release(&self, bytes: Range<usize>) {
+        // SAFETY: dropping clean pages of a read-only file mapping loses nothing; the next access reads the
+        // same bytes from the file again.
+        let _ =
+            unsafe { self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, bytes.start, bytes.len()) };
+    }
+}
+
+/// Reads the tensors of a checkpoint by canonical name and keeps the report.
+pub struct Reader<'a> {
+    checkpoint: &'a Checkpoint,
+    names: &'a Names,
+    prefix: &'static str,
+    report: Report,
+    seen: BTreeSet<String>,
+}
+
+impl Reader<'_> {
+    /// What became of the checkpoint's tensors, those that nobody asked for included.
+    pub fn finish(mut self) -> Report {
+        let names = self.checkpoint.tensors.keys();
+        self.report.unused = names.filter(|name| !self.seen.contains(*name)).cloned().collect();
+        self.report
+    }
+
+    /// The entry for a canonical name if it can be used as a tensor of `shape`; else a note in the report.
+    fn entry(&mut self, canonical: &str, shape: &[usize]) -> Option<(String, Entry, Stored)> {
+        let name = self.names.checkpoint_name(self.prefix, canonical);
+        let expected = shape.to_vec();
+        let problem = match self.checkpoint.tensors.get(&name) {
+            None => Problem::Missing { name, expected },
+            Some(entry) => {
+                self.seen.insert(name.clone());
+                match stored(entry.dtype) {
+                    _ if entry.shape != expected => {
+                        Problem::Misshapen { name, found: entry.shape.clone(), expected }
+                    }
+                    None => Problem::Mistyped { name, found: format!("{:?}", entry.dtype) },
+                    Some(format) => {
+                        self.report.used.push((name.clone(), expected, format!("{:?}", entry.dtype)));
+                        return Some((name, entry.clone(), format));
+                    }
+                }
+            }
+        };
+        self.report.problems.push(problem);
+        None
+    }
+
+    fn note_not_finite(&mut self, name: String, count: usize) {
+        if count > 0 {
+            self.report.not_finite.push((name, count));
+        }
+    }
+}
+
+impl Parameters for Reader<'_> {
+    fn tensor(&mut self, canonical: &str, shape: &[usize]) -> Result<Tensor> {
+        let Some((name, entry, format)) = self.entry(canonical, shape) else { return placeholder() };
+        let mut values = vec![0f32; shape.iter().product()];
+        let per_chunk = CHUNK / format.size();
+        let count = values
+            .par_chunks_mut(per_chunk)
+            .enumerate()
+            .map(|(i, values)| {
+                let start = entry.bytes.start + i * CHUNK;
+                let bytes = start..start + values.len() * format.size();
+                format.decode(&self.checkpoint.map[bytes.clone()], values, |out, x| *out = x);
+                self.checkpoint.release(bytes);
+                values.iter().filter(|x| !x.is_finite()).count()
+            })
+            .sum();
+        self.note_not_finite(name, count);
+        Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
+    }
+
+    fn table(&mut self, canonical: &str, rows: usize, width: usize) -> Result<Table> {
+        let Some((name, entry, format)) = self.entry(canonical, &[rows, width]) else {
+            return Ok(Table::resident(placeholder()?.reshape((1, 1))?)?);
+        };
+        let checkpoint = self.checkpoint;
+        let starts: Vec<usize> = entry.bytes.clone().step_by(CHUNK).collect();
+        let count = starts
+            .into_par_iter()
+            .map(|start| {
+                let bytes = start..(start + CHUNK).min(entry.bytes.end);
+                let count = format.count_not_finite(&checkpoint.map[bytes.clone()]);
+                checkpoint.release(bytes);
+                count
+            })
+            .sum();
+        self.note_not_finite(name, count);
+        Ok(Table::stored(checkpoint.map.clone(), entry.bytes, format, rows, width))
+    }
+}
+
+fn stored(dtype: Dtype) -> Option<Stored> {
+    match dtype {
+        Dtype::F64 => Some(Stored::F64),
+        Dtype::F32 => Some(Stored::F32),
+        Dtype::F16 => Some(Stored::F16),
+        Dtype::BF16 => Some(Stored::BF16),
+        _ => None,
+    }
+}
+
+/// What is wrong with a file that does not parse, as the end of a sentence that begins with its name.
+fn describe(error: &SafeTensorError, length: usize) -> String {
+    use SafeTensorError as E;
+    match error {
+        E::HeaderTooSmall => {
+            format!("is not a safetensors file: {length} bytes are too few for a header")
+        }
+        E::HeaderTooLarge => "is not a safetensors file: its header would be over 100 MB long".into(),
+        E::InvalidHeaderLength => {
+            format!("is cut short: its header says it is longer than the {length} bytes there are")
+        }
+        E::InvalidHeader(_) | E::InvalidHeaderDeserialization(_) | E::JsonError(_) => {
+            "is corrupt: its header is not valid JSON".into()
+        }
+        E::MetadataIncompleteBuffer => {
+            format!("is cut short or corrupt: its header describes more or less data than its {length} bytes")
+        }
+        E::InvalidOffset(name) => format!("is corrupt: tensor {name} does not lie where the one before ends"),
+        E::TensorInvalidInfo | E::ValidationOverflow | E::MisalignedSlice => {
+            "is corrupt: the shape of a tensor does not fit its size in bytes".into()
+        }
+        _ => "is corrupt: its header cannot be understood".into(),
+    }
+}

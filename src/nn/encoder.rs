@@ -1,0 +1,97 @@
+//! The whole stack.
+
+use std::fmt;
+
+use anyhow::{Result, ensure};
+use candle_core::{Device, Tensor};
+
+use super::embeddings::Embeddings;
+use super::layer::Layer;
+use super::{EncoderSpec, Parameters, RaggedBatch};
+
+/// Embeddings and layers.
+pub struct Encoder {
+    spec: EncoderSpec,
+    embeddings: Embeddings,
+    layers: Vec<Layer>,
+    device: Device,
+}
+
+/// A place on the way through the stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// After the embedding layer.
+    Embeddings,
+    /// After this layer, counted from 0.
+    Layer(usize),
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stage::Embeddings => write!(f, "embeddings"),
+            Stage::Layer(index) => write!(f, "layer.{index}"),
+        }
+    }
+}
+
+impl Encoder {
+    /// Builds the stack that `spec` describes from `parameters`.
+    ///
+    /// # Errors
+    /// If the spec contradicts itself, or the source of the weights fails.
+    pub fn load(spec: &EncoderSpec, parameters: &mut dyn Parameters) -> Result<Self> {
+        Ok(Encoder {
+            spec: spec.clone(),
+            embeddings: Embeddings::load(parameters, spec)?,
+            layers: (0..spec.layers)
+                .map(|index| Layer::load(parameters, &format!("layers.{index}"), spec))
+                .collect::<Result<_>>()?,
+            device: Device::Cpu,
+        })
+    }
+
+    /// What this stack computes.
+    pub fn spec(&self) -> &EncoderSpec {
+        &self.spec
+    }
+
+    /// The last hidden states of a batch of `T` tokens, `(T, H)`.
+    ///
+    /// # Errors
+    /// If a token or segment id has no row in its table, or a text is longer than the positions reach.
+    pub fn forward(&self, batch: &RaggedBatch) -> Result<Tensor> {
+        self.forward_observed(batch, |_, _| Ok(()))
+    }
+
+    /// [`Encoder::forward`], showing the hidden states after every stage to `observe`.
+    pub fn forward_observed(
+        &self,
+        batch: &RaggedBatch,
+        mut observe: impl FnMut(Stage, &Tensor) -> Result<()>,
+    ) -> Result<Tensor> {
+        self.check(batch)?;
+        let mut hidden = self.embeddings.forward(batch, &self.device)?;
+        observe(Stage::Embeddings, &hidden)?;
+        for (index, layer) in self.layers.iter().enumerate() {
+            hidden = layer.forward(&hidden, batch)?;
+            observe(Stage::Layer(index), &hidden)?;
+        }
+        Ok(hidden)
+    }
+
+    fn check(&self, batch: &RaggedBatch) -> Result<()> {
+        let largest = |ids: &[u32]| ids.iter().copied().max().unwrap_or(0) as usize;
+        let (id, type_id) = (largest(batch.ids()), largest(batch.type_ids()));
+        let longest = batch.lengths().max().unwrap_or(0);
+        let spec = &self.spec;
+        ensure!(id < spec.vocab_size, "token id {id} is past the vocabulary of {}", spec.vocab_size);
+        ensure!(type_id < spec.token_types, "segment id {type_id}, but the model has {}", spec.token_types);
+        ensure!(
+            longest <= spec.max_positions,
+            "a text of {longest} tokens, but the model has {} positions",
+            spec.max_positions
+        );
+        Ok(())
+    }
+}

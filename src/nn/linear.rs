@@ -1,0 +1,33 @@
+//! Linear layers.
+
+use anyhow::Result;
+use candle_core::Tensor;
+
+use super::{Activation, Parameters};
+use crate::ops::linear::linear;
+
+/// `y = x Wᵀ + b`.
+pub struct Linear {
+    weight: Tensor,
+    bias: Tensor,
+}
+
+impl Linear {
+    /// Loads `NAME.weight` of `(out_features, in_features)` and `NAME.bias` of `(out_features)`.
+    pub fn load(
+        parameters: &mut dyn Parameters,
+        name: &str,
+        in_features: usize,
+        out_features: usize,
+    ) -> Result<Self> {
+        Ok(Linear {
+            weight: parameters.tensor(&format!("{name}.weight"), &[out_features, in_features])?,
+            bias: parameters.tensor(&format!("{name}.bias"), &[out_features])?,
+        })
+    }
+
+    /// `(T, in_features)` → `(T, out_features)`, the activation applied.
+    pub fn forward(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
+        Ok(linear(x, &self.weight, &self.bias, activation)?)
+    }
+}

@@ -1,0 +1,27 @@
+//! The encoder stack (Vaswani et al. 2017, Devlin et al. 2019) over candle tensors.
+//!
+//! An [`EncoderSpec`] says what the maths is; [`Encoder::load`] asks a [`Parameters`] for every weight by its
+//! canonical name; [`Encoder::forward`] takes a [`RaggedBatch`] to hidden states; [`Pooling`] takes those to
+//! vectors. Nothing here knows what a checkpoint calls its tensors or which family it belongs to.
+
+mod attention;
+mod embeddings;
+mod encoder;
+mod feed_forward;
+mod layer;
+mod linear;
+mod norm;
+mod parameters;
+mod pooling;
+mod ragged;
+mod spec;
+
+pub use crate::kernels::norm::l2_normalize;
+pub use crate::ops::linear::Activation;
+pub use crate::ops::lookup::{SharedBytes, Stored, Table};
+pub use encoder::{Encoder, Stage};
+pub(crate) use parameters::placeholder;
+pub use parameters::{Count, Parameters, Random};
+pub use pooling::Pooling;
+pub use ragged::RaggedBatch;
+pub use spec::EncoderSpec;

@@ -1,0 +1,88 @@
+//! Where the weights of a stack come from.
+
+use anyhow::Result;
+use candle_core::{DType, Device, Tensor};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use rand_distr::{Distribution, Normal};
+
+use super::Table;
+
+/// A source of weights, asked for by canonical name (`layers.0.attention.query.weight`) and shape.
+///
+/// A stack is always built to its end: a source that lacks a tensor notes it and hands out a placeholder, so
+/// that its report is complete. Whoever builds a stack asks the source for its verdict before using it.
+pub trait Parameters {
+    /// A tensor of `shape`.
+    fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<Tensor>;
+
+    /// An embedding table of `(rows, width)`.
+    fn table(&mut self, name: &str, rows: usize, width: usize) -> Result<Table>;
+}
+
+/// Weights drawn at random, as BERT is initialised: matrices and tables from a normal distribution with a
+/// standard deviation of 0.02, biases 0, norms 1. The same seed gives the same numbers everywhere, whatever
+/// the order in which tensors are asked for.
+pub struct Random {
+    seed: u64,
+}
+
+impl Random {
+    /// Weights that follow from `seed` alone.
+    pub fn new(seed: u64) -> Self {
+        Random { seed }
+    }
+}
+
+impl Parameters for Random {
+    fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<Tensor> {
+        let tensor = match shape {
+            [_] if name.ends_with(".bias") => Tensor::zeros(shape, DType::F32, &Device::Cpu)?,
+            [_] => Tensor::ones(shape, DType::F32, &Device::Cpu)?,
+            _ => {
+                let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
+                rng.set_stream(fnv1a(name));
+                let normal = Normal::new(0.0f32, 0.02).expect("0.02 is a standard deviation");
+                let count = shape.iter().product();
+                let values: Vec<f32> = normal.sample_iter(&mut rng).take(count).collect();
+                Tensor::from_vec(values, shape, &Device::Cpu)?
+            }
+        };
+        Ok(tensor)
+    }
+
+    fn table(&mut self, name: &str, rows: usize, width: usize) -> Result<Table> {
+        Ok(Table::resident(self.tensor(name, &[rows, width])?)?)
+    }
+}
+
+/// Counts parameters without holding any.
+#[derive(Debug, Default)]
+pub struct Count {
+    /// Numbers asked for so far; saturates.
+    pub parameters: usize,
+}
+
+impl Parameters for Count {
+    fn tensor(&mut self, _name: &str, shape: &[usize]) -> Result<Tensor> {
+        let count = shape.iter().fold(1usize, |product, n| product.saturating_mul(*n));
+        self.parameters = self.parameters.saturating_add(count);
+        placeholder()
+    }
+
+    fn table(&mut self, name: &str, rows: usize, width: usize) -> Result<Table> {
+        self.tensor(name, &[rows, width])?;
+        Ok(Table::resident(Tensor::zeros((1, 1), DType::F32, &Device::Cpu)?)?)
+    }
+}
+
+/// What a source hands out in place of a tensor that it has not: something that takes no memory.
+pub(crate) fn placeholder() -> Result<Tensor> {
+    Ok(Tensor::zeros(1, DType::F32, &Device::Cpu)?)
+}
+
+/// The FNV-1a hash: it names a random stream, and stays the same from release to release.
+fn fnv1a(name: &str) -> u64 {
+    name.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}

@@ -1,0 +1,171 @@
+//! Embedding tables, and the sum of the rows that a batch looks up in them.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use candle_core::{Device, Result, Tensor};
+use half::{bf16, f16};
+
+/// Bytes that stay where they are for as long as anyone holds them, such as a mapped file.
+pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+
+/// How the numbers of a stored tensor are written, little-endian.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stored {
+    F64,
+    F32,
+    F16,
+    BF16,
+}
+
+impl Stored {
+    /// Bytes of one number.
+    pub fn size(self) -> usize {
+        match self {
+            Stored::F64 => 8,
+            Stored::F32 => 4,
+            Stored::F16 | Stored::BF16 => 2,
+        }
+    }
+
+    /// Calls `put` with each place of `out` and the number in `bytes` that belongs there.
+    pub fn decode(self, bytes: &[u8], out: &mut [f32], put: impl Fn(&mut f32, f32)) {
+        let mut out = out.iter_mut();
+        self.for_each(bytes, |x| {
+            if let Some(out) = out.next() {
+                put(out, x);
+            }
+        });
+    }
+
+    /// How many of the numbers in `bytes` are NaN or infinite.
+    pub fn count_not_finite(self, bytes: &[u8]) -> usize {
+        let mut count = 0;
+        self.for_each(bytes, |x| count += usize::from(!x.is_finite()));
+        count
+    }
+
+    #[inline]
+    fn for_each(self, bytes: &[u8], mut f: impl FnMut(f32)) {
+        match self {
+            Stored::F64 => bytes.as_chunks().0.iter().for_each(|b| f(f64::from_le_bytes(*b) as f32)),
+            Stored::F32 => bytes.as_chunks().0.iter().for_each(|b| f(f32::from_le_bytes(*b))),
+            Stored::F16 => bytes.as_chunks().0.iter().for_each(|b| f(f16::from_le_bytes(*b).to_f32())),
+            Stored::BF16 => bytes.as_chunks().0.iter().for_each(|b| f(bf16::from_le_bytes(*b).to_f32())),
+        }
+    }
+}
+
+/// An embedding table of `(rows, width)`.
+#[derive(Clone)]
+pub struct Table {
+    rows: usize,
+    width: usize,
+    place: Place,
+}
+
+#[derive(Clone)]
+enum Place {
+    /// Read row by row where it lies: a vocabulary is large and a text touches few of its rows.
+    Stored { bytes: SharedBytes, range: Range<usize>, format: Stored },
+    /// Held in memory, on any device.
+    Tensor(Tensor),
+}
+
+impl Table {
+    /// A table inside `bytes`; `range` has to hold `rows · width` numbers of `format`.
+    pub fn stored(
+        bytes: SharedBytes,
+        range: Range<usize>,
+        format: Stored,
+        rows: usize,
+        width: usize,
+    ) -> Self {
+        assert_eq!(range.len(), rows * width * format.size(), "the range holds the table exactly");
+        Table { rows, width, place: Place::Stored { bytes, range, format } }
+    }
+
+    /// A table that is a tensor of `(rows, width)`.
+    pub fn resident(table: Tensor) -> Result<Self> {
+        let (rows, width) = table.dims2()?;
+        Ok(Table { rows, width, place: Place::Tensor(table) })
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns of a row.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// The table as a tensor of `(rows, width)`; copies a stored one.
+    pub fn to_tensor(&self, device: &Device) -> Result<Tensor> {
+        match &self.place {
+            Place::Tensor(table) => table.to_device(device),
+            Place::Stored { bytes, range, format } => {
+                let mut out = vec![0f32; self.rows * self.width];
+                let bytes = (**bytes).as_ref();
+                format.decode(&bytes[range.clone()], &mut out, |out, x| *out = x);
+                Tensor::from_vec(out, (self.rows, self.width), device)
+            }
+        }
+    }
+
+    /// Adds row `index` to `out`.
+    fn add_row(&self, index: usize, out: &mut [f32]) -> Result<()> {
+        match &self.place {
+            Place::Stored { bytes, range, format } => {
+                let stride = self.width * format.size();
+                let start = range.start + index * stride;
+                let bytes = (**bytes).as_ref();
+                format.decode(&bytes[start..start + stride], out, |out, x| *out += x);
+            }
+            Place::Tensor(table) => {
+                let (storage, layout) = table.storage_and_layout();
+                let candle_core::Storage::Cpu(storage) = &*storage else {
+                    candle_core::bail!("the table lies on another device than the batch")
+                };
+                let row = &super::elements(storage, layout)?[index * self.width..][..self.width];
+                for (out, x) in out.iter_mut().zip(row) {
+                    *out += x;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `Σ_t table_t[index_t[i]]` for every token `i`: each table comes with one index a token, all below its
+/// number of rows. Returns `(T, width)`.
+pub fn lookup_sum(tables: &[(&Table, &[u32])], device: &Device) -> Result<Tensor> {
+    if !device.is_cpu() {
+        return reference(tables, device);
+    }
+    let Some((first, tokens)) = tables.first().map(|(table, indices)| (table, indices.len())) else {
+        candle_core::bail!("a sum over no tables")
+    };
+    let width = first.width();
+    let mut out = vec![0f32; tokens * width];
+    for (token, out) in out.chunks_mut(width).enumerate() {
+        for (table, indices) in tables {
+            table.add_row(indices[token] as usize, out)?;
+        }
+    }
+    Tensor::from_vec(out, (tokens, width), device)
+}
+
+/// [`lookup_sum`] in plain candle operations.
+pub fn reference(tables: &[(&Table, &[u32])], device: &Device) -> Result<Tensor> {
+    let mut sum: Option<Tensor> = None;
+    for (table, indices) in tables {
+        let rows = table.to_tensor(device)?.index_select(&Tensor::new(*indices, device)?, 0)?;
+        sum = Some(match sum {
+            None => rows,
+            Some(sum) => (sum + rows)?,
+        });
+    }
+    sum.ok_or_else(|| candle_core::Error::Msg("a sum over no tables".into()).bt())
+}

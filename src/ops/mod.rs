@@ -1,0 +1,33 @@
+//! Operations of the encoder. Each file holds one operation: what the stack calls, the CPU path over
+//! [`crate::kernels`], and a plain candle `reference` that other devices run and that tests compare with.
+
+pub mod add_norm;
+pub mod attention;
+pub mod linear;
+pub mod lookup;
+
+use candle_core::{CpuStorage, Layout, Result, Tensor};
+
+/// The elements of a contiguous `f32` tensor on the CPU.
+fn elements<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
+    match layout.contiguous_offsets() {
+        Some((start, end)) => Ok(&storage.as_slice::<f32>()?[start..end]),
+        None => candle_core::bail!("the operand has to be contiguous f32"),
+    }
+}
+
+/// The same, to be written.
+fn elements_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [f32]> {
+    match (layout.contiguous_offsets(), storage) {
+        (Some((start, end)), CpuStorage::F32(data)) => Ok(&mut data[start..end]),
+        _ => candle_core::bail!("the operand has to be contiguous f32"),
+    }
+}
+
+/// Whether the CPU path of an operation serves this tensor.
+fn on_cpu(x: &Tensor) -> bool {
+    x.device().is_cpu() && x.dtype() == candle_core::DType::F32
+}
+
+/// Rows that one task of the thread pool works on: enough that handing them out costs nothing.
+const ROWS_PER_TASK: usize = 16;

@@ -1,0 +1,18 @@
+//! `sconce download`: brings a model into the cache.
+
+use std::io::Write;
+
+use anyhow::Result;
+
+use crate::model::files::{ModelFiles, Source};
+use crate::output::ClosedPipe;
+
+/// Downloads what is not in the cache yet and prints the folder of the model.
+///
+/// # Errors
+/// If the hub refuses or cannot be reached.
+pub fn download(source: &Source) -> Result<()> {
+    let files = ModelFiles::locate(source)?;
+    writeln!(std::io::stdout(), "{}", files.folder.display()).map_err(|_| ClosedPipe)?;
+    Ok(())
+}

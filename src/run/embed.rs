@@ -1,0 +1,196 @@
+//! `sconce embed`: texts in, one vector a text out.
+
+use std::fs;
+use std::time::Instant;
+
+use anyhow::Result;
+use indicatif::ProgressBar;
+
+use super::{Console, Embedder, ModelOptions, load};
+use crate::input::{Lines, Place, Record, Records, arguments};
+use crate::nn::Pooling;
+use crate::output::{self, Format, Row, Shape, Target, Writer};
+
+/// What `embed` is to do.
+pub struct EmbedOptions {
+    /// The model.
+    pub model: ModelOptions,
+    /// The texts.
+    pub input: Input,
+    /// Where the vectors go.
+    pub output: Target,
+    /// How they are written.
+    pub format: Format,
+    /// How tokens become a vector; `None`: as the model's files say.
+    pub pooling: Option<Pooling>,
+    /// Whether vectors are scaled to unit length; `None`: as the model's files say.
+    pub normalize: Option<bool>,
+    /// Tokens of all texts of a batch together.
+    pub batch_tokens: usize,
+    /// Standard error.
+    pub console: Console,
+}
+
+/// Where the texts are.
+pub enum Input {
+    /// On the command line.
+    Texts(Vec<String>),
+    /// In files of one text a line, one after another.
+    Lines(Vec<Place>),
+}
+
+/// Records that are read before the batches among them are computed: bounds memory, whatever the input's size.
+const WINDOW_RECORDS: usize = 1024;
+/// The same in bytes of text.
+const WINDOW_BYTES: usize = 4 << 20;
+
+/// Runs `embed`.
+///
+/// # Errors
+/// If the input, the model or the output fails; the sentence names it.
+pub fn embed(options: EmbedOptions) -> Result<()> {
+    let EmbedOptions { console, .. } = options;
+    let start = Instant::now();
+    let bar = console.bar(size(&options.input));
+    let mut records = open(options.input)?;
+    let loaded = load(&options.model, &console)?;
+    let pooling = match (options.pooling, &loaded.pipeline.pooling) {
+        (Some(pooling), _) => pooling,
+        (None, Some((pooling, _))) => *pooling,
+        (None, None) => {
+            let pooling = loaded.family.pooling;
+            console
+                .note(format!("pooling is {pooling}, this family's custom: the model has no modules.json"));
+            pooling
+        }
+    };
+    // Normalisation in a model's files is meant for the vectors of sentences, not of tokens.
+    let own = loaded.pipeline.normalize && pooling != Pooling::None;
+    let embedder = Embedder {
+        tokenizer: loaded.tokenizer,
+        encoder: loaded.encoder,
+        pooling,
+        normalize: options.normalize.unwrap_or(own),
+        batch_tokens: options.batch_tokens,
+    };
+    console.detail(format!(
+        "{} from {}, pooling {pooling}, {}, at most {} tokens a text, loaded in {:.0?}",
+        loaded.config.path().display(),
+        loaded.weights,
+        if embedder.normalize { "normalised" } else { "not normalised" },
+        embedder.tokenizer.max_length(),
+        start.elapsed()
+    ));
+
+    let dimensions = embedder.encoder.spec().hidden_size;
+    let shape = Shape { dimensions, per_token: pooling == Pooling::None };
+    let mut writer = output::open(&options.output, options.format, shape)?;
+    let mut tally = Tally::default();
+    loop {
+        let window = read_window(&mut records)?;
+        if window.is_empty() {
+            break;
+        }
+        tally.write(&embedder, &window, &mut *writer)?;
+        tally.show(&bar);
+    }
+    writer.finish()?;
+    bar.finish_and_clear();
+    tally.report(&console, embedder.tokenizer.max_length(), start);
+    Ok(())
+}
+
+/// What has been done so far.
+#[derive(Default)]
+struct Tally {
+    rows: usize,
+    bytes: usize,
+    tokens: usize,
+    truncated: usize,
+    cut: usize,
+    not_finite: usize,
+}
+
+impl Tally {
+    /// Embeds and writes a window of records.
+    fn write(&mut self, embedder: &Embedder, window: &[Record], writer: &mut dyn Writer) -> Result<()> {
+        let texts = embedder.tokenize(window)?;
+        let vectors = embedder.embed(&texts)?;
+        for ((record, text), values) in window.iter().zip(&texts).zip(&vectors) {
+            let truncated = text.cut > 0;
+            let (index, tokens) = (self.rows, text.ids.len());
+            writer.write(&Row { index, id: record.id.as_deref(), tokens, truncated, values })?;
+            self.rows += 1;
+            self.bytes += record.text.len() + 1;
+            self.tokens += tokens;
+            self.truncated += usize::from(truncated);
+            self.cut += text.cut;
+            self.not_finite += usize::from(values.iter().any(|x| !x.is_finite()));
+        }
+        Ok(())
+    }
+
+    fn show(&self, bar: &ProgressBar) {
+        bar.set_position(self.bytes as u64);
+        bar.set_message(format!("{} texts, {:.0} a second", self.rows, self.rows as f64 / seconds(bar)));
+    }
+
+    fn report(&self, console: &Console, limit: usize, start: Instant) {
+        if self.truncated > 0 {
+            console.warn(format!(
+                "{} of {} texts were longer than {limit} tokens and were truncated; {} tokens were cut",
+                self.truncated, self.rows, self.cut
+            ));
+        }
+        if self.not_finite > 0 {
+            console.warn(format!("{} of {} rows hold NaN or infinite numbers", self.not_finite, self.rows));
+        }
+        console.detail(format!(
+            "{} texts, {} tokens, {:.2?} in all",
+            self.rows,
+            self.tokens,
+            start.elapsed()
+        ));
+    }
+}
+
+fn seconds(bar: &ProgressBar) -> f64 {
+    bar.elapsed().as_secs_f64().max(1e-3)
+}
+
+/// Bytes of input, where they can be known.
+fn size(input: &Input) -> Option<u64> {
+    match input {
+        Input::Texts(texts) => Some(texts.iter().map(|text| text.len() as u64 + 1).sum()),
+        Input::Lines(places) => places
+            .iter()
+            .map(|place| match place {
+                Place::File(path) => {
+                    fs::metadata(path).ok().filter(|file| file.is_file()).map(|file| file.len())
+                }
+                Place::Stdin => None,
+            })
+            .sum(),
+    }
+}
+
+fn open(input: Input) -> Result<Records> {
+    match input {
+        Input::Texts(texts) => Ok(arguments(texts)),
+        Input::Lines(places) => {
+            let files = places.into_iter().map(Lines::open).collect::<Result<Vec<_>>>()?;
+            Ok(Box::new(files.into_iter().flatten()))
+        }
+    }
+}
+
+fn read_window(records: &mut Records) -> Result<Vec<Record>> {
+    let mut window = Vec::new();
+    let mut bytes = 0;
+    while window.len() < WINDOW_RECORDS && bytes < WINDOW_BYTES {
+        let Some(record) = records.next().transpose()? else { break };
+        bytes += record.text.len();
+        window.push(record);
+    }
+    Ok(window)
+}

@@ -1,0 +1,76 @@
+//! From texts to vectors: tokenize, plan, encode, pool, finish.
+
+use anyhow::{Result, bail};
+use rayon::prelude::*;
+
+use crate::input::Record;
+use crate::nn::{Encoder, Pooling, RaggedBatch, l2_normalize};
+use crate::text::{TokenIds, Tokenizer, plan};
+
+/// A model with every choice made.
+pub struct Embedder {
+    /// Text → token ids.
+    pub tokenizer: Tokenizer,
+    /// Token ids → hidden states.
+    pub encoder: Encoder,
+    /// Hidden states → vectors.
+    pub pooling: Pooling,
+    /// Whether vectors are scaled to unit length.
+    pub normalize: bool,
+    /// Tokens of all texts of a batch together.
+    pub batch_tokens: usize,
+}
+
+impl Embedder {
+    /// Tokenizes records, in their order.
+    ///
+    /// # Errors
+    /// If a text yields a token that the model has no embedding for.
+    pub fn tokenize(&self, records: &[Record]) -> Result<Vec<TokenIds>> {
+        let vocab_size = self.encoder.spec().vocab_size;
+        records
+            .par_iter()
+            .map(|record| {
+                let tokens = match self.tokenizer.encode(&record.text, record.pair.as_deref()) {
+                    Ok(tokens) => tokens,
+                    Err(error) => bail!("{}: the tokenizer fails on this text ({error})", record.place),
+                };
+                if let Some(id) = tokens.ids.iter().find(|id| **id as usize >= vocab_size) {
+                    bail!(
+                        "{}: token {:?} has id {id}, but the model has embeddings for {vocab_size} only; the tokenizer \
+                         is not the model's own",
+                        record.place,
+                        self.tokenizer.token(*id).unwrap_or_default()
+                    );
+                }
+                if tokens.ids.is_empty() {
+                    bail!("{}: the text has no tokens, and the tokenizer adds no special ones", record.place);
+                }
+                Ok(tokens)
+            })
+            .collect()
+    }
+
+    /// The vectors of texts, in their order: `D` numbers a text, or `D` a token without pooling.
+    pub fn embed(&self, texts: &[TokenIds]) -> Result<Vec<Vec<f32>>> {
+        let lengths: Vec<usize> = texts.iter().map(|text| text.ids.len()).collect();
+        let batches = plan(&lengths, self.batch_tokens);
+        let vectors: Vec<Vec<Vec<f32>>> =
+            batches.into_par_iter().map(|range| self.embed_batch(&texts[range])).collect::<Result<_>>()?;
+        Ok(vectors.into_iter().flatten().collect())
+    }
+
+    fn embed_batch(&self, texts: &[TokenIds]) -> Result<Vec<Vec<f32>>> {
+        let batch = RaggedBatch::new(texts.iter().map(|text| (&text.ids[..], &text.type_ids[..])))?;
+        let hidden = self.encoder.forward(&batch)?;
+        let mut vectors = self.pooling.forward(&hidden, &batch)?.to_vec2::<f32>()?;
+        if self.normalize {
+            vectors.iter_mut().for_each(|vector| l2_normalize(vector));
+        }
+        if self.pooling != Pooling::None {
+            return Ok(vectors);
+        }
+        let mut tokens = vectors.into_iter();
+        Ok(batch.lengths().map(|length| tokens.by_ref().take(length).flatten().collect()).collect())
+    }
+}

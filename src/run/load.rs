@@ -1,0 +1,164 @@
+//! From options to a model that is ready to run.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+
+use super::{Console, WrongUsage};
+use crate::model::config::Config;
+use crate::model::families::Family;
+use crate::model::files::{ModelFiles, Source};
+use crate::model::pipeline::Pipeline;
+use crate::model::weights::{Checkpoint, Report};
+use crate::nn::{Count, Encoder, EncoderSpec, Random};
+use crate::text::{Tokenizer, TokenizerOptions};
+
+/// Which model, and what stands in for its parts.
+#[derive(Debug, Clone)]
+pub struct ModelOptions {
+    /// Where the model is.
+    pub source: Source,
+    /// A config that takes the place of the model's own.
+    pub config: Option<PathBuf>,
+    /// A seed for weights that take the place of the checkpoint's.
+    pub random_weights: Option<u64>,
+    /// A tokenizer that takes the place of the model's own.
+    pub tokenizer: Option<PathBuf>,
+    /// The longest text in tokens, in place of the model's own limit.
+    pub max_length: Option<usize>,
+}
+
+/// A model and all that was decided about it.
+pub struct Loaded {
+    /// The config that the stack follows.
+    pub config: Config,
+    /// Its row of the family table.
+    pub family: &'static Family,
+    /// Where the weights came from.
+    pub weights: String,
+    /// What became of the checkpoint's tensors; none for random weights.
+    pub report: Option<Report>,
+    /// Numbers in the stack.
+    pub parameters: usize,
+    /// The stack.
+    pub encoder: Encoder,
+    /// The model's own way from hidden states to a vector.
+    pub pipeline: Pipeline,
+    /// The file of the tokenizer.
+    pub tokenizer_file: PathBuf,
+    /// The tokenizer, with the limit in force.
+    pub tokenizer: Tokenizer,
+}
+
+/// Random weights past this many bytes are a slip in the config, not a model.
+const MOST_RANDOM_BYTES: usize = 1 << 36;
+
+/// Loads a model that is ready to run.
+///
+/// # Errors
+/// If a file is missing, broken, or contradicts another; the sentence names it.
+pub fn load(options: &ModelOptions, console: &Console) -> Result<Loaded> {
+    let loaded = examine(options, console)?;
+    let problems = loaded.report.as_ref().map_or(&[][..], |report| &report.problems);
+    if let Some(first) = problems.first() {
+        let more = match problems.len() {
+            1 => String::new(),
+            n => format!(" (and {} more; sconce inspect lists them all)", n - 1),
+        };
+        let config = loaded.config.path().display();
+        bail!("{}: {first}{more}; the weights do not belong to {config}", loaded.weights);
+    }
+    Ok(loaded)
+}
+
+/// Loads a model as far as it goes: where the report has problems, the stack is not to be run.
+///
+/// # Errors
+/// As [`load`], but for tensors that are missing or have the wrong shape or type.
+pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
+    let stands_alone = options.config.is_some() && options.tokenizer.is_some();
+    let files = match stands_alone {
+        true => None,
+        false => Some(ModelFiles::locate(&options.source)?),
+    };
+    let own = |part: fn(&ModelFiles) -> Result<PathBuf>| match &files {
+        Some(files) => part(files),
+        None => bail!("the model has no files of its own"),
+    };
+
+    let config = Config::read(&match &options.config {
+        Some(path) => path.clone(),
+        None => own(|files| Ok(files.config()))?,
+    })?;
+    let family = Family::of(&config)?;
+    let spec = family.spec(&config)?;
+    // A config of the user's own has no pipeline, whoever lends it the tokenizer.
+    let pipeline = match (&files, &options.config) {
+        (Some(files), None) => Pipeline::read(&files.folder)?,
+        _ => Pipeline { pooling: None, normalize: false, max_length: None, lowercase: false },
+    };
+    let tokenizer_file = match &options.tokenizer {
+        Some(path) => path.clone(),
+        None => own(ModelFiles::tokenizer)?,
+    };
+    let limits =
+        TokenizerOptions { max_length: limit(options, &pipeline, &spec)?, lowercase: pipeline.lowercase };
+
+    let mut count = Count::default();
+    Encoder::load(&spec, &mut count)?;
+    let weights_file = match options.random_weights {
+        None => Some(own(ModelFiles::weights)?),
+        Some(_) => None,
+    };
+    // The tokenizer and the weights are of no use to each other, and each takes a while.
+    let (tokenizer, encoder) = rayon::join(
+        || Tokenizer::read(&tokenizer_file, &limits),
+        || match (&weights_file, options.random_weights) {
+            (Some(path), _) => from_checkpoint(path, family, &spec),
+            (None, seed) => random(&config, &spec, &count, seed.unwrap_or_default()),
+        },
+    );
+    let ((encoder, report), tokenizer) = (encoder?, tokenizer?);
+    for (name, count) in report.iter().flat_map(|report| &report.not_finite) {
+        console.warn(format!(
+            "tensor {name} holds {count} numbers that are NaN or infinite; vectors that depend on them will be NaN"
+        ));
+    }
+    let weights = match (&weights_file, options.random_weights) {
+        (Some(path), _) => path.display().to_string(),
+        (None, seed) => format!("random, seed {}", seed.unwrap_or_default()),
+    };
+    let parameters = count.parameters;
+    Ok(Loaded { config, family, weights, report, parameters, encoder, pipeline, tokenizer_file, tokenizer })
+}
+
+/// The longest text: what the user says, else what the model's files say, within what the positions reach.
+fn limit(options: &ModelOptions, pipeline: &Pipeline, spec: &EncoderSpec) -> Result<usize> {
+    match options.max_length {
+        Some(limit) if limit > spec.max_positions => {
+            let positions = spec.max_positions;
+            bail!(WrongUsage(format!("--max-length {limit} is past the {positions} positions of the model")))
+        }
+        Some(limit) => Ok(limit),
+        None => Ok(pipeline.max_length.unwrap_or(spec.max_positions).min(spec.max_positions)),
+    }
+}
+
+fn from_checkpoint(path: &Path, family: &Family, spec: &EncoderSpec) -> Result<(Encoder, Option<Report>)> {
+    let checkpoint = Checkpoint::open(path)?;
+    let mut reader = checkpoint.reader(&family.names)?;
+    let encoder = Encoder::load(spec, &mut reader)?;
+    Ok((encoder, Some(reader.finish())))
+}
+
+fn random(
+    config: &Config,
+    spec: &EncoderSpec,
+    count: &Count,
+    seed: u64,
+) -> Result<(Encoder, Option<Report>)> {
+    if count.parameters.saturating_mul(size_of::<f32>()) > MOST_RANDOM_BYTES {
+        bail!("{} describes {} parameters; check its sizes", config.path().display(), count.parameters);
+    }
+    Ok((Encoder::load(spec, &mut Random::new(seed))?, None))
+}

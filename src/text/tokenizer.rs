@@ -1,0 +1,108 @@
+//! The tokenizer of a model, with truncation that is counted.
+
+use std::path::Path;
+
+use anyhow::{Result, anyhow, bail};
+use tokenizers::normalizers::{Lowercase, Sequence};
+use tokenizers::utils::truncation::{TruncationParams, truncate_encodings};
+use tokenizers::{NormalizerWrapper, PostProcessor};
+
+/// The tokens of one text or one pair, specials included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenIds {
+    /// Vocabulary ids.
+    pub ids: Vec<u32>,
+    /// Segment ids: 0 for the first text and its specials, 1 for the second of a pair.
+    pub type_ids: Vec<u32>,
+    /// Tokens that the limit cut off.
+    pub cut: usize,
+}
+
+/// How texts become tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenizerOptions {
+    /// The longest text or pair in tokens, specials included.
+    pub max_length: usize,
+    /// Whether to lowercase before the tokenizer's own normalisation.
+    pub lowercase: bool,
+}
+
+/// A tokenizer with its limit.
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    max_length: usize,
+}
+
+impl Tokenizer {
+    /// Reads a `tokenizer.json`. Padding and truncation that the file asks for are left aside: batches are
+    /// ragged, and the limit is the model's.
+    ///
+    /// # Errors
+    /// If the file cannot be read, does not parse, or the limit leaves no room for a text between the specials.
+    pub fn read(path: &Path, options: &TokenizerOptions) -> Result<Self> {
+        let shown = path.display();
+        let bytes = match std::fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) => bail!("cannot read {shown}: {error}"),
+        };
+        let mut inner = match tokenizers::Tokenizer::from_bytes(bytes) {
+            Ok(tokenizer) => tokenizer,
+            Err(error) => {
+                bail!("{shown} is there but does not parse as a tokenizer ({error}); fetch it again")
+            }
+        };
+        inner.with_padding(None);
+        inner.with_truncation(None).map_err(|error| anyhow!("{shown}: {error}"))?;
+        if options.lowercase {
+            let own = inner.get_normalizer().cloned();
+            let both = [Some(NormalizerWrapper::Lowercase(Lowercase)), own];
+            let both = Sequence::new(both.into_iter().flatten().collect());
+            inner.with_normalizer(Some(both)).map_err(|error| anyhow!("{shown}: {error}"))?;
+        }
+        let tokenizer = Tokenizer { inner, max_length: options.max_length };
+        let specials = tokenizer.specials(false);
+        if options.max_length <= specials {
+            bail!(
+                "a limit of {} tokens leaves no room for a text beside {specials} special tokens; raise --max-length",
+                options.max_length
+            );
+        }
+        Ok(tokenizer)
+    }
+
+    /// The longest text or pair in tokens, specials included.
+    pub fn max_length(&self) -> usize {
+        self.max_length
+    }
+
+    /// Tokenizes a text, or a pair of texts, with the model's special tokens. Past the limit tokens are cut at
+    /// the end, of the longer text of a pair first; special tokens stay.
+    ///
+    /// # Errors
+    /// If the tokenizer fails, which its models do for an unknown token without an `unk_token`.
+    pub fn encode(&self, text: &str, pair: Option<&str>) -> Result<TokenIds> {
+        let bare = |text: &str| self.inner.encode_fast(text, false).map_err(|error| anyhow!("{error}"));
+        let (first, second) = (bare(text)?, pair.map(bare).transpose()?);
+        let tokens = first.len() + second.as_ref().map_or(0, |encoding| encoding.len());
+        let room = self.max_length.saturating_sub(self.specials(pair.is_some()));
+        let truncation = TruncationParams { max_length: room, ..Default::default() };
+        let (first, second) =
+            truncate_encodings(first, second, &truncation).map_err(|error| anyhow!("{error}"))?;
+        let encoding = self.inner.post_process(first, second, true).map_err(|error| anyhow!("{error}"))?;
+        Ok(TokenIds {
+            ids: encoding.get_ids().to_vec(),
+            type_ids: encoding.get_type_ids().to_vec(),
+            cut: tokens.saturating_sub(room),
+        })
+    }
+
+    /// The token that an id stands for.
+    pub fn token(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
+    }
+
+    /// Special tokens that are added to a text or a pair.
+    fn specials(&self, pair: bool) -> usize {
+        self.inner.get_post_processor().map_or(0, |processor| processor.added_tokens(pair))
+    }
+}
