@@ -2,5 +2,7 @@
 //! never depends on what else is in the batch or on how many threads run.
 
 pub mod activation;
+pub mod isa;
+pub mod matmul;
 pub mod norm;
 pub mod softmax;

@@ -182,7 +182,7 @@ impl Reader<'_> {
 
 impl Parameters for Reader<'_> {
     fn tensor(&mut self, canonical: &str, shape: &[usize]) -> Result<Tensor> {
-        let Some((name, entry, format)) = self.entry(canonical, shape) else { return placeholder() };
+        let Some((name, entry, format)) = self.entry(canonical, shape) else { return placeholder(shape) };
         let mut values = vec![0f32; shape.iter().product()];
         let per_chunk = CHUNK / format.size();
         let count = values
@@ -202,7 +202,7 @@ impl Parameters for Reader<'_> {
 
     fn table(&mut self, canonical: &str, rows: usize, width: usize) -> Result<Table> {
         let Some((name, entry, format)) = self.entry(canonical, &[rows, width]) else {
-            return Ok(Table::resident(placeholder()?.reshape((1, 1))?)?);
+            return Ok(Table::resident(placeholder(&[rows, width])?)?);
         };
         let checkpoint = self.checkpoint;
         let starts: Vec<usize> = entry.bytes.clone().step_by(CHUNK).collect();

@@ -4,12 +4,11 @@ use anyhow::Result;
 use candle_core::Tensor;
 
 use super::{Activation, Parameters};
-use crate::ops::linear::linear;
+use crate::ops::linear::LinearWeights;
 
 /// `y = x Wᵀ + b`.
 pub struct Linear {
-    weight: Tensor,
-    bias: Tensor,
+    weights: LinearWeights,
 }
 
 impl Linear {
@@ -20,14 +19,13 @@ impl Linear {
         in_features: usize,
         out_features: usize,
     ) -> Result<Self> {
-        Ok(Linear {
-            weight: parameters.tensor(&format!("{name}.weight"), &[out_features, in_features])?,
-            bias: parameters.tensor(&format!("{name}.bias"), &[out_features])?,
-        })
+        let weight = parameters.tensor(&format!("{name}.weight"), &[out_features, in_features])?;
+        let bias = parameters.tensor(&format!("{name}.bias"), &[out_features])?;
+        Ok(Linear { weights: LinearWeights::new(weight, bias)? })
     }
 
     /// `(T, in_features)` → `(T, out_features)`, the activation applied.
     pub fn forward(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
-        Ok(linear(x, &self.weight, &self.bias, activation)?)
+        Ok(self.weights.forward(x, activation)?)
     }
 }

@@ -67,18 +67,17 @@ impl Parameters for Count {
     fn tensor(&mut self, _name: &str, shape: &[usize]) -> Result<Tensor> {
         let count = shape.iter().fold(1usize, |product, n| product.saturating_mul(*n));
         self.parameters = self.parameters.saturating_add(count);
-        placeholder()
+        placeholder(shape)
     }
 
     fn table(&mut self, name: &str, rows: usize, width: usize) -> Result<Table> {
-        self.tensor(name, &[rows, width])?;
-        Ok(Table::resident(Tensor::zeros((1, 1), DType::F32, &Device::Cpu)?)?)
+        Ok(Table::resident(self.tensor(name, &[rows, width])?)?)
     }
 }
 
-/// What a source hands out in place of a tensor that it has not: something that takes no memory.
-pub(crate) fn placeholder() -> Result<Tensor> {
-    Ok(Tensor::zeros(1, DType::F32, &Device::Cpu)?)
+/// What a source hands out in place of a tensor that it has not: a single zero, seen as the whole shape.
+pub(crate) fn placeholder(shape: &[usize]) -> Result<Tensor> {
+    Ok(Tensor::zeros(1, DType::F32, &Device::Cpu)?.broadcast_as(shape)?)
 }
 
 /// The FNV-1a hash: it names a random stream, and stays the same from release to release.

