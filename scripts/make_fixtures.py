@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""Makes the tiny models under tests/fixtures and their goldens with the reference implementation.
+
+    pip install -r scripts/requirements-reference.txt
+    python scripts/make_fixtures.py
+
+Every folder is a model as sentence-transformers saves it, with weights wide enough that a wrong activation,
+eps, offset or norm shows, and beside it:
+
+    goldens.json          the texts (and pairs), and the token and segment ids of each
+    goldens.safetensors   hidden states of all texts, one after another, after every stage (embeddings,
+                          layer.0, …), and the vectors of each pooling; computed in float64, stored as float32
+
+Seeds are fixed: running this again changes no byte under the versions that requirements-reference.txt names.
+`all-MiniLM-L6-v2.*` are vectors of the real model, for which `scripts/fetch_model.sh` has to have run.
+"""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import TemplateProcessing
+from transformers import BertConfig, BertForMaskedLM, BertModel, BertTokenizerFast
+
+FIXTURES = Path(__file__).resolve().parent.parent / "tests" / "fixtures"
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = "the a of to in is on and light lamp candle wick flame burn ##s ##ing ##ed ##er attention head key query value".split()
+
+TEXTS = [
+    ("the candle burns", None),
+    ("", None),
+    ("A lamp, a wick and a flame: burning!", None),
+    ("Ünïcödé 灯 lamp 🕯 ok", None),
+    (" ".join(["attention head key query value"] * 12), None),
+    ("the lamp is on", "a candle is burning in the light"),
+    ("query", " ".join(["key value"] * 30)),
+    (" ".join(["lamp"] * 40), " ".join(["wick"] * 40)),
+]
+
+
+def tokenizer(folder, limit):
+    letters = [chr(c) for c in range(ord("a"), ord("z") + 1)]
+    digits = [str(d) for d in range(10)]
+    vocab = SPECIALS + letters + digits + [f"##{c}" for c in letters] + list(".,:;!?'-") + WORDS + ["灯"]
+    vocab = {token: i for i, token in enumerate(dict.fromkeys(vocab))}
+    fast = Tokenizer(WordPiece(vocab, unk_token="[UNK]"))
+    fast.normalizer = BertNormalizer(lowercase=True)
+    fast.pre_tokenizer = BertPreTokenizer()
+    fast.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", vocab["[CLS]"]), ("[SEP]", vocab["[SEP]"])],
+    )
+    BertTokenizerFast(tokenizer_object=fast, model_max_length=limit, do_lower_case=True).save_pretrained(folder)
+    return len(vocab)
+
+
+def widen(model, seed):
+    """Draws every weight anew: matrices and tables normal, norms around 1, biases not zero."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in sorted(model.named_parameters()):
+            if "LayerNorm.weight" in name:
+                weight.copy_(torch.rand(weight.shape, generator=generator) + 0.5)
+            else:
+                std = 0.3 if weight.dim() == 1 else 0.25
+                weight.copy_(torch.randn(weight.shape, generator=generator) * std)
+
+
+def make(name, *, seed, config, limit, pooling, normalize, masked_lm=False, dtype=torch.float32):
+    folder = FIXTURES / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    vocab_size = tokenizer(folder, config["max_position_embeddings"])
+    config = BertConfig(vocab_size=vocab_size, **config)
+    model = (BertForMaskedLM if masked_lm else BertModel)(config)
+    widen(model, seed)
+    model.to(dtype).save_pretrained(folder / "plain")
+
+    # As sentence-transformers saves it: its own files around the model's.
+    transformer = Transformer(str(folder / "plain"), tokenizer_name_or_path=str(folder), max_seq_length=limit)
+    modules = [transformer, Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)]
+    modules += [Normalize()] if normalize else []
+    saved = folder / "saved"
+    SentenceTransformer(modules=modules, device="cpu").save(str(saved), create_model_card=False)
+    for path in sorted(saved.rglob("*")):
+        if path.is_file() and path.suffix == ".json" and path.name != "special_tokens_map.json":
+            target = folder / path.relative_to(saved)
+            target.parent.mkdir(exist_ok=True)
+            shutil.copy(path, target)
+    # The checkpoint as transformers writes it, with its prefix, head and storage type.
+    for file in ("config.json", "model.safetensors"):
+        shutil.copy(folder / "plain" / file, folder / file)
+    # The pipeline as older releases write it, which is what most models on the hub have.
+    (folder / "sentence_bert_config.json").write_text(
+        json.dumps({"max_seq_length": limit, "do_lower_case": False}, indent=2) + "\n"
+    )
+    shutil.rmtree(folder / "plain")
+    shutil.rmtree(saved)
+    goldens(folder, limit)
+
+
+@torch.no_grad()
+def goldens(folder, limit):
+    tokens = BertTokenizerFast.from_pretrained(folder)
+    model = BertModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).double().eval()
+    reference = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
+    rows, stages, pooled = [], {}, {"cls": [], "mean": [], "max": []}
+    for text, pair in TEXTS:
+        encoded = tokens(text, pair, truncation="longest_first", max_length=limit, return_tensors="pt")
+        out = model(**encoded, output_hidden_states=True)
+        for i, hidden in enumerate(out.hidden_states):
+            stages.setdefault("embeddings" if i == 0 else f"layer.{i - 1}", []).append(hidden[0])
+        last = out.last_hidden_state[0]
+        pooled["cls"].append(last[0])
+        pooled["mean"].append(last.mean(0))
+        pooled["max"].append(last.max(0).values)
+        rows.append(
+            {
+                "text": text,
+                "pair": pair,
+                "ids": encoded["input_ids"][0].tolist(),
+                "type_ids": encoded["token_type_ids"][0].tolist(),
+            }
+        )
+    singles = [text for text, pair in TEXTS if pair is None]
+    tensors = {name: torch.cat(parts).float().contiguous() for name, parts in stages.items()}
+    tensors |= {f"pooled.{name}": torch.stack(parts).float().contiguous() for name, parts in pooled.items()}
+    tensors["sentence"] = torch.from_numpy(np.asarray(reference.encode(singles), dtype=np.float32))
+    save_file(tensors, folder / "goldens.safetensors")
+    (folder / "goldens.json").write_text(json.dumps(rows, ensure_ascii=False, indent=1) + "\n")
+
+
+def activations():
+    """`f(x)` of every activation that configs name, from PyTorch in float64."""
+    from transformers.activations import ACT2FN
+
+    x = torch.cat([torch.linspace(-12, 12, 961), torch.tensor([0.0, -0.0, 1e-30, -1e-30, 88.0, -88.0, 1e4, -1e4])])
+    names = ["gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "silu", "swish", "tanh", "linear"]
+    tensors = {name: ACT2FN[name](x.double()).float().clone() for name in names}
+    save_file({"x": x, **tensors}, FIXTURES / "activations.safetensors")
+
+
+def real_model():
+    """Vectors of all-MiniLM-L6-v2 for the hand-written texts of compare.py and two that are too long."""
+    from compare import EMPTY_ISH, SENTENCES
+
+    folder = subprocess.check_output([FIXTURES.parent.parent / "scripts" / "fetch_model.sh"], text=True).strip()
+    reference = SentenceTransformer(folder, device="cpu")
+    texts = EMPTY_ISH + SENTENCES + [" ".join(SENTENCES), "lamp " * 1000]
+    vectors = torch.from_numpy(np.asarray(reference.encode(texts), dtype=np.float32))
+    save_file({"sentence": vectors}, FIXTURES / "all-MiniLM-L6-v2.safetensors")
+    (FIXTURES / "all-MiniLM-L6-v2.json").write_text(json.dumps(texts, ensure_ascii=False, indent=1) + "\n")
+
+
+def main():
+    torch.set_num_threads(1)
+    real_model()
+    small = dict(
+        hidden_size=36, num_attention_heads=3, num_hidden_layers=2, intermediate_size=52, max_position_embeddings=40,
+        type_vocab_size=2,
+    )
+    make("bert-tiny", seed=1, config=small, limit=24, pooling="mean", normalize=True)
+    make(
+        "bert-masked-lm", seed=2, limit=32, pooling="cls", normalize=False, masked_lm=True, dtype=torch.float16,
+        config=dict(
+            hidden_size=64, num_attention_heads=4, num_hidden_layers=3, intermediate_size=48,
+            max_position_embeddings=32, type_vocab_size=3, hidden_act="gelu_new", layer_norm_eps=1e-3,
+        ),
+    )
+    make(
+        "bert-relu", seed=3, limit=40, pooling="max", normalize=True, dtype=torch.bfloat16,
+        config=dict(small, hidden_act="relu", hidden_size=40, num_attention_heads=1, num_hidden_layers=1, layer_norm_eps=1e-5),
+    )
+    activations()
+
+
+if __name__ == "__main__":
+    main()

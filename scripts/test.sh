@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Builds sconce, fetches all-MiniLM-L6-v2 if it is not in the cache, and runs all tests. Ends with their count.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cargo build --release --locked
+scripts/fetch_model.sh >/dev/null
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+status=0
+cargo test --release --locked --no-fail-fast 2>&1 | tee "$log" || status=$?
+awk '/^test result:/ { passed += $4; failed += $6 } END { print passed + 0 " passed, " failed + 0 " failed" }' "$log"
+exit "$status"

@@ -1,0 +1,446 @@
+//! What is wrong is said in one sentence that names the file, row or option and the remedy; nothing panics and
+//! nothing is left half-written.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use serde_json::{Value, json};
+use support::{assert_fails, embed, fixture, rows, sconce, stderr, stdout};
+use tempfile::TempDir;
+
+/// A copy of a fixture that a test may break.
+struct Model {
+    folder: TempDir,
+}
+
+impl Model {
+    fn copy_of(name: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        copy(&fixture(name), folder.path());
+        Model { folder }
+    }
+
+    fn tiny() -> Self {
+        Self::copy_of("bert-tiny")
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.folder.path().join(file)
+    }
+
+    fn run(&self, command: &str) -> Output {
+        let mut sconce = sconce();
+        sconce.arg(command).arg("--model").arg(self.folder.path());
+        if command == "embed" {
+            sconce.arg("the lamp");
+        }
+        sconce.output().unwrap()
+    }
+
+    fn embed(&self) -> Output {
+        self.run("embed")
+    }
+
+    /// Changes `config.json`.
+    fn edit_config(&self, edit: impl FnOnce(&mut serde_json::Map<String, Value>)) {
+        let path = self.path("config.json");
+        let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        edit(config.as_object_mut().unwrap());
+        fs::write(path, config.to_string()).unwrap();
+    }
+
+    /// Writes the weights anew, each tensor as `edit` leaves it: storage type, shape and bytes.
+    fn edit_tensors(&self, edit: impl FnOnce(&mut BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>)) {
+        let bytes = fs::read(self.path("model.safetensors")).unwrap();
+        let mut tensors = SafeTensors::deserialize(&bytes)
+            .unwrap()
+            .tensors()
+            .into_iter()
+            .map(|(name, t)| (name, (t.dtype(), t.shape().to_vec(), t.data().to_vec())))
+            .collect();
+        edit(&mut tensors);
+        let views: Vec<_> = tensors
+            .iter()
+            .map(|(name, (dtype, shape, data))| (name, TensorView::new(*dtype, shape.clone(), data).unwrap()))
+            .collect();
+        fs::write(self.path("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        match entry.path().is_dir() {
+            true => copy(&entry.path(), &to.join(entry.file_name())),
+            false => drop(fs::copy(entry.path(), to.join(entry.file_name())).unwrap()),
+        }
+    }
+}
+
+const QUERY: &str = "encoder.layer.1.attention.self.query.weight";
+const WORDS: &str = "embeddings.word_embeddings.weight";
+
+#[test]
+fn no_such_model() {
+    let output = sconce().args(["embed", "-m", "./nowhere/at/all", "x"]).output().unwrap();
+    assert_fails(&output, 1, &["./nowhere/at/all", "neither a directory nor an id"]);
+    let output = sconce().args(["embed", "-m", "some-org/some-model", "x"]).output().unwrap();
+    assert_fails(&output, 1, &["some-org/some-model", "not in the cache", "sconce download", "--model DIR"]);
+    let empty = tempfile::tempdir().unwrap();
+    let output = sconce().arg("embed").arg("-m").arg(empty.path()).arg("x").output().unwrap();
+    assert_fails(&output, 1, &[&empty.path().display().to_string(), "config.json"]);
+}
+
+#[test]
+fn a_file_of_the_model_is_missing() {
+    for (file, parts) in [
+        ("tokenizer.json", ["has no tokenizer.json", "--tokenizer FILE"]),
+        ("model.safetensors", ["has no model.safetensors", "fetch the model again"]),
+        ("1_Pooling/config.json", ["1_Pooling/config.json", "cannot read"]),
+    ] {
+        let model = Model::tiny();
+        fs::remove_file(model.path(file)).unwrap();
+        assert_fails(&model.embed(), 1, &parts);
+    }
+    let model = Model::tiny();
+    fs::rename(model.path("model.safetensors"), model.path("pytorch_model.bin")).unwrap();
+    assert_fails(&model.embed(), 1, &["pytorch_model.bin", "convert"]);
+}
+
+#[test]
+fn a_safetensors_file_cut_short() {
+    let whole = fs::read(fixture("bert-tiny").join("model.safetensors")).unwrap();
+    for keep in [0, 1, 7, 8, 9, 100, 4000, whole.len() / 2, whole.len() - 1] {
+        let model = Model::tiny();
+        fs::write(model.path("model.safetensors"), &whole[..keep]).unwrap();
+        assert_fails(&model.embed(), 1, &["model.safetensors", "fetch the file again"]);
+    }
+}
+
+#[test]
+fn a_safetensors_file_with_a_corrupt_header() {
+    let whole = fs::read(fixture("bert-tiny").join("model.safetensors")).unwrap();
+    let with = |edit: &dyn Fn(&mut Vec<u8>)| {
+        let model = Model::tiny();
+        let mut bytes = whole.clone();
+        edit(&mut bytes);
+        fs::write(model.path("model.safetensors"), bytes).unwrap();
+        model.embed()
+    };
+    // A header length past any file, past the limit, past this file, and one that overflows.
+    for length in [u64::MAX, 1 << 40, 200_000_000, 90_000_000, u64::MAX - 7] {
+        let output = with(&|bytes| bytes[..8].copy_from_slice(&length.to_le_bytes()));
+        assert_fails(&output, 1, &["model.safetensors", "fetch the file again"]);
+    }
+    assert_fails(&with(&|bytes| bytes[8] = b'x'), 1, &["model.safetensors", "corrupt"]);
+    assert_fails(&with(&|bytes| bytes[20] = 0xff), 1, &["model.safetensors", "corrupt"]);
+    assert_fails(&with(&|bytes| bytes.push(0)), 1, &["model.safetensors", "more or less data"]);
+    // A page of text in place of the file, as a proxy or a git-lfs pointer leaves it.
+    let model = Model::tiny();
+    fs::write(model.path("model.safetensors"), "version https://git-lfs.github.com/spec/v1\n").unwrap();
+    assert_fails(&model.embed(), 1, &["model.safetensors", "not a safetensors file"]);
+}
+
+#[test]
+fn offsets_that_overlap_or_do_not_fit_the_shape() {
+    let header = |header: &str| {
+        let model = Model::tiny();
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header.as_bytes());
+        bytes.extend([0; 16]);
+        fs::write(model.path("model.safetensors"), bytes).unwrap();
+        model.embed()
+    };
+    for faulty in [
+        r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}"#,
+        r#"{"a":{"dtype":"F32","shape":[9],"data_offsets":[0,16]}}"#,
+        r#"{"a":{"dtype":"F32","shape":[18446744073709551615,2],"data_offsets":[0,16]}}"#,
+        r#"{"a":{"dtype":"F33","shape":[4],"data_offsets":[0,16]}}"#,
+        r#"[]"#,
+    ] {
+        assert_fails(&header(faulty), 1, &["model.safetensors", "corrupt"]);
+    }
+    let other = r#"{"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}"#;
+    assert_fails(&header(other), 1, &[WORDS, "not a checkpoint of this family"]);
+}
+
+#[test]
+fn tensors_that_are_missing_misshapen_or_of_another_type() {
+    let model = Model::tiny();
+    model.edit_tensors(|tensors| {
+        tensors.remove(QUERY);
+    });
+    assert_fails(&model.embed(), 1, &[QUERY, "[36, 36]", "is missing"]);
+
+    let model = Model::tiny();
+    model.edit_tensors(|tensors| tensors.get_mut(QUERY).unwrap().1 = vec![18, 72]);
+    assert_fails(&model.embed(), 1, &[QUERY, "[18, 72]", "[36, 36]"]);
+
+    let model = Model::tiny();
+    model.edit_tensors(|tensors| tensors.get_mut(WORDS).unwrap().0 = Dtype::I32);
+    assert_fails(&model.embed(), 1, &[WORDS, "I32"]);
+
+    // The config asks for more than there is: the sentence names a tensor and how many more there are.
+    let model = Model::tiny();
+    model.edit_config(|config| drop(config.insert("num_hidden_layers".into(), json!(3))));
+    assert_fails(&model.embed(), 1, &["encoder.layer.2.", "and 15 more", "sconce inspect"]);
+    let report = model.run("inspect");
+    assert_eq!(report.status.code(), Some(1));
+    assert_eq!(stdout(&report).matches("  problem  tensor encoder.layer.2.").count(), 16);
+}
+
+#[test]
+fn the_tensor_report_names_what_is_unused() {
+    let page = stdout(&Model::copy_of("bert-masked-lm").run("inspect"));
+    assert!(page.contains("  unused   cls.predictions.bias"), "{page}");
+    assert!(page.contains("  used     bert.embeddings.word_embeddings.weight [97, 64] F16"), "{page}");
+    let page = stdout(&Model::tiny().run("inspect"));
+    assert!(page.contains("  unused   pooler.dense.weight"), "{page}");
+}
+
+#[test]
+fn weights_that_are_not_finite_are_named() {
+    for (tensor, value) in [
+        (QUERY, f32::NAN),
+        (WORDS, f32::INFINITY),
+        ("encoder.layer.0.output.LayerNorm.bias", f32::NEG_INFINITY),
+    ] {
+        let model = Model::tiny();
+        model.edit_tensors(|tensors| {
+            tensors.get_mut(tensor).unwrap().2[..4].copy_from_slice(&value.to_le_bytes())
+        });
+        for command in ["embed", "inspect"] {
+            let output = model.run(command);
+            let message = stderr(&output);
+            assert!(output.status.success(), "{message}");
+            assert!(message.contains("warning") && message.contains(tensor), "{message}");
+        }
+    }
+}
+
+#[test]
+fn a_config_with_a_missing_or_absurd_field() {
+    let required = [
+        "vocab_size",
+        "max_position_embeddings",
+        "type_vocab_size",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "model_type",
+    ];
+    for field in required {
+        let model = Model::tiny();
+        model.edit_config(|config| drop(config.remove(field)));
+        assert_fails(&model.embed(), 1, &["config.json", field, "required"]);
+    }
+    for (field, value, part) in [
+        ("hidden_size", json!(0), "\"hidden_size\" is 0"),
+        ("hidden_size", json!(-36), "\"hidden_size\" is -36"),
+        ("hidden_size", json!("36"), "\"hidden_size\" is \"36\""),
+        ("hidden_size", json!(36.5), "\"hidden_size\" is 36.5"),
+        ("hidden_size", json!(1e30), "\"hidden_size\" is 1e+30"),
+        ("hidden_size", json!(35), "\"hidden_size\" is 35, but has to be a multiple"),
+        ("num_attention_heads", json!(5), "a multiple of \"num_attention_heads\", which is 5"),
+        ("num_attention_heads", json!(1_000_000_000_000_u64), "\"num_attention_heads\" is 1000000000000"),
+        ("num_hidden_layers", json!(1_000_000), "\"num_hidden_layers\" is 1000000"),
+        ("layer_norm_eps", json!(-1e-12), "\"layer_norm_eps\" is -1e-12"),
+        ("layer_norm_eps", json!("small"), "\"layer_norm_eps\" is \"small\""),
+        ("hidden_act", json!("gelou"), "\"hidden_act\" is \"gelou\""),
+        ("hidden_act", json!(3), "\"hidden_act\" is 3"),
+        ("model_type", json!("gpt2"), "model type \"gpt2\" is not supported"),
+        ("model_type", json!(7), "\"model_type\" is 7"),
+        ("position_embedding_type", json!("relative_key"), "\"position_embedding_type\" is \"relative_key\""),
+        ("is_decoder", json!(true), "\"is_decoder\" is true"),
+    ] {
+        let model = Model::tiny();
+        model.edit_config(|config| drop(config.insert(field.into(), value)));
+        assert_fails(&model.embed(), 1, &["config.json", part]);
+    }
+    for text in ["", "{", "[]", "\u{feff}{}"] {
+        let model = Model::tiny();
+        fs::write(model.path("config.json"), text).unwrap();
+        assert_fails(&model.embed(), 1, &["config.json"]);
+    }
+}
+
+#[test]
+fn pipeline_files_that_do_not_say_what_they_should() {
+    for (file, text, part) in [
+        ("modules.json", "{", "not valid JSON"),
+        ("modules.json", "{}", "list of modules"),
+        ("modules.json", r#"[{"idx":0}]"#, "no \"type\""),
+        ("modules.json", r#"[{"type":"a.b.Dense","path":"2_Dense"}]"#, "Dense"),
+        ("1_Pooling/config.json", r#"{"pooling_mode":"median"}"#, "median"),
+        ("1_Pooling/config.json", r#"{"pooling_mode":["cls","mean"]}"#, "2 pooling modes"),
+        ("1_Pooling/config.json", r#"{}"#, "0 pooling modes"),
+        ("sentence_bert_config.json", r#"{"max_seq_length":-1}"#, "max_seq_length"),
+    ] {
+        let model = Model::tiny();
+        fs::write(model.path(file), text).unwrap();
+        assert_fails(&model.embed(), 1, &[file, part]);
+    }
+}
+
+#[test]
+fn a_tokenizer_that_does_not_parse() {
+    for text in ["", "{", "{}", "[1, 2]", r#"{"version":"1.0","model":{"type":"Nothing"}}"#] {
+        let model = Model::tiny();
+        fs::write(model.path("tokenizer.json"), text).unwrap();
+        let output = model.embed();
+        assert_fails(&output, 1, &["tokenizer.json", "is there but does not parse"]);
+        assert!(!stderr(&output).contains("not found"));
+    }
+}
+
+#[test]
+fn a_token_id_past_the_vocabulary() {
+    let model = Model::tiny();
+    model.edit_config(|config| drop(config.insert("vocab_size".into(), json!(60))));
+    model.edit_tensors(|tensors| {
+        let (_, shape, data) = tensors.get_mut(WORDS).unwrap();
+        shape[0] = 60;
+        data.truncate(60 * 36 * 4);
+    });
+    let output = model.embed();
+    assert_fails(&output, 1, &["argument 1", "\"the\"", "60", "tokenizer is not the model's own"]);
+}
+
+fn embed_file(bytes: &[u8], args: &[&str]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("texts.txt");
+    fs::write(&path, bytes).unwrap();
+    let mut all = vec!["-i", path.to_str().unwrap()];
+    all.extend(args);
+    embed("bert-tiny", all)
+}
+
+#[test]
+fn invalid_utf8_names_the_line() {
+    let output = embed_file(b"the lamp\nthe \xff lamp\na\n", &[]);
+    assert_fails(&output, 1, &["texts.txt line 2", "not valid UTF-8", "byte 5", "iconv"]);
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("out.npy");
+    let output = embed_file(b"the lamp\n\xc3\n", &["-o", target.to_str().unwrap()]);
+    assert_fails(&output, 1, &["line 2"]);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left behind");
+}
+
+#[test]
+fn an_empty_line_is_a_text_of_specials_only() {
+    let found = rows(&embed_file(b"a\n\nb\n", &[]));
+    assert_eq!(found.len(), 3);
+    assert_eq!(found[1]["tokens"], 2);
+    assert_eq!(found[1]["embedding"].as_array().unwrap().len(), 36);
+}
+
+#[test]
+fn lines_end_as_files_have_them() {
+    let tokens = |bytes: &[u8]| -> Vec<u64> {
+        rows(&embed_file(bytes, &[])).iter().map(|row| row["tokens"].as_u64().unwrap()).collect()
+    };
+    assert_eq!(tokens(b"the lamp"), [4]);
+    assert_eq!(tokens(b"the lamp\n"), [4]);
+    assert_eq!(tokens(b"the lamp\r\n\r\nlamp\r\n"), [4, 2, 3]);
+    assert_eq!(tokens(b"\xef\xbb\xbfthe lamp\n"), [4]);
+    assert_eq!(tokens(b"\n\n"), [2, 2]);
+    assert_eq!(tokens(b""), [0; 0]);
+}
+
+#[test]
+fn an_empty_file_gives_an_empty_result() {
+    for (name, expected) in [("out.jsonl", 0), ("out.csv", 1)] {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join(name);
+        let output = embed_file(b"", &["-o", target.to_str().unwrap()]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert_eq!(fs::read_to_string(&target).unwrap().lines().count(), expected);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("out.npy");
+    assert!(embed_file(b"", &["-o", target.to_str().unwrap()]).status.success());
+    assert!(String::from_utf8_lossy(&fs::read(&target).unwrap()).contains("'shape': (0, 36)"));
+}
+
+#[test]
+fn an_input_that_cannot_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().to_str().unwrap();
+    assert_fails(&embed("bert-tiny", ["-i", "/nowhere/texts.txt"]), 1, &["--input /nowhere/texts.txt"]);
+    assert_fails(&embed("bert-tiny", ["-i", folder]), 1, &[folder, "directory"]);
+    assert_fails(&embed("bert-tiny", ["-i", "texts.jsonl"]), 2, &["texts.jsonl", "--input-format lines"]);
+    assert_fails(&embed("bert-tiny", ["-i", "-", "-"]), 2, &["standard input twice"]);
+}
+
+#[test]
+fn an_output_that_cannot_be_written() {
+    let output = embed("bert-tiny", ["-o", "/nowhere/out.npy", "a"]);
+    assert_fails(&output, 1, &["/nowhere/out.npy", "/nowhere does not exist", "create it"]);
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().to_str().unwrap();
+    assert_fails(&embed("bert-tiny", ["--output-format", "jsonl", "-o", folder, "a"]), 1, &[folder]);
+    assert_fails(&embed("bert-tiny", ["-o", "out.parket", "a"]), 2, &["out.parket", "--output-format"]);
+    for format in ["csv", "npy"] {
+        let output = embed("bert-tiny", ["--output-format", format, "--pooling", "none", "a"]);
+        assert_fails(&output, 1, &[format, "--pooling none", "jsonl"]);
+    }
+}
+
+#[test]
+fn a_full_disk() {
+    for format in ["jsonl", "csv", "npy"] {
+        let output = embed("bert-tiny", ["--output-format", format, "-o", "/dev/full", "a"]);
+        assert_fails(&output, 1, &["/dev/full", "disk is full"]);
+        assert!(!fs::metadata("/dev/full").unwrap().is_file(), "the device is still a device");
+
+        let mut command = sconce();
+        command.arg("embed").arg("-m").arg(fixture("bert-tiny")).args(["--output-format", format, "a"]);
+        command.stdout(Stdio::from(fs::OpenOptions::new().write(true).open("/dev/full").unwrap()));
+        let output = command.stderr(Stdio::piped()).output().unwrap();
+        assert_fails(&output, 1, &["standard output", "disk is full"]);
+    }
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let text = "the lamp is on\n".repeat(3000);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("texts.txt");
+    fs::write(&path, text).unwrap();
+    let mut command = sconce();
+    command.arg("embed").arg("-m").arg(fixture("bert-tiny")).arg("-i").arg(&path);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(stderr(&output), "");
+}
+
+#[test]
+fn options_that_contradict_each_other() {
+    for (args, part) in [
+        (vec!["a", "-i", "texts.txt"], "--input"),
+        (vec!["--config", "config.json", "a"], "--random-weights"),
+        (vec!["--threads", "0", "a"], "--threads"),
+        (vec!["--batch-tokens", "0", "a"], "--batch-tokens"),
+        (vec!["--pooling", "median", "a"], "--pooling"),
+        (vec!["--revision", "../../x", "a"], "--revision"),
+        (vec!["--no-such-option", "a"], "--no-such-option"),
+    ] {
+        let output = embed("bert-tiny", &args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(stderr(&output).contains(part), "{}", stderr(&output));
+    }
+    let output = embed("bert-tiny", ["--max-length", "41", "a"]);
+    assert_fails(&output, 2, &["--max-length 41", "40 positions"]);
+    let output = embed("bert-tiny", ["--max-length", "2", "a"]);
+    assert_fails(&output, 1, &["2 special tokens", "--max-length"]);
+}

@@ -1,0 +1,286 @@
+//! `sconce embed` as its users call it.
+
+mod support;
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+
+use candle_core::Tensor;
+use serde_json::Value;
+use support::{assert_close, embed, embedding, fixture, numbers, rows, sconce, stderr, stdout};
+
+const TEXTS: [&str; 4] = ["the candle burns", "", "a lamp and a wick", "Attention! 灯"];
+
+fn write_lines(folder: &Path, name: &str, lines: &[&str]) -> String {
+    let path = folder.join(name);
+    fs::write(&path, lines.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn arguments_standard_input_and_files_give_the_same_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let expected = stdout(&embed("bert-tiny", TEXTS));
+    assert_eq!(expected.lines().count(), TEXTS.len());
+
+    let file = write_lines(folder.path(), "texts.txt", &TEXTS);
+    assert_eq!(stdout(&embed("bert-tiny", ["--input", &file])), expected);
+
+    for args in [&[][..], &["--input", "-"]] {
+        let mut command = sconce();
+        command.arg("embed").arg("-m").arg(fixture("bert-tiny")).args(args);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(TEXTS.join("\n").as_bytes()).unwrap();
+        assert_eq!(stdout(&child.wait_with_output().unwrap()), expected);
+    }
+}
+
+#[test]
+fn several_files_are_one_input_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = write_lines(folder.path(), "1.txt", &TEXTS[..1]);
+    let second = write_lines(folder.path(), "2.txt", &TEXTS[1..]);
+    assert_eq!(stdout(&embed("bert-tiny", ["-i", &first, &second])), stdout(&embed("bert-tiny", TEXTS)));
+}
+
+#[test]
+fn a_row_says_what_interface_promises() {
+    let long = "lamp ".repeat(30);
+    let found = rows(&embed("bert-tiny", ["the lamp", &long]));
+    let keys = |row: &Value| row.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    for (i, (row, tokens, truncated)) in
+        [(&found[0], 4, false), (&found[1], 24, true)].into_iter().enumerate()
+    {
+        assert_eq!(keys(row), ["embedding", "index", "tokens", "truncated"]);
+        assert_eq!(row["index"], i);
+        assert_eq!(row["tokens"], tokens);
+        assert_eq!(row["truncated"], truncated);
+        assert_eq!(embedding(row).len(), 36);
+    }
+}
+
+#[test]
+fn truncation_is_counted_and_never_silent() {
+    let long = "lamp ".repeat(30);
+    for quiet in [false, true] {
+        let mut args = vec![long.as_str(), "lamp"];
+        args.extend(quiet.then_some("--quiet"));
+        let message = stderr(&embed("bert-tiny", &args));
+        assert_eq!(
+            message,
+            "sconce: warning: 1 of 2 texts were longer than 24 tokens and were truncated; 8 tokens were cut\n"
+        );
+    }
+    assert_eq!(stderr(&embed("bert-tiny", ["lamp"])), "");
+}
+
+#[test]
+fn max_length_moves_the_limit() {
+    let long = "lamp ".repeat(30);
+    let tokens = |args: &[&str]| rows(&embed("bert-tiny", args))[0]["tokens"].clone();
+    assert_eq!(tokens(&[&long]), 24);
+    assert_eq!(tokens(&[&long, "--max-length", "5"]), 5);
+    assert_eq!(tokens(&[&long, "--max-length", "40"]), 32);
+}
+
+#[test]
+fn npy_holds_the_rows_of_jsonl() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("out.npy");
+    let expected: Vec<f32> = rows(&embed("bert-tiny", TEXTS)).iter().flat_map(embedding).collect();
+
+    let mut args = vec!["--output", target.to_str().unwrap()];
+    args.extend(TEXTS);
+    assert!(embed("bert-tiny", &args).status.success());
+    let array = Tensor::read_npy(&target).unwrap();
+    assert_eq!(array.dims(), [4, 36]);
+    assert_close(&array.flatten_all().unwrap().to_vec1::<f32>().unwrap(), &expected, 0.0, 0.0);
+
+    // To a pipe, which cannot go back to its beginning, the same bytes go.
+    let mut args = vec!["--output-format", "npy"];
+    args.extend(TEXTS);
+    assert_eq!(embed("bert-tiny", &args).stdout, fs::read(&target).unwrap());
+    let names: Vec<_> =
+        fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["out.npy"], "nothing else is left in the folder");
+}
+
+#[test]
+fn csv_holds_the_rows_of_jsonl() {
+    let expected = rows(&embed("bert-tiny", TEXTS));
+    let mut args = vec!["--output-format", "csv"];
+    args.extend(TEXTS);
+    let text = stdout(&embed("bert-tiny", &args));
+    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(lines[0][..5], ["index", "tokens", "truncated", "e0", "e1"]);
+    assert_eq!(lines.len(), 1 + expected.len());
+    for (line, row) in lines[1..].iter().zip(&expected) {
+        assert_eq!(line[0], row["index"].to_string());
+        assert_eq!(line[1], row["tokens"].to_string());
+        assert_eq!(line[2], row["truncated"].to_string());
+        let values: Vec<f32> = line[3..].iter().map(|x| x.parse().unwrap()).collect();
+        assert_close(&values, &embedding(row), 0.0, 0.0);
+    }
+}
+
+#[test]
+fn an_output_file_is_replaced_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("out.jsonl");
+    fs::write(&target, "what was there before\n".repeat(1000)).unwrap();
+    assert!(embed("bert-tiny", ["-o", target.to_str().unwrap(), "a"]).status.success());
+    assert_eq!(fs::read_to_string(&target).unwrap(), stdout(&embed("bert-tiny", ["a"])));
+    #[cfg(unix)]
+    {
+        let link = folder.path().join("link.jsonl");
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        assert!(embed("bert-tiny", ["-o", link.to_str().unwrap(), "b"]).status.success());
+        assert!(link.is_symlink());
+        assert_eq!(fs::read_to_string(&target).unwrap(), stdout(&embed("bert-tiny", ["b"])));
+    }
+}
+
+#[test]
+fn poolings_and_normalisation() {
+    let texts = ["the candle burns", "a lamp"];
+    let vectors = |args: &[&str]| {
+        let mut all = texts.to_vec();
+        all.extend(args);
+        rows(&embed("bert-tiny", all))
+    };
+    let tokens = vectors(&["--pooling", "none"]);
+    for (i, row) in tokens.iter().enumerate() {
+        assert!(row.get("embedding").is_none());
+        let tokens: Vec<Vec<f32>> = row["embeddings"].as_array().unwrap().iter().map(numbers).collect();
+        assert_eq!(tokens.len() as u64, row["tokens"].as_u64().unwrap());
+        let column = |f: &dyn Fn(&[f32]) -> f32| -> Vec<f32> {
+            (0..36).map(|d| f(&tokens.iter().map(|token| token[d]).collect::<Vec<_>>())).collect()
+        };
+        let mean = column(&|xs| xs.iter().sum::<f32>() / xs.len() as f32);
+        let max = column(&|xs| xs.iter().copied().fold(f32::MIN, f32::max));
+        for (pooling, expected) in [("cls", &tokens[0]), ("mean", &mean), ("max", &max)] {
+            let found = embedding(&vectors(&["--pooling", pooling, "--no-normalize"])[i]);
+            assert_close(&found, expected, 1e-6, 1e-6);
+            let length = expected.iter().map(|x| x * x).sum::<f32>().sqrt();
+            let unit: Vec<f32> = expected.iter().map(|x| x / length).collect();
+            assert_close(&embedding(&vectors(&["--pooling", pooling, "--normalize"])[i]), &unit, 1e-6, 1e-6);
+        }
+    }
+    // The model's own files: mean and normalised here, CLS and not in the other.
+    assert_eq!(vectors(&[]), vectors(&["--pooling", "mean", "--normalize"]));
+    let own = embed("bert-masked-lm", texts);
+    let mut args = texts.to_vec();
+    args.extend(["--pooling", "cls", "--no-normalize"]);
+    assert_eq!(stdout(&own), stdout(&embed("bert-masked-lm", args)));
+}
+
+#[test]
+fn a_model_without_pipeline_files_says_what_was_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["config.json", "tokenizer.json", "model.safetensors"] {
+        fs::copy(fixture("bert-tiny").join(file), folder.path().join(file)).unwrap();
+    }
+    let run = |args: &[&str]| {
+        sconce().arg("embed").arg("-m").arg(folder.path()).arg("a lamp").args(args).output().unwrap()
+    };
+    let plain = run(&[]);
+    assert!(stderr(&plain).contains("pooling is mean"), "{}", stderr(&plain));
+    assert_eq!(stderr(&run(&["--quiet"])), "");
+    assert_eq!(stdout(&plain), stdout(&embed("bert-tiny", ["a lamp", "--no-normalize"])));
+}
+
+#[test]
+fn lowercasing_that_the_pipeline_asks_for() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["config.json", "tokenizer.json", "model.safetensors", "modules.json"] {
+        fs::copy(fixture("bert-tiny").join(file), folder.path().join(file)).unwrap();
+    }
+    fs::create_dir(folder.path().join("1_Pooling")).unwrap();
+    fs::copy(fixture("bert-tiny").join("1_Pooling/config.json"), folder.path().join("1_Pooling/config.json"))
+        .unwrap();
+    // A tokenizer that keeps case: capital letters are unknown to the vocabulary.
+    let path = folder.path().join("tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    tokenizer["normalizer"]["lowercase"] = Value::Bool(false);
+    fs::write(&path, tokenizer.to_string()).unwrap();
+    let run = |lower: bool| {
+        let settings = format!(r#"{{"max_seq_length": 24, "do_lower_case": {lower}}}"#);
+        fs::write(folder.path().join("sentence_bert_config.json"), settings).unwrap();
+        stdout(&sconce().arg("embed").arg("-m").arg(folder.path()).arg("The LAMP").output().unwrap())
+    };
+    let expected = stdout(&embed("bert-tiny", ["the lamp"]));
+    assert_eq!(run(true), expected);
+    assert_ne!(run(false), expected);
+}
+
+#[test]
+fn random_weights_follow_from_their_seed() {
+    let config = fixture("bert-tiny").join("config.json");
+    let tokenizer = fixture("bert-tiny").join("tokenizer.json");
+    let run = |seed: &str| {
+        let mut command = sconce();
+        command.arg("embed").arg("--config").arg(&config).arg("--tokenizer").arg(&tokenizer);
+        command.args(["--random-weights", seed, "--quiet", "the lamp"]);
+        rows(&command.output().unwrap())
+    };
+    let first = run("7");
+    assert_eq!(embedding(&first[0]).len(), 36);
+    assert!(embedding(&first[0]).iter().all(|x| x.is_finite()));
+    assert_eq!(run("7"), first);
+    assert_ne!(run("8"), first);
+    // The same numbers in every release: they stand for a model in people's benchmarks.
+    assert_close(&embedding(&first[0])[..2], &FIRST_OF_SEED_7, 1e-6, 1e-6);
+    // The model's own tokenizer serves where none is named.
+    let mut command = sconce();
+    command.arg("embed").arg("-m").arg(fixture("bert-tiny")).arg("--config").arg(&config);
+    let output = command.args(["--random-weights", "7", "--quiet", "the lamp"]).output().unwrap();
+    assert_eq!(rows(&output), first);
+}
+
+const FIRST_OF_SEED_7: [f32; 2] = [-0.372_795_64, -0.273_714_9];
+
+#[test]
+fn every_config_of_the_house_builds() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
+    let mut configs = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let config = sconce::model::config::Config::read(&path).unwrap();
+        let spec = sconce::model::families::Family::of(&config).unwrap().spec(&config).unwrap();
+        let mut count = sconce::nn::Count::default();
+        sconce::nn::Encoder::load(&spec, &mut count).unwrap();
+        // What transformers' BertModel counts without the pooler.
+        let expected = match path.file_stem().unwrap().to_str().unwrap() {
+            "all-MiniLM-L6-v2" => 22_565_376,
+            "all-MiniLM-L12-v2" => 33_212_160,
+            "bert-tiny" => 4_369_408,
+            "bert-mini" => 11_104_768,
+            "bert-small" => 28_500_992,
+            "bert-medium" => 41_110_528,
+            "bert-base-uncased" => 108_891_648,
+            "bert-large-uncased" => 334_092_288,
+            "bge-small-en-v1.5" => 33_212_160,
+            "bge-base-en-v1.5" => 108_891_648,
+            "bge-large-en-v1.5" => 334_092_288,
+            other => panic!("no parameter count for {other}"),
+        };
+        assert_eq!(count.parameters, expected, "{}", path.display());
+        configs += 1;
+    }
+    assert_eq!(configs, 11);
+}
+
+#[test]
+fn completions_and_help() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = stdout(&sconce().args(["completions", shell]).output().unwrap());
+        assert!(script.contains("batch-tokens"), "{shell}");
+    }
+    let help = stdout(&sconce().args(["embed", "--help"]).output().unwrap());
+    for option in ["--model", "--pooling", "--output-format", "--threads", "--random-weights"] {
+        assert!(help.contains(option), "{option}");
+    }
+}

@@ -1,0 +1,178 @@
+//! The stack against the reference implementation, stage by stage, on the tiny models of
+//! `scripts/make_fixtures.py`.
+
+mod support;
+
+use std::collections::HashMap;
+
+use candle_core::{Device, Tensor};
+use sconce::input::Record;
+use sconce::model::files::Source;
+use sconce::nn::{Pooling, RaggedBatch};
+use sconce::ops::linear::{Activation, LinearWeights, reference};
+use sconce::run::{Console, Loaded, ModelOptions, Verbosity, load};
+use sconce::text::TokenIds;
+use serde_json::Value;
+use support::{MODELS, assert_close, embed, embedding, first_difference, fixture, rows};
+
+const ATOL: f32 = 1e-5;
+const RTOL: f32 = 1e-5;
+
+fn open(model: &str) -> Loaded {
+    let options = ModelOptions {
+        source: Source {
+            model: fixture(model).display().to_string(),
+            revision: "main".into(),
+            offline: true,
+            progress: false,
+        },
+        config: None,
+        random_weights: None,
+        tokenizer: None,
+        max_length: None,
+    };
+    load(&options, &Console::new(Verbosity::Quiet, false)).expect("the fixture loads")
+}
+
+fn tensors(model: &str) -> HashMap<String, Tensor> {
+    let path = fixture(model).join("goldens.safetensors");
+    candle_core::safetensors::load(path, &Device::Cpu).expect("goldens load")
+}
+
+fn texts(model: &str) -> Vec<Value> {
+    let json = std::fs::read(fixture(model).join("goldens.json")).expect("goldens are there");
+    serde_json::from_slice(&json).expect("goldens are JSON")
+}
+
+fn flat(tensor: &Tensor) -> Vec<f32> {
+    tensor.flatten_all().and_then(|t| t.to_vec1()).expect("a tensor of f32")
+}
+
+fn ids(list: &Value) -> Vec<u32> {
+    list.as_array().expect("a list").iter().map(|id| id.as_u64().expect("an id") as u32).collect()
+}
+
+fn golden_batch(model: &str) -> RaggedBatch {
+    let texts: Vec<_> = texts(model).iter().map(|row| (ids(&row["ids"]), ids(&row["type_ids"]))).collect();
+    RaggedBatch::new(texts.iter().map(|(ids, types)| (&ids[..], &types[..]))).expect("a batch")
+}
+
+#[test]
+fn token_and_segment_ids_of_texts_and_pairs() {
+    for model in MODELS {
+        let tokenizer = open(model).tokenizer;
+        let (mut pairs, mut cut) = (0, 0);
+        for row in texts(model) {
+            let pair = row["pair"].as_str();
+            let found: TokenIds = tokenizer.encode(row["text"].as_str().unwrap(), pair).unwrap();
+            assert_eq!(found.ids, ids(&row["ids"]), "{model}: {row}");
+            assert_eq!(found.type_ids, ids(&row["type_ids"]), "{model}: {row}");
+            pairs += usize::from(pair.is_some());
+            cut += usize::from(found.cut > 0);
+        }
+        assert!(pairs >= 3 && cut >= 2, "the fixture has pairs and long texts");
+    }
+}
+
+/// Compares every stage and fails with the name of the first that differs.
+#[test]
+fn hidden_states_after_every_stage() {
+    for model in MODELS {
+        let (loaded, goldens, batch) = (open(model), tensors(model), golden_batch(model));
+        let mut stages = 0;
+        let observe = |stage: sconce::nn::Stage, hidden: &Tensor| {
+            let golden = goldens.get(&stage.to_string()).unwrap_or_else(|| panic!("no golden for {stage}"));
+            assert_eq!(hidden.dims(), golden.dims(), "{model}: shape after {stage}");
+            if let Some(difference) = first_difference(&flat(hidden), &flat(golden), ATOL, RTOL) {
+                panic!("{model}: the first stage that differs is {stage}: {difference}");
+            }
+            stages += 1;
+            Ok(())
+        };
+        loaded.encoder.forward_observed(&batch, observe).expect("the stack runs");
+        assert_eq!(stages, 1 + loaded.encoder.spec().layers, "{model}: every stage was shown");
+    }
+}
+
+#[test]
+fn poolings() {
+    for model in MODELS {
+        let (loaded, goldens, batch) = (open(model), tensors(model), golden_batch(model));
+        let hidden = loaded.encoder.forward(&batch).unwrap();
+        for pooling in [Pooling::Cls, Pooling::Mean, Pooling::Max] {
+            let found = flat(&pooling.forward(&hidden, &batch).unwrap());
+            assert_close(&found, &flat(&goldens[&format!("pooled.{pooling}")]), ATOL, RTOL);
+        }
+    }
+}
+
+/// The command against sentence-transformers' own `encode`, the pipeline read from the model's files.
+#[test]
+fn sentence_vectors_of_the_command() {
+    for model in MODELS {
+        let texts = texts(model);
+        let singles: Vec<_> =
+            texts.iter().filter(|r| r["pair"].is_null()).map(|r| r["text"].as_str().unwrap()).collect();
+        let mut args = vec!["--"];
+        args.extend(&singles);
+        let found: Vec<f32> = rows(&embed(model, args)).iter().flat_map(embedding).collect();
+        assert_close(&found, &flat(&tensors(model)["sentence"]), ATOL, RTOL);
+    }
+}
+
+/// A pair goes through the whole path, its second text in the second segment.
+#[test]
+fn pairs_reach_the_encoder() {
+    let (loaded, goldens) = (open("bert-tiny"), tensors("bert-tiny"));
+    let records: Vec<Record> = texts("bert-tiny")
+        .iter()
+        .map(|row| Record {
+            place: "golden".into(),
+            id: None,
+            text: row["text"].as_str().unwrap().into(),
+            pair: row["pair"].as_str().map(String::from),
+        })
+        .collect();
+    let embedder = sconce::run::Embedder {
+        tokenizer: loaded.tokenizer,
+        encoder: loaded.encoder,
+        pooling: Pooling::Mean,
+        normalize: false,
+        batch_tokens: 30,
+    };
+    let vectors = embedder.embed(&embedder.tokenize(&records).unwrap()).unwrap();
+    assert_close(&vectors.concat(), &flat(&goldens["pooled.mean"]), ATOL, RTOL);
+}
+
+#[test]
+fn activations_of_the_table() {
+    let goldens = candle_core::safetensors::load(fixture("activations.safetensors"), &Device::Cpu).unwrap();
+    let x = &goldens["x"];
+    let n = x.elem_count();
+    // Through the operation that the stack calls: a product with 1 and a bias of 0.
+    let column = x.reshape((n, 1)).unwrap();
+    let one = Tensor::ones((1, 1), candle_core::DType::F32, &Device::Cpu).unwrap();
+    let zero = Tensor::zeros(1, candle_core::DType::F32, &Device::Cpu).unwrap();
+    let layer = LinearWeights::new(one.clone(), zero.clone()).unwrap();
+    let names = [
+        ("gelu", Activation::Gelu),
+        ("gelu_new", Activation::GeluTanh),
+        ("gelu_pytorch_tanh", Activation::GeluTanh),
+        ("gelu_fast", Activation::GeluTanh),
+        ("relu", Activation::Relu),
+        ("silu", Activation::Silu),
+        ("swish", Activation::Silu),
+        ("tanh", Activation::Tanh),
+        ("linear", Activation::Identity),
+    ];
+    for (name, activation) in names {
+        for (path, found) in [
+            ("CPU", layer.forward(&column, activation).unwrap()),
+            ("reference", reference(&column, &one, &zero, activation).unwrap()),
+        ] {
+            if let Some(difference) = first_difference(&flat(&found), &flat(&goldens[name]), 2e-6, 1e-6) {
+                panic!("{name} ({path}): {difference}");
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Imports run downward only: `main → cli → run → {input, text, model, nn, output}`, `model → nn → ops → kernels`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Each room with the rooms that it may name.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("main", &["cli", "run", "output"]),
+    ("lib", &["cli", "input", "kernels", "model", "nn", "ops", "output", "run", "text"]),
+    ("cli", &["run", "input", "model", "nn", "output"]),
+    ("run", &["input", "text", "model", "nn", "output"]),
+    ("input", &[]),
+    ("text", &[]),
+    ("output", &[]),
+    ("model", &["nn"]),
+    ("nn", &["ops", "kernels"]),
+    ("ops", &["kernels"]),
+    ("kernels", &[]),
+];
+
+const ROOMS: &[&str] = &["cli", "run", "input", "text", "model", "nn", "ops", "kernels", "output"];
+
+/// Crates that only one room may name.
+const OWNED: &[(&str, &[&str])] = &[
+    ("clap", &["cli"]),
+    ("tokenizers", &["text"]),
+    ("safetensors", &["model"]),
+    ("hf_hub", &["model"]),
+    ("memmap2", &["model"]),
+    ("csv", &["output"]),
+    ("candle_core", &["nn", "ops", "model"]),
+];
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).expect("src is there") {
+        let path = entry.expect("an entry").path();
+        match path.is_dir() {
+            true => files.extend(sources(&path)),
+            false if path.extension().is_some_and(|e| e == "rs") => files.push(path),
+            false => {}
+        }
+    }
+    files
+}
+
+/// The room of a file: its first folder under `src`, or its own name.
+fn room(src: &Path, file: &Path) -> String {
+    let inside = file.strip_prefix(src).expect("under src").with_extension("");
+    inside.components().next().expect("a name").as_os_str().to_string_lossy().into_owned()
+}
+
+/// Whether a line of code names `name::`, not as the tail of a longer path or word.
+fn names(line: &str, name: &str) -> bool {
+    let needle = format!("{name}::");
+    line.match_indices(&needle).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        !before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == ':')
+    })
+}
+
+/// Faults of one file, as `line: what`.
+fn faults(room: &str, code: &str) -> Vec<String> {
+    let (_, allowed) =
+        ALLOWED.iter().find(|(name, _)| *name == room).unwrap_or_else(|| panic!("no room {room}"));
+    let mut faults = Vec::new();
+    for (number, line) in code.lines().enumerate() {
+        if line.trim_start().starts_with("//") {
+            continue;
+        }
+        for other in ROOMS.iter().filter(|other| **other != room && !allowed.contains(other)) {
+            if line.contains(&format!("crate::{other}")) || line.contains(&format!("sconce::{other}")) {
+                faults.push(format!("{}: {room} names {other}", number + 1));
+            }
+        }
+        for (library, owners) in OWNED.iter().filter(|(_, owners)| !owners.contains(&room)) {
+            if names(line, library) {
+                faults.push(format!("{}: {room} names {library}, which is for {owners:?}", number + 1));
+            }
+        }
+    }
+    faults
+}
+
+#[test]
+fn imports_run_downward() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let files = sources(&src);
+    assert!(files.len() > 20, "the sources were found");
+    let found: Vec<String> = files
+        .iter()
+        .flat_map(|file| {
+            let code = fs::read_to_string(file).expect("a readable file");
+            let faults = faults(&room(&src, file), &code);
+            faults.into_iter().map(|fault| format!("{}:{fault}", file.display())).collect::<Vec<_>>()
+        })
+        .collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn the_rule_catches_what_it_forbids() {
+    assert_eq!(faults("nn", "use crate::ops::linear;").len(), 0);
+    assert_eq!(faults("nn", "use crate::model::config::Config;").len(), 1);
+    assert_eq!(faults("ops", "let x = crate::nn::Stage::Embeddings;").len(), 1);
+    assert_eq!(faults("run", "use clap::Parser;").len(), 1);
+    assert_eq!(faults("kernels", "use candle_core::Tensor;").len(), 1);
+    assert_eq!(faults("text", "use tokenizers::Tokenizer;").len(), 0);
+}
+
+/// `unsafe` stands where the project allows it, each with its reason beside it.
+#[test]
+fn unsafe_is_kept_in_its_rooms() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for file in sources(&src) {
+        let code = fs::read_to_string(&file).expect("a readable file");
+        let lines: Vec<&str> = code.lines().collect();
+        for (i, line) in lines.iter().enumerate() {
+            if line.trim_start().starts_with("//") || !line.contains("unsafe ") {
+                continue;
+            }
+            let room = room(&src, &file);
+            let allowed = room == "kernels" || room == "ops" || file.ends_with("model/weights.rs");
+            assert!(allowed, "{}:{}: unsafe outside of its rooms", file.display(), i + 1);
+            let reason = lines[i.saturating_sub(6)..i].iter().any(|line| line.contains("// SAFETY:"));
+            assert!(reason, "{}:{}: unsafe without SAFETY", file.display(), i + 1);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The real all-MiniLM-L6-v2, where `scripts/fetch_model.sh` has put it.
+
+mod support;
+
+use std::path::PathBuf;
+
+use candle_core::Device;
+use support::{assert_close, embedding, fixture, rows, sconce, stdout};
+
+#[test]
+fn vectors_of_sentence_transformers() {
+    let json = std::fs::read(fixture("all-MiniLM-L6-v2.json")).unwrap();
+    let texts: Vec<String> = serde_json::from_slice(&json).unwrap();
+    let goldens =
+        candle_core::safetensors::load(fixture("all-MiniLM-L6-v2.safetensors"), &Device::Cpu).unwrap();
+    let goldens: Vec<Vec<f32>> = goldens["sentence"].to_vec2().unwrap();
+
+    let mut command = sconce();
+    support::real_model(&mut command);
+    let found = rows(&command.args(["embed", "--quiet", "--"]).args(&texts).output().unwrap());
+    assert_eq!(found.len(), goldens.len());
+    for (row, golden) in found.iter().zip(&goldens) {
+        assert_close(&embedding(row), golden, 1e-6, 0.0);
+    }
+    assert_eq!(found.iter().filter(|row| row["truncated"] == true).count(), 2);
+}
+
+/// `sconce embed "hello"` finds the model with no option, and near texts are near.
+#[test]
+fn the_default_model() {
+    let mut command = sconce();
+    support::real_model(&mut command);
+    let texts = ["A lamp in the window", "A light left on in the window", "Quarterly earnings rose"];
+    let found: Vec<Vec<f32>> =
+        rows(&command.arg("embed").args(texts).output().unwrap()).iter().map(embedding).collect();
+    let cosine = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+    assert!(cosine(&found[0], &found[1]) > 0.6);
+    assert!(cosine(&found[0], &found[2]) < 0.3);
+}
+
+#[test]
+fn inspect_shows_every_choice() {
+    let mut command = sconce();
+    support::real_model(&mut command);
+    let page = stdout(&command.arg("inspect").output().unwrap());
+    for line in [
+        "parameters       22565376",
+        "layers           6",
+        "heads            12 of 32",
+        "max length       256 tokens",
+        "normalize        yes",
+        "  unused   pooler.dense.bias",
+        "  used     embeddings.word_embeddings.weight [30522, 384] F32",
+    ] {
+        assert!(page.lines().any(|found| found == line), "no {line:?} in\n{page}");
+    }
+    assert!(page.contains("pooling          mean (") && page.contains("1_Pooling/config.json)"), "{page}");
+}
+
+#[test]
+fn download_prints_the_folder() {
+    let mut command = sconce();
+    support::real_model(&mut command);
+    let output = command.args(["download", "sentence-transformers/all-MiniLM-L6-v2"]).output().unwrap();
+    let folder = PathBuf::from(stdout(&output).trim());
+    assert!(folder.join("model.safetensors").exists());
+}
