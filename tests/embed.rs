@@ -143,6 +143,16 @@ fn an_output_file_is_replaced_whole() {
     }
 }
 
+/// `/dev/stdout` is a link to a pipe: it is written to, and stays what it is.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_device_is_written_to_and_not_replaced() {
+    let before = fs::read_link("/dev/stdout").unwrap();
+    let output = embed("bert-tiny", ["-o", "/dev/stdout", "--output-format", "jsonl", "a"]);
+    assert_eq!(stdout(&output), stdout(&embed("bert-tiny", ["a"])));
+    assert_eq!(fs::read_link("/dev/stdout").unwrap(), before);
+}
+
 #[test]
 fn poolings_and_normalisation() {
     let texts = ["the candle burns", "a lamp"];

@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::builder::BoolishValueParser;
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Text into vectors with BERT-style encoders.
 #[derive(Debug, Parser)]
@@ -122,14 +121,8 @@ pub struct HubArgs {
     #[arg(long, value_name = "REV", default_value = "main", value_parser = revision, help_heading = "Model")]
     pub revision: String,
 
-    /// Never touch the network
-    #[arg(
-        long,
-        env = "HF_HUB_OFFLINE",
-        action = ArgAction::SetTrue,
-        value_parser = BoolishValueParser::new(),
-        help_heading = "Model"
-    )]
+    /// Never touch the network; HF_HUB_OFFLINE=1 means the same
+    #[arg(long, help_heading = "Model")]
     pub offline: bool,
 }
 

@@ -73,12 +73,13 @@ pub fn console(talk: &TalkArgs) -> Console {
 }
 
 fn source(model: String, hub: &HubArgs, talk: &TalkArgs) -> Source {
-    // clap reads HF_HUB_OFFLINE; transformers' own variable means the same.
-    let truthy = |value: String| matches!(value.to_lowercase().as_str(), "1" | "on" | "yes" | "true");
+    // What Hugging Face's own tools take for a yes; clap would refuse any other value.
+    let yes =
+        |name| env::var(name).is_ok_and(|v| matches!(v.to_lowercase().as_str(), "1" | "on" | "yes" | "true"));
     Source {
         model,
         revision: hub.revision.clone(),
-        offline: hub.offline || env::var("TRANSFORMERS_OFFLINE").is_ok_and(truthy),
+        offline: hub.offline || yes("HF_HUB_OFFLINE") || yes("TRANSFORMERS_OFFLINE"),
         progress: console(talk).progress(),
     }
 }

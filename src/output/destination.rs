@@ -68,10 +68,13 @@ impl Destination {
         let fault = |error| explain(target, error);
         let (sink, partial) = match target {
             Target::Stdout => (Sink::Stdout(io::stdout()), None),
-            // Through a link the file that it points to is replaced, not the link.
-            Target::File(path) => match fs::canonicalize(path) {
-                Ok(path) if path.is_file() => Self::partial(path).map_err(fault)?,
-                Ok(path) => (Sink::File(OpenOptions::new().write(true).open(path).map_err(fault)?), None),
+            Target::File(path) => match fs::metadata(path) {
+                // Through a link the file that it points to is replaced, not the link.
+                Ok(there) if there.is_file() => {
+                    Self::partial(fs::canonicalize(path).map_err(fault)?).map_err(fault)?
+                }
+                // Devices and pipes are written to, never replaced.
+                Ok(_) => (Sink::File(OpenOptions::new().write(true).open(path).map_err(fault)?), None),
                 Err(_) => Self::partial(path.clone()).map_err(fault)?,
             },
         };
