@@ -140,7 +140,7 @@ fn pairs_reach_the_encoder() {
         normalize: false,
         batch_tokens: 30,
     };
-    let vectors = embedder.embed(&embedder.tokenize(&records).unwrap()).unwrap();
+    let vectors = embedder.embed(&embedder.tokenize(&records).unwrap(), |_| ()).unwrap();
     assert_close(&vectors.concat(), &flat(&goldens["pooled.mean"]), ATOL, RTOL);
 }
 

@@ -59,7 +59,7 @@ impl Console {
             return ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden());
         }
         let (bar, template) = match total {
-            Some(total) => (ProgressBar::new(total), "{bar:30} {percent}% {msg} {eta} left"),
+            Some(total) => (ProgressBar::new(total), "{bar:30} {percent}% {msg}, {eta} left"),
             None => (ProgressBar::new_spinner(), "{spinner} {msg} {elapsed}"),
         };
         bar.with_style(ProgressStyle::with_template(template).expect("the template is valid"))

@@ -1,6 +1,8 @@
 //! `sconce embed`: texts in, one vector a text out.
 
 use std::fs;
+use std::io::IsTerminal;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use anyhow::Result;
@@ -39,6 +41,14 @@ pub enum Input {
     Lines(Vec<Place>),
 }
 
+impl Input {
+    /// Whether a person is to type the texts now.
+    fn is_typed(&self) -> bool {
+        matches!(self, Input::Lines(places) if places.contains(&Place::Stdin))
+            && std::io::stdin().is_terminal()
+    }
+}
+
 /// Records that are read before the batches among them are computed: bounds memory, whatever the input's size.
 const WINDOW_RECORDS: usize = 1024;
 /// The same in bytes of text.
@@ -52,6 +62,9 @@ pub fn embed(options: EmbedOptions) -> Result<()> {
     let EmbedOptions { console, .. } = options;
     let start = Instant::now();
     let bar = console.bar(size(&options.input));
+    if options.input.is_typed() {
+        console.note("reading texts from the terminal, one a line; Ctrl-D ends them");
+    }
     let mut records = open(options.input)?;
     let loaded = load(&options.model, &console)?;
     let pooling = match (options.pooling, &loaded.pipeline.pooling) {
@@ -91,8 +104,7 @@ pub fn embed(options: EmbedOptions) -> Result<()> {
         if window.is_empty() {
             break;
         }
-        tally.write(&embedder, &window, &mut *writer)?;
-        tally.show(&bar);
+        tally.write(&embedder, &window, &mut *writer, &bar)?;
     }
     writer.finish()?;
     bar.finish_and_clear();
@@ -104,7 +116,6 @@ pub fn embed(options: EmbedOptions) -> Result<()> {
 #[derive(Default)]
 struct Tally {
     rows: usize,
-    bytes: usize,
     tokens: usize,
     truncated: usize,
     cut: usize,
@@ -113,26 +124,34 @@ struct Tally {
 
 impl Tally {
     /// Embeds and writes a window of records.
-    fn write(&mut self, embedder: &Embedder, window: &[Record], writer: &mut dyn Writer) -> Result<()> {
+    fn write(
+        &mut self,
+        embedder: &Embedder,
+        window: &[Record],
+        writer: &mut dyn Writer,
+        bar: &ProgressBar,
+    ) -> Result<()> {
         let texts = embedder.tokenize(window)?;
-        let vectors = embedder.embed(&texts)?;
+        let rows = AtomicUsize::new(self.rows);
+        let vectors = embedder.embed(&texts, |range| {
+            let rows = range.len() + rows.fetch_add(range.len(), Ordering::Relaxed);
+            bar.inc(window[range].iter().map(|record| record.text.len() as u64 + 1).sum());
+            bar.set_message(format!(
+                "{rows} texts, {:.0} a second",
+                rows as f64 / bar.elapsed().as_secs_f64()
+            ));
+        })?;
         for ((record, text), values) in window.iter().zip(&texts).zip(&vectors) {
             let truncated = text.cut > 0;
             let (index, tokens) = (self.rows, text.ids.len());
             writer.write(&Row { index, id: record.id.as_deref(), tokens, truncated, values })?;
             self.rows += 1;
-            self.bytes += record.text.len() + 1;
             self.tokens += tokens;
             self.truncated += usize::from(truncated);
             self.cut += text.cut;
             self.not_finite += usize::from(values.iter().any(|x| !x.is_finite()));
         }
         Ok(())
-    }
-
-    fn show(&self, bar: &ProgressBar) {
-        bar.set_position(self.bytes as u64);
-        bar.set_message(format!("{} texts, {:.0} a second", self.rows, self.rows as f64 / seconds(bar)));
     }
 
     fn report(&self, console: &Console, limit: usize, start: Instant) {
@@ -152,10 +171,6 @@ impl Tally {
             start.elapsed()
         ));
     }
-}
-
-fn seconds(bar: &ProgressBar) -> f64 {
-    bar.elapsed().as_secs_f64().max(1e-3)
 }
 
 /// Bytes of input, where they can be known.

@@ -1,5 +1,7 @@
 //! From texts to vectors: tokenize, plan, encode, pool, finish.
 
+use std::ops::Range;
+
 use anyhow::{Result, bail};
 use rayon::prelude::*;
 
@@ -51,12 +53,17 @@ impl Embedder {
             .collect()
     }
 
-    /// The vectors of texts, in their order: `D` numbers a text, or `D` a token without pooling.
-    pub fn embed(&self, texts: &[TokenIds]) -> Result<Vec<Vec<f32>>> {
+    /// The vectors of texts, in their order: `D` numbers a text, or `D` a token without pooling. `done` hears
+    /// from any thread, in any order, which texts have been computed.
+    pub fn embed(&self, texts: &[TokenIds], done: impl Fn(Range<usize>) + Sync) -> Result<Vec<Vec<f32>>> {
         let lengths: Vec<usize> = texts.iter().map(|text| text.ids.len()).collect();
         let batches = plan(&lengths, self.batch_tokens);
-        let vectors: Vec<Vec<Vec<f32>>> =
-            batches.into_par_iter().map(|range| self.embed_batch(&texts[range])).collect::<Result<_>>()?;
+        let embed = |range: Range<usize>| {
+            let vectors = self.embed_batch(&texts[range.clone()])?;
+            done(range);
+            Ok(vectors)
+        };
+        let vectors: Vec<Vec<Vec<f32>>> = batches.into_par_iter().map(embed).collect::<Result<_>>()?;
         Ok(vectors.into_iter().flatten().collect())
     }
 
