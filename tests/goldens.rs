@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use candle_core::{Device, Tensor};
 use sconce::input::Record;
-use sconce::model::files::Source;
+use sconce::model::Source;
 use sconce::nn::{Pooling, RaggedBatch};
 use sconce::ops::linear::{Activation, LinearWeights, reference};
 use sconce::run::{Console, Loaded, ModelOptions, Verbosity, load};

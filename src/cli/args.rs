@@ -186,8 +186,12 @@ fn threads(value: &str) -> Result<usize, String> {
 
 /// A revision becomes part of a path in the cache.
 fn revision(value: &str) -> Result<String, String> {
-    match value.is_empty() || value.starts_with('/') || value.split('/').any(|part| part == "..") {
-        true => Err("has to be a branch, a tag or a commit".into()),
-        false => Ok(value.into()),
+    let part = |part: &str| {
+        let plain = part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+        plain && !part.is_empty() && part != "." && part != ".."
+    };
+    match value.split('/').all(part) {
+        true => Ok(value.into()),
+        false => Err("has to be a branch, a tag or a commit".into()),
     }
 }

@@ -9,7 +9,7 @@ use super::args::{
     DownloadArgs, EmbedArgs, HubArgs, InputFormat, ModelArgs, OutputFormat, PoolingMode, TalkArgs,
 };
 use crate::input::Place;
-use crate::model::files::Source;
+use crate::model::Source;
 use crate::nn::Pooling;
 use crate::output::{Format, Target};
 use crate::run::embed::{EmbedOptions, Input};

@@ -2,9 +2,14 @@
 
 use std::sync::OnceLock;
 
-/// A set of vector instructions that kernels are compiled for.
+/// A set of vector instructions that this machine has. Values come from [`Isa::available`] and [`Isa::best`] alone,
+/// so that holding one proves that its instructions can be run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Isa {
+pub struct Isa(Set);
+
+/// The sets that kernels are compiled for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Set {
     /// AVX-512 F: 32 registers of 16 numbers.
     #[cfg(target_arch = "x86_64")]
     Avx512,
@@ -22,13 +27,13 @@ impl Isa {
         #[cfg(target_arch = "x86_64")]
         {
             if is_x86_feature_detected!("avx512f") {
-                sets.push(Isa::Avx512);
+                sets.push(Isa(Set::Avx512));
             }
             if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                sets.push(Isa::Avx2);
+                sets.push(Isa(Set::Avx2));
             }
         }
-        sets.push(Isa::Portable);
+        sets.push(Isa(Set::Portable));
         sets
     }
 
@@ -36,5 +41,9 @@ impl Isa {
     pub fn best() -> Isa {
         static BEST: OnceLock<Isa> = OnceLock::new();
         *BEST.get_or_init(|| Self::available()[0])
+    }
+
+    pub(super) fn set(self) -> Set {
+        self.0
     }
 }

@@ -7,7 +7,7 @@
 
 use rayon::prelude::*;
 
-use super::isa::Isa;
+use super::isa::{Isa, Set};
 
 /// Outputs of a panel.
 pub const PANEL: usize = 32;
@@ -79,14 +79,14 @@ pub fn multiply_panel(
     mut take: impl FnMut(usize, &[f32; PANEL]),
 ) {
     assert!(x.len().is_multiple_of(weights.inputs), "rows are whole");
-    let (height, tile): (usize, Tile) = match isa {
-        // SAFETY (of the three calls inside `tile`): an `Isa` other than `Portable` is handed out only by
-        // `Isa::available`, which has asked the processor for its instructions.
+    let (height, tile): (usize, Tile) = match isa.set() {
+        // SAFETY: there is such an `Isa` only where the processor has been asked for AVX-512 F.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => (12, |x, panel, sums| unsafe { x86::tile_avx512(x, panel, sums) }),
+        Set::Avx512 => (12, |x, panel, sums| unsafe { x86::tile_avx512(x, panel, sums) }),
+        // SAFETY: there is such an `Isa` only where the processor has been asked for AVX2 and FMA.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => (3, |x, panel, sums| unsafe { x86::tile_avx2(x, panel, sums) }),
-        Isa::Portable => (4, |x, panel, sums| tile_of_rows::<[f32; 8]>(x, panel, sums)),
+        Set::Avx2 => (3, |x, panel, sums| unsafe { x86::tile_avx2(x, panel, sums) }),
+        Set::Portable => (4, |x, panel, sums| tile_of_rows::<[f32; 8]>(x, panel, sums)),
     };
     let panel = weights.panel(panel);
     let mut sums = [[0f32; PANEL]; MAX_HEIGHT];

@@ -4,20 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use super::hub;
-
-/// Which model, and how far to go for it.
-#[derive(Debug, Clone)]
-pub struct Source {
-    /// A directory with a `config.json`, or an id on the hub.
-    pub model: String,
-    /// Branch, tag or commit on the hub.
-    pub revision: String,
-    /// Whether the network is out of bounds.
-    pub offline: bool,
-    /// Whether to draw download progress on standard error.
-    pub progress: bool,
-}
+use super::{CONVERT, Source, hub};
 
 /// The folder of a model.
 #[derive(Debug, Clone)]
@@ -73,7 +60,7 @@ impl ModelFiles {
             bail!("{folder} has its weights in several shards, which are not supported yet")
         }
         if has("pytorch_model.bin") {
-            bail!("{folder} has its weights only as pytorch_model.bin; {}", hub::CONVERT)
+            bail!("{folder} has its weights only as pytorch_model.bin; {}", CONVERT)
         }
         bail!("{folder} has no model.safetensors; fetch the model again, or pass --random-weights SEED")
     }

@@ -4,24 +4,21 @@
 //! `refs/BRANCH` naming the commit. The reference is written after the last file, so a commit that a reference
 //! names is there whole.
 
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs, thread};
 
-use anyhow::{Context, Result, bail};
-use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
+use anyhow::{Context, Error, Result, bail};
+use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::files::Source;
+use super::{CONVERT, Source};
 
-/// How weights in pickle form become usable.
-pub const CONVERT: &str = "pickles can run code, so Sconce does not read them: convert the model once with \
-    transformers (AutoModel.from_pretrained(DIR).save_pretrained(OUT))";
-
-/// Downloads that are tried again when the connection breaks in the middle.
+/// How often a file is tried when the connection breaks, or what comes is not the file.
 const ATTEMPTS: u32 = 3;
 
 /// The folder of a model's snapshot: from the cache if it is whole there, else from the hub.
@@ -29,92 +26,107 @@ const ATTEMPTS: u32 = 3;
 /// # Errors
 /// If the model is not in the cache and the hub may not or cannot be asked, or refuses.
 pub fn snapshot(source: &Source) -> Result<PathBuf> {
-    let place = Place::of(source);
-    if let Some(folder) = place.cached(&source.revision) {
+    let hub = Hub::of(source)?;
+    if let Some(folder) = hub.cached() {
         return Ok(folder);
     }
     if source.offline {
+        let Source { model, revision, .. } = source;
+        let option = if revision == "main" { String::new() } else { format!(" --revision {revision}") };
         bail!(
-            "model {} (revision {}) is not in the cache at {}, and the network is not to be used: run `sconce \
-             download {}` with a network once, or pass --model DIR",
-            source.model,
-            source.revision,
-            place.cache.path().display(),
-            source.model
+            "{}, and the network is not to be used (--offline): run `sconce download {model}{option}` with a \
+             network once, or pass --model DIR",
+            hub.absence()
         );
     }
-    place.download(source)
+    hub.download()
 }
 
-/// Where the cache and the hub are, and who asks.
-struct Place {
+/// A model, its place in the cache, and the hub that has it.
+struct Hub<'a> {
+    source: &'a Source,
     cache: Cache,
-    endpoint: String,
-    token: Option<String>,
     /// The model's folder in the cache.
     folder: PathBuf,
+    endpoint: String,
+    token: Option<String>,
 }
 
-impl Place {
+impl<'a> Hub<'a> {
     /// From the environment that all Hugging Face tools share.
-    fn of(source: &Source) -> Self {
-        let home = set("HF_HOME").map(PathBuf::from).unwrap_or_else(|| {
-            let cache = set("XDG_CACHE_HOME").map(PathBuf::from);
-            let home = || env::home_dir().unwrap_or_default().join(".cache");
-            cache.unwrap_or_else(home).join("huggingface")
-        });
+    ///
+    /// # Errors
+    /// If the token cannot be one.
+    fn of(source: &'a Source) -> Result<Self> {
+        let home = match (set("HF_HOME"), set("XDG_CACHE_HOME")) {
+            (Some(home), _) => PathBuf::from(home),
+            (None, Some(cache)) => Path::new(&cache).join("huggingface"),
+            (None, None) => env::home_dir().unwrap_or_default().join(".cache/huggingface"),
+        };
         let token = set("HF_TOKEN").or_else(|| {
-            let path = set("HF_TOKEN_PATH").map(PathBuf::from).unwrap_or_else(|| home.join("token"));
-            fs::read_to_string(path)
-                .ok()
-                .map(|token| token.trim().to_owned())
-                .filter(|token| !token.is_empty())
+            let file = set("HF_TOKEN_PATH").map_or(home.join("token"), PathBuf::from);
+            fs::read_to_string(file).ok()
         });
-        let cache = set("HF_HUB_CACHE").map(PathBuf::from).unwrap_or_else(|| home.join("hub"));
-        let repo = Repo::model(source.model.clone());
-        Place {
-            folder: cache.join(repo.folder_name()),
-            cache: Cache::new(cache),
-            endpoint: set("HF_ENDPOINT")
-                .map(|url| url.trim_end_matches('/').to_owned())
-                .unwrap_or_else(|| "https://huggingface.co".into()),
-            token,
+        let token = token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
+        if token.as_ref().is_some_and(|token| !token.bytes().all(|b| b.is_ascii_graphic())) {
+            bail!(
+                "the token in HF_TOKEN, or in the file of HF_TOKEN_PATH, cannot be one; take it from the hub anew"
+            );
         }
+        // hf-hub links files relative to each other, and asks for absolute paths to do so.
+        let cache = std::path::absolute(set("HF_HUB_CACHE").map_or(home.join("hub"), PathBuf::from))?;
+        let endpoint = set("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".into());
+        Ok(Hub {
+            source,
+            folder: cache.join(Repo::model(source.model.clone()).folder_name()),
+            cache: Cache::new(cache),
+            endpoint: endpoint.trim_end_matches('/').to_owned(),
+            token,
+        })
     }
 
-    /// The snapshot of a revision if the cache has all of it.
-    fn cached(&self, revision: &str) -> Option<PathBuf> {
-        let commit = match fs::read_to_string(self.folder.join("refs").join(revision)) {
-            Ok(commit) => commit.trim().to_owned(),
-            Err(_) => revision.to_owned(),
-        };
-        let snapshot = self.folder.join("snapshots").join(&commit);
-        let absent = self.folder.join(".no_exist").join(&commit);
-        let whole = ["config.json", "tokenizer.json", "model.safetensors"].iter().all(|f| snapshot.join(f).exists())
-            // Another tool may have fetched the weights without the pipeline; only a known absence counts.
-            && (snapshot.join("modules.json").exists() || absent.join("modules.json").exists());
+    /// The snapshot if the cache has all of it.
+    fn cached(&self) -> Option<PathBuf> {
+        let revision = &self.source.revision;
+        let commit = fs::read_to_string(self.folder.join("refs").join(revision));
+        let commit = commit.as_ref().map_or(revision.as_str(), |commit| commit.trim());
+        let snapshot = self.folder.join("snapshots").join(commit);
+        let has = |name: &str| snapshot.join(name).exists();
+        // Another tool may have fetched the weights without the pipeline; only a known absence counts.
+        let pipeline =
+            has("modules.json") || self.folder.join(".no_exist").join(commit).join("modules.json").exists();
+        let whole = pipeline && ["config.json", "tokenizer.json", "model.safetensors"].into_iter().all(has);
         whole.then_some(snapshot)
     }
 
     /// Brings the files that Sconce needs into the cache.
-    fn download(&self, source: &Source) -> Result<PathBuf> {
+    fn download(&self) -> Result<PathBuf> {
         let api = ApiBuilder::from_cache(self.cache.clone())
             .with_endpoint(self.endpoint.clone())
             .with_token(self.token.clone())
             .with_progress(false)
             .with_user_agent("sconce", env!("CARGO_PKG_VERSION"))
             .build()
-            .map_err(|error| self.explain(source, "its list of files", &error))?;
-        let branch = Repo::with_revision(source.model.clone(), RepoType::Model, source.revision.clone());
-        let (commit, names) = self.list(source, &api.repo(branch.clone()))?;
-        let wanted = choose(&source.model, &names)?;
-
+            .map_err(|error| self.explain("its list of files", &error))?;
+        let repo = |revision: &str| {
+            Repo::with_revision(self.source.model.clone(), RepoType::Model, revision.to_owned())
+        };
+        let branch = repo(&self.source.revision);
+        let (commit, names) = self.list(&api.repo(branch.clone()))?;
+        let wanted = choose(&self.source.model, &names)?;
+        if let Err(error) = fs::create_dir_all(self.folder.join("blobs")) {
+            let cache = self.cache.path().display();
+            bail!("cannot use the cache at {cache} ({error}); set HF_HOME to a folder that can be written");
+        }
         // Files are asked for by commit: a branch that moves meanwhile cannot mix two states.
-        let pinned = api.repo(Repo::with_revision(source.model.clone(), RepoType::Model, commit.clone()));
+        let pinned = api.repo(repo(&commit));
         let snapshot = self.folder.join("snapshots").join(&commit);
         for name in wanted {
             if !snapshot.join(name).exists() {
-                self.fetch(source, &pinned, name)?;
+                let fetched = self.fetch(&api, &pinned, name);
+                // hf-hub notes the commit as if it were a branch.
+                let _ = fs::remove_file(self.folder.join("refs").join(&commit));
+                fetched?;
             }
         }
         self.finish(&branch, &commit, &names)
@@ -123,7 +135,7 @@ impl Place {
     }
 
     /// Notes what the commit lacks, and lets the branch point to it.
-    fn finish(&self, branch: &Repo, commit: &str, names: &[String]) -> std::io::Result<()> {
+    fn finish(&self, branch: &Repo, commit: &str, names: &[String]) -> io::Result<()> {
         if !names.iter().any(|name| name == "modules.json") {
             let absent = self.folder.join(".no_exist").join(commit);
             fs::create_dir_all(&absent)?;
@@ -131,135 +143,142 @@ impl Place {
         }
         if branch.revision() != commit {
             self.cache.repo(branch.clone()).create_ref(commit)?;
-            // hf-hub left a reference under the commit's own name, which other tools would list.
-            let _ = fs::remove_file(self.folder.join("refs").join(commit));
         }
+        self.remove_blobs("lock");
         Ok(())
     }
 
     /// The commit of a revision and the names of its files.
-    fn list(&self, source: &Source, repo: &ApiRepo) -> Result<(String, Vec<String>)> {
+    fn list(&self, repo: &ApiRepo) -> Result<(String, Vec<String>)> {
         let request = repo.info_request().config().http_status_as_error(false).build();
-        let mut response = match request.call() {
-            Ok(response) => response,
-            Err(error) => bail!(self.unreachable(source, &error.to_string())),
-        };
+        let mut response = request.call().map_err(|error| self.unreachable(&error.to_string()))?;
         let status = response.status().as_u16();
-        let code = response.headers().get("x-error-code").and_then(|code| code.to_str().ok());
         if status != 200 {
-            if status == 404 && (code == Some("RevisionNotFound") || source.revision != "main") {
+            let code = response.headers().get("x-error-code").and_then(|code| code.to_str().ok());
+            let Source { model, revision, .. } = self.source;
+            if status == 404 && (code == Some("RevisionNotFound") || code.is_none() && revision != "main") {
                 bail!(
-                    "model {} has no revision {:?} at {}; check --revision",
-                    source.model,
-                    source.revision,
+                    "the hub at {} has no revision {revision:?} of {model}; check --revision",
                     self.endpoint
                 );
             }
-            bail!(self.refused(source, status, "its list of files"));
+            return Err(self.refused(status, "its list of files"));
         }
         let listing: Option<Value> = response.body_mut().read_json().ok();
         let listed = listing.as_ref().and_then(|listing| {
-            let commit = listing.get("sha")?.as_str()?;
+            let commit = listing.get("sha")?.as_str().filter(|commit| is_plain(commit))?;
             let files = listing.get("siblings")?.as_array()?;
             let names = files.iter().map(|file| Some(file.get("rfilename")?.as_str()?.to_owned()));
             Some((commit.to_owned(), names.collect::<Option<Vec<_>>>()?))
         });
-        listed.with_context(|| {
-            format!("{} does not answer like a Hugging Face hub; check HF_ENDPOINT", self.endpoint)
-        })
+        listed.ok_or_else(|| self.no_hub("its list of files", "there is none in the answer"))
     }
 
     /// Downloads one file, going on where an earlier attempt stopped.
-    fn fetch(&self, source: &Source, repo: &ApiRepo, name: &str) -> Result<()> {
-        let mut attempt = 1;
-        let pointer = loop {
-            let bar = ProgressBar::new(0);
-            if !source.progress {
-                bar.set_draw_target(ProgressDrawTarget::hidden());
-            }
-            match repo.download_with_progress(name, bar) {
-                Ok(pointer) => break pointer,
-                Err(ApiError::IoError(_)) if attempt < ATTEMPTS => thread::sleep(Duration::from_secs(1)),
-                // What lies in the cache is not the beginning of this file: start over.
-                Err(error) if attempt < ATTEMPTS && (status(&error) == Some(416) || is_stale(&error)) => {
-                    self.remove_parts()
-                }
-                Err(error) => return Err(self.explain(source, name, &error)),
-            }
-            attempt += 1;
-        };
-        self.verify(&pointer, name)
-    }
-
-    /// Compares a file with its name in the cache, which for large files is the SHA-256 of the content.
-    fn verify(&self, pointer: &Path, name: &str) -> Result<()> {
-        let blob = fs::canonicalize(pointer)?;
-        let expected = blob.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-        if expected.len() != 64 || !expected.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Ok(());
+    fn fetch(&self, api: &Api, repo: &ApiRepo, name: &str) -> Result<()> {
+        let explain = |error| self.explain(name, &error);
+        let about = api.metadata(&repo.url(name)).map_err(explain)?;
+        if !is_plain(about.etag()) {
+            return Err(self.no_hub(name, "its ETag cannot name a file"));
         }
-        let mut hash = Sha256::new();
-        std::io::copy(&mut fs::File::open(&blob)?, &mut hash)?;
-        let found: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        if found != expected {
-            fs::remove_file(pointer)?;
-            fs::remove_file(&blob)?;
-            bail!(
-                "{name} arrived damaged (its SHA-256 is not the hub's) and was removed; run the command again"
-            );
+        for attempt in 1.. {
+            let again = attempt < ATTEMPTS;
+            match repo.download_with_progress(name, self.bar()) {
+                Ok(pointer) if is_sound(&pointer, about.etag(), about.size())? => break,
+                // What lay in the cache was the beginning of something else, or the way here is bad.
+                Ok(pointer) => {
+                    fs::remove_file(fs::canonicalize(&pointer)?)?;
+                    fs::remove_file(&pointer)?;
+                    if !again {
+                        bail!(
+                            "{name} of {} arrived damaged (its size or SHA-256 is not the hub's) and was removed; \
+                             run the command again",
+                            self.source.model
+                        );
+                    }
+                }
+                Err(ApiError::IoError(error)) if again && error.kind() != ErrorKind::StorageFull => {
+                    thread::sleep(Duration::from_millis(500))
+                }
+                // What lies in the cache is as long as the file, or longer: no beginning of it.
+                Err(error)
+                    if again && (status(&error) == Some(416) || matches!(error, ApiError::InvalidResume)) =>
+                {
+                    self.remove_blobs("part")
+                }
+                Err(error) => return Err(explain(error)),
+            }
         }
         Ok(())
     }
 
-    fn remove_parts(&self) {
+    fn bar(&self) -> ProgressBar {
+        let bar = ProgressBar::new(0);
+        if !self.source.progress {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        bar
+    }
+
+    /// Removes what hf-hub leaves beside the blobs.
+    fn remove_blobs(&self, suffix: &str) {
         for entry in fs::read_dir(self.folder.join("blobs")).into_iter().flatten().flatten() {
-            if entry.path().extension().is_some_and(|extension| extension == "part") {
+            if entry.path().extension().is_some_and(|extension| extension == suffix) {
                 let _ = fs::remove_file(entry.path());
             }
         }
     }
 
     /// One sentence on a failed download.
-    fn explain(&self, source: &Source, what: &str, error: &ApiError) -> anyhow::Error {
-        let sentence = match error {
-            ApiError::RequestError(_) | ApiError::TooManyRetries(_) => match status(error) {
-                Some(code) => self.refused(source, code, what),
-                None => self.unreachable(source, &error.to_string()),
+    fn explain(&self, what: &str, error: &ApiError) -> Error {
+        let model = &self.source.model;
+        match error {
+            ApiError::RequestError(_) => match status(error) {
+                Some(code) => self.refused(code, what),
+                None => self.unreachable(&error.to_string()),
             },
-            ApiError::IoError(error) if error.kind() == std::io::ErrorKind::StorageFull => {
-                format!("the disk of the cache at {} is full; free some space", self.cache.path().display())
-            }
-            ApiError::IoError(error) => format!(
-                "the download of {what} of {} broke off ({error}); run the command again to go on from there",
-                source.model
-            ),
-            ApiError::LockAcquisition(path) => format!(
-                "another process is downloading {what} of {}; wait for it, or remove {}",
-                source.model,
+            ApiError::IoError(error) if error.kind() == ErrorKind::StorageFull => Error::msg(format!(
+                "the disk of the cache at {} is full; free some space",
+                self.cache.path().display()
+            )),
+            ApiError::IoError(error) => Error::msg(format!(
+                "the download of {what} of {model} broke off ({error}); run the command again to go on from there"
+            )),
+            ApiError::LockAcquisition(path) => Error::msg(format!(
+                "another process is downloading {what} of {model}; wait for it, or remove {}",
                 path.display()
-            ),
-            _ => format!(
-                "{} does not answer like a Hugging Face hub for {what} ({error}); check HF_ENDPOINT",
-                self.endpoint
-            ),
-        };
-        anyhow::Error::msg(sentence)
+            )),
+            _ => self.no_hub(what, &error.to_string()),
+        }
     }
 
-    fn unreachable(&self, source: &Source, reason: &str) -> String {
-        format!(
-            "model {} is not in the cache at {}, and the hub at {} cannot be reached ({reason}); check the network \
-             and HF_ENDPOINT, or pass --model DIR",
-            source.model,
-            self.cache.path().display(),
+    /// The beginning of a sentence on a model that has to be fetched.
+    fn absence(&self) -> String {
+        let there = if self.folder.exists() { "not whole in the cache" } else { "not in the cache" };
+        let Source { model, revision, .. } = self.source;
+        format!("model {model} (revision {revision}) is {there} at {}", self.cache.path().display())
+    }
+
+    fn unreachable(&self, reason: &str) -> Error {
+        Error::msg(format!(
+            "{}, and the hub at {} cannot be reached ({reason}); check the network and HF_ENDPOINT, or pass \
+             --model DIR",
+            self.absence(),
             self.endpoint
-        )
+        ))
     }
 
-    fn refused(&self, source: &Source, status: u16, what: &str) -> String {
-        let Self { endpoint, .. } = self;
-        let model = &source.model;
-        match (status, &self.token) {
+    fn no_hub(&self, what: &str, reason: &str) -> Error {
+        Error::msg(format!(
+            "{} does not answer like a Hugging Face hub for {what} of {} ({reason}); check HF_ENDPOINT",
+            self.endpoint, self.source.model
+        ))
+    }
+
+    fn refused(&self, status: u16, what: &str) -> Error {
+        let Hub { endpoint, .. } = self;
+        let model = &self.source.model;
+        Error::msg(match (status, &self.token) {
             (401 | 403, Some(_)) => format!(
                 "the hub at {endpoint} refuses {what} of {model} to your token (status {status}); check HF_TOKEN, \
                  and that its account has been given access at {endpoint}/{model}"
@@ -268,34 +287,40 @@ impl Place {
                 "the hub at {endpoint} refuses {what} of {model} (status {status}): there is no such model, or it \
                  is private or gated; check the id, or set HF_TOKEN"
             ),
-            (404, _) => format!("the hub at {endpoint} has no {what} of {model}; check the id of the model"),
+            (404, _) => {
+                format!("the hub at {endpoint} has not {what} of {model}; check the id and --revision")
+            }
             _ => format!("the hub at {endpoint} answers {status} for {what} of {model}; try again later"),
-        }
+        })
     }
 }
 
 /// The files that Sconce reads, the weights last: where they are, everything is.
 fn choose<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a str>> {
+    const SMALL: [&str; 5] = [
+        "config.json",
+        "modules.json",
+        "sentence_bert_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ];
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
     for required in ["config.json", "tokenizer.json", "model.safetensors"] {
-        if has(required) {
-            continue;
+        match required {
+            _ if has(required) => {}
+            "model.safetensors" if has("model.safetensors.index.json") => {
+                bail!("model {model} has its weights in several shards, which are not supported yet")
+            }
+            "model.safetensors" if has("pytorch_model.bin") => {
+                bail!("model {model} has its weights only as pytorch_model.bin; {CONVERT}")
+            }
+            _ => {
+                bail!("model {model} has no {required} on the hub, which Sconce needs; choose another model")
+            }
         }
-        if required == "model.safetensors" && has("pytorch_model.bin") {
-            bail!("model {model} has its weights only as pytorch_model.bin; {CONVERT}");
-        }
-        bail!("model {model} has no {required} on the hub, which Sconce needs; choose another model");
     }
     let small = names.iter().map(String::as_str).filter(|name| match name.split_once('/') {
-        None => [
-            "config.json",
-            "modules.json",
-            "sentence_bert_config.json",
-            "config_sentence_transformers.json",
-            "tokenizer.json",
-            "tokenizer_config.json",
-        ]
-        .contains(name),
+        None => SMALL.contains(name),
         // 1_Pooling/config.json
         Some((folder, file)) => folder.starts_with(|c: char| c.is_ascii_digit()) && file == "config.json",
     });
@@ -309,13 +334,29 @@ fn status(error: &ApiError) -> Option<u16> {
             ureq::Error::StatusCode(code) => Some(code),
             _ => None,
         },
-        ApiError::TooManyRetries(error) => status(error),
         _ => None,
     }
 }
 
-fn is_stale(error: &ApiError) -> bool {
-    matches!(error, ApiError::InvalidResume)
+/// Whether a file is what the hub says: its size, and for large files, whose name in the cache is the SHA-256 of
+/// their content, that too.
+fn is_sound(file: &Path, etag: &str, size: usize) -> Result<bool> {
+    let mut file = fs::File::open(file)?;
+    if file.metadata()?.len() != size as u64 {
+        return Ok(false);
+    }
+    if etag.len() != 64 || !etag.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return Ok(true);
+    }
+    let mut hash = Sha256::new();
+    io::copy(&mut file, &mut hash)?;
+    let found: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(found == etag.to_lowercase())
+}
+
+/// Whether a name that the hub sends can be the name of a file, and of no other place.
+fn is_plain(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
 }
 
 /// A variable of the environment that is set to something.

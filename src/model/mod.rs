@@ -13,6 +13,23 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use serde_json::{Map, Value};
 
+/// Which model, and how far to go for it.
+#[derive(Debug, Clone)]
+pub struct Source {
+    /// A directory with a `config.json`, or an id on the hub.
+    pub model: String,
+    /// Branch, tag or commit on the hub.
+    pub revision: String,
+    /// Whether the network is out of bounds.
+    pub offline: bool,
+    /// Whether to draw download progress on standard error.
+    pub progress: bool,
+}
+
+/// How weights in pickle form become usable.
+const CONVERT: &str = "pickles can run code, so Sconce does not read them: convert the model once with \
+    transformers (AutoModel.from_pretrained(DIR).save_pretrained(OUT))";
+
 /// Reads a file that has to hold a JSON object.
 fn read_json_object(path: &Path) -> Result<Map<String, Value>> {
     match read_json(path)? {

@@ -1,6 +1,6 @@
 //! Layer normalisation, with the residual connection that leads into it.
 
-use candle_core::{CpuStorage, D, InplaceOp2, InplaceOp3, Layout, Result, Tensor};
+use candle_core::{CpuStorage, InplaceOp2, InplaceOp3, Layout, Result, Tensor};
 use rayon::prelude::*;
 
 use super::{ROWS_PER_TASK, elements, elements_mut, on_cpu};
@@ -37,9 +37,8 @@ pub fn reference(
         Some(residual) => (x + residual)?,
         None => x.clone(),
     };
-    let centred = x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?;
-    let variance = centred.sqr()?.mean_keepdim(D::Minus1)?;
-    centred.broadcast_div(&(variance + eps)?.sqrt()?)?.broadcast_mul(weight)?.broadcast_add(bias)
+    // The two-pass form: candle-nn's faster one loses digits where the mean is large.
+    candle_nn::ops::layer_norm_slow(&x, weight, bias, eps as f32)
 }
 
 struct Add;

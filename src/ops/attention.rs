@@ -66,8 +66,7 @@ pub fn reference(q: &Tensor, k: &Tensor, v: &Tensor, offsets: &[usize], heads: H
     let mask = Tensor::from_vec(mask, (batch, 1, 1, longest), q.device())?.to_dtype(q.dtype())?;
 
     let scores = (pad(q)?.matmul(&pad(k)?.t()?)? * heads.scale())?.broadcast_add(&mask)?;
-    let scores = scores.broadcast_sub(&scores.max_keepdim(D::Minus1)?)?.exp()?;
-    let weights = scores.broadcast_div(&scores.sum_keepdim(D::Minus1)?)?;
+    let weights = candle_nn::ops::softmax(&scores, D::Minus1)?;
     let context =
         weights.matmul(&pad(v)?)?.transpose(1, 2)?.reshape((batch, longest, heads.count * heads.size))?;
     let texts = lengths

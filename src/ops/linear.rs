@@ -1,6 +1,7 @@
 //! Linear layers with their activation: `y = f(x Wᵀ + b)`.
 
 use candle_core::{Device, Result, Storage, Tensor};
+use candle_nn::{Linear, Module};
 use rayon::prelude::*;
 
 use super::elements;
@@ -46,7 +47,7 @@ impl Activation {
             Activation::Gelu => x.gelu_erf(),
             Activation::GeluTanh => x.gelu(),
             Activation::Relu => x.relu(),
-            Activation::Silu => x.silu(),
+            Activation::Silu => candle_nn::ops::silu(x),
             Activation::Tanh => x.tanh(),
         }
     }
@@ -108,7 +109,7 @@ impl LinearWeights {
 /// A linear layer in plain candle operations: `x` of `(T, inputs)`, `weight` of `(outputs, inputs)`, `bias` of
 /// `(outputs)`; returns `(T, outputs)`.
 pub fn reference(x: &Tensor, weight: &Tensor, bias: &Tensor, activation: Activation) -> Result<Tensor> {
-    activation.reference(&x.matmul(&weight.t()?)?.broadcast_add(bias)?)
+    activation.reference(&Linear::new(weight.clone(), Some(bias.clone())).forward(x)?)
 }
 
 /// Many rows are shared out among the threads by rows; few rows, by panels of outputs. Either way a number is

@@ -4,7 +4,8 @@ use std::io::Write;
 
 use anyhow::Result;
 
-use crate::model::files::{ModelFiles, Source};
+use crate::model::Source;
+use crate::model::files::ModelFiles;
 use crate::output::ClosedPipe;
 
 /// Downloads what is not in the cache yet and prints the folder of the model.

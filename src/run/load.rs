@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 
 use super::{Console, WrongUsage};
+use crate::model::Source;
 use crate::model::config::Config;
 use crate::model::families::Family;
-use crate::model::files::{ModelFiles, Source};
+use crate::model::files::ModelFiles;
 use crate::model::pipeline::Pipeline;
 use crate::model::weights::{Checkpoint, Report};
 use crate::nn::{Count, Encoder, EncoderSpec, Random};

@@ -1,0 +1,809 @@
+//! From an empty cache to a vector: the Hugging Face cache and the hub, against a hub on 127.0.0.1 that fails in
+//! every way that networks and hubs do.
+
+#[path = "hub/server.rs"]
+mod server;
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use server::{Fault, Hub, LIST, Request, Site, sha256, small_etag};
+use support::{assert_fails, embedding, fixture, rows, stdout};
+use tempfile::TempDir;
+
+const MODEL: &str = "sconce-tests/bert-tiny";
+const FOLDER: &str = "models--sconce-tests--bert-tiny";
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+const WEIGHTS: &str = "model.safetensors";
+const TEXT: &str = "a lamp on the wall";
+
+/// What `sconce` needs of the fixture.
+const NEEDED: &[&str] = &[
+    "1_Pooling/config.json",
+    "2_Normalize/config.json",
+    "config.json",
+    WEIGHTS,
+    "modules.json",
+    "sentence_bert_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+];
+
+/// The tiny BERT as a repository, with files that no run should ask for.
+fn site() -> Site {
+    let read =
+        |name: &&str| ((*name).to_owned(), fs::read(fixture("bert-tiny").join(name)).expect("a fixture"));
+    let mut files: BTreeMap<String, Vec<u8>> = NEEDED.iter().map(read).collect();
+    for name in ["README.md", "pytorch_model.bin", "onnx/model.onnx", "onnx/config.json"] {
+        files.insert(name.into(), format!("not for sconce: {name}").into_bytes());
+    }
+    let branches = BTreeMap::from([("main".to_owned(), COMMIT.to_owned())]);
+    Site { model: MODEL.into(), files, branches, token: None, moved: None, faults: BTreeMap::new() }
+}
+
+/// A hub whose files are changed by `change` first.
+fn hub_with(change: impl FnOnce(&mut Site)) -> Hub {
+    let mut site = site();
+    change(&mut site);
+    Hub::start(site)
+}
+
+fn hub() -> Hub {
+    hub_with(|_| {})
+}
+
+/// A user's home folder, and the hub that the user knows.
+struct User {
+    home: TempDir,
+    endpoint: String,
+}
+
+impl User {
+    fn of(hub: &Hub) -> Self {
+        Self::at(&hub.url)
+    }
+
+    fn at(endpoint: &str) -> Self {
+        User { home: TempDir::new().expect("a temporary folder"), endpoint: endpoint.into() }
+    }
+
+    /// `sconce` with nothing in its environment but this user's home and hub.
+    fn sconce(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sconce"));
+        command.args(args).env_clear().env("HOME", self.home.path());
+        command.env("HF_HOME", self.home.path().join("hf")).env("HF_ENDPOINT", &self.endpoint);
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        output(&mut self.sconce(args))
+    }
+
+    fn embed(&self) -> Output {
+        self.run(&["embed", "--model", MODEL, TEXT])
+    }
+
+    fn download(&self) -> Output {
+        self.run(&["download", MODEL])
+    }
+
+    fn cache(&self) -> PathBuf {
+        self.home.path().join("hf/hub")
+    }
+
+    /// The model's folder in the cache.
+    fn folder(&self) -> PathBuf {
+        self.cache().join(FOLDER)
+    }
+
+    fn snapshot(&self) -> PathBuf {
+        self.folder().join("snapshots").join(COMMIT)
+    }
+
+    /// What has arrived of a file that is being downloaded.
+    fn part(&self, hub: &Hub, name: &str) -> PathBuf {
+        let content = hub.site().files[name].clone();
+        let id = if name == WEIGHTS { sha256(&content) } else { small_etag(&content) };
+        self.folder().join("blobs").join(format!("{id}.part"))
+    }
+
+    /// Puts something where an earlier run would have left a part.
+    fn leave_part(&self, hub: &Hub, name: &str, content: &[u8]) {
+        let part = self.part(hub, name);
+        fs::create_dir_all(part.parent().expect("a folder")).expect("a folder");
+        fs::write(part, content).expect("a part");
+    }
+}
+
+fn output(command: &mut Command) -> Output {
+    command.stdin(Stdio::null()).output().expect("sconce starts")
+}
+
+/// The paths under a folder, sorted.
+fn tree(folder: &Path) -> Vec<String> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten() {
+        let entry = entry.expect("an entry");
+        let name = entry.file_name().into_string().expect("UTF-8");
+        match entry.file_type().expect("a type").is_dir() {
+            true => paths.extend(tree(&entry.path()).into_iter().map(|inner| format!("{name}/{inner}"))),
+            false => paths.push(name),
+        }
+    }
+    paths.sort();
+    paths
+}
+
+/// Asserts that the cache holds the model as every Hugging Face tool expects it, and nothing else.
+#[track_caller]
+fn assert_cached(folder: &Path, hub: &Hub, branch: &str) {
+    let files = hub.site().files.clone();
+    let mut expected = vec![format!("refs/{branch}")];
+    for name in NEEDED.iter().filter(|name| files.contains_key(**name)) {
+        let content = &files[*name];
+        let id = if *name == WEIGHTS { sha256(content) } else { small_etag(content) };
+        expected.push(format!("snapshots/{COMMIT}/{name}"));
+        expected.push(format!("blobs/{id}"));
+        let pointer = folder.join("snapshots").join(COMMIT).join(name);
+        assert_eq!(fs::read(&pointer).expect(name), *content, "{name}");
+        let target = fs::read_link(&pointer).expect("a link");
+        assert!(target.is_relative() && target.ends_with(format!("blobs/{id}")), "{target:?}");
+    }
+    if !files.contains_key("modules.json") {
+        expected.push(format!(".no_exist/{COMMIT}/modules.json"));
+    }
+    expected.sort();
+    expected.dedup();
+    assert_eq!(tree(folder), expected);
+    assert_eq!(fs::read_to_string(folder.join("refs").join(branch)).expect("a reference"), COMMIT);
+}
+
+/// Asserts that what a failed run left is the beginning of something, and that no later run takes it for a model.
+#[track_caller]
+fn assert_nothing_half(user: &User, hub: &Hub) {
+    let files = hub.site().files.clone();
+    for name in tree(&user.snapshot()) {
+        assert_eq!(fs::read(user.snapshot().join(&name)).expect("a file"), files[&name], "{name}");
+    }
+    assert_eq!(tree(&user.folder().join("refs")), [""; 0]);
+    let offline = user.run(&["embed", "--model", MODEL, "--offline", TEXT]);
+    assert_fails(&offline, 1, &[MODEL, "in the cache", "sconce download"]);
+    for commit in ["main", COMMIT] {
+        let offline = user.run(&["embed", "--model", MODEL, "--revision", commit, "--offline", TEXT]);
+        assert_fails(&offline, 1, &[MODEL, commit]);
+    }
+}
+
+/// Asserts a failure before any large file was asked for.
+#[track_caller]
+fn assert_refused_early(user: &User, hub: &Hub, parts: &[&str]) {
+    assert_fails(&user.embed(), 1, parts);
+    let requests = hub.requests();
+    assert!(!requests.iter().any(|request| of(WEIGHTS)(request)), "{requests:?}");
+    assert_nothing_half(user, hub);
+}
+
+#[track_caller]
+fn assert_vector(output: &Output) {
+    let found = rows(output);
+    let directory = support::embed("bert-tiny", [TEXT]);
+    assert_eq!(embedding(&found[0]), embedding(&rows(&directory)[0]));
+}
+
+/// Requests for a file, at the hub or at its storage.
+fn of(name: &str) -> impl Fn(&Request) -> bool + '_ {
+    let storage =
+        format!("/storage/{}", sha256(&fs::read(fixture("bert-tiny").join(name)).unwrap_or_default()));
+    move |request| request.path.ends_with(&format!("/{name}")) || request.path == storage
+}
+
+/// Where the requests for a file's content began.
+fn starts(requests: &[Request], name: &str) -> Vec<usize> {
+    // A look at the first byte only asks for size and hash.
+    let content = |request: &&Request| request.header("range") != Some("bytes=0-0") && of(name)(request);
+    let start = |request: &Request| {
+        let range = request.header("range").unwrap_or("bytes=0-");
+        let (start, _) = range.strip_prefix("bytes=").and_then(|r| r.split_once('-')).expect("a range");
+        start.parse().expect("a number")
+    };
+    let mut starts: Vec<usize> = requests.iter().filter(content).map(start).collect();
+    if name == WEIGHTS {
+        // Each is redirected once.
+        starts = starts.chunks(2).map(|pair| pair[0]).collect();
+    }
+    starts
+}
+
+#[test]
+fn the_first_run_downloads_and_embeds() {
+    let hub = hub();
+    let user = User::of(&hub);
+    assert_vector(&user.embed());
+    assert_cached(&user.folder(), &hub, "main");
+    let requests = hub.requests();
+    for name in ["README.md", "pytorch_model.bin", "model.onnx", "onnx/config.json"] {
+        assert!(!requests.iter().any(|request| request.path.contains(name)), "{name} is of no use");
+    }
+    assert!(requests.iter().all(|request| request.header("authorization").is_none()));
+    assert!(requests.iter().all(|r| r.header("user-agent").is_some_and(|agent| agent.contains("sconce/"))));
+}
+
+#[test]
+fn later_runs_ask_nobody() {
+    let mut hub = hub();
+    let user = User::of(&hub);
+    assert_vector(&user.embed());
+    hub.requests();
+    assert_vector(&user.embed());
+    assert_vector(&user.run(&["embed", "--model", MODEL, "--offline", TEXT]));
+    assert_vector(&user.run(&["embed", "--model", MODEL, "--revision", COMMIT, TEXT]));
+    assert_eq!(hub.requests().len(), 0);
+    hub.stop();
+    assert_vector(&user.embed());
+}
+
+#[test]
+fn download_prints_the_folder() {
+    let hub = hub();
+    let user = User::of(&hub);
+    for _ in 0..2 {
+        let output = user.download();
+        assert_eq!(output.status.code(), Some(0), "{}", support::stderr(&output));
+        assert_eq!(stdout(&output), format!("{}\n", user.snapshot().display()));
+    }
+    hub.requests();
+    assert_vector(&user.embed());
+    assert_eq!(hub.requests().len(), 0);
+}
+
+#[test]
+fn a_known_absence_is_remembered() {
+    let hub = hub_with(|site| {
+        site.files.retain(|name, _| name != "modules.json" && !name.contains('/'));
+    });
+    let user = User::of(&hub);
+    let args = ["embed", "--model", MODEL, "--pooling", "mean", "--normalize", TEXT];
+    assert_vector(&user.run(&args));
+    assert_cached(&user.folder(), &hub, "main");
+    hub.requests();
+    assert_vector(&user.run(&args));
+    assert_eq!(hub.requests().len(), 0);
+}
+
+#[test]
+fn weights_that_another_tool_fetched_are_completed() {
+    let hub = hub();
+    let user = User::of(&hub);
+    assert_vector(&user.embed());
+    for name in ["modules.json", "1_Pooling/config.json"] {
+        fs::remove_file(user.snapshot().join(name)).expect("a file");
+    }
+    hub.requests();
+    assert_vector(&user.embed());
+    assert_cached(&user.folder(), &hub, "main");
+    let requests = hub.requests();
+    assert!(!requests.iter().any(|request| of(WEIGHTS)(request)), "the weights were there");
+}
+
+#[test]
+fn a_connection_that_breaks_once_is_taken_up_again() {
+    let hub = hub();
+    hub.fail(WEIGHTS, Fault::Break { at: 40_000, times: 1 });
+    hub.fail("tokenizer.json", Fault::Break { at: 1_000, times: 1 });
+    let user = User::of(&hub);
+    assert_vector(&user.embed());
+    assert_cached(&user.folder(), &hub, "main");
+    let requests = hub.requests();
+    assert_eq!(starts(&requests, WEIGHTS), [0, 40_000]);
+    assert_eq!(starts(&requests, "tokenizer.json"), [0, 1_000]);
+}
+
+#[test]
+fn a_connection_that_keeps_breaking_is_taken_up_by_the_next_run() {
+    for (name, at) in [(WEIGHTS, 70_000), ("tokenizer.json", 3_000)] {
+        let hub = hub();
+        hub.fail(name, Fault::Break { at, times: usize::MAX });
+        let user = User::of(&hub);
+        assert_fails(&user.embed(), 1, &[name, MODEL, "broke off", "run the command again"]);
+        assert_eq!(fs::read(user.part(&hub, name)).expect("a part"), hub.site().files[name][..at]);
+        assert_nothing_half(&user, &hub);
+
+        hub.heal();
+        hub.requests();
+        assert_vector(&user.embed());
+        assert_eq!(starts(&hub.requests(), name), [at]);
+        assert_cached(&user.folder(), &hub, "main");
+    }
+}
+
+#[test]
+fn a_killed_download_is_taken_up_by_the_next_run() {
+    // Larger than what a client holds back before it writes: the model, and a tensor that nobody needs.
+    let hub = hub_with(|site| {
+        let weights = &site.files[WEIGHTS];
+        let zeros = vec![0; 1 << 20];
+        let zeros = TensorView::new(Dtype::F32, vec![1 << 18], &zeros).expect("a tensor");
+        let mut tensors = SafeTensors::deserialize(weights).expect("a checkpoint").tensors();
+        tensors.push(("zeros".into(), zeros));
+        let larger = safetensors::serialize(tensors, None).expect("a checkpoint");
+        site.files.insert(WEIGHTS.into(), larger);
+    });
+    hub.fail(WEIGHTS, Fault::Hold { at: 900_000 });
+    let user = User::of(&hub);
+    let mut run =
+        user.sconce(&["embed", "--model", MODEL, TEXT]).stdout(Stdio::null()).spawn().expect("a start");
+    let arrived = || fs::metadata(user.part(&hub, WEIGHTS)).map_or(0, |part| part.len());
+    for _ in 0..2000 {
+        if arrived() > 500_000 {
+            break;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    run.kill().expect("it was running");
+    run.wait().expect("an end");
+    let at = arrived();
+    assert!((500_000..=900_000).contains(&at), "{at} bytes arrived");
+    assert_nothing_half(&user, &hub);
+
+    hub.heal();
+    hub.requests();
+    assert_vector(&user.embed());
+    let ranges: Vec<_> = hub
+        .requests()
+        .iter()
+        .filter(|request| request.path.starts_with("/storage/"))
+        .filter_map(|request| request.header("range").map(String::from))
+        .filter(|range| range != "bytes=0-0")
+        .collect();
+    assert_eq!(ranges, [format!("bytes={at}-")]);
+    assert_cached(&user.folder(), &hub, "main");
+}
+
+#[test]
+fn an_interrupted_download_leaves_no_model_for_an_offline_run() {
+    let hub = hub();
+    hub.fail(WEIGHTS, Fault::Break { at: 0, times: usize::MAX });
+    let user = User::of(&hub);
+    assert_fails(&user.download(), 1, &[WEIGHTS, "run the command again"]);
+    assert!(user.snapshot().join("tokenizer.json").exists());
+    let offline = user.run(&["embed", "--model", MODEL, "--offline", TEXT]);
+    let cache = user.cache().display().to_string();
+    assert_fails(&offline, 1, &[MODEL, "not whole in the cache", &cache, "--offline", "sconce download"]);
+}
+
+#[test]
+fn an_answer_that_ends_early_is_not_the_whole_file() {
+    let hub = hub();
+    let user = User::of(&hub);
+    // No length is announced and no connection breaks: only the size from before tells, and there is no SHA-256.
+    hub.fail("tokenizer.json", Fault::Short { at: 4_000 });
+    assert_fails(&user.embed(), 1, &["tokenizer.json", "arrived damaged"]);
+    assert_nothing_half(&user, &hub);
+    hub.heal();
+    assert_vector(&user.embed());
+    assert_cached(&user.folder(), &hub, "main");
+}
+
+#[test]
+fn a_hub_that_cannot_begin_in_the_middle_spoils_nothing() {
+    for (name, at) in [(WEIGHTS, 50_000), ("tokenizer.json", 2_000)] {
+        let hub = hub();
+        hub.fail(name, Fault::Break { at, times: usize::MAX });
+        let user = User::of(&hub);
+        assert_fails(&user.embed(), 1, &[name, "broke off"]);
+        hub.fail(name, Fault::NoRange);
+        assert_fails(&user.embed(), 1, &[name, "does not answer like a Hugging Face hub"]);
+        assert_nothing_half(&user, &hub);
+        hub.heal();
+        assert_vector(&user.embed());
+        assert_cached(&user.folder(), &hub, "main");
+    }
+}
+
+#[test]
+fn a_part_that_cannot_be_of_this_file_is_dropped() {
+    for name in [WEIGHTS, "tokenizer.json"] {
+        let hub = hub();
+        let user = User::of(&hub);
+        let mut longer = hub.site().files[name].clone();
+        longer.extend(b"and more");
+        user.leave_part(&hub, name, &longer);
+        assert_vector(&user.embed());
+        assert_cached(&user.folder(), &hub, "main");
+    }
+}
+
+#[test]
+fn a_part_of_something_else_is_dropped() {
+    let hub = hub();
+    let user = User::of(&hub);
+    let whole = hub.site().files[WEIGHTS].len();
+    for length in [30_000, whole] {
+        user.leave_part(&hub, WEIGHTS, &vec![7; length]);
+        assert_vector(&user.embed());
+        assert_cached(&user.folder(), &hub, "main");
+        fs::remove_dir_all(user.folder()).expect("the cache goes");
+    }
+}
+
+#[test]
+fn a_part_that_is_complete_is_no_hindrance() {
+    for name in [WEIGHTS, "tokenizer.json"] {
+        let hub = hub();
+        let user = User::of(&hub);
+        let content = hub.site().files[name].clone();
+        user.leave_part(&hub, name, &content);
+        assert_vector(&user.embed());
+        assert_cached(&user.folder(), &hub, "main");
+    }
+}
+
+#[test]
+fn damaged_weights_are_refused_and_removed() {
+    let hub = hub();
+    hub.fail(WEIGHTS, Fault::Damaged);
+    let user = User::of(&hub);
+    assert_fails(&user.embed(), 1, &[WEIGHTS, MODEL, "damaged", "SHA-256", "run the command again"]);
+    assert!(!user.part(&hub, WEIGHTS).exists());
+    assert_nothing_half(&user, &hub);
+    hub.heal();
+    assert_vector(&user.embed());
+    assert_cached(&user.folder(), &hub, "main");
+}
+
+#[test]
+fn a_blob_that_another_tool_cut_short_is_fetched_again() {
+    let hub = hub();
+    let user = User::of(&hub);
+    let part = user.part(&hub, WEIGHTS);
+    user.leave_part(&hub, WEIGHTS, &[]);
+    fs::write(part.with_extension(""), b"the beginning").expect("a blob");
+    assert_vector(&user.embed());
+    assert_cached(&user.folder(), &hub, "main");
+}
+
+#[test]
+fn two_runs_at_once_download_once() {
+    let hub = hub();
+    hub.fail(WEIGHTS, Fault::Hold { at: 10 });
+    let user = User::of(&hub);
+    let start = || {
+        let mut command = user.sconce(&["embed", "--model", MODEL, TEXT]);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("sconce starts")
+    };
+    let runs = [start(), start()];
+    for run in runs {
+        assert_vector(&run.wait_with_output().expect("an end"));
+    }
+    assert_eq!(starts(&hub.requests(), WEIGHTS), [0]);
+    assert_cached(&user.folder(), &hub, "main");
+}
+
+#[test]
+fn a_token_is_asked_for() {
+    let hub = hub_with(|site| site.token = Some("hf_right".into()));
+    let user = User::of(&hub);
+    assert_fails(&user.embed(), 1, &[MODEL, "401", "private or gated", "HF_TOKEN", &hub.url]);
+    let wrong = output(user.sconce(&["embed", "--model", MODEL, TEXT]).env("HF_TOKEN", "hf_wrong"));
+    assert_fails(&wrong, 1, &[MODEL, "401", "your token", "HF_TOKEN"]);
+    assert!(!support::stderr(&wrong).contains("hf_wrong"), "a token is a secret");
+    assert_nothing_half(&user, &hub);
+}
+
+#[test]
+fn a_token_comes_from_where_hugging_face_tools_put_it() {
+    let hub = hub_with(|site| site.token = Some("hf_right".into()));
+    for place in ["HF_TOKEN", "HF_TOKEN_PATH", "the token file"] {
+        let user = User::of(&hub);
+        let mut command = user.sconce(&["embed", "--model", MODEL, TEXT]);
+        let file = user.home.path().join(if place == "HF_TOKEN_PATH" { "elsewhere" } else { "hf/token" });
+        fs::create_dir_all(user.home.path().join("hf")).expect("a folder");
+        match place {
+            "HF_TOKEN" => {
+                // The variable beats the file, and a line break around it is no part of it.
+                fs::write(file, "hf_wrong").expect("a file");
+                command.env("HF_TOKEN", " hf_right\n");
+            }
+            "HF_TOKEN_PATH" => {
+                fs::write(&file, "hf_right\n").expect("a file");
+                command.env("HF_TOKEN_PATH", &file);
+            }
+            _ => fs::write(&file, "hf_right\n").expect("a file"),
+        }
+        hub.requests();
+        assert_vector(&output(&mut command));
+        for request in hub.requests().iter().filter(|request| !request.path.starts_with("/storage/")) {
+            assert_eq!(request.header("authorization"), Some("Bearer hf_right"), "{place}: {}", request.path);
+        }
+    }
+}
+
+#[test]
+fn a_token_that_is_none_is_named() {
+    let hub = hub();
+    let user = User::of(&hub);
+    let broken = output(user.sconce(&["download", MODEL]).env("HF_TOKEN", "hf_\u{e9} secret"));
+    assert_fails(&broken, 1, &["HF_TOKEN"]);
+    assert!(!support::stderr(&broken).contains("secret"), "a token is a secret");
+}
+
+#[test]
+fn a_model_without_its_files_is_refused_before_the_download() {
+    for name in ["config.json", "tokenizer.json"] {
+        let hub = hub_with(|site| drop(site.files.remove(name)));
+        let parts = [MODEL, "has no", name, "choose another model"];
+        assert_refused_early(&User::of(&hub), &hub, &parts);
+    }
+    let hub = hub_with(|site| site.files.retain(|name, _| !name.ends_with("n") || name == "config.json"));
+    assert_refused_early(&User::of(&hub), &hub, &[MODEL, "has no"]);
+}
+
+#[test]
+fn weights_in_other_forms_are_named() {
+    let hub = hub_with(|site| drop(site.files.remove(WEIGHTS)));
+    let convert = "transformers (AutoModel.from_pretrained(DIR).save_pretrained(OUT))";
+    assert_refused_early(&User::of(&hub), &hub, &[MODEL, "pytorch_model.bin", convert]);
+
+    let hub = hub_with(|site| {
+        site.files.remove(WEIGHTS);
+        site.files.remove("pytorch_model.bin");
+    });
+    assert_refused_early(&User::of(&hub), &hub, &[MODEL, "has no", WEIGHTS, "choose another model"]);
+
+    let hub = hub_with(|site| {
+        site.files.remove(WEIGHTS);
+        site.files.insert("model.safetensors.index.json".into(), b"{}".into());
+    });
+    assert_refused_early(&User::of(&hub), &hub, &[MODEL, "shards"]);
+}
+
+#[test]
+fn a_file_that_is_listed_but_gone_is_named() {
+    for name in ["tokenizer.json", WEIGHTS] {
+        let hub = hub();
+        let gone = "HTTP/1.1 404 Not Found\r\nX-Error-Code: EntryNotFound\r\nContent-Length: 0\r\n\r\n";
+        hub.fail(name, Fault::Raw(gone.into()));
+        let user = User::of(&hub);
+        assert_fails(&user.embed(), 1, &[name, MODEL, &hub.url, "--revision"]);
+        assert_nothing_half(&user, &hub);
+        hub.heal();
+        assert_vector(&user.embed());
+    }
+}
+
+#[test]
+fn a_hub_in_trouble_is_named() {
+    let hub = hub();
+    let user = User::of(&hub);
+    let busy = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
+    for name in [LIST, "config.json", WEIGHTS] {
+        hub.fail(name, Fault::Raw(busy.into()));
+        assert_fails(&user.embed(), 1, &["503", MODEL, &hub.url, "try again later"]);
+        assert_nothing_half(&user, &hub);
+        hub.heal();
+    }
+}
+
+#[test]
+fn a_revision_that_is_not_there_is_named() {
+    let hub = hub();
+    let user = User::of(&hub);
+    for revision in ["v9", "feature/none", "89abcdef0123456789abcdef0123456789abcdef"] {
+        let output = user.run(&["embed", "--model", MODEL, "--revision", revision, TEXT]);
+        assert_fails(&output, 1, &[MODEL, &format!("{revision:?}"), "--revision", &hub.url]);
+    }
+    assert_nothing_half(&user, &hub);
+}
+
+#[test]
+fn a_model_that_is_not_there_is_named() {
+    let hub = hub();
+    let user = User::of(&hub);
+    for revision in ["main", "v2"] {
+        let output = user.run(&["embed", "--model", "nobody/nothing", "--revision", revision, TEXT]);
+        assert_fails(&output, 1, &["nobody/nothing", &hub.url, "check the id"]);
+    }
+}
+
+#[test]
+fn a_branch_may_have_a_slash() {
+    let hub = hub_with(|site| {
+        site.branches.insert("feature/shorter-names".into(), COMMIT.into());
+    });
+    let user = User::of(&hub);
+    let args = ["embed", "--model", MODEL, "--revision", "feature/shorter-names", TEXT];
+    assert_vector(&user.run(&args));
+    assert_cached(&user.folder(), &hub, "feature/shorter-names");
+    hub.requests();
+    assert_vector(&user.run(&args));
+    assert_eq!(hub.requests().len(), 0);
+}
+
+#[test]
+fn a_commit_is_a_revision_without_a_reference() {
+    let hub = hub();
+    let user = User::of(&hub);
+    let args = ["embed", "--model", MODEL, "--revision", COMMIT, TEXT];
+    assert_vector(&user.run(&args));
+    assert_eq!(tree(&user.folder().join("refs")), [""; 0]);
+    assert!(user.snapshot().join(WEIGHTS).exists());
+    hub.requests();
+    assert_vector(&user.run(&args));
+    assert_eq!(hub.requests().len(), 0);
+    // The default branch now costs a look at the list, and no download.
+    assert_vector(&user.embed());
+    assert_cached(&user.folder(), &hub, "main");
+    assert_eq!(hub.requests().len(), 1);
+}
+
+#[test]
+fn offline_means_offline() {
+    let hub = hub();
+    let user = User::of(&hub);
+    let plain = ["embed", "--model", MODEL, TEXT];
+    let cache = user.cache().display().to_string();
+    let remedy =
+        [MODEL, "main", "not in the cache", &cache, "sconce download sconce-tests/bert-tiny", "--model DIR"];
+    assert_fails(&user.run(&["embed", "--model", MODEL, "--offline", TEXT]), 1, &remedy);
+    for variable in ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"] {
+        for value in ["1", "true", "ON"] {
+            assert_fails(&output(user.sconce(&plain).env(variable, value)), 1, &remedy);
+        }
+    }
+    let revision = user.run(&["embed", "--model", MODEL, "--revision", "v2", "--offline", TEXT]);
+    assert_fails(&revision, 1, &["sconce download sconce-tests/bert-tiny --revision v2"]);
+    assert_eq!(hub.requests().len(), 0);
+    assert_eq!(tree(user.home.path()), [""; 0]);
+    for variable in ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"] {
+        assert_vector(&output(user.sconce(&plain).env(variable, "0")));
+    }
+}
+
+#[test]
+fn a_hub_that_cannot_be_reached_is_named() {
+    let mut hub = hub();
+    let user = User::of(&hub);
+    hub.stop();
+    let parts = [MODEL, &hub.url, "cannot be reached", "refused", "HF_ENDPOINT", "--model DIR"];
+    assert_fails(&user.embed(), 1, &parts);
+    for endpoint in ["not an address", "127.0.0.1", "ftp://127.0.0.1"] {
+        assert_fails(&User::at(endpoint).embed(), 1, &[MODEL, endpoint, "cannot be reached", "HF_ENDPOINT"]);
+    }
+}
+
+#[test]
+fn caches_lie_where_the_environment_says() {
+    let hub = hub();
+    let user = User::of(&hub);
+    let run = |variables: &[(&str, &str)], cache: &str| {
+        let mut command = user.sconce(&["embed", "--model", MODEL, TEXT]);
+        command.env_remove("HF_HOME");
+        for (name, folder) in variables {
+            // An empty variable is as good as none.
+            let folder = if folder.is_empty() { PathBuf::new() } else { user.home.path().join(folder) };
+            command.env(name, folder);
+        }
+        assert_vector(&output(&mut command));
+        let folder = user.home.path().join(cache);
+        assert_cached(&folder.join(FOLDER), &hub, "main");
+        fs::remove_dir_all(folder).expect("the cache goes");
+        let left: Vec<_> = tree(user.home.path());
+        assert_eq!(left, [""; 0], "nothing lies elsewhere");
+    };
+    run(&[("HF_HUB_CACHE", "a"), ("HF_HOME", "b"), ("XDG_CACHE_HOME", "c")], "a");
+    run(&[("HF_HOME", "b"), ("XDG_CACHE_HOME", "c")], "b/hub");
+    run(&[("XDG_CACHE_HOME", "c")], "c/huggingface/hub");
+    run(&[], ".cache/huggingface/hub");
+    run(&[("HF_HUB_CACHE", ""), ("HF_HOME", ""), ("XDG_CACHE_HOME", "")], ".cache/huggingface/hub");
+}
+
+#[test]
+fn a_relative_cache_folder_works() {
+    let hub = hub();
+    let user = User::of(&hub);
+    let mut command = user.sconce(&["embed", "--model", MODEL, TEXT]);
+    command.current_dir(user.home.path()).env("HF_HOME", "relative");
+    assert_vector(&output(&mut command));
+    assert_cached(&user.home.path().join("relative/hub").join(FOLDER), &hub, "main");
+}
+
+#[test]
+fn a_cache_that_cannot_be_written_is_named() {
+    let hub = hub();
+    let user = User::of(&hub);
+    fs::write(user.home.path().join("hf"), "a file, not a folder").expect("a file");
+    let cache = user.cache().display().to_string();
+    assert_fails(&user.embed(), 1, &["cannot use the cache", &cache, "HF_HOME"]);
+}
+
+#[test]
+fn answers_that_are_not_a_hubs_are_named() {
+    let html = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 13\r\n\r\n<html></html>";
+    let json = |body: &str| format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let bodies = [
+        html.to_owned(),
+        json(""),
+        json("[]"),
+        json("{\"sha\":\"0123\"}"),
+        json("{\"sha\":7,\"siblings\":[]}"),
+        json("{\"sha\":\"../../..\",\"siblings\":[{\"rfilename\":\"config.json\"}]}"),
+        json("{\"sha\":\"\",\"siblings\":[]}"),
+        json("{\"sha\":\"0123\",\"siblings\":[{\"name\":\"config.json\"}]}"),
+    ];
+    let hub = hub();
+    let user = User::of(&hub);
+    for answer in bodies {
+        hub.fail(LIST, Fault::Raw(answer.clone().into()));
+        assert_fails(&user.embed(), 1, &[&hub.url, "does not answer like a Hugging Face hub", "HF_ENDPOINT"]);
+        assert_eq!(tree(user.home.path()), [""; 0], "{answer}");
+    }
+    for garbage in ["\0\u{1}garbage\r\n\r\n", "", "HTTP/1.1 200 OK\r\nContent-Len"] {
+        hub.fail(LIST, Fault::Raw(garbage.into()));
+        assert_fails(&user.embed(), 1, &[&hub.url, "cannot be reached", "HF_ENDPOINT"]);
+    }
+}
+
+#[test]
+fn files_that_are_not_a_hubs_are_named() {
+    let hub = hub();
+    let user = User::of(&hub);
+    let evil =
+        "HTTP/1.1 200 OK\r\nETag: \"../../../evil\"\r\nX-Repo-Commit: x\r\nContent-Length: 2\r\n\r\nhi";
+    let answers = [
+        "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 13\r\n\r\n<html></html>",
+        "HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n",
+        evil,
+    ];
+    for name in ["config.json", WEIGHTS] {
+        for answer in answers {
+            hub.fail(name, Fault::Raw(answer.into()));
+            let parts = [name, MODEL, hub.url.as_str(), "does not answer like a Hugging Face hub"];
+            assert_fails(&user.embed(), 1, &parts);
+            assert_nothing_half(&user, &hub);
+        }
+        hub.fail(name, Fault::Raw(b"\0\x01garbage\r\n\r\n".into()));
+        assert_fails(&user.embed(), 1, &[MODEL, &hub.url]);
+        assert_nothing_half(&user, &hub);
+        hub.heal();
+    }
+    assert!(tree(user.home.path()).iter().all(|path| !path.contains("evil")));
+}
+
+#[test]
+fn a_folder_that_is_no_model_may_be_a_slip() {
+    let hub = hub();
+    let user = User::of(&hub);
+    fs::create_dir_all(user.home.path().join(MODEL)).expect("a folder");
+    let mut command = user.sconce(&["embed", "--model", MODEL, TEXT]);
+    command.current_dir(user.home.path());
+    assert_fails(&output(command.arg("--offline")), 1, &[MODEL, "is a directory without config.json"]);
+}
+
+#[test]
+fn redirects_are_followed_as_far_as_they_lead() {
+    let hub = hub_with(|site| site.token = Some("hf_right".into()));
+    let user = User::of(&hub);
+    let run =
+        |model: &str| output(user.sconce(&["embed", "--model", model, TEXT]).env("HF_TOKEN", "hf_right"));
+    // A model that has moved answers under its old name, as bert-base-uncased does.
+    hub.site().moved = Some(("old-name".into(), MODEL.into()));
+    assert_vector(&run("old-name"));
+    assert_cached(&user.cache().join("models--old-name"), &hub, "main");
+
+    hub.site().moved = Some(("round".into(), "round".into()));
+    hub.requests();
+    assert_fails(&run("round"), 1, &["round", &hub.url, "cannot be reached", "redirects"]);
+    assert!(hub.requests().len() <= 20);
+}
