@@ -30,7 +30,7 @@ from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
-from transformers import BertConfig, BertForMaskedLM, BertModel, BertTokenizerFast
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, BertTokenizerFast, PreTrainedTokenizerFast
 
 FIXTURES = Path(__file__).resolve().parent.parent / "tests" / "fixtures"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -48,7 +48,7 @@ TEXTS = [
 ]
 
 
-def tokenizer(folder, limit):
+def tokenizer(folder, limit, second_segment):
     letters = [chr(c) for c in range(ord("a"), ord("z") + 1)]
     digits = [str(d) for d in range(10)]
     vocab = SPECIALS + letters + digits + [f"##{c}" for c in letters] + list(".,:;!?'-") + WORDS + ["灯"]
@@ -58,10 +58,11 @@ def tokenizer(folder, limit):
     fast.pre_tokenizer = BertPreTokenizer()
     fast.post_processor = TemplateProcessing(
         single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1" if second_segment else "[CLS] $A [SEP] $B [SEP]",
         special_tokens=[("[CLS]", vocab["[CLS]"]), ("[SEP]", vocab["[SEP]"])],
     )
     BertTokenizerFast(tokenizer_object=fast, model_max_length=limit, do_lower_case=True).save_pretrained(folder)
+    fast.save(str(folder / "tokenizer.json"))
     return len(vocab)
 
 
@@ -70,20 +71,23 @@ def widen(model, seed):
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in sorted(model.named_parameters()):
-            if "LayerNorm.weight" in name:
+            if "norm" in name.lower() and name.endswith("weight"):
                 weight.copy_(torch.rand(weight.shape, generator=generator) + 0.5)
             else:
                 std = 0.3 if weight.dim() == 1 else 0.25
                 weight.copy_(torch.randn(weight.shape, generator=generator) * std)
 
 
-def make(name, *, seed, config, limit, pooling, normalize, masked_lm=False, dtype=torch.float32):
+def make(
+    name, *, seed, config, limit, pooling="mean", normalize=True, model_type="bert", masked_lm=False, dtype=torch.float32
+):
     folder = FIXTURES / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    vocab_size = tokenizer(folder, config["max_position_embeddings"])
-    config = BertConfig(vocab_size=vocab_size, **config)
-    model = (BertForMaskedLM if masked_lm else BertModel)(config)
+    segments = config.get("type_vocab_size", 0)
+    vocab_size = tokenizer(folder, config["max_position_embeddings"], second_segment=segments > 1)
+    config = AutoConfig.for_model(model_type, vocab_size=vocab_size, **config)
+    model = (AutoModelForMaskedLM if masked_lm else AutoModel).from_config(config)
     widen(model, seed)
     model.to(dtype).save_pretrained(folder / "plain")
 
@@ -94,7 +98,7 @@ def make(name, *, seed, config, limit, pooling, normalize, masked_lm=False, dtyp
     saved = folder / "saved"
     SentenceTransformer(modules=modules, device="cpu").save(str(saved), create_model_card=False)
     for path in sorted(saved.rglob("*")):
-        if path.is_file() and path.suffix == ".json" and path.name != "special_tokens_map.json":
+        if path.is_file() and path.suffix == ".json" and path.name not in ("special_tokens_map.json", "tokenizer.json"):
             target = folder / path.relative_to(saved)
             target.parent.mkdir(exist_ok=True)
             shutil.copy(path, target)
@@ -112,14 +116,21 @@ def make(name, *, seed, config, limit, pooling, normalize, masked_lm=False, dtyp
 
 @torch.no_grad()
 def goldens(folder, limit):
-    tokens = BertTokenizerFast.from_pretrained(folder)
-    model = BertModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).double().eval()
+    tokens = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    model = AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).double().eval()
+    takes_segments = getattr(model.config, "type_vocab_size", 0) > 0 and model.config.model_type != "distilbert"
     reference = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
     rows, stages, pooled = [], {}, {"cls": [], "mean": [], "max": []}
     for text, pair in TEXTS:
-        encoded = tokens(text, pair, truncation="longest_first", max_length=limit, return_tensors="pt")
-        out = model(**encoded, output_hidden_states=True)
-        for i, hidden in enumerate(out.hidden_states):
+        encoded = tokens(
+            text, pair, truncation="longest_first", max_length=limit, return_tensors="pt", return_token_type_ids=True
+        )
+        inputs = {k: v for k, v in encoded.items() if takes_segments or k != "token_type_ids"}
+        out = model(**inputs, output_hidden_states=True)
+        # ALBERT shows the layers inside of a group, too.
+        states = out.hidden_states[:: getattr(model.config, "inner_group_num", 1)]
+        assert len(states) == model.config.num_hidden_layers + 1
+        for i, hidden in enumerate(states):
             stages.setdefault("embeddings" if i == 0 else f"layer.{i - 1}", []).append(hidden[0])
         last = out.last_hidden_state[0]
         pooled["cls"].append(last[0])
@@ -182,7 +193,47 @@ def main():
         "bert-relu", seed=3, limit=40, pooling="max", normalize=True, dtype=torch.bfloat16,
         config=dict(small, hidden_act="relu", hidden_size=40, num_attention_heads=1, num_hidden_layers=1, layer_norm_eps=1e-5),
     )
+    families()
     activations()
+
+
+def families():
+    """A tiny model of every family, each with sizes of its own."""
+    sizes = dict(
+        hidden_size=24, num_attention_heads=2, num_hidden_layers=2, intermediate_size=40, max_position_embeddings=40,
+        layer_norm_eps=1e-4,
+    )
+    make("roberta", seed=10, model_type="roberta", limit=36, config=dict(sizes, type_vocab_size=1))
+    make(
+        "xlm-roberta", seed=11, model_type="xlm-roberta", limit=30, masked_lm=True,
+        config=dict(sizes, type_vocab_size=1, pad_token_id=7, num_attention_heads=4, hidden_act="gelu_new"),
+    )
+    make("camembert", seed=12, model_type="camembert", limit=38, config=dict(sizes, type_vocab_size=2, hidden_size=26))
+    make("data2vec-text", seed=13, model_type="data2vec-text", limit=34, masked_lm=True, config=dict(sizes, type_vocab_size=1))
+    make(
+        "ernie", seed=14, model_type="ernie", limit=40,
+        config=dict(sizes, type_vocab_size=4, task_type_vocab_size=3, use_task_id=True, hidden_act="relu"),
+    )
+    make("electra", seed=15, model_type="electra", limit=40, config=dict(sizes, type_vocab_size=2, embedding_size=17))
+    make(
+        "electra-same-size", seed=16, model_type="electra", limit=40, masked_lm=True,
+        config=dict(sizes, type_vocab_size=2, embedding_size=24),
+    )
+    make(
+        "albert", seed=17, model_type="albert", limit=40,
+        config=dict(sizes, type_vocab_size=2, embedding_size=10, num_hidden_layers=5),
+    )
+    make(
+        "albert-groups", seed=18, model_type="albert", limit=40, masked_lm=True,
+        config=dict(
+            sizes, type_vocab_size=2, embedding_size=10, num_hidden_layers=5, num_hidden_groups=2, inner_group_num=2,
+            hidden_act="gelu",
+        ),
+    )
+    make(
+        "distilbert", seed=19, model_type="distilbert", limit=40, masked_lm=True,
+        config=dict(dim=24, n_heads=3, n_layers=3, hidden_dim=44, max_position_embeddings=40),
+    )
 
 
 if __name__ == "__main__":

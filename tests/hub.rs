@@ -161,7 +161,10 @@ fn assert_cached(folder: &Path, hub: &Hub, branch: &str) {
     }
     expected.sort();
     expected.dedup();
-    assert_eq!(tree(folder), expected);
+    // hf-hub leaves the files by which processes wait for each other.
+    let mut found = tree(folder);
+    found.retain(|path| !path.ends_with(".lock"));
+    assert_eq!(found, expected);
     assert_eq!(fs::read_to_string(folder.join("refs").join(branch)).expect("a reference"), COMMIT);
 }
 
@@ -383,7 +386,7 @@ fn an_answer_that_ends_early_is_not_the_whole_file() {
     let hub = hub();
     let user = User::of(&hub);
     // No length is announced and no connection breaks: only the size from before tells, and there is no SHA-256.
-    hub.fail("tokenizer.json", Fault::Short { at: 4_000 });
+    hub.fail("tokenizer.json", Fault::Short { at: 2_000 });
     assert_fails(&user.embed(), 1, &["tokenizer.json", "arrived damaged"]);
     assert_nothing_half(&user, &hub);
     hub.heal();

@@ -41,6 +41,19 @@ impl Config {
         }
     }
 
+    /// The id of a token, or nothing.
+    pub fn id(&self, key: &str) -> Result<Option<u32>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(value) => {
+                match value.as_u64().and_then(|id| u32::try_from(id).ok()).filter(|id| *id < 1 << 24) {
+                    Some(id) => Ok(Some(id)),
+                    None => bail!("{}", self.wrong(key, value, "the id of a token")),
+                }
+            }
+        }
+    }
+
     /// A positive number below 1, or `default` where there is none.
     pub fn fraction(&self, key: &str, default: f64) -> Result<f64> {
         match self.get(key) {

@@ -6,67 +6,195 @@ use anyhow::{Result, bail};
 
 use super::config::Config;
 use super::names::Names;
-use crate::nn::{Activation, EncoderSpec, Pooling};
+use crate::nn::{Activation, EncoderSpec, LayerSharing, Numbering, Pooling, Positions};
 
 /// One row of the table.
 pub struct Family {
     /// Values of `model_type` in `config.json`.
     pub model_types: &'static [&'static str],
-    /// What the config calls the sizes.
+    /// What the config calls things.
     keys: Keys,
+    /// The padding id by default, where positions are numbered from it.
+    numbered_from_padding: Option<u32>,
+    /// The activation where the config names none.
+    activation: Activation,
     /// What the checkpoint calls the tensors.
     pub names: Names,
     /// How to pool where no pipeline file says it.
     pub pooling: Pooling,
 }
 
-/// Names of config fields.
+/// Names of config fields; `None` for what a family has not.
 struct Keys {
     vocab_size: &'static str,
+    embedding_size: Option<&'static str>,
     max_positions: &'static str,
-    token_types: &'static str,
+    token_types: Option<&'static str>,
+    /// The flag that switches task embeddings on, and their number.
+    task_types: Option<(&'static str, &'static str)>,
     hidden_size: &'static str,
     layers: &'static str,
+    /// Groups of layers, and layers in a group.
+    groups: Option<(&'static str, &'static str)>,
     heads: &'static str,
     intermediate_size: &'static str,
     activation: &'static str,
-    norm_eps: &'static str,
+    /// A family without the field has 1e-12.
+    norm_eps: Option<&'static str>,
 }
 
-/// Every family that Sconce runs.
-pub static FAMILIES: &[Family] = &[Family {
+type Modules = &'static [(&'static str, &'static str)];
+
+const BERT_KEYS: Keys = Keys {
+    vocab_size: "vocab_size",
+    embedding_size: None,
+    max_positions: "max_position_embeddings",
+    token_types: Some("type_vocab_size"),
+    task_types: None,
+    hidden_size: "hidden_size",
+    layers: "num_hidden_layers",
+    groups: None,
+    heads: "num_attention_heads",
+    intermediate_size: "intermediate_size",
+    activation: "hidden_act",
+    norm_eps: Some("layer_norm_eps"),
+};
+
+const BERT_EMBEDDINGS: Modules = &[
+    ("embeddings.token", "embeddings.word_embeddings"),
+    ("embeddings.position", "embeddings.position_embeddings"),
+    ("embeddings.token_type", "embeddings.token_type_embeddings"),
+    ("embeddings.task_type", "embeddings.task_type_embeddings"),
+    ("embeddings.norm", "embeddings.LayerNorm"),
+];
+
+const BERT_LAYERS: Modules = &[
+    ("layers.attention.query", "encoder.layer.{}.attention.self.query"),
+    ("layers.attention.key", "encoder.layer.{}.attention.self.key"),
+    ("layers.attention.value", "encoder.layer.{}.attention.self.value"),
+    ("layers.attention.output", "encoder.layer.{}.attention.output.dense"),
+    ("layers.attention_norm", "encoder.layer.{}.attention.output.LayerNorm"),
+    ("layers.feed_forward.up", "encoder.layer.{}.intermediate.dense"),
+    ("layers.feed_forward.down", "encoder.layer.{}.output.dense"),
+    ("layers.feed_forward_norm", "encoder.layer.{}.output.LayerNorm"),
+];
+
+const BERT: Family = Family {
     model_types: &["bert"],
-    keys: Keys {
-        vocab_size: "vocab_size",
-        max_positions: "max_position_embeddings",
-        token_types: "type_vocab_size",
-        hidden_size: "hidden_size",
-        layers: "num_hidden_layers",
-        heads: "num_attention_heads",
-        intermediate_size: "intermediate_size",
-        activation: "hidden_act",
-        norm_eps: "layer_norm_eps",
-    },
-    names: Names {
-        prefixes: &["", "bert."],
-        modules: &[
-            ("embeddings.token", "embeddings.word_embeddings"),
-            ("embeddings.position", "embeddings.position_embeddings"),
-            ("embeddings.token_type", "embeddings.token_type_embeddings"),
-            ("embeddings.norm", "embeddings.LayerNorm"),
-            ("layers.{}.attention.query", "encoder.layer.{}.attention.self.query"),
-            ("layers.{}.attention.key", "encoder.layer.{}.attention.self.key"),
-            ("layers.{}.attention.value", "encoder.layer.{}.attention.self.value"),
-            ("layers.{}.attention.output", "encoder.layer.{}.attention.output.dense"),
-            ("layers.{}.attention_norm", "encoder.layer.{}.attention.output.LayerNorm"),
-            ("layers.{}.feed_forward.up", "encoder.layer.{}.intermediate.dense"),
-            ("layers.{}.feed_forward.down", "encoder.layer.{}.output.dense"),
-            ("layers.{}.feed_forward_norm", "encoder.layer.{}.output.LayerNorm"),
-        ],
-    },
-    // What sentence-transformers does with a plain BERT.
+    keys: BERT_KEYS,
+    numbered_from_padding: None,
+    activation: Activation::Gelu,
+    names: Names { prefixes: &["", "bert."], modules: &[BERT_EMBEDDINGS, BERT_LAYERS] },
+    // What sentence-transformers does with a model that is no pipeline.
     pooling: Pooling::Mean,
-}];
+};
+
+/// Every family that Sconce runs.
+pub static FAMILIES: &[Family] = &[
+    BERT,
+    Family {
+        model_types: &["roberta", "xlm-roberta", "camembert"],
+        numbered_from_padding: Some(1),
+        names: Names { prefixes: &["", "roberta."], ..BERT.names },
+        ..BERT
+    },
+    Family {
+        model_types: &["data2vec-text"],
+        numbered_from_padding: Some(1),
+        names: Names { prefixes: &["", "data2vec_text."], ..BERT.names },
+        ..BERT
+    },
+    Family {
+        model_types: &["ernie"],
+        keys: Keys { task_types: Some(("use_task_id", "task_type_vocab_size")), ..BERT_KEYS },
+        names: Names { prefixes: &["", "ernie."], ..BERT.names },
+        ..BERT
+    },
+    Family {
+        model_types: &["electra"],
+        keys: Keys { embedding_size: Some("embedding_size"), ..BERT_KEYS },
+        names: Names {
+            prefixes: &["", "electra."],
+            modules: &[BERT_EMBEDDINGS, &[("embeddings.projection", "embeddings_project")], BERT_LAYERS],
+        },
+        ..BERT
+    },
+    Family {
+        model_types: &["albert"],
+        keys: Keys {
+            embedding_size: Some("embedding_size"),
+            groups: Some(("num_hidden_groups", "inner_group_num")),
+            ..BERT_KEYS
+        },
+        activation: Activation::GeluTanh,
+        names: Names {
+            prefixes: &["", "albert."],
+            modules: &[
+                BERT_EMBEDDINGS,
+                &[
+                    ("embeddings.projection", "encoder.embedding_hidden_mapping_in"),
+                    (
+                        "layers.attention.query",
+                        "encoder.albert_layer_groups.{}.albert_layers.{}.attention.query",
+                    ),
+                    ("layers.attention.key", "encoder.albert_layer_groups.{}.albert_layers.{}.attention.key"),
+                    (
+                        "layers.attention.value",
+                        "encoder.albert_layer_groups.{}.albert_layers.{}.attention.value",
+                    ),
+                    (
+                        "layers.attention.output",
+                        "encoder.albert_layer_groups.{}.albert_layers.{}.attention.dense",
+                    ),
+                    (
+                        "layers.attention_norm",
+                        "encoder.albert_layer_groups.{}.albert_layers.{}.attention.LayerNorm",
+                    ),
+                    ("layers.feed_forward.up", "encoder.albert_layer_groups.{}.albert_layers.{}.ffn"),
+                    (
+                        "layers.feed_forward.down",
+                        "encoder.albert_layer_groups.{}.albert_layers.{}.ffn_output",
+                    ),
+                    (
+                        "layers.feed_forward_norm",
+                        "encoder.albert_layer_groups.{}.albert_layers.{}.full_layer_layer_norm",
+                    ),
+                ],
+            ],
+        },
+        ..BERT
+    },
+    Family {
+        model_types: &["distilbert"],
+        keys: Keys {
+            token_types: None,
+            hidden_size: "dim",
+            layers: "n_layers",
+            heads: "n_heads",
+            intermediate_size: "hidden_dim",
+            activation: "activation",
+            norm_eps: None,
+            ..BERT_KEYS
+        },
+        names: Names {
+            prefixes: &["", "distilbert."],
+            modules: &[
+                BERT_EMBEDDINGS,
+                &[
+                    ("layers.attention.query", "transformer.layer.{}.attention.q_lin"),
+                    ("layers.attention.key", "transformer.layer.{}.attention.k_lin"),
+                    ("layers.attention.value", "transformer.layer.{}.attention.v_lin"),
+                    ("layers.attention.output", "transformer.layer.{}.attention.out_lin"),
+                    ("layers.attention_norm", "transformer.layer.{}.sa_layer_norm"),
+                    ("layers.feed_forward.up", "transformer.layer.{}.ffn.lin1"),
+                    ("layers.feed_forward.down", "transformer.layer.{}.ffn.lin2"),
+                    ("layers.feed_forward_norm", "transformer.layer.{}.output_layer_norm"),
+                ],
+            ],
+        },
+        ..BERT
+    },
+];
 
 /// The largest width, vocabulary or position count that is taken for a size and not for a slip of the pen.
 const WIDTH: RangeInclusive<usize> = 1..=1 << 24;
@@ -86,7 +214,7 @@ impl Family {
         family.ok_or_else(|| {
             let known: Vec<_> = FAMILIES.iter().flat_map(|family| family.model_types).copied().collect();
             anyhow::anyhow!(
-                "{path}: model type {model_type:?} is not supported; supported is {}",
+                "{path}: model type {model_type:?} is not supported; supported are {}",
                 known.join(", ")
             )
         })
@@ -112,16 +240,36 @@ impl Family {
                 config.wrong(key, format!("{kind:?}"), "\"absolute\": other kinds are not supported")
             );
         }
+        let hidden_size = config.size(keys.hidden_size, WIDTH)?;
+        let layers = config.size(keys.layers, LAYERS)?;
         let spec = EncoderSpec {
             vocab_size: config.size(keys.vocab_size, WIDTH)?,
-            max_positions: config.size(keys.max_positions, WIDTH)?,
-            token_types: config.size(keys.token_types, WIDTH)?,
-            hidden_size: config.size(keys.hidden_size, WIDTH)?,
-            layers: config.size(keys.layers, LAYERS)?,
+            embedding_size: match keys.embedding_size {
+                Some(key) => config.size(key, WIDTH)?,
+                None => hidden_size,
+            },
+            positions: self.positions(config)?,
+            token_types: keys.token_types.map(|key| config.size(key, WIDTH)).transpose()?,
+            task_types: match keys.task_types {
+                Some((flag, key)) if config.flag(flag)? => Some(config.size(key, WIDTH)?),
+                _ => None,
+            },
+            hidden_size,
+            layers,
+            layer_sharing: match keys.groups {
+                Some((groups, inner)) => LayerSharing {
+                    groups: config.size(groups, 1..=layers)?,
+                    inner: config.size(inner, LAYERS)?,
+                },
+                None => LayerSharing { groups: layers, inner: 1 },
+            },
             heads: config.size(keys.heads, WIDTH)?,
             intermediate_size: config.size(keys.intermediate_size, WIDTH)?,
-            activation: activation(config, keys.activation)?,
-            norm_eps: config.fraction(keys.norm_eps, 1e-12)?,
+            activation: activation(config, keys.activation)?.unwrap_or(self.activation),
+            norm_eps: match keys.norm_eps {
+                Some(key) => config.fraction(key, 1e-12)?,
+                None => 1e-12,
+            },
         };
         if !spec.hidden_size.is_multiple_of(spec.heads) {
             let expected = format!("a multiple of {:?}, which is {}", keys.heads, spec.heads);
@@ -129,12 +277,28 @@ impl Family {
         }
         Ok(spec)
     }
+
+    fn positions(&self, config: &Config) -> Result<Positions> {
+        let key = self.keys.max_positions;
+        let rows = config.size(key, WIDTH)?;
+        let Some(default) = self.numbered_from_padding else {
+            return Ok(Positions { rows, numbering: Numbering::FromZero });
+        };
+        let padding = config.id("pad_token_id")?.unwrap_or(default);
+        let positions = Positions { rows, numbering: Numbering::AfterPadding(padding) };
+        if positions.longest() == 0 {
+            let expected = format!("more than \"pad_token_id\" + 1, which is {}", u64::from(padding) + 1);
+            bail!("{}", config.wrong(key, rows, &expected));
+        }
+        Ok(positions)
+    }
 }
 
-/// The activation that a config field names; BERT's GELU where it names none.
-fn activation(config: &Config, key: &str) -> Result<Activation> {
-    Ok(match config.string(key)? {
-        None | Some("gelu") => Activation::Gelu,
+/// The activation that a config field names.
+fn activation(config: &Config, key: &str) -> Result<Option<Activation>> {
+    Ok(Some(match config.string(key)? {
+        None => return Ok(None),
+        Some("gelu") => Activation::Gelu,
         Some("gelu_new" | "gelu_pytorch_tanh" | "gelu_fast") => Activation::GeluTanh,
         Some("relu") => Activation::Relu,
         Some("silu" | "swish") => Activation::Silu,
@@ -144,5 +308,5 @@ fn activation(config: &Config, key: &str) -> Result<Activation> {
             let known = "gelu, gelu_new, gelu_pytorch_tanh, gelu_fast, relu, silu, swish, tanh or linear";
             bail!("{}", config.wrong(key, format!("{other:?}"), known))
         }
-    })
+    }))
 }

@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 
 use super::{CONVERT, Source};
 
-/// How often a file is tried when the connection breaks, or what comes is not the file.
+/// How often a file is tried where the connection breaks, or what comes is not the file.
 const ATTEMPTS: u32 = 3;
 
 /// The folder of a model's snapshot: from the cache if it is whole there, else from the hub.
@@ -123,7 +123,7 @@ impl<'a> Hub<'a> {
         let snapshot = self.folder.join("snapshots").join(&commit);
         for name in wanted {
             if !snapshot.join(name).exists() {
-                let fetched = self.fetch(&api, &pinned, name);
+                let fetched = self.fetch(&api, &pinned, name, &snapshot.join(name));
                 // hf-hub notes the commit as if it were a branch.
                 let _ = fs::remove_file(self.folder.join("refs").join(&commit));
                 fetched?;
@@ -144,7 +144,6 @@ impl<'a> Hub<'a> {
         if branch.revision() != commit {
             self.cache.repo(branch.clone()).create_ref(commit)?;
         }
-        self.remove_blobs("lock");
         Ok(())
     }
 
@@ -175,13 +174,15 @@ impl<'a> Hub<'a> {
     }
 
     /// Downloads one file, going on where an earlier attempt stopped.
-    fn fetch(&self, api: &Api, repo: &ApiRepo, name: &str) -> Result<()> {
+    fn fetch(&self, api: &Api, repo: &ApiRepo, name: &str, place: &Path) -> Result<()> {
         let explain = |error| self.explain(name, &error);
         let about = api.metadata(&repo.url(name)).map_err(explain)?;
         if !is_plain(about.etag()) {
             return Err(self.no_hub(name, "its ETag cannot name a file"));
         }
-        for attempt in 1.. {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
             let again = attempt < ATTEMPTS;
             match repo.download_with_progress(name, self.bar()) {
                 Ok(pointer) if is_sound(&pointer, about.etag(), about.size())? => break,
@@ -204,8 +205,11 @@ impl<'a> Hub<'a> {
                 Err(error)
                     if again && (status(&error) == Some(416) || matches!(error, ApiError::InvalidResume)) =>
                 {
-                    self.remove_blobs("part")
+                    fs::remove_file(self.folder.join("blobs").join(about.etag()).with_extension("part"))?
                 }
+                // Another process is at it, and holds the lock for as long as it lives.
+                Err(ApiError::LockAcquisition(_)) if place.exists() => break,
+                Err(ApiError::LockAcquisition(_)) => attempt -= 1,
                 Err(error) => return Err(explain(error)),
             }
         }
@@ -218,15 +222,6 @@ impl<'a> Hub<'a> {
             bar.set_draw_target(ProgressDrawTarget::hidden());
         }
         bar
-    }
-
-    /// Removes what hf-hub leaves beside the blobs.
-    fn remove_blobs(&self, suffix: &str) {
-        for entry in fs::read_dir(self.folder.join("blobs")).into_iter().flatten().flatten() {
-            if entry.path().extension().is_some_and(|extension| extension == suffix) {
-                let _ = fs::remove_file(entry.path());
-            }
-        }
     }
 
     /// One sentence on a failed download.
@@ -243,10 +238,6 @@ impl<'a> Hub<'a> {
             )),
             ApiError::IoError(error) => Error::msg(format!(
                 "the download of {what} of {model} broke off ({error}); run the command again to go on from there"
-            )),
-            ApiError::LockAcquisition(path) => Error::msg(format!(
-                "another process is downloading {what} of {model}; wait for it, or remove {}",
-                path.display()
             )),
             _ => self.no_hub(what, &error.to_string()),
         }

@@ -1,11 +1,12 @@
-//! From canonical names (`layers.0.attention.query.weight`) to what a checkpoint calls them.
+//! From canonical names (`layers.0.0.attention.query.weight`: group, layer in the group) to what a checkpoint calls
+//! them.
 
 /// How a family names its tensors.
 pub struct Names {
     /// What may stand before every name; the first that fits the checkpoint is taken.
     pub prefixes: &'static [&'static str],
-    /// Canonical module → checkpoint module; `{}` stands for the layer.
-    pub modules: &'static [(&'static str, &'static str)],
+    /// Canonical module, its numbers left out → checkpoint module, in which `{}` takes the numbers in their order.
+    pub modules: &'static [&'static [(&'static str, &'static str)]],
 }
 
 impl Names {
@@ -22,16 +23,18 @@ impl Names {
     /// If the family has no row for the module: a fault in the table, not in a file.
     pub fn checkpoint_name(&self, prefix: &str, canonical: &str) -> String {
         let (module, parameter) = canonical.rsplit_once('.').expect("a name ends in .weight or .bias");
-        // layers.7.attention.query → layers.{}.attention.query and 7
-        let parts: Vec<&str> = module.split('.').collect();
-        let layer = parts.iter().find(|part| part.bytes().all(|b| b.is_ascii_digit())).copied().unwrap_or("");
-        let pattern: Vec<&str> = parts.iter().map(|part| if *part == layer { "{}" } else { *part }).collect();
-        let pattern = pattern.join(".");
+        let is_number = |part: &&str| part.bytes().all(|b| b.is_ascii_digit());
+        let (numbers, words): (Vec<&str>, Vec<&str>) = module.split('.').partition(is_number);
+        let module = words.join(".");
         let (_, name) = self
             .modules
             .iter()
-            .find(|(module, _)| *module == pattern)
-            .unwrap_or_else(|| panic!("the family table has no name for {pattern}"));
-        format!("{prefix}{}.{parameter}", name.replace("{}", layer))
+            .copied()
+            .flatten()
+            .find(|(canonical, _)| *canonical == module)
+            .unwrap_or_else(|| panic!("the family table has no name for {module}"));
+        let name =
+            numbers.into_iter().fold((*name).to_owned(), |name, number| name.replacen("{}", number, 1));
+        format!("{prefix}{name}.{parameter}")
     }
 }

@@ -13,14 +13,15 @@ use super::{EncoderSpec, Parameters, RaggedBatch};
 pub struct Encoder {
     spec: EncoderSpec,
     embeddings: Embeddings,
-    layers: Vec<Layer>,
+    /// Each set of weights once, by group: layers that share them run the same ones.
+    groups: Vec<Vec<Layer>>,
     device: Device,
 }
 
 /// A place on the way through the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// After the embedding layer.
+    /// After the embedding layer, at the hidden size.
     Embeddings,
     /// After this layer, counted from 0.
     Layer(usize),
@@ -44,8 +45,12 @@ impl Encoder {
         Ok(Encoder {
             spec: spec.clone(),
             embeddings: Embeddings::load(parameters, spec)?,
-            layers: (0..spec.layers)
-                .map(|index| Layer::load(parameters, &format!("layers.{index}"), spec))
+            groups: (0..spec.layer_sharing.groups)
+                .map(|group| {
+                    (0..spec.layer_sharing.inner)
+                        .map(|inner| Layer::load(parameters, &format!("layers.{group}.{inner}"), spec))
+                        .collect()
+                })
                 .collect::<Result<_>>()?,
             device: Device::Cpu,
         })
@@ -72,9 +77,13 @@ impl Encoder {
     ) -> Result<Tensor> {
         self.check(batch)?;
         let mut hidden = self.embeddings.forward(batch, &self.device)?;
+        hidden = self.embeddings.project(hidden)?;
         observe(Stage::Embeddings, &hidden)?;
-        for (index, layer) in self.layers.iter().enumerate() {
-            hidden = layer.forward(&hidden, batch)?;
+        for index in 0..self.spec.layers {
+            let group = self.spec.layer_sharing.group(index, self.spec.layers);
+            for layer in &self.groups[group] {
+                hidden = layer.forward(&hidden, batch)?;
+            }
             observe(Stage::Layer(index), &hidden)?;
         }
         Ok(hidden)
@@ -82,16 +91,16 @@ impl Encoder {
 
     fn check(&self, batch: &RaggedBatch) -> Result<()> {
         let largest = |ids: &[u32]| ids.iter().copied().max().unwrap_or(0) as usize;
-        let (id, type_id) = (largest(batch.ids()), largest(batch.type_ids()));
+        let id = largest(batch.ids());
         let longest = batch.lengths().max().unwrap_or(0);
         let spec = &self.spec;
         ensure!(id < spec.vocab_size, "token id {id} is past the vocabulary of {}", spec.vocab_size);
-        ensure!(type_id < spec.token_types, "segment id {type_id}, but the model has {}", spec.token_types);
-        ensure!(
-            longest <= spec.max_positions,
-            "a text of {longest} tokens, but the model has {} positions",
-            spec.max_positions
-        );
+        if let Some(types) = spec.token_types {
+            let type_id = largest(batch.type_ids());
+            ensure!(type_id < types, "segment id {type_id}, but the model has {types} segments");
+        }
+        let most = spec.positions.longest();
+        ensure!(longest <= most, "a text of {longest} tokens, but the model has {most} positions");
         Ok(())
     }
 }

@@ -2,6 +2,8 @@
 
 use anyhow::{Result, ensure};
 
+use super::Numbering;
+
 /// The tokens of several texts, one text after another: text `i` has the tokens
 /// `offsets[i]..offsets[i + 1]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,8 +51,24 @@ impl RaggedBatch {
         self.offsets.windows(2).map(|bounds| bounds[1] - bounds[0])
     }
 
-    /// The position of every token in its own text, `(T)`.
-    pub fn positions(&self) -> Vec<u32> {
-        self.lengths().flat_map(|length| 0..length as u32).collect()
+    /// The row of the position table for every token, `(T)`; each text counts for itself.
+    pub fn positions(&self, numbering: Numbering) -> Vec<u32> {
+        let mut positions = Vec::with_capacity(self.ids.len());
+        for bounds in self.offsets.windows(2) {
+            match numbering {
+                Numbering::FromZero => positions.extend(0..(bounds[1] - bounds[0]) as u32),
+                Numbering::AfterPadding(padding) => {
+                    let mut last = padding;
+                    positions.extend(self.ids[bounds[0]..bounds[1]].iter().map(|id| match *id == padding {
+                        true => padding,
+                        false => {
+                            last += 1;
+                            last
+                        }
+                    }));
+                }
+            }
+        }
+        positions
     }
 }

@@ -4,20 +4,27 @@ use anyhow::{Result, ensure};
 
 use super::Activation;
 
-/// An encoder: token, segment and learned position embeddings, then post-norm layers of multi-head attention
-/// and a feed-forward network.
+/// An encoder: token, segment and position embeddings, then post-norm layers of multi-head attention and a
+/// feed-forward network.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EncoderSpec {
     /// Rows of the token embedding table.
     pub vocab_size: usize,
-    /// Rows of the learned position table: the longest text in tokens.
-    pub max_positions: usize,
-    /// Rows of the segment table.
-    pub token_types: usize,
+    /// Width of the embedding tables. Where it is not `hidden_size`, a linear layer leads from one to the other
+    /// (Lan et al. 2020, §3.1).
+    pub embedding_size: usize,
+    /// How tokens are told where they stand.
+    pub positions: Positions,
+    /// Rows of the segment table; without one, segments make no difference.
+    pub token_types: Option<usize>,
+    /// Rows of the task table, of which every token gets the first (Sun et al. 2020).
+    pub task_types: Option<usize>,
     /// Width `H` of the hidden states.
     pub hidden_size: usize,
-    /// Number of layers.
+    /// Number of layers that a text passes.
     pub layers: usize,
+    /// Which of them share weights.
+    pub layer_sharing: LayerSharing,
     /// Attention heads; they divide `hidden_size`.
     pub heads: usize,
     /// Width of the feed-forward network between its two linear layers.
@@ -26,6 +33,52 @@ pub struct EncoderSpec {
     pub activation: Activation,
     /// What LayerNorm adds to the variance.
     pub norm_eps: f64,
+}
+
+/// A learned position table (Devlin et al. 2019).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Positions {
+    /// Rows of the table.
+    pub rows: usize,
+    /// Which row the first token gets, and the rest after it.
+    pub numbering: Numbering,
+}
+
+/// How the tokens of a text are numbered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Numbering {
+    /// 0, 1, 2, …
+    FromZero,
+    /// From the padding id + 1 on; a padding token inside of a text has the number of its id and is not counted
+    /// (Liu et al. 2019, as fairseq does it).
+    AfterPadding(u32),
+}
+
+impl Positions {
+    /// The longest text in tokens.
+    pub fn longest(&self) -> usize {
+        match self.numbering {
+            Numbering::FromZero => self.rows,
+            Numbering::AfterPadding(padding) => self.rows.saturating_sub(padding as usize + 1),
+        }
+    }
+}
+
+/// Which layers share weights: ALBERT's groups (Lan et al. 2020, §3.1). Each of the `layers` belongs to one of
+/// `groups`, the first ones to the first group and so on, and runs the `inner` layers of that group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LayerSharing {
+    /// Sets of weights.
+    pub groups: usize,
+    /// Layers in each set.
+    pub inner: usize,
+}
+
+impl LayerSharing {
+    /// The group of a layer, with the rounding of `transformers`.
+    pub fn group(&self, layer: usize, layers: usize) -> usize {
+        (layer as f64 / (layers as f64 / self.groups as f64)) as usize
+    }
 }
 
 impl EncoderSpec {

@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 
 use super::{Console, ModelOptions, examine};
 use crate::model::weights::Report;
+use crate::nn::Numbering;
 use crate::output::ClosedPipe;
 
 /// Prints every resolved choice and the tensor report.
@@ -19,18 +20,30 @@ pub fn inspect(options: &ModelOptions, console: &Console) -> Result<()> {
     let mut page = String::new();
     let mut line = |key: &str, value: String| writeln!(page, "{key:<16} {value}");
     line("config", loaded.config.path().display().to_string())?;
-    line("model type", loaded.family.model_types.join(", "))?;
+    line("model type", loaded.config.string("model_type")?.unwrap_or_default().to_owned())?;
     line("weights", loaded.weights)?;
     line("tokenizer", loaded.tokenizer_file.display().to_string())?;
     line("parameters", loaded.parameters.to_string())?;
-    line("layers", spec.layers.to_string())?;
+    let sharing = spec.layer_sharing;
+    line(
+        "layers",
+        match sharing.groups * sharing.inner == spec.layers {
+            true => spec.layers.to_string(),
+            false => format!("{} of {} groups of {}", spec.layers, sharing.groups, sharing.inner),
+        },
+    )?;
     line("hidden size", spec.hidden_size.to_string())?;
     line("heads", format!("{} of {}", spec.heads, spec.head_size()?))?;
     line("feed-forward", format!("{}, {:?}", spec.intermediate_size, spec.activation))?;
     line("norm", format!("after each sublayer (post-norm), LayerNorm, eps {:e}", spec.norm_eps))?;
     line("vocabulary", spec.vocab_size.to_string())?;
-    line("positions", format!("{}, learned", spec.max_positions))?;
-    line("segments", spec.token_types.to_string())?;
+    let first = match spec.positions.numbering {
+        Numbering::FromZero => 0,
+        Numbering::AfterPadding(padding) => padding + 1,
+    };
+    line("embedding size", spec.embedding_size.to_string())?;
+    line("positions", format!("{}, learned, the first is {first}", spec.positions.rows))?;
+    line("segments", spec.token_types.map_or("none".into(), |types| types.to_string()))?;
     line("max length", format!("{} tokens", loaded.tokenizer.max_length()))?;
     line(
         "pooling",

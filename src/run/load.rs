@@ -135,13 +135,13 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
 
 /// The longest text: what the user says, else what the model's files say, within what the positions reach.
 fn limit(options: &ModelOptions, pipeline: &Pipeline, spec: &EncoderSpec) -> Result<usize> {
+    let longest = spec.positions.longest();
     match options.max_length {
-        Some(limit) if limit > spec.max_positions => {
-            let positions = spec.max_positions;
-            bail!(WrongUsage(format!("--max-length {limit} is past the {positions} positions of the model")))
+        Some(limit) if limit > longest => {
+            bail!(WrongUsage(format!("--max-length {limit} is past the {longest} positions of the model")))
         }
         Some(limit) => Ok(limit),
-        None => Ok(pipeline.max_length.unwrap_or(spec.max_positions).min(spec.max_positions)),
+        None => Ok(pipeline.max_length.unwrap_or(longest).min(longest)),
     }
 }
 

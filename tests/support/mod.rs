@@ -11,7 +11,21 @@ pub fn fixture(name: &str) -> PathBuf {
 }
 
 /// The tiny models of `scripts/make_fixtures.py`.
-pub const MODELS: &[&str] = &["bert-tiny", "bert-masked-lm", "bert-relu"];
+pub const MODELS: &[&str] = &[
+    "bert-tiny",
+    "bert-masked-lm",
+    "bert-relu",
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "data2vec-text",
+    "ernie",
+    "electra",
+    "electra-same-size",
+    "albert",
+    "albert-groups",
+    "distilbert",
+];
 
 /// The built command, shielded from the environment of whoever runs the tests.
 pub fn sconce() -> Command {
