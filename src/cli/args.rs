@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+/// The model where none is named.
+pub const DEFAULT_MODEL: &str = "sentence-transformers/all-MiniLM-L6-v2";
+
 /// Text into vectors with BERT-style encoders.
 #[derive(Debug, Parser)]
 #[command(name = "sconce", version, about, propagate_version = true)]
@@ -106,7 +109,7 @@ pub struct SourceArgs {
         long,
         value_name = "DIR or HUB_ID",
         env = "SCONCE_MODEL",
-        default_value = "sentence-transformers/all-MiniLM-L6-v2",
+        default_value = DEFAULT_MODEL,
         help_heading = "Model"
     )]
     pub model: String,

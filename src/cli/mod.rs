@@ -4,11 +4,10 @@
 mod args;
 mod resolve;
 
-use std::io;
-
 use anyhow::Result;
 use clap::{CommandFactory, Parser};
 
+use crate::output;
 use crate::run;
 use args::{Cli, Command};
 
@@ -29,8 +28,9 @@ pub fn main() -> Result<()> {
         }
         Command::Download(args) => run::download::download(&resolve::download(args)),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "sconce", &mut io::stdout());
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "sconce", &mut script);
+            output::print(&script)
         }
     }
 }

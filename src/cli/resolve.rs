@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 
 use super::args::{
-    DownloadArgs, EmbedArgs, HubArgs, InputFormat, ModelArgs, OutputFormat, PoolingMode, TalkArgs,
+    DEFAULT_MODEL, DownloadArgs, EmbedArgs, HubArgs, InputFormat, ModelArgs, OutputFormat, PoolingMode,
+    TalkArgs,
 };
 use crate::input::Place;
 use crate::model::Source;
@@ -21,12 +22,19 @@ use crate::run::{Console, ModelOptions, Verbosity, WrongUsage};
 /// If options contradict each other: wrong usage.
 pub fn embed(args: EmbedArgs) -> Result<EmbedOptions> {
     let max_length = args.max_length.map(|n| n as usize);
+    let format = format(args.output_format, args.output.as_deref())?;
+    if args.pooling == PoolingMode::None && format != Format::Jsonl {
+        let name = format!("{format:?}").to_lowercase();
+        bail!(WrongUsage(format!(
+            "{name} has one vector a row; write --pooling none with --output-format jsonl"
+        )));
+    }
     Ok(EmbedOptions {
         model: model(&args.model, max_length),
         input: input(args.texts, args.input, args.input_format)?,
-        format: format(args.output_format, args.output.as_deref())?,
+        format,
         output: match args.output {
-            Some(path) if path != Path::new("-") => Target::File(path),
+            Some(path) if !is_stdout(&path) => Target::File(path),
             _ => Target::Stdout,
         },
         pooling: match args.pooling {
@@ -77,7 +85,8 @@ fn source(model: String, hub: &HubArgs, talk: &TalkArgs) -> Source {
     let yes =
         |name| env::var(name).is_ok_and(|v| matches!(v.to_lowercase().as_str(), "1" | "on" | "yes" | "true"));
     Source {
-        model,
+        // A variable that is set to nothing is as good as none.
+        model: if model.is_empty() { DEFAULT_MODEL.into() } else { model },
         revision: hub.revision.clone(),
         offline: hub.offline || yes("HF_HUB_OFFLINE") || yes("TRANSFORMERS_OFFLINE"),
         progress: console(talk).progress(),
@@ -117,7 +126,7 @@ fn format(format: OutputFormat, output: Option<&Path>) -> Result<Format> {
         OutputFormat::Jsonl => Format::Jsonl,
         OutputFormat::Csv => Format::Csv,
         OutputFormat::Npy => Format::Npy,
-        OutputFormat::Auto => match output.filter(|path| *path != Path::new("-")) {
+        OutputFormat::Auto => match output.filter(|path| !is_stdout(path)) {
             None => Format::Jsonl,
             Some(path) => match suffix(path).as_str() {
                 "csv" => Format::Csv,
@@ -130,6 +139,11 @@ fn format(format: OutputFormat, output: Option<&Path>) -> Result<Format> {
             },
         },
     })
+}
+
+/// Opening the device anew would write over what already lies in the file behind it.
+fn is_stdout(path: &Path) -> bool {
+    ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].iter().any(|name| path == Path::new(name))
 }
 
 fn suffix(path: &Path) -> String {

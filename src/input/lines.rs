@@ -1,11 +1,14 @@
 //! Text files of one text a line.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read};
 
 use anyhow::{Result, bail};
 
 use super::{Place, Record};
+
+/// The longest line that is taken for a text and not for a file without lines.
+const MOST_BYTES: u64 = 16 << 20;
 
 /// The lines of a file or of standard input. A line ends in `\n` or `\r\n`; an empty line is a text like any
 /// other; a byte order mark at the start is not part of the first text.
@@ -24,12 +27,9 @@ impl Lines {
     pub fn open(place: Place) -> Result<Self> {
         let reader: Box<dyn BufRead> = match &place {
             Place::Stdin => Box::new(io::stdin().lock()),
-            Place::File(path) if path.is_dir() => {
-                bail!("--input {place} is a directory; name the text files in it")
-            }
             Place::File(path) => match File::open(path) {
                 Ok(file) => Box::new(BufReader::with_capacity(1 << 16, file)),
-                Err(error) => bail!("cannot read --input {place}: {error}"),
+                Err(error) => bail!("cannot read --input {place} ({error}); check the name"),
             },
         };
         Ok(Lines { place, reader, line: 0, failed: false })
@@ -37,8 +37,16 @@ impl Lines {
 
     fn read(&mut self) -> Result<Option<Record>> {
         let mut bytes = Vec::new();
-        if let Err(error) = self.reader.read_until(b'\n', &mut bytes) {
-            bail!("cannot read {} after line {}: {error}", self.place, self.line);
+        if let Err(error) = (&mut self.reader).take(MOST_BYTES + 1).read_until(b'\n', &mut bytes) {
+            bail!("cannot read {} after line {} ({error}); check the file", self.place, self.line);
+        }
+        if bytes.len() as u64 > MOST_BYTES {
+            bail!(
+                "{} line {} is longer than {} MiB; texts have to stand one a line",
+                self.place,
+                self.line + 1,
+                MOST_BYTES >> 20
+            );
         }
         if bytes.is_empty() {
             return Ok(None);

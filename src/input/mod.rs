@@ -4,7 +4,7 @@ mod lines;
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 pub use lines::Lines;
 
@@ -31,6 +31,27 @@ pub enum Place {
     File(PathBuf),
     /// Standard input.
     Stdin,
+}
+
+impl Place {
+    /// Tries to open a place.
+    ///
+    /// # Errors
+    /// If it is no file that can be read.
+    pub fn check(&self) -> Result<()> {
+        let Place::File(path) = self else { return Ok(()) };
+        if path.is_dir() {
+            bail!("--input {self} is a directory; name the text files in it");
+        }
+        match std::fs::metadata(path) {
+            // Opening a pipe would wait for whoever writes to it.
+            Ok(there) if !there.is_file() => Ok(()),
+            _ => match std::fs::File::open(path) {
+                Ok(_) => Ok(()),
+                Err(error) => bail!("cannot read --input {self} ({error}); check the name"),
+            },
+        }
+    }
 }
 
 impl std::fmt::Display for Place {

@@ -15,7 +15,9 @@ pub fn layer_norm(row: &mut [f32], weight: &[f32], bias: &[f32], eps: f32) {
 /// Scales a row to unit length in place; a row shorter than 1e-12 is divided by 1e-12, as
 /// `torch.nn.functional.normalize` does.
 pub fn l2_normalize(row: &mut [f32]) {
-    let length = sum(row, |x| x * x).sqrt().max(1e-12);
+    let length = sum(row, |x| x * x).sqrt();
+    // Not `max`, which would lose a NaN.
+    let length = if length < 1e-12 { 1e-12 } else { length };
     for x in row {
         *x /= length;
     }

@@ -23,6 +23,9 @@ impl ModelFiles {
         if directory.join("config.json").is_file() {
             return Ok(ModelFiles { folder: directory.to_owned() });
         }
+        if directory.is_file() {
+            bail!("--model {} is a file; pass the folder of a model", source.model);
+        }
         let hub_id = is_hub_id(&source.model);
         match (hub_id, directory.is_dir()) {
             (true, _) => {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs, thread};
 
-use anyhow::{Context, Error, Result, bail};
+use anyhow::{Error, Result, bail};
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
 use indicatif::{ProgressBar, ProgressDrawTarget};
@@ -20,6 +20,9 @@ use super::{CONVERT, Source};
 
 /// How often a file is tried where the connection breaks, or what comes is not the file.
 const ATTEMPTS: u32 = 3;
+
+/// How long a hub may take to say anything at all.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The folder of a model's snapshot: from the cache if it is whole there, else from the hub.
 ///
@@ -68,11 +71,6 @@ impl<'a> Hub<'a> {
             fs::read_to_string(file).ok()
         });
         let token = token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
-        if token.as_ref().is_some_and(|token| !token.bytes().all(|b| b.is_ascii_graphic())) {
-            bail!(
-                "the token in HF_TOKEN, or in the file of HF_TOKEN_PATH, cannot be one; take it from the hub anew"
-            );
-        }
         // hf-hub links files relative to each other, and asks for absolute paths to do so.
         let cache = std::path::absolute(set("HF_HUB_CACHE").map_or(home.join("hub"), PathBuf::from))?;
         let endpoint = set("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".into());
@@ -93,14 +91,22 @@ impl<'a> Hub<'a> {
         let snapshot = self.folder.join("snapshots").join(commit);
         let has = |name: &str| snapshot.join(name).exists();
         // Another tool may have fetched the weights without the pipeline; only a known absence counts.
-        let pipeline =
-            has("modules.json") || self.folder.join(".no_exist").join(commit).join("modules.json").exists();
+        let pipeline = match fs::read_to_string(snapshot.join("modules.json")) {
+            Ok(modules) => !modules.contains("1_Pooling") || has("1_Pooling/config.json"),
+            Err(_) => self.folder.join(".no_exist").join(commit).join("modules.json").exists(),
+        };
         let whole = pipeline && ["config.json", "tokenizer.json", "model.safetensors"].into_iter().all(has);
         whole.then_some(snapshot)
     }
 
     /// Brings the files that Sconce needs into the cache.
     fn download(&self) -> Result<PathBuf> {
+        if self.token.as_ref().is_some_and(|token| !token.bytes().all(|b| b.is_ascii_graphic())) {
+            bail!(
+                "what stands in HF_TOKEN, in the file of HF_TOKEN_PATH or in the token file of HF_HOME cannot be a \
+                 token; take it from the hub anew"
+            );
+        }
         let api = ApiBuilder::from_cache(self.cache.clone())
             .with_endpoint(self.endpoint.clone())
             .with_token(self.token.clone())
@@ -114,10 +120,7 @@ impl<'a> Hub<'a> {
         let branch = repo(&self.source.revision);
         let (commit, names) = self.list(&api.repo(branch.clone()))?;
         let wanted = choose(&self.source.model, &names)?;
-        if let Err(error) = fs::create_dir_all(self.folder.join("blobs")) {
-            let cache = self.cache.path().display();
-            bail!("cannot use the cache at {cache} ({error}); set HF_HOME to a folder that can be written");
-        }
+        fs::create_dir_all(self.folder.join("blobs")).map_err(|error| self.unusable(&error))?;
         // Files are asked for by commit: a branch that moves meanwhile cannot mix two states.
         let pinned = api.repo(repo(&commit));
         let snapshot = self.folder.join("snapshots").join(&commit);
@@ -129,8 +132,7 @@ impl<'a> Hub<'a> {
                 fetched?;
             }
         }
-        self.finish(&branch, &commit, &names)
-            .with_context(|| format!("cannot write to the cache at {}", self.cache.path().display()))?;
+        self.finish(&branch, &commit, &names).map_err(|error| self.unusable(&error))?;
         Ok(snapshot)
     }
 
@@ -149,7 +151,8 @@ impl<'a> Hub<'a> {
 
     /// The commit of a revision and the names of its files.
     fn list(&self, repo: &ApiRepo) -> Result<(String, Vec<String>)> {
-        let request = repo.info_request().config().http_status_as_error(false).build();
+        let request = repo.info_request().config().http_status_as_error(false);
+        let request = request.timeout_connect(Some(PATIENCE)).timeout_recv_response(Some(PATIENCE)).build();
         let mut response = request.call().map_err(|error| self.unreachable(&error.to_string()))?;
         let status = response.status().as_u16();
         if status != 200 {
@@ -198,7 +201,7 @@ impl<'a> Hub<'a> {
                         );
                     }
                 }
-                Err(ApiError::IoError(error)) if again && error.kind() != ErrorKind::StorageFull => {
+                Err(ApiError::IoError(error)) if again && !is_of_the_disk(&error) => {
                     thread::sleep(Duration::from_millis(500))
                 }
                 // What lies in the cache is as long as the file, or longer: no beginning of it.
@@ -236,6 +239,7 @@ impl<'a> Hub<'a> {
                 "the disk of the cache at {} is full; free some space",
                 self.cache.path().display()
             )),
+            ApiError::IoError(error) if is_of_the_disk(error) => self.unusable(error),
             ApiError::IoError(error) => Error::msg(format!(
                 "the download of {what} of {model} broke off ({error}); run the command again to go on from there"
             )),
@@ -256,6 +260,13 @@ impl<'a> Hub<'a> {
              --model DIR",
             self.absence(),
             self.endpoint
+        ))
+    }
+
+    fn unusable(&self, error: &io::Error) -> Error {
+        let cache = self.cache.path().display();
+        Error::msg(format!(
+            "cannot use the cache at {cache} ({error}); set HF_HOME to a folder that can be written"
         ))
     }
 
@@ -327,6 +338,12 @@ fn status(error: &ApiError) -> Option<u16> {
         },
         _ => None,
     }
+}
+
+/// Whether an error is the cache's and not the network's.
+fn is_of_the_disk(error: &io::Error) -> bool {
+    use ErrorKind::{NotADirectory, PermissionDenied, ReadOnlyFilesystem, StorageFull};
+    matches!(error.kind(), NotADirectory | PermissionDenied | ReadOnlyFilesystem | StorageFull)
 }
 
 /// Whether a file is what the hub says: its size, and for large files, whose name in the cache is the SHA-256 of

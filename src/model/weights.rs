@@ -120,7 +120,14 @@ impl Checkpoint {
                 self.path.display()
             )
         };
-        Ok(Reader { checkpoint: self, names, prefix, report: Report::default(), seen: BTreeSet::new() })
+        Ok(Reader {
+            checkpoint: self,
+            names,
+            prefix,
+            legacy_norms: self.tensors.keys().any(|name| name.ends_with("LayerNorm.gamma")),
+            report: Report::default(),
+            seen: BTreeSet::new(),
+        })
     }
 
     /// Gives the pages of a range back: they stay in the page cache, but no longer count as this process's.
@@ -137,6 +144,8 @@ pub struct Reader<'a> {
     checkpoint: &'a Checkpoint,
     names: &'a Names,
     prefix: &'static str,
+    /// Whether norms have the names of TensorFlow, gamma and beta, as the first BERT checkpoints do.
+    legacy_norms: bool,
     report: Report,
     seen: BTreeSet<String>,
 }
@@ -151,7 +160,16 @@ impl Reader<'_> {
 
     /// The entry for a canonical name if it can be used as a tensor of `shape`; else a note in the report.
     fn entry(&mut self, canonical: &str, shape: &[usize]) -> Option<(String, Entry, Stored)> {
-        let name = self.names.checkpoint_name(self.prefix, canonical);
+        let mut name = self.names.checkpoint_name(self.prefix, canonical);
+        if self.legacy_norms
+            && let Some(norm) = name.strip_suffix("LayerNorm.weight")
+        {
+            name = format!("{norm}LayerNorm.gamma");
+        } else if self.legacy_norms
+            && let Some(norm) = name.strip_suffix("LayerNorm.bias")
+        {
+            name = format!("{norm}LayerNorm.beta");
+        }
         let expected = shape.to_vec();
         let problem = match self.checkpoint.tensors.get(&name) {
             None => Problem::Missing { name, expected },

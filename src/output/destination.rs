@@ -6,6 +6,7 @@ use std::io::{self, BufWriter, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
+use tempfile::TempPath;
 
 /// Where output goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,13 +38,14 @@ impl fmt::Display for ClosedPipe {
 
 impl std::error::Error for ClosedPipe {}
 
-/// An open target. Writing to a file goes to `NAME.partial` beside it; [`Destination::commit`] makes that
-/// durable and gives it the final name, and a destination dropped before removes it.
+/// An open target. Writing to a file goes to a file of its own beside it, `.NAME.….partial`;
+/// [`Destination::commit`] makes that durable and gives it the final name, and a destination dropped before
+/// removes it.
 pub struct Destination {
     target: Target,
     sink: BufWriter<Sink>,
-    /// The partial file and its final name, until they are one.
-    partial: Option<(PathBuf, PathBuf)>,
+    /// The partial file's name and the final one, until they are one.
+    partial: Option<(TempPath, PathBuf)>,
 }
 
 enum Sink {
@@ -68,6 +70,11 @@ impl Destination {
         let fault = |error| explain(target, error);
         let (sink, partial) = match target {
             Target::Stdout => (Sink::Stdout(io::stdout()), None),
+            Target::File(path) if path.as_os_str().as_encoded_bytes().ends_with(b"/") => {
+                return Err(anyhow!(
+                    "cannot write {target}: that is the name of a folder; name a file in it"
+                ));
+            }
             Target::File(path) => match fs::metadata(path) {
                 // Through a link the file that it points to is replaced, not the link.
                 Ok(there) if there.is_file() => {
@@ -79,17 +86,33 @@ impl Destination {
             },
         };
         let sink = match (seek, &partial) {
-            (true, None) => Sink::Spool(tempfile::tempfile().map_err(fault)?, Box::new(sink)),
+            (true, None) => match tempfile::tempfile() {
+                Ok(spool) => Sink::Spool(spool, Box::new(sink)),
+                Err(error) => {
+                    let folder = std::env::temp_dir();
+                    let folder = folder.display();
+                    return Err(anyhow!("cannot make a temporary file in {folder} ({error}); set TMPDIR"));
+                }
+            },
             _ => sink,
         };
         Ok(Destination { target: target.clone(), sink: BufWriter::with_capacity(1 << 16, sink), partial })
     }
 
-    fn partial(path: PathBuf) -> io::Result<(Sink, Option<(PathBuf, PathBuf)>)> {
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(".partial");
-        let partial = path.with_file_name(name);
-        Ok((Sink::File(File::create(&partial)?), Some((partial, path))))
+    /// A file of this run alone, beside `path` and with the permissions that `path` has or would get.
+    fn partial(path: PathBuf) -> io::Result<(Sink, Option<(TempPath, PathBuf)>)> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let prefix: String = format!(".{name}").chars().take(32).chain(['.']).collect();
+        let mut builder = tempfile::Builder::new();
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            let mode = fs::metadata(&path).map_or(0o666, |there| there.permissions().mode());
+            builder.permissions(fs::Permissions::from_mode(mode));
+        }
+        let builder = builder.prefix(&prefix).suffix(".partial");
+        let (file, partial) = builder.tempfile_in(folder(&path))?.into_parts();
+        Ok((Sink::File(file), Some((partial, path))))
     }
 
     /// Writes over the first bytes of a seekable destination.
@@ -121,11 +144,10 @@ impl Destination {
             sink.flush()?;
         }
         if let Sink::File(file) = self.sink.get_ref()
-            && let Some((partial, path)) = &self.partial
+            && let Some((partial, path)) = self.partial.take()
         {
             file.sync_all()?;
-            fs::rename(partial, path)?;
-            self.partial = None;
+            partial.persist(path)?;
         }
         Ok(())
     }
@@ -133,14 +155,6 @@ impl Destination {
     /// What a writer's error means for this destination.
     pub fn fault(&self, error: io::Error) -> anyhow::Error {
         explain(&self.target, error)
-    }
-}
-
-impl Drop for Destination {
-    fn drop(&mut self) {
-        if let Some((partial, _)) = &self.partial {
-            let _ = fs::remove_file(partial);
-        }
     }
 }
 
@@ -170,12 +184,25 @@ impl Write for Sink {
     }
 }
 
+/// Writes a page of text to standard output.
+///
+/// # Errors
+/// If it cannot be written; [`ClosedPipe`] if its reader has gone.
+pub fn print(page: &[u8]) -> Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(page).and_then(|()| stdout.flush()).map_err(|error| explain(&Target::Stdout, error))
+}
+
+/// The folder of a file.
+fn folder(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
 /// One sentence on a failed write.
 fn explain(target: &Target, error: io::Error) -> anyhow::Error {
-    let folder = |path: &Path| match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-        _ => PathBuf::from("."),
-    };
     match (error.kind(), target) {
         (ErrorKind::BrokenPipe, _) => anyhow::Error::new(ClosedPipe),
         (ErrorKind::StorageFull, _) => {

@@ -7,7 +7,7 @@ mod npy;
 
 use anyhow::Result;
 
-pub use destination::{ClosedPipe, Target};
+pub use destination::{ClosedPipe, Target, print};
 
 /// One text's result.
 #[derive(Debug, Clone, Copy)]

@@ -1,6 +1,6 @@
 //! What is said on standard error.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -36,20 +36,20 @@ impl Console {
 
     /// Something that may make the result other than the user expects. Never silenced.
     pub fn warn(&self, message: impl AsRef<str>) {
-        eprintln!("sconce: warning: {}", message.as_ref());
+        say(&format!("warning: {}", message.as_ref()));
     }
 
     /// Something that was decided for the user.
     pub fn note(&self, message: impl AsRef<str>) {
         if self.verbosity >= Verbosity::Normal {
-            eprintln!("sconce: {}", message.as_ref());
+            say(message.as_ref());
         }
     }
 
     /// Something for the curious.
     pub fn detail(&self, message: impl AsRef<str>) {
         if self.verbosity >= Verbosity::Verbose {
-            eprintln!("sconce: {}", message.as_ref());
+            say(message.as_ref());
         }
     }
 
@@ -64,4 +64,9 @@ impl Console {
         };
         bar.with_style(ProgressStyle::with_template(template).expect("the template is valid"))
     }
+}
+
+/// A standard error that cannot be written to is no reason to stop.
+fn say(message: &str) {
+    let _ = writeln!(std::io::stderr(), "sconce: {message}");
 }

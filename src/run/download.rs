@@ -1,12 +1,10 @@
 //! `sconce download`: brings a model into the cache.
 
-use std::io::Write;
-
 use anyhow::Result;
 
 use crate::model::Source;
 use crate::model::files::ModelFiles;
-use crate::output::ClosedPipe;
+use crate::output::print;
 
 /// Downloads what is not in the cache yet and prints the folder of the model.
 ///
@@ -14,6 +12,5 @@ use crate::output::ClosedPipe;
 /// If the hub refuses or cannot be reached.
 pub fn download(source: &Source) -> Result<()> {
     let files = ModelFiles::locate(source)?;
-    writeln!(std::io::stdout(), "{}", files.folder.display()).map_err(|_| ClosedPipe)?;
-    Ok(())
+    print(format!("{}\n", files.folder.display()).as_bytes())
 }

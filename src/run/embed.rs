@@ -5,10 +5,10 @@ use std::io::IsTerminal;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 
-use super::{Console, Embedder, ModelOptions, load};
+use super::{Console, Embedder, ModelOptions, WrongUsage, load};
 use crate::input::{Lines, Place, Record, Records, arguments};
 use crate::nn::Pooling;
 use crate::output::{self, Format, Row, Shape, Target, Writer};
@@ -51,6 +51,8 @@ impl Input {
 
 /// Records that are read before the batches among them are computed: bounds memory, whatever the input's size.
 const WINDOW_RECORDS: usize = 1024;
+/// The same where every token has a vector.
+const WINDOW_RECORDS_PER_TOKEN: usize = 64;
 /// The same in bytes of text.
 const WINDOW_BYTES: usize = 4 << 20;
 
@@ -65,6 +67,7 @@ pub fn embed(options: EmbedOptions) -> Result<()> {
     if options.input.is_typed() {
         console.note("reading texts from the terminal, one a line; Ctrl-D ends them");
     }
+    check_output(&options.input, &options.output)?;
     let mut records = open(options.input)?;
     let loaded = load(&options.model, &console)?;
     let pooling = match (options.pooling, &loaded.pipeline.pooling) {
@@ -72,8 +75,7 @@ pub fn embed(options: EmbedOptions) -> Result<()> {
         (None, Some((pooling, _))) => *pooling,
         (None, None) => {
             let pooling = loaded.family.pooling;
-            console
-                .note(format!("pooling is {pooling}, this family's custom: the model has no modules.json"));
+            console.note(format!("pooling is {pooling}, this family's custom: the model's files name none"));
             pooling
         }
     };
@@ -99,8 +101,9 @@ pub fn embed(options: EmbedOptions) -> Result<()> {
     let shape = Shape { dimensions, per_token: pooling == Pooling::None };
     let mut writer = output::open(&options.output, options.format, shape)?;
     let mut tally = Tally::default();
+    let most = if shape.per_token { WINDOW_RECORDS_PER_TOKEN } else { WINDOW_RECORDS };
     loop {
-        let window = read_window(&mut records)?;
+        let window = read_window(&mut records, most)?;
         if window.is_empty() {
             break;
         }
@@ -189,20 +192,45 @@ fn size(input: &Input) -> Option<u64> {
     }
 }
 
+/// The records of an input. Files are opened one after another, but each is tried now: a name that is wrong should
+/// not be found out after hours.
 fn open(input: Input) -> Result<Records> {
     match input {
         Input::Texts(texts) => Ok(arguments(texts)),
         Input::Lines(places) => {
-            let files = places.into_iter().map(Lines::open).collect::<Result<Vec<_>>>()?;
-            Ok(Box::new(files.into_iter().flatten()))
+            for place in &places {
+                place.check()?;
+            }
+            Ok(Box::new(places.into_iter().flat_map(|place| match Lines::open(place) {
+                Ok(lines) => Box::new(lines) as Records,
+                Err(error) => Box::new(std::iter::once(Err(error))),
+            })))
         }
     }
 }
 
-fn read_window(records: &mut Records) -> Result<Vec<Record>> {
+/// Refuses an output that is one of the inputs: it would take the place of the texts.
+fn check_output(input: &Input, output: &Target) -> Result<()> {
+    let (Input::Lines(places), Target::File(output)) = (input, output) else { return Ok(()) };
+    let Ok(output) = fs::canonicalize(output) else { return Ok(()) };
+    for place in places {
+        if let Place::File(path) = place
+            && output.is_file()
+            && fs::canonicalize(path).is_ok_and(|path| path == output)
+        {
+            let path = path.display();
+            bail!(WrongUsage(format!(
+                "--output {path} is the input, too; choose another name for the vectors"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn read_window(records: &mut Records, most: usize) -> Result<Vec<Record>> {
     let mut window = Vec::new();
     let mut bytes = 0;
-    while window.len() < WINDOW_RECORDS && bytes < WINDOW_BYTES {
+    while window.len() < most && bytes < WINDOW_BYTES {
         let Some(record) = records.next().transpose()? else { break };
         bytes += record.text.len();
         window.push(record);

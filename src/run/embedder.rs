@@ -45,6 +45,14 @@ impl Embedder {
                         self.tokenizer.token(*id).unwrap_or_default()
                     );
                 }
+                let segments = self.encoder.spec().token_types.unwrap_or(usize::MAX);
+                if let Some(id) = tokens.type_ids.iter().find(|id| **id as usize >= segments) {
+                    bail!(
+                        "{}: the tokenizer puts a token into segment {id}, but the model has {segments}; the \
+                         tokenizer is not the model's own",
+                        record.place
+                    );
+                }
                 if tokens.ids.is_empty() {
                     bail!("{}: the text has no tokens, and the tokenizer adds no special ones", record.place);
                 }

@@ -1,14 +1,13 @@
 //! `sconce inspect`: what a model is.
 
-use std::fmt::Write as _;
-use std::io::Write as _;
+use std::fmt::Write;
 
 use anyhow::{Result, bail};
 
 use super::{Console, ModelOptions, examine};
 use crate::model::weights::Report;
 use crate::nn::Numbering;
-use crate::output::ClosedPipe;
+use crate::output::print;
 
 /// Prints every resolved choice and the tensor report.
 ///
@@ -50,7 +49,7 @@ pub fn inspect(options: &ModelOptions, console: &Console) -> Result<()> {
         match &loaded.pipeline.pooling {
             Some((pooling, file)) => format!("{pooling} ({})", file.display()),
             None => {
-                format!("{} (this family's custom: the model has no modules.json)", loaded.family.pooling)
+                format!("{} (this family's custom: the model's files name none)", loaded.family.pooling)
             }
         },
     )?;
@@ -59,7 +58,7 @@ pub fn inspect(options: &ModelOptions, console: &Console) -> Result<()> {
     if let Some(report) = &loaded.report {
         write_report(&mut page, report)?;
     }
-    std::io::stdout().write_all(page.as_bytes()).map_err(|_| ClosedPipe)?;
+    print(page.as_bytes())?;
     match loaded.report.map_or(0, |report| report.problems.len()) {
         0 => Ok(()),
         n => bail!("the model cannot be run: {n} of its tensors are missing or wrong, as listed"),

@@ -52,7 +52,7 @@ pub struct Loaded {
 }
 
 /// Random weights past this many bytes are a slip in the config, not a model.
-const MOST_RANDOM_BYTES: usize = 1 << 36;
+const MOST_RANDOM_BYTES: usize = 1 << 34;
 
 /// Loads a model that is ready to run.
 ///
@@ -120,6 +120,13 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
         },
     );
     let ((encoder, report), tokenizer) = (encoder?, tokenizer?);
+    let (most, specials) = (tokenizer.max_length(), tokenizer.specials(false));
+    if most <= specials {
+        bail!(WrongUsage(format!(
+            "a limit of {most} tokens leaves no room for a text beside {specials} special tokens; pass a larger \
+             --max-length"
+        )));
+    }
     for (name, count) in report.iter().flat_map(|report| &report.not_finite) {
         console.warn(format!(
             "tensor {name} holds {count} numbers that are NaN or infinite; vectors that depend on them will be NaN"

@@ -1,5 +1,6 @@
 //! The tokenizer of a model, with truncation that is counted.
 
+use std::panic;
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
@@ -38,34 +39,37 @@ impl Tokenizer {
     /// ragged, and the limit is the model's.
     ///
     /// # Errors
-    /// If the file cannot be read, does not parse, or the limit leaves no room for a text between the specials.
+    /// If the file cannot be read or does not parse.
     pub fn read(path: &Path, options: &TokenizerOptions) -> Result<Self> {
         let shown = path.display();
         let bytes = match std::fs::read(path) {
             Ok(bytes) => bytes,
-            Err(error) => bail!("cannot read {shown}: {error}"),
+            Err(error) => bail!("cannot read {shown} ({error}); fetch the model again"),
         };
-        let mut inner = match tokenizers::Tokenizer::from_bytes(bytes) {
-            Ok(tokenizer) => tokenizer,
-            Err(error) => {
-                bail!("{shown} is there but does not parse as a tokenizer ({error}); fetch it again")
-            }
+        let place = match quietly(|| serde_json::from_slice(&bytes)) {
+            Some(Ok(inner)) => match Self::new(inner, options) {
+                Ok(tokenizer) => return Ok(tokenizer),
+                Err(error) => error.to_string(),
+            },
+            Some(Err(error)) => format!("line {}, column {}", error.line(), error.column()),
+            None => "a part of it is damaged".into(),
         };
+        bail!("{shown} is there but does not parse as a tokenizer ({place}); fetch it again")
+    }
+
+    fn new(mut inner: tokenizers::Tokenizer, options: &TokenizerOptions) -> Result<Self> {
         inner.with_padding(None);
-        inner.with_truncation(None).map_err(|error| anyhow!("{shown}: {error}"))?;
+        inner.with_truncation(None).map_err(|error| anyhow!("{error}"))?;
         if options.lowercase {
             let own = inner.get_normalizer().cloned();
             let both = [Some(NormalizerWrapper::Lowercase(Lowercase)), own];
             let both = Sequence::new(both.into_iter().flatten().collect());
-            inner.with_normalizer(Some(both)).map_err(|error| anyhow!("{shown}: {error}"))?;
+            inner.with_normalizer(Some(both)).map_err(|error| anyhow!("{error}"))?;
         }
         let tokenizer = Tokenizer { inner, max_length: options.max_length };
-        let specials = tokenizer.specials(false);
-        if options.max_length <= specials {
-            bail!(
-                "a limit of {} tokens leaves no room for a text beside {specials} special tokens; raise --max-length",
-                options.max_length
-            );
+        // A template that names a token which it does not define shows only when it is used, as a panic.
+        if quietly(|| [None, Some("b")].map(|pair| tokenizer.encode("a", pair).is_ok())).is_none() {
+            bail!("its post-processor names a special token that it does not define");
         }
         Ok(tokenizer)
     }
@@ -102,7 +106,16 @@ impl Tokenizer {
     }
 
     /// Special tokens that are added to a text or a pair.
-    fn specials(&self, pair: bool) -> usize {
+    pub fn specials(&self, pair: bool) -> usize {
         self.inner.get_post_processor().map_or(0, |processor| processor.added_tokens(pair))
     }
+}
+
+/// Runs code of a library that panics on some broken files; `None` if it does. Nothing is printed.
+fn quietly<T>(f: impl FnOnce() -> T) -> Option<T> {
+    let hook = panic::take_hook();
+    panic::set_hook(Box::new(|_| ()));
+    let result = panic::catch_unwind(panic::AssertUnwindSafe(f)).ok();
+    panic::set_hook(hook);
+    result
 }

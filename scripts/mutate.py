@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Breaks the maths on purpose, one fault at a time, and prints which test notices.
+
+    python scripts/mutate.py [--only WORD]
+
+Works on a copy of the tree, so it can be stopped at any time. Exits with 1 if a fault goes unnoticed.
+"""
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ["goldens", "ops"]
+
+# What is broken, the file, the text, and what takes its place.
+MUTATIONS = [
+    ("erf GELU becomes tanh GELU", "src/ops/linear.rs", "Activation::Gelu => activation::gelu,", "Activation::Gelu => activation::gelu_tanh,"),
+    ("tanh GELU becomes erf GELU", "src/ops/linear.rs", "Activation::GeluTanh => activation::gelu_tanh,", "Activation::GeluTanh => activation::gelu,"),
+    ("ReLU becomes GELU", "src/ops/linear.rs", "Activation::Relu => activation::relu,", "Activation::Relu => activation::gelu,"),
+    ("ALBERT's default activation is erf GELU", "src/model/families.rs", "activation: Activation::GeluTanh,", "activation: Activation::Gelu,"),
+    ("norm eps is ignored", "src/nn/norm.rs", "            eps,\n", "            eps: eps * 0.0 + 1e-12,\n"),
+    ("norm eps stands outside of the root", "src/kernels/norm.rs", "1.0 / (variance + eps).sqrt()", "1.0 / (variance.sqrt() + eps)"),
+    ("variance over n - 1", "src/kernels/norm.rs", "sum(row, |x| (x - mean) * (x - mean)) / width", "sum(row, |x| (x - mean) * (x - mean)) / (width - 1.0)"),
+    ("RoBERTa's positions begin at the padding id", "src/nn/ragged.rs", "let mut last = padding;", "let mut last = padding.wrapping_sub(1);"),
+    ("RoBERTa counts padding inside of a text", "src/nn/ragged.rs", "true => padding,", "true => {\n                            last += 1;\n                            padding\n                        }"),
+    ("positions run on from text to text", "src/nn/ragged.rs", "positions.extend(0..(bounds[1] - bounds[0]) as u32)", "positions.extend((0..(bounds[1] - bounds[0]) as u32).map(|p| (p + bounds[0] as u32) % 40))"),
+    ("segments are left out", "src/nn/embeddings.rs", "tables.extend(self.token_type.iter().map(|table| (table, batch.type_ids())));", ""),
+    ("every token is in the first segment", "src/nn/embeddings.rs", "(table, batch.type_ids())", "(table, &tasks[..])"),
+    ("ERNIE's task row is left out", "src/nn/embeddings.rs", "tables.extend(self.task_type.iter().map(|table| (table, &tasks[..])));", ""),
+    ("key scale from the hidden size", "src/ops/attention.rs", "1.0 / (self.size as f64).sqrt()", "1.0 / ((self.size * self.count) as f64).sqrt()"),
+    ("key scale is left out", "src/ops/attention.rs", "1.0 / (self.size as f64).sqrt()", "1.0 + 0.0 * (self.size as f64)"),
+    ("key scale is 1 / d", "src/ops/attention.rs", "1.0 / (self.size as f64).sqrt()", "1.0 / (self.size as f64)"),
+    ("tokens see other texts", "src/ops/attention.rs", "let texts = offsets\n        .windows(2)\n        .map(|bounds| {\n            let split", "let offsets = &[0, offsets[offsets.len() - 1]];\n    let texts = offsets\n        .windows(2)\n        .map(|bounds| {\n            let split"),
+    ("padding is not masked", "src/ops/attention.rs", "if j < n { 0.0 } else { f32::NEG_INFINITY }", "if j < n { 0.0 } else { 0.0 }"),
+    ("queries and keys change places", "src/nn/attention.rs", "attention(&q, &k, &v,", "attention(&k, &q, &v,"),
+    ("the residual of attention is left out", "src/nn/layer.rs", "self.attention_norm.forward_residual(self.attention.forward(x, batch)?, x)?", "self.attention_norm.forward(self.attention.forward(x, batch)?)?"),
+    ("pre-norm in place of post-norm", "src/nn/layer.rs", "self.feed_forward_norm.forward_residual(self.feed_forward.forward(&x)?, &x)", "Ok((self.feed_forward.forward(&self.feed_forward_norm.forward(x.copy()?)?)? + &x)?)"),
+    ("the norms of a layer change places", "src/nn/layer.rs", 'Norm::load(parameters, &format!("{name}.attention_norm"), width, eps)?', 'Norm::load(parameters, &format!("{name}.feed_forward_norm"), width, eps)?'),
+    ("ALBERT's groups take turns", "src/nn/spec.rs", "(layer as f64 / (layers as f64 / self.groups as f64)) as usize", "layer % self.groups + 0 * layers"),
+    ("a group runs its first layer only", "src/nn/encoder.rs", "for layer in &self.groups[group] {", "for layer in &self.groups[group][..1] {"),
+    ("the mean counts one token more", "src/nn/pooling.rs", "Pooling::Mean => text.mean_keepdim(0),", "Pooling::Mean => text.sum_keepdim(0)? / (bounds[1] - bounds[0] + 1) as f64,"),
+    ("CLS is the last token", "src/nn/pooling.rs", "Pooling::Cls => text.narrow(0, 0, 1),", "Pooling::Cls => text.narrow(0, bounds[1] - bounds[0] - 1, 1),"),
+    ("vectors are not normalised", "src/run/embedder.rs", "if self.normalize {", "if self.normalize && texts.is_empty() {"),
+    ("truncation cuts the last special token", "src/text/tokenizer.rs", "saturating_sub(self.specials(pair.is_some()))", "saturating_sub(self.specials(pair.is_some()) - 1)"),
+]
+
+
+def caught_by(tree):
+    """The tests that fail in a tree, or None where it does not compile."""
+    command = ["cargo", "test", "--release", "--locked", "--no-fail-fast"]
+    command += [word for test in TESTS for word in ("--test", test)]
+    out = subprocess.run(command, cwd=tree, capture_output=True, text=True)
+    if "error: could not compile" in out.stderr:
+        print(out.stderr[-2000:], file=sys.stderr)
+        return None
+    return re.findall(r"^test (\S+) \.\.\. FAILED", out.stdout, re.M)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="faults whose description has this word")
+    only = parser.parse_args().only
+    unnoticed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "sconce"
+        shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".git", "target", ".venv"))
+        if caught_by(tree) != []:
+            sys.exit("the tests have to pass before anything is broken")
+        print("| fault | caught by |\n|---|---|")
+        for what, name, text, replacement in MUTATIONS:
+            if only not in what:
+                continue
+            path = tree / name
+            source = path.read_text()
+            if source.count(text) != 1:
+                sys.exit(f"{what}: the text to replace stands {source.count(text)} times in {name}")
+            path.write_text(source.replace(text, replacement))
+            caught = caught_by(tree)
+            path.write_text(source)
+            unnoticed += not caught
+            shown = "does not compile" if caught is None else ", ".join(sorted(caught)) or "NOTHING"
+            print(f"| {what} | {shown} |", flush=True)
+    sys.exit(unnoticed > 0)
+
+
+if __name__ == "__main__":
+    main()
