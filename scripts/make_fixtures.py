@@ -48,6 +48,17 @@ TEXTS = [
 ]
 
 
+# The flags of releases before 5.4, in the order in which they were joined.
+OLD_SCHEMA = {
+    "cls_token": "cls", "max_tokens": "max", "mean_tokens": "mean", "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "weightedmean_tokens": "weightedmean", "lasttoken": "lasttoken",
+}
+POOLINGS = {
+    "cls": "cls", "max": "max", "mean": "mean", "mean_sqrt_len_tokens": "mean-sqrt-len", "weightedmean": "weighted-mean",
+    "lasttoken": "last",
+}
+
+
 def tokenizer(folder, limit, second_segment):
     letters = [chr(c) for c in range(ord("a"), ord("z") + 1)]
     digits = [str(d) for d in range(10)]
@@ -80,7 +91,7 @@ def widen(model, seed):
 
 def make(
     name, *, seed, config, limit, pooling="mean", normalize=True, model_type="bert", masked_lm=False, dtype=torch.float32,
-    omit=(),
+    omit=(), old_schema=False,
 ):
     folder = FIXTURES / name
     shutil.rmtree(folder, ignore_errors=True)
@@ -110,6 +121,11 @@ def make(
     fields = json.loads((folder / "config.json").read_text())
     fields = {key: value for key, value in fields.items() if key not in omit}
     (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n")
+    if old_schema:
+        path = folder / "1_Pooling" / "config.json"
+        modes = json.loads(path.read_text())["pooling_mode"]
+        flags = {f"pooling_mode_{old}": new in modes for old, new in OLD_SCHEMA.items()}
+        path.write_text(json.dumps({"word_embedding_dimension": 0, **flags}, indent=2) + "\n")
     # The pipeline as older releases write it, which is what most models on the hub have.
     (folder / "sentence_bert_config.json").write_text(
         json.dumps({"max_seq_length": limit, "do_lower_case": False}, indent=2) + "\n"
@@ -125,7 +141,7 @@ def goldens(folder, limit):
     model = AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).double().eval()
     takes_segments = getattr(model.config, "type_vocab_size", 0) > 0 and model.config.model_type != "distilbert"
     reference = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
-    rows, stages, pooled = [], {}, {"cls": [], "mean": [], "max": []}
+    rows, stages, pooled = [], {}, {}
     for text, pair in TEXTS:
         encoded = tokens(
             text, pair, truncation="longest_first", max_length=limit, return_tensors="pt", return_token_type_ids=True
@@ -138,9 +154,11 @@ def goldens(folder, limit):
         for i, hidden in enumerate(states):
             stages.setdefault("embeddings" if i == 0 else f"layer.{i - 1}", []).append(hidden[0])
         last = out.last_hidden_state[0]
-        pooled["cls"].append(last[0])
-        pooled["mean"].append(last.mean(0))
-        pooled["max"].append(last.max(0).values)
+        # By sentence-transformers' own module.
+        for mode, name in POOLINGS.items():
+            features = {"token_embeddings": last[None], "attention_mask": torch.ones(1, len(last), dtype=torch.long)}
+            vector = Pooling(last.shape[1], pooling_mode=mode)(features)["sentence_embedding"][0]
+            pooled.setdefault(name, []).append(vector)
         rows.append(
             {
                 "text": text,
@@ -213,13 +231,13 @@ def families():
         "xlm-roberta", seed=11, model_type="xlm-roberta", limit=30, masked_lm=True,
         config=dict(sizes, type_vocab_size=1, pad_token_id=7, num_attention_heads=4, hidden_act="gelu_new"),
     )
-    make("camembert", seed=12, model_type="camembert", limit=38, config=dict(sizes, type_vocab_size=2, hidden_size=26))
+    make("camembert", seed=12, model_type="camembert", limit=38, pooling="weightedmean", config=dict(sizes, type_vocab_size=2, hidden_size=26))
     make("data2vec-text", seed=13, model_type="data2vec-text", limit=34, masked_lm=True, config=dict(sizes, type_vocab_size=1))
     make(
-        "ernie", seed=14, model_type="ernie", limit=40,
+        "ernie", seed=14, model_type="ernie", limit=40, pooling=("cls", "mean"), old_schema=True,
         config=dict(sizes, type_vocab_size=4, task_type_vocab_size=3, use_task_id=True, hidden_act="relu"),
     )
-    make("electra", seed=15, model_type="electra", limit=40, config=dict(sizes, type_vocab_size=2, embedding_size=17))
+    make("electra", seed=15, model_type="electra", limit=40, pooling=("lasttoken", "mean", "cls"), config=dict(sizes, type_vocab_size=2, embedding_size=17))
     make(
         "electra-same-size", seed=16, model_type="electra", limit=40, masked_lm=True,
         config=dict(sizes, type_vocab_size=2, embedding_size=24),
@@ -236,7 +254,8 @@ def families():
         ),
     )
     make(
-        "distilbert", seed=19, model_type="distilbert", limit=40, masked_lm=True,
+        "distilbert", seed=19, model_type="distilbert", limit=40, masked_lm=True, pooling=("mean_sqrt_len_tokens", "max"),
+        normalize=False,
         config=dict(dim=24, n_heads=3, n_layers=3, hidden_dim=44, max_position_embeddings=40),
     )
 

@@ -43,8 +43,11 @@ MUTATIONS = [
     ("the norms of a layer change places", "src/nn/layer.rs", 'Norm::load(parameters, &format!("{name}.attention_norm"), width, eps)?', 'Norm::load(parameters, &format!("{name}.feed_forward_norm"), width, eps)?'),
     ("ALBERT's groups take turns", "src/nn/spec.rs", "(layer as f64 / (layers as f64 / self.groups as f64)) as usize", "layer % self.groups + 0 * layers"),
     ("a group runs its first layer only", "src/nn/encoder.rs", "for layer in &self.groups[group] {", "for layer in &self.groups[group][..1] {"),
-    ("the mean counts one token more", "src/nn/pooling.rs", "Pooling::Mean => text.mean_keepdim(0),", "Pooling::Mean => text.sum_keepdim(0)? / (bounds[1] - bounds[0] + 1) as f64,"),
-    ("CLS is the last token", "src/nn/pooling.rs", "Pooling::Cls => text.narrow(0, 0, 1),", "Pooling::Cls => text.narrow(0, bounds[1] - bounds[0] - 1, 1),"),
+    ("the mean counts one token more", "src/nn/pooling.rs", "Pool::Mean => text.mean_keepdim(0),", "Pool::Mean => text.sum_keepdim(0)? / (tokens + 1) as f64,"),
+    ("CLS is the last token", "src/nn/pooling.rs", "Pool::Cls => text.narrow(0, 0, 1),", "Pool::Cls => text.narrow(0, tokens - 1, 1),"),
+    ("weights of the weighted mean begin at 0", "src/nn/pooling.rs", "Tensor::arange(1u32, tokens as u32 + 1,", "Tensor::arange(0u32, tokens as u32,"),
+    ("the root of the length is left out", "src/nn/pooling.rs", "text.sum_keepdim(0)? / (tokens as f64).sqrt()", "text.sum_keepdim(0)? / (tokens as f64)"),
+    ("joined poolings change places", "src/nn/pooling.rs", "pools.iter().map(|pool| pool.forward(&text))", "pools.iter().rev().map(|pool| pool.forward(&text))"),
     ("vectors are not normalised", "src/run/embedder.rs", "if self.normalize {", "if self.normalize && texts.is_empty() {"),
     ("truncation cuts the last special token", "src/text/tokenizer.rs", "saturating_sub(self.specials(pair.is_some()))", "saturating_sub(self.specials(pair.is_some()) - 1)"),
 ]

@@ -299,8 +299,9 @@ fn pipeline_files_that_do_not_say_what_they_should() {
         ("modules.json", r#"[{"idx":0}]"#, "no \"type\""),
         ("modules.json", r#"[{"type":"a.b.Dense","path":"2_Dense"}]"#, "Dense"),
         ("1_Pooling/config.json", r#"{"pooling_mode":"median"}"#, "median"),
-        ("1_Pooling/config.json", r#"{"pooling_mode":["cls","mean"]}"#, "2 pooling modes"),
-        ("1_Pooling/config.json", r#"{}"#, "0 pooling modes"),
+        ("1_Pooling/config.json", r#"{"pooling_mode":["cls","average"]}"#, "average"),
+        ("1_Pooling/config.json", r#"{"pooling_mode":[]}"#, "no pooling mode"),
+        ("1_Pooling/config.json", r#"{}"#, "no pooling mode"),
         ("sentence_bert_config.json", r#"{"max_seq_length":-1}"#, "max_seq_length"),
     ] {
         let model = Model::tiny();

@@ -181,7 +181,19 @@ fn poolings_and_normalisation() {
         };
         let mean = column(&|xs| xs.iter().sum::<f32>() / xs.len() as f32);
         let max = column(&|xs| xs.iter().copied().fold(f32::MIN, f32::max));
-        for (pooling, expected) in [("cls", &tokens[0]), ("mean", &mean), ("max", &max)] {
+        let root = column(&|xs| xs.iter().sum::<f32>() / (xs.len() as f32).sqrt());
+        let weighted = column(&|xs| {
+            let sum: f32 = xs.iter().zip(1..).map(|(x, weight)| x * weight as f32).sum();
+            sum / (1..=xs.len()).sum::<usize>() as f32
+        });
+        for (pooling, expected) in [
+            ("cls", &tokens[0]),
+            ("last", &tokens[tokens.len() - 1]),
+            ("mean", &mean),
+            ("max", &max),
+            ("mean-sqrt-len", &root),
+            ("weighted-mean", &weighted),
+        ] {
             let found = embedding(&vectors(&["--pooling", pooling, "--no-normalize"])[i]);
             assert_close(&found, expected, 1e-6, 1e-6);
             let length = expected.iter().map(|x| x * x).sum::<f32>().sqrt();

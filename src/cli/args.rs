@@ -177,6 +177,9 @@ pub enum PoolingMode {
     Cls,
     Mean,
     Max,
+    MeanSqrtLen,
+    WeightedMean,
+    Last,
     None,
 }
 

@@ -11,7 +11,7 @@ use super::args::{
 };
 use crate::input::Place;
 use crate::model::Source;
-use crate::nn::Pooling;
+use crate::nn::{Pool, Pooling};
 use crate::output::{Format, Target};
 use crate::run::embed::{EmbedOptions, Input};
 use crate::run::{Console, ModelOptions, Verbosity, WrongUsage};
@@ -39,10 +39,13 @@ pub fn embed(args: EmbedArgs) -> Result<EmbedOptions> {
         },
         pooling: match args.pooling {
             PoolingMode::Auto => None,
-            PoolingMode::Cls => Some(Pooling::Cls),
-            PoolingMode::Mean => Some(Pooling::Mean),
-            PoolingMode::Max => Some(Pooling::Max),
             PoolingMode::None => Some(Pooling::None),
+            PoolingMode::Cls => Some(Pooling::Text(vec![Pool::Cls])),
+            PoolingMode::Mean => Some(Pooling::Text(vec![Pool::Mean])),
+            PoolingMode::Max => Some(Pooling::Text(vec![Pool::Max])),
+            PoolingMode::MeanSqrtLen => Some(Pooling::Text(vec![Pool::MeanSqrtLen])),
+            PoolingMode::WeightedMean => Some(Pooling::Text(vec![Pool::WeightedMean])),
+            PoolingMode::Last => Some(Pooling::Text(vec![Pool::Last])),
         },
         normalize: match (args.normalize, args.no_normalize) {
             (true, _) => Some(true),

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use super::config::Config;
 use super::names::Names;
-use crate::nn::{Activation, EncoderSpec, LayerSharing, Numbering, Pooling, Positions};
+use crate::nn::{Activation, EncoderSpec, LayerSharing, Numbering, Pool, Positions};
 
 /// One row of the table.
 pub struct Family {
@@ -21,7 +21,7 @@ pub struct Family {
     /// What the checkpoint calls the tensors.
     pub names: Names,
     /// How to pool where no pipeline file says it.
-    pub pooling: Pooling,
+    pub pool: Pool,
 }
 
 /// Names of config fields; `None` for what a family has not.
@@ -86,7 +86,7 @@ const BERT: Family = Family {
     activation: Activation::Gelu,
     names: Names { prefixes: &["", "bert."], modules: &[BERT_EMBEDDINGS, BERT_LAYERS] },
     // What sentence-transformers does with a model that is no pipeline.
-    pooling: Pooling::Mean,
+    pool: Pool::Mean,
 };
 
 /// Every family that Sconce runs.

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use serde_json::{Map, Value};
 
 use super::{read_json, read_json_object};
-use crate::nn::Pooling;
+use crate::nn::{Pool, Pooling};
 
 /// What happens around the encoder.
 #[derive(Debug, Clone, PartialEq)]
@@ -92,23 +92,24 @@ fn tokenizer_limit(path: &Path) -> Result<Option<usize>> {
     Ok(limit.filter(|n| (1.0..1e9).contains(n)).map(|n| n as usize))
 }
 
-/// The one pooling mode that a pooling module's config asks for, in the old schema (a flag a mode) or the new
-/// one (`pooling_mode`).
+/// The pooling that a pooling module's config asks for, in the old schema (a flag a mode) or the new one
+/// (`pooling_mode`, one or several).
 fn read_pooling(path: &Path) -> Result<Pooling> {
     let fields = read_json_object(path)?;
     let modes = pooling_modes(&fields);
-    let [mode] = modes[..] else {
-        bail!("{} asks for {} pooling modes; supported is exactly one", path.display(), modes.len())
-    };
-    Ok(match mode {
-        "cls" => Pooling::Cls,
-        "mean" => Pooling::Mean,
-        "max" => Pooling::Max,
-        other => bail!(
-            "{}: pooling mode {other:?} is not supported; supported are cls, mean and max (--pooling)",
-            path.display()
-        ),
-    })
+    if modes.is_empty() {
+        bail!("{} asks for no pooling mode; fetch the file again, or pass --pooling", path.display());
+    }
+    let pools = modes.into_iter().map(|mode| match mode {
+        "cls" => Ok(Pool::Cls),
+        "max" => Ok(Pool::Max),
+        "mean" => Ok(Pool::Mean),
+        "mean_sqrt_len_tokens" => Ok(Pool::MeanSqrtLen),
+        "weightedmean" => Ok(Pool::WeightedMean),
+        "lasttoken" => Ok(Pool::Last),
+        other => bail!("{}: pooling mode {other:?} is not supported; pass --pooling", path.display()),
+    });
+    Ok(Pooling::Text(pools.collect::<Result<_>>()?))
 }
 
 fn pooling_modes(fields: &Map<String, Value>) -> Vec<&str> {

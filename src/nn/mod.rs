@@ -22,6 +22,6 @@ pub use crate::ops::lookup::{SharedBytes, Stored, Table};
 pub use encoder::{Encoder, Stage};
 pub(crate) use parameters::placeholder;
 pub use parameters::{Count, Parameters, Random};
-pub use pooling::Pooling;
+pub use pooling::{Pool, Pooling};
 pub use ragged::RaggedBatch;
 pub use spec::{EncoderSpec, LayerSharing, Numbering, Positions};

@@ -72,9 +72,9 @@ pub fn embed(options: EmbedOptions) -> Result<()> {
     let loaded = load(&options.model, &console)?;
     let pooling = match (options.pooling, &loaded.pipeline.pooling) {
         (Some(pooling), _) => pooling,
-        (None, Some((pooling, _))) => *pooling,
+        (None, Some((pooling, _))) => pooling.clone(),
         (None, None) => {
-            let pooling = loaded.family.pooling;
+            let pooling = Pooling::Text(vec![loaded.family.pool]);
             console.note(format!("pooling is {pooling}, this family's custom: the model's files name none"));
             pooling
         }
@@ -89,16 +89,17 @@ pub fn embed(options: EmbedOptions) -> Result<()> {
         batch_tokens: options.batch_tokens,
     };
     console.detail(format!(
-        "{} from {}, pooling {pooling}, {}, at most {} tokens a text, loaded in {:.0?}",
+        "{} from {}, pooling {}, {}, at most {} tokens a text, loaded in {:.0?}",
         loaded.config.path().display(),
         loaded.weights,
+        embedder.pooling,
         if embedder.normalize { "normalised" } else { "not normalised" },
         embedder.tokenizer.max_length(),
         start.elapsed()
     ));
 
-    let dimensions = embedder.encoder.spec().hidden_size;
-    let shape = Shape { dimensions, per_token: pooling == Pooling::None };
+    let dimensions = embedder.pooling.dimensions(embedder.encoder.spec().hidden_size);
+    let shape = Shape { dimensions, per_token: embedder.pooling == Pooling::None };
     let mut writer = output::open(&options.output, options.format, shape)?;
     let mut tally = Tally::default();
     let most = if shape.per_token { WINDOW_RECORDS_PER_TOKEN } else { WINDOW_RECORDS };

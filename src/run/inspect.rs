@@ -49,7 +49,7 @@ pub fn inspect(options: &ModelOptions, console: &Console) -> Result<()> {
         match &loaded.pipeline.pooling {
             Some((pooling, file)) => format!("{pooling} ({})", file.display()),
             None => {
-                format!("{} (this family's custom: the model's files name none)", loaded.family.pooling)
+                format!("{} (this family's custom: the model's files name none)", loaded.family.pool)
             }
         },
     )?;
