@@ -205,6 +205,44 @@ fn the_tensor_report_names_what_is_unused() {
     assert!(page.contains("  unused   pooler.dense.weight"), "{page}");
 }
 
+/// Splits the weights of a copy into two shards and gives back their index.
+fn shard(model: &Model) -> Value {
+    let whole = fs::read(model.path("model.safetensors")).unwrap();
+    fs::remove_file(model.path("model.safetensors")).unwrap();
+    let mut tensors = SafeTensors::deserialize(&whole).unwrap().tensors();
+    tensors.sort_by(|a, b| a.0.cmp(&b.0));
+    let mut map = serde_json::Map::new();
+    for (i, part) in tensors.chunks(tensors.len() / 2 + 1).enumerate() {
+        let name = format!("model-0000{}-of-00002.safetensors", i + 1);
+        fs::write(model.path(&name), safetensors::serialize(part.iter().cloned(), None).unwrap()).unwrap();
+        map.extend(part.iter().map(|(tensor, _)| (tensor.clone(), json!(name))));
+    }
+    json!({"metadata": {}, "weight_map": map})
+}
+
+#[test]
+fn weights_in_shards() {
+    const INDEX: &str = "model.safetensors.index.json";
+    let model = Model::tiny();
+    let index = shard(&model);
+    let with = |index: &Value| {
+        fs::write(model.path(INDEX), index.to_string()).unwrap();
+        model.embed()
+    };
+    let expected = rows(&embed("bert-tiny", ["the lamp"]));
+    assert_eq!(rows(&with(&index)), expected);
+
+    let mut wrong = index.clone();
+    wrong["weight_map"]["no.such.tensor"] = json!("model-00001-of-00002.safetensors");
+    assert_fails(&with(&wrong), 1, &[INDEX, "no.such.tensor", "model-00001-of-00002", "fetch"]);
+    let mut wrong = index.clone();
+    wrong["weight_map"][WORDS] = json!("../model.safetensors");
+    assert_fails(&with(&wrong), 1, &[INDEX, "weight_map"]);
+    assert_fails(&with(&json!({})), 1, &[INDEX, "weight_map"]);
+    fs::remove_file(model.path("model-00002-of-00002.safetensors")).unwrap();
+    assert_fails(&with(&index), 1, &[INDEX, "model-00002-of-00002.safetensors", "not there"]);
+}
+
 /// The first BERT checkpoints name their norms as TensorFlow did.
 #[test]
 fn norms_named_gamma_and_beta() {

@@ -577,12 +577,32 @@ fn weights_in_other_forms_are_named() {
         site.files.remove("pytorch_model.bin");
     });
     assert_refused_early(&User::of(&hub), &hub, &[MODEL, "has no", WEIGHTS, "choose another model"]);
+}
 
+#[test]
+fn weights_in_shards_are_fetched_whole() {
+    const INDEX: &str = "model.safetensors.index.json";
     let hub = hub_with(|site| {
-        site.files.remove(WEIGHTS);
-        site.files.insert("model.safetensors.index.json".into(), b"{}".into());
+        let weights = site.files.remove(WEIGHTS).expect("weights");
+        let tensors = SafeTensors::deserialize(&weights).expect("a checkpoint").tensors();
+        let mut map = BTreeMap::new();
+        for (i, part) in tensors.chunks(tensors.len() / 2 + 1).enumerate() {
+            let name = format!("model-0000{}-of-00002.safetensors", i + 1);
+            map.extend(part.iter().map(|(tensor, _)| (tensor.clone(), name.clone())));
+            let shard = safetensors::serialize(part.iter().cloned(), None).expect("a shard");
+            site.files.insert(name, shard);
+        }
+        let index = serde_json::json!({ "weight_map": map });
+        site.files.insert(INDEX.into(), index.to_string().into_bytes());
     });
-    assert_refused_early(&User::of(&hub), &hub, &[MODEL, "shards"]);
+    let user = User::of(&hub);
+    assert_vector(&user.embed());
+    hub.requests();
+    assert_vector(&user.embed());
+    assert_eq!(hub.requests().len(), 0);
+    fs::remove_file(user.snapshot().join("model-00002-of-00002.safetensors")).expect("a shard");
+    assert_vector(&user.embed());
+    assert!(!hub.requests().is_empty());
 }
 
 #[test]

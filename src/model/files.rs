@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use super::{CONVERT, Source, hub};
+use super::{CONVERT, INDEX, Source, hub};
 
 /// The folder of a model.
 #[derive(Debug, Clone)]
@@ -48,7 +48,7 @@ impl ModelFiles {
         self.folder.join("config.json")
     }
 
-    /// The weights.
+    /// The weights: one file, or the index of several.
     ///
     /// # Errors
     /// If there are none in safetensors form.
@@ -59,8 +59,8 @@ impl ModelFiles {
             return Ok(path);
         }
         let folder = self.folder.display();
-        if has("model.safetensors.index.json") {
-            bail!("{folder} has its weights in several shards, which are not supported yet")
+        if has(INDEX) {
+            return Ok(self.folder.join(INDEX));
         }
         if has("pytorch_model.bin") {
             bail!("{folder} has its weights only as pytorch_model.bin; {}", CONVERT)

@@ -16,7 +16,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::{CONVERT, Source};
+use super::weights::read_index;
+use super::{CONVERT, INDEX, Source};
 
 /// How often a file is tried where the connection breaks, or what comes is not the file.
 const ATTEMPTS: u32 = 3;
@@ -95,8 +96,9 @@ impl<'a> Hub<'a> {
             Ok(modules) => !modules.contains("1_Pooling") || has("1_Pooling/config.json"),
             Err(_) => self.folder.join(".no_exist").join(commit).join("modules.json").exists(),
         };
-        let whole = pipeline && ["config.json", "tokenizer.json", "model.safetensors"].into_iter().all(has);
-        whole.then_some(snapshot)
+        let weights = has("model.safetensors")
+            || read_index(&snapshot.join(INDEX)).is_ok_and(|index| index.values().all(|shard| has(shard)));
+        (pipeline && weights && has("config.json") && has("tokenizer.json")).then_some(snapshot)
     }
 
     /// Brings the files that Sconce needs into the cache.
@@ -310,9 +312,7 @@ fn choose<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a str>> {
     for required in ["config.json", "tokenizer.json", "model.safetensors"] {
         match required {
             _ if has(required) => {}
-            "model.safetensors" if has("model.safetensors.index.json") => {
-                bail!("model {model} has its weights in several shards, which are not supported yet")
-            }
+            "model.safetensors" if has(INDEX) => {}
             "model.safetensors" if has("pytorch_model.bin") => {
                 bail!("model {model} has its weights only as pytorch_model.bin; {CONVERT}")
             }
@@ -326,7 +326,12 @@ fn choose<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a str>> {
         // 1_Pooling/config.json
         Some((folder, file)) => folder.starts_with(|c: char| c.is_ascii_digit()) && file == "config.json",
     });
-    Ok(small.chain(["model.safetensors"]).collect())
+    if has("model.safetensors") {
+        return Ok(small.chain(["model.safetensors"]).collect());
+    }
+    let shard = |name: &&str| name.starts_with("model-") && name.ends_with(".safetensors");
+    let shards = names.iter().map(String::as_str).filter(shard);
+    Ok(small.chain([INDEX]).chain(shards).collect())
 }
 
 /// The HTTP status in an error, if it is one.

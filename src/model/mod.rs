@@ -26,6 +26,9 @@ pub struct Source {
     pub progress: bool,
 }
 
+/// The index of weights in several shards.
+const INDEX: &str = "model.safetensors.index.json";
+
 /// How weights in pickle form become usable.
 const CONVERT: &str = "pickles can run code, so Sconce does not read them: convert the model once with \
     transformers (AutoModel.from_pretrained(DIR).save_pretrained(OUT))";

@@ -1,4 +1,4 @@
-//! Weights from a mapped safetensors file.
+//! Weights from mapped safetensors files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,26 +11,30 @@ use anyhow::{Result, bail};
 use candle_core::{Device, Tensor};
 use memmap2::{Mmap, UncheckedAdvice};
 use rayon::prelude::*;
+use safetensors::tensor::TensorInfo;
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
+use serde_json::Value;
 
 use super::names::Names;
+use super::read_json_object;
 use crate::nn::{Parameters, Stored, Table, placeholder};
 
 /// Bytes that are read at a time before their pages are given back.
 const CHUNK: usize = 1 << 20;
 
-/// A safetensors file, mapped; its header has been checked.
+/// A checkpoint of one safetensors file or of several shards, mapped; headers have been checked.
 pub struct Checkpoint {
+    /// The file, or the index of the shards.
     path: PathBuf,
-    map: Arc<Mmap>,
     tensors: BTreeMap<String, Entry>,
 }
 
-/// Where a tensor lies in the file, and as what.
+/// Where a tensor lies, and as what.
 #[derive(Debug, Clone)]
 struct Entry {
     dtype: Dtype,
     shape: Vec<usize>,
+    map: Arc<Mmap>,
     bytes: Range<usize>,
 }
 
@@ -75,37 +79,30 @@ impl fmt::Display for Problem {
 }
 
 impl Checkpoint {
-    /// Maps a file and checks its header.
+    /// Maps a safetensors file, or the shards that an index (`….index.json`) names, and checks their headers.
     ///
     /// # Errors
-    /// If the file cannot be read, is no safetensors file, or is shorter or longer than its header says.
+    /// If a file cannot be read, is no safetensors file, is shorter or longer than its header says, or lacks a
+    /// tensor that the index says it has.
     pub fn open(path: &Path) -> Result<Self> {
+        if path.extension().is_none_or(|suffix| suffix != "json") {
+            return Ok(Checkpoint { path: path.to_owned(), tensors: map(path)? });
+        }
         let shown = path.display();
-        let file = match File::open(path) {
-            Ok(file) => file,
-            Err(error) => bail!("cannot read {shown}: {error}"),
-        };
-        // SAFETY: the map is only read. Another process could truncate the file under it, which would end this
-        // one with SIGBUS but cannot make it read outside of the map; model files are not written in place.
-        let map = match unsafe { Mmap::map(&file) } {
-            Ok(map) => map,
-            Err(error) => bail!("cannot map {shown} into memory: {error}"),
-        };
-        let (header, metadata) = match SafeTensors::read_metadata(&map) {
-            Ok(parsed) => parsed,
-            Err(error) => bail!("{shown} {}; fetch the file again", describe(&error, map.len())),
-        };
-        let data = header + size_of::<u64>();
-        let tensors = metadata
-            .tensors()
-            .into_iter()
-            .map(|(name, info)| {
-                let (start, end) = info.data_offsets;
-                let bytes = data + start..data + end;
-                (name, Entry { dtype: info.dtype, shape: info.shape.clone(), bytes })
-            })
-            .collect();
-        Ok(Checkpoint { path: path.to_owned(), map: Arc::new(map), tensors })
+        let index = read_index(path)?;
+        let shards: BTreeSet<&String> = index.values().collect();
+        let mut tensors = BTreeMap::new();
+        for shard in shards {
+            let file = path.with_file_name(shard);
+            if !file.exists() {
+                bail!("{shown} names the shard {shard}, which is not there; fetch the model again");
+            }
+            tensors.extend(map(&file)?.into_iter().filter(|(name, _)| index.get(name) == Some(shard)));
+        }
+        if let Some((name, shard)) = index.iter().find(|(name, _)| !tensors.contains_key(*name)) {
+            bail!("{shown} says that tensor {name} is in {shard}, but it is not; fetch the model again");
+        }
+        Ok(Checkpoint { path: path.to_owned(), tensors })
     }
 
     /// Starts reading the tensors of a family.
@@ -129,7 +126,52 @@ impl Checkpoint {
             seen: BTreeSet::new(),
         })
     }
+}
 
+/// Maps one safetensors file: where each of its tensors lies.
+fn map(path: &Path) -> Result<BTreeMap<String, Entry>> {
+    let shown = path.display();
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) => bail!("cannot read {shown} ({error}); fetch the model again"),
+    };
+    // SAFETY: the map is only read. Another process could truncate the file under it, which would end this one
+    // with SIGBUS but cannot make it read outside of the map; model files are not written in place.
+    let map = match unsafe { Mmap::map(&file) } {
+        Ok(map) => Arc::new(map),
+        Err(error) => bail!("cannot map {shown} into memory ({error}); fetch the model again"),
+    };
+    let (header, metadata) = match SafeTensors::read_metadata(&map) {
+        Ok(parsed) => parsed,
+        Err(error) => bail!("{shown} {}; fetch the file again", describe(&error, map.len())),
+    };
+    let data = header + size_of::<u64>();
+    let entry = |info: &TensorInfo| {
+        let (start, end) = info.data_offsets;
+        let (shape, bytes) = (info.shape.clone(), data + start..data + end);
+        Entry { dtype: info.dtype, shape, map: map.clone(), bytes }
+    };
+    Ok(metadata.tensors().into_iter().map(|(name, info)| (name, entry(info))).collect())
+}
+
+/// The shard of each tensor, by the `weight_map` of an index.
+///
+/// # Errors
+/// If the file does not hold such a map, or a shard is no plain file name.
+pub fn read_index(path: &Path) -> Result<BTreeMap<String, String>> {
+    let fields = read_json_object(path)?;
+    let shard = |(name, shard): (&String, &Value)| {
+        let shard = shard.as_str().filter(|shard| !shard.is_empty() && !shard.contains(['/', '\\']))?;
+        Some((name.clone(), shard.to_owned()))
+    };
+    let map = fields.get("weight_map").and_then(Value::as_object);
+    match map.and_then(|map| map.iter().map(shard).collect()) {
+        Some(index) => Ok(index),
+        None => bail!("{} has no \"weight_map\" from tensors to files; fetch the file again", path.display()),
+    }
+}
+
+impl Entry {
     /// Gives the pages of a range back: they stay in the page cache, but no longer count as this process's.
     fn release(&self, bytes: Range<usize>) {
         // SAFETY: dropping clean pages of a read-only file mapping loses nothing; the next access reads the
@@ -209,8 +251,8 @@ impl Parameters for Reader<'_> {
             .map(|(i, values)| {
                 let start = entry.bytes.start + i * CHUNK;
                 let bytes = start..start + values.len() * format.size();
-                format.decode(&self.checkpoint.map[bytes.clone()], values, |out, x| *out = x);
-                self.checkpoint.release(bytes);
+                format.decode(&entry.map[bytes.clone()], values, |out, x| *out = x);
+                entry.release(bytes);
                 values.iter().filter(|x| !x.is_finite()).count()
             })
             .sum();
@@ -222,19 +264,18 @@ impl Parameters for Reader<'_> {
         let Some((name, entry, format)) = self.entry(canonical, &[rows, width]) else {
             return Ok(Table::resident(placeholder(&[rows, width])?)?);
         };
-        let checkpoint = self.checkpoint;
         let starts: Vec<usize> = entry.bytes.clone().step_by(CHUNK).collect();
         let count = starts
             .into_par_iter()
             .map(|start| {
                 let bytes = start..(start + CHUNK).min(entry.bytes.end);
-                let count = format.count_not_finite(&checkpoint.map[bytes.clone()]);
-                checkpoint.release(bytes);
+                let count = format.count_not_finite(&entry.map[bytes.clone()]);
+                entry.release(bytes);
                 count
             })
             .sum();
         self.note_not_finite(name, count);
-        Ok(Table::stored(checkpoint.map.clone(), entry.bytes, format, rows, width))
+        Ok(Table::stored(entry.map, entry.bytes, format, rows, width))
     }
 }
 
