@@ -254,6 +254,10 @@ def families():
         ),
     )
     make(
+        "mpnet", seed=20, model_type="mpnet", limit=60, pooling="max",
+        config=dict(sizes, max_position_embeddings=160, relative_attention_num_buckets=36, pad_token_id=5),
+    )
+    make(
         "distilbert", seed=19, model_type="distilbert", limit=40, masked_lm=True, pooling=("mean_sqrt_len_tokens", "max"),
         normalize=False,
         config=dict(dim=24, n_heads=3, n_layers=3, hidden_dim=44, max_position_embeddings=40),

@@ -48,6 +48,10 @@ MUTATIONS = [
     ("weights of the weighted mean begin at 0", "src/nn/pooling.rs", "Tensor::arange(1u32, tokens as u32 + 1,", "Tensor::arange(0u32, tokens as u32,"),
     ("the root of the length is left out", "src/nn/pooling.rs", "text.sum_keepdim(0)? / (tokens as f64).sqrt()", "text.sum_keepdim(0)? / (tokens as f64)"),
     ("joined poolings change places", "src/nn/pooling.rs", "pools.iter().map(|pool| pool.forward(&text))", "pools.iter().rev().map(|pool| pool.forward(&text))"),
+    ("relative buckets change direction", "src/nn/attention.rs", "let after = if distance > 0", "let after = if distance < 0"),
+    ("far distances have too few buckets", "src/nn/attention.rs", "(share * (half - exact) as f32)", "(share * (half - exact - 1) as f32)"),
+    ("the relative bias is scaled with the scores", "src/kernels/softmax.rs", "*x += bias;", "*x += bias * scale;"),
+    ("MPNet's padding id is the config's", "src/model/families.rs", "padding: Some(Padding::Fixed(1)),", "padding: Some(Padding::Config(1)),"),
     ("vectors are not normalised", "src/run/embedder.rs", "if self.normalize {", "if self.normalize && texts.is_empty() {"),
     ("truncation cuts the last special token", "src/text/tokenizer.rs", "saturating_sub(self.specials(pair.is_some()))", "saturating_sub(self.specials(pair.is_some()) - 1)"),
 ]

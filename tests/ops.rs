@@ -122,10 +122,17 @@ fn ragged_attention_is_padded_attention() {
                 .collect();
             let shape = [*offsets.last().unwrap(), heads.count * heads.size];
             let [q, k, v] = [1, 2, 3].map(|seed| (tensor(seed, &shape) * 3.0).unwrap());
-            let found = attention::attention(&q, &k, &v, &offsets, heads).unwrap();
-            let expected = attention::reference(&q, &k, &v, &offsets, heads).unwrap();
-            assert_eq!(found.dims(), shape);
-            assert_close(&flat(&found), &flat(&expected), 2e-6, 1e-5);
+            let longest = lengths.iter().max().unwrap();
+            // With room for longer texts than there are, and with none.
+            for most in [longest + 3, *longest] {
+                let bias = (tensor(4, &[heads.count, 2 * most - 1]) * 2.0).unwrap();
+                for bias in [None, Some(&bias)] {
+                    let found = attention::attention(&q, &k, &v, &offsets, heads, bias).unwrap();
+                    let expected = attention::reference(&q, &k, &v, &offsets, heads, bias).unwrap();
+                    assert_eq!(found.dims(), shape);
+                    assert_close(&flat(&found), &flat(&expected), 2e-6, 1e-5);
+                }
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use super::config::Config;
 use super::names::Names;
-use crate::nn::{Activation, EncoderSpec, LayerSharing, Numbering, Pool, Positions};
+use crate::nn::{Activation, EncoderSpec, LayerSharing, Numbering, Pool, Positions, ScoreBias};
 
 /// One row of the table.
 pub struct Family {
@@ -14,14 +14,22 @@ pub struct Family {
     pub model_types: &'static [&'static str],
     /// What the config calls things.
     keys: Keys,
-    /// The padding id by default, where positions are numbered from it.
-    numbered_from_padding: Option<u32>,
+    /// Where positions are numbered from the padding id: what that is.
+    padding: Option<Padding>,
     /// The activation where the config names none.
     activation: Activation,
     /// What the checkpoint calls the tensors.
     pub names: Names,
     /// How to pool where no pipeline file says it.
     pub pool: Pool,
+}
+
+/// The padding id that positions are numbered from.
+enum Padding {
+    /// The config's `pad_token_id`, or this where it has none.
+    Config(u32),
+    /// This, whatever the config says.
+    Fixed(u32),
 }
 
 /// Names of config fields; `None` for what a family has not.
@@ -37,6 +45,8 @@ struct Keys {
     /// Groups of layers, and layers in a group.
     groups: Option<(&'static str, &'static str)>,
     heads: &'static str,
+    /// Rows of a table of bucketed relative biases.
+    relative_bias: Option<&'static str>,
     intermediate_size: &'static str,
     activation: &'static str,
     /// A family without the field has 1e-12.
@@ -55,6 +65,7 @@ const BERT_KEYS: Keys = Keys {
     layers: "num_hidden_layers",
     groups: None,
     heads: "num_attention_heads",
+    relative_bias: None,
     intermediate_size: "intermediate_size",
     activation: "hidden_act",
     norm_eps: Some("layer_norm_eps"),
@@ -82,7 +93,7 @@ const BERT_LAYERS: Modules = &[
 const BERT: Family = Family {
     model_types: &["bert"],
     keys: BERT_KEYS,
-    numbered_from_padding: None,
+    padding: None,
     activation: Activation::Gelu,
     names: Names { prefixes: &["", "bert."], modules: &[BERT_EMBEDDINGS, BERT_LAYERS] },
     // What sentence-transformers does with a model that is no pipeline.
@@ -94,13 +105,13 @@ pub static FAMILIES: &[Family] = &[
     BERT,
     Family {
         model_types: &["roberta", "xlm-roberta", "camembert"],
-        numbered_from_padding: Some(1),
+        padding: Some(Padding::Config(1)),
         names: Names { prefixes: &["", "roberta."], ..BERT.names },
         ..BERT
     },
     Family {
         model_types: &["data2vec-text"],
-        numbered_from_padding: Some(1),
+        padding: Some(Padding::Config(1)),
         names: Names { prefixes: &["", "data2vec_text."], ..BERT.names },
         ..BERT
     },
@@ -165,6 +176,27 @@ pub static FAMILIES: &[Family] = &[
         ..BERT
     },
     Family {
+        model_types: &["mpnet"],
+        keys: Keys { token_types: None, relative_bias: Some("relative_attention_num_buckets"), ..BERT_KEYS },
+        padding: Some(Padding::Fixed(1)),
+        names: Names {
+            prefixes: &["", "mpnet."],
+            modules: &[
+                BERT_EMBEDDINGS,
+                &[
+                    ("relative_bias", "encoder.relative_attention_bias"),
+                    ("layers.attention.query", "encoder.layer.{}.attention.attn.q"),
+                    ("layers.attention.key", "encoder.layer.{}.attention.attn.k"),
+                    ("layers.attention.value", "encoder.layer.{}.attention.attn.v"),
+                    ("layers.attention.output", "encoder.layer.{}.attention.attn.o"),
+                    ("layers.attention_norm", "encoder.layer.{}.attention.LayerNorm"),
+                ],
+                BERT_LAYERS,
+            ],
+        },
+        ..BERT
+    },
+    Family {
         model_types: &["distilbert"],
         keys: Keys {
             token_types: None,
@@ -199,6 +231,9 @@ pub static FAMILIES: &[Family] = &[
 /// The largest width, vocabulary or position count that is taken for a size and not for a slip of the pen.
 const WIDTH: RangeInclusive<usize> = 1..=1 << 24;
 const LAYERS: RangeInclusive<usize> = 1..=1 << 12;
+
+/// Buckets of MPNet's relative bias: `transformers` uses so many, however many rows its table has.
+const BUCKETS: usize = 32;
 
 impl Family {
     /// The family of a config.
@@ -264,6 +299,14 @@ impl Family {
                 None => LayerSharing { groups: layers, inner: 1 },
             },
             heads: config.size(keys.heads, WIDTH)?,
+            score_bias: match keys.relative_bias {
+                Some(key) => ScoreBias::Bucketed {
+                    rows: config.size(key, BUCKETS..=*WIDTH.end())?,
+                    buckets: BUCKETS,
+                    max_distance: 128,
+                },
+                None => ScoreBias::None,
+            },
             intermediate_size: config.size(keys.intermediate_size, WIDTH)?,
             activation: activation(config, keys.activation)?.unwrap_or(self.activation),
             norm_eps: match keys.norm_eps {
@@ -281,10 +324,11 @@ impl Family {
     fn positions(&self, config: &Config) -> Result<Positions> {
         let key = self.keys.max_positions;
         let rows = config.size(key, WIDTH)?;
-        let Some(default) = self.numbered_from_padding else {
-            return Ok(Positions { rows, numbering: Numbering::FromZero });
+        let padding = match self.padding {
+            None => return Ok(Positions { rows, numbering: Numbering::FromZero }),
+            Some(Padding::Config(default)) => config.id("pad_token_id")?.unwrap_or(default),
+            Some(Padding::Fixed(padding)) => padding,
         };
-        let padding = config.id("pad_token_id")?.unwrap_or(default);
         let positions = Positions { rows, numbering: Numbering::AfterPadding(padding) };
         if positions.longest() == 0 {
             let expected = format!("more than \"pad_token_id\" + 1, which is {}", u64::from(padding) + 1);

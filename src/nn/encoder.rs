@@ -5,6 +5,7 @@ use std::fmt;
 use anyhow::{Result, ensure};
 use candle_core::{Device, Tensor};
 
+use super::attention::RelativeBias;
 use super::embeddings::Embeddings;
 use super::layer::Layer;
 use super::{EncoderSpec, Parameters, RaggedBatch};
@@ -13,6 +14,7 @@ use super::{EncoderSpec, Parameters, RaggedBatch};
 pub struct Encoder {
     spec: EncoderSpec,
     embeddings: Embeddings,
+    relative_bias: Option<RelativeBias>,
     /// Each set of weights once, by group: layers that share them run the same ones.
     groups: Vec<Vec<Layer>>,
     device: Device,
@@ -45,6 +47,7 @@ impl Encoder {
         Ok(Encoder {
             spec: spec.clone(),
             embeddings: Embeddings::load(parameters, spec)?,
+            relative_bias: RelativeBias::load(parameters, spec)?,
             groups: (0..spec.layer_sharing.groups)
                 .map(|group| {
                     (0..spec.layer_sharing.inner)
@@ -79,10 +82,12 @@ impl Encoder {
         let mut hidden = self.embeddings.forward(batch, &self.device)?;
         hidden = self.embeddings.project(hidden)?;
         observe(Stage::Embeddings, &hidden)?;
+        let longest = batch.lengths().max().unwrap_or(1);
+        let bias = self.relative_bias.as_ref().map(|bias| bias.by_distance(longest)).transpose()?;
         for index in 0..self.spec.layers {
             let group = self.spec.layer_sharing.group(index, self.spec.layers);
             for layer in &self.groups[group] {
-                hidden = layer.forward(&hidden, batch)?;
+                hidden = layer.forward(&hidden, batch, bias.as_ref())?;
             }
             observe(Stage::Layer(index), &hidden)?;
         }

@@ -29,9 +29,9 @@ impl Layer {
         })
     }
 
-    /// `(T, H)` → `(T, H)`.
-    pub fn forward(&self, x: &Tensor, batch: &RaggedBatch) -> Result<Tensor> {
-        let x = self.attention_norm.forward_residual(self.attention.forward(x, batch)?, x)?;
+    /// `(T, H)` → `(T, H)`; `bias` is added to the scores of attention.
+    pub fn forward(&self, x: &Tensor, batch: &RaggedBatch, bias: Option<&Tensor>) -> Result<Tensor> {
+        let x = self.attention_norm.forward_residual(self.attention.forward(x, batch, bias)?, x)?;
         self.feed_forward_norm.forward_residual(self.feed_forward.forward(&x)?, &x)
     }
 }

@@ -24,4 +24,4 @@ pub(crate) use parameters::placeholder;
 pub use parameters::{Count, Parameters, Random};
 pub use pooling::{Pool, Pooling};
 pub use ragged::RaggedBatch;
-pub use spec::{EncoderSpec, LayerSharing, Numbering, Positions};
+pub use spec::{EncoderSpec, LayerSharing, Numbering, Positions, ScoreBias};

@@ -27,6 +27,8 @@ pub struct EncoderSpec {
     pub layer_sharing: LayerSharing,
     /// Attention heads; they divide `hidden_size`.
     pub heads: usize,
+    /// What is added to the scores of queries and keys.
+    pub score_bias: ScoreBias,
     /// Width of the feed-forward network between its two linear layers.
     pub intermediate_size: usize,
     /// Activation of the feed-forward network.
@@ -62,6 +64,23 @@ impl Positions {
             Numbering::AfterPadding(padding) => self.rows.saturating_sub(padding as usize + 1),
         }
     }
+}
+
+/// A bias on attention scores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScoreBias {
+    /// None.
+    None,
+    /// A learned number for each head and bucket of distances, the same in every layer (Raffel et al. 2020, §2.1;
+    /// Song et al. 2020).
+    Bucketed {
+        /// Rows of the table.
+        rows: usize,
+        /// Buckets in use, half of them for either direction.
+        buckets: usize,
+        /// The distance from which on all share the last bucket.
+        max_distance: usize,
+    },
 }
 
 /// Which layers share weights: ALBERT's groups (Lan et al. 2020, §3.1). Each of the `layers` belongs to one of

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use super::{Console, ModelOptions, examine};
 use crate::model::weights::Report;
-use crate::nn::Numbering;
+use crate::nn::{Numbering, ScoreBias};
 use crate::output::print;
 
 /// Prints every resolved choice and the tensor report.
@@ -33,6 +33,9 @@ pub fn inspect(options: &ModelOptions, console: &Console) -> Result<()> {
     )?;
     line("hidden size", spec.hidden_size.to_string())?;
     line("heads", format!("{} of {}", spec.heads, spec.head_size()?))?;
+    if let ScoreBias::Bucketed { buckets, .. } = spec.score_bias {
+        line("score bias", format!("relative, {buckets} buckets"))?;
+    }
     line("feed-forward", format!("{}, {:?}", spec.intermediate_size, spec.activation))?;
     line("norm", format!("after each sublayer (post-norm), LayerNorm, eps {:e}", spec.norm_eps))?;
     line("vocabulary", spec.vocab_size.to_string())?;

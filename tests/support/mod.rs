@@ -24,6 +24,7 @@ pub const MODELS: &[&str] = &[
     "electra-same-size",
     "albert",
     "albert-groups",
+    "mpnet",
     "distilbert",
 ];
 
