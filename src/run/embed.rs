@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 
-use super::{Console, Embedder, ModelOptions, WrongUsage, load};
+use super::{Console, Embedder, Loaded, ModelOptions, WrongUsage, load};
 use crate::input::{Lines, Place, Record, Records, arguments};
 use crate::nn::Pooling;
 use crate::output::{self, Format, Row, Shape, Target, Writer};
@@ -70,33 +70,13 @@ pub fn embed(options: EmbedOptions) -> Result<()> {
     check_output(&options.input, &options.output)?;
     let mut records = open(options.input)?;
     let loaded = load(&options.model, &console)?;
-    let pooling = match (options.pooling, &loaded.pipeline.pooling) {
-        (Some(pooling), _) => pooling,
-        (None, Some((pooling, _))) => pooling.clone(),
-        (None, None) => {
-            let pooling = Pooling::Text(vec![loaded.family.pool]);
-            console.note(format!("pooling is {pooling}, this family's custom: the model's files name none"));
-            pooling
-        }
-    };
-    // Normalisation in a model's files is meant for the vectors of sentences, not of tokens.
-    let own = loaded.pipeline.normalize && pooling != Pooling::None;
-    let embedder = Embedder {
-        tokenizer: loaded.tokenizer,
-        encoder: loaded.encoder,
-        pooling,
-        normalize: options.normalize.unwrap_or(own),
-        batch_tokens: options.batch_tokens,
-    };
     console.detail(format!(
-        "{} from {}, pooling {}, {}, at most {} tokens a text, loaded in {:.0?}",
+        "{} from {}, loaded in {:.0?}",
         loaded.config.path().display(),
         loaded.weights,
-        embedder.pooling,
-        if embedder.normalize { "normalised" } else { "not normalised" },
-        embedder.tokenizer.max_length(),
         start.elapsed()
     ));
+    let embedder = embedder(loaded, options.pooling, options.normalize, options.batch_tokens, &console);
 
     let dimensions = embedder.pooling.dimensions(embedder.encoder.spec().hidden_size);
     let shape = Shape { dimensions, per_token: embedder.pooling == Pooling::None };
@@ -114,6 +94,34 @@ pub fn embed(options: EmbedOptions) -> Result<()> {
     bar.finish_and_clear();
     tally.report(&console, embedder.tokenizer.max_length(), start);
     Ok(())
+}
+
+/// Decides what the user has left to the model's files.
+fn embedder(
+    loaded: Loaded,
+    pooling: Option<Pooling>,
+    normalize: Option<bool>,
+    batch_tokens: usize,
+    console: &Console,
+) -> Embedder {
+    let pooling = match (pooling, loaded.pipeline.pooling) {
+        (Some(pooling), _) | (None, Some((pooling, _))) => pooling,
+        (None, None) => {
+            let pooling = Pooling::Text(vec![loaded.family.pool]);
+            console.note(format!("pooling is {pooling}, this family's custom: the model's files name none"));
+            pooling
+        }
+    };
+    // Normalisation in a model's files is meant for the vectors of sentences, not of tokens.
+    let own = loaded.pipeline.normalize && pooling != Pooling::None;
+    let normalize = normalize.unwrap_or(own);
+    console.detail(format!(
+        "pooling {pooling}, {}, at most {} tokens a text",
+        if normalize { "normalised" } else { "not normalised" },
+        loaded.tokenizer.max_length(),
+    ));
+    let (tokenizer, encoder) = (loaded.tokenizer, loaded.encoder);
+    Embedder { tokenizer, encoder, pooling, normalize, batch_tokens }
 }
 
 /// What has been done so far.

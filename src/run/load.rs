@@ -1,5 +1,6 @@
 //! From options to a model that is ready to run.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -49,6 +50,21 @@ pub struct Loaded {
     pub tokenizer_file: PathBuf,
     /// The tokenizer, with the limit in force.
     pub tokenizer: Tokenizer,
+}
+
+/// Where weights come from.
+enum Weights {
+    File(PathBuf),
+    Random(u64),
+}
+
+impl fmt::Display for Weights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Weights::File(path) => write!(f, "{}", path.display()),
+            Weights::Random(seed) => write!(f, "random, seed {seed}"),
+        }
+    }
 }
 
 /// Random weights past this many bytes are a slip in the config, not a model.
@@ -107,16 +123,16 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
 
     let mut count = Count::default();
     Encoder::load(&spec, &mut count)?;
-    let weights_file = match options.random_weights {
-        None => Some(own(ModelFiles::weights)?),
-        Some(_) => None,
+    let weights = match options.random_weights {
+        None => Weights::File(own(ModelFiles::weights)?),
+        Some(seed) => Weights::Random(seed),
     };
     // The tokenizer and the weights are of no use to each other, and each takes a while.
     let (tokenizer, encoder) = rayon::join(
         || Tokenizer::read(&tokenizer_file, &limits),
-        || match (&weights_file, options.random_weights) {
-            (Some(path), _) => from_checkpoint(path, family, &spec),
-            (None, seed) => random(&config, &spec, &count, seed.unwrap_or_default()),
+        || match &weights {
+            Weights::File(path) => from_checkpoint(path, family, &spec),
+            Weights::Random(seed) => random(&config, &spec, &count, *seed),
         },
     );
     let ((encoder, report), tokenizer) = (encoder?, tokenizer?);
@@ -132,11 +148,7 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
             "tensor {name} holds {count} numbers that are NaN or infinite; vectors that depend on them will be NaN"
         ));
     }
-    let weights = match (&weights_file, options.random_weights) {
-        (Some(path), _) => path.display().to_string(),
-        (None, seed) => format!("random, seed {}", seed.unwrap_or_default()),
-    };
-    let parameters = count.parameters;
+    let (weights, parameters) = (weights.to_string(), count.parameters);
     Ok(Loaded { config, family, weights, report, parameters, encoder, pipeline, tokenizer_file, tokenizer })
 }
 
