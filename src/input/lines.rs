@@ -1,6 +1,5 @@
 //! Text files of one text a line.
 
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 
 use anyhow::{Result, bail};
@@ -27,10 +26,7 @@ impl Lines {
     pub fn open(place: Place) -> Result<Self> {
         let reader: Box<dyn BufRead> = match &place {
             Place::Stdin => Box::new(io::stdin().lock()),
-            Place::File(path) => match File::open(path) {
-                Ok(file) => Box::new(BufReader::with_capacity(1 << 16, file)),
-                Err(error) => bail!("cannot read --input {place} ({error}); check the name"),
-            },
+            Place::File(path) => Box::new(BufReader::with_capacity(1 << 16, place.open(path)?)),
         };
         Ok(Lines { place, reader, line: 0, failed: false })
     }

@@ -2,7 +2,8 @@
 
 mod lines;
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
@@ -46,10 +47,14 @@ impl Place {
         match std::fs::metadata(path) {
             // Opening a pipe would wait for whoever writes to it.
             Ok(there) if !there.is_file() => Ok(()),
-            _ => match std::fs::File::open(path) {
-                Ok(_) => Ok(()),
-                Err(error) => bail!("cannot read --input {self} ({error}); check the name"),
-            },
+            _ => self.open(path).map(drop),
+        }
+    }
+
+    fn open(&self, path: &Path) -> Result<File> {
+        match File::open(path) {
+            Ok(file) => Ok(file),
+            Err(error) => bail!("cannot read --input {self} ({error}); check the name"),
         }
     }
 }

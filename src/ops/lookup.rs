@@ -91,16 +91,6 @@ impl Table {
         Ok(Table { rows, width, place: Place::Tensor(table) })
     }
 
-    /// Number of rows.
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-
-    /// Columns of a row.
-    pub fn width(&self) -> usize {
-        self.width
-    }
-
     /// The table as a tensor of `(rows, width)`; copies a stored one.
     pub fn to_tensor(&self, device: &Device) -> Result<Tensor> {
         match &self.place {
@@ -147,7 +137,7 @@ pub fn lookup_sum(tables: &[(&Table, &[u32])], device: &Device) -> Result<Tensor
     let Some((first, tokens)) = tables.first().map(|(table, indices)| (table, indices.len())) else {
         candle_core::bail!("a sum over no tables")
     };
-    let width = first.width();
+    let width = first.width;
     let mut out = vec![0f32; tokens * width];
     for (token, out) in out.chunks_mut(width).enumerate() {
         for (table, indices) in tables {
