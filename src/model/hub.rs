@@ -60,7 +60,7 @@ impl<'a> Hub<'a> {
     /// From the environment that all Hugging Face tools share.
     ///
     /// # Errors
-    /// If the token cannot be one.
+    /// If there is no working directory for a relative cache folder.
     fn of(source: &'a Source) -> Result<Self> {
         let home = match (set("HF_HOME"), set("XDG_CACHE_HOME")) {
             (Some(home), _) => PathBuf::from(home),
