@@ -9,7 +9,8 @@ use candle_core::{Device, Tensor};
 use sconce::input::Record;
 use sconce::model::Source;
 use sconce::nn::{Pool, Pooling, RaggedBatch};
-use sconce::ops::linear::{Activation, LinearWeights, reference};
+use sconce::ops::activation::NAMES;
+use sconce::ops::linear::{LinearWeights, reference};
 use sconce::run::{Console, Loaded, ModelOptions, Verbosity, load};
 use sconce::text::TokenIds;
 use serde_json::Value;
@@ -158,24 +159,13 @@ fn activations_of_the_table() {
     let column = x.reshape((n, 1)).unwrap();
     let one = Tensor::ones((1, 1), candle_core::DType::F32, &Device::Cpu).unwrap();
     let zero = Tensor::zeros(1, candle_core::DType::F32, &Device::Cpu).unwrap();
-    let layer = LinearWeights::new(one.clone(), zero.clone()).unwrap();
-    let names = [
-        ("gelu", Activation::Gelu),
-        ("gelu_new", Activation::GeluTanh),
-        ("gelu_pytorch_tanh", Activation::GeluTanh),
-        ("gelu_fast", Activation::GeluTanh),
-        ("relu", Activation::Relu),
-        ("silu", Activation::Silu),
-        ("swish", Activation::Silu),
-        ("tanh", Activation::Tanh),
-        ("linear", Activation::Identity),
-    ];
-    for (name, activation) in names {
+    let layer = LinearWeights::new(one.clone(), Some(zero.clone())).unwrap();
+    for (name, activation) in NAMES {
         for (path, found) in [
-            ("CPU", layer.forward(&column, activation).unwrap()),
-            ("reference", reference(&column, &one, &zero, activation).unwrap()),
+            ("CPU", layer.forward(&column, *activation).unwrap()),
+            ("reference", reference(&column, &one, Some(&zero), *activation).unwrap()),
         ] {
-            if let Some(difference) = first_difference(&flat(&found), &flat(&goldens[name]), 2e-6, 1e-6) {
+            if let Some(difference) = first_difference(&flat(&found), &flat(&goldens[*name]), 2e-6, 1e-6) {
                 panic!("{name} ({path}): {difference}");
             }
         }

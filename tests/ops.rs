@@ -6,8 +6,9 @@ use candle_core::{DType, Device, Tensor};
 use sconce::kernels::isa::Isa;
 use sconce::kernels::matmul::{PANEL, PackedMatrix, multiply_panel};
 use sconce::nn::{Stored, Table};
+use sconce::ops::activation::Activation;
+use sconce::ops::add_norm::{NormKind, NormWeights};
 use sconce::ops::attention::Heads;
-use sconce::ops::linear::Activation;
 use sconce::ops::{add_norm, attention, linear, lookup};
 use std::sync::Arc;
 use support::assert_close;
@@ -30,12 +31,16 @@ fn linear_layers() {
         for (inputs, outputs) in [(1, 1), (7, 31), (32, 32), (33, 65)] {
             let (x, w) = (tensor(1, &[rows, inputs]), tensor(2, &[outputs, inputs]));
             let bias = tensor(3, &[outputs]);
-            let layer = linear::LinearWeights::new(w.clone(), bias.clone()).unwrap();
+            let layer = linear::LinearWeights::new(w.clone(), Some(bias.clone())).unwrap();
             for activation in [Activation::Identity, Activation::Gelu, Activation::Relu] {
                 let found = layer.forward(&x, activation).unwrap();
-                let expected = linear::reference(&x, &w, &bias, activation).unwrap();
+                let expected = linear::reference(&x, &w, Some(&bias), activation).unwrap();
                 assert_close(&flat(&found), &flat(&expected), 1e-6, 1e-5);
             }
+            let layer = linear::LinearWeights::new(w.clone(), None).unwrap();
+            let found = layer.forward(&x, Activation::Identity).unwrap();
+            let expected = linear::reference(&x, &w, None, Activation::Identity).unwrap();
+            assert_close(&flat(&found), &flat(&expected), 1e-6, 1e-5);
         }
     }
 }
@@ -77,17 +82,24 @@ fn panels_in_every_instruction_set() {
     }
 }
 
+fn norm(kind: NormKind, width: usize, bias: bool, eps: f64) -> NormWeights {
+    let bias = bias.then(|| tensor(4, &[width]));
+    NormWeights { kind, weight: tensor(3, &[width]), bias, eps }
+}
+
 #[test]
 fn norms_with_and_without_residual() {
     for rows in [1, 15, 16, 17, 50] {
         for width in [1, 15, 16, 17, 384] {
             let (x, residual) = (tensor(1, &[rows, width]), tensor(2, &[rows, width]));
-            let (weight, bias) = (tensor(3, &[width]), tensor(4, &[width]));
             for residual in [None, Some(&residual)] {
-                let expected = add_norm::reference(&x, residual, &weight, &bias, 1e-5).unwrap();
-                let found =
-                    add_norm::add_layer_norm(x.copy().unwrap(), residual, &weight, &bias, 1e-5).unwrap();
-                assert_close(&flat(&found), &flat(&expected), 2e-6, 1e-5);
+                for kind in [NormKind::Layer, NormKind::RootMeanSquare] {
+                    for norm in [norm(kind, width, true, 1e-5), norm(kind, width, false, 1e-3)] {
+                        let expected = add_norm::reference(&x, residual, &norm).unwrap();
+                        let found = add_norm::add_norm(x.copy().unwrap(), residual, &norm).unwrap();
+                        assert_close(&flat(&found), &flat(&expected), 2e-6, 1e-5);
+                    }
+                }
             }
         }
     }
@@ -99,13 +111,14 @@ fn norm_with_a_large_mean() {
     let width = 64;
     let x: Vec<f32> = (0..width).map(|i| 1000.0 + i as f32).collect();
     let x = Tensor::from_vec(x, (1, width), &Device::Cpu).unwrap();
-    let one = Tensor::ones(width, DType::F32, &Device::Cpu).unwrap();
-    let zero = Tensor::zeros(width, DType::F32, &Device::Cpu).unwrap();
-    let found = flat(&add_norm::add_layer_norm(x, None, &one, &zero, 1e-12).unwrap());
+    let weight = Tensor::ones(width, DType::F32, &Device::Cpu).unwrap();
+    let norm = NormWeights { kind: NormKind::Layer, weight, bias: None, eps: 1e-12 };
     // 0..64 has the mean 31.5 and the variance (64² − 1) / 12.
     let std = ((64f64 * 64.0 - 1.0) / 12.0).sqrt();
     let expected: Vec<f32> = (0..width).map(|i| ((i as f64 - 31.5) / std) as f32).collect();
-    assert_close(&found, &expected, 1e-5, 1e-5);
+    for found in [add_norm::reference(&x, None, &norm), add_norm::add_norm(x.copy().unwrap(), None, &norm)] {
+        assert_close(&flat(&found.unwrap()), &expected, 1e-5, 1e-5);
+    }
 }
 
 /// Ragged attention against the padded rectangle with its padding mask.

@@ -14,12 +14,72 @@ pub fn gelu_tanh(x: f32) -> f32 {
     0.5 * x * (1.0 + ((2.0 / PI).sqrt() * (x + 0.044715 * x * x * x)).tanh())
 }
 
+/// GELU, kept within −10 and 10.
+pub fn gelu_clipped(x: f32) -> f32 {
+    gelu(x).clamp(-10.0, 10.0)
+}
+
+/// `x σ(1.702 x)`.
+pub fn quick_gelu(x: f32) -> f32 {
+    x * sigmoid(1.702 * x)
+}
+
 /// `max(x, 0)`; NaN stays NaN.
 pub fn relu(x: f32) -> f32 {
     if x < 0.0 { 0.0 } else { x }
 }
 
+/// `max(x, 0)²`.
+pub fn relu_squared(x: f32) -> f32 {
+    relu(x) * relu(x)
+}
+
+/// `min(max(x, 0), 6)`; NaN stays NaN.
+pub fn relu6(x: f32) -> f32 {
+    x.clamp(0.0, 6.0)
+}
+
+/// `x`, or `0.01 x` below 0.
+pub fn leaky_relu(x: f32) -> f32 {
+    if x < 0.0 { 0.01 * x } else { x }
+}
+
 /// `x σ(x)`, also called swish.
 pub fn silu(x: f32) -> f32 {
     x / (1.0 + (-x).exp())
+}
+
+/// `x tanh(ln(1 + eˣ))`.
+pub fn mish(x: f32) -> f32 {
+    x * softplus(x).tanh()
+}
+
+/// `√ln(1 + eˣ)`.
+pub fn sqrt_softplus(x: f32) -> f32 {
+    softplus(x).sqrt()
+}
+
+/// `ln(1 + eˣ)` without overflow.
+fn softplus(x: f32) -> f32 {
+    relu(x) + (-x.abs()).exp().ln_1p()
+}
+
+/// `x · min(max(x + 3, 0), 6) / 6`.
+pub fn hard_swish(x: f32) -> f32 {
+    x * relu6(x + 3.0) / 6.0
+}
+
+/// The mean of [`laplace`], √½ as `transformers` rounds it.
+pub const LAPLACE_MU: f64 = 0.707107;
+/// The standard deviation of [`laplace`], 1 / √(4π) as `transformers` rounds it.
+pub const LAPLACE_SIGMA: f64 = 0.282095;
+
+/// `½ (1 + erf((x − μ) / (σ √2)))` (Ma et al. 2022).
+pub fn laplace(x: f32) -> f32 {
+    0.5 * (1.0 + erff((x - LAPLACE_MU as f32) / LAPLACE_SIGMA as f32 * FRAC_1_SQRT_2))
+}
+
+/// `1 / (1 + e⁻ˣ)`.
+pub fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
 }

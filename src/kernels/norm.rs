@@ -1,14 +1,30 @@
 //! Normalisation of one row.
 
 /// Layer normalisation (Ba et al. 2016) in place: `(x − mean) / √(var + eps) · weight + bias`, with the
-/// variance taken in a second pass so that a large mean costs no digits.
+/// variance taken in a second pass so that a large mean costs no digits. An empty bias is none.
 pub fn layer_norm(row: &mut [f32], weight: &[f32], bias: &[f32], eps: f32) {
     let width = row.len() as f32;
     let mean = sum(row, |x| x) / width;
     let variance = sum(row, |x| (x - mean) * (x - mean)) / width;
     let scale = 1.0 / (variance + eps).sqrt();
-    for ((x, w), b) in row.iter_mut().zip(weight).zip(bias) {
-        *x = (*x - mean) * scale * w + b;
+    for (x, w) in row.iter_mut().zip(weight) {
+        *x = (*x - mean) * scale * w;
+    }
+    add(row, bias);
+}
+
+/// Root mean square normalisation (Zhang & Sennrich 2019) in place: `x / √(mean(x²) + eps) · weight + bias`.
+pub fn rms_norm(row: &mut [f32], weight: &[f32], bias: &[f32], eps: f32) {
+    let scale = 1.0 / (sum(row, |x| x * x) / row.len() as f32 + eps).sqrt();
+    for (x, w) in row.iter_mut().zip(weight) {
+        *x = *x * scale * w;
+    }
+    add(row, bias);
+}
+
+fn add(row: &mut [f32], bias: &[f32]) {
+    for (x, b) in row.iter_mut().zip(bias) {
+        *x += b;
     }
 }
 

@@ -6,7 +6,10 @@ use anyhow::{Result, bail};
 
 use super::config::Config;
 use super::names::Names;
-use crate::nn::{Activation, EncoderSpec, LayerSharing, Numbering, Pool, Positions, ScoreBias};
+use crate::nn::{
+    ACTIVATIONS, Activation, EncoderSpec, LayerSharing, NormKind, NormSpec, Numbering, Pool, Positions,
+    ScoreBias,
+};
 
 /// One row of the table.
 pub struct Family {
@@ -309,9 +312,13 @@ impl Family {
             },
             intermediate_size: config.size(keys.intermediate_size, WIDTH)?,
             activation: activation(config, keys.activation)?.unwrap_or(self.activation),
-            norm_eps: match keys.norm_eps {
-                Some(key) => config.fraction(key, 1e-12)?,
-                None => 1e-12,
+            norm: NormSpec {
+                kind: NormKind::Layer,
+                bias: true,
+                eps: match keys.norm_eps {
+                    Some(key) => config.fraction(key, 1e-12)?,
+                    None => 1e-12,
+                },
             },
         };
         if !spec.hidden_size.is_multiple_of(spec.heads) {
@@ -340,17 +347,12 @@ impl Family {
 
 /// The activation that a config field names.
 fn activation(config: &Config, key: &str) -> Result<Option<Activation>> {
-    Ok(Some(match config.string(key)? {
-        None => return Ok(None),
-        Some("gelu") => Activation::Gelu,
-        Some("gelu_new" | "gelu_pytorch_tanh" | "gelu_fast") => Activation::GeluTanh,
-        Some("relu") => Activation::Relu,
-        Some("silu" | "swish") => Activation::Silu,
-        Some("tanh") => Activation::Tanh,
-        Some("linear") => Activation::Identity,
-        Some(other) => {
-            let known = "gelu, gelu_new, gelu_pytorch_tanh, gelu_fast, relu, silu, swish, tanh or linear";
-            bail!("{}", config.wrong(key, format!("{other:?}"), known))
+    let Some(name) = config.string(key)? else { return Ok(None) };
+    match Activation::from_name(name) {
+        Some(activation) => Ok(Some(activation)),
+        None => {
+            let known: Vec<_> = ACTIVATIONS.iter().map(|(name, _)| *name).collect();
+            bail!("{}", config.wrong(key, format!("{name:?}"), &format!("one of {}", known.join(", "))))
         }
-    }))
+    }
 }

@@ -20,7 +20,7 @@ impl SelfAttention {
     /// Loads `NAME.{query,key,value,output}`.
     pub fn load(parameters: &mut dyn Parameters, name: &str, spec: &EncoderSpec) -> Result<Self> {
         let width = spec.hidden_size;
-        let mut linear = |part: &str| Linear::load(parameters, &format!("{name}.{part}"), width, width);
+        let mut linear = |part: &str| Linear::load(parameters, &format!("{name}.{part}"), width, width, true);
         Ok(SelfAttention {
             query: linear("query")?,
             key: linear("key")?,

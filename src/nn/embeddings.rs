@@ -32,9 +32,9 @@ impl Embeddings {
             position: table("position", spec.positions.rows)?,
             task_type: spec.task_types.map(|rows| table("task_type", rows)).transpose()?,
             numbering: spec.positions.numbering,
-            norm: Norm::load(parameters, "embeddings.norm", width, spec.norm_eps)?,
+            norm: Norm::load(parameters, "embeddings.norm", width, spec.norm)?,
             projection: (width != spec.hidden_size)
-                .then(|| Linear::load(parameters, "embeddings.projection", width, spec.hidden_size))
+                .then(|| Linear::load(parameters, "embeddings.projection", width, spec.hidden_size, true))
                 .transpose()?,
         })
     }

@@ -18,8 +18,8 @@ impl FeedForward {
     pub fn load(parameters: &mut dyn Parameters, name: &str, spec: &EncoderSpec) -> Result<Self> {
         let (width, inner) = (spec.hidden_size, spec.intermediate_size);
         Ok(FeedForward {
-            up: Linear::load(parameters, &format!("{name}.up"), width, inner)?,
-            down: Linear::load(parameters, &format!("{name}.down"), inner, width)?,
+            up: Linear::load(parameters, &format!("{name}.up"), width, inner, true)?,
+            down: Linear::load(parameters, &format!("{name}.down"), inner, width, true)?,
             activation: spec.activation,
         })
     }

@@ -20,12 +20,12 @@ pub struct Layer {
 impl Layer {
     /// Loads `NAME.{attention,attention_norm,feed_forward,feed_forward_norm}`.
     pub fn load(parameters: &mut dyn Parameters, name: &str, spec: &EncoderSpec) -> Result<Self> {
-        let (width, eps) = (spec.hidden_size, spec.norm_eps);
+        let (width, norm) = (spec.hidden_size, spec.norm);
         Ok(Layer {
             attention: SelfAttention::load(parameters, &format!("{name}.attention"), spec)?,
-            attention_norm: Norm::load(parameters, &format!("{name}.attention_norm"), width, eps)?,
+            attention_norm: Norm::load(parameters, &format!("{name}.attention_norm"), width, norm)?,
             feed_forward: FeedForward::load(parameters, &format!("{name}.feed_forward"), spec)?,
-            feed_forward_norm: Norm::load(parameters, &format!("{name}.feed_forward_norm"), width, eps)?,
+            feed_forward_norm: Norm::load(parameters, &format!("{name}.feed_forward_norm"), width, norm)?,
         })
     }
 

@@ -12,15 +12,17 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// Loads `NAME.weight` of `(out_features, in_features)` and `NAME.bias` of `(out_features)`.
+    /// Loads `NAME.weight` of `(out_features, in_features)` and, if the layer has one, `NAME.bias` of
+    /// `(out_features)`.
     pub fn load(
         parameters: &mut dyn Parameters,
         name: &str,
         in_features: usize,
         out_features: usize,
+        bias: bool,
     ) -> Result<Self> {
         let weight = parameters.tensor(&format!("{name}.weight"), &[out_features, in_features])?;
-        let bias = parameters.tensor(&format!("{name}.bias"), &[out_features])?;
+        let bias = bias.then(|| parameters.tensor(&format!("{name}.bias"), &[out_features])).transpose()?;
         Ok(Linear { weights: LinearWeights::new(weight, bias)? })
     }
 

@@ -17,11 +17,12 @@ mod ragged;
 mod spec;
 
 pub use crate::kernels::norm::l2_normalize;
-pub use crate::ops::linear::Activation;
+pub use crate::ops::activation::{Activation, NAMES as ACTIVATIONS};
+pub use crate::ops::add_norm::NormKind;
 pub use crate::ops::lookup::{SharedBytes, Stored, Table};
 pub use encoder::{Encoder, Stage};
 pub(crate) use parameters::placeholder;
 pub use parameters::{Count, Parameters, Random};
 pub use pooling::{Pool, Pooling};
 pub use ragged::RaggedBatch;
-pub use spec::{EncoderSpec, LayerSharing, Numbering, Positions, ScoreBias};
+pub use spec::{EncoderSpec, LayerSharing, NormSpec, Numbering, Positions, ScoreBias};

@@ -1,35 +1,32 @@
-//! Layer normalisation.
+//! Normalisation layers.
 
 use anyhow::Result;
 use candle_core::Tensor;
 
-use super::Parameters;
-use crate::ops::add_norm::add_layer_norm;
+use super::{NormSpec, Parameters};
+use crate::ops::add_norm::{NormWeights, add_norm};
 
-/// LayerNorm with weight and bias (Ba et al. 2016).
+/// LayerNorm (Ba et al. 2016), with or without a bias, or RMSNorm (Zhang & Sennrich 2019).
 pub struct Norm {
-    weight: Tensor,
-    bias: Tensor,
-    eps: f64,
+    weights: NormWeights,
 }
 
 impl Norm {
-    /// Loads `NAME.weight` and `NAME.bias`, both of `(width)`.
-    pub fn load(parameters: &mut dyn Parameters, name: &str, width: usize, eps: f64) -> Result<Self> {
-        Ok(Norm {
-            weight: parameters.tensor(&format!("{name}.weight"), &[width])?,
-            bias: parameters.tensor(&format!("{name}.bias"), &[width])?,
-            eps,
-        })
+    /// Loads `NAME.weight` and, if the norm has one, `NAME.bias`, both of `(width)`.
+    pub fn load(parameters: &mut dyn Parameters, name: &str, width: usize, spec: NormSpec) -> Result<Self> {
+        let NormSpec { kind, bias, eps } = spec;
+        let weight = parameters.tensor(&format!("{name}.weight"), &[width])?;
+        let bias = bias.then(|| parameters.tensor(&format!("{name}.bias"), &[width])).transpose()?;
+        Ok(Norm { weights: NormWeights { kind, weight, bias, eps } })
     }
 
-    /// `LayerNorm(x)` for `(T, width)`.
+    /// `norm(x)` for `(T, width)`.
     pub fn forward(&self, x: Tensor) -> Result<Tensor> {
-        Ok(add_layer_norm(x, None, &self.weight, &self.bias, self.eps)?)
+        Ok(add_norm(x, None, &self.weights)?)
     }
 
-    /// `LayerNorm(x + residual)`, both of `(T, width)`: the end of a post-norm sublayer.
+    /// `norm(x + residual)`, both of `(T, width)`: the end of a post-norm sublayer.
     pub fn forward_residual(&self, x: Tensor, residual: &Tensor) -> Result<Tensor> {
-        Ok(add_layer_norm(x, Some(residual), &self.weight, &self.bias, self.eps)?)
+        Ok(add_norm(x, Some(residual), &self.weights)?)
     }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 
-use super::Activation;
+use super::{Activation, NormKind};
 
 /// An encoder: token, segment and position embeddings, then post-norm layers of multi-head attention and a
 /// feed-forward network.
@@ -33,8 +33,19 @@ pub struct EncoderSpec {
     pub intermediate_size: usize,
     /// Activation of the feed-forward network.
     pub activation: Activation,
-    /// What LayerNorm adds to the variance.
-    pub norm_eps: f64,
+    /// The norms.
+    pub norm: NormSpec,
+}
+
+/// What a norm computes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct NormSpec {
+    /// LayerNorm or RMSNorm.
+    pub kind: NormKind,
+    /// Whether a bias is added.
+    pub bias: bool,
+    /// What is added to the variance, or to the mean square.
+    pub eps: f64,
 }
 
 /// A learned position table (Devlin et al. 2019).

@@ -1,12 +1,13 @@
 //! Operations of the encoder. Each file holds one operation: what the stack calls, the CPU path over
 //! [`crate::kernels`], and a plain candle `reference` that other devices run and that tests compare with.
 
+pub mod activation;
 pub mod add_norm;
 pub mod attention;
 pub mod linear;
 pub mod lookup;
 
-use candle_core::{CpuStorage, Layout, Result, Tensor};
+use candle_core::{CpuStorage, Layout, Result, Storage, Tensor};
 
 /// The elements of a contiguous `f32` tensor on the CPU.
 fn elements<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
@@ -21,6 +22,23 @@ fn elements_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a 
     match (layout.contiguous_offsets(), storage) {
         (Some((start, end)), CpuStorage::F32(data)) => Ok(&mut data[start..end]),
         _ => candle_core::bail!("the operand has to be contiguous f32"),
+    }
+}
+
+/// Calls `f` with the elements of a contiguous tensor on the CPU.
+fn on_slice<T>(x: &Tensor, f: impl FnOnce(&[f32]) -> Result<T>) -> Result<T> {
+    let (storage, layout) = x.storage_and_layout();
+    match &*storage {
+        Storage::Cpu(storage) => f(elements(storage, layout)?),
+        _ => candle_core::bail!("the operand has to lie on the CPU"),
+    }
+}
+
+/// The same where there may be no tensor.
+fn on_slice_of<T>(x: Option<&Tensor>, f: impl FnOnce(Option<&[f32]>) -> Result<T>) -> Result<T> {
+    match x {
+        Some(x) => on_slice(x, |x| f(Some(x))),
+        None => f(None),
     }
 }
 

@@ -37,7 +37,7 @@ pub fn inspect(options: &ModelOptions, console: &Console) -> Result<()> {
         line("score bias", format!("relative, {buckets} buckets"))?;
     }
     line("feed-forward", format!("{}, {:?}", spec.intermediate_size, spec.activation))?;
-    line("norm", format!("after each sublayer (post-norm), LayerNorm, eps {:e}", spec.norm_eps))?;
+    line("norm", format!("after each sublayer (post-norm), LayerNorm, eps {:e}", spec.norm.eps))?;
     line("vocabulary", spec.vocab_size.to_string())?;
     let first = match spec.positions.numbering {
         Numbering::FromZero => 0,

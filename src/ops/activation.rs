@@ -1,0 +1,131 @@
+//! Activation functions by their names in Hugging Face configs.
+
+use candle_core::{DType, Result, Tensor};
+
+use crate::kernels::activation as kernel;
+
+/// An activation function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    /// `x`.
+    Identity,
+    /// GELU, the exact form over the error function (Hendrycks & Gimpel 2016).
+    Gelu,
+    /// The tanh form of GELU.
+    GeluTanh,
+    /// GELU, kept within −10 and 10.
+    GeluClipped,
+    /// `x σ(1.702 x)`, the sigmoid form of GELU.
+    QuickGelu,
+    /// `max(x, 0)`.
+    Relu,
+    /// `max(x, 0)²` (So et al. 2021).
+    ReluSquared,
+    /// `min(max(x, 0), 6)`.
+    Relu6,
+    /// `x`, or `0.01 x` below 0.
+    LeakyRelu,
+    /// `x σ(x)`, also called swish.
+    Silu,
+    /// `x · min(max(x + 3, 0), 6) / 6`, SiLU in straight lines (Howard et al. 2019).
+    HardSwish,
+    /// `x tanh(ln(1 + eˣ))` (Misra 2019).
+    Mish,
+    /// The distribution function of a normal variable of mean √½ and variance 1 / 4π (Ma et al. 2022).
+    Laplace,
+    /// `√ln(1 + eˣ)`.
+    SqrtSoftplus,
+    /// `σ(x)`.
+    Sigmoid,
+    /// `tanh(x)`.
+    Tanh,
+}
+
+/// What configs call each of them. `prelu` and `xielu` have weights of their own and are not here.
+pub const NAMES: &[(&str, Activation)] = &[
+    ("gelu", Activation::Gelu),
+    ("gelu_python", Activation::Gelu),
+    ("gelu_new", Activation::GeluTanh),
+    ("gelu_pytorch_tanh", Activation::GeluTanh),
+    ("gelu_python_tanh", Activation::GeluTanh),
+    ("gelu_fast", Activation::GeluTanh),
+    ("gelu_accurate", Activation::GeluTanh),
+    ("gelu_10", Activation::GeluClipped),
+    ("quick_gelu", Activation::QuickGelu),
+    ("relu", Activation::Relu),
+    ("relu2", Activation::ReluSquared),
+    ("relu6", Activation::Relu6),
+    ("leaky_relu", Activation::LeakyRelu),
+    ("silu", Activation::Silu),
+    ("swish", Activation::Silu),
+    ("hardswish", Activation::HardSwish),
+    ("mish", Activation::Mish),
+    ("sqrtsoftplus", Activation::SqrtSoftplus),
+    ("laplace", Activation::Laplace),
+    ("sigmoid", Activation::Sigmoid),
+    ("tanh", Activation::Tanh),
+    ("linear", Activation::Identity),
+];
+
+impl Activation {
+    /// The activation that a config calls so.
+    pub fn from_name(name: &str) -> Option<Self> {
+        NAMES.iter().find(|(known, _)| *known == name).map(|(_, activation)| *activation)
+    }
+
+    /// Applies it to every number of a row, in place.
+    pub(super) fn apply(self, row: &mut [f32]) {
+        let f = match self {
+            Activation::Identity => return,
+            Activation::Gelu => kernel::gelu,
+            Activation::GeluTanh => kernel::gelu_tanh,
+            Activation::GeluClipped => kernel::gelu_clipped,
+            Activation::QuickGelu => kernel::quick_gelu,
+            Activation::Relu => kernel::relu,
+            Activation::ReluSquared => kernel::relu_squared,
+            Activation::Relu6 => kernel::relu6,
+            Activation::LeakyRelu => kernel::leaky_relu,
+            Activation::Silu => kernel::silu,
+            Activation::HardSwish => kernel::hard_swish,
+            Activation::Mish => kernel::mish,
+            Activation::SqrtSoftplus => kernel::sqrt_softplus,
+            Activation::Laplace => kernel::laplace,
+            Activation::Sigmoid => kernel::sigmoid,
+            Activation::Tanh => f32::tanh,
+        };
+        for x in row {
+            *x = f(*x);
+        }
+    }
+
+    /// The same in plain candle operations.
+    pub(super) fn reference(self, x: &Tensor) -> Result<Tensor> {
+        match self {
+            Activation::Identity => Ok(x.clone()),
+            Activation::Gelu => x.gelu_erf(),
+            Activation::GeluTanh => x.gelu(),
+            Activation::GeluClipped => x.gelu_erf()?.clamp(-10f32, 10f32),
+            Activation::QuickGelu => x * candle_nn::ops::sigmoid(&(x * 1.702)?)?,
+            Activation::Relu => x.relu(),
+            Activation::ReluSquared => x.relu()?.sqr(),
+            Activation::Relu6 => x.clamp(0f32, 6f32),
+            Activation::LeakyRelu => candle_nn::ops::leaky_relu(x, 0.01),
+            Activation::Silu => candle_nn::ops::silu(x),
+            Activation::HardSwish => x * ((x + 3.0)?.clamp(0f32, 6f32)? / 6.0)?,
+            Activation::Mish => x * softplus(x)?.tanh()?,
+            Activation::SqrtSoftplus => softplus(x)?.sqrt(),
+            Activation::Laplace => {
+                let scale = 1.0 / (kernel::LAPLACE_SIGMA * std::f64::consts::SQRT_2);
+                (((x - kernel::LAPLACE_MU)? * scale)?.erf()? + 1.0)? * 0.5
+            }
+            Activation::Sigmoid => candle_nn::ops::sigmoid(x),
+            Activation::Tanh => x.tanh(),
+        }
+    }
+}
+
+/// `ln(1 + eˣ)`: without overflow, and in f64, for there is no `log1p`.
+fn softplus(x: &Tensor) -> Result<Tensor> {
+    let wide = x.to_dtype(DType::F64)?;
+    (wide.relu()? + (wide.abs()?.neg()?.exp()? + 1.0)?.log()?)?.to_dtype(x.dtype())
+}
