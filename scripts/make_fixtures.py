@@ -16,11 +16,13 @@ Seeds are fixed: running this again changes no byte under the versions that requ
 """
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
+import plain_encoder
 import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
@@ -77,21 +79,25 @@ def tokenizer(folder, limit, second_segment):
     return len(vocab)
 
 
-def widen(model, seed):
-    """Draws every weight anew: matrices and tables normal, norms around 1, biases not zero."""
+def draw(name, shape, generator):
+    """A weight: matrices and tables normal, norms around 1, biases not zero."""
+    if re.search(r"(norm\d?|ln)\.weight$", name.lower()):
+        return torch.rand(shape, generator=generator) + 0.5
+    return torch.randn(shape, generator=generator) * (0.3 if len(shape) == 1 else 0.25)
+
+
+def widen(model, seed, kept=()):
+    """Draws every weight anew, but those that are kept."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in sorted(model.named_parameters()):
-            if "norm" in name.lower() and name.endswith("weight"):
-                weight.copy_(torch.rand(weight.shape, generator=generator) + 0.5)
-            else:
-                std = 0.3 if weight.dim() == 1 else 0.25
-                weight.copy_(torch.randn(weight.shape, generator=generator) * std)
+            if not name.endswith(kept):
+                weight.copy_(draw(name, weight.shape, generator))
 
 
 def make(
     name, *, seed, config, limit, pooling="mean", normalize=True, model_type="bert", masked_lm=False, dtype=torch.float32,
-    omit=(), old_schema=False,
+    omit=(), old_schema=False, left_out=(),
 ):
     folder = FIXTURES / name
     shutil.rmtree(folder, ignore_errors=True)
@@ -100,7 +106,7 @@ def make(
     vocab_size = tokenizer(folder, config["max_position_embeddings"], second_segment=segments > 1)
     config = AutoConfig.for_model(model_type, vocab_size=vocab_size, **config)
     model = (AutoModelForMaskedLM if masked_lm else AutoModel).from_config(config)
-    widen(model, seed)
+    widen(model, seed, left_out)
     model.to(dtype).save_pretrained(folder / "plain")
 
     # As sentence-transformers saves it: its own files around the model's.
@@ -117,6 +123,11 @@ def make(
     # The checkpoint as transformers writes it, with its prefix, head and storage type.
     for file in ("config.json", "model.safetensors"):
         shutil.copy(folder / "plain" / file, folder / file)
+    if left_out:
+        # Tensors that some checkpoints go without.
+        weights = load_file(folder / "model.safetensors")
+        weights = {name: weight for name, weight in weights.items() if not name.endswith(left_out)}
+        save_file(weights, folder / "model.safetensors")
     # Fields that older configs leave to the defaults.
     fields = json.loads((folder / "config.json").read_text())
     fields = {key: value for key, value in fields.items() if key not in omit}
@@ -141,20 +152,33 @@ def goldens(folder, limit):
     model = AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).double().eval()
     takes_segments = getattr(model.config, "type_vocab_size", 0) > 0 and model.config.model_type != "distilbert"
     reference = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
+
+    def states_of(encoded):
+        inputs = {k: v for k, v in encoded.items() if takes_segments or k != "token_type_ids"}
+        out = model(**inputs, output_hidden_states=True)
+        # ALBERT shows the layers inside of a group, too.
+        states = list(out.hidden_states[:: getattr(model.config, "inner_group_num", 1)])
+        assert len(states) == model.config.num_hidden_layers + 1
+        # With the final norm, where there is one.
+        states[-1] = out.last_hidden_state
+        return [state[0] for state in states]
+
+    singles = [text for text, pair in TEXTS if pair is None]
+    save_goldens(folder, limit, tokens, states_of, lambda _: reference.encode(singles))
+
+
+def save_goldens(folder, limit, tokens, states_of, sentence_vectors):
+    """Stages by `states_of(encoding)`, poolings by sentence-transformers' own module, and the vectors that the command
+    has to give by `sentence_vectors(means)`."""
     rows, stages, pooled = [], {}, {}
     for text, pair in TEXTS:
         encoded = tokens(
             text, pair, truncation="longest_first", max_length=limit, return_tensors="pt", return_token_type_ids=True
         )
-        inputs = {k: v for k, v in encoded.items() if takes_segments or k != "token_type_ids"}
-        out = model(**inputs, output_hidden_states=True)
-        # ALBERT shows the layers inside of a group, too.
-        states = out.hidden_states[:: getattr(model.config, "inner_group_num", 1)]
-        assert len(states) == model.config.num_hidden_layers + 1
+        states = states_of(encoded)
         for i, hidden in enumerate(states):
-            stages.setdefault("embeddings" if i == 0 else f"layer.{i - 1}", []).append(hidden[0])
-        last = out.last_hidden_state[0]
-        # By sentence-transformers' own module.
+            stages.setdefault("embeddings" if i == 0 else f"layer.{i - 1}", []).append(hidden)
+        last = states[-1]
         for mode, name in POOLINGS.items():
             features = {"token_embeddings": last[None], "attention_mask": torch.ones(1, len(last), dtype=torch.long)}
             vector = Pooling(last.shape[1], pooling_mode=mode)(features)["sentence_embedding"][0]
@@ -167,12 +191,37 @@ def goldens(folder, limit):
                 "type_ids": encoded["token_type_ids"][0].tolist(),
             }
         )
-    singles = [text for text, pair in TEXTS if pair is None]
     tensors = {name: torch.cat(parts).float().contiguous() for name, parts in stages.items()}
     tensors |= {f"pooled.{name}": torch.stack(parts).float().contiguous() for name, parts in pooled.items()}
-    tensors["sentence"] = torch.from_numpy(np.asarray(reference.encode(singles), dtype=np.float32))
+    means = [vector for vector, (_, pair) in zip(pooled["mean"], TEXTS) if pair is None]
+    tensors["sentence"] = torch.from_numpy(np.asarray(sentence_vectors(means), dtype=np.float32))
     save_file(tensors, folder / "goldens.safetensors")
     (folder / "goldens.json").write_text(json.dumps(rows, ensure_ascii=False, indent=1) + "\n")
+
+
+def make_plain(name, *, seed, config, limit, dtype=torch.float32, prefix=""):
+    """A model that transformers does not have; its reference is plain_encoder.py, its pooling the mean."""
+    folder = FIXTURES / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    vocab_size = tokenizer(folder, limit, second_segment=config.get("type_vocab_size", 2) > 1)
+    config = {
+        "model_type": "bert", "vocab_size": vocab_size, "hidden_size": 24, "num_attention_heads": 3,
+        "num_hidden_layers": 2, "intermediate_size": 40, "max_position_embeddings": 40, "type_vocab_size": 2,
+        "hidden_act": "gelu", "layer_norm_eps": 1e-4,
+    } | config
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    generator = torch.Generator().manual_seed(seed)
+    shapes = sorted(plain_encoder.shapes(config).items())
+    weights = {name: draw(name, shape, generator).to(dtype) for name, shape in shapes}
+    save_file({prefix + name: weight for name, weight in weights.items()}, folder / "model.safetensors")
+
+    weights = {name: weight.double() for name, weight in weights.items()}
+    tokens = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    states_of = lambda encoded: plain_encoder.encode(
+        config, weights, encoded["input_ids"][0], encoded["token_type_ids"][0]
+    )
+    save_goldens(folder, limit, tokens, states_of, lambda means: [mean.numpy() for mean in means])
 
 
 def activations():
@@ -217,6 +266,8 @@ def main():
         config=dict(small, hidden_act="relu", hidden_size=40, num_attention_heads=1, num_hidden_layers=1, layer_norm_eps=1e-5),
     )
     families()
+    pre_norm_and_rotary()
+    variations()
     activations()
 
 
@@ -261,6 +312,128 @@ def families():
         "distilbert", seed=19, model_type="distilbert", limit=40, masked_lm=True, pooling=("mean_sqrt_len_tokens", "max"),
         normalize=False,
         config=dict(dim=24, n_heads=3, n_layers=3, hidden_dim=44, max_position_embeddings=40),
+    )
+
+
+def pre_norm_and_rotary():
+    """The families whose layers differ from BERT's."""
+    sizes = dict(
+        hidden_size=24, num_attention_heads=3, num_hidden_layers=3, intermediate_size=40, max_position_embeddings=40,
+        layer_norm_eps=1e-4, pad_token_id=0,
+    )
+    make("megatron-bert", seed=30, model_type="megatron-bert", limit=40, masked_lm=True, config=dict(sizes, type_vocab_size=2))
+    make(
+        "roberta-prelayernorm", seed=31, model_type="roberta-prelayernorm", limit=36, masked_lm=True,
+        config=dict(sizes, type_vocab_size=2, pad_token_id=1, hidden_act="gelu_new"),
+    )
+    make(
+        "xlm-roberta-xl", seed=32, model_type="xlm-roberta-xl", limit=36, masked_lm=True, omit=("layer_norm_eps",),
+        config=dict(sizes, type_vocab_size=1, pad_token_id=1, layer_norm_eps=1e-5),
+    )
+    make(
+        "rembert", seed=33, model_type="rembert", limit=40, pooling="cls",
+        config=dict(sizes, type_vocab_size=2, input_embedding_size=18, output_embedding_size=20),
+    )
+    make("roformer", seed=34, model_type="roformer", limit=40, config=dict(sizes, type_vocab_size=2, embedding_size=14, hidden_act="relu"))
+    make(
+        "roformer-values", seed=35, model_type="roformer", limit=40, masked_lm=True, left_out=("embed_positions.weight",),
+        config=dict(sizes, type_vocab_size=2, rotary_value=True),
+    )
+    make("nomic-bert", seed=36, model_type="nomic_bert", limit=40, config=dict(sizes, type_vocab_size=2))
+    make(
+        "modernbert", seed=37, model_type="modernbert", limit=40, masked_lm=True, pooling="cls", omit=("norm_eps",),
+        config=dict(without_eps(sizes), num_hidden_layers=4, local_attention=7),
+    )
+    make(
+        "modernbert-biases", seed=38, model_type="modernbert", limit=40, dtype=torch.bfloat16,
+        config=dict(
+            without_eps(sizes), norm_bias=True, attention_bias=True, mlp_bias=True, norm_eps=1e-3, local_attention=10,
+            hidden_activation="silu", layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+            rope_parameters={
+                "full_attention": {"rope_type": "default", "rope_theta": 500.0},
+                "sliding_attention": {"rope_type": "linear", "factor": 2.5, "rope_theta": 50.0},
+            },
+        ),
+    )
+    make(
+        "eurobert", seed=39, model_type="eurobert", limit=40, pooling="lasttoken",
+        config=dict(without_eps(sizes), num_attention_heads=6, num_key_value_heads=2, rms_norm_eps=1e-3),
+    )
+    make(
+        "eurobert-yarn", seed=40, model_type="eurobert", limit=40, masked_lm=True,
+        config=dict(
+            without_eps(sizes), head_dim=10, attention_bias=True, mlp_bias=True, hidden_act="gelu",
+            rope_parameters={
+                "rope_type": "yarn", "rope_theta": 900.0, "factor": 4.0, "original_max_position_embeddings": 16,
+                "beta_fast": 4.0, "beta_slow": 0.5,
+            },
+        ),
+    )
+    make(
+        "jina-embeddings-v3", seed=41, model_type="jina_embeddings_v3", limit=40,
+        config=dict(
+            sizes, type_vocab_size=1,
+            rope_parameters={
+                "rope_type": "llama3", "rope_theta": 300.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 32,
+            },
+        ),
+    )
+    make("gte", seed=42, model_type="gte", limit=40, masked_lm=True, config=dict(sizes, type_vocab_size=2))
+    make(
+        "deberta-v2", seed=43, model_type="deberta-v2", limit=60, masked_lm=True,
+        config=dict(
+            sizes, type_vocab_size=0, relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=8,
+            norm_rel_ebd="layer_norm", share_att_key=True, position_biased_input=False, max_relative_positions=-1,
+            max_position_embeddings=90,
+        ),
+    )
+    make(
+        "deberta-v2-c2p", seed=44, model_type="deberta-v2", limit=40, omit=("layer_norm_eps",),
+        config=dict(
+            sizes, type_vocab_size=2, relative_attention=True, pos_att_type="c2p", max_relative_positions=9,
+            embedding_size=16, layer_norm_eps=1e-7,
+        ),
+    )
+    make(
+        "deberta-v2-p2c", seed=45, model_type="deberta-v2", limit=40,
+        config=dict(
+            sizes, type_vocab_size=2, relative_attention=True, pos_att_type=["p2c"], position_buckets=12,
+            max_relative_positions=33, position_biased_input=False,
+        ),
+    )
+
+
+def without_eps(sizes):
+    """Sizes for families that have no eps of that name and no segments."""
+    return {key: value for key, value in sizes.items() if key != "layer_norm_eps"}
+
+
+def variations():
+    """What no family has: by the config fields of configs/README.md."""
+    make_plain("enlarged-keys", seed=50, limit=40, config=dict(attention_key_size=21))
+    make_plain("talking-heads-before", seed=51, limit=40, config=dict(talking_heads={"before_softmax": 3}))
+    make_plain("talking-heads-after", seed=52, limit=40, config=dict(talking_heads={"after_softmax": 3}))
+    make_plain(
+        "talking-heads-both", seed=53, limit=40, dtype=torch.float16, prefix="bert.",
+        config=dict(talking_heads={"before_softmax": 5, "after_softmax": 4}, is_causal=True, attention_key_size=10),
+    )
+    make_plain("pre-norm", seed=54, limit=40, config=dict(norm_placement="pre", embedding_norm=False))
+    make_plain("pre-norm-final", seed=55, limit=40, config=dict(norm_placement="pre+final", hidden_act="silu"))
+    make_plain("norm-without-bias", seed=56, limit=40, config=dict(norm_bias=False, attention_bias=False))
+    make_plain("rms-norm", seed=57, limit=40, config=dict(norm_type="rms_norm", layer_norm_eps=1e-2, mlp_bias=False))
+    make_plain("sinusoidal", seed=58, limit=40, config=dict(position_embedding_type="sinusoidal", hidden_size=21))
+    make_plain("no-positions", seed=59, limit=40, config=dict(position_embedding_type="none", type_vocab_size=0))
+    make_plain("causal", seed=60, limit=40, config=dict(is_causal=True, attention_value_size=5))
+    make_plain("rotary", seed=61, limit=40, config=dict(position_embedding_type="rope", rope_theta=77.0))
+    make_plain("alibi", seed=62, limit=40, config=dict(position_embedding_type="alibi", num_attention_heads=6))
+    make_plain(
+        "jina-bert-v2", seed=63, limit=40, dtype=torch.bfloat16,
+        config=dict(position_embedding_type="alibi", feed_forward_type="geglu", num_attention_heads=4, hidden_act="relu"),
+    )
+    make_plain(
+        "jina-bert-v2-reglu", seed=64, limit=40, prefix="bert.",
+        config=dict(position_embedding_type="alibi", feed_forward_type="reglu"),
     )
 
 

@@ -8,8 +8,9 @@ use sconce::kernels::matmul::{PANEL, PackedMatrix, multiply_panel};
 use sconce::nn::{Stored, Table};
 use sconce::ops::activation::Activation;
 use sconce::ops::add_norm::{NormKind, NormWeights};
-use sconce::ops::attention::Heads;
-use sconce::ops::{add_norm, attention, linear, lookup};
+use sconce::ops::attention::{Attention, Relative, Visible};
+use sconce::ops::rotary::Rotation;
+use sconce::ops::{add_norm, linear, lookup};
 use std::sync::Arc;
 use support::assert_close;
 
@@ -121,31 +122,126 @@ fn norm_with_a_large_mean() {
     }
 }
 
+/// Where texts of these lengths begin, and the end of the last.
+fn offsets(lengths: &[usize]) -> Vec<usize> {
+    let ends = lengths.iter().scan(0, |end, length| {
+        *end += length;
+        Some(*end)
+    });
+    std::iter::once(0).chain(ends).collect()
+}
+
+/// Plain attention over heads of so many columns.
+fn plain<'a>(heads: usize, size: usize) -> Attention<'a> {
+    Attention {
+        heads,
+        key_value_heads: heads,
+        scale: 1.0 / (size as f64).sqrt(),
+        bias: None,
+        relative: None,
+        visible: Visible::ALL,
+        mix_before: None,
+        mix_after: None,
+    }
+}
+
+/// The CPU path against the reference, for keys and values of so many columns a head.
+fn compare(attention: &Attention, lengths: &[usize], size: usize, value_heads: usize, value_size: usize) {
+    let offsets = offsets(lengths);
+    let tokens = offsets[lengths.len()];
+    let operand = |seed, width: usize| (tensor(seed, &[tokens, width]) * 3.0).unwrap();
+    let q = operand(1, attention.heads * size);
+    let k = operand(2, attention.key_value_heads * size);
+    let v = operand(3, value_heads * value_size);
+    let found = attention.forward(&q, &k, &v, &offsets).unwrap();
+    let expected = attention.reference(&q, &k, &v, &offsets).unwrap();
+    assert_eq!(found.dims(), expected.dims());
+    assert_close(&flat(&found), &flat(&expected), 5e-6, 1e-5);
+}
+
+const LENGTHS: [&[usize]; 6] = [&[1], &[16], &[17], &[1, 2, 3], &[15, 1, 33], &[64, 5]];
+
 /// Ragged attention against the padded rectangle with its padding mask.
 #[test]
 fn ragged_attention_is_padded_attention() {
-    for lengths in [&[1][..], &[16], &[17], &[1, 2, 3], &[15, 1, 33], &[64, 5]] {
-        for heads in [Heads { count: 1, size: 1 }, Heads { count: 3, size: 12 }, Heads { count: 4, size: 32 }]
-        {
-            let offsets: Vec<usize> = std::iter::once(0)
-                .chain(lengths.iter().scan(0, |end, length| {
-                    *end += length;
-                    Some(*end)
-                }))
-                .collect();
-            let shape = [*offsets.last().unwrap(), heads.count * heads.size];
-            let [q, k, v] = [1, 2, 3].map(|seed| (tensor(seed, &shape) * 3.0).unwrap());
+    for lengths in LENGTHS {
+        for (heads, size) in [(1, 1), (3, 12), (4, 32)] {
+            compare(&plain(heads, size), lengths, size, heads, size);
             let longest = lengths.iter().max().unwrap();
             // With room for longer texts than there are, and with none.
             for most in [longest + 3, *longest] {
-                let bias = (tensor(4, &[heads.count, 2 * most - 1]) * 2.0).unwrap();
-                for bias in [None, Some(&bias)] {
-                    let found = attention::attention(&q, &k, &v, &offsets, heads, bias).unwrap();
-                    let expected = attention::reference(&q, &k, &v, &offsets, heads, bias).unwrap();
-                    assert_eq!(found.dims(), shape);
-                    assert_close(&flat(&found), &flat(&expected), 2e-6, 1e-5);
-                }
+                let bias = (tensor(4, &[heads, 2 * most - 1]) * 2.0).unwrap();
+                let attention = Attention { bias: Some(&bias), ..plain(heads, size) };
+                compare(&attention, lengths, size, heads, size);
             }
+        }
+    }
+}
+
+#[test]
+fn values_of_another_size_and_shared_keys() {
+    for lengths in LENGTHS {
+        compare(&plain(3, 12), lengths, 12, 3, 5);
+        for key_value_heads in [1, 2, 3] {
+            compare(&Attention { key_value_heads, ..plain(6, 4) }, lengths, 4, key_value_heads, 7);
+        }
+    }
+}
+
+#[test]
+fn masks() {
+    for lengths in LENGTHS {
+        for (before, after) in [(0, 0), (usize::MAX, 0), (3, 3), (16, 1), (40, 40)] {
+            let attention = Attention { visible: Visible { before, after }, ..plain(2, 6) };
+            compare(&attention, lengths, 6, 2, 6);
+        }
+    }
+}
+
+#[test]
+fn talking_heads() {
+    let (before, after) = (tensor(5, &[5, 3]), tensor(6, &[4, 5]));
+    let (same, bias) = (tensor(7, &[3, 3]), tensor(8, &[3, 127]));
+    for lengths in LENGTHS {
+        for visible in [Visible::ALL, Visible { before: usize::MAX, after: 0 }] {
+            let plain = Attention { visible, ..plain(3, 8) };
+            let both = Attention { mix_before: Some(&before), mix_after: Some(&after), ..plain.clone() };
+            compare(&both, lengths, 8, 4, 6);
+            compare(&Attention { bias: Some(&bias), ..both }, lengths, 8, 4, 6);
+            compare(&Attention { mix_before: Some(&before), ..plain.clone() }, lengths, 8, 5, 6);
+            compare(&Attention { mix_after: Some(&same), ..plain }, lengths, 8, 3, 8);
+        }
+    }
+}
+
+#[test]
+fn distances_that_meet_queries_and_keys() {
+    let (span, heads, size) = (9, 2, 8);
+    let table = |seed| tensor(seed, &[span, heads * size]);
+    let (keys, queries) = (table(5), table(6));
+    for lengths in LENGTHS {
+        let longest = *lengths.iter().max().unwrap();
+        let rows: Vec<u32> = (0..2 * longest + 1).map(|distance| (distance * 5 % span) as u32).collect();
+        for (keys, queries) in [(Some(&keys), None), (None, Some(&queries)), (Some(&keys), Some(&queries))] {
+            let relative = Some(Relative { keys, queries, rows: &rows });
+            compare(&Attention { relative, ..plain(heads, size) }, lengths, size, heads, size);
+        }
+    }
+}
+
+#[test]
+fn rotations() {
+    for (tokens, heads, size, pairs) in
+        [(1, 1, 2, 1), (15, 2, 6, 3), (16, 3, 8, 2), (17, 1, 64, 32), (50, 4, 10, 5)]
+    {
+        let x = tensor(1, &[tokens, heads * size]);
+        let places: Vec<u32> = (0..tokens as u32).map(|token| token * 7 % 20).collect();
+        for neighbours in [false, true] {
+            let rotation =
+                Rotation { cos: tensor(2, &[20, pairs]), sin: tensor(3, &[20, pairs]), neighbours };
+            let found = rotation.forward(x.copy().unwrap(), &places, size).unwrap();
+            let expected = rotation.reference(&x, &places, size).unwrap();
+            assert_close(&flat(&found), &flat(&expected), 1e-6, 1e-6);
         }
     }
 }

@@ -1,13 +1,17 @@
 //! Softmax of one row.
 
-/// `softmax(scale · x + bias)` in place, the largest score taken off first; an empty bias is none.
-pub fn scaled_softmax(row: &mut [f32], scale: f32, bias: &[f32]) {
+/// `scale · x + bias` in place; an empty bias is none.
+pub fn scale_and_bias(row: &mut [f32], scale: f32, bias: &[f32]) {
     for x in row.iter_mut() {
         *x *= scale;
     }
     for (x, bias) in row.iter_mut().zip(bias) {
         *x += bias;
     }
+}
+
+/// `softmax(x)` in place, the largest score taken off first.
+pub fn softmax(row: &mut [f32]) {
     let max = row.iter().fold(f32::NEG_INFINITY, |max, x| max.max(*x));
     let mut total = 0f32;
     for x in row.iter_mut() {

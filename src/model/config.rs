@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use serde_json::{Map, Value};
 
-/// The fields of a `config.json`.
+/// The fields of a `config.json`, or of an object inside of it.
 #[derive(Debug, Clone)]
 pub struct Config {
     path: PathBuf,
+    /// The object, with a dot after it; nothing for the whole file.
+    inside: String,
     fields: Map<String, Value>,
 }
 
@@ -19,7 +21,7 @@ impl Config {
     /// # Errors
     /// If the file cannot be read or does not hold a JSON object.
     pub fn read(path: &Path) -> Result<Self> {
-        Ok(Config { path: path.to_owned(), fields: super::read_json_object(path)? })
+        Ok(Config { path: path.to_owned(), inside: String::new(), fields: super::read_json_object(path)? })
     }
 
     /// The file that was read.
@@ -29,9 +31,7 @@ impl Config {
 
     /// A whole number that has to be there and within `range`: shapes have no defaults.
     pub fn size(&self, key: &str, range: RangeInclusive<usize>) -> Result<usize> {
-        let Some(value) = self.get(key) else {
-            bail!("{} has no field {key:?}; it is required", self.path.display())
-        };
+        let Some(value) = self.get(key) else { bail!("{}", self.missing(key)) };
         match value.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| range.contains(n)) {
             Some(n) => Ok(n),
             None => {
@@ -83,9 +83,71 @@ impl Config {
         }
     }
 
+    /// A truth value, or `default` where there is none.
+    pub fn flag_or(&self, key: &str, default: bool) -> Result<bool> {
+        if self.has(key) { self.flag(key) } else { Ok(default) }
+    }
+
+    /// A positive number, or `default` where there is none.
+    pub fn number(&self, key: &str, default: f64) -> Result<f64> {
+        if self.has(key) { self.required(key) } else { Ok(default) }
+    }
+
+    /// A positive number that has to be there.
+    pub fn required(&self, key: &str) -> Result<f64> {
+        match self.number_or_none(key)? {
+            Some(x) if x > 0.0 => Ok(x),
+            Some(x) => bail!("{}", self.wrong(key, x, "a positive number")),
+            None => bail!("{}", self.missing(key)),
+        }
+    }
+
+    /// A number, or nothing.
+    pub fn number_or_none(&self, key: &str) -> Result<Option<f64>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(value) => match value.as_f64().filter(|x| x.is_finite()) {
+                Some(x) => Ok(Some(x)),
+                None => bail!("{}", self.wrong(key, value, "a number")),
+            },
+        }
+    }
+
+    /// A list of strings, or nothing.
+    pub fn strings(&self, key: &str) -> Result<Option<Vec<&str>>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        match value.as_array().and_then(|list| list.iter().map(Value::as_str).collect()) {
+            Some(list) => Ok(Some(list)),
+            None => bail!("{}", self.wrong(key, value, "a list of strings")),
+        }
+    }
+
+    /// An object, or nothing.
+    pub fn object(&self, key: &str) -> Result<Option<Config>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Object(fields)) => Ok(Some(Config {
+                path: self.path.clone(),
+                inside: format!("{}{key}.", self.inside),
+                fields: fields.clone(),
+            })),
+            Some(value) => bail!("{}", self.wrong(key, value, "an object")),
+        }
+    }
+
+    /// Whether a field is there and not null.
+    pub fn has(&self, key: &str) -> bool {
+        self.get(key).is_some()
+    }
+
+    /// One sentence on a field that is not there.
+    fn missing(&self, key: &str) -> String {
+        format!("{} has no field \"{}{key}\"; it is required", self.path.display(), self.inside)
+    }
+
     /// One sentence on a field with the wrong value.
     pub fn wrong(&self, key: &str, found: impl std::fmt::Display, expected: &str) -> String {
-        format!("{}: {key:?} is {found}, but has to be {expected}", self.path.display())
+        format!("{}: \"{}{key}\" is {found}, but has to be {expected}", self.path.display(), self.inside)
     }
 
     fn get(&self, key: &str) -> Option<&Value> {

@@ -1,62 +1,97 @@
-//! The table of model families: what a checkpoint of each calls things.
+//! The table of model families: what a config and a checkpoint of each call things, and what it computes whatever
+//! its config says. `spec.rs` reads a config by a row of this table.
 
-use std::ops::RangeInclusive;
-
-use anyhow::{Result, bail};
-
-use super::config::Config;
-use super::names::Names;
-use crate::nn::{
-    ACTIVATIONS, Activation, EncoderSpec, LayerSharing, NormKind, NormSpec, Numbering, Pool, Positions,
-    ScoreBias,
-};
+use super::names::{Modules, Names};
+use crate::nn::{Activation, Biases, EmbeddingNorm, NormKind, NormPlacement, NormSpec, Pool, RotaryLayout};
 
 /// One row of the table.
 pub struct Family {
     /// Values of `model_type` in `config.json`.
     pub model_types: &'static [&'static str],
+    /// A field, and values of it, that tell this row from a later one with the same model type.
+    pub mark: Option<(&'static str, &'static [&'static str])>,
     /// What the config calls things.
-    keys: Keys,
-    /// Where positions are numbered from the padding id: what that is.
-    padding: Option<Padding>,
-    /// The activation where the config names none.
-    activation: Activation,
-    /// What the checkpoint calls the tensors.
-    pub names: Names,
+    pub keys: Keys,
+    /// What the family computes.
+    pub maths: Maths,
+    /// What checkpoints call the tensors: one way, or several.
+    pub names: &'static [Names],
     /// How to pool where no pipeline file says it.
     pub pool: Pool,
 }
 
-/// The padding id that positions are numbered from.
-enum Padding {
-    /// The config's `pad_token_id`, or this where it has none.
-    Config(u32),
-    /// This, whatever the config says.
-    Fixed(u32),
-}
-
 /// Names of config fields; `None` for what a family has not.
-struct Keys {
-    vocab_size: &'static str,
-    embedding_size: Option<&'static str>,
-    max_positions: &'static str,
-    token_types: Option<&'static str>,
+#[derive(Clone, Copy)]
+pub struct Keys {
+    pub vocab_size: &'static str,
+    /// Without the field it is the hidden size.
+    pub embedding_size: Option<&'static str>,
+    pub max_positions: &'static str,
+    /// The segment table; 0 is none.
+    pub token_types: Option<&'static str>,
     /// The flag that switches task embeddings on, and their number.
-    task_types: Option<(&'static str, &'static str)>,
-    hidden_size: &'static str,
-    layers: &'static str,
+    pub task_types: Option<(&'static str, &'static str)>,
+    pub hidden_size: &'static str,
+    pub layers: &'static str,
     /// Groups of layers, and layers in a group.
-    groups: Option<(&'static str, &'static str)>,
-    heads: &'static str,
+    pub groups: Option<(&'static str, &'static str)>,
+    pub heads: &'static str,
+    /// Heads of keys and values, and columns of a head, where the config may set them.
+    pub key_value_heads: Option<&'static str>,
+    pub head_size: Option<&'static str>,
     /// Rows of a table of bucketed relative biases.
-    relative_bias: Option<&'static str>,
-    intermediate_size: &'static str,
-    activation: &'static str,
-    /// A family without the field has 1e-12.
-    norm_eps: Option<&'static str>,
+    pub relative_bias: Option<&'static str>,
+    pub intermediate_size: &'static str,
+    pub activation: &'static str,
+    pub norm_eps: Option<&'static str>,
+    /// Flags that give norms, attention and the feed-forward network a bias where [`Maths`] has none.
+    pub norm_bias: Option<&'static str>,
+    pub attention_bias: Option<&'static str>,
+    pub mlp_bias: Option<&'static str>,
+    /// Whether the config may ask for the variations that `configs/README.md` lists.
+    pub variations: bool,
 }
 
-type Modules = &'static [(&'static str, &'static str)];
+/// What a family computes where its config does not say otherwise.
+#[derive(Clone, Copy)]
+pub struct Maths {
+    pub places: Places,
+    pub embedding_norm: EmbeddingNorm,
+    pub norm_placement: NormPlacement,
+    pub skip_first_norm: bool,
+    pub norm: NormSpec,
+    pub bias: Biases,
+    pub gated: bool,
+    pub activation: Activation,
+    /// Whether distances have embeddings, if the config switches them on (DeBERTa).
+    pub disentangled: bool,
+}
+
+/// How a family tells tokens where they stand.
+#[derive(Clone, Copy)]
+pub enum Places {
+    /// By a learned table, numbered from 0.
+    Learned,
+    /// By a learned table, numbered from the config's `pad_token_id` + 1, or from this + 1 where it has none.
+    AfterPadding(u32),
+    /// By a learned table, numbered from this + 1, whatever the config says.
+    AfterFixed(u32),
+    /// By turning queries and keys. Each theta is for a config that has none.
+    Rotary {
+        layout: RotaryLayout,
+        theta: f64,
+        /// Theta in layers with a window; a family without such layers has none.
+        local_theta: Option<f64>,
+        /// Whether checkpoints hold the angles as a table.
+        stored: bool,
+    },
+    /// As `position_embedding_type` says.
+    Named(&'static str),
+}
+
+const fn rotary(theta: f64) -> Places {
+    Places::Rotary { layout: RotaryLayout::Halves, theta, local_theta: None, stored: false }
+}
 
 const BERT_KEYS: Keys = Keys {
     vocab_size: "vocab_size",
@@ -68,69 +103,207 @@ const BERT_KEYS: Keys = Keys {
     layers: "num_hidden_layers",
     groups: None,
     heads: "num_attention_heads",
+    key_value_heads: None,
+    head_size: None,
     relative_bias: None,
     intermediate_size: "intermediate_size",
     activation: "hidden_act",
     norm_eps: Some("layer_norm_eps"),
+    norm_bias: None,
+    attention_bias: None,
+    mlp_bias: None,
+    variations: false,
 };
 
-const BERT_EMBEDDINGS: Modules = &[
+const LAYER_NORM: NormSpec = NormSpec { kind: NormKind::Layer, bias: true, eps: 1e-12 };
+
+const ALL: Biases = Biases { projection: true, qkv: true, attention_output: true, up: true, down: true };
+const NONE: Biases =
+    Biases { projection: false, qkv: false, attention_output: false, up: false, down: false };
+
+const BERT_MATHS: Maths = Maths {
+    places: Places::Learned,
+    embedding_norm: EmbeddingNorm::Before,
+    norm_placement: NormPlacement::After,
+    skip_first_norm: false,
+    norm: LAYER_NORM,
+    bias: ALL,
+    gated: false,
+    activation: Activation::Gelu,
+    disentangled: false,
+};
+
+const PRE_NORM: Maths = Maths { norm_placement: NormPlacement::BeforeAndFinal, ..BERT_MATHS };
+
+const BERT_OUTSIDE: Modules = &[
     ("embeddings.token", "embeddings.word_embeddings"),
     ("embeddings.position", "embeddings.position_embeddings"),
     ("embeddings.token_type", "embeddings.token_type_embeddings"),
     ("embeddings.task_type", "embeddings.task_type_embeddings"),
     ("embeddings.norm", "embeddings.LayerNorm"),
+    ("final_norm", "encoder.LayerNorm"),
 ];
 
-const BERT_LAYERS: Modules = &[
-    ("layers.attention.query", "encoder.layer.{}.attention.self.query"),
-    ("layers.attention.key", "encoder.layer.{}.attention.self.key"),
-    ("layers.attention.value", "encoder.layer.{}.attention.self.value"),
-    ("layers.attention.output", "encoder.layer.{}.attention.output.dense"),
-    ("layers.attention_norm", "encoder.layer.{}.attention.output.LayerNorm"),
-    ("layers.feed_forward.up", "encoder.layer.{}.intermediate.dense"),
-    ("layers.feed_forward.down", "encoder.layer.{}.output.dense"),
-    ("layers.feed_forward_norm", "encoder.layer.{}.output.LayerNorm"),
+const BERT_INSIDE: Modules = &[
+    ("attention.query", "attention.self.query"),
+    ("attention.key", "attention.self.key"),
+    ("attention.value", "attention.self.value"),
+    ("attention.mix_before", "attention.self.mix_before"),
+    ("attention.mix_after", "attention.self.mix_after"),
+    ("attention.output", "attention.output.dense"),
+    ("attention_norm", "attention.output.LayerNorm"),
+    ("feed_forward.up", "intermediate.dense"),
+    ("feed_forward.down", "output.dense"),
+    ("feed_forward_norm", "output.LayerNorm"),
 ];
+
+const BERT_NAMES: Names = Names {
+    prefixes: &["", "bert."],
+    outside: &[BERT_OUTSIDE],
+    layer: "encoder.layer.{}.",
+    inside: &[BERT_INSIDE],
+};
 
 const BERT: Family = Family {
     model_types: &["bert"],
-    keys: BERT_KEYS,
-    padding: None,
-    activation: Activation::Gelu,
-    names: Names { prefixes: &["", "bert."], modules: &[BERT_EMBEDDINGS, BERT_LAYERS] },
+    mark: None,
+    keys: Keys { variations: true, ..BERT_KEYS },
+    maths: Maths { places: Places::Named("absolute"), ..BERT_MATHS },
+    names: &[BERT_NAMES],
     // What sentence-transformers does with a model that is no pipeline.
     pool: Pool::Mean,
 };
 
+/// Rotary families as `transformers` itself builds them.
+const ROTARY_NAMES: Names = Names {
+    prefixes: &[""],
+    outside: &[BERT_OUTSIDE],
+    layer: "layers.{}.",
+    inside: &[&[
+        ("attention.query", "self_attn.q_proj"),
+        ("attention.key", "self_attn.k_proj"),
+        ("attention.value", "self_attn.v_proj"),
+        ("attention.output", "self_attn.o_proj"),
+        ("attention_norm", "post_attention_layernorm"),
+        ("feed_forward.gate", "mlp.gate_proj"),
+        ("feed_forward.up", "mlp.up_proj"),
+        ("feed_forward.down", "mlp.down_proj"),
+        ("feed_forward_norm", "post_mlp_layernorm"),
+    ]],
+};
+
 /// Every family that Sconce runs.
 pub static FAMILIES: &[Family] = &[
+    // JinaBERT v2, with the model type of BERT.
+    Family {
+        mark: Some(("feed_forward_type", &["geglu", "reglu"])),
+        maths: Maths {
+            places: Places::Named("alibi"),
+            bias: Biases { up: false, ..ALL },
+            gated: true,
+            ..BERT_MATHS
+        },
+        names: &[Names {
+            inside: &[
+                &[
+                    ("feed_forward.gate", "mlp.gated_layers[0/2]"),
+                    ("feed_forward.up", "mlp.gated_layers[1/2]"),
+                    ("feed_forward.down", "mlp.wo"),
+                    ("feed_forward_norm", "mlp.layernorm"),
+                ],
+                BERT_INSIDE,
+            ],
+            ..BERT_NAMES
+        }],
+        ..BERT
+    },
     BERT,
     Family {
         model_types: &["roberta", "xlm-roberta", "camembert"],
-        padding: Some(Padding::Config(1)),
-        names: Names { prefixes: &["", "roberta."], ..BERT.names },
+        keys: BERT_KEYS,
+        maths: Maths { places: Places::AfterPadding(1), ..BERT_MATHS },
+        names: &[Names { prefixes: &["", "roberta."], ..BERT_NAMES }],
         ..BERT
     },
     Family {
         model_types: &["data2vec-text"],
-        padding: Some(Padding::Config(1)),
-        names: Names { prefixes: &["", "data2vec_text."], ..BERT.names },
+        keys: BERT_KEYS,
+        maths: Maths { places: Places::AfterPadding(1), ..BERT_MATHS },
+        names: &[Names { prefixes: &["", "data2vec_text."], ..BERT_NAMES }],
+        ..BERT
+    },
+    Family {
+        model_types: &["roberta-prelayernorm"],
+        keys: BERT_KEYS,
+        maths: Maths { places: Places::AfterPadding(1), ..PRE_NORM },
+        names: &[Names {
+            prefixes: &["", "roberta_prelayernorm."],
+            outside: &[&[("final_norm", "LayerNorm")], BERT_OUTSIDE],
+            inside: &[
+                &[("attention_norm", "attention.LayerNorm"), ("feed_forward_norm", "intermediate.LayerNorm")],
+                BERT_INSIDE,
+            ],
+            ..BERT_NAMES
+        }],
+        ..BERT
+    },
+    Family {
+        model_types: &["xlm-roberta-xl"],
+        keys: BERT_KEYS,
+        maths: Maths {
+            places: Places::AfterPadding(1),
+            embedding_norm: EmbeddingNorm::None,
+            norm: NormSpec { eps: 1e-5, ..LAYER_NORM },
+            ..PRE_NORM
+        },
+        names: &[Names {
+            prefixes: &["", "roberta."],
+            inside: &[
+                &[("attention_norm", "attention.self_attn_layer_norm"), ("feed_forward_norm", "LayerNorm")],
+                BERT_INSIDE,
+            ],
+            ..BERT_NAMES
+        }],
+        ..BERT
+    },
+    Family {
+        model_types: &["megatron-bert"],
+        keys: BERT_KEYS,
+        maths: Maths { embedding_norm: EmbeddingNorm::None, ..PRE_NORM },
+        names: &[Names {
+            outside: &[&[("final_norm", "encoder.ln")], BERT_OUTSIDE],
+            inside: &[&[("attention_norm", "attention.ln"), ("feed_forward_norm", "ln")], BERT_INSIDE],
+            ..BERT_NAMES
+        }],
         ..BERT
     },
     Family {
         model_types: &["ernie"],
         keys: Keys { task_types: Some(("use_task_id", "task_type_vocab_size")), ..BERT_KEYS },
-        names: Names { prefixes: &["", "ernie."], ..BERT.names },
+        maths: BERT_MATHS,
+        names: &[Names { prefixes: &["", "ernie."], ..BERT_NAMES }],
         ..BERT
     },
     Family {
         model_types: &["electra"],
         keys: Keys { embedding_size: Some("embedding_size"), ..BERT_KEYS },
-        names: Names {
+        maths: BERT_MATHS,
+        names: &[Names {
             prefixes: &["", "electra."],
-            modules: &[BERT_EMBEDDINGS, &[("embeddings.projection", "embeddings_project")], BERT_LAYERS],
-        },
+            outside: &[&[("embeddings.projection", "embeddings_project")], BERT_OUTSIDE],
+            ..BERT_NAMES
+        }],
+        ..BERT
+    },
+    Family {
+        model_types: &["rembert"],
+        keys: Keys { embedding_size: Some("input_embedding_size"), ..BERT_KEYS },
+        maths: BERT_MATHS,
+        names: &[Names {
+            prefixes: &["", "rembert."],
+            outside: &[&[("embeddings.projection", "encoder.embedding_hidden_mapping_in")], BERT_OUTSIDE],
+            ..BERT_NAMES
+        }],
         ..BERT
     },
     Family {
@@ -140,63 +313,43 @@ pub static FAMILIES: &[Family] = &[
             groups: Some(("num_hidden_groups", "inner_group_num")),
             ..BERT_KEYS
         },
-        activation: Activation::GeluTanh,
-        names: Names {
+        maths: Maths { activation: Activation::GeluTanh, ..BERT_MATHS },
+        names: &[Names {
             prefixes: &["", "albert."],
-            modules: &[
-                BERT_EMBEDDINGS,
-                &[
-                    ("embeddings.projection", "encoder.embedding_hidden_mapping_in"),
-                    (
-                        "layers.attention.query",
-                        "encoder.albert_layer_groups.{}.albert_layers.{}.attention.query",
-                    ),
-                    ("layers.attention.key", "encoder.albert_layer_groups.{}.albert_layers.{}.attention.key"),
-                    (
-                        "layers.attention.value",
-                        "encoder.albert_layer_groups.{}.albert_layers.{}.attention.value",
-                    ),
-                    (
-                        "layers.attention.output",
-                        "encoder.albert_layer_groups.{}.albert_layers.{}.attention.dense",
-                    ),
-                    (
-                        "layers.attention_norm",
-                        "encoder.albert_layer_groups.{}.albert_layers.{}.attention.LayerNorm",
-                    ),
-                    ("layers.feed_forward.up", "encoder.albert_layer_groups.{}.albert_layers.{}.ffn"),
-                    (
-                        "layers.feed_forward.down",
-                        "encoder.albert_layer_groups.{}.albert_layers.{}.ffn_output",
-                    ),
-                    (
-                        "layers.feed_forward_norm",
-                        "encoder.albert_layer_groups.{}.albert_layers.{}.full_layer_layer_norm",
-                    ),
-                ],
-            ],
-        },
+            outside: &[&[("embeddings.projection", "encoder.embedding_hidden_mapping_in")], BERT_OUTSIDE],
+            layer: "encoder.albert_layer_groups.{}.albert_layers.{}.",
+            inside: &[&[
+                ("attention.query", "attention.query"),
+                ("attention.key", "attention.key"),
+                ("attention.value", "attention.value"),
+                ("attention.output", "attention.dense"),
+                ("attention_norm", "attention.LayerNorm"),
+                ("feed_forward.up", "ffn"),
+                ("feed_forward.down", "ffn_output"),
+                ("feed_forward_norm", "full_layer_layer_norm"),
+            ]],
+        }],
         ..BERT
     },
     Family {
         model_types: &["mpnet"],
         keys: Keys { token_types: None, relative_bias: Some("relative_attention_num_buckets"), ..BERT_KEYS },
-        padding: Some(Padding::Fixed(1)),
-        names: Names {
+        maths: Maths { places: Places::AfterFixed(1), ..BERT_MATHS },
+        names: &[Names {
             prefixes: &["", "mpnet."],
-            modules: &[
-                BERT_EMBEDDINGS,
+            outside: &[&[("relative_bias", "encoder.relative_attention_bias")], BERT_OUTSIDE],
+            inside: &[
                 &[
-                    ("relative_bias", "encoder.relative_attention_bias"),
-                    ("layers.attention.query", "encoder.layer.{}.attention.attn.q"),
-                    ("layers.attention.key", "encoder.layer.{}.attention.attn.k"),
-                    ("layers.attention.value", "encoder.layer.{}.attention.attn.v"),
-                    ("layers.attention.output", "encoder.layer.{}.attention.attn.o"),
-                    ("layers.attention_norm", "encoder.layer.{}.attention.LayerNorm"),
+                    ("attention.query", "attention.attn.q"),
+                    ("attention.key", "attention.attn.k"),
+                    ("attention.value", "attention.attn.v"),
+                    ("attention.output", "attention.attn.o"),
+                    ("attention_norm", "attention.LayerNorm"),
                 ],
-                BERT_LAYERS,
+                BERT_INSIDE,
             ],
-        },
+            ..BERT_NAMES
+        }],
         ..BERT
     },
     Family {
@@ -211,148 +364,268 @@ pub static FAMILIES: &[Family] = &[
             norm_eps: None,
             ..BERT_KEYS
         },
-        names: Names {
+        maths: BERT_MATHS,
+        names: &[Names {
             prefixes: &["", "distilbert."],
-            modules: &[
-                BERT_EMBEDDINGS,
-                &[
-                    ("layers.attention.query", "transformer.layer.{}.attention.q_lin"),
-                    ("layers.attention.key", "transformer.layer.{}.attention.k_lin"),
-                    ("layers.attention.value", "transformer.layer.{}.attention.v_lin"),
-                    ("layers.attention.output", "transformer.layer.{}.attention.out_lin"),
-                    ("layers.attention_norm", "transformer.layer.{}.sa_layer_norm"),
-                    ("layers.feed_forward.up", "transformer.layer.{}.ffn.lin1"),
-                    ("layers.feed_forward.down", "transformer.layer.{}.ffn.lin2"),
-                    ("layers.feed_forward_norm", "transformer.layer.{}.output_layer_norm"),
-                ],
-            ],
+            outside: &[BERT_OUTSIDE],
+            layer: "transformer.layer.{}.",
+            inside: &[&[
+                ("attention.query", "attention.q_lin"),
+                ("attention.key", "attention.k_lin"),
+                ("attention.value", "attention.v_lin"),
+                ("attention.output", "attention.out_lin"),
+                ("attention_norm", "sa_layer_norm"),
+                ("feed_forward.up", "ffn.lin1"),
+                ("feed_forward.down", "ffn.lin2"),
+                ("feed_forward_norm", "output_layer_norm"),
+            ]],
+        }],
+        ..BERT
+    },
+    Family {
+        model_types: &["deberta-v2"],
+        keys: Keys {
+            embedding_size: Some("embedding_size"),
+            head_size: Some("attention_head_size"),
+            ..BERT_KEYS
         },
+        maths: Maths {
+            embedding_norm: EmbeddingNorm::After,
+            norm: NormSpec { eps: 1e-7, ..LAYER_NORM },
+            bias: Biases { projection: false, ..ALL },
+            disentangled: true,
+            ..BERT_MATHS
+        },
+        names: &[Names {
+            prefixes: &["", "deberta."],
+            outside: &[
+                &[
+                    ("embeddings.projection", "embeddings.embed_proj"),
+                    ("distances", "encoder.rel_embeddings"),
+                    ("distances_norm", "encoder.LayerNorm"),
+                ],
+                BERT_OUTSIDE,
+            ],
+            inside: &[
+                &[
+                    ("attention.query", "attention.self.query_proj"),
+                    ("attention.key", "attention.self.key_proj"),
+                    ("attention.value", "attention.self.value_proj"),
+                    ("attention.distance_key", "attention.self.pos_key_proj"),
+                    ("attention.distance_query", "attention.self.pos_query_proj"),
+                ],
+                BERT_INSIDE,
+            ],
+            ..BERT_NAMES
+        }],
+        ..BERT
+    },
+    Family {
+        model_types: &["roformer"],
+        keys: Keys { embedding_size: Some("embedding_size"), ..BERT_KEYS },
+        maths: Maths {
+            places: Places::Rotary {
+                layout: RotaryLayout::Neighbours,
+                theta: 10_000.0,
+                local_theta: None,
+                stored: true,
+            },
+            ..BERT_MATHS
+        },
+        names: &[Names {
+            prefixes: &["", "roformer."],
+            outside: &[
+                &[("embeddings.projection", "embeddings_project"), ("rotary", "encoder.embed_positions")],
+                BERT_OUTSIDE,
+            ],
+            ..BERT_NAMES
+        }],
+        ..BERT
+    },
+    // Nomic's own code, with the field names of GPT-2.
+    Family {
+        mark: Some(("n_embd", &[])),
+        keys: Keys {
+            hidden_size: "n_embd",
+            layers: "n_layer",
+            heads: "n_head",
+            intermediate_size: "n_inner",
+            max_positions: "n_positions",
+            norm_eps: Some("layer_norm_epsilon"),
+            activation: "activation_function",
+            attention_bias: Some("qkv_proj_bias"),
+            mlp_bias: Some("mlp_fc1_bias"),
+            ..BERT_KEYS
+        },
+        ..NOMIC
+    },
+    NOMIC,
+    Family {
+        model_types: &["jina_embeddings_v3"],
+        keys: BERT_KEYS,
+        maths: Maths { places: rotary(20_000.0), norm: NormSpec { eps: 1e-5, ..LAYER_NORM }, ..BERT_MATHS },
+        names: &[
+            Names {
+                prefixes: &["", "roberta."],
+                inside: &[
+                    &[("feed_forward.up", "mlp.fc1"), ("feed_forward.down", "mlp.fc2")],
+                    ROTARY_NAMES.inside[0],
+                ],
+                ..ROTARY_NAMES
+            },
+            Names {
+                prefixes: &["", "roberta."],
+                outside: &[&[("embeddings.norm", "emb_ln")], BERT_OUTSIDE],
+                layer: "encoder.layers.{}.",
+                inside: &[&[
+                    ("attention.query", "mixer.Wqkv[0/3]"),
+                    ("attention.key", "mixer.Wqkv[1/3]"),
+                    ("attention.value", "mixer.Wqkv[2/3]"),
+                    ("attention.output", "mixer.out_proj"),
+                    ("attention_norm", "norm1"),
+                    ("feed_forward.up", "mlp.fc1"),
+                    ("feed_forward.down", "mlp.fc2"),
+                    ("feed_forward_norm", "norm2"),
+                ]],
+            },
+        ],
+        ..BERT
+    },
+    // Alibaba's own code calls its type `new`; transformers has it as `gte`.
+    Family { model_types: &["new"], maths: Maths { places: Places::Named("rope"), ..GTE.maths }, ..GTE },
+    GTE,
+    Family {
+        model_types: &["modernbert"],
+        keys: Keys {
+            token_types: None,
+            activation: "hidden_activation",
+            norm_eps: Some("norm_eps"),
+            norm_bias: Some("norm_bias"),
+            attention_bias: Some("attention_bias"),
+            mlp_bias: Some("mlp_bias"),
+            ..BERT_KEYS
+        },
+        maths: Maths {
+            places: Places::Rotary {
+                layout: RotaryLayout::Halves,
+                theta: 160_000.0,
+                local_theta: Some(10_000.0),
+                stored: false,
+            },
+            skip_first_norm: true,
+            norm: NormSpec { bias: false, eps: 1e-5, ..LAYER_NORM },
+            bias: NONE,
+            gated: true,
+            ..PRE_NORM
+        },
+        names: &[Names {
+            prefixes: &["", "model."],
+            outside: &[&[
+                ("embeddings.token", "embeddings.tok_embeddings"),
+                ("embeddings.norm", "embeddings.norm"),
+                ("final_norm", "final_norm"),
+            ]],
+            layer: "layers.{}.",
+            inside: &[&[
+                ("attention.query", "attn.Wqkv[0/3]"),
+                ("attention.key", "attn.Wqkv[1/3]"),
+                ("attention.value", "attn.Wqkv[2/3]"),
+                ("attention.output", "attn.Wo"),
+                ("attention_norm", "attn_norm"),
+                ("feed_forward.gate", "mlp.Wi[0/2]"),
+                ("feed_forward.up", "mlp.Wi[1/2]"),
+                ("feed_forward.down", "mlp.Wo"),
+                ("feed_forward_norm", "mlp_norm"),
+            ]],
+        }],
+        ..BERT
+    },
+    Family {
+        model_types: &["eurobert"],
+        keys: Keys {
+            token_types: None,
+            key_value_heads: Some("num_key_value_heads"),
+            head_size: Some("head_dim"),
+            norm_eps: Some("rms_norm_eps"),
+            attention_bias: Some("attention_bias"),
+            mlp_bias: Some("mlp_bias"),
+            ..BERT_KEYS
+        },
+        maths: Maths {
+            places: rotary(10_000.0),
+            embedding_norm: EmbeddingNorm::None,
+            norm: NormSpec { kind: NormKind::RootMeanSquare, bias: false, eps: 1e-5 },
+            bias: NONE,
+            gated: true,
+            activation: Activation::Silu,
+            ..PRE_NORM
+        },
+        names: &[Names {
+            prefixes: &["", "model."],
+            outside: &[&[("embeddings.token", "embed_tokens"), ("final_norm", "norm")]],
+            inside: &[
+                &[("attention_norm", "input_layernorm"), ("feed_forward_norm", "post_attention_layernorm")],
+                ROTARY_NAMES.inside[0],
+            ],
+            ..ROTARY_NAMES
+        }],
         ..BERT
     },
 ];
 
-/// The largest width, vocabulary or position count that is taken for a size and not for a slip of the pen.
-const WIDTH: RangeInclusive<usize> = 1..=1 << 24;
-const LAYERS: RangeInclusive<usize> = 1..=1 << 12;
+const NOMIC: Family = Family {
+    model_types: &["nomic_bert"],
+    keys: Keys { head_size: Some("head_dim"), ..BERT_KEYS },
+    maths: Maths {
+        places: rotary(1_000.0),
+        bias: NONE,
+        gated: true,
+        activation: Activation::Silu,
+        ..BERT_MATHS
+    },
+    names: &[
+        Names { prefixes: &["", "nomic_bert."], ..ROTARY_NAMES },
+        Names {
+            prefixes: &["", "bert.", "nomic_bert."],
+            outside: &[&[("embeddings.norm", "emb_ln")], BERT_OUTSIDE],
+            layer: "encoder.layers.{}.",
+            inside: &[&[
+                ("attention.query", "attn.Wqkv[0/3]"),
+                ("attention.key", "attn.Wqkv[1/3]"),
+                ("attention.value", "attn.Wqkv[2/3]"),
+                ("attention.output", "attn.out_proj"),
+                ("attention_norm", "norm1"),
+                ("feed_forward.gate", "mlp.fc12"),
+                ("feed_forward.up", "mlp.fc11"),
+                ("feed_forward.down", "mlp.fc2"),
+                ("feed_forward_norm", "norm2"),
+            ]],
+        },
+    ],
+    ..BERT
+};
 
-/// Buckets of MPNet's relative bias: `transformers` uses so many, however many rows its table has.
-const BUCKETS: usize = 32;
-
-impl Family {
-    /// The family of a config.
-    ///
-    /// # Errors
-    /// If `model_type` is missing or in no row of the table.
-    pub fn of(config: &Config) -> Result<&'static Family> {
-        let path = config.path().display();
-        let Some(model_type) = config.string("model_type")? else {
-            bail!("{path} has no field \"model_type\"; it is required")
-        };
-        let family = FAMILIES.iter().find(|family| family.model_types.contains(&model_type));
-        family.ok_or_else(|| {
-            let known: Vec<_> = FAMILIES.iter().flat_map(|family| family.model_types).copied().collect();
-            anyhow::anyhow!(
-                "{path}: model type {model_type:?} is not supported; supported are {}",
-                known.join(", ")
-            )
-        })
-    }
-
-    /// The stack that a config of this family describes.
-    ///
-    /// # Errors
-    /// If a field is missing, out of range or asks for what the stack cannot compute.
-    pub fn spec(&self, config: &Config) -> Result<EncoderSpec> {
-        let keys = &self.keys;
-        for key in ["is_decoder", "add_cross_attention"] {
-            if config.flag(key)? {
-                bail!("{}", config.wrong(key, true, "false: Sconce runs encoders"));
-            }
-        }
-        if let Some(kind) = config.string("position_embedding_type")?
-            && kind != "absolute"
-        {
-            let key = "position_embedding_type";
-            bail!(
-                "{}",
-                config.wrong(key, format!("{kind:?}"), "\"absolute\": other kinds are not supported")
-            );
-        }
-        let hidden_size = config.size(keys.hidden_size, WIDTH)?;
-        let layers = config.size(keys.layers, LAYERS)?;
-        let spec = EncoderSpec {
-            vocab_size: config.size(keys.vocab_size, WIDTH)?,
-            embedding_size: match keys.embedding_size {
-                Some(key) => config.size(key, WIDTH)?,
-                None => hidden_size,
-            },
-            positions: self.positions(config)?,
-            token_types: keys.token_types.map(|key| config.size(key, WIDTH)).transpose()?,
-            task_types: match keys.task_types {
-                Some((flag, key)) if config.flag(flag)? => Some(config.size(key, WIDTH)?),
-                _ => None,
-            },
-            hidden_size,
-            layers,
-            layer_sharing: match keys.groups {
-                Some((groups, inner)) => LayerSharing {
-                    groups: config.size(groups, 1..=layers)?,
-                    inner: config.size(inner, LAYERS)?,
-                },
-                None => LayerSharing { groups: layers, inner: 1 },
-            },
-            heads: config.size(keys.heads, WIDTH)?,
-            score_bias: match keys.relative_bias {
-                Some(key) => ScoreBias::Bucketed {
-                    rows: config.size(key, BUCKETS..=*WIDTH.end())?,
-                    buckets: BUCKETS,
-                    max_distance: 128,
-                },
-                None => ScoreBias::None,
-            },
-            intermediate_size: config.size(keys.intermediate_size, WIDTH)?,
-            activation: activation(config, keys.activation)?.unwrap_or(self.activation),
-            norm: NormSpec {
-                kind: NormKind::Layer,
-                bias: true,
-                eps: match keys.norm_eps {
-                    Some(key) => config.fraction(key, 1e-12)?,
-                    None => 1e-12,
-                },
-            },
-        };
-        if !spec.hidden_size.is_multiple_of(spec.heads) {
-            let expected = format!("a multiple of {:?}, which is {}", keys.heads, spec.heads);
-            bail!("{}", config.wrong(keys.hidden_size, spec.hidden_size, &expected));
-        }
-        Ok(spec)
-    }
-
-    fn positions(&self, config: &Config) -> Result<Positions> {
-        let key = self.keys.max_positions;
-        let rows = config.size(key, WIDTH)?;
-        let padding = match self.padding {
-            None => return Ok(Positions { rows, numbering: Numbering::FromZero }),
-            Some(Padding::Config(default)) => config.id("pad_token_id")?.unwrap_or(default),
-            Some(Padding::Fixed(padding)) => padding,
-        };
-        let positions = Positions { rows, numbering: Numbering::AfterPadding(padding) };
-        if positions.longest() == 0 {
-            let expected = format!("more than \"pad_token_id\" + 1, which is {}", u64::from(padding) + 1);
-            bail!("{}", config.wrong(key, rows, &expected));
-        }
-        Ok(positions)
-    }
-}
-
-/// The activation that a config field names.
-fn activation(config: &Config, key: &str) -> Result<Option<Activation>> {
-    let Some(name) = config.string(key)? else { return Ok(None) };
-    match Activation::from_name(name) {
-        Some(activation) => Ok(Some(activation)),
-        None => {
-            let known: Vec<_> = ACTIVATIONS.iter().map(|(name, _)| *name).collect();
-            bail!("{}", config.wrong(key, format!("{name:?}"), &format!("one of {}", known.join(", "))))
-        }
-    }
-}
+const GTE: Family = Family {
+    model_types: &["gte"],
+    keys: BERT_KEYS,
+    maths: Maths { places: rotary(160_000.0), bias: Biases { up: false, ..ALL }, gated: true, ..BERT_MATHS },
+    names: &[
+        Names { prefixes: &["", "gte."], ..ROTARY_NAMES },
+        Names {
+            prefixes: &["", "new.", "gte."],
+            inside: &[&[
+                ("attention.query", "attention.qkv_proj[0/3]"),
+                ("attention.key", "attention.qkv_proj[1/3]"),
+                ("attention.value", "attention.qkv_proj[2/3]"),
+                ("attention.output", "attention.o_proj"),
+                ("attention_norm", "attn_ln"),
+                ("feed_forward.up", "mlp.up_gate_proj[0/2]"),
+                ("feed_forward.gate", "mlp.up_gate_proj[1/2]"),
+                ("feed_forward.down", "mlp.down_proj"),
+                ("feed_forward_norm", "mlp_ln"),
+            ]],
+            ..BERT_NAMES
+        },
+    ],
+    ..BERT
+};

@@ -6,6 +6,7 @@ pub mod files;
 mod hub;
 pub mod names;
 pub mod pipeline;
+pub mod spec;
 pub mod weights;
 
 use std::path::Path;

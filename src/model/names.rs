@@ -1,40 +1,76 @@
 //! From canonical names (`layers.0.0.attention.query.weight`: group, layer in the group) to what a checkpoint calls
 //! them.
 
-/// How a family names its tensors.
+/// How a checkpoint names its tensors. Of lists of pairs, canonical module and checkpoint module, the first that has
+/// a module counts. A checkpoint module that ends in `[1/3]` is the second of three equal parts of the rows of a
+/// tensor.
 pub struct Names {
     /// What may stand before every name; the first that fits the checkpoint is taken.
     pub prefixes: &'static [&'static str],
-    /// Canonical module, its numbers left out → checkpoint module, in which `{}` takes the numbers in their order.
-    pub modules: &'static [&'static [(&'static str, &'static str)]],
+    /// Modules outside of the layers.
+    pub outside: &'static [Modules],
+    /// Where a layer stands: each `{}` takes one of the numbers, in their order.
+    pub layer: &'static str,
+    /// Modules of a layer, without what is before them.
+    pub inside: &'static [Modules],
+}
+
+/// Canonical module, checkpoint module.
+pub type Modules = &'static [(&'static str, &'static str)];
+
+/// A tensor of a checkpoint, or some of its rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The checkpoint's name.
+    pub name: String,
+    /// Which of how many equal parts of its rows; (0, 1) is all of it.
+    pub part: (usize, usize),
 }
 
 impl Names {
-    /// The prefix of a checkpoint, decided by where its token embedding table stands, or `None` if it has no
-    /// such table.
-    pub fn prefix(&self, has: impl Fn(&str) -> bool) -> Option<&'static str> {
-        let name = |prefix: &str| self.checkpoint_name(prefix, "embeddings.token.weight");
-        self.prefixes.iter().copied().find(|prefix| has(&name(prefix)))
+    /// The way of naming and the prefix that fit a checkpoint best: they have to find the token embedding table, and
+    /// should find the first layer.
+    pub fn choose(
+        ways: &'static [Names],
+        has: impl Fn(&str) -> bool,
+    ) -> Option<(&'static Names, &'static str)> {
+        let pairs =
+            || ways.iter().flat_map(|names| names.prefixes.iter().map(move |prefix| (names, *prefix)));
+        let finds = |(names, prefix): &(&Names, &str), canonical| has(&names.place(prefix, canonical).name);
+        let token = |pair: &_| finds(pair, "embeddings.token.weight");
+        let layer = |pair: &_| finds(pair, "layers.0.0.attention.output.weight");
+        pairs().find(|pair| token(pair) && layer(pair)).or_else(|| pairs().find(token))
     }
 
-    /// The checkpoint's name for a canonical one.
+    /// Where a checkpoint has a canonical tensor.
     ///
     /// # Panics
     /// If the family has no row for the module: a fault in the table, not in a file.
-    pub fn checkpoint_name(&self, prefix: &str, canonical: &str) -> String {
+    pub fn place(&self, prefix: &str, canonical: &str) -> Place {
         let (module, parameter) = canonical.rsplit_once('.').expect("a name ends in .weight or .bias");
-        let is_number = |part: &&str| part.bytes().all(|b| b.is_ascii_digit());
-        let (numbers, words): (Vec<&str>, Vec<&str>) = module.split('.').partition(is_number);
-        let module = words.join(".");
-        let (_, name) = self
-            .modules
-            .iter()
-            .copied()
-            .flatten()
-            .find(|(canonical, _)| *canonical == module)
-            .unwrap_or_else(|| panic!("the family table has no name for {module}"));
-        let name =
-            numbers.into_iter().fold((*name).to_owned(), |name, number| name.replacen("{}", number, 1));
-        format!("{prefix}{name}.{parameter}")
+        let look_up = |lists: &[Modules], module: &str| {
+            let pair = lists.iter().copied().flatten().find(|(canonical, _)| *canonical == module);
+            pair.unwrap_or_else(|| panic!("the family table has no name for {module}")).1
+        };
+        let name = match module.strip_prefix("layers.") {
+            None => look_up(self.outside, module).to_owned(),
+            Some(rest) => {
+                let mut parts = rest.splitn(3, '.');
+                let mut part = || parts.next().expect("group, layer and module");
+                let (numbers, module) = ([part(), part()], part());
+                let layer =
+                    numbers.iter().fold(self.layer.to_owned(), |name, number| name.replacen("{}", number, 1));
+                layer + look_up(self.inside, module)
+            }
+        };
+        let (name, part) = match name.strip_suffix(']').and_then(|name| name.rsplit_once('[')) {
+            None => (&name[..], (0, 1)),
+            Some((name, part)) => {
+                let (index, of) = part.split_once('/').expect("a part is index/number");
+                let number = |n: &str| n.parse().expect("a part has two numbers");
+                (name, (number(index), number(of)))
+            }
+        };
+        Place { name: format!("{prefix}{name}.{parameter}"), part }
     }
 }

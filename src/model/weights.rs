@@ -15,7 +15,7 @@ use safetensors::tensor::TensorInfo;
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use serde_json::Value;
 
-use super::names::Names;
+use super::names::{Names, Place};
 use super::read_json_object;
 use crate::nn::{Parameters, Stored, Table, placeholder};
 
@@ -109,9 +109,9 @@ impl Checkpoint {
     ///
     /// # Errors
     /// If the file has no token embedding table under any of the family's names.
-    pub fn reader<'a>(&'a self, names: &'a Names) -> Result<Reader<'a>> {
-        let Some(prefix) = names.prefix(|name| self.tensors.contains_key(name)) else {
-            let name = names.checkpoint_name("", "embeddings.token.weight");
+    pub fn reader(&self, ways: &'static [Names]) -> Result<Reader<'_>> {
+        let Some((names, prefix)) = Names::choose(ways, |name| self.tensors.contains_key(name)) else {
+            let name = ways[0].place("", "embeddings.token.weight").name;
             bail!(
                 "{} has no tensor {name}, with or without a prefix: it is not a checkpoint of this family",
                 self.path.display()
@@ -184,7 +184,7 @@ impl Entry {
 /// Reads the tensors of a checkpoint by canonical name and keeps the report.
 pub struct Reader<'a> {
     checkpoint: &'a Checkpoint,
-    names: &'a Names,
+    names: &'static Names,
     prefix: &'static str,
     /// Whether norms have the names of TensorFlow, gamma and beta, as the first BERT checkpoints do.
     legacy_norms: bool,
@@ -202,7 +202,7 @@ impl Reader<'_> {
 
     /// The entry for a canonical name if it can be used as a tensor of `shape`; else a note in the report.
     fn entry(&mut self, canonical: &str, shape: &[usize]) -> Option<(String, Entry, Stored)> {
-        let mut name = self.names.checkpoint_name(self.prefix, canonical);
+        let Place { mut name, part: (index, parts) } = self.names.place(self.prefix, canonical);
         if self.legacy_norms
             && let Some(norm) = name.strip_suffix("LayerNorm.weight")
         {
@@ -212,24 +212,34 @@ impl Reader<'_> {
         {
             name = format!("{norm}LayerNorm.beta");
         }
-        let expected = shape.to_vec();
+        let mut expected = shape.to_vec();
+        expected[0] *= parts;
         let problem = match self.checkpoint.tensors.get(&name) {
             None => Problem::Missing { name, expected },
             Some(entry) => {
-                self.seen.insert(name.clone());
+                let first = self.seen.insert(name.clone());
                 match stored(entry.dtype) {
                     _ if entry.shape != expected => {
                         Problem::Misshapen { name, found: entry.shape.clone(), expected }
                     }
                     None => Problem::Mistyped { name, found: format!("{:?}", entry.dtype) },
                     Some(format) => {
-                        self.report.used.push((name.clone(), expected, format!("{:?}", entry.dtype)));
-                        return Some((name, entry.clone(), format));
+                        if first {
+                            self.report.used.push((name.clone(), expected, format!("{:?}", entry.dtype)));
+                        }
+                        let mut entry = entry.clone();
+                        let length = entry.bytes.len() / parts;
+                        entry.bytes.start += index * length;
+                        entry.bytes.end = entry.bytes.start + length;
+                        return Some((name, entry, format));
                     }
                 }
             }
         };
-        self.report.problems.push(problem);
+        // A tensor of several parts is asked for once a part.
+        if !self.report.problems.contains(&problem) {
+            self.report.problems.push(problem);
+        }
         None
     }
 
@@ -258,6 +268,14 @@ impl Parameters for Reader<'_> {
             .sum();
         self.note_not_finite(name, count);
         Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
+    }
+
+    fn optional(&mut self, canonical: &str, shape: &[usize]) -> Result<Option<Tensor>> {
+        let place = self.names.place(self.prefix, canonical);
+        match self.checkpoint.tensors.contains_key(&place.name) {
+            true => self.tensor(canonical, shape).map(Some),
+            false => Ok(None),
+        }
     }
 
     fn table(&mut self, canonical: &str, rows: usize, width: usize) -> Result<Table> {

@@ -5,18 +5,22 @@ use candle_core::{Device, Tensor};
 
 use super::linear::Linear;
 use super::norm::Norm;
-use super::{Activation, EncoderSpec, Numbering, Parameters, RaggedBatch, Table};
+use super::{Activation, EmbeddingNorm, EncoderSpec, Numbering, Parameters, Positions, RaggedBatch, Table};
 use crate::ops::lookup::lookup_sum;
 
 /// The tables, a norm, and the way to the hidden size where the tables are narrower.
 pub struct Embeddings {
     token: Table,
     token_type: Option<Table>,
-    position: Table,
+    position: Option<Table>,
     task_type: Option<Table>,
-    numbering: Numbering,
-    norm: Norm,
+    positions: Positions,
+    width: usize,
+    /// Before the projection.
+    norm: Option<Norm>,
     projection: Option<Linear>,
+    /// After it.
+    final_norm: Option<Norm>,
 }
 
 impl Embeddings {
@@ -26,35 +30,76 @@ impl Embeddings {
         let width = spec.embedding_size;
         let mut table =
             |name: &str, rows| parameters.table(&format!("embeddings.{name}.weight"), rows, width);
+        let learned = matches!(spec.positions, Positions::Learned(_)).then_some(spec.max_positions);
+        let token = table("token", spec.vocab_size)?;
+        let token_type = spec.token_types.map(|rows| table("token_type", rows)).transpose()?;
+        let position = learned.map(|rows| table("position", rows)).transpose()?;
+        let task_type = spec.task_types.map(|rows| table("task_type", rows)).transpose()?;
+        let mut norm = |place, width| {
+            (spec.embedding_norm == place)
+                .then(|| Norm::load(parameters, "embeddings.norm", width, spec.norm))
+                .transpose()
+        };
+        let first = norm(EmbeddingNorm::Before, width)?;
+        let final_norm = norm(EmbeddingNorm::After, spec.hidden_size)?;
+        let projection = (width != spec.hidden_size)
+            .then(|| {
+                let bias = spec.bias.projection;
+                Linear::load(parameters, "embeddings.projection", width, spec.hidden_size, bias)
+            })
+            .transpose()?;
+        let positions = spec.positions;
         Ok(Embeddings {
-            token: table("token", spec.vocab_size)?,
-            token_type: spec.token_types.map(|rows| table("token_type", rows)).transpose()?,
-            position: table("position", spec.positions.rows)?,
-            task_type: spec.task_types.map(|rows| table("task_type", rows)).transpose()?,
-            numbering: spec.positions.numbering,
-            norm: Norm::load(parameters, "embeddings.norm", width, spec.norm)?,
-            projection: (width != spec.hidden_size)
-                .then(|| Linear::load(parameters, "embeddings.projection", width, spec.hidden_size, true))
-                .transpose()?,
+            token,
+            token_type,
+            position,
+            task_type,
+            positions,
+            width,
+            norm: first,
+            projection,
+            final_norm,
         })
     }
 
-    /// The normalised sum of a batch's embeddings, `(T, E)`.
+    /// The embeddings of a batch's tokens, `(T, H)`.
     pub fn forward(&self, batch: &RaggedBatch, device: &Device) -> Result<Tensor> {
-        let positions = batch.positions(self.numbering);
+        let numbering = match self.positions {
+            Positions::Learned(numbering) => numbering,
+            _ => Numbering::FromZero,
+        };
+        let positions = batch.positions(numbering);
         let tasks = vec![0; positions.len()];
+        let waves = match self.positions {
+            Positions::Sinusoidal => Some(sinusoids(batch.longest(), self.width, device)?),
+            _ => None,
+        };
         let mut tables = vec![(&self.token, batch.ids())];
         tables.extend(self.token_type.iter().map(|table| (table, batch.type_ids())));
-        tables.push((&self.position, &positions));
+        tables.extend(self.position.iter().chain(&waves).map(|table| (table, &positions[..])));
         tables.extend(self.task_type.iter().map(|table| (table, &tasks[..])));
-        self.norm.forward(lookup_sum(&tables, device)?)
-    }
-
-    /// From the embedding size to the hidden size: `(T, E)` → `(T, H)`.
-    pub fn project(&self, embedded: Tensor) -> Result<Tensor> {
-        match &self.projection {
-            Some(projection) => projection.forward(&embedded, Activation::Identity),
-            None => Ok(embedded),
+        let mut x = lookup_sum(&tables, device)?;
+        if let Some(norm) = &self.norm {
+            x = norm.forward(x)?;
+        }
+        if let Some(projection) = &self.projection {
+            x = projection.forward(&x, Activation::Identity)?;
+        }
+        match &self.final_norm {
+            Some(norm) => norm.forward(x),
+            None => Ok(x),
         }
     }
+}
+
+/// Sines in the even columns and cosines in the odd ones, in waves from 2π to 10,000 · 2π places long (Vaswani et
+/// al. 2017, §3.5): a table of `(longest, width)`.
+fn sinusoids(longest: usize, width: usize, device: &Device) -> Result<Table> {
+    let wave = |place: usize, column: usize| {
+        let exponent = (column / 2 * 2) as f64 / width as f64;
+        let angle = place as f64 / 10_000f64.powf(exponent);
+        (if column.is_multiple_of(2) { angle.sin() } else { angle.cos() }) as f32
+    };
+    let waves = (0..longest).flat_map(|place| (0..width).map(move |column| wave(place, column)));
+    Ok(Table::resident(Tensor::from_iter(waves, device)?.reshape((longest, width))?)?)
 }

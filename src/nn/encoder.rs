@@ -1,22 +1,30 @@
 //! The whole stack.
 
 use std::fmt;
+use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use candle_core::{Device, Tensor};
 
-use super::attention::RelativeBias;
+use super::attention::Context;
+use super::distance::{DistanceBias, DistanceEmbeddings};
 use super::embeddings::Embeddings;
 use super::layer::Layer;
-use super::{EncoderSpec, Parameters, RaggedBatch};
+use super::norm::Norm;
+use super::rotary::Angles;
+use super::{EncoderSpec, NormPlacement, Numbering, Parameters, RaggedBatch};
+use crate::ops::attention::Visible;
 
 /// Embeddings and layers.
 pub struct Encoder {
     spec: EncoderSpec,
     embeddings: Embeddings,
-    relative_bias: Option<RelativeBias>,
+    angles: Option<Angles>,
+    bias: Option<DistanceBias>,
+    distances: Option<Arc<DistanceEmbeddings>>,
     /// Each set of weights once, by group: layers that share them run the same ones.
     groups: Vec<Vec<Layer>>,
+    final_norm: Option<Norm>,
     device: Device,
 }
 
@@ -25,7 +33,7 @@ pub struct Encoder {
 pub enum Stage {
     /// After the embedding layer, at the hidden size.
     Embeddings,
-    /// After this layer, counted from 0.
+    /// After this layer, counted from 0; after the last one and the final norm, where there is one.
     Layer(usize),
 }
 
@@ -44,19 +52,23 @@ impl Encoder {
     /// # Errors
     /// If the spec contradicts itself, or the source of the weights fails.
     pub fn load(spec: &EncoderSpec, parameters: &mut dyn Parameters) -> Result<Self> {
-        Ok(Encoder {
-            spec: spec.clone(),
-            embeddings: Embeddings::load(parameters, spec)?,
-            relative_bias: RelativeBias::load(parameters, spec)?,
-            groups: (0..spec.layer_sharing.groups)
-                .map(|group| {
-                    (0..spec.layer_sharing.inner)
-                        .map(|inner| Layer::load(parameters, &format!("layers.{group}.{inner}"), spec))
-                        .collect()
-                })
-                .collect::<Result<_>>()?,
-            device: Device::Cpu,
-        })
+        spec.check()?;
+        let embeddings = Embeddings::load(parameters, spec)?;
+        let angles = Angles::load(parameters, spec)?;
+        let bias = DistanceBias::load(parameters, spec)?;
+        let distances = DistanceEmbeddings::load(parameters, spec)?;
+        let mut layer = |group: usize, inner: usize| {
+            let (name, first) = (format!("layers.{group}.{inner}"), group + inner == 0);
+            Layer::load(parameters, &name, spec, distances.as_ref(), first)
+        };
+        let groups = (0..spec.layer_sharing.groups)
+            .map(|group| (0..spec.layer_sharing.inner).map(|inner| layer(group, inner)).collect())
+            .collect::<Result<_>>()?;
+        let final_norm = (spec.norm_placement == NormPlacement::BeforeAndFinal)
+            .then(|| Norm::load(parameters, "final_norm", spec.hidden_size, spec.norm))
+            .transpose()?;
+        let (spec, device) = (spec.clone(), Device::Cpu);
+        Ok(Encoder { spec, embeddings, angles, bias, distances, groups, final_norm, device })
     }
 
     /// What this stack computes.
@@ -80,32 +92,62 @@ impl Encoder {
     ) -> Result<Tensor> {
         self.check(batch)?;
         let mut hidden = self.embeddings.forward(batch, &self.device)?;
-        hidden = self.embeddings.project(hidden)?;
         observe(Stage::Embeddings, &hidden)?;
-        let longest = batch.lengths().max().unwrap_or(1);
-        let bias = self.relative_bias.as_ref().map(|bias| bias.by_distance(longest)).transpose()?;
+        let places = batch.positions(Numbering::FromZero);
+        let all = self.context(batch, &places, None)?;
+        let window = self.spec.mask.window.as_ref();
+        let near = window.map(|(reach, _)| self.context(batch, &places, Some(*reach))).transpose()?;
         for index in 0..self.spec.layers {
+            let context = match (&near, window) {
+                (Some(near), Some((_, layers))) if layers[index] => near,
+                _ => &all,
+            };
             let group = self.spec.layer_sharing.group(index, self.spec.layers);
             for layer in &self.groups[group] {
-                hidden = layer.forward(&hidden, batch, bias.as_ref())?;
+                hidden = layer.forward(&hidden, context)?;
+            }
+            if let Some(norm) = self.final_norm.as_ref().filter(|_| index + 1 == self.spec.layers) {
+                hidden = norm.forward(hidden)?;
             }
             observe(Stage::Layer(index), &hidden)?;
         }
         Ok(hidden)
     }
 
+    /// What the places of a batch's tokens mean in layers whose tokens see so far, or without end.
+    fn context<'a>(
+        &self,
+        batch: &'a RaggedBatch,
+        places: &'a [u32],
+        reach: Option<usize>,
+    ) -> Result<Context<'a>> {
+        let longest = batch.longest();
+        let before = reach.unwrap_or(usize::MAX);
+        let after = if self.spec.mask.causal { 0 } else { before };
+        Ok(Context {
+            offsets: batch.offsets(),
+            places,
+            rotation: (self.angles.as_ref())
+                .map(|angles| angles.rotation(reach.is_some(), longest, &self.device))
+                .transpose()?,
+            bias: (self.bias.as_ref()).map(|bias| bias.by_distance(longest, &self.device)).transpose()?,
+            distances: self.distances.as_ref().map(|distances| distances.rows(longest)),
+            visible: Visible { before, after },
+        })
+    }
+
     fn check(&self, batch: &RaggedBatch) -> Result<()> {
         let largest = |ids: &[u32]| ids.iter().copied().max().unwrap_or(0) as usize;
         let id = largest(batch.ids());
-        let longest = batch.lengths().max().unwrap_or(0);
+        let longest = batch.longest();
         let spec = &self.spec;
         ensure!(id < spec.vocab_size, "token id {id} is past the vocabulary of {}", spec.vocab_size);
         if let Some(types) = spec.token_types {
             let type_id = largest(batch.type_ids());
             ensure!(type_id < types, "segment id {type_id}, but the model has {types} segments");
         }
-        let most = spec.positions.longest();
-        ensure!(longest <= most, "a text of {longest} tokens, but the model has {most} positions");
+        let most = spec.longest();
+        ensure!(longest <= most, "a text of {longest} tokens, but the model has room for {most}");
         Ok(())
     }
 }

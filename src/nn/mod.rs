@@ -5,6 +5,7 @@
 //! vectors. Nothing here knows what a checkpoint calls its tensors or which family it belongs to.
 
 mod attention;
+mod distance;
 mod embeddings;
 mod encoder;
 mod feed_forward;
@@ -14,6 +15,7 @@ mod norm;
 mod parameters;
 mod pooling;
 mod ragged;
+mod rotary;
 mod spec;
 
 pub use crate::kernels::norm::l2_normalize;
@@ -25,4 +27,7 @@ pub(crate) use parameters::placeholder;
 pub use parameters::{Count, Parameters, Random};
 pub use pooling::{Pool, Pooling};
 pub use ragged::RaggedBatch;
-pub use spec::{EncoderSpec, LayerSharing, NormSpec, Numbering, Positions, ScoreBias};
+pub use spec::{
+    Biases, Disentangled, EmbeddingNorm, EncoderSpec, Frequencies, HeadMixing, LayerSharing, Mask,
+    NormPlacement, NormSpec, Numbering, Positions, Rotary, RotaryLayout, RotaryScaling, ScoreBias,
+};

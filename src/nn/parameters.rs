@@ -16,6 +16,11 @@ pub trait Parameters {
     /// A tensor of `shape`.
     fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<Tensor>;
 
+    /// A tensor of `shape` that a source may go without.
+    fn optional(&mut self, _name: &str, _shape: &[usize]) -> Result<Option<Tensor>> {
+        Ok(None)
+    }
+
     /// An embedding table of `(rows, width)`.
     fn table(&mut self, name: &str, rows: usize, width: usize) -> Result<Table>;
 }

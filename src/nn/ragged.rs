@@ -51,6 +51,11 @@ impl RaggedBatch {
         self.offsets.windows(2).map(|bounds| bounds[1] - bounds[0])
     }
 
+    /// The tokens of the longest text.
+    pub fn longest(&self) -> usize {
+        self.lengths().max().unwrap_or(0)
+    }
+
     /// The row of the position table for every token, `(T)`; each text counts for itself.
     pub fn positions(&self, numbering: Numbering) -> Vec<u32> {
         let mut positions = Vec::with_capacity(self.ids.len());

@@ -6,6 +6,7 @@ pub mod add_norm;
 pub mod attention;
 pub mod linear;
 pub mod lookup;
+pub mod rotary;
 
 use candle_core::{CpuStorage, Layout, Result, Storage, Tensor};
 

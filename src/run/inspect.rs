@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use super::{Console, ModelOptions, examine};
 use crate::model::weights::Report;
-use crate::nn::{Numbering, ScoreBias};
+use crate::nn::{EncoderSpec, NormKind, NormPlacement, Positions, Rotary, ScoreBias};
 use crate::output::print;
 
 /// Prints every resolved choice and the tensor report.
@@ -23,29 +23,9 @@ pub fn inspect(options: &ModelOptions, console: &Console) -> Result<()> {
     line("weights", loaded.weights)?;
     line("tokenizer", loaded.tokenizer_file.display().to_string())?;
     line("parameters", loaded.parameters.to_string())?;
-    let sharing = spec.layer_sharing;
-    line(
-        "layers",
-        match sharing.groups * sharing.inner == spec.layers {
-            true => spec.layers.to_string(),
-            false => format!("{} of {} groups of {}", spec.layers, sharing.groups, sharing.inner),
-        },
-    )?;
-    line("hidden size", spec.hidden_size.to_string())?;
-    line("heads", format!("{} of {}", spec.heads, spec.head_size()?))?;
-    if let ScoreBias::Bucketed { buckets, .. } = spec.score_bias {
-        line("score bias", format!("relative, {buckets} buckets"))?;
+    for (key, value) in describe(spec) {
+        line(key, value)?;
     }
-    line("feed-forward", format!("{}, {:?}", spec.intermediate_size, spec.activation))?;
-    line("norm", format!("after each sublayer (post-norm), LayerNorm, eps {:e}", spec.norm.eps))?;
-    line("vocabulary", spec.vocab_size.to_string())?;
-    let first = match spec.positions.numbering {
-        Numbering::FromZero => 0,
-        Numbering::AfterPadding(padding) => padding + 1,
-    };
-    line("embedding size", spec.embedding_size.to_string())?;
-    line("positions", format!("{}, learned, the first is {first}", spec.positions.rows))?;
-    line("segments", spec.token_types.map_or("none".into(), |types| types.to_string()))?;
     line("max length", format!("{} tokens", loaded.tokenizer.max_length()))?;
     line(
         "pooling",
@@ -66,6 +46,75 @@ pub fn inspect(options: &ModelOptions, console: &Console) -> Result<()> {
         0 => Ok(()),
         n => bail!("the model cannot be run: {n} of its tensors are missing or wrong, as listed"),
     }
+}
+
+/// What the stack computes, choice by choice.
+fn describe(spec: &EncoderSpec) -> Vec<(&'static str, String)> {
+    let sharing = spec.layer_sharing;
+    let layers = match sharing.groups * sharing.inner == spec.layers {
+        true => spec.layers.to_string(),
+        false => format!("{} of {} groups of {}", spec.layers, sharing.groups, sharing.inner),
+    };
+    let mut heads = format!("{} of {}", spec.heads, spec.qk_head_size);
+    if spec.key_value_heads < spec.heads {
+        heads += &format!(", {} of keys and values", spec.key_value_heads);
+    }
+    if spec.v_head_size != spec.qk_head_size {
+        heads += &format!(", values of {}", spec.v_head_size);
+    }
+    for (mixed, place) in [(spec.head_mixing.before, "before"), (spec.head_mixing.after, "after")] {
+        heads += &mixed.map(|mixed| format!(", mixed to {mixed} {place} the softmax")).unwrap_or_default();
+    }
+    let mut lines = vec![("layers", layers), ("hidden size", spec.hidden_size.to_string()), ("heads", heads)];
+    match &spec.score_bias {
+        ScoreBias::None => {}
+        ScoreBias::Bucketed { buckets, .. } => {
+            lines.push(("score bias", format!("relative, {buckets} buckets")))
+        }
+        ScoreBias::Disentangled(distances) => {
+            let kinds = [(distances.content_to_position, "c2p"), (distances.position_to_content, "p2c")];
+            let kinds: Vec<_> = kinds.iter().filter(|(wanted, _)| *wanted).map(|(_, kind)| *kind).collect();
+            lines
+                .push(("score bias", format!("disentangled, {}, span {}", kinds.join(" + "), distances.span)))
+        }
+    }
+    let mut mask = String::from(if spec.mask.causal { "causal" } else { "none but the ends of the text" });
+    if let Some((reach, layers)) = &spec.mask.window {
+        let near = layers.iter().filter(|near| **near).count();
+        mask += &format!("; {near} layers see {reach} tokens on either side");
+    }
+    let gated = if spec.gated { ", gated" } else { "" };
+    let norm = match spec.norm.kind {
+        NormKind::Layer if spec.norm.bias => "LayerNorm",
+        NormKind::Layer => "LayerNorm without bias",
+        NormKind::RootMeanSquare => "RMSNorm",
+    };
+    let placement = match spec.norm_placement {
+        NormPlacement::After => "after each sublayer (post-norm)",
+        NormPlacement::Before => "before each sublayer (pre-norm)",
+        NormPlacement::BeforeAndFinal => "before each sublayer (pre-norm) and at the end",
+    };
+    let most = spec.max_positions;
+    let positions = match spec.positions {
+        Positions::None => format!("{most}, not told apart"),
+        Positions::Learned(numbering) => format!("{most}, learned, the first is {}", numbering.first()),
+        Positions::Sinusoidal => format!("{most}, sinusoidal"),
+        Positions::Rotary(Rotary { frequencies, local, .. }) => {
+            let local = local.map(|local| format!(" and {}", local.theta)).unwrap_or_default();
+            format!("{most}, rotary, theta {}{local}", frequencies.theta)
+        }
+        Positions::Alibi => format!("{most}, ALiBi"),
+    };
+    lines.extend([
+        ("mask", mask),
+        ("feed-forward", format!("{}, {:?}{gated}", spec.intermediate_size, spec.activation)),
+        ("norm", format!("{placement}, {norm}, eps {:e}", spec.norm.eps)),
+        ("vocabulary", spec.vocab_size.to_string()),
+        ("embedding size", spec.embedding_size.to_string()),
+        ("positions", positions),
+        ("segments", spec.token_types.map_or("none".into(), |types| types.to_string())),
+    ]);
+    lines
 }
 
 fn write_report(page: &mut String, report: &Report) -> std::fmt::Result {

@@ -154,7 +154,7 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
 
 /// The longest text: what the user says, else what the model's files say, within what the positions reach.
 fn limit(options: &ModelOptions, pipeline: &Pipeline, spec: &EncoderSpec) -> Result<usize> {
-    let longest = spec.positions.longest();
+    let longest = spec.longest();
     match options.max_length {
         Some(limit) if limit > longest => {
             bail!(WrongUsage(format!("--max-length {limit} is past the {longest} positions of the model")))
@@ -164,9 +164,13 @@ fn limit(options: &ModelOptions, pipeline: &Pipeline, spec: &EncoderSpec) -> Res
     }
 }
 
-fn from_checkpoint(path: &Path, family: &Family, spec: &EncoderSpec) -> Result<(Encoder, Option<Report>)> {
+fn from_checkpoint(
+    path: &Path,
+    family: &'static Family,
+    spec: &EncoderSpec,
+) -> Result<(Encoder, Option<Report>)> {
     let checkpoint = Checkpoint::open(path)?;
-    let mut reader = checkpoint.reader(&family.names)?;
+    let mut reader = checkpoint.reader(family.names)?;
     let encoder = Encoder::load(spec, &mut reader)?;
     Ok((encoder, Some(reader.finish())))
 }

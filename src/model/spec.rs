@@ -1,0 +1,535 @@
+//! From a config to the spec of its stack, by a row of the family table.
+
+use std::ops::RangeInclusive;
+
+use anyhow::{Result, bail};
+
+use super::config::Config;
+use super::families::{FAMILIES, Family, Places};
+use crate::nn::{
+    ACTIVATIONS, Activation, Biases, Disentangled, EmbeddingNorm, EncoderSpec, Frequencies, HeadMixing,
+    LayerSharing, Mask, NormKind, NormPlacement, Numbering, Positions, Rotary, RotaryLayout, RotaryScaling,
+    ScoreBias,
+};
+
+/// The largest width, vocabulary or position count that is taken for a size and not for a slip of the pen.
+const WIDTH: RangeInclusive<usize> = 1..=1 << 24;
+const LAYERS: RangeInclusive<usize> = 1..=1 << 12;
+
+/// Buckets of MPNet's relative bias: `transformers` uses so many, however many rows its table has.
+const BUCKETS: usize = 32;
+
+impl Family {
+    /// The family of a config.
+    ///
+    /// # Errors
+    /// If `model_type` is missing or in no row of the table.
+    pub fn of(config: &Config) -> Result<&'static Family> {
+        let path = config.path().display();
+        let Some(model_type) = config.string("model_type")? else {
+            bail!("{path} has no field \"model_type\"; it is required")
+        };
+        let mut found = None;
+        for family in FAMILIES.iter().filter(|family| family.model_types.contains(&model_type)) {
+            let marked = match family.mark {
+                None => true,
+                Some((key, [])) => config.has(key),
+                Some((key, values)) => config.string(key)?.is_some_and(|value| values.contains(&value)),
+            };
+            if marked {
+                found = Some(family);
+                break;
+            }
+        }
+        if let Some(family) = found {
+            return Ok(family);
+        }
+        let mut known: Vec<_> = FAMILIES.iter().flat_map(|family| family.model_types).copied().collect();
+        known.dedup();
+        let nearness = |name: &str| strsim::normalized_damerau_levenshtein(name, model_type);
+        let mut near = known.clone();
+        near.sort_by(|a, b| nearness(b).total_cmp(&nearness(a)));
+        near.truncate(3);
+        bail!(
+            "{path}: model type {model_type:?} is not supported; the nearest of those that are: {} (all: {})",
+            near.join(", "),
+            known.join(", ")
+        )
+    }
+
+    /// The stack that a config of this family describes.
+    ///
+    /// # Errors
+    /// If a field is missing, out of range, contradicts another or asks for what the stack cannot compute.
+    pub fn spec(&self, config: &Config) -> Result<EncoderSpec> {
+        let (keys, maths) = (&self.keys, &self.maths);
+        refuse(config)?;
+        let hidden_size = config.size(keys.hidden_size, WIDTH)?;
+        let layers = config.size(keys.layers, LAYERS)?;
+        let heads = config.size(keys.heads, WIDTH)?;
+        let optional = |key: Option<&str>, default| match key {
+            Some(key) if config.has(key) => config.size(key, WIDTH),
+            _ => Ok(default),
+        };
+        let head_size = match keys.head_size.filter(|key| config.has(key)) {
+            Some(key) => config.size(key, WIDTH)?,
+            None if keys.variations && config.has("attention_key_size") => 0,
+            None => share(config, keys.hidden_size, hidden_size, keys.heads, heads)?,
+        };
+        let max_positions = config.size(keys.max_positions, WIDTH)?;
+        let flag = |key: Option<&str>, default| match key {
+            Some(key) if config.has(key) => config.flag(key),
+            _ => Ok(default),
+        };
+        let mut bias = maths.bias;
+        bias.qkv = flag(keys.attention_bias, bias.qkv)?;
+        bias.attention_output = flag(keys.attention_bias, bias.attention_output)?;
+        bias.up = flag(keys.mlp_bias, bias.up)?;
+        bias.down = flag(keys.mlp_bias, bias.down)?;
+        let mut norm = maths.norm;
+        norm.bias = flag(keys.norm_bias, norm.bias)?;
+        if let Some(key) = keys.norm_eps {
+            norm.eps = config.fraction(key, norm.eps)?;
+        }
+        let mut spec = EncoderSpec {
+            vocab_size: config.size(keys.vocab_size, WIDTH)?,
+            embedding_size: optional(keys.embedding_size, hidden_size)?,
+            positions: self.positions(config, head_size)?,
+            max_positions,
+            token_types: match keys.token_types {
+                Some(key) => Some(config.size(key, 0..=*WIDTH.end())?).filter(|types| *types > 0),
+                None => None,
+            },
+            task_types: match keys.task_types {
+                Some((flag, key)) if config.flag(flag)? => Some(config.size(key, WIDTH)?),
+                _ => None,
+            },
+            embedding_norm: maths.embedding_norm,
+            hidden_size,
+            layers,
+            layer_sharing: match keys.groups {
+                Some((groups, inner)) => LayerSharing {
+                    groups: config.size(groups, 1..=layers)?,
+                    inner: config.size(inner, LAYERS)?,
+                },
+                None => LayerSharing { groups: layers, inner: 1 },
+            },
+            norm_placement: maths.norm_placement,
+            skip_first_norm: maths.skip_first_norm,
+            norm,
+            heads,
+            key_value_heads: optional(keys.key_value_heads, heads)?,
+            qk_head_size: head_size,
+            v_head_size: head_size,
+            head_mixing: HeadMixing::default(),
+            score_bias: match keys.relative_bias {
+                Some(key) => ScoreBias::Bucketed {
+                    rows: config.size(key, BUCKETS..=*WIDTH.end())?,
+                    buckets: BUCKETS,
+                    max_distance: 128,
+                },
+                None => ScoreBias::None,
+            },
+            mask: Mask { causal: false, window: None },
+            bias,
+            gated: maths.gated,
+            intermediate_size: config.size(keys.intermediate_size, WIDTH)?,
+            activation: maths.activation,
+        };
+        if let Some(key) = keys.key_value_heads
+            && !heads.is_multiple_of(spec.key_value_heads)
+        {
+            let expected = format!("a divisor of {:?}, which is {heads}", keys.heads);
+            bail!("{}", config.wrong(key, spec.key_value_heads, &expected));
+        }
+        match self.mark {
+            Some(("feed_forward_type", _)) if config.string("feed_forward_type")? == Some("reglu") => {
+                spec.activation = Activation::Relu
+            }
+            Some(("feed_forward_type", _)) => spec.activation = Activation::Gelu,
+            Some(("n_embd", _)) => nomic(config, &mut spec)?,
+            _ => spec.activation = activation(config, keys.activation)?.unwrap_or(maths.activation),
+        }
+        if let Places::Rotary { local_theta: Some(_), .. } = maths.places {
+            spec.mask.window = Some(windows(config, layers)?);
+        }
+        if maths.disentangled {
+            disentangle(config, &mut spec)?;
+        }
+        if self.model_types.contains(&"new") {
+            norm_type(config, "layer_norm_type", &mut spec)?;
+        }
+        if keys.variations {
+            vary(config, &mut spec)?;
+        }
+        self.check_positions(config, &spec)?;
+        Ok(spec)
+    }
+
+    fn positions(&self, config: &Config, head_size: usize) -> Result<Positions> {
+        const KEY: &str = "position_embedding_type";
+        let rotary = |layout, theta, local| rotary(config, head_size, layout, theta, local);
+        let learned = |numbering| match config.string(KEY)? {
+            None | Some("absolute") => Ok(Positions::Learned(numbering)),
+            Some(kind) => bail!(
+                "{}",
+                config.wrong(KEY, format!("{kind:?}"), "\"absolute\": this family has no other kind")
+            ),
+        };
+        match self.maths.places {
+            Places::Learned
+                if self.maths.disentangled && !config.flag_or("position_biased_input", true)? =>
+            {
+                Ok(Positions::None)
+            }
+            Places::Learned => learned(Numbering::FromZero),
+            Places::AfterFixed(padding) => learned(Numbering::AfterPadding(padding)),
+            Places::AfterPadding(default) => {
+                learned(Numbering::AfterPadding(config.id("pad_token_id")?.unwrap_or(default)))
+            }
+            Places::Rotary { layout, theta, local_theta, stored } => {
+                Ok(Positions::Rotary(Rotary { stored, ..rotary(layout, theta, local_theta)? }))
+            }
+            Places::Named(default) => match config.string(KEY)?.unwrap_or(default) {
+                "absolute" => Ok(Positions::Learned(Numbering::FromZero)),
+                "sinusoidal" => Ok(Positions::Sinusoidal),
+                "rope" | "rotary" => Ok(Positions::Rotary(rotary(RotaryLayout::Halves, 10_000.0, None)?)),
+                "alibi" => Ok(Positions::Alibi),
+                "none" => Ok(Positions::None),
+                other => {
+                    let known = "absolute, sinusoidal, rope, alibi or none: others are not supported";
+                    bail!("{}", config.wrong(KEY, format!("{other:?}"), known))
+                }
+            },
+        }
+    }
+
+    /// Positions that leave no room for a text, or heads that cannot turn in pairs.
+    fn check_positions(&self, config: &Config, spec: &EncoderSpec) -> Result<()> {
+        match spec.positions {
+            Positions::Learned(numbering) if spec.longest() == 0 => {
+                let expected = format!("more than \"pad_token_id\" + 1, which is {}", numbering.first());
+                bail!("{}", config.wrong(self.keys.max_positions, spec.max_positions, &expected))
+            }
+            Positions::Rotary(rotary) if !rotary.columns.is_multiple_of(2) || rotary.columns == 0 => bail!(
+                "{}: heads of {} columns cannot turn in pairs, as rotary positions have it",
+                config.path().display(),
+                rotary.columns
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What no stack of Sconce computes.
+fn refuse(config: &Config) -> Result<()> {
+    for key in ["is_decoder", "add_cross_attention"] {
+        if config.flag(key)? {
+            bail!("{}", config.wrong(key, true, "false: Sconce runs encoders"));
+        }
+    }
+    for key in ["logn_attention_scale", "logn_attention_clip1", "prenorm"] {
+        if config.flag(key)? {
+            bail!("{}", config.wrong(key, true, "false: it is not supported"));
+        }
+    }
+    for key in ["conv_kernel_size", "moe_every_n_layers"] {
+        if config.has(key) && config.size(key, 0..=*WIDTH.end())? > 0 {
+            bail!("{}", config.wrong(key, config.size(key, WIDTH)?, "0: it is not supported"));
+        }
+    }
+    Ok(())
+}
+
+/// `width / heads`.
+fn share(config: &Config, width_key: &str, width: usize, heads_key: &str, heads: usize) -> Result<usize> {
+    if !width.is_multiple_of(heads) {
+        let expected = format!("a multiple of {heads_key:?}, which is {heads}");
+        bail!("{}", config.wrong(width_key, width, &expected));
+    }
+    Ok(width / heads)
+}
+
+/// The activation that a config field names.
+fn activation(config: &Config, key: &str) -> Result<Option<Activation>> {
+    let Some(name) = config.string(key)? else { return Ok(None) };
+    match Activation::from_name(name) {
+        Some(activation) => Ok(Some(activation)),
+        None => {
+            let known: Vec<_> = ACTIVATIONS.iter().map(|(name, _)| *name).collect();
+            bail!("{}", config.wrong(key, format!("{name:?}"), &format!("one of {}", known.join(", "))))
+        }
+    }
+}
+
+/// Rotary positions; the thetas are for a config that has none.
+fn rotary(
+    config: &Config,
+    head_size: usize,
+    layout: RotaryLayout,
+    theta: f64,
+    local_theta: Option<f64>,
+) -> Result<Rotary> {
+    let parameters = match config.object("rope_parameters")? {
+        Some(parameters) => Some(parameters),
+        None => config.object("rope_scaling")?,
+    };
+    // Parameters by the kind of layer, or the same for all.
+    let of = |kind: &str| match &parameters {
+        Some(all) if all.has("full_attention") || all.has("sliding_attention") => all.object(kind),
+        all => Ok(all.clone()),
+    };
+    let frequencies = |kind: &str, key: &str, default: f64| -> Result<Frequencies> {
+        let parameters = of(kind)?;
+        let theta = match parameters.as_ref().filter(|parameters| parameters.has("rope_theta")) {
+            Some(parameters) => parameters.number("rope_theta", default)?,
+            None => config.number(key, default)?,
+        };
+        let scaling =
+            parameters.map_or(Ok(RotaryScaling::None), |parameters| scaling(config, &parameters))?;
+        Ok(Frequencies { theta, scaling })
+    };
+    let key = match () {
+        _ if config.has("global_rope_theta") => "global_rope_theta",
+        _ if config.has("rotary_emb_base") => "rotary_emb_base",
+        _ => "rope_theta",
+    };
+    let fraction = match of("full_attention")?.filter(|parameters| parameters.has("partial_rotary_factor")) {
+        Some(parameters) => parameters.number("partial_rotary_factor", 1.0)?,
+        None if config.has("rotary_emb_fraction") => config.number("rotary_emb_fraction", 1.0)?,
+        None => config.number("partial_rotary_factor", 1.0)?,
+    };
+    if fraction > 1.0 {
+        bail!("{}", config.wrong("partial_rotary_factor", fraction, "at most 1"));
+    }
+    Ok(Rotary {
+        frequencies: frequencies("full_attention", key, theta)?,
+        local: match local_theta {
+            Some(theta) => Some(frequencies("sliding_attention", "local_rope_theta", theta)?),
+            None => None,
+        },
+        layout: if config.flag("rotary_emb_interleaved")? { RotaryLayout::Neighbours } else { layout },
+        columns: (head_size as f64 * fraction) as usize,
+        values: config.flag("rotary_value")?,
+        stored: false,
+    })
+}
+
+/// How rotary parameters stretch a model to longer texts.
+fn scaling(config: &Config, parameters: &Config) -> Result<RotaryScaling> {
+    let key = if parameters.has("rope_type") { "rope_type" } else { "type" };
+    let factor = || parameters.required("factor");
+    let original = || match parameters.has("original_max_position_embeddings") {
+        true => parameters.required("original_max_position_embeddings"),
+        false => config.required("max_position_embeddings"),
+    };
+    Ok(match parameters.string(key)?.unwrap_or("default") {
+        // Dynamic scaling sets in past the positions that the model was trained on, where Sconce does not go.
+        "default" | "dynamic" => RotaryScaling::None,
+        "linear" => RotaryScaling::Linear { factor: factor()? },
+        "ntk" => RotaryScaling::Ntk { factor: factor()? },
+        "llama3" => RotaryScaling::Llama3 {
+            factor: factor()?,
+            low: parameters.required("low_freq_factor")?,
+            high: parameters.required("high_freq_factor")?,
+            original: original()?,
+        },
+        "yarn" => {
+            for key in ["mscale", "mscale_all_dim"] {
+                if parameters.has(key) {
+                    bail!(
+                        "{}",
+                        parameters.wrong(key, parameters.required(key)?, "left out: it is not supported")
+                    );
+                }
+            }
+            RotaryScaling::Yarn {
+                factor: factor()?,
+                fast: parameters.number("beta_fast", 32.0)?,
+                slow: parameters.number("beta_slow", 1.0)?,
+                original: original()?,
+                magnitude: match parameters.has("attention_factor") {
+                    true => Some(parameters.required("attention_factor")?),
+                    false => None,
+                },
+                whole: parameters.flag_or("truncate", true)?,
+            }
+        }
+        other => {
+            let known = "default, linear, dynamic, ntk, llama3 or yarn: others are not supported";
+            bail!("{}", parameters.wrong(key, format!("{other:?}"), known))
+        }
+    })
+}
+
+/// How far layers with a window see, and which layers those are.
+fn windows(config: &Config, layers: usize) -> Result<(usize, Vec<bool>)> {
+    let reach = match config.has("local_attention") {
+        true => config.size("local_attention", WIDTH)? / 2,
+        false => 64,
+    };
+    let Some(kinds) = config.strings("layer_types")? else {
+        let every = match config.has("global_attn_every_n_layers") {
+            true => config.size("global_attn_every_n_layers", LAYERS)?,
+            false => 3,
+        };
+        return Ok((reach, (0..layers).map(|layer| !layer.is_multiple_of(every)).collect()));
+    };
+    if kinds.len() != layers {
+        let found = format!("a list of {}", kinds.len());
+        bail!("{}", config.wrong("layer_types", found, &format!("as long as there are layers, {layers}")));
+    }
+    let window = |kind: &&str| match *kind {
+        "full_attention" => Ok(false),
+        "sliding_attention" => Ok(true),
+        other => {
+            let known = "full_attention or sliding_attention in every place";
+            bail!("{}", config.wrong("layer_types", format!("{other:?} in one"), known))
+        }
+    };
+    Ok((reach, kinds.iter().map(window).collect::<Result<_>>()?))
+}
+
+/// DeBERTa's attention over distances.
+fn disentangle(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    let kinds: Vec<String> = match config.strings("pos_att_type") {
+        Ok(kinds) => kinds.unwrap_or_default().iter().map(|kind| kind.to_string()).collect(),
+        // Older configs have one string.
+        Err(_) => config.string("pos_att_type")?.unwrap_or_default().split('|').map(String::from).collect(),
+    };
+    let kinds: Vec<&str> = kinds.iter().map(|kind| kind.trim()).filter(|kind| !kind.is_empty()).collect();
+    if let Some(other) = kinds.iter().find(|kind| !["c2p", "p2c"].contains(*kind)) {
+        bail!(
+            "{}",
+            config.wrong("pos_att_type", format!("{other:?}"), "c2p, p2c or both: others are not supported")
+        );
+    }
+    if !config.flag("relative_attention")? {
+        if !kinds.is_empty() {
+            let found = format!("{:?} without \"relative_attention\"", kinds.join("|"));
+            bail!("{}", config.wrong("pos_att_type", found, "left out, or \"relative_attention\" true"));
+        }
+        return Ok(());
+    }
+    // −1 stands for none.
+    let positive = |key: &str| match config.number_or_none(key)? {
+        Some(n) if n >= 1.0 => Ok::<_, anyhow::Error>(Some(config.size(key, WIDTH)?)),
+        _ => Ok(None),
+    };
+    let distances = positive("max_relative_positions")?.unwrap_or(spec.max_positions);
+    let buckets = positive("position_buckets")?;
+    if let Some(buckets) = buckets.filter(|buckets| *buckets < 4 || distances <= buckets / 2 + 1) {
+        let expected = format!("at least 4, and less than twice the {distances} relative positions");
+        bail!("{}", config.wrong("position_buckets", buckets, &expected));
+    }
+    let norms = config.string("norm_rel_ebd")?.unwrap_or("none").to_lowercase();
+    spec.score_bias = ScoreBias::Disentangled(Disentangled {
+        span: buckets.unwrap_or(distances),
+        max_distance: buckets.map(|_| distances),
+        content_to_position: kinds.contains(&"c2p"),
+        position_to_content: kinds.contains(&"p2c"),
+        shared: config.flag("share_att_key")?,
+        norm: norms.split('|').any(|norm| norm.trim() == "layer_norm"),
+    });
+    Ok(())
+}
+
+/// The fields of Nomic's own code that others have not.
+fn nomic(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    const KEY: &str = "activation_function";
+    spec.activation = match config.string(KEY)? {
+        None | Some("swiglu") => Activation::Silu,
+        Some("geglu") => Activation::Gelu,
+        Some("glu") => Activation::Sigmoid,
+        Some(other) => {
+            let known = "swiglu, geglu or glu: others are not supported";
+            bail!("{}", config.wrong(KEY, format!("{other:?}"), known))
+        }
+    };
+    if config.has("mlp_fc2_bias") {
+        spec.bias.down = config.flag("mlp_fc2_bias")?;
+    }
+    if config.flag("use_rms_norm")? {
+        spec.norm.kind = NormKind::RootMeanSquare;
+        spec.norm.bias = false;
+    }
+    // Its scaling sets in past the positions that the model was trained on, where Sconce does not go.
+    if config.has("rotary_scaling_factor") && config.has("max_trained_positions") {
+        spec.max_positions = config.size("max_trained_positions", WIDTH)?.min(spec.max_positions);
+    }
+    Ok(())
+}
+
+/// LayerNorm or RMSNorm.
+fn norm_type(config: &Config, key: &str, spec: &mut EncoderSpec) -> Result<()> {
+    match config.string(key)? {
+        None | Some("layer_norm") => {}
+        Some("rms_norm") => {
+            spec.norm.kind = NormKind::RootMeanSquare;
+            spec.norm.bias = false;
+        }
+        Some(other) => bail!("{}", config.wrong(key, format!("{other:?}"), "layer_norm or rms_norm")),
+    }
+    Ok(())
+}
+
+/// The variations of the literature that no family of the hub names: `configs/README.md` lists their fields.
+fn vary(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    match config.string("feed_forward_type")? {
+        None | Some("original" | "geglu" | "reglu") => {}
+        Some(other) => {
+            let known = "original, geglu or reglu";
+            bail!("{}", config.wrong("feed_forward_type", format!("{other:?}"), known))
+        }
+    }
+    norm_type(config, "norm_type", spec)?;
+    spec.norm.bias = config.flag_or("norm_bias", spec.norm.bias)?;
+    match config.string("norm_placement")? {
+        None | Some("post") => {}
+        Some("pre") => spec.norm_placement = NormPlacement::Before,
+        Some("pre+final") => spec.norm_placement = NormPlacement::BeforeAndFinal,
+        Some(other) => {
+            bail!("{}", config.wrong("norm_placement", format!("{other:?}"), "post, pre or pre+final"))
+        }
+    }
+    if !config.flag_or("embedding_norm", true)? {
+        spec.embedding_norm = EmbeddingNorm::None;
+    }
+    let Biases { qkv, attention_output, up, down, .. } = &mut spec.bias;
+    for (key, biases) in [("attention_bias", [qkv, attention_output]), ("mlp_bias", [up, down])] {
+        if config.has(key) {
+            let bias = config.flag(key)?;
+            for place in biases {
+                *place = bias;
+            }
+        }
+    }
+    spec.mask.causal = config.flag("is_causal")?;
+
+    if let Some(mixing) = config.object("talking_heads")? {
+        let heads = |key: &str| match mixing.has(key) {
+            true => mixing.size(key, WIDTH).map(Some),
+            false => Ok(None),
+        };
+        spec.head_mixing = HeadMixing { before: heads("before_softmax")?, after: heads("after_softmax")? };
+        if spec.head_mixing == HeadMixing::default() {
+            let expected = "an object with \"before_softmax\", \"after_softmax\" or both: numbers of heads";
+            bail!("{}", config.wrong("talking_heads", "without a number", expected));
+        }
+    }
+    if config.has("attention_key_size") {
+        spec.qk_head_size = config.size("attention_key_size", WIDTH)?;
+        if let Positions::Rotary(rotary) = &mut spec.positions {
+            rotary.columns = spec.qk_head_size;
+        }
+    }
+    let values = spec.value_heads();
+    spec.v_head_size = match config.has("attention_value_size") {
+        true => config.size("attention_value_size", WIDTH)?,
+        false => {
+            let heads = if values == spec.heads { "num_attention_heads" } else { "talking_heads" };
+            share(config, "hidden_size", spec.hidden_size, heads, values)?
+        }
+    };
+    Ok(())
+}
