@@ -151,7 +151,7 @@ def goldens(folder, limit):
     tokens = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
     model = AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).double().eval()
     takes_segments = getattr(model.config, "type_vocab_size", 0) > 0 and model.config.model_type != "distilbert"
-    reference = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
+    reference = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32}).double()
 
     def states_of(encoded):
         inputs = {k: v for k, v in encoded.items() if takes_segments or k != "token_type_ids"}
@@ -226,11 +226,12 @@ def make_plain(name, *, seed, config, limit, dtype=torch.float32, prefix=""):
 
 def activations():
     """`f(x)` of every activation that configs name, from PyTorch in float64."""
-    from transformers.activations import ACT2FN
+    from transformers.activations import ACT2FN, XIELUActivation
 
     x = torch.cat([torch.linspace(-12, 12, 961), torch.tensor([0.0, -0.0, 1e-30, -1e-30, 88.0, -88.0, 1e4, -1e4])])
-    names = sorted(set(ACT2FN) - {"prelu", "xielu"})
-    tensors = {name: ACT2FN[name](x.double()).float().clone() for name in names}
+    # Its weights are in bf16 as they begin.
+    functions = {name: ACT2FN[name] for name in sorted(ACT2FN)} | {"xielu": XIELUActivation(dtype=torch.float64)}
+    tensors = {name: f.double()(x.double()).detach().float().clone() for name, f in functions.items()}
     save_file({"x": x, **tensors}, FIXTURES / "activations.safetensors")
 
 
@@ -308,6 +309,11 @@ def families():
         "mpnet", seed=20, model_type="mpnet", limit=60, pooling="max",
         config=dict(sizes, max_position_embeddings=160, relative_attention_num_buckets=36, pad_token_id=5),
     )
+    make(
+        "bert-prelu", seed=21, limit=40, masked_lm=True,
+        config=dict(sizes, type_vocab_size=2, hidden_act="prelu"),
+    )
+    make("bert-xielu", seed=22, limit=40, config=dict(sizes, type_vocab_size=2, hidden_act="xielu"))
     make(
         "distilbert", seed=19, model_type="distilbert", limit=40, masked_lm=True, pooling=("mean_sqrt_len_tokens", "max"),
         normalize=False,

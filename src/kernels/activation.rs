@@ -44,6 +44,20 @@ pub fn leaky_relu(x: f32) -> f32 {
     if x < 0.0 { 0.01 * x } else { x }
 }
 
+/// `x`, or `slope · x` below 0.
+pub fn prelu(x: f32, slope: f32) -> f32 {
+    if x < 0.0 { slope * x } else { x }
+}
+
+/// `positive · x² + beta · x`, or `negative · (e^min(x, eps) − 1 − x) + beta · x` where x is not above 0 (Huang &
+/// Schlag 2024).
+pub fn xielu(x: f32, [positive, negative, beta, eps]: [f32; 4]) -> f32 {
+    match x > 0.0 {
+        true => positive * x * x + beta * x,
+        false => (x.min(eps).exp_m1() - x) * negative + beta * x,
+    }
+}
+
 /// `x σ(x)`, also called swish.
 pub fn silu(x: f32) -> f32 {
     x / (1.0 + (-x).exp())
@@ -60,7 +74,7 @@ pub fn sqrt_softplus(x: f32) -> f32 {
 }
 
 /// `ln(1 + eˣ)` without overflow.
-fn softplus(x: f32) -> f32 {
+pub fn softplus(x: f32) -> f32 {
     relu(x) + (-x.abs()).exp().ln_1p()
 }
 
@@ -70,6 +84,7 @@ pub fn hard_swish(x: f32) -> f32 {
 }
 
 /// The mean of [`laplace`], √½ as `transformers` rounds it.
+#[allow(clippy::approx_constant, reason = "the rounding is the reference's")]
 pub const LAPLACE_MU: f64 = 0.707107;
 /// The standard deviation of [`laplace`], 1 / √(4π) as `transformers` rounds it.
 pub const LAPLACE_SIGMA: f64 = 0.282095;

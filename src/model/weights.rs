@@ -213,7 +213,9 @@ impl Reader<'_> {
             name = format!("{norm}LayerNorm.beta");
         }
         let mut expected = shape.to_vec();
-        expected[0] *= parts;
+        if let Some(rows) = expected.first_mut() {
+            *rows *= parts;
+        }
         let problem = match self.checkpoint.tensors.get(&name) {
             None => Problem::Missing { name, expected },
             Some(entry) => {

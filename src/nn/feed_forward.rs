@@ -5,6 +5,7 @@ use candle_core::Tensor;
 
 use super::linear::Linear;
 use super::{Activation, EncoderSpec, Parameters};
+use crate::kernels::activation::softplus;
 
 /// `down(f(up(x)))`, or with a gate `down(f(gate(x)) ∘ up(x))` (Shazeer 2020).
 pub struct FeedForward {
@@ -15,17 +16,18 @@ pub struct FeedForward {
 }
 
 impl FeedForward {
-    /// Loads `NAME.{up,down}`, and `NAME.gate` if there is one.
+    /// Loads `NAME.{up,down}`, and `NAME.gate` and the weights of `NAME.activation` if there are any.
     pub fn load(parameters: &mut dyn Parameters, name: &str, spec: &EncoderSpec) -> Result<Self> {
         let (width, inner, bias) = (spec.hidden_size, spec.intermediate_size, spec.bias);
         let mut linear = |part: &str, inputs, outputs, bias| {
             Linear::load(parameters, &format!("{name}.{part}"), inputs, outputs, bias)
         };
+        let gate = spec.gated.then(|| linear("gate", width, inner, bias.up)).transpose()?;
         Ok(FeedForward {
-            gate: spec.gated.then(|| linear("gate", width, inner, bias.up)).transpose()?,
+            gate,
             up: linear("up", width, inner, bias.up)?,
             down: linear("down", inner, width, bias.down)?,
-            activation: spec.activation,
+            activation: learned(spec.activation, parameters, &format!("{name}.activation"))?,
         })
     }
 
@@ -37,4 +39,21 @@ impl FeedForward {
         };
         self.down.forward(&inner, Activation::Identity)
     }
+}
+
+/// An activation with the weights of its own, if it has any.
+fn learned(activation: Activation, parameters: &mut dyn Parameters, name: &str) -> Result<Activation> {
+    let mut number = |part: &str, shape: &[usize]| -> Result<f32> {
+        Ok(parameters.tensor(&format!("{name}.{part}"), shape)?.flatten_all()?.get(0)?.to_scalar()?)
+    };
+    Ok(match activation {
+        Activation::Prelu { .. } => Activation::Prelu { slope: number("weight", &[1])? },
+        Activation::Xielu(_) => {
+            // Learned behind a softplus, which keeps both above 0.
+            let [positive, negative] = [number("alpha_p", &[1])?, number("alpha_n", &[1])?].map(softplus);
+            let (beta, eps) = (number("beta", &[])?, number("eps", &[])?);
+            Activation::Xielu([positive, beta + negative, beta, eps])
+        }
+        plain => plain,
+    })
 }

@@ -43,7 +43,7 @@ impl Parameters for Random {
     fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<Tensor> {
         let tensor = match shape {
             [_] if name.ends_with(".bias") => Tensor::zeros(shape, DType::F32, &Device::Cpu)?,
-            [_] => Tensor::ones(shape, DType::F32, &Device::Cpu)?,
+            [] | [_] => Tensor::ones(shape, DType::F32, &Device::Cpu)?,
             _ => {
                 let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
                 rng.set_stream(fnv1a(name));
@@ -82,7 +82,7 @@ impl Parameters for Count {
 
 /// What a source hands out in place of a tensor that it has not: a single zero, seen as the whole shape.
 pub(crate) fn placeholder(shape: &[usize]) -> Result<Tensor> {
-    Ok(Tensor::zeros(1, DType::F32, &Device::Cpu)?.broadcast_as(shape)?)
+    Ok(Tensor::zeros((), DType::F32, &Device::Cpu)?.broadcast_as(shape)?)
 }
 
 /// The FNV-1a hash: it names a random stream, and stays the same from release to release.

@@ -5,7 +5,7 @@ use candle_core::{DType, Result, Tensor};
 use crate::kernels::activation as kernel;
 
 /// An activation function.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Activation {
     /// `x`.
     Identity,
@@ -39,9 +39,13 @@ pub enum Activation {
     Sigmoid,
     /// `tanh(x)`.
     Tanh,
+    /// `x`, or `slope · x` below 0, the slope learned (He et al. 2015).
+    Prelu { slope: f32 },
+    /// A parabola above 0 and an exponential below, both learned (Huang & Schlag 2024): positive, negative, beta, eps.
+    Xielu([f32; 4]),
 }
 
-/// What configs call each of them. `prelu` and `xielu` have weights of their own and are not here.
+/// What configs call each of them. Those with weights of their own stand here as they begin.
 pub const NAMES: &[(&str, Activation)] = &[
     ("gelu", Activation::Gelu),
     ("gelu_python", Activation::Gelu),
@@ -65,6 +69,8 @@ pub const NAMES: &[(&str, Activation)] = &[
     ("sigmoid", Activation::Sigmoid),
     ("tanh", Activation::Tanh),
     ("linear", Activation::Identity),
+    ("prelu", Activation::Prelu { slope: 0.25 }),
+    ("xielu", Activation::Xielu([0.8, 0.8, 0.5, -1e-6])),
 ];
 
 impl Activation {
@@ -92,6 +98,12 @@ impl Activation {
             Activation::Laplace => kernel::laplace,
             Activation::Sigmoid => kernel::sigmoid,
             Activation::Tanh => f32::tanh,
+            Activation::Prelu { slope } => {
+                return row.iter_mut().for_each(|x| *x = kernel::prelu(*x, slope));
+            }
+            Activation::Xielu(weights) => {
+                return row.iter_mut().for_each(|x| *x = kernel::xielu(*x, weights));
+            }
         };
         for x in row {
             *x = f(*x);
@@ -120,6 +132,14 @@ impl Activation {
             }
             Activation::Sigmoid => candle_nn::ops::sigmoid(x),
             Activation::Tanh => x.tanh(),
+            Activation::Prelu { slope } => candle_nn::ops::leaky_relu(x, slope.into()),
+            Activation::Xielu([positive, negative, beta, eps]) => {
+                let above = (x.sqr()? * f64::from(positive))?;
+                // In f64, for there is no `expm1`.
+                let small = (x.minimum(eps)?.to_dtype(DType::F64)?.exp()? - 1.0)?.to_dtype(x.dtype())?;
+                let below = ((small - x)? * f64::from(negative))?;
+                x.gt(0f32)?.where_cond(&above, &below)? + (x * f64::from(beta))?
+            }
         }
     }
 }

@@ -15,6 +15,8 @@ pub const MODELS: &[&str] = &[
     "bert-tiny",
     "bert-masked-lm",
     "bert-relu",
+    "bert-prelu",
+    "bert-xielu",
     "roberta",
     "xlm-roberta",
     "camembert",
