@@ -97,7 +97,7 @@ def widen(model, seed, kept=()):
 
 def make(
     name, *, seed, config, limit, pooling="mean", normalize=True, model_type="bert", masked_lm=False, dtype=torch.float32,
-    omit=(), old_schema=False, left_out=(),
+    omit=(), old_schema=False, left_out=(), rewrite=None, frequencies=None,
 ):
     folder = FIXTURES / name
     shutil.rmtree(folder, ignore_errors=True)
@@ -143,15 +143,21 @@ def make(
     )
     shutil.rmtree(folder / "plain")
     shutil.rmtree(saved)
-    goldens(folder, limit)
+    goldens(folder, limit, frequencies)
+    if rewrite:
+        # The config as the model's first code has it, which transformers cannot run.
+        (folder / "config.json").write_text(json.dumps(rewrite(fields), indent=2) + "\n")
 
 
 @torch.no_grad()
-def goldens(folder, limit):
+def goldens(folder, limit, frequencies=None):
     tokens = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
     model = AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).double().eval()
     takes_segments = getattr(model.config, "type_vocab_size", 0) > 0 and model.config.model_type != "distilbert"
     reference = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32}).double()
+    if frequencies:
+        for encoder in (model, reference[0].auto_model):
+            encoder.rotary_emb.inv_freq.copy_(frequencies(encoder.rotary_emb.inv_freq))
 
     def states_of(encoded):
         inputs = {k: v for k, v in encoded.items() if takes_segments or k != "token_type_ids"}
@@ -268,6 +274,7 @@ def main():
     )
     families()
     pre_norm_and_rotary()
+    first_code()
     variations()
     activations()
 
@@ -407,6 +414,45 @@ def pre_norm_and_rotary():
             sizes, type_vocab_size=2, relative_attention=True, pos_att_type=["p2c"], position_buckets=12,
             max_relative_positions=33, position_biased_input=False,
         ),
+    )
+
+
+def first_code():
+    """Models on the hub whose config is that of code of their own."""
+    sizes = dict(
+        hidden_size=24, num_attention_heads=3, num_hidden_layers=2, intermediate_size=40, max_position_embeddings=40,
+        layer_norm_eps=1e-4, pad_token_id=0,
+    )
+
+    def nomic(fields):
+        return {
+            "model_type": "nomic_bert", "vocab_size": fields["vocab_size"], "n_embd": 24, "n_head": 3, "n_layer": 2,
+            "n_inner": 40, "n_positions": 40, "layer_norm_epsilon": 1e-4, "type_vocab_size": 2,
+            "activation_function": "swiglu", "prenorm": False, "qkv_proj_bias": False, "mlp_fc1_bias": False,
+            "mlp_fc2_bias": False, "rotary_emb_base": 70.0, "rotary_emb_fraction": 1.0, "rotary_emb_interleaved": False,
+            "rotary_scaling_factor": None, "use_rms_norm": False,
+        }
+
+    make(
+        "nomic-bert-first-code", seed=46, model_type="nomic_bert", limit=40, rewrite=nomic,
+        config=dict(sizes, type_vocab_size=2, rope_parameters={"rope_type": "default", "rope_theta": 70.0}),
+    )
+
+    def new(fields):
+        kept = [
+            "vocab_size", "hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size", "hidden_act",
+            "max_position_embeddings", "layer_norm_eps", "pad_token_id", "type_vocab_size",
+        ]
+        return {key: fields[key] for key in kept} | {
+            "model_type": "new", "position_embedding_type": "rope", "rope_theta": 90.0, "pack_qkv": True,
+            "rope_scaling": {"type": "ntk", "factor": 2.0}, "layer_norm_type": "layer_norm", "logn_attention_scale": False,
+        }
+
+    make(
+        "new", seed=47, model_type="gte", limit=40, masked_lm=True, rewrite=new,
+        # The factor raises theta, and slows all pairs by its power of 2/d.
+        frequencies=lambda speeds: ((2 * 90.0) ** (-torch.arange(0, 8, 2) / 8) / 2 ** (2 / 8)).to(speeds),
+        config=dict(sizes, type_vocab_size=1, rope_parameters={"rope_type": "default", "rope_theta": 90.0}),
     )
 
 

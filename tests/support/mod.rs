@@ -41,6 +41,8 @@ pub const MODELS: &[&str] = &[
     "eurobert-yarn",
     "jina-embeddings-v3",
     "gte",
+    "nomic-bert-first-code",
+    "new",
     "deberta-v2",
     "deberta-v2-c2p",
     "deberta-v2-p2c",
