@@ -274,35 +274,96 @@ fn random_weights_follow_from_their_seed() {
 
 const FIRST_OF_SEED_7: [f32; 2] = [-0.372_115_82, -0.267_599_82];
 
+/// What transformers counts without the pooler, and for what it does not have, `scripts/plain_encoder.py`.
+const PARAMETERS: &[(&str, usize)] = &[
+    ("albert-base-v2", 11_092_992),
+    ("all-MiniLM-L12-v2", 33_212_160),
+    ("all-MiniLM-L6-v2", 22_565_376),
+    ("all-mpnet-base-v2", 108_895_872),
+    ("bert-base-uncased", 108_891_648),
+    ("bert-large-uncased", 334_092_288),
+    ("bert-medium", 41_110_528),
+    ("bert-mini", 11_104_768),
+    ("bert-small", 28_500_992),
+    ("bert-tiny", 4_369_408),
+    ("bge-base-en-v1.5", 108_891_648),
+    ("bge-large-en-v1.5", 334_092_288),
+    ("bge-small-en-v1.5", 33_212_160),
+    ("camembert-base", 110_031_360),
+    ("data2vec-text-base", 124_055_040),
+    ("deberta-v3-base", 183_831_552),
+    ("distilbert-base-uncased", 66_362_880),
+    ("electra-small-discriminator", 13_483_008),
+    ("ernie-3.0-base-zh", 117_354_240),
+    ("eurobert-210m", 211_766_016),
+    ("gte-base-en-v1.5", 136_776_192),
+    ("jina-embeddings-v2-small-en", 32_428_032),
+    ("jina-embeddings-v3", 558_314_496),
+    ("megatron-bert-345m", 332_591_104),
+    ("modernbert-base", 149_014_272),
+    ("modernbert-large", 394_781_696),
+    ("nomic-embed-text-v1.5", 136_731_648),
+    ("rembert", 574_592_128),
+    ("roberta-base", 124_055_040),
+    ("roberta-prelayernorm-large", 354_312_192),
+    ("roformer-chinese-base", 123_457_536),
+    ("variations/alibi", 28_238_848),
+    ("variations/causal", 28_500_992),
+    ("variations/enlarged-keys", 30_602_240),
+    ("variations/gated", 28_490_752),
+    ("variations/no-positions", 28_238_848),
+    ("variations/no-projection-bias", 28_482_560),
+    ("variations/norm-without-bias", 28_496_384),
+    ("variations/pre-norm", 28_500_992),
+    ("variations/pre-norm-final", 28_502_016),
+    ("variations/rms-norm", 28_496_384),
+    ("variations/rotary", 28_238_848),
+    ("variations/sinusoidal", 28_238_848),
+    ("variations/talking-heads-after", 28_501_248),
+    ("variations/talking-heads-before", 28_501_248),
+    ("variations/talking-heads-both", 28_501_504),
+    ("variations/talking-heads-more", 28_502_528),
+    ("xlm-roberta-base", 277_453_056),
+    ("xlm-roberta-xl", 3_475_929_600),
+];
+
 #[test]
 fn every_config_of_the_house_builds() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
-    let mut configs = 0;
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let config = sconce::model::config::Config::read(&path).unwrap();
-        let spec = sconce::model::families::Family::of(&config).unwrap().spec(&config).unwrap();
-        let mut count = sconce::nn::Count::default();
-        sconce::nn::Encoder::load(&spec, &mut count).unwrap();
-        // What transformers' BertModel counts without the pooler.
-        let expected = match path.file_stem().unwrap().to_str().unwrap() {
-            "all-MiniLM-L6-v2" => 22_565_376,
-            "all-MiniLM-L12-v2" => 33_212_160,
-            "bert-tiny" => 4_369_408,
-            "bert-mini" => 11_104_768,
-            "bert-small" => 28_500_992,
-            "bert-medium" => 41_110_528,
-            "bert-base-uncased" => 108_891_648,
-            "bert-large-uncased" => 334_092_288,
-            "bge-small-en-v1.5" => 33_212_160,
-            "bge-base-en-v1.5" => 108_891_648,
-            "bge-large-en-v1.5" => 334_092_288,
-            other => panic!("no parameter count for {other}"),
-        };
-        assert_eq!(count.parameters, expected, "{}", path.display());
-        configs += 1;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
+    let mut found = vec![];
+    for folder in [root.clone(), root.join("variations")] {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|suffix| suffix == "json") {
+                let config = sconce::model::config::Config::read(&path).unwrap();
+                let spec = sconce::model::families::Family::of(&config).unwrap().spec(&config).unwrap();
+                let mut count = sconce::nn::Count::default();
+                sconce::nn::Encoder::load(&spec, &mut count).unwrap();
+                let name = path.strip_prefix(&root).unwrap().with_extension("json");
+                found.push((name.to_str().unwrap().trim_end_matches(".json").to_owned(), count.parameters));
+            }
+        }
     }
-    assert_eq!(configs, 11);
+    found.sort();
+    let mut expected: Vec<_> = PARAMETERS.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
+    expected.sort();
+    assert_eq!(found, expected);
+}
+
+/// Every model type has a config in the house.
+#[test]
+fn every_family_has_a_config() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
+    let types: Vec<String> = fs::read_dir(folder)
+        .unwrap()
+        .filter_map(|entry| fs::read(entry.unwrap().path()).ok())
+        .filter_map(|text| serde_json::from_slice::<Value>(&text).ok())
+        .map(|config| config["model_type"].as_str().unwrap().to_owned())
+        .collect();
+    for model_type in sconce::model::families::FAMILIES.iter().flat_map(|family| family.model_types) {
+        // The name that transformers gives to `new`.
+        assert!(types.iter().any(|known| known == model_type) || *model_type == "gte", "{model_type}");
+    }
 }
 
 #[test]

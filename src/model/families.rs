@@ -200,7 +200,7 @@ pub static FAMILIES: &[Family] = &[
     Family {
         mark: Some(("feed_forward_type", &["geglu", "reglu"])),
         maths: Maths {
-            places: Places::Named("alibi"),
+            places: Places::Named("absolute"),
             bias: Biases { up: false, ..ALL },
             gated: true,
             ..BERT_MATHS
