@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""Makes tests/fixtures/tokenizers: vocabularies as model folders have them, and what transformers reads from them.
+
+    pip install -r scripts/requirements-reference.txt
+    python scripts/make_tokenizer_fixtures.py
+
+A folder holds the files of one tokenizer without a `tokenizer.json`, the part of `config.json` by which transformers
+chooses its class, and `goldens.json`: the token and segment ids of each text and pair of `texts.json`, in its order.
+The vocabularies are invented. Running this again changes no byte.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+from transformers import AutoTokenizer
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+FOLDER = Path(__file__).resolve().parent.parent / "tests" / "fixtures" / "tokenizers"
+LONG = "a" * 25
+
+TEXTS = [
+    ("the lamp burns", None),
+    ("", None),
+    (" ", None),
+    ("The LAMP burns, Ünïcödé Élan!", None),
+    ("e\u0301lan u\u0308ber \u00c5ngstro\u0308m \u0130", None),
+    ("灯火lamp灯 火", None),
+    ("ランプ 램프 лампа", None),
+    ("[MASK] [SEP] the[MASK]lamp [CLS] [mask] [PAD][UNK]", None),
+    ("the <mask> burns <mask>. </s><s>lamp</s> <pad> <unk> <MASK>", None),
+    ("the  <mask>  lamp <|endoftext|> burns", None),
+    ("wick<extra> <extra>WICK [own] [OWN] [NEW] <new> the", None),
+    ("<unk_> <cls_> lamp <sep_> the <mask_>burns", None),
+    (f"{LONG * 4} the", None),
+    (f"{LONG * 4}a the", None),
+    ("the\tlamp\nburns\r\non\u00a0wick\u3000lamp", None),
+    ("  the lamp  ", None),
+    ("the\x00 la\x07mp\ufffd bu\u200brns \x7f\x85x", None),
+    ("🕯 lamp🕯️ 👩‍🚀", None),
+    ("lamp's don't 1234 -- (wick)", None),
+    ("##s s##", None),
+    ("zzz ¿the?", None),
+    ("the lamp", "a wick Burns"),
+    ("", "lamp"),
+    ("lamp", ""),
+    ("", ""),
+    ("Élan <mask> 灯", " the [SEP] </s> lamp "),
+]
+
+WORDS = "the lamp a wick burns on elan uber angstrom é élan über ##n ö ##ö å ##ng ##str ##m The LAMP Élan Ünï ##cöd ##é"
+MARKS = "s ##s x # , . ! ' - ( ) [ ] < > / _ | 灯 火 ##火 ##lamp ##灯 🕯 e ##l ##an u ##b ##er mask mp la own MASK extra"
+
+
+def words(*specials):
+    vocab = [*specials, *WORDS.split(), *MARKS.split(), LONG, f"##{LONG}", "##a", "don", "t", "12", "##34", "new"]
+    return "\n".join(dict.fromkeys(vocab)) + "\n"
+
+
+def byte_pairs(*specials):
+    """A byte-level vocabulary: every byte but that of `z`, and what a few merges make."""
+    merges = "l a|m p|la mp|Ġ lamp|t h|th e|Ġ the|Ġ t|Ġ w|i c|ic k|Ġw ick|b u|r n|rn s|bu rns|Ġ burns|a a|Ġ Ġ|Ã ©"
+    letters = [letter for letter in bytes_to_unicode().values() if letter != "z"]
+    vocab = [*specials, *letters, *("".join(merge.split()) for merge in merges.split("|"))]
+    vocab = {token: i for i, token in enumerate(dict.fromkeys(vocab))}
+    return {
+        "vocab.json": json.dumps(vocab),
+        "merges.txt": "#version: 0.2\n" + merges.replace("|", "\n") + "\n",
+    }
+
+
+def token(content, **flags):
+    plain = {"content": content, "lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
+    return plain | flags
+
+
+def added(content, **flags):
+    return {"__type": "AddedToken"} | token(content, **flags)
+
+
+BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MPNET = ("<s>", "<pad>", "</s>", "[UNK]")
+ROBERTA = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+
+TOKENIZERS = {
+    "bert-plain": {"vocab.txt": words(*BERT), "config.json": {"model_type": "bert"}},
+    # Lines may end as on Windows.
+    "bert-uncased": {
+        "vocab.txt": words(*BERT).replace("\n", "\r\n"),
+        "tokenizer_config.json": {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "strip_accents": None},
+    },
+    "bert-cased": {
+        "vocab.txt": words(*BERT),
+        "tokenizer_config.json": {"tokenizer_class": "BertTokenizerFast", "do_lower_case": False},
+    },
+    "bert-strip-accents": {
+        "vocab.txt": words(*BERT),
+        "tokenizer_config.json": {
+            "tokenizer_class": "ElectraTokenizer", "do_lower_case": False, "strip_accents": True,
+            "tokenize_chinese_chars": False,
+        },
+    },
+    "bert-keep-accents": {
+        "vocab.txt": words(*BERT),
+        "tokenizer_config.json": {"tokenizer_class": "DistilBertTokenizer", "strip_accents": False},
+    },
+    # Special tokens by other names, and tokens that were added later: the form of old releases …
+    "bert-added": {
+        "vocab.txt": words("<pad_>", "<unk_>", "<cls_>", "<sep_>", "<mask_>"),
+        "tokenizer_config.json": {
+            "tokenizer_class": "BertTokenizer", "cls_token": "<not>", "additional_special_tokens": ["[OWN]"],
+        },
+        "special_tokens_map.json": {
+            "pad_token": "<pad_>", "unk_token": "<unk_>", "cls_token": "<cls_>", "sep_token": "<sep_>",
+            "mask_token": token("<mask_>", lstrip=True),
+        },
+        "added_tokens.json": {"[NEW]": 1000, "<extra>": 999, "[OWN]": 998},
+    },
+    # … and of newer ones, which wins.
+    "bert-added-decoder": {
+        "vocab.txt": words(*BERT),
+        "tokenizer_config.json": {
+            "tokenizer_class": "BertTokenizer", "extra_special_tokens": ["<extra>", added("<new>", single_word=True)],
+            "own_token": "[own]",
+            "added_tokens_decoder": {
+                "1000": token("[NEW]", normalized=True),
+                "4": token("[MASK]", rstrip=True, special=True),
+                "0": token("[PAD]", special=True),
+            },
+        },
+        "special_tokens_map.json": {"cls_token": "[MASK]"},
+        "added_tokens.json": {"the": 7},
+    },
+    "bert-split-specials": {
+        "vocab.txt": words(*BERT),
+        "tokenizer_config.json": {"tokenizer_class": "BertTokenizer", "split_special_tokens": True},
+    },
+    "mpnet": {
+        "vocab.txt": words(*MPNET) + "<mask>\n",
+        "tokenizer_config.json": {
+            "tokenizer_class": "MPNetTokenizer", "do_lower_case": True, "bos_token": "<s>", "mask_token": "<mask>",
+        },
+    },
+    # The class by the model's own config.
+    "mpnet-plain": {"vocab.txt": words(*MPNET, "<mask>"), "config.json": {"model_type": "mpnet"}},
+    "mpnet-class": {
+        "vocab.txt": words(*MPNET, "<mask>"),
+        "config.json": {"model_type": "bert", "tokenizer_class": "MPNetTokenizer"},
+        "tokenizer_config.json": {
+            "do_lower_case": False, "mask_token": added("<mask>", normalized=True), "sep_token": "<pad>",
+        },
+    },
+    "roberta": {
+        **byte_pairs(*ROBERTA),
+        "tokenizer_config.json": {
+            "tokenizer_class": "RobertaTokenizer", "add_prefix_space": False, "trim_offsets": True,
+            "bos_token": added("<s>", normalized=True), "cls_token": added("<s>", normalized=True),
+            "mask_token": added("<mask>", lstrip=True),
+        },
+        "special_tokens_map.json": {"unk_token": "<unk>"},
+    },
+    "roberta-plain": {**byte_pairs(*ROBERTA), "config.json": {"model_type": "roberta"}},
+    "roberta-prefix-space": {
+        **byte_pairs(*ROBERTA),
+        "tokenizer_config.json": {"tokenizer_class": "RobertaTokenizerFast", "add_prefix_space": True},
+        "special_tokens_map.json": {"mask_token": token("<mask>", lstrip=True, rstrip=True)},
+    },
+    "gpt2": {
+        **byte_pairs("<|endoftext|>"),
+        "tokenizer_config.json": {"tokenizer_class": "GPT2Tokenizer", "pad_token": None},
+    },
+    "gpt2-ends": {
+        **byte_pairs("<|endoftext|>", "<s>"),
+        "tokenizer_config.json": {
+            "tokenizer_class": "GPT2Tokenizer", "bos_token": "<s>", "add_bos_token": True, "add_eos_token": True,
+        },
+    },
+}
+
+
+def make(name, files):
+    folder = FOLDER / name
+    folder.mkdir(parents=True)
+    for file, content in files.items():
+        if not isinstance(content, str):
+            content = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        (folder / file).write_bytes(content.encode())
+    tokens = AutoTokenizer.from_pretrained(folder)
+    rows = []
+    for text, pair in TEXTS:
+        # As a batch of one: outside of a batch, transformers takes an empty pair for none.
+        encoded = tokens([text], None if pair is None else [pair], return_token_type_ids=True)
+        rows.append({"ids": encoded["input_ids"][0], "type_ids": encoded["token_type_ids"][0]})
+    lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
+    (folder / "goldens.json").write_text(f"[\n{lines}\n]\n")
+
+
+def main():
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    for name, files in TOKENIZERS.items():
+        make(name, files)
+    texts = [{"text": text, "pair": pair} for text, pair in TEXTS]
+    (FOLDER / "texts.json").write_text(json.dumps(texts, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
