@@ -89,7 +89,7 @@ pub struct ModelArgs {
     #[arg(long, value_name = "SEED", help_heading = "Model")]
     pub random_weights: Option<u64>,
 
-    /// A tokenizer.json in place of the model's own
+    /// A tokenizer.json, vocab.txt or vocab.json in place of the model's own
     #[arg(long, value_name = "FILE", help_heading = "Model")]
     pub tokenizer: Option<PathBuf>,
 

@@ -1,7 +1,9 @@
 //! From text to token ids, and from lengths to batches.
 
 pub mod planner;
+mod settings;
 pub mod tokenizer;
+mod vocabulary;
 
 pub use planner::plan;
 pub use tokenizer::{TokenIds, Tokenizer, TokenizerOptions};

@@ -8,6 +8,8 @@ use tokenizers::normalizers::{Lowercase, Sequence};
 use tokenizers::utils::truncation::{TruncationParams, truncate_encodings};
 use tokenizers::{NormalizerWrapper, PostProcessor};
 
+use super::vocabulary;
+
 /// The tokens of one text or one pair, specials included.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenIds {
@@ -35,13 +37,23 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json`. Padding and truncation that the file asks for are left aside: batches are
-    /// ragged, and the limit is the model's.
+    /// Reads a `tokenizer.json`, or a `vocab.txt` or `vocab.json` with the files beside it. Padding and truncation
+    /// that a file asks for are left aside: batches are ragged, and the limit is the model's.
     ///
     /// # Errors
-    /// If the file cannot be read or does not parse.
+    /// If a file cannot be read or does not parse, or if it is of a tokenizer that needs another form.
     pub fn read(path: &Path, options: &TokenizerOptions) -> Result<Self> {
         let shown = path.display();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if name.ends_with(".model") {
+            bail!("{shown} is a SentencePiece model, which Sconce does not read; {}", vocabulary::SAVE);
+        }
+        if vocabulary::is_vocabulary(&name) {
+            let unusable =
+                || anyhow!("{shown} and the files beside it make no tokenizer; fetch the model again");
+            let inner = quietly(|| vocabulary::read(path)).ok_or_else(unusable)??;
+            return Self::new(inner, options).map_err(|_| unusable());
+        }
         let bytes = match std::fs::read(path) {
             Ok(bytes) => bytes,
             Err(error) => bail!("cannot read {shown} ({error}); fetch the model again"),
