@@ -566,6 +566,95 @@ fn a_model_without_its_files_is_refused_before_the_download() {
     assert_refused_early(&User::of(&hub), &hub, &[MODEL, "has no"]);
 }
 
+/// The tiny BERT with its tokenizer as older releases write it.
+fn hub_with_vocabulary() -> Hub {
+    hub_with(|site| {
+        let tokenizer = site.files.remove("tokenizer.json").expect("a tokenizer");
+        let tokenizer: serde_json::Value = serde_json::from_slice(&tokenizer).expect("JSON");
+        let vocabulary = tokenizer["model"]["vocab"].as_object().expect("a vocabulary");
+        let tokens: BTreeMap<_, _> = vocabulary.iter().map(|(token, id)| (id.as_u64(), &**token)).collect();
+        let lines: Vec<&str> = tokens.into_values().collect();
+        site.files.insert("vocab.txt".into(), lines.join("\n").into_bytes());
+        site.files.insert("added_tokens.json".into(), b"{}".into());
+    })
+}
+
+#[test]
+fn a_vocabulary_is_fetched_with_what_stands_beside_it() {
+    let hub = hub_with_vocabulary();
+    let user = User::of(&hub);
+    assert_vector(&user.embed());
+    let found = tree(&user.snapshot());
+    for name in ["vocab.txt", "tokenizer_config.json", "added_tokens.json"] {
+        assert!(found.iter().any(|file| file == name), "{name} of {found:?}");
+    }
+    let absent = tree(&user.folder().join(".no_exist"));
+    let expected = ["special_tokens_map.json", "tokenizer.json"].map(|name| format!("{COMMIT}/{name}"));
+    assert_eq!(absent, expected);
+    hub.requests();
+    assert_vector(&user.embed());
+    assert_eq!(hub.requests().len(), 0);
+}
+
+#[test]
+fn a_vocabulary_that_another_tool_fetched_is_completed() {
+    let hub = hub_with_vocabulary();
+    let user = User::of(&hub);
+    assert_vector(&user.embed());
+    let absent = user.folder().join(".no_exist").join(COMMIT);
+    // Without these nobody knows whether the hub has something that changes the tokens.
+    for file in [user.snapshot().join("added_tokens.json"), absent.join("tokenizer.json")] {
+        fs::remove_file(&file).expect("a file");
+        let offline = user.run(&["embed", "--model", MODEL, "--offline", TEXT]);
+        assert_fails(&offline, 1, &[MODEL, "not whole in the cache"]);
+        hub.requests();
+        assert_vector(&user.embed());
+        assert!(file.exists());
+        let requests = hub.requests();
+        assert!(!requests.iter().any(|request| of(WEIGHTS)(request)), "the weights were there");
+    }
+}
+
+#[test]
+fn a_vocabulary_with_merges_is_fetched_with_them() {
+    let hub = hub_with(|site| {
+        site.files.remove("tokenizer.json");
+        for name in ["vocab.json", "merges.txt", "special_tokens_map.json"] {
+            site.files.insert(name.into(), b"{}".into());
+        }
+    });
+    let user = User::of(&hub);
+    assert_eq!(user.download().status.code(), Some(0));
+    let found = tree(&user.snapshot());
+    for name in ["vocab.json", "merges.txt", "special_tokens_map.json", "tokenizer_config.json"] {
+        assert!(found.iter().any(|file| file == name), "{name} of {found:?}");
+    }
+    // Where there is a tokenizer.json, none of them is of use.
+    let hub = hub_with(|site| {
+        for name in ["vocab.txt", "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json"]
+        {
+            site.files.insert(name.into(), b"{}".into());
+        }
+    });
+    let user = User::of(&hub);
+    assert_vector(&user.embed());
+    assert_cached(&user.folder(), &hub, "main");
+}
+
+#[test]
+fn a_tokenizer_that_is_not_read_is_refused_before_the_download() {
+    for (file, parts) in [
+        ("spiece.model", ["spiece.model", "SentencePiece", "AutoTokenizer.from_pretrained"]),
+        ("vocab.json", ["has no tokenizer.json", "vocab.json with merges.txt", "choose another model"]),
+    ] {
+        let hub = hub_with(|site| {
+            site.files.remove("tokenizer.json");
+            site.files.insert(file.into(), b"{}".into());
+        });
+        assert_refused_early(&User::of(&hub), &hub, &[&[MODEL], &parts[..]].concat());
+    }
+}
+
 #[test]
 fn weights_in_other_forms_are_named() {
     let hub = hub_with(|site| drop(site.files.remove(WEIGHTS)));

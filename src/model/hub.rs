@@ -16,11 +16,16 @@ use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use super::files::{NO_TOKENIZER, tokenizer_files};
 use super::weights::read_index;
 use super::{CONVERT, INDEX, Source};
 
 /// How often a file is tried where the connection breaks, or what comes is not the file.
 const ATTEMPTS: u32 = 3;
+
+/// What takes the place of a vocabulary, or changes how it is read.
+const BESIDE_VOCABULARY: [&str; 4] =
+    ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"];
 
 /// How long a hub may take to say anything at all.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -91,14 +96,18 @@ impl<'a> Hub<'a> {
         let commit = commit.as_ref().map_or(revision.as_str(), |commit| commit.trim());
         let snapshot = self.folder.join("snapshots").join(commit);
         let has = |name: &str| snapshot.join(name).exists();
-        // Another tool may have fetched the weights without the pipeline; only a known absence counts.
+        // Another tool may have fetched a part of the model; only a known absence counts.
+        let lacks = |name: &str| self.folder.join(".no_exist").join(commit).join(name).exists();
         let pipeline = match fs::read_to_string(snapshot.join("modules.json")) {
             Ok(modules) => !modules.contains("1_Pooling") || has("1_Pooling/config.json"),
-            Err(_) => self.folder.join(".no_exist").join(commit).join("modules.json").exists(),
+            Err(_) => lacks("modules.json"),
         };
+        let tokenizer = has("tokenizer.json")
+            || tokenizer_files(has).is_ok_and(|files| files.is_some())
+                && BESIDE_VOCABULARY.into_iter().all(|name| has(name) || lacks(name));
         let weights = has("model.safetensors")
             || read_index(&snapshot.join(INDEX)).is_ok_and(|index| index.values().all(|shard| has(shard)));
-        (pipeline && weights && has("config.json") && has("tokenizer.json")).then_some(snapshot)
+        (pipeline && weights && tokenizer && has("config.json")).then_some(snapshot)
     }
 
     /// Brings the files that Sconce needs into the cache.
@@ -140,10 +149,12 @@ impl<'a> Hub<'a> {
 
     /// Notes what the commit lacks, and lets the branch point to it.
     fn finish(&self, branch: &Repo, commit: &str, names: &[String]) -> io::Result<()> {
-        if !names.iter().any(|name| name == "modules.json") {
+        let lacks = |wanted: &&str| !names.iter().any(|name| name == wanted);
+        let beside = BESIDE_VOCABULARY.into_iter().filter(|_| lacks(&"tokenizer.json"));
+        for name in beside.chain(["modules.json"]).filter(lacks) {
             let absent = self.folder.join(".no_exist").join(commit);
             fs::create_dir_all(&absent)?;
-            fs::write(absent.join("modules.json"), "")?;
+            fs::write(absent.join(name), "")?;
         }
         if branch.revision() != commit {
             self.cache.repo(branch.clone()).create_ref(commit)?;
@@ -301,15 +312,18 @@ impl<'a> Hub<'a> {
 
 /// The files that Sconce reads, the weights last: where they are, everything is.
 fn choose<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a str>> {
-    const SMALL: [&str; 5] = [
-        "config.json",
-        "modules.json",
-        "sentence_bert_config.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    ];
+    const SMALL: [&str; 4] =
+        ["config.json", "modules.json", "sentence_bert_config.json", "tokenizer_config.json"];
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
-    for required in ["config.json", "tokenizer.json", "model.safetensors"] {
+    let tokenizer = match tokenizer_files(has) {
+        Ok(Some(files)) => files,
+        Ok(None) => {
+            bail!("model {model} {NO_TOKENIZER} on the hub, which Sconce needs; choose another model")
+        }
+        Err(why) => bail!("model {model} {why}"),
+    };
+    let beside = if has("tokenizer.json") { &[][..] } else { &BESIDE_VOCABULARY };
+    for required in ["config.json", "model.safetensors"] {
         match required {
             _ if has(required) => {}
             "model.safetensors" if has(INDEX) => {}
@@ -322,7 +336,7 @@ fn choose<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a str>> {
         }
     }
     let small = names.iter().map(String::as_str).filter(|name| match name.split_once('/') {
-        None => SMALL.contains(name),
+        None => [&SMALL, tokenizer, beside].iter().any(|wanted| wanted.contains(name)),
         // 1_Pooling/config.json
         Some((folder, file)) => folder.starts_with(|c: char| c.is_ascii_digit()) && file == "config.json",
     });
