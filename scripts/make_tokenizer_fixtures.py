@@ -102,11 +102,14 @@ TOKENIZERS = {
     },
     "bert-keep-accents": {
         "vocab.txt": words(*BERT),
-        "tokenizer_config.json": {"tokenizer_class": "DistilBertTokenizer", "strip_accents": False},
+        "tokenizer_config.json": {
+            "tokenizer_class": "DistilBertTokenizer", "strip_accents": False,
+            "mask_token": {"__type": "AddedToken", "content": "[MASK]"},
+        },
     },
     # Special tokens by other names, and tokens that were added later: the form of old releases …
     "bert-added": {
-        "vocab.txt": words("<pad_>", "<unk_>", "<cls_>", "<sep_>", "<mask_>"),
+        "vocab.txt": words("<pad_>", "<unk_>", "<cls_>", "<mask_>"),
         "tokenizer_config.json": {
             "tokenizer_class": "BertTokenizer", "cls_token": "<not>", "additional_special_tokens": ["[OWN]"],
         },
@@ -114,7 +117,11 @@ TOKENIZERS = {
             "pad_token": "<pad_>", "unk_token": "<unk_>", "cls_token": "<cls_>", "sep_token": "<sep_>",
             "mask_token": token("<mask_>", lstrip=True),
         },
-        "added_tokens.json": {"[NEW]": 1000, "<extra>": 999, "[OWN]": 998},
+        "added_tokens.json": {"[NEW]": 1000, "<extra>": 999, "[OWN]": 998, "<sep_>": 997},
+    },
+    # A special token that only the class knows for one.
+    "bert-added-mask": {
+        "vocab.txt": words(*BERT), "config.json": {"model_type": "bert"}, "added_tokens.json": {"[MASK]": 4},
     },
     # … and of newer ones, which wins.
     "bert-added-decoder": {
@@ -160,6 +167,17 @@ TOKENIZERS = {
         "special_tokens_map.json": {"unk_token": "<unk>"},
     },
     "roberta-plain": {**byte_pairs(*ROBERTA), "config.json": {"model_type": "roberta"}},
+    # As releases since 4.34 write it: the flags are in the list.
+    "roberta-decoder": {
+        **byte_pairs(*ROBERTA),
+        "tokenizer_config.json": {
+            "tokenizer_class": "RobertaTokenizer", "mask_token": "<mask>",
+            "added_tokens_decoder": {
+                str(i): token(name, lstrip=name == "<mask>", normalized=True, special=True)
+                for i, name in enumerate(ROBERTA)
+            },
+        },
+    },
     "roberta-prefix-space": {
         **byte_pairs(*ROBERTA),
         "tokenizer_config.json": {"tokenizer_class": "RobertaTokenizerFast", "add_prefix_space": True},

@@ -51,16 +51,13 @@ struct Token {
     normalized: Option<bool>,
     #[serde(default)]
     special: bool,
-    /// Whether only the content was given.
-    #[serde(skip)]
-    bare: bool,
 }
 
 impl Token {
     fn bare(content: &str) -> Self {
         let content = content.to_owned();
         let (single_word, lstrip, rstrip, normalized) = (false, false, false, None);
-        Token { content, single_word, lstrip, rstrip, normalized, special: true, bare: true }
+        Token { content, single_word, lstrip, rstrip, normalized, special: true }
     }
 
     fn read(value: &Value) -> Option<Self> {
@@ -180,14 +177,13 @@ impl Settings {
         }
     }
 
-    /// The special tokens of a class with these `defaults`, whose mask may take the space before it.
-    pub fn specials(&self, defaults: &[(&str, &str)], mask_takes_space: bool) -> Specials {
+    /// The special tokens of a class with these `defaults`.
+    pub fn specials(&self, defaults: &[(&str, &str)]) -> Specials {
         let own = self.named.keys().map(String::as_str).filter(|name| !NAMES.contains(name));
         let named = NAMES.into_iter().chain(own).filter_map(|name| {
             let default =
                 || defaults.iter().find(|(key, _)| *key == name).map(|(_, token)| Token::bare(token));
-            let mut token = self.named.get(name).cloned().unwrap_or_else(default)?;
-            token.lstrip |= mask_takes_space && name == "mask_token" && token.bare;
+            let token = self.named.get(name).cloned().unwrap_or_else(default)?;
             Some((name.to_owned(), token))
         });
         let named: Vec<(String, Token)> = named.collect();

@@ -38,7 +38,6 @@ struct Class {
     /// How the name of their vocabulary ends.
     file: &'static str,
     tokens: &'static [(&'static str, &'static str)],
-    mask_takes_space: bool,
     frame: Frame,
 }
 
@@ -62,9 +61,9 @@ const CLASSES: &[Class] = &[
             ("cls_token", "[CLS]"),
             ("mask_token", "[MASK]"),
         ],
-        mask_takes_space: false,
         frame: Frame::Bert,
     },
+    // Its <mask> takes the space before it; WordPiece drops that space anyway.
     Class {
         names: &["MPNetTokenizer"],
         file: "vocab.txt",
@@ -77,7 +76,6 @@ const CLASSES: &[Class] = &[
             ("cls_token", "<s>"),
             ("mask_token", "<mask>"),
         ],
-        mask_takes_space: true,
         frame: Frame::Roberta,
     },
     Class {
@@ -92,7 +90,6 @@ const CLASSES: &[Class] = &[
             ("cls_token", "<s>"),
             ("mask_token", "<mask>"),
         ],
-        mask_takes_space: false,
         frame: Frame::Roberta,
     },
     Class {
@@ -103,7 +100,6 @@ const CLASSES: &[Class] = &[
             ("eos_token", "<|endoftext|>"),
             ("unk_token", "<|endoftext|>"),
         ],
-        mask_takes_space: false,
         frame: Frame::Ends,
     },
 ];
@@ -128,7 +124,7 @@ pub(super) fn is_vocabulary(name: &str) -> bool {
 pub(super) fn read(path: &Path) -> Result<Tokenizer> {
     let settings = Settings::read(path)?;
     let class = class_of(path, &settings)?;
-    let specials = settings.specials(class.tokens, class.mask_takes_space);
+    let specials = settings.specials(class.tokens);
     let mut tokenizer = match class.file {
         "vocab.txt" => word_pieces(path, class, &settings, &specials)?,
         _ => byte_pairs(path, &settings)?,
