@@ -329,6 +329,123 @@ fn a_config_with_a_missing_or_absurd_field() {
     }
 }
 
+/// A type that is not known is answered with the nearest that are.
+#[test]
+fn a_model_type_of_another_spelling() {
+    for (written, meant) in
+        [("modern_bert", "modernbert"), ("robreta", "roberta"), ("deberta_v2", "deberta-v2")]
+    {
+        let model = Model::tiny();
+        model.edit_config(|config| drop(config.insert("model_type".into(), json!(written))));
+        let nearest = format!("the nearest of those that are: {meant}");
+        assert_fails(&model.embed(), 1, &["config.json", &format!("{written:?}"), &nearest]);
+    }
+}
+
+#[test]
+fn configs_that_contradict_themselves() {
+    let cases: &[(&str, &str, Value, &[&str])] = &[
+        ("modernbert", "layer_types", json!(["full_attention"]), &["\"layer_types\"", "a list of 1", "4"]),
+        (
+            "modernbert",
+            "layer_types",
+            json!(["a", "b", "c", "d"]),
+            &["\"layer_types\"", "\"a\"", "sliding_attention"],
+        ),
+        ("modernbert", "layer_types", json!("full_attention"), &["\"layer_types\"", "a list of strings"]),
+        ("modernbert", "local_attention", json!(-3), &["\"local_attention\" is -3"]),
+        ("modernbert", "hidden_size", json!(25), &["\"hidden_size\" is 25", "\"num_attention_heads\""]),
+        ("eurobert", "num_key_value_heads", json!(4), &["\"num_key_value_heads\" is 4", "a divisor"]),
+        (
+            "eurobert",
+            "rope_parameters",
+            json!({"rope_type": "longrope"}),
+            &["\"rope_parameters.rope_type\"", "longrope"],
+        ),
+        (
+            "eurobert",
+            "rope_parameters",
+            json!({"rope_type": "linear"}),
+            &["no field \"rope_parameters.factor\""],
+        ),
+        (
+            "eurobert",
+            "rope_parameters",
+            json!({"rope_type": "linear", "factor": 0}),
+            &["\"rope_parameters.factor\" is 0"],
+        ),
+        ("eurobert", "rope_parameters", json!([1]), &["\"rope_parameters\"", "an object"]),
+        ("nomic-bert", "head_dim", json!(7), &["turn in pairs"]),
+        (
+            "nomic-bert-first-code",
+            "activation_function",
+            json!("relu"),
+            &["\"activation_function\"", "swiglu"],
+        ),
+        ("nomic-bert-first-code", "prenorm", json!(true), &["\"prenorm\" is true"]),
+        ("nomic-bert-first-code", "moe_every_n_layers", json!(2), &["\"moe_every_n_layers\" is 2"]),
+        ("new", "logn_attention_scale", json!(true), &["\"logn_attention_scale\" is true"]),
+        ("new", "layer_norm_type", json!("batch_norm"), &["\"layer_norm_type\"", "rms_norm"]),
+        ("deberta-v2", "pos_att_type", json!(["p2p"]), &["\"pos_att_type\"", "c2p"]),
+        ("deberta-v2", "relative_attention", json!(false), &["\"pos_att_type\"", "\"relative_attention\""]),
+        ("deberta-v2", "position_buckets", json!(200), &["\"position_buckets\" is 200"]),
+        ("deberta-v2", "conv_kernel_size", json!(3), &["\"conv_kernel_size\" is 3"]),
+        (
+            "roberta",
+            "position_embedding_type",
+            json!("relative_key"),
+            &["\"position_embedding_type\"", "absolute"],
+        ),
+        ("roberta", "pad_token_id", json!(60), &["\"max_position_embeddings\"", "61"]),
+        ("talking-heads-both", "talking_heads", json!({}), &["\"talking_heads\"", "before_softmax"]),
+        (
+            "talking-heads-both",
+            "talking_heads",
+            json!({"before_softmax": 0}),
+            &["\"talking_heads.before_softmax\" is 0"],
+        ),
+        (
+            "talking-heads-both",
+            "talking_heads",
+            json!({"after_softmax": 7}),
+            &["\"hidden_size\"", "\"talking_heads\""],
+        ),
+        ("enlarged-keys", "attention_key_size", json!("64"), &["\"attention_key_size\""]),
+        ("pre-norm", "norm_placement", json!("sandwich"), &["\"norm_placement\"", "pre+final"]),
+        ("rms-norm", "norm_type", json!("group_norm"), &["\"norm_type\"", "layer_norm"]),
+        ("alibi", "position_embedding_type", json!("xpos"), &["\"position_embedding_type\"", "alibi"]),
+        ("bert-tiny", "feed_forward_type", json!("moe"), &["\"feed_forward_type\"", "geglu"]),
+        ("bert-tiny", "is_causal", json!("yes"), &["\"is_causal\"", "true or false"]),
+        ("bert-tiny", "hidden_act", json!("gelu_newer"), &["\"hidden_act\"", "gelu_new"]),
+    ];
+    for (fixture, key, value, parts) in cases {
+        let model = Model::copy_of(fixture);
+        model.edit_config(|config| drop(config.insert((*key).into(), value.clone())));
+        let mut all = vec!["config.json"];
+        all.extend(*parts);
+        assert_fails(&model.embed(), 1, &all);
+    }
+}
+
+/// A fused tensor that lacks a part, and one that is not there, are named once.
+#[test]
+fn a_tensor_of_several_parts() {
+    let model = Model::copy_of("modernbert");
+    let name = "model.layers.1.attn.Wqkv.weight";
+    model.edit_tensors(|tensors| drop(tensors.remove(name).unwrap()));
+    assert_fails(&model.embed(), 1, &[name, "[72, 24]", "missing"]);
+    let report = stdout(&model.run("inspect"));
+    assert_eq!(report.matches(name).count(), 1, "{report}");
+
+    let model = Model::copy_of("modernbert");
+    model.edit_tensors(|tensors| {
+        let (_, shape, bytes) = tensors.get_mut(name).unwrap();
+        shape[0] = 48;
+        bytes.truncate(48 * 24 * 4);
+    });
+    assert_fails(&model.embed(), 1, &[name, "[48, 24]", "[72, 24]"]);
+}
+
 #[test]
 fn pipeline_files_that_do_not_say_what_they_should() {
     for (file, text, part) in [
