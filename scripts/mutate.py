@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = ["goldens", "ops"]
+TESTS = ["goldens", "ops", "pipelines"]
 
 # What is broken, the file, the text, and what takes its place.
 MUTATIONS = [
@@ -44,16 +44,26 @@ MUTATIONS = [
     ("the norms of a layer change places", "src/nn/layer.rs", 'Norm::load(parameters, &format!("{name}.attention_norm"), width, eps)?', 'Norm::load(parameters, &format!("{name}.feed_forward_norm"), width, eps)?'),
     ("ALBERT's groups take turns", "src/nn/spec.rs", "(layer as f64 / (layers as f64 / self.groups as f64)) as usize", "layer % self.groups + 0 * layers"),
     ("a group runs its first layer only", "src/nn/encoder.rs", "for layer in &self.groups[group] {", "for layer in &self.groups[group][..1] {"),
-    ("the mean counts one token more", "src/nn/pooling.rs", "Pool::Mean => text.mean_keepdim(0),", "Pool::Mean => text.sum_keepdim(0)? / (tokens + 1) as f64,"),
-    ("CLS is the last token", "src/nn/pooling.rs", "Pool::Cls => text.narrow(0, 0, 1),", "Pool::Cls => text.narrow(0, tokens - 1, 1),"),
-    ("weights of the weighted mean begin at 0", "src/nn/pooling.rs", "Tensor::arange(1u32, tokens as u32 + 1,", "Tensor::arange(0u32, tokens as u32,"),
-    ("the root of the length is left out", "src/nn/pooling.rs", "text.sum_keepdim(0)? / (tokens as f64).sqrt()", "text.sum_keepdim(0)? / (tokens as f64)"),
-    ("joined poolings change places", "src/nn/pooling.rs", "pools.iter().map(|pool| pool.forward(&text))", "pools.iter().rev().map(|pool| pool.forward(&text))"),
+    ("the mean counts one token more", "src/nn/pooling.rs", "Pool::Mean => rest.mean_keepdim(0),", "Pool::Mean => rest.sum_keepdim(0)? / (tokens + 1) as f64,"),
+    ("CLS is the last token", "src/nn/pooling.rs", "Pool::Cls => rest.narrow(0, 0, 1),", "Pool::Cls => text.narrow(0, tokens - 1, 1),"),
+    ("weights of the weighted mean begin at 0", "src/nn/pooling.rs", "Tensor::arange(prompt as u32 + 1, tokens as u32 + 1,", "Tensor::arange(prompt as u32, tokens as u32,"),
+    ("the root of the length is left out", "src/nn/pooling.rs", "rest.sum_keepdim(0)? / ((tokens - prompt) as f64).sqrt()", "rest.sum_keepdim(0)? / ((tokens - prompt) as f64)"),
+    ("joined poolings change places", "src/nn/pooling.rs", ".map(|pool| pool.forward(&text, prompt))", ".rev()\n                    .map(|pool| pool.forward(&text, prompt))"),
     ("relative buckets change direction", "src/nn/attention.rs", "let after = if distance > 0", "let after = if distance < 0"),
     ("far distances have too few buckets", "src/nn/attention.rs", "(share * (half - exact) as f32)", "(share * (half - exact - 1) as f32)"),
     ("the relative bias is scaled with the scores", "src/kernels/softmax.rs", "*x += bias;", "*x += bias * scale;"),
     ("MPNet's padding id is the config's", "src/model/families.rs", "padding: Some(Padding::Fixed(1)),", "padding: Some(Padding::Config(1)),"),
-    ("vectors are not normalised", "src/run/embedder.rs", "if self.normalize {", "if self.normalize && texts.is_empty() {"),
+    ("vectors are not normalised", "src/nn/heads.rs", "values.chunks_mut(width).for_each(l2_normalize);", "values.chunks_mut(width).take(0).for_each(l2_normalize);"),
+    ("the prompt is pooled", "src/nn/pooling.rs", "let rest = text.narrow(0, prompt, tokens - prompt)?;", "let rest = text.clone();"),
+    ("the weighted mean counts from behind the prompt", "src/nn/pooling.rs", "(tokens * (tokens + 1) - prompt * (prompt + 1)) / 2", "(tokens * (tokens + 1)) / 2"),
+    ("a text that is all prompt is pooled", "src/nn/pooling.rs", "if tokens <= prompt {", "let prompt = prompt.min(tokens - 1);\n        if tokens <= prompt {"),
+    ("the special token behind the prompt counts", "src/text/tokenizer.rs", "return Ok(length - 1);", "return Ok(length);"),
+    ("the residual of a dense layer is left out", "src/nn/heads.rs", "Some(Residual::Same) => (y + x)?,", "Some(Residual::Same) => y,"),
+    ("a dense layer has no activation", "src/nn/heads.rs", "self.linear.forward(x, self.activation)?", "self.linear.forward(x, Activation::Identity)?"),
+    ("eps of the LayerNorm module", "src/nn/heads.rs", "eps: 1e-5 }", "eps: 1e-12 }"),
+    ("heads run backwards", "src/run/embedder.rs", "self.heads.iter().try_fold", "self.heads.iter().rev().try_fold"),
+    ("vectors are cut before the last head", "src/run/choices.rs", "                heads.push(Head::First(n));", "                heads.insert(0, Head::First(n));"),
+    ("the default prompt is not taken", "src/run/choices.rs", "(Some(PromptChoice::Name(name)), _) | (None, Some(name)) => name,\n            (None, None)", "(Some(PromptChoice::Name(name)), _) => name,\n            (None, _)"),
     ("truncation cuts the last special token", "src/text/tokenizer.rs", "saturating_sub(self.specials(pair.is_some()))", "saturating_sub(self.specials(pair.is_some()) - 1)"),
 ]
 

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! input ──► tokenize ──► plan ──► encode ──► pool ──► finish ──► output
-//! Record    TokenIds     Batch    hidden     vectors  normalise  rows, in
+//! Record    TokenIds     Batch    hidden     vectors  heads      rows, in
 //! {id,text} ids+types    ragged,  (T, H)     (N, D)              input order
 //!                        no pads
 //! ```

@@ -31,6 +31,7 @@ fn open(model: &str) -> Loaded {
         random_weights: None,
         tokenizer: None,
         max_length: None,
+        pooling: None,
     };
     load(&options, &Console::new(Verbosity::Quiet, false)).expect("the fixture loads")
 }
@@ -102,7 +103,7 @@ fn poolings() {
         let hidden = loaded.encoder.forward(&batch).unwrap();
         let pools = [Pool::Cls, Pool::Max, Pool::Mean, Pool::MeanSqrtLen, Pool::WeightedMean, Pool::Last];
         for pool in pools {
-            let found = flat(&Pooling::Text(vec![pool]).forward(&hidden, &batch).unwrap());
+            let found = flat(&Pooling::Text(vec![pool]).forward(&hidden, &batch, 0).unwrap());
             if let Some(difference) =
                 first_difference(&found, &flat(&goldens[&format!("pooled.{pool}")]), ATOL, RTOL)
             {
@@ -143,7 +144,10 @@ fn pairs_reach_the_encoder() {
         tokenizer: loaded.tokenizer,
         encoder: loaded.encoder,
         pooling: Pooling::Text(vec![Pool::Mean]),
-        normalize: false,
+        heads: vec![],
+        dimensions: 36,
+        prompt: String::new(),
+        left_out: 0,
         batch_tokens: 30,
     };
     let vectors = embedder.embed(&embedder.tokenize(&records).unwrap(), |_| ()).unwrap();

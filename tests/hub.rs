@@ -29,6 +29,7 @@ const NEEDED: &[&str] = &[
     "1_Pooling/config.json",
     "2_Normalize/config.json",
     "config.json",
+    "config_sentence_transformers.json",
     WEIGHTS,
     "modules.json",
     "sentence_bert_config.json",
@@ -303,6 +304,44 @@ fn a_pipeline_that_another_tool_left_out_is_completed() {
     fs::remove_file(user.snapshot().join("1_Pooling/config.json")).expect("a file");
     assert_vector(&user.embed());
     assert_cached(&user.folder(), &hub, "main");
+}
+
+/// A hub with a pipeline whose dense layer has weights of its own, and the vector that it gives.
+fn hub_with_a_dense_layer() -> (Hub, Vec<f32>) {
+    let folder = fixture("pipelines/dense");
+    let hub = hub_with(|site| {
+        for name in tree(&folder) {
+            site.files.insert(name.clone(), fs::read(folder.join(&name)).expect("a file"));
+        }
+    });
+    let expected = support::embed("pipelines/dense", [TEXT]);
+    (hub, embedding(&rows(&expected)[0]))
+}
+
+#[test]
+fn modules_with_weights_of_their_own() {
+    let (hub, expected) = hub_with_a_dense_layer();
+    let user = User::of(&hub);
+    let vector = || embedding(&rows(&user.embed())[0]);
+    assert_eq!(vector(), expected);
+    hub.requests();
+    assert_eq!(vector(), expected);
+    assert_eq!(hub.requests().len(), 0);
+    for name in ["2_Dense/config.json", "2_Dense/model.safetensors", "1_Pooling/config.json"] {
+        fs::remove_file(user.snapshot().join(name)).expect("a file");
+        let offline = user.run(&["embed", "--model", MODEL, "--offline", TEXT]);
+        assert_fails(&offline, 1, &[MODEL, "not whole in the cache"]);
+        assert_eq!(vector(), expected, "{name} is fetched again");
+    }
+}
+
+#[test]
+fn a_module_whose_weights_are_a_pickle() {
+    let (hub, _) = hub_with_a_dense_layer();
+    let weights = hub.site().files.remove("2_Dense/model.safetensors").expect("weights");
+    hub.site().files.insert("2_Dense/pytorch_model.bin".into(), weights);
+    let parts = [MODEL, "2_Dense/pytorch_model.bin", "SentenceTransformer(DIR)"];
+    assert_refused_early(&User::of(&hub), &hub, &parts);
 }
 
 #[test]

@@ -64,6 +64,18 @@ pub struct EmbedArgs {
     #[arg(long, overrides_with = "normalize")]
     pub no_normalize: bool,
 
+    /// Keep the first N dimensions of vectors, before they are scaled [default: as the model's own files say]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub dimensions: Option<u32>,
+
+    /// Put this before each text [default: as the model's own files say]
+    #[arg(long, value_name = "TEXT", conflicts_with = "prompt_name")]
+    pub prompt: Option<String>,
+
+    /// Put the prompt that has this name in the model's own files before each text
+    #[arg(long, value_name = "NAME")]
+    pub prompt_name: Option<String>,
+
     /// The longest text in tokens, specials included [default: the model's own limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_length: Option<u32>,
@@ -180,6 +192,7 @@ pub enum PoolingMode {
     MeanSqrtLen,
     WeightedMean,
     Last,
+    Pooler,
     None,
 }
 

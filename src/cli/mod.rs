@@ -24,7 +24,7 @@ pub fn main() -> Result<()> {
         }
         Command::Inspect(args) => {
             run::use_threads(args.threads)?;
-            run::inspect::inspect(&resolve::model(&args, None), &resolve::console(&args.talk))
+            run::inspect::inspect(&resolve::model(&args), &resolve::console(&args.talk))
         }
         Command::Download(args) => run::download::download(&resolve::download(args)),
         Command::Completions { shell } => {

@@ -14,7 +14,7 @@ use crate::model::Source;
 use crate::nn::{Pool, Pooling};
 use crate::output::{Format, Target};
 use crate::run::embed::{EmbedOptions, Input};
-use crate::run::{Console, ModelOptions, Verbosity, WrongUsage};
+use crate::run::{Choices, Console, ModelOptions, PromptChoice, Verbosity, WrongUsage};
 
 /// Options of `embed`.
 ///
@@ -30,42 +30,53 @@ pub fn embed(args: EmbedArgs) -> Result<EmbedOptions> {
         )));
     }
     Ok(EmbedOptions {
-        model: model(&args.model, max_length),
+        model: ModelOptions { max_length, pooling: pooling(args.pooling), ..model(&args.model) },
         input: input(args.texts, args.input, args.input_format)?,
         format,
         output: match args.output {
             Some(path) if !is_stdout(&path) => Target::File(path),
             _ => Target::Stdout,
         },
-        pooling: match args.pooling {
-            PoolingMode::Auto => None,
-            PoolingMode::None => Some(Pooling::None),
-            PoolingMode::Cls => Some(Pooling::Text(vec![Pool::Cls])),
-            PoolingMode::Mean => Some(Pooling::Text(vec![Pool::Mean])),
-            PoolingMode::Max => Some(Pooling::Text(vec![Pool::Max])),
-            PoolingMode::MeanSqrtLen => Some(Pooling::Text(vec![Pool::MeanSqrtLen])),
-            PoolingMode::WeightedMean => Some(Pooling::Text(vec![Pool::WeightedMean])),
-            PoolingMode::Last => Some(Pooling::Text(vec![Pool::Last])),
+        choices: Choices {
+            normalize: match (args.normalize, args.no_normalize) {
+                (true, _) => Some(true),
+                (_, true) => Some(false),
+                _ => None,
+            },
+            dimensions: args.dimensions.map(|n| n as usize),
+            prompt: args.prompt.map(PromptChoice::Text).or(args.prompt_name.map(PromptChoice::Name)),
+            batch_tokens: args.batch_tokens as usize,
         },
-        normalize: match (args.normalize, args.no_normalize) {
-            (true, _) => Some(true),
-            (_, true) => Some(false),
-            _ => None,
-        },
-        batch_tokens: args.batch_tokens as usize,
         console: console(&args.model.talk),
     })
 }
 
 /// Options that say which model.
-pub fn model(args: &ModelArgs, max_length: Option<usize>) -> ModelOptions {
+pub fn model(args: &ModelArgs) -> ModelOptions {
     ModelOptions {
         source: source(args.source.model.clone(), &args.source.hub, &args.talk),
         config: args.config.clone(),
         random_weights: args.random_weights,
         tokenizer: args.tokenizer.clone(),
-        max_length,
+        max_length: None,
+        pooling: None,
     }
+}
+
+/// How tokens become a vector, unless the model's files are to say it.
+fn pooling(mode: PoolingMode) -> Option<Pooling> {
+    let pool = match mode {
+        PoolingMode::Auto => return None,
+        PoolingMode::None => return Some(Pooling::None),
+        PoolingMode::Cls => Pool::Cls,
+        PoolingMode::Mean => Pool::Mean,
+        PoolingMode::Max => Pool::Max,
+        PoolingMode::MeanSqrtLen => Pool::MeanSqrtLen,
+        PoolingMode::WeightedMean => Pool::WeightedMean,
+        PoolingMode::Last => Pool::Last,
+        PoolingMode::Pooler => Pool::Pooler,
+    };
+    Some(Pooling::Text(vec![pool]))
 }
 
 /// What to download.

@@ -24,6 +24,11 @@ impl Config {
         Ok(Config { path: path.to_owned(), inside: String::new(), fields: super::read_json_object(path)? })
     }
 
+    /// All fields.
+    pub fn fields(&self) -> &Map<String, Value> {
+        &self.fields
+    }
+
     /// The file that was read.
     pub fn path(&self) -> &Path {
         &self.path
@@ -76,16 +81,16 @@ impl Config {
 
     /// A truth value; false where there is none.
     pub fn flag(&self, key: &str) -> Result<bool> {
-        match self.get(key) {
-            None => Ok(false),
-            Some(Value::Bool(b)) => Ok(*b),
-            Some(value) => bail!("{}", self.wrong(key, value, "true or false")),
-        }
+        self.flag_or(key, false)
     }
 
     /// A truth value, or `default` where there is none.
     pub fn flag_or(&self, key: &str, default: bool) -> Result<bool> {
-        if self.has(key) { self.flag(key) } else { Ok(default) }
+        match self.get(key) {
+            None => Ok(default),
+            Some(Value::Bool(b)) => Ok(*b),
+            Some(value) => bail!("{}", self.wrong(key, value, "true or false")),
+        }
     }
 
     /// A positive number, or `default` where there is none.
@@ -150,7 +155,8 @@ impl Config {
         format!("{}: \"{}{key}\" is {found}, but has to be {expected}", self.path.display(), self.inside)
     }
 
-    fn get(&self, key: &str) -> Option<&Value> {
+    /// A field of any kind; one that is null is as good as none.
+    pub fn get(&self, key: &str) -> Option<&Value> {
         self.fields.get(key).filter(|value| !value.is_null())
     }
 }

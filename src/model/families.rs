@@ -158,9 +158,11 @@ const BERT_INSIDE: Modules = &[
     ("feed_forward_norm", "output.LayerNorm"),
 ];
 
+const BERT_POOLER: Modules = &[("pooler", "pooler.dense")];
+
 const BERT_NAMES: Names = Names {
     prefixes: &["", "bert."],
-    outside: &[BERT_OUTSIDE],
+    outside: &[BERT_OUTSIDE, BERT_POOLER],
     layer: "encoder.layer.{}.",
     inside: &[BERT_INSIDE],
 };
@@ -240,7 +242,7 @@ pub static FAMILIES: &[Family] = &[
         maths: Maths { places: Places::AfterPadding(1), ..PRE_NORM },
         names: &[Names {
             prefixes: &["", "roberta_prelayernorm."],
-            outside: &[&[("final_norm", "LayerNorm")], BERT_OUTSIDE],
+            outside: &[&[("final_norm", "LayerNorm")], BERT_OUTSIDE, BERT_POOLER],
             inside: &[
                 &[("attention_norm", "attention.LayerNorm"), ("feed_forward_norm", "intermediate.LayerNorm")],
                 BERT_INSIDE,
@@ -273,7 +275,7 @@ pub static FAMILIES: &[Family] = &[
         keys: BERT_KEYS,
         maths: Maths { embedding_norm: EmbeddingNorm::None, ..PRE_NORM },
         names: &[Names {
-            outside: &[&[("final_norm", "encoder.ln")], BERT_OUTSIDE],
+            outside: &[&[("final_norm", "encoder.ln")], BERT_OUTSIDE, BERT_POOLER],
             inside: &[&[("attention_norm", "attention.ln"), ("feed_forward_norm", "ln")], BERT_INSIDE],
             ..BERT_NAMES
         }],
@@ -303,7 +305,11 @@ pub static FAMILIES: &[Family] = &[
         maths: BERT_MATHS,
         names: &[Names {
             prefixes: &["", "rembert."],
-            outside: &[&[("embeddings.projection", "encoder.embedding_hidden_mapping_in")], BERT_OUTSIDE],
+            outside: &[
+                &[("embeddings.projection", "encoder.embedding_hidden_mapping_in")],
+                BERT_OUTSIDE,
+                BERT_POOLER,
+            ],
             ..BERT_NAMES
         }],
         ..BERT
@@ -318,7 +324,10 @@ pub static FAMILIES: &[Family] = &[
         maths: Maths { activation: Activation::GeluTanh, ..BERT_MATHS },
         names: &[Names {
             prefixes: &["", "albert."],
-            outside: &[&[("embeddings.projection", "encoder.embedding_hidden_mapping_in")], BERT_OUTSIDE],
+            outside: &[
+                &[("embeddings.projection", "encoder.embedding_hidden_mapping_in"), ("pooler", "pooler")],
+                BERT_OUTSIDE,
+            ],
             layer: "encoder.albert_layer_groups.{}.albert_layers.{}.",
             inside: &[&[
                 ("attention.query", "attention.query"),
@@ -340,7 +349,7 @@ pub static FAMILIES: &[Family] = &[
         maths: Maths { places: Places::AfterFixed(1), ..BERT_MATHS },
         names: &[Names {
             prefixes: &["", "mpnet."],
-            outside: &[&[("relative_bias", "encoder.relative_attention_bias")], BERT_OUTSIDE],
+            outside: &[&[("relative_bias", "encoder.relative_attention_bias")], BERT_OUTSIDE, BERT_POOLER],
             inside: &[
                 &[
                     ("attention.query", "attention.attn.q"),
@@ -471,6 +480,7 @@ pub static FAMILIES: &[Family] = &[
         names: &[
             Names {
                 prefixes: &["", "roberta."],
+                outside: &[BERT_OUTSIDE, BERT_POOLER],
                 inside: &[
                     &[
                         ("feed_forward.up", "mlp.fc1"),
@@ -483,7 +493,7 @@ pub static FAMILIES: &[Family] = &[
             },
             Names {
                 prefixes: &["", "roberta."],
-                outside: &[&[("embeddings.norm", "emb_ln")], BERT_OUTSIDE],
+                outside: &[&[("embeddings.norm", "emb_ln")], BERT_OUTSIDE, BERT_POOLER],
                 layer: "encoder.layers.{}.",
                 inside: &[&[
                     ("attention.query", "mixer.Wqkv[0/3]"),
@@ -621,7 +631,7 @@ const GTE: Family = Family {
     keys: BERT_KEYS,
     maths: Maths { places: rotary(160_000.0), bias: Biases { up: false, ..ALL }, gated: true, ..BERT_MATHS },
     names: &[
-        Names { prefixes: &["", "gte."], ..ROTARY_NAMES },
+        Names { prefixes: &["", "gte."], outside: &[BERT_OUTSIDE, BERT_POOLER], ..ROTARY_NAMES },
         Names {
             prefixes: &["", "new.", "gte."],
             inside: &[&[

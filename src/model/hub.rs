@@ -17,8 +17,9 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::files::{NO_TOKENIZER, tokenizer_files};
+use super::pipeline::{Module, read_modules};
 use super::weights::read_index;
-use super::{CONVERT, INDEX, Source};
+use super::{CONVERT, CONVERT_PIPELINE, INDEX, Source};
 
 /// How often a file is tried where the connection breaks, or what comes is not the file.
 const ATTEMPTS: u32 = 3;
@@ -98,8 +99,8 @@ impl<'a> Hub<'a> {
         let has = |name: &str| snapshot.join(name).exists();
         // Another tool may have fetched a part of the model; only a known absence counts.
         let lacks = |name: &str| self.folder.join(".no_exist").join(commit).join(name).exists();
-        let pipeline = match fs::read_to_string(snapshot.join("modules.json")) {
-            Ok(modules) => !modules.contains("1_Pooling") || has("1_Pooling/config.json"),
+        let pipeline = match read_modules(&snapshot.join("modules.json")) {
+            Ok(modules) => modules.iter().flat_map(Module::files).all(|file| has(&file)),
             Err(_) => lacks("modules.json"),
         };
         let tokenizer = has("tokenizer.json")
@@ -312,8 +313,13 @@ impl<'a> Hub<'a> {
 
 /// The files that Sconce reads, the weights last: where they are, everything is.
 fn choose<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a str>> {
-    const SMALL: [&str; 4] =
-        ["config.json", "modules.json", "sentence_bert_config.json", "tokenizer_config.json"];
+    const SMALL: [&str; 5] = [
+        "config.json",
+        "config_sentence_transformers.json",
+        "modules.json",
+        "sentence_bert_config.json",
+        "tokenizer_config.json",
+    ];
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
     let tokenizer = match tokenizer_files(has) {
         Ok(Some(files)) => files,
@@ -335,10 +341,22 @@ fn choose<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a str>> {
             }
         }
     }
-    let small = names.iter().map(String::as_str).filter(|name| match name.split_once('/') {
-        None => [&SMALL, tokenizer, beside].iter().any(|wanted| wanted.contains(name)),
-        // 1_Pooling/config.json
-        Some((folder, file)) => folder.starts_with(|c: char| c.is_ascii_digit()) && file == "config.json",
+    // 1_Pooling/config.json, 2_Dense/model.safetensors
+    let module = |name: &&str, wanted: &[&str]| match name.split_once('/') {
+        Some((folder, file)) => folder.starts_with(|c: char| c.is_ascii_digit()) && wanted.contains(&file),
+        None => false,
+    };
+    let pickled = |name: &&str| {
+        let folder = name.strip_suffix("/pytorch_model.bin");
+        module(name, &["pytorch_model.bin"])
+            && folder.is_some_and(|folder| !has(&format!("{folder}/model.safetensors")))
+    };
+    if let Some(name) = names.iter().map(String::as_str).find(pickled) {
+        bail!("model {model} has the weights of a module only as {name}; {CONVERT_PIPELINE}")
+    }
+    let small = names.iter().map(String::as_str).filter(|name| {
+        [&SMALL, tokenizer, beside].iter().any(|wanted| wanted.contains(name))
+            || module(name, &["config.json", "model.safetensors"])
     });
     if has("model.safetensors") {
         return Ok(small.chain(["model.safetensors"]).collect());

@@ -34,6 +34,10 @@ const INDEX: &str = "model.safetensors.index.json";
 const CONVERT: &str = "pickles can run code, so Sconce does not read them: convert the model once with \
     transformers (AutoModel.from_pretrained(DIR).save_pretrained(OUT))";
 
+/// The same for the modules of a pipeline.
+const CONVERT_PIPELINE: &str = "pickles can run code, so Sconce does not read them: convert the model once with \
+    sentence-transformers (SentenceTransformer(DIR).save_pretrained(OUT))";
+
 /// Reads a file that has to hold a JSON object.
 fn read_json_object(path: &Path) -> Result<Map<String, Value>> {
     match read_json(path)? {

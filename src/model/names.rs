@@ -42,6 +42,11 @@ impl Names {
         pairs().find(|pair| token(pair) && layer(pair)).or_else(|| pairs().find(token))
     }
 
+    /// Whether the family has a row for a module outside of the layers.
+    pub fn has(&self, module: &str) -> bool {
+        self.outside.iter().copied().flatten().any(|(canonical, _)| *canonical == module)
+    }
+
     /// Where a checkpoint has a canonical tensor.
     ///
     /// # Panics

@@ -1,68 +1,89 @@
-//! The model's own way from hidden states to a vector, as sentence-transformers saves it: `modules.json`,
-//! the pooling module's `config.json`, and `sentence_bert_config.json`.
+//! The model's own way from hidden states to a vector, as sentence-transformers saves it: `modules.json`, a folder
+//! for each module, `sentence_bert_config.json` and `config_sentence_transformers.json`.
 
-use std::path::{Path, PathBuf};
+mod heads;
+mod pooling;
+mod prompts;
+
+use std::path::Path;
 
 use anyhow::{Result, bail};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{read_json, read_json_object};
-use crate::nn::{Pool, Pooling};
+use crate::nn::Pooling;
+pub use heads::{HeadModule, NAMES as HEAD_NAMES};
+pub use pooling::PoolingModule;
+pub use prompts::Prompts;
 
 /// What happens around the encoder.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Pipeline {
-    /// How tokens become a vector, and which file says so.
-    pub pooling: Option<(Pooling, PathBuf)>,
-    /// Whether vectors are scaled to unit length.
-    pub normalize: bool,
+    /// How tokens become a vector.
+    pub pooling: Option<PoolingModule>,
+    /// What is done to the vector then, in this order.
+    pub heads: Vec<HeadModule>,
+    /// How many of the vector's first dimensions are kept in the end, where the files say so.
+    pub dimensions: Option<usize>,
     /// The longest text in tokens, specials included, where the files set one.
     pub max_length: Option<usize>,
     /// Whether texts are lowercased before the tokenizer sees them.
     pub lowercase: bool,
+    /// What may stand before each text.
+    pub prompts: Prompts,
 }
 
 impl Pipeline {
-    /// Reads the pipeline files of a model folder; a folder without `modules.json` has no pooling of its own.
+    /// Reads the pipeline files of a model folder; a folder without `modules.json` has no pooling of its own. Where
+    /// the user has chosen a `pooling`, it takes the place of what the files say.
     ///
     /// # Errors
     /// If a file does not parse, or asks for a module that is not supported.
-    pub fn read(folder: &Path) -> Result<Self> {
+    pub fn read(folder: &Path, pooling: Option<&Pooling>) -> Result<Self> {
         let mut pipeline = Pipeline {
-            pooling: None,
-            normalize: false,
             max_length: tokenizer_limit(&folder.join("tokenizer_config.json"))?,
-            lowercase: false,
+            ..Pipeline::default()
         };
         let path = folder.join("modules.json");
         if !path.is_file() {
             return Ok(pipeline);
         }
-        let modules = read_json(&path)?;
-        let Some(modules) = modules.as_array() else {
-            bail!("{} does not hold a list of modules; fetch the file again", path.display())
-        };
-        for module in modules {
-            let text = |key: &str| module.get(key).and_then(Value::as_str);
-            let (Some(kind), Some(place)) = (text("type"), text("path")) else {
-                bail!("{}: a module has no \"type\" or no \"path\"; fetch the file again", path.display())
-            };
-            // The packages around the names have moved between releases; the names have not.
-            match kind.rsplit('.').next().unwrap_or(kind) {
-                "Transformer" if place.is_empty() => pipeline.read_transformer(folder)?,
-                "Transformer" => bail!(
-                    "{}: the encoder lies in the subfolder {place:?}; pass that folder as the model",
-                    path.display()
-                ),
-                "Pooling" => {
-                    let file = folder.join(place).join("config.json");
-                    pipeline.pooling = Some((read_pooling(&file)?, file));
-                }
-                "Normalize" => pipeline.normalize = true,
-                other => bail!("{}: module {other} is not supported", path.display()),
-            }
+        (pipeline.prompts, pipeline.dimensions) =
+            prompts::read(&folder.join("config_sentence_transformers.json"))?;
+        for module in read_modules(&path)? {
+            pipeline.add(folder, &path, &module, pooling)?;
         }
         Ok(pipeline)
+    }
+
+    fn add(&mut self, folder: &Path, list: &Path, module: &Module, pooling: Option<&Pooling>) -> Result<()> {
+        let Module { kind, place } = module;
+        let head = match kind.as_str() {
+            "Transformer" if place.is_empty() => return self.read_transformer(folder),
+            "Transformer" => bail!(
+                "{}: the encoder lies in the subfolder {place:?}; pass that folder as the model",
+                list.display()
+            ),
+            "Pooling" if self.pooling.is_some() => {
+                bail!("{} has a second Pooling, {place:?}; only one is supported", list.display())
+            }
+            "Pooling" => {
+                self.pooling = Some(PoolingModule::read(&folder.join(place).join("config.json"), pooling)?);
+                return Ok(());
+            }
+            // Does nothing outside of training.
+            "Dropout" => return Ok(()),
+            "Dense" | "LayerNorm" | "Normalize" if self.pooling.is_none() => bail!(
+                "{}: module {kind} ({place:?}) stands before Pooling, which is not supported; choose another model",
+                list.display()
+            ),
+            "Dense" => HeadModule::dense(folder.join(place))?,
+            "LayerNorm" => HeadModule::layer_norm(folder.join(place))?,
+            "Normalize" => HeadModule::normalize(folder.join(place))?,
+            other => bail!("{}: module {other} is not supported; choose another model", list.display()),
+        };
+        self.heads.push(head);
+        Ok(())
     }
 
     /// `sentence_bert_config.json`: the limit and the casing of the encoder's input.
@@ -81,6 +102,55 @@ impl Pipeline {
         self.lowercase = fields.get("do_lower_case").and_then(Value::as_bool).unwrap_or(false);
         Ok(())
     }
+
+    /// The dimensions of a text's vector for pooled vectors of so many, or the first head that does not take what
+    /// comes to it, and how many dimensions that has.
+    pub fn outputs(&self, pooled: usize) -> Result<usize, (&HeadModule, usize)> {
+        self.heads.iter().try_fold(pooled, |width, head| match head.spec.inputs() {
+            Some(inputs) if inputs != width => Err((head, width)),
+            _ => Ok(head.spec.outputs(width)),
+        })
+    }
+}
+
+/// An entry of `modules.json`.
+pub(super) struct Module {
+    /// The last component of its type: the packages around it have moved between releases, the names have not.
+    kind: String,
+    /// Its folder; empty for the model's own.
+    place: String,
+}
+
+impl Module {
+    /// The files without which the module does not load.
+    pub fn files(&self) -> Vec<String> {
+        let names: &[&str] = match self.kind.as_str() {
+            "Pooling" => &["config.json"],
+            "Dense" | "LayerNorm" => &["config.json", "model.safetensors"],
+            _ => &[],
+        };
+        names.iter().map(|name| Path::new(&self.place).join(name).display().to_string()).collect()
+    }
+}
+
+/// The entries of `modules.json`, in their order.
+pub(super) fn read_modules(path: &Path) -> Result<Vec<Module>> {
+    let modules = read_json(path)?;
+    let Some(modules) = modules.as_array() else {
+        bail!("{} does not hold a list of modules; fetch the file again", path.display())
+    };
+    let module = |module: &Value| {
+        let text = |key: &str| module.get(key).and_then(Value::as_str);
+        let (Some(kind), Some(place)) = (text("type"), text("path")) else {
+            bail!("{}: a module has no \"type\" or no \"path\"; fetch the file again", path.display())
+        };
+        if Path::new(place).components().any(|part| !matches!(part, std::path::Component::Normal(_))) {
+            bail!("{}: the module {place:?} lies outside of the model; fetch the file again", path.display())
+        }
+        let kind = kind.rsplit('.').next().unwrap_or(kind).to_owned();
+        Ok(Module { kind, place: place.to_owned() })
+    };
+    modules.iter().map(module).collect()
 }
 
 /// `model_max_length` of `tokenizer_config.json`; tokenizers without a limit write an absurd one, 1e30.
@@ -90,44 +160,4 @@ fn tokenizer_limit(path: &Path) -> Result<Option<usize>> {
     }
     let limit = read_json_object(path)?.get("model_max_length").and_then(Value::as_f64);
     Ok(limit.filter(|n| (1.0..1e9).contains(n)).map(|n| n as usize))
-}
-
-/// The pooling that a pooling module's config asks for, in the old schema (a flag a mode) or the new one
-/// (`pooling_mode`, one or several).
-fn read_pooling(path: &Path) -> Result<Pooling> {
-    let fields = read_json_object(path)?;
-    let modes = pooling_modes(&fields);
-    if modes.is_empty() {
-        bail!("{} asks for no pooling mode; fetch the file again, or pass --pooling", path.display());
-    }
-    let pools = modes.into_iter().map(|mode| match mode {
-        "cls" => Ok(Pool::Cls),
-        "max" => Ok(Pool::Max),
-        "mean" => Ok(Pool::Mean),
-        "mean_sqrt_len_tokens" => Ok(Pool::MeanSqrtLen),
-        "weightedmean" => Ok(Pool::WeightedMean),
-        "lasttoken" => Ok(Pool::Last),
-        other => bail!("{}: pooling mode {other:?} is not supported; pass --pooling", path.display()),
-    });
-    Ok(Pooling::Text(pools.collect::<Result<_>>()?))
-}
-
-fn pooling_modes(fields: &Map<String, Value>) -> Vec<&str> {
-    const FLAGS: &[(&str, &str)] = &[
-        ("pooling_mode_cls_token", "cls"),
-        ("pooling_mode_max_tokens", "max"),
-        ("pooling_mode_mean_tokens", "mean"),
-        ("pooling_mode_mean_sqrt_len_tokens", "mean_sqrt_len_tokens"),
-        ("pooling_mode_weightedmean_tokens", "weightedmean"),
-        ("pooling_mode_lasttoken", "lasttoken"),
-    ];
-    match fields.get("pooling_mode") {
-        Some(Value::String(mode)) => vec![mode],
-        Some(Value::Array(modes)) => modes.iter().filter_map(Value::as_str).collect(),
-        _ => FLAGS
-            .iter()
-            .filter(|(key, _)| fields.get(*key).and_then(Value::as_bool) == Some(true))
-            .map(|(_, mode)| *mode)
-            .collect(),
-    }
 }

@@ -117,14 +117,19 @@ impl Checkpoint {
                 self.path.display()
             )
         };
-        Ok(Reader {
+        Ok(self.reader_under(prefix, names))
+    }
+
+    /// Starts reading tensors whose prefix is known.
+    pub fn reader_under(&self, prefix: &'static str, names: &'static Names) -> Reader<'_> {
+        Reader {
             checkpoint: self,
             names,
             prefix,
             legacy_norms: self.tensors.keys().any(|name| name.ends_with("LayerNorm.gamma")),
             report: Report::default(),
             seen: BTreeSet::new(),
-        })
+        }
     }
 }
 
@@ -198,6 +203,12 @@ impl Reader<'_> {
         let names = self.checkpoint.tensors.keys();
         self.report.unused = names.filter(|name| !self.seen.contains(*name)).cloned().collect();
         self.report
+    }
+
+    /// What the checkpoint calls a tensor, if it lacks it.
+    pub fn lacks(&self, canonical: &str) -> Option<String> {
+        let name = self.names.place(self.prefix, canonical).name;
+        (!self.checkpoint.tensors.contains_key(&name)).then_some(name)
     }
 
     /// The entry for a canonical name if it can be used as a tensor of `shape`; else a note in the report.

@@ -2,13 +2,14 @@
 //!
 //! An [`EncoderSpec`] says what the maths is; [`Encoder::load`] asks a [`Parameters`] for every weight by its
 //! canonical name; [`Encoder::forward`] takes a [`RaggedBatch`] to hidden states; [`Pooling`] takes those to
-//! vectors. Nothing here knows what a checkpoint calls its tensors or which family it belongs to.
+//! vectors, and every [`Head`] takes them on. Nothing here knows what a checkpoint calls its tensors or which family it belongs to.
 
 mod attention;
 mod distance;
 mod embeddings;
 mod encoder;
 mod feed_forward;
+mod heads;
 mod layer;
 mod linear;
 mod norm;
@@ -23,6 +24,7 @@ pub use crate::ops::activation::{Activation, NAMES as ACTIVATIONS};
 pub use crate::ops::add_norm::NormKind;
 pub use crate::ops::lookup::{SharedBytes, Stored, Table};
 pub use encoder::{Encoder, Stage};
+pub use heads::{Dense, Head, HeadSpec};
 pub(crate) use parameters::placeholder;
 pub use parameters::{Count, Parameters, Random};
 pub use pooling::{Pool, Pooling};

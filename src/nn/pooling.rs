@@ -31,6 +31,9 @@ pub enum Pool {
     WeightedMean,
     /// The hidden state of the last token.
     Last,
+    /// The hidden state of the first token, for the model's own pooler to take it from there
+    /// ([`Head::load_pooler`](super::Head::load_pooler)).
+    Pooler,
 }
 
 impl fmt::Display for Pool {
@@ -42,6 +45,7 @@ impl fmt::Display for Pool {
             Pool::MeanSqrtLen => "mean-sqrt-len",
             Pool::WeightedMean => "weighted-mean",
             Pool::Last => "last",
+            Pool::Pooler => "pooler",
         })
     }
 }
@@ -66,16 +70,19 @@ impl Pooling {
         }
     }
 
-    /// `(T, H)` → `(N, D)` for a batch of `N` texts; [`Pooling::None`] gives `(T, H)` back.
-    pub fn forward(&self, hidden: &Tensor, batch: &RaggedBatch) -> Result<Tensor> {
+    /// `(T, H)` → `(N, D)` for a batch of `N` texts; [`Pooling::None`] gives `(T, H)` back. The first `prompt`
+    /// tokens of each text are left out.
+    pub fn forward(&self, hidden: &Tensor, batch: &RaggedBatch, prompt: usize) -> Result<Tensor> {
         let Pooling::Text(pools) = self else { return Ok(hidden.clone()) };
         let texts = batch
             .offsets()
             .windows(2)
             .map(|bounds| {
                 let text = hidden.narrow(0, bounds[0], bounds[1] - bounds[0])?;
-                let parts =
-                    pools.iter().map(|pool| pool.forward(&text)).collect::<candle_core::Result<Vec<_>>>()?;
+                let parts = pools
+                    .iter()
+                    .map(|pool| pool.forward(&text, prompt))
+                    .collect::<candle_core::Result<Vec<_>>>()?;
                 Tensor::cat(&parts, 1)
             })
             .collect::<candle_core::Result<Vec<_>>>()?;
@@ -84,20 +91,38 @@ impl Pooling {
 }
 
 impl Pool {
-    /// The tokens of one text, `(n, H)` → `(1, H)`.
-    fn forward(self, text: &Tensor) -> candle_core::Result<Tensor> {
+    /// The tokens of one text, `(n, H)` → `(1, H)`, without the first `prompt` of them.
+    fn forward(self, text: &Tensor, prompt: usize) -> candle_core::Result<Tensor> {
         let tokens = text.dim(0)?;
+        if tokens <= prompt {
+            return self.of_nothing(text);
+        }
+        let rest = text.narrow(0, prompt, tokens - prompt)?;
         match self {
-            Pool::Cls => text.narrow(0, 0, 1),
-            Pool::Max => text.max_keepdim(0),
-            Pool::Mean => text.mean_keepdim(0),
-            Pool::MeanSqrtLen => text.sum_keepdim(0)? / (tokens as f64).sqrt(),
+            Pool::Cls => rest.narrow(0, 0, 1),
+            Pool::Max => rest.max_keepdim(0),
+            Pool::Mean => rest.mean_keepdim(0),
+            Pool::MeanSqrtLen => rest.sum_keepdim(0)? / ((tokens - prompt) as f64).sqrt(),
             Pool::WeightedMean => {
-                let weights = Tensor::arange(1u32, tokens as u32 + 1, text.device())?;
-                let weights = weights.to_dtype(text.dtype())?.reshape((tokens, 1))?;
-                text.broadcast_mul(&weights)?.sum_keepdim(0)? / (tokens * (tokens + 1) / 2) as f64
+                // Tokens keep the weights that they have with the prompt before them.
+                let weights = Tensor::arange(prompt as u32 + 1, tokens as u32 + 1, text.device())?;
+                let weights = weights.to_dtype(text.dtype())?.reshape((tokens - prompt, 1))?;
+                let sum = (tokens * (tokens + 1) - prompt * (prompt + 1)) / 2;
+                rest.broadcast_mul(&weights)?.sum_keepdim(0)? / sum as f64
             }
             Pool::Last => text.narrow(0, tokens - 1, 1),
+            Pool::Pooler => text.narrow(0, 0, 1),
+        }
+    }
+
+    /// The vector of a text that is all prompt, as sentence-transformers computes it: its tokens merge with those of
+    /// the prompt, and the tokenizer adds no special ones.
+    fn of_nothing(self, text: &Tensor) -> candle_core::Result<Tensor> {
+        let first = text.narrow(0, 0, 1)?;
+        match self {
+            Pool::Cls | Pool::Pooler => Ok(first),
+            Pool::Max => first.zeros_like()? + f64::NEG_INFINITY,
+            Pool::Mean | Pool::MeanSqrtLen | Pool::WeightedMean | Pool::Last => first.zeros_like(),
         }
     }
 }

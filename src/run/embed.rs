@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 
-use super::{Console, Embedder, Loaded, ModelOptions, WrongUsage, load};
+use super::{Choices, Console, Embedder, ModelOptions, WrongUsage, load};
 use crate::input::{Lines, Place, Record, Records, arguments};
 use crate::nn::Pooling;
 use crate::output::{self, Format, Row, Shape, Target, Writer};
@@ -23,12 +23,8 @@ pub struct EmbedOptions {
     pub output: Target,
     /// How they are written.
     pub format: Format,
-    /// How tokens become a vector; `None`: as the model's files say.
-    pub pooling: Option<Pooling>,
-    /// Whether vectors are scaled to unit length; `None`: as the model's files say.
-    pub normalize: Option<bool>,
-    /// Tokens of all texts of a batch together.
-    pub batch_tokens: usize,
+    /// What the vectors are to be.
+    pub choices: Choices,
     /// Standard error.
     pub console: Console,
 }
@@ -76,10 +72,13 @@ pub fn embed(options: EmbedOptions) -> Result<()> {
         loaded.weights,
         start.elapsed()
     ));
-    let embedder = embedder(loaded, options.pooling, options.normalize, options.batch_tokens, &console);
+    if options.model.pooling.is_none() && loaded.pipeline.pooling.is_none() {
+        let pooling = &loaded.pooling;
+        console.note(format!("pooling is {pooling}, this family's custom: the model's files name none"));
+    }
+    let embedder = options.choices.embedder(loaded, &console)?;
 
-    let dimensions = embedder.pooling.dimensions(embedder.encoder.spec().hidden_size);
-    let shape = Shape { dimensions, per_token: embedder.pooling == Pooling::None };
+    let shape = Shape { dimensions: embedder.dimensions, per_token: embedder.pooling == Pooling::None };
     let mut writer = output::open(&options.output, options.format, shape)?;
     let mut tally = Tally::default();
     let most = if shape.per_token { WINDOW_RECORDS_PER_TOKEN } else { WINDOW_RECORDS };
@@ -94,34 +93,6 @@ pub fn embed(options: EmbedOptions) -> Result<()> {
     bar.finish_and_clear();
     tally.report(&console, embedder.tokenizer.max_length(), start);
     Ok(())
-}
-
-/// Decides what the user has left to the model's files.
-fn embedder(
-    loaded: Loaded,
-    pooling: Option<Pooling>,
-    normalize: Option<bool>,
-    batch_tokens: usize,
-    console: &Console,
-) -> Embedder {
-    let pooling = match (pooling, loaded.pipeline.pooling) {
-        (Some(pooling), _) | (None, Some((pooling, _))) => pooling,
-        (None, None) => {
-            let pooling = Pooling::Text(vec![loaded.family.pool]);
-            console.note(format!("pooling is {pooling}, this family's custom: the model's files name none"));
-            pooling
-        }
-    };
-    // Normalisation in a model's files is meant for the vectors of sentences, not of tokens.
-    let own = loaded.pipeline.normalize && pooling != Pooling::None;
-    let normalize = normalize.unwrap_or(own);
-    console.detail(format!(
-        "pooling {pooling}, {}, at most {} tokens a text",
-        if normalize { "normalised" } else { "not normalised" },
-        loaded.tokenizer.max_length(),
-    ));
-    let (tokenizer, encoder) = (loaded.tokenizer, loaded.encoder);
-    Embedder { tokenizer, encoder, pooling, normalize, batch_tokens }
 }
 
 /// What has been done so far.

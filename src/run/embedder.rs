@@ -1,12 +1,13 @@
 //! From texts to vectors: tokenize, plan, encode, pool, finish.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use anyhow::{Result, bail};
 use rayon::prelude::*;
 
 use crate::input::Record;
-use crate::nn::{Encoder, Pooling, RaggedBatch, l2_normalize};
+use crate::nn::{Encoder, Head, Pooling, RaggedBatch};
 use crate::text::{TokenIds, Tokenizer, plan};
 
 /// A model with every choice made.
@@ -17,8 +18,14 @@ pub struct Embedder {
     pub encoder: Encoder,
     /// Hidden states → vectors.
     pub pooling: Pooling,
-    /// Whether vectors are scaled to unit length.
-    pub normalize: bool,
+    /// What is done to the vectors then, in this order.
+    pub heads: Vec<Head>,
+    /// Numbers in a vector after the last head.
+    pub dimensions: usize,
+    /// What stands before each text.
+    pub prompt: String,
+    /// Tokens at the beginning of each text that are not pooled: those of the prompt, where the model says so.
+    pub left_out: usize,
     /// Tokens of all texts of a batch together.
     pub batch_tokens: usize,
 }
@@ -33,7 +40,11 @@ impl Embedder {
         records
             .par_iter()
             .map(|record| {
-                let tokens = match self.tokenizer.encode(&record.text, record.pair.as_deref()) {
+                let text = match self.prompt.as_str() {
+                    "" => Cow::Borrowed(&record.text),
+                    prompt => Cow::Owned(format!("{prompt}{}", record.text)),
+                };
+                let tokens = match self.tokenizer.encode(&text, record.pair.as_deref()) {
                     Ok(tokens) => tokens,
                     Err(error) => bail!("{}: the tokenizer fails on this text ({error})", record.place),
                 };
@@ -78,10 +89,9 @@ impl Embedder {
     fn embed_batch(&self, texts: &[TokenIds]) -> Result<Vec<Vec<f32>>> {
         let batch = RaggedBatch::new(texts.iter().map(|text| (&text.ids[..], &text.type_ids[..])))?;
         let hidden = self.encoder.forward(&batch)?;
-        let mut vectors = self.pooling.forward(&hidden, &batch)?.to_vec2::<f32>()?;
-        if self.normalize {
-            vectors.iter_mut().for_each(|vector| l2_normalize(vector));
-        }
+        let pooled = self.pooling.forward(&hidden, &batch, self.left_out)?;
+        let vectors = self.heads.iter().try_fold(pooled, |vectors, head| head.forward(vectors))?;
+        let vectors = vectors.to_vec2::<f32>()?;
         if self.pooling != Pooling::None {
             return Ok(vectors);
         }

@@ -5,8 +5,9 @@ use std::fmt::Write;
 use anyhow::{Result, bail};
 
 use super::{Console, ModelOptions, examine};
+use crate::model::pipeline::PoolingModule;
 use crate::model::weights::Report;
-use crate::nn::{EncoderSpec, NormKind, NormPlacement, Positions, Rotary, ScoreBias};
+use crate::nn::{EncoderSpec, Head, NormKind, NormPlacement, Positions, Rotary, ScoreBias};
 use crate::output::print;
 
 /// Prints every resolved choice and the tensor report.
@@ -30,13 +31,32 @@ pub fn inspect(options: &ModelOptions, console: &Console) -> Result<()> {
     line(
         "pooling",
         match &loaded.pipeline.pooling {
-            Some((pooling, file)) => format!("{pooling} ({})", file.display()),
+            Some(PoolingModule { pooling, include_prompt, file, .. }) => {
+                let prompt = if *include_prompt { "" } else { ", without the tokens of the prompt" };
+                format!("{pooling}{prompt} ({})", file.display())
+            }
             None => {
                 format!("{} (this family's custom: the model's files name none)", loaded.family.pool)
             }
         },
     )?;
-    line("normalize", if loaded.pipeline.normalize { "yes" } else { "no" }.into())?;
+    for head in &loaded.pipeline.heads {
+        line("after pooling", format!("{} ({})", head.spec, head.folder.display()))?;
+    }
+    let normalized = matches!(loaded.heads.last(), Some(Head::Normalize));
+    line("normalize", if normalized { "yes" } else { "no" }.into())?;
+    line(
+        "dimensions",
+        match loaded.pipeline.dimensions.filter(|kept| *kept < loaded.dimensions) {
+            Some(kept) => format!("{kept}, the first of {}", loaded.dimensions),
+            None => loaded.dimensions.to_string(),
+        },
+    )?;
+    let prompts = &loaded.pipeline.prompts;
+    for (name, text) in &prompts.texts {
+        let default = if prompts.default.as_ref() == Some(name) { ", the default" } else { "" };
+        line("prompt", format!("{name}: {text:?}{default}"))?;
+    }
     line("lowercase", if loaded.pipeline.lowercase { "yes, before the tokenizer" } else { "no" }.into())?;
     if let Some(report) = &loaded.report {
         write_report(&mut page, report)?;

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use super::{Console, WrongUsage};
+use super::{Console, WrongUsage, heads};
 use crate::model::Source;
 use crate::model::config::Config;
 use crate::model::families::Family;
 use crate::model::files::ModelFiles;
-use crate::model::pipeline::Pipeline;
+use crate::model::pipeline::{Pipeline, PoolingModule};
 use crate::model::weights::{Checkpoint, Report};
-use crate::nn::{Count, Encoder, EncoderSpec, Random};
+use crate::nn::{Count, Encoder, EncoderSpec, Head, Pooling, Random};
 use crate::text::{Tokenizer, TokenizerOptions};
 
 /// Which model, and what stands in for its parts.
@@ -28,6 +28,8 @@ pub struct ModelOptions {
     pub tokenizer: Option<PathBuf>,
     /// The longest text in tokens, in place of the model's own limit.
     pub max_length: Option<usize>,
+    /// How tokens become a vector, in place of the model's own way.
+    pub pooling: Option<Pooling>,
 }
 
 /// A model and all that was decided about it.
@@ -46,6 +48,12 @@ pub struct Loaded {
     pub encoder: Encoder,
     /// The model's own way from hidden states to a vector.
     pub pipeline: Pipeline,
+    /// How tokens become a vector: as the user says, else the model's files, else its family's custom.
+    pub pooling: Pooling,
+    /// What is done to the vector then; nothing without pooling.
+    pub heads: Vec<Head>,
+    /// Numbers in a vector after the last head.
+    pub dimensions: usize,
     /// The file of the tokenizer.
     pub tokenizer_file: PathBuf,
     /// The tokenizer, with the limit in force.
@@ -111,9 +119,20 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
     let spec = family.spec(&config)?;
     // A config of the user's own has no pipeline, whoever lends it the tokenizer.
     let pipeline = match (&files, &options.config) {
-        (Some(files), None) => Pipeline::read(&files.folder)?,
-        _ => Pipeline { pooling: None, normalize: false, max_length: None, lowercase: false },
+        (Some(files), None) => Pipeline::read(&files.folder, options.pooling.as_ref())?,
+        _ => Pipeline::default(),
     };
+    let pooling = match (&options.pooling, &pipeline.pooling) {
+        (Some(pooling), _) | (None, Some(PoolingModule { pooling, .. })) => pooling.clone(),
+        (None, None) => Pooling::Text(vec![family.pool]),
+    };
+    if heads::asks_for_pooler(&pooling) && !family.names.iter().any(|names| names.has("pooler")) {
+        let model_type = config.string("model_type")?.unwrap_or_default();
+        bail!(WrongUsage(format!(
+            "--pooling pooler: models of type {model_type} have no pooler; choose another pooling"
+        )));
+    }
+    let dimensions = heads::dimensions(options, &pipeline, &pooling, spec.hidden_size)?;
     let tokenizer_file = match &options.tokenizer {
         Some(path) => path.clone(),
         None => own(ModelFiles::tokenizer)?,
@@ -123,6 +142,7 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
 
     let mut count = Count::default();
     Encoder::load(&spec, &mut count)?;
+    heads::pooler(&mut count, &pooling, spec.hidden_size)?;
     let weights = match options.random_weights {
         None => Weights::File(own(ModelFiles::weights)?),
         Some(seed) => Weights::Random(seed),
@@ -131,11 +151,11 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
     let (tokenizer, encoder) = rayon::join(
         || Tokenizer::read(&tokenizer_file, &limits),
         || match &weights {
-            Weights::File(path) => from_checkpoint(path, family, &spec),
-            Weights::Random(seed) => random(&config, &spec, &count, *seed),
+            Weights::File(path) => from_checkpoint(path, family, &spec, &pooling),
+            Weights::Random(seed) => random(&config, &spec, &pooling, &count, *seed),
         },
     );
-    let ((encoder, report), tokenizer) = (encoder?, tokenizer?);
+    let ((encoder, pooler, mut report), tokenizer) = (encoder?, tokenizer?);
     let (most, specials) = (tokenizer.max_length(), tokenizer.specials(false));
     if most <= specials {
         bail!(WrongUsage(format!(
@@ -143,13 +163,29 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
              --max-length"
         )));
     }
+    let modules = if pooling == Pooling::None { &[] } else { &pipeline.heads[..] };
+    let own = heads::load(modules, options.random_weights, &mut count, &mut report)?;
+    let heads = pooler.into_iter().chain(own).collect();
     for (name, count) in report.iter().flat_map(|report| &report.not_finite) {
         console.warn(format!(
             "tensor {name} holds {count} numbers that are NaN or infinite; vectors that depend on them will be NaN"
         ));
     }
     let (weights, parameters) = (weights.to_string(), count.parameters);
-    Ok(Loaded { config, family, weights, report, parameters, encoder, pipeline, tokenizer_file, tokenizer })
+    Ok(Loaded {
+        config,
+        family,
+        weights,
+        report,
+        parameters,
+        encoder,
+        pipeline,
+        pooling,
+        heads,
+        dimensions,
+        tokenizer_file,
+        tokenizer,
+    })
 }
 
 /// The longest text: what the user says, else what the model's files say, within what the positions reach.
@@ -164,25 +200,36 @@ fn limit(options: &ModelOptions, pipeline: &Pipeline, spec: &EncoderSpec) -> Res
     }
 }
 
+/// The stack, the pooler if it is asked for, and what became of the checkpoint's tensors.
+type Stack = (Encoder, Option<Head>, Option<Report>);
+
 fn from_checkpoint(
     path: &Path,
     family: &'static Family,
     spec: &EncoderSpec,
-) -> Result<(Encoder, Option<Report>)> {
+    pooling: &Pooling,
+) -> Result<Stack> {
     let checkpoint = Checkpoint::open(path)?;
     let mut reader = checkpoint.reader(family.names)?;
     let encoder = Encoder::load(spec, &mut reader)?;
-    Ok((encoder, Some(reader.finish())))
+    if heads::asks_for_pooler(pooling)
+        && let Some(name) = reader.lacks("pooler.weight")
+    {
+        bail!(
+            "{} has no tensor {name}: the model was saved without its pooler; choose another --pooling",
+            path.display()
+        )
+    }
+    let pooler = heads::pooler(&mut reader, pooling, spec.hidden_size)?;
+    Ok((encoder, pooler, Some(reader.finish())))
 }
 
-fn random(
-    config: &Config,
-    spec: &EncoderSpec,
-    count: &Count,
-    seed: u64,
-) -> Result<(Encoder, Option<Report>)> {
+fn random(config: &Config, spec: &EncoderSpec, pooling: &Pooling, count: &Count, seed: u64) -> Result<Stack> {
     if count.parameters.saturating_mul(size_of::<f32>()) > MOST_RANDOM_BYTES {
         bail!("{} describes {} parameters; check its sizes", config.path().display(), count.parameters);
     }
-    Ok((Encoder::load(spec, &mut Random::new(seed))?, None))
+    let mut source = Random::new(seed);
+    let encoder = Encoder::load(spec, &mut source)?;
+    let pooler = heads::pooler(&mut source, pooling, spec.hidden_size)?;
+    Ok((encoder, pooler, None))
 }

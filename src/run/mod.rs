@@ -1,15 +1,18 @@
 //! One file a subcommand, over what they share: loading a model, the path from records to vectors, and
 //! talking to the person at the terminal.
 
+mod choices;
 mod console;
 pub mod download;
 pub mod embed;
 mod embedder;
+mod heads;
 pub mod inspect;
 mod load;
 
 use std::fmt;
 
+pub use choices::{Choices, PromptChoice};
 pub use console::{Console, Verbosity};
 pub use embedder::Embedder;
 pub use load::{Loaded, ModelOptions, examine, load};

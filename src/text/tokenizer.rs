@@ -112,6 +112,24 @@ impl Tokenizer {
         })
     }
 
+    /// Tokens that a prompt puts before a text, as sentence-transformers counts them: those of the prompt by itself,
+    /// special tokens included, except for a special one at the end.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn prompt_length(&self, prompt: &str) -> Result<usize> {
+        let encoding = self.inner.encode(prompt, true).map_err(|error| anyhow!("{error}"))?;
+        let length = encoding.len().min(self.max_length);
+        if encoding.get_special_tokens_mask().last() == Some(&1) {
+            return Ok(length - 1);
+        }
+        // A special token may stand in the prompt itself.
+        let added = self.inner.get_added_tokens_decoder();
+        let last = length.checked_sub(1).map(|last| encoding.get_ids()[last]);
+        let special = last.and_then(|id| added.get(&id)).is_some_and(|token| token.special);
+        Ok(length - usize::from(special))
+    }
+
     /// The token that an id stands for.
     pub fn token(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)

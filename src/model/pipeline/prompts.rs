@@ -1,0 +1,78 @@
+//! `config_sentence_transformers.json`: prompts, and the dimensions that are kept.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+
+use crate::model::read_json_object;
+
+/// What may stand before each text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Prompts {
+    /// Names and texts; a text may be empty.
+    pub texts: Vec<(String, String)>,
+    /// The name of the prompt that is taken where the user names none.
+    pub default: Option<String>,
+}
+
+/// Names that sentence-transformers gives to every model; a model that does not know them has empty prompts for them.
+const EVERYWHERE: [&str; 2] = ["query", "document"];
+
+impl Prompts {
+    /// The text of a prompt.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.texts.iter().find(|(known, _)| known == name).map(|(_, text)| text.as_str())
+    }
+
+    /// All names, for a sentence.
+    pub fn names(&self) -> String {
+        self.texts.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The prompts of a model and the dimensions that are kept of its vectors; a model without the file has neither.
+pub fn read(path: &Path) -> Result<(Prompts, Option<usize>)> {
+    if !path.is_file() {
+        return Ok((Prompts::default(), None));
+    }
+    let shown = path.display();
+    let fields = read_json_object(path)?;
+    let given = |key: &str| fields.get(key).filter(|value| !value.is_null());
+    let mut texts = Vec::new();
+    match given("prompts") {
+        None => {}
+        Some(Value::Object(prompts)) => {
+            for (name, text) in prompts {
+                let text = match text {
+                    Value::String(text) => text.clone(),
+                    Value::Null => String::new(),
+                    _ => bail!("{shown}: the prompt {name:?} is {text}, not a text; fetch the file again"),
+                };
+                texts.push((name.clone(), text));
+            }
+        }
+        Some(other) => bail!("{shown}: \"prompts\" is {other}, not texts by name; fetch the file again"),
+    }
+    let mut prompts = Prompts { texts, default: None };
+    match given("default_prompt_name") {
+        None => {}
+        Some(Value::String(name)) if prompts.get(name).is_some() => prompts.default = Some(name.clone()),
+        Some(Value::String(name)) if EVERYWHERE.contains(&name.as_str()) => {}
+        Some(name) => {
+            bail!(
+                "{shown}: \"default_prompt_name\" is {name}, but no prompt has that name; fetch the file again"
+            )
+        }
+    }
+    let dimensions = match given("truncate_dim") {
+        None => None,
+        Some(value) => match value.as_u64().filter(|n| *n > 0) {
+            Some(n) => Some(n as usize),
+            None => bail!(
+                "{shown}: \"truncate_dim\" is {value}, not a number of dimensions; fetch the file again"
+            ),
+        },
+    };
+    Ok((prompts, dimensions))
+}

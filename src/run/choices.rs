@@ -1,0 +1,120 @@
+//! What the user says about vectors; what is left open, the model's files decide.
+
+use anyhow::{Result, bail};
+
+use super::{Console, Embedder, Loaded, WrongUsage};
+use crate::model::pipeline::Prompts;
+use crate::nn::{Head, Pooling};
+
+/// What the user says about vectors.
+#[derive(Debug, Clone)]
+pub struct Choices {
+    /// Whether vectors are scaled to unit length.
+    pub normalize: Option<bool>,
+    /// How many of their first dimensions are kept.
+    pub dimensions: Option<usize>,
+    /// What stands before each text.
+    pub prompt: Option<PromptChoice>,
+    /// Tokens of all texts of a batch together.
+    pub batch_tokens: usize,
+}
+
+/// A prompt, as a user gives it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PromptChoice {
+    /// Its text.
+    Text(String),
+    /// Its name in the model's files.
+    Name(String),
+}
+
+impl Choices {
+    /// Decides what is open.
+    ///
+    /// # Errors
+    /// If the user wants what the model has not: wrong usage.
+    pub fn embedder(&self, loaded: Loaded, console: &Console) -> Result<Embedder> {
+        let prompt = self.prompt(&loaded.pipeline.prompts, console)?;
+        let Loaded { pipeline, pooling, tokenizer, encoder, heads, dimensions, .. } = loaded;
+        let kept = match pooling {
+            // The model's own number is for the vectors of texts.
+            Pooling::None => None,
+            Pooling::Text(_) => pipeline.dimensions,
+        };
+        let (heads, dimensions) = self.finish(heads, dimensions, kept)?;
+        let left_out = match pipeline.pooling {
+            Some(module) if !module.include_prompt && !prompt.is_empty() => {
+                match tokenizer.prompt_length(&prompt) {
+                    Ok(length) => length,
+                    Err(error) => bail!("the tokenizer fails on the prompt {prompt:?} ({error})"),
+                }
+            }
+            _ => 0,
+        };
+        console.detail(format!(
+            "pooling {pooling}, {dimensions} dimensions, {}, at most {} tokens a text",
+            if matches!(heads.last(), Some(Head::Normalize)) { "normalised" } else { "not normalised" },
+            tokenizer.max_length(),
+        ));
+        let batch_tokens = self.batch_tokens;
+        Ok(Embedder { tokenizer, encoder, pooling, heads, dimensions, prompt, left_out, batch_tokens })
+    }
+
+    /// The heads that run and the dimensions of what they give: those of the model, the cut to `kept` dimensions or
+    /// to what the user wants, and scaling to unit length.
+    fn finish(
+        &self,
+        mut heads: Vec<Head>,
+        mut dimensions: usize,
+        kept: Option<usize>,
+    ) -> Result<(Vec<Head>, usize)> {
+        let normalized = |heads: &[Head]| matches!(heads.last(), Some(Head::Normalize));
+        if self.normalize == Some(false) && normalized(&heads) {
+            heads.pop();
+        }
+        match (self.dimensions, kept) {
+            (Some(n), _) if n > dimensions => bail!(WrongUsage(format!(
+                "--dimensions {n}, but the model's vectors have {dimensions}; pass a smaller number"
+            ))),
+            (Some(n), _) => {
+                let last = heads.len() - usize::from(normalized(&heads));
+                heads.insert(last, Head::First(n));
+                dimensions = n;
+            }
+            // sentence-transformers cuts last of all, and does not scale again what it has cut.
+            (None, Some(n)) if n < dimensions => {
+                heads.push(Head::First(n));
+                dimensions = n;
+            }
+            (None, _) => {}
+        }
+        if self.normalize == Some(true) && !normalized(&heads) {
+            heads.push(Head::Normalize);
+        }
+        Ok((heads, dimensions))
+    }
+
+    /// What stands before each text; nothing, if it is empty.
+    fn prompt(&self, prompts: &Prompts, console: &Console) -> Result<String> {
+        let name = match (&self.prompt, &prompts.default) {
+            (Some(PromptChoice::Text(text)), _) => {
+                console.detail(format!("prompt {text:?}"));
+                return Ok(text.clone());
+            }
+            (Some(PromptChoice::Name(name)), _) | (None, Some(name)) => name,
+            (None, None) => return Ok(String::new()),
+        };
+        let Some(text) = prompts.get(name) else {
+            let known = match prompts.names() {
+                none if none.is_empty() => "none".into(),
+                names => names,
+            };
+            bail!(WrongUsage(format!(
+                "--prompt-name {name}: the model's files have no such prompt; they have {known}; --prompt TEXT takes \
+                 any"
+            )))
+        };
+        console.detail(format!("prompt {name}: {text:?}"));
+        Ok(text.into())
+    }
+}

@@ -1,0 +1,438 @@
+//! Pipelines that sentence-transformers has saved, against its own `encode`, through the command.
+
+mod support;
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use candle_core::{Device, Tensor};
+use serde_json::{Value, json};
+use support::{
+    assert_close, assert_fails, embed, embedding, first_difference, fixture, numbers, rows, sconce, stderr,
+    stdout,
+};
+use tempfile::TempDir;
+
+const ATOL: f32 = 1e-5;
+const RTOL: f32 = 1e-5;
+
+/// The folders of `scripts/make_pipeline_fixtures.py`.
+const PIPELINES: &[&str] = &[
+    "dense",
+    "layer-norm",
+    "no-flags",
+    "normalize-around",
+    "prompts",
+    "prompts-left-out",
+    "prompts-left-out-bare",
+    "prompts-left-out-cls",
+    "residuals",
+    "truncated",
+    "two-denses",
+];
+
+fn tensors(path: &str) -> HashMap<String, Tensor> {
+    candle_core::safetensors::load(fixture("pipelines").join(path), &Device::Cpu).expect("goldens load")
+}
+
+fn flat(tensor: &Tensor) -> Vec<f32> {
+    tensor.flatten_all().and_then(|t| t.to_vec1()).expect("a tensor of f32")
+}
+
+fn goldens(name: &str) -> Value {
+    let json = fs::read(fixture("pipelines").join(name).join("goldens.json")).expect("goldens are there");
+    serde_json::from_slice(&json).expect("goldens are JSON")
+}
+
+fn strings(list: &Value) -> Vec<String> {
+    list.as_array().expect("a list").iter().map(|x| x.as_str().expect("a text").to_owned()).collect()
+}
+
+/// The vectors of `texts`, one after another.
+fn vectors(model: &Path, options: &[&str], texts: &[String]) -> Vec<f32> {
+    let output = sconce()
+        .arg("embed")
+        .arg("-m")
+        .arg(model)
+        .arg("--quiet")
+        .args(options)
+        .arg("--")
+        .args(texts)
+        .output()
+        .expect("sconce starts");
+    rows(&output).iter().flat_map(embedding).collect()
+}
+
+#[test]
+fn vectors_of_every_pipeline_and_case() {
+    let mut there: Vec<_> = fs::read_dir(fixture("pipelines"))
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .filter(|entry| entry.path().is_dir())
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect();
+    there.sort();
+    assert_eq!(there, PIPELINES, "every folder is tested");
+    for name in PIPELINES {
+        let (goldens, tensors) = (goldens(name), tensors(&format!("{name}/goldens.safetensors")));
+        let texts = strings(&goldens["texts"]);
+        for case in goldens["cases"].as_array().unwrap() {
+            let options = strings(&case["options"]);
+            let options: Vec<&str> = options.iter().map(String::as_str).collect();
+            let found = vectors(&fixture("pipelines").join(name), &options, &texts);
+            let golden = flat(&tensors[case["vectors"].as_str().unwrap()]);
+            if let Some(difference) = first_difference(&found, &golden, ATOL, RTOL) {
+                panic!("{name} with {options:?}: {difference}");
+            }
+        }
+    }
+}
+
+/// A copy of a pipeline that a test may change.
+struct Model {
+    folder: TempDir,
+}
+
+impl Model {
+    fn copy_of(name: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        copy(&fixture("pipelines").join(name), folder.path());
+        Model { folder }
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.folder.path().join(file)
+    }
+
+    /// Changes a JSON file; one that is not there is null.
+    fn edit(&self, file: &str, edit: impl FnOnce(&mut Value)) {
+        let path = self.path(file);
+        let mut value = fs::read(&path).map_or(Value::Null, |json| serde_json::from_slice(&json).unwrap());
+        edit(&mut value);
+        fs::write(path, value.to_string()).unwrap();
+    }
+
+    fn run(&self, command: &str, args: &[&str]) -> Output {
+        sconce().arg(command).arg("-m").arg(self.folder.path()).args(args).output().unwrap()
+    }
+
+    fn vector(&self, args: &[&str]) -> Vec<f32> {
+        let mut all = vec!["a lamp on the wick"];
+        all.extend(args);
+        embedding(&rows(&self.run("embed", &all))[0])
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        match entry.path().is_dir() {
+            true => copy(&entry.path(), &to.join(entry.file_name())),
+            false => drop(fs::copy(entry.path(), to.join(entry.file_name())).unwrap()),
+        }
+    }
+}
+
+#[test]
+fn modules_go_by_the_last_component_of_their_type() {
+    let model = Model::copy_of("dense");
+    let expected = model.vector(&[]);
+    for prefix in
+        ["sentence_transformers.models.", "sentence_transformers.sentence_transformer.modules.x.", ""]
+    {
+        model.edit("modules.json", |modules| {
+            for module in modules.as_array_mut().unwrap() {
+                let kind = module["type"].as_str().unwrap().rsplit('.').next().unwrap();
+                module["type"] = json!(format!("{prefix}{kind}"));
+            }
+        });
+        assert_eq!(model.vector(&[]), expected, "{prefix}");
+    }
+}
+
+#[test]
+fn the_same_bits_in_any_batch() {
+    let texts: Vec<String> =
+        (1..30).map(|n| "the lamp of a candle ".repeat(n % 5) + &"a".repeat(n)).collect();
+    for name in ["normalize-around", "residuals", "prompts-left-out-cls"] {
+        let model = fixture("pipelines").join(name);
+        let expected = vectors(&model, &["--batch-tokens", "100000"], &texts);
+        for tokens in ["1", "50", "200"] {
+            assert_eq!(vectors(&model, &["--batch-tokens", tokens], &texts), expected, "{name}, {tokens}");
+        }
+    }
+}
+
+#[test]
+fn the_pooler_of_the_model() {
+    let goldens = tensors("poolers.safetensors");
+    let texts = strings(&self::goldens("dense")["texts"]);
+    assert_eq!(goldens.len(), 5);
+    for (name, golden) in &goldens {
+        let found = vectors(&fixture(name), &["--pooling", "pooler", "--no-normalize"], &texts);
+        if let Some(difference) = first_difference(&found, &flat(golden), ATOL, RTOL) {
+            panic!("{name}: {difference}");
+        }
+    }
+}
+
+#[test]
+fn a_model_without_a_pooler() {
+    for (name, kind) in [("distilbert", "distilbert"), ("electra", "electra")] {
+        let output = embed(name, ["lamp", "--pooling", "pooler"]);
+        assert_fails(&output, 2, &["--pooling pooler", kind, "no pooler", "choose another"]);
+    }
+    let output = embed("bert-masked-lm", ["lamp", "--pooling", "pooler"]);
+    assert_fails(&output, 1, &["model.safetensors", "bert.pooler.dense.weight", "another --pooling"]);
+}
+
+#[test]
+fn a_random_pooler() {
+    let config = fixture("bert-tiny").join("config.json");
+    let run = |pooling: &str| {
+        let mut command = sconce();
+        command.arg("embed").arg("-m").arg(fixture("bert-tiny")).arg("--config").arg(&config);
+        let output = command.args(["--random-weights", "7", "lamp", "--pooling", pooling]).output().unwrap();
+        embedding(&rows(&output)[0])
+    };
+    let (cls, pooled) = (run("cls"), run("pooler"));
+    assert!(pooled.iter().all(|x| x.abs() < 1.0) && pooled != cls && pooled.iter().any(|x| *x != 0.0));
+    assert_eq!(run("pooler"), pooled);
+}
+
+#[test]
+fn normalisation_at_the_end_is_the_users() {
+    let length = |vector: &[f32]| vector.iter().map(|x| x * x).sum::<f32>().sqrt();
+    let model = Model::copy_of("normalize-around");
+    let (own, without) = (model.vector(&[]), model.vector(&["--no-normalize"]));
+    assert_close(&[length(&own)], &[1.0], 1e-6, 0.0);
+    assert!((length(&without) - 1.0).abs() > 0.1, "the last Normalize is gone");
+    let unit: Vec<f32> = without.iter().map(|x| x / length(&without)).collect();
+    assert_close(&own, &unit, 1e-6, 1e-6);
+    assert_eq!(model.vector(&["--normalize"]), own, "nothing is scaled twice");
+    // The first Normalize stays: what is fed to the dense layer is the same.
+    model.edit("modules.json", |modules| drop(modules.as_array_mut().unwrap().pop()));
+    assert_eq!(model.vector(&[]), without);
+    assert_eq!(model.vector(&["--no-normalize"]), without);
+    assert_eq!(model.vector(&["--normalize"]), own);
+}
+
+#[test]
+fn a_pooling_of_the_users_keeps_the_heads_that_fit() {
+    let model = Model::copy_of("dense");
+    let by_option = model.vector(&["--pooling", "cls"]);
+    assert_ne!(by_option, model.vector(&[]));
+    model.edit("1_Pooling/config.json", |config| config["pooling_mode"] = json!("cls"));
+    assert_eq!(model.vector(&[]), by_option);
+
+    let model = Model::copy_of("two-denses");
+    let output = model.run("embed", &["lamp", "--pooling", "mean"]);
+    assert_fails(&output, 2, &["--pooling mean", "16", "2_Dense/config.json", "32", "--pooling none"]);
+    // Heads are for the vectors of texts.
+    let tokens = |model: &Model| {
+        let row = rows(&model.run("embed", &["the lamp", "--pooling", "none"])).remove(0);
+        row["embeddings"].as_array().unwrap().iter().map(numbers).collect::<Vec<_>>()
+    };
+    let found = tokens(&model);
+    assert_eq!((found.len(), found[0].len()), (4, 16));
+    model.edit("modules.json", |modules| modules.as_array_mut().unwrap().truncate(2));
+    assert_eq!(tokens(&model), found);
+}
+
+#[test]
+fn the_first_dimensions() {
+    let model = Model::copy_of("dense");
+    let whole = model.vector(&["--no-normalize"]);
+    assert_eq!(whole.len(), 12);
+    assert_eq!(model.vector(&["--no-normalize", "--dimensions", "5"]), whole[..5]);
+    assert_eq!(model.vector(&["--no-normalize", "--dimensions", "12"]), whole);
+    let length = whole[..5].iter().map(|x| x * x).sum::<f32>().sqrt();
+    let unit: Vec<f32> = whole[..5].iter().map(|x| x / length).collect();
+    assert_close(&model.vector(&["--dimensions", "5"]), &unit, 1e-6, 1e-6);
+    let output = model.run("embed", &["lamp", "--dimensions", "13"]);
+    assert_fails(&output, 2, &["--dimensions 13", "have 12", "smaller"]);
+    assert_eq!(model.run("embed", &["lamp", "--dimensions", "0"]).status.code(), Some(2));
+    // What the model's files keep is not the most that a user may have.
+    let model = Model::copy_of("truncated");
+    assert_eq!(model.vector(&[]).len(), 7);
+    assert_eq!(model.vector(&["--dimensions", "16"]).len(), 16);
+    let tokens = rows(&model.run("embed", &["lamp", "--pooling", "none"]));
+    assert_eq!(numbers(&tokens[0]["embeddings"][0]).len(), 16);
+    // sentence-transformers takes what there is.
+    model.edit("config_sentence_transformers.json", |config| config["truncate_dim"] = json!(99));
+    assert_eq!(model.vector(&[]).len(), 16);
+}
+
+#[test]
+fn prompts_by_text_and_by_name() {
+    let model = Model::copy_of("prompts");
+    let run = |args: &[&str]| model.run("embed", &[&["the lamp"], args].concat());
+    let by_text = run(&["--prompt", "query: "]);
+    assert_eq!(stdout(&run(&[])), stdout(&by_text), "the default");
+    assert_eq!(stdout(&run(&["--prompt-name", "query"])), stdout(&by_text));
+    assert_eq!(rows(&by_text)[0]["tokens"], 4 + 2);
+    assert_eq!(rows(&run(&["--prompt", ""]))[0]["tokens"], 4);
+    assert_eq!(stderr(&run(&[])), "");
+    let said = stderr(&run(&["--verbose"]));
+    assert!(said.contains(r#"prompt query: "query: ""#), "{said}");
+    let said = stderr(&run(&["--verbose", "--prompt", "so: "]));
+    assert!(said.contains(r#"prompt "so: ""#), "{said}");
+
+    assert_fails(
+        &run(&["--prompt-name", "question"]),
+        2,
+        &["--prompt-name question", "passage, query", "--prompt TEXT"],
+    );
+    assert_eq!(run(&["--prompt", "a", "--prompt-name", "query"]).status.code(), Some(2));
+    let output = embed("bert-relu", ["lamp", "--prompt-name", "question"]);
+    assert_fails(&output, 2, &["--prompt-name question", "no such prompt"]);
+    // A name that every model has for sentence-transformers.
+    model.edit("config_sentence_transformers.json", |config| {
+        *config = json!({"prompts": {"passage": null}, "default_prompt_name": "document"})
+    });
+    assert_eq!(rows(&run(&[]))[0]["tokens"], 4);
+    assert_eq!(rows(&run(&["--prompt-name", "passage"]))[0]["tokens"], 4);
+}
+
+/// The largest of no tokens is −∞ for sentence-transformers, too; it is not passed off as a number.
+#[test]
+fn a_text_that_is_all_prompt() {
+    let model = Model::copy_of("prompts-left-out-bare");
+    let output = model.run("embed", &["p", "--prompt", "lam", "--pooling", "max"]);
+    assert!(stderr(&output).contains("1 of 1 rows hold NaN or infinite numbers"), "{}", stderr(&output));
+    let row = &rows(&output)[0];
+    assert_eq!(row["tokens"], 1);
+    assert!(row["embedding"].as_array().unwrap().iter().all(Value::is_null));
+}
+
+#[test]
+fn inspect_shows_heads_and_prompts() {
+    let page = stdout(&Model::copy_of("residuals").run("inspect", &[]));
+    for part in [
+        "dense 32 → 32, Silu, residual",
+        "dense 32 → 6, Relu, no bias, residual",
+        "normalize        no",
+        "dimensions       6",
+        "4_Dense: residual.weight [6, 32] F32",
+    ] {
+        assert!(page.contains(part), "no {part:?} in {page}");
+    }
+    let page = stdout(&Model::copy_of("prompts-left-out-cls").run("inspect", &[]));
+    for part in [
+        "without the tokens of the prompt",
+        r#"passage: "the lamp of a ", the default"#,
+        r#"query: "query: ""#,
+    ] {
+        assert!(page.contains(part), "no {part:?} in {page}");
+    }
+    let page = stdout(&Model::copy_of("truncated").run("inspect", &[]));
+    assert!(page.contains("dimensions       7, the first of 16"), "{page}");
+}
+
+const DENSE: &str = "2_Dense/config.json";
+const POOLING: &str = "1_Pooling/config.json";
+const SETTINGS: &str = "config_sentence_transformers.json";
+
+#[test]
+fn files_that_contradict_the_model() {
+    for (file, key, value, part) in [
+        (
+            DENSE,
+            "in_features",
+            json!(15),
+            "takes vectors of 15 dimensions, but what comes before it gives 16",
+        ),
+        (DENSE, "in_features", Value::Null, "no field \"in_features\""),
+        (DENSE, "out_features", json!(11), "tensor linear.weight has shape [12, 16]"),
+        (DENSE, "out_features", json!(0), "\"out_features\" is 0"),
+        (DENSE, "bias", json!("yes"), "\"bias\" is \"yes\""),
+        (DENSE, "activation_function", json!("torch.nn.modules.activation.Softmax"), "Softmax"),
+        (DENSE, "activation_function", json!("my.own.Tanh"), "\"my.own.Tanh\""),
+        (DENSE, "module_input_name", json!("token_embeddings"), "\"token_embeddings\""),
+        (DENSE, "module_output_name", json!("other"), "\"module_output_name\""),
+        (DENSE, "use_residual", json!(true), "residual.weight of shape [12, 16] is missing"),
+        ("3_Normalize/config.json", "module_input_name", json!("token_embeddings"), "\"token_embeddings\""),
+        (POOLING, "embedding_dimension", json!(24), "24 dimensions, but the model has 16"),
+        (POOLING, "embedding_dimension", json!("16"), "\"embedding_dimension\" is \"16\""),
+        (POOLING, "pooling_mode", json!("median"), "\"median\" is not supported"),
+        (POOLING, "pooling_mode", json!(["cls", 3]), "pooling mode 3 is not supported"),
+        (POOLING, "pooling_mode", json!([]), "no pooling mode"),
+        (POOLING, "pooling_mode", json!(["cls", "mean"]), "takes vectors of 16 dimensions"),
+        (POOLING, "pooling_mode_max_tokens", json!(true), "says mean, but the flags"),
+        (
+            POOLING,
+            "pooling_mode_median_tokens",
+            json!(true),
+            "\"pooling_mode_median_tokens\" is not supported",
+        ),
+        (POOLING, "pooling_mode_cls_token", json!(1), "\"pooling_mode_cls_token\" is 1"),
+        (POOLING, "include_prompt", json!("no"), "\"include_prompt\" is \"no\""),
+        (SETTINGS, "prompts", json!(["a"]), "\"prompts\" is"),
+        (SETTINGS, "prompts", json!({"query": 3}), "the prompt \"query\" is 3"),
+        (SETTINGS, "default_prompt_name", json!("question"), "\"question\", but no prompt has that name"),
+        (SETTINGS, "truncate_dim", json!(-1), "\"truncate_dim\" is -1"),
+    ] {
+        let model = Model::copy_of("dense");
+        model.edit(file, |config| config[key] = value);
+        // A mistake in the sizes of a module is named by its own file.
+        let named = if part.starts_with("takes vectors") { DENSE } else { file };
+        assert_fails(&model.run("embed", &["lamp"]), 1, &[named, part]);
+        assert_fails(&model.run("inspect", &[]), 1, &[named, part]);
+    }
+}
+
+#[test]
+fn modules_that_do_not_stand_where_they_should() {
+    type Edit = fn(&mut Vec<Value>);
+    let edits: [(Edit, &str); 5] = [
+        (|modules| modules.swap(1, 2), "\"2_Dense\") stands before Pooling"),
+        (|modules| modules.push(modules[1].clone()), "second Pooling"),
+        (|modules| modules[2]["path"] = json!("../elsewhere"), "\"../elsewhere\" lies outside"),
+        (|modules| modules[2]["path"] = json!("/elsewhere"), "\"/elsewhere\" lies outside"),
+        (|modules| modules[2]["type"] = json!("a.b.CNN"), "module CNN is not supported"),
+    ];
+    for (edit, part) in edits {
+        let model = Model::copy_of("dense");
+        model.edit("modules.json", |modules| edit(modules.as_array_mut().unwrap()));
+        assert_fails(&model.run("embed", &["lamp"]), 1, &["modules.json", part]);
+    }
+}
+
+#[test]
+fn weights_of_a_module() {
+    let model = Model::copy_of("dense");
+    let weights = model.path("2_Dense/model.safetensors");
+    fs::rename(&weights, model.path("2_Dense/pytorch_model.bin")).unwrap();
+    let output = model.run("embed", &["lamp"]);
+    assert_fails(
+        &output,
+        1,
+        &["2_Dense has its weights only as pytorch_model.bin", "SentenceTransformer(DIR)"],
+    );
+    // Without the dense layer there is nothing that needs them.
+    assert!(model.run("embed", &["lamp", "--pooling", "none"]).status.success());
+    fs::remove_file(model.path("2_Dense/pytorch_model.bin")).unwrap();
+    assert_fails(&model.run("embed", &["lamp"]), 1, &["2_Dense has no model.safetensors", "fetch"]);
+    fs::write(&weights, b"no tensors").unwrap();
+    assert_fails(&model.run("embed", &["lamp"]), 1, &["2_Dense/model.safetensors", "fetch"]);
+
+    let one = Tensor::full(f32::NAN, (12, 16), &Device::Cpu).unwrap();
+    let bias = Tensor::zeros(12, candle_core::DType::F32, &Device::Cpu).unwrap();
+    let tensors = HashMap::from([("linear.weight", one), ("linear.bias", bias)]);
+    candle_core::safetensors::save(&tensors, &weights).unwrap();
+    let said = stderr(&model.run("embed", &["lamp"]));
+    assert!(said.contains("2_Dense: linear.weight holds 192 numbers that are NaN"), "{said}");
+}
+
+/// What an error tells the user to pass has to help.
+#[test]
+fn a_pooling_of_the_users_in_place_of_one_that_is_not_supported() {
+    let model = Model::copy_of("dense");
+    let expected = model.vector(&[]);
+    model.edit(POOLING, |config| config["pooling_mode"] = json!("median"));
+    assert_fails(&model.run("embed", &["lamp"]), 1, &["pass --pooling"]);
+    assert_eq!(model.vector(&["--pooling", "mean"]), expected);
+}
