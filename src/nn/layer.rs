@@ -11,14 +11,19 @@ use super::feed_forward::FeedForward;
 use super::norm::Norm;
 use super::{EncoderSpec, NormPlacement, Parameters};
 
-/// Attention, then the feed-forward network, each with a residual connection. The norm stands after each
-/// connection (post-norm, Vaswani et al. 2017) or before each of the two (pre-norm, Xiong et al. 2020).
+/// Attention, then the feed-forward network, each with a residual connection around it.
 pub struct Layer {
     attention: SelfAttention,
-    attention_norm: Option<Norm>,
+    around_attention: Residual,
     feed_forward: FeedForward,
-    feed_forward_norm: Norm,
-    post_norm: bool,
+    around_feed_forward: Residual,
+}
+
+/// A residual connection with its norm: after the sum (post-norm, Vaswani et al. 2017) or before the sublayer
+/// (pre-norm, Xiong et al. 2020).
+struct Residual {
+    norm: Option<Norm>,
+    norm_after: bool,
 }
 
 impl Layer {
@@ -31,34 +36,36 @@ impl Layer {
         distances: Option<&Arc<DistanceEmbeddings>>,
         first: bool,
     ) -> Result<Self> {
-        let (width, norm) = (spec.hidden_size, spec.norm);
-        let has_norm = !(first && spec.skip_first_norm);
+        let mut residual = |part: &str, has_norm: bool| -> Result<Residual> {
+            let norm = has_norm
+                .then(|| Norm::load(parameters, &format!("{name}.{part}_norm"), spec.hidden_size, spec.norm));
+            let norm_after = spec.norm_placement == NormPlacement::After;
+            Ok(Residual { norm: norm.transpose()?, norm_after })
+        };
+        let around_attention = residual("attention", !(first && spec.skip_first_norm))?;
+        let around_feed_forward = residual("feed_forward", true)?;
         Ok(Layer {
             attention: SelfAttention::load(parameters, &format!("{name}.attention"), spec, distances)?,
-            attention_norm: has_norm
-                .then(|| Norm::load(parameters, &format!("{name}.attention_norm"), width, norm))
-                .transpose()?,
+            around_attention,
             feed_forward: FeedForward::load(parameters, &format!("{name}.feed_forward"), spec)?,
-            feed_forward_norm: Norm::load(parameters, &format!("{name}.feed_forward_norm"), width, norm)?,
-            post_norm: spec.norm_placement == NormPlacement::After,
+            around_feed_forward,
         })
     }
 
     /// `(T, H)` → `(T, H)`.
     pub fn forward(&self, x: &Tensor, context: &Context) -> Result<Tensor> {
-        if self.post_norm {
-            let attended = self.attention.forward(x, context)?;
-            let x = match &self.attention_norm {
-                Some(norm) => norm.forward_residual(attended, x)?,
-                None => (attended + x)?,
-            };
-            return self.feed_forward_norm.forward_residual(self.feed_forward.forward(&x)?, &x);
+        let x = self.around_attention.forward(x, |x| self.attention.forward(x, context))?;
+        self.around_feed_forward.forward(&x, |x| self.feed_forward.forward(x))
+    }
+}
+
+impl Residual {
+    /// `(T, H)` → `(T, H)`, as the sublayer does it.
+    fn forward(&self, x: &Tensor, sublayer: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+        match &self.norm {
+            Some(norm) if self.norm_after => norm.forward_residual(sublayer(x)?, x),
+            Some(norm) => Ok((sublayer(&norm.forward(x.copy()?)?)? + x)?),
+            None => Ok((sublayer(x)? + x)?),
         }
-        let attended = match &self.attention_norm {
-            Some(norm) => self.attention.forward(&norm.forward(x.copy()?)?, context)?,
-            None => self.attention.forward(x, context)?,
-        };
-        let x = (attended + x)?;
-        Ok((self.feed_forward.forward(&self.feed_forward_norm.forward(x.copy()?)?)? + x)?)
     }
 }
