@@ -67,6 +67,28 @@ fn of_a_tiny_model() {
     check(&model, &texts(40), 40);
 }
 
+/// Every way of computing attention: windows, shared keys, distances, mixed heads, pooled modules behind it.
+#[test]
+fn of_models_of_every_kind() {
+    let kinds = [
+        "modernbert",
+        "eurobert",
+        "deberta-v2",
+        "talking-heads-both",
+        "roformer-values",
+        "mpnet",
+        "jina-bert-v2",
+        "sinusoidal",
+        "pipelines/two-denses",
+    ];
+    for kind in kinds {
+        let model = |command: &mut Command| {
+            command.env("SCONCE_MODEL", fixture(kind));
+        };
+        check(&model, &texts(40), 5);
+    }
+}
+
 #[test]
 fn of_the_real_model() {
     check(&support::real_model, &texts(280).into_iter().step_by(4).collect::<Vec<_>>(), 10);
