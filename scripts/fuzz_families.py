@@ -89,6 +89,8 @@ def deberta(r):
     s |= dict(type_vocab_size=r.choice([0, 2]), position_biased_input=r.random() < 0.5, relative_attention=r.random() < 0.8)
     if r.random() < 0.4:
         s["embedding_size"] = r.randint(4, 30)
+    if r.random() < 0.3:
+        s |= dict(conv_kernel_size=r.choice([1, 3, 5]), conv_act=r.choice(["tanh", "gelu"]))
     if s["relative_attention"]:
         s |= dict(
             pos_att_type=r.choice([["c2p"], ["p2c"], ["c2p", "p2c"], "p2c|c2p", ["p2c", "c2p"]]), share_att_key=r.random() < 0.5,

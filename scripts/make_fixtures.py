@@ -405,14 +405,14 @@ def pre_norm_and_rotary():
         "deberta-v2-c2p", seed=44, model_type="deberta-v2", limit=40, omit=("layer_norm_eps",),
         config=dict(
             sizes, type_vocab_size=2, relative_attention=True, pos_att_type="c2p", max_relative_positions=9,
-            embedding_size=16, layer_norm_eps=1e-7,
+            embedding_size=16, layer_norm_eps=1e-7, conv_kernel_size=3, conv_act="gelu",
         ),
     )
     make(
         "deberta-v2-p2c", seed=45, model_type="deberta-v2", limit=40,
         config=dict(
             sizes, type_vocab_size=2, relative_attention=True, pos_att_type=["p2c"], position_buckets=12,
-            max_relative_positions=33, position_biased_input=False,
+            max_relative_positions=33, position_biased_input=False, conv_kernel_size=5,
         ),
     )
 

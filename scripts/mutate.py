@@ -97,6 +97,9 @@ MUTATIONS = [
     ("DeBERTa's far distances are rounded down", "src/nn/distance.rs", "(share * (middle - 1.0)).ceil()", "(share * (middle - 1.0)).floor()"),
     ("DeBERTa's distances count from the key", "src/nn/distance.rs", "(distance + span).clamp(0, 2 * span - 1)", "(span - distance).clamp(0, 2 * span - 1)"),
     ("DeBERTa's distances are not normalised", "src/nn/distance.rs", "Some(norm) => norm.forward(self.embeddings.table.copy()?)?,", "Some(_) => self.embeddings.table.clone(),"),
+    ("the convolution sees the text before", "src/nn/convolution.rs", "(bounds[0] + before..bounds[1] + before)", "(before..bounds[1] + before)"),
+    ("the convolution is turned round", "src/nn/convolution.rs", "rows.extend((0..self.width).map(", "rows.extend((0..self.width).rev().map("),
+    ("the convolution follows every layer", "src/nn/encoder.rs", "(0, Some(convolution), Some(embedded)) = (index,", "(0, Some(convolution), Some(embedded)) = (index * 0,"),
     ("keys meet the distances of queries", "src/ops/attention.rs", "if self.transposed { j } else { i }", "if self.transposed { i } else { j }"),
     ("MPNet's padding id is the config's", "src/model/families.rs", "places: Places::AfterFixed(1)", "places: Places::AfterPadding(1)"),
     # Batches, embeddings, layers, pooling and what follows.

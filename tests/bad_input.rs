@@ -389,7 +389,7 @@ fn configs_that_contradict_themselves() {
         ("deberta-v2", "pos_att_type", json!(["p2p"]), &["\"pos_att_type\"", "c2p"]),
         ("deberta-v2", "relative_attention", json!(false), &["\"pos_att_type\"", "\"relative_attention\""]),
         ("deberta-v2", "position_buckets", json!(200), &["\"position_buckets\" is 200"]),
-        ("deberta-v2", "conv_kernel_size", json!(3), &["\"conv_kernel_size\" is 3"]),
+        ("deberta-v2", "conv_kernel_size", json!(4), &["\"conv_kernel_size\" is 4"]),
         (
             "roberta",
             "position_embedding_type",

@@ -414,6 +414,8 @@ pub static FAMILIES: &[Family] = &[
             outside: &[
                 &[
                     ("embeddings.projection", "embeddings.embed_proj"),
+                    ("convolution", "encoder.conv.conv"),
+                    ("convolution_norm", "encoder.conv.LayerNorm"),
                     ("distances", "encoder.rel_embeddings"),
                     ("distances_norm", "encoder.LayerNorm"),
                 ],

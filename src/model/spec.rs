@@ -7,9 +7,9 @@ use anyhow::{Result, bail};
 use super::config::Config;
 use super::families::{FAMILIES, Family, Places};
 use crate::nn::{
-    ACTIVATIONS, Activation, Biases, Disentangled, EmbeddingNorm, EncoderSpec, Frequencies, HeadMixing,
-    LayerSharing, Mask, NormKind, NormPlacement, Numbering, Positions, Rotary, RotaryLayout, RotaryScaling,
-    ScoreBias,
+    ACTIVATIONS, Activation, Biases, ConvolutionSpec, Disentangled, EmbeddingNorm, EncoderSpec, Frequencies,
+    HeadMixing, LayerSharing, Mask, NormKind, NormPlacement, Numbering, Positions, Rotary, RotaryLayout,
+    RotaryScaling, ScoreBias,
 };
 
 /// The largest width, vocabulary or position count that is taken for a size and not for a slip of the pen.
@@ -131,6 +131,7 @@ impl Family {
                 None => ScoreBias::None,
             },
             mask: Mask { causal: false, window: None },
+            convolution: None,
             bias,
             gated: maths.gated,
             intermediate_size: config.size(keys.intermediate_size, WIDTH)?,
@@ -155,6 +156,7 @@ impl Family {
         }
         if maths.disentangled {
             disentangle(config, &mut spec)?;
+            spec.convolution = convolution(config)?;
         }
         if self.model_types.contains(&"new") {
             norm_type(config, "layer_norm_type", &mut spec)?;
@@ -233,10 +235,9 @@ fn refuse(config: &Config) -> Result<()> {
             bail!("{}", config.wrong(key, true, "false: it is not supported"));
         }
     }
-    for key in ["conv_kernel_size", "moe_every_n_layers"] {
-        if config.has(key) && config.size(key, 0..=*WIDTH.end())? > 0 {
-            bail!("{}", config.wrong(key, config.size(key, WIDTH)?, "0: it is not supported"));
-        }
+    let key = "moe_every_n_layers";
+    if config.has(key) && config.size(key, 0..=*WIDTH.end())? > 0 {
+        bail!("{}", config.wrong(key, config.size(key, WIDTH)?, "0: it is not supported"));
     }
     Ok(())
 }
@@ -388,6 +389,28 @@ fn windows(config: &Config, layers: usize) -> Result<(usize, Vec<bool>)> {
         }
     };
     Ok((reach, kinds.iter().map(window).collect::<Result<_>>()?))
+}
+
+/// The convolution of the larger DeBERTa-v2 models.
+fn convolution(config: &Config) -> Result<Option<ConvolutionSpec>> {
+    const KEY: &str = "conv_kernel_size";
+    let width = if config.has(KEY) { config.size(KEY, 0..=255)? } else { 0 };
+    if width == 0 {
+        return Ok(None);
+    }
+    if width.is_multiple_of(2) {
+        bail!("{}", config.wrong(KEY, width, "an odd number"));
+    }
+    if config.has("conv_groups") && config.size("conv_groups", WIDTH)? > 1 {
+        bail!(
+            "{}",
+            config.wrong("conv_groups", config.size("conv_groups", WIDTH)?, "1: it is not supported")
+        );
+    }
+    Ok(Some(ConvolutionSpec {
+        width,
+        activation: activation(config, "conv_act")?.unwrap_or(Activation::Tanh),
+    }))
 }
 
 /// DeBERTa's attention over distances.

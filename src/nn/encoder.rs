@@ -7,6 +7,7 @@ use anyhow::{Result, ensure};
 use candle_core::{Device, Tensor};
 
 use super::attention::Context;
+use super::convolution::Convolution;
 use super::distance::{DistanceBias, DistanceEmbeddings};
 use super::embeddings::Embeddings;
 use super::layer::Layer;
@@ -24,6 +25,7 @@ pub struct Encoder {
     distances: Option<Arc<DistanceEmbeddings>>,
     /// Each set of weights once, by group: layers that share them run the same ones.
     groups: Vec<Vec<Layer>>,
+    convolution: Option<Convolution>,
     final_norm: Option<Norm>,
     device: Device,
 }
@@ -64,11 +66,12 @@ impl Encoder {
         let groups = (0..spec.layer_sharing.groups)
             .map(|group| (0..spec.layer_sharing.inner).map(|inner| layer(group, inner)).collect())
             .collect::<Result<_>>()?;
+        let convolution = Convolution::load(parameters, spec)?;
         let final_norm = (spec.norm_placement == NormPlacement::BeforeAndFinal)
             .then(|| Norm::load(parameters, "final_norm", spec.hidden_size, spec.norm))
             .transpose()?;
         let (spec, device) = (spec.clone(), Device::Cpu);
-        Ok(Encoder { spec, embeddings, angles, bias, distances, groups, final_norm, device })
+        Ok(Encoder { spec, embeddings, angles, bias, distances, groups, convolution, final_norm, device })
     }
 
     /// What this stack computes.
@@ -93,6 +96,7 @@ impl Encoder {
         self.check(batch)?;
         let mut hidden = self.embeddings.forward(batch, &self.device)?;
         observe(Stage::Embeddings, &hidden)?;
+        let embedded = self.convolution.as_ref().map(|_| hidden.clone());
         let places = batch.positions(Numbering::FromZero);
         let all = self.context(batch, &places, None)?;
         let window = self.spec.mask.window.as_ref();
@@ -105,6 +109,9 @@ impl Encoder {
             let group = self.spec.layer_sharing.group(index, self.spec.layers);
             for layer in &self.groups[group] {
                 hidden = layer.forward(&hidden, context)?;
+            }
+            if let (0, Some(convolution), Some(embedded)) = (index, &self.convolution, &embedded) {
+                hidden = convolution.forward(embedded, &hidden, batch, &self.device)?;
             }
             if let Some(norm) = self.final_norm.as_ref().filter(|_| index + 1 == self.spec.layers) {
                 hidden = norm.forward(hidden)?;

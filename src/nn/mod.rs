@@ -5,6 +5,7 @@
 //! vectors, and every [`Head`] takes them on. Nothing here knows what a checkpoint calls its tensors or which family it belongs to.
 
 mod attention;
+mod convolution;
 mod distance;
 mod embeddings;
 mod encoder;
@@ -30,6 +31,6 @@ pub use parameters::{Count, Parameters, Random};
 pub use pooling::{Pool, Pooling};
 pub use ragged::RaggedBatch;
 pub use spec::{
-    Biases, Disentangled, EmbeddingNorm, EncoderSpec, Frequencies, HeadMixing, LayerSharing, Mask,
-    NormPlacement, NormSpec, Numbering, Positions, Rotary, RotaryLayout, RotaryScaling, ScoreBias,
+    Biases, ConvolutionSpec, Disentangled, EmbeddingNorm, EncoderSpec, Frequencies, HeadMixing, LayerSharing,
+    Mask, NormPlacement, NormSpec, Numbering, Positions, Rotary, RotaryLayout, RotaryScaling, ScoreBias,
 };

@@ -50,6 +50,8 @@ pub struct EncoderSpec {
     pub score_bias: ScoreBias,
     /// Which tokens a token sees.
     pub mask: Mask,
+    /// A convolution beside the first layer.
+    pub convolution: Option<ConvolutionSpec>,
     /// Which linear layers have a bias.
     pub bias: Biases,
     /// Whether the feed-forward network is gated: `down(f(gate(x)) ∘ up(x))` (Shazeer 2020).
@@ -221,6 +223,15 @@ pub struct Mask {
     pub causal: bool,
     /// How many tokens it sees on either side in the layers with a window, and which layers those are.
     pub window: Option<(usize, Vec<bool>)>,
+}
+
+/// A convolution along a text.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ConvolutionSpec {
+    /// Tokens under the kernel, an odd number.
+    pub width: usize,
+    /// What follows the sum.
+    pub activation: Activation,
 }
 
 /// Which linear layers have a bias.

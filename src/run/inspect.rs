@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use super::{Console, ModelOptions, examine};
 use crate::model::pipeline::PoolingModule;
 use crate::model::weights::Report;
-use crate::nn::{EncoderSpec, Head, NormKind, NormPlacement, Positions, Rotary, ScoreBias};
+use crate::nn::{ConvolutionSpec, EncoderSpec, Head, NormKind, NormPlacement, Positions, Rotary, ScoreBias};
 use crate::output::print;
 
 /// Prints every resolved choice and the tensor report.
@@ -102,6 +102,9 @@ fn describe(spec: &EncoderSpec) -> Vec<(&'static str, String)> {
     if let Some((reach, layers)) = &spec.mask.window {
         let near = layers.iter().filter(|near| **near).count();
         mask += &format!("; {near} layers see {reach} tokens on either side");
+    }
+    if let Some(ConvolutionSpec { width, activation }) = spec.convolution {
+        lines.push(("convolution", format!("{width} tokens wide, {activation:?}, beside the first layer")));
     }
     let gated = if spec.gated { ", gated" } else { "" };
     let norm = match spec.norm.kind {
