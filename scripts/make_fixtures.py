@@ -353,9 +353,19 @@ def pre_norm_and_rotary():
         config=dict(sizes, type_vocab_size=2, rotary_value=True),
     )
     make("nomic-bert", seed=36, model_type="nomic_bert", limit=40, config=dict(sizes, type_vocab_size=2))
+
+    def older(fields):
+        """Without the list of layers and the parameters of each kind, as the models on the hub have it."""
+        fields = {key: value for key, value in fields.items() if key not in ("layer_types", "rope_parameters")}
+        return fields | {"global_attn_every_n_layers": 2, "global_rope_theta": 700.0, "local_rope_theta": 60.0}
+
     make(
         "modernbert", seed=37, model_type="modernbert", limit=40, masked_lm=True, pooling="cls", omit=("norm_eps",),
-        config=dict(without_eps(sizes), num_hidden_layers=4, local_attention=7),
+        rewrite=older,
+        config=dict(
+            without_eps(sizes), num_hidden_layers=4, local_attention=7, global_attn_every_n_layers=2,
+            rope_parameters={"full_attention": {"rope_theta": 700.0}, "sliding_attention": {"rope_theta": 60.0}},
+        ),
     )
     make(
         "modernbert-biases", seed=38, model_type="modernbert", limit=40, dtype=torch.bfloat16,
