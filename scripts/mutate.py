@@ -29,7 +29,7 @@ MUTATIONS = [
     ("PReLU's slope is not read", "src/nn/feed_forward.rs", 'Activation::Prelu { slope: number("weight", &[1])? }', 'Activation::Prelu { slope: 0.25 + 0.0 * number("weight", &[1])? }'),
     ("xIELU's weights change places", "src/nn/feed_forward.rs", '[number("alpha_p", &[1])?, number("alpha_n", &[1])?]', '[number("alpha_n", &[1])?, number("alpha_p", &[1])?]'),
     ("ALBERT's default activation is erf GELU", "src/model/families.rs", "activation: Activation::GeluTanh,", "activation: Activation::Gelu,"),
-    ("ReGLU is GeGLU", "src/model/spec.rs", "spec.activation = Activation::Relu", "spec.activation = Activation::Gelu"),
+    ("ReGLU is GeGLU", "src/model/spec.rs", "Some(\"reglu\") => Activation::Relu", "Some(\"reglu\") => Activation::Gelu"),
     ("gate and up change places", "src/nn/feed_forward.rs", "gate.forward(x, self.activation)? * self.up.forward(x, Activation::Identity)?", "gate.forward(x, Activation::Identity)? * self.up.forward(x, self.activation)?"),
     ("ModernBERT's halves of Wi change places", "src/model/families.rs", '("feed_forward.gate", "mlp.Wi[0/2]")', '("feed_forward.gate", "mlp.Wi[1/2]")'),
     ("the queries are the second part of Wqkv", "src/model/families.rs", '("attention.query", "attn.Wqkv[0/3]"),\n                ("attention.key", "attn.Wqkv[1/3]"),\n                ("attention.value", "attn.Wqkv[2/3]"),\n                ("attention.output", "attn.Wo")', '("attention.query", "attn.Wqkv[1/3]"),\n                ("attention.key", "attn.Wqkv[0/3]"),\n                ("attention.value", "attn.Wqkv[2/3]"),\n                ("attention.output", "attn.Wo")'),

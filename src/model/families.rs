@@ -1,8 +1,14 @@
 //! The table of model families: what a config and a checkpoint of each call things, and what it computes whatever
 //! its config says. `spec.rs` reads a config by a row of this table.
 
+use anyhow::Result;
+
+use super::config::Config;
 use super::names::{Modules, Names};
-use crate::nn::{Activation, Biases, EmbeddingNorm, NormKind, NormPlacement, NormSpec, Pool, RotaryLayout};
+use super::spec;
+use crate::nn::{
+    Activation, Biases, EmbeddingNorm, EncoderSpec, NormKind, NormPlacement, NormSpec, Pool, RotaryLayout,
+};
 
 /// One row of the table.
 pub struct Family {
@@ -18,7 +24,12 @@ pub struct Family {
     pub names: &'static [Names],
     /// How to pool where no pipeline file says it.
     pub pool: Pool,
+    /// What reads the fields that no other family has, one after another.
+    pub own_fields: &'static [Read],
 }
+
+/// Changes a spec as far as a config says.
+pub type Read = fn(&Config, &mut EncoderSpec) -> Result<()>;
 
 /// Names of config fields; `None` for what a family has not.
 #[derive(Clone, Copy)]
@@ -42,14 +53,13 @@ pub struct Keys {
     /// Rows of a table of bucketed relative biases.
     pub relative_bias: Option<&'static str>,
     pub intermediate_size: &'static str,
-    pub activation: &'static str,
+    /// A family without the field has [`Maths::activation`], or a field of its own.
+    pub activation: Option<&'static str>,
     pub norm_eps: Option<&'static str>,
     /// Flags that give norms, attention and the feed-forward network a bias where [`Maths`] has none.
     pub norm_bias: Option<&'static str>,
     pub attention_bias: Option<&'static str>,
     pub mlp_bias: Option<&'static str>,
-    /// Whether the config may ask for the variations that `configs/README.md` lists.
-    pub variations: bool,
 }
 
 /// What a family computes where its config does not say otherwise.
@@ -63,8 +73,6 @@ pub struct Maths {
     pub bias: Biases,
     pub gated: bool,
     pub activation: Activation,
-    /// Whether distances have embeddings, if the config switches them on (DeBERTa).
-    pub disentangled: bool,
 }
 
 /// How a family tells tokens where they stand.
@@ -72,6 +80,8 @@ pub struct Maths {
 pub enum Places {
     /// By a learned table, numbered from 0.
     Learned,
+    /// The same, unless this flag of the config is false.
+    LearnedUnless(&'static str),
     /// By a learned table, numbered from the config's `pad_token_id` + 1, or from this + 1 where it has none.
     AfterPadding(u32),
     /// By a learned table, numbered from this + 1, whatever the config says.
@@ -107,12 +117,11 @@ const BERT_KEYS: Keys = Keys {
     head_size: None,
     relative_bias: None,
     intermediate_size: "intermediate_size",
-    activation: "hidden_act",
+    activation: Some("hidden_act"),
     norm_eps: Some("layer_norm_eps"),
     norm_bias: None,
     attention_bias: None,
     mlp_bias: None,
-    variations: false,
 };
 
 const LAYER_NORM: NormSpec = NormSpec { kind: NormKind::Layer, bias: true, eps: 1e-12 };
@@ -130,7 +139,6 @@ const BERT_MATHS: Maths = Maths {
     bias: ALL,
     gated: false,
     activation: Activation::Gelu,
-    disentangled: false,
 };
 
 const PRE_NORM: Maths = Maths { norm_placement: NormPlacement::BeforeAndFinal, ..BERT_MATHS };
@@ -170,12 +178,16 @@ const BERT_NAMES: Names = Names {
 const BERT: Family = Family {
     model_types: &["bert"],
     mark: None,
-    keys: Keys { variations: true, ..BERT_KEYS },
+    keys: Keys { head_size: Some("attention_key_size"), ..BERT_KEYS },
     maths: Maths { places: Places::Named("absolute"), ..BERT_MATHS },
     names: &[BERT_NAMES],
     // What sentence-transformers does with a model that is no pipeline.
     pool: Pool::Mean,
+    own_fields: &[spec::variations],
 };
+
+/// What the families after BERT are built on.
+const PLAIN: Family = Family { keys: BERT_KEYS, maths: BERT_MATHS, own_fields: &[], ..BERT };
 
 /// Rotary families as `transformers` itself builds them.
 const ROTARY_NAMES: Names = Names {
@@ -207,6 +219,7 @@ pub static FAMILIES: &[Family] = &[
             gated: true,
             ..BERT_MATHS
         },
+        own_fields: &[spec::gate_type, spec::variations],
         names: &[Names {
             inside: &[
                 &[
@@ -224,21 +237,18 @@ pub static FAMILIES: &[Family] = &[
     BERT,
     Family {
         model_types: &["roberta", "xlm-roberta", "camembert"],
-        keys: BERT_KEYS,
         maths: Maths { places: Places::AfterPadding(1), ..BERT_MATHS },
         names: &[Names { prefixes: &["", "roberta."], ..BERT_NAMES }],
-        ..BERT
+        ..PLAIN
     },
     Family {
         model_types: &["data2vec-text"],
-        keys: BERT_KEYS,
         maths: Maths { places: Places::AfterPadding(1), ..BERT_MATHS },
         names: &[Names { prefixes: &["", "data2vec_text."], ..BERT_NAMES }],
-        ..BERT
+        ..PLAIN
     },
     Family {
         model_types: &["roberta-prelayernorm"],
-        keys: BERT_KEYS,
         maths: Maths { places: Places::AfterPadding(1), ..PRE_NORM },
         names: &[Names {
             prefixes: &["", "roberta_prelayernorm."],
@@ -249,11 +259,10 @@ pub static FAMILIES: &[Family] = &[
             ],
             ..BERT_NAMES
         }],
-        ..BERT
+        ..PLAIN
     },
     Family {
         model_types: &["xlm-roberta-xl"],
-        keys: BERT_KEYS,
         maths: Maths {
             places: Places::AfterPadding(1),
             embedding_norm: EmbeddingNorm::None,
@@ -268,41 +277,37 @@ pub static FAMILIES: &[Family] = &[
             ],
             ..BERT_NAMES
         }],
-        ..BERT
+        ..PLAIN
     },
     Family {
         model_types: &["megatron-bert"],
-        keys: BERT_KEYS,
         maths: Maths { embedding_norm: EmbeddingNorm::None, ..PRE_NORM },
         names: &[Names {
             outside: &[&[("final_norm", "encoder.ln")], BERT_OUTSIDE, BERT_POOLER],
             inside: &[&[("attention_norm", "attention.ln"), ("feed_forward_norm", "ln")], BERT_INSIDE],
             ..BERT_NAMES
         }],
-        ..BERT
+        ..PLAIN
     },
     Family {
         model_types: &["ernie"],
         keys: Keys { task_types: Some(("use_task_id", "task_type_vocab_size")), ..BERT_KEYS },
-        maths: BERT_MATHS,
         names: &[Names { prefixes: &["", "ernie."], ..BERT_NAMES }],
-        ..BERT
+        ..PLAIN
     },
     Family {
         model_types: &["electra"],
         keys: Keys { embedding_size: Some("embedding_size"), ..BERT_KEYS },
-        maths: BERT_MATHS,
         names: &[Names {
             prefixes: &["", "electra."],
             outside: &[&[("embeddings.projection", "embeddings_project")], BERT_OUTSIDE],
             ..BERT_NAMES
         }],
-        ..BERT
+        ..PLAIN
     },
     Family {
         model_types: &["rembert"],
         keys: Keys { embedding_size: Some("input_embedding_size"), ..BERT_KEYS },
-        maths: BERT_MATHS,
         names: &[Names {
             prefixes: &["", "rembert."],
             outside: &[
@@ -312,7 +317,7 @@ pub static FAMILIES: &[Family] = &[
             ],
             ..BERT_NAMES
         }],
-        ..BERT
+        ..PLAIN
     },
     Family {
         model_types: &["albert"],
@@ -341,7 +346,7 @@ pub static FAMILIES: &[Family] = &[
                 ("feed_forward_norm", "full_layer_layer_norm"),
             ]],
         }],
-        ..BERT
+        ..PLAIN
     },
     Family {
         model_types: &["mpnet"],
@@ -362,7 +367,7 @@ pub static FAMILIES: &[Family] = &[
             ],
             ..BERT_NAMES
         }],
-        ..BERT
+        ..PLAIN
     },
     Family {
         model_types: &["distilbert"],
@@ -372,11 +377,10 @@ pub static FAMILIES: &[Family] = &[
             layers: "n_layers",
             heads: "n_heads",
             intermediate_size: "hidden_dim",
-            activation: "activation",
+            activation: Some("activation"),
             norm_eps: None,
             ..BERT_KEYS
         },
-        maths: BERT_MATHS,
         names: &[Names {
             prefixes: &["", "distilbert."],
             outside: &[BERT_OUTSIDE],
@@ -393,7 +397,7 @@ pub static FAMILIES: &[Family] = &[
                 ("feed_forward_norm", "output_layer_norm"),
             ]],
         }],
-        ..BERT
+        ..PLAIN
     },
     Family {
         model_types: &["deberta-v2"],
@@ -406,9 +410,10 @@ pub static FAMILIES: &[Family] = &[
             embedding_norm: EmbeddingNorm::After,
             norm: NormSpec { eps: 1e-7, ..LAYER_NORM },
             bias: Biases { projection: false, ..ALL },
-            disentangled: true,
+            places: Places::LearnedUnless("position_biased_input"),
             ..BERT_MATHS
         },
+        own_fields: &[spec::disentangled_attention, spec::convolution],
         names: &[Names {
             prefixes: &["", "deberta."],
             outside: &[
@@ -433,7 +438,7 @@ pub static FAMILIES: &[Family] = &[
             ],
             ..BERT_NAMES
         }],
-        ..BERT
+        ..PLAIN
     },
     Family {
         model_types: &["roformer"],
@@ -455,7 +460,7 @@ pub static FAMILIES: &[Family] = &[
             ],
             ..BERT_NAMES
         }],
-        ..BERT
+        ..PLAIN
     },
     // Nomic's own code, with the field names of GPT-2.
     Family {
@@ -467,17 +472,17 @@ pub static FAMILIES: &[Family] = &[
             intermediate_size: "n_inner",
             max_positions: "n_positions",
             norm_eps: Some("layer_norm_epsilon"),
-            activation: "activation_function",
+            activation: None,
             attention_bias: Some("qkv_proj_bias"),
             mlp_bias: Some("mlp_fc1_bias"),
             ..BERT_KEYS
         },
+        own_fields: &[spec::nomic],
         ..NOMIC
     },
     NOMIC,
     Family {
         model_types: &["jina_embeddings_v3"],
-        keys: BERT_KEYS,
         maths: Maths { places: rotary(20_000.0), norm: NormSpec { eps: 1e-5, ..LAYER_NORM }, ..BERT_MATHS },
         names: &[
             Names {
@@ -510,16 +515,21 @@ pub static FAMILIES: &[Family] = &[
                 ]],
             },
         ],
-        ..BERT
+        ..PLAIN
     },
     // Alibaba's own code calls its type `new`; transformers has it as `gte`.
-    Family { model_types: &["new"], maths: Maths { places: Places::Named("rope"), ..GTE.maths }, ..GTE },
+    Family {
+        model_types: &["new"],
+        maths: Maths { places: Places::Named("rope"), ..GTE.maths },
+        own_fields: &[spec::layer_norm_type],
+        ..GTE
+    },
     GTE,
     Family {
         model_types: &["modernbert"],
         keys: Keys {
             token_types: None,
-            activation: "hidden_activation",
+            activation: Some("hidden_activation"),
             norm_eps: Some("norm_eps"),
             norm_bias: Some("norm_bias"),
             attention_bias: Some("attention_bias"),
@@ -560,7 +570,7 @@ pub static FAMILIES: &[Family] = &[
                 ("feed_forward_norm", "mlp_norm"),
             ]],
         }],
-        ..BERT
+        ..PLAIN
     },
     Family {
         model_types: &["eurobert"],
@@ -591,7 +601,7 @@ pub static FAMILIES: &[Family] = &[
             ],
             ..ROTARY_NAMES
         }],
-        ..BERT
+        ..PLAIN
     },
 ];
 
@@ -625,12 +635,11 @@ const NOMIC: Family = Family {
             ]],
         },
     ],
-    ..BERT
+    ..PLAIN
 };
 
 const GTE: Family = Family {
     model_types: &["gte"],
-    keys: BERT_KEYS,
     maths: Maths { places: rotary(160_000.0), bias: Biases { up: false, ..ALL }, gated: true, ..BERT_MATHS },
     names: &[
         Names { prefixes: &["", "gte."], outside: &[BERT_OUTSIDE, BERT_POOLER], ..ROTARY_NAMES },
@@ -651,5 +660,5 @@ const GTE: Family = Family {
             ..BERT_NAMES
         },
     ],
-    ..BERT
+    ..PLAIN
 };

@@ -73,7 +73,6 @@ impl Family {
         };
         let head_size = match keys.head_size.filter(|key| config.has(key)) {
             Some(key) => config.size(key, WIDTH)?,
-            None if keys.variations && config.has("attention_key_size") => 0,
             None => share(config, keys.hidden_size, hidden_size, keys.heads, heads)?,
         };
         let max_positions = config.size(keys.max_positions, WIDTH)?;
@@ -137,32 +136,20 @@ impl Family {
             intermediate_size: config.size(keys.intermediate_size, WIDTH)?,
             activation: maths.activation,
         };
+        if let Some(key) = keys.activation {
+            spec.activation = activation(config, key)?.unwrap_or(maths.activation);
+        }
         if let Some(key) = keys.key_value_heads
             && !heads.is_multiple_of(spec.key_value_heads)
         {
             let expected = format!("a divisor of {:?}, which is {heads}", keys.heads);
             bail!("{}", config.wrong(key, spec.key_value_heads, &expected));
         }
-        match self.mark {
-            Some(("feed_forward_type", _)) if config.string("feed_forward_type")? == Some("reglu") => {
-                spec.activation = Activation::Relu
-            }
-            Some(("feed_forward_type", _)) => spec.activation = Activation::Gelu,
-            Some(("n_embd", _)) => nomic(config, &mut spec)?,
-            _ => spec.activation = activation(config, keys.activation)?.unwrap_or(maths.activation),
-        }
         if let Places::Rotary { local_theta: Some(_), .. } = maths.places {
             spec.mask.window = Some(windows(config, layers)?);
         }
-        if maths.disentangled {
-            disentangle(config, &mut spec)?;
-            spec.convolution = convolution(config)?;
-        }
-        if self.model_types.contains(&"new") {
-            norm_type(config, "layer_norm_type", &mut spec)?;
-        }
-        if keys.variations {
-            vary(config, &mut spec)?;
+        for read in self.own_fields {
+            read(config, &mut spec)?;
         }
         self.check_positions(config, &spec)?;
         Ok(spec)
@@ -179,12 +166,8 @@ impl Family {
             ),
         };
         match self.maths.places {
-            Places::Learned
-                if self.maths.disentangled && !config.flag_or("position_biased_input", true)? =>
-            {
-                Ok(Positions::None)
-            }
-            Places::Learned => learned(Numbering::FromZero),
+            Places::LearnedUnless(flag) if !config.flag_or(flag, true)? => Ok(Positions::None),
+            Places::Learned | Places::LearnedUnless(_) => learned(Numbering::FromZero),
             Places::AfterFixed(padding) => learned(Numbering::AfterPadding(padding)),
             Places::AfterPadding(default) => {
                 learned(Numbering::AfterPadding(config.id("pad_token_id")?.unwrap_or(default)))
@@ -392,11 +375,11 @@ fn windows(config: &Config, layers: usize) -> Result<(usize, Vec<bool>)> {
 }
 
 /// The convolution of the larger DeBERTa-v2 models.
-fn convolution(config: &Config) -> Result<Option<ConvolutionSpec>> {
+pub(super) fn convolution(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     const KEY: &str = "conv_kernel_size";
     let width = if config.has(KEY) { config.size(KEY, 0..=255)? } else { 0 };
     if width == 0 {
-        return Ok(None);
+        return Ok(());
     }
     if width.is_multiple_of(2) {
         bail!("{}", config.wrong(KEY, width, "an odd number"));
@@ -407,14 +390,13 @@ fn convolution(config: &Config) -> Result<Option<ConvolutionSpec>> {
             config.wrong("conv_groups", config.size("conv_groups", WIDTH)?, "1: it is not supported")
         );
     }
-    Ok(Some(ConvolutionSpec {
-        width,
-        activation: activation(config, "conv_act")?.unwrap_or(Activation::Tanh),
-    }))
+    let activation = activation(config, "conv_act")?.unwrap_or(Activation::Tanh);
+    spec.convolution = Some(ConvolutionSpec { width, activation });
+    Ok(())
 }
 
 /// DeBERTa's attention over distances.
-fn disentangle(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+pub(super) fn disentangled_attention(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     let kinds: Vec<String> = match config.strings("pos_att_type") {
         Ok(kinds) => kinds.unwrap_or_default().iter().map(|kind| kind.to_string()).collect(),
         // Older configs have one string.
@@ -457,8 +439,8 @@ fn disentangle(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     Ok(())
 }
 
-/// The fields of Nomic's own code that others have not.
-fn nomic(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+/// The fields of Nomic's own code.
+pub(super) fn nomic(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     const KEY: &str = "activation_function";
     spec.activation = match config.string(KEY)? {
         None | Some("swiglu") => Activation::Silu,
@@ -483,6 +465,20 @@ fn nomic(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     Ok(())
 }
 
+/// The norm of Alibaba's own code.
+pub(super) fn layer_norm_type(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    norm_type(config, "layer_norm_type", spec)
+}
+
+/// The gate of JinaBERT v2, whose activation `hidden_act` does not set.
+pub(super) fn gate_type(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    spec.activation = match config.string("feed_forward_type")? {
+        Some("reglu") => Activation::Relu,
+        _ => Activation::Gelu,
+    };
+    Ok(())
+}
+
 /// LayerNorm or RMSNorm.
 fn norm_type(config: &Config, key: &str, spec: &mut EncoderSpec) -> Result<()> {
     match config.string(key)? {
@@ -497,7 +493,7 @@ fn norm_type(config: &Config, key: &str, spec: &mut EncoderSpec) -> Result<()> {
 }
 
 /// The variations of the literature that no family of the hub names: `configs/README.md` lists their fields.
-fn vary(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+pub(super) fn variations(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     match config.string("feed_forward_type")? {
         None | Some("original" | "geglu" | "reglu") => {}
         Some(other) => {
@@ -538,12 +534,6 @@ fn vary(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
         if spec.head_mixing == HeadMixing::default() {
             let expected = "an object with \"before_softmax\", \"after_softmax\" or both: numbers of heads";
             bail!("{}", config.wrong("talking_heads", "without a number", expected));
-        }
-    }
-    if config.has("attention_key_size") {
-        spec.qk_head_size = config.size("attention_key_size", WIDTH)?;
-        if let Positions::Rotary(rotary) = &mut spec.positions {
-            rotary.columns = spec.qk_head_size;
         }
     }
     let values = spec.value_heads();
