@@ -6,6 +6,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use serde_json::{Map, Value};
 
+use crate::nn::{ACTIVATIONS, Activation};
+
+/// The largest width, vocabulary or position count that is taken for a size and not for a slip of the pen.
+pub const WIDEST: usize = 1 << 24;
+
 /// The fields of a `config.json`, or of an object inside of it.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -42,6 +47,32 @@ impl Config {
             None => {
                 let expected = format!("a whole number from {} to {}", range.start(), range.end());
                 bail!("{}", self.wrong(key, value, &expected))
+            }
+        }
+    }
+
+    /// A width, vocabulary or number of positions that has to be there.
+    pub fn width(&self, key: &str) -> Result<usize> {
+        self.size(key, 1..=WIDEST)
+    }
+
+    /// `width / heads`, both with the keys that they are from.
+    pub fn share(&self, width_key: &str, width: usize, heads_key: &str, heads: usize) -> Result<usize> {
+        if !width.is_multiple_of(heads) {
+            let expected = format!("a multiple of {heads_key:?}, which is {heads}");
+            bail!("{}", self.wrong(width_key, width, &expected));
+        }
+        Ok(width / heads)
+    }
+
+    /// The activation that a field names, or nothing.
+    pub fn activation(&self, key: &str) -> Result<Option<Activation>> {
+        let Some(name) = self.string(key)? else { return Ok(None) };
+        match Activation::from_name(name) {
+            Some(activation) => Ok(Some(activation)),
+            None => {
+                let known: Vec<_> = ACTIVATIONS.iter().map(|(name, _)| *name).collect();
+                bail!("{}", self.wrong(key, format!("{name:?}"), &format!("one of {}", known.join(", "))))
             }
         }
     }

@@ -5,7 +5,7 @@ use anyhow::Result;
 
 use super::config::Config;
 use super::names::{Modules, Names};
-use super::spec;
+use super::own_fields;
 use crate::nn::{
     Activation, Biases, EmbeddingNorm, EncoderSpec, NormKind, NormPlacement, NormSpec, Pool, RotaryLayout,
 };
@@ -183,7 +183,7 @@ const BERT: Family = Family {
     names: &[BERT_NAMES],
     // What sentence-transformers does with a model that is no pipeline.
     pool: Pool::Mean,
-    own_fields: &[spec::variations],
+    own_fields: &[own_fields::variations],
 };
 
 /// What the families after BERT are built on.
@@ -219,7 +219,7 @@ pub static FAMILIES: &[Family] = &[
             gated: true,
             ..BERT_MATHS
         },
-        own_fields: &[spec::gate_type, spec::variations],
+        own_fields: &[own_fields::gate_type, own_fields::variations],
         names: &[Names {
             inside: &[
                 &[
@@ -413,7 +413,7 @@ pub static FAMILIES: &[Family] = &[
             places: Places::LearnedUnless("position_biased_input"),
             ..BERT_MATHS
         },
-        own_fields: &[spec::disentangled_attention, spec::convolution],
+        own_fields: &[own_fields::disentangled_attention, own_fields::convolution],
         names: &[Names {
             prefixes: &["", "deberta."],
             outside: &[
@@ -477,7 +477,7 @@ pub static FAMILIES: &[Family] = &[
             mlp_bias: Some("mlp_fc1_bias"),
             ..BERT_KEYS
         },
-        own_fields: &[spec::nomic],
+        own_fields: &[own_fields::nomic],
         ..NOMIC
     },
     NOMIC,
@@ -521,7 +521,7 @@ pub static FAMILIES: &[Family] = &[
     Family {
         model_types: &["new"],
         maths: Maths { places: Places::Named("rope"), ..GTE.maths },
-        own_fields: &[spec::layer_norm_type],
+        own_fields: &[own_fields::layer_norm_type],
         ..GTE
     },
     GTE,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use super::{CONVERT, INDEX, Source, hub};
+use super::{CONVERT, INDEX, NO_TOKENIZER, Source, hub, tokenizer_files};
 
 /// The folder of a model.
 #[derive(Debug, Clone)]
@@ -79,32 +79,6 @@ impl ModelFiles {
             Ok(None) => bail!("{folder} {NO_TOKENIZER}; fetch the model again, or pass --tokenizer FILE"),
             Err(why) => bail!("{folder} {why}"),
         }
-    }
-}
-
-/// What is to say of a model without any tokenizer.
-pub(super) const NO_TOKENIZER: &str = "has no tokenizer.json (nor vocab.txt, nor vocab.json with merges.txt)";
-
-/// The files that a tokenizer can be read from, the best first.
-const TOKENIZERS: [&[&str]; 3] = [&["tokenizer.json"], &["vocab.txt"], &["vocab.json", "merges.txt"]];
-
-const SENTENCE_PIECES: [&str; 4] =
-    ["sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model"];
-
-/// The files of a model's tokenizer; none if it has no file of any.
-///
-/// # Errors
-/// If it is only there in a form that is not read: what is to be said of the model.
-pub(super) fn tokenizer_files(has: impl Fn(&str) -> bool) -> Result<Option<&'static [&'static str]>, String> {
-    if let Some(files) = TOKENIZERS.into_iter().find(|files| files.iter().all(|name| has(name))) {
-        return Ok(Some(files));
-    }
-    match SENTENCE_PIECES.into_iter().find(|name| has(name)) {
-        None => Ok(None),
-        Some(name) => Err(format!(
-            "has its tokenizer only as {name}, a SentencePiece model, which Sconce does not read; save a \
-             tokenizer.json once with transformers (AutoTokenizer.from_pretrained(DIR).save_pretrained(OUT))"
-        )),
     }
 }
 

@@ -16,10 +16,9 @@ use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::files::{NO_TOKENIZER, tokenizer_files};
 use super::pipeline::{Module, read_modules};
 use super::weights::read_index;
-use super::{CONVERT, CONVERT_PIPELINE, INDEX, Source};
+use super::{CONVERT, CONVERT_PIPELINE, INDEX, NO_TOKENIZER, Source, tokenizer_files};
 
 /// How often a file is tried where the connection breaks, or what comes is not the file.
 const ATTEMPTS: u32 = 3;

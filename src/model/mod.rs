@@ -5,6 +5,7 @@ pub mod families;
 pub mod files;
 mod hub;
 pub mod names;
+mod own_fields;
 pub mod pipeline;
 pub mod spec;
 pub mod weights;
@@ -37,6 +38,32 @@ const CONVERT: &str = "pickles can run code, so Sconce does not read them: conve
 /// The same for the modules of a pipeline.
 const CONVERT_PIPELINE: &str = "pickles can run code, so Sconce does not read them: convert the model once with \
     sentence-transformers (SentenceTransformer(DIR).save_pretrained(OUT))";
+
+/// What is to say of a model without any tokenizer.
+const NO_TOKENIZER: &str = "has no tokenizer.json (nor vocab.txt, nor vocab.json with merges.txt)";
+
+/// The files that a tokenizer can be read from, the best first.
+const TOKENIZERS: [&[&str]; 3] = [&["tokenizer.json"], &["vocab.txt"], &["vocab.json", "merges.txt"]];
+
+const SENTENCE_PIECES: [&str; 4] =
+    ["sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model"];
+
+/// The files of a model's tokenizer; none if it has no file of any.
+///
+/// # Errors
+/// If it is only there in a form that is not read: what is to be said of the model.
+fn tokenizer_files(has: impl Fn(&str) -> bool) -> Result<Option<&'static [&'static str]>, String> {
+    if let Some(files) = TOKENIZERS.into_iter().find(|files| files.iter().all(|name| has(name))) {
+        return Ok(Some(files));
+    }
+    match SENTENCE_PIECES.into_iter().find(|name| has(name)) {
+        None => Ok(None),
+        Some(name) => Err(format!(
+            "has its tokenizer only as {name}, a SentencePiece model, which Sconce does not read; save a \
+             tokenizer.json once with transformers (AutoTokenizer.from_pretrained(DIR).save_pretrained(OUT))"
+        )),
+    }
+}
 
 /// Reads a file that has to hold a JSON object.
 fn read_json_object(path: &Path) -> Result<Map<String, Value>> {

@@ -4,16 +4,13 @@ use std::ops::RangeInclusive;
 
 use anyhow::{Result, bail};
 
-use super::config::Config;
+use super::config::{Config, WIDEST};
 use super::families::{FAMILIES, Family, Places};
 use crate::nn::{
-    ACTIVATIONS, Activation, Biases, ConvolutionSpec, Disentangled, EmbeddingNorm, EncoderSpec, Frequencies,
-    HeadMixing, LayerSharing, Mask, NormKind, NormPlacement, Numbering, Positions, Rotary, RotaryLayout,
+    EncoderSpec, Frequencies, HeadMixing, LayerSharing, Mask, Numbering, Positions, Rotary, RotaryLayout,
     RotaryScaling, ScoreBias,
 };
 
-/// The largest width, vocabulary or position count that is taken for a size and not for a slip of the pen.
-const WIDTH: RangeInclusive<usize> = 1..=1 << 24;
 const LAYERS: RangeInclusive<usize> = 1..=1 << 12;
 
 /// Buckets of MPNet's relative bias: `transformers` uses so many, however many rows its table has.
@@ -64,18 +61,18 @@ impl Family {
     pub fn spec(&self, config: &Config) -> Result<EncoderSpec> {
         let (keys, maths) = (&self.keys, &self.maths);
         refuse(config)?;
-        let hidden_size = config.size(keys.hidden_size, WIDTH)?;
+        let hidden_size = config.width(keys.hidden_size)?;
         let layers = config.size(keys.layers, LAYERS)?;
-        let heads = config.size(keys.heads, WIDTH)?;
+        let heads = config.width(keys.heads)?;
         let optional = |key: Option<&str>, default| match key {
-            Some(key) if config.has(key) => config.size(key, WIDTH),
+            Some(key) if config.has(key) => config.width(key),
             _ => Ok(default),
         };
         let head_size = match keys.head_size.filter(|key| config.has(key)) {
-            Some(key) => config.size(key, WIDTH)?,
-            None => share(config, keys.hidden_size, hidden_size, keys.heads, heads)?,
+            Some(key) => config.width(key)?,
+            None => config.share(keys.hidden_size, hidden_size, keys.heads, heads)?,
         };
-        let max_positions = config.size(keys.max_positions, WIDTH)?;
+        let max_positions = config.width(keys.max_positions)?;
         let flag = |key: Option<&str>, default| match key {
             Some(key) if config.has(key) => config.flag(key),
             _ => Ok(default),
@@ -91,16 +88,16 @@ impl Family {
             norm.eps = config.fraction(key, norm.eps)?;
         }
         let mut spec = EncoderSpec {
-            vocab_size: config.size(keys.vocab_size, WIDTH)?,
+            vocab_size: config.width(keys.vocab_size)?,
             embedding_size: optional(keys.embedding_size, hidden_size)?,
             positions: self.positions(config, head_size)?,
             max_positions,
             token_types: match keys.token_types {
-                Some(key) => Some(config.size(key, 0..=*WIDTH.end())?).filter(|types| *types > 0),
+                Some(key) => Some(config.size(key, 0..=WIDEST)?).filter(|types| *types > 0),
                 None => None,
             },
             task_types: match keys.task_types {
-                Some((flag, key)) if config.flag(flag)? => Some(config.size(key, WIDTH)?),
+                Some((flag, key)) if config.flag(flag)? => Some(config.width(key)?),
                 _ => None,
             },
             embedding_norm: maths.embedding_norm,
@@ -123,7 +120,7 @@ impl Family {
             head_mixing: HeadMixing::default(),
             score_bias: match keys.relative_bias {
                 Some(key) => ScoreBias::Bucketed {
-                    rows: config.size(key, BUCKETS..=*WIDTH.end())?,
+                    rows: config.size(key, BUCKETS..=WIDEST)?,
                     buckets: BUCKETS,
                     max_distance: 128,
                 },
@@ -133,11 +130,11 @@ impl Family {
             convolution: None,
             bias,
             gated: maths.gated,
-            intermediate_size: config.size(keys.intermediate_size, WIDTH)?,
+            intermediate_size: config.width(keys.intermediate_size)?,
             activation: maths.activation,
         };
         if let Some(key) = keys.activation {
-            spec.activation = activation(config, key)?.unwrap_or(maths.activation);
+            spec.activation = config.activation(key)?.unwrap_or(maths.activation);
         }
         if let Some(key) = keys.key_value_heads
             && !heads.is_multiple_of(spec.key_value_heads)
@@ -219,31 +216,10 @@ fn refuse(config: &Config) -> Result<()> {
         }
     }
     let key = "moe_every_n_layers";
-    if config.has(key) && config.size(key, 0..=*WIDTH.end())? > 0 {
-        bail!("{}", config.wrong(key, config.size(key, WIDTH)?, "0: it is not supported"));
+    if config.has(key) && config.size(key, 0..=WIDEST)? > 0 {
+        bail!("{}", config.wrong(key, config.width(key)?, "0: it is not supported"));
     }
     Ok(())
-}
-
-/// `width / heads`.
-fn share(config: &Config, width_key: &str, width: usize, heads_key: &str, heads: usize) -> Result<usize> {
-    if !width.is_multiple_of(heads) {
-        let expected = format!("a multiple of {heads_key:?}, which is {heads}");
-        bail!("{}", config.wrong(width_key, width, &expected));
-    }
-    Ok(width / heads)
-}
-
-/// The activation that a config field names.
-fn activation(config: &Config, key: &str) -> Result<Option<Activation>> {
-    let Some(name) = config.string(key)? else { return Ok(None) };
-    match Activation::from_name(name) {
-        Some(activation) => Ok(Some(activation)),
-        None => {
-            let known: Vec<_> = ACTIVATIONS.iter().map(|(name, _)| *name).collect();
-            bail!("{}", config.wrong(key, format!("{name:?}"), &format!("one of {}", known.join(", "))))
-        }
-    }
 }
 
 /// Rotary positions; the thetas are for a config that has none.
@@ -349,7 +325,7 @@ fn scaling(config: &Config, parameters: &Config) -> Result<RotaryScaling> {
 /// How far layers with a window see, and which layers those are.
 fn windows(config: &Config, layers: usize) -> Result<(usize, Vec<bool>)> {
     let reach = match config.has("local_attention") {
-        true => config.size("local_attention", WIDTH)? / 2,
+        true => config.width("local_attention")? / 2,
         false => 64,
     };
     let Some(kinds) = config.strings("layer_types")? else {
@@ -372,177 +348,4 @@ fn windows(config: &Config, layers: usize) -> Result<(usize, Vec<bool>)> {
         }
     };
     Ok((reach, kinds.iter().map(window).collect::<Result<_>>()?))
-}
-
-/// The convolution of the larger DeBERTa-v2 models.
-pub(super) fn convolution(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
-    const KEY: &str = "conv_kernel_size";
-    let width = if config.has(KEY) { config.size(KEY, 0..=255)? } else { 0 };
-    if width == 0 {
-        return Ok(());
-    }
-    if width.is_multiple_of(2) {
-        bail!("{}", config.wrong(KEY, width, "an odd number"));
-    }
-    if config.has("conv_groups") && config.size("conv_groups", WIDTH)? > 1 {
-        bail!(
-            "{}",
-            config.wrong("conv_groups", config.size("conv_groups", WIDTH)?, "1: it is not supported")
-        );
-    }
-    let activation = activation(config, "conv_act")?.unwrap_or(Activation::Tanh);
-    spec.convolution = Some(ConvolutionSpec { width, activation });
-    Ok(())
-}
-
-/// DeBERTa's attention over distances.
-pub(super) fn disentangled_attention(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
-    let kinds: Vec<String> = match config.strings("pos_att_type") {
-        Ok(kinds) => kinds.unwrap_or_default().iter().map(|kind| kind.to_string()).collect(),
-        // Older configs have one string.
-        Err(_) => config.string("pos_att_type")?.unwrap_or_default().split('|').map(String::from).collect(),
-    };
-    let kinds: Vec<&str> = kinds.iter().map(|kind| kind.trim()).filter(|kind| !kind.is_empty()).collect();
-    if let Some(other) = kinds.iter().find(|kind| !["c2p", "p2c"].contains(*kind)) {
-        bail!(
-            "{}",
-            config.wrong("pos_att_type", format!("{other:?}"), "c2p, p2c or both: others are not supported")
-        );
-    }
-    if !config.flag("relative_attention")? {
-        if !kinds.is_empty() {
-            let found = format!("{:?} without \"relative_attention\"", kinds.join("|"));
-            bail!("{}", config.wrong("pos_att_type", found, "left out, or \"relative_attention\" true"));
-        }
-        return Ok(());
-    }
-    // −1 stands for none.
-    let positive = |key: &str| match config.number_or_none(key)? {
-        Some(n) if n >= 1.0 => Ok::<_, anyhow::Error>(Some(config.size(key, WIDTH)?)),
-        _ => Ok(None),
-    };
-    let distances = positive("max_relative_positions")?.unwrap_or(spec.max_positions);
-    let buckets = positive("position_buckets")?;
-    if let Some(buckets) = buckets.filter(|buckets| *buckets < 4 || distances <= buckets / 2 + 1) {
-        let expected = format!("at least 4, and less than twice the {distances} relative positions");
-        bail!("{}", config.wrong("position_buckets", buckets, &expected));
-    }
-    let norms = config.string("norm_rel_ebd")?.unwrap_or("none").to_lowercase();
-    spec.score_bias = ScoreBias::Disentangled(Disentangled {
-        span: buckets.unwrap_or(distances),
-        max_distance: buckets.map(|_| distances),
-        content_to_position: kinds.contains(&"c2p"),
-        position_to_content: kinds.contains(&"p2c"),
-        shared: config.flag("share_att_key")?,
-        norm: norms.split('|').any(|norm| norm.trim() == "layer_norm"),
-    });
-    Ok(())
-}
-
-/// The fields of Nomic's own code.
-pub(super) fn nomic(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
-    const KEY: &str = "activation_function";
-    spec.activation = match config.string(KEY)? {
-        None | Some("swiglu") => Activation::Silu,
-        Some("geglu") => Activation::Gelu,
-        Some("glu") => Activation::Sigmoid,
-        Some(other) => {
-            let known = "swiglu, geglu or glu: others are not supported";
-            bail!("{}", config.wrong(KEY, format!("{other:?}"), known))
-        }
-    };
-    if config.has("mlp_fc2_bias") {
-        spec.bias.down = config.flag("mlp_fc2_bias")?;
-    }
-    if config.flag("use_rms_norm")? {
-        spec.norm.kind = NormKind::RootMeanSquare;
-        spec.norm.bias = false;
-    }
-    // Its scaling sets in past the positions that the model was trained on, where Sconce does not go.
-    if config.has("rotary_scaling_factor") && config.has("max_trained_positions") {
-        spec.max_positions = config.size("max_trained_positions", WIDTH)?.min(spec.max_positions);
-    }
-    Ok(())
-}
-
-/// The norm of Alibaba's own code.
-pub(super) fn layer_norm_type(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
-    norm_type(config, "layer_norm_type", spec)
-}
-
-/// The gate of JinaBERT v2, whose activation `hidden_act` does not set.
-pub(super) fn gate_type(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
-    spec.activation = match config.string("feed_forward_type")? {
-        Some("reglu") => Activation::Relu,
-        _ => Activation::Gelu,
-    };
-    Ok(())
-}
-
-/// LayerNorm or RMSNorm.
-fn norm_type(config: &Config, key: &str, spec: &mut EncoderSpec) -> Result<()> {
-    match config.string(key)? {
-        None | Some("layer_norm") => {}
-        Some("rms_norm") => {
-            spec.norm.kind = NormKind::RootMeanSquare;
-            spec.norm.bias = false;
-        }
-        Some(other) => bail!("{}", config.wrong(key, format!("{other:?}"), "layer_norm or rms_norm")),
-    }
-    Ok(())
-}
-
-/// The variations of the literature that no family of the hub names: `configs/README.md` lists their fields.
-pub(super) fn variations(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
-    match config.string("feed_forward_type")? {
-        None | Some("original" | "geglu" | "reglu") => {}
-        Some(other) => {
-            let known = "original, geglu or reglu";
-            bail!("{}", config.wrong("feed_forward_type", format!("{other:?}"), known))
-        }
-    }
-    norm_type(config, "norm_type", spec)?;
-    spec.norm.bias = config.flag_or("norm_bias", spec.norm.bias)?;
-    match config.string("norm_placement")? {
-        None | Some("post") => {}
-        Some("pre") => spec.norm_placement = NormPlacement::Before,
-        Some("pre+final") => spec.norm_placement = NormPlacement::BeforeAndFinal,
-        Some(other) => {
-            bail!("{}", config.wrong("norm_placement", format!("{other:?}"), "post, pre or pre+final"))
-        }
-    }
-    if !config.flag_or("embedding_norm", true)? {
-        spec.embedding_norm = EmbeddingNorm::None;
-    }
-    let Biases { qkv, attention_output, up, down, .. } = &mut spec.bias;
-    for (key, biases) in [("attention_bias", [qkv, attention_output]), ("mlp_bias", [up, down])] {
-        if config.has(key) {
-            let bias = config.flag(key)?;
-            for place in biases {
-                *place = bias;
-            }
-        }
-    }
-    spec.mask.causal = config.flag("is_causal")?;
-
-    if let Some(mixing) = config.object("talking_heads")? {
-        let heads = |key: &str| match mixing.has(key) {
-            true => mixing.size(key, WIDTH).map(Some),
-            false => Ok(None),
-        };
-        spec.head_mixing = HeadMixing { before: heads("before_softmax")?, after: heads("after_softmax")? };
-        if spec.head_mixing == HeadMixing::default() {
-            let expected = "an object with \"before_softmax\", \"after_softmax\" or both: numbers of heads";
-            bail!("{}", config.wrong("talking_heads", "without a number", expected));
-        }
-    }
-    let values = spec.value_heads();
-    spec.v_head_size = match config.has("attention_value_size") {
-        true => config.size("attention_value_size", WIDTH)?,
-        false => {
-            let heads = if values == spec.heads { "num_attention_heads" } else { "talking_heads" };
-            share(config, "hidden_size", spec.hidden_size, heads, values)?
-        }
-    };
-    Ok(())
 }
