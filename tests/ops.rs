@@ -159,7 +159,8 @@ fn compare(attention: &Attention, lengths: &[usize], size: usize, value_heads: u
     assert_close(&flat(&found), &flat(&expected), 5e-6, 1e-5);
 }
 
-const LENGTHS: [&[usize]; 6] = [&[1], &[16], &[17], &[1, 2, 3], &[15, 1, 33], &[64, 5]];
+/// The last is longer than the block of queries whose scores are held at a time.
+const LENGTHS: [&[usize]; 7] = [&[1], &[16], &[17], &[1, 2, 3], &[15, 1, 33], &[64, 5], &[513, 3]];
 
 /// Ragged attention against the padded rectangle with its padding mask.
 #[test]
@@ -201,7 +202,7 @@ fn masks() {
 #[test]
 fn talking_heads() {
     let (before, after) = (tensor(5, &[5, 3]), tensor(6, &[4, 5]));
-    let (same, bias) = (tensor(7, &[3, 3]), tensor(8, &[3, 127]));
+    let (same, bias) = (tensor(7, &[3, 3]), tensor(8, &[3, 1025]));
     for lengths in LENGTHS {
         for visible in [Visible::ALL, Visible { before: usize::MAX, after: 0 }] {
             let plain = Attention { visible, ..plain(3, 8) };

@@ -61,51 +61,68 @@ impl Visible {
     }
 }
 
+/// Queries whose scores are held at a time: memory grows with the length of a text, not with its square. Where a block
+/// begins follows from the text alone.
+const QUERIES: usize = 512;
+
+/// Which queries and keys of a text scores are of.
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    first_query: usize,
+    first_key: usize,
+    /// Tokens of the text.
+    n: usize,
+}
+
 impl Attention<'_> {
     /// Attention of every text over itself: `q` is `(T, heads · d)`, `k` is `(T, key_value_heads · d)` and `v` is
-    /// `(T, value heads · e)`; text `i` has the rows `offsets[i]..offsets[i + 1]`. Returns `(T, heads · e)`, or with
-    /// mixed heads as many of those as come out.
+    /// `(T, key_value_heads · e)`; text `i` has the rows `offsets[i]..offsets[i + 1]`. Returns `(T, heads · e)`. Where
+    /// heads are mixed, values and result have as many as come out.
     pub fn forward(&self, q: &Tensor, k: &Tensor, v: &Tensor, offsets: &[usize]) -> Result<Tensor> {
         if !on_cpu(q) {
             return self.reference(q, k, v, offsets);
         }
-        let texts = offsets
-            .windows(2)
-            .map(|bounds| {
-                let (start, n) = (bounds[0], bounds[1] - bounds[0]);
-                let split = |x: &Tensor, heads: usize| {
-                    x.narrow(0, start, n)?.reshape((n, heads, ()))?.transpose(0, 1)
+        let mut blocks = Vec::new();
+        for bounds in offsets.windows(2) {
+            let (start, n) = (bounds[0], bounds[1] - bounds[0]);
+            for first in (0..n).step_by(QUERIES) {
+                let queries = first..n.min(first + QUERIES);
+                let keys = self.visible.of(first, n).start..self.visible.of(queries.end - 1, n).end;
+                let split = |x: &Tensor, heads: usize, tokens: &Range<usize>| {
+                    let x = x.narrow(0, start + tokens.start, tokens.len())?;
+                    x.reshape((tokens.len(), heads, ()))?.transpose(0, 1)
                 };
-                let (q, k) = (split(q, self.heads)?, split(k, self.key_value_heads)?);
-                let weights = self.weights(&q, &k)?;
-                let v = split(v, self.value_heads(weights.dim(0)?))?;
-                matmul_shared(&weights, &v)?.transpose(0, 1)?.flatten_from(1)
-            })
-            .collect::<Result<Vec<_>>>()?;
-        Tensor::cat(&texts, 0)
+                let q = split(q, self.heads, &queries)?;
+                let k = split(k, self.key_value_heads, &keys)?;
+                let weights = self.weights(&q, &k, Block { first_query: first, first_key: keys.start, n })?;
+                let v = split(v, self.value_heads(weights.dim(0)?), &keys)?;
+                blocks.push(matmul_shared(&weights, &v)?.transpose(0, 1)?.flatten_from(1)?);
+            }
+        }
+        Tensor::cat(&blocks, 0)
     }
 
-    /// The weights of one text, `(softmax heads, n, n)` or as many heads as they are mixed to, from `q` of
-    /// `(heads, n, d)` and `k` of `(key_value_heads, n, d)`.
-    fn weights(&self, q: &Tensor, k: &Tensor) -> Result<Tensor> {
+    /// The weights of some queries of a text over some of its keys, `(softmax heads, queries, keys)` or as many heads
+    /// as they are mixed to, from `q` of `(heads, queries, d)` and `k` of `(key_value_heads, keys, d)`.
+    fn weights(&self, q: &Tensor, k: &Tensor, block: Block) -> Result<Tensor> {
         let mut scores = matmul_shared(q, &k.transpose(1, 2)?)?;
         if let Some(relative) = &self.relative {
-            relative.add(&scores, q, k)?;
+            relative.add(&scores, q, k, block)?;
         }
-        let scale_and_bias = |scores: &Tensor, visible| {
+        let finish = |scores: &Tensor, visible| {
             let width = self.bias.map_or(Ok(0), |bias| bias.dim(1))?;
             let scale = self.scale as f32;
             on_slice_of(self.bias, |bias| {
                 let bias = bias.unwrap_or_default();
-                scores.inplace_op1(&ScoreRows { scale: Some((scale, bias, width)), visible })
+                scores.inplace_op1(&ScoreRows { block, scale: Some((scale, bias, width)), visible })
             })
         };
         match self.mix_before {
-            None => scale_and_bias(&scores, Some(self.visible))?,
+            None => finish(&scores, Some(self.visible))?,
             Some(mix) => {
-                scale_and_bias(&scores, None)?;
+                finish(&scores, None)?;
                 scores = mix_heads(mix, &scores)?;
-                scores.inplace_op1(&ScoreRows { scale: None, visible: Some(self.visible) })?;
+                scores.inplace_op1(&ScoreRows { block, scale: None, visible: Some(self.visible) })?;
             }
         }
         match self.mix_after {
@@ -206,22 +223,22 @@ fn matmul_shared(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     x.reshape((groups, heads / groups * n, d))?.matmul(y)?.reshape((heads, n, ()))
 }
 
-/// `(out, in)` times the heads of `(in, n, n)`; `(out, n, n)`.
+/// `(out, in)` times the heads of `(in, n, m)`; `(out, n, m)`.
 fn mix_heads(mix: &Tensor, x: &Tensor) -> Result<Tensor> {
-    let n = x.dim(2)?;
-    mix.matmul(&x.flatten_from(1)?)?.reshape((mix.dim(0)?, n, n))
+    let (_, n, m) = x.dims3()?;
+    mix.matmul(&x.flatten_from(1)?)?.reshape((mix.dim(0)?, n, m))
 }
 
 impl Relative<'_> {
-    /// Adds to the products of one text, `(heads, n, n)`.
-    fn add(&self, scores: &Tensor, q: &Tensor, k: &Tensor) -> Result<()> {
+    /// Adds to the products of some queries and keys of a text, `(heads, queries, keys)`.
+    fn add(&self, scores: &Tensor, q: &Tensor, k: &Tensor, block: Block) -> Result<()> {
         for (tokens, table, transposed) in [(q, self.keys, false), (k, self.queries, true)] {
             let Some(table) = table else { continue };
             let heads = tokens.dim(0)?;
             let table = table.reshape((table.dim(0)?, heads, ()))?.permute((1, 2, 0))?;
             let all = tokens.matmul(&table)?;
             let (span, rows) = (all.dim(2)?, self.rows);
-            on_slice(&all, |all| scores.inplace_op1(&AddByDistance { all, span, rows, transposed }))?;
+            on_slice(&all, |all| scores.inplace_op1(&AddByDistance { block, all, span, rows, transposed }))?;
         }
         Ok(())
     }
@@ -229,7 +246,8 @@ impl Relative<'_> {
 
 /// Adds `all[i][rows[i − j]]` to the score of `i` and `j`, or `all[j][rows[i − j]]` where `all` is of the keys.
 struct AddByDistance<'a> {
-    /// `(heads, n, span)`.
+    block: Block,
+    /// `(heads, queries, span)`, or `(heads, keys, span)`.
     all: &'a [f32],
     span: usize,
     rows: &'a [u32],
@@ -242,21 +260,24 @@ impl InplaceOp1 for AddByDistance<'_> {
     }
 
     fn cpu_fwd(&self, scores: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        let n = layout.dims()[2];
+        let (queries, keys) = (layout.dims()[1], layout.dims()[2]);
+        let Block { first_query, first_key, .. } = self.block;
         let middle = (self.rows.len() - 1) / 2;
-        elements_mut(scores, layout)?.par_chunks_mut(n).enumerate().for_each(|(row, scores)| {
-            let (head, i) = (row / n, row % n);
+        elements_mut(scores, layout)?.par_chunks_mut(keys).enumerate().for_each(|(row, scores)| {
+            let (head, i) = (row / queries, row % queries);
             for (j, score) in scores.iter_mut().enumerate() {
-                let token = head * n + if self.transposed { j } else { i };
-                *score += self.all[token * self.span + self.rows[i + middle - j] as usize];
+                let token = if self.transposed { head * keys + j } else { head * queries + i };
+                let row = self.rows[first_query + i + middle - first_key - j];
+                *score += self.all[token * self.span + row as usize];
             }
         });
         Ok(())
     }
 }
 
-/// Scale and bias, softmax, or both, over the rows of `(heads, n, n)` scores, in place.
+/// Scale and bias, softmax, or both, over the rows of `(heads, queries, keys)` scores, in place.
 struct ScoreRows<'a> {
+    block: Block,
     /// The scale, and the bias by distance with the number of its columns.
     scale: Option<(f32, &'a [f32], usize)>,
     /// What goes through the softmax; what a query does not see becomes 0.
@@ -269,26 +290,28 @@ impl InplaceOp1 for ScoreRows<'_> {
     }
 
     fn cpu_fwd(&self, scores: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        let n = layout.dims()[2];
+        let (queries, keys) = (layout.dims()[1], layout.dims()[2]);
+        let Block { first_query, first_key, n } = self.block;
         let finish = |row: usize, scores: &mut [f32]| {
-            let (head, query) = (row / n, row % n);
+            let (head, query) = (row / queries, first_query + row % queries);
             if let Some((scale, bias, width)) = self.scale {
                 let bias = match bias.is_empty() {
                     true => bias,
-                    false => &bias[head * width + (width - 1) / 2 - query..][..n],
+                    false => &bias[head * width + (width - 1) / 2 + first_key - query..][..keys],
                 };
                 scale_and_bias(scores, scale, bias);
             }
             if let Some(visible) = self.visible {
                 let visible = visible.of(query, n);
+                let visible = visible.start - first_key..visible.end - first_key;
                 scores[..visible.start].fill(0.0);
                 scores[visible.end..].fill(0.0);
                 softmax(&mut scores[visible]);
             }
         };
         let scores = elements_mut(scores, layout)?;
-        scores.par_chunks_mut(n * ROWS_PER_TASK).enumerate().for_each(|(task, rows)| {
-            for (row, scores) in rows.chunks_mut(n).enumerate() {
+        scores.par_chunks_mut(keys * ROWS_PER_TASK).enumerate().for_each(|(task, rows)| {
+            for (row, scores) in rows.chunks_mut(keys).enumerate() {
                 finish(task * ROWS_PER_TASK + row, scores);
             }
         });
