@@ -70,7 +70,7 @@ MUTATIONS = [
     ("weights are mixed only where scores are", "src/nn/attention.rs", "mix_after: self.mix_after.as_ref(),", "mix_after: self.mix_before.as_ref().and(self.mix_after.as_ref()),"),
     ("mixing before and after change places", "src/model/own_fields.rs", 'before: heads("before_softmax")?, after: heads("after_softmax")?', 'before: heads("after_softmax")?, after: heads("before_softmax")?'),
     ("the mixing matrix is transposed", "src/ops/attention.rs", "    mix.matmul(&x.flatten_from(1)?)?", "    mix.t()?.contiguous()?.reshape(mix.dims())?.matmul(&x.flatten_from(1)?)?"),
-    ("the mask stands before the mixing", "src/ops/attention.rs", "scale_and_bias(&scores, None)?;", "scale_and_bias(&scores, Some(self.visible))?;"),
+    ("the mask stands before the mixing", "src/ops/attention.rs", "finish(&scores, None)?;", "finish(&scores, Some(self.visible))?;"),
     # Positions.
     ("rotary pairs are neighbours", "src/ops/rotary.rs", "if self.neighbours { (2 * i, 2 * i + 1) } else { (i, i + self.pairs) }", "(2 * i, 2 * i + 1)"),
     ("rotary pairs are halves", "src/ops/rotary.rs", "if self.neighbours { (2 * i, 2 * i + 1) } else { (i, i + self.pairs) }", "(i, i + self.pairs)"),
@@ -100,7 +100,7 @@ MUTATIONS = [
     ("the convolution sees the text before", "src/nn/convolution.rs", "(bounds[0] + before..bounds[1] + before)", "(before..bounds[1] + before)"),
     ("the convolution is turned round", "src/nn/convolution.rs", "rows.extend((0..self.width).map(", "rows.extend((0..self.width).rev().map("),
     ("the convolution follows every layer", "src/nn/encoder.rs", "(0, Some(convolution), Some(embedded)) = (index,", "(0, Some(convolution), Some(embedded)) = (index * 0,"),
-    ("keys meet the distances of queries", "src/ops/attention.rs", "if self.transposed { j } else { i }", "if self.transposed { i } else { j }"),
+    ("keys meet the distances of queries", "src/ops/attention.rs", "if self.transposed { head * keys + j } else { head * queries + i }", "if self.transposed { head * keys + i } else { head * queries + j.min(queries - 1) }"),
     ("MPNet's padding id is the config's", "src/model/families.rs", "places: Places::AfterFixed(1)", "places: Places::AfterPadding(1)"),
     # Batches, embeddings, layers, pooling and what follows.
     ("RoBERTa's positions begin at the padding id", "src/nn/ragged.rs", "let mut last = padding;", "let mut last = padding.wrapping_sub(1);"),

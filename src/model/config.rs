@@ -10,6 +10,8 @@ use crate::nn::{ACTIVATIONS, Activation};
 
 /// The largest width, vocabulary or position count that is taken for a size and not for a slip of the pen.
 pub const WIDEST: usize = 1 << 24;
+/// Heads that are taken for a number and not for a slip of the pen.
+pub const HEADS: RangeInclusive<usize> = 1..=1 << 12;
 
 /// The fields of a `config.json`, or of an object inside of it.
 #[derive(Debug, Clone)]
@@ -94,7 +96,7 @@ impl Config {
     pub fn fraction(&self, key: &str, default: f64) -> Result<f64> {
         match self.get(key) {
             None => Ok(default),
-            Some(value) => match value.as_f64().filter(|x| *x > 0.0 && *x < 1.0) {
+            Some(value) => match value.as_f64().filter(|x| (f64::from(f32::MIN_POSITIVE)..1.0).contains(x)) {
                 Some(x) => Ok(x),
                 None => bail!("{}", self.wrong(key, value, "a number between 0 and 1")),
             },

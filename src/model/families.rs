@@ -14,7 +14,8 @@ use crate::nn::{
 pub struct Family {
     /// Values of `model_type` in `config.json`.
     pub model_types: &'static [&'static str],
-    /// A field, and values of it, that tell this row from a later one with the same model type.
+    /// A field, and values of it, that tell this row from a later one with the same model type; without values, that the
+    /// field is there.
     pub mark: Option<(&'static str, &'static [&'static str])>,
     /// What the config calls things.
     pub keys: Keys,
@@ -38,6 +39,8 @@ pub struct Keys {
     /// Without the field it is the hidden size.
     pub embedding_size: Option<&'static str>,
     pub max_positions: &'static str,
+    /// Theta of rotary positions.
+    pub rope_theta: &'static str,
     /// The segment table; 0 is none.
     pub token_types: Option<&'static str>,
     /// The flag that switches task embeddings on, and their number.
@@ -56,7 +59,8 @@ pub struct Keys {
     /// A family without the field has [`Maths::activation`], or a field of its own.
     pub activation: Option<&'static str>,
     pub norm_eps: Option<&'static str>,
-    /// Flags that give norms, attention and the feed-forward network a bias where [`Maths`] has none.
+    /// Flags that decide whether norms, attention and the feed-forward network have a bias; without them it is as
+    /// [`Maths`] has it.
     pub norm_bias: Option<&'static str>,
     pub attention_bias: Option<&'static str>,
     pub mlp_bias: Option<&'static str>,
@@ -107,6 +111,7 @@ const BERT_KEYS: Keys = Keys {
     vocab_size: "vocab_size",
     embedding_size: None,
     max_positions: "max_position_embeddings",
+    rope_theta: "rope_theta",
     token_types: Some("type_vocab_size"),
     task_types: None,
     hidden_size: "hidden_size",
@@ -471,10 +476,9 @@ pub static FAMILIES: &[Family] = &[
             heads: "n_head",
             intermediate_size: "n_inner",
             max_positions: "n_positions",
+            rope_theta: "rotary_emb_base",
             norm_eps: Some("layer_norm_epsilon"),
             activation: None,
-            attention_bias: Some("qkv_proj_bias"),
-            mlp_bias: Some("mlp_fc1_bias"),
             ..BERT_KEYS
         },
         own_fields: &[own_fields::nomic],
@@ -530,6 +534,7 @@ pub static FAMILIES: &[Family] = &[
         keys: Keys {
             token_types: None,
             activation: Some("hidden_activation"),
+            rope_theta: "global_rope_theta",
             norm_eps: Some("norm_eps"),
             norm_bias: Some("norm_bias"),
             attention_bias: Some("attention_bias"),

@@ -3,7 +3,7 @@
 
 use anyhow::{Result, bail};
 
-use super::config::Config;
+use super::config::{Config, HEADS};
 use crate::nn::{
     Activation, Biases, ConvolutionSpec, Disentangled, EmbeddingNorm, EncoderSpec, HeadMixing, NormKind,
     NormPlacement, ScoreBias,
@@ -11,10 +11,12 @@ use crate::nn::{
 
 /// DeBERTa's attention over distances.
 pub fn disentangled_attention(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
-    let kinds: Vec<String> = match config.strings("pos_att_type") {
-        Ok(kinds) => kinds.unwrap_or_default().iter().map(|kind| kind.to_string()).collect(),
+    let kinds: Vec<String> = match config.string("pos_att_type") {
         // Older configs have one string.
-        Err(_) => config.string("pos_att_type")?.unwrap_or_default().split('|').map(String::from).collect(),
+        Ok(kinds) => kinds.unwrap_or_default().split('|').map(String::from).collect(),
+        Err(_) => {
+            config.strings("pos_att_type")?.unwrap_or_default().iter().map(|kind| kind.to_string()).collect()
+        }
     };
     let kinds: Vec<&str> = kinds.iter().map(|kind| kind.trim()).filter(|kind| !kind.is_empty()).collect();
     if let Some(other) = kinds.iter().find(|kind| !["c2p", "p2c"].contains(*kind)) {
@@ -83,13 +85,6 @@ pub fn nomic(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
             bail!("{}", config.wrong(KEY, format!("{other:?}"), known))
         }
     };
-    if config.has("mlp_fc2_bias") {
-        spec.bias.down = config.flag("mlp_fc2_bias")?;
-    }
-    if config.flag("use_rms_norm")? {
-        spec.norm.kind = NormKind::RootMeanSquare;
-        spec.norm.bias = false;
-    }
     // Its scaling sets in past the positions that the model was trained on, where Sconce does not go.
     if config.has("rotary_scaling_factor") && config.has("max_trained_positions") {
         spec.max_positions = config.width("max_trained_positions")?.min(spec.max_positions);
@@ -159,7 +154,7 @@ pub fn variations(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
 
     if let Some(mixing) = config.object("talking_heads")? {
         let heads = |key: &str| match mixing.has(key) {
-            true => mixing.width(key).map(Some),
+            true => mixing.size(key, HEADS).map(Some),
             false => Ok(None),
         };
         spec.head_mixing = HeadMixing { before: heads("before_softmax")?, after: heads("after_softmax")? };

@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 
 use anyhow::{Result, bail};
 
-use super::config::{Config, WIDEST};
-use super::families::{FAMILIES, Family, Places};
+use super::config::{Config, HEADS, WIDEST};
+use super::families::{FAMILIES, Family, Keys, Places};
 use crate::nn::{
     EncoderSpec, Frequencies, HeadMixing, LayerSharing, Mask, Numbering, Positions, Rotary, RotaryLayout,
     RotaryScaling, ScoreBias,
@@ -63,7 +63,7 @@ impl Family {
         refuse(config)?;
         let hidden_size = config.width(keys.hidden_size)?;
         let layers = config.size(keys.layers, LAYERS)?;
-        let heads = config.width(keys.heads)?;
+        let heads = config.size(keys.heads, HEADS)?;
         let optional = |key: Option<&str>, default| match key {
             Some(key) if config.has(key) => config.width(key),
             _ => Ok(default),
@@ -90,7 +90,7 @@ impl Family {
         let mut spec = EncoderSpec {
             vocab_size: config.width(keys.vocab_size)?,
             embedding_size: optional(keys.embedding_size, hidden_size)?,
-            positions: self.positions(config, head_size)?,
+            positions: self.positions(config)?,
             max_positions,
             token_types: match keys.token_types {
                 Some(key) => Some(config.size(key, 0..=WIDEST)?).filter(|types| *types > 0),
@@ -106,7 +106,7 @@ impl Family {
             layer_sharing: match keys.groups {
                 Some((groups, inner)) => LayerSharing {
                     groups: config.size(groups, 1..=layers)?,
-                    inner: config.size(inner, LAYERS)?,
+                    inner: config.size(inner, 1..=LAYERS.end() / config.size(groups, 1..=layers)?)?,
                 },
                 None => LayerSharing { groups: layers, inner: 1 },
             },
@@ -152,9 +152,9 @@ impl Family {
         Ok(spec)
     }
 
-    fn positions(&self, config: &Config, head_size: usize) -> Result<Positions> {
+    fn positions(&self, config: &Config) -> Result<Positions> {
         const KEY: &str = "position_embedding_type";
-        let rotary = |layout, theta, local| rotary(config, head_size, layout, theta, local);
+        let rotary = |layout, theta, local| rotary(config, &self.keys, layout, theta, local);
         let learned = |numbering| match config.string(KEY)? {
             None | Some("absolute") => Ok(Positions::Learned(numbering)),
             Some(kind) => bail!(
@@ -170,6 +170,14 @@ impl Family {
                 learned(Numbering::AfterPadding(config.id("pad_token_id")?.unwrap_or(default)))
             }
             Places::Rotary { layout, theta, local_theta, stored } => {
+                if let Some(kind) =
+                    config.string(KEY)?.filter(|kind| !["rope", "rotary", "absolute"].contains(kind))
+                {
+                    bail!(
+                        "{}",
+                        config.wrong(KEY, format!("{kind:?}"), "\"rope\": this family has no other kind")
+                    );
+                }
                 Ok(Positions::Rotary(Rotary { stored, ..rotary(layout, theta, local_theta)? }))
             }
             Places::Named(default) => match config.string(KEY)?.unwrap_or(default) {
@@ -186,17 +194,20 @@ impl Family {
         }
     }
 
-    /// Positions that leave no room for a text, or heads that cannot turn in pairs.
+    /// Positions that leave no room for a text, heads that cannot turn in pairs, a mask that the family has not.
     fn check_positions(&self, config: &Config, spec: &EncoderSpec) -> Result<()> {
+        if !spec.mask.causal && config.flag("is_causal")? {
+            bail!("{}", config.wrong("is_causal", true, "false: this family sees all tokens"));
+        }
         match spec.positions {
             Positions::Learned(numbering) if spec.longest() == 0 => {
                 let expected = format!("more than \"pad_token_id\" + 1, which is {}", numbering.first());
                 bail!("{}", config.wrong(self.keys.max_positions, spec.max_positions, &expected))
             }
-            Positions::Rotary(rotary) if !rotary.columns.is_multiple_of(2) || rotary.columns == 0 => bail!(
-                "{}: heads of {} columns cannot turn in pairs, as rotary positions have it",
+            Positions::Rotary(_) if !spec.qk_head_size.is_multiple_of(2) => bail!(
+                "{}: heads of {} columns cannot turn in pairs, as rotary positions have it; change their size",
                 config.path().display(),
-                rotary.columns
+                spec.qk_head_size
             ),
             _ => Ok(()),
         }
@@ -210,10 +221,25 @@ fn refuse(config: &Config) -> Result<()> {
             bail!("{}", config.wrong(key, true, "false: Sconce runs encoders"));
         }
     }
-    for key in ["logn_attention_scale", "logn_attention_clip1", "prenorm"] {
+    let switches = [
+        "logn_attention_scale",
+        "logn_attention_clip1",
+        "prenorm",
+        "causal",
+        "parallel_block",
+        "rotary_emb_interleaved",
+        "qkv_proj_bias",
+        "mlp_fc1_bias",
+        "mlp_fc2_bias",
+        "use_rms_norm",
+    ];
+    for key in switches {
         if config.flag(key)? {
             bail!("{}", config.wrong(key, true, "false: it is not supported"));
         }
+    }
+    if config.has("rotary_emb_scale_base") {
+        bail!("{}", config.wrong("rotary_emb_scale_base", "a number", "null: it is not supported"));
     }
     let key = "moe_every_n_layers";
     if config.has(key) && config.size(key, 0..=WIDEST)? > 0 {
@@ -225,7 +251,7 @@ fn refuse(config: &Config) -> Result<()> {
 /// Rotary positions; the thetas are for a config that has none.
 fn rotary(
     config: &Config,
-    head_size: usize,
+    keys: &Keys,
     layout: RotaryLayout,
     theta: f64,
     local_theta: Option<f64>,
@@ -234,54 +260,51 @@ fn rotary(
         Some(parameters) => Some(parameters),
         None => config.object("rope_scaling")?,
     };
-    // Parameters by the kind of layer, or the same for all.
-    let of = |kind: &str| match &parameters {
-        Some(all) if all.has("full_attention") || all.has("sliding_attention") => all.object(kind),
-        all => Ok(all.clone()),
-    };
-    let frequencies = |kind: &str, key: &str, default: f64| -> Result<Frequencies> {
-        let parameters = of(kind)?;
-        let theta = match parameters.as_ref().filter(|parameters| parameters.has("rope_theta")) {
-            Some(parameters) => parameters.number("rope_theta", default)?,
-            None => config.number(key, default)?,
+    let frequencies = |kind: &str, key: &str, theta: f64| -> Result<Frequencies> {
+        // Parameters by the kind of layer, or the same for all.
+        let parameters = match &parameters {
+            Some(all) if all.has("full_attention") || all.has("sliding_attention") => all.object(kind)?,
+            all => all.clone(),
         };
-        let scaling =
-            parameters.map_or(Ok(RotaryScaling::None), |parameters| scaling(config, &parameters))?;
+        for config in [Some(config), parameters.as_ref()].into_iter().flatten() {
+            for key in ["partial_rotary_factor", "rotary_emb_fraction"] {
+                let fraction = config.number(key, 1.0)?;
+                if fraction != 1.0 {
+                    bail!("{}", config.wrong(key, fraction, "1: heads that turn in part are not supported"));
+                }
+            }
+        }
+        let (place, key) = match parameters.as_ref().filter(|parameters| parameters.has("rope_theta")) {
+            Some(parameters) => (parameters, "rope_theta"),
+            None => (config, key),
+        };
+        let theta = place.number(key, theta)?;
+        if theta <= 1.0 {
+            bail!("{}", place.wrong(key, theta, "more than 1"));
+        }
+        let scaling = parameters
+            .map_or(Ok(RotaryScaling::None), |parameters| scaling(config, keys.max_positions, &parameters))?;
         Ok(Frequencies { theta, scaling })
     };
-    let key = match () {
-        _ if config.has("global_rope_theta") => "global_rope_theta",
-        _ if config.has("rotary_emb_base") => "rotary_emb_base",
-        _ => "rope_theta",
-    };
-    let fraction = match of("full_attention")?.filter(|parameters| parameters.has("partial_rotary_factor")) {
-        Some(parameters) => parameters.number("partial_rotary_factor", 1.0)?,
-        None if config.has("rotary_emb_fraction") => config.number("rotary_emb_fraction", 1.0)?,
-        None => config.number("partial_rotary_factor", 1.0)?,
-    };
-    if fraction > 1.0 {
-        bail!("{}", config.wrong("partial_rotary_factor", fraction, "at most 1"));
-    }
     Ok(Rotary {
-        frequencies: frequencies("full_attention", key, theta)?,
+        frequencies: frequencies("full_attention", keys.rope_theta, theta)?,
         local: match local_theta {
             Some(theta) => Some(frequencies("sliding_attention", "local_rope_theta", theta)?),
             None => None,
         },
-        layout: if config.flag("rotary_emb_interleaved")? { RotaryLayout::Neighbours } else { layout },
-        columns: (head_size as f64 * fraction) as usize,
+        layout,
         values: config.flag("rotary_value")?,
         stored: false,
     })
 }
 
 /// How rotary parameters stretch a model to longer texts.
-fn scaling(config: &Config, parameters: &Config) -> Result<RotaryScaling> {
+fn scaling(config: &Config, max_positions: &str, parameters: &Config) -> Result<RotaryScaling> {
     let key = if parameters.has("rope_type") { "rope_type" } else { "type" };
     let factor = || parameters.required("factor");
     let original = || match parameters.has("original_max_position_embeddings") {
         true => parameters.required("original_max_position_embeddings"),
-        false => config.required("max_position_embeddings"),
+        false => config.required(max_positions),
     };
     Ok(match parameters.string(key)?.unwrap_or("default") {
         // Dynamic scaling sets in past the positions that the model was trained on, where Sconce does not go.
@@ -291,7 +314,12 @@ fn scaling(config: &Config, parameters: &Config) -> Result<RotaryScaling> {
         "llama3" => RotaryScaling::Llama3 {
             factor: factor()?,
             low: parameters.required("low_freq_factor")?,
-            high: parameters.required("high_freq_factor")?,
+            high: match parameters.required("high_freq_factor")? {
+                high if high > parameters.required("low_freq_factor")? => high,
+                high => {
+                    bail!("{}", parameters.wrong("high_freq_factor", high, "more than \"low_freq_factor\""))
+                }
+            },
             original: original()?,
         },
         "yarn" => {

@@ -1,4 +1,4 @@
-//! The convolution beside the first layer (He et al. 2021, §2: nGiE, as the larger DeBERTa-v2 models have it).
+//! A convolution beside the first layer, which tells it about the neighbours of a token (He et al. 2021, nGiE).
 
 use anyhow::Result;
 use candle_core::{Device, Tensor};

@@ -11,7 +11,9 @@ use crate::ops::rotary::Rotation;
 /// Where the angles of a stack come from.
 pub struct Angles {
     rotary: Rotary,
-    /// `(max_positions, columns)`: sines, then cosines.
+    /// Pairs of columns in a head.
+    pairs: usize,
+    /// `(max_positions, 2 · pairs)`: sines, then cosines.
     stored: Option<Tensor>,
 }
 
@@ -20,16 +22,16 @@ impl Angles {
     pub fn load(parameters: &mut dyn Parameters, spec: &EncoderSpec) -> Result<Option<Self>> {
         let Positions::Rotary(rotary) = spec.positions else { return Ok(None) };
         let stored = match rotary.stored {
-            true => parameters.optional("rotary.weight", &[spec.max_positions, rotary.columns])?,
+            true => parameters.optional("rotary.weight", &[spec.max_positions, spec.qk_head_size])?,
             false => None,
         };
-        Ok(Some(Angles { rotary, stored }))
+        Ok(Some(Angles { rotary, pairs: spec.qk_head_size / 2, stored }))
     }
 
     /// The angles of the first `longest` places, for layers with a window or for those without.
     pub fn rotation(&self, local: bool, longest: usize, device: &Device) -> Result<Rotation> {
-        let Angles { rotary, stored } = self;
-        let (pairs, neighbours) = (rotary.columns / 2, rotary.layout == RotaryLayout::Neighbours);
+        let Angles { rotary, pairs, stored } = self;
+        let (pairs, neighbours) = (*pairs, rotary.layout == RotaryLayout::Neighbours);
         if let Some(table) = stored {
             let half = |start| table.narrow(0, 0, longest)?.narrow(1, start, pairs)?.contiguous();
             return Ok(Rotation { sin: half(0)?, cos: half(pairs)?, neighbours });

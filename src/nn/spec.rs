@@ -97,8 +97,6 @@ pub struct Rotary {
     pub local: Option<Frequencies>,
     /// Which columns make a pair.
     pub layout: RotaryLayout,
-    /// Columns of a head that turn, from the first on.
-    pub columns: usize,
     /// Whether the values turn, too.
     pub values: bool,
     /// Whether the weights may hold a table of sines and cosines of their own, which then counts.
@@ -130,7 +128,7 @@ pub enum RotaryScaling {
     None,
     /// All slower by the factor.
     Linear { factor: f64 },
-    /// A larger theta, and all slower by `factor^(2/d)`, as Alibaba's `new` models have it.
+    /// A larger theta, and all slower by `factor^(2/d)`: NTK scaling that does not look at the text's length.
     Ntk { factor: f64 },
     /// Slow pairs slower by the factor, fast ones as they are, a ramp between (Llama 3.1).
     Llama3 { factor: f64, low: f64, high: f64, original: f64 },
@@ -311,12 +309,31 @@ impl EncoderSpec {
             "talking heads with fewer heads of keys than of queries are not supported"
         );
         if let Positions::Rotary(rotary) = self.positions {
-            let (columns, size) = (rotary.columns, self.qk_head_size);
+            let (size, values) = (self.qk_head_size, self.v_head_size);
+            ensure!(size.is_multiple_of(2), "heads of {size} columns cannot turn in pairs");
             ensure!(
-                columns.is_multiple_of(2) && columns <= size && (!rotary.values || size == self.v_head_size),
-                "{columns} columns of heads of {size} cannot turn in pairs"
+                !rotary.values || values == size,
+                "values of {values} columns cannot turn like keys of {size}"
             );
         }
+        if let Some((_, layers)) = &self.mask.window {
+            ensure!(layers.len() == self.layers, "windows for {} of {} layers", layers.len(), self.layers);
+        }
+        let LayerSharing { groups, inner } = self.layer_sharing;
+        ensure!(groups > 0 && groups <= self.layers && inner > 0, "{groups} groups of {inner} layers");
+        let sizes = [
+            self.hidden_size,
+            self.embedding_size,
+            self.intermediate_size,
+            self.qk_head_size,
+            self.v_head_size,
+            self.softmax_heads(),
+            self.value_heads(),
+            self.vocab_size,
+        ];
+        ensure!(!sizes.contains(&0), "a size is 0");
+        let skips = self.skip_first_norm && self.norm_placement == NormPlacement::After;
+        ensure!(!skips, "a layer of post-norm cannot go without a norm");
         Ok(())
     }
 }
