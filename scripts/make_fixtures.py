@@ -97,7 +97,7 @@ def widen(model, seed, kept=()):
 
 def make(
     name, *, seed, config, limit, pooling="mean", normalize=True, model_type="bert", masked_lm=False, dtype=torch.float32,
-    omit=(), old_schema=False, left_out=(), rewrite=None, frequencies=None,
+    omit=(), old_schema=False, left_out=(), rewrite=None, frequencies=None, native=False,
 ):
     folder = FIXTURES / name
     shutil.rmtree(folder, ignore_errors=True)
@@ -123,6 +123,9 @@ def make(
     # The checkpoint as transformers writes it, with its prefix, head and storage type.
     for file in ("config.json", "model.safetensors"):
         shutil.copy(folder / "plain" / file, folder / file)
+    if native:
+        # transformers names some models by their first code when it saves them, but not inside.
+        save_file({name: weight.contiguous() for name, weight in model.state_dict().items()}, folder / "model.safetensors")
     if left_out:
         # Tensors that some checkpoints go without.
         weights = load_file(folder / "model.safetensors")
@@ -438,15 +441,19 @@ def first_code():
         return {
             "model_type": "nomic_bert", "vocab_size": fields["vocab_size"], "n_embd": 24, "n_head": 3, "n_layer": 2,
             "n_inner": 40, "n_positions": 40, "layer_norm_epsilon": 1e-4, "type_vocab_size": 2,
-            "activation_function": "swiglu", "prenorm": False, "qkv_proj_bias": False, "mlp_fc1_bias": False,
+            "activation_function": "geglu", "prenorm": False, "qkv_proj_bias": False, "mlp_fc1_bias": False,
             "mlp_fc2_bias": False, "rotary_emb_base": 70.0, "rotary_emb_fraction": 1.0, "rotary_emb_interleaved": False,
             "rotary_scaling_factor": None, "use_rms_norm": False,
         }
 
     make(
         "nomic-bert-first-code", seed=46, model_type="nomic_bert", limit=40, rewrite=nomic,
-        config=dict(sizes, type_vocab_size=2, rope_parameters={"rope_type": "default", "rope_theta": 70.0}),
+        config=dict(sizes, type_vocab_size=2, hidden_act="gelu", rope_parameters={"rope_type": "default", "rope_theta": 70.0}),
     )
+
+    for seed, kind, types in ((65, "nomic_bert", 3), (66, "gte", 1), (67, "jina_embeddings_v3", 2)):
+        name = f"{kind.replace('_', '-')}-native"
+        make(name, seed=seed, model_type=kind, limit=40, native=True, config=dict(sizes, type_vocab_size=types))
 
     def new(fields):
         kept = [

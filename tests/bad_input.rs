@@ -427,6 +427,98 @@ fn configs_that_contradict_themselves() {
     }
 }
 
+/// Sizes that would take all memory are a slip, and said to be one before any is taken.
+#[test]
+fn absurd_sizes() {
+    let cases: &[(&str, &[(&str, Value)], &[&str])] = &[
+        (
+            "talking-heads-both",
+            &[("talking_heads", json!({"before_softmax": 10_000_000}))],
+            &["\"talking_heads.before_softmax\""],
+        ),
+        (
+            "alibi",
+            &[("num_attention_heads", json!(1 << 20)), ("hidden_size", json!(1 << 20))],
+            &["\"num_attention_heads\""],
+        ),
+        (
+            "albert-groups",
+            &[
+                ("num_hidden_layers", json!(4096)),
+                ("num_hidden_groups", json!(4096)),
+                ("inner_group_num", json!(4096)),
+            ],
+            &["\"inner_group_num\""],
+        ),
+        ("rotary", &[("rope_theta", json!(1e-300))], &["\"rope_theta\""]),
+        ("bert-tiny", &[("layer_norm_eps", json!(1e-60))], &["\"layer_norm_eps\""]),
+        ("eurobert", &[("partial_rotary_factor", json!(0.5))], &["\"partial_rotary_factor\" is 0.5"]),
+        ("gte", &[("is_causal", json!(true))], &["\"is_causal\" is true"]),
+        (
+            "jina-embeddings-v3",
+            &[("position_embedding_type", json!("alibi"))],
+            &["\"position_embedding_type\""],
+        ),
+    ];
+    for (fixture, fields, parts) in cases {
+        let model = Model::copy_of(fixture);
+        model.edit_config(|config| {
+            config.extend(fields.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+        });
+        assert_fails(&model.embed(), 1, parts);
+    }
+    let config = Model::tiny();
+    config.edit_config(|config| {
+        config.extend(
+            [("hidden_size", 3), ("intermediate_size", 1 << 24), ("num_hidden_layers", 60)]
+                .map(|(key, value)| (key.to_owned(), json!(value))),
+        );
+    });
+    let mut command = sconce();
+    command.args(["embed", "--random-weights", "1", "--config"]).arg(config.path("config.json"));
+    let output = command.arg("--tokenizer").arg(config.path("tokenizer.json")).arg("a").output().unwrap();
+    assert_fails(&output, 1, &["config.json", "parameters", "check its sizes"]);
+}
+
+/// Weights that the config leaves out change the vectors, so it is said.
+#[test]
+fn a_config_that_leaves_out_what_the_checkpoint_has() {
+    let cases: &[(&str, &str, Value, &str)] = &[
+        ("bert-tiny", "attention_bias", json!(false), "layer.0.attention.output.dense.bias and 7 more"),
+        ("bert-relu", "position_embedding_type", json!("none"), "embeddings.position_embeddings.weight of"),
+        (
+            "roberta",
+            "num_hidden_layers",
+            json!(1),
+            "encoder.layer.1.attention.output.LayerNorm.bias and 15 more",
+        ),
+        ("deberta-v2", "norm_rel_ebd", json!("none"), "deberta.encoder.LayerNorm.bias and 1 more"),
+    ];
+    for (fixture, key, value, part) in cases {
+        let model = Model::copy_of(fixture);
+        assert_eq!(stderr(&model.embed()), "", "{fixture}");
+        model.edit_config(|config| drop(config.insert((*key).into(), value.clone())));
+        let output = model.embed();
+        assert!(output.status.success());
+        let warning = stderr(&output);
+        assert!(warning.contains("sconce: warning: ") && warning.contains(part), "{warning}");
+    }
+}
+
+/// Dynamic scaling is not computed: texts end where it would begin.
+#[test]
+fn nomic_ends_where_it_was_trained() {
+    let model = Model::copy_of("nomic-bert-first-code");
+    model.edit_config(|config| {
+        config.extend(
+            [("max_trained_positions", 16), ("rotary_scaling_factor", 2)]
+                .map(|(key, value)| (key.to_owned(), json!(value))),
+        );
+    });
+    let report = stdout(&model.run("inspect"));
+    assert!(report.contains("max length       16 tokens"), "{report}");
+}
+
 /// A fused tensor that lacks a part, and one that is not there, are named once.
 #[test]
 fn a_tensor_of_several_parts() {

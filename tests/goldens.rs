@@ -8,6 +8,9 @@ use std::collections::HashMap;
 use candle_core::{Device, Tensor};
 use sconce::input::Record;
 use sconce::model::Source;
+use sconce::model::config::Config;
+use sconce::model::families::{FAMILIES, Family};
+use sconce::model::names::Names;
 use sconce::nn::{Pool, Pooling, RaggedBatch};
 use sconce::ops::activation::NAMES;
 use sconce::ops::linear::{LinearWeights, reference};
@@ -109,6 +112,38 @@ fn poolings() {
             {
                 panic!("{model}: {pool}: {difference}");
             }
+        }
+    }
+}
+
+/// Every row of the family table, and every way of naming in it, has a fixture, and every fixture is compared.
+#[test]
+fn every_row_of_the_table_has_a_fixture() {
+    let mut folders: Vec<String> = std::fs::read_dir(fixture(""))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.join("goldens.safetensors").exists())
+        .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    folders.sort();
+    let mut models: Vec<&str> = MODELS.to_vec();
+    models.sort();
+    assert_eq!(folders, models);
+
+    let ways: Vec<*const Names> = MODELS
+        .iter()
+        .map(|model| {
+            let config = Config::read(&fixture(model).join("config.json")).unwrap();
+            let tensors =
+                candle_core::safetensors::load(fixture(model).join("model.safetensors"), &Device::Cpu);
+            let tensors = tensors.unwrap();
+            let names = Family::of(&config).unwrap().names;
+            std::ptr::from_ref(Names::choose(names, |name| tensors.contains_key(name)).unwrap().0)
+        })
+        .collect();
+    for family in FAMILIES {
+        for (way, names) in family.names.iter().enumerate() {
+            assert!(ways.contains(&std::ptr::from_ref(names)), "{:?}, names {way}", family.model_types);
         }
     }
 }

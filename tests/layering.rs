@@ -105,6 +105,21 @@ fn imports_run_downward() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
+/// The maths knows no model by name, in code or in comments.
+#[test]
+fn the_maths_names_no_model_type() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    // Two of the names are words or a paper's own.
+    let types = sconce::model::families::FAMILIES.iter().flat_map(|family| family.model_types);
+    let types: Vec<_> = types.filter(|name| !["new", "bert"].contains(name)).collect();
+    for file in ["nn", "ops", "kernels"].iter().flat_map(|room| sources(&src.join(room))) {
+        let code = fs::read_to_string(&file).expect("a readable file").to_lowercase();
+        for name in &types {
+            assert!(!code.contains(**name), "{} names {name}", file.display());
+        }
+    }
+}
+
 #[test]
 fn the_rule_catches_what_it_forbids() {
     assert_eq!(faults("nn", "use crate::ops::linear;").len(), 0);

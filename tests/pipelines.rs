@@ -312,8 +312,8 @@ fn a_text_that_is_all_prompt() {
 fn inspect_shows_heads_and_prompts() {
     let page = stdout(&Model::copy_of("residuals").run("inspect", &[]));
     for part in [
-        "dense 32 → 32, Silu, residual",
-        "dense 32 → 6, Relu, no bias, residual",
+        "dense 32 → 32, silu, residual",
+        "dense 32 → 6, relu, no bias, residual",
         "normalize        no",
         "dimensions       6",
         "4_Dense: residual.weight [6, 32] F32",

@@ -49,6 +49,11 @@ pub fn prelu(x: f32, slope: f32) -> f32 {
     if x < 0.0 { slope * x } else { x }
 }
 
+/// The weights of [`xielu`] as they begin; the first two stand behind a [`softplus`], and the second is counted from
+/// beta.
+pub const XIELU: [(&str, f32); 4] =
+    [("alpha_p", 0.20338232), ("alpha_n", -1.0502256), ("beta", 0.5), ("eps", -1e-6)];
+
 /// `positive · x² + beta · x`, or `negative · (e^min(x, eps) − 1 − x) + beta · x` where x is not above 0 (Huang &
 /// Schlag 2024).
 pub fn xielu(x: f32, [positive, negative, beta, eps]: [f32; 4]) -> f32 {

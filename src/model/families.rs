@@ -481,6 +481,7 @@ pub static FAMILIES: &[Family] = &[
             activation: None,
             ..BERT_KEYS
         },
+        names: &[NOMIC_NAMES],
         own_fields: &[own_fields::nomic],
         ..NOMIC
     },
@@ -525,6 +526,7 @@ pub static FAMILIES: &[Family] = &[
     Family {
         model_types: &["new"],
         maths: Maths { places: Places::Named("rope"), ..GTE.maths },
+        names: &[NEW_NAMES],
         own_fields: &[own_fields::layer_norm_type],
         ..GTE
     },
@@ -610,6 +612,25 @@ pub static FAMILIES: &[Family] = &[
     },
 ];
 
+/// As Nomic's own code names them.
+const NOMIC_NAMES: Names = Names {
+    prefixes: &["", "bert.", "nomic_bert."],
+    outside: &[&[("embeddings.norm", "emb_ln")], BERT_OUTSIDE],
+    layer: "encoder.layers.{}.",
+    inside: &[&[
+        ("attention.query", "attn.Wqkv[0/3]"),
+        ("attention.key", "attn.Wqkv[1/3]"),
+        ("attention.value", "attn.Wqkv[2/3]"),
+        ("attention.output", "attn.out_proj"),
+        ("attention_norm", "norm1"),
+        ("feed_forward.gate", "mlp.fc12"),
+        ("feed_forward.up", "mlp.fc11"),
+        ("feed_forward.activation", "mlp.act_fn"),
+        ("feed_forward.down", "mlp.fc2"),
+        ("feed_forward_norm", "norm2"),
+    ]],
+};
+
 const NOMIC: Family = Family {
     model_types: &["nomic_bert"],
     keys: Keys { head_size: Some("head_dim"), ..BERT_KEYS },
@@ -620,27 +641,26 @@ const NOMIC: Family = Family {
         activation: Activation::Silu,
         ..BERT_MATHS
     },
-    names: &[
-        Names { prefixes: &["", "nomic_bert."], ..ROTARY_NAMES },
-        Names {
-            prefixes: &["", "bert.", "nomic_bert."],
-            outside: &[&[("embeddings.norm", "emb_ln")], BERT_OUTSIDE],
-            layer: "encoder.layers.{}.",
-            inside: &[&[
-                ("attention.query", "attn.Wqkv[0/3]"),
-                ("attention.key", "attn.Wqkv[1/3]"),
-                ("attention.value", "attn.Wqkv[2/3]"),
-                ("attention.output", "attn.out_proj"),
-                ("attention_norm", "norm1"),
-                ("feed_forward.gate", "mlp.fc12"),
-                ("feed_forward.up", "mlp.fc11"),
-                ("feed_forward.activation", "mlp.act_fn"),
-                ("feed_forward.down", "mlp.fc2"),
-                ("feed_forward_norm", "norm2"),
-            ]],
-        },
-    ],
+    names: &[Names { prefixes: &["", "nomic_bert."], ..ROTARY_NAMES }, NOMIC_NAMES],
     ..PLAIN
+};
+
+/// As Alibaba's own code names them.
+const NEW_NAMES: Names = Names {
+    prefixes: &["", "new.", "gte."],
+    inside: &[&[
+        ("attention.query", "attention.qkv_proj[0/3]"),
+        ("attention.key", "attention.qkv_proj[1/3]"),
+        ("attention.value", "attention.qkv_proj[2/3]"),
+        ("attention.output", "attention.o_proj"),
+        ("attention_norm", "attn_ln"),
+        ("feed_forward.up", "mlp.up_gate_proj[0/2]"),
+        ("feed_forward.activation", "mlp.act_fn"),
+        ("feed_forward.gate", "mlp.up_gate_proj[1/2]"),
+        ("feed_forward.down", "mlp.down_proj"),
+        ("feed_forward_norm", "mlp_ln"),
+    ]],
+    ..BERT_NAMES
 };
 
 const GTE: Family = Family {
@@ -648,22 +668,7 @@ const GTE: Family = Family {
     maths: Maths { places: rotary(160_000.0), bias: Biases { up: false, ..ALL }, gated: true, ..BERT_MATHS },
     names: &[
         Names { prefixes: &["", "gte."], outside: &[BERT_OUTSIDE, BERT_POOLER], ..ROTARY_NAMES },
-        Names {
-            prefixes: &["", "new.", "gte."],
-            inside: &[&[
-                ("attention.query", "attention.qkv_proj[0/3]"),
-                ("attention.key", "attention.qkv_proj[1/3]"),
-                ("attention.value", "attention.qkv_proj[2/3]"),
-                ("attention.output", "attention.o_proj"),
-                ("attention_norm", "attn_ln"),
-                ("feed_forward.up", "mlp.up_gate_proj[0/2]"),
-                ("feed_forward.activation", "mlp.act_fn"),
-                ("feed_forward.gate", "mlp.up_gate_proj[1/2]"),
-                ("feed_forward.down", "mlp.down_proj"),
-                ("feed_forward_norm", "mlp_ln"),
-            ]],
-            ..BERT_NAMES
-        },
+        NEW_NAMES,
     ],
     ..PLAIN
 };

@@ -47,6 +47,29 @@ impl Names {
         self.outside.iter().copied().flatten().any(|(canonical, _)| *canonical == module)
     }
 
+    /// Whether a checkpoint's tensor is one of the encoder's, asked for or not; the pooler is not counted.
+    pub fn knows(&self, prefix: &str, name: &str) -> bool {
+        let Some((module, _)) = name.strip_prefix(prefix).and_then(|name| name.rsplit_once('.')) else {
+            return false;
+        };
+        let stands_in = |lists: &[Modules], module: &str| {
+            let is = |(canonical, name): &(&str, &str)| {
+                *canonical != "pooler" && name.split('[').next() == Some(module)
+            };
+            lists.iter().copied().flatten().any(is)
+        };
+        // encoder.layer.{}.: what stands before each number, and nothing after the last.
+        let mut rest = Some(module);
+        for piece in self.layer.split_inclusive("{}.") {
+            let before = piece.trim_end_matches("{}.");
+            rest = rest.and_then(|rest| rest.strip_prefix(before)).and_then(|rest| {
+                let (number, rest) = rest.split_once('.')?;
+                number.bytes().all(|b| b.is_ascii_digit()).then_some(rest)
+            });
+        }
+        stands_in(self.outside, module) || rest.is_some_and(|rest| stands_in(self.inside, rest))
+    }
+
     /// Where a checkpoint has a canonical tensor.
     ///
     /// # Panics

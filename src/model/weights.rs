@@ -45,6 +45,8 @@ pub struct Report {
     pub used: Vec<(String, Vec<usize>, String)>,
     /// In the checkpoint, but of no use to the encoder: task heads, poolers, buffers.
     pub unused: Vec<String>,
+    /// Those of them that are the encoder's by their names: the config leaves out what they are for.
+    pub left_out: Vec<String>,
     /// Read, but with this many numbers that are NaN or infinite.
     pub not_finite: Vec<(String, usize)>,
     /// What makes the checkpoint unusable.
@@ -202,6 +204,8 @@ impl Reader<'_> {
     pub fn finish(mut self) -> Report {
         let names = self.checkpoint.tensors.keys();
         self.report.unused = names.filter(|name| !self.seen.contains(*name)).cloned().collect();
+        let left_out = self.report.unused.iter().filter(|name| self.names.knows(self.prefix, name));
+        self.report.left_out = left_out.cloned().collect();
         self.report
     }
 
@@ -257,8 +261,13 @@ impl Reader<'_> {
     }
 
     fn note_not_finite(&mut self, name: String, count: usize) {
-        if count > 0 {
-            self.report.not_finite.push((name, count));
+        if count == 0 {
+            return;
+        }
+        // A tensor of several parts is read once a part.
+        match self.report.not_finite.iter_mut().find(|(noted, _)| *noted == name) {
+            Some((_, noted)) => *noted += count,
+            None => self.report.not_finite.push((name, count)),
         }
     }
 }

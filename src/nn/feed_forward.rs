@@ -27,7 +27,7 @@ impl FeedForward {
             gate,
             up: linear("up", width, inner, bias.up)?,
             down: linear("down", inner, width, bias.down)?,
-            activation: learned(spec.activation, parameters, &format!("{name}.activation"))?,
+            activation: load_activation(spec.activation, parameters, &format!("{name}.activation"))?,
         })
     }
 
@@ -42,7 +42,11 @@ impl FeedForward {
 }
 
 /// An activation with the weights of its own, if it has any.
-fn learned(activation: Activation, parameters: &mut dyn Parameters, name: &str) -> Result<Activation> {
+fn load_activation(
+    activation: Activation,
+    parameters: &mut dyn Parameters,
+    name: &str,
+) -> Result<Activation> {
     let mut number = |part: &str, shape: &[usize]| -> Result<f32> {
         Ok(parameters.tensor(&format!("{name}.{part}"), shape)?.flatten_all()?.get(0)?.to_scalar()?)
     };

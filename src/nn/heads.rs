@@ -59,7 +59,7 @@ impl fmt::Display for HeadSpec {
             HeadSpec::Dense { inputs, outputs, bias, activation, residual } => {
                 let bias = if *bias { "" } else { ", no bias" };
                 let residual = if *residual { ", residual" } else { "" };
-                write!(f, "dense {inputs} → {outputs}, {activation:?}{bias}{residual}")
+                write!(f, "dense {inputs} → {outputs}, {activation}{bias}{residual}")
             }
             HeadSpec::LayerNorm { width } => write!(f, "layer norm of {width}"),
             HeadSpec::Normalize => f.write_str("normalize"),

@@ -7,8 +7,10 @@ use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Normal};
 
 use super::Table;
+use crate::kernels::activation::XIELU;
+use crate::kernels::matmul::PANEL;
 
-/// A source of weights, asked for by canonical name (`layers.0.attention.query.weight`) and shape.
+/// A source of weights, asked for by canonical name (`layers.0.0.attention.query.weight`) and shape.
 ///
 /// A stack is always built to its end: a source that lacks a tensor notes it and hands out a placeholder, so
 /// that its report is complete. Whoever builds a stack asks the source for its verdict before using it.
@@ -26,7 +28,7 @@ pub trait Parameters {
 }
 
 /// Weights drawn at random, as BERT is initialised: matrices and tables from a normal distribution with a
-/// standard deviation of 0.02, biases 0, norms 1. The same seed gives the same numbers everywhere, whatever
+/// standard deviation of 0.02, biases 0, norms 1, activations with weights of their own as they begin. The same seed gives the same numbers everywhere, whatever
 /// the order in which tensors are asked for.
 pub struct Random {
     seed: u64,
@@ -41,9 +43,17 @@ impl Random {
 
 impl Parameters for Random {
     fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<Tensor> {
+        let begin = match name.rsplit_once(".activation.").map(|(_, part)| part) {
+            Some("weight") => Some(0.25),
+            Some(part) => XIELU.iter().find(|(known, _)| *known == part).map(|(_, value)| *value),
+            None => None,
+        };
+        if let Some(value) = begin {
+            return Ok(Tensor::full(value, shape, &Device::Cpu)?);
+        }
         let tensor = match shape {
             [_] if name.ends_with(".bias") => Tensor::zeros(shape, DType::F32, &Device::Cpu)?,
-            [] | [_] => Tensor::ones(shape, DType::F32, &Device::Cpu)?,
+            [_] => Tensor::ones(shape, DType::F32, &Device::Cpu)?,
             _ => {
                 let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
                 rng.set_stream(fnv1a(name));
@@ -66,12 +76,19 @@ impl Parameters for Random {
 pub struct Count {
     /// Numbers asked for so far; saturates.
     pub parameters: usize,
+    /// Numbers that a stack would hold for them: matrices are padded.
+    pub held: usize,
 }
 
 impl Parameters for Count {
     fn tensor(&mut self, _name: &str, shape: &[usize]) -> Result<Tensor> {
         let count = shape.iter().fold(1usize, |product, n| product.saturating_mul(*n));
         self.parameters = self.parameters.saturating_add(count);
+        let held = match *shape {
+            [outputs, inputs] => outputs.next_multiple_of(PANEL).saturating_mul(inputs),
+            _ => count,
+        };
+        self.held = self.held.saturating_add(held);
         placeholder(shape)
     }
 

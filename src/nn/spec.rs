@@ -247,7 +247,7 @@ pub struct Biases {
     pub down: bool,
 }
 
-/// Which layers share weights: ALBERT's groups (Lan et al. 2020, §3.1). Each of the `layers` belongs to one of
+/// Which layers share weights (Lan et al. 2020, §3.1). Each of the `layers` belongs to one of
 /// `groups`, the first ones to the first group and so on, and runs the `inner` layers of that group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LayerSharing {

@@ -1,5 +1,7 @@
 //! Activation functions by their names in Hugging Face configs.
 
+use std::mem::discriminant;
+
 use candle_core::{DType, Result, Tensor};
 
 use crate::kernels::activation as kernel;
@@ -72,6 +74,13 @@ pub const NAMES: &[(&str, Activation)] = &[
     ("prelu", Activation::Prelu { slope: 0.25 }),
     ("xielu", Activation::Xielu([0.8, 0.8, 0.5, -1e-6])),
 ];
+
+impl std::fmt::Display for Activation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let same = |(_, other): &&(&str, Activation)| discriminant(other) == discriminant(self);
+        f.write_str(NAMES.iter().find(same).map_or("an activation", |(name, _)| name))
+    }
+}
 
 impl Activation {
     /// The activation that a config calls so.

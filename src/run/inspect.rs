@@ -7,7 +7,10 @@ use anyhow::{Result, bail};
 use super::{Console, ModelOptions, examine};
 use crate::model::pipeline::PoolingModule;
 use crate::model::weights::Report;
-use crate::nn::{ConvolutionSpec, EncoderSpec, Head, NormKind, NormPlacement, Positions, Rotary, ScoreBias};
+use crate::nn::{
+    Biases, ConvolutionSpec, EncoderSpec, Frequencies, Head, NormKind, NormPlacement, Positions, Rotary,
+    RotaryScaling, ScoreBias,
+};
 use crate::output::print;
 
 /// Prints every resolved choice and the tensor report.
@@ -104,7 +107,7 @@ fn describe(spec: &EncoderSpec) -> Vec<(&'static str, String)> {
         mask += &format!("; {near} layers see {reach} tokens on either side");
     }
     if let Some(ConvolutionSpec { width, activation }) = spec.convolution {
-        lines.push(("convolution", format!("{width} tokens wide, {activation:?}, beside the first layer")));
+        lines.push(("convolution", format!("{width} tokens wide, {activation}, beside the first layer")));
     }
     let gated = if spec.gated { ", gated" } else { "" };
     let norm = match spec.norm.kind {
@@ -122,22 +125,43 @@ fn describe(spec: &EncoderSpec) -> Vec<(&'static str, String)> {
         Positions::None => format!("{most}, not told apart"),
         Positions::Learned(numbering) => format!("{most}, learned, the first is {}", numbering.first()),
         Positions::Sinusoidal => format!("{most}, sinusoidal"),
-        Positions::Rotary(Rotary { frequencies, local, .. }) => {
-            let local = local.map(|local| format!(" and {}", local.theta)).unwrap_or_default();
-            format!("{most}, rotary, theta {}{local}", frequencies.theta)
+        Positions::Rotary(Rotary { frequencies, local, values, .. }) => {
+            let describe = |Frequencies { theta, scaling }: Frequencies| match scaling {
+                RotaryScaling::None => format!("theta {theta}"),
+                scaling => format!("theta {theta}, {scaling:?}"),
+            };
+            let local = local.map(|local| format!("; with a window {}", describe(local)));
+            let values = if values { "; values turn, too" } else { "" };
+            format!("{most}, rotary, {}{}{values}", describe(frequencies), local.unwrap_or_default())
         }
         Positions::Alibi => format!("{most}, ALiBi"),
     };
     lines.extend([
         ("mask", mask),
-        ("feed-forward", format!("{}, {:?}{gated}", spec.intermediate_size, spec.activation)),
+        ("feed-forward", format!("{}, {}{gated}", spec.intermediate_size, spec.activation)),
         ("norm", format!("{placement}, {norm}, eps {:e}", spec.norm.eps)),
+        ("without a bias", without_bias(spec)),
         ("vocabulary", spec.vocab_size.to_string()),
         ("embedding size", spec.embedding_size.to_string()),
         ("positions", positions),
         ("segments", spec.token_types.map_or("none".into(), |types| types.to_string())),
     ]);
     lines
+}
+
+/// The linear layers that have no bias.
+fn without_bias(spec: &EncoderSpec) -> String {
+    let Biases { projection, qkv, attention_output, up, down } = spec.bias;
+    let projection = projection || spec.embedding_size == spec.hidden_size;
+    let parts = [
+        (projection, "projection of the embeddings"),
+        (qkv, "queries, keys, values"),
+        (attention_output, "output of attention"),
+        (up, "into the feed-forward network"),
+        (down, "out of it"),
+    ];
+    let parts: Vec<_> = parts.iter().filter(|(has, _)| !has).map(|(_, part)| *part).collect();
+    if parts.is_empty() { "none".into() } else { parts.join(", ") }
 }
 
 fn write_report(page: &mut String, report: &Report) -> std::fmt::Result {

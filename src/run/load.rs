@@ -166,6 +166,13 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
     let modules = if pooling == Pooling::None { &[] } else { &pipeline.heads[..] };
     let own = heads::load(modules, options.random_weights, &mut count, &mut report)?;
     let heads = pooler.into_iter().chain(own).collect();
+    if let Some((first, more)) = report.as_ref().and_then(|report| report.left_out.split_first()) {
+        let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+        console.warn(format!(
+            "{} leaves out what tensor {first}{more} of the checkpoint are for; vectors are those of a model without",
+            config.path().display()
+        ));
+    }
     for (name, count) in report.iter().flat_map(|report| &report.not_finite) {
         console.warn(format!(
             "tensor {name} holds {count} numbers that are NaN or infinite; vectors that depend on them will be NaN"
@@ -225,7 +232,7 @@ fn from_checkpoint(
 }
 
 fn random(config: &Config, spec: &EncoderSpec, pooling: &Pooling, count: &Count, seed: u64) -> Result<Stack> {
-    if count.parameters.saturating_mul(size_of::<f32>()) > MOST_RANDOM_BYTES {
+    if count.held.saturating_mul(size_of::<f32>()) > MOST_RANDOM_BYTES {
         bail!("{} describes {} parameters; check its sizes", config.path().display(), count.parameters);
     }
     let mut source = Random::new(seed);
