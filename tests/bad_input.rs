@@ -430,7 +430,8 @@ fn configs_that_contradict_themselves() {
 /// Sizes that would take all memory are a slip, and said to be one before any is taken.
 #[test]
 fn absurd_sizes() {
-    let cases: &[(&str, &[(&str, Value)], &[&str])] = &[
+    type Fields<'a> = &'a [(&'a str, Value)];
+    let cases: &[(&str, Fields, &[&str])] = &[
         (
             "talking-heads-both",
             &[("talking_heads", json!({"before_softmax": 10_000_000}))],
