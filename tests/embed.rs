@@ -298,7 +298,7 @@ const PARAMETERS: &[(&str, usize)] = &[
     ("eurobert-210m", 211_766_016),
     ("gte-base-en-v1.5", 136_776_192),
     ("jina-embeddings-v2-small-en", 32_428_032),
-    ("jina-embeddings-v3", 558_314_496),
+    ("jina-embeddings-v3-hf", 558_314_496),
     ("megatron-bert-345m", 332_591_104),
     ("modernbert-base", 149_014_272),
     ("modernbert-large", 394_781_696),
