@@ -73,7 +73,9 @@ def rope(r):
 
 def albert(r):
     layers, inner = r.randint(1, 6), r.randint(1, 2)
-    return sizes(r) | dict(embedding_size=r.randint(4, 30), num_hidden_layers=layers, num_hidden_groups=r.randint(1, layers), inner_group_num=inner)
+    s = sizes(r)
+    width = r.choice([s["hidden_size"], r.randint(4, 30)])
+    return s | dict(embedding_size=width, num_hidden_layers=layers, num_hidden_groups=r.randint(1, layers), inner_group_num=inner)
 
 
 def distilbert(r):
@@ -127,18 +129,22 @@ def optional_embedding(r, key, chance=0.7):
     return {key: r.randint(4, 30)} if r.random() < chance else {}
 
 
+def head_dim(r):
+    return {"head_dim": 2 * r.randint(1, 8)} if r.random() < 0.3 else {}
+
+
 FAMILIES = {
     "bert": sizes, "roberta": sizes, "xlm-roberta": sizes, "camembert": sizes, "data2vec-text": sizes,
     "ernie": lambda r: sizes(r) | dict(task_type_vocab_size=3, use_task_id=r.random() < 0.6),
-    "electra": lambda r: sizes(r) | {"embedding_size": 16} | optional_embedding(r, "embedding_size"),
-    "rembert": lambda r: sizes(r) | dict(input_embedding_size=r.randint(4, 30), output_embedding_size=9),
+    "electra": lambda r: sizes(r) | {"embedding_size": 24} | optional_embedding(r, "embedding_size"),
+    "rembert": lambda r: sizes(r) | dict(input_embedding_size=r.choice([12, 24, r.randint(4, 30)]), output_embedding_size=9),
     "albert": albert, "distilbert": distilbert,
     "mpnet": lambda r: {k: v for k, v in sizes(r).items() if k != "type_vocab_size"},
     "megatron-bert": sizes, "roberta-prelayernorm": sizes, "xlm-roberta-xl": sizes,
     "roformer": lambda r: sizes(r) | dict(rotary_value=r.random() < 0.5) | optional_embedding(r, "embedding_size"),
-    "nomic_bert": lambda r: gated_sizes(r) | dict(rope_parameters=rope(r)),
-    "jina_embeddings_v3": lambda r: sizes(r) | dict(rope_parameters=rope(r)),
-    "gte": lambda r: gated_sizes(r) | dict(rope_parameters=rope(r)),
+    "nomic_bert": lambda r: gated_sizes(r) | dict(rope_parameters=rope(r)) | head_dim(r),
+    "jina_embeddings_v3": lambda r: sizes(r) | dict(rope_parameters=rope(r)) | head_dim(r),
+    "gte": lambda r: gated_sizes(r) | dict(rope_parameters=rope(r)) | head_dim(r),
     "modernbert": modernbert, "eurobert": eurobert, "deberta-v2": deberta,
 }
 

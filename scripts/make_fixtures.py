@@ -311,7 +311,7 @@ def families():
     make(
         "albert-groups", seed=18, model_type="albert", limit=40, masked_lm=True,
         config=dict(
-            sizes, type_vocab_size=2, embedding_size=10, num_hidden_layers=5, num_hidden_groups=2, inner_group_num=2,
+            sizes, type_vocab_size=2, embedding_size=24, num_hidden_layers=5, num_hidden_groups=2, inner_group_num=2,
             hidden_act="gelu",
         ),
     )

@@ -109,6 +109,7 @@ MUTATIONS = [
     ("positions run on from text to text", "src/nn/ragged.rs", "positions.extend(0..(bounds[1] - bounds[0]) as u32)", "positions.extend((0..(bounds[1] - bounds[0]) as u32).map(|p| (p + bounds[0] as u32) % 40))"),
     ("segments are left out", "src/nn/embeddings.rs", "tables.extend(self.token_type.iter().map(|table| (table, batch.type_ids())));", ""),
     ("every token is in the first segment", "src/nn/embeddings.rs", "(table, batch.type_ids())", "(table, &tasks[..])"),
+    ("ALBERT projects only where it has to", "src/model/spec.rs", "maths.always_projects || embedding_size != hidden_size", "embedding_size != hidden_size"),
     ("ERNIE's task row is left out", "src/nn/embeddings.rs", "tables.extend(self.task_type.iter().map(|table| (table, &tasks[..])));", ""),
     ("ALBERT's groups take turns", "src/nn/spec.rs", "(layer as f64 / (layers as f64 / self.groups as f64)) as usize", "layer % self.groups + 0 * layers"),
     ("a group runs its first layer only", "src/nn/encoder.rs", "for layer in &self.groups[group] {", "for layer in &self.groups[group][..1] {"),

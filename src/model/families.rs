@@ -71,6 +71,8 @@ pub struct Keys {
 pub struct Maths {
     pub places: Places,
     pub embedding_norm: EmbeddingNorm,
+    /// Whether there is a projection to the hidden size even where the embeddings are as wide.
+    pub always_projects: bool,
     pub norm_placement: NormPlacement,
     pub skip_first_norm: bool,
     pub norm: NormSpec,
@@ -138,6 +140,7 @@ const NONE: Biases =
 const BERT_MATHS: Maths = Maths {
     places: Places::Learned,
     embedding_norm: EmbeddingNorm::Before,
+    always_projects: false,
     norm_placement: NormPlacement::After,
     skip_first_norm: false,
     norm: LAYER_NORM,
@@ -313,6 +316,7 @@ pub static FAMILIES: &[Family] = &[
     Family {
         model_types: &["rembert"],
         keys: Keys { embedding_size: Some("input_embedding_size"), ..BERT_KEYS },
+        maths: Maths { always_projects: true, ..BERT_MATHS },
         names: &[Names {
             prefixes: &["", "rembert."],
             outside: &[
@@ -331,7 +335,7 @@ pub static FAMILIES: &[Family] = &[
             groups: Some(("num_hidden_groups", "inner_group_num")),
             ..BERT_KEYS
         },
-        maths: Maths { activation: Activation::GeluTanh, ..BERT_MATHS },
+        maths: Maths { activation: Activation::GeluTanh, always_projects: true, ..BERT_MATHS },
         names: &[Names {
             prefixes: &["", "albert."],
             outside: &[
@@ -488,6 +492,7 @@ pub static FAMILIES: &[Family] = &[
     NOMIC,
     Family {
         model_types: &["jina_embeddings_v3"],
+        keys: Keys { head_size: Some("head_dim"), ..BERT_KEYS },
         maths: Maths { places: rotary(20_000.0), norm: NormSpec { eps: 1e-5, ..LAYER_NORM }, ..BERT_MATHS },
         names: &[
             Names {
@@ -665,6 +670,7 @@ const NEW_NAMES: Names = Names {
 
 const GTE: Family = Family {
     model_types: &["gte"],
+    keys: Keys { head_size: Some("head_dim"), ..BERT_KEYS },
     maths: Maths { places: rotary(160_000.0), bias: Biases { up: false, ..ALL }, gated: true, ..BERT_MATHS },
     names: &[
         Names { prefixes: &["", "gte."], outside: &[BERT_OUTSIDE, BERT_POOLER], ..ROTARY_NAMES },

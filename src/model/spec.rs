@@ -68,6 +68,7 @@ impl Family {
             Some(key) if config.has(key) => config.width(key),
             _ => Ok(default),
         };
+        let embedding_size = optional(keys.embedding_size, hidden_size)?;
         let head_size = match keys.head_size.filter(|key| config.has(key)) {
             Some(key) => config.width(key)?,
             None => config.share(keys.hidden_size, hidden_size, keys.heads, heads)?,
@@ -89,7 +90,8 @@ impl Family {
         }
         let mut spec = EncoderSpec {
             vocab_size: config.width(keys.vocab_size)?,
-            embedding_size: optional(keys.embedding_size, hidden_size)?,
+            embedding_size,
+            embedding_projection: maths.always_projects || embedding_size != hidden_size,
             positions: self.positions(config)?,
             max_positions,
             token_types: match keys.token_types {
@@ -256,9 +258,10 @@ fn rotary(
     theta: f64,
     local_theta: Option<f64>,
 ) -> Result<Rotary> {
-    let parameters = match config.object("rope_parameters")? {
+    // The older name counts, where both are there.
+    let parameters = match config.object("rope_scaling")? {
         Some(parameters) => Some(parameters),
-        None => config.object("rope_scaling")?,
+        None => config.object("rope_parameters")?,
     };
     let frequencies = |kind: &str, key: &str, theta: f64| -> Result<Frequencies> {
         // Parameters by the kind of layer, or the same for all.
@@ -302,9 +305,10 @@ fn rotary(
 fn scaling(config: &Config, max_positions: &str, parameters: &Config) -> Result<RotaryScaling> {
     let key = if parameters.has("rope_type") { "rope_type" } else { "type" };
     let factor = || parameters.required("factor");
-    let original = || match parameters.has("original_max_position_embeddings") {
-        true => parameters.required("original_max_position_embeddings"),
-        false => config.required(max_positions),
+    let original = || {
+        const KEY: &str = "original_max_position_embeddings";
+        let place = [config, parameters].into_iter().find(|place| place.has(KEY));
+        place.map_or_else(|| config.required(max_positions), |place| place.required(KEY))
     };
     Ok(match parameters.string(key)?.unwrap_or("default") {
         // Dynamic scaling sets in past the positions that the model was trained on, where Sconce does not go.

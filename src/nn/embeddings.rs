@@ -42,7 +42,7 @@ impl Embeddings {
         };
         let first = norm(EmbeddingNorm::Before, width)?;
         let final_norm = norm(EmbeddingNorm::After, spec.hidden_size)?;
-        let projection = (width != spec.hidden_size)
+        let projection = (spec.embedding_projection)
             .then(|| {
                 let bias = spec.bias.projection;
                 Linear::load(parameters, "embeddings.projection", width, spec.hidden_size, bias)

@@ -9,9 +9,10 @@ use super::{Activation, NormKind};
 pub struct EncoderSpec {
     /// Rows of the token embedding table.
     pub vocab_size: usize,
-    /// Width of the embedding tables. Where it is not `hidden_size`, a linear layer leads from one to the other
-    /// (Lan et al. 2020, §3.1).
+    /// Width of the embedding tables (Lan et al. 2020, §3.1).
     pub embedding_size: usize,
+    /// Whether a linear layer leads from it to `hidden_size`; where they differ, it has to.
+    pub embedding_projection: bool,
     /// How tokens are told where they stand.
     pub positions: Positions,
     /// How many places there are: rows of the position table, or what the model was made for.
@@ -307,6 +308,12 @@ impl EncoderSpec {
         ensure!(
             groups == self.heads || self.head_mixing == HeadMixing::default(),
             "talking heads with fewer heads of keys than of queries are not supported"
+        );
+        ensure!(
+            self.embedding_projection || self.embedding_size == self.hidden_size,
+            "embeddings of {} columns do not reach a hidden size of {}",
+            self.embedding_size,
+            self.hidden_size
         );
         if let Positions::Rotary(rotary) = self.positions {
             let (size, values) = (self.qk_head_size, self.v_head_size);

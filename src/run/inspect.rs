@@ -152,7 +152,7 @@ fn describe(spec: &EncoderSpec) -> Vec<(&'static str, String)> {
 /// The linear layers that have no bias.
 fn without_bias(spec: &EncoderSpec) -> String {
     let Biases { projection, qkv, attention_output, up, down } = spec.bias;
-    let projection = projection || spec.embedding_size == spec.hidden_size;
+    let projection = projection || !spec.embedding_projection;
     let parts = [
         (projection, "projection of the embeddings"),
         (qkv, "queries, keys, values"),
