@@ -130,7 +130,7 @@ def optional_embedding(r, key, chance=0.7):
 
 
 def head_dim(r):
-    return {"head_dim": 2 * r.randint(1, 8)} if r.random() < 0.3 else {}
+    return {"head_dim": 2 * r.randint(2, 8)} if r.random() < 0.3 else {}
 
 
 FAMILIES = {
