@@ -97,7 +97,7 @@ def deberta(r):
         s |= dict(
             pos_att_type=r.choice([["c2p"], ["p2c"], ["c2p", "p2c"], "p2c|c2p", ["p2c", "c2p"]]), share_att_key=r.random() < 0.5,
             norm_rel_ebd=r.choice(["none", "layer_norm"]), max_relative_positions=r.choice([-1, 20, 50]),
-            position_buckets=r.choice([-1, 6, 8, 16]),
+            position_buckets=r.choice([-1, 6, 8, 16, 256]),
         )
     return s
 

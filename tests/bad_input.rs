@@ -388,7 +388,14 @@ fn configs_that_contradict_themselves() {
         ("new", "layer_norm_type", json!("batch_norm"), &["\"layer_norm_type\"", "rms_norm"]),
         ("deberta-v2", "pos_att_type", json!(["p2p"]), &["\"pos_att_type\"", "c2p"]),
         ("deberta-v2", "relative_attention", json!(false), &["\"pos_att_type\"", "\"relative_attention\""]),
-        ("deberta-v2", "position_buckets", json!(200), &["\"position_buckets\" is 200"]),
+        ("deberta-v2", "position_buckets", json!(1), &["\"position_buckets\" is 1"]),
+        ("deberta-v2-p2c", "max_relative_positions", json!(4), &["\"position_buckets\" is 12"]),
+        (
+            "new",
+            "rope_scaling",
+            json!({"type": "ntk", "factor": 2, "mixed_b": 0.9}),
+            &["\"rope_scaling.mixed_b\""],
+        ),
         ("deberta-v2", "conv_kernel_size", json!(4), &["\"conv_kernel_size\" is 4"]),
         (
             "roberta",
@@ -425,6 +432,29 @@ fn configs_that_contradict_themselves() {
         all.extend(*parts);
         assert_fails(&model.embed(), 1, &all);
     }
+}
+
+/// A head of one age beside an encoder of another.
+#[test]
+fn norms_with_names_of_two_ages() {
+    let model = Model::tiny();
+    let expected = stdout(&model.embed());
+    model.edit_tensors(|tensors| {
+        for (now, then) in [("weight", "gamma"), ("bias", "beta")] {
+            let name = "encoder.layer.1.output.LayerNorm";
+            let norm = tensors.remove(&format!("{name}.{now}")).unwrap();
+            tensors.insert(format!("{name}.{then}"), norm);
+        }
+    });
+    assert_eq!(stdout(&model.embed()), expected);
+}
+
+#[test]
+fn a_pointer_in_place_of_weights() {
+    let model = Model::tiny();
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n";
+    fs::write(model.path("model.safetensors"), pointer).unwrap();
+    assert_fails(&model.embed(), 1, &["model.safetensors", "git lfs pull"]);
 }
 
 /// Sizes that would take all memory are a slip, and said to be one before any is taken.

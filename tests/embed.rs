@@ -248,6 +248,43 @@ fn lowercasing_that_the_pipeline_asks_for() {
     assert_ne!(run(false), expected);
 }
 
+/// `tokenizer_config.json` has the last word on casing, as in transformers, for the tokenizers that read it.
+#[test]
+fn casing_that_the_tokenizer_config_asks_for() {
+    let edit = |folder: &Path, file: &str, edit: &dyn Fn(&mut Value)| {
+        let path = folder.join(file);
+        let mut fields: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        edit(&mut fields);
+        fs::write(path, fields.to_string()).unwrap();
+    };
+    let run = |casing: &dyn Fn(&Path)| {
+        let folder = tempfile::tempdir().unwrap();
+        for file in ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"] {
+            fs::copy(fixture("bert-tiny").join(file), folder.path().join(file)).unwrap();
+        }
+        casing(folder.path());
+        let mut command = sconce();
+        stdout(&command.args(["embed", "-m"]).arg(folder.path()).arg("The LAMP, üni").output().unwrap())
+    };
+    let plain = run(&|_| ());
+    let config = |key: &'static str, value: bool| {
+        run(&|folder| edit(folder, "tokenizer_config.json", &|fields| fields[key] = value.into()))
+    };
+    // What the file of the tokenizer says counts where the class is another.
+    let own = |key: &'static str, value: bool| {
+        run(&|folder| {
+            edit(folder, "tokenizer_config.json", &|fields| {
+                fields["tokenizer_class"] = "PreTrainedTokenizerFast".into()
+            });
+            edit(folder, "tokenizer.json", &|fields| fields["normalizer"][key] = value.into());
+        })
+    };
+    assert_eq!(config("do_lower_case", false), own("lowercase", false));
+    assert_ne!(config("do_lower_case", false), plain);
+    assert_eq!(config("strip_accents", false), own("strip_accents", false));
+    assert_ne!(config("strip_accents", false), plain);
+}
+
 #[test]
 fn random_weights_follow_from_their_seed() {
     let config = fixture("bert-tiny").join("config.json");

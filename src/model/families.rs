@@ -620,7 +620,7 @@ pub static FAMILIES: &[Family] = &[
 /// As Nomic's own code names them.
 const NOMIC_NAMES: Names = Names {
     prefixes: &["", "bert.", "nomic_bert."],
-    outside: &[&[("embeddings.norm", "emb_ln")], BERT_OUTSIDE],
+    outside: &[&[("embeddings.norm", "emb_ln")], BERT_OUTSIDE, BERT_POOLER],
     layer: "encoder.layers.{}.",
     inside: &[&[
         ("attention.query", "attn.Wqkv[0/3]"),
@@ -646,7 +646,10 @@ const NOMIC: Family = Family {
         activation: Activation::Silu,
         ..BERT_MATHS
     },
-    names: &[Names { prefixes: &["", "nomic_bert."], ..ROTARY_NAMES }, NOMIC_NAMES],
+    names: &[
+        Names { prefixes: &["", "nomic_bert."], outside: &[BERT_OUTSIDE, BERT_POOLER], ..ROTARY_NAMES },
+        NOMIC_NAMES,
+    ],
     ..PLAIN
 };
 

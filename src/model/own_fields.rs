@@ -13,7 +13,7 @@ use crate::nn::{
 pub fn disentangled_attention(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     let kinds: Vec<String> = match config.string("pos_att_type") {
         // Older configs have one string.
-        Ok(kinds) => kinds.unwrap_or_default().split('|').map(String::from).collect(),
+        Ok(kinds) => kinds.unwrap_or_default().to_lowercase().split('|').map(String::from).collect(),
         Err(_) => {
             config.strings("pos_att_type")?.unwrap_or_default().iter().map(|kind| kind.to_string()).collect()
         }
@@ -39,8 +39,13 @@ pub fn disentangled_attention(config: &Config, spec: &mut EncoderSpec) -> Result
     };
     let distances = positive("max_relative_positions")?.unwrap_or(spec.max_positions);
     let buckets = positive("position_buckets")?;
-    if let Some(buckets) = buckets.filter(|buckets| *buckets < 4 || distances <= buckets / 2 + 1) {
-        let expected = format!("at least 4, and less than twice the {distances} relative positions");
+    // Past half the buckets distances are counted by their logarithm, up to that of the farthest.
+    let fits = |buckets: usize| {
+        let near = buckets / 2;
+        near > 0 && (spec.max_positions <= near + 1 || distances > near + 1)
+    };
+    if let Some(buckets) = buckets.filter(|buckets| !fits(*buckets)) {
+        let expected = format!("at least 2, and less than twice the {distances} relative positions");
         bail!("{}", config.wrong("position_buckets", buckets, &expected));
     }
     let norms = config.string("norm_rel_ebd")?.unwrap_or("none").to_lowercase();

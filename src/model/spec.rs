@@ -314,6 +314,9 @@ fn scaling(config: &Config, max_positions: &str, parameters: &Config) -> Result<
         // Dynamic scaling sets in past the positions that the model was trained on, where Sconce does not go.
         "default" | "dynamic" => RotaryScaling::None,
         "linear" => RotaryScaling::Linear { factor: factor()? },
+        "ntk" if parameters.has("mixed_b") => {
+            bail!("{}", parameters.wrong("mixed_b", "a number", "left out: it is not supported"))
+        }
         "ntk" => RotaryScaling::Ntk { factor: factor()? },
         "llama3" => RotaryScaling::Llama3 {
             factor: factor()?,
@@ -358,6 +361,7 @@ fn scaling(config: &Config, max_positions: &str, parameters: &Config) -> Result<
 fn windows(config: &Config, layers: usize) -> Result<(usize, Vec<bool>)> {
     let reach = match config.has("local_attention") {
         true => config.width("local_attention")? / 2,
+        false if config.has("sliding_window") => config.width("sliding_window")?,
         false => 64,
     };
     let Some(kinds) = config.strings("layer_types")? else {

@@ -124,14 +124,7 @@ impl Checkpoint {
 
     /// Starts reading tensors whose prefix is known.
     pub fn reader_under(&self, prefix: &'static str, names: &'static Names) -> Reader<'_> {
-        Reader {
-            checkpoint: self,
-            names,
-            prefix,
-            legacy_norms: self.tensors.keys().any(|name| name.ends_with("LayerNorm.gamma")),
-            report: Report::default(),
-            seen: BTreeSet::new(),
-        }
+        Reader { checkpoint: self, names, prefix, report: Report::default(), seen: BTreeSet::new() }
     }
 }
 
@@ -150,6 +143,11 @@ fn map(path: &Path) -> Result<BTreeMap<String, Entry>> {
     };
     let (header, metadata) = match SafeTensors::read_metadata(&map) {
         Ok(parsed) => parsed,
+        Err(_) if map.starts_with(b"version https://git-lfs") => {
+            bail!(
+                "{shown} is not a safetensors file but a pointer of git-lfs; run git lfs pull in its folder"
+            )
+        }
         Err(error) => bail!("{shown} {}; fetch the file again", describe(&error, map.len())),
     };
     let data = header + size_of::<u64>();
@@ -193,8 +191,6 @@ pub struct Reader<'a> {
     checkpoint: &'a Checkpoint,
     names: &'static Names,
     prefix: &'static str,
-    /// Whether norms have the names of TensorFlow, gamma and beta, as the first BERT checkpoints do.
-    legacy_norms: bool,
     report: Report,
     seen: BTreeSet<String>,
 }
@@ -218,14 +214,13 @@ impl Reader<'_> {
     /// The entry for a canonical name if it can be used as a tensor of `shape`; else a note in the report.
     fn entry(&mut self, canonical: &str, shape: &[usize]) -> Option<(String, Entry, Stored)> {
         let Place { mut name, part: (index, parts) } = self.names.place(self.prefix, canonical);
-        if self.legacy_norms
-            && let Some(norm) = name.strip_suffix("LayerNorm.weight")
-        {
-            name = format!("{norm}LayerNorm.gamma");
-        } else if self.legacy_norms
-            && let Some(norm) = name.strip_suffix("LayerNorm.bias")
-        {
-            name = format!("{norm}LayerNorm.beta");
+        // As the first BERT checkpoints call them, which are from TensorFlow.
+        for (now, then) in [("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta")] {
+            let older = name.strip_suffix(now).map(|norm| format!("{norm}{then}"));
+            let has = |name: &String| self.checkpoint.tensors.contains_key(name);
+            if let Some(older) = older.filter(|older| !has(&name) && has(older)) {
+                name = older;
+            }
         }
         let mut expected = shape.to_vec();
         if let Some(rows) = expected.first_mut() {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use tokenizers::AddedToken;
+use tokenizers::{AddedToken, NormalizerWrapper, Tokenizer};
 
 /// The special tokens that every tokenizer can have, in the order in which those new to a vocabulary join it.
 const NAMES: [&str; 7] =
@@ -197,6 +197,39 @@ impl Settings {
         let tokens = tokens.collect();
         let named = named.into_iter().map(|(name, token)| (name, token.content)).collect();
         Specials { named, listed, tokens }
+    }
+}
+
+/// Lets `tokenizer_config.json` beside a `tokenizer.json` have the last word on casing, accents and Chinese
+/// characters, as it has in transformers for the tokenizers that BERT and its kin use.
+///
+/// # Errors
+/// If a file is there but broken.
+pub(super) fn override_casing(tokenizer: &mut Tokenizer, path: &Path) -> Result<()> {
+    const CLASSES: [&str; 4] = ["BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer"];
+    let path = path.with_file_name("tokenizer_config.json");
+    let Some(fields) = object(&path)? else { return Ok(()) };
+    let class = fields.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default();
+    let class = class.strip_suffix("Fast").unwrap_or(class);
+    let Some(NormalizerWrapper::BertNormalizer(mut casing)) = tokenizer.get_normalizer().cloned() else {
+        return Ok(());
+    };
+    if !CLASSES.contains(&class) {
+        return Ok(());
+    }
+    let flag = |key: &str| match fields.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Bool(flag)) => Ok(Some(*flag)),
+        Some(_) => wrong(&path, key, "true or false"),
+    };
+    casing.lowercase = flag("do_lower_case")?.unwrap_or(casing.lowercase);
+    casing.handle_chinese_chars = flag("tokenize_chinese_chars")?.unwrap_or(casing.handle_chinese_chars);
+    if fields.contains_key("strip_accents") {
+        casing.strip_accents = flag("strip_accents")?;
+    }
+    match tokenizer.with_normalizer(Some(casing)) {
+        Ok(_) => Ok(()),
+        Err(error) => bail!("{}: its casing cannot be set ({error}); fetch the file again", path.display()),
     }
 }
 

@@ -8,7 +8,7 @@ use tokenizers::normalizers::{Lowercase, Sequence};
 use tokenizers::utils::truncation::{TruncationParams, truncate_encodings};
 use tokenizers::{NormalizerWrapper, PostProcessor};
 
-use super::vocabulary;
+use super::{settings, vocabulary};
 
 /// The tokens of one text or one pair, specials included.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,10 +59,13 @@ impl Tokenizer {
             Err(error) => bail!("cannot read {shown} ({error}); fetch the model again"),
         };
         let place = match quietly(|| serde_json::from_slice(&bytes)) {
-            Some(Ok(inner)) => match Self::new(inner, options) {
-                Ok(tokenizer) => return Ok(tokenizer),
-                Err(error) => error.to_string(),
-            },
+            Some(Ok(mut inner)) => {
+                settings::override_casing(&mut inner, path)?;
+                match Self::new(inner, options) {
+                    Ok(tokenizer) => return Ok(tokenizer),
+                    Err(error) => error.to_string(),
+                }
+            }
             Some(Err(error)) => format!("line {}, column {}", error.line(), error.column()),
             None => "a part of it is damaged".into(),
         };
