@@ -35,9 +35,11 @@ pub type Read = fn(&Config, &mut EncoderSpec) -> Result<()>;
 /// Names of config fields; `None` for what a family has not.
 #[derive(Clone, Copy)]
 pub struct Keys {
+    /// Rows of the token table.
     pub vocab_size: &'static str,
     /// Without the field it is the hidden size.
     pub embedding_size: Option<&'static str>,
+    /// Rows of the position table, or the longest text.
     pub max_positions: &'static str,
     /// Theta of rotary positions.
     pub rope_theta: &'static str,
@@ -45,19 +47,24 @@ pub struct Keys {
     pub token_types: Option<&'static str>,
     /// The flag that switches task embeddings on, and their number.
     pub task_types: Option<(&'static str, &'static str)>,
+    /// Width of the hidden states.
     pub hidden_size: &'static str,
+    /// Layers that a text passes.
     pub layers: &'static str,
     /// Groups of layers, and layers in a group.
     pub groups: Option<(&'static str, &'static str)>,
+    /// Attention heads.
     pub heads: &'static str,
     /// Heads of keys and values, and columns of a head, where the config may set them.
     pub key_value_heads: Option<&'static str>,
     pub head_size: Option<&'static str>,
     /// Rows of a table of bucketed relative biases.
     pub relative_bias: Option<&'static str>,
+    /// Width inside of the feed-forward network.
     pub intermediate_size: &'static str,
     /// A family without the field has [`Maths::activation`], or a field of its own.
     pub activation: Option<&'static str>,
+    /// A family without the field has that of [`Maths::norm`].
     pub norm_eps: Option<&'static str>,
     /// Flags that decide whether norms, attention and the feed-forward network have a bias; without them it is as
     /// [`Maths`] has it.
@@ -69,15 +76,23 @@ pub struct Keys {
 /// What a family computes where its config does not say otherwise.
 #[derive(Clone, Copy)]
 pub struct Maths {
+    /// How it tells tokens where they stand.
     pub places: Places,
+    /// Where the embedding layer has its norm.
     pub embedding_norm: EmbeddingNorm,
     /// Whether there is a projection to the hidden size even where the embeddings are as wide.
     pub always_projects: bool,
+    /// Where the norms of a layer stand.
     pub norm_placement: NormPlacement,
+    /// Whether the first layer goes without the norm before its attention.
     pub skip_first_norm: bool,
+    /// The norms, with the eps of a config that has none.
     pub norm: NormSpec,
+    /// Which linear layers have a bias.
     pub bias: Biases,
+    /// Whether the feed-forward network is gated.
     pub gated: bool,
+    /// The activation where the config names none.
     pub activation: Activation,
 }
 
@@ -86,8 +101,8 @@ pub struct Maths {
 pub enum Places {
     /// By a learned table, numbered from 0.
     Learned,
-    /// The same, unless this flag of the config is false.
-    LearnedUnless(&'static str),
+    /// The same, if this flag of the config is not false.
+    LearnedIf(&'static str),
     /// By a learned table, numbered from the config's `pad_token_id` + 1, or from this + 1 where it has none.
     AfterPadding(u32),
     /// By a learned table, numbered from this + 1, whatever the config says.
@@ -101,7 +116,7 @@ pub enum Places {
         /// Whether checkpoints hold the angles as a table.
         stored: bool,
     },
-    /// As `position_embedding_type` says.
+    /// As `position_embedding_type` says, or this where it says nothing.
     Named(&'static str),
 }
 
@@ -419,7 +434,7 @@ pub static FAMILIES: &[Family] = &[
             embedding_norm: EmbeddingNorm::After,
             norm: NormSpec { eps: 1e-7, ..LAYER_NORM },
             bias: Biases { projection: false, ..ALL },
-            places: Places::LearnedUnless("position_biased_input"),
+            places: Places::LearnedIf("position_biased_input"),
             ..BERT_MATHS
         },
         own_fields: &[own_fields::disentangled_attention, own_fields::convolution],

@@ -165,8 +165,8 @@ impl Family {
             ),
         };
         match self.maths.places {
-            Places::LearnedUnless(flag) if !config.flag_or(flag, true)? => Ok(Positions::None),
-            Places::Learned | Places::LearnedUnless(_) => learned(Numbering::FromZero),
+            Places::LearnedIf(flag) if !config.flag_or(flag, true)? => Ok(Positions::None),
+            Places::Learned | Places::LearnedIf(_) => learned(Numbering::FromZero),
             Places::AfterFixed(padding) => learned(Numbering::AfterPadding(padding)),
             Places::AfterPadding(default) => {
                 learned(Numbering::AfterPadding(config.id("pad_token_id")?.unwrap_or(default)))
