@@ -704,7 +704,7 @@ fn an_input_that_cannot_be_read() {
     let folder = folder.path().to_str().unwrap();
     assert_fails(&embed("bert-tiny", ["-i", "/nowhere/texts.txt"]), 1, &["--input /nowhere/texts.txt"]);
     assert_fails(&embed("bert-tiny", ["-i", folder]), 1, &[folder, "directory"]);
-    assert_fails(&embed("bert-tiny", ["-i", "texts.jsonl"]), 2, &["texts.jsonl", "--input-format lines"]);
+    assert_fails(&embed("bert-tiny", ["-i", "texts.parquet"]), 2, &["texts.parquet", "--input-format says"]);
     assert_fails(&embed("bert-tiny", ["-i", "-", "-"]), 2, &["standard input twice"]);
 }
 

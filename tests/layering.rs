@@ -27,7 +27,7 @@ const OWNED: &[(&str, &[&str])] = &[
     ("safetensors", &["model"]),
     ("hf_hub", &["model"]),
     ("memmap2", &["model"]),
-    ("csv", &["output"]),
+    ("csv", &["input", "output"]),
     ("candle_core", &["nn", "ops", "model"]),
     ("candle_nn", &["ops"]),
 ];

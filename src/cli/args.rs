@@ -44,6 +44,18 @@ pub struct EmbedArgs {
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
     pub input_format: InputFormat,
 
+    /// The field of the text in jsonl, csv and tsv [default: text]
+    #[arg(long, value_name = "NAME")]
+    pub text_field: Option<String>,
+
+    /// The field of the second text of a pair, for jsonl, csv and tsv
+    #[arg(long, value_name = "NAME")]
+    pub pair_field: Option<String>,
+
+    /// The field of the id in jsonl, csv and tsv [default: id, where there is one]
+    #[arg(long, value_name = "NAME")]
+    pub id_field: Option<String>,
+
     /// Where vectors go [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -173,6 +185,9 @@ pub struct TalkArgs {
 pub enum InputFormat {
     Auto,
     Lines,
+    Jsonl,
+    Csv,
+    Tsv,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

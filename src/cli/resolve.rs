@@ -9,7 +9,7 @@ use super::args::{
     DEFAULT_MODEL, DownloadArgs, EmbedArgs, HubArgs, InputFormat, ModelArgs, OutputFormat, PoolingMode,
     TalkArgs,
 };
-use crate::input::Place;
+use crate::input::{self, Fields, Place};
 use crate::model::Source;
 use crate::nn::{Pool, Pooling};
 use crate::output::{Format, Target};
@@ -31,7 +31,7 @@ pub fn embed(args: EmbedArgs) -> Result<EmbedOptions> {
     }
     Ok(EmbedOptions {
         model: ModelOptions { max_length, pooling: pooling(args.pooling), ..model(&args.model) },
-        input: input(args.texts, args.input, args.input_format)?,
+        input: input(&args)?,
         format,
         output: match args.output {
             Some(path) if !is_stdout(&path) => Target::File(path),
@@ -107,28 +107,60 @@ fn source(model: String, hub: &HubArgs, talk: &TalkArgs) -> Source {
     }
 }
 
-fn input(texts: Vec<String>, files: Vec<PathBuf>, format: InputFormat) -> Result<Input> {
-    if !texts.is_empty() {
-        return Ok(Input::Texts(texts));
-    }
-    if files.is_empty() {
-        return Ok(Input::Lines(vec![Place::Stdin]));
-    }
-    if files.iter().filter(|path| is_stdin(path)).count() > 1 {
+fn input(args: &EmbedArgs) -> Result<Input> {
+    let EmbedArgs { texts, input: files, text_field, pair_field, id_field, .. } = args;
+    let stdin = [PathBuf::from("-")];
+    let paths = match (files.is_empty(), texts.is_empty()) {
+        (true, false) => &[][..],
+        (true, true) => &stdin,
+        (false, _) => files,
+    };
+    if paths.iter().filter(|path| is_stdin(path)).count() > 1 {
         bail!(WrongUsage("--input names standard input twice; it can be read once".into()));
     }
-    let structured = ["jsonl", "ndjson", "json", "csv", "tsv", "parquet", "arrow", "feather", "gz", "zst"];
-    for path in &files {
-        let suffix = suffix(path);
-        if format == InputFormat::Auto && structured.contains(&suffix.as_str()) {
-            bail!(WrongUsage(format!(
-                "--input {}: .{suffix} files are not supported yet; --input-format lines reads one as plain lines",
-                path.display()
-            )));
-        }
+    let files: Vec<_> = paths
+        .iter()
+        .map(|path| Ok((place(path), input_format(path, args.input_format)?)))
+        .collect::<Result<_>>()?;
+    // A name for a field that no input has would do nothing.
+    let named = [("text", text_field), ("pair", pair_field), ("id", id_field)];
+    if let Some((what, _)) = named.iter().find(|(_, name)| name.is_some())
+        && files.iter().all(|(_, format)| *format == input::Format::Lines)
+    {
+        bail!(WrongUsage(format!(
+            "--{what}-field is for jsonl, csv and tsv; pass --input FILE, and --input-format where its name does not \
+             say it"
+        )));
     }
-    let place = |path: PathBuf| if is_stdin(&path) { Place::Stdin } else { Place::File(path) };
-    Ok(Input::Lines(files.into_iter().map(place).collect()))
+    if !texts.is_empty() {
+        return Ok(Input::Texts(texts.clone()));
+    }
+    let text = text_field.clone().unwrap_or_else(|| "text".into());
+    Ok(Input::Files(files, Fields { text, pair: pair_field.clone(), id: id_field.clone() }))
+}
+
+fn place(path: &Path) -> Place {
+    if is_stdin(path) { Place::Stdin } else { Place::File(path.to_owned()) }
+}
+
+/// How texts stand in a file, by what was typed or by its name.
+fn input_format(path: &Path, format: InputFormat) -> Result<input::Format> {
+    Ok(match format {
+        InputFormat::Lines => input::Format::Lines,
+        InputFormat::Jsonl => input::Format::Jsonl,
+        InputFormat::Csv => input::Format::Csv,
+        InputFormat::Tsv => input::Format::Tsv,
+        InputFormat::Auto => match suffix(path).as_str() {
+            "jsonl" | "ndjson" => input::Format::Jsonl,
+            "csv" => input::Format::Csv,
+            "tsv" => input::Format::Tsv,
+            suffix @ ("json" | "parquet" | "arrow" | "feather" | "gz" | "zst") => bail!(WrongUsage(format!(
+                "--input {}: .{suffix} files are not supported yet; --input-format says how texts stand in one",
+                path.display()
+            ))),
+            _ => input::Format::Lines,
+        },
+    })
 }
 
 fn is_stdin(path: &Path) -> bool {

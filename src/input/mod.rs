@@ -1,13 +1,17 @@
 //! Where texts come from: one reader a format, each an iterator over records.
 
+mod json;
 mod lines;
+mod table;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
+pub use json::JsonLines;
 pub use lines::Lines;
+pub use table::Table;
 
 /// One text on its way.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +28,50 @@ pub struct Record {
 
 /// Records in input order.
 pub type Records = Box<dyn Iterator<Item = Result<Record>>>;
+
+/// How texts stand in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// One a line.
+    Lines,
+    /// In a field of an object, one a line.
+    Jsonl,
+    /// In a column of comma-separated values.
+    Csv,
+    /// In a column of tab-separated values.
+    Tsv,
+}
+
+/// Which fields of a record are what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fields {
+    /// The text.
+    pub text: String,
+    /// The second text of a pair, if there is one.
+    pub pair: Option<String>,
+    /// The id; without a name, `id` where there is such a field.
+    pub id: Option<String>,
+}
+
+impl Fields {
+    /// The name of the field that may hold an id.
+    fn id(&self) -> &str {
+        self.id.as_deref().unwrap_or("id")
+    }
+}
+
+/// The records of a place.
+///
+/// # Errors
+/// If it cannot be opened, or has a header that lacks a field.
+pub fn open(place: Place, format: Format, fields: &Fields) -> Result<Records> {
+    Ok(match format {
+        Format::Lines => Box::new(Lines::open(place)?),
+        Format::Jsonl => Box::new(JsonLines::open(place, fields.clone())?),
+        Format::Csv => Box::new(Table::open(place, b',', fields)?),
+        Format::Tsv => Box::new(Table::open(place, b'\t', fields)?),
+    })
+}
 
 /// Something to read lines from.
 #[derive(Debug, Clone, PartialEq, Eq)]

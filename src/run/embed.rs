@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 
 use super::{Choices, Console, Embedder, ModelOptions, WrongUsage, load};
-use crate::input::{Lines, Place, Record, Records, arguments};
+use crate::input::{self, Fields, Place, Record, Records, arguments};
 use crate::nn::Pooling;
 use crate::output::{self, Format, Row, Shape, Target, Writer};
 
@@ -33,14 +33,14 @@ pub struct EmbedOptions {
 pub enum Input {
     /// On the command line.
     Texts(Vec<String>),
-    /// In files of one text a line, one after another.
-    Lines(Vec<Place>),
+    /// In files, one after another.
+    Files(Vec<(Place, input::Format)>, Fields),
 }
 
 impl Input {
     /// Whether a person is to type the texts now.
     fn is_typed(&self) -> bool {
-        matches!(self, Input::Lines(places) if places.contains(&Place::Stdin))
+        matches!(self, Input::Files(files, _) if files.iter().any(|(place, _)| *place == Place::Stdin))
             && std::io::stdin().is_terminal()
     }
 }
@@ -160,9 +160,9 @@ impl Tally {
 fn size(input: &Input) -> Option<u64> {
     match input {
         Input::Texts(texts) => Some(texts.iter().map(|text| text.len() as u64 + 1).sum()),
-        Input::Lines(places) => places
+        Input::Files(files, _) => files
             .iter()
-            .map(|place| match place {
+            .map(|(place, _)| match place {
                 Place::File(path) => {
                     fs::metadata(path).ok().filter(|file| file.is_file()).map(|file| file.len())
                 }
@@ -177,13 +177,15 @@ fn size(input: &Input) -> Option<u64> {
 fn open(input: Input) -> Result<Records> {
     match input {
         Input::Texts(texts) => Ok(arguments(texts)),
-        Input::Lines(places) => {
-            for place in &places {
+        Input::Files(files, fields) => {
+            for (place, _) in &files {
                 place.check()?;
             }
-            Ok(Box::new(places.into_iter().flat_map(|place| match Lines::open(place) {
-                Ok(lines) => Box::new(lines) as Records,
-                Err(error) => Box::new(std::iter::once(Err(error))),
+            Ok(Box::new(files.into_iter().flat_map(move |(place, format)| {
+                match input::open(place, format, &fields) {
+                    Ok(records) => records,
+                    Err(error) => Box::new(std::iter::once(Err(error))),
+                }
             })))
         }
     }
@@ -191,9 +193,9 @@ fn open(input: Input) -> Result<Records> {
 
 /// Refuses an output that is one of the inputs: it would take the place of the texts.
 fn check_output(input: &Input, output: &Target) -> Result<()> {
-    let (Input::Lines(places), Target::File(output)) = (input, output) else { return Ok(()) };
+    let (Input::Files(files, _), Target::File(output)) = (input, output) else { return Ok(()) };
     let Ok(output) = fs::canonicalize(output) else { return Ok(()) };
-    for place in places {
+    for (place, _) in files {
         if let Place::File(path) = place
             && output.is_file()
             && fs::canonicalize(path).is_ok_and(|path| path == output)
