@@ -9,7 +9,6 @@ use super::{Fields, Lines, Place, Record};
 pub struct JsonLines {
     lines: Lines,
     fields: Fields,
-    failed: bool,
 }
 
 impl JsonLines {
@@ -18,7 +17,20 @@ impl JsonLines {
     /// # Errors
     /// If the file cannot be opened.
     pub fn open(place: Place, fields: Fields) -> Result<Self> {
-        Ok(JsonLines { lines: Lines::open(place)?, fields, failed: false })
+        Ok(JsonLines { lines: Lines::open(place)?, fields })
+    }
+
+    /// The next object; none at the end.
+    ///
+    /// # Errors
+    /// If the file cannot be read on, or a line is no object with the fields.
+    pub fn read(&mut self) -> Result<Option<Record>> {
+        while let Some(line) = self.lines.read()? {
+            if !line.text.trim().is_empty() {
+                return self.record(line).map(Some);
+            }
+        }
+        Ok(None)
     }
 
     fn record(&self, line: Record) -> Result<Record> {
@@ -66,19 +78,5 @@ fn kind(value: &Value) -> &'static str {
         Value::String(_) => "a string",
         Value::Array(_) => "a list",
         Value::Object(_) => "an object",
-    }
-}
-
-impl Iterator for JsonLines {
-    type Item = Result<Record>;
-
-    fn next(&mut self) -> Option<Result<Record>> {
-        if self.failed {
-            return None;
-        }
-        let line = self.lines.find(|line| line.as_ref().map_or(true, |line| !line.text.trim().is_empty()))?;
-        let record = line.and_then(|line| self.record(line));
-        self.failed = record.is_err();
-        Some(record)
     }
 }

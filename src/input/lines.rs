@@ -15,7 +15,6 @@ pub struct Lines {
     place: Place,
     reader: Box<dyn BufRead>,
     line: usize,
-    failed: bool,
 }
 
 impl Lines {
@@ -28,10 +27,14 @@ impl Lines {
             Place::Stdin => Box::new(io::stdin().lock()),
             Place::File(path) => Box::new(BufReader::with_capacity(1 << 16, place.open(path)?)),
         };
-        Ok(Lines { place, reader, line: 0, failed: false })
+        Ok(Lines { place, reader, line: 0 })
     }
 
-    fn read(&mut self) -> Result<Option<Record>> {
+    /// The next line; none at the end.
+    ///
+    /// # Errors
+    /// If the file cannot be read on, or a line is no text.
+    pub fn read(&mut self) -> Result<Option<Record>> {
         let mut bytes = Vec::new();
         if let Err(error) = (&mut self.reader).take(MOST_BYTES + 1).read_until(b'\n', &mut bytes) {
             bail!("cannot read {} after line {} ({error}); check the file", self.place, self.line);
@@ -66,18 +69,5 @@ impl Lines {
                 error.utf8_error().valid_up_to() + 1
             ),
         }
-    }
-}
-
-impl Iterator for Lines {
-    type Item = Result<Record>;
-
-    fn next(&mut self) -> Option<Result<Record>> {
-        if self.failed {
-            return None;
-        }
-        let record = self.read().transpose();
-        self.failed = matches!(record, Some(Err(_)));
-        record
     }
 }

@@ -5,13 +5,14 @@ mod lines;
 mod table;
 
 use std::fs::File;
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-pub use json::JsonLines;
-pub use lines::Lines;
-pub use table::Table;
+use json::JsonLines;
+use lines::Lines;
+use table::Table;
 
 /// One text on its way.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,11 +67,33 @@ impl Fields {
 /// If it cannot be opened, or has a header that lacks a field.
 pub fn open(place: Place, format: Format, fields: &Fields) -> Result<Records> {
     Ok(match format {
-        Format::Lines => Box::new(Lines::open(place)?),
-        Format::Jsonl => Box::new(JsonLines::open(place, fields.clone())?),
-        Format::Csv => Box::new(Table::open(place, b',', fields)?),
-        Format::Tsv => Box::new(Table::open(place, b'\t', fields)?),
+        Format::Lines => {
+            let mut lines = Lines::open(place)?;
+            records(move || lines.read())
+        }
+        Format::Jsonl => {
+            let mut lines = JsonLines::open(place, fields.clone())?;
+            records(move || lines.read())
+        }
+        Format::Csv | Format::Tsv => {
+            let delimiter = if format == Format::Csv { b',' } else { b'\t' };
+            let mut table = Table::open(place, delimiter, fields)?;
+            records(move || table.read())
+        }
     })
+}
+
+/// What a reader gives, up to its end or its first failure.
+fn records(mut read: impl FnMut() -> Result<Option<Record>> + 'static) -> Records {
+    let mut failed = false;
+    Box::new(iter::from_fn(move || {
+        if failed {
+            return None;
+        }
+        let record = read().transpose();
+        failed = matches!(record, Some(Err(_)));
+        record
+    }))
 }
 
 /// Something to read lines from.

@@ -14,7 +14,6 @@ pub struct Table {
     text: usize,
     pair: Option<usize>,
     id: Option<usize>,
-    failed: bool,
 }
 
 impl Table {
@@ -48,11 +47,14 @@ impl Table {
             },
             place,
             reader,
-            failed: false,
         })
     }
 
-    fn read(&mut self) -> Result<Option<Record>> {
+    /// The next row; none at the end.
+    ///
+    /// # Errors
+    /// If the file cannot be read on, or a row does not fit the header.
+    pub fn read(&mut self) -> Result<Option<Record>> {
         let mut row = StringRecord::new();
         match self.reader.read_record(&mut row) {
             Ok(true) => {}
@@ -83,17 +85,4 @@ fn broken(place: &Place, error: &csv::Error) -> anyhow::Error {
         _ => "is no row of a table; mend it".into(),
     };
     anyhow!("{place}{line} {why}")
-}
-
-impl Iterator for Table {
-    type Item = Result<Record>;
-
-    fn next(&mut self) -> Option<Result<Record>> {
-        if self.failed {
-            return None;
-        }
-        let record = self.read().transpose();
-        self.failed = matches!(record, Some(Err(_)));
-        record
-    }
 }
