@@ -388,6 +388,7 @@ fn configs_that_contradict_themselves() {
         ("new", "layer_norm_type", json!("batch_norm"), &["\"layer_norm_type\"", "rms_norm"]),
         ("deberta-v2", "pos_att_type", json!(["p2p"]), &["\"pos_att_type\"", "c2p"]),
         ("deberta-v2", "relative_attention", json!(false), &["\"pos_att_type\"", "\"relative_attention\""]),
+        ("albert", "embedding_size", json!(null), &["no field \"embedding_size\""]),
         ("deberta-v2", "position_buckets", json!(1), &["\"position_buckets\" is 1"]),
         ("deberta-v2-p2c", "max_relative_positions", json!(4), &["\"position_buckets\" is 12"]),
         (

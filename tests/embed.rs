@@ -5,7 +5,7 @@ mod support;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 
 use candle_core::Tensor;
 use serde_json::Value;
@@ -246,6 +246,41 @@ fn lowercasing_that_the_pipeline_asks_for() {
     let expected = stdout(&embed("bert-tiny", ["the lamp"]));
     assert_eq!(run(true), expected);
     assert_ne!(run(false), expected);
+}
+
+/// Which end of a text is cut, by the model's files or by what was typed: as if the rest had been there alone.
+#[test]
+fn the_side_that_is_cut() {
+    let text = "the candle burns on and on in the light of a lamp";
+    let words: Vec<&str> = text.split(' ').collect();
+    let run = |side: Option<&str>, args: &[&str]| {
+        let folder = tempfile::tempdir().unwrap();
+        for file in ["config.json", "tokenizer.json", "model.safetensors"] {
+            fs::copy(fixture("bert-tiny").join(file), folder.path().join(file)).unwrap();
+        }
+        if let Some(side) = side {
+            let config = format!(r#"{{"truncation_side": "{side}"}}"#);
+            fs::write(folder.path().join("tokenizer_config.json"), config).unwrap();
+        }
+        let mut command = sconce();
+        command.args(["embed", "--quiet", "--max-length", "8", "-m"]).arg(folder.path()).args(args);
+        command.output().unwrap()
+    };
+    // [CLS], six tokens that are left, [SEP]: every word but burn ##s is one token.
+    let vector = |output: &Output| embedding(&rows(output)[0]);
+    let right = vector(&run(None, &[&words[..5].join(" ")]));
+    let left = vector(&run(None, &[&words[6..].join(" ")]));
+    assert_ne!(left, right);
+    assert_eq!(vector(&run(None, &[text])), right);
+    assert_eq!(vector(&run(Some("right"), &[text])), right);
+    assert_eq!(vector(&run(Some("left"), &[text])), left);
+    assert_eq!(vector(&run(None, &["--truncation-side", "left", text])), left);
+    assert_eq!(vector(&run(Some("left"), &["--truncation-side", "right", text])), right);
+    support::assert_fails(
+        &run(Some("middle"), &[text]),
+        1,
+        &["tokenizer_config.json", "middle", "left or right"],
+    );
 }
 
 /// `tokenizer_config.json` has the last word on casing, as in transformers, for the tokenizers that read it.

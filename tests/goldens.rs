@@ -34,6 +34,7 @@ fn open(model: &str) -> Loaded {
         random_weights: None,
         tokenizer: None,
         max_length: None,
+        cut_left: None,
         pooling: None,
     };
     load(&options, &Console::new(Verbosity::Quiet, false)).expect("the fixture loads")

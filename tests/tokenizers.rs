@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use support::{assert_fails, embed, embedding, fixture, rows, sconce};
 use tempfile::TempDir;
 
-const OPTIONS: TokenizerOptions = TokenizerOptions { max_length: usize::MAX, lowercase: false };
+const OPTIONS: TokenizerOptions =
+    TokenizerOptions { max_length: usize::MAX, cut_left: false, lowercase: false };
 
 fn read_json(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).expect("a fixture")).expect("JSON")

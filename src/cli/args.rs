@@ -92,6 +92,10 @@ pub struct EmbedArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_length: Option<u32>,
 
+    /// Which end of a longer text is cut [default: as the model's own files say, else right]
+    #[arg(long, value_name = "SIDE")]
+    pub truncation_side: Option<TruncationSide>,
+
     /// Tokens a batch, all texts together
     #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
     pub batch_tokens: u32,
@@ -209,6 +213,12 @@ pub enum PoolingMode {
     Last,
     Pooler,
     None,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TruncationSide {
+    Left,
+    Right,
 }
 
 fn threads(value: &str) -> Result<usize, String> {

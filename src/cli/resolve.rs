@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 use super::args::{
     DEFAULT_MODEL, DownloadArgs, EmbedArgs, HubArgs, InputFormat, ModelArgs, OutputFormat, PoolingMode,
-    TalkArgs,
+    TalkArgs, TruncationSide,
 };
 use crate::input::{self, Fields, Place};
 use crate::model::Source;
@@ -30,7 +30,12 @@ pub fn embed(args: EmbedArgs) -> Result<EmbedOptions> {
         )));
     }
     Ok(EmbedOptions {
-        model: ModelOptions { max_length, pooling: pooling(args.pooling), ..model(&args.model) },
+        model: ModelOptions {
+            max_length,
+            cut_left: args.truncation_side.map(|side| side == TruncationSide::Left),
+            pooling: pooling(args.pooling),
+            ..model(&args.model)
+        },
         input: input(&args)?,
         format,
         output: match args.output {
@@ -59,6 +64,7 @@ pub fn model(args: &ModelArgs) -> ModelOptions {
         random_weights: args.random_weights,
         tokenizer: args.tokenizer.clone(),
         max_length: None,
+        cut_left: None,
         pooling: None,
     }
 }

@@ -37,8 +37,10 @@ pub type Read = fn(&Config, &mut EncoderSpec) -> Result<()>;
 pub struct Keys {
     /// Rows of the token table.
     pub vocab_size: &'static str,
-    /// Without the field it is the hidden size.
+    /// Without the field it is the hidden size, where [`Keys::embedding_size_or_hidden`] says so.
     pub embedding_size: Option<&'static str>,
+    /// Whether the config may leave the embedding size out.
+    pub embedding_size_or_hidden: bool,
     /// Rows of the position table, or the longest text.
     pub max_positions: &'static str,
     /// Theta of rotary positions.
@@ -127,6 +129,7 @@ const fn rotary(theta: f64) -> Places {
 const BERT_KEYS: Keys = Keys {
     vocab_size: "vocab_size",
     embedding_size: None,
+    embedding_size_or_hidden: false,
     max_positions: "max_position_embeddings",
     rope_theta: "rope_theta",
     token_types: Some("type_vocab_size"),
@@ -427,6 +430,7 @@ pub static FAMILIES: &[Family] = &[
         model_types: &["deberta-v2"],
         keys: Keys {
             embedding_size: Some("embedding_size"),
+            embedding_size_or_hidden: true,
             head_size: Some("attention_head_size"),
             ..BERT_KEYS
         },
@@ -466,7 +470,7 @@ pub static FAMILIES: &[Family] = &[
     },
     Family {
         model_types: &["roformer"],
-        keys: Keys { embedding_size: Some("embedding_size"), ..BERT_KEYS },
+        keys: Keys { embedding_size: Some("embedding_size"), embedding_size_or_hidden: true, ..BERT_KEYS },
         maths: Maths {
             places: Places::Rotary {
                 layout: RotaryLayout::Neighbours,

@@ -27,6 +27,8 @@ pub struct Pipeline {
     pub dimensions: Option<usize>,
     /// The longest text in tokens, specials included, where the files set one.
     pub max_length: Option<usize>,
+    /// Whether longer texts lose their beginning and not their end.
+    pub cut_left: bool,
     /// Whether texts are lowercased before the tokenizer sees them.
     pub lowercase: bool,
     /// What may stand before each text.
@@ -40,10 +42,8 @@ impl Pipeline {
     /// # Errors
     /// If a file does not parse, or asks for a module that is not supported.
     pub fn read(folder: &Path, pooling: Option<&Pooling>) -> Result<Self> {
-        let mut pipeline = Pipeline {
-            max_length: tokenizer_limit(&folder.join("tokenizer_config.json"))?,
-            ..Pipeline::default()
-        };
+        let (max_length, cut_left) = truncation(&folder.join("tokenizer_config.json"))?;
+        let mut pipeline = Pipeline { max_length, cut_left, ..Pipeline::default() };
         let path = folder.join("modules.json");
         if !path.is_file() {
             return Ok(pipeline);
@@ -153,11 +153,22 @@ pub(super) fn read_modules(path: &Path) -> Result<Vec<Module>> {
     modules.iter().map(module).collect()
 }
 
-/// `model_max_length` of `tokenizer_config.json`; tokenizers without a limit write an absurd one, 1e30.
-fn tokenizer_limit(path: &Path) -> Result<Option<usize>> {
+/// `model_max_length` of `tokenizer_config.json`, and whether its `truncation_side` is the left; tokenizers without a
+/// limit write an absurd one, 1e30.
+fn truncation(path: &Path) -> Result<(Option<usize>, bool)> {
     if !path.is_file() {
-        return Ok(None);
+        return Ok((None, false));
     }
-    let limit = read_json_object(path)?.get("model_max_length").and_then(Value::as_f64);
-    Ok(limit.filter(|n| (1.0..1e9).contains(n)).map(|n| n as usize))
+    let fields = read_json_object(path)?;
+    let limit = fields.get("model_max_length").and_then(Value::as_f64);
+    let left = match fields.get("truncation_side") {
+        None | Some(Value::Null) => false,
+        Some(Value::String(side)) if side == "right" => false,
+        Some(Value::String(side)) if side == "left" => true,
+        Some(other) => bail!(
+            "{}: \"truncation_side\" is {other}, but has to be left or right; mend the file",
+            path.display()
+        ),
+    };
+    Ok((limit.filter(|n| (1.0..1e9).contains(n)).map(|n| n as usize), left))
 }

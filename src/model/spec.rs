@@ -68,7 +68,10 @@ impl Family {
             Some(key) if config.has(key) => config.width(key),
             _ => Ok(default),
         };
-        let embedding_size = optional(keys.embedding_size, hidden_size)?;
+        let embedding_size = match keys.embedding_size {
+            Some(key) if config.has(key) || !keys.embedding_size_or_hidden => config.width(key)?,
+            _ => hidden_size,
+        };
         let head_size = match keys.head_size.filter(|key| config.has(key)) {
             Some(key) => config.width(key)?,
             None => config.share(keys.hidden_size, hidden_size, keys.heads, heads)?,

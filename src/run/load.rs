@@ -28,6 +28,8 @@ pub struct ModelOptions {
     pub tokenizer: Option<PathBuf>,
     /// The longest text in tokens, in place of the model's own limit.
     pub max_length: Option<usize>,
+    /// Whether longer texts lose their beginning, in place of what the model's files say.
+    pub cut_left: Option<bool>,
     /// How tokens become a vector, in place of the model's own way.
     pub pooling: Option<Pooling>,
 }
@@ -137,8 +139,11 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
         Some(path) => path.clone(),
         None => own(ModelFiles::tokenizer)?,
     };
-    let limits =
-        TokenizerOptions { max_length: limit(options, &pipeline, &spec)?, lowercase: pipeline.lowercase };
+    let limits = TokenizerOptions {
+        max_length: limit(options, &pipeline, &spec)?,
+        cut_left: options.cut_left.unwrap_or(pipeline.cut_left),
+        lowercase: pipeline.lowercase,
+    };
 
     let mut count = Count::default();
     Encoder::load(&spec, &mut count)?;

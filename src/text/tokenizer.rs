@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
 use tokenizers::normalizers::{Lowercase, Sequence};
-use tokenizers::utils::truncation::{TruncationParams, truncate_encodings};
+use tokenizers::utils::truncation::{TruncationDirection, TruncationParams, truncate_encodings};
 use tokenizers::{NormalizerWrapper, PostProcessor};
 
 use super::{settings, vocabulary};
@@ -26,6 +26,8 @@ pub struct TokenIds {
 pub struct TokenizerOptions {
     /// The longest text or pair in tokens, specials included.
     pub max_length: usize,
+    /// Whether a text that is longer loses its beginning and not its end.
+    pub cut_left: bool,
     /// Whether to lowercase before the tokenizer's own normalisation.
     pub lowercase: bool,
 }
@@ -34,6 +36,7 @@ pub struct TokenizerOptions {
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     max_length: usize,
+    cut: TruncationDirection,
 }
 
 impl Tokenizer {
@@ -81,7 +84,8 @@ impl Tokenizer {
             let both = Sequence::new(both.into_iter().flatten().collect());
             inner.with_normalizer(Some(both)).map_err(|error| anyhow!("{error}"))?;
         }
-        let tokenizer = Tokenizer { inner, max_length: options.max_length };
+        let cut = if options.cut_left { TruncationDirection::Left } else { TruncationDirection::Right };
+        let tokenizer = Tokenizer { inner, max_length: options.max_length, cut };
         // A template that names a token which it does not define shows only when it is used, as a panic.
         if quietly(|| [None, Some("b")].map(|pair| tokenizer.encode("a", pair).is_ok())).is_none() {
             bail!("its post-processor names a special token that it does not define");
@@ -95,7 +99,7 @@ impl Tokenizer {
     }
 
     /// Tokenizes a text, or a pair of texts, with the model's special tokens. Past the limit tokens are cut at
-    /// the end, of the longer text of a pair first; special tokens stay.
+    /// the end, or the beginning, of the longer text of a pair first; special tokens stay.
     ///
     /// # Errors
     /// If the tokenizer fails, which its models do for an unknown token without an `unk_token`.
@@ -104,7 +108,7 @@ impl Tokenizer {
         let (first, second) = (bare(text)?, pair.map(bare).transpose()?);
         let tokens = first.len() + second.as_ref().map_or(0, |encoding| encoding.len());
         let room = self.max_length.saturating_sub(self.specials(pair.is_some()));
-        let truncation = TruncationParams { max_length: room, ..Default::default() };
+        let truncation = TruncationParams { max_length: room, direction: self.cut, ..Default::default() };
         let (first, second) =
             truncate_encodings(first, second, &truncation).map_err(|error| anyhow!("{error}"))?;
         let encoding = self.inner.post_process(first, second, true).map_err(|error| anyhow!("{error}"))?;
