@@ -5,13 +5,13 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Output, Stdio};
 
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
-use support::{assert_fails, embed, fixture, rows, sconce, stderr, stdout};
+use support::{assert_fails, copy_folder, embed, fixture, rows, sconce, stderr, stdout};
 use tempfile::TempDir;
 
 /// A copy of a fixture that a test may break.
@@ -22,7 +22,7 @@ struct Model {
 impl Model {
     fn copy_of(name: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        copy(&fixture(name), folder.path());
+        copy_folder(&fixture(name), folder.path());
         Model { folder }
     }
 
@@ -70,17 +70,6 @@ impl Model {
             .map(|(name, (dtype, shape, data))| (name, TensorView::new(*dtype, shape.clone(), data).unwrap()))
             .collect();
         fs::write(self.path("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
-    }
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        match entry.path().is_dir() {
-            true => copy(&entry.path(), &to.join(entry.file_name())),
-            false => drop(fs::copy(entry.path(), to.join(entry.file_name())).unwrap()),
-        }
     }
 }
 

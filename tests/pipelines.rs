@@ -10,8 +10,8 @@ use std::process::Output;
 use candle_core::{Device, Tensor};
 use serde_json::{Value, json};
 use support::{
-    assert_close, assert_fails, embed, embedding, first_difference, fixture, numbers, rows, sconce, stderr,
-    stdout,
+    assert_close, assert_fails, copy_folder, embed, embedding, first_difference, fixture, numbers, rows,
+    sconce, stderr, stdout,
 };
 use tempfile::TempDir;
 
@@ -98,7 +98,7 @@ struct Model {
 impl Model {
     fn copy_of(name: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        copy(&fixture("pipelines").join(name), folder.path());
+        copy_folder(&fixture("pipelines").join(name), folder.path());
         Model { folder }
     }
 
@@ -122,17 +122,6 @@ impl Model {
         let mut all = vec!["a lamp on the wick"];
         all.extend(args);
         embedding(&rows(&self.run("embed", &all))[0])
-    }
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        match entry.path().is_dir() {
-            true => copy(&entry.path(), &to.join(entry.file_name())),
-            false => drop(fs::copy(entry.path(), to.join(entry.file_name())).unwrap()),
-        }
     }
 }
 

@@ -41,7 +41,7 @@ pub fn relu6(x: f32) -> f32 {
 
 /// `x`, or `0.01 x` below 0.
 pub fn leaky_relu(x: f32) -> f32 {
-    if x < 0.0 { 0.01 * x } else { x }
+    prelu(x, 0.01)
 }
 
 /// `x`, or `slope · x` below 0.

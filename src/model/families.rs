@@ -204,7 +204,12 @@ const BERT_NAMES: Names = Names {
 const BERT: Family = Family {
     model_types: &["bert"],
     mark: None,
-    keys: Keys { head_size: Some("attention_key_size"), ..BERT_KEYS },
+    keys: Keys {
+        head_size: Some("attention_key_size"),
+        attention_bias: Some("attention_bias"),
+        mlp_bias: Some("mlp_bias"),
+        ..BERT_KEYS
+    },
     maths: Maths { places: Places::Named("absolute"), ..BERT_MATHS },
     names: &[BERT_NAMES],
     // What sentence-transformers does with a model that is no pipeline.

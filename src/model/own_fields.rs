@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 
 use super::config::{Config, HEADS};
 use crate::nn::{
-    Activation, Biases, ConvolutionSpec, Disentangled, EmbeddingNorm, EncoderSpec, HeadMixing, NormKind,
+    Activation, ConvolutionSpec, Disentangled, EmbeddingNorm, EncoderSpec, HeadMixing, NormKind,
     NormPlacement, ScoreBias,
 };
 
@@ -145,15 +145,6 @@ pub fn variations(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     }
     if !config.flag_or("embedding_norm", true)? {
         spec.embedding_norm = EmbeddingNorm::None;
-    }
-    let Biases { qkv, attention_output, up, down, .. } = &mut spec.bias;
-    for (key, biases) in [("attention_bias", [qkv, attention_output]), ("mlp_bias", [up, down])] {
-        if config.has(key) {
-            let bias = config.flag(key)?;
-            for place in biases {
-                *place = bias;
-            }
-        }
     }
     spec.mask.causal = config.flag("is_causal")?;
 

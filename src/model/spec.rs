@@ -26,7 +26,6 @@ impl Family {
         let Some(model_type) = config.string("model_type")? else {
             bail!("{path} has no field \"model_type\"; it is required")
         };
-        let mut found = None;
         for family in FAMILIES.iter().filter(|family| family.model_types.contains(&model_type)) {
             let marked = match family.mark {
                 None => true,
@@ -34,12 +33,8 @@ impl Family {
                 Some((key, values)) => config.string(key)?.is_some_and(|value| values.contains(&value)),
             };
             if marked {
-                found = Some(family);
-                break;
+                return Ok(family);
             }
-        }
-        if let Some(family) = found {
-            return Ok(family);
         }
         let mut known: Vec<_> = FAMILIES.iter().flat_map(|family| family.model_types).copied().collect();
         known.dedup();
@@ -64,10 +59,6 @@ impl Family {
         let hidden_size = config.width(keys.hidden_size)?;
         let layers = config.size(keys.layers, LAYERS)?;
         let heads = config.size(keys.heads, HEADS)?;
-        let optional = |key: Option<&str>, default| match key {
-            Some(key) if config.has(key) => config.width(key),
-            _ => Ok(default),
-        };
         let embedding_size = match keys.embedding_size {
             Some(key) if config.has(key) || !keys.embedding_size_or_hidden => config.width(key)?,
             _ => hidden_size,
@@ -119,7 +110,10 @@ impl Family {
             skip_first_norm: maths.skip_first_norm,
             norm,
             heads,
-            key_value_heads: optional(keys.key_value_heads, heads)?,
+            key_value_heads: match keys.key_value_heads {
+                Some(key) if config.has(key) => config.width(key)?,
+                _ => heads,
+            },
             qk_head_size: head_size,
             v_head_size: head_size,
             head_mixing: HeadMixing::default(),

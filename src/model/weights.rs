@@ -288,10 +288,9 @@ impl Parameters for Reader<'_> {
     }
 
     fn optional(&mut self, canonical: &str, shape: &[usize]) -> Result<Option<Tensor>> {
-        let place = self.names.place(self.prefix, canonical);
-        match self.checkpoint.tensors.contains_key(&place.name) {
-            true => self.tensor(canonical, shape).map(Some),
-            false => Ok(None),
+        match self.lacks(canonical) {
+            None => self.tensor(canonical, shape).map(Some),
+            Some(_) => Ok(None),
         }
     }
 

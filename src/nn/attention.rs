@@ -57,14 +57,14 @@ impl SelfAttention {
     ) -> Result<Self> {
         let EncoderSpec { hidden_size, heads, key_value_heads, qk_head_size, v_head_size, .. } = *spec;
         let groups = if key_value_heads < heads { key_value_heads } else { spec.value_heads() };
-        let context = if key_value_heads < heads { heads } else { spec.value_heads() } * v_head_size;
         let mut linear = |part: &str, inputs, outputs, bias| {
             Linear::load(parameters, &format!("{name}.{part}"), inputs, outputs, bias)
         };
         let query = linear("query", hidden_size, heads * qk_head_size, spec.bias.qkv)?;
         let key = linear("key", hidden_size, key_value_heads * qk_head_size, spec.bias.qkv)?;
         let value = linear("value", hidden_size, groups * v_head_size, spec.bias.qkv)?;
-        let output = linear("output", context, hidden_size, spec.bias.attention_output)?;
+        let output =
+            linear("output", spec.value_heads() * v_head_size, hidden_size, spec.bias.attention_output)?;
         let mut mix = |part: &str, to: Option<usize>, from: usize| {
             to.map(|to| parameters.tensor(&format!("{name}.{part}.weight"), &[to, from])).transpose()
         };
