@@ -131,6 +131,12 @@ MUTATIONS = [
     ("vectors are cut before the last head", "src/run/choices.rs", "                heads.push(Head::First(n));", "                heads.insert(0, Head::First(n));"),
     ("the default prompt is not taken", "src/run/choices.rs", "(Some(PromptChoice::Name(name)), _) | (None, Some(name)) => name,\n            (None, None)", "(Some(PromptChoice::Name(name)), _) => name,\n            (None, _)"),
     ("truncation cuts the last special token", "src/text/tokenizer.rs", "saturating_sub(self.specials(pair.is_some()))", "saturating_sub(self.specials(pair.is_some()) - 1)"),
+    # What happens to long texts and batches.
+    ("windows weigh the same", "src/nn/pooling.rs", "(length as f64 / total) as f32", "(total / total / lengths.len() as f64 * (length as f64).powi(0)) as f32"),
+    ("windows of a text overlap", "src/text/tokenizer.rs", "first.truncate(room, 0, TruncationDirection::Right)", "first.truncate(room, 1, TruncationDirection::Right)"),
+    ("later windows have no prompt", "src/text/tokenizer.rs", "let mut tokens = prompt.clone();", "let mut tokens = Encoding::default();"),
+    ("batches change places", "src/run/flow.rs", "self.slots.into_iter().zip(rows)", "self.slots.into_iter().rev().zip(rows)"),
+    ("int8 rounds down", "src/output/dtype.rs", ".round_ties_even()", ".floor()"),
 ]
 
 

@@ -26,9 +26,12 @@
 //! * [`nn`]: the maths over candle tensors.
 //! * [`ops`]: candle operations with a plain reference and a CPU path each.
 //! * [`kernels`]: loops over slices, no candle type in sight.
-//! * [`output`]: writers, one file a format.
+//! * [`output`]: writers, one file a format; the destination that can be continued; manifest and ledger.
+//!
+//! [`guard`] stands beside the rooms: it keeps the panics of libraries away from the program.
 
 pub mod cli;
+pub mod guard;
 pub mod input;
 pub mod kernels;
 pub mod model;

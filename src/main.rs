@@ -4,17 +4,23 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use sconce::output::ClosedPipe;
-use sconce::run::WrongUsage;
+use sconce::run::embed::Ended;
+use sconce::run::{INTERRUPTED, Interrupted, WrongUsage};
 
 fn main() -> ExitCode {
     match sconce::cli::main() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(Ended::Whole) => ExitCode::SUCCESS,
+        Ok(Ended::LeftOut) => ExitCode::from(3),
         // Whoever closes the pipe has read enough.
         Err(error) if error.is::<ClosedPipe>() => ExitCode::SUCCESS,
         Err(error) => {
             // Where even this cannot be said, the exit code says it.
             let _ = writeln!(std::io::stderr(), "sconce: error: {error:#}");
-            ExitCode::from(if error.is::<WrongUsage>() { 2 } else { 1 })
+            ExitCode::from(match () {
+                () if error.is::<WrongUsage>() => 2,
+                () if error.is::<Interrupted>() => INTERRUPTED,
+                () => 1,
+            })
         }
     }
 }

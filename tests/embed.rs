@@ -54,7 +54,7 @@ fn a_row_says_what_interface_promises() {
     for (i, (row, tokens, truncated)) in
         [(&found[0], 4, false), (&found[1], 24, true)].into_iter().enumerate()
     {
-        assert_eq!(keys(row), ["embedding", "index", "tokens", "truncated"]);
+        assert_eq!(keys(row), ["index", "tokens", "truncated", "embedding"]);
         assert_eq!(row["index"], i);
         assert_eq!(row["tokens"], tokens);
         assert_eq!(row["truncated"], truncated);

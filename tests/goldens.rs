@@ -6,7 +6,7 @@ mod support;
 use std::collections::HashMap;
 
 use candle_core::{Device, Tensor};
-use sconce::input::Record;
+use sconce::input::{At, Record, Spot};
 use sconce::model::Source;
 use sconce::model::config::Config;
 use sconce::model::families::{FAMILIES, Family};
@@ -36,6 +36,7 @@ fn open(model: &str) -> Loaded {
         max_length: None,
         cut_left: None,
         pooling: None,
+        max_memory: None,
     };
     load(&options, &Console::new(Verbosity::Quiet, false)).expect("the fixture loads")
 }
@@ -170,10 +171,11 @@ fn pairs_reach_the_encoder() {
     let records: Vec<Record> = texts("bert-tiny")
         .iter()
         .map(|row| Record {
-            place: "golden".into(),
+            place: Spot { source: "golden".into(), at: At::Whole },
             id: None,
             text: row["text"].as_str().unwrap().into(),
             pair: row["pair"].as_str().map(String::from),
+            kept: Vec::new(),
         })
         .collect();
     let embedder = sconce::run::Embedder {
@@ -182,11 +184,18 @@ fn pairs_reach_the_encoder() {
         pooling: Pooling::Text(vec![Pool::Mean]),
         heads: vec![],
         dimensions: 36,
+        dtype: sconce::output::Dtype::F32,
         prompt: String::new(),
         left_out: 0,
+        on_long: sconce::run::OnLong::Truncate,
         batch_tokens: 30,
     };
-    let vectors = embedder.embed(&embedder.tokenize(&records).unwrap(), |_| ()).unwrap();
+    let tokens: Vec<_> = records.iter().map(|record| embedder.tokenize(record).unwrap()).collect();
+    let values = |row: sconce::run::Embedded| match row.vector.numbers {
+        sconce::output::Numbers::F32(values) => values,
+        other => panic!("{other:?}"),
+    };
+    let vectors: Vec<Vec<f32>> = embedder.embed(&tokens).unwrap().into_iter().map(values).collect();
     assert_close(&vectors.concat(), &flat(&goldens["pooled.mean"]), ATOL, RTOL);
 }
 

@@ -6,19 +6,20 @@ use std::path::{Path, PathBuf};
 /// Each room with the rooms that it may name.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("main", &["cli", "run", "output"]),
-    ("lib", &["cli", "input", "kernels", "model", "nn", "ops", "output", "run", "text"]),
+    ("lib", &["cli", "guard", "input", "kernels", "model", "nn", "ops", "output", "run", "text"]),
     ("cli", &["run", "input", "model", "nn", "output"]),
     ("run", &["input", "text", "model", "nn", "output"]),
-    ("input", &[]),
-    ("text", &[]),
+    ("input", &["guard"]),
+    ("text", &["guard"]),
     ("output", &[]),
-    ("model", &["nn"]),
+    ("model", &["nn", "guard"]),
+    ("guard", &[]),
     ("nn", &["ops", "kernels"]),
     ("ops", &["kernels"]),
     ("kernels", &[]),
 ];
 
-const ROOMS: &[&str] = &["cli", "run", "input", "text", "model", "nn", "ops", "kernels", "output"];
+const ROOMS: &[&str] = &["cli", "run", "input", "text", "model", "nn", "ops", "kernels", "output", "guard"];
 
 /// Crates that only one room may name.
 const OWNED: &[(&str, &[&str])] = &[
@@ -27,7 +28,13 @@ const OWNED: &[(&str, &[&str])] = &[
     ("safetensors", &["model"]),
     ("hf_hub", &["model"]),
     ("memmap2", &["model"]),
+    ("arrow", &["input", "output"]),
+    ("bytes", &["input"]),
     ("csv", &["input", "output"]),
+    ("flate2", &["input"]),
+    ("glob", &["input"]),
+    ("parquet", &["input", "output"]),
+    ("zstd", &["input"]),
     ("candle_core", &["nn", "ops", "model"]),
     ("candle_nn", &["ops"]),
 ];

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// The model where none is named.
@@ -36,33 +37,52 @@ pub struct EmbedArgs {
     #[arg(value_name = "TEXT", conflicts_with = "input")]
     pub texts: Vec<String>,
 
-    /// Files of texts; - is standard input
+    /// Files of texts, folders of them (with what is below, hidden files left out), or patterns like 'docs/*.txt'; a file
+    /// may be packed (.gz, .zst); - is standard input
     #[arg(short, long, value_name = "FILE", num_args = 1..)]
     pub input: Vec<PathBuf>,
 
-    /// How texts stand in the input; auto goes by the name's suffix
+    /// How texts stand in the input; auto goes by the name's suffix; files: each file is one text
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
     pub input_format: InputFormat,
 
-    /// The field of the text in jsonl, csv and tsv [default: text]
+    /// The field of the text in jsonl, csv, tsv, parquet and arrow [default: text]
     #[arg(long, value_name = "NAME")]
     pub text_field: Option<String>,
 
-    /// The field of the second text of a pair, for jsonl, csv and tsv
+    /// The field of the second text of a pair
     #[arg(long, value_name = "NAME")]
     pub pair_field: Option<String>,
 
-    /// The field of the id in jsonl, csv and tsv [default: id, where there is one]
+    /// The field of the id [default: id, where there is one]
     #[arg(long, value_name = "NAME")]
     pub id_field: Option<String>,
 
-    /// Where vectors go [default: standard output]
+    /// Fields that are carried through to the output; in parquet and arrow the first records say what a column holds
+    #[arg(long, value_name = "NAME", num_args = 1..)]
+    pub keep: Vec<String>,
+
+    /// Where vectors go [default: standard output]; a file appears when it is whole, in place of one that was there. Records
+    /// that are out of the ordinary are listed beside it, in FILE.ledger.jsonl
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
     /// How vectors are written; auto goes by the name's suffix, and is jsonl on standard output
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
     pub output_format: OutputFormat,
+
+    /// How the numbers of vectors are stored; int8: vector ≈ scale · numbers, with a scale for each vector (in npy and
+    /// safetensors the length of 1 says it); binary: eight dimensions an int8, packbits(x > 0) − 128
+    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    pub output_dtype: OutputDtype,
+
+    /// Go on with an interrupted run into the same output; where there is none, start
+    #[arg(long)]
+    pub resume: bool,
+
+    /// Write a summary as JSON: rows, tokens, seconds, memory …
+    #[arg(long, value_name = "FILE")]
+    pub stats: Option<PathBuf>,
 
     /// How tokens become a vector; auto: as the model's own files say; none: one vector a token
     #[arg(long, value_name = "MODE", default_value = "auto")]
@@ -96,9 +116,22 @@ pub struct EmbedArgs {
     #[arg(long, value_name = "SIDE")]
     pub truncation_side: Option<TruncationSide>,
 
+    /// What becomes of texts over the limit; error: they end the run; chunk: their vector is the mean over windows,
+    /// weighted by tokens
+    #[arg(long, value_name = "WHAT", default_value = "truncate")]
+    pub on_long: LongText,
+
+    /// What becomes of records that cannot be read; skip: they are left out, listed, and the exit code is 3
+    #[arg(long, value_name = "WHAT", default_value = "stop")]
+    pub on_error: Unreadable,
+
     /// Tokens a batch, all texts together
     #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
     pub batch_tokens: u32,
+
+    /// The most memory that the process may take, weights included, for example 2GB: batches are made to fit
+    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Machine")]
+    pub max_memory: Option<ByteSize>,
 
     #[command(flatten)]
     pub model: ModelArgs,
@@ -192,6 +225,9 @@ pub enum InputFormat {
     Jsonl,
     Csv,
     Tsv,
+    Parquet,
+    Arrow,
+    Files,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -200,6 +236,33 @@ pub enum OutputFormat {
     Jsonl,
     Csv,
     Npy,
+    Parquet,
+    Arrow,
+    Safetensors,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OutputDtype {
+    #[value(alias = "float32")]
+    F32,
+    #[value(alias = "float16")]
+    F16,
+    Int8,
+    Binary,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LongText {
+    Truncate,
+    Error,
+    Skip,
+    Chunk,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Unreadable {
+    Stop,
+    Skip,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -219,6 +282,10 @@ pub enum PoolingMode {
 pub enum TruncationSide {
     Left,
     Right,
+}
+
+fn size(value: &str) -> Result<ByteSize, String> {
+    value.parse().map_err(|_| "has to be a size, for example 512MB or 2GiB".into())
 }
 
 fn threads(value: &str) -> Result<usize, String> {

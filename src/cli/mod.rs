@@ -9,6 +9,7 @@ use clap::{CommandFactory, Parser};
 
 use crate::output;
 use crate::run;
+use crate::run::embed::Ended;
 use args::{Cli, Command};
 
 /// Parses the process's arguments and runs what they ask for. Wrong usage ends the process here, with a
@@ -16,7 +17,8 @@ use args::{Cli, Command};
 ///
 /// # Errors
 /// Whatever [`crate::run`] fails with.
-pub fn main() -> Result<()> {
+pub fn main() -> Result<Ended> {
+    let whole = |()| Ended::Whole;
     match Cli::parse().command {
         Command::Embed(args) => {
             run::use_threads(args.model.threads)?;
@@ -24,13 +26,13 @@ pub fn main() -> Result<()> {
         }
         Command::Inspect(args) => {
             run::use_threads(args.threads)?;
-            run::inspect::inspect(&resolve::model(&args), &resolve::console(&args.talk))
+            run::inspect::inspect(&resolve::model(&args), &resolve::console(&args.talk)).map(whole)
         }
-        Command::Download(args) => run::download::download(&resolve::download(args)),
+        Command::Download(args) => run::download::download(&resolve::download(args)).map(whole),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "sconce", &mut script);
-            output::print(&script)
+            output::print(&script).map(whole)
         }
     }
 }

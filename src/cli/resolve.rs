@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 
 use super::args::{
-    DEFAULT_MODEL, DownloadArgs, EmbedArgs, HubArgs, InputFormat, ModelArgs, OutputFormat, PoolingMode,
-    TalkArgs, TruncationSide,
+    DEFAULT_MODEL, DownloadArgs, EmbedArgs, HubArgs, InputFormat, LongText, ModelArgs, OutputDtype,
+    OutputFormat, PoolingMode, TalkArgs, TruncationSide, Unreadable,
 };
-use crate::input::{self, Fields, Place};
+use crate::input::{self, Fields};
 use crate::model::Source;
 use crate::nn::{Pool, Pooling};
-use crate::output::{Format, Target};
+use crate::output::{Dtype, Format, Target};
 use crate::run::embed::{EmbedOptions, Input};
-use crate::run::{Choices, Console, ModelOptions, PromptChoice, Verbosity, WrongUsage};
+use crate::run::{Choices, Console, ModelOptions, OnLong, PromptChoice, Verbosity, WrongUsage};
 
 /// Options of `embed`.
 ///
@@ -22,22 +22,17 @@ use crate::run::{Choices, Console, ModelOptions, PromptChoice, Verbosity, WrongU
 /// If options contradict each other: wrong usage.
 pub fn embed(args: EmbedArgs) -> Result<EmbedOptions> {
     let max_length = args.max_length.map(|n| n as usize);
-    let format = format(args.output_format, args.output.as_deref())?;
-    if args.pooling == PoolingMode::None && format != Format::Jsonl {
-        let name = format!("{format:?}").to_lowercase();
-        bail!(WrongUsage(format!(
-            "{name} has one vector a row; write --pooling none with --output-format jsonl"
-        )));
-    }
+    check_long(&args)?;
     Ok(EmbedOptions {
         model: ModelOptions {
             max_length,
             cut_left: args.truncation_side.map(|side| side == TruncationSide::Left),
             pooling: pooling(args.pooling),
+            max_memory: args.max_memory.map(|size| size.as_u64()),
             ..model(&args.model)
         },
         input: input(&args)?,
-        format,
+        format: format(args.output_format, args.output.as_deref())?,
         output: match args.output {
             Some(path) if !is_stdout(&path) => Target::File(path),
             _ => Target::Stdout,
@@ -50,8 +45,23 @@ pub fn embed(args: EmbedArgs) -> Result<EmbedOptions> {
             },
             dimensions: args.dimensions.map(|n| n as usize),
             prompt: args.prompt.map(PromptChoice::Text).or(args.prompt_name.map(PromptChoice::Name)),
+            dtype: match args.output_dtype {
+                OutputDtype::F32 => Dtype::F32,
+                OutputDtype::F16 => Dtype::F16,
+                OutputDtype::Int8 => Dtype::Int8,
+                OutputDtype::Binary => Dtype::Binary,
+            },
+            on_long: match args.on_long {
+                LongText::Truncate => OnLong::Truncate,
+                LongText::Error => OnLong::Error,
+                LongText::Skip => OnLong::Skip,
+                LongText::Chunk => OnLong::Chunk,
+            },
             batch_tokens: args.batch_tokens as usize,
         },
+        skip_unreadable: args.on_error == Unreadable::Skip,
+        resume: args.resume,
+        stats: args.stats,
         console: console(&args.model.talk),
     })
 }
@@ -66,6 +76,7 @@ pub fn model(args: &ModelArgs) -> ModelOptions {
         max_length: None,
         cut_left: None,
         pooling: None,
+        max_memory: None,
     }
 }
 
@@ -114,7 +125,7 @@ fn source(model: String, hub: &HubArgs, talk: &TalkArgs) -> Source {
 }
 
 fn input(args: &EmbedArgs) -> Result<Input> {
-    let EmbedArgs { texts, input: files, text_field, pair_field, id_field, .. } = args;
+    let EmbedArgs { texts, input: files, text_field, pair_field, id_field, keep, .. } = args;
     let stdin = [PathBuf::from("-")];
     let paths = match (files.is_empty(), texts.is_empty()) {
         (true, false) => &[][..],
@@ -124,49 +135,53 @@ fn input(args: &EmbedArgs) -> Result<Input> {
     if paths.iter().filter(|path| is_stdin(path)).count() > 1 {
         bail!(WrongUsage("--input names standard input twice; it can be read once".into()));
     }
-    let files: Vec<_> = paths
-        .iter()
-        .map(|path| Ok((place(path), input_format(path, args.input_format)?)))
-        .collect::<Result<_>>()?;
+    let sources = input::sources(paths, given_format(args.input_format));
+    let sources = sources.map_err(|error| WrongUsage(error.to_string()))?;
     // A name for a field that no input has would do nothing.
-    let named = [("text", text_field), ("pair", pair_field), ("id", id_field)];
-    if let Some((what, _)) = named.iter().find(|(_, name)| name.is_some())
-        && files.iter().all(|(_, format)| *format == input::Format::Lines)
+    let named = [("--text-field", text_field), ("--pair-field", pair_field), ("--id-field", id_field)];
+    let named = named.into_iter().find(|(_, name)| name.is_some()).map(|(option, _)| option);
+    if let Some(option) = named.or((!keep.is_empty()).then_some("--keep"))
+        && !sources.iter().any(|source| source.format.has_fields())
     {
         bail!(WrongUsage(format!(
-            "--{what}-field is for jsonl, csv and tsv; pass --input FILE, and --input-format where its name does not \
-             say it"
+            "{option} is for jsonl, csv, tsv, parquet and arrow; pass --input FILE, and --input-format where its name \
+             does not say it"
         )));
     }
     if !texts.is_empty() {
+        if args.input_format != InputFormat::Auto {
+            bail!(WrongUsage("--input-format is for files; pass --input FILE, or leave it out".into()));
+        }
         return Ok(Input::Texts(texts.clone()));
     }
     let text = text_field.clone().unwrap_or_else(|| "text".into());
-    Ok(Input::Files(files, Fields { text, pair: pair_field.clone(), id: id_field.clone() }))
+    let fields = Fields { text, pair: pair_field.clone(), id: id_field.clone(), keep: keep.clone() };
+    Ok(Input::Files(sources, fields))
 }
 
-fn place(path: &Path) -> Place {
-    if is_stdin(path) { Place::Stdin } else { Place::File(path.to_owned()) }
-}
-
-/// How texts stand in a file, by what was typed or by its name.
-fn input_format(path: &Path, format: InputFormat) -> Result<input::Format> {
-    Ok(match format {
+/// How texts stand in every input, unless their names are to say it.
+fn given_format(format: InputFormat) -> Option<input::Format> {
+    Some(match format {
+        InputFormat::Auto => return None,
         InputFormat::Lines => input::Format::Lines,
         InputFormat::Jsonl => input::Format::Jsonl,
         InputFormat::Csv => input::Format::Csv,
         InputFormat::Tsv => input::Format::Tsv,
-        InputFormat::Auto => match suffix(path).as_str() {
-            "jsonl" | "ndjson" => input::Format::Jsonl,
-            "csv" => input::Format::Csv,
-            "tsv" => input::Format::Tsv,
-            suffix @ ("json" | "parquet" | "arrow" | "feather" | "gz" | "zst") => bail!(WrongUsage(format!(
-                "--input {}: .{suffix} files are not supported yet; --input-format says how texts stand in one",
-                path.display()
-            ))),
-            _ => input::Format::Lines,
-        },
+        InputFormat::Parquet => input::Format::Parquet,
+        InputFormat::Arrow => input::Format::Arrow,
+        InputFormat::Files => input::Format::Files,
     })
+}
+
+/// Options for long texts that would do nothing, or would do it to pairs, which have no windows.
+fn check_long(args: &EmbedArgs) -> Result<()> {
+    if args.truncation_side.is_some() && args.on_long != LongText::Truncate {
+        bail!(WrongUsage("--truncation-side is for --on-long truncate; leave one of them out".into()));
+    }
+    if args.pair_field.is_some() && args.on_long == LongText::Chunk {
+        bail!(WrongUsage("--on-long chunk is not for pairs; pass --on-long truncate, skip or error".into()));
+    }
+    Ok(())
 }
 
 fn is_stdin(path: &Path) -> bool {
@@ -178,14 +193,21 @@ fn format(format: OutputFormat, output: Option<&Path>) -> Result<Format> {
         OutputFormat::Jsonl => Format::Jsonl,
         OutputFormat::Csv => Format::Csv,
         OutputFormat::Npy => Format::Npy,
+        OutputFormat::Parquet => Format::Parquet,
+        OutputFormat::Arrow => Format::Arrow,
+        OutputFormat::Safetensors => Format::Safetensors,
         OutputFormat::Auto => match output.filter(|path| !is_stdout(path)) {
             None => Format::Jsonl,
             Some(path) => match suffix(path).as_str() {
                 "csv" => Format::Csv,
                 "npy" => Format::Npy,
+                "parquet" | "pq" => Format::Parquet,
+                "arrow" | "feather" | "ipc" => Format::Arrow,
+                "safetensors" => Format::Safetensors,
                 "jsonl" | "ndjson" | "" => Format::Jsonl,
                 other => bail!(WrongUsage(format!(
-                    "--output {}: the suffix .{other} names no format that is supported; pass --output-format jsonl, csv or npy",
+                    "--output {}: the suffix .{other} names no format that is supported; pass --output-format jsonl, \
+                     csv, npy, parquet, arrow or safetensors",
                     path.display()
                 ))),
             },

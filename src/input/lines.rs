@@ -1,73 +1,85 @@
 //! Text files of one text a line.
 
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, Read};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
+use serde_json::Value;
 
-use super::{Place, Record};
+use super::bytes::Bytes;
+use super::{At, Entry, MOST_BYTES, MOST_MIB, Record, Spot};
 
-/// The longest line that is taken for a text and not for a file without lines.
-const MOST_BYTES: u64 = 16 << 20;
-
-/// The lines of a file or of standard input. A line ends in `\n` or `\r\n`; an empty line is a text like any
-/// other; a byte order mark at the start is not part of the first text.
+/// The lines of an input. A line ends in `\n` or `\r\n`; an empty line is a text like any other; a byte order mark at
+/// the start is not part of the first text.
 pub struct Lines {
-    place: Place,
-    reader: Box<dyn BufRead>,
-    line: usize,
+    bytes: Bytes,
+    keep: usize,
+    line: u64,
+    behind: u64,
 }
 
 impl Lines {
-    /// Opens a place for reading.
-    ///
-    /// # Errors
-    /// If the file cannot be opened.
-    pub fn open(place: Place) -> Result<Self> {
-        let reader: Box<dyn BufRead> = match &place {
-            Place::Stdin => Box::new(io::stdin().lock()),
-            Place::File(path) => Box::new(BufReader::with_capacity(1 << 16, place.open(path)?)),
-        };
-        Ok(Lines { place, reader, line: 0 })
+    /// Lines of these bytes, each with `keep` kept fields, which a line has none of.
+    pub fn new(bytes: Bytes, keep: usize) -> Self {
+        Lines { bytes, keep, line: 0, behind: 0 }
+    }
+
+    /// Bytes behind the lines so far.
+    pub fn behind(&self) -> u64 {
+        self.behind
     }
 
     /// The next line; none at the end.
     ///
     /// # Errors
-    /// If the file cannot be read on, or a line is no text.
-    pub fn read(&mut self) -> Result<Option<Record>> {
-        let mut bytes = Vec::new();
-        if let Err(error) = (&mut self.reader).take(MOST_BYTES + 1).read_until(b'\n', &mut bytes) {
-            bail!("cannot read {} after line {} ({error}); check the file", self.place, self.line);
-        }
-        if bytes.len() as u64 > MOST_BYTES {
-            bail!(
-                "{} line {} is longer than {} MiB; texts have to stand one a line",
-                self.place,
-                self.line + 1,
-                MOST_BYTES >> 20
-            );
-        }
-        if bytes.is_empty() {
+    /// If the file cannot be read on.
+    pub fn read(&mut self) -> Result<Option<Entry>> {
+        let mut line = Vec::new();
+        let taken = take_line(&mut self.bytes.reader, &mut line);
+        let taken =
+            taken.map_err(|error| self.bytes.unreadable(&format!("after line {}", self.line), &error))?;
+        if taken == 0 {
             return Ok(None);
         }
+        self.behind += taken;
         self.line += 1;
-        if bytes.last() == Some(&b'\n') {
-            bytes.pop();
-            if bytes.last() == Some(&b'\r') {
-                bytes.pop();
+        let place = Spot { source: self.bytes.shown.clone(), at: At::Line(self.line) };
+        if taken > MOST_BYTES {
+            let reason = format!("is longer than {MOST_MIB} MiB; texts have to stand one a line");
+            return Ok(Some(Entry::unreadable(place, reason)));
+        }
+        if line.last() == Some(&b'\n') {
+            line.pop();
+            if line.last() == Some(&b'\r') {
+                line.pop();
             }
         }
-        if self.line == 1 && bytes.starts_with(b"\xef\xbb\xbf") {
-            bytes.drain(..3);
+        if self.line == 1 && line.starts_with(b"\xef\xbb\xbf") {
+            line.drain(..3);
         }
-        let place = format!("{} line {}", self.place, self.line);
-        match String::from_utf8(bytes) {
-            Ok(text) => Ok(Some(Record { place, id: None, text, pair: None })),
-            Err(error) => bail!(
-                "{place} is not valid UTF-8 (byte {} of the line); convert the file to UTF-8, for example with \
-                 iconv",
-                error.utf8_error().valid_up_to() + 1
+        Ok(Some(match String::from_utf8(line) {
+            Ok(text) => Entry::Record(Record {
+                place,
+                id: None,
+                text,
+                pair: None,
+                kept: vec![Value::Null; self.keep],
+            }),
+            Err(error) => Entry::unreadable(
+                place,
+                format!(
+                    "is not valid UTF-8 (byte {} of the line); convert the file to UTF-8, for example with iconv",
+                    error.utf8_error().valid_up_to() + 1
+                ),
             ),
-        }
+        }))
     }
+}
+
+/// Reads a line, of one that is too long not more than shows that; gives its length in the file.
+fn take_line(reader: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<u64> {
+    let mut taken = reader.take(MOST_BYTES + 1).read_until(b'\n', line)? as u64;
+    if taken > MOST_BYTES && line.last() != Some(&b'\n') {
+        taken += reader.skip_until(b'\n')? as u64;
+    }
+    Ok(taken)
 }

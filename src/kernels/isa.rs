@@ -43,6 +43,17 @@ impl Isa {
         *BEST.get_or_init(|| Self::available()[0])
     }
 
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Set::Avx512 => "AVX-512",
+            #[cfg(target_arch = "x86_64")]
+            Set::Avx2 => "AVX2",
+            Set::Portable => "portable",
+        }
+    }
+
     pub(super) fn set(self) -> Set {
         self.0
     }

@@ -24,6 +24,13 @@ pub struct Embeddings {
 }
 
 impl Embeddings {
+    /// Bytes of the tables that are read from a file row by row.
+    pub fn stored_bytes(&self) -> usize {
+        let tables =
+            [Some(&self.token), self.token_type.as_ref(), self.position.as_ref(), self.task_type.as_ref()];
+        tables.into_iter().flatten().map(Table::stored_bytes).sum()
+    }
+
     /// Loads `embeddings.{token,token_type,position,task_type}.weight`, `embeddings.norm` and
     /// `embeddings.projection`, as far as the spec has them.
     pub fn load(parameters: &mut dyn Parameters, spec: &EncoderSpec) -> Result<Self> {

@@ -79,6 +79,11 @@ impl Encoder {
         &self.spec
     }
 
+    /// Bytes of weights that come into memory only as texts need them.
+    pub fn stored_bytes(&self) -> usize {
+        self.embeddings.stored_bytes()
+    }
+
     /// The last hidden states of a batch of `T` tokens, `(T, H)`.
     ///
     /// # Errors

@@ -20,6 +20,7 @@ mod ragged;
 mod rotary;
 mod spec;
 
+pub use crate::kernels::isa::Isa;
 pub use crate::kernels::norm::l2_normalize;
 pub use crate::ops::activation::{Activation, NAMES as ACTIVATIONS};
 pub use crate::ops::add_norm::NormKind;

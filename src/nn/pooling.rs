@@ -88,6 +88,29 @@ impl Pooling {
             .collect::<candle_core::Result<Vec<_>>>()?;
         Ok(Tensor::cat(&texts, 0)?)
     }
+
+    /// `(S, D)`, in parts one after another, → `(N, D)`: the vectors of texts from those of the windows that they were encoded
+    /// in, `windows` of them for each text, as their mean weighted by each window's number of pooled tokens, `lengths` of `(S)`. Of
+    /// pooled means this is the mean over all tokens. Without pooling, tokens stay what they are.
+    pub fn join(&self, parts: &[Tensor], windows: &[usize], lengths: &[usize]) -> Result<Tensor> {
+        let pooled = Tensor::cat(parts, 0)?;
+        if *self == Pooling::None || windows.iter().all(|&count| count == 1) {
+            return Ok(pooled);
+        }
+        let mut start = 0;
+        let texts = windows
+            .iter()
+            .map(|&count| {
+                let (text, lengths) = (pooled.narrow(0, start, count)?, &lengths[start..start + count]);
+                start += count;
+                let total = lengths.iter().sum::<usize>() as f64;
+                let weights = lengths.iter().map(|&length| (length as f64 / total) as f32).collect();
+                let weights = Tensor::from_vec(weights, (count, 1), pooled.device())?;
+                text.broadcast_mul(&weights)?.sum_keepdim(0)
+            })
+            .collect::<candle_core::Result<Vec<_>>>()?;
+        Ok(Tensor::cat(&texts, 0)?)
+    }
 }
 
 impl Pool {

@@ -91,6 +91,14 @@ impl Table {
         Ok(Table { rows, width, place: Place::Tensor(table) })
     }
 
+    /// Bytes of the file that the table is read from row by row; 0 for one that is held in memory.
+    pub fn stored_bytes(&self) -> usize {
+        match &self.place {
+            Place::Stored { range, .. } => range.len(),
+            Place::Tensor(_) => 0,
+        }
+    }
+
     /// The table as a tensor of `(rows, width)`; copies a stored one.
     pub fn to_tensor(&self, device: &Device) -> Result<Tensor> {
         match &self.place {

@@ -1,72 +1,60 @@
-//! Comma-separated values: `index,tokens,truncated,e0,e1,…`, one row a text, with an `id` after the index where the input
-//! has ids.
+//! Comma-separated values with a header, one row a text: `index`, `id` where the input has ids, `tokens`, `truncated`, the
+//! kept columns, `scale` for `int8`, and `e0`, `e1` and so on. What is null is an empty field.
 
-use std::io;
+use std::borrow::Cow;
+use std::io::Write;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use super::destination::Destination;
-use super::{Row, Shape, Target, Writer};
+use super::kind::text;
+use super::{Claim, Dtype, Durable, Layout, Row, Writer};
 
 /// Writes rows as CSV with a header.
 pub struct CsvWriter {
-    csv: csv::Writer<Destination>,
-    dimensions: usize,
-    /// Whether there is a column of ids, once the first row has shown it.
-    ids: Option<bool>,
+    destination: Destination,
+    ids: bool,
 }
 
 impl CsvWriter {
-    /// Opens a target for rows of `shape`.
-    ///
-    /// # Errors
-    /// If the shape has a vector a token, for which a row has no room.
-    pub fn open(target: &Target, shape: Shape) -> Result<Self> {
-        if shape.per_token {
-            bail!("csv has one vector a row; write --pooling none as jsonl (--output-format jsonl)");
+    /// Opens a target for rows of `layout`.
+    pub fn open(claim: &Claim, layout: &Layout, durable: Option<Durable>) -> Result<Self> {
+        let mut writer = CsvWriter { destination: Destination::sequential(claim, durable)?, ids: layout.ids };
+        if durable.is_none() {
+            let id = layout.ids.then_some("id");
+            let scale = (layout.dtype == Dtype::Int8).then_some("scale");
+            let names = ["index"].into_iter().chain(id).chain(["tokens", "truncated"]);
+            let names = names.chain(layout.kept.iter().map(|column| column.name.as_str())).chain(scale);
+            let numbers = (0..layout.width()).map(|i| Cow::Owned(format!("e{i}")));
+            writer.record(names.map(Cow::Borrowed).chain(numbers))?;
         }
-        let csv = csv::Writer::from_writer(Destination::sequential(target)?);
-        Ok(CsvWriter { csv, dimensions: shape.dimensions, ids: None })
+        Ok(writer)
     }
 
-    /// Writes the header if it is not written yet; whether there is a column of ids.
-    fn header(&mut self, ids: bool) -> Result<bool> {
-        if let Some(ids) = self.ids {
-            return Ok(ids);
-        }
-        self.ids = Some(ids);
-        let id = ids.then_some("id");
-        let names = ["index"].into_iter().chain(id).chain(["tokens", "truncated"]).map(String::from);
-        let header = names.chain((0..self.dimensions).map(|i| format!("e{i}")));
-        self.csv.write_record(header).map_err(|error| fault(&self.csv, error))?;
-        Ok(ids)
+    fn record<'a>(&mut self, fields: impl Iterator<Item = Cow<'a, str>>) -> Result<()> {
+        let mut line = csv::Writer::from_writer(Vec::new());
+        line.write_record(fields.map(|field| field.into_owned().into_bytes()))?;
+        let line = line.into_inner()?;
+        self.destination.write_all(&line).map_err(|error| self.destination.fault(error))
     }
 }
 
 impl Writer for CsvWriter {
     fn write(&mut self, row: &Row) -> Result<()> {
-        let ids = self.header(row.id.is_some())?;
-        let id = ids.then(|| row.id.unwrap_or_default().to_owned());
-        let fields = [row.index.to_string()].into_iter().chain(id);
-        let fields = fields.chain([row.tokens.to_string(), row.truncated.to_string()]);
-        // Rust prints an f32 with the fewest digits that read back as the same number.
-        let fields = fields.chain(row.values.iter().map(f32::to_string));
-        self.csv.write_record(fields).map_err(|error| fault(&self.csv, error))
+        let id = self.ids.then(|| Cow::Borrowed(row.id.unwrap_or_default()));
+        let [index, tokens, truncated] =
+            [row.index.to_string(), row.tokens.to_string(), row.truncated.to_string()].map(Cow::Owned);
+        let kept = row.kept.iter().map(|value| text(value).unwrap_or_default());
+        let scale = row.vector.scale.map(|scale| Cow::Owned(scale.to_string()));
+        let fields = [index].into_iter().chain(id).chain([tokens, truncated]).chain(kept).chain(scale);
+        self.record(fields.chain(row.vector.numbers.to_strings().into_iter().map(Cow::Owned)))
     }
 
-    fn finish(mut self: Box<Self>) -> Result<()> {
-        self.header(false)?;
-        self.csv.flush().map_err(|error| self.csv.get_ref().fault(error))?;
-        match self.csv.into_inner() {
-            Ok(destination) => destination.commit(),
-            Err(error) => Err(error.into_error().into()),
-        }
+    fn checkpoint(&mut self) -> Result<u64> {
+        self.destination.checkpoint()
     }
-}
 
-fn fault(csv: &csv::Writer<Destination>, error: csv::Error) -> anyhow::Error {
-    match error.into_kind() {
-        csv::ErrorKind::Io(error) => csv.get_ref().fault(error),
-        other => csv.get_ref().fault(io::Error::other(format!("{other:?}"))),
+    fn finish(self: Box<Self>) -> Result<()> {
+        self.destination.commit()
     }
 }

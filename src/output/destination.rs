@@ -2,29 +2,12 @@
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, ErrorKind, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 
-use anyhow::{Result, anyhow};
-use tempfile::TempPath;
+use anyhow::{Result, anyhow, bail};
 
-/// Where output goes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
-    /// Standard output.
-    Stdout,
-    /// A file.
-    File(PathBuf),
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Target::Stdout => write!(f, "standard output"),
-            Target::File(path) => write!(f, "{}", path.display()),
-        }
-    }
-}
+use super::place::{Claim, Place, explain, in_its_way, remove, rename};
+use super::{Durable, Target};
 
 /// Whoever read the output has gone, which ends the work without being a fault.
 #[derive(Debug)]
@@ -38,14 +21,13 @@ impl fmt::Display for ClosedPipe {
 
 impl std::error::Error for ClosedPipe {}
 
-/// An open target. Writing to a file goes to a file of its own beside it, `.NAME.….partial`;
-/// [`Destination::commit`] makes that durable and gives it the final name, and a destination dropped before
-/// removes it.
+/// An open target. What is written to a file goes to [`super::Beside::rows`], which stays there until
+/// [`Destination::commit`] makes it durable and gives it the final name.
 pub struct Destination {
     target: Target,
     sink: BufWriter<Sink>,
-    /// The partial file's name and the final one, until they are one.
-    partial: Option<(TempPath, PathBuf)>,
+    /// The file that it is to be, until it is.
+    place: Option<Place>,
 }
 
 enum Sink {
@@ -55,106 +37,210 @@ enum Sink {
     Spool(File, Box<Sink>),
 }
 
+/// Bytes that are gathered before they are written.
+const BUFFER: usize = 1 << 16;
+
 impl Destination {
-    /// Opens a target for writing from front to back.
-    pub fn sequential(target: &Target) -> Result<Self> {
-        Self::open(target, false)
+    /// Opens a target for writing from front to back, after what is durable.
+    pub fn sequential(claim: &Claim, durable: Option<Durable>) -> Result<Self> {
+        Self::open(claim, durable, false)
     }
 
-    /// Opens a target whose beginning will be written last, with [`Destination::rewrite_start`].
-    pub fn seekable(target: &Target) -> Result<Self> {
-        Self::open(target, true)
+    /// Opens a target that can go back to its beginning, with [`Destination::rewrite_start`] or
+    /// [`Destination::convert`].
+    pub fn seekable(claim: &Claim, durable: Option<Durable>) -> Result<Self> {
+        Self::open(claim, durable, true)
     }
 
-    fn open(target: &Target, seek: bool) -> Result<Self> {
-        let fault = |error| explain(target, error);
-        let (sink, partial) = match target {
-            Target::Stdout => (Sink::Stdout(io::stdout()), None),
-            Target::File(path) if path.as_os_str().as_encoded_bytes().ends_with(b"/") => {
-                return Err(anyhow!(
-                    "cannot write {target}: that is the name of a folder; name a file in it"
-                ));
-            }
-            Target::File(path) => match fs::metadata(path) {
-                // Through a link the file that it points to is replaced, not the link.
-                Ok(there) if there.is_file() => {
-                    Self::partial(fs::canonicalize(path).map_err(fault)?).map_err(fault)?
-                }
-                // Devices and pipes are written to, never replaced.
-                Ok(_) => (Sink::File(OpenOptions::new().write(true).open(path).map_err(fault)?), None),
-                Err(_) => Self::partial(path.clone()).map_err(fault)?,
-            },
-        };
-        let sink = match (seek, &partial) {
-            (true, None) => match tempfile::tempfile() {
-                Ok(spool) => Sink::Spool(spool, Box::new(sink)),
-                Err(error) => {
-                    let folder = std::env::temp_dir();
-                    let folder = folder.display();
-                    return Err(anyhow!("cannot make a temporary file in {folder} ({error}); set TMPDIR"));
-                }
-            },
-            _ => sink,
-        };
-        Ok(Destination { target: target.clone(), sink: BufWriter::with_capacity(1 << 16, sink), partial })
-    }
-
-    /// A file of this run alone, beside `path` and with the permissions that `path` has or would get.
-    fn partial(path: PathBuf) -> io::Result<(Sink, Option<(TempPath, PathBuf)>)> {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let prefix: String = format!(".{name}").chars().take(32).chain(['.']).collect();
-        let mut builder = tempfile::Builder::new();
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt;
-            let mode = fs::metadata(&path).map_or(0o666, |there| there.permissions().mode());
-            builder.permissions(fs::Permissions::from_mode(mode));
+    fn open(claim: &Claim, durable: Option<Durable>, seek: bool) -> Result<Self> {
+        let (target, place) = (claim.target(), claim.place().cloned());
+        if let (None, Some(_)) = (&place, durable) {
+            bail!("cannot resume {target}: it is no file that can be continued; run without --resume");
         }
-        let builder = builder.prefix(&prefix).suffix(".partial");
-        let (file, partial) = builder.tempfile_in(folder(&path))?.into_parts();
-        Ok((Sink::File(file), Some((partial, path))))
+        let sink = match (target, &place) {
+            (_, Some(place)) => Sink::File(partial(target, place, durable)?),
+            (Target::Stdout, None) => Sink::Stdout(io::stdout()),
+            // Devices and pipes are written to, never replaced.
+            (Target::File(path), None) => {
+                let file = OpenOptions::new().write(true).open(path);
+                Sink::File(file.map_err(|error| explain(target, false, error))?)
+            }
+        };
+        let sink = match seek && place.is_none() {
+            true => match tempfile::tempfile() {
+                Ok(spool) => Sink::Spool(spool, Box::new(sink)),
+                Err(error) => bail!(
+                    "cannot make a temporary file in {} ({error}); set TMPDIR",
+                    std::env::temp_dir().display()
+                ),
+            },
+            false => sink,
+        };
+        Ok(Destination { target: target.clone(), sink: BufWriter::with_capacity(BUFFER, sink), place })
+    }
+
+    /// Makes what was written durable, and returns how many bytes the partial file has. Where there is none, what was
+    /// written goes on to its reader, and the answer is 0.
+    pub fn checkpoint(&mut self) -> Result<u64> {
+        let checkpoint = |sink: &mut BufWriter<Sink>| {
+            sink.flush()?;
+            match (sink.get_mut(), &self.place) {
+                (Sink::File(file), Some(_)) => {
+                    file.sync_data()?;
+                    file.stream_position()
+                }
+                _ => Ok(0),
+            }
+        };
+        checkpoint(&mut self.sink).map_err(|error| self.fault(error))
     }
 
     /// Writes over the first bytes of a seekable destination.
     pub fn rewrite_start(&mut self, bytes: &[u8]) -> Result<()> {
         let rewrite = |sink: &mut BufWriter<Sink>| {
-            sink.flush()?;
-            match sink.get_mut() {
-                Sink::File(file) | Sink::Spool(file, _) => {
-                    file.seek(SeekFrom::Start(0))?;
-                    file.write_all(bytes)?;
-                    file.seek(SeekFrom::End(0)).map(|_| ())
-                }
-                Sink::Stdout(_) => Err(io::Error::other("not opened as seekable")),
-            }
+            let file = rewound(sink)?;
+            file.write_all(bytes)?;
+            file.seek(SeekFrom::End(0)).map(|_| ())
         };
-        rewrite(&mut self.sink).map_err(|error| explain(&self.target, error))
+        rewrite(&mut self.sink).map_err(|error| self.fault(error))
     }
 
     /// Flushes, and gives a file its final name.
     pub fn commit(mut self) -> Result<()> {
-        self.finish().map_err(|error| explain(&self.target, error))
-    }
-
-    fn finish(&mut self) -> io::Result<()> {
-        self.sink.flush()?;
-        if let Sink::Spool(spool, sink) = self.sink.get_mut() {
-            spool.seek(SeekFrom::Start(0))?;
-            io::copy(spool, sink)?;
+        let (target, place) = (&self.target, self.place.take());
+        let resumable = place.is_some();
+        let commit = |sink: &mut BufWriter<Sink>| {
             sink.flush()?;
-        }
-        if let Sink::File(file) = self.sink.get_ref()
-            && let Some((partial, path)) = self.partial.take()
-        {
-            file.sync_all()?;
-            partial.persist(path)?;
-        }
-        Ok(())
+            match (sink.get_mut(), place) {
+                (Sink::Spool(spool, sink), _) => {
+                    spool.seek(SeekFrom::Start(0))?;
+                    io::copy(spool, sink)?;
+                    sink.flush()
+                }
+                (Sink::File(file), Some(place)) => {
+                    like_before(file, &place)?;
+                    file.sync_all()?;
+                    rename(&place.beside.rows, &place.path)
+                }
+                _ => Ok(()),
+            }
+        };
+        commit(&mut self.sink).map_err(|error| explain(target, resumable, error))
     }
 
-    /// What a writer's error means for this destination.
+    /// Puts in the target's place what `make` makes of all that was written to a seekable destination. An
+    /// [`io::Error`] of `make` is one of writing.
+    pub fn convert(
+        mut self,
+        make: impl FnOnce(&mut dyn Read, &mut (dyn Write + Send)) -> Result<()>,
+    ) -> Result<()> {
+        let target = &self.target;
+        let resumable = self.place.is_some();
+        let written = |result: Result<()>| match result.map_err(anyhow::Error::downcast::<io::Error>) {
+            Ok(()) => Ok(()),
+            Err(Ok(error)) => Err(explain(target, resumable, error)),
+            Err(Err(error)) => Err(error),
+        };
+        rewound(&mut self.sink).map_err(|error| explain(target, resumable, error))?;
+        match (self.sink.get_mut(), &self.place) {
+            (Sink::File(rows), Some(place)) => {
+                let whole = &place.beside.whole;
+                // Half of one may be left of a run that was killed.
+                remove(whole)?;
+                let mut options = OpenOptions::new();
+                options.write(true).create_new(true);
+                #[cfg(unix)]
+                std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+                let convert = || {
+                    let file = options.open(whole)?;
+                    file.set_permissions(rows.metadata()?.permissions())?;
+                    let mut sink = BufWriter::with_capacity(BUFFER, file);
+                    make(&mut BufReader::with_capacity(BUFFER, &*rows), &mut sink)?;
+                    sink.flush()?;
+                    let file = sink.get_ref();
+                    like_before(file, place)?;
+                    file.sync_all()?;
+                    rename(whole, &place.path)?;
+                    Ok(fs::remove_file(&place.beside.rows)?)
+                };
+                // Half of one is of no use, and the disk may be full of it.
+                written(convert()).inspect_err(|_| drop(fs::remove_file(whole)))
+            }
+            (Sink::Spool(rows, sink), _) => {
+                let mut sink = BufWriter::with_capacity(BUFFER, sink);
+                let convert = || {
+                    make(&mut BufReader::with_capacity(BUFFER, &*rows), &mut sink)?;
+                    Ok(sink.flush()?)
+                };
+                written(convert())
+            }
+            _ => unreachable!("opened as seekable"),
+        }
+    }
+
+    /// What an error means while rows are written.
     pub fn fault(&self, error: io::Error) -> anyhow::Error {
-        explain(&self.target, error)
+        match self.sink.get_ref() {
+            Sink::Spool(..) => anyhow!(
+                "cannot write a temporary file in {} ({error}); free some space there or set TMPDIR",
+                std::env::temp_dir().display()
+            ),
+            Sink::File(_) | Sink::Stdout(_) => explain(&self.target, self.place.is_some(), error),
+        }
+    }
+}
+
+/// The partial file, cut to what is durable of it.
+fn partial(target: &Target, place: &Place, durable: Option<Durable>) -> Result<File> {
+    let Place { path, beside } = place;
+    let fault = |error| explain(target, true, error);
+    let (rows, bytes) = (&beside.rows, durable.map_or(0, |durable| durable.bytes));
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(durable.is_none()).truncate(false);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+        // As private as the output that it will replace, but open to its owner, who may want to continue it.
+        let mode = fs::metadata(path).map_or(0o666, |there| there.permissions().mode() & 0o777 | 0o600);
+        options.mode(mode);
+    }
+    if durable.is_some() && fs::symlink_metadata(rows).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+    {
+        bail!(
+            "cannot resume {target}: {} is not there any more; run without --resume to start over",
+            rows.display()
+        );
+    }
+    in_its_way(rows, target)?;
+    let mut file = options.open(rows).map_err(fault)?;
+    let there = file.metadata().map_err(fault)?.len();
+    if there < bytes {
+        bail!(
+            "cannot resume {target}: {} has {there} bytes, but {bytes} were written; run without --resume to start over",
+            rows.display()
+        );
+    }
+    file.set_len(bytes).and_then(|()| file.seek(SeekFrom::Start(bytes))).map_err(fault)?;
+    Ok(file)
+}
+
+/// Gives a file the permissions of the output that it will replace, if there is one.
+fn like_before(file: &File, place: &Place) -> io::Result<()> {
+    match fs::metadata(&place.path) {
+        Ok(there) => file.set_permissions(there.permissions()),
+        Err(_) => Ok(()),
+    }
+}
+
+/// The file of a seekable destination, at its beginning.
+fn rewound(sink: &mut BufWriter<Sink>) -> io::Result<&mut File> {
+    sink.flush()?;
+    match sink.get_mut() {
+        Sink::File(file) | Sink::Spool(file, _) => {
+            file.seek(SeekFrom::Start(0))?;
+            Ok(file)
+        }
+        Sink::Stdout(_) => Err(io::Error::other("not opened as seekable")),
     }
 }
 
@@ -190,32 +276,8 @@ impl Write for Sink {
 /// If it cannot be written; [`ClosedPipe`] if its reader has gone.
 pub fn print(page: &[u8]) -> Result<()> {
     let mut stdout = io::stdout().lock();
-    stdout.write_all(page).and_then(|()| stdout.flush()).map_err(|error| explain(&Target::Stdout, error))
-}
-
-/// The folder of a file.
-fn folder(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    }
-}
-
-/// One sentence on a failed write.
-fn explain(target: &Target, error: io::Error) -> anyhow::Error {
-    match (error.kind(), target) {
-        (ErrorKind::BrokenPipe, _) => anyhow::Error::new(ClosedPipe),
-        (ErrorKind::StorageFull, _) => {
-            anyhow!(
-                "cannot write {target}: the disk is full; free some space or write elsewhere with --output"
-            )
-        }
-        (ErrorKind::NotFound, Target::File(path)) if !folder(path).is_dir() => {
-            anyhow!(
-                "cannot write {target}: the folder {} does not exist; create it first",
-                folder(path).display()
-            )
-        }
-        _ => anyhow!("cannot write {target}: {error}; choose another --output"),
-    }
+    stdout
+        .write_all(page)
+        .and_then(|()| stdout.flush())
+        .map_err(|error| explain(&Target::Stdout, false, error))
 }

@@ -1,40 +1,82 @@
-//! Where vectors go: one writer a format.
+//! Where vectors go: one writer a format, over a destination that appears whole or not at all and can be continued
+//! after an interruption; beside it a manifest of the run and a ledger of the rows that are not as expected.
 
+mod array;
+mod arrow;
+mod check;
+mod columns;
 mod csv;
 mod destination;
+mod dtype;
 mod jsonl;
+mod kind;
+mod ledger;
+pub mod manifest;
 mod npy;
+mod parquet;
+mod place;
+mod safetensors;
+mod spool;
+
+use std::fmt;
 
 use anyhow::Result;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-pub use destination::{ClosedPipe, Target, print};
+pub use check::check;
+pub use destination::{ClosedPipe, print};
+pub use dtype::{Dtype, Numbers, Vector};
+pub use kind::{Column, Kind};
+pub use ledger::{Event, Ledger, LedgerEntry};
+pub use place::{Beside, Claim, Target};
 
 /// One text's result.
 #[derive(Debug, Clone, Copy)]
 pub struct Row<'a> {
     /// Its number in the input, from 0.
-    pub index: usize,
+    pub index: u64,
     /// The input's own name for it.
     pub id: Option<&'a str>,
     /// How many tokens were encoded, specials included.
     pub tokens: usize,
     /// Whether tokens were cut off.
     pub truncated: bool,
+    /// The values of [`Layout::kept`], in their order.
+    pub kept: &'a [Value],
     /// One vector, or one a token, one after another.
-    pub values: &'a [f32],
+    pub vector: &'a Vector,
 }
 
 /// What is the same for every row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
-    /// Dimensions of a vector.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// How rows are written.
+    pub format: Format,
+    /// How numbers are stored.
+    pub dtype: Dtype,
+    /// Dimensions of a vector before it is stored.
     pub dimensions: usize,
     /// Whether a row has one vector a token.
     pub per_token: bool,
+    /// Whether vectors have unit length.
+    pub normalized: bool,
+    /// Whether rows may have ids.
+    pub ids: bool,
+    /// Columns that are carried through from the input.
+    pub kept: Vec<Column>,
+}
+
+impl Layout {
+    /// Numbers that a vector is stored in.
+    fn width(&self) -> usize {
+        self.dtype.width(self.dimensions)
+    }
 }
 
 /// How vectors are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Format {
     /// One JSON object a line.
     Jsonl,
@@ -42,25 +84,101 @@ pub enum Format {
     Csv,
     /// A NumPy array of `(N, D)`.
     Npy,
+    /// A Parquet file.
+    Parquet,
+    /// An Arrow IPC file.
+    Arrow,
+    /// A safetensors file with one tensor, `embeddings`, of `(N, D)`.
+    Safetensors,
 }
 
-/// A writer of rows. Dropped before [`Writer::finish`], it leaves nothing under the final name.
-pub trait Writer {
+impl Format {
+    /// Its name, as typed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Jsonl => "jsonl",
+            Format::Csv => "csv",
+            Format::Npy => "npy",
+            Format::Parquet => "parquet",
+            Format::Arrow => "arrow",
+            Format::Safetensors => "safetensors",
+        }
+    }
+
+    /// Whether a row has room for more than its vector: ids, kept columns, scales.
+    pub fn holds_columns(self) -> bool {
+        match self {
+            Format::Jsonl | Format::Csv | Format::Parquet | Format::Arrow => true,
+            Format::Npy | Format::Safetensors => false,
+        }
+    }
+
+    /// Whether the first rows settle what columns there are.
+    pub fn has_fixed_columns(self) -> bool {
+        matches!(self, Format::Csv | Format::Parquet | Format::Arrow)
+    }
+
+    /// Whether they settle what the columns hold, too.
+    pub fn has_typed_columns(self) -> bool {
+        matches!(self, Format::Parquet | Format::Arrow)
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What an interrupted run left that is sure to be on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Durable {
+    /// Rows that were written.
+    pub rows: u64,
+    /// Bytes of the partial file that hold them.
+    pub bytes: u64,
+}
+
+/// A writer of rows. Dropped before [`Writer::finish`], it leaves nothing under the final name, and the partial file
+/// as far as it came.
+pub trait Writer: Send {
     /// Takes the next row, in input order.
+    ///
+    /// # Errors
+    /// If it cannot be written; [`ClosedPipe`] if its reader has gone.
     fn write(&mut self, row: &Row) -> Result<()>;
 
+    /// Makes all rows so far durable, and returns how many bytes of the partial file hold them. Where there is none,
+    /// rows go on to their reader as far as the format allows, and the answer is 0.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    fn checkpoint(&mut self) -> Result<u64>;
+
     /// Makes the output whole and puts it in its place.
+    ///
+    /// # Errors
+    /// If it cannot be written; the partial file stays then, and can be continued.
     fn finish(self: Box<Self>) -> Result<()>;
 }
 
-/// Opens `target` for rows of `shape`.
+/// Opens what is claimed for rows of `layout`, which [`check`] has passed: from the beginning, or after what is `durable` of
+/// an interrupted run, whose partial file is cut to that and written on.
 ///
 /// # Errors
-/// If the place cannot be written to.
-pub fn open(target: &Target, format: Format, shape: Shape) -> Result<Box<dyn Writer>> {
-    Ok(match format {
-        Format::Jsonl => Box::new(jsonl::JsonlWriter::open(target, shape)?),
-        Format::Csv => Box::new(csv::CsvWriter::open(target, shape)?),
-        Format::Npy => Box::new(npy::NpyWriter::open(target, shape)?),
+/// If the place cannot be written to, another run is writing there, or the partial file does not hold what is said
+/// to be durable.
+pub fn open(claim: &Claim, layout: &Layout, durable: Option<Durable>) -> Result<Box<dyn Writer>> {
+    // A run that was interrupted before anything was durable has nothing to be continued.
+    let durable = durable.filter(|durable| durable.bytes > 0);
+    Ok(match layout.format {
+        Format::Jsonl => Box::new(jsonl::JsonlWriter::open(claim, layout, durable)?),
+        Format::Csv => Box::new(csv::CsvWriter::open(claim, layout, durable)?),
+        Format::Npy => Box::new(array::ArrayWriter::open(claim, layout, durable, &npy::HEADER)?),
+        Format::Safetensors => {
+            Box::new(array::ArrayWriter::open(claim, layout, durable, &self::safetensors::HEADER)?)
+        }
+        Format::Arrow => Box::new(spool::SpoolWriter::open(claim, layout, durable, self::arrow::write)?),
+        Format::Parquet => Box::new(spool::SpoolWriter::open(claim, layout, durable, self::parquet::write)?),
     })
 }

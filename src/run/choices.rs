@@ -2,9 +2,11 @@
 
 use anyhow::{Result, bail};
 
-use super::{Console, Embedder, Loaded, WrongUsage};
+use super::resume::Identity;
+use super::{Console, Embedder, Loaded, OnLong, WrongUsage};
 use crate::model::pipeline::Prompts;
-use crate::nn::{Head, Pooling};
+use crate::nn::{Head, Isa, Pooling};
+use crate::output::Dtype;
 
 /// What the user says about vectors.
 #[derive(Debug, Clone)]
@@ -15,6 +17,10 @@ pub struct Choices {
     pub dimensions: Option<usize>,
     /// What stands before each text.
     pub prompt: Option<PromptChoice>,
+    /// How they are stored.
+    pub dtype: Dtype,
+    /// What becomes of texts over the limit.
+    pub on_long: OnLong,
     /// Tokens of all texts of a batch together.
     pub batch_tokens: usize,
 }
@@ -56,8 +62,44 @@ impl Choices {
             if matches!(heads.last(), Some(Head::Normalize)) { "normalised" } else { "not normalised" },
             tokenizer.max_length(),
         ));
-        let batch_tokens = self.batch_tokens;
-        Ok(Embedder { tokenizer, encoder, pooling, heads, dimensions, prompt, left_out, batch_tokens })
+        let Choices { dtype, on_long, batch_tokens, .. } = *self;
+        if on_long == OnLong::Chunk && !tokenizer.has_room_after(&prompt)? {
+            bail!(WrongUsage(format!(
+                "the prompt fills the limit of {} tokens, which leaves --on-long chunk no room for a text; pass a shorter \
+                 --prompt or a larger --max-length",
+                tokenizer.max_length()
+            )));
+        }
+        Ok(Embedder {
+            tokenizer,
+            encoder,
+            pooling,
+            heads,
+            dimensions,
+            dtype,
+            prompt,
+            left_out,
+            on_long,
+            batch_tokens,
+        })
+    }
+
+    /// What of the choices, once made, makes a vector what it is.
+    pub fn identity(embedder: &Embedder) -> Identity {
+        let Embedder { tokenizer, pooling, heads, dimensions, dtype, prompt, on_long, .. } = embedder;
+        let normalized = matches!(heads.last(), Some(Head::Normalize));
+        Identity::from([
+            ("--pooling".into(), pooling.to_string()),
+            ("--normalize".into(), if normalized { "yes" } else { "no" }.into()),
+            ("--dimensions".into(), dimensions.to_string()),
+            ("--prompt".into(), format!("{prompt:?}")),
+            ("--max-length".into(), tokenizer.max_length().to_string()),
+            ("--truncation-side".into(), if tokenizer.cuts_left() { "left" } else { "right" }.into()),
+            ("--on-long".into(), on_long.name().into()),
+            ("--output-dtype".into(), dtype.name().into()),
+            // Another set of instructions rounds otherwise.
+            ("the processor's instructions".into(), Isa::best().name().into()),
+        ])
     }
 
     /// The heads that run and the dimensions of what they give: those of the model, the cut to `kept` dimensions or

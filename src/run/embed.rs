@@ -2,16 +2,20 @@
 
 use std::fs;
 use std::io::IsTerminal;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use indicatif::ProgressBar;
 
-use super::{Choices, Console, Embedder, ModelOptions, WrongUsage, load};
-use crate::input::{self, Fields, Place, Record, Records, arguments};
-use crate::nn::Pooling;
-use crate::output::{self, Format, Row, Shape, Target, Writer};
+use super::records::Records;
+use super::resume::{self, Identity, Journal};
+use super::sink::{Policy, Sink};
+use super::tally::{self, Clock};
+use super::{Choices, Console, Limits, Meter, ModelOptions, OnLong, WrongUsage, flow, interrupt, load};
+use crate::input::{Entries, Fields, Format, Place, Record, Source};
+use crate::nn::{Head, Pooling};
+use crate::output::{self, Claim, Column, Kind, Layout, Ledger, Target};
 
 /// What `embed` is to do.
 pub struct EmbedOptions {
@@ -22,9 +26,15 @@ pub struct EmbedOptions {
     /// Where the vectors go.
     pub output: Target,
     /// How they are written.
-    pub format: Format,
+    pub format: output::Format,
     /// What the vectors are to be.
     pub choices: Choices,
+    /// Whether a record that cannot be read is left out; else it ends the run.
+    pub skip_unreadable: bool,
+    /// Whether to go on where an interrupted run stopped.
+    pub resume: bool,
+    /// Where a summary goes.
+    pub stats: Option<PathBuf>,
     /// Standard error.
     pub console: Console,
 }
@@ -34,188 +44,222 @@ pub enum Input {
     /// On the command line.
     Texts(Vec<String>),
     /// In files, one after another.
-    Files(Vec<(Place, input::Format)>, Fields),
+    Files(Vec<Source>, Fields),
 }
 
 impl Input {
+    fn sources(&self) -> &[Source] {
+        match self {
+            Input::Texts(_) => &[],
+            Input::Files(sources, _) => sources,
+        }
+    }
+
+    /// The names of the fields that are carried through.
+    fn keep(&self) -> &[String] {
+        match self {
+            Input::Texts(_) => &[],
+            Input::Files(_, fields) => &fields.keep,
+        }
+    }
+
+    /// Whether records may be long in coming: those of standard input and of pipes.
+    fn is_stream(&self) -> bool {
+        self.sources().iter().any(|source| match &source.place {
+            Place::Stdin => true,
+            Place::File(path) => !path.is_file(),
+        })
+    }
+
     /// Whether a person is to type the texts now.
     fn is_typed(&self) -> bool {
-        matches!(self, Input::Files(files, _) if files.iter().any(|(place, _)| *place == Place::Stdin))
-            && std::io::stdin().is_terminal()
+        self.sources().iter().any(|source| source.place == Place::Stdin) && std::io::stdin().is_terminal()
+    }
+
+    /// Whether rows have ids, whatever the first ones are like.
+    fn has_ids(&self) -> bool {
+        let is_named = matches!(self, Input::Files(_, Fields { id: Some(_), .. }));
+        is_named || self.sources().iter().any(|source| source.format == Format::Files)
+    }
+
+    /// What has to be the same for a run to go on.
+    fn identity(&self) -> Identity {
+        match self {
+            Input::Texts(texts) => {
+                Identity::from([("the texts".into(), format!("SHA-256 {}", resume::hash_texts(texts)))])
+            }
+            Input::Files(sources, fields) => {
+                let formats = sources.iter().map(|source| source.format.name()).collect::<Vec<_>>();
+                let formats = match formats.split_first() {
+                    Some((first, rest)) if rest.iter().all(|format| format == first) => first.to_string(),
+                    _ => formats.join(" "),
+                };
+                let given = |name: &Option<String>| name.clone().unwrap_or_else(|| "not given".into());
+                let mut identity = resume::inputs(sources);
+                identity.extend([
+                    ("--input-format".into(), formats),
+                    ("--text-field".into(), fields.text.clone()),
+                    ("--pair-field".into(), given(&fields.pair)),
+                    ("--id-field".into(), given(&fields.id)),
+                    ("--keep".into(), fields.keep.join(" ")),
+                ]);
+                identity
+            }
+        }
     }
 }
 
-/// Records that are read before the batches among them are computed: bounds memory, whatever the input's size.
-const WINDOW_RECORDS: usize = 1024;
-/// The same where every token has a vector.
-const WINDOW_RECORDS_PER_TOKEN: usize = 64;
-/// The same in bytes of text.
-const WINDOW_BYTES: usize = 4 << 20;
+/// How a run has ended that did not fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// Every record has its row.
+    Whole,
+    /// Records were left out.
+    LeftOut,
+}
 
 /// Runs `embed`.
 ///
 /// # Errors
-/// If the input, the model or the output fails; the sentence names it.
-pub fn embed(options: EmbedOptions) -> Result<()> {
-    let EmbedOptions { console, .. } = options;
+/// If the input, the model or the output fails; the sentence names it. [`super::Interrupted`] if the user stops it.
+pub fn embed(options: EmbedOptions) -> Result<Ended> {
     let start = Instant::now();
-    let bar = console.bar(size(&options.input));
+    let console = options.console;
     if options.input.is_typed() {
         console.note("reading texts from the terminal, one a line; Ctrl-D ends them");
     }
-    check_output(&options.input, &options.output)?;
-    let mut records = open(options.input)?;
+    options.stats.as_deref().map_or(Ok(()), tally::check_stats)?;
+    let claim = Claim::take(&options.output)?;
+    check_names(&options, &claim)?;
+    claim.beside().map_or(Ok(()), |beside| Ledger::check(&beside.final_ledger))?;
+    let mut identity = options.input.identity();
+    let keep = options.input.keep().to_vec();
+    let (has_ids, is_stream) = (options.input.has_ids(), options.input.is_stream());
+    let entries = match options.input {
+        Input::Texts(texts) => Entries::arguments(texts),
+        Input::Files(sources, fields) => Entries::open(sources, fields)?,
+    };
+    let size = entries.size();
+    let mut records = Records::new(entries, is_stream);
     let loaded = load(&options.model, &console)?;
+    let loading = start.elapsed();
     console.detail(format!(
-        "{} from {}, loaded in {:.0?}",
+        "{} from {}, loaded in {loading:.0?}",
         loaded.config.path().display(),
-        loaded.weights,
-        start.elapsed()
+        loaded.weights
     ));
     if options.model.pooling.is_none() && loaded.pipeline.pooling.is_none() {
         let pooling = &loaded.pooling;
         console.note(format!("pooling is {pooling}, this family's custom: the model's files name none"));
     }
-    let embedder = options.choices.embedder(loaded, &console)?;
-
-    let shape = Shape { dimensions: embedder.dimensions, per_token: embedder.pooling == Pooling::None };
-    let mut writer = output::open(&options.output, options.format, shape)?;
-    let mut tally = Tally::default();
-    let most = if shape.per_token { WINDOW_RECORDS_PER_TOKEN } else { WINDOW_RECORDS };
-    loop {
-        let window = read_window(&mut records, most)?;
-        if window.is_empty() {
-            break;
-        }
-        tally.write(&embedder, &window, &mut *writer, &bar)?;
+    let is_streamed = claim.beside().is_none();
+    let model_files = loaded.files.clone();
+    let weights = loaded.weights.clone();
+    let mut embedder = options.choices.embedder(loaded, &console)?;
+    let limits = Limits::new(&mut embedder, options.model.max_memory)?;
+    let mut layout = Layout {
+        format: options.format,
+        dtype: embedder.dtype,
+        dimensions: embedder.dimensions,
+        per_token: embedder.pooling == Pooling::None,
+        normalized: matches!(embedder.heads.last(), Some(Head::Normalize)),
+        ids: has_ids,
+        kept: keep.into_iter().map(|name| Column { name, kind: Kind::Text }).collect(),
+    };
+    output::check(&layout).map_err(|error| WrongUsage(error.to_string()))?;
+    identity.extend(Choices::identity(&embedder));
+    identity.extend([
+        ("the release of Sconce".into(), env!("CARGO_PKG_VERSION").into()),
+        ("--output-format".into(), options.format.name().into()),
+    ]);
+    if options.model.random_weights.is_some() {
+        identity.insert("--random-weights".into(), weights);
     }
-    writer.finish()?;
-    bar.finish_and_clear();
-    tally.report(&console, embedder.tokenizer.max_length(), start);
-    Ok(())
+    let policy = Policy {
+        skip_unreadable: options.skip_unreadable,
+        stop_at_long: embedder.on_long == OnLong::Error,
+        limit: embedder.tokenizer.max_length(),
+    };
+    let (journal, found) = match claim.beside() {
+        Some(beside) => {
+            let (journal, found) = Journal::open(beside, identity, model_files, options.resume, &console)?;
+            (Some(journal), found)
+        }
+        None if options.resume => bail!(WrongUsage(format!(
+            "--resume: {} is no file that can be gone on with; leave the option out",
+            options.output
+        ))),
+        None => (None, None),
+    };
+    if found.is_none() && options.format.has_fixed_columns() {
+        settle(&mut layout, &mut records);
+    }
+    let mut sink = Sink::new(claim, layout, policy, journal, console, console.bar(size));
+    let mut is_whole = false;
+    if let Some(manifest) = found {
+        manifest.done.pass(&mut records)?;
+        is_whole = sink.go_on(manifest)?;
+    }
+    let clock = Clock { start, loading: loading.as_secs_f64(), before: *sink.tally() };
+    let meter = Arc::new(Meter::new(limits.threads));
+    if !is_whole {
+        let interrupts = interrupt::listen()?;
+        if is_streamed {
+            // Nothing of it is kept.
+            interrupt::leave_at_once();
+        }
+        let windows = flow::start(records, sink.mark().clone(), Arc::new(embedder), limits, meter.clone())?;
+        sink.take(&windows, &interrupts)?;
+    }
+    sink.report();
+    let tally = *sink.tally();
+    if let Some(path) = &options.stats {
+        tally::write_stats(path, &tally, &clock, &meter, limits.threads)?;
+    }
+    console.detail(format!("{} texts, {} tokens, {:.2?} in all", tally.rows, tally.tokens, start.elapsed()));
+    Ok(if tally.left_out() > 0 || tally.nulled > 0 { Ended::LeftOut } else { Ended::Whole })
 }
 
-/// What has been done so far.
-#[derive(Default)]
-struct Tally {
-    rows: usize,
-    tokens: usize,
-    truncated: usize,
-    cut: usize,
-    not_finite: usize,
-}
-
-impl Tally {
-    /// Embeds and writes a window of records.
-    fn write(
-        &mut self,
-        embedder: &Embedder,
-        window: &[Record],
-        writer: &mut dyn Writer,
-        bar: &ProgressBar,
-    ) -> Result<()> {
-        let texts = embedder.tokenize(window)?;
-        let rows = AtomicUsize::new(self.rows);
-        let vectors = embedder.embed(&texts, |range| {
-            let rows = range.len() + rows.fetch_add(range.len(), Ordering::Relaxed);
-            bar.inc(window[range].iter().map(|record| record.text.len() as u64 + 1).sum());
-            bar.set_message(format!(
-                "{rows} texts, {:.0} a second",
-                rows as f64 / bar.elapsed().as_secs_f64()
-            ));
-        })?;
-        for ((record, text), values) in window.iter().zip(&texts).zip(&vectors) {
-            let truncated = text.cut > 0;
-            let (index, tokens) = (self.rows, text.ids.len());
-            writer.write(&Row { index, id: record.id.as_deref(), tokens, truncated, values })?;
-            self.rows += 1;
-            self.tokens += tokens;
-            self.truncated += usize::from(truncated);
-            self.cut += text.cut;
-            self.not_finite += usize::from(values.iter().any(|x| !x.is_finite()));
-        }
-        Ok(())
-    }
-
-    fn report(&self, console: &Console, limit: usize, start: Instant) {
-        if self.truncated > 0 {
-            console.warn(format!(
-                "{} of {} texts were longer than {limit} tokens and were truncated; {} tokens were cut",
-                self.truncated, self.rows, self.cut
-            ));
-        }
-        if self.not_finite > 0 {
-            console.warn(format!("{} of {} rows hold NaN or infinite numbers", self.not_finite, self.rows));
-        }
-        console.detail(format!(
-            "{} texts, {} tokens, {:.2?} in all",
-            self.rows,
-            self.tokens,
-            start.elapsed()
-        ));
+/// Settles by the first records what columns there are and what they hold.
+fn settle(layout: &mut Layout, records: &mut Records) {
+    let head: Vec<&Record> = records.head().collect();
+    layout.ids |= head.iter().any(|record| record.id.is_some());
+    for (i, column) in layout.kept.iter_mut().enumerate() {
+        column.kind = Kind::of(head.iter().filter_map(|record| record.kept.get(i)));
     }
 }
 
-/// Bytes of input, where they can be known.
-fn size(input: &Input) -> Option<u64> {
-    match input {
-        Input::Texts(texts) => Some(texts.iter().map(|text| text.len() as u64 + 1).sum()),
-        Input::Files(files, _) => files
-            .iter()
-            .map(|(place, _)| match place {
-                Place::File(path) => {
-                    fs::metadata(path).ok().filter(|file| file.is_file()).map(|file| file.len())
-                }
-                Place::Stdin => None,
-            })
-            .sum(),
-    }
-}
-
-/// The records of an input. Files are opened one after another, but each is tried now: a name that is wrong should
-/// not be found out after hours.
-fn open(input: Input) -> Result<Records> {
-    match input {
-        Input::Texts(texts) => Ok(arguments(texts)),
-        Input::Files(files, fields) => {
-            for (place, _) in &files {
-                place.check()?;
-            }
-            Ok(Box::new(files.into_iter().flat_map(move |(place, format)| {
-                match input::open(place, format, &fields) {
-                    Ok(records) => records,
-                    Err(error) => Box::new(std::iter::once(Err(error))),
-                }
-            })))
-        }
-    }
-}
-
-/// Refuses an output that is one of the inputs: it would take the place of the texts.
-fn check_output(input: &Input, output: &Target) -> Result<()> {
-    let (Input::Files(files, _), Target::File(output)) = (input, output) else { return Ok(()) };
-    let Ok(output) = fs::canonicalize(output) else { return Ok(()) };
-    for (place, _) in files {
-        if let Place::File(path) = place
-            && output.is_file()
-            && fs::canonicalize(path).is_ok_and(|path| path == output)
+/// Refuses names that stand for two things: one would take the place of the other.
+fn check_names(options: &EmbedOptions, claim: &Claim) -> Result<()> {
+    let real = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let refuse = |option: &str, path: &Path, what: &str| {
+        bail!(WrongUsage(format!("{option} {} is {what}, too; choose another name", path.display())))
+    };
+    let beside = claim.beside();
+    let stats = options.stats.as_deref().map(real);
+    if let (Some(stats), Some(beside)) = (&stats, beside) {
+        for (name, what) in
+            [(&beside.output, "the output"), (&beside.final_ledger, "the ledger of the output")]
         {
-            let path = path.display();
-            bail!(WrongUsage(format!(
-                "--output {path} is the input, too; choose another name for the vectors"
-            )));
+            if *stats == real(name) {
+                return refuse("--stats", stats, what);
+            }
+        }
+    }
+    for source in options.input.sources() {
+        let Place::File(path) = &source.place else { continue };
+        let input = real(path);
+        if stats.as_ref() == Some(&input) {
+            return refuse("--stats", path, "the input");
+        }
+        if let Some(beside) = beside {
+            if input == real(&beside.output) {
+                return refuse("--output", path, "the input");
+            }
+            if input == real(&beside.final_ledger) {
+                return refuse("the ledger of the output,", path, "the input");
+            }
         }
     }
     Ok(())
-}
-
-fn read_window(records: &mut Records, most: usize) -> Result<Vec<Record>> {
-    let mut window = Vec::new();
-    let mut bytes = 0;
-    while window.len() < most && bytes < WINDOW_BYTES {
-        let Some(record) = records.next().transpose()? else { break };
-        bytes += record.text.len();
-        window.push(record);
-    }
-    Ok(window)
 }

@@ -1,14 +1,13 @@
-//! From texts to vectors: tokenize, plan, encode, pool, finish.
+//! From texts to vectors: tokenize, encode, pool, finish, narrow.
 
 use std::borrow::Cow;
-use std::ops::Range;
 
-use anyhow::{Result, bail};
-use rayon::prelude::*;
+use anyhow::Result;
 
 use crate::input::Record;
 use crate::nn::{Encoder, Head, Pooling, RaggedBatch};
-use crate::text::{TokenIds, Tokenizer, plan};
+use crate::output::{Dtype, Vector};
+use crate::text::{TokenIds, Tokenizer, runs};
 
 /// A model with every choice made.
 pub struct Embedder {
@@ -22,80 +21,173 @@ pub struct Embedder {
     pub heads: Vec<Head>,
     /// Numbers in a vector after the last head.
     pub dimensions: usize,
+    /// How vectors are stored.
+    pub dtype: Dtype,
     /// What stands before each text.
     pub prompt: String,
     /// Tokens at the beginning of each text that are not pooled: those of the prompt, where the model says so.
     pub left_out: usize,
+    /// What becomes of texts over the limit.
+    pub on_long: OnLong,
     /// Tokens of all texts of a batch together.
     pub batch_tokens: usize,
 }
 
+/// What becomes of texts over the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnLong {
+    /// They are cut.
+    Truncate,
+    /// They end the run.
+    Error,
+    /// They are left out.
+    Skip,
+    /// They are encoded in windows, and their vector is the mean over those.
+    Chunk,
+}
+
+impl OnLong {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            OnLong::Truncate => "truncate",
+            OnLong::Error => "error",
+            OnLong::Skip => "skip",
+            OnLong::Chunk => "chunk",
+        }
+    }
+}
+
+/// The tokens of one text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tokens {
+    /// One sequence, or several windows of a long text.
+    pub windows: Vec<TokenIds>,
+}
+
+impl Tokens {
+    /// How many are encoded, special ones included.
+    pub fn count(&self) -> usize {
+        self.windows.iter().map(|window| window.ids.len()).sum()
+    }
+
+    /// How many the limit cut off.
+    pub fn cut(&self) -> usize {
+        self.windows.iter().map(|window| window.cut).sum()
+    }
+}
+
+/// What one text becomes.
+#[derive(Debug, Clone)]
+pub struct Embedded {
+    /// Its vector, or those of its tokens.
+    pub vector: Vector,
+    /// Whether it is free of NaN and infinite numbers, and was before it was narrowed.
+    pub finite: bool,
+}
+
+/// Why a text has no vector. The reasons continue a sentence that begins with the text's place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unfit {
+    /// It has more tokens than the limit, and that is not wanted.
+    Long {
+        /// How many.
+        tokens: usize,
+        /// The reason.
+        reason: String,
+    },
+    /// The tokenizer fails on it, or gives what the model has no embeddings for.
+    Tokens(String),
+}
+
 impl Embedder {
-    /// Tokenizes records, in their order.
+    /// The tokens of a record.
     ///
     /// # Errors
-    /// If a text yields a token that the model has no embedding for.
-    pub fn tokenize(&self, records: &[Record]) -> Result<Vec<TokenIds>> {
-        let vocab_size = self.encoder.spec().vocab_size;
-        records
-            .par_iter()
-            .map(|record| {
-                let text = match self.prompt.as_str() {
-                    "" => Cow::Borrowed(&record.text),
-                    prompt => Cow::Owned(format!("{prompt}{}", record.text)),
-                };
-                let tokens = match self.tokenizer.encode(&text, record.pair.as_deref()) {
-                    Ok(tokens) => tokens,
-                    Err(error) => bail!("{}: the tokenizer fails on this text ({error})", record.place),
-                };
-                if let Some(id) = tokens.ids.iter().find(|id| **id as usize >= vocab_size) {
-                    bail!(
-                        "{}: token {:?} has id {id}, but the model has embeddings for {vocab_size} only; the tokenizer \
-                         is not the model's own",
-                        record.place,
-                        self.tokenizer.token(*id).unwrap_or_default()
-                    );
-                }
-                let segments = self.encoder.spec().token_types.unwrap_or(usize::MAX);
-                if let Some(id) = tokens.type_ids.iter().find(|id| **id as usize >= segments) {
-                    bail!(
-                        "{}: the tokenizer puts a token into segment {id}, but the model has {segments}; the \
-                         tokenizer is not the model's own",
-                        record.place
-                    );
-                }
-                if tokens.ids.is_empty() {
-                    bail!("{}: the text has no tokens, and the tokenizer adds no special ones", record.place);
-                }
-                Ok(tokens)
-            })
-            .collect()
-    }
-
-    /// The vectors of texts, in their order: `D` numbers a text, or `D` a token without pooling. `done` hears
-    /// from any thread, in any order, which texts have been computed.
-    pub fn embed(&self, texts: &[TokenIds], done: impl Fn(Range<usize>) + Sync) -> Result<Vec<Vec<f32>>> {
-        let lengths: Vec<usize> = texts.iter().map(|text| text.ids.len()).collect();
-        let batches = plan(&lengths, self.batch_tokens);
-        let embed = |range: Range<usize>| {
-            let vectors = self.embed_batch(&texts[range.clone()])?;
-            done(range);
-            Ok(vectors)
+    /// If the tokenizer fails, yields a token that the model has no embedding for, or more than the limit where that is
+    /// not wanted.
+    pub fn tokenize(&self, record: &Record) -> Result<Tokens, Unfit> {
+        let fails = |error| Unfit::Tokens(format!("cannot be tokenized ({error}); mend the text"));
+        let text = match self.prompt.as_str() {
+            "" => Cow::Borrowed(&record.text),
+            prompt => Cow::Owned(format!("{prompt}{}", record.text)),
         };
-        let vectors: Vec<Vec<Vec<f32>>> = batches.into_par_iter().map(embed).collect::<Result<_>>()?;
-        Ok(vectors.into_iter().flatten().collect())
+        let tokens = self.tokenizer.encode(&text, record.pair.as_deref()).map_err(fails)?;
+        let windows = match self.on_long {
+            _ if tokens.cut == 0 => vec![tokens],
+            OnLong::Truncate => vec![tokens],
+            OnLong::Chunk => self.tokenizer.encode_windows(&self.prompt, &record.text).map_err(fails)?,
+            OnLong::Error | OnLong::Skip => {
+                let (limit, tokens) = (self.tokenizer.max_length(), tokens.ids.len() + tokens.cut);
+                let reason = format!("has {tokens} tokens, over the limit of {limit}");
+                return Err(Unfit::Long { tokens, reason });
+            }
+        };
+        windows.iter().try_for_each(|window| self.check(window))?;
+        Ok(Tokens { windows })
     }
 
-    fn embed_batch(&self, texts: &[TokenIds]) -> Result<Vec<Vec<f32>>> {
-        let batch = RaggedBatch::new(texts.iter().map(|text| (&text.ids[..], &text.type_ids[..])))?;
-        let hidden = self.encoder.forward(&batch)?;
-        let pooled = self.pooling.forward(&hidden, &batch, self.left_out)?;
-        let vectors = self.heads.iter().try_fold(pooled, |vectors, head| head.forward(vectors))?;
-        let vectors = vectors.to_vec2::<f32>()?;
-        if self.pooling != Pooling::None {
-            return Ok(vectors);
+    /// Refuses tokens that the model has no embeddings for.
+    fn check(&self, tokens: &TokenIds) -> Result<(), Unfit> {
+        let spec = self.encoder.spec();
+        if let Some(id) = tokens.ids.iter().find(|id| **id as usize >= spec.vocab_size) {
+            return Err(Unfit::Tokens(format!(
+                "has token {:?} with id {id}, but the model has embeddings for {} only; the tokenizer is not the \
+                 model's own",
+                self.tokenizer.token(*id).unwrap_or_default(),
+                spec.vocab_size
+            )));
         }
-        let mut tokens = vectors.into_iter();
-        Ok(batch.lengths().map(|length| tokens.by_ref().take(length).flatten().collect()).collect())
+        let segments = spec.token_types.unwrap_or(usize::MAX);
+        if let Some(id) = tokens.type_ids.iter().find(|id| **id as usize >= segments) {
+            return Err(Unfit::Tokens(format!(
+                "has a token that the tokenizer puts into segment {id}, but the model has {segments}; the tokenizer \
+                 is not the model's own"
+            )));
+        }
+        if tokens.ids.is_empty() {
+            return Err(Unfit::Tokens(
+                "has no tokens, and the tokenizer adds no special ones; leave it out".into(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// The vectors of a batch of texts, in their order: one a text, or one a token without pooling. Windows of one text
+    /// may be more than a batch holds; they are encoded one batch after another.
+    ///
+    /// # Errors
+    /// If the encoder fails.
+    pub fn embed(&self, texts: &[Tokens]) -> Result<Vec<Embedded>> {
+        let windows: Vec<&TokenIds> = texts.iter().flat_map(|text| &text.windows).collect();
+        let lengths: Vec<usize> = windows.iter().map(|window| window.ids.len()).collect();
+        let pooled = runs(&lengths, self.batch_tokens)
+            .into_iter()
+            .map(|run| {
+                let run = windows[run].iter();
+                let batch = RaggedBatch::new(run.map(|window| (&window.ids[..], &window.type_ids[..])))?;
+                self.pooling.forward(&self.encoder.forward(&batch)?, &batch, self.left_out)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let counts: Vec<usize> = texts.iter().map(|text| text.windows.len()).collect();
+        // What is not pooled has no weight.
+        let weights: Vec<usize> =
+            lengths.iter().map(|length| length.saturating_sub(self.left_out).max(1)).collect();
+        let vectors = self.pooling.join(&pooled, &counts, &weights)?;
+        let vectors = self.heads.iter().try_fold(vectors, |vectors, head| head.forward(vectors))?;
+        let mut vectors = vectors.to_vec2::<f32>()?.into_iter();
+        let store = |values: Vec<f32>| {
+            let finite = values.iter().all(|x| x.is_finite());
+            let vector = self.dtype.store(values, self.dimensions);
+            // A number may be too large for a narrower type.
+            Embedded { finite: finite && vector.is_finite(), vector }
+        };
+        Ok(match self.pooling {
+            Pooling::Text(_) => vectors.map(store).collect(),
+            Pooling::None => texts
+                .iter()
+                .map(|text| store(vectors.by_ref().take(text.count()).flatten().collect()))
+                .collect(),
+        })
     }
 }

@@ -1,17 +1,18 @@
 //! From options to a model that is ready to run.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use super::{Console, WrongUsage, heads};
+use super::{Console, WrongUsage, heads, limits};
 use crate::model::Source;
 use crate::model::config::Config;
 use crate::model::families::Family;
 use crate::model::files::ModelFiles;
-use crate::model::pipeline::{Pipeline, PoolingModule};
-use crate::model::weights::{Checkpoint, Report};
+use crate::model::pipeline::{HeadModule, Pipeline, PoolingModule};
+use crate::model::weights::{Checkpoint, Report, read_index};
 use crate::nn::{Count, Encoder, EncoderSpec, Head, Pooling, Random};
 use crate::text::{Tokenizer, TokenizerOptions};
 
@@ -32,6 +33,8 @@ pub struct ModelOptions {
     pub cut_left: Option<bool>,
     /// How tokens become a vector, in place of the model's own way.
     pub pooling: Option<Pooling>,
+    /// The most memory that the process may take, in bytes.
+    pub max_memory: Option<u64>,
 }
 
 /// A model and all that was decided about it.
@@ -56,6 +59,8 @@ pub struct Loaded {
     pub heads: Vec<Head>,
     /// Numbers in a vector after the last head.
     pub dimensions: usize,
+    /// All files that make a vector what it is.
+    pub files: Vec<PathBuf>,
     /// The file of the tokenizer.
     pub tokenizer_file: PathBuf,
     /// The tokenizer, with the limit in force.
@@ -148,6 +153,7 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
     let mut count = Count::default();
     Encoder::load(&spec, &mut count)?;
     heads::pooler(&mut count, &pooling, spec.hidden_size)?;
+    limits::check_weights(options.max_memory, count.held, &spec)?;
     let weights = match options.random_weights {
         None => Weights::File(own(ModelFiles::weights)?),
         Some(seed) => Weights::Random(seed),
@@ -183,6 +189,7 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
             "tensor {name} holds {count} numbers that are NaN or infinite; vectors that depend on them will be NaN"
         ));
     }
+    let files = read_files(&config, &tokenizer_file, &weights, &pipeline, modules)?;
     let (weights, parameters) = (weights.to_string(), count.parameters);
     Ok(Loaded {
         config,
@@ -195,9 +202,47 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
         pooling,
         heads,
         dimensions,
+        files,
         tokenizer_file,
         tokenizer,
     })
+}
+
+/// Small files that a tokenizer or a pipeline reads where they are there.
+const SMALL_FILES: &[&str] = &[
+    "added_tokens.json",
+    "config_sentence_transformers.json",
+    "merges.txt",
+    "modules.json",
+    "sentence_bert_config.json",
+    "special_tokens_map.json",
+    "tokenizer_config.json",
+];
+
+/// The files that were read.
+fn read_files(
+    config: &Config,
+    tokenizer: &Path,
+    weights: &Weights,
+    pipeline: &Pipeline,
+    heads: &[HeadModule],
+) -> Result<Vec<PathBuf>> {
+    let mut files = BTreeSet::from([config.path().to_owned(), tokenizer.to_owned()]);
+    if let Weights::File(path) = weights {
+        files.insert(path.clone());
+        if path.extension().is_some_and(|suffix| suffix == "json") {
+            files.extend(read_index(path)?.values().map(|shard| path.with_file_name(shard)));
+        }
+    }
+    files.extend(pipeline.pooling.iter().map(|pooling| pooling.file.clone()));
+    for head in heads {
+        files.extend([head.config()].into_iter().filter(|file| file.is_file()).chain(head.weights()?));
+    }
+    for path in [config.path(), tokenizer] {
+        let beside = SMALL_FILES.iter().map(|name| path.with_file_name(name));
+        files.extend(beside.filter(|file| file.is_file()));
+    }
+    Ok(files.into_iter().collect())
 }
 
 /// The longest text: what the user says, else what the model's files say, within what the positions reach.

@@ -6,16 +6,27 @@ mod console;
 pub mod download;
 pub mod embed;
 mod embedder;
+mod flow;
 mod heads;
 pub mod inspect;
+mod interrupt;
+mod limits;
 mod load;
+mod records;
+mod resume;
+mod sink;
+mod tally;
 
 use std::fmt;
 
 pub use choices::{Choices, PromptChoice};
 pub use console::{Console, Verbosity};
-pub use embedder::Embedder;
+pub use embedder::{Embedded, Embedder, OnLong, Tokens, Unfit};
+pub use flow::Meter;
+pub use interrupt::{INTERRUPTED, Interrupted};
+pub use limits::Limits;
 pub use load::{Loaded, ModelOptions, examine, load};
+pub use tally::Tally;
 
 /// Options that contradict each other or the model: exit code 2, as for any wrong usage.
 #[derive(Debug)]

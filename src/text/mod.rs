@@ -5,5 +5,5 @@ mod settings;
 pub mod tokenizer;
 mod vocabulary;
 
-pub use planner::plan;
+pub use planner::{plan, runs};
 pub use tokenizer::{TokenIds, Tokenizer, TokenizerOptions};

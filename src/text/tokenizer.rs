@@ -1,14 +1,14 @@
 //! The tokenizer of a model, with truncation that is counted.
 
-use std::panic;
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
 use tokenizers::normalizers::{Lowercase, Sequence};
 use tokenizers::utils::truncation::{TruncationDirection, TruncationParams, truncate_encodings};
-use tokenizers::{NormalizerWrapper, PostProcessor};
+use tokenizers::{Encoding, NormalizerWrapper, PostProcessor};
 
 use super::{settings, vocabulary};
+use crate::guard::guard;
 
 /// The tokens of one text or one pair, specials included.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,14 +54,14 @@ impl Tokenizer {
         if vocabulary::is_vocabulary(&name) {
             let unusable =
                 || anyhow!("{shown} and the files beside it make no tokenizer; fetch the model again");
-            let inner = quietly(|| vocabulary::read(path)).ok_or_else(unusable)??;
+            let inner = guard(|| vocabulary::read(path)).ok_or_else(unusable)??;
             return Self::new(inner, options).map_err(|_| unusable());
         }
         let bytes = match std::fs::read(path) {
             Ok(bytes) => bytes,
             Err(error) => bail!("cannot read {shown} ({error}); fetch the model again"),
         };
-        let place = match quietly(|| serde_json::from_slice(&bytes)) {
+        let place = match guard(|| serde_json::from_slice(&bytes)) {
             Some(Ok(mut inner)) => {
                 settings::override_casing(&mut inner, path)?;
                 match Self::new(inner, options) {
@@ -87,7 +87,7 @@ impl Tokenizer {
         let cut = if options.cut_left { TruncationDirection::Left } else { TruncationDirection::Right };
         let tokenizer = Tokenizer { inner, max_length: options.max_length, cut };
         // A template that names a token which it does not define shows only when it is used, as a panic.
-        if quietly(|| [None, Some("b")].map(|pair| tokenizer.encode("a", pair).is_ok())).is_none() {
+        if guard(|| [None, Some("b")].map(|pair| tokenizer.encode("a", pair).is_ok())).is_none() {
             bail!("its post-processor names a special token that it does not define");
         }
         Ok(tokenizer)
@@ -98,25 +98,66 @@ impl Tokenizer {
         self.max_length
     }
 
+    /// Whether a text that is longer loses its beginning and not its end.
+    pub fn cuts_left(&self) -> bool {
+        self.cut == TruncationDirection::Left
+    }
+
     /// Tokenizes a text, or a pair of texts, with the model's special tokens. Past the limit tokens are cut at
     /// the end, or the beginning, of the longer text of a pair first; special tokens stay.
     ///
     /// # Errors
     /// If the tokenizer fails, which its models do for an unknown token without an `unk_token`.
     pub fn encode(&self, text: &str, pair: Option<&str>) -> Result<TokenIds> {
-        let bare = |text: &str| self.inner.encode_fast(text, false).map_err(|error| anyhow!("{error}"));
-        let (first, second) = (bare(text)?, pair.map(bare).transpose()?);
+        let (first, second) = (self.bare(text)?, pair.map(|pair| self.bare(pair)).transpose()?);
         let tokens = first.len() + second.as_ref().map_or(0, |encoding| encoding.len());
         let room = self.max_length.saturating_sub(self.specials(pair.is_some()));
         let truncation = TruncationParams { max_length: room, direction: self.cut, ..Default::default() };
         let (first, second) =
             truncate_encodings(first, second, &truncation).map_err(|error| anyhow!("{error}"))?;
+        Ok(TokenIds { cut: tokens.saturating_sub(room), ..self.framed(first, second)? })
+    }
+
+    /// Whether the limit leaves room for a text after this prompt.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn has_room_after(&self, prompt: &str) -> Result<bool> {
+        Ok(self.specials(false) + self.bare(prompt)?.len() < self.max_length)
+    }
+
+    /// Tokenizes a text in windows, one after another without overlap: each begins with the prompt, has the model's
+    /// special tokens around it, and is as long as the limit allows; the last has the rest.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    ///
+    /// # Panics
+    /// If the limit leaves [no room](Tokenizer::has_room_after) after the prompt.
+    pub fn encode_windows(&self, prompt: &str, text: &str) -> Result<Vec<TokenIds>> {
+        let prompt = self.bare(prompt)?;
+        let room = self.max_length.saturating_sub(self.specials(false) + prompt.len());
+        assert!(room > 0, "the prompt leaves room for a text");
+        let mut first = self.bare(text)?;
+        first.truncate(room, 0, TruncationDirection::Right);
+        let rest = first.take_overflowing();
+        let window = |part: Encoding| {
+            let mut tokens = prompt.clone();
+            tokens.merge_with(part, true);
+            self.framed(tokens, None)
+        };
+        [first].into_iter().chain(rest).map(window).collect()
+    }
+
+    /// The tokens of a text by themselves.
+    fn bare(&self, text: &str) -> Result<Encoding> {
+        self.inner.encode_fast(text, false).map_err(|error| anyhow!("{error}"))
+    }
+
+    /// Puts special tokens around texts.
+    fn framed(&self, first: Encoding, second: Option<Encoding>) -> Result<TokenIds> {
         let encoding = self.inner.post_process(first, second, true).map_err(|error| anyhow!("{error}"))?;
-        Ok(TokenIds {
-            ids: encoding.get_ids().to_vec(),
-            type_ids: encoding.get_type_ids().to_vec(),
-            cut: tokens.saturating_sub(room),
-        })
+        Ok(TokenIds { ids: encoding.get_ids().to_vec(), type_ids: encoding.get_type_ids().to_vec(), cut: 0 })
     }
 
     /// Tokens that a prompt puts before a text, as sentence-transformers counts them: those of the prompt by itself,
@@ -146,13 +187,4 @@ impl Tokenizer {
     pub fn specials(&self, pair: bool) -> usize {
         self.inner.get_post_processor().map_or(0, |processor| processor.added_tokens(pair))
     }
-}
-
-/// Runs code of a library that panics on some broken files; `None` if it does. Nothing is printed.
-fn quietly<T>(f: impl FnOnce() -> T) -> Option<T> {
-    let hook = panic::take_hook();
-    panic::set_hook(Box::new(|_| ()));
-    let result = panic::catch_unwind(panic::AssertUnwindSafe(f)).ok();
-    panic::set_hook(hook);
-    result
 }

@@ -1,0 +1,187 @@
+//! All of the inputs, one after another.
+
+use std::iter::FusedIterator;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::vec;
+
+use anyhow::Result;
+
+use super::arrow::ArrowRows;
+use super::bytes::Bytes;
+use super::json::JsonLines;
+use super::lines::Lines;
+use super::parquet::ParquetRows;
+use super::sources::unopened;
+use super::table::Table;
+use super::{At, Entry, Fields, Format, Place, Record, Source, Spot, file};
+
+/// What stands in all of the inputs, in their order. After an error, which says that an input cannot be read on, there
+/// is nothing more.
+pub struct Entries {
+    sources: vec::IntoIter<Source>,
+    fields: Fields,
+    open: Option<Open>,
+    size: Option<u64>,
+    /// Bytes of the inputs before the open one.
+    behind: u64,
+}
+
+/// The input that is being read.
+struct Open {
+    reader: Reader,
+    /// Bytes that have been read of a packed file.
+    packed: Option<Arc<AtomicU64>>,
+    size: Option<u64>,
+}
+
+/// One input in its format.
+enum Reader {
+    Lines(Lines),
+    Json(JsonLines),
+    Table(Box<Table>),
+    Parquet(Box<ParquetRows>),
+    Arrow(Box<ArrowRows>),
+    File(Option<Box<Entry>>),
+    Arguments(Arguments),
+}
+
+impl Entries {
+    /// What stands in these sources. Each is tried now, since a name that is wrong should not be found out after
+    /// hours, and opened when it has its turn.
+    ///
+    /// # Errors
+    /// If a source is no file that can be read in its format.
+    pub fn open(sources: Vec<Source>, fields: Fields) -> Result<Self> {
+        sources.iter().try_for_each(Source::check)?;
+        // A header that lacks a column should not be found out after hours either.
+        for source in sources.iter().filter(|source| source.format.has_header() && source.size().is_some()) {
+            Open::new(source, &fields)?;
+        }
+        let size = sources.iter().map(Source::size).sum();
+        Ok(Entries { sources: sources.into_iter(), fields, open: None, size, behind: 0 })
+    }
+
+    /// Texts that stand on the command line.
+    pub fn arguments(texts: Vec<String>) -> Self {
+        let size = Some(texts.iter().map(|text| text.len() as u64 + 1).sum());
+        let reader = Reader::Arguments(Arguments { texts: texts.into_iter(), given: 0, behind: 0 });
+        let fields = Fields { text: String::new(), pair: None, id: None, keep: Vec::new() };
+        let open = Some(Open { reader, packed: None, size });
+        Entries { sources: Vec::new().into_iter(), fields, open, size, behind: 0 }
+    }
+
+    /// Bytes of all inputs, packed ones as they are, and one more than its length for each text of the command line;
+    /// none if one of them cannot be known.
+    pub fn size(&self) -> Option<u64> {
+        self.size
+    }
+
+    /// Bytes of input behind what was given so far, of the packed file where it is one: at the end, the size.
+    pub fn position(&self) -> u64 {
+        self.behind + self.open.as_ref().map_or(0, Open::position)
+    }
+
+    /// The next entry; none at the end.
+    fn read(&mut self) -> Result<Option<Entry>> {
+        loop {
+            if let Some(open) = &mut self.open {
+                if let Some(entry) = open.reader.read()? {
+                    return Ok(Some(entry));
+                }
+                self.behind += open.size.unwrap_or_else(|| open.position());
+                self.open = None;
+            }
+            let Some(source) = self.sources.next() else { return Ok(None) };
+            self.open = Some(Open::new(&source, &self.fields)?);
+        }
+    }
+}
+
+impl Iterator for Entries {
+    type Item = Result<Entry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let entry = self.read();
+        if entry.is_err() {
+            self.sources = Vec::new().into_iter();
+            self.behind = Entries::position(self);
+            self.open = None;
+        }
+        entry.transpose()
+    }
+}
+
+impl FusedIterator for Entries {}
+
+impl Open {
+    fn new(source: &Source, fields: &Fields) -> Result<Self> {
+        let mut packed = None;
+        let mut bytes = || {
+            let bytes = Bytes::open(source).map_err(|error| unopened(source.place.to_string(), &error))?;
+            packed.clone_from(&bytes.packed);
+            Ok::<_, anyhow::Error>(bytes)
+        };
+        let keep = fields.keep.len();
+        let reader = match (source.format, &source.place) {
+            (Format::Lines, _) => Reader::Lines(Lines::new(bytes()?, keep)),
+            (Format::Jsonl, _) => Reader::Json(JsonLines::new(bytes()?, fields.clone())),
+            (Format::Csv, _) => Reader::Table(Box::new(Table::open(bytes()?, b',', fields)?)),
+            (Format::Tsv, _) => Reader::Table(Box::new(Table::open(bytes()?, b'\t', fields)?)),
+            (Format::Arrow, _) => Reader::Arrow(Box::new(ArrowRows::open(bytes()?, source, fields)?)),
+            (Format::Parquet, Place::File(path)) => {
+                Reader::Parquet(Box::new(ParquetRows::open(path, fields)?))
+            }
+            (Format::Parquet, Place::Stdin) => unreachable!("refused by Source::check"),
+            (Format::Files, _) => Reader::File(Some(Box::new(file::read(source, keep)))),
+        };
+        Ok(Open { reader, packed, size: source.size() })
+    }
+
+    fn position(&self) -> u64 {
+        let read = self.packed.as_ref().map(|read| read.load(Ordering::Relaxed));
+        let position = read.unwrap_or_else(|| match &self.reader {
+            Reader::Lines(lines) => lines.behind(),
+            Reader::Json(lines) => lines.behind(),
+            Reader::Table(table) => table.behind(),
+            Reader::Parquet(rows) => rows.behind(),
+            Reader::Arrow(rows) => rows.behind(),
+            Reader::File(Some(_)) => 0,
+            Reader::File(None) => self.size.unwrap_or(0),
+            Reader::Arguments(arguments) => arguments.behind,
+        });
+        // A file may grow while it is read.
+        self.size.map_or(position, |size| position.min(size))
+    }
+}
+
+impl Reader {
+    fn read(&mut self) -> Result<Option<Entry>> {
+        match self {
+            Reader::Lines(lines) => lines.read(),
+            Reader::Json(lines) => lines.read(),
+            Reader::Table(table) => table.read(),
+            Reader::Parquet(rows) => rows.read(),
+            Reader::Arrow(rows) => rows.read(),
+            Reader::File(entry) => Ok(entry.take().map(|entry| *entry)),
+            Reader::Arguments(arguments) => Ok(arguments.read()),
+        }
+    }
+}
+
+/// Texts of the command line.
+struct Arguments {
+    texts: vec::IntoIter<String>,
+    given: u64,
+    behind: u64,
+}
+
+impl Arguments {
+    fn read(&mut self) -> Option<Entry> {
+        let text = self.texts.next()?;
+        self.given += 1;
+        self.behind += text.len() as u64 + 1;
+        let place = Spot { source: "the command line".into(), at: At::Argument(self.given) };
+        Some(Entry::Record(Record { place, id: None, text, pair: None, kept: Vec::new() }))
+    }
+}

@@ -1,0 +1,153 @@
+//! Parquet files: a column of texts, read a few hundred rows at a time.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Take};
+use std::path::Path;
+use std::sync::Arc;
+
+use ::bytes::Bytes;
+use anyhow::{Result, anyhow, bail};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::errors::{self, ParquetError};
+use parquet::file::reader::{ChunkReader, Length};
+
+use super::columns::{Columns, Rows};
+use super::sources::unopened;
+use super::{Entry, Fields, footer, said};
+use crate::guard::guard;
+
+/// Rows that are unpacked at a time.
+const ROWS: usize = 256;
+
+/// The rows of a file.
+pub struct ParquetRows {
+    shown: Arc<str>,
+    columns: Columns,
+    reader: ParquetRecordBatchReader,
+    rows: Option<Rows>,
+    row: u64,
+    total: u64,
+    size: u64,
+}
+
+impl ParquetRows {
+    /// Reads what a file says of itself.
+    ///
+    /// # Errors
+    /// If it is no Parquet file, or lacks a column.
+    pub fn open(path: &Path, fields: &Fields) -> Result<Self> {
+        let shown: Arc<str> = path.display().to_string().into();
+        let unread = |error: io::Error| anyhow!("cannot read {shown} ({}); check the file", said(&error));
+        let file = File::open(path).map_err(|error| unopened(path, &error))?;
+        let size = file.metadata().map_err(unread)?.len();
+        let ranges = Ranges { file, size };
+        footer::check(&ranges.file, size).map_err(|why| no_parquet(&shown, &why))?;
+        let builder = match guard(|| ParquetRecordBatchReaderBuilder::try_new(ranges)) {
+            Some(Ok(builder)) => builder,
+            Some(Err(error)) => return Err(no_parquet(&shown, &said(&error))),
+            None => return Err(no_parquet(&shown, "what it says of itself is damaged")),
+        };
+        let total = builder.metadata().file_metadata().num_rows();
+        let Ok(total) = u64::try_from(total) else {
+            return Err(no_parquet(&shown, &format!("it says that it has {total} rows")));
+        };
+        let columns = Columns::new(&shown, builder.schema(), fields)?;
+        let roots = columns.projection.iter().copied();
+        let mask = ProjectionMask::roots(builder.parquet_schema(), roots);
+        let built = guard(|| builder.with_projection(mask).with_batch_size(ROWS).build());
+        let reader = match built {
+            Some(Ok(reader)) => reader,
+            Some(Err(error)) => return Err(no_parquet(&shown, &said(&error))),
+            None => return Err(no_parquet(&shown, "what it says of itself is damaged")),
+        };
+        Ok(ParquetRows { shown, columns, reader, rows: None, row: 0, total, size })
+    }
+
+    /// The part of the file that the rows so far are, in bytes.
+    pub fn behind(&self) -> u64 {
+        let part = u128::from(self.size) * u128::from(self.row) / u128::from(self.total.max(1));
+        part.min(self.size.into()) as u64
+    }
+
+    /// The next row; none at the end.
+    ///
+    /// # Errors
+    /// If the file cannot be read on.
+    pub fn read(&mut self) -> Result<Option<Entry>> {
+        loop {
+            if let Some(entry) = self.rows.as_mut().and_then(|rows| rows.read(&self.shown, self.row + 1)) {
+                self.row += 1;
+                return Ok(Some(entry));
+            }
+            let why = match guard(|| self.batch()) {
+                Some(Ok(Some(rows))) => {
+                    self.rows = Some(rows);
+                    continue;
+                }
+                Some(Ok(None)) if self.row == self.total => return Ok(None),
+                Some(Ok(None)) => format!("it ends here, but says that it has {} rows", self.total),
+                Some(Err(why)) => why,
+                None => "what follows is damaged".into(),
+            };
+            bail!("cannot read {} after row {} ({why}); fetch or write the file again", self.shown, self.row);
+        }
+    }
+
+    /// The rows that are unpacked next; none at the end.
+    fn batch(&mut self) -> Result<Option<Rows>, String> {
+        let Some(batch) = self.reader.next() else { return Ok(None) };
+        Rows::new(&batch.map_err(|error| said(&error))?, &self.columns).map(Some)
+    }
+}
+
+fn no_parquet(shown: &str, why: &str) -> anyhow::Error {
+    anyhow!(
+        "cannot read {shown} as parquet ({why}); fetch or write it again, or say with --input-format what it is"
+    )
+}
+
+/// A file that is only asked for what it has: lengths in a damaged one would ask for memory that is not there.
+struct Ranges {
+    file: File,
+    size: u64,
+}
+
+impl Ranges {
+    /// What stands from a place on.
+    fn from(&self, start: u64) -> errors::Result<Take<File>> {
+        let Some(left) = self.size.checked_sub(start) else {
+            return Err(ParquetError::EOF(format!("byte {start} of {} is asked for", self.size)));
+        };
+        let mut file = self.file.try_clone()?;
+        file.seek(SeekFrom::Start(start))?;
+        Ok(file.take(left))
+    }
+}
+
+impl Length for Ranges {
+    fn len(&self) -> u64 {
+        self.size
+    }
+}
+
+impl ChunkReader for Ranges {
+    type T = BufReader<Take<File>>;
+
+    fn get_read(&self, start: u64) -> errors::Result<Self::T> {
+        Ok(BufReader::new(self.from(start)?))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> errors::Result<Bytes> {
+        let mut from = self.from(start)?;
+        if length as u64 > from.limit() {
+            return Err(ParquetError::EOF(format!(
+                "{length} bytes from byte {start} on of {} are asked for",
+                self.size
+            )));
+        }
+        let mut bytes = vec![0; length];
+        from.read_exact(&mut bytes)?;
+        Ok(bytes.into())
+    }
+}

@@ -1,0 +1,107 @@
+//! What an input is made of: records, and what could not become one.
+
+use std::fmt::{self, Display, Formatter};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+/// Where a record stands. Shown as a person would say it: `notes.txt line 7`, `rows.parquet row 7`, `docs/a.txt`,
+/// `standard input line 3`, `argument 2`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spot {
+    /// The input, by its name.
+    pub source: Arc<str>,
+    /// Where in it.
+    pub at: At,
+}
+
+/// A place inside of an input; all counts begin at one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum At {
+    /// The line, or that in which a row of a table begins.
+    Line(u64),
+    /// The row of a file that has no lines.
+    Row(u64),
+    /// The text on the command line.
+    Argument(u64),
+    /// All of the file.
+    Whole,
+}
+
+impl Display for Spot {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let source = &self.source;
+        match self.at {
+            At::Line(line) => write!(f, "{source} line {line}"),
+            At::Row(row) => write!(f, "{source} row {row}"),
+            At::Argument(argument) => write!(f, "argument {argument}"),
+            At::Whole => write!(f, "{source}"),
+        }
+    }
+}
+
+/// One text on its way.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Record {
+    /// Its place in the input.
+    pub place: Spot,
+    /// The input's own name for it.
+    pub id: Option<String>,
+    /// The text.
+    pub text: String,
+    /// The second text of a pair.
+    pub pair: Option<String>,
+    /// The fields of [`Fields::keep`] in their order; null where the record has none.
+    pub kept: Vec<Value>,
+}
+
+/// A record that cannot be had, though those after it can.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreadable {
+    /// Its place in the input.
+    pub place: Spot,
+    /// What is wrong and what to do, as the rest of a sentence that begins with the place.
+    pub reason: String,
+}
+
+impl Display for Unreadable {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.place, self.reason)
+    }
+}
+
+/// What stands at one place of an input.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Entry {
+    /// A text.
+    Record(Record),
+    /// Something that is none.
+    Unreadable(Unreadable),
+}
+
+impl Entry {
+    /// An entry that cannot be read.
+    pub(super) fn unreadable(place: Spot, reason: impl Into<String>) -> Self {
+        Entry::Unreadable(Unreadable { place, reason: reason.into() })
+    }
+}
+
+/// Which fields of a record are what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fields {
+    /// The text.
+    pub text: String,
+    /// The second text of a pair, if there is one.
+    pub pair: Option<String>,
+    /// The id; without a name, `id` where there is such a field.
+    pub id: Option<String>,
+    /// Fields that go along with the text as they are.
+    pub keep: Vec<String>,
+}
+
+impl Fields {
+    /// The name of the field that may hold an id.
+    pub(super) fn id(&self) -> &str {
+        self.id.as_deref().unwrap_or("id")
+    }
+}

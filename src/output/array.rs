@@ -1,0 +1,76 @@
+//! An array of `(N, D)`: a header of a fixed size, then the numbers of every row, little-endian.
+
+use std::io::Write;
+
+use anyhow::{Result, bail};
+
+use super::destination::Destination;
+use super::{Claim, Dtype, Durable, Layout, Row, Writer};
+
+/// The header of a format.
+pub struct Header {
+    /// Bytes that it takes, whatever the number of rows.
+    pub size: usize,
+    /// Its bytes, `size` of them, for an array of `(rows, width)`.
+    pub text: fn(rows: u64, width: usize, dtype: Dtype) -> Vec<u8>,
+}
+
+/// Writes the array's rows as they come, and the header, which has their number, in the end.
+pub struct ArrayWriter {
+    destination: Destination,
+    header: &'static Header,
+    dtype: Dtype,
+    width: usize,
+    rows: u64,
+    bytes: Vec<u8>,
+}
+
+impl ArrayWriter {
+    /// Opens a target for rows of `layout`.
+    ///
+    /// # Errors
+    /// If the place cannot be written to, or what is durable is no whole number of rows.
+    pub fn open(
+        claim: &Claim,
+        layout: &Layout,
+        durable: Option<Durable>,
+        header: &'static Header,
+    ) -> Result<Self> {
+        let (dtype, width) = (layout.dtype, layout.width());
+        let row = (width * dtype.size()) as u64;
+        if let Some(Durable { rows, bytes }) = durable
+            && rows.checked_mul(row).and_then(|rows| rows.checked_add(header.size as u64)) != Some(bytes)
+        {
+            bail!(
+                "cannot resume {}: {bytes} bytes are not {rows} rows of {row} bytes; run without --resume to \
+                 start over",
+                claim.target()
+            );
+        }
+        let mut destination = Destination::seekable(claim, durable)?;
+        if durable.is_none() {
+            destination.write_all(&vec![0; header.size]).map_err(|error| destination.fault(error))?;
+        }
+        let rows = durable.map_or(0, |durable| durable.rows);
+        Ok(ArrayWriter { destination, header, dtype, width, rows, bytes: Vec::new() })
+    }
+}
+
+impl Writer for ArrayWriter {
+    fn write(&mut self, row: &Row) -> Result<()> {
+        self.bytes.clear();
+        row.vector.numbers.write_to(&mut self.bytes);
+        self.rows += 1;
+        self.destination.write_all(&self.bytes).map_err(|error| self.destination.fault(error))
+    }
+
+    fn checkpoint(&mut self) -> Result<u64> {
+        self.destination.checkpoint()
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<()> {
+        let header = (self.header.text)(self.rows, self.width, self.dtype);
+        self.destination.rewrite_start(&header)?;
+        self.destination.commit()
+    }
+}

@@ -1,0 +1,272 @@
+//! Rows as columns of Arrow, and back. The same rows give the same columns, bit for bit, whatever batches they came in.
+
+use std::mem;
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use arrow::array::{
+    Array, ArrayRef, AsArray, BooleanBuilder, FixedSizeListArray, Float16Array, Float32Array, Float64Builder,
+    Int8Array, Int64Array, Int64Builder, ListArray, RecordBatch, StringBuilder,
+};
+use arrow::buffer::OffsetBuffer;
+use arrow::datatypes::{
+    DataType, Field, Float16Type, Float32Type, Float64Type, Int8Type, Int64Type, Schema, SchemaRef,
+};
+use arrow::error::ArrowError;
+use serde_json::Value;
+
+use super::kind::{float, text};
+use super::{Dtype, Kind, Layout, Numbers, Row, Vector};
+
+/// The columns of a layout: `index`, `id` where rows may have ids, `tokens`, `truncated`, what is kept, `scale` for
+/// `int8`, and `embedding`, a list of fixed size, or `embeddings`, a list of such lists.
+pub fn schema(layout: &Layout) -> SchemaRef {
+    let mut fields =
+        vec![Field::new("index", DataType::Int64, false), Field::new("id", DataType::Utf8, true)];
+    fields.truncate(if layout.ids { 2 } else { 1 });
+    fields.push(Field::new("tokens", DataType::Int64, false));
+    fields.push(Field::new("truncated", DataType::Boolean, false));
+    for column in &layout.kept {
+        let kind = match column.kind {
+            Kind::Boolean => DataType::Boolean,
+            Kind::Integer => DataType::Int64,
+            Kind::Float => DataType::Float64,
+            Kind::Text => DataType::Utf8,
+        };
+        fields.push(Field::new(&column.name, kind, true));
+    }
+    if layout.dtype == Dtype::Int8 {
+        fields.push(Field::new("scale", DataType::Float32, false));
+    }
+    let vector = vector_type(layout);
+    fields.push(match layout.per_token {
+        true => Field::new("embeddings", DataType::List(Arc::new(item(vector))), false),
+        false => Field::new("embedding", vector, false),
+    });
+    Arc::new(Schema::new(fields))
+}
+
+/// The type of one vector.
+fn vector_type(layout: &Layout) -> DataType {
+    let number = match layout.dtype {
+        Dtype::F32 => DataType::Float32,
+        Dtype::F16 => DataType::Float16,
+        Dtype::Int8 | Dtype::Binary => DataType::Int8,
+    };
+    DataType::FixedSizeList(Arc::new(item(number)), layout.width() as i32)
+}
+
+/// What a list holds; never null.
+fn item(kind: DataType) -> Field {
+    Field::new_list_field(kind, false)
+}
+
+/// Rows on their way to a batch.
+pub struct Columns {
+    layout: Layout,
+    schema: SchemaRef,
+    index: Vec<i64>,
+    id: StringBuilder,
+    tokens: Vec<i64>,
+    truncated: BooleanBuilder,
+    kept: Vec<Kept>,
+    scale: Vec<f32>,
+    /// Vectors of each row.
+    vectors: Vec<usize>,
+    numbers: Numbers,
+    bytes: usize,
+}
+
+/// The values of a kept column.
+enum Kept {
+    Boolean(BooleanBuilder),
+    Integer(Int64Builder),
+    Float(Float64Builder),
+    Text(StringBuilder),
+}
+
+impl Columns {
+    /// None yet.
+    pub fn new(layout: &Layout) -> Self {
+        let kept = layout.kept.iter().map(|column| match column.kind {
+            Kind::Boolean => Kept::Boolean(BooleanBuilder::new()),
+            Kind::Integer => Kept::Integer(Int64Builder::new()),
+            Kind::Float => Kept::Float(Float64Builder::new()),
+            Kind::Text => Kept::Text(StringBuilder::new()),
+        });
+        Columns {
+            schema: schema(layout),
+            index: Vec::new(),
+            id: StringBuilder::new(),
+            tokens: Vec::new(),
+            truncated: BooleanBuilder::new(),
+            kept: kept.collect(),
+            scale: Vec::new(),
+            vectors: Vec::new(),
+            numbers: Numbers::none(layout.dtype),
+            bytes: 0,
+            layout: layout.clone(),
+        }
+    }
+
+    /// Adds a row.
+    ///
+    /// # Errors
+    /// If a kept value is not of its column's kind.
+    pub fn push(&mut self, row: &Row) -> Result<()> {
+        for ((kept, column), value) in self.kept.iter_mut().zip(&self.layout.kept).zip(row.kept) {
+            if !column.kind.fits(value) {
+                bail!(
+                    "row {}: {:?} is {value}, but the column was found to hold {}; make the field alike in all rows, or \
+                     leave it out of --keep",
+                    row.index,
+                    column.name,
+                    column.kind
+                );
+            }
+            self.bytes += match kept {
+                Kept::Boolean(column) => {
+                    column.append_option(value.as_bool());
+                    1
+                }
+                Kept::Integer(column) => {
+                    column.append_option(value.as_i64());
+                    size_of::<i64>()
+                }
+                Kept::Float(column) => {
+                    column.append_option(float(value));
+                    size_of::<f64>()
+                }
+                Kept::Text(column) => {
+                    let text = text(value);
+                    column.append_option(text.as_deref());
+                    text.map_or(0, |text| text.len()) + size_of::<i32>()
+                }
+            };
+        }
+        let Vector { numbers, scale } = row.vector;
+        self.index.push(row.index as i64);
+        self.id.append_option(row.id);
+        self.tokens.push(row.tokens as i64);
+        self.truncated.append_value(row.truncated);
+        self.scale.extend(scale);
+        self.vectors.push(numbers.len() / self.layout.width());
+        self.numbers.append(numbers);
+        self.bytes += 2 * size_of::<i64>() + row.id.map_or(0, str::len);
+        self.bytes += numbers.len() * self.layout.dtype.size();
+        Ok(())
+    }
+
+    /// Rows so far.
+    pub fn rows(&self) -> usize {
+        self.index.len()
+    }
+
+    /// What they take, about; it follows from the rows alone.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The rows as a batch, and none from here on.
+    ///
+    /// # Errors
+    /// If the library finds columns of unlike length.
+    pub fn take(&mut self) -> Result<RecordBatch, ArrowError> {
+        let layout = self.layout.clone();
+        let mut rows = mem::replace(self, Columns::new(&layout));
+        let mut columns: Vec<ArrayRef> = vec![Arc::new(Int64Array::from(rows.index))];
+        if layout.ids {
+            columns.push(Arc::new(rows.id.finish()));
+        }
+        columns.push(Arc::new(Int64Array::from(rows.tokens)));
+        columns.push(Arc::new(rows.truncated.finish()));
+        columns.extend(rows.kept.into_iter().map(|kept| -> ArrayRef {
+            match kept {
+                Kept::Boolean(mut column) => Arc::new(column.finish()),
+                Kept::Integer(mut column) => Arc::new(column.finish()),
+                Kept::Float(mut column) => Arc::new(column.finish()),
+                Kept::Text(mut column) => Arc::new(column.finish()),
+            }
+        }));
+        if layout.dtype == Dtype::Int8 {
+            columns.push(Arc::new(Float32Array::from(rows.scale)));
+        }
+        let numbers: ArrayRef = match rows.numbers {
+            Numbers::F32(numbers) => Arc::new(Float32Array::from(numbers)),
+            Numbers::F16(numbers) => Arc::new(Float16Array::from(numbers)),
+            Numbers::Int8(numbers) => Arc::new(Int8Array::from(numbers)),
+        };
+        let field = Arc::new(item(numbers.data_type().clone()));
+        let vectors = FixedSizeListArray::try_new(field, layout.width() as i32, numbers, None)?;
+        columns.push(match layout.per_token {
+            true => {
+                let field = Arc::new(item(vectors.data_type().clone()));
+                let offsets = OffsetBuffer::from_lengths(rows.vectors);
+                Arc::new(ListArray::try_new(field, offsets, Arc::new(vectors), None)?)
+            }
+            false => Arc::new(vectors),
+        });
+        RecordBatch::try_new(rows.schema, columns)
+    }
+}
+
+/// Gives every row of a batch that [`Columns::take`] made to `each`.
+///
+/// # Errors
+/// Those of `each`.
+pub fn each_row(
+    batch: &RecordBatch,
+    layout: &Layout,
+    mut each: impl FnMut(&Row) -> Result<()>,
+) -> Result<()> {
+    let mut columns = batch.columns().iter();
+    let mut next = || columns.next().expect("the batch has the columns of its schema");
+    let index = next().as_primitive::<Int64Type>();
+    let id = layout.ids.then(|| next().as_string::<i32>());
+    let tokens = next().as_primitive::<Int64Type>();
+    let truncated = next().as_boolean();
+    let kept: Vec<_> = layout.kept.iter().map(|column| (column.kind, next())).collect();
+    let scale = (layout.dtype == Dtype::Int8).then(|| next().as_primitive::<Float32Type>());
+    let embedding = next();
+    let (lists, vectors) = match layout.per_token {
+        true => (Some(embedding.as_list::<i32>()), embedding.as_list::<i32>().values().as_fixed_size_list()),
+        false => (None, embedding.as_fixed_size_list()),
+    };
+    let (numbers, width) = (vectors.values(), layout.width());
+    for i in 0..batch.num_rows() {
+        let vectors = match lists {
+            Some(lists) => lists.value_offsets()[i] as usize..lists.value_offsets()[i + 1] as usize,
+            None => i..i + 1,
+        };
+        let range = vectors.start * width..vectors.end * width;
+        let numbers = match layout.dtype {
+            Dtype::F32 => Numbers::F32(numbers.as_primitive::<Float32Type>().values()[range].to_vec()),
+            Dtype::F16 => Numbers::F16(numbers.as_primitive::<Float16Type>().values()[range].to_vec()),
+            Dtype::Int8 | Dtype::Binary => {
+                Numbers::Int8(numbers.as_primitive::<Int8Type>().values()[range].to_vec())
+            }
+        };
+        let kept: Vec<Value> = kept.iter().map(|(kind, column)| value(*kind, column, i)).collect();
+        each(&Row {
+            index: index.value(i) as u64,
+            id: id.filter(|id| id.is_valid(i)).map(|id| id.value(i)),
+            tokens: tokens.value(i) as usize,
+            truncated: truncated.value(i),
+            kept: &kept,
+            vector: &Vector { numbers, scale: scale.map(|scale| scale.value(i)) },
+        })?;
+    }
+    Ok(())
+}
+
+fn value(kind: Kind, column: &ArrayRef, i: usize) -> Value {
+    if column.is_null(i) {
+        return Value::Null;
+    }
+    match kind {
+        Kind::Boolean => column.as_boolean().value(i).into(),
+        Kind::Integer => column.as_primitive::<Int64Type>().value(i).into(),
+        Kind::Float => column.as_primitive::<Float64Type>().value(i).into(),
+        Kind::Text => column.as_string::<i32>().value(i).into(),
+    }
+}

@@ -1,0 +1,194 @@
+//! How much is on its way at once, so that memory stays within bounds.
+
+use anyhow::{Result, bail};
+use bytesize::ByteSize;
+
+use super::flow::CHUNK_BYTES;
+use super::records::entry_bytes;
+use super::tally::current_memory;
+use super::{Embedder, WrongUsage};
+use crate::input::{Entry, Record, Unreadable};
+use crate::nn::{EncoderSpec, Pooling};
+
+/// How much is on its way at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Threads that encode.
+    pub threads: usize,
+    /// Threads that tokenize.
+    pub tokenizers: usize,
+    /// Tokens a batch.
+    pub batch_tokens: usize,
+    /// Tokens of all texts of a window.
+    pub window_tokens: usize,
+    /// Records of a window.
+    pub window_records: usize,
+    /// Bytes of the fields that records of a window carry through.
+    pub window_bytes: usize,
+    /// The longest record that is taken, in bytes.
+    pub record_bytes: usize,
+}
+
+/// Batches of a window for each thread: enough to deal texts out evenly. Workers go on to the next window without waiting,
+/// and what is done becomes durable window by window, so that more would only lose more.
+const BATCHES_PER_THREAD: usize = 2;
+/// Records of a window, however short they are.
+const WINDOW_RECORDS: usize = 8192;
+/// Bytes of the vectors of a window.
+const WINDOW_VECTORS: usize = 16 << 20;
+/// Bytes of the fields that records of a window carry through.
+const WINDOW_FIELDS: usize = 2 << 20;
+/// Windows that are on their way at once: one that is written, one that waits, one that is planned.
+const WINDOWS: usize = 3;
+
+/// Bytes that the tokenizer takes for a byte of text: normalised forms, offsets and pieces (135 measured on English).
+const TOKENIZING: usize = 160;
+/// The least record that has to fit, in bytes.
+const LEAST_RECORD: usize = 1 << 15;
+/// Bytes that are kept for all that is not counted: queues, stacks, buffers, what the allocator does not give back.
+const SLACK: usize = 16 << 20;
+
+impl Limits {
+    /// Limits that keep the process below `max_memory` bytes, weights included, or those that are fast where there is no
+    /// such bound. The embedder's batches follow them.
+    ///
+    /// # Errors
+    /// If the model and the smallest batch do not fit: wrong usage.
+    pub fn new(embedder: &mut Embedder, max_memory: Option<u64>) -> Result<Self> {
+        let threads = rayon::current_num_threads();
+        let mut limits = Self::of(embedder, threads, embedder.batch_tokens);
+        if let Some(most) = max_memory {
+            limits = Self::below(most as usize, embedder, threads)?;
+        }
+        embedder.batch_tokens = limits.batch_tokens;
+        Ok(limits)
+    }
+
+    /// Chunks of records that wait for the planner.
+    pub fn queue(&self) -> usize {
+        2 * self.tokenizers
+    }
+
+    /// A record, if it is not too long for the memory that there is, and its bytes.
+    pub fn within(&self, entry: Entry) -> (Entry, usize) {
+        let bytes = entry_bytes(&entry);
+        match entry {
+            Entry::Record(Record { place, .. }) if bytes > self.record_bytes => {
+                let reason = format!(
+                    "has {bytes} bytes, more than fit into --max-memory ({}); split the text, or pass more",
+                    self.record_bytes
+                );
+                (Entry::Unreadable(Unreadable { place, reason }), 0)
+            }
+            entry => (entry, bytes),
+        }
+    }
+
+    /// Limits for so many threads and tokens a batch.
+    fn of(embedder: &Embedder, threads: usize, batch_tokens: usize) -> Self {
+        let vector = size_of::<f32>() * embedder.dimensions;
+        let vectors = (WINDOW_VECTORS / vector).max(threads);
+        // The last text of a window ends past this: without the margin it would take one more batch for each thread.
+        let margin = embedder.tokenizer.max_length().min(batch_tokens / 4);
+        let window_tokens = batch_tokens * BATCHES_PER_THREAD * threads - margin;
+        let (window_tokens, window_records) = match embedder.pooling {
+            Pooling::Text(_) => (window_tokens, WINDOW_RECORDS.min(vectors)),
+            Pooling::None => (window_tokens.min(vectors), WINDOW_RECORDS),
+        };
+        let (tokenizers, window_bytes, record_bytes) = (threads, WINDOW_FIELDS, usize::MAX);
+        Limits {
+            threads,
+            tokenizers,
+            batch_tokens,
+            window_tokens,
+            window_records,
+            window_bytes,
+            record_bytes,
+        }
+    }
+
+    /// The most threads, and then the largest batches, that fit into so many bytes.
+    fn below(most: usize, embedder: &Embedder, threads: usize) -> Result<Self> {
+        let spec = embedder.encoder.spec();
+        // Rounded up, so that what fits is the same from run to run.
+        let model = (current_memory().unwrap_or(0) as usize).next_multiple_of(SLACK);
+        let model = model + embedder.encoder.stored_bytes();
+        let longest = embedder.tokenizer.max_length();
+        let mut least = usize::MAX;
+        for threads in (1..=threads).rev() {
+            let mut batch_tokens = embedder.batch_tokens;
+            loop {
+                let mut limits = Limits { tokenizers: 1, ..Self::of(embedder, threads, batch_tokens) };
+                // A long record is tokenized by itself, while others wait in the queues.
+                let record = TOKENIZING + limits.queue() + WINDOWS + 2;
+                let need = model + SLACK + limits.bytes(embedder, spec, longest) + LEAST_RECORD * record;
+                least = least.min(need);
+                if let Some(rest) = most.checked_sub(need) {
+                    limits.record_bytes = LEAST_RECORD + rest / record;
+                    return Ok(limits);
+                }
+                if batch_tokens <= longest.min(64) {
+                    break;
+                }
+                batch_tokens /= 2;
+            }
+        }
+        bail!(WrongUsage(format!(
+            "--max-memory {}: the model takes {}, and the least that it can work with, one text of {longest} tokens at a \
+             time, {} in all; pass at least that, or a smaller --max-length",
+            shown(most),
+            shown(model),
+            shown(least)
+        )))
+    }
+
+    /// Bytes of all that is on its way.
+    fn bytes(&self, embedder: &Embedder, spec: &EncoderSpec, longest: usize) -> usize {
+        let batch = self.batch_tokens.max(longest);
+        let encoding = batch * token_bytes(spec) + score_bytes(spec, longest);
+        let vectors = match embedder.pooling {
+            Pooling::Text(_) => self.window_records.min(self.window_tokens),
+            Pooling::None => self.window_tokens + longest,
+        };
+        let ids = (self.window_tokens + longest) * 2 * size_of::<u32>();
+        let window = vectors * embedder.dimensions * size_of::<f32>() + ids + self.window_bytes;
+        self.threads * encoding + WINDOWS * window + self.queue() * CHUNK_BYTES
+    }
+}
+
+/// Refuses a model whose weights alone, of so many numbers, do not fit.
+///
+/// # Errors
+/// If they do not: wrong usage.
+pub fn check_weights(max_memory: Option<u64>, held: usize, spec: &EncoderSpec) -> Result<()> {
+    // Tables are read where they lie in the file, in whatever type they are stored.
+    let held = held.saturating_sub(spec.vocab_size * spec.embedding_size);
+    let bytes = held.saturating_mul(size_of::<f32>());
+    match max_memory {
+        Some(most) if bytes as u64 > most => bail!(WrongUsage(format!(
+            "--max-memory {}: the weights of the model alone take {}; pass more, or choose a smaller model",
+            shown(most as usize),
+            shown(bytes)
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn shown(bytes: usize) -> String {
+    ByteSize(bytes as u64).display().si().to_string()
+}
+
+/// Bytes that a token takes on its way through a layer: its hidden states before and after, queries, keys and values, and the
+/// feed-forward layer inside.
+fn token_bytes(spec: &EncoderSpec) -> usize {
+    let heads = spec.heads * (2 * spec.qk_head_size + 2 * spec.v_head_size);
+    let inner = spec.intermediate_size * if spec.gated { 3 } else { 2 };
+    size_of::<f32>() * (6 * spec.hidden_size + heads + inner)
+}
+
+/// Bytes of the scores that are computed at once: a block of queries against all keys of the longest text.
+fn score_bytes(spec: &EncoderSpec, longest: usize) -> usize {
+    let mixed = spec.head_mixing.before.is_some() || spec.head_mixing.after.is_some();
+    let copies = if mixed { 4 * spec.heads } else { 6 };
+    size_of::<f32>() * longest.min(512) * longest * copies
+}

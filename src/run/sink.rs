@@ -1,0 +1,424 @@
+//! Where windows end: their rows, in order, in the output; what is out of the ordinary, in the ledger; and from time to
+//! time all of it on the disk, so that a run that is interrupted can go on from there.
+
+use std::fmt;
+use std::time::Instant;
+
+use anyhow::{Error, Result, anyhow, bail};
+use crossbeam_channel::{Receiver, select};
+use indicatif::ProgressBar;
+use serde_json::Value;
+
+use super::flow::{Fate, Item, Step, Window};
+use super::interrupt::{self, Interrupted};
+use super::resume::{Journal, Manifest, Mark};
+use super::{Console, Tally};
+use crate::input::{At, Spot};
+use crate::output::{self, Claim, ClosedPipe, Durable, Event, Layout, Ledger, LedgerEntry, Row, Writer};
+
+/// What is done about records that have no row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// Whether a record that cannot be read is left out; else it ends the run.
+    pub skip_unreadable: bool,
+    /// Whether a text over the limit that is not to be encoded ends the run; else it is left out.
+    pub stop_at_long: bool,
+    /// That limit, in tokens.
+    pub limit: usize,
+}
+
+/// A run from the first window to the last: takes what the flow gives, in order, and puts it where it belongs.
+pub struct Sink {
+    claim: Claim,
+    layout: Layout,
+    policy: Policy,
+    console: Console,
+    bar: ProgressBar,
+    /// Opened when the first window is encoded: what an earlier run has left stays until there is something new.
+    writer: Option<Box<dyn Writer>>,
+    ledger: Option<Ledger>,
+    /// Where the output is a file, which can be gone on with.
+    journal: Option<Journal>,
+    mark: Mark,
+    tally: Tally,
+    /// What earlier runs have done of it.
+    before: Tally,
+    /// Rows that the next run would find, once there is a manifest.
+    saved: Option<u64>,
+    /// Whether writing has failed, so that what lies in the files may end in the middle of a row.
+    broken: bool,
+}
+
+/// A record that ends the run, though the next run may leave it out or take it otherwise.
+#[derive(Debug)]
+struct Stopped {
+    message: String,
+    /// The options to go on with.
+    options: &'static str,
+}
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Stopped {}
+
+/// What is out of the ordinary about a record.
+struct Remark<'a> {
+    index: u64,
+    place: &'a Spot,
+    event: Event,
+    reason: String,
+    tokens: Option<usize>,
+    cut: Option<usize>,
+}
+
+impl Sink {
+    /// A sink for a run from the beginning. With a journal, it can be gone on with.
+    pub fn new(
+        claim: Claim,
+        layout: Layout,
+        policy: Policy,
+        journal: Option<Journal>,
+        console: Console,
+        bar: ProgressBar,
+    ) -> Self {
+        let (writer, ledger, saved, broken) = (None, None, None, false);
+        let (mark, tally, before) = (Mark::default(), Tally::default(), Tally::default());
+        Sink {
+            claim,
+            layout,
+            policy,
+            console,
+            bar,
+            writer,
+            ledger,
+            journal,
+            mark,
+            tally,
+            before,
+            saved,
+            broken,
+        }
+    }
+
+    /// Where in the input the next record is.
+    pub fn mark(&self) -> &Mark {
+        &self.mark
+    }
+
+    /// What has been done so far.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Takes up what an interrupted run has left. Where that run was complete but for tidying up, this is all there is to
+    /// do, and the answer is true.
+    ///
+    /// # Errors
+    /// If less is there than the manifest says.
+    pub fn go_on(&mut self, manifest: Manifest) -> Result<bool> {
+        (self.layout.ids, self.layout.kept) = (manifest.ids, manifest.kept);
+        (self.mark, self.tally, self.before) = (manifest.done, manifest.tally, manifest.tally);
+        self.saved = Some(manifest.tally.rows);
+        self.bar.set_position(self.mark.position);
+        self.bar.reset_eta();
+        let Some(beside) = self.claim.beside() else { return Ok(false) };
+        let in_place = manifest.complete && !beside.rows.exists() && beside.output.is_file();
+        if beside.ledger.exists() || !in_place {
+            self.ledger = Some(Ledger::open(&beside.ledger, Some(manifest.ledger))?);
+        }
+        if in_place {
+            self.close()?;
+        } else {
+            self.writer = Some(output::open(&self.claim, &self.layout, Some(manifest.output))?);
+        }
+        Ok(in_place)
+    }
+
+    /// Opens the output if it is not open yet, in place of what an earlier run has left.
+    fn open(&mut self) -> Result<()> {
+        if self.writer.is_some() {
+            return Ok(());
+        }
+        if let Some(beside) = self.claim.beside() {
+            // First of all: it would promise what is gone in a moment.
+            output::manifest::remove(&beside.manifest)?;
+            self.ledger = Some(Ledger::open(&beside.ledger, None)?);
+        }
+        if let Some(rows) = self.journal.as_mut().and_then(Journal::drop_rows) {
+            self.console.warn(format!(
+                "starting over: {rows} rows of an interrupted run are dropped (--resume would have gone on after them)"
+            ));
+        }
+        self.writer = Some(output::open(&self.claim, &self.layout, None)?);
+        Ok(())
+    }
+
+    /// Takes all windows and makes the output whole.
+    ///
+    /// # Errors
+    /// Whatever fails; the rows before it are kept where a run can go on with them.
+    pub fn take(&mut self, windows: &Receiver<Result<Step>>, interrupts: &Receiver<()>) -> Result<()> {
+        let done = self.take_windows(windows, interrupts).and_then(|()| self.finish());
+        self.bar.finish_and_clear();
+        done.map_err(|error| self.break_off(error))
+    }
+
+    /// Says what the user may not expect.
+    pub fn report(&self) {
+        let ledger = self.claim.beside().map(|beside| beside.final_ledger.as_path());
+        self.tally.report(&self.console, self.policy.limit, ledger);
+    }
+
+    fn take_windows(&mut self, windows: &Receiver<Result<Step>>, interrupts: &Receiver<()>) -> Result<()> {
+        loop {
+            let step = select! {
+                recv(windows) -> step => step,
+                recv(interrupts) -> _ => bail!(Interrupted { kept: None }),
+            };
+            // What kills a thread has said so on standard error.
+            match step.map_err(|_| anyhow!("a thread has died; please report this as a bug"))?? {
+                Step::Window(window) => self.take_window(window, interrupts)?,
+                Step::End => return self.open(),
+            }
+        }
+    }
+
+    fn take_window(&mut self, window: Window, interrupts: &Receiver<()>) -> Result<()> {
+        let Window { items, batches, results } = window;
+        let mut embedded: Vec<_> = items.iter().map(|_| None).collect();
+        let (from, to) = (self.mark.position, items.last().map_or(0, |item| item.end.position));
+        for done in 1..=batches {
+            let batch = select! {
+                recv(results) -> batch => batch,
+                recv(interrupts) -> _ => bail!(Interrupted { kept: None }),
+            };
+            for (slot, row) in
+                batch.map_err(|_| anyhow!("a thread has died; please report this as a bug"))??
+            {
+                embedded[slot] = Some(row);
+            }
+            self.bar.set_position(from + to.saturating_sub(from) * done as u64 / batches as u64);
+            self.show();
+        }
+        for (item, embedded) in items.into_iter().zip(embedded) {
+            let Item { place, mut id, mut kept, fate, end } = item;
+            let index = self.mark.entries;
+            let remark =
+                |event, reason| Remark { index, place: &place, event, reason, tokens: None, cut: None };
+            match (fate, embedded) {
+                (Fate::Encoded { tokens, cut, windows }, Some(embedded)) => {
+                    if let Some(reason) = self.fit(&mut id, &mut kept) {
+                        self.stop_over(&place, &reason, !self.policy.skip_unreadable, "--on-error skip")?;
+                        self.tally.nulled += 1;
+                        self.note(remark(Event::Nulled, reason))?;
+                    }
+                    let (id, truncated, vector) = (id.as_deref(), cut > 0, &embedded.vector);
+                    let row = Row { index, id, tokens, truncated, kept: &kept, vector };
+                    self.open()?;
+                    let written = self.writer()?.write(&row);
+                    self.or_broken(written)?;
+                    self.tally.rows += 1;
+                    self.tally.tokens += tokens as u64;
+                    self.tally.not_finite += u64::from(!embedded.finite);
+                    self.count_long(
+                        Remark { tokens: Some(tokens), ..remark(Event::Truncated, String::new()) },
+                        cut,
+                        windows,
+                    )?;
+                }
+                (Fate::TooLong(tokens, reason), _) => {
+                    self.stop_over(
+                        &place,
+                        &reason,
+                        self.policy.stop_at_long,
+                        "--on-long truncate, skip or chunk",
+                    )?;
+                    self.tally.skipped += 1;
+                    self.note(Remark { tokens: Some(tokens), ..remark(Event::Skipped, reason) })?;
+                }
+                (Fate::Failed(reason), _) => {
+                    self.stop_over(&place, &reason, !self.policy.skip_unreadable, "--on-error skip")?;
+                    self.tally.failed += 1;
+                    self.note(remark(Event::Failed, reason))?;
+                }
+                (Fate::Encoded { .. }, None) => bail!("{place} has no vector; please report this as a bug"),
+            }
+            self.mark = end;
+        }
+        self.bar.set_position(self.mark.position);
+        match &self.journal {
+            Some(journal) if journal.is_due() => self.save(false),
+            Some(_) => Ok(()),
+            // Whoever reads the stream need not wait for more.
+            None => self.writer()?.checkpoint().map(drop),
+        }
+    }
+
+    /// Takes away what the columns of the output, which the first records have shown, cannot hold, and says what it was.
+    fn fit(&self, id: &mut Option<String>, kept: &mut [Value]) -> Option<String> {
+        let Layout { format, ids, kept: columns, .. } = &self.layout;
+        if id.is_some() && !ids && format.has_fixed_columns() {
+            *id = None;
+            return Some("has an id, but the first records have none; name the field with --id-field".into());
+        }
+        if !format.has_typed_columns() {
+            return None;
+        }
+        let mut misfits = columns.iter().zip(kept).filter(|(column, value)| !column.kind.fits(value));
+        let (column, value) = misfits.next()?;
+        let shown: String = value.to_string().chars().take(60).collect();
+        let reason = format!(
+            "has {shown} in field {:?}, but the first records have {}; leave it out of --keep, or write jsonl or csv",
+            column.name, column.kind
+        );
+        *value = Value::Null;
+        misfits.for_each(|(_, value)| *value = Value::Null);
+        Some(reason)
+    }
+
+    /// Ends the run over a record, if that `stops` it. `options` would not.
+    fn stop_over(&mut self, place: &Spot, reason: &str, stops: bool, options: &'static str) -> Result<()> {
+        match stops {
+            true => bail!(Stopped { message: format!("{place} {reason}"), options }),
+            // It is entered into the ledger.
+            false => self.open(),
+        }
+    }
+
+    /// Counts a text over the limit that has its row all the same.
+    fn count_long(&mut self, remark: Remark, cut: usize, windows: usize) -> Result<()> {
+        let limit = self.policy.limit;
+        if cut > 0 {
+            self.tally.truncated += 1;
+            self.tally.cut += cut as u64;
+            let tokens = remark.tokens.unwrap_or_default() + cut;
+            let reason = format!("has {tokens} tokens, over the limit of {limit}");
+            self.enter(Remark { reason, cut: Some(cut), ..remark })
+        } else if windows > 1 {
+            self.tally.chunked += 1;
+            self.tally.windows += windows as u64;
+            let reason = format!("is encoded in {windows} windows of at most {limit} tokens");
+            self.enter(Remark { event: Event::Chunked, reason, ..remark })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Enters what is lost into the ledger; where there is none, it is said at once.
+    fn note(&mut self, remark: Remark) -> Result<()> {
+        if self.ledger.is_none() {
+            let what = if remark.event == Event::Nulled { "null in" } else { "left out" };
+            self.bar.suspend(|| self.console.warn(format!("{what}: {} {}", remark.place, remark.reason)));
+        }
+        self.enter(remark)
+    }
+
+    /// Enters a record into the ledger.
+    fn enter(&mut self, Remark { index, place, event, reason, tokens, cut }: Remark) -> Result<()> {
+        let Some(ledger) = &mut self.ledger else { return Ok(()) };
+        let (line, row) = match place.at {
+            At::Line(line) => (Some(line), None),
+            At::Row(row) | At::Argument(row) => (None, Some(row)),
+            At::Whole => (None, None),
+        };
+        let (file, reason) = (&*place.source, reason.into());
+        let written = ledger.write(&LedgerEntry { index, file, line, row, event, reason, tokens, cut });
+        self.or_broken(written)
+    }
+
+    /// Notes that writing has failed, if it has.
+    fn or_broken<T>(&mut self, written: Result<T>) -> Result<T> {
+        self.broken |= written.is_err();
+        written
+    }
+
+    fn writer(&mut self) -> Result<&mut dyn Writer> {
+        match &mut self.writer {
+            Some(writer) => Ok(&mut **writer),
+            None => bail!("the output is not open; please report this as a bug"),
+        }
+    }
+
+    /// Makes what is done durable and notes how far it goes.
+    fn save(&mut self, complete: bool) -> Result<()> {
+        let since = Instant::now();
+        let bytes = self.writer()?.checkpoint();
+        let bytes = self.or_broken(bytes)?;
+        let ledger = self.ledger.as_mut().map_or(Ok(0), Ledger::checkpoint);
+        let ledger = self.or_broken(ledger)?;
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        journal.save(since, |identity| Manifest {
+            identity,
+            ids: self.layout.ids,
+            kept: self.layout.kept.clone(),
+            done: self.mark.clone(),
+            tally: self.tally,
+            output: Durable { rows: self.tally.rows, bytes },
+            ledger,
+            complete,
+        })?;
+        self.saved = Some(self.tally.rows);
+        Ok(())
+    }
+
+    /// Puts output and ledger in their places. Killed in between, the run is complete for the next one.
+    fn finish(&mut self) -> Result<()> {
+        self.save(true)?;
+        interrupt::leave_at_once();
+        if let Some(writer) = self.writer.take() {
+            writer.finish()?;
+        }
+        self.close()
+    }
+
+    /// Puts the ledger in its place and removes the manifest.
+    fn close(&mut self) -> Result<()> {
+        let Some(beside) = self.claim.beside() else { return Ok(()) };
+        if let Some(ledger) = self.ledger.take() {
+            ledger.finish(&beside.final_ledger)?;
+        }
+        output::manifest::remove(&beside.manifest)
+    }
+
+    /// What a failure means for the rows before it: they are kept where there are any and a run can go on with them.
+    fn break_off(&mut self, error: Error) -> Error {
+        // Where nothing was opened, what an earlier run has left is as it was.
+        if error.is::<ClosedPipe>() || self.journal.is_none() || self.writer.is_none() && self.saved.is_none()
+        {
+            return error;
+        }
+        if self.writer.is_some() && self.mark.entries > 0 && !self.broken {
+            // Where this fails, the manifest before it stands.
+            let _ = self.save(false);
+        }
+        let Some(rows) = self.saved else {
+            (self.writer, self.ledger) = (None, None);
+            // What cannot be removed now is replaced by the next run.
+            let _ = self.claim.discard();
+            return error;
+        };
+        if error.is::<Interrupted>() {
+            return Interrupted { kept: Some(rows) }.into();
+        }
+        let kept = if rows == 1 { "1 row is kept".into() } else { format!("{rows} rows are kept") };
+        match error.downcast::<Stopped>() {
+            Ok(Stopped { message, options }) => {
+                anyhow!(
+                    "{message}; {kept}, and the same command with --resume and {options} goes on after that"
+                )
+            }
+            Err(error) => anyhow!("{error:#}; {kept} for --resume"),
+        }
+    }
+
+    fn show(&self) {
+        let seconds = self.bar.elapsed().as_secs_f64();
+        let (rows, tokens) = (self.tally.rows - self.before.rows, self.tally.tokens - self.before.tokens);
+        let (rate, tokens) = (rows as f64 / seconds, tokens as f64 / seconds);
+        self.bar.set_message(format!("{} rows, {rate:.0} rows/s, {tokens:.0} tokens/s", self.tally.rows));
+    }
+}

@@ -1,0 +1,170 @@
+//! What a run has done: counted as it goes, said at its end.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Result, anyhow};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{Console, Meter};
+
+/// What has been done so far, by all runs that one output took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Tally {
+    /// Rows written.
+    pub rows: u64,
+    /// Tokens encoded.
+    pub tokens: u64,
+    /// Texts that the limit cut.
+    pub truncated: u64,
+    /// Tokens that it cut off.
+    pub cut: u64,
+    /// Texts that were encoded in several windows.
+    pub chunked: u64,
+    /// Those windows.
+    pub windows: u64,
+    /// Texts over the limit that were left out.
+    pub skipped: u64,
+    /// Records that could not be read or tokenized and were left out.
+    pub failed: u64,
+    /// Rows that have null where a field did not fit its column.
+    pub nulled: u64,
+    /// Rows with NaN or infinite numbers.
+    pub not_finite: u64,
+}
+
+impl Tally {
+    /// Records that have no row.
+    pub fn left_out(&self) -> u64 {
+        self.skipped + self.failed
+    }
+
+    /// Texts over the limit.
+    pub fn long(&self) -> u64 {
+        self.truncated + self.chunked + self.skipped
+    }
+
+    /// Says what the user may not expect; `ledger` names the file that has the details.
+    pub fn report(&self, console: &Console, limit: usize, ledger: Option<&Path>) {
+        let texts = self.rows + self.skipped;
+        let details = ledger.map(|path| format!("; {} says which", path.display())).unwrap_or_default();
+        if self.truncated > 0 {
+            console.warn(format!(
+                "{} of {texts} texts were longer than {limit} tokens and were truncated; {} tokens were cut{details}",
+                self.truncated, self.cut
+            ));
+        }
+        if self.chunked > 0 {
+            console.note(format!(
+                "{} of {texts} texts were longer than {limit} tokens; each is encoded in windows, {} in all",
+                self.chunked, self.windows
+            ));
+        }
+        if self.skipped > 0 {
+            console.warn(format!(
+                "{} of {texts} texts were longer than {limit} tokens and were left out{details}",
+                self.skipped
+            ));
+        }
+        if self.failed > 0 {
+            console
+                .warn(format!("{} left out because they could not be used{details}", records(self.failed)));
+        }
+        if self.nulled > 0 {
+            let records = records(self.nulled);
+            console.warn(format!("{records} written with null for what did not fit its column{details}"));
+        }
+        if self.not_finite > 0 {
+            console.warn(format!("{} of {} rows hold NaN or infinite numbers", self.not_finite, self.rows));
+        }
+    }
+}
+
+/// So many records, with the verb.
+fn records(count: u64) -> String {
+    if count == 1 { "1 record was".into() } else { format!("{count} records were") }
+}
+
+/// How long things took.
+pub struct Clock {
+    /// When the process began its work.
+    pub start: Instant,
+    /// Seconds until the model was ready.
+    pub loading: f64,
+    /// Rows and tokens that an earlier run has left, which this one did not compute.
+    pub before: Tally,
+}
+
+/// Tries whether a summary can be written, before there is anything to sum up.
+///
+/// # Errors
+/// If it cannot.
+pub fn check_stats(path: &Path) -> Result<()> {
+    let is_new = !path.exists();
+    OpenOptions::new().append(true).create(true).open(path).map_err(|error| no_stats(path, &error))?;
+    if is_new {
+        // A run that fails leaves no empty summary.
+        fs::remove_file(path).map_err(|error| no_stats(path, &error))?;
+    }
+    Ok(())
+}
+
+fn no_stats(path: &Path, error: &io::Error) -> anyhow::Error {
+    anyhow!("cannot write --stats {} ({error}); choose another name", path.display())
+}
+
+/// Writes the summary of a run as JSON.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn write_stats(path: &Path, tally: &Tally, clock: &Clock, meter: &Meter, threads: usize) -> Result<()> {
+    let (encoding, idle) = meter.read();
+    let tokens = tally.tokens - clock.before.tokens;
+    let rows = tally.rows - clock.before.rows;
+    let rate = |count: u64| if encoding > 0.0 { count as f64 / encoding } else { 0.0 };
+    let stats = json!({
+        "rows": tally.rows,
+        "tokens": tally.tokens,
+        "truncated": tally.truncated,
+        "tokens_cut": tally.cut,
+        "chunked": tally.chunked,
+        "windows": tally.windows,
+        "skipped": tally.skipped,
+        "failed": tally.failed,
+        "nulled": tally.nulled,
+        "not_finite": tally.not_finite,
+        "rows_resumed": clock.before.rows,
+        "seconds": clock.start.elapsed().as_secs_f64(),
+        "seconds_loading": clock.loading,
+        "seconds_encoding": encoding,
+        "rows_per_second": rate(rows),
+        "tokens_per_second": rate(tokens),
+        // Batches are ragged: there is no padding to compute.
+        "padding": 0.0,
+        "idle": idle,
+        "threads": threads,
+        "peak_memory_bytes": peak_memory(),
+    });
+    let page = format!("{stats:#}\n");
+    fs::write(path, page).map_err(|error| no_stats(path, &error))
+}
+
+/// The most memory that the process has held, in bytes, where the system says it.
+pub fn peak_memory() -> Option<u64> {
+    memory("VmHWM:")
+}
+
+/// The memory that the process holds now.
+pub fn current_memory() -> Option<u64> {
+    memory("VmRSS:")
+}
+
+fn memory(field: &str) -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024)
+}
