@@ -95,6 +95,20 @@ def cls(model, lines, limit):
     return np.concatenate(out)
 
 
+@torch.no_grad()
+def windows(model, text, limit):
+    """The mean over a text's windows of the mean over their tokens, weighted by their lengths, scaled to unit length."""
+    tokens, encoder = AutoTokenizer.from_pretrained(model), AutoModel.from_pretrained(model).eval()
+    ids = tokens(text, add_special_tokens=False, verbose=False)["input_ids"]
+    parts = [ids[start : start + limit - 2] for start in range(0, len(ids), limit - 2)]
+    total, count = np.zeros(encoder.config.hidden_size), 0
+    for part in parts:
+        window = torch.tensor([[tokens.cls_token_id, *part, tokens.sep_token_id]])
+        vector = encoder(input_ids=window).last_hidden_state[0].mean(0).double().numpy()
+        total, count = total + vector * window.shape[1], count + window.shape[1]
+    return (total / count / np.linalg.norm(total / count))[None], len(ids)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sconce", default=ROOT / "target" / "release" / "sconce")
@@ -106,9 +120,13 @@ def main():
     lines = texts()
     reference = SentenceTransformer(model, device="cpu")
     failed = False
-    for what, bar, expected, options in [
-        ("normalised sentence vectors", 1e-6, reference.encode(lines, batch_size=32), []),
-        ("CLS vectors, not normalised", 1e-5, cls(model, lines, reference.max_seq_length), ["--pooling", "cls", "--no-normalize"]),
+    long = " ".join(random.Random(7).choices(" ".join(lines).split(), k=40_000))
+    in_windows, tokens = windows(model, long, reference.max_seq_length)
+    assert tokens >= 100_000, tokens
+    for what, lines, bar, expected, options in [
+        ("normalised sentence vectors", lines, 1e-6, reference.encode(lines, batch_size=32), []),
+        ("CLS vectors, not normalised", lines, 1e-5, cls(model, lines, reference.max_seq_length), ["--pooling", "cls", "--no-normalize"]),
+        (f"a text of {tokens} tokens in windows", [long], 1e-6, in_windows, ["--on-long", "chunk"]),
     ]:
         found = run(args.sconce, model, lines, *options)
         assert found.shape == expected.shape, (found.shape, expected.shape)

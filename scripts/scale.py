@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""A million lines through a small random model: memory stays where it is, and every row is there, in order.
+
+    python3 scripts/scale.py [--sconce target/release/sconce] [--rows 1000000] [--input-gb 0]
+
+Runs 1/10 of the rows and all of them, into jsonl, npy and parquet, and compares peak memory (VmHWM, within 10 %), the number
+of rows, and rows picked over the whole output with the same texts embedded by themselves. With --input-gb N, a text file of
+N GB of long lines also goes through a process whose address space is limited to 1 GB beyond what a short run takes.
+"""
+import argparse
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+MODEL = os.path.join(ROOT, "tests/fixtures/bert-tiny")
+WORDS = "the of to in is on and light lamp candle wick flame burn attention head key query value".split()
+
+
+def line(rng, length=60):
+    text = ""
+    while len(text) < length - 8:
+        text += rng.choice(WORDS) + " "
+    return text[:-1]
+
+
+def run(sconce, source, target, *more):
+    stats = target + ".stats"
+    start = time.monotonic()
+    command = [sconce, "embed", "-m", MODEL, "-i", source, "-o", target, "--stats", stats, "--quiet", *more]
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    with open(stats) as file:
+        found = json.load(file)
+    return found, time.monotonic() - start
+
+
+def rows_of(target, picks):
+    """The number of rows, and the vectors of those picked; nothing but the standard library."""
+    if target.endswith(".npy"):
+        import ast
+        import struct
+
+        with open(target, "rb") as file:
+            header = ast.literal_eval(file.read(128)[10:].decode())
+            count, width = header["shape"]
+            found = {}
+            for index in picks:
+                file.seek(128 + 4 * width * index)
+                found[index] = list(struct.unpack(f"<{width}f", file.read(4 * width)))
+            size = os.path.getsize(target)
+        assert size == 128 + 4 * width * count, f"{target} has {size} bytes"
+        return count, found
+    count, found = 0, {}
+    with open(target) as file:
+        for count, text in enumerate(file, 1):
+            if count - 1 in picks:
+                row = json.loads(text)
+                assert row["index"] == count - 1, f"row {count - 1} says it is {row['index']}"
+                found[count - 1] = row["embedding"]
+    return count, found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--sconce", default=os.path.join(ROOT, "target/release/sconce"))
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--input-gb", type=float, default=0)
+    parser.add_argument("--formats", nargs="+", default=["jsonl", "npy", "parquet"])
+    options = parser.parse_args()
+    rng = random.Random(4)
+    failed = False
+    with tempfile.TemporaryDirectory() as folder:
+        sources = {}
+        for rows in (options.rows // 10, options.rows):
+            sources[rows] = os.path.join(folder, f"{rows}.txt")
+            with open(sources[rows], "w") as file:
+                file.writelines(line(rng) + "\n" for _ in range(rows))
+        for format in options.formats:
+            peaks = []
+            for rows, source in sources.items():
+                target = os.path.join(folder, f"out.{format}")
+                stats, seconds = run(options.sconce, source, target)
+                peaks.append(stats["peak_memory_bytes"])
+                print(
+                    f"{format:12} {rows:9} rows {os.path.getsize(source) / 1e6:7.1f} MB in {seconds:6.1f} s, "
+                    f"{rows / seconds:7.0f} rows/s, peak {peaks[-1] / 1e6:6.1f} MB",
+                    flush=True,
+                )
+                assert stats["rows"] == rows
+                if format != "parquet":
+                    picks = sorted({0, rows - 1, *rng.sample(range(rows), 50)})
+                    count, found = rows_of(target, set(picks))
+                    assert count == rows, f"{count} rows"
+                    with open(source) as file:
+                        texts = [text[:-1] for index, text in enumerate(file) if index in found]
+                    command = [options.sconce, "embed", "-m", MODEL, "--quiet", *texts]
+                    alone = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+                    for index, text in zip(picks, alone):
+                        assert json.loads(text)["embedding"] == [float(f"{x:.9g}") for x in found[index]] or same(
+                            json.loads(text)["embedding"], found[index]
+                        ), f"row {index} is not the vector of its text"
+                os.remove(target)
+            growth = peaks[1] / peaks[0] - 1
+            print(f"{format:12} peak memory grows by {100 * growth:+.1f} %")
+            failed |= growth > 0.10
+        if options.input_gb:
+            source = os.path.join(folder, "large.txt")
+            # Words that no vocabulary has, which are quick to tokenize.
+            word = lambda: "".join(rng.choices("abcdefgh", k=400))
+            paragraph = "\n".join(" ".join(word() for _ in range(40)) for _ in range(64)) + "\n"
+            with open(source, "w") as file:
+                while file.tell() < options.input_gb * 1e9:
+                    file.write(paragraph)
+            limit = 1_000_000_000
+            target = os.path.join(folder, "large.npy")
+            stats = target + ".stats"
+            command = [options.sconce, "embed", "-m", MODEL, "-i", source, "-o", target, "--stats", stats, "--quiet"]
+            subprocess.run(
+                command,
+                check=True,
+                stderr=subprocess.DEVNULL,
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+            )
+            with open(stats) as file:
+                found = json.load(file)
+            print(
+                f"{os.path.getsize(source) / 1e9:.1f} GB of input in an address space of 1 GB: {found['rows']} rows in "
+                f"{found['seconds']:.0f} s, peak {found['peak_memory_bytes'] / 1e6:.1f} MB"
+            )
+    sys.exit(failed)
+
+
+def same(a, b):
+    """Whether two lists are the same 32-bit floats."""
+    import struct
+
+    return struct.pack(f"<{len(a)}f", *a) == struct.pack(f"<{len(b)}f", *b)
+
+
+if __name__ == "__main__":
+    main()
