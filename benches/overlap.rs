@@ -14,8 +14,8 @@ use anyhow::{Result, ensure};
 use sconce::input::{Compression, Fields, Format, Place, Record, Source};
 use sconce::model::Source as ModelSource;
 use sconce::output::{self, Dtype, Target};
-use sconce::run::embed::{EmbedOptions, Input, embed};
-use sconce::run::{Choices, Console, Embedder, Limits, ModelOptions, OnLong, Tokens, Verbosity, load};
+use sconce::run::embed::{EmbedOptions, Input, Limits, embed};
+use sconce::run::{Choices, Console, Embedder, ModelOptions, OnLong, Tokens, Verbosity, load};
 use sconce::text::plan;
 
 fn main() -> Result<()> {

@@ -135,7 +135,7 @@ MUTATIONS = [
     ("windows weigh the same", "src/nn/pooling.rs", "(length as f64 / total) as f32", "(total / total / lengths.len() as f64 * (length as f64).powi(0)) as f32"),
     ("windows of a text overlap", "src/text/tokenizer.rs", "first.truncate(room, 0, TruncationDirection::Right)", "first.truncate(room, 1, TruncationDirection::Right)"),
     ("later windows have no prompt", "src/text/tokenizer.rs", "let mut tokens = prompt.clone();", "let mut tokens = Encoding::default();"),
-    ("batches change places", "src/run/flow.rs", "self.slots.into_iter().zip(rows)", "self.slots.into_iter().rev().zip(rows)"),
+    ("batches change places", "src/run/embed/flow.rs", "self.slots.into_iter().zip(rows)", "self.slots.into_iter().rev().zip(rows)"),
     ("int8 rounds down", "src/output/dtype.rs", ".round_ties_even()", ".floor()"),
 ]
 

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use sconce::output::ClosedPipe;
-use sconce::run::embed::Ended;
-use sconce::run::{INTERRUPTED, Interrupted, WrongUsage};
+use sconce::run::WrongUsage;
+use sconce::run::embed::{Ended, INTERRUPTED, Interrupted};
 
 fn main() -> ExitCode {
     match sconce::cli::main() {

@@ -1,25 +1,13 @@
 //! The place behind a writer: standard output, a device or pipe, or a file that appears whole or not at all.
 
-use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 
 use anyhow::{Result, anyhow, bail};
 
-use super::place::{Claim, Place, explain, in_its_way, remove, rename};
+use super::fault::explain;
+use super::place::{Claim, Place, in_its_way, remove, rename};
 use super::{Durable, Target};
-
-/// Whoever read the output has gone, which ends the work without being a fault.
-#[derive(Debug)]
-pub struct ClosedPipe;
-
-impl fmt::Display for ClosedPipe {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the reader of the output has gone")
-    }
-}
-
-impl std::error::Error for ClosedPipe {}
 
 /// An open target. What is written to a file goes to [`super::Beside::rows`], which stays there until
 /// [`Destination::commit`] makes it durable and gives it the final name.

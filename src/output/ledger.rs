@@ -9,7 +9,8 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 
 use super::Target;
-use super::place::{explain, remove, rename};
+use super::fault::explain;
+use super::place::{remove, rename};
 
 /// What is said of a row; what is none is left out.
 #[derive(Debug, Clone, Serialize)]

@@ -9,8 +9,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Target;
+use super::fault::explain;
 pub use super::place::remove;
-use super::place::{explain, rename, unsaved};
+use super::place::{rename, unsaved};
 
 /// Makes a value durable under a name, in place of what was there.
 ///

@@ -8,6 +8,7 @@ mod columns;
 mod csv;
 mod destination;
 mod dtype;
+mod fault;
 mod jsonl;
 mod kind;
 mod ledger;
@@ -17,6 +18,7 @@ mod parquet;
 mod place;
 mod safetensors;
 mod spool;
+mod target;
 
 use std::fmt;
 
@@ -25,11 +27,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use check::check;
-pub use destination::{ClosedPipe, print};
+pub use destination::print;
 pub use dtype::{Dtype, Numbers, Vector};
+pub use fault::ClosedPipe;
 pub use kind::{Column, Kind};
 pub use ledger::{Event, Ledger, LedgerEntry};
-pub use place::{Beside, Claim, Target};
+pub use place::{Beside, Claim};
+pub use target::Target;
 
 /// One text's result.
 #[derive(Debug, Clone, Copy)]

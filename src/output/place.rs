@@ -1,32 +1,14 @@
 //! Where output goes, and the names of what stands beside it while it is unfinished.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 
-use super::destination::ClosedPipe;
-
-/// Where output goes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
-    /// Standard output.
-    Stdout,
-    /// A file.
-    File(PathBuf),
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Target::Stdout => write!(f, "standard output"),
-            Target::File(path) => write!(f, "{}", path.display()),
-        }
-    }
-}
+use super::fault::explain;
+use super::target::{Target, folder};
 
 /// Names beside an output that is a file; for `dir/vectors.npy` those that are given here.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -242,33 +224,4 @@ fn sync_folder(path: &Path) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// The folder of a file.
-pub fn folder(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    }
-}
-
-/// One sentence on a failed write; `resumable` where the run can be continued later.
-pub fn explain(target: &Target, resumable: bool, error: io::Error) -> anyhow::Error {
-    match (error.kind(), target) {
-        (ErrorKind::BrokenPipe, _) => anyhow::Error::new(ClosedPipe),
-        (ErrorKind::StorageFull | ErrorKind::QuotaExceeded, _) => {
-            let remedy = match resumable {
-                true => "free some space and run again with --resume",
-                false => "free some space or write elsewhere with --output",
-            };
-            anyhow!("cannot write {target}: the disk is full; {remedy}")
-        }
-        (ErrorKind::NotFound, Target::File(path)) if !folder(path).is_dir() => {
-            anyhow!(
-                "cannot write {target}: the folder {} does not exist; create it first",
-                folder(path).display()
-            )
-        }
-        _ => anyhow!("cannot write {target}: {error}; choose another --output"),
-    }
 }

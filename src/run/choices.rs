@@ -2,10 +2,9 @@
 
 use anyhow::{Result, bail};
 
-use super::resume::Identity;
 use super::{Console, Embedder, Loaded, OnLong, WrongUsage};
 use crate::model::pipeline::Prompts;
-use crate::nn::{Head, Isa, Pooling};
+use crate::nn::{Head, Pooling};
 use crate::output::Dtype;
 
 /// What the user says about vectors.
@@ -82,24 +81,6 @@ impl Choices {
             on_long,
             batch_tokens,
         })
-    }
-
-    /// What of the choices, once made, makes a vector what it is.
-    pub fn identity(embedder: &Embedder) -> Identity {
-        let Embedder { tokenizer, pooling, heads, dimensions, dtype, prompt, on_long, .. } = embedder;
-        let normalized = matches!(heads.last(), Some(Head::Normalize));
-        Identity::from([
-            ("--pooling".into(), pooling.to_string()),
-            ("--normalize".into(), if normalized { "yes" } else { "no" }.into()),
-            ("--dimensions".into(), dimensions.to_string()),
-            ("--prompt".into(), format!("{prompt:?}")),
-            ("--max-length".into(), tokenizer.max_length().to_string()),
-            ("--truncation-side".into(), if tokenizer.cuts_left() { "left" } else { "right" }.into()),
-            ("--on-long".into(), on_long.name().into()),
-            ("--output-dtype".into(), dtype.name().into()),
-            // Another set of instructions rounds otherwise.
-            ("the processor's instructions".into(), Isa::best().name().into()),
-        ])
     }
 
     /// The heads that run and the dimensions of what they give: those of the model, the cut to `kept` dimensions or

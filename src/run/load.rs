@@ -5,8 +5,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use bytesize::ByteSize;
 
-use super::{Console, WrongUsage, heads, limits};
+use super::{Console, WrongUsage, heads};
 use crate::model::Source;
 use crate::model::config::Config;
 use crate::model::families::Family;
@@ -153,7 +154,7 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
     let mut count = Count::default();
     Encoder::load(&spec, &mut count)?;
     heads::pooler(&mut count, &pooling, spec.hidden_size)?;
-    limits::check_weights(options.max_memory, count.held, &spec)?;
+    check_weights(options.max_memory, count.held, &spec)?;
     let weights = match options.random_weights {
         None => Weights::File(own(ModelFiles::weights)?),
         Some(seed) => Weights::Random(seed),
@@ -206,6 +207,24 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
         tokenizer_file,
         tokenizer,
     })
+}
+
+/// Refuses a model whose weights alone, of so many numbers, do not fit.
+///
+/// # Errors
+/// If they do not: wrong usage.
+fn check_weights(max_memory: Option<u64>, held: usize, spec: &EncoderSpec) -> Result<()> {
+    // Tables are read where they lie in the file, in whatever type they are stored.
+    let held = held.saturating_sub(spec.vocab_size * spec.embedding_size);
+    let bytes = held.saturating_mul(size_of::<f32>());
+    match max_memory {
+        Some(most) if bytes as u64 > most => bail!(WrongUsage(format!(
+            "--max-memory {}: the weights of the model alone take {}; pass more, or choose a smaller model",
+            ByteSize(most).display().si(),
+            ByteSize(bytes as u64).display().si()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Small files that a tokenizer or a pipeline reads where they are there.

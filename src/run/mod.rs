@@ -1,4 +1,4 @@
-//! One file a subcommand, over what they share: loading a model, the path from records to vectors, and
+//! One file a subcommand, a folder for `embed`, over what they share: loading a model, the path from texts to vectors, and
 //! talking to the person at the terminal.
 
 mod choices;
@@ -6,27 +6,16 @@ mod console;
 pub mod download;
 pub mod embed;
 mod embedder;
-mod flow;
 mod heads;
 pub mod inspect;
-mod interrupt;
-mod limits;
 mod load;
-mod records;
-mod resume;
-mod sink;
-mod tally;
 
 use std::fmt;
 
 pub use choices::{Choices, PromptChoice};
 pub use console::{Console, Verbosity};
 pub use embedder::{Embedded, Embedder, OnLong, Tokens, Unfit};
-pub use flow::Meter;
-pub use interrupt::{INTERRUPTED, Interrupted};
-pub use limits::Limits;
 pub use load::{Loaded, ModelOptions, examine, load};
-pub use tally::Tally;
 
 /// Options that contradict each other or the model: exit code 2, as for any wrong usage.
 #[derive(Debug)]

@@ -1,5 +1,13 @@
 //! `sconce embed`: texts in, one vector a text out.
 
+mod flow;
+mod interrupt;
+mod limits;
+mod records;
+mod resume;
+mod sink;
+mod tally;
+
 use std::fs;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -8,14 +16,20 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use super::records::Records;
-use super::resume::{self, Identity, Journal};
-use super::sink::{Policy, Sink};
-use super::tally::{self, Clock};
-use super::{Choices, Console, Limits, Meter, ModelOptions, OnLong, WrongUsage, flow, interrupt, load};
+use super::{Choices, Console, ModelOptions, OnLong, WrongUsage, load};
 use crate::input::{Entries, Fields, Format, Place, Record, Source};
 use crate::nn::{Head, Pooling};
 use crate::output::{self, Claim, Column, Kind, Layout, Ledger, Target};
+
+pub use flow::Meter;
+pub use interrupt::{INTERRUPTED, Interrupted};
+pub use limits::Limits;
+pub use tally::Tally;
+
+use records::Records;
+use resume::{Identity, Journal};
+use sink::{Policy, Sink};
+use tally::Clock;
 
 /// What `embed` is to do.
 pub struct EmbedOptions {
@@ -121,7 +135,7 @@ pub enum Ended {
 /// Runs `embed`.
 ///
 /// # Errors
-/// If the input, the model or the output fails; the sentence names it. [`super::Interrupted`] if the user stops it.
+/// If the input, the model or the output fails; the sentence names it. [`Interrupted`] if the user stops it.
 pub fn embed(options: EmbedOptions) -> Result<Ended> {
     let start = Instant::now();
     let console = options.console;
@@ -167,7 +181,7 @@ pub fn embed(options: EmbedOptions) -> Result<Ended> {
         kept: keep.into_iter().map(|name| Column { name, kind: Kind::Text }).collect(),
     };
     output::check(&layout).map_err(|error| WrongUsage(error.to_string()))?;
-    identity.extend(Choices::identity(&embedder));
+    identity.extend(resume::choices(&embedder));
     identity.extend([
         ("the release of Sconce".into(), env!("CARGO_PKG_VERSION").into()),
         ("--output-format".into(), options.format.name().into()),

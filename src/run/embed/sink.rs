@@ -9,12 +9,13 @@ use crossbeam_channel::{Receiver, select};
 use indicatif::ProgressBar;
 use serde_json::Value;
 
+use super::Tally;
 use super::flow::{Fate, Item, Step, Window};
 use super::interrupt::{self, Interrupted};
 use super::resume::{Journal, Manifest, Mark};
-use super::{Console, Tally};
 use crate::input::{At, Spot};
 use crate::output::{self, Claim, ClosedPipe, Durable, Event, Layout, Ledger, LedgerEntry, Row, Writer};
+use crate::run::Console;
 
 /// What is done about records that have no row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

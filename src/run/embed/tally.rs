@@ -9,7 +9,8 @@ use anyhow::{Result, anyhow};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Console, Meter};
+use super::Meter;
+use crate::run::Console;
 
 /// What has been done so far, by all runs that one output took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

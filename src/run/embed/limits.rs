@@ -6,9 +6,9 @@ use bytesize::ByteSize;
 use super::flow::CHUNK_BYTES;
 use super::records::entry_bytes;
 use super::tally::current_memory;
-use super::{Embedder, WrongUsage};
 use crate::input::{Entry, Record, Unreadable};
 use crate::nn::{EncoderSpec, Pooling};
+use crate::run::{Embedder, WrongUsage};
 
 /// How much is on its way at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,24 +153,6 @@ impl Limits {
         let ids = (self.window_tokens + longest) * 2 * size_of::<u32>();
         let window = vectors * embedder.dimensions * size_of::<f32>() + ids + self.window_bytes;
         self.threads * encoding + WINDOWS * window + self.queue() * CHUNK_BYTES
-    }
-}
-
-/// Refuses a model whose weights alone, of so many numbers, do not fit.
-///
-/// # Errors
-/// If they do not: wrong usage.
-pub fn check_weights(max_memory: Option<u64>, held: usize, spec: &EncoderSpec) -> Result<()> {
-    // Tables are read where they lie in the file, in whatever type they are stored.
-    let held = held.saturating_sub(spec.vocab_size * spec.embedding_size);
-    let bytes = held.saturating_mul(size_of::<f32>());
-    match max_memory {
-        Some(most) if bytes as u64 > most => bail!(WrongUsage(format!(
-            "--max-memory {}: the weights of the model alone take {}; pass more, or choose a smaller model",
-            shown(most as usize),
-            shown(bytes)
-        ))),
-        _ => Ok(()),
     }
 }
 

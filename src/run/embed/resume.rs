@@ -12,10 +12,12 @@ use anyhow::{Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::Tally;
 use super::records::Records;
-use super::{Console, Tally, WrongUsage};
 use crate::input::{Entry, Place, Source};
+use crate::nn::{Head, Isa};
 use crate::output::{self, Beside, Column, Durable};
+use crate::run::{Console, Embedder, WrongUsage};
 
 /// A place between two records of the input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
@@ -121,6 +123,24 @@ fn compare(before: &Identity, now: &Identity) -> Result<()> {
         value(before),
         value(now)
     )))
+}
+
+/// What of the user's choices, once made, makes a vector what it is.
+pub fn choices(embedder: &Embedder) -> Identity {
+    let Embedder { tokenizer, pooling, heads, dimensions, dtype, prompt, on_long, .. } = embedder;
+    let normalized = matches!(heads.last(), Some(Head::Normalize));
+    Identity::from([
+        ("--pooling".into(), pooling.to_string()),
+        ("--normalize".into(), if normalized { "yes" } else { "no" }.into()),
+        ("--dimensions".into(), dimensions.to_string()),
+        ("--prompt".into(), format!("{prompt:?}")),
+        ("--max-length".into(), tokenizer.max_length().to_string()),
+        ("--truncation-side".into(), if tokenizer.cuts_left() { "left" } else { "right" }.into()),
+        ("--on-long".into(), on_long.name().into()),
+        ("--output-dtype".into(), dtype.name().into()),
+        // Another set of instructions rounds otherwise.
+        ("the processor's instructions".into(), Isa::best().name().into()),
+    ])
 }
 
 /// What the inputs are: their names, sizes and times.

@@ -18,11 +18,11 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use serde_json::Value;
 
-use super::embedder::{Embedded, Tokens, Unfit};
+use super::Limits;
 use super::records::{Records, value_bytes};
 use super::resume::Mark;
-use super::{Embedder, Limits};
 use crate::input::{Entry, Record, Spot};
+use crate::run::{Embedded, Embedder, Tokens, Unfit};
 use crate::text::plan;
 
 /// Records that are tokenized at once.
