@@ -261,7 +261,7 @@ impl Write for Sink {
 /// Writes a page of text to standard output.
 ///
 /// # Errors
-/// If it cannot be written; [`ClosedPipe`] if its reader has gone.
+/// If it cannot be written; [`super::ClosedPipe`] if its reader has gone.
 pub fn print(page: &[u8]) -> Result<()> {
     let mut stdout = io::stdout().lock();
     stdout
