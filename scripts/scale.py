@@ -4,8 +4,8 @@
     python3 scripts/scale.py [--sconce target/release/sconce] [--rows 1000000] [--input-gb 0]
 
 Runs 1/10 of the rows and all of them, into jsonl, npy and parquet, and compares peak memory (VmHWM, within 10 %), the number
-of rows, and rows picked over the whole output with the same texts embedded by themselves. With --input-gb N, a text file of
-N GB of long lines also goes through a process whose address space is limited to 1 GB beyond what a short run takes.
+of rows, and rows picked over the whole output with the same texts embedded by themselves. With --input-gb N, N GB of jsonl,
+most of it a field that is not the text, also go through a process whose address space is limited to 1 GB.
 """
 import argparse
 import json
@@ -109,13 +109,13 @@ def main():
             print(f"{format:12} peak memory grows by {100 * growth:+.1f} %")
             failed |= growth > 0.10
         if options.input_gb:
-            source = os.path.join(folder, "large.txt")
-            # Words that no vocabulary has, which are quick to tokenize.
-            word = lambda: "".join(rng.choices("abcdefgh", k=400))
-            paragraph = "\n".join(" ".join(word() for _ in range(40)) for _ in range(64)) + "\n"
+            source = os.path.join(folder, "large.jsonl")
+            body = "lorem ipsum dolor " * 5600
             with open(source, "w") as file:
+                rows = 0
                 while file.tell() < options.input_gb * 1e9:
-                    file.write(paragraph)
+                    file.write(json.dumps({"id": rows, "body": body, "text": line(rng)}) + "\n")
+                    rows += 1
             limit = 1_000_000_000
             target = os.path.join(folder, "large.npy")
             stats = target + ".stats"
@@ -128,6 +128,7 @@ def main():
             )
             with open(stats) as file:
                 found = json.load(file)
+            assert found["rows"] == rows
             print(
                 f"{os.path.getsize(source) / 1e9:.1f} GB of input in an address space of 1 GB: {found['rows']} rows in "
                 f"{found['seconds']:.0f} s, peak {found['peak_memory_bytes'] / 1e6:.1f} MB"
