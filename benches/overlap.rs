@@ -91,21 +91,12 @@ fn prose(folder: &Path) -> Result<PathBuf> {
 }
 
 fn model() -> ModelOptions {
-    ModelOptions {
-        source: ModelSource {
-            model: "sentence-transformers/all-MiniLM-L6-v2".into(),
-            revision: "main".into(),
-            offline: true,
-            progress: false,
-        },
-        config: None,
-        random_weights: None,
-        tokenizer: None,
-        max_length: None,
-        cut_left: None,
-        pooling: None,
-        max_memory: None,
-    }
+    ModelOptions::of(ModelSource {
+        model: "sentence-transformers/all-MiniLM-L6-v2".into(),
+        revision: "main".into(),
+        offline: true,
+        progress: false,
+    })
 }
 
 fn choices() -> Choices {

@@ -23,21 +23,12 @@ const ATOL: f32 = 1e-5;
 const RTOL: f32 = 1e-5;
 
 fn open(model: &str) -> Loaded {
-    let options = ModelOptions {
-        source: Source {
-            model: fixture(model).display().to_string(),
-            revision: "main".into(),
-            offline: true,
-            progress: false,
-        },
-        config: None,
-        random_weights: None,
-        tokenizer: None,
-        max_length: None,
-        cut_left: None,
-        pooling: None,
-        max_memory: None,
-    };
+    let options = ModelOptions::of(Source {
+        model: fixture(model).display().to_string(),
+        revision: "main".into(),
+        offline: true,
+        progress: false,
+    });
     load(&options, &Console::new(Verbosity::Quiet, false)).expect("the fixture loads")
 }
 

@@ -69,14 +69,10 @@ pub fn embed(args: EmbedArgs) -> Result<EmbedOptions> {
 /// Options that say which model.
 pub fn model(args: &ModelArgs) -> ModelOptions {
     ModelOptions {
-        source: source(args.source.model.clone(), &args.source.hub, &args.talk),
         config: args.config.clone(),
         random_weights: args.random_weights,
         tokenizer: args.tokenizer.clone(),
-        max_length: None,
-        cut_left: None,
-        pooling: None,
-        max_memory: None,
+        ..ModelOptions::of(source(args.source.model.clone(), &args.source.hub, &args.talk))
     }
 }
 

@@ -6,8 +6,8 @@ use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write
 use anyhow::{Result, anyhow, bail};
 
 use super::fault::explain;
-use super::place::{Claim, Place, in_its_way, remove, rename};
-use super::{Durable, Target};
+use super::place::{in_its_way, remove, rename};
+use super::{Beside, Claim, Durable, Target};
 
 /// An open target. What is written to a file goes to [`super::Beside::rows`], which stays there until
 /// [`Destination::commit`] makes it durable and gives it the final name.
@@ -15,7 +15,7 @@ pub struct Destination {
     target: Target,
     sink: BufWriter<Sink>,
     /// The file that it is to be, until it is.
-    place: Option<Place>,
+    beside: Option<Beside>,
 }
 
 enum Sink {
@@ -41,12 +41,12 @@ impl Destination {
     }
 
     fn open(claim: &Claim, durable: Option<Durable>, seek: bool) -> Result<Self> {
-        let (target, place) = (claim.target(), claim.place().cloned());
-        if let (None, Some(_)) = (&place, durable) {
+        let (target, beside) = (claim.target(), claim.beside().cloned());
+        if let (None, Some(_)) = (&beside, durable) {
             bail!("cannot resume {target}: it is no file that can be continued; run without --resume");
         }
-        let sink = match (target, &place) {
-            (_, Some(place)) => Sink::File(partial(target, place, durable)?),
+        let sink = match (target, &beside) {
+            (_, Some(beside)) => Sink::File(partial(target, beside, durable)?),
             (Target::Stdout, None) => Sink::Stdout(io::stdout()),
             // Devices and pipes are written to, never replaced.
             (Target::File(path), None) => {
@@ -54,7 +54,7 @@ impl Destination {
                 Sink::File(file.map_err(|error| explain(target, false, error))?)
             }
         };
-        let sink = match seek && place.is_none() {
+        let sink = match seek && beside.is_none() {
             true => match tempfile::tempfile() {
                 Ok(spool) => Sink::Spool(spool, Box::new(sink)),
                 Err(error) => bail!(
@@ -64,7 +64,7 @@ impl Destination {
             },
             false => sink,
         };
-        Ok(Destination { target: target.clone(), sink: BufWriter::with_capacity(BUFFER, sink), place })
+        Ok(Destination { target: target.clone(), sink: BufWriter::with_capacity(BUFFER, sink), beside })
     }
 
     /// Makes what was written durable, and returns how many bytes the partial file has. Where there is none, what was
@@ -72,7 +72,7 @@ impl Destination {
     pub fn checkpoint(&mut self) -> Result<u64> {
         let checkpoint = |sink: &mut BufWriter<Sink>| {
             sink.flush()?;
-            match (sink.get_mut(), &self.place) {
+            match (sink.get_mut(), &self.beside) {
                 (Sink::File(file), Some(_)) => {
                     file.sync_data()?;
                     file.stream_position()
@@ -95,20 +95,20 @@ impl Destination {
 
     /// Flushes, and gives a file its final name.
     pub fn commit(mut self) -> Result<()> {
-        let (target, place) = (&self.target, self.place.take());
-        let resumable = place.is_some();
+        let (target, beside) = (&self.target, self.beside.take());
+        let resumable = beside.is_some();
         let commit = |sink: &mut BufWriter<Sink>| {
             sink.flush()?;
-            match (sink.get_mut(), place) {
+            match (sink.get_mut(), beside) {
                 (Sink::Spool(spool, sink), _) => {
                     spool.seek(SeekFrom::Start(0))?;
                     io::copy(spool, sink)?;
                     sink.flush()
                 }
-                (Sink::File(file), Some(place)) => {
-                    like_before(file, &place)?;
+                (Sink::File(file), Some(beside)) => {
+                    like_before(file, &beside)?;
                     file.sync_all()?;
-                    rename(&place.beside.rows, &place.path)
+                    rename(&beside.rows, &beside.output)
                 }
                 _ => Ok(()),
             }
@@ -123,16 +123,16 @@ impl Destination {
         make: impl FnOnce(&mut dyn Read, &mut (dyn Write + Send)) -> Result<()>,
     ) -> Result<()> {
         let target = &self.target;
-        let resumable = self.place.is_some();
+        let resumable = self.beside.is_some();
         let written = |result: Result<()>| match result.map_err(anyhow::Error::downcast::<io::Error>) {
             Ok(()) => Ok(()),
             Err(Ok(error)) => Err(explain(target, resumable, error)),
             Err(Err(error)) => Err(error),
         };
         rewound(&mut self.sink).map_err(|error| explain(target, resumable, error))?;
-        match (self.sink.get_mut(), &self.place) {
-            (Sink::File(rows), Some(place)) => {
-                let whole = &place.beside.whole;
+        match (self.sink.get_mut(), &self.beside) {
+            (Sink::File(rows), Some(beside)) => {
+                let whole = &beside.whole;
                 // Half of one may be left of a run that was killed.
                 remove(whole)?;
                 let mut options = OpenOptions::new();
@@ -146,10 +146,10 @@ impl Destination {
                     make(&mut BufReader::with_capacity(BUFFER, &*rows), &mut sink)?;
                     sink.flush()?;
                     let file = sink.get_ref();
-                    like_before(file, place)?;
+                    like_before(file, beside)?;
                     file.sync_all()?;
-                    rename(whole, &place.path)?;
-                    Ok(fs::remove_file(&place.beside.rows)?)
+                    rename(whole, &beside.output)?;
+                    Ok(fs::remove_file(&beside.rows)?)
                 };
                 // Half of one is of no use, and the disk may be full of it.
                 written(convert()).inspect_err(|_| drop(fs::remove_file(whole)))
@@ -173,14 +173,13 @@ impl Destination {
                 "cannot write a temporary file in {} ({error}); free some space there or set TMPDIR",
                 std::env::temp_dir().display()
             ),
-            Sink::File(_) | Sink::Stdout(_) => explain(&self.target, self.place.is_some(), error),
+            Sink::File(_) | Sink::Stdout(_) => explain(&self.target, self.beside.is_some(), error),
         }
     }
 }
 
 /// The partial file, cut to what is durable of it.
-fn partial(target: &Target, place: &Place, durable: Option<Durable>) -> Result<File> {
-    let Place { path, beside } = place;
+fn partial(target: &Target, beside: &Beside, durable: Option<Durable>) -> Result<File> {
     let fault = |error| explain(target, true, error);
     let (rows, bytes) = (&beside.rows, durable.map_or(0, |durable| durable.bytes));
     let mut options = OpenOptions::new();
@@ -189,7 +188,8 @@ fn partial(target: &Target, place: &Place, durable: Option<Durable>) -> Result<F
     {
         use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
         // As private as the output that it will replace, but open to its owner, who may want to continue it.
-        let mode = fs::metadata(path).map_or(0o666, |there| there.permissions().mode() & 0o777 | 0o600);
+        let mode =
+            fs::metadata(&beside.output).map_or(0o666, |there| there.permissions().mode() & 0o777 | 0o600);
         options.mode(mode);
     }
     if durable.is_some() && fs::symlink_metadata(rows).is_err_and(|error| error.kind() == ErrorKind::NotFound)
@@ -213,8 +213,8 @@ fn partial(target: &Target, place: &Place, durable: Option<Durable>) -> Result<F
 }
 
 /// Gives a file the permissions of the output that it will replace, if there is one.
-fn like_before(file: &File, place: &Place) -> io::Result<()> {
-    match fs::metadata(&place.path) {
+fn like_before(file: &File, beside: &Beside) -> io::Result<()> {
+    match fs::metadata(&beside.output) {
         Ok(there) => file.set_permissions(there.permissions()),
         Err(_) => Ok(()),
     }

@@ -79,8 +79,7 @@ impl Layout {
 }
 
 /// How vectors are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// One JSON object a line.
     Jsonl,

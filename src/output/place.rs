@@ -29,17 +29,8 @@ pub struct Beside {
     pub final_ledger: PathBuf,
 }
 
-/// An output that is a file, or is to be one.
-#[derive(Debug, Clone)]
-pub struct Place {
-    /// The file itself, behind whatever links lead to it.
-    pub path: PathBuf,
-    /// What stands beside it.
-    pub beside: Beside,
-}
-
 /// The file of a target; none where it is no regular file.
-fn place(target: &Target) -> Result<Option<Place>> {
+fn place(target: &Target) -> Result<Option<Beside>> {
     let Target::File(path) = target else { return Ok(None) };
     let folder = || anyhow!("cannot write {target}: that is the name of a folder; name a file in it");
     if path.as_os_str().as_encoded_bytes().ends_with(b"/") {
@@ -60,16 +51,15 @@ fn place(target: &Target) -> Result<Option<Place>> {
         whole.push(parts[1]);
         path.with_file_name(whole)
     };
-    let beside = Beside {
-        output: path.clone(),
+    Ok(Some(Beside {
         lock: named([".", ".partial.lock"]),
         rows: named([".", ".partial"]),
         whole: named([".", ".partial.whole"]),
         manifest: named([".", ".partial.json"]),
         ledger: named([".", ".partial.ledger"]),
         final_ledger: named(["", ".ledger.jsonl"]),
-    };
-    Ok(Some(Place { path, beside }))
+        output: path,
+    }))
 }
 
 /// Where a file will be that is not there yet, though links may be that lead to it.
@@ -84,7 +74,7 @@ fn follow(path: &Path) -> PathBuf {
 /// An output that nobody else writes for as long as the value lives, nor what stands beside it.
 pub struct Claim {
     target: Target,
-    place: Option<Place>,
+    beside: Option<Beside>,
     /// Held, not read.
     _lock: Option<File>,
 }
@@ -95,9 +85,9 @@ impl Claim {
     /// # Errors
     /// If another run has it, or the target is a folder or in one that cannot be written to.
     pub fn take(target: &Target) -> Result<Self> {
-        let place = place(target)?;
-        let lock = place.as_ref().map(|place| lock(&place.beside.lock, target)).transpose()?;
-        Ok(Claim { target: target.clone(), place, _lock: lock })
+        let beside = place(target)?;
+        let lock = beside.as_ref().map(|beside| lock(&beside.lock, target)).transpose()?;
+        Ok(Claim { target: target.clone(), beside, _lock: lock })
     }
 
     /// What is claimed.
@@ -105,15 +95,10 @@ impl Claim {
         &self.target
     }
 
-    /// The file that it is to be, if it is one.
-    pub(super) fn place(&self) -> Option<&Place> {
-        self.place.as_ref()
-    }
-
     /// What stands beside the output; none where it is no regular file: standard output, a device or a pipe, where
     /// nothing can be resumed.
     pub fn beside(&self) -> Option<&Beside> {
-        self.place.as_ref().map(|place| &place.beside)
+        self.beside.as_ref()
     }
 
     /// Removes what an unfinished run has left. Its writer has to be gone.
@@ -133,8 +118,8 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         // Still locked: whoever waits for it notices that it is gone.
-        if let Some(place) = &self.place {
-            let _ = fs::remove_file(&place.beside.lock);
+        if let Some(beside) = &self.beside {
+            let _ = fs::remove_file(&beside.lock);
         }
     }
 }

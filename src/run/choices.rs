@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 
+use super::heads::normalized;
 use super::{Console, Embedder, Loaded, OnLong, WrongUsage};
 use crate::model::pipeline::Prompts;
 use crate::nn::{Head, Pooling};
@@ -58,7 +59,7 @@ impl Choices {
         };
         console.detail(format!(
             "pooling {pooling}, {dimensions} dimensions, {}, at most {} tokens a text",
-            if matches!(heads.last(), Some(Head::Normalize)) { "normalised" } else { "not normalised" },
+            if normalized(&heads) { "normalised" } else { "not normalised" },
             tokenizer.max_length(),
         ));
         let Choices { dtype, on_long, batch_tokens, .. } = *self;
@@ -91,7 +92,6 @@ impl Choices {
         mut dimensions: usize,
         kept: Option<usize>,
     ) -> Result<(Vec<Head>, usize)> {
-        let normalized = |heads: &[Head]| matches!(heads.last(), Some(Head::Normalize));
         if self.normalize == Some(false) && normalized(&heads) {
             heads.pop();
         }

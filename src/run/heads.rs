@@ -45,6 +45,11 @@ pub fn dimensions(
     })
 }
 
+/// Whether what comes out in the end has unit length.
+pub fn normalized(heads: &[Head]) -> bool {
+    matches!(heads.last(), Some(Head::Normalize))
+}
+
 /// The model's own pooler, if `pooling` asks for it.
 pub fn pooler(parameters: &mut dyn Parameters, pooling: &Pooling, hidden: usize) -> Result<Option<Head>> {
     match asks_for_pooler(pooling) {

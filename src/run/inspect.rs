@@ -4,11 +4,12 @@ use std::fmt::Write;
 
 use anyhow::{Result, bail};
 
+use super::heads::normalized;
 use super::{Console, ModelOptions, examine};
 use crate::model::pipeline::PoolingModule;
 use crate::model::weights::Report;
 use crate::nn::{
-    Biases, ConvolutionSpec, EncoderSpec, Frequencies, Head, NormKind, NormPlacement, Positions, Rotary,
+    Biases, ConvolutionSpec, EncoderSpec, Frequencies, NormKind, NormPlacement, Positions, Rotary,
     RotaryScaling, ScoreBias,
 };
 use crate::output::print;
@@ -46,7 +47,7 @@ pub fn inspect(options: &ModelOptions, console: &Console) -> Result<()> {
     for head in &loaded.pipeline.heads {
         line("after pooling", format!("{} ({})", head.spec, head.folder.display()))?;
     }
-    let normalized = matches!(loaded.heads.last(), Some(Head::Normalize));
+    let normalized = normalized(&loaded.heads);
     line("normalize", if normalized { "yes" } else { "no" }.into())?;
     line(
         "dimensions",

@@ -38,6 +38,22 @@ pub struct ModelOptions {
     pub max_memory: Option<u64>,
 }
 
+impl ModelOptions {
+    /// A model as its own files have it.
+    pub fn of(source: Source) -> Self {
+        ModelOptions {
+            source,
+            config: None,
+            random_weights: None,
+            tokenizer: None,
+            max_length: None,
+            cut_left: None,
+            pooling: None,
+            max_memory: None,
+        }
+    }
+}
+
 /// A model and all that was decided about it.
 pub struct Loaded {
     /// The config that the stack follows.

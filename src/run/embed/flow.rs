@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Error, Result, anyhow};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use serde_json::Value;
@@ -33,6 +33,11 @@ pub const CHUNK_BYTES: usize = 1 << 18;
 const LONG_TEXT: usize = 1 << 20;
 /// How long the planner waits for more texts of a stream before it sends off those that it has.
 const PATIENCE: Duration = Duration::from_millis(100);
+
+/// A thread of the run is gone. What kills a thread has said so on standard error.
+pub fn died<E>(_: E) -> Error {
+    anyhow!("a thread has died; please report this as a bug")
+}
 
 /// What comes out of the flow.
 pub enum Step {
@@ -241,7 +246,6 @@ impl Planner {
 
     /// Plans all there is; false if nobody takes it.
     fn plan(&mut self, in_order: &Receiver<Turn>) -> Result<bool> {
-        let died = || anyhow!("a thread has died; please report this as a bug");
         let (mut tokens, mut bytes) = (0, 0);
         loop {
             let turn = match in_order.recv_timeout(PATIENCE) {
@@ -251,12 +255,12 @@ impl Planner {
                     if !self.send()? {
                         return Ok(false);
                     }
-                    in_order.recv().map_err(|_| died())?
+                    in_order.recv().map_err(died)?
                 }
-                Err(RecvTimeoutError::Disconnected) => return Err(died()),
+                Err(error) => return Err(died(error)),
             };
             let Turn::Chunk(prepared) = turn else { return self.send() };
-            let prepared = match prepared.recv().map_err(|_| died())? {
+            let prepared = match prepared.recv().map_err(died)? {
                 Ok(prepared) => prepared,
                 // What came before it first.
                 Err(error) => return if self.send()? { Err(error) } else { Ok(false) },
@@ -327,7 +331,7 @@ impl Workers {
             Some(jobs) => jobs,
             None => self.jobs.insert(self.start()?),
         };
-        jobs.send(job).map_err(|_| anyhow!("every encoder thread has died; please report this as a bug"))
+        jobs.send(job).map_err(died)
     }
 
     fn start(&self) -> Result<Sender<Job>> {

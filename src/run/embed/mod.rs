@@ -16,9 +16,10 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
+use super::heads::normalized;
 use super::{Choices, Console, ModelOptions, OnLong, WrongUsage, load};
 use crate::input::{Entries, Fields, Format, Place, Record, Source};
-use crate::nn::{Head, Pooling};
+use crate::nn::Pooling;
 use crate::output::{self, Claim, Column, Kind, Layout, Ledger, Target};
 
 pub use flow::Meter;
@@ -176,7 +177,7 @@ pub fn embed(options: EmbedOptions) -> Result<Ended> {
         dtype: embedder.dtype,
         dimensions: embedder.dimensions,
         per_token: embedder.pooling == Pooling::None,
-        normalized: matches!(embedder.heads.last(), Some(Head::Normalize)),
+        normalized: normalized(&embedder.heads),
         ids: has_ids,
         kept: keep.into_iter().map(|name| Column { name, kind: Kind::Text }).collect(),
     };

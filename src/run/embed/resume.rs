@@ -13,10 +13,12 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::Tally;
+use super::flow::died;
 use super::records::Records;
 use crate::input::{Entry, Place, Source};
-use crate::nn::{Head, Isa};
+use crate::nn::Isa;
 use crate::output::{self, Beside, Column, Durable};
+use crate::run::heads::normalized;
 use crate::run::{Console, Embedder, WrongUsage};
 
 /// A place between two records of the input.
@@ -128,10 +130,9 @@ fn compare(before: &Identity, now: &Identity) -> Result<()> {
 /// What of the user's choices, once made, makes a vector what it is.
 pub fn choices(embedder: &Embedder) -> Identity {
     let Embedder { tokenizer, pooling, heads, dimensions, dtype, prompt, on_long, .. } = embedder;
-    let normalized = matches!(heads.last(), Some(Head::Normalize));
     Identity::from([
         ("--pooling".into(), pooling.to_string()),
-        ("--normalize".into(), if normalized { "yes" } else { "no" }.into()),
+        ("--normalize".into(), if normalized(heads) { "yes" } else { "no" }.into()),
         ("--dimensions".into(), dimensions.to_string()),
         ("--prompt".into(), format!("{prompt:?}")),
         ("--max-length".into(), tokenizer.max_length().to_string()),
@@ -219,16 +220,12 @@ fn hex(bytes: &[u8]) -> String {
 /// Keeps the manifest of a run up to date.
 pub struct Journal {
     manifest: PathBuf,
-    identity: Pending,
+    identity: Identity,
+    /// What the identity lacks yet: hashing a model takes a while, and is not needed before the first save.
+    hashing: Option<JoinHandle<Result<Identity>>>,
     dropped: Option<u64>,
     saved: Instant,
     pause: Duration,
-}
-
-/// An identity, or the thread that is at it: hashing a model takes a while, and is not needed before the first save.
-enum Pending {
-    Known(Identity),
-    Hashing(Option<JoinHandle<Result<Identity>>>),
 }
 
 /// The least time between two saves.
@@ -275,15 +272,8 @@ impl Journal {
 
     /// A journal for a run of this identity, to which the hashes of files are added, which takes a while.
     fn new(manifest: PathBuf, identity: Identity, files: Option<Vec<PathBuf>>, dropped: Option<u64>) -> Self {
-        let identity = match files {
-            None => Pending::Known(identity),
-            Some(paths) => Pending::Hashing(Some(thread::spawn(move || {
-                let mut all = hashes(&paths)?;
-                all.extend(identity);
-                Ok(all)
-            }))),
-        };
-        Journal { manifest, identity, dropped, saved: Instant::now(), pause: PAUSE }
+        let hashing = files.map(|files| thread::spawn(move || hashes(&files)));
+        Journal { manifest, identity, hashing, dropped, saved: Instant::now(), pause: PAUSE }
     }
 
     /// Whether it is time to save again: what has been computed since is worth it, and saving does not slow the run.
@@ -296,17 +286,10 @@ impl Journal {
     /// # Errors
     /// If it cannot be written.
     pub fn save(&mut self, since: Instant, describe: impl FnOnce(Identity) -> Manifest) -> Result<()> {
-        if let Pending::Hashing(thread) = &mut self.identity {
-            let identity = thread.take().map(JoinHandle::join);
-            let Some(Ok(identity)) = identity else {
-                bail!("a thread has died; please report this as a bug")
-            };
-            self.identity = Pending::Known(identity?);
+        if let Some(hashing) = self.hashing.take() {
+            self.identity.extend(hashing.join().map_err(died)??);
         }
-        let Pending::Known(identity) = &self.identity else {
-            bail!("a thread has died; please report this as a bug")
-        };
-        output::manifest::save(&self.manifest, &describe(identity.clone()))?;
+        output::manifest::save(&self.manifest, &describe(self.identity.clone()))?;
         self.saved = Instant::now();
         self.pause = PAUSE.max(10 * since.elapsed());
         Ok(())

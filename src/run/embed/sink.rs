@@ -10,7 +10,7 @@ use indicatif::ProgressBar;
 use serde_json::Value;
 
 use super::Tally;
-use super::flow::{Fate, Item, Step, Window};
+use super::flow::{Fate, Item, Step, Window, died};
 use super::interrupt::{self, Interrupted};
 use super::resume::{Journal, Manifest, Mark};
 use crate::input::{At, Spot};
@@ -180,8 +180,7 @@ impl Sink {
                 recv(windows) -> step => step,
                 recv(interrupts) -> _ => bail!(Interrupted { kept: None }),
             };
-            // What kills a thread has said so on standard error.
-            match step.map_err(|_| anyhow!("a thread has died; please report this as a bug"))?? {
+            match step.map_err(died)?? {
                 Step::Window(window) => self.take_window(window, interrupts)?,
                 Step::End => return self.open(),
             }
@@ -197,9 +196,7 @@ impl Sink {
                 recv(results) -> batch => batch,
                 recv(interrupts) -> _ => bail!(Interrupted { kept: None }),
             };
-            for (slot, row) in
-                batch.map_err(|_| anyhow!("a thread has died; please report this as a bug"))??
-            {
+            for (slot, row) in batch.map_err(died)?? {
                 embedded[slot] = Some(row);
             }
             self.bar.set_position(from + to.saturating_sub(from) * done as u64 / batches as u64);
