@@ -11,7 +11,7 @@ use sconce::model::Source;
 use sconce::model::config::Config;
 use sconce::model::families::{FAMILIES, Family};
 use sconce::model::names::Names;
-use sconce::nn::{Pool, Pooling, RaggedBatch};
+use sconce::nn::{Compute, Pool, Pooling, RaggedBatch};
 use sconce::ops::activation::NAMES;
 use sconce::ops::linear::{LinearWeights, reference};
 use sconce::run::{Console, Loaded, ModelOptions, Verbosity, load};
@@ -172,6 +172,7 @@ fn pairs_reach_the_encoder() {
     let embedder = sconce::run::Embedder {
         tokenizer: loaded.tokenizer,
         encoder: loaded.encoder,
+        compute: Compute::F32,
         pooling: Pooling::Text(vec![Pool::Mean]),
         heads: vec![],
         dimensions: 36,
@@ -199,11 +200,11 @@ fn activations_of_the_table() {
     let column = x.reshape((n, 1)).unwrap();
     let one = Tensor::ones((1, 1), candle_core::DType::F32, &Device::Cpu).unwrap();
     let zero = Tensor::zeros(1, candle_core::DType::F32, &Device::Cpu).unwrap();
-    let layer = LinearWeights::new(one.clone(), Some(zero.clone())).unwrap();
+    let layer = LinearWeights::new(one.clone(), Some(zero.clone()), Compute::F32).unwrap();
     for (name, activation) in NAMES {
         for (path, found) in [
-            ("CPU", layer.forward(&column, *activation).unwrap()),
-            ("reference", reference(&column, &one, Some(&zero), *activation).unwrap()),
+            ("CPU", layer.forward(&column, *activation, None).unwrap()),
+            ("reference", reference(&column, &one, Some(&zero), *activation, None).unwrap()),
         ] {
             if let Some(difference) = first_difference(&flat(&found), &flat(&goldens[*name]), 2e-6, 1e-6) {
                 panic!("{name} ({path}): {difference}");

@@ -3,8 +3,7 @@
 mod support;
 
 use candle_core::{DType, Device, Tensor};
-use sconce::kernels::isa::Isa;
-use sconce::kernels::matmul::{PANEL, PackedMatrix, multiply_panel};
+use sconce::kernels::matmul::Compute;
 use sconce::nn::{Stored, Table};
 use sconce::ops::activation::Activation;
 use sconce::ops::add_norm::{NormKind, NormWeights};
@@ -28,55 +27,17 @@ fn flat(tensor: &Tensor) -> Vec<f32> {
 
 #[test]
 fn linear_layers() {
-    for rows in [1, 2, 11, 12, 13, 95, 96, 97, 193] {
-        for (inputs, outputs) in [(1, 1), (7, 31), (32, 32), (33, 65)] {
+    for rows in [1, 2, 5, 6, 7, 11, 12, 13, 24, 167, 168, 169, 340] {
+        for (inputs, outputs) in [(1, 1), (7, 31), (32, 32), (33, 65), (385, 17)] {
             let (x, w) = (tensor(1, &[rows, inputs]), tensor(2, &[outputs, inputs]));
             let bias = tensor(3, &[outputs]);
-            let layer = linear::LinearWeights::new(w.clone(), Some(bias.clone())).unwrap();
-            for activation in [Activation::Identity, Activation::Gelu, Activation::Relu] {
-                let found = layer.forward(&x, activation).unwrap();
-                let expected = linear::reference(&x, &w, Some(&bias), activation).unwrap();
-                assert_close(&flat(&found), &flat(&expected), 1e-6, 1e-5);
-            }
-            let layer = linear::LinearWeights::new(w.clone(), None).unwrap();
-            let found = layer.forward(&x, Activation::Identity).unwrap();
-            let expected = linear::reference(&x, &w, None, Activation::Identity).unwrap();
-            assert_close(&flat(&found), &flat(&expected), 1e-6, 1e-5);
-        }
-    }
-}
-
-/// The kernel in every instruction set of the machine against a sum written out, and each row's bits against
-/// the same row alone.
-#[test]
-fn panels_in_every_instruction_set() {
-    for isa in Isa::available() {
-        for rows in 1..=27 {
-            for (inputs, outputs) in [(1, 1), (3, 32), (65, 33)] {
-                let (x, w) = (flat(&tensor(1, &[rows, inputs])), flat(&tensor(2, &[outputs, inputs])));
-                let packed = PackedMatrix::pack(&w, outputs, inputs);
-                let multiply = |x: &[f32], panel: usize| {
-                    let mut sums = vec![];
-                    multiply_panel(isa, x, &packed, panel, |row, part| {
-                        assert_eq!(row, sums.len());
-                        sums.push(*part);
-                    });
-                    sums
-                };
-                for panel in 0..packed.panels() {
-                    let found = multiply(&x, panel);
-                    assert_eq!(found.len(), rows);
-                    for (row, sums) in found.iter().enumerate() {
-                        let x = &x[row * inputs..][..inputs];
-                        assert_eq!(multiply(x, panel), [*sums], "{isa:?}: row {row} of {rows}");
-                        let expected: Vec<f32> = (panel * PANEL..(panel + 1) * PANEL)
-                            .map(|output| match w.chunks(inputs).nth(output) {
-                                Some(w) => x.iter().zip(w).map(|(x, w)| (x * w) as f64).sum::<f64>() as f32,
-                                None => 0.0,
-                            })
-                            .collect();
-                        assert_close(sums, &expected, 1e-6, 1e-5);
-                    }
+            let residual = tensor(4, &[rows, outputs]);
+            for (bias, residual) in [(Some(&bias), None), (Some(&bias), Some(&residual)), (None, None)] {
+                let layer = linear::LinearWeights::new(w.clone(), bias.cloned(), Compute::F32).unwrap();
+                for activation in [Activation::Identity, Activation::Gelu, Activation::Relu] {
+                    let found = layer.forward(&x, activation, residual).unwrap();
+                    let expected = linear::reference(&x, &w, bias, activation, residual).unwrap();
+                    assert_close(&flat(&found), &flat(&expected), 1e-5, 1e-5);
                 }
             }
         }
@@ -140,6 +101,7 @@ fn plain<'a>(heads: usize, size: usize) -> Attention<'a> {
         bias: None,
         relative: None,
         visible: Visible::ALL,
+        compute: Compute::F32,
         mix_before: None,
         mix_after: None,
     }

@@ -154,6 +154,10 @@ pub struct ModelArgs {
     #[arg(long, value_name = "FILE", help_heading = "Model")]
     pub tokenizer: Option<PathBuf>,
 
+    /// What the encoder multiplies in; sums are f32 always. bf16 and int8 are faster where the processor has such products
+    #[arg(long, value_name = "TYPE", default_value = "f32", help_heading = "Machine")]
+    pub dtype: ComputeType,
+
     /// CPU threads [default: what the machine grants the process]
     #[arg(long, value_name = "N", value_parser = threads, help_heading = "Machine")]
     pub threads: Option<usize>,
@@ -249,6 +253,15 @@ pub enum OutputDtype {
     F16,
     Int8,
     Binary,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ComputeType {
+    #[value(alias = "float32")]
+    F32,
+    #[value(alias = "bfloat16")]
+    Bf16,
+    Int8,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

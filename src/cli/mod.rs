@@ -26,7 +26,7 @@ pub fn main() -> Result<Ended> {
         }
         Command::Inspect(args) => {
             run::use_threads(args.threads)?;
-            run::inspect::inspect(&resolve::model(&args), &resolve::console(&args.talk)).map(whole)
+            run::inspect::inspect(&resolve::model(&args)?, &resolve::console(&args.talk)).map(whole)
         }
         Command::Download(args) => run::download::download(&resolve::download(args)).map(whole),
         Command::Completions { shell } => {

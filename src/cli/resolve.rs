@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 
 use super::args::{
-    DEFAULT_MODEL, DownloadArgs, EmbedArgs, HubArgs, InputFormat, LongText, ModelArgs, OutputDtype,
-    OutputFormat, PoolingMode, TalkArgs, TruncationSide, Unreadable,
+    ComputeType, DEFAULT_MODEL, DownloadArgs, EmbedArgs, HubArgs, InputFormat, LongText, ModelArgs,
+    OutputDtype, OutputFormat, PoolingMode, TalkArgs, TruncationSide, Unreadable,
 };
 use crate::input::{self, Fields};
 use crate::model::Source;
-use crate::nn::{Pool, Pooling};
+use crate::nn::{Compute, Isa, Pool, Pooling};
 use crate::output::{Dtype, Format, Target};
 use crate::run::embed::{EmbedOptions, Input};
 use crate::run::{Choices, Console, ModelOptions, OnLong, PromptChoice, Verbosity, WrongUsage};
@@ -29,7 +29,7 @@ pub fn embed(args: EmbedArgs) -> Result<EmbedOptions> {
             cut_left: args.truncation_side.map(|side| side == TruncationSide::Left),
             pooling: pooling(args.pooling),
             max_memory: args.max_memory.map(|size| size.as_u64()),
-            ..model(&args.model)
+            ..model(&args.model)?
         },
         input: input(&args)?,
         format: format(args.output_format, args.output.as_deref())?,
@@ -67,13 +67,22 @@ pub fn embed(args: EmbedArgs) -> Result<EmbedOptions> {
 }
 
 /// Options that say which model.
-pub fn model(args: &ModelArgs) -> ModelOptions {
-    ModelOptions {
+///
+/// # Errors
+/// If the environment asks for instructions that the processor has not: wrong usage.
+pub fn model(args: &ModelArgs) -> Result<ModelOptions> {
+    Isa::check().map_err(WrongUsage)?;
+    Ok(ModelOptions {
         config: args.config.clone(),
         random_weights: args.random_weights,
         tokenizer: args.tokenizer.clone(),
+        compute: match args.dtype {
+            ComputeType::F32 => Compute::F32,
+            ComputeType::Bf16 => Compute::Bf16,
+            ComputeType::Int8 => Compute::Int8,
+        },
         ..ModelOptions::of(source(args.source.model.clone(), &args.source.hub, &args.talk))
-    }
+    })
 }
 
 /// How tokens become a vector, unless the model's files are to say it.

@@ -1,105 +1,179 @@
-//! Activation functions on one number.
+//! Activation functions.
 
 use std::f32::consts::{FRAC_1_SQRT_2, PI};
 
-use libm::erff;
+use super::isa::{Isa, Kernel};
+use super::math::{erf, exp, sigmoid, tanh};
+use super::matmul::Block;
+use super::simd::{Simd, map};
 
-/// `x Φ(x)`, the exact form over the error function (Hendrycks & Gimpel 2016).
-pub fn gelu(x: f32) -> f32 {
-    0.5 * x * (1.0 + erff(x * FRAC_1_SQRT_2))
+/// An activation function.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Activation {
+    /// `x`.
+    Identity,
+    /// GELU, `x Φ(x)`, the exact form over the error function (Hendrycks & Gimpel 2016).
+    Gelu,
+    /// The tanh form of GELU: `0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³)))`.
+    GeluTanh,
+    /// GELU, kept within −10 and 10.
+    GeluClipped,
+    /// `x σ(1.702 x)`, the sigmoid form of GELU.
+    QuickGelu,
+    /// `max(x, 0)`.
+    Relu,
+    /// `max(x, 0)²` (So et al. 2021).
+    ReluSquared,
+    /// `min(max(x, 0), 6)`.
+    Relu6,
+    /// `x`, or `0.01 x` below 0.
+    LeakyRelu,
+    /// `x σ(x)`, also called swish.
+    Silu,
+    /// `x · min(max(x + 3, 0), 6) / 6`, SiLU in straight lines (Howard et al. 2019).
+    HardSwish,
+    /// `x tanh(ln(1 + eˣ))` (Misra 2019).
+    Mish,
+    /// The distribution function of a normal variable of mean √½ and variance 1 / 4π (Ma et al. 2022).
+    Laplace,
+    /// `√ln(1 + eˣ)`.
+    SqrtSoftplus,
+    /// `σ(x) = 1 / (1 + e⁻ˣ)`.
+    Sigmoid,
+    /// `tanh(x)`.
+    Tanh,
+    /// `x`, or `slope · x` below 0, the slope learned (He et al. 2015).
+    Prelu { slope: f32 },
+    /// A parabola above 0 and an exponential below, both learned (Huang & Schlag 2024): positive, negative, beta, eps.
+    /// `positive · x² + beta · x`, or `negative · (e^min(x, eps) − 1 − x) + beta · x` where x is not above 0.
+    Xielu([f32; 4]),
 }
 
-/// The tanh form of GELU: `0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³)))`.
-pub fn gelu_tanh(x: f32) -> f32 {
-    0.5 * x * (1.0 + ((2.0 / PI).sqrt() * (x + 0.044715 * x * x * x)).tanh())
-}
-
-/// GELU, kept within −10 and 10.
-pub fn gelu_clipped(x: f32) -> f32 {
-    gelu(x).clamp(-10.0, 10.0)
-}
-
-/// `x σ(1.702 x)`.
-pub fn quick_gelu(x: f32) -> f32 {
-    x * sigmoid(1.702 * x)
-}
-
-/// `max(x, 0)`; NaN stays NaN.
-pub fn relu(x: f32) -> f32 {
-    if x < 0.0 { 0.0 } else { x }
-}
-
-/// `max(x, 0)²`.
-pub fn relu_squared(x: f32) -> f32 {
-    relu(x) * relu(x)
-}
-
-/// `min(max(x, 0), 6)`; NaN stays NaN.
-pub fn relu6(x: f32) -> f32 {
-    x.clamp(0.0, 6.0)
-}
-
-/// `x`, or `0.01 x` below 0.
-pub fn leaky_relu(x: f32) -> f32 {
-    prelu(x, 0.01)
-}
-
-/// `x`, or `slope · x` below 0.
-pub fn prelu(x: f32, slope: f32) -> f32 {
-    if x < 0.0 { slope * x } else { x }
-}
-
-/// The weights of [`xielu`] as they begin; the first two stand behind a [`softplus`], and the second is counted from
-/// beta.
+/// The weights of [`Activation::Xielu`] as they begin; the first two stand behind a [`softplus`], and the second is
+/// counted from beta.
 pub const XIELU: [(&str, f32); 4] =
     [("alpha_p", 0.20338232), ("alpha_n", -1.0502256), ("beta", 0.5), ("eps", -1e-6)];
 
-/// `positive · x² + beta · x`, or `negative · (e^min(x, eps) − 1 − x) + beta · x` where x is not above 0 (Huang &
-/// Schlag 2024).
-pub fn xielu(x: f32, [positive, negative, beta, eps]: [f32; 4]) -> f32 {
-    match x > 0.0 {
-        true => positive * x * x + beta * x,
-        false => (x.min(eps).exp_m1() - x) * negative + beta * x,
+/// The mean of [`Activation::Laplace`], √½ as `transformers` rounds it.
+#[allow(clippy::approx_constant, reason = "the rounding is the reference's")]
+pub const LAPLACE_MU: f64 = 0.707107;
+/// The standard deviation of [`Activation::Laplace`], 1 / √(4π) as `transformers` rounds it.
+pub const LAPLACE_SIGMA: f64 = 0.282095;
+
+impl Activation {
+    /// Applies it to every number of a row, in place.
+    pub fn apply(self, isa: Isa, row: &mut [f32]) {
+        isa.run(Apply { activation: self, rows: std::iter::once(row) });
+    }
+
+    /// The same for the rows of a block that has been written.
+    pub(super) fn apply_to_block(self, isa: Isa, block: &mut Block) {
+        isa.run(Apply { activation: self, rows: block.rows_mut() });
     }
 }
 
-/// `x σ(x)`, also called swish.
-pub fn silu(x: f32) -> f32 {
-    x / (1.0 + (-x).exp())
+struct Apply<R> {
+    activation: Activation,
+    rows: R,
 }
 
-/// `x tanh(ln(1 + eˣ))`.
-pub fn mish(x: f32) -> f32 {
-    x * softplus(x).tanh()
+impl<'a, R: Iterator<Item = &'a mut [f32]>> Apply<R> {
+    /// For those that are too rare to be worth more.
+    fn one_by_one(self, f: impl Fn(f32) -> f32) {
+        for x in self.rows.flatten() {
+            *x = f(*x);
+        }
+    }
 }
 
-/// `√ln(1 + eˣ)`.
-pub fn sqrt_softplus(x: f32) -> f32 {
-    softplus(x).sqrt()
+impl<'a, R: Iterator<Item = &'a mut [f32]>> Kernel for Apply<R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let zero = s.splat(0.0);
+        macro_rules! each {
+            (|$x:ident| $f:expr) => {
+                for row in self.rows {
+                    map!(s, row, |$x| $f);
+                }
+            };
+        }
+        match self.activation {
+            Activation::Identity => (),
+            Activation::Gelu => each!(|x| gelu(s, x)),
+            // tanh(u) = 2 σ(2 u) − 1
+            Activation::GeluTanh => each!(|x| {
+                let cube = s.mul(s.mul(x, x), x);
+                let inner = s.fma(s.splat(0.044715), cube, x);
+                gated(s, x, s.mul(s.splat(2.0 * (2.0 / PI).sqrt()), inner))
+            }),
+            Activation::GeluClipped => each!(|x| {
+                let y = at_most(s, gelu(s, x), 10.0);
+                s.select_less(y, s.splat(-10.0), s.splat(-10.0), y)
+            }),
+            Activation::QuickGelu => each!(|x| gated(s, x, s.mul(x, s.splat(1.702)))),
+            Activation::Relu => each!(|x| relu(s, x)),
+            Activation::ReluSquared => each!(|x| s.mul(relu(s, x), relu(s, x))),
+            Activation::Relu6 => each!(|x| at_most(s, relu(s, x), 6.0)),
+            Activation::LeakyRelu => each!(|x| s.select_less(x, zero, s.mul(x, s.splat(0.01)), x)),
+            Activation::Silu => each!(|x| gated(s, x, x)),
+            Activation::HardSwish => each!(|x| {
+                let gate = at_most(s, relu(s, s.add(x, s.splat(3.0))), 6.0);
+                s.div(s.mul(x, gate), s.splat(6.0))
+            }),
+            // tanh(ln(1 + e)) = (e² + 2 e) / (e² + 2 e + 2), and 1 where e² does not fit.
+            Activation::Mish => each!(|x| {
+                let e = exp(s, at_most(s, x, 20.0));
+                let n = s.mul(e, s.add(e, s.splat(2.0)));
+                s.mul(x, s.div(n, s.add(n, s.splat(2.0))))
+            }),
+            Activation::Laplace => each!(|x| {
+                let x = s.div(s.sub(x, s.splat(LAPLACE_MU as f32)), s.splat(LAPLACE_SIGMA as f32));
+                let half = s.splat(0.5);
+                s.fma(half, erf(s, s.mul(x, s.splat(FRAC_1_SQRT_2))), half)
+            }),
+            Activation::SqrtSoftplus => self.one_by_one(|x| softplus(x).sqrt()),
+            Activation::Sigmoid => each!(|x| sigmoid(s, x)),
+            Activation::Tanh => each!(|x| tanh(s, x)),
+            Activation::Prelu { slope } => {
+                each!(|x| s.select_less(x, zero, s.mul(x, s.splat(slope)), x));
+            }
+            Activation::Xielu([positive, negative, beta, eps]) => self.one_by_one(|x| match x > 0.0 {
+                true => positive * x * x + beta * x,
+                false => (x.min(eps).exp_m1() - x) * negative + beta * x,
+            }),
+        }
+    }
+}
+
+// NaN stays NaN in all of them.
+
+#[inline(always)]
+fn gelu<S: Simd>(s: S, x: S::F) -> S::F {
+    let half = s.mul(x, s.splat(0.5));
+    s.fma(half, erf(s, s.mul(x, s.splat(FRAC_1_SQRT_2))), half)
+}
+
+#[inline(always)]
+fn relu<S: Simd>(s: S, x: S::F) -> S::F {
+    s.select_less(x, s.splat(0.0), s.splat(0.0), x)
+}
+
+#[inline(always)]
+fn at_most<S: Simd>(s: S, x: S::F, most: f32) -> S::F {
+    s.select_less(s.splat(most), x, s.splat(most), x)
+}
+
+/// `x σ(y)`.
+#[inline(always)]
+fn gated<S: Simd>(s: S, x: S::F, y: S::F) -> S::F {
+    s.div(x, s.add(s.splat(1.0), exp(s, s.sub(s.splat(0.0), y))))
 }
 
 /// `ln(1 + eˣ)` without overflow.
 pub fn softplus(x: f32) -> f32 {
-    relu(x) + (-x.abs()).exp().ln_1p()
-}
-
-/// `x · min(max(x + 3, 0), 6) / 6`.
-pub fn hard_swish(x: f32) -> f32 {
-    x * relu6(x + 3.0) / 6.0
-}
-
-/// The mean of [`laplace`], √½ as `transformers` rounds it.
-#[allow(clippy::approx_constant, reason = "the rounding is the reference's")]
-pub const LAPLACE_MU: f64 = 0.707107;
-/// The standard deviation of [`laplace`], 1 / √(4π) as `transformers` rounds it.
-pub const LAPLACE_SIGMA: f64 = 0.282095;
-
-/// `½ (1 + erf((x − μ) / (σ √2)))` (Ma et al. 2022).
-pub fn laplace(x: f32) -> f32 {
-    0.5 * (1.0 + erff((x - LAPLACE_MU as f32) / LAPLACE_SIGMA as f32 * FRAC_1_SQRT_2))
-}
-
-/// `1 / (1 + e⁻ˣ)`.
-pub fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + (-x).exp())
+    // NaN stays NaN.
+    let above = if x < 0.0 { 0.0 } else { x };
+    above + (-x.abs()).exp().ln_1p()
 }

@@ -2,6 +2,16 @@
 
 use std::sync::OnceLock;
 
+use super::simd::Simd;
+#[cfg(target_arch = "aarch64")]
+use super::simd::neon::Neon;
+use super::simd::portable::Portable;
+#[cfg(target_arch = "x86_64")]
+use super::simd::{avx2::Avx2, avx512::Avx512};
+
+/// The variable that names the set to be used in place of the best one.
+pub const VARIABLE: &str = "SCONCE_ISA";
+
 /// A set of vector instructions that this machine has. Values come from [`Isa::available`] and [`Isa::best`] alone,
 /// so that holding one proves that its instructions can be run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,15 +19,37 @@ pub struct Isa(Set);
 
 /// The sets that kernels are compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Set {
-    /// AVX-512 F: 32 registers of 16 numbers.
+enum Set {
+    /// AVX-512 with products of bf16 and of bytes: Zen 4, Sapphire Rapids.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16,
+    /// AVX-512 with products of bytes: Cascade Lake, Ice Lake.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Vnni,
+    /// AVX-512 F, BW, DQ and VL: 32 registers of 16 numbers.
     #[cfg(target_arch = "x86_64")]
     Avx512,
     /// AVX2 with FMA: 16 registers of 8 numbers.
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// 32 registers of 4 numbers, with products of bytes.
+    #[cfg(target_arch = "aarch64")]
+    NeonDotprod,
+    /// 32 registers of 4 numbers.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
     /// What every processor of the target has.
     Portable,
+}
+
+/// A loop that is compiled for every instruction set.
+pub trait Kernel {
+    /// What it gives.
+    type Output;
+
+    /// Runs it with the registers of one set. It has to be `#[inline(always)]`, and all that it calls, so that it is
+    /// compiled with the set's instructions.
+    fn run<S: Simd>(self, simd: S) -> Self::Output;
 }
 
 impl Isa {
@@ -26,35 +58,141 @@ impl Isa {
         let mut sets = Vec::new();
         #[cfg(target_arch = "x86_64")]
         {
-            if is_x86_feature_detected!("avx512f") {
-                sets.push(Isa(Set::Avx512));
+            let avx512 = is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl");
+            let vnni = avx512 && is_x86_feature_detected!("avx512vnni");
+            let bf16 = vnni && is_x86_feature_detected!("avx512bf16");
+            let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+            let all =
+                [(bf16, Set::Avx512Bf16), (vnni, Set::Avx512Vnni), (avx512, Set::Avx512), (avx2, Set::Avx2)];
+            sets.extend(all.into_iter().filter(|(has, _)| *has).map(|(_, set)| Isa(set)));
+        }
+        #[cfg(target_arch = "aarch64")]
+        {
+            if std::arch::is_aarch64_feature_detected!("dotprod") {
+                sets.push(Isa(Set::NeonDotprod));
             }
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                sets.push(Isa(Set::Avx2));
-            }
+            sets.push(Isa(Set::Neon));
         }
         sets.push(Isa(Set::Portable));
         sets
     }
 
-    /// The best set that this machine has.
+    /// The set that the process uses: the best one, or the one that [`VARIABLE`] names.
+    ///
+    /// # Panics
+    /// If the machine does not have the set that is named; [`Isa::check`] says so in a sentence.
     pub fn best() -> Isa {
         static BEST: OnceLock<Isa> = OnceLock::new();
-        *BEST.get_or_init(|| Self::available()[0])
+        *BEST.get_or_init(|| Self::chosen().expect("the named instruction set has been checked"))
+    }
+
+    /// Whether the set that [`VARIABLE`] names is one of this machine's.
+    ///
+    /// # Errors
+    /// If it is not: a sentence that names those it has.
+    pub fn check() -> Result<(), String> {
+        Self::chosen().map(|_| ())
+    }
+
+    fn chosen() -> Result<Isa, String> {
+        let sets = Self::available();
+        let Some(name) = std::env::var_os(VARIABLE) else { return Ok(sets[0]) };
+        sets.iter().copied().find(|isa| name == isa.name()).ok_or_else(|| {
+            let names: Vec<&str> = sets.iter().map(|isa| isa.name()).collect();
+            format!(
+                "{VARIABLE}={}: this machine has no such instruction set; it has {}",
+                name.to_string_lossy(),
+                names.join(", ")
+            )
+        })
     }
 
     /// Its name.
     pub fn name(self) -> &'static str {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Set::Avx512 => "AVX-512",
+            Set::Avx512Bf16 => "avx512-bf16",
             #[cfg(target_arch = "x86_64")]
-            Set::Avx2 => "AVX2",
+            Set::Avx512Vnni => "avx512-vnni",
+            #[cfg(target_arch = "x86_64")]
+            Set::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Set::Avx2 => "avx2",
+            #[cfg(target_arch = "aarch64")]
+            Set::NeonDotprod => "neon-dotprod",
+            #[cfg(target_arch = "aarch64")]
+            Set::Neon => "neon",
             Set::Portable => "portable",
         }
     }
 
-    pub(super) fn set(self) -> Set {
-        self.0
+    /// Whether products of bf16 take fewer instructions than those of f32.
+    pub fn has_fast_bf16(self) -> bool {
+        struct Ask;
+        impl Kernel for Ask {
+            type Output = bool;
+
+            #[inline(always)]
+            fn run<S: Simd>(self, _: S) -> bool {
+                S::FAST_BF16
+            }
+        }
+        self.run(Ask)
+    }
+
+    /// Runs a loop with this set.
+    #[inline]
+    pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        // There is such an `Isa` only where the processor has been asked for its instructions.
+        match self.0 {
+            // SAFETY: as said.
+            #[cfg(target_arch = "x86_64")]
+            Set::Avx512Bf16 => unsafe { run_avx512_bf16(kernel) },
+            // SAFETY: as said.
+            #[cfg(target_arch = "x86_64")]
+            Set::Avx512Vnni => unsafe { run_avx512_vnni(kernel) },
+            // SAFETY: as said.
+            #[cfg(target_arch = "x86_64")]
+            Set::Avx512 => unsafe { run_avx512(kernel) },
+            // SAFETY: as said.
+            #[cfg(target_arch = "x86_64")]
+            Set::Avx2 => unsafe { run_avx2(kernel) },
+            // SAFETY: as said.
+            #[cfg(target_arch = "aarch64")]
+            Set::NeonDotprod => unsafe { run_neon_dotprod(kernel) },
+            // SAFETY: as said.
+            #[cfg(target_arch = "aarch64")]
+            Set::Neon => unsafe { run_neon(kernel) },
+            Set::Portable => kernel.run(Portable),
+        }
     }
 }
+
+/// A function that runs a kernel with the instructions of a set.
+macro_rules! runs {
+    ($arch:literal, $name:ident, $features:literal, $simd:ty) => {
+        /// # Safety
+        /// The processor has to have the features.
+        #[cfg(target_arch = $arch)]
+        #[target_feature(enable = $features)]
+        unsafe fn $name<K: Kernel>(kernel: K) -> K::Output {
+            // SAFETY: the caller answers for the features, which are the set's.
+            kernel.run(unsafe { <$simd>::new() })
+        }
+    };
+}
+
+runs!(
+    "x86_64",
+    run_avx512_bf16,
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16",
+    Avx512<true, true>
+);
+runs!("x86_64", run_avx512_vnni, "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", Avx512<true, false>);
+runs!("x86_64", run_avx512, "avx512f,avx512bw,avx512dq,avx512vl", Avx512<false, false>);
+runs!("x86_64", run_avx2, "avx2,fma", Avx2);
+runs!("aarch64", run_neon_dotprod, "neon,dotprod", Neon<true>);
+runs!("aarch64", run_neon, "neon", Neon<false>);

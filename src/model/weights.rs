@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::names::{Names, Place};
 use super::read_json_object;
-use crate::nn::{Parameters, Stored, Table, placeholder};
+use crate::nn::{Compute, Parameters, Stored, Table, placeholder};
 
 /// Bytes that are read at a time before their pages are given back.
 const CHUNK: usize = 1 << 20;
@@ -107,11 +107,11 @@ impl Checkpoint {
         Ok(Checkpoint { path: path.to_owned(), tensors })
     }
 
-    /// Starts reading the tensors of a family.
+    /// Starts reading the tensors of a family, for products of a type.
     ///
     /// # Errors
     /// If the file has no token embedding table under any of the family's names.
-    pub fn reader(&self, ways: &'static [Names]) -> Result<Reader<'_>> {
+    pub fn reader(&self, ways: &'static [Names], compute: Compute) -> Result<Reader<'_>> {
         let Some((names, prefix)) = Names::choose(ways, |name| self.tensors.contains_key(name)) else {
             let name = ways[0].place("", "embeddings.token.weight").name;
             bail!(
@@ -119,12 +119,13 @@ impl Checkpoint {
                 self.path.display()
             )
         };
-        Ok(self.reader_under(prefix, names))
+        Ok(Reader { compute, ..self.reader_under(prefix, names) })
     }
 
     /// Starts reading tensors whose prefix is known.
     pub fn reader_under(&self, prefix: &'static str, names: &'static Names) -> Reader<'_> {
-        Reader { checkpoint: self, names, prefix, report: Report::default(), seen: BTreeSet::new() }
+        let (report, seen) = Default::default();
+        Reader { checkpoint: self, names, prefix, compute: Compute::F32, report, seen }
     }
 }
 
@@ -191,6 +192,7 @@ pub struct Reader<'a> {
     checkpoint: &'a Checkpoint,
     names: &'static Names,
     prefix: &'static str,
+    compute: Compute,
     report: Report,
     seen: BTreeSet<String>,
 }
@@ -285,6 +287,10 @@ impl Parameters for Reader<'_> {
             .sum();
         self.note_not_finite(name, count);
         Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
+    }
+
+    fn compute(&self) -> Compute {
+        self.compute
     }
 
     fn optional(&mut self, canonical: &str, shape: &[usize]) -> Result<Option<Tensor>> {

@@ -7,7 +7,7 @@ use candle_core::Tensor;
 
 use super::distance::{DistanceEmbeddings, DistanceProjections};
 use super::linear::Linear;
-use super::{Activation, Disentangled, EncoderSpec, Parameters, ScoreBias};
+use super::{Activation, Compute, Disentangled, EncoderSpec, Parameters, ScoreBias};
 use crate::ops::attention::{Attention, Relative, Visible};
 use crate::ops::rotary::Rotation;
 
@@ -24,6 +24,7 @@ pub struct SelfAttention {
     scale: f64,
     rotate_values: bool,
     distances: Option<DistanceProjections>,
+    compute: Compute,
     /// `(softmax heads, heads)`.
     mix_before: Option<Tensor>,
     /// `(value heads, softmax heads)`.
@@ -81,14 +82,15 @@ impl SelfAttention {
             rotate_values: matches!(spec.positions, super::Positions::Rotary(rotary) if rotary.values),
             mix_before: mix("mix_before", spec.head_mixing.before, heads)?,
             mix_after: mix("mix_after", spec.head_mixing.after, spec.softmax_heads())?,
+            compute: parameters.compute(),
             distances: distances
                 .map(|distances| DistanceProjections::load(parameters, name, distances, heads * qk_head_size))
                 .transpose()?,
         })
     }
 
-    /// `(T, H)` → `(T, H)`; tokens see the tokens of their own text only.
-    pub fn forward(&self, x: &Tensor, context: &Context) -> Result<Tensor> {
+    /// `(T, H)` → `(T, H)`; tokens see the tokens of their own text only. A residual is added if there is one.
+    pub fn forward(&self, x: &Tensor, context: &Context, residual: Option<&Tensor>) -> Result<Tensor> {
         let mut q = self.query.forward(x, Activation::Identity)?;
         let mut k = self.key.forward(x, Activation::Identity)?;
         let mut v = self.value.forward(x, Activation::Identity)?;
@@ -113,11 +115,12 @@ impl SelfAttention {
             bias: context.bias.as_ref(),
             relative,
             visible: context.visible,
+            compute: self.compute,
             mix_before: self.mix_before.as_ref(),
             mix_after: self.mix_after.as_ref(),
         };
         let mixed = attention.forward(&q, &k, &v, context.offsets)?;
-        self.output.forward(&mixed, Activation::Identity)
+        self.output.forward_residual(&mixed, Activation::Identity, residual)
     }
 }
 

@@ -26,7 +26,7 @@ impl Convolution {
         let bias = parameters.tensor("convolution.bias", &[hidden_size])?;
         let weight = weight.transpose(1, 2)?.contiguous()?.flatten_from(1)?;
         Ok(Some(Convolution {
-            weights: LinearWeights::new(weight, Some(bias))?,
+            weights: LinearWeights::new(weight, Some(bias), parameters.compute())?,
             width,
             activation,
             norm: Norm::load(parameters, "convolution_norm", hidden_size, spec.norm)?,
@@ -49,6 +49,6 @@ impl Convolution {
             }
         }
         let windows = x.index_select(&Tensor::new(rows, device)?, 0)?.reshape((tokens, ()))?;
-        self.norm.forward_residual(self.weights.forward(&windows, self.activation)?, y)
+        self.norm.forward_residual(self.weights.forward(&windows, self.activation, None)?, y)
     }
 }

@@ -31,13 +31,13 @@ impl FeedForward {
         })
     }
 
-    /// `(T, H)` → `(T, H)`.
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    /// `(T, H)` → `(T, H)`. A residual is added if there is one.
+    pub fn forward(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
         let inner = match &self.gate {
             Some(gate) => (gate.forward(x, self.activation)? * self.up.forward(x, Activation::Identity)?)?,
             None => self.up.forward(x, self.activation)?,
         };
-        self.down.forward(&inner, Activation::Identity)
+        self.down.forward_residual(&inner, Activation::Identity, residual)
     }
 }
 

@@ -7,7 +7,7 @@ use candle_core::Tensor;
 
 use super::linear::Linear;
 use super::norm::Norm;
-use super::{Activation, NormKind, NormSpec, Parameters, l2_normalize};
+use super::{Activation, Isa, NormKind, NormSpec, Parameters, l2_normalize};
 
 /// What a head computes.
 #[derive(Debug, Clone, PartialEq)]
@@ -133,7 +133,7 @@ impl Head {
             Head::Normalize => {
                 let (rows, width) = x.dims2()?;
                 let mut values = x.flatten_all()?.to_vec1::<f32>()?;
-                values.chunks_mut(width).for_each(l2_normalize);
+                values.chunks_mut(width).for_each(|row| l2_normalize(Isa::best(), row));
                 Ok(Tensor::from_vec(values, (rows, width), x.device())?)
             }
             Head::First(dimensions) => Ok(x.narrow(1, 0, *dimensions)?.contiguous()?),
@@ -143,11 +143,14 @@ impl Head {
 
 impl Dense {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let y = self.linear.forward(x, self.activation)?;
-        Ok(match &self.residual {
-            None => y,
-            Some(Residual::Same) => (y + x)?,
-            Some(Residual::Projected(linear)) => (y + linear.forward(x, Activation::Identity)?)?,
-        })
+        let projected = match &self.residual {
+            Some(Residual::Projected(linear)) => Some(linear.forward(x, Activation::Identity)?),
+            _ => None,
+        };
+        let residual = match self.residual {
+            Some(Residual::Same) => Some(x),
+            _ => projected.as_ref(),
+        };
+        self.linear.forward_residual(x, self.activation, residual)
     }
 }

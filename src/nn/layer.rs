@@ -54,18 +54,24 @@ impl Layer {
 
     /// `(T, H)` → `(T, H)`.
     pub fn forward(&self, x: &Tensor, context: &Context) -> Result<Tensor> {
-        let x = self.around_attention.forward(x, |x| self.attention.forward(x, context))?;
-        self.around_feed_forward.forward(&x, |x| self.feed_forward.forward(x))
+        let x =
+            self.around_attention.forward(x, |x, residual| self.attention.forward(x, context, residual))?;
+        self.around_feed_forward.forward(&x, |x, residual| self.feed_forward.forward(x, residual))
     }
 }
 
 impl Residual {
-    /// `(T, H)` → `(T, H)`, as the sublayer does it.
-    fn forward(&self, x: &Tensor, sublayer: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+    /// `(T, H)` → `(T, H)`, as the sublayer does it for its input and for what it is to add to its output.
+    fn forward(
+        &self,
+        x: &Tensor,
+        sublayer: impl FnOnce(&Tensor, Option<&Tensor>) -> Result<Tensor>,
+    ) -> Result<Tensor> {
         match &self.norm {
-            Some(norm) if self.norm_after => norm.forward_residual(sublayer(x)?, x),
-            Some(norm) => Ok((sublayer(&norm.forward(x.copy()?)?)? + x)?),
-            None => Ok((sublayer(x)? + x)?),
+            // The norm goes over the sum anyway.
+            Some(norm) if self.norm_after => norm.forward_residual(sublayer(x, None)?, x),
+            Some(norm) => sublayer(&norm.forward(x.copy()?)?, Some(x)),
+            None => sublayer(x, Some(x)),
         }
     }
 }

@@ -23,11 +23,21 @@ impl Linear {
     ) -> Result<Self> {
         let weight = parameters.tensor(&format!("{name}.weight"), &[out_features, in_features])?;
         let bias = bias.then(|| parameters.tensor(&format!("{name}.bias"), &[out_features])).transpose()?;
-        Ok(Linear { weights: LinearWeights::new(weight, bias)? })
+        Ok(Linear { weights: LinearWeights::new(weight, bias, parameters.compute())? })
     }
 
     /// `(T, in_features)` → `(T, out_features)`, the activation applied.
     pub fn forward(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
-        Ok(self.weights.forward(x, activation)?)
+        self.forward_residual(x, activation, None)
+    }
+
+    /// The same, plus a residual of `(T, out_features)` if there is one.
+    pub fn forward_residual(
+        &self,
+        x: &Tensor,
+        activation: Activation,
+        residual: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        Ok(self.weights.forward(x, activation, residual)?)
     }
 }

@@ -6,9 +6,9 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Normal};
 
-use super::Table;
+use super::{Compute, Table};
 use crate::kernels::activation::XIELU;
-use crate::kernels::matmul::PANEL;
+use crate::kernels::matmul::WIDEST_PANEL;
 
 /// A source of weights, asked for by canonical name (`layers.0.0.attention.query.weight`) and shape.
 ///
@@ -25,6 +25,11 @@ pub trait Parameters {
 
     /// An embedding table of `(rows, width)`.
     fn table(&mut self, name: &str, rows: usize, width: usize) -> Result<Table>;
+
+    /// What the stack's products are to be computed in.
+    fn compute(&self) -> Compute {
+        Compute::F32
+    }
 }
 
 /// Weights drawn at random, as BERT is initialised: matrices and tables from a normal distribution with a
@@ -32,12 +37,13 @@ pub trait Parameters {
 /// the order in which tensors are asked for.
 pub struct Random {
     seed: u64,
+    compute: Compute,
 }
 
 impl Random {
-    /// Weights that follow from `seed` alone.
-    pub fn new(seed: u64) -> Self {
-        Random { seed }
+    /// Weights that follow from `seed` alone, for products of a type.
+    pub fn new(seed: u64, compute: Compute) -> Self {
+        Random { seed, compute }
     }
 }
 
@@ -69,6 +75,10 @@ impl Parameters for Random {
     fn table(&mut self, name: &str, rows: usize, width: usize) -> Result<Table> {
         Ok(Table::resident(self.tensor(name, &[rows, width])?)?)
     }
+
+    fn compute(&self) -> Compute {
+        self.compute
+    }
 }
 
 /// Counts parameters without holding any.
@@ -85,7 +95,7 @@ impl Parameters for Count {
         let count = shape.iter().fold(1usize, |product, n| product.saturating_mul(*n));
         self.parameters = self.parameters.saturating_add(count);
         let held = match *shape {
-            [outputs, inputs] => outputs.next_multiple_of(PANEL).saturating_mul(inputs),
+            [outputs, inputs] => outputs.next_multiple_of(WIDEST_PANEL).saturating_mul(inputs),
             _ => count,
         };
         self.held = self.held.saturating_add(held);

@@ -4,48 +4,8 @@ use std::mem::discriminant;
 
 use candle_core::{DType, Result, Tensor};
 
-use crate::kernels::activation as kernel;
-
-/// An activation function.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Activation {
-    /// `x`.
-    Identity,
-    /// GELU, the exact form over the error function (Hendrycks & Gimpel 2016).
-    Gelu,
-    /// The tanh form of GELU.
-    GeluTanh,
-    /// GELU, kept within −10 and 10.
-    GeluClipped,
-    /// `x σ(1.702 x)`, the sigmoid form of GELU.
-    QuickGelu,
-    /// `max(x, 0)`.
-    Relu,
-    /// `max(x, 0)²` (So et al. 2021).
-    ReluSquared,
-    /// `min(max(x, 0), 6)`.
-    Relu6,
-    /// `x`, or `0.01 x` below 0.
-    LeakyRelu,
-    /// `x σ(x)`, also called swish.
-    Silu,
-    /// `x · min(max(x + 3, 0), 6) / 6`, SiLU in straight lines (Howard et al. 2019).
-    HardSwish,
-    /// `x tanh(ln(1 + eˣ))` (Misra 2019).
-    Mish,
-    /// The distribution function of a normal variable of mean √½ and variance 1 / 4π (Ma et al. 2022).
-    Laplace,
-    /// `√ln(1 + eˣ)`.
-    SqrtSoftplus,
-    /// `σ(x)`.
-    Sigmoid,
-    /// `tanh(x)`.
-    Tanh,
-    /// `x`, or `slope · x` below 0, the slope learned (He et al. 2015).
-    Prelu { slope: f32 },
-    /// A parabola above 0 and an exponential below, both learned (Huang & Schlag 2024): positive, negative, beta, eps.
-    Xielu([f32; 4]),
-}
+pub use crate::kernels::activation::Activation;
+use crate::kernels::activation::{LAPLACE_MU, LAPLACE_SIGMA};
 
 /// What configs call each of them. Those with weights of their own stand here as they begin.
 pub const NAMES: &[(&str, Activation)] = &[
@@ -88,38 +48,7 @@ impl Activation {
         NAMES.iter().find(|(known, _)| *known == name).map(|(_, activation)| *activation)
     }
 
-    /// Applies it to every number of a row, in place.
-    pub(super) fn apply(self, row: &mut [f32]) {
-        let f = match self {
-            Activation::Identity => return,
-            Activation::Gelu => kernel::gelu,
-            Activation::GeluTanh => kernel::gelu_tanh,
-            Activation::GeluClipped => kernel::gelu_clipped,
-            Activation::QuickGelu => kernel::quick_gelu,
-            Activation::Relu => kernel::relu,
-            Activation::ReluSquared => kernel::relu_squared,
-            Activation::Relu6 => kernel::relu6,
-            Activation::LeakyRelu => kernel::leaky_relu,
-            Activation::Silu => kernel::silu,
-            Activation::HardSwish => kernel::hard_swish,
-            Activation::Mish => kernel::mish,
-            Activation::SqrtSoftplus => kernel::sqrt_softplus,
-            Activation::Laplace => kernel::laplace,
-            Activation::Sigmoid => kernel::sigmoid,
-            Activation::Tanh => f32::tanh,
-            Activation::Prelu { slope } => {
-                return row.iter_mut().for_each(|x| *x = kernel::prelu(*x, slope));
-            }
-            Activation::Xielu(weights) => {
-                return row.iter_mut().for_each(|x| *x = kernel::xielu(*x, weights));
-            }
-        };
-        for x in row {
-            *x = f(*x);
-        }
-    }
-
-    /// The same in plain candle operations.
+    /// It, applied to every number, in plain candle operations.
     pub(super) fn reference(self, x: &Tensor) -> Result<Tensor> {
         match self {
             Activation::Identity => Ok(x.clone()),
@@ -136,8 +65,8 @@ impl Activation {
             Activation::Mish => x * softplus(x)?.tanh()?,
             Activation::SqrtSoftplus => softplus(x)?.sqrt(),
             Activation::Laplace => {
-                let scale = 1.0 / (kernel::LAPLACE_SIGMA * std::f64::consts::SQRT_2);
-                (((x - kernel::LAPLACE_MU)? * scale)?.erf()? + 1.0)? * 0.5
+                let scale = 1.0 / (LAPLACE_SIGMA * std::f64::consts::SQRT_2);
+                (((x - LAPLACE_MU)? * scale)?.erf()? + 1.0)? * 0.5
             }
             Activation::Sigmoid => candle_nn::ops::sigmoid(x),
             Activation::Tanh => x.tanh(),

@@ -1,19 +1,12 @@
 //! Normalisation over the hidden size, with the residual connection that leads into it.
 
-use candle_core::{CpuStorage, D, InplaceOp1, InplaceOp2, Layout, Result, Tensor};
+use candle_core::{CpuStorage, D, InplaceOp1, Layout, Result, Tensor};
 use rayon::prelude::*;
 
-use super::{ROWS_PER_TASK, elements, elements_mut, on_cpu, on_slice, on_slice_of};
-use crate::kernels::norm::{layer_norm, rms_norm};
-
-/// What a row is brought to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NormKind {
-    /// Mean 0 and variance 1 (Ba et al. 2016).
-    Layer,
-    /// A root mean square of 1 (Zhang & Sennrich 2019).
-    RootMeanSquare,
-}
+use super::{ROWS_PER_TASK, elements_mut, on_cpu, on_slice, on_slice_of};
+use crate::kernels::isa::Isa;
+use crate::kernels::norm::Norm;
+pub use crate::kernels::norm::NormKind;
 
 /// The weights of a norm.
 pub struct NormWeights {
@@ -33,13 +26,13 @@ pub fn add_norm(x: Tensor, residual: Option<&Tensor>, norm: &NormWeights) -> Res
     if !on_cpu(&x) {
         return reference(&x, residual, norm);
     }
-    if let Some(residual) = residual {
-        x.inplace_op2(residual, &Add)?;
-    }
     on_slice(&norm.weight, |weight| {
         on_slice_of(norm.bias.as_ref(), |bias| {
-            let (bias, eps) = (bias.unwrap_or_default(), norm.eps as f32);
-            x.inplace_op1(&Normalize { kind: norm.kind, weight, bias, eps })
+            on_slice_of(residual, |residual| {
+                let (bias, eps) = (bias.unwrap_or_default(), norm.eps as f32);
+                let residual = residual.unwrap_or_default();
+                x.inplace_op1(&AddNorm { norm: Norm { kind: norm.kind, weight, bias, eps }, residual })
+            })
         })
     })?;
     Ok(x)
@@ -63,47 +56,25 @@ pub fn reference(x: &Tensor, residual: Option<&Tensor>, norm: &NormWeights) -> R
     }
 }
 
-struct Add;
-
-impl InplaceOp2 for Add {
-    fn name(&self) -> &'static str {
-        "add"
-    }
-
-    fn cpu_fwd(&self, x: &mut CpuStorage, x_l: &Layout, y: &CpuStorage, y_l: &Layout) -> Result<()> {
-        let (x, y) = (elements_mut(x, x_l)?, elements(y, y_l)?);
-        let chunk = 1 << 14;
-        x.par_chunks_mut(chunk).zip(y.par_chunks(chunk)).for_each(|(x, y)| {
-            for (x, y) in x.iter_mut().zip(y) {
-                *x += y;
-            }
-        });
-        Ok(())
-    }
+struct AddNorm<'a> {
+    norm: Norm<'a>,
+    /// Of the shape of `x`, or empty.
+    residual: &'a [f32],
 }
 
-struct Normalize<'a> {
-    kind: NormKind,
-    weight: &'a [f32],
-    bias: &'a [f32],
-    eps: f32,
-}
-
-impl InplaceOp1 for Normalize<'_> {
+impl InplaceOp1 for AddNorm<'_> {
     fn name(&self) -> &'static str {
-        "norm"
+        "add-norm"
     }
 
     fn cpu_fwd(&self, x: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        let Normalize { kind, weight, bias, eps } = self;
-        let norm = match kind {
-            NormKind::Layer => layer_norm,
-            NormKind::RootMeanSquare => rms_norm,
-        };
-        elements_mut(x, layout)?.par_chunks_mut(weight.len() * ROWS_PER_TASK).for_each(|rows| {
-            for row in rows.chunks_mut(weight.len()) {
-                norm(row, weight, bias, *eps);
-            }
+        let numbers = self.norm.weight.len() * ROWS_PER_TASK;
+        elements_mut(x, layout)?.par_chunks_mut(numbers).enumerate().for_each(|(task, rows)| {
+            let residual = match self.residual {
+                [] => &[],
+                residual => &residual[task * numbers..][..rows.len()],
+            };
+            self.norm.forward(Isa::best(), rows, residual);
         });
         Ok(())
     }

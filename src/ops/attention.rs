@@ -1,13 +1,16 @@
 //! Multi-head scaled dot-product attention over a ragged batch (Vaswani et al. 2017, equation 1):
 //! `softmax(Q Kᵀ / √d) V` for every text and head by itself, with what variants put between the two products.
 
+mod flow;
+
 use std::ops::Range;
 
-use candle_core::{CpuStorage, D, InplaceOp1, Layout, Result, Tensor};
-use rayon::prelude::*;
+use candle_core::{D, Result, Tensor};
 
-use super::{ROWS_PER_TASK, elements_mut, on_cpu, on_slice, on_slice_of};
-use crate::kernels::softmax::{scale_and_bias, softmax};
+use super::{on_cpu, on_slice, on_slice_of};
+use crate::kernels::matmul::Compute;
+use flow::Flow;
+pub use flow::QUERIES;
 
 /// How attention is done, apart from its operands.
 #[derive(Debug, Clone)]
@@ -25,6 +28,8 @@ pub struct Attention<'a> {
     pub relative: Option<Relative<'a>>,
     /// Which keys a query sees.
     pub visible: Visible,
+    /// What the CPU multiplies in: its products are of bf16 where that is faster and wanted, and of f32 otherwise.
+    pub compute: Compute,
     /// `(softmax heads, heads)`: mixes the scores of all heads, before the softmax and before the mask.
     pub mix_before: Option<&'a Tensor>,
     /// `(value heads, softmax heads)`: mixes the weights of all heads, after the softmax.
@@ -61,19 +66,6 @@ impl Visible {
     }
 }
 
-/// Queries whose scores are held at a time: memory grows with the length of a text, not with its square. Where a block
-/// begins follows from the text alone.
-const QUERIES: usize = 512;
-
-/// Which queries and keys of a text scores are of.
-#[derive(Debug, Clone, Copy)]
-struct Block {
-    first_query: usize,
-    first_key: usize,
-    /// Tokens of the text.
-    n: usize,
-}
-
 impl Attention<'_> {
     /// Attention of every text over itself: `q` is `(T, heads · d)`, `k` is `(T, key_value_heads · d)` and `v` is
     /// `(T, key_value_heads · e)`; text `i` has the rows `offsets[i]..offsets[i + 1]`. Returns `(T, heads · e)`. Where
@@ -82,53 +74,67 @@ impl Attention<'_> {
         if !on_cpu(q) {
             return self.reference(q, k, v, offsets);
         }
-        let mut blocks = Vec::new();
-        for bounds in offsets.windows(2) {
-            let (start, n) = (bounds[0], bounds[1] - bounds[0]);
-            for first in (0..n).step_by(QUERIES) {
-                let queries = first..n.min(first + QUERIES);
-                let keys = self.visible.of(first, n).start..self.visible.of(queries.end - 1, n).end;
-                let split = |x: &Tensor, heads: usize, tokens: &Range<usize>| {
-                    let x = x.narrow(0, start + tokens.start, tokens.len())?;
-                    x.reshape((tokens.len(), heads, ()))?.transpose(0, 1)
-                };
-                let q = split(q, self.heads, &queries)?;
-                let k = split(k, self.key_value_heads, &keys)?;
-                let weights = self.weights(&q, &k, Block { first_query: first, first_key: keys.start, n })?;
-                let v = split(v, self.value_heads(weights.dim(0)?), &keys)?;
-                blocks.push(matmul_shared(&weights, &v)?.transpose(0, 1)?.flatten_from(1)?);
-            }
-        }
-        Tensor::cat(&blocks, 0)
-    }
-
-    /// The weights of some queries of a text over some of its keys, `(softmax heads, queries, keys)` or as many heads
-    /// as they are mixed to, from `q` of `(heads, queries, d)` and `k` of `(key_value_heads, keys, d)`.
-    fn weights(&self, q: &Tensor, k: &Tensor, block: Block) -> Result<Tensor> {
-        let mut scores = matmul_shared(q, &k.transpose(1, 2)?)?;
-        if let Some(relative) = &self.relative {
-            relative.add(&scores, q, k, block)?;
-        }
-        let finish = |scores: &Tensor, visible| {
-            let width = self.bias.map_or(Ok(0), |bias| bias.dim(1))?;
-            let scale = self.scale as f32;
-            on_slice_of(self.bias, |bias| {
-                let bias = bias.unwrap_or_default();
-                scores.inplace_op1(&ScoreRows { block, scale: Some((scale, bias, width)), visible })
-            })
+        let (keys, queries) = match &self.relative {
+            Some(relative) => (relative.keys, relative.queries),
+            None => (None, None),
         };
-        match self.mix_before {
-            None => finish(&scores, Some(self.visible))?,
-            Some(mix) => {
-                finish(&scores, None)?;
-                scores = mix_heads(mix, &scores)?;
-                scores.inplace_op1(&ScoreRows { block, scale: None, visible: Some(self.visible) })?;
-            }
+        let tokens = q.dim(0)?;
+        let row = |x: &Tensor| x.dim(1);
+        let mixed = |mix: Option<&Tensor>, heads| mix.map_or(Ok(heads), |mix| mix.dim(0));
+        let softmax_heads = mixed(self.mix_before, self.heads)?;
+        let value_heads = mixed(self.mix_after, softmax_heads)?;
+        let (qk_size, value_groups) = (row(q)? / self.heads, self.value_heads(value_heads));
+        let v_size = row(v)? / value_groups;
+        if row(k)? != self.key_value_heads * qk_size || [k, v].iter().any(|x| x.dims()[0] != tokens) {
+            candle_core::bail!(
+                "keys of {:?} and values of {:?} for queries of {:?}",
+                k.dims(),
+                v.dims(),
+                q.dims()
+            );
         }
-        match self.mix_after {
-            Some(mix) => mix_heads(mix, &scores),
-            None => Ok(scores),
+        let longest = offsets.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0);
+        let bias_width = self.bias.map_or(Ok(2 * longest), row)?;
+        if bias_width < (2 * longest).saturating_sub(1) || offsets.last().is_none_or(|end| *end != tokens) {
+            candle_core::bail!(
+                "{tokens} tokens and biases of {bias_width} distances for a text of {longest}"
+            );
         }
+        let out = on_slice(q, |q| {
+            on_slice(k, |k| {
+                on_slice(v, |v| {
+                    on_slice_of(self.bias, |bias| {
+                        on_slice_of(self.mix_before, |mix_before| {
+                            on_slice_of(self.mix_after, |mix_after| {
+                                on_slice_of(keys, |keys| {
+                                    on_slice_of(queries, |queries| {
+                                        let flow = Flow {
+                                            attention: self,
+                                            q,
+                                            k,
+                                            v,
+                                            qk_size,
+                                            v_size,
+                                            softmax_heads,
+                                            value_heads,
+                                            value_groups,
+                                            bias: bias.unwrap_or_default(),
+                                            bias_width,
+                                            mix_before,
+                                            mix_after,
+                                            key_table: keys.map(|table| self.pack_table(table, qk_size)),
+                                            query_table: queries.map(|table| self.pack_table(table, qk_size)),
+                                        };
+                                        Ok(flow.run(offsets))
+                                    })
+                                })
+                            })
+                        })
+                    })
+                })
+            })
+        })?;
+        Tensor::from_vec(out, (tokens, value_heads * v_size), q.device())
     }
 
     /// Heads of the values, where so many heads weigh them.
@@ -210,111 +216,5 @@ impl Attention<'_> {
             .map(|(i, &n)| context.get(i)?.narrow(0, 0, n))
             .collect::<Result<Vec<_>>>()?;
         Tensor::cat(&texts, 0)
-    }
-}
-
-/// `x` of `(heads, n, d)` times `y` of `(groups, d, m)`, each of which serves neighbouring heads; `(heads, n, m)`.
-fn matmul_shared(x: &Tensor, y: &Tensor) -> Result<Tensor> {
-    let (heads, n, d) = x.dims3()?;
-    let groups = y.dim(0)?;
-    if groups == heads {
-        return x.matmul(y);
-    }
-    x.reshape((groups, heads / groups * n, d))?.matmul(y)?.reshape((heads, n, ()))
-}
-
-/// `(out, in)` times the heads of `(in, n, m)`; `(out, n, m)`.
-fn mix_heads(mix: &Tensor, x: &Tensor) -> Result<Tensor> {
-    let (_, n, m) = x.dims3()?;
-    mix.matmul(&x.flatten_from(1)?)?.reshape((mix.dim(0)?, n, m))
-}
-
-impl Relative<'_> {
-    /// Adds to the products of some queries and keys of a text, `(heads, queries, keys)`.
-    fn add(&self, scores: &Tensor, q: &Tensor, k: &Tensor, block: Block) -> Result<()> {
-        for (tokens, table, transposed) in [(q, self.keys, false), (k, self.queries, true)] {
-            let Some(table) = table else { continue };
-            let heads = tokens.dim(0)?;
-            let table = table.reshape((table.dim(0)?, heads, ()))?.permute((1, 2, 0))?;
-            let all = tokens.matmul(&table)?;
-            let (span, rows) = (all.dim(2)?, self.rows);
-            on_slice(&all, |all| scores.inplace_op1(&AddByDistance { block, all, span, rows, transposed }))?;
-        }
-        Ok(())
-    }
-}
-
-/// Adds `all[i][rows[i − j]]` to the score of `i` and `j`, or `all[j][rows[i − j]]` where `all` is of the keys.
-struct AddByDistance<'a> {
-    block: Block,
-    /// `(heads, queries, span)`, or `(heads, keys, span)`.
-    all: &'a [f32],
-    span: usize,
-    rows: &'a [u32],
-    transposed: bool,
-}
-
-impl InplaceOp1 for AddByDistance<'_> {
-    fn name(&self) -> &'static str {
-        "add-by-distance"
-    }
-
-    fn cpu_fwd(&self, scores: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        let (queries, keys) = (layout.dims()[1], layout.dims()[2]);
-        let Block { first_query, first_key, .. } = self.block;
-        let middle = (self.rows.len() - 1) / 2;
-        elements_mut(scores, layout)?.par_chunks_mut(keys).enumerate().for_each(|(row, scores)| {
-            let (head, i) = (row / queries, row % queries);
-            for (j, score) in scores.iter_mut().enumerate() {
-                let token = if self.transposed { head * keys + j } else { head * queries + i };
-                let row = self.rows[first_query + i + middle - first_key - j];
-                *score += self.all[token * self.span + row as usize];
-            }
-        });
-        Ok(())
-    }
-}
-
-/// Scale and bias, softmax, or both, over the rows of `(heads, queries, keys)` scores, in place.
-struct ScoreRows<'a> {
-    block: Block,
-    /// The scale, and the bias by distance with the number of its columns.
-    scale: Option<(f32, &'a [f32], usize)>,
-    /// What goes through the softmax; what a query does not see becomes 0.
-    visible: Option<Visible>,
-}
-
-impl InplaceOp1 for ScoreRows<'_> {
-    fn name(&self) -> &'static str {
-        "score-rows"
-    }
-
-    fn cpu_fwd(&self, scores: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        let (queries, keys) = (layout.dims()[1], layout.dims()[2]);
-        let Block { first_query, first_key, n } = self.block;
-        let finish = |row: usize, scores: &mut [f32]| {
-            let (head, query) = (row / queries, first_query + row % queries);
-            if let Some((scale, bias, width)) = self.scale {
-                let bias = match bias.is_empty() {
-                    true => bias,
-                    false => &bias[head * width + (width - 1) / 2 + first_key - query..][..keys],
-                };
-                scale_and_bias(scores, scale, bias);
-            }
-            if let Some(visible) = self.visible {
-                let visible = visible.of(query, n);
-                let visible = visible.start - first_key..visible.end - first_key;
-                scores[..visible.start].fill(0.0);
-                scores[visible.end..].fill(0.0);
-                softmax(&mut scores[visible]);
-            }
-        };
-        let scores = elements_mut(scores, layout)?;
-        scores.par_chunks_mut(keys * ROWS_PER_TASK).enumerate().for_each(|(task, rows)| {
-            for (row, scores) in rows.chunks_mut(keys).enumerate() {
-                finish(task * ROWS_PER_TASK + row, scores);
-            }
-        });
-        Ok(())
     }
 }

@@ -8,7 +8,12 @@ pub mod linear;
 pub mod lookup;
 pub mod rotary;
 
+use std::cell::RefCell;
+use std::thread::LocalKey;
+
 use candle_core::{CpuStorage, Layout, Result, Storage, Tensor};
+
+use crate::kernels::matmul::{Blocks, Converted};
 
 /// The elements of a contiguous `f32` tensor on the CPU.
 fn elements<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
@@ -50,3 +55,38 @@ fn on_cpu(x: &Tensor) -> bool {
 
 /// Rows that one task of the thread pool works on: enough that handing them out costs nothing.
 const ROWS_PER_TASK: usize = 16;
+
+/// Memory that a thread uses again and again.
+trait Scratch: Default + 'static {
+    /// Where the thread keeps it.
+    const KEPT: &'static LocalKey<RefCell<Self>>;
+}
+
+/// Calls `f` with this thread's scratch of a type; what is in it is left over from the last call. A call inside of a call,
+/// as when the thread takes over another task while it waits, has one of its own.
+fn scratch<S: Scratch, T>(f: impl FnOnce(&mut S) -> T) -> T {
+    let mut scratch = S::KEPT.take();
+    let result = f(&mut scratch);
+    S::KEPT.set(scratch);
+    result
+}
+
+thread_local! {
+    static CONVERTED: RefCell<Converted> = RefCell::default();
+}
+
+impl Scratch for Converted {
+    const KEPT: &'static LocalKey<RefCell<Self>> = &CONVERTED;
+}
+
+/// A matrix that `write` writes; nothing is written twice.
+///
+/// # Safety
+/// `write` writes every number.
+unsafe fn written(rows: usize, columns: usize, write: impl FnOnce(&Blocks)) -> Vec<f32> {
+    let mut numbers = Vec::with_capacity(rows * columns);
+    write(&Blocks::unwritten(numbers.spare_capacity_mut(), rows, columns));
+    // SAFETY: there is room for them, and the caller has written them.
+    unsafe { numbers.set_len(rows * columns) };
+    numbers
+}

@@ -41,7 +41,7 @@ impl Choices {
     /// If the user wants what the model has not: wrong usage.
     pub fn embedder(&self, loaded: Loaded, console: &Console) -> Result<Embedder> {
         let prompt = self.prompt(&loaded.pipeline.prompts, console)?;
-        let Loaded { pipeline, pooling, tokenizer, encoder, heads, dimensions, .. } = loaded;
+        let Loaded { pipeline, pooling, tokenizer, encoder, compute, heads, dimensions, .. } = loaded;
         let kept = match pooling {
             // The model's own number is for the vectors of texts.
             Pooling::None => None,
@@ -73,6 +73,7 @@ impl Choices {
         Ok(Embedder {
             tokenizer,
             encoder,
+            compute,
             pooling,
             heads,
             dimensions,

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use anyhow::Result;
 
 use crate::input::Record;
-use crate::nn::{Encoder, Head, Pooling, RaggedBatch};
+use crate::nn::{Compute, Encoder, Head, Pooling, RaggedBatch};
 use crate::output::{Dtype, Vector};
 use crate::text::{TokenIds, Tokenizer, runs};
 
@@ -15,6 +15,8 @@ pub struct Embedder {
     pub tokenizer: Tokenizer,
     /// Token ids → hidden states.
     pub encoder: Encoder,
+    /// What the encoder multiplies in.
+    pub compute: Compute,
     /// Hidden states → vectors.
     pub pooling: Pooling,
     /// What is done to the vectors then, in this order.

@@ -9,7 +9,7 @@ use super::{Console, ModelOptions, examine};
 use crate::model::pipeline::PoolingModule;
 use crate::model::weights::Report;
 use crate::nn::{
-    Biases, ConvolutionSpec, EncoderSpec, Frequencies, NormKind, NormPlacement, Positions, Rotary,
+    Biases, ConvolutionSpec, EncoderSpec, Frequencies, Isa, NormKind, NormPlacement, Positions, Rotary,
     RotaryScaling, ScoreBias,
 };
 use crate::output::print;
@@ -31,6 +31,10 @@ pub fn inspect(options: &ModelOptions, console: &Console) -> Result<()> {
     for (key, value) in describe(spec) {
         line(key, value)?;
     }
+    line(
+        "computes in",
+        format!("{}, with the instructions of {}", loaded.compute.name(), Isa::best().name()),
+    )?;
     line("max length", format!("{} tokens", loaded.tokenizer.max_length()))?;
     line(
         "pooling",

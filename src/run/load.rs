@@ -14,7 +14,7 @@ use crate::model::families::Family;
 use crate::model::files::ModelFiles;
 use crate::model::pipeline::{HeadModule, Pipeline, PoolingModule};
 use crate::model::weights::{Checkpoint, Report, read_index};
-use crate::nn::{Count, Encoder, EncoderSpec, Head, Pooling, Random};
+use crate::nn::{Compute, Count, Encoder, EncoderSpec, Head, Pooling, Random};
 use crate::text::{Tokenizer, TokenizerOptions};
 
 /// Which model, and what stands in for its parts.
@@ -36,6 +36,8 @@ pub struct ModelOptions {
     pub pooling: Option<Pooling>,
     /// The most memory that the process may take, in bytes.
     pub max_memory: Option<u64>,
+    /// What the encoder's products are computed in.
+    pub compute: Compute,
 }
 
 impl ModelOptions {
@@ -50,6 +52,7 @@ impl ModelOptions {
             cut_left: None,
             pooling: None,
             max_memory: None,
+            compute: Compute::F32,
         }
     }
 }
@@ -60,6 +63,8 @@ pub struct Loaded {
     pub config: Config,
     /// Its row of the family table.
     pub family: &'static Family,
+    /// What the encoder's products are computed in.
+    pub compute: Compute,
     /// Where the weights came from.
     pub weights: String,
     /// What became of the checkpoint's tensors; none for random weights.
@@ -179,8 +184,11 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
     let (tokenizer, encoder) = rayon::join(
         || Tokenizer::read(&tokenizer_file, &limits),
         || match &weights {
-            Weights::File(path) => from_checkpoint(path, family, &spec, &pooling),
-            Weights::Random(seed) => random(&config, &spec, &pooling, &count, *seed),
+            Weights::File(path) => from_checkpoint(path, family, &spec, &pooling, options.compute),
+            Weights::Random(seed) => {
+                let source = Random::new(*seed, options.compute);
+                random(&config, &spec, &pooling, &count, source)
+            }
         },
     );
     let ((encoder, pooler, mut report), tokenizer) = (encoder?, tokenizer?);
@@ -211,6 +219,7 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
     Ok(Loaded {
         config,
         family,
+        compute: options.compute,
         weights,
         report,
         parameters,
@@ -300,9 +309,10 @@ fn from_checkpoint(
     family: &'static Family,
     spec: &EncoderSpec,
     pooling: &Pooling,
+    compute: Compute,
 ) -> Result<Stack> {
     let checkpoint = Checkpoint::open(path)?;
-    let mut reader = checkpoint.reader(family.names)?;
+    let mut reader = checkpoint.reader(family.names, compute)?;
     let encoder = Encoder::load(spec, &mut reader)?;
     if heads::asks_for_pooler(pooling)
         && let Some(name) = reader.lacks("pooler.weight")
@@ -316,11 +326,16 @@ fn from_checkpoint(
     Ok((encoder, pooler, Some(reader.finish())))
 }
 
-fn random(config: &Config, spec: &EncoderSpec, pooling: &Pooling, count: &Count, seed: u64) -> Result<Stack> {
+fn random(
+    config: &Config,
+    spec: &EncoderSpec,
+    pooling: &Pooling,
+    count: &Count,
+    mut source: Random,
+) -> Result<Stack> {
     if count.held.saturating_mul(size_of::<f32>()) > MOST_RANDOM_BYTES {
         bail!("{} describes {} parameters; check its sizes", config.path().display(), count.parameters);
     }
-    let mut source = Random::new(seed);
     let encoder = Encoder::load(spec, &mut source)?;
     let pooler = heads::pooler(&mut source, pooling, spec.hidden_size)?;
     Ok((encoder, pooler, None))

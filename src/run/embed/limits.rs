@@ -7,7 +7,7 @@ use super::flow::CHUNK_BYTES;
 use super::records::entry_bytes;
 use super::tally::current_memory;
 use crate::input::{Entry, Record, Unreadable};
-use crate::nn::{EncoderSpec, Pooling};
+use crate::nn::{EncoderSpec, HeadMixing, Pooling, QUERIES, ScoreBias};
 use crate::run::{Embedder, WrongUsage};
 
 /// How much is on its way at once.
@@ -168,9 +168,17 @@ fn token_bytes(spec: &EncoderSpec) -> usize {
     size_of::<f32>() * (6 * spec.hidden_size + heads + inner)
 }
 
-/// Bytes of the scores that are computed at once: a block of queries against all keys of the longest text.
+/// Bytes that attention takes at a time: the packed keys and values of a head of the longest text, their products with
+/// distances, and the scores of some queries; of all heads, where those are mixed.
 fn score_bytes(spec: &EncoderSpec, longest: usize) -> usize {
-    let mixed = spec.head_mixing.before.is_some() || spec.head_mixing.after.is_some();
-    let copies = if mixed { 4 * spec.heads } else { 6 };
-    size_of::<f32>() * longest.min(512) * longest * copies
+    let heads = match spec.head_mixing {
+        HeadMixing { before: None, after: None } => 1,
+        HeadMixing { before, after } => spec.heads.max(before.unwrap_or(0)).max(after.unwrap_or(0)),
+    };
+    let distances = match &spec.score_bias {
+        ScoreBias::Disentangled(distances) => 2 * distances.span,
+        _ => 0,
+    };
+    let token = spec.qk_head_size + spec.v_head_size + distances + 2 * QUERIES;
+    size_of::<f32>() * longest * token * heads
 }

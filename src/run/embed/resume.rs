@@ -129,7 +129,7 @@ fn compare(before: &Identity, now: &Identity) -> Result<()> {
 
 /// What of the user's choices, once made, makes a vector what it is.
 pub fn choices(embedder: &Embedder) -> Identity {
-    let Embedder { tokenizer, pooling, heads, dimensions, dtype, prompt, on_long, .. } = embedder;
+    let Embedder { tokenizer, compute, pooling, heads, dimensions, dtype, prompt, on_long, .. } = embedder;
     Identity::from([
         ("--pooling".into(), pooling.to_string()),
         ("--normalize".into(), if normalized(heads) { "yes" } else { "no" }.into()),
@@ -138,6 +138,7 @@ pub fn choices(embedder: &Embedder) -> Identity {
         ("--max-length".into(), tokenizer.max_length().to_string()),
         ("--truncation-side".into(), if tokenizer.cuts_left() { "left" } else { "right" }.into()),
         ("--on-long".into(), on_long.name().into()),
+        ("--dtype".into(), compute.name().into()),
         ("--output-dtype".into(), dtype.name().into()),
         // Another set of instructions rounds otherwise.
         ("the processor's instructions".into(), Isa::best().name().into()),

@@ -1,0 +1,115 @@
+//! Functions of the numbers in a register, with their largest errors in units in the last place (ULP), with and without FMA.
+
+use super::simd::Simd;
+
+/// The largest error of [`exp`], where the result is a normal number.
+pub const EXP_ULP: f64 = 1.0;
+/// The largest error of [`erf`].
+pub const ERF_ULP: f64 = 1.0;
+/// The largest error of [`tanh`].
+pub const TANH_ULP: f64 = 1.5;
+/// The largest error of [`sigmoid`], where the result is a normal number.
+pub const SIGMOID_ULP: f64 = 2.0;
+
+/// Polynomials by Horner's scheme, the highest power first.
+#[inline(always)]
+fn polynomial<S: Simd, const N: usize>(s: S, x: S::F, coefficients: [f32; N]) -> S::F {
+    let mut sum = s.splat(coefficients[0]);
+    for c in &coefficients[1..] {
+        sum = s.fma(sum, x, s.splat(*c));
+    }
+    sum
+}
+
+/// `eˣ`; 0 and ∞ where it does not fit. Within [`EXP_ULP`].
+///
+/// `x = n ln 2 + r`; the polynomial is that of the Cephes library's `expf`.
+#[inline(always)]
+pub fn exp<S: Simd>(s: S, x: S::F) -> S::F {
+    // Where the result is 0 or ∞; the order of operands keeps NaN.
+    let x = s.select_less(s.splat(89.0), x, s.splat(89.0), x);
+    let x = s.select_less(x, s.splat(-104.0), s.splat(-104.0), x);
+    // Adding and taking off 1.5 · 2²³ rounds to a whole number.
+    let shift = s.splat(12_582_912.0);
+    let n = s.sub(s.fma(x, s.splat(std::f32::consts::LOG2_E), shift), shift);
+    let r = s.fma(n, s.splat(-0.693_359_375), x);
+    let r = s.fma(n, s.splat(2.121_944_4e-4), r);
+    let p = polynomial(
+        s,
+        r,
+        [
+            1.987_569_15e-4,
+            1.398_199_950_7e-3,
+            8.333_451_907_3e-3,
+            4.166_579_589_4e-2,
+            1.666_666_545_9e-1,
+            5.000_000_120_1e-1,
+        ],
+    );
+    let p = s.fma(s.mul(r, r), p, r);
+    s.scale_exp2(s.add(p, s.splat(1.0)), n)
+}
+
+/// The error function. Within [`ERF_ULP`].
+///
+/// Two polynomials, one of them under an exponential, by N. Juffa.
+#[inline(always)]
+pub fn erf<S: Simd>(s: S, x: S::F) -> S::F {
+    let t = s.abs(x);
+    let z = s.mul(x, x);
+    let small = polynomial(
+        s,
+        z,
+        [
+            -5.967_617_03e-4,
+            4.991_194_23e-3,
+            -2.676_813_49e-2,
+            1.128_199_25e-1,
+            -3.761_253_36e-1,
+            1.283_791_66e-1,
+        ],
+    );
+    let small = s.fma(small, x, x);
+    let even = s.fma(s.splat(-1.728_534_7e-5), t, s.splat(3.831_971_26e-4));
+    let odd = s.fma(s.splat(-3.883_964_38e-3), t, s.splat(2.425_462_19e-2));
+    let large = s.fma(even, z, odd);
+    let large = s.fma(large, t, s.splat(-1.067_778_77e-1));
+    let large = s.fma(large, t, s.splat(-6.348_466_87e-1));
+    let large = s.fma(large, t, s.splat(-1.287_175_12e-1));
+    let large = s.fma(large, t, s.sub(s.splat(0.0), t));
+    // Past 4 it is 1 in f32, and the polynomial turns back further out.
+    let far = s.select_less(s.splat(4.0), t, s.splat(-20.0), large);
+    let large = s.with_sign(s.sub(s.splat(1.0), exp(s, far)), x);
+    s.select_less(s.splat(475.0 / 512.0), t, large, small)
+}
+
+/// The hyperbolic tangent. Within [`TANH_ULP`].
+///
+/// The polynomial is that of the Cephes library's `tanhf`.
+#[inline(always)]
+pub fn tanh<S: Simd>(s: S, x: S::F) -> S::F {
+    let t = s.abs(x);
+    let z = s.mul(x, x);
+    let small = polynomial(
+        s,
+        z,
+        [
+            -5.704_988_727_45e-3,
+            2.063_908_879_54e-2,
+            -5.373_971_555_31e-2,
+            1.333_144_220_36e-1,
+            -3.333_328_194_22e-1,
+        ],
+    );
+    let small = s.fma(s.mul(small, z), x, x);
+    let above = s.add(exp(s, s.add(t, t)), s.splat(1.0));
+    let large = s.with_sign(s.sub(s.splat(1.0), s.div(s.splat(2.0), above)), x);
+    s.select_less(t, s.splat(0.625), small, large)
+}
+
+/// `1 / (1 + e⁻ˣ)`. Within [`SIGMOID_ULP`].
+#[inline(always)]
+pub fn sigmoid<S: Simd>(s: S, x: S::F) -> S::F {
+    let one = s.splat(1.0);
+    s.div(one, s.add(one, exp(s, s.sub(s.splat(0.0), x))))
+}

@@ -1,0 +1,320 @@
+//! Tiles: a few rows against a panel, their sums in registers.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::slice;
+
+use super::{Block, Compute, GROUP, PackedMatrix, Rows};
+use crate::kernels::isa::Kernel;
+use crate::kernels::simd::Simd;
+
+/// Writes the product of rows with some panels, plus a bias for every output of the matrix if there is one. What is ready
+/// is shown to `finish` while it is in the cache: the columns of a panel, and which outputs they are.
+///
+/// # Panics
+/// If the block does not have the shape of the result, the bias not that of the outputs, or the rows are of another type.
+pub fn multiply(
+    x: Rows,
+    weights: &PackedMatrix,
+    panels: Range<usize>,
+    bias: &[f32],
+    to: &mut Block,
+    finish: impl FnMut(&mut Block, Range<usize>),
+) {
+    let columns = weights.columns(panels.clone());
+    assert!(panels.end <= weights.panels(), "there are such panels");
+    assert_eq!((to.rows, to.columns), (x.count, columns.len()), "the result has this shape");
+    assert!(bias.is_empty() || bias.len() == weights.outputs, "there is a bias an output");
+    if x.count == 0 {
+        return;
+    }
+    assert!((x.count - 1) * x.stride + weights.layout.row <= x.words.len(), "rows are whole");
+    assert_eq!(x.scales.len(), x.count * weights.layout.scales(weights.compute), "rows have their scales");
+    weights.isa.run(Multiply { x, weights, panels, bias, to, finish });
+}
+
+struct Multiply<'a, 'b, F> {
+    x: Rows<'a>,
+    weights: &'a PackedMatrix,
+    panels: Range<usize>,
+    bias: &'a [f32],
+    to: &'a mut Block<'b>,
+    finish: F,
+}
+
+impl<F: FnMut(&mut Block, Range<usize>)> Kernel for Multiply<'_, '_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        match self.weights.compute {
+            Compute::Bf16 if S::FAST_BF16 => self.tiles::<S, Words<AsBf16>>(s),
+            Compute::F32 | Compute::Bf16 => self.tiles::<S, Words<AsF32>>(s),
+            Compute::Int8 => self.tiles::<S, AsInt8>(s),
+        }
+    }
+}
+
+/// Words of a panel, for each of its outputs, that are taken at a time: so many stay in the first cache while all rows of
+/// `x` pass.
+const DEPTH: usize = 384;
+
+impl<F: FnMut(&mut Block, Range<usize>)> Multiply<'_, '_, F> {
+    #[inline(always)]
+    fn tiles<S: Simd, P: Product<S>>(self, s: S) {
+        let Multiply { x, weights, panels, bias, to, mut finish } = self;
+        let first_column = weights.columns(panels.clone()).start;
+        let steps = (weights.layout.panel / weights.layout.width).div_ceil(P::step());
+        // In parts of one length, so that none is short.
+        let depth = steps.div_ceil((steps * P::step()).div_ceil(DEPTH));
+        for first in (0..steps).step_by(depth) {
+            let last = steps.min(first + depth);
+            for panel in panels.clone() {
+                let columns = weights.columns(panel..panel + 1);
+                let bias = if bias.is_empty() || last < steps { &[] } else { &bias[columns.clone()] };
+                let weights = &weights.panel(panel)[..weights.layout.panel];
+                let mut row = 0;
+                while row < x.count {
+                    // The last two tiles share what is left: low tiles wait for their own sums.
+                    let height = match x.count - row {
+                        left if left >= 2 * S::ROWS || left <= S::ROWS => left.min(S::ROWS),
+                        left => left.div_ceil(2),
+                    };
+                    let x = x.part(row..row + height);
+                    // SAFETY: the block has the rows from `row` on and the panel's columns, as `multiply` has checked.
+                    unsafe {
+                        let stride = to.stride;
+                        let to = to.data.add(row * stride + columns.start - first_column);
+                        let target = Target { to, stride, width: columns.len(), begins: first == 0, bias };
+                        macro_rules! heights {
+                            ($($height:literal)*) => {
+                                match height {
+                                    $($height if $height <= S::ROWS => {
+                                        tile::<S, P, $height>(s, x, weights, first..last, target)
+                                    })*
+                                    _ => unreachable!("a tile of {height} rows"),
+                                }
+                            };
+                        }
+                        heights!(1 2 3 4 5 6 7 8 9 10 11 12)
+                    }
+                    row += height;
+                }
+                if last == steps {
+                    finish(&mut to.part(columns.start - first_column..columns.end - first_column), columns);
+                }
+            }
+        }
+    }
+}
+
+/// Where a tile goes, and what is added to it.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    to: *mut f32,
+    stride: usize,
+    width: usize,
+    /// Whether sums begin here, and do not go on from what lies there.
+    begins: bool,
+    bias: &'a [f32],
+}
+
+/// # Safety
+/// `x` has `R` rows for the panel, the panel has the steps, and the target room for the rows.
+#[inline(always)]
+unsafe fn tile<S: Simd, P: Product<S>, const R: usize>(
+    s: S,
+    x: Rows,
+    panel: &[u32],
+    steps: Range<usize>,
+    target: Target,
+) {
+    let Target { to, stride, width, begins, bias } = target;
+    let part = |x: &[f32], first: usize| s.load_part(&x[first.min(width)..width.min(first + S::LANES)], 0.0);
+    let mut sums = [[s.splat(0.0); 2]; R];
+    if !begins {
+        for (r, sums) in sums.iter_mut().enumerate() {
+            // SAFETY: the target has `width` numbers in this row, which an earlier tile has written.
+            let row = unsafe { slice::from_raw_parts(to.add(r * stride), width) };
+            *sums = [part(row, 0), part(row, S::LANES)];
+        }
+    }
+    // SAFETY: as the caller says.
+    let mut sums = unsafe { P::sums(s, x, panel, steps, sums) };
+    if !bias.is_empty() {
+        let bias = [part(bias, 0), part(bias, S::LANES)];
+        for sums in &mut sums {
+            *sums = [s.add(sums[0], bias[0]), s.add(sums[1], bias[1])];
+        }
+    }
+    for (r, [first, second]) in sums.into_iter().enumerate() {
+        // SAFETY: the target has `width` numbers in this row.
+        unsafe {
+            let to = to.add(r * stride);
+            if width == 2 * S::LANES {
+                s.store(to, first);
+                s.store(to.add(S::LANES), second);
+            } else {
+                let (low, high) = slice::from_raw_parts_mut(to, width).split_at_mut(width.min(S::LANES));
+                s.store_part(low, first);
+                s.store_part(high, second);
+            }
+        }
+    }
+}
+
+/// The two registers of every row of a tile.
+type Sums<S, const R: usize> = [[<S as Simd>::F; 2]; R];
+
+/// A compute type: how the sums of a tile come about.
+trait Product<S: Simd> {
+    /// Words that are taken together.
+    fn step() -> usize;
+
+    /// Adds to the sums of `R` rows with the outputs of a panel the products of some steps.
+    ///
+    /// # Safety
+    /// `x` has `R` rows, they and the panel are of this type and have these steps.
+    unsafe fn sums<const R: usize>(
+        s: S,
+        x: Rows,
+        panel: &[u32],
+        steps: Range<usize>,
+        sums: Sums<S, R>,
+    ) -> Sums<S, R>;
+}
+
+/// Words whose products are added to sums of f32 one by one.
+trait Dot<S: Simd> {
+    type Operand: Copy;
+    fn splat(s: S, word: u32) -> Self::Operand;
+    /// # Safety
+    /// The pointer is good for a register of words.
+    unsafe fn load(s: S, from: *const u32) -> Self::Operand;
+    fn add(s: S, sum: S::F, a: Self::Operand, b: Self::Operand) -> S::F;
+}
+
+struct AsF32;
+
+impl<S: Simd> Dot<S> for AsF32 {
+    type Operand = S::F;
+
+    #[inline(always)]
+    fn splat(s: S, word: u32) -> S::F {
+        s.splat(f32::from_bits(word))
+    }
+
+    #[inline(always)]
+    unsafe fn load(s: S, from: *const u32) -> S::F {
+        // SAFETY: as the caller says; a word may be read as an f32.
+        unsafe { s.load(from.cast()) }
+    }
+
+    #[inline(always)]
+    fn add(s: S, sum: S::F, a: S::F, b: S::F) -> S::F {
+        s.fma(a, b, sum)
+    }
+}
+
+struct AsBf16;
+
+impl<S: Simd> Dot<S> for AsBf16 {
+    type Operand = S::I;
+
+    #[inline(always)]
+    fn splat(s: S, word: u32) -> S::I {
+        s.splat_word(word)
+    }
+
+    #[inline(always)]
+    unsafe fn load(s: S, from: *const u32) -> S::I {
+        // SAFETY: as the caller says.
+        unsafe { s.load_words(from) }
+    }
+
+    #[inline(always)]
+    fn add(s: S, sum: S::F, a: S::I, b: S::I) -> S::F {
+        s.dot_bf16(sum, a, b)
+    }
+}
+
+/// Sums to which every word adds its products.
+struct Words<D>(PhantomData<D>);
+
+impl<S: Simd, D: Dot<S>> Product<S> for Words<D> {
+    #[inline(always)]
+    fn step() -> usize {
+        1
+    }
+
+    #[inline(always)]
+    unsafe fn sums<const R: usize>(
+        s: S,
+        x: Rows,
+        panel: &[u32],
+        steps: Range<usize>,
+        mut sums: Sums<S, R>,
+    ) -> Sums<S, R> {
+        // SAFETY: rows and panel are as long as the caller says.
+        unsafe {
+            let rows: [*const u32; R] = std::array::from_fn(|r| x.words.as_ptr().add(r * x.stride));
+            for i in steps {
+                let weights = panel.as_ptr().add(i * 2 * S::LANES);
+                let weights = [D::load(s, weights), D::load(s, weights.add(S::LANES))];
+                for (row, sums) in rows.iter().zip(&mut sums) {
+                    let x = D::splat(s, *row.add(i));
+                    *sums = [D::add(s, sums[0], x, weights[0]), D::add(s, sums[1], x, weights[1])];
+                }
+            }
+        }
+        sums
+    }
+}
+
+struct AsInt8;
+
+impl<S: Simd> Product<S> for AsInt8 {
+    /// A group, with its scales and what its sums begin with.
+    #[inline(always)]
+    fn step() -> usize {
+        2 + GROUP / S::BYTES_PER_WORD
+    }
+
+    #[inline(always)]
+    unsafe fn sums<const R: usize>(
+        s: S,
+        x: Rows,
+        panel: &[u32],
+        steps: Range<usize>,
+        mut sums: Sums<S, R>,
+    ) -> Sums<S, R> {
+        let words = GROUP / S::BYTES_PER_WORD;
+        let groups = x.scales.len() / R;
+        // SAFETY: rows, scales and panel are as long as the caller says.
+        unsafe {
+            let load = |from: *const u32| [s.load_words(from), s.load_words(from.add(S::LANES))];
+            for g in steps {
+                let scales = panel.as_ptr().add(g * (2 + words) * 2 * S::LANES);
+                let begin = scales.add(2 * S::LANES);
+                let group = begin.add(2 * S::LANES);
+                let mut exact = [load(begin); R];
+                let rows: [*const u32; R] =
+                    std::array::from_fn(|r| x.words.as_ptr().add(r * x.stride + g * words));
+                for i in 0..words {
+                    let weights = load(group.add(i * 2 * S::LANES));
+                    for (row, exact) in rows.iter().zip(&mut exact) {
+                        let x = s.splat_word(*row.add(i));
+                        *exact = [s.dot_int8(exact[0], x, weights[0]), s.dot_int8(exact[1], x, weights[1])];
+                    }
+                }
+                let scales = [s.load(scales.cast()), s.load(scales.add(S::LANES).cast())];
+                for (r, (sums, exact)) in sums.iter_mut().zip(exact).enumerate() {
+                    let scale = s.splat(*x.scales.get_unchecked(r * groups + g));
+                    sums[0] = s.fma(s.to_f32(exact[0]), s.mul(scale, scales[0]), sums[0]);
+                    sums[1] = s.fma(s.to_f32(exact[1]), s.mul(scale, scales[1]), sums[1]);
+                }
+            }
+        }
+        sums
+    }
+}

@@ -1,0 +1,142 @@
+//! AVX2 with FMA: 16 registers of 8 numbers.
+
+use std::arch::x86_64::*;
+
+use super::Simd;
+
+/// Exists only where the processor has AVX2 and FMA.
+#[derive(Debug, Clone, Copy)]
+pub struct Avx2(());
+
+impl Avx2 {
+    /// # Safety
+    /// The processor has to have AVX2 and FMA.
+    #[inline(always)]
+    pub unsafe fn new() -> Self {
+        Avx2(())
+    }
+
+    /// The upper halves of `x` rounded to bf16, in the lower halves of the lanes.
+    #[inline(always)]
+    fn round_bf16(self, x: __m256) -> __m256i {
+        // SAFETY: as in `Simd` below.
+        unsafe {
+            let bits = _mm256_castps_si256(x);
+            let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+            let rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+            // Rounding could carry a NaN over to another number.
+            let is_nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(x, x));
+            let nan = _mm256_or_si256(bits, _mm256_set1_epi32(0x40_0000));
+            _mm256_srli_epi32::<16>(_mm256_blendv_epi8(rounded, nan, is_nan))
+        }
+    }
+}
+
+/// Methods of one expression each.
+macro_rules! methods {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty { $body:expr })*) => {
+        $(#[inline(always)]
+        fn $name(self, $($argument: $type),*) -> $result {
+            // SAFETY: `self` exists only where the processor has the instructions.
+            unsafe { $body }
+        })*
+    };
+}
+
+impl Simd for Avx2 {
+    const LANES: usize = 8;
+    const ROWS: usize = 6;
+    const BYTES_PER_WORD: usize = 2;
+    const FAST_BF16: bool = false;
+    const INT8_OFFSET: i32 = 0;
+    type F = __m256;
+    type I = __m256i;
+
+    methods! {
+        splat(x: f32) -> __m256 { _mm256_set1_ps(x) }
+        add(a: __m256, b: __m256) -> __m256 { _mm256_add_ps(a, b) }
+        sub(a: __m256, b: __m256) -> __m256 { _mm256_sub_ps(a, b) }
+        mul(a: __m256, b: __m256) -> __m256 { _mm256_mul_ps(a, b) }
+        div(a: __m256, b: __m256) -> __m256 { _mm256_div_ps(a, b) }
+        fma(a: __m256, b: __m256, c: __m256) -> __m256 { _mm256_fmadd_ps(a, b, c) }
+        max(a: __m256, b: __m256) -> __m256 { _mm256_max_ps(a, b) }
+        select_less(a: __m256, b: __m256, yes: __m256, no: __m256) -> __m256 {
+            _mm256_blendv_ps(no, yes, _mm256_cmp_ps::<_CMP_LT_OQ>(a, b))
+        }
+        abs(x: __m256) -> __m256 { _mm256_andnot_ps(_mm256_set1_ps(-0.0), x) }
+        max_magnitude(a: __m256, b: __m256) -> __m256 {{
+            let b = _mm256_andnot_ps(_mm256_set1_ps(-0.0), b);
+            _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)))
+        }}
+        sum_lanes(x: __m256) -> f32 {{
+            let x = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+            let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+            _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)))
+        }}
+        max_lanes(x: __m256) -> f32 {{
+            let x = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+            let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+            _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)))
+        }}
+        max_magnitude_lanes(x: __m256) -> f32 {{
+            let x = _mm256_castps_si256(x);
+            let x = _mm_max_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
+            let x = _mm_max_epi32(x, _mm_shuffle_epi32::<0b01_00_11_10>(x));
+            f32::from_bits(_mm_cvtsi128_si32(_mm_max_epi32(x, _mm_shuffle_epi32::<0b10_11_00_01>(x))) as u32)
+        }}
+        with_sign(x: __m256, of: __m256) -> __m256 {
+            _mm256_or_ps(x, _mm256_and_ps(_mm256_set1_ps(-0.0), of))
+        }
+        scale_exp2(x: __m256, n: __m256) -> __m256 {{
+            let n = _mm256_cvtps_epi32(n);
+            let half = _mm256_srai_epi32::<1>(n);
+            let power = |n| {
+                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(n, _mm256_set1_epi32(127))))
+            };
+            _mm256_mul_ps(_mm256_mul_ps(x, power(half)), power(_mm256_sub_epi32(n, half)))
+        }}
+        splat_word(word: u32) -> __m256i { _mm256_set1_epi32(word as i32) }
+        to_f32(x: __m256i) -> __m256 { _mm256_cvtepi32_ps(x) }
+        dot_int8(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
+            _mm256_add_epi32(sum, _mm256_madd_epi16(a, b))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const f32) -> __m256 {
+        // SAFETY: as above; the caller's pointer is good for 8 numbers.
+        unsafe { _mm256_loadu_ps(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32, x: __m256) {
+        // SAFETY: as `load`.
+        unsafe { _mm256_storeu_ps(to, x) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_words(self, from: *const u32) -> __m256i {
+        // SAFETY: as `load`.
+        unsafe { _mm256_loadu_si256(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16(self, to: *mut u16, x: __m256) {
+        let x = self.round_bf16(x);
+        // SAFETY: as above; the caller's pointer is good for 8 numbers.
+        unsafe {
+            let halves = _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
+            _mm_storeu_si128(to.cast(), halves);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_int8(self, to: *mut u8, x: __m256) {
+        // SAFETY: as above; the caller's pointer is good for 8 numbers of 16 bits.
+        unsafe {
+            let x = _mm256_cvtps_epi32(x);
+            let halves = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
+            _mm_storeu_si128(to.cast(), halves);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! AVX-512: 32 registers of 16 numbers, with or without products of bytes (VNNI) and of bf16.
+
+use std::arch::x86_64::*;
+
+use super::Simd;
+
+/// Exists only where the processor has AVX-512 F, BW, DQ and VL, and VNNI and BF16 where it says so.
+#[derive(Debug, Clone, Copy)]
+pub struct Avx512<const VNNI: bool, const BF16: bool>(());
+
+impl<const VNNI: bool, const BF16: bool> Avx512<VNNI, BF16> {
+    /// # Safety
+    /// The processor has to have the instructions.
+    #[inline(always)]
+    pub unsafe fn new() -> Self {
+        Avx512(())
+    }
+}
+
+/// Methods of one expression each.
+macro_rules! methods {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty { $body:expr })*) => {
+        $(#[inline(always)]
+        fn $name(self, $($argument: $type),*) -> $result {
+            // SAFETY: `self` exists only where the processor has the instructions.
+            unsafe { $body }
+        })*
+    };
+}
+
+impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
+    const LANES: usize = 16;
+    const ROWS: usize = 12;
+    const BYTES_PER_WORD: usize = if VNNI { 4 } else { 2 };
+    const FAST_BF16: bool = BF16;
+    // `vpdpbusd` takes its left operands as bytes without sign.
+    const INT8_OFFSET: i32 = if VNNI { 128 } else { 0 };
+    type F = __m512;
+    type I = __m512i;
+
+    methods! {
+        splat(x: f32) -> __m512 { _mm512_set1_ps(x) }
+        add(a: __m512, b: __m512) -> __m512 { _mm512_add_ps(a, b) }
+        sub(a: __m512, b: __m512) -> __m512 { _mm512_sub_ps(a, b) }
+        mul(a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
+        div(a: __m512, b: __m512) -> __m512 { _mm512_div_ps(a, b) }
+        fma(a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fmadd_ps(a, b, c) }
+        max(a: __m512, b: __m512) -> __m512 { _mm512_max_ps(a, b) }
+        select_less(a: __m512, b: __m512, yes: __m512, no: __m512) -> __m512 {
+            _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), no, yes)
+        }
+        abs(x: __m512) -> __m512 { _mm512_abs_ps(x) }
+        max_magnitude(a: __m512, b: __m512) -> __m512 {
+            _mm512_castsi512_ps(_mm512_max_epi32(
+                _mm512_castps_si512(a),
+                _mm512_castps_si512(_mm512_abs_ps(b)),
+            ))
+        }
+        sum_lanes(x: __m512) -> f32 { _mm512_reduce_add_ps(x) }
+        max_lanes(x: __m512) -> f32 { _mm512_reduce_max_ps(x) }
+        max_magnitude_lanes(x: __m512) -> f32 {
+            f32::from_bits(_mm512_reduce_max_epi32(_mm512_castps_si512(x)) as u32)
+        }
+        with_sign(x: __m512, of: __m512) -> __m512 {
+            _mm512_or_ps(x, _mm512_and_ps(_mm512_set1_ps(-0.0), of))
+        }
+        scale_exp2(x: __m512, n: __m512) -> __m512 { _mm512_scalef_ps(x, n) }
+        splat_word(word: u32) -> __m512i { _mm512_set1_epi32(word as i32) }
+        to_f32(x: __m512i) -> __m512 { _mm512_cvtepi32_ps(x) }
+        dot_bf16(sum: __m512, a: __m512i, b: __m512i) -> __m512 {{
+            let [a, b] = [a, b].map(|x| std::mem::transmute::<__m512i, __m512bh>(x));
+            _mm512_dpbf16_ps(sum, a, b)
+        }}
+        dot_int8(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
+            if VNNI {
+                _mm512_dpbusd_epi32(sum, a, b)
+            } else {
+                _mm512_add_epi32(sum, _mm512_madd_epi16(a, b))
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const f32) -> __m512 {
+        // SAFETY: as above; the caller's pointer is good for 16 numbers.
+        unsafe { _mm512_loadu_ps(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32, x: __m512) {
+        // SAFETY: as `load`.
+        unsafe { _mm512_storeu_ps(to, x) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_words(self, from: *const u32) -> __m512i {
+        // SAFETY: as `load`.
+        unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16(self, to: *mut u16, x: __m512) {
+        // SAFETY: as above; the caller's pointer is good for 16 numbers.
+        unsafe {
+            let halves = if BF16 {
+                std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(x))
+            } else {
+                let bits = _mm512_castps_si512(x);
+                let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+                let rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+                // Rounding could carry a NaN over to another number.
+                let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+                let bits = _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(0x40_0000));
+                _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(bits))
+            };
+            _mm256_storeu_si256(to.cast(), halves);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_int8(self, to: *mut u8, x: __m512) {
+        // SAFETY: as above; the caller's pointer is good for 16 numbers.
+        unsafe {
+            let x = _mm512_cvtps_epi32(x);
+            if VNNI {
+                let x = _mm512_add_epi32(x, _mm512_set1_epi32(128));
+                _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(x));
+            } else {
+                _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(x));
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Registers: what a kernel asks of an instruction set.
+
+#[cfg(target_arch = "x86_64")]
+pub mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub mod avx512;
+#[cfg(target_arch = "aarch64")]
+pub mod neon;
+pub mod portable;
+
+/// The most numbers that any register holds.
+pub const MAX_LANES: usize = 16;
+
+/// An instruction set. Its one value exists only where the processor has the instructions, which is what makes the
+/// methods safe to call; those that read or write memory ask for valid pointers.
+///
+/// Where an operand is NaN, so is the result, but for `max` and `select_less`.
+pub trait Simd: Copy + Send + Sync {
+    /// Numbers in a register.
+    const LANES: usize;
+    /// Rows of a tile: with two registers of sums each, one row leaves enough registers for operands.
+    const ROWS: usize;
+    /// Bytes in a word of 8-bit products: 4 where they are multiplied as bytes, 2 where as 16-bit numbers.
+    const BYTES_PER_WORD: usize;
+    /// Whether products of bf16 take fewer instructions than those of f32.
+    const FAST_BF16: bool;
+    /// A register of `f32`.
+    type F: Copy;
+    /// A register of 32-bit integers or words.
+    type I: Copy;
+
+    /// `x` in every lane.
+    fn splat(self, x: f32) -> Self::F;
+    /// `LANES` numbers.
+    ///
+    /// # Safety
+    /// The pointer is good for reading them.
+    unsafe fn load(self, from: *const f32) -> Self::F;
+    /// The reverse.
+    ///
+    /// # Safety
+    /// The pointer is good for writing them.
+    unsafe fn store(self, to: *mut f32, x: Self::F);
+    fn add(self, a: Self::F, b: Self::F) -> Self::F;
+    fn sub(self, a: Self::F, b: Self::F) -> Self::F;
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F;
+    fn div(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a · b + c`, rounded once where the set can.
+    fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// The larger one; `b` if either is NaN, or else `a` or NaN.
+    fn max(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `yes` where `a < b`, `no` elsewhere and where either is NaN.
+    fn select_less(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F;
+    /// `|x|`.
+    fn abs(self, x: Self::F) -> Self::F;
+    /// The larger of `a`, not below 0, and `|b|`; NaN counts as larger than anything.
+    fn max_magnitude(self, a: Self::F, b: Self::F) -> Self::F;
+    /// The sum of all lanes.
+    fn sum_lanes(self, x: Self::F) -> f32;
+    /// The largest of all lanes, as [`Simd::max`].
+    fn max_lanes(self, x: Self::F) -> f32;
+    /// The largest of all lanes, as [`Simd::max_magnitude`].
+    fn max_magnitude_lanes(self, x: Self::F) -> f32;
+    /// `x`, not below 0, with the sign of `of`.
+    fn with_sign(self, x: Self::F, of: Self::F) -> Self::F;
+    /// `x · 2ⁿ`, for whole `n` from −252 to 252.
+    fn scale_exp2(self, x: Self::F, n: Self::F) -> Self::F;
+
+    /// `word` in every lane.
+    fn splat_word(self, word: u32) -> Self::I;
+    /// `LANES` words.
+    ///
+    /// # Safety
+    /// The pointer is good for reading them.
+    unsafe fn load_words(self, from: *const u32) -> Self::I;
+    /// Integers as `f32`.
+    fn to_f32(self, x: Self::I) -> Self::F;
+
+    /// `sum + a₀ b₀ + a₁ b₁` for the two bf16 of every word, where [`Simd::FAST_BF16`].
+    fn dot_bf16(self, _sum: Self::F, _a: Self::I, _b: Self::I) -> Self::F {
+        unreachable!("a set without such products")
+    }
+    /// Writes `LANES` numbers as bf16, rounded to nearest, ties to even.
+    ///
+    /// # Safety
+    /// The pointer is good for writing them.
+    unsafe fn store_bf16(self, to: *mut u16, x: Self::F);
+
+    /// `sum + Σ aᵢ bᵢ` for the [`Simd::BYTES_PER_WORD`] numbers of every word; `a` as [`Simd::store_int8`] writes them,
+    /// `b` as [`Simd::int8_word`] makes them.
+    fn dot_int8(self, sum: Self::I, a: Self::I, b: Self::I) -> Self::I;
+    /// Writes `LANES` numbers from −127 to 127, rounded to whole ones, as left operands of [`Simd::dot_int8`].
+    ///
+    /// # Safety
+    /// The pointer is good for writing them, 4 / [`Simd::BYTES_PER_WORD`] bytes each.
+    unsafe fn store_int8(self, to: *mut u8, x: Self::F);
+    /// What left operands are too large by.
+    const INT8_OFFSET: i32;
+
+    /// Some numbers, `pad` in the lanes past the last.
+    #[inline(always)]
+    fn load_part(self, from: &[f32], pad: f32) -> Self::F {
+        let mut buffer = [pad; MAX_LANES];
+        buffer[..from.len()].copy_from_slice(from);
+        // SAFETY: the buffer has as many numbers as any register.
+        unsafe { self.load(buffer.as_ptr()) }
+    }
+
+    /// The first lanes, as many as there is room for.
+    #[inline(always)]
+    fn store_part(self, to: &mut [f32], x: Self::F) {
+        let mut buffer = [0f32; MAX_LANES];
+        // SAFETY: the buffer has room for any register.
+        unsafe { self.store(buffer.as_mut_ptr(), x) };
+        to.copy_from_slice(&buffer[..to.len()]);
+    }
+
+    /// The register of a row that begins at `start`; `pad` stands for the numbers past the last.
+    #[inline(always)]
+    fn load_at(self, row: &[f32], start: usize, pad: f32) -> Self::F {
+        match row.len().checked_sub(start) {
+            // SAFETY: so many numbers lie there.
+            Some(left) if left >= Self::LANES => unsafe { self.load(row.as_ptr().add(start)) },
+            Some(_) => self.load_part(&row[start..], pad),
+            None => self.splat(pad),
+        }
+    }
+
+    /// The reverse, as far as the row goes.
+    #[inline(always)]
+    fn store_at(self, row: &mut [f32], start: usize, x: Self::F) {
+        let row = &mut row[start..];
+        if row.len() >= Self::LANES {
+            // SAFETY: so many numbers lie there.
+            unsafe { self.store(row.as_mut_ptr(), x) };
+        } else {
+            self.store_part(row, x);
+        }
+    }
+}
+
+// Loops over the registers of rows. They are macros because what stands in their bodies has to be compiled with the
+// instructions of the set, and a closure is so only if the compiler chooses to inline it.
+
+/// `row[i] = f(row[i])`.
+macro_rules! map {
+    ($s:ident, $row:expr, |$x:ident| $f:expr) => {{
+        let row: &mut [f32] = $row;
+        for start in (0..row.len()).step_by(S::LANES) {
+            let $x = $s.load_at(row, start, 0.0);
+            let y = $f;
+            $s.store_at(row, start, y);
+        }
+    }};
+}
+
+/// `row[i] = f(row[i], other[i])`; panics if the other row is shorter.
+macro_rules! map_with {
+    ($s:ident, $row:expr, $other:expr, |$x:ident, $y:ident| $f:expr) => {{
+        let row: &mut [f32] = $row;
+        let other: &[f32] = &$other[..row.len()];
+        for start in (0..row.len()).step_by(S::LANES) {
+            let ($x, $y) = ($s.load_at(row, start, 0.0), $s.load_at(other, start, 0.0));
+            let z = $f;
+            $s.store_at(row, start, z);
+        }
+    }};
+}
+
+/// Folds a row into four registers, in turns, which begin as `begin`; `pad` stands for the numbers past the last. The order
+/// hangs on the length of the row alone.
+macro_rules! fold {
+    ($s:ident, $row:expr, $begin:expr, $pad:expr, |$fold:ident, $x:ident| $f:expr) => {{
+        let row: &[f32] = $row;
+        let mut folds = [$s.splat($begin); 4];
+        for start in (0..row.len()).step_by(4 * S::LANES) {
+            for (i, fold) in folds.iter_mut().enumerate() {
+                let ($fold, $x) = (*fold, $s.load_at(row, start + i * S::LANES, $pad));
+                *fold = $f;
+            }
+        }
+        folds
+    }};
+}
+
+/// Folds a row into one sum that begins with 0: `f` adds to it, and adds nothing for `pad`.
+macro_rules! sum {
+    ($s:ident, $row:expr, $pad:expr, |$sum:ident, $x:ident| $f:expr) => {{
+        let [a, b, c, d] = $crate::kernels::simd::fold!($s, $row, 0.0, $pad, |$sum, $x| $f);
+        $s.sum_lanes($s.add($s.add(a, b), $s.add(c, d)))
+    }};
+}
+
+pub(super) use {fold, map, map_with, sum};

@@ -1,0 +1,137 @@
+//! NEON: 32 registers of 4 numbers, with or without products of bytes (`sdot`).
+
+use std::arch::aarch64::*;
+use std::arch::asm;
+
+use super::Simd;
+
+/// Exists only where the processor has NEON, and its products of bytes where it says so.
+#[derive(Debug, Clone, Copy)]
+pub struct Neon<const DOTPROD: bool>(());
+
+impl<const DOTPROD: bool> Neon<DOTPROD> {
+    /// # Safety
+    /// The processor has to have the instructions.
+    #[inline(always)]
+    pub unsafe fn new() -> Self {
+        Neon(())
+    }
+}
+
+/// Methods of one expression each.
+macro_rules! methods {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty { $body:expr })*) => {
+        $(#[inline(always)]
+        fn $name(self, $($argument: $type),*) -> $result {
+            // SAFETY: `self` exists only where the processor has the instructions.
+            unsafe { $body }
+        })*
+    };
+}
+
+impl<const DOTPROD: bool> Simd for Neon<DOTPROD> {
+    const LANES: usize = 4;
+    const ROWS: usize = 12;
+    const BYTES_PER_WORD: usize = if DOTPROD { 4 } else { 2 };
+    const FAST_BF16: bool = false;
+    const INT8_OFFSET: i32 = 0;
+    type F = float32x4_t;
+    type I = uint32x4_t;
+
+    methods! {
+        splat(x: f32) -> float32x4_t { vdupq_n_f32(x) }
+        add(a: float32x4_t, b: float32x4_t) -> float32x4_t { vaddq_f32(a, b) }
+        sub(a: float32x4_t, b: float32x4_t) -> float32x4_t { vsubq_f32(a, b) }
+        mul(a: float32x4_t, b: float32x4_t) -> float32x4_t { vmulq_f32(a, b) }
+        div(a: float32x4_t, b: float32x4_t) -> float32x4_t { vdivq_f32(a, b) }
+        fma(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t { vfmaq_f32(c, a, b) }
+        max(a: float32x4_t, b: float32x4_t) -> float32x4_t { vmaxq_f32(a, b) }
+        select_less(a: float32x4_t, b: float32x4_t, yes: float32x4_t, no: float32x4_t) -> float32x4_t {
+            vbslq_f32(vcltq_f32(a, b), yes, no)
+        }
+        abs(x: float32x4_t) -> float32x4_t { vabsq_f32(x) }
+        max_magnitude(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+            vreinterpretq_f32_u32(vmaxq_u32(vreinterpretq_u32_f32(a), vreinterpretq_u32_f32(vabsq_f32(b))))
+        }
+        sum_lanes(x: float32x4_t) -> f32 { vaddvq_f32(x) }
+        max_lanes(x: float32x4_t) -> f32 { vmaxvq_f32(x) }
+        max_magnitude_lanes(x: float32x4_t) -> f32 {
+            f32::from_bits(vmaxvq_u32(vreinterpretq_u32_f32(x)))
+        }
+        with_sign(x: float32x4_t, of: float32x4_t) -> float32x4_t {
+            vbslq_f32(vdupq_n_u32(1 << 31), of, x)
+        }
+        scale_exp2(x: float32x4_t, n: float32x4_t) -> float32x4_t {{
+            let n = vcvtnq_s32_f32(n);
+            let half = vshrq_n_s32::<1>(n);
+            let power = |n| vreinterpretq_f32_s32(vshlq_n_s32::<23>(vaddq_s32(n, vdupq_n_s32(127))));
+            vmulq_f32(vmulq_f32(x, power(half)), power(vsubq_s32(n, half)))
+        }}
+        splat_word(word: u32) -> uint32x4_t { vdupq_n_u32(word) }
+        to_f32(x: uint32x4_t) -> float32x4_t { vcvtq_f32_s32(vreinterpretq_s32_u32(x)) }
+        dot_int8(sum: uint32x4_t, a: uint32x4_t, b: uint32x4_t) -> uint32x4_t {{
+            let sum = vreinterpretq_s32_u32(sum);
+            vreinterpretq_u32_s32(if DOTPROD {
+                let mut sum = sum;
+                // The intrinsic is not stable yet.
+                asm!(
+                    "sdot {sum:v}.4s, {a:v}.16b, {b:v}.16b",
+                    sum = inout(vreg) sum,
+                    a = in(vreg) a,
+                    b = in(vreg) b,
+                    options(pure, nomem, nostack, preserves_flags),
+                );
+                sum
+            } else {
+                let (a, b) = (vreinterpretq_s16_u32(a), vreinterpretq_s16_u32(b));
+                let low = vmull_s16(vget_low_s16(a), vget_low_s16(b));
+                vaddq_s32(sum, vpaddq_s32(low, vmull_high_s16(a, b)))
+            })
+        }}
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const f32) -> float32x4_t {
+        // SAFETY: as above; the caller's pointer is good for 4 numbers.
+        unsafe { vld1q_f32(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32, x: float32x4_t) {
+        // SAFETY: as `load`.
+        unsafe { vst1q_f32(to, x) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_words(self, from: *const u32) -> uint32x4_t {
+        // SAFETY: as `load`.
+        unsafe { vld1q_u32(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16(self, to: *mut u16, x: float32x4_t) {
+        // SAFETY: as above; the caller's pointer is good for 4 numbers.
+        unsafe {
+            let bits = vreinterpretq_u32_f32(x);
+            let odd = vandq_u32(vshrq_n_u32::<16>(bits), vdupq_n_u32(1));
+            let rounded = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
+            // Rounding could carry a NaN over to another number.
+            let nan = vorrq_u32(bits, vdupq_n_u32(0x40_0000));
+            vst1_u16(to, vshrn_n_u32::<16>(vbslq_u32(vceqq_f32(x, x), rounded, nan)));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_int8(self, to: *mut u8, x: float32x4_t) {
+        // SAFETY: as above; the caller's pointer is good for 4 numbers.
+        unsafe {
+            let x = vqmovn_s32(vcvtnq_s32_f32(x));
+            if DOTPROD {
+                let x = vreinterpret_u32_s8(vqmovn_s16(vcombine_s16(x, x)));
+                to.cast::<u32>().write_unaligned(vget_lane_u32::<0>(x));
+            } else {
+                vst1_s16(to.cast(), x);
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Four numbers that the compiler keeps in what registers the target has.
+
+use std::array::from_fn;
+
+use half::bf16;
+
+use super::Simd;
+
+/// Every processor has it.
+#[derive(Debug, Clone, Copy)]
+pub struct Portable;
+
+const N: usize = 4;
+
+impl Simd for Portable {
+    const LANES: usize = N;
+    const ROWS: usize = 6;
+    const BYTES_PER_WORD: usize = 2;
+    const FAST_BF16: bool = false;
+    const INT8_OFFSET: i32 = 0;
+    type F = [f32; N];
+    type I = [u32; N];
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> [f32; N] {
+        [x; N]
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const f32) -> [f32; N] {
+        // SAFETY: the caller's pointer is good for four numbers.
+        unsafe { from.cast::<[f32; N]>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32, x: [f32; N]) {
+        // SAFETY: as `load`.
+        unsafe { to.cast::<[f32; N]>().write_unaligned(x) }
+    }
+
+    #[inline(always)]
+    fn add(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
+        from_fn(|i| a[i] + b[i])
+    }
+
+    #[inline(always)]
+    fn sub(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
+        from_fn(|i| a[i] - b[i])
+    }
+
+    #[inline(always)]
+    fn mul(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
+        from_fn(|i| a[i] * b[i])
+    }
+
+    #[inline(always)]
+    fn div(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
+        from_fn(|i| a[i] / b[i])
+    }
+
+    /// Not `mul_add`, which is a call into the library where the target has no such instruction.
+    #[inline(always)]
+    fn fma(self, a: [f32; N], b: [f32; N], c: [f32; N]) -> [f32; N] {
+        from_fn(|i| a[i] * b[i] + c[i])
+    }
+
+    #[inline(always)]
+    fn max(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
+        from_fn(|i| if a[i] > b[i] { a[i] } else { b[i] })
+    }
+
+    #[inline(always)]
+    fn select_less(self, a: [f32; N], b: [f32; N], yes: [f32; N], no: [f32; N]) -> [f32; N] {
+        from_fn(|i| if a[i] < b[i] { yes[i] } else { no[i] })
+    }
+
+    #[inline(always)]
+    fn abs(self, x: [f32; N]) -> [f32; N] {
+        x.map(f32::abs)
+    }
+
+    #[inline(always)]
+    fn max_magnitude(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
+        from_fn(|i| f32::from_bits(a[i].to_bits().max(b[i].abs().to_bits())))
+    }
+
+    #[inline(always)]
+    fn sum_lanes(self, x: [f32; N]) -> f32 {
+        (x[0] + x[2]) + (x[1] + x[3])
+    }
+
+    #[inline(always)]
+    fn max_lanes(self, x: [f32; N]) -> f32 {
+        x.into_iter().fold(f32::NEG_INFINITY, f32::max)
+    }
+
+    #[inline(always)]
+    fn max_magnitude_lanes(self, x: [f32; N]) -> f32 {
+        f32::from_bits(x.map(f32::to_bits).into_iter().fold(0, u32::max))
+    }
+
+    #[inline(always)]
+    fn with_sign(self, x: [f32; N], of: [f32; N]) -> [f32; N] {
+        from_fn(|i| x[i].copysign(of[i]))
+    }
+
+    #[inline(always)]
+    fn scale_exp2(self, x: [f32; N], n: [f32; N]) -> [f32; N] {
+        from_fn(|i| {
+            let n = n[i] as i32;
+            let power = |n: i32| f32::from_bits(((n + 127) as u32) << 23);
+            x[i] * power(n >> 1) * power(n - (n >> 1))
+        })
+    }
+
+    #[inline(always)]
+    fn splat_word(self, word: u32) -> [u32; N] {
+        [word; N]
+    }
+
+    #[inline(always)]
+    unsafe fn load_words(self, from: *const u32) -> [u32; N] {
+        // SAFETY: the caller's pointer is good for four words.
+        unsafe { from.cast::<[u32; N]>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    fn to_f32(self, x: [u32; N]) -> [f32; N] {
+        x.map(|x| x as i32 as f32)
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16(self, to: *mut u16, x: [f32; N]) {
+        // SAFETY: the caller's pointer is good for four numbers.
+        unsafe { to.cast::<[u16; N]>().write_unaligned(x.map(|x| bf16::from_f32(x).to_bits())) }
+    }
+
+    #[inline(always)]
+    fn dot_int8(self, sum: [u32; N], a: [u32; N], b: [u32; N]) -> [u32; N] {
+        let product = |a: u32, b: u32| i32::from(a as i16) * i32::from(b as i16);
+        from_fn(|i| {
+            let sum = sum[i].wrapping_add(product(a[i], b[i]) as u32);
+            sum.wrapping_add(product(a[i] >> 16, b[i] >> 16) as u32)
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn store_int8(self, to: *mut u8, x: [f32; N]) {
+        // SAFETY: the caller's pointer is good for four numbers of 16 bits.
+        unsafe { to.cast::<[i16; N]>().write_unaligned(x.map(|x| x.round_ties_even() as i16)) }
+    }
+}

@@ -1,0 +1,474 @@
+//! Every kernel in every instruction set of the machine, at sizes that straddle registers, tiles and panels, against the
+//! same maths written out in f64.
+
+use half::bf16;
+use sconce::kernels::activation::{Activation, softplus};
+use sconce::kernels::isa::{Isa, Kernel};
+use sconce::kernels::math;
+use sconce::kernels::matmul::{Blocks, Compute, Converted, GROUP, PackedMatrix, Source, multiply};
+use sconce::kernels::norm::{Norm, NormKind, l2_normalize};
+use sconce::kernels::simd::Simd;
+use sconce::kernels::softmax::{add_scaled, exponentials, scale_and_bias};
+
+/// Numbers that are the same in every run: a Weyl sequence over (-1, 1).
+fn numbers(seed: usize, count: usize) -> Vec<f32> {
+    let value = |i: usize| ((i + 1) * (2 * seed + 1)) as f64 * 0.618_033_988_749_895 % 1.0;
+    (0..count).map(|i| 2.0 * value(i) as f32 - 1.0).collect()
+}
+
+/// `|found − expected| ≤ atol + rtol · |expected|`, element by element.
+fn assert_close(what: &str, found: &[f32], expected: &[f64], atol: f64, rtol: f64) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let difference = (f64::from(*found) - expected).abs();
+        assert!(difference <= atol + rtol * expected.abs(), "{what}: {found} for {expected} at {i}");
+    }
+}
+
+/// A row as its type holds it.
+fn rounded(compute: Compute, row: &[f32]) -> Vec<f64> {
+    match compute {
+        Compute::F32 => row.iter().map(|x| f64::from(*x)).collect(),
+        Compute::Bf16 => row.iter().map(|x| bf16::from_f32(*x).to_f64()).collect(),
+        Compute::Int8 => {
+            let group = |group: &[f32]| {
+                let largest = group.iter().fold(0f32, |largest, x| largest.max(x.abs()));
+                let (scale, factor) = (largest / 127.0, if largest > 0.0 { 127.0 / largest } else { 0.0 });
+                let x = |x: &f32| f64::from((x * factor).round_ties_even()) * f64::from(scale);
+                group.iter().map(x).collect::<Vec<f64>>()
+            };
+            row.chunks(GROUP).flat_map(group).collect()
+        }
+    }
+}
+
+const TYPES: [Compute; 3] = [Compute::F32, Compute::Bf16, Compute::Int8];
+
+/// All of `x Wᵀ + b` in one call.
+fn product(x: &[f32], weights: &PackedMatrix, bias: &[f32]) -> Vec<f32> {
+    let (rows, outputs) = (x.len() / weights.inputs(), weights.outputs());
+    let mut y = vec![f32::NAN; rows * outputs];
+    let mut converted = Converted::default();
+    // SAFETY: it is the only block.
+    let mut block = unsafe { Blocks::new(&mut y, outputs).block(0..rows, 0..outputs) };
+    let mut seen = Vec::new();
+    multiply(
+        converted.rows(weights, x, weights.inputs(), rows),
+        weights,
+        0..weights.panels(),
+        bias,
+        &mut block,
+        |_, columns| seen.extend(columns),
+    );
+    assert_eq!(seen, Vec::from_iter(0..outputs), "every column is shown once");
+    y
+}
+
+#[test]
+fn products() {
+    let sizes = [
+        (1, 1),
+        (2, 7),
+        (31, 8),
+        (33, 9),
+        (63, 16),
+        (64, 17),
+        (65, 31),
+        (128, 32),
+        (129, 33),
+        (383, 15),
+        (384, 40),
+        (385, 65),
+        (769, 3),
+        (1537, 34),
+    ];
+    for isa in Isa::available() {
+        for compute in TYPES {
+            for (inputs, outputs) in sizes {
+                let (w, bias) = (numbers(2, outputs * inputs), numbers(3, outputs));
+                let packed = PackedMatrix::pack(isa, compute, &w, outputs, inputs);
+                let weights: Vec<Vec<f64>> = w.chunks(inputs).map(|row| rounded(compute, row)).collect();
+                for rows in [1, 2, 3, 5, 6, 7, 11, 12, 13, 18, 23, 24, 25] {
+                    let what = format!("{isa:?} {compute:?} {rows} × {inputs} × {outputs}");
+                    let x = numbers(1, rows * inputs);
+                    let found = product(&x, &packed, &bias);
+                    for (row, found) in x.chunks(inputs).zip(found.chunks(outputs)) {
+                        let x = rounded(compute, row);
+                        let sum = |w: &Vec<f64>| x.iter().zip(w).map(|(x, w)| x * w).sum::<f64>();
+                        let expected = weights.iter().zip(&bias).map(|(w, b)| sum(w) + f64::from(*b));
+                        assert_close(&what, found, &expected.collect::<Vec<_>>(), 2e-5, 1e-5);
+                        // The same bits alone.
+                        assert_eq!(product(row, &packed, &bias), found, "{what}");
+                    }
+                    if rows > 7 && inputs > 769 {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Blocks of rows and panels, as threads share them out, against the whole at once.
+#[test]
+fn parts_of_a_product() {
+    for isa in Isa::available() {
+        for compute in TYPES {
+            let (rows, inputs, outputs) = (29, 70, 75);
+            let (x, w) = (numbers(1, rows * inputs), numbers(2, outputs * inputs));
+            let packed = PackedMatrix::pack(isa, compute, &w, outputs, inputs);
+            let expected = product(&x, &packed, &[]);
+            let mut found = vec![f32::NAN; rows * outputs];
+            let blocks = Blocks::new(&mut found, outputs);
+            let mut converted = Converted::default();
+            let x = converted.rows(&packed, &x, inputs, rows);
+            for panel in 0..packed.panels() {
+                for first in (0..rows).step_by(10) {
+                    let part = first..rows.min(first + 10);
+                    // SAFETY: one block lives at a time.
+                    let mut block = unsafe { blocks.block(part.clone(), packed.columns(panel..panel + 1)) };
+                    multiply(x.part(part), &packed, panel..panel + 1, &[], &mut block, |_, _| ());
+                }
+            }
+            assert_eq!(found, expected, "{isa:?} {compute:?}");
+        }
+    }
+}
+
+/// Matrices that are packed into the memory of others, from rows that lie apart, and turned.
+#[test]
+fn packing_again() {
+    for compute in [Compute::F32, Compute::Bf16] {
+        let mut packed = PackedMatrix::default();
+        for (outputs, inputs) in [(40, 33), (3, 2), (1, 1), (17, 50), (64, 7)] {
+            let stride = inputs.max(outputs) + 5;
+            let w = numbers(4, stride * stride);
+            let x = numbers(5, 3 * inputs);
+            for turned in [false, true] {
+                packed.repack(compute, Source { x: &w, stride, turned }, outputs, inputs);
+                let at = |o: usize, i: usize| if turned { w[i * stride + o] } else { w[o * stride + i] };
+                let rows: Vec<f32> = (0..outputs * inputs).map(|k| at(k / inputs, k % inputs)).collect();
+                let plain = PackedMatrix::pack(packed.isa(), compute, &rows, outputs, inputs);
+                assert_eq!(
+                    product(&x, &packed, &[]),
+                    product(&x, &plain, &[]),
+                    "{outputs} × {inputs}, {turned}"
+                );
+            }
+        }
+    }
+}
+
+/// What is not a number on one side is none in the result, and spoils no other row or column.
+#[test]
+fn products_of_what_is_not_finite() {
+    for isa in Isa::available() {
+        for compute in TYPES {
+            for bad in [f32::NAN, f32::INFINITY] {
+                let (rows, inputs, outputs) = (3, 70, 20);
+                let (mut x, mut w) = (numbers(1, rows * inputs), numbers(2, outputs * inputs));
+                (x[inputs + 5], w[7 * inputs + 66]) = (bad, bad);
+                let packed = PackedMatrix::pack(isa, compute, &w, outputs, inputs);
+                for (i, y) in product(&x, &packed, &[]).iter().enumerate() {
+                    let spoilt = i / outputs == 1 || i % outputs == 7;
+                    assert_eq!(!y.is_finite(), spoilt, "{isa:?} {compute:?} {bad}: {y} at {i}");
+                }
+            }
+        }
+    }
+}
+
+/// A function of one register, applied to a row.
+macro_rules! row_of {
+    ($name:ident, $f:path) => {
+        struct $name<'a>(&'a mut [f32]);
+
+        impl Kernel for $name<'_> {
+            type Output = ();
+
+            #[inline(always)]
+            fn run<S: Simd>(self, s: S) {
+                for start in (0..self.0.len()).step_by(S::LANES) {
+                    let y = $f(s, s.load_at(self.0, start, 0.0));
+                    s.store_at(self.0, start, y);
+                }
+            }
+        }
+    };
+}
+
+row_of!(Exp, math::exp);
+row_of!(Erf, math::erf);
+row_of!(Tanh, math::tanh);
+row_of!(Sigmoid, math::sigmoid);
+
+/// Units in the last place of `f32` between a number and the exact one.
+fn ulps(found: f32, exact: f64) -> f64 {
+    let rounded = exact as f32;
+    if found == rounded {
+        return 0.0;
+    }
+    let above = f32::from_bits(rounded.abs().to_bits() + 1);
+    let unit = f64::from(above) - f64::from(rounded.abs());
+    (f64::from(found) - exact).abs() / unit
+}
+
+/// Numbers of every size and sign, some thousand for each power of two.
+fn everywhere() -> Vec<f32> {
+    (0..=u32::MAX).step_by(4099).map(f32::from_bits).filter(|x| x.is_finite()).collect()
+}
+
+/// The largest errors are those that the functions say.
+#[test]
+fn functions_within_their_ulps() {
+    let x = everywhere();
+    let exact: [(&str, fn(f64) -> f64, f64); 4] = [
+        ("exp", f64::exp, math::EXP_ULP),
+        ("erf", libm::erf, math::ERF_ULP),
+        ("tanh", f64::tanh, math::TANH_ULP),
+        ("sigmoid", |x| 1.0 / (1.0 + (-x).exp()), math::SIGMOID_ULP),
+    ];
+    for isa in Isa::available() {
+        for (name, exact, most) in exact {
+            let mut y = x.clone();
+            match name {
+                "exp" => isa.run(Exp(&mut y)),
+                "erf" => isa.run(Erf(&mut y)),
+                "tanh" => isa.run(Tanh(&mut y)),
+                _ => isa.run(Sigmoid(&mut y)),
+            }
+            let (mut worst, mut at) = (0.0, 0.0);
+            for (x, y) in x.iter().zip(&y) {
+                let exact = exact(f64::from(*x));
+                // Sets differ below the normal numbers.
+                let error = if exact.abs() < f64::from(f32::MIN_POSITIVE) { 0.0 } else { ulps(*y, exact) };
+                if error > worst {
+                    (worst, at) = (error, *x);
+                }
+            }
+            println!("{isa:?} {name}: {worst:.2} ULP at {at}");
+            assert!(worst <= most, "{isa:?} {name}: {worst} ULP at {at}");
+        }
+    }
+}
+
+#[test]
+fn functions_at_their_ends() {
+    for isa in Isa::available() {
+        let mut y = [f32::NEG_INFINITY, -1e30, -104.0, 0.0, -0.0, 89.0, 1e30, f32::INFINITY];
+        isa.run(Exp(&mut y));
+        assert_eq!(y, [0.0, 0.0, 0.0, 1.0, 1.0, f32::INFINITY, f32::INFINITY, f32::INFINITY], "{isa:?}");
+        let ends = [f32::NEG_INFINITY, -1e30, -0.0, 0.0, 1e30, f32::INFINITY];
+        let mut y = ends;
+        isa.run(Erf(&mut y));
+        assert_eq!(y, [-1.0, -1.0, -0.0, 0.0, 1.0, 1.0], "{isa:?}");
+        y = ends;
+        isa.run(Tanh(&mut y));
+        assert_eq!(y, [-1.0, -1.0, -0.0, 0.0, 1.0, 1.0], "{isa:?}");
+        y = ends;
+        isa.run(Sigmoid(&mut y));
+        assert_eq!(y, [0.0, 0.0, 0.5, 0.5, 1.0, 1.0], "{isa:?}");
+        let functions: [fn(&mut [f32], Isa); 3] =
+            [|y, isa| isa.run(Exp(y)), |y, isa| isa.run(Erf(y)), |y, isa| isa.run(Tanh(y))];
+        for run in functions {
+            let mut y = [f32::NAN, 0.0];
+            run(&mut y, isa);
+            assert!(y[0].is_nan() && !y[1].is_nan(), "{isa:?}");
+        }
+    }
+}
+
+/// Activations as their definitions have them.
+fn exact(activation: Activation, x: f64) -> f64 {
+    let phi = |x: f64| 0.5 * (1.0 + libm::erf(x / 2f64.sqrt()));
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    let log = |x: f64| x.exp().ln_1p();
+    match activation {
+        Activation::Identity => x,
+        Activation::Gelu => x * phi(x),
+        Activation::GeluTanh => {
+            0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
+        }
+        Activation::GeluClipped => (x * phi(x)).clamp(-10.0, 10.0),
+        Activation::QuickGelu => x * sigmoid(1.702 * x),
+        Activation::Relu => x.max(0.0),
+        Activation::ReluSquared => x.max(0.0).powi(2),
+        Activation::Relu6 => x.clamp(0.0, 6.0),
+        Activation::LeakyRelu => {
+            if x < 0.0 {
+                0.01 * x
+            } else {
+                x
+            }
+        }
+        Activation::Silu => x * sigmoid(x),
+        Activation::HardSwish => x * (x + 3.0).clamp(0.0, 6.0) / 6.0,
+        Activation::Mish => x * log(x).tanh(),
+        Activation::Laplace => phi((x - 0.707107) / 0.282095),
+        Activation::SqrtSoftplus => log(x).sqrt(),
+        Activation::Sigmoid => sigmoid(x),
+        Activation::Tanh => x.tanh(),
+        Activation::Prelu { slope } => {
+            if x < 0.0 {
+                f64::from(slope) * x
+            } else {
+                x
+            }
+        }
+        Activation::Xielu(weights) => {
+            let [positive, negative, beta, eps] = weights.map(f64::from);
+            match x > 0.0 {
+                true => positive * x * x + beta * x,
+                false => (x.min(eps).exp_m1() - x) * negative + beta * x,
+            }
+        }
+    }
+}
+
+const ACTIVATIONS: [Activation; 18] = [
+    Activation::Identity,
+    Activation::Gelu,
+    Activation::GeluTanh,
+    Activation::GeluClipped,
+    Activation::QuickGelu,
+    Activation::Relu,
+    Activation::ReluSquared,
+    Activation::Relu6,
+    Activation::LeakyRelu,
+    Activation::Silu,
+    Activation::HardSwish,
+    Activation::Mish,
+    Activation::Laplace,
+    Activation::SqrtSoftplus,
+    Activation::Sigmoid,
+    Activation::Tanh,
+    Activation::Prelu { slope: 0.3 },
+    Activation::Xielu([0.8, 0.7, 0.5, -1e-6]),
+];
+
+#[test]
+fn activations() {
+    for isa in Isa::available() {
+        for activation in ACTIVATIONS {
+            for count in [1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 33, 1000] {
+                let x: Vec<f32> = numbers(6, count).iter().map(|x| 12.0 * x).collect();
+                let mut y = x.clone();
+                activation.apply(isa, &mut y);
+                let expected: Vec<f64> = x.iter().map(|x| exact(activation, f64::from(*x))).collect();
+                assert_close(&format!("{isa:?} {activation:?}"), &y, &expected, 2e-6, 2e-6);
+            }
+            let mut y = [f32::NAN];
+            activation.apply(isa, &mut y);
+            assert!(y[0].is_nan(), "{isa:?} {activation:?}");
+        }
+    }
+    assert!((softplus(1.0) - 1.313_261_6).abs() < 1e-6 && softplus(200.0) == 200.0);
+}
+
+const WIDTHS: [usize; 12] = [1, 3, 4, 8, 15, 16, 17, 31, 33, 64, 65, 384];
+
+#[test]
+fn norms() {
+    for isa in Isa::available() {
+        for width in WIDTHS {
+            let (x, residual) = (numbers(1, 3 * width), numbers(2, 3 * width));
+            let (weight, bias) = (numbers(3, width), numbers(4, width));
+            for kind in [NormKind::Layer, NormKind::RootMeanSquare] {
+                for (residual, bias) in
+                    [(&residual[..], &bias[..]), (&[], &bias), (&residual, &[]), (&[], &[])]
+                {
+                    let mut y = x.clone();
+                    Norm { kind, weight: &weight, bias, eps: 1e-3 }.forward(isa, &mut y, residual);
+                    let mut expected = Vec::new();
+                    for row in 0..3 {
+                        let at = |i: usize| {
+                            let residual = residual.get(row * width + i).copied().unwrap_or(0.0);
+                            f64::from(x[row * width + i]) + f64::from(residual)
+                        };
+                        let mean = match kind {
+                            NormKind::Layer => (0..width).map(at).sum::<f64>() / width as f64,
+                            NormKind::RootMeanSquare => 0.0,
+                        };
+                        let square = (0..width).map(|i| (at(i) - mean).powi(2)).sum::<f64>() / width as f64;
+                        expected.extend((0..width).map(|i| {
+                            let y = (at(i) - mean) / (square + 1e-3).sqrt() * f64::from(weight[i]);
+                            y + f64::from(bias.get(i).copied().unwrap_or(0.0))
+                        }));
+                    }
+                    assert_close(&format!("{isa:?} {kind:?} {width}"), &y, &expected, 2e-6, 2e-6);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_of_unit_length() {
+    for isa in Isa::available() {
+        for width in WIDTHS {
+            let x = numbers(1, width);
+            let mut y = x.clone();
+            l2_normalize(isa, &mut y);
+            let length = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+            let expected: Vec<f64> = x.iter().map(|x| f64::from(*x) / length).collect();
+            assert_close(&format!("{isa:?} {width}"), &y, &expected, 1e-7, 1e-6);
+        }
+        let mut zeros = [0.0; 5];
+        l2_normalize(isa, &mut zeros);
+        assert_eq!(zeros, [0.0; 5]);
+        let mut bad = [1.0, f32::NAN, 2.0];
+        l2_normalize(isa, &mut bad);
+        assert!(bad.iter().all(|x| x.is_nan()), "{isa:?}");
+    }
+}
+
+#[test]
+fn softmax() {
+    for isa in Isa::available() {
+        for width in WIDTHS {
+            let stride = width + 3;
+            for part in [0..width, 0..1, width / 2..width, width / 3..width / 2 + 1] {
+                let x: Vec<f32> = numbers(1, 4 * stride).iter().map(|x| 30.0 * x).collect();
+                let (mut y, mut sums) = (x.clone(), [0.0; 4]);
+                exponentials(isa, &mut y, stride, 0.7, |_| part.clone(), &mut sums);
+                for ((x, y), sum) in x.chunks(stride).zip(y.chunks(stride)).zip(sums) {
+                    let max = x[part.clone()].iter().fold(f32::NEG_INFINITY, |max, x| max.max(*x));
+                    let numerator = |i: usize| match part.contains(&i) {
+                        true => (0.7f32 as f64 * (f64::from(x[i]) - f64::from(max))).exp(),
+                        false => 0.0,
+                    };
+                    let expected: Vec<f64> = (0..stride).map(numerator).collect();
+                    let what = format!("{isa:?} {width} {part:?}");
+                    assert_close(&what, &[sum], &[expected.iter().sum()], 0.0, 1e-5);
+                    assert_close(&what, y, &expected, 1e-7, 5e-6);
+                }
+            }
+            // A score that is not a number makes its whole row none.
+            let (mut y, mut sums) = (numbers(1, width), [0.0]);
+            y[width / 2] = f32::NAN;
+            exponentials(isa, &mut y, width, 1.0, |_| 0..width, &mut sums);
+            assert!(sums[0].is_nan(), "{isa:?} {width}");
+        }
+    }
+}
+
+#[test]
+fn scales_biases_and_sums() {
+    for isa in Isa::available() {
+        for width in WIDTHS {
+            let (x, other) = (numbers(1, width), numbers(2, width + 2));
+            for bias in [&[][..], &other] {
+                let mut y = x.clone();
+                scale_and_bias(isa, &mut y, 0.3, bias);
+                let bias = |i: usize| f64::from(bias.get(i).copied().unwrap_or(0.0));
+                let expected = x.iter().enumerate().map(|(i, x)| 0.3f32 as f64 * f64::from(*x) + bias(i));
+                assert_close(&format!("{isa:?} {width}"), &y, &expected.collect::<Vec<_>>(), 1e-7, 1e-6);
+            }
+            let mut y = x.clone();
+            add_scaled(isa, &mut y, -0.4, &other);
+            let expected =
+                x.iter().zip(&other).map(|(x, y)| f64::from(*x) - f64::from(0.4f32) * f64::from(*y));
+            assert_close(&format!("{isa:?} {width}"), &y, &expected.collect::<Vec<_>>(), 1e-7, 1e-6);
+        }
+    }
+}
