@@ -1,11 +1,19 @@
 //! The tokenizer of a model, with truncation that is counted.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
+use serde::Deserialize;
+use tokenizers::models::bpe::BPE;
+use tokenizers::models::unigram::Unigram;
+use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::{Lowercase, Sequence};
 use tokenizers::utils::truncation::{TruncationDirection, TruncationParams, truncate_encodings};
-use tokenizers::{Encoding, NormalizerWrapper, PostProcessor};
+use tokenizers::{
+    DecoderWrapper, Encoding, Model, ModelWrapper, NormalizerWrapper, PostProcessor, PostProcessorWrapper,
+    PreTokenizerWrapper, TokenizerImpl,
+};
 
 use super::{settings, vocabulary};
 use crate::guard::guard;
@@ -39,6 +47,41 @@ pub struct Tokenizer {
     cut: TruncationDirection,
 }
 
+/// A tokenizer whose model is known to be an `M`.
+type With<M> = TokenizerImpl<M, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
+
+/// What of a `tokenizer.json` says which model it has.
+#[derive(Deserialize)]
+struct Outline<'a> {
+    #[serde(borrow)]
+    model: Kind<'a>,
+}
+
+#[derive(Deserialize)]
+struct Kind<'a> {
+    #[serde(rename = "type", borrow)]
+    name: Option<Cow<'a, str>>,
+}
+
+/// Parses a `tokenizer.json`. The library finds out which model a file has by way of a generic value of all of it, which
+/// takes twice as long as reading the model that the file names.
+fn parse(bytes: &[u8]) -> serde_json::Result<tokenizers::Tokenizer> {
+    fn of<'a, M: Deserialize<'a> + Model + Into<ModelWrapper>>(
+        bytes: &'a [u8],
+    ) -> Option<tokenizers::Tokenizer> {
+        serde_json::from_slice::<With<M>>(bytes).ok().map(tokenizers::Tokenizer::from)
+    }
+    let outline = serde_json::from_slice::<Outline>(bytes).ok();
+    let direct = match outline.and_then(|outline| outline.model.name).as_deref() {
+        Some("WordPiece") => of::<WordPiece>(bytes),
+        Some("BPE") => of::<BPE>(bytes),
+        Some("Unigram") => of::<Unigram>(bytes),
+        _ => None,
+    };
+    // The library says what is wrong with a file, and reads those of its first releases.
+    direct.map_or_else(|| serde_json::from_slice(bytes), Ok)
+}
+
 impl Tokenizer {
     /// Reads a `tokenizer.json`, or a `vocab.txt` or `vocab.json` with the files beside it. Padding and truncation
     /// that a file asks for are left aside: batches are ragged, and the limit is the model's.
@@ -61,7 +104,7 @@ impl Tokenizer {
             Ok(bytes) => bytes,
             Err(error) => bail!("cannot read {shown} ({error}); fetch the model again"),
         };
-        let place = match guard(|| serde_json::from_slice(&bytes)) {
+        let place = match guard(|| parse(&bytes)) {
             Some(Ok(mut inner)) => {
                 settings::override_casing(&mut inner, path)?;
                 match Self::new(inner, options) {
