@@ -231,3 +231,48 @@ impl Tokenizer {
         self.inner.get_post_processor().map_or(0, |processor| processor.added_tokens(pair))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What becomes of a file: the tokenizer written out, or what is wrong.
+    fn outcome(read: serde_json::Result<tokenizers::Tokenizer>) -> String {
+        read.map_or_else(|error| error.to_string(), |tokenizer| serde_json::to_string(&tokenizer).unwrap())
+    }
+
+    #[test]
+    fn every_model_is_read_as_the_library_reads_it() {
+        let words = r#""vocab": {"a": 0, "b": 1, "ab": 2, "[UNK]": 3}"#;
+        let rest =
+            r#""unk_token": "[UNK]", "continuing_subword_prefix": "\u0023#", "max_input_chars_per_word": 9"#;
+        let models = [
+            format!(r#""type": "WordPiece", {rest}, {words}"#),
+            format!(r#"{words}, {rest}, "type": "WordPiece""#),
+            format!(r#"{rest}, {words}"#),
+            format!(r#""type": "Word\u0050iece", {rest}, {words}"#),
+            format!(
+                r#""type": "BPE", "dropout": null, "ignore_merges": true, {words}, "merges": [["a", "b"]]"#
+            ),
+            format!(r#""type": "BPE", "byte_fallback": false, {words}, "merges": ["a b"]"#),
+            r#""type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["a", -1.25], ["b", -2]]"#.into(),
+            format!(r#""type": "WordLevel", "unk_token": "[UNK]", {words}"#),
+            // What is wrong with these has to be said in the same words.
+            format!(r#""type": "WordPiece", {rest}"#),
+            format!(r#""type": "BPE", {words}, "merges": ["a c"]"#),
+            r#""type": "Unigram", "unk_id": 7, "vocab": [["a", 0.0]]"#.into(),
+            format!(r#""type": "BPE", {rest}, {words}"#),
+            format!(r#""type": "Sentence", {words}"#),
+            format!(r#""type": 3, {rest}, {words}"#),
+            format!(r#""type": "WordPiece", {rest}, "vocab": {{"a": -1}}"#),
+            format!(r#""type": "WordPiece", {rest}, {words}"#) + ",",
+        ];
+        for model in models {
+            let added = r#"[{"id": 3, "content": "[UNK]", "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": true}]"#;
+            let file = format!(r#"{{"version": "1.0", "added_tokens": {added}, "model": {{{model}}}}}"#);
+            let bytes = file.as_bytes();
+            assert_eq!(outcome(parse(bytes)), outcome(serde_json::from_slice(bytes)), "{file}");
+        }
+    }
+}
