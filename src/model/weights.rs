@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use candle_core::{Device, Tensor};
-use memmap2::{Mmap, UncheckedAdvice};
+use memmap2::Mmap;
 use rayon::prelude::*;
 use safetensors::tensor::TensorInfo;
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
@@ -19,8 +19,10 @@ use super::names::{Names, Place};
 use super::read_json_object;
 use crate::nn::{Compute, Parameters, Stored, Table, placeholder};
 
-/// Bytes that are read at a time before their pages are given back.
-const CHUNK: usize = 1 << 20;
+/// Numbers that are read at a time: few enough to be checked while a core's cache has them.
+const CHUNK: usize = 1 << 14;
+/// The least chunks that a thread takes for itself.
+const CHUNKS: usize = 16;
 
 /// A checkpoint of one safetensors file or of several shards, mapped; headers have been checked.
 pub struct Checkpoint {
@@ -34,8 +36,24 @@ pub struct Checkpoint {
 struct Entry {
     dtype: Dtype,
     shape: Vec<usize>,
-    map: Arc<Mmap>,
+    source: Arc<Mapped>,
     bytes: Range<usize>,
+}
+
+/// A safetensors file. What is needed once is read from the file, which costs less than mapping its pages; rows of
+/// embedding tables are looked up in the map.
+#[derive(Debug)]
+struct Mapped {
+    path: PathBuf,
+    #[cfg(unix)]
+    file: File,
+    map: Mmap,
+}
+
+impl AsRef<[u8]> for Mapped {
+    fn as_ref(&self) -> &[u8] {
+        &self.map
+    }
 }
 
 /// What became of the tensors of a checkpoint; every name is the checkpoint's own.
@@ -139,7 +157,7 @@ fn map(path: &Path) -> Result<BTreeMap<String, Entry>> {
     // SAFETY: the map is only read. Another process could truncate the file under it, which would end this one
     // with SIGBUS but cannot make it read outside of the map; model files are not written in place.
     let map = match unsafe { Mmap::map(&file) } {
-        Ok(map) => Arc::new(map),
+        Ok(map) => map,
         Err(error) => bail!("cannot map {shown} into memory ({error}); fetch the model again"),
     };
     let (header, metadata) = match SafeTensors::read_metadata(&map) {
@@ -152,10 +170,17 @@ fn map(path: &Path) -> Result<BTreeMap<String, Entry>> {
         Err(error) => bail!("{shown} {}; fetch the file again", describe(&error, map.len())),
     };
     let data = header + size_of::<u64>();
+    let source = Mapped {
+        path: path.to_owned(),
+        #[cfg(unix)]
+        file,
+        map,
+    };
+    let source = Arc::new(source);
     let entry = |info: &TensorInfo| {
         let (start, end) = info.data_offsets;
         let (shape, bytes) = (info.shape.clone(), data + start..data + end);
-        Entry { dtype: info.dtype, shape, map: map.clone(), bytes }
+        Entry { dtype: info.dtype, shape, source: source.clone(), bytes }
     };
     Ok(metadata.tensors().into_iter().map(|(name, info)| (name, entry(info))).collect())
 }
@@ -177,13 +202,44 @@ pub fn read_index(path: &Path) -> Result<BTreeMap<String, String>> {
     }
 }
 
+impl Mapped {
+    /// Reads the bytes from `start` on.
+    #[cfg(unix)]
+    fn read(&self, start: usize, into: &mut [u8]) -> Result<()> {
+        match std::os::unix::fs::FileExt::read_exact_at(&self.file, into, start as u64) {
+            Ok(()) => Ok(()),
+            Err(error) => bail!("cannot read {} ({error}); fetch the model again", self.path.display()),
+        }
+    }
+
+    /// Reads the bytes from `start` on.
+    #[cfg(not(unix))]
+    fn read(&self, start: usize, into: &mut [u8]) -> Result<()> {
+        match self.map.get(start..start + into.len()) {
+            Some(bytes) => Ok(into.copy_from_slice(bytes)),
+            None => bail!("cannot read {}; fetch the model again", self.path.display()),
+        }
+    }
+}
+
 impl Entry {
-    /// Gives the pages of a range back: they stay in the page cache, but no longer count as this process's.
-    fn release(&self, bytes: Range<usize>) {
-        // SAFETY: dropping clean pages of a read-only file mapping loses nothing; the next access reads the
-        // same bytes from the file again.
-        let _ =
-            unsafe { self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, bytes.start, bytes.len()) };
+    /// Reads the numbers from number `first` on, and says how many of them are NaN or infinite.
+    fn read(&self, format: Stored, first: usize, numbers: &mut [f32]) -> Result<usize> {
+        let start = self.bytes.start + first * format.size();
+        match format {
+            Stored::F32 => {
+                self.source.read(start, bytemuck::cast_slice_mut(numbers))?;
+                numbers.iter_mut().for_each(|x| *x = f32::from_le_bytes(x.to_ne_bytes()));
+            }
+            _ => {
+                let mut bytes = vec![0; numbers.len() * format.size()];
+                self.source.read(start, &mut bytes)?;
+                format.decode(&bytes, numbers, |out, x| *out = x);
+            }
+        }
+        // Such a count fits into 32 bits, which are added up faster.
+        let not_finite: u32 = numbers.iter().map(|x| u32::from(!x.is_finite())).sum();
+        Ok(not_finite as usize)
     }
 }
 
@@ -273,18 +329,9 @@ impl Parameters for Reader<'_> {
     fn tensor(&mut self, canonical: &str, shape: &[usize]) -> Result<Tensor> {
         let Some((name, entry, format)) = self.entry(canonical, shape) else { return placeholder(shape) };
         let mut values = vec![0f32; shape.iter().product()];
-        let per_chunk = CHUNK / format.size();
-        let count = values
-            .par_chunks_mut(per_chunk)
-            .enumerate()
-            .map(|(i, values)| {
-                let start = entry.bytes.start + i * CHUNK;
-                let bytes = start..start + values.len() * format.size();
-                format.decode(&entry.map[bytes.clone()], values, |out, x| *out = x);
-                entry.release(bytes);
-                values.iter().filter(|x| !x.is_finite()).count()
-            })
-            .sum();
+        let count = (values.par_chunks_mut(CHUNK).with_min_len(CHUNKS).enumerate())
+            .map(|(i, numbers)| entry.read(format, i * CHUNK, numbers))
+            .sum::<Result<_>>()?;
         self.note_not_finite(name, count);
         Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
     }
@@ -304,18 +351,17 @@ impl Parameters for Reader<'_> {
         let Some((name, entry, format)) = self.entry(canonical, &[rows, width]) else {
             return Ok(Table::resident(placeholder(&[rows, width])?)?);
         };
-        let starts: Vec<usize> = entry.bytes.clone().step_by(CHUNK).collect();
-        let count = starts
+        let numbers = rows * width;
+        let count = (0..numbers.div_ceil(CHUNK))
             .into_par_iter()
-            .map(|start| {
-                let bytes = start..(start + CHUNK).min(entry.bytes.end);
-                let count = format.count_not_finite(&entry.map[bytes.clone()]);
-                entry.release(bytes);
-                count
+            .with_min_len(CHUNKS)
+            .map_init(Vec::new, |buffer, i| {
+                buffer.resize(CHUNK.min(numbers - i * CHUNK), 0.0);
+                entry.read(format, i * CHUNK, buffer)
             })
-            .sum();
+            .sum::<Result<_>>()?;
         self.note_not_finite(name, count);
-        Ok(Table::stored(entry.map, entry.bytes, format, rows, width))
+        Ok(Table::stored(entry.source, entry.bytes, format, rows, width))
     }
 }
 

@@ -1,11 +1,19 @@
 //! The tokenizer of a model, with truncation that is counted.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
+use serde::Deserialize;
+use tokenizers::models::bpe::BPE;
+use tokenizers::models::unigram::Unigram;
+use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::{Lowercase, Sequence};
 use tokenizers::utils::truncation::{TruncationDirection, TruncationParams, truncate_encodings};
-use tokenizers::{Encoding, NormalizerWrapper, PostProcessor};
+use tokenizers::{
+    DecoderWrapper, Encoding, Model, ModelWrapper, NormalizerWrapper, PostProcessor, PostProcessorWrapper,
+    PreTokenizerWrapper, TokenizerImpl,
+};
 
 use super::{settings, vocabulary};
 use crate::guard::guard;
@@ -39,6 +47,41 @@ pub struct Tokenizer {
     cut: TruncationDirection,
 }
 
+/// A tokenizer whose model is known to be an `M`.
+type With<M> = TokenizerImpl<M, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
+
+/// What of a `tokenizer.json` says which model it has.
+#[derive(Deserialize)]
+struct Outline<'a> {
+    #[serde(borrow)]
+    model: Kind<'a>,
+}
+
+#[derive(Deserialize)]
+struct Kind<'a> {
+    #[serde(rename = "type", borrow)]
+    name: Option<Cow<'a, str>>,
+}
+
+/// Parses a `tokenizer.json`. The library finds out which model a file has by way of a generic value of all of it, which
+/// takes twice as long as reading the model that the file names.
+fn parse(bytes: &[u8]) -> serde_json::Result<tokenizers::Tokenizer> {
+    fn of<'a, M: Deserialize<'a> + Model + Into<ModelWrapper>>(
+        bytes: &'a [u8],
+    ) -> Option<tokenizers::Tokenizer> {
+        serde_json::from_slice::<With<M>>(bytes).ok().map(tokenizers::Tokenizer::from)
+    }
+    let outline = serde_json::from_slice::<Outline>(bytes).ok();
+    let direct = match outline.and_then(|outline| outline.model.name).as_deref() {
+        Some("WordPiece") => of::<WordPiece>(bytes),
+        Some("BPE") => of::<BPE>(bytes),
+        Some("Unigram") => of::<Unigram>(bytes),
+        _ => None,
+    };
+    // The library says what is wrong with a file, and reads those of its first releases.
+    direct.map_or_else(|| serde_json::from_slice(bytes), Ok)
+}
+
 impl Tokenizer {
     /// Reads a `tokenizer.json`, or a `vocab.txt` or `vocab.json` with the files beside it. Padding and truncation
     /// that a file asks for are left aside: batches are ragged, and the limit is the model's.
@@ -61,7 +104,7 @@ impl Tokenizer {
             Ok(bytes) => bytes,
             Err(error) => bail!("cannot read {shown} ({error}); fetch the model again"),
         };
-        let place = match guard(|| serde_json::from_slice(&bytes)) {
+        let place = match guard(|| parse(&bytes)) {
             Some(Ok(mut inner)) => {
                 settings::override_casing(&mut inner, path)?;
                 match Self::new(inner, options) {
@@ -186,5 +229,50 @@ impl Tokenizer {
     /// Special tokens that are added to a text or a pair.
     pub fn specials(&self, pair: bool) -> usize {
         self.inner.get_post_processor().map_or(0, |processor| processor.added_tokens(pair))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What becomes of a file: the tokenizer written out, or what is wrong.
+    fn outcome(read: serde_json::Result<tokenizers::Tokenizer>) -> String {
+        read.map_or_else(|error| error.to_string(), |tokenizer| serde_json::to_string(&tokenizer).unwrap())
+    }
+
+    #[test]
+    fn every_model_is_read_as_the_library_reads_it() {
+        let words = r#""vocab": {"a": 0, "b": 1, "ab": 2, "[UNK]": 3}"#;
+        let rest =
+            r#""unk_token": "[UNK]", "continuing_subword_prefix": "\u0023#", "max_input_chars_per_word": 9"#;
+        let models = [
+            format!(r#""type": "WordPiece", {rest}, {words}"#),
+            format!(r#"{words}, {rest}, "type": "WordPiece""#),
+            format!(r#"{rest}, {words}"#),
+            format!(r#""type": "Word\u0050iece", {rest}, {words}"#),
+            format!(
+                r#""type": "BPE", "dropout": null, "ignore_merges": true, {words}, "merges": [["a", "b"]]"#
+            ),
+            format!(r#""type": "BPE", "byte_fallback": false, {words}, "merges": ["a b"]"#),
+            r#""type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["a", -1.25], ["b", -2]]"#.into(),
+            format!(r#""type": "WordLevel", "unk_token": "[UNK]", {words}"#),
+            // What is wrong with these has to be said in the same words.
+            format!(r#""type": "WordPiece", {rest}"#),
+            format!(r#""type": "BPE", {words}, "merges": ["a c"]"#),
+            r#""type": "Unigram", "unk_id": 7, "vocab": [["a", 0.0]]"#.into(),
+            format!(r#""type": "BPE", {rest}, {words}"#),
+            format!(r#""type": "Sentence", {words}"#),
+            format!(r#""type": 3, {rest}, {words}"#),
+            format!(r#""type": "WordPiece", {rest}, "vocab": {{"a": -1}}"#),
+            format!(r#""type": "WordPiece", {rest}, {words}"#) + ",",
+        ];
+        for model in models {
+            let added = r#"[{"id": 3, "content": "[UNK]", "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": true}]"#;
+            let file = format!(r#"{{"version": "1.0", "added_tokens": {added}, "model": {{{model}}}}}"#);
+            let bytes = file.as_bytes();
+            assert_eq!(outcome(parse(bytes)), outcome(serde_json::from_slice(bytes)), "{file}");
+        }
     }
 }
