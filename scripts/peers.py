@@ -287,7 +287,7 @@ def table(running, seconds, failed, files, args, folder):
     columns = ["peer", "type", *(f"{name}, tokens/s" for name in names), *(f"Sconce over it, {name}" for name in names)]
     columns += ["cosine, mean", "least", "top 10", "peak MB", "load s"]
     lines = ["| " + " | ".join(columns) + " |", "|---|---|" + "---:|" * (len(columns) - 2)]
-    for peer in sorted(running, key=lambda peer: TYPES.index(peer[1])):
+    for peer in sorted(running, key=lambda peer: (TYPES.index(peer[1]), list(PEERS).index(peer[0]))):
         mean, least, same = compare(peer, files, folder)
         cells = [*peer, *(f"{speed(peer, file):,.0f}" for file in files), *(ratio(peer, file) for file in files)]
         cells += [f"{mean:.6f}", f"{least:.6f}", "" if same is None else f"{same:.4f}"]
@@ -331,7 +331,7 @@ def chosen(names):
         name, _, type = name.partition(":")
         if name not in PEERS or (type and type not in PEERS[name]):
             known = ", ".join(f"{peer}:{each}" for peer, types in PEERS.items() for each in types)
-            sys.exit(f"no peer {name} {type}; there are {known}")
+            sys.exit(f"no peer {name}{':' * bool(type)}{type}; there are {known}")
         found += [(name, each) for each in ([type] if type else PEERS[name])]
     return found if REFERENCE in found else [REFERENCE, *found]
 
