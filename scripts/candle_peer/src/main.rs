@@ -26,7 +26,7 @@ fn main() -> Result<()> {
     // SAFETY: nobody writes to the checkpoint while it is measured.
     let weights = unsafe { VarBuilder::from_mmaped_safetensors(&weights, DType::F32, &Device::Cpu)? };
     let model = BertModel::load(weights, &config)?;
-    println!("{}", serde_json::json!({"version": "0.11.1"}));
+    println!("{}", serde_json::json!({"version": "candle-transformers 0.11.1"}));
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         let (source, target) =
