@@ -24,6 +24,7 @@ import os
 import platform
 import queue
 import shlex
+import shutil
 import statistics
 import subprocess
 import sys
@@ -361,6 +362,8 @@ def main():
     head = machine()
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
+        # A build that ends meanwhile does not change what is measured.
+        args.sconce = Path(shutil.copy2(args.sconce, folder / "sconce"))
         files, warm_up = texts(args, folder)
         running, seconds, failed = measure(peers, files, warm_up, args, folder)
         try:
