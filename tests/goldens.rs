@@ -13,7 +13,7 @@ use sconce::model::families::{FAMILIES, Family};
 use sconce::model::names::Names;
 use sconce::nn::{Compute, Pool, Pooling, RaggedBatch};
 use sconce::ops::activation::NAMES;
-use sconce::ops::linear::{LinearWeights, reference};
+use sconce::ops::linear::{LinearWeights, Matrix, reference};
 use sconce::run::{Console, Loaded, ModelOptions, Verbosity, load};
 use sconce::text::TokenIds;
 use serde_json::Value;
@@ -200,7 +200,8 @@ fn activations_of_the_table() {
     let column = x.reshape((n, 1)).unwrap();
     let one = Tensor::ones((1, 1), candle_core::DType::F32, &Device::Cpu).unwrap();
     let zero = Tensor::zeros(1, candle_core::DType::F32, &Device::Cpu).unwrap();
-    let layer = LinearWeights::new(one.clone(), Some(zero.clone()), Compute::F32).unwrap();
+    let layer =
+        LinearWeights::new(Matrix::new(one.clone(), Compute::F32).unwrap(), Some(zero.clone())).unwrap();
     for (name, activation) in NAMES {
         for (path, found) in [
             ("CPU", layer.forward(&column, *activation, None).unwrap()),

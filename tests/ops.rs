@@ -33,7 +33,11 @@ fn linear_layers() {
             let bias = tensor(3, &[outputs]);
             let residual = tensor(4, &[rows, outputs]);
             for (bias, residual) in [(Some(&bias), None), (Some(&bias), Some(&residual)), (None, None)] {
-                let layer = linear::LinearWeights::new(w.clone(), bias.cloned(), Compute::F32).unwrap();
+                let layer = linear::LinearWeights::new(
+                    linear::Matrix::new(w.clone(), Compute::F32).unwrap(),
+                    bias.cloned(),
+                )
+                .unwrap();
                 for activation in [Activation::Identity, Activation::Gelu, Activation::Relu] {
                     let found = layer.forward(&x, activation, residual).unwrap();
                     let expected = linear::reference(&x, &w, bias, activation, residual).unwrap();

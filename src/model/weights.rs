@@ -6,8 +6,9 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, bail};
 use candle_core::{Device, Tensor};
 use memmap2::Mmap;
 use rayon::prelude::*;
@@ -17,7 +18,7 @@ use serde_json::Value;
 
 use super::names::{Names, Place};
 use super::read_json_object;
-use crate::nn::{Compute, Parameters, Stored, Table, placeholder};
+use crate::nn::{Compute, Matrix, Parameters, Stored, Table, placeholder};
 
 /// Numbers that are read at a time: few enough to be checked while a core's cache has them.
 const CHUNK: usize = 1 << 14;
@@ -334,6 +335,19 @@ impl Parameters for Reader<'_> {
             .sum::<Result<_>>()?;
         self.note_not_finite(name, count);
         Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
+    }
+
+    fn matrix(&mut self, canonical: &str, rows: usize, columns: usize) -> Result<Matrix> {
+        let Some((name, entry, format)) = self.entry(canonical, &[rows, columns]) else {
+            return Ok(Matrix::new(placeholder(&[rows, columns])?, self.compute)?);
+        };
+        let count = AtomicUsize::new(0);
+        let matrix = Matrix::read(rows, columns, self.compute, |first, numbers| {
+            count.fetch_add(entry.read(format, first, numbers)?, Ordering::Relaxed);
+            Ok::<(), Error>(())
+        })?;
+        self.note_not_finite(name, count.into_inner());
+        Ok(matrix)
     }
 
     fn compute(&self) -> Compute {

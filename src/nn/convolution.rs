@@ -5,7 +5,7 @@ use candle_core::{Device, Tensor};
 
 use super::norm::Norm;
 use super::{Activation, ConvolutionSpec, EncoderSpec, Parameters, RaggedBatch};
-use crate::ops::linear::LinearWeights;
+use crate::ops::linear::{LinearWeights, Matrix};
 
 /// `norm(y + f(W * x + b))`: the embeddings `x`, convolved along each text, join the output `y` of the first layer.
 pub struct Convolution {
@@ -26,7 +26,7 @@ impl Convolution {
         let bias = parameters.tensor("convolution.bias", &[hidden_size])?;
         let weight = weight.transpose(1, 2)?.contiguous()?.flatten_from(1)?;
         Ok(Some(Convolution {
-            weights: LinearWeights::new(weight, Some(bias), parameters.compute())?,
+            weights: LinearWeights::new(Matrix::new(weight, parameters.compute())?, Some(bias))?,
             width,
             activation,
             norm: Norm::load(parameters, "convolution_norm", hidden_size, spec.norm)?,

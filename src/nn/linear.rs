@@ -21,9 +21,9 @@ impl Linear {
         out_features: usize,
         bias: bool,
     ) -> Result<Self> {
-        let weight = parameters.tensor(&format!("{name}.weight"), &[out_features, in_features])?;
+        let matrix = parameters.matrix(&format!("{name}.weight"), out_features, in_features)?;
         let bias = bias.then(|| parameters.tensor(&format!("{name}.bias"), &[out_features])).transpose()?;
-        Ok(Linear { weights: LinearWeights::new(weight, bias, parameters.compute())? })
+        Ok(Linear { weights: LinearWeights::new(matrix, bias)? })
     }
 
     /// `(T, in_features)` → `(T, out_features)`, the activation applied.

@@ -6,7 +6,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Normal};
 
-use super::{Compute, Table};
+use super::{Compute, Matrix, Table};
 use crate::kernels::activation::XIELU;
 use crate::kernels::matmul::WIDEST_PANEL;
 
@@ -25,6 +25,11 @@ pub trait Parameters {
 
     /// An embedding table of `(rows, width)`.
     fn table(&mut self, name: &str, rows: usize, width: usize) -> Result<Table>;
+
+    /// A matrix of `(rows, columns)` that the stack multiplies with.
+    fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Matrix> {
+        Ok(Matrix::new(self.tensor(name, &[rows, columns])?, self.compute())?)
+    }
 
     /// What the stack's products are to be computed in.
     fn compute(&self) -> Compute {

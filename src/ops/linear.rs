@@ -9,51 +9,78 @@ use super::{on_slice, on_slice_of, scratch, written};
 use crate::kernels::isa::Isa;
 use crate::kernels::matmul::{Blocks, Compute, Converted, PackedMatrix, multiply};
 
-/// The weights of a linear layer, in the form that their device computes with.
+/// The weights of a linear layer.
 pub struct LinearWeights {
-    weight: Weight,
+    matrix: Matrix,
     bias: Option<Tensor>,
 }
 
-enum Weight {
+/// A matrix of `(outputs, inputs)`, in the form that its device computes with.
+pub enum Matrix {
     /// For the CPU's kernel.
     Packed(PackedMatrix),
-    /// `(outputs, inputs)`, for candle's operations.
+    /// For candle's operations.
     Tensor(Tensor),
 }
 
-/// Rows that one task takes through its panels: of each so much as is multiplied at a time, they stay in a core's second
-/// cache.
-const ROWS: usize = 168;
-
-impl LinearWeights {
-    /// From a `weight` of `(outputs, inputs)` and a `bias` of `(outputs)`, if there is one, both on one device. On the CPU
-    /// products are of the type `compute`.
+impl Matrix {
+    /// From a tensor. On the CPU products are of the type `compute`.
     ///
     /// # Errors
-    /// If the shapes do not fit each other, or weights on the CPU are not `f32`.
-    pub fn new(weight: Tensor, bias: Option<Tensor>, compute: Compute) -> Result<Self> {
-        let (outputs, inputs) = weight.dims2()?;
+    /// If it is no matrix, or is on the CPU and not `f32`.
+    pub fn new(tensor: Tensor, compute: Compute) -> Result<Self> {
+        let (outputs, inputs) = tensor.dims2()?;
+        match tensor.device() {
+            // What is no plain matrix (a stand-in of one number, say) is not worth packing.
+            Device::Cpu if tensor.is_contiguous() => on_slice(&tensor, |w| {
+                Ok(Matrix::Packed(PackedMatrix::pack(Isa::best(), compute, w, outputs, inputs)))
+            }),
+            _ => Ok(Matrix::Tensor(tensor)),
+        }
+    }
+
+    /// From numbers that are read part by part, as [`PackedMatrix::read`] does it.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub fn read<E: Send>(
+        outputs: usize,
+        inputs: usize,
+        compute: Compute,
+        read: impl Fn(usize, &mut [f32]) -> std::result::Result<(), E> + Sync,
+    ) -> std::result::Result<Self, E> {
+        Ok(Matrix::Packed(PackedMatrix::read(Isa::best(), compute, outputs, inputs, read)?))
+    }
+
+    /// `(outputs, inputs)`.
+    fn shape(&self) -> Result<(usize, usize)> {
+        match self {
+            Matrix::Packed(packed) => Ok((packed.outputs(), packed.inputs())),
+            Matrix::Tensor(tensor) => tensor.dims2(),
+        }
+    }
+}
+
+impl LinearWeights {
+    /// From a `matrix` of `(outputs, inputs)` and a `bias` of `(outputs)`, if there is one, both on one device.
+    ///
+    /// # Errors
+    /// If the shapes do not fit each other.
+    pub fn new(matrix: Matrix, bias: Option<Tensor>) -> Result<Self> {
+        let (outputs, _) = matrix.shape()?;
         if let Some(bias) = bias.as_ref().filter(|bias| bias.dims() != [outputs]) {
             candle_core::bail!("a bias of {:?} for {outputs} outputs", bias.dims());
         }
-        let weight = match weight.device() {
-            // What is no plain matrix (a stand-in of one number, say) is not worth packing.
-            Device::Cpu if weight.is_contiguous() => on_slice(&weight, |w| {
-                Ok(Weight::Packed(PackedMatrix::pack(Isa::best(), compute, w, outputs, inputs)))
-            })?,
-            _ => Weight::Tensor(weight),
-        };
-        Ok(LinearWeights { weight, bias })
+        Ok(LinearWeights { matrix, bias })
     }
 
     /// `f(x Wᵀ + b) + r` for `x` of `(T, inputs)` and a residual `r` of `(T, outputs)`, if there is one; returns
     /// `(T, outputs)`.
     pub fn forward(&self, x: &Tensor, activation: Activation, residual: Option<&Tensor>) -> Result<Tensor> {
         let bias = self.bias.as_ref();
-        let weight = match &self.weight {
-            Weight::Tensor(weight) => return reference(x, weight, bias, activation, residual),
-            Weight::Packed(weight) => weight,
+        let weight = match &self.matrix {
+            Matrix::Tensor(weight) => return reference(x, weight, bias, activation, residual),
+            Matrix::Packed(weight) => weight,
         };
         let (rows, inputs) = x.dims2()?;
         if inputs != weight.inputs() {
@@ -101,8 +128,10 @@ fn packed(
     let (inputs, outputs, panels) = (weight.inputs(), weight.outputs(), weight.panels());
     let rows = x.len() / inputs;
     let isa = weight.isa();
-    let row_tasks = rows.div_ceil(ROWS);
     let threads = rayon::current_num_threads();
+    // Few rows are shared out evenly.
+    let at_once = weight.rows_at_once().min(rows.div_ceil(threads).next_multiple_of(12).max(12));
+    let row_tasks = rows.div_ceil(at_once);
     let column_tasks = match threads {
         1 => 1,
         threads => (4 * threads).div_ceil(row_tasks.max(1)).min(panels),
@@ -112,8 +141,8 @@ fn packed(
     scratch(|converted: &mut Converted| {
         let x = converted.rows(weight, x, inputs, rows);
         let task = |to: &Blocks, task: usize| {
-            let first = task / column_tasks * ROWS;
-            let rows = first..rows.min(first + ROWS);
+            let first = task / column_tasks * at_once;
+            let rows = first..rows.min(first + at_once);
             let first = task % column_tasks * panels_each;
             let panels = first..panels.min(first + panels_each);
             // SAFETY: no two tasks have the same rows and panels; the product is written first of all.

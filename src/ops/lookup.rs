@@ -38,13 +38,6 @@ impl Stored {
         });
     }
 
-    /// How many of the numbers in `bytes` are NaN or infinite.
-    pub fn count_not_finite(self, bytes: &[u8]) -> usize {
-        let mut count = 0;
-        self.for_each(bytes, |x| count += usize::from(!x.is_finite()));
-        count
-    }
-
     #[inline]
     fn for_each(self, bytes: &[u8], mut f: impl FnMut(f32)) {
         match self {

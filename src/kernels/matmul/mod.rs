@@ -13,6 +13,8 @@ mod pack;
 mod rows;
 mod tile;
 
+use std::alloc;
+use std::convert::Infallible;
 use std::ops::Range;
 use std::slice;
 
@@ -127,19 +129,40 @@ impl PackedMatrix {
     /// If `weight` does not have `outputs · inputs` numbers.
     pub fn pack(isa: Isa, compute: Compute, weight: &[f32], outputs: usize, inputs: usize) -> Self {
         assert_eq!(weight.len(), outputs * inputs, "the matrix has the shape that is said");
+        let copy = |first: usize, to: &mut [f32]| -> Result<(), Infallible> {
+            to.copy_from_slice(&weight[first..first + to.len()]);
+            Ok(())
+        };
+        match Self::read(isa, compute, outputs, inputs, copy) {
+            Ok(packed) => packed,
+            Err(never) => match never {},
+        }
+    }
+
+    /// The same for a matrix that is read part by part: `read` is called by several threads at once, and writes the numbers
+    /// from number `first` on.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub fn read<E: Send>(
+        isa: Isa,
+        compute: Compute,
+        outputs: usize,
+        inputs: usize,
+        read: impl Fn(usize, &mut [f32]) -> Result<(), E> + Sync,
+    ) -> Result<Self, E> {
         let mut packed = Self::new(isa, compute);
         let layout = packed.reshape(outputs, inputs);
-        let panels =
-            packed.lines.par_chunks_mut(layout.lines()).zip(weight.par_chunks(layout.width * inputs));
-        panels.for_each(|(lines, rows)| {
-            isa.run(Pack {
-                layout,
-                compute,
-                from: Source { x: rows, stride: inputs, turned: false },
-                to: words_mut(lines),
-            });
-        });
-        packed
+        let panels = packed.lines.par_chunks_mut(layout.lines()).enumerate();
+        panels.try_for_each_init(Vec::new, |numbers, (panel, lines)| {
+            let first = panel * layout.width;
+            numbers.resize(layout.width.min(outputs - first) * inputs, 0.0);
+            read(first * inputs, numbers)?;
+            let from = Source { x: numbers, stride: inputs, turned: false };
+            isa.run(Pack { layout, compute, from, to: words_mut(lines) });
+            Ok(())
+        })?;
+        Ok(packed)
     }
 
     /// A matrix of nothing.
@@ -174,7 +197,7 @@ impl PackedMatrix {
         self.layout = Layout::of(self.isa, self.compute, inputs);
         let lines = outputs.div_ceil(self.layout.width) * self.layout.lines();
         if lines > self.lines.len() {
-            self.lines.resize(lines, Line([0; 16]));
+            self.lines = zeros(lines);
         }
         self.layout
     }
@@ -204,9 +227,13 @@ impl PackedMatrix {
         self.outputs.div_ceil(self.layout.width)
     }
 
-    /// Bytes of a row of `x`.
-    pub fn row_bytes(&self) -> usize {
-        self.layout.row * size_of::<u32>()
+    /// Rows of `x` that are best multiplied together: of each so much as is taken at a time, they stay in a core's second
+    /// cache while all panels pass.
+    pub fn rows_at_once(&self) -> usize {
+        const BYTES: usize = 384 << 10;
+        let row = self.layout.row.clamp(1, tile::DEPTH) * size_of::<u32>();
+        // Whole tiles in every set.
+        (BYTES / row).min(512) / 12 * 12
     }
 
     /// The outputs of some panels.
@@ -224,6 +251,22 @@ impl PackedMatrix {
 impl Default for PackedMatrix {
     fn default() -> Self {
         Self::new(Isa::best(), Compute::F32)
+    }
+}
+
+/// Lines of zeros; those who write them first have their pages given to them, not this thread.
+fn zeros(lines: usize) -> Vec<Line> {
+    let layout = alloc::Layout::array::<Line>(lines).expect("so many lines fit into memory");
+    if lines == 0 {
+        return Vec::new();
+    }
+    // SAFETY: the layout has a size; a line may be all zeros; vector and allocation agree on the layout.
+    unsafe {
+        let data = alloc::alloc_zeroed(layout);
+        if data.is_null() {
+            alloc::handle_alloc_error(layout);
+        }
+        Vec::from_raw_parts(data.cast(), lines, lines)
     }
 }
 

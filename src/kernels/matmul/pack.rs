@@ -33,6 +33,8 @@ impl Kernel for Pack<'_> {
         let Layout { width, inputs, .. } = self.layout;
         let Source { x, stride, turned } = self.from;
         let to = self.to;
+        // The last row ends with the panel.
+        let columns = if turned { x.len() - (inputs - 1) * stride } else { 0 };
         let bf16 = self.compute == Compute::Bf16;
         let word = |x: f32| if bf16 { bf16_bits(x) << 16 } else { x.to_bits() };
         match (self.compute, turned) {
@@ -45,7 +47,7 @@ impl Kernel for Pack<'_> {
                 }
             }
             (Compute::Bf16, true) if S::FAST_BF16 => {
-                let mut rows = x.chunks(stride);
+                let mut rows = x.chunks(stride).map(|row| &row[..columns]);
                 for to in to.chunks_exact_mut(width).take(inputs.div_ceil(2)) {
                     let (Some(first), second) = (rows.next(), rows.next()) else { break };
                     for (i, (to, x)) in to.iter_mut().zip(first).enumerate() {
@@ -55,19 +57,21 @@ impl Kernel for Pack<'_> {
             }
             (Compute::F32 | Compute::Bf16, false) => {
                 // A line of every row at a time, which stay in the cache while they are turned.
+                let columns = x.len().div_ceil(stride);
+                assert!((columns - 1) * stride + inputs <= x.len() && columns <= width, "rows are whole");
                 for first in (0..inputs).step_by(16) {
-                    let last = inputs.min(first + 16);
-                    for (column, row) in x.chunks(stride).enumerate() {
-                        let to = to[first * width..last * width].chunks_exact_mut(width);
-                        for (to, x) in to.zip(&row[first..last]) {
-                            to[column] = word(*x);
+                    for i in first..inputs.min(first + 16) {
+                        let to = &mut to[i * width..][..columns];
+                        for (column, to) in to.iter_mut().enumerate() {
+                            // SAFETY: it is in one of the rows, which are whole.
+                            *to = word(unsafe { *x.get_unchecked(column * stride + i) });
                         }
                     }
                 }
             }
             (Compute::F32 | Compute::Bf16, true) => {
                 for (to, row) in to.chunks_exact_mut(width).zip(x.chunks(stride)) {
-                    for (to, x) in to.iter_mut().zip(row) {
+                    for (to, x) in to.iter_mut().zip(&row[..columns]) {
                         *to = word(*x);
                     }
                 }

@@ -57,7 +57,7 @@ impl<F: FnMut(&mut Block, Range<usize>)> Kernel for Multiply<'_, '_, F> {
 
 /// Words of a panel, for each of its outputs, that are taken at a time: so many stay in the first cache while all rows of
 /// `x` pass.
-const DEPTH: usize = 384;
+pub(super) const DEPTH: usize = 768;
 
 impl<F: FnMut(&mut Block, Range<usize>)> Multiply<'_, '_, F> {
     #[inline(always)]
@@ -130,7 +130,7 @@ unsafe fn tile<S: Simd, P: Product<S>, const R: usize>(
     target: Target,
 ) {
     let Target { to, stride, width, begins, bias } = target;
-    let part = |x: &[f32], first: usize| s.load_part(&x[first.min(width)..width.min(first + S::LANES)], 0.0);
+    let part = |x: &[f32], first: usize| s.load_at(x, first, 0.0);
     let mut sums = [[s.splat(0.0); 2]; R];
     if !begins {
         for (r, sums) in sums.iter_mut().enumerate() {
@@ -155,9 +155,11 @@ unsafe fn tile<S: Simd, P: Product<S>, const R: usize>(
                 s.store(to, first);
                 s.store(to.add(S::LANES), second);
             } else {
-                let (low, high) = slice::from_raw_parts_mut(to, width).split_at_mut(width.min(S::LANES));
-                s.store_part(low, first);
-                s.store_part(high, second);
+                let to = slice::from_raw_parts_mut(to, width);
+                s.store_at(to, 0, first);
+                if width > S::LANES {
+                    s.store_at(to, S::LANES, second);
+                }
             }
         }
     }

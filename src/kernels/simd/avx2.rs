@@ -16,6 +16,15 @@ impl Avx2 {
         Avx2(())
     }
 
+    /// Ones in the first lanes, so many.
+    #[inline(always)]
+    fn first(self, lanes: usize) -> __m256i {
+        const ONES_AND_ZEROS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
+        let from = &ONES_AND_ZEROS[8 - lanes.min(8)..][..8];
+        // SAFETY: as in `Simd` below; eight numbers lie there.
+        unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
+    }
+
     /// The upper halves of `x` rounded to bf16, in the lower halves of the lanes.
     #[inline(always)]
     fn round_bf16(self, x: __m256) -> __m256i {
@@ -100,6 +109,22 @@ impl Simd for Avx2 {
         dot_int8(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
             _mm256_add_epi32(sum, _mm256_madd_epi16(a, b))
         }
+    }
+
+    #[inline(always)]
+    fn load_part(self, from: &[f32], pad: f32) -> __m256 {
+        // SAFETY: as above; the mask lets those lanes through that the slice has.
+        unsafe {
+            let mask = self.first(from.len());
+            let x = _mm256_maskload_ps(from.as_ptr(), mask);
+            _mm256_blendv_ps(_mm256_set1_ps(pad), x, _mm256_castsi256_ps(mask))
+        }
+    }
+
+    #[inline(always)]
+    fn store_part(self, to: &mut [f32], x: __m256) {
+        // SAFETY: as `load_part`.
+        unsafe { _mm256_maskstore_ps(to.as_mut_ptr(), self.first(to.len()), x) }
     }
 
     #[inline(always)]

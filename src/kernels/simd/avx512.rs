@@ -81,6 +81,20 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     }
 
     #[inline(always)]
+    fn load_part(self, from: &[f32], pad: f32) -> __m512 {
+        let mask = (1 << from.len().min(16)) - 1;
+        // SAFETY: as above; the mask lets those lanes through that the slice has.
+        unsafe { _mm512_mask_loadu_ps(_mm512_set1_ps(pad), mask as u16, from.as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn store_part(self, to: &mut [f32], x: __m512) {
+        let mask = (1 << to.len().min(16)) - 1;
+        // SAFETY: as `load_part`.
+        unsafe { _mm512_mask_storeu_ps(to.as_mut_ptr(), mask as u16, x) }
+    }
+
+    #[inline(always)]
     unsafe fn load(self, from: *const f32) -> __m512 {
         // SAFETY: as above; the caller's pointer is good for 16 numbers.
         unsafe { _mm512_loadu_ps(from) }

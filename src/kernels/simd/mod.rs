@@ -41,6 +41,10 @@ pub trait Simd: Copy + Send + Sync {
     /// # Safety
     /// The pointer is good for writing them.
     unsafe fn store(self, to: *mut f32, x: Self::F);
+    /// Some numbers, fewer than `LANES`, and `pad` in the lanes past the last.
+    fn load_part(self, from: &[f32], pad: f32) -> Self::F;
+    /// The first lanes, as many as there is room for, which is less than all.
+    fn store_part(self, to: &mut [f32], x: Self::F);
     fn add(self, a: Self::F, b: Self::F) -> Self::F;
     fn sub(self, a: Self::F, b: Self::F) -> Self::F;
     fn mul(self, a: Self::F, b: Self::F) -> Self::F;
@@ -97,32 +101,14 @@ pub trait Simd: Copy + Send + Sync {
     /// What left operands are too large by.
     const INT8_OFFSET: i32;
 
-    /// Some numbers, `pad` in the lanes past the last.
-    #[inline(always)]
-    fn load_part(self, from: &[f32], pad: f32) -> Self::F {
-        let mut buffer = [pad; MAX_LANES];
-        buffer[..from.len()].copy_from_slice(from);
-        // SAFETY: the buffer has as many numbers as any register.
-        unsafe { self.load(buffer.as_ptr()) }
-    }
-
-    /// The first lanes, as many as there is room for.
-    #[inline(always)]
-    fn store_part(self, to: &mut [f32], x: Self::F) {
-        let mut buffer = [0f32; MAX_LANES];
-        // SAFETY: the buffer has room for any register.
-        unsafe { self.store(buffer.as_mut_ptr(), x) };
-        to.copy_from_slice(&buffer[..to.len()]);
-    }
-
     /// The register of a row that begins at `start`; `pad` stands for the numbers past the last.
     #[inline(always)]
     fn load_at(self, row: &[f32], start: usize, pad: f32) -> Self::F {
         match row.len().checked_sub(start) {
             // SAFETY: so many numbers lie there.
             Some(left) if left >= Self::LANES => unsafe { self.load(row.as_ptr().add(start)) },
-            Some(_) => self.load_part(&row[start..], pad),
-            None => self.splat(pad),
+            Some(left) if left > 0 => self.load_part(&row[start..], pad),
+            _ => self.splat(pad),
         }
     }
 

@@ -91,6 +91,26 @@ impl<const DOTPROD: bool> Simd for Neon<DOTPROD> {
     }
 
     #[inline(always)]
+    fn load_part(self, from: &[f32], pad: f32) -> float32x4_t {
+        let mut buffer = [pad; 4];
+        for (to, x) in buffer.iter_mut().zip(from) {
+            *to = *x;
+        }
+        // SAFETY: the buffer has four numbers.
+        unsafe { self.load(buffer.as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn store_part(self, to: &mut [f32], x: float32x4_t) {
+        let mut buffer = [0f32; 4];
+        // SAFETY: the buffer has room for four numbers.
+        unsafe { self.store(buffer.as_mut_ptr(), x) };
+        for (to, x) in to.iter_mut().zip(buffer) {
+            *to = x;
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load(self, from: *const f32) -> float32x4_t {
         // SAFETY: as above; the caller's pointer is good for 4 numbers.
         unsafe { vld1q_f32(from) }

@@ -39,6 +39,23 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn load_part(self, from: &[f32], pad: f32) -> [f32; N] {
+        let mut buffer = [pad; 4];
+        for (to, x) in buffer.iter_mut().zip(from) {
+            *to = *x;
+        }
+        buffer
+    }
+
+    #[inline(always)]
+    fn store_part(self, to: &mut [f32], x: [f32; N]) {
+        let buffer = x;
+        for (to, x) in to.iter_mut().zip(buffer) {
+            *to = x;
+        }
+    }
+
+    #[inline(always)]
     fn add(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
         from_fn(|i| a[i] + b[i])
     }

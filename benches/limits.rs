@@ -1,0 +1,165 @@
+//! What this machine could do at most, and what the kernels do: multiplications and additions on registers alone, against
+//! the products of BERT's shapes, in every compute type.
+//!
+//! `cargo bench --bench limits [-- [--json] [--threads N]]`; `--json` prints the limits alone, for `scripts/peers.py`. `SCONCE_ISA`
+//! chooses the instruction set. Threads work at once, each for itself; figures are the median of some rounds, and shares are
+//! those of the limit measured right before.
+
+use std::hint::black_box;
+use std::thread;
+use std::time::Instant;
+
+use sconce::kernels::isa::{Isa, Kernel};
+use sconce::kernels::matmul::{Blocks, Compute, Converted, PackedMatrix, multiply};
+use sconce::kernels::simd::Simd;
+
+const TYPES: [Compute; 3] = [Compute::F32, Compute::Bf16, Compute::Int8];
+/// Rows, inputs and outputs: the linear layers of MiniLM-L6, BERT base and BERT large, and a single short text.
+const SHAPES: [(usize, usize, usize); 10] = [
+    (512, 384, 384),
+    (512, 384, 1536),
+    (512, 1536, 384),
+    (16, 384, 1536),
+    (512, 768, 768),
+    (512, 768, 3072),
+    (512, 3072, 768),
+    (512, 1024, 1024),
+    (512, 1024, 4096),
+    (512, 4096, 1024),
+];
+const ROUNDS: usize = 7;
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    let threads = match args.iter().position(|arg| arg == "--threads") {
+        Some(at) => args[at + 1].parse().expect("--threads takes a number"),
+        None => thread::available_parallelism().expect("a machine has threads").get(),
+    };
+    let isa = Isa::best();
+    if args.iter().any(|arg| arg == "--json") {
+        let limits = TYPES.map(|compute| {
+            let rates = (0..ROUNDS).map(|_| limit(isa, compute, threads)).collect();
+            format!("\"{}\": {:.1}", compute.name(), median(rates))
+        });
+        println!("{{\"isa\": \"{}\", \"threads\": {threads}, {}}}", isa.name(), limits.join(", "));
+        return;
+    }
+    println!("{}, {threads} threads; 10⁹ operations a second and share of the limit\n", isa.name());
+    println!("| rows × inputs × outputs | f32 | bf16 | int8 |\n|---|---|---|---|");
+    for (rows, inputs, outputs) in SHAPES {
+        let cells = TYPES.map(|compute| {
+            let bench = Bench::new(isa, compute, rows, inputs, outputs);
+            let measure = |_| {
+                let limit = limit(isa, compute, threads);
+                let rate = together(threads, || bench.rate());
+                (rate, rate / limit)
+            };
+            let (rates, shares): (Vec<f64>, Vec<f64>) = (0..ROUNDS).map(measure).unzip();
+            format!("{:.0} ({:.0} %)", median(rates), 100.0 * median(shares))
+        });
+        println!("| {rows} × {inputs} × {outputs} | {} |", cells.join(" | "));
+    }
+}
+
+fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers[numbers.len() / 2]
+}
+
+/// The sum of what threads reach that work at once.
+fn together(threads: usize, rate: impl Fn() -> f64 + Sync) -> f64 {
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(&rate)).collect();
+        workers.into_iter().map(|worker| worker.join().expect("a worker panicked")).sum()
+    })
+}
+
+/// 10⁹ operations a second on registers alone.
+fn limit(isa: Isa, compute: Compute, threads: usize) -> f64 {
+    together(threads, || isa.run(Limit(compute)))
+}
+
+struct Limit(Compute);
+
+impl Kernel for Limit {
+    type Output = f64;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> f64 {
+        const TIMES: usize = 2_000_000;
+        // As many sums as a tile has: they do not wait for each other.
+        const SUMS: usize = 12;
+        // Written out: what a closure does is not sure to be compiled with the set's instructions.
+        macro_rules! times {
+            ($first:expr, $a:expr, $b:expr, |$sum:ident, $x:ident, $y:ident| $step:expr) => {{
+                let ($x, $y) = (black_box($a), black_box($b));
+                let mut sums = [$first; SUMS];
+                for _ in 0..TIMES {
+                    for $sum in &mut sums {
+                        *$sum = $step;
+                    }
+                }
+                black_box(sums);
+            }};
+        }
+        let start = Instant::now();
+        let per_lane = match self.0 {
+            Compute::Bf16 if S::FAST_BF16 => {
+                let (a, b) = (s.splat_word(0x3f80_3f80), s.splat_word(0x3000_3000));
+                times!(s.splat(0.0), a, b, |sum, x, y| s.dot_bf16(*sum, x, y));
+                2
+            }
+            Compute::F32 | Compute::Bf16 => {
+                times!(s.splat(0.0), s.splat(1.0), s.splat(1e-9), |sum, x, y| s.fma(x, y, *sum));
+                1
+            }
+            Compute::Int8 => {
+                let ones = s.splat_word(0x0001_0001);
+                // With a sum on both sides nothing can be moved out of the loop.
+                times!(s.splat_word(0), ones, ones, |sum, _x, y| s.dot_int8(*sum, *sum, y));
+                S::BYTES_PER_WORD
+            }
+        };
+        (2 * per_lane * S::LANES * SUMS * TIMES) as f64 / start.elapsed().as_secs_f64() / 1e9
+    }
+}
+
+/// A product that is measured.
+struct Bench {
+    weights: PackedMatrix,
+    x: Vec<f32>,
+    rows: usize,
+}
+
+impl Bench {
+    fn new(isa: Isa, compute: Compute, rows: usize, inputs: usize, outputs: usize) -> Self {
+        let numbers =
+            |count: usize| (0..count).map(|i| (i * 37 % 101) as f32 / 50.0 - 1.0).collect::<Vec<_>>();
+        let weights = PackedMatrix::pack(isa, compute, &numbers(inputs * outputs), outputs, inputs);
+        Bench { weights, x: numbers(rows * inputs), rows }
+    }
+
+    /// 10⁹ operations a second, with bringing the rows to their type.
+    fn rate(&self) -> f64 {
+        // As a linear layer does it.
+        let at_once = self.weights.rows_at_once();
+        let (inputs, outputs) = (self.weights.inputs(), self.weights.outputs());
+        let mut y = vec![0f32; self.rows * outputs];
+        let mut converted = Converted::default();
+        let operations = 2 * self.rows * inputs * outputs;
+        let times = (1_000_000_000 / operations).max(1);
+        let start = Instant::now();
+        for _ in 0..times {
+            let x = converted.rows(&self.weights, &self.x, inputs, self.rows);
+            let blocks = Blocks::new(&mut y, outputs);
+            for first in (0..self.rows).step_by(at_once) {
+                let rows = first..self.rows.min(first + at_once);
+                // SAFETY: one block lives at a time.
+                let mut block = unsafe { blocks.block(rows.clone(), 0..outputs) };
+                multiply(x.part(rows), &self.weights, 0..self.weights.panels(), &[], &mut block, |_, _| ());
+            }
+        }
+        black_box(&y);
+        (times * operations) as f64 / start.elapsed().as_secs_f64() / 1e9
+    }
+}
