@@ -3,9 +3,15 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use mimalloc::MiMalloc;
 use sconce::output::ClosedPipe;
 use sconce::run::WrongUsage;
 use sconce::run::embed::{Ended, INTERRUPTED, Interrupted};
+
+/// Chosen by measurement: `sconce embed hello` takes half the time that it takes with the allocator of glibc, which asks the
+/// system for memory piece by piece in every thread but the first.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     match sconce::cli::main() {

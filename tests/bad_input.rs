@@ -787,6 +787,7 @@ fn options_that_contradict_each_other() {
         (vec!["a", "-i", "texts.txt"], "--input"),
         (vec!["--config", "config.json", "a"], "--random-weights"),
         (vec!["--threads", "0", "a"], "--threads"),
+        (vec!["--dtype", "f16", "a"], "--dtype"),
         (vec!["--batch-tokens", "0", "a"], "--batch-tokens"),
         (vec!["--pooling", "median", "a"], "--pooling"),
         (vec!["--revision", "../../x", "a"], "--revision"),
@@ -800,4 +801,19 @@ fn options_that_contradict_each_other() {
     assert_fails(&output, 2, &["--max-length 41", "40 positions"]);
     let output = embed("bert-tiny", ["--max-length", "2", "a"]);
     assert_fails(&output, 2, &["2 special tokens", "--max-length"]);
+}
+
+#[test]
+fn an_instruction_set_that_the_machine_has_not() {
+    let output = sconce()
+        .args(["embed", "--model"])
+        .arg(fixture("bert-tiny"))
+        .arg("lamp")
+        .env("SCONCE_ISA", "abacus")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let sentence = stderr(&output);
+    assert!(sentence.contains("SCONCE_ISA=abacus") && sentence.contains("portable"), "{sentence}");
+    assert_eq!(sentence.lines().count(), 1, "{sentence}");
 }

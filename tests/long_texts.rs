@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Output;
 
 use serde_json::{Value, json};
-use support::{assert_close, assert_fails, embed, embedding, numbers, rows, sconce, stderr};
+use support::{assert_close, assert_fails, embed, embedding, fixture, numbers, rows, sconce, stderr};
 
 /// Words that are one token each for the tiny BERT, whose limit is 24 tokens with two special ones.
 const WORDS: [&str; 4] = ["lamp", "the", "wick", "flame"];
@@ -184,4 +184,31 @@ fn options_that_would_do_nothing() {
         2,
         &["the prompt fills the limit of 24 tokens", "--on-long chunk", "--prompt", "--max-length"],
     );
+}
+
+/// Twice the tokens take twice the memory, not four times: the scores of one head over 8,192 tokens would take 268 MB.
+#[test]
+fn memory_grows_with_the_length() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = fs::read_to_string(fixture("bert-tiny").join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&config).unwrap();
+    config["max_position_embeddings"] = 8192.into();
+    let path = folder.path().join("config.json");
+    fs::write(&path, config.to_string()).unwrap();
+    let peak = |tokens: usize| {
+        let stats = folder.path().join("stats.json");
+        let text = words(tokens - 2).join(" ");
+        let mut command = sconce();
+        command
+            .args(["embed", "--quiet", "--random-weights", "1", "--max-length", "8192", "--config"])
+            .arg(&path);
+        command.arg("--tokenizer").arg(fixture("bert-tiny").join("tokenizer.json"));
+        let output = command.arg("--stats").arg(&stats).arg(&text).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        let stats: Value = serde_json::from_slice(&fs::read(stats).unwrap()).unwrap();
+        assert_eq!(stats["tokens"], tokens);
+        stats["peak_memory_bytes"].as_u64().unwrap()
+    };
+    let (half, whole) = (peak(4096), peak(8192));
+    assert!(whole < half + (100 << 20), "{half} and {whole} bytes");
 }

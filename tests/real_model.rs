@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use candle_core::Device;
 use support::{assert_close, embedding, fixture, rows, sconce, stdout};
@@ -36,6 +36,48 @@ fn the_default_model() {
     let cosine = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
     assert!(cosine(&found[0], &found[1]) > 0.6);
     assert!(cosine(&found[0], &found[2]) < 0.3);
+}
+
+/// Vectors of the other compute types beside those of f32, for the prose of this repository: their cosines, and the ten
+/// nearest neighbours of each text.
+#[test]
+fn vectors_in_fewer_bits() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut texts: Vec<String> = Vec::new();
+    for name in ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "configs/README.md"] {
+        let page = std::fs::read_to_string(root.join(name)).unwrap();
+        texts.extend(page.lines().filter(|line| line.len() > 20).map(String::from));
+    }
+    let vectors = |dtype: &str| -> Vec<Vec<f32>> {
+        let mut command = sconce();
+        support::real_model(&mut command);
+        command.args(["embed", "--quiet", "--dtype", dtype, "--"]).args(&texts);
+        rows(&command.output().unwrap()).iter().map(embedding).collect()
+    };
+    let cosine =
+        |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+    let nearest = |all: &[Vec<f32>], text: usize| -> Vec<usize> {
+        let mut others: Vec<usize> = (0..all.len()).filter(|other| *other != text).collect();
+        others.sort_by(|a, b| cosine(&all[text], &all[*b]).total_cmp(&cosine(&all[text], &all[*a])));
+        others.truncate(10);
+        others
+    };
+    let exact = vectors("f32");
+    for (dtype, mean, least, agreement) in [("bf16", 0.99998, 0.9999, 0.98), ("int8", 0.9990, 0.9975, 0.96)] {
+        let found = vectors(dtype);
+        assert_ne!(found, exact, "{dtype} is another type");
+        let cosines: Vec<f64> = found.iter().zip(&exact).map(|(found, exact)| cosine(found, exact)).collect();
+        let of_all = cosines.iter().sum::<f64>() / cosines.len() as f64;
+        assert!(of_all >= mean, "{dtype}: a mean cosine of {of_all}");
+        let worst = cosines.iter().copied().fold(1.0, f64::min);
+        assert!(worst >= least, "{dtype}: a least cosine of {worst}");
+        let common = |text: usize| {
+            let exact = nearest(&exact, text);
+            nearest(&found, text).iter().filter(|other| exact.contains(other)).count()
+        };
+        let agreed = (0..texts.len()).map(common).sum::<usize>() as f64 / (10 * texts.len()) as f64;
+        assert!(agreed >= agreement, "{dtype}: {agreed} of the nearest ten agree");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod support;
 use std::fs;
 use std::process::Command;
 
+use sconce::kernels::isa::{Isa, VARIABLE};
 use support::{assert_close, embedding, fixture, rows, sconce};
 
 /// Not even the last bit.
@@ -29,8 +30,10 @@ fn vectors(model: &dyn Fn(&mut Command), texts: &[String], args: &[&str]) -> Vec
     rows(&output.unwrap()).iter().map(embedding).collect()
 }
 
-fn check(model: &dyn Fn(&mut Command), texts: &[String], alone: usize) {
-    let expected = vectors(model, texts, &[]);
+fn check(model: &dyn Fn(&mut Command), dtype: &str, texts: &[String], alone: usize) {
+    let vectors =
+        |texts: &[String], args: &[&str]| vectors(model, texts, &[&["--dtype", dtype], args].concat());
+    let expected = vectors(texts, &[]);
     assert!(expected.iter().all(|vector| vector.iter().any(|x| x.abs() > 0.1)), "vectors are not trivial");
     let compare = |found: Vec<Vec<f32>>| {
         for (found, expected) in found.iter().zip(&expected) {
@@ -47,15 +50,15 @@ fn check(model: &dyn Fn(&mut Command), texts: &[String], alone: usize) {
         &["--threads", "2", "--batch-tokens", "64"],
         &["--threads", "5", "--batch-tokens", "300"],
     ] {
-        compare(vectors(model, texts, args));
+        compare(vectors(texts, args));
     }
     let mut reversed: Vec<String> = texts.to_vec();
     reversed.reverse();
-    let mut found = vectors(model, &reversed, &["--batch-tokens", "90"]);
+    let mut found = vectors(&reversed, &["--batch-tokens", "90"]);
     found.reverse();
     compare(found);
     for (i, text) in texts.iter().enumerate().step_by(texts.len().div_ceil(alone)) {
-        assert_close(&vectors(model, std::slice::from_ref(text), &[])[0], &expected[i], ATOL, 0.0);
+        assert_close(&vectors(std::slice::from_ref(text), &[])[0], &expected[i], ATOL, 0.0);
     }
 }
 
@@ -64,7 +67,7 @@ fn of_a_tiny_model() {
     let model = |command: &mut Command| {
         command.env("SCONCE_MODEL", fixture("bert-tiny"));
     };
-    check(&model, &texts(40), 40);
+    check(&model, "f32", &texts(40), 40);
 }
 
 /// Every way of computing attention: windows, shared keys, distances, mixed heads, pooled modules behind it.
@@ -85,11 +88,23 @@ fn of_models_of_every_kind() {
         let model = |command: &mut Command| {
             command.env("SCONCE_MODEL", fixture(kind));
         };
-        check(&model, &texts(40), 5);
+        check(&model, "f32", &texts(40), 5);
     }
 }
 
 #[test]
 fn of_the_real_model() {
-    check(&support::real_model, &texts(280).into_iter().step_by(4).collect::<Vec<_>>(), 10);
+    check(&support::real_model, "f32", &texts(280).into_iter().step_by(4).collect::<Vec<_>>(), 10);
+}
+
+#[test]
+fn in_every_type_and_instruction_set() {
+    for isa in Isa::available() {
+        let model = |command: &mut Command| {
+            command.env("SCONCE_MODEL", fixture("bert-tiny")).env(VARIABLE, isa.name());
+        };
+        for dtype in ["f32", "bf16", "int8"] {
+            check(&model, dtype, &texts(30), 10);
+        }
+    }
 }

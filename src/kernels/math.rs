@@ -1,5 +1,7 @@
 //! Functions of the numbers in a register, with their largest errors in units in the last place (ULP), with and without FMA.
 
+#![allow(clippy::excessive_precision, reason = "coefficients stand as they were published")]
+
 use super::simd::Simd;
 
 /// The largest error of [`exp`], where the result is a normal number.

@@ -117,8 +117,10 @@ fn bf16_bits(x: f32) -> u32 {
 pub(super) fn int8_scale<S: Simd>(s: S, group: &[f32]) -> (f32, f32) {
     let [a, b, c, d] = fold!(s, group, 0.0, 0.0, |largest, x| s.max_magnitude(largest, x));
     let largest = s.max_magnitude_lanes(s.max_magnitude(s.max_magnitude(a, b), s.max_magnitude(c, d)));
-    let factor = if largest > 0.0 && largest.is_finite() { 127.0 / largest } else { 0.0 };
-    // NaN where it is infinite, and 0 elsewhere.
-    let poison = largest - largest;
-    (largest / 127.0 + poison, factor)
+    match largest {
+        // The factor of anything smaller might not fit.
+        largest if largest < 1e-30 => (0.0, 0.0),
+        largest if largest.is_finite() => (largest / 127.0, 127.0 / largest),
+        _ => (f32::NAN, 0.0),
+    }
 }

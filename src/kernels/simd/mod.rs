@@ -84,6 +84,7 @@ pub trait Simd: Copy + Send + Sync {
     fn dot_bf16(self, _sum: Self::F, _a: Self::I, _b: Self::I) -> Self::F {
         unreachable!("a set without such products")
     }
+
     /// Writes `LANES` numbers as bf16, rounded to nearest, ties to even.
     ///
     /// # Safety
@@ -91,7 +92,7 @@ pub trait Simd: Copy + Send + Sync {
     unsafe fn store_bf16(self, to: *mut u16, x: Self::F);
 
     /// `sum + Σ aᵢ bᵢ` for the [`Simd::BYTES_PER_WORD`] numbers of every word; `a` as [`Simd::store_int8`] writes them,
-    /// `b` as [`Simd::int8_word`] makes them.
+    /// `b` with sign.
     fn dot_int8(self, sum: Self::I, a: Self::I, b: Self::I) -> Self::I;
     /// Writes `LANES` numbers from −127 to 127, rounded to whole ones, as left operands of [`Simd::dot_int8`].
     ///
