@@ -231,7 +231,7 @@ fn memory_has_a_bound() {
     assert_fails(&base("300MB"), 2, &["--max-memory", "300", "weights", "341.9 MB"]);
     assert_fails(&base("500MB"), 2, &["--max-memory", "500", "the least", "pass at least that"]);
     let mut outputs = Vec::new();
-    for megabytes in [600, 1000] {
+    for megabytes in [680, 1000] {
         let output = base(&format!("{megabytes}MB"));
         assert!(output.status.success(), "{}", stderr(&output));
         let stats: Value = serde_json::from_slice(&fs::read(at("stats.json")).unwrap()).unwrap();
