@@ -4,7 +4,6 @@ use std::f32::consts::{FRAC_1_SQRT_2, PI};
 
 use super::isa::{Isa, Kernel};
 use super::math::{erf, exp, sigmoid, tanh};
-use super::matmul::Block;
 use super::simd::{Simd, map};
 
 /// An activation function.
@@ -63,12 +62,12 @@ pub const LAPLACE_SIGMA: f64 = 0.282095;
 impl Activation {
     /// Applies it to every number of a row, in place.
     pub fn apply(self, isa: Isa, row: &mut [f32]) {
-        isa.run(Apply { activation: self, rows: std::iter::once(row) });
+        self.apply_to_all(isa, std::iter::once(row));
     }
 
-    /// The same for the rows of a block that has been written.
-    pub(super) fn apply_to_block(self, isa: Isa, block: &mut Block) {
-        isa.run(Apply { activation: self, rows: block.rows_mut() });
+    /// The same for some rows.
+    pub fn apply_to_all<'a>(self, isa: Isa, rows: impl Iterator<Item = &'a mut [f32]>) {
+        isa.run(Apply { activation: self, rows });
     }
 }
 

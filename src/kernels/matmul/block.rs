@@ -83,7 +83,7 @@ impl Block<'_> {
 
     /// Applies an activation to every number.
     pub fn activate(&mut self, isa: Isa, activation: Activation) {
-        activation.apply_to_block(isa, self);
+        activation.apply_to_all(isa, self.rows_mut());
     }
 
     /// Adds rows that lie `stride` apart in `x`, each from `first` on.
