@@ -89,7 +89,7 @@ impl Block<'_> {
     /// Adds rows that lie `stride` apart in `x`, each from `first` on.
     pub fn add(&mut self, isa: Isa, x: &[f32], stride: usize, first: usize) {
         let rows = self.rows_mut().zip(x.chunks(stride));
-        isa.run(Pairs { rows: rows.map(|(row, x)| (row, &x[first..])) });
+        isa.run(Add { rows: rows.map(|(row, x)| (row, &x[first..])) });
     }
 
     /// Divides every row by its number.
@@ -98,11 +98,11 @@ impl Block<'_> {
     }
 }
 
-struct Pairs<R> {
+struct Add<R> {
     rows: R,
 }
 
-impl<'a, R: Iterator<Item = (&'a mut [f32], &'a [f32])>> Kernel for Pairs<R> {
+impl<'a, R: Iterator<Item = (&'a mut [f32], &'a [f32])>> Kernel for Add<R> {
     type Output = ();
 
     #[inline(always)]

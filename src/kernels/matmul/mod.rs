@@ -212,11 +212,6 @@ impl PackedMatrix {
         self.outputs
     }
 
-    /// What products are computed in.
-    pub fn compute(&self) -> Compute {
-        self.compute
-    }
-
     /// The instruction set that it is packed for.
     pub fn isa(&self) -> Isa {
         self.isa

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::Simd;
+use super::{Simd, methods};
 
 /// Exists only where the processor has AVX2 and FMA.
 #[derive(Debug, Clone, Copy)]
@@ -39,17 +39,6 @@ impl Avx2 {
             _mm256_srli_epi32::<16>(_mm256_blendv_epi8(rounded, nan, is_nan))
         }
     }
-}
-
-/// Methods of one expression each.
-macro_rules! methods {
-    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty { $body:expr })*) => {
-        $(#[inline(always)]
-        fn $name(self, $($argument: $type),*) -> $result {
-            // SAFETY: `self` exists only where the processor has the instructions.
-            unsafe { $body }
-        })*
-    };
 }
 
 impl Simd for Avx2 {

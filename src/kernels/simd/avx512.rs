@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::Simd;
+use super::{Simd, methods};
 
 /// Exists only where the processor has AVX-512 F, BW, DQ and VL, and VNNI and BF16 where it says so.
 #[derive(Debug, Clone, Copy)]
@@ -15,17 +15,6 @@ impl<const VNNI: bool, const BF16: bool> Avx512<VNNI, BF16> {
     pub unsafe fn new() -> Self {
         Avx512(())
     }
-}
-
-/// Methods of one expression each.
-macro_rules! methods {
-    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty { $body:expr })*) => {
-        $(#[inline(always)]
-        fn $name(self, $($argument: $type),*) -> $result {
-            // SAFETY: `self` exists only where the processor has the instructions.
-            unsafe { $body }
-        })*
-    };
 }
 
 impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {

@@ -126,6 +126,18 @@ pub trait Simd: Copy + Send + Sync {
     }
 }
 
+/// Methods of one expression each, for the one value of a set.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! methods {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty { $body:expr })*) => {
+        $(#[inline(always)]
+        fn $name(self, $($argument: $type),*) -> $result {
+            // SAFETY: `self` exists only where the processor has the instructions.
+            unsafe { $body }
+        })*
+    };
+}
+
 // Loops over the registers of rows. They are macros because what stands in their bodies has to be compiled with the
 // instructions of the set, and a closure is so only if the compiler chooses to inline it.
 
@@ -178,4 +190,6 @@ macro_rules! sum {
     }};
 }
 
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use methods;
 pub(super) use {fold, map, map_with, sum};

@@ -3,7 +3,7 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::Simd;
+use super::{Simd, methods};
 
 /// Exists only where the processor has NEON, and its products of bytes where it says so.
 #[derive(Debug, Clone, Copy)]
@@ -16,17 +16,6 @@ impl<const DOTPROD: bool> Neon<DOTPROD> {
     pub unsafe fn new() -> Self {
         Neon(())
     }
-}
-
-/// Methods of one expression each.
-macro_rules! methods {
-    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty { $body:expr })*) => {
-        $(#[inline(always)]
-        fn $name(self, $($argument: $type),*) -> $result {
-            // SAFETY: `self` exists only where the processor has the instructions.
-            unsafe { $body }
-        })*
-    };
 }
 
 impl<const DOTPROD: bool> Simd for Neon<DOTPROD> {
