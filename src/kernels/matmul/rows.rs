@@ -109,19 +109,19 @@ impl Kernel for Convert<'_> {
             match self.compute {
                 Compute::F32 => unreachable!("rows of f32 stay where they are"),
                 Compute::Bf16 => {
-                    let per_word = if S::FAST_BF16 { 2 } else { 1 };
                     for start in (0..inputs).step_by(S::LANES) {
                         let mut halves = [0u16; MAX_LANES];
                         // SAFETY: there is room for the halves of any register.
                         unsafe { s.store_bf16(halves.as_mut_ptr(), s.load_at(x, start, 0.0)) };
-                        let words = words[start / per_word..]
-                            .iter_mut()
-                            .zip(halves[..S::LANES].chunks_exact(per_word));
-                        for (word, halves) in words {
-                            *word = match halves {
-                                [first, second] => u32::from(*first) | u32::from(*second) << 16,
-                                halves => u32::from(halves[0]) << 16,
-                            };
+                        let halves = &halves[..S::LANES];
+                        if S::FAST_BF16 {
+                            for (word, pair) in words[start / 2..].iter_mut().zip(halves.chunks_exact(2)) {
+                                *word = u32::from(pair[0]) | u32::from(pair[1]) << 16;
+                            }
+                        } else {
+                            for (word, half) in words[start..].iter_mut().zip(halves) {
+                                *word = u32::from(*half) << 16;
+                            }
                         }
                     }
                 }

@@ -1,5 +1,6 @@
 //! Tiles: a few rows against a panel, their sums in registers.
 
+use std::hint::black_box;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::slice;
@@ -168,6 +169,19 @@ unsafe fn tile<S: Simd, P: Product<S>, const R: usize>(
 /// The two registers of every row of a tile.
 type Sums<S, const R: usize> = [[<S as Simd>::F; 2]; R];
 
+/// Where each row has its word `first`.
+///
+/// # Safety
+/// `x` has `R` rows with such a word.
+#[inline(always)]
+unsafe fn starts<const R: usize>(x: Rows, first: usize) -> [*const u32; R] {
+    // SAFETY: as the caller says.
+    let starts = std::array::from_fn(|r| unsafe { x.words.as_ptr().add(r * x.stride + first) });
+    // Knowing how they follow from each other, the compiler would work them out again at every step, which takes half as
+    // many instructions as the products.
+    black_box(starts)
+}
+
 /// A compute type: how the sums of a tile come about.
 trait Product<S: Simd> {
     /// Words that are taken together.
@@ -259,10 +273,11 @@ impl<S: Simd, D: Dot<S>> Product<S> for Words<D> {
     ) -> Sums<S, R> {
         // SAFETY: rows and panel are as long as the caller says.
         unsafe {
-            let rows: [*const u32; R] = std::array::from_fn(|r| x.words.as_ptr().add(r * x.stride));
+            let rows = starts::<R>(x, 0);
+            let mut next = panel.as_ptr().add(steps.start * 2 * S::LANES);
             for i in steps {
-                let weights = panel.as_ptr().add(i * 2 * S::LANES);
-                let weights = [D::load(s, weights), D::load(s, weights.add(S::LANES))];
+                let weights = [D::load(s, next), D::load(s, next.add(S::LANES))];
+                next = next.add(2 * S::LANES);
                 for (row, sums) in rows.iter().zip(&mut sums) {
                     let x = D::splat(s, *row.add(i));
                     *sums = [D::add(s, sums[0], x, weights[0]), D::add(s, sums[1], x, weights[1])];
@@ -298,12 +313,12 @@ impl<S: Simd> Product<S> for AsInt8 {
             for g in steps {
                 let scales = panel.as_ptr().add(g * (2 + words) * 2 * S::LANES);
                 let begin = scales.add(2 * S::LANES);
-                let group = begin.add(2 * S::LANES);
+                let mut next = begin.add(2 * S::LANES);
                 let mut exact = [load(begin); R];
-                let rows: [*const u32; R] =
-                    std::array::from_fn(|r| x.words.as_ptr().add(r * x.stride + g * words));
+                let rows = starts::<R>(x, g * words);
                 for i in 0..words {
-                    let weights = load(group.add(i * 2 * S::LANES));
+                    let weights = load(next);
+                    next = next.add(2 * S::LANES);
                     for (row, exact) in rows.iter().zip(&mut exact) {
                         let x = s.splat_word(*row.add(i));
                         *exact = [s.dot_int8(exact[0], x, weights[0]), s.dot_int8(exact[1], x, weights[1])];
