@@ -1,17 +1,23 @@
 //! What this machine could do at most, and what the kernels do: multiplications and additions on registers alone, against
-//! the products of BERT's shapes, in every compute type.
+//! the products of BERT's shapes and against whole encoders, in every compute type; and how long one short text takes,
+//! against reading the weights that it meets.
 //!
 //! `cargo bench --bench limits [-- [--json] [--threads N]]`; `--json` prints the limits alone, for `scripts/peers.py`. `SCONCE_ISA`
 //! chooses the instruction set. Threads work at once, each for itself; figures are the median of some rounds, and shares are
-//! those of the limit measured right before.
+//! those of the limit measured right before. Encoders have random weights.
 
 use std::hint::black_box;
+use std::path::Path;
 use std::thread;
 use std::time::Instant;
 
+use rayon::prelude::*;
 use sconce::kernels::isa::{Isa, Kernel};
 use sconce::kernels::matmul::{Blocks, Compute, Converted, PackedMatrix, multiply};
 use sconce::kernels::simd::Simd;
+use sconce::model::config::Config;
+use sconce::model::families::Family;
+use sconce::nn::{Encoder, RaggedBatch, Random};
 
 const TYPES: [Compute; 3] = [Compute::F32, Compute::Bf16, Compute::Int8];
 /// Rows, inputs and outputs: the linear layers of MiniLM-L6, BERT base and BERT large, and a single short text.
@@ -28,6 +34,12 @@ const SHAPES: [(usize, usize, usize); 10] = [
     (512, 4096, 1024),
 ];
 const ROUNDS: usize = 7;
+
+const MODELS: [&str; 3] = ["all-MiniLM-L6-v2", "bert-base-uncased", "bert-large-uncased"];
+/// Texts of a batch, and tokens of a text.
+const BATCH: (usize, usize) = (16, 64);
+/// Tokens of a text that comes alone.
+const ALONE: usize = 16;
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
@@ -59,6 +71,69 @@ fn main() {
         });
         println!("| {rows} × {inputs} × {outputs} | {} |", cells.join(" | "));
     }
+    encoders(isa, threads);
+}
+
+/// Batches of texts, a thread each; and a text alone, which all threads share.
+fn encoders(isa: Isa, threads: usize) {
+    let workers =
+        |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads start");
+    println!("\n| encoder | f32 | bf16 | int8 | {ALONE} tokens alone in f32 | reading the weights |");
+    println!("|---|---|---|---|---|---|");
+    for model in MODELS {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs").join(format!("{model}.json"));
+        let config = Config::read(&path).expect("the config is there");
+        let spec = Family::of(&config).and_then(|family| family.spec(&config)).expect("the config is BERT's");
+        let load = |compute| Encoder::load(&spec, &mut Random::new(1, compute)).expect("weights are drawn");
+        let (hidden, layers) = (spec.hidden_size, spec.layers);
+        let weights = layers * hidden * (4 * hidden + 2 * spec.intermediate_size);
+
+        let (texts, length) = BATCH;
+        let operations = texts * length * (2 * weights + layers * 4 * length * hidden);
+        let (batch, alone) = (ragged(texts, length), ragged(1, ALONE));
+        let cells = TYPES.map(|compute| {
+            let encoder = load(compute);
+            let share = |_| {
+                let limit = limit(isa, compute, threads);
+                let rate = together(threads, || {
+                    operations as f64 / workers(1).install(|| seconds(|| encode(&encoder, &batch))) / 1e9
+                });
+                rate / limit
+            };
+            format!("{:.0} %", 100.0 * median((0..3).map(share).collect()))
+        });
+
+        let encoder = load(Compute::F32);
+        let bytes = (weights * size_of::<f32>()) as f64;
+        let (encoding, reading): (Vec<f64>, Vec<f64>) = workers(threads).install(|| {
+            encode(&encoder, &alone);
+            (0..ROUNDS).map(|_| (seconds(|| encode(&encoder, &alone)), bytes / bandwidth())).unzip()
+        });
+        let [encoding, reading] = [encoding, reading].map(|times| 1e3 * median(times));
+        println!("| {model} | {} | {encoding:.1} ms | {reading:.1} ms |", cells.join(" | "));
+    }
+}
+
+fn ragged(texts: usize, length: usize) -> RaggedBatch {
+    let (ids, types) = ((1000..).take(length).collect::<Vec<u32>>(), vec![0; length]);
+    RaggedBatch::new((0..texts).map(|_| (&ids[..], &types[..]))).expect("texts have tokens")
+}
+
+fn encode(encoder: &Encoder, batch: &RaggedBatch) {
+    black_box(encoder.forward(batch).expect("the batch fits the model"));
+}
+
+fn seconds(work: impl FnOnce()) -> f64 {
+    let start = Instant::now();
+    work();
+    start.elapsed().as_secs_f64()
+}
+
+/// Bytes a second that the threads of this pool read together, of more than caches hold.
+fn bandwidth() -> f64 {
+    let numbers = vec![1u64; 32 << 20];
+    let sum = || numbers.par_chunks(1 << 16).map(|part| part.iter().fold(0, |sum, x| sum ^ x)).max();
+    size_of_val(&numbers[..]) as f64 / seconds(|| _ = black_box(sum()))
 }
 
 fn median(mut numbers: Vec<f64>) -> f64 {

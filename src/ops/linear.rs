@@ -129,8 +129,8 @@ fn packed(
     let rows = x.len() / inputs;
     let isa = weight.isa();
     let threads = rayon::current_num_threads();
-    // Few rows are shared out evenly.
-    let at_once = weight.rows_at_once().min(rows.div_ceil(threads).next_multiple_of(12).max(12));
+    // Few rows are shared out evenly, but for so few that reading the weights once for each part would take longer.
+    let at_once = weight.rows_at_once().min(rows.div_ceil(threads).next_multiple_of(12).max(48));
     let row_tasks = rows.div_ceil(at_once);
     let column_tasks = match threads {
         1 => 1,
