@@ -39,7 +39,7 @@ __device__ __forceinline__ void norm_row(D* out, const D* x, const D* residual, 
         UNROLL
         for (int i = 0; i < STEP; ++i) values[i] += add[i];
     };
-    float kept[KEPT > 0 ? KEPT : 1][STEP];
+    float kept[KEPT > 0 ? KEPT : 1][STEP] = {};
     UNROLL
     for (int v = 0; v < KEPT; ++v) {
         unsigned column = (v * NORM_THREADS + threadIdx.x) * STEP;
