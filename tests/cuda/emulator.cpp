@@ -2,7 +2,8 @@
 //
 //     c++ -std=c++20 -O2 -pthread -I src/kernels/cuda tests/cuda/emulator.cpp -o emulator
 //
-// with -fsanitize=address,undefined besides, it ends at the first access past the end of a buffer.
+// with -fsanitize=address,undefined besides, it ends at the first access past the end of a buffer. (The sanitizer warns that
+// it does not fully support swapcontext; it is told of every switch.)
 //
 // Reads launches from standard input until it ends, all numbers little-endian: the length of the kernel's name (u32), the
 // name, the grid (3 u32), the threads of a block (u32), the number of arguments (u32), and each argument as a byte and
@@ -43,7 +44,6 @@
 #endif
 #endif
 #ifdef WITH_ADDRESS_SANITIZER
-#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -52,7 +52,7 @@ static_assert(std::endian::native == std::endian::little);
 namespace emulator {
 namespace {
 
-constexpr size_t STACK = 512 * 1024;
+constexpr size_t STACK = 256 * 1024;
 constexpr unsigned MOST_THREADS = 1024;
 
 struct Copy {
@@ -61,6 +61,7 @@ struct Copy {
     size_t bytes;
 };
 
+// One for each thread of a block, begun once: between blocks it waits in `switch_from`.
 struct Fiber {
     ucontext_t context;
     char* stack = nullptr;
@@ -120,13 +121,9 @@ void switch_from(Fiber& from) {
     }
 #ifdef WITH_ADDRESS_SANITIZER
     void* kept = nullptr;
-    before_switch(from.done ? nullptr : &kept, to ? to->stack : home_stack, to ? STACK : home_size);
+    before_switch(&kept, to ? to->stack : home_stack, to ? STACK : home_size);
 #endif
-    if (from.done) {
-        setcontext(to ? &to->context : &home);
-    } else {
-        swapcontext(&from.context, &to->context);
-    }
+    swapcontext(&from.context, to ? &to->context : &home);
 #ifdef WITH_ADDRESS_SANITIZER
     after_switch(kept, nullptr, nullptr);
 #endif
@@ -147,14 +144,29 @@ void fiber_main() {
         home_size = bytes;
     }
 #endif
-    (*body)();
-    Fiber& mine = fibers[running];
-    if (!mine.copies.empty()) fail("a thread ends with copies on their way");
-    if (at_barrier > 0) fail("a thread ends while others are at a barrier");
-    mine.done = true;
-    --alive;
-    idle = 0;
-    switch_from(mine);
+    for (;;) {
+        (*body)();
+        Fiber& mine = fibers[running];
+        if (!mine.copies.empty()) fail("a thread ends with copies on their way");
+        if (at_barrier > 0) fail("a thread ends while others are at a barrier");
+        mine.done = true;
+        --alive;
+        idle = 0;
+        switch_from(mine);
+    }
+}
+
+void make_fiber(Fiber& fiber) {
+    void* stack = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (stack == MAP_FAILED) fail("there is no memory for the stacks of threads");
+    fiber.stack = static_cast<char*>(stack);
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = stack;
+    fiber.context.uc_stack.ss_size = STACK;
+    fiber.context.uc_link = nullptr;
+    makecontext(&fiber.context, fiber_main, 0);
+    // Or else the address sanitizer wipes what it knows of the stack at every switch, which takes long.
+    fiber.context.uc_stack.ss_size = 0;
 }
 
 void run_block() {
@@ -162,19 +174,7 @@ void run_block() {
     at_barrier = 0;
     idle = 0;
     warps.assign(threads / 32, {});
-    for (unsigned i = 0; i < threads; ++i) {
-        Fiber& fiber = fibers[i];
-        fiber.done = false;
-        getcontext(&fiber.context);
-        fiber.context.uc_stack.ss_sp = fiber.stack;
-        fiber.context.uc_stack.ss_size = STACK;
-        fiber.context.uc_link = nullptr;
-        makecontext(&fiber.context, fiber_main, 0);
-#ifdef WITH_ADDRESS_SANITIZER
-        // A fiber that has ended never left its functions.
-        __asan_unpoison_memory_region(fiber.stack, STACK);
-#endif
-    }
+    for (unsigned i = 0; i < threads; ++i) fibers[i].done = false;
     start(backwards ? threads - 1 : 0);
 #ifdef WITH_ADDRESS_SANITIZER
     void* kept;
@@ -195,10 +195,7 @@ void run_grid(const unsigned (&grid)[3], unsigned block, const std::function<voi
     blockDim = {block, 1, 1};
     if (!fibers) fibers = std::make_unique<Fiber[]>(MOST_THREADS);
     for (unsigned i = 0; i < block; ++i) {
-        if (fibers[i].stack != nullptr) continue;
-        void* stack = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (stack == MAP_FAILED) fail("there is no memory for the stacks of threads");
-        fibers[i].stack = static_cast<char*>(stack);
+        if (fibers[i].stack == nullptr) make_fiber(fibers[i]);
     }
     backwards = false;
     for (unsigned z = 0; z < grid[2]; ++z) {
@@ -389,7 +386,9 @@ int main() {
             emulator::fail("a block is 32 to 1024 threads in whole warps");
         if (grid[1] > 65535 || grid[2] > 65535 || grid[0] > INT_MAX) emulator::fail("the grid is too large");
         if (!kernel->second(grid, block, arguments)) emulator::fail((name + " takes other arguments").c_str());
-        for (const Argument& argument : arguments) fwrite(argument.buffer.get(), 1, argument.bytes, stdout);
+        for (const Argument& argument : arguments) {
+            if (argument.bytes > 0) fwrite(argument.buffer.get(), 1, argument.bytes, stdout);
+        }
         fflush(stdout);
     }
 }

@@ -19,7 +19,7 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define UNROLL
 #define SHARED(type, name, count)                                              \
     static const char name##_is_here = 0;                                      \
@@ -169,18 +169,21 @@ inline void load_matrices_transposed(Word (&to)[4], const void* row) { load_matr
 template <typename D>
 void multiply_add(float (&c)[4], const Word (&a)[4], Word b0, Word b1, D) {
     const emulator::Shown* all = emulator::exchange("mma", {a[0], a[1], a[2], a[3], b0, b1});
-    // Number `i` of what a lane shows from word `first` on.
-    auto number = [&](unsigned lane, unsigned first, unsigned i) {
-        return wide_of(D{uint16_t(all[lane][first + i / 2] >> (16 * (i % 2)))});
-    };
     const unsigned g = emulator::lane() / 4, t = emulator::lane() % 4;
+    // The two rows of a and the two columns of b that meet in what this lane has of c.
+    float rows[2][16], columns[2][16];
     for (unsigned k = 0; k < 16; ++k) {
-        // The lane within four, and which of its numbers, that have row or column k of a factor.
+        // The lane within four, and which of its numbers, that have column k of a, or row k of b.
         const unsigned four = k % 8 / 2, odd = k % 2, far = k / 8;
-        for (unsigned i = 0; i < 4; ++i) {
-            const float left = number(4 * g + four, 0, 4 * far + 2 * (i / 2) + odd);
-            const float right = number(4 * (2 * t + i % 2) + four, 4, 2 * far + odd);
-            c[i] += left * right;
+        auto number = [&](unsigned lane, unsigned word) {
+            return wide_of(D{uint16_t(all[lane + four][word] >> (16 * odd))});
+        };
+        for (unsigned i = 0; i < 2; ++i) {
+            rows[i][k] = number(4 * g, 2 * far + i);
+            columns[i][k] = number(4 * (2 * t + i), 4 + far);
         }
+    }
+    for (unsigned i = 0; i < 4; ++i) {
+        for (unsigned k = 0; k < 16; ++k) c[i] += rows[i / 2][k] * columns[i % 2][k];
     }
 }

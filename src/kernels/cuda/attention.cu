@@ -28,14 +28,13 @@ __device__ __forceinline__ Keys keys_of(unsigned query, unsigned rows, unsigned 
 // memory are 16 bytes longer than SIZE, an odd number of 16 bytes, so that eight of them one below the other have no
 // bank in common.
 template <int SIZE, typename D>
-__device__ __forceinline__ void bring_rows(D* to, const D* from, size_t width, unsigned first, unsigned end) {
+__device__ __forceinline__ void bring_rows(D* to, const D* from, unsigned width, unsigned first, unsigned end) {
     constexpr unsigned PARTS = SIZE / 8;
     UNROLL
     for (unsigned i = 0; i < TILE * PARTS / ATTENTION_THREADS; ++i) {
         const unsigned part = i * ATTENTION_THREADS + threadIdx.x;
         const unsigned row = part / PARTS, column = part % PARTS * 8;
-        const bool there = first + row < end;
-        copy_16(to + row * (SIZE + 8) + column, from + (there ? first + row : first) * width + column, there);
+        copy_16(to + row * (SIZE + 8) + column, from + size_t(first + row) * width + column, first + row < end);
     }
 }
 
@@ -53,11 +52,11 @@ __device__ __forceinline__ void attention(D* out, const D* q, const D* k, const 
     if (first >= rows) return;
     const unsigned last = rows - first < TILE ? rows - 1 : first + TILE - 1;
     const unsigned head = blockIdx.y;
-    const size_t width = size_t(heads) * SIZE, key_width = size_t(key_value_heads) * SIZE;
-    q += start * width + head * SIZE;
-    out += start * width + head * SIZE;
-    k += start * key_width + head * key_value_heads / heads * SIZE;
-    v += start * key_width + head * key_value_heads / heads * SIZE;
+    const unsigned width = heads * SIZE, key_width = key_value_heads * SIZE;
+    q += size_t(start) * width + head * SIZE;
+    out += size_t(start) * width + head * SIZE;
+    k += size_t(start) * key_width + head * key_value_heads / heads * SIZE;
+    v += size_t(start) * key_width + head * key_value_heads / heads * SIZE;
 
     // The rows and the pair of columns of a fragment of 16 × 8 or 16 × 16 that this lane has.
     const unsigned lane = threadIdx.x % LANES, group = lane / 4, pair = 2 * (lane % 4);
@@ -72,7 +71,7 @@ __device__ __forceinline__ void attention(D* out, const D* q, const D* k, const 
     for (int step = 0; step < STEPS; ++step) {
         UNROLL
         for (int i = 0; i < 4; ++i) {
-            const D* from = q + clamped[i % 2] * width + step * 16 + i / 2 * 8 + pair;
+            const D* from = q + size_t(clamped[i % 2]) * width + step * 16 + i / 2 * 8 + pair;
             queries[step][i] = *reinterpret_cast<const Word*>(from);
         }
     }
@@ -168,30 +167,37 @@ __device__ __forceinline__ void attention(D* out, const D* q, const D* k, const 
     for (int r = 0; r < 2; ++r) {
         total[r] += __shfl_xor_sync(ALL_LANES, total[r], 1);
         total[r] += __shfl_xor_sync(ALL_LANES, total[r], 2);
+    }
+    UNROLL
+    for (int r = 0; r < 2; ++r) {
         if (query[r] > last) continue;
         const float share = 1.0f / total[r];
         UNROLL
         for (int n = 0; n < SIZE / 8; ++n) {
             Word both;
             narrow_pair(sums[n][2 * r] * share, sums[n][2 * r + 1] * share, D(), both);
-            *reinterpret_cast<Word*>(out + query[r] * width + n * 8 + pair) = both;
+            *reinterpret_cast<Word*>(out + size_t(query[r]) * width + n * 8 + pair) = both;
         }
     }
 }
 
+// How many blocks a processor should have registers for: more would spill them.
+#define ATTENTION_BLOCKS(SIZE) (SIZE <= 32 ? 4 : SIZE <= 64 ? 3 : 2)
+
 #define ATTENTION_OF(suffix, D, SIZE)                                                                                 \
-    extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS)                                                   \
+    extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, ATTENTION_BLOCKS(SIZE))                           \
         attention_##suffix##_##SIZE(D* out, const D* q, const D* k, const D* v, const unsigned* tiles,                \
                                     unsigned heads, unsigned key_value_heads, float scale, unsigned before,           \
                                     unsigned after) {                                                                 \
         attention<D, SIZE>(out, q, k, v, tiles, heads, key_value_heads, scale, before, after);                        \
     }
-#define ATTENTION(suffix, D)      \
-    ATTENTION_OF(suffix, D, 32)   \
-    ATTENTION_OF(suffix, D, 64)   \
-    ATTENTION_OF(suffix, D, 96)   \
+#define ATTENTION(suffix, D)    \
+    ATTENTION_OF(suffix, D, 32) \
+    ATTENTION_OF(suffix, D, 64) \
+    ATTENTION_OF(suffix, D, 96) \
     ATTENTION_OF(suffix, D, 128)
 ATTENTION(f16, __half)
 ATTENTION(bf16, __nv_bfloat16)
 #undef ATTENTION
 #undef ATTENTION_OF
+#undef ATTENTION_BLOCKS
