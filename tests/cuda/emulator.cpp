@@ -24,6 +24,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <new>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -85,8 +86,10 @@ ucontext_t home;
 std::unique_ptr<Fiber[]> fibers;
 std::vector<Warp> warps;
 unsigned threads, alive, running;
-// Odd blocks run their threads backwards, so that what misses a barrier does not always go well.
-bool backwards;
+// In which order the threads of a block take turns. It changes from block to block, so that what misses a barrier does not
+// always go well: odd blocks run their threads backwards, and in two blocks of four a warp goes on for as long as its lanes
+// wait for nothing but each other.
+bool backwards, warp_first;
 unsigned long barriers_passed;
 unsigned at_barrier;
 // Turns since anything last went on.
@@ -108,12 +111,13 @@ void start(unsigned thread) {
     threadIdx = {thread, 0, 0};
 }
 
-// Lets the next thread that has not ended go on, or, when none is left, the launch.
-void switch_from(Fiber& from) {
+// Lets the next thread that has not ended go on, of the same warp or of any; or, when none is left, the launch.
+void switch_from(Fiber& from, bool same_warp) {
     const Fiber* to = nullptr;
-    unsigned next = running;
     if (alive > 0) {
-        do next = (next + (backwards ? threads - 1 : 1)) % threads;
+        const unsigned first = same_warp ? running / 32 * 32 : 0, count = same_warp ? 32 : threads;
+        unsigned next = running;
+        do next = first + (next - first + (backwards ? count - 1 : 1)) % count;
         while (fibers[next].done);
         if (next == running) return;
         to = &fibers[next];
@@ -129,9 +133,9 @@ void switch_from(Fiber& from) {
 #endif
 }
 
-void wait_a_turn() {
+void wait_a_turn(bool same_warp) {
     if (++idle > 2 * threads) fail("the threads of a block wait for each other for ever");
-    switch_from(fibers[running]);
+    switch_from(fibers[running], same_warp);
 }
 
 void fiber_main() {
@@ -152,7 +156,7 @@ void fiber_main() {
         mine.done = true;
         --alive;
         idle = 0;
-        switch_from(mine);
+        switch_from(mine, false);
     }
 }
 
@@ -197,13 +201,15 @@ void run_grid(const unsigned (&grid)[3], unsigned block, const std::function<voi
     for (unsigned i = 0; i < block; ++i) {
         if (fibers[i].stack == nullptr) make_fiber(fibers[i]);
     }
-    backwards = false;
+    unsigned blocks = 0;
     for (unsigned z = 0; z < grid[2]; ++z) {
         for (unsigned y = 0; y < grid[1]; ++y) {
             for (unsigned x = 0; x < grid[0]; ++x) {
                 blockIdx = {x, y, z};
+                backwards = blocks % 2 == 1;
+                warp_first = blocks / 2 % 2 == 1;
+                ++blocks;
                 run_block();
-                backwards = !backwards;
             }
         }
     }
@@ -233,7 +239,7 @@ void block_barrier() {
         at_barrier = 0;
         ++barriers_passed;
     }
-    while (mine == barriers_passed) wait_a_turn();
+    while (mine == barriers_passed) wait_a_turn(false);
 }
 
 const Shown* exchange(const char* instruction, const Shown& mine) {
@@ -246,7 +252,7 @@ const Shown* exchange(const char* instruction, const Shown& mine) {
     round.shown[lane] = mine;
     ++round.arrived;
     idle = 0;
-    while (round.arrived < 32) wait_a_turn();
+    while (round.arrived < 32) wait_a_turn(warp_first);
     return round.shown;
 }
 
@@ -357,7 +363,8 @@ Argument read_argument() {
         case NONE: break;
         case BUFFER:
             argument.bytes = read_number<uint64_t>();
-            argument.buffer.reset(new char[argument.bytes]);
+            argument.buffer.reset(new (std::nothrow) char[argument.bytes]);
+            if (!argument.buffer) emulator::fail("there is no memory for a buffer");
             read_exactly(argument.buffer.get(), argument.bytes);
             break;
         case COUNT:

@@ -120,8 +120,8 @@ __device__ __forceinline__ void attention(D* out, const D* q, const D* k, const 
             for (int n = 0; n < int(TILE / 8); ++n) most = fmaxf(most, fmaxf(scores[n][2 * r], scores[n][2 * r + 1]));
             most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 1));
             most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 2));
-            // Where the query has seen no key yet, −∞ − −∞ would be NaN.
-            const float base = most == -INFINITY ? 0.0f : most * factor;
+            // Not −∞: the tiles begin with the first key of the first query, so that every query sees one of the first tile.
+            const float base = most * factor;
             const float shrink = exp2_fast(top[r] * factor - base);
             top[r] = most;
             total[r] *= shrink;
