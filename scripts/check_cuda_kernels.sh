@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Assembles the kernels of src/kernels/cuda for two generations of GPUs, without one, and prints what each takes; exits with 1
-# if one does not assemble or spills registers. Also compiles the emulator that tests run them in, with every warning.
-# nvcc comes from wheels, into ${SCONCE_NVCC:-~/.cache/sconce-nvcc}. Usage: scripts/check_cuda_kernels.sh [--nvcc]
+# Assembles the kernels of src/kernels/cuda for two generations of GPUs, without one, and prints what each takes; exits
+# with 1 if one does not assemble or spills registers. Also compiles the emulator that tests run them in, with every
+# warning. nvcc comes from wheels, into ${SCONCE_NVCC:-~/.cache/sconce-nvcc}.
+# Usage: scripts/check_cuda_kernels.sh [--nvcc]
 #   --nvcc: the one of $CUDA_HOME or $PATH instead, of CUDA 12 or later
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -2,14 +2,14 @@
 //
 //     c++ -std=c++20 -O2 -pthread -I src/kernels/cuda tests/cuda/emulator.cpp -o emulator
 //
-// with -fsanitize=address,undefined besides, it ends at the first access past the end of a buffer. (The sanitizer warns that
-// it does not fully support swapcontext; it is told of every switch.)
+// with -fsanitize=address,undefined besides, it ends at the first access past the end of a buffer. (The sanitizer
+// warns that it does not fully support swapcontext; it is told of every switch.)
 //
-// Reads launches from standard input until it ends, all numbers little-endian: the length of the kernel's name (u32), the
-// name, the grid (3 u32), the threads of a block (u32), the number of arguments (u32), and each argument as a byte and
-// what follows: 0: a null pointer; 1: a buffer, its bytes (u64) and its contents; 2: a u32; 3: an f32. After each launch
-// it writes the contents of all buffers in their order to standard output. What cannot be run ends it with a sentence
-// on standard error and exit 1.
+// Reads launches from standard input until it ends, all numbers little-endian: the length of the kernel's name (u32),
+// the name, the grid (3 u32), the threads of a block (u32), the number of arguments (u32), and each argument as a
+// byte and what follows: 0: a null pointer; 1: a buffer, its bytes (u64) and its contents; 2: a u32; 3: an f32. After
+// each launch it writes the contents of all buffers in their order to standard output. What cannot be run ends it
+// with a sentence on standard error and exit 1.
 
 #define SCONCE_EMULATED
 
@@ -70,8 +70,8 @@ struct Fiber {
     std::vector<Copy> copies;
 };
 
-// What has been shown for the last two instructions of a warp. A lane can be one instruction ahead of another one, for the
-// instruction after that waits for all.
+// What has been shown for the last two instructions of a warp. A lane can be one instruction ahead of another one,
+// for the instruction after that waits for all.
 struct Warp {
     struct Round {
         const char* instruction;
@@ -86,9 +86,9 @@ ucontext_t home;
 std::unique_ptr<Fiber[]> fibers;
 std::vector<Warp> warps;
 unsigned threads, alive, running;
-// In which order the threads of a block take turns. It changes from block to block, so that what misses a barrier does not
-// always go well: odd blocks run their threads backwards, and in two blocks of four a warp goes on for as long as its lanes
-// wait for nothing but each other.
+// In which order the threads of a block take turns. It changes from block to block, so that what misses a barrier
+// does not always go well: odd blocks run their threads backwards, and in two blocks of four a warp goes on for as
+// long as its lanes wait for nothing but each other.
 bool backwards, warp_first;
 unsigned long barriers_passed;
 unsigned at_barrier;
@@ -102,8 +102,6 @@ const std::function<void()>* body;
 const void* home_stack;
 size_t home_size;
 
-void before_switch(void** keep, const void* stack, size_t bytes) { __sanitizer_start_switch_fiber(keep, stack, bytes); }
-void after_switch(void* kept, const void** stack, size_t* bytes) { __sanitizer_finish_switch_fiber(kept, stack, bytes); }
 #endif
 
 void start(unsigned thread) {
@@ -125,11 +123,11 @@ void switch_from(Fiber& from, bool same_warp) {
     }
 #ifdef WITH_ADDRESS_SANITIZER
     void* kept = nullptr;
-    before_switch(&kept, to ? to->stack : home_stack, to ? STACK : home_size);
+    __sanitizer_start_switch_fiber(&kept, to ? to->stack : home_stack, to ? STACK : home_size);
 #endif
     swapcontext(&from.context, to ? &to->context : &home);
 #ifdef WITH_ADDRESS_SANITIZER
-    after_switch(kept, nullptr, nullptr);
+    __sanitizer_finish_switch_fiber(kept, nullptr, nullptr);
 #endif
 }
 
@@ -142,7 +140,7 @@ void fiber_main() {
 #ifdef WITH_ADDRESS_SANITIZER
     const void* stack;
     size_t bytes;
-    after_switch(nullptr, &stack, &bytes);
+    __sanitizer_finish_switch_fiber(nullptr, &stack, &bytes);
     if (home_stack == nullptr) {
         home_stack = stack;
         home_size = bytes;
@@ -182,11 +180,11 @@ void run_block() {
     start(backwards ? threads - 1 : 0);
 #ifdef WITH_ADDRESS_SANITIZER
     void* kept;
-    before_switch(&kept, fibers[running].stack, STACK);
+    __sanitizer_start_switch_fiber(&kept, fibers[running].stack, STACK);
 #endif
     swapcontext(&home, &fibers[running].context);
 #ifdef WITH_ADDRESS_SANITIZER
-    after_switch(kept, nullptr, nullptr);
+    __sanitizer_finish_switch_fiber(kept, nullptr, nullptr);
 #endif
     for (const auto& [key, array] : arrays) free(array.first);
     arrays.clear();

@@ -1,12 +1,12 @@
 // Attention of every text of a ragged batch over itself, softmax(scale · Q Kᵀ) V for every head (Vaswani et al. 2017,
 // equation 1), a tile of keys after the other with the softmax kept up as they come (Dao 2023, algorithm 1).
 //
-// q and out are (T, heads · SIZE), k and v (T, key_value_heads · SIZE), all on boundaries of 16 bytes; query head h meets
-// key/value head h · key_value_heads / heads. Query i sees the keys j of its text with i − before ≤ j ≤ i + after, itself
-// always. The scale is above 0.
+// q and out are (T, heads · SIZE), k and v (T, key_value_heads · SIZE), all on boundaries of 16 bytes; query head h
+// meets key/value head h · key_value_heads / heads. Query i sees the keys of its text from i − before to i + after,
+// and so itself, always. The scale is above 0.
 //
-// A block of 4 warps does 64 queries of one head: grid (tiles, heads). A tile is three numbers: the first row of its text,
-// the rows of the text, and the tile's first query inside the text.
+// A block of 4 warps does 64 queries of one head: grid (tiles, heads). A tile is three numbers: the first row of its
+// text, the rows of the text, and the tile's first query inside the text.
 
 #include "common.cuh"
 
@@ -24,9 +24,9 @@ __device__ __forceinline__ Keys keys_of(unsigned query, unsigned rows, unsigned 
     return {query > before ? query - before : 0, after < rows - query ? query + after + 1 : rows};
 }
 
-// Brings TILE rows from row `first` on into shared memory; those from `end` on are zeros there, and not read. Rows in shared
-// memory are 16 bytes longer than SIZE, an odd number of 16 bytes, so that eight of them one below the other have no
-// bank in common.
+// Brings TILE rows from row `first` on into shared memory; those from `end` on are zeros there, and not read. Rows in
+// shared memory are 16 bytes longer than SIZE, an odd number of 16 bytes, so that eight of them one below the other
+// have no bank in common.
 template <int SIZE, typename D>
 __device__ __forceinline__ void bring_rows(D* to, const D* from, unsigned width, unsigned first, unsigned end) {
     constexpr unsigned PARTS = SIZE / 8;
@@ -97,7 +97,8 @@ __device__ __forceinline__ void attention(D* out, const D* q, const D* k, const 
             for (int n = 0; n < int(TILE / 16); ++n) {
                 // 16 keys, 8 at a time, by 16 columns, 8 at a time.
                 Word b[4];
-                load_matrices(b, key_rows + (n * 16 + lane / 16 * 8 + lane % 8) * STRIDE + step * 16 + lane / 8 % 2 * 8);
+                const unsigned row = n * 16 + lane / 16 * 8 + lane % 8, column = step * 16 + lane / 8 % 2 * 8;
+                load_matrices(b, key_rows + row * STRIDE + column);
                 multiply_add(scores[2 * n], queries[step], b[0], b[1], D());
                 multiply_add(scores[2 * n + 1], queries[step], b[2], b[3], D());
             }
@@ -120,7 +121,8 @@ __device__ __forceinline__ void attention(D* out, const D* q, const D* k, const 
             for (int n = 0; n < int(TILE / 8); ++n) most = fmaxf(most, fmaxf(scores[n][2 * r], scores[n][2 * r + 1]));
             most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 1));
             most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 2));
-            // Not −∞: the tiles begin with the first key of the first query, so that every query sees one of the first tile.
+            // Not −∞: the tiles begin with the first key of the first query, so that every query sees one of the
+            // first tile.
             const float base = most * factor;
             const float shrink = exp2_fast(top[r] * factor - base);
             top[r] = most;
@@ -156,7 +158,8 @@ __device__ __forceinline__ void attention(D* out, const D* q, const D* k, const 
             for (int n = 0; n < STEPS; ++n) {
                 // 16 keys, 8 at a time, by 16 columns, 8 at a time.
                 Word b[4];
-                load_matrices_transposed(b, value_rows + (step * 16 + lane % 16) * STRIDE + n * 16 + lane / 16 * 8);
+                const unsigned row = step * 16 + lane % 16, column = n * 16 + lane / 16 * 8;
+                load_matrices_transposed(b, value_rows + row * STRIDE + column);
                 multiply_add(sums[2 * n], a, b[0], b[1], D());
                 multiply_add(sums[2 * n + 1], a, b[2], b[3], D());
             }

@@ -44,13 +44,14 @@ __device__ __forceinline__ float exp2_fast(float x) {
 // are there after `copies_wait`, for the other threads after a barrier besides.
 __device__ __forceinline__ void copy_16(void* to, const void* from, bool read) {
     unsigned place = static_cast<unsigned>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(place), "l"(from), "r"(read ? 16 : 0) : "memory");
+    unsigned bytes = read ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(place), "l"(from), "r"(bytes) : "memory");
 }
 
 __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// Four matrices of 8 × 8 numbers of two bytes out of shared memory: lane 8 m + r says where row r of matrix m stands, and
-// gets columns 2 (lane % 4) and the next of row lane / 4 of each.
+// Four matrices of 8 × 8 numbers of two bytes out of shared memory: lane 8 m + r says where row r of matrix m stands,
+// and gets columns 2 (lane % 4) and the next of row lane / 4 of each.
 __device__ __forceinline__ void load_matrices(Word (&to)[4], const void* row) {
     unsigned place = static_cast<unsigned>(__cvta_generic_to_shared(row));
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -1,5 +1,5 @@
-// What follows the matrix product of a linear layer: y = f(y) + residual in place, over all numbers of (rows, width). The
-// product has added the bias. The formulas are those of src/kernels/activation.rs, where their sources stand.
+// What follows the matrix product of a linear layer: y = f(y) + residual in place, over all numbers of (rows, width).
+// The product has added the bias. The formulas are those of src/kernels/activation.rs, where their sources stand.
 //
 // Blocks of 256 threads, 8 neighbouring numbers a thread: grid (⌈rows · width / 2048⌉).
 

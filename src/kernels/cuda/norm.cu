@@ -1,6 +1,6 @@
-// Normalisation of rows: out = norm(x + residual) · weight + bias, LayerNorm (Ba et al. 2016) or RMSNorm (Zhang & Sennrich
-// 2019). x, residual and out are (rows, width), weight and bias (width). Residual and bias may be null; out may be x or
-// the residual. The variance is taken in a second pass, so that a large mean costs no digits.
+// Normalisation of rows: out = norm(x + residual) · weight + bias, LayerNorm (Ba et al. 2016) or RMSNorm (Zhang &
+// Sennrich 2019). x, residual and out are (rows, width), weight and bias (width). Residual and bias may be null; out
+// may be x or the residual. The variance is taken in a second pass, so that a large mean costs no digits.
 //
 // One block of 128 threads a row: grid (rows). Rows of up to 4096 numbers stay in registers between the passes; longer
 // ones, and those that are not whole vectors, are read anew, each number by the thread that will write it.

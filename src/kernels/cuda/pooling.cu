@@ -1,8 +1,9 @@
-// From the hidden states of a text to one vector of f32 (Reimers & Gurevych 2019, §3); as src/nn/pooling.rs, from where the
-// treatment of a prompt is.
+// From the hidden states of a text to one vector of f32 (Reimers & Gurevych 2019, §3); as src/nn/pooling.rs, from
+// where the treatment of a prompt is.
 //
-// hidden is (T, width); text i has the rows offsets[i]..offsets[i + 1], and its first `prompt` rows are left out. Writes
-// out[i · out_width + out_column + column]. Blocks of 128 threads, a column a thread: grid (texts, ⌈width / 128⌉).
+// hidden is (T, width); text i has the rows offsets[i]..offsets[i + 1], and its first `prompt` rows are left out.
+// Writes out[i · out_width + out_column + column]. Blocks of 128 threads, a column a thread:
+// grid (texts, ⌈width / 128⌉).
 
 #include "common.cuh"
 

@@ -1,8 +1,8 @@
-// Rotary positions (Su et al. 2021, equation 34), in place: the first 2 · pairs columns of every head turn, in pairs, by
-// the angles of the row's place; as src/ops/rotary.rs.
+// Rotary positions (Su et al. 2021, equation 34), in place: the first 2 · pairs columns of every head turn, in pairs,
+// by the angles of the row's place; as src/ops/rotary.rs.
 //
-// x is (rows, heads · size), cos and sin are (L, pairs) of f32, places (rows), each below L. `neighbours`: columns 2 i and
-// 2 i + 1 make a pair, not i and i + pairs. One block of 128 threads a row: grid (rows).
+// x is (rows, heads · size), cos and sin are (L, pairs) of f32, places (rows), each below L. `neighbours`: columns
+// 2 i and 2 i + 1 make a pair, not i and i + pairs. One block of 128 threads a row: grid (rows).
 
 #include "common.cuh"
 
