@@ -17,7 +17,7 @@ use sconce::kernels::matmul::{Blocks, Compute, Converted, PackedMatrix, multiply
 use sconce::kernels::simd::Simd;
 use sconce::model::config::Config;
 use sconce::model::families::Family;
-use sconce::nn::{Encoder, RaggedBatch, Random};
+use sconce::nn::{Encoder, Engine, RaggedBatch, Random};
 
 const TYPES: [Compute; 3] = [Compute::F32, Compute::Bf16, Compute::Int8];
 /// Rows, inputs and outputs: the linear layers of MiniLM-L6, BERT base and BERT large, and a single short text.
@@ -84,7 +84,9 @@ fn encoders(isa: Isa, threads: usize) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs").join(format!("{model}.json"));
         let config = Config::read(&path).expect("the config is there");
         let spec = Family::of(&config).and_then(|family| family.spec(&config)).expect("the config is BERT's");
-        let load = |compute| Encoder::load(&spec, &mut Random::new(1, compute)).expect("weights are drawn");
+        let load = |compute| {
+            Encoder::load(&spec, &mut Random::new(1, Engine::Cpu(compute))).expect("weights are drawn")
+        };
         let (hidden, layers) = (spec.hidden_size, spec.layers);
         let weights = layers * hidden * (4 * hidden + 2 * spec.intermediate_size);
 

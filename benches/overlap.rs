@@ -106,7 +106,7 @@ fn choices() -> Choices {
         prompt: None,
         dtype: Dtype::F32,
         on_long: OnLong::Truncate,
-        batch_tokens: 2048,
+        batch_tokens: None,
     }
 }
 
@@ -142,7 +142,7 @@ fn encoder_alone(embedder: &Embedder, batches: &[Vec<Tokens>], threads: usize) -
                     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build()?;
                     pool.install(|| {
                         while let Some(batch) = batches.get(next.fetch_add(1, Ordering::Relaxed)) {
-                            std::hint::black_box(embedder.embed(batch)?);
+                            std::hint::black_box(embedder.embed(batch, &embedder.encoders[0])?);
                         }
                         Ok(())
                     })

@@ -781,13 +781,31 @@ fn a_closed_pipe_is_no_error() {
     assert_eq!(stderr(&output), "");
 }
 
+/// Where there is no GPU, one is missed only by those who ask for it.
+#[test]
+#[cfg(not(feature = "cuda"))]
+fn a_gpu_that_is_not_there() {
+    for device in ["cuda", "cuda:0", "cuda:0,1"] {
+        assert_fails(&embed("bert-tiny", ["--device", device, "a"]), 1, &["--device cuda:0", "--device cpu"]);
+    }
+    for device in ["auto", "cpu"] {
+        let output = embed("bert-tiny", ["--device", device, "a"]);
+        assert_eq!(output.status.code(), Some(0), "{device}: {}", stderr(&output));
+    }
+}
+
 #[test]
 fn options_that_contradict_each_other() {
     for (args, part) in [
         (vec!["a", "-i", "texts.txt"], "--input"),
         (vec!["--config", "config.json", "a"], "--random-weights"),
         (vec!["--threads", "0", "a"], "--threads"),
-        (vec!["--dtype", "f16", "a"], "--dtype"),
+        (vec!["--device", "cpu", "--dtype", "f16", "a"], "--dtype f16 is for GPUs"),
+        (vec!["--device", "cuda", "--dtype", "int8", "a"], "--dtype int8 is for the CPU"),
+        (vec!["--device", "gpu", "a"], "--device"),
+        (vec!["--device", "cuda:", "a"], "--device"),
+        (vec!["--device", "cuda:1,1", "a"], "--device"),
+        (vec!["--device", "cuda:-1", "a"], "--device"),
         (vec!["--batch-tokens", "0", "a"], "--batch-tokens"),
         (vec!["--pooling", "median", "a"], "--pooling"),
         (vec!["--revision", "../../x", "a"], "--revision"),

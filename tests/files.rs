@@ -138,6 +138,7 @@ fn the_summary_adds_up() {
     assert!(number("seconds") > number("seconds_loading") && number("seconds_encoding") > 0.0);
     assert!(number("tokens_per_second") > 0.0 && number("peak_memory_bytes") > 1e6);
     assert!((0.0..=1.0).contains(&number("idle")) && number("padding") == 0.0);
+    assert!(stats["device"].as_str().unwrap().starts_with("cpu, ") && stats["dtype"] == "f32");
     let output = run(&["a", "--stats", "/nowhere/stats.json", "-o", &at("other.npy")]);
     assert_fails(&output, 1, &["--stats /nowhere/stats.json"]);
     assert!(!Path::new(&at("other.npy")).exists(), "what cannot be kept is found out before the work");

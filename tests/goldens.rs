@@ -5,13 +5,14 @@ mod support;
 
 use std::collections::HashMap;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use sconce::input::{At, Record, Spot};
 use sconce::model::Source;
 use sconce::model::config::Config;
 use sconce::model::families::{FAMILIES, Family};
 use sconce::model::names::Names;
-use sconce::nn::{Compute, Pool, Pooling, RaggedBatch};
+use sconce::model::weights::Checkpoint;
+use sconce::nn::{Encoder, Engine, Pool, Pooling, RaggedBatch};
 use sconce::ops::activation::NAMES;
 use sconce::ops::linear::{LinearWeights, Matrix, reference};
 use sconce::run::{Console, Loaded, ModelOptions, Verbosity, load};
@@ -87,8 +88,38 @@ fn hidden_states_after_every_stage() {
             stages += 1;
             Ok(())
         };
-        loaded.encoder.forward_observed(&batch, observe).expect("the stack runs");
-        assert_eq!(stages, 1 + loaded.encoder.spec().layers, "{model}: every stage was shown");
+        loaded.encoders[0].forward_observed(&batch, observe).expect("the stack runs");
+        assert_eq!(stages, 1 + loaded.encoders[0].spec().layers, "{model}: every stage was shown");
+    }
+}
+
+/// The stack in candle's operations, as a device without kernels of ours runs it: in f32 within the same bounds, and in f16
+/// within 2 % of the largest number.
+#[test]
+fn hidden_states_in_plain_operations() {
+    for model in MODELS {
+        let (goldens, batch) = (tensors(model), golden_batch(model));
+        let config = Config::read(&fixture(model).join("config.json")).unwrap();
+        let family = Family::of(&config).unwrap();
+        let spec = family.spec(&config).unwrap();
+        let checkpoint = Checkpoint::open(&fixture(model).join("model.safetensors")).unwrap();
+        for dtype in [DType::F32, DType::F16] {
+            let mut reader = checkpoint.reader(family.names).unwrap();
+            reader.turn_to(Engine::Device { device: Device::Cpu, dtype });
+            let encoder = Encoder::load(&spec, &mut reader).unwrap();
+            let observe = |stage: sconce::nn::Stage, hidden: &Tensor| {
+                assert_eq!(hidden.dtype(), dtype, "{model}: {stage}");
+                let golden = flat(&goldens[&stage.to_string()]);
+                let most = golden.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+                let (atol, rtol) = if dtype == DType::F32 { (ATOL, RTOL) } else { (0.02 * most, 0.0) };
+                let found = flat(&hidden.to_dtype(DType::F32)?);
+                if let Some(difference) = first_difference(&found, &golden, atol, rtol) {
+                    panic!("{model} in {dtype:?}: the first stage that differs is {stage}: {difference}");
+                }
+                Ok(())
+            };
+            encoder.forward_observed(&batch, observe).expect("the stack runs");
+        }
     }
 }
 
@@ -96,7 +127,7 @@ fn hidden_states_after_every_stage() {
 fn poolings() {
     for model in MODELS {
         let (loaded, goldens, batch) = (open(model), tensors(model), golden_batch(model));
-        let hidden = loaded.encoder.forward(&batch).unwrap();
+        let hidden = loaded.encoders[0].forward(&batch).unwrap();
         let pools = [Pool::Cls, Pool::Max, Pool::Mean, Pool::MeanSqrtLen, Pool::WeightedMean, Pool::Last];
         for pool in pools {
             let found = flat(&Pooling::Text(vec![pool]).forward(&hidden, &batch, 0).unwrap());
@@ -171,8 +202,7 @@ fn pairs_reach_the_encoder() {
         .collect();
     let embedder = sconce::run::Embedder {
         tokenizer: loaded.tokenizer,
-        encoder: loaded.encoder,
-        compute: Compute::F32,
+        encoders: loaded.encoders,
         pooling: Pooling::Text(vec![Pool::Mean]),
         heads: vec![],
         dimensions: 36,
@@ -187,7 +217,8 @@ fn pairs_reach_the_encoder() {
         sconce::output::Numbers::F32(values) => values,
         other => panic!("{other:?}"),
     };
-    let vectors: Vec<Vec<f32>> = embedder.embed(&tokens).unwrap().into_iter().map(values).collect();
+    let encoded = embedder.embed(&tokens, &embedder.encoders[0]).unwrap();
+    let vectors: Vec<Vec<f32>> = encoded.into_iter().map(values).collect();
     assert_close(&vectors.concat(), &flat(&goldens["pooled.mean"]), ATOL, RTOL);
 }
 
@@ -198,10 +229,10 @@ fn activations_of_the_table() {
     let n = x.elem_count();
     // Through the operation that the stack calls: a product with 1 and a bias of 0.
     let column = x.reshape((n, 1)).unwrap();
-    let one = Tensor::ones((1, 1), candle_core::DType::F32, &Device::Cpu).unwrap();
-    let zero = Tensor::zeros(1, candle_core::DType::F32, &Device::Cpu).unwrap();
-    let layer =
-        LinearWeights::new(Matrix::new(one.clone(), Compute::F32).unwrap(), Some(zero.clone())).unwrap();
+    let one = Tensor::ones((1, 1), DType::F32, &Device::Cpu).unwrap();
+    let zero = Tensor::zeros(1, DType::F32, &Device::Cpu).unwrap();
+    let layer = LinearWeights::new(Matrix::new(one.clone(), &Engine::default()).unwrap(), Some(zero.clone()))
+        .unwrap();
     for (name, activation) in NAMES {
         for (path, found) in [
             ("CPU", layer.forward(&column, *activation, None).unwrap()),

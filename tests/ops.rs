@@ -8,6 +8,7 @@ use sconce::nn::{Stored, Table};
 use sconce::ops::activation::Activation;
 use sconce::ops::add_norm::{NormKind, NormWeights};
 use sconce::ops::attention::{Attention, Relative, Visible};
+use sconce::ops::engine::Engine;
 use sconce::ops::rotary::Rotation;
 use sconce::ops::{add_norm, linear, lookup};
 use std::sync::Arc;
@@ -34,7 +35,7 @@ fn linear_layers() {
             let residual = tensor(4, &[rows, outputs]);
             for (bias, residual) in [(Some(&bias), None), (Some(&bias), Some(&residual)), (None, None)] {
                 let layer = linear::LinearWeights::new(
-                    linear::Matrix::new(w.clone(), Compute::F32).unwrap(),
+                    linear::Matrix::new(w.clone(), &Engine::default()).unwrap(),
                     bias.cloned(),
                 )
                 .unwrap();
@@ -108,6 +109,22 @@ fn plain<'a>(heads: usize, size: usize) -> Attention<'a> {
         compute: Compute::F32,
         mix_before: None,
         mix_after: None,
+        tiles: None,
+    }
+}
+
+/// Where the CPU path does not serve, texts of like lengths are padded together, in parts where they are many.
+#[test]
+fn attention_padded_by_length() {
+    for lengths in [&[1, 30, 2, 31, 1, 5][..], &[1500, 3, 1500, 1499], &[7]] {
+        let offsets = offsets(lengths);
+        let tokens = offsets[lengths.len()];
+        let [q, k, v] = [1, 2, 3].map(|seed| tensor(seed, &[tokens, 8]).to_dtype(DType::F16).unwrap());
+        let attention = Attention { visible: Visible { before: 40, after: 2 }, ..plain(2, 4) };
+        let [found, expected] =
+            [attention.forward(&q, &k, &v, &offsets), attention.reference(&q, &k, &v, &offsets)]
+                .map(|x| flat(&x.unwrap().to_dtype(DType::F32).unwrap()));
+        assert_close(&found, &expected, 1e-3, 1e-3);
     }
 }
 

@@ -125,9 +125,9 @@ pub struct EmbedArgs {
     #[arg(long, value_name = "WHAT", default_value = "stop")]
     pub on_error: Unreadable,
 
-    /// Tokens a batch, all texts together
-    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
-    pub batch_tokens: u32,
+    /// Tokens a batch, all texts together [default: 2048 on the CPU; what a GPU's memory holds, up to 32768]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub batch_tokens: Option<u32>,
 
     /// The most memory that the process may take, weights included, for example 2GB: batches are made to fit
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Machine")]
@@ -154,7 +154,12 @@ pub struct ModelArgs {
     #[arg(long, value_name = "FILE", help_heading = "Model")]
     pub tokenizer: Option<PathBuf>,
 
-    /// What the encoder multiplies in; sums are f32 always. bf16 and int8 are faster where the processor has such products
+    /// What the encoder runs on; auto: on a GPU if there is one and this build can use it; cuda:0,1: on several at once
+    #[arg(long, value_name = "auto|cpu|cuda[:N,…]", default_value = "auto", value_parser = device, help_heading = "Machine")]
+    pub device: Device,
+
+    /// What the encoder multiplies in; sums are f32 always. On the CPU bf16 and int8 are faster where the processor has such
+    /// products; on a GPU f16 and bf16 are
     #[arg(long, value_name = "TYPE", default_value = "f32", help_heading = "Machine")]
     pub dtype: ComputeType,
 
@@ -261,6 +266,8 @@ pub enum ComputeType {
     F32,
     #[value(alias = "bfloat16")]
     Bf16,
+    #[value(alias = "float16")]
+    F16,
     Int8,
 }
 
@@ -295,6 +302,35 @@ pub enum PoolingMode {
 pub enum TruncationSide {
     Left,
     Right,
+}
+
+/// What the encoder is to run on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Device {
+    Auto,
+    Cpu,
+    Cuda(Vec<usize>),
+}
+
+fn device(value: &str) -> Result<Device, String> {
+    let numbers = match value {
+        "auto" => return Ok(Device::Auto),
+        "cpu" => return Ok(Device::Cpu),
+        "cuda" => "0",
+        other => other.strip_prefix("cuda:").unwrap_or_default(),
+    };
+    let mut all: Vec<usize> = Vec::new();
+    for number in numbers.split(',') {
+        match number.parse() {
+            Ok(number) if !all.contains(&number) => all.push(number),
+            _ => {
+                return Err(
+                    "has to be auto, cpu, cuda, or cuda: and numbers of GPUs, as cuda:0 or cuda:0,1".into()
+                );
+            }
+        }
+    }
+    Ok(Device::Cuda(all))
 }
 
 fn size(value: &str) -> Result<ByteSize, String> {

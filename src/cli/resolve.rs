@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 
 use super::args::{
-    ComputeType, DEFAULT_MODEL, DownloadArgs, EmbedArgs, HubArgs, InputFormat, LongText, ModelArgs,
+    ComputeType, DEFAULT_MODEL, Device, DownloadArgs, EmbedArgs, HubArgs, InputFormat, LongText, ModelArgs,
     OutputDtype, OutputFormat, PoolingMode, TalkArgs, TruncationSide, Unreadable,
 };
 use crate::input::{self, Fields};
 use crate::model::Source;
-use crate::nn::{Compute, Isa, Pool, Pooling};
+use crate::nn::{Isa, Pool, Pooling, Precision, Wanted};
 use crate::output::{Dtype, Format, Target};
 use crate::run::embed::{EmbedOptions, Input};
 use crate::run::{Choices, Console, ModelOptions, OnLong, PromptChoice, Verbosity, WrongUsage};
@@ -57,7 +57,7 @@ pub fn embed(args: EmbedArgs) -> Result<EmbedOptions> {
                 LongText::Skip => OnLong::Skip,
                 LongText::Chunk => OnLong::Chunk,
             },
-            batch_tokens: args.batch_tokens as usize,
+            batch_tokens: args.batch_tokens.map(|n| n as usize),
         },
         skip_unreadable: args.on_error == Unreadable::Skip,
         resume: args.resume,
@@ -76,10 +76,16 @@ pub fn model(args: &ModelArgs) -> Result<ModelOptions> {
         config: args.config.clone(),
         random_weights: args.random_weights,
         tokenizer: args.tokenizer.clone(),
-        compute: match args.dtype {
-            ComputeType::F32 => Compute::F32,
-            ComputeType::Bf16 => Compute::Bf16,
-            ComputeType::Int8 => Compute::Int8,
+        device: match &args.device {
+            Device::Auto => Wanted::Auto,
+            Device::Cpu => Wanted::Cpu,
+            Device::Cuda(numbers) => Wanted::Cuda(numbers.clone()),
+        },
+        precision: match args.dtype {
+            ComputeType::F32 => Precision::F32,
+            ComputeType::Bf16 => Precision::Bf16,
+            ComputeType::F16 => Precision::F16,
+            ComputeType::Int8 => Precision::Int8,
         },
         ..ModelOptions::of(source(args.source.model.clone(), &args.source.hub, &args.talk))
     })

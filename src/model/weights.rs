@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::names::{Names, Place};
 use super::read_json_object;
-use crate::nn::{Compute, Matrix, Parameters, Stored, Table, placeholder};
+use crate::nn::{Engine, Matrix, Parameters, Stored, Table, placeholder};
 
 /// Numbers that are read at a time: few enough to be checked while a core's cache has them.
 const CHUNK: usize = 1 << 14;
@@ -126,11 +126,11 @@ impl Checkpoint {
         Ok(Checkpoint { path: path.to_owned(), tensors })
     }
 
-    /// Starts reading the tensors of a family, for products of a type.
+    /// Starts reading the tensors of a family, for the CPU in f32.
     ///
     /// # Errors
     /// If the file has no token embedding table under any of the family's names.
-    pub fn reader(&self, ways: &'static [Names], compute: Compute) -> Result<Reader<'_>> {
+    pub fn reader(&self, ways: &'static [Names]) -> Result<Reader<'_>> {
         let Some((names, prefix)) = Names::choose(ways, |name| self.tensors.contains_key(name)) else {
             let name = ways[0].place("", "embeddings.token.weight").name;
             bail!(
@@ -138,13 +138,13 @@ impl Checkpoint {
                 self.path.display()
             )
         };
-        Ok(Reader { compute, ..self.reader_under(prefix, names) })
+        Ok(self.reader_under(prefix, names))
     }
 
     /// Starts reading tensors whose prefix is known.
     pub fn reader_under(&self, prefix: &'static str, names: &'static Names) -> Reader<'_> {
-        let (report, seen) = Default::default();
-        Reader { checkpoint: self, names, prefix, compute: Compute::F32, report, seen }
+        let (engine, report, seen) = Default::default();
+        Reader { checkpoint: self, names, prefix, engine, report, seen }
     }
 }
 
@@ -249,12 +249,17 @@ pub struct Reader<'a> {
     checkpoint: &'a Checkpoint,
     names: &'static Names,
     prefix: &'static str,
-    compute: Compute,
+    engine: Engine,
     report: Report,
     seen: BTreeSet<String>,
 }
 
 impl Reader<'_> {
+    /// Reads what comes next for another engine.
+    pub fn turn_to(&mut self, engine: Engine) {
+        self.engine = engine;
+    }
+
     /// What became of the checkpoint's tensors, those that nobody asked for included.
     pub fn finish(mut self) -> Report {
         let names = self.checkpoint.tensors.keys();
@@ -334,15 +339,18 @@ impl Parameters for Reader<'_> {
             .map(|(i, numbers)| entry.read(format, i * CHUNK, numbers))
             .sum::<Result<_>>()?;
         self.note_not_finite(name, count);
-        Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
+        Ok(self.engine.place(Tensor::from_vec(values, shape, &Device::Cpu)?)?)
     }
 
     fn matrix(&mut self, canonical: &str, rows: usize, columns: usize) -> Result<Matrix> {
+        let Engine::Cpu(compute) = self.engine else {
+            return Ok(Matrix::new(self.tensor(canonical, &[rows, columns])?, &self.engine)?);
+        };
         let Some((name, entry, format)) = self.entry(canonical, &[rows, columns]) else {
-            return Ok(Matrix::new(placeholder(&[rows, columns])?, self.compute)?);
+            return Ok(Matrix::new(placeholder(&[rows, columns])?, &self.engine)?);
         };
         let count = AtomicUsize::new(0);
-        let matrix = Matrix::read(rows, columns, self.compute, |first, numbers| {
+        let matrix = Matrix::read(rows, columns, compute, |first, numbers| {
             count.fetch_add(entry.read(format, first, numbers)?, Ordering::Relaxed);
             Ok::<(), Error>(())
         })?;
@@ -350,8 +358,8 @@ impl Parameters for Reader<'_> {
         Ok(matrix)
     }
 
-    fn compute(&self) -> Compute {
-        self.compute
+    fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     fn optional(&mut self, canonical: &str, shape: &[usize]) -> Result<Option<Tensor>> {
@@ -362,6 +370,9 @@ impl Parameters for Reader<'_> {
     }
 
     fn table(&mut self, canonical: &str, rows: usize, width: usize) -> Result<Table> {
+        if !matches!(self.engine, Engine::Cpu(_)) {
+            return Ok(Table::resident(self.tensor(canonical, &[rows, width])?)?);
+        }
         let Some((name, entry, format)) = self.entry(canonical, &[rows, width]) else {
             return Ok(Table::resident(placeholder(&[rows, width])?)?);
         };

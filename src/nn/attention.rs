@@ -35,6 +35,8 @@ pub struct SelfAttention {
 pub struct Context<'a> {
     /// Where each text begins, and the end of the last.
     pub offsets: &'a [usize],
+    /// The same for a GPU.
+    pub tiles: Option<Tensor>,
     /// The place of every token in its text, `(T)`.
     pub places: &'a [u32],
     /// How queries and keys turn.
@@ -82,7 +84,7 @@ impl SelfAttention {
             rotate_values: matches!(spec.positions, super::Positions::Rotary(rotary) if rotary.values),
             mix_before: mix("mix_before", spec.head_mixing.before, heads)?,
             mix_after: mix("mix_after", spec.head_mixing.after, spec.softmax_heads())?,
-            compute: parameters.compute(),
+            compute: parameters.engine().compute(),
             distances: distances
                 .map(|distances| DistanceProjections::load(parameters, name, distances, heads * qk_head_size))
                 .transpose()?,
@@ -118,6 +120,7 @@ impl SelfAttention {
             compute: self.compute,
             mix_before: self.mix_before.as_ref(),
             mix_after: self.mix_after.as_ref(),
+            tiles: context.tiles.as_ref(),
         };
         let mixed = attention.forward(&q, &k, &v, context.offsets)?;
         self.output.forward_residual(&mixed, Activation::Identity, residual)

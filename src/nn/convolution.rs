@@ -1,7 +1,7 @@
 //! A convolution beside the first layer, which tells it about the neighbours of a token (He et al. 2021, nGiE).
 
 use anyhow::Result;
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 
 use super::norm::Norm;
 use super::{Activation, ConvolutionSpec, EncoderSpec, Parameters, RaggedBatch};
@@ -26,7 +26,7 @@ impl Convolution {
         let bias = parameters.tensor("convolution.bias", &[hidden_size])?;
         let weight = weight.transpose(1, 2)?.contiguous()?.flatten_from(1)?;
         Ok(Some(Convolution {
-            weights: LinearWeights::new(Matrix::new(weight, parameters.compute())?, Some(bias))?,
+            weights: LinearWeights::new(Matrix::new(weight, parameters.engine())?, Some(bias))?,
             width,
             activation,
             norm: Norm::load(parameters, "convolution_norm", hidden_size, spec.norm)?,
@@ -34,9 +34,9 @@ impl Convolution {
     }
 
     /// `(T, H)` and `(T, H)` → `(T, H)`; beside a text there are zeros.
-    pub fn forward(&self, x: &Tensor, y: &Tensor, batch: &RaggedBatch, device: &Device) -> Result<Tensor> {
+    pub fn forward(&self, x: &Tensor, y: &Tensor, batch: &RaggedBatch) -> Result<Tensor> {
         let (tokens, hidden_size) = x.dims2()?;
-        let zeros = Tensor::zeros((1, hidden_size), x.dtype(), device)?;
+        let zeros = Tensor::zeros((1, hidden_size), x.dtype(), x.device())?;
         let x = Tensor::cat(&[x, &zeros], 0)?;
         let before = self.width / 2;
         let mut rows = Vec::with_capacity(tokens * self.width);
@@ -48,7 +48,7 @@ impl Convolution {
                 }));
             }
         }
-        let windows = x.index_select(&Tensor::new(rows, device)?, 0)?.reshape((tokens, ()))?;
+        let windows = x.index_select(&Tensor::new(rows, x.device())?, 0)?.reshape((tokens, ()))?;
         self.norm.forward_residual(self.weights.forward(&windows, self.activation, None)?, y)
     }
 }

@@ -5,7 +5,9 @@ use candle_core::{Device, Tensor};
 
 use super::linear::Linear;
 use super::norm::Norm;
-use super::{Activation, EmbeddingNorm, EncoderSpec, Numbering, Parameters, Positions, RaggedBatch, Table};
+use super::{
+    Activation, EmbeddingNorm, EncoderSpec, Engine, Numbering, Parameters, Positions, RaggedBatch, Table,
+};
 use crate::ops::lookup::lookup_sum;
 
 /// The tables, a norm, and the way to the hidden size where the tables are narrower.
@@ -70,7 +72,7 @@ impl Embeddings {
     }
 
     /// The embeddings of a batch's tokens, `(T, H)`.
-    pub fn forward(&self, batch: &RaggedBatch, device: &Device) -> Result<Tensor> {
+    pub fn forward(&self, batch: &RaggedBatch, engine: &Engine) -> Result<Tensor> {
         let numbering = match self.positions {
             Positions::Learned(numbering) => numbering,
             _ => Numbering::FromZero,
@@ -78,14 +80,14 @@ impl Embeddings {
         let positions = batch.positions(numbering);
         let tasks = vec![0; positions.len()];
         let waves = match self.positions {
-            Positions::Sinusoidal => Some(sinusoids(batch.longest(), self.width, device)?),
+            Positions::Sinusoidal => Some(sinusoids(batch.longest(), self.width, engine)?),
             _ => None,
         };
         let mut tables = vec![(&self.token, batch.ids())];
         tables.extend(self.token_type.iter().map(|table| (table, batch.type_ids())));
         tables.extend(self.position.iter().chain(&waves).map(|table| (table, &positions[..])));
         tables.extend(self.task_type.iter().map(|table| (table, &tasks[..])));
-        let mut x = lookup_sum(&tables, device)?;
+        let mut x = lookup_sum(&tables, &engine.device())?;
         if let Some(norm) = &self.norm {
             x = norm.forward(x)?;
         }
@@ -101,12 +103,13 @@ impl Embeddings {
 
 /// Sines in the even columns and cosines in the odd ones, in waves from 2π to 10,000 · 2π places long (Vaswani et
 /// al. 2017, §3.5): a table of `(longest, width)`.
-fn sinusoids(longest: usize, width: usize, device: &Device) -> Result<Table> {
+fn sinusoids(longest: usize, width: usize, engine: &Engine) -> Result<Table> {
     let wave = |place: usize, column: usize| {
         let exponent = (column / 2 * 2) as f64 / width as f64;
         let angle = place as f64 / 10_000f64.powf(exponent);
         (if column.is_multiple_of(2) { angle.sin() } else { angle.cos() }) as f32
     };
     let waves = (0..longest).flat_map(|place| (0..width).map(move |column| wave(place, column)));
-    Ok(Table::resident(Tensor::from_iter(waves, device)?.reshape((longest, width))?)?)
+    let table = Tensor::from_iter(waves, &Device::Cpu)?.reshape((longest, width))?;
+    Ok(Table::resident(engine.place(table)?)?)
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 
 use super::attention::Context;
 use super::convolution::Convolution;
@@ -13,8 +13,8 @@ use super::embeddings::Embeddings;
 use super::layer::Layer;
 use super::norm::Norm;
 use super::rotary::Angles;
-use super::{EncoderSpec, NormPlacement, Numbering, Parameters, RaggedBatch};
-use crate::ops::attention::Visible;
+use super::{EncoderSpec, Engine, NormPlacement, Numbering, Parameters, RaggedBatch};
+use crate::ops::attention::{Visible, tiles};
 
 /// Embeddings and layers.
 pub struct Encoder {
@@ -27,7 +27,7 @@ pub struct Encoder {
     groups: Vec<Vec<Layer>>,
     convolution: Option<Convolution>,
     final_norm: Option<Norm>,
-    device: Device,
+    engine: Engine,
 }
 
 /// A place on the way through the stack.
@@ -70,13 +70,18 @@ impl Encoder {
         let final_norm = (spec.norm_placement == NormPlacement::BeforeAndFinal)
             .then(|| Norm::load(parameters, "final_norm", spec.hidden_size, spec.norm))
             .transpose()?;
-        let (spec, device) = (spec.clone(), Device::Cpu);
-        Ok(Encoder { spec, embeddings, angles, bias, distances, groups, convolution, final_norm, device })
+        let (spec, engine) = (spec.clone(), parameters.engine().clone());
+        Ok(Encoder { spec, embeddings, angles, bias, distances, groups, convolution, final_norm, engine })
     }
 
     /// What this stack computes.
     pub fn spec(&self) -> &EncoderSpec {
         &self.spec
+    }
+
+    /// What this stack runs on.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     /// Bytes of weights that come into memory only as texts need them.
@@ -99,7 +104,7 @@ impl Encoder {
         mut observe: impl FnMut(Stage, &Tensor) -> Result<()>,
     ) -> Result<Tensor> {
         self.check(batch)?;
-        let mut hidden = self.embeddings.forward(batch, &self.device)?;
+        let mut hidden = self.embeddings.forward(batch, &self.engine)?;
         observe(Stage::Embeddings, &hidden)?;
         let embedded = self.convolution.as_ref().map(|_| hidden.clone());
         let places = batch.positions(Numbering::FromZero);
@@ -116,7 +121,7 @@ impl Encoder {
                 hidden = layer.forward(&hidden, context)?;
             }
             if let (0, Some(convolution), Some(embedded)) = (index, &self.convolution, &embedded) {
-                hidden = convolution.forward(embedded, &hidden, batch, &self.device)?;
+                hidden = convolution.forward(embedded, &hidden, batch)?;
             }
             if let Some(norm) = self.final_norm.as_ref().filter(|_| index + 1 == self.spec.layers) {
                 hidden = norm.forward(hidden)?;
@@ -133,16 +138,17 @@ impl Encoder {
         places: &'a [u32],
         reach: Option<usize>,
     ) -> Result<Context<'a>> {
-        let longest = batch.longest();
+        let (longest, device) = (batch.longest(), self.engine.device());
         let before = reach.unwrap_or(usize::MAX);
         let after = if self.spec.mask.causal { 0 } else { before };
         Ok(Context {
             offsets: batch.offsets(),
+            tiles: self.engine.is_gpu().then(|| tiles(batch.offsets(), &device)).transpose()?,
             places,
             rotation: (self.angles.as_ref())
-                .map(|angles| angles.rotation(reach.is_some(), longest, &self.device))
+                .map(|angles| angles.rotation(reach.is_some(), longest, &device))
                 .transpose()?,
-            bias: (self.bias.as_ref()).map(|bias| bias.by_distance(longest, &self.device)).transpose()?,
+            bias: (self.bias.as_ref()).map(|bias| bias.by_distance(longest, &device)).transpose()?,
             distances: self.distances.as_ref().map(|distances| distances.rows(longest)),
             visible: Visible { before, after },
         })

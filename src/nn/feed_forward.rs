@@ -1,7 +1,7 @@
 //! The position-wise feed-forward network (Vaswani et al. 2017, §3.3), plain or gated.
 
 use anyhow::Result;
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
 use super::linear::Linear;
 use super::{Activation, EncoderSpec, Parameters};
@@ -48,7 +48,8 @@ fn load_activation(
     name: &str,
 ) -> Result<Activation> {
     let mut number = |part: &str, shape: &[usize]| -> Result<f32> {
-        Ok(parameters.tensor(&format!("{name}.{part}"), shape)?.flatten_all()?.get(0)?.to_scalar()?)
+        let number = parameters.tensor(&format!("{name}.{part}"), shape)?.flatten_all()?.get(0)?;
+        Ok(number.to_dtype(DType::F32)?.to_scalar()?)
     };
     Ok(match activation {
         Activation::Prelu { .. } => Activation::Prelu { slope: number("weight", &[1])? },

@@ -26,6 +26,8 @@ pub use crate::kernels::norm::l2_normalize;
 pub use crate::ops::activation::{Activation, NAMES as ACTIVATIONS};
 pub use crate::ops::add_norm::NormKind;
 pub use crate::ops::attention::QUERIES;
+pub use crate::ops::engine::{Engine, Precision, Refusal, Wanted};
+pub use crate::ops::gpu::is_out_of_memory;
 pub use crate::ops::linear::Matrix;
 pub use crate::ops::lookup::{SharedBytes, Stored, Table};
 pub use encoder::{Encoder, Stage};

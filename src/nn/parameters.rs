@@ -6,9 +6,9 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Normal};
 
-use super::{Compute, Matrix, Table};
+use super::{Engine, Matrix, Table};
 use crate::kernels::activation::XIELU;
-use crate::kernels::matmul::WIDEST_PANEL;
+use crate::kernels::matmul::{Compute, WIDEST_PANEL};
 
 /// A source of weights, asked for by canonical name (`layers.0.0.attention.query.weight`) and shape.
 ///
@@ -28,12 +28,12 @@ pub trait Parameters {
 
     /// A matrix of `(rows, columns)` that the stack multiplies with.
     fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Matrix> {
-        Ok(Matrix::new(self.tensor(name, &[rows, columns])?, self.compute())?)
+        Ok(Matrix::new(self.tensor(name, &[rows, columns])?, self.engine())?)
     }
 
-    /// What the stack's products are to be computed in.
-    fn compute(&self) -> Compute {
-        Compute::F32
+    /// What the stack is to run on: where this source places what it hands out.
+    fn engine(&self) -> &Engine {
+        &Engine::Cpu(Compute::F32)
     }
 }
 
@@ -42,13 +42,13 @@ pub trait Parameters {
 /// the order in which tensors are asked for.
 pub struct Random {
     seed: u64,
-    compute: Compute,
+    engine: Engine,
 }
 
 impl Random {
-    /// Weights that follow from `seed` alone, for products of a type.
-    pub fn new(seed: u64, compute: Compute) -> Self {
-        Random { seed, compute }
+    /// Weights that follow from `seed` alone, for an engine.
+    pub fn new(seed: u64, engine: Engine) -> Self {
+        Random { seed, engine }
     }
 }
 
@@ -60,7 +60,7 @@ impl Parameters for Random {
             None => None,
         };
         if let Some(value) = begin {
-            return Ok(Tensor::full(value, shape, &Device::Cpu)?);
+            return Ok(self.engine.place(Tensor::full(value, shape, &Device::Cpu)?)?);
         }
         let tensor = match shape {
             [_] if name.ends_with(".bias") => Tensor::zeros(shape, DType::F32, &Device::Cpu)?,
@@ -74,15 +74,15 @@ impl Parameters for Random {
                 Tensor::from_vec(values, shape, &Device::Cpu)?
             }
         };
-        Ok(tensor)
+        Ok(self.engine.place(tensor)?)
     }
 
     fn table(&mut self, name: &str, rows: usize, width: usize) -> Result<Table> {
         Ok(Table::resident(self.tensor(name, &[rows, width])?)?)
     }
 
-    fn compute(&self) -> Compute {
-        self.compute
+    fn engine(&self) -> &Engine {
+        &self.engine
     }
 }
 

@@ -3,9 +3,11 @@
 use std::fmt;
 
 use anyhow::Result;
-use candle_core::Tensor;
+use candle_core::{DType, Device, Tensor};
 
 use super::RaggedBatch;
+pub use crate::ops::pooling::Pool;
+use crate::ops::pooling::pool;
 
 /// How the tokens of a text become its vector: one way, or several whose vectors are joined end to end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,26 +16,6 @@ pub enum Pooling {
     Text(Vec<Pool>),
     /// No pooling: every token keeps its own vector.
     None,
-}
-
-/// One way to pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pool {
-    /// The hidden state of the first token, `[CLS]`.
-    Cls,
-    /// The largest value of each dimension over all tokens.
-    Max,
-    /// The mean over all tokens.
-    Mean,
-    /// The sum over all tokens, divided by the root of their number.
-    MeanSqrtLen,
-    /// The mean over all tokens, the first weighted 1, the second 2, … (Muennighoff 2022).
-    WeightedMean,
-    /// The hidden state of the last token.
-    Last,
-    /// The hidden state of the first token, for the model's own pooler to take it from there
-    /// ([`Head::load_pooler`](super::Head::load_pooler)).
-    Pooler,
 }
 
 impl fmt::Display for Pool {
@@ -70,23 +52,14 @@ impl Pooling {
         }
     }
 
-    /// `(T, H)` → `(N, D)` for a batch of `N` texts; [`Pooling::None`] gives `(T, H)` back. The first `prompt`
-    /// tokens of each text are left out.
+    /// `(T, H)` → `(N, D)` for a batch of `N` texts, in f32 on the CPU; [`Pooling::None`] gives all `T` rows back. The first
+    /// `prompt` tokens of each text are left out.
     pub fn forward(&self, hidden: &Tensor, batch: &RaggedBatch, prompt: usize) -> Result<Tensor> {
-        let Pooling::Text(pools) = self else { return Ok(hidden.clone()) };
-        let texts = batch
-            .offsets()
-            .windows(2)
-            .map(|bounds| {
-                let text = hidden.narrow(0, bounds[0], bounds[1] - bounds[0])?;
-                let parts = pools
-                    .iter()
-                    .map(|pool| pool.forward(&text, prompt))
-                    .collect::<candle_core::Result<Vec<_>>>()?;
-                Tensor::cat(&parts, 1)
-            })
-            .collect::<candle_core::Result<Vec<_>>>()?;
-        Ok(Tensor::cat(&texts, 0)?)
+        let vectors = match self {
+            Pooling::Text(pools) => pool(hidden, batch.offsets(), pools, prompt)?,
+            Pooling::None => hidden.clone(),
+        };
+        Ok(vectors.to_device(&Device::Cpu)?.to_dtype(DType::F32)?)
     }
 
     /// `(S, D)`, in parts one after another, → `(N, D)`: the vectors of texts from those of the windows that they were encoded
@@ -110,42 +83,5 @@ impl Pooling {
             })
             .collect::<candle_core::Result<Vec<_>>>()?;
         Ok(Tensor::cat(&texts, 0)?)
-    }
-}
-
-impl Pool {
-    /// The tokens of one text, `(n, H)` → `(1, H)`, without the first `prompt` of them.
-    fn forward(self, text: &Tensor, prompt: usize) -> candle_core::Result<Tensor> {
-        let tokens = text.dim(0)?;
-        if tokens <= prompt {
-            return self.of_nothing(text);
-        }
-        let rest = text.narrow(0, prompt, tokens - prompt)?;
-        match self {
-            Pool::Cls => rest.narrow(0, 0, 1),
-            Pool::Max => rest.max_keepdim(0),
-            Pool::Mean => rest.mean_keepdim(0),
-            Pool::MeanSqrtLen => rest.sum_keepdim(0)? / ((tokens - prompt) as f64).sqrt(),
-            Pool::WeightedMean => {
-                // Tokens keep the weights that they have with the prompt before them.
-                let weights = Tensor::arange(prompt as u32 + 1, tokens as u32 + 1, text.device())?;
-                let weights = weights.to_dtype(text.dtype())?.reshape((tokens - prompt, 1))?;
-                let sum = (tokens * (tokens + 1) - prompt * (prompt + 1)) / 2;
-                rest.broadcast_mul(&weights)?.sum_keepdim(0)? / sum as f64
-            }
-            Pool::Last => text.narrow(0, tokens - 1, 1),
-            Pool::Pooler => text.narrow(0, 0, 1),
-        }
-    }
-
-    /// The vector of a text that is all prompt, as sentence-transformers computes it: its tokens merge with those of
-    /// the prompt, and the tokenizer adds no special ones.
-    fn of_nothing(self, text: &Tensor) -> candle_core::Result<Tensor> {
-        let first = text.narrow(0, 0, 1)?;
-        match self {
-            Pool::Cls | Pool::Pooler => Ok(first),
-            Pool::Max => first.zeros_like()? + f64::NEG_INFINITY,
-            Pool::Mean | Pool::MeanSqrtLen | Pool::WeightedMean | Pool::Last => first.zeros_like(),
-        }
     }
 }

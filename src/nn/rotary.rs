@@ -3,7 +3,7 @@
 use std::f64::consts::TAU;
 
 use anyhow::Result;
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use super::{EncoderSpec, Frequencies, Parameters, Positions, Rotary, RotaryLayout, RotaryScaling};
 use crate::ops::rotary::Rotation;
@@ -33,7 +33,8 @@ impl Angles {
         let Angles { rotary, pairs, stored } = self;
         let (pairs, neighbours) = (*pairs, rotary.layout == RotaryLayout::Neighbours);
         if let Some(table) = stored {
-            let half = |start| table.narrow(0, 0, longest)?.narrow(1, start, pairs)?.contiguous();
+            let table = table.narrow(0, 0, longest)?.to_dtype(DType::F32)?;
+            let half = |start| table.narrow(1, start, pairs)?.contiguous();
             return Ok(Rotation { sin: half(0)?, cos: half(pairs)?, neighbours });
         }
         let frequencies = if local { rotary.local.unwrap_or(rotary.frequencies) } else { rotary.frequencies };

@@ -48,6 +48,31 @@ impl Activation {
         NAMES.iter().find(|(known, _)| *known == name).map(|(_, activation)| *activation)
     }
 
+    /// Its number in the kernels for a GPU, and its own weights.
+    pub(super) fn code(self) -> (usize, [f32; 4]) {
+        let plain = |code| (code, [0.0; 4]);
+        match self {
+            Activation::Identity => plain(0),
+            Activation::Gelu => plain(1),
+            Activation::GeluTanh => plain(2),
+            Activation::GeluClipped => plain(3),
+            Activation::QuickGelu => plain(4),
+            Activation::Relu => plain(5),
+            Activation::ReluSquared => plain(6),
+            Activation::Relu6 => plain(7),
+            Activation::LeakyRelu => plain(8),
+            Activation::Silu => plain(9),
+            Activation::HardSwish => plain(10),
+            Activation::Mish => plain(11),
+            Activation::Laplace => plain(12),
+            Activation::SqrtSoftplus => plain(13),
+            Activation::Sigmoid => plain(14),
+            Activation::Tanh => plain(15),
+            Activation::Prelu { slope } => (16, [slope, 0.0, 0.0, 0.0]),
+            Activation::Xielu(weights) => (17, weights),
+        }
+    }
+
     /// It, applied to every number, in plain candle operations.
     pub(super) fn reference(self, x: &Tensor) -> Result<Tensor> {
         match self {

@@ -1,8 +1,9 @@
 //! Normalisation over the hidden size, with the residual connection that leads into it.
 
-use candle_core::{CpuStorage, D, InplaceOp1, Layout, Result, Tensor};
+use candle_core::{CpuStorage, D, DType, InplaceOp1, Layout, Result, Tensor};
 use rayon::prelude::*;
 
+use super::gpu::{self, Launch, Written};
 use super::{ROWS_PER_TASK, elements_mut, on_cpu, on_slice, on_slice_of};
 use crate::kernels::isa::Isa;
 use crate::kernels::norm::Norm;
@@ -23,6 +24,9 @@ pub struct NormWeights {
 /// `norm(x + residual)` over the last dimension, for `x` and `residual` of `(T, H)`. On the CPU `x` is taken over:
 /// the result lies where it lay.
 pub fn add_norm(x: Tensor, residual: Option<&Tensor>, norm: &NormWeights) -> Result<Tensor> {
+    if x.device().is_cuda() {
+        return launch(&x, residual, norm)?.run(&x);
+    }
     if !on_cpu(&x) {
         return reference(&x, residual, norm);
     }
@@ -38,22 +42,50 @@ pub fn add_norm(x: Tensor, residual: Option<&Tensor>, norm: &NormWeights) -> Res
     Ok(x)
 }
 
-/// [`add_norm`] in plain candle operations.
+/// [`add_norm`] on a GPU: a row a block.
+pub fn launch<'a>(x: &'a Tensor, residual: Option<&'a Tensor>, norm: &'a NormWeights) -> Result<Launch<'a>> {
+    let (rows, width) = x.dims2()?;
+    let kind: usize = match norm.kind {
+        NormKind::Layer => 0,
+        NormKind::RootMeanSquare => 1,
+    };
+    Ok(Launch {
+        kernel: format!("norm_{}", gpu::suffix(x.dtype())?),
+        grid: [rows, 1, 1],
+        block: 128,
+        to: Written::New(vec![rows, width], x.dtype()),
+        args: vec![
+            x.into(),
+            residual.into(),
+            (&norm.weight).into(),
+            norm.bias.as_ref().into(),
+            rows.into(),
+            width.into(),
+            kind.into(),
+            norm.eps.into(),
+        ],
+    })
+}
+
+/// [`add_norm`] in plain candle operations, in f32.
 pub fn reference(x: &Tensor, residual: Option<&Tensor>, norm: &NormWeights) -> Result<Tensor> {
+    let dtype = x.dtype();
+    let wide = |x: &Tensor| x.to_dtype(DType::F32);
     let mut x = match residual {
-        Some(residual) => (x + residual)?,
-        None => x.clone(),
+        Some(residual) => (wide(x)? + wide(residual)?)?,
+        None => wide(x)?,
     };
     // In two passes: the difference of mean square and squared mean loses digits where the mean is large.
     if norm.kind == NormKind::Layer {
         x = x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?;
     }
     let square = (x.sqr()?.mean_keepdim(D::Minus1)? + norm.eps)?;
-    let x = x.broadcast_div(&square.sqrt()?)?.broadcast_mul(&norm.weight)?;
-    match &norm.bias {
-        Some(bias) => x.broadcast_add(bias),
-        None => Ok(x),
-    }
+    let x = x.broadcast_div(&square.sqrt()?)?.broadcast_mul(&wide(&norm.weight)?)?;
+    let x = match &norm.bias {
+        Some(bias) => x.broadcast_add(&wide(bias)?)?,
+        None => x,
+    };
+    x.to_dtype(dtype)
 }
 
 struct AddNorm<'a> {

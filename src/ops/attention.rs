@@ -2,11 +2,13 @@
 //! `softmax(Q Kᵀ / √d) V` for every text and head by itself, with what variants put between the two products.
 
 mod flow;
+mod reference;
 
 use std::ops::Range;
 
-use candle_core::{D, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 
+use super::gpu::{self, Launch, Written};
 use super::{on_cpu, on_slice, on_slice_of};
 use crate::kernels::matmul::Compute;
 use flow::Flow;
@@ -34,6 +36,24 @@ pub struct Attention<'a> {
     pub mix_before: Option<&'a Tensor>,
     /// `(value heads, softmax heads)`: mixes the weights of all heads, after the softmax.
     pub mix_after: Option<&'a Tensor>,
+    /// What [`tiles`] gives for the texts, where they lie on a GPU.
+    pub tiles: Option<&'a Tensor>,
+}
+
+/// Queries of a tile: what a block of a GPU's threads takes on.
+const TILE: usize = 64;
+/// Sizes of heads that there are kernels for.
+const SIZES: [usize; 4] = [32, 64, 96, 128];
+
+/// The tiles of a batch, `(tiles, 3)`: where in the batch the tile's text begins, how many tokens it has, and where in the text
+/// the tile begins. The long texts come first, so that no long one is left at the end.
+pub fn tiles(offsets: &[usize], device: &Device) -> Result<Tensor> {
+    let mut texts: Vec<(usize, usize)> = offsets.windows(2).map(|w| (w[0], w[1] - w[0])).collect();
+    texts.sort_by_key(|(_, tokens)| std::cmp::Reverse(*tokens));
+    let tiles = texts.iter().flat_map(|&(start, tokens)| {
+        (0..tokens).step_by(TILE).flat_map(move |first| [start as u32, tokens as u32, first as u32])
+    });
+    Tensor::from_iter(tiles, device)?.reshape(((), 3))
 }
 
 /// Embeddings of distances that meet queries and keys (He et al. 2021, equation 4): to the product of query `i` and
@@ -71,8 +91,11 @@ impl Attention<'_> {
     /// `(T, key_value_heads · e)`; text `i` has the rows `offsets[i]..offsets[i + 1]`. Returns `(T, heads · e)`. Where
     /// heads are mixed, values and result have as many as come out.
     pub fn forward(&self, q: &Tensor, k: &Tensor, v: &Tensor, offsets: &[usize]) -> Result<Tensor> {
+        if let Some(tiles) = self.tiles.filter(|_| self.is_for_gpu(q, k, v)) {
+            return self.launch(q, k, v, tiles)?.run(q);
+        }
         if !on_cpu(q) {
-            return self.reference(q, k, v, offsets);
+            return self.by_length(q, k, v, offsets);
         }
         let (keys, queries) = match &self.relative {
             Some(relative) => (relative.keys, relative.queries),
@@ -142,79 +165,41 @@ impl Attention<'_> {
         if self.key_value_heads < self.heads { self.key_value_heads } else { heads }
     }
 
-    /// [`Attention::forward`] in plain candle operations, on a rectangle: texts are padded to the longest, and the
-    /// mask adds −∞ to the scores of padding keys and of those that a query does not see. A query of padding sees
-    /// what the first token sees, so that no row becomes NaN.
-    pub fn reference(&self, q: &Tensor, k: &Tensor, v: &Tensor, offsets: &[usize]) -> Result<Tensor> {
-        let lengths: Vec<usize> = offsets.windows(2).map(|w| w[1] - w[0]).collect();
-        let (batch, longest) = (lengths.len(), lengths.iter().copied().max().unwrap_or(0));
-        // (T, heads · d) → (batch, heads, longest, d), each head as often as it is shared.
-        let pad = |x: &Tensor, heads: usize, all: usize| {
-            let texts = offsets
-                .windows(2)
-                .map(|w| x.narrow(0, w[0], w[1] - w[0])?.pad_with_zeros(0, 0, longest - (w[1] - w[0])))
-                .collect::<Result<Vec<_>>>()?;
-            let x = Tensor::stack(&texts, 0)?.reshape((batch, longest, heads, ()))?.transpose(1, 2)?;
-            let shared = Tensor::from_iter((0..all).map(|head| (head * heads / all) as u32), x.device())?;
-            x.contiguous()?.index_select(&shared, 1)
-        };
-        let (q, k) = (pad(q, self.heads, self.heads)?, pad(k, self.key_value_heads, self.heads)?);
-        // (2 L − 1) columns, one a distance → (longest, longest)
-        let by_distance = |width: usize, forward: bool| {
-            let middle = (width - 1) / 2;
-            let column = move |i: usize, j: usize| if forward { j + middle - i } else { i + middle - j };
-            (0..longest).flat_map(move |i| (0..longest).map(move |j| column(i, j)))
-        };
-        let mut scores = q.matmul(&k.t()?)?;
-        if let Some(Relative { keys, queries, rows }) = &self.relative {
-            let rows = by_distance(rows.len(), false).map(|distance| rows[distance]);
-            let rows = Tensor::from_iter(rows, q.device())?.reshape((1, 1, longest, longest))?;
-            let gather = |tokens: &Tensor, table: &Tensor, rows: &Tensor| {
-                let table = table.reshape((table.dim(0)?, self.heads, ()))?.transpose(0, 1)?.contiguous()?;
-                let all = tokens.broadcast_matmul(&table.t()?.unsqueeze(0)?)?;
-                all.gather(&rows.broadcast_as((batch, self.heads, longest, longest))?.contiguous()?, 3)
-            };
-            if let Some(table) = keys {
-                scores = (scores + gather(&q, table, &rows)?)?;
-            }
-            if let Some(table) = queries {
-                scores = (scores + gather(&k, table, &rows.t()?)?.t()?)?;
-            }
-        }
-        scores = (scores * self.scale)?;
-        if let Some(bias) = self.bias {
-            let columns = by_distance(bias.dim(1)?, true).map(|column| column as u32);
-            let columns = Tensor::from_iter(columns, q.device())?;
-            let square = bias.index_select(&columns, 1)?.reshape((1, self.heads, longest, longest))?;
-            scores = scores.broadcast_add(&square)?;
-        }
-        let mix = |mix: &Tensor, x: &Tensor| {
-            let flat = x.flatten_from(2)?;
-            mix.unsqueeze(0)?.broadcast_matmul(&flat)?.reshape((batch, mix.dim(0)?, longest, longest))
-        };
-        if let Some(before) = self.mix_before {
-            scores = mix(before, &scores)?;
-        }
-        let mut mask = vec![f32::NEG_INFINITY; batch * longest * longest];
-        for (text, &n) in lengths.iter().enumerate() {
-            for i in 0..longest {
-                let row = &mut mask[(text * longest + i) * longest..][..longest];
-                row[self.visible.of(if i < n { i } else { 0 }, n)].fill(0.0);
-            }
-        }
-        let mask = Tensor::from_vec(mask, (batch, 1, longest, longest), q.device())?.to_dtype(q.dtype())?;
-        let mut weights = candle_nn::ops::softmax(&scores.broadcast_add(&mask)?, D::Minus1)?;
-        if let Some(after) = self.mix_after {
-            weights = mix(after, &weights)?;
-        }
-        let heads = weights.dim(1)?;
-        let context = weights.matmul(&pad(v, self.value_heads(heads), heads)?)?.transpose(1, 2)?;
-        let context = context.flatten_from(2)?;
-        let texts = lengths
-            .iter()
-            .enumerate()
-            .map(|(i, &n)| context.get(i)?.narrow(0, 0, n))
-            .collect::<Result<Vec<_>>>()?;
-        Tensor::cat(&texts, 0)
+    /// Whether the kernel for a GPU takes it: heads of a size that it knows, in 16 bits, and nothing but a mask between the two
+    /// products.
+    fn is_for_gpu(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> bool {
+        let plain = self.bias.is_none() && self.relative.is_none();
+        let unmixed = self.mix_before.is_none() && self.mix_after.is_none();
+        let size = q.dims()[1] / self.heads;
+        let same = [k, v].iter().all(|x| x.dims()[1] == self.key_value_heads * size);
+        plain && unmixed && same && SIZES.contains(&size) && q.dtype() != DType::F32
+    }
+
+    /// [`Attention::forward`] on a GPU: a tile of the queries of one head a block.
+    pub fn launch<'a>(
+        &self,
+        q: &'a Tensor,
+        k: &'a Tensor,
+        v: &'a Tensor,
+        tiles: &'a Tensor,
+    ) -> Result<Launch<'a>> {
+        let (tokens, width) = q.dims2()?;
+        Ok(Launch {
+            kernel: format!("attention_{}_{}", gpu::suffix(q.dtype())?, width / self.heads),
+            grid: [tiles.dim(0)?, self.heads, 1],
+            block: 128,
+            to: Written::New(vec![tokens, width], q.dtype()),
+            args: vec![
+                q.into(),
+                k.into(),
+                v.into(),
+                tiles.into(),
+                self.heads.into(),
+                self.key_value_heads.into(),
+                self.scale.into(),
+                self.visible.before.into(),
+                self.visible.after.into(),
+            ],
+        })
     }
 }

@@ -1,10 +1,12 @@
 //! Linear layers with their activation and residual connection: `y = f(x Wᵀ + b) + r`.
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 use candle_nn::{Linear, Module};
 use rayon::prelude::*;
 
 use super::activation::Activation;
+use super::engine::Engine;
+use super::gpu::{self, Arg, Launch, Written};
 use super::{on_slice, on_slice_of, scratch, written};
 use crate::kernels::isa::Isa;
 use crate::kernels::matmul::{Blocks, Compute, Converted, PackedMatrix, multiply};
@@ -24,16 +26,16 @@ pub enum Matrix {
 }
 
 impl Matrix {
-    /// From a tensor. On the CPU products are of the type `compute`.
+    /// From a tensor that lies where the engine wants it.
     ///
     /// # Errors
-    /// If it is no matrix, or is on the CPU and not `f32`.
-    pub fn new(tensor: Tensor, compute: Compute) -> Result<Self> {
+    /// If it is no matrix, or is for the CPU and not `f32`.
+    pub fn new(tensor: Tensor, engine: &Engine) -> Result<Self> {
         let (outputs, inputs) = tensor.dims2()?;
-        match tensor.device() {
+        match engine {
             // What is no plain matrix (a stand-in of one number, say) is not worth packing.
-            Device::Cpu if tensor.is_contiguous() => on_slice(&tensor, |w| {
-                Ok(Matrix::Packed(PackedMatrix::pack(Isa::best(), compute, w, outputs, inputs)))
+            Engine::Cpu(compute) if tensor.is_contiguous() => on_slice(&tensor, |w| {
+                Ok(Matrix::Packed(PackedMatrix::pack(Isa::best(), *compute, w, outputs, inputs)))
             }),
             _ => Ok(Matrix::Tensor(tensor)),
         }
@@ -79,6 +81,13 @@ impl LinearWeights {
     pub fn forward(&self, x: &Tensor, activation: Activation, residual: Option<&Tensor>) -> Result<Tensor> {
         let bias = self.bias.as_ref();
         let weight = match &self.matrix {
+            Matrix::Tensor(weight) if is_for_gpu(x, weight) => {
+                let y = gpu::product(x, weight, bias)?;
+                return match (activation, residual) {
+                    (Activation::Identity, None) => Ok(y),
+                    _ => launch(&y, activation, residual)?.run(&y),
+                };
+            }
             Matrix::Tensor(weight) => return reference(x, weight, bias, activation, residual),
             Matrix::Packed(weight) => weight,
         };
@@ -98,6 +107,29 @@ impl LinearWeights {
         })?;
         Tensor::from_vec(y, (rows, weight.outputs()), x.device())
     }
+}
+
+/// Whether cuBLAS and a kernel of our own take the layer: in f32 cuBLAS would round the operands to fewer bits, and other
+/// widths do not lie as it wants them.
+fn is_for_gpu(x: &Tensor, weight: &Tensor) -> bool {
+    let whole = weight.dims().iter().all(|width| width % 8 == 0);
+    x.device().is_cuda() && x.dtype() != DType::F32 && whole
+}
+
+/// `y = f(y) + r` on a GPU, for `y` of `(T, outputs)`, which nobody else holds.
+pub fn launch<'a>(y: &'a Tensor, activation: Activation, residual: Option<&'a Tensor>) -> Result<Launch<'a>> {
+    const PER_BLOCK: usize = 256 * 8;
+    let (rows, width) = y.dims2()?;
+    let (code, parameters) = activation.code();
+    let mut args = vec![Arg::from(residual), rows.into(), width.into(), code.into()];
+    args.extend(parameters.map(Arg::F32));
+    Ok(Launch {
+        kernel: format!("linear_{}", gpu::suffix(y.dtype())?),
+        grid: [(rows * width).div_ceil(PER_BLOCK), 1, 1],
+        block: 256,
+        to: Written::Over(y),
+        args,
+    })
 }
 
 /// A linear layer in plain candle operations: `x` of `(T, inputs)`, `weight` of `(outputs, inputs)`, `bias` of

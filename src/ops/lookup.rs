@@ -6,6 +6,8 @@ use std::sync::Arc;
 use candle_core::{Device, Result, Tensor};
 use half::{bf16, f16};
 
+use super::gpu::{self, Arg, Launch, Written};
+
 /// Bytes that stay where they are for as long as anyone holds them, such as a mapped file.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
@@ -132,7 +134,20 @@ impl Table {
 /// `Σ_t table_t[index_t[i]]` for every token `i`: each table comes with one index a token, all below its
 /// number of rows. Returns `(T, width)`.
 pub fn lookup_sum(tables: &[(&Table, &[u32])], device: &Device) -> Result<Tensor> {
-    if !device.is_cpu() {
+    if device.is_cuda() {
+        let operands = (tables.iter())
+            .map(|(table, indices)| Ok((table.to_tensor(device)?, Tensor::new(*indices, device)?)))
+            .collect::<Result<Vec<_>>>()?;
+        return match operands.first() {
+            Some((first, _)) => launch(&operands)?.run(first),
+            None => candle_core::bail!("a sum over no tables"),
+        };
+    }
+    let on_cpu = |table: &Table| match &table.place {
+        Place::Stored { .. } => true,
+        Place::Tensor(table) => super::on_cpu(table),
+    };
+    if !tables.iter().all(|(table, _)| on_cpu(table)) {
         return reference(tables, device);
     }
     let Some((first, tokens)) = tables.first().map(|(table, indices)| (table, indices.len())) else {
@@ -146,6 +161,24 @@ pub fn lookup_sum(tables: &[(&Table, &[u32])], device: &Device) -> Result<Tensor
         }
     }
     Tensor::from_vec(out, (tokens, width), device)
+}
+
+/// [`lookup_sum`] on a GPU, for at most four tables of `(rows, width)` with indices of `(T)`: a token a block.
+pub fn launch(operands: &[(Tensor, Tensor)]) -> Result<Launch<'_>> {
+    const MOST: usize = 4;
+    let Some((table, indices)) = operands.first().filter(|_| operands.len() <= MOST) else {
+        candle_core::bail!("a sum over {} tables", operands.len())
+    };
+    let (tokens, width) = (indices.dim(0)?, table.dim(1)?);
+    let given = operands.iter().flat_map(|(table, indices)| [Arg::from(table), Arg::from(indices)]);
+    let absent = (operands.len()..MOST).flat_map(|_| [Arg::Tensor(None), Arg::Tensor(None)]);
+    Ok(Launch {
+        kernel: format!("lookup_{}", gpu::suffix(table.dtype())?),
+        grid: [tokens, 1, 1],
+        block: 128,
+        to: Written::New(vec![tokens, width], table.dtype()),
+        args: given.chain(absent).chain([tokens.into(), width.into()]).collect(),
+    })
 }
 
 /// [`lookup_sum`] in plain candle operations.

@@ -1,17 +1,21 @@
 //! Operations of the encoder. Each file holds one operation: what the stack calls, the CPU path over
-//! [`crate::kernels`], and a plain candle `reference` that other devices run and that tests compare with.
+//! [`crate::kernels`], the launch of a kernel on a GPU where there is one, and a plain candle `reference`, which runs
+//! everything else and which tests compare with.
 
 pub mod activation;
 pub mod add_norm;
 pub mod attention;
+pub mod engine;
+pub mod gpu;
 pub mod linear;
 pub mod lookup;
+pub mod pooling;
 pub mod rotary;
 
 use std::cell::RefCell;
 use std::thread::LocalKey;
 
-use candle_core::{CpuStorage, Layout, Result, Storage, Tensor};
+use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor};
 
 use crate::kernels::matmul::{Blocks, Converted};
 
@@ -50,7 +54,7 @@ fn on_slice_of<T>(x: Option<&Tensor>, f: impl FnOnce(Option<&[f32]>) -> Result<T
 
 /// Whether the CPU path of an operation serves this tensor.
 fn on_cpu(x: &Tensor) -> bool {
-    x.device().is_cpu() && x.dtype() == candle_core::DType::F32
+    x.device().is_cpu() && x.dtype() == DType::F32
 }
 
 /// Rows that one task of the thread pool works on: enough that handing them out costs nothing.

@@ -1,12 +1,13 @@
 //! Rotary positions: pairs of columns of every head turn by an angle that grows with the place of the token (Su et
 //! al. 2021, equation 34).
 
-use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Tensor};
+use candle_core::{CpuStorage, DType, InplaceOp1, Layout, Result, Tensor};
 use rayon::prelude::*;
 
+use super::gpu::{self, Launch, Written};
 use super::{ROWS_PER_TASK, elements_mut, on_cpu, on_slice};
 
-/// Cosines and sines of the angles, and how they are applied.
+/// Cosines and sines of the angles, in f32, and how they are applied.
 pub struct Rotation {
     /// `(L, pairs)`.
     pub cos: Tensor,
@@ -18,8 +19,12 @@ pub struct Rotation {
 
 impl Rotation {
     /// Turns the first `2 · pairs` columns of every head of `x`, `(T, heads · size)`; token `t` stands at
-    /// `places[t]`, below `L`. On the CPU `x` is taken over: the result lies where it lay.
+    /// `places[t]`, below `L`. `x` is taken over: the result lies where it lay, but for the reference's.
     pub fn forward(&self, x: Tensor, places: &[u32], size: usize) -> Result<Tensor> {
+        if x.device().is_cuda() {
+            let places = Tensor::new(places, x.device())?;
+            return self.launch(&x, &places, size)?.run(&x);
+        }
         if !on_cpu(&x) {
             return self.reference(&x, places, size);
         }
@@ -32,9 +37,32 @@ impl Rotation {
         Ok(x)
     }
 
-    /// [`Rotation::forward`] in plain candle operations.
+    /// [`Rotation::forward`] on a GPU, for `places` of `(T)`: a token a block.
+    pub fn launch<'a>(&'a self, x: &'a Tensor, places: &'a Tensor, size: usize) -> Result<Launch<'a>> {
+        let (tokens, width) = x.dims2()?;
+        Ok(Launch {
+            kernel: format!("rotate_{}", gpu::suffix(x.dtype())?),
+            grid: [tokens, 1, 1],
+            block: 128,
+            to: Written::Over(x),
+            args: vec![
+                (&self.cos).into(),
+                (&self.sin).into(),
+                places.into(),
+                tokens.into(),
+                (width / size).into(),
+                size.into(),
+                self.cos.dim(1)?.into(),
+                usize::from(self.neighbours).into(),
+            ],
+        })
+    }
+
+    /// [`Rotation::forward`] in plain candle operations, in f32.
     pub fn reference(&self, x: &Tensor, places: &[u32], size: usize) -> Result<Tensor> {
         let (tokens, width) = x.dims2()?;
+        let dtype = x.dtype();
+        let x = x.to_dtype(DType::F32)?;
         let pairs = self.cos.dim(1)?;
         let places = Tensor::new(places, x.device())?;
         let angles = |table: &Tensor| table.index_select(&places, 0)?.reshape((tokens, 1, pairs));
@@ -57,7 +85,7 @@ impl Rotation {
             true => Tensor::stack(&turned, 3)?.flatten_from(2)?,
             false => Tensor::cat(&turned, 2)?,
         };
-        Tensor::cat(&[turned, rest], 2)?.reshape((tokens, width))
+        Tensor::cat(&[turned, rest], 2)?.reshape((tokens, width))?.to_dtype(dtype)
     }
 }
 

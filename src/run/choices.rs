@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 
+use super::embed::usual_batch_tokens;
 use super::heads::normalized;
 use super::{Console, Embedder, Loaded, OnLong, WrongUsage};
 use crate::model::pipeline::Prompts;
@@ -21,8 +22,8 @@ pub struct Choices {
     pub dtype: Dtype,
     /// What becomes of texts over the limit.
     pub on_long: OnLong,
-    /// Tokens of all texts of a batch together.
-    pub batch_tokens: usize,
+    /// Tokens of all texts of a batch together; else as many as suit the device.
+    pub batch_tokens: Option<usize>,
 }
 
 /// A prompt, as a user gives it.
@@ -41,7 +42,7 @@ impl Choices {
     /// If the user wants what the model has not: wrong usage.
     pub fn embedder(&self, loaded: Loaded, console: &Console) -> Result<Embedder> {
         let prompt = self.prompt(&loaded.pipeline.prompts, console)?;
-        let Loaded { pipeline, pooling, tokenizer, encoder, compute, heads, dimensions, .. } = loaded;
+        let Loaded { pipeline, pooling, tokenizer, encoders, heads, dimensions, .. } = loaded;
         let kept = match pooling {
             // The model's own number is for the vectors of texts.
             Pooling::None => None,
@@ -70,10 +71,10 @@ impl Choices {
                 tokenizer.max_length()
             )));
         }
+        let batch_tokens = batch_tokens.unwrap_or_else(|| usual_batch_tokens(&encoders[0]));
         Ok(Embedder {
             tokenizer,
-            encoder,
-            compute,
+            encoders,
             pooling,
             heads,
             dimensions,

@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::input::Record;
-use crate::nn::{Compute, Encoder, Head, Pooling, RaggedBatch};
+use crate::nn::{Encoder, EncoderSpec, Head, Pooling, RaggedBatch, is_out_of_memory};
 use crate::output::{Dtype, Vector};
 use crate::text::{TokenIds, Tokenizer, runs};
 
@@ -13,10 +13,8 @@ use crate::text::{TokenIds, Tokenizer, runs};
 pub struct Embedder {
     /// Text → token ids.
     pub tokenizer: Tokenizer,
-    /// Token ids → hidden states.
-    pub encoder: Encoder,
-    /// What the encoder multiplies in.
-    pub compute: Compute,
+    /// Token ids → hidden states: the same stack, once for each device.
+    pub encoders: Vec<Encoder>,
     /// Hidden states → vectors.
     pub pooling: Pooling,
     /// What is done to the vectors then, in this order.
@@ -103,6 +101,11 @@ pub enum Unfit {
 }
 
 impl Embedder {
+    /// What the encoder computes.
+    pub fn spec(&self) -> &EncoderSpec {
+        self.encoders[0].spec()
+    }
+
     /// The tokens of a record.
     ///
     /// # Errors
@@ -131,7 +134,7 @@ impl Embedder {
 
     /// Refuses tokens that the model has no embeddings for.
     fn check(&self, tokens: &TokenIds) -> Result<(), Unfit> {
-        let spec = self.encoder.spec();
+        let spec = self.spec();
         if let Some(id) = tokens.ids.iter().find(|id| **id as usize >= spec.vocab_size) {
             return Err(Unfit::Tokens(format!(
                 "has token {:?} with id {id}, but the model has embeddings for {} only; the tokenizer is not the \
@@ -156,21 +159,24 @@ impl Embedder {
     }
 
     /// The vectors of a batch of texts, in their order: one a text, or one a token without pooling. Windows of one text
-    /// may be more than a batch holds; they are encoded one batch after another.
+    /// may be more than a batch holds; they are encoded one batch after another. `encoder` is one of the embedder's own.
     ///
     /// # Errors
     /// If the encoder fails.
-    pub fn embed(&self, texts: &[Tokens]) -> Result<Vec<Embedded>> {
+    pub fn embed(&self, texts: &[Tokens], encoder: &Encoder) -> Result<Vec<Embedded>> {
         let windows: Vec<&TokenIds> = texts.iter().flat_map(|text| &text.windows).collect();
         let lengths: Vec<usize> = windows.iter().map(|window| window.ids.len()).collect();
         let pooled = runs(&lengths, self.batch_tokens)
             .into_iter()
             .map(|run| {
-                let run = windows[run].iter();
-                let batch = RaggedBatch::new(run.map(|window| (&window.ids[..], &window.type_ids[..])))?;
-                self.pooling.forward(&self.encoder.forward(&batch)?, &batch, self.left_out)
+                in_halves(&windows[run], &|part| {
+                    let texts = part.iter().map(|window| (&window.ids[..], &window.type_ids[..]));
+                    let batch = RaggedBatch::new(texts)?;
+                    self.pooling.forward(&encoder.forward(&batch)?, &batch, self.left_out)
+                })
             })
-            .collect::<Result<Vec<_>>>()?;
+            .collect::<Result<Vec<_>>>()?
+            .concat();
         let counts: Vec<usize> = texts.iter().map(|text| text.windows.len()).collect();
         // What is not pooled has no weight.
         let weights: Vec<usize> =
@@ -191,5 +197,77 @@ impl Embedder {
                 .map(|text| store(vectors.by_ref().take(text.count()).flatten().collect()))
                 .collect(),
         })
+    }
+}
+
+/// What `encode` makes of all windows, or where a GPU's memory does not suffice for them, of one half after the other.
+fn in_halves<T>(windows: &[&TokenIds], encode: &impl Fn(&[&TokenIds]) -> Result<T>) -> Result<Vec<T>> {
+    let error = match encode(windows) {
+        Ok(encoded) => return Ok(vec![encoded]),
+        Err(error) if is_out_of_memory(&error) => error,
+        Err(error) => return Err(error),
+    };
+    match windows {
+        [] => Err(error),
+        [one] => bail!(
+            "the GPU has not enough free memory for one text of {} tokens; pass a smaller --max-length, or --device cpu",
+            one.ids.len()
+        ),
+        several => {
+            let (first, second) = several.split_at(several.len() / 2);
+            let mut encoded = in_halves(first, encode)?;
+            encoded.extend(in_halves(second, encode)?);
+            Ok(encoded)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::{Result, anyhow, bail};
+
+    use super::in_halves;
+    use crate::text::TokenIds;
+
+    fn window(tokens: usize) -> TokenIds {
+        TokenIds { ids: vec![1; tokens], type_ids: vec![0; tokens], cut: 0 }
+    }
+
+    /// Encodes up to so many tokens, as a GPU with little memory does it.
+    fn encode(most: usize) -> impl Fn(&[&TokenIds]) -> Result<Vec<usize>> {
+        move |windows| {
+            let lengths: Vec<usize> = windows.iter().map(|window| window.ids.len()).collect();
+            match lengths.iter().sum::<usize>() > most {
+                true => {
+                    Err(anyhow!("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")").context("alloc"))
+                }
+                false => Ok(lengths),
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_that_does_not_fit_is_halved_until_it_does() {
+        let windows: Vec<TokenIds> = [5, 3, 8, 2, 2].map(window).into();
+        let windows: Vec<&TokenIds> = windows.iter().collect();
+        assert_eq!(in_halves(&windows, &encode(20)).unwrap(), [[5, 3, 8, 2, 2]]);
+        assert_eq!(in_halves(&windows, &encode(10)).unwrap(), [vec![5, 3], vec![8], vec![2, 2]]);
+    }
+
+    #[test]
+    fn a_text_that_does_not_fit_alone_is_named() {
+        let windows = [window(5), window(30)];
+        let error = in_halves(&windows.each_ref(), &encode(10)).unwrap_err().to_string();
+        assert!(error.contains("one text of 30 tokens") && error.contains("--max-length"), "{error}");
+    }
+
+    #[test]
+    fn another_error_is_not_tried_again() {
+        let fails = |windows: &[&TokenIds]| -> Result<()> {
+            assert_eq!(windows.len(), 2, "not halved");
+            bail!("another error")
+        };
+        let error = in_halves(&[&window(1), &window(1)], &fails).unwrap_err();
+        assert_eq!(error.to_string(), "another error");
     }
 }

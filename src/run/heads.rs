@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use super::{ModelOptions, WrongUsage};
 use crate::model::pipeline::{HEAD_NAMES, HeadModule, Pipeline};
 use crate::model::weights::{Checkpoint, Report};
-use crate::nn::{Compute, Count, Head, Parameters, Pool, Pooling, Random};
+use crate::nn::{Count, Engine, Head, Parameters, Pool, Pooling, Random};
 
 /// Checks that every module takes what the one before it gives, and gives back the dimensions of the vectors in
 /// the end; without pooling there is no vector for a head to take.
@@ -81,7 +81,8 @@ pub fn load(
             Some(path) => from_file(&path, module, report.get_or_insert_default())?,
             // A head that needs no weights asks for none, whatever the seed.
             None => {
-                Head::load(&mut Random::new(seed.unwrap_or_default(), Compute::F32), &name, &module.spec)?
+                let mut source = Random::new(seed.unwrap_or_default(), Engine::default());
+                Head::load(&mut source, &name, &module.spec)?
             }
         });
     }

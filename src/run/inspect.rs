@@ -9,7 +9,7 @@ use super::{Console, ModelOptions, examine};
 use crate::model::pipeline::PoolingModule;
 use crate::model::weights::Report;
 use crate::nn::{
-    Biases, ConvolutionSpec, EncoderSpec, Frequencies, Isa, NormKind, NormPlacement, Positions, Rotary,
+    Biases, ConvolutionSpec, Encoder, EncoderSpec, Frequencies, NormKind, NormPlacement, Positions, Rotary,
     RotaryScaling, ScoreBias,
 };
 use crate::output::print;
@@ -20,7 +20,7 @@ use crate::output::print;
 /// If the model does not load, or a tensor is missing or has the wrong shape or type: those are listed first.
 pub fn inspect(options: &ModelOptions, console: &Console) -> Result<()> {
     let loaded = examine(options, console)?;
-    let spec = loaded.encoder.spec();
+    let spec = loaded.encoders[0].spec();
     let mut page = String::new();
     let mut line = |key: &str, value: String| writeln!(page, "{key:<16} {value}");
     line("config", loaded.config.path().display().to_string())?;
@@ -33,7 +33,13 @@ pub fn inspect(options: &ModelOptions, console: &Console) -> Result<()> {
     }
     line(
         "computes in",
-        format!("{}, with the instructions of {}", loaded.compute.name(), Isa::best().name()),
+        loaded
+            .encoders
+            .iter()
+            .map(Encoder::engine)
+            .map(|e| format!("{}, on {e}", e.dtype()))
+            .collect::<Vec<_>>()
+            .join("; "),
     )?;
     line("max length", format!("{} tokens", loaded.tokenizer.max_length()))?;
     line(

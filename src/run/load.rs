@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, bail};
 use bytesize::ByteSize;
 
 use super::{Console, WrongUsage, heads};
@@ -14,7 +14,7 @@ use crate::model::families::Family;
 use crate::model::files::ModelFiles;
 use crate::model::pipeline::{HeadModule, Pipeline, PoolingModule};
 use crate::model::weights::{Checkpoint, Report, read_index};
-use crate::nn::{Compute, Count, Encoder, EncoderSpec, Head, Pooling, Random};
+use crate::nn::{Count, Encoder, EncoderSpec, Engine, Head, Pooling, Precision, Random, Refusal, Wanted};
 use crate::text::{Tokenizer, TokenizerOptions};
 
 /// Which model, and what stands in for its parts.
@@ -36,8 +36,10 @@ pub struct ModelOptions {
     pub pooling: Option<Pooling>,
     /// The most memory that the process may take, in bytes.
     pub max_memory: Option<u64>,
-    /// What the encoder's products are computed in.
-    pub compute: Compute,
+    /// What the encoder is to run on.
+    pub device: Wanted,
+    /// What it is to compute in.
+    pub precision: Precision,
 }
 
 impl ModelOptions {
@@ -52,7 +54,8 @@ impl ModelOptions {
             cut_left: None,
             pooling: None,
             max_memory: None,
-            compute: Compute::F32,
+            device: Wanted::Cpu,
+            precision: Precision::F32,
         }
     }
 }
@@ -63,16 +66,14 @@ pub struct Loaded {
     pub config: Config,
     /// Its row of the family table.
     pub family: &'static Family,
-    /// What the encoder's products are computed in.
-    pub compute: Compute,
     /// Where the weights came from.
     pub weights: String,
     /// What became of the checkpoint's tensors; none for random weights.
     pub report: Option<Report>,
     /// Numbers in the stack.
     pub parameters: usize,
-    /// The stack.
-    pub encoder: Encoder,
+    /// The stack, once for each device that it runs on.
+    pub encoders: Vec<Encoder>,
     /// The model's own way from hidden states to a vector.
     pub pipeline: Pipeline,
     /// How tokens become a vector: as the user says, else the model's files, else its family's custom.
@@ -130,6 +131,13 @@ pub fn load(options: &ModelOptions, console: &Console) -> Result<Loaded> {
 /// # Errors
 /// As [`load`], but for tensors that are missing or have the wrong shape or type.
 pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
+    let engines = Engine::choose(&options.device, options.precision).map_err(|refusal| match refusal {
+        Refusal::Usage(sentence) => Error::new(WrongUsage(sentence)),
+        Refusal::Missing(sentence) => Error::msg(sentence),
+    })?;
+    for engine in &engines {
+        console.detail(format!("computes in {} on {engine}", engine.dtype()));
+    }
     let stands_alone = options.config.is_some() && options.tokenizer.is_some();
     let files = match stands_alone {
         true => None,
@@ -181,17 +189,14 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
         Some(seed) => Weights::Random(seed),
     };
     // The tokenizer and the weights are of no use to each other, and each takes a while.
-    let (tokenizer, encoder) = rayon::join(
+    let (tokenizer, encoders) = rayon::join(
         || Tokenizer::read(&tokenizer_file, &limits),
         || match &weights {
-            Weights::File(path) => from_checkpoint(path, family, &spec, &pooling, options.compute),
-            Weights::Random(seed) => {
-                let source = Random::new(*seed, options.compute);
-                random(&config, &spec, &pooling, &count, source)
-            }
+            Weights::File(path) => from_checkpoint(path, family, &spec, &pooling, &engines),
+            Weights::Random(seed) => random(&config, &spec, &pooling, &count, *seed, &engines),
         },
     );
-    let ((encoder, pooler, mut report), tokenizer) = (encoder?, tokenizer?);
+    let ((encoders, pooler, mut report), tokenizer) = (encoders?, tokenizer?);
     let (most, specials) = (tokenizer.max_length(), tokenizer.specials(false));
     if most <= specials {
         bail!(WrongUsage(format!(
@@ -219,11 +224,10 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
     Ok(Loaded {
         config,
         family,
-        compute: options.compute,
         weights,
         report,
         parameters,
-        encoder,
+        encoders,
         pipeline,
         pooling,
         heads,
@@ -301,19 +305,23 @@ fn limit(options: &ModelOptions, pipeline: &Pipeline, spec: &EncoderSpec) -> Res
     }
 }
 
-/// The stack, the pooler if it is asked for, and what became of the checkpoint's tensors.
-type Stack = (Encoder, Option<Head>, Option<Report>);
+/// The stack once for each engine, the pooler if it is asked for, and what became of the checkpoint's tensors.
+type Stacks = (Vec<Encoder>, Option<Head>, Option<Report>);
 
 fn from_checkpoint(
     path: &Path,
     family: &'static Family,
     spec: &EncoderSpec,
     pooling: &Pooling,
-    compute: Compute,
-) -> Result<Stack> {
+    engines: &[Engine],
+) -> Result<Stacks> {
     let checkpoint = Checkpoint::open(path)?;
-    let mut reader = checkpoint.reader(family.names, compute)?;
-    let encoder = Encoder::load(spec, &mut reader)?;
+    let mut reader = checkpoint.reader(family.names)?;
+    let mut encoders = Vec::new();
+    for engine in engines {
+        reader.turn_to(engine.clone());
+        encoders.push(Encoder::load(spec, &mut reader)?);
+    }
     if heads::asks_for_pooler(pooling)
         && let Some(name) = reader.lacks("pooler.weight")
     {
@@ -322,8 +330,9 @@ fn from_checkpoint(
             path.display()
         )
     }
+    reader.turn_to(beside(engines));
     let pooler = heads::pooler(&mut reader, pooling, spec.hidden_size)?;
-    Ok((encoder, pooler, Some(reader.finish())))
+    Ok((encoders, pooler, Some(reader.finish())))
 }
 
 fn random(
@@ -331,12 +340,20 @@ fn random(
     spec: &EncoderSpec,
     pooling: &Pooling,
     count: &Count,
-    mut source: Random,
-) -> Result<Stack> {
+    seed: u64,
+    engines: &[Engine],
+) -> Result<Stacks> {
     if count.held.saturating_mul(size_of::<f32>()) > MOST_RANDOM_BYTES {
         bail!("{} describes {} parameters; check its sizes", config.path().display(), count.parameters);
     }
-    let encoder = Encoder::load(spec, &mut source)?;
-    let pooler = heads::pooler(&mut source, pooling, spec.hidden_size)?;
-    Ok((encoder, pooler, None))
+    let encoders = (engines.iter())
+        .map(|engine| Encoder::load(spec, &mut Random::new(seed, engine.clone())))
+        .collect::<Result<_>>()?;
+    let pooler = heads::pooler(&mut Random::new(seed, beside(engines)), pooling, spec.hidden_size)?;
+    Ok((encoders, pooler, None))
+}
+
+/// What pooled vectors are worked on with: there are few of them, so they have been fetched to the CPU.
+fn beside(engines: &[Engine]) -> Engine {
+    engines.first().map(Engine::beside).unwrap_or_default()
 }

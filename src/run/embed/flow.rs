@@ -22,6 +22,7 @@ use super::Limits;
 use super::records::{Records, value_bytes};
 use super::resume::Mark;
 use crate::input::{Entry, Record, Spot};
+use crate::nn::Encoder;
 use crate::run::{Embedded, Embedder, Tokens, Unfit};
 use crate::text::plan;
 
@@ -295,7 +296,7 @@ impl Planner {
         let batches = plan(&lengths, self.limits.batch_tokens, threads);
         let (done, results) = bounded(batches.len());
         // Too few texts for the workers: each is encoded by all of them.
-        let wide = batches.len() < threads && threads == rayon::current_num_threads();
+        let wide = batches.len() < threads && self.limits.may_share;
         let count = batches.len();
         if self.to_taker.send(Ok(Step::Window(Window { items, batches: count, results }))).is_err() {
             return Ok(false);
@@ -336,18 +337,21 @@ impl Workers {
 
     fn start(&self) -> Result<Sender<Job>> {
         let (jobs, queue) = bounded::<Job>(self.threads);
-        for _ in 0..self.threads {
+        for index in 0..self.threads {
             let worker = single()?;
             let (queue, embedder, meter) = (queue.clone(), self.embedder.clone(), self.meter.clone());
             // A pool that is dropped lives on until its work is done.
-            worker.spawn(move || queue.into_iter().for_each(|job| job.run(&embedder, &meter, 1)));
+            worker.spawn(move || {
+                let encoder = &embedder.encoders[index % embedder.encoders.len()];
+                queue.into_iter().for_each(|job| job.run(&embedder, encoder, &meter, 1));
+            });
         }
         Ok(jobs)
     }
 
     /// Encodes a batch with all threads.
     fn run_wide(&self, job: Job) {
-        rayon::scope(|_| job.run(&self.embedder, &self.meter, self.threads));
+        rayon::scope(|_| job.run(&self.embedder, &self.embedder.encoders[0], &self.meter, self.threads));
     }
 }
 
@@ -359,9 +363,10 @@ fn single() -> Result<ThreadPool> {
 }
 
 impl Job {
-    fn run(self, embedder: &Embedder, meter: &Meter, threads: usize) {
+    fn run(self, embedder: &Embedder, encoder: &Encoder, meter: &Meter, threads: usize) {
         let at_work = meter.enter(threads);
-        let result = embedder.embed(&self.texts).map(|rows| self.slots.into_iter().zip(rows).collect());
+        let result =
+            embedder.embed(&self.texts, encoder).map(|rows| self.slots.into_iter().zip(rows).collect());
         drop(at_work);
         let _ = self.results.send(result);
     }

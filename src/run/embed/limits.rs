@@ -7,14 +7,16 @@ use super::flow::CHUNK_BYTES;
 use super::records::entry_bytes;
 use super::tally::current_memory;
 use crate::input::{Entry, Record, Unreadable};
-use crate::nn::{EncoderSpec, HeadMixing, Pooling, QUERIES, ScoreBias};
+use crate::nn::{Encoder, EncoderSpec, HeadMixing, Pooling, QUERIES, ScoreBias};
 use crate::run::{Embedder, WrongUsage};
 
 /// How much is on its way at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Threads that encode.
+    /// Threads that encode, or that keep GPUs busy.
     pub threads: usize,
+    /// Whether all of them may encode one batch together.
+    pub may_share: bool,
     /// Threads that tokenize.
     pub tokenizers: usize,
     /// Tokens a batch.
@@ -48,6 +50,22 @@ const LEAST_RECORD: usize = 1 << 15;
 /// Bytes that are kept for all that is not counted: queues, stacks, buffers, what the allocator does not give back.
 const SLACK: usize = 16 << 20;
 
+/// Batches that are on their way at once on a GPU: while it computes one, the next is handed over and the last is fetched.
+const PER_GPU: usize = 2;
+/// Tokens of a batch on the CPU: what its caches hold goes down with more, and time for each batch with fewer.
+const ON_CPU: usize = 2048;
+/// The same on a GPU, if its memory lets it: more do not make it faster.
+const ON_GPU: usize = 1 << 15;
+
+/// Tokens a batch that suit the encoder's device.
+pub fn usual_batch_tokens(encoder: &Encoder) -> usize {
+    match encoder.engine().free_memory() {
+        None => ON_CPU,
+        // A half is left for attention and for what others take.
+        Some(free) => (free / 2 / PER_GPU / token_bytes(encoder.spec())).clamp(1, ON_GPU),
+    }
+}
+
 impl Limits {
     /// Limits that keep the process below `max_memory` bytes, weights included, or those that are fast where there is no
     /// such bound. The embedder's batches follow them.
@@ -55,7 +73,10 @@ impl Limits {
     /// # Errors
     /// If the model and the smallest batch do not fit: wrong usage.
     pub fn new(embedder: &mut Embedder, max_memory: Option<u64>) -> Result<Self> {
-        let threads = rayon::current_num_threads();
+        let threads = match embedder.encoders[0].engine().is_gpu() {
+            true => PER_GPU * embedder.encoders.len(),
+            false => rayon::current_num_threads(),
+        };
         let mut limits = Self::of(embedder, threads, embedder.batch_tokens);
         if let Some(most) = max_memory {
             limits = Self::below(most as usize, embedder, threads)?;
@@ -95,9 +116,12 @@ impl Limits {
             Pooling::Text(_) => (window_tokens, WINDOW_RECORDS.min(vectors)),
             Pooling::None => (window_tokens.min(vectors), WINDOW_RECORDS),
         };
-        let (tokenizers, window_bytes, record_bytes) = (threads, WINDOW_FIELDS, usize::MAX);
+        let (window_bytes, record_bytes) = (WINDOW_FIELDS, usize::MAX);
+        let tokenizers = rayon::current_num_threads();
+        let may_share = threads == tokenizers && !embedder.encoders[0].engine().is_gpu();
         Limits {
             threads,
+            may_share,
             tokenizers,
             batch_tokens,
             window_tokens,
@@ -109,10 +133,10 @@ impl Limits {
 
     /// The most threads, and then the largest batches, that fit into so many bytes.
     fn below(most: usize, embedder: &Embedder, threads: usize) -> Result<Self> {
-        let spec = embedder.encoder.spec();
+        let spec = embedder.spec();
         // Rounded up, so that what fits is the same from run to run.
         let model = (current_memory().unwrap_or(0) as usize).next_multiple_of(SLACK);
-        let model = model + embedder.encoder.stored_bytes();
+        let model = model + embedder.encoders[0].stored_bytes();
         let longest = embedder.tokenizer.max_length();
         let mut least = usize::MAX;
         for threads in (1..=threads).rev() {

@@ -24,7 +24,7 @@ use crate::output::{self, Claim, Column, Kind, Layout, Ledger, Target};
 
 pub use flow::Meter;
 pub use interrupt::{INTERRUPTED, Interrupted};
-pub use limits::Limits;
+pub use limits::{Limits, usual_batch_tokens};
 pub use tally::Tally;
 
 use records::Records;
@@ -171,6 +171,8 @@ pub fn embed(options: EmbedOptions) -> Result<Ended> {
     let model_files = loaded.files.clone();
     let weights = loaded.weights.clone();
     let mut embedder = options.choices.embedder(loaded, &console)?;
+    let engines: Vec<String> = embedder.encoders.iter().map(|encoder| encoder.engine().to_string()).collect();
+    let computing = (engines.join("; "), embedder.encoders[0].engine().dtype());
     let limits = Limits::new(&mut embedder, options.model.max_memory)?;
     let mut layout = Layout {
         format: options.format,
@@ -229,7 +231,7 @@ pub fn embed(options: EmbedOptions) -> Result<Ended> {
     sink.report();
     let tally = *sink.tally();
     if let Some(path) = &options.stats {
-        tally::write_stats(path, &tally, &clock, &meter, limits.threads)?;
+        tally::write_stats(path, &tally, &clock, &meter, &limits, &computing)?;
     }
     console.detail(format!("{} texts, {} tokens, {:.2?} in all", tally.rows, tally.tokens, start.elapsed()));
     Ok(if tally.left_out() > 0 || tally.nulled > 0 { Ended::LeftOut } else { Ended::Whole })

@@ -16,7 +16,6 @@ use super::Tally;
 use super::flow::died;
 use super::records::Records;
 use crate::input::{Entry, Place, Source};
-use crate::nn::Isa;
 use crate::output::{self, Beside, Column, Durable};
 use crate::run::heads::normalized;
 use crate::run::{Console, Embedder, WrongUsage};
@@ -129,7 +128,8 @@ fn compare(before: &Identity, now: &Identity) -> Result<()> {
 
 /// What of the user's choices, once made, makes a vector what it is.
 pub fn choices(embedder: &Embedder) -> Identity {
-    let Embedder { tokenizer, compute, pooling, heads, dimensions, dtype, prompt, on_long, .. } = embedder;
+    let Embedder { tokenizer, encoders, pooling, heads, dimensions, dtype, prompt, on_long, .. } = embedder;
+    let engine = encoders[0].engine();
     Identity::from([
         ("--pooling".into(), pooling.to_string()),
         ("--normalize".into(), if normalized(heads) { "yes" } else { "no" }.into()),
@@ -138,10 +138,10 @@ pub fn choices(embedder: &Embedder) -> Identity {
         ("--max-length".into(), tokenizer.max_length().to_string()),
         ("--truncation-side".into(), if tokenizer.cuts_left() { "left" } else { "right" }.into()),
         ("--on-long".into(), on_long.name().into()),
-        ("--dtype".into(), compute.name().into()),
+        ("--dtype".into(), engine.dtype().into()),
         ("--output-dtype".into(), dtype.name().into()),
-        // Another set of instructions rounds otherwise.
-        ("the processor's instructions".into(), Isa::best().name().into()),
+        // Another device, or another set of instructions, rounds otherwise.
+        ("the device".into(), engine.to_string()),
     ])
 }
 

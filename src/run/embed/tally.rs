@@ -9,7 +9,7 @@ use anyhow::{Result, anyhow};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::Meter;
+use super::{Limits, Meter};
 use crate::run::Console;
 
 /// What has been done so far, by all runs that one output took.
@@ -117,11 +117,18 @@ fn no_stats(path: &Path, error: &io::Error) -> anyhow::Error {
     anyhow!("cannot write --stats {} ({error}); choose another name", path.display())
 }
 
-/// Writes the summary of a run as JSON.
+/// Writes the summary of a run as JSON; what it ran on and in comes by name.
 ///
 /// # Errors
 /// If the file cannot be written.
-pub fn write_stats(path: &Path, tally: &Tally, clock: &Clock, meter: &Meter, threads: usize) -> Result<()> {
+pub fn write_stats(
+    path: &Path,
+    tally: &Tally,
+    clock: &Clock,
+    meter: &Meter,
+    limits: &Limits,
+    (device, dtype): &(String, &str),
+) -> Result<()> {
     let (encoding, idle) = meter.read();
     let tokens = tally.tokens - clock.before.tokens;
     let rows = tally.rows - clock.before.rows;
@@ -146,7 +153,10 @@ pub fn write_stats(path: &Path, tally: &Tally, clock: &Clock, meter: &Meter, thr
         // Batches are ragged: there is no padding to compute.
         "padding": 0.0,
         "idle": idle,
-        "threads": threads,
+        "threads": limits.threads,
+        "batch_tokens": limits.batch_tokens,
+        "device": device,
+        "dtype": dtype,
         "peak_memory_bytes": peak_memory(),
     });
     let page = format!("{stats:#}\n");

@@ -1,0 +1,227 @@
+//! Every kernel for GPUs, as the operations launch it, against the plain candle reference: in an emulator on the CPU, at
+//! sizes that straddle blocks, vectors and tiles, in every type.
+
+#[path = "support/emulator.rs"]
+mod emulator;
+mod support;
+
+use candle_core::{DType, Device, Tensor};
+use sconce::kernels::matmul::Compute;
+use sconce::nn::Table;
+use sconce::ops::activation::{Activation, NAMES};
+use sconce::ops::add_norm::{NormKind, NormWeights};
+use sconce::ops::attention::{Attention, Visible, tiles};
+use sconce::ops::gpu::Launch;
+use sconce::ops::pooling::Pool;
+use sconce::ops::rotary::Rotation;
+use sconce::ops::{add_norm, linear, lookup, pooling};
+use support::first_difference;
+
+const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+
+/// Numbers over (−1, 1) that are the same in every run, and are of the type.
+fn tensor(seed: usize, shape: &[usize], dtype: DType) -> Tensor {
+    let count: usize = shape.iter().product();
+    let value = |i: usize| ((i + 1) * (2 * seed + 1)) as f64 * 0.618_033_988_749_895 % 1.0;
+    let values: Vec<f32> = (0..count).map(|i| 2.0 * value(i) as f32 - 1.0).collect();
+    Tensor::from_vec(values, shape, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
+}
+
+fn wide(tensor: &Tensor) -> Tensor {
+    tensor.to_dtype(DType::F32).unwrap()
+}
+
+fn flat(tensor: &Tensor) -> Vec<f32> {
+    wide(tensor).flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// Compares what a launch writes with what it should be, within some roundings to its type.
+fn check(launch: &Launch, expected: &Tensor, dtype: DType, what: &str) {
+    let found = emulator::launch(launch);
+    assert_eq!(found.dims(), expected.dims(), "{what}");
+    let (atol, rtol) = match dtype {
+        // Of numbers up to 20.
+        DType::F32 => (1e-5, 1e-5),
+        DType::F16 => (1e-3, 2e-3),
+        _ => (8e-3, 8e-3),
+    };
+    if let Some(difference) = first_difference(&flat(&found), &flat(expected), atol, rtol) {
+        panic!("{}, {what}: {difference}", launch.kernel);
+    }
+}
+
+#[test]
+fn sums_of_embeddings() {
+    for dtype in TYPES {
+        for (rows, width) in [(1, 1), (3, 8), (5, 127), (2, 128), (2, 1032)] {
+            for count in 1..=4 {
+                let operands: Vec<(Tensor, Tensor)> = (0..count)
+                    .map(|table| {
+                        let indices: Vec<u32> = (0..rows).map(|row| ((row + table) * 5 % 7) as u32).collect();
+                        (tensor(table, &[7, width], dtype), Tensor::new(indices, &Device::Cpu).unwrap())
+                    })
+                    .collect();
+                let tables: Vec<(Table, Vec<u32>)> = operands
+                    .iter()
+                    .map(|(table, at)| (Table::resident(wide(table)).unwrap(), at.to_vec1().unwrap()))
+                    .collect();
+                let tables: Vec<(&Table, &[u32])> =
+                    tables.iter().map(|(table, at)| (table, &at[..])).collect();
+                let expected = lookup::reference(&tables, &Device::Cpu).unwrap();
+                let what = format!("{count} tables of {width}");
+                check(&lookup::launch(&operands).unwrap(), &expected, dtype, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn activations_and_residuals() {
+    for dtype in TYPES {
+        for (rows, width) in [(3, 7), (2, 1028)] {
+            let y = (tensor(1, &[rows, width], dtype) * 6.0).unwrap();
+            let residual = tensor(2, &[rows, width], dtype);
+            for (name, activation) in NAMES {
+                // A column by itself times 1.
+                let column = wide(&y).reshape(((), 1)).unwrap();
+                let one = Tensor::ones((1, 1), DType::F32, &Device::Cpu).unwrap();
+                let activated = linear::reference(&column, &one, None, *activation, None).unwrap();
+                let activated = activated.reshape((rows, width)).unwrap();
+                for residual in [None, Some(&residual)] {
+                    let expected = match residual {
+                        Some(residual) => (&activated + wide(residual)).unwrap(),
+                        None => activated.clone(),
+                    };
+                    let launch = linear::launch(&y, *activation, residual).unwrap();
+                    check(&launch, &expected, dtype, &format!("{name} of {rows} × {width}"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn norms() {
+    for dtype in TYPES {
+        for (rows, width) in [(1, 1), (3, 7), (2, 8), (2, 384), (1, 1000), (1, 1024), (1, 5000)] {
+            let (x, residual) = (tensor(1, &[rows, width], dtype), tensor(2, &[rows, width], dtype));
+            // The mean is far from 0: the square of the mean is not to be taken from the mean square.
+            let x = (x + 20.0).unwrap();
+            for kind in [NormKind::Layer, NormKind::RootMeanSquare] {
+                for (bias, residual) in [(true, None), (true, Some(&residual)), (false, Some(&residual))] {
+                    let norm = NormWeights {
+                        kind,
+                        weight: tensor(3, &[width], dtype),
+                        bias: bias.then(|| tensor(4, &[width], dtype)),
+                        eps: 1e-3,
+                    };
+                    let expected = add_norm::reference(&x, residual, &norm).unwrap();
+                    let launch = add_norm::launch(&x, residual, &norm).unwrap();
+                    check(&launch, &expected, dtype, &format!("{kind:?} of {rows} × {width}"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rotations() {
+    for dtype in TYPES {
+        for (tokens, heads, size, pairs) in
+            [(1, 1, 2, 1), (5, 3, 8, 4), (4, 2, 10, 3), (3, 12, 64, 32), (2, 5, 130, 65)]
+        {
+            let x = tensor(1, &[tokens, heads * size], dtype);
+            let places: Vec<u32> = (0..tokens as u32).map(|token| token * 3 % 7).collect();
+            let angles = tensor(2, &[7, pairs], DType::F32);
+            for neighbours in [false, true] {
+                let rotation =
+                    Rotation { cos: angles.cos().unwrap(), sin: angles.sin().unwrap(), neighbours };
+                let expected = rotation.reference(&x, &places, size).unwrap();
+                let places = Tensor::new(&places[..], &Device::Cpu).unwrap();
+                let launch = rotation.launch(&x, &places, size).unwrap();
+                check(&launch, &expected, dtype, &format!("{tokens} × {heads} · {size}, {pairs} pairs"));
+            }
+        }
+    }
+}
+
+#[test]
+fn poolings() {
+    let offsets = [0, 1, 4, 5, 70];
+    let at = Tensor::new(&offsets.map(|offset| offset as u32), &Device::Cpu).unwrap();
+    let pools =
+        [Pool::Cls, Pool::Max, Pool::Mean, Pool::MeanSqrtLen, Pool::WeightedMean, Pool::Last, Pool::Pooler];
+    for dtype in TYPES {
+        for width in [1, 127, 128, 129, 384] {
+            let hidden = tensor(1, &[70, width], dtype);
+            for pool in pools {
+                // Longer than some of the texts.
+                for prompt in [0, 1, 2] {
+                    let expected = pooling::reference(&hidden, &offsets, &[pool], prompt).unwrap();
+                    let launch = pool.launch(&hidden, &at, prompt).unwrap();
+                    let found = emulator::launch(&launch);
+                    assert_eq!((found.dtype(), found.dims()), (DType::F32, expected.dims()));
+                    // The largest of no tokens is −∞, which is not within anything of itself.
+                    let [found, expected] = [&found, &expected].map(|x| flat(&x.clamp(-1e9, 1e9).unwrap()));
+                    let difference = first_difference(&found, &expected, 1e-6, 1e-5);
+                    assert!(difference.is_none(), "{pool} of {width}, prompt {prompt}: {difference:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Texts of these lengths, in heads of a size.
+fn attend(lengths: &[usize], heads: [usize; 2], size: usize, visible: Visible, dtype: DType) {
+    let [heads, key_value_heads] = heads;
+    let mut offsets = vec![0];
+    offsets.extend(lengths.iter().scan(0, |end, length| {
+        *end += length;
+        Some(*end)
+    }));
+    let tokens = offsets[lengths.len()];
+    let [q, k] = [(1, heads), (2, key_value_heads)]
+        .map(|(seed, heads)| (tensor(seed, &[tokens, heads * size], dtype) * 2.0).unwrap());
+    let v = tensor(3, &[tokens, key_value_heads * size], dtype);
+    let attention = Attention {
+        heads,
+        key_value_heads,
+        scale: 1.0 / (size as f64).sqrt(),
+        bias: None,
+        relative: None,
+        visible,
+        compute: Compute::F32,
+        mix_before: None,
+        mix_after: None,
+        tiles: None,
+    };
+    let expected = attention.reference(&q, &k, &v, &offsets).unwrap();
+    let tiles = tiles(&offsets, &Device::Cpu).unwrap();
+    let launch = attention.launch(&q, &k, &v, &tiles).unwrap();
+    check(&launch, &expected, dtype, &format!("{lengths:?}, {heads} heads of {size}, {visible:?}"));
+}
+
+#[test]
+fn attention_over_tiles() {
+    for dtype in [DType::F16, DType::BF16] {
+        for size in [32, 64, 96, 128] {
+            attend(&[1, 63, 64, 65, 2, 130], [2, 2], size, Visible::ALL, dtype);
+        }
+        attend(&[16, 17, 300], [1, 1], 32, Visible::ALL, dtype);
+        attend(&[40, 5], [6, 2], 32, Visible::ALL, dtype);
+    }
+}
+
+#[test]
+fn attention_behind_masks() {
+    for (before, after) in [(0, 0), (1, 0), (0, 3), (5, 5), (64, 64), (usize::MAX, 0), (200, 0), (70, 2)] {
+        attend(&[1, 64, 65, 200], [2, 1], 32, Visible { before, after }, DType::F16);
+    }
+}
+
+#[test]
+fn a_type_without_kernels_is_refused() {
+    let activation = Activation::Gelu;
+    let y = tensor(1, &[2, 8], DType::F64);
+    assert!(linear::launch(&y, activation, None).is_err(), "there is no kernel for f64");
+}
