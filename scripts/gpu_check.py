@@ -18,6 +18,7 @@ Speeds are compared with bars on the page, but do not change the exit code.
 import argparse
 import contextlib
 import datetime
+import itertools
 import json
 import lzma
 import math
@@ -55,12 +56,13 @@ BOUNDS = {"f32": 1e-3, "f16": 2e-2, "bf16": 2e-2}
 TIMES_CPU = 3
 TORCH_TYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
 WORDS = "the a of to in is on and light lamp candle wick flame burn attention head key query value".split()
-LENGTHS = [16, 128, 512]
+LENGTHS = ["16", "128", "512", "mix"]
+DISTINCT_TOKENS = 200_000
 # What the project wants to reach: over PyTorch, over torch.compile, of the matrix rate; tokens a second; busy.
 BARS = {"PyTorch": 1.5, "torch.compile": 1.1, "share 512": 0.5, "share mix": 0.35, "tokens/s": 1.5e6, "busy": 0.85}
 
 REAL = dict(
-    types=["f32", "f16", "bf16"], speed_types=["bf16", "f16"], matrix=8192, torch_batch=65536, most_tokens=4_000_000, seconds=1.5,
+    types=["f32", "f16", "bf16"], speed_types=["bf16", "f16"], matrix=8192, torch_batch=65536, most_tokens=4_000_000, seconds=0.8,
     configs=[
         "all-MiniLM-L6-v2", "bert-base-uncased", "modernbert-base", "nomic-embed-text-v1.5", "jina-embeddings-v2-small-en",
         "eurobert-210m", "gte-base-en-v1.5", "deberta-v3-base",
@@ -69,7 +71,7 @@ REAL = dict(
     flow_tokens=10_000_000, left_free=[0.3e9, 1e9, 3e9], memory_texts=4000, memory_batch=2_000_000,
 )
 REHEARSAL = dict(
-    types=["f32", "bf16"], speed_types=["bf16"], matrix=512, torch_batch=2048, most_tokens=4096, seconds=0.1,
+    types=["f32", "bf16"], speed_types=["bf16"], matrix=256, torch_batch=512, most_tokens=1024, seconds=0.1,
     configs=["bert-mini", "jina-embeddings-v2-small-en"],
     longest=130, shapes=["bert-mini", "bert-tiny"], flow="bert-tiny",
     flow_tokens=50_000, left_free=[0], memory_texts=20, memory_batch=100_000,
@@ -114,7 +116,7 @@ class Sconce:
             sys.exit(f"gpu_check: {self.binary} does not start, {said(done)}")
         self.version = done.stdout.strip()
 
-    def start(self, *options, device=None, patience=300):
+    def start(self, *options, device=None, patience=120):
         """The finished process. It is ended, and has the code 124, where it takes longer than `patience` seconds."""
         command = [self.binary, "embed", "--offline", "--no-progress", "--device", device or self.device, *map(str, options)]
         try:
@@ -267,38 +269,34 @@ class Texts:
         passages, _ = bench_texts.mixed(prose, self.count, random.Random(1))
         self.passages = [(text, self.count(text.split()) + bench_texts.SPECIALS) for text in passages]
 
-    def exactly(self, length, texts):
+    def exactly(self, length):
         """Texts that have `length` tokens each, [CLS] and [SEP] included; the end is filled with a word of one token."""
-        word, start = 0, random.Random(length).randrange(len(self.words))
-        for _ in range(texts):
+        words = iter(itertools.cycle(self.words))
+        while True:
             text, room = [], length - bench_texts.SPECIALS
             while room > 0:
-                next = self.words[(start + word) % len(self.words)]
-                word += 1
-                next = next if self.count([next]) <= room else "a"
-                text.append(next)
-                room -= self.count([next])
+                word = next(words)
+                word = word if self.count([word]) <= room else "a"
+                text.append(word)
+                room -= self.count([word])
             yield " ".join(text), length
 
-    def mix(self, tokens):
-        """Passages of 5 to 256 tokens, over and over in another order."""
-        rng, left = random.Random(2), tokens
-        while left > 0:
-            for text, count in rng.sample(self.passages, len(self.passages)):
-                yield text, count
-                left -= count
-                if left <= 0:
-                    return
-
     def file(self, name, tokens):
-        """A file of about so many tokens, and the count of each of its texts. A name is a length or "mix"."""
-        found = list(self.mix(tokens) if name == "mix" else self.exactly(int(name), max(1, tokens // int(name))))
+        """A file of about so many tokens, and the count of each of its texts. A name is a length, or "mix" for passages of 5 to
+        256 tokens. Texts come again in another order where there are not enough of them."""
+        if name == "mix":
+            known = self.passages
+        else:
+            known = list(itertools.islice(self.exactly(int(name)), max(1, min(tokens, DISTINCT_TOKENS) // int(name))))
+        rng, found, left = random.Random(2), [], tokens
+        while left > 0:
+            for text, count in rng.sample(known, len(known)):
+                if left > 0:
+                    found.append((text, count))
+                    left -= count
         path = self.folder / f"{name}-{tokens}.txt"
         path.write_text("".join(text + "\n" for text, _ in found))
         return path, [count for _, count in found]
-
-    def ids(self, path):
-        return [encoding.ids for encoding in self.tokenizer.encode_batch(path.read_text().split("\n")[:-1])]
 
 
 def make_model(name, tokenizer, folder):
@@ -343,25 +341,18 @@ def matrix_rate(device, size):
     return 10 * 2 * size**3 / best
 
 
-def padded(ids, device):
-    """Token ids of a batch, padded, and the mask, where it is not all ones."""
-    longest = max(map(len, ids))
-    tokens, mask = (torch.zeros(len(ids), longest, dtype=torch.long) for _ in range(2))
-    for row, text in enumerate(ids):
-        tokens[row, : len(text)] = torch.tensor(text)
-        mask[row, : len(text)] = 1
-    pinned = (lambda tensor: tensor.pin_memory()) if device == "cuda" else (lambda tensor: tensor)
-    return pinned(tokens), None if mask.all() else pinned(mask)
-
-
-def sorted_batches(ids, tokens, device):
-    """Batches of texts of like length, the longest first, of at most so many tokens with the padding."""
-    ids = sorted(ids, key=len, reverse=True)
-    found, at = [], 0
-    while at < len(ids):
-        count = max(1, tokens // len(ids[at]))
-        found.append(padded(ids[at : at + count], device))
-        at += count
+def sorted_batches(counts, tokens, device):
+    """Batches of texts of so many tokens, the longest first, each of at most `tokens` with its padding: token ids drawn at random,
+    and a mask where it is not all ones."""
+    generator, counts, found, at = torch.Generator().manual_seed(1), torch.tensor(sorted(counts, reverse=True)), [], 0
+    while at < len(counts):
+        longest = int(counts[at])
+        lengths = counts[at : at + max(1, tokens // longest)]
+        ids = torch.randint(1000, 30000, (len(lengths), longest), generator=generator)
+        mask = (torch.arange(longest) < lengths[:, None]).long()
+        tensors = [ids, None if mask.all() else mask]
+        found.append([each.pin_memory() if device == "cuda" and each is not None else each for each in tensors])
+        at += len(lengths)
     return found
 
 
@@ -393,18 +384,23 @@ class Torch:
 
 
 def shape_texts(name, setup, texts, rate, device):
-    """The files of a shape, each of the tokens that take some seconds at 40 % of the matrix rate, and PyTorch's batches of them."""
+    """The files of a shape, each of the tokens that take some time at 40 % of the matrix rate, and PyTorch's batches of them."""
     found = {}
-    for length in [*map(str, LENGTHS), "mix"]:
+    for length in LENGTHS:
         usual = 64 if length == "mix" else int(length)
         wanted = setup["seconds"] * 0.4 * rate / operations(name, [usual]) * usual
-        path, counts = texts.file(length, int(min(setup["most_tokens"], wanted)))
-        ids = texts.ids(path)
-        if [len(each) for each in ids] != counts:
-            raise Failed(f"texts of {length} do not have the tokens that they should have")
-        batches = sorted_batches(ids, setup["torch_batch"], device)
+        path, counts = texts.file(length, int(max(512, min(setup["most_tokens"], wanted))))
+        batches = sorted_batches(counts, setup["torch_batch"], device)
         found[length] = {"path": path, "counts": counts, "batches": batches, "idle": {}}
     return found
+
+
+def warm(sconce, folder, types):
+    """The driver compiles kernels at their first use, and keeps them for the next process."""
+    for type in types:
+        done = sconce.start("--quiet", "--model", folder, "--dtype", type, "a lamp in the window")
+        if done.returncode != 0:
+            raise Failed(said(done))
 
 
 def contenders(sconce, setup, folder):
@@ -504,10 +500,13 @@ def speed_bars(found):
 def speed(sconce, setup, report, texts, deadline):
     rate = matrix_rate(sconce.device, setup["matrix"])
     found = []
-    for name in setup["shapes"]:
+    for left, name in zip(range(len(setup["shapes"]), 0, -1), setup["shapes"]):
+        # Every shape gets its part of the time that is left.
+        until = time.monotonic() + (deadline - time.monotonic()) / left
         folder = make_model(name, texts.path, sconce.folder)
+        warm(sconce, folder, setup["speed_types"])
         files = shape_texts(name, setup, texts, rate, sconce.device)
-        seconds = measure(name, files, contenders(sconce, setup, folder), setup["rounds"], report, deadline)
+        seconds = measure(name, files, contenders(sconce, setup, folder), setup["rounds"], report, until)
         more = figures(name, files, seconds, rate)
         if len(more) < len(files) * len(setup["speed_types"]):
             report.fail(f"{name} has {len(more)} of {len(files) * len(setup['speed_types'])} figures; more time is --minutes")
@@ -519,12 +518,13 @@ def speed(sconce, setup, report, texts, deadline):
     report.data["speed"], report.data["matrix_rate"] = found, rate
     report.add("", "## Encoders beside PyTorch", "")
     report.add(
-        f"Random weights. Sconce: `tokens / seconds_encoding` of --stats, from text to vector, with tokenizing, pooling and waiting in "
-        f"it; idle is the part of that time in which it had nothing to compute. PyTorch: transformers {transformers.__version__} with "
-        f"scaled_dot_product_attention, from token ids, sorted by length, in batches of {setup['torch_batch']:,} tokens with padding, to "
-        "mean vectors; compiled with torch.compile(dynamic=True), bf16 only. Medians of interleaved rounds. The matrix rate is that "
-        f"of a bf16 product {setup['matrix']}³ in PyTorch, the best of 6 times 10: {rate / 1e12:,.1f} TFLOP/s; the share counts the "
-        "operations of linear layers and attention without padding.",
+        "Random weights. Sconce: `tokens / seconds_encoding` of --stats, from text to vector, with tokenizing, pooling and waiting in it; "
+        f"idle is the part of that time in which it had nothing to compute. PyTorch: transformers {transformers.__version__} with "
+        "scaled_dot_product_attention, from token ids to mean vectors, texts of the same lengths, sorted, in batches of "
+        f"{setup['torch_batch']:,} tokens with padding; compiled with torch.compile(dynamic=True), bf16 only. Medians of interleaved "
+        f"rounds; where there are less than {setup['rounds']}, time was over. The matrix rate is that of a bf16 product "
+        f"{setup['matrix']}³ in PyTorch, the best of 6 times 10: {rate / 1e12:.4g} TFLOP/s; the share counts the operations of linear "
+        "layers and attention, without padding.",
         "",
         *speed_table(found),
         "",
@@ -570,6 +570,7 @@ def busy_share(samples, start, end):
 
 def flow(sconce, setup, report, texts, deadline):
     folder = make_model(setup["flow"], texts.path, sconce.folder)
+    warm(sconce, folder, ["bf16"])
     path, counts = texts.file("mix", setup["flow_tokens"])
     runs = []
     for _ in range(setup["rounds"]):
@@ -595,6 +596,8 @@ def flow(sconce, setup, report, texts, deadline):
         report.add(bar("the GPU is busy while texts are encoded", run["busy"], BARS["busy"], percent))
         report.add(f"- the GPU is busy over the whole process: {percent(run['busy_whole'])}")
         report.add("- busy is NVML's utilization, the part of time in which any kernel runs, sampled every 100 ms, the mean")
+    elif sconce.device == "cuda":
+        report.fail("the GPU's utilization could not be read")
 
 
 # Little memory
@@ -723,7 +726,8 @@ def main():
                 report.fail(f"{name}: {reason}")
             print(f"gpu_check: {name} took {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
             report.write()
-    print(*(f"FAILED: {each}" for each in report.failures), sep="\n")
+    for each in report.failures:
+        print(f"FAILED: {each}")
     sys.exit(bool(report.failures))
 
 

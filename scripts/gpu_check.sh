@@ -8,7 +8,9 @@ scripts=$(cd "$(dirname "$0")" && pwd)
 python=${PYTHON:-python3}
 fail() { echo "gpu_check: $*" >&2; exit 1; }
 
-"$python" -c 'import numpy, tokenizers, torch, transformers' || fail "$python lacks what is named above; set PYTHON to one that has it"
+if ! reason=$("$python" -c 'import numpy, tokenizers, torch, transformers' 2>&1); then
+    fail "$python will not do (${reason##*$'\n'}); set PYTHON to one with PyTorch, transformers and numpy"
+fi
 case " $* " in *' --rehearse '*) exec "$python" "$scripts/gpu_check.py" "$@" ;; esac
 
 libraries=$("$python" -c '
