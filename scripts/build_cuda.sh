@@ -81,7 +81,8 @@ embed() {
 }
 embed --device auto --verbose || fail "--device auto failed without a GPU: $(cat "$work/err")"
 [ "$(wc -l <"$work/out")" = 1 ] || fail "--device auto gave no row without a GPU"
-[ "$(grep -c ' on cpu' "$work/err")" = 1 ] || fail "--device auto --verbose has to say once that it runs on the CPU: $(cat "$work/err")"
+[ "$(grep -c ' on cpu' "$work/err")" = 1 ] ||
+    fail "--device auto --verbose has to say once that it runs on the CPU: $(cat "$work/err")"
 status=0
 embed --device cuda || status=$?
 [ "$status" = 1 ] && [ "$(wc -l <"$work/err")" = 1 ] && grep -q '^sconce: error: ' "$work/err" ||

@@ -10,6 +10,8 @@ memory   A batch that is far too large, while another process holds most of the 
 flow     From a text file to a .npy file: tokens a second of the whole process, and the part of the time that the GPU is busy.
 speed    Tokens a second of encoders with random weights at given lengths and with a real mix of them, beside PyTorch.
 
+One call has time for all parts, but perhaps not for all rounds of speed; `--parts speed` by itself has.
+
 Exits with 1 where hidden states are too far off, where Sconce crashes or gives too few rows, or where a figure is missing.
 Speeds are compared with bars on the page, but do not change the exit code.
 --rehearse runs all of it on the CPU, with small shapes and few texts.
@@ -32,6 +34,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -62,7 +65,7 @@ DISTINCT_TOKENS = 200_000
 BARS = {"PyTorch": 1.5, "torch.compile": 1.1, "share 512": 0.5, "share mix": 0.35, "tokens/s": 1.5e6, "busy": 0.85}
 
 REAL = dict(
-    types=["f32", "f16", "bf16"], speed_types=["bf16", "f16"], matrix=8192, torch_batch=65536, most_tokens=4_000_000, seconds=0.8,
+    types=["f32", "f16", "bf16"], speed_types=["bf16", "f16"], matrix=8192, torch_batch=65536, most_tokens=4_000_000, seconds=1.0,
     configs=[
         "all-MiniLM-L6-v2", "bert-base-uncased", "modernbert-base", "nomic-embed-text-v1.5", "jina-embeddings-v2-small-en",
         "eurobert-210m", "gte-base-en-v1.5", "deberta-v3-base",
@@ -184,7 +187,7 @@ def difference(found, expected):
     return worst / largest if math.isfinite(worst) and largest > 0 else math.inf
 
 
-def compare(sconce, model, options, texts, types):
+def compare(sconce, options, texts, types):
     """For one model: the difference of each type, with one text a batch and with many, and that of bf16 on the CPU."""
     options = [*options, "--input", texts, "--pair-field", "pair"]
     expected = sconce.rows(*options, "--dtype", "f32", "--threads", 4, device="cpu")
@@ -437,7 +440,8 @@ def measure(name, texts, peers, count, report, deadline):
                     took = doing(each)
                 except Exception as reason:  # whatever a peer dies of, the others go on
                     broken.add(peer)
-                    report.fail(f"{name}, {' '.join(peer)}, texts of {length}: {(str(reason).strip().splitlines() or [''])[0]}")
+                    first = str(reason).strip().partition("\n")[0] or type(reason).__name__
+                    report.fail(f"{name}, {' '.join(peer)}, texts of {length}: {first}")
                     continue
                 if round >= 0:
                     seconds.setdefault((*peer, length), []).append(took)
@@ -463,14 +467,15 @@ def figures(name, texts, seconds, rate):
 
 
 def speed_table(found):
-    columns = ["shape", "texts", "type", "Sconce, tokens/s", "PyTorch", "torch.compile", "Sconce over PyTorch", "over torch.compile"]
+    columns = ["shape", "texts", "type", "Sconce, tokens/s", "PyTorch", "torch.compile"]
+    columns += ["Sconce over PyTorch", "over torch.compile", "of the matrix rate", "idle", "rounds"]
     rows = []
     for each in found:
         cells = [each["shape"], each["texts"], each["type"], f"{each['tokens/s']:,.0f}"]
         cells += [f"{value:,.0f}" if value else "" for value in each["peers"].values()]
         cells += [f"{value:.2f}" if value else "" for value in each["over"].values()]
         rows.append([*cells, f"{100 * each['share']:.1f} %", f"{100 * each['idle']:.0f} %", each["rounds"]])
-    return table([*columns, "of the matrix rate", "idle", "rounds"], rows)
+    return table(columns, rows)
 
 
 def bar(what, value, wanted, shown):
@@ -518,13 +523,13 @@ def speed(sconce, setup, report, texts, deadline):
     report.data["speed"], report.data["matrix_rate"] = found, rate
     report.add("", "## Encoders beside PyTorch", "")
     report.add(
-        "Random weights. Sconce: `tokens / seconds_encoding` of --stats, from text to vector, with tokenizing, pooling and waiting in it; "
-        f"idle is the part of that time in which it had nothing to compute. PyTorch: transformers {transformers.__version__} with "
-        "scaled_dot_product_attention, from token ids to mean vectors, texts of the same lengths, sorted, in batches of "
-        f"{setup['torch_batch']:,} tokens with padding; compiled with torch.compile(dynamic=True), bf16 only. Medians of interleaved "
-        f"rounds; where there are less than {setup['rounds']}, time was over. The matrix rate is that of a bf16 product "
-        f"{setup['matrix']}³ in PyTorch, the best of 6 times 10: {rate / 1e12:.4g} TFLOP/s; the share counts the operations of linear "
-        "layers and attention, without padding.",
+        "Random weights. Sconce: `tokens / seconds_encoding` of --stats, from text to vector, with tokenizing, pooling and waiting "
+        "in it; idle is the part of that time in which it had nothing to compute. PyTorch: transformers "
+        f"{transformers.__version__} with scaled_dot_product_attention, from token ids to mean vectors, texts of the same lengths, "
+        f"sorted, in batches of {setup['torch_batch']:,} tokens with padding; compiled with torch.compile(dynamic=True), bf16 only. "
+        f"Medians of interleaved rounds; where there are less than {setup['rounds']}, time was over. The matrix rate is that of a "
+        f"bf16 product {setup['matrix']}³ in PyTorch, the best of 6 times 10: {rate / 1e12:.4g} TFLOP/s; the share counts the "
+        "operations of linear layers and attention, without padding.",
         "",
         *speed_table(found),
         "",
@@ -586,9 +591,10 @@ def flow(sconce, setup, report, texts, deadline):
     rate, tokens = run["tokens"] / run["whole"], run["tokens"]
     report.add("", f"## From a text file to a .npy file, {setup['flow']}, bf16", "")
     report.add(
-        f"{len(counts):,} texts of 5 to 256 tokens, {tokens:,} tokens in all; the median of {len(runs)} runs: {run['whole']:.1f} s for the "
-        f"whole process, {run['seconds_loading']:.1f} s of it until the model was ready, {run['seconds_encoding']:.1f} s from the first "
-        f"batch to the end of the last, idle for {percent(run['idle'])} of them; peak memory {run['peak_memory_bytes'] / 1e6:,.0f} MB.",
+        f"{len(counts):,} texts of 5 to 256 tokens, {tokens:,} tokens in all; the median of {len(runs)} runs: {run['whole']:.1f} s "
+        f"for the whole process, {run['seconds_loading']:.1f} s of it until the model was ready, {run['seconds_encoding']:.1f} s from "
+        f"the first batch to the end of the last, idle for {percent(run['idle'])} of them; peak memory "
+        f"{run['peak_memory_bytes'] / 1e6:,.0f} MB.",
         "",
         bar("tokens a second of the whole process", rate, BARS["tokens/s"], "{:,.0f}".format),
     )
@@ -665,10 +671,11 @@ def head(args, sconce):
         card = "no GPU"
     else:
         lines = ["# Sconce on a GPU", ""]
-        card = torch.cuda.get_device_properties(0)
+        found = torch.cuda.get_device_properties(0)
         query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         driver = subprocess.check_output(query, text=True).split()[0]
-        card = f"{card.name}, {card.total_memory / 1e9:.0f} GB, compute capability {card.major}.{card.minor}, driver {driver}"
+        capability = f"compute capability {found.major}.{found.minor}"
+        card = f"{found.name}, {found.total_memory / 1e9:.0f} GB, {capability}, driver {driver}, CUDA {torch.version.cuda}"
     return [
         *lines,
         f"- {datetime.datetime.now():%Y-%m-%d %H:%M}, `{shlex.join(['scripts/gpu_check.sh', *sys.argv[1:]])}`",
@@ -704,6 +711,8 @@ def options():
     if not args.rehearse and not torch.cuda.is_available():
         parser.error("PyTorch finds no GPU; --rehearse runs on the CPU")
     args.sconce = args.sconce or ROOT / ("target/release/sconce" if args.rehearse else "target/gpu/sconce")
+    if not args.sconce.exists():
+        parser.error(f"{args.sconce} is not there; scripts/build_cuda.sh makes one for GPUs")
     return args
 
 
@@ -722,7 +731,8 @@ def main():
             start = time.monotonic()
             try:
                 PARTS[name](sconce, setup, report, texts, deadline)
-            except Failed as reason:
+            except Exception as reason:  # the other parts go on, and the page is written
+                traceback.print_exc()
                 report.fail(f"{name}: {reason}")
             print(f"gpu_check: {name} took {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
             report.write()
