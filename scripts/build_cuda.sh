@@ -23,22 +23,17 @@ for tool in cargo python3 c++ cc strip xz; do
     command -v "$tool" >/dev/null || fail "$tool is missing; install it (on Debian: g++, binutils, python3-pip, xz-utils)"
 done
 
-# nvcc and what it compiles with, one file of each wheel.
+# scripts/check_cuda_kernels.sh has it from the same place.
 export CUDA_HOME=$toolkit/nvidia/cu13
-whole() {
-    local file
-    for file in bin/nvcc nvvm/bin/cicc include/crt/host_config.h lib/libcudart_static.a include/cccl/cuda/std/version; do
-        [ -e "$CUDA_HOME/$file" ] || return 1
-    done
-}
-if ! whole; then
+if [ ! -e "$toolkit/complete" ]; then
     say "fetching nvcc 13.0 into $toolkit"
     python3 -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --upgrade --target "$toolkit" \
         nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96 \
         nvidia-cuda-cccl==13.0.85
-    whole || fail "the packages do not hold what nvcc needs; remove $toolkit and try again"
+    # Where nvcc looks for it.
+    ln -sfn lib "$CUDA_HOME/lib64"
+    touch "$toolkit/complete"
 fi
-ln -sfn lib "$CUDA_HOME/lib64"
 
 # Libraries to link with, in place of those that only a machine with CUDA has: every function that cudarc may call, each of
 # which says CUDA_ERROR_STUB_LIBRARY. The lock file says which cudarc.
