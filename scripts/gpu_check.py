@@ -59,6 +59,8 @@ BOUNDS = {"f32": 1e-3, "f16": 2e-2, "bf16": 2e-2}
 TIMES_CPU = 3
 TORCH_TYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
 WORDS = "the a of to in is on and light lamp candle wick flame burn attention head key query value".split()
+# Those that have an attention kernel of their own, and one that has none.
+HEAD_SIZES = [32, 64, 80, 96, 128]
 LENGTHS = ["16", "128", "512", "mix"]
 DISTINCT_TOKENS = 200_000
 # What the project wants to reach: over PyTorch, over torch.compile, of the matrix rate; tokens a second; busy.
@@ -210,6 +212,12 @@ def jobs(setup, folder):
     model = ["--model", ROOT / "tests/fixtures/bert-tiny", "--max-length", setup["longest"], "--random-weights", 7]
     for name in setup["configs"]:
         yield f"{name}, full size", [*model, "--config", ROOT / f"configs/{name}.json"], long
+    for size in HEAD_SIZES:
+        fields = json.loads((ROOT / "configs/bert-mini.json").read_text())
+        fields.update(num_attention_heads=4, hidden_size=4 * size, intermediate_size=16 * size)
+        path = folder / f"heads-{size}.json"
+        path.write_text(json.dumps(fields))
+        yield f"bert-mini with heads of {size}", [*model, "--config", path], long
 
 
 def allowed(key, cells):
@@ -527,7 +535,7 @@ def speed(sconce, setup, report, texts, deadline):
         "in it; idle is the part of that time in which it had nothing to compute. PyTorch: transformers "
         f"{transformers.__version__} with scaled_dot_product_attention, from token ids to mean vectors, texts of the same lengths, "
         f"sorted, in batches of {setup['torch_batch']:,} tokens with padding; compiled with torch.compile(dynamic=True), bf16 only. "
-        f"Medians of interleaved rounds; where there are less than {setup['rounds']}, time was over. The matrix rate is that of a "
+        f"Medians of interleaved rounds; where there are fewer than {setup['rounds']}, time was over. The matrix rate is that of a "
         f"bf16 product {setup['matrix']}³ in PyTorch, the best of 6 times 10: {rate / 1e12:.4g} TFLOP/s; the share counts the "
         "operations of linear layers and attention, without padding.",
         "",
