@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = ["goldens", "ops", "pipelines"]
+TESTS = ["goldens", "ops", "pipelines", "cuda_kernels"]
 
 # What is broken, the file, the text, and what takes its place.
 MUTATIONS = [
@@ -58,7 +58,7 @@ MUTATIONS = [
     ("DeBERTa's scale does not count its terms", "src/nn/attention.rs", "(spec.qk_head_size * terms)", "(spec.qk_head_size + 0 * terms)"),
     ("tokens see other texts", "src/ops/attention/flow.rs", "        let mut tasks = Vec::new();\n", "        let mut tasks = Vec::new();\n        let offsets = &[0, offsets[offsets.len() - 1]];\n"),
     ("blocks of queries begin at 0", "src/ops/attention/flow.rs", "let first = queries.start;", "let first = queries.start % QUERIES;"),
-    ("padding is not masked", "src/ops/attention.rs", "row[self.visible.of(if i < n { i } else { 0 }, n)].fill(0.0);", "row[self.visible.of(if i < n { i } else { 0 }, longest)].fill(0.0);"),
+    ("padding is not masked", "src/ops/attention/reference.rs", "row[self.visible.of(if i < n { i } else { 0 }, n)].fill(0.0);", "row[self.visible.of(if i < n { i } else { 0 }, longest)].fill(0.0);"),
     ("masked weights are not 0", "src/kernels/softmax.rs", "row[visible.end..].fill(0.0);", "row[visible.end..].fill(0.1);"),
     ("queries and keys change places", "src/nn/attention.rs", "attention.forward(&q, &k, &v, context.offsets)", "attention.forward(&k, &q, &v, context.offsets)"),
     ("shared keys serve every other head", "src/ops/attention/flow.rs", "head * key_value_heads / heads * self.qk_size", "head % key_value_heads * self.qk_size"),
@@ -113,16 +113,16 @@ MUTATIONS = [
     ("ERNIE's task row is left out", "src/nn/embeddings.rs", "tables.extend(self.task_type.iter().map(|table| (table, &tasks[..])));", ""),
     ("ALBERT's groups take turns", "src/nn/spec.rs", "(layer as f64 / (layers as f64 / self.groups as f64)) as usize", "layer % self.groups + 0 * layers"),
     ("a group runs its first layer only", "src/nn/encoder.rs", "for layer in &self.groups[group] {", "for layer in &self.groups[group][..1] {"),
-    ("the mean counts one token more", "src/nn/pooling.rs", "Pool::Mean => rest.mean_keepdim(0),", "Pool::Mean => rest.sum_keepdim(0)? / (tokens + 1) as f64,"),
-    ("CLS is the last token", "src/nn/pooling.rs", "Pool::Cls => rest.narrow(0, 0, 1),", "Pool::Cls => text.narrow(0, tokens - 1, 1),"),
-    ("weights of the weighted mean begin at 0", "src/nn/pooling.rs", "Tensor::arange(prompt as u32 + 1, tokens as u32 + 1,", "Tensor::arange(prompt as u32, tokens as u32,"),
-    ("the root of the length is left out", "src/nn/pooling.rs", "rest.sum_keepdim(0)? / ((tokens - prompt) as f64).sqrt()", "rest.sum_keepdim(0)? / ((tokens - prompt) as f64)"),
-    ("joined poolings change places", "src/nn/pooling.rs", ".map(|pool| pool.forward(&text, prompt))", ".rev()\n                    .map(|pool| pool.forward(&text, prompt))"),
+    ("the mean counts one token more", "src/ops/pooling.rs", "Pool::Mean => rest.mean_keepdim(0),", "Pool::Mean => rest.sum_keepdim(0)? / (tokens + 1) as f64,"),
+    ("CLS is the last token", "src/ops/pooling.rs", "Pool::Cls => rest.narrow(0, 0, 1),", "Pool::Cls => text.narrow(0, tokens - 1, 1),"),
+    ("weights of the weighted mean begin at 0", "src/ops/pooling.rs", "Tensor::arange(prompt as u32 + 1, tokens as u32 + 1,", "Tensor::arange(prompt as u32, tokens as u32,"),
+    ("the root of the length is left out", "src/ops/pooling.rs", "rest.sum_keepdim(0)? / ((tokens - prompt) as f64).sqrt()", "rest.sum_keepdim(0)? / ((tokens - prompt) as f64)"),
+    ("joined poolings change places", "src/ops/pooling.rs", "pools.iter().map(|pool| pool.of(&text, prompt))", "pools.iter().rev().map(|pool| pool.of(&text, prompt))"),
     ("the relative bias is scaled with the scores", "src/kernels/softmax.rs", "s.fma(x, scale, b)", "s.mul(s.add(x, b), scale)"),
     ("vectors are not normalised", "src/nn/heads.rs", "|row| l2_normalize(Isa::best(), row)", "|_| ()"),
-    ("the prompt is pooled", "src/nn/pooling.rs", "let rest = text.narrow(0, prompt, tokens - prompt)?;", "let rest = text.clone();"),
-    ("the weighted mean counts from behind the prompt", "src/nn/pooling.rs", "(tokens * (tokens + 1) - prompt * (prompt + 1)) / 2", "(tokens * (tokens + 1)) / 2"),
-    ("a text that is all prompt is pooled", "src/nn/pooling.rs", "if tokens <= prompt {", "let prompt = prompt.min(tokens - 1);\n        if tokens <= prompt {"),
+    ("the prompt is pooled", "src/ops/pooling.rs", "let rest = text.narrow(0, prompt, tokens - prompt)?;", "let rest = text.clone();"),
+    ("the weighted mean counts from behind the prompt", "src/ops/pooling.rs", "(tokens * (tokens + 1) - prompt * (prompt + 1)) / 2", "(tokens * (tokens + 1)) / 2"),
+    ("a text that is all prompt is pooled", "src/ops/pooling.rs", "if tokens <= prompt {", "let prompt = prompt.min(tokens - 1);\n        if tokens <= prompt {"),
     ("the special token behind the prompt counts", "src/text/tokenizer.rs", "return Ok(length - 1);", "return Ok(length);"),
     ("the residual of a dense layer is left out", "src/nn/heads.rs", "Some(Residual::Same) => Some(x),", "Some(Residual::Same) => None,"),
     ("a dense layer has no activation", "src/nn/heads.rs", "self.linear.forward_residual(x, self.activation, residual)", "self.linear.forward_residual(x, Activation::Identity, residual)"),
@@ -131,6 +131,19 @@ MUTATIONS = [
     ("vectors are cut before the last head", "src/run/choices.rs", "                heads.push(Head::First(n));", "                heads.insert(0, Head::First(n));"),
     ("the default prompt is not taken", "src/run/choices.rs", "(Some(PromptChoice::Name(name)), _) | (None, Some(name)) => name,\n            (None, None)", "(Some(PromptChoice::Name(name)), _) => name,\n            (None, _)"),
     ("truncation cuts the last special token", "src/text/tokenizer.rs", "saturating_sub(self.specials(pair.is_some()))", "saturating_sub(self.specials(pair.is_some()) - 1)"),
+    # Kernels for GPUs, as they are launched and in themselves.
+    ("tiles of queries are twice as far apart", "src/ops/attention.rs", "const TILE: usize = 64;", "const TILE: usize = 128;"),
+    ("tiles begin anywhere but at 0", "src/ops/attention.rs", "[start as u32, tokens as u32, first as u32]", "[start as u32, tokens as u32, (first + TILE) as u32]"),
+    ("before and after change places", "src/ops/attention.rs", "self.visible.before.into(),\n                self.visible.after.into(),", "self.visible.after.into(),\n                self.visible.before.into(),"),
+    ("silu has the number of leaky ReLU", "src/ops/activation.rs", "Activation::Silu => plain(9)", "Activation::Silu => plain(8)"),
+    ("a launch does too few blocks", "src/ops/linear.rs", "grid: [(rows * width).div_ceil(PER_BLOCK), 1, 1],", "grid: [(rows * width) / PER_BLOCK, 1, 1],"),
+    ("RMSNorm is launched as LayerNorm", "src/ops/add_norm.rs", "NormKind::RootMeanSquare => 1,", "NormKind::RootMeanSquare => 0,"),
+    ("columns past the first block are not pooled", "src/ops/pooling.rs", "grid: [texts, width.div_ceil(COLUMNS), 1],", "grid: [texts, 1, 1],"),
+    ("neighbours are not told to the kernel", "src/ops/rotary.rs", "usize::from(self.neighbours).into(),", "0usize.into(),"),
+    ("a bf16 operand passes for f16", "src/ops/gpu/mod.rs", "x.dims() != shape || x.dtype() != dtype", "x.dims() != shape"),
+    ("parts by length come back in the wrong order", "src/ops/attention/reference.rs", "back[row as usize] = at as u32;", "back[at] = row;"),
+    ("the softmax is not rescaled", "src/kernels/cuda/attention.cu", "total[r] *= shrink;", ""),
+    ("the last keys are not masked", "src/kernels/cuda/attention.cu", "key + TILE > all.end", "key > all.end"),
     # What happens to long texts and batches.
     ("windows weigh the same", "src/nn/pooling.rs", "(length as f64 / total) as f32", "(total / total / lengths.len() as f64 * (length as f64).powi(0)) as f32"),
     ("windows of a text overlap", "src/text/tokenizer.rs", "first.truncate(room, 0, TruncationDirection::Right)", "first.truncate(room, 1, TruncationDirection::Right)"),

@@ -67,9 +67,12 @@ fn sums_of_embeddings() {
                     .collect();
                 let tables: Vec<(&Table, &[u32])> =
                     tables.iter().map(|(table, at)| (table, &at[..])).collect();
-                let expected = lookup::reference(&tables, &Device::Cpu).unwrap();
-                let what = format!("{count} tables of {width}");
-                check(&lookup::launch(&operands).unwrap(), &expected, dtype, &what);
+                let norm = norm(NormKind::Layer, width, count % 2 == 0, dtype);
+                for norm in [None, Some(&norm)] {
+                    let expected = lookup::reference(&tables, norm, &Device::Cpu).unwrap();
+                    let what = format!("{count} tables of {width}, norm {}", norm.is_some());
+                    check(&lookup::launch(&operands, norm).unwrap(), &expected, dtype, &what);
+                }
             }
         }
     }
@@ -100,6 +103,11 @@ fn activations_and_residuals() {
     }
 }
 
+fn norm(kind: NormKind, width: usize, bias: bool, dtype: DType) -> NormWeights {
+    let bias = bias.then(|| tensor(4, &[width], dtype));
+    NormWeights { kind, weight: tensor(3, &[width], dtype), bias, eps: 1e-3 }
+}
+
 #[test]
 fn norms() {
     for dtype in TYPES {
@@ -109,12 +117,7 @@ fn norms() {
             let x = (x + 20.0).unwrap();
             for kind in [NormKind::Layer, NormKind::RootMeanSquare] {
                 for (bias, residual) in [(true, None), (true, Some(&residual)), (false, Some(&residual))] {
-                    let norm = NormWeights {
-                        kind,
-                        weight: tensor(3, &[width], dtype),
-                        bias: bias.then(|| tensor(4, &[width], dtype)),
-                        eps: 1e-3,
-                    };
+                    let norm = norm(kind, width, bias, dtype);
                     let expected = add_norm::reference(&x, residual, &norm).unwrap();
                     let launch = add_norm::launch(&x, residual, &norm).unwrap();
                     check(&launch, &expected, dtype, &format!("{kind:?} of {rows} × {width}"));
@@ -171,6 +174,22 @@ fn poolings() {
     }
 }
 
+/// Attention with nothing but a mask.
+fn plain([heads, key_value_heads]: [usize; 2], size: usize, visible: Visible) -> Attention<'static> {
+    Attention {
+        heads,
+        key_value_heads,
+        scale: 1.0 / (size as f64).sqrt(),
+        bias: None,
+        relative: None,
+        visible,
+        compute: Compute::F32,
+        mix_before: None,
+        mix_after: None,
+        tiles: None,
+    }
+}
+
 /// Texts of these lengths, in heads of a size.
 fn attend(lengths: &[usize], heads: [usize; 2], size: usize, visible: Visible, dtype: DType) {
     let [heads, key_value_heads] = heads;
@@ -183,18 +202,7 @@ fn attend(lengths: &[usize], heads: [usize; 2], size: usize, visible: Visible, d
     let [q, k] = [(1, heads), (2, key_value_heads)]
         .map(|(seed, heads)| (tensor(seed, &[tokens, heads * size], dtype) * 2.0).unwrap());
     let v = tensor(3, &[tokens, key_value_heads * size], dtype);
-    let attention = Attention {
-        heads,
-        key_value_heads,
-        scale: 1.0 / (size as f64).sqrt(),
-        bias: None,
-        relative: None,
-        visible,
-        compute: Compute::F32,
-        mix_before: None,
-        mix_after: None,
-        tiles: None,
-    };
+    let attention = plain([heads, key_value_heads], size, visible);
     let expected = attention.reference(&q, &k, &v, &offsets).unwrap();
     let tiles = tiles(&offsets, &Device::Cpu).unwrap();
     let launch = attention.launch(&q, &k, &v, &tiles).unwrap();
@@ -219,9 +227,34 @@ fn attention_behind_masks() {
     }
 }
 
+/// What a kernel would read past its end, or as another type, is not launched.
 #[test]
-fn a_type_without_kernels_is_refused() {
-    let activation = Activation::Gelu;
-    let y = tensor(1, &[2, 8], DType::F64);
-    assert!(linear::launch(&y, activation, None).is_err(), "there is no kernel for f64");
+fn operands_that_do_not_fit_are_refused() {
+    let of = |shape: &[usize], dtype| tensor(1, shape, dtype);
+    let (x, wide) = (of(&[3, 8], DType::F16), of(&[3, 8], DType::F32));
+    let (row, index) = (of(&[8], DType::F16), Tensor::new(&[0u32, 1, 2], &Device::Cpu).unwrap());
+    let short = of(&[2, 8], DType::F16);
+    assert!(linear::launch(&of(&[3, 8], DType::F64), Activation::Gelu, None).is_err(), "no kernel for f64");
+    for residual in [&short, &wide] {
+        assert!(linear::launch(&x, Activation::Gelu, Some(residual)).is_err());
+    }
+    let norm = |weight: &Tensor, bias: Option<&Tensor>| {
+        let norm =
+            NormWeights { kind: NormKind::Layer, weight: weight.clone(), bias: bias.cloned(), eps: 0.1 };
+        add_norm::launch(&x, Some(&x), &norm).is_ok()
+    };
+    assert!(norm(&row, Some(&row)) && norm(&row, None));
+    assert!(!norm(&of(&[7], DType::F16), None) && !norm(&row, Some(&of(&[8], DType::F32))));
+    assert!(lookup::launch(&[(x.clone(), index.clone()), (short.clone(), index.clone())], None).is_ok());
+    assert!(lookup::launch(&[(x.clone(), index.clone()), (wide.clone(), index.clone())], None).is_err());
+    assert!(lookup::launch(&vec![(x.clone(), index.clone()); 5], None).is_err(), "five tables");
+    let plain = plain([2, 1], 4, Visible::ALL);
+    let tiles = tiles(&[0, 3], &Device::Cpu).unwrap();
+    assert!(plain.launch(&x, &of(&[3, 4], DType::F16), &of(&[3, 4], DType::F16), &tiles).is_ok());
+    for keys in [&x, &of(&[2, 4], DType::F16), &of(&[3, 4], DType::BF16)] {
+        assert!(plain.launch(&x, keys, keys, &tiles).is_err());
+    }
+    let rotation = Rotation { cos: of(&[4, 2], DType::F32), sin: of(&[4, 2], DType::F32), neighbours: true };
+    assert!(rotation.launch(&x, &index, 4).is_ok());
+    assert!(rotation.launch(&short, &index, 4).is_err(), "a place too many");
 }

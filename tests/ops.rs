@@ -273,9 +273,10 @@ fn sums_of_looked_up_rows() {
         let mapped = Table::stored(Arc::new(bytes), range, format, rows, width);
         let resident = Table::resident(stored.to_dtype(DType::F32).unwrap()).unwrap();
         let expected =
-            lookup::reference(&[(&resident, indices[0]), (&resident, indices[1])], &Device::Cpu).unwrap();
+            lookup::reference(&[(&resident, indices[0]), (&resident, indices[1])], None, &Device::Cpu)
+                .unwrap();
         for (a, b) in [(&mapped, &mapped), (&resident, &mapped), (&mapped, &resident)] {
-            let found = lookup::lookup_sum(&[(a, indices[0]), (b, indices[1])], &Device::Cpu).unwrap();
+            let found = lookup::lookup_sum(&[(a, indices[0]), (b, indices[1])], None, &Device::Cpu).unwrap();
             assert_close(&flat(&found), &flat(&expected), 0.0, 0.0);
         }
     }

@@ -87,10 +87,7 @@ impl Embeddings {
         tables.extend(self.token_type.iter().map(|table| (table, batch.type_ids())));
         tables.extend(self.position.iter().chain(&waves).map(|table| (table, &positions[..])));
         tables.extend(self.task_type.iter().map(|table| (table, &tasks[..])));
-        let mut x = lookup_sum(&tables, &engine.device())?;
-        if let Some(norm) = &self.norm {
-            x = norm.forward(x)?;
-        }
+        let mut x = lookup_sum(&tables, self.norm.as_ref().map(Norm::weights), &engine.device())?;
         if let Some(projection) = &self.projection {
             x = projection.forward(&x, Activation::Identity)?;
         }

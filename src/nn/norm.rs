@@ -20,6 +20,11 @@ impl Norm {
         Ok(Norm { weights: NormWeights { kind, weight, bias, eps } })
     }
 
+    /// For an operation that ends in this norm.
+    pub fn weights(&self) -> &NormWeights {
+        &self.weights
+    }
+
     /// `norm(x)` for `(T, width)`.
     pub fn forward(&self, x: Tensor) -> Result<Tensor> {
         Ok(add_norm(x, None, &self.weights)?)

@@ -21,6 +21,22 @@ pub struct NormWeights {
     pub eps: f64,
 }
 
+impl NormWeights {
+    /// The number of its kind in the kernels for a GPU.
+    pub(super) fn code(&self) -> usize {
+        match self.kind {
+            NormKind::Layer => 0,
+            NormKind::RootMeanSquare => 1,
+        }
+    }
+
+    /// Refuses rows of another type or width.
+    pub(super) fn expect(&self, dtype: DType, width: usize) -> Result<()> {
+        gpu::expect(&self.weight, dtype, &[width])?;
+        gpu::expect(self.bias.as_ref(), dtype, &[width])
+    }
+}
+
 /// `norm(x + residual)` over the last dimension, for `x` and `residual` of `(T, H)`. On the CPU `x` is taken over:
 /// the result lies where it lay.
 pub fn add_norm(x: Tensor, residual: Option<&Tensor>, norm: &NormWeights) -> Result<Tensor> {
@@ -45,10 +61,8 @@ pub fn add_norm(x: Tensor, residual: Option<&Tensor>, norm: &NormWeights) -> Res
 /// [`add_norm`] on a GPU: a row a block.
 pub fn launch<'a>(x: &'a Tensor, residual: Option<&'a Tensor>, norm: &'a NormWeights) -> Result<Launch<'a>> {
     let (rows, width) = x.dims2()?;
-    let kind: usize = match norm.kind {
-        NormKind::Layer => 0,
-        NormKind::RootMeanSquare => 1,
-    };
+    gpu::expect(residual, x.dtype(), &[rows, width])?;
+    norm.expect(x.dtype(), width)?;
     Ok(Launch {
         kernel: format!("norm_{}", gpu::suffix(x.dtype())?),
         grid: [rows, 1, 1],
@@ -61,7 +75,7 @@ pub fn launch<'a>(x: &'a Tensor, residual: Option<&'a Tensor>, norm: &'a NormWei
             norm.bias.as_ref().into(),
             rows.into(),
             width.into(),
-            kind.into(),
+            norm.code().into(),
             norm.eps.into(),
         ],
     })

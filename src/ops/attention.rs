@@ -91,7 +91,8 @@ impl Attention<'_> {
     /// `(T, key_value_heads · e)`; text `i` has the rows `offsets[i]..offsets[i + 1]`. Returns `(T, heads · e)`. Where
     /// heads are mixed, values and result have as many as come out.
     pub fn forward(&self, q: &Tensor, k: &Tensor, v: &Tensor, offsets: &[usize]) -> Result<Tensor> {
-        if let Some(tiles) = self.tiles.filter(|_| self.is_for_gpu(q, k, v)) {
+        let ends = offsets.last() == Some(&q.dim(0)?);
+        if let Some(tiles) = self.tiles.filter(|_| ends && self.is_for_gpu(q, k, v)) {
             return self.launch(q, k, v, tiles)?.run(q);
         }
         if !on_cpu(q) {
@@ -184,6 +185,10 @@ impl Attention<'_> {
         tiles: &'a Tensor,
     ) -> Result<Launch<'a>> {
         let (tokens, width) = q.dims2()?;
+        for x in [k, v] {
+            gpu::expect(x, q.dtype(), &[tokens, width / self.heads * self.key_value_heads])?;
+        }
+        gpu::expect(tiles, DType::U32, &[tiles.dim(0)?, 3])?;
         Ok(Launch {
             kernel: format!("attention_{}_{}", gpu::suffix(q.dtype())?, width / self.heads),
             grid: [tiles.dim(0)?, self.heads, 1],

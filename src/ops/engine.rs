@@ -91,6 +91,11 @@ impl Engine {
         }
     }
 
+    /// Whether this build could use a GPU, and there is none.
+    pub fn lacks_gpu() -> bool {
+        cfg!(feature = "cuda") && gpu::count() == 0
+    }
+
     fn cuda(ordinal: usize, dtype: DType) -> std::result::Result<Engine, Refusal> {
         let missing = |why: String| Err(Refusal::Missing(format!("--device cuda:{ordinal}: {why}")));
         match (cfg!(feature = "cuda"), gpu::count()) {

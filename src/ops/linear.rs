@@ -120,6 +120,7 @@ fn is_for_gpu(x: &Tensor, weight: &Tensor) -> bool {
 pub fn launch<'a>(y: &'a Tensor, activation: Activation, residual: Option<&'a Tensor>) -> Result<Launch<'a>> {
     const PER_BLOCK: usize = 256 * 8;
     let (rows, width) = y.dims2()?;
+    gpu::expect(residual, y.dtype(), &[rows, width])?;
     let (code, parameters) = activation.code();
     let mut args = vec![Arg::from(residual), rows.into(), width.into(), code.into()];
     args.extend(parameters.map(Arg::F32));

@@ -1,11 +1,12 @@
-//! Embedding tables, and the sum of the rows that a batch looks up in them.
+//! Embedding tables, and the sum of the rows that a batch looks up in them, with the norm over it.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 use half::{bf16, f16};
 
+use super::add_norm::{self, NormWeights, add_norm};
 use super::gpu::{self, Arg, Launch, Written};
 
 /// Bytes that stay where they are for as long as anyone holds them, such as a mapped file.
@@ -131,15 +132,19 @@ impl Table {
     }
 }
 
-/// `Σ_t table_t[index_t[i]]` for every token `i`: each table comes with one index a token, all below its
-/// number of rows. Returns `(T, width)`.
-pub fn lookup_sum(tables: &[(&Table, &[u32])], device: &Device) -> Result<Tensor> {
+/// `Σ_t table_t[index_t[i]]` for every token `i`, normalised if there is a norm: each table comes with one index a token, all
+/// below its number of rows. Returns `(T, width)`.
+pub fn lookup_sum(
+    tables: &[(&Table, &[u32])],
+    norm: Option<&NormWeights>,
+    device: &Device,
+) -> Result<Tensor> {
     if device.is_cuda() {
         let operands = (tables.iter())
             .map(|(table, indices)| Ok((table.to_tensor(device)?, Tensor::new(*indices, device)?)))
             .collect::<Result<Vec<_>>>()?;
         return match operands.first() {
-            Some((first, _)) => launch(&operands)?.run(first),
+            Some((first, _)) => launch(&operands, norm)?.run(first),
             None => candle_core::bail!("a sum over no tables"),
         };
     }
@@ -148,7 +153,7 @@ pub fn lookup_sum(tables: &[(&Table, &[u32])], device: &Device) -> Result<Tensor
         Place::Tensor(table) => super::on_cpu(table),
     };
     if !tables.iter().all(|(table, _)| on_cpu(table)) {
-        return reference(tables, device);
+        return reference(tables, norm, device);
     }
     let Some((first, tokens)) = tables.first().map(|(table, indices)| (table, indices.len())) else {
         candle_core::bail!("a sum over no tables")
@@ -160,16 +165,25 @@ pub fn lookup_sum(tables: &[(&Table, &[u32])], device: &Device) -> Result<Tensor
             table.add_row(indices[token] as usize, out)?;
         }
     }
-    Tensor::from_vec(out, (tokens, width), device)
+    let sum = Tensor::from_vec(out, (tokens, width), device)?;
+    match norm {
+        Some(norm) => add_norm(sum, None, norm),
+        None => Ok(sum),
+    }
 }
 
 /// [`lookup_sum`] on a GPU, for at most four tables of `(rows, width)` with indices of `(T)`: a token a block.
-pub fn launch(operands: &[(Tensor, Tensor)]) -> Result<Launch<'_>> {
+pub fn launch<'a>(operands: &'a [(Tensor, Tensor)], norm: Option<&'a NormWeights>) -> Result<Launch<'a>> {
     const MOST: usize = 4;
     let Some((table, indices)) = operands.first().filter(|_| operands.len() <= MOST) else {
         candle_core::bail!("a sum over {} tables", operands.len())
     };
     let (tokens, width) = (indices.dim(0)?, table.dim(1)?);
+    for (other, indices) in operands {
+        gpu::expect(other, table.dtype(), &[other.dim(0)?, width])?;
+        gpu::expect(indices, DType::U32, &[tokens])?;
+    }
+    norm.map_or(Ok(()), |norm| norm.expect(table.dtype(), width))?;
     let given = operands.iter().flat_map(|(table, indices)| [Arg::from(table), Arg::from(indices)]);
     let absent = (operands.len()..MOST).flat_map(|_| [Arg::Tensor(None), Arg::Tensor(None)]);
     Ok(Launch {
@@ -177,12 +191,22 @@ pub fn launch(operands: &[(Tensor, Tensor)]) -> Result<Launch<'_>> {
         grid: [tokens, 1, 1],
         block: 128,
         to: Written::New(vec![tokens, width], table.dtype()),
-        args: given.chain(absent).chain([tokens.into(), width.into()]).collect(),
+        args: given
+            .chain(absent)
+            .chain([
+                norm.map(|norm| &norm.weight).into(),
+                norm.and_then(|norm| norm.bias.as_ref()).into(),
+                tokens.into(),
+                width.into(),
+                norm.map_or(0, NormWeights::code).into(),
+                norm.map_or(0.0, |norm| norm.eps).into(),
+            ])
+            .collect(),
     })
 }
 
 /// [`lookup_sum`] in plain candle operations.
-pub fn reference(tables: &[(&Table, &[u32])], device: &Device) -> Result<Tensor> {
+pub fn reference(tables: &[(&Table, &[u32])], norm: Option<&NormWeights>, device: &Device) -> Result<Tensor> {
     let mut sum: Option<Tensor> = None;
     for (table, indices) in tables {
         let rows = table.to_tensor(device)?.index_select(&Tensor::new(*indices, device)?, 0)?;
@@ -191,5 +215,9 @@ pub fn reference(tables: &[(&Table, &[u32])], device: &Device) -> Result<Tensor>
             Some(sum) => (sum + rows)?,
         });
     }
-    sum.ok_or_else(|| candle_core::Error::Msg("a sum over no tables".into()).bt())
+    match (sum, norm) {
+        (Some(sum), Some(norm)) => add_norm::reference(&sum, None, norm),
+        (Some(sum), None) => Ok(sum),
+        (None, _) => candle_core::bail!("a sum over no tables"),
+    }
 }

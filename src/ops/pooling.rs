@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Result, Tensor};
 
-use super::gpu::{self, Arg, Launch, Written};
+use super::gpu::{self, Launch, Written};
 
 /// One way to pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +29,10 @@ pub enum Pool {
 pub fn pool(hidden: &Tensor, offsets: &[usize], pools: &[Pool], prompt: usize) -> Result<Tensor> {
     if !hidden.device().is_cuda() {
         return reference(hidden, offsets, pools, prompt);
+    }
+    let tokens = hidden.dim(0)?;
+    if offsets.last() != Some(&tokens) || !offsets.is_sorted() {
+        candle_core::bail!("texts of other tokens than the {tokens} there are");
     }
     let offsets = Tensor::from_iter(offsets.iter().map(|offset| *offset as u32), hidden.device())?;
     let parts = pools
@@ -72,7 +76,7 @@ impl Pool {
             Pool::Last => 5,
             Pool::Pooler => 6,
         };
-        let first_column = 0;
+        gpu::expect(offsets, DType::U32, &[texts + 1])?;
         Ok(Launch {
             kernel: format!("pool_{}", gpu::suffix(hidden.dtype())?),
             grid: [texts, width.div_ceil(COLUMNS), 1],
@@ -85,7 +89,8 @@ impl Pool {
                 prompt.into(),
                 code.into(),
                 width.into(),
-                Arg::from(first_column as usize),
+                // Where in a row of the result it begins.
+                0usize.into(),
             ],
         })
     }

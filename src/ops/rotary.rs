@@ -40,6 +40,8 @@ impl Rotation {
     /// [`Rotation::forward`] on a GPU, for `places` of `(T)`: a token a block.
     pub fn launch<'a>(&'a self, x: &'a Tensor, places: &'a Tensor, size: usize) -> Result<Launch<'a>> {
         let (tokens, width) = x.dims2()?;
+        gpu::expect(&self.sin, DType::F32, self.cos.dims())?;
+        gpu::expect(places, DType::U32, &[tokens])?;
         Ok(Launch {
             kernel: format!("rotate_{}", gpu::suffix(x.dtype())?),
             grid: [tokens, 1, 1],

@@ -135,6 +135,9 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
         Refusal::Usage(sentence) => Error::new(WrongUsage(sentence)),
         Refusal::Missing(sentence) => Error::msg(sentence),
     })?;
+    if options.device == Wanted::Auto && Engine::lacks_gpu() {
+        console.note("there is no GPU, or no driver for one: the CPU computes");
+    }
     for engine in &engines {
         console.detail(format!("computes in {} on {engine}", engine.dtype()));
     }

@@ -93,6 +93,16 @@ pub(super) fn suffix(dtype: DType) -> Result<&'static str> {
     }
 }
 
+/// Refuses an operand that a kernel would read past its end, or as what it is not.
+pub(super) fn expect<'a>(x: impl Into<Option<&'a Tensor>>, dtype: DType, shape: &[usize]) -> Result<()> {
+    match x.into() {
+        Some(x) if x.dims() != shape || x.dtype() != dtype => {
+            candle_core::bail!("{:?} {:?}, where {dtype:?} {shape:?} is wanted", x.dtype(), x.dims())
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Whether an error says that a GPU's memory does not suffice.
 pub fn is_out_of_memory(error: &dyn std::fmt::Display) -> bool {
     let sentence = format!("{error:#}");
