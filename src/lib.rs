@@ -24,8 +24,9 @@
 //! * [`text`]: the tokenizer, and the planner that turns lengths into batches.
 //! * [`model`]: what a model's files say: files, config, families, names, weights, pipeline.
 //! * [`nn`]: the maths over candle tensors.
-//! * [`ops`]: candle operations with a plain reference and a CPU path each.
-//! * [`kernels`]: loops over slices, no candle type in sight.
+//! * [`ops`]: candle operations with a plain reference, a CPU path and, where it pays, a launch on a GPU each; the engine that
+//!   says where a stack runs.
+//! * [`kernels`]: loops over slices, no candle type in sight; in `cuda/` those for GPUs.
 //! * [`output`]: writers, one file a format; the destination that can be continued; manifest and ledger.
 //!
 //! [`guard`] stands beside the rooms: it keeps the panics of libraries away from the program.
