@@ -226,8 +226,13 @@ def allowed(key, cells):
 
 
 def states(sconce, setup, report, texts, deadline):
+    # The other parts get two thirds of the time.
+    until = time.monotonic() + (deadline - time.monotonic()) / 3
+
     def attempt(job):
         try:
+            if time.monotonic() > until:
+                raise Failed("no time was left; more is --minutes")
             return job[0], compare(sconce, *job[1:], setup["types"])
         except Failed as reason:
             report.fail(f"hidden states of {job[0]}: {reason}")
@@ -552,7 +557,7 @@ def utilization():
     """The part of the last moment in which any kernel ran, in percent, as the driver counts it."""
     try:
         return torch.cuda.utilization(0)
-    except ModuleNotFoundError:  # without nvidia-ml-py
+    except Exception:  # without nvidia-ml-py, or where NVML does not answer
         card = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
         command = ["nvidia-smi", "-i", card, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
         return int(subprocess.check_output(command, text=True))
@@ -681,7 +686,10 @@ def head(args, sconce):
         lines = ["# Sconce on a GPU", ""]
         found = torch.cuda.get_device_properties(0)
         query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        driver = subprocess.check_output(query, text=True).split()[0]
+        try:
+            driver = subprocess.check_output(query, text=True).split()[0]
+        except (OSError, subprocess.CalledProcessError, IndexError):
+            driver = "unknown"
         capability = f"compute capability {found.major}.{found.minor}"
         card = f"{found.name}, {found.total_memory / 1e9:.0f} GB, {capability}, driver {driver}, CUDA {torch.version.cuda}"
     return [

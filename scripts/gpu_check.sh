@@ -26,4 +26,6 @@ done
 [ -n "${found:-}" ] || fail "libcuda.so.1, which comes with the driver, is nowhere to be found; put its folder on LD_LIBRARY_PATH"
 
 export LD_LIBRARY_PATH=$found CUDA_DEVICE_ORDER=PCI_BUS_ID
+# What the driver compiles once, every process finds.
+export CUDA_CACHE_PATH=${CUDA_CACHE_PATH:-${TMPDIR:-/tmp}/sconce-cuda-cache} CUDA_CACHE_MAXSIZE=1073741824
 exec "$python" "$scripts/gpu_check.py" "$@"

@@ -12,7 +12,7 @@ use sconce::model::config::Config;
 use sconce::model::families::{FAMILIES, Family};
 use sconce::model::names::Names;
 use sconce::model::weights::Checkpoint;
-use sconce::nn::{Encoder, Engine, Pool, Pooling, RaggedBatch};
+use sconce::nn::{Encoder, Engine, Pool, Pooling, RaggedBatch, Random};
 use sconce::ops::activation::NAMES;
 use sconce::ops::linear::{LinearWeights, Matrix, reference};
 use sconce::run::{Console, Loaded, ModelOptions, Verbosity, load};
@@ -120,6 +120,28 @@ fn hidden_states_in_plain_operations() {
             };
             encoder.forward_observed(&batch, observe).expect("the stack runs");
         }
+    }
+}
+
+/// Two threads share a GPU only where no product is candle's.
+#[test]
+fn stacks_whose_batches_overlap_on_a_gpu() {
+    let overlaps = |config: &str, dtype| {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(config);
+        let config = Config::read(&path).unwrap();
+        let mut spec = Family::of(&config).unwrap().spec(&config).unwrap();
+        // Weights of few rows do.
+        spec.vocab_size = 8;
+        let engine = Engine::Device { device: Device::Cpu, dtype };
+        Encoder::load(&spec, &mut Random::new(1, engine)).unwrap().may_overlap()
+    };
+    assert!(
+        overlaps("configs/bert-mini.json", DType::BF16) && overlaps("configs/bert-mini.json", DType::F16)
+    );
+    assert!(!overlaps("configs/bert-mini.json", DType::F32), "products of f32 are candle's");
+    // Sizes that no kernel takes, and biases of scores.
+    for model in ["bert-tiny", "mpnet", "deberta-v2", "talking-heads-after", "alibi"] {
+        assert!(!overlaps(&format!("tests/fixtures/{model}/config.json"), DType::BF16), "{model}");
     }
 }
 

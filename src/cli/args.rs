@@ -154,7 +154,7 @@ pub struct ModelArgs {
     #[arg(long, value_name = "FILE", help_heading = "Model")]
     pub tokenizer: Option<PathBuf>,
 
-    /// What the encoder runs on; auto: on a GPU if there is one and this build can use it; cuda:0,1: on several at once
+    /// What the encoder runs on; auto: on a GPU if there is one that this build can use; cuda:0,1: on several at once
     #[arg(long, value_name = "auto|cpu|cuda[:N,…]", default_value = "auto", value_parser = device, help_heading = "Machine")]
     pub device: Device,
 

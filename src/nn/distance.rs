@@ -8,6 +8,7 @@ use candle_core::{Device, Tensor};
 use super::linear::Linear;
 use super::norm::Norm;
 use super::{Activation, Disentangled, EncoderSpec, Parameters, Positions, ScoreBias};
+use crate::ops::gpu::finish;
 
 /// A bias by distance and head, the same in every layer.
 pub enum DistanceBias {
@@ -175,6 +176,8 @@ impl DistanceProjections {
         };
         let keys = project(content_to_position, &self.key, key)?;
         let queries = project(position_to_content, &self.query, query)?;
+        // Other threads will use them, too.
+        finish(self.embeddings.table.device())?;
         Ok(self.projected.get_or_init(|| [keys, queries]))
     }
 }

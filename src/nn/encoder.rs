@@ -13,8 +13,9 @@ use super::embeddings::Embeddings;
 use super::layer::Layer;
 use super::norm::Norm;
 use super::rotary::Angles;
-use super::{EncoderSpec, Engine, NormPlacement, Numbering, Parameters, RaggedBatch};
-use crate::ops::attention::{Visible, tiles};
+use super::{EncoderSpec, Engine, NormPlacement, Numbering, Parameters, Positions, RaggedBatch, ScoreBias};
+use crate::ops::attention::{SIZES, Visible, tiles};
+use crate::ops::gpu::finish;
 
 /// Embeddings and layers.
 pub struct Encoder {
@@ -71,6 +72,7 @@ impl Encoder {
             .then(|| Norm::load(parameters, "final_norm", spec.hidden_size, spec.norm))
             .transpose()?;
         let (spec, engine) = (spec.clone(), parameters.engine().clone());
+        finish(&engine.device())?;
         Ok(Encoder { spec, embeddings, angles, bias, distances, groups, convolution, final_norm, engine })
     }
 
@@ -82,6 +84,17 @@ impl Encoder {
     /// What this stack runs on.
     pub fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    /// Whether several threads may use its device at once: not where products are candle's, which has one cuBLAS for all.
+    pub fn may_overlap(&self) -> bool {
+        let spec = &self.spec;
+        let plain = spec.score_bias == ScoreBias::None && spec.positions != Positions::Alibi;
+        let unmixed = spec.head_mixing.before.is_none() && spec.head_mixing.after.is_none();
+        let heads = spec.qk_head_size == spec.v_head_size && SIZES.contains(&spec.qk_head_size);
+        let widths = [spec.embedding_size, spec.hidden_size, spec.intermediate_size];
+        let whole = widths.iter().all(|width| width.is_multiple_of(8));
+        self.engine.is_16_bit() && plain && unmixed && heads && whole
     }
 
     /// Bytes of weights that come into memory only as texts need them.

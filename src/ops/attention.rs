@@ -43,7 +43,7 @@ pub struct Attention<'a> {
 /// Queries of a tile: what a block of a GPU's threads takes on.
 const TILE: usize = 64;
 /// Sizes of heads that there are kernels for.
-const SIZES: [usize; 4] = [32, 64, 96, 128];
+pub const SIZES: [usize; 4] = [32, 64, 96, 128];
 
 /// The tiles of a batch, `(tiles, 3)`: where in the batch the tile's text begins, how many tokens it has, and where in the text
 /// the tile begins. The long texts come first, so that no long one is left at the end.

@@ -69,46 +69,54 @@ pub enum Refusal {
 }
 
 impl Engine {
-    /// The engines that the user wants: one, or one for each GPU.
+    /// The engines that the user wants: one, or one for each GPU; and why it is the CPU where a GPU was hoped for.
     ///
     /// # Errors
     /// If a GPU is not there, or the device does not compute in that type.
-    pub fn choose(wanted: &Wanted, precision: Precision) -> std::result::Result<Vec<Engine>, Refusal> {
+    pub fn choose(
+        wanted: &Wanted,
+        precision: Precision,
+    ) -> std::result::Result<(Vec<Engine>, Option<String>), Refusal> {
+        let mut note = None;
         match (wanted, precision.on_gpu()) {
-            (Wanted::Auto, Some(dtype)) if gpu::count() > 0 => Ok(vec![Self::cuda(0, dtype)?]),
-            (Wanted::Auto | Wanted::Cpu, _) => match precision.on_cpu() {
-                Some(compute) => Ok(vec![Engine::Cpu(compute)]),
-                None => Err(Refusal::Usage(
-                    "--dtype f16 is for GPUs, and this run has none; pass --dtype bf16 or f32".into(),
-                )),
+            (Wanted::Auto, Some(dtype)) if cfg!(feature = "cuda") => match Self::cuda(0, dtype) {
+                Ok(engine) => return Ok((vec![engine], None)),
+                Err(why) => note = Some(format!("{why}: the CPU computes")),
             },
-            (Wanted::Cuda(_), None) => Err(Refusal::Usage(
-                "--dtype int8 is for the CPU; pass --dtype bf16 or f16, or --device cpu".into(),
-            )),
-            (Wanted::Cuda(ordinals), Some(dtype)) => {
-                ordinals.iter().map(|ordinal| Self::cuda(*ordinal, dtype)).collect()
+            (Wanted::Auto | Wanted::Cpu, _) => {}
+            (Wanted::Cuda(_), None) => {
+                return Err(Refusal::Usage(
+                    "--dtype int8 is for the CPU; pass --dtype bf16 or f16, or --device cpu".into(),
+                ));
             }
+            (Wanted::Cuda(ordinals), Some(dtype)) => {
+                let open = |ordinal: &usize| {
+                    Self::cuda(*ordinal, dtype).map_err(|why| {
+                        Refusal::Missing(format!("--device cuda:{ordinal}: {why}; pass --device cpu"))
+                    })
+                };
+                return Ok((ordinals.iter().map(open).collect::<std::result::Result<_, _>>()?, None));
+            }
+        }
+        match precision.on_cpu() {
+            Some(compute) => Ok((vec![Engine::Cpu(compute)], note)),
+            None => Err(Refusal::Usage(
+                "--dtype f16 is for GPUs, and this run has none; pass --dtype bf16 or f32".into(),
+            )),
         }
     }
 
-    /// Whether this build could use a GPU, and there is none.
-    pub fn lacks_gpu() -> bool {
-        cfg!(feature = "cuda") && gpu::count() == 0
-    }
-
-    fn cuda(ordinal: usize, dtype: DType) -> std::result::Result<Engine, Refusal> {
-        let missing = |why: String| Err(Refusal::Missing(format!("--device cuda:{ordinal}: {why}")));
+    /// A GPU, or why it is not to be had.
+    fn cuda(ordinal: usize, dtype: DType) -> std::result::Result<Engine, String> {
         match (cfg!(feature = "cuda"), gpu::count()) {
-            (false, _) => {
-                missing("this build is without CUDA; build with --features cuda, or pass --device cpu".into())
-            }
-            (true, 0) => missing("there is no GPU, or no driver for one; pass --device cpu".into()),
+            (false, _) => Err("this build is without CUDA, which cargo's --features cuda brings".into()),
+            (true, 0) => Err("there is no GPU, or no driver for one".into()),
             (true, count) if ordinal >= count => {
-                missing(format!("there is no such GPU, only {}; pass another number", counted(count)))
+                Err(format!("there is no such GPU, only {}", counted(count)))
             }
             (true, _) => match gpu::open(ordinal) {
                 Ok(device) => Ok(Engine::Device { device, dtype }),
-                Err(error) => missing(format!("it cannot be used ({error}); pass --device cpu")),
+                Err(error) => Err(format!("the GPU cannot be used ({error})")),
             },
         }
     }
@@ -137,6 +145,11 @@ impl Engine {
     /// Whether it is a GPU.
     pub fn is_gpu(&self) -> bool {
         matches!(self, Engine::Device { device, .. } if !device.is_cpu())
+    }
+
+    /// Whether weights and hidden states have 16 bits.
+    pub fn is_16_bit(&self) -> bool {
+        matches!(self, Engine::Device { dtype: DType::F16 | DType::BF16, .. })
     }
 
     /// Bytes of a GPU's memory that nobody holds.

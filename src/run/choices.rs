@@ -71,7 +71,7 @@ impl Choices {
                 tokenizer.max_length()
             )));
         }
-        let batch_tokens = batch_tokens.unwrap_or_else(|| usual_batch_tokens(&encoders[0]));
+        let batch_tokens = batch_tokens.unwrap_or_else(|| usual_batch_tokens(&encoders));
         Ok(Embedder {
             tokenizer,
             encoders,

@@ -131,13 +131,12 @@ pub fn load(options: &ModelOptions, console: &Console) -> Result<Loaded> {
 /// # Errors
 /// As [`load`], but for tensors that are missing or have the wrong shape or type.
 pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
-    let engines = Engine::choose(&options.device, options.precision).map_err(|refusal| match refusal {
-        Refusal::Usage(sentence) => Error::new(WrongUsage(sentence)),
-        Refusal::Missing(sentence) => Error::msg(sentence),
-    })?;
-    if options.device == Wanted::Auto && Engine::lacks_gpu() {
-        console.note("there is no GPU, or no driver for one: the CPU computes");
-    }
+    let (engines, note) =
+        Engine::choose(&options.device, options.precision).map_err(|refusal| match refusal {
+            Refusal::Usage(sentence) => Error::new(WrongUsage(sentence)),
+            Refusal::Missing(sentence) => Error::msg(sentence),
+        })?;
+    note.iter().for_each(|note| console.note(note));
     for engine in &engines {
         console.detail(format!("computes in {} on {engine}", engine.dtype()));
     }
@@ -186,7 +185,9 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
     let mut count = Count::default();
     Encoder::load(&spec, &mut count)?;
     heads::pooler(&mut count, &pooling, spec.hidden_size)?;
-    check_weights(options.max_memory, count.held, &spec)?;
+    if !engines.iter().any(Engine::is_gpu) {
+        check_weights(options.max_memory, count.held, &spec)?;
+    }
     let weights = match options.random_weights {
         None => Weights::File(own(ModelFiles::weights)?),
         Some(seed) => Weights::Random(seed),

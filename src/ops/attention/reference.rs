@@ -2,7 +2,7 @@
 
 use candle_core::{D, DType, Result, Tensor};
 
-use super::{Attention, Relative};
+use super::{Attention, Relative, Visible};
 
 /// Scores of a head that are held at once, unless one text has more.
 const MOST_SCORES: usize = 1 << 22;
@@ -51,12 +51,23 @@ impl Attention<'_> {
         let lengths: Vec<usize> = offsets.windows(2).map(|w| w[1] - w[0]).collect();
         let (batch, longest) = (lengths.len(), lengths.iter().copied().max().unwrap_or(0));
         // (T, heads · d) → (batch, heads, longest, d), each head as often as it is shared.
+        // candle's kernels count in 32 bits.
+        if q.device().is_cuda() && batch * self.heads * longest.pow(2) > u32::MAX as usize {
+            candle_core::bail!(
+                "a text of {longest} tokens has too many scores for a GPU; pass a smaller --max-length, or --device cpu"
+            );
+        }
+        let tokens = q.dim(0)?;
+        let place = |text: usize, i: usize| if i < lengths[text] { offsets[text] + i } else { tokens };
+        let places = (0..batch).flat_map(|text| (0..longest).map(move |i| (text, i)));
+        let places = Tensor::from_iter(places.map(|(text, i)| place(text, i) as u32), q.device())?;
         let pad = |x: &Tensor, heads: usize, all: usize| {
-            let texts = offsets
-                .windows(2)
-                .map(|w| x.narrow(0, w[0], w[1] - w[0])?.pad_with_zeros(0, 0, longest - (w[1] - w[0])))
-                .collect::<Result<Vec<_>>>()?;
-            let x = Tensor::stack(&texts, 0)?.reshape((batch, longest, heads, ()))?.transpose(1, 2)?;
+            let padding = Tensor::zeros((1, x.dim(1)?), x.dtype(), x.device())?;
+            let x = Tensor::cat(&[x, &padding], 0)?.index_select(&places, 0)?;
+            let x = x.reshape((batch, longest, heads, ()))?.transpose(1, 2)?;
+            if heads == all {
+                return x.contiguous();
+            }
             let shared = Tensor::from_iter((0..all).map(|head| (head * heads / all) as u32), x.device())?;
             x.contiguous()?.index_select(&shared, 1)
         };
@@ -74,8 +85,12 @@ impl Attention<'_> {
             let gather = |tokens: &Tensor, table: &Tensor, rows: &Tensor| {
                 let table = wide(table)?.reshape((table.dim(0)?, self.heads, ()))?;
                 let table = table.transpose(0, 1)?.contiguous()?;
-                let all = tokens.broadcast_matmul(&table.t()?.unsqueeze(0)?)?;
-                all.gather(&rows.broadcast_as((batch, self.heads, longest, longest))?.contiguous()?, 3)
+                // All texts at once, or the table would be copied for each.
+                let tokens = tokens.transpose(0, 1)?.reshape((self.heads, batch * longest, ()))?;
+                let all = tokens.matmul(&table.t()?)?.reshape((self.heads, batch, longest, ()))?;
+                all.transpose(0, 1)?
+                    .contiguous()?
+                    .gather(&rows.broadcast_as((batch, self.heads, longest, longest))?.contiguous()?, 3)
             };
             if let Some(table) = keys {
                 scores = (scores + gather(&q, table, &rows)?)?;
@@ -98,26 +113,24 @@ impl Attention<'_> {
         if let Some(before) = self.mix_before {
             scores = mix(before, &scores)?;
         }
-        let mut mask = vec![f32::NEG_INFINITY; batch * longest * longest];
+        // Where every token sees all of its text, one row does for all.
+        let rows = if self.visible == Visible::ALL { 1 } else { longest };
+        let mut mask = vec![f32::NEG_INFINITY; batch * rows * longest];
         for (text, &n) in lengths.iter().enumerate() {
-            for i in 0..longest {
-                let row = &mut mask[(text * longest + i) * longest..][..longest];
+            for i in 0..rows {
+                let row = &mut mask[(text * rows + i) * longest..][..longest];
                 row[self.visible.of(if i < n { i } else { 0 }, n)].fill(0.0);
             }
         }
-        let mask = Tensor::from_vec(mask, (batch, 1, longest, longest), q.device())?;
+        let mask = Tensor::from_vec(mask, (batch, 1, rows, longest), q.device())?;
         let mut weights = candle_nn::ops::softmax(&scores.broadcast_add(&mask)?, D::Minus1)?;
         if let Some(after) = self.mix_after {
             weights = mix(after, &weights)?;
         }
         let heads = weights.dim(1)?;
         let context = weights.matmul(&pad(v, self.value_heads(heads), heads)?)?.transpose(1, 2)?;
-        let context = context.flatten_from(2)?;
-        let texts = lengths
-            .iter()
-            .enumerate()
-            .map(|(i, &n)| context.get(i)?.narrow(0, 0, n))
-            .collect::<Result<Vec<_>>>()?;
-        Tensor::cat(&texts, 0)?.to_dtype(dtype)
+        let rows = lengths.iter().enumerate().flat_map(|(text, &n)| text * longest..text * longest + n);
+        let rows = Tensor::from_iter(rows.map(|row| row as u32), q.device())?;
+        context.reshape((batch * longest, ()))?.index_select(&rows, 0)?.to_dtype(dtype)
     }
 }

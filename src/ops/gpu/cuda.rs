@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::mem::ManuallyDrop;
 
 use candle_core::cuda::cudarc::cublaslt::safe::{CudaBlasLT, Matmul, MatmulConfig};
 use candle_core::cuda::cudarc::driver::{
@@ -32,8 +33,24 @@ pub fn count() -> usize {
 
 /// A GPU by its number.
 pub fn open(ordinal: usize) -> Result<Device> {
-    // On the stream that every device has: with others beside it, cudarc would keep events for each tensor.
-    Device::new_cuda(ordinal)
+    let device = Device::new_cuda(ordinal)?;
+    let cuda = device.as_cuda_device()?;
+    let (major, minor) = cuda.cuda_stream().context().compute_capability().w()?;
+    if major < 8 {
+        candle_core::bail!("its compute capability is {major}.{minor}, and the kernels are for 8.0 and later")
+    }
+    // Whether the driver is new enough for them.
+    let (module, code) = MODULES[0];
+    cuda.get_or_load_custom_func("lookup_f32", module, code)?;
+    // SAFETY: each thread has a queue of its own, and a tensor is used by the thread that has made it, or after `finish`. So
+    // there is nothing to wait for, and no need of two events for every tensor.
+    unsafe { cuda.disable_event_tracking() };
+    Ok(device)
+}
+
+/// Waits for all that this thread has put into its queue: other threads may use what it makes.
+pub fn finish(device: &Device) -> Result<()> {
+    device.synchronize()
 }
 
 /// What a GPU calls itself.
@@ -47,7 +64,7 @@ pub fn free_memory(device: &Device) -> Option<usize> {
     Some(free)
 }
 
-/// Launches a kernel on the stream of `device`.
+/// Puts a kernel into this thread's queue of `device`.
 pub fn launch(launch: &Launch, device: &Device) -> Result<Tensor> {
     let cuda = device.as_cuda_device()?;
     let stream = cuda.cuda_stream();
@@ -57,7 +74,7 @@ pub fn launch(launch: &Launch, device: &Device) -> Result<Tensor> {
     };
     let function = cuda.get_or_load_custom_func(&launch.kernel, module, code)?;
     let to = match &launch.to {
-        // SAFETY: the kernel writes all of it before anyone can read it: later work waits in the same queue.
+        // SAFETY: the kernel writes all of it before anyone can read it: this thread's later work waits in the same queue.
         Written::New(shape, dtype) => unsafe { Tensor::empty(&shape[..], *dtype, device)? },
         Written::Over(tensor) => (*tensor).clone(),
     };
@@ -116,8 +133,9 @@ fn address(tensor: &Tensor, stream: &CudaStream) -> Result<u64> {
 }
 
 thread_local! {
-    /// cuBLAS for each device that this thread has used: its scratch is for one user at a time.
-    static BLAS: RefCell<HashMap<DeviceId, CudaBlasLT>> = RefCell::default();
+    /// cuBLAS for each device that this thread has used: its scratch is for one user at a time. It is not given back: when a
+    /// thread ends, the driver may be gone already.
+    static BLAS: RefCell<HashMap<DeviceId, ManuallyDrop<CudaBlasLT>>> = RefCell::default();
 }
 
 /// `x Wᵀ + b` for `x` of `(T, inputs)` and `weight` of `(outputs, inputs)`, in 16 bits with sums in f32; both widths are
@@ -189,6 +207,12 @@ fn with_slice<T: CudaDType, R>(x: &Tensor, f: impl FnOnce(&CudaSlice<T>) -> Resu
 fn with_blas<R>(device: &CudaDevice, f: impl FnOnce(&CudaBlasLT) -> Result<R>) -> Result<R> {
     BLAS.with_borrow_mut(|all| match all.entry(device.id()) {
         Entry::Occupied(blas) => f(blas.get()),
-        Entry::Vacant(place) => f(place.insert(CudaBlasLT::new(device.cuda_stream()).map_err(Error::wrap)?)),
+        Entry::Vacant(place) => {
+            // The most that its scratch takes; where there is no room for it, cudarc panics.
+            const SCRATCH: usize = 32 << 20;
+            drop(device.alloc_zeros::<u8>(SCRATCH)?);
+            let blas = CudaBlasLT::new(device.cuda_stream()).map_err(Error::wrap)?;
+            f(place.insert(ManuallyDrop::new(blas)))
+        }
     })
 }

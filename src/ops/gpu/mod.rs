@@ -11,7 +11,7 @@ mod driver;
 use candle_core::{DType, Result, Tensor};
 
 pub(super) use driver::product;
-pub use driver::{count, free_memory, name, open};
+pub use driver::{count, finish, free_memory, name, open};
 
 /// One launch of a kernel in `kernels/cuda/`.
 pub struct Launch<'a> {

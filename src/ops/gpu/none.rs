@@ -24,6 +24,11 @@ pub fn free_memory(_: &Device) -> Option<usize> {
     None
 }
 
+/// Waits for what this thread has put into a GPU's queue.
+pub fn finish(_: &Device) -> Result<()> {
+    Ok(())
+}
+
 pub fn launch(_: &Launch, _: &Device) -> Result<Tensor> {
     Err(Error::NotCompiledWithCudaSupport)
 }

@@ -51,19 +51,23 @@ const LEAST_RECORD: usize = 1 << 15;
 const SLACK: usize = 16 << 20;
 
 /// Batches that are on their way at once on a GPU: while it computes one, the next is handed over and the last is fetched.
-const PER_GPU: usize = 2;
+fn per_gpu(encoder: &Encoder) -> usize {
+    if encoder.may_overlap() { 2 } else { 1 }
+}
+
 /// Tokens of a batch on the CPU: what its caches hold goes down with more, and time for each batch with fewer.
 const ON_CPU: usize = 2048;
 /// The same on a GPU, if its memory lets it: more do not make it faster.
 const ON_GPU: usize = 1 << 15;
 
-/// Tokens a batch that suit the encoder's device.
-pub fn usual_batch_tokens(encoder: &Encoder) -> usize {
-    match encoder.engine().free_memory() {
+/// Tokens a batch that suit the encoders' devices.
+pub fn usual_batch_tokens(encoders: &[Encoder]) -> usize {
+    let usual = |encoder: &Encoder| match encoder.engine().free_memory() {
         None => ON_CPU,
         // A half is left for attention and for what others take.
-        Some(free) => (free / 2 / PER_GPU / token_bytes(encoder.spec())).clamp(1, ON_GPU),
-    }
+        Some(free) => (free / 2 / per_gpu(encoder) / token_bytes(encoder.spec())).clamp(1, ON_GPU),
+    };
+    encoders.iter().map(usual).min().unwrap_or(ON_CPU)
 }
 
 impl Limits {
@@ -74,7 +78,7 @@ impl Limits {
     /// If the model and the smallest batch do not fit: wrong usage.
     pub fn new(embedder: &mut Embedder, max_memory: Option<u64>) -> Result<Self> {
         let threads = match embedder.encoders[0].engine().is_gpu() {
-            true => PER_GPU * embedder.encoders.len(),
+            true => per_gpu(&embedder.encoders[0]) * embedder.encoders.len(),
             false => rayon::current_num_threads(),
         };
         let mut limits = Self::of(embedder, threads, embedder.batch_tokens);
@@ -139,7 +143,8 @@ impl Limits {
         let model = model + embedder.encoders[0].stored_bytes();
         let longest = embedder.tokenizer.max_length();
         let mut least = usize::MAX;
-        for threads in (1..=threads).rev() {
+        // Each GPU keeps a thread.
+        for threads in (embedder.encoders.len()..=threads).rev() {
             let mut batch_tokens = embedder.batch_tokens;
             loop {
                 let mut limits = Limits { tokenizers: 1, ..Self::of(embedder, threads, batch_tokens) };
@@ -169,7 +174,11 @@ impl Limits {
     /// Bytes of all that is on its way.
     fn bytes(&self, embedder: &Embedder, spec: &EncoderSpec, longest: usize) -> usize {
         let batch = self.batch_tokens.max(longest);
-        let encoding = batch * token_bytes(spec) + score_bytes(spec, longest);
+        let encoding = match embedder.encoders[0].engine().is_gpu() {
+            // It lies there.
+            true => 0,
+            false => batch * token_bytes(spec) + score_bytes(spec, longest),
+        };
         let vectors = match embedder.pooling {
             Pooling::Text(_) => self.window_records.min(self.window_tokens),
             Pooling::None => self.window_tokens + longest,
