@@ -3,10 +3,12 @@
 
 #[path = "support/emulator.rs"]
 mod emulator;
+#[path = "support/operands.rs"]
+mod operands;
 mod support;
 
 use candle_core::{DType, Device, Tensor};
-use sconce::kernels::matmul::Compute;
+use operands::{offsets, plain};
 use sconce::nn::Table;
 use sconce::ops::activation::{Activation, NAMES};
 use sconce::ops::add_norm::{NormKind, NormWeights};
@@ -19,12 +21,8 @@ use support::first_difference;
 
 const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
-/// Numbers over (−1, 1) that are the same in every run, and are of the type.
 fn tensor(seed: usize, shape: &[usize], dtype: DType) -> Tensor {
-    let count: usize = shape.iter().product();
-    let value = |i: usize| ((i + 1) * (2 * seed + 1)) as f64 * 0.618_033_988_749_895 % 1.0;
-    let values: Vec<f32> = (0..count).map(|i| 2.0 * value(i) as f32 - 1.0).collect();
-    Tensor::from_vec(values, shape, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
+    operands::tensor(seed, shape).to_dtype(dtype).unwrap()
 }
 
 fn wide(tensor: &Tensor) -> Tensor {
@@ -32,7 +30,7 @@ fn wide(tensor: &Tensor) -> Tensor {
 }
 
 fn flat(tensor: &Tensor) -> Vec<f32> {
-    wide(tensor).flatten_all().unwrap().to_vec1().unwrap()
+    operands::flat(&wide(tensor))
 }
 
 /// Compares what a launch writes with what it should be, within some roundings to its type.
@@ -174,35 +172,15 @@ fn poolings() {
     }
 }
 
-/// Attention with nothing but a mask.
-fn plain([heads, key_value_heads]: [usize; 2], size: usize, visible: Visible) -> Attention<'static> {
-    Attention {
-        heads,
-        key_value_heads,
-        scale: 1.0 / (size as f64).sqrt(),
-        bias: None,
-        relative: None,
-        visible,
-        compute: Compute::F32,
-        mix_before: None,
-        mix_after: None,
-        tiles: None,
-    }
-}
-
 /// Texts of these lengths, in heads of a size.
 fn attend(lengths: &[usize], heads: [usize; 2], size: usize, visible: Visible, dtype: DType) {
     let [heads, key_value_heads] = heads;
-    let mut offsets = vec![0];
-    offsets.extend(lengths.iter().scan(0, |end, length| {
-        *end += length;
-        Some(*end)
-    }));
+    let offsets = offsets(lengths);
     let tokens = offsets[lengths.len()];
     let [q, k] = [(1, heads), (2, key_value_heads)]
         .map(|(seed, heads)| (tensor(seed, &[tokens, heads * size], dtype) * 2.0).unwrap());
     let v = tensor(3, &[tokens, key_value_heads * size], dtype);
-    let attention = plain([heads, key_value_heads], size, visible);
+    let attention = Attention { key_value_heads, visible, ..plain(heads, size) };
     let expected = attention.reference(&q, &k, &v, &offsets).unwrap();
     let tiles = tiles(&offsets, &Device::Cpu).unwrap();
     let launch = attention.launch(&q, &k, &v, &tiles).unwrap();
@@ -248,7 +226,7 @@ fn operands_that_do_not_fit_are_refused() {
     assert!(lookup::launch(&[(x.clone(), index.clone()), (short.clone(), index.clone())], None).is_ok());
     assert!(lookup::launch(&[(x.clone(), index.clone()), (wide.clone(), index.clone())], None).is_err());
     assert!(lookup::launch(&vec![(x.clone(), index.clone()); 5], None).is_err(), "five tables");
-    let plain = plain([2, 1], 4, Visible::ALL);
+    let plain = Attention { key_value_heads: 1, ..plain(2, 4) };
     let tiles = tiles(&[0, 3], &Device::Cpu).unwrap();
     assert!(plain.launch(&x, &of(&[3, 4], DType::F16), &of(&[3, 4], DType::F16), &tiles).is_ok());
     for keys in [&x, &of(&[2, 4], DType::F16), &of(&[3, 4], DType::BF16)] {

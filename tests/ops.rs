@@ -1,9 +1,11 @@
 //! The CPU path of every operation against its plain candle reference, at sizes that straddle the tiles.
 
+#[path = "support/operands.rs"]
+mod operands;
 mod support;
 
 use candle_core::{DType, Device, Tensor};
-use sconce::kernels::matmul::Compute;
+use operands::{flat, offsets, plain, tensor};
 use sconce::nn::{Stored, Table};
 use sconce::ops::activation::Activation;
 use sconce::ops::add_norm::{NormKind, NormWeights};
@@ -13,18 +15,6 @@ use sconce::ops::rotary::Rotation;
 use sconce::ops::{add_norm, linear, lookup};
 use std::sync::Arc;
 use support::assert_close;
-
-/// Numbers that are the same in every run: a Weyl sequence over (-1, 1).
-fn tensor(seed: usize, shape: &[usize]) -> Tensor {
-    let count: usize = shape.iter().product();
-    let value = |i: usize| ((i + 1) * (2 * seed + 1)) as f64 * 0.618_033_988_749_895 % 1.0;
-    let values: Vec<f32> = (0..count).map(|i| 2.0 * value(i) as f32 - 1.0).collect();
-    Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
-}
-
-fn flat(tensor: &Tensor) -> Vec<f32> {
-    tensor.flatten_all().unwrap().to_vec1().unwrap()
-}
 
 #[test]
 fn linear_layers() {
@@ -85,31 +75,6 @@ fn norm_with_a_large_mean() {
     let expected: Vec<f32> = (0..width).map(|i| ((i as f64 - 31.5) / std) as f32).collect();
     for found in [add_norm::reference(&x, None, &norm), add_norm::add_norm(x.copy().unwrap(), None, &norm)] {
         assert_close(&flat(&found.unwrap()), &expected, 1e-5, 1e-5);
-    }
-}
-
-/// Where texts of these lengths begin, and the end of the last.
-fn offsets(lengths: &[usize]) -> Vec<usize> {
-    let ends = lengths.iter().scan(0, |end, length| {
-        *end += length;
-        Some(*end)
-    });
-    std::iter::once(0).chain(ends).collect()
-}
-
-/// Plain attention over heads of so many columns.
-fn plain<'a>(heads: usize, size: usize) -> Attention<'a> {
-    Attention {
-        heads,
-        key_value_heads: heads,
-        scale: 1.0 / (size as f64).sqrt(),
-        bias: None,
-        relative: None,
-        visible: Visible::ALL,
-        compute: Compute::F32,
-        mix_before: None,
-        mix_after: None,
-        tiles: None,
     }
 }
 

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::nn::Wanted;
+
 /// The model where none is named.
 pub const DEFAULT_MODEL: &str = "sentence-transformers/all-MiniLM-L6-v2";
 
@@ -156,7 +158,7 @@ pub struct ModelArgs {
 
     /// What the encoder runs on; auto: on a GPU if there is one that this build can use; cuda:0,1: on several at once
     #[arg(long, value_name = "auto|cpu|cuda[:N,…]", default_value = "auto", value_parser = device, help_heading = "Machine")]
-    pub device: Device,
+    pub device: Wanted,
 
     /// What the encoder multiplies in; sums are f32 always. On the CPU bf16 and int8 are faster where the processor has such
     /// products; on a GPU f16 and bf16 are
@@ -304,18 +306,10 @@ pub enum TruncationSide {
     Right,
 }
 
-/// What the encoder is to run on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Device {
-    Auto,
-    Cpu,
-    Cuda(Vec<usize>),
-}
-
-fn device(value: &str) -> Result<Device, String> {
+fn device(value: &str) -> Result<Wanted, String> {
     let numbers = match value {
-        "auto" => return Ok(Device::Auto),
-        "cpu" => return Ok(Device::Cpu),
+        "auto" => return Ok(Wanted::Auto),
+        "cpu" => return Ok(Wanted::Cpu),
         "cuda" => "0",
         other => other.strip_prefix("cuda:").unwrap_or_default(),
     };
@@ -330,7 +324,7 @@ fn device(value: &str) -> Result<Device, String> {
             }
         }
     }
-    Ok(Device::Cuda(all))
+    Ok(Wanted::Cuda(all))
 }
 
 fn size(value: &str) -> Result<ByteSize, String> {

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 
 use super::args::{
-    ComputeType, DEFAULT_MODEL, Device, DownloadArgs, EmbedArgs, HubArgs, InputFormat, LongText, ModelArgs,
+    ComputeType, DEFAULT_MODEL, DownloadArgs, EmbedArgs, HubArgs, InputFormat, LongText, ModelArgs,
     OutputDtype, OutputFormat, PoolingMode, TalkArgs, TruncationSide, Unreadable,
 };
 use crate::input::{self, Fields};
 use crate::model::Source;
-use crate::nn::{Isa, Pool, Pooling, Precision, Wanted};
+use crate::nn::{Isa, Pool, Pooling, Precision};
 use crate::output::{Dtype, Format, Target};
 use crate::run::embed::{EmbedOptions, Input};
 use crate::run::{Choices, Console, ModelOptions, OnLong, PromptChoice, Verbosity, WrongUsage};
@@ -76,11 +76,7 @@ pub fn model(args: &ModelArgs) -> Result<ModelOptions> {
         config: args.config.clone(),
         random_weights: args.random_weights,
         tokenizer: args.tokenizer.clone(),
-        device: match &args.device {
-            Device::Auto => Wanted::Auto,
-            Device::Cpu => Wanted::Cpu,
-            Device::Cuda(numbers) => Wanted::Cuda(numbers.clone()),
-        },
+        device: args.device.clone(),
         precision: match args.dtype {
             ComputeType::F32 => Precision::F32,
             ComputeType::Bf16 => Precision::Bf16,

@@ -82,16 +82,7 @@ impl Pool {
             grid: [texts, width.div_ceil(COLUMNS), 1],
             block: COLUMNS,
             to: Written::New(vec![texts, width], DType::F32),
-            args: vec![
-                hidden.into(),
-                offsets.into(),
-                width.into(),
-                prompt.into(),
-                code.into(),
-                width.into(),
-                // Where in a row of the result it begins.
-                0usize.into(),
-            ],
+            args: vec![hidden.into(), offsets.into(), width.into(), prompt.into(), code.into()],
         })
     }
 

@@ -136,7 +136,9 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
             Refusal::Usage(sentence) => Error::new(WrongUsage(sentence)),
             Refusal::Missing(sentence) => Error::msg(sentence),
         })?;
-    note.iter().for_each(|note| console.note(note));
+    if let Some(note) = note {
+        console.note(note);
+    }
     for engine in &engines {
         console.detail(format!("computes in {} on {engine}", engine.dtype()));
     }

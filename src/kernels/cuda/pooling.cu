@@ -1,15 +1,15 @@
-// From the hidden states of a text to one vector of f32 (Reimers & Gurevych 2019, §3); as src/nn/pooling.rs, from
+// From the hidden states of a text to one vector of f32 (Reimers & Gurevych 2019, §3); as src/ops/pooling.rs, from
 // where the treatment of a prompt is.
 //
 // hidden is (T, width); text i has the rows offsets[i]..offsets[i + 1], and its first `prompt` rows are left out.
-// Writes out[i · out_width + out_column + column]. Blocks of 128 threads, a column a thread:
+// out is (texts, width). Blocks of 128 threads, a column a thread:
 // grid (texts, ⌈width / 128⌉).
 
 #include "common.cuh"
 
 constexpr unsigned POOL_THREADS = 128;
 
-// In the order of `enum Pool` in src/nn/pooling.rs.
+// In the order of `enum Pool` in src/ops/pooling.rs.
 enum PoolCode : unsigned {
     POOL_CLS = 0,
     POOL_MAX = 1,
@@ -60,20 +60,19 @@ __device__ __forceinline__ float pool_column(const D* column, unsigned width, un
 
 template <typename D>
 __device__ __forceinline__ void pool(float* out, const D* hidden, const unsigned* offsets, unsigned width,
-                                     unsigned prompt, unsigned mode, unsigned out_width, unsigned out_column) {
+                                     unsigned prompt, unsigned mode) {
     const size_t text = blockIdx.x;
     const unsigned column = blockIdx.y * POOL_THREADS + threadIdx.x;
     if (column >= width) return;
     const unsigned start = offsets[text], rows = offsets[text + 1] - start;
-    out[text * out_width + out_column + column] =
-        pool_column(hidden + size_t(start) * width + column, width, rows, prompt, mode);
+    out[text * width + column] = pool_column(hidden + size_t(start) * width + column, width, rows, prompt, mode);
 }
 
 #define POOL(suffix, D)                                                                                               \
     extern "C" __global__ void __launch_bounds__(POOL_THREADS)                                                        \
         pool_##suffix(float* out, const D* hidden, const unsigned* offsets, unsigned width, unsigned prompt,          \
-                      unsigned mode, unsigned out_width, unsigned out_column) {                                       \
-        pool<D>(out, hidden, offsets, width, prompt, mode, out_width, out_column);                                    \
+                      unsigned mode) {                                                                                \
+        pool<D>(out, hidden, offsets, width, prompt, mode);                                                           \
     }
 EACH_TYPE(POOL)
 #undef POOL

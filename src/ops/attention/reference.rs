@@ -50,7 +50,6 @@ impl Attention<'_> {
         let (q, k, v) = (&wide(q)?, &wide(k)?, &wide(v)?);
         let lengths: Vec<usize> = offsets.windows(2).map(|w| w[1] - w[0]).collect();
         let (batch, longest) = (lengths.len(), lengths.iter().copied().max().unwrap_or(0));
-        // (T, heads · d) → (batch, heads, longest, d), each head as often as it is shared.
         // candle's kernels count in 32 bits.
         if q.device().is_cuda() && batch * self.heads * longest.pow(2) > u32::MAX as usize {
             candle_core::bail!(
@@ -61,6 +60,7 @@ impl Attention<'_> {
         let place = |text: usize, i: usize| if i < lengths[text] { offsets[text] + i } else { tokens };
         let places = (0..batch).flat_map(|text| (0..longest).map(move |i| (text, i)));
         let places = Tensor::from_iter(places.map(|(text, i)| place(text, i) as u32), q.device())?;
+        // (T, heads · d) → (batch, heads, longest, d), each head as often as it is shared.
         let pad = |x: &Tensor, heads: usize, all: usize| {
             let padding = Tensor::zeros((1, x.dim(1)?), x.dtype(), x.device())?;
             let x = Tensor::cat(&[x, &padding], 0)?.index_select(&places, 0)?;

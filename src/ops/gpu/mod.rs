@@ -86,9 +86,7 @@ impl Launch<'_> {
 /// If there is none.
 pub(super) fn suffix(dtype: DType) -> Result<&'static str> {
     match dtype {
-        DType::F32 => Ok("f32"),
-        DType::F16 => Ok("f16"),
-        DType::BF16 => Ok("bf16"),
+        DType::F32 | DType::F16 | DType::BF16 => Ok(dtype.as_str()),
         other => candle_core::bail!("there are no kernels for {other:?}"),
     }
 }
