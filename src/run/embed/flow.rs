@@ -9,6 +9,7 @@
 //! themselves are handed over in the order of input, and no more than three are on their way.
 
 use std::mem;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,9 +36,14 @@ const LONG_TEXT: usize = 1 << 20;
 /// How long the planner waits for more texts of a stream before it sends off those that it has.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// A thread of the run is gone. What kills a thread has said so on standard error.
+/// A thread of the run has panicked, and has said on standard error over what.
 pub fn died<E>(_: E) -> Error {
     anyhow!("a thread has died; please report this as a bug")
+}
+
+/// What work gives, or an error where it panics: those who wait for the rest of a queue would wait forever if its thread died.
+fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(died(())))
 }
 
 /// What comes out of the flow.
@@ -135,9 +141,9 @@ pub fn start(
         let (chunks, embedder, alone) = (from_reader.clone(), embedder.clone(), alone.clone());
         spawn("tokenize", move || {
             for (chunk, done) in chunks {
-                let prepared = chunk.into_iter().map(|read| prepare(&embedder, read, &alone)).collect();
+                let prepare = |read| prepare(&embedder, read, &alone);
                 // Whoever has hung up wants no more.
-                let _ = done.send(Ok(prepared));
+                let _ = done.send(caught(|| Ok(chunk.into_iter().map(prepare).collect())));
             }
         })?;
     }
@@ -355,18 +361,17 @@ impl Workers {
     }
 }
 
-/// A pool of one thread: what is parallel inside of a batch runs on it, one after another. Without the job that it died
-/// over, a thread that panics leaves a result out, which whoever takes the windows notices.
+/// A pool of one thread: what is parallel inside of a batch runs on it, one after another.
 fn single() -> Result<ThreadPool> {
-    let pool = ThreadPoolBuilder::new().num_threads(1).panic_handler(|_| ()).build();
+    let pool = ThreadPoolBuilder::new().num_threads(1).build();
     pool.map_err(|error| anyhow!("cannot start a thread ({error}); pass a smaller --threads"))
 }
 
 impl Job {
     fn run(self, embedder: &Embedder, encoder: &Encoder, meter: &Meter, threads: usize) {
         let at_work = meter.enter(threads);
-        let result =
-            embedder.embed(&self.texts, encoder).map(|rows| self.slots.into_iter().zip(rows).collect());
+        let result = caught(|| embedder.embed(&self.texts, encoder))
+            .map(|rows| self.slots.into_iter().zip(rows).collect());
         drop(at_work);
         let _ = self.results.send(result);
     }
@@ -423,5 +428,17 @@ struct AtWork<'a>(&'a Meter, usize);
 impl Drop for AtWork<'_> {
     fn drop(&mut self) {
         self.0.change(|at_work| at_work - self.1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error_for_those_who_wait() {
+        let error = caught::<()>(|| panic!("on purpose")).unwrap_err().to_string();
+        assert_eq!(error, died(()).to_string());
+        assert_eq!(caught(|| Ok(1)).unwrap(), 1);
     }
 }
