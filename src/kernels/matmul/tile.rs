@@ -75,23 +75,20 @@ impl<F: FnMut(&mut Block, Range<usize>)> Multiply<'_, '_, F> {
                 let bias = if bias.is_empty() || last < steps { &[] } else { &bias[columns.clone()] };
                 let weights = &weights.panel(panel)[..weights.layout.panel];
                 let mut row = 0;
-                while row < x.count {
-                    // The last two tiles share what is left: low tiles wait for their own sums.
-                    let height = match x.count - row {
-                        left if left >= 2 * S::ROWS || left <= S::ROWS => left.min(S::ROWS),
-                        left => left.div_ceil(2),
-                    };
-                    let x = x.part(row..row + height);
-                    // SAFETY: the block has the rows from `row` on and the panel's columns, as `multiply` has checked.
+                for (height, tiles) in heights(x.count, S::ROWS).into_iter().filter(|(_, tiles)| *tiles > 0) {
+                    let rows = row..row + height * tiles;
+                    row = rows.end;
+                    // SAFETY: the block has these rows and the panel's columns, as `multiply` has checked.
                     unsafe {
                         let stride = to.stride;
-                        let to = to.data.add(row * stride + columns.start - first_column);
+                        let to = to.data.add(rows.start * stride + columns.start - first_column);
                         let target = Target { to, stride, width: columns.len(), begins: first == 0, bias };
+                        let x = x.part(rows);
                         macro_rules! heights {
                             ($($height:literal)*) => {
                                 match height {
                                     $($height if $height <= S::ROWS => {
-                                        tile::<S, P, $height>(s, x, weights, first..last, target)
+                                        column::<S, P, $height>(s, x, weights, first..last, target)
                                     })*
                                     _ => unreachable!("a tile of {height} rows"),
                                 }
@@ -99,7 +96,6 @@ impl<F: FnMut(&mut Block, Range<usize>)> Multiply<'_, '_, F> {
                         }
                         heights!(1 2 3 4 5 6 7 8 9 10 11 12)
                     }
-                    row += height;
                 }
                 if last == steps {
                     finish(&mut to.part(columns.start - first_column..columns.end - first_column), columns);
@@ -109,7 +105,19 @@ impl<F: FnMut(&mut Block, Range<usize>)> Multiply<'_, '_, F> {
     }
 }
 
-/// Where a tile goes, and what is added to it.
+/// How many tiles of which height rows make up. The last two share what is left: low tiles wait for their own sums.
+fn heights(rows: usize, most: usize) -> [(usize, usize); 3] {
+    match (rows / most, rows % most) {
+        (0, left) => [(left, 1), (0, 0), (0, 0)],
+        (whole, 0) => [(most, whole), (0, 0), (0, 0)],
+        (whole, left) => {
+            let first = (most + left).div_ceil(2);
+            [(most, whole - 1), (first, 1), (most + left - first, 1)]
+        }
+    }
+}
+
+/// Where tiles go, and what is added to them.
 #[derive(Clone, Copy)]
 struct Target<'a> {
     to: *mut f32,
@@ -120,66 +128,92 @@ struct Target<'a> {
     bias: &'a [f32],
 }
 
+/// Tiles of `R` rows, one below the other.
+///
 /// # Safety
-/// `x` has `R` rows for the panel, the panel has the steps, and the target room for the rows.
+/// The rows make up such tiles and are for the panel, the panel has the steps, and the target room for the rows.
 #[inline(always)]
-unsafe fn tile<S: Simd, P: Product<S>, const R: usize>(
+unsafe fn column<S: Simd, P: Product<S>, const R: usize>(
     s: S,
     x: Rows,
     panel: &[u32],
     steps: Range<usize>,
     target: Target,
 ) {
-    let Target { to, stride, width, begins, bias } = target;
+    let Target { mut to, stride, width, begins, bias } = target;
     let part = |x: &[f32], first: usize| s.load_at(x, first, 0.0);
-    let mut sums = [[s.splat(0.0); 2]; R];
-    if !begins {
-        for (r, sums) in sums.iter_mut().enumerate() {
-            // SAFETY: the target has `width` numbers in this row, which an earlier tile has written.
-            let row = unsafe { slice::from_raw_parts(to.add(r * stride), width) };
-            *sums = [part(row, 0), part(row, S::LANES)];
+    let whole = width == 2 * S::LANES;
+    let bias = (!bias.is_empty()).then(|| [part(bias, 0), part(bias, S::LANES)]);
+    let groups = x.scales.len() / x.count.max(1);
+    let mut x =
+        Left { words: x.words.as_ptr(), stride: x.stride, scales: x.scales.as_ptr(), groups, count: x.count };
+    while x.count > 0 {
+        let mut sums = [[s.splat(0.0); 2]; R];
+        if !begins {
+            for (r, sums) in sums.iter_mut().enumerate() {
+                // SAFETY: the target has `width` numbers in this row, which an earlier tile has written.
+                let row = unsafe { slice::from_raw_parts(to.add(r * stride), width) };
+                *sums = [part(row, 0), part(row, S::LANES)];
+            }
         }
-    }
-    // SAFETY: as the caller says.
-    let mut sums = unsafe { P::sums(s, x, panel, steps, sums) };
-    if !bias.is_empty() {
-        let bias = [part(bias, 0), part(bias, S::LANES)];
-        for sums in &mut sums {
-            *sums = [s.add(sums[0], bias[0]), s.add(sums[1], bias[1])];
+        // SAFETY: as the caller says.
+        let mut sums = unsafe { P::sums(s, x, panel, steps.clone(), sums) };
+        if let Some(bias) = bias {
+            for sums in &mut sums {
+                *sums = [s.add(sums[0], bias[0]), s.add(sums[1], bias[1])];
+            }
         }
-    }
-    for (r, [first, second]) in sums.into_iter().enumerate() {
-        // SAFETY: the target has `width` numbers in this row.
-        unsafe {
-            let to = to.add(r * stride);
-            if width == 2 * S::LANES {
-                s.store(to, first);
-                s.store(to.add(S::LANES), second);
-            } else {
-                let to = slice::from_raw_parts_mut(to, width);
-                s.store_at(to, 0, first);
-                if width > S::LANES {
-                    s.store_at(to, S::LANES, second);
+        for (r, [first, second]) in sums.into_iter().enumerate() {
+            // SAFETY: the target has `width` numbers in this row.
+            unsafe {
+                let to = to.add(r * stride);
+                if whole {
+                    s.store(to, first);
+                    s.store(to.add(S::LANES), second);
+                } else {
+                    let to = slice::from_raw_parts_mut(to, width);
+                    s.store_at(to, 0, first);
+                    if width > S::LANES {
+                        s.store_at(to, S::LANES, second);
+                    }
                 }
             }
         }
+        // Where none are left this may point past the end; nothing is read or written there.
+        to = to.wrapping_add(R * stride);
+        x.words = x.words.wrapping_add(R * x.stride);
+        x.scales = x.scales.wrapping_add(R * groups);
+        x.count -= R;
     }
 }
 
 /// The two registers of every row of a tile.
 type Sums<S, const R: usize> = [[<S as Simd>::F; 2]; R];
 
-/// Where each row has its word `first`.
-///
-/// # Safety
-/// `x` has `R` rows with such a word.
-#[inline(always)]
-unsafe fn starts<const R: usize>(x: Rows, first: usize) -> [*const u32; R] {
-    // SAFETY: as the caller says.
-    let starts = std::array::from_fn(|r| unsafe { x.words.as_ptr().add(r * x.stride + first) });
-    // Knowing how they follow from each other, the compiler would work them out again at every step, which takes half as
-    // many instructions as the products.
-    black_box(starts)
+/// The rows of `x` that are left.
+#[derive(Clone, Copy)]
+struct Left {
+    words: *const u32,
+    stride: usize,
+    scales: *const f32,
+    /// Scales of a row.
+    groups: usize,
+    count: usize,
+}
+
+impl Left {
+    /// Where each of the next rows has its word `first`.
+    ///
+    /// # Safety
+    /// There are `R` rows with such a word.
+    #[inline(always)]
+    unsafe fn starts<const R: usize>(self, first: usize) -> [*const u32; R] {
+        // SAFETY: as the caller says.
+        let starts = std::array::from_fn(|r| unsafe { self.words.add(r * self.stride + first) });
+        // Knowing how they follow from each other, the compiler would work them out again at every step, which takes half
+        // as many instructions as the products.
+        black_box(starts)
+    }
 }
 
 /// A compute type: how the sums of a tile come about.
@@ -193,7 +227,7 @@ trait Product<S: Simd> {
     /// `x` has `R` rows, they and the panel are of this type and have these steps.
     unsafe fn sums<const R: usize>(
         s: S,
-        x: Rows,
+        x: Left,
         panel: &[u32],
         steps: Range<usize>,
         sums: Sums<S, R>,
@@ -266,14 +300,14 @@ impl<S: Simd, D: Dot<S>> Product<S> for Words<D> {
     #[inline(always)]
     unsafe fn sums<const R: usize>(
         s: S,
-        x: Rows,
+        x: Left,
         panel: &[u32],
         steps: Range<usize>,
         mut sums: Sums<S, R>,
     ) -> Sums<S, R> {
         // SAFETY: rows and panel are as long as the caller says.
         unsafe {
-            let rows = starts::<R>(x, 0);
+            let rows = x.starts::<R>(0);
             let mut next = panel.as_ptr().add(steps.start * 2 * S::LANES);
             for i in steps {
                 let weights = [D::load(s, next), D::load(s, next.add(S::LANES))];
@@ -300,13 +334,12 @@ impl<S: Simd> Product<S> for AsInt8 {
     #[inline(always)]
     unsafe fn sums<const R: usize>(
         s: S,
-        x: Rows,
+        x: Left,
         panel: &[u32],
         steps: Range<usize>,
         mut sums: Sums<S, R>,
     ) -> Sums<S, R> {
         let words = GROUP / S::BYTES_PER_WORD;
-        let groups = x.scales.len() / R;
         // SAFETY: rows, scales and panel are as long as the caller says.
         unsafe {
             let load = |from: *const u32| [s.load_words(from), s.load_words(from.add(S::LANES))];
@@ -315,7 +348,7 @@ impl<S: Simd> Product<S> for AsInt8 {
                 let begin = scales.add(2 * S::LANES);
                 let mut next = begin.add(2 * S::LANES);
                 let mut exact = [load(begin); R];
-                let rows = starts::<R>(x, g * words);
+                let rows = x.starts::<R>(g * words);
                 for i in 0..words {
                     let weights = load(next);
                     next = next.add(2 * S::LANES);
@@ -326,7 +359,7 @@ impl<S: Simd> Product<S> for AsInt8 {
                 }
                 let scales = [s.load(scales.cast()), s.load(scales.add(S::LANES).cast())];
                 for (r, (sums, exact)) in sums.iter_mut().zip(exact).enumerate() {
-                    let scale = s.splat(*x.scales.get_unchecked(r * groups + g));
+                    let scale = s.splat(*x.scales.add(r * x.groups + g));
                     sums[0] = s.fma(s.to_f32(exact[0]), s.mul(scale, scales[0]), sums[0]);
                     sums[1] = s.fma(s.to_f32(exact[1]), s.mul(scale, scales[1]), sums[1]);
                 }
