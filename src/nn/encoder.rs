@@ -16,6 +16,7 @@ use super::rotary::Angles;
 use super::{EncoderSpec, Engine, NormPlacement, Numbering, Parameters, Positions, RaggedBatch, ScoreBias};
 use crate::ops::attention::{SIZES, Visible, tiles};
 use crate::ops::gpu::finish;
+use crate::ops::memory;
 
 /// Embeddings and layers.
 pub struct Encoder {
@@ -73,6 +74,7 @@ impl Encoder {
             .transpose()?;
         let (spec, engine) = (spec.clone(), parameters.engine().clone());
         finish(&engine.device())?;
+        memory::keep();
         Ok(Encoder { spec, embeddings, angles, bias, distances, groups, convolution, final_norm, engine })
     }
 

@@ -9,6 +9,7 @@ pub mod engine;
 pub mod gpu;
 pub mod linear;
 pub mod lookup;
+pub mod memory;
 pub mod pooling;
 pub mod rotary;
 
