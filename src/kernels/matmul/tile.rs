@@ -51,7 +51,7 @@ impl<F: FnMut(&mut Block, Range<usize>)> Kernel for Multiply<'_, '_, F> {
         match self.weights.compute {
             Compute::Bf16 if S::FAST_BF16 => self.tiles::<S, Words<AsBf16>>(s),
             Compute::F32 | Compute::Bf16 => self.tiles::<S, Words<AsF32>>(s),
-            Compute::Int8 => self.tiles::<S, AsInt8>(s),
+            Compute::Int8 => self.tiles::<S, Groups>(s),
         }
     }
 }
@@ -234,20 +234,64 @@ trait Product<S: Simd> {
     ) -> Sums<S, R>;
 }
 
-/// Words whose products are added to sums of f32 one by one.
+/// What becomes of two words that meet.
 trait Dot<S: Simd> {
     type Operand: Copy;
+    type Sum: Copy;
+    /// Words that are taken without counting, which would take as long as some of their products; with more there would not
+    /// be registers enough.
+    const AT_ONCE: usize;
     fn splat(s: S, word: u32) -> Self::Operand;
     /// # Safety
     /// The pointer is good for a register of words.
     unsafe fn load(s: S, from: *const u32) -> Self::Operand;
-    fn add(s: S, sum: S::F, a: Self::Operand, b: Self::Operand) -> S::F;
+    fn add(s: S, sum: Self::Sum, a: Self::Operand, b: Self::Operand) -> Self::Sum;
+}
+
+/// Adds to the sums of `R` rows the products of the words from number `words.start` on with those of the panel.
+///
+/// # Safety
+/// The rows have these words, and the panel as many for each of its outputs.
+#[inline(always)]
+unsafe fn dots<S: Simd, D: Dot<S>, const R: usize>(
+    s: S,
+    rows: [*const u32; R],
+    words: Range<usize>,
+    mut panel: *const u32,
+    mut sums: [[D::Sum; 2]; R],
+) -> [[D::Sum; 2]; R] {
+    let mut word = words.start;
+    let whole = words.end - words.len() % D::AT_ONCE;
+    macro_rules! until {
+        ($end:expr, $count:expr) => {
+            while word < $end {
+                for step in 0..$count {
+                    // SAFETY: as the caller says.
+                    unsafe {
+                        let weights = panel.add(step * 2 * S::LANES);
+                        let weights = [D::load(s, weights), D::load(s, weights.add(S::LANES))];
+                        for (row, sums) in rows.iter().zip(&mut sums) {
+                            let x = D::splat(s, *row.add(word + step));
+                            *sums = [D::add(s, sums[0], x, weights[0]), D::add(s, sums[1], x, weights[1])];
+                        }
+                    }
+                }
+                panel = panel.wrapping_add($count * 2 * S::LANES);
+                word += $count;
+            }
+        };
+    }
+    until!(whole, D::AT_ONCE);
+    until!(words.end, 1);
+    sums
 }
 
 struct AsF32;
 
 impl<S: Simd> Dot<S> for AsF32 {
     type Operand = S::F;
+    type Sum = S::F;
+    const AT_ONCE: usize = 4;
 
     #[inline(always)]
     fn splat(s: S, word: u32) -> S::F {
@@ -270,6 +314,8 @@ struct AsBf16;
 
 impl<S: Simd> Dot<S> for AsBf16 {
     type Operand = S::I;
+    type Sum = S::F;
+    const AT_ONCE: usize = 4;
 
     #[inline(always)]
     fn splat(s: S, word: u32) -> S::I {
@@ -288,10 +334,34 @@ impl<S: Simd> Dot<S> for AsBf16 {
     }
 }
 
+struct AsBytes;
+
+impl<S: Simd> Dot<S> for AsBytes {
+    type Operand = S::I;
+    type Sum = S::I;
+    const AT_ONCE: usize = 2;
+
+    #[inline(always)]
+    fn splat(s: S, word: u32) -> S::I {
+        s.splat_word(word)
+    }
+
+    #[inline(always)]
+    unsafe fn load(s: S, from: *const u32) -> S::I {
+        // SAFETY: as the caller says.
+        unsafe { s.load_words(from) }
+    }
+
+    #[inline(always)]
+    fn add(s: S, sum: S::I, a: S::I, b: S::I) -> S::I {
+        s.dot_int8(sum, a, b)
+    }
+}
+
 /// Sums to which every word adds its products.
 struct Words<D>(PhantomData<D>);
 
-impl<S: Simd, D: Dot<S>> Product<S> for Words<D> {
+impl<S: Simd, D: Dot<S, Sum = S::F>> Product<S> for Words<D> {
     #[inline(always)]
     fn step() -> usize {
         1
@@ -303,28 +373,20 @@ impl<S: Simd, D: Dot<S>> Product<S> for Words<D> {
         x: Left,
         panel: &[u32],
         steps: Range<usize>,
-        mut sums: Sums<S, R>,
+        sums: Sums<S, R>,
     ) -> Sums<S, R> {
         // SAFETY: rows and panel are as long as the caller says.
         unsafe {
-            let rows = x.starts::<R>(0);
-            let mut next = panel.as_ptr().add(steps.start * 2 * S::LANES);
-            for i in steps {
-                let weights = [D::load(s, next), D::load(s, next.add(S::LANES))];
-                next = next.add(2 * S::LANES);
-                for (row, sums) in rows.iter().zip(&mut sums) {
-                    let x = D::splat(s, *row.add(i));
-                    *sums = [D::add(s, sums[0], x, weights[0]), D::add(s, sums[1], x, weights[1])];
-                }
-            }
+            let panel = panel.as_ptr().add(steps.start * 2 * S::LANES);
+            dots::<S, D, R>(s, x.starts(0), steps, panel, sums)
         }
-        sums
     }
 }
 
-struct AsInt8;
+/// Sums of groups, which are exact, by the scales of their groups.
+struct Groups;
 
-impl<S: Simd> Product<S> for AsInt8 {
+impl<S: Simd> Product<S> for Groups {
     /// A group, with its scales and what its sums begin with.
     #[inline(always)]
     fn step() -> usize {
@@ -346,17 +408,9 @@ impl<S: Simd> Product<S> for AsInt8 {
             for g in steps {
                 let scales = panel.as_ptr().add(g * (2 + words) * 2 * S::LANES);
                 let begin = scales.add(2 * S::LANES);
-                let mut next = begin.add(2 * S::LANES);
-                let mut exact = [load(begin); R];
-                let rows = x.starts::<R>(g * words);
-                for i in 0..words {
-                    let weights = load(next);
-                    next = next.add(2 * S::LANES);
-                    for (row, exact) in rows.iter().zip(&mut exact) {
-                        let x = s.splat_word(*row.add(i));
-                        *exact = [s.dot_int8(exact[0], x, weights[0]), s.dot_int8(exact[1], x, weights[1])];
-                    }
-                }
+                let exact = [load(begin); R];
+                let rows = x.starts(g * words);
+                let exact = dots::<S, AsBytes, R>(s, rows, 0..words, begin.add(2 * S::LANES), exact);
                 let scales = [s.load(scales.cast()), s.load(scales.add(S::LANES).cast())];
                 for (r, (sums, exact)) in sums.iter_mut().zip(exact).enumerate() {
                     let scale = s.splat(*x.scales.add(r * x.groups + g));
