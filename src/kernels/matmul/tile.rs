@@ -59,6 +59,13 @@ impl<F: FnMut(&mut Block, Range<usize>)> Kernel for Multiply<'_, '_, F> {
 /// Words of a panel, for each of its outputs, that are taken at a time: so many stay in the first cache while all rows of
 /// `x` pass.
 pub(super) const DEPTH: usize = 768;
+/// The same where so few tiles meet a panel that the time goes into reading it: while they pass over a part, the next one is
+/// fetched, and so much is on its way at a time.
+const SHORT_DEPTH: usize = 64;
+/// So few.
+const FEW_TILES: usize = 8;
+/// Words of a cache line.
+const LINE: usize = 16;
 
 impl<F: FnMut(&mut Block, Range<usize>)> Multiply<'_, '_, F> {
     #[inline(always)]
@@ -66,43 +73,58 @@ impl<F: FnMut(&mut Block, Range<usize>)> Multiply<'_, '_, F> {
         let Multiply { x, weights, panels, bias, to, mut finish } = self;
         let first_column = weights.columns(panels.clone()).start;
         let steps = (weights.layout.panel / weights.layout.width).div_ceil(P::step());
+        let few = x.count <= FEW_TILES * S::ROWS;
+        let most = if few { SHORT_DEPTH } else { DEPTH };
         // In parts of one length, so that none is short.
-        let depth = steps.div_ceil((steps * P::step()).div_ceil(DEPTH));
-        for first in (0..steps).step_by(depth) {
-            let last = steps.min(first + depth);
-            for panel in panels.clone() {
-                let columns = weights.columns(panel..panel + 1);
-                let bias = if bias.is_empty() || last < steps { &[] } else { &bias[columns.clone()] };
-                let weights = &weights.panel(panel)[..weights.layout.panel];
-                let mut row = 0;
-                for (height, tiles) in heights(x.count, S::ROWS).into_iter().filter(|(_, tiles)| *tiles > 0) {
-                    let rows = row..row + height * tiles;
-                    row = rows.end;
-                    // SAFETY: the block has these rows and the panel's columns, as `multiply` has checked.
-                    unsafe {
-                        let stride = to.stride;
-                        let to = to.data.add(rows.start * stride + columns.start - first_column);
-                        let target = Target { to, stride, width: columns.len(), begins: first == 0, bias };
-                        let x = x.part(rows);
-                        macro_rules! heights {
-                            ($($height:literal)*) => {
-                                match height {
-                                    $($height if $height <= S::ROWS => {
-                                        column::<S, P, $height>(s, x, weights, first..last, target)
-                                    })*
-                                    _ => unreachable!("a tile of {height} rows"),
-                                }
-                            };
-                        }
-                        heights!(1 2 3 4 5 6 7 8 9 10 11 12)
+        let depth = steps.div_ceil((steps * P::step()).div_ceil(most));
+        let (parts, count) = (steps.div_ceil(depth), panels.len());
+        for turn in 0..parts * count {
+            // Many rows stay in the second cache in part only: one part passes all panels.
+            let (part, panel) = if few { (turn % parts, turn / parts) } else { (turn / count, turn % count) };
+            let (panel, steps) = (panels.start + panel, part * depth..steps.min((part + 1) * depth));
+            let (begins, ends) = (part == 0, part + 1 == parts);
+            let columns = weights.columns(panel..panel + 1);
+            let bias = if bias.is_empty() || !ends { &[] } else { &bias[columns.clone()] };
+            let weights = &weights.panel(panel)[..weights.layout.panel];
+            let words = steps.len() * P::step() * 2 * S::LANES;
+            let next = weights.as_ptr().wrapping_add(steps.end * P::step() * 2 * S::LANES);
+            let lines = if few { words.div_ceil(LINE).div_ceil(x.count.div_ceil(S::ROWS)) } else { 0 };
+            let mut ahead = Ahead { next, lines };
+            let mut row = 0;
+            for (height, tiles) in heights(x.count, S::ROWS).into_iter().filter(|(_, tiles)| *tiles > 0) {
+                let rows = row..row + height * tiles;
+                row = rows.end;
+                // SAFETY: the block has these rows and the panel's columns, as `multiply` has checked.
+                unsafe {
+                    let stride = to.stride;
+                    let to = to.data.add(rows.start * stride + columns.start - first_column);
+                    let target = Target { to, stride, width: columns.len(), begins, bias };
+                    let (x, steps) = (x.part(rows), steps.clone());
+                    macro_rules! heights {
+                        ($($height:literal)*) => {
+                            match height {
+                                $($height if $height <= S::ROWS => {
+                                    column::<S, P, $height>(s, x, weights, steps, target, &mut ahead)
+                                })*
+                                _ => unreachable!("a tile of {height} rows"),
+                            }
+                        };
                     }
+                    heights!(1 2 3 4 5 6 7 8 9 10 11 12)
                 }
-                if last == steps {
-                    finish(&mut to.part(columns.start - first_column..columns.end - first_column), columns);
-                }
+            }
+            if ends {
+                finish(&mut to.part(columns.start - first_column..columns.end - first_column), columns);
             }
         }
     }
+}
+
+/// What is fetched while tiles pass.
+struct Ahead {
+    next: *const u32,
+    /// Cache lines that each tile fetches.
+    lines: usize,
 }
 
 /// How many tiles of which height rows make up. The last two share what is left: low tiles wait for their own sums.
@@ -139,6 +161,7 @@ unsafe fn column<S: Simd, P: Product<S>, const R: usize>(
     panel: &[u32],
     steps: Range<usize>,
     target: Target,
+    ahead: &mut Ahead,
 ) {
     let Target { mut to, stride, width, begins, bias } = target;
     let part = |x: &[f32], first: usize| s.load_at(x, first, 0.0);
@@ -148,6 +171,10 @@ unsafe fn column<S: Simd, P: Product<S>, const R: usize>(
     let mut x =
         Left { words: x.words.as_ptr(), stride: x.stride, scales: x.scales.as_ptr(), groups, count: x.count };
     while x.count > 0 {
+        for _ in 0..ahead.lines {
+            s.prefetch(ahead.next);
+            ahead.next = ahead.next.wrapping_add(LINE);
+        }
         let mut sums = [[s.splat(0.0); 2]; R];
         if !begins {
             for (r, sums) in sums.iter_mut().enumerate() {

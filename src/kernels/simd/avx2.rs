@@ -94,6 +94,7 @@ impl Simd for Avx2 {
             _mm256_mul_ps(_mm256_mul_ps(x, power(half)), power(_mm256_sub_epi32(n, half)))
         }}
         splat_word(word: u32) -> __m256i { _mm256_set1_epi32(word as i32) }
+        prefetch(line: *const u32) -> () { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
         to_f32(x: __m256i) -> __m256 { _mm256_cvtepi32_ps(x) }
         dot_int8(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
             _mm256_add_epi32(sum, _mm256_madd_epi16(a, b))

@@ -55,6 +55,7 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
         }
         scale_exp2(x: __m512, n: __m512) -> __m512 { _mm512_scalef_ps(x, n) }
         splat_word(word: u32) -> __m512i { _mm512_set1_epi32(word as i32) }
+        prefetch(line: *const u32) -> () { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
         to_f32(x: __m512i) -> __m512 { _mm512_cvtepi32_ps(x) }
         dot_bf16(sum: __m512, a: __m512i, b: __m512i) -> __m512 {{
             let [a, b] = [a, b].map(|x| std::mem::transmute::<__m512i, __m512bh>(x));

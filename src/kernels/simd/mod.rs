@@ -70,6 +70,10 @@ pub trait Simd: Copy + Send + Sync {
     /// `x · 2ⁿ`, for whole `n` from −252 to 252.
     fn scale_exp2(self, x: Self::F, n: Self::F) -> Self::F;
 
+    /// Begins to bring a cache line into the first cache, if it can be read.
+    #[inline(always)]
+    fn prefetch(self, _line: *const u32) {}
+
     /// `word` in every lane.
     fn splat_word(self, word: u32) -> Self::I;
     /// `LANES` words.
