@@ -81,6 +81,7 @@ fn products() {
         (385, 65),
         (769, 3),
         (1537, 34),
+        (1537, 100),
     ];
     for isa in Isa::available() {
         for compute in TYPES {

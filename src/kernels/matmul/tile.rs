@@ -59,13 +59,13 @@ impl<F: FnMut(&mut Block, Range<usize>)> Kernel for Multiply<'_, '_, F> {
 /// Words of a panel, for each of its outputs, that are taken at a time: so many stay in the first cache while all rows of
 /// `x` pass.
 pub(super) const DEPTH: usize = 768;
-/// The same where so few tiles meet a panel that the time goes into reading it: while they pass over a part, the next one is
-/// fetched, and so much is on its way at a time.
+/// The same where few rows meet weights that come from far: the time goes into reading them. While the rows pass over a part,
+/// the next one is fetched, and more than this on its way at a time would hold up what is being read.
 const SHORT_DEPTH: usize = 64;
-/// So few.
+/// So few tiles.
 const FEW_TILES: usize = 8;
-/// Words of a cache line.
-const LINE: usize = 16;
+/// From so far: lines of a matrix that the second cache does not hold along with all else.
+const FAR_LINES: usize = 2 << 10;
 
 impl<F: FnMut(&mut Block, Range<usize>)> Multiply<'_, '_, F> {
     #[inline(always)]
@@ -73,14 +73,14 @@ impl<F: FnMut(&mut Block, Range<usize>)> Multiply<'_, '_, F> {
         let Multiply { x, weights, panels, bias, to, mut finish } = self;
         let first_column = weights.columns(panels.clone()).start;
         let steps = (weights.layout.panel / weights.layout.width).div_ceil(P::step());
-        let few = x.count <= FEW_TILES * S::ROWS;
-        let most = if few { SHORT_DEPTH } else { DEPTH };
+        let far = x.count <= FEW_TILES * S::ROWS && weights.lines.len() >= FAR_LINES;
+        let most = if far { SHORT_DEPTH } else { DEPTH };
         // In parts of one length, so that none is short.
         let depth = steps.div_ceil((steps * P::step()).div_ceil(most));
         let (parts, count) = (steps.div_ceil(depth), panels.len());
         for turn in 0..parts * count {
-            // Many rows stay in the second cache in part only: one part passes all panels.
-            let (part, panel) = if few { (turn % parts, turn / parts) } else { (turn / count, turn % count) };
+            // Of many rows only a part stays in the second cache while all panels pass.
+            let (part, panel) = if far { (turn % parts, turn / parts) } else { (turn / count, turn % count) };
             let (panel, steps) = (panels.start + panel, part * depth..steps.min((part + 1) * depth));
             let (begins, ends) = (part == 0, part + 1 == parts);
             let columns = weights.columns(panel..panel + 1);
@@ -88,10 +88,10 @@ impl<F: FnMut(&mut Block, Range<usize>)> Multiply<'_, '_, F> {
             let weights = &weights.panel(panel)[..weights.layout.panel];
             let words = steps.len() * P::step() * 2 * S::LANES;
             let next = weights.as_ptr().wrapping_add(steps.end * P::step() * 2 * S::LANES);
-            let lines = if few { words.div_ceil(LINE).div_ceil(x.count.div_ceil(S::ROWS)) } else { 0 };
+            let lines = if far { words.div_ceil(16).div_ceil(x.count.div_ceil(S::ROWS)) } else { 0 };
             let mut ahead = Ahead { next, lines };
             let mut row = 0;
-            for (height, tiles) in heights(x.count, S::ROWS).into_iter().filter(|(_, tiles)| *tiles > 0) {
+            for (height, tiles) in tiles_of(x.count, S::ROWS).into_iter().filter(|(_, tiles)| *tiles > 0) {
                 let rows = row..row + height * tiles;
                 row = rows.end;
                 // SAFETY: the block has these rows and the panel's columns, as `multiply` has checked.
@@ -120,15 +120,15 @@ impl<F: FnMut(&mut Block, Range<usize>)> Multiply<'_, '_, F> {
     }
 }
 
-/// What is fetched while tiles pass.
+/// Weights that tiles fetch for those after them.
 struct Ahead {
     next: *const u32,
     /// Cache lines that each tile fetches.
     lines: usize,
 }
 
-/// How many tiles of which height rows make up. The last two share what is left: low tiles wait for their own sums.
-fn heights(rows: usize, most: usize) -> [(usize, usize); 3] {
+/// Heights of the tiles that rows make up, and how many of each. The last two share what is left: low tiles wait for their own sums.
+fn tiles_of(rows: usize, most: usize) -> [(usize, usize); 3] {
     match (rows / most, rows % most) {
         (0, left) => [(left, 1), (0, 0), (0, 0)],
         (whole, 0) => [(most, whole), (0, 0), (0, 0)],
@@ -173,7 +173,7 @@ unsafe fn column<S: Simd, P: Product<S>, const R: usize>(
     while x.count > 0 {
         for _ in 0..ahead.lines {
             s.prefetch(ahead.next);
-            ahead.next = ahead.next.wrapping_add(LINE);
+            ahead.next = ahead.next.wrapping_add(16);
         }
         let mut sums = [[s.splat(0.0); 2]; R];
         if !begins {
