@@ -337,52 +337,40 @@ impl<S: Simd> Dot<S> for AsF32 {
     }
 }
 
-struct AsBf16;
+/// Words that the instruction takes as they are.
+macro_rules! dots_of_words {
+    ($($name:ident: $sum:ident by $dot:ident, $at_once:literal at once;)*) => {
+        $(struct $name;
 
-impl<S: Simd> Dot<S> for AsBf16 {
-    type Operand = S::I;
-    type Sum = S::F;
-    const AT_ONCE: usize = 4;
+        impl<S: Simd> Dot<S> for $name {
+            type Operand = S::I;
+            type Sum = S::$sum;
+            const AT_ONCE: usize = $at_once;
 
-    #[inline(always)]
-    fn splat(s: S, word: u32) -> S::I {
-        s.splat_word(word)
-    }
+            #[inline(always)]
+            fn splat(s: S, word: u32) -> S::I {
+                s.splat_word(word)
+            }
 
-    #[inline(always)]
-    unsafe fn load(s: S, from: *const u32) -> S::I {
-        // SAFETY: as the caller says.
-        unsafe { s.load_words(from) }
-    }
+            /// # Safety
+            /// As the trait says.
+            #[inline(always)]
+            unsafe fn load(s: S, from: *const u32) -> S::I {
+                // SAFETY: as the caller says.
+                unsafe { s.load_words(from) }
+            }
 
-    #[inline(always)]
-    fn add(s: S, sum: S::F, a: S::I, b: S::I) -> S::F {
-        s.dot_bf16(sum, a, b)
-    }
+            #[inline(always)]
+            fn add(s: S, sum: S::$sum, a: S::I, b: S::I) -> S::$sum {
+                s.$dot(sum, a, b)
+            }
+        })*
+    };
 }
 
-struct AsBytes;
-
-impl<S: Simd> Dot<S> for AsBytes {
-    type Operand = S::I;
-    type Sum = S::I;
-    const AT_ONCE: usize = 2;
-
-    #[inline(always)]
-    fn splat(s: S, word: u32) -> S::I {
-        s.splat_word(word)
-    }
-
-    #[inline(always)]
-    unsafe fn load(s: S, from: *const u32) -> S::I {
-        // SAFETY: as the caller says.
-        unsafe { s.load_words(from) }
-    }
-
-    #[inline(always)]
-    fn add(s: S, sum: S::I, a: S::I, b: S::I) -> S::I {
-        s.dot_int8(sum, a, b)
-    }
+dots_of_words! {
+    AsBf16: F by dot_bf16, 4 at once;
+    AsBytes: I by dot_int8, 2 at once;
 }
 
 /// Sums to which every word adds its products.
