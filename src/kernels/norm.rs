@@ -52,13 +52,13 @@ impl Kernel for Rows<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Norm { kind, weight, bias, eps } = *self.norm;
-        let columns = weight.len() as f32;
+        let columns = weight.len() as f64;
         for (i, row) in self.x.chunks_exact_mut(weight.len()).enumerate() {
             if !self.residual.is_empty() {
                 map_with!(s, row, self.residual[i * weight.len()..], |x, y| s.add(x, y));
             }
             let mean = match kind {
-                NormKind::Layer => sum!(s, row, 0.0, |sum, x| s.add(sum, x)) / columns,
+                NormKind::Layer => (sum!(s, row, 0.0, |sum, x| s.add(sum, x)) / columns) as f32,
                 NormKind::RootMeanSquare => 0.0,
             };
             let middle = s.splat(mean);
@@ -66,7 +66,7 @@ impl Kernel for Rows<'_> {
                 let x = s.sub(x, middle);
                 s.fma(x, x, sum)
             });
-            let scale = s.splat(1.0 / (square / columns + eps).sqrt());
+            let scale = s.splat((1.0 / (square / columns + f64::from(eps)).sqrt()) as f32);
             map_with!(s, row, weight, |x, w| s.mul(s.mul(s.sub(x, middle), scale), w));
             if !bias.is_empty() {
                 map_with!(s, row, bias, |x, b| s.add(x, b));
@@ -88,7 +88,7 @@ impl Kernel for L2<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let length = sum!(s, self.0, 0.0, |sum, x| s.fma(x, x, sum)).sqrt();
+        let length = sum!(s, self.0, 0.0, |sum, x| s.fma(x, x, sum)).sqrt() as f32;
         // Not `max`, which would lose a NaN.
         let length = s.splat(if length < 1e-12 { 1e-12 } else { length });
         map!(s, self.0, |x| s.div(x, length));

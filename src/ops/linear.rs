@@ -134,7 +134,8 @@ pub fn launch<'a>(y: &'a Tensor, activation: Activation, residual: Option<&'a Te
 }
 
 /// A linear layer in plain candle operations: `x` of `(T, inputs)`, `weight` of `(outputs, inputs)`, `bias` of
-/// `(outputs)`, `residual` of `(T, outputs)`; returns `(T, outputs)`.
+/// `(outputs)`, `residual` of `(T, outputs)`; returns `(T, outputs)`. In f32 on the CPU the sums are f64, so that a comparison with
+/// this reference shows the rounding error of the other side alone.
 pub fn reference(
     x: &Tensor,
     weight: &Tensor,
@@ -142,7 +143,11 @@ pub fn reference(
     activation: Activation,
     residual: Option<&Tensor>,
 ) -> Result<Tensor> {
-    let y = activation.reference(&Linear::new(weight.clone(), bias.cloned()).forward(x)?)?;
+    let dtype = x.dtype();
+    let sums = if dtype == DType::F32 && x.device().is_cpu() { DType::F64 } else { dtype };
+    let bias = bias.map(|bias| bias.to_dtype(sums)).transpose()?;
+    let y = Linear::new(weight.to_dtype(sums)?, bias).forward(&x.to_dtype(sums)?)?;
+    let y = activation.reference(&y.to_dtype(dtype)?)?;
     match residual {
         Some(residual) => y + residual,
         None => Ok(y),

@@ -79,12 +79,14 @@ pub fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// The built command, shielded from the environment of whoever runs the tests.
+/// The built command, shielded from the environment of whoever runs the tests, but for the instruction set that they choose.
 pub fn sconce() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sconce"));
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy().into_owned();
-        if name.starts_with("HF_") || name.starts_with("SCONCE_") || name == "TRANSFORMERS_OFFLINE" {
+        let shielded =
+            name.starts_with("HF_") || name.starts_with("SCONCE_") || name == "TRANSFORMERS_OFFLINE";
+        if shielded && name != "SCONCE_ISA" {
             command.env_remove(name);
         }
     }

@@ -46,6 +46,11 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
             ))
         }
         sum_lanes(x: __m512) -> f32 { _mm512_reduce_add_ps(x) }
+        sum_lanes_f64(x: __m512) -> f64 {{
+            let low = _mm512_cvtps_pd(_mm512_castps512_ps256(x));
+            let high = _mm512_cvtps_pd(_mm512_extractf32x8_ps::<1>(x));
+            _mm512_reduce_add_pd(_mm512_add_pd(low, high))
+        }}
         max_lanes(x: __m512) -> f32 { _mm512_reduce_max_ps(x) }
         max_magnitude_lanes(x: __m512) -> f32 {
             f32::from_bits(_mm512_reduce_max_epi32(_mm512_castps_si512(x)) as u32)

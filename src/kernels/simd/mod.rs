@@ -61,6 +61,14 @@ pub trait Simd: Copy + Send + Sync {
     fn max_magnitude(self, a: Self::F, b: Self::F) -> Self::F;
     /// The sum of all lanes.
     fn sum_lanes(self, x: Self::F) -> f32;
+    /// The sum of all lanes in f64.
+    #[inline(always)]
+    fn sum_lanes_f64(self, x: Self::F) -> f64 {
+        let mut lanes = [0.0; MAX_LANES];
+        // SAFETY: `lanes` is valid for writes of the `LANES` values of any register.
+        unsafe { self.store(lanes.as_mut_ptr(), x) };
+        lanes.iter().map(|x| f64::from(*x)).sum()
+    }
     /// The largest of all lanes, as [`Simd::max`].
     fn max_lanes(self, x: Self::F) -> f32;
     /// The largest of all lanes, as [`Simd::max_magnitude`].
@@ -186,11 +194,12 @@ macro_rules! fold {
     }};
 }
 
-/// Folds a row into one sum that begins with 0: `f` adds to it, and adds nothing for `pad`.
+/// The sum of a row in f64: `f` adds to a partial sum, and adds nothing for `pad`. Partial sums are f32, a lane of a register
+/// each; they are added in f64, so that the error of a statistic, which all values of a row share, is that of its last rounding.
 macro_rules! sum {
     ($s:ident, $row:expr, $pad:expr, |$sum:ident, $x:ident| $f:expr) => {{
         let [a, b, c, d] = $crate::kernels::simd::fold!($s, $row, 0.0, $pad, |$sum, $x| $f);
-        $s.sum_lanes($s.add($s.add(a, b), $s.add(c, d)))
+        ($s.sum_lanes_f64(a) + $s.sum_lanes_f64(b)) + ($s.sum_lanes_f64(c) + $s.sum_lanes_f64(d))
     }};
 }
 
