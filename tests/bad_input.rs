@@ -91,7 +91,7 @@ fn no_such_model() {
 fn a_file_of_the_model_is_missing() {
     for (file, parts) in [
         ("tokenizer.json", ["has no tokenizer.json", "--tokenizer FILE"]),
-        ("model.safetensors", ["has no model.safetensors", "fetch the model again"]),
+        ("model.safetensors", ["has no model.safetensors", "download the model again"]),
         ("1_Pooling/config.json", ["1_Pooling/config.json", "cannot read"]),
     ] {
         let model = Model::tiny();
@@ -101,6 +101,29 @@ fn a_file_of_the_model_is_missing() {
     let model = Model::tiny();
     fs::rename(model.path("model.safetensors"), model.path("pytorch_model.bin")).unwrap();
     assert_fails(&model.embed(), 1, &["pytorch_model.bin", "convert"]);
+}
+
+/// Where the weights are there in another form, another download would bring the same.
+#[test]
+fn weights_in_other_forms_come_with_the_advice_that_helps() {
+    for (file, remedy) in [
+        ("pytorch_model.bin.index.json", "AutoModel.from_pretrained(DIR).save_pretrained(OUT)"),
+        ("tf_model.h5", "from_tf=True"),
+        ("flax_model.msgpack", "from_flax=True"),
+        ("adapter_model.safetensors", "merge_and_unload"),
+        ("onnx/model.onnx", "choose the model that this was exported from"),
+        ("model_quantized.onnx", "choose the model that this was exported from"),
+        ("model-Q4_K_M.gguf", "choose the model that this was converted from"),
+        ("openvino/openvino_model.xml", "choose the model that this was exported from"),
+    ] {
+        let model = Model::tiny();
+        fs::remove_file(model.path("model.safetensors")).unwrap();
+        fs::create_dir_all(model.path(file).parent().unwrap()).unwrap();
+        fs::write(model.path(file), "weights").unwrap();
+        let output = model.embed();
+        assert_fails(&output, 1, &["has its weights only as", file, remedy]);
+        assert!(!stderr(&output).contains("again"), "{}", stderr(&output));
+    }
 }
 
 #[test]

@@ -306,6 +306,73 @@ fn a_pipeline_that_another_tool_left_out_is_completed() {
     assert_cached(&user.folder(), &hub, "main");
 }
 
+/// Without these files texts have another limit, casing or prompt.
+#[test]
+fn a_cache_that_may_lack_what_changes_vectors_is_completed_or_warned_about() {
+    for name in ["sentence_bert_config.json", "config_sentence_transformers.json"] {
+        let hub = hub();
+        let user = User::of(&hub);
+        assert_vector(&user.embed());
+        let remove = || fs::remove_file(user.snapshot().join(name)).expect("a file");
+        remove();
+        let warns = |output: &Output| {
+            let said = support::stderr(output);
+            assert!(output.status.success(), "{said}");
+            assert!(said.contains("warning") && said.contains(MODEL) && said.contains(name), "{said}");
+        };
+        warns(&user.run(&["embed", "--offline", "--model", MODEL, TEXT]));
+        let mut command = user.sconce(&["embed", "--model", MODEL, TEXT]);
+        warns(&output(command.env("HF_ENDPOINT", "http://127.0.0.1:1")));
+        let mut command = user.sconce(&["download", MODEL]);
+        assert_fails(
+            &output(command.env("HF_ENDPOINT", "http://127.0.0.1:1")),
+            1,
+            &[name, "cannot be reached"],
+        );
+        let again = user.embed();
+        assert_vector(&again);
+        assert_eq!(support::stderr(&again), "");
+        assert_cached(&user.folder(), &hub, "main");
+    }
+    // A hub that lists neither is asked once.
+    let hub = hub_with(|site| site.files.retain(|name, _| !name.contains("sentence")));
+    let user = User::of(&hub);
+    assert!(user.embed().status.success());
+    hub.requests();
+    let again = user.run(&["embed", "--offline", "--model", MODEL, TEXT]);
+    assert_eq!(support::stderr(&again), "");
+    assert_eq!(hub.requests().len(), 0);
+}
+
+/// Under the name of another architecture, and in a folder of the encoder's own.
+#[test]
+fn layouts_of_the_first_releases_of_sentence_transformers() {
+    let hub = hub_with(|site| {
+        let config = site.files.remove("sentence_bert_config.json").expect("a file");
+        site.files.insert("sentence_roberta_config.json".into(), config);
+    });
+    let user = User::of(&hub);
+    assert_vector(&user.embed());
+    assert!(user.snapshot().join("sentence_roberta_config.json").exists());
+
+    let hub = hub_with(|site| {
+        for name in
+            ["config.json", WEIGHTS, "sentence_bert_config.json", "tokenizer.json", "tokenizer_config.json"]
+        {
+            let content = site.files.remove(name).expect("a file");
+            site.files.insert(format!("0_Transformer/{name}"), content);
+        }
+        let modules = String::from_utf8(site.files["modules.json"].clone()).expect("UTF-8");
+        let modules = modules.replacen("\"path\": \"\"", "\"path\": \"0_Transformer\"", 1);
+        site.files.insert("modules.json".into(), modules.into_bytes());
+    });
+    let user = User::of(&hub);
+    assert_vector(&user.embed());
+    hub.requests();
+    assert_vector(&user.embed());
+    assert_eq!(hub.requests().len(), 0);
+}
+
 /// A hub with a pipeline whose dense layer has weights of its own, and the vector that it gives.
 fn hub_with_a_dense_layer() -> (Hub, Vec<f32>) {
     let folder = fixture("pipelines/dense");
@@ -704,6 +771,17 @@ fn weights_in_other_forms_are_named() {
         site.files.remove(WEIGHTS);
         site.files.remove("pytorch_model.bin");
     });
+    let exported = "choose the model that this was exported from";
+    assert_refused_early(&User::of(&hub), &hub, &[MODEL, "only as onnx/model.onnx", exported]);
+
+    let hub = hub_with(|site| {
+        site.files
+            .retain(|name, _| name != WEIGHTS && name != "pytorch_model.bin" && !name.starts_with("onnx"));
+        site.files.insert("pytorch_model.bin.index.json".into(), b"{}".to_vec());
+    });
+    assert_refused_early(&User::of(&hub), &hub, &[MODEL, "only as pytorch_model.bin.index.json", convert]);
+
+    let hub = hub_with(|site| site.files.retain(|name, _| name != WEIGHTS && !name.contains("model.")));
     assert_refused_early(&User::of(&hub), &hub, &[MODEL, "has no", WEIGHTS, "choose another model"]);
 }
 

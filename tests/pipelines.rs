@@ -381,7 +381,10 @@ fn modules_that_do_not_stand_where_they_should() {
         (|modules| modules.push(modules[1].clone()), "second Pooling"),
         (|modules| modules[2]["path"] = json!("../elsewhere"), "\"../elsewhere\" lies outside"),
         (|modules| modules[2]["path"] = json!("/elsewhere"), "\"/elsewhere\" lies outside"),
-        (|modules| modules[2]["type"] = json!("a.b.CNN"), "module CNN is not supported"),
+        (
+            |modules| modules[2]["type"] = json!("sentence_transformers.models.CNN"),
+            "module CNN is not supported",
+        ),
     ];
     for (edit, part) in edits {
         let model = Model::copy_of("dense");
@@ -424,4 +427,241 @@ fn a_pooling_of_the_users_in_place_of_one_that_is_not_supported() {
     model.edit(POOLING, |config| config["pooling_mode"] = json!("median"));
     assert_fails(&model.run("embed", &["lamp"]), 1, &["pass --pooling"]);
     assert_eq!(model.vector(&["--pooling", "mean"]), expected);
+}
+
+/// Code of the model's own may do anything under a name that is known.
+#[test]
+fn modules_of_custom_code_are_refused_by_their_whole_type() {
+    for (i, kind) in
+        [(1, "custom_st.Pooling"), (2, "my.modules.Dense"), (3, "transformers_modules.x.Normalize")]
+    {
+        let model = Model::copy_of("dense");
+        model.edit("modules.json", |modules| modules[i]["type"] = json!(kind));
+        for command in ["embed", "inspect"] {
+            let args: &[&str] = if command == "embed" { &["lamp"] } else { &[] };
+            assert_fails(&model.run(command, args), 1, &["modules.json", kind, "code of the model's own"]);
+        }
+    }
+}
+
+const OWN: &str = "sentence_bert_config.json";
+
+/// The names that sentence-transformers gave its configuration for one architecture or another.
+#[test]
+fn the_limit_and_the_casing_come_from_every_config_of_the_transformer_module() {
+    let model = Model::copy_of("dense");
+    let tokens =
+        |model: &Model| rows(&model.run("embed", &["lamp ".repeat(40).as_str()]))[0]["tokens"].clone();
+    fs::remove_file(model.path("tokenizer_config.json")).unwrap();
+    let limit = tokens(&model);
+    for name in ["roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"] {
+        let name = format!("sentence_{name}_config.json");
+        // One that says nothing is passed over.
+        fs::write(model.path(OWN), "{}").unwrap();
+        fs::write(model.path(&name), r#"{"max_seq_length": 7, "do_lower_case": true}"#).unwrap();
+        assert_eq!(tokens(&model), 7, "{name}, not {limit}");
+        let page = stdout(&model.run("inspect", &[]));
+        assert!(page.contains("lowercase        yes"), "{name}: {page}");
+        fs::write(model.path(OWN), r#"{"max_seq_length": 9}"#).unwrap();
+        assert_eq!(tokens(&model), 9, "{OWN} goes before {name}");
+        fs::remove_file(model.path(&name)).unwrap();
+    }
+}
+
+/// As sentence-transformers 6 writes it: arguments for the tokenizer, and which output goes to the next module.
+#[test]
+fn the_config_of_sentence_transformers_6() {
+    let model = Model::copy_of("dense");
+    let long = "lamp ".repeat(40);
+    let tokens = || rows(&model.run("embed", &[&long]))[0]["tokens"].clone();
+    for (config, expected) in [
+        (json!({"processing_kwargs": {"text": {"max_length": 6}}}), 6),
+        (json!({"max_seq_length": 9, "processing_kwargs": {"common": {"max_length": 8}}}), 8),
+        (
+            json!({"processing_kwargs": {"common": {"max_length": 8}, "text": {"max_length": 11, "truncation": true}}}),
+            11,
+        ),
+        (json!({"max_seq_length": 9, "processor_kwargs": {"model_max_length": 10}}), 10),
+        (json!({"max_seq_length": 9, "tokenizer_args": {"model_max_length": 5}}), 5),
+    ] {
+        fs::write(model.path(OWN), config.to_string()).unwrap();
+        assert_eq!(tokens(), expected, "{config}");
+    }
+    let text =
+        |method: &str, output: Value| json!({"text": {"method": method, "method_output_name": output}});
+    for (config, part) in [
+        (
+            json!({"processing_kwargs": {"text": {"max_length": "6"}}}),
+            "\"processing_kwargs.text.max_length\" is \"6\"",
+        ),
+        (
+            json!({"processing_kwargs": {"text": {"truncation": false}}}),
+            "\"processing_kwargs.text.truncation\" is false",
+        ),
+        (json!({"processing_kwargs": {"text": {"add_special_tokens": false}}}), "add_special_tokens"),
+        (
+            json!({"modality_config": text("forward", json!("last_hidden_state")), "module_output_name": "all_layer_embeddings"}),
+            "\"all_layer_embeddings\"",
+        ),
+        (
+            json!({"modality_config": text("forward", json!(["hidden_states", -2])), "module_output_name": "token_embeddings"}),
+            "[\"hidden_states\",-2]",
+        ),
+        (
+            json!({"modality_config": {"image": {}}, "module_output_name": "token_embeddings"}),
+            "no entry for text",
+        ),
+    ] {
+        fs::write(model.path(OWN), config.to_string()).unwrap();
+        assert_fails(&model.run("embed", &["lamp"]), 1, &[OWN, part]);
+    }
+    // What the encoder's own pooler gives, and no Pooling module.
+    let model = Model { folder: tempfile::tempdir().unwrap() };
+    copy_folder(&fixture("bert-tiny"), model.folder.path());
+    let expected = model.vector(&["--pooling", "pooler"]);
+    let config = json!({"modality_config": text("forward", json!("pooler_output")), "module_output_name": "sentence_embedding"});
+    fs::write(model.path(OWN), config.to_string()).unwrap();
+    model.edit("modules.json", |modules| drop(modules.as_array_mut().unwrap().remove(1)));
+    assert_eq!(model.vector(&[]), expected);
+}
+
+/// The first releases of sentence-transformers put the encoder into a folder of its own.
+#[test]
+fn an_encoder_in_a_folder_of_its_own() {
+    let model = Model::copy_of("normalize-around");
+    let expected = model.vector(&[]);
+    fs::create_dir(model.path("0_Transformer")).unwrap();
+    for entry in fs::read_dir(model.folder.path()).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if path.is_file() && !["modules.json", "config_sentence_transformers.json"].contains(&&*name) {
+            fs::rename(&path, model.path("0_Transformer").join(name)).unwrap();
+        }
+    }
+    model.edit("modules.json", |modules| modules[0]["path"] = json!("0_Transformer"));
+    assert_eq!(model.vector(&[]), expected);
+    // There is a config.json of another kind beside it.
+    fs::write(model.path("config.json"), r#"{"__version__": "0.3.8"}"#).unwrap();
+    assert_eq!(model.vector(&[]), expected);
+    let page = stdout(&model.run("inspect", &[]));
+    assert!(page.contains("0_Transformer/config.json"), "{page}");
+    // The encoder alone has neither pooling nor heads, which nobody is left to find out.
+    let output = sconce().args(["embed", "lamp", "-m"]).arg(model.path("0_Transformer")).output().unwrap();
+    let said = stderr(&output);
+    assert!(
+        said.contains("warning") && said.contains("only the encoder") && said.contains("pass --model"),
+        "{said}"
+    );
+}
+
+/// What is listed but cannot be read is not absent.
+#[test]
+#[cfg(unix)]
+fn a_dangling_link_in_place_of_a_file_that_changes_vectors() {
+    for name in [OWN, "config_sentence_transformers.json", "modules.json", "tokenizer_config.json"] {
+        let model = Model::copy_of("dense");
+        fs::remove_file(model.path(name)).unwrap();
+        std::os::unix::fs::symlink("../../blobs/gone", model.path(name)).unwrap();
+        assert_fails(&model.run("embed", &["lamp"]), 1, &[name, "cannot read"]);
+    }
+}
+
+/// Everything by which the files of a model say that it gives no embeddings.
+#[test]
+fn models_that_give_no_embeddings_are_refused_by_what_they_are() {
+    let task = |task: &str| json!({ "transformer_task": task });
+    let whole: &[(&str, Value, &str)] = &[
+        (SETTINGS, json!({"model_type": "CrossEncoder"}), "is a cross-encoder"),
+        (SETTINGS, json!({"model_type": "SparseEncoder"}), "is a sparse encoder like SPLADE"),
+        (SETTINGS, json!({"model_type": "MultiVectorEncoder"}), "is a multi-vector model like ColBERT"),
+        (SETTINGS, json!({"query_length": 32, "skiplist_words": []}), "is a multi-vector model like ColBERT"),
+        (SETTINGS, json!({"model_type": "Oracle"}), "\"Oracle\""),
+        (OWN, task("sequence-classification"), "is a cross-encoder"),
+        (OWN, task("fill-mask"), "is a sparse encoder"),
+        (OWN, task("text-generation"), "is a text generator"),
+        (OWN, json!({"query_expansion": {"length": 32}}), "is a multi-vector model"),
+    ];
+    for (file, content, part) in whole {
+        let model = Model::copy_of("dense");
+        fs::write(model.path(file), content.to_string()).unwrap();
+        assert_fails(&model.run("embed", &["lamp"]), 1, &[part, file, "choose an embedding model"]);
+        let page = stdout(&model.run("inspect", &[]));
+        assert!(page.contains("task  ") && page.contains(part.trim_start_matches("is ")), "{page}");
+        // Whoever names a pooling wants hidden states, whatever they are of.
+        assert_eq!(rows(&model.run("embed", &["lamp", "--pooling", "cls"])).len(), 1);
+    }
+    for (kind, part) in [
+        ("sentence_transformers.sparse_encoder.models.SpladePooling", "is a sparse encoder"),
+        ("sentence_transformers.cross_encoder.modules.logit_score.LogitScore", "is a cross-encoder"),
+        ("pylate.models.Dense.Dense", "is a multi-vector model"),
+        ("sentence_transformers.models.Asym", "is a model with different encoders"),
+    ] {
+        let model = Model::copy_of("dense");
+        model.edit("modules.json", |modules| modules[1]["type"] = json!(kind));
+        assert_fails(&model.run("embed", &["lamp"]), 1, &["modules.json", kind, part]);
+    }
+    let model = Model::copy_of("dense");
+    model.edit("modules.json", |modules| modules.as_array_mut().unwrap().truncate(1));
+    assert_fails(
+        &model.run("embed", &["lamp"]),
+        1,
+        &["modules.json has no Pooling module", "pass --pooling"],
+    );
+}
+
+/// The same for checkpoints of transformers, which have no modules.
+#[test]
+fn checkpoints_with_a_task_head_are_refused_by_what_they_are() {
+    let bare = || {
+        let model = Model::copy_of("dense");
+        fs::remove_file(model.path("modules.json")).unwrap();
+        model
+    };
+    let class = |class: &str| json!([class]);
+    let cases: &[(&[(&str, Value)], &str)] = &[
+        (
+            &[
+                ("architectures", class("BertForSequenceClassification")),
+                ("id2label", json!({"0": "LABEL_0"})),
+            ],
+            "a cross-encoder",
+        ),
+        (&[("architectures", class("BertForSequenceClassification"))], "a text classifier or cross-encoder"),
+        (&[("architectures", class("BertForTokenClassification"))], "a token classifier"),
+        (&[("architectures", class("BertForQuestionAnswering"))], "a question-answering model"),
+        (&[("architectures", class("BertForMultipleChoice"))], "a multiple-choice model"),
+        (&[("architectures", class("BertForNextSentencePrediction"))], "a next-sentence predictor"),
+        (&[("architectures", class("HF_ColBERT"))], "a multi-vector model like ColBERT"),
+        (&[("architectures", Value::Null), ("num_labels", json!(1))], "a cross-encoder"),
+        (&[("architectures", Value::Null), ("num_labels", json!(3))], "a text classifier"),
+        (&[("sentence_transformers", json!({"activation_fn": "torch.nn.Sigmoid"}))], "a cross-encoder"),
+        (&[("sbert_ce_default_activation_function", json!("torch.nn.Identity"))], "a cross-encoder"),
+    ];
+    for (fields, part) in cases {
+        let model = bare();
+        model.edit("config.json", |config| {
+            fields.iter().for_each(|(key, value)| config[*key] = value.clone());
+        });
+        assert_fails(&model.run("embed", &["lamp"]), 1, &[part, "config.json", "--pooling"]);
+        assert!(model.run("embed", &["lamp", "--pooling", "mean"]).status.success());
+        assert!(model.run("inspect", &[]).status.success());
+    }
+    // By tensors alone.
+    let model = bare();
+    let mut tensors = candle_core::safetensors::load(model.path("model.safetensors"), &Device::Cpu).unwrap();
+    tensors.insert(
+        "classifier.weight".into(),
+        Tensor::zeros((1, 16), candle_core::DType::F32, &Device::Cpu).unwrap(),
+    );
+    candle_core::safetensors::save(&tensors, model.path("model.safetensors")).unwrap();
+    assert_fails(&model.run("embed", &["lamp"]), 1, &["cross-encoder", "classifier.weight"]);
+    // Encoders as they come from pretraining may be pooled, and so may any model whose own files pool it.
+    for class in ["BertModel", "BertForMaskedLM", "BertForPreTraining"] {
+        let model = bare();
+        model.edit("config.json", |config| config["architectures"] = json!([class]));
+        assert!(model.run("embed", &["lamp"]).status.success(), "{class}");
+    }
+    let model = Model::copy_of("dense");
+    model.edit("config.json", |config| config["architectures"] = json!(["BertForSequenceClassification"]));
+    assert!(model.run("embed", &["lamp"]).status.success());
 }

@@ -4,24 +4,26 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use super::{CONVERT, INDEX, NO_TOKENIZER, Source, hub, tokenizer_files};
+use super::{INDEX, NO_TOKENIZER, Source, hub, other_weights, tokenizer_files};
 
 /// The folder of a model.
 #[derive(Debug, Clone)]
 pub struct ModelFiles {
     /// The folder: what the user named, or a snapshot in the cache.
     pub folder: PathBuf,
+    /// What may make the model other than its authors meant it.
+    pub warning: Option<String>,
 }
 
 impl ModelFiles {
-    /// Finds a model: a directory with `config.json` first, then the cache, then the hub.
+    /// Finds a model: a directory with `config.json` or `modules.json` first, then the cache, then the hub.
     ///
     /// # Errors
     /// If the model is nowhere, or the hub refuses or cannot be reached.
     pub fn locate(source: &Source) -> Result<Self> {
         let directory = Path::new(&source.model);
-        if directory.join("config.json").is_file() {
-            return Ok(ModelFiles { folder: directory.to_owned() });
+        if ["config.json", "modules.json"].iter().any(|name| directory.join(name).is_file()) {
+            return Ok(ModelFiles { folder: directory.to_owned(), warning: None });
         }
         if directory.is_file() {
             bail!("--model {} is a file; pass the folder of a model", source.model);
@@ -29,11 +31,11 @@ impl ModelFiles {
         let hub_id = is_hub_id(&source.model);
         match (hub_id, directory.is_dir()) {
             (true, _) => {
-                let folder = hub::snapshot(source).map_err(|error| match directory.is_dir() {
+                let (folder, warning) = hub::snapshot(source).map_err(|error| match directory.is_dir() {
                     true => error.context(format!("{} is a directory without config.json", source.model)),
                     false => error,
                 })?;
-                Ok(ModelFiles { folder })
+                Ok(ModelFiles { folder, warning })
             }
             (false, true) => bail!("{} has no config.json; pass the folder of a model", directory.display()),
             (false, false) => bail!(
@@ -41,6 +43,13 @@ impl ModelFiles {
                 source.model
             ),
         }
+    }
+
+    /// The files of the encoder, which lie in a folder of their own in models of the first releases of
+    /// sentence-transformers.
+    pub fn inside(&self, folder: &Path) -> Self {
+        let folder = if folder == Path::new("") { self.folder.clone() } else { self.folder.join(folder) };
+        ModelFiles { folder, warning: None }
     }
 
     /// `config.json`.
@@ -62,10 +71,22 @@ impl ModelFiles {
         if has(INDEX) {
             return Ok(self.folder.join(INDEX));
         }
-        if has("pytorch_model.bin") {
-            bail!("{folder} has its weights only as pytorch_model.bin; {}", CONVERT)
+        // Exports lie in the folder itself or in one below it, as onnx/model.onnx.
+        let below = |folder: &Path| -> Vec<PathBuf> {
+            let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+            entries.map(|entry| entry.path()).collect()
+        };
+        let mut files = below(&self.folder);
+        files.extend(["onnx", "openvino"].iter().flat_map(|inside| below(&self.folder.join(inside))));
+        files.sort();
+        let names: Vec<_> =
+            files.iter().filter_map(|file| file.strip_prefix(&self.folder).ok()?.to_str()).collect();
+        match other_weights(names.iter().copied()) {
+            Some(found) => bail!("{folder} {found}"),
+            None => bail!(
+                "{folder} has no model.safetensors; download the model again, or pass --random-weights SEED"
+            ),
         }
-        bail!("{folder} has no model.safetensors; fetch the model again, or pass --random-weights SEED")
     }
 
     /// The tokenizer: the first of its files.
@@ -76,7 +97,7 @@ impl ModelFiles {
         let folder = self.folder.display();
         match tokenizer_files(|name| self.folder.join(name).exists()) {
             Ok(Some(files)) => Ok(self.folder.join(files[0])),
-            Ok(None) => bail!("{folder} {NO_TOKENIZER}; fetch the model again, or pass --tokenizer FILE"),
+            Ok(None) => bail!("{folder} {NO_TOKENIZER}; download the model again, or pass --tokenizer FILE"),
             Err(why) => bail!("{folder} {why}"),
         }
     }

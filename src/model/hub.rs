@@ -18,7 +18,9 @@ use sha2::{Digest, Sha256};
 
 use super::pipeline::{Module, read_modules};
 use super::weights::read_index;
-use super::{CONVERT, CONVERT_PIPELINE, INDEX, NO_TOKENIZER, Source, tokenizer_files};
+use super::{
+    CONVERT_PIPELINE, INDEX, NO_TOKENIZER, SENTENCE_CONFIGS, Source, other_weights, tokenizer_files,
+};
 
 /// How often a file is tried where the connection breaks, or what comes is not the file.
 const ATTEMPTS: u32 = 3;
@@ -30,25 +32,51 @@ const BESIDE_VOCABULARY: [&str; 4] =
 /// How long a hub may take to say anything at all.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The folder of a model's snapshot: from the cache if it is whole there, else from the hub.
+/// What sentence-transformers says of a model as a whole: its prompts, and what it is.
+const SETTINGS: &str = "config_sentence_transformers.json";
+
+/// What the cache has of a model.
+enum Cached {
+    Nothing,
+    /// All that is needed, but it is not known whether this file, which changes vectors, exists.
+    Unsure(PathBuf, &'static str),
+    Whole(PathBuf),
+}
+
+/// The folder of a model's snapshot: from the cache if it is whole there, else from the hub. Where the cache may lack a
+/// file that changes vectors and the hub does not say whether it exists, a warning comes with the folder.
 ///
 /// # Errors
 /// If the model is not in the cache and the hub may not or cannot be asked, or refuses.
-pub fn snapshot(source: &Source) -> Result<PathBuf> {
+pub fn snapshot(source: &Source) -> Result<(PathBuf, Option<String>)> {
     let hub = Hub::of(source)?;
-    if let Some(folder) = hub.cached() {
-        return Ok(folder);
-    }
-    if source.offline {
-        let Source { model, revision, .. } = source;
-        let option = if revision == "main" { String::new() } else { format!(" --revision {revision}") };
-        bail!(
-            "{}, and the network is not to be used (--offline): run `sconce download {model}{option}` with a \
-             network once, or pass --model DIR",
-            hub.absence()
-        );
-    }
-    hub.download()
+    let (folder, file) = match hub.cached() {
+        Cached::Whole(folder) => return Ok((folder, None)),
+        Cached::Unsure(folder, file) => (folder, file),
+        Cached::Nothing if source.offline => {
+            let Source { model, revision, .. } = source;
+            let option = if revision == "main" { String::new() } else { format!(" --revision {revision}") };
+            bail!(
+                "{}, and the network is not to be used (--offline): run `sconce download {model}{option}` with a \
+                 network once, or pass --model DIR",
+                hub.absence()
+            );
+        }
+        Cached::Nothing => return hub.download().map(|folder| (folder, None)),
+    };
+    let reason = match source.offline {
+        true => Error::msg("the network is not to be used (--offline)"),
+        false => match hub.download() {
+            Ok(folder) => return Ok((folder, None)),
+            Err(error) => error,
+        },
+    };
+    let warning = format!(
+        "the cache has {} without {file}, and whether the hub has that file is not known: {reason:#}; texts may be cut at \
+         another length, or have another casing or prompt, than the model's own files say",
+        source.model
+    );
+    Ok((folder, Some(warning)))
 }
 
 /// A model, its place in the cache, and the hub that has it.
@@ -89,25 +117,44 @@ impl<'a> Hub<'a> {
         })
     }
 
-    /// The snapshot if the cache has all of it.
-    fn cached(&self) -> Option<PathBuf> {
+    /// The snapshot, as far as the cache has it.
+    fn cached(&self) -> Cached {
         let revision = &self.source.revision;
         let commit = fs::read_to_string(self.folder.join("refs").join(revision));
         let commit = commit.as_ref().map_or(revision.as_str(), |commit| commit.trim());
         let snapshot = self.folder.join("snapshots").join(commit);
-        let has = |name: &str| snapshot.join(name).exists();
         // Another tool may have fetched a part of the model; only a known absence counts.
-        let lacks = |name: &str| self.folder.join(".no_exist").join(commit).join(name).exists();
-        let pipeline = match read_modules(&snapshot.join("modules.json")) {
-            Ok(modules) => modules.iter().flat_map(Module::files).all(|file| has(&file)),
-            Err(_) => lacks("modules.json"),
+        let absent = |name: &str| self.folder.join(".no_exist").join(commit).join(name).exists();
+        let modules = read_modules(&snapshot.join("modules.json"));
+        let modules = match &modules {
+            Ok(modules) => &modules[..],
+            Err(_) if absent("modules.json") => &[],
+            Err(_) => return Cached::Nothing,
         };
+        let encoder = modules.iter().find_map(Module::encoder).unwrap_or_default();
+        let beside = |name: &str| Path::new(encoder).join(name);
+        let has = |name: &str| snapshot.join(beside(name)).exists();
+        let lacks = |name: &str| absent(&beside(name).display().to_string());
+        let pipeline = modules.iter().flat_map(Module::files).all(|file| snapshot.join(file).exists());
         let tokenizer = has("tokenizer.json")
             || tokenizer_files(has).is_ok_and(|files| files.is_some())
                 && BESIDE_VOCABULARY.into_iter().all(|name| has(name) || lacks(name));
+        let index = snapshot.join(beside(INDEX));
         let weights = has("model.safetensors")
-            || read_index(&snapshot.join(INDEX)).is_ok_and(|index| index.values().all(|shard| has(shard)));
-        (pipeline && weights && tokenizer && has("config.json")).then_some(snapshot)
+            || read_index(&index).is_ok_and(|index| index.values().all(|shard| has(shard)));
+        if !(pipeline && weights && tokenizer && has("config.json")) {
+            return Cached::Nothing;
+        }
+        let configured =
+            SENTENCE_CONFIGS.iter().any(|name| has(name)) || SENTENCE_CONFIGS.into_iter().all(lacks);
+        match () {
+            () if modules.is_empty() => Cached::Whole(snapshot),
+            () if !configured => Cached::Unsure(snapshot, SENTENCE_CONFIGS[0]),
+            () if !snapshot.join(SETTINGS).exists() && !absent(SETTINGS) => {
+                Cached::Unsure(snapshot, SETTINGS)
+            }
+            () => Cached::Whole(snapshot),
+        }
     }
 
     /// Brings the files that Sconce needs into the cache.
@@ -149,12 +196,21 @@ impl<'a> Hub<'a> {
 
     /// Notes what the commit lacks, and lets the branch point to it.
     fn finish(&self, branch: &Repo, commit: &str, names: &[String]) -> io::Result<()> {
-        let lacks = |wanted: &&str| !names.iter().any(|name| name == wanted);
-        let beside = BESIDE_VOCABULARY.into_iter().filter(|_| lacks(&"tokenizer.json"));
-        for name in beside.chain(["modules.json"]).filter(lacks) {
-            let absent = self.folder.join(".no_exist").join(commit);
-            fs::create_dir_all(&absent)?;
-            fs::write(absent.join(name), "")?;
+        let has = |wanted: &str| names.iter().any(|name| name == wanted);
+        let folder = encoder_folder(has);
+        let inside = |name: &&str| format!("{folder}{name}");
+        let beside = BESIDE_VOCABULARY.iter().filter(|_| !has(&inside(&"tokenizer.json"))).map(inside);
+        let configs = SENTENCE_CONFIGS.iter().map(inside);
+        let configs: Vec<String> = match configs.clone().any(|name| has(&name)) || !has("modules.json") {
+            true => Vec::new(),
+            false => configs.collect(),
+        };
+        let settings =
+            has("modules.json").then_some(SETTINGS).into_iter().chain(["modules.json"]).map(String::from);
+        for name in beside.chain(configs).chain(settings).filter(|name| !has(name)) {
+            let absent = self.folder.join(".no_exist").join(commit).join(name);
+            fs::create_dir_all(absent.parent().unwrap_or(&absent))?;
+            fs::write(absent, "")?;
         }
         if branch.revision() != commit {
             self.cache.repo(branch.clone()).create_ref(commit)?;
@@ -312,34 +368,30 @@ impl<'a> Hub<'a> {
 
 /// The files that Sconce reads, the weights last: where they are, everything is.
 fn choose<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a str>> {
-    const SMALL: [&str; 5] = [
-        "config.json",
-        "config_sentence_transformers.json",
-        "modules.json",
-        "sentence_bert_config.json",
-        "tokenizer_config.json",
-    ];
+    const SMALL: [&str; 2] = ["config.json", "tokenizer_config.json"];
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
-    let tokenizer = match tokenizer_files(has) {
+    let folder = encoder_folder(has);
+    let inside = |wanted: &str| has(&format!("{folder}{wanted}"));
+    if !inside("config.json") {
+        bail!("model {model} has no config.json on the hub, which Sconce needs; choose another model")
+    }
+    if !inside("model.safetensors") && !inside(INDEX) {
+        let files = names.iter().filter_map(|name| name.strip_prefix(folder));
+        match other_weights(files) {
+            Some(found) => bail!("model {model} {found}"),
+            None => bail!(
+                "model {model} has no model.safetensors on the hub, which Sconce needs; choose another model"
+            ),
+        }
+    }
+    let tokenizer = match tokenizer_files(inside) {
         Ok(Some(files)) => files,
         Ok(None) => {
             bail!("model {model} {NO_TOKENIZER} on the hub, which Sconce needs; choose another model")
         }
         Err(why) => bail!("model {model} {why}"),
     };
-    let beside = if has("tokenizer.json") { &[][..] } else { &BESIDE_VOCABULARY };
-    for required in ["config.json", "model.safetensors"] {
-        match required {
-            _ if has(required) => {}
-            "model.safetensors" if has(INDEX) => {}
-            "model.safetensors" if has("pytorch_model.bin") => {
-                bail!("model {model} has its weights only as pytorch_model.bin; {CONVERT}")
-            }
-            _ => {
-                bail!("model {model} has no {required} on the hub, which Sconce needs; choose another model")
-            }
-        }
-    }
+    let beside = if inside("tokenizer.json") { &[][..] } else { &BESIDE_VOCABULARY };
     // 1_Pooling/config.json, 2_Dense/model.safetensors
     let module = |name: &&str, wanted: &[&str]| match name.split_once('/') {
         Some((folder, file)) => folder.starts_with(|c: char| c.is_ascii_digit()) && wanted.contains(&file),
@@ -354,15 +406,32 @@ fn choose<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a str>> {
         bail!("model {model} has the weights of a module only as {name}; {CONVERT_PIPELINE}")
     }
     let small = names.iter().map(String::as_str).filter(|name| {
-        [&SMALL, tokenizer, beside].iter().any(|wanted| wanted.contains(name))
-            || module(name, &["config.json", "model.safetensors"])
+        let of_encoder = |name: &str| {
+            [&SMALL, &SENTENCE_CONFIGS[..], tokenizer, beside].iter().any(|wanted| wanted.contains(&name))
+        };
+        ["modules.json", SETTINGS].contains(name)
+            || name.strip_prefix(folder).is_some_and(of_encoder)
+            || module(name, &["config.json", "model.safetensors"]) && !is_weights(folder, name)
     });
-    if has("model.safetensors") {
-        return Ok(small.chain(["model.safetensors"]).collect());
+    let weights = names.iter().map(String::as_str).filter(|name| is_weights(folder, name));
+    match inside("model.safetensors") {
+        true => Ok(small.chain(weights.filter(|name| name.ends_with("model.safetensors"))).collect()),
+        false => Ok(small.chain(weights).collect()),
     }
-    let shard = |name: &&str| name.starts_with("model-") && name.ends_with(".safetensors");
-    let shards = names.iter().map(String::as_str).filter(shard);
-    Ok(small.chain([INDEX]).chain(shards).collect())
+}
+
+/// Whether a file is the encoder's weights, one of their shards, or the index of those.
+fn is_weights(folder: &str, name: &str) -> bool {
+    let shard = |name: &str| name.starts_with("model-") && name.ends_with(".safetensors");
+    let weights = |name| name == "model.safetensors" || name == INDEX || shard(name);
+    name.strip_prefix(folder).is_some_and(weights)
+}
+
+/// Where a repository has the files of its encoder: in a folder of their own, as the first releases of
+/// sentence-transformers put them, or in no folder.
+fn encoder_folder(has: impl Fn(&str) -> bool) -> &'static str {
+    const FIRST: &str = "0_Transformer/";
+    if has("modules.json") && has(&format!("{FIRST}config.json")) { FIRST } else { "" }
 }
 
 /// The HTTP status in an error, if it is one.

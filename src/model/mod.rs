@@ -7,6 +7,7 @@ mod hub;
 pub mod names;
 mod own_fields;
 pub mod pipeline;
+pub mod purpose;
 pub mod spec;
 pub mod weights;
 
@@ -28,12 +29,57 @@ pub struct Source {
     pub progress: bool,
 }
 
+/// What sentence-transformers calls the configuration of the Transformer module; the first that says anything counts.
+const SENTENCE_CONFIGS: [&str; 7] = [
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+];
+
 /// The index of weights in several shards.
 const INDEX: &str = "model.safetensors.index.json";
 
 /// How weights in pickle form become usable.
 const CONVERT: &str = "pickles can run code, so Sconce does not read them: convert the model once with \
     transformers (AutoModel.from_pretrained(DIR).save_pretrained(OUT))";
+
+/// Weights in forms that are not read, and what helps: another download does not.
+const OTHER_WEIGHTS: &[(&str, &str)] = &[
+    ("pytorch_model.bin", CONVERT),
+    ("pytorch_model.bin.index.json", CONVERT),
+    (
+        "tf_model.h5",
+        "Sconce reads safetensors: convert the model once with transformers 4 and TensorFlow \
+         (AutoModel.from_pretrained(DIR, from_tf=True).save_pretrained(OUT))",
+    ),
+    (
+        "flax_model.msgpack",
+        "Sconce reads safetensors: convert the model once with transformers 4 and Flax \
+         (AutoModel.from_pretrained(DIR, from_flax=True).save_pretrained(OUT))",
+    ),
+    (
+        "adapter_model.safetensors",
+        "that is an adapter (PEFT): merge it into its base model once \
+         (AutoPeftModel.from_pretrained(DIR).merge_and_unload().save_pretrained(OUT))",
+    ),
+    (".onnx", "Sconce reads safetensors: choose the model that this was exported from"),
+    (".gguf", "Sconce reads safetensors: choose the model that this was converted from"),
+    ("openvino_model.xml", "Sconce reads safetensors: choose the model that this was exported from"),
+    ("rust_model.ot", "Sconce reads safetensors: choose the model that this was converted from"),
+];
+
+/// What is to be said of a model whose weights are there only in a form that is not read; none if none of its `files` is
+/// such.
+fn other_weights<'a>(files: impl Iterator<Item = &'a str> + Clone) -> Option<String> {
+    OTHER_WEIGHTS.iter().find_map(|(end, remedy)| {
+        let file = files.clone().find(|file| file.ends_with(end))?;
+        Some(format!("has its weights only as {file}; {remedy}"))
+    })
+}
 
 /// The same for the modules of a pipeline.
 const CONVERT_PIPELINE: &str = "pickles can run code, so Sconce does not read them: convert the model once with \

@@ -1,6 +1,6 @@
 //! `sconce download`: brings a model into the cache.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::model::Source;
 use crate::model::files::ModelFiles;
@@ -12,5 +12,8 @@ use crate::output::print;
 /// If the hub refuses or cannot be reached.
 pub fn download(source: &Source) -> Result<()> {
     let files = ModelFiles::locate(source)?;
+    if let Some(warning) = files.warning {
+        bail!(warning)
+    }
     print(format!("{}\n", files.folder.display()).as_bytes())
 }

@@ -25,6 +25,9 @@ pub fn inspect(options: &ModelOptions, console: &Console) -> Result<()> {
     let mut line = |key: &str, value: String| writeln!(page, "{key:<16} {value}");
     line("config", loaded.config.path().display().to_string())?;
     line("model type", loaded.config.string("model_type")?.unwrap_or_default().to_owned())?;
+    if let Some(purpose) = &loaded.purpose {
+        line("task", purpose.to_string())?;
+    }
     line("weights", loaded.weights)?;
     line("tokenizer", loaded.tokenizer_file.display().to_string())?;
     line("parameters", loaded.parameters.to_string())?;

@@ -12,7 +12,8 @@ use crate::model::Source;
 use crate::model::config::Config;
 use crate::model::families::Family;
 use crate::model::files::ModelFiles;
-use crate::model::pipeline::{HeadModule, Pipeline, PoolingModule};
+use crate::model::pipeline::{HeadModule, Pipeline, PoolingModule, whole_model};
+use crate::model::purpose::Purpose;
 use crate::model::weights::{Checkpoint, Report, read_index};
 use crate::nn::{Count, Encoder, EncoderSpec, Engine, Head, Pooling, Precision, Random, Refusal, Wanted};
 use crate::text::{Tokenizer, TokenizerOptions};
@@ -60,6 +61,18 @@ impl ModelOptions {
     }
 }
 
+impl ModelOptions {
+    /// Whether both the config and the weights are the model's own.
+    fn reads_checkpoint(&self) -> bool {
+        self.config.is_none() && self.random_weights.is_none()
+    }
+
+    /// Whether texts are to become vectors as the model's own files say.
+    fn wants_own_way(&self) -> bool {
+        self.reads_checkpoint() && self.pooling.is_none()
+    }
+}
+
 /// A model and all that was decided about it.
 pub struct Loaded {
     /// The config that the stack follows.
@@ -76,6 +89,8 @@ pub struct Loaded {
     pub encoders: Vec<Encoder>,
     /// The model's own way from hidden states to a vector.
     pub pipeline: Pipeline,
+    /// What the model is, where its files say that it is no embedding model.
+    pub purpose: Option<Purpose>,
     /// How tokens become a vector: as the user says, else the model's files, else its family's custom.
     pub pooling: Pooling,
     /// What is done to the vector then; nothing without pooling.
@@ -113,7 +128,10 @@ const MOST_RANDOM_BYTES: usize = 1 << 34;
 /// # Errors
 /// If a file is missing, broken, or contradicts another; the sentence names it.
 pub fn load(options: &ModelOptions, console: &Console) -> Result<Loaded> {
-    let loaded = examine(options, console)?;
+    let loaded = build(options, console, true)?;
+    if let Some(purpose) = loaded.purpose.as_ref().filter(|_| options.wants_own_way()) {
+        return Err(refuse(options, purpose));
+    }
     let problems = loaded.report.as_ref().map_or(&[][..], |report| &report.problems);
     if let Some(first) = problems.first() {
         let more = match problems.len() {
@@ -129,8 +147,22 @@ pub fn load(options: &ModelOptions, console: &Console) -> Result<Loaded> {
 /// Loads a model as far as it goes: where the report has problems, the stack is not to be run.
 ///
 /// # Errors
-/// As [`load`], but for tensors that are missing or have the wrong shape or type.
+/// As [`load`], but for tensors that are missing or have the wrong shape or type, and models that give no embeddings.
 pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
+    build(options, console, false)
+}
+
+/// One sentence on a model that gives no embeddings.
+fn refuse(options: &ModelOptions, purpose: &Purpose) -> Error {
+    Error::msg(format!(
+        "{} is {purpose}, and has no embeddings of texts; choose an embedding model, or pass --pooling to pool its hidden \
+         states anyway",
+        options.source.model
+    ))
+}
+
+/// Loads a model; `embeds` if it is to give embeddings, so that another is refused before its weights are read.
+fn build(options: &ModelOptions, console: &Console, embeds: bool) -> Result<Loaded> {
     let (engines, note) =
         Engine::choose(&options.device, options.precision).map_err(|refusal| match refusal {
             Refusal::Usage(sentence) => Error::new(WrongUsage(sentence)),
@@ -147,6 +179,22 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
         true => None,
         false => Some(ModelFiles::locate(&options.source)?),
     };
+    if let Some(warning) = files.as_ref().and_then(|files| files.warning.as_ref()) {
+        console.warn(warning);
+    }
+    // A config of the user's own has no pipeline, whoever lends it the tokenizer.
+    let pipeline = match (&files, &options.config) {
+        (Some(files), None) => Pipeline::read(&files.folder, options.pooling.as_ref())?,
+        _ => Pipeline::default(),
+    };
+    if let Some(whole) = files.as_ref().and_then(|files| whole_model(&files.folder)) {
+        console.warn(format!(
+            "{} is only the encoder of the model in {}: its pooling and what follows it are not applied; pass --model {1}",
+            options.source.model,
+            whole.display()
+        ));
+    }
+    let files = files.map(|files| files.inside(&pipeline.encoder));
     let own = |part: fn(&ModelFiles) -> Result<PathBuf>| match &files {
         Some(files) => part(files),
         None => bail!("the model has no files of its own"),
@@ -156,13 +204,13 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
         Some(path) => path.clone(),
         None => own(|files| Ok(files.config()))?,
     })?;
+    let bare = pipeline.pooling.is_none() && options.reads_checkpoint();
+    let mut purpose = pipeline.purpose.clone().or_else(|| Purpose::of_config(&config).filter(|_| bare));
+    if let Some(purpose) = purpose.as_ref().filter(|_| embeds && options.wants_own_way()) {
+        return Err(refuse(options, purpose));
+    }
     let family = Family::of(&config)?;
     let spec = family.spec(&config)?;
-    // A config of the user's own has no pipeline, whoever lends it the tokenizer.
-    let pipeline = match (&files, &options.config) {
-        (Some(files), None) => Pipeline::read(&files.folder, options.pooling.as_ref())?,
-        _ => Pipeline::default(),
-    };
     let pooling = match (&options.pooling, &pipeline.pooling) {
         (Some(pooling), _) | (None, Some(PoolingModule { pooling, .. })) => pooling.clone(),
         (None, None) => Pooling::Text(vec![family.pool]),
@@ -225,6 +273,9 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
             "tensor {name} holds {count} numbers that are NaN or infinite; vectors that depend on them will be NaN"
         ));
     }
+    if let Some(report) = report.as_ref().filter(|_| bare && purpose.is_none()) {
+        purpose = Purpose::of_tensors(&report.unused);
+    }
     let files = read_files(&config, &tokenizer_file, &weights, &pipeline, modules)?;
     let (weights, parameters) = (weights.to_string(), count.parameters);
     Ok(Loaded {
@@ -235,6 +286,7 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
         parameters,
         encoders,
         pipeline,
+        purpose,
         pooling,
         heads,
         dimensions,
@@ -268,7 +320,13 @@ const SMALL_FILES: &[&str] = &[
     "config_sentence_transformers.json",
     "merges.txt",
     "modules.json",
+    "sentence_albert_config.json",
     "sentence_bert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
     "special_tokens_map.json",
     "tokenizer_config.json",
 ];

@@ -33,6 +33,12 @@ const MODES: &[(&str, &str, Pool)] = &[
 ];
 
 impl PoolingModule {
+    /// The model's own pooler, where the Transformer module of this `file` hands on what that gives.
+    pub(super) fn pooler(file: &Path) -> Self {
+        let pooling = Pooling::Text(vec![Pool::Pooler]);
+        PoolingModule { pooling, include_prompt: true, width: None, file: file.to_owned() }
+    }
+
     /// Reads the module's `config.json`, but for the mode where the user has chosen a `pooling`.
     ///
     /// # Errors
@@ -44,7 +50,7 @@ impl PoolingModule {
             Some(value) => match value.as_u64() {
                 Some(n) => Some(n as usize).filter(|n| *n > 0),
                 None => bail!(
-                    "{}: \"embedding_dimension\" is {value}, not a number of dimensions; fetch the file again",
+                    "{}: \"embedding_dimension\" is {value}, not a number of dimensions; fix the file",
                     path.display()
                 ),
             },
@@ -95,7 +101,7 @@ fn pools(config: &Config) -> Result<Vec<Pool>> {
         (None, None) if !config.fields().is_empty() => return Ok(vec![Pool::Mean]),
         (None, None) => {}
     }
-    bail!("{path} asks for no pooling mode; fetch the file again, or pass --pooling")
+    bail!("{path} asks for no pooling mode; fix the file, or pass --pooling")
 }
 
 /// Whether two lists have the same modes, in whatever order.

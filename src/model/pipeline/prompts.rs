@@ -5,6 +5,8 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use serde_json::Value;
 
+use super::present;
+use crate::model::purpose::Purpose;
 use crate::model::read_json_object;
 
 /// What may stand before each text.
@@ -31,10 +33,21 @@ impl Prompts {
     }
 }
 
-/// The prompts of a model and the dimensions that are kept of its vectors; a model without the file has neither.
-pub fn read(path: &Path) -> Result<(Prompts, Option<usize>)> {
-    if !path.is_file() {
-        return Ok((Prompts::default(), None));
+/// What the file says.
+#[derive(Debug, Default)]
+pub struct Settings {
+    /// The prompts.
+    pub prompts: Prompts,
+    /// How many dimensions of a vector are kept.
+    pub dimensions: Option<usize>,
+    /// What the model is, if it is no embedding model.
+    pub purpose: Option<Purpose>,
+}
+
+/// Reads the file; a model without it has none of this.
+pub fn read(path: &Path) -> Result<Settings> {
+    if !present(path) {
+        return Ok(Settings::default());
     }
     let shown = path.display();
     let fields = read_json_object(path)?;
@@ -47,12 +60,12 @@ pub fn read(path: &Path) -> Result<(Prompts, Option<usize>)> {
                 let text = match text {
                     Value::String(text) => text.clone(),
                     Value::Null => String::new(),
-                    _ => bail!("{shown}: the prompt {name:?} is {text}, not a text; fetch the file again"),
+                    _ => bail!("{shown}: the prompt {name:?} is {text}, not a text; fix the file"),
                 };
                 texts.push((name.clone(), text));
             }
         }
-        Some(other) => bail!("{shown}: \"prompts\" is {other}, not texts by name; fetch the file again"),
+        Some(other) => bail!("{shown}: \"prompts\" is {other}, not texts by name; fix the file"),
     }
     let mut prompts = Prompts { texts, default: None };
     match given("default_prompt_name") {
@@ -60,19 +73,15 @@ pub fn read(path: &Path) -> Result<(Prompts, Option<usize>)> {
         Some(Value::String(name)) if prompts.get(name).is_some() => prompts.default = Some(name.clone()),
         Some(Value::String(name)) if EVERYWHERE.contains(&name.as_str()) => {}
         Some(name) => {
-            bail!(
-                "{shown}: \"default_prompt_name\" is {name}, but no prompt has that name; fetch the file again"
-            )
+            bail!("{shown}: \"default_prompt_name\" is {name}, but no prompt has that name; fix the file")
         }
     }
     let dimensions = match given("truncate_dim") {
         None => None,
         Some(value) => match value.as_u64().filter(|n| *n > 0) {
             Some(n) => Some(n as usize),
-            None => bail!(
-                "{shown}: \"truncate_dim\" is {value}, not a number of dimensions; fetch the file again"
-            ),
+            None => bail!("{shown}: \"truncate_dim\" is {value}, not a number of dimensions; fix the file"),
         },
     };
-    Ok((prompts, dimensions))
+    Ok(Settings { prompts, dimensions, purpose: Purpose::of_settings(&fields) })
 }
