@@ -76,6 +76,10 @@ def tokenizer(folder, limit, second_segment):
     )
     BertTokenizerFast(tokenizer_object=fast, model_max_length=limit, do_lower_case=True).save_pretrained(folder)
     fast.save(str(folder / "tokenizer.json"))
+    if not second_segment:
+        # The class of BERT has a template of its own, with two segments.
+        path = folder / "tokenizer_config.json"
+        path.write_text(path.read_text().replace('"BertTokenizer"', '"PreTrainedTokenizerFast"'))
     return len(vocab)
 
 

@@ -4,8 +4,9 @@
     pip install -r scripts/requirements-reference.txt
     python scripts/make_tokenizer_fixtures.py
 
-A folder holds the files of one tokenizer without a `tokenizer.json`, the part of `config.json` by which transformers
-chooses its class, and `goldens.json`: the token and segment ids of each text and pair of `texts.json`, in its order.
+A folder holds the files of one tokenizer, without a `tokenizer.json` or with one and what stands beside it, the part of
+`config.json` by which transformers chooses its class, and `goldens.json`: the token and segment ids of each text and pair
+of `texts.json`, in its order.
 The vocabularies are invented. Running this again changes no byte.
 """
 
@@ -13,6 +14,7 @@ import json
 import shutil
 from pathlib import Path
 
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
@@ -196,6 +198,66 @@ TOKENIZERS = {
 }
 
 
+SPM = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+SPM_BERT = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
+DEBERTA = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
+
+
+def saved(model, normalizer, pre_tokenizer, ends, added, pair_type=1):
+    """A tokenizer.json: `ends` stand around a text, `added` are its special tokens (a dict is of an AddedToken)."""
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, pre_tokenizer
+    for one in added:
+        fields = {"content": one} if isinstance(one, str) else dict(one)
+        tokenizer.add_special_tokens([AddedToken(**fields)])
+    if ends:
+        first, last = ends
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{first} $A {last}", pair=f"{first} $A {last} $B:{pair_type} {last}:{pair_type}",
+            special_tokens=[(end, tokenizer.token_to_id(end)) for end in ends],
+        )
+    return json.dumps(json.loads(tokenizer.to_str()), ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def word_pieces(specials=None, unknown="[UNK]", ends=("[CLS]", "[SEP]"), added=None, longest=100, **casing):
+    specials = BERT if specials is None else specials
+    vocab = {token: i for i, token in enumerate(words(*specials).split("\n")[:-1])}
+    model = models.WordPiece(vocab, unk_token=unknown, max_input_chars_per_word=longest)
+    normalizer = normalizers.BertNormalizer(**casing)
+    return saved(model, normalizer, pre_tokenizers.BertPreTokenizer(), ends, specials if added is None else added)
+
+
+def byte_level(specials, prefix, ends=None, added=None, normalizer=None):
+    files = byte_pairs(*specials)
+    vocab = json.loads(files["vocab.json"])
+    merges = [tuple(line.split(" ")) for line in files["merges.txt"].splitlines()[1:]]
+    pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    added = specials if added is None else added
+    return saved(models.BPE(vocab=vocab, merges=merges), normalizer, pre_tokenizer, ends, added, pair_type=0)
+
+
+def pieces(specials, ends, normalizer=None, prefix="always", unknown=0, pair_type=0):
+    """SentencePiece: pieces with scores, and bytes for what is unknown, which transformers leaves out."""
+    texts = "the lamp a wick burns on elan uber angstrom é élan Élan über la mp ic k bu rns LAMP The 灯 火 ( ) , . ! ' s don t 12 34"
+    whole = [f"▁{word}" for word in texts.split()] + texts.split()
+    letters = ["▁", *"abcdefghijklmnopqrstuvwxyABCDELMPTW1234<>/_[]"]
+    vocab = [(token, 0.0) for token in specials]
+    vocab += [(piece, -2 - i / 8) for i, piece in enumerate(dict.fromkeys(whole))]
+    known = {token for token, _ in vocab}
+    vocab += [(letter, -12.5 - i / 4) for i, letter in enumerate(letters) if letter not in known]
+    model = models.Unigram(vocab, unk_id=unknown, byte_fallback=False)
+    pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=prefix)
+    return saved(model, normalizer, pre_tokenizer, ends, specials, pair_type)
+
+
+def beside(file, config=None, **more):
+    """A tokenizer.json and what stands beside it."""
+    files = {"tokenizer.json": file, "config.json": {"model_type": config} if isinstance(config, str) else config}
+    names = {"said": "tokenizer_config.json", "special_map": "special_tokens_map.json", "added": "added_tokens.json"}
+    files |= {names[key]: value for key, value in more.items()}
+    return {name: content for name, content in files.items() if content is not None}
+
+
 def make(name, files):
     folder = FOLDER / name
     folder.mkdir(parents=True)
@@ -213,9 +275,105 @@ def make(name, files):
     (folder / "goldens.json").write_text(f"[\n{lines}\n]\n")
 
 
+def json_tokenizers():
+    lower = word_pieces(lowercase=True)
+    cased = word_pieces(lowercase=False, strip_accents=False)
+    nfkc = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    bert = {"tokenizer_class": "BertTokenizer"}
+    fast = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    decoder = {
+        "0": token("[PAD]", special=True), "4": token("[MASK]", lstrip=True, rstrip=True, special=True),
+        "1000": token("[NEW]", normalized=True), "1001": token("<extra>", single_word=True, special=True),
+    }
+    return {
+        # The class rebuilds the tokenizer from its vocabulary: what the file says of casing and splitting is left aside.
+        "json-bert": beside(lower, "bert", said=bert),
+        "json-bert-cased": beside(lower, "bert", said=bert | {"do_lower_case": False, "strip_accents": None}),
+        "json-bert-bare": beside(cased, "bert"),
+        "json-bert-config-class": beside(cased, {"model_type": "roberta", "tokenizer_class": "BertTokenizerFast"}),
+        "json-bert-accents": beside(
+            lower, "nomic_bert", said=bert | {"do_lower_case": False, "strip_accents": True, "tokenize_chinese_chars": False},
+        ),
+        "json-bert-other-file": beside(
+            word_pieces(unknown="x", longest=5, ends=("[SEP]", "[CLS]"), lowercase=True), "bert", said=bert,
+        ),
+        "json-bert-special-map": beside(
+            lower, "bert", said=bert | {"additional_special_tokens": ["<extra>"], "own_token": "[own]"},
+            special_map={"cls_token": "[MASK]", "sep_token": token("x"), "mask_token": token("wick", lstrip=True)},
+        ),
+        "json-bert-added": beside(
+            lower, "bert", said=bert | {"additional_special_tokens": ["[OWN]"]},
+            added={"[NEW]": 1000, "<extra>": 999, "[OWN]": 998},
+        ),
+        "json-bert-decoder": beside(
+            lower, "bert", said=bert | {"extra_special_tokens": ["<new>"], "added_tokens_decoder": decoder},
+            special_map={"cls_token": "[MASK]"}, added={"the": 7},
+        ),
+        "json-bert-split-specials": beside(lower, "bert", said=bert | {"split_special_tokens": True}),
+        "json-distilbert": beside(cased, "distilbert", said={"tokenizer_class": "DistilBertTokenizer"}),
+        "json-mpnet": beside(
+            word_pieces((*MPNET, "<mask>"), ends=("<s>", "</s>"), lowercase=False), "mpnet",
+            said={"tokenizer_class": "MPNetTokenizer", "mask_token": "<mask>"},
+        ),
+        "json-roberta": beside(byte_level(ROBERTA, True, ("</s>", "<s>")), "roberta", said={"tokenizer_class": "RobertaTokenizer"}),
+        "json-roberta-prefix": beside(
+            byte_level(ROBERTA, False, ("<s>", "</s>"), normalizer=nfkc), "roberta",
+            said={"tokenizer_class": "RobertaTokenizerFast", "add_prefix_space": True, "mask_token": added("<mask>", lstrip=True)},
+        ),
+        "json-gpt2": beside(
+            byte_level(("<|endoftext|>",), True), {"model_type": "gpt2"},
+            said={"tokenizer_class": "GPT2Tokenizer", "add_bos_token": True},
+        ),
+        "json-gpt2-ends": beside(
+            byte_level(("<|endoftext|>", "<s>"), False, ("<s>", "<|endoftext|>")), {"model_type": "gpt2"},
+            said={"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True},
+        ),
+        "json-xlm-roberta": beside(
+            pieces(SPM, ("</s>", "<s>"), nfkc, unknown=1), "xlm-roberta", said={"tokenizer_class": "XLMRobertaTokenizer"},
+        ),
+        "json-xlm-roberta-no-prefix": beside(
+            pieces(SPM, ("<s>", "</s>"), unknown=3), "new",
+            said={
+                "tokenizer_class": "XLMRobertaTokenizerFast", "add_prefix_space": False, "bos_token": "<pad>",
+                "additional_special_tokens": ["<extra>"],
+            },
+        ),
+        "json-camembert": beside(pieces(SPM, ("<s>", "</s>"), nfkc, "first"), "camembert"),
+        "json-albert": beside(pieces(SPM_BERT, ("[CLS]", "[SEP]"), pair_type=1), "albert"),
+        "json-albert-cased": beside(
+            pieces(SPM_BERT, None, nfkc), "albert",
+            said={"tokenizer_class": "AlbertTokenizer", "do_lower_case": False, "keep_accents": True, "add_prefix_space": False},
+        ),
+        "json-deberta-v2": beside(
+            pieces(DEBERTA, ("[SEP]", "[CLS]"), nfkc), "deberta-v2",
+            said={"tokenizer_class": "DebertaV2Tokenizer", "do_lower_case": False},
+        ),
+        "json-deberta-v2-lower": beside(
+            pieces(DEBERTA, ("[CLS]", "[SEP]")), "deberta-v2",
+            said={
+                "tokenizer_class": "DebertaV2TokenizerFast", "do_lower_case": True, "split_by_punct": True,
+                "add_prefix_space": False,
+            },
+        ),
+        "json-rembert": beside(pieces(SPM_BERT, ("[CLS]", "[SEP]"), nfkc), "rembert", said={"do_lower_case": True, "keep_accents": False}),
+        # These classes take the file as it is, and only add tokens to it.
+        "json-as-is": beside(
+            word_pieces(unknown="x", longest=5, ends=("[SEP]", "[CLS]"), lowercase=False), "bert",
+            said=fast | {"do_lower_case": True, "add_prefix_space": True, "cls_token": "[CLS]", "pad_token": "<pad>"},
+        ),
+        "json-as-is-added": beside(
+            lower, "bert", said=fast | {"additional_special_tokens": ["<extra>"], "added_tokens_decoder": decoder},
+        ),
+        "json-as-is-split-specials": beside(lower, "bert", said=fast | {"split_special_tokens": True}),
+        "json-as-is-unknown-class": beside(cased, "eurobert", said={"tokenizer_class": "NoSuchTokenizer", "do_lower_case": True}),
+        "json-as-is-modernbert": beside(cased, "modernbert", said=bert | {"do_lower_case": True}),
+        "json-as-is-frameless": beside(word_pieces(ends=None), "bert", said=fast),
+    }
+
+
 def main():
     shutil.rmtree(FOLDER, ignore_errors=True)
-    for name, files in TOKENIZERS.items():
+    for name, files in (TOKENIZERS | json_tokenizers()).items():
         make(name, files)
     texts = [{"text": text, "pair": pair} for text, pair in TEXTS]
     (FOLDER / "texts.json").write_text(json.dumps(texts, indent=1) + "\n")

@@ -34,6 +34,12 @@ impl Model {
         self.folder.path().join(file)
     }
 
+    /// Names a tokenizer class that takes all of a tokenizer.json, not only its vocabulary.
+    fn takes_tokenizer_as_it_is(&self) {
+        fs::write(self.path("tokenizer_config.json"), r#"{"tokenizer_class": "PreTrainedTokenizerFast"}"#)
+            .unwrap();
+    }
+
     fn run(&self, command: &str) -> Output {
         let mut sconce = sconce();
         sconce.arg(command).arg("--model").arg(self.folder.path());
@@ -622,6 +628,7 @@ fn a_tokenizer_that_breaks_its_library() {
     ];
     for edit in edits {
         let model = Model::tiny();
+        model.takes_tokenizer_as_it_is();
         let path = model.path("tokenizer.json");
         let mut tokenizer: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         edit(&mut tokenizer);
@@ -632,9 +639,32 @@ fn a_tokenizer_that_breaks_its_library() {
     }
 }
 
+/// Without special tokens an empty text has no token at all, and there is nothing to pool.
+#[test]
+fn an_empty_text_without_special_tokens_is_skipped() {
+    let model = Model::tiny();
+    model.takes_tokenizer_as_it_is();
+    let path = model.path("tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    tokenizer["post_processor"] = Value::Null;
+    fs::write(&path, tokenizer.to_string()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("out.jsonl");
+    let mut command = sconce();
+    command.arg("embed").arg("-m").arg(model.folder.path()).args(["a", "", "the lamp", "-o"]).arg(&target);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    let tokens = |line: &str| serde_json::from_str::<Value>(line).unwrap()["tokens"].clone();
+    let written = fs::read_to_string(&target).unwrap();
+    assert_eq!(written.lines().map(tokens).collect::<Vec<_>>(), [1, 2]);
+    let ledger = fs::read_to_string(folder.path().join("out.jsonl.ledger.jsonl")).unwrap();
+    assert!(ledger.contains("\"skipped\"") && ledger.contains("has no tokens"), "{ledger}");
+}
+
 #[test]
 fn a_segment_that_the_model_has_not() {
     let model = Model::tiny();
+    model.takes_tokenizer_as_it_is();
     let path = model.path("tokenizer.json");
     let mut tokenizer: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     tokenizer["post_processor"]["single"][0]["SpecialToken"]["type_id"] = json!(5);

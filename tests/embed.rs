@@ -233,7 +233,12 @@ fn lowercasing_that_the_pipeline_asks_for() {
     fs::create_dir(folder.path().join("1_Pooling")).unwrap();
     fs::copy(fixture("bert-tiny").join("1_Pooling/config.json"), folder.path().join("1_Pooling/config.json"))
         .unwrap();
-    // A tokenizer that keeps case: capital letters are unknown to the vocabulary.
+    // A tokenizer that keeps case, and a class that takes it as it is: capital letters are unknown to the vocabulary.
+    fs::write(
+        folder.path().join("tokenizer_config.json"),
+        r#"{"tokenizer_class": "PreTrainedTokenizerFast"}"#,
+    )
+    .unwrap();
     let path = folder.path().join("tokenizer.json");
     let mut tokenizer: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     tokenizer["normalizer"]["lowercase"] = Value::Bool(false);

@@ -309,7 +309,7 @@ fn a_pipeline_that_another_tool_left_out_is_completed() {
 /// Without these files texts have another limit, casing or prompt.
 #[test]
 fn a_cache_that_may_lack_what_changes_vectors_is_completed_or_warned_about() {
-    for name in ["sentence_bert_config.json", "config_sentence_transformers.json"] {
+    for name in ["sentence_bert_config.json", "config_sentence_transformers.json", "tokenizer_config.json"] {
         let hub = hub();
         let user = User::of(&hub);
         assert_vector(&user.embed());
@@ -334,8 +334,10 @@ fn a_cache_that_may_lack_what_changes_vectors_is_completed_or_warned_about() {
         assert_eq!(support::stderr(&again), "");
         assert_cached(&user.folder(), &hub, "main");
     }
-    // A hub that lists neither is asked once.
-    let hub = hub_with(|site| site.files.retain(|name, _| !name.contains("sentence")));
+    // A hub that lists none of them is asked once.
+    let hub = hub_with(|site| {
+        site.files.retain(|name, _| !name.contains("sentence") && name != "tokenizer_config.json");
+    });
     let user = User::of(&hub);
     assert!(user.embed().status.success());
     hub.requests();
@@ -354,6 +356,14 @@ fn layouts_of_the_first_releases_of_sentence_transformers() {
     let user = User::of(&hub);
     assert_vector(&user.embed());
     assert!(user.snapshot().join("sentence_roberta_config.json").exists());
+
+    // What stands beside a tokenizer.json adds tokens to it.
+    let hub = hub_with(|site| {
+        site.files.insert("added_tokens.json".into(), br#"{"the wall": 200}"#.to_vec());
+    });
+    let user = User::of(&hub);
+    assert_fails(&user.embed(), 1, &["\"the wall\"", "not the model's own"]);
+    assert!(user.snapshot().join("added_tokens.json").exists());
 
     let hub = hub_with(|site| {
         for name in
@@ -735,10 +745,9 @@ fn a_vocabulary_with_merges_is_fetched_with_them() {
     for name in ["vocab.json", "merges.txt", "special_tokens_map.json", "tokenizer_config.json"] {
         assert!(found.iter().any(|file| file == name), "{name} of {found:?}");
     }
-    // Where there is a tokenizer.json, none of them is of use.
+    // Where there is a tokenizer.json, no vocabulary is of use.
     let hub = hub_with(|site| {
-        for name in ["vocab.txt", "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json"]
-        {
+        for name in ["vocab.txt", "vocab.json", "merges.txt"] {
             site.files.insert(name.into(), b"{}".into());
         }
     });

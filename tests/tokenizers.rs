@@ -1,5 +1,5 @@
-//! Tokenizers without a `tokenizer.json`: what transformers reads from `vocab.txt`, and from `vocab.json` with
-//! `merges.txt`, and how files that cannot serve are named.
+//! Tokenizers as AutoTokenizer resolves them: what transformers makes of a `tokenizer.json` and the files beside it, of a
+//! `vocab.txt`, and of a `vocab.json` with `merges.txt`, and how files that cannot serve are named.
 
 mod support;
 
@@ -33,8 +33,10 @@ fn token_and_segment_ids_are_those_of_transformers() {
         if !folder.is_dir() {
             continue;
         }
-        let file =
-            ["vocab.txt", "vocab.json"].map(|name| folder.join(name)).into_iter().find(|file| file.exists());
+        let file = ["tokenizer.json", "vocab.txt", "vocab.json"]
+            .map(|name| folder.join(name))
+            .into_iter()
+            .find(|file| file.exists());
         let tokenizer = Tokenizer::read(&file.expect("a vocabulary"), &OPTIONS).expect("a tokenizer");
         let goldens = read_json(&folder.join("goldens.json"));
         let goldens = goldens.as_array().expect("a list");
@@ -52,7 +54,7 @@ fn token_and_segment_ids_are_those_of_transformers() {
         }
         models += 1;
     }
-    assert!(models >= 18, "{models} tokenizers");
+    assert!(models >= 48, "{models} tokenizers");
 }
 
 const REMEDY: &str = "transformers (AutoTokenizer.from_pretrained(DIR).save_pretrained(OUT))";
@@ -171,7 +173,7 @@ fn files_beside_a_vocabulary_that_are_broken() {
     let bert = || Folder::of("tokenizers/bert-cased");
     let fails = |folder: Folder, parts: &[&str]| assert_fails(&folder.embed("vocab.txt"), 1, parts);
     for name in ["tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json"] {
-        fails(bert().with(name, "{"), &[name, "is not valid JSON", "fetch the file again"]);
+        fails(bert().with(name, "{"), &[name, "is not valid JSON", "download the file again"]);
         fails(bert().with(name, "[]"), &[name, "does not hold a JSON object"]);
     }
     for (key, value) in [
@@ -187,7 +189,7 @@ fn files_beside_a_vocabulary_that_are_broken() {
         ("added_tokens_decoder", json!({"x": "[NEW]"})),
         ("added_tokens_decoder", json!([])),
     ] {
-        fails(bert().says(json!({ key: value })), &["tokenizer_config.json", key, "fetch the file again"]);
+        fails(bert().says(json!({ key: value })), &["tokenizer_config.json", key, "fix the file"]);
     }
     fails(
         bert().with("special_tokens_map.json", r#"{"pad_token": []}"#),

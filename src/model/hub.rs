@@ -25,12 +25,15 @@ use super::{
 /// How often a file is tried where the connection breaks, or what comes is not the file.
 const ATTEMPTS: u32 = 3;
 
-/// What takes the place of a vocabulary, or changes how it is read.
+/// What takes the place of a vocabulary, or changes how it or a `tokenizer.json` is read.
 const BESIDE_VOCABULARY: [&str; 4] =
     ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"];
 
 /// How long a hub may take to say anything at all.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What decides how a tokenizer is read.
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
 /// What sentence-transformers says of a model as a whole: its prompts, and what it is.
 const SETTINGS: &str = "config_sentence_transformers.json";
@@ -148,6 +151,9 @@ impl<'a> Hub<'a> {
         let configured =
             SENTENCE_CONFIGS.iter().any(|name| has(name)) || SENTENCE_CONFIGS.into_iter().all(lacks);
         match () {
+            () if !has(TOKENIZER_CONFIG) && !lacks(TOKENIZER_CONFIG) => {
+                Cached::Unsure(snapshot, TOKENIZER_CONFIG)
+            }
             () if modules.is_empty() => Cached::Whole(snapshot),
             () if !configured => Cached::Unsure(snapshot, SENTENCE_CONFIGS[0]),
             () if !snapshot.join(SETTINGS).exists() && !absent(SETTINGS) => {
@@ -199,7 +205,9 @@ impl<'a> Hub<'a> {
         let has = |wanted: &str| names.iter().any(|name| name == wanted);
         let folder = encoder_folder(has);
         let inside = |name: &&str| format!("{folder}{name}");
-        let beside = BESIDE_VOCABULARY.iter().filter(|_| !has(&inside(&"tokenizer.json"))).map(inside);
+        // Beside a tokenizer.json the others hardly ever change anything.
+        let whole = has(&inside(&"tokenizer.json"));
+        let beside = BESIDE_VOCABULARY.iter().filter(|name| !whole || **name == TOKENIZER_CONFIG).map(inside);
         let configs = SENTENCE_CONFIGS.iter().map(inside);
         let configs: Vec<String> = match configs.clone().any(|name| has(&name)) || !has("modules.json") {
             true => Vec::new(),
@@ -368,7 +376,6 @@ impl<'a> Hub<'a> {
 
 /// The files that Sconce reads, the weights last: where they are, everything is.
 fn choose<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a str>> {
-    const SMALL: [&str; 2] = ["config.json", "tokenizer_config.json"];
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
     let folder = encoder_folder(has);
     let inside = |wanted: &str| has(&format!("{folder}{wanted}"));
@@ -391,7 +398,6 @@ fn choose<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a str>> {
         }
         Err(why) => bail!("model {model} {why}"),
     };
-    let beside = if inside("tokenizer.json") { &[][..] } else { &BESIDE_VOCABULARY };
     // 1_Pooling/config.json, 2_Dense/model.safetensors
     let module = |name: &&str, wanted: &[&str]| match name.split_once('/') {
         Some((folder, file)) => folder.starts_with(|c: char| c.is_ascii_digit()) && wanted.contains(&file),
@@ -407,7 +413,9 @@ fn choose<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a str>> {
     }
     let small = names.iter().map(String::as_str).filter(|name| {
         let of_encoder = |name: &str| {
-            [&SMALL, &SENTENCE_CONFIGS[..], tokenizer, beside].iter().any(|wanted| wanted.contains(&name))
+            [&["config.json"], &SENTENCE_CONFIGS[..], tokenizer, &BESIDE_VOCABULARY]
+                .iter()
+                .any(|wanted| wanted.contains(&name))
         };
         ["modules.json", SETTINGS].contains(name)
             || name.strip_prefix(folder).is_some_and(of_encoder)

@@ -98,6 +98,8 @@ pub enum Unfit {
     },
     /// The tokenizer fails on it, or gives what the model has no embeddings for.
     Tokens(String),
+    /// It has no tokens at all: it is empty, and the tokenizer adds no special ones.
+    Empty,
 }
 
 impl Embedder {
@@ -151,9 +153,7 @@ impl Embedder {
             )));
         }
         if tokens.ids.is_empty() {
-            return Err(Unfit::Tokens(
-                "has no tokens, and the tokenizer adds no special ones; leave it out".into(),
-            ));
+            return Err(Unfit::Empty);
         }
         Ok(())
     }

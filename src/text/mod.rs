@@ -1,6 +1,7 @@
 //! From text to token ids, and from lengths to batches.
 
 pub mod planner;
+mod resolve;
 mod settings;
 pub mod tokenizer;
 mod vocabulary;

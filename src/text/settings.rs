@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use tokenizers::{AddedToken, NormalizerWrapper, Tokenizer};
+use tokenizers::AddedToken;
 
 /// The special tokens that every tokenizer can have, in the order in which those new to a vocabulary join it.
 const NAMES: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
 /// `tokenizer_config.json` and the files that go with it, as far as they are there.
+#[derive(Clone)]
 pub(super) struct Settings {
     /// The tokenizer's class, if a file says it.
     pub class: Option<String>,
@@ -24,8 +25,10 @@ pub(super) struct Settings {
     /// Special tokens by name; none where a file says that there is none.
     named: BTreeMap<String, Option<Token>>,
     extra: Vec<Token>,
-    /// Added tokens with ids of their own, in the order of these.
-    listed: Vec<Token>,
+    /// Added tokens by ids of their own.
+    listed: BTreeMap<u64, Token>,
+    /// Whether `tokenizer_config.json` lists them, so that no other file counts.
+    decided: bool,
 }
 
 /// Special tokens, and tokens that are found in a text before it is cut into words.
@@ -94,14 +97,15 @@ impl Settings {
             switches,
             named: BTreeMap::new(),
             extra: Vec::new(),
-            listed: Vec::new(),
+            listed: BTreeMap::new(),
+            decided: false,
         };
         let Settings { path, switches, .. } = &settings;
         let (path, switches) = (path.clone(), switches.clone());
         settings.take_tokens(&path, &switches)?;
         if let Some(decoder) = switches.get("added_tokens_decoder") {
             return match by_id(decoder, |id, token| Some((id.parse().ok()?, Token::read(token)?))) {
-                Some(listed) => Ok(Settings { listed, ..settings }),
+                Some(listed) => Ok(Settings { listed, decided: true, ..settings }),
                 None => wrong(&path, "added_tokens_decoder", "a map of ids to tokens"),
             };
         }
@@ -120,7 +124,7 @@ impl Settings {
                 Some((id.as_u64()?, token))
             });
             let Some(listed) = listed else {
-                bail!("{} is not a map of tokens to ids; fetch the file again", path.display())
+                bail!("{} is not a map of tokens to ids; fix the file", path.display())
             };
             settings.listed = listed;
         }
@@ -177,6 +181,29 @@ impl Settings {
         }
     }
 
+    /// A whole number.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn number(&self, key: &str, default: usize) -> Result<usize> {
+        match self.switches.get(key) {
+            None => Ok(default),
+            Some(value) => match value.as_u64() {
+                Some(number) => Ok(number as usize),
+                None => wrong(&self.path, key, "a whole number"),
+            },
+        }
+    }
+
+    /// With the `added_tokens` of a `tokenizer.json`, which count where `tokenizer_config.json` lists none.
+    pub fn with_added(mut self, tokens: &[Value]) -> Self {
+        let read = |token: &Value| Some((token.get("id")?.as_u64()?, Token::deserialize(token).ok()?));
+        if !self.decided {
+            self.listed.extend(tokens.iter().filter_map(read));
+        }
+        self
+    }
+
     /// The special tokens of a class with these `defaults`.
     pub fn specials(&self, defaults: &[(&str, &str)]) -> Specials {
         let own = self.named.keys().map(String::as_str).filter(|name| !NAMES.contains(name));
@@ -187,10 +214,10 @@ impl Settings {
             Some((name.to_owned(), token))
         });
         let named: Vec<(String, Token)> = named.collect();
-        let listed: Vec<String> = self.listed.iter().map(|token| token.content.clone()).collect();
+        let listed: Vec<String> = self.listed.values().map(|token| token.content.clone()).collect();
         let others = named.iter().map(|(_, token)| token).chain(&self.extra);
         let others = others.filter(|token| !listed.contains(&token.content));
-        let tokens = self.listed.iter().chain(others).cloned().map(|mut token| {
+        let tokens = self.listed.values().chain(others).cloned().map(|mut token| {
             token.special |= named.iter().any(|(_, other)| other.content == token.content);
             token.finish()
         });
@@ -200,45 +227,9 @@ impl Settings {
     }
 }
 
-/// Lets `tokenizer_config.json` beside a `tokenizer.json` have the last word on casing, accents and Chinese
-/// characters, as it has in transformers for the tokenizers that BERT and its kin use.
-///
-/// # Errors
-/// If a file is there but broken.
-pub(super) fn override_casing(tokenizer: &mut Tokenizer, path: &Path) -> Result<()> {
-    const CLASSES: [&str; 4] = ["BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer"];
-    let path = path.with_file_name("tokenizer_config.json");
-    let Some(fields) = object(&path)? else { return Ok(()) };
-    let class = fields.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default();
-    let class = class.strip_suffix("Fast").unwrap_or(class);
-    let Some(NormalizerWrapper::BertNormalizer(mut casing)) = tokenizer.get_normalizer().cloned() else {
-        return Ok(());
-    };
-    if !CLASSES.contains(&class) {
-        return Ok(());
-    }
-    let flag = |key: &str| match fields.get(key) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::Bool(flag)) => Ok(Some(*flag)),
-        Some(_) => wrong(&path, key, "true or false"),
-    };
-    casing.lowercase = flag("do_lower_case")?.unwrap_or(casing.lowercase);
-    casing.handle_chinese_chars = flag("tokenize_chinese_chars")?.unwrap_or(casing.handle_chinese_chars);
-    if fields.contains_key("strip_accents") {
-        casing.strip_accents = flag("strip_accents")?;
-    }
-    match tokenizer.with_normalizer(Some(casing)) {
-        Ok(_) => Ok(()),
-        Err(error) => bail!("{}: its casing cannot be set ({error}); fetch the file again", path.display()),
-    }
-}
-
-/// The tokens of a map, in the order of their ids.
-fn by_id(map: &Value, read: impl Fn(&str, &Value) -> Option<(u64, Token)>) -> Option<Vec<Token>> {
-    let tokens = map.as_object()?.iter().map(|(key, value)| read(key, value));
-    let mut tokens: Vec<_> = tokens.collect::<Option<_>>()?;
-    tokens.sort_by_key(|(id, _)| *id);
-    Some(tokens.into_iter().map(|(_, token)| token).collect())
+/// The tokens of a map by their ids.
+fn by_id(map: &Value, read: impl Fn(&str, &Value) -> Option<(u64, Token)>) -> Option<BTreeMap<u64, Token>> {
+    map.as_object()?.iter().map(|(key, value)| read(key, value)).collect()
 }
 
 /// A file's JSON object; none if there is no such file.
@@ -247,15 +238,15 @@ fn object(path: &Path) -> Result<Option<Map<String, Value>>> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => bail!("cannot read {shown} ({error}); fetch the file again"),
+        Err(error) => bail!("cannot read {shown} ({error}); download the file again"),
     };
     match serde_json::from_slice(&bytes) {
         Ok(Value::Object(fields)) => Ok(Some(fields)),
-        Ok(_) => bail!("{shown} does not hold a JSON object; fetch the file again"),
-        Err(error) => bail!("{shown} is not valid JSON ({error}); fetch the file again"),
+        Ok(_) => bail!("{shown} does not hold a JSON object; fix the file"),
+        Err(error) => bail!("{shown} is not valid JSON ({error}); download the file again"),
     }
 }
 
 fn wrong<T>(path: &Path, key: &str, what: &str) -> Result<T> {
-    bail!("{}: {key} is not {what}; fetch the file again", path.display())
+    bail!("{}: {key} is not {what}; fix the file", path.display())
 }

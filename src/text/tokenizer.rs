@@ -15,7 +15,7 @@ use tokenizers::{
     PreTokenizerWrapper, TokenizerImpl,
 };
 
-use super::{settings, vocabulary};
+use super::{resolve, settings, vocabulary};
 use crate::guard::guard;
 
 /// The tokens of one text or one pair, specials included.
@@ -71,8 +71,7 @@ fn parse(bytes: &[u8]) -> serde_json::Result<tokenizers::Tokenizer> {
     ) -> Option<tokenizers::Tokenizer> {
         serde_json::from_slice::<With<M>>(bytes).ok().map(tokenizers::Tokenizer::from)
     }
-    let outline = serde_json::from_slice::<Outline>(bytes).ok();
-    let direct = match outline.and_then(|outline| outline.model.name).as_deref() {
+    let direct = match kind(bytes).as_deref() {
         Some("WordPiece") => of::<WordPiece>(bytes),
         Some("BPE") => of::<BPE>(bytes),
         Some("Unigram") => of::<Unigram>(bytes),
@@ -80,6 +79,36 @@ fn parse(bytes: &[u8]) -> serde_json::Result<tokenizers::Tokenizer> {
     };
     // The library says what is wrong with a file, and reads those of its first releases.
     direct.map_or_else(|| serde_json::from_slice(bytes), Ok)
+}
+
+/// Whether a normalizer lowercases as a step of its own, after which sentence-transformers adds no other.
+fn lowercases(normalizer: Option<&NormalizerWrapper>) -> bool {
+    match normalizer {
+        Some(NormalizerWrapper::Lowercase(_)) => true,
+        Some(NormalizerWrapper::Sequence(all)) => {
+            all.as_ref().iter().any(|one| matches!(one, NormalizerWrapper::Lowercase(_)))
+        }
+        _ => false,
+    }
+}
+
+/// The type of the model in a `tokenizer.json`, where it says it.
+fn kind(bytes: &[u8]) -> Option<Cow<'_, str>> {
+    serde_json::from_slice::<Outline>(bytes).ok()?.model.name
+}
+
+/// A `tokenizer.json` with what stands beside it.
+fn resolve(path: &Path, bytes: &[u8]) -> Result<serde_json::Result<tokenizers::Tokenizer>> {
+    let settings = settings::Settings::read(path)?;
+    if let Some(tokenizer) = resolve::rebuild(path, bytes, kind(bytes).as_deref(), &settings)? {
+        return Ok(Ok(tokenizer));
+    }
+    let mut tokenizer = match parse(bytes) {
+        Ok(tokenizer) => tokenizer,
+        Err(error) => return Ok(Err(error)),
+    };
+    resolve::extend(path, &mut tokenizer, &settings)?;
+    Ok(Ok(tokenizer))
 }
 
 impl Tokenizer {
@@ -104,14 +133,11 @@ impl Tokenizer {
             Ok(bytes) => bytes,
             Err(error) => bail!("cannot read {shown} ({error}); fetch the model again"),
         };
-        let place = match guard(|| parse(&bytes)) {
-            Some(Ok(mut inner)) => {
-                settings::override_casing(&mut inner, path)?;
-                match Self::new(inner, options) {
-                    Ok(tokenizer) => return Ok(tokenizer),
-                    Err(error) => error.to_string(),
-                }
-            }
+        let place = match guard(|| resolve(path, &bytes)).transpose()? {
+            Some(Ok(inner)) => match Self::new(inner, options) {
+                Ok(tokenizer) => return Ok(tokenizer),
+                Err(error) => error.to_string(),
+            },
             Some(Err(error)) => format!("line {}, column {}", error.line(), error.column()),
             None => "a part of it is damaged".into(),
         };
@@ -121,7 +147,7 @@ impl Tokenizer {
     fn new(mut inner: tokenizers::Tokenizer, options: &TokenizerOptions) -> Result<Self> {
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| anyhow!("{error}"))?;
-        if options.lowercase {
+        if options.lowercase && !lowercases(inner.get_normalizer()) {
             let own = inner.get_normalizer().cloned();
             let both = [Some(NormalizerWrapper::Lowercase(Lowercase)), own];
             let both = Sequence::new(both.into_iter().flatten().collect());

@@ -22,26 +22,30 @@ pub(super) const SAVE: &str = "save a tokenizer.json once with transformers \
 
 /// Where special tokens stand around texts.
 #[derive(Clone, Copy, PartialEq)]
-enum Frame {
+pub(super) enum Frame {
     /// `[CLS] A [SEP]`, and `B [SEP]` as the second segment.
     Bert,
     /// `<s> A </s>`, and `</s> B </s>` in the same segment.
     Roberta,
+    /// The same with the tokens that begin and end a sequence, not with those of classification and separation.
+    BosEos,
     /// Nothing, or what `add_bos_token` and `add_eos_token` say; B is the second segment.
     Ends,
 }
 
 /// Tokenizers that work alike.
-struct Class {
+pub(super) struct Class {
     /// Their names; the first stands for all.
-    names: &'static [&'static str],
-    /// How the name of their vocabulary ends.
-    file: &'static str,
-    tokens: &'static [(&'static str, &'static str)],
-    frame: Frame,
+    pub names: &'static [&'static str],
+    /// How the name of their vocabulary ends; empty where that is not read.
+    pub file: &'static str,
+    /// Their special tokens where no file names others.
+    pub tokens: &'static [(&'static str, &'static str)],
+    /// What they put around texts.
+    pub frame: Frame,
 }
 
-const CLASSES: &[Class] = &[
+pub(super) const CLASSES: &[Class] = &[
     Class {
         names: &[
             "BertTokenizer",
@@ -129,13 +133,25 @@ pub(super) fn read(path: &Path) -> Result<Tokenizer> {
         "vocab.txt" => word_pieces(path, class, &settings, &specials)?,
         _ => byte_pairs(path, &settings)?,
     };
-    let ends = frame_tokens(path, class, &settings, &specials, &tokenizer)?;
     tokenizer.set_encode_special_tokens(settings.flag("split_special_tokens", false)?);
+    add_frame(path, class, &settings, specials, &mut tokenizer)?;
+    Ok(tokenizer)
+}
+
+/// Adds special tokens to a vocabulary and puts those of the class around texts.
+pub(super) fn add_frame(
+    path: &Path,
+    class: &Class,
+    settings: &Settings,
+    specials: Specials,
+    tokenizer: &mut Tokenizer,
+) -> Result<()> {
+    let ends = frame_tokens(path, class, settings, &specials, tokenizer)?;
     let unfit = |error| unfit(path, error);
     tokenizer.add_tokens(specials.tokens).map_err(unfit)?;
     let ends = ends.map(|end| end.and_then(|token| Some((tokenizer.token_to_id(&token)?, token))));
     tokenizer.with_post_processor(Some(frame(class.frame, ends).map_err(unfit)?));
-    Ok(tokenizer)
+    Ok(())
 }
 
 /// The class that the files name, else the one that such a file is usually of.
@@ -170,6 +186,7 @@ fn frame_tokens(
 ) -> Result<[Option<String>; 2]> {
     let wanted = match class.frame {
         Frame::Bert | Frame::Roberta => [Some("cls_token"), Some("sep_token")],
+        Frame::BosEos => [Some("bos_token"), Some("eos_token")],
         Frame::Ends => [
             settings.flag("add_bos_token", false)?.then_some("bos_token"),
             settings.flag("add_eos_token", false)?.then_some("eos_token"),
@@ -189,7 +206,8 @@ fn frame_tokens(
     Ok(tokens)
 }
 
-fn named<'a>(specials: &'a Specials, name: &str) -> Option<&'a String> {
+/// The token that a name stands for.
+pub(super) fn named<'a>(specials: &'a Specials, name: &str) -> Option<&'a String> {
     specials.named.iter().find(|(key, _)| key == name).map(|(_, token)| token)
 }
 
@@ -207,9 +225,14 @@ fn lacks(path: &Path, class: &Class, name: &str, token: Option<&String>) -> Erro
 }
 
 /// Puts special tokens around texts.
-fn frame(frame: Frame, ends: [Option<(u32, String)>; 2]) -> tokenizers::Result<PostProcessorWrapper> {
+pub(super) fn frame(
+    frame: Frame,
+    ends: [Option<(u32, String)>; 2],
+) -> tokenizers::Result<PostProcessorWrapper> {
     let [first, last] = ends;
-    if let (Frame::Roberta, Some((first_id, first)), Some((last_id, last))) = (frame, &first, &last) {
+    if let (Frame::Roberta | Frame::BosEos, Some((first_id, first)), Some((last_id, last))) =
+        (frame, &first, &last)
+    {
         // Offsets are of no use here.
         let frame = RobertaProcessing::new((last.clone(), *last_id), (first.clone(), *first_id));
         return Ok(frame.trim_offsets(false).into());
@@ -242,15 +265,19 @@ fn word_pieces(path: &Path, class: &Class, settings: &Settings, specials: &Speci
     };
     let model = WordPiece::builder().vocab(vocabulary).unk_token(unknown.clone()).build();
     let mut tokenizer = Tokenizer::new(model.map_err(|error| unfit(path, error))?);
-    let normalizer = BertNormalizer::new(
+    tokenizer.with_normalizer(Some(casing(settings)?)).map_err(|error| unfit(path, error))?;
+    tokenizer.with_pre_tokenizer(Some(BertPreTokenizer));
+    Ok(tokenizer)
+}
+
+/// How BERT and its kin normalize texts.
+pub(super) fn casing(settings: &Settings) -> Result<BertNormalizer> {
+    Ok(BertNormalizer::new(
         true,
         settings.flag("tokenize_chinese_chars", true)?,
         settings.open_flag("strip_accents")?,
         settings.flag("do_lower_case", true)?,
-    );
-    tokenizer.with_normalizer(Some(normalizer)).map_err(|error| unfit(path, error))?;
-    tokenizer.with_pre_tokenizer(Some(BertPreTokenizer));
-    Ok(tokenizer)
+    ))
 }
 
 /// `vocab.json` with its merges: pieces of bytes, which are written as letters.

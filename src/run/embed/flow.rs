@@ -93,6 +93,8 @@ pub enum Fate {
     Failed(String),
     /// It has so many tokens, which are more than is wanted.
     TooLong(usize, String),
+    /// It has no tokens, so there is nothing to encode.
+    Empty,
 }
 
 /// A record that has been read, with the position in the input after it.
@@ -225,6 +227,7 @@ fn prepare(embedder: &Embedder, Read { entry, end }: Read, alone: &Mutex<()>) ->
             (Fate::Encoded { tokens: count, cut, windows }, Some(tokens))
         }
         Err(Unfit::Tokens(reason)) => (Fate::Failed(reason), None),
+        Err(Unfit::Empty) => (Fate::Empty, None),
         Err(Unfit::Long { tokens, reason }) => (Fate::TooLong(tokens, reason), None),
     };
     let Record { place, id, kept, .. } = record;

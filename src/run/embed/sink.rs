@@ -238,6 +238,12 @@ impl Sink {
                     self.tally.skipped += 1;
                     self.note(Remark { tokens: Some(tokens), ..remark(Event::Skipped, reason) })?;
                 }
+                (Fate::Empty, _) => {
+                    let reason =
+                        "has no tokens: it is empty, and the model's tokenizer adds no special tokens";
+                    self.tally.skipped += 1;
+                    self.note(Remark { tokens: Some(0), ..remark(Event::Skipped, reason.into()) })?;
+                }
                 (Fate::Failed(reason), _) => {
                     self.stop_over(&place, &reason, !self.policy.skip_unreadable, "--on-error skip")?;
                     self.tally.failed += 1;
