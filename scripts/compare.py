@@ -126,7 +126,7 @@ def main():
     for what, lines, bar, expected, options in [
         ("normalised sentence vectors", lines, 1e-6, reference.encode(lines, batch_size=32), []),
         ("CLS vectors, not normalised", lines, 1e-5, cls(model, lines, reference.max_seq_length), ["--pooling", "cls", "--no-normalize"]),
-        (f"a text of {tokens} tokens in windows", [long], 1e-6, in_windows, ["--on-long", "chunk"]),
+        (f"a text of {tokens} tokens in windows", [long], 1e-6, in_windows, ["--on-long", "mean"]),
     ]:
         found = run(args.sconce, model, lines, *options)
         assert found.shape == expected.shape, (found.shape, expected.shape)

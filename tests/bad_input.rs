@@ -347,16 +347,32 @@ fn a_config_with_a_missing_or_absurd_field() {
     }
 }
 
-/// A type that is not known is answered with the nearest that are.
+/// A slip of the pen is answered with what was meant, another kind of model with what it is.
 #[test]
-fn a_model_type_of_another_spelling() {
+fn a_model_type_that_is_not_supported() {
+    let embed = |model_type: &str| {
+        let model = Model::tiny();
+        model.edit_config(|config| drop(config.insert("model_type".into(), json!(model_type))));
+        model.embed()
+    };
     for (written, meant) in
         [("modern_bert", "modernbert"), ("robreta", "roberta"), ("deberta_v2", "deberta-v2")]
     {
-        let model = Model::tiny();
-        model.edit_config(|config| drop(config.insert("model_type".into(), json!(written))));
-        let nearest = format!("the nearest of those that are: {meant}");
-        assert_fails(&model.embed(), 1, &["config.json", &format!("{written:?}"), &nearest]);
+        let meant = format!("did you mean {meant}?");
+        assert_fails(&embed(written), 1, &["config.json", &format!("{written:?}"), &meant]);
+    }
+    for (model_type, kind) in [
+        ("qwen3", "a decoder language model"),
+        ("gemma3_text", "a decoder language model"),
+        ("t5", "an encoder-decoder"),
+        ("longformer", "an encoder of another architecture"),
+        ("clip", "a model of images, or of images and texts"),
+        ("whisper", "a model of sound"),
+        ("abacus", "not supported; Sconce runs encoders: bert"),
+    ] {
+        let output = embed(model_type);
+        assert_fails(&output, 1, &["config.json", &format!("{model_type:?} is not supported"), kind]);
+        assert!(!stderr(&output).contains("did you mean"), "{}", stderr(&output));
     }
 }
 

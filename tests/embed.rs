@@ -450,7 +450,72 @@ fn completions_and_help() {
         assert!(script.contains("batch-tokens"), "{shell}");
     }
     let help = stdout(&sconce().args(["embed", "--help"]).output().unwrap());
-    for option in ["--model", "--pooling", "--output-format", "--threads", "--random-weights"] {
-        assert!(help.contains(option), "{option}");
+    for part in [
+        "--model",
+        "--pooling",
+        "--output-format",
+        "--threads",
+        "--random-weights",
+        "Input:",
+        "Output:",
+        "Vectors:",
+        "Model:",
+        "Examples:",
+        "Environment:",
+        "HF_HOME",
+        "SCONCE_MODEL",
+        "Exit codes:",
+        "130 interrupted",
+    ] {
+        assert!(help.contains(part), "no {part}");
     }
+}
+
+/// Thirty lines of 100 columns are a screen.
+#[test]
+fn the_short_help_fits_a_screen() {
+    for command in ["embed", "inspect", "download"] {
+        let help = stdout(&sconce().args([command, "-h"]).env("COLUMNS", "100").output().unwrap());
+        assert!(help.lines().count() <= 30, "{} lines: {help}", help.lines().count());
+        assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
+        assert!(help.contains("--help has all options and examples"), "{help}");
+        for hidden in ["--random-weights", "--batch-tokens", "Examples:"] {
+            assert!(!help.contains(hidden), "{hidden}: {help}");
+        }
+    }
+}
+
+#[test]
+fn inspect_takes_the_model_without_an_option_and_prints_json() {
+    let tiny = fixture("bert-tiny");
+    let run = |args: &[&str]| sconce().arg("inspect").arg(&tiny).args(args).output().unwrap();
+    let page = stdout(&run(&[]));
+    assert_eq!(page, stdout(&sconce().args(["inspect", "--model"]).arg(&tiny).output().unwrap()));
+    let output = run(&["--json"]);
+    assert!(output.status.success());
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for (key, value) in [
+        ("model_type", Value::from("bert")),
+        ("max_length", 24.into()),
+        ("pooling", "mean".into()),
+        ("normalize", true.into()),
+        ("dimensions", 36.into()),
+        ("task", Value::Null),
+        ("default_prompt", Value::Null),
+    ] {
+        assert_eq!(json[key], value, "{key}");
+    }
+    assert_eq!(json["encoder"]["layers"], 2);
+    assert_eq!(json["encoder"]["hidden_size"], 36);
+    let used = json["tensors"]["used"].as_array().unwrap();
+    assert!(used.iter().any(
+        |t| t["name"] == "embeddings.word_embeddings.weight" && t["shape"] == serde_json::json!([97, 36])
+    ));
+    assert!(json["tensors"]["problems"].as_array().unwrap().is_empty());
+    // The environment gives way, another option does not.
+    let mut command = sconce();
+    command.arg("inspect").arg(&tiny).env("SCONCE_MODEL", "./nowhere/at/all");
+    assert_eq!(stdout(&command.output().unwrap()), page);
+    let output = sconce().arg("inspect").arg(&tiny).args(["-m", "other/model"]).output().unwrap();
+    support::assert_fails(&output, 2, &["--model names another", "leave one of them out"]);
 }

@@ -52,14 +52,14 @@ fn chunks_are_averaged_by_their_tokens() {
             let (mean, total) = mean_of_windows(&words, "", &args);
             // A short text beside it, and batches smaller than the text, change nothing.
             for more in [&[][..], &["the lamp", "--batch-tokens", "50"]] {
-                let mut all = vec![text.as_str(), "--on-long", "chunk", "--no-normalize"];
+                let mut all = vec![text.as_str(), "--on-long", "mean", "--no-normalize"];
                 all.extend(args.iter().chain(more));
                 let rows = rows(&embed("bert-tiny", &all));
                 assert_close(&embedding(&rows[0]), &mean, 1e-6, 1e-5);
                 assert_eq!((&rows[0]["tokens"], &rows[0]["truncated"]), (&json!(total), &json!(false)));
             }
         }
-        let normalized = rows(&embed("bert-tiny", [text.as_str(), "--on-long", "chunk", "--normalize"]));
+        let normalized = rows(&embed("bert-tiny", [text.as_str(), "--on-long", "mean", "--normalize"]));
         let (mean, _) = mean_of_windows(&words, "", &[]);
         assert_close(&embedding(&normalized[0]), &unit(&mean), 1e-6, 1e-5);
     }
@@ -68,7 +68,7 @@ fn chunks_are_averaged_by_their_tokens() {
 #[test]
 fn every_window_begins_with_the_prompt() {
     let words = words(60);
-    let args = ["--on-long", "chunk", "--no-normalize", "--prompt", "the lamp "];
+    let args = ["--on-long", "mean", "--no-normalize", "--prompt", "the lamp "];
     let mut all = vec![words.join(" ")];
     all.extend(args.map(String::from));
     let found = rows(&embed("bert-tiny", all));
@@ -85,7 +85,7 @@ fn tokens_of_all_windows() {
     let windows: Vec<String> = words.chunks(ROOM).map(|window| window.join(" ")).collect();
     let apart = rows(&embed("bert-tiny", windows.iter().map(String::as_str).chain(args)));
     let apart: Vec<f32> = apart.iter().flat_map(tokens).collect();
-    let whole = embed("bert-tiny", [words.join(" ").as_str(), "--on-long", "chunk"].into_iter().chain(args));
+    let whole = embed("bert-tiny", [words.join(" ").as_str(), "--on-long", "mean"].into_iter().chain(args));
     let whole = rows(&whole);
     assert_close(&tokens(&whole[0]), &apart, 0.0, 0.0);
     assert_eq!(whole[0]["tokens"].as_u64().unwrap() as usize * 36, apart.len());
@@ -138,7 +138,7 @@ fn each_way_is_counted_and_entered() {
     assert_eq!(lines(&ledger), [entry("truncated", long, json!({ "tokens": 24, "cut": 18 }))]);
     assert_eq!(counts(), [3, 1, 18, 0, 0, 0]);
 
-    let output = run(folder.path(), &[&summary[..], &["--on-long", "chunk"]].concat());
+    let output = run(folder.path(), &[&summary[..], &["--on-long", "mean"]].concat());
     assert_eq!(output.status.code(), Some(0));
     assert!(stderr(&output).contains("1 of 3 texts were longer than 24 tokens; each is encoded in windows"));
     let windows = "is encoded in 2 windows of at most 24 tokens";
@@ -158,7 +158,7 @@ fn each_way_is_counted_and_entered() {
     assert_fails(
         &output,
         1,
-        &["texts.txt line 2", "42 tokens", "limit of 40", "--on-long truncate, skip or chunk"],
+        &["texts.txt line 2", "42 tokens", "limit of 40", "--on-long truncate, skip or mean"],
     );
     assert_eq!(rows, lines(&folder.path().join("out.jsonl")), "the output before is as it was");
     fs::remove_file(folder.path().join(".out.jsonl.partial.json")).unwrap();
@@ -175,14 +175,14 @@ fn options_that_would_do_nothing() {
         let output = embed("bert-tiny", ["a", "--on-long", on_long, "--truncation-side", "left"]);
         assert_fails(&output, 2, &["--truncation-side", "--on-long truncate"]);
     }
-    let output = embed("bert-tiny", ["-i", "a.jsonl", "--pair-field", "b", "--on-long", "chunk"]);
-    assert_fails(&output, 2, &["--on-long chunk", "pairs"]);
+    let output = embed("bert-tiny", ["-i", "a.jsonl", "--pair-field", "b", "--on-long", "mean"]);
+    assert_fails(&output, 2, &["--on-long mean", "pairs"]);
     let prompt = words(30).join(" ");
-    let output = embed("bert-tiny", ["a", "--on-long", "chunk", "--prompt", &prompt]);
+    let output = embed("bert-tiny", ["a", "--on-long", "mean", "--prompt", &prompt]);
     assert_fails(
         &output,
         2,
-        &["the prompt fills the limit of 24 tokens", "--on-long chunk", "--prompt", "--max-length"],
+        &["the prompt fills the limit of 24 tokens", "--on-long mean", "--prompt", "--max-length"],
     );
 }
 
@@ -211,4 +211,18 @@ fn memory_grows_with_the_length() {
     };
     let (half, whole) = (peak(4096), peak(8192));
     assert!(whole < half + (100 << 20), "{half} and {whole} bytes");
+}
+
+/// The old name of `mean` goes on working, and says what the new one is.
+#[test]
+fn chunk_is_the_old_name_of_mean() {
+    let text = words(60).join(" ");
+    let run = |name: &str, more: &[&str]| {
+        embed("bert-tiny", [&[text.as_str(), "--on-long", name][..], more].concat())
+    };
+    let (old, new) = (run("chunk", &[]), run("mean", &[]));
+    assert_eq!(rows(&old), rows(&new));
+    assert!(stderr(&old).contains("--on-long chunk is now called --on-long mean"), "{}", stderr(&old));
+    assert!(!stderr(&new).contains("now called"));
+    assert!(!stderr(&run("chunk", &["--quiet"])).contains("now called"));
 }

@@ -228,13 +228,16 @@ fn a_vocabulary_with_merges_that_cannot_serve() {
     let roberta = || Folder::of("tokenizers/roberta");
     let fails = |folder: Folder, parts: &[&str]| assert_fails(&folder.embed("vocab.json"), 1, parts);
     for content in ["", "[]", "{\"a\": \"b\"}", "{\"a\": -1}", "{\"a\": 4294967296}", "{\"a\": 1"] {
-        let parts = ["vocab.json", "is not a map of tokens to ids", "fetch the file again"];
+        let parts = ["vocab.json", "is not a map of tokens to ids", "fix the file"];
         fails(roberta().with("vocab.json", content), &parts);
     }
     // Parts that are not in the vocabulary, and a whole that is not: longer than any token, too.
     for line in ["la", "l a mp", "", " ", "l zz", "la ic", "burns burns"] {
         let merges = format!("#version: 0.2\nl a\n{line}\nm p\n");
-        fails(roberta().with("merges.txt", merges), &["merges.txt, line 3", "fetch both files again"]);
+        fails(
+            roberta().with("merges.txt", merges),
+            &["merges.txt, line 3", "use the files of one tokenizer"],
+        );
     }
     fails(roberta().with("merges.txt", b"\xff"), &["merges.txt is not UTF-8"]);
     fails(

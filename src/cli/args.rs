@@ -22,8 +22,8 @@ pub struct Cli {
 pub enum Command {
     /// Turn texts into vectors, one a text
     Embed(Box<EmbedArgs>),
-    /// Show what a model is: every resolved choice, and what became of its tensors
-    Inspect(ModelArgs),
+    /// Show a model's configuration and how its tensors are used
+    Inspect(InspectArgs),
     /// Bring a model into the cache and print its folder
     Download(DownloadArgs),
     /// Print a completion script for a shell
@@ -118,8 +118,8 @@ pub struct EmbedArgs {
     #[arg(long, value_name = "SIDE")]
     pub truncation_side: Option<TruncationSide>,
 
-    /// What becomes of texts over the limit; error: they end the run; chunk: their vector is the mean over windows,
-    /// weighted by tokens
+    /// What to do with texts longer than the limit; error: stop; mean: encode them in windows and take the mean of their
+    /// vectors, weighted by tokens
     #[arg(long, value_name = "WHAT", default_value = "truncate")]
     pub on_long: LongText,
 
@@ -134,6 +134,20 @@ pub struct EmbedArgs {
     /// The most memory that the process may take, weights included, for example 2GB: batches are made to fit
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Machine")]
     pub max_memory: Option<ByteSize>,
+
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// The model, as --model takes it: a folder with config.json, or an id on the Hugging Face hub
+    #[arg(value_name = "MODEL")]
+    pub model_or_id: Option<String>,
+
+    /// Print a JSON object
+    #[arg(long)]
+    pub json: bool,
 
     #[command(flatten)]
     pub model: ModelArgs,
@@ -204,7 +218,7 @@ pub struct HubArgs {
 #[derive(Debug, Args)]
 pub struct DownloadArgs {
     /// An id on the Hugging Face hub
-    #[arg(value_name = "ID")]
+    #[arg(id = "download_id", value_name = "ID")]
     pub model: String,
 
     #[command(flatten)]
@@ -278,6 +292,9 @@ pub enum LongText {
     Truncate,
     Error,
     Skip,
+    Mean,
+    /// What `mean` was called.
+    #[value(hide = true)]
     Chunk,
 }
 

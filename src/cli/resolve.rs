@@ -55,7 +55,7 @@ pub fn embed(args: EmbedArgs) -> Result<EmbedOptions> {
                 LongText::Truncate => OnLong::Truncate,
                 LongText::Error => OnLong::Error,
                 LongText::Skip => OnLong::Skip,
-                LongText::Chunk => OnLong::Chunk,
+                LongText::Mean | LongText::Chunk => OnLong::Mean,
             },
             batch_tokens: args.batch_tokens.map(|n| n as usize),
         },
@@ -185,8 +185,11 @@ fn check_long(args: &EmbedArgs) -> Result<()> {
     if args.truncation_side.is_some() && args.on_long != LongText::Truncate {
         bail!(WrongUsage("--truncation-side is for --on-long truncate; leave one of them out".into()));
     }
-    if args.pair_field.is_some() && args.on_long == LongText::Chunk {
-        bail!(WrongUsage("--on-long chunk is not for pairs; pass --on-long truncate, skip or error".into()));
+    if args.pair_field.is_some() && matches!(args.on_long, LongText::Mean | LongText::Chunk) {
+        bail!(WrongUsage("--on-long mean is not for pairs; pass --on-long truncate, skip or error".into()));
+    }
+    if args.on_long == LongText::Chunk {
+        console(&args.model.talk).note("--on-long chunk is now called --on-long mean, and does the same");
     }
     Ok(())
 }

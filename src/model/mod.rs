@@ -115,7 +115,7 @@ fn tokenizer_files(has: impl Fn(&str) -> bool) -> Result<Option<&'static [&'stat
 fn read_json_object(path: &Path) -> Result<Map<String, Value>> {
     match read_json(path)? {
         Value::Object(fields) => Ok(fields),
-        _ => bail!("{} does not hold a JSON object; fetch the file again", path.display()),
+        _ => bail!("{} does not hold a JSON object; fix the file", path.display()),
     }
 }
 
@@ -127,6 +127,6 @@ fn read_json(path: &Path) -> Result<Value> {
     };
     match serde_json::from_slice(&bytes) {
         Ok(value) => Ok(value),
-        Err(error) => bail!("{} is not valid JSON ({error}); fetch the file again", path.display()),
+        Err(error) => bail!("{} is not valid JSON ({error}); download the file again", path.display()),
     }
 }

@@ -16,6 +16,187 @@ const LAYERS: RangeInclusive<usize> = 1..=1 << 12;
 /// Buckets of MPNet's relative bias: `transformers` uses so many, however many rows its table has.
 const BUCKETS: usize = 32;
 
+/// How like a known model type another has to be to pass for a slip of the pen.
+const SLIP: f64 = 0.75;
+
+/// Model types of transformers that Sconce does not run, by what they are.
+const OTHER_KINDS: &[(&str, &[&str])] = &[
+    (
+        "a decoder language model",
+        &[
+            "bloom",
+            "codegen",
+            "cohere",
+            "cohere2",
+            "ctrl",
+            "dbrx",
+            "deepseek_v2",
+            "deepseek_v3",
+            "falcon",
+            "gemma",
+            "gemma2",
+            "gemma3",
+            "gemma3_text",
+            "glm",
+            "glm4",
+            "gpt2",
+            "gpt_bigcode",
+            "gpt_neo",
+            "gpt_neox",
+            "gpt_oss",
+            "gptj",
+            "granite",
+            "jamba",
+            "lfm2",
+            "llama",
+            "llama4",
+            "mamba",
+            "mamba2",
+            "ministral",
+            "mistral",
+            "mistral3",
+            "mixtral",
+            "modernbert-decoder",
+            "mpt",
+            "nemotron",
+            "olmo",
+            "olmo2",
+            "olmo3",
+            "opt",
+            "openai-gpt",
+            "persimmon",
+            "phi",
+            "phi3",
+            "phimoe",
+            "qwen2",
+            "qwen2_moe",
+            "qwen3",
+            "qwen3_5",
+            "qwen3_moe",
+            "rwkv",
+            "smollm3",
+            "stablelm",
+            "starcoder2",
+            "transfo-xl",
+            "xglm",
+        ],
+    ),
+    (
+        "an encoder-decoder",
+        &[
+            "bart",
+            "bigbird_pegasus",
+            "blenderbot",
+            "blenderbot-small",
+            "byt5",
+            "encoder-decoder",
+            "fsmt",
+            "led",
+            "longt5",
+            "m2m_100",
+            "marian",
+            "mbart",
+            "mt5",
+            "mvp",
+            "nllb-moe",
+            "pegasus",
+            "pegasus_x",
+            "plbart",
+            "prophetnet",
+            "switch_transformers",
+            "t5",
+            "t5gemma",
+            "t5gemma2",
+            "udop",
+            "umt5",
+        ],
+    ),
+    (
+        "an encoder of another architecture",
+        &[
+            "bert-generation",
+            "big_bird",
+            "canine",
+            "convbert",
+            "deberta",
+            "dpr",
+            "ernie_m",
+            "esm",
+            "flaubert",
+            "fnet",
+            "funnel",
+            "ibert",
+            "layoutlm",
+            "layoutlmv2",
+            "layoutlmv3",
+            "lilt",
+            "longformer",
+            "luke",
+            "lxmert",
+            "markuplm",
+            "mega",
+            "mluke",
+            "mobilebert",
+            "mra",
+            "nezha",
+            "nystromformer",
+            "perceiver",
+            "qdqbert",
+            "realm",
+            "reformer",
+            "retribert",
+            "splinter",
+            "squeezebert",
+            "tapas",
+            "xlm",
+            "xlnet",
+            "xmod",
+            "yoso",
+        ],
+    ),
+    (
+        "a model of images, or of images and texts",
+        &[
+            "align",
+            "altclip",
+            "beit",
+            "blip",
+            "blip-2",
+            "chinese_clip",
+            "clip",
+            "clip_text_model",
+            "clipseg",
+            "colpali",
+            "colqwen2",
+            "deit",
+            "dinov2",
+            "flava",
+            "idefics2",
+            "idefics3",
+            "llava",
+            "llava_next",
+            "metaclip_2",
+            "mllama",
+            "modernvbert",
+            "paligemma",
+            "qwen2_5_vl",
+            "qwen2_vl",
+            "qwen3_vl",
+            "siglip",
+            "siglip2",
+            "smolvlm",
+            "vision-encoder-decoder",
+            "vision-text-dual-encoder",
+            "vit",
+            "xclip",
+        ],
+    ),
+    (
+        "a model of sound",
+        &["clap", "hubert", "sew", "speecht5", "unispeech", "wav2vec2", "wav2vec2-bert", "wavlm", "whisper"],
+    ),
+];
+
 impl Family {
     /// The family of a config.
     ///
@@ -38,15 +219,20 @@ impl Family {
         }
         let mut known: Vec<_> = FAMILIES.iter().flat_map(|family| family.model_types).copied().collect();
         known.dedup();
-        let nearness = |name: &str| strsim::normalized_damerau_levenshtein(name, model_type);
-        let mut near = known.clone();
-        near.sort_by(|a, b| nearness(b).total_cmp(&nearness(a)));
-        near.truncate(3);
-        bail!(
-            "{path}: model type {model_type:?} is not supported; the nearest of those that are: {} (all: {})",
-            near.join(", "),
-            known.join(", ")
-        )
+        let all = known.join(", ");
+        if let Some((kind, _)) = OTHER_KINDS.iter().find(|(_, types)| types.contains(&model_type)) {
+            bail!(
+                "{path}: model type {model_type:?} is not supported: it is {kind}; Sconce runs encoders: {all}"
+            )
+        }
+        let likeness = |name: &str| strsim::normalized_damerau_levenshtein(name, model_type);
+        let like = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+        match like.filter(|name| likeness(name) >= SLIP) {
+            Some(name) => {
+                bail!("{path}: model type {model_type:?} is not supported; did you mean {name}? (all: {all})")
+            }
+            None => bail!("{path}: model type {model_type:?} is not supported; Sconce runs encoders: {all}"),
+        }
     }
 
     /// The stack that a config of this family describes.

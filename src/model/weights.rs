@@ -199,7 +199,7 @@ pub fn read_index(path: &Path) -> Result<BTreeMap<String, String>> {
     let map = fields.get("weight_map").and_then(Value::as_object);
     match map.and_then(|map| map.iter().map(shard).collect()) {
         Some(index) => Ok(index),
-        None => bail!("{} has no \"weight_map\" from tensors to files; fetch the file again", path.display()),
+        None => bail!("{} has no \"weight_map\" from tensors to files; fix the file", path.display()),
     }
 }
 

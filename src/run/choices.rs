@@ -64,9 +64,9 @@ impl Choices {
             tokenizer.max_length(),
         ));
         let Choices { dtype, on_long, batch_tokens, .. } = *self;
-        if on_long == OnLong::Chunk && !tokenizer.has_room_after(&prompt)? {
+        if on_long == OnLong::Mean && !tokenizer.has_room_after(&prompt)? {
             bail!(WrongUsage(format!(
-                "the prompt fills the limit of {} tokens, which leaves --on-long chunk no room for a text; pass a shorter \
+                "the prompt fills the limit of {} tokens, which leaves --on-long mean no room for a text; pass a shorter \
                  --prompt or a larger --max-length",
                 tokenizer.max_length()
             )));

@@ -43,7 +43,7 @@ pub enum OnLong {
     /// They are left out.
     Skip,
     /// They are encoded in windows, and their vector is the mean over those.
-    Chunk,
+    Mean,
 }
 
 impl OnLong {
@@ -53,7 +53,7 @@ impl OnLong {
             OnLong::Truncate => "truncate",
             OnLong::Error => "error",
             OnLong::Skip => "skip",
-            OnLong::Chunk => "chunk",
+            OnLong::Mean => "mean",
         }
     }
 }
@@ -123,7 +123,7 @@ impl Embedder {
         let windows = match self.on_long {
             _ if tokens.cut == 0 => vec![tokens],
             OnLong::Truncate => vec![tokens],
-            OnLong::Chunk => self.tokenizer.encode_windows(&self.prompt, &record.text).map_err(fails)?,
+            OnLong::Mean => self.tokenizer.encode_windows(&self.prompt, &record.text).map_err(fails)?,
             OnLong::Error | OnLong::Skip => {
                 let (limit, tokens) = (self.tokenizer.max_length(), tokens.ids.len() + tokens.cut);
                 let reason = format!("has {tokens} tokens, over the limit of {limit}");

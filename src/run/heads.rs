@@ -21,7 +21,7 @@ pub fn dimensions(
         && let Some(width) = module.width.filter(|width| *width != hidden)
     {
         bail!(
-            "{} is for hidden states of {width} dimensions, but the model has {hidden}; fetch the model again",
+            "{} is for hidden states of {width} dimensions, but the model has {hidden}; use the files of one model",
             module.file.display()
         )
     }
@@ -38,8 +38,8 @@ pub fn dimensions(
                  out, or pass --pooling none"
             ))),
             None => bail!(
-                "{file} takes vectors of {takes} dimensions, but what comes before it gives {found}; fetch the \
-                 model again"
+                "{file} takes vectors of {takes} dimensions, but what comes before it gives {found}; use the \
+                 files of one model"
             ),
         }
     })

@@ -3,9 +3,10 @@
 use std::fmt::Write;
 
 use anyhow::{Result, bail};
+use serde_json::{Map, Value, json};
 
 use super::heads::normalized;
-use super::{Console, ModelOptions, examine};
+use super::{Console, Loaded, ModelOptions, examine};
 use crate::model::pipeline::PoolingModule;
 use crate::model::weights::Report;
 use crate::nn::{
@@ -14,12 +15,24 @@ use crate::nn::{
 };
 use crate::output::print;
 
-/// Prints every resolved choice and the tensor report.
+/// Prints every resolved choice and the tensor report, as a page or as JSON.
 ///
 /// # Errors
 /// If the model does not load, or a tensor is missing or has the wrong shape or type: those are listed first.
-pub fn inspect(options: &ModelOptions, console: &Console) -> Result<()> {
+pub fn inspect(options: &ModelOptions, json: bool, console: &Console) -> Result<()> {
     let loaded = examine(options, console)?;
+    match json {
+        true => print(format!("{:#}\n", object(&loaded)?).as_bytes())?,
+        false => print(page(&loaded)?.as_bytes())?,
+    }
+    match loaded.report.map_or(0, |report| report.problems.len()) {
+        0 => Ok(()),
+        n => bail!("the model cannot be run: {n} of its tensors are missing or wrong, as listed"),
+    }
+}
+
+/// The page for people.
+fn page(loaded: &Loaded) -> Result<String> {
     let spec = loaded.encoders[0].spec();
     let mut page = String::new();
     let mut line = |key: &str, value: String| writeln!(page, "{key:<16} {value}");
@@ -28,7 +41,7 @@ pub fn inspect(options: &ModelOptions, console: &Console) -> Result<()> {
     if let Some(purpose) = &loaded.purpose {
         line("task", purpose.to_string())?;
     }
-    line("weights", loaded.weights)?;
+    line("weights", loaded.weights.clone())?;
     line("tokenizer", loaded.tokenizer_file.display().to_string())?;
     line("parameters", loaded.parameters.to_string())?;
     for (key, value) in describe(spec) {
@@ -78,11 +91,59 @@ pub fn inspect(options: &ModelOptions, console: &Console) -> Result<()> {
     if let Some(report) = &loaded.report {
         write_report(&mut page, report)?;
     }
-    print(page.as_bytes())?;
-    match loaded.report.map_or(0, |report| report.problems.len()) {
-        0 => Ok(()),
-        n => bail!("the model cannot be run: {n} of its tensors are missing or wrong, as listed"),
-    }
+    Ok(page)
+}
+
+/// The same for programs.
+fn object(loaded: &Loaded) -> Result<Value> {
+    let Loaded { config, pipeline, tokenizer, report, .. } = loaded;
+    let encoder: Map<String, Value> = describe(loaded.encoders[0].spec())
+        .into_iter()
+        .map(|(key, text)| {
+            let value = text.parse::<u64>().map_or_else(|_| json!(text), |number| json!(number));
+            (key.replace([' ', '-'], "_"), value)
+        })
+        .collect();
+    let pooling = pipeline.pooling.as_ref();
+    let prompts: Map<String, Value> =
+        pipeline.prompts.texts.iter().map(|(name, text)| (name.clone(), json!(text))).collect();
+    let dimensions = pipeline.dimensions.map_or(loaded.dimensions, |kept| kept.min(loaded.dimensions));
+    Ok(json!({
+        "config": config.path().display().to_string(),
+        "model_type": config.string("model_type")?,
+        "task": loaded.purpose.as_ref().map(ToString::to_string),
+        "weights": loaded.weights,
+        "tokenizer": loaded.tokenizer_file.display().to_string(),
+        "parameters": loaded.parameters,
+        "encoder": encoder,
+        "computes_in": loaded.encoders.iter().map(|e| e.engine().dtype().to_string()).collect::<Vec<_>>(),
+        "devices": loaded.encoders.iter().map(|e| e.engine().to_string()).collect::<Vec<_>>(),
+        "max_length": tokenizer.max_length(),
+        "truncation_side": if tokenizer.cuts_left() { "left" } else { "right" },
+        "lowercase": pipeline.lowercase,
+        "pooling": loaded.pooling.to_string(),
+        "pooling_file": pooling.map(|pooling| pooling.file.display().to_string()),
+        "include_prompt": pooling.is_none_or(|pooling| pooling.include_prompt),
+        "after_pooling": pipeline.heads.iter().map(|head| head.spec.to_string()).collect::<Vec<_>>(),
+        "normalize": normalized(&loaded.heads),
+        "dimensions": dimensions,
+        "prompts": prompts,
+        "default_prompt": pipeline.prompts.default,
+        "tensors": report.as_ref().map(tensors),
+    }))
+}
+
+/// What became of the tensors, for programs.
+fn tensors(report: &Report) -> Value {
+    let used =
+        report.used.iter().map(|(name, shape, dtype)| json!({"name": name, "shape": shape, "dtype": dtype}));
+    let not_finite = report.not_finite.iter().map(|(name, count)| json!({"name": name, "count": count}));
+    json!({
+        "used": used.collect::<Vec<_>>(),
+        "unused": report.unused,
+        "not_finite": not_finite.collect::<Vec<_>>(),
+        "problems": report.problems.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    })
 }
 
 /// What the stack computes, choice by choice.

@@ -286,7 +286,7 @@ fn byte_pairs(path: &Path, settings: &Settings) -> Result<Tokenizer> {
     let vocabulary: bpe::Vocab = match serde_json::from_str::<std::collections::HashMap<_, _>>(&text(path)?) {
         Ok(vocabulary) => vocabulary.into_iter().collect(),
         Err(error) => bail!(
-            "{shown} is not a map of tokens to ids (line {}, column {}); fetch the file again",
+            "{shown} is not a map of tokens to ids (line {}, column {}); fix the file",
             error.line(),
             error.column()
         ),
@@ -304,7 +304,7 @@ fn byte_pairs(path: &Path, settings: &Settings) -> Result<Tokenizer> {
         match line.split_once(' ').filter(known) {
             Some((a, b)) => merges.push((a.to_owned(), b.to_owned())),
             None => bail!(
-                "{}, line {}: not a pair of tokens that {shown} has together and apart; fetch both files again",
+                "{}, line {}: not a pair of tokens that {shown} has together and apart; use the files of one tokenizer",
                 merges_path.display(),
                 number + 1
             ),

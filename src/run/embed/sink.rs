@@ -233,7 +233,7 @@ impl Sink {
                         &place,
                         &reason,
                         self.policy.stop_at_long,
-                        "--on-long truncate, skip or chunk",
+                        "--on-long truncate, skip or mean",
                     )?;
                     self.tally.skipped += 1;
                     self.note(Remark { tokens: Some(tokens), ..remark(Event::Skipped, reason) })?;
