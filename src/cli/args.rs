@@ -127,7 +127,7 @@ pub struct EmbedArgs {
     #[arg(long, value_name = "WHAT", default_value = "stop")]
     pub on_error: Unreadable,
 
-    /// Tokens a batch, all texts together [default: 2048 on the CPU; what a GPU's memory holds, up to 32768]
+    /// Tokens a batch, all texts together [default: 2048 on the CPU, 512 with AMX; what a GPU's memory holds, up to 32768]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub batch_tokens: Option<u32>,
 
@@ -160,8 +160,8 @@ pub struct ModelArgs {
     #[arg(long, value_name = "auto|cpu|cuda[:N,…]", default_value = "auto", value_parser = device, help_heading = "Machine")]
     pub device: Wanted,
 
-    /// What the encoder multiplies in; sums are f32 always. On the CPU bf16 and int8 are faster where the processor has such
-    /// products; on a GPU f16 and bf16 are
+    /// Precision of matrix products; accumulation is always f32. Faster than f32 where the processor has such products: bf16 and int8
+    /// with AVX-512 or AMX, bf16x3 (two bf16 parts of each value) with AMX; on a GPU f16 and bf16
     #[arg(long, value_name = "TYPE", default_value = "f32", help_heading = "Machine")]
     pub dtype: ComputeType,
 
@@ -266,6 +266,7 @@ pub enum OutputDtype {
 pub enum ComputeType {
     #[value(alias = "float32")]
     F32,
+    Bf16x3,
     #[value(alias = "bfloat16")]
     Bf16,
     #[value(alias = "float16")]

@@ -79,6 +79,7 @@ pub fn model(args: &ModelArgs) -> Result<ModelOptions> {
         device: args.device.clone(),
         precision: match args.dtype {
             ComputeType::F32 => Precision::F32,
+            ComputeType::Bf16x3 => Precision::Bf16x3,
             ComputeType::Bf16 => Precision::Bf16,
             ComputeType::F16 => Precision::F16,
             ComputeType::Int8 => Precision::Int8,

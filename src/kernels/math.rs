@@ -28,9 +28,15 @@ fn polynomial<S: Simd, const N: usize>(s: S, x: S::F, coefficients: [f32; N]) ->
 /// `x = n ln 2 + r`; the polynomial is that of the Cephes library's `expf`.
 #[inline(always)]
 pub fn exp<S: Simd>(s: S, x: S::F) -> S::F {
-    // Where the result is 0 or ∞; the order of operands keeps NaN.
-    let x = s.select_less(s.splat(89.0), x, s.splat(89.0), x);
-    let x = s.select_less(x, s.splat(-104.0), s.splat(-104.0), x);
+    // Where the result is ∞; the order of operands keeps NaN.
+    exp_below_overflow(s, s.select_less(s.splat(89.0), x, s.splat(89.0), x))
+}
+
+/// [`exp`] of values up to 89.
+#[inline(always)]
+pub fn exp_below_overflow<S: Simd>(s: S, x: S::F) -> S::F {
+    // Where the result is 0; the order of operands keeps NaN.
+    let x = s.max(s.splat(-104.0), x);
     // Adding and taking off 1.5 · 2²³ rounds to a whole number.
     let shift = s.splat(12_582_912.0);
     let n = s.sub(s.fma(x, s.splat(std::f32::consts::LOG2_E), shift), shift);
@@ -84,7 +90,7 @@ pub fn erf<S: Simd>(s: S, x: S::F) -> S::F {
             -1.426_473_905_141_89e-2,
         ],
     );
-    s.mul(x, s.div(above, below))
+    s.mul(x, s.div_normal(above, below))
 }
 
 /// The hyperbolic tangent. Within [`TANH_ULP`].

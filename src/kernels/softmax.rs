@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::isa::{Isa, Kernel};
-use super::math::exp;
+use super::math::exp_below_overflow;
 use super::simd::{Simd, fold, map, map_with};
 
 /// `scale · x + bias` in place; an empty bias is none.
@@ -75,7 +75,7 @@ impl<V: Fn(usize) -> Range<usize>> Kernel for Exponentials<'_, V> {
             let mut total = s.splat(0.0);
             for start in (0..row.len()).step_by(S::LANES) {
                 let x = s.load_at(row, start, f32::NEG_INFINITY);
-                let e = exp(s, s.mul(s.sub(x, max), scale));
+                let e = exp_below_overflow(s, s.mul(s.sub(x, max), scale));
                 s.store_at(row, start, e);
                 total = s.add(total, e);
             }

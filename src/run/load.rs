@@ -184,11 +184,11 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
         lowercase: pipeline.lowercase,
     };
 
-    let mut count = Count::default();
+    let mut count = Count::new(engines.first().cloned().unwrap_or_default());
     Encoder::load(&spec, &mut count)?;
     heads::pooler(&mut count, &pooling, spec.hidden_size)?;
     if !engines.iter().any(Engine::is_gpu) {
-        check_weights(options.max_memory, count.held, &spec)?;
+        check_weights(options.max_memory, count.held_bytes)?;
     }
     let weights = match options.random_weights {
         None => Weights::File(own(ModelFiles::weights)?),
@@ -244,14 +244,11 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
     })
 }
 
-/// Refuses a model whose weights alone, of so many numbers, do not fit.
+/// Refuses a model whose weights alone do not fit; tables are read from the file row by row.
 ///
 /// # Errors
 /// If they do not: wrong usage.
-fn check_weights(max_memory: Option<u64>, held: usize, spec: &EncoderSpec) -> Result<()> {
-    // Tables are read where they lie in the file, in whatever type they are stored.
-    let held = held.saturating_sub(spec.vocab_size * spec.embedding_size);
-    let bytes = held.saturating_mul(size_of::<f32>());
+fn check_weights(max_memory: Option<u64>, bytes: usize) -> Result<()> {
     match max_memory {
         Some(most) if bytes as u64 > most => bail!(WrongUsage(format!(
             "--max-memory {}: the weights of the model alone take {}; pass more, or choose a smaller model",
@@ -349,7 +346,7 @@ fn random(
     seed: u64,
     engines: &[Engine],
 ) -> Result<Stacks> {
-    if count.held.saturating_mul(size_of::<f32>()) > MOST_RANDOM_BYTES {
+    if count.parameters.saturating_mul(size_of::<f32>()) > MOST_RANDOM_BYTES {
         bail!("{} describes {} parameters; check its sizes", config.path().display(), count.parameters);
     }
     let encoders = (engines.iter())
