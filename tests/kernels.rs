@@ -8,7 +8,7 @@ use sconce::kernels::math;
 use sconce::kernels::matmul::{Blocks, Compute, Converted, Epilogue, GROUP, PackedMatrix, Source, gemm};
 use sconce::kernels::norm::{Norm, NormKind, l2_normalize};
 use sconce::kernels::simd::Simd;
-use sconce::kernels::softmax::{add_scaled, exponentials, scale_and_bias};
+use sconce::kernels::softmax::{Accuracy, add_scaled, exponentials, scale_and_bias};
 
 /// Numbers that are the same in every run: a Weyl sequence over (-1, 1).
 fn numbers(seed: usize, count: usize) -> Vec<f32> {
@@ -309,6 +309,7 @@ macro_rules! row_of {
 }
 
 row_of!(Exp, math::exp);
+row_of!(Exp2, math::exp2_bf16);
 row_of!(Erf, math::erf);
 row_of!(Tanh, math::tanh);
 row_of!(Sigmoid, math::sigmoid);
@@ -361,6 +362,22 @@ fn functions_within_their_ulps() {
             println!("{isa:?} {name}: {worst:.2} ULP at {at}");
             assert!(worst <= most, "{isa:?} {name}: {worst} ULP at {at}");
         }
+    }
+}
+
+#[test]
+fn powers_of_two_to_the_accuracy_of_bf16() {
+    let x: Vec<f32> = (-126_000..=127_000).map(|x| x as f32 / 1000.0).collect();
+    for isa in Isa::testable() {
+        let mut y = x.clone();
+        isa.run(Exp2(&mut y));
+        for (x, y) in x.iter().zip(&y) {
+            let error = (f64::from(*y) / f64::from(*x).exp2() - 1.0).abs();
+            assert!(error <= math::EXP2_BF16, "{isa:?}: 2^{x} = {y}, {error:e} off");
+        }
+        let mut y = [f32::NEG_INFINITY, -1e30, -200.0, f32::NAN];
+        isa.run(Exp2(&mut y));
+        assert!(y[..3] == [0.0; 3] && y[3].is_nan(), "{isa:?}: {y:?}");
     }
 }
 
@@ -542,24 +559,28 @@ fn softmax() {
             let stride = width + 3;
             for part in [0..width, 0..1, width / 2..width, width / 3..width / 2 + 1] {
                 let x: Vec<f32> = numbers(1, 4 * stride).iter().map(|x| 30.0 * x).collect();
-                let (mut y, mut sums) = (x.clone(), [0.0; 4]);
-                exponentials(isa, &mut y, stride, 0.7, |_| part.clone(), &mut sums);
-                for ((x, y), sum) in x.chunks(stride).zip(y.chunks(stride)).zip(sums) {
-                    let max = x[part.clone()].iter().fold(f32::NEG_INFINITY, |max, x| max.max(*x));
-                    let numerator = |i: usize| match part.contains(&i) {
-                        true => (0.7f32 as f64 * (f64::from(x[i]) - f64::from(max))).exp(),
-                        false => 0.0,
-                    };
-                    let expected: Vec<f64> = (0..stride).map(numerator).collect();
-                    let what = format!("{isa:?} {width} {part:?}");
-                    assert_close(&what, &[sum], &[expected.iter().sum()], 0.0, 1e-5);
-                    assert_close(&what, y, &expected, 1e-7, 5e-6);
+                for accuracy in [Accuracy::F32, Accuracy::Bf16] {
+                    let (mut y, mut sums) = (x.clone(), [0.0; 4]);
+                    exponentials(isa, &mut y, stride, 0.7, |_| part.clone(), &mut sums, accuracy);
+                    for ((x, y), sum) in x.chunks(stride).zip(y.chunks(stride)).zip(sums) {
+                        let max = x[part.clone()].iter().fold(f32::NEG_INFINITY, |max, x| max.max(*x));
+                        let numerator = |i: usize| match part.contains(&i) {
+                            true => (0.7f32 as f64 * (f64::from(x[i]) - f64::from(max))).exp(),
+                            false => 0.0,
+                        };
+                        let expected: Vec<f64> = (0..stride).map(numerator).collect();
+                        let what = format!("{isa:?} {width} {part:?}");
+                        assert_close(&what, &[sum], &[expected.iter().sum()], 0.0, 1e-5);
+                        assert_close(&what, y, &expected, 1e-7, 5e-6);
+                    }
                 }
             }
             // A score that is not a number makes its whole row none.
             let (mut y, mut sums) = (numbers(1, width), [0.0]);
             y[width / 2] = f32::NAN;
-            exponentials(isa, &mut y, width, 1.0, |_| 0..width, &mut sums);
+            exponentials(isa, &mut y, width, 1.0, |_| 0..width, &mut sums, Accuracy::F32);
+            assert!(sums[0].is_nan(), "{isa:?} {width}");
+            exponentials(isa, &mut y, width, 1.0, |_| 0..width, &mut sums, Accuracy::Bf16);
             assert!(sums[0].is_nan(), "{isa:?} {width}");
         }
     }

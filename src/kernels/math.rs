@@ -58,6 +58,23 @@ pub fn exp_below_overflow<S: Simd>(s: S, x: S::F) -> S::F {
     s.scale_exp2(s.add(p, s.splat(1.0)), n)
 }
 
+/// The largest relative error of [`exp2_bf16`], where the result is a normal number.
+pub const EXP2_BF16: f64 = 3e-6;
+
+/// `2ˣ` for values up to 127, to more than the accuracy of bf16; 0 where it does not fit. Within [`EXP2_BF16`].
+///
+/// `x = n + f`; the polynomial is fitted to `2ᶠ` from −½ to ½.
+#[inline(always)]
+pub fn exp2_bf16<S: Simd>(s: S, x: S::F) -> S::F {
+    // The order of operands keeps NaN.
+    let x = s.max(s.splat(-150.0), x);
+    let shift = s.splat(12_582_912.0);
+    let n = s.sub(s.add(x, shift), shift);
+    let coefficients =
+        [9.570_096_619e-3, 5.591_786_280e-2, 2.402_474_433e-1, 6.931_217_909e-1, 9.999_992_847e-1];
+    s.scale_exp2(polynomial(s, s.sub(x, n), coefficients), n)
+}
+
 /// The error function. Within [`ERF_ULP`].
 ///
 /// The rational function of Eigen's `erf`, over the numbers from −4 to 4: past those it is 1 in f32.

@@ -170,7 +170,7 @@ impl PackedMatrix {
     /// Rows of `x` that are best multiplied together: of each so much as is taken at a time, they stay in L2 while all panels pass.
     pub fn rows_at_once(&self) -> usize {
         match self.layout.format.is_tiles() {
-            true => tiles::rows_at_once(self.layout.row),
+            true => tiles::rows_at_once(self.layout),
             false => vectors::rows_at_once(self.layout.row),
         }
     }

@@ -2,10 +2,11 @@
 //!
 //! While the tiles of one block are multiplied, the vector unit finishes the block before: some of its rows after every step of inputs.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::epilogue::{Accumulators, Epilogue, Finish};
-use super::format::Format;
+use super::format::{Format, Layout};
 use super::lines::{BF16S, MAX_PARTS};
 use super::{Block, PackedMatrix, Rows};
 use crate::kernels::isa::{Isa, Kernel, TileUnit};
@@ -21,18 +22,21 @@ pub(super) const TILES: usize = 2;
 pub(super) const NR: usize = TILES * ROWS;
 /// MR: rows of a block.
 const MR: usize = 2 * ROWS;
-/// KC in steps of 32 inputs, by the number of parts: so many of a panel stay in L1 while the rows pass. Where there are three parts, the
-/// products take longer than reading both operands from L2, and keeping sums between two parts of the inputs would cost more.
-const KC: [usize; MAX_PARTS] = [12, 24, usize::MAX];
+/// KC in steps of 32 inputs, by the number of parts. One part is short of what L1 delivers: so much of a panel stays in L1 while the rows
+/// pass. With more, products take longer than reading both operands from L2, where the rows of so many steps stay while all panels pass.
+const KC: [usize; MAX_PARTS] = [12, 36, 24];
 /// Tiles of sums that the products of one step go to by turns, so that none waits for the one before.
 const CHAINS: usize = 4;
 
-/// Rows of so many words that are multiplied together: they stay in L2 while all panels pass.
-pub(super) fn rows_at_once(row: usize) -> usize {
-    const L2_BYTES: usize = 1 << 20;
-    // With fewer, reading the weights would take longer than the products.
-    const LEAST: usize = 4 * MR;
-    (L2_BYTES / (row.max(1) * size_of::<u32>())).clamp(LEAST, 2 * LEAST) / MR * MR
+/// Rows of a matrix that are multiplied together: so much of them as is taken at a time stays in L2 while all panels pass.
+pub(super) fn rows_at_once(layout: Layout) -> usize {
+    const L2_BYTES: usize = 5 << 18;
+    let steps = layout.inputs.div_ceil(layout.format.line_inputs()).max(1);
+    let row = match layout.format {
+        Format::Bf16Tiles { parts } if parts > 1 => ROW_BYTES * parts * steps.min(KC[parts - 1]),
+        _ => layout.row * size_of::<u32>(),
+    };
+    (L2_BYTES / row.max(1)).clamp(4 * MR, 16 * MR) / MR * MR
 }
 
 /// As [`super::gemm`], which has checked the operands.
@@ -89,47 +93,52 @@ impl<T: Tiles> On<'_, '_, T> {
         let mut target = Pending::new(weights, &panels, epilogue, to);
         let steps = weights.layout.inputs.div_ceil(BF16S);
         let depth = steps.div_ceil(steps.div_ceil(KC[P - 1]));
+        let parts = steps.div_ceil(depth);
+        let (blocks_of_rows, count) = (x.count.div_ceil(MR), panels.len());
+        // All panels for one part of the inputs, or all parts for one panel.
+        let all_panels = P > 1;
         let mut sums: Vec<Accumulators32> = Vec::new();
-        if depth < steps {
-            sums.resize(x.count.div_ceil(MR), Accumulators32([[0.0; NR]; MR]));
+        if parts > 1 {
+            sums.resize(blocks_of_rows * if all_panels { count } else { 1 }, Accumulators32([[0.0; NR]; MR]));
         }
-        let mut blocks = [Accumulators32([[0.0; NR]; MR]); 2];
+        let mut blocks = [const { MaybeUninit::<Accumulators32>::uninit() }; 2];
         let mut turn = 0;
-        let visits = x.count.div_ceil(MR) * steps;
-        for panel in panels {
-            let mut ahead = Prefetch::of_panel(weights, panel + 1, visits);
-            for part in (0..steps).step_by(depth) {
-                let part = part..steps.min(part + depth);
-                for first in (0..x.count).step_by(MR) {
-                    let rows = MR.min(x.count - first);
-                    // The sums of all but the last part are kept.
-                    let kept = sums.get_mut(first / MR).map(|block| block.0.as_mut_ptr().cast::<u8>());
-                    let block = blocks[turn].0.as_mut_ptr().cast::<u8>();
-                    let to = if part.end == steps { block } else { kept.unwrap_or(block) };
-                    let block = Bf16Block {
-                        // `gemm` has checked that whole tiles of rows are there.
-                        a: x.words[first * x.stride..].as_ptr().cast(),
-                        a_next: ROWS * x.stride * size_of::<u32>(),
-                        b: weights.panel(panel).as_ptr().cast(),
-                        steps: part.clone(),
-                        sums: kept.filter(|_| part.start > 0).map(<*mut u8>::cast_const),
-                        to,
-                    };
-                    // SAFETY: the rows and the panel have this format and these steps, and a block takes 32 × 32 sums.
-                    unsafe {
-                        match rows > ROWS {
-                            true => {
-                                block.multiply::<S, T, P, true>(s, &mut self.tiles, &mut ahead, &mut target)
-                            }
-                            false => {
-                                block.multiply::<S, T, P, false>(s, &mut self.tiles, &mut ahead, &mut target)
-                            }
+        for visit in 0..parts * count {
+            let (part, index) =
+                if all_panels { (visit / count, visit % count) } else { (visit % parts, visit / parts) };
+            let panel = panels.start + index;
+            let part = part * depth..steps.min((part + 1) * depth);
+            let kept_from = if all_panels { index * blocks_of_rows } else { 0 };
+            let mut ahead =
+                Prefetch::after(weights, panel, &part, steps, all_panels, blocks_of_rows * part.len());
+            for first in (0..x.count).step_by(MR) {
+                let rows = MR.min(x.count - first);
+                // The sums of all but the last part are kept.
+                let kept =
+                    sums.get_mut(kept_from + first / MR).map(|block| block.0.as_mut_ptr().cast::<u8>());
+                let block = blocks[turn].as_mut_ptr().cast::<u8>();
+                let to = if part.end == steps { block } else { kept.unwrap_or(block) };
+                let block = Bf16Block {
+                    // `gemm` has checked that whole tiles of rows are there.
+                    a: x.words[first * x.stride..].as_ptr().cast(),
+                    a_next: ROWS * x.stride * size_of::<u32>(),
+                    b: weights.panel(panel).as_ptr().cast(),
+                    steps: part.clone(),
+                    sums: kept.filter(|_| part.start > 0).map(<*mut u8>::cast_const),
+                    to,
+                };
+                // SAFETY: the rows and the panel have this format and these steps, and a block takes 32 × 32 sums.
+                unsafe {
+                    match rows > ROWS {
+                        true => block.multiply::<S, T, P, true>(s, &mut self.tiles, &mut ahead, &mut target),
+                        false => {
+                            block.multiply::<S, T, P, false>(s, &mut self.tiles, &mut ahead, &mut target)
                         }
                     }
-                    if part.end == steps {
-                        target.next(to, first..first + rows, panel);
-                        turn = 1 - turn;
-                    }
+                }
+                if part.end == steps {
+                    target.next(to, first..first + rows, panel);
+                    turn = 1 - turn;
                 }
             }
         }
@@ -145,7 +154,7 @@ impl<T: Tiles> On<'_, '_, T> {
         let mut turn = 0;
         let visits = x.count.div_ceil(ROWS) * TILES;
         for panel in panels {
-            let mut ahead = Prefetch::of_panel(weights, panel + 1, visits);
+            let mut ahead = Prefetch::after(weights, panel, &(0..x.groups), x.groups, false, visits);
             for first in (0..x.count).step_by(ROWS) {
                 let rows = ROWS.min(x.count - first);
                 let block = &mut blocks[turn].0;
@@ -256,11 +265,27 @@ struct Prefetch {
 }
 
 impl Prefetch {
-    /// Of panel number `panel`, if there is one, in so many visits.
-    fn of_panel(weights: &PackedMatrix, panel: usize, visits: usize) -> Self {
-        let lines = if panel < weights.panels() { weights.layout.lines() } else { 0 };
-        let next = if lines > 0 { weights.panel(panel).as_ptr() } else { std::ptr::null() };
-        Prefetch { next, lines, each: lines.div_ceil(visits) }
+    /// Of what is multiplied after some steps of a panel: the same of the next panel, or else the next steps. So many visits are left.
+    fn after(
+        weights: &PackedMatrix,
+        panel: usize,
+        part: &Range<usize>,
+        steps: usize,
+        all_panels: bool,
+        visits: usize,
+    ) -> Self {
+        let layout = weights.layout;
+        // Groups of integers lie beside their scales, so in words and not in tiles.
+        let words = |step: usize| layout.panel * step / steps;
+        let (next, from) = match all_panels || part.end == steps {
+            true => (panel + 1, if all_panels { part.start } else { 0 }),
+            false => (panel, part.end),
+        };
+        let words =
+            if next < weights.panels() { words(from)..words(steps.min(from + part.len())) } else { 0..0 };
+        let lines = words.len().div_ceil(16);
+        let next = if lines > 0 { weights.panel(next)[words].as_ptr() } else { std::ptr::null() };
+        Prefetch { next, lines, each: lines.div_ceil(visits.max(1)) }
     }
 
     /// One visit's lines.

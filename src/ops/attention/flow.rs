@@ -11,11 +11,11 @@ use rayon::prelude::*;
 use super::{Attention, Visible};
 use crate::kernels::isa::Isa;
 use crate::kernels::matmul::{Blocks, Compute, Converted, Epilogue, PackedMatrix, Source, gemm};
-use crate::kernels::softmax::{add_scaled, exponentials, scale_and_bias};
+use crate::kernels::softmax::{Accuracy, add_scaled, exponentials, scale_and_bias};
 use crate::ops::{Scratch, scratch, written};
 
-/// Queries whose scores are held at a time.
-pub const QUERIES: usize = 24;
+/// Queries whose scores are held at a time: whole micro-tiles over vectors (12 or 6 rows) and over tiles (16).
+pub const QUERIES: usize = 48;
 /// Queries of a task where they do not see the whole text, or where heads are mixed.
 const QUERIES_PER_TASK: usize = 96;
 
@@ -308,7 +308,8 @@ impl Flow<'_> {
             let visible = self.visible(first + row, task.n);
             visible.start - task.keys.start..visible.end - task.keys.start
         };
-        exponentials(isa(), scores, task.stride(), scale, visible, sums);
+        let accuracy = if self.compute() == Compute::Bf16 { Accuracy::Bf16 } else { Accuracy::F32 };
+        exponentials(isa(), scores, task.stride(), scale, visible, sums, accuracy);
     }
 
     /// Writes the values under the weights of some queries, divided by the sums if there are any.
