@@ -166,3 +166,13 @@ fn unsafe_is_kept_in_its_rooms() {
         }
     }
 }
+
+/// `thread::spawn` panics where the system grants no thread, as under `ulimit -u`; a builder gives an error.
+#[test]
+fn threads_are_started_by_builders() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for file in sources(&src) {
+        let code = fs::read_to_string(&file).expect("a readable file");
+        assert!(!code.contains("thread::spawn("), "{}: thread::spawn", file.display());
+    }
+}

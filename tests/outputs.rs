@@ -25,7 +25,7 @@ const DTYPES: [Dtype; 4] = [Dtype::F32, Dtype::F16, Dtype::Int8, Dtype::Binary];
 #[derive(Debug, Clone)]
 struct Text {
     index: u64,
-    id: Option<String>,
+    id: Option<Value>,
     tokens: usize,
     truncated: bool,
     kept: Vec<Value>,
@@ -36,7 +36,7 @@ struct Text {
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Found {
     index: u64,
-    id: Option<String>,
+    id: Option<Value>,
     tokens: u64,
     truncated: bool,
     kept: Vec<Value>,
@@ -55,7 +55,7 @@ fn layout(format: Format, dtype: Dtype) -> Layout {
         dimensions: 16,
         per_token: false,
         normalized: true,
-        ids: columns,
+        ids: columns.then_some(Kind::Text),
         kept: kept.map(column).into_iter().filter(|_| columns).collect(),
     }
 }
@@ -99,7 +99,7 @@ fn texts(layout: &Layout, count: u64) -> Vec<Text> {
         Text {
             // Rows that were skipped leave holes.
             index: i + i / 3,
-            id: (layout.ids && i % 4 != 1).then(|| format!("doc-{i}")),
+            id: (layout.ids.is_some() && i % 4 != 1).then(|| json!(format!("doc-{i}"))),
             tokens,
             truncated: i.is_multiple_of(3),
             kept: kept.into_iter().take(layout.kept.len()).collect(),
@@ -111,7 +111,7 @@ fn texts(layout: &Layout, count: u64) -> Vec<Text> {
 
 fn row(text: &Text) -> Row<'_> {
     let Text { index, id, tokens, truncated, kept, vector } = text;
-    Row { index: *index, id: id.as_deref(), tokens: *tokens, truncated: *truncated, kept, vector }
+    Row { index: *index, id: id.as_ref(), tokens: *tokens, truncated: *truncated, kept, vector }
 }
 
 fn write(path: &Path, layout: &Layout, texts: &[Text]) {
@@ -186,7 +186,7 @@ fn expected(layout: &Layout, text: &Text) -> Found {
         (_, value @ Value::Object(_)) => json!(value.to_string()),
         (_, value) => value.clone(),
     });
-    let no_id = (layout.format == Format::Csv).then(String::new);
+    let no_id = (layout.format == Format::Csv).then(|| json!(""));
     Found {
         index: text.index,
         id: text.id.clone().or(no_id),
@@ -231,7 +231,7 @@ fn read_jsonl(path: &Path, layout: &Layout) -> Vec<Found> {
         let line: Value = serde_json::from_str(line).unwrap();
         Found {
             index: line["index"].as_u64().unwrap(),
-            id: line.get("id").map(|id| id.as_str().unwrap().into()),
+            id: line.get("id").cloned(),
             tokens: line["tokens"].as_u64().unwrap(),
             truncated: line["truncated"].as_bool().unwrap(),
             kept: layout.kept.iter().map(|column| line[&column.name].clone()).collect(),
@@ -257,7 +257,7 @@ fn read_csv(path: &Path, layout: &Layout) -> Vec<Found> {
         let row = row.unwrap();
         Found {
             index: row[0].parse().unwrap(),
-            id: Some(row[1].into()),
+            id: Some(json!(row[1])),
             tokens: row[2].parse().unwrap(),
             truncated: row[3].parse().unwrap(),
             kept: (4..8).map(|i| json!(row[i])).collect(),
@@ -340,7 +340,7 @@ fn read_batch(batch: &RecordBatch, layout: &Layout) -> Vec<Found> {
     };
     let found = |i: usize| Found {
         index: column("index").as_primitive::<Int64Type>().value(i) as u64,
-        id: kept("id", i).as_str().map(String::from),
+        id: Some(kept("id", i)).filter(|id| !id.is_null()),
         tokens: column("tokens").as_primitive::<Int64Type>().value(i) as u64,
         truncated: column("truncated").as_boolean().value(i),
         kept: names[4..8].iter().map(|name| kept(name, i)).collect(),
@@ -472,7 +472,7 @@ fn lines_of_json() {
     let all = layout(Format::Jsonl, Dtype::Int8);
     let mut text = Text {
         index: 7,
-        id: Some("a\"b".into()),
+        id: Some(json!("a\"b")),
         tokens: 3,
         truncated: true,
         kept: vec![json!(1), json!(2.5), Value::Null, json!([1, {"x": "y"}])],
@@ -486,7 +486,7 @@ fn lines_of_json() {
     text.vector = Dtype::Int8.store(vec![0.0, f32::INFINITY], 2);
     assert!(lines(&all, &[text.clone()]).ends_with("\"scale\":null,\"embedding\":[0,0]}\n"));
 
-    let bare = Layout { ids: false, kept: vec![], ..layout(Format::Jsonl, Dtype::F32) };
+    let bare = Layout { ids: None, kept: vec![], ..layout(Format::Jsonl, Dtype::F32) };
     (text.id, text.kept) = (None, vec![]);
     text.vector = Dtype::F32.store(vec![0.1, 1e-30, f32::NAN, f32::NEG_INFINITY, 16777216.0, -0.0], 6);
     assert_eq!(
@@ -520,7 +520,7 @@ fn rows_of_csv() {
         "index,id,tokens,truncated,year,score,open,title,scale,e0,e1,e2\n\
          7,,3,false,1,,true,\"one, two\r\n\"\"three\"\"\",0.1,0,-127,10\n"
     );
-    let bare = Layout { ids: false, kept: vec![], dimensions: 4, ..layout(Format::Csv, Dtype::F32) };
+    let bare = Layout { ids: None, kept: vec![], dimensions: 4, ..layout(Format::Csv, Dtype::F32) };
     text.kept = vec![];
     text.vector = Dtype::F32.store(vec![0.1, 1e-9, f32::NAN, 3.0], 4);
     write(&path, &bare, &[text]);
@@ -720,7 +720,7 @@ fn what_cannot_be_continued() {
     }
     let layout = layout(Format::Arrow, Dtype::F32);
     let durable = interrupt(&path, &layout, &texts(&layout, 4), 0..3, None);
-    let other = Layout { ids: false, ..layout };
+    let other = Layout { ids: None, ..layout };
     let writer = open(&target, &other, Some(durable)).unwrap();
     assert_says(writer.finish(), &["other columns", remedy]);
     // A run that was stopped before its first row is begun anew.
@@ -867,7 +867,7 @@ fn a_ledger_is_cut_and_continued() {
         let place = format!("\"file\":\"notes.jsonl\",\"line\":{}", index + 1);
         format!("{{\"index\":{index},{place},\"event\":\"{event}\",{rest}\n")
     };
-    let mut ledger = Ledger::open(&path, None).unwrap();
+    let mut ledger = Ledger::open(&path, &last, None).unwrap();
     assert_eq!(ledger.checkpoint().unwrap(), 0);
     assert!(!path.exists(), "a ledger without entries is no file");
     ledger.write(&entry(0, Event::Failed)).unwrap();
@@ -879,7 +879,7 @@ fn a_ledger_is_cut_and_continued() {
     drop(ledger);
     assert!(path.metadata().unwrap().len() > bytes);
 
-    let mut ledger = Ledger::open(&path, Some(bytes)).unwrap();
+    let mut ledger = Ledger::open(&path, &last, Some(bytes)).unwrap();
     assert_eq!(ledger.checkpoint().unwrap(), bytes);
     ledger.write(&entry(5, Event::Truncated)).unwrap();
     ledger
@@ -899,19 +899,66 @@ fn a_ledger_is_cut_and_continued() {
 
     // A run without a fault leaves no ledger, neither its own nor that of a run before.
     fs::write(&path, "left over\n").unwrap();
-    Ledger::open(&path, None).unwrap().finish(&last).unwrap();
+    Ledger::open(&path, &last, None).unwrap().finish(&last).unwrap();
     assert_eq!(names(folder.path()), [""; 0]);
     // So does one that was interrupted before its first entry.
     fs::write(&path, "not durable\n").unwrap();
     fs::write(&last, "left over\n").unwrap();
-    Ledger::open(&path, Some(0)).unwrap().finish(&last).unwrap();
+    Ledger::open(&path, &last, Some(0)).unwrap().finish(&last).unwrap();
     assert_eq!(names(folder.path()), [""; 0]);
 
     let remedy = "run without --resume";
-    assert_says(Ledger::open(&path, Some(9)).map(drop), &["out.partial.ledger", "0 bytes", "9 were", remedy]);
+    assert_says(
+        Ledger::open(&path, &last, Some(9)).map(drop),
+        &["out.partial.ledger", "0 bytes", "9 were", remedy],
+    );
     fs::write(&path, "short\n").unwrap();
-    assert_says(Ledger::open(&path, Some(9)).map(drop), &["6 bytes", remedy]);
+    assert_says(Ledger::open(&path, &last, Some(9)).map(drop), &["6 bytes", remedy]);
     assert_eq!(fs::read_to_string(&path).unwrap(), "short\n");
+}
+
+/// Ids that are integers stay integers, in columns, too; an id that is none of them is null there.
+#[test]
+fn integers_as_ids() {
+    let folder = tempfile::tempdir().unwrap();
+    for format in [Format::Jsonl, Format::Csv, Format::Parquet, Format::Arrow] {
+        let layout = Layout { ids: Some(Kind::Integer), ..layout(format, Dtype::F32) };
+        let mut texts = texts(&layout, 3);
+        texts[0].id = Some(json!(7));
+        texts[1].id = None;
+        texts[2].id = Some(json!(-1));
+        let path = folder.path().join(format.name());
+        write(&path, &layout, &texts);
+        let ids: Vec<_> = read(&path, &layout).into_iter().map(|row| row.id).collect();
+        let expected = match format {
+            Format::Csv => ["7", "", "-1"].map(|id| Some(json!(id))),
+            _ => [Some(json!(7)), None, Some(json!(-1))],
+        };
+        assert_eq!(ids, expected, "{format}");
+    }
+}
+
+/// What stands beside an output that only its owner may read is not open to others either.
+#[test]
+#[cfg(unix)]
+fn what_stands_beside_a_private_output_is_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("out"), "").unwrap();
+    for expected in [0o600, 0o640] {
+        fs::set_permissions(at("out"), fs::Permissions::from_mode(expected)).unwrap();
+        manifest::save(&at("manifest"), &at("out"), &"a prompt").unwrap();
+        assert_eq!(mode(&at("manifest")), expected);
+        let mut ledger = Ledger::open(&at("ledger"), &at("out"), None).unwrap();
+        let reason = Cow::Borrowed("a reason");
+        let (file, event, tokens) = ("a", Event::Failed, None);
+        let entry = LedgerEntry { index: 0, file, line: None, row: None, event, reason, tokens, cut: None };
+        ledger.write(&entry).unwrap();
+        ledger.finish(&at("final")).unwrap();
+        assert_eq!(mode(&at("final")), expected);
+    }
 }
 
 #[test]
@@ -929,7 +976,7 @@ fn a_manifest_comes_back() {
             kept: layout(Format::Parquet, Dtype::Int8).kept,
             durable: Durable { rows, bytes: 1 << 60 },
         };
-        manifest::save(&path, &run).unwrap();
+        manifest::save(&path, folder.path(), &run).unwrap();
         assert_eq!(manifest::load(&path).unwrap(), Some(run));
         assert_eq!(names(folder.path()), [".out.partial.json"]);
     }
@@ -944,5 +991,5 @@ fn a_manifest_comes_back() {
         );
     }
     let nowhere = folder.path().join("nowhere/run.json");
-    assert_says(manifest::save(&nowhere, &1), &["nowhere does not exist", "create it first"]);
+    assert_says(manifest::save(&nowhere, &nowhere, &1), &["nowhere does not exist", "create it first"]);
 }

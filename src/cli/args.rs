@@ -60,8 +60,9 @@ pub struct EmbedArgs {
     #[arg(long, value_name = "NAME")]
     pub id_field: Option<String>,
 
-    /// Fields that are carried through to the output; in parquet and arrow the first records say what a column holds
-    #[arg(long, value_name = "NAME", num_args = 1..)]
+    /// Fields that are carried through to the output, separated by commas or spaces; in parquet and arrow the first records
+    /// say what a column holds
+    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub keep: Vec<String>,
 
     /// Where vectors go [default: standard output]; a file appears when it is whole, in place of one that was there. Records

@@ -179,13 +179,13 @@ impl Rows {
         let pair = self.pair.as_ref().map(|pair| pair.get(row)).transpose()?;
         let id = match self.id.as_ref().map(|ids| value(ids, row)).transpose()? {
             None | Some(Value::Null) => None,
-            Some(Value::String(id)) => Some(id),
-            // Whole numbers among which one is missing are floats to some writers.
-            Some(Value::Number(id)) => match id.as_f64() {
-                Some(float) if float.fract() == 0.0 && float.abs() < EXACT => Some(float.to_string()),
-                _ => Some(id.to_string()),
-            },
-            Some(other) => Some(other.to_string()),
+            // Integers among which one is missing are floats to some writers.
+            Some(Value::Number(id)) if id.is_f64() => Some(match id.as_f64() {
+                Some(float) if float.fract() == 0.0 && float.abs() < EXACT => (float as i64).into(),
+                _ => id.to_string().into(),
+            }),
+            Some(id @ (Value::String(_) | Value::Number(_))) => Some(id),
+            Some(other) => Some(other.to_string().into()),
         };
         let kept = self.keep.iter().map(|(array, name)| {
             value(array, row).map_err(|why| {

@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use super::arrow::ArrowRows;
 use super::bytes::Bytes;
-use super::json::JsonLines;
+use super::json::{self, JsonLines};
 use super::lines::Lines;
 use super::parquet::ParquetRows;
 use super::sources::unopened;
@@ -58,6 +58,7 @@ impl Entries {
         for source in sources.iter().filter(|source| source.format.has_header() && source.size().is_some()) {
             Open::new(source, &fields)?;
         }
+        json::check_kept(&sources, &fields)?;
         let size = sources.iter().map(Source::size).sum();
         Ok(Entries { sources: sources.into_iter(), fields, open: None, size, behind: 0 })
     }
@@ -80,6 +81,15 @@ impl Entries {
     /// Bytes of input behind what was given so far, of the packed file where it is one: at the end, the size.
     pub fn position(&self) -> u64 {
         self.behind + self.open.as_ref().map_or(0, Open::position)
+    }
+
+    /// One sentence on a kept field that no record of the open input has had so far, if there is one. Files are checked
+    /// when they are opened; this is for streams, whose first records have to be read first.
+    pub fn absent_field(&self) -> Option<anyhow::Error> {
+        match &self.open.as_ref()?.reader {
+            Reader::Json(lines) => lines.absent(),
+            _ => None,
+        }
     }
 
     /// The next entry; none at the end.

@@ -15,9 +15,13 @@ pub fn read(source: &Source, keep: usize) -> Entry {
         Place::File(path) => path.display().to_string(),
     };
     match text(source) {
-        Ok(text) => {
-            Entry::Record(Record { place, id: Some(id), text, pair: None, kept: vec![Value::Null; keep] })
-        }
+        Ok(text) => Entry::Record(Record {
+            place,
+            id: Some(id.into()),
+            text,
+            pair: None,
+            kept: vec![Value::Null; keep],
+        }),
         Err(reason) => Entry::unreadable(place, reason),
     }
 }

@@ -23,6 +23,11 @@ impl Lines {
         Lines { bytes, keep, line: 0, behind: 0 }
     }
 
+    /// The name of the input in sentences.
+    pub fn shown(&self) -> &str {
+        &self.bytes.shown
+    }
+
     /// Bytes behind the lines so far.
     pub fn behind(&self) -> u64 {
         self.behind

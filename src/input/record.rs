@@ -45,8 +45,8 @@ impl Display for Spot {
 pub struct Record {
     /// Its place in the input.
     pub place: Spot,
-    /// The input's own name for it.
-    pub id: Option<String>,
+    /// The input's own id: an integer where the input has one, else a string.
+    pub id: Option<Value>,
     /// The text.
     pub text: String,
     /// The second text of a pair.

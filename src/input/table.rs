@@ -96,7 +96,7 @@ impl Table {
         let record = || {
             Ok::<_, str::Utf8Error>(Record {
                 place: place.clone(),
-                id: self.id.map(field).transpose()?,
+                id: self.id.map(field).transpose()?.map(Value::String),
                 text: field(self.text)?,
                 pair: self.pair.map(field).transpose()?,
                 kept: self

@@ -1,6 +1,6 @@
 //! What an interrupted run is continued by: one JSON value in a file of its own, replaced whole.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 
@@ -11,19 +11,19 @@ use serde::de::DeserializeOwned;
 use super::Target;
 use super::fault::explain;
 pub use super::place::remove;
-use super::place::{rename, unsaved};
+use super::place::{beside_output, rename, unsaved};
 
-/// Makes a value durable under a name, in place of what was there.
+/// Makes a value durable under a name, in place of what was there. It is as private as `output`, where that is there.
 ///
 /// # Errors
 /// If it cannot be written.
-pub fn save<T: Serialize>(path: &Path, value: &T) -> Result<()> {
+pub fn save<T: Serialize>(path: &Path, output: &Path, value: &T) -> Result<()> {
     let new = unsaved(path);
     let bytes = serde_json::to_vec_pretty(value)?;
     // One may be left of a run that was killed.
     remove(&new)?;
     let save = || {
-        let mut file = File::create_new(&new)?;
+        let mut file = beside_output(output).open(&new)?;
         file.write_all(&bytes)?;
         file.sync_all()?;
         rename(&new, path)

@@ -40,8 +40,8 @@ pub use target::Target;
 pub struct Row<'a> {
     /// Its number in the input, from 0.
     pub index: u64,
-    /// The input's own name for it.
-    pub id: Option<&'a str>,
+    /// The input's own id: a string or an integer.
+    pub id: Option<&'a Value>,
     /// How many tokens were encoded, specials included.
     pub tokens: usize,
     /// Whether tokens were cut off.
@@ -65,13 +65,22 @@ pub struct Layout {
     pub per_token: bool,
     /// Whether vectors have unit length.
     pub normalized: bool,
-    /// Whether rows may have ids.
-    pub ids: bool,
+    /// What ids are, if rows may have any: text, or integers. Formats without types write an id as it is.
+    pub ids: Option<Kind>,
     /// Columns that are carried through from the input.
     pub kept: Vec<Column>,
 }
 
 impl Layout {
+    /// Whether a stored vector shows that it held NaN or infinite values: as such values, or by its scale.
+    pub fn shows_not_finite(&self) -> bool {
+        match self.dtype {
+            Dtype::F32 | Dtype::F16 => true,
+            Dtype::Int8 => self.format.holds_columns(),
+            Dtype::Binary => false,
+        }
+    }
+
     /// Numbers that a vector is stored in.
     fn width(&self) -> usize {
         self.dtype.width(self.dimensions)

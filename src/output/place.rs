@@ -173,6 +173,22 @@ fn is_at(_: &File, _: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
+/// Options for a new file that is no more open than the output, and open to its owner: what stands beside the output
+/// tells about it.
+pub fn beside_output(output: &Path) -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+        let mode = fs::metadata(output).map_or(0o666, |there| there.permissions().mode() & 0o777 | 0o600);
+        options.mode(mode);
+    }
+    #[cfg(not(unix))]
+    let _ = output;
+    options
+}
+
 /// Where a manifest is written before it takes the place of the one before it.
 pub fn unsaved(manifest: &Path) -> PathBuf {
     let mut path = manifest.as_os_str().to_owned();

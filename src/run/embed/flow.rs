@@ -68,8 +68,8 @@ pub struct Window {
 pub struct Item {
     /// Where it stands.
     pub place: Spot,
-    /// The input's own name for it.
-    pub id: Option<String>,
+    /// The input's own id.
+    pub id: Option<Value>,
     /// The fields that are carried through.
     pub kept: Vec<Value>,
     /// What became of its text.

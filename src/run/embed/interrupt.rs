@@ -57,7 +57,7 @@ pub fn listen() -> Result<Receiver<()>> {
         Err(error) => bail!("cannot listen for Ctrl-C ({error})"),
     };
     let (heard, interrupts) = bounded(1);
-    thread::spawn(move || {
+    let listen = move || {
         for _ in signals.forever() {
             // Where nobody takes the first, this is the second.
             if AT_ONCE.load(Ordering::Relaxed) || heard.try_send(()).is_err() {
@@ -65,8 +65,11 @@ pub fn listen() -> Result<Receiver<()>> {
                 process::exit(INTERRUPTED.into());
             }
         }
-    });
-    Ok(interrupts)
+    };
+    match thread::Builder::new().name("signals".into()).spawn(listen) {
+        Ok(_) => Ok(interrupts),
+        Err(error) => bail!("cannot start a thread ({error}); raise the limit of processes (ulimit -u)"),
+    }
 }
 
 /// Whether a signal was ignored when the process began, as in a job in the background.

@@ -129,7 +129,7 @@ impl Input {
 pub enum Ended {
     /// Every record has its row.
     Whole,
-    /// Records were left out.
+    /// Records were left out, or have vectors that are not finite.
     LeftOut,
 }
 
@@ -155,7 +155,8 @@ pub fn embed(options: EmbedOptions) -> Result<Ended> {
         Input::Files(sources, fields) => Entries::open(sources, fields)?,
     };
     let size = entries.size();
-    let mut records = Records::new(entries, is_stream);
+    let is_live = is_stream && claim.beside().is_none();
+    let mut records = Records::new(entries, is_stream, is_live);
     let loaded = load(&options.model, &console)?;
     let loading = start.elapsed();
     console.detail(format!(
@@ -180,7 +181,7 @@ pub fn embed(options: EmbedOptions) -> Result<Ended> {
         dimensions: embedder.dimensions,
         per_token: embedder.pooling == Pooling::None,
         normalized: normalized(&embedder.heads),
-        ids: has_ids,
+        ids: has_ids.then_some(Kind::Text),
         kept: keep.into_iter().map(|name| Column { name, kind: Kind::Text }).collect(),
     };
     output::check(&layout).map_err(|error| WrongUsage(error.to_string()))?;
@@ -208,6 +209,9 @@ pub fn embed(options: EmbedOptions) -> Result<Ended> {
         ))),
         None => (None, None),
     };
+    if !layout.kept.is_empty() {
+        records.check_kept()?;
+    }
     if found.is_none() && options.format.has_fixed_columns() {
         settle(&mut layout, &mut records);
     }
@@ -234,13 +238,17 @@ pub fn embed(options: EmbedOptions) -> Result<Ended> {
         tally::write_stats(path, &tally, &clock, &meter, &limits, &computing)?;
     }
     console.detail(format!("{} texts, {} tokens, {:.2?} in all", tally.rows, tally.tokens, start.elapsed()));
-    Ok(if tally.left_out() > 0 || tally.nulled > 0 { Ended::LeftOut } else { Ended::Whole })
+    Ok(tally.ended())
 }
 
 /// Settles by the first records what columns there are and what they hold.
 fn settle(layout: &mut Layout, records: &mut Records) {
     let head: Vec<&Record> = records.head().collect();
-    layout.ids |= head.iter().any(|record| record.id.is_some());
+    let ids: Vec<_> = head.iter().filter_map(|record| record.id.as_ref()).collect();
+    if !ids.is_empty() {
+        let integers = ids.iter().all(|id| Kind::Integer.fits(id));
+        layout.ids = Some(if integers { Kind::Integer } else { Kind::Text });
+    }
     for (i, column) in layout.kept.iter_mut().enumerate() {
         column.kind = Kind::of(head.iter().filter_map(|record| record.kept.get(i)));
     }

@@ -11,6 +11,7 @@ use crate::input::{Entries, Entry, Record};
 pub struct Records {
     entries: Entries,
     is_stream: bool,
+    head_records: usize,
     head: VecDeque<Result<(Entry, u64)>>,
 }
 
@@ -20,9 +21,10 @@ const HEAD: usize = 1000;
 const HEAD_BYTES: usize = 4 << 20;
 
 impl Records {
-    /// The records of `entries`; those of a stream may come one by one, with time between them.
-    pub fn new(entries: Entries, is_stream: bool) -> Self {
-        Records { entries, is_stream, head: VecDeque::new() }
+    /// The records of `entries`; those of a stream may come one by one, with time between them. Where each is to be answered
+    /// before the next comes (`is_live`), only the first can be looked at.
+    pub fn new(entries: Entries, is_stream: bool, is_live: bool) -> Self {
+        Records { entries, is_stream, head_records: if is_live { 1 } else { HEAD }, head: VecDeque::new() }
     }
 
     /// Whether records may be long in coming.
@@ -30,10 +32,22 @@ impl Records {
         self.is_stream
     }
 
+    /// Refuses a kept field that the first records of a stream do not have.
+    ///
+    /// # Errors
+    /// If there is one.
+    pub fn check_kept(&mut self) -> Result<()> {
+        if self.is_stream {
+            self.head().for_each(drop);
+            return self.entries.absent_field().map_or(Ok(()), Err);
+        }
+        Ok(())
+    }
+
     /// The first records that can be read.
     pub fn head(&mut self) -> impl Iterator<Item = &Record> {
         let mut bytes = 0;
-        while self.head.len() < HEAD && bytes < HEAD_BYTES {
+        while self.head.len() < self.head_records && bytes < HEAD_BYTES {
             let Some(entry) = self.read() else { break };
             bytes += entry.as_ref().map_or(0, |(entry, _)| entry_bytes(entry));
             self.head.push_back(entry);
@@ -60,8 +74,8 @@ impl Iterator for Records {
 /// Bytes that an entry takes, roughly.
 pub fn entry_bytes(entry: &Entry) -> usize {
     let Entry::Record(Record { id, text, pair, kept, .. }) = entry else { return 0 };
-    let texts = [Some(text), pair.as_ref(), id.as_ref()];
-    texts.into_iter().flatten().map(String::len).sum::<usize>() + kept.iter().map(value_bytes).sum::<usize>()
+    let texts = [Some(text), pair.as_ref()].into_iter().flatten().map(String::len).sum::<usize>();
+    texts + id.iter().chain(kept).map(value_bytes).sum::<usize>()
 }
 
 /// Bytes that a value takes, roughly.

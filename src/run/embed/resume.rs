@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::Tally;
 use super::flow::died;
 use super::records::Records;
 use crate::input::{Entry, Place, Source};
-use crate::output::{self, Beside, Column, Durable};
+use crate::output::{self, Beside, Column, Durable, Kind};
 use crate::run::heads::normalized;
 use crate::run::{Console, Embedder, WrongUsage};
 
@@ -44,7 +45,7 @@ impl Mark {
             Entry::Record(record) => {
                 part(record.text.as_bytes());
                 part(record.pair.as_deref().unwrap_or("\0").as_bytes());
-                part(record.id.as_deref().unwrap_or("\0").as_bytes());
+                part(record.id.as_ref().map_or("\0".into(), Value::to_string).as_bytes());
                 record.kept.iter().for_each(|value| part(value.to_string().as_bytes()));
             }
             Entry::Unreadable(bad) => part(bad.reason.as_bytes()),
@@ -81,8 +82,8 @@ pub type Identity = BTreeMap<String, String>;
 pub struct Manifest {
     /// What the run was.
     pub identity: Identity,
-    /// Whether rows have ids.
-    pub ids: bool,
+    /// What ids are, if rows have any.
+    pub ids: Option<Kind>,
     /// The columns that are carried through.
     pub kept: Vec<Column>,
     /// How far it has come.
@@ -218,12 +219,37 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
+/// The hashes of files, on their way in a thread of their own, or to be made when they are needed.
+enum Hashing {
+    Started(JoinHandle<Result<Identity>>),
+    Postponed(Vec<PathBuf>),
+}
+
+impl Hashing {
+    /// Starts hashing; where the system grants no thread, it is done later.
+    fn start(files: Vec<PathBuf>) -> Self {
+        let again = files.clone();
+        match thread::Builder::new().name("hash".into()).spawn(move || hashes(&files)) {
+            Ok(thread) => Hashing::Started(thread),
+            Err(_) => Hashing::Postponed(again),
+        }
+    }
+
+    fn finish(self) -> Result<Identity> {
+        match self {
+            Hashing::Started(thread) => thread.join().map_err(died)?,
+            Hashing::Postponed(files) => hashes(&files),
+        }
+    }
+}
+
 /// Keeps the manifest of a run up to date.
 pub struct Journal {
     manifest: PathBuf,
+    output: PathBuf,
     identity: Identity,
     /// What the identity lacks yet: hashing a model takes a while, and is not needed before the first save.
-    hashing: Option<JoinHandle<Result<Identity>>>,
+    hashing: Option<Hashing>,
     dropped: Option<u64>,
     saved: Instant,
     pause: Duration,
@@ -273,8 +299,9 @@ impl Journal {
 
     /// A journal for a run of this identity, to which the hashes of files are added, which takes a while.
     fn new(manifest: PathBuf, identity: Identity, files: Option<Vec<PathBuf>>, dropped: Option<u64>) -> Self {
-        let hashing = files.map(|files| thread::spawn(move || hashes(&files)));
-        Journal { manifest, identity, hashing, dropped, saved: Instant::now(), pause: PAUSE }
+        let hashing = files.map(Hashing::start);
+        let output = PathBuf::new();
+        Journal { manifest, output, identity, hashing, dropped, saved: Instant::now(), pause: PAUSE }
     }
 
     /// Whether it is time to save again: what has been computed since is worth it, and saving does not slow the run.
@@ -288,9 +315,9 @@ impl Journal {
     /// If it cannot be written.
     pub fn save(&mut self, since: Instant, describe: impl FnOnce(Identity) -> Manifest) -> Result<()> {
         if let Some(hashing) = self.hashing.take() {
-            self.identity.extend(hashing.join().map_err(died)??);
+            self.identity.extend(hashing.finish()?);
         }
-        output::manifest::save(&self.manifest, &describe(self.identity.clone()))?;
+        output::manifest::save(&self.manifest, &self.output, &describe(self.identity.clone()))?;
         self.saved = Instant::now();
         self.pause = PAUSE.max(10 * since.elapsed());
         Ok(())

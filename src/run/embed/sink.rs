@@ -14,8 +14,10 @@ use super::flow::{Fate, Item, Step, Window, died};
 use super::interrupt::{self, Interrupted};
 use super::resume::{Journal, Manifest, Mark};
 use crate::input::{At, Spot};
-use crate::output::{self, Claim, ClosedPipe, Durable, Event, Layout, Ledger, LedgerEntry, Row, Writer};
-use crate::run::Console;
+use crate::output::{
+    self, Claim, ClosedPipe, Durable, Event, Kind, Layout, Ledger, LedgerEntry, Row, Writer,
+};
+use crate::run::{Console, Embedded};
 
 /// What is done about records that have no row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +51,9 @@ pub struct Sink {
     /// Whether writing has failed, so that what lies in the files may end in the middle of a row.
     broken: bool,
 }
+
+/// What is said of a vector that is not finite.
+const NOT_FINITE: &str = "has a vector with NaN or infinite values";
 
 /// A record that ends the run, though the next run may leave it out or take it otherwise.
 #[derive(Debug)]
@@ -129,7 +134,7 @@ impl Sink {
         let Some(beside) = self.claim.beside() else { return Ok(false) };
         let in_place = manifest.complete && !beside.rows.exists() && beside.output.is_file();
         if beside.ledger.exists() || !in_place {
-            self.ledger = Some(Ledger::open(&beside.ledger, Some(manifest.ledger))?);
+            self.ledger = Some(Ledger::open(&beside.ledger, &beside.output, Some(manifest.ledger))?);
         }
         if in_place {
             self.close()?;
@@ -147,7 +152,7 @@ impl Sink {
         if let Some(beside) = self.claim.beside() {
             // First of all: it would promise what is gone in a moment.
             output::manifest::remove(&beside.manifest)?;
-            self.ledger = Some(Ledger::open(&beside.ledger, None)?);
+            self.ledger = Some(Ledger::open(&beside.ledger, &beside.output, None)?);
         }
         if let Some(rows) = self.journal.as_mut().and_then(Journal::drop_rows) {
             self.console.warn(format!(
@@ -203,48 +208,8 @@ impl Sink {
             self.show();
         }
         for (item, embedded) in items.into_iter().zip(embedded) {
-            let Item { place, mut id, mut kept, fate, end } = item;
-            let index = self.mark.entries;
-            let remark =
-                |event, reason| Remark { index, place: &place, event, reason, tokens: None, cut: None };
-            match (fate, embedded) {
-                (Fate::Encoded { tokens, cut, windows }, Some(embedded)) => {
-                    if let Some(reason) = self.fit(&mut id, &mut kept) {
-                        self.stop_over(&place, &reason, !self.policy.skip_unreadable, "--on-error skip")?;
-                        self.tally.nulled += 1;
-                        self.note(remark(Event::Nulled, reason))?;
-                    }
-                    let (id, truncated, vector) = (id.as_deref(), cut > 0, &embedded.vector);
-                    let row = Row { index, id, tokens, truncated, kept: &kept, vector };
-                    self.open()?;
-                    let written = self.writer()?.write(&row);
-                    self.or_broken(written)?;
-                    self.tally.rows += 1;
-                    self.tally.tokens += tokens as u64;
-                    self.tally.not_finite += u64::from(!embedded.finite);
-                    self.count_long(
-                        Remark { tokens: Some(tokens), ..remark(Event::Truncated, String::new()) },
-                        cut,
-                        windows,
-                    )?;
-                }
-                (Fate::TooLong(tokens, reason), _) => {
-                    self.stop_over(
-                        &place,
-                        &reason,
-                        self.policy.stop_at_long,
-                        "--on-long truncate, skip or chunk",
-                    )?;
-                    self.tally.skipped += 1;
-                    self.note(Remark { tokens: Some(tokens), ..remark(Event::Skipped, reason) })?;
-                }
-                (Fate::Failed(reason), _) => {
-                    self.stop_over(&place, &reason, !self.policy.skip_unreadable, "--on-error skip")?;
-                    self.tally.failed += 1;
-                    self.note(remark(Event::Failed, reason))?;
-                }
-                (Fate::Encoded { .. }, None) => bail!("{place} has no vector; please report this as a bug"),
-            }
+            let end = item.end.clone();
+            self.take_item(item, embedded)?;
             self.mark = end;
         }
         self.bar.set_position(self.mark.position);
@@ -256,22 +221,81 @@ impl Sink {
         }
     }
 
+    /// Writes the row of a record, or says why it has none.
+    fn take_item(&mut self, item: Item, embedded: Option<Embedded>) -> Result<()> {
+        let Item { place, mut id, mut kept, fate, .. } = item;
+        let index = self.mark.entries;
+        let remark = |event, reason| Remark { index, place: &place, event, reason, tokens: None, cut: None };
+        let stops = !self.policy.skip_unreadable;
+        match (fate, embedded) {
+            (Fate::Encoded { .. }, Some(embedded)) if !embedded.finite && !self.layout.shows_not_finite() => {
+                let reason =
+                    format!("{NOT_FINITE}, which {} does not show; check the model", self.layout.dtype);
+                self.stop_over(&place, &reason, stops, "--on-error skip")?;
+                self.tally.failed += 1;
+                self.note(remark(Event::Failed, reason))
+            }
+            (Fate::Encoded { tokens, cut, windows }, Some(embedded)) => {
+                if let Some(reason) = self.fit(&mut id, &mut kept) {
+                    self.stop_over(&place, &reason, stops, "--on-error skip")?;
+                    self.tally.nulled += 1;
+                    self.note(remark(Event::Nulled, reason))?;
+                }
+                let (id, truncated, vector) = (id.as_ref(), cut > 0, &embedded.vector);
+                let row = Row { index, id, tokens, truncated, kept: &kept, vector };
+                self.open()?;
+                let written = self.writer()?.write(&row);
+                self.or_broken(written)?;
+                self.tally.rows += 1;
+                self.tally.tokens += tokens as u64;
+                let remark = |event, reason| Remark { tokens: Some(tokens), ..remark(event, reason) };
+                if !embedded.finite {
+                    self.tally.not_finite += 1;
+                    self.note(remark(Event::NotFinite, NOT_FINITE.into()))?;
+                }
+                self.count_long(remark(Event::Truncated, String::new()), cut, windows)
+            }
+            (Fate::TooLong(tokens, reason), _) => {
+                let stops = self.policy.stop_at_long;
+                self.stop_over(&place, &reason, stops, "--on-long truncate, skip or chunk")?;
+                self.tally.skipped += 1;
+                self.note(Remark { tokens: Some(tokens), ..remark(Event::Skipped, reason) })
+            }
+            (Fate::Failed(reason), _) => {
+                self.stop_over(&place, &reason, stops, "--on-error skip")?;
+                self.tally.failed += 1;
+                self.note(remark(Event::Failed, reason))
+            }
+            (Fate::Encoded { .. }, None) => bail!("{place} has no vector; please report this as a bug"),
+        }
+    }
+
     /// Takes away what the columns of the output, which the first records have shown, cannot hold, and says what it was.
-    fn fit(&self, id: &mut Option<String>, kept: &mut [Value]) -> Option<String> {
+    fn fit(&self, id: &mut Option<Value>, kept: &mut [Value]) -> Option<String> {
         let Layout { format, ids, kept: columns, .. } = &self.layout;
-        if id.is_some() && !ids && format.has_fixed_columns() {
+        if id.is_some() && ids.is_none() && format.has_fixed_columns() {
             *id = None;
             return Some("has an id, but the first records have none; name the field with --id-field".into());
+        }
+        if let Some(other) =
+            id.take_if(|id| format.has_typed_columns() && ids.is_some_and(|kind| !kind.fits(id)))
+        {
+            return Some(format!(
+                "has the id {}, but the first records have {} for ids; write jsonl or csv, or make the ids alike",
+                shown(&other),
+                ids.unwrap_or(Kind::Text)
+            ));
         }
         if !format.has_typed_columns() {
             return None;
         }
         let mut misfits = columns.iter().zip(kept).filter(|(column, value)| !column.kind.fits(value));
         let (column, value) = misfits.next()?;
-        let shown: String = value.to_string().chars().take(60).collect();
         let reason = format!(
-            "has {shown} in field {:?}, but the first records have {}; leave it out of --keep, or write jsonl or csv",
-            column.name, column.kind
+            "has {} in field {:?}, but the first records have {}; leave it out of --keep, or write jsonl or csv",
+            shown(value),
+            column.name,
+            column.kind
         );
         *value = Value::Null;
         misfits.for_each(|(_, value)| *value = Value::Null);
@@ -309,7 +333,11 @@ impl Sink {
     /// Enters what is lost into the ledger; where there is none, it is said at once.
     fn note(&mut self, remark: Remark) -> Result<()> {
         if self.ledger.is_none() {
-            let what = if remark.event == Event::Nulled { "null in" } else { "left out" };
+            let what = match remark.event {
+                Event::Nulled => "null in",
+                Event::NotFinite => "not finite",
+                Event::Failed | Event::Skipped | Event::Truncated | Event::Chunked => "left out",
+            };
             self.bar.suspend(|| self.console.warn(format!("{what}: {} {}", remark.place, remark.reason)));
         }
         self.enter(remark)
@@ -419,4 +447,9 @@ impl Sink {
         let (rate, tokens) = (rows as f64 / seconds, tokens as f64 / seconds);
         self.bar.set_message(format!("{} rows, {rate:.0} rows/s, {tokens:.0} tokens/s", self.tally.rows));
     }
+}
+
+/// The beginning of a value.
+fn shown(value: &Value) -> String {
+    value.to_string().chars().take(60).collect()
 }

@@ -9,7 +9,7 @@ use anyhow::{Result, anyhow};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Limits, Meter};
+use super::{Ended, Limits, Meter};
 use crate::run::Console;
 
 /// What has been done so far, by all runs that one output took.
@@ -41,6 +41,11 @@ impl Tally {
     /// Records that have no row.
     pub fn left_out(&self) -> u64 {
         self.skipped + self.failed
+    }
+
+    /// How a run with these counts has ended. A field that is null in its column costs no row.
+    pub fn ended(&self) -> Ended {
+        if self.left_out() > 0 || self.not_finite > 0 { Ended::LeftOut } else { Ended::Whole }
     }
 
     /// Texts over the limit.
@@ -79,7 +84,10 @@ impl Tally {
             console.warn(format!("{records} written with null for what did not fit its column{details}"));
         }
         if self.not_finite > 0 {
-            console.warn(format!("{} of {} rows hold NaN or infinite numbers", self.not_finite, self.rows));
+            console.warn(format!(
+                "{} of {} rows hold NaN or infinite values{details}",
+                self.not_finite, self.rows
+            ));
         }
     }
 }
@@ -150,8 +158,6 @@ pub fn write_stats(
         "seconds_encoding": encoding,
         "rows_per_second": rate(rows),
         "tokens_per_second": rate(tokens),
-        // Batches are ragged: there is no padding to compute.
-        "padding": 0.0,
         "idle": idle,
         "threads": limits.threads,
         "batch_tokens": limits.batch_tokens,
