@@ -202,6 +202,155 @@ fn a_stream_is_answered_as_it_comes() {
     assert!(child.wait().unwrap().success());
 }
 
+/// A text on a pipe is not kept waiting for others while the encoder has nothing to do, in any format that is a stream.
+#[test]
+fn an_idle_encoder_does_not_wait() {
+    for format in ["jsonl", "csv", "arrow"] {
+        let mut child = command(&["--output-format", format])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (mut input, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let mut answer = |text: &[u8]| {
+            let since = std::time::Instant::now();
+            input.write_all(text).unwrap();
+            // Its first bytes are the answer; a header comes with the first row.
+            let mut bytes = vec![0; 1 << 16];
+            let read = std::io::Read::read(&mut output, &mut bytes).unwrap();
+            assert!(read > 0);
+            since.elapsed()
+        };
+        answer(b"the lamp\n");
+        let waits: Vec<_> = (0..10).map(|_| answer(b"the wick\n")).collect();
+        let least = waits.iter().min().unwrap();
+        assert!(least.as_millis() < 50, "{format}: {waits:?}");
+        drop(input);
+        assert!(child.wait().unwrap().success());
+    }
+}
+
+/// Arrow on a pipe is a stream, which has no index to go back for.
+#[test]
+fn arrow_on_a_pipe_is_a_stream() {
+    let output = run(&["a lamp", "the wick", "--output-format", "arrow"]);
+    let reader = arrow::ipc::reader::StreamReader::try_new(&output.stdout[..], None).unwrap();
+    assert_eq!(reader.schema().metadata().get("sconce.pooling").map(String::as_str), Some("mean"));
+    let rows: usize = reader.map(|batch| batch.unwrap().num_rows()).sum();
+    assert_eq!(rows, 2);
+    // It comes back in, and a file is a file still.
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    run(&["a lamp", "-o", &at("out.arrow")]);
+    arrow::ipc::reader::FileReader::try_new(fs::File::open(at("out.arrow")).unwrap(), None).unwrap();
+}
+
+/// The first records alone, and without those that say nothing.
+#[test]
+fn records_that_are_not_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    fs::write(at("in.txt"), "\nthe lamp\n \t\n\nthe wick\nlight\n").unwrap();
+    let indices = |args: &[&str]| -> Vec<u64> {
+        let (input, stats) = (at("in.txt"), at("stats"));
+        let all = [&["-i", &input, "--stats", &stats][..], args].concat();
+        rows(&run(&all)).iter().map(|row| row["index"].as_u64().unwrap()).collect()
+    };
+    let stats = || -> Value { serde_json::from_slice(&fs::read(at("stats")).unwrap()).unwrap() };
+    assert_eq!(indices(&[]), [0, 1, 2, 3, 4, 5]);
+    assert_eq!((&stats()["empty"], &stats()["skipped_empty"]), (&json!(3), &json!(0)));
+    assert_eq!(indices(&["--skip-empty"]), [1, 4, 5]);
+    assert_eq!((&stats()["empty"], &stats()["skipped_empty"]), (&json!(3), &json!(3)));
+    assert_eq!(indices(&["--limit", "2"]), [0, 1]);
+    assert_eq!(indices(&["--limit", "2", "--skip-empty"]), [1, 4]);
+    assert_eq!(indices(&["--limit", "0"]), [0; 0]);
+    assert_eq!(indices(&["--limit", "9"]), [0, 1, 2, 3, 4, 5]);
+    fs::write(at("in.txt"), "\n".repeat(12) + "the lamp\n").unwrap();
+    let said = stderr(&run(&["-i", &at("in.txt")]));
+    assert!(said.contains("12 of 13 texts are empty") && said.contains("--skip-empty"), "{said}");
+}
+
+/// Vectors say where they are from: in the file, beside it, and in the summary.
+#[test]
+fn outputs_say_how_they_were_made() {
+    use sha2::{Digest, Sha256};
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let weights = fs::read(fixture("bert-tiny").join("model.safetensors")).unwrap();
+    let hash: String = Sha256::digest(&weights).iter().map(|byte| format!("{byte:02x}")).collect();
+    let release = format!("sconce {}", env!("CARGO_PKG_VERSION"));
+    let model = fixture("bert-tiny").display().to_string();
+    let expected = [
+        ("model", &*model),
+        ("weights_sha256", &hash),
+        ("pooling", "mean"),
+        ("prompt", "query: "),
+        ("normalized", "true"),
+        ("dtype", "f32"),
+        ("output_dtype", "f16"),
+        ("release", &release),
+    ];
+    let args = ["a lamp", "--prompt", "query: ", "--output-dtype", "f16", "--quiet"];
+    let made = |name: &str| {
+        assert!(run(&[&args[..], &["-o", &at(name), "--stats", &at("stats")]].concat()).status.success())
+    };
+    made("out.parquet");
+    let file = fs::File::open(at("out.parquet")).unwrap();
+    let file = parquet::file::reader::SerializedFileReader::new(file).unwrap();
+    let pairs = parquet::file::reader::FileReader::metadata(&file)
+        .file_metadata()
+        .key_value_metadata()
+        .cloned()
+        .unwrap();
+    for (key, value) in expected {
+        let found = pairs
+            .iter()
+            .find(|pair| pair.key == format!("sconce.{key}"))
+            .and_then(|pair| pair.value.as_deref());
+        assert_eq!(found, Some(value), "{key}");
+    }
+    made("out.arrow");
+    let file = fs::File::open(at("out.arrow")).unwrap();
+    let schema = arrow::ipc::reader::FileReader::try_new(file, None).unwrap().schema();
+    made("out.safetensors");
+    let bytes = fs::read(at("out.safetensors")).unwrap();
+    let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+    made("out.npy");
+    let json = |name: &str| -> Value { serde_json::from_slice(&fs::read(at(name)).unwrap()).unwrap() };
+    let (beside, stats) = (json("out.npy.meta.json"), json("stats"));
+    for (key, value) in expected {
+        assert_eq!(schema.metadata().get(&format!("sconce.{key}")).map(String::as_str), Some(value), "{key}");
+        assert_eq!(header.metadata().as_ref().unwrap()[key], value, "{key}");
+        assert_eq!((&beside[key], &stats[key]), (&json!(value), &json!(value)), "{key}");
+    }
+    // What the model does not say is not made up, and a prompt may have any length.
+    let long = "query ".repeat(2000);
+    let done = run(&["a lamp", "--random-weights", "7", "--prompt", &long, "-o", &at("random.safetensors")]);
+    assert!(done.status.success(), "{}", stderr(&done));
+    let bytes = fs::read(at("random.safetensors")).unwrap();
+    let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+    let metadata = header.metadata().clone().unwrap();
+    assert_eq!(metadata["weights"], "random, seed 7");
+    assert!(!metadata.contains_key("prompt") && !metadata.contains_key("weights_sha256"));
+    // A file of the user's own does not give way to the description.
+    fs::write(at("other.npy.meta.json"), "{}").unwrap();
+    assert_fails(&run(&["a", "-o", &at("other.npy")]), 1, &["other.npy.meta.json", "would be overwritten"]);
+}
+
+/// A run that takes a while ends with what it has done.
+#[test]
+fn a_long_run_ends_with_a_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("out.npy").display().to_string();
+    let mut child = command(&["-o", &output]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"the lamp\n").unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(2100));
+    drop(input);
+    let said = stderr(&child.wait_with_output().unwrap());
+    assert!(said.contains("rows, 4 tokens in ") && said.trim().ends_with("out.npy"), "{said}");
+}
+
 /// The process stays below what it may take, and says what it would need where it cannot.
 #[test]
 fn memory_has_a_bound() {

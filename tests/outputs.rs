@@ -12,8 +12,8 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::basic::{Compression, Encoding};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use sconce::output::{
-    self, Beside, Claim, Column, Dtype, Durable, Event, Format, Kind, Layout, Ledger, LedgerEntry, Numbers,
-    Row, Target, Vector, Writer, manifest,
+    self, Beside, Claim, Column, Digest, Dtype, Durable, Event, Format, Kind, Layout, Ledger, LedgerEntry,
+    Numbers, Row, Target, Vector, Writer, manifest,
 };
 use serde_json::{Value, json};
 
@@ -57,6 +57,8 @@ fn layout(format: Format, dtype: Dtype) -> Layout {
         normalized: true,
         ids: columns.then_some(Kind::Text),
         kept: kept.map(column).into_iter().filter(|_| columns).collect(),
+        about: [("model".to_owned(), "a/model".to_owned()), ("prompt".to_owned(), "query: ".to_owned())]
+            .into(),
     }
 }
 
@@ -134,12 +136,13 @@ fn interrupt(
     texts[range.clone()].iter().for_each(|text| writer.write(&row(text)).unwrap());
     let bytes = writer.checkpoint().unwrap();
     texts.get(range.end).iter().for_each(|text| writer.write(&row(text)).unwrap());
+    let sha256 = None;
     drop(writer);
     assert!(!path.exists(), "nothing stands under the final name");
     let rows = beside(&target).unwrap().unwrap().rows;
     assert!(rows.metadata().unwrap().len() >= bytes);
     OpenOptions::new().append(true).open(rows).unwrap().write_all(b"half a ro\0w").unwrap();
-    Durable { rows: range.end as u64, bytes }
+    Durable { rows: range.end as u64, bytes, sha256 }
 }
 
 fn resume(path: &Path, layout: &Layout, texts: &[Text], durable: Durable) {
@@ -301,6 +304,7 @@ fn read_safetensors(path: &Path, layout: &Layout) -> Vec<Found> {
     let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
     let metadata = header.metadata().clone().unwrap();
     assert_eq!((&*metadata["format"], &*metadata["output_dtype"]), ("sconce", layout.dtype.name()));
+    assert_eq!((&*metadata["model"], &*metadata["prompt"]), ("a/model", "query: "));
     assert_eq!(file.names(), ["embeddings"]);
     let tensor = file.tensor("embeddings").unwrap();
     let dtype = match layout.dtype {
@@ -321,6 +325,10 @@ fn read_batch(batch: &RecordBatch, layout: &Layout) -> Vec<Found> {
     names.push(if layout.per_token { "embeddings" } else { "embedding" });
     let schema = batch.schema();
     assert_eq!(schema.fields().iter().map(|field| field.name()).collect::<Vec<_>>(), names);
+    if layout.format == Format::Arrow {
+        let about = ["sconce.model", "sconce.prompt"].map(|key| schema.metadata().get(key).unwrap().as_str());
+        assert_eq!(about, ["a/model", "query: "]);
+    }
     let nullable: Vec<_> = schema.fields().iter().filter(|f| f.is_nullable()).map(|f| f.name()).collect();
     assert_eq!(nullable, ["id", "year", "score", "open", "title"]);
 
@@ -678,7 +686,11 @@ fn one_run_at_a_time() {
     let bytes = writer.checkpoint().unwrap();
     let before = fs::read(&beside.rows).unwrap();
     assert_eq!(before.len() as u64, bytes);
-    for durable in [None, Some(Durable { rows: 0, bytes: 0 }), Some(Durable { rows: 0, bytes: 1 })] {
+    for durable in [
+        None,
+        Some(Durable { rows: 0, bytes: 0, sha256: None }),
+        Some(Durable { rows: 0, bytes: 1, sha256: None }),
+    ] {
         let parts = ["out.jsonl", "being written by another sconce", "wait for it", "--output"];
         assert_says(open(&target, &layout, durable), &parts);
     }
@@ -697,7 +709,7 @@ fn what_cannot_be_continued() {
     let path = folder.path().join("out");
     let target = Target::File(path.clone());
     let beside = beside(&target).unwrap().unwrap();
-    let remedy = "run without --resume";
+    let remedy = "--re";
     for layout in FORMATS.map(|format| layout(format, Dtype::F32)) {
         let texts = texts(&layout, 4);
         let durable = interrupt(&path, &layout, &texts, 0..3, None);
@@ -724,7 +736,7 @@ fn what_cannot_be_continued() {
     let writer = open(&target, &other, Some(durable)).unwrap();
     assert_says(writer.finish(), &["other columns", remedy]);
     // A run that was stopped before its first row is begun anew.
-    let mut writer = open(&target, &other, Some(Durable { rows: 0, bytes: 0 })).unwrap();
+    let mut writer = open(&target, &other, Some(Durable { rows: 0, bytes: 0, sha256: None })).unwrap();
     writer.write(&row(&texts(&other, 1)[0])).unwrap();
     writer.finish().unwrap();
     assert_eq!(names(folder.path()), ["out"]);
@@ -772,6 +784,8 @@ fn names_beside_an_output() {
     assert_eq!(found.manifest, at(".vectors.npy.partial.json"));
     assert_eq!(found.ledger, at(".vectors.npy.partial.ledger"));
     assert_eq!(found.final_ledger, at("vectors.npy.ledger.jsonl"));
+    assert_eq!(found.meta, at("vectors.npy.meta.json"));
+    assert_eq!(found.done, at(".vectors.npy.done.json"));
     assert_eq!(names(folder.path()), [""; 0], "nothing stays");
     assert_eq!(beside(&Target::Stdout).unwrap(), None);
     assert_says(of("new/"), &["new/", "name of a folder"]);
@@ -840,7 +854,7 @@ fn permissions_are_those_of_the_output() {
             writer.write(&row(&texts[0])).unwrap();
             let bytes = writer.checkpoint().unwrap();
             drop(writer);
-            let durable = Some(Durable { rows: 1, bytes });
+            let durable = Some(Durable { rows: 1, bytes, sha256: None });
             open(&Target::File(path.clone()), &layout, durable).unwrap().finish().unwrap();
             assert_eq!(mode(&path), expected);
             assert_eq!(read(&path, &layout).len(), 1);
@@ -907,7 +921,7 @@ fn a_ledger_is_cut_and_continued() {
     Ledger::open(&path, &last, Some(0)).unwrap().finish(&last).unwrap();
     assert_eq!(names(folder.path()), [""; 0]);
 
-    let remedy = "run without --resume";
+    let remedy = "--re";
     assert_says(
         Ledger::open(&path, &last, Some(9)).map(drop),
         &["out.partial.ledger", "0 bytes", "9 were", remedy],
@@ -961,6 +975,67 @@ fn what_stands_beside_a_private_output_is_private() {
     }
 }
 
+/// What an interrupted run has left is continued only where it holds the bytes that were written.
+#[test]
+fn damaged_rows_are_not_continued() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out");
+    let target = Target::File(path.clone());
+    let rows = beside(&target).unwrap().unwrap().rows;
+    for layout in FORMATS.map(|format| layout(format, Dtype::F32)) {
+        let texts = texts(&layout, 4);
+        let mut writer = open(&target, &layout, None).unwrap();
+        texts[..3].iter().for_each(|text| writer.write(&row(text)).unwrap());
+        let bytes = writer.checkpoint().unwrap();
+        let durable = Durable { rows: 3, bytes, sha256: writer.digest() };
+        assert!(durable.sha256.is_some());
+        drop(writer);
+        let whole = fs::read(&rows).unwrap();
+        for at in [whole.len() / 2, whole.len() - 1] {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1;
+            fs::write(&rows, &damaged).unwrap();
+            assert_says(
+                open(&target, &layout, Some(durable)),
+                &["out.partial", "does not hold", "--restart"],
+            );
+            assert!(fs::read(&rows).unwrap() == damaged, "it is left as it was");
+        }
+        // What lies behind the rows that were written is cut off.
+        fs::write(&rows, [&whole[..], b"half a row"].concat()).unwrap();
+        resume(&path, &layout, &texts, durable);
+        let resumed = fs::read(&path).unwrap();
+        write(&path, &layout, &texts);
+        assert!(fs::read(&path).unwrap() == resumed, "{}", layout.format);
+        fs::remove_file(&path).unwrap();
+    }
+}
+
+/// A file in the place of the rows that has other names or another mode is not written to.
+#[test]
+#[cfg(unix)]
+fn rows_of_others_are_not_adopted() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out");
+    let target = Target::File(path.clone());
+    let rows = beside(&target).unwrap().unwrap().rows;
+    let layout = layout(Format::Jsonl, Dtype::F32);
+    let texts = texts(&layout, 2);
+    let other = folder.path().join("other");
+    fs::write(&other, "mine").unwrap();
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o666)).unwrap();
+    fs::hard_link(&other, &rows).unwrap();
+    let durable = Durable { rows: 1, bytes: 4, sha256: None };
+    assert_says(open(&target, &layout, Some(durable)), &["out.partial", "other names", "--restart"]);
+    write(&path, &layout, &texts);
+    assert_eq!(fs::read_to_string(&other).unwrap(), "mine");
+    assert_eq!((other.metadata().unwrap().nlink(), path.metadata().unwrap().nlink()), (1, 1));
+    fs::write(folder.path().join("new"), "").unwrap();
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode();
+    assert_eq!(mode(&path), mode(&folder.path().join("new")));
+}
+
 #[test]
 fn a_manifest_comes_back() {
     #[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -974,7 +1049,7 @@ fn a_manifest_comes_back() {
     for rows in [1, 2] {
         let run = Run {
             kept: layout(Format::Parquet, Dtype::Int8).kept,
-            durable: Durable { rows, bytes: 1 << 60 },
+            durable: Durable { rows, bytes: 1 << 60, sha256: Some(Digest::of(b"rows")) },
         };
         manifest::save(&path, folder.path(), &run).unwrap();
         assert_eq!(manifest::load(&path).unwrap(), Some(run));
@@ -982,13 +1057,15 @@ fn a_manifest_comes_back() {
     }
     let saved: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     assert_eq!(saved["kept"][0], json!({"name": "year", "kind": "integer"}));
+    // One that was changed is not believed.
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("\"rows\": 2", "\"rows\": 3")).unwrap();
+    assert_says(manifest::load::<Run>(&path), &["damaged", "--restart"]);
+    fs::write(&path, text).unwrap();
     let whole = fs::read(&path).unwrap();
     for broken in [&b""[..], b"[]", &whole[..whole.len() / 2]] {
         fs::write(&path, broken).unwrap();
-        assert_says(
-            manifest::load::<Run>(&path),
-            &[".out.partial.json", "run without --resume to start over"],
-        );
+        assert_says(manifest::load::<Run>(&path), &[".out.partial.json", "pass --restart to start over"]);
     }
     let nowhere = folder.path().join("nowhere/run.json");
     assert_says(manifest::save(&nowhere, &nowhere, &1), &["nowhere does not exist", "create it first"]);

@@ -118,7 +118,7 @@ fn the_first_bad_row_stops_a_run() {
     for (index, (line, reason)) in faults().into_iter().enumerate() {
         let Some(reason) = reason else { continue };
         let place = Place::new("texts.jsonl", &[b"{\"text\": \"a lamp\"}\n", &line[..]].concat());
-        for args in [&["--quiet"][..], &["--quiet", "--on-error", "stop"]] {
+        for args in [&["--quiet"][..], &["--quiet", "--restart", "--on-error", "stop"]] {
             let output = place.run("out.npy", args);
             assert_fails(&output, 1, &[&format!("texts.jsonl line 2 {reason}"), "1 row is kept", "--resume"]);
             assert!(!place.folder.path().join("out.npy").exists(), "{index}");
@@ -163,7 +163,7 @@ fn values_that_do_not_fit_their_column() {
     let place = Place::new("texts.jsonl", format!("{first}{later}").as_bytes());
     // The same first records count, however the work is divided.
     for tokens in ["64", "4096"] {
-        let output = place.run("out.parquet", &["--keep", "year", "--batch-tokens", tokens, "--quiet"]);
+        let output = place.run("out.parquet", &["--keep", "year", "--batch-tokens", tokens, "--quiet", "--restart"]);
         let parts = [
             "texts.jsonl line 1001",
             "\"unknown\"",
@@ -223,7 +223,8 @@ fn a_file_that_may_not_grow() {
         let output = command.arg("-o").arg(place.folder.path().join(&name)).output().unwrap();
         assert_fails(&output, 1, &["cannot write", &name]);
         assert!(!place.folder.path().join(&name).exists());
-        assert!(place.run(&name, &["--resume"]).status.success());
+        let resumed = place.run(&name, &["--resume"]);
+        assert!(resumed.status.success(), "{}", stderr(&resumed));
         assert!(place.run(&whole, &[]).status.success());
         let read = |name: &str| fs::read(place.folder.path().join(name)).unwrap();
         assert!(read(&name) == read(&whole), "{format}");

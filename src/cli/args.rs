@@ -35,7 +35,7 @@ pub enum Command {
 
 #[derive(Debug, Args)]
 pub struct EmbedArgs {
-    /// Texts to embed; without any, and without --input, texts are read from standard input, one a line
+    /// Texts to embed; without any, without --input, or with - alone, texts are read from standard input, one per line
     #[arg(value_name = "TEXT", conflicts_with = "input")]
     pub texts: Vec<String>,
 
@@ -79,9 +79,22 @@ pub struct EmbedArgs {
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     pub output_dtype: OutputDtype,
 
-    /// Go on with an interrupted run into the same output; where there is none, start
+    /// Resume an interrupted run into the same output; start from the beginning if there is none, and do nothing if the output
+    /// is up to date
     #[arg(long)]
     pub resume: bool,
+
+    /// Start from the beginning, dropping the rows that an interrupted run has left
+    #[arg(long, conflicts_with = "resume")]
+    pub restart: bool,
+
+    /// Leave out records whose text is empty or white space
+    #[arg(long)]
+    pub skip_empty: bool,
+
+    /// Take the first N records only
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
 
     /// Write a summary as JSON: rows, tokens, seconds, memory …
     #[arg(long, value_name = "FILE")]

@@ -13,7 +13,7 @@ use crate::input::{self, Fields};
 use crate::model::Source;
 use crate::nn::{Isa, Pool, Pooling, Precision};
 use crate::output::{Dtype, Format, Target};
-use crate::run::embed::{EmbedOptions, Input};
+use crate::run::embed::{Begin, EmbedOptions, Input, Selection};
 use crate::run::{Choices, Console, ModelOptions, OnLong, PromptChoice, Verbosity, WrongUsage};
 
 /// Options of `embed`.
@@ -60,7 +60,14 @@ pub fn embed(args: EmbedArgs) -> Result<EmbedOptions> {
             batch_tokens: args.batch_tokens.map(|n| n as usize),
         },
         skip_unreadable: args.on_error == Unreadable::Skip,
-        resume: args.resume,
+        begin: match (args.resume, args.restart) {
+            (true, _) => Begin::Resume,
+            (_, true) => Begin::Restart,
+            _ => Begin::Fresh,
+        },
+        selection: Selection { skip_empty: args.skip_empty, limit: args.limit },
+        // Whoever names the format knows what the texts are.
+        hints: args.input_format == InputFormat::Auto,
         stats: args.stats,
         console: console(&args.model.talk),
     })
@@ -134,6 +141,8 @@ fn source(model: String, hub: &HubArgs, talk: &TalkArgs) -> Source {
 fn input(args: &EmbedArgs) -> Result<Input> {
     let EmbedArgs { texts, input: files, text_field, pair_field, id_field, keep, .. } = args;
     let stdin = [PathBuf::from("-")];
+    // Among others it is a text.
+    let texts = if matches!(&texts[..], [text] if text == "-") { &[][..] } else { &texts[..] };
     let paths = match (files.is_empty(), texts.is_empty()) {
         (true, false) => &[][..],
         (true, true) => &stdin,
@@ -159,7 +168,7 @@ fn input(args: &EmbedArgs) -> Result<Input> {
         if args.input_format != InputFormat::Auto {
             bail!(WrongUsage("--input-format is for files; pass --input FILE, or leave it out".into()));
         }
-        return Ok(Input::Texts(texts.clone()));
+        return Ok(Input::Texts(texts.to_vec()));
     }
     let text = text_field.clone().unwrap_or_else(|| "text".into());
     let fields = Fields { text, pair: pair_field.clone(), id: id_field.clone(), keep: keep.clone() };

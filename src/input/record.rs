@@ -55,6 +55,13 @@ pub struct Record {
     pub kept: Vec<Value>,
 }
 
+impl Record {
+    /// Whether there is nothing in it but white space.
+    pub fn is_empty(&self) -> bool {
+        self.text.trim().is_empty() && self.pair.as_ref().is_none_or(|pair| pair.trim().is_empty())
+    }
+}
+
 /// A record that cannot be had, though those after it can.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreadable {

@@ -1,5 +1,6 @@
 //! Rows as columns of Arrow, and back. The same rows give the same columns, bit for bit, whatever batches they came in.
 
+use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
 
@@ -19,7 +20,8 @@ use super::kind::{float, text};
 use super::{Dtype, Kind, Layout, Numbers, Row, Vector};
 
 /// The columns of a layout: `index`, `id` where rows may have ids, `tokens`, `truncated`, what is kept, `scale` for
-/// `int8`, and `embedding`, a list of fixed size, or `embeddings`, a list of such lists.
+/// `int8`, and `embedding`, a list of fixed size, or `embeddings`, a list of such lists. Its metadata is what the output says of
+/// itself.
 pub fn schema(layout: &Layout) -> SchemaRef {
     let mut fields = vec![Field::new("index", DataType::Int64, false)];
     fields.extend(layout.ids.map(|kind| Field::new("id", column_type(kind), true)));
@@ -36,7 +38,8 @@ pub fn schema(layout: &Layout) -> SchemaRef {
         true => Field::new("embeddings", DataType::List(Arc::new(item(vector))), false),
         false => Field::new("embedding", vector, false),
     });
-    Arc::new(Schema::new(fields))
+    let about = layout.about.iter().map(|(key, value)| (format!("sconce.{key}"), value.clone()));
+    Arc::new(Schema::new_with_metadata(fields, about.collect::<BTreeMap<_, _>>()))
 }
 
 /// The type of a column of this kind.

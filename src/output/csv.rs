@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use super::destination::Destination;
 use super::kind::text;
-use super::{Claim, Dtype, Durable, Layout, Row, Writer};
+use super::{Claim, Digest, Dtype, Durable, Layout, Row, Writer};
 
 /// Writes rows as CSV with a header.
 pub struct CsvWriter {
@@ -53,6 +53,10 @@ impl Writer for CsvWriter {
 
     fn checkpoint(&mut self) -> Result<u64> {
         self.destination.checkpoint()
+    }
+
+    fn digest(&self) -> Option<Digest> {
+        self.destination.digest()
     }
 
     fn finish(self: Box<Self>) -> Result<()> {

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use serde::Serialize;
 
-use super::Target;
 use super::fault::explain;
 use super::place::{beside_output, remove, rename};
+use super::{Digest, Hasher, Target};
 
 /// What is said of a row; what is none is left out.
 #[derive(Debug, Clone, Serialize)]
@@ -60,6 +60,7 @@ pub enum Event {
 pub struct Ledger {
     path: PathBuf,
     output: PathBuf,
+    hasher: Hasher,
     file: Option<BufWriter<File>>,
 }
 
@@ -93,20 +94,28 @@ impl Ledger {
         let bytes = durable.unwrap_or(0);
         if bytes == 0 {
             remove(path)?;
-            return Ok(Ledger { path: path.to_owned(), output: output.to_owned(), file: None });
+            let (path, output, hasher) = (path.to_owned(), output.to_owned(), Hasher::default());
+            return Ok(Ledger { path, output, hasher, file: None });
         }
         let fault = |error| explain(&Target::File(path.to_owned()), true, error);
         let there = path.metadata().map_or(0, |there| there.len());
         if there < bytes {
             bail!(
-                "cannot resume: {} has {there} bytes, but {bytes} were written; run without --resume to start over",
+                "cannot resume: {} has {there} bytes, but {bytes} were written; pass --restart to start over",
                 path.display()
             );
         }
-        let mut file = OpenOptions::new().write(true).open(path).map_err(fault)?;
+        let mut file = OpenOptions::new().read(true).write(true).open(path).map_err(fault)?;
+        let mut hasher = Hasher::default();
+        hasher.add_all(BufReader::new((&file).take(bytes))).map_err(fault)?;
         file.set_len(bytes).and_then(|()| file.seek(SeekFrom::Start(bytes))).map_err(fault)?;
-        let file = Some(BufWriter::new(file));
-        Ok(Ledger { path: path.to_owned(), output: output.to_owned(), file })
+        let (path, output) = (path.to_owned(), output.to_owned());
+        Ok(Ledger { path, output, hasher, file: Some(BufWriter::new(file)) })
+    }
+
+    /// The digest of all entries so far.
+    pub fn digest(&self) -> Digest {
+        self.hasher.digest()
     }
 
     /// Adds an entry.
@@ -116,6 +125,7 @@ impl Ledger {
     pub fn write(&mut self, entry: &LedgerEntry) -> Result<()> {
         let mut line = serde_json::to_vec(entry)?;
         line.push(b'\n');
+        self.hasher.add(&line);
         let result = match &mut self.file {
             Some(file) => file.write_all(&line),
             None => beside_output(&self.output)
