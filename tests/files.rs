@@ -270,6 +270,117 @@ fn records_that_are_not_taken() {
     assert!(said.contains("12 of 13 texts are empty") && said.contains("--skip-empty"), "{said}");
 }
 
+/// A file of a folder that cannot be read is one record among others.
+#[test]
+fn a_bad_file_does_not_end_a_run_over_a_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join("in").join(name);
+    fs::create_dir(folder.path().join("in")).unwrap();
+    for (name, content) in [
+        ("a.txt", &b"the lamp\n"[..]),
+        ("b.json", b"{}"),
+        ("c.txt.gz", b"no gzip"),
+        ("d.txt", b"\x89PNG\r\n\x1a\n\0\0"),
+        ("e.csv", b"no,such\n1,2\n"),
+        ("f.parquet", b"PAR1"),
+        ("g.pdf", b"%PDF-1.4\n%\xe2\xe3\n"),
+        ("z.txt", b"the wick\n"),
+    ] {
+        fs::write(at(name), content).unwrap();
+    }
+    std::os::unix::fs::symlink(folder.path().join("nowhere"), at("h.txt")).unwrap();
+    let (input, output) = (at("").display().to_string(), folder.path().join("o.jsonl").display().to_string());
+    for input in [&input, &format!("{input}*")] {
+        let done = run(&["-i", input, "-o", &output, "--on-error", "skip"]);
+        assert_eq!(done.status.code(), Some(3), "{}", stderr(&done));
+        assert_eq!(fs::read_to_string(&output).unwrap().lines().count(), 2);
+        let ledger = fs::read_to_string(format!("{output}.ledger.jsonl")).unwrap();
+        let entries: Vec<Value> = ledger.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let expected = [
+            ("b.json", ".json files are not supported"),
+            ("c.txt.gz", "the packed file is damaged or ends early"),
+            ("d.txt", "is a PNG image, not text"),
+            ("e.csv", "no column \"text\""),
+            ("f.parquet", "as parquet"),
+            ("g.pdf", "is a PDF document, not text"),
+            ("h.txt", "No such file"),
+        ];
+        assert_eq!(entries.len(), expected.len(), "{ledger}");
+        for (entry, (name, part)) in entries.iter().zip(expected) {
+            assert!(entry["file"].as_str().unwrap().ends_with(name), "{entry}");
+            assert!(entry["reason"].as_str().unwrap().contains(part), "{entry}");
+        }
+    }
+    // Without the option it is found out before the work.
+    assert_fails(&run(&["-i", &input]), 1, &["b.json", ".json files are not supported"]);
+    let files = run(&["-i", &input, "--input-format", "files", "--on-error", "skip"]);
+    let said = stderr(&files);
+    for (name, part) in [("d.txt", "a PNG image"), ("g.pdf", "a PDF document"), ("h.txt", "cannot be read")] {
+        assert!(said.lines().any(|line| line.contains(name) && line.contains(part)), "{said}");
+    }
+}
+
+/// Folders are walked as ripgrep walks them.
+#[test]
+fn files_that_are_left_out_of_folders() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for name in ["in/node_modules", "in/docs", "elsewhere"] {
+        fs::create_dir_all(at(name)).unwrap();
+    }
+    for name in ["in/a.md", "in/b.txt", "in/node_modules/c.md", "in/docs/d.md", "elsewhere/e.md"] {
+        fs::write(at(name), name).unwrap();
+    }
+    fs::write(at("in/.gitignore"), "node_modules/\n").unwrap();
+    std::os::unix::fs::symlink(at("elsewhere"), at("in/out")).unwrap();
+    std::os::unix::fs::symlink(at("elsewhere/e.md"), at("in/out.md")).unwrap();
+    std::os::unix::fs::symlink(at("in/a.md"), at("in/same.md")).unwrap();
+    let input = at("in").display().to_string();
+    let found = |args: &[&str]| -> Vec<String> {
+        let rows = rows(&run(&[&["-i", &input, "--input-format", "files"][..], args].concat()));
+        let name = |row: &Value| row["id"].as_str().unwrap().replace(&format!("{input}/"), "");
+        rows.iter().map(name).collect()
+    };
+    assert_eq!(found(&[]), ["a.md", "b.txt", "docs/d.md", "same.md"]);
+    assert_eq!(found(&["--no-ignore"]), ["a.md", "b.txt", "docs/d.md", "node_modules/c.md", "same.md"]);
+    assert_eq!(found(&["--exclude", "*.md"]), ["b.txt"]);
+    assert_eq!(found(&["--exclude", "docs", "--exclude", "same.*"]), ["a.md", "b.txt"]);
+    assert_eq!(found(&["--include", "*.md", "--exclude", "docs/"]), ["a.md", "same.md"]);
+    let none = run(&["-i", &input, "--include", "*.rst"]);
+    assert_fails(&none, 2, &["--include"]);
+    assert_fails(&run(&["-i", &input, "--exclude", "[a"]), 2, &["--exclude [a"]);
+}
+
+/// Where a text is from, and the text itself, go along with its vector.
+#[test]
+fn text_file_and_line_are_there_to_keep() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    fs::write(at("a.txt"), "the lamp\nthe wick\n").unwrap();
+    fs::write(at("b.jsonl"), "{\"body\": \"light\", \"line\": \"its own\"}\n").unwrap();
+    fs::write(at("c.csv"), "body,x\nlight,1\n").unwrap();
+    let kept = |args: &[&str]| -> Vec<Value> {
+        let found = rows(&run(&[args, &["--keep", "text,file,line"]].concat()));
+        found.iter().map(|row| json!([row["text"], row["file"], row["line"]])).collect()
+    };
+    let (text, jsonl, csv) = (at("a.txt"), at("b.jsonl"), at("c.csv"));
+    assert_eq!(kept(&["-i", &text]), [json!(["the lamp", text, 1]), json!(["the wick", text, 2])]);
+    assert_eq!(
+        kept(&["-i", &text, "--input-format", "files"]),
+        [json!(["the lamp\nthe wick\n", text, null])]
+    );
+    let body = ["--text-field", "body"];
+    assert_eq!(kept(&[&["-i", &jsonl][..], &body].concat()), [json!(["light", jsonl, "its own"])]);
+    assert_eq!(kept(&[&["-i", &csv][..], &body].concat()), [json!(["light", csv, 2])]);
+    for name in ["v.parquet", "v.arrow"] {
+        assert!(run(&["-i", &text, "-o", &at(name), "--keep", "text,line"]).status.success());
+        let input = at(name);
+        assert_eq!(kept(&["-i", &input])[1], json!(["the wick", input, 2]));
+        assert_eq!(rows(&run(&["-i", &input, "--keep", "file"]))[0]["file"], json!(input));
+    }
+    assert_fails(&run(&["-i", &text, "--keep", "text,year"]), 2, &["--keep", "jsonl"]);
+}
+
 /// Vectors say where they are from: in the file, beside it, and in the summary.
 #[test]
 fn outputs_say_how_they_were_made() {

@@ -720,6 +720,8 @@ fn sources_that_cannot_be_opened() {
         place: Place::File(fixture("input")),
         format: Format::Lines,
         compression: Compression::None,
+        is_lenient: false,
+        fault: None,
     };
     let error = Entries::open(vec![source], fields()).err().unwrap().to_string();
     assert!(error.ends_with("input is a directory; name the text files in it"), "{error}");

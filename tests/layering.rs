@@ -33,6 +33,7 @@ const OWNED: &[(&str, &[&str])] = &[
     ("csv", &["input", "output"]),
     ("flate2", &["input"]),
     ("glob", &["input"]),
+    ("ignore", &["input"]),
     ("parquet", &["input", "output"]),
     ("zstd", &["input"]),
     ("candle_core", &["nn", "ops", "model"]),

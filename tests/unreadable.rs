@@ -163,7 +163,8 @@ fn values_that_do_not_fit_their_column() {
     let place = Place::new("texts.jsonl", format!("{first}{later}").as_bytes());
     // The same first records count, however the work is divided.
     for tokens in ["64", "4096"] {
-        let output = place.run("out.parquet", &["--keep", "year", "--batch-tokens", tokens, "--quiet", "--restart"]);
+        let output =
+            place.run("out.parquet", &["--keep", "year", "--batch-tokens", tokens, "--quiet", "--restart"]);
         let parts = [
             "texts.jsonl line 1001",
             "\"unknown\"",

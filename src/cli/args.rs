@@ -39,10 +39,22 @@ pub struct EmbedArgs {
     #[arg(value_name = "TEXT", conflicts_with = "input")]
     pub texts: Vec<String>,
 
-    /// Files of texts, folders of them (with what is below, hidden files left out), or patterns like 'docs/*.txt'; a file
+    /// Files of texts, folders of them (with what is below, but hidden files and what .gitignore names), or patterns like 'docs/*.txt'; a file
     /// may be packed (.gz, .zst); - is standard input
     #[arg(short, long, value_name = "FILE", num_args = 1..)]
     pub input: Vec<PathBuf>,
+
+    /// Of folders and patterns take the files that match only, for example '*.md'
+    #[arg(long, value_name = "GLOB")]
+    pub include: Vec<String>,
+
+    /// Of folders and patterns leave out the files and folders that match
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<String>,
+
+    /// Take what .gitignore and .ignore name, too
+    #[arg(long)]
+    pub no_ignore: bool,
 
     /// How texts stand in the input; auto goes by the name's suffix; files: each file is one text
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
@@ -60,8 +72,8 @@ pub struct EmbedArgs {
     #[arg(long, value_name = "NAME")]
     pub id_field: Option<String>,
 
-    /// Fields that are carried through to the output, separated by commas or spaces; in parquet and arrow the first records
-    /// say what a column holds
+    /// Fields that are carried through to the output, separated by commas or spaces; text, file and line are there for any
+    /// input. In parquet and arrow the first records say what a column holds
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub keep: Vec<String>,
 

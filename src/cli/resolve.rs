@@ -9,7 +9,7 @@ use super::args::{
     ComputeType, DEFAULT_MODEL, DownloadArgs, EmbedArgs, HubArgs, InputFormat, LongText, ModelArgs,
     OutputDtype, OutputFormat, PoolingMode, TalkArgs, TruncationSide, Unreadable,
 };
-use crate::input::{self, Fields};
+use crate::input::{self, Fields, Filter};
 use crate::model::Source;
 use crate::nn::{Isa, Pool, Pooling, Precision};
 use crate::output::{Dtype, Format, Target};
@@ -151,12 +151,20 @@ fn input(args: &EmbedArgs) -> Result<Input> {
     if paths.iter().filter(|path| is_stdin(path)).count() > 1 {
         bail!(WrongUsage("--input names standard input twice; it can be read once".into()));
     }
-    let sources = input::sources(paths, given_format(args.input_format));
+    let filter = Filter {
+        include: args.include.clone(),
+        exclude: args.exclude.clone(),
+        no_ignore: args.no_ignore,
+        is_lenient: args.on_error == Unreadable::Skip,
+    };
+    let sources = input::filtered_sources(paths, given_format(args.input_format), &filter);
     let sources = sources.map_err(|error| WrongUsage(error.to_string()))?;
     // A name for a field that no input has would do nothing.
     let named = [("--text-field", text_field), ("--pair-field", pair_field), ("--id-field", id_field)];
     let named = named.into_iter().find(|(_, name)| name.is_some()).map(|(option, _)| option);
-    if let Some(option) = named.or((!keep.is_empty()).then_some("--keep"))
+    // A line has its text, its file and its number.
+    let has_own = |name: &String| texts.is_empty() && Fields::is_own(name);
+    if let Some(option) = named.or((!keep.iter().all(has_own)).then_some("--keep"))
         && !sources.iter().any(|source| source.format.has_fields())
     {
         bail!(WrongUsage(format!(

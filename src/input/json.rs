@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::bytes::Bytes;
 use super::lines::Lines;
+use super::record::own_field;
 use super::{EXACT, Entry, Fields, Format, Record, Source, said};
 
 /// The objects of an input; lines without anything are passed over.
@@ -27,7 +28,8 @@ struct Unseen {
 
 impl Unseen {
     fn new(fields: &Fields) -> Self {
-        Unseen { fields: fields.keep.clone(), names: None }
+        let fields = fields.keep.iter().filter(|field| !Fields::is_own(field)).cloned().collect();
+        Unseen { fields, names: None }
     }
 
     /// Takes the field names of a record into account.
@@ -58,12 +60,12 @@ pub fn check_kept(sources: &[Source], fields: &Fields) -> Result<()> {
     let mut unseen = Unseen::new(fields);
     let is_file = |source: &&Source| source.format == Format::Jsonl && source.size().is_some();
     let files: Vec<&Source> = sources.iter().filter(is_file).collect();
-    if fields.keep.is_empty() || files.is_empty() || files.len() < sources.len() {
+    if unseen.fields.is_empty() || files.is_empty() || files.len() < sources.len() {
         return Ok(());
     }
     for source in &files {
         let Ok(bytes) = Bytes::open(source) else { return Ok(()) };
-        let mut lines = Lines::new(bytes, 0);
+        let mut lines = Lines::new(bytes, Vec::new());
         while let Some(entry) = lines.read().ok().flatten() {
             let Entry::Record(line) = entry else { continue };
             let Ok(object) = serde_json::from_str::<BTreeMap<String, IgnoredAny>>(&line.text) else {
@@ -86,7 +88,7 @@ impl JsonLines {
     /// Objects of these bytes.
     pub fn new(bytes: Bytes, fields: Fields) -> Self {
         let unseen = Unseen::new(&fields);
-        JsonLines { lines: Lines::new(bytes, 0), fields, unseen }
+        JsonLines { lines: Lines::new(bytes, Vec::new()), fields, unseen }
     }
 
     /// Bytes behind the objects so far.
@@ -143,13 +145,17 @@ impl JsonLines {
                 ));
             }
         }
-        let kept = self.fields.keep.iter().map(|field| object.get(field).cloned().unwrap_or_default());
-        let kept = kept.collect();
+        let kept: Vec<_> = self.fields.keep.iter().map(|field| object.get(field).cloned()).collect();
         let id = self.id(&object)?;
         // The pair may be the text once more.
         let pair = self.fields.pair.as_ref().map(|field| text(object.get(field), field, "--pair-field"));
         let pair = pair.transpose()?;
         let text = text(object.remove(&self.fields.text).as_ref(), &self.fields.text, "--text-field")?;
+        let kept = kept
+            .into_iter()
+            .zip(&self.fields.keep)
+            .map(|(value, field)| value.or_else(|| own_field(field, &line.place, &text)).unwrap_or_default());
+        let kept = kept.collect();
         Ok(Record { place: line.place, id, text, pair, kept })
     }
 

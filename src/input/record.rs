@@ -106,7 +106,26 @@ pub struct Fields {
     pub keep: Vec<String>,
 }
 
+/// A field that every record has, whatever its input has: its text, the file that it is from, and its line there, which is
+/// the row in files without lines.
+pub(super) fn own_field(name: &str, place: &Spot, text: &str) -> Option<Value> {
+    match name {
+        "text" => Some(text.into()),
+        "file" => Some(place.source.to_string().into()),
+        "line" => Some(match place.at {
+            At::Line(number) | At::Row(number) | At::Argument(number) => number.into(),
+            At::Whole => Value::Null,
+        }),
+        _ => None,
+    }
+}
+
 impl Fields {
+    /// Whether every record has a field of this name, if its input has no other of the same name.
+    pub fn is_own(name: &str) -> bool {
+        ["text", "file", "line"].contains(&name)
+    }
+
     /// The name of the field that may hold an id.
     pub(super) fn id(&self) -> &str {
         self.id.as_deref().unwrap_or("id")

@@ -12,6 +12,7 @@ mod tally;
 
 use std::fs;
 use std::io::IsTerminal;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,7 +33,7 @@ pub use resume::Begin;
 pub use tally::Tally;
 
 use records::{Flow, Records};
-use resume::{Found, Hashing, Identity, Journal};
+use resume::{Found, Hashing, Identity, Journal, Manifest};
 use sink::{Policy, Sink};
 use tally::Clock;
 
@@ -155,20 +156,15 @@ pub fn embed(options: EmbedOptions) -> Result<Ended> {
     let loaded = load(&options.model, &console)?;
     let loading = start.elapsed();
     say_loaded(&options, &loaded, loading);
-    let (mut about, model_files) = (about::of_model(&options.model, &loaded), loaded.files.clone());
-    let mut identity = options.input.identity();
-    if options.model.random_weights.is_some() {
-        identity.insert("--random-weights".into(), loaded.weights.clone());
-    }
+    let (mut about, files) = (about::of_model(&options.model, &loaded), loaded.files.clone());
+    let mut identity = options.identity(&loaded);
     let mut embedder = options.choices.embedder(loaded, &console)?;
     about.extend(about::of_vectors(&embedder));
     let limits = Limits::new(&mut embedder, options.model.max_memory)?;
     let mut layout = options.layout(&embedder, about);
     output::check(&layout).map_err(|error| WrongUsage(error.to_string()))?;
     identity.extend(resume::choices(&embedder));
-    identity.extend(options.identity());
-    let policy = options.policy(&embedder);
-    let hashing = (!is_streamed || options.stats.is_some()).then(|| Hashing::start(model_files));
+    let hashing = (!is_streamed || options.stats.is_some()).then(|| Hashing::start(files));
     let (journal, found, hashing) = match (claim.beside(), hashing) {
         (Some(beside), Some(hashing)) => {
             let (journal, found) = Journal::open(beside, identity, hashing, options.begin, &console)?;
@@ -176,65 +172,51 @@ pub fn embed(options: EmbedOptions) -> Result<Ended> {
         }
         (_, hashing) => (None, Found::Nothing, hashing),
     };
-    if let Found::Finished(run) = &found
-        && !records.is_stream()
-    {
-        if resume::is_up_to_date(run, &mut records) {
-            console.note(format!("{} is up to date: {} rows", options.output, thousands(run.tally.rows)));
-            return Ok(run.tally.ended());
-        }
-        console.note(format!(
-            "{} is finished, but the input has changed since; starting from the beginning",
-            options.output
-        ));
-        records = options.records(is_streamed)?;
-    }
-    if options.hints {
-        hints::of_records(&options.input, &mut records, &console);
-    }
-    if !layout.kept.is_empty() {
-        records.check_kept()?;
-    }
-    let found = match found {
-        Found::Interrupted(manifest) => Some(manifest),
-        Found::Nothing | Found::Finished(_) => None,
+    let found = match options.sift(found, &mut records, is_streamed)? {
+        ControlFlow::Break(ended) => return Ok(ended),
+        ControlFlow::Continue(found) => found,
     };
-    if found.is_none() && options.format.has_fixed_columns() {
-        settle(&mut layout, &mut records);
-    }
+    options.look_at(&mut records, &mut layout, found.is_some())?;
     let bar = console.bar(records.size());
+    let policy = options.policy(&embedder);
     let mut sink = Sink::new(claim, layout, policy, journal, console, bar);
     let mut is_whole = false;
-    if let Some(manifest) = found {
-        manifest.done.pass(&mut records)?;
-        is_whole = sink.go_on(manifest)?;
+    if let Some(run) = found {
+        run.done.pass(&mut records)?;
+        is_whole = sink.go_on(run)?;
     }
     let clock = Clock { start, loading: loading.as_secs_f64(), before: *sink.tally() };
-    let meter = Arc::new(Meter::new(limits.threads));
     let engines: Vec<String> = embedder.encoders.iter().map(|encoder| encoder.engine().to_string()).collect();
-    let device = engines.join("; ");
+    let meter = Arc::new(Meter::new(limits.threads));
     if !is_whole {
-        let interrupts = interrupt::listen()?;
-        if is_streamed {
-            // Nothing of it is kept.
-            interrupt::leave_at_once();
-        }
-        let windows = flow::start(records, sink.mark().clone(), Arc::new(embedder), limits, meter.clone())?;
-        sink.take(&windows, &interrupts)?;
+        run(&mut sink, records, embedder, limits, meter.clone(), is_streamed)?;
     }
     sink.report(&clock);
     let tally = *sink.tally();
+    console.detail(format!("{} texts, {} tokens, {:.2?} in all", tally.rows, tally.tokens, start.elapsed()));
     if let Some(path) = &options.stats {
         let about = sink.about(hashing)?;
-        tally::write_stats(path, &tally, &clock, &meter, &limits, &device, &about)?;
+        tally::write_stats(path, &tally, &clock, &meter, &limits, &engines.join("; "), &about)?;
     }
-    console.detail(format!(
-        "{} texts, {} tokens, {:.2?} in all",
-        thousands(tally.rows),
-        thousands(tally.tokens),
-        start.elapsed()
-    ));
     Ok(tally.ended())
+}
+
+/// Embeds the records and puts their rows where they belong.
+fn run(
+    sink: &mut Sink,
+    records: Records,
+    embedder: Embedder,
+    limits: Limits,
+    meter: Arc<Meter>,
+    is_streamed: bool,
+) -> Result<()> {
+    let interrupts = interrupt::listen()?;
+    if is_streamed {
+        // Nothing of it is kept.
+        interrupt::leave_at_once();
+    }
+    let windows = flow::start(records, sink.mark().clone(), Arc::new(embedder), limits, meter)?;
+    sink.take(&windows, &interrupts)
 }
 
 /// Claims the output, once nothing is in its way.
@@ -301,6 +283,32 @@ impl EmbedOptions {
         Ok(Records::new(entries, flow, self.selection))
     }
 
+    /// The interrupted run to go on with, if there is one; or how this run has ended, since a finished one has done its work.
+    fn sift(
+        &self,
+        found: Found,
+        records: &mut Records,
+        is_streamed: bool,
+    ) -> Result<ControlFlow<Ended, Option<Manifest>>> {
+        let (console, output) = (&self.console, &self.output);
+        Ok(ControlFlow::Continue(match found {
+            Found::Interrupted(run) => Some(run),
+            Found::Finished(run) if !records.is_stream() => {
+                if resume::is_up_to_date(&run, records) {
+                    console.note(format!("{output} is up to date: {} rows", thousands(run.tally.rows)));
+                    return Ok(ControlFlow::Break(run.tally.ended()));
+                }
+                console.note(format!(
+                    "{output} is finished, but the input has changed; starting from the beginning"
+                ));
+                *records = self.records(is_streamed)?;
+                None
+            }
+            // What a stream has given cannot be read once more.
+            Found::Nothing | Found::Finished(_) => None,
+        }))
+    }
+
     /// What rows are like, before the first records are known.
     fn layout(&self, embedder: &Embedder, about: About) -> Layout {
         let keep = self.input.keep().iter().cloned();
@@ -324,13 +332,33 @@ impl EmbedOptions {
         }
     }
 
-    /// What else has to be the same for a run to go on.
-    fn identity(&self) -> Identity {
-        Identity::from([
+    /// What has to be the same for a run to go on, but for the choices that the model's files complete.
+    fn identity(&self, loaded: &Loaded) -> Identity {
+        let mut identity = self.input.identity();
+        identity.extend([
             ("the release of Sconce".into(), env!("CARGO_PKG_VERSION").into()),
             ("--output-format".into(), self.format.name().into()),
             ("--skip-empty".into(), if self.selection.skip_empty { "yes" } else { "no" }.into()),
-        ])
+        ]);
+        if self.model.random_weights.is_some() {
+            identity.insert("--random-weights".into(), loaded.weights.clone());
+        }
+        identity
+    }
+
+    /// Looks at the first records: what they show is said, refused, or settles what columns there are. A run that is
+    /// resumed has its columns already.
+    fn look_at(&self, records: &mut Records, layout: &mut Layout, is_resumed: bool) -> Result<()> {
+        if self.hints {
+            hints::of_records(&self.input, records, &self.console);
+        }
+        if !layout.kept.is_empty() {
+            records.check_kept()?;
+        }
+        if !is_resumed && self.format.has_fixed_columns() {
+            settle(layout, records);
+        }
+        Ok(())
     }
 }
 
