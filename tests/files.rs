@@ -312,7 +312,7 @@ fn a_bad_file_does_not_end_a_run_over_a_folder() {
         }
     }
     // Without the option it is found out before the work.
-    assert_fails(&run(&["-i", &input]), 1, &["b.json", ".json files are not supported"]);
+    assert_fails(&run(&["-i", &input]), 2, &["b.json", ".json files are not supported"]);
     let files = run(&["-i", &input, "--input-format", "files", "--on-error", "skip"]);
     let said = stderr(&files);
     for (name, part) in [("d.txt", "a PNG image"), ("g.pdf", "a PDF document"), ("h.txt", "cannot be read")] {
