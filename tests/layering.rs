@@ -33,6 +33,7 @@ const OWNED: &[(&str, &[&str])] = &[
     ("csv", &["input", "output"]),
     ("flate2", &["input"]),
     ("glob", &["input"]),
+    ("ignore", &["input"]),
     ("parquet", &["input", "output"]),
     ("zstd", &["input"]),
     ("candle_core", &["nn", "ops", "model"]),
@@ -164,5 +165,15 @@ fn unsafe_is_kept_in_its_rooms() {
             let reason = lines[i.saturating_sub(4)..i].iter().any(|line| line.contains(word));
             assert!(reason, "{}:{}: unsafe without {word}", file.display(), i + 1);
         }
+    }
+}
+
+/// `thread::spawn` panics where the system grants no thread, as under `ulimit -u`; a builder gives an error.
+#[test]
+fn threads_are_started_by_builders() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for file in sources(&src) {
+        let code = fs::read_to_string(&file).expect("a readable file");
+        assert!(!code.contains("thread::spawn("), "{}: thread::spawn", file.display());
     }
 }

@@ -35,14 +35,26 @@ pub enum Command {
 
 #[derive(Debug, Args)]
 pub struct EmbedArgs {
-    /// Texts to embed; without any, and without --input, texts are read from standard input, one a line
+    /// Texts to embed; without any, without --input, or with - alone, texts are read from standard input, one per line
     #[arg(value_name = "TEXT", conflicts_with = "input")]
     pub texts: Vec<String>,
 
-    /// Files of texts, folders of them (with what is below, hidden files left out), or patterns like 'docs/*.txt'; a file
+    /// Files of texts, folders of them (with what is below, but hidden files and what .gitignore names), or patterns like 'docs/*.txt'; a file
     /// may be packed (.gz, .zst); - is standard input
     #[arg(short, long, value_name = "FILE", num_args = 1..)]
     pub input: Vec<PathBuf>,
+
+    /// Of folders and patterns take the files that match only, for example '*.md'
+    #[arg(long, value_name = "GLOB")]
+    pub include: Vec<String>,
+
+    /// Of folders and patterns leave out the files and folders that match
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<String>,
+
+    /// Take what .gitignore and .ignore name, too
+    #[arg(long)]
+    pub no_ignore: bool,
 
     /// How texts stand in the input; auto goes by the name's suffix; files: each file is one text
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
@@ -60,8 +72,9 @@ pub struct EmbedArgs {
     #[arg(long, value_name = "NAME")]
     pub id_field: Option<String>,
 
-    /// Fields that are carried through to the output; in parquet and arrow the first records say what a column holds
-    #[arg(long, value_name = "NAME", num_args = 1..)]
+    /// Fields that are carried through to the output, separated by commas or spaces; text, file and line are there for any
+    /// input. In parquet and arrow the first records say what a column holds
+    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub keep: Vec<String>,
 
     /// Where vectors go [default: standard output]; a file appears when it is whole, in place of one that was there. Records
@@ -78,9 +91,22 @@ pub struct EmbedArgs {
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     pub output_dtype: OutputDtype,
 
-    /// Go on with an interrupted run into the same output; where there is none, start
+    /// Resume an interrupted run into the same output; start from the beginning if there is none, and do nothing if the output
+    /// is up to date
     #[arg(long)]
     pub resume: bool,
+
+    /// Start from the beginning, dropping the rows that an interrupted run has left
+    #[arg(long, conflicts_with = "resume")]
+    pub restart: bool,
+
+    /// Leave out records whose text is empty or white space
+    #[arg(long)]
+    pub skip_empty: bool,
+
+    /// Take the first N records only
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
 
     /// Write a summary as JSON: rows, tokens, seconds, memory …
     #[arg(long, value_name = "FILE")]

@@ -143,8 +143,8 @@ impl Checkpoint {
 
     /// Starts reading tensors whose prefix is known.
     pub fn reader_under(&self, prefix: &'static str, names: &'static Names) -> Reader<'_> {
-        let (engine, report, seen) = Default::default();
-        Reader { checkpoint: self, names, prefix, engine, report, seen }
+        let (engine, report, seen, counted) = Default::default();
+        Reader { checkpoint: self, names, prefix, engine, report, seen, counted }
     }
 }
 
@@ -252,6 +252,8 @@ pub struct Reader<'a> {
     engine: Engine,
     report: Report,
     seen: BTreeSet<String>,
+    /// The tensors, or their parts by their first byte, whose NaN and infinite values are counted: each engine reads them.
+    counted: BTreeSet<(String, usize)>,
 }
 
 impl Reader<'_> {
@@ -319,8 +321,8 @@ impl Reader<'_> {
         None
     }
 
-    fn note_not_finite(&mut self, name: String, count: usize) {
-        if count == 0 {
+    fn note_not_finite(&mut self, name: String, start: usize, count: usize) {
+        if count == 0 || !self.counted.insert((name.clone(), start)) {
             return;
         }
         // A tensor of several parts is read once a part.
@@ -338,7 +340,7 @@ impl Parameters for Reader<'_> {
         let count = (values.par_chunks_mut(CHUNK).with_min_len(CHUNKS).enumerate())
             .map(|(i, numbers)| entry.read(format, i * CHUNK, numbers))
             .sum::<Result<_>>()?;
-        self.note_not_finite(name, count);
+        self.note_not_finite(name, entry.bytes.start, count);
         Ok(self.engine.place(Tensor::from_vec(values, shape, &Device::Cpu)?)?)
     }
 
@@ -354,7 +356,7 @@ impl Parameters for Reader<'_> {
             count.fetch_add(entry.read(format, first, numbers)?, Ordering::Relaxed);
             Ok::<(), Error>(())
         })?;
-        self.note_not_finite(name, count.into_inner());
+        self.note_not_finite(name, entry.bytes.start, count.into_inner());
         Ok(matrix)
     }
 
@@ -385,7 +387,7 @@ impl Parameters for Reader<'_> {
                 entry.read(format, i * CHUNK, buffer)
             })
             .sum::<Result<_>>()?;
-        self.note_not_finite(name, count);
+        self.note_not_finite(name, entry.bytes.start, count);
         Ok(Table::stored(entry.source, entry.bytes, format, rows, width))
     }
 }
