@@ -1,8 +1,10 @@
 //! What is said on standard error.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::terminal::say;
 
 /// How much is said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,9 +66,4 @@ impl Console {
         };
         bar.with_style(ProgressStyle::with_template(template).expect("the template is valid"))
     }
-}
-
-/// A standard error that cannot be written to is no reason to stop.
-fn say(message: &str) {
-    let _ = writeln!(std::io::stderr(), "sconce: {message}");
 }
