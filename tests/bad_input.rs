@@ -835,3 +835,51 @@ fn an_instruction_set_that_the_machine_has_not() {
     assert!(sentence.contains("SCONCE_ISA=abacus") && sentence.contains("portable"), "{sentence}");
     assert_eq!(sentence.lines().count(), 1, "{sentence}");
 }
+
+#[test]
+fn a_pair_of_long_texts_takes_memory_by_its_length() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let text = "the lamp burns ".repeat(14_000);
+    fs::write(at("pairs.jsonl"), json!({"text": text, "pair": text}).to_string()).unwrap();
+    let args = ["-i", &at("pairs.jsonl"), "--pair-field", "pair", "--stats", &at("stats.json")];
+    let found = rows(&embed("bert-tiny", args));
+    assert_eq!(found[0]["truncated"], true);
+    let stats: Value = serde_json::from_slice(&fs::read(at("stats.json")).unwrap()).unwrap();
+    let peak = stats["peak_memory_bytes"].as_u64().unwrap_or(0);
+    assert!(peak < 400_000_000, "{peak} bytes");
+    assert!(stats["tokens_cut"].as_u64().unwrap() > 80_000);
+}
+
+#[test]
+fn random_weights_and_heads_are_within_the_memory_that_is_granted() {
+    let bert = format!("{}/configs/bert-base-uncased.json", env!("CARGO_MANIFEST_DIR"));
+    let tokenizer = fixture("bert-tiny").join("tokenizer.json").display().to_string();
+    let args =
+        ["--random-weights", "1", "--config", &bert, "--tokenizer", &tokenizer, "--max-memory", "400MB", "a"];
+    // The table of tokens has no file either: it is held in memory.
+    assert_fails(
+        &embed("bert-tiny", args),
+        2,
+        &["--max-memory 400", "the weights of the model alone take 43"],
+    );
+
+    let model = Model::copy_of("pipelines/dense");
+    let path = model.path("2_Dense/config.json");
+    let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    config["out_features"] = json!(1 << 22);
+    fs::write(&path, config.to_string()).unwrap();
+    let run = |args: &[&str]| {
+        let mut command = sconce();
+        command.args(["embed", "a", "--random-weights", "1", "--model"]).arg(model.folder.path());
+        command.args(args).output().unwrap()
+    };
+    let output = run(&["--max-memory", "200MB"]);
+    assert_fails(&output, 2, &["--max-memory 200", "the weights of the model alone take"]);
+    // A second one that no memory holds.
+    (config["in_features"], config["out_features"]) = (json!(1 << 22), json!(1 << 22));
+    fs::write(model.path("3_Normalize/config.json"), config.to_string()).unwrap();
+    let modules = fs::read_to_string(model.path("modules.json")).unwrap();
+    fs::write(model.path("modules.json"), modules.replace("normalize.Normalize", "dense.Dense")).unwrap();
+    assert_fails(&run(&[]), 1, &["3_Normalize/config.json", "parameters; check its sizes"]);
+}

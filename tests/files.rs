@@ -229,7 +229,7 @@ fn memory_has_a_bound() {
         ]);
         command.output().unwrap()
     };
-    assert_fails(&base("300MB"), 2, &["--max-memory", "300", "weights", "341.9 MB"]);
+    assert_fails(&base("300MB"), 2, &["--max-memory", "300", "weights", "435.7 MB"]);
     assert_fails(&base("500MB"), 2, &["--max-memory", "500", "the least", "pass at least that"]);
     let mut outputs = Vec::new();
     for megabytes in [680, 1000] {

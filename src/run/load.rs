@@ -187,8 +187,13 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
     let mut count = Count::default();
     Encoder::load(&spec, &mut count)?;
     heads::pooler(&mut count, &pooling, spec.hidden_size)?;
+    let modules = if pooling == Pooling::None { &[] } else { &pipeline.heads[..] };
+    let is_random = options.random_weights.is_some();
+    heads::count(modules, is_random, MOST_RANDOM_BYTES, &mut count)?;
     if !engines.iter().any(Engine::is_gpu) {
-        check_weights(options.max_memory, count.held, &spec)?;
+        // Tables of a checkpoint are read where they lie in the file, in whatever type they are stored.
+        let table = if is_random { 0 } else { spec.vocab_size * spec.embedding_size };
+        check_weights(options.max_memory, count.held.saturating_sub(table))?;
     }
     let weights = match options.random_weights {
         None => Weights::File(own(ModelFiles::weights)?),
@@ -210,8 +215,7 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
              --max-length"
         )));
     }
-    let modules = if pooling == Pooling::None { &[] } else { &pipeline.heads[..] };
-    let own = heads::load(modules, options.random_weights, &mut count, &mut report)?;
+    let own = heads::load(modules, options.random_weights, &mut report)?;
     let heads = pooler.into_iter().chain(own).collect();
     if let Some((first, more)) = report.as_ref().and_then(|report| report.left_out.split_first()) {
         let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
@@ -248,9 +252,7 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
 ///
 /// # Errors
 /// If they do not: wrong usage.
-fn check_weights(max_memory: Option<u64>, held: usize, spec: &EncoderSpec) -> Result<()> {
-    // Tables are read where they lie in the file, in whatever type they are stored.
-    let held = held.saturating_sub(spec.vocab_size * spec.embedding_size);
+fn check_weights(max_memory: Option<u64>, held: usize) -> Result<()> {
     let bytes = held.saturating_mul(size_of::<f32>());
     match max_memory {
         Some(most) if bytes as u64 > most => bail!(WrongUsage(format!(

@@ -156,8 +156,13 @@ impl Tokenizer {
         let tokens = first.len() + second.as_ref().map_or(0, |encoding| encoding.len());
         let room = self.max_length.saturating_sub(self.specials(pair.is_some()));
         let truncation = TruncationParams { max_length: room, direction: self.cut, ..Default::default() };
-        let (first, second) =
+        let (mut first, mut second) =
             truncate_encodings(first, second, &truncation).map_err(|error| anyhow!("{error}"))?;
+        // What was cut is kept in windows of the limit's length. Nobody asks for them, and framing a pair would combine
+        // each window of one text with each of the other.
+        for encoding in [Some(&mut first), second.as_mut()].into_iter().flatten() {
+            drop(encoding.take_overflowing());
+        }
         Ok(TokenIds { cut: tokens.saturating_sub(room), ..self.framed(first, second)? })
     }
 
