@@ -837,6 +837,68 @@ fn an_instruction_set_that_the_machine_has_not() {
 }
 
 #[test]
+fn a_model_file_that_changes_while_it_is_in_use_ends_the_run() {
+    use std::io::{BufRead, BufReader, Write};
+    let whole = fs::read(fixture("bert-tiny").join("model.safetensors")).unwrap();
+    let changes: [&dyn Fn(&mut fs::File); 3] = [
+        &|file| file.set_len(100).unwrap(),
+        &|file| file.set_len(0).unwrap(),
+        // The same length and other numbers, as a copy over the file leaves it.
+        &|file| file.write_all(&vec![7; whole.len()]).unwrap(),
+    ];
+    for change in changes {
+        let model = Model::tiny();
+        let mut child = sconce()
+            .arg("embed")
+            .arg("--model")
+            .arg(model.folder.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut input = child.stdin.take().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
+        input.write_all(b"the lamp\n").unwrap();
+        assert!(output.next().unwrap().unwrap().contains("embedding"));
+        let mut file = fs::OpenOptions::new().write(true).open(model.path("model.safetensors")).unwrap();
+        change(&mut file);
+        drop(file);
+        input.write_all("the lamp on the wall\n".repeat(50).as_bytes()).unwrap();
+        drop(input);
+        assert!(output.next().is_none(), "no row of changed weights");
+        let ended = child.wait_with_output().unwrap();
+        assert_fails(
+            &ended,
+            1,
+            &["model.safetensors was changed while it was in use", "run the command again"],
+        );
+    }
+    // A new file under the same name is another file.
+    let model = Model::tiny();
+    let mut child = sconce()
+        .arg("embed")
+        .arg("--model")
+        .arg(model.folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
+    input.write_all(b"the lamp\n").unwrap();
+    let first = output.next().unwrap().unwrap();
+    fs::write(model.path("new"), "not a model").unwrap();
+    fs::rename(model.path("new"), model.path("model.safetensors")).unwrap();
+    input.write_all(b"the lamp\n").unwrap();
+    drop(input);
+    let second = output.next().unwrap().unwrap();
+    assert_eq!(first.replace("\"index\":0", ""), second.replace("\"index\":1", ""));
+    assert!(child.wait_with_output().unwrap().status.success());
+}
+
+#[test]
 fn a_pair_of_long_texts_takes_memory_by_its_length() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).display().to_string();

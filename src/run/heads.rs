@@ -104,6 +104,7 @@ fn from_file(path: &Path, module: &HeadModule, report: &mut Report) -> Result<He
     let mut reader = checkpoint.reader_under("", &HEAD_NAMES);
     let head = Head::load(&mut reader, "head", &module.spec)?;
     let own = reader.finish();
+    checkpoint.check_unchanged()?;
     if let Some(first) = own.problems.first() {
         let config = module.config();
         bail!("{}: {first}; the weights do not belong to {}", path.display(), config.display())

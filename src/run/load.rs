@@ -340,7 +340,9 @@ fn from_checkpoint(
     }
     reader.turn_to(beside(engines));
     let pooler = heads::pooler(&mut reader, pooling, spec.hidden_size)?;
-    Ok((encoders, pooler, Some(reader.finish())))
+    let report = reader.finish();
+    checkpoint.check_unchanged()?;
+    Ok((encoders, pooler, Some(report)))
 }
 
 fn random(
