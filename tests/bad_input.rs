@@ -836,6 +836,80 @@ fn an_instruction_set_that_the_machine_has_not() {
     assert_eq!(sentence.lines().count(), 1, "{sentence}");
 }
 
+/// Puts a link that leads nowhere in the place of a file.
+#[cfg(unix)]
+fn dangle(path: &std::path::Path) {
+    let _ = fs::remove_file(path);
+    std::os::unix::fs::symlink("../blobs/0123", path).unwrap();
+}
+
+#[test]
+#[cfg(unix)]
+fn a_file_that_is_listed_but_cannot_be_reached_is_not_absent() {
+    for file in [
+        "sentence_bert_config.json",
+        "config_sentence_transformers.json",
+        "tokenizer_config.json",
+        "modules.json",
+        "1_Pooling/config.json",
+        "2_Normalize/config.json",
+        "tokenizer.json",
+        "config.json",
+        "model.safetensors",
+        "model.safetensors.index.json",
+    ] {
+        let model = Model::tiny();
+        if file.contains("index") {
+            fs::remove_file(model.path("model.safetensors")).unwrap();
+        }
+        dangle(&model.path(file));
+        assert_fails(&model.embed(), 1, &[file, "is a link to ../blobs/0123, which does not exist"]);
+    }
+    // Beside a vocabulary, too.
+    for file in ["special_tokens_map.json", "added_tokens.json", "tokenizer_config.json"] {
+        let model = Model::tiny();
+        fs::remove_file(model.path("tokenizer.json")).unwrap();
+        let tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "lamp"].join("\n");
+        fs::write(model.path("vocab.txt"), tokens).unwrap();
+        fs::write(model.path("tokenizer_config.json"), "{}").unwrap();
+        assert!(model.embed().status.success());
+        dangle(&model.path(file));
+        assert_fails(&model.embed(), 1, &[file, "is a link to ../blobs/0123, which does not exist"]);
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn a_pipe_or_a_device_in_a_model_is_refused() {
+    for file in
+        ["config.json", "modules.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"]
+    {
+        let model = Model::tiny();
+        fs::remove_file(model.path(file)).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(model.path(file)).status().unwrap();
+        assert!(made.success());
+        assert_fails(&model.embed(), 1, &[file, "a pipe or a device, not a regular file"]);
+        fs::remove_file(model.path(file)).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", model.path(file)).unwrap();
+        assert_fails(&model.embed(), 1, &[file, "a pipe or a device, not a regular file"]);
+        fs::remove_file(model.path(file)).unwrap();
+        fs::create_dir(model.path(file)).unwrap();
+        assert_fails(&model.embed(), 1, &[file, "a directory, not a file"]);
+    }
+}
+
+#[test]
+fn a_file_that_is_far_too_large_is_refused() {
+    for (file, limit) in
+        [("config.json", "64 MiB"), ("modules.json", "64 MiB"), ("tokenizer.json", "512 MiB")]
+    {
+        let model = Model::tiny();
+        let large = fs::OpenOptions::new().write(true).open(model.path(file)).unwrap();
+        large.set_len(1 << 40).unwrap();
+        assert_fails(&model.embed(), 1, &[file, "larger than", limit]);
+    }
+}
+
 #[test]
 fn a_model_file_that_changes_while_it_is_in_use_ends_the_run() {
     use std::io::{BufRead, BufReader, Write};

@@ -16,6 +16,7 @@ use tokenizers::{
 };
 
 use super::{settings, vocabulary};
+use crate::disk;
 use crate::guard::guard;
 
 /// The tokens of one text or one pair, specials included.
@@ -100,9 +101,9 @@ impl Tokenizer {
             let inner = guard(|| vocabulary::read(path)).ok_or_else(unusable)??;
             return Self::new(inner, options).map_err(|_| unusable());
         }
-        let bytes = match std::fs::read(path) {
+        let bytes = match disk::read(path, disk::MAX_TOKENIZER_BYTES) {
             Ok(bytes) => bytes,
-            Err(error) => bail!("cannot read {shown} ({error}); fetch the model again"),
+            Err(error) => bail!("cannot read {shown} ({error}); download the model again"),
         };
         let place = match guard(|| parse(&bytes)) {
             Some(Ok(mut inner)) => {
