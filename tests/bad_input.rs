@@ -911,6 +911,149 @@ fn a_file_that_is_far_too_large_is_refused() {
 }
 
 #[test]
+fn files_of_the_model_are_not_written_over() {
+    let model = Model::tiny();
+    // Not read, but of the model.
+    fs::write(model.path("pytorch_model.bin"), "weights").unwrap();
+    let before: BTreeMap<_, _> = files(&model);
+    for file in [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "modules.json",
+        "1_Pooling/config.json",
+        "sentence_bert_config.json",
+        "pytorch_model.bin",
+    ] {
+        for option in ["--stats", "--output"] {
+            let mut command = sconce();
+            command.args(["embed", "a", "--output-format", "jsonl", "--model"]).arg(model.folder.path());
+            let output = command.arg(option).arg(model.path(file)).output().unwrap();
+            assert_fails(&output, 2, &[option, file, "is a file of the model", "choose another name"]);
+            assert!(files(&model) == before, "{option} {file}");
+        }
+    }
+    // Another name of the same file.
+    let link = model.folder.path().with_extension("stats");
+    fs::hard_link(model.path("config.json"), &link).unwrap();
+    let mut command = sconce();
+    command.args(["embed", "a", "--model"]).arg(model.folder.path()).arg("--stats").arg(&link);
+    assert_fails(&command.output().unwrap(), 2, &["--stats", "is a file of the model"]);
+    assert!(files(&model) == before);
+    fs::remove_file(link).unwrap();
+    // A new file in the folder is no file of the model, and may be written again.
+    for _ in 0..2 {
+        let mut command = sconce();
+        command.args(["embed", "a", "--model"]).arg(model.folder.path());
+        let output = command.arg("-o").arg(model.path("vectors.safetensors")).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+    }
+}
+
+/// The files of a model with their content.
+fn files(model: &Model) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut folders = vec![model.folder.path().to_owned()];
+    let mut files = BTreeMap::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => drop(files.insert(path.clone(), fs::read(path).unwrap())),
+            }
+        }
+    }
+    files
+}
+
+#[test]
+fn an_input_is_not_written_over_by_another_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let (input, link) = (folder.path().join("in.txt"), folder.path().join("stats.json"));
+    fs::write(&input, "the lamp\n").unwrap();
+    fs::hard_link(&input, &link).unwrap();
+    for option in ["--stats", "-o"] {
+        let args =
+            ["-i", input.to_str().unwrap(), "--output-format", "jsonl", option, link.to_str().unwrap()];
+        assert_fails(&embed("bert-tiny", args), 2, &["is the input, too"]);
+        assert_eq!(fs::read_to_string(&input).unwrap(), "the lamp\n");
+    }
+}
+
+#[test]
+fn control_characters_do_not_reach_the_terminal() {
+    let evil = "\u{1b}]0;title\u{7}\u{1b}[31m\r\n\u{9b}2J\u{202e}";
+    let is_clean = |output: &Output| {
+        let page = stdout(output) + &stderr(output);
+        let bad = |c: char| c != '\n' && c.is_control() || c == '\u{202e}';
+        assert!(!page.contains(bad), "{page:?}");
+        assert!(page.contains("\\u{1b}"), "{page:?}");
+    };
+    let config = |field: &str| {
+        let model = Model::tiny();
+        model.edit_config(|config| drop(config.insert(field.into(), json!(format!("bert{evil}")))));
+        model
+    };
+    for field in ["model_type", "hidden_act", "position_embedding_type"] {
+        let output = config(field).embed();
+        assert_eq!(output.status.code(), Some(1));
+        is_clean(&output);
+    }
+    let model = Model::tiny();
+    model.edit_tensors(|tensors| {
+        let tensor = tensors[QUERY].clone();
+        tensors.insert(format!("extra{evil}"), tensor);
+        tensors.remove(QUERY);
+    });
+    is_clean(&model.run("inspect"));
+    // In the names of tensors that are read, of prompts, of columns and of files.
+    let model = Model::tiny();
+    model.edit_tensors(|tensors| {
+        let tensor = tensors[QUERY].clone();
+        tensors.insert(format!("extra{evil}"), tensor);
+    });
+    let page = model.run("inspect");
+    is_clean(&page);
+    assert_eq!(stdout(&page).lines().filter(|line| line.contains("extra")).count(), 1);
+    let model = Model::tiny();
+    fs::write(model.path("config_sentence_transformers.json"), json!({"prompts": {evil: "x"}}).to_string())
+        .unwrap();
+    let mut command = sconce();
+    command.args(["embed", "a", "--prompt-name", "none", "--model"]).arg(model.folder.path());
+    is_clean(&command.output().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let csv = folder.path().join("in.csv");
+    fs::write(&csv, format!("\"a{evil}\"\nx\n")).unwrap();
+    is_clean(&embed("bert-tiny", ["-i", csv.to_str().unwrap()]));
+    #[cfg(unix)]
+    {
+        let path = folder.path().join(evil);
+        fs::write(&path, [0xff, b'\n']).unwrap();
+        is_clean(&embed("bert-tiny", ["-i", path.to_str().unwrap()]));
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn folders_whose_links_cross_are_read_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let names: Vec<String> = (0..12).map(|i| format!("f{i:02}")).collect();
+    for name in &names {
+        fs::create_dir(folder.path().join(name)).unwrap();
+        fs::write(folder.path().join(name).join("text.txt"), format!("the lamp {name}\n")).unwrap();
+        for other in &names {
+            std::os::unix::fs::symlink(format!("../{other}"), folder.path().join(name).join(other)).unwrap();
+        }
+    }
+    let args = ["--input-format", "files", "-i", folder.path().to_str().unwrap()];
+    let found = rows(&embed("bert-tiny", args));
+    let ids: Vec<_> = found.iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect();
+    let expected: Vec<_> =
+        names.iter().map(|name| folder.path().join(name).join("text.txt").display().to_string()).collect();
+    assert_eq!(ids, expected, "each by its own name");
+}
+
+#[test]
 fn a_model_file_that_changes_while_it_is_in_use_ends_the_run() {
     use std::io::{BufRead, BufReader, Write};
     let whole = fs::read(fixture("bert-tiny").join("model.safetensors")).unwrap();

@@ -1,6 +1,6 @@
 //! Which inputs there are: what `--input` names, how texts stand in each, and how it is packed.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::fmt::{self, Display, Formatter};
 use std::fs::{self, File};
 use std::io;
@@ -211,7 +211,7 @@ fn suffix(path: &Path) -> String {
 fn expand(path: &Path) -> Result<Vec<PathBuf>> {
     if path.is_dir() {
         let mut files = Vec::new();
-        walk(path, &mut Vec::new(), &mut files)?;
+        walk(path, &mut files)?;
         if files.is_empty() {
             bail!("--input {} is a directory without files; name one that has texts", path.display());
         }
@@ -239,7 +239,7 @@ fn matches(pattern: &str) -> Result<Vec<PathBuf>> {
     for path in found {
         let path = path.map_err(|error| unopened(error.path(), error.error()))?;
         match path.is_dir() {
-            true => walk(&path, &mut Vec::new(), &mut files)?,
+            true => walk(&path, &mut files)?,
             false => files.push(path),
         }
     }
@@ -255,27 +255,29 @@ fn matches(pattern: &str) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Adds the files of a directory and of those below it. `above` are the directories that are being walked, by their
-/// real paths: a link back to one of them would have no end.
-fn walk(folder: &Path, above: &mut Vec<PathBuf>, files: &mut Vec<PathBuf>) -> Result<()> {
-    let real = fs::canonicalize(folder).map_err(|error| unopened(folder, &error))?;
-    if above.contains(&real) {
-        return Ok(());
-    }
-    above.push(real);
-    for entry in fs::read_dir(folder).map_err(|error| unopened(folder, &error))? {
-        let entry = entry.map_err(|error| unopened(folder, &error))?;
-        if entry.file_name().as_encoded_bytes().starts_with(b".") {
+/// Adds the files of a directory and of those below it. Each directory is read once, by its own name if it has one
+/// inside: links may lead to it by many ways, or in circles.
+fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    let mut seen = HashSet::new();
+    let (mut folders, mut links) = (vec![folder.to_owned()], VecDeque::new());
+    while let Some(folder) = folders.pop().or_else(|| links.pop_front()) {
+        let fault = |error| unopened(&folder, &error);
+        if !seen.insert(fs::canonicalize(&folder).map_err(fault)?) {
             continue;
         }
-        let path = entry.path();
-        match fs::metadata(&path) {
-            Ok(there) if there.is_dir() => walk(&path, above, files)?,
-            Ok(there) if !there.is_file() => {}
-            // What cannot be had is named when it is to be read.
-            _ => files.push(path),
+        let mut entries =
+            fs::read_dir(&folder).map_err(fault)?.collect::<io::Result<Vec<_>>>().map_err(fault)?;
+        entries.retain(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
+        entries.sort_by_key(fs::DirEntry::file_name);
+        for path in entries.iter().map(fs::DirEntry::path) {
+            match fs::metadata(&path) {
+                Ok(there) if there.is_dir() && path.is_symlink() => links.push_back(path),
+                Ok(there) if there.is_dir() => folders.push(path),
+                Ok(there) if !there.is_file() => {}
+                // What cannot be had is named when it is to be read.
+                _ => files.push(path),
+            }
         }
     }
-    above.pop();
     Ok(())
 }

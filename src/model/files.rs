@@ -83,6 +83,29 @@ impl ModelFiles {
     }
 }
 
+/// Whether a model's folder usually has a file of this name.
+pub fn is_model_file(name: &str) -> bool {
+    const NAMES: &[&str] = &[
+        "README.md",
+        "added_tokens.json",
+        "config.json",
+        "config_sentence_transformers.json",
+        "merges.txt",
+        "model.safetensors",
+        "modules.json",
+        "special_tokens_map.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.json",
+        "vocab.txt",
+        INDEX,
+    ];
+    let is_shard = name.starts_with("model-") && name.contains("-of-") && name.ends_with(".safetensors");
+    let is_pickle = name.starts_with("pytorch_model") && name.ends_with(".bin");
+    let is_limit = name.starts_with("sentence_") && name.ends_with("_config.json");
+    NAMES.contains(&name) || SENTENCE_PIECES.contains(&name) || is_shard || is_pickle || is_limit
+}
+
 /// Whether a name can be an id on the hub: `name` or `org/name`.
 fn is_hub_id(model: &str) -> bool {
     let part = |part: &str| {
