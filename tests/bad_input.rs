@@ -1162,3 +1162,40 @@ fn random_weights_and_heads_are_within_the_memory_that_is_granted() {
     fs::write(model.path("modules.json"), modules.replace("normalize.Normalize", "dense.Dense")).unwrap();
     assert_fails(&run(&[]), 1, &["3_Normalize/config.json", "parameters; check its sizes"]);
 }
+
+#[test]
+fn a_small_parquet_file_of_long_texts_takes_memory_by_its_longest_text() {
+    use arrow::array::{ArrayRef, RecordBatch, StringArray};
+    use parquet::arrow::ArrowWriter;
+    use parquet::basic::{Compression, ZstdLevel};
+    use parquet::file::properties::WriterProperties;
+    use std::sync::Arc;
+
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    for has_dictionary in [true, false] {
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::ZSTD(ZstdLevel::try_new(3).unwrap()))
+            .set_dictionary_enabled(has_dictionary)
+            .set_dictionary_page_size_limit(1 << 30)
+            .build();
+        let file = fs::File::create(at("long.parquet")).unwrap();
+        let text = "the lamp ".repeat(1 << 18);
+        let texts: ArrayRef = Arc::new(StringArray::from(vec![text.as_str(); 256]));
+        let batch = RecordBatch::try_from_iter([("text", texts)]).unwrap();
+        let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        assert!(fs::metadata(at("long.parquet")).unwrap().len() < 1 << 20, "a small file");
+
+        let (input, stats, output) = (at("long.parquet"), at("stats.json"), at("out.jsonl"));
+        let bounds = ["--max-memory", "300MB", "--on-error", "skip"];
+        let files = ["-i", &input, "--stats", &stats, "-o", &output];
+        let output = embed("bert-tiny", bounds.into_iter().chain(files));
+        assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+        let stats: Value = serde_json::from_slice(&fs::read(at("stats.json")).unwrap()).unwrap();
+        let peak = stats["peak_memory_bytes"].as_u64().unwrap_or(0);
+        assert!(peak < 300_000_000, "{peak} bytes, dictionary {has_dictionary}");
+        assert_eq!(stats["failed"], 256);
+    }
+}
