@@ -215,14 +215,22 @@ impl Client {
             (Some(userinfo), Some((scheme, rest))) if is_hub => Some(format!("{scheme}://{userinfo}@{rest}")),
             _ => None,
         };
-        let mut request = self.agent.get(with_userinfo.as_deref().unwrap_or(url));
-        if let Some(range) = range {
-            request = request.header("Range", range);
-        }
-        if let Some(token) = self.token.as_ref().filter(|_| is_hub) {
-            request = request.header("Authorization", format!("Bearer {token}"));
-        }
-        request.call().map_err(|error| Failure::Unreachable(self.reason(&error)))
+        let call = || {
+            let mut request = self.agent.get(with_userinfo.as_deref().unwrap_or(url));
+            if let Some(range) = range {
+                request = request.header("Range", range);
+            }
+            if let Some(token) = self.token.as_ref().filter(|_| is_hub) {
+                request = request.header("Authorization", format!("Bearer {token}"));
+            }
+            request.call()
+        };
+        let answer = match call() {
+            // A server may close a connection that was kept for the next request just when that is sent.
+            Err(ureq::Error::Io(error)) if is_closed(&error) => call(),
+            answer => answer,
+        };
+        answer.map_err(|error| Failure::Unreachable(self.reason(&error)))
     }
 
     /// What is wrong with a connection, without user and password of the address.
@@ -274,6 +282,12 @@ impl Client {
     fn silence(&self) -> String {
         format!("no data for {} s; HF_HUB_DOWNLOAD_TIMEOUT sets the limit", self.timeout.as_secs_f64())
     }
+}
+
+/// Whether the other side has closed a connection.
+fn is_closed(error: &io::Error) -> bool {
+    use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    [BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof].contains(&error.kind())
 }
 
 /// An address without user and password, and those.
