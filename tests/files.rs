@@ -493,10 +493,10 @@ fn memory_has_a_bound() {
     };
     // Tiles hold an f32 in 6 bytes.
     let tiles = Isa::best().tile_unit().is_some();
-    let weights = if tiles { "510.1 MB" } else { "341.9 MB" };
+    let weights = if tiles { "603.8 MB" } else { "435.7 MB" };
     assert_fails(&base("300MB"), 2, &["--max-memory", "300", "weights", weights]);
-    let refused = base(if tiles { "600MB" } else { "500MB" });
-    assert_fails(&refused, 2, &["--max-memory", "00.0 MB", "the least", "pass at least that"]);
+    let refused = base(if tiles { "650MB" } else { "500MB" });
+    assert_fails(&refused, 2, &["--max-memory", "0.0 MB", "the least", "pass at least that"]);
     // What it says is the least is enough.
     let message = stderr(&refused);
     let (_, least) = message.split_once("at a time, ").unwrap();

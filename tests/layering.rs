@@ -5,21 +5,30 @@ use std::path::{Path, PathBuf};
 
 /// Each room with the rooms that it may name.
 const ALLOWED: &[(&str, &[&str])] = &[
-    ("main", &["cli", "run", "output"]),
-    ("lib", &["cli", "guard", "input", "kernels", "model", "nn", "ops", "output", "run", "text"]),
+    ("main", &["cli", "run", "output", "terminal"]),
+    (
+        "lib",
+        &[
+            "cli", "disk", "guard", "input", "kernels", "model", "nn", "ops", "output", "run", "terminal",
+            "text",
+        ],
+    ),
     ("cli", &["run", "input", "model", "nn", "output"]),
-    ("run", &["input", "text", "model", "nn", "output"]),
+    ("run", &["input", "text", "model", "nn", "output", "disk", "terminal"]),
     ("input", &["guard"]),
-    ("text", &["guard"]),
+    ("text", &["guard", "disk"]),
     ("output", &[]),
-    ("model", &["nn", "guard"]),
+    ("model", &["nn", "guard", "disk", "terminal"]),
     ("guard", &[]),
+    ("disk", &[]),
+    ("terminal", &[]),
     ("nn", &["ops", "kernels"]),
     ("ops", &["kernels"]),
     ("kernels", &[]),
 ];
 
-const ROOMS: &[&str] = &["cli", "run", "input", "text", "model", "nn", "ops", "kernels", "output", "guard"];
+const ROOMS: &[&str] =
+    &["cli", "run", "input", "text", "model", "nn", "ops", "kernels", "output", "guard", "disk", "terminal"];
 
 /// Crates that only one room may name.
 const OWNED: &[(&str, &[&str])] = &[
@@ -27,6 +36,7 @@ const OWNED: &[(&str, &[&str])] = &[
     ("tokenizers", &["text"]),
     ("safetensors", &["model"]),
     ("hf_hub", &["model"]),
+    ("ureq", &["model"]),
     ("memmap2", &["model"]),
     ("arrow", &["input", "output"]),
     ("bytes", &["input"]),

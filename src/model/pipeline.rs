@@ -11,6 +11,7 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 
 use super::{read_json, read_json_object};
+use crate::disk::is_listed;
 use crate::nn::Pooling;
 pub use heads::{HeadModule, NAMES as HEAD_NAMES};
 pub use pooling::PoolingModule;
@@ -45,7 +46,7 @@ impl Pipeline {
         let (max_length, cut_left) = truncation(&folder.join("tokenizer_config.json"))?;
         let mut pipeline = Pipeline { max_length, cut_left, ..Pipeline::default() };
         let path = folder.join("modules.json");
-        if !path.is_file() {
+        if !is_listed(&path) {
             return Ok(pipeline);
         }
         (pipeline.prompts, pipeline.dimensions) =
@@ -89,7 +90,7 @@ impl Pipeline {
     /// `sentence_bert_config.json`: the limit and the casing of the encoder's input.
     fn read_transformer(&mut self, folder: &Path) -> Result<()> {
         let path = folder.join("sentence_bert_config.json");
-        if !path.is_file() {
+        if !is_listed(&path) {
             return Ok(());
         }
         let fields = read_json_object(&path)?;
@@ -156,7 +157,7 @@ pub(super) fn read_modules(path: &Path) -> Result<Vec<Module>> {
 /// `model_max_length` of `tokenizer_config.json`, and whether its `truncation_side` is the left; tokenizers without a
 /// limit write an absurd one, 1e30.
 fn truncation(path: &Path) -> Result<(Option<usize>, bool)> {
-    if !path.is_file() {
+    if !is_listed(path) {
         return Ok((None, false));
     }
     let fields = read_json_object(path)?;

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::SystemTime;
 
 use anyhow::{Error, Result, bail};
 use candle_core::{Device, Tensor};
@@ -18,7 +19,8 @@ use serde_json::Value;
 
 use super::names::{Names, Place};
 use super::read_json_object;
-use crate::nn::{Engine, Matrix, Parameters, Stored, Table, placeholder};
+use crate::disk;
+use crate::nn::{Engine, Matrix, Parameters, Stored, Table, Watch, placeholder};
 
 /// Numbers that are read at a time: few enough to be checked while a core's cache has them.
 const CHUNK: usize = 1 << 14;
@@ -46,9 +48,10 @@ struct Entry {
 #[derive(Debug)]
 struct Mapped {
     path: PathBuf,
-    #[cfg(unix)]
     file: File,
     map: Mmap,
+    /// When the file was last written to.
+    modified: Option<SystemTime>,
 }
 
 impl AsRef<[u8]> for Mapped {
@@ -115,7 +118,7 @@ impl Checkpoint {
         let mut tensors = BTreeMap::new();
         for shard in shards {
             let file = path.with_file_name(shard);
-            if !file.exists() {
+            if !disk::is_listed(&file) {
                 bail!("{shown} names the shard {shard}, which is not there; fetch the model again");
             }
             tensors.extend(map(&file)?.into_iter().filter(|(name, _)| index.get(name) == Some(shard)));
@@ -141,6 +144,25 @@ impl Checkpoint {
         Ok(self.reader_under(prefix, names))
     }
 
+    /// Fails if a file has changed since it was opened: what was read of it may be a mixture.
+    ///
+    /// # Errors
+    /// If one has; the sentence names it.
+    pub fn check_unchanged(&self) -> Result<()> {
+        self.files().iter().try_for_each(|file| file.check())
+    }
+
+    /// The files, each once.
+    fn files(&self) -> Vec<Arc<Mapped>> {
+        let mut files: Vec<Arc<Mapped>> = Vec::new();
+        for entry in self.tensors.values() {
+            if !files.iter().any(|file| Arc::ptr_eq(file, &entry.source)) {
+                files.push(entry.source.clone());
+            }
+        }
+        files
+    }
+
     /// Starts reading tensors whose prefix is known.
     pub fn reader_under(&self, prefix: &'static str, names: &'static Names) -> Reader<'_> {
         let (engine, report, seen, counted) = Default::default();
@@ -151,12 +173,14 @@ impl Checkpoint {
 /// Maps one safetensors file: where each of its tensors lies.
 fn map(path: &Path) -> Result<BTreeMap<String, Entry>> {
     let shown = path.display();
-    let file = match File::open(path) {
+    let file = match disk::open(path) {
         Ok(file) => file,
-        Err(error) => bail!("cannot read {shown} ({error}); fetch the model again"),
+        Err(error) => bail!("cannot read {shown} ({error}); download the model again"),
     };
-    // SAFETY: the map is only read. Another process could truncate the file under it, which would end this one
-    // with SIGBUS but cannot make it read outside of the map; model files are not written in place.
+    let modified = file.metadata().and_then(|metadata| metadata.modified()).ok();
+    // SAFETY: the map is only read, as bytes, of which every value is valid. Another process can change them, or truncate
+    // the file, after which reading the map ends this process with SIGBUS but cannot make it read outside of the map.
+    // `Mapped::check` notices both before and after each use of the map.
     let map = match unsafe { Mmap::map(&file) } {
         Ok(map) => map,
         Err(error) => bail!("cannot map {shown} into memory ({error}); fetch the model again"),
@@ -171,12 +195,7 @@ fn map(path: &Path) -> Result<BTreeMap<String, Entry>> {
         Err(error) => bail!("{shown} {}; fetch the file again", describe(&error, map.len())),
     };
     let data = header + size_of::<u64>();
-    let source = Mapped {
-        path: path.to_owned(),
-        #[cfg(unix)]
-        file,
-        map,
-    };
+    let source = Mapped { path: path.to_owned(), file, map, modified };
     let source = Arc::new(source);
     let entry = |info: &TensorInfo| {
         let (start, end) = info.data_offsets;
@@ -204,6 +223,19 @@ pub fn read_index(path: &Path) -> Result<BTreeMap<String, String>> {
 }
 
 impl Mapped {
+    /// Whether the file is still the one that was opened. A file that was replaced under its name is.
+    fn check(&self) -> Result<()> {
+        let shown = self.path.display();
+        match self.file.metadata() {
+            Ok(now) if now.len() != self.map.len() as u64 || now.modified().ok() != self.modified => bail!(
+                "{shown} was changed while it was in use; run the command again, and replace files of a model by \
+                 renaming new ones"
+            ),
+            Ok(_) => Ok(()),
+            Err(error) => bail!("cannot read {shown} any more ({error}); run the command again"),
+        }
+    }
+
     /// Reads the bytes from `start` on.
     #[cfg(unix)]
     fn read(&self, start: usize, into: &mut [u8]) -> Result<()> {
@@ -362,6 +394,11 @@ impl Parameters for Reader<'_> {
 
     fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    fn watch(&self) -> Option<Watch> {
+        let files = self.checkpoint.files();
+        Some(Arc::new(move || files.iter().try_for_each(|file| file.check())))
     }
 
     fn optional(&mut self, canonical: &str, shape: &[usize]) -> Result<Option<Tensor>> {

@@ -1,5 +1,7 @@
 //! Where the weights of a stack come from.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
 use rand::SeedableRng;
@@ -36,7 +38,15 @@ pub trait Parameters {
     fn engine(&self) -> &Engine {
         &Engine::Cpu(Compute::F32)
     }
+
+    /// What notices that the source has changed; none where nothing is read from it later on.
+    fn watch(&self) -> Option<Watch> {
+        None
+    }
 }
+
+/// Fails if weights that are read while a stack runs are not those that it was built from.
+pub type Watch = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
 /// Weights drawn at random, as BERT is initialised: matrices and tables from a normal distribution with a
 /// standard deviation of 0.02, biases 0, norms 1, activations with weights of their own as they begin. The same seed gives the same numbers everywhere, whatever

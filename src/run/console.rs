@@ -1,9 +1,11 @@
 //! What is said on standard error.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::terminal::say;
 
 /// How much is said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,11 +94,6 @@ impl Console {
     pub fn without_progress(self) -> Self {
         Console { progress: false, ..self }
     }
-}
-
-/// A standard error that cannot be written to is no reason to stop.
-fn say(message: &str) {
-    let _ = writeln!(std::io::stderr(), "sconce: {message}");
 }
 
 #[cfg(test)]

@@ -187,8 +187,14 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
     let mut count = Count::new(engines.first().cloned().unwrap_or_default());
     Encoder::load(&spec, &mut count)?;
     heads::pooler(&mut count, &pooling, spec.hidden_size)?;
+    let modules = if pooling == Pooling::None { &[] } else { &pipeline.heads[..] };
+    let is_random = options.random_weights.is_some();
+    heads::count(modules, is_random, MOST_RANDOM_BYTES, &mut count)?;
     if !engines.iter().any(Engine::is_gpu) {
-        check_weights(options.max_memory, count.held_bytes)?;
+        // Tables of a checkpoint are read where they lie in the file, in whatever type they are stored.
+        let table = if is_random { spec.vocab_size.saturating_mul(spec.embedding_size) } else { 0 };
+        let table_bytes = table.saturating_mul(size_of::<f32>());
+        check_weights(options.max_memory, count.held_bytes.saturating_add(table_bytes))?;
     }
     let weights = match options.random_weights {
         None => Weights::File(own(ModelFiles::weights)?),
@@ -210,8 +216,7 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
              --max-length"
         )));
     }
-    let modules = if pooling == Pooling::None { &[] } else { &pipeline.heads[..] };
-    let own = heads::load(modules, options.random_weights, &mut count, &mut report)?;
+    let own = heads::load(modules, options.random_weights, &mut report)?;
     let heads = pooler.into_iter().chain(own).collect();
     if let Some((first, more)) = report.as_ref().and_then(|report| report.left_out.split_first()) {
         let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
@@ -335,7 +340,9 @@ fn from_checkpoint(
     }
     reader.turn_to(beside(engines));
     let pooler = heads::pooler(&mut reader, pooling, spec.hidden_size)?;
-    Ok((encoders, pooler, Some(reader.finish())))
+    let report = reader.finish();
+    checkpoint.check_unchanged()?;
+    Ok((encoders, pooler, Some(report)))
 }
 
 fn random(

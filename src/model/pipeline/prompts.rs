@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use serde_json::Value;
 
+use crate::disk::is_listed;
 use crate::model::read_json_object;
 
 /// What may stand before each text.
@@ -33,7 +34,7 @@ impl Prompts {
 
 /// The prompts of a model and the dimensions that are kept of its vectors; a model without the file has neither.
 pub fn read(path: &Path) -> Result<(Prompts, Option<usize>)> {
-    if !path.is_file() {
+    if !is_listed(path) {
         return Ok((Prompts::default(), None));
     }
     let shown = path.display();

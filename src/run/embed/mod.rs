@@ -21,7 +21,9 @@ use anyhow::{Result, bail};
 
 use super::heads::normalized;
 use super::{Choices, Console, Embedder, Loaded, ModelOptions, OnLong, WrongUsage, load, thousands};
+use crate::disk::is_same_file;
 use crate::input::{Entries, Fields, Format, Place, Record, Source};
+use crate::model::files::is_model_file;
 use crate::nn::Pooling;
 use crate::output::{self, About, Claim, Column, Kind, Layout, Ledger, Target};
 
@@ -156,6 +158,7 @@ pub fn embed(options: EmbedOptions) -> Result<Ended> {
     let loaded = load(&options.model, &console)?;
     let loading = start.elapsed();
     say_loaded(&options, &loaded, loading);
+    check_model(options.stats.as_deref(), &claim, loaded.config.path(), &loaded.files)?;
     let (mut about, files) = (about::of_model(&options.model, &loaded), loaded.files.clone());
     let mut identity = options.identity(&loaded);
     let mut embedder = options.choices.embedder(loaded, &console)?;
@@ -375,12 +378,33 @@ fn settle(layout: &mut Layout, records: &mut Records) {
     }
 }
 
+/// Refuses to write over a file of the model.
+fn check_model(stats: Option<&Path>, claim: &Claim, config: &Path, files: &[PathBuf]) -> Result<()> {
+    let folder = config.parent().unwrap_or(Path::new(""));
+    let is_of_model = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let beside = folder.join(&*name);
+        files.iter().any(|file| is_same_file(file, path))
+            || is_model_file(&name) && is_same_file(&beside, path)
+    };
+    let outputs = claim.beside().into_iter().flat_map(|beside| {
+        [("--output", &*beside.output), ("the ledger of the output,", &*beside.final_ledger)]
+    });
+    for (option, path) in outputs.chain(stats.map(|path| ("--stats", path))) {
+        if is_of_model(path) {
+            return refuse(option, path, "a file of the model");
+        }
+    }
+    Ok(())
+}
+
+fn refuse(option: &str, path: &Path, what: &str) -> Result<()> {
+    bail!(WrongUsage(format!("{option} {} is {what}, too; choose another name", path.display())))
+}
+
 /// Refuses names that stand for two things: one would take the place of the other.
 fn check_names(options: &EmbedOptions, claim: &Claim) -> Result<()> {
     let real = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let refuse = |option: &str, path: &Path, what: &str| {
-        bail!(WrongUsage(format!("{option} {} is {what}, too; choose another name", path.display())))
-    };
     let beside = claim.beside();
     let stats = options.stats.as_deref().map(real);
     if let (Some(stats), Some(beside)) = (&stats, beside) {
@@ -395,11 +419,11 @@ fn check_names(options: &EmbedOptions, claim: &Claim) -> Result<()> {
     for source in options.input.sources() {
         let Place::File(path) = &source.place else { continue };
         let input = real(path);
-        if stats.as_ref() == Some(&input) {
+        if stats.as_ref().is_some_and(|stats| is_same_file(stats, path)) {
             return refuse("--stats", path, "the input");
         }
         if let Some(beside) = beside {
-            if input == real(&beside.output) {
+            if is_same_file(path, &beside.output) {
                 return refuse("--output", path, "the input");
             }
             if input == real(&beside.final_ledger) {
