@@ -12,14 +12,17 @@ use std::thread;
 use std::time::Instant;
 
 use rayon::prelude::*;
-use sconce::kernels::isa::{Isa, Kernel};
-use sconce::kernels::matmul::{Blocks, Compute, Converted, PackedMatrix, multiply};
+use sconce::kernels::isa::{Isa, Kernel, TileUnit};
+use sconce::kernels::matmul::{Blocks, Compute, Converted, Epilogue, PackedMatrix, gemm};
 use sconce::kernels::simd::Simd;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use sconce::kernels::tiles::amx::Amx;
+use sconce::kernels::tiles::{ROW_BYTES, ROWS, Tiles};
 use sconce::model::config::Config;
 use sconce::model::families::Family;
 use sconce::nn::{Encoder, Engine, RaggedBatch, Random};
 
-const TYPES: [Compute; 3] = [Compute::F32, Compute::Bf16, Compute::Int8];
+const TYPES: [Compute; 4] = Compute::ALL;
 /// Rows, inputs and outputs: the linear layers of MiniLM-L6, BERT base and BERT large, and a single short text.
 const SHAPES: [(usize, usize, usize); 10] = [
     (512, 384, 384),
@@ -57,7 +60,7 @@ fn main() {
         return;
     }
     println!("{}, {threads} threads; 10⁹ operations a second and share of the limit\n", isa.name());
-    println!("| rows × inputs × outputs | f32 | bf16 | int8 |\n|---|---|---|---|");
+    println!("| rows × inputs × outputs | f32 | bf16x3 | bf16 | int8 |\n|---|---|---|---|---|");
     for (rows, inputs, outputs) in SHAPES {
         let cells = TYPES.map(|compute| {
             let bench = Bench::new(isa, compute, rows, inputs, outputs);
@@ -78,8 +81,10 @@ fn main() {
 fn encoders(isa: Isa, threads: usize) {
     let workers =
         |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads start");
-    println!("\n| encoder | f32 | bf16 | int8 | {ALONE} tokens alone in f32 | reading the weights |");
-    println!("|---|---|---|---|---|---|");
+    println!(
+        "\n| encoder | f32 | bf16x3 | bf16 | int8 | {ALONE} tokens alone in f32 | reading the weights |"
+    );
+    println!("|---|---|---|---|---|---|---|");
     for model in MODELS {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs").join(format!("{model}.json"));
         let config = Config::read(&path).expect("the config is there");
@@ -153,10 +158,44 @@ fn together(threads: usize, rate: impl Fn() -> f64 + Sync) -> f64 {
 
 /// 10⁹ operations a second on registers alone.
 fn limit(isa: Isa, compute: Compute, threads: usize) -> f64 {
-    together(threads, || isa.run(Limit(compute)))
+    together(threads, || match isa.tile_unit() {
+        // SAFETY: there is such an `Isa` only where tiles are available, and this thread has no others.
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        Some(TileUnit::Amx) => tile_limit(&mut unsafe { Amx::new() }, compute),
+        _ => isa.run(Limit(compute, isa.has_fast_bf16())),
+    })
 }
 
-struct Limit(Compute);
+/// The same over tiles: f32 takes six products of bf16, bf16x3 three.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn tile_limit(tiles: &mut impl Tiles, compute: Compute) -> f64 {
+    const TIMES: usize = 500_000;
+    let start = Instant::now();
+    for _ in 0..TIMES {
+        if compute == Compute::Int8 {
+            tiles.dot_int8::<0, 4, 6>();
+            tiles.dot_int8::<1, 4, 7>();
+            tiles.dot_int8::<2, 5, 6>();
+            tiles.dot_int8::<3, 5, 7>();
+        } else {
+            tiles.dot_bf16::<0, 4, 6>();
+            tiles.dot_bf16::<1, 4, 7>();
+            tiles.dot_bf16::<2, 5, 6>();
+            tiles.dot_bf16::<3, 5, 7>();
+        }
+    }
+    let (inputs, products) = match compute {
+        Compute::F32 => (ROW_BYTES / 2, 6),
+        Compute::Bf16x3 => (ROW_BYTES / 2, 3),
+        Compute::Bf16 => (ROW_BYTES / 2, 1),
+        Compute::Int8 => (ROW_BYTES, 1),
+    };
+    let operations = 4 * TIMES * 2 * ROWS * ROWS * inputs / products;
+    operations as f64 / start.elapsed().as_secs_f64() / 1e9
+}
+
+/// A compute type, and whether products of bf16 are used.
+struct Limit(Compute, bool);
 
 impl Kernel for Limit {
     type Output = f64;
@@ -181,12 +220,12 @@ impl Kernel for Limit {
         }
         let start = Instant::now();
         let per_lane = match self.0 {
-            Compute::Bf16 if S::FAST_BF16 => {
+            Compute::Bf16 if self.1 => {
                 let (a, b) = (s.splat_word(0x3f80_3f80), s.splat_word(0x3000_3000));
                 times!(s.splat(0.0), a, b, |sum, x, y| s.dot_bf16(*sum, x, y));
                 2
             }
-            Compute::F32 | Compute::Bf16 => {
+            Compute::F32 | Compute::Bf16x3 | Compute::Bf16 => {
                 times!(s.splat(0.0), s.splat(1.0), s.splat(1e-9), |sum, x, y| s.fma(x, y, *sum));
                 1
             }
@@ -233,7 +272,7 @@ impl Bench {
                 let rows = first..self.rows.min(first + at_once);
                 // SAFETY: one block lives at a time.
                 let mut block = unsafe { blocks.block(rows.clone(), 0..outputs) };
-                multiply(x.part(rows), &self.weights, 0..self.weights.panels(), &[], &mut block, |_, _| ());
+                gemm(x.part(rows), &self.weights, 0..self.weights.panels(), &Epilogue::default(), &mut block);
             }
         }
         black_box(&y);

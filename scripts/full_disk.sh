@@ -27,7 +27,7 @@ for format in jsonl csv npy parquet arrow safetensors; do
     [ ! -e "$work/disk/out.$format" ] || { echo "$format: a file under the final name"; exit 1; }
     mount -o remount,size=200m "$work/disk"
     "${embed[@]}" -o "$work/disk/out.$format" --resume 2> "$work/said"
-    grep -q "going on after [1-9]" "$work/said" || { echo "$format: started over:"; cat "$work/said"; exit 1; }
+    grep -q "resuming after [1-9]" "$work/said" || { echo "$format: started over:"; cat "$work/said"; exit 1; }
     cmp "$work/whole.$format" "$work/disk/out.$format"
     rm -f "$work"/disk/* "$work"/disk/.[!.]* "$work/whole.$format"
     mount -o remount,size=6m "$work/disk"

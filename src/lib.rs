@@ -29,9 +29,11 @@
 //! * [`kernels`]: loops over slices, no candle type in sight; in `cuda/` those for GPUs.
 //! * [`output`]: writers, one file a format; the destination that can be continued; manifest and ledger.
 //!
-//! [`guard`] stands beside the rooms: it keeps the panics of libraries away from the program.
+//! Beside the rooms are [`guard`], which keeps the panics of libraries away from the program, [`disk`], which opens a
+//! model's files, and [`terminal`], which writes to standard error.
 
 pub mod cli;
+pub mod disk;
 pub mod guard;
 pub mod input;
 pub mod kernels;
@@ -40,4 +42,5 @@ pub mod nn;
 pub mod ops;
 pub mod output;
 pub mod run;
+pub mod terminal;
 pub mod text;

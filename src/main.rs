@@ -1,12 +1,12 @@
 //! The `sconce` command.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use mimalloc::MiMalloc;
 use sconce::output::ClosedPipe;
 use sconce::run::WrongUsage;
 use sconce::run::embed::{Ended, INTERRUPTED, Interrupted};
+use sconce::terminal;
 
 /// Chosen by measurement: `sconce embed hello` takes half the time that it takes with the allocator of glibc, which asks the
 /// system for memory piece by piece in every thread but the first.
@@ -21,7 +21,7 @@ fn main() -> ExitCode {
         Err(error) if error.is::<ClosedPipe>() => ExitCode::SUCCESS,
         Err(error) => {
             // Where even this cannot be said, the exit code says it.
-            let _ = writeln!(std::io::stderr(), "sconce: error: {error:#}");
+            terminal::say(&format!("error: {error:#}"));
             ExitCode::from(match () {
                 () if error.is::<WrongUsage>() => 2,
                 () if error.is::<Interrupted>() => INTERRUPTED,

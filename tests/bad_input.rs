@@ -290,14 +290,80 @@ fn weights_that_are_not_finite_are_named() {
         for command in ["embed", "inspect"] {
             let output = model.run(command);
             let message = stderr(&output);
-            assert!(output.status.success(), "{message}");
             assert!(message.contains("warning") && message.contains(tensor), "{message}");
-            if command == "embed" && tensor != WORDS {
-                let row = &rows(&output)[0]["embedding"];
+            let spoils = command == "embed" && tensor != WORDS;
+            assert_eq!(output.status.code(), Some(if spoils { 3 } else { 0 }), "{message}");
+            if spoils {
+                let row: Value = serde_json::from_slice(&output.stdout).unwrap();
+                let row = &row["embedding"];
                 assert!(row.as_array().unwrap().iter().all(Value::is_null), "NaN, not a number made of it");
             }
         }
     }
+}
+
+/// A vector with NaN is in the ledger, and where its row would look like any other, it has none.
+#[test]
+fn vectors_that_are_not_finite_are_listed() {
+    let model = Model::tiny();
+    model.edit_tensors(|tensors| {
+        tensors.get_mut(QUERY).unwrap().2[..4].copy_from_slice(&f32::NAN.to_le_bytes())
+    });
+    let folder = tempfile::tempdir().unwrap();
+    for (name, dtype, shown) in [
+        ("out.npy", "f32", true),
+        ("out.jsonl", "f16", true),
+        ("out.csv", "int8", true),
+        ("out.npy", "int8", false),
+        ("out.parquet", "binary", false),
+    ] {
+        let path = folder.path().join(name);
+        let run = |args: &[&str]| {
+            let mut command = sconce();
+            command.arg("embed").arg("-m").arg(model.folder.path()).args([
+                "a lamp",
+                "--quiet",
+                "--dimensions",
+                "32",
+            ]);
+            command
+                .args(["--output-dtype", dtype, "--normalize", "-o"])
+                .arg(&path)
+                .args(args)
+                .output()
+                .unwrap()
+        };
+        if !shown {
+            let output = run(&[]);
+            assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+            assert!(stderr(&output).contains("argument 1 has a vector with NaN"), "{}", stderr(&output));
+        }
+        let output = run(&["--on-error", "skip"]);
+        assert_eq!(output.status.code(), Some(3), "{name} {dtype}: {}", stderr(&output));
+        let ledger = fs::read_to_string(folder.path().join(format!("{name}.ledger.jsonl"))).unwrap();
+        let entry: Value = serde_json::from_str(ledger.trim()).unwrap();
+        assert_eq!(entry["event"], if shown { "not_finite" } else { "failed" }, "{name} {dtype}");
+        assert!(entry["reason"].as_str().unwrap().contains("NaN"), "{ledger}");
+    }
+}
+
+/// Each of several devices reads the weights; what is wrong with them is counted once.
+#[test]
+fn values_that_are_not_finite_are_counted_once() {
+    use sconce::model::weights::Checkpoint;
+    use sconce::nn::Parameters;
+    let model = Model::tiny();
+    model.edit_tensors(|tensors| {
+        tensors.get_mut(QUERY).unwrap().2[..4].copy_from_slice(&f32::NAN.to_le_bytes())
+    });
+    let checkpoint = Checkpoint::open(&model.path("model.safetensors")).unwrap();
+    let bert = sconce::model::families::FAMILIES.iter().find(|family| family.model_types.contains(&"bert"));
+    let mut reader = checkpoint.reader(bert.unwrap().names).unwrap();
+    for _ in 0..2 {
+        reader.turn_to(Default::default());
+        reader.matrix("layers.1.0.attention.query.weight", 36, 36).unwrap();
+    }
+    assert_eq!(reader.finish().not_finite, [(QUERY.to_owned(), 1)]);
 }
 
 #[test]
@@ -903,4 +969,368 @@ fn an_instruction_set_that_the_machine_has_not() {
     let sentence = stderr(&output);
     assert!(sentence.contains("SCONCE_ISA=abacus") && sentence.contains("portable"), "{sentence}");
     assert_eq!(sentence.lines().count(), 1, "{sentence}");
+}
+
+/// Puts a link that leads nowhere in the place of a file.
+#[cfg(unix)]
+fn dangle(path: &std::path::Path) {
+    let _ = fs::remove_file(path);
+    std::os::unix::fs::symlink("../blobs/0123", path).unwrap();
+}
+
+#[test]
+#[cfg(unix)]
+fn a_file_that_is_listed_but_cannot_be_reached_is_not_absent() {
+    for file in [
+        "sentence_bert_config.json",
+        "config_sentence_transformers.json",
+        "tokenizer_config.json",
+        "modules.json",
+        "1_Pooling/config.json",
+        "2_Normalize/config.json",
+        "tokenizer.json",
+        "config.json",
+        "model.safetensors",
+        "model.safetensors.index.json",
+    ] {
+        let model = Model::tiny();
+        if file.contains("index") {
+            fs::remove_file(model.path("model.safetensors")).unwrap();
+        }
+        dangle(&model.path(file));
+        assert_fails(&model.embed(), 1, &[file, "is a link to ../blobs/0123, which does not exist"]);
+    }
+    // Beside a vocabulary, too.
+    for file in ["special_tokens_map.json", "added_tokens.json", "tokenizer_config.json"] {
+        let model = Model::tiny();
+        fs::remove_file(model.path("tokenizer.json")).unwrap();
+        let tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "lamp"].join("\n");
+        fs::write(model.path("vocab.txt"), tokens).unwrap();
+        fs::write(model.path("tokenizer_config.json"), "{}").unwrap();
+        assert!(model.embed().status.success());
+        dangle(&model.path(file));
+        assert_fails(&model.embed(), 1, &[file, "is a link to ../blobs/0123, which does not exist"]);
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn a_pipe_or_a_device_in_a_model_is_refused() {
+    for file in
+        ["config.json", "modules.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"]
+    {
+        let model = Model::tiny();
+        fs::remove_file(model.path(file)).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(model.path(file)).status().unwrap();
+        assert!(made.success());
+        assert_fails(&model.embed(), 1, &[file, "a pipe or a device, not a regular file"]);
+        fs::remove_file(model.path(file)).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", model.path(file)).unwrap();
+        assert_fails(&model.embed(), 1, &[file, "a pipe or a device, not a regular file"]);
+        fs::remove_file(model.path(file)).unwrap();
+        fs::create_dir(model.path(file)).unwrap();
+        assert_fails(&model.embed(), 1, &[file, "a directory, not a file"]);
+    }
+}
+
+#[test]
+fn a_file_that_is_far_too_large_is_refused() {
+    for (file, limit) in
+        [("config.json", "64 MiB"), ("modules.json", "64 MiB"), ("tokenizer.json", "512 MiB")]
+    {
+        let model = Model::tiny();
+        let large = fs::OpenOptions::new().write(true).open(model.path(file)).unwrap();
+        large.set_len(1 << 40).unwrap();
+        assert_fails(&model.embed(), 1, &[file, "larger than", limit]);
+    }
+}
+
+#[test]
+fn files_of_the_model_are_not_written_over() {
+    let model = Model::tiny();
+    // Not read, but of the model.
+    fs::write(model.path("pytorch_model.bin"), "weights").unwrap();
+    let before: BTreeMap<_, _> = files(&model);
+    for file in [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "modules.json",
+        "1_Pooling/config.json",
+        "sentence_bert_config.json",
+        "pytorch_model.bin",
+    ] {
+        for option in ["--stats", "--output"] {
+            let mut command = sconce();
+            command.args(["embed", "a", "--output-format", "jsonl", "--model"]).arg(model.folder.path());
+            let output = command.arg(option).arg(model.path(file)).output().unwrap();
+            assert_fails(&output, 2, &[option, file, "is a file of the model", "choose another name"]);
+            assert!(files(&model) == before, "{option} {file}");
+        }
+    }
+    // Another name of the same file.
+    let link = model.folder.path().with_extension("stats");
+    fs::hard_link(model.path("config.json"), &link).unwrap();
+    let mut command = sconce();
+    command.args(["embed", "a", "--model"]).arg(model.folder.path()).arg("--stats").arg(&link);
+    assert_fails(&command.output().unwrap(), 2, &["--stats", "is a file of the model"]);
+    assert!(files(&model) == before);
+    fs::remove_file(link).unwrap();
+    // A new file in the folder is no file of the model, and may be written again.
+    for _ in 0..2 {
+        let mut command = sconce();
+        command.args(["embed", "a", "--model"]).arg(model.folder.path());
+        let output = command.arg("-o").arg(model.path("vectors.safetensors")).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+    }
+}
+
+/// The files of a model with their content.
+fn files(model: &Model) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut folders = vec![model.folder.path().to_owned()];
+    let mut files = BTreeMap::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => drop(files.insert(path.clone(), fs::read(path).unwrap())),
+            }
+        }
+    }
+    files
+}
+
+#[test]
+fn an_input_is_not_written_over_by_another_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let (input, link) = (folder.path().join("in.txt"), folder.path().join("stats.json"));
+    fs::write(&input, "the lamp\n").unwrap();
+    fs::hard_link(&input, &link).unwrap();
+    for option in ["--stats", "-o"] {
+        let args =
+            ["-i", input.to_str().unwrap(), "--output-format", "jsonl", option, link.to_str().unwrap()];
+        assert_fails(&embed("bert-tiny", args), 2, &["is the input, too"]);
+        assert_eq!(fs::read_to_string(&input).unwrap(), "the lamp\n");
+    }
+}
+
+#[test]
+fn control_characters_do_not_reach_the_terminal() {
+    let evil = "\u{1b}]0;title\u{7}\u{1b}[31m\r\n\u{9b}2J\u{202e}";
+    let is_clean = |output: &Output| {
+        let page = stdout(output) + &stderr(output);
+        let bad = |c: char| c != '\n' && c.is_control() || c == '\u{202e}';
+        assert!(!page.contains(bad), "{page:?}");
+        assert!(page.contains("\\u{1b}"), "{page:?}");
+    };
+    let config = |field: &str| {
+        let model = Model::tiny();
+        model.edit_config(|config| drop(config.insert(field.into(), json!(format!("bert{evil}")))));
+        model
+    };
+    for field in ["model_type", "hidden_act", "position_embedding_type"] {
+        let output = config(field).embed();
+        assert_eq!(output.status.code(), Some(1));
+        is_clean(&output);
+    }
+    let model = Model::tiny();
+    model.edit_tensors(|tensors| {
+        let tensor = tensors[QUERY].clone();
+        tensors.insert(format!("extra{evil}"), tensor);
+        tensors.remove(QUERY);
+    });
+    is_clean(&model.run("inspect"));
+    // In the names of tensors that are read, of prompts, of columns and of files.
+    let model = Model::tiny();
+    model.edit_tensors(|tensors| {
+        let tensor = tensors[QUERY].clone();
+        tensors.insert(format!("extra{evil}"), tensor);
+    });
+    let page = model.run("inspect");
+    is_clean(&page);
+    assert_eq!(stdout(&page).lines().filter(|line| line.contains("extra")).count(), 1);
+    let model = Model::tiny();
+    fs::write(model.path("config_sentence_transformers.json"), json!({"prompts": {evil: "x"}}).to_string())
+        .unwrap();
+    let mut command = sconce();
+    command.args(["embed", "a", "--prompt-name", "none", "--model"]).arg(model.folder.path());
+    is_clean(&command.output().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let csv = folder.path().join("in.csv");
+    fs::write(&csv, format!("\"a{evil}\"\nx\n")).unwrap();
+    is_clean(&embed("bert-tiny", ["-i", csv.to_str().unwrap()]));
+    #[cfg(unix)]
+    {
+        let path = folder.path().join(evil);
+        fs::write(&path, [0xff, b'\n']).unwrap();
+        is_clean(&embed("bert-tiny", ["-i", path.to_str().unwrap()]));
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn folders_whose_links_cross_are_read_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let names: Vec<String> = (0..12).map(|i| format!("f{i:02}")).collect();
+    for name in &names {
+        fs::create_dir(folder.path().join(name)).unwrap();
+        fs::write(folder.path().join(name).join("text.txt"), format!("the lamp {name}\n")).unwrap();
+        for other in &names {
+            std::os::unix::fs::symlink(format!("../{other}"), folder.path().join(name).join(other)).unwrap();
+        }
+    }
+    let args = ["--input-format", "files", "-i", folder.path().to_str().unwrap()];
+    let found = rows(&embed("bert-tiny", args));
+    let ids: Vec<_> = found.iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect();
+    let expected: Vec<_> =
+        names.iter().map(|name| folder.path().join(name).join("text.txt").display().to_string()).collect();
+    assert_eq!(ids, expected, "each by its own name");
+}
+
+#[test]
+fn a_model_file_that_changes_while_it_is_in_use_ends_the_run() {
+    use std::io::{BufRead, BufReader, Write};
+    let whole = fs::read(fixture("bert-tiny").join("model.safetensors")).unwrap();
+    let changes: [&dyn Fn(&mut fs::File); 3] = [
+        &|file| file.set_len(100).unwrap(),
+        &|file| file.set_len(0).unwrap(),
+        // The same length and other numbers, as a copy over the file leaves it.
+        &|file| file.write_all(&vec![7; whole.len()]).unwrap(),
+    ];
+    for change in changes {
+        let model = Model::tiny();
+        let mut child = sconce()
+            .arg("embed")
+            .arg("--model")
+            .arg(model.folder.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut input = child.stdin.take().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
+        input.write_all(b"the lamp\n").unwrap();
+        assert!(output.next().unwrap().unwrap().contains("embedding"));
+        let mut file = fs::OpenOptions::new().write(true).open(model.path("model.safetensors")).unwrap();
+        change(&mut file);
+        drop(file);
+        input.write_all("the lamp on the wall\n".repeat(50).as_bytes()).unwrap();
+        drop(input);
+        assert!(output.next().is_none(), "no row of changed weights");
+        let ended = child.wait_with_output().unwrap();
+        assert_fails(
+            &ended,
+            1,
+            &["model.safetensors was changed while it was in use", "run the command again"],
+        );
+    }
+    // A new file under the same name is another file.
+    let model = Model::tiny();
+    let mut child = sconce()
+        .arg("embed")
+        .arg("--model")
+        .arg(model.folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
+    input.write_all(b"the lamp\n").unwrap();
+    let first = output.next().unwrap().unwrap();
+    fs::write(model.path("new"), "not a model").unwrap();
+    fs::rename(model.path("new"), model.path("model.safetensors")).unwrap();
+    input.write_all(b"the lamp\n").unwrap();
+    drop(input);
+    let second = output.next().unwrap().unwrap();
+    assert_eq!(first.replace("\"index\":0", ""), second.replace("\"index\":1", ""));
+    assert!(child.wait_with_output().unwrap().status.success());
+}
+
+#[test]
+fn a_pair_of_long_texts_takes_memory_by_its_length() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let text = "the lamp burns ".repeat(14_000);
+    fs::write(at("pairs.jsonl"), json!({"text": text, "pair": text}).to_string()).unwrap();
+    let args = ["-i", &at("pairs.jsonl"), "--pair-field", "pair", "--stats", &at("stats.json")];
+    let found = rows(&embed("bert-tiny", args));
+    assert_eq!(found[0]["truncated"], true);
+    let stats: Value = serde_json::from_slice(&fs::read(at("stats.json")).unwrap()).unwrap();
+    let peak = stats["peak_memory_bytes"].as_u64().unwrap_or(0);
+    assert!(peak < 400_000_000, "{peak} bytes");
+    assert!(stats["tokens_cut"].as_u64().unwrap() > 80_000);
+}
+
+#[test]
+fn random_weights_and_heads_are_within_the_memory_that_is_granted() {
+    let bert = format!("{}/configs/bert-base-uncased.json", env!("CARGO_MANIFEST_DIR"));
+    let tokenizer = fixture("bert-tiny").join("tokenizer.json").display().to_string();
+    let args =
+        ["--random-weights", "1", "--config", &bert, "--tokenizer", &tokenizer, "--max-memory", "400MB", "a"];
+    // The table of tokens has no file either: it is held in memory.
+    assert_fails(
+        &embed("bert-tiny", args),
+        2,
+        &["--max-memory 400", "the weights of the model alone take 43"],
+    );
+
+    let model = Model::copy_of("pipelines/dense");
+    let path = model.path("2_Dense/config.json");
+    let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    config["out_features"] = json!(1 << 22);
+    fs::write(&path, config.to_string()).unwrap();
+    let run = |args: &[&str]| {
+        let mut command = sconce();
+        command.args(["embed", "a", "--random-weights", "1", "--model"]).arg(model.folder.path());
+        command.args(args).output().unwrap()
+    };
+    let output = run(&["--max-memory", "200MB"]);
+    assert_fails(&output, 2, &["--max-memory 200", "the weights of the model alone take"]);
+    // A second one that no memory holds.
+    (config["in_features"], config["out_features"]) = (json!(1 << 22), json!(1 << 22));
+    fs::write(model.path("3_Normalize/config.json"), config.to_string()).unwrap();
+    let modules = fs::read_to_string(model.path("modules.json")).unwrap();
+    fs::write(model.path("modules.json"), modules.replace("normalize.Normalize", "dense.Dense")).unwrap();
+    assert_fails(&run(&[]), 1, &["3_Normalize/config.json", "parameters; check its sizes"]);
+}
+
+#[test]
+fn a_small_parquet_file_of_long_texts_takes_memory_by_its_longest_text() {
+    use arrow::array::{ArrayRef, RecordBatch, StringArray};
+    use parquet::arrow::ArrowWriter;
+    use parquet::basic::{Compression, ZstdLevel};
+    use parquet::file::properties::WriterProperties;
+    use std::sync::Arc;
+
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    for has_dictionary in [true, false] {
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::ZSTD(ZstdLevel::try_new(3).unwrap()))
+            .set_dictionary_enabled(has_dictionary)
+            .set_dictionary_page_size_limit(1 << 30)
+            .build();
+        let file = fs::File::create(at("long.parquet")).unwrap();
+        let text = "the lamp ".repeat(1 << 18);
+        let texts: ArrayRef = Arc::new(StringArray::from(vec![text.as_str(); 256]));
+        let batch = RecordBatch::try_from_iter([("text", texts)]).unwrap();
+        let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        assert!(fs::metadata(at("long.parquet")).unwrap().len() < 1 << 20, "a small file");
+
+        let (input, stats, output) = (at("long.parquet"), at("stats.json"), at("out.jsonl"));
+        let bounds = ["--max-memory", "300MB", "--on-error", "skip"];
+        let files = ["-i", &input, "--stats", &stats, "-o", &output];
+        let output = embed("bert-tiny", bounds.into_iter().chain(files));
+        assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+        let stats: Value = serde_json::from_slice(&fs::read(at("stats.json")).unwrap()).unwrap();
+        let peak = stats["peak_memory_bytes"].as_u64().unwrap_or(0);
+        assert!(peak < 300_000_000, "{peak} bytes, dictionary {has_dictionary}");
+        assert_eq!(stats["failed"], 256);
+    }
 }

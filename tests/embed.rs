@@ -62,6 +62,52 @@ fn a_row_says_what_interface_promises() {
     }
 }
 
+/// An argument that names a file is a text, and is said to be one.
+#[test]
+fn arguments_that_look_like_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = write_lines(folder.path(), "README.md", &TEXTS);
+    let output = embed("bert-tiny", [&file, &file, "a lamp"]);
+    assert_eq!(rows(&output).len(), 3);
+    let said = stderr(&output);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("hint: ") && said.contains(&format!("--input {file}")), "{said}");
+    assert_eq!(stderr(&embed("bert-tiny", [file.as_str(), "--quiet"])), "");
+    assert_eq!(stderr(&embed("bert-tiny", ["a lamp"])), "");
+}
+
+/// A hyphen alone is standard input.
+#[test]
+fn a_hyphen_is_standard_input() {
+    let with_input = |args: &[&str], input: &str| {
+        let mut command = sconce();
+        command.arg("embed").arg("-m").arg(fixture("bert-tiny")).args(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    };
+    let output = with_input(&["-"], "a lamp\nthe wick\n");
+    assert_eq!(stdout(&output), stdout(&embed("bert-tiny", ["a lamp", "the wick"])));
+    assert_eq!(stderr(&output), "");
+    assert_eq!(rows(&embed("bert-tiny", ["a", "-"])).len(), 2, "among others it is a text");
+    // What is read as lines, but looks like something else.
+    let jsonl = "{\"text\": \"a lamp\"}\n{\"text\": \"the wick\"}\n";
+    for args in [&[][..], &["-"], &["--input", "-"]] {
+        let output = with_input(args, jsonl);
+        assert_eq!(rows(&output).len(), 2);
+        let said = stderr(&output);
+        assert!(
+            said.lines().count() == 1 && said.contains("hint: standard input looks like JSON lines"),
+            "{said}"
+        );
+        assert!(said.contains("--input-format jsonl"), "{said}");
+    }
+    assert_eq!(stderr(&with_input(&["--input", "-", "--input-format", "lines"], jsonl)), "");
+    assert_eq!(stderr(&with_input(&[], "{a lamp}\n")), "");
+    assert!(stderr(&with_input(&[], "<!DOCTYPE html>\n<p>a\n")).contains("looks like HTML"));
+}
+
 #[test]
 fn truncation_is_counted_and_never_silent() {
     let long = "lamp ".repeat(30);
@@ -103,9 +149,11 @@ fn npy_holds_the_rows_of_jsonl() {
     let mut args = vec!["--output-format", "npy"];
     args.extend(TEXTS);
     assert_eq!(embed("bert-tiny", &args).stdout, fs::read(&target).unwrap());
-    let names: Vec<_> =
+    let mut names: Vec<_> =
         fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(names, ["out.npy"], "nothing else is left in the folder");
+    names.sort();
+    let expected = [".out.npy.done.json", "out.npy", "out.npy.meta.json"];
+    assert_eq!(names, expected, "what was made, how, and from what: nothing else is left in the folder");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
@@ -440,7 +440,7 @@ fn a_connection_that_keeps_breaking_is_taken_up_by_the_next_run() {
         let hub = hub();
         hub.fail(name, Fault::Break { at, times: usize::MAX });
         let user = User::of(&hub);
-        assert_fails(&user.embed(), 1, &[name, MODEL, "broke off", "run the command again"]);
+        assert_fails(&user.embed(), 1, &[name, MODEL, "was interrupted", "run the command again to resume"]);
         assert_eq!(fs::read(user.part(&hub, name)).expect("a part"), hub.site().files[name][..at]);
         assert_nothing_half(&user, &hub);
 
@@ -526,11 +526,9 @@ fn a_hub_that_cannot_begin_in_the_middle_spoils_nothing() {
         let hub = hub();
         hub.fail(name, Fault::Break { at, times: usize::MAX });
         let user = User::of(&hub);
-        assert_fails(&user.embed(), 1, &[name, "broke off"]);
+        assert_fails(&user.embed(), 1, &[name, "was interrupted"]);
+        // It sends the whole file, from the beginning.
         hub.fail(name, Fault::NoRange);
-        assert_fails(&user.embed(), 1, &[name, "does not answer like a Hugging Face hub"]);
-        assert_nothing_half(&user, &hub);
-        hub.heal();
         assert_vector(&user.embed());
         assert_cached(&user.folder(), &hub, "main");
     }
@@ -827,7 +825,7 @@ fn a_file_that_is_listed_but_gone_is_named() {
         let gone = "HTTP/1.1 404 Not Found\r\nX-Error-Code: EntryNotFound\r\nContent-Length: 0\r\n\r\n";
         hub.fail(name, Fault::Raw(gone.into()));
         let user = User::of(&hub);
-        assert_fails(&user.embed(), 1, &[name, MODEL, &hub.url, "--revision"]);
+        assert_fails(&user.embed(), 1, &[name, MODEL, &hub.url, "not found", "--revision"]);
         assert_nothing_half(&user, &hub);
         hub.heal();
         assert_vector(&user.embed());
@@ -1057,4 +1055,229 @@ fn redirects_are_followed_as_far_as_they_lead() {
     hub.requests();
     assert_fails(&run("round"), 1, &["round", &hub.url, "cannot be reached", "redirects"]);
     assert!(hub.requests().len() <= 20);
+}
+
+/// `sconce` for a user who waits a second for a silent server.
+fn impatient(user: &User, args: &[&str]) -> Output {
+    output(user.sconce(args).env("HF_HUB_DOWNLOAD_TIMEOUT", "1"))
+}
+
+#[test]
+fn a_silent_or_stalled_server_is_given_up() {
+    let silence = ["no data for 1 s", "HF_HUB_DOWNLOAD_TIMEOUT"];
+    for (name, fault) in [
+        (LIST, Fault::Silent),
+        ("config.json", Fault::Silent),
+        (WEIGHTS, Fault::Silent),
+        ("tokenizer.json", Fault::Stall { at: 2_000 }),
+        (WEIGHTS, Fault::Stall { at: 0 }),
+        (WEIGHTS, Fault::Drip { at: 50_000 }),
+    ] {
+        let hub = hub();
+        hub.fail(name, fault);
+        let user = User::of(&hub);
+        let start = Instant::now();
+        assert_fails(&impatient(&user, &["download", MODEL]), 1, &[&[MODEL], &silence[..]].concat());
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+        assert_nothing_half(&user, &hub);
+        hub.heal();
+        assert_vector(&user.embed());
+        assert_cached(&user.folder(), &hub, "main");
+    }
+}
+
+#[test]
+fn a_hub_may_be_asked_only_where_it_says_so() {
+    let redirect = |location: &str| {
+        format!("HTTP/1.1 302 Found\r\nLocation: {location}\r\nETag: \"abc\"\r\nContent-Length: 0\r\n\r\n")
+    };
+    for name in ["config.json", WEIGHTS] {
+        let hub = hub();
+        let user = User::of(&hub);
+        let own = format!("{}/{MODEL}/resolve/{COMMIT}/{name}", hub.url);
+        for (location, part) in [
+            (own.as_str(), "redirects"),
+            ("file:///etc/passwd", "redirects (status 302) to no address"),
+            ("", "redirects (status 302) to no address"),
+            ("http://[", "redirects (status 302) to no address"),
+        ] {
+            hub.fail(name, Fault::Raw(redirect(location).into()));
+            hub.requests();
+            assert_fails(&user.embed(), 1, &[MODEL, &hub.url, part]);
+            assert!(hub.requests().len() <= 30, "{location}");
+            assert_nothing_half(&user, &hub);
+        }
+    }
+}
+
+#[test]
+fn a_token_is_for_the_hub_alone() {
+    let hub = hub_with(|site| site.token = Some("hf_right".into()));
+    let user = User::of(&hub);
+    let run = |args: &[&str]| output(user.sconce(args).env("HF_TOKEN", "hf_right"));
+    assert_vector(&run(&["embed", "--model", MODEL, TEXT]));
+    let requests = hub.requests();
+    let (storage, own): (Vec<_>, Vec<_>) = requests.iter().partition(|r| r.path.starts_with("/storage/"));
+    assert!(!storage.is_empty() && !own.is_empty());
+    assert!(storage.iter().all(|request| request.header("authorization").is_none()), "{storage:?}");
+    assert!(own.iter().all(|request| request.header("authorization") == Some("Bearer hf_right")), "{own:?}");
+
+    // Another hub that a list or a small file is redirected to does not get it either.
+    let other = self::hub();
+    for name in [LIST, "config.json"] {
+        let path = match name {
+            LIST => format!("/api/models/{MODEL}/revision/main"),
+            name => format!("/{MODEL}/resolve/{COMMIT}/{name}"),
+        };
+        let location = format!("{}{path}", other.url);
+        let head =
+            format!("HTTP/1.1 302 Found\r\nLocation: {location}\r\nETag: \"x\"\r\nContent-Length: 0\r\n\r\n");
+        hub.fail(name, Fault::Raw(head.into()));
+        fs::remove_dir_all(user.folder()).expect("the cache goes");
+        assert_vector(&run(&["embed", "--model", MODEL, TEXT]));
+        let requests = other.requests();
+        assert!(!requests.is_empty(), "{name} was redirected");
+        assert!(requests.iter().all(|request| request.header("authorization").is_none()), "{requests:?}");
+        hub.heal();
+    }
+}
+
+#[test]
+fn a_password_in_the_address_of_the_hub_is_sent_and_not_shown() {
+    let mut hub = hub_with(|site| site.token = Some("hf_right".into()));
+    let address = hub.url.replace("http://", "http://me:pa55word@");
+    let user = User::at(&address);
+    let refused = user.embed();
+    assert_fails(&refused, 1, &[MODEL, &hub.url, "401"]);
+    // "me:pa55word" in base64
+    let requests = hub.requests();
+    assert!(
+        requests.iter().all(|r| r.header("authorization") == Some("Basic bWU6cGE1NXdvcmQ=")),
+        "{requests:?}"
+    );
+    hub.fail(LIST, Fault::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]".into()));
+    let malformed = user.embed();
+    hub.stop();
+    let mut outputs = vec![refused, malformed, user.embed()];
+    for broken in [
+        "http://me:pa55word@ a b",
+        "me:pa55word@hub",
+        "ftp://me:pa55word@hub",
+        "http://me:pa55word@127.0.0.1:x",
+    ] {
+        outputs.push(User::at(broken).embed());
+    }
+    for output in outputs {
+        let message = support::stderr(&output);
+        assert_fails(&output, 1, &[MODEL]);
+        assert!(!message.contains("pa55word") && !message.contains("me:"), "{message}");
+    }
+}
+
+#[test]
+fn no_answer_leads_out_of_the_cache() {
+    let evil = "HTTP/1.1 206 Partial Content\r\nETag: \"../../../../../evil\"\r\nX-Repo-Commit: ../../..\r\n\
+                Content-Range: bytes 0-1/2\r\nContent-Length: 2\r\n\r\nhi";
+    for name in ["config.json", WEIGHTS] {
+        let hub = hub();
+        let user = User::of(&hub);
+        hub.fail(name, Fault::Later(evil.into()));
+        assert_fails(&user.embed(), 1, &[name, MODEL, "does not answer like a Hugging Face hub"]);
+        assert_nothing_half(&user, &hub);
+        let outside: Vec<_> =
+            tree(user.home.path()).into_iter().filter(|path| !path.starts_with("hf/hub/")).collect();
+        assert_eq!(outside, [""; 0]);
+        assert!(tree(user.home.path()).iter().all(|path| !path.contains("evil")));
+    }
+    for name in [
+        "model-/../../../../x.safetensors",
+        "1_/../../config.json",
+        "/etc/passwd",
+        "a//b",
+        "model-\\..\\x.safetensors",
+        "..",
+    ] {
+        let hub = hub_with(|site| drop(site.files.insert(name.into(), b"evil".into())));
+        let parts = ["the list of files", MODEL, "leads out of the model's folder", "HF_ENDPOINT"];
+        assert_refused_early(&User::of(&hub), &hub, &parts);
+    }
+}
+
+#[test]
+fn what_follows_the_end_of_a_file_is_not_written() {
+    for name in ["tokenizer.json", WEIGHTS] {
+        let hub = hub();
+        hub.fail(name, Fault::Endless);
+        let user = User::of(&hub);
+        let size = hub.site().files[name].len();
+        let parts = [name, MODEL, &format!("more than its {size} bytes"), "HF_ENDPOINT"];
+        assert_fails(&user.embed(), 1, &parts);
+        assert!(!user.part(&hub, name).exists());
+        assert_nothing_half(&user, &hub);
+        hub.heal();
+        assert_vector(&user.embed());
+    }
+}
+
+#[test]
+fn damaged_small_files_are_refused_and_removed() {
+    for name in ["tokenizer.json", "config.json", "1_Pooling/config.json"] {
+        let hub = hub();
+        hub.fail(name, Fault::Damaged);
+        let user = User::of(&hub);
+        assert_fails(&user.embed(), 1, &[name, MODEL, "damaged", "SHA-1", "run the command again"]);
+        assert!(!user.part(&hub, name).exists());
+        assert_nothing_half(&user, &hub);
+        hub.heal();
+        assert_vector(&user.embed());
+        assert_cached(&user.folder(), &hub, "main");
+    }
+}
+
+#[test]
+fn a_lock_that_another_process_holds_is_waited_for_with_a_word_and_not_for_ever() {
+    let hub = hub();
+    let user = User::of(&hub);
+    user.leave_part(&hub, WEIGHTS, &[]);
+    let path = user.part(&hub, WEIGHTS).with_extension("lock");
+    let lock = fs::File::create(&path).expect("a file");
+    lock.lock().expect("a lock");
+    let held = impatient(&user, &["download", MODEL]);
+    let shown = path.display().to_string();
+    assert_fails(&held, 1, &["another process", &shown, WEIGHTS, MODEL, "run the command again"]);
+    assert!(support::stderr(&held).contains("warning: waiting for another process"), "{held:?}");
+    assert_nothing_half(&user, &hub);
+
+    // It is waited for as long as its download grows.
+    let run = thread::scope(|scope| {
+        let run = scope.spawn(|| impatient(&user, &["embed", "--model", MODEL, TEXT]));
+        for bytes in 1..=14 {
+            user.leave_part(&hub, WEIGHTS, &vec![0; bytes]);
+            thread::sleep(Duration::from_millis(500));
+        }
+        lock.unlock().expect("it was locked");
+        run.join().expect("no panic")
+    });
+    assert_vector(&run);
+    assert_cached(&user.folder(), &hub, "main");
+}
+
+#[test]
+#[cfg(unix)]
+fn links_of_a_pruned_cache_that_lead_nowhere_are_repaired() {
+    for name in [
+        "sentence_bert_config.json",
+        "config_sentence_transformers.json",
+        "tokenizer_config.json",
+        "2_Normalize/config.json",
+    ] {
+        let hub = hub();
+        let user = User::of(&hub);
+        assert_vector(&user.embed());
+        fs::remove_file(fs::canonicalize(user.snapshot().join(name)).expect("a blob")).expect("a file");
+        let offline = user.run(&["embed", "--model", MODEL, "--offline", TEXT]);
+        assert_fails(&offline, 1, &[MODEL, "not whole in the cache", "sconce download"]);
+        assert_vector(&user.embed());
+        assert_cached(&user.folder(), &hub, "main");
+    }
 }

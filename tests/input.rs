@@ -30,8 +30,17 @@ fn expected() -> Vec<Value> {
     rows(&embed("bert-tiny", ["a lamp", "the \"wick\", burning\nlight", ""]))
 }
 
-fn ids(rows: &[Value]) -> Vec<Option<&str>> {
-    rows.iter().map(|row| row.get("id").map(|id| id.as_str().unwrap())).collect()
+fn ids(rows: &[Value]) -> Vec<Option<Value>> {
+    rows.iter().map(|row| row.get("id").cloned()).collect()
+}
+
+/// An id as text, where it is a string or an integer.
+fn text_of(id: &Option<Value>) -> Option<String> {
+    id.as_ref().map(|id| match id {
+        Value::String(id) => id.clone(),
+        Value::Number(id) if !id.is_f64() => id.to_string(),
+        other => panic!("{other} as an id"),
+    })
 }
 
 #[track_caller]
@@ -57,7 +66,7 @@ const JSONL: &str = concat!(
 fn json_lines() {
     let found = rows(&run("texts.jsonl", JSONL, &[]));
     assert_same_vectors(&found);
-    assert_eq!(ids(&found), [Some("a"), Some("7"), None]);
+    assert_eq!(ids(&found), [Some(json!("a")), Some(json!(7)), None]);
     assert_same_vectors(&rows(&run("texts.ndjson", JSONL, &[])));
     // By what is typed, not by the name, and under other names.
     let renamed =
@@ -65,7 +74,7 @@ fn json_lines() {
     let args = ["--input-format", "jsonl", "--text-field", "body", "--id-field", "key"];
     let found = rows(&run("texts.txt", &renamed, &args));
     assert_same_vectors(&found);
-    assert_eq!(ids(&found), [Some("a"), Some("7"), Some("z")]);
+    assert_eq!(ids(&found), [Some(json!("a")), Some(json!(7)), Some(json!("z"))]);
 }
 
 const CSV: &str = "id,text,x\na,a lamp,1\n7,\"the \"\"wick\"\", burning\nlight\",2\n,,3\n";
@@ -74,11 +83,11 @@ const CSV: &str = "id,text,x\na,a lamp,1\n7,\"the \"\"wick\"\", burning\nlight\"
 fn tables() {
     let found = rows(&run("texts.csv", CSV, &[]));
     assert_same_vectors(&found);
-    assert_eq!(ids(&found), [Some("a"), Some("7"), Some("")]);
+    assert_eq!(ids(&found), [Some(json!("a")), Some(json!("7")), Some(json!(""))]);
     let tsv = "\u{feff}body\tid\na lamp\ta\r\n\"the \"\"wick\"\", burning\nlight\"\tb\n\"\"\tc\n";
     let found = rows(&run("texts.tsv", tsv, &["--text-field", "body"]));
     assert_same_vectors(&found);
-    assert_eq!(ids(&found), [Some("a"), Some("b"), Some("c")]);
+    assert_eq!(ids(&found), [Some(json!("a")), Some(json!("b")), Some(json!("c"))]);
     // A header alone is no text.
     assert_eq!(stdout(&run("texts.csv", "text\n", &[])), "");
 }
@@ -187,6 +196,45 @@ fn fields_of_plain_lines() {
     }
 }
 
+/// A kept field that no record has is a slip of the pen in JSON lines, too.
+#[test]
+fn fields_to_keep_that_no_record_has() {
+    let lines = "{\"text\": \"a\", \"title\": 1}\n{\"text\": \"b\", \"late\": 2}\n";
+    for args in [&["--keep", "ttile"][..], &["--keep", "title,ttile"], &["--keep", "title", "ttile"]] {
+        let output = run("a.jsonl", lines, args);
+        assert_fails(&output, 1, &["a.jsonl", "no record has the field \"ttile\"", "text, title", "--keep"]);
+        assert_eq!(stdout(&output), "");
+    }
+    // One that some records have is null in the others.
+    let found = rows(&run("a.jsonl", lines, &["--keep", "late,title"]));
+    let kept: Vec<_> = found.iter().map(|row| (&row["late"], &row["title"])).collect();
+    assert_eq!(kept, [(&Value::Null, &json!(1)), (&json!(2), &Value::Null)]);
+    // A stream is answered as it comes: its first record has to have them.
+    let mut command = sconce();
+    command.args(["embed", "-m"]).arg(fixture("bert-tiny")).args(["-i", "-", "--input-format", "jsonl"]);
+    command.args(["--keep", "late"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    assert_fails(&child.wait_with_output().unwrap(), 1, &["standard input", "\"late\"", "text, title"]);
+}
+
+/// An integer that JSON's readers would round is not carried through as another.
+#[test]
+fn integers_of_more_than_64_bits() {
+    for big in
+        ["18446744073709551616", "-9223372036854775809", "[1, {\"y\": 123456789012345678901234567890}]"]
+    {
+        let line = format!("{{\"text\": \"a\", \"x\": {big}}}\n");
+        let parts = ["a.jsonl line 1", "field \"x\"", "64 bits", "in quotes"];
+        assert_fails(&run("a.jsonl", &line, &["--keep", "x"]), 1, &parts);
+        rows(&run("a.jsonl", &line, &[]));
+    }
+    let exact =
+        "{\"text\": \"18446744073709551616\", \"x\": [18446744073709551615, 1e300, -9223372036854775808]}\n";
+    let found = rows(&run("a.jsonl", exact, &["--keep", "x"]));
+    assert_eq!(found[0]["x"], json!([u64::MAX, 1e300, i64::MIN]));
+}
+
 /// What [`Entries`] gives of some names, by the library: a line an entry, and the sentence of the error at the end.
 #[derive(Debug, PartialEq)]
 struct Read {
@@ -257,7 +305,7 @@ fn shown(read: &Read) -> Vec<String> {
     let folder = format!("{}/", fixture("input").display());
     let shown = read.entries.iter().map(|entry| match entry {
         Entry::Record(record) => {
-            format!("{}|{}|{}", record.place, record.id.as_deref().unwrap_or("-"), record.text)
+            format!("{}|{}|{}", record.place, text_of(&record.id).unwrap_or("-".into()), record.text)
         }
         Entry::Unreadable(unreadable) => unreadable.to_string(),
     });
@@ -321,11 +369,11 @@ fn parquet_and_arrow() {
             .entries
             .iter()
             .filter_map(|entry| match entry {
-                Entry::Record(record) => Some(record.id.as_deref()),
+                Entry::Record(record) => Some(record.id.clone()),
                 Entry::Unreadable(_) => None,
             })
             .collect();
-        assert_eq!(ids, [Some("1"), Some("2"), None, Some("5"), Some("6")]);
+        assert_eq!(ids, [Some(json!(1)), Some(json!(2)), None, Some(json!(5)), Some(json!(6))]);
     }
     for name in ["empty.parquet", "empty.arrow"] {
         assert_eq!(read(&[input(name)], None, fields()), Read { entries: vec![], error: None });
@@ -337,7 +385,7 @@ fn parquet_and_arrow_give_the_vectors_of_lines() {
     for name in ["whole.parquet", "whole.arrow"] {
         let found = rows(&embed("bert-tiny", ["--input", input(name).to_str().unwrap()]));
         assert_same_vectors(&found);
-        assert_eq!(ids(&found), [Some("a"), Some("7"), None]);
+        assert_eq!(ids(&found), [Some(json!("a")), Some(json!("7")), None]);
     }
 }
 
@@ -486,7 +534,7 @@ fn columns_that_are_not_there() {
         ] {
             let found = read_bytes(name, &bytes, Fields { id: Some(column.into()), ..fields() });
             let id = |entry: &Entry| match entry {
-                Entry::Record(record) => Some(record.id.clone()),
+                Entry::Record(record) => Some(text_of(&record.id)),
                 Entry::Unreadable(_) => None,
             };
             let found: Vec<_> = found.entries.iter().filter_map(id).collect();
@@ -672,6 +720,8 @@ fn sources_that_cannot_be_opened() {
         place: Place::File(fixture("input")),
         format: Format::Lines,
         compression: Compression::None,
+        is_lenient: false,
+        fault: None,
     };
     let error = Entries::open(vec![source], fields()).err().unwrap().to_string();
     assert!(error.ends_with("input is a directory; name the text files in it"), "{error}");

@@ -5,10 +5,10 @@ use half::bf16;
 use sconce::kernels::activation::{Activation, softplus};
 use sconce::kernels::isa::{Isa, Kernel};
 use sconce::kernels::math;
-use sconce::kernels::matmul::{Blocks, Compute, Converted, GROUP, PackedMatrix, Source, multiply};
+use sconce::kernels::matmul::{Blocks, Compute, Converted, Epilogue, GROUP, PackedMatrix, Source, gemm};
 use sconce::kernels::norm::{Norm, NormKind, l2_normalize};
 use sconce::kernels::simd::Simd;
-use sconce::kernels::softmax::{add_scaled, exponentials, scale_and_bias};
+use sconce::kernels::softmax::{Accuracy, add_scaled, exponentials, scale_and_bias};
 
 /// Numbers that are the same in every run: a Weyl sequence over (-1, 1).
 fn numbers(seed: usize, count: usize) -> Vec<f32> {
@@ -25,43 +25,64 @@ fn assert_close(what: &str, found: &[f32], expected: &[f64], atol: f64, rtol: f6
     }
 }
 
-/// A row as its type holds it.
-fn rounded(compute: Compute, row: &[f32]) -> Vec<f64> {
-    match compute {
-        Compute::F32 => row.iter().map(|x| f64::from(*x)).collect(),
-        Compute::Bf16 => row.iter().map(|x| bf16::from_f32(*x).to_f64()).collect(),
-        Compute::Int8 => {
-            let group = |group: &[f32]| {
-                let largest = group.iter().fold(0f32, |largest, x| largest.max(x.abs()));
-                let (scale, factor) = (largest / 127.0, if largest > 0.0 { 127.0 / largest } else { 0.0 });
-                let x = |x: &f32| f64::from((x * factor).round_ties_even()) * f64::from(scale);
-                group.iter().map(x).collect::<Vec<f64>>()
+/// A value as the sum of bf16 parts, each of what those before leave.
+fn parts(x: f32, count: usize) -> Vec<f64> {
+    let mut rest = x;
+    let mut next = |_| {
+        let part = bf16::from_f32(rest).to_f32();
+        rest -= part;
+        f64::from(part)
+    };
+    (0..count).map(&mut next).collect()
+}
+
+/// A row of integers and their scales.
+fn quantized(row: &[f32]) -> Vec<f64> {
+    let group = |group: &[f32]| {
+        let largest = group.iter().fold(0f32, |largest, x| largest.max(x.abs()));
+        let (scale, factor) = (largest / 127.0, if largest > 0.0 { 127.0 / largest } else { 0.0 });
+        let x = |x: &f32| f64::from((x * factor).round_ties_even()) * f64::from(scale);
+        group.iter().map(x).collect::<Vec<f64>>()
+    };
+    row.chunks(GROUP).flat_map(group).collect()
+}
+
+/// `x · w` as the operands of a type have it, in f64.
+fn dot(isa: Isa, compute: Compute, x: &[f32], w: &[f32]) -> f64 {
+    let sum = |x: &[f64], w: &[f64]| x.iter().zip(w).map(|(x, w)| x * w).sum();
+    let wide = |row: &[f32]| -> Vec<f64> { row.iter().map(|x| f64::from(*x)).collect() };
+    let rounded = |row: &[f32]| -> Vec<f64> { row.iter().map(|x| parts(*x, 1)[0]).collect() };
+    match (compute, isa.tile_unit()) {
+        (Compute::Int8, _) => sum(&quantized(x), &quantized(w)),
+        (Compute::Bf16x3, Some(_)) => {
+            let product = |(x, w): (&f32, &f32)| {
+                let (x, w) = (parts(*x, 2), parts(*w, 2));
+                x[0] * w[0] + x[0] * w[1] + x[1] * w[0]
             };
-            row.chunks(GROUP).flat_map(group).collect()
+            x.iter().zip(w).map(product).sum()
         }
+        (Compute::F32 | Compute::Bf16x3, _) => sum(&wide(x), &wide(w)),
+        (Compute::Bf16, _) if isa.has_fast_bf16() => sum(&rounded(x), &rounded(w)),
+        (Compute::Bf16, _) => sum(&wide(x), &rounded(w)),
     }
 }
 
-const TYPES: [Compute; 3] = [Compute::F32, Compute::Bf16, Compute::Int8];
+const TYPES: [Compute; 4] = Compute::ALL;
 
-/// All of `x Wᵀ + b` in one call.
-fn product(x: &[f32], weights: &PackedMatrix, bias: &[f32]) -> Vec<f32> {
+/// All of `x Wᵀ`, with an epilogue, in one call.
+fn product(x: &[f32], weights: &PackedMatrix, epilogue: &Epilogue) -> Vec<f32> {
     let (rows, outputs) = (x.len() / weights.inputs(), weights.outputs());
     let mut y = vec![f32::NAN; rows * outputs];
     let mut converted = Converted::default();
     // SAFETY: it is the only block.
     let mut block = unsafe { Blocks::new(&mut y, outputs).block(0..rows, 0..outputs) };
-    let mut seen = Vec::new();
-    multiply(
-        converted.rows(weights, x, weights.inputs(), rows),
-        weights,
-        0..weights.panels(),
-        bias,
-        &mut block,
-        |_, columns| seen.extend(columns),
-    );
-    assert_eq!(seen, Vec::from_iter(0..outputs), "every column is shown once");
+    let x = converted.rows(weights, x, weights.inputs(), rows);
+    gemm(x, weights, 0..weights.panels(), epilogue, &mut block);
     y
+}
+
+fn with_bias(bias: &[f32]) -> Epilogue<'_> {
+    Epilogue { bias, ..Epilogue::default() }
 }
 
 #[test]
@@ -83,25 +104,116 @@ fn products() {
         (1537, 34),
         (1537, 100),
     ];
-    for isa in Isa::available() {
+    for isa in Isa::testable() {
         for compute in TYPES {
             for (inputs, outputs) in sizes {
                 let (w, bias) = (numbers(2, outputs * inputs), numbers(3, outputs));
                 let packed = PackedMatrix::pack(isa, compute, &w, outputs, inputs);
-                let weights: Vec<Vec<f64>> = w.chunks(inputs).map(|row| rounded(compute, row)).collect();
                 // Past 48 and 96 a set's tiles are many.
-                for rows in [1, 2, 3, 5, 6, 7, 11, 12, 13, 18, 23, 24, 25, 48, 49, 97, 103] {
+                for rows in
+                    [1, 2, 3, 5, 6, 7, 11, 12, 13, 15, 16, 17, 18, 23, 24, 25, 31, 32, 33, 48, 49, 97, 103]
+                {
                     let what = format!("{isa:?} {compute:?} {rows} × {inputs} × {outputs}");
                     let x = numbers(1, rows * inputs);
-                    let found = product(&x, &packed, &bias);
+                    let found = product(&x, &packed, &with_bias(&bias));
                     for (row, found) in x.chunks(inputs).zip(found.chunks(outputs)) {
-                        let x = rounded(compute, row);
-                        let sum = |w: &Vec<f64>| x.iter().zip(w).map(|(x, w)| x * w).sum::<f64>();
-                        let expected = weights.iter().zip(&bias).map(|(w, b)| sum(w) + f64::from(*b));
+                        let weights = w.chunks(inputs).zip(&bias);
+                        let expected = weights.map(|(w, b)| dot(isa, compute, row, w) + f64::from(*b));
                         assert_close(&what, found, &expected.collect::<Vec<_>>(), 2e-5, 1e-5);
                         // The same bits alone.
-                        assert_eq!(product(row, &packed, &bias), found, "{what}");
+                        assert_eq!(product(row, &packed, &with_bias(&bias)), found, "{what}");
                     }
+                }
+            }
+        }
+    }
+}
+
+/// Sizes that straddle tiles, lines of a tile and, for one part, KC.
+const TILE_SIZES: [(usize, usize, usize); 8] = [
+    (1, 1, 1),
+    (15, 31, 15),
+    (16, 32, 16),
+    (17, 33, 17),
+    (32, 63, 32),
+    (33, 65, 33),
+    (34, 384, 40),
+    (49, 417, 65),
+];
+
+/// The model of tiles against f64, and the processor's tiles against their model, bit for bit.
+#[test]
+fn products_on_tiles_are_those_of_their_model() {
+    let model = Isa::tile_model();
+    let amx = Isa::testable().into_iter().find(|isa| isa.tile_unit().is_some());
+    for (rows, inputs, outputs) in TILE_SIZES {
+        let (x, w) = (numbers(1, rows * inputs), numbers(2, outputs * inputs));
+        for compute in TYPES {
+            let what = format!("{compute:?} {rows} × {inputs} × {outputs}");
+            let of = |isa| {
+                product(&x, &PackedMatrix::pack(isa, compute, &w, outputs, inputs), &Epilogue::default())
+            };
+            let found = of(model);
+            for (row, found) in x.chunks(inputs).zip(found.chunks(outputs)) {
+                let expected: Vec<f64> = w.chunks(inputs).map(|w| dot(model, compute, row, w)).collect();
+                assert_close(&what, found, &expected, 5e-6, 2e-6);
+            }
+            // The scales of integers are applied by vectors, which the model has others of.
+            if let Some(amx) = amx.filter(|_| compute != Compute::Int8) {
+                assert_eq!(of(amx), found, "{what}");
+            }
+        }
+    }
+}
+
+/// Sums of integers are exact, so that tiles and vectors give the same bits.
+#[test]
+fn int8_on_tiles_is_that_of_vectors() {
+    let sets = Isa::testable();
+    let Some(amx) = sets.iter().find(|isa| isa.tile_unit().is_some()) else { return };
+    let vectors =
+        sets.iter().find(|isa| isa.name() == "avx512-vnni").expect("a processor with tiles has VNNI");
+    for (rows, inputs, outputs) in TILE_SIZES.into_iter().chain([(70, 1537, 100)]) {
+        let (x, w) = (numbers(1, rows * inputs), numbers(2, outputs * inputs));
+        let [tiles, vectors] = [amx, vectors].map(|isa| {
+            product(&x, &PackedMatrix::pack(*isa, Compute::Int8, &w, outputs, inputs), &Epilogue::default())
+        });
+        assert_eq!(tiles, vectors, "{rows} × {inputs} × {outputs}");
+    }
+}
+
+/// `f(x Wᵀ + b) / d + r`, with each of them and without.
+#[test]
+fn epilogues() {
+    for isa in Isa::testable().into_iter().chain([Isa::tile_model()]) {
+        for compute in TYPES {
+            for (rows, inputs, outputs) in [(1, 5, 3), (14, 40, 31), (33, 70, 50)] {
+                let (x, w) = (numbers(1, rows * inputs), numbers(2, outputs * inputs));
+                let packed = PackedMatrix::pack(isa, compute, &w, outputs, inputs);
+                let plain = product(&x, &packed, &Epilogue::default());
+                let (bias, residual) = (numbers(3, outputs), numbers(4, rows * outputs));
+                let divisors: Vec<f32> = numbers(5, rows).iter().map(|x| x + 3.0).collect();
+                for which in 0..16 {
+                    let take =
+                        |bit: usize, values: &'static [f32]| if which >> bit & 1 == 1 { values } else { &[] };
+                    let [bias, divisors, residual] =
+                        [&bias, &divisors, &residual].map(|x| &*x.clone().leak());
+                    let activation = if which & 8 == 8 { Activation::Gelu } else { Activation::Identity };
+                    let epilogue = Epilogue {
+                        bias: take(0, bias),
+                        activation,
+                        divisors: take(1, divisors),
+                        residual: take(2, residual),
+                    };
+                    let at = |x: &[f32], i: usize, none: f64| x.get(i).map_or(none, |x| f64::from(*x));
+                    let expected = plain.iter().enumerate().map(|(i, y)| {
+                        let y = f64::from(*y) + at(epilogue.bias, i % outputs, 0.0);
+                        let y = exact(activation, y) / at(epilogue.divisors, i / outputs, 1.0);
+                        y + at(epilogue.residual, i, 0.0)
+                    });
+                    let what = format!("{isa:?} {compute:?} {rows} × {inputs} × {outputs}, {which:b}");
+                    let found = product(&x, &packed, &epilogue);
+                    assert_close(&what, &found, &expected.collect::<Vec<_>>(), 3e-6, 3e-6);
                 }
             }
         }
@@ -111,22 +223,22 @@ fn products() {
 /// Blocks of rows and panels, as threads share them out, against the whole at once.
 #[test]
 fn parts_of_a_product() {
-    for isa in Isa::available() {
+    for isa in Isa::testable() {
         for compute in TYPES {
-            let (rows, inputs, outputs) = (29, 70, 75);
+            let (rows, inputs, outputs) = (61, 70, 75);
             let (x, w) = (numbers(1, rows * inputs), numbers(2, outputs * inputs));
             let packed = PackedMatrix::pack(isa, compute, &w, outputs, inputs);
-            let expected = product(&x, &packed, &[]);
+            let expected = product(&x, &packed, &Epilogue::default());
             let mut found = vec![f32::NAN; rows * outputs];
             let blocks = Blocks::new(&mut found, outputs);
             let mut converted = Converted::default();
             let x = converted.rows(&packed, &x, inputs, rows);
             for panel in 0..packed.panels() {
-                for first in (0..rows).step_by(10) {
-                    let part = first..rows.min(first + 10);
+                for first in (0..rows).step_by(16) {
+                    let part = first..rows.min(first + 16);
                     // SAFETY: one block lives at a time.
                     let mut block = unsafe { blocks.block(part.clone(), packed.columns(panel..panel + 1)) };
-                    multiply(x.part(part), &packed, panel..panel + 1, &[], &mut block, |_, _| ());
+                    gemm(x.part(part), &packed, panel..panel + 1, &Epilogue::default(), &mut block);
                 }
             }
             assert_eq!(found, expected, "{isa:?} {compute:?}");
@@ -137,7 +249,7 @@ fn parts_of_a_product() {
 /// Matrices that are packed into the memory of others, from rows that lie apart, and turned.
 #[test]
 fn packing_again() {
-    for compute in [Compute::F32, Compute::Bf16] {
+    for compute in [Compute::F32, Compute::Bf16x3, Compute::Bf16] {
         let mut packed = PackedMatrix::default();
         for (outputs, inputs) in [(40, 33), (3, 2), (1, 1), (17, 50), (64, 7)] {
             let stride = inputs.max(outputs) + 5;
@@ -149,8 +261,8 @@ fn packing_again() {
                 let rows: Vec<f32> = (0..outputs * inputs).map(|k| at(k / inputs, k % inputs)).collect();
                 let plain = PackedMatrix::pack(packed.isa(), compute, &rows, outputs, inputs);
                 assert_eq!(
-                    product(&x, &packed, &[]),
-                    product(&x, &plain, &[]),
+                    product(&x, &packed, &Epilogue::default()),
+                    product(&x, &plain, &Epilogue::default()),
                     "{outputs} × {inputs}, {turned}"
                 );
             }
@@ -161,14 +273,14 @@ fn packing_again() {
 /// What is not a number on one side is none in the result, and spoils no other row or column.
 #[test]
 fn products_of_what_is_not_finite() {
-    for isa in Isa::available() {
+    for isa in Isa::testable() {
         for compute in TYPES {
             for bad in [f32::NAN, f32::INFINITY] {
                 let (rows, inputs, outputs) = (3, 70, 20);
                 let (mut x, mut w) = (numbers(1, rows * inputs), numbers(2, outputs * inputs));
                 (x[inputs + 5], w[7 * inputs + 66]) = (bad, bad);
                 let packed = PackedMatrix::pack(isa, compute, &w, outputs, inputs);
-                for (i, y) in product(&x, &packed, &[]).iter().enumerate() {
+                for (i, y) in product(&x, &packed, &Epilogue::default()).iter().enumerate() {
                     let spoilt = i / outputs == 1 || i % outputs == 7;
                     assert_eq!(!y.is_finite(), spoilt, "{isa:?} {compute:?} {bad}: {y} at {i}");
                 }
@@ -197,6 +309,7 @@ macro_rules! row_of {
 }
 
 row_of!(Exp, math::exp);
+row_of!(Exp2, math::exp2_bf16);
 row_of!(Erf, math::erf);
 row_of!(Tanh, math::tanh);
 row_of!(Sigmoid, math::sigmoid);
@@ -228,7 +341,7 @@ fn functions_within_their_ulps() {
         ("tanh", f64::tanh, math::TANH_ULP),
         ("sigmoid", |x| 1.0 / (1.0 + (-x).exp()), math::SIGMOID_ULP),
     ];
-    for isa in Isa::available() {
+    for isa in Isa::testable() {
         for (name, exact, most) in exact {
             let mut y = x.clone();
             match name {
@@ -253,8 +366,24 @@ fn functions_within_their_ulps() {
 }
 
 #[test]
+fn powers_of_two_to_the_accuracy_of_bf16() {
+    let x: Vec<f32> = (-126_000..=127_000).map(|x| x as f32 / 1000.0).collect();
+    for isa in Isa::testable() {
+        let mut y = x.clone();
+        isa.run(Exp2(&mut y));
+        for (x, y) in x.iter().zip(&y) {
+            let error = (f64::from(*y) / f64::from(*x).exp2() - 1.0).abs();
+            assert!(error <= math::EXP2_BF16, "{isa:?}: 2^{x} = {y}, {error:e} off");
+        }
+        let mut y = [f32::NEG_INFINITY, -1e30, -200.0, f32::NAN];
+        isa.run(Exp2(&mut y));
+        assert!(y[..3] == [0.0; 3] && y[3].is_nan(), "{isa:?}: {y:?}");
+    }
+}
+
+#[test]
 fn functions_at_their_ends() {
-    for isa in Isa::available() {
+    for isa in Isa::testable() {
         let mut y = [f32::NEG_INFINITY, -1e30, -104.0, 0.0, -0.0, 89.0, 1e30, f32::INFINITY];
         isa.run(Exp(&mut y));
         assert_eq!(y, [0.0, 0.0, 0.0, 1.0, 1.0, f32::INFINITY, f32::INFINITY, f32::INFINITY], "{isa:?}");
@@ -349,7 +478,7 @@ const ACTIVATIONS: [Activation; 18] = [
 
 #[test]
 fn activations() {
-    for isa in Isa::available() {
+    for isa in Isa::testable() {
         for activation in ACTIVATIONS {
             for count in [1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 33, 1000] {
                 let x: Vec<f32> = numbers(6, count).iter().map(|x| 12.0 * x).collect();
@@ -370,7 +499,7 @@ const WIDTHS: [usize; 12] = [1, 3, 4, 8, 15, 16, 17, 31, 33, 64, 65, 384];
 
 #[test]
 fn norms() {
-    for isa in Isa::available() {
+    for isa in Isa::testable() {
         for width in WIDTHS {
             let (x, residual) = (numbers(1, 3 * width), numbers(2, 3 * width));
             let (weight, bias) = (numbers(3, width), numbers(4, width));
@@ -405,7 +534,7 @@ fn norms() {
 
 #[test]
 fn rows_of_unit_length() {
-    for isa in Isa::available() {
+    for isa in Isa::testable() {
         for width in WIDTHS {
             let x = numbers(1, width);
             let mut y = x.clone();
@@ -425,29 +554,33 @@ fn rows_of_unit_length() {
 
 #[test]
 fn softmax() {
-    for isa in Isa::available() {
+    for isa in Isa::testable() {
         for width in WIDTHS {
             let stride = width + 3;
             for part in [0..width, 0..1, width / 2..width, width / 3..width / 2 + 1] {
                 let x: Vec<f32> = numbers(1, 4 * stride).iter().map(|x| 30.0 * x).collect();
-                let (mut y, mut sums) = (x.clone(), [0.0; 4]);
-                exponentials(isa, &mut y, stride, 0.7, |_| part.clone(), &mut sums);
-                for ((x, y), sum) in x.chunks(stride).zip(y.chunks(stride)).zip(sums) {
-                    let max = x[part.clone()].iter().fold(f32::NEG_INFINITY, |max, x| max.max(*x));
-                    let numerator = |i: usize| match part.contains(&i) {
-                        true => (0.7f32 as f64 * (f64::from(x[i]) - f64::from(max))).exp(),
-                        false => 0.0,
-                    };
-                    let expected: Vec<f64> = (0..stride).map(numerator).collect();
-                    let what = format!("{isa:?} {width} {part:?}");
-                    assert_close(&what, &[sum], &[expected.iter().sum()], 0.0, 1e-5);
-                    assert_close(&what, y, &expected, 1e-7, 5e-6);
+                for accuracy in [Accuracy::F32, Accuracy::Bf16] {
+                    let (mut y, mut sums) = (x.clone(), [0.0; 4]);
+                    exponentials(isa, &mut y, stride, 0.7, |_| part.clone(), &mut sums, accuracy);
+                    for ((x, y), sum) in x.chunks(stride).zip(y.chunks(stride)).zip(sums) {
+                        let max = x[part.clone()].iter().fold(f32::NEG_INFINITY, |max, x| max.max(*x));
+                        let numerator = |i: usize| match part.contains(&i) {
+                            true => (0.7f32 as f64 * (f64::from(x[i]) - f64::from(max))).exp(),
+                            false => 0.0,
+                        };
+                        let expected: Vec<f64> = (0..stride).map(numerator).collect();
+                        let what = format!("{isa:?} {width} {part:?}");
+                        assert_close(&what, &[sum], &[expected.iter().sum()], 0.0, 1e-5);
+                        assert_close(&what, y, &expected, 1e-7, 5e-6);
+                    }
                 }
             }
             // A score that is not a number makes its whole row none.
             let (mut y, mut sums) = (numbers(1, width), [0.0]);
             y[width / 2] = f32::NAN;
-            exponentials(isa, &mut y, width, 1.0, |_| 0..width, &mut sums);
+            exponentials(isa, &mut y, width, 1.0, |_| 0..width, &mut sums, Accuracy::F32);
+            assert!(sums[0].is_nan(), "{isa:?} {width}");
+            exponentials(isa, &mut y, width, 1.0, |_| 0..width, &mut sums, Accuracy::Bf16);
             assert!(sums[0].is_nan(), "{isa:?} {width}");
         }
     }
@@ -455,7 +588,7 @@ fn softmax() {
 
 #[test]
 fn scales_biases_and_sums() {
-    for isa in Isa::available() {
+    for isa in Isa::testable() {
         for width in WIDTHS {
             let (x, other) = (numbers(1, width), numbers(2, width + 2));
             for bias in [&[][..], &other] {

@@ -12,8 +12,8 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::basic::{Compression, Encoding};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use sconce::output::{
-    self, Beside, Claim, Column, Dtype, Durable, Event, Format, Kind, Layout, Ledger, LedgerEntry, Numbers,
-    Row, Target, Vector, Writer, manifest,
+    self, Beside, Claim, Column, Digest, Dtype, Durable, Event, Format, Kind, Layout, Ledger, LedgerEntry,
+    Numbers, Row, Target, Vector, Writer, manifest,
 };
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ const DTYPES: [Dtype; 4] = [Dtype::F32, Dtype::F16, Dtype::Int8, Dtype::Binary];
 #[derive(Debug, Clone)]
 struct Text {
     index: u64,
-    id: Option<String>,
+    id: Option<Value>,
     tokens: usize,
     truncated: bool,
     kept: Vec<Value>,
@@ -36,7 +36,7 @@ struct Text {
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Found {
     index: u64,
-    id: Option<String>,
+    id: Option<Value>,
     tokens: u64,
     truncated: bool,
     kept: Vec<Value>,
@@ -55,8 +55,10 @@ fn layout(format: Format, dtype: Dtype) -> Layout {
         dimensions: 16,
         per_token: false,
         normalized: true,
-        ids: columns,
+        ids: columns.then_some(Kind::Text),
         kept: kept.map(column).into_iter().filter(|_| columns).collect(),
+        about: [("model".to_owned(), "a/model".to_owned()), ("prompt".to_owned(), "query: ".to_owned())]
+            .into(),
     }
 }
 
@@ -99,7 +101,7 @@ fn texts(layout: &Layout, count: u64) -> Vec<Text> {
         Text {
             // Rows that were skipped leave holes.
             index: i + i / 3,
-            id: (layout.ids && i % 4 != 1).then(|| format!("doc-{i}")),
+            id: (layout.ids.is_some() && i % 4 != 1).then(|| json!(format!("doc-{i}"))),
             tokens,
             truncated: i.is_multiple_of(3),
             kept: kept.into_iter().take(layout.kept.len()).collect(),
@@ -111,7 +113,7 @@ fn texts(layout: &Layout, count: u64) -> Vec<Text> {
 
 fn row(text: &Text) -> Row<'_> {
     let Text { index, id, tokens, truncated, kept, vector } = text;
-    Row { index: *index, id: id.as_deref(), tokens: *tokens, truncated: *truncated, kept, vector }
+    Row { index: *index, id: id.as_ref(), tokens: *tokens, truncated: *truncated, kept, vector }
 }
 
 fn write(path: &Path, layout: &Layout, texts: &[Text]) {
@@ -134,12 +136,13 @@ fn interrupt(
     texts[range.clone()].iter().for_each(|text| writer.write(&row(text)).unwrap());
     let bytes = writer.checkpoint().unwrap();
     texts.get(range.end).iter().for_each(|text| writer.write(&row(text)).unwrap());
+    let sha256 = None;
     drop(writer);
     assert!(!path.exists(), "nothing stands under the final name");
     let rows = beside(&target).unwrap().unwrap().rows;
     assert!(rows.metadata().unwrap().len() >= bytes);
     OpenOptions::new().append(true).open(rows).unwrap().write_all(b"half a ro\0w").unwrap();
-    Durable { rows: range.end as u64, bytes }
+    Durable { rows: range.end as u64, bytes, sha256 }
 }
 
 fn resume(path: &Path, layout: &Layout, texts: &[Text], durable: Durable) {
@@ -186,7 +189,7 @@ fn expected(layout: &Layout, text: &Text) -> Found {
         (_, value @ Value::Object(_)) => json!(value.to_string()),
         (_, value) => value.clone(),
     });
-    let no_id = (layout.format == Format::Csv).then(String::new);
+    let no_id = (layout.format == Format::Csv).then(|| json!(""));
     Found {
         index: text.index,
         id: text.id.clone().or(no_id),
@@ -231,7 +234,7 @@ fn read_jsonl(path: &Path, layout: &Layout) -> Vec<Found> {
         let line: Value = serde_json::from_str(line).unwrap();
         Found {
             index: line["index"].as_u64().unwrap(),
-            id: line.get("id").map(|id| id.as_str().unwrap().into()),
+            id: line.get("id").cloned(),
             tokens: line["tokens"].as_u64().unwrap(),
             truncated: line["truncated"].as_bool().unwrap(),
             kept: layout.kept.iter().map(|column| line[&column.name].clone()).collect(),
@@ -257,7 +260,7 @@ fn read_csv(path: &Path, layout: &Layout) -> Vec<Found> {
         let row = row.unwrap();
         Found {
             index: row[0].parse().unwrap(),
-            id: Some(row[1].into()),
+            id: Some(json!(row[1])),
             tokens: row[2].parse().unwrap(),
             truncated: row[3].parse().unwrap(),
             kept: (4..8).map(|i| json!(row[i])).collect(),
@@ -301,6 +304,7 @@ fn read_safetensors(path: &Path, layout: &Layout) -> Vec<Found> {
     let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
     let metadata = header.metadata().clone().unwrap();
     assert_eq!((&*metadata["format"], &*metadata["output_dtype"]), ("sconce", layout.dtype.name()));
+    assert_eq!((&*metadata["model"], &*metadata["prompt"]), ("a/model", "query: "));
     assert_eq!(file.names(), ["embeddings"]);
     let tensor = file.tensor("embeddings").unwrap();
     let dtype = match layout.dtype {
@@ -321,6 +325,10 @@ fn read_batch(batch: &RecordBatch, layout: &Layout) -> Vec<Found> {
     names.push(if layout.per_token { "embeddings" } else { "embedding" });
     let schema = batch.schema();
     assert_eq!(schema.fields().iter().map(|field| field.name()).collect::<Vec<_>>(), names);
+    if layout.format == Format::Arrow {
+        let about = ["sconce.model", "sconce.prompt"].map(|key| schema.metadata().get(key).unwrap().as_str());
+        assert_eq!(about, ["a/model", "query: "]);
+    }
     let nullable: Vec<_> = schema.fields().iter().filter(|f| f.is_nullable()).map(|f| f.name()).collect();
     assert_eq!(nullable, ["id", "year", "score", "open", "title"]);
 
@@ -340,7 +348,7 @@ fn read_batch(batch: &RecordBatch, layout: &Layout) -> Vec<Found> {
     };
     let found = |i: usize| Found {
         index: column("index").as_primitive::<Int64Type>().value(i) as u64,
-        id: kept("id", i).as_str().map(String::from),
+        id: Some(kept("id", i)).filter(|id| !id.is_null()),
         tokens: column("tokens").as_primitive::<Int64Type>().value(i) as u64,
         truncated: column("truncated").as_boolean().value(i),
         kept: names[4..8].iter().map(|name| kept(name, i)).collect(),
@@ -472,7 +480,7 @@ fn lines_of_json() {
     let all = layout(Format::Jsonl, Dtype::Int8);
     let mut text = Text {
         index: 7,
-        id: Some("a\"b".into()),
+        id: Some(json!("a\"b")),
         tokens: 3,
         truncated: true,
         kept: vec![json!(1), json!(2.5), Value::Null, json!([1, {"x": "y"}])],
@@ -486,7 +494,7 @@ fn lines_of_json() {
     text.vector = Dtype::Int8.store(vec![0.0, f32::INFINITY], 2);
     assert!(lines(&all, &[text.clone()]).ends_with("\"scale\":null,\"embedding\":[0,0]}\n"));
 
-    let bare = Layout { ids: false, kept: vec![], ..layout(Format::Jsonl, Dtype::F32) };
+    let bare = Layout { ids: None, kept: vec![], ..layout(Format::Jsonl, Dtype::F32) };
     (text.id, text.kept) = (None, vec![]);
     text.vector = Dtype::F32.store(vec![0.1, 1e-30, f32::NAN, f32::NEG_INFINITY, 16777216.0, -0.0], 6);
     assert_eq!(
@@ -520,7 +528,7 @@ fn rows_of_csv() {
         "index,id,tokens,truncated,year,score,open,title,scale,e0,e1,e2\n\
          7,,3,false,1,,true,\"one, two\r\n\"\"three\"\"\",0.1,0,-127,10\n"
     );
-    let bare = Layout { ids: false, kept: vec![], dimensions: 4, ..layout(Format::Csv, Dtype::F32) };
+    let bare = Layout { ids: None, kept: vec![], dimensions: 4, ..layout(Format::Csv, Dtype::F32) };
     text.kept = vec![];
     text.vector = Dtype::F32.store(vec![0.1, 1e-9, f32::NAN, 3.0], 4);
     write(&path, &bare, &[text]);
@@ -678,7 +686,11 @@ fn one_run_at_a_time() {
     let bytes = writer.checkpoint().unwrap();
     let before = fs::read(&beside.rows).unwrap();
     assert_eq!(before.len() as u64, bytes);
-    for durable in [None, Some(Durable { rows: 0, bytes: 0 }), Some(Durable { rows: 0, bytes: 1 })] {
+    for durable in [
+        None,
+        Some(Durable { rows: 0, bytes: 0, sha256: None }),
+        Some(Durable { rows: 0, bytes: 1, sha256: None }),
+    ] {
         let parts = ["out.jsonl", "being written by another sconce", "wait for it", "--output"];
         assert_says(open(&target, &layout, durable), &parts);
     }
@@ -697,7 +709,7 @@ fn what_cannot_be_continued() {
     let path = folder.path().join("out");
     let target = Target::File(path.clone());
     let beside = beside(&target).unwrap().unwrap();
-    let remedy = "run without --resume";
+    let remedy = "--re";
     for layout in FORMATS.map(|format| layout(format, Dtype::F32)) {
         let texts = texts(&layout, 4);
         let durable = interrupt(&path, &layout, &texts, 0..3, None);
@@ -720,11 +732,11 @@ fn what_cannot_be_continued() {
     }
     let layout = layout(Format::Arrow, Dtype::F32);
     let durable = interrupt(&path, &layout, &texts(&layout, 4), 0..3, None);
-    let other = Layout { ids: false, ..layout };
+    let other = Layout { ids: None, ..layout };
     let writer = open(&target, &other, Some(durable)).unwrap();
     assert_says(writer.finish(), &["other columns", remedy]);
     // A run that was stopped before its first row is begun anew.
-    let mut writer = open(&target, &other, Some(Durable { rows: 0, bytes: 0 })).unwrap();
+    let mut writer = open(&target, &other, Some(Durable { rows: 0, bytes: 0, sha256: None })).unwrap();
     writer.write(&row(&texts(&other, 1)[0])).unwrap();
     writer.finish().unwrap();
     assert_eq!(names(folder.path()), ["out"]);
@@ -772,6 +784,8 @@ fn names_beside_an_output() {
     assert_eq!(found.manifest, at(".vectors.npy.partial.json"));
     assert_eq!(found.ledger, at(".vectors.npy.partial.ledger"));
     assert_eq!(found.final_ledger, at("vectors.npy.ledger.jsonl"));
+    assert_eq!(found.meta, at("vectors.npy.meta.json"));
+    assert_eq!(found.done, at(".vectors.npy.done.json"));
     assert_eq!(names(folder.path()), [""; 0], "nothing stays");
     assert_eq!(beside(&Target::Stdout).unwrap(), None);
     assert_says(of("new/"), &["new/", "name of a folder"]);
@@ -840,7 +854,7 @@ fn permissions_are_those_of_the_output() {
             writer.write(&row(&texts[0])).unwrap();
             let bytes = writer.checkpoint().unwrap();
             drop(writer);
-            let durable = Some(Durable { rows: 1, bytes });
+            let durable = Some(Durable { rows: 1, bytes, sha256: None });
             open(&Target::File(path.clone()), &layout, durable).unwrap().finish().unwrap();
             assert_eq!(mode(&path), expected);
             assert_eq!(read(&path, &layout).len(), 1);
@@ -867,7 +881,7 @@ fn a_ledger_is_cut_and_continued() {
         let place = format!("\"file\":\"notes.jsonl\",\"line\":{}", index + 1);
         format!("{{\"index\":{index},{place},\"event\":\"{event}\",{rest}\n")
     };
-    let mut ledger = Ledger::open(&path, None).unwrap();
+    let mut ledger = Ledger::open(&path, &last, None).unwrap();
     assert_eq!(ledger.checkpoint().unwrap(), 0);
     assert!(!path.exists(), "a ledger without entries is no file");
     ledger.write(&entry(0, Event::Failed)).unwrap();
@@ -879,7 +893,7 @@ fn a_ledger_is_cut_and_continued() {
     drop(ledger);
     assert!(path.metadata().unwrap().len() > bytes);
 
-    let mut ledger = Ledger::open(&path, Some(bytes)).unwrap();
+    let mut ledger = Ledger::open(&path, &last, Some(bytes)).unwrap();
     assert_eq!(ledger.checkpoint().unwrap(), bytes);
     ledger.write(&entry(5, Event::Truncated)).unwrap();
     ledger
@@ -899,19 +913,127 @@ fn a_ledger_is_cut_and_continued() {
 
     // A run without a fault leaves no ledger, neither its own nor that of a run before.
     fs::write(&path, "left over\n").unwrap();
-    Ledger::open(&path, None).unwrap().finish(&last).unwrap();
+    Ledger::open(&path, &last, None).unwrap().finish(&last).unwrap();
     assert_eq!(names(folder.path()), [""; 0]);
     // So does one that was interrupted before its first entry.
     fs::write(&path, "not durable\n").unwrap();
     fs::write(&last, "left over\n").unwrap();
-    Ledger::open(&path, Some(0)).unwrap().finish(&last).unwrap();
+    Ledger::open(&path, &last, Some(0)).unwrap().finish(&last).unwrap();
     assert_eq!(names(folder.path()), [""; 0]);
 
-    let remedy = "run without --resume";
-    assert_says(Ledger::open(&path, Some(9)).map(drop), &["out.partial.ledger", "0 bytes", "9 were", remedy]);
+    let remedy = "--re";
+    assert_says(
+        Ledger::open(&path, &last, Some(9)).map(drop),
+        &["out.partial.ledger", "0 bytes", "9 were", remedy],
+    );
     fs::write(&path, "short\n").unwrap();
-    assert_says(Ledger::open(&path, Some(9)).map(drop), &["6 bytes", remedy]);
+    assert_says(Ledger::open(&path, &last, Some(9)).map(drop), &["6 bytes", remedy]);
     assert_eq!(fs::read_to_string(&path).unwrap(), "short\n");
+}
+
+/// Ids that are integers stay integers, in columns, too; an id that is none of them is null there.
+#[test]
+fn integers_as_ids() {
+    let folder = tempfile::tempdir().unwrap();
+    for format in [Format::Jsonl, Format::Csv, Format::Parquet, Format::Arrow] {
+        let layout = Layout { ids: Some(Kind::Integer), ..layout(format, Dtype::F32) };
+        let mut texts = texts(&layout, 3);
+        texts[0].id = Some(json!(7));
+        texts[1].id = None;
+        texts[2].id = Some(json!(-1));
+        let path = folder.path().join(format.name());
+        write(&path, &layout, &texts);
+        let ids: Vec<_> = read(&path, &layout).into_iter().map(|row| row.id).collect();
+        let expected = match format {
+            Format::Csv => ["7", "", "-1"].map(|id| Some(json!(id))),
+            _ => [Some(json!(7)), None, Some(json!(-1))],
+        };
+        assert_eq!(ids, expected, "{format}");
+    }
+}
+
+/// What stands beside an output that only its owner may read is not open to others either.
+#[test]
+#[cfg(unix)]
+fn what_stands_beside_a_private_output_is_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("out"), "").unwrap();
+    for expected in [0o600, 0o640] {
+        fs::set_permissions(at("out"), fs::Permissions::from_mode(expected)).unwrap();
+        manifest::save(&at("manifest"), &at("out"), &"a prompt").unwrap();
+        assert_eq!(mode(&at("manifest")), expected);
+        let mut ledger = Ledger::open(&at("ledger"), &at("out"), None).unwrap();
+        let reason = Cow::Borrowed("a reason");
+        let (file, event, tokens) = ("a", Event::Failed, None);
+        let entry = LedgerEntry { index: 0, file, line: None, row: None, event, reason, tokens, cut: None };
+        ledger.write(&entry).unwrap();
+        ledger.finish(&at("final")).unwrap();
+        assert_eq!(mode(&at("final")), expected);
+    }
+}
+
+/// What an interrupted run has left is continued only where it holds the bytes that were written.
+#[test]
+fn damaged_rows_are_not_continued() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out");
+    let target = Target::File(path.clone());
+    let rows = beside(&target).unwrap().unwrap().rows;
+    for layout in FORMATS.map(|format| layout(format, Dtype::F32)) {
+        let texts = texts(&layout, 4);
+        let mut writer = open(&target, &layout, None).unwrap();
+        texts[..3].iter().for_each(|text| writer.write(&row(text)).unwrap());
+        let bytes = writer.checkpoint().unwrap();
+        let durable = Durable { rows: 3, bytes, sha256: writer.digest() };
+        assert!(durable.sha256.is_some());
+        drop(writer);
+        let whole = fs::read(&rows).unwrap();
+        for at in [whole.len() / 2, whole.len() - 1] {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1;
+            fs::write(&rows, &damaged).unwrap();
+            assert_says(
+                open(&target, &layout, Some(durable)),
+                &["out.partial", "does not hold", "--restart"],
+            );
+            assert!(fs::read(&rows).unwrap() == damaged, "it is left as it was");
+        }
+        // What lies behind the rows that were written is cut off.
+        fs::write(&rows, [&whole[..], b"half a row"].concat()).unwrap();
+        resume(&path, &layout, &texts, durable);
+        let resumed = fs::read(&path).unwrap();
+        write(&path, &layout, &texts);
+        assert!(fs::read(&path).unwrap() == resumed, "{}", layout.format);
+        fs::remove_file(&path).unwrap();
+    }
+}
+
+/// A file in the place of the rows that has other names or another mode is not written to.
+#[test]
+#[cfg(unix)]
+fn rows_of_others_are_not_adopted() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out");
+    let target = Target::File(path.clone());
+    let rows = beside(&target).unwrap().unwrap().rows;
+    let layout = layout(Format::Jsonl, Dtype::F32);
+    let texts = texts(&layout, 2);
+    let other = folder.path().join("other");
+    fs::write(&other, "mine").unwrap();
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o666)).unwrap();
+    fs::hard_link(&other, &rows).unwrap();
+    let durable = Durable { rows: 1, bytes: 4, sha256: None };
+    assert_says(open(&target, &layout, Some(durable)), &["out.partial", "other names", "--restart"]);
+    write(&path, &layout, &texts);
+    assert_eq!(fs::read_to_string(&other).unwrap(), "mine");
+    assert_eq!((other.metadata().unwrap().nlink(), path.metadata().unwrap().nlink()), (1, 1));
+    fs::write(folder.path().join("new"), "").unwrap();
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode();
+    assert_eq!(mode(&path), mode(&folder.path().join("new")));
 }
 
 #[test]
@@ -927,22 +1049,24 @@ fn a_manifest_comes_back() {
     for rows in [1, 2] {
         let run = Run {
             kept: layout(Format::Parquet, Dtype::Int8).kept,
-            durable: Durable { rows, bytes: 1 << 60 },
+            durable: Durable { rows, bytes: 1 << 60, sha256: Some(Digest::of(b"rows")) },
         };
-        manifest::save(&path, &run).unwrap();
+        manifest::save(&path, folder.path(), &run).unwrap();
         assert_eq!(manifest::load(&path).unwrap(), Some(run));
         assert_eq!(names(folder.path()), [".out.partial.json"]);
     }
     let saved: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     assert_eq!(saved["kept"][0], json!({"name": "year", "kind": "integer"}));
+    // One that was changed is not believed.
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("\"rows\": 2", "\"rows\": 3")).unwrap();
+    assert_says(manifest::load::<Run>(&path), &["damaged", "--restart"]);
+    fs::write(&path, text).unwrap();
     let whole = fs::read(&path).unwrap();
     for broken in [&b""[..], b"[]", &whole[..whole.len() / 2]] {
         fs::write(&path, broken).unwrap();
-        assert_says(
-            manifest::load::<Run>(&path),
-            &[".out.partial.json", "run without --resume to start over"],
-        );
+        assert_says(manifest::load::<Run>(&path), &[".out.partial.json", "pass --restart to start over"]);
     }
     let nowhere = folder.path().join("nowhere/run.json");
-    assert_says(manifest::save(&nowhere, &1), &["nowhere does not exist", "create it first"]);
+    assert_says(manifest::save(&nowhere, &nowhere, &1), &["nowhere does not exist", "create it first"]);
 }

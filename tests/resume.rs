@@ -99,8 +99,8 @@ fn wait_for(file: &Path, child: &mut Child) {
 
 /// Rows that a run says it goes on after.
 fn resumed(message: &str) -> Option<u64> {
-    let rest = message.split("going on after ").nth(1)?;
-    rest.split(' ').next()?.parse().ok()
+    let rest = message.split("resuming after ").nth(1)?;
+    rest.split(' ').next()?.replace(',', "").parse().ok()
 }
 
 #[test]
@@ -119,7 +119,9 @@ fn killed_twenty_times_into(format: &str) {
     assert_eq!(place.run(&whole, &[]).status.code(), Some(3));
     let took = start.elapsed();
     let ledger = format!("{whole}.ledger.jsonl");
-    assert_eq!(place.names(), ["texts.jsonl".to_owned(), whole.clone(), ledger]);
+    let mut expected = vec![format!(".{whole}.done.json"), "texts.jsonl".into(), whole.clone(), ledger];
+    expected.extend((format == "npy").then(|| format!("{whole}.meta.json")));
+    assert_eq!(place.names(), expected);
     let same = |a: &str, b: &str| {
         assert!(fs::read(place.path(a)).unwrap() == fs::read(place.path(b)).unwrap(), "{a} and {b} differ");
     };
@@ -146,7 +148,8 @@ fn killed_twenty_times_into(format: &str) {
     assert_eq!(last.status.code(), Some(3), "{format}: {}", stderr(&last));
     same(&broken, &whole);
     same(&format!("{broken}.ledger.jsonl"), &format!("{whole}.ledger.jsonl"));
-    assert_eq!(place.names().len(), 5, "{:?}", place.names());
+    same(&format!("{broken}.ledger.jsonl"), &format!("{whole}.ledger.jsonl"));
+    assert_eq!(place.names().len(), 2 * expected.len() - 1, "{:?}", place.names());
 }
 
 /// Ctrl-C and a polite kill: what is done is kept, and said.
@@ -159,7 +162,7 @@ fn interrupted_politely() {
         let status = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status().unwrap();
         assert!(status.success());
         let output = child.wait_with_output().unwrap();
-        assert_fails(&output, 130, &["interrupted", "rows, which are kept", "--resume"]);
+        assert_fails(&output, 130, &["interrupted: ", "rows saved", "--resume to continue"]);
         assert_eq!(
             place.names(),
             [".out.npy.partial", ".out.npy.partial.json", ".out.npy.partial.ledger", "texts.jsonl"]
@@ -208,36 +211,89 @@ fn what_has_changed_is_named() {
     let mut changed = content.clone();
     changed[12] = b'x';
     fs::write(&texts, &changed).unwrap();
-    refused(&[], &["texts.jsonl", "bytes"]);
+    refused(&[], &["records of the input are not those"]);
     fs::File::options().write(true).open(&texts).unwrap().set_modified(times).unwrap();
     refused(&[], &["records of the input are not those"]);
-    changed.extend(b"{\"text\": \"one more\"}\n");
-    fs::write(&texts, &changed).unwrap();
-    refused(&[], &["texts.jsonl", "bytes"]);
 
-    // As it was, it goes on.
-    fs::write(&texts, &content).unwrap();
-    fs::File::options().write(true).open(&texts).unwrap().set_modified(times).unwrap();
+    // With the records that it has read, it goes on: neither when they were written nor what follows them counts.
+    let more = [&content[..], b"{\"text\": \"one more\"}\n"].concat();
+    fs::write(&texts, &more).unwrap();
     let output = place.run("out.jsonl", &["--resume", "--threads", "1"]);
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    assert!(resumed(&stderr(&output)) > Some(0), "{}", stderr(&output));
     place.run("whole.jsonl", &[]);
     assert!(fs::read(place.path("out.jsonl")).unwrap() == fs::read(place.path("whole.jsonl")).unwrap());
 }
 
-/// Without --resume the run starts over and says so; with it and nothing to resume, it starts, too.
+/// Whoever forgets --resume loses nothing: the run is refused, and --restart drops the rows.
 #[test]
-fn starting_over() {
+fn starting_over_has_to_be_asked_for() {
     let place = Place::new(20_000);
     place.interrupted("out.csv", &[]);
+    let before = fs::read(place.path(".out.csv.partial")).unwrap();
     let output = place.run("out.csv", &[]);
+    assert_fails(&output, 2, &["out.csv", "rows of an interrupted run", "--resume", "--restart"]);
+    assert!(fs::read(place.path(".out.csv.partial")).unwrap() == before);
+    assert_eq!(place.run("out.csv", &["--resume", "--restart"]).status.code(), Some(2));
+    let output = place.run("out.csv", &["--restart"]);
     assert_eq!(output.status.code(), Some(3));
     assert!(stderr(&output).contains("starting over"), "{}", stderr(&output));
-    let whole = fs::read(place.path("out.csv")).unwrap();
-    let output = place.run("out.csv", &["--resume"]);
-    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(place.names(), [".out.csv.done.json", "out.csv", "out.csv.ledger.jsonl", "texts.jsonl"]);
+}
+
+/// With --resume an output that has all rows of its input is not computed again; one that has not is.
+#[test]
+fn a_finished_output_is_up_to_date() {
+    let place = Place::new(300);
+    for format in FORMATS {
+        let name = format!("out.{format}");
+        let nothing = place.run(&name, &["--resume"]);
+        assert!(stderr(&nothing).contains("nothing to resume"), "{}", stderr(&nothing));
+        let written = |name: &str| fs::metadata(place.path(name)).unwrap().modified().unwrap();
+        let (whole, time) = (fs::read(place.path(&name)).unwrap(), written(&name));
+        let output = place.run(&name, &["--resume"]);
+        assert_eq!(output.status.code(), Some(3), "as the run that made it");
+        assert!(stderr(&output).contains(&format!("{name} is up to date: 297 rows")), "{}", stderr(&output));
+        assert_eq!(written(&name), time);
+        // Without the option it is made again, with another one it is another.
+        assert_eq!(place.run(&name, &[]).status.code(), Some(3));
+        assert!(fs::read(place.path(&name)).unwrap() == whole && written(&name) > time);
+        let output = place.run(&name, &["--resume", "--no-normalize"]);
+        assert!(stderr(&output).contains("--normalize has changed"), "{}", stderr(&output));
+        assert!(fs::read(place.path(&name)).unwrap() != whole);
+    }
+    let texts = place.path("texts.jsonl");
+    let content = fs::read(&texts).unwrap();
+    fs::write(&texts, &content).unwrap();
+    let output = place.run("out.csv", &["--resume", "--no-normalize"]);
+    assert!(stderr(&output).contains("up to date"), "the same bytes, written anew: {}", stderr(&output));
+    fs::write(&texts, [&content[..], b"{\"text\": \"one more\"}\n"].concat()).unwrap();
+    let output = place.run("out.csv", &["--resume", "--no-normalize"]);
+    assert!(stderr(&output).contains("the input has changed"), "{}", stderr(&output));
+    assert_eq!(fs::read_to_string(place.path("out.csv")).unwrap().lines().count(), 299);
+    // An output that somebody else has written is not vouched for.
+    fs::write(place.path("out.csv"), "what was there").unwrap();
+    let output = place.run("out.csv", &["--resume", "--no-normalize"]);
     assert!(stderr(&output).contains("nothing to resume"), "{}", stderr(&output));
-    assert!(fs::read(place.path("out.csv")).unwrap() == whole);
-    assert_eq!(place.names(), ["out.csv", "out.csv.ledger.jsonl", "texts.jsonl"]);
+}
+
+/// Bytes that were changed behind its back are not continued, and nothing is computed before that is found out.
+#[test]
+fn what_was_damaged_is_not_continued() {
+    let place = Place::new(20_000);
+    place.interrupted("out.csv", &[]);
+    for name in [".out.csv.partial", ".out.csv.partial.json", ".out.csv.partial.ledger"] {
+        let whole = fs::read(place.path(name)).unwrap();
+        let mut damaged = whole.clone();
+        let middle = damaged.len() / 2;
+        damaged[middle] ^= 1;
+        fs::write(place.path(name), &damaged).unwrap();
+        let output = place.run("out.csv", &["--resume", "--quiet"]);
+        assert_fails(&output, 1, &[name, "--restart"]);
+        assert!(fs::read(place.path(name)).unwrap() == damaged);
+        fs::write(place.path(name), &whole).unwrap();
+    }
+    assert_eq!(place.run("out.csv", &["--resume"]).status.code(), Some(3));
 }
 
 /// A run that dies over a record goes on over it once the user says how.
@@ -284,7 +340,7 @@ fn a_failure_before_the_first_row_costs_nothing() {
     for input in ["bad.csv", "worse.txt"] {
         let mut command = sconce();
         command.arg("embed").arg("-m").arg(fixture("bert-tiny")).arg("-i").arg(place.path(input));
-        let output = command.arg("-o").arg(place.path("out.csv")).output().unwrap();
+        let output = command.arg("-o").arg(place.path("out.csv")).arg("--restart").output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
         assert!(
             fs::read(place.path(".out.csv.partial.json")).unwrap_or_default() == before
@@ -302,6 +358,9 @@ fn what_was_complete_is_tidied_up() {
     let ledger = fs::read(place.path("whole.npy.ledger.jsonl")).unwrap();
     manifest["complete"] = true.into();
     manifest["ledger"] = ledger.len().into();
+    for digest in ["checksum", "ledger_sha256"] {
+        manifest.as_object_mut().unwrap().remove(digest);
+    }
     let prepare = || {
         fs::write(place.path(".out.npy.partial.json"), manifest.to_string()).unwrap();
         fs::write(place.path(".out.npy.partial.ledger"), &ledger).unwrap();
@@ -310,7 +369,7 @@ fn what_was_complete_is_tidied_up() {
     // Without the output, nothing was complete.
     prepare();
     let output = place.run("out.npy", &["--resume", "--quiet"]);
-    assert_fails(&output, 1, &[".out.npy.partial is not there any more", "--resume"]);
+    assert_fails(&output, 1, &[".out.npy.partial is not there any more", "--restart"]);
     prepare();
     fs::copy(place.path("whole.npy"), place.path("out.npy")).unwrap();
     let output = place.run("out.npy", &["--resume", "--stats", place.path("stats.json").to_str().unwrap()]);
@@ -318,7 +377,13 @@ fn what_was_complete_is_tidied_up() {
     assert!(fs::read(place.path("out.npy")).unwrap() == fs::read(place.path("whole.npy")).unwrap());
     assert!(fs::read(place.path("out.npy.ledger.jsonl")).unwrap() == ledger);
     assert!(place.path("stats.json").exists());
-    assert!(!place.names().iter().any(|name| name.starts_with('.')), "{:?}", place.names());
+    let hidden: Vec<_> = place.names().into_iter().filter(|name| name.starts_with('.')).collect();
+    assert_eq!(hidden, [".out.npy.done.json", ".whole.npy.done.json"]);
+    // An older output is not what was completed.
+    thread::sleep(Duration::from_millis(20));
+    prepare();
+    let output = place.run("out.npy", &["--resume", "--quiet"]);
+    assert_fails(&output, 1, &[".out.npy.partial is not there any more"]);
 }
 
 /// What whoever starts a run has it ignore does not stop it.

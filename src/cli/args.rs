@@ -35,14 +35,26 @@ pub enum Command {
 
 #[derive(Debug, Args)]
 pub struct EmbedArgs {
-    /// Texts to embed; without any, and without --input, texts are read from standard input, one a line
+    /// Texts to embed; without any, without --input, or with - alone, texts are read from standard input, one per line
     #[arg(value_name = "TEXT", conflicts_with = "input")]
     pub texts: Vec<String>,
 
-    /// Files of texts, folders of them (with what is below, hidden files left out), or patterns like 'docs/*.txt'; a file
+    /// Files of texts, folders of them (with what is below, but hidden files and what .gitignore names), or patterns like 'docs/*.txt'; a file
     /// may be packed (.gz, .zst); - is standard input
     #[arg(short, long, value_name = "FILE", num_args = 1..)]
     pub input: Vec<PathBuf>,
+
+    /// Of folders and patterns take the files that match only, for example '*.md'
+    #[arg(long, value_name = "GLOB")]
+    pub include: Vec<String>,
+
+    /// Of folders and patterns leave out the files and folders that match
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<String>,
+
+    /// Take what .gitignore and .ignore name, too
+    #[arg(long)]
+    pub no_ignore: bool,
 
     /// How texts stand in the input; auto goes by the name's suffix; files: each file is one text
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
@@ -60,8 +72,9 @@ pub struct EmbedArgs {
     #[arg(long, value_name = "NAME")]
     pub id_field: Option<String>,
 
-    /// Fields that are carried through to the output; in parquet and arrow the first records say what a column holds
-    #[arg(long, value_name = "NAME", num_args = 1..)]
+    /// Fields that are carried through to the output, separated by commas or spaces; text, file and line are there for any
+    /// input. In parquet and arrow the first records say what a column holds
+    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub keep: Vec<String>,
 
     /// Where vectors go [default: standard output]; a file appears when it is whole, in place of one that was there. Records
@@ -78,9 +91,22 @@ pub struct EmbedArgs {
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     pub output_dtype: OutputDtype,
 
-    /// Go on with an interrupted run into the same output; where there is none, start
+    /// Resume an interrupted run into the same output; start from the beginning if there is none, and do nothing if the output
+    /// is up to date
     #[arg(long)]
     pub resume: bool,
+
+    /// Start from the beginning, dropping the rows that an interrupted run has left
+    #[arg(long, conflicts_with = "resume")]
+    pub restart: bool,
+
+    /// Leave out records whose text is empty or white space
+    #[arg(long)]
+    pub skip_empty: bool,
+
+    /// Take the first N records only
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
 
     /// Write a summary as JSON: rows, tokens, seconds, memory …
     #[arg(long, value_name = "FILE")]
@@ -127,7 +153,7 @@ pub struct EmbedArgs {
     #[arg(long, value_name = "WHAT", default_value = "stop")]
     pub on_error: Unreadable,
 
-    /// Tokens a batch, all texts together [default: 2048 on the CPU; what a GPU's memory holds, up to 32768]
+    /// Tokens a batch, all texts together [default: 2048 on the CPU, 512 with AMX; what a GPU's memory holds, up to 32768]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub batch_tokens: Option<u32>,
 
@@ -174,8 +200,8 @@ pub struct ModelArgs {
     #[arg(long, value_name = "auto|cpu|cuda[:N,…]", default_value = "auto", value_parser = device, help_heading = "Machine")]
     pub device: Wanted,
 
-    /// What the encoder multiplies in; sums are f32 always. On the CPU bf16 and int8 are faster where the processor has such
-    /// products; on a GPU f16 and bf16 are
+    /// Precision of matrix products; accumulation is always f32. Faster than f32 where the processor has such products: bf16 and int8
+    /// with AVX-512 or AMX, bf16x3 (two bf16 parts of each value) with AMX; on a GPU f16 and bf16
     #[arg(long, value_name = "TYPE", default_value = "f32", help_heading = "Machine")]
     pub dtype: ComputeType,
 
@@ -280,6 +306,7 @@ pub enum OutputDtype {
 pub enum ComputeType {
     #[value(alias = "float32")]
     F32,
+    Bf16x3,
     #[value(alias = "bfloat16")]
     Bf16,
     #[value(alias = "float16")]

@@ -9,11 +9,11 @@ use super::args::{
     ComputeType, DEFAULT_MODEL, DownloadArgs, EmbedArgs, HubArgs, InputFormat, LongText, ModelArgs,
     OutputDtype, OutputFormat, PoolingMode, TalkArgs, TruncationSide, Unreadable,
 };
-use crate::input::{self, Fields};
+use crate::input::{self, Fields, Filter};
 use crate::model::Source;
 use crate::nn::{Isa, Pool, Pooling, Precision};
 use crate::output::{Dtype, Format, Target};
-use crate::run::embed::{EmbedOptions, Input};
+use crate::run::embed::{Begin, EmbedOptions, Input, Selection};
 use crate::run::{Choices, Console, ModelOptions, OnLong, PromptChoice, Verbosity, WrongUsage};
 
 /// Options of `embed`.
@@ -60,7 +60,14 @@ pub fn embed(args: EmbedArgs) -> Result<EmbedOptions> {
             batch_tokens: args.batch_tokens.map(|n| n as usize),
         },
         skip_unreadable: args.on_error == Unreadable::Skip,
-        resume: args.resume,
+        begin: match (args.resume, args.restart) {
+            (true, _) => Begin::Resume,
+            (_, true) => Begin::Restart,
+            _ => Begin::Fresh,
+        },
+        selection: Selection { skip_empty: args.skip_empty, limit: args.limit },
+        // Whoever names the format knows what the texts are.
+        hints: args.input_format == InputFormat::Auto,
         stats: args.stats,
         console: console(&args.model.talk),
     })
@@ -79,6 +86,7 @@ pub fn model(args: &ModelArgs) -> Result<ModelOptions> {
         device: args.device.clone(),
         precision: match args.dtype {
             ComputeType::F32 => Precision::F32,
+            ComputeType::Bf16x3 => Precision::Bf16x3,
             ComputeType::Bf16 => Precision::Bf16,
             ComputeType::F16 => Precision::F16,
             ComputeType::Int8 => Precision::Int8,
@@ -134,6 +142,8 @@ fn source(model: String, hub: &HubArgs, talk: &TalkArgs) -> Source {
 fn input(args: &EmbedArgs) -> Result<Input> {
     let EmbedArgs { texts, input: files, text_field, pair_field, id_field, keep, .. } = args;
     let stdin = [PathBuf::from("-")];
+    // Among others it is a text.
+    let texts = if matches!(&texts[..], [text] if text == "-") { &[][..] } else { &texts[..] };
     let paths = match (files.is_empty(), texts.is_empty()) {
         (true, false) => &[][..],
         (true, true) => &stdin,
@@ -142,12 +152,20 @@ fn input(args: &EmbedArgs) -> Result<Input> {
     if paths.iter().filter(|path| is_stdin(path)).count() > 1 {
         bail!(WrongUsage("--input names standard input twice; it can be read once".into()));
     }
-    let sources = input::sources(paths, given_format(args.input_format));
+    let filter = Filter {
+        include: args.include.clone(),
+        exclude: args.exclude.clone(),
+        no_ignore: args.no_ignore,
+        is_lenient: args.on_error == Unreadable::Skip,
+    };
+    let sources = input::filtered_sources(paths, given_format(args.input_format), &filter);
     let sources = sources.map_err(|error| WrongUsage(error.to_string()))?;
     // A name for a field that no input has would do nothing.
     let named = [("--text-field", text_field), ("--pair-field", pair_field), ("--id-field", id_field)];
     let named = named.into_iter().find(|(_, name)| name.is_some()).map(|(option, _)| option);
-    if let Some(option) = named.or((!keep.is_empty()).then_some("--keep"))
+    // A line has its text, its file and its number.
+    let has_own = |name: &String| texts.is_empty() && Fields::is_own(name);
+    if let Some(option) = named.or((!keep.iter().all(has_own)).then_some("--keep"))
         && !sources.iter().any(|source| source.format.has_fields())
     {
         bail!(WrongUsage(format!(
@@ -159,7 +177,7 @@ fn input(args: &EmbedArgs) -> Result<Input> {
         if args.input_format != InputFormat::Auto {
             bail!(WrongUsage("--input-format is for files; pass --input FILE, or leave it out".into()));
         }
-        return Ok(Input::Texts(texts.clone()));
+        return Ok(Input::Texts(texts.to_vec()));
     }
     let text = text_field.clone().unwrap_or_else(|| "text".into());
     let fields = Fields { text, pair: pair_field.clone(), id: id_field.clone(), keep: keep.clone() };

@@ -13,6 +13,7 @@ use arrow::error::ArrowError;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use serde_json::Value;
 
+use super::record::own_field;
 use super::{At, EXACT, Entry, Fields, MOST_BYTES, MOST_MIB, Record, Spot, said};
 use crate::guard::guard;
 
@@ -23,7 +24,14 @@ pub struct Columns {
     text: Column,
     pair: Option<Column>,
     id: Option<Column>,
-    keep: Vec<Column>,
+    keep: Vec<Kept>,
+}
+
+/// A field that goes along: a column, or one that every record has.
+#[derive(Clone)]
+enum Kept {
+    Column(Column),
+    Own(String),
 }
 
 /// A column by its place and its name.
@@ -65,10 +73,14 @@ impl Columns {
             }
         };
         let pair = pair.transpose()?;
-        let keep = fields.keep.iter().map(|name| find(name, "--keep")).collect::<Result<Vec<_>>>()?;
+        let keep = fields.keep.iter().map(|name| match find(name, "--keep") {
+            Err(_) if Fields::is_own(name) => Ok(Err(name.clone())),
+            found => found.map(Ok),
+        });
+        let keep = keep.collect::<Result<Vec<Result<usize, String>>>>()?;
 
         let mut projection: Vec<usize> =
-            [text].into_iter().chain(pair).chain(id).chain(keep.iter().copied()).collect();
+            [text].into_iter().chain(pair).chain(id).chain(keep.iter().flatten().copied()).collect();
         projection.sort_unstable();
         projection.dedup();
         let column = |at: usize| Column {
@@ -79,7 +91,9 @@ impl Columns {
             text: column(text),
             pair: pair.map(column),
             id: id.map(column),
-            keep: keep.into_iter().map(column).collect(),
+            keep: (keep.into_iter())
+                .map(|kept| kept.map_or_else(Kept::Own, |at| Kept::Column(column(at))))
+                .collect(),
             projection,
         })
     }
@@ -124,7 +138,7 @@ pub struct Rows {
     text: Texts,
     pair: Option<Texts>,
     id: Option<ArrayRef>,
-    keep: Vec<(ArrayRef, String)>,
+    keep: Vec<(Option<ArrayRef>, String)>,
 }
 
 impl Rows {
@@ -145,7 +159,12 @@ impl Rows {
             text: texts(&columns.text)?,
             pair: columns.pair.as_ref().map(texts).transpose()?,
             id: columns.id.as_ref().map(array),
-            keep: columns.keep.iter().map(|column| (in_utc(array(column)), column.name.clone())).collect(),
+            keep: (columns.keep.iter())
+                .map(|kept| match kept {
+                    Kept::Column(column) => (Some(in_utc(array(column))), column.name.clone()),
+                    Kept::Own(name) => (None, name.clone()),
+                })
+                .collect(),
         })
     }
 
@@ -179,20 +198,24 @@ impl Rows {
         let pair = self.pair.as_ref().map(|pair| pair.get(row)).transpose()?;
         let id = match self.id.as_ref().map(|ids| value(ids, row)).transpose()? {
             None | Some(Value::Null) => None,
-            Some(Value::String(id)) => Some(id),
-            // Whole numbers among which one is missing are floats to some writers.
-            Some(Value::Number(id)) => match id.as_f64() {
-                Some(float) if float.fract() == 0.0 && float.abs() < EXACT => Some(float.to_string()),
-                _ => Some(id.to_string()),
-            },
-            Some(other) => Some(other.to_string()),
+            // Integers among which one is missing are floats to some writers.
+            Some(Value::Number(id)) if id.is_f64() => Some(match id.as_f64() {
+                Some(float) if float.fract() == 0.0 && float.abs() < EXACT => (float as i64).into(),
+                _ => id.to_string().into(),
+            }),
+            Some(id @ (Value::String(_) | Value::Number(_))) => Some(id),
+            Some(other) => Some(other.to_string().into()),
         };
         let kept = self.keep.iter().map(|(array, name)| {
+            let Some(array) = array else {
+                return Ok(own_field(name, &place, &text).unwrap_or_default());
+            };
             value(array, row).map_err(|why| {
                 format!("cannot be used: field {name:?} cannot be written ({why}); leave it out of --keep")
             })
         });
-        Ok(Record { place, id, text, pair, kept: kept.collect::<Result<_, _>>()? })
+        let kept = kept.collect::<Result<_, String>>()?;
+        Ok(Record { place, id, text, pair, kept })
     }
 }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::vec;
 
-use anyhow::Result;
+use anyhow::{Error, Result, bail};
 
 use super::arrow::ArrowRows;
 use super::bytes::Bytes;
-use super::json::JsonLines;
+use super::json::{self, JsonLines};
 use super::lines::Lines;
 use super::parquet::ParquetRows;
 use super::sources::unopened;
@@ -33,6 +33,13 @@ struct Open {
     /// Bytes that have been read of a packed file.
     packed: Option<Arc<AtomicU64>>,
     size: Option<u64>,
+    /// Its name, if what cannot be read of it does not end the run.
+    lenient: Option<Arc<str>>,
+}
+
+/// An input that cannot be read, or not be read on, as one record among others.
+fn whole(source: Arc<str>, error: &Error) -> Entry {
+    Entry::unreadable(Spot { source, at: At::Whole }, format!("is left out: {error}"))
 }
 
 /// One input in its format.
@@ -53,11 +60,14 @@ impl Entries {
     /// # Errors
     /// If a source is no file that can be read in its format.
     pub fn open(sources: Vec<Source>, fields: Fields) -> Result<Self> {
-        sources.iter().try_for_each(Source::check)?;
+        // What is wrong with the others is said when they have their turn.
+        let strict = || sources.iter().filter(|source| !source.is_lenient);
+        strict().try_for_each(Source::check)?;
         // A header that lacks a column should not be found out after hours either.
-        for source in sources.iter().filter(|source| source.format.has_header() && source.size().is_some()) {
+        for source in strict().filter(|source| source.format.has_header() && source.size().is_some()) {
             Open::new(source, &fields)?;
         }
+        json::check_kept(&sources, &fields)?;
         let size = sources.iter().map(Source::size).sum();
         Ok(Entries { sources: sources.into_iter(), fields, open: None, size, behind: 0 })
     }
@@ -67,7 +77,7 @@ impl Entries {
         let size = Some(texts.iter().map(|text| text.len() as u64 + 1).sum());
         let reader = Reader::Arguments(Arguments { texts: texts.into_iter(), given: 0, behind: 0 });
         let fields = Fields { text: String::new(), pair: None, id: None, keep: Vec::new() };
-        let open = Some(Open { reader, packed: None, size });
+        let open = Some(Open { reader, packed: None, size, lenient: None });
         Entries { sources: Vec::new().into_iter(), fields, open, size, behind: 0 }
     }
 
@@ -82,18 +92,47 @@ impl Entries {
         self.behind + self.open.as_ref().map_or(0, Open::position)
     }
 
+    /// One sentence on a kept field that no record of the open input has had so far, if there is one. Files are checked
+    /// when they are opened; this is for streams, whose first records have to be read first.
+    pub fn absent_field(&self) -> Option<anyhow::Error> {
+        match &self.open.as_ref()?.reader {
+            Reader::Json(lines) => lines.absent(),
+            _ => None,
+        }
+    }
+
     /// The next entry; none at the end.
     fn read(&mut self) -> Result<Option<Entry>> {
         loop {
             if let Some(open) = &mut self.open {
-                if let Some(entry) = open.reader.read()? {
-                    return Ok(Some(entry));
+                match open.reader.read() {
+                    Ok(Some(entry)) => return Ok(Some(entry)),
+                    Ok(None) => self.pass(),
+                    Err(error) => match open.lenient.clone() {
+                        Some(source) => {
+                            self.pass();
+                            return Ok(Some(whole(source, &error)));
+                        }
+                        None => return Err(error),
+                    },
                 }
-                self.behind += open.size.unwrap_or_else(|| open.position());
-                self.open = None;
             }
             let Some(source) = self.sources.next() else { return Ok(None) };
-            self.open = Some(Open::new(&source, &self.fields)?);
+            match Open::new(&source, &self.fields) {
+                Ok(open) => self.open = Some(open),
+                Err(error) if source.is_lenient => {
+                    self.behind += source.size().unwrap_or(0);
+                    return Ok(Some(whole(source.place.to_string().into(), &error)));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Leaves the open input, read to its end or not.
+    fn pass(&mut self) {
+        if let Some(open) = self.open.take() {
+            self.behind += open.size.unwrap_or_else(|| open.position());
         }
     }
 }
@@ -122,9 +161,12 @@ impl Open {
             packed.clone_from(&bytes.packed);
             Ok::<_, anyhow::Error>(bytes)
         };
-        let keep = fields.keep.len();
+        if let Some(fault) = &source.fault {
+            bail!("{fault}");
+        }
+        let keep = || fields.keep.clone();
         let reader = match (source.format, &source.place) {
-            (Format::Lines, _) => Reader::Lines(Lines::new(bytes()?, keep)),
+            (Format::Lines, _) => Reader::Lines(Lines::new(bytes()?, keep())),
             (Format::Jsonl, _) => Reader::Json(JsonLines::new(bytes()?, fields.clone())),
             (Format::Csv, _) => Reader::Table(Box::new(Table::open(bytes()?, b',', fields)?)),
             (Format::Tsv, _) => Reader::Table(Box::new(Table::open(bytes()?, b'\t', fields)?)),
@@ -133,9 +175,10 @@ impl Open {
                 Reader::Parquet(Box::new(ParquetRows::open(path, fields)?))
             }
             (Format::Parquet, Place::Stdin) => unreachable!("refused by Source::check"),
-            (Format::Files, _) => Reader::File(Some(Box::new(file::read(source, keep)))),
+            (Format::Files, _) => Reader::File(Some(Box::new(file::read(source, fields)))),
         };
-        Ok(Open { reader, packed, size: source.size() })
+        let lenient = source.is_lenient.then(|| source.place.to_string().into());
+        Ok(Open { reader, packed, size: source.size(), lenient })
     }
 
     fn position(&self) -> u64 {

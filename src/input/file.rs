@@ -2,13 +2,14 @@
 
 use std::io::Read;
 
+use super::binary;
 use super::bytes::Bytes;
-use super::{At, Entry, MOST_BYTES, MOST_MIB, Place, Record, Source, Spot, said};
-use serde_json::Value;
+use super::record::own_field;
+use super::{At, Entry, Fields, MOST_BYTES, MOST_MIB, Place, Record, Source, Spot, said};
 
-/// The text of a file, with its name for an id and `keep` kept fields, which a file has none of. A byte order mark at
-/// the start is not part of it. A file that cannot be read is one record among others that can.
-pub fn read(source: &Source, keep: usize) -> Entry {
+/// The text of a file, with its name for an id. A byte order mark at the start is not part of it. A file that cannot be
+/// read is one record among others that can.
+pub fn read(source: &Source, fields: &Fields) -> Entry {
     let place = Spot { source: source.place.to_string().into(), at: At::Whole };
     let id = match &source.place {
         Place::Stdin => "-".to_owned(),
@@ -16,7 +17,9 @@ pub fn read(source: &Source, keep: usize) -> Entry {
     };
     match text(source) {
         Ok(text) => {
-            Entry::Record(Record { place, id: Some(id), text, pair: None, kept: vec![Value::Null; keep] })
+            let kept = fields.keep.iter().map(|name| own_field(name, &place, &text).unwrap_or_default());
+            let kept = kept.collect();
+            Entry::Record(Record { place, id: Some(id.into()), text, pair: None, kept })
         }
         Err(reason) => Entry::unreadable(place, reason),
     }
@@ -33,10 +36,10 @@ fn text(source: &Source) -> Result<String, String> {
     if bytes.starts_with(b"\xef\xbb\xbf") {
         bytes.drain(..3);
     }
-    String::from_utf8(bytes).map_err(|error| {
-        format!(
-            "is not valid UTF-8 (byte {} of the file); convert the file to UTF-8, for example with iconv",
-            error.utf8_error().valid_up_to() + 1
-        )
-    })
+    // PDF begins with text.
+    if let Some(reason) = binary::reason(&bytes) {
+        return Err(reason);
+    }
+    String::from_utf8(bytes)
+        .map_err(|error| binary::reason_not_utf8(error.as_bytes(), error.utf8_error().valid_up_to(), "file"))
 }

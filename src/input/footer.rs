@@ -62,6 +62,28 @@ pub fn check(mut file: &File, size: u64) -> Result<(), String> {
     Ok(())
 }
 
+/// The unpacked bytes of the page at `start`, if it is a dictionary; none if it is no page.
+pub fn dictionary_bytes(mut file: &File, start: u64) -> Option<u64> {
+    const KIND: i64 = 1;
+    const UNPACKED: i64 = 2;
+    const DICTIONARY: i64 = 2;
+    // More than the two fields at the beginning of a page take.
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(start)).ok()?;
+    file.take(32).read_to_end(&mut bytes).ok()?;
+    let (mut kind, mut unpacked) = (None, None);
+    // What follows is cut, so that this may end in nothing.
+    let _ = Thrift { bytes: &bytes }.fields(|thrift, id, of| match (id, of) {
+        (KIND, I16..=I64) => thrift.integer().map(|found| kind = Some(found)),
+        (UNPACKED, I16..=I64) => thrift.integer().map(|found| unpacked = Some(found)),
+        _ => None,
+    });
+    match kind? {
+        DICTIONARY => u64::try_from(unpacked?).ok(),
+        _ => Some(0),
+    }
+}
+
 /// Values in Thrift's compact encoding; none where the bytes are no such value.
 struct Thrift<'a> {
     bytes: &'a [u8],

@@ -3,24 +3,30 @@
 use std::io::{self, BufRead, Read};
 
 use anyhow::Result;
-use serde_json::Value;
 
+use super::binary;
 use super::bytes::Bytes;
+use super::record::own_field;
 use super::{At, Entry, MOST_BYTES, MOST_MIB, Record, Spot};
 
 /// The lines of an input. A line ends in `\n` or `\r\n`; an empty line is a text like any other; a byte order mark at
 /// the start is not part of the first text.
 pub struct Lines {
     bytes: Bytes,
-    keep: usize,
+    keep: Vec<String>,
     line: u64,
     behind: u64,
 }
 
 impl Lines {
-    /// Lines of these bytes, each with `keep` kept fields, which a line has none of.
-    pub fn new(bytes: Bytes, keep: usize) -> Self {
+    /// Lines of these bytes, each with the fields to keep, of which a line has those of any record.
+    pub fn new(bytes: Bytes, keep: Vec<String>) -> Self {
         Lines { bytes, keep, line: 0, behind: 0 }
+    }
+
+    /// The name of the input in sentences.
+    pub fn shown(&self) -> &str {
+        &self.bytes.shown
     }
 
     /// Bytes behind the lines so far.
@@ -33,6 +39,16 @@ impl Lines {
     /// # Errors
     /// If the file cannot be read on.
     pub fn read(&mut self) -> Result<Option<Entry>> {
+        let first = if self.line == 0 { self.bytes.reader.fill_buf() } else { Ok(&[][..]) };
+        let binary = first.map(binary::reason);
+        let binary = binary.map_err(|error| self.bytes.unreadable("after line 0", &error))?;
+        if let Some(reason) = binary {
+            // One word on all of it; the rest is not read.
+            self.bytes.reader = Box::new(io::empty());
+            self.line = 1;
+            let place = Spot { source: self.bytes.shown.clone(), at: At::Whole };
+            return Ok(Some(Entry::unreadable(place, reason)));
+        }
         let mut line = Vec::new();
         let taken = take_line(&mut self.bytes.reader, &mut line);
         let taken =
@@ -57,13 +73,11 @@ impl Lines {
             line.drain(..3);
         }
         Ok(Some(match String::from_utf8(line) {
-            Ok(text) => Entry::Record(Record {
-                place,
-                id: None,
-                text,
-                pair: None,
-                kept: vec![Value::Null; self.keep],
-            }),
+            Ok(text) => {
+                let kept = self.keep.iter().map(|name| own_field(name, &place, &text).unwrap_or_default());
+                let kept = kept.collect();
+                Entry::Record(Record { place, id: None, text, pair: None, kept })
+            }
             Err(error) => Entry::unreadable(
                 place,
                 format!(

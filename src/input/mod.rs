@@ -1,6 +1,7 @@
 //! Where texts come from: one reader a format, and [`Entries`], which walks through all of the inputs.
 
 mod arrow;
+mod binary;
 mod bytes;
 mod columns;
 mod entries;
@@ -15,7 +16,7 @@ mod table;
 
 pub use entries::Entries;
 pub use record::{At, Entry, Fields, Record, Spot, Unreadable};
-pub use sources::{Compression, Format, Place, Source, sources};
+pub use sources::{Compression, Filter, Format, Place, Source, filtered_sources, sources};
 
 /// The longest text, line or row that is taken for one, in MiB: more is a sign of a file that is something else, and
 /// would take the memory that the rest needs.

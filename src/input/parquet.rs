@@ -10,6 +10,7 @@ use anyhow::{Result, anyhow, bail};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use parquet::errors::{self, ParquetError};
+use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::{ChunkReader, Length};
 
 use super::columns::{Columns, Rows};
@@ -19,6 +20,8 @@ use crate::guard::guard;
 
 /// Rows that are unpacked at a time.
 const ROWS: usize = 256;
+/// Bytes that rows unpacked at a time should not take; one row is always unpacked.
+const BATCH_BYTES: u64 = 16 << 20;
 
 /// The rows of a file.
 pub struct ParquetRows {
@@ -41,8 +44,8 @@ impl ParquetRows {
         let unread = |error: io::Error| anyhow!("cannot read {shown} ({}); check the file", said(&error));
         let file = File::open(path).map_err(|error| unopened(path, &error))?;
         let size = file.metadata().map_err(unread)?.len();
-        let ranges = Ranges { file, size };
-        footer::check(&ranges.file, size).map_err(|why| no_parquet(&shown, &why))?;
+        let ranges = Ranges { file: file.try_clone().map_err(unread)?, size };
+        footer::check(&file, size).map_err(|why| no_parquet(&shown, &why))?;
         let builder = match guard(|| ParquetRecordBatchReaderBuilder::try_new(ranges)) {
             Some(Ok(builder)) => builder,
             Some(Err(error)) => return Err(no_parquet(&shown, &said(&error))),
@@ -55,7 +58,8 @@ impl ParquetRows {
         let columns = Columns::new(&shown, builder.schema(), fields)?;
         let roots = columns.projection.iter().copied();
         let mask = ProjectionMask::roots(builder.parquet_schema(), roots);
-        let built = guard(|| builder.with_projection(mask).with_batch_size(ROWS).build());
+        let rows = rows_at_a_time(&file, builder.metadata(), &mask);
+        let built = guard(|| builder.with_projection(mask).with_batch_size(rows).build());
         let reader = match built {
             Some(Ok(reader)) => reader,
             Some(Err(error)) => return Err(no_parquet(&shown, &said(&error))),
@@ -99,6 +103,29 @@ impl ParquetRows {
         let Some(batch) = self.reader.next() else { return Ok(None) };
         Rows::new(&batch.map_err(|error| said(&error))?, &self.columns).map(Some)
     }
+}
+
+/// How many rows are unpacked at a time so that they take few bytes: each may repeat the longest text of a dictionary,
+/// however short it is in the file.
+fn rows_at_a_time(file: &File, metadata: &ParquetMetaData, mask: &ProjectionMask) -> usize {
+    let mut rows = ROWS as u64;
+    for group in metadata.row_groups() {
+        let columns = group.columns().iter().enumerate().filter(|(i, _)| mask.leaf_included(*i));
+        for (_, column) in columns {
+            let start = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
+            let dictionary =
+                u64::try_from(start).ok().and_then(|start| footer::dictionary_bytes(file, start));
+            let unpacked = u64::try_from(column.uncompressed_size()).unwrap_or(u64::MAX);
+            let dictionary = dictionary.unwrap_or(unpacked).max(1);
+            rows = rows.min(BATCH_BYTES / dictionary);
+            if unpacked > BATCH_BYTES {
+                // Without a dictionary, the rows of a group share these bytes.
+                let count = u64::try_from(group.num_rows()).unwrap_or(0).max(ROWS as u64);
+                rows = rows.min((u128::from(count) * u128::from(BATCH_BYTES) / u128::from(unpacked)) as u64);
+            }
+        }
+    }
+    rows.clamp(1, ROWS as u64) as usize
 }
 
 fn no_parquet(shown: &str, why: &str) -> anyhow::Error {

@@ -45,14 +45,21 @@ impl Display for Spot {
 pub struct Record {
     /// Its place in the input.
     pub place: Spot,
-    /// The input's own name for it.
-    pub id: Option<String>,
+    /// The input's own id: an integer where the input has one, else a string.
+    pub id: Option<Value>,
     /// The text.
     pub text: String,
     /// The second text of a pair.
     pub pair: Option<String>,
     /// The fields of [`Fields::keep`] in their order; null where the record has none.
     pub kept: Vec<Value>,
+}
+
+impl Record {
+    /// Whether there is nothing in it but white space.
+    pub fn is_empty(&self) -> bool {
+        self.text.trim().is_empty() && self.pair.as_ref().is_none_or(|pair| pair.trim().is_empty())
+    }
 }
 
 /// A record that cannot be had, though those after it can.
@@ -99,7 +106,26 @@ pub struct Fields {
     pub keep: Vec<String>,
 }
 
+/// A field that every record has, whatever its input has: its text, the file that it is from, and its line there, which is
+/// the row in files without lines.
+pub(super) fn own_field(name: &str, place: &Spot, text: &str) -> Option<Value> {
+    match name {
+        "text" => Some(text.into()),
+        "file" => Some(place.source.to_string().into()),
+        "line" => Some(match place.at {
+            At::Line(number) | At::Row(number) | At::Argument(number) => number.into(),
+            At::Whole => Value::Null,
+        }),
+        _ => None,
+    }
+}
+
 impl Fields {
+    /// Whether every record has a field of this name, if its input has no other of the same name.
+    pub fn is_own(name: &str) -> bool {
+        ["text", "file", "line"].contains(&name)
+    }
+
     /// The name of the field that may hold an id.
     pub(super) fn id(&self) -> &str {
         self.id.as_deref().unwrap_or("id")

@@ -8,6 +8,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 use glob::{MatchOptions, glob_with};
+use ignore::WalkBuilder;
+use ignore::overrides::{Override, OverrideBuilder};
+
+use super::said;
 
 /// How texts stand in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +108,41 @@ pub struct Source {
     pub format: Format,
     /// How it is packed.
     pub compression: Compression,
+    /// Whether an input that cannot be read is one record among others that can: it was found in a folder or by a pattern,
+    /// and what cannot be read is to be left out.
+    pub is_lenient: bool,
+    /// Why it cannot be read, if that is known from its name.
+    pub fault: Option<String>,
+}
+
+/// What is taken of folders and patterns.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Filter {
+    /// Patterns of names that are taken; without any, all are.
+    pub include: Vec<String>,
+    /// Patterns of names that are left out.
+    pub exclude: Vec<String>,
+    /// Whether what `.gitignore` names is taken, too.
+    pub no_ignore: bool,
+    /// Whether files in them that cannot be read are records among others.
+    pub is_lenient: bool,
+}
+
+impl Filter {
+    fn globs(&self, folder: &Path) -> Result<Override> {
+        let mut globs = OverrideBuilder::new(folder);
+        let includes = self.include.iter().map(|glob| ("--include", glob, glob.clone()));
+        let excludes = self.exclude.iter().map(|glob| ("--exclude", glob, format!("!{glob}")));
+        for (option, typed, glob) in includes.chain(excludes) {
+            let added = globs.add(&glob);
+            added.map_err(|error| {
+                anyhow!("{option} {typed} is no pattern of names ({}); check it", said(&error))
+            })?;
+        }
+        globs
+            .build()
+            .map_err(|error| anyhow!("--include and --exclude are too much together ({})", said(&error)))
+    }
 }
 
 impl Source {
@@ -162,8 +201,8 @@ pub(super) fn unopened(path: impl AsRef<Path>, error: &io::Error) -> anyhow::Err
     anyhow!("cannot read --input {} ({error}); check the name", path.as_ref().display())
 }
 
-/// What `--input` names: `-` for standard input; files as they are; directories for all files in them and below,
-/// hidden ones left out; and a pattern with `*`, `?` or `[` that is no file for what it matches. What a directory or
+/// What `--input` names: `-` for standard input; files as they are; directories for all files in them and below, but for
+/// hidden ones and those that `.gitignore` names; and a pattern with `*`, `?` or `[` that is no file for what it matches. What a directory or
 /// a pattern stands for is in the order of its paths, component by component. Without a `format` each file's suffix
 /// says it; the suffix says how a file is packed, too.
 ///
@@ -171,75 +210,104 @@ pub(super) fn unopened(path: impl AsRef<Path>, error: &io::Error) -> anyhow::Err
 /// If a directory or a pattern stands for no file, a directory cannot be read, or a file has a suffix or packing that
 /// its format cannot have.
 pub fn sources(paths: &[PathBuf], format: Option<Format>) -> Result<Vec<Source>> {
+    filtered_sources(paths, format, &Filter::default())
+}
+
+/// The same; `filter` says what of folders and patterns is taken.
+///
+/// # Errors
+/// Those of [`sources`], but for files that are records among others.
+pub fn filtered_sources(paths: &[PathBuf], format: Option<Format>, filter: &Filter) -> Result<Vec<Source>> {
     let mut sources = Vec::new();
     for path in paths {
         if path == Path::new("-") {
-            let format = format.unwrap_or(Format::Lines);
-            sources.push(Source { place: Place::Stdin, format, compression: Compression::None });
+            let (format, compression) = (format.unwrap_or(Format::Lines), Compression::None);
+            let (place, is_lenient, fault) = (Place::Stdin, false, None);
+            let source = Source { place, format, compression, is_lenient, fault };
+            source.check_format()?;
+            sources.push(source);
             continue;
         }
-        for file in expand(path)? {
-            sources.push(source(file, format)?);
+        let (files, is_found) = expand(path, filter)?;
+        for file in files {
+            let mut source = source(file, format);
+            source.is_lenient = is_found && filter.is_lenient;
+            if let Err(error) = source.check_format() {
+                source.fault.get_or_insert(error.to_string());
+            }
+            match &source.fault {
+                Some(fault) if !source.is_lenient => bail!("{fault}"),
+                _ => sources.push(source),
+            }
         }
     }
-    sources.iter().try_for_each(Source::check_format)?;
     Ok(sources)
 }
 
 /// A file with what its name says about it.
-fn source(path: PathBuf, format: Option<Format>) -> Result<Source> {
+fn source(path: PathBuf, format: Option<Format>) -> Source {
     let (inner, compression) = match suffix(&path).as_str() {
         "gz" | "gzip" => (path.with_extension(""), Compression::Gzip),
         "zst" | "zstd" => (path.with_extension(""), Compression::Zstd),
         _ => (path.clone(), Compression::None),
     };
-    let Some(format) = format.or_else(|| Format::by_suffix(&suffix(&inner))) else {
-        bail!(
+    let format = format.or_else(|| Format::by_suffix(&suffix(&inner)));
+    let fault = format.is_none().then(|| {
+        format!(
             "--input {}: .json files are not supported; write one object a line, or say with --input-format how \
              texts stand in it",
             path.display()
-        );
-    };
-    Ok(Source { place: Place::File(path), format, compression })
+        )
+    });
+    let (place, format) = (Place::File(path), format.unwrap_or(Format::Lines));
+    Source { place, format, compression, is_lenient: false, fault }
 }
 
 fn suffix(path: &Path) -> String {
     path.extension().map(|suffix| suffix.to_string_lossy().to_lowercase()).unwrap_or_default()
 }
 
-/// The files that a name stands for.
-fn expand(path: &Path) -> Result<Vec<PathBuf>> {
+/// The files that a name stands for, and whether they were found in a folder or by a pattern.
+fn expand(path: &Path, filter: &Filter) -> Result<(Vec<PathBuf>, bool)> {
     if path.is_dir() {
         let mut files = Vec::new();
-        walk(path, &mut Vec::new(), &mut files)?;
+        walk(path, filter, &mut files)?;
         if files.is_empty() {
-            bail!("--input {} is a directory without files; name one that has texts", path.display());
+            let shown = path.display();
+            bail!(match filter.include.is_empty() && filter.exclude.is_empty() {
+                true => format!("--input {shown} is a directory without files; name one that has texts"),
+                false => format!(
+                    "--input {shown} has no files that --include and --exclude leave; check the patterns"
+                ),
+            });
         }
         files.sort();
-        return Ok(files);
+        return Ok((files, true));
     }
     // A broken link is a file of that name.
     match path.to_str() {
         Some(pattern) if pattern.contains(['*', '?', '[']) && path.symlink_metadata().is_err() => {
-            matches(pattern)
+            Ok((matches(pattern, filter)?, true))
         }
-        _ => Ok(vec![path.to_owned()]),
+        _ => Ok((vec![path.to_owned()], false)),
     }
 }
 
 /// The files that a pattern matches, and those in the directories that it matches.
-fn matches(pattern: &str) -> Result<Vec<PathBuf>> {
+fn matches(pattern: &str, filter: &Filter) -> Result<Vec<PathBuf>> {
     let options = MatchOptions { require_literal_leading_dot: true, ..MatchOptions::new() };
     // By itself, ** stands for folders alone.
     let files_too = if pattern.ends_with("**") { format!("{pattern}/*") } else { pattern.to_owned() };
     let found = glob_with(&files_too, options).map_err(|error| {
         anyhow!("--input {pattern} is no file, and no pattern of names ({error}); check it")
     })?;
+    let globs = filter.globs(Path::new("."))?;
     let mut files = Vec::new();
     for path in found {
         let path = path.map_err(|error| unopened(error.path(), error.error()))?;
         match path.is_dir() {
-            true => walk(&path, &mut Vec::new(), &mut files)?,
+            true => walk(&path, filter, &mut files)?,
+            false if globs.matched(&path, false).is_ignore() => {}
             false => files.push(path),
         }
     }
@@ -255,27 +323,32 @@ fn matches(pattern: &str) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Adds the files of a directory and of those below it. `above` are the directories that are being walked, by their
-/// real paths: a link back to one of them would have no end.
-fn walk(folder: &Path, above: &mut Vec<PathBuf>, files: &mut Vec<PathBuf>) -> Result<()> {
-    let real = fs::canonicalize(folder).map_err(|error| unopened(folder, &error))?;
-    if above.contains(&real) {
-        return Ok(());
-    }
-    above.push(real);
-    for entry in fs::read_dir(folder).map_err(|error| unopened(folder, &error))? {
-        let entry = entry.map_err(|error| unopened(folder, &error))?;
-        if entry.file_name().as_encoded_bytes().starts_with(b".") {
+/// Adds the files of a directory and of those below it, as ripgrep takes them: no hidden ones, and none that `.gitignore`
+/// names. Links are not followed out of the directory, nor to directories inside of it, which are there by their own names.
+fn walk(folder: &Path, filter: &Filter, files: &mut Vec<PathBuf>) -> Result<()> {
+    let root = fs::canonicalize(folder).map_err(|error| unopened(folder, &error))?;
+    let mut walk = WalkBuilder::new(folder);
+    let honours = !filter.no_ignore;
+    walk.git_ignore(honours).git_exclude(honours).ignore(honours).parents(honours).git_global(false);
+    walk.require_git(false).follow_links(false).overrides(filter.globs(folder)?);
+    for entry in walk.build() {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => {
+                bail!("cannot read --input {} ({}); check the name", folder.display(), said(&error))
+            }
+        };
+        let is_link = entry.path_is_symlink();
+        if entry.depth() == 0 || !is_link && !entry.file_type().is_some_and(|kind| kind.is_file()) {
             continue;
         }
-        let path = entry.path();
+        let path = entry.into_path();
         match fs::metadata(&path) {
-            Ok(there) if there.is_dir() => walk(&path, above, files)?,
-            Ok(there) if !there.is_file() => {}
+            Ok(there) if is_link && !there.is_file() => {}
+            Ok(_) if is_link && !fs::canonicalize(&path).is_ok_and(|real| real.starts_with(&root)) => {}
             // What cannot be had is named when it is to be read.
             _ => files.push(path),
         }
     }
-    above.pop();
     Ok(())
 }

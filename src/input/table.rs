@@ -10,11 +10,18 @@ use serde_json::Value;
 
 use super::bytes::Bytes;
 use super::columns::missing;
+use super::record::own_field;
 use super::{At, Entry, Fields, MOST_BYTES, MOST_MIB, Record, Spot};
 
 /// What the reader puts behind the last byte: a row of its own, unless a quoted field is still open there. The `csv`
 /// crate takes such a field as it stands, and with it all rows that it has swallowed.
 const END: &[u8] = b"\n\x1a";
+
+/// A field that goes along: a column, or one that every record has.
+enum Kept {
+    Column(usize),
+    Own(String),
+}
 
 /// The rows of an input.
 pub struct Table {
@@ -27,7 +34,7 @@ pub struct Table {
     text: usize,
     pair: Option<usize>,
     id: Option<usize>,
-    keep: Vec<usize>,
+    keep: Vec<Kept>,
 }
 
 impl Table {
@@ -66,7 +73,11 @@ impl Table {
             Some(name) => Some(wanted(name, "--id-field")?),
             None => column(fields.id()),
         };
-        let keep = fields.keep.iter().map(|name| wanted(name, "--keep")).collect::<Result<_>>()?;
+        let keep = fields.keep.iter().map(|name| match column(name) {
+            None if Fields::is_own(name) => Ok(Kept::Own(name.clone())),
+            _ => wanted(name, "--keep").map(Kept::Column),
+        });
+        let keep = keep.collect::<Result<_>>()?;
         let header = names.len();
         Ok(Table { text, pair, id, keep, header, ..table })
     }
@@ -94,16 +105,18 @@ impl Table {
         }
         let field = |column: usize| str::from_utf8(&self.row[column]).map(str::to_owned);
         let record = || {
+            let text = field(self.text)?;
+            let kept = self.keep.iter().map(|kept| match kept {
+                Kept::Column(column) => field(*column).map(Value::String),
+                Kept::Own(name) => Ok(own_field(name, &place, &text).unwrap_or_default()),
+            });
+            let kept = kept.collect::<Result<_, _>>()?;
             Ok::<_, str::Utf8Error>(Record {
                 place: place.clone(),
-                id: self.id.map(field).transpose()?,
-                text: field(self.text)?,
+                id: self.id.map(field).transpose()?.map(Value::String),
+                text,
                 pair: self.pair.map(field).transpose()?,
-                kept: self
-                    .keep
-                    .iter()
-                    .map(|column| field(*column).map(Value::String))
-                    .collect::<Result<_, _>>()?,
+                kept,
             })
         };
         Ok(Some(match record() {

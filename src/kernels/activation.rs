@@ -4,7 +4,7 @@ use std::f32::consts::{FRAC_1_SQRT_2, PI};
 
 use super::isa::{Isa, Kernel};
 use super::math::{erf, exp, sigmoid, tanh};
-use super::simd::{Simd, map};
+use super::simd::{MAX_LANES, Simd, map};
 
 /// An activation function.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -60,85 +60,70 @@ pub const LAPLACE_MU: f64 = 0.707107;
 pub const LAPLACE_SIGMA: f64 = 0.282095;
 
 impl Activation {
-    /// Applies it to every number of a row, in place.
+    /// Applies it to every value of a row, in place.
     pub fn apply(self, isa: Isa, row: &mut [f32]) {
-        self.apply_to_all(isa, std::iter::once(row));
-    }
-
-    /// The same for some rows.
-    pub fn apply_to_all<'a>(self, isa: Isa, rows: impl Iterator<Item = &'a mut [f32]>) {
-        isa.run(Apply { activation: self, rows });
+        isa.run(Apply { activation: self, row });
     }
 }
 
-struct Apply<R> {
+struct Apply<'a> {
     activation: Activation,
-    rows: R,
+    row: &'a mut [f32],
 }
 
-impl<'a, R: Iterator<Item = &'a mut [f32]>> Apply<R> {
-    /// For those that are too rare to be worth more.
-    fn one_by_one(self, f: impl Fn(f32) -> f32) {
-        for x in self.rows.flatten() {
-            *x = f(*x);
-        }
-    }
-}
-
-impl<'a, R: Iterator<Item = &'a mut [f32]>> Kernel for Apply<R> {
+impl Kernel for Apply<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
+        map!(s, self.row, |x| self.activation.of(s, x));
+    }
+}
+
+impl Activation {
+    /// The values of a register.
+    #[inline(always)]
+    pub(super) fn of<S: Simd>(self, s: S, x: S::F) -> S::F {
         let zero = s.splat(0.0);
-        macro_rules! each {
-            (|$x:ident| $f:expr) => {
-                for row in self.rows {
-                    map!(s, row, |$x| $f);
-                }
-            };
-        }
-        match self.activation {
-            Activation::Identity => (),
-            Activation::Gelu => each!(|x| gelu(s, x)),
+        match self {
+            Activation::Identity => x,
+            Activation::Gelu => gelu(s, x),
             // tanh(u) = 2 σ(2 u) − 1
-            Activation::GeluTanh => each!(|x| {
+            Activation::GeluTanh => {
                 let cube = s.mul(s.mul(x, x), x);
                 let inner = s.fma(s.splat(0.044715), cube, x);
                 gated(s, x, s.mul(s.splat(2.0 * (2.0 / PI).sqrt()), inner))
-            }),
-            Activation::GeluClipped => each!(|x| {
+            }
+            Activation::GeluClipped => {
                 let y = at_most(s, gelu(s, x), 10.0);
                 s.select_less(y, s.splat(-10.0), s.splat(-10.0), y)
-            }),
-            Activation::QuickGelu => each!(|x| gated(s, x, s.mul(x, s.splat(1.702)))),
-            Activation::Relu => each!(|x| relu(s, x)),
-            Activation::ReluSquared => each!(|x| s.mul(relu(s, x), relu(s, x))),
-            Activation::Relu6 => each!(|x| at_most(s, relu(s, x), 6.0)),
-            Activation::LeakyRelu => each!(|x| s.select_less(x, zero, s.mul(x, s.splat(0.01)), x)),
-            Activation::Silu => each!(|x| gated(s, x, x)),
-            Activation::HardSwish => each!(|x| {
+            }
+            Activation::QuickGelu => gated(s, x, s.mul(x, s.splat(1.702))),
+            Activation::Relu => relu(s, x),
+            Activation::ReluSquared => s.mul(relu(s, x), relu(s, x)),
+            Activation::Relu6 => at_most(s, relu(s, x), 6.0),
+            Activation::LeakyRelu => s.select_less(x, zero, s.mul(x, s.splat(0.01)), x),
+            Activation::Silu => gated(s, x, x),
+            Activation::HardSwish => {
                 let gate = at_most(s, relu(s, s.add(x, s.splat(3.0))), 6.0);
                 s.div(s.mul(x, gate), s.splat(6.0))
-            }),
+            }
             // tanh(ln(1 + e)) = (e² + 2 e) / (e² + 2 e + 2), and 1 where e² does not fit.
-            Activation::Mish => each!(|x| {
+            Activation::Mish => {
                 let e = exp(s, at_most(s, x, 20.0));
                 let n = s.mul(e, s.add(e, s.splat(2.0)));
                 s.mul(x, s.div(n, s.add(n, s.splat(2.0))))
-            }),
-            Activation::Laplace => each!(|x| {
+            }
+            Activation::Laplace => {
                 let x = s.div(s.sub(x, s.splat(LAPLACE_MU as f32)), s.splat(LAPLACE_SIGMA as f32));
                 let half = s.splat(0.5);
                 s.fma(half, erf(s, s.mul(x, s.splat(FRAC_1_SQRT_2))), half)
-            }),
-            Activation::SqrtSoftplus => self.one_by_one(|x| softplus(x).sqrt()),
-            Activation::Sigmoid => each!(|x| sigmoid(s, x)),
-            Activation::Tanh => each!(|x| tanh(s, x)),
-            Activation::Prelu { slope } => {
-                each!(|x| s.select_less(x, zero, s.mul(x, s.splat(slope)), x));
             }
-            Activation::Xielu([positive, negative, beta, eps]) => self.one_by_one(|x| match x > 0.0 {
+            Activation::SqrtSoftplus => lane_by_lane(s, x, |x| softplus(x).sqrt()),
+            Activation::Sigmoid => sigmoid(s, x),
+            Activation::Tanh => tanh(s, x),
+            Activation::Prelu { slope } => s.select_less(x, zero, s.mul(x, s.splat(slope)), x),
+            Activation::Xielu([positive, negative, beta, eps]) => lane_by_lane(s, x, |x| match x > 0.0 {
                 true => positive * x * x + beta * x,
                 false => (x.min(eps).exp_m1() - x) * negative + beta * x,
             }),
@@ -146,10 +131,24 @@ impl<'a, R: Iterator<Item = &'a mut [f32]>> Kernel for Apply<R> {
     }
 }
 
+/// For functions that are too rare to be worth more.
+#[inline(always)]
+fn lane_by_lane<S: Simd>(s: S, x: S::F, f: impl Fn(f32) -> f32) -> S::F {
+    let mut lanes = [0.0; MAX_LANES];
+    // SAFETY: `lanes` is valid for writes and reads of any register's values.
+    unsafe {
+        s.store(lanes.as_mut_ptr(), x);
+        for x in &mut lanes[..S::LANES] {
+            *x = f(*x);
+        }
+        s.load(lanes.as_ptr())
+    }
+}
+
 // NaN stays NaN in all of them.
 
 #[inline(always)]
-fn gelu<S: Simd>(s: S, x: S::F) -> S::F {
+pub(super) fn gelu<S: Simd>(s: S, x: S::F) -> S::F {
     let half = s.mul(x, s.splat(0.5));
     s.fma(half, erf(s, s.mul(x, s.splat(FRAC_1_SQRT_2))), half)
 }

@@ -28,9 +28,15 @@ fn polynomial<S: Simd, const N: usize>(s: S, x: S::F, coefficients: [f32; N]) ->
 /// `x = n ln 2 + r`; the polynomial is that of the Cephes library's `expf`.
 #[inline(always)]
 pub fn exp<S: Simd>(s: S, x: S::F) -> S::F {
-    // Where the result is 0 or ∞; the order of operands keeps NaN.
-    let x = s.select_less(s.splat(89.0), x, s.splat(89.0), x);
-    let x = s.select_less(x, s.splat(-104.0), s.splat(-104.0), x);
+    // Where the result is ∞; the order of operands keeps NaN.
+    exp_below_overflow(s, s.select_less(s.splat(89.0), x, s.splat(89.0), x))
+}
+
+/// [`exp`] of values up to 89.
+#[inline(always)]
+pub fn exp_below_overflow<S: Simd>(s: S, x: S::F) -> S::F {
+    // Where the result is 0; the order of operands keeps NaN.
+    let x = s.max(s.splat(-104.0), x);
     // Adding and taking off 1.5 · 2²³ rounds to a whole number.
     let shift = s.splat(12_582_912.0);
     let n = s.sub(s.fma(x, s.splat(std::f32::consts::LOG2_E), shift), shift);
@@ -50,6 +56,23 @@ pub fn exp<S: Simd>(s: S, x: S::F) -> S::F {
     );
     let p = s.fma(s.mul(r, r), p, r);
     s.scale_exp2(s.add(p, s.splat(1.0)), n)
+}
+
+/// The largest relative error of [`exp2_bf16`], where the result is a normal number.
+pub const EXP2_BF16: f64 = 3e-6;
+
+/// `2ˣ` for values up to 127, to more than the accuracy of bf16; 0 where it does not fit. Within [`EXP2_BF16`].
+///
+/// `x = n + f`; the polynomial is fitted to `2ᶠ` from −½ to ½.
+#[inline(always)]
+pub fn exp2_bf16<S: Simd>(s: S, x: S::F) -> S::F {
+    // The order of operands keeps NaN.
+    let x = s.max(s.splat(-150.0), x);
+    let shift = s.splat(12_582_912.0);
+    let n = s.sub(s.add(x, shift), shift);
+    let coefficients =
+        [9.570_096_619e-3, 5.591_786_280e-2, 2.402_474_433e-1, 6.931_217_909e-1, 9.999_992_847e-1];
+    s.scale_exp2(polynomial(s, s.sub(x, n), coefficients), n)
 }
 
 /// The error function. Within [`ERF_ULP`].
@@ -84,7 +107,7 @@ pub fn erf<S: Simd>(s: S, x: S::F) -> S::F {
             -1.426_473_905_141_89e-2,
         ],
     );
-    s.mul(x, s.div(above, below))
+    s.mul(x, s.div_normal(above, below))
 }
 
 /// The hyperbolic tangent. Within [`TANH_ULP`].

@@ -11,3 +11,4 @@ pub mod matmul;
 pub mod norm;
 pub mod simd;
 pub mod softmax;
+pub mod tiles;

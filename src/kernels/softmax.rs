@@ -1,9 +1,10 @@
 //! Softmax of rows of scores.
 
+use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
 use super::isa::{Isa, Kernel};
-use super::math::exp;
+use super::math::{exp_below_overflow, exp2_bf16};
 use super::simd::{Simd, fold, map, map_with};
 
 /// `scale · x + bias` in place; an empty bias is none.
@@ -33,6 +34,15 @@ impl Kernel for ScaleAndBias<'_> {
     }
 }
 
+/// How exact the numerators of a softmax are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accuracy {
+    /// To the last places of f32.
+    F32,
+    /// To more than bf16 holds, where they are rounded to it.
+    Bf16,
+}
+
 /// The numerators of `softmax(scale · x)`, in place, and the sum of each row, which is what they are to be divided by.
 /// Rows lie `stride` apart; row `i` has the scores `visible(i)`, and 0 elsewhere. `scale` is above 0.
 ///
@@ -45,9 +55,10 @@ pub fn exponentials(
     scale: f32,
     visible: impl Fn(usize) -> Range<usize>,
     sums: &mut [f32],
+    accuracy: Accuracy,
 ) {
     assert!(rows.len() >= sums.len() * stride, "there is a row for every sum");
-    isa.run(Exponentials { rows, stride, scale, visible, sums });
+    isa.run(Exponentials { rows, stride, scale, visible, sums, accuracy });
 }
 
 struct Exponentials<'a, V> {
@@ -56,6 +67,7 @@ struct Exponentials<'a, V> {
     scale: f32,
     visible: V,
     sums: &'a mut [f32],
+    accuracy: Accuracy,
 }
 
 impl<V: Fn(usize) -> Range<usize>> Kernel for Exponentials<'_, V> {
@@ -63,7 +75,10 @@ impl<V: Fn(usize) -> Range<usize>> Kernel for Exponentials<'_, V> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let scale = s.splat(self.scale);
+        let scale = s.splat(match self.accuracy {
+            Accuracy::F32 => self.scale,
+            Accuracy::Bf16 => self.scale * LOG2_E,
+        });
         for (i, (row, sum)) in self.rows.chunks_exact_mut(self.stride).zip(self.sums).enumerate() {
             let visible = (self.visible)(i);
             assert!(!visible.is_empty(), "a query sees a key");
@@ -75,7 +90,11 @@ impl<V: Fn(usize) -> Range<usize>> Kernel for Exponentials<'_, V> {
             let mut total = s.splat(0.0);
             for start in (0..row.len()).step_by(S::LANES) {
                 let x = s.load_at(row, start, f32::NEG_INFINITY);
-                let e = exp(s, s.mul(s.sub(x, max), scale));
+                let x = s.mul(s.sub(x, max), scale);
+                let e = match self.accuracy {
+                    Accuracy::F32 => exp_below_overflow(s, x),
+                    Accuracy::Bf16 => exp2_bf16(s, x),
+                };
                 s.store_at(row, start, e);
                 total = s.add(total, e);
             }

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use super::{INDEX, NO_TOKENIZER, Source, hub, other_weights, tokenizer_files};
+use super::{INDEX, NO_TOKENIZER, SENTENCE_PIECES, Source, hub, other_weights, tokenizer_files};
+use crate::disk::is_listed;
 
 /// The folder of a model.
 #[derive(Debug, Clone)]
@@ -22,7 +23,7 @@ impl ModelFiles {
     /// If the model is nowhere, or the hub refuses or cannot be reached.
     pub fn locate(source: &Source) -> Result<Self> {
         let directory = Path::new(&source.model);
-        if ["config.json", "modules.json"].iter().any(|name| directory.join(name).is_file()) {
+        if ["config.json", "modules.json"].iter().any(|name| is_listed(&directory.join(name))) {
             return Ok(ModelFiles { folder: directory.to_owned(), warning: None });
         }
         if directory.is_file() {
@@ -63,8 +64,8 @@ impl ModelFiles {
     /// If there are none in safetensors form.
     pub fn weights(&self) -> Result<PathBuf> {
         let path = self.folder.join("model.safetensors");
-        let has = |name: &str| self.folder.join(name).exists();
-        if path.exists() {
+        let has = |name: &str| is_listed(&self.folder.join(name));
+        if is_listed(&path) {
             return Ok(path);
         }
         let folder = self.folder.display();
@@ -95,12 +96,35 @@ impl ModelFiles {
     /// If there is none, or none in a form that can be read.
     pub fn tokenizer(&self) -> Result<PathBuf> {
         let folder = self.folder.display();
-        match tokenizer_files(|name| self.folder.join(name).exists()) {
+        match tokenizer_files(|name| is_listed(&self.folder.join(name))) {
             Ok(Some(files)) => Ok(self.folder.join(files[0])),
             Ok(None) => bail!("{folder} {NO_TOKENIZER}; download the model again, or pass --tokenizer FILE"),
             Err(why) => bail!("{folder} {why}"),
         }
     }
+}
+
+/// Whether a model's folder usually has a file of this name.
+pub fn is_model_file(name: &str) -> bool {
+    const NAMES: &[&str] = &[
+        "README.md",
+        "added_tokens.json",
+        "config.json",
+        "config_sentence_transformers.json",
+        "merges.txt",
+        "model.safetensors",
+        "modules.json",
+        "special_tokens_map.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.json",
+        "vocab.txt",
+        INDEX,
+    ];
+    let is_shard = name.starts_with("model-") && name.contains("-of-") && name.ends_with(".safetensors");
+    let is_pickle = name.starts_with("pytorch_model") && name.ends_with(".bin");
+    let is_limit = name.starts_with("sentence_") && name.ends_with("_config.json");
+    NAMES.contains(&name) || SENTENCE_PIECES.contains(&name) || is_shard || is_pickle || is_limit
 }
 
 /// Whether a name can be an id on the hub: `name` or `org/name`.

@@ -3,24 +3,29 @@
 //! Files lie where every Hugging Face tool looks for them: `models--ORG--NAME/snapshots/COMMIT/…`, with
 //! `refs/BRANCH` naming the commit. The reference is written after the last file, so a commit that a reference
 //! names is there whole.
+//!
+//! hf-hub knows the names of the cache. The requests are our own, over the HTTP client that it uses: it follows what a
+//! server answers to any path, any host and any length.
 
-use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
+mod blobs;
+mod requests;
+
+use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs, thread};
 
 use anyhow::{Error, Result, bail};
-use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
-use indicatif::{ProgressBar, ProgressDrawTarget};
-use serde_json::Value;
-use sha2::{Digest, Sha256};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::pipeline::{Module, read_modules};
 use super::weights::read_index;
 use super::{
     CONVERT_PIPELINE, INDEX, NO_TOKENIZER, SENTENCE_CONFIGS, Source, other_weights, tokenizer_files,
 };
+use blobs::{Blob, LockError};
+use requests::{Client, Failure, Gap, encode_path};
 
 /// How often a file is tried where the connection breaks, or what comes is not the file.
 const ATTEMPTS: u32 = 3;
@@ -29,8 +34,10 @@ const ATTEMPTS: u32 = 3;
 const BESIDE_VOCABULARY: [&str; 4] =
     ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"];
 
-/// How long a hub may take to say anything at all.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Seconds that a server may be silent, unless `HF_HUB_DOWNLOAD_TIMEOUT` says otherwise.
+const TIMEOUT: f64 = 30.0;
+/// The longest such time, in seconds: a day.
+const MAX_TIMEOUT: f64 = 86_400.0;
 
 /// What decides how a tokenizer is read.
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
@@ -88,8 +95,11 @@ struct Hub<'a> {
     cache: Cache,
     /// The model's folder in the cache.
     folder: PathBuf,
-    endpoint: String,
-    token: Option<String>,
+    client: Client,
+    /// Whether the token can be sent.
+    has_broken_token: bool,
+    /// How long a server may be silent.
+    timeout: Duration,
 }
 
 impl<'a> Hub<'a> {
@@ -108,15 +118,20 @@ impl<'a> Hub<'a> {
             fs::read_to_string(file).ok()
         });
         let token = token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
-        // hf-hub links files relative to each other, and asks for absolute paths to do so.
         let cache = std::path::absolute(set("HF_HUB_CACHE").map_or(home.join("hub"), PathBuf::from))?;
         let endpoint = set("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".into());
+        let seconds = set("HF_HUB_DOWNLOAD_TIMEOUT").and_then(|seconds| seconds.trim().parse().ok());
+        let seconds = seconds.filter(|seconds| *seconds > 0.0).unwrap_or(TIMEOUT).min(MAX_TIMEOUT);
+        let timeout = Duration::from_secs_f64(seconds);
         Ok(Hub {
             source,
             folder: cache.join(Repo::model(source.model.clone()).folder_name()),
             cache: Cache::new(cache),
-            endpoint: endpoint.trim_end_matches('/').to_owned(),
-            token,
+            has_broken_token: token
+                .as_ref()
+                .is_some_and(|token| !token.bytes().all(|b| b.is_ascii_graphic())),
+            client: Client::new(&endpoint, token, timeout),
+            timeout,
         })
     }
 
@@ -125,6 +140,9 @@ impl<'a> Hub<'a> {
         let revision = &self.source.revision;
         let commit = fs::read_to_string(self.folder.join("refs").join(revision));
         let commit = commit.as_ref().map_or(revision.as_str(), |commit| commit.trim());
+        if !commit.split('/').all(|part| is_plain(&part.replace('.', "_")) && part != "." && part != "..") {
+            return Cached::Nothing;
+        }
         let snapshot = self.folder.join("snapshots").join(commit);
         // Another tool may have fetched a part of the model; only a known absence counts.
         let absent = |name: &str| self.folder.join(".no_exist").join(commit).join(name).exists();
@@ -145,7 +163,7 @@ impl<'a> Hub<'a> {
         let index = snapshot.join(beside(INDEX));
         let weights = has("model.safetensors")
             || read_index(&index).is_ok_and(|index| index.values().all(|shard| has(shard)));
-        if !(pipeline && weights && tokenizer && has("config.json")) {
+        if !(pipeline && weights && tokenizer && has("config.json")) || has_dangling_link(&snapshot) {
             return Cached::Nothing;
         }
         let configured =
@@ -165,43 +183,28 @@ impl<'a> Hub<'a> {
 
     /// Brings the files that Sconce needs into the cache.
     fn download(&self) -> Result<PathBuf> {
-        if self.token.as_ref().is_some_and(|token| !token.bytes().all(|b| b.is_ascii_graphic())) {
+        if self.has_broken_token {
             bail!(
                 "what stands in HF_TOKEN, in the file of HF_TOKEN_PATH or in the token file of HF_HOME cannot be a \
                  token; take it from the hub anew"
             );
         }
-        let api = ApiBuilder::from_cache(self.cache.clone())
-            .with_endpoint(self.endpoint.clone())
-            .with_token(self.token.clone())
-            .with_progress(false)
-            .with_user_agent("sconce", env!("CARGO_PKG_VERSION"))
-            .build()
-            .map_err(|error| self.explain("its list of files", &error))?;
-        let repo = |revision: &str| {
-            Repo::with_revision(self.source.model.clone(), RepoType::Model, revision.to_owned())
-        };
-        let branch = repo(&self.source.revision);
-        let (commit, names) = self.list(&api.repo(branch.clone()))?;
+        let (commit, names) = self.list()?;
         let wanted = choose(&self.source.model, &names)?;
         fs::create_dir_all(self.folder.join("blobs")).map_err(|error| self.unusable(&error))?;
-        // Files are asked for by commit: a branch that moves meanwhile cannot mix two states.
-        let pinned = api.repo(repo(&commit));
         let snapshot = self.folder.join("snapshots").join(&commit);
         for name in wanted {
             if !snapshot.join(name).exists() {
-                let fetched = self.fetch(&api, &pinned, name, &snapshot.join(name));
-                // hf-hub notes the commit as if it were a branch.
-                let _ = fs::remove_file(self.folder.join("refs").join(&commit));
-                fetched?;
+                // Files are asked for by commit: a branch that moves meanwhile cannot mix two states.
+                self.fetch(&commit, name, &snapshot)?;
             }
         }
-        self.finish(&branch, &commit, &names).map_err(|error| self.unusable(&error))?;
+        self.finish(&commit, &names).map_err(|error| self.unusable(&error))?;
         Ok(snapshot)
     }
 
     /// Notes what the commit lacks, and lets the branch point to it.
-    fn finish(&self, branch: &Repo, commit: &str, names: &[String]) -> io::Result<()> {
+    fn finish(&self, commit: &str, names: &[String]) -> io::Result<()> {
         let has = |wanted: &str| names.iter().any(|name| name == wanted);
         let folder = encoder_folder(has);
         let inside = |name: &&str| format!("{folder}{name}");
@@ -220,107 +223,141 @@ impl<'a> Hub<'a> {
             fs::create_dir_all(absent.parent().unwrap_or(&absent))?;
             fs::write(absent, "")?;
         }
-        if branch.revision() != commit {
-            self.cache.repo(branch.clone()).create_ref(commit)?;
+        let Source { model, revision, .. } = self.source;
+        if revision != commit {
+            let branch = Repo::with_revision(model.clone(), RepoType::Model, revision.clone());
+            self.cache.repo(branch).create_ref(commit)?;
         }
         Ok(())
     }
 
     /// The commit of a revision and the names of its files.
-    fn list(&self, repo: &ApiRepo) -> Result<(String, Vec<String>)> {
-        let request = repo.info_request().config().http_status_as_error(false);
-        let request = request.timeout_connect(Some(PATIENCE)).timeout_recv_response(Some(PATIENCE)).build();
-        let mut response = request.call().map_err(|error| self.unreachable(&error.to_string()))?;
-        let status = response.status().as_u16();
-        if status != 200 {
-            let code = response.headers().get("x-error-code").and_then(|code| code.to_str().ok());
-            let Source { model, revision, .. } = self.source;
-            if status == 404 && (code == Some("RevisionNotFound") || code.is_none() && revision != "main") {
-                bail!(
+    fn list(&self) -> Result<(String, Vec<String>)> {
+        const WHAT: &str = "the list of files";
+        let Source { model, revision, .. } = self.source;
+        let path = format!("/api/models/{model}/revision/{}", revision.replace('/', "%2F"));
+        let listing = self.client.json(&path).map_err(|failure| match failure {
+            Failure::Refused { status: 404, code }
+                if code.as_deref() == Some("RevisionNotFound") || code.is_none() && revision != "main" =>
+            {
+                Error::msg(format!(
                     "the hub at {} has no revision {revision:?} of {model}; check --revision",
-                    self.endpoint
-                );
+                    self.client.endpoint()
+                ))
             }
-            return Err(self.refused(status, "its list of files"));
-        }
-        let listing: Option<Value> = response.body_mut().read_json().ok();
-        let listed = listing.as_ref().and_then(|listing| {
+            failure => self.explain(WHAT, failure),
+        })?;
+        let listed = || {
             let commit = listing.get("sha")?.as_str().filter(|commit| is_plain(commit))?;
             let files = listing.get("siblings")?.as_array()?;
             let names = files.iter().map(|file| Some(file.get("rfilename")?.as_str()?.to_owned()));
             Some((commit.to_owned(), names.collect::<Option<Vec<_>>>()?))
-        });
-        listed.ok_or_else(|| self.no_hub("its list of files", "there is none in the answer"))
+        };
+        let Some((commit, names)) = listed() else {
+            return Err(self.no_hub(WHAT, "there is none in the answer"));
+        };
+        // What is asked for becomes a path in the cache.
+        if let Some(name) = names.iter().find(|name| !is_inside(name)) {
+            return Err(self.no_hub(WHAT, &format!("the name {name:?} leads out of the model's folder")));
+        }
+        Ok((commit, names))
     }
 
-    /// Downloads one file, going on where an earlier attempt stopped.
-    fn fetch(&self, api: &Api, repo: &ApiRepo, name: &str, place: &Path) -> Result<()> {
-        let explain = |error| self.explain(name, &error);
-        let about = api.metadata(&repo.url(name)).map_err(explain)?;
-        if !is_plain(about.etag()) {
+    /// Downloads one file into a snapshot, going on where an earlier attempt stopped.
+    fn fetch(&self, commit: &str, name: &str, snapshot: &Path) -> Result<()> {
+        let path = format!("/{}/resolve/{commit}/{}", self.source.model, encode_path(name));
+        let info = self.client.info(&path).map_err(|failure| self.explain(name, failure))?;
+        let Some(blob) = Blob::new(&self.folder, info) else {
             return Err(self.no_hub(name, "its ETag cannot name a file"));
+        };
+        let _lock = blob.lock(name, self.timeout).map_err(|error| match error {
+            LockError::Held(path) => Error::msg(format!(
+                "another process holds the lock {} and its download of {name} of {} does not grow; end that process, \
+                 then run the command again",
+                path.display(),
+                self.source.model
+            )),
+            LockError::Disk(error) => self.unusable(&error),
+        })?;
+        if !blob.is_sound(&blob.path).map_err(|error| self.unusable(&error))? {
+            self.fill(&path, name, &blob)?;
         }
-        let mut attempt = 0;
-        loop {
-            attempt += 1;
-            let again = attempt < ATTEMPTS;
-            match repo.download_with_progress(name, self.bar()) {
-                Ok(pointer) if is_sound(&pointer, about.etag(), about.size())? => break,
+        blob.link(&snapshot.join(name), snapshot).map_err(|error| self.unusable(&error))
+    }
+
+    /// Downloads the content of a file.
+    fn fill(&self, path: &str, name: &str, blob: &Blob) -> Result<()> {
+        let (model, part) = (&self.source.model, blob.part());
+        let unusable = |error: io::Error| self.unusable(&error);
+        for attempt in 1..=ATTEMPTS {
+            let is_last = attempt == ATTEMPTS;
+            match self.receive(path, blob, &part) {
+                Ok(()) if blob.is_sound(&part).map_err(unusable)? => {
+                    return fs::rename(&part, &blob.path).map_err(unusable);
+                }
                 // What lay in the cache was the beginning of something else, or the way here is bad.
-                Ok(pointer) => {
-                    fs::remove_file(fs::canonicalize(&pointer)?)?;
-                    fs::remove_file(&pointer)?;
-                    if !again {
-                        bail!(
-                            "{name} of {} arrived damaged (its size or SHA-256 is not the hub's) and was removed; \
-                             run the command again",
-                            self.source.model
-                        );
-                    }
+                Ok(()) => fs::remove_file(&part).map_err(unusable)?,
+                Err(Gap::TooLong) => {
+                    fs::remove_file(&part).map_err(unusable)?;
+                    return Err(self.no_hub(name, &format!("more than its {} bytes come", blob.size)));
                 }
-                Err(ApiError::IoError(error)) if again && !is_of_the_disk(&error) => {
-                    thread::sleep(Duration::from_millis(500))
-                }
-                // What lies in the cache is as long as the file, or longer: no beginning of it.
-                Err(error)
-                    if again && (status(&error) == Some(416) || matches!(error, ApiError::InvalidResume)) =>
-                {
-                    fs::remove_file(self.folder.join("blobs").join(about.etag()).with_extension("part"))?
-                }
-                // Another process is at it, and holds the lock for as long as it lives.
-                Err(ApiError::LockAcquisition(_)) if place.exists() => break,
-                Err(ApiError::LockAcquisition(_)) => attempt -= 1,
-                Err(error) => return Err(explain(error)),
+                Err(Gap::Failed(failure)) => return Err(self.explain(name, failure)),
+                Err(Gap::Disk(error)) => return Err(self.unusable(&error)),
+                Err(Gap::Broken(reason)) if is_last => bail!(
+                    "the download of {name} of {model} was interrupted ({reason}); run the command again to resume it"
+                ),
+                Err(Gap::Broken(_)) => thread::sleep(Duration::from_millis(500)),
             }
         }
-        Ok(())
+        let checksum = blob.checksum().map(|name| format!(" or {name}")).unwrap_or_default();
+        bail!(
+            "{name} of {model} arrived damaged (its size{checksum} is not the hub's) and was removed; run the command \
+             again"
+        )
     }
 
-    fn bar(&self) -> ProgressBar {
-        let bar = ProgressBar::new(0);
-        if !self.source.progress {
-            bar.set_draw_target(ProgressDrawTarget::hidden());
+    /// Adds to a part what it lacks.
+    fn receive(&self, path: &str, blob: &Blob, part: &Path) -> Result<(), Gap> {
+        let mut options = fs::OpenOptions::new();
+        let file = options.write(true).create(true).truncate(false).open(part).map_err(Gap::Disk)?;
+        let mut start = file.metadata().map_err(Gap::Disk)?.len();
+        if start > blob.size {
+            // It is not of this file.
+            file.set_len(0).map_err(Gap::Disk)?;
+            start = 0;
         }
-        bar
+        if start == blob.size {
+            return Ok(());
+        }
+        let bar = self.bar(blob.size);
+        let begin = |start: u64| {
+            file.set_len(start)?;
+            bar.set_position(start);
+            (&file).seek(SeekFrom::Start(start)).map(drop)
+        };
+        self.client.content(path, start, blob.size, begin, |bytes| {
+            bar.inc(bytes.len() as u64);
+            (&file).write_all(bytes)
+        })?;
+        bar.finish();
+        file.sync_all().map_err(Gap::Disk)
     }
 
-    /// One sentence on a failed download.
-    fn explain(&self, what: &str, error: &ApiError) -> Error {
-        let model = &self.source.model;
-        match error {
-            ApiError::RequestError(_) => match status(error) {
-                Some(code) => self.refused(code, what),
-                None => self.unreachable(&error.to_string()),
-            },
-            ApiError::IoError(error) if error.kind() == ErrorKind::StorageFull => Error::msg(format!(
-                "the disk of the cache at {} is full; free some space",
-                self.cache.path().display()
-            )),
-            ApiError::IoError(error) if is_of_the_disk(error) => self.unusable(error),
-            ApiError::IoError(error) => Error::msg(format!(
-                "the download of {what} of {model} broke off ({error}); run the command again to go on from there"
-            )),
-            _ => self.no_hub(what, &error.to_string()),
+    fn bar(&self, size: u64) -> ProgressBar {
+        if !self.source.progress {
+            return ProgressBar::with_draw_target(Some(size), ProgressDrawTarget::hidden());
+        }
+        let template = "{bar:30} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left";
+        ProgressBar::new(size)
+            .with_style(ProgressStyle::with_template(template).expect("the template is valid"))
+    }
+
+    /// One sentence on a failed request.
+    fn explain(&self, what: &str, failure: Failure) -> Error {
+        match failure {
+            Failure::Unreachable(reason) => self.unreachable(&reason),
+            Failure::Refused { status, .. } => self.refused(status, what),
+            Failure::Malformed(reason) => self.no_hub(what, &reason),
         }
     }
 
@@ -336,38 +373,44 @@ impl<'a> Hub<'a> {
             "{}, and the hub at {} cannot be reached ({reason}); check the network and HF_ENDPOINT, or pass \
              --model DIR",
             self.absence(),
-            self.endpoint
+            self.client.endpoint()
         ))
     }
 
     fn unusable(&self, error: &io::Error) -> Error {
         let cache = self.cache.path().display();
-        Error::msg(format!(
-            "cannot use the cache at {cache} ({error}); set HF_HOME to a folder that can be written"
-        ))
+        Error::msg(match error.kind() {
+            ErrorKind::StorageFull => format!("the disk of the cache at {cache} is full; free some space"),
+            _ => format!(
+                "cannot use the cache at {cache} ({error}); set HF_HOME to a folder that can be written"
+            ),
+        })
     }
 
     fn no_hub(&self, what: &str, reason: &str) -> Error {
         Error::msg(format!(
             "{} does not answer like a Hugging Face hub for {what} of {} ({reason}); check HF_ENDPOINT",
-            self.endpoint, self.source.model
+            self.client.endpoint(),
+            self.source.model
         ))
     }
 
     fn refused(&self, status: u16, what: &str) -> Error {
-        let Hub { endpoint, .. } = self;
+        let endpoint = self.client.endpoint();
         let model = &self.source.model;
-        Error::msg(match (status, &self.token) {
-            (401 | 403, Some(_)) => format!(
+        Error::msg(match (status, self.client.has_token()) {
+            (401 | 403, true) => format!(
                 "the hub at {endpoint} refuses {what} of {model} to your token (status {status}); check HF_TOKEN, \
                  and that its account has been given access at {endpoint}/{model}"
             ),
-            (401 | 403, None) => format!(
+            (401 | 403, false) => format!(
                 "the hub at {endpoint} refuses {what} of {model} (status {status}): there is no such model, or it \
                  is private or gated; check the id, or set HF_TOKEN"
             ),
             (404, _) => {
-                format!("the hub at {endpoint} has not {what} of {model}; check the id and --revision")
+                format!(
+                    "{what} of {model} was not found on the hub at {endpoint}; check the id and --revision"
+                )
             }
             _ => format!("the hub at {endpoint} answers {status} for {what} of {model}; try again later"),
         })
@@ -430,7 +473,8 @@ fn choose<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a str>> {
 
 /// Whether a file is the encoder's weights, one of their shards, or the index of those.
 fn is_weights(folder: &str, name: &str) -> bool {
-    let shard = |name: &str| name.starts_with("model-") && name.ends_with(".safetensors");
+    let shard =
+        |name: &str| name.starts_with("model-") && name.ends_with(".safetensors") && !name.contains('/');
     let weights = |name| name == "model.safetensors" || name == INDEX || shard(name);
     name.strip_prefix(folder).is_some_and(weights)
 }
@@ -442,37 +486,27 @@ fn encoder_folder(has: impl Fn(&str) -> bool) -> &'static str {
     if has("modules.json") && has(&format!("{FIRST}config.json")) { FIRST } else { "" }
 }
 
-/// The HTTP status in an error, if it is one.
-fn status(error: &ApiError) -> Option<u16> {
-    match error {
-        ApiError::RequestError(error) => match **error {
-            ureq::Error::StatusCode(code) => Some(code),
-            _ => None,
-        },
-        _ => None,
-    }
+/// Whether a link among the files that Sconce reads leads nowhere: a cache that was pruned may have lost small files
+/// without which the model gives other vectors.
+fn has_dangling_link(snapshot: &Path) -> bool {
+    let entries =
+        |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_module = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        path.is_dir() && name.first().is_some_and(u8::is_ascii_digit)
+    };
+    let modules = entries(snapshot).filter(|path| is_module(path)).flat_map(|folder| entries(&folder));
+    entries(snapshot).chain(modules).any(|path| {
+        let suffix = path.extension().unwrap_or_default();
+        ["json", "txt", "safetensors"].iter().any(|read| suffix == *read) && !path.exists()
+    })
 }
 
-/// Whether an error is the cache's and not the network's.
-fn is_of_the_disk(error: &io::Error) -> bool {
-    use ErrorKind::{NotADirectory, PermissionDenied, ReadOnlyFilesystem, StorageFull};
-    matches!(error.kind(), NotADirectory | PermissionDenied | ReadOnlyFilesystem | StorageFull)
-}
-
-/// Whether a file is what the hub says: its size, and for large files, whose name in the cache is the SHA-256 of
-/// their content, that too.
-fn is_sound(file: &Path, etag: &str, size: usize) -> Result<bool> {
-    let mut file = fs::File::open(file)?;
-    if file.metadata()?.len() != size as u64 {
-        return Ok(false);
-    }
-    if etag.len() != 64 || !etag.bytes().all(|b| b.is_ascii_hexdigit()) {
-        return Ok(true);
-    }
-    let mut hash = Sha256::new();
-    io::copy(&mut file, &mut hash)?;
-    let found: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(found == etag.to_lowercase())
+/// Whether the name of a file that the hub sends stays inside of the model's folder, on any system.
+fn is_inside(name: &str) -> bool {
+    let is_normal = |part: Component| matches!(part, Component::Normal(_));
+    let has_parts = name.split('/').all(|part| !matches!(part, "" | "." | ".."));
+    has_parts && !name.contains(['\\', '\0']) && Path::new(name).components().all(is_normal)
 }
 
 /// Whether a name that the hub sends can be the name of a file, and of no other place.

@@ -16,6 +16,8 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use serde_json::{Map, Value};
 
+use crate::disk;
+
 /// Which model, and how far to go for it.
 #[derive(Debug, Clone)]
 pub struct Source {
@@ -121,9 +123,9 @@ fn read_json_object(path: &Path) -> Result<Map<String, Value>> {
 
 /// Reads a file that has to hold JSON.
 fn read_json(path: &Path) -> Result<Value> {
-    let bytes = match std::fs::read(path) {
+    let bytes = match disk::read(path, disk::MAX_CONFIG_BYTES) {
         Ok(bytes) => bytes,
-        Err(error) => bail!("cannot read {}: {error}", path.display()),
+        Err(error) => bail!("cannot read {} ({error}); download the model again", path.display()),
     };
     match serde_json::from_slice(&bytes) {
         Ok(value) => Ok(value),

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::config::Config;
 use super::purpose::Purpose;
 use super::{SENTENCE_CONFIGS, read_json, read_json_object};
+use crate::disk::is_listed;
 use crate::nn::Pooling;
 pub use heads::{HeadModule, NAMES as HEAD_NAMES};
 pub use pooling::PoolingModule;
@@ -50,7 +51,7 @@ impl Pipeline {
     pub fn read(folder: &Path, pooling: Option<&Pooling>) -> Result<Self> {
         let mut pipeline = Pipeline::default();
         let list = folder.join("modules.json");
-        if !present(&list) {
+        if !is_listed(&list) {
             pipeline.read_tokenizer(folder)?;
             return Ok(pipeline);
         }
@@ -193,16 +194,11 @@ impl Pipeline {
     }
 }
 
-/// Whether a folder lists a file, whatever it is that it names: one that cannot be read is not absent.
-fn present(path: &Path) -> bool {
-    path.symlink_metadata().is_ok()
-}
-
 /// The configuration of the Transformer module in a folder, by the first of its names that says anything.
 fn transformer_config(folder: &Path) -> Result<Option<Config>> {
     for name in SENTENCE_CONFIGS {
         let path = folder.join(name);
-        if !present(&path) {
+        if !is_listed(&path) {
             continue;
         }
         let config = Config::read(&path)?;
@@ -215,7 +211,7 @@ fn transformer_config(folder: &Path) -> Result<Option<Config>> {
 
 /// The model whose `modules.json` names this folder as its encoder: a user who passes the encoder loses what follows it.
 pub fn whole_model(folder: &Path) -> Option<PathBuf> {
-    let folder = folder.canonicalize().ok().filter(|folder| !present(&folder.join("modules.json")))?;
+    let folder = folder.canonicalize().ok().filter(|folder| !is_listed(&folder.join("modules.json")))?;
     let (name, parent) = (folder.file_name()?.to_str()?, folder.parent()?);
     let modules = read_modules(&parent.join("modules.json")).ok()?;
     modules.iter().any(|module| module.is_encoder() && module.place == name).then(|| parent.to_owned())
@@ -283,7 +279,7 @@ pub(super) fn read_modules(path: &Path) -> Result<Vec<Module>> {
 /// `model_max_length` of `tokenizer_config.json`, and whether its `truncation_side` is the left; tokenizers without a
 /// limit write an absurd one, 1e30.
 fn truncation(path: &Path) -> Result<(Option<usize>, bool)> {
-    if !present(path) {
+    if !is_listed(path) {
         return Ok((None, false));
     }
     let fields = read_json_object(path)?;

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::SystemTime;
 
 use anyhow::{Error, Result, bail};
 use candle_core::{Device, Tensor};
@@ -18,7 +19,8 @@ use serde_json::Value;
 
 use super::names::{Names, Place};
 use super::read_json_object;
-use crate::nn::{Engine, Matrix, Parameters, Stored, Table, placeholder};
+use crate::disk;
+use crate::nn::{Engine, Matrix, Parameters, Stored, Table, Watch, placeholder};
 
 /// Numbers that are read at a time: few enough to be checked while a core's cache has them.
 const CHUNK: usize = 1 << 14;
@@ -46,9 +48,10 @@ struct Entry {
 #[derive(Debug)]
 struct Mapped {
     path: PathBuf,
-    #[cfg(unix)]
     file: File,
     map: Mmap,
+    /// When the file was last written to.
+    modified: Option<SystemTime>,
 }
 
 impl AsRef<[u8]> for Mapped {
@@ -115,7 +118,7 @@ impl Checkpoint {
         let mut tensors = BTreeMap::new();
         for shard in shards {
             let file = path.with_file_name(shard);
-            if !file.exists() {
+            if !disk::is_listed(&file) {
                 bail!("{shown} names the shard {shard}, which is not there; fetch the model again");
             }
             tensors.extend(map(&file)?.into_iter().filter(|(name, _)| index.get(name) == Some(shard)));
@@ -141,22 +144,43 @@ impl Checkpoint {
         Ok(self.reader_under(prefix, names))
     }
 
+    /// Fails if a file has changed since it was opened: what was read of it may be a mixture.
+    ///
+    /// # Errors
+    /// If one has; the sentence names it.
+    pub fn check_unchanged(&self) -> Result<()> {
+        self.files().iter().try_for_each(|file| file.check())
+    }
+
+    /// The files, each once.
+    fn files(&self) -> Vec<Arc<Mapped>> {
+        let mut files: Vec<Arc<Mapped>> = Vec::new();
+        for entry in self.tensors.values() {
+            if !files.iter().any(|file| Arc::ptr_eq(file, &entry.source)) {
+                files.push(entry.source.clone());
+            }
+        }
+        files
+    }
+
     /// Starts reading tensors whose prefix is known.
     pub fn reader_under(&self, prefix: &'static str, names: &'static Names) -> Reader<'_> {
-        let (engine, report, seen) = Default::default();
-        Reader { checkpoint: self, names, prefix, engine, report, seen }
+        let (engine, report, seen, counted) = Default::default();
+        Reader { checkpoint: self, names, prefix, engine, report, seen, counted }
     }
 }
 
 /// Maps one safetensors file: where each of its tensors lies.
 fn map(path: &Path) -> Result<BTreeMap<String, Entry>> {
     let shown = path.display();
-    let file = match File::open(path) {
+    let file = match disk::open(path) {
         Ok(file) => file,
-        Err(error) => bail!("cannot read {shown} ({error}); fetch the model again"),
+        Err(error) => bail!("cannot read {shown} ({error}); download the model again"),
     };
-    // SAFETY: the map is only read. Another process could truncate the file under it, which would end this one
-    // with SIGBUS but cannot make it read outside of the map; model files are not written in place.
+    let modified = file.metadata().and_then(|metadata| metadata.modified()).ok();
+    // SAFETY: the map is only read, as bytes, of which every value is valid. Another process can change them, or truncate
+    // the file, after which reading the map ends this process with SIGBUS but cannot make it read outside of the map.
+    // `Mapped::check` notices both before and after each use of the map.
     let map = match unsafe { Mmap::map(&file) } {
         Ok(map) => map,
         Err(error) => bail!("cannot map {shown} into memory ({error}); fetch the model again"),
@@ -171,12 +195,7 @@ fn map(path: &Path) -> Result<BTreeMap<String, Entry>> {
         Err(error) => bail!("{shown} {}; fetch the file again", describe(&error, map.len())),
     };
     let data = header + size_of::<u64>();
-    let source = Mapped {
-        path: path.to_owned(),
-        #[cfg(unix)]
-        file,
-        map,
-    };
+    let source = Mapped { path: path.to_owned(), file, map, modified };
     let source = Arc::new(source);
     let entry = |info: &TensorInfo| {
         let (start, end) = info.data_offsets;
@@ -204,6 +223,19 @@ pub fn read_index(path: &Path) -> Result<BTreeMap<String, String>> {
 }
 
 impl Mapped {
+    /// Whether the file is still the one that was opened. A file that was replaced under its name is.
+    fn check(&self) -> Result<()> {
+        let shown = self.path.display();
+        match self.file.metadata() {
+            Ok(now) if now.len() != self.map.len() as u64 || now.modified().ok() != self.modified => bail!(
+                "{shown} was changed while it was in use; run the command again, and replace files of a model by \
+                 renaming new ones"
+            ),
+            Ok(_) => Ok(()),
+            Err(error) => bail!("cannot read {shown} any more ({error}); run the command again"),
+        }
+    }
+
     /// Reads the bytes from `start` on.
     #[cfg(unix)]
     fn read(&self, start: usize, into: &mut [u8]) -> Result<()> {
@@ -252,6 +284,8 @@ pub struct Reader<'a> {
     engine: Engine,
     report: Report,
     seen: BTreeSet<String>,
+    /// The tensors, or their parts by their first byte, whose NaN and infinite values are counted: each engine reads them.
+    counted: BTreeSet<(String, usize)>,
 }
 
 impl Reader<'_> {
@@ -319,8 +353,8 @@ impl Reader<'_> {
         None
     }
 
-    fn note_not_finite(&mut self, name: String, count: usize) {
-        if count == 0 {
+    fn note_not_finite(&mut self, name: String, start: usize, count: usize) {
+        if count == 0 || !self.counted.insert((name.clone(), start)) {
             return;
         }
         // A tensor of several parts is read once a part.
@@ -338,7 +372,7 @@ impl Parameters for Reader<'_> {
         let count = (values.par_chunks_mut(CHUNK).with_min_len(CHUNKS).enumerate())
             .map(|(i, numbers)| entry.read(format, i * CHUNK, numbers))
             .sum::<Result<_>>()?;
-        self.note_not_finite(name, count);
+        self.note_not_finite(name, entry.bytes.start, count);
         Ok(self.engine.place(Tensor::from_vec(values, shape, &Device::Cpu)?)?)
     }
 
@@ -354,12 +388,17 @@ impl Parameters for Reader<'_> {
             count.fetch_add(entry.read(format, first, numbers)?, Ordering::Relaxed);
             Ok::<(), Error>(())
         })?;
-        self.note_not_finite(name, count.into_inner());
+        self.note_not_finite(name, entry.bytes.start, count.into_inner());
         Ok(matrix)
     }
 
     fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    fn watch(&self) -> Option<Watch> {
+        let files = self.checkpoint.files();
+        Some(Arc::new(move || files.iter().try_for_each(|file| file.check())))
     }
 
     fn optional(&mut self, canonical: &str, shape: &[usize]) -> Result<Option<Tensor>> {
@@ -385,7 +424,7 @@ impl Parameters for Reader<'_> {
                 entry.read(format, i * CHUNK, buffer)
             })
             .sum::<Result<_>>()?;
-        self.note_not_finite(name, count);
+        self.note_not_finite(name, entry.bytes.start, count);
         Ok(Table::stored(entry.source, entry.bytes, format, rows, width))
     }
 }

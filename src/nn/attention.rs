@@ -93,9 +93,7 @@ impl SelfAttention {
 
     /// `(T, H)` → `(T, H)`; tokens see the tokens of their own text only. A residual is added if there is one.
     pub fn forward(&self, x: &Tensor, context: &Context, residual: Option<&Tensor>) -> Result<Tensor> {
-        let mut q = self.query.forward(x, Activation::Identity)?;
-        let mut k = self.key.forward(x, Activation::Identity)?;
-        let mut v = self.value.forward(x, Activation::Identity)?;
+        let [mut q, mut k, mut v] = Linear::forward_each([&self.query, &self.key, &self.value], x)?;
         if let Some(rotation) = &context.rotation {
             q = rotation.forward(q, context.places, self.qk_head_size)?;
             k = rotation.forward(k, context.places, self.qk_head_size)?;

@@ -13,7 +13,9 @@ use super::embeddings::Embeddings;
 use super::layer::Layer;
 use super::norm::Norm;
 use super::rotary::Angles;
-use super::{EncoderSpec, Engine, NormPlacement, Numbering, Parameters, Positions, RaggedBatch, ScoreBias};
+use super::{
+    EncoderSpec, Engine, NormPlacement, Numbering, Parameters, Positions, RaggedBatch, ScoreBias, Watch,
+};
 use crate::ops::attention::{SIZES, Visible, tiles};
 use crate::ops::gpu::finish;
 use crate::ops::memory;
@@ -30,6 +32,7 @@ pub struct Encoder {
     convolution: Option<Convolution>,
     final_norm: Option<Norm>,
     engine: Engine,
+    watch: Option<Watch>,
 }
 
 /// A place on the way through the stack.
@@ -73,9 +76,22 @@ impl Encoder {
             .then(|| Norm::load(parameters, "final_norm", spec.hidden_size, spec.norm))
             .transpose()?;
         let (spec, engine) = (spec.clone(), parameters.engine().clone());
+        // Only tables are read while the stack runs.
+        let watch = parameters.watch().filter(|_| embeddings.stored_bytes() > 0);
         finish(&engine.device())?;
         memory::keep();
-        Ok(Encoder { spec, embeddings, angles, bias, distances, groups, convolution, final_norm, engine })
+        Ok(Encoder {
+            spec,
+            embeddings,
+            angles,
+            bias,
+            distances,
+            groups,
+            convolution,
+            final_norm,
+            engine,
+            watch,
+        })
     }
 
     /// What this stack computes.
@@ -107,7 +123,8 @@ impl Encoder {
     /// The last hidden states of a batch of `T` tokens, `(T, H)`.
     ///
     /// # Errors
-    /// If a token or segment id has no row in its table, or a text is longer than the positions reach.
+    /// If a token or segment id has no row in its table, a text is longer than the positions reach, or the file that
+    /// tables are read from has changed.
     pub fn forward(&self, batch: &RaggedBatch) -> Result<Tensor> {
         self.forward_observed(batch, |_, _| Ok(()))
     }
@@ -119,7 +136,10 @@ impl Encoder {
         mut observe: impl FnMut(Stage, &Tensor) -> Result<()>,
     ) -> Result<Tensor> {
         self.check(batch)?;
+        // Before, since what is not in a mapped file any more ends the process; after, since it may have changed meanwhile.
+        self.check_source()?;
         let mut hidden = self.embeddings.forward(batch, &self.engine)?;
+        self.check_source()?;
         observe(Stage::Embeddings, &hidden)?;
         let embedded = self.convolution.as_ref().map(|_| hidden.clone());
         let places = batch.positions(Numbering::FromZero);
@@ -167,6 +187,10 @@ impl Encoder {
             distances: self.distances.as_ref().map(|distances| distances.rows(longest)),
             visible: Visible { before, after },
         })
+    }
+
+    fn check_source(&self) -> Result<()> {
+        self.watch.as_ref().map_or(Ok(()), |watch| watch())
     }
 
     fn check(&self, batch: &RaggedBatch) -> Result<()> {

@@ -40,4 +40,9 @@ impl Linear {
     ) -> Result<Tensor> {
         Ok(self.weights.forward(x, activation, residual)?)
     }
+
+    /// What several layers make of the same `(T, in_features)`, each `(T, out_features)`.
+    pub fn forward_each<const N: usize>(layers: [&Linear; N], x: &Tensor) -> Result<[Tensor; N]> {
+        Ok(LinearWeights::forward_each(layers.map(|layer| &layer.weights), x)?)
+    }
 }

@@ -33,7 +33,7 @@ pub use crate::ops::lookup::{SharedBytes, Stored, Table};
 pub use encoder::{Encoder, Stage};
 pub use heads::{Dense, Head, HeadSpec};
 pub(crate) use parameters::placeholder;
-pub use parameters::{Count, Parameters, Random};
+pub use parameters::{Count, Parameters, Random, Watch};
 pub use pooling::{Pool, Pooling};
 pub use ragged::RaggedBatch;
 pub use spec::{

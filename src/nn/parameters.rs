@@ -1,5 +1,7 @@
 //! Where the weights of a stack come from.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
 use rand::SeedableRng;
@@ -8,7 +10,8 @@ use rand_distr::{Distribution, Normal};
 
 use super::{Engine, Matrix, Table};
 use crate::kernels::activation::XIELU;
-use crate::kernels::matmul::{Compute, WIDEST_PANEL};
+use crate::kernels::isa::Isa;
+use crate::kernels::matmul::{Compute, PackedMatrix};
 
 /// A source of weights, asked for by canonical name (`layers.0.0.attention.query.weight`) and shape.
 ///
@@ -35,7 +38,15 @@ pub trait Parameters {
     fn engine(&self) -> &Engine {
         &Engine::Cpu(Compute::F32)
     }
+
+    /// What notices that the source has changed; none where nothing is read from it later on.
+    fn watch(&self) -> Option<Watch> {
+        None
+    }
 }
+
+/// Fails if weights that are read while a stack runs are not those that it was built from.
+pub type Watch = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
 /// Weights drawn at random, as BERT is initialised: matrices and tables from a normal distribution with a
 /// standard deviation of 0.02, biases 0, norms 1, activations with weights of their own as they begin. The same seed gives the same numbers everywhere, whatever
@@ -91,24 +102,48 @@ impl Parameters for Random {
 pub struct Count {
     /// Numbers asked for so far; saturates.
     pub parameters: usize,
-    /// Numbers that a stack would hold for them: matrices are padded.
-    pub held: usize,
+    /// Bytes that a stack would hold for them on its engine, but for embedding tables; saturates.
+    pub held_bytes: usize,
+    engine: Engine,
+}
+
+impl Count {
+    /// For a stack on this engine.
+    pub fn new(engine: Engine) -> Self {
+        Count { engine, ..Count::default() }
+    }
+
+    fn count(&mut self, shape: &[usize]) -> usize {
+        let count = shape.iter().fold(1usize, |product, n| product.saturating_mul(*n));
+        self.parameters = self.parameters.saturating_add(count);
+        count
+    }
 }
 
 impl Parameters for Count {
     fn tensor(&mut self, _name: &str, shape: &[usize]) -> Result<Tensor> {
-        let count = shape.iter().fold(1usize, |product, n| product.saturating_mul(*n));
-        self.parameters = self.parameters.saturating_add(count);
-        let held = match *shape {
-            [outputs, inputs] => outputs.next_multiple_of(WIDEST_PANEL).saturating_mul(inputs),
-            _ => count,
-        };
-        self.held = self.held.saturating_add(held);
+        let bytes = self.count(shape).saturating_mul(size_of::<f32>());
+        self.held_bytes = self.held_bytes.saturating_add(bytes);
         placeholder(shape)
     }
 
-    fn table(&mut self, name: &str, rows: usize, width: usize) -> Result<Table> {
-        Ok(Table::resident(self.tensor(name, &[rows, width])?)?)
+    fn matrix(&mut self, _name: &str, rows: usize, columns: usize) -> Result<Matrix> {
+        let count = self.count(&[rows, columns]);
+        let bytes = match &self.engine {
+            Engine::Cpu(compute) => PackedMatrix::bytes(Isa::best(), *compute, rows, columns),
+            Engine::Device { dtype, .. } => count.saturating_mul(dtype.size_in_bytes()),
+        };
+        self.held_bytes = self.held_bytes.saturating_add(bytes);
+        Ok(Matrix::Tensor(placeholder(&[rows, columns])?))
+    }
+
+    fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    fn table(&mut self, _name: &str, rows: usize, width: usize) -> Result<Table> {
+        self.count(&[rows, width]);
+        Ok(Table::resident(placeholder(&[rows, width])?)?)
     }
 }
 

@@ -32,6 +32,8 @@ pub enum Wanted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Precision {
     F32,
+    /// Products of f32 from two parts of bf16 each, on the CPU.
+    Bf16x3,
     F16,
     Bf16,
     Int8,
@@ -42,6 +44,7 @@ impl Precision {
     fn on_cpu(self) -> Option<Compute> {
         match self {
             Precision::F32 => Some(Compute::F32),
+            Precision::Bf16x3 => Some(Compute::Bf16x3),
             Precision::Bf16 => Some(Compute::Bf16),
             Precision::Int8 => Some(Compute::Int8),
             Precision::F16 => None,
@@ -54,7 +57,7 @@ impl Precision {
             Precision::F32 => Some(DType::F32),
             Precision::F16 => Some(DType::F16),
             Precision::Bf16 => Some(DType::BF16),
-            Precision::Int8 => None,
+            Precision::Bf16x3 | Precision::Int8 => None,
         }
     }
 }
@@ -85,9 +88,10 @@ impl Engine {
             },
             (Wanted::Auto | Wanted::Cpu, _) => {}
             (Wanted::Cuda(_), None) => {
-                return Err(Refusal::Usage(
-                    "--dtype int8 is for the CPU; pass --dtype bf16 or f16, or --device cpu".into(),
-                ));
+                let dtype = precision.on_cpu().map_or("", Compute::name);
+                return Err(Refusal::Usage(format!(
+                    "--dtype {dtype} is for the CPU; pass --dtype bf16 or f16, or --device cpu"
+                )));
             }
             (Wanted::Cuda(ordinals), Some(dtype)) => {
                 let open = |ordinal: &usize| {

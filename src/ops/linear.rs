@@ -1,6 +1,6 @@
 //! Linear layers with their activation and residual connection: `y = f(x Wᵀ + b) + r`.
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{Linear, Module};
 use rayon::prelude::*;
 
@@ -9,7 +9,7 @@ use super::engine::Engine;
 use super::gpu::{self, Arg, Launch, Written};
 use super::{on_slice, on_slice_of, scratch, written};
 use crate::kernels::isa::Isa;
-use crate::kernels::matmul::{Blocks, Compute, Converted, PackedMatrix, multiply};
+use crate::kernels::matmul::{Blocks, Compute, Converted, Epilogue, PackedMatrix, Rows, gemm};
 
 /// The weights of a linear layer.
 pub struct LinearWeights {
@@ -80,32 +80,61 @@ impl LinearWeights {
     /// `(T, outputs)`.
     pub fn forward(&self, x: &Tensor, activation: Activation, residual: Option<&Tensor>) -> Result<Tensor> {
         let bias = self.bias.as_ref();
-        let weight = match &self.matrix {
+        match &self.matrix {
             Matrix::Tensor(weight) if is_for_gpu(x, weight) => {
                 let y = gpu::product(x, weight, bias)?;
-                return match (activation, residual) {
+                match (activation, residual) {
                     (Activation::Identity, None) => Ok(y),
                     _ => launch(&y, activation, residual)?.run(&y),
-                };
+                }
             }
-            Matrix::Tensor(weight) => return reference(x, weight, bias, activation, residual),
-            Matrix::Packed(weight) => weight,
-        };
-        let (rows, inputs) = x.dims2()?;
-        if inputs != weight.inputs() {
-            candle_core::bail!("{inputs} columns for a layer of {} inputs", weight.inputs());
-        }
-        if let Some(residual) = residual.filter(|residual| residual.dims() != [rows, weight.outputs()]) {
-            candle_core::bail!("a residual of {:?} for {rows} rows", residual.dims());
-        }
-        let y = on_slice(x, |x| {
-            on_slice_of(bias, |bias| {
-                on_slice_of(residual, |residual| {
-                    Ok(packed(x, weight, bias.unwrap_or_default(), activation, residual.unwrap_or_default()))
+            Matrix::Tensor(weight) => reference(x, weight, bias, activation, residual),
+            Matrix::Packed(weight) => on_slice(x, |values| {
+                let (rows, inputs) = x.dims2()?;
+                expect(weight, inputs)?;
+                scratch(|converted: &mut Converted| {
+                    let values = converted.rows(weight, values, inputs, rows);
+                    packed(values, weight, bias, activation, residual)
                 })
-            })
-        })?;
-        Tensor::from_vec(y, (rows, weight.outputs()), x.device())
+            }),
+        }
+    }
+
+    /// What several layers make of the same `x` of `(T, inputs)`, each `(T, outputs)`; `x` is brought to their type once.
+    pub fn forward_each<const N: usize>(layers: [&LinearWeights; N], x: &Tensor) -> Result<[Tensor; N]> {
+        let plain = |layer: &LinearWeights| layer.forward(x, Activation::Identity, None);
+        let matrices = layers.map(|layer| match &layer.matrix {
+            Matrix::Packed(weight) => Some(weight),
+            Matrix::Tensor(_) => None,
+        });
+        let each: Vec<Tensor> = match matrices[0] {
+            Some(first)
+                if matrices.iter().all(|weight| weight.is_some_and(|weight| weight.takes_rows_of(first))) =>
+            {
+                on_slice(x, |values| {
+                    let (rows, inputs) = x.dims2()?;
+                    expect(first, inputs)?;
+                    scratch(|converted: &mut Converted| {
+                        let values = converted.rows(first, values, inputs, rows);
+                        let layers = layers.iter().zip(matrices.iter().flatten());
+                        let one = |(layer, weight): (&&LinearWeights, &&PackedMatrix)| {
+                            packed(values, weight, layer.bias.as_ref(), Activation::Identity, None)
+                        };
+                        layers.map(one).collect::<Result<_>>()
+                    })
+                })?
+            }
+            _ => layers.into_iter().map(plain).collect::<Result<_>>()?,
+        };
+        Ok(each.try_into().expect("as many results as layers"))
+    }
+}
+
+/// Refuses rows of another width than a matrix has.
+fn expect(weight: &PackedMatrix, inputs: usize) -> Result<()> {
+    match inputs == weight.inputs() {
+        true => Ok(()),
+        false => candle_core::bail!("{inputs} columns for a layer of {} inputs", weight.inputs()),
     }
 }
 
@@ -154,21 +183,25 @@ pub fn reference(
     }
 }
 
-/// Tasks are blocks of rows and, where those are too few for the threads, of outputs. Either way a number is computed from
-/// the same operands in the same order.
+/// Rows of a task are a multiple of this: whole micro-tiles over vectors (12 or 6 rows) and over tiles (16).
+const ROWS_OF_TASKS: usize = 48;
+
+/// `(T, outputs)`. Tasks are blocks of rows and, where those are too few for the threads, of outputs. Either way a number is computed
+/// from the same operands in the same order.
 fn packed(
-    x: &[f32],
+    x: Rows,
     weight: &PackedMatrix,
-    bias: &[f32],
+    bias: Option<&Tensor>,
     activation: Activation,
-    residual: &[f32],
-) -> Vec<f32> {
-    let (inputs, outputs, panels) = (weight.inputs(), weight.outputs(), weight.panels());
-    let rows = x.len() / inputs;
-    let isa = weight.isa();
+    residual: Option<&Tensor>,
+) -> Result<Tensor> {
+    let (rows, outputs, panels) = (x.count(), weight.outputs(), weight.panels());
+    if let Some(residual) = residual.filter(|residual| residual.dims() != [rows, outputs]) {
+        candle_core::bail!("a residual of {:?} for {rows} rows", residual.dims());
+    }
     let threads = rayon::current_num_threads();
-    // Few rows are shared out evenly, but for so few that reading the weights once for each part would take longer.
-    let at_once = weight.rows_at_once().min(rows.div_ceil(threads).next_multiple_of(12).max(48));
+    // Few rows are divided evenly among threads, but for so few that reading the weights once for each part would take longer.
+    let at_once = weight.rows_at_once().min(rows.div_ceil(threads).next_multiple_of(ROWS_OF_TASKS).max(48));
     let row_tasks = rows.div_ceil(at_once);
     let column_tasks = match threads {
         1 => 1,
@@ -176,32 +209,30 @@ fn packed(
     };
     let panels_each = panels.div_ceil(column_tasks);
     let column_tasks = panels.div_ceil(panels_each);
-    scratch(|converted: &mut Converted| {
-        let x = converted.rows(weight, x, inputs, rows);
-        let task = |to: &Blocks, task: usize| {
-            let first = task / column_tasks * at_once;
-            let rows = first..rows.min(first + at_once);
-            let first = task % column_tasks * panels_each;
-            let panels = first..panels.min(first + panels_each);
-            // SAFETY: no two tasks have the same rows and panels; the product is written first of all.
-            let mut block = unsafe { to.block(rows.clone(), weight.columns(panels.clone())) };
-            multiply(x.part(rows.clone()), weight, panels, bias, &mut block, |block, columns| {
-                block.activate(isa, activation);
-                if !residual.is_empty() {
-                    block.add(
-                        isa,
-                        &residual[rows.start * outputs..rows.end * outputs],
-                        outputs,
-                        columns.start,
-                    );
-                }
-            });
-        };
-        // SAFETY: the tasks together write every row and column.
-        unsafe {
-            written(rows, outputs, |to| {
-                (0..row_tasks * column_tasks).into_par_iter().for_each(|index| task(to, index));
+    let y = on_slice_of(bias, |bias| {
+        on_slice_of(residual, |residual| {
+            let (bias, residual) = (bias.unwrap_or_default(), residual.unwrap_or_default());
+            let task = |to: &Blocks, task: usize| {
+                let first = task / column_tasks * at_once;
+                let rows = first..rows.min(first + at_once);
+                let first = task % column_tasks * panels_each;
+                let panels = first..panels.min(first + panels_each);
+                // SAFETY: no two tasks have the same rows and panels.
+                let mut block = unsafe { to.block(rows.clone(), weight.columns(panels.clone())) };
+                let residual = match residual {
+                    [] => &[],
+                    residual => &residual[rows.start * outputs..rows.end * outputs],
+                };
+                let epilogue = Epilogue { bias, activation, residual, ..Epilogue::default() };
+                gemm(x.part(rows), weight, panels, &epilogue, &mut block);
+            };
+            // SAFETY: the tasks together write every row and column.
+            Ok(unsafe {
+                written(rows, outputs, |to| {
+                    (0..row_tasks * column_tasks).into_par_iter().for_each(|index| task(to, index));
+                })
             })
-        }
-    })
+        })
+    })?;
+    Tensor::from_vec(y, (rows, outputs), &Device::Cpu)
 }

@@ -5,14 +5,14 @@ use std::io::Write;
 use anyhow::{Result, bail};
 
 use super::destination::Destination;
-use super::{Claim, Dtype, Durable, Layout, Row, Writer};
+use super::{About, Claim, Digest, Dtype, Durable, Layout, Row, Writer};
 
 /// The header of a format.
 pub struct Header {
     /// Bytes that it takes, whatever the number of rows.
     pub size: usize,
     /// Its bytes, `size` of them, for an array of `(rows, width)`.
-    pub text: fn(rows: u64, width: usize, dtype: Dtype) -> Vec<u8>,
+    pub text: fn(rows: u64, width: usize, dtype: Dtype, about: &About) -> Vec<u8>,
 }
 
 /// Writes the array's rows as they come, and the header, which has their number, in the end.
@@ -22,6 +22,7 @@ pub struct ArrayWriter {
     dtype: Dtype,
     width: usize,
     rows: u64,
+    about: About,
     bytes: Vec<u8>,
 }
 
@@ -38,12 +39,11 @@ impl ArrayWriter {
     ) -> Result<Self> {
         let (dtype, width) = (layout.dtype, layout.width());
         let row = (width * dtype.size()) as u64;
-        if let Some(Durable { rows, bytes }) = durable
+        if let Some(Durable { rows, bytes, .. }) = durable
             && rows.checked_mul(row).and_then(|rows| rows.checked_add(header.size as u64)) != Some(bytes)
         {
             bail!(
-                "cannot resume {}: {bytes} bytes are not {rows} rows of {row} bytes; run without --resume to \
-                 start over",
+                "cannot resume {}: {bytes} bytes are not {rows} rows of {row} bytes; pass --restart to start over",
                 claim.target()
             );
         }
@@ -52,7 +52,8 @@ impl ArrayWriter {
             destination.write_all(&vec![0; header.size]).map_err(|error| destination.fault(error))?;
         }
         let rows = durable.map_or(0, |durable| durable.rows);
-        Ok(ArrayWriter { destination, header, dtype, width, rows, bytes: Vec::new() })
+        let (about, bytes) = (layout.about.clone(), Vec::new());
+        Ok(ArrayWriter { destination, header, dtype, width, rows, about, bytes })
     }
 }
 
@@ -68,8 +69,16 @@ impl Writer for ArrayWriter {
         self.destination.checkpoint()
     }
 
+    fn digest(&self) -> Option<Digest> {
+        self.destination.digest()
+    }
+
+    fn describe(&mut self, about: &About) {
+        self.about.clone_from(about);
+    }
+
     fn finish(mut self: Box<Self>) -> Result<()> {
-        let header = (self.header.text)(self.rows, self.width, self.dtype);
+        let header = (self.header.text)(self.rows, self.width, self.dtype, &self.about);
         self.destination.rewrite_start(&header)?;
         self.destination.commit()
     }

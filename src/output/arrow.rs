@@ -1,4 +1,4 @@
-//! An Arrow IPC file: one record batch a group.
+//! An Arrow IPC file: one record batch a group. What goes to a pipe is a stream: see [`super::stream`].
 
 use std::io::{self, Write};
 

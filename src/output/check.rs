@@ -12,7 +12,7 @@ const OWN: &[&str] = &["index", "id", "tokens", "truncated", "scale", "embedding
 /// # Errors
 /// If it cannot, with a sentence that names the options to change.
 pub fn check(layout: &Layout) -> Result<()> {
-    let Layout { format, dtype, dimensions, per_token, normalized, ids: _, kept } = layout;
+    let Layout { format, dtype, dimensions, per_token, normalized, ids: _, kept, about: _ } = layout;
     let many = matches!(format, Format::Jsonl | Format::Parquet | Format::Arrow);
     if *per_token && !many {
         bail!(

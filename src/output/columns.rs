@@ -1,5 +1,6 @@
 //! Rows as columns of Arrow, and back. The same rows give the same columns, bit for bit, whatever batches they came in.
 
+use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
 
@@ -19,21 +20,15 @@ use super::kind::{float, text};
 use super::{Dtype, Kind, Layout, Numbers, Row, Vector};
 
 /// The columns of a layout: `index`, `id` where rows may have ids, `tokens`, `truncated`, what is kept, `scale` for
-/// `int8`, and `embedding`, a list of fixed size, or `embeddings`, a list of such lists.
+/// `int8`, and `embedding`, a list of fixed size, or `embeddings`, a list of such lists. Its metadata is what the output says of
+/// itself.
 pub fn schema(layout: &Layout) -> SchemaRef {
-    let mut fields =
-        vec![Field::new("index", DataType::Int64, false), Field::new("id", DataType::Utf8, true)];
-    fields.truncate(if layout.ids { 2 } else { 1 });
+    let mut fields = vec![Field::new("index", DataType::Int64, false)];
+    fields.extend(layout.ids.map(|kind| Field::new("id", column_type(kind), true)));
     fields.push(Field::new("tokens", DataType::Int64, false));
     fields.push(Field::new("truncated", DataType::Boolean, false));
     for column in &layout.kept {
-        let kind = match column.kind {
-            Kind::Boolean => DataType::Boolean,
-            Kind::Integer => DataType::Int64,
-            Kind::Float => DataType::Float64,
-            Kind::Text => DataType::Utf8,
-        };
-        fields.push(Field::new(&column.name, kind, true));
+        fields.push(Field::new(&column.name, column_type(column.kind), true));
     }
     if layout.dtype == Dtype::Int8 {
         fields.push(Field::new("scale", DataType::Float32, false));
@@ -43,7 +38,18 @@ pub fn schema(layout: &Layout) -> SchemaRef {
         true => Field::new("embeddings", DataType::List(Arc::new(item(vector))), false),
         false => Field::new("embedding", vector, false),
     });
-    Arc::new(Schema::new(fields))
+    let about = layout.about.iter().map(|(key, value)| (format!("sconce.{key}"), value.clone()));
+    Arc::new(Schema::new_with_metadata(fields, about.collect::<BTreeMap<_, _>>()))
+}
+
+/// The type of a column of this kind.
+fn column_type(kind: Kind) -> DataType {
+    match kind {
+        Kind::Boolean => DataType::Boolean,
+        Kind::Integer => DataType::Int64,
+        Kind::Float => DataType::Float64,
+        Kind::Text => DataType::Utf8,
+    }
 }
 
 /// The type of one vector.
@@ -66,7 +72,7 @@ pub struct Columns {
     layout: Layout,
     schema: SchemaRef,
     index: Vec<i64>,
-    id: StringBuilder,
+    id: Option<Kept>,
     tokens: Vec<i64>,
     truncated: BooleanBuilder,
     kept: Vec<Kept>,
@@ -85,22 +91,60 @@ enum Kept {
     Text(StringBuilder),
 }
 
-impl Columns {
-    /// None yet.
-    pub fn new(layout: &Layout) -> Self {
-        let kept = layout.kept.iter().map(|column| match column.kind {
+impl Kept {
+    /// No values yet.
+    fn new(kind: Kind) -> Self {
+        match kind {
             Kind::Boolean => Kept::Boolean(BooleanBuilder::new()),
             Kind::Integer => Kept::Integer(Int64Builder::new()),
             Kind::Float => Kept::Float(Float64Builder::new()),
             Kind::Text => Kept::Text(StringBuilder::new()),
-        });
+        }
+    }
+
+    /// Adds a value that fits, and returns how many bytes it takes, about.
+    fn push(&mut self, value: &Value) -> usize {
+        match self {
+            Kept::Boolean(column) => {
+                column.append_option(value.as_bool());
+                1
+            }
+            Kept::Integer(column) => {
+                column.append_option(value.as_i64());
+                size_of::<i64>()
+            }
+            Kept::Float(column) => {
+                column.append_option(float(value));
+                size_of::<f64>()
+            }
+            Kept::Text(column) => {
+                let text = text(value);
+                column.append_option(text.as_deref());
+                text.map_or(0, |text| text.len()) + size_of::<i32>()
+            }
+        }
+    }
+
+    fn finish(self) -> ArrayRef {
+        match self {
+            Kept::Boolean(mut column) => Arc::new(column.finish()),
+            Kept::Integer(mut column) => Arc::new(column.finish()),
+            Kept::Float(mut column) => Arc::new(column.finish()),
+            Kept::Text(mut column) => Arc::new(column.finish()),
+        }
+    }
+}
+
+impl Columns {
+    /// None yet.
+    pub fn new(layout: &Layout) -> Self {
         Columns {
             schema: schema(layout),
             index: Vec::new(),
-            id: StringBuilder::new(),
+            id: layout.ids.map(Kept::new),
             tokens: Vec::new(),
             truncated: BooleanBuilder::new(),
-            kept: kept.collect(),
+            kept: layout.kept.iter().map(|column| Kept::new(column.kind)).collect(),
             scale: Vec::new(),
             vectors: Vec::new(),
             numbers: Numbers::none(layout.dtype),
@@ -124,35 +168,19 @@ impl Columns {
                     column.kind
                 );
             }
-            self.bytes += match kept {
-                Kept::Boolean(column) => {
-                    column.append_option(value.as_bool());
-                    1
-                }
-                Kept::Integer(column) => {
-                    column.append_option(value.as_i64());
-                    size_of::<i64>()
-                }
-                Kept::Float(column) => {
-                    column.append_option(float(value));
-                    size_of::<f64>()
-                }
-                Kept::Text(column) => {
-                    let text = text(value);
-                    column.append_option(text.as_deref());
-                    text.map_or(0, |text| text.len()) + size_of::<i32>()
-                }
-            };
+            self.bytes += kept.push(value);
         }
         let Vector { numbers, scale } = row.vector;
         self.index.push(row.index as i64);
-        self.id.append_option(row.id);
+        if let Some(ids) = &mut self.id {
+            self.bytes += ids.push(row.id.unwrap_or(&Value::Null));
+        }
         self.tokens.push(row.tokens as i64);
         self.truncated.append_value(row.truncated);
         self.scale.extend(scale);
         self.vectors.push(numbers.len() / self.layout.width());
         self.numbers.append(numbers);
-        self.bytes += 2 * size_of::<i64>() + row.id.map_or(0, str::len);
+        self.bytes += 2 * size_of::<i64>();
         self.bytes += numbers.len() * self.layout.dtype.size();
         Ok(())
     }
@@ -175,19 +203,10 @@ impl Columns {
         let layout = self.layout.clone();
         let mut rows = mem::replace(self, Columns::new(&layout));
         let mut columns: Vec<ArrayRef> = vec![Arc::new(Int64Array::from(rows.index))];
-        if layout.ids {
-            columns.push(Arc::new(rows.id.finish()));
-        }
+        columns.extend(rows.id.map(Kept::finish));
         columns.push(Arc::new(Int64Array::from(rows.tokens)));
         columns.push(Arc::new(rows.truncated.finish()));
-        columns.extend(rows.kept.into_iter().map(|kept| -> ArrayRef {
-            match kept {
-                Kept::Boolean(mut column) => Arc::new(column.finish()),
-                Kept::Integer(mut column) => Arc::new(column.finish()),
-                Kept::Float(mut column) => Arc::new(column.finish()),
-                Kept::Text(mut column) => Arc::new(column.finish()),
-            }
-        }));
+        columns.extend(rows.kept.into_iter().map(Kept::finish));
         if layout.dtype == Dtype::Int8 {
             columns.push(Arc::new(Float32Array::from(rows.scale)));
         }
@@ -222,7 +241,7 @@ pub fn each_row(
     let mut columns = batch.columns().iter();
     let mut next = || columns.next().expect("the batch has the columns of its schema");
     let index = next().as_primitive::<Int64Type>();
-    let id = layout.ids.then(|| next().as_string::<i32>());
+    let id = layout.ids.map(|kind| (kind, next()));
     let tokens = next().as_primitive::<Int64Type>();
     let truncated = next().as_boolean();
     let kept: Vec<_> = layout.kept.iter().map(|column| (column.kind, next())).collect();
@@ -247,9 +266,10 @@ pub fn each_row(
             }
         };
         let kept: Vec<Value> = kept.iter().map(|(kind, column)| value(*kind, column, i)).collect();
+        let id = id.map(|(kind, column)| value(kind, column, i)).filter(|id| !id.is_null());
         each(&Row {
             index: index.value(i) as u64,
-            id: id.filter(|id| id.is_valid(i)).map(|id| id.value(i)),
+            id: id.as_ref(),
             tokens: tokens.value(i) as usize,
             truncated: truncated.value(i),
             kept: &kept,

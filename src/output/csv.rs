@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use super::destination::Destination;
 use super::kind::text;
-use super::{Claim, Dtype, Durable, Layout, Row, Writer};
+use super::{Claim, Digest, Dtype, Durable, Layout, Row, Writer};
 
 /// Writes rows as CSV with a header.
 pub struct CsvWriter {
@@ -19,9 +19,10 @@ pub struct CsvWriter {
 impl CsvWriter {
     /// Opens a target for rows of `layout`.
     pub fn open(claim: &Claim, layout: &Layout, durable: Option<Durable>) -> Result<Self> {
-        let mut writer = CsvWriter { destination: Destination::sequential(claim, durable)?, ids: layout.ids };
+        let mut writer =
+            CsvWriter { destination: Destination::sequential(claim, durable)?, ids: layout.ids.is_some() };
         if durable.is_none() {
-            let id = layout.ids.then_some("id");
+            let id = layout.ids.map(|_| "id");
             let scale = (layout.dtype == Dtype::Int8).then_some("scale");
             let names = ["index"].into_iter().chain(id).chain(["tokens", "truncated"]);
             let names = names.chain(layout.kept.iter().map(|column| column.name.as_str())).chain(scale);
@@ -41,7 +42,7 @@ impl CsvWriter {
 
 impl Writer for CsvWriter {
     fn write(&mut self, row: &Row) -> Result<()> {
-        let id = self.ids.then(|| Cow::Borrowed(row.id.unwrap_or_default()));
+        let id = self.ids.then(|| row.id.and_then(text).unwrap_or_default());
         let [index, tokens, truncated] =
             [row.index.to_string(), row.tokens.to_string(), row.truncated.to_string()].map(Cow::Owned);
         let kept = row.kept.iter().map(|value| text(value).unwrap_or_default());
@@ -52,6 +53,10 @@ impl Writer for CsvWriter {
 
     fn checkpoint(&mut self) -> Result<u64> {
         self.destination.checkpoint()
+    }
+
+    fn digest(&self) -> Option<Digest> {
+        self.destination.digest()
     }
 
     fn finish(self: Box<Self>) -> Result<()> {

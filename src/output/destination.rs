@@ -5,9 +5,10 @@ use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write
 
 use anyhow::{Result, anyhow, bail};
 
+use super::digest::Hasher;
 use super::fault::explain;
-use super::place::{in_its_way, remove, rename};
-use super::{Beside, Claim, Durable, Target};
+use super::place::{beside_output, in_its_way, remove, rename};
+use super::{Beside, Claim, Digest, Durable, Target};
 
 /// An open target. What is written to a file goes to [`super::Beside::rows`], which stays there until
 /// [`Destination::commit`] makes it durable and gives it the final name.
@@ -16,6 +17,8 @@ pub struct Destination {
     sink: BufWriter<Sink>,
     /// The file that it is to be, until it is.
     beside: Option<Beside>,
+    /// Over all that was written to that file.
+    hasher: Hasher,
 }
 
 enum Sink {
@@ -43,10 +46,11 @@ impl Destination {
     fn open(claim: &Claim, durable: Option<Durable>, seek: bool) -> Result<Self> {
         let (target, beside) = (claim.target(), claim.beside().cloned());
         if let (None, Some(_)) = (&beside, durable) {
-            bail!("cannot resume {target}: it is no file that can be continued; run without --resume");
+            bail!("cannot resume {target}: it is no file that can be continued; leave --resume out");
         }
+        let mut hasher = Hasher::default();
         let sink = match (target, &beside) {
-            (_, Some(beside)) => Sink::File(partial(target, beside, durable)?),
+            (_, Some(beside)) => Sink::File(partial(target, beside, durable, &mut hasher)?),
             (Target::Stdout, None) => Sink::Stdout(io::stdout()),
             // Devices and pipes are written to, never replaced.
             (Target::File(path), None) => {
@@ -64,7 +68,8 @@ impl Destination {
             },
             false => sink,
         };
-        Ok(Destination { target: target.clone(), sink: BufWriter::with_capacity(BUFFER, sink), beside })
+        let sink = BufWriter::with_capacity(BUFFER, sink);
+        Ok(Destination { target: target.clone(), sink, beside, hasher })
     }
 
     /// Makes what was written durable, and returns how many bytes the partial file has. Where there is none, what was
@@ -81,6 +86,11 @@ impl Destination {
             }
         };
         checkpoint(&mut self.sink).map_err(|error| self.fault(error))
+    }
+
+    /// The digest of all that was written to the partial file, where there is one.
+    pub fn digest(&self) -> Option<Digest> {
+        self.beside.as_ref().map(|_| self.hasher.digest())
     }
 
     /// Writes over the first bytes of a seekable destination.
@@ -178,38 +188,59 @@ impl Destination {
     }
 }
 
-/// The partial file, cut to what is durable of it.
-fn partial(target: &Target, beside: &Beside, durable: Option<Durable>) -> Result<File> {
+/// The partial file: a new one in place of what is there, or the one of an interrupted run, cut to what is durable of it,
+/// which `hasher` is given.
+fn partial(target: &Target, beside: &Beside, durable: Option<Durable>, hasher: &mut Hasher) -> Result<File> {
     let fault = |error| explain(target, true, error);
-    let (rows, bytes) = (&beside.rows, durable.map_or(0, |durable| durable.bytes));
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(durable.is_none()).truncate(false);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-        // As private as the output that it will replace, but open to its owner, who may want to continue it.
-        let mode =
-            fs::metadata(&beside.output).map_or(0o666, |there| there.permissions().mode() & 0o777 | 0o600);
-        options.mode(mode);
-    }
-    if durable.is_some() && fs::symlink_metadata(rows).is_err_and(|error| error.kind() == ErrorKind::NotFound)
-    {
+    let rows = &beside.rows;
+    in_its_way(rows, target)?;
+    let Some(Durable { bytes, sha256, .. }) = durable else {
+        // What is there may be another user's, or have other names: it is not written to.
+        remove(rows)?;
+        return beside_output(&beside.output).read(true).open(rows).map_err(fault);
+    };
+    let shown = rows.display();
+    let mut file = match OpenOptions::new().read(true).write(true).open(rows) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            bail!("cannot resume {target}: {shown} is not there any more; pass --restart to start over")
+        }
+        Err(error) => return Err(fault(error)),
+    };
+    let there = file.metadata().map_err(fault)?;
+    if is_foreign(&there, beside) {
         bail!(
-            "cannot resume {target}: {} is not there any more; run without --resume to start over",
-            rows.display()
+            "cannot resume {target}: {shown} belongs to another user or has other names; pass --restart to start over"
         );
     }
-    in_its_way(rows, target)?;
-    let mut file = options.open(rows).map_err(fault)?;
-    let there = file.metadata().map_err(fault)?.len();
-    if there < bytes {
+    if there.len() < bytes {
         bail!(
-            "cannot resume {target}: {} has {there} bytes, but {bytes} were written; run without --resume to start over",
-            rows.display()
+            "cannot resume {target}: {shown} has {} bytes, but {bytes} were written; pass --restart to start over",
+            there.len()
+        );
+    }
+    hasher.add_all(BufReader::with_capacity(BUFFER, (&file).take(bytes))).map_err(fault)?;
+    if sha256.is_some_and(|written| written != hasher.digest()) {
+        bail!(
+            "cannot resume {target}: {shown} does not hold the bytes that were written; pass --restart to start over"
         );
     }
     file.set_len(bytes).and_then(|()| file.seek(SeekFrom::Start(bytes))).map_err(fault)?;
     Ok(file)
+}
+
+/// Whether a file is not this user's alone: the lock was made by this process.
+#[cfg(unix)]
+fn is_foreign(file: &fs::Metadata, beside: &Beside) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let own = fs::symlink_metadata(&beside.lock).map(|lock| lock.uid());
+    file.nlink() > 1 || own.is_ok_and(|own| own != file.uid())
+}
+
+/// Whether a file is not this user's alone: elsewhere this is not known.
+#[cfg(not(unix))]
+fn is_foreign(_: &fs::Metadata, _: &Beside) -> bool {
+    false
 }
 
 /// Gives a file the permissions of the output that it will replace, if there is one.
@@ -234,7 +265,11 @@ fn rewound(sink: &mut BufWriter<Sink>) -> io::Result<&mut File> {
 
 impl Write for Destination {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.sink.write(bytes)
+        let written = self.sink.write(bytes)?;
+        if self.beside.is_some() {
+            self.hasher.add(&bytes[..written]);
+        }
+        Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -256,6 +291,18 @@ impl Write for Sink {
             Sink::Stdout(stdout) => stdout.flush(),
         }
     }
+}
+
+/// Whether standard output leads to a file, and not to a terminal, a pipe or a device.
+pub fn stdout_is_file() -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::fd::AsFd;
+        let file = io::stdout().as_fd().try_clone_to_owned().map(File::from);
+        file.and_then(|file| file.metadata()).is_ok_and(|there| there.is_file())
+    }
+    #[cfg(not(unix))]
+    false
 }
 
 /// Writes a page of text to standard output.

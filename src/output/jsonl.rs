@@ -8,7 +8,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use super::destination::Destination;
-use super::{Claim, Durable, Layout, Row, Writer};
+use super::{Claim, Digest, Durable, Layout, Row, Writer};
 
 /// Writes rows as JSON lines.
 pub struct JsonlWriter {
@@ -35,6 +35,10 @@ impl Writer for JsonlWriter {
 
     fn checkpoint(&mut self) -> Result<u64> {
         self.destination.checkpoint()
+    }
+
+    fn digest(&self) -> Option<Digest> {
+        self.destination.digest()
     }
 
     fn finish(self: Box<Self>) -> Result<()> {

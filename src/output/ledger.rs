@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use serde::Serialize;
 
-use super::Target;
 use super::fault::explain;
-use super::place::{remove, rename};
+use super::place::{beside_output, remove, rename};
+use super::{Digest, Hasher, Target};
 
 /// What is said of a row; what is none is left out.
 #[derive(Debug, Clone, Serialize)]
@@ -45,6 +45,9 @@ pub enum Event {
     Failed,
     /// It has its vector, but a field did not fit its column, and null stands there.
     Nulled,
+    /// It has its vector, but with NaN or infinite values.
+    #[serde(rename = "not_finite")]
+    NotFinite,
     /// It was too long, and has no vector.
     Skipped,
     /// It was too long, and lost an end.
@@ -56,6 +59,8 @@ pub enum Event {
 /// A ledger that is being written. Its file is made with the first entry.
 pub struct Ledger {
     path: PathBuf,
+    output: PathBuf,
+    hasher: Hasher,
     file: Option<BufWriter<File>>,
 }
 
@@ -81,27 +86,36 @@ impl Ledger {
     }
 
     /// A ledger at `path`: empty, in place of what is there, or cut to the `durable` bytes of an interrupted run and
-    /// written on.
+    /// written on. It is as private as `output`, where that is there.
     ///
     /// # Errors
     /// If the file cannot be written, or has fewer bytes.
-    pub fn open(path: &Path, durable: Option<u64>) -> Result<Self> {
+    pub fn open(path: &Path, output: &Path, durable: Option<u64>) -> Result<Self> {
         let bytes = durable.unwrap_or(0);
         if bytes == 0 {
             remove(path)?;
-            return Ok(Ledger { path: path.to_owned(), file: None });
+            let (path, output, hasher) = (path.to_owned(), output.to_owned(), Hasher::default());
+            return Ok(Ledger { path, output, hasher, file: None });
         }
         let fault = |error| explain(&Target::File(path.to_owned()), true, error);
         let there = path.metadata().map_or(0, |there| there.len());
         if there < bytes {
             bail!(
-                "cannot resume: {} has {there} bytes, but {bytes} were written; run without --resume to start over",
+                "cannot resume: {} has {there} bytes, but {bytes} were written; pass --restart to start over",
                 path.display()
             );
         }
-        let mut file = OpenOptions::new().write(true).open(path).map_err(fault)?;
+        let mut file = OpenOptions::new().read(true).write(true).open(path).map_err(fault)?;
+        let mut hasher = Hasher::default();
+        hasher.add_all(BufReader::new((&file).take(bytes))).map_err(fault)?;
         file.set_len(bytes).and_then(|()| file.seek(SeekFrom::Start(bytes))).map_err(fault)?;
-        Ok(Ledger { path: path.to_owned(), file: Some(BufWriter::new(file)) })
+        let (path, output) = (path.to_owned(), output.to_owned());
+        Ok(Ledger { path, output, hasher, file: Some(BufWriter::new(file)) })
+    }
+
+    /// The digest of all entries so far.
+    pub fn digest(&self) -> Digest {
+        self.hasher.digest()
     }
 
     /// Adds an entry.
@@ -111,9 +125,11 @@ impl Ledger {
     pub fn write(&mut self, entry: &LedgerEntry) -> Result<()> {
         let mut line = serde_json::to_vec(entry)?;
         line.push(b'\n');
+        self.hasher.add(&line);
         let result = match &mut self.file {
             Some(file) => file.write_all(&line),
-            None => File::create_new(&self.path)
+            None => beside_output(&self.output)
+                .open(&self.path)
                 .and_then(|file| self.file.insert(BufWriter::new(file)).write_all(&line)),
         };
         result.map_err(|error| self.fault(error))

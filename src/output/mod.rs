@@ -7,6 +7,7 @@ mod check;
 mod columns;
 mod csv;
 mod destination;
+mod digest;
 mod dtype;
 mod fault;
 mod jsonl;
@@ -18,8 +19,10 @@ mod parquet;
 mod place;
 mod safetensors;
 mod spool;
+mod stream;
 mod target;
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use anyhow::Result;
@@ -27,7 +30,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use check::check;
-pub use destination::print;
+pub use destination::{print, stdout_is_file};
+pub use digest::{Digest, Hasher};
 pub use dtype::{Dtype, Numbers, Vector};
 pub use fault::ClosedPipe;
 pub use kind::{Column, Kind};
@@ -40,8 +44,8 @@ pub use target::Target;
 pub struct Row<'a> {
     /// Its number in the input, from 0.
     pub index: u64,
-    /// The input's own name for it.
-    pub id: Option<&'a str>,
+    /// The input's own id: a string or an integer.
+    pub id: Option<&'a Value>,
     /// How many tokens were encoded, specials included.
     pub tokens: usize,
     /// Whether tokens were cut off.
@@ -65,13 +69,27 @@ pub struct Layout {
     pub per_token: bool,
     /// Whether vectors have unit length.
     pub normalized: bool,
-    /// Whether rows may have ids.
-    pub ids: bool,
+    /// What ids are, if rows may have any: text, or integers. Formats without types write an id as it is.
+    pub ids: Option<Kind>,
     /// Columns that are carried through from the input.
     pub kept: Vec<Column>,
+    /// What the output says of itself, where its format has room for that.
+    pub about: About,
 }
 
+/// How vectors were made, by name: the model, its revision, pooling, prompt and so on.
+pub type About = BTreeMap<String, String>;
+
 impl Layout {
+    /// Whether a stored vector shows that it held NaN or infinite values: as such values, or by its scale.
+    pub fn shows_not_finite(&self) -> bool {
+        match self.dtype {
+            Dtype::F32 | Dtype::F16 => true,
+            Dtype::Int8 => self.format.holds_columns(),
+            Dtype::Binary => false,
+        }
+    }
+
     /// Numbers that a vector is stored in.
     fn width(&self) -> usize {
         self.dtype.width(self.dimensions)
@@ -140,6 +158,9 @@ pub struct Durable {
     pub rows: u64,
     /// Bytes of the partial file that hold them.
     pub bytes: u64,
+    /// The digest of those bytes, which are not taken for them otherwise.
+    #[serde(default)]
+    pub sha256: Option<Digest>,
 }
 
 /// A writer of rows. Dropped before [`Writer::finish`], it leaves nothing under the final name, and the partial file
@@ -157,6 +178,12 @@ pub trait Writer: Send {
     /// # Errors
     /// If they cannot be written.
     fn checkpoint(&mut self) -> Result<u64>;
+
+    /// The digest of all that was written to the partial file, where there is one.
+    fn digest(&self) -> Option<Digest>;
+
+    /// Sets what the output says of itself, in place of [`Layout::about`], for formats that write it in the end.
+    fn describe(&mut self, _about: &About) {}
 
     /// Makes the output whole and puts it in its place.
     ///
@@ -180,6 +207,10 @@ pub fn open(claim: &Claim, layout: &Layout, durable: Option<Durable>) -> Result<
         Format::Npy => Box::new(array::ArrayWriter::open(claim, layout, durable, &npy::HEADER)?),
         Format::Safetensors => {
             Box::new(array::ArrayWriter::open(claim, layout, durable, &self::safetensors::HEADER)?)
+        }
+        // A reader of a stream waits for rows, and cannot go back to an index.
+        Format::Arrow if claim.beside().is_none() => {
+            Box::new(stream::StreamWriter::open(claim, layout, durable)?)
         }
         Format::Arrow => Box::new(spool::SpoolWriter::open(claim, layout, durable, self::arrow::write)?),
         Format::Parquet => Box::new(spool::SpoolWriter::open(claim, layout, durable, self::parquet::write)?),

@@ -1,7 +1,7 @@
 //! A NumPy array of `(N, D)`, little-endian, in C order (NEP 1).
 
-use super::Dtype;
 use super::array::Header;
+use super::{About, Dtype};
 
 /// Room for any number of rows, and a multiple of 64 as the format asks.
 const SIZE: usize = 128;
@@ -9,7 +9,7 @@ const SIZE: usize = 128;
 /// The header of a NumPy array.
 pub static HEADER: Header = Header { size: SIZE, text: header };
 
-fn header(rows: u64, width: usize, dtype: Dtype) -> Vec<u8> {
+fn header(rows: u64, width: usize, dtype: Dtype, _about: &About) -> Vec<u8> {
     let descr = match dtype {
         Dtype::F32 => "<f4",
         Dtype::F16 => "<f2",

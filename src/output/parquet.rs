@@ -7,6 +7,7 @@ use arrow::datatypes::{DataType, SchemaRef};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
 
@@ -36,7 +37,10 @@ fn properties(schema: &SchemaRef) -> WriterProperties {
         kind = item.data_type();
     }
     let vectors = ColumnPath::new(path);
+    let about: Vec<_> =
+        schema.metadata().iter().map(|(key, value)| KeyValue::new(key.clone(), value.clone())).collect();
     WriterProperties::builder()
+        .set_key_value_metadata((!about.is_empty()).then_some(about))
         .set_max_row_group_row_count(None)
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_column_compression(vectors.clone(), Compression::UNCOMPRESSED)

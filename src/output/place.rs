@@ -27,6 +27,10 @@ pub struct Beside {
     pub ledger: PathBuf,
     /// `dir/vectors.npy.ledger.jsonl`: the ledger of a finished run.
     pub final_ledger: PathBuf,
+    /// `dir/vectors.npy.meta.json`: what the output says of itself, for a format that has no room for that.
+    pub meta: PathBuf,
+    /// `dir/.vectors.npy.done.json`: what the finished run was.
+    pub done: PathBuf,
 }
 
 /// The file of a target; none where it is no regular file.
@@ -58,8 +62,35 @@ fn place(target: &Target) -> Result<Option<Beside>> {
         manifest: named([".", ".partial.json"]),
         ledger: named([".", ".partial.ledger"]),
         final_ledger: named(["", ".ledger.jsonl"]),
+        meta: named(["", ".meta.json"]),
+        done: named([".", ".done.json"]),
         output: path,
     }))
+}
+
+impl Beside {
+    /// Whether the output is in its place that a run had completed before it was killed: its rows are gone, and what is
+    /// there has this length, where it is known, and is no older than the manifest.
+    pub fn is_in_place(&self, length: Option<u64>) -> bool {
+        let (Ok(output), Ok(manifest)) = (fs::metadata(&self.output), fs::metadata(&self.manifest)) else {
+            return false;
+        };
+        let has_length = length.is_none_or(|length| output.len() == length);
+        output.is_file() && !self.rows.exists() && has_length && is_newer(&output, &manifest)
+    }
+}
+
+/// Whether a file got its name after another one was written.
+#[cfg(unix)]
+fn is_newer(named: &fs::Metadata, written: &fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    (named.ctime(), named.ctime_nsec()) >= (written.mtime(), written.mtime_nsec())
+}
+
+/// Whether a file got its name after another one was written: elsewhere this is not known.
+#[cfg(not(unix))]
+fn is_newer(_: &fs::Metadata, _: &fs::Metadata) -> bool {
+    true
 }
 
 /// Where a file will be that is not there yet, though links may be that lead to it.
@@ -171,6 +202,22 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 #[cfg(not(unix))]
 fn is_at(_: &File, _: &Path) -> io::Result<bool> {
     Ok(true)
+}
+
+/// Options for a new file that is no more open than the output, and open to its owner: what stands beside the output
+/// tells about it.
+pub fn beside_output(output: &Path) -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+        let mode = fs::metadata(output).map_or(0o666, |there| there.permissions().mode() & 0o777 | 0o600);
+        options.mode(mode);
+    }
+    #[cfg(not(unix))]
+    let _ = output;
+    options
 }
 
 /// Where a manifest is written before it takes the place of the one before it.

@@ -15,12 +15,12 @@ use arrow::ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteOptions, w
 
 use super::columns::{Columns, each_row, schema};
 use super::destination::Destination;
-use super::{Claim, Durable, Layout, Row, Writer};
+use super::{About, Claim, Digest, Durable, Layout, Row, Writer};
 
 /// A batch of the stream is written once it has this many bytes,
-const BATCH_BYTES: usize = 4 << 20;
+pub(super) const BATCH_BYTES: usize = 4 << 20;
 /// or this many rows.
-const BATCH_ROWS: usize = 4096;
+pub(super) const BATCH_ROWS: usize = 4096;
 /// A group of rows in the result ends once it has this many bytes.
 const GROUP_BYTES: usize = 16 << 20;
 
@@ -84,13 +84,21 @@ impl Writer for SpoolWriter {
         self.destination.checkpoint()
     }
 
+    fn digest(&self) -> Option<Digest> {
+        self.destination.digest()
+    }
+
+    fn describe(&mut self, about: &About) {
+        self.layout.about.clone_from(about);
+    }
+
     fn finish(mut self: Box<Self>) -> Result<()> {
         self.flush()?;
         let SpoolWriter { destination, layout, make, .. } = *self;
         destination.convert(|spool, sink| {
             let mut batches = StreamReader::try_new(spool, None).map_err(unreadable)?;
-            if batches.schema() != schema(&layout) {
-                bail!("what the interrupted run left has other columns; run without --resume to start over");
+            if batches.schema().fields() != schema(&layout).fields() {
+                bail!("what the interrupted run left has other columns; pass --restart to start over");
             }
             make(&mut groups(&mut batches, &layout), schema(&layout), sink)
         })
@@ -98,14 +106,14 @@ impl Writer for SpoolWriter {
 }
 
 /// The messages of an Arrow stream, each alone, so that a stream can be continued.
-struct Encoder {
+pub(super) struct Encoder {
     generator: IpcDataGenerator,
     options: IpcWriteOptions,
     dictionaries: DictionaryTracker,
 }
 
 impl Encoder {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Encoder {
             generator: IpcDataGenerator::default(),
             options: IpcWriteOptions::default(),
@@ -113,7 +121,7 @@ impl Encoder {
         }
     }
 
-    fn schema(&mut self, schema: &SchemaRef) -> Result<Vec<u8>, ArrowError> {
+    pub(super) fn schema(&mut self, schema: &SchemaRef) -> Result<Vec<u8>, ArrowError> {
         let Encoder { generator, options, dictionaries } = self;
         let message = generator.schema_to_bytes_with_dictionary_tracker(schema, dictionaries, options);
         let mut bytes = Vec::new();
@@ -121,7 +129,7 @@ impl Encoder {
         Ok(bytes)
     }
 
-    fn batch(&mut self, batch: &RecordBatch) -> Result<Vec<u8>, ArrowError> {
+    pub(super) fn batch(&mut self, batch: &RecordBatch) -> Result<Vec<u8>, ArrowError> {
         let Encoder { generator, options, dictionaries } = self;
         // No column has a dictionary.
         let (_, message) = generator.encode(batch, dictionaries, options, &mut Default::default())?;
@@ -164,5 +172,5 @@ fn groups<'a>(
 
 /// One sentence on a stream that does not hold what was written.
 fn unreadable(error: ArrowError) -> anyhow::Error {
-    anyhow!("the rows so far cannot be read back ({error}); run without --resume to start over")
+    anyhow!("the rows so far cannot be read back ({error}); pass --restart to start over")
 }

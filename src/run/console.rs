@@ -1,8 +1,11 @@
 //! What is said on standard error.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::terminal::say;
 
 /// How much is said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,6 +16,23 @@ pub enum Verbosity {
     Normal,
     /// Every choice and what things took.
     Verbose,
+}
+
+/// No progress is shown for what takes less than this.
+const MOMENT: Duration = Duration::from_secs(1);
+
+/// A number with separators between its thousands.
+pub fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let first = digits.len() % 3;
+    let mut text = digits[..first].to_owned();
+    for group in digits.as_bytes()[first..].chunks(3) {
+        if !text.is_empty() {
+            text.push(',');
+        }
+        text.extend(group.iter().map(|digit| char::from(*digit)));
+    }
+    text
 }
 
 /// Standard error, as much of it as was asked for.
@@ -53,20 +73,36 @@ impl Console {
         }
     }
 
-    /// A bar over `total` bytes of input, or a counter where the size is not known.
+    /// A bar over `total` bytes of input, or a counter where the size is not known. It is hidden until [`Console::draw`].
     pub fn bar(&self, total: Option<u64>) -> ProgressBar {
-        if !self.progress {
-            return ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden());
-        }
-        let (bar, template) = match total {
-            Some(total) => (ProgressBar::new(total), "{bar:30} {percent}% {msg}, {eta} left"),
-            None => (ProgressBar::new_spinner(), "{spinner} {msg} {elapsed}"),
+        let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden());
+        let template = match total {
+            Some(_) => "{bar:30} {percent}% {msg}, {elapsed} elapsed, {eta} left",
+            None => "{spinner} {msg}, {elapsed} elapsed",
         };
         bar.with_style(ProgressStyle::with_template(template).expect("the template is valid"))
     }
+
+    /// Draws a bar once its work has taken a while: what is done in a moment needs none.
+    pub fn draw(&self, bar: &ProgressBar) {
+        if self.progress && bar.is_hidden() && bar.elapsed() >= MOMENT {
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+    }
+
+    /// The same console without progress, for rows that go where a person reads them.
+    pub fn without_progress(self) -> Self {
+        Console { progress: false, ..self }
+    }
 }
 
-/// A standard error that cannot be written to is no reason to stop.
-fn say(message: &str) {
-    let _ = writeln!(std::io::stderr(), "sconce: {message}");
+#[cfg(test)]
+mod tests {
+    use super::thousands;
+
+    #[test]
+    fn thousands_are_separated() {
+        let found = [0, 7, 999, 1000, 12345, 1_234_567].map(thousands);
+        assert_eq!(found, ["0", "7", "999", "1,000", "12,345", "1,234,567"]);
+    }
 }

@@ -63,19 +63,29 @@ pub fn asks_for_pooler(pooling: &Pooling) -> bool {
     matches!(pooling, Pooling::Text(pools) if pools.contains(&Pool::Pooler))
 }
 
+/// Adds the numbers of the heads that follow pooling to `count`. With random weights no file bounds them.
+///
+/// # Errors
+/// If the weights are random and a head has more than `max_bytes`.
+pub fn count(modules: &[HeadModule], is_random: bool, max_bytes: usize, count: &mut Count) -> Result<()> {
+    for module in modules {
+        let before = count.parameters;
+        Head::load(count, "head", &module.spec)?;
+        let parameters = count.parameters - before;
+        if is_random && parameters.saturating_mul(size_of::<f32>()) > max_bytes {
+            bail!("{} describes {parameters} parameters; check its sizes", module.config().display())
+        }
+    }
+    Ok(())
+}
+
 /// Loads the heads that follow pooling, each from its own file or, where there is a `seed`, from random numbers.
 /// What became of the tensors is added to `report`.
-pub fn load(
-    modules: &[HeadModule],
-    seed: Option<u64>,
-    count: &mut Count,
-    report: &mut Option<Report>,
-) -> Result<Vec<Head>> {
+pub fn load(modules: &[HeadModule], seed: Option<u64>, report: &mut Option<Report>) -> Result<Vec<Head>> {
     let mut heads = Vec::new();
     for (i, module) in modules.iter().enumerate() {
         // Random numbers follow from the name: each head has its own.
         let name = format!("heads.{i}");
-        Head::load(count, &name, &module.spec)?;
         let weights = if seed.is_some() { None } else { module.weights()? };
         heads.push(match weights {
             Some(path) => from_file(&path, module, report.get_or_insert_default())?,
@@ -94,6 +104,7 @@ fn from_file(path: &Path, module: &HeadModule, report: &mut Report) -> Result<He
     let mut reader = checkpoint.reader_under("", &HEAD_NAMES);
     let head = Head::load(&mut reader, "head", &module.spec)?;
     let own = reader.finish();
+    checkpoint.check_unchanged()?;
     if let Some(first) = own.problems.first() {
         let config = module.config();
         bail!("{}: {first}; the weights do not belong to {}", path.display(), config.display())

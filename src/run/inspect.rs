@@ -14,6 +14,7 @@ use crate::nn::{
     RotaryScaling, ScoreBias,
 };
 use crate::output::print;
+use crate::terminal::printable;
 
 /// Prints every resolved choice and the tensor report, as a page or as JSON.
 ///
@@ -35,7 +36,7 @@ pub fn inspect(options: &ModelOptions, json: bool, console: &Console) -> Result<
 fn page(loaded: &Loaded) -> Result<String> {
     let spec = loaded.encoders[0].spec();
     let mut page = String::new();
-    let mut line = |key: &str, value: String| writeln!(page, "{key:<16} {value}");
+    let mut line = |key: &str, value: String| writeln!(page, "{key:<16} {}", printable(&value));
     line("config", loaded.config.path().display().to_string())?;
     line("model type", loaded.config.string("model_type")?.unwrap_or_default().to_owned())?;
     if let Some(purpose) = &loaded.purpose {
@@ -242,16 +243,16 @@ fn without_bias(spec: &EncoderSpec) -> String {
 fn write_report(page: &mut String, report: &Report) -> std::fmt::Result {
     writeln!(page, "\ntensors: {} used, {} unused", report.used.len(), report.unused.len())?;
     for problem in &report.problems {
-        writeln!(page, "  problem  {problem}")?;
+        writeln!(page, "  problem  {}", printable(&problem.to_string()))?;
     }
     for (name, count) in &report.not_finite {
-        writeln!(page, "  not finite  {name}: {count} numbers are NaN or infinite")?;
+        writeln!(page, "  not finite  {}: {count} numbers are NaN or infinite", printable(name))?;
     }
     for name in &report.unused {
-        writeln!(page, "  unused   {name}")?;
+        writeln!(page, "  unused   {}", printable(name))?;
     }
     for (name, shape, dtype) in &report.used {
-        writeln!(page, "  used     {name} {shape:?} {dtype}")?;
+        writeln!(page, "  used     {} {shape:?} {dtype}", printable(name))?;
     }
     Ok(())
 }

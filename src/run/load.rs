@@ -232,11 +232,17 @@ fn build(options: &ModelOptions, console: &Console, embeds: bool) -> Result<Load
         lowercase: pipeline.lowercase,
     };
 
-    let mut count = Count::default();
+    let mut count = Count::new(engines.first().cloned().unwrap_or_default());
     Encoder::load(&spec, &mut count)?;
     heads::pooler(&mut count, &pooling, spec.hidden_size)?;
+    let modules = if pooling == Pooling::None { &[] } else { &pipeline.heads[..] };
+    let is_random = options.random_weights.is_some();
+    heads::count(modules, is_random, MOST_RANDOM_BYTES, &mut count)?;
     if !engines.iter().any(Engine::is_gpu) {
-        check_weights(options.max_memory, count.held, &spec)?;
+        // Tables of a checkpoint are read where they lie in the file, in whatever type they are stored.
+        let table = if is_random { spec.vocab_size.saturating_mul(spec.embedding_size) } else { 0 };
+        let table_bytes = table.saturating_mul(size_of::<f32>());
+        check_weights(options.max_memory, count.held_bytes.saturating_add(table_bytes))?;
     }
     let weights = match options.random_weights {
         None => Weights::File(own(ModelFiles::weights)?),
@@ -258,8 +264,7 @@ fn build(options: &ModelOptions, console: &Console, embeds: bool) -> Result<Load
              --max-length"
         )));
     }
-    let modules = if pooling == Pooling::None { &[] } else { &pipeline.heads[..] };
-    let own = heads::load(modules, options.random_weights, &mut count, &mut report)?;
+    let own = heads::load(modules, options.random_weights, &mut report)?;
     let heads = pooler.into_iter().chain(own).collect();
     if let Some((first, more)) = report.as_ref().and_then(|report| report.left_out.split_first()) {
         let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
@@ -296,14 +301,11 @@ fn build(options: &ModelOptions, console: &Console, embeds: bool) -> Result<Load
     })
 }
 
-/// Refuses a model whose weights alone, of so many numbers, do not fit.
+/// Refuses a model whose weights alone do not fit; tables are read from the file row by row.
 ///
 /// # Errors
 /// If they do not: wrong usage.
-fn check_weights(max_memory: Option<u64>, held: usize, spec: &EncoderSpec) -> Result<()> {
-    // Tables are read where they lie in the file, in whatever type they are stored.
-    let held = held.saturating_sub(spec.vocab_size * spec.embedding_size);
-    let bytes = held.saturating_mul(size_of::<f32>());
+fn check_weights(max_memory: Option<u64>, bytes: usize) -> Result<()> {
     match max_memory {
         Some(most) if bytes as u64 > most => bail!(WrongUsage(format!(
             "--max-memory {}: the weights of the model alone take {}; pass more, or choose a smaller model",
@@ -396,7 +398,9 @@ fn from_checkpoint(
     }
     reader.turn_to(beside(engines));
     let pooler = heads::pooler(&mut reader, pooling, spec.hidden_size)?;
-    Ok((encoders, pooler, Some(reader.finish())))
+    let report = reader.finish();
+    checkpoint.check_unchanged()?;
+    Ok((encoders, pooler, Some(report)))
 }
 
 fn random(
@@ -407,7 +411,7 @@ fn random(
     seed: u64,
     engines: &[Engine],
 ) -> Result<Stacks> {
-    if count.held.saturating_mul(size_of::<f32>()) > MOST_RANDOM_BYTES {
+    if count.parameters.saturating_mul(size_of::<f32>()) > MOST_RANDOM_BYTES {
         bail!("{} describes {} parameters; check its sizes", config.path().display(), count.parameters);
     }
     let encoders = (engines.iter())

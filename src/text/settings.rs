@@ -1,13 +1,14 @@
 //! What stands beside a vocabulary: whose it is, its switches and its special tokens. Read as transformers reads it.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokenizers::AddedToken;
+
+use crate::disk;
 
 /// The special tokens that every tokenizer can have, in the order in which those new to a vocabulary join it.
 const NAMES: [&str; 7] =
@@ -235,9 +236,11 @@ fn by_id(map: &Value, read: impl Fn(&str, &Value) -> Option<(u64, Token)>) -> Op
 /// A file's JSON object; none if there is no such file.
 fn object(path: &Path) -> Result<Option<Map<String, Value>>> {
     let shown = path.display();
-    let bytes = match std::fs::read(path) {
+    if !disk::is_listed(path) {
+        return Ok(None);
+    }
+    let bytes = match disk::read(path, disk::MAX_CONFIG_BYTES) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => bail!("cannot read {shown} ({error}); download the file again"),
     };
     match serde_json::from_slice(&bytes) {

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
 use serde::Deserialize;
+use serde_json::Value;
 use tokenizers::models::bpe::BPE;
 use tokenizers::models::unigram::Unigram;
 use tokenizers::models::wordpiece::WordPiece;
@@ -16,6 +17,7 @@ use tokenizers::{
 };
 
 use super::{resolve, settings, vocabulary};
+use crate::disk;
 use crate::guard::guard;
 
 /// The tokens of one text or one pair, specials included.
@@ -40,9 +42,15 @@ pub struct TokenizerOptions {
     pub lowercase: bool,
 }
 
+/// White-space characters in a row that a pattern of a tokenizer can split. Its engine gives up short of a million of
+/// them; what follows in the text would not be split at all, without an error.
+const MAX_SPACES: usize = 999_000;
+
 /// A tokenizer with its limit.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
+    /// Whether texts are split by a pattern.
+    has_pattern: bool,
     max_length: usize,
     cut: TruncationDirection,
 }
@@ -129,9 +137,9 @@ impl Tokenizer {
             let inner = guard(|| vocabulary::read(path)).ok_or_else(unusable)??;
             return Self::new(inner, options).map_err(|_| unusable());
         }
-        let bytes = match std::fs::read(path) {
+        let bytes = match disk::read(path, disk::MAX_TOKENIZER_BYTES) {
             Ok(bytes) => bytes,
-            Err(error) => bail!("cannot read {shown} ({error}); fetch the model again"),
+            Err(error) => bail!("cannot read {shown} ({error}); download the model again"),
         };
         let place = match guard(|| resolve(path, &bytes)).transpose()? {
             Some(Ok(inner)) => match Self::new(inner, options) {
@@ -154,7 +162,9 @@ impl Tokenizer {
             inner.with_normalizer(Some(both)).map_err(|error| anyhow!("{error}"))?;
         }
         let cut = if options.cut_left { TruncationDirection::Left } else { TruncationDirection::Right };
-        let tokenizer = Tokenizer { inner, max_length: options.max_length, cut };
+        let splitter = inner.get_pre_tokenizer().and_then(|splitter| serde_json::to_value(splitter).ok());
+        let has_pattern = splitter.as_ref().is_some_and(has_pattern);
+        let tokenizer = Tokenizer { inner, has_pattern, max_length: options.max_length, cut };
         // A template that names a token which it does not define shows only when it is used, as a panic.
         if guard(|| [None, Some("b")].map(|pair| tokenizer.encode("a", pair).is_ok())).is_none() {
             bail!("its post-processor names a special token that it does not define");
@@ -182,8 +192,13 @@ impl Tokenizer {
         let tokens = first.len() + second.as_ref().map_or(0, |encoding| encoding.len());
         let room = self.max_length.saturating_sub(self.specials(pair.is_some()));
         let truncation = TruncationParams { max_length: room, direction: self.cut, ..Default::default() };
-        let (first, second) =
+        let (mut first, mut second) =
             truncate_encodings(first, second, &truncation).map_err(|error| anyhow!("{error}"))?;
+        // What was cut is kept in windows of the limit's length. Nobody asks for them, and framing a pair would combine
+        // each window of one text with each of the other.
+        for encoding in [Some(&mut first), second.as_mut()].into_iter().flatten() {
+            drop(encoding.take_overflowing());
+        }
         Ok(TokenIds { cut: tokens.saturating_sub(room), ..self.framed(first, second)? })
     }
 
@@ -220,6 +235,12 @@ impl Tokenizer {
 
     /// The tokens of a text by themselves.
     fn bare(&self, text: &str) -> Result<Encoding> {
+        if self.has_pattern && text.len() > MAX_SPACES {
+            let longest = text.split(|c: char| !c.is_whitespace()).map(|run| run.chars().count()).max();
+            if let Some(longest) = longest.filter(|longest| *longest > MAX_SPACES) {
+                bail!("{longest} white-space characters in a row, more than its patterns can split")
+            }
+        }
         self.inner.encode_fast(text, false).map_err(|error| anyhow!("{error}"))
     }
 
@@ -258,9 +279,64 @@ impl Tokenizer {
     }
 }
 
+/// Whether the description of a pre-tokenizer has a regular expression, or is of the one that has its own.
+fn has_pattern(splitter: &Value) -> bool {
+    match splitter {
+        Value::Object(fields) => {
+            let is_byte_level = fields.get("type").is_some_and(|name| name == "ByteLevel");
+            let own = is_byte_level && fields.get("use_regex") != Some(&Value::Bool(false));
+            own || fields.contains_key("Regex") || fields.values().any(has_pattern)
+        }
+        Value::Array(list) => list.iter().any(has_pattern),
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn spaces_that_a_pattern_cannot_split_are_an_error() {
+        let file = |pre_tokenizer: &str| {
+            format!(
+                r#"{{"version": "1.0", "pre_tokenizer": {pre_tokenizer}, "model": {{"type": "BPE",
+                "vocab": {{"Ġ": 0, "x": 1, "xĠ": 2, " ": 3, "x ": 4}}, "merges": [["x", "Ġ"], ["x", " "]]}}}}"#
+            )
+        };
+        let byte_level = |use_regex: bool| {
+            format!(
+                r#"{{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": {use_regex}}}"#
+            )
+        };
+        let split = r#"{"type": "Split", "pattern": {"Regex": "\\s+(?!\\S)|\\s+|\\S+"}, "behavior": "Isolated",
+            "invert": false}"#;
+        let sequence =
+            format!(r#"{{"type": "Sequence", "pretokenizers": [{split}, {}]}}"#, byte_level(false));
+        let options = TokenizerOptions { max_length: 2_000_000, cut_left: false, lowercase: false };
+        let read = |pre_tokenizer: &str| {
+            Tokenizer::new(parse(file(pre_tokenizer).as_bytes()).unwrap(), &options).unwrap()
+        };
+        for pre_tokenizer in [&byte_level(true), split, &sequence] {
+            let tokenizer = read(pre_tokenizer);
+            for count in [1_000, MAX_SPACES] {
+                let tokens = tokenizer.encode(&format!("{}x x x", " ".repeat(count)), None).unwrap();
+                // No token reaches over a space into the next word.
+                assert_eq!(tokens.ids.len(), count + 5, "{pre_tokenizer}");
+            }
+            for count in [MAX_SPACES + 1, 1_000_100] {
+                let error = tokenizer.encode(&format!("x{}x x x", " ".repeat(count)), None).unwrap_err();
+                assert!(
+                    error.to_string().contains(&format!("{count} white-space characters in a row")),
+                    "{error}"
+                );
+            }
+        }
+        // Without a pattern nothing gives up.
+        let tokens =
+            read(&byte_level(false)).encode(&format!("{}x x x", " ".repeat(1_000_100)), None).unwrap();
+        assert_eq!(tokens.ids.len(), 1_000_100 + 3);
+    }
 
     /// What becomes of a file: the tokenizer written out, or what is wrong.
     fn outcome(read: serde_json::Result<tokenizers::Tokenizer>) -> String {

@@ -15,6 +15,7 @@ use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{ModelWrapper, Tokenizer};
 
 use super::settings::{Settings, Specials};
+use crate::disk;
 
 /// How a tokenizer in another form becomes usable.
 pub(super) const SAVE: &str = "save a tokenizer.json once with transformers \
@@ -322,10 +323,10 @@ fn byte_pairs(path: &Path, settings: &Settings) -> Result<Tokenizer> {
 
 fn text(path: &Path) -> Result<String> {
     let shown = path.display();
-    match std::fs::read(path).map(String::from_utf8) {
+    match disk::read(path, disk::MAX_TOKENIZER_BYTES).map(String::from_utf8) {
         Ok(Ok(text)) => Ok(text),
         Ok(Err(_)) => bail!("{shown} is not UTF-8; fetch the model again"),
-        Err(error) => bail!("cannot read {shown} ({error}); fetch the model again"),
+        Err(error) => bail!("cannot read {shown} ({error}); download the model again"),
     }
 }
 

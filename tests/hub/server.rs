@@ -10,6 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use serde_json::json;
+use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 /// What the hub holds and how it behaves; to be changed at any time through [`Hub::site`].
@@ -44,6 +45,16 @@ pub enum Fault {
     Raw(Vec<u8>),
     /// The rest from this byte on comes once two processes have asked for the list of files.
     Hold { at: usize },
+    /// Nothing comes, not even the head of an answer.
+    Silent,
+    /// Nothing comes from this byte of the file on, while the connection stays open.
+    Stall { at: usize },
+    /// A byte now and then, from this byte of the file on.
+    Drip { at: usize },
+    /// No length is announced, and after the file comes more, without an end.
+    Endless,
+    /// The first request for the file is answered as usual, later ones with these bytes.
+    Later(Vec<u8>),
 }
 
 /// A request as it came in.
@@ -157,10 +168,14 @@ pub fn sha256(content: &[u8]) -> String {
     Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The name of a small file's blob: 40 hexadecimal digits, as a git hash has.
+/// The name of a small file's blob: its hash in git.
 pub fn small_etag(content: &[u8]) -> String {
-    sha256(content)[..40].to_owned()
+    let hash = Sha1::new_with_prefix(format!("blob {}\0", content.len())).chain_update(content).finalize();
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
+
+/// How long a connection stays open on which nothing comes.
+const SILENCE: Duration = Duration::from_secs(30);
 
 /// Status line and headers.
 fn head(status: &str, headers: &[(&str, String)]) -> String {
@@ -181,6 +196,7 @@ fn redirect(status: &str, location: String, headers: &[(&str, String)]) -> Strin
 enum Answer {
     Text(String),
     Raw(Vec<u8>),
+    Silence,
     Content { name: String, etag: String },
 }
 
@@ -209,6 +225,7 @@ impl Site {
         if let Some(revision) = path.strip_prefix(&format!("/api/models/{}/revision/", self.model)) {
             return match self.faults.get(LIST) {
                 Some(Fault::Raw(bytes)) => Answer::Raw(bytes.clone()),
+                Some(Fault::Silent) => Answer::Silence,
                 _ => Answer::Text(self.list(revision)),
             };
         }
@@ -234,8 +251,10 @@ impl Site {
 
     /// A file, or the way to it: large ones lie in the storage, and some small ones in a cache of the hub's own.
     fn resolve(&self, storage: &str, commit: &str, name: &str) -> Answer {
-        if let Some(Fault::Raw(bytes)) = self.faults.get(name) {
-            return Answer::Raw(bytes.clone());
+        match self.faults.get(name) {
+            Some(Fault::Raw(bytes)) => return Answer::Raw(bytes.clone()),
+            Some(Fault::Silent) => return Answer::Silence,
+            _ => {}
         }
         let known = self.branches.values().any(|known| known == commit);
         let Some(content) = self.files.get(name).filter(|_| known) else {
@@ -271,7 +290,17 @@ impl State {
         let Some(request) = Request::read(&stream) else { return Ok(()) };
         self.requests.lock().expect("no handler panicked").push(request.clone());
         let answer = self.site().route(&self.storage, &request);
+        let mut site = self.site();
+        let name = request.path.rsplit('/').next().unwrap_or_default();
+        if let Some(Fault::Later(bytes)) = site.faults.get(name).cloned() {
+            site.faults.insert(name.into(), Fault::Raw(bytes));
+        }
+        drop(site);
         match answer {
+            Answer::Silence => {
+                thread::sleep(SILENCE);
+                Ok(())
+            }
             Answer::Text(text) => stream.write_all(text.as_bytes()),
             Answer::Raw(bytes) => stream.write_all(&bytes),
             Answer::Content { name, etag } => self.send(&mut stream, &request, &name, &etag),
@@ -308,7 +337,7 @@ impl State {
             return stream.write_all((answer + "\r\n").as_bytes());
         }
         let mut headers = vec![("ETag", format!("\"{etag}\"")), ("X-Repo-Commit", commit)];
-        if !matches!(fault, Some(Fault::Short { .. })) || request.method == "HEAD" {
+        if !matches!(fault, Some(Fault::Short { .. } | Fault::Endless)) || request.method == "HEAD" {
             headers.push(("Content-Length", (end - start).to_string()));
         }
         let status = match bounds {
@@ -323,10 +352,31 @@ impl State {
             return Ok(());
         }
         let mut start = start;
-        if let Some(Fault::Hold { at }) = fault {
-            stream.write_all(&content[start..at])?;
-            self.wait_for_two();
-            start = at;
+        match fault {
+            Some(Fault::Hold { at }) => {
+                stream.write_all(&content[start..at])?;
+                self.wait_for_two();
+                start = at;
+            }
+            Some(Fault::Stall { at }) => {
+                stream.write_all(&content[start..at.max(start)])?;
+                thread::sleep(SILENCE);
+                return Ok(());
+            }
+            Some(Fault::Drip { at }) => {
+                stream.write_all(&content[start..at.max(start)])?;
+                for byte in &content[at.max(start)..] {
+                    stream.write_all(&[*byte])?;
+                    thread::sleep(Duration::from_millis(200));
+                }
+            }
+            Some(Fault::Endless) => {
+                stream.write_all(&content[start..])?;
+                loop {
+                    stream.write_all(&[b'x'; 4096])?;
+                }
+            }
+            _ => {}
         }
         let end = self.cut(name, fault, start, end);
         stream.write_all(&content[start..end])

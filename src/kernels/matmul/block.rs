@@ -3,11 +3,6 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::slice;
-
-use crate::kernels::activation::Activation;
-use crate::kernels::isa::{Isa, Kernel};
-use crate::kernels::simd::{Simd, map, map_with};
 
 /// A matrix that several threads write at once, each its own block.
 #[derive(Debug)]
@@ -63,68 +58,4 @@ pub struct Block<'a> {
     pub(super) rows: usize,
     pub(super) columns: usize,
     borrow: PhantomData<&'a mut [f32]>,
-}
-
-impl Block<'_> {
-    /// Some columns.
-    pub(super) fn part(&mut self, columns: Range<usize>) -> Block<'_> {
-        assert!(columns.end <= self.columns, "the columns lie inside");
-        // SAFETY: they lie inside of what was borrowed.
-        let data = unsafe { self.data.add(columns.start) };
-        Block { data, columns: columns.len(), borrow: PhantomData, ..*self }
-    }
-
-    /// Its rows, which have been written.
-    pub(crate) fn rows_mut(&mut self) -> impl Iterator<Item = &mut [f32]> {
-        // SAFETY: rows of a block lie inside of what was borrowed, apart from each other, and are nobody else's.
-        (0..self.rows)
-            .map(|row| unsafe { slice::from_raw_parts_mut(self.data.add(row * self.stride), self.columns) })
-    }
-
-    /// Applies an activation to every number.
-    pub fn activate(&mut self, isa: Isa, activation: Activation) {
-        activation.apply_to_all(isa, self.rows_mut());
-    }
-
-    /// Adds rows that lie `stride` apart in `x`, each from `first` on.
-    pub fn add(&mut self, isa: Isa, x: &[f32], stride: usize, first: usize) {
-        let rows = self.rows_mut().zip(x.chunks(stride));
-        isa.run(Add { rows: rows.map(|(row, x)| (row, &x[first..])) });
-    }
-
-    /// Divides every row by its number.
-    pub fn divide(&mut self, isa: Isa, by: &[f32]) {
-        isa.run(Divide { rows: self.rows_mut().zip(by) });
-    }
-}
-
-struct Add<R> {
-    rows: R,
-}
-
-impl<'a, R: Iterator<Item = (&'a mut [f32], &'a [f32])>> Kernel for Add<R> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        for (row, other) in self.rows {
-            map_with!(s, row, other, |x, y| s.add(x, y));
-        }
-    }
-}
-
-struct Divide<R> {
-    rows: R,
-}
-
-impl<'a, R: Iterator<Item = (&'a mut [f32], &'a f32)>> Kernel for Divide<R> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        for (row, by) in self.rows {
-            let share = s.splat(1.0 / by);
-            map!(s, row, |x| s.mul(x, share));
-        }
-    }
 }

@@ -1,17 +1,23 @@
-//! `x Wᵀ` with the weights packed once.
+//! GEMM: `x Wᵀ` with the weights packed once, `f(x Wᵀ + b) / d + r` with the epilogue.
 //!
-//! Operands are *words* of 32 bits: one f32, two bf16, or two or four 8-bit numbers, which neighbour each other along
-//! the inputs. Weights lie in panels of two registers of outputs: for each word of a row of `x` the words of the weights
-//! that it meets, one after another. A tile of a few rows of `x` walks down a panel and keeps its sums in registers, so a
-//! panel is read once a tile and `x` straight from where it lies.
+//! Weights lie in *panels* of NR outputs. A micro-kernel multiplies MR rows of `x` by a panel and keeps MR × NR accumulators in registers,
+//! so that a panel is read once for MR rows, and `x` straight from its rows. There are two kinds of micro-kernels:
 //!
-//! Every sum runs over the inputs in their order, whatever the height of the tile: a row's result has the same bits
-//! alone and in any batch.
+//! * over vectors ([`vectors`]): NR is two registers of outputs. Operands are *words* of 32 bits: one f32, two bf16, or two or four
+//!   8-bit integers of neighbouring inputs;
+//! * over tiles ([`tiles`]): MR and NR are two tiles, 32 × 32. f32 is computed from three bf16 parts of each operand.
+//!
+//! Every sum is taken over the inputs in one order, whatever MR is and however rows are divided among threads: a row's result has the
+//! same bits alone and in any batch.
 
 mod block;
+mod epilogue;
+mod format;
+mod lines;
 mod pack;
 mod rows;
-mod tile;
+mod tiles;
+mod vectors;
 
 use std::alloc;
 use std::convert::Infallible;
@@ -20,39 +26,14 @@ use std::slice;
 
 use rayon::prelude::*;
 
-use super::isa::{Isa, Kernel};
-use super::simd::{MAX_LANES, Simd};
+use super::isa::Isa;
 pub use block::{Block, Blocks};
+pub use epilogue::Epilogue;
+pub use format::Compute;
+use format::Layout;
 use pack::Pack;
 pub use pack::Source;
 pub use rows::{Converted, Rows};
-pub use tile::multiply;
-
-/// What products are computed in; sums are f32 always.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Compute {
-    /// Both operands as they are.
-    F32,
-    /// Both operands rounded to bf16; where the instruction set has no such products, they are multiplied as f32.
-    Bf16,
-    /// Both operands as whole numbers from −127 to 127 with a scale for every [`GROUP`] inputs of a row of `x` and of a
-    /// row of weights; sums within a group are exact.
-    Int8,
-}
-
-impl Compute {
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Compute::F32 => "f32",
-            Compute::Bf16 => "bf16",
-            Compute::Int8 => "int8",
-        }
-    }
-}
-
-/// Outputs of a panel in the set with the widest registers.
-pub const WIDEST_PANEL: usize = 2 * MAX_LANES;
 
 /// Inputs that share a scale.
 pub const GROUP: usize = 64;
@@ -70,56 +51,6 @@ pub struct PackedMatrix {
     lines: Vec<Line>,
     layout: Layout,
     outputs: usize,
-}
-
-/// How many words things take in one instruction set.
-#[derive(Debug, Clone, Copy)]
-struct Layout {
-    /// Outputs of a panel.
-    width: usize,
-    inputs: usize,
-    /// Words of a row of `x`.
-    row: usize,
-    /// Words of a panel.
-    panel: usize,
-}
-
-impl Layout {
-    fn of(isa: Isa, compute: Compute, inputs: usize) -> Layout {
-        isa.run(FindLayout(compute, inputs))
-    }
-
-    /// Lines of a panel, which begins on one.
-    fn lines(&self) -> usize {
-        self.panel.div_ceil(16).max(1)
-    }
-
-    /// Scales of a row of `x`.
-    fn scales(&self, compute: Compute) -> usize {
-        if compute == Compute::Int8 { self.inputs.div_ceil(GROUP) } else { 0 }
-    }
-}
-
-struct FindLayout(Compute, usize);
-
-impl Kernel for FindLayout {
-    type Output = Layout;
-
-    #[inline(always)]
-    fn run<S: Simd>(self, _: S) -> Layout {
-        let FindLayout(compute, inputs) = self;
-        let width = 2 * S::LANES;
-        let (row, beside) = match compute {
-            Compute::Bf16 if S::FAST_BF16 => (inputs.div_ceil(2), 0),
-            Compute::F32 | Compute::Bf16 => (inputs, 0),
-            // Each group has its scales, and what its sums begin with.
-            Compute::Int8 => {
-                let groups = inputs.div_ceil(GROUP);
-                (groups * GROUP / S::BYTES_PER_WORD, 2 * groups)
-            }
-        };
-        Layout { width, inputs, row, panel: (row + beside) * width }
-    }
 }
 
 impl PackedMatrix {
@@ -159,13 +90,22 @@ impl PackedMatrix {
             numbers.resize(layout.width.min(outputs - first) * inputs, 0.0);
             read(first * inputs, numbers)?;
             let from = Source { x: numbers, stride: inputs, turned: false };
-            isa.run(Pack { layout, compute, from, to: words_mut(lines) });
+            isa.run(Pack { layout, from, to: words_mut(lines) });
             Ok(())
         })?;
         Ok(packed)
     }
 
-    /// A matrix of nothing.
+    /// Bytes that a packed matrix takes; saturates.
+    pub fn bytes(isa: Isa, compute: Compute, outputs: usize, inputs: usize) -> usize {
+        // Sizes of a config that nobody has checked: in f64, which does not overflow.
+        let line = Layout::of(isa, compute, GROUP);
+        let value = (line.panel * size_of::<u32>()) as f64 / (GROUP * line.width) as f64;
+        let outputs = outputs.checked_next_multiple_of(line.width).unwrap_or(usize::MAX);
+        (outputs as f64 * inputs as f64 * value) as usize
+    }
+
+    /// An empty matrix.
     fn new(isa: Isa, compute: Compute) -> Self {
         PackedMatrix { isa, compute, lines: Vec::new(), layout: Layout::of(isa, compute, 0), outputs: 0 }
     }
@@ -188,7 +128,7 @@ impl PackedMatrix {
                 false => (first * from.stride, (first + width - 1) * from.stride + inputs),
             };
             let from = Source { x: &from.x[start..end], ..from };
-            isa.run(Pack { layout, compute, from, to: words_mut(lines) });
+            isa.run(Pack { layout, from, to: words_mut(lines) });
         }
     }
 
@@ -212,6 +152,11 @@ impl PackedMatrix {
         self.outputs
     }
 
+    /// Whether rows that were brought to the type of `other` are of its own.
+    pub fn takes_rows_of(&self, other: &PackedMatrix) -> bool {
+        self.layout.format == other.layout.format && self.inputs() == other.inputs()
+    }
+
     /// The instruction set that it is packed for.
     pub fn isa(&self) -> Isa {
         self.isa
@@ -222,13 +167,12 @@ impl PackedMatrix {
         self.outputs.div_ceil(self.layout.width)
     }
 
-    /// Rows of `x` that are best multiplied together: of each so much as is taken at a time, they stay in a core's second
-    /// cache while all panels pass.
+    /// Rows of `x` that are best multiplied together: of each so much as is taken at a time, they stay in L2 while all panels pass.
     pub fn rows_at_once(&self) -> usize {
-        const BYTES: usize = 384 << 10;
-        let row = self.layout.row.clamp(1, tile::DEPTH) * size_of::<u32>();
-        // Whole tiles in every set.
-        (BYTES / row).min(512) / 12 * 12
+        match self.layout.format.is_tiles() {
+            true => tiles::rows_at_once(self.layout),
+            false => vectors::rows_at_once(self.layout.row),
+        }
     }
 
     /// The outputs of some panels.
@@ -242,10 +186,33 @@ impl PackedMatrix {
     }
 }
 
-/// A matrix of nothing, for [`PackedMatrix::repack`].
+/// An empty matrix, for [`PackedMatrix::repack`].
 impl Default for PackedMatrix {
     fn default() -> Self {
         Self::new(Isa::best(), Compute::F32)
+    }
+}
+
+/// Writes the product of rows with some panels, as the epilogue finishes it. The epilogue counts rows from the first of `x`.
+///
+/// # Panics
+/// If the block does not have the shape of the result, the rows are of another type, or the epilogue has operands of other shapes.
+pub fn gemm(x: Rows, weights: &PackedMatrix, panels: Range<usize>, epilogue: &Epilogue, to: &mut Block) {
+    let columns = weights.columns(panels.clone());
+    assert!(panels.end <= weights.panels(), "there are such panels");
+    assert_eq!((to.rows, to.columns), (x.count, columns.len()), "the result has this shape");
+    if x.count == 0 {
+        return;
+    }
+    let layout = weights.layout;
+    assert_eq!(x.groups, layout.groups(), "rows have their scales");
+    assert!(x.scales.len() >= x.count * x.groups, "rows have their scales");
+    let rows = layout.format.whole_rows(x.count);
+    assert!((rows - 1) * x.stride + layout.row <= x.words.len(), "rows are whole");
+    if layout.format.is_tiles() {
+        tiles::gemm(x, weights, panels, epilogue, to);
+    } else {
+        weights.isa.run(vectors::Gemm { x, weights, panels, epilogue, to });
     }
 }
 

@@ -2,9 +2,13 @@
 
 use half::bf16;
 
-use super::{Compute, GROUP, Layout};
+use super::format::{Format, Layout};
+use super::lines::{BF16S, Line, MAX_PARTS, bf16_lines, int8_line};
+use super::rows::int8_scale;
+use super::{GROUP, tiles};
 use crate::kernels::isa::Kernel;
-use crate::kernels::simd::{Simd, fold};
+use crate::kernels::simd::Simd;
+use crate::kernels::tiles::ROWS;
 
 /// What is packed: a matrix whose rows lie `stride` apart. They are the outputs, or, turned, the inputs.
 #[derive(Debug, Clone, Copy)]
@@ -20,7 +24,6 @@ pub struct Source<'a> {
 /// Packs the outputs of one panel.
 pub(super) struct Pack<'a> {
     pub(super) layout: Layout,
-    pub(super) compute: Compute,
     pub(super) from: Source<'a>,
     pub(super) to: &'a mut [u32],
 }
@@ -30,15 +33,19 @@ impl Kernel for Pack<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Layout { width, inputs, .. } = self.layout;
+        let Layout { format, width, inputs, .. } = self.layout;
         let Source { x, stride, turned } = self.from;
         let to = self.to;
         // The last row ends with the panel.
         let columns = if turned { x.len() - (inputs - 1) * stride } else { 0 };
-        let bf16 = self.compute == Compute::Bf16;
+        let bf16 = format == Format::F32 { rounded: true };
         let word = |x: f32| if bf16 { bf16_bits(x) << 16 } else { x.to_bits() };
-        match (self.compute, turned) {
-            (Compute::Bf16, false) if S::FAST_BF16 => {
+        match (format, turned) {
+            (Format::Bf16Tiles { parts: 1 }, _) => bf16_tiles::<S, 1>(s, self.layout, self.from, to),
+            (Format::Bf16Tiles { parts: 2 }, _) => bf16_tiles::<S, 2>(s, self.layout, self.from, to),
+            (Format::Bf16Tiles { .. }, _) => bf16_tiles::<S, MAX_PARTS>(s, self.layout, self.from, to),
+            (Format::Int8Tiles, false) => int8_tiles(s, self.layout, self.from, to),
+            (Format::Bf16, false) => {
                 for (column, row) in x.chunks(stride).enumerate() {
                     for (to, pair) in to.chunks_exact_mut(width).zip(row[..inputs].chunks(2)) {
                         to[column] =
@@ -46,7 +53,7 @@ impl Kernel for Pack<'_> {
                     }
                 }
             }
-            (Compute::Bf16, true) if S::FAST_BF16 => {
+            (Format::Bf16, true) => {
                 let mut rows = x.chunks(stride).map(|row| &row[..columns]);
                 for to in to.chunks_exact_mut(width).take(inputs.div_ceil(2)) {
                     let (Some(first), second) = (rows.next(), rows.next()) else { break };
@@ -55,7 +62,7 @@ impl Kernel for Pack<'_> {
                     }
                 }
             }
-            (Compute::F32 | Compute::Bf16, false) => {
+            (Format::F32 { .. }, false) => {
                 // A line of every row at a time, which stay in the cache while they are turned.
                 let columns = x.len().div_ceil(stride);
                 assert!((columns - 1) * stride + inputs <= x.len() && columns <= width, "rows are whole");
@@ -69,14 +76,14 @@ impl Kernel for Pack<'_> {
                     }
                 }
             }
-            (Compute::F32 | Compute::Bf16, true) => {
+            (Format::F32 { .. }, true) => {
                 for (to, row) in to.chunks_exact_mut(width).zip(x.chunks(stride)) {
                     for (to, x) in to.iter_mut().zip(&row[..columns]) {
                         *to = word(*x);
                     }
                 }
             }
-            (Compute::Int8, false) => {
+            (Format::Int8, false) => {
                 let words = GROUP / S::BYTES_PER_WORD;
                 let bits = u32::BITS as usize / S::BYTES_PER_WORD;
                 for (column, row) in x.chunks(stride).enumerate() {
@@ -101,7 +108,9 @@ impl Kernel for Pack<'_> {
                     }
                 }
             }
-            (Compute::Int8, true) => unreachable!("groups run along the rows that are packed"),
+            (Format::Int8 | Format::Int8Tiles, true) => {
+                unreachable!("groups run along the rows that are packed")
+            }
         }
     }
 }
@@ -111,16 +120,76 @@ fn bf16_bits(x: f32) -> u32 {
     bf16::from_f32(x).to_bits().into()
 }
 
-/// The scale of a group, and what its numbers are multiplied by to become whole. Numbers that are NaN or infinite make
-/// the scale NaN.
+/// Packs a panel of tiles of bf16: for every 32 inputs and every part the two tiles of the panel. Row `r` of a tile has inputs `2 r` and
+/// `2 r + 1` of its 16 outputs.
 #[inline(always)]
-pub(super) fn int8_scale<S: Simd>(s: S, group: &[f32]) -> (f32, f32) {
-    let [a, b, c, d] = fold!(s, group, 0.0, 0.0, |largest, x| s.max_magnitude(largest, x));
-    let largest = s.max_magnitude_lanes(s.max_magnitude(s.max_magnitude(a, b), s.max_magnitude(c, d)));
-    match largest {
-        // The factor of anything smaller might not fit.
-        largest if largest < 1e-30 => (0.0, 0.0),
-        largest if largest.is_finite() => (largest / 127.0, 127.0 / largest),
-        _ => (f32::NAN, 0.0),
+fn bf16_tiles<S: Simd, const P: usize>(s: S, layout: Layout, from: Source, to: &mut [u32]) {
+    let Layout { inputs, .. } = layout;
+    let Source { x, stride, turned } = from;
+    let columns = if turned { x.len() - (inputs - 1) * stride } else { x.len().div_ceil(stride) };
+    let (tiles, _) = to.as_chunks_mut::<{ 16 * ROWS }>();
+    for (step, tiles) in tiles.chunks_exact_mut(P * tiles::TILES).enumerate() {
+        let first = step * BF16S;
+        for tile in 0..tiles::TILES {
+            let mut parts = [[[0; 16]; ROWS]; P];
+            let outputs = tile * ROWS..columns.clamp(tile * ROWS, (tile + 1) * ROWS);
+            if turned {
+                for pair in 0..BF16S / 2 {
+                    let row = |i: usize| match i < inputs && !outputs.is_empty() {
+                        true => &x[i * stride..][..columns][outputs.clone()],
+                        false => &[],
+                    };
+                    let (low, high) = (row(first + 2 * pair), row(first + 2 * pair + 1));
+                    for start in (0..ROWS).step_by(S::LANES) {
+                        let mut rest = [s.load_at(low, start, 0.0), s.load_at(high, start, 0.0)];
+                        for part in &mut parts {
+                            // SAFETY: a row of a part is valid for writes of 16 words, and `start` is a whole number of registers.
+                            unsafe {
+                                s.store_bf16_pairs(part[pair].as_mut_ptr().add(start), rest[0], rest[1])
+                            };
+                            rest = [
+                                s.sub(rest[0], s.round_bf16(rest[0])),
+                                s.sub(rest[1], s.round_bf16(rest[1])),
+                            ];
+                        }
+                    }
+                }
+            } else {
+                for output in outputs {
+                    let row = &x[output * stride..][..inputs];
+                    let lines = parts.each_mut().map(|part| &mut part[output - tile * ROWS]);
+                    bf16_lines(s, &row[first..inputs.min(first + BF16S)], lines);
+                }
+                for part in &mut parts {
+                    s.transpose_words(part);
+                }
+            }
+            for (part, words) in parts.iter().enumerate() {
+                tiles[part * tiles::TILES + tile].copy_from_slice(words.as_flattened());
+            }
+        }
+    }
+}
+
+/// Packs a panel of tiles of 8-bit integers: for every group the scales of its outputs and its two tiles. Row `r` of a tile has inputs `4 r` to
+/// `4 r + 3` of its 16 outputs.
+#[inline(always)]
+fn int8_tiles<S: Simd>(s: S, layout: Layout, from: Source, to: &mut [u32]) {
+    let Source { x, stride, .. } = from;
+    let words = tiles::NR + tiles::TILES * 16 * ROWS;
+    for (group, to) in to.chunks_exact_mut(words).enumerate() {
+        let inputs = group * GROUP..layout.inputs.min((group + 1) * GROUP);
+        let (scales, to) = to.split_at_mut(tiles::NR);
+        scales.fill(0);
+        for (tile, to) in to.chunks_exact_mut(16 * ROWS).enumerate() {
+            let mut lines: [Line; ROWS] = [[0; 16]; ROWS];
+            let rows = x.chunks(stride).skip(tile * ROWS);
+            let scales = &mut scales[tile * ROWS..];
+            for ((row, line), scale) in rows.zip(&mut lines).zip(scales) {
+                *scale = int8_line(s, &row[inputs.clone()], line).to_bits();
+            }
+            s.transpose_words(&mut lines);
+            to.copy_from_slice(lines.as_flattened());
+        }
     }
 }

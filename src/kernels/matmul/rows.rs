@@ -5,12 +5,15 @@ use std::slice;
 
 use rayon::prelude::*;
 
-use super::pack::int8_scale;
-use super::{Compute, GROUP, Layout, PackedMatrix};
+use super::format::{Format, Layout};
+use super::lines::{BF16S, MAX_PARTS, bf16_lines, int8_line};
+use super::{GROUP, PackedMatrix};
 use crate::kernels::isa::Kernel;
-use crate::kernels::simd::{MAX_LANES, Simd};
+use crate::kernels::simd::{MAX_LANES, Simd, fold};
+use crate::kernels::tiles::ROWS;
 
-/// Rows of the left operand, as words.
+/// Rows of the left operand, as words. For tiles they lie in groups of 16, tile after tile: a tile of the first inputs of 16 rows (and for bf16
+/// of their first part, then of the next), then those of the next inputs. Loads from rows would miss L1 16 times a tile.
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<'a> {
     pub(super) words: &'a [u32],
@@ -19,14 +22,16 @@ pub struct Rows<'a> {
     pub(super) count: usize,
     /// For every row those of its groups; none but for int8.
     pub(super) scales: &'a [f32],
+    /// Scales of a row.
+    pub(super) groups: usize,
 }
 
 impl<'a> Rows<'a> {
     /// Rows of f32: `count` of them, whose beginnings lie `stride` apart in `x`.
-    pub fn f32(x: &'a [f32], stride: usize, count: usize) -> Self {
+    fn f32(x: &'a [f32], stride: usize, count: usize) -> Self {
         // SAFETY: a word has the size and the alignment of an f32, and takes any bits.
         let words = unsafe { slice::from_raw_parts(x.as_ptr().cast(), x.len()) };
-        Rows { words, stride, count, scales: &[] }
+        Rows { words, stride, count, scales: &[], groups: 0 }
     }
 
     /// How many.
@@ -34,14 +39,13 @@ impl<'a> Rows<'a> {
         self.count
     }
 
-    /// Some of them.
+    /// Some of them; over tiles a part begins with a multiple of 16.
     pub fn part(&self, rows: Range<usize>) -> Self {
-        let scales = self.scales.len() / self.count.max(1);
         Rows {
             words: &self.words[rows.start * self.stride..],
-            stride: self.stride,
             count: rows.len(),
-            scales: &self.scales[rows.start * scales..rows.end * scales],
+            scales: &self.scales[rows.start * self.groups..],
+            ..*self
         }
     }
 }
@@ -49,7 +53,8 @@ impl<'a> Rows<'a> {
 /// Rows that were brought to another type than f32; the memory is used again.
 #[derive(Debug, Default)]
 pub struct Converted {
-    words: Vec<u32>,
+    /// Lines of 64 bytes, so that those of tiles are aligned.
+    lines: Vec<super::Line>,
     scales: Vec<f32>,
 }
 
@@ -66,33 +71,47 @@ impl Converted {
         stride: usize,
         count: usize,
     ) -> Rows<'a> {
-        let (isa, compute, layout) = (weights.isa, weights.compute, weights.layout);
-        if compute == Compute::F32 {
-            return Rows::f32(x, stride, count);
+        let (isa, layout) = (weights.isa, weights.layout);
+        if matches!(layout.format, Format::F32 { .. }) || count == 0 {
+            return Rows { groups: layout.groups(), ..Rows::f32(x, stride, count) };
         }
-        let (row, scales) = (layout.row, layout.scales(compute));
-        self.words.resize(count * row, 0);
-        self.scales.resize(count * scales, 0.0);
+        let (row, groups) = (layout.row, layout.groups());
+        let whole = layout.format.whole_rows(count);
+        let lines = (whole * row).div_ceil(16);
+        if self.lines.len() < lines {
+            self.lines.resize(lines, super::Line([0; 16]));
+        }
+        if self.scales.len() < whole * groups {
+            self.scales.resize(whole * groups, 0.0);
+        }
+        let words = &mut super::words_mut(&mut self.lines)[..whole * row];
         let convert = |task: usize, words: &mut [u32], scales: &mut [f32]| {
             let x = &x[task * ROWS_PER_TASK * stride..];
-            isa.run(Convert { layout, compute, x, stride, words, scales });
+            let count = ROWS_PER_TASK.min(count - task * ROWS_PER_TASK);
+            isa.run(Convert { layout, x, stride, count, words, scales });
         };
-        let words = self.words.par_chunks_mut(ROWS_PER_TASK * row).enumerate();
-        match compute {
-            Compute::Int8 => words
-                .zip(self.scales.par_chunks_mut(ROWS_PER_TASK * scales))
-                .for_each(|((task, words), scales)| convert(task, words, scales)),
-            _ => words.for_each(|(task, words)| convert(task, words, &mut [])),
+        if count <= ROWS_PER_TASK {
+            convert(0, words, &mut self.scales[..count * groups]);
+        } else if groups == 0 {
+            let tasks = words.par_chunks_mut(ROWS_PER_TASK * row).enumerate();
+            tasks.for_each(|(task, words)| convert(task, words, &mut []));
+        } else {
+            words
+                .par_chunks_mut(ROWS_PER_TASK * row)
+                .zip(self.scales[..count * groups].par_chunks_mut(ROWS_PER_TASK * groups))
+                .enumerate()
+                .for_each(|(task, (words, scales))| convert(task, words, scales));
         }
-        Rows { words: &self.words, stride: row, count, scales: &self.scales }
+        let words = &super::words(&self.lines)[..whole * row];
+        Rows { words, stride: row, count, scales: &self.scales[..whole * groups], groups }
     }
 }
 
 struct Convert<'a> {
     layout: Layout,
-    compute: Compute,
     x: &'a [f32],
     stride: usize,
+    count: usize,
     words: &'a mut [u32],
     scales: &'a mut [f32],
 }
@@ -102,30 +121,38 @@ impl Kernel for Convert<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Layout { row, inputs, .. } = self.layout;
+        let Layout { format, row, inputs, .. } = self.layout;
         let groups = inputs.div_ceil(GROUP);
-        for (i, words) in self.words.chunks_exact_mut(row).enumerate() {
+        // Of a row on tiles every line is in another tile.
+        let rows_together = format.whole_rows(1);
+        for i in 0..self.count {
+            let words = &mut self.words[i / rows_together * rows_together * row..][..rows_together * row];
             let x = &self.x[i * self.stride..][..inputs];
-            match self.compute {
-                Compute::F32 => unreachable!("rows of f32 stay where they are"),
-                Compute::Bf16 => {
+            match format {
+                Format::F32 { .. } => unreachable!("rows of f32 stay where they are"),
+                Format::Bf16Tiles { parts: 1 } => bf16_row::<S, 1>(s, x, i % ROWS, words),
+                Format::Bf16Tiles { parts: 2 } => bf16_row::<S, 2>(s, x, i % ROWS, words),
+                Format::Bf16Tiles { .. } => bf16_row::<S, MAX_PARTS>(s, x, i % ROWS, words),
+                Format::Int8Tiles => {
+                    let (lines, _) = words.as_chunks_mut::<16>();
+                    let lines = lines.iter_mut().skip(i % ROWS).step_by(ROWS);
+                    let scales = &mut self.scales[i * groups..][..groups];
+                    for ((group, line), scale) in x.chunks(GROUP).zip(lines).zip(scales) {
+                        *scale = int8_line(s, group, line);
+                    }
+                }
+                Format::Bf16 => {
                     for start in (0..inputs).step_by(S::LANES) {
                         let mut halves = [0u16; MAX_LANES];
-                        // SAFETY: there is room for the halves of any register.
+                        // SAFETY: `halves` is valid for writes of any register's values.
                         unsafe { s.store_bf16(halves.as_mut_ptr(), s.load_at(x, start, 0.0)) };
                         let halves = &halves[..S::LANES];
-                        if S::FAST_BF16 {
-                            for (word, pair) in words[start / 2..].iter_mut().zip(halves.chunks_exact(2)) {
-                                *word = u32::from(pair[0]) | u32::from(pair[1]) << 16;
-                            }
-                        } else {
-                            for (word, half) in words[start..].iter_mut().zip(halves) {
-                                *word = u32::from(*half) << 16;
-                            }
+                        for (word, pair) in words[start / 2..].iter_mut().zip(halves.chunks_exact(2)) {
+                            *word = u32::from(pair[0]) | u32::from(pair[1]) << 16;
                         }
                     }
                 }
-                Compute::Int8 => {
+                Format::Int8 => {
                     let scales = &mut self.scales[i * groups..][..groups];
                     let words = words.chunks_exact_mut(GROUP / S::BYTES_PER_WORD);
                     for ((group, words), to) in x.chunks(GROUP).zip(words).zip(scales) {
@@ -136,12 +163,37 @@ impl Kernel for Convert<'_> {
                             let x = s.mul(s.load_at(group, start, 0.0), s.splat(factor));
                             let words =
                                 &mut words[start / S::BYTES_PER_WORD..][..S::LANES / S::BYTES_PER_WORD];
-                            // SAFETY: the words have room for a register's numbers.
+                            // SAFETY: the words are valid for writes of a register's values, 4 / `BYTES_PER_WORD` bytes each.
                             unsafe { s.store_int8(words.as_mut_ptr().cast(), x) };
                         }
                     }
                 }
             }
         }
+    }
+}
+
+/// The lines of row number `i` of 16, each in a tile of its own.
+#[inline(always)]
+fn bf16_row<S: Simd, const P: usize>(s: S, x: &[f32], i: usize, words: &mut [u32]) {
+    let (lines, _) = words.as_chunks_mut::<16>();
+    for (x, tiles) in x.chunks(BF16S).zip(lines.chunks_exact_mut(P * ROWS)) {
+        let mut tiles = tiles.chunks_exact_mut(ROWS);
+        let lines = std::array::from_fn(|_| &mut tiles.next().expect("a step has a tile for every part")[i]);
+        bf16_lines::<S, P>(s, x, lines);
+    }
+}
+
+/// The scale of a group, and what its numbers are multiplied by to become whole. Numbers that are NaN or infinite make
+/// the scale NaN.
+#[inline(always)]
+pub(super) fn int8_scale<S: Simd>(s: S, group: &[f32]) -> (f32, f32) {
+    let [a, b, c, d] = fold!(s, group, 0.0, 0.0, |largest, x| s.max_magnitude(largest, x));
+    let largest = s.max_magnitude_lanes(s.max_magnitude(s.max_magnitude(a, b), s.max_magnitude(c, d)));
+    match largest {
+        // The factor of anything smaller might not fit.
+        largest if largest < 1e-30 => (0.0, 0.0),
+        largest if largest.is_finite() => (largest / 127.0, 127.0 / largest),
+        _ => (f32::NAN, 0.0),
     }
 }

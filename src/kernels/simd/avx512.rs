@@ -33,6 +33,14 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
         sub(a: __m512, b: __m512) -> __m512 { _mm512_sub_ps(a, b) }
         mul(a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
         div(a: __m512, b: __m512) -> __m512 { _mm512_div_ps(a, b) }
+        // A division takes the time of sixteen products; this takes that of three.
+        div_normal(a: __m512, b: __m512) -> __m512 {{
+            let estimate = _mm512_rcp14_ps(b);
+            let error = _mm512_fnmadd_ps(b, estimate, _mm512_set1_ps(1.0));
+            let reciprocal = _mm512_fmadd_ps(estimate, error, estimate);
+            let quotient = _mm512_mul_ps(a, reciprocal);
+            _mm512_fmadd_ps(_mm512_fnmadd_ps(b, quotient, a), reciprocal, quotient)
+        }}
         fma(a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fmadd_ps(a, b, c) }
         max(a: __m512, b: __m512) -> __m512 { _mm512_max_ps(a, b) }
         select_less(a: __m512, b: __m512, yes: __m512, no: __m512) -> __m512 {
@@ -61,6 +69,7 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
         scale_exp2(x: __m512, n: __m512) -> __m512 { _mm512_scalef_ps(x, n) }
         splat_word(word: u32) -> __m512i { _mm512_set1_epi32(word as i32) }
         prefetch(line: *const u32) -> () { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
+        prefetch_to_l2(line: *const u32) -> () { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }
         to_f32(x: __m512i) -> __m512 { _mm512_cvtepi32_ps(x) }
         dot_bf16(sum: __m512, a: __m512i, b: __m512i) -> __m512 {{
             let [a, b] = [a, b].map(|x| std::mem::transmute::<__m512i, __m512bh>(x));
@@ -124,6 +133,88 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
             };
             _mm256_storeu_si256(to.cast(), halves);
         }
+    }
+
+    #[inline(always)]
+    fn round_bf16(self, x: __m512) -> __m512 {
+        let mut halves = [0u16; 16];
+        // SAFETY: `self` exists only where the processor has the instructions; `halves` is valid for writes and reads of 16 bf16.
+        unsafe {
+            let halves = if BF16 {
+                std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(x))
+            } else {
+                self.store_bf16(halves.as_mut_ptr(), x);
+                _mm256_loadu_si256(halves.as_ptr().cast())
+            };
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16_pairs(self, to: *mut u32, low: __m512, high: __m512) {
+        let (low, high) = (self.round_bf16(low), self.round_bf16(high));
+        // SAFETY: `self` exists only where the processor has the instructions; the caller's pointer is valid for writes of 16 words.
+        unsafe {
+            let low = _mm512_srli_epi32::<16>(_mm512_castps_si512(low));
+            _mm512_storeu_si512(to.cast(), _mm512_or_si512(low, _mm512_castps_si512(high)));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_i8(self, to: *mut i8, x: __m512) {
+        // SAFETY: `self` exists only where the processor has the instructions; the caller's pointer is valid for writes of 16 bytes.
+        unsafe { _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x))) }
+    }
+
+    #[inline(always)]
+    fn transpose_words(self, words: &mut [[u32; 16]; 16]) {
+        // SAFETY: `self` exists only where the processor has the instructions; each row is valid for reads and writes of 16 words.
+        unsafe {
+            let mut rows: [__m512i; 16] =
+                std::array::from_fn(|row| _mm512_loadu_si512(words[row].as_ptr().cast()));
+            // Neighbouring rows swap single words, then pairs, then fours, then eights.
+            let mut next = rows;
+            for i in 0..8 {
+                next[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
+                next[2 * i + 1] = _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
+            }
+            for i in 0..4 {
+                let [a, b, c, d] = [next[4 * i], next[4 * i + 1], next[4 * i + 2], next[4 * i + 3]];
+                rows[4 * i] = _mm512_unpacklo_epi64(a, c);
+                rows[4 * i + 1] = _mm512_unpackhi_epi64(a, c);
+                rows[4 * i + 2] = _mm512_unpacklo_epi64(b, d);
+                rows[4 * i + 3] = _mm512_unpackhi_epi64(b, d);
+            }
+            // Now row `4 i + j` has column `4 q + j` of rows `4 i …` in its quarter `q`.
+            for j in 0..4 {
+                let [a, b, c, d] = [rows[j], rows[4 + j], rows[8 + j], rows[12 + j]];
+                let (low, high) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
+                let (low2, high2) = (_mm512_shuffle_i32x4::<0x88>(c, d), _mm512_shuffle_i32x4::<0xdd>(c, d));
+                next[j] = _mm512_shuffle_i32x4::<0x88>(low, low2);
+                next[4 + j] = _mm512_shuffle_i32x4::<0x88>(high, high2);
+                next[8 + j] = _mm512_shuffle_i32x4::<0xdd>(low, low2);
+                next[12 + j] = _mm512_shuffle_i32x4::<0xdd>(high, high2);
+            }
+            for (to, row) in words.iter_mut().zip(next) {
+                _mm512_storeu_si512(to.as_mut_ptr().cast(), row);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_first(self, to: *mut f32, x: __m512, count: usize) {
+        let mask = if count >= 16 { u16::MAX } else { (1 << count) - 1 };
+        // SAFETY: `self` exists only where the processor has the instructions; the mask lets through only the values that the caller's
+        // pointer is valid for writes of.
+        unsafe { _mm512_mask_storeu_ps(to, mask, x) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_first(self, from: *const f32, count: usize) -> __m512 {
+        let mask = if count >= 16 { u16::MAX } else { (1 << count) - 1 };
+        // SAFETY: `self` exists only where the processor has the instructions; the mask lets through only the values that the caller's
+        // pointer is valid for reads of.
+        unsafe { _mm512_maskz_loadu_ps(mask, from) }
     }
 
     #[inline(always)]

@@ -8,6 +8,8 @@ pub mod avx512;
 pub mod neon;
 pub mod portable;
 
+use half::bf16;
+
 /// The most numbers that any register holds.
 pub const MAX_LANES: usize = 16;
 
@@ -49,6 +51,11 @@ pub trait Simd: Copy + Send + Sync {
     fn sub(self, a: Self::F, b: Self::F) -> Self::F;
     fn mul(self, a: Self::F, b: Self::F) -> Self::F;
     fn div(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a / b` within one unit in the last place, for normal `a`, `b` and quotients.
+    #[inline(always)]
+    fn div_normal(self, a: Self::F, b: Self::F) -> Self::F {
+        self.div(a, b)
+    }
     /// `a · b + c`, rounded once where the set can.
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
     /// The larger one; `b` if either is NaN, or else `a` or NaN.
@@ -82,6 +89,10 @@ pub trait Simd: Copy + Send + Sync {
     #[inline(always)]
     fn prefetch(self, _line: *const u32) {}
 
+    /// Begins to bring a cache line into the second cache, if it can be read.
+    #[inline(always)]
+    fn prefetch_to_l2(self, _line: *const u32) {}
+
     /// `word` in every lane.
     fn splat_word(self, word: u32) -> Self::I;
     /// `LANES` words.
@@ -95,6 +106,63 @@ pub trait Simd: Copy + Send + Sync {
     /// `sum + a₀ b₀ + a₁ b₁` for the two bf16 of every word, where [`Simd::FAST_BF16`].
     fn dot_bf16(self, _sum: Self::F, _a: Self::I, _b: Self::I) -> Self::F {
         unreachable!("a set without such products")
+    }
+
+    /// The nearest values that bf16 has, ties to even; subnormal numbers may become 0.
+    #[inline(always)]
+    fn round_bf16(self, x: Self::F) -> Self::F {
+        let mut lanes = [0.0; MAX_LANES];
+        // SAFETY: `lanes` is valid for writes and reads of any register's values.
+        unsafe {
+            self.store(lanes.as_mut_ptr(), x);
+            lanes = lanes.map(|x| bf16::from_f32(x).to_f32());
+            self.load(lanes.as_ptr())
+        }
+    }
+
+    /// Writes `LANES` words of two bf16 each: a value of `low` in the lower half, one of `high` in the upper.
+    ///
+    /// # Safety
+    /// `to` is valid for writes of `LANES` words.
+    #[inline(always)]
+    unsafe fn store_bf16_pairs(self, to: *mut u32, low: Self::F, high: Self::F) {
+        let (mut lows, mut highs) = ([0u16; MAX_LANES], [0u16; MAX_LANES]);
+        // SAFETY: both arrays are valid for writes of any register's values, and the caller's pointer for `LANES` words.
+        unsafe {
+            self.store_bf16(lows.as_mut_ptr(), low);
+            self.store_bf16(highs.as_mut_ptr(), high);
+            for (lane, (low, high)) in lows.into_iter().zip(highs).enumerate().take(Self::LANES) {
+                to.add(lane).write(u32::from(low) | u32::from(high) << 16);
+            }
+        }
+    }
+
+    /// Writes `LANES` values from −127 to 127 as bytes with sign, rounded to whole numbers, ties to even.
+    ///
+    /// # Safety
+    /// `to` is valid for writes of `LANES` bytes.
+    #[inline(always)]
+    unsafe fn store_i8(self, to: *mut i8, x: Self::F) {
+        let mut lanes = [0.0; MAX_LANES];
+        // SAFETY: `lanes` is valid for writes of any register's values, and the caller's pointer for `LANES` bytes.
+        unsafe {
+            self.store(lanes.as_mut_ptr(), x);
+            for (lane, x) in lanes.iter().enumerate().take(Self::LANES) {
+                to.add(lane).write(x.round_ties_even() as i8);
+            }
+        }
+    }
+
+    /// Swaps rows and columns of 16 × 16 words.
+    #[inline(always)]
+    fn transpose_words(self, words: &mut [[u32; 16]; 16]) {
+        for row in 1..16 {
+            for column in 0..row {
+                let word = words[row][column];
+                words[row][column] = words[column][row];
+                words[column][row] = word;
+            }
+        }
     }
 
     /// Writes `LANES` numbers as bf16, rounded to nearest, ties to even.
@@ -113,6 +181,40 @@ pub trait Simd: Copy + Send + Sync {
     unsafe fn store_int8(self, to: *mut u8, x: Self::F);
     /// What left operands are too large by.
     const INT8_OFFSET: i32;
+
+    /// The first `count` values that lie at `from`, as far as a register holds them, and 0 in the lanes past the last.
+    ///
+    /// # Safety
+    /// `from` is valid for reads of `count` values, which is above 0.
+    #[inline(always)]
+    unsafe fn load_first(self, from: *const f32, count: usize) -> Self::F {
+        if count >= Self::LANES {
+            // SAFETY: the caller's pointer is valid for reads of `LANES` values.
+            unsafe { self.load(from) }
+        } else {
+            // SAFETY: the caller's pointer is valid for reads of `count` values.
+            self.load_part(unsafe { std::slice::from_raw_parts(from, count) }, 0.0)
+        }
+    }
+
+    /// Writes the first `count` lanes, or all where a register has fewer.
+    ///
+    /// # Safety
+    /// `to` is valid for writes of `count` values, which is above 0.
+    #[inline(always)]
+    unsafe fn store_first(self, to: *mut f32, x: Self::F, count: usize) {
+        if count >= Self::LANES {
+            // SAFETY: the caller's pointer is valid for writes of `LANES` values.
+            unsafe { self.store(to, x) };
+        } else {
+            let mut lanes = [0.0; MAX_LANES];
+            // SAFETY: `lanes` is valid for writes of any register's values, and the caller's pointer for `count`, fewer than those.
+            unsafe {
+                self.store(lanes.as_mut_ptr(), x);
+                std::ptr::copy_nonoverlapping(lanes.as_ptr(), to, count);
+            }
+        }
+    }
 
     /// The register of a row that begins at `start`; `pad` stands for the numbers past the last.
     #[inline(always)]

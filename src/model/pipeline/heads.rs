@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
+use crate::disk::is_listed;
 use crate::model::CONVERT_PIPELINE;
 use crate::model::config::Config;
 use crate::model::names::Names;
@@ -69,7 +70,7 @@ impl HeadModule {
     /// A `Normalize` module, which older releases save without a file.
     pub(super) fn normalize(folder: PathBuf) -> Result<Self> {
         let path = folder.join("config.json");
-        if path.is_file() {
+        if is_listed(&path) {
             on_sentences(&Config::read(&path)?)?;
         }
         Ok(HeadModule { spec: HeadSpec::Normalize, folder })
@@ -90,10 +91,10 @@ impl HeadModule {
         }
         let path = self.folder.join("model.safetensors");
         let folder = self.folder.display();
-        if path.exists() {
+        if is_listed(&path) {
             return Ok(Some(path));
         }
-        if self.folder.join("pytorch_model.bin").exists() {
+        if is_listed(&self.folder.join("pytorch_model.bin")) {
             bail!("{folder} has its weights only as pytorch_model.bin; {CONVERT_PIPELINE}")
         }
         bail!("{folder} has no model.safetensors; fetch the model again")

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use serde_json::Value;
 
-use super::present;
+use crate::disk::is_listed;
 use crate::model::purpose::Purpose;
 use crate::model::read_json_object;
 
@@ -46,7 +46,7 @@ pub struct Settings {
 
 /// Reads the file; a model without it has none of this.
 pub fn read(path: &Path) -> Result<Settings> {
-    if !present(path) {
+    if !is_listed(path) {
         return Ok(Settings::default());
     }
     let shown = path.display();

@@ -10,12 +10,12 @@ use rayon::prelude::*;
 
 use super::{Attention, Visible};
 use crate::kernels::isa::Isa;
-use crate::kernels::matmul::{Blocks, Compute, Converted, PackedMatrix, Rows, Source, multiply};
-use crate::kernels::softmax::{add_scaled, exponentials, scale_and_bias};
+use crate::kernels::matmul::{Blocks, Compute, Converted, Epilogue, PackedMatrix, Source, gemm};
+use crate::kernels::softmax::{Accuracy, add_scaled, exponentials, scale_and_bias};
 use crate::ops::{Scratch, scratch, written};
 
-/// Queries whose scores are held at a time.
-pub const QUERIES: usize = 24;
+/// Queries whose scores are held at a time: whole micro-tiles over vectors (12 or 6 rows) and over tiles (16).
+pub const QUERIES: usize = 48;
 /// Queries of a task where they do not see the whole text, or where heads are mixed.
 const QUERIES_PER_TASK: usize = 96;
 
@@ -152,7 +152,7 @@ impl Flow<'_> {
         keys.resize_with(keys.len().max(1), Keys::default);
         values.resize_with(values.len().max(1), PackedMatrix::default);
         let (keys, values) = (&mut keys[0], &mut values[0]);
-        self.pack_keys(task, head, keys);
+        self.pack_keys(task, head, keys, &mut rows.converted);
         self.pack_values(task, head, values);
         let stride = task.stride();
         scores.resize(QUERIES * stride, 0.0);
@@ -172,7 +172,7 @@ impl Flow<'_> {
         keys.resize_with(keys.len().max(heads), Keys::default);
         values.resize_with(values.len().max(self.value_heads), PackedMatrix::default);
         for (head, keys) in keys.iter_mut().take(heads).enumerate() {
-            self.pack_keys(task, head, keys);
+            self.pack_keys(task, head, keys, &mut rows.converted);
         }
         for (head, values) in values.iter_mut().take(self.value_heads).enumerate() {
             self.pack_values(task, head, values);
@@ -211,21 +211,22 @@ impl Flow<'_> {
     fn compute(&self) -> Compute {
         match self.attention.compute {
             Compute::F32 => Compute::F32,
+            Compute::Bf16x3 => Compute::Bf16x3,
             // Bytes would lose too much here.
             Compute::Bf16 | Compute::Int8 if isa().has_fast_bf16() => Compute::Bf16,
             Compute::Bf16 | Compute::Int8 => Compute::F32,
         }
     }
 
-    fn pack_keys(&self, task: &Task, head: usize, keys: &mut Keys) {
+    fn pack_keys(&self, task: &Task, head: usize, keys: &mut Keys, converted: &mut Converted) {
         let Attention { heads, key_value_heads, .. } = *self.attention;
         let stride = key_value_heads * self.qk_size;
         let first = (task.start + task.keys.start) * stride + head * key_value_heads / heads * self.qk_size;
         let from = Source { x: &self.k[first..], stride, turned: false };
         keys.packed.repack(self.compute(), from, task.keys.len(), self.qk_size);
         if let Some(table) = &self.query_table {
-            let x = Rows::f32(&self.k[first..], stride, task.keys.len());
-            product(x, &table[head], &mut keys.terms);
+            let k = (&self.k[first..], stride, task.keys.len());
+            product(k, &table[head], converted, &mut keys.terms);
         }
     }
 
@@ -256,10 +257,10 @@ impl Flow<'_> {
         let stride = task.stride();
         // SAFETY: it is the only block.
         let mut block = unsafe { Blocks::new(scores, stride).block(0..queries.len(), 0..task.keys.len()) };
-        multiply(x, &keys.packed, 0..keys.packed.panels(), &[], &mut block, |_, _| ());
+        gemm(x, &keys.packed, 0..keys.packed.panels(), &Epilogue::default(), &mut block);
         if let Some(relative) = &self.attention.relative {
             if let Some(table) = &self.key_table {
-                product(Rows::f32(q, row, queries.len()), &table[head], &mut memory.terms);
+                product((q, row, queries.len()), &table[head], &mut memory.converted, &mut memory.terms);
             }
             let middle = (relative.rows.len() - 1) / 2;
             let span = |table: &Option<Vec<PackedMatrix>>| table.as_ref().map(|table| table[head].outputs());
@@ -307,7 +308,8 @@ impl Flow<'_> {
             let visible = self.visible(first + row, task.n);
             visible.start - task.keys.start..visible.end - task.keys.start
         };
-        exponentials(isa(), scores, task.stride(), scale, visible, sums);
+        let accuracy = if self.compute() == Compute::Bf16 { Accuracy::Bf16 } else { Accuracy::F32 };
+        exponentials(isa(), scores, task.stride(), scale, visible, sums, accuracy);
     }
 
     /// Writes the values under the weights of some queries, divided by the sums if there are any.
@@ -325,13 +327,10 @@ impl Flow<'_> {
     ) {
         let x = memory.converted.rows(values, weights, task.stride(), queries.len());
         let rows = task.start + queries.start..task.start + queries.end;
-        // SAFETY: no other task has these queries and this head; the product is written first of all.
+        // SAFETY: no other task has these queries and this head.
         let mut block = unsafe { to.block(rows, head * self.v_size..(head + 1) * self.v_size) };
-        multiply(x, values, 0..values.panels(), &[], &mut block, |block, _| {
-            if let Some(sums) = sums {
-                block.divide(isa(), sums);
-            }
-        });
+        let epilogue = Epilogue { divisors: sums.unwrap_or_default(), ..Epilogue::default() };
+        gemm(x, values, 0..values.panels(), &epilogue, &mut block);
     }
 }
 
@@ -345,12 +344,18 @@ fn blocks(task: &Task) -> impl Iterator<Item = Range<usize>> {
     (start..end).step_by(QUERIES).map(move |first| first..end.min(first + QUERIES))
 }
 
-/// `x Wᵀ` into memory that is there.
-fn product(x: Rows, weights: &PackedMatrix, to: &mut Vec<f32>) {
-    to.resize(x.count() * weights.outputs(), 0.0);
+/// `x Wᵀ` into memory that is there, for `x` with the distance from a row to the next and the number of rows.
+fn product(
+    (x, stride, rows): (&[f32], usize, usize),
+    weights: &PackedMatrix,
+    converted: &mut Converted,
+    to: &mut Vec<f32>,
+) {
+    to.resize(rows * weights.outputs(), 0.0);
+    let x = converted.rows(weights, x, stride, rows);
     // SAFETY: it is the only block.
-    let mut block = unsafe { Blocks::new(to, weights.outputs()).block(0..x.count(), 0..weights.outputs()) };
-    multiply(x, weights, 0..weights.panels(), &[], &mut block, |_, _| ());
+    let mut block = unsafe { Blocks::new(to, weights.outputs()).block(0..rows, 0..weights.outputs()) };
+    gemm(x, weights, 0..weights.panels(), &Epilogue::default(), &mut block);
 }
 
 /// `(out, in)` times the heads of `x`, each of so many numbers.

@@ -10,6 +10,7 @@
 
 use std::mem;
 use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -33,8 +34,10 @@ const CHUNK_RECORDS: usize = 64;
 pub const CHUNK_BYTES: usize = 1 << 18;
 /// A text of so many bytes is tokenized while no other of its kind is.
 const LONG_TEXT: usize = 1 << 20;
-/// How long the planner waits for more texts of a stream before it sends off those that it has.
+/// How long the planner waits for more texts of a stream before it sends off those that it has, while the encoder is busy.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// The same while the encoder is idle: long enough for texts that come all at once to be encoded together.
+const IDLE_PATIENCE: Duration = Duration::from_millis(1);
 
 /// A thread of the run has panicked, and has said on standard error over what.
 pub fn died<E>(_: E) -> Error {
@@ -68,10 +71,12 @@ pub struct Window {
 pub struct Item {
     /// Where it stands.
     pub place: Spot,
-    /// The input's own name for it.
-    pub id: Option<String>,
+    /// The input's own id.
+    pub id: Option<Value>,
     /// The fields that are carried through.
     pub kept: Vec<Value>,
+    /// Whether there is nothing in its text but white space.
+    pub is_empty: bool,
     /// What became of its text.
     pub fate: Fate,
     /// Where in the input it ends.
@@ -91,15 +96,18 @@ pub enum Fate {
     },
     /// It cannot be read, or not be tokenized.
     Failed(String),
+    /// It is empty, and such records are not wanted.
+    Empty,
     /// It has so many tokens, which are more than is wanted.
     TooLong(usize, String),
     /// It has no tokens, so there is nothing to encode.
-    Empty,
+    NoTokens,
 }
 
 /// A record that has been read, with the position in the input after it.
 struct Read {
     entry: Entry,
+    is_taken: bool,
     end: Mark,
 }
 
@@ -137,6 +145,7 @@ pub fn start(
     let (to_tokenizers, from_reader) = bounded::<Chunk>(limits.tokenizers);
     let (to_planner, in_order) = bounded(limits.queue());
     let (to_taker, windows) = bounded(1);
+    let is_live = records.is_live();
     spawn("read", move || read(records, start, &limits, &to_tokenizers, &to_planner))?;
     let alone = Arc::new(Mutex::new(()));
     for _ in 0..limits.tokenizers {
@@ -149,8 +158,10 @@ pub fn start(
             }
         })?;
     }
-    let encoder = Workers { embedder, meter, threads: limits.threads, jobs: None };
-    spawn("plan", move || Planner { limits, encoder, to_taker, next: Vec::new() }.run(&in_order))?;
+    let pending = Arc::new(AtomicUsize::new(0));
+    let encoder = Workers { embedder, meter, threads: limits.threads, jobs: None, pending };
+    let next = Vec::new();
+    spawn("plan", move || Planner { limits, encoder, is_live, to_taker, next }.run(&in_order))?;
     Ok(windows)
 }
 
@@ -179,9 +190,10 @@ fn read(
         match records.next() {
             Some(Ok((entry, position))) => {
                 mark = mark.after(&entry, position);
+                let is_taken = records.takes(&entry);
                 let (entry, size) = limits.within(entry);
                 bytes += size;
-                chunk.push(Read { entry, end: mark.clone() });
+                chunk.push(Read { entry, is_taken, end: mark.clone() });
                 if chunk.len() >= most || bytes >= CHUNK_BYTES {
                     bytes = 0;
                     if !send(mem::take(&mut chunk)) {
@@ -209,14 +221,20 @@ fn read(
 }
 
 /// Tokenizes a record.
-fn prepare(embedder: &Embedder, Read { entry, end }: Read, alone: &Mutex<()>) -> Prepared {
+fn prepare(embedder: &Embedder, Read { entry, is_taken, end }: Read, alone: &Mutex<()>) -> Prepared {
     let record = match entry {
         Entry::Record(record) => record,
         Entry::Unreadable(bad) => {
             let fate = Fate::Failed(bad.reason);
-            return (Item { place: bad.place, id: None, kept: Vec::new(), fate, end }, None);
+            let (place, kept) = (bad.place, Vec::new());
+            return (Item { place, id: None, kept, is_empty: false, fate, end }, None);
         }
     };
+    let is_empty = record.is_empty();
+    if !is_taken {
+        let Record { place, .. } = record;
+        return (Item { place, id: None, kept: Vec::new(), is_empty, fate: Fate::Empty, end }, None);
+    }
     // A tokenizer takes many times the memory of a long text: one at a time.
     let alone = (record.text.len() > LONG_TEXT).then(|| alone.lock().unwrap_or_else(PoisonError::into_inner));
     let tokenized = embedder.tokenize(&record);
@@ -227,17 +245,19 @@ fn prepare(embedder: &Embedder, Read { entry, end }: Read, alone: &Mutex<()>) ->
             (Fate::Encoded { tokens: count, cut, windows }, Some(tokens))
         }
         Err(Unfit::Tokens(reason)) => (Fate::Failed(reason), None),
-        Err(Unfit::Empty) => (Fate::Empty, None),
+        Err(Unfit::Empty) => (Fate::NoTokens, None),
         Err(Unfit::Long { tokens, reason }) => (Fate::TooLong(tokens, reason), None),
     };
     let Record { place, id, kept, .. } = record;
-    (Item { place, id, kept, fate, end }, tokens)
+    (Item { place, id, kept, is_empty, fate, end }, tokens)
 }
 
 /// Gathers records into windows and deals their texts out to batches.
 struct Planner {
     limits: Limits,
     encoder: Workers,
+    /// Whether each text is to be answered before the next may come.
+    is_live: bool,
     to_taker: Sender<Result<Step>>,
     next: Vec<Prepared>,
 }
@@ -258,16 +278,12 @@ impl Planner {
     fn plan(&mut self, in_order: &Receiver<Turn>) -> Result<bool> {
         let (mut tokens, mut bytes) = (0, 0);
         loop {
-            let turn = match in_order.recv_timeout(PATIENCE) {
-                Ok(turn) => turn,
-                Err(RecvTimeoutError::Timeout) => {
-                    (tokens, bytes) = (0, 0);
-                    if !self.send()? {
-                        return Ok(false);
-                    }
-                    in_order.recv().map_err(died)?
+            let Some(turn) = self.wait(in_order)? else {
+                (tokens, bytes) = (0, 0);
+                if !self.send()? {
+                    return Ok(false);
                 }
-                Err(error) => return Err(died(error)),
+                continue;
             };
             let Turn::Chunk(prepared) = turn else { return self.send() };
             let prepared = match prepared.recv().map_err(died)? {
@@ -287,6 +303,26 @@ impl Planner {
                         return Ok(false);
                     }
                 }
+            }
+        }
+    }
+
+    /// What comes next; none if the texts that are there are not to wait for it.
+    fn wait(&self, in_order: &Receiver<Turn>) -> Result<Option<Turn>> {
+        if self.next.is_empty() {
+            return in_order.recv().map(Some).map_err(died);
+        }
+        let since = Instant::now();
+        let slice = if self.is_live { IDLE_PATIENCE } else { PATIENCE };
+        loop {
+            match in_order.recv_timeout(slice) {
+                Ok(turn) => return Ok(Some(turn)),
+                Err(RecvTimeoutError::Timeout) => {
+                    if since.elapsed() >= PATIENCE || self.is_live && self.encoder.is_idle() {
+                        return Ok(None);
+                    }
+                }
+                Err(error) => return Err(died(error)),
             }
         }
     }
@@ -333,14 +369,22 @@ struct Workers {
     threads: usize,
     /// The queue before the workers, once there are any.
     jobs: Option<Sender<Job>>,
+    /// Batches that are on their way to the workers or with them.
+    pending: Arc<AtomicUsize>,
 }
 
 impl Workers {
+    /// Whether nothing is encoded now, nor waits for it.
+    fn is_idle(&self) -> bool {
+        self.pending.load(Ordering::Acquire) == 0
+    }
+
     fn send(&mut self, job: Job) -> Result<()> {
         let jobs = match &self.jobs {
             Some(jobs) => jobs,
             None => self.jobs.insert(self.start()?),
         };
+        self.pending.fetch_add(1, Ordering::AcqRel);
         jobs.send(job).map_err(died)
     }
 
@@ -349,10 +393,14 @@ impl Workers {
         for index in 0..self.threads {
             let worker = single()?;
             let (queue, embedder, meter) = (queue.clone(), self.embedder.clone(), self.meter.clone());
+            let pending = self.pending.clone();
             // A pool that is dropped lives on until its work is done.
             worker.spawn(move || {
                 let encoder = &embedder.encoders[index % embedder.encoders.len()];
-                queue.into_iter().for_each(|job| job.run(&embedder, encoder, &meter, 1));
+                queue.into_iter().for_each(|job| {
+                    job.run(&embedder, encoder, &meter, 1);
+                    pending.fetch_sub(1, Ordering::AcqRel);
+                });
             });
         }
         Ok(jobs)

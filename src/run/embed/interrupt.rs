@@ -11,6 +11,8 @@ use crossbeam_channel::{Receiver, bounded};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::run::thousands;
+
 /// The exit code of a run that was asked to stop.
 pub const INTERRUPTED: u8 = 130;
 
@@ -25,12 +27,10 @@ impl fmt::Display for Interrupted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kept {
             Some(rows) => {
-                write!(
-                    f,
-                    "interrupted; the same command with --resume goes on after {rows} rows, which are kept"
-                )
+                let noun = if rows == 1 { "row" } else { "rows" };
+                write!(f, "interrupted: {} {noun} saved; rerun with --resume to continue", thousands(rows))
             }
-            None => f.write_str("interrupted; this run leaves nothing"),
+            None => f.write_str("interrupted before any row was saved"),
         }
     }
 }
@@ -57,7 +57,7 @@ pub fn listen() -> Result<Receiver<()>> {
         Err(error) => bail!("cannot listen for Ctrl-C ({error})"),
     };
     let (heard, interrupts) = bounded(1);
-    thread::spawn(move || {
+    let listen = move || {
         for _ in signals.forever() {
             // Where nobody takes the first, this is the second.
             if AT_ONCE.load(Ordering::Relaxed) || heard.try_send(()).is_err() {
@@ -65,8 +65,11 @@ pub fn listen() -> Result<Receiver<()>> {
                 process::exit(INTERRUPTED.into());
             }
         }
-    });
-    Ok(interrupts)
+    };
+    match thread::Builder::new().name("signals".into()).spawn(listen) {
+        Ok(_) => Ok(interrupts),
+        Err(error) => bail!("cannot start a thread ({error}); raise the limit of processes (ulimit -u)"),
+    }
 }
 
 /// Whether a signal was ignored when the process began, as in a job in the background.

@@ -7,7 +7,7 @@ use super::flow::CHUNK_BYTES;
 use super::records::entry_bytes;
 use super::tally::current_memory;
 use crate::input::{Entry, Record, Unreadable};
-use crate::nn::{Encoder, EncoderSpec, HeadMixing, Pooling, QUERIES, ScoreBias};
+use crate::nn::{Encoder, EncoderSpec, HeadMixing, Isa, Pooling, QUERIES, ScoreBias};
 use crate::run::{Embedder, WrongUsage};
 
 /// How much is on its way at once.
@@ -55,14 +55,17 @@ fn per_gpu(encoder: &Encoder) -> usize {
     if encoder.may_overlap() { 2 } else { 1 }
 }
 
-/// Tokens of a batch on the CPU: what its caches hold goes down with more, and time for each batch with fewer.
+/// Tokens of a batch on the CPU: with more its caches hold a smaller share of them, with fewer there are more batches.
 const ON_CPU: usize = 2048;
+/// The same with tiles, which multiply so fast that reading hidden states from L3 shows.
+const ON_TILES: usize = 512;
 /// The same on a GPU, if its memory lets it: more do not make it faster.
 const ON_GPU: usize = 1 << 15;
 
 /// Tokens a batch that suit the encoders' devices.
 pub fn usual_batch_tokens(encoders: &[Encoder]) -> usize {
     let usual = |encoder: &Encoder| match encoder.engine().free_memory() {
+        None if Isa::best().tile_unit().is_some() => ON_TILES,
         None => ON_CPU,
         // A half is left for attention and for what others take.
         Some(free) => (free / 2 / per_gpu(encoder) / token_bytes(encoder.spec())).clamp(1, ON_GPU),
@@ -194,11 +197,13 @@ fn shown(bytes: usize) -> String {
 }
 
 /// Bytes that a token takes on its way through a layer: its hidden states before and after, queries, keys and values, and the
-/// feed-forward layer inside.
+/// feed-forward layer inside, which is also split into the parts that tiles multiply.
 fn token_bytes(spec: &EncoderSpec) -> usize {
     let heads = spec.heads * (2 * spec.qk_head_size + 2 * spec.v_head_size);
     let inner = spec.intermediate_size * if spec.gated { 3 } else { 2 };
-    size_of::<f32>() * (6 * spec.hidden_size + heads + inner)
+    const PARTS: usize = 3;
+    let parts = PARTS * size_of::<u16>() * spec.intermediate_size;
+    size_of::<f32>() * (6 * spec.hidden_size + heads + inner) + parts
 }
 
 /// Bytes that attention takes at a time: the packed keys and values of a head of the longest text, their products with

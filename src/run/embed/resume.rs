@@ -6,19 +6,20 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use anyhow::{Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 
 use super::Tally;
 use super::flow::died;
 use super::records::Records;
-use crate::input::{Entry, Place, Source};
-use crate::output::{self, Beside, Column, Durable};
+use crate::input::Entry;
+use crate::output::{self, Beside, Column, Digest, Durable, Kind};
 use crate::run::heads::normalized;
-use crate::run::{Console, Embedder, WrongUsage};
+use crate::run::{Console, Embedder, WrongUsage, thousands};
 
 /// A place between two records of the input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
@@ -44,7 +45,7 @@ impl Mark {
             Entry::Record(record) => {
                 part(record.text.as_bytes());
                 part(record.pair.as_deref().unwrap_or("\0").as_bytes());
-                part(record.id.as_deref().unwrap_or("\0").as_bytes());
+                part(record.id.as_ref().map_or("\0".into(), Value::to_string).as_bytes());
                 record.kept.iter().for_each(|value| part(value.to_string().as_bytes()));
             }
             Entry::Unreadable(bad) => part(bad.reason.as_bytes()),
@@ -64,8 +65,8 @@ impl Mark {
         }
         if mark.digest != self.digest {
             bail!(WrongUsage(format!(
-                "--resume: the first {} records of the input are not those that the interrupted run has read; run \
-                 without --resume to start over",
+                "--resume: the first {} records of the input are not those that the interrupted run has read; pass \
+                 --restart to start over",
                 self.entries
             )));
         }
@@ -81,8 +82,8 @@ pub type Identity = BTreeMap<String, String>;
 pub struct Manifest {
     /// What the run was.
     pub identity: Identity,
-    /// Whether rows have ids.
-    pub ids: bool,
+    /// What ids are, if rows have any.
+    pub ids: Option<Kind>,
     /// The columns that are carried through.
     pub kept: Vec<Column>,
     /// How far it has come.
@@ -93,15 +94,119 @@ pub struct Manifest {
     pub output: Durable,
     /// Bytes of the ledger that are durable.
     pub ledger: u64,
+    /// The digest of those bytes.
+    pub ledger_sha256: Option<Digest>,
     /// Whether nothing is left to do but to give the output its name.
     pub complete: bool,
 }
 
-/// Refuses to go on with a run that was another.
+/// What is left beside a finished output, so that the next run can tell whether there is anything to do.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Finished {
+    /// What the run was, and how far it came in the input.
+    pub run: Manifest,
+    /// The output as it was then: its length and when it was written.
+    output: Stamp,
+}
+
+/// What a file looks like from outside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Stamp {
+    bytes: u64,
+    modified: Option<Duration>,
+}
+
+impl Stamp {
+    fn of(path: &Path) -> Option<Self> {
+        let there = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+        let modified = there.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        Some(Stamp { bytes: there.len(), modified })
+    }
+}
+
+impl Finished {
+    /// Leaves the description of a finished run beside its output.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn leave(run: Manifest, beside: &Beside) -> Result<()> {
+        match Stamp::of(&beside.output) {
+            Some(output) => output::manifest::save(&beside.done, &beside.output, &Finished { run, output }),
+            None => Ok(()),
+        }
+    }
+
+    /// The description of the run that made the output that is there, if there is one.
+    fn find(beside: &Beside) -> Option<Manifest> {
+        // One that cannot be read says nothing, and the run begins anew.
+        let found = output::manifest::load::<Finished>(&beside.done).ok()??;
+        (Some(found.output) == Stamp::of(&beside.output)).then_some(found.run)
+    }
+}
+
+/// Whether an output has a row for each of these records, and was made from no others.
+pub fn is_up_to_date(run: &Manifest, records: &mut Records) -> bool {
+    run.done.pass(records).is_ok() && records.next().is_none()
+}
+
+/// Where a run begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Begin {
+    /// With the first record, if no interrupted run would be lost by that.
+    #[default]
+    Fresh,
+    /// After what an interrupted run has done, if there is one.
+    Resume,
+    /// With the first record, whatever an interrupted run has left.
+    Restart,
+}
+
+/// What was found beside an output.
+pub enum Found {
+    /// Nothing to go on with.
+    Nothing,
+    /// An interrupted run, which this one goes on with.
+    Interrupted(Manifest),
+    /// A finished run of the same identity.
+    Finished(Manifest),
+}
+
+/// Refuses to take the place of an interrupted run unasked.
 ///
 /// # Errors
-/// If anything differs: wrong usage, naming the first thing and how many more there are.
-fn compare(before: &Identity, now: &Identity) -> Result<()> {
+/// If there is one with rows: wrong usage.
+pub fn check_interrupted(beside: &Beside) -> Result<()> {
+    let Some(found) = output::manifest::load::<Manifest>(&beside.manifest)? else { return Ok(()) };
+    // Where a run was killed after it had given the output its name, nothing would be lost.
+    if found.tally.rows == 0 || found.complete && !beside.rows.exists() {
+        return Ok(());
+    }
+    let rows = found.tally.rows;
+    bail!(WrongUsage(format!(
+        "{} has {} {} of an interrupted run; pass --resume to continue it, or --restart to drop what it left",
+        beside.output.display(),
+        thousands(rows),
+        if rows == 1 { "row" } else { "rows" }
+    )))
+}
+
+/// The identity of an earlier run, but for what has made no difference so far.
+fn lenient(run: &Manifest, now: &Identity) -> Identity {
+    let mut before = run.identity.clone();
+    if run.tally.long() == 0 {
+        // What becomes of long texts.
+        for key in ["--on-long", "--truncation-side"] {
+            if let Some(value) = now.get(key) {
+                before.insert(key.into(), value.clone());
+            }
+        }
+    }
+    before
+}
+
+/// Compares an earlier run with this one; the error is what has changed, as a part of a sentence: the first thing and how
+/// many more there are.
+fn compare(before: &Identity, now: &Identity) -> Result<(), String> {
     let keys = before.keys().chain(now.keys().filter(|key| !before.contains_key(*key)));
     let mut changed: Vec<&String> = keys.filter(|key| before.get(*key) != now.get(*key)).collect();
     // What follows from the model changes with it.
@@ -118,12 +223,7 @@ fn compare(before: &Identity, now: &Identity) -> Result<()> {
         1..=3 => format!(" (and so have {})", rest.join(", ")),
         n => format!(" (and so have {n} other things)"),
     };
-    bail!(WrongUsage(format!(
-        "--resume: {first} has changed since the interrupted run, from {} to {}{more}; undo the change, or run \
-         without --resume to start over",
-        value(before),
-        value(now)
-    )))
+    Err(format!("{first} has changed since that run, from {} to {}{more}", value(before), value(now)))
 }
 
 /// What of the user's choices, once made, makes a vector what it is.
@@ -145,39 +245,6 @@ pub fn choices(embedder: &Embedder) -> Identity {
     ])
 }
 
-/// What the inputs are: their names, sizes and times.
-pub fn inputs(sources: &[Source]) -> Identity {
-    const NAMED: usize = 16;
-    let describe = |source: &Source| match &source.place {
-        Place::Stdin => "a stream".into(),
-        Place::File(path) => match fs::metadata(path) {
-            Ok(there) => {
-                let since =
-                    there.modified().ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
-                let seconds = since.map_or(0.0, |since| since.as_secs_f64());
-                format!("{} bytes, written at {seconds:.6}", there.len())
-            }
-            Err(_) => "not there".into(),
-        },
-    };
-    if sources.len() <= NAMED {
-        let name = |(i, source): (usize, &Source)| {
-            let file = match &source.place {
-                Place::File(path) => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-                Place::Stdin => source.place.to_string(),
-            };
-            (format!("input {} ({file})", i + 1), describe(source))
-        };
-        return sources.iter().enumerate().map(name).collect();
-    }
-    let mut hash = Sha256::new();
-    for source in sources {
-        hash.update(format!("{}\0{}\0", source.place, describe(source)));
-    }
-    let all = format!("{} files with SHA-256 {}", sources.len(), hex(&hash.finalize()));
-    Identity::from([("the list of input files".into(), all)])
-}
-
 /// The SHA-256 of each of the model's files.
 ///
 /// # Errors
@@ -193,6 +260,13 @@ fn hashes(paths: &[PathBuf]) -> Result<Identity> {
         *all += &hash;
     }
     Ok(identity)
+}
+
+/// The digests of the files with the weights, by what the hub calls them: the SHA-256 of each.
+pub fn weights_digest(identity: &Identity) -> Option<String> {
+    let weights = identity.iter().filter(|(key, _)| key.ends_with(".safetensors"));
+    let digests: Vec<_> = weights.filter_map(|(_, value)| value.strip_prefix("SHA-256 ")).collect();
+    (!digests.is_empty()).then(|| digests.join(" "))
 }
 
 /// The SHA-256 of texts.
@@ -218,12 +292,43 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
+/// The hashes of files, on their way in a thread of their own, or to be made when they are needed.
+pub enum Hashing {
+    /// In a thread.
+    Started(JoinHandle<Result<Identity>>),
+    /// Of these files, later.
+    Postponed(Vec<PathBuf>),
+}
+
+impl Hashing {
+    /// Starts hashing; where the system grants no thread, it is done later.
+    pub fn start(files: Vec<PathBuf>) -> Self {
+        let again = files.clone();
+        match thread::Builder::new().name("hash".into()).spawn(move || hashes(&files)) {
+            Ok(thread) => Hashing::Started(thread),
+            Err(_) => Hashing::Postponed(again),
+        }
+    }
+
+    /// The digest of each file, by what it is.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub fn finish(self) -> Result<Identity> {
+        match self {
+            Hashing::Started(thread) => thread.join().map_err(died)?,
+            Hashing::Postponed(files) => hashes(&files),
+        }
+    }
+}
+
 /// Keeps the manifest of a run up to date.
 pub struct Journal {
     manifest: PathBuf,
+    output: PathBuf,
     identity: Identity,
     /// What the identity lacks yet: hashing a model takes a while, and is not needed before the first save.
-    hashing: Option<JoinHandle<Result<Identity>>>,
+    hashing: Option<Hashing>,
     dropped: Option<u64>,
     saved: Instant,
     pause: Duration,
@@ -233,48 +338,61 @@ pub struct Journal {
 const PAUSE: Duration = Duration::from_millis(200);
 
 impl Journal {
-    /// The journal of a run of this identity, which the hashes of the model's `files` complete; and what an interrupted run
-    /// has left, if this one is to resume it.
+    /// The journal of a run of this identity, which the hashes of the model's files complete; and what was found beside its
+    /// output, if this run is to resume.
     ///
     /// # Errors
     /// If the interrupted run was another.
     pub fn open(
         beside: &Beside,
         mut identity: Identity,
-        files: Vec<PathBuf>,
-        resume: bool,
+        hashing: Hashing,
+        begin: Begin,
         console: &Console,
-    ) -> Result<(Self, Option<Manifest>)> {
-        let (found, manifest) =
-            (output::manifest::load::<Manifest>(&beside.manifest), beside.manifest.clone());
-        if !resume {
+    ) -> Result<(Self, Found)> {
+        let journal = |identity, hashing, dropped| {
+            let (manifest, output) = (beside.manifest.clone(), beside.output.clone());
+            Journal { manifest, output, identity, hashing, dropped, saved: Instant::now(), pause: PAUSE }
+        };
+        let found = output::manifest::load::<Manifest>(&beside.manifest);
+        if begin != Begin::Resume {
             // A manifest that cannot be read has nothing to go on with either.
             let dropped = found.ok().flatten().map(|manifest| manifest.tally.rows);
-            return Ok((Self::new(manifest, identity, Some(files), dropped), None));
+            return Ok((journal(identity, Some(hashing), dropped), Found::Nothing));
         }
-        let Some(found) = found? else {
-            console.note("there is nothing to resume; starting with the first row");
-            return Ok((Self::new(manifest, identity, Some(files), None), None));
+        if let Some(found) = found? {
+            identity.extend(hashing.finish()?);
+            compare(&lenient(&found, &identity), &identity).map_err(|changed| {
+                WrongUsage(format!("--resume: {changed}; undo the change, or pass --restart to start over"))
+            })?;
+            console.note(format!("resuming after {} rows", thousands(found.tally.rows)));
+            return Ok((journal(identity, None, None), Found::Interrupted(found)));
+        }
+        let Some(finished) = Finished::find(beside) else {
+            console.note("nothing to resume; starting from the beginning");
+            return Ok((journal(identity, Some(hashing), None), Found::Nothing));
         };
-        identity.extend(hashes(&files)?);
-        let mut before = found.identity.clone();
-        if found.tally.long() == 0 {
-            // What becomes of long texts has made no difference so far.
-            for key in ["--on-long", "--truncation-side"] {
-                if let Some(value) = identity.get(key) {
-                    before.insert(key.into(), value.clone());
-                }
+        identity.extend(hashing.finish()?);
+        let found = match compare(&lenient(&finished, &identity), &identity) {
+            Ok(()) => Found::Finished(finished),
+            Err(changed) => {
+                let output = beside.output.display();
+                console.note(format!("{output} is finished, but {changed}; starting from the beginning"));
+                Found::Nothing
             }
-        }
-        compare(&before, &identity)?;
-        console.note(format!("going on after {} rows", found.tally.rows));
-        Ok((Self::new(manifest, identity, None, None), Some(found)))
+        };
+        Ok((journal(identity, None, None), found))
     }
 
-    /// A journal for a run of this identity, to which the hashes of files are added, which takes a while.
-    fn new(manifest: PathBuf, identity: Identity, files: Option<Vec<PathBuf>>, dropped: Option<u64>) -> Self {
-        let hashing = files.map(|files| thread::spawn(move || hashes(&files)));
-        Journal { manifest, identity, hashing, dropped, saved: Instant::now(), pause: PAUSE }
+    /// What the run is, the hashes of the model's files included.
+    ///
+    /// # Errors
+    /// If one of them cannot be read.
+    pub fn identity(&mut self) -> Result<&Identity> {
+        if let Some(hashing) = self.hashing.take() {
+            self.identity.extend(hashing.finish()?);
+        }
+        Ok(&self.identity)
     }
 
     /// Whether it is time to save again: what has been computed since is worth it, and saving does not slow the run.
@@ -282,18 +400,21 @@ impl Journal {
         self.saved.elapsed() >= self.pause
     }
 
-    /// Saves the manifest; `describe` makes it, given the identity. `since` is when the rows began to be made durable.
+    /// Saves the manifest and returns it; `describe` makes it, given the identity. `since` is when the rows began to be made durable.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn save(&mut self, since: Instant, describe: impl FnOnce(Identity) -> Manifest) -> Result<()> {
-        if let Some(hashing) = self.hashing.take() {
-            self.identity.extend(hashing.join().map_err(died)??);
-        }
-        output::manifest::save(&self.manifest, &describe(self.identity.clone()))?;
+    pub fn save(&mut self, since: Instant, describe: impl FnOnce(Identity) -> Manifest) -> Result<Manifest> {
+        let manifest = describe(self.identity()?.clone());
+        output::manifest::save(&self.manifest, &self.output, &manifest)?;
         self.saved = Instant::now();
         self.pause = PAUSE.max(10 * since.elapsed());
-        Ok(())
+        Ok(manifest)
+    }
+
+    /// Rows of an interrupted run that are still there, since this one has not written anything yet.
+    pub fn earlier_rows(&self) -> Option<u64> {
+        self.dropped.filter(|rows| *rows > 0)
     }
 
     /// Rows of an interrupted run that this one does not go on with, the first time that they are asked for.

@@ -2,20 +2,22 @@
 //! time all of it on the disk, so that a run that is interrupted can go on from there.
 
 use std::fmt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result, anyhow, bail};
 use crossbeam_channel::{Receiver, select};
 use indicatif::ProgressBar;
 use serde_json::Value;
 
-use super::Tally;
 use super::flow::{Fate, Item, Step, Window, died};
 use super::interrupt::{self, Interrupted};
-use super::resume::{Journal, Manifest, Mark};
+use super::resume::{Finished, Hashing, Journal, Manifest, Mark, weights_digest};
+use super::tally::{Clock, Tally};
 use crate::input::{At, Spot};
-use crate::output::{self, Claim, ClosedPipe, Durable, Event, Layout, Ledger, LedgerEntry, Row, Writer};
-use crate::run::Console;
+use crate::output::{
+    self, About, Claim, ClosedPipe, Durable, Event, Format, Kind, Layout, Ledger, LedgerEntry, Row, Writer,
+};
+use crate::run::{Console, Embedded, thousands};
 
 /// What is done about records that have no row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,11 +46,19 @@ pub struct Sink {
     tally: Tally,
     /// What earlier runs have done of it.
     before: Tally,
+    /// What was saved last, once all is done.
+    finished: Option<Manifest>,
     /// Rows that the next run would find, once there is a manifest.
     saved: Option<u64>,
     /// Whether writing has failed, so that what lies in the files may end in the middle of a row.
     broken: bool,
 }
+
+/// A run of at least this length ends with a line on what it has done.
+const LONG_RUN: Duration = Duration::from_secs(2);
+
+/// What is said of a vector that is not finite.
+const NOT_FINITE: &str = "has a vector with NaN or infinite values";
 
 /// A record that ends the run, though the next run may leave it out or take it otherwise.
 #[derive(Debug)]
@@ -86,7 +96,7 @@ impl Sink {
         console: Console,
         bar: ProgressBar,
     ) -> Self {
-        let (writer, ledger, saved, broken) = (None, None, None, false);
+        let (writer, ledger, finished, saved, broken) = (None, None, None, None, false);
         let (mark, tally, before) = (Mark::default(), Tally::default(), Tally::default());
         Sink {
             claim,
@@ -100,6 +110,7 @@ impl Sink {
             mark,
             tally,
             before,
+            finished,
             saved,
             broken,
         }
@@ -121,17 +132,28 @@ impl Sink {
     /// # Errors
     /// If less is there than the manifest says.
     pub fn go_on(&mut self, manifest: Manifest) -> Result<bool> {
+        let run = manifest.clone();
         (self.layout.ids, self.layout.kept) = (manifest.ids, manifest.kept);
         (self.mark, self.tally, self.before) = (manifest.done, manifest.tally, manifest.tally);
         self.saved = Some(manifest.tally.rows);
         self.bar.set_position(self.mark.position);
         self.bar.reset_eta();
         let Some(beside) = self.claim.beside() else { return Ok(false) };
-        let in_place = manifest.complete && !beside.rows.exists() && beside.output.is_file();
+        // Other formats are made of the rows in the end.
+        let is_rows = matches!(self.layout.format, Format::Jsonl | Format::Csv);
+        let in_place = manifest.complete && beside.is_in_place(is_rows.then_some(manifest.output.bytes));
         if beside.ledger.exists() || !in_place {
-            self.ledger = Some(Ledger::open(&beside.ledger, Some(manifest.ledger))?);
+            let ledger = Ledger::open(&beside.ledger, &beside.output, Some(manifest.ledger))?;
+            if manifest.ledger_sha256.is_some_and(|written| written != ledger.digest()) {
+                bail!(
+                    "cannot resume: {} does not hold what was written; pass --restart to start over",
+                    beside.ledger.display()
+                );
+            }
+            self.ledger = Some(ledger);
         }
         if in_place {
+            self.finished = Some(run);
             self.close()?;
         } else {
             self.writer = Some(output::open(&self.claim, &self.layout, Some(manifest.output))?);
@@ -147,12 +169,11 @@ impl Sink {
         if let Some(beside) = self.claim.beside() {
             // First of all: it would promise what is gone in a moment.
             output::manifest::remove(&beside.manifest)?;
-            self.ledger = Some(Ledger::open(&beside.ledger, None)?);
+            self.ledger = Some(Ledger::open(&beside.ledger, &beside.output, None)?);
         }
         if let Some(rows) = self.journal.as_mut().and_then(Journal::drop_rows) {
-            self.console.warn(format!(
-                "starting over: {rows} rows of an interrupted run are dropped (--resume would have gone on after them)"
-            ));
+            self.console
+                .note(format!("starting over: {} rows of an interrupted run are dropped", thousands(rows)));
         }
         self.writer = Some(output::open(&self.claim, &self.layout, None)?);
         Ok(())
@@ -169,9 +190,19 @@ impl Sink {
     }
 
     /// Says what the user may not expect.
-    pub fn report(&self) {
+    pub fn report(&self, clock: &Clock) {
         let ledger = self.claim.beside().map(|beside| beside.final_ledger.as_path());
         self.tally.report(&self.console, self.policy.limit, ledger);
+        // Where rows went to a terminal or a pipe, they have been seen.
+        if self.claim.beside().is_some() && clock.start.elapsed() >= LONG_RUN {
+            self.console.note(format!(
+                "{} rows, {} tokens in {:.1} s: {}",
+                thousands(self.tally.rows),
+                thousands(self.tally.tokens),
+                clock.start.elapsed().as_secs_f64(),
+                self.claim.target()
+            ));
+        }
     }
 
     fn take_windows(&mut self, windows: &Receiver<Result<Step>>, interrupts: &Receiver<()>) -> Result<()> {
@@ -203,54 +234,8 @@ impl Sink {
             self.show();
         }
         for (item, embedded) in items.into_iter().zip(embedded) {
-            let Item { place, mut id, mut kept, fate, end } = item;
-            let index = self.mark.entries;
-            let remark =
-                |event, reason| Remark { index, place: &place, event, reason, tokens: None, cut: None };
-            match (fate, embedded) {
-                (Fate::Encoded { tokens, cut, windows }, Some(embedded)) => {
-                    if let Some(reason) = self.fit(&mut id, &mut kept) {
-                        self.stop_over(&place, &reason, !self.policy.skip_unreadable, "--on-error skip")?;
-                        self.tally.nulled += 1;
-                        self.note(remark(Event::Nulled, reason))?;
-                    }
-                    let (id, truncated, vector) = (id.as_deref(), cut > 0, &embedded.vector);
-                    let row = Row { index, id, tokens, truncated, kept: &kept, vector };
-                    self.open()?;
-                    let written = self.writer()?.write(&row);
-                    self.or_broken(written)?;
-                    self.tally.rows += 1;
-                    self.tally.tokens += tokens as u64;
-                    self.tally.not_finite += u64::from(!embedded.finite);
-                    self.count_long(
-                        Remark { tokens: Some(tokens), ..remark(Event::Truncated, String::new()) },
-                        cut,
-                        windows,
-                    )?;
-                }
-                (Fate::TooLong(tokens, reason), _) => {
-                    self.stop_over(
-                        &place,
-                        &reason,
-                        self.policy.stop_at_long,
-                        "--on-long truncate, skip or mean",
-                    )?;
-                    self.tally.skipped += 1;
-                    self.note(Remark { tokens: Some(tokens), ..remark(Event::Skipped, reason) })?;
-                }
-                (Fate::Empty, _) => {
-                    let reason =
-                        "has no tokens: it is empty, and the model's tokenizer adds no special tokens";
-                    self.tally.skipped += 1;
-                    self.note(Remark { tokens: Some(0), ..remark(Event::Skipped, reason.into()) })?;
-                }
-                (Fate::Failed(reason), _) => {
-                    self.stop_over(&place, &reason, !self.policy.skip_unreadable, "--on-error skip")?;
-                    self.tally.failed += 1;
-                    self.note(remark(Event::Failed, reason))?;
-                }
-                (Fate::Encoded { .. }, None) => bail!("{place} has no vector; please report this as a bug"),
-            }
+            let end = item.end.clone();
+            self.take_item(item, embedded)?;
             self.mark = end;
         }
         self.bar.set_position(self.mark.position);
@@ -262,22 +247,91 @@ impl Sink {
         }
     }
 
+    /// Writes the row of a record, or says why it has none.
+    fn take_item(&mut self, item: Item, embedded: Option<Embedded>) -> Result<()> {
+        let Item { place, mut id, mut kept, fate, is_empty, .. } = item;
+        self.tally.empty += u64::from(is_empty);
+        let index = self.mark.entries;
+        let remark = |event, reason| Remark { index, place: &place, event, reason, tokens: None, cut: None };
+        let stops = !self.policy.skip_unreadable;
+        match (fate, embedded) {
+            (Fate::Encoded { .. }, Some(embedded)) if !embedded.finite && !self.layout.shows_not_finite() => {
+                let reason =
+                    format!("{NOT_FINITE}, which {} does not show; check the model", self.layout.dtype);
+                self.stop_over(&place, &reason, stops, "--on-error skip")?;
+                self.tally.failed += 1;
+                self.note(remark(Event::Failed, reason))
+            }
+            (Fate::Encoded { tokens, cut, windows }, Some(embedded)) => {
+                if let Some(reason) = self.fit(&mut id, &mut kept) {
+                    self.stop_over(&place, &reason, stops, "--on-error skip")?;
+                    self.tally.nulled += 1;
+                    self.note(remark(Event::Nulled, reason))?;
+                }
+                let (id, truncated, vector) = (id.as_ref(), cut > 0, &embedded.vector);
+                let row = Row { index, id, tokens, truncated, kept: &kept, vector };
+                self.open()?;
+                let written = self.writer()?.write(&row);
+                self.or_broken(written)?;
+                self.tally.rows += 1;
+                self.tally.tokens += tokens as u64;
+                let remark = |event, reason| Remark { tokens: Some(tokens), ..remark(event, reason) };
+                if !embedded.finite {
+                    self.tally.not_finite += 1;
+                    self.note(remark(Event::NotFinite, NOT_FINITE.into()))?;
+                }
+                self.count_long(remark(Event::Truncated, String::new()), cut, windows)
+            }
+            (Fate::Empty, _) => {
+                self.tally.skipped_empty += 1;
+                self.open()
+            }
+            (Fate::NoTokens, _) => {
+                let reason = "has no tokens: it is empty, and the model's tokenizer adds no special tokens";
+                self.tally.skipped += 1;
+                self.note(Remark { tokens: Some(0), ..remark(Event::Skipped, reason.into()) })
+            }
+            (Fate::TooLong(tokens, reason), _) => {
+                let stops = self.policy.stop_at_long;
+                self.stop_over(&place, &reason, stops, "--on-long truncate, skip or mean")?;
+                self.tally.skipped += 1;
+                self.note(Remark { tokens: Some(tokens), ..remark(Event::Skipped, reason) })
+            }
+            (Fate::Failed(reason), _) => {
+                self.stop_over(&place, &reason, stops, "--on-error skip")?;
+                self.tally.failed += 1;
+                self.note(remark(Event::Failed, reason))
+            }
+            (Fate::Encoded { .. }, None) => bail!("{place} has no vector; please report this as a bug"),
+        }
+    }
+
     /// Takes away what the columns of the output, which the first records have shown, cannot hold, and says what it was.
-    fn fit(&self, id: &mut Option<String>, kept: &mut [Value]) -> Option<String> {
+    fn fit(&self, id: &mut Option<Value>, kept: &mut [Value]) -> Option<String> {
         let Layout { format, ids, kept: columns, .. } = &self.layout;
-        if id.is_some() && !ids && format.has_fixed_columns() {
+        if id.is_some() && ids.is_none() && format.has_fixed_columns() {
             *id = None;
             return Some("has an id, but the first records have none; name the field with --id-field".into());
+        }
+        if let Some(other) =
+            id.take_if(|id| format.has_typed_columns() && ids.is_some_and(|kind| !kind.fits(id)))
+        {
+            return Some(format!(
+                "has the id {}, but the first records have {} for ids; write jsonl or csv, or make the ids alike",
+                shown(&other),
+                ids.unwrap_or(Kind::Text)
+            ));
         }
         if !format.has_typed_columns() {
             return None;
         }
         let mut misfits = columns.iter().zip(kept).filter(|(column, value)| !column.kind.fits(value));
         let (column, value) = misfits.next()?;
-        let shown: String = value.to_string().chars().take(60).collect();
         let reason = format!(
-            "has {shown} in field {:?}, but the first records have {}; leave it out of --keep, or write jsonl or csv",
-            column.name, column.kind
+            "has {} in field {:?}, but the first records have {}; leave it out of --keep, or write jsonl or csv",
+            shown(value),
+            column.name,
+            column.kind
         );
         *value = Value::Null;
         misfits.for_each(|(_, value)| *value = Value::Null);
@@ -315,7 +369,11 @@ impl Sink {
     /// Enters what is lost into the ledger; where there is none, it is said at once.
     fn note(&mut self, remark: Remark) -> Result<()> {
         if self.ledger.is_none() {
-            let what = if remark.event == Event::Nulled { "null in" } else { "left out" };
+            let what = match remark.event {
+                Event::Nulled => "null in",
+                Event::NotFinite => "not finite",
+                Event::Failed | Event::Skipped | Event::Truncated | Event::Chunked => "left out",
+            };
             self.bar.suspend(|| self.console.warn(format!("{what}: {} {}", remark.place, remark.reason)));
         }
         self.enter(remark)
@@ -352,19 +410,23 @@ impl Sink {
         let since = Instant::now();
         let bytes = self.writer()?.checkpoint();
         let bytes = self.or_broken(bytes)?;
+        let sha256 = self.writer()?.digest();
         let ledger = self.ledger.as_mut().map_or(Ok(0), Ledger::checkpoint);
         let ledger = self.or_broken(ledger)?;
+        let ledger_sha256 = self.ledger.as_ref().map(Ledger::digest);
         let Some(journal) = &mut self.journal else { return Ok(()) };
-        journal.save(since, |identity| Manifest {
+        let saved = journal.save(since, |identity| Manifest {
             identity,
             ids: self.layout.ids,
             kept: self.layout.kept.clone(),
             done: self.mark.clone(),
             tally: self.tally,
-            output: Durable { rows: self.tally.rows, bytes },
+            output: Durable { rows: self.tally.rows, bytes, sha256 },
             ledger,
+            ledger_sha256,
             complete,
         })?;
+        self.finished = complete.then_some(saved);
         self.saved = Some(self.tally.rows);
         Ok(())
     }
@@ -373,7 +435,9 @@ impl Sink {
     fn finish(&mut self) -> Result<()> {
         self.save(true)?;
         interrupt::leave_at_once();
-        if let Some(writer) = self.writer.take() {
+        let about = self.about(None)?;
+        if let Some(mut writer) = self.writer.take() {
+            writer.describe(&about);
             writer.finish()?;
         }
         self.close()
@@ -385,15 +449,36 @@ impl Sink {
         if let Some(ledger) = self.ledger.take() {
             ledger.finish(&beside.final_ledger)?;
         }
+        if self.layout.format == Format::Npy {
+            output::manifest::save(&beside.meta, &beside.output, &self.layout.about)?;
+        }
+        if let Some(run) = self.finished.take() {
+            Finished::leave(run, beside)?;
+        }
         output::manifest::remove(&beside.manifest)
+    }
+
+    /// What the output says of itself: the layout's, with the digest of the weights, which the journal has, if there is
+    /// one, or else `hashing`.
+    pub fn about(&mut self, hashing: Option<Hashing>) -> Result<About> {
+        let digest = match (&mut self.journal, hashing) {
+            (Some(journal), _) => weights_digest(journal.identity()?),
+            (None, Some(hashing)) => weights_digest(&hashing.finish()?),
+            (None, None) => None,
+        };
+        self.layout.about.extend(digest.map(|digest| ("weights_sha256".into(), digest)));
+        Ok(self.layout.about.clone())
     }
 
     /// What a failure means for the rows before it: they are kept where there are any and a run can go on with them.
     fn break_off(&mut self, error: Error) -> Error {
         // Where nothing was opened, what an earlier run has left is as it was.
-        if error.is::<ClosedPipe>() || self.journal.is_none() || self.writer.is_none() && self.saved.is_none()
-        {
+        if error.is::<ClosedPipe>() || self.journal.is_none() {
             return error;
+        }
+        if self.writer.is_none() && self.saved.is_none() {
+            let kept = self.journal.as_ref().and_then(Journal::earlier_rows);
+            return if error.is::<Interrupted>() { Interrupted { kept }.into() } else { error };
         }
         if self.writer.is_some() && self.mark.entries > 0 && !self.broken {
             // Where this fails, the manifest before it stands.
@@ -408,7 +493,10 @@ impl Sink {
         if error.is::<Interrupted>() {
             return Interrupted { kept: Some(rows) }.into();
         }
-        let kept = if rows == 1 { "1 row is kept".into() } else { format!("{rows} rows are kept") };
+        let kept = match rows {
+            1 => "1 row is kept".into(),
+            rows => format!("{} rows are kept", thousands(rows)),
+        };
         match error.downcast::<Stopped>() {
             Ok(Stopped { message, options }) => {
                 anyhow!(
@@ -423,6 +511,14 @@ impl Sink {
         let seconds = self.bar.elapsed().as_secs_f64();
         let (rows, tokens) = (self.tally.rows - self.before.rows, self.tally.tokens - self.before.tokens);
         let (rate, tokens) = (rows as f64 / seconds, tokens as f64 / seconds);
-        self.bar.set_message(format!("{} rows, {rate:.0} rows/s, {tokens:.0} tokens/s", self.tally.rows));
+        let (rate, tokens) = (thousands(rate as u64), thousands(tokens as u64));
+        self.bar
+            .set_message(format!("{} rows, {rate} rows/s, {tokens} tokens/s", thousands(self.tally.rows)));
+        self.console.draw(&self.bar);
     }
+}
+
+/// The beginning of a value.
+fn shown(value: &Value) -> String {
+    value.to_string().chars().take(60).collect()
 }

@@ -9,11 +9,13 @@ use anyhow::{Result, anyhow};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Limits, Meter};
-use crate::run::Console;
+use super::{Ended, Limits, Meter};
+use crate::output::About;
+use crate::run::{Console, thousands};
 
 /// What has been done so far, by all runs that one output took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Tally {
     /// Rows written.
     pub rows: u64,
@@ -35,12 +37,21 @@ pub struct Tally {
     pub nulled: u64,
     /// Rows with NaN or infinite numbers.
     pub not_finite: u64,
+    /// Records with nothing but white space, whether they were embedded or left out.
+    pub empty: u64,
+    /// Those of them that were left out because that was asked for.
+    pub skipped_empty: u64,
 }
 
 impl Tally {
     /// Records that have no row.
     pub fn left_out(&self) -> u64 {
         self.skipped + self.failed
+    }
+
+    /// How a run with these counts has ended. A field that is null in its column costs no row.
+    pub fn ended(&self) -> Ended {
+        if self.left_out() > 0 || self.not_finite > 0 { Ended::LeftOut } else { Ended::Whole }
     }
 
     /// Texts over the limit.
@@ -51,24 +62,27 @@ impl Tally {
     /// Says what the user may not expect; `ledger` names the file that has the details.
     pub fn report(&self, console: &Console, limit: usize, ledger: Option<&Path>) {
         let texts = self.rows + self.skipped;
+        let (noun, verb) = if texts == 1 { ("text", "was") } else { ("texts", "were") };
+        let long = |count: u64| {
+            format!("{} of {} {noun} {verb} longer than {limit} tokens", thousands(count), thousands(texts))
+        };
         let details = ledger.map(|path| format!("; {} says which", path.display())).unwrap_or_default();
         if self.truncated > 0 {
             console.warn(format!(
-                "{} of {texts} texts were longer than {limit} tokens and were truncated; {} tokens were cut{details}",
-                self.truncated, self.cut
+                "{} and {verb} truncated; {} tokens were cut{details}",
+                long(self.truncated),
+                thousands(self.cut)
             ));
         }
         if self.chunked > 0 {
             console.note(format!(
-                "{} of {texts} texts were longer than {limit} tokens; each is encoded in windows, {} in all",
-                self.chunked, self.windows
+                "{}; each is encoded in windows, {} in all",
+                long(self.chunked),
+                thousands(self.windows)
             ));
         }
         if self.skipped > 0 {
-            console.warn(format!(
-                "{} of {texts} texts were longer than {limit} tokens and were left out{details}",
-                self.skipped
-            ));
+            console.warn(format!("{} and {verb} left out{details}", long(self.skipped)));
         }
         if self.failed > 0 {
             console
@@ -79,14 +93,29 @@ impl Tally {
             console.warn(format!("{records} written with null for what did not fit its column{details}"));
         }
         if self.not_finite > 0 {
-            console.warn(format!("{} of {} rows hold NaN or infinite numbers", self.not_finite, self.rows));
+            console.warn(format!(
+                "{} of {} rows hold NaN or infinite values{details}",
+                thousands(self.not_finite),
+                thousands(self.rows)
+            ));
+        }
+        let kept = self.empty - self.skipped_empty;
+        if kept >= MANY_EMPTY {
+            console.note(format!(
+                "{} of {} texts are empty; pass --skip-empty to leave them out",
+                thousands(kept),
+                thousands(texts)
+            ));
         }
     }
 }
 
+/// From this number on, empty texts are likely to be a slip.
+const MANY_EMPTY: u64 = 10;
+
 /// So many records, with the verb.
 fn records(count: u64) -> String {
-    if count == 1 { "1 record was".into() } else { format!("{count} records were") }
+    if count == 1 { "1 record was".into() } else { format!("{} records were", thousands(count)) }
 }
 
 /// How long things took.
@@ -117,7 +146,7 @@ fn no_stats(path: &Path, error: &io::Error) -> anyhow::Error {
     anyhow!("cannot write --stats {} ({error}); choose another name", path.display())
 }
 
-/// Writes the summary of a run as JSON; what it ran on and in comes by name.
+/// Writes the summary of a run as JSON; what it ran on comes by name, and `about` is what the vectors are.
 ///
 /// # Errors
 /// If the file cannot be written.
@@ -127,13 +156,14 @@ pub fn write_stats(
     clock: &Clock,
     meter: &Meter,
     limits: &Limits,
-    (device, dtype): &(String, &str),
+    device: &str,
+    about: &About,
 ) -> Result<()> {
     let (encoding, idle) = meter.read();
     let tokens = tally.tokens - clock.before.tokens;
     let rows = tally.rows - clock.before.rows;
     let rate = |count: u64| if encoding > 0.0 { count as f64 / encoding } else { 0.0 };
-    let stats = json!({
+    let mut stats = json!({
         "rows": tally.rows,
         "tokens": tally.tokens,
         "truncated": tally.truncated,
@@ -150,14 +180,17 @@ pub fn write_stats(
         "seconds_encoding": encoding,
         "rows_per_second": rate(rows),
         "tokens_per_second": rate(tokens),
-        // Batches are ragged: there is no padding to compute.
-        "padding": 0.0,
         "idle": idle,
         "threads": limits.threads,
         "batch_tokens": limits.batch_tokens,
         "device": device,
-        "dtype": dtype,
+        "empty": tally.empty,
+        "skipped_empty": tally.skipped_empty,
         "peak_memory_bytes": peak_memory(),
+    });
+    // What the vectors are, by the names that the output itself has for it.
+    stats.as_object_mut().into_iter().for_each(|stats| {
+        stats.extend(about.iter().map(|(key, value)| (key.clone(), value.clone().into())));
     });
     let page = format!("{stats:#}\n");
     fs::write(path, page).map_err(|error| no_stats(path, &error))

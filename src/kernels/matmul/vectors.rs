@@ -1,104 +1,85 @@
-//! Tiles: a few rows against a panel, their sums in registers.
+//! Micro-kernels over vectors: MR rows by a panel, their accumulators in registers.
 
 use std::hint::black_box;
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::slice;
 
-use super::{Block, Compute, GROUP, PackedMatrix, Rows};
+use super::epilogue::{Accumulators, Epilogue, Finish};
+use super::format::Format;
+use super::{Block, GROUP, PackedMatrix, Rows};
 use crate::kernels::isa::Kernel;
 use crate::kernels::simd::Simd;
 
-/// Writes the product of rows with some panels, plus a bias for every output of the matrix if there is one. What is ready
-/// is shown to `finish` while it is in the cache: the columns of a panel, and which outputs they are.
-///
-/// # Panics
-/// If the block does not have the shape of the result, the bias not that of the outputs, or the rows are of another type.
-pub fn multiply(
-    x: Rows,
-    weights: &PackedMatrix,
-    panels: Range<usize>,
-    bias: &[f32],
-    to: &mut Block,
-    finish: impl FnMut(&mut Block, Range<usize>),
-) {
-    let columns = weights.columns(panels.clone());
-    assert!(panels.end <= weights.panels(), "there are such panels");
-    assert_eq!((to.rows, to.columns), (x.count, columns.len()), "the result has this shape");
-    assert!(bias.is_empty() || bias.len() == weights.outputs, "there is a bias an output");
-    if x.count == 0 {
-        return;
-    }
-    assert!((x.count - 1) * x.stride + weights.layout.row <= x.words.len(), "rows are whole");
-    assert_eq!(x.scales.len(), x.count * weights.layout.scales(weights.compute), "rows have their scales");
-    weights.isa.run(Multiply { x, weights, panels, bias, to, finish });
+/// Rows of so many words that are multiplied together: they stay in L2 while all panels pass.
+pub(super) fn rows_at_once(row: usize) -> usize {
+    const BYTES: usize = 384 << 10;
+    // Whole tiles in every set.
+    (BYTES / (row.max(1) * size_of::<u32>())).clamp(48, 512) / 12 * 12
 }
 
-struct Multiply<'a, 'b, F> {
-    x: Rows<'a>,
-    weights: &'a PackedMatrix,
-    panels: Range<usize>,
-    bias: &'a [f32],
-    to: &'a mut Block<'b>,
-    finish: F,
+pub(super) struct Gemm<'a, 'b> {
+    pub x: Rows<'a>,
+    pub weights: &'a PackedMatrix,
+    pub panels: Range<usize>,
+    pub epilogue: &'a Epilogue<'a>,
+    pub to: &'a mut Block<'b>,
 }
 
-impl<F: FnMut(&mut Block, Range<usize>)> Kernel for Multiply<'_, '_, F> {
+impl Kernel for Gemm<'_, '_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        match self.weights.compute {
-            Compute::Bf16 if S::FAST_BF16 => self.tiles::<S, Words<AsBf16>>(s),
-            Compute::F32 | Compute::Bf16 => self.tiles::<S, Words<AsF32>>(s),
-            Compute::Int8 => self.tiles::<S, Groups>(s),
+        match self.weights.layout.format {
+            Format::F32 { .. } => self.panels::<S, Words<AsF32>>(s),
+            Format::Bf16 => self.panels::<S, Words<AsBf16>>(s),
+            Format::Int8 => self.panels::<S, Groups>(s),
+            Format::Bf16Tiles { .. } | Format::Int8Tiles => {
+                unreachable!("tiles have a micro-kernel of their own")
+            }
         }
     }
 }
 
-/// Words of a panel, for each of its outputs, that are taken at a time: so many stay in the first cache while all rows of
-/// `x` pass.
-pub(super) const DEPTH: usize = 768;
-/// The same where few rows meet weights that come from far: the time goes into reading them. While the rows pass over a part,
-/// the next one is fetched, and more than this on its way at a time would hold up what is being read.
-const SHORT_DEPTH: usize = 64;
-/// So few tiles.
+/// KC: words of a row whose products are summed in registers, before they are added to the sum of those before. The error of a sum grows
+/// with the length of its parts, and a part of a panel stays in L1 while the rows pass.
+const KC: usize = 192;
+/// So few micro-tiles that the time goes into reading weights from L3 or memory: the next part of a panel is prefetched.
 const FEW_TILES: usize = 8;
-/// From so far: lines of a matrix that the second cache does not hold along with all else.
+/// Lines of a matrix that L2 does not hold along with all else.
 const FAR_LINES: usize = 2 << 10;
 
-impl<F: FnMut(&mut Block, Range<usize>)> Multiply<'_, '_, F> {
+impl Gemm<'_, '_> {
     #[inline(always)]
-    fn tiles<S: Simd, P: Product<S>>(self, s: S) {
-        let Multiply { x, weights, panels, bias, to, mut finish } = self;
+    fn panels<S: Simd, P: Product<S>>(self, s: S) {
+        let Gemm { x, weights, panels, epilogue, to } = self;
         let first_column = weights.columns(panels.clone()).start;
-        let steps = (weights.layout.panel / weights.layout.width).div_ceil(P::step());
+        let layout = weights.layout;
+        let steps = (layout.panel / layout.width).div_ceil(P::step());
         let far = x.count <= FEW_TILES * S::ROWS && weights.lines.len() >= FAR_LINES;
-        let most = if far { SHORT_DEPTH } else { DEPTH };
         // In parts of one length, so that none is short.
-        let depth = steps.div_ceil((steps * P::step()).div_ceil(most));
-        let (parts, count) = (steps.div_ceil(depth), panels.len());
-        for turn in 0..parts * count {
-            // Of many rows only a part stays in the second cache while all panels pass.
-            let (part, panel) = if far { (turn % parts, turn / parts) } else { (turn / count, turn % count) };
-            let (panel, steps) = (panels.start + panel, part * depth..steps.min((part + 1) * depth));
-            let (begins, ends) = (part == 0, part + 1 == parts);
+        let depth = steps.div_ceil((steps * P::step()).div_ceil(KC));
+        let parts = steps.div_ceil(depth);
+        for (panel, part) in panels.flat_map(|panel| (0..parts).map(move |part| (panel, part))) {
+            let steps = part * depth..steps.min((part + 1) * depth);
             let columns = weights.columns(panel..panel + 1);
-            let bias = if bias.is_empty() || !ends { &[] } else { &bias[columns.clone()] };
-            let weights = &weights.panel(panel)[..weights.layout.panel];
+            let weights = &weights.panel(panel)[..layout.panel];
             let words = steps.len() * P::step() * 2 * S::LANES;
             let next = weights.as_ptr().wrapping_add(steps.end * P::step() * 2 * S::LANES);
             let lines = if far { words.div_ceil(16).div_ceil(x.count.div_ceil(S::ROWS)) } else { 0 };
-            let mut ahead = Ahead { next, lines };
+            let mut ahead = Prefetch { next, lines };
+            let epilogue = (part + 1 == parts).then_some(epilogue);
             let mut row = 0;
             for (height, tiles) in tiles_of(x.count, S::ROWS).into_iter().filter(|(_, tiles)| *tiles > 0) {
                 let rows = row..row + height * tiles;
                 row = rows.end;
-                // SAFETY: the block has these rows and the panel's columns, as `multiply` has checked.
+                // SAFETY: the block has these rows and the panel's columns, as `gemm` has checked.
                 unsafe {
                     let stride = to.stride;
                     let to = to.data.add(rows.start * stride + columns.start - first_column);
-                    let target = Target { to, stride, width: columns.len(), begins, bias };
+                    let (columns, outputs) = (columns.clone(), self.weights.outputs);
+                    let target =
+                        Target { to, stride, row: rows.start, columns, outputs, begins: part == 0, epilogue };
                     let (x, steps) = (x.part(rows), steps.clone());
                     macro_rules! heights {
                         ($($height:literal)*) => {
@@ -106,28 +87,26 @@ impl<F: FnMut(&mut Block, Range<usize>)> Multiply<'_, '_, F> {
                                 $($height if $height <= S::ROWS => {
                                     column::<S, P, $height>(s, x, weights, steps, target, &mut ahead)
                                 })*
-                                _ => unreachable!("a tile of {height} rows"),
+                                _ => unreachable!("a micro-tile of {height} rows"),
                             }
                         };
                     }
                     heights!(1 2 3 4 5 6 7 8 9 10 11 12)
                 }
             }
-            if ends {
-                finish(&mut to.part(columns.start - first_column..columns.end - first_column), columns);
-            }
         }
     }
 }
 
-/// Weights that tiles fetch for those after them.
-struct Ahead {
+/// Weights that micro-tiles prefetch for those after them.
+struct Prefetch {
     next: *const u32,
-    /// Cache lines that each tile fetches.
+    /// Cache lines that each micro-tile prefetches.
     lines: usize,
 }
 
-/// Heights of the tiles that rows make up, and how many of each. The last two share what is left: low tiles wait for their own sums.
+/// Heights of the micro-tiles that rows make up, and how many of each. The last two share what is left: low tiles wait for their own
+/// sums.
 fn tiles_of(rows: usize, most: usize) -> [(usize, usize); 3] {
     match (rows / most, rows % most) {
         (0, left) => [(left, 1), (0, 0), (0, 0)],
@@ -139,21 +118,26 @@ fn tiles_of(rows: usize, most: usize) -> [(usize, usize); 3] {
     }
 }
 
-/// Where tiles go, and what is added to them.
-#[derive(Clone, Copy)]
+/// Where micro-tiles go, and what becomes of them.
 struct Target<'a> {
     to: *mut f32,
     stride: usize,
-    width: usize,
+    /// The first row, as the epilogue counts them.
+    row: usize,
+    /// Outputs of the panel, and all there are.
+    columns: Range<usize>,
+    outputs: usize,
     /// Whether sums begin here, and do not go on from what lies there.
     begins: bool,
-    bias: &'a [f32],
+    /// What is done to the sums if these are the last parts.
+    epilogue: Option<&'a Epilogue<'a>>,
 }
 
-/// Tiles of `R` rows, one below the other.
+/// Micro-tiles of `R` rows, one below the other.
 ///
 /// # Safety
-/// The rows make up such tiles and are for the panel, the panel has the steps, and the target room for the rows.
+/// The rows make up such tiles and are for the panel, the panel has the steps, and `to` is valid for reads and writes of the
+/// columns in each of the rows.
 #[inline(always)]
 unsafe fn column<S: Simd, P: Product<S>, const R: usize>(
     s: S,
@@ -161,55 +145,59 @@ unsafe fn column<S: Simd, P: Product<S>, const R: usize>(
     panel: &[u32],
     steps: Range<usize>,
     target: Target,
-    ahead: &mut Ahead,
+    ahead: &mut Prefetch,
 ) {
-    let Target { mut to, stride, width, begins, bias } = target;
-    let part = |x: &[f32], first: usize| s.load_at(x, first, 0.0);
-    let whole = width == 2 * S::LANES;
-    let bias = (!bias.is_empty()).then(|| [part(bias, 0), part(bias, S::LANES)]);
-    let groups = x.scales.len() / x.count.max(1);
-    let mut x =
-        Left { words: x.words.as_ptr(), stride: x.stride, scales: x.scales.as_ptr(), groups, count: x.count };
+    let Target { mut to, stride, mut row, columns, outputs, begins, epilogue } = target;
+    let width = columns.len();
+    let mut x = Left {
+        words: x.words.as_ptr(),
+        stride: x.stride,
+        scales: x.scales.as_ptr(),
+        groups: x.groups,
+        count: x.count,
+    };
     while x.count > 0 {
         for _ in 0..ahead.lines {
             s.prefetch(ahead.next);
             ahead.next = ahead.next.wrapping_add(16);
         }
         let mut sums = [[s.splat(0.0); 2]; R];
-        if !begins {
+        let partial = |r: usize, half: usize| match width.checked_sub(half * S::LANES) {
+            // SAFETY: an earlier part has written `width` values in this row.
+            Some(count) if count > 0 => unsafe { s.load_first(to.add(r * stride + half * S::LANES), count) },
+            _ => s.splat(0.0),
+        };
+        if P::CONTINUES && !begins {
             for (r, sums) in sums.iter_mut().enumerate() {
-                // SAFETY: the target has `width` numbers in this row, which an earlier tile has written.
-                let row = unsafe { slice::from_raw_parts(to.add(r * stride), width) };
-                *sums = [part(row, 0), part(row, S::LANES)];
+                *sums = [partial(r, 0), partial(r, 1)];
             }
         }
-        // SAFETY: as the caller says.
-        let mut sums = unsafe { P::sums(s, x, panel, steps.clone(), sums) };
-        if let Some(bias) = bias {
-            for sums in &mut sums {
-                *sums = [s.add(sums[0], bias[0]), s.add(sums[1], bias[1])];
+        // SAFETY: `x` and the panel are as the caller says.
+        let sums = unsafe { P::sums(s, x, panel, steps.clone(), sums) };
+        for (r, mut sums) in sums.into_iter().enumerate() {
+            if !P::CONTINUES && !begins {
+                sums = [s.add(partial(r, 0), sums[0]), s.add(partial(r, 1), sums[1])];
             }
-        }
-        for (r, [first, second]) in sums.into_iter().enumerate() {
-            // SAFETY: the target has `width` numbers in this row.
+            // SAFETY: `to` is valid for writes of `width` values in this row.
             unsafe {
                 let to = to.add(r * stride);
-                if whole {
-                    s.store(to, first);
-                    s.store(to.add(S::LANES), second);
-                } else {
-                    let to = slice::from_raw_parts_mut(to, width);
-                    s.store_at(to, 0, first);
-                    if width > S::LANES {
-                        s.store_at(to, S::LANES, second);
-                    }
+                s.store_first(to, sums[0], width);
+                if width > S::LANES {
+                    s.store_first(to.add(S::LANES), sums[1], width - S::LANES);
                 }
             }
         }
-        // Where none are left this may point past the end; nothing is read or written there.
+        if let Some(epilogue) = epilogue {
+            let (from, from_stride, to_stride) = (to.cast_const(), stride, stride);
+            let accumulators = Accumulators { from, from_stride, to, to_stride, rows: R };
+            // SAFETY: `to` is valid for reads and writes of the columns in these rows, which have just been written.
+            unsafe { Finish::new(epilogue, accumulators, row, columns.clone(), outputs) }.run(s);
+        }
+        // Where none are left these may point past the end; nothing is read or written there.
         to = to.wrapping_add(R * stride);
+        row += R;
         x.words = x.words.wrapping_add(R * x.stride);
-        x.scales = x.scales.wrapping_add(R * groups);
+        x.scales = x.scales.wrapping_add(R * x.groups);
         x.count -= R;
     }
 }
@@ -243,8 +231,10 @@ impl Left {
     }
 }
 
-/// A compute type: how the sums of a tile come about.
+/// A format: how the sums of a micro-tile come about.
 trait Product<S: Simd> {
+    /// Whether the sums of a part go on from those before, and do not begin with 0.
+    const CONTINUES: bool;
     /// Words that are taken together.
     fn step() -> usize;
 
@@ -377,6 +367,8 @@ dots_of_words! {
 struct Words<D>(PhantomData<D>);
 
 impl<S: Simd, D: Dot<S, Sum = S::F>> Product<S> for Words<D> {
+    const CONTINUES: bool = false;
+
     #[inline(always)]
     fn step() -> usize {
         1
@@ -402,6 +394,9 @@ impl<S: Simd, D: Dot<S, Sum = S::F>> Product<S> for Words<D> {
 struct Groups;
 
 impl<S: Simd> Product<S> for Groups {
+    /// Only one value a group is added.
+    const CONTINUES: bool = true;
+
     /// A group, with its scales and what its sums begin with.
     #[inline(always)]
     fn step() -> usize {
