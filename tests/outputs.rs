@@ -709,7 +709,7 @@ fn what_cannot_be_continued() {
     let path = folder.path().join("out");
     let target = Target::File(path.clone());
     let beside = beside(&target).unwrap().unwrap();
-    let remedy = "--re";
+    let remedy = "pass --restart to start over";
     for layout in FORMATS.map(|format| layout(format, Dtype::F32)) {
         let texts = texts(&layout, 4);
         let durable = interrupt(&path, &layout, &texts, 0..3, None);
@@ -721,7 +721,10 @@ fn what_cannot_be_continued() {
         fs::remove_file(&beside.rows).unwrap();
         assert_says(open(&target, &layout, Some(durable)), &["out.partial", "not there", remedy]);
         assert_eq!(names(folder.path()), [""; 0], "and is not made");
-        assert_says(open(&Target::Stdout, &layout, Some(durable)), &["standard output", remedy]);
+        assert_says(
+            open(&Target::Stdout, &layout, Some(durable)),
+            &["standard output", "leave --resume out"],
+        );
     }
     // Rows of another size, and columns of another kind.
     for format in [Format::Npy, Format::Safetensors] {
@@ -921,7 +924,7 @@ fn a_ledger_is_cut_and_continued() {
     Ledger::open(&path, &last, Some(0)).unwrap().finish(&last).unwrap();
     assert_eq!(names(folder.path()), [""; 0]);
 
-    let remedy = "--re";
+    let remedy = "pass --restart to start over";
     assert_says(
         Ledger::open(&path, &last, Some(9)).map(drop),
         &["out.partial.ledger", "0 bytes", "9 were", remedy],
