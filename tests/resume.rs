@@ -14,6 +14,9 @@ use rand_chacha::ChaCha8Rng;
 use support::{assert_fails, fixture, sconce, stderr};
 use tempfile::TempDir;
 
+/// Records of a run that saves rows several times before its end: saves are 200 ms apart.
+const MANY: usize = 60_000;
+
 const FORMATS: [&str; 6] = ["jsonl", "csv", "npy", "parquet", "arrow", "safetensors"];
 
 /// A folder with an input of so many records: some long, some that cannot be read.
@@ -97,6 +100,14 @@ fn wait_for(file: &Path, child: &mut Child) {
     }
 }
 
+/// Waits until a manifest differs from what it was before the run, or the run has ended.
+fn wait_for_save(manifest: &Path, before: Option<&[u8]>, child: &mut Child) {
+    let has_saved = || fs::read(manifest).is_ok_and(|now| Some(&now[..]) != before);
+    while !has_saved() && child.try_wait().unwrap().is_none() {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Rows that a run says it goes on after.
 fn resumed(message: &str) -> Option<u64> {
     let rest = message.split("resuming after ").nth(1)?;
@@ -112,8 +123,10 @@ fn killed_twenty_times() {
     });
 }
 
+/// A kill comes at a random time, early in what is left of the run; each fourth one comes only after the run has saved
+/// rows, however long that takes, so that there is progress on fast and on busy machines.
 fn killed_twenty_times_into(format: &str) {
-    let place = Place::new(12_000);
+    let place = Place::new(MANY);
     let (whole, broken) = (format!("whole.{format}"), format!("broken.{format}"));
     let start = Instant::now();
     assert_eq!(place.run(&whole, &[]).status.code(), Some(3));
@@ -126,12 +139,18 @@ fn killed_twenty_times_into(format: &str) {
         assert!(fs::read(place.path(a)).unwrap() == fs::read(place.path(b)).unwrap(), "{a} and {b} differ");
     };
 
+    let manifest = place.path(&format!(".{broken}.partial.json"));
     let mut random = ChaCha8Rng::seed_from_u64(format.len() as u64);
     let mut progress = Vec::new();
     for kill in 0..20 {
         let args: &[&str] = if kill == 0 { &[] } else { &["--resume"] };
+        let before = fs::read(&manifest).ok();
         let mut child = place.command(&broken, args).spawn().unwrap();
-        thread::sleep(took.mul_f64(random.random_range(0.02..0.5)));
+        if kill % 4 == 0 {
+            wait_for_save(&manifest, before.as_deref(), &mut child);
+        } else {
+            thread::sleep(took.mul_f64(random.random_range(0.02..0.2)));
+        }
         child.kill().unwrap();
         child.wait().unwrap();
         let mut message = String::new();
@@ -143,9 +162,10 @@ fn killed_twenty_times_into(format: &str) {
             break;
         }
     }
-    assert!(progress.is_sorted() && progress.last() > Some(&0), "{format}: {progress:?}");
     let last = place.run(&broken, &["--resume"]);
     assert_eq!(last.status.code(), Some(3), "{format}: {}", stderr(&last));
+    progress.extend(resumed(&stderr(&last)));
+    assert!(progress.is_sorted() && progress.last() > Some(&0), "{format}: {progress:?}");
     same(&broken, &whole);
     same(&format!("{broken}.ledger.jsonl"), &format!("{whole}.ledger.jsonl"));
     same(&format!("{broken}.ledger.jsonl"), &format!("{whole}.ledger.jsonl"));
@@ -156,7 +176,7 @@ fn killed_twenty_times_into(format: &str) {
 #[test]
 fn interrupted_politely() {
     for signal in ["INT", "TERM"] {
-        let place = Place::new(20_000);
+        let place = Place::new(MANY);
         let mut child = place.command("out.npy", &[]).spawn().unwrap();
         wait_for(&place.path(".out.npy.partial.json"), &mut child);
         let status = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status().unwrap();
@@ -177,7 +197,7 @@ fn interrupted_politely() {
 
 #[test]
 fn what_has_changed_is_named() {
-    let place = Place::new(20_000);
+    let place = Place::new(MANY);
     let manifest = place.interrupted("out.jsonl", &[]);
     assert!(manifest["done"]["entries"].as_u64() > Some(0));
     let refused = |args: &[&str], parts: &[&str]| {
@@ -228,7 +248,7 @@ fn what_has_changed_is_named() {
 /// Whoever forgets --resume loses nothing: the run is refused, and --restart drops the rows.
 #[test]
 fn starting_over_has_to_be_asked_for() {
-    let place = Place::new(20_000);
+    let place = Place::new(MANY);
     place.interrupted("out.csv", &[]);
     let before = fs::read(place.path(".out.csv.partial")).unwrap();
     let output = place.run("out.csv", &[]);
@@ -280,7 +300,7 @@ fn a_finished_output_is_up_to_date() {
 /// Bytes that were changed behind its back are not continued, and nothing is computed before that is found out.
 #[test]
 fn what_was_damaged_is_not_continued() {
-    let place = Place::new(20_000);
+    let place = Place::new(MANY);
     place.interrupted("out.csv", &[]);
     for name in [".out.csv.partial", ".out.csv.partial.json", ".out.csv.partial.ledger"] {
         let whole = fs::read(place.path(name)).unwrap();
@@ -332,7 +352,7 @@ fn a_record_that_stopped_the_run() {
 /// A run that fails before it has anything of its own leaves what an earlier one has.
 #[test]
 fn a_failure_before_the_first_row_costs_nothing() {
-    let place = Place::new(12_000);
+    let place = Place::new(MANY);
     place.interrupted("out.csv", &[]);
     let before = fs::read(place.path(".out.csv.partial.json")).unwrap();
     fs::write(place.path("bad.csv"), "no\nsuch\n").unwrap();
@@ -352,7 +372,7 @@ fn a_failure_before_the_first_row_costs_nothing() {
 /// Killed between giving the output its name and tidying up.
 #[test]
 fn what_was_complete_is_tidied_up() {
-    let place = Place::new(12_000);
+    let place = Place::new(MANY);
     assert_eq!(place.run("whole.npy", &[]).status.code(), Some(3));
     let mut manifest = place.interrupted("out.npy", &[]);
     let ledger = fs::read(place.path("whole.npy.ledger.jsonl")).unwrap();
@@ -389,7 +409,7 @@ fn what_was_complete_is_tidied_up() {
 /// What whoever starts a run has it ignore does not stop it.
 #[test]
 fn an_interrupt_that_is_to_be_ignored() {
-    let place = Place::new(12_000);
+    let place = Place::new(MANY);
     let command = place.command("out.npy", &[]);
     let mut ignoring = Command::new("bash");
     ignoring
@@ -417,7 +437,7 @@ fn where_nothing_can_be_resumed() {
 /// A second run into the same output is refused, and the first is none the worse.
 #[test]
 fn two_runs_into_one_file() {
-    let place = Place::new(12_000);
+    let place = Place::new(MANY);
     let mut first = place.command("out.jsonl", &[]).spawn().unwrap();
     wait_for(&place.path(".out.jsonl.partial.json"), &mut first);
     for args in [&["--quiet"][..], &["--quiet", "--resume"]] {
