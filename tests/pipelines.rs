@@ -291,7 +291,7 @@ fn prompts_by_text_and_by_name() {
 fn a_text_that_is_all_prompt() {
     let model = Model::copy_of("prompts-left-out-bare");
     let output = model.run("embed", &["p", "--prompt", "lam", "--pooling", "max"]);
-    assert!(stderr(&output).contains("1 of 1 rows hold NaN or infinite values"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("1 of 1 row holds NaN or infinite values"), "{}", stderr(&output));
     assert_eq!(output.status.code(), Some(3));
     let row: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(row["tokens"], 1);

@@ -43,8 +43,9 @@ impl ArrayWriter {
             && rows.checked_mul(row).and_then(|rows| rows.checked_add(header.size as u64)) != Some(bytes)
         {
             bail!(
-                "cannot resume {}: {bytes} bytes are not {rows} rows of {row} bytes; pass --restart to start over",
-                claim.target()
+                "cannot resume {}: {bytes} bytes are not {rows} {} of {row} bytes; pass --restart to start over",
+                claim.target(),
+                if rows == 1 { "row" } else { "rows" }
             );
         }
         let mut destination = Destination::seekable(claim, durable)?;

@@ -35,6 +35,12 @@ pub fn thousands(number: u64) -> String {
     text
 }
 
+/// A number with its noun, in the singular or with an s.
+pub fn counted(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {noun}{plural}", thousands(number))
+}
+
 /// Standard error, as much of it as was asked for.
 #[derive(Debug, Clone, Copy)]
 pub struct Console {
@@ -98,11 +104,17 @@ impl Console {
 
 #[cfg(test)]
 mod tests {
-    use super::thousands;
+    use super::{counted, thousands};
 
     #[test]
     fn thousands_are_separated() {
         let found = [0, 7, 999, 1000, 12345, 1_234_567].map(thousands);
         assert_eq!(found, ["0", "7", "999", "1,000", "12,345", "1,234,567"]);
+    }
+
+    #[test]
+    fn one_is_singular() {
+        let found = [0, 1, 2, 1000].map(|number| counted(number, "row"));
+        assert_eq!(found, ["0 rows", "1 row", "2 rows", "1,000 rows"]);
     }
 }

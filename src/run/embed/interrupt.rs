@@ -11,7 +11,7 @@ use crossbeam_channel::{Receiver, bounded};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::run::thousands;
+use crate::run::counted;
 
 /// The exit code of a run that was asked to stop.
 pub const INTERRUPTED: u8 = 130;
@@ -27,8 +27,7 @@ impl fmt::Display for Interrupted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kept {
             Some(rows) => {
-                let noun = if rows == 1 { "row" } else { "rows" };
-                write!(f, "interrupted: {} {noun} saved; rerun with --resume to continue", thousands(rows))
+                write!(f, "interrupted: {} saved; rerun with --resume to continue", counted(rows, "row"))
             }
             None => f.write_str("interrupted before any row was saved"),
         }

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use super::heads::normalized;
-use super::{Choices, Console, Embedder, Loaded, ModelOptions, OnLong, WrongUsage, load, thousands};
+use super::{Choices, Console, Embedder, Loaded, ModelOptions, OnLong, WrongUsage, counted, load};
 use crate::disk::is_same_file;
 use crate::input::{Entries, Fields, Format, Place, Record, Source};
 use crate::model::files::is_model_file;
@@ -298,7 +298,7 @@ impl EmbedOptions {
             Found::Interrupted(run) => Some(run),
             Found::Finished(run) if !records.is_stream() => {
                 if resume::is_up_to_date(&run, records) {
-                    console.note(format!("{output} is up to date: {} rows", thousands(run.tally.rows)));
+                    console.note(format!("{output} is up to date: {}", counted(run.tally.rows, "row")));
                     return Ok(ControlFlow::Break(run.tally.ended()));
                 }
                 console.note(format!(

@@ -19,7 +19,7 @@ use super::records::Records;
 use crate::input::Entry;
 use crate::output::{self, Beside, Column, Digest, Durable, Kind};
 use crate::run::heads::normalized;
-use crate::run::{Console, Embedder, WrongUsage, thousands};
+use crate::run::{Console, Embedder, WrongUsage, counted};
 
 /// A place between two records of the input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
@@ -181,12 +181,10 @@ pub fn check_interrupted(beside: &Beside) -> Result<()> {
     if found.tally.rows == 0 || found.complete && !beside.rows.exists() {
         return Ok(());
     }
-    let rows = found.tally.rows;
     bail!(WrongUsage(format!(
-        "{} has {} {} of an interrupted run; pass --resume to continue it, or --restart to drop what it left",
+        "{} has {} of an interrupted run; pass --resume to continue it, or --restart to drop what it left",
         beside.output.display(),
-        thousands(rows),
-        if rows == 1 { "row" } else { "rows" }
+        counted(found.tally.rows, "row")
     )))
 }
 
@@ -365,7 +363,7 @@ impl Journal {
             compare(&lenient(&found, &identity), &identity).map_err(|changed| {
                 WrongUsage(format!("--resume: {changed}; undo the change, or pass --restart to start over"))
             })?;
-            console.note(format!("resuming after {} rows", thousands(found.tally.rows)));
+            console.note(format!("resuming after {}", counted(found.tally.rows, "row")));
             return Ok((journal(identity, None, None), Found::Interrupted(found)));
         }
         let Some(finished) = Finished::find(beside) else {

@@ -17,7 +17,7 @@ use crate::input::{At, Spot};
 use crate::output::{
     self, About, Claim, ClosedPipe, Durable, Event, Format, Kind, Layout, Ledger, LedgerEntry, Row, Writer,
 };
-use crate::run::{Console, Embedded, thousands};
+use crate::run::{Console, Embedded, counted, thousands};
 
 /// What is done about records that have no row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,7 +173,7 @@ impl Sink {
         }
         if let Some(rows) = self.journal.as_mut().and_then(Journal::drop_rows) {
             self.console
-                .note(format!("starting over: {} rows of an interrupted run are dropped", thousands(rows)));
+                .note(format!("starting over: {} of an interrupted run dropped", counted(rows, "row")));
         }
         self.writer = Some(output::open(&self.claim, &self.layout, None)?);
         Ok(())
@@ -196,9 +196,9 @@ impl Sink {
         // Where rows went to a terminal or a pipe, they have been seen.
         if self.claim.beside().is_some() && clock.start.elapsed() >= LONG_RUN {
             self.console.note(format!(
-                "{} rows, {} tokens in {:.1} s: {}",
-                thousands(self.tally.rows),
-                thousands(self.tally.tokens),
+                "{}, {} in {:.1} s: {}",
+                counted(self.tally.rows, "row"),
+                counted(self.tally.tokens, "token"),
                 clock.start.elapsed().as_secs_f64(),
                 self.claim.target()
             ));
@@ -495,7 +495,7 @@ impl Sink {
         }
         let kept = match rows {
             1 => "1 row is kept".into(),
-            rows => format!("{} rows are kept", thousands(rows)),
+            rows => format!("{} are kept", counted(rows, "row")),
         };
         match error.downcast::<Stopped>() {
             Ok(Stopped { message, options }) => {
@@ -513,7 +513,7 @@ impl Sink {
         let (rate, tokens) = (rows as f64 / seconds, tokens as f64 / seconds);
         let (rate, tokens) = (thousands(rate as u64), thousands(tokens as u64));
         self.bar
-            .set_message(format!("{} rows, {rate} rows/s, {tokens} tokens/s", thousands(self.tally.rows)));
+            .set_message(format!("{}, {rate} rows/s, {tokens} tokens/s", counted(self.tally.rows, "row")));
         self.console.draw(&self.bar);
     }
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::{Ended, Limits, Meter};
 use crate::output::About;
-use crate::run::{Console, thousands};
+use crate::run::{Console, counted, thousands};
 
 /// What has been done so far, by all runs that one output took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -94,9 +94,10 @@ impl Tally {
         }
         if self.not_finite > 0 {
             console.warn(format!(
-                "{} of {} rows hold NaN or infinite values{details}",
+                "{} of {} {} NaN or infinite values{details}",
                 thousands(self.not_finite),
-                thousands(self.rows)
+                counted(self.rows, "row"),
+                if self.not_finite == 1 { "holds" } else { "hold" }
             ));
         }
         let kept = self.empty - self.skipped_empty;
