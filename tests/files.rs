@@ -460,7 +460,7 @@ fn a_long_run_ends_with_a_line() {
     std::thread::sleep(std::time::Duration::from_millis(2100));
     drop(input);
     let said = stderr(&child.wait_with_output().unwrap());
-    assert!(said.contains("rows, 4 tokens in ") && said.trim().ends_with("out.npy"), "{said}");
+    assert!(said.contains("1 row, 4 tokens in ") && said.trim().ends_with("out.npy"), "{said}");
 }
 
 /// The process stays below what it may take, and says what it would need where it cannot.
@@ -493,7 +493,7 @@ fn memory_has_a_bound() {
     };
     // Tiles hold an f32 in 6 bytes.
     let tiles = Isa::best().tile_unit().is_some();
-    let weights = if tiles { "603.8 MB" } else { "435.7 MB" };
+    let weights = if tiles { "603.9 MB" } else { "435.7 MB" };
     assert_fails(&base("300MB"), 2, &["--max-memory", "300", "weights", weights]);
     let refused = base(if tiles { "650MB" } else { "500MB" });
     assert_fails(&refused, 2, &["--max-memory", "0.0 MB", "the least", "pass at least that"]);
