@@ -15,7 +15,7 @@ use support::{assert_fails, fixture, sconce, stderr};
 use tempfile::TempDir;
 
 /// Records of a run that saves rows several times before its end: saves are 200 ms apart.
-const MANY: usize = 60_000;
+const MANY: usize = 40_000;
 
 const FORMATS: [&str; 6] = ["jsonl", "csv", "npy", "parquet", "arrow", "safetensors"];
 

@@ -18,7 +18,6 @@ use super::{
 };
 use crate::ops::attention::{SIZES, Visible, tiles};
 use crate::ops::gpu::finish;
-use crate::ops::memory;
 
 /// Embeddings and layers.
 pub struct Encoder {
@@ -79,7 +78,6 @@ impl Encoder {
         // Only tables are read while the stack runs.
         let watch = parameters.watch().filter(|_| embeddings.stored_bytes() > 0);
         finish(&engine.device())?;
-        memory::keep();
         Ok(Encoder {
             spec,
             embeddings,

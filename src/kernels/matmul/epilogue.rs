@@ -103,12 +103,11 @@ impl Kernel for Finish<'_> {
                         // SAFETY: `new` has checked bias and residual, and its caller has answered for the rows; from `start` on
                         // they all have `count` values.
                         unsafe {
-                            let mut y = s.load_first(from.add(row * from_stride + start), count);
+                            let mut $x = s.load_first(from.add(row * from_stride + start), count);
                             if !bias.is_empty() {
-                                y = s.add(y, s.load_first(bias.as_ptr().add(self.columns.start + start), count));
+                                $x = s.add($x, s.load_first(bias.as_ptr().add(self.columns.start + start), count));
                             }
-                            let $x = y;
-                            y = $f;
+                            let mut y = $f;
                             if let Some(scale) = scale {
                                 y = s.mul(y, scale);
                             }

@@ -443,13 +443,13 @@ impl Int8Chain {
                 }
                 chains!(0: 0 4 6  1: 1 5 7  2: 2 4 6  3: 3 5 7);
                 for (i, exact) in exact.iter().enumerate().take(count) {
-                    for register in 0..registers {
+                    for (register, sums) in sums.iter_mut().enumerate().take(registers) {
                         let start = register * S::LANES;
                         let scales = s.load(b(i).add(self.tile * ROWS + start).cast());
                         for (row, exact) in exact.0.iter().enumerate() {
                             let scale = s.splat(*self.a_scales.add(row * self.groups + first + i));
                             let exact = s.to_f32(s.load_words(exact.as_ptr().add(start)));
-                            let sum = &mut sums[register][row];
+                            let sum = &mut sums[row];
                             *sum = s.fma(exact, s.mul(scale, scales), *sum);
                         }
                     }

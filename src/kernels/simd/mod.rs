@@ -156,11 +156,10 @@ pub trait Simd: Copy + Send + Sync {
     /// Swaps rows and columns of 16 × 16 words.
     #[inline(always)]
     fn transpose_words(self, words: &mut [[u32; 16]; 16]) {
-        for row in 1..16 {
-            for column in 0..row {
-                let word = words[row][column];
-                words[row][column] = words[column][row];
-                words[column][row] = word;
+        let from = *words;
+        for (column, row) in words.iter_mut().enumerate() {
+            for (word, from) in row.iter_mut().zip(&from) {
+                *word = from[column];
             }
         }
     }

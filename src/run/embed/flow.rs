@@ -24,7 +24,7 @@ use super::Limits;
 use super::records::{Records, value_bytes};
 use super::resume::Mark;
 use crate::input::{Entry, Record, Spot};
-use crate::nn::Encoder;
+use crate::nn::{Encoder, keep_memory};
 use crate::run::{Embedded, Embedder, Tokens, Unfit};
 use crate::text::plan;
 
@@ -389,6 +389,7 @@ impl Workers {
     }
 
     fn start(&self) -> Result<Sender<Job>> {
+        keep_memory();
         let (jobs, queue) = bounded::<Job>(self.threads);
         for index in 0..self.threads {
             let worker = single()?;
