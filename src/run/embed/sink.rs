@@ -288,7 +288,7 @@ impl Sink {
             }
             (Fate::NoTokens, _) => {
                 let reason = "has no tokens: it is empty, and the model's tokenizer adds no special tokens";
-                self.tally.skipped += 1;
+                self.tally.failed += 1;
                 self.note(Remark { tokens: Some(0), ..remark(Event::Skipped, reason.into()) })
             }
             (Fate::TooLong(tokens, reason), _) => {
