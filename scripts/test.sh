@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 
 cargo build --release --locked
 scripts/fetch_model.sh >/dev/null
-readers=target/readers/$(sha256sum scripts/requirements-readers.txt | cut -c1-16)
+readers=$PWD/target/readers/$(sha256sum scripts/requirements-readers.txt | cut -c1-16)
 if [ ! -e "$readers/complete" ]; then
     python3 -m pip install --quiet --disable-pip-version-check --target "$readers" -r scripts/requirements-readers.txt
     touch "$readers/complete"

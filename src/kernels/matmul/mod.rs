@@ -3,9 +3,9 @@
 //! Weights lie in *panels* of NR outputs. A micro-kernel multiplies MR rows of `x` by a panel and keeps MR × NR accumulators in registers,
 //! so that a panel is read once for MR rows, and `x` straight from its rows. There are two kinds of micro-kernels:
 //!
-//! * over vectors ([`vectors`]): NR is two registers of outputs. Operands are *words* of 32 bits: one f32, two bf16, or two or four
+//! * over vectors (`vectors.rs`): NR is two registers of outputs. Operands are *words* of 32 bits: one f32, two bf16, or two or four
 //!   8-bit integers of neighbouring inputs;
-//! * over tiles ([`tiles`]): MR and NR are two tiles, 32 × 32. f32 is computed from three bf16 parts of each operand.
+//! * over tiles (`tiles.rs`): MR and NR are two tiles, 32 × 32. f32 is computed from three bf16 parts of each operand.
 //!
 //! Every sum is taken over the inputs in one order, whatever MR is and however rows are divided among threads: a row's result has the
 //! same bits alone and in any batch.
