@@ -70,9 +70,10 @@ fn arguments_that_look_like_files() {
     let output = embed("bert-tiny", [&file, &file, "a lamp"]);
     assert_eq!(rows(&output).len(), 3);
     let said = stderr(&output);
-    assert_eq!(said.lines().count(), 1, "{said}");
+    // The name may be long enough to be truncated, which is said, too.
+    assert_eq!(said.lines().filter(|line| line.contains("hint: ")).count(), 1, "{said}");
     assert!(said.contains("hint: ") && said.contains(&format!("--input {file}")), "{said}");
-    assert_eq!(stderr(&embed("bert-tiny", [file.as_str(), "--quiet"])), "");
+    assert!(!stderr(&embed("bert-tiny", [file.as_str(), "--quiet"])).contains("hint: "));
     assert_eq!(stderr(&embed("bert-tiny", ["a lamp"])), "");
 }
 

@@ -493,7 +493,7 @@ fn memory_has_a_bound() {
     };
     // Tiles hold an f32 in 6 bytes.
     let tiles = Isa::best().tile_unit().is_some();
-    let weights = if tiles { "603.9 MB" } else { "435.7 MB" };
+    let weights = if tiles { "605.4 MB" } else { "435.6 MB" };
     assert_fails(&base("300MB"), 2, &["--max-memory", "300", "weights", weights]);
     let refused = base(if tiles { "650MB" } else { "500MB" });
     assert_fails(&refused, 2, &["--max-memory", "0.0 MB", "the least", "pass at least that"]);

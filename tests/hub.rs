@@ -78,7 +78,9 @@ impl User {
     /// `sconce` with nothing in its environment but this user's home and hub.
     fn sconce(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sconce"));
-        command.args(args).env_clear().env("HOME", self.home.path());
+        // The vectors are compared with those of commands that use the same instruction set.
+        let isa = std::env::var_os("SCONCE_ISA").map(|isa| ("SCONCE_ISA", isa));
+        command.args(args).env_clear().envs(isa).env("HOME", self.home.path());
         command.env("HF_HOME", self.home.path().join("hf")).env("HF_ENDPOINT", &self.endpoint);
         command
     }

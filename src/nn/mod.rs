@@ -30,7 +30,7 @@ pub use crate::ops::engine::{Engine, Precision, Refusal, Wanted};
 pub use crate::ops::gpu::is_out_of_memory;
 pub use crate::ops::linear::Matrix;
 pub use crate::ops::lookup::{SharedBytes, Stored, Table};
-pub use crate::ops::memory::keep as keep_memory;
+pub use crate::ops::memory::{keep as keep_memory, spare as spare_memory};
 pub use encoder::{Encoder, Stage};
 pub use heads::{Dense, Head, HeadSpec};
 pub(crate) use parameters::placeholder;

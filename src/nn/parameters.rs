@@ -104,6 +104,8 @@ pub struct Count {
     pub parameters: usize,
     /// Bytes that a stack would hold for them on its engine, but for embedding tables; saturates.
     pub held_bytes: usize,
+    /// Bytes of embedding tables in f32, which a checkpoint's stack reads from the file row by row; saturates.
+    pub table_bytes: usize,
     engine: Engine,
 }
 
@@ -142,7 +144,8 @@ impl Parameters for Count {
     }
 
     fn table(&mut self, _name: &str, rows: usize, width: usize) -> Result<Table> {
-        self.count(&[rows, width]);
+        let bytes = self.count(&[rows, width]).saturating_mul(size_of::<f32>());
+        self.table_bytes = self.table_bytes.saturating_add(bytes);
         Ok(Table::resident(placeholder(&[rows, width])?)?)
     }
 }

@@ -239,10 +239,9 @@ fn build(options: &ModelOptions, console: &Console, embeds: bool) -> Result<Load
     let is_random = options.random_weights.is_some();
     heads::count(modules, is_random, MOST_RANDOM_BYTES, &mut count)?;
     if !engines.iter().any(Engine::is_gpu) {
-        // Tables of a checkpoint are read where they lie in the file, in whatever type they are stored.
-        let table = if is_random { spec.vocab_size.saturating_mul(spec.embedding_size) } else { 0 };
-        let table_bytes = table.saturating_mul(size_of::<f32>());
-        check_weights(options.max_memory, count.held_bytes.saturating_add(table_bytes))?;
+        // Tables of a checkpoint are read from the file row by row, in whatever type they are stored.
+        let tables = if is_random { count.table_bytes } else { 0 };
+        check_weights(options.max_memory, count.held_bytes.saturating_add(tables))?;
     }
     let weights = match options.random_weights {
         None => Weights::File(own(ModelFiles::weights)?),
