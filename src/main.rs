@@ -14,7 +14,6 @@ use sconce::terminal;
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
-    sconce::run::spare_memory();
     match sconce::cli::main() {
         Ok(Ended::Whole) => ExitCode::SUCCESS,
         Ok(Ended::LeftOut) => ExitCode::from(3),

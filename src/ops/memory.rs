@@ -21,8 +21,8 @@ pub fn keep() {
 }
 
 /// Takes and keeps no more than is asked for, until [`keep`]: huge pages that each thread fills in part, and memory that is kept, would
-/// stand beside the weights. A process that encodes one text takes 10 MB less, and 5 to 10 ms longer; only where f32 is packed for
-/// tiles, in half as much memory again, is that needed.
+/// stand beside the weights. A process that encodes one text takes 10 MB less; only where f32 is packed for tiles, in half as
+/// much memory again, is that needed.
 pub fn spare() {
     if Isa::check().is_ok() && Isa::best().tile_unit().is_some() {
         set(PURGE_DELAY, 0);

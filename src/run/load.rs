@@ -15,7 +15,10 @@ use crate::model::files::ModelFiles;
 use crate::model::pipeline::{HeadModule, Pipeline, PoolingModule, whole_model};
 use crate::model::purpose::Purpose;
 use crate::model::weights::{Checkpoint, Report, read_index};
-use crate::nn::{Count, Encoder, EncoderSpec, Engine, Head, Pooling, Precision, Random, Refusal, Wanted};
+use crate::nn::{
+    Count, Encoder, EncoderSpec, Engine, Head, Pooling, Precision, Random, Refusal, Wanted, keep_memory,
+    spare_memory,
+};
 use crate::text::{Tokenizer, TokenizerOptions};
 
 /// Which model, and what stands in for its parts.
@@ -243,6 +246,11 @@ fn build(options: &ModelOptions, console: &Console, embeds: bool) -> Result<Load
         let tables = if is_random { count.table_bytes } else { 0 };
         check_weights(options.max_memory, count.held_bytes.saturating_add(tables))?;
     }
+    if count.held_bytes < LARGE_WEIGHTS {
+        keep_memory()
+    } else {
+        spare_memory()
+    }
     let weights = match options.random_weights {
         None => Weights::File(own(ModelFiles::weights)?),
         Some(seed) => Weights::Random(seed),
@@ -299,6 +307,9 @@ fn build(options: &ModelOptions, console: &Console, embeds: bool) -> Result<Load
         tokenizer,
     })
 }
+
+/// Bytes of weights beside which the allocator's own habits show.
+const LARGE_WEIGHTS: usize = 32 << 20;
 
 /// Refuses a model whose weights alone do not fit; tables are read from the file row by row.
 ///

@@ -12,7 +12,6 @@ mod load;
 
 use std::fmt;
 
-pub use crate::nn::spare_memory;
 pub use choices::{Choices, PromptChoice};
 pub use console::{Console, Verbosity, counted, thousands};
 pub use embedder::{Embedded, Embedder, OnLong, Tokens, Unfit};
