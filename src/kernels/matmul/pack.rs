@@ -4,7 +4,6 @@ use half::bf16;
 
 use super::format::{Format, Layout};
 use super::lines::{BF16S, Line, MAX_PARTS, bf16_lines, int8_line};
-use super::rows::int8_scale;
 use super::{GROUP, tiles};
 use crate::kernels::isa::Kernel;
 use crate::kernels::simd::Simd;
@@ -38,76 +37,32 @@ impl Kernel for Pack<'_> {
         let to = self.to;
         // The last row ends with the panel.
         let columns = if turned { x.len() - (inputs - 1) * stride } else { 0 };
-        let bf16 = format == Format::F32 { rounded: true };
-        let word = |x: f32| if bf16 { bf16_bits(x) << 16 } else { x.to_bits() };
         match (format, turned) {
             (Format::Bf16Tiles { parts: 1 }, _) => bf16_tiles::<S, 1>(s, self.layout, self.from, to),
             (Format::Bf16Tiles { parts: 2 }, _) => bf16_tiles::<S, 2>(s, self.layout, self.from, to),
             (Format::Bf16Tiles { .. }, _) => bf16_tiles::<S, MAX_PARTS>(s, self.layout, self.from, to),
             (Format::Int8Tiles, false) => int8_tiles(s, self.layout, self.from, to),
-            (Format::Bf16, false) => {
-                for (column, row) in x.chunks(stride).enumerate() {
-                    for (to, pair) in to.chunks_exact_mut(width).zip(row[..inputs].chunks(2)) {
-                        to[column] =
-                            bf16_bits(pair[0]) | bf16_bits(pair.get(1).copied().unwrap_or(0.0)) << 16;
-                    }
-                }
-            }
+            (Format::Bf16, false) => bf16_words(s, self.layout, self.from, to),
             (Format::Bf16, true) => {
                 let mut rows = x.chunks(stride).map(|row| &row[..columns]);
                 for to in to.chunks_exact_mut(width).take(inputs.div_ceil(2)) {
-                    let (Some(first), second) = (rows.next(), rows.next()) else { break };
-                    for (i, (to, x)) in to.iter_mut().zip(first).enumerate() {
-                        *to = bf16_bits(*x) | bf16_bits(second.map_or(0.0, |row| row[i])) << 16;
+                    let (low, high) = (rows.next().unwrap_or_default(), rows.next().unwrap_or_default());
+                    for start in (0..width).step_by(S::LANES) {
+                        let (low, high) = (s.load_at(low, start, 0.0), s.load_at(high, start, 0.0));
+                        // SAFETY: `to` is valid for writes of `width` words, a whole number of registers.
+                        unsafe { s.store_bf16_pairs(to.as_mut_ptr().add(start), low, high) };
                     }
                 }
             }
-            (Format::F32 { .. }, false) => {
-                // A line of every row at a time, which stay in the cache while they are turned.
-                let columns = x.len().div_ceil(stride);
-                assert!((columns - 1) * stride + inputs <= x.len() && columns <= width, "rows are whole");
-                for first in (0..inputs).step_by(16) {
-                    for i in first..inputs.min(first + 16) {
-                        let to = &mut to[i * width..][..columns];
-                        for (column, to) in to.iter_mut().enumerate() {
-                            // SAFETY: it is in one of the rows, which are whole.
-                            *to = word(unsafe { *x.get_unchecked(column * stride + i) });
-                        }
-                    }
-                }
-            }
-            (Format::F32 { .. }, true) => {
+            (Format::F32 { rounded }, false) => f32_words(s, self.layout, self.from, rounded, to),
+            (Format::F32 { rounded }, true) => {
                 for (to, row) in to.chunks_exact_mut(width).zip(x.chunks(stride)) {
                     for (to, x) in to.iter_mut().zip(&row[..columns]) {
-                        *to = word(*x);
+                        *to = if rounded { bf16_bits(*x) << 16 } else { x.to_bits() };
                     }
                 }
             }
-            (Format::Int8, false) => {
-                let words = GROUP / S::BYTES_PER_WORD;
-                let bits = u32::BITS as usize / S::BYTES_PER_WORD;
-                for (column, row) in x.chunks(stride).enumerate() {
-                    let groups = to.chunks_exact_mut((2 + words) * width);
-                    for (to, group) in groups.zip(row[..inputs].chunks(GROUP)) {
-                        let (scale, factor) = int8_scale(s, group);
-                        to[column] = scale.to_bits();
-                        let mut sum = 0;
-                        let parts =
-                            to[2 * width..].chunks_exact_mut(width).zip(group.chunks(S::BYTES_PER_WORD));
-                        for (to, part) in parts {
-                            let mut word = 0;
-                            for (i, x) in part.iter().enumerate() {
-                                let x = (x * factor).round_ties_even() as i32;
-                                sum += x;
-                                word |= (x as u32 & (u32::MAX >> (32 - bits))) << (i * bits);
-                            }
-                            to[column] = word;
-                        }
-                        // What is too large about the left operands comes off beforehand.
-                        to[width + column] = (-S::INT8_OFFSET * sum) as u32;
-                    }
-                }
-            }
+            (Format::Int8, false) => int8_words(s, self.layout, self.from, to),
             (Format::Int8 | Format::Int8Tiles, true) => {
                 unreachable!("groups run along the rows that are packed")
             }
@@ -118,6 +73,106 @@ impl Kernel for Pack<'_> {
 /// A number as bf16, in the lower half of a word.
 fn bf16_bits(x: f32) -> u32 {
     bf16::from_f32(x).to_bits().into()
+}
+
+/// The words that the outputs `rows` have for one line of inputs, one line an output; fewer than 16 outputs leave zeros.
+type Lines = [Line; 16];
+
+/// Writes `words` words of each of 16 outputs, the first of which is column `column` of the panel: word `i` of a line goes to row `i` of
+/// `to`, which has rows of `width` words.
+#[inline(always)]
+fn write_columns<S: Simd>(
+    s: S,
+    lines: &mut Lines,
+    words: usize,
+    column: usize,
+    width: usize,
+    to: &mut [u32],
+) {
+    s.transpose_words(lines);
+    let count = (width - column).min(16);
+    for (line, to) in lines.iter().zip(to.chunks_exact_mut(width)).take(words) {
+        to[column..][..count].copy_from_slice(&line[..count]);
+    }
+}
+
+/// Packs a panel of f32, rounded to bf16 or as they are.
+#[inline(always)]
+fn f32_words<S: Simd>(s: S, layout: Layout, from: Source, rounded: bool, to: &mut [u32]) {
+    let Layout { width, inputs, .. } = layout;
+    let Source { x, stride, .. } = from;
+    for column in (0..width).step_by(16) {
+        for first in (0..inputs).step_by(16) {
+            let mut lines: Lines = [[0; 16]; 16];
+            let words = (inputs - first).min(16);
+            for (row, line) in x.chunks(stride).skip(column).zip(&mut lines) {
+                let row = &row[first..first + words];
+                for start in (0..16).step_by(S::LANES) {
+                    let x = s.load_at(row, start, 0.0);
+                    let x = if rounded { s.round_bf16(x) } else { x };
+                    // SAFETY: a line is valid for writes of 16 words, a whole number of registers, and a word may be an f32.
+                    unsafe { s.store(line.as_mut_ptr().cast::<f32>().add(start), x) };
+                }
+            }
+            write_columns(s, &mut lines, words, column, width, &mut to[first * width..]);
+        }
+    }
+}
+
+/// Packs a panel of bf16, two neighbouring inputs a word.
+#[inline(always)]
+fn bf16_words<S: Simd>(s: S, layout: Layout, from: Source, to: &mut [u32]) {
+    let Layout { width, inputs, .. } = layout;
+    let Source { x, stride, .. } = from;
+    for column in (0..width).step_by(16) {
+        for first in (0..inputs).step_by(BF16S) {
+            let mut lines: Lines = [[0; 16]; 16];
+            let count = (inputs - first).min(BF16S);
+            for (row, line) in x.chunks(stride).skip(column).zip(&mut lines) {
+                bf16_lines(s, &row[first..first + count], [line]);
+            }
+            write_columns(s, &mut lines, count.div_ceil(2), column, width, &mut to[first / 2 * width..]);
+        }
+    }
+}
+
+/// Packs a panel of 8-bit integers: for every group the scales of its outputs, what their accumulators begin with, and their words.
+#[inline(always)]
+fn int8_words<S: Simd>(s: S, layout: Layout, from: Source, to: &mut [u32]) {
+    let Layout { width, inputs, .. } = layout;
+    let Source { x, stride, .. } = from;
+    let words = GROUP / S::BYTES_PER_WORD;
+    for (group, to) in to.chunks_exact_mut((2 + words) * width).enumerate() {
+        let inputs = group * GROUP..inputs.min((group + 1) * GROUP);
+        let (scales, to) = to.split_at_mut(width);
+        let (begins, to) = to.split_at_mut(width);
+        for column in (0..width).step_by(16) {
+            let mut bytes: Lines = [[0; 16]; 16];
+            let rows = x.chunks(stride).skip(column).take((width - column).min(16));
+            for (i, (row, line)) in rows.zip(&mut bytes).enumerate() {
+                scales[column + i] = int8_line(s, &row[inputs.clone()], line).to_bits();
+                let sum: i32 =
+                    line.map(u32::to_ne_bytes).as_flattened().iter().map(|x| i32::from(*x as i8)).sum();
+                // What is too large about the left operands comes off beforehand.
+                begins[column + i] = (-S::INT8_OFFSET * sum) as u32;
+            }
+            if S::BYTES_PER_WORD == 4 {
+                write_columns(s, &mut bytes, words, column, width, to);
+                continue;
+            }
+            for half in 0..2 {
+                let mut lines = bytes.map(|line| {
+                    std::array::from_fn(|i| {
+                        let [a, b, c, d] =
+                            line[half * 8 + i / 2].to_le_bytes().map(|x| i16::from(x as i8) as u16);
+                        let (low, high) = if i % 2 == 0 { (a, b) } else { (c, d) };
+                        u32::from(low) | u32::from(high) << 16
+                    })
+                });
+                write_columns(s, &mut lines, 16, column, width, &mut to[half * 16 * width..]);
+            }
+        }
+    }
 }
 
 /// Packs a panel of tiles of bf16: for every 32 inputs and every part the two tiles of the panel. Row `r` of a tile has inputs `2 r` and

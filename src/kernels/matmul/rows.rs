@@ -143,12 +143,15 @@ impl Kernel for Convert<'_> {
                 }
                 Format::Bf16 => {
                     for start in (0..inputs).step_by(S::LANES) {
-                        let mut halves = [0u16; MAX_LANES];
-                        // SAFETY: `halves` is valid for writes of any register's values.
-                        unsafe { s.store_bf16(halves.as_mut_ptr(), s.load_at(x, start, 0.0)) };
-                        let halves = &halves[..S::LANES];
-                        for (word, pair) in words[start / 2..].iter_mut().zip(halves.chunks_exact(2)) {
-                            *word = u32::from(pair[0]) | u32::from(pair[1]) << 16;
+                        let (x, words) = (s.load_at(x, start, 0.0), &mut words[start / 2..]);
+                        if let Some(words) = words.get_mut(..S::LANES / 2) {
+                            // SAFETY: the words are valid for writes of a register's values, two bytes each.
+                            unsafe { s.store_bf16(words.as_mut_ptr().cast(), x) };
+                        } else {
+                            let mut last = [0u32; MAX_LANES / 2];
+                            // SAFETY: `last` is valid for writes of any register's values, two bytes each.
+                            unsafe { s.store_bf16(last.as_mut_ptr().cast(), x) };
+                            words.copy_from_slice(&last[..words.len()]);
                         }
                     }
                 }
