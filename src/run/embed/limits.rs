@@ -7,7 +7,7 @@ use super::flow::CHUNK_BYTES;
 use super::records::entry_bytes;
 use super::tally::current_memory;
 use crate::input::{Entry, Record, Unreadable};
-use crate::nn::{Encoder, EncoderSpec, HeadMixing, Isa, Pooling, QUERIES, ScoreBias};
+use crate::nn::{Compute, Encoder, EncoderSpec, Engine, HeadMixing, Isa, Pooling, QUERIES, ScoreBias};
 use crate::run::{Embedder, WrongUsage};
 
 /// How much is on its way at once.
@@ -55,22 +55,24 @@ fn per_gpu(encoder: &Encoder) -> usize {
     if encoder.may_overlap() { 2 } else { 1 }
 }
 
-/// Tokens of a batch on the CPU: with more its caches hold a smaller share of them, with fewer there are more batches.
-const ON_CPU: usize = 2048;
-/// The same with tiles, which multiply so fast that reading hidden states from L3 shows.
-const ON_TILES: usize = 512;
+/// Tokens of a batch on the CPU where f32 is multiplied as it is: with fewer, the weights of a large model are read more often.
+const IN_F32: usize = 2048;
+/// The same where products are so much faster than those of f32 that it shows when hidden states do not fit in L2.
+const IN_LESS: usize = 512;
 /// The same on a GPU, if its memory lets it: more do not make it faster.
 const ON_GPU: usize = 1 << 15;
 
 /// Tokens a batch that suit the encoders' devices.
 pub fn usual_batch_tokens(encoders: &[Encoder]) -> usize {
     let usual = |encoder: &Encoder| match encoder.engine().free_memory() {
-        None if Isa::best().tile_unit().is_some() => ON_TILES,
-        None => ON_CPU,
+        None => match encoder.engine() {
+            Engine::Cpu(Compute::F32) if Isa::best().tile_unit().is_none() => IN_F32,
+            _ => IN_LESS,
+        },
         // A half is left for attention and for what others take.
         Some(free) => (free / 2 / per_gpu(encoder) / token_bytes(encoder.spec())).clamp(1, ON_GPU),
     };
-    encoders.iter().map(usual).min().unwrap_or(ON_CPU)
+    encoders.iter().map(usual).min().unwrap_or(IN_LESS)
 }
 
 impl Limits {
