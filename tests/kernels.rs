@@ -4,11 +4,11 @@
 use half::bf16;
 use sconce::kernels::activation::{Activation, softplus};
 use sconce::kernels::isa::{Isa, Kernel};
-use sconce::kernels::math;
+use sconce::kernels::math::{self, Accuracy};
 use sconce::kernels::matmul::{Blocks, Compute, Converted, Epilogue, GROUP, PackedMatrix, Source, gemm};
 use sconce::kernels::norm::{Norm, NormKind, l2_normalize};
 use sconce::kernels::simd::Simd;
-use sconce::kernels::softmax::{Accuracy, add_scaled, exponentials, scale_and_bias};
+use sconce::kernels::softmax::{add_scaled, exponentials, scale_and_bias};
 
 /// Numbers that are the same in every run: a Weyl sequence over (-1, 1).
 fn numbers(seed: usize, count: usize) -> Vec<f32> {
@@ -213,7 +213,10 @@ fn epilogues() {
                     });
                     let what = format!("{isa:?} {compute:?} {rows} × {inputs} × {outputs}, {which:b}");
                     let found = product(&x, &packed, &epilogue);
-                    assert_close(&what, &found, &expected.collect::<Vec<_>>(), 3e-6, 3e-6);
+                    let gelu =
+                        activation == Activation::Gelu && matches!(compute, Compute::Bf16 | Compute::Int8);
+                    let atol = if gelu { 2.0 * math::GELU_BF16 } else { 3e-6 };
+                    assert_close(&what, &found, &expected.collect::<Vec<_>>(), atol, 3e-6);
                 }
             }
         }
@@ -310,6 +313,7 @@ macro_rules! row_of {
 
 row_of!(Exp, math::exp);
 row_of!(Exp2, math::exp2_bf16);
+row_of!(GeluBf16, math::gelu_bf16);
 row_of!(Erf, math::erf);
 row_of!(Tanh, math::tanh);
 row_of!(Sigmoid, math::sigmoid);
@@ -378,6 +382,24 @@ fn powers_of_two_to_the_accuracy_of_bf16() {
         let mut y = [f32::NEG_INFINITY, -1e30, -200.0, f32::NAN];
         isa.run(Exp2(&mut y));
         assert!(y[..3] == [0.0; 3] && y[3].is_nan(), "{isa:?}: {y:?}");
+    }
+}
+
+#[test]
+fn gelu_to_the_accuracy_of_bf16() {
+    let x: Vec<f32> =
+        (-120_000..=120_000).map(|x| x as f32 / 10_000.0).chain([-1e30, -50.0, 50.0, 1e30]).collect();
+    for isa in Isa::testable() {
+        let mut y = x.clone();
+        isa.run(GeluBf16(&mut y));
+        for (x, y) in x.iter().zip(&y) {
+            let expected = exact(Activation::Gelu, f64::from(*x));
+            let error = (f64::from(*y) - expected).abs() / expected.abs().max(1.0);
+            assert!(error <= math::GELU_BF16, "{isa:?}: GELU of {x} is {y}, {error:e} off");
+        }
+        let mut y = [f32::NAN];
+        isa.run(GeluBf16(&mut y));
+        assert!(y[0].is_nan(), "{isa:?}");
     }
 }
 

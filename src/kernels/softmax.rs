@@ -4,7 +4,7 @@ use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
 use super::isa::{Isa, Kernel};
-use super::math::{exp_below_overflow, exp2_bf16};
+use super::math::{Accuracy, exp_below_overflow, exp2_bf16};
 use super::simd::{Simd, fold, map, map_with};
 
 /// `scale · x + bias` in place; an empty bias is none.
@@ -32,15 +32,6 @@ impl Kernel for ScaleAndBias<'_> {
             bias => map_with!(s, self.row, bias, |x, b| s.fma(x, scale, b)),
         }
     }
-}
-
-/// How exact the numerators of a softmax are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Accuracy {
-    /// To the last places of f32.
-    F32,
-    /// To more than bf16 holds, where they are rounded to it.
-    Bf16,
 }
 
 /// The numerators of `softmax(scale · x)`, in place, and the sum of each row, which is what they are to be divided by.

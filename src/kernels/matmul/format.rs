@@ -3,6 +3,7 @@
 use super::GROUP;
 use super::tiles::NR;
 use crate::kernels::isa::{Isa, Kernel};
+use crate::kernels::math::Accuracy;
 use crate::kernels::simd::Simd;
 use crate::kernels::tiles;
 
@@ -75,6 +76,14 @@ impl Format {
     /// Rows that are read where there are `count`, above 0: tiles are loaded whole.
     pub fn whole_rows(self, count: usize) -> usize {
         if self.is_tiles() { count.next_multiple_of(tiles::ROWS) } else { count }
+    }
+
+    /// How exact a function of the product has to be.
+    pub fn accuracy(self) -> Accuracy {
+        match self {
+            Format::F32 { rounded: false } | Format::Bf16Tiles { parts: 2.. } => Accuracy::F32,
+            _ => Accuracy::Bf16,
+        }
     }
 
     /// Inputs in a line of a tile.

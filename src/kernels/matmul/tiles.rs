@@ -242,8 +242,9 @@ impl<'a> Pending<'a> {
         }
         let now = Accumulators { rows, ..self.accumulators };
         let (columns, outputs) = (self.columns.clone(), self.weights.outputs);
+        let accuracy = self.weights.layout.format.accuracy();
         // SAFETY: `from` has rows of NR accumulators and `to` has room for these rows and columns, as `next` was told; they are apart.
-        let finish = unsafe { Finish::new(self.epilogue, now, self.first_row, columns, outputs) };
+        let finish = unsafe { Finish::new(self.epilogue, now, self.first_row, columns, outputs, accuracy) };
         self.isa.run(finish);
         let Accumulators { from, from_stride, to, to_stride, .. } = now;
         self.accumulators = Accumulators {

@@ -7,7 +7,8 @@ use std::ops::Range;
 use super::epilogue::{Accumulators, Epilogue, Finish};
 use super::format::Format;
 use super::{Block, GROUP, PackedMatrix, Rows};
-use crate::kernels::isa::Kernel;
+use crate::kernels::isa::{Isa, Kernel};
+use crate::kernels::math::Accuracy;
 use crate::kernels::simd::Simd;
 
 /// Rows of so many words that are multiplied together: they stay in L2 while all panels pass.
@@ -66,20 +67,28 @@ impl Gemm<'_, '_> {
             let weights = &weights.panel(panel)[..layout.panel];
             let words = steps.len() * P::step() * 2 * S::LANES;
             let next = weights.as_ptr().wrapping_add(steps.end * P::step() * 2 * S::LANES);
-            let lines = if far { words.div_ceil(16).div_ceil(x.count.div_ceil(S::ROWS)) } else { 0 };
+            let lines = if far { words.div_ceil(16).div_ceil(x.count.div_ceil(P::ROWS)) } else { 0 };
             let mut ahead = Prefetch { next, lines };
-            let epilogue = (part + 1 == parts).then_some(epilogue);
+            let epilogue = (part + 1 == parts && !epilogue.is_empty()).then_some(epilogue);
             let mut row = 0;
-            for (height, tiles) in tiles_of(x.count, S::ROWS).into_iter().filter(|(_, tiles)| *tiles > 0) {
+            for (height, tiles) in tiles_of(x.count, P::ROWS).into_iter().filter(|(_, tiles)| *tiles > 0) {
                 let rows = row..row + height * tiles;
                 row = rows.end;
                 // SAFETY: the block has these rows and the panel's columns, as `gemm` has checked.
                 unsafe {
                     let stride = to.stride;
                     let to = to.data.add(rows.start * stride + columns.start - first_column);
-                    let (columns, outputs) = (columns.clone(), self.weights.outputs);
-                    let target =
-                        Target { to, stride, row: rows.start, columns, outputs, begins: part == 0, epilogue };
+                    let target = Target {
+                        to,
+                        stride,
+                        row: rows.start,
+                        columns: columns.clone(),
+                        outputs: self.weights.outputs,
+                        begins: part == 0,
+                        epilogue,
+                        accuracy: layout.format.accuracy(),
+                        isa: self.weights.isa,
+                    };
                     let (x, steps) = (x.part(rows), steps.clone());
                     macro_rules! heights {
                         ($($height:literal)*) => {
@@ -131,6 +140,8 @@ struct Target<'a> {
     begins: bool,
     /// What is done to the sums if these are the last parts.
     epilogue: Option<&'a Epilogue<'a>>,
+    accuracy: Accuracy,
+    isa: Isa,
 }
 
 /// Micro-tiles of `R` rows, one below the other.
@@ -147,7 +158,7 @@ unsafe fn column<S: Simd, P: Product<S>, const R: usize>(
     target: Target,
     ahead: &mut Prefetch,
 ) {
-    let Target { mut to, stride, mut row, columns, outputs, begins, epilogue } = target;
+    let Target { mut to, stride, mut row, columns, outputs, begins, epilogue, accuracy, isa } = target;
     let width = columns.len();
     let mut x = Left {
         words: x.words.as_ptr(),
@@ -191,7 +202,10 @@ unsafe fn column<S: Simd, P: Product<S>, const R: usize>(
             let (from, from_stride, to_stride) = (to.cast_const(), stride, stride);
             let accumulators = Accumulators { from, from_stride, to, to_stride, rows: R };
             // SAFETY: `to` is valid for reads and writes of the columns in these rows, which have just been written.
-            unsafe { Finish::new(epilogue, accumulators, row, columns.clone(), outputs) }.run(s);
+            let finish =
+                unsafe { Finish::new(epilogue, accumulators, row, columns.clone(), outputs, accuracy) };
+            // Called, not inlined: there is one for all heights of micro-tiles.
+            isa.run(finish);
         }
         // Where none are left these may point past the end; nothing is read or written there.
         to = to.wrapping_add(R * stride);
@@ -235,6 +249,8 @@ impl Left {
 trait Product<S: Simd> {
     /// Whether the sums of a part go on from those before, and do not begin with 0.
     const CONTINUES: bool;
+    /// MR: rows of a micro-tile.
+    const ROWS: usize = S::ROWS;
     /// Words that are taken together.
     fn step() -> usize;
 
@@ -396,6 +412,8 @@ struct Groups;
 impl<S: Simd> Product<S> for Groups {
     /// Only one value a group is added.
     const CONTINUES: bool = true;
+    /// A group has accumulators of its own beside those of all groups; both have to stay in registers.
+    const ROWS: usize = S::ROWS / 2;
 
     /// A group, with its scales and what its sums begin with.
     #[inline(always)]

@@ -58,6 +58,7 @@ impl Simd for Avx2 {
         div(a: __m256, b: __m256) -> __m256 { _mm256_div_ps(a, b) }
         fma(a: __m256, b: __m256, c: __m256) -> __m256 { _mm256_fmadd_ps(a, b, c) }
         max(a: __m256, b: __m256) -> __m256 { _mm256_max_ps(a, b) }
+        min(a: __m256, b: __m256) -> __m256 { _mm256_min_ps(a, b) }
         select_less(a: __m256, b: __m256, yes: __m256, no: __m256) -> __m256 {
             _mm256_blendv_ps(no, yes, _mm256_cmp_ps::<_CMP_LT_OQ>(a, b))
         }

@@ -43,6 +43,7 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
         }}
         fma(a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fmadd_ps(a, b, c) }
         max(a: __m512, b: __m512) -> __m512 { _mm512_max_ps(a, b) }
+        min(a: __m512, b: __m512) -> __m512 { _mm512_min_ps(a, b) }
         select_less(a: __m512, b: __m512, yes: __m512, no: __m512) -> __m512 {
             _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), no, yes)
         }
@@ -203,7 +204,12 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
 
     #[inline(always)]
     unsafe fn store_first(self, to: *mut f32, x: __m512, count: usize) {
-        let mask = if count >= 16 { u16::MAX } else { (1 << count) - 1 };
+        if count >= 16 {
+            // What a masked store has written reaches a load after it only through the cache.
+            // SAFETY: the caller's pointer is valid for writes of 16 values.
+            return unsafe { self.store(to, x) };
+        }
+        let mask = (1 << count) - 1;
         // SAFETY: `self` exists only where the processor has the instructions; the mask lets through only the values that the caller's
         // pointer is valid for writes of.
         unsafe { _mm512_mask_storeu_ps(to, mask, x) }
@@ -211,7 +217,11 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
 
     #[inline(always)]
     unsafe fn load_first(self, from: *const f32, count: usize) -> __m512 {
-        let mask = if count >= 16 { u16::MAX } else { (1 << count) - 1 };
+        if count >= 16 {
+            // SAFETY: the caller's pointer is valid for reads of 16 values.
+            return unsafe { self.load(from) };
+        }
+        let mask = (1 << count) - 1;
         // SAFETY: `self` exists only where the processor has the instructions; the mask lets through only the values that the caller's
         // pointer is valid for reads of.
         unsafe { _mm512_maskz_loadu_ps(mask, from) }

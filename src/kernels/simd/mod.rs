@@ -60,6 +60,8 @@ pub trait Simd: Copy + Send + Sync {
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
     /// The larger one; `b` if either is NaN, or else `a` or NaN.
     fn max(self, a: Self::F, b: Self::F) -> Self::F;
+    /// The smaller one; `b` if either is NaN, or else `a` or NaN.
+    fn min(self, a: Self::F, b: Self::F) -> Self::F;
     /// `yes` where `a < b`, `no` elsewhere and where either is NaN.
     fn select_less(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F;
     /// `|x|`.

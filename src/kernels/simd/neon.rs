@@ -35,6 +35,7 @@ impl<const DOTPROD: bool> Simd for Neon<DOTPROD> {
         div(a: float32x4_t, b: float32x4_t) -> float32x4_t { vdivq_f32(a, b) }
         fma(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t { vfmaq_f32(c, a, b) }
         max(a: float32x4_t, b: float32x4_t) -> float32x4_t { vmaxq_f32(a, b) }
+        min(a: float32x4_t, b: float32x4_t) -> float32x4_t { vminq_f32(a, b) }
         select_less(a: float32x4_t, b: float32x4_t, yes: float32x4_t, no: float32x4_t) -> float32x4_t {
             vbslq_f32(vcltq_f32(a, b), yes, no)
         }

@@ -87,6 +87,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn min(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
+        from_fn(|i| if a[i] < b[i] { a[i] } else { b[i] })
+    }
+
+    #[inline(always)]
     fn select_less(self, a: [f32; N], b: [f32; N], yes: [f32; N], no: [f32; N]) -> [f32; N] {
         from_fn(|i| if a[i] < b[i] { yes[i] } else { no[i] })
     }

@@ -10,8 +10,9 @@ use rayon::prelude::*;
 
 use super::{Attention, Visible};
 use crate::kernels::isa::Isa;
+use crate::kernels::math::Accuracy;
 use crate::kernels::matmul::{Blocks, Compute, Converted, Epilogue, PackedMatrix, Source, gemm};
-use crate::kernels::softmax::{Accuracy, add_scaled, exponentials, scale_and_bias};
+use crate::kernels::softmax::{add_scaled, exponentials, scale_and_bias};
 use crate::ops::{Scratch, scratch, written};
 
 /// Queries whose scores are held at a time: whole micro-tiles over vectors (12 or 6 rows) and over tiles (16).
