@@ -309,7 +309,8 @@ fn what_was_damaged_is_not_continued() {
         damaged[middle] ^= 1;
         fs::write(place.path(name), &damaged).unwrap();
         let output = place.run("out.csv", &["--resume", "--quiet"]);
-        assert_fails(&output, 1, &[name, "--restart"]);
+        let rows = if name.ends_with(".partial") { "(rows " } else { "" };
+        assert_fails(&output, 1, &[name, rows, "--restart"]);
         assert!(fs::read(place.path(name)).unwrap() == damaged);
         fs::write(place.path(name), &whole).unwrap();
     }
