@@ -320,27 +320,3 @@ impl Write for Sink {
         }
     }
 }
-
-/// Whether standard output leads to a file, and not to a terminal, a pipe or a device.
-pub fn stdout_is_file() -> bool {
-    #[cfg(unix)]
-    {
-        use std::os::fd::AsFd;
-        let file = io::stdout().as_fd().try_clone_to_owned().map(File::from);
-        file.and_then(|file| file.metadata()).is_ok_and(|there| there.is_file())
-    }
-    #[cfg(not(unix))]
-    false
-}
-
-/// Writes a page of text to standard output.
-///
-/// # Errors
-/// If it cannot be written; [`super::ClosedPipe`] if its reader has gone.
-pub fn print(page: &[u8]) -> Result<()> {
-    let mut stdout = io::stdout().lock();
-    stdout
-        .write_all(page)
-        .and_then(|()| stdout.flush())
-        .map_err(|error| explain(&Target::Stdout, false, error))
-}

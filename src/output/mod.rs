@@ -19,6 +19,7 @@ mod parquet;
 mod place;
 mod safetensors;
 mod spool;
+mod stdout;
 mod stream;
 mod target;
 
@@ -30,13 +31,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use check::check;
-pub use destination::{print, stdout_is_file};
 pub use digest::{Block, Digest, Hasher};
 pub use dtype::{Dtype, Numbers, Vector};
 pub use fault::ClosedPipe;
 pub use kind::{Column, Kind};
 pub use ledger::{Event, Ledger, LedgerEntry};
 pub use place::{Beside, Claim};
+pub use stdout::{print, stdout_is_file};
 pub use target::Target;
 
 /// One text's result.
