@@ -1363,3 +1363,14 @@ fn a_closed_standard_output() {
         fs::remove_file(file).unwrap();
     }
 }
+
+/// No memory is large enough for the stacks that threads are to have, so the system grants none, as at a limit of processes.
+#[test]
+fn no_threads_are_granted() {
+    for threads in ["1", "4"] {
+        let mut command = sconce();
+        command.args(["embed", "hello", "--threads", threads, "-m"]).arg(fixture("bert-tiny"));
+        let output = command.env("RUST_MIN_STACK", (1u64 << 50).to_string()).output().unwrap();
+        assert_fails(&output, 1, &["cannot start", "thread", "--threads", "ulimit -u"]);
+    }
+}
