@@ -6,7 +6,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
@@ -1334,5 +1334,43 @@ fn a_small_parquet_file_of_long_texts_takes_memory_by_its_longest_text() {
         let peak = stats["peak_memory_bytes"].as_u64().unwrap_or(0);
         assert!(peak < 300_000_000, "{peak} bytes, dictionary {has_dictionary}");
         assert_eq!(stats["failed"], 256);
+    }
+}
+
+/// What is written to a closed standard output is lost: that is an error, while one that leads to /dev/null, opened in whatever way, is
+/// as it should be.
+#[test]
+#[cfg(unix)]
+fn a_closed_standard_output() {
+    let run = |redirection: &str, args: &[&str]| {
+        let mut command = Command::new("bash");
+        command.args(["-c", &format!("exec \"$@\" {redirection}"), "-", env!("CARGO_BIN_EXE_sconce")]);
+        command.args(args).env("SCONCE_MODEL", fixture("bert-tiny")).output().unwrap()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("out.jsonl");
+    let file = file.to_str().unwrap();
+    for command in [&["embed", "hello"][..], &["inspect"], &["completions", "bash"]] {
+        assert_fails(&run(">&-", command), 1, &["standard output", "is closed", "redirect it"]);
+        for open in [">/dev/null", "1<>/dev/null"] {
+            assert!(run(open, command).status.success(), "{command:?} {open}");
+        }
+    }
+    // Who does not write there needs it not.
+    for closed in [">&-", "<&- >&- 2>&-"] {
+        assert!(run(closed, &["embed", "hello", "-o", file]).status.success());
+        assert_eq!(fs::read_to_string(file).unwrap().lines().count(), 1);
+        fs::remove_file(file).unwrap();
+    }
+}
+
+/// No memory is large enough for the stacks that threads are to have, so the system grants none, as at a limit of processes.
+#[test]
+fn no_threads_are_granted() {
+    for threads in ["1", "4"] {
+        let mut command = sconce();
+        command.args(["embed", "hello", "--threads", threads, "-m"]).arg(fixture("bert-tiny"));
+        let output = command.env("RUST_MIN_STACK", (1u64 << 50).to_string()).output().unwrap();
+        assert_fails(&output, 1, &["cannot start", "thread", "--threads", "ulimit -u"]);
     }
 }

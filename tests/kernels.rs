@@ -628,3 +628,10 @@ fn scales_biases_and_sums() {
         }
     }
 }
+
+/// In release builds a product of sizes wraps around, here to 0.
+#[test]
+#[should_panic(expected = "there is room")]
+fn a_matrix_larger_than_memory_is_no_matrix_of_no_elements() {
+    let _ = Blocks::unwritten(&mut [], 1 << 32, 1 << 32);
+}

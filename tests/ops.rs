@@ -11,8 +11,9 @@ use sconce::ops::activation::Activation;
 use sconce::ops::add_norm::{NormKind, NormWeights};
 use sconce::ops::attention::{Attention, Relative, Visible};
 use sconce::ops::engine::Engine;
+use sconce::ops::pooling::{self, Pool};
 use sconce::ops::rotary::Rotation;
-use sconce::ops::{add_norm, linear, lookup};
+use sconce::ops::{add_norm, attention, linear, lookup};
 use std::sync::Arc;
 use support::assert_close;
 
@@ -235,7 +236,7 @@ fn sums_of_looked_up_rows() {
             ),
         }
         let range = 3..bytes.len();
-        let mapped = Table::stored(Arc::new(bytes), range, format, rows, width);
+        let mapped = Table::stored(Arc::new(bytes), range, format, rows, width).unwrap();
         let resident = Table::resident(stored.to_dtype(DType::F32).unwrap()).unwrap();
         let expected =
             lookup::reference(&[(&resident, indices[0]), (&resident, indices[1])], None, &Device::Cpu)
@@ -244,5 +245,123 @@ fn sums_of_looked_up_rows() {
             let found = lookup::lookup_sum(&[(a, indices[0]), (b, indices[1])], None, &Device::Cpu).unwrap();
             assert_close(&flat(&found), &flat(&expected), 0.0, 0.0);
         }
+    }
+}
+
+/// Offsets that do not divide 6 tokens into sequences. The first would leave rows of the result unwritten.
+const WRONG_OFFSETS: [&[usize]; 7] = [&[2, 6], &[0, 5], &[0, 7], &[0, 4, 2, 6], &[0], &[], &[6]];
+
+/// Whoever calls an operation wrongly gets an error, not a panic and not what happens to be in memory.
+#[test]
+fn attention_refuses_operands_that_do_not_agree() {
+    let (heads, size, right) = (2, 4, offsets(&[4, 2]));
+    let x = |columns| tensor(1, &[6, columns]);
+    let (q, short) = (x(8), tensor(1, &[5, 8]));
+    let refuses = |attention: &Attention, k: &Tensor, v: &Tensor, offsets: &[usize]| {
+        for q in [q.clone(), q.to_dtype(DType::F16).unwrap()] {
+            for result in [attention.forward(&q, k, v, offsets), attention.reference(&q, k, v, offsets)] {
+                assert!(!result.unwrap_err().to_string().is_empty());
+            }
+        }
+    };
+    let plain = plain(heads, size);
+    for offsets in WRONG_OFFSETS {
+        refuses(&plain, &q, &q, offsets);
+    }
+    assert!(attention::tiles(&[0, 4, 2, 6], &Device::Cpu).is_err());
+    assert!(attention::tiles(&[1, 4], &Device::Cpu).is_err());
+    for (k, v) in [(&x(4), &q), (&x(9), &q), (&q, &x(9)), (&q, &x(0)), (&short, &q), (&q, &short)] {
+        refuses(&plain, k, v, &right);
+    }
+    for (heads, key_value_heads) in [(0, 0), (2, 0), (3, 3), (2, 4), (4, 3)] {
+        refuses(&Attention { heads, key_value_heads, ..plain.clone() }, &q, &q, &right);
+    }
+    // The longest text has 4 tokens, so there are 7 distances.
+    for shape in [[2, 5], [2, 8], [1, 7], [7, 2]] {
+        refuses(&Attention { bias: Some(&tensor(2, &shape)), ..plain.clone() }, &q, &q, &right);
+    }
+    for shape in [[2, 3], [0, 2]] {
+        let mix = tensor(3, &shape);
+        refuses(&Attention { mix_before: Some(&mix), ..plain.clone() }, &q, &q, &right);
+        refuses(&Attention { mix_after: Some(&mix), ..plain.clone() }, &q, &q, &right);
+    }
+    let (table, narrow) = (tensor(4, &[3, 8]), tensor(4, &[3, 4]));
+    for (table, rows) in [
+        (&table, &[0, 0, 0, 0, 0][..]),
+        (&table, &[0; 8]),
+        (&table, &[0, 0, 0, 0, 0, 0, 3]),
+        (&narrow, &[0; 7]),
+    ] {
+        for (keys, queries) in [(Some(table), None), (None, Some(table))] {
+            let relative = Some(Relative { keys, queries, rows });
+            refuses(&Attention { relative, ..plain.clone() }, &q, &q, &right);
+        }
+    }
+    // The same operands where they agree.
+    let relative = Some(Relative { keys: Some(&table), queries: Some(&table), rows: &[2; 7] });
+    let bias = tensor(2, &[2, 7]);
+    plain.forward(&q, &q, &q, &[0, 4, 4, 6]).unwrap();
+    Attention { relative, bias: Some(&bias), ..plain }.forward(&q, &q, &q, &right).unwrap();
+}
+
+#[test]
+fn texts_without_tokens_are_padded_to_nothing() {
+    let q = tensor(1, &[3, 8]).to_dtype(DType::F16).unwrap();
+    let found = plain(2, 4).forward(&q, &q, &q, &[0, 0, 3, 3]).unwrap();
+    let expected = plain(2, 4).forward(&q, &q, &q, &[0, 3]).unwrap();
+    let flat = |x: &Tensor| flat(&x.to_dtype(DType::F32).unwrap());
+    assert_eq!(flat(&found), flat(&expected));
+}
+
+#[test]
+fn other_operations_refuse_operands_that_do_not_agree() {
+    let x = tensor(1, &[6, 8]);
+    for offsets in WRONG_OFFSETS.into_iter().chain([&[0, 3, 3, 6][..]]) {
+        assert!(pooling::pool(&x, offsets, &[Pool::Mean], 0).is_err(), "{offsets:?}");
+    }
+    assert!(pooling::pool(&x, &[0, 6], &[], 0).is_err());
+
+    let tables = [[5, 8], [7, 8], [5, 4]].map(|shape| Table::resident(tensor(1, &shape)).unwrap());
+    let [table, long, narrow] = tables.each_ref();
+    let sums: [&[(&Table, &[u32])]; 5] = [
+        &[],
+        &[(table, &[0, 5])],
+        &[(long, &[6, 0]), (table, &[0, 6])],
+        &[(table, &[0, 1]), (long, &[0])],
+        &[(table, &[0]), (narrow, &[0])],
+    ];
+    for tables in sums {
+        assert!(lookup::lookup_sum(tables, None, &Device::Cpu).is_err());
+        assert!(lookup::reference(tables, None, &Device::Cpu).is_err());
+    }
+    let stored = |range, rows, width| Table::stored(Arc::new(vec![0; 64]), range, Stored::F32, rows, width);
+    assert!(stored(0..64, 4, 4).is_ok());
+    assert!(stored(0..64, 4, 5).is_err() && stored(1..65, 4, 4).is_err());
+    assert!(stored(0..0, 1 << 31, 1 << 31).is_err());
+
+    let norm = norm(NormKind::Layer, 16, true, 1e-5);
+    assert!(add_norm::add_norm(x.copy().unwrap(), None, &norm).is_err());
+    let norm = NormWeights { kind: NormKind::Layer, weight: tensor(3, &[8]), bias: None, eps: 1e-5 };
+    assert!(add_norm::add_norm(x.copy().unwrap(), Some(&tensor(2, &[12, 4])), &norm).is_err());
+    assert!(add_norm::add_norm(x.copy().unwrap(), Some(&tensor(2, &[3, 8])), &norm).is_err());
+
+    let rotation = |rows, pairs, sines| {
+        let (cos, sin) = (tensor(2, &[rows, pairs]), tensor(3, &[sines, pairs]));
+        Rotation { cos, sin, neighbours: false }
+    };
+    for (rotation, places, size) in [
+        (rotation(5, 2, 5), &[0, 1, 2, 3, 4, 5][..], 4),
+        (rotation(5, 2, 5), &[0; 5], 4),
+        (rotation(5, 2, 5), &[0; 6], 3),
+        (rotation(5, 2, 5), &[0; 6], 0),
+        (rotation(5, 3, 5), &[0; 6], 4),
+        (rotation(5, 2, 4), &[0; 6], 4),
+    ] {
+        assert!(rotation.forward(x.copy().unwrap(), places, size).is_err());
+        assert!(rotation.reference(&x, places, size).is_err());
+    }
+
+    for shape in [[0, 8], [8, 0]] {
+        assert!(linear::Matrix::new(tensor(1, &shape), &Engine::default()).is_err());
     }
 }

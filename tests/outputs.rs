@@ -12,8 +12,8 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::basic::{Compression, Encoding};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use sconce::output::{
-    self, Beside, Claim, Column, Digest, Dtype, Durable, Event, Format, Kind, Layout, Ledger, LedgerEntry,
-    Numbers, Row, Target, Vector, Writer, manifest,
+    self, Beside, Block, Claim, Column, Digest, Dtype, Durable, Event, Format, Kind, Layout, Ledger,
+    LedgerEntry, Numbers, Row, Target, Vector, Writer, manifest,
 };
 use serde_json::{Value, json};
 
@@ -135,19 +135,20 @@ fn interrupt(
     let mut writer = open(&target, layout, durable).unwrap();
     texts[range.clone()].iter().for_each(|text| writer.write(&row(text)).unwrap());
     let bytes = writer.checkpoint().unwrap();
+    let blocks = writer.blocks(range.end as u64);
     texts.get(range.end).iter().for_each(|text| writer.write(&row(text)).unwrap());
-    let sha256 = None;
     drop(writer);
     assert!(!path.exists(), "nothing stands under the final name");
     let rows = beside(&target).unwrap().unwrap().rows;
     assert!(rows.metadata().unwrap().len() >= bytes);
     OpenOptions::new().append(true).open(rows).unwrap().write_all(b"half a ro\0w").unwrap();
-    Durable { rows: range.end as u64, bytes, sha256 }
+    Durable { rows: range.end as u64, bytes, blocks }
 }
 
 fn resume(path: &Path, layout: &Layout, texts: &[Text], durable: Durable) {
+    let rows = durable.rows as usize;
     let mut writer = open(&Target::File(path.into()), layout, Some(durable)).unwrap();
-    texts[durable.rows as usize..].iter().for_each(|text| writer.write(&row(text)).unwrap());
+    texts[rows..].iter().for_each(|text| writer.write(&row(text)).unwrap());
     writer.finish().unwrap();
 }
 
@@ -688,8 +689,8 @@ fn one_run_at_a_time() {
     assert_eq!(before.len() as u64, bytes);
     for durable in [
         None,
-        Some(Durable { rows: 0, bytes: 0, sha256: None }),
-        Some(Durable { rows: 0, bytes: 1, sha256: None }),
+        Some(Durable { rows: 0, bytes: 0, blocks: vec![] }),
+        Some(Durable { rows: 0, bytes: 1, blocks: vec![] }),
     ] {
         let parts = ["out.jsonl", "being written by another sconce", "wait for it", "--output"];
         assert_says(open(&target, &layout, durable), &parts);
@@ -716,10 +717,10 @@ fn what_cannot_be_continued() {
         let file = OpenOptions::new().write(true).open(&beside.rows).unwrap();
         file.set_len(durable.bytes - 1).unwrap();
         let there = format!("{} bytes", durable.bytes - 1);
-        assert_says(open(&target, &layout, Some(durable)), &["out.partial", &there, remedy]);
+        assert_says(open(&target, &layout, Some(durable.clone())), &["out.partial", &there, remedy]);
         assert_eq!(beside.rows.metadata().unwrap().len(), durable.bytes - 1, "it is left as it was");
         fs::remove_file(&beside.rows).unwrap();
-        assert_says(open(&target, &layout, Some(durable)), &["out.partial", "not there", remedy]);
+        assert_says(open(&target, &layout, Some(durable.clone())), &["out.partial", "not there", remedy]);
         assert_eq!(names(folder.path()), [""; 0], "and is not made");
         assert_says(
             open(&Target::Stdout, &layout, Some(durable)),
@@ -739,7 +740,7 @@ fn what_cannot_be_continued() {
     let writer = open(&target, &other, Some(durable)).unwrap();
     assert_says(writer.finish(), &["other columns", remedy]);
     // A run that was stopped before its first row is begun anew.
-    let mut writer = open(&target, &other, Some(Durable { rows: 0, bytes: 0, sha256: None })).unwrap();
+    let mut writer = open(&target, &other, Some(Durable { rows: 0, bytes: 0, blocks: vec![] })).unwrap();
     writer.write(&row(&texts(&other, 1)[0])).unwrap();
     writer.finish().unwrap();
     assert_eq!(names(folder.path()), ["out"]);
@@ -857,7 +858,7 @@ fn permissions_are_those_of_the_output() {
             writer.write(&row(&texts[0])).unwrap();
             let bytes = writer.checkpoint().unwrap();
             drop(writer);
-            let durable = Some(Durable { rows: 1, bytes, sha256: None });
+            let durable = Some(Durable { rows: 1, bytes, blocks: vec![] });
             open(&Target::File(path.clone()), &layout, durable).unwrap().finish().unwrap();
             assert_eq!(mode(&path), expected);
             assert_eq!(read(&path, &layout).len(), 1);
@@ -990,17 +991,17 @@ fn damaged_rows_are_not_continued() {
         let mut writer = open(&target, &layout, None).unwrap();
         texts[..3].iter().for_each(|text| writer.write(&row(text)).unwrap());
         let bytes = writer.checkpoint().unwrap();
-        let durable = Durable { rows: 3, bytes, sha256: writer.digest() };
-        assert!(durable.sha256.is_some());
+        let durable = Durable { rows: 3, bytes, blocks: writer.blocks(3) };
+        assert_eq!(durable.blocks.len(), 1);
         drop(writer);
         let whole = fs::read(&rows).unwrap();
-        for at in [whole.len() / 2, whole.len() - 1] {
+        for at in [whole.len() - 30, whole.len() - 1] {
             let mut damaged = whole.clone();
             damaged[at] ^= 1;
             fs::write(&rows, &damaged).unwrap();
             assert_says(
-                open(&target, &layout, Some(durable)),
-                &["out.partial", "does not hold", "--restart"],
+                open(&target, &layout, Some(durable.clone())),
+                &["out.partial", "does not hold", "(rows 1 to 3)", "--restart"],
             );
             assert!(fs::read(&rows).unwrap() == damaged, "it is left as it was");
         }
@@ -1012,6 +1013,46 @@ fn damaged_rows_are_not_continued() {
         assert!(fs::read(&path).unwrap() == resumed, "{}", layout.format);
         fs::remove_file(&path).unwrap();
     }
+}
+
+/// The message on damage says which rows are lost, to a block of at least 1 MiB; and a run that was resumed knows the blocks that
+/// were written before.
+#[test]
+fn damage_is_located() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.npy");
+    let target = Target::File(path.clone());
+    let partial = beside(&target).unwrap().unwrap().rows;
+    // Rows of 64 KiB.
+    let layout = Layout { dimensions: 1 << 14, ..layout(Format::Npy, Dtype::F32) };
+    let numbers = (0..layout.dimensions).map(|i| i as f32).collect();
+    let vector = Vector { numbers: Numbers::F32(numbers), ..texts(&layout, 1)[0].vector.clone() };
+    let mut durable = None;
+    for run in 0..4u64 {
+        let mut writer = open(&target, &layout, durable).unwrap();
+        for index in run * 20..(run + 1) * 20 {
+            let row = Row { index, id: None, tokens: 3, truncated: false, kept: &[], vector: &vector };
+            writer.write(&row).unwrap();
+        }
+        let bytes = writer.checkpoint().unwrap();
+        durable = Some(Durable { rows: (run + 1) * 20, bytes, blocks: writer.blocks((run + 1) * 20) });
+    }
+    let durable = durable.unwrap();
+    let ends: Vec<_> = durable.blocks.iter().map(|block| (block.rows, block.bytes)).collect();
+    assert_eq!(ends, [20, 40, 60, 80].map(|rows| (rows, 128 + rows * (1 << 16))));
+    let whole = fs::read(&partial).unwrap();
+    for (row, found) in [(0, "(rows 1 to 20)"), (45, "(rows 41 to 60)"), (79, "(rows 61 to 80)")] {
+        let mut damaged = whole.clone();
+        damaged[128 + (row << 16) + 7] ^= 1;
+        fs::write(&partial, &damaged).unwrap();
+        assert_says(open(&target, &layout, Some(durable.clone())), &["is damaged", found, "--restart"]);
+    }
+    // The header is written in the end: a run that is killed just after that has its rows.
+    let mut header = whole.clone();
+    header[..128].fill(b'x');
+    fs::write(&partial, &header).unwrap();
+    open(&target, &layout, Some(durable)).unwrap().finish().unwrap();
+    assert!(fs::read(&path).unwrap()[128..] == whole[128..]);
 }
 
 /// A file in the place of the rows that has other names or another mode is not written to.
@@ -1029,7 +1070,7 @@ fn rows_of_others_are_not_adopted() {
     fs::write(&other, "mine").unwrap();
     fs::set_permissions(&other, fs::Permissions::from_mode(0o666)).unwrap();
     fs::hard_link(&other, &rows).unwrap();
-    let durable = Durable { rows: 1, bytes: 4, sha256: None };
+    let durable = Durable { rows: 1, bytes: 4, blocks: vec![] };
     assert_says(open(&target, &layout, Some(durable)), &["out.partial", "other names", "--restart"]);
     write(&path, &layout, &texts);
     assert_eq!(fs::read_to_string(&other).unwrap(), "mine");
@@ -1049,10 +1090,11 @@ fn a_manifest_comes_back() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(".out.partial.json");
     assert_eq!(manifest::load::<Run>(&path).unwrap(), None);
+    let block = Block { rows: 1, bytes: 1 << 59, sha256: Digest::of(b"rows") };
     for rows in [1, 2] {
         let run = Run {
             kept: layout(Format::Parquet, Dtype::Int8).kept,
-            durable: Durable { rows, bytes: 1 << 60, sha256: Some(Digest::of(b"rows")) },
+            durable: Durable { rows, bytes: 1 << 60, blocks: vec![block.clone()] },
         };
         manifest::save(&path, folder.path(), &run).unwrap();
         assert_eq!(manifest::load(&path).unwrap(), Some(run));

@@ -216,6 +216,19 @@ fn what_has_changed_is_named() {
     refused(&["--id-field", "year"], &["--id-field"]);
     refused(&["--keep", "text"], &["--keep"]);
 
+    // Another build of the same release.
+    let path = place.path(".out.jsonl.partial.json");
+    let whole = fs::read(&path).unwrap();
+    let release = manifest["identity"]["the release of Sconce"].as_str().unwrap();
+    let build = release.split_once(" (build ").unwrap().1.trim_end_matches(')');
+    assert!(build.len() == 16 && build.bytes().all(|digit| digit.is_ascii_hexdigit()), "{release}");
+    let mut other = manifest.clone();
+    other["identity"]["the release of Sconce"] = release.replace(build, "0123456789abcdef").into();
+    other.as_object_mut().unwrap().remove("checksum");
+    fs::write(&path, other.to_string()).unwrap();
+    refused(&[], &["the release of Sconce has changed", "build 0123456789abcdef", build]);
+    fs::write(&path, &whole).unwrap();
+
     // Another model of the same shape.
     let model = place.path("model");
     support::copy_folder(&fixture("bert-tiny"), &model);
@@ -309,7 +322,8 @@ fn what_was_damaged_is_not_continued() {
         damaged[middle] ^= 1;
         fs::write(place.path(name), &damaged).unwrap();
         let output = place.run("out.csv", &["--resume", "--quiet"]);
-        assert_fails(&output, 1, &[name, "--restart"]);
+        let rows = if name.ends_with(".partial") { "(rows " } else { "" };
+        assert_fails(&output, 1, &[name, rows, "--restart"]);
         assert!(fs::read(place.path(name)).unwrap() == damaged);
         fs::write(place.path(name), &whole).unwrap();
     }

@@ -425,7 +425,7 @@ impl Parameters for Reader<'_> {
             })
             .sum::<Result<_>>()?;
         self.note_not_finite(name, entry.bytes.start, count);
-        Ok(Table::stored(entry.source, entry.bytes, format, rows, width))
+        Ok(Table::stored(entry.source, entry.bytes, format, rows, width)?)
     }
 }
 

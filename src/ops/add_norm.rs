@@ -39,12 +39,20 @@ impl NormWeights {
 
 /// `norm(x + residual)` over the last dimension, for `x` and `residual` of `(T, H)`. On the CPU `x` is taken over:
 /// the result lies where it lay.
+///
+/// # Errors
+/// If the residual has another shape, or the weights another width.
 pub fn add_norm(x: Tensor, residual: Option<&Tensor>, norm: &NormWeights) -> Result<Tensor> {
     if x.device().is_cuda() {
         return launch(&x, residual, norm)?.run(&x);
     }
     if !on_cpu(&x) {
         return reference(&x, residual, norm);
+    }
+    let (_, width) = x.dims2()?;
+    norm.expect(DType::F32, width)?;
+    if width == 0 || residual.is_some_and(|residual| residual.dims() != x.dims()) {
+        candle_core::bail!("a residual of {:?} for rows of {:?}", residual.map(Tensor::dims), x.dims());
     }
     on_slice(&norm.weight, |weight| {
         on_slice_of(norm.bias.as_ref(), |bias| {

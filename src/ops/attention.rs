@@ -9,7 +9,7 @@ use std::ops::Range;
 use candle_core::{DType, Device, Result, Tensor};
 
 use super::gpu::{self, Launch, Written};
-use super::{on_cpu, on_slice, on_slice_of};
+use super::{check_indices, check_offsets, on_cpu, on_slice, on_slice_of};
 use crate::kernels::matmul::Compute;
 use flow::Flow;
 pub use flow::QUERIES;
@@ -47,7 +47,11 @@ pub const SIZES: [usize; 4] = [32, 64, 96, 128];
 
 /// The tiles of a batch, `(tiles, 3)`: where in the batch the tile's text begins, how many tokens it has, and where in the text
 /// the tile begins. The long texts come first, so that no long one is left at the end.
+///
+/// # Errors
+/// If `offsets` do not begin with 0, or decrease.
 pub fn tiles(offsets: &[usize], device: &Device) -> Result<Tensor> {
+    check_offsets(offsets, offsets.last().copied().unwrap_or(0))?;
     let mut texts: Vec<(usize, usize)> = offsets.windows(2).map(|w| (w[0], w[1] - w[0])).collect();
     texts.sort_by_key(|(_, tokens)| std::cmp::Reverse(*tokens));
     let tiles = texts.iter().flat_map(|&(start, tokens)| {
@@ -67,6 +71,20 @@ pub struct Relative<'a> {
     pub queries: Option<&'a Tensor>,
     /// `(2 L − 1)`, each below `R`.
     pub rows: &'a [u32],
+}
+
+/// Columns and heads of the operands of an attention.
+struct Sizes {
+    /// Columns of a head of the queries and keys.
+    qk_size: usize,
+    /// Columns of a head of the values.
+    v_size: usize,
+    /// Heads after the first mix.
+    softmax_heads: usize,
+    /// Heads after the second.
+    value_heads: usize,
+    /// Heads of the values themselves, each shared by neighbours.
+    value_groups: usize,
 }
 
 /// How many tokens before itself and after itself a token sees.
@@ -90,9 +108,13 @@ impl Attention<'_> {
     /// Attention of every text over itself: `q` is `(T, heads · d)`, `k` is `(T, key_value_heads · d)` and `v` is
     /// `(T, key_value_heads · e)`; text `i` has the rows `offsets[i]..offsets[i + 1]`. Returns `(T, heads · e)`. Where
     /// heads are mixed, values and result have as many as come out.
+    ///
+    /// # Errors
+    /// If `offsets` do not begin with 0, decrease, or do not end with T; if the shapes of the operands, the bias, the tables or
+    /// the mixes do not agree, or a bias or a table has no entry for a distance in the longest text.
     pub fn forward(&self, q: &Tensor, k: &Tensor, v: &Tensor, offsets: &[usize]) -> Result<Tensor> {
-        let ends = offsets.last() == Some(&q.dim(0)?);
-        if let Some(tiles) = self.tiles.filter(|_| ends && self.is_for_gpu(q, k, v)) {
+        let sizes = self.check(q, k, v, offsets)?;
+        if let Some(tiles) = self.tiles.filter(|_| self.is_for_gpu(q, k, v)) {
             return self.launch(q, k, v, tiles)?.run(q);
         }
         if !on_cpu(q) {
@@ -102,28 +124,8 @@ impl Attention<'_> {
             Some(relative) => (relative.keys, relative.queries),
             None => (None, None),
         };
-        let tokens = q.dim(0)?;
-        let row = |x: &Tensor| x.dim(1);
-        let mixed = |mix: Option<&Tensor>, heads| mix.map_or(Ok(heads), |mix| mix.dim(0));
-        let softmax_heads = mixed(self.mix_before, self.heads)?;
-        let value_heads = mixed(self.mix_after, softmax_heads)?;
-        let (qk_size, value_groups) = (row(q)? / self.heads, self.value_heads(value_heads));
-        let v_size = row(v)? / value_groups;
-        if row(k)? != self.key_value_heads * qk_size || [k, v].iter().any(|x| x.dims()[0] != tokens) {
-            candle_core::bail!(
-                "keys of {:?} and values of {:?} for queries of {:?}",
-                k.dims(),
-                v.dims(),
-                q.dims()
-            );
-        }
-        let longest = offsets.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0);
-        let bias_width = self.bias.map_or(Ok(2 * longest), row)?;
-        if bias_width < (2 * longest).saturating_sub(1) || offsets.last().is_none_or(|end| *end != tokens) {
-            candle_core::bail!(
-                "{tokens} tokens and biases of {bias_width} distances for a text of {longest}"
-            );
-        }
+        let Sizes { qk_size, v_size, softmax_heads, value_heads, value_groups } = sizes;
+        let bias_width = self.bias.map_or(Ok(0), |bias| bias.dim(1))?;
         let out = on_slice(q, |q| {
             on_slice(k, |k| {
                 on_slice(v, |v| {
@@ -149,7 +151,7 @@ impl Attention<'_> {
                                             key_table: keys.map(|table| self.pack_table(table, qk_size)),
                                             query_table: queries.map(|table| self.pack_table(table, qk_size)),
                                         };
-                                        Ok(flow.run(offsets))
+                                        flow.run(offsets)
                                     })
                                 })
                             })
@@ -158,7 +160,67 @@ impl Attention<'_> {
                 })
             })
         })?;
-        Tensor::from_vec(out, (tokens, value_heads * v_size), q.device())
+        Tensor::from_vec(out, (q.dim(0)?, value_heads * v_size), q.device())
+    }
+
+    /// The sizes of the operands, once they and the offsets agree: the paths of every device rely on that.
+    fn check(&self, q: &Tensor, k: &Tensor, v: &Tensor, offsets: &[usize]) -> Result<Sizes> {
+        let (tokens, width) = q.dims2()?;
+        check_offsets(offsets, tokens)?;
+        let mixed = |mix: Option<&Tensor>, heads: usize| match mix.map(Tensor::dims2).transpose()? {
+            Some((to, from)) if from == heads && to > 0 => Ok(to),
+            Some(shape) => candle_core::bail!("a mix of {shape:?} for {heads} heads"),
+            None => Ok(heads),
+        };
+        let softmax_heads = mixed(self.mix_before, self.heads)?;
+        let value_heads = mixed(self.mix_after, softmax_heads)?;
+        let value_groups = self.value_heads(value_heads);
+        // Columns of a head in a row of so many columns; 0 where a row is not whole heads.
+        let size = |columns: usize, heads: usize| match columns.checked_rem(heads) {
+            Some(0) => columns / heads,
+            _ => 0,
+        };
+        let qk_size = size(width, self.heads);
+        let v_size = size(v.dims2()?.1, value_groups);
+        let are_shared = self.key_value_heads > 0 && self.heads.is_multiple_of(self.key_value_heads);
+        let is_whole = are_shared && qk_size > 0 && v_size > 0;
+        if !is_whole
+            || size(k.dims2()?.1, self.key_value_heads) != qk_size
+            || [k, v].iter().any(|x| x.dims()[0] != tokens)
+        {
+            candle_core::bail!(
+                "{} heads of keys of {:?} and values of {:?} for {} heads of queries of {:?}",
+                self.key_value_heads,
+                k.dims(),
+                v.dims(),
+                self.heads,
+                q.dims()
+            );
+        }
+        let longest = offsets.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0);
+        let has_distances = |count: usize| count % 2 == 1 && count.div_ceil(2) >= longest;
+        if let Some(bias) = self.bias
+            && !(bias.dims2()?.0 == self.heads && has_distances(bias.dims()[1]))
+        {
+            candle_core::bail!(
+                "a bias of {:?} for {} heads and texts of up to {longest} tokens",
+                bias.dims(),
+                self.heads
+            );
+        }
+        if let Some(Relative { keys, queries, rows }) = &self.relative {
+            if !has_distances(rows.len()) {
+                candle_core::bail!("rows of {} distances for texts of up to {longest} tokens", rows.len());
+            }
+            for table in [keys, queries].into_iter().flatten() {
+                let (count, columns) = table.dims2()?;
+                if columns != width {
+                    candle_core::bail!("a table of {:?} for queries of {:?}", table.dims(), q.dims());
+                }
+                check_indices(rows, count)?;
+            }
+        }
+        Ok(Sizes { qk_size, v_size, softmax_heads, value_heads, value_groups })
     }
 
     /// Heads of the values, where so many heads weigh them.

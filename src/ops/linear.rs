@@ -29,9 +29,10 @@ impl Matrix {
     /// From a tensor that lies where the engine wants it.
     ///
     /// # Errors
-    /// If it is no matrix, or is for the CPU and not `f32`.
+    /// If it is no matrix, is empty, or is for the CPU and not `f32`.
     pub fn new(tensor: Tensor, engine: &Engine) -> Result<Self> {
         let (outputs, inputs) = tensor.dims2()?;
+        check_not_empty(outputs, inputs)?;
         match engine {
             // What is no plain matrix (a stand-in of one number, say) is not worth packing.
             Engine::Cpu(compute) if tensor.is_contiguous() => on_slice(&tensor, |w| {
@@ -67,9 +68,10 @@ impl LinearWeights {
     /// From a `matrix` of `(outputs, inputs)` and a `bias` of `(outputs)`, if there is one, both on one device.
     ///
     /// # Errors
-    /// If the shapes do not fit each other.
+    /// If the shapes do not fit each other, or the matrix is empty.
     pub fn new(matrix: Matrix, bias: Option<Tensor>) -> Result<Self> {
-        let (outputs, _) = matrix.shape()?;
+        let (outputs, inputs) = matrix.shape()?;
+        check_not_empty(outputs, inputs)?;
         if let Some(bias) = bias.as_ref().filter(|bias| bias.dims() != [outputs]) {
             candle_core::bail!("a bias of {:?} for {outputs} outputs", bias.dims());
         }
@@ -127,6 +129,14 @@ impl LinearWeights {
             _ => layers.into_iter().map(plain).collect::<Result<_>>()?,
         };
         Ok(each.try_into().expect("as many results as layers"))
+    }
+}
+
+/// Refuses a matrix without elements.
+fn check_not_empty(outputs: usize, inputs: usize) -> Result<()> {
+    match outputs.min(inputs) {
+        0 => candle_core::bail!("a layer of {inputs} inputs and {outputs} outputs"),
+        _ => Ok(()),
     }
 }
 
@@ -227,11 +237,11 @@ fn packed(
                 gemm(x.part(rows), weight, panels, &epilogue, &mut block);
             };
             // SAFETY: the tasks together write every row and column.
-            Ok(unsafe {
+            unsafe {
                 written(rows, outputs, |to| {
                     (0..row_tasks * column_tasks).into_par_iter().for_each(|index| task(to, index));
                 })
-            })
+            }
         })
     })?;
     Tensor::from_vec(y, (rows, outputs), &Device::Cpu)

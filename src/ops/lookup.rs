@@ -7,6 +7,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use half::{bf16, f16};
 
 use super::add_norm::{self, NormWeights, add_norm};
+use super::check_indices;
 use super::gpu::{self, Arg, Launch, Written};
 
 /// Bytes that stay where they are for as long as anyone holds them, such as a mapped file.
@@ -70,15 +71,22 @@ enum Place {
 
 impl Table {
     /// A table inside `bytes`; `range` has to hold `rows · width` numbers of `format`.
+    ///
+    /// # Errors
+    /// If it does not, or is not inside.
     pub fn stored(
         bytes: SharedBytes,
         range: Range<usize>,
         format: Stored,
         rows: usize,
         width: usize,
-    ) -> Self {
-        assert_eq!(range.len(), rows * width * format.size(), "the range holds the table exactly");
-        Table { rows, width, place: Place::Stored { bytes, range, format } }
+    ) -> Result<Self> {
+        let size = rows.checked_mul(width).and_then(|numbers| numbers.checked_mul(format.size()));
+        let length = (*bytes).as_ref().len();
+        if size != Some(range.len()) || range.end > length {
+            candle_core::bail!("bytes {range:?} of {length} for a table of {rows} rows and {width} columns");
+        }
+        Ok(Table { rows, width, place: Place::Stored { bytes, range, format } })
     }
 
     /// A table that is a tensor of `(rows, width)`.
@@ -134,11 +142,15 @@ impl Table {
 
 /// `Σ_t table_t[index_t[i]]` for every token `i`, normalised if there is a norm: each table comes with one index a token, all
 /// below its number of rows. Returns `(T, width)`.
+///
+/// # Errors
+/// If there is no table, tables differ in width or in the number of indices, or an index is not below the number of rows.
 pub fn lookup_sum(
     tables: &[(&Table, &[u32])],
     norm: Option<&NormWeights>,
     device: &Device,
 ) -> Result<Tensor> {
+    let (width, tokens) = check(tables)?;
     if device.is_cuda() {
         let operands = (tables.iter())
             .map(|(table, indices)| Ok((table.to_tensor(device)?, Tensor::new(*indices, device)?)))
@@ -155,10 +167,6 @@ pub fn lookup_sum(
     if !tables.iter().all(|(table, _)| on_cpu(table)) {
         return reference(tables, norm, device);
     }
-    let Some((first, tokens)) = tables.first().map(|(table, indices)| (table, indices.len())) else {
-        candle_core::bail!("a sum over no tables")
-    };
-    let width = first.width;
     let mut out = vec![0f32; tokens * width];
     for (token, out) in out.chunks_mut(width).enumerate() {
         for (table, indices) in tables {
@@ -170,6 +178,25 @@ pub fn lookup_sum(
         Some(norm) => add_norm(sum, None, norm),
         None => Ok(sum),
     }
+}
+
+/// The width of the tables and the number of their indices.
+fn check(tables: &[(&Table, &[u32])]) -> Result<(usize, usize)> {
+    let Some((first, tokens)) = tables.first().map(|(table, indices)| (table, indices.len())) else {
+        candle_core::bail!("a sum over no tables")
+    };
+    for (table, indices) in tables {
+        if table.width != first.width || indices.len() != tokens || table.width == 0 {
+            candle_core::bail!(
+                "{} indices into a table of {} columns beside {tokens} into one of {}",
+                indices.len(),
+                table.width,
+                first.width
+            );
+        }
+        check_indices(indices, table.rows)?;
+    }
+    Ok((first.width, tokens))
 }
 
 /// [`lookup_sum`] on a GPU, for at most four tables of `(rows, width)` with indices of `(T)`: a token a block.
@@ -206,7 +233,11 @@ pub fn launch<'a>(operands: &'a [(Tensor, Tensor)], norm: Option<&'a NormWeights
 }
 
 /// [`lookup_sum`] in plain candle operations.
+///
+/// # Errors
+/// Those of [`lookup_sum`].
 pub fn reference(tables: &[(&Table, &[u32])], norm: Option<&NormWeights>, device: &Device) -> Result<Tensor> {
+    check(tables)?;
     let mut sum: Option<Tensor> = None;
     for (table, indices) in tables {
         let rows = table.to_tensor(device)?.index_select(&Tensor::new(*indices, device)?, 0)?;

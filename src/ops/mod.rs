@@ -53,6 +53,25 @@ fn on_slice_of<T>(x: Option<&Tensor>, f: impl FnOnce(Option<&[f32]>) -> Result<T
     }
 }
 
+/// Refuses offsets that do not divide `tokens` tokens into sequences: `offsets[i]..offsets[i + 1]` are the tokens of
+/// sequence `i`.
+fn check_offsets(offsets: &[usize], tokens: usize) -> Result<()> {
+    if offsets.first() != Some(&0) || offsets.last() != Some(&tokens) || !offsets.is_sorted() {
+        candle_core::bail!(
+            "offsets have to begin with 0, not decrease and end with the number of tokens, {tokens}"
+        );
+    }
+    Ok(())
+}
+
+/// Refuses indices of rows that a table of `rows` rows does not have.
+fn check_indices(indices: &[u32], rows: usize) -> Result<()> {
+    match indices.iter().find(|index| **index as usize >= rows) {
+        Some(index) => candle_core::bail!("row {index} of a table of {rows} rows"),
+        None => Ok(()),
+    }
+}
+
 /// Whether the CPU path of an operation serves this tensor.
 fn on_cpu(x: &Tensor) -> bool {
     x.device().is_cpu() && x.dtype() == DType::F32
@@ -86,12 +105,31 @@ impl Scratch for Converted {
 
 /// A matrix that `write` writes; nothing is written twice.
 ///
+/// # Errors
+/// If its elements cannot be counted.
+///
 /// # Safety
 /// `write` writes every number.
-unsafe fn written(rows: usize, columns: usize, write: impl FnOnce(&Blocks)) -> Vec<f32> {
-    let mut numbers = Vec::with_capacity(rows * columns);
+unsafe fn written(rows: usize, columns: usize, write: impl FnOnce(&Blocks)) -> Result<Vec<f32>> {
+    let Some(count) = rows.checked_mul(columns) else {
+        candle_core::bail!("a result of {rows} rows and {columns} columns is too large")
+    };
+    let mut numbers = Vec::with_capacity(count);
     write(&Blocks::unwritten(numbers.spare_capacity_mut(), rows, columns));
-    // SAFETY: there is room for them, and the caller has written them.
-    unsafe { numbers.set_len(rows * columns) };
-    numbers
+    // SAFETY: the capacity is at least `count`, and by the contract of this function `write` has initialized the first
+    // `count` elements.
+    unsafe { numbers.set_len(count) };
+    Ok(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_whose_elements_cannot_be_counted_is_refused() {
+        // SAFETY: nothing is returned, so there is nothing to be written.
+        let result = unsafe { written(1 << 32, 1 << 32, |_| panic!("there is no memory to write to")) };
+        assert!(result.unwrap_err().to_string().contains("is too large"));
+    }
 }

@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Result, Tensor};
 
+use super::check_offsets;
 use super::gpu::{self, Launch, Written};
 
 /// One way to pool.
@@ -26,14 +27,14 @@ pub enum Pool {
 
 /// `(T, H)` → `(N, pools · H)` in f32: the pooled vectors of each text, end to end; text `i` has the rows
 /// `offsets[i]..offsets[i + 1]`, and its first `prompt` ones are left out.
+///
+/// # Errors
+/// If `offsets` do not begin with 0, decrease, or do not end with T, a text has no tokens, or there is no text or no way to pool.
 pub fn pool(hidden: &Tensor, offsets: &[usize], pools: &[Pool], prompt: usize) -> Result<Tensor> {
     if !hidden.device().is_cuda() {
         return reference(hidden, offsets, pools, prompt);
     }
-    let tokens = hidden.dim(0)?;
-    if offsets.last() != Some(&tokens) || !offsets.is_sorted() {
-        candle_core::bail!("texts of other tokens than the {tokens} there are");
-    }
+    check(hidden, offsets)?;
     let offsets = Tensor::from_iter(offsets.iter().map(|offset| *offset as u32), hidden.device())?;
     let parts = pools
         .iter()
@@ -42,8 +43,21 @@ pub fn pool(hidden: &Tensor, offsets: &[usize], pools: &[Pool], prompt: usize) -
     joined(&parts)
 }
 
+fn check(hidden: &Tensor, offsets: &[usize]) -> Result<()> {
+    let (tokens, _) = hidden.dims2()?;
+    check_offsets(offsets, tokens)?;
+    if let Some(text) = offsets.windows(2).position(|bounds| bounds[0] == bounds[1]) {
+        candle_core::bail!("text {text} has no tokens to pool");
+    }
+    Ok(())
+}
+
 /// [`pool`] in plain candle operations.
+///
+/// # Errors
+/// Those of [`pool`].
 pub fn reference(hidden: &Tensor, offsets: &[usize], pools: &[Pool], prompt: usize) -> Result<Tensor> {
+    check(hidden, offsets)?;
     let texts = offsets
         .windows(2)
         .map(|bounds| {
@@ -66,7 +80,7 @@ impl Pool {
     /// One way to pool on a GPU, `(T, H)` → `(N, H)`, for `offsets` of `(N + 1)`: some columns of a text a block.
     pub fn launch<'a>(self, hidden: &'a Tensor, offsets: &'a Tensor, prompt: usize) -> Result<Launch<'a>> {
         const COLUMNS: usize = 128;
-        let (texts, width) = (offsets.dim(0)? - 1, hidden.dim(1)?);
+        let (texts, width) = (offsets.dim(0)?.saturating_sub(1), hidden.dim(1)?);
         let code: usize = match self {
             Pool::Cls => 0,
             Pool::Max => 1,

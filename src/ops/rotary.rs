@@ -5,7 +5,7 @@ use candle_core::{CpuStorage, DType, InplaceOp1, Layout, Result, Tensor};
 use rayon::prelude::*;
 
 use super::gpu::{self, Launch, Written};
-use super::{ROWS_PER_TASK, elements_mut, on_cpu, on_slice};
+use super::{ROWS_PER_TASK, check_indices, elements_mut, on_cpu, on_slice};
 
 /// Cosines and sines of the angles, in f32, and how they are applied.
 pub struct Rotation {
@@ -20,7 +20,12 @@ pub struct Rotation {
 impl Rotation {
     /// Turns the first `2 · pairs` columns of every head of `x`, `(T, heads · size)`; token `t` stands at
     /// `places[t]`, below `L`. `x` is taken over: the result lies where it lay, but for the reference's.
+    ///
+    /// # Errors
+    /// If there is not one place a token, a place is not below `L`, `x` is not whole heads of `size` columns, heads have fewer
+    /// than `2 · pairs` columns, or cosines and sines differ in shape.
     pub fn forward(&self, x: Tensor, places: &[u32], size: usize) -> Result<Tensor> {
+        self.check(&x, places, size)?;
         if x.device().is_cuda() {
             let places = Tensor::new(places, x.device())?;
             return self.launch(&x, &places, size)?.run(&x);
@@ -60,8 +65,27 @@ impl Rotation {
         })
     }
 
+    fn check(&self, x: &Tensor, places: &[u32], size: usize) -> Result<()> {
+        let (tokens, width) = x.dims2()?;
+        let (rows, pairs) = self.cos.dims2()?;
+        if size == 0 || !width.is_multiple_of(size) || pairs > size / 2 {
+            candle_core::bail!("{pairs} pairs in each head of {size} of {width} columns");
+        }
+        if self.sin.dims() != self.cos.dims() {
+            candle_core::bail!("cosines of {:?} and sines of {:?}", self.cos.dims(), self.sin.dims());
+        }
+        if places.len() != tokens {
+            candle_core::bail!("{} places for {tokens} tokens", places.len());
+        }
+        check_indices(places, rows)
+    }
+
     /// [`Rotation::forward`] in plain candle operations, in f32.
+    ///
+    /// # Errors
+    /// Those of [`Rotation::forward`].
     pub fn reference(&self, x: &Tensor, places: &[u32], size: usize) -> Result<Tensor> {
+        self.check(x, places, size)?;
         let (tokens, width) = x.dims2()?;
         let dtype = x.dtype();
         let x = x.to_dtype(DType::F32)?;

@@ -5,7 +5,7 @@ use std::io::Write;
 use anyhow::{Result, bail};
 
 use super::destination::Destination;
-use super::{About, Claim, Digest, Dtype, Durable, Layout, Row, Writer};
+use super::{About, Block, Claim, Dtype, Durable, Layout, Row, Writer};
 
 /// The header of a format.
 pub struct Header {
@@ -39,20 +39,17 @@ impl ArrayWriter {
     ) -> Result<Self> {
         let (dtype, width) = (layout.dtype, layout.width());
         let row = (width * dtype.size()) as u64;
-        if let Some(Durable { rows, bytes, .. }) = durable
-            && rows.checked_mul(row).and_then(|rows| rows.checked_add(header.size as u64)) != Some(bytes)
+        if let Some(Durable { rows, bytes, .. }) = &durable
+            && rows.checked_mul(row).and_then(|rows| rows.checked_add(header.size as u64)) != Some(*bytes)
         {
             bail!(
                 "cannot resume {}: {bytes} bytes are not {rows} {} of {row} bytes; pass --restart to start over",
                 claim.target(),
-                if rows == 1 { "row" } else { "rows" }
+                if *rows == 1 { "row" } else { "rows" }
             );
         }
-        let mut destination = Destination::seekable(claim, durable)?;
-        if durable.is_none() {
-            destination.write_all(&vec![0; header.size]).map_err(|error| destination.fault(error))?;
-        }
-        let rows = durable.map_or(0, |durable| durable.rows);
+        let rows = durable.as_ref().map_or(0, |durable| durable.rows);
+        let destination = Destination::with_header(claim, durable, header.size)?;
         let (about, bytes) = (layout.about.clone(), Vec::new());
         Ok(ArrayWriter { destination, header, dtype, width, rows, about, bytes })
     }
@@ -70,8 +67,8 @@ impl Writer for ArrayWriter {
         self.destination.checkpoint()
     }
 
-    fn digest(&self) -> Option<Digest> {
-        self.destination.digest()
+    fn blocks(&mut self, rows: u64) -> Vec<Block> {
+        self.destination.blocks(rows)
     }
 
     fn describe(&mut self, about: &About) {

@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use super::destination::Destination;
 use super::kind::text;
-use super::{Claim, Digest, Dtype, Durable, Layout, Row, Writer};
+use super::{Block, Claim, Dtype, Durable, Layout, Row, Writer};
 
 /// Writes rows as CSV with a header.
 pub struct CsvWriter {
@@ -19,9 +19,10 @@ pub struct CsvWriter {
 impl CsvWriter {
     /// Opens a target for rows of `layout`.
     pub fn open(claim: &Claim, layout: &Layout, durable: Option<Durable>) -> Result<Self> {
+        let is_new = durable.is_none();
         let mut writer =
             CsvWriter { destination: Destination::sequential(claim, durable)?, ids: layout.ids.is_some() };
-        if durable.is_none() {
+        if is_new {
             let id = layout.ids.map(|_| "id");
             let scale = (layout.dtype == Dtype::Int8).then_some("scale");
             let names = ["index"].into_iter().chain(id).chain(["tokens", "truncated"]);
@@ -55,8 +56,8 @@ impl Writer for CsvWriter {
         self.destination.checkpoint()
     }
 
-    fn digest(&self) -> Option<Digest> {
-        self.destination.digest()
+    fn blocks(&mut self, rows: u64) -> Vec<Block> {
+        self.destination.blocks(rows)
     }
 
     fn finish(self: Box<Self>) -> Result<()> {

@@ -5,10 +5,10 @@ use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write
 
 use anyhow::{Result, anyhow, bail};
 
-use super::digest::Hasher;
+use super::digest::{Block, BlockHasher, Damage};
 use super::fault::explain;
 use super::place::{beside_output, in_its_way, remove, rename};
-use super::{Beside, Claim, Digest, Durable, Target};
+use super::{Beside, Claim, Durable, Target};
 
 /// An open target. What is written to a file goes to [`super::Beside::rows`], which stays there until
 /// [`Destination::commit`] makes it durable and gives it the final name.
@@ -17,8 +17,8 @@ pub struct Destination {
     sink: BufWriter<Sink>,
     /// The file that it is to be, until it is.
     beside: Option<Beside>,
-    /// Over all that was written to that file.
-    hasher: Hasher,
+    /// Over all that was written to that file but its header.
+    hasher: BlockHasher,
 }
 
 enum Sink {
@@ -37,20 +37,34 @@ impl Destination {
         Self::open(claim, durable, false)
     }
 
-    /// Opens a target that can go back to its beginning, with [`Destination::rewrite_start`] or
-    /// [`Destination::convert`].
+    /// Opens a target that can go back to its beginning, with [`Destination::convert`].
     pub fn seekable(claim: &Claim, durable: Option<Durable>) -> Result<Self> {
         Self::open(claim, durable, true)
     }
 
+    /// Opens a target that begins with `header` bytes, zeros until [`Destination::rewrite_start`] writes them.
+    pub fn with_header(claim: &Claim, durable: Option<Durable>, header: usize) -> Result<Self> {
+        let is_new = durable.is_none();
+        let mut destination = Self::open_after(claim, durable, true, header as u64)?;
+        if is_new {
+            destination.sink.write_all(&vec![0; header]).map_err(|error| destination.fault(error))?;
+        }
+        Ok(destination)
+    }
+
     fn open(claim: &Claim, durable: Option<Durable>, seek: bool) -> Result<Self> {
+        Self::open_after(claim, durable, seek, 0)
+    }
+
+    /// The first `header` bytes may change, so they are not compared with what was written.
+    fn open_after(claim: &Claim, durable: Option<Durable>, seek: bool, header: u64) -> Result<Self> {
         let (target, beside) = (claim.target(), claim.beside().cloned());
-        if let (None, Some(_)) = (&beside, durable) {
+        if let (None, Some(_)) = (&beside, &durable) {
             bail!("cannot resume {target}: it is no file that can be continued; leave --resume out");
         }
-        let mut hasher = Hasher::default();
+        let mut hasher = BlockHasher::new(header);
         let sink = match (target, &beside) {
-            (_, Some(beside)) => Sink::File(partial(target, beside, durable, &mut hasher)?),
+            (_, Some(beside)) => Sink::File(partial(target, beside, durable, header, &mut hasher)?),
             (Target::Stdout, None) => Sink::Stdout(io::stdout()),
             // Devices and pipes are written to, never replaced.
             (Target::File(path), None) => {
@@ -88,9 +102,9 @@ impl Destination {
         checkpoint(&mut self.sink).map_err(|error| self.fault(error))
     }
 
-    /// The digest of all that was written to the partial file, where there is one.
-    pub fn digest(&self) -> Option<Digest> {
-        self.beside.as_ref().map(|_| self.hasher.digest())
+    /// The digests of all that was written to the partial file, where there is one; `rows` were written so far.
+    pub fn blocks(&mut self, rows: u64) -> Vec<Block> {
+        self.hasher.blocks(rows)
     }
 
     /// Writes over the first bytes of a seekable destination.
@@ -190,11 +204,17 @@ impl Destination {
 
 /// The partial file: a new one in place of what is there, or the one of an interrupted run, cut to what is durable of it,
 /// which `hasher` is given.
-fn partial(target: &Target, beside: &Beside, durable: Option<Durable>, hasher: &mut Hasher) -> Result<File> {
+fn partial(
+    target: &Target,
+    beside: &Beside,
+    durable: Option<Durable>,
+    header: u64,
+    hasher: &mut BlockHasher,
+) -> Result<File> {
     let fault = |error| explain(target, true, error);
     let rows = &beside.rows;
     in_its_way(rows, target)?;
-    let Some(Durable { bytes, sha256, .. }) = durable else {
+    let Some(Durable { bytes, blocks, .. }) = durable else {
         // What is there may be another user's, or have other names: it is not written to.
         remove(rows)?;
         return beside_output(&beside.output).read(true).open(rows).map_err(fault);
@@ -219,10 +239,18 @@ fn partial(target: &Target, beside: &Beside, durable: Option<Durable>, hasher: &
             there.len()
         );
     }
-    hasher.add_all(BufReader::with_capacity(BUFFER, (&file).take(bytes))).map_err(fault)?;
-    if sha256.is_some_and(|written| written != hasher.digest()) {
+    file.seek(SeekFrom::Start(header)).map_err(fault)?;
+    let damage = hasher.add_all(BufReader::with_capacity(BUFFER, &file), bytes, &blocks).map_err(fault)?;
+    if let Some(Damage { rows, bytes }) = damage {
+        let rows = match rows.is_empty() {
+            true => String::new(),
+            false => format!(" (rows {} to {})", rows.start + 1, rows.end),
+        };
         bail!(
-            "cannot resume {target}: {shown} does not hold the bytes that were written; pass --restart to start over"
+            "cannot resume {target}: {shown} is damaged: it does not hold what was written to its bytes {} to {}{rows}; pass \
+             --restart to start over",
+            bytes.start,
+            bytes.end
         );
     }
     file.set_len(bytes).and_then(|()| file.seek(SeekFrom::Start(bytes))).map_err(fault)?;
@@ -291,28 +319,4 @@ impl Write for Sink {
             Sink::Stdout(stdout) => stdout.flush(),
         }
     }
-}
-
-/// Whether standard output leads to a file, and not to a terminal, a pipe or a device.
-pub fn stdout_is_file() -> bool {
-    #[cfg(unix)]
-    {
-        use std::os::fd::AsFd;
-        let file = io::stdout().as_fd().try_clone_to_owned().map(File::from);
-        file.and_then(|file| file.metadata()).is_ok_and(|there| there.is_file())
-    }
-    #[cfg(not(unix))]
-    false
-}
-
-/// Writes a page of text to standard output.
-///
-/// # Errors
-/// If it cannot be written; [`super::ClosedPipe`] if its reader has gone.
-pub fn print(page: &[u8]) -> Result<()> {
-    let mut stdout = io::stdout().lock();
-    stdout
-        .write_all(page)
-        .and_then(|()| stdout.flush())
-        .map_err(|error| explain(&Target::Stdout, false, error))
 }

@@ -8,7 +8,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use super::destination::Destination;
-use super::{Claim, Digest, Durable, Layout, Row, Writer};
+use super::{Block, Claim, Durable, Layout, Row, Writer};
 
 /// Writes rows as JSON lines.
 pub struct JsonlWriter {
@@ -37,8 +37,8 @@ impl Writer for JsonlWriter {
         self.destination.checkpoint()
     }
 
-    fn digest(&self) -> Option<Digest> {
-        self.destination.digest()
+    fn blocks(&mut self, rows: u64) -> Vec<Block> {
+        self.destination.blocks(rows)
     }
 
     fn finish(self: Box<Self>) -> Result<()> {

@@ -19,6 +19,7 @@ mod parquet;
 mod place;
 mod safetensors;
 mod spool;
+mod stdout;
 mod stream;
 mod target;
 
@@ -30,13 +31,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use check::check;
-pub use destination::{print, stdout_is_file};
-pub use digest::{Digest, Hasher};
+pub use digest::{Block, Digest, Hasher};
 pub use dtype::{Dtype, Numbers, Vector};
 pub use fault::ClosedPipe;
 pub use kind::{Column, Kind};
 pub use ledger::{Event, Ledger, LedgerEntry};
 pub use place::{Beside, Claim};
+pub use stdout::{print, stdout_is_file};
 pub use target::Target;
 
 /// One text's result.
@@ -152,15 +153,15 @@ impl fmt::Display for Format {
 }
 
 /// What an interrupted run left that is sure to be on the disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Durable {
     /// Rows that were written.
     pub rows: u64,
     /// Bytes of the partial file that hold them.
     pub bytes: u64,
-    /// The digest of those bytes, which are not taken for them otherwise.
+    /// The digests of those bytes, which are not taken for them otherwise.
     #[serde(default)]
-    pub sha256: Option<Digest>,
+    pub blocks: Vec<Block>,
 }
 
 /// A writer of rows. Dropped before [`Writer::finish`], it leaves nothing under the final name, and the partial file
@@ -179,8 +180,8 @@ pub trait Writer: Send {
     /// If they cannot be written.
     fn checkpoint(&mut self) -> Result<u64>;
 
-    /// The digest of all that was written to the partial file, where there is one.
-    fn digest(&self) -> Option<Digest>;
+    /// The digests of all that was written to the partial file, where there is one; `rows` were written so far.
+    fn blocks(&mut self, rows: u64) -> Vec<Block>;
 
     /// Sets what the output says of itself, in place of [`Layout::about`], for formats that write it in the end.
     fn describe(&mut self, _about: &About) {}

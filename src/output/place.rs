@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow, bail};
 
 use super::fault::explain;
+use super::stdout::check_stdout;
 use super::target::{Target, folder};
 
 /// Names beside an output that is a file; for `dir/vectors.npy` those that are given here.
@@ -114,8 +115,11 @@ impl Claim {
     /// Claims an output. Streams can be shared; a file cannot.
     ///
     /// # Errors
-    /// If another run has it, or the target is a folder or in one that cannot be written to.
+    /// If another run has it, the target is a folder or in one that cannot be written to, or standard output is closed.
     pub fn take(target: &Target) -> Result<Self> {
+        if *target == Target::Stdout {
+            check_stdout()?;
+        }
         let beside = place(target)?;
         let lock = beside.as_ref().map(|beside| lock(&beside.lock, target)).transpose()?;
         Ok(Claim { target: target.clone(), beside, _lock: lock })

@@ -15,7 +15,7 @@ use arrow::ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteOptions, w
 
 use super::columns::{Columns, each_row, schema};
 use super::destination::Destination;
-use super::{About, Claim, Digest, Durable, Layout, Row, Writer};
+use super::{About, Block, Claim, Durable, Layout, Row, Writer};
 
 /// A batch of the stream is written once it has this many bytes,
 pub(super) const BATCH_BYTES: usize = 4 << 20;
@@ -42,6 +42,7 @@ pub struct SpoolWriter {
 impl SpoolWriter {
     /// Opens a target for rows of `layout`.
     pub fn open(claim: &Claim, layout: &Layout, durable: Option<Durable>, make: Make) -> Result<Self> {
+        let is_new = durable.is_none();
         let mut writer = SpoolWriter {
             destination: Destination::seekable(claim, durable)?,
             layout: layout.clone(),
@@ -49,7 +50,7 @@ impl SpoolWriter {
             columns: Columns::new(layout),
             encoder: Encoder::new(),
         };
-        if durable.is_none() {
+        if is_new {
             let message = writer.encoder.schema(&schema(layout))?;
             writer.append(&message)?;
         }
@@ -84,8 +85,8 @@ impl Writer for SpoolWriter {
         self.destination.checkpoint()
     }
 
-    fn digest(&self) -> Option<Digest> {
-        self.destination.digest()
+    fn blocks(&mut self, rows: u64) -> Vec<Block> {
+        self.destination.blocks(rows)
     }
 
     fn describe(&mut self, about: &About) {

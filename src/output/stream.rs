@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::columns::{Columns, schema};
 use super::destination::Destination;
 use super::spool::{BATCH_BYTES, BATCH_ROWS, Encoder};
-use super::{Claim, Digest, Durable, Layout, Row, Writer};
+use super::{Block, Claim, Durable, Layout, Row, Writer};
 
 /// The end of a stream: a message without a length.
 const END: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
@@ -57,8 +57,8 @@ impl Writer for StreamWriter {
         self.destination.checkpoint()
     }
 
-    fn digest(&self) -> Option<Digest> {
-        self.destination.digest()
+    fn blocks(&mut self, rows: u64) -> Vec<Block> {
+        self.destination.blocks(rows)
     }
 
     fn finish(mut self: Box<Self>) -> Result<()> {

@@ -9,6 +9,7 @@ mod embedder;
 mod heads;
 pub mod inspect;
 mod load;
+mod threads;
 
 use std::fmt;
 
@@ -16,6 +17,7 @@ pub use choices::{Choices, PromptChoice};
 pub use console::{Console, Verbosity, counted, thousands};
 pub use embedder::{Embedded, Embedder, OnLong, Tokens, Unfit};
 pub use load::{Loaded, ModelOptions, examine, load};
+pub use threads::use_threads;
 
 /// Options that contradict each other or the model: exit code 2, as for any wrong usage.
 #[derive(Debug)]
@@ -28,17 +30,3 @@ impl fmt::Display for WrongUsage {
 }
 
 impl std::error::Error for WrongUsage {}
-
-/// Gives the process its worker threads; to be called once, before anything else.
-///
-/// # Errors
-/// If the system grants no threads.
-pub fn use_threads(threads: Option<usize>) -> anyhow::Result<()> {
-    let threads = match threads {
-        Some(threads) => threads,
-        None => std::thread::available_parallelism().map_or(1, usize::from),
-    };
-    rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().map_err(|error| {
-        anyhow::anyhow!("cannot start {threads} threads ({error}); pass a smaller --threads")
-    })
-}

@@ -1,4 +1,16 @@
 //! The tokenizer of a model, with truncation that is counted.
+//!
+//! # Untrusted tokenizers
+//!
+//! A tokenizer of a known class takes time in proportion to a text. One that is taken as its file says can be made to take time that
+//! grows with the square of a text or faster, and nothing but Ctrl-C bounds it:
+//!
+//! * a regular expression that backtracks: its engine gives up after a million steps, but at each place of the text anew
+//!   (`(?=(a+)+b)a` takes a second for 30,000 letters `a`, and more than forty for 300,000);
+//! * a WordPiece model with a large `max_input_chars_per_word`, over a long word (10 seconds for 8,000 letters).
+//!
+//! A long text is not cut at white space before it is tokenized, although only its beginning may be wanted: tokens that are
+//! cut off are counted, normalizers and pre-tokenizers may look across white space, and an added token may contain it.
 
 use std::borrow::Cow;
 use std::path::Path;

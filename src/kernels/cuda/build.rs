@@ -7,7 +7,7 @@ use std::process::{Command, exit};
 
 const SOURCES: [&str; 6] = ["attention", "linear", "lookup", "norm", "pooling", "rotary"];
 
-fn main() {
+pub fn main() {
     let folder = Path::new("src/kernels/cuda");
     println!("cargo::rerun-if-changed={}", folder.display());
     if env::var_os("CARGO_FEATURE_CUDA").is_none() {

@@ -31,7 +31,7 @@ impl<'a> Blocks<'a> {
     /// # Panics
     /// If there is no room for it.
     pub fn unwritten(data: &'a mut [MaybeUninit<f32>], rows: usize, columns: usize) -> Self {
-        assert!(data.len() >= rows * columns, "there is room");
+        assert!(rows.checked_mul(columns).is_some_and(|count| data.len() >= count), "there is room");
         Blocks { rows, data: data.as_mut_ptr().cast(), columns, borrow: PhantomData }
     }
 

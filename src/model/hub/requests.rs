@@ -8,6 +8,8 @@ use serde_json::Value;
 use ureq::http::{Response, Uri};
 use ureq::{Agent, Body};
 
+use crate::guard::guard;
+
 /// Redirects that are followed for one request.
 const MAX_REDIRECTS: usize = 10;
 /// Bytes that have to arrive within the time limit, again and again: a server that sends a byte now and then is stalled.
@@ -225,12 +227,12 @@ impl Client {
             }
             request.call()
         };
-        let answer = match call() {
+        let ask = || match call() {
             // A server may close a connection that was kept for the next request just when that is sent.
             Err(ureq::Error::Io(error)) if is_closed(&error) => call(),
             answer => answer,
         };
-        answer.map_err(|error| Failure::Unreachable(self.reason(&error)))
+        answered(ask)?.map_err(|error| Failure::Unreachable(self.reason(&error)))
     }
 
     /// What is wrong with a connection, without user and password of the address.
@@ -282,6 +284,15 @@ impl Client {
     fn silence(&self) -> String {
         format!("no data for {} s; HF_HUB_DOWNLOAD_TIMEOUT sets the limit", self.timeout.as_secs_f64())
     }
+}
+
+/// What a request gives. Names are looked up in a thread of the library's own, which panics where the system grants none.
+fn answered<T>(ask: impl FnOnce() -> T) -> Result<T, Failure> {
+    guard(ask).ok_or_else(|| {
+        Failure::Unreachable(
+            "no thread to look up its name; the limit of processes (ulimit -u) may be reached".into(),
+        )
+    })
 }
 
 /// Whether the other side has closed a connection.
@@ -354,6 +365,13 @@ pub fn encode_path(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_panic_while_asking_is_a_failure() {
+        let failure = answered::<()>(|| panic!("failed to spawn thread")).unwrap_err();
+        assert!(matches!(failure, Failure::Unreachable(reason) if reason.contains("ulimit -u")));
+        assert!(matches!(answered(|| 1), Ok(1)));
+    }
 
     #[test]
     fn redirects_lead_where_a_browser_would_go() {

@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::thread::LocalKey;
 
+use candle_core::Result;
 use rayon::prelude::*;
 
 use super::{Attention, Visible};
@@ -116,8 +117,8 @@ impl Attention<'_> {
 }
 
 impl Flow<'_> {
-    /// `(T, value_heads · v_size)`.
-    pub fn run(&self, offsets: &[usize]) -> Vec<f32> {
+    /// `(T, value_heads · v_size)`, for offsets that begin with 0, do not decrease and end with T.
+    pub fn run(&self, offsets: &[usize]) -> Result<Vec<f32>> {
         let mixes = self.mix_before.is_some() || self.mix_after.is_some();
         let mut tasks = Vec::new();
         for bounds in offsets.windows(2) {
@@ -132,7 +133,8 @@ impl Flow<'_> {
             }
         }
         let (tokens, heads) = (offsets.last().copied().unwrap_or(0), self.attention.heads);
-        // SAFETY: the tasks together have every token, and with every head or with all at once write all columns.
+        // SAFETY: the offsets begin with 0, do not decrease and end with `tokens` (`Attention::check`), so the tasks together have
+        // every token; with every head, or with all at once, they write all columns.
         unsafe {
             written(tokens, self.value_heads * self.v_size, |to| match mixes {
                 true => tasks.par_iter().for_each(|task| scratch(|memory| self.all_heads(task, memory, to))),

@@ -11,7 +11,7 @@ impl Attention<'_> {
     /// [`Attention::reference`] for texts of like lengths at a time, so that little is computed for padding.
     pub(super) fn by_length(&self, q: &Tensor, k: &Tensor, v: &Tensor, offsets: &[usize]) -> Result<Tensor> {
         let lengths: Vec<usize> = offsets.windows(2).map(|w| w[1] - w[0]).collect();
-        let mut texts: Vec<usize> = (0..lengths.len()).collect();
+        let mut texts: Vec<usize> = (0..lengths.len()).filter(|&text| lengths[text] > 0).collect();
         texts.sort_by_key(|&text| lengths[text]);
         let (mut parts, mut order) = (Vec::new(), Vec::new());
         // No text of a class is padded by more than a fifth.
@@ -44,7 +44,11 @@ impl Attention<'_> {
     /// [`Attention::forward`] in plain candle operations, in f32 and on a rectangle: texts are padded to the longest, and the
     /// mask adds −∞ to the scores of padding keys and of those that a query does not see. A query of padding sees
     /// what the first token sees, so that no row becomes NaN.
+    ///
+    /// # Errors
+    /// Those of [`Attention::forward`].
     pub fn reference(&self, q: &Tensor, k: &Tensor, v: &Tensor, offsets: &[usize]) -> Result<Tensor> {
+        self.check(q, k, v, offsets)?;
         let dtype = q.dtype();
         let wide = |x: &Tensor| x.to_dtype(DType::F32);
         let (q, k, v) = (&wide(q)?, &wide(k)?, &wide(v)?);

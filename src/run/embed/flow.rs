@@ -12,12 +12,10 @@ use std::mem;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result, anyhow};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
-use rayon::{ThreadPool, ThreadPoolBuilder};
 use serde_json::Value;
 
 use super::Limits;
@@ -25,6 +23,7 @@ use super::records::{Records, value_bytes};
 use super::resume::Mark;
 use crate::input::{Entry, Record, Spot};
 use crate::nn::{Encoder, keep_memory};
+use crate::run::threads::{single, spawn};
 use crate::run::{Embedded, Embedder, Tokens, Unfit};
 use crate::text::plan;
 
@@ -163,13 +162,6 @@ pub fn start(
     let next = Vec::new();
     spawn("plan", move || Planner { limits, encoder, is_live, to_taker, next }.run(&in_order))?;
     Ok(windows)
-}
-
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
-    match thread::Builder::new().name(name.into()).spawn(work) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(anyhow!("cannot start a thread ({error}); pass a smaller --threads")),
-    }
 }
 
 /// Reads records and hands them to the tokenizers chunk by chunk, and the tokenizers' answers to the planner in order.
@@ -411,12 +403,6 @@ impl Workers {
     fn run_wide(&self, job: Job) {
         rayon::scope(|_| job.run(&self.embedder, &self.embedder.encoders[0], &self.meter, self.threads));
     }
-}
-
-/// A pool of one thread: what is parallel inside of a batch runs on it, one after another.
-fn single() -> Result<ThreadPool> {
-    let pool = ThreadPoolBuilder::new().num_threads(1).build();
-    pool.map_err(|error| anyhow!("cannot start a thread ({error}); pass a smaller --threads"))
 }
 
 impl Job {

@@ -4,7 +4,6 @@ use std::fmt;
 use std::io::{self, Write};
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 use anyhow::{Result, bail};
 use crossbeam_channel::{Receiver, bounded};
@@ -12,6 +11,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::run::counted;
+use crate::run::threads::spawn;
 
 /// The exit code of a run that was asked to stop.
 pub const INTERRUPTED: u8 = 130;
@@ -65,10 +65,8 @@ pub fn listen() -> Result<Receiver<()>> {
             }
         }
     };
-    match thread::Builder::new().name("signals".into()).spawn(listen) {
-        Ok(_) => Ok(interrupts),
-        Err(error) => bail!("cannot start a thread ({error}); raise the limit of processes (ulimit -u)"),
-    }
+    spawn("signals", listen)?;
+    Ok(interrupts)
 }
 
 /// Whether a signal was ignored when the process began, as in a job in the background.

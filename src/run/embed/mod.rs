@@ -339,7 +339,11 @@ impl EmbedOptions {
     fn identity(&self, loaded: &Loaded) -> Identity {
         let mut identity = self.input.identity();
         identity.extend([
-            ("the release of Sconce".into(), env!("CARGO_PKG_VERSION").into()),
+            // Builds of one release may differ in what they compute, too.
+            (
+                "the release of Sconce".into(),
+                concat!(env!("CARGO_PKG_VERSION"), " (build ", env!("SCONCE_BUILD"), ")").into(),
+            ),
             ("--output-format".into(), self.format.name().into()),
             ("--skip-empty".into(), if self.selection.skip_empty { "yes" } else { "no" }.into()),
         ]);

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use anyhow::{Result, anyhow, bail};
@@ -19,6 +19,7 @@ use super::records::Records;
 use crate::input::Entry;
 use crate::output::{self, Beside, Column, Digest, Durable, Kind};
 use crate::run::heads::normalized;
+use crate::run::threads::spawn;
 use crate::run::{Console, Embedder, WrongUsage, counted};
 
 /// A place between two records of the input.
@@ -302,7 +303,7 @@ impl Hashing {
     /// Starts hashing; where the system grants no thread, it is done later.
     pub fn start(files: Vec<PathBuf>) -> Self {
         let again = files.clone();
-        match thread::Builder::new().name("hash".into()).spawn(move || hashes(&files)) {
+        match spawn("hash", move || hashes(&files)) {
             Ok(thread) => Hashing::Started(thread),
             Err(_) => Hashing::Postponed(again),
         }

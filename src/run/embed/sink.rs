@@ -410,7 +410,8 @@ impl Sink {
         let since = Instant::now();
         let bytes = self.writer()?.checkpoint();
         let bytes = self.or_broken(bytes)?;
-        let sha256 = self.writer()?.digest();
+        let rows = self.tally.rows;
+        let blocks = self.writer()?.blocks(rows);
         let ledger = self.ledger.as_mut().map_or(Ok(0), Ledger::checkpoint);
         let ledger = self.or_broken(ledger)?;
         let ledger_sha256 = self.ledger.as_ref().map(Ledger::digest);
@@ -421,7 +422,7 @@ impl Sink {
             kept: self.layout.kept.clone(),
             done: self.mark.clone(),
             tally: self.tally,
-            output: Durable { rows: self.tally.rows, bytes, sha256 },
+            output: Durable { rows, bytes, blocks },
             ledger,
             ledger_sha256,
             complete,
