@@ -13,7 +13,7 @@ mod load;
 use std::fmt;
 
 pub use choices::{Choices, PromptChoice};
-pub use console::{Console, Verbosity, counted, thousands};
+pub use console::{Console, MOMENT, Verbosity, counted, thousands};
 pub use embedder::{Embedded, Embedder, OnLong, Tokens, Unfit};
 pub use load::{Loaded, ModelOptions, examine, load};
 

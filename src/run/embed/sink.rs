@@ -2,7 +2,7 @@
 //! time all of it on the disk, so that a run that is interrupted can go on from there.
 
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Error, Result, anyhow, bail};
 use crossbeam_channel::{Receiver, select};
@@ -17,7 +17,7 @@ use crate::input::{At, Spot};
 use crate::output::{
     self, About, Claim, ClosedPipe, Durable, Event, Format, Kind, Layout, Ledger, LedgerEntry, Row, Writer,
 };
-use crate::run::{Console, Embedded, counted, thousands};
+use crate::run::{Console, Embedded, MOMENT, counted, thousands};
 
 /// What is done about records that have no row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,9 +53,6 @@ pub struct Sink {
     /// Whether writing has failed, so that what lies in the files may end in the middle of a row.
     broken: bool,
 }
-
-/// A run of at least this length ends with a line on what it has done.
-const LONG_RUN: Duration = Duration::from_secs(2);
 
 /// What is said of a vector that is not finite.
 const NOT_FINITE: &str = "has a vector with NaN or infinite values";
@@ -194,7 +191,7 @@ impl Sink {
         let ledger = self.claim.beside().map(|beside| beside.final_ledger.as_path());
         self.tally.report(&self.console, self.policy.limit, ledger);
         // Where rows went to a terminal or a pipe, they have been seen.
-        if self.claim.beside().is_some() && clock.start.elapsed() >= LONG_RUN {
+        if self.claim.beside().is_some() && clock.start.elapsed() >= MOMENT {
             self.console.note(format!(
                 "{}, {} in {:.1} s: {}",
                 counted(self.tally.rows, "row"),
@@ -512,9 +509,8 @@ impl Sink {
         let (rows, tokens) = (self.tally.rows - self.before.rows, self.tally.tokens - self.before.tokens);
         let (rate, tokens) = (rows as f64 / seconds, tokens as f64 / seconds);
         let (rate, tokens) = (thousands(rate as u64), thousands(tokens as u64));
-        self.bar
-            .set_message(format!("{}, {rate} rows/s, {tokens} tokens/s", counted(self.tally.rows, "row")));
-        self.console.draw(&self.bar);
+        let work = format!("{}, {rate} rows/s, {tokens} tokens/s", counted(self.tally.rows, "row"));
+        self.console.draw(&self.bar, &work);
     }
 }
 
