@@ -517,3 +517,12 @@ fn memory_has_a_bound() {
     let output = run(&["-i", &at("long.txt"), "--max-memory", "80MB"]);
     assert_fails(&output, 1, &["long.txt line 1", "bytes", "--max-memory", "split the text"]);
 }
+    // A stream on a pipe begins with the same.
+    for stats in [&[][..], &["--stats", &at("stats")]] {
+        let piped = run(&[&args[..], &["--output-format", "arrow"], stats].concat());
+        let stream = arrow::ipc::reader::StreamReader::try_new(&piped.stdout[..], None).unwrap();
+        for (key, value) in expected {
+            let found = stream.schema().metadata().get(&format!("sconce.{key}")).cloned();
+            assert_eq!(found.as_deref(), Some(value), "{key}");
+        }
+    }

@@ -167,7 +167,8 @@ pub fn embed(options: EmbedOptions) -> Result<Ended> {
     let mut layout = options.layout(&embedder, about);
     output::check(&layout).map_err(|error| WrongUsage(error.to_string()))?;
     identity.extend(resume::choices(&embedder));
-    let hashing = (!is_streamed || options.stats.is_some()).then(|| Hashing::start(files));
+    let is_hashed = !is_streamed || options.stats.is_some() || options.format == output::Format::Arrow;
+    let hashing = is_hashed.then(|| Hashing::start(files));
     let (journal, found, hashing) = match (claim.beside(), hashing) {
         (Some(beside), Some(hashing)) => {
             let (journal, found) = Journal::open(beside, identity, hashing, options.begin, &console)?;
@@ -182,7 +183,7 @@ pub fn embed(options: EmbedOptions) -> Result<Ended> {
     options.look_at(&mut records, &mut layout, found.is_some())?;
     let bar = console.bar(records.size());
     let policy = options.policy(&embedder);
-    let mut sink = Sink::new(claim, layout, policy, journal, console, bar);
+    let mut sink = Sink::new(claim, layout, policy, journal, hashing, console, bar);
     let mut is_whole = false;
     if let Some(run) = found {
         run.done.pass(&mut records)?;
@@ -198,7 +199,7 @@ pub fn embed(options: EmbedOptions) -> Result<Ended> {
     let tally = *sink.tally();
     console.detail(format!("{} texts, {} tokens, {:.2?} in all", tally.rows, tally.tokens, start.elapsed()));
     if let Some(path) = &options.stats {
-        let about = sink.about(hashing)?;
+        let about = sink.about()?;
         tally::write_stats(path, &tally, &clock, &meter, &limits, &engines.join("; "), &about)?;
     }
     Ok(tally.ended())

@@ -43,6 +43,8 @@ pub struct Sink {
     /// Where the output is a file, which can be gone on with.
     journal: Option<Journal>,
     mark: Mark,
+    /// The hashes of the model's files, where there is no journal that has them.
+    hashing: Option<Hashing>,
     tally: Tally,
     /// What earlier runs have done of it.
     before: Tally,
@@ -91,6 +93,7 @@ impl Sink {
         policy: Policy,
         journal: Option<Journal>,
         console: Console,
+        hashing: Option<Hashing>,
         bar: ProgressBar,
     ) -> Self {
         let (writer, ledger, finished, saved, broken) = (None, None, None, None, false);
@@ -105,6 +108,7 @@ impl Sink {
             ledger,
             journal,
             mark,
+            hashing,
             tally,
             before,
             finished,
@@ -173,6 +177,10 @@ impl Sink {
                 .note(format!("starting over: {} of an interrupted run dropped", counted(rows, "row")));
         }
         self.writer = Some(output::open(&self.claim, &self.layout, None)?);
+        if self.journal.is_none() && self.layout.format == Format::Arrow {
+            // A stream begins with what it says of itself.
+            self.about()?;
+        }
         Ok(())
     }
 
@@ -432,7 +440,7 @@ impl Sink {
     fn finish(&mut self) -> Result<()> {
         self.save(true)?;
         interrupt::leave_at_once();
-        let about = self.about(None)?;
+        let about = self.about()?;
         if let Some(mut writer) = self.writer.take() {
             writer.describe(&about);
             writer.finish()?;
@@ -455,10 +463,9 @@ impl Sink {
         output::manifest::remove(&beside.manifest)
     }
 
-    /// What the output says of itself: the layout's, with the digest of the weights, which the journal has, if there is
-    /// one, or else `hashing`.
-    pub fn about(&mut self, hashing: Option<Hashing>) -> Result<About> {
-        let digest = match (&mut self.journal, hashing) {
+    /// What the output says of itself: the layout's, with the digest of the weights, if the model's files are hashed.
+    pub fn about(&mut self) -> Result<About> {
+        let digest = match (&mut self.journal, self.hashing.take()) {
             (Some(journal), _) => weights_digest(journal.identity()?),
             (None, Some(hashing)) => weights_digest(&hashing.finish()?),
             (None, None) => None,
