@@ -61,6 +61,9 @@ fn vector_type(layout: &Layout) -> DataType {
     };
     DataType::FixedSizeList(Arc::new(item(number)), layout.width() as i32)
 }
+/// Groups of rows, one after another.
+pub type Groups<'a> = dyn Iterator<Item = Result<RecordBatch>> + 'a;
+
 
 /// What a list holds; never null.
 fn item(kind: DataType) -> Field {

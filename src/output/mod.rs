@@ -17,9 +17,8 @@ pub mod manifest;
 mod npy;
 mod parquet;
 mod place;
+mod rows;
 mod safetensors;
-mod spool;
-mod stream;
 mod target;
 
 use std::collections::BTreeMap;
@@ -208,11 +207,13 @@ pub fn open(claim: &Claim, layout: &Layout, durable: Option<Durable>) -> Result<
         Format::Safetensors => {
             Box::new(array::ArrayWriter::open(claim, layout, durable, &self::safetensors::HEADER)?)
         }
-        // A reader of a stream waits for rows, and cannot go back to an index.
-        Format::Arrow if claim.beside().is_none() => {
-            Box::new(stream::StreamWriter::open(claim, layout, durable)?)
+        Format::Arrow => {
+            // A reader of a pipe waits for rows, and cannot go back to an index: it is given the stream.
+            let make = claim.beside().map(|_| self::arrow::write as rows::Make);
+            Box::new(rows::RowsWriter::open(claim, layout, durable, make)?)
         }
-        Format::Arrow => Box::new(spool::SpoolWriter::open(claim, layout, durable, self::arrow::write)?),
-        Format::Parquet => Box::new(spool::SpoolWriter::open(claim, layout, durable, self::parquet::write)?),
+        Format::Parquet => {
+            Box::new(rows::RowsWriter::open(claim, layout, durable, Some(self::parquet::write))?)
+        }
     })
 }
