@@ -28,6 +28,8 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::field::FieldValue;
+
 pub use check::check;
 pub use destination::{print, stdout_is_file};
 pub use digest::{Digest, Hasher};
@@ -50,7 +52,7 @@ pub struct Row<'a> {
     /// Whether tokens were cut off.
     pub truncated: bool,
     /// The values of [`Layout::kept`], in their order.
-    pub kept: &'a [Value],
+    pub kept: &'a [FieldValue],
     /// One vector, or one a token, one after another.
     pub vector: &'a Vector,
 }

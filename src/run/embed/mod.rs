@@ -22,7 +22,7 @@ use anyhow::{Result, bail};
 use super::heads::normalized;
 use super::{Choices, Console, Embedder, Loaded, ModelOptions, OnLong, WrongUsage, counted, load};
 use crate::disk::is_same_file;
-use crate::input::{Entries, Fields, Format, Place, Record, Source};
+use crate::input::{Entries, Fields, Format, Place, ReadLimit, Record, Source};
 use crate::model::files::is_model_file;
 use crate::nn::Pooling;
 use crate::output::{self, About, Claim, Column, Kind, Layout, Ledger, Target};
@@ -164,6 +164,7 @@ pub fn embed(options: EmbedOptions) -> Result<Ended> {
     let mut embedder = options.choices.embedder(loaded, &console)?;
     about.extend(about::of_vectors(&embedder));
     let limits = Limits::new(&mut embedder, options.model.max_memory)?;
+    records.set_limit(limits.reading);
     let mut layout = options.layout(&embedder, about);
     output::check(&layout).map_err(|error| WrongUsage(error.to_string()))?;
     identity.extend(resume::choices(&embedder));
@@ -176,7 +177,7 @@ pub fn embed(options: EmbedOptions) -> Result<Ended> {
         }
         (_, hashing) => (None, Found::Nothing, hashing),
     };
-    let found = match options.sift(found, &mut records, is_streamed)? {
+    let found = match options.sift(found, &mut records, is_streamed, limits.reading)? {
         ControlFlow::Break(ended) => return Ok(ended),
         ControlFlow::Continue(found) => found,
     };
@@ -293,6 +294,7 @@ impl EmbedOptions {
         found: Found,
         records: &mut Records,
         is_streamed: bool,
+        reading: ReadLimit,
     ) -> Result<ControlFlow<Ended, Option<Manifest>>> {
         let (console, output) = (&self.console, &self.output);
         Ok(ControlFlow::Continue(match found {
@@ -306,6 +308,7 @@ impl EmbedOptions {
                     "{output} is finished, but the input has changed; starting from the beginning"
                 ));
                 *records = self.records(is_streamed)?;
+                records.set_limit(reading);
                 None
             }
             // What a stream has given cannot be read once more.
@@ -375,7 +378,8 @@ fn settle(layout: &mut Layout, records: &mut Records) {
         layout.ids = Some(if integers { Kind::Integer } else { Kind::Text });
     }
     for (i, column) in layout.kept.iter_mut().enumerate() {
-        column.kind = Kind::of(head.iter().filter_map(|record| record.kept.get(i)));
+        let kind = Kind::of_fields(head.iter().filter_map(|record| record.kept.get(i)));
+        column.kind = kind.in_format(layout.format);
     }
 }
 

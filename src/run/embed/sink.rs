@@ -13,6 +13,7 @@ use super::flow::{Fate, Item, Step, Window, died};
 use super::interrupt::{self, Interrupted};
 use super::resume::{Finished, Hashing, Journal, Manifest, Mark, weights_digest};
 use super::tally::{Clock, Tally};
+use crate::field::FieldValue;
 use crate::input::{At, Spot};
 use crate::output::{
     self, About, Claim, ClosedPipe, Durable, Event, Format, Kind, Layout, Ledger, LedgerEntry, Row, Writer,
@@ -42,9 +43,9 @@ pub struct Sink {
     ledger: Option<Ledger>,
     /// Where the output is a file, which can be gone on with.
     journal: Option<Journal>,
-    mark: Mark,
     /// The hashes of the model's files, where there is no journal that has them.
     hashing: Option<Hashing>,
+    mark: Mark,
     tally: Tally,
     /// What earlier runs have done of it.
     before: Tally,
@@ -92,8 +93,8 @@ impl Sink {
         layout: Layout,
         policy: Policy,
         journal: Option<Journal>,
-        console: Console,
         hashing: Option<Hashing>,
+        console: Console,
         bar: ProgressBar,
     ) -> Self {
         let (writer, ledger, finished, saved, broken) = (None, None, None, None, false);
@@ -107,8 +108,8 @@ impl Sink {
             writer,
             ledger,
             journal,
-            mark,
             hashing,
+            mark,
             tally,
             before,
             finished,
@@ -176,11 +177,11 @@ impl Sink {
             self.console
                 .note(format!("starting over: {} of an interrupted run dropped", counted(rows, "row")));
         }
-        self.writer = Some(output::open(&self.claim, &self.layout, None)?);
         if self.journal.is_none() && self.layout.format == Format::Arrow {
             // A stream begins with what it says of itself.
             self.about()?;
         }
+        self.writer = Some(output::open(&self.claim, &self.layout, None)?);
         Ok(())
     }
 
@@ -312,34 +313,34 @@ impl Sink {
     }
 
     /// Takes away what the columns of the output, which the first records have shown, cannot hold, and says what it was.
-    fn fit(&self, id: &mut Option<Value>, kept: &mut [Value]) -> Option<String> {
+    fn fit(&self, id: &mut Option<Value>, kept: &mut [FieldValue]) -> Option<String> {
         let Layout { format, ids, kept: columns, .. } = &self.layout;
         if id.is_some() && ids.is_none() && format.has_fixed_columns() {
             *id = None;
             return Some("has an id, but the first records have none; name the field with --id-field".into());
         }
         if let Some(other) =
-            id.take_if(|id| format.has_typed_columns() && ids.is_some_and(|kind| !kind.fits(id)))
+            id.take_if(|id| format.has_typed_columns() && ids.as_ref().is_some_and(|kind| !kind.fits(id)))
         {
             return Some(format!(
                 "has the id {}, but the first records have {} for ids; write jsonl or csv, or make the ids alike",
                 shown(&other),
-                ids.unwrap_or(Kind::Text)
+                ids.as_ref().unwrap_or(&Kind::Text)
             ));
         }
         if !format.has_typed_columns() {
             return None;
         }
-        let mut misfits = columns.iter().zip(kept).filter(|(column, value)| !column.kind.fits(value));
+        let mut misfits = columns.iter().zip(kept).filter(|(column, value)| !column.kind.holds(value));
         let (column, value) = misfits.next()?;
         let reason = format!(
             "has {} in field {:?}, but the first records have {}; leave it out of --keep, or write jsonl or csv",
-            shown(value),
+            shown(&value.json()),
             column.name,
             column.kind
         );
-        *value = Value::Null;
-        misfits.for_each(|(_, value)| *value = Value::Null);
+        *value = FieldValue::default();
+        misfits.for_each(|(_, value)| *value = FieldValue::default());
         Some(reason)
     }
 
@@ -422,7 +423,7 @@ impl Sink {
         let Some(journal) = &mut self.journal else { return Ok(()) };
         let saved = journal.save(since, |identity| Manifest {
             identity,
-            ids: self.layout.ids,
+            ids: self.layout.ids.clone(),
             kept: self.layout.kept.clone(),
             done: self.mark.clone(),
             tally: self.tally,
