@@ -2,16 +2,22 @@
 """Runs models of full size with random weights and compares them with transformers, given the same weights.
 
     python scripts/full_size.py [--only WORD]
+    python scripts/full_size.py --float64 [--out benches/accuracy.md] [--isa SET ...]
 
 For every config, in f32 and stored as f16 where that is what is asked: the largest difference of any element of the last
 hidden states of a few texts, and the peak memory of the whole process beside the size of the weights in f32. Needs some
 gigabytes of disk and memory. Exits with 1 where a difference is over atol 1e-4, rtol 1e-4, or memory over the weights in
 f32 and 300 MB.
+
+With --float64: a model of the shape of gte-large-en-v1.5, whose largest matrix products have the longest sums of all configs.
+Sconce in f32, under every instruction set of the machine, and PyTorch in f32 are both compared with PyTorch in float64. Prints a
+table, and writes it to a page with --out. Exits with 1 where an error of Sconce is larger than PyTorch's.
 """
 
 import argparse
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -85,10 +91,122 @@ def check(name, dtype):
     return worst, allowed, memory, bytes_in_f32
 
 
+# The shape of gte-large-en-v1.5, in the fields of transformers' own class.
+WIDE = dict(
+    vocab_size=30528, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096,
+    hidden_act="gelu", layer_norm_eps=1e-12, max_position_embeddings=8192, type_vocab_size=2, pad_token_id=0,
+    rope_parameters={"rope_type": "default", "rope_theta": 160000.0},
+)
+LIMIT = 1024
+LONG = [*TEXTS, "The lamp burns, and the wick is in the candle. " * 60]
+PAGE = """# Rounding at full size
+
+How far f32 is from float64: a model of the shape of gte-large-en-v1.5 ({layers} layers of 1,024, gated feed-forward of 4,096) with random
+weights, {texts} texts of {tokens:,} tokens in all, made by `scripts/full_size.py --float64` on {machine}. Every error is that of one element,
+against PyTorch {torch} in float64; the vectors are means over tokens, of unit length.
+
+{table}
+The last hidden states are as large as {largest:.1f}.
+"""
+
+
+def instruction_sets():
+    """Those of this machine: the error that names an unknown set lists them."""
+    command = [SCONCE, "embed", "x"]
+    error = subprocess.run(command, env={**os.environ, "SCONCE_ISA": "none"}, capture_output=True, text=True).stderr
+    return re.search(r"it has (.*)", error)[1].split(", ")
+
+
+def embed(folder, isa, *options):
+    """The rows of `embed` under an instruction set."""
+    command = [SCONCE, "embed", "--quiet", "--input-format", "jsonl", "--input", "-", "--model", str(folder), *options]
+    texts = "".join(json.dumps({"text": text}) + "\n" for text in LONG)
+    result = subprocess.run(command, env={**os.environ, "SCONCE_ISA": isa}, input=texts, capture_output=True, text=True)
+    if result.returncode:
+        sys.exit(f"{isa}: {result.stderr}")
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def widen(model):
+    """Weights as wide as trained ones, so that attention has peaks and activations leave their linear part."""
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            drawn = torch.randn(weight.shape, generator=generator)
+            weight.copy_(1 + 0.1 * drawn if "norm" in name.lower() and name.endswith("weight") else 0.04 * drawn)
+
+
+@torch.no_grad()
+def against_float64(sets, layers):
+    """The page's table and figures, and whether PyTorch is nearer to float64 than Sconce under one of these sets."""
+    config = AutoConfig.for_model("gte", **dict(WIDE, num_hidden_layers=layers))
+    model = AutoModel.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+    widen(model)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        tokenizer(folder, LIMIT, second_segment=False)
+        model.save_pretrained(folder, max_shard_size="100GB")
+        tokens = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+        ids = [torch.tensor([tokens(text, truncation=True, max_length=LIMIT)["input_ids"]]) for text in LONG]
+
+        def states(model):
+            return [model(input_ids=text).last_hidden_state[0] for text in ids]
+
+        def pooled(states):
+            return [torch.nn.functional.normalize(text.mean(0), dim=0) for text in states]
+
+        theirs = states(model)
+        exact = states(model.double())
+
+        def errors(found, exact):
+            difference = torch.cat([(f.double() - e).flatten().abs() for f, e in zip(found, exact)])
+            return difference.max().item(), difference.square().mean().sqrt().item()
+
+        def row(name, hidden, vectors):
+            figures = [*errors(hidden, exact), *errors(vectors, pooled(exact))]
+            lines.append(f"| {name} | " + " | ".join(f"{figure:.2e}" for figure in figures) + " |")
+            print(lines[-1], flush=True)
+            return figures
+
+        lines = ["| f32 of | hidden states, largest | root mean square | vectors, largest | root mean square |"]
+        lines.append("|---|---:|---:|---:|---:|")
+        print("\n".join(lines))
+        torch_figures = row("PyTorch", theirs, pooled(theirs))
+        failed = False
+        for isa in sets:
+            rows = embed(folder, isa, "--pooling", "none", "--no-normalize", "--max-length", str(LIMIT))
+            hidden = [torch.tensor(row["embeddings"], dtype=torch.float32) for row in rows]
+            rows = embed(folder, isa, "--pooling", "mean", "--normalize", "--max-length", str(LIMIT))
+            figures = row(f"Sconce, {isa}", hidden, [torch.tensor(row["embedding"]) for row in rows])
+            failed |= any(found > theirs for found, theirs in zip(figures, torch_figures))
+    largest = max(text.abs().max().item() for text in exact)
+    return lines, sum(text.shape[1] for text in ids), largest, failed
+
+
+def machine():
+    """The processor, as Linux names it."""
+    fields = dict(re.findall(r"^(.+?)\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE))
+    name = fields.get("model name", platform.machine())
+    return f"{name}, family {fields.get('cpu family')}, model {fields.get('model')}, {os.cpu_count()} cores"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="configs whose name has this word")
-    only = parser.parse_args().only
+    parser.add_argument("--float64", action="store_true", help="compare with float64 at full width")
+    parser.add_argument("--isa", nargs="+", help="instruction sets, in place of all of the machine")
+    parser.add_argument("--layers", type=int, default=WIDE["num_hidden_layers"], help="of the wide model")
+    parser.add_argument("--out", type=Path, help="write a page")
+    args = parser.parse_args()
+    if args.float64:
+        lines, tokens, largest, failed = against_float64(args.isa or instruction_sets(), args.layers)
+        if args.out:
+            args.out.write_text(PAGE.format(
+                layers=args.layers, texts=len(LONG), tokens=tokens, machine=machine(), torch=torch.__version__.split("+")[0],
+                table="\n".join(lines) + "\n", largest=largest,
+            ))
+        sys.exit(failed)
+    only = args.only
     failed = False
     print("| config | stored as | largest difference | of what is allowed | peak memory | weights in f32 |\n|---|---|---|---|---|---|")
     for name, dtype in [model for model in MODELS if only in model[0]]:

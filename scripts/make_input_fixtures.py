@@ -43,6 +43,44 @@ def table() -> pa.Table:
     )
 
 
+def typed() -> pa.Table:
+    """Two rows and a row of nulls with a column of every type to keep."""
+    moment = datetime.datetime(2026, 11, 21, 6, 2, 17, 250001)
+    day, clock = moment.date(), moment.time()
+    category = pa.dictionary(pa.int8(), pa.string())
+    inner = pa.struct([("a", pa.int16()), ("b", pa.list_(category)), ("at", pa.timestamp("ms", "America/New_York"))])
+    return pa.table(
+        {
+            "text": ["a lamp", "a wick", "light"],
+            "naive": pa.array([moment, moment.replace(year=1911), None], pa.timestamp("us")),
+            "seconds": pa.array([0, -1, None], pa.timestamp("s")),
+            "zoned": pa.array([1, 2**60 + 1, None], pa.timestamp("ns", "Europe/Berlin")),
+            "day": pa.array([day, day, None], pa.date32()),
+            "day64": pa.array([day, day, None], pa.date64()),
+            "clock": pa.array([clock, datetime.time(), None], pa.time64("us")),
+            "span": pa.array([datetime.timedelta(seconds=1.5), datetime.timedelta(), None], pa.duration("ms")),
+            "price": pa.array([decimal.Decimal("12.50"), decimal.Decimal("-0.01"), None], pa.decimal128(20, 2)),
+            "huge": pa.array([decimal.Decimal(10**60), decimal.Decimal(-1), None], pa.decimal256(70, 0)),
+            "words": pa.array([["x", None], [], None], pa.list_(pa.string())),
+            "more": pa.array([[[1], []], [None], None], pa.large_list(pa.list_(pa.int32()))),
+            "three": pa.array([[1, 2, 3], [4, None, 6], None], pa.list_(pa.float32(), 3)),
+            "inner": pa.array([{"a": 1, "b": ["x", "y"], "at": moment.replace(microsecond=250000)}, {"a": None, "b": None}, None], inner),
+            "map": pa.array([[("k", 1), ("l", None)], [], None], pa.map_(pa.string(), pa.int64())),
+            "pairs": pa.array([[(1, "x")], [], None], pa.map_(pa.int32(), pa.string())),
+            "category": pa.array(["x", "y", None]).cast(category),
+            "bytes": pa.array([b"\x00\xff", b"", None], pa.binary()),
+            "four": pa.array([b"abcd", b"\x00\x01\x02\x03", None], pa.binary(4)),
+            "small": pa.array([-128, 127, None], pa.int8()),
+            "large": pa.array([2**64 - 1, 0, None], pa.uint64()),
+            "half": pa.array([0.5, -2.0, None], pa.float16()),
+            "single": pa.array([0.1, float("nan"), None], pa.float32()),
+            "flag": pa.array([True, False, None]),
+            "long": pa.array(["x", "", None], pa.large_string()),
+            "view": pa.array(["x", "a string that is longer than a view", None], pa.string_view()),
+        }
+    )
+
+
 def texts_as(kind: pa.DataType) -> pa.Table:
     return table().select(["id", "text"]).set_column(1, "text", pa.array(TEXTS, pa.string()).cast(kind))
 
@@ -79,6 +117,8 @@ def main() -> None:
     pq.write_table(rows.slice(0, 0), OUT / "empty.parquet")
     file(rows.slice(0, 0), "empty.arrow")
 
+    pq.write_table(typed(), OUT / "typed.parquet", compression="zstd")
+    file(typed(), "typed.arrow", compression="zstd")
     whole = pa.table({"id": ["a", "7", None], "text": TEXTS[:3]})
     pq.write_table(whole, OUT / "whole.parquet")
     file(whole, "whole.arrow")

@@ -29,11 +29,12 @@
 //! * [`kernels`]: loops over slices, no candle type in sight; in `cuda/` those for GPUs.
 //! * [`output`]: writers, one file a format; the destination that can be continued; manifest and ledger.
 //!
-//! Beside the rooms are [`guard`], which keeps the panics of libraries away from the program, [`disk`], which opens a
-//! model's files, and [`terminal`], which writes to standard error.
+//! Beside the rooms are [`field`], the values that are carried through from input to output, [`guard`], which keeps the panics of
+//! libraries away from the program, [`disk`], which opens a model's files, and [`terminal`], which writes to standard error.
 
 pub mod cli;
 pub mod disk;
+pub mod field;
 pub mod guard;
 pub mod input;
 pub mod kernels;

@@ -90,6 +90,123 @@ fn columns_go_through_and_come_back() {
     assert_eq!((&found[0]["x"], &found[1]["x"]), (&json!([1, { "y": null }]), &Value::Null));
 }
 
+/// Columns of Parquet and Arrow keep their types, and come out as the values that they were; as JSON and CSV they are
+/// what those have for them.
+#[test]
+fn kept_columns_keep_their_types() {
+    use arrow::array::{ArrayRef, RecordBatch};
+    use arrow::compute::{cast, concat_batches};
+    use arrow::datatypes::{DataType, TimeUnit};
+    use std::sync::Arc;
+
+    let in_arrow = |path: &Path| {
+        let reader = arrow::ipc::reader::FileReader::try_new(fs::File::open(path).unwrap(), None).unwrap();
+        let schema = reader.schema();
+        concat_batches(&schema, &reader.collect::<Result<Vec<RecordBatch>, _>>().unwrap()).unwrap()
+    };
+    let in_parquet = |path: &Path| {
+        let file = fs::File::open(path).unwrap();
+        let reader = parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
+        let (schema, reader) = (reader.schema().clone(), reader.build().unwrap());
+        concat_batches(&schema, &reader.collect::<Result<Vec<_>, _>>().unwrap()).unwrap()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for name in ["typed.arrow", "typed.parquet"] {
+        let input = fixture("input").join(name);
+        let before = if name == "typed.arrow" { in_arrow(&input) } else { in_parquet(&input) };
+        let schema = before.schema();
+        let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).skip(1).collect();
+        let (input, keep) = (input.display().to_string(), names.join(","));
+        for format in ["arrow", "parquet", "jsonl", "csv"] {
+            let output = at(&format!("out.{format}"));
+            let args = ["-i", &input, "--keep", &keep, "--restart", "-o", output.to_str().unwrap()];
+            let done = run(&args);
+            assert!(done.status.success(), "{}", stderr(&done));
+        }
+        for (format, after) in
+            [("arrow", in_arrow(&at("out.arrow"))), ("parquet", in_parquet(&at("out.parquet")))]
+        {
+            for name in &names {
+                let (old, new): (&ArrayRef, &ArrayRef) =
+                    (before.column_by_name(name).unwrap(), after.column_by_name(name).unwrap());
+                // Views and dictionaries are written as what they stand for; Parquet lacks two types.
+                let kind = match *name {
+                    "category" | "view" => DataType::Utf8,
+                    "inner" => new.data_type().clone(),
+                    "seconds" if format == "parquet" => DataType::Timestamp(TimeUnit::Millisecond, None),
+                    "day64" if format == "parquet" => DataType::Date32,
+                    _ => old.data_type().clone(),
+                };
+                assert_eq!(new.data_type(), &kind, "{name} in {format}");
+                assert_eq!(new, &cast(old, &kind).unwrap(), "{name} in {format}");
+                assert!(new.is_null(2), "{name}");
+            }
+            let inner = after.schema().field_with_name("inner").unwrap().data_type().to_string();
+            assert!(inner.contains("America/New_York") && !inner.contains("Dictionary"), "{inner}");
+        }
+        let lines = fs::read_to_string(at("out.jsonl")).unwrap();
+        let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let expected = json!({
+            "naive": "2026-11-21T06:02:17.250001",
+            "seconds": "1970-01-01T00:00:00",
+            "zoned": "1970-01-01T00:00:00.000000001Z",
+            "day": "2026-11-21",
+            "day64": "2026-11-21",
+            "clock": "06:02:17.250001",
+            "span": "PT1.5S",
+            "price": "12.50",
+            "huge": format!("1{}", "0".repeat(60)),
+            "words": ["x", null],
+            "more": [[1], []],
+            "three": [1.0, 2.0, 3.0],
+            "inner": {"a": 1, "b": ["x", "y"], "at": "2026-11-21T06:02:17.250Z"},
+            "map": {"k": 1, "l": null},
+            "pairs": [[1, "x"]],
+            "category": "x",
+            "bytes": "00ff",
+            "four": "61626364",
+            "small": -128,
+            "large": u64::MAX,
+            "half": 0.5,
+            "single": 0.1,
+            "flag": true,
+            "long": "x",
+            "view": "x",
+        });
+        for name in &names {
+            assert_eq!(lines[0][name], expected[name], "{name}");
+            assert_eq!(lines[2][name], Value::Null, "{name}");
+        }
+        assert_eq!((&lines[1]["pairs"], &lines[1]["map"]), (&json!([]), &json!({})));
+        let csv = fs::read_to_string(at("out.csv")).unwrap();
+        for part in [",2026-11-21T06:02:17.250001,", ",\"[\"\"x\"\",null]\",", ",12.50,", ",\"{\"\"a\"\":1,"]
+        {
+            assert!(csv.lines().nth(1).unwrap().contains(part), "{part}");
+        }
+    }
+    // A column of other files may have another type: where that holds the same value, it is converted.
+    let texts: ArrayRef = Arc::new(arrow::array::StringArray::from(vec!["a lamp"; 1001]));
+    let small: ArrayRef = Arc::new(arrow::array::Int8Array::from(vec![7; 1001]));
+    let batch = RecordBatch::try_from_iter([("text", texts), ("small", small)]).unwrap();
+    let file = fs::File::create(at("small.arrow")).unwrap();
+    let mut writer = arrow::ipc::writer::FileWriter::try_new(file, &batch.schema()).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+    fs::write(at("wide.jsonl"), "{\"text\":\"a\",\"small\":8}\n{\"text\":\"b\",\"small\":700}\n").unwrap();
+    let [small, wide, output] =
+        ["small.arrow", "wide.jsonl", "two.parquet"].map(|name| at(name).display().to_string());
+    let args = ["-i", &small, &wide, "--keep", "small", "-o", &output];
+    assert_fails(&run(&args), 1, &["wide.jsonl line 2", "700", "\"small\"", "Int8", "--keep"]);
+    let done = run(&[&args[..], &["--on-error", "skip", "--restart"]].concat());
+    assert!(stderr(&done).contains("1 record was written with null"), "{}", stderr(&done));
+    let after = in_parquet(Path::new(&output));
+    let column = after.column_by_name("small").unwrap();
+    assert_eq!((column.data_type(), column.len()), (&DataType::Int8, 1003));
+    let tail: ArrayRef = Arc::new(arrow::array::Int8Array::from(vec![Some(7), Some(8), None]));
+    assert_eq!(column.slice(1000, 3).to_data(), tail.to_data());
+}
+
 #[test]
 fn options_that_have_nowhere_to_go() {
     let folder = documents();
@@ -434,6 +551,15 @@ fn outputs_say_how_they_were_made() {
         assert_eq!(schema.metadata().get(&format!("sconce.{key}")).map(String::as_str), Some(value), "{key}");
         assert_eq!(header.metadata().as_ref().unwrap()[key], value, "{key}");
         assert_eq!((&beside[key], &stats[key]), (&json!(value), &json!(value)), "{key}");
+    }
+    // A stream on a pipe begins with the same.
+    for stats in [&[][..], &["--stats", &at("stats")]] {
+        let piped = run(&[&args[..], &["--output-format", "arrow"], stats].concat());
+        let stream = arrow::ipc::reader::StreamReader::try_new(&piped.stdout[..], None).unwrap();
+        for (key, value) in expected {
+            let found = stream.schema().metadata().get(&format!("sconce.{key}")).cloned();
+            assert_eq!(found.as_deref(), Some(value), "{key}");
+        }
     }
     // What the model does not say is not made up, and a prompt may have any length.
     let long = "query ".repeat(2000);

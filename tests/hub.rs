@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
+use serde_json::{Value, json};
 use server::{Fault, Hub, LIST, Request, Site, sha256, small_etag};
-use support::{assert_fails, embedding, fixture, rows, stdout};
+use support::{assert_fails, embedding, fixture, rows, stderr, stdout};
 use tempfile::TempDir;
 
 const MODEL: &str = "sconce-tests/bert-tiny";
@@ -1282,4 +1283,49 @@ fn links_of_a_pruned_cache_that_lead_nowhere_are_repaired() {
         assert_vector(&user.embed());
         assert_cached(&user.folder(), &hub, "main");
     }
+}
+
+/// The commit of the snapshot that the vectors are from is in their file, whatever the revision was called.
+#[test]
+fn vectors_say_which_commit_they_are_from() {
+    let hub = hub_with(|site| {
+        site.branches.insert("v1.5".into(), COMMIT.into());
+    });
+    let user = User::of(&hub);
+    let hash = sha256(&hub.site().files[WEIGHTS]);
+    let at = |name: &str| user.home.path().join(name).display().to_string();
+    for revision in [None, Some("v1.5"), Some(COMMIT)] {
+        let revision: Vec<&str> = revision.map(|name| ["--revision", name]).into_iter().flatten().collect();
+        for name in ["out.npy", "out.parquet", "out.arrow"] {
+            let (output, stats) = (at(name), at("stats.json"));
+            let args = ["embed", "--model", MODEL, "-o", &output, "--stats", &stats, "--restart", TEXT];
+            let done = user.run(&[&args[..], &revision].concat());
+            assert!(done.status.success(), "{}", stderr(&done));
+            let stats: Value = serde_json::from_slice(&fs::read(stats).expect("stats")).expect("JSON");
+            assert_eq!((&stats["model"], &stats["revision"]), (&json!(MODEL), &json!(COMMIT)));
+            assert_eq!(stats["weights_sha256"], json!(hash));
+        }
+        let beside = fs::read(at("out.npy.meta.json")).expect("a description");
+        assert_eq!(serde_json::from_slice::<Value>(&beside).expect("JSON")["revision"], COMMIT);
+        let file = fs::File::open(at("out.arrow")).expect("a file");
+        let schema = arrow::ipc::reader::FileReader::try_new(file, None).expect("Arrow").schema();
+        let args = ["embed", "--model", MODEL, "--output-format", "arrow", TEXT];
+        let piped = user.run(&[&args[..], &revision].concat());
+        let stream = arrow::ipc::reader::StreamReader::try_new(&piped.stdout[..], None).expect("a stream");
+        let file = fs::File::open(at("out.parquet")).expect("a file");
+        let file =
+            parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet");
+        for schema in [schema, stream.schema(), file.schema().clone()] {
+            for (key, value) in
+                [("sconce.model", MODEL), ("sconce.revision", COMMIT), ("sconce.weights_sha256", &hash)]
+            {
+                assert_eq!(schema.metadata().get(key).map(String::as_str), Some(value), "{key}");
+            }
+        }
+    }
+    // A folder of the user's own has no commit.
+    let (model, output) = (fixture("bert-tiny").display().to_string(), at("local.npy"));
+    assert!(user.run(&["embed", "--model", &model, "-o", &output, TEXT]).status.success());
+    let beside = fs::read(at("local.npy.meta.json")).expect("a description");
+    assert_eq!(serde_json::from_slice::<Value>(&beside).expect("JSON").get("revision"), None);
 }

@@ -9,15 +9,16 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "lib",
         &[
-            "cli", "disk", "guard", "input", "kernels", "model", "nn", "ops", "output", "run", "terminal",
-            "text",
+            "cli", "disk", "field", "guard", "input", "kernels", "model", "nn", "ops", "output", "run",
+            "terminal", "text",
         ],
     ),
     ("cli", &["run", "input", "model", "nn", "output"]),
-    ("run", &["input", "text", "model", "nn", "output", "disk", "terminal"]),
-    ("input", &["guard"]),
+    ("run", &["input", "text", "model", "nn", "output", "disk", "field", "terminal"]),
+    ("input", &["guard", "field"]),
     ("text", &["guard", "disk"]),
-    ("output", &[]),
+    ("output", &["field"]),
+    ("field", &[]),
     ("model", &["nn", "guard", "disk", "terminal"]),
     ("guard", &[]),
     ("disk", &[]),
@@ -27,8 +28,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("kernels", &[]),
 ];
 
-const ROOMS: &[&str] =
-    &["cli", "run", "input", "text", "model", "nn", "ops", "kernels", "output", "guard", "disk", "terminal"];
+const ROOMS: &[&str] = &[
+    "cli", "run", "input", "text", "model", "nn", "ops", "kernels", "output", "guard", "disk", "field",
+    "terminal",
+];
 
 /// Crates that only one room may name.
 const OWNED: &[(&str, &[&str])] = &[
@@ -38,7 +41,7 @@ const OWNED: &[(&str, &[&str])] = &[
     ("hf_hub", &["model"]),
     ("ureq", &["model"]),
     ("memmap2", &["model"]),
-    ("arrow", &["input", "output"]),
+    ("arrow", &["input", "output", "field"]),
     ("bytes", &["input"]),
     ("csv", &["input", "output"]),
     ("flate2", &["input"]),

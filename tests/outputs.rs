@@ -1,5 +1,7 @@
 //! Outputs through the library: what each format holds, and that an interruption does not show in it.
 
+mod support;
+
 use std::borrow::Cow;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -11,6 +13,7 @@ use half::f16;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::basic::{Compression, Encoding};
 use parquet::file::reader::{FileReader, SerializedFileReader};
+use sconce::field::{FieldValue, column_type};
 use sconce::output::{
     self, Beside, Block, Claim, Column, Digest, Dtype, Durable, Event, Format, Kind, Layout, Ledger,
     LedgerEntry, Numbers, Row, Target, Vector, Writer, manifest,
@@ -28,7 +31,7 @@ struct Text {
     id: Option<Value>,
     tokens: usize,
     truncated: bool,
-    kept: Vec<Value>,
+    kept: Vec<FieldValue>,
     vector: Vector,
 }
 
@@ -104,7 +107,7 @@ fn texts(layout: &Layout, count: u64) -> Vec<Text> {
             id: (layout.ids.is_some() && i % 4 != 1).then(|| json!(format!("doc-{i}"))),
             tokens,
             truncated: i.is_multiple_of(3),
-            kept: kept.into_iter().take(layout.kept.len()).collect(),
+            kept: kept.into_iter().map(FieldValue::Json).take(layout.kept.len()).collect(),
             vector: layout.dtype.store(values(i, vectors * layout.dimensions), layout.dimensions),
         }
     };
@@ -182,7 +185,7 @@ fn expected(layout: &Layout, text: &Text) -> Found {
         return Found { numbers, ..Found::default() };
     }
     // What is no string stands as JSON text in a column of text; JSON lines have it as it is, CSV has nothing for null.
-    let kept = text.kept.iter().map(|value| match (layout.format, value) {
+    let kept = text.kept.iter().map(|value| match (layout.format, &*value.json()) {
         (Format::Jsonl, value) => value.clone(),
         (Format::Csv, Value::Null) => json!(""),
         (Format::Csv, Value::String(text)) => json!(text),
@@ -449,6 +452,43 @@ fn an_interruption_does_not_show_in_groups() {
 }
 
 /// A vector is stored as its type asks: floats plain, the 255 numbers of a byte by a dictionary.
+/// Nor does it in columns that keep the type that they had in the input.
+#[test]
+fn an_interruption_does_not_show_in_kept_columns() {
+    let file = |name: &str| fs::File::open(support::fixture("input").join(name)).unwrap();
+    let batches = arrow::ipc::reader::FileReader::try_new(file("typed.arrow"), None).unwrap();
+    let batch = batches.into_iter().next().unwrap().unwrap();
+    let schema = batch.schema();
+    let columns: Vec<(&str, &ArrayRef, DataType)> = (schema.fields().iter().zip(batch.columns()).skip(1))
+        .map(|(field, column)| (field.name().as_str(), column, column_type(field.data_type()).unwrap()))
+        .collect();
+    for format in [Format::Parquet, Format::Arrow] {
+        let kept = columns.iter().map(|(name, _, kind)| {
+            let kind = Kind::Arrow(kind.clone()).in_format(format);
+            // It goes through the manifest of an interrupted run.
+            let kind = serde_json::from_str(&serde_json::to_string(&kind).unwrap()).unwrap();
+            Column { name: name.to_string(), kind }
+        });
+        let layout = Layout { kept: kept.collect(), ..layout(format, Dtype::F32) };
+        let mut texts = texts(&layout, 40);
+        for (i, text) in texts.iter_mut().enumerate() {
+            let row =
+                |(_, column, kind): &(_, &ArrayRef, _)| FieldValue::of_row(column, i % 3, kind).unwrap();
+            text.kept = columns.iter().map(row).collect();
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let [whole, parts] = ["whole", "parts"].map(|name| folder.path().join(name));
+        write(&whole, &layout, &texts);
+        for cut in [1, 2, 3, 20, 39] {
+            let first = interrupt(&parts, &layout, &texts, 0..cut, None);
+            let second = interrupt(&parts, &layout, &texts, cut..cut + 1, Some(first));
+            resume(&parts, &layout, &texts, second);
+            assert!(fs::read(&parts).unwrap() == fs::read(&whole).unwrap(), "{format}, after {cut} rows");
+            fs::remove_file(&parts).unwrap();
+        }
+    }
+}
+
 #[test]
 fn parquet_stores_vectors_plainly() {
     for (dtype, encoding) in [(Dtype::F32, Encoding::PLAIN), (Dtype::Int8, Encoding::RLE_DICTIONARY)] {
@@ -484,7 +524,7 @@ fn lines_of_json() {
         id: Some(json!("a\"b")),
         tokens: 3,
         truncated: true,
-        kept: vec![json!(1), json!(2.5), Value::Null, json!([1, {"x": "y"}])],
+        kept: [json!(1), json!(2.5), Value::Null, json!([1, {"x": "y"}])].map(FieldValue::Json).into(),
         vector: Dtype::Int8.store(vec![0.0, -12.7, 1.0], 3),
     };
     assert_eq!(
@@ -520,7 +560,9 @@ fn rows_of_csv() {
         id: None,
         tokens: 3,
         truncated: false,
-        kept: vec![json!(1), Value::Null, json!(true), json!("one, two\r\n\"three\"")],
+        kept: [json!(1), Value::Null, json!(true), json!("one, two\r\n\"three\"")]
+            .map(FieldValue::Json)
+            .into(),
         vector: Dtype::Int8.store(vec![0.0, -12.7, 1.0], 3),
     };
     write(&path, &all, &[text.clone()]);
@@ -616,7 +658,7 @@ fn a_value_that_does_not_fit_its_column() {
         let folder = tempfile::tempdir().unwrap();
         let mut writer = open(&Target::File(folder.path().join("out")), &layout, None).unwrap();
         let mut text = texts(&layout, 1).remove(0);
-        text.kept[0] = json!("MCMXC");
+        text.kept[0] = json!("MCMXC").into();
         assert_says(writer.write(&row(&text)), &["row 0", "\"year\"", "MCMXC", "whole numbers", "--keep"]);
     }
 }

@@ -73,7 +73,7 @@ pub struct EmbedArgs {
     pub id_field: Option<String>,
 
     /// Fields that are carried through to the output, separated by commas or spaces; text, file and line are there for any
-    /// input. In parquet and arrow the first records say what a column holds
+    /// input. In parquet and arrow, columns of such inputs keep their type; for others the first records say what they hold
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub keep: Vec<String>,
 

@@ -4,17 +4,12 @@ use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 use arrow::array::{Array, ArrayRef, AsArray, LargeStringArray, RecordBatch, StringArray, StringViewArray};
-use arrow::compute::cast;
-use arrow::datatypes::{
-    DataType, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, Schema,
-    UInt8Type, UInt16Type, UInt32Type, UInt64Type,
-};
-use arrow::error::ArrowError;
-use arrow::util::display::{ArrayFormatter, FormatOptions};
+use arrow::datatypes::{DataType, Schema};
 use serde_json::Value;
 
 use super::record::own_field;
-use super::{At, EXACT, Entry, Fields, MOST_BYTES, MOST_MIB, Record, Spot, said};
+use super::{At, EXACT, Entry, Fields, MOST_BYTES, MOST_MIB, ReadLimit, Record, Spot, said};
+use crate::field::{FieldValue, column_type, json, key};
 use crate::guard::guard;
 
 /// The columns that are read.
@@ -25,6 +20,7 @@ pub struct Columns {
     pair: Option<Column>,
     id: Option<Column>,
     keep: Vec<Kept>,
+    limit: ReadLimit,
 }
 
 /// A field that goes along: a column, or one that every record has.
@@ -46,7 +42,7 @@ impl Columns {
     ///
     /// # Errors
     /// If a column is missing, or its values cannot be what they are asked to be.
-    pub fn new(shown: &str, schema: &Schema, fields: &Fields) -> Result<Self> {
+    pub fn new(shown: &str, schema: &Schema, fields: &Fields, limit: ReadLimit) -> Result<Self> {
         let find = |name: &str, option: &str| {
             let at = schema.fields().iter().position(|field| field.name() == name);
             let names = schema.fields().iter().map(|field| field.name().as_str());
@@ -95,6 +91,7 @@ impl Columns {
                 .map(|kept| kept.map_or_else(Kept::Own, |at| Kept::Column(column(at))))
                 .collect(),
             projection,
+            limit,
         })
     }
 }
@@ -119,14 +116,19 @@ pub fn missing<'a>(
     names: impl Iterator<Item = &'a str>,
     option: &str,
 ) -> anyhow::Error {
-    let names: Vec<&str> = names.collect();
-    match names.is_empty() {
+    const SHOWN: usize = 20;
+    let mut names = names.peekable();
+    match names.peek().is_none() {
         true => {
             anyhow!("{shown} has no column {name:?}, nor any other; give it a header that names its columns")
         }
         false => {
-            let names = said(&names.join(", "));
-            anyhow!("{shown} has no column {name:?} but {names}; name another with {option}")
+            let first = said(&names.by_ref().take(SHOWN).collect::<Vec<_>>().join(", "));
+            let more = match names.count() {
+                0 => String::new(),
+                count => format!(" and {count} more"),
+            };
+            anyhow!("{shown} has no column {name:?} but {first}{more}; name another with {option}")
         }
     }
 }
@@ -138,7 +140,35 @@ pub struct Rows {
     text: Texts,
     pair: Option<Texts>,
     id: Option<ArrayRef>,
-    keep: Vec<(Option<ArrayRef>, String)>,
+    keep: Vec<(Option<KeptColumn>, String)>,
+    limit: ReadLimit,
+}
+
+/// A column that goes along, and the type that its values are carried through in; none for those that become text.
+struct KeptColumn {
+    array: ArrayRef,
+    kind: Option<DataType>,
+}
+
+impl KeptColumn {
+    fn new(array: ArrayRef) -> Self {
+        KeptColumn { kind: column_type(array.data_type()), array }
+    }
+
+    /// The value of a row, or why it cannot be carried through.
+    fn value(&self, row: usize, limit: ReadLimit) -> Result<FieldValue, String> {
+        let value = match &self.kind {
+            Some(kind) => FieldValue::of_row(&self.array, row, kind).map_err(|error| said(&error))?,
+            None => json(&self.array, row)?.into(),
+        };
+        let (bytes, most) = (value.bytes() as u64, limit.nested_bytes());
+        if self.array.data_type().is_nested() && bytes > most {
+            return Err(format!(
+                "it has {bytes} bytes, but {most} are all that --max-memory leaves for a list"
+            ));
+        }
+        Ok(value)
+    }
 }
 
 impl Rows {
@@ -159,9 +189,10 @@ impl Rows {
             text: texts(&columns.text)?,
             pair: columns.pair.as_ref().map(texts).transpose()?,
             id: columns.id.as_ref().map(array),
+            limit: columns.limit,
             keep: (columns.keep.iter())
                 .map(|kept| match kept {
-                    Kept::Column(column) => (Some(in_utc(array(column))), column.name.clone()),
+                    Kept::Column(column) => (Some(KeptColumn::new(array(column))), column.name.clone()),
                     Kept::Own(name) => (None, name.clone()),
                 })
                 .collect(),
@@ -196,7 +227,7 @@ impl Rows {
     fn record(&self, row: usize, place: Spot) -> Result<Record, String> {
         let text = self.text.get(row)?;
         let pair = self.pair.as_ref().map(|pair| pair.get(row)).transpose()?;
-        let id = match self.id.as_ref().map(|ids| value(ids, row)).transpose()? {
+        let id = match self.id.as_ref().map(|ids| json(ids, row)).transpose()? {
             None | Some(Value::Null) => None,
             // Integers among which one is missing are floats to some writers.
             Some(Value::Number(id)) if id.is_f64() => Some(match id.as_f64() {
@@ -206,11 +237,11 @@ impl Rows {
             Some(id @ (Value::String(_) | Value::Number(_))) => Some(id),
             Some(other) => Some(other.to_string().into()),
         };
-        let kept = self.keep.iter().map(|(array, name)| {
-            let Some(array) = array else {
+        let kept = self.keep.iter().map(|(column, name)| {
+            let Some(column) = column else {
                 return Ok(own_field(name, &place, &text).unwrap_or_default());
             };
-            value(array, row).map_err(|why| {
+            column.value(row, self.limit).map_err(|why| {
                 format!("cannot be used: field {name:?} cannot be written ({why}); leave it out of --keep")
             })
         });
@@ -274,61 +305,4 @@ impl Strings {
             Strings::Dictionary { keys, values } => values.get(key(keys, row)?),
         }
     }
-}
-
-/// The row of a dictionary that a row of its keys stands for.
-fn key(keys: &dyn Array, row: usize) -> Option<usize> {
-    value(keys, row).ok()?.as_u64()?.try_into().ok()
-}
-
-/// A value as JSON: booleans, numbers and strings as they are, a number that JSON does not have as null, and
-/// anything else as Arrow writes it; or why it cannot be written.
-fn value(array: &dyn Array, row: usize) -> Result<Value, String> {
-    if array.is_null(row) {
-        return Ok(Value::Null);
-    }
-    Ok(match array.data_type() {
-        DataType::Null => Value::Null,
-        DataType::Boolean => array.as_boolean().value(row).into(),
-        DataType::Int8 => array.as_primitive::<Int8Type>().value(row).into(),
-        DataType::Int16 => array.as_primitive::<Int16Type>().value(row).into(),
-        DataType::Int32 => array.as_primitive::<Int32Type>().value(row).into(),
-        DataType::Int64 => array.as_primitive::<Int64Type>().value(row).into(),
-        DataType::UInt8 => array.as_primitive::<UInt8Type>().value(row).into(),
-        DataType::UInt16 => array.as_primitive::<UInt16Type>().value(row).into(),
-        DataType::UInt32 => array.as_primitive::<UInt32Type>().value(row).into(),
-        DataType::UInt64 => array.as_primitive::<UInt64Type>().value(row).into(),
-        DataType::Float16 => short(array.as_primitive::<Float16Type>().value(row)),
-        DataType::Float32 => short(array.as_primitive::<Float32Type>().value(row)),
-        DataType::Float64 => array.as_primitive::<Float64Type>().value(row).into(),
-        DataType::Utf8 => array.as_string::<i32>().value(row).into(),
-        DataType::LargeUtf8 => array.as_string::<i64>().value(row).into(),
-        DataType::Utf8View => array.as_string_view().value(row).into(),
-        DataType::Dictionary(..) => {
-            let dictionary = array.as_any_dictionary();
-            let key = key(dictionary.keys(), row).ok_or("its key is damaged")?;
-            return value(dictionary.values(), key);
-        }
-        _ => written(array, row).map_err(|error| said(&error))?.into(),
-    })
-}
-
-/// Times with a zone, whose instants are kept in UTC whatever the zone, by the one zone that needs no list of them.
-fn in_utc(array: ArrayRef) -> ArrayRef {
-    match array.data_type() {
-        DataType::Timestamp(unit, Some(_)) => {
-            let utc = DataType::Timestamp(*unit, Some("+00:00".into()));
-            cast(&array, &utc).unwrap_or(array)
-        }
-        _ => array,
-    }
-}
-
-/// A float of few bits as the shortest number that reads back as the same float: 0.1 and not 0.10000000149.
-fn short(float: impl ToString) -> Value {
-    float.to_string().parse::<f64>().map_or(Value::Null, Value::from)
-}
-
-fn written(array: &dyn Array, row: usize) -> Result<String, ArrowError> {
-    ArrayFormatter::try_new(array, &FormatOptions::default())?.value(row).try_to_string()
 }

@@ -14,13 +14,14 @@ use super::lines::Lines;
 use super::parquet::ParquetRows;
 use super::sources::unopened;
 use super::table::Table;
-use super::{At, Entry, Fields, Format, Place, Record, Source, Spot, file};
+use super::{At, Entry, Fields, Format, Place, ReadLimit, Record, Source, Spot, file};
 
 /// What stands in all of the inputs, in their order. After an error, which says that an input cannot be read on, there
 /// is nothing more.
 pub struct Entries {
     sources: vec::IntoIter<Source>,
     fields: Fields,
+    limit: ReadLimit,
     open: Option<Open>,
     size: Option<u64>,
     /// Bytes of the inputs before the open one.
@@ -65,11 +66,12 @@ impl Entries {
         strict().try_for_each(Source::check)?;
         // A header that lacks a column should not be found out after hours either.
         for source in strict().filter(|source| source.format.has_header() && source.size().is_some()) {
-            Open::new(source, &fields)?;
+            Open::new(source, &fields, ReadLimit::default())?;
         }
         json::check_kept(&sources, &fields)?;
         let size = sources.iter().map(Source::size).sum();
-        Ok(Entries { sources: sources.into_iter(), fields, open: None, size, behind: 0 })
+        let limit = ReadLimit::default();
+        Ok(Entries { sources: sources.into_iter(), fields, limit, open: None, size, behind: 0 })
     }
 
     /// Texts that stand on the command line.
@@ -78,7 +80,13 @@ impl Entries {
         let reader = Reader::Arguments(Arguments { texts: texts.into_iter(), given: 0, behind: 0 });
         let fields = Fields { text: String::new(), pair: None, id: None, keep: Vec::new() };
         let open = Some(Open { reader, packed: None, size, lenient: None });
-        Entries { sources: Vec::new().into_iter(), fields, open, size, behind: 0 }
+        let limit = ReadLimit::default();
+        Entries { sources: Vec::new().into_iter(), fields, limit, open, size, behind: 0 }
+    }
+
+    /// Sets how much memory reading may take, for the inputs that are not open yet: all of them before the first entry.
+    pub fn set_limit(&mut self, limit: ReadLimit) {
+        self.limit = limit;
     }
 
     /// Bytes of all inputs, packed ones as they are, and one more than its length for each text of the command line;
@@ -118,7 +126,7 @@ impl Entries {
                 }
             }
             let Some(source) = self.sources.next() else { return Ok(None) };
-            match Open::new(&source, &self.fields) {
+            match Open::new(&source, &self.fields, self.limit) {
                 Ok(open) => self.open = Some(open),
                 Err(error) if source.is_lenient => {
                     self.behind += source.size().unwrap_or(0);
@@ -154,7 +162,7 @@ impl Iterator for Entries {
 impl FusedIterator for Entries {}
 
 impl Open {
-    fn new(source: &Source, fields: &Fields) -> Result<Self> {
+    fn new(source: &Source, fields: &Fields, limit: ReadLimit) -> Result<Self> {
         let mut packed = None;
         let mut bytes = || {
             let bytes = Bytes::open(source).map_err(|error| unopened(source.place.to_string(), &error))?;
@@ -166,16 +174,16 @@ impl Open {
         }
         let keep = || fields.keep.clone();
         let reader = match (source.format, &source.place) {
-            (Format::Lines, _) => Reader::Lines(Lines::new(bytes()?, keep())),
-            (Format::Jsonl, _) => Reader::Json(JsonLines::new(bytes()?, fields.clone())),
-            (Format::Csv, _) => Reader::Table(Box::new(Table::open(bytes()?, b',', fields)?)),
-            (Format::Tsv, _) => Reader::Table(Box::new(Table::open(bytes()?, b'\t', fields)?)),
-            (Format::Arrow, _) => Reader::Arrow(Box::new(ArrowRows::open(bytes()?, source, fields)?)),
+            (Format::Lines, _) => Reader::Lines(Lines::new(bytes()?, keep(), limit)),
+            (Format::Jsonl, _) => Reader::Json(JsonLines::new(bytes()?, fields.clone(), limit)),
+            (Format::Csv, _) => Reader::Table(Box::new(Table::open(bytes()?, b',', fields, limit)?)),
+            (Format::Tsv, _) => Reader::Table(Box::new(Table::open(bytes()?, b'\t', fields, limit)?)),
+            (Format::Arrow, _) => Reader::Arrow(Box::new(ArrowRows::open(bytes()?, source, fields, limit)?)),
             (Format::Parquet, Place::File(path)) => {
-                Reader::Parquet(Box::new(ParquetRows::open(path, fields)?))
+                Reader::Parquet(Box::new(ParquetRows::open(path, fields, limit)?))
             }
             (Format::Parquet, Place::Stdin) => unreachable!("refused by Source::check"),
-            (Format::Files, _) => Reader::File(Some(Box::new(file::read(source, fields)))),
+            (Format::Files, _) => Reader::File(Some(Box::new(file::read(source, fields, limit)))),
         };
         let lenient = source.is_lenient.then(|| source.place.to_string().into());
         Ok(Open { reader, packed, size: source.size(), lenient })

@@ -7,21 +7,22 @@ use anyhow::Result;
 use super::binary;
 use super::bytes::Bytes;
 use super::record::own_field;
-use super::{At, Entry, MOST_BYTES, MOST_MIB, Record, Spot};
+use super::{At, Entry, ReadLimit, Record, Spot};
 
 /// The lines of an input. A line ends in `\n` or `\r\n`; an empty line is a text like any other; a byte order mark at
 /// the start is not part of the first text.
 pub struct Lines {
     bytes: Bytes,
     keep: Vec<String>,
+    limit: ReadLimit,
     line: u64,
     behind: u64,
 }
 
 impl Lines {
     /// Lines of these bytes, each with the fields to keep, of which a line has those of any record.
-    pub fn new(bytes: Bytes, keep: Vec<String>) -> Self {
-        Lines { bytes, keep, line: 0, behind: 0 }
+    pub fn new(bytes: Bytes, keep: Vec<String>, limit: ReadLimit) -> Self {
+        Lines { bytes, keep, limit, line: 0, behind: 0 }
     }
 
     /// The name of the input in sentences.
@@ -50,7 +51,7 @@ impl Lines {
             return Ok(Some(Entry::unreadable(place, reason)));
         }
         let mut line = Vec::new();
-        let taken = take_line(&mut self.bytes.reader, &mut line);
+        let taken = take_line(&mut self.bytes.reader, &mut line, self.limit.line_bytes());
         let taken =
             taken.map_err(|error| self.bytes.unreadable(&format!("after line {}", self.line), &error))?;
         if taken == 0 {
@@ -59,9 +60,11 @@ impl Lines {
         self.behind += taken;
         self.line += 1;
         let place = Spot { source: self.bytes.shown.clone(), at: At::Line(self.line) };
-        if taken > MOST_BYTES {
-            let reason = format!("is longer than {MOST_MIB} MiB; texts have to stand one a line");
-            return Ok(Some(Entry::unreadable(place, reason)));
+        if taken > self.limit.line_bytes() {
+            return Ok(Some(Entry::unreadable(
+                place,
+                self.limit.too_long("split the text: there is one per line"),
+            )));
         }
         if line.last() == Some(&b'\n') {
             line.pop();
@@ -90,9 +93,9 @@ impl Lines {
 }
 
 /// Reads a line, of one that is too long not more than shows that; gives its length in the file.
-fn take_line(reader: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<u64> {
-    let mut taken = reader.take(MOST_BYTES + 1).read_until(b'\n', line)? as u64;
-    if taken > MOST_BYTES && line.last() != Some(&b'\n') {
+fn take_line(reader: &mut dyn BufRead, line: &mut Vec<u8>, limit: u64) -> io::Result<u64> {
+    let mut taken = reader.take(limit + 1).read_until(b'\n', line)? as u64;
+    if taken > limit && line.last() != Some(&b'\n') {
         taken += reader.skip_until(b'\n')? as u64;
     }
     Ok(taken)

@@ -8,6 +8,7 @@ mod entries;
 mod file;
 mod footer;
 mod json;
+mod limit;
 mod lines;
 mod parquet;
 mod record;
@@ -15,6 +16,7 @@ mod sources;
 mod table;
 
 pub use entries::Entries;
+pub use limit::ReadLimit;
 pub use record::{At, Entry, Fields, Record, Spot, Unreadable};
 pub use sources::{Compression, Filter, Format, Place, Source, filtered_sources, sources};
 

@@ -15,7 +15,7 @@ use parquet::file::reader::{ChunkReader, Length};
 
 use super::columns::{Columns, Rows};
 use super::sources::unopened;
-use super::{Entry, Fields, footer, said};
+use super::{Entry, Fields, ReadLimit, footer, said};
 use crate::guard::guard;
 
 /// Rows that are unpacked at a time.
@@ -39,7 +39,7 @@ impl ParquetRows {
     ///
     /// # Errors
     /// If it is no Parquet file, or lacks a column.
-    pub fn open(path: &Path, fields: &Fields) -> Result<Self> {
+    pub fn open(path: &Path, fields: &Fields, limit: ReadLimit) -> Result<Self> {
         let shown: Arc<str> = path.display().to_string().into();
         let unread = |error: io::Error| anyhow!("cannot read {shown} ({}); check the file", said(&error));
         let file = File::open(path).map_err(|error| unopened(path, &error))?;
@@ -55,10 +55,10 @@ impl ParquetRows {
         let Ok(total) = u64::try_from(total) else {
             return Err(no_parquet(&shown, &format!("it says that it has {total} rows")));
         };
-        let columns = Columns::new(&shown, builder.schema(), fields)?;
+        let columns = Columns::new(&shown, builder.schema(), fields, limit)?;
         let roots = columns.projection.iter().copied();
         let mask = ProjectionMask::roots(builder.parquet_schema(), roots);
-        let rows = rows_at_a_time(&file, builder.metadata(), &mask);
+        let rows = rows_at_a_time(&file, builder.metadata(), &mask, BATCH_BYTES.min(limit.batch_bytes()));
         let built = guard(|| builder.with_projection(mask).with_batch_size(rows).build());
         let reader = match built {
             Some(Ok(reader)) => reader,
@@ -107,7 +107,7 @@ impl ParquetRows {
 
 /// How many rows are unpacked at a time so that they take few bytes: each may repeat the longest text of a dictionary,
 /// however short it is in the file.
-fn rows_at_a_time(file: &File, metadata: &ParquetMetaData, mask: &ProjectionMask) -> usize {
+fn rows_at_a_time(file: &File, metadata: &ParquetMetaData, mask: &ProjectionMask, bytes: u64) -> usize {
     let mut rows = ROWS as u64;
     for group in metadata.row_groups() {
         let columns = group.columns().iter().enumerate().filter(|(i, _)| mask.leaf_included(*i));
@@ -117,11 +117,11 @@ fn rows_at_a_time(file: &File, metadata: &ParquetMetaData, mask: &ProjectionMask
                 u64::try_from(start).ok().and_then(|start| footer::dictionary_bytes(file, start));
             let unpacked = u64::try_from(column.uncompressed_size()).unwrap_or(u64::MAX);
             let dictionary = dictionary.unwrap_or(unpacked).max(1);
-            rows = rows.min(BATCH_BYTES / dictionary);
-            if unpacked > BATCH_BYTES {
+            rows = rows.min(bytes / dictionary);
+            if unpacked > bytes {
                 // Without a dictionary, the rows of a group share these bytes.
                 let count = u64::try_from(group.num_rows()).unwrap_or(0).max(ROWS as u64);
-                rows = rows.min((u128::from(count) * u128::from(BATCH_BYTES) / u128::from(unpacked)) as u64);
+                rows = rows.min((u128::from(count) * u128::from(bytes) / u128::from(unpacked)) as u64);
             }
         }
     }

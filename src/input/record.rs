@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::field::FieldValue;
+
 /// Where a record stands. Shown as a person would say it: `notes.txt line 7`, `rows.parquet row 7`, `docs/a.txt`,
 /// `standard input line 3`, `argument 2`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +54,7 @@ pub struct Record {
     /// The second text of a pair.
     pub pair: Option<String>,
     /// The fields of [`Fields::keep`] in their order; null where the record has none.
-    pub kept: Vec<Value>,
+    pub kept: Vec<FieldValue>,
 }
 
 impl Record {
@@ -108,16 +110,17 @@ pub struct Fields {
 
 /// A field that every record has, whatever its input has: its text, the file that it is from, and its line there, which is
 /// the row in files without lines.
-pub(super) fn own_field(name: &str, place: &Spot, text: &str) -> Option<Value> {
-    match name {
-        "text" => Some(text.into()),
-        "file" => Some(place.source.to_string().into()),
-        "line" => Some(match place.at {
+pub(super) fn own_field(name: &str, place: &Spot, text: &str) -> Option<FieldValue> {
+    let value: Value = match name {
+        "text" => text.into(),
+        "file" => place.source.to_string().into(),
+        "line" => match place.at {
             At::Line(number) | At::Row(number) | At::Argument(number) => number.into(),
             At::Whole => Value::Null,
-        }),
-        _ => None,
-    }
+        },
+        _ => return None,
+    };
+    Some(value.into())
 }
 
 impl Fields {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::bytes::Bytes;
 use super::columns::missing;
 use super::record::own_field;
-use super::{At, Entry, Fields, MOST_BYTES, MOST_MIB, Record, Spot};
+use super::{At, Entry, Fields, ReadLimit, Record, Spot};
 
 /// What the reader puts behind the last byte: a row of its own, unless a quoted field is still open there. The `csv`
 /// crate takes such a field as it stands, and with it all rows that it has swallowed.
@@ -28,6 +28,7 @@ pub struct Table {
     shown: Arc<str>,
     reader: Reader<Bounded>,
     row: ByteRecord,
+    limit: ReadLimit,
     /// The line in which the next row begins, blank lines aside.
     line: u64,
     header: usize,
@@ -42,30 +43,31 @@ impl Table {
     ///
     /// # Errors
     /// If the bytes cannot be read, or the header lacks a column.
-    pub fn open(bytes: Bytes, delimiter: u8, fields: &Fields) -> Result<Self> {
+    pub fn open(bytes: Bytes, delimiter: u8, fields: &Fields, limit: ReadLimit) -> Result<Self> {
         let shown = bytes.shown.clone();
-        let bounded = Bounded { bytes, left: 0, chunk: Vec::new(), read: 0, end: None };
+        let bounded = Bounded { bytes, delimiter, left: 0, fields: 0, chunk: Vec::new(), read: 0, end: None };
         let reader = ReaderBuilder::new()
             .delimiter(delimiter)
             .has_headers(false)
             .flexible(true)
             .buffer_capacity(CHUNK)
             .from_reader(bounded);
-        let row = ByteRecord::new();
-        let keep = Vec::new();
-        let mut table = Table { shown, reader, row, line: 1, header: 0, text: 0, pair: None, id: None, keep };
-        let names = match table.advance()? {
-            Some(line) => match table.row.iter().map(str::from_utf8).collect::<Result<Vec<_>, _>>() {
-                Ok(names) => names,
-                Err(_) => bail!("{} line {line} {NOT_UTF8}", table.shown),
-            },
-            None => Vec::new(),
-        };
+        let (row, keep) = (ByteRecord::new(), Vec::new());
+        let mut table =
+            Table { shown, reader, row, limit, line: 1, header: 0, text: 0, pair: None, id: None, keep };
+        match table.advance()? {
+            Some(line) if table.row.iter().any(|name| str::from_utf8(name).is_err()) => {
+                bail!("{} line {line} {NOT_UTF8}", table.shown);
+            }
+            Some(_) => {}
+            // What is there is the mark at the end.
+            None => table.row.clear(),
+        }
+        let names = || table.row.iter().filter_map(|name| str::from_utf8(name).ok());
         // A byte order mark is not part of the first name.
-        let column =
-            |name: &str| names.iter().position(|column| column.trim_start_matches('\u{feff}') == name);
+        let column = |name: &str| names().position(|column| column.trim_start_matches('\u{feff}') == name);
         let wanted = |name: &str, option: &str| {
-            column(name).ok_or_else(|| missing(&table.shown, name, names.iter().copied(), option))
+            column(name).ok_or_else(|| missing(&table.shown, name, names(), option))
         };
         let text = wanted(&fields.text, "--text-field")?;
         let pair = fields.pair.as_ref().map(|name| wanted(name, "--pair-field")).transpose()?;
@@ -78,7 +80,7 @@ impl Table {
             _ => wanted(name, "--keep").map(Kept::Column),
         });
         let keep = keep.collect::<Result<_>>()?;
-        let header = names.len();
+        let header = table.row.len();
         Ok(Table { text, pair, id, keep, header, ..table })
     }
 
@@ -107,7 +109,7 @@ impl Table {
         let record = || {
             let text = field(self.text)?;
             let kept = self.keep.iter().map(|kept| match kept {
-                Kept::Column(column) => field(*column).map(Value::String),
+                Kept::Column(column) => field(*column).map(|value| Value::String(value).into()),
                 Kept::Own(name) => Ok(own_field(name, &place, &text).unwrap_or_default()),
             });
             let kept = kept.collect::<Result<_, _>>()?;
@@ -128,7 +130,9 @@ impl Table {
     /// Takes the next row into `row` and gives the line in which it begins; none at the end.
     fn advance(&mut self) -> Result<Option<u64>> {
         // What is in the reader's own buffer was counted for the row before.
-        self.reader.get_mut().left = MOST_BYTES + CHUNK as u64;
+        let most_fields = self.limit.line_bytes() / FIELD_BYTES;
+        let bounded = self.reader.get_mut();
+        (bounded.left, bounded.fields) = (self.limit.line_bytes() + CHUNK as u64, most_fields + CHUNK as u64);
         match self.reader.read_byte_record(&mut self.row) {
             Ok(true) => {}
             Ok(false) => return Ok(None),
@@ -136,7 +140,14 @@ impl Table {
                 let bounded = self.reader.get_ref();
                 bail!(match error.into_kind() {
                     csv::ErrorKind::Io(_) if bounded.left == 0 => anyhow!(
-                        "{} line {}: the row that begins here is longer than {MOST_MIB} MiB; {CLOSE}",
+                        "{} line {}: the row that begins here {}",
+                        self.shown,
+                        self.line,
+                        self.limit.too_long(CLOSE)
+                    ),
+                    csv::ErrorKind::Io(_) if bounded.fields == 0 => anyhow!(
+                        "{} line {}: the row that begins here has more than {most_fields} fields, the most that fit into \
+                         memory; check the delimiter, or leave columns out",
                         self.shown,
                         self.line
                     ),
@@ -170,13 +181,19 @@ impl Table {
 const NOT_UTF8: &str = "is not valid UTF-8; convert the file to UTF-8, for example with iconv";
 const CLOSE: &str = "close the quote that was left open, and write a quote inside of a quoted field twice";
 
+/// Bytes of a row for each field that it may have: the `csv` crate holds the end of every field, in twice as many.
+const FIELD_BYTES: u64 = 4;
 /// Bytes that are handed to the `csv` crate at a time.
 const CHUNK: usize = 1 << 16;
 
-/// The bytes of a table, up to a limit that is set anew for each row.
+/// The bytes of a table, up to limits that are set anew for each row.
 struct Bounded {
     bytes: Bytes,
+    delimiter: u8,
+    /// Bytes that may still be handed out.
     left: u64,
+    /// Delimiters that may still be handed out: the `csv` crate holds the end of every field.
+    fields: u64,
     /// What was handed out last, and all that was handed out before it and with it, in bytes.
     chunk: Vec<u8>,
     read: u64,
@@ -194,7 +211,7 @@ impl Bounded {
 
 impl Read for Bounded {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.left == 0 {
+        if self.left == 0 || self.fields == 0 {
             return Err(io::Error::other("the row is too long"));
         }
         if self.end.is_some() {
@@ -212,6 +229,8 @@ impl Read for Bounded {
         }
         self.read += self.chunk.len() as u64;
         self.left -= taken as u64;
+        let fields = self.chunk.iter().filter(|byte| **byte == self.delimiter).count();
+        self.fields = self.fields.saturating_sub(fields as u64);
         self.bytes.reader.consume(taken);
         Ok(self.chunk.len())
     }

@@ -1,5 +1,6 @@
 //! Rows as columns of Arrow, and back. The same rows give the same columns, bit for bit, whatever batches they came in.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
@@ -7,9 +8,11 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use arrow::array::{
     Array, ArrayRef, AsArray, BooleanBuilder, FixedSizeListArray, Float16Array, Float32Array, Float64Builder,
-    Int8Array, Int64Array, Int64Builder, ListArray, RecordBatch, StringBuilder,
+    Int8Array, Int64Array, Int64Builder, ListArray, RecordBatch, StringBuilder, new_empty_array,
+    new_null_array,
 };
 use arrow::buffer::OffsetBuffer;
+use arrow::compute::concat;
 use arrow::datatypes::{
     DataType, Field, Float16Type, Float32Type, Float64Type, Int8Type, Int64Type, Schema, SchemaRef,
 };
@@ -18,17 +21,18 @@ use serde_json::Value;
 
 use super::kind::{float, text};
 use super::{Dtype, Kind, Layout, Numbers, Row, Vector};
+use crate::field::FieldValue;
 
 /// The columns of a layout: `index`, `id` where rows may have ids, `tokens`, `truncated`, what is kept, `scale` for
 /// `int8`, and `embedding`, a list of fixed size, or `embeddings`, a list of such lists. Its metadata is what the output says of
 /// itself.
 pub fn schema(layout: &Layout) -> SchemaRef {
     let mut fields = vec![Field::new("index", DataType::Int64, false)];
-    fields.extend(layout.ids.map(|kind| Field::new("id", column_type(kind), true)));
+    fields.extend(layout.ids.as_ref().map(|kind| Field::new("id", kind.column_type(), true)));
     fields.push(Field::new("tokens", DataType::Int64, false));
     fields.push(Field::new("truncated", DataType::Boolean, false));
     for column in &layout.kept {
-        fields.push(Field::new(&column.name, column_type(column.kind), true));
+        fields.push(Field::new(&column.name, column.kind.column_type(), true));
     }
     if layout.dtype == Dtype::Int8 {
         fields.push(Field::new("scale", DataType::Float32, false));
@@ -40,16 +44,6 @@ pub fn schema(layout: &Layout) -> SchemaRef {
     });
     let about = layout.about.iter().map(|(key, value)| (format!("sconce.{key}"), value.clone()));
     Arc::new(Schema::new_with_metadata(fields, about.collect::<BTreeMap<_, _>>()))
-}
-
-/// The type of a column of this kind.
-fn column_type(kind: Kind) -> DataType {
-    match kind {
-        Kind::Boolean => DataType::Boolean,
-        Kind::Integer => DataType::Int64,
-        Kind::Float => DataType::Float64,
-        Kind::Text => DataType::Utf8,
-    }
 }
 
 /// The type of one vector.
@@ -66,6 +60,9 @@ fn vector_type(layout: &Layout) -> DataType {
 fn item(kind: DataType) -> Field {
     Field::new_list_field(kind, false)
 }
+
+/// Groups of rows, one after another.
+pub type Groups<'a> = dyn Iterator<Item = Result<RecordBatch>> + 'a;
 
 /// Rows on their way to a batch.
 pub struct Columns {
@@ -89,21 +86,29 @@ enum Kept {
     Integer(Int64Builder),
     Float(Float64Builder),
     Text(StringBuilder),
+    /// Arrays of one element, of this type.
+    Arrow(DataType, Vec<ArrayRef>),
 }
 
 impl Kept {
     /// No values yet.
-    fn new(kind: Kind) -> Self {
+    fn new(kind: &Kind) -> Self {
         match kind {
             Kind::Boolean => Kept::Boolean(BooleanBuilder::new()),
             Kind::Integer => Kept::Integer(Int64Builder::new()),
             Kind::Float => Kept::Float(Float64Builder::new()),
             Kind::Text => Kept::Text(StringBuilder::new()),
+            Kind::Arrow(kind) => Kept::Arrow(kind.clone(), Vec::new()),
         }
     }
 
     /// Adds a value that fits, and returns how many bytes it takes, about.
-    fn push(&mut self, value: &Value) -> usize {
+    fn push(&mut self, field: &FieldValue) -> usize {
+        let value = match self {
+            Kept::Arrow(..) => Cow::Owned(Value::Null),
+            _ => field.json(),
+        };
+        let value = &*value;
         match self {
             Kept::Boolean(column) => {
                 column.append_option(value.as_bool());
@@ -122,16 +127,24 @@ impl Kept {
                 column.append_option(text.as_deref());
                 text.map_or(0, |text| text.len()) + size_of::<i32>()
             }
+            Kept::Arrow(kind, values) => {
+                values.push(field.array(kind).unwrap_or_else(|| new_null_array(kind, 1)));
+                field.bytes()
+            }
         }
     }
 
-    fn finish(self) -> ArrayRef {
-        match self {
+    fn finish(self) -> Result<ArrayRef, ArrowError> {
+        Ok(match self {
+            Kept::Arrow(kind, values) if values.is_empty() => new_empty_array(&kind),
+            Kept::Arrow(_, values) => {
+                return concat(&values.iter().map(AsRef::as_ref).collect::<Vec<&dyn Array>>());
+            }
             Kept::Boolean(mut column) => Arc::new(column.finish()),
             Kept::Integer(mut column) => Arc::new(column.finish()),
             Kept::Float(mut column) => Arc::new(column.finish()),
             Kept::Text(mut column) => Arc::new(column.finish()),
-        }
+        })
     }
 }
 
@@ -141,10 +154,10 @@ impl Columns {
         Columns {
             schema: schema(layout),
             index: Vec::new(),
-            id: layout.ids.map(Kept::new),
+            id: layout.ids.as_ref().map(Kept::new),
             tokens: Vec::new(),
             truncated: BooleanBuilder::new(),
-            kept: layout.kept.iter().map(|column| Kept::new(column.kind)).collect(),
+            kept: layout.kept.iter().map(|column| Kept::new(&column.kind)).collect(),
             scale: Vec::new(),
             vectors: Vec::new(),
             numbers: Numbers::none(layout.dtype),
@@ -159,12 +172,13 @@ impl Columns {
     /// If a kept value is not of its column's kind.
     pub fn push(&mut self, row: &Row) -> Result<()> {
         for ((kept, column), value) in self.kept.iter_mut().zip(&self.layout.kept).zip(row.kept) {
-            if !column.kind.fits(value) {
+            if !column.kind.holds(value) {
                 bail!(
-                    "row {}: {:?} is {value}, but the column was found to hold {}; make the field alike in all rows, or \
+                    "row {}: {:?} is {}, but the column was found to hold {}; make the field alike in all rows, or \
                      leave it out of --keep",
                     row.index,
                     column.name,
+                    value.json(),
                     column.kind
                 );
             }
@@ -173,7 +187,7 @@ impl Columns {
         let Vector { numbers, scale } = row.vector;
         self.index.push(row.index as i64);
         if let Some(ids) = &mut self.id {
-            self.bytes += ids.push(row.id.unwrap_or(&Value::Null));
+            self.bytes += ids.push(&row.id.cloned().unwrap_or_default().into());
         }
         self.tokens.push(row.tokens as i64);
         self.truncated.append_value(row.truncated);
@@ -203,10 +217,10 @@ impl Columns {
         let layout = self.layout.clone();
         let mut rows = mem::replace(self, Columns::new(&layout));
         let mut columns: Vec<ArrayRef> = vec![Arc::new(Int64Array::from(rows.index))];
-        columns.extend(rows.id.map(Kept::finish));
+        columns.extend(rows.id.map(Kept::finish).transpose()?);
         columns.push(Arc::new(Int64Array::from(rows.tokens)));
         columns.push(Arc::new(rows.truncated.finish()));
-        columns.extend(rows.kept.into_iter().map(Kept::finish));
+        columns.extend(rows.kept.into_iter().map(Kept::finish).collect::<Result<Vec<_>, _>>()?);
         if layout.dtype == Dtype::Int8 {
             columns.push(Arc::new(Float32Array::from(rows.scale)));
         }
@@ -241,10 +255,10 @@ pub fn each_row(
     let mut columns = batch.columns().iter();
     let mut next = || columns.next().expect("the batch has the columns of its schema");
     let index = next().as_primitive::<Int64Type>();
-    let id = layout.ids.map(|kind| (kind, next()));
+    let id = layout.ids.as_ref().map(|kind| (kind, next()));
     let tokens = next().as_primitive::<Int64Type>();
     let truncated = next().as_boolean();
-    let kept: Vec<_> = layout.kept.iter().map(|column| (column.kind, next())).collect();
+    let kept: Vec<_> = layout.kept.iter().map(|column| (&column.kind, next())).collect();
     let scale = (layout.dtype == Dtype::Int8).then(|| next().as_primitive::<Float32Type>());
     let embedding = next();
     let (lists, vectors) = match layout.per_token {
@@ -265,8 +279,9 @@ pub fn each_row(
                 Numbers::Int8(numbers.as_primitive::<Int8Type>().values()[range].to_vec())
             }
         };
-        let kept: Vec<Value> = kept.iter().map(|(kind, column)| value(*kind, column, i)).collect();
-        let id = id.map(|(kind, column)| value(kind, column, i)).filter(|id| !id.is_null());
+        let kept = kept.iter().map(|(kind, column)| value(kind, column, i)).collect::<Result<Vec<_>>>()?;
+        let id = id.map(|(kind, column)| value(kind, column, i)).transpose()?;
+        let id = id.map(|id| id.json().into_owned()).filter(|id| !id.is_null());
         each(&Row {
             index: index.value(i) as u64,
             id: id.as_ref(),
@@ -279,14 +294,18 @@ pub fn each_row(
     Ok(())
 }
 
-fn value(kind: Kind, column: &ArrayRef, i: usize) -> Value {
-    if column.is_null(i) {
-        return Value::Null;
+fn value(kind: &Kind, column: &ArrayRef, i: usize) -> Result<FieldValue> {
+    if let Kind::Arrow(kind) = kind {
+        return Ok(FieldValue::of_row(column, i, kind)?);
     }
-    match kind {
+    if column.is_null(i) {
+        return Ok(FieldValue::default());
+    }
+    let value: Value = match kind {
         Kind::Boolean => column.as_boolean().value(i).into(),
         Kind::Integer => column.as_primitive::<Int64Type>().value(i).into(),
         Kind::Float => column.as_primitive::<Float64Type>().value(i).into(),
-        Kind::Text => column.as_string::<i32>().value(i).into(),
-    }
+        Kind::Text | Kind::Arrow(_) => column.as_string::<i32>().value(i).into(),
+    };
+    Ok(value.into())
 }

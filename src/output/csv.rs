@@ -23,7 +23,7 @@ impl CsvWriter {
         let mut writer =
             CsvWriter { destination: Destination::sequential(claim, durable)?, ids: layout.ids.is_some() };
         if is_new {
-            let id = layout.ids.map(|_| "id");
+            let id = layout.ids.as_ref().map(|_| "id");
             let scale = (layout.dtype == Dtype::Int8).then_some("scale");
             let names = ["index"].into_iter().chain(id).chain(["tokens", "truncated"]);
             let names = names.chain(layout.kept.iter().map(|column| column.name.as_str())).chain(scale);
@@ -46,7 +46,8 @@ impl Writer for CsvWriter {
         let id = self.ids.then(|| row.id.and_then(text).unwrap_or_default());
         let [index, tokens, truncated] =
             [row.index.to_string(), row.tokens.to_string(), row.truncated.to_string()].map(Cow::Owned);
-        let kept = row.kept.iter().map(|value| text(value).unwrap_or_default());
+        let kept =
+            row.kept.iter().map(|value| Cow::Owned(text(&value.json()).unwrap_or_default().into_owned()));
         let scale = row.vector.scale.map(|scale| Cow::Owned(scale.to_string()));
         let fields = [index].into_iter().chain(id).chain([tokens, truncated]).chain(kept).chain(scale);
         self.record(fields.chain(row.vector.numbers.to_strings().into_iter().map(Cow::Owned)))

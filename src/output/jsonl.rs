@@ -63,7 +63,7 @@ impl Serialize for Line<'_> {
         map.serialize_entry("tokens", &row.tokens)?;
         map.serialize_entry("truncated", &row.truncated)?;
         for (column, value) in layout.kept.iter().zip(row.kept) {
-            map.serialize_entry(&column.name, value)?;
+            map.serialize_entry(&column.name, &*value.json())?;
         }
         if let Some(scale) = row.vector.scale {
             map.serialize_entry("scale", &scale)?;

@@ -3,8 +3,12 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use arrow::datatypes::{DataType, TimeUnit};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use super::Format;
+use crate::field::{FieldValue, map_type};
 
 /// A column that is carried through from the input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,7 +20,7 @@ pub struct Column {
 }
 
 /// What a column holds; any may hold nulls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// True or false.
@@ -27,9 +31,27 @@ pub enum Kind {
     Float,
     /// Strings; what is no string stands as JSON text.
     Text,
+    /// What a column of a Parquet or Arrow input holds.
+    Arrow(DataType),
 }
 
 impl Kind {
+    /// What these fields have in common: the type of the Arrow columns that they are all from, or the kind of their values.
+    pub fn of_fields<'a>(fields: impl Iterator<Item = &'a FieldValue> + Clone) -> Kind {
+        let mut types = fields.clone().map(|field| match field {
+            FieldValue::Arrow(array) => Some(array.data_type()),
+            FieldValue::Json(_) => None,
+        });
+        let first = types.next().flatten().cloned();
+        match first.filter(|first| types.all(|kind| kind == Some(first))) {
+            Some(kind) => Kind::Arrow(kind),
+            None => {
+                let values: Vec<_> = fields.map(FieldValue::json).collect();
+                Kind::of(values.iter().map(AsRef::as_ref))
+            }
+        }
+    }
+
     /// The narrowest kind that fits all of these values; `Text` if all are null.
     pub fn of<'a>(values: impl Iterator<Item = &'a Value>) -> Kind {
         let mut kinds = vec![Kind::Boolean, Kind::Integer, Kind::Float];
@@ -38,18 +60,58 @@ impl Kind {
             null &= value.is_null();
             kinds.retain(|kind| kind.fits(value));
         }
-        if null { Kind::Text } else { kinds.first().copied().unwrap_or(Kind::Text) }
+        if null { Kind::Text } else { kinds.into_iter().next().unwrap_or(Kind::Text) }
     }
 
     /// Whether a column of this kind can hold a value as it is.
-    pub fn fits(self, value: &Value) -> bool {
+    pub fn fits(&self, value: &Value) -> bool {
         value.is_null()
             || match self {
                 Kind::Boolean => value.is_boolean(),
                 Kind::Integer => value.is_i64(),
                 Kind::Float => float(value).is_some(),
                 Kind::Text => true,
+                Kind::Arrow(_) => self.holds(&value.clone().into()),
             }
+    }
+
+    /// Whether a column of this kind can hold the value of a field as it is.
+    pub fn holds(&self, value: &FieldValue) -> bool {
+        match (self, value) {
+            (Kind::Arrow(kind), _) => value.array(kind).is_some(),
+            (_, FieldValue::Json(value)) => self.fits(value),
+            (_, FieldValue::Arrow(_)) => self.fits(&value.json()),
+        }
+    }
+
+    /// The kind of a column in a format: Parquet has dates as days only, and no timestamps in seconds.
+    pub fn in_format(self, format: Format) -> Kind {
+        match self {
+            Kind::Arrow(kind) if format == Format::Parquet => {
+                let in_parquet = map_type(&kind, &|kind| {
+                    Some(match kind {
+                        DataType::Date64 => DataType::Date32,
+                        DataType::Timestamp(TimeUnit::Second, zone) => {
+                            DataType::Timestamp(TimeUnit::Millisecond, zone.clone())
+                        }
+                        other => other.clone(),
+                    })
+                });
+                Kind::Arrow(in_parquet.unwrap_or(kind))
+            }
+            other => other,
+        }
+    }
+
+    /// The type of a column of this kind.
+    pub(super) fn column_type(&self) -> DataType {
+        match self {
+            Kind::Boolean => DataType::Boolean,
+            Kind::Integer => DataType::Int64,
+            Kind::Float => DataType::Float64,
+            Kind::Text => DataType::Utf8,
+            Kind::Arrow(kind) => kind.clone(),
+        }
     }
 }
 
@@ -60,6 +122,7 @@ impl fmt::Display for Kind {
             Kind::Integer => "whole numbers of 64 bits",
             Kind::Float => "numbers",
             Kind::Text => "text",
+            Kind::Arrow(kind) => return write!(f, "{kind}"),
         })
     }
 }

@@ -17,10 +17,9 @@ pub mod manifest;
 mod npy;
 mod parquet;
 mod place;
+mod rows;
 mod safetensors;
-mod spool;
 mod stdout;
-mod stream;
 mod target;
 
 use std::collections::BTreeMap;
@@ -29,6 +28,8 @@ use std::fmt;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use crate::field::FieldValue;
 
 pub use check::check;
 pub use digest::{Block, Digest, Hasher};
@@ -52,7 +53,7 @@ pub struct Row<'a> {
     /// Whether tokens were cut off.
     pub truncated: bool,
     /// The values of [`Layout::kept`], in their order.
-    pub kept: &'a [Value],
+    pub kept: &'a [FieldValue],
     /// One vector, or one a token, one after another.
     pub vector: &'a Vector,
 }
@@ -209,11 +210,13 @@ pub fn open(claim: &Claim, layout: &Layout, durable: Option<Durable>) -> Result<
         Format::Safetensors => {
             Box::new(array::ArrayWriter::open(claim, layout, durable, &self::safetensors::HEADER)?)
         }
-        // A reader of a stream waits for rows, and cannot go back to an index.
-        Format::Arrow if claim.beside().is_none() => {
-            Box::new(stream::StreamWriter::open(claim, layout, durable)?)
+        Format::Arrow => {
+            // A reader of a pipe waits for rows, and cannot go back to an index: it is given the stream.
+            let make = claim.beside().map(|_| self::arrow::write as rows::Make);
+            Box::new(rows::RowsWriter::open(claim, layout, durable, make)?)
         }
-        Format::Arrow => Box::new(spool::SpoolWriter::open(claim, layout, durable, self::arrow::write)?),
-        Format::Parquet => Box::new(spool::SpoolWriter::open(claim, layout, durable, self::parquet::write)?),
+        Format::Parquet => {
+            Box::new(rows::RowsWriter::open(claim, layout, durable, Some(self::parquet::write))?)
+        }
     })
 }

@@ -11,7 +11,7 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
 
-use super::spool::Groups;
+use super::columns::Groups;
 
 /// Writes groups of rows.
 ///

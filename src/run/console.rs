@@ -3,7 +3,8 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use bytesize::ByteSize;
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::terminal::say;
 
@@ -18,8 +19,8 @@ pub enum Verbosity {
     Verbose,
 }
 
-/// No progress is shown for what takes less than this.
-const MOMENT: Duration = Duration::from_secs(1);
+/// No progress is shown for what takes less than this, nor a line on what it has done.
+pub const MOMENT: Duration = Duration::from_secs(1);
 
 /// A number with separators between its thousands.
 pub fn thousands(number: u64) -> String {
@@ -82,16 +83,30 @@ impl Console {
     /// A bar over `total` bytes of input, or a counter where the size is not known. It is hidden until [`Console::draw`].
     pub fn bar(&self, total: Option<u64>) -> ProgressBar {
         let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden());
-        let template = match total {
-            Some(_) => "{bar:30} {percent}% {msg}, {elapsed} elapsed, {eta} left",
-            None => "{spinner} {msg}, {elapsed} elapsed",
-        };
+        // What is wide is cut to the width of the terminal.
+        let template = if total.is_some() { "{bar:10} {wide_msg}" } else { "{spinner} {wide_msg}" };
         bar.with_style(ProgressStyle::with_template(template).expect("the template is valid"))
     }
 
-    /// Draws a bar once its work has taken a while: what is done in a moment needs none.
-    pub fn draw(&self, bar: &ProgressBar) {
-        if self.progress && bar.is_hidden() && bar.elapsed() >= MOMENT {
+    /// Draws a bar once its work has taken a while: what is done in a moment needs none. What matters most comes first, for
+    /// terminals of few columns; `work` is what has been done.
+    pub fn draw(&self, bar: &ProgressBar, work: &str) {
+        if !self.progress || bar.elapsed() < MOMENT {
+            return;
+        }
+        let elapsed = HumanDuration(bar.elapsed());
+        bar.set_message(match bar.length() {
+            Some(total) => {
+                let percent = 100 * bar.position().min(total) / total.max(1);
+                let total = ByteSize(total).display().si();
+                format!(
+                    "{percent}% of {total}, {elapsed:#} elapsed, {:#} left, {work}",
+                    HumanDuration(bar.eta())
+                )
+            }
+            None => format!("{elapsed:#} elapsed, {work}"),
+        });
+        if bar.is_hidden() {
             bar.set_draw_target(ProgressDrawTarget::stderr());
         }
     }

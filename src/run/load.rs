@@ -166,6 +166,64 @@ fn refuse(options: &ModelOptions, purpose: &Purpose) -> Error {
 
 /// Loads a model; `embeds` if it is to give embeddings, so that another is refused before its weights are read.
 fn build(options: &ModelOptions, console: &Console, embeds: bool) -> Result<Loaded> {
+    let engines = choose_engines(options, console)?;
+    let (files, pipeline) = find(options, console)?;
+    let Plan { config, family, spec, pooling, dimensions, bare, mut purpose } =
+        plan(options, files.as_ref(), &pipeline, embeds)?;
+    let tokenizer_file = match &options.tokenizer {
+        Some(path) => path.clone(),
+        None => own(files.as_ref())?.tokenizer()?,
+    };
+    let limits = TokenizerOptions {
+        max_length: limit(options, &pipeline, &spec)?,
+        cut_left: options.cut_left.unwrap_or(pipeline.cut_left),
+        lowercase: pipeline.lowercase,
+    };
+    let modules = if pooling == Pooling::None { &[] } else { &pipeline.heads[..] };
+    let count = count(options, &engines, &spec, &pooling, modules)?;
+    let weights = match options.random_weights {
+        None => Weights::File(own(files.as_ref())?.weights()?),
+        Some(seed) => Weights::Random(seed),
+    };
+    // The tokenizer and the weights are of no use to each other, and each takes a while.
+    let (tokenizer, stacks) = rayon::join(
+        || read_tokenizer(&tokenizer_file, &limits),
+        || match &weights {
+            Weights::File(path) => from_checkpoint(path, family, &spec, &pooling, &engines),
+            Weights::Random(seed) => random(&config, &spec, &pooling, &count, *seed, &engines),
+        },
+    );
+    let ((encoders, pooler, mut report), tokenizer) = (stacks?, tokenizer?);
+    let own_heads = heads::load(modules, options.random_weights, &mut report)?;
+    let heads = pooler.into_iter().chain(own_heads).collect();
+    if let Some(report) = &report {
+        warn(report, &config, console);
+        if bare && purpose.is_none() {
+            purpose = Purpose::of_tensors(&report.unused);
+        }
+    }
+    let files = read_files(&config, &tokenizer_file, &weights, &pipeline, modules)?;
+    let (weights, parameters) = (weights.to_string(), count.parameters);
+    Ok(Loaded {
+        config,
+        family,
+        weights,
+        report,
+        parameters,
+        encoders,
+        pipeline,
+        purpose,
+        pooling,
+        heads,
+        dimensions,
+        files,
+        tokenizer_file,
+        tokenizer,
+    })
+}
+
+/// What the stack is to run on.
+fn choose_engines(options: &ModelOptions, console: &Console) -> Result<Vec<Engine>> {
     let (engines, note) =
         Engine::choose(&options.device, options.precision).map_err(|refusal| match refusal {
             Refusal::Usage(sentence) => Error::new(WrongUsage(sentence)),
@@ -177,6 +235,11 @@ fn build(options: &ModelOptions, console: &Console, embeds: bool) -> Result<Load
     for engine in &engines {
         console.detail(format!("computes in {} on {engine}", engine.dtype()));
     }
+    Ok(engines)
+}
+
+/// The files of the model's encoder, where it has files, and what its pipeline is.
+fn find(options: &ModelOptions, console: &Console) -> Result<(Option<ModelFiles>, Pipeline)> {
     let stands_alone = options.config.is_some() && options.tokenizer.is_some();
     let files = match stands_alone {
         true => None,
@@ -197,18 +260,38 @@ fn build(options: &ModelOptions, console: &Console, embeds: bool) -> Result<Load
             whole.display()
         ));
     }
-    let files = files.map(|files| files.inside(&pipeline.encoder));
-    let own = |part: fn(&ModelFiles) -> Result<PathBuf>| match &files {
-        Some(files) => part(files),
-        None => bail!("the model has no files of its own"),
-    };
+    Ok((files.map(|files| files.inside(&pipeline.encoder)), pipeline))
+}
 
+/// The files of a model that has files.
+fn own(files: Option<&ModelFiles>) -> Result<&ModelFiles> {
+    files.ok_or_else(|| Error::msg("the model has no files of its own"))
+}
+
+/// What is decided about a model from its config and pipeline, before weights and tokenizer are read.
+struct Plan {
+    config: Config,
+    family: &'static Family,
+    spec: EncoderSpec,
+    pooling: Pooling,
+    dimensions: usize,
+    /// Whether nothing but the config says what the checkpoint is for.
+    bare: bool,
+    purpose: Option<Purpose>,
+}
+
+fn plan(
+    options: &ModelOptions,
+    files: Option<&ModelFiles>,
+    pipeline: &Pipeline,
+    embeds: bool,
+) -> Result<Plan> {
     let config = Config::read(&match &options.config {
         Some(path) => path.clone(),
-        None => own(|files| Ok(files.config()))?,
+        None => own(files)?.config(),
     })?;
     let bare = pipeline.pooling.is_none() && options.reads_checkpoint();
-    let mut purpose = pipeline.purpose.clone().or_else(|| Purpose::of_config(&config).filter(|_| bare));
+    let purpose = pipeline.purpose.clone().or_else(|| Purpose::of_config(&config).filter(|_| bare));
     if let Some(purpose) = purpose.as_ref().filter(|_| embeds && options.wants_own_way()) {
         return Err(refuse(options, purpose));
     }
@@ -224,21 +307,21 @@ fn build(options: &ModelOptions, console: &Console, embeds: bool) -> Result<Load
             "--pooling pooler: models of type {model_type} have no pooler; choose another pooling"
         )));
     }
-    let dimensions = heads::dimensions(options, &pipeline, &pooling, spec.hidden_size)?;
-    let tokenizer_file = match &options.tokenizer {
-        Some(path) => path.clone(),
-        None => own(ModelFiles::tokenizer)?,
-    };
-    let limits = TokenizerOptions {
-        max_length: limit(options, &pipeline, &spec)?,
-        cut_left: options.cut_left.unwrap_or(pipeline.cut_left),
-        lowercase: pipeline.lowercase,
-    };
+    let dimensions = heads::dimensions(options, pipeline, &pooling, spec.hidden_size)?;
+    Ok(Plan { config, family, spec, pooling, dimensions, bare, purpose })
+}
 
+/// Counts the weights, refuses those that do not fit into memory, and tells the allocator what is coming.
+fn count(
+    options: &ModelOptions,
+    engines: &[Engine],
+    spec: &EncoderSpec,
+    pooling: &Pooling,
+    modules: &[HeadModule],
+) -> Result<Count> {
     let mut count = Count::new(engines.first().cloned().unwrap_or_default());
-    Encoder::load(&spec, &mut count)?;
-    heads::pooler(&mut count, &pooling, spec.hidden_size)?;
-    let modules = if pooling == Pooling::None { &[] } else { &pipeline.heads[..] };
+    Encoder::load(spec, &mut count)?;
+    heads::pooler(&mut count, pooling, spec.hidden_size)?;
     let is_random = options.random_weights.is_some();
     heads::count(modules, is_random, MOST_RANDOM_BYTES, &mut count)?;
     if !engines.iter().any(Engine::is_gpu) {
@@ -251,19 +334,12 @@ fn build(options: &ModelOptions, console: &Console, embeds: bool) -> Result<Load
     } else {
         spare_memory()
     }
-    let weights = match options.random_weights {
-        None => Weights::File(own(ModelFiles::weights)?),
-        Some(seed) => Weights::Random(seed),
-    };
-    // The tokenizer and the weights are of no use to each other, and each takes a while.
-    let (tokenizer, encoders) = rayon::join(
-        || Tokenizer::read(&tokenizer_file, &limits),
-        || match &weights {
-            Weights::File(path) => from_checkpoint(path, family, &spec, &pooling, &engines),
-            Weights::Random(seed) => random(&config, &spec, &pooling, &count, *seed, &engines),
-        },
-    );
-    let ((encoders, pooler, mut report), tokenizer) = (encoders?, tokenizer?);
+    Ok(count)
+}
+
+/// Reads the tokenizer, whose limit has to leave room for a text.
+fn read_tokenizer(file: &Path, options: &TokenizerOptions) -> Result<Tokenizer> {
+    let tokenizer = Tokenizer::read(file, options)?;
     let (most, specials) = (tokenizer.max_length(), tokenizer.specials(false));
     if most <= specials {
         bail!(WrongUsage(format!(
@@ -271,41 +347,23 @@ fn build(options: &ModelOptions, console: &Console, embeds: bool) -> Result<Load
              --max-length"
         )));
     }
-    let own = heads::load(modules, options.random_weights, &mut report)?;
-    let heads = pooler.into_iter().chain(own).collect();
-    if let Some((first, more)) = report.as_ref().and_then(|report| report.left_out.split_first()) {
+    Ok(tokenizer)
+}
+
+/// Warns of what a checkpoint has that makes vectors other than the user expects.
+fn warn(report: &Report, config: &Config, console: &Console) {
+    if let Some((first, more)) = report.left_out.split_first() {
         let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
         console.warn(format!(
             "{} leaves out what tensor {first}{more} of the checkpoint are for; vectors are those of a model without",
             config.path().display()
         ));
     }
-    for (name, count) in report.iter().flat_map(|report| &report.not_finite) {
+    for (name, count) in &report.not_finite {
         console.warn(format!(
             "tensor {name} holds {count} numbers that are NaN or infinite; vectors that depend on them will be NaN"
         ));
     }
-    if let Some(report) = report.as_ref().filter(|_| bare && purpose.is_none()) {
-        purpose = Purpose::of_tensors(&report.unused);
-    }
-    let files = read_files(&config, &tokenizer_file, &weights, &pipeline, modules)?;
-    let (weights, parameters) = (weights.to_string(), count.parameters);
-    Ok(Loaded {
-        config,
-        family,
-        weights,
-        report,
-        parameters,
-        encoders,
-        pipeline,
-        purpose,
-        pooling,
-        heads,
-        dimensions,
-        files,
-        tokenizer_file,
-        tokenizer,
-    })
 }
 
 /// Bytes of weights beside which the allocator's own habits show.

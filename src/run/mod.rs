@@ -14,7 +14,7 @@ mod threads;
 use std::fmt;
 
 pub use choices::{Choices, PromptChoice};
-pub use console::{Console, Verbosity, counted, thousands};
+pub use console::{Console, MOMENT, Verbosity, counted, thousands};
 pub use embedder::{Embedded, Embedder, OnLong, Tokens, Unfit};
 pub use load::{Loaded, ModelOptions, examine, load};
 pub use threads::use_threads;

@@ -1,8 +1,7 @@
-//! One message: its description, and what it describes.
+//! The description of a message.
 
 use std::io;
 
-use arrow::buffer::Buffer;
 use arrow::datatypes::Schema;
 use arrow::ipc::convert::try_fb_to_schema;
 use arrow::ipc::{self, Message, root_as_message};
@@ -16,6 +15,8 @@ pub enum Broken {
     Bytes(io::Error),
     /// They are not what they should be.
     Said(String),
+    /// They take more memory than reading may; as a part of a sentence.
+    Large(String),
 }
 
 impl From<io::Error> for Broken {
@@ -33,36 +34,6 @@ impl From<String> for Broken {
 impl From<&str> for Broken {
     fn from(why: &str) -> Self {
         Broken::Said(why.into())
-    }
-}
-
-/// A message with its body.
-pub struct Frame {
-    header: Vec<u8>,
-    /// The buffers of what the message describes.
-    pub body: Buffer,
-}
-
-impl Frame {
-    /// A message of these bytes.
-    pub fn new(header: Vec<u8>, body: Vec<u8>) -> Self {
-        Frame { header, body: body.into() }
-    }
-
-    /// The description.
-    ///
-    /// # Errors
-    /// What is wrong with it, as a part of a sentence.
-    pub fn message(&self) -> Result<Message<'_>, String> {
-        message(&self.header)
-    }
-
-    /// The schema that the message is.
-    ///
-    /// # Errors
-    /// What is wrong with it, as a part of a sentence.
-    pub fn schema(&self) -> Result<Schema, String> {
-        schema(self.message()?.header_as_schema().ok_or("it begins with no schema")?)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::Path;
 use std::vec;
 
@@ -9,7 +10,7 @@ use arrow::datatypes::Schema;
 use arrow::ipc::{Block, root_as_footer};
 
 use super::MARK;
-use super::frame::{Broken, Frame, schema};
+use super::frame::{Broken, schema};
 use crate::guard::guard;
 use crate::input::said;
 
@@ -18,6 +19,8 @@ pub struct Index {
     file: File,
     size: u64,
     blocks: vec::IntoIter<Block>,
+    /// The body of the last message.
+    body: Range<u64>,
     behind: u64,
 }
 
@@ -27,7 +30,8 @@ impl Index {
     /// # Errors
     /// If it cannot be read, or is not what it should be.
     pub fn open(path: &Path, size: u64) -> Result<(Self, Schema), Broken> {
-        let mut index = Index { file: File::open(path)?, size, blocks: Vec::new().into_iter(), behind: 0 };
+        let (file, blocks) = (File::open(path)?, Vec::new().into_iter());
+        let mut index = Index { file, size, blocks, body: 0..0, behind: 0 };
         let before = size.checked_sub(10).ok_or("it ends early")?;
         let end = index.read(before, 10)?;
         let (length, mark) = end.split_first_chunk().ok_or("it ends early")?;
@@ -56,11 +60,11 @@ impl Index {
         self.behind
     }
 
-    /// The next message; none at the end.
+    /// The description of the next message, and the bytes of its body; none at the end.
     ///
     /// # Errors
     /// If there is something else where it should be.
-    pub fn next(&mut self) -> Result<Option<Frame>, Broken> {
+    pub fn next(&mut self) -> Result<Option<(Vec<u8>, u64)>, Broken> {
         const DAMAGED: &str = "its index is damaged";
         let Some(block) = self.blocks.next() else { return Ok(None) };
         let start = u64::try_from(block.offset()).map_err(|_| DAMAGED)?;
@@ -74,9 +78,18 @@ impl Index {
         // Before version 0.15 there was no mark before the length.
         let skip = if framed.starts_with(&[0xff; 4]) { 8 } else { 4 };
         let message = framed.get(skip..).ok_or(DAMAGED)?.to_vec();
-        let body = self.read(start + header, body)?;
-        self.behind += header + body.len() as u64;
-        Ok(Some(Frame::new(message, body)))
+        self.body = start + header..start + header + body;
+        self.behind += header + body;
+        Ok(Some((message, body)))
+    }
+
+    /// Reads a part of the body of the last message into all of `part`.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn read_body(&mut self, start: u64, part: &mut [u8]) -> Result<(), Broken> {
+        self.file.seek(SeekFrom::Start(self.body.start + start))?;
+        Ok(self.file.read_exact(part)?)
     }
 
     /// Bytes that are known to be within the file.

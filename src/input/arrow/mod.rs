@@ -2,6 +2,7 @@
 
 mod frame;
 mod index;
+mod parts;
 mod stream;
 
 use std::collections::HashMap;
@@ -9,21 +10,21 @@ use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
 use arrow::array::ArrayRef;
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::buffer::Buffer;
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use arrow::error::ArrowError;
+use arrow::ipc::MessageHeader;
 use arrow::ipc::reader::{read_dictionary, read_record_batch};
-use arrow::ipc::{MessageHeader, RecordBatch};
 
 use super::bytes::{Bytes, unreadable};
 use super::columns::{Columns, Rows};
-use super::{Compression, Entry, Fields, Place, Source, said};
+use super::{Compression, Entry, Fields, Place, ReadLimit, Source, said};
 use crate::guard::guard;
-use frame::{Broken, Frame};
+use frame::{Broken, message, schema};
 use index::Index;
+use parts::Parts;
 use stream::Stream;
 
-/// Unpacked lengths up to here are believed.
-const SMALL: u64 = 64 << 20;
 /// The mark that a file begins with, and ends with but for its last two bytes.
 const MARK: &[u8; 8] = b"ARROW1\0\0";
 
@@ -34,6 +35,7 @@ pub struct ArrowRows {
     frames: Frames,
     schema: SchemaRef,
     columns: Columns,
+    limit: ReadLimit,
     dictionaries: HashMap<i64, ArrayRef>,
     rows: Option<Rows>,
     row: u64,
@@ -49,11 +51,28 @@ enum Frames {
 }
 
 impl Frames {
-    fn next(&mut self) -> Result<Option<Frame>, Broken> {
+    /// The description of the next message, and the bytes of its body; none at the end.
+    fn next(&mut self) -> Result<Option<(Vec<u8>, u64)>, Broken> {
         match self {
             Frames::Stream(stream) => stream.next(),
             Frames::Index(index) => index.next(),
         }
+    }
+
+    /// Reads parts of the body of the last message, one after another.
+    fn body(&mut self, parts: &Parts) -> Result<Buffer, Broken> {
+        let mut body = vec![0; parts.bytes() as usize];
+        let mut rest = &mut body[..];
+        for range in &parts.ranges {
+            let length = (range.end - range.start) as usize;
+            let part;
+            (part, rest) = rest.split_at_mut(length.next_multiple_of(parts::ALIGNMENT as usize));
+            match self {
+                Frames::Stream(stream) => stream.read_body(range.start, &mut part[..length])?,
+                Frames::Index(index) => index.read_body(range.start, &mut part[..length])?,
+            }
+        }
+        Ok(body.into())
     }
 
     fn behind(&self) -> u64 {
@@ -80,7 +99,7 @@ impl Frames {
             return Ok((Frames::Index(index), schema));
         }
         let first = match stream.next() {
-            Ok(Some(first)) => first.schema(),
+            Ok(Some((header, _))) => first_schema(&header),
             Ok(None) => Err("it begins with no schema".into()),
             Err(Broken::Said(why)) => Err(why),
             Err(broken) => return Err(broken),
@@ -96,23 +115,39 @@ impl Frames {
     }
 }
 
+/// The schema that a message is.
+fn first_schema(header: &[u8]) -> Result<Schema, String> {
+    schema(message(header)?.header_as_schema().ok_or("it begins with no schema")?)
+}
+
 impl ArrowRows {
     /// Reads the schema of an input.
     ///
     /// # Errors
     /// If it has none, or that lacks a column.
-    pub fn open(bytes: Bytes, source: &Source, fields: &Fields) -> Result<Self> {
+    pub fn open(bytes: Bytes, source: &Source, fields: &Fields, limit: ReadLimit) -> Result<Self> {
         let (shown, packed) = (bytes.shown.clone(), bytes.packed.is_some());
         let (frames, schema) = Frames::open(bytes, source).map_err(|broken| match broken {
             Broken::Bytes(error) => unreadable(&shown, "at its start", packed, &error),
-            Broken::Said(why) => anyhow!(
+            Broken::Said(why) | Broken::Large(why) => anyhow!(
                 "cannot read {shown} as arrow ({why}); fetch or write it again, or say with --input-format what it is"
             ),
         })?;
-        let columns = Columns::new(&shown, &schema, fields)?;
+        let columns = Columns::new(&shown, &schema, fields, limit)?;
         let before = frames.behind();
         let (schema, dictionaries) = (schema.into(), HashMap::new());
-        Ok(ArrowRows { shown, packed, frames, schema, columns, dictionaries, rows: None, row: 0, before })
+        Ok(ArrowRows {
+            shown,
+            packed,
+            frames,
+            schema,
+            columns,
+            limit,
+            dictionaries,
+            rows: None,
+            row: 0,
+            before,
+        })
     }
 
     /// Bytes behind the rows so far, those of a batch in even parts.
@@ -136,9 +171,9 @@ impl ArrowRows {
             self.rows = None;
             let broken = match self.frames.next() {
                 Ok(None) => return Ok(None),
-                Ok(Some(frame)) => match guard(|| self.frame(&frame)) {
+                Ok(Some((header, length))) => match guard(|| self.take(header, length)) {
                     Some(Ok(())) => continue,
-                    Some(Err(why)) => Broken::Said(why),
+                    Some(Err(broken)) => broken,
                     None => "what follows is damaged".into(),
                 },
                 Err(broken) => broken,
@@ -149,59 +184,67 @@ impl ArrowRows {
                 Broken::Said(why) => {
                     bail!("cannot read {} {after} ({why}); fetch or write it again", self.shown)
                 }
+                Broken::Large(why) => bail!("{}: the record batch {after} {why}", self.shown),
             }
         }
     }
 
-    /// Takes in a message: a batch of rows, or a dictionary for those that follow.
-    fn frame(&mut self, frame: &Frame) -> Result<(), String> {
-        let message = frame.message()?;
-        let version = message.version();
-        let arrow = |error: ArrowError| said(&error);
-        match message.header_type() {
+    /// Takes in a message with a body of so many bytes: a batch of rows, or a dictionary for those that follow.
+    fn take(&mut self, header: Vec<u8>, length: u64) -> Result<(), Broken> {
+        let arrow = |error: ArrowError| Broken::Said(said(&error));
+        let found = message(&header)?;
+        let version = found.version();
+        match found.header_type() {
             MessageHeader::RecordBatch => {
-                let batch = message.header_as_record_batch().ok_or("a batch without contents")?;
-                check_lengths(&batch, &frame.body)?;
+                let batch = found.header_as_record_batch().ok_or("a batch without contents")?;
+                let is_read = |column| self.columns.projection.contains(&column);
+                let parts = Parts::new(&header, &batch, self.schema.fields(), is_read, version, length)?;
+                let body = self.body(&parts)?;
+                let header = parts.describe(header);
+                let batch = message(&header)?.header_as_record_batch().ok_or("a batch without contents")?;
                 let projection = Some(&self.columns.projection[..]);
                 let (schema, dictionaries) = (self.schema.clone(), &self.dictionaries);
-                let batch = read_record_batch(&frame.body, batch, schema, dictionaries, projection, &version)
-                    .map_err(arrow)?;
-                self.rows = Some(Rows::new(&batch, &self.columns)?);
+                let batch = read_record_batch(&body, batch, schema, dictionaries, projection, &version);
+                self.rows = Some(Rows::new(&batch.map_err(arrow)?, &self.columns)?);
                 Ok(())
             }
             MessageHeader::DictionaryBatch => {
-                let batch = message.header_as_dictionary_batch().ok_or("a dictionary without contents")?;
-                check_lengths(&batch.data().ok_or("a dictionary without contents")?, &frame.body)?;
-                read_dictionary(&frame.body, batch, &self.schema, &mut self.dictionaries, &version)
-                    .map_err(arrow)
+                let dictionary = found.header_as_dictionary_batch().ok_or("a dictionary without contents")?;
+                let Some(values) = self.dictionary_values(dictionary.id()) else { return Ok(()) };
+                let batch = dictionary.data().ok_or("a dictionary without contents")?;
+                let parts = Parts::new(&header, &batch, &[values], |_| true, version, length)?;
+                let body = self.body(&parts)?;
+                let header = parts.describe(header);
+                let batch =
+                    message(&header)?.header_as_dictionary_batch().ok_or("a dictionary without contents")?;
+                read_dictionary(&body, batch, &self.schema, &mut self.dictionaries, &version).map_err(arrow)
             }
             MessageHeader::NONE => Ok(()),
             MessageHeader::Schema => Err("a second schema follows".into()),
             _ => Err("a message follows that is neither rows nor a dictionary".into()),
         }
     }
-}
 
-/// Refuses a batch with a packed buffer that says it is larger than the memory there is. The library makes room for
-/// what a buffer says before it unpacks it, and for want of room the process would end.
-fn check_lengths(batch: &RecordBatch, body: &[u8]) -> Result<(), String> {
-    if batch.compression().is_none() {
-        return Ok(());
+    /// The parts of the body of the last message, if they are not too large.
+    fn body(&mut self, parts: &Parts) -> Result<Buffer, Broken> {
+        let held = self.dictionaries.values().map(|values| values.get_buffer_memory_size() as u64).sum();
+        parts::check(parts.bytes(), held, self.limit)?;
+        let body = self.frames.body(parts)?;
+        parts::check(parts.unpacked_bytes(&body), held + body.len() as u64, self.limit)?;
+        Ok(body)
     }
-    for buffer in batch.buffers().into_iter().flatten() {
-        let start = usize::try_from(buffer.offset()).ok();
-        let said =
-            start.and_then(|start| body.get(start..)?.first_chunk()).map(|said| i64::from_le_bytes(*said));
-        // Below zero stands for a buffer that is not packed.
-        let Some(said) = said.and_then(|said| u64::try_from(said).ok()) else { continue };
-        let fits = |said: u64| {
-            usize::try_from(said).is_ok_and(|said| Vec::<u8>::new().try_reserve_exact(said).is_ok())
-        };
-        if buffer.length() > 0 && said > SMALL && !fits(said) {
-            return Err(format!(
-                "a packed column says that it has {said} bytes, for which there is no memory"
-            ));
+
+    /// The values of a dictionary as a column; none if no column that is read has it.
+    fn dictionary_values(&self, id: i64) -> Option<FieldRef> {
+        // The ids of a file are nowhere else.
+        #[expect(deprecated, reason = "the library itself reads dictionaries by it")]
+        let field = self.columns.projection.iter().find_map(|column| {
+            let column = Schema::new(vec![self.schema.field(*column).clone()]);
+            column.fields_with_dict_id(id).first().map(|field| (*field).clone())
+        })?;
+        match field.data_type() {
+            DataType::Dictionary(_, values) => Some(Arc::new(Field::new("", (**values).clone(), true))),
+            _ => None,
         }
     }
-    Ok(())
 }

@@ -1,14 +1,16 @@
 //! Messages one after another: a stream, or a file that comes through a pipe. Every length in it is held against what
 //! is there.
 
-use std::io::{self, BufRead, Read};
+use std::io::{self, BufRead, ErrorKind, Read};
 use std::mem;
 
 use super::MARK;
-use super::frame::{Broken, Frame, message};
+use super::frame::{Broken, message};
 
 /// The most bytes that are taken for the description of a message: what is no Arrow may begin with any number.
 const MOST_HEADER: u32 = 64 << 20;
+
+const EARLY: &str = "it ends early";
 
 /// The messages of an input that is read from its front.
 pub struct Stream {
@@ -18,6 +20,8 @@ pub struct Stream {
     /// Whether the input is a file and not a stream, and so has an end mark.
     is_file: bool,
     behind: u64,
+    /// The length of the last message's body, and how much of it has been read.
+    body: (u64, u64),
 }
 
 impl Stream {
@@ -26,7 +30,7 @@ impl Stream {
     /// # Errors
     /// If the bytes cannot be read.
     pub fn new(reader: Box<dyn BufRead + Send>) -> io::Result<(Self, Vec<u8>)> {
-        let mut stream = Stream { reader, ahead: Vec::new(), is_file: false, behind: 0 };
+        let mut stream = Stream { reader, ahead: Vec::new(), is_file: false, behind: 0, body: (0, 0) };
         let start = stream.take(8)?;
         stream.is_file = start == MARK;
         if !stream.is_file {
@@ -52,7 +56,7 @@ impl Stream {
     }
 
     /// Reads to the end: an index may follow the messages of a file, nothing those of a stream.
-    fn end(&mut self) -> Result<Option<Frame>, Broken> {
+    fn end<T>(&mut self) -> Result<Option<T>, Broken> {
         let rest = self.ahead.len() as u64 + io::copy(&mut self.reader, &mut io::sink())?;
         self.ahead.clear();
         self.behind += rest;
@@ -65,12 +69,46 @@ impl Stream {
         }
     }
 
-    /// The next message; none at the end, which for a stream may be the end of the input.
+    /// Passes over a part of the body of the last message.
+    fn skip(&mut self, to: u64) -> Result<(), Broken> {
+        let left = to.checked_sub(self.body.1).ok_or("the description of a message is damaged")?;
+        let ahead = self.ahead.len().min(left as usize);
+        self.ahead.drain(..ahead);
+        let left = left - ahead as u64;
+        if io::copy(&mut (&mut self.reader).take(left), &mut io::sink())? < left {
+            return Err(EARLY.into());
+        }
+        self.behind += left + ahead as u64;
+        self.body.1 = to;
+        Ok(())
+    }
+
+    /// Reads a part of the body of the last message into all of `part`; the parts ascend.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn read_body(&mut self, start: u64, part: &mut [u8]) -> Result<(), Broken> {
+        self.skip(start)?;
+        let ahead = self.ahead.len().min(part.len());
+        let (first, rest) = part.split_at_mut(ahead);
+        first.copy_from_slice(&self.ahead[..ahead]);
+        self.ahead.drain(..ahead);
+        self.reader.read_exact(rest).map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => Broken::from(EARLY),
+            _ => error.into(),
+        })?;
+        self.behind += part.len() as u64;
+        self.body.1 += part.len() as u64;
+        Ok(())
+    }
+
+    /// The description of the next message, and the bytes of its body; none at the end, which for a stream may be the end of
+    /// the input.
     ///
     /// # Errors
     /// If there is something else.
-    pub fn next(&mut self) -> Result<Option<Frame>, Broken> {
-        const EARLY: &str = "it ends early";
+    pub fn next(&mut self) -> Result<Option<(Vec<u8>, u64)>, Broken> {
+        self.skip(self.body.0)?;
         let mut start = self.take(4)?;
         if start.is_empty() && !self.is_file {
             return self.end();
@@ -94,10 +132,7 @@ impl Stream {
         let Ok(length) = u64::try_from(said) else {
             return Err(format!("a message says that it has {said} bytes").into());
         };
-        let body = self.take(length)?;
-        if (body.len() as u64) < length {
-            return Err(EARLY.into());
-        }
-        Ok(Some(Frame::new(header, body)))
+        self.body = (length, 0);
+        Ok(Some((header, length)))
     }
 }

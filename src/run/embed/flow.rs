@@ -19,8 +19,9 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use serde_json::Value;
 
 use super::Limits;
-use super::records::{Records, value_bytes};
+use super::records::Records;
 use super::resume::Mark;
+use crate::field::FieldValue;
 use crate::input::{Entry, Record, Spot};
 use crate::nn::{Encoder, keep_memory};
 use crate::run::threads::{single, spawn};
@@ -73,7 +74,7 @@ pub struct Item {
     /// The input's own id.
     pub id: Option<Value>,
     /// The fields that are carried through.
-    pub kept: Vec<Value>,
+    pub kept: Vec<FieldValue>,
     /// Whether there is nothing in its text but white space.
     pub is_empty: bool,
     /// What became of its text.
@@ -285,7 +286,7 @@ impl Planner {
             };
             for (item, text) in prepared {
                 tokens += text.as_ref().map_or(0, Tokens::count);
-                bytes += item.kept.iter().map(value_bytes).sum::<usize>();
+                bytes += item.kept.iter().map(FieldValue::bytes).sum::<usize>();
                 self.next.push((item, text));
                 let full =
                     tokens >= self.limits.window_tokens || self.next.len() >= self.limits.window_records;

@@ -6,7 +6,7 @@ use bytesize::ByteSize;
 use super::flow::CHUNK_BYTES;
 use super::records::entry_bytes;
 use super::tally::current_memory;
-use crate::input::{Entry, Record, Unreadable};
+use crate::input::{Entry, ReadLimit, Record, Unreadable};
 use crate::nn::{Compute, Encoder, EncoderSpec, Engine, HeadMixing, Isa, Pooling, QUERIES, ScoreBias};
 use crate::run::{Embedder, WrongUsage};
 
@@ -29,6 +29,8 @@ pub struct Limits {
     pub window_bytes: usize,
     /// The longest record that is taken, in bytes.
     pub record_bytes: usize,
+    /// How much memory reading may take.
+    pub reading: ReadLimit,
 }
 
 /// Batches of a window for each thread: enough to deal texts out evenly. Workers go on to the next window without waiting,
@@ -47,6 +49,8 @@ const WINDOWS: usize = 3;
 const TOKENIZING: usize = 160;
 /// The least record that has to fit, in bytes.
 const LEAST_RECORD: usize = 1 << 15;
+/// The least memory that reading has to have, in bytes.
+const LEAST_READING: usize = 4 * LEAST_RECORD;
 /// Bytes that are kept for all that is not counted: queues, stacks, buffers, what the allocator does not give back.
 const SLACK: usize = 16 << 20;
 
@@ -125,7 +129,7 @@ impl Limits {
             Pooling::Text(_) => (window_tokens, WINDOW_RECORDS.min(vectors)),
             Pooling::None => (window_tokens.min(vectors), WINDOW_RECORDS),
         };
-        let (window_bytes, record_bytes) = (WINDOW_FIELDS, usize::MAX);
+        let (window_bytes, record_bytes, reading) = (WINDOW_FIELDS, usize::MAX, ReadLimit::default());
         let tokenizers = rayon::current_num_threads();
         let may_share = threads == tokenizers && !embedder.encoders[0].engine().is_gpu();
         Limits {
@@ -137,6 +141,7 @@ impl Limits {
             window_records,
             window_bytes,
             record_bytes,
+            reading,
         }
     }
 
@@ -155,10 +160,13 @@ impl Limits {
                 let mut limits = Limits { tokenizers: 1, ..Self::of(embedder, threads, batch_tokens) };
                 // A long record is tokenized by itself, while others wait in the queues.
                 let record = TOKENIZING + limits.queue() + WINDOWS + 2;
-                let need = model + SLACK + limits.bytes(embedder, spec, longest) + LEAST_RECORD * record;
+                let need = model + SLACK + limits.bytes(embedder, spec, longest);
+                let need = need + LEAST_RECORD * record + LEAST_READING;
                 least = least.min(need);
                 if let Some(rest) = most.checked_sub(need) {
-                    limits.record_bytes = LEAST_RECORD + rest / record;
+                    let reading = rest / 4;
+                    limits.record_bytes = LEAST_RECORD + (rest - reading) / record;
+                    limits.reading = ReadLimit::new((LEAST_READING + reading) as u64);
                     return Ok(limits);
                 }
                 if batch_tokens <= longest.min(64) {

@@ -22,7 +22,7 @@ use anyhow::{Result, bail};
 use super::heads::normalized;
 use super::{Choices, Console, Embedder, Loaded, ModelOptions, OnLong, WrongUsage, counted, load};
 use crate::disk::is_same_file;
-use crate::input::{Entries, Fields, Format, Place, Record, Source};
+use crate::input::{Entries, Fields, Format, Place, ReadLimit, Record, Source};
 use crate::model::files::is_model_file;
 use crate::nn::Pooling;
 use crate::output::{self, About, Claim, Column, Kind, Layout, Ledger, Target};
@@ -164,10 +164,12 @@ pub fn embed(options: EmbedOptions) -> Result<Ended> {
     let mut embedder = options.choices.embedder(loaded, &console)?;
     about.extend(about::of_vectors(&embedder));
     let limits = Limits::new(&mut embedder, options.model.max_memory)?;
+    records.set_limit(limits.reading);
     let mut layout = options.layout(&embedder, about);
     output::check(&layout).map_err(|error| WrongUsage(error.to_string()))?;
     identity.extend(resume::choices(&embedder));
-    let hashing = (!is_streamed || options.stats.is_some()).then(|| Hashing::start(files));
+    let is_hashed = !is_streamed || options.stats.is_some() || options.format == output::Format::Arrow;
+    let hashing = is_hashed.then(|| Hashing::start(files));
     let (journal, found, hashing) = match (claim.beside(), hashing) {
         (Some(beside), Some(hashing)) => {
             let (journal, found) = Journal::open(beside, identity, hashing, options.begin, &console)?;
@@ -175,14 +177,14 @@ pub fn embed(options: EmbedOptions) -> Result<Ended> {
         }
         (_, hashing) => (None, Found::Nothing, hashing),
     };
-    let found = match options.sift(found, &mut records, is_streamed)? {
+    let found = match options.sift(found, &mut records, is_streamed, limits.reading)? {
         ControlFlow::Break(ended) => return Ok(ended),
         ControlFlow::Continue(found) => found,
     };
     options.look_at(&mut records, &mut layout, found.is_some())?;
     let bar = console.bar(records.size());
     let policy = options.policy(&embedder);
-    let mut sink = Sink::new(claim, layout, policy, journal, console, bar);
+    let mut sink = Sink::new(claim, layout, policy, journal, hashing, console, bar);
     let mut is_whole = false;
     if let Some(run) = found {
         run.done.pass(&mut records)?;
@@ -198,7 +200,7 @@ pub fn embed(options: EmbedOptions) -> Result<Ended> {
     let tally = *sink.tally();
     console.detail(format!("{} texts, {} tokens, {:.2?} in all", tally.rows, tally.tokens, start.elapsed()));
     if let Some(path) = &options.stats {
-        let about = sink.about(hashing)?;
+        let about = sink.about()?;
         tally::write_stats(path, &tally, &clock, &meter, &limits, &engines.join("; "), &about)?;
     }
     Ok(tally.ended())
@@ -292,6 +294,7 @@ impl EmbedOptions {
         found: Found,
         records: &mut Records,
         is_streamed: bool,
+        reading: ReadLimit,
     ) -> Result<ControlFlow<Ended, Option<Manifest>>> {
         let (console, output) = (&self.console, &self.output);
         Ok(ControlFlow::Continue(match found {
@@ -305,6 +308,7 @@ impl EmbedOptions {
                     "{output} is finished, but the input has changed; starting from the beginning"
                 ));
                 *records = self.records(is_streamed)?;
+                records.set_limit(reading);
                 None
             }
             // What a stream has given cannot be read once more.
@@ -378,7 +382,8 @@ fn settle(layout: &mut Layout, records: &mut Records) {
         layout.ids = Some(if integers { Kind::Integer } else { Kind::Text });
     }
     for (i, column) in layout.kept.iter_mut().enumerate() {
-        column.kind = Kind::of(head.iter().filter_map(|record| record.kept.get(i)));
+        let kind = Kind::of_fields(head.iter().filter_map(|record| record.kept.get(i)));
+        column.kind = kind.in_format(layout.format);
     }
 }
 

@@ -2,10 +2,9 @@
 
 use std::collections::VecDeque;
 
+use crate::field::{FieldValue, json_bytes};
+use crate::input::{Entries, Entry, ReadLimit, Record};
 use anyhow::Result;
-use serde_json::Value;
-
-use crate::input::{Entries, Entry, Record};
 
 /// Which records of the input are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -46,6 +45,11 @@ impl Records {
     /// Those of `entries` that are selected.
     pub fn new(entries: Entries, flow: Flow, selection: Selection) -> Self {
         Records { entries, flow, selection, taken: 0, head: VecDeque::new() }
+    }
+
+    /// Sets how much memory reading may take, before the first record is read.
+    pub fn set_limit(&mut self, limit: ReadLimit) {
+        self.entries.set_limit(limit);
     }
 
     /// Whether a record is to be embedded.
@@ -131,16 +135,5 @@ impl Iterator for Records {
 pub fn entry_bytes(entry: &Entry) -> usize {
     let Entry::Record(Record { id, text, pair, kept, .. }) = entry else { return 0 };
     let texts = [Some(text), pair.as_ref()].into_iter().flatten().map(String::len).sum::<usize>();
-    texts + id.iter().chain(kept).map(value_bytes).sum::<usize>()
-}
-
-/// Bytes that a value takes, roughly.
-pub fn value_bytes(value: &Value) -> usize {
-    size_of::<Value>()
-        + match value {
-            Value::String(text) => text.len(),
-            Value::Array(list) => list.iter().map(value_bytes).sum(),
-            Value::Object(map) => map.iter().map(|(key, value)| key.len() + value_bytes(value)).sum(),
-            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
-        }
+    texts + id.as_ref().map_or(0, json_bytes) + kept.iter().map(FieldValue::bytes).sum::<usize>()
 }

@@ -47,7 +47,7 @@ impl Mark {
                 part(record.text.as_bytes());
                 part(record.pair.as_deref().unwrap_or("\0").as_bytes());
                 part(record.id.as_ref().map_or("\0".into(), Value::to_string).as_bytes());
-                record.kept.iter().for_each(|value| part(value.to_string().as_bytes()));
+                record.kept.iter().for_each(|value| part(value.json().to_string().as_bytes()));
             }
             Entry::Unreadable(bad) => part(bad.reason.as_bytes()),
         }

@@ -2,7 +2,7 @@
 //! time all of it on the disk, so that a run that is interrupted can go on from there.
 
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Error, Result, anyhow, bail};
 use crossbeam_channel::{Receiver, select};
@@ -13,11 +13,12 @@ use super::flow::{Fate, Item, Step, Window, died};
 use super::interrupt::{self, Interrupted};
 use super::resume::{Finished, Hashing, Journal, Manifest, Mark, weights_digest};
 use super::tally::{Clock, Tally};
+use crate::field::FieldValue;
 use crate::input::{At, Spot};
 use crate::output::{
     self, About, Claim, ClosedPipe, Durable, Event, Format, Kind, Layout, Ledger, LedgerEntry, Row, Writer,
 };
-use crate::run::{Console, Embedded, counted, thousands};
+use crate::run::{Console, Embedded, MOMENT, counted, thousands};
 
 /// What is done about records that have no row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub struct Sink {
     ledger: Option<Ledger>,
     /// Where the output is a file, which can be gone on with.
     journal: Option<Journal>,
+    /// The hashes of the model's files, where there is no journal that has them.
+    hashing: Option<Hashing>,
     mark: Mark,
     tally: Tally,
     /// What earlier runs have done of it.
@@ -53,9 +56,6 @@ pub struct Sink {
     /// Whether writing has failed, so that what lies in the files may end in the middle of a row.
     broken: bool,
 }
-
-/// A run of at least this length ends with a line on what it has done.
-const LONG_RUN: Duration = Duration::from_secs(2);
 
 /// What is said of a vector that is not finite.
 const NOT_FINITE: &str = "has a vector with NaN or infinite values";
@@ -93,6 +93,7 @@ impl Sink {
         layout: Layout,
         policy: Policy,
         journal: Option<Journal>,
+        hashing: Option<Hashing>,
         console: Console,
         bar: ProgressBar,
     ) -> Self {
@@ -107,6 +108,7 @@ impl Sink {
             writer,
             ledger,
             journal,
+            hashing,
             mark,
             tally,
             before,
@@ -175,6 +177,10 @@ impl Sink {
             self.console
                 .note(format!("starting over: {} of an interrupted run dropped", counted(rows, "row")));
         }
+        if self.journal.is_none() && self.layout.format == Format::Arrow {
+            // A stream begins with what it says of itself.
+            self.about()?;
+        }
         self.writer = Some(output::open(&self.claim, &self.layout, None)?);
         Ok(())
     }
@@ -194,7 +200,7 @@ impl Sink {
         let ledger = self.claim.beside().map(|beside| beside.final_ledger.as_path());
         self.tally.report(&self.console, self.policy.limit, ledger);
         // Where rows went to a terminal or a pipe, they have been seen.
-        if self.claim.beside().is_some() && clock.start.elapsed() >= LONG_RUN {
+        if self.claim.beside().is_some() && clock.start.elapsed() >= MOMENT {
             self.console.note(format!(
                 "{}, {} in {:.1} s: {}",
                 counted(self.tally.rows, "row"),
@@ -307,34 +313,34 @@ impl Sink {
     }
 
     /// Takes away what the columns of the output, which the first records have shown, cannot hold, and says what it was.
-    fn fit(&self, id: &mut Option<Value>, kept: &mut [Value]) -> Option<String> {
+    fn fit(&self, id: &mut Option<Value>, kept: &mut [FieldValue]) -> Option<String> {
         let Layout { format, ids, kept: columns, .. } = &self.layout;
         if id.is_some() && ids.is_none() && format.has_fixed_columns() {
             *id = None;
             return Some("has an id, but the first records have none; name the field with --id-field".into());
         }
         if let Some(other) =
-            id.take_if(|id| format.has_typed_columns() && ids.is_some_and(|kind| !kind.fits(id)))
+            id.take_if(|id| format.has_typed_columns() && ids.as_ref().is_some_and(|kind| !kind.fits(id)))
         {
             return Some(format!(
                 "has the id {}, but the first records have {} for ids; write jsonl or csv, or make the ids alike",
                 shown(&other),
-                ids.unwrap_or(Kind::Text)
+                ids.as_ref().unwrap_or(&Kind::Text)
             ));
         }
         if !format.has_typed_columns() {
             return None;
         }
-        let mut misfits = columns.iter().zip(kept).filter(|(column, value)| !column.kind.fits(value));
+        let mut misfits = columns.iter().zip(kept).filter(|(column, value)| !column.kind.holds(value));
         let (column, value) = misfits.next()?;
         let reason = format!(
             "has {} in field {:?}, but the first records have {}; leave it out of --keep, or write jsonl or csv",
-            shown(value),
+            shown(&value.json()),
             column.name,
             column.kind
         );
-        *value = Value::Null;
-        misfits.for_each(|(_, value)| *value = Value::Null);
+        *value = FieldValue::default();
+        misfits.for_each(|(_, value)| *value = FieldValue::default());
         Some(reason)
     }
 
@@ -418,7 +424,7 @@ impl Sink {
         let Some(journal) = &mut self.journal else { return Ok(()) };
         let saved = journal.save(since, |identity| Manifest {
             identity,
-            ids: self.layout.ids,
+            ids: self.layout.ids.clone(),
             kept: self.layout.kept.clone(),
             done: self.mark.clone(),
             tally: self.tally,
@@ -436,7 +442,7 @@ impl Sink {
     fn finish(&mut self) -> Result<()> {
         self.save(true)?;
         interrupt::leave_at_once();
-        let about = self.about(None)?;
+        let about = self.about()?;
         if let Some(mut writer) = self.writer.take() {
             writer.describe(&about);
             writer.finish()?;
@@ -459,10 +465,9 @@ impl Sink {
         output::manifest::remove(&beside.manifest)
     }
 
-    /// What the output says of itself: the layout's, with the digest of the weights, which the journal has, if there is
-    /// one, or else `hashing`.
-    pub fn about(&mut self, hashing: Option<Hashing>) -> Result<About> {
-        let digest = match (&mut self.journal, hashing) {
+    /// What the output says of itself: the layout's, with the digest of the weights, if the model's files are hashed.
+    pub fn about(&mut self) -> Result<About> {
+        let digest = match (&mut self.journal, self.hashing.take()) {
             (Some(journal), _) => weights_digest(journal.identity()?),
             (None, Some(hashing)) => weights_digest(&hashing.finish()?),
             (None, None) => None,
@@ -513,9 +518,8 @@ impl Sink {
         let (rows, tokens) = (self.tally.rows - self.before.rows, self.tally.tokens - self.before.tokens);
         let (rate, tokens) = (rows as f64 / seconds, tokens as f64 / seconds);
         let (rate, tokens) = (thousands(rate as u64), thousands(tokens as u64));
-        self.bar
-            .set_message(format!("{}, {rate} rows/s, {tokens} tokens/s", counted(self.tally.rows, "row")));
-        self.console.draw(&self.bar);
+        let work = format!("{}, {rate} rows/s, {tokens} tokens/s", counted(self.tally.rows, "row"));
+        self.console.draw(&self.bar, &work);
     }
 }
 

@@ -1,6 +1,7 @@
-//! What formats of columns are made from. Their files end in a table of contents, so a run that is killed would leave
-//! nothing of use; rows are gathered as an Arrow stream instead, which can be cut and continued after any batch, and in
-//! the end they are grouped anew, so that the result does not tell how often the run was interrupted.
+//! Rows in columns, gathered as an Arrow stream. Whoever reads from a pipe has the stream as it comes. Files of columns end in
+//! a table of contents, so a run that is killed would leave nothing of use; they are made from the stream, which can be cut
+//! and continued after any batch, and in the end the rows are grouped anew, so that the result does not tell how often the
+//! run was interrupted.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -11,40 +12,47 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use arrow::ipc::reader::StreamReader;
-use arrow::ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteOptions, write_message};
 
-use super::columns::{Columns, each_row, schema};
+use super::arrow::{END, Encoder};
+use super::columns::{Columns, Groups, each_row, schema};
 use super::destination::Destination;
 use super::{About, Block, Claim, Durable, Layout, Row, Writer};
 
 /// A batch of the stream is written once it has this many bytes,
-pub(super) const BATCH_BYTES: usize = 4 << 20;
+const BATCH_BYTES: usize = 4 << 20;
 /// or this many rows.
-pub(super) const BATCH_ROWS: usize = 4096;
+const BATCH_ROWS: usize = 4096;
 /// A group of rows in the result ends once it has this many bytes.
 const GROUP_BYTES: usize = 16 << 20;
-
-/// Groups of rows, one after another.
-pub type Groups<'a> = dyn Iterator<Item = Result<RecordBatch>> + 'a;
 
 /// Writes groups of rows in a format; an [`std::io::Error`] of it is one of `sink`.
 pub type Make = fn(groups: &mut Groups, schema: SchemaRef, sink: &mut (dyn Write + Send)) -> Result<()>;
 
-/// Gathers rows, and writes them in their format in the end.
-pub struct SpoolWriter {
+/// Writes rows as an Arrow stream.
+pub struct RowsWriter {
     destination: Destination,
     layout: Layout,
-    make: Make,
+    /// What is made of the stream in the end; none if it is the output itself.
+    make: Option<Make>,
     columns: Columns,
     encoder: Encoder,
 }
 
-impl SpoolWriter {
+impl RowsWriter {
     /// Opens a target for rows of `layout`.
-    pub fn open(claim: &Claim, layout: &Layout, durable: Option<Durable>, make: Make) -> Result<Self> {
+    pub fn open(
+        claim: &Claim,
+        layout: &Layout,
+        durable: Option<Durable>,
+        make: Option<Make>,
+    ) -> Result<Self> {
         let is_new = durable.is_none();
-        let mut writer = SpoolWriter {
-            destination: Destination::seekable(claim, durable)?,
+        let destination = match make {
+            Some(_) => Destination::seekable(claim, durable)?,
+            None => Destination::sequential(claim, durable)?,
+        };
+        let mut writer = RowsWriter {
+            destination,
             layout: layout.clone(),
             make,
             columns: Columns::new(layout),
@@ -71,7 +79,7 @@ impl SpoolWriter {
     }
 }
 
-impl Writer for SpoolWriter {
+impl Writer for RowsWriter {
     fn write(&mut self, row: &Row) -> Result<()> {
         self.columns.push(row)?;
         if self.columns.rows() >= BATCH_ROWS || self.columns.bytes() >= BATCH_BYTES {
@@ -95,7 +103,11 @@ impl Writer for SpoolWriter {
 
     fn finish(mut self: Box<Self>) -> Result<()> {
         self.flush()?;
-        let SpoolWriter { destination, layout, make, .. } = *self;
+        let Some(make) = self.make else {
+            self.append(&END)?;
+            return self.destination.commit();
+        };
+        let RowsWriter { destination, layout, .. } = *self;
         destination.convert(|spool, sink| {
             let mut batches = StreamReader::try_new(spool, None).map_err(unreadable)?;
             if batches.schema().fields() != schema(&layout).fields() {
@@ -103,40 +115,6 @@ impl Writer for SpoolWriter {
             }
             make(&mut groups(&mut batches, &layout), schema(&layout), sink)
         })
-    }
-}
-
-/// The messages of an Arrow stream, each alone, so that a stream can be continued.
-pub(super) struct Encoder {
-    generator: IpcDataGenerator,
-    options: IpcWriteOptions,
-    dictionaries: DictionaryTracker,
-}
-
-impl Encoder {
-    pub(super) fn new() -> Self {
-        Encoder {
-            generator: IpcDataGenerator::default(),
-            options: IpcWriteOptions::default(),
-            dictionaries: DictionaryTracker::new(true),
-        }
-    }
-
-    pub(super) fn schema(&mut self, schema: &SchemaRef) -> Result<Vec<u8>, ArrowError> {
-        let Encoder { generator, options, dictionaries } = self;
-        let message = generator.schema_to_bytes_with_dictionary_tracker(schema, dictionaries, options);
-        let mut bytes = Vec::new();
-        write_message(&mut bytes, message, options)?;
-        Ok(bytes)
-    }
-
-    pub(super) fn batch(&mut self, batch: &RecordBatch) -> Result<Vec<u8>, ArrowError> {
-        let Encoder { generator, options, dictionaries } = self;
-        // No column has a dictionary.
-        let (_, message) = generator.encode(batch, dictionaries, options, &mut Default::default())?;
-        let mut bytes = Vec::new();
-        write_message(&mut bytes, message, options)?;
-        Ok(bytes)
     }
 }
 
