@@ -12,9 +12,10 @@ mod load;
 
 use std::fmt;
 
+pub use crate::text::Chunking;
 pub use choices::{Choices, PromptChoice};
 pub use console::{Console, Verbosity, counted, thousands};
-pub use embedder::{Embedded, Embedder, OnLong, Tokens, Unfit};
+pub use embedder::{Chunk, Embedded, Embedder, OnLong, Tokens, Unfit, Window};
 pub use load::{Loaded, ModelOptions, examine, load};
 
 /// Options that contradict each other or the model: exit code 2, as for any wrong usage.
