@@ -304,7 +304,8 @@ fn corpus(folder: &Path, records: usize) {
             4 => "The lamp burns in the window. Its wick is dry.\n\n".repeat(1 + i % 7),
             n => "the wick ".repeat(n * 9),
         };
-        lines += &format!("{}\n", json!({ "id": format!("doc {i}"), "text": text, "year": 1900 + i }));
+        lines +=
+            &format!("{}\n", json!({ "id": format!("doc {i}"), "text": text, "year": 1900 + i, "start": 7 }));
     }
     fs::write(folder.join("corpus.jsonl"), lines).unwrap();
 }
@@ -403,7 +404,7 @@ fn every_format_says_which_chunk_a_row_is() {
     // Records that are left out have no chunks.
     written(folder, "few.npy", &["--skip-empty", "--limit", "4"]);
     let meta: Value = serde_json::from_slice(&fs::read(folder.join("few.npy.meta.json")).unwrap()).unwrap();
-    assert_eq!(meta["chunks"], json!([counts[0], counts[1], counts[2], 0, counts[4]]));
+    assert_eq!(meta["chunks"], json!([0, counts[1], counts[2], 0, counts[4], 0, counts[6]]));
 }
 
 /// Runs that end over a record that cannot be read go on after it is mended, and end in the bytes of a run without a stop.
