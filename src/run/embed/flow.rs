@@ -64,9 +64,12 @@ pub struct Window {
     pub items: Vec<Item>,
     /// How many batches its texts make.
     pub batches: usize,
-    /// What each batch becomes, in any order: the places of its texts in `items`, and their rows.
-    pub results: Receiver<Result<Vec<(usize, Vec<Embedded>)>>>,
+    /// What each batch becomes, in any order.
+    pub results: Receiver<Result<BatchRows>>,
 }
+
+/// What a batch becomes: the places of its texts in [`Window::items`], and their rows.
+pub type BatchRows = Vec<(usize, Vec<Embedded>)>;
 
 /// A record without its text, or where it has many chunks, a part of it.
 pub struct Item {
@@ -132,7 +135,7 @@ struct Job {
     /// Their places in the window.
     slots: Vec<usize>,
     texts: Vec<Tokens>,
-    results: Sender<Result<Vec<(usize, Vec<Embedded>)>>>,
+    results: Sender<Result<BatchRows>>,
 }
 
 /// Starts the threads, and gives the windows in the order of input, and then the end or an error. `start` is where `records`
