@@ -110,6 +110,7 @@ fn choices() -> Choices {
         prompt: None,
         dtype: Dtype::F32,
         on_long: OnLong::Truncate,
+        chunking: None,
         batch_tokens: None,
     }
 }

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = ["goldens", "ops", "pipelines", "cuda_kernels"]
+TESTS = ["goldens", "ops", "pipelines", "chunks", "cuda_kernels"]
 
 # What is broken, the file, the text, and what takes its place.
 MUTATIONS = [
@@ -120,6 +120,8 @@ MUTATIONS = [
     ("joined poolings change places", "src/ops/pooling.rs", "pools.iter().map(|pool| pool.of(&text, prompt))", "pools.iter().rev().map(|pool| pool.of(&text, prompt))"),
     ("the relative bias is scaled with the scores", "src/kernels/softmax.rs", "s.fma(x, scale, b)", "s.mul(s.add(x, b), scale)"),
     ("vectors are not normalised", "src/nn/heads.rs", "|row| l2_normalize(Isa::best(), row)", "|_| ()"),
+    ("[CLS] is in no late chunk", "src/text/chunks.rs", "let start = if i == 0 { 0 } else { span.start };", "let start = span.start;"),
+    ("late chunks begin one token late", "src/nn/pooling.rs", "hidden.narrow(0, span.start, span.len())", "hidden.narrow(0, (span.start + 1).min(hidden.dim(0).unwrap_or(0) - span.len()), span.len())"),
     ("the prompt is pooled", "src/ops/pooling.rs", "let rest = text.narrow(0, prompt, tokens - prompt)?;", "let rest = text.clone();"),
     ("the weighted mean counts from behind the prompt", "src/ops/pooling.rs", "(tokens * (tokens + 1) - prompt * (prompt + 1)) / 2", "(tokens * (tokens + 1)) / 2"),
     ("a text that is all prompt is pooled", "src/ops/pooling.rs", "if tokens <= prompt {", "let prompt = prompt.min(tokens - 1);\n        if tokens <= prompt {"),

@@ -21,7 +21,7 @@
 //! * [`cli`]: what was typed; the only room that knows clap.
 //! * [`run`]: one file a subcommand; the only room that knows every stage of the path.
 //! * [`input`]: [`input::Record`] and its readers, one file a format.
-//! * [`text`]: the tokenizer, and the planner that turns lengths into batches.
+//! * [`text`]: the tokenizer, the chunks of a long text, and the planner that turns lengths into batches.
 //! * [`model`]: what a model's files say: files, config, families, names, weights, pipeline.
 //! * [`nn`]: the maths over candle tensors.
 //! * [`ops`]: candle operations with a plain reference, a CPU path and, where it pays, a launch on a GPU each; the engine that

@@ -68,6 +68,7 @@ fn try_model(folder: &Path) -> Result<(), String> {
         prompt: None,
         dtype: Dtype::F32,
         on_long: OnLong::Mean,
+        chunking: None,
         batch_tokens: Some(64),
     };
     let embedder = choices.embedder(loaded, &console).map_err(|error| format!("{error:#}"))?;

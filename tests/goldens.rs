@@ -232,6 +232,7 @@ fn pairs_reach_the_encoder() {
         prompt: String::new(),
         left_out: 0,
         on_long: sconce::run::OnLong::Truncate,
+        chunking: None,
         batch_tokens: 30,
     };
     let tokens: Vec<_> = records.iter().map(|record| embedder.tokenize(record).unwrap()).collect();
@@ -240,7 +241,7 @@ fn pairs_reach_the_encoder() {
         other => panic!("{other:?}"),
     };
     let encoded = embedder.embed(&tokens, &embedder.encoders[0]).unwrap();
-    let vectors: Vec<Vec<f32>> = encoded.into_iter().map(values).collect();
+    let vectors: Vec<Vec<f32>> = encoded.into_iter().flatten().map(values).collect();
     assert_close(&vectors.concat(), &flat(&goldens["pooled.mean"]), ATOL, RTOL);
 }
 

@@ -37,6 +37,7 @@ const ROOMS: &[&str] = &[
 const OWNED: &[(&str, &[&str])] = &[
     ("clap", &["cli"]),
     ("tokenizers", &["text"]),
+    ("unicode_segmentation", &["text"]),
     ("safetensors", &["model"]),
     ("hf_hub", &["model"]),
     ("ureq", &["model"]),

@@ -58,6 +58,7 @@ fn layout(format: Format, dtype: Dtype) -> Layout {
         dimensions: 16,
         per_token: false,
         normalized: true,
+        chunks: false,
         ids: columns.then_some(Kind::Text),
         kept: kept.map(column).into_iter().filter(|_| columns).collect(),
         about: [("model".to_owned(), "a/model".to_owned()), ("prompt".to_owned(), "query: ".to_owned())]
@@ -116,7 +117,7 @@ fn texts(layout: &Layout, count: u64) -> Vec<Text> {
 
 fn row(text: &Text) -> Row<'_> {
     let Text { index, id, tokens, truncated, kept, vector } = text;
-    Row { index: *index, id: id.as_ref(), tokens: *tokens, truncated: *truncated, kept, vector }
+    Row { index: *index, id: id.as_ref(), chunk: None, tokens: *tokens, truncated: *truncated, kept, vector }
 }
 
 fn write(path: &Path, layout: &Layout, texts: &[Text]) {
@@ -1073,7 +1074,8 @@ fn damage_is_located() {
     for run in 0..4u64 {
         let mut writer = open(&target, &layout, durable).unwrap();
         for index in run * 20..(run + 1) * 20 {
-            let row = Row { index, id: None, tokens: 3, truncated: false, kept: &[], vector: &vector };
+            let row =
+                Row { index, id: None, chunk: None, tokens: 3, truncated: false, kept: &[], vector: &vector };
             writer.write(&row).unwrap();
         }
         let bytes = writer.checkpoint().unwrap();

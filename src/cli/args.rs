@@ -149,6 +149,20 @@ pub struct EmbedArgs {
     #[arg(long, value_name = "WHAT", default_value = "truncate")]
     pub on_long: LongText,
 
+    /// Cut texts into chunks of at most this many tokens, including the special tokens and the prompt, and write one row per chunk: at the
+    /// last paragraph that fits, else the last sentence, else the last word
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub chunk: Option<u32>,
+
+    /// Let each chunk repeat up to N tokens from the end of the one before it, from a sentence or a word on [default: 0]
+    #[arg(long, value_name = "N")]
+    pub chunk_overlap: Option<u32>,
+
+    /// Late chunking: encode the whole text at once, then pool the tokens of each chunk, for models with mean pooling; a text over
+    /// the limit is encoded in windows that overlap by a quarter
+    #[arg(long)]
+    pub chunk_late: bool,
+
     /// What becomes of records that cannot be read; skip: they are left out, listed, and the exit code is 3
     #[arg(long, value_name = "WHAT", default_value = "stop")]
     pub on_error: Unreadable,

@@ -16,6 +16,7 @@ const SHORT: &[(&str, &str)] = &[
     ("prompt_name", "Prompt of the model to put before each text"),
     ("max_length", "Longest text in tokens [default: the model's own limit]"),
     ("on_long", "Longer texts: truncate, error, skip or mean [default: truncate]"),
+    ("chunk", "One row per chunk of at most TOKENS tokens"),
     ("on_error", "Records that cannot be read: stop or skip [default: stop]"),
     ("resume", "Resume an interrupted run"),
     ("restart", "Drop what an interrupted run left"),
@@ -61,6 +62,9 @@ const GROUPS: &[(&str, &[&str])] = &[
             "max_length",
             "truncation_side",
             "on_long",
+            "chunk",
+            "chunk_overlap",
+            "chunk_late",
         ],
     ),
     ("Machine", &["batch_tokens"]),
@@ -71,6 +75,7 @@ Examples:
   sconce embed \"A lamp in the window\"                     a text to a row of JSON
   sconce embed -i corpus.jsonl -o corpus.parquet          a file to a file
   sconce embed -i docs --input-format files -o docs.npy   each file of a folder is a text
+  sconce embed -i docs --input-format files --chunk 128   each file in chunks; a row per chunk
   sconce embed -m BAAI/bge-small-en-v1.5 < lines.txt      another model; a text per line
   sconce embed -i corpus.jsonl -o corpus.parquet --resume the rest of an interrupted run";
 

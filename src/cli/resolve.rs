@@ -14,7 +14,7 @@ use crate::model::Source;
 use crate::nn::{Isa, Pool, Pooling, Precision};
 use crate::output::{Dtype, Format, Target};
 use crate::run::embed::{Begin, EmbedOptions, Input, Selection};
-use crate::run::{Choices, Console, ModelOptions, OnLong, PromptChoice, Verbosity, WrongUsage};
+use crate::run::{Choices, Chunking, Console, ModelOptions, OnLong, PromptChoice, Verbosity, WrongUsage};
 
 /// Options of `embed`.
 ///
@@ -23,6 +23,7 @@ use crate::run::{Choices, Console, ModelOptions, OnLong, PromptChoice, Verbosity
 pub fn embed(args: EmbedArgs) -> Result<EmbedOptions> {
     let max_length = args.max_length.map(|n| n as usize);
     check_long(&args)?;
+    let chunking = chunking(&args)?;
     Ok(EmbedOptions {
         model: ModelOptions {
             max_length,
@@ -57,6 +58,7 @@ pub fn embed(args: EmbedArgs) -> Result<EmbedOptions> {
                 LongText::Skip => OnLong::Skip,
                 LongText::Mean | LongText::Chunk => OnLong::Mean,
             },
+            chunking,
             batch_tokens: args.batch_tokens.map(|n| n as usize),
         },
         skip_unreadable: args.on_error == Unreadable::Skip,
@@ -210,6 +212,38 @@ fn check_long(args: &EmbedArgs) -> Result<()> {
         console(&args.model.talk).note("--on-long chunk is now called --on-long mean, and does the same");
     }
     Ok(())
+}
+
+/// How texts are cut into chunks, unless options contradict that or would do nothing.
+fn chunking(args: &EmbedArgs) -> Result<Option<Chunking>> {
+    let refuse = |reason: String| -> Result<Option<Chunking>> { bail!(WrongUsage(reason)) };
+    let overlap = args.chunk_overlap.unwrap_or(0);
+    let Some(tokens) = args.chunk else {
+        let alone = [("--chunk-overlap", args.chunk_overlap.is_some()), ("--chunk-late", args.chunk_late)];
+        return match alone.into_iter().find(|(_, is_given)| *is_given) {
+            Some((option, _)) => refuse(format!("{option} is for chunks; pass --chunk TOKENS, too")),
+            None => Ok(None),
+        };
+    };
+    if overlap >= tokens {
+        return refuse(format!("--chunk-overlap {overlap} has to be less than --chunk {tokens}"));
+    }
+    if args.pooling == PoolingMode::None {
+        return refuse(
+            "--chunk makes one vector per chunk, but --pooling none one per token; leave one of them out"
+                .into(),
+        );
+    }
+    if args.pair_field.is_some() {
+        return refuse("--chunk is not for pairs; leave out --pair-field or --chunk".into());
+    }
+    if args.on_long != LongText::Truncate || args.truncation_side.is_some() {
+        let option = if args.truncation_side.is_some() { "--truncation-side" } else { "--on-long" };
+        return refuse(format!(
+            "{option} is for texts over the limit, but no chunk is over it; leave out {option} or --chunk"
+        ));
+    }
+    Ok(Some(Chunking { tokens: tokens as usize, overlap: overlap as usize, late: args.chunk_late }))
 }
 
 fn is_stdin(path: &Path) -> bool {

@@ -1,6 +1,7 @@
 //! From the hidden states of a text to one vector (Reimers & Gurevych 2019, §3).
 
 use std::fmt;
+use std::ops::Range;
 
 use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
@@ -55,11 +56,28 @@ impl Pooling {
     /// `(T, H)` → `(N, D)` for a batch of `N` texts, in f32 on the CPU; [`Pooling::None`] gives all `T` rows back. The first
     /// `prompt` tokens of each text are left out.
     pub fn forward(&self, hidden: &Tensor, batch: &RaggedBatch, prompt: usize) -> Result<Tensor> {
+        self.vectors(hidden, batch.offsets(), prompt)
+    }
+
+    fn vectors(&self, hidden: &Tensor, offsets: &[usize], prompt: usize) -> Result<Tensor> {
         let vectors = match self {
-            Pooling::Text(pools) => pool(hidden, batch.offsets(), pools, prompt)?,
+            Pooling::Text(pools) => pool(hidden, offsets, pools, prompt)?,
             Pooling::None => hidden.clone(),
         };
         Ok(vectors.to_device(&Device::Cpu)?.to_dtype(DType::F32)?)
+    }
+
+    /// `(T, H)` → `(S, D)`: the vectors of parts of sequences, each given by its tokens, in f32 on the CPU. A pooling of one kind takes
+    /// a part as it takes a whole text.
+    pub fn forward_spans(&self, hidden: &Tensor, spans: &[Range<usize>]) -> Result<Tensor> {
+        let parts = spans.iter().map(|span| hidden.narrow(0, span.start, span.len()));
+        let hidden = Tensor::cat(&parts.collect::<candle_core::Result<Vec<_>>>()?, 0)?;
+        let mut offsets = vec![0];
+        offsets.extend(spans.iter().scan(0, |end, span| {
+            *end += span.len();
+            Some(*end)
+        }));
+        self.vectors(&hidden, &offsets, 0)
     }
 
     /// `(S, D)`, in parts one after another, → `(N, D)`: the vectors of texts from those of the windows that they were encoded

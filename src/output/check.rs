@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use super::{Dtype, Format, Layout};
+use super::{Dtype, Format, Layout, Span};
 
 /// Names that the output's own columns have.
 const OWN: &[&str] = &["index", "id", "tokens", "truncated", "scale", "embedding", "embeddings"];
@@ -12,7 +12,7 @@ const OWN: &[&str] = &["index", "id", "tokens", "truncated", "scale", "embedding
 /// # Errors
 /// If it cannot, with a sentence that names the options to change.
 pub fn check(layout: &Layout) -> Result<()> {
-    let Layout { format, dtype, dimensions, per_token, normalized, ids: _, kept, about: _ } = layout;
+    let Layout { format, dtype, dimensions, per_token, normalized, chunks, ids: _, kept, about: _ } = layout;
     let many = matches!(format, Format::Jsonl | Format::Parquet | Format::Arrow);
     if *per_token && !many {
         bail!(
@@ -50,7 +50,8 @@ pub fn check(layout: &Layout) -> Result<()> {
         if kept[..i].iter().any(|other| other.name == name) {
             bail!("--keep names {name:?} twice; name it once");
         }
-        if OWN.contains(&name) || (*format == Format::Csv && is_element(name, layout.width())) {
+        let is_own = OWN.contains(&name) || *chunks && Span::NAMES.contains(&name);
+        if is_own || (*format == Format::Csv && is_element(name, layout.width())) {
             bail!("--keep {name}: the output has a column {name} of its own; rename the field in the input");
         }
     }

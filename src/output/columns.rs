@@ -20,15 +20,18 @@ use arrow::error::ArrowError;
 use serde_json::Value;
 
 use super::kind::{float, text};
-use super::{Dtype, Kind, Layout, Numbers, Row, Vector};
+use super::{Dtype, Kind, Layout, Numbers, Row, Span, Vector};
 use crate::field::FieldValue;
 
-/// The columns of a layout: `index`, `id` where rows may have ids, `tokens`, `truncated`, what is kept, `scale` for
+/// The columns of a layout: `index`, `id` where rows may have ids, `chunk`, `start` and `end` for chunks, `tokens`, `truncated`, what is kept, `scale` for
 /// `int8`, and `embedding`, a list of fixed size, or `embeddings`, a list of such lists. Its metadata is what the output says of
 /// itself.
 pub fn schema(layout: &Layout) -> SchemaRef {
     let mut fields = vec![Field::new("index", DataType::Int64, false)];
     fields.extend(layout.ids.as_ref().map(|kind| Field::new("id", kind.column_type(), true)));
+    if layout.chunks {
+        fields.extend(Span::NAMES.map(|name| Field::new(name, DataType::Int64, false)));
+    }
     fields.push(Field::new("tokens", DataType::Int64, false));
     fields.push(Field::new("truncated", DataType::Boolean, false));
     for column in &layout.kept {
@@ -70,6 +73,8 @@ pub struct Columns {
     schema: SchemaRef,
     index: Vec<i64>,
     id: Option<Kept>,
+    /// The columns of [`Span::NAMES`].
+    chunk: [Vec<i64>; 3],
     tokens: Vec<i64>,
     truncated: BooleanBuilder,
     kept: Vec<Kept>,
@@ -155,6 +160,7 @@ impl Columns {
             schema: schema(layout),
             index: Vec::new(),
             id: layout.ids.as_ref().map(Kept::new),
+            chunk: Default::default(),
             tokens: Vec::new(),
             truncated: BooleanBuilder::new(),
             kept: layout.kept.iter().map(|column| Kept::new(&column.kind)).collect(),
@@ -189,6 +195,12 @@ impl Columns {
         if let Some(ids) = &mut self.id {
             self.bytes += ids.push(&row.id.cloned().unwrap_or_default().into());
         }
+        if let Some(chunk) = row.chunk {
+            for (column, value) in self.chunk.iter_mut().zip(chunk.values()) {
+                column.push(value as i64);
+                self.bytes += size_of::<i64>();
+            }
+        }
         self.tokens.push(row.tokens as i64);
         self.truncated.append_value(row.truncated);
         self.scale.extend(scale);
@@ -218,6 +230,9 @@ impl Columns {
         let mut rows = mem::replace(self, Columns::new(&layout));
         let mut columns: Vec<ArrayRef> = vec![Arc::new(Int64Array::from(rows.index))];
         columns.extend(rows.id.map(Kept::finish).transpose()?);
+        if layout.chunks {
+            columns.extend(rows.chunk.map(|column| Arc::new(Int64Array::from(column)) as ArrayRef));
+        }
         columns.push(Arc::new(Int64Array::from(rows.tokens)));
         columns.push(Arc::new(rows.truncated.finish()));
         columns.extend(rows.kept.into_iter().map(Kept::finish).collect::<Result<Vec<_>, _>>()?);
@@ -256,6 +271,7 @@ pub fn each_row(
     let mut next = || columns.next().expect("the batch has the columns of its schema");
     let index = next().as_primitive::<Int64Type>();
     let id = layout.ids.as_ref().map(|kind| (kind, next()));
+    let chunk = layout.chunks.then(|| [(); 3].map(|()| next().as_primitive::<Int64Type>()));
     let tokens = next().as_primitive::<Int64Type>();
     let truncated = next().as_boolean();
     let kept: Vec<_> = layout.kept.iter().map(|column| (&column.kind, next())).collect();
@@ -285,6 +301,10 @@ pub fn each_row(
         each(&Row {
             index: index.value(i) as u64,
             id: id.as_ref(),
+            chunk: chunk.map(|columns| {
+                let [chunk, start, end] = columns.map(|column| column.value(i) as u64);
+                Span { chunk, start, end }
+            }),
             tokens: tokens.value(i) as usize,
             truncated: truncated.value(i),
             kept: &kept,

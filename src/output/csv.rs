@@ -1,4 +1,5 @@
-//! Comma-separated values with a header, one row a text: `index`, `id` where the input has ids, `tokens`, `truncated`, the
+//! Comma-separated values with a header, one row a text: `index`, `id` where the input has ids, `chunk`, `start` and
+//! `end` for chunks, `tokens`, `truncated`, the
 //! kept columns, `scale` for `int8`, and `e0`, `e1` and so on. What is null is an empty field.
 
 use std::borrow::Cow;
@@ -8,7 +9,7 @@ use anyhow::Result;
 
 use super::destination::Destination;
 use super::kind::text;
-use super::{Block, Claim, Dtype, Durable, Layout, Row, Writer};
+use super::{Block, Claim, Dtype, Durable, Layout, Row, Span, Writer};
 
 /// Writes rows as CSV with a header.
 pub struct CsvWriter {
@@ -25,7 +26,8 @@ impl CsvWriter {
         if is_new {
             let id = layout.ids.as_ref().map(|_| "id");
             let scale = (layout.dtype == Dtype::Int8).then_some("scale");
-            let names = ["index"].into_iter().chain(id).chain(["tokens", "truncated"]);
+            let chunk = Span::NAMES.into_iter().filter(|_| layout.chunks);
+            let names = ["index"].into_iter().chain(id).chain(chunk).chain(["tokens", "truncated"]);
             let names = names.chain(layout.kept.iter().map(|column| column.name.as_str())).chain(scale);
             let numbers = (0..layout.width()).map(|i| Cow::Owned(format!("e{i}")));
             writer.record(names.map(Cow::Borrowed).chain(numbers))?;
@@ -49,7 +51,10 @@ impl Writer for CsvWriter {
         let kept =
             row.kept.iter().map(|value| Cow::Owned(text(&value.json()).unwrap_or_default().into_owned()));
         let scale = row.vector.scale.map(|scale| Cow::Owned(scale.to_string()));
-        let fields = [index].into_iter().chain(id).chain([tokens, truncated]).chain(kept).chain(scale);
+        let chunk =
+            row.chunk.iter().flat_map(|chunk| chunk.values()).map(|value| Cow::Owned(value.to_string()));
+        let fields =
+            [index].into_iter().chain(id).chain(chunk).chain([tokens, truncated]).chain(kept).chain(scale);
         self.record(fields.chain(row.vector.numbers.to_strings().into_iter().map(Cow::Owned)))
     }
 

@@ -28,6 +28,11 @@ enum Sink {
     Spool(File, Box<Sink>),
 }
 
+/// What was written to a destination.
+pub trait ReadSeek: Read + Seek {}
+
+impl<T: Read + Seek> ReadSeek for T {}
+
 /// Bytes that are gathered before they are written.
 const BUFFER: usize = 1 << 16;
 
@@ -144,7 +149,7 @@ impl Destination {
     /// [`io::Error`] of `make` is one of writing.
     pub fn convert(
         mut self,
-        make: impl FnOnce(&mut dyn Read, &mut (dyn Write + Send)) -> Result<()>,
+        make: impl FnOnce(&mut dyn ReadSeek, &mut (dyn Write + Send)) -> Result<()>,
     ) -> Result<()> {
         let target = &self.target;
         let resumable = self.beside.is_some();

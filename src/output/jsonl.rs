@@ -1,5 +1,5 @@
 //! One JSON object a line: `{"index":0,"id":"…","tokens":12,"truncated":false,…,"embedding":[…]}`, where `…` are the kept
-//! fields by name and, for `int8`, the `scale`.
+//! fields by name and, for `int8`, the `scale`. A chunk of a text has `"chunk":0,"start":0,"end":812` before `tokens`.
 
 use std::io::Write;
 
@@ -8,7 +8,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use super::destination::Destination;
-use super::{Block, Claim, Durable, Layout, Row, Writer};
+use super::{Block, Claim, Durable, Layout, Row, Span, Writer};
 
 /// Writes rows as JSON lines.
 pub struct JsonlWriter {
@@ -59,6 +59,9 @@ impl Serialize for Line<'_> {
         map.serialize_entry("index", &row.index)?;
         if let Some(id) = row.id {
             map.serialize_entry("id", id)?;
+        }
+        for (name, value) in Span::NAMES.iter().zip(row.chunk.iter().flat_map(|chunk| chunk.values())) {
+            map.serialize_entry(name, &value)?;
         }
         map.serialize_entry("tokens", &row.tokens)?;
         map.serialize_entry("truncated", &row.truncated)?;

@@ -48,6 +48,8 @@ pub struct Row<'a> {
     pub index: u64,
     /// The input's own id: a string or an integer.
     pub id: Option<&'a Value>,
+    /// Which chunk of its text it is; present if [`Layout::chunks`].
+    pub chunk: Option<Span>,
     /// How many tokens were encoded, specials included.
     pub tokens: usize,
     /// Whether tokens were cut off.
@@ -56,6 +58,27 @@ pub struct Row<'a> {
     pub kept: &'a [FieldValue],
     /// One vector, or one a token, one after another.
     pub vector: &'a Vector,
+}
+
+/// A chunk of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Span {
+    /// Its number in the text, from 0.
+    pub chunk: u64,
+    /// Its first character in the text.
+    pub start: u64,
+    /// The character after its last one.
+    pub end: u64,
+}
+
+impl Span {
+    /// The columns of a chunk.
+    const NAMES: [&'static str; 3] = ["chunk", "start", "end"];
+
+    /// The values of its columns.
+    fn values(self) -> [u64; 3] {
+        [self.chunk, self.start, self.end]
+    }
 }
 
 /// What is the same for every row.
@@ -71,6 +94,8 @@ pub struct Layout {
     pub per_token: bool,
     /// Whether vectors have unit length.
     pub normalized: bool,
+    /// Whether a row is a chunk of a text.
+    pub chunks: bool,
     /// What ids are, if rows may have any: text, or integers. Formats without types write an id as it is.
     pub ids: Option<Kind>,
     /// Columns that are carried through from the input.
@@ -111,7 +136,7 @@ pub enum Format {
     Parquet,
     /// An Arrow IPC file.
     Arrow,
-    /// A safetensors file with one tensor, `embeddings`, of `(N, D)`.
+    /// A safetensors file with the tensor `embeddings` of `(N, D)`; for chunks with others that say which chunk a row is.
     Safetensors,
 }
 
@@ -207,6 +232,9 @@ pub fn open(claim: &Claim, layout: &Layout, durable: Option<Durable>) -> Result<
         Format::Jsonl => Box::new(jsonl::JsonlWriter::open(claim, layout, durable)?),
         Format::Csv => Box::new(csv::CsvWriter::open(claim, layout, durable)?),
         Format::Npy => Box::new(array::ArrayWriter::open(claim, layout, durable, &npy::HEADER)?),
+        Format::Safetensors if layout.chunks => {
+            Box::new(self::safetensors::ChunkWriter::open(claim, layout, durable)?)
+        }
         Format::Safetensors => {
             Box::new(array::ArrayWriter::open(claim, layout, durable, &self::safetensors::HEADER)?)
         }

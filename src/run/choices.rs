@@ -6,8 +6,9 @@ use super::embed::usual_batch_tokens;
 use super::heads::normalized;
 use super::{Console, Embedder, Loaded, OnLong, WrongUsage};
 use crate::model::pipeline::Prompts;
-use crate::nn::{Head, Pooling};
+use crate::nn::{Head, Pool, Pooling};
 use crate::output::Dtype;
+use crate::text::Chunking;
 
 /// What the user says about vectors.
 #[derive(Debug, Clone)]
@@ -22,6 +23,8 @@ pub struct Choices {
     pub dtype: Dtype,
     /// What becomes of texts over the limit.
     pub on_long: OnLong,
+    /// How texts are cut into chunks; none: a text is a row.
+    pub chunking: Option<Chunking>,
     /// Tokens of all texts of a batch together; else as many as suit the device.
     pub batch_tokens: Option<usize>,
 }
@@ -63,8 +66,11 @@ impl Choices {
             if normalized(&heads) { "normalised" } else { "not normalised" },
             tokenizer.max_length(),
         ));
-        let Choices { dtype, on_long, batch_tokens, .. } = *self;
-        if on_long == OnLong::Mean && !tokenizer.has_room_after(&prompt)? {
+        let Choices { dtype, on_long, chunking, batch_tokens, .. } = *self;
+        if let Some(chunking) = chunking {
+            check_chunking(chunking, &pooling, tokenizer.tokens_around(&prompt)?, tokenizer.max_length())?;
+        }
+        if on_long == OnLong::Mean && tokenizer.tokens_around(&prompt)? >= tokenizer.max_length() {
             bail!(WrongUsage(format!(
                 "the prompt fills the limit of {} tokens, which leaves --on-long mean no room for a text; pass a shorter \
                  --prompt or a larger --max-length",
@@ -82,6 +88,7 @@ impl Choices {
             prompt,
             left_out,
             on_long,
+            chunking,
             batch_tokens,
         })
     }
@@ -142,4 +149,27 @@ impl Choices {
         console.detail(format!("prompt {name}: {text:?}"));
         Ok(text.into())
     }
+}
+
+/// Refuses chunks that the model cannot encode, or that leave no room for a text; `around` are the special tokens and the prompt.
+fn check_chunking(chunking: Chunking, pooling: &Pooling, around: usize, limit: usize) -> Result<()> {
+    let Chunking { tokens, late, .. } = chunking;
+    if tokens > limit {
+        bail!(WrongUsage(format!(
+            "--chunk {tokens} exceeds the limit of {limit} tokens for a text; pass --chunk {limit} or less, or a larger \
+             --max-length if the model has more positions"
+        )));
+    }
+    if around >= tokens {
+        bail!(WrongUsage(format!(
+            "--chunk {tokens} leaves no room for a text, since the special tokens and the prompt have {around} tokens; pass \
+             a larger --chunk"
+        )));
+    }
+    if late && *pooling != Pooling::Text(vec![Pool::Mean]) {
+        bail!(WrongUsage(format!(
+            "--chunk-late is for mean pooling, but the pooling is {pooling}; leave the option out, or pass --pooling mean"
+        )));
+    }
+    Ok(())
 }

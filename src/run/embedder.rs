@@ -1,13 +1,14 @@
 //! From texts to vectors: tokenize, encode, pool, finish, narrow.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use anyhow::{Result, bail};
 
 use crate::input::Record;
 use crate::nn::{Encoder, EncoderSpec, Head, Pooling, RaggedBatch, is_out_of_memory};
 use crate::output::{Dtype, Vector};
-use crate::text::{TokenIds, Tokenizer, runs};
+use crate::text::{self, Chunking, TokenIds, Tokenizer, runs};
 
 /// A model with every choice made.
 pub struct Embedder {
@@ -29,6 +30,8 @@ pub struct Embedder {
     pub left_out: usize,
     /// What becomes of texts over the limit.
     pub on_long: OnLong,
+    /// How texts are cut into chunks, a row each; none: a text is a row.
+    pub chunking: Option<Chunking>,
     /// Tokens of all texts of a batch together.
     pub batch_tokens: usize,
 }
@@ -61,19 +64,62 @@ impl OnLong {
 /// The tokens of one text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tokens {
-    /// One sequence, or several windows of a long text.
-    pub windows: Vec<TokenIds>,
+    /// One sequence, or several of a long text.
+    pub windows: Vec<Window>,
+}
+
+/// A sequence that is encoded at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Window {
+    /// Its tokens, special ones included.
+    pub tokens: TokenIds,
+    /// The chunks in it, each of which is a row; none where all windows of the text are one row.
+    pub chunks: Vec<Chunk>,
+}
+
+/// A chunk of a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chunk {
+    /// Its number in the text, from 0.
+    pub number: u64,
+    /// Its characters in the text.
+    pub characters: Range<u64>,
+    /// Its tokens in its window.
+    pub tokens: Range<usize>,
 }
 
 impl Tokens {
     /// How many are encoded, special ones included.
     pub fn count(&self) -> usize {
-        self.windows.iter().map(|window| window.ids.len()).sum()
+        self.windows.iter().map(|window| window.tokens.ids.len()).sum()
     }
 
     /// How many the limit cut off.
     pub fn cut(&self) -> usize {
-        self.windows.iter().map(|window| window.cut).sum()
+        self.windows.iter().map(|window| window.tokens.cut).sum()
+    }
+
+    /// The chunks of the text, each of which is a row; none where the text is one row.
+    pub fn chunks(&self) -> impl Iterator<Item = &Chunk> {
+        self.windows.iter().flat_map(|window| &window.chunks)
+    }
+
+    /// How many rows it becomes.
+    pub fn rows(&self) -> usize {
+        self.chunks().count().max(1)
+    }
+
+    /// The text in parts of at most `tokens` tokens each, or of one window that has more, if its windows are rows of their own.
+    pub fn parts(self, tokens: usize) -> Vec<Tokens> {
+        if self.chunks().next().is_none() {
+            return vec![self];
+        }
+        let lengths: Vec<usize> = self.windows.iter().map(|window| window.tokens.ids.len()).collect();
+        let mut windows = self.windows.into_iter();
+        runs(&lengths, tokens)
+            .into_iter()
+            .map(|run| Tokens { windows: windows.by_ref().take(run.len()).collect() })
+            .collect()
     }
 }
 
@@ -115,6 +161,14 @@ impl Embedder {
     /// not wanted.
     pub fn tokenize(&self, record: &Record) -> Result<Tokens, Unfit> {
         let fails = |error| Unfit::Tokens(format!("cannot be tokenized ({error}); mend the text"));
+        if let Some(chunking) = self.chunking {
+            let tokens = self.chunks(&record.text, chunking).map_err(|error| match error.downcast() {
+                Ok::<text::LongCharacter, _>(long) => Unfit::Tokens(long.to_string()),
+                Err(error) => fails(error),
+            })?;
+            tokens.windows.iter().try_for_each(|window| self.check(&window.tokens))?;
+            return Ok(tokens);
+        }
         let text = match self.prompt.as_str() {
             "" => Cow::Borrowed(&record.text),
             prompt => Cow::Owned(format!("{prompt}{}", record.text)),
@@ -131,7 +185,38 @@ impl Embedder {
             }
         };
         windows.iter().try_for_each(|window| self.check(window))?;
-        Ok(Tokens { windows })
+        let window = |tokens| Window { tokens, chunks: Vec::new() };
+        Ok(Tokens { windows: windows.into_iter().map(window).collect() })
+    }
+
+    /// The chunks of a text: each in a window of its own, or late ones together.
+    fn chunks(&self, text: &str, chunking: Chunking) -> Result<Tokens> {
+        let pieces = text::split(&self.tokenizer, &self.prompt, text, chunking)?;
+        let (mut byte, mut character) = (0, 0);
+        let mut chunks = pieces.iter().zip(0..).map(|(piece, number)| {
+            let Range { start, end } = piece.range;
+            // Chunks are in the order of their first characters, and may overlap.
+            character += text[byte..start].chars().count() as u64;
+            byte = start;
+            let characters = character..character + text[start..end].chars().count() as u64;
+            Chunk { number, characters, tokens: 0..piece.tokens.ids.len() }
+        });
+        if !chunking.late {
+            let chunks: Vec<Chunk> = chunks.collect();
+            let windows = pieces.into_iter().zip(chunks);
+            let window =
+                |(piece, chunk): (text::Piece, Chunk)| Window { tokens: piece.tokens, chunks: vec![chunk] };
+            return Ok(Tokens { windows: windows.map(window).collect() });
+        }
+        let ranges: Vec<Range<usize>> = pieces.iter().map(|piece| piece.range.clone()).collect();
+        let windows =
+            text::late_windows(&self.tokenizer, &self.prompt, text, &ranges)?.into_iter().map(|window| {
+                let spans = window.chunks.into_iter();
+                let chunks =
+                    spans.zip(&mut chunks).map(|(tokens, chunk)| Chunk { tokens, ..chunk }).collect();
+                Window { tokens: window.tokens, chunks }
+            });
+        Ok(Tokens { windows: windows.collect() })
     }
 
     /// Refuses tokens that the model has no embeddings for.
@@ -158,26 +243,37 @@ impl Embedder {
         Ok(())
     }
 
-    /// The vectors of a batch of texts, in their order: one a text, or one a token without pooling. Windows of one text
-    /// may be more than a batch holds; they are encoded one batch after another. `encoder` is one of the embedder's own.
+    /// The rows of a batch of texts, in their order: one a text or a chunk; without pooling it has a vector for each token. Windows of
+    /// one text may be more than a batch holds; they are encoded one batch after another. `encoder` is one of the embedder's own.
     ///
     /// # Errors
     /// If the encoder fails.
-    pub fn embed(&self, texts: &[Tokens], encoder: &Encoder) -> Result<Vec<Embedded>> {
-        let windows: Vec<&TokenIds> = texts.iter().flat_map(|text| &text.windows).collect();
-        let lengths: Vec<usize> = windows.iter().map(|window| window.ids.len()).collect();
+    pub fn embed(&self, texts: &[Tokens], encoder: &Encoder) -> Result<Vec<Vec<Embedded>>> {
+        let windows: Vec<&Window> = texts.iter().flat_map(|text| &text.windows).collect();
+        let lengths: Vec<usize> = windows.iter().map(|window| window.tokens.ids.len()).collect();
         let pooled = runs(&lengths, self.batch_tokens)
             .into_iter()
             .map(|run| {
                 in_halves(&windows[run], &|part| {
-                    let texts = part.iter().map(|window| (&window.ids[..], &window.type_ids[..]));
-                    let batch = RaggedBatch::new(texts)?;
-                    self.pooling.forward(&encoder.forward(&batch)?, &batch, self.left_out)
+                    let tokens = part.iter().map(|window| &window.tokens);
+                    let batch =
+                        RaggedBatch::new(tokens.map(|tokens| (&tokens.ids[..], &tokens.type_ids[..])))?;
+                    let hidden = encoder.forward(&batch)?;
+                    match self.chunking {
+                        Some(Chunking { late: true, .. }) => {
+                            self.pooling.forward_spans(&hidden, &self.spans(part, batch.offsets()))
+                        }
+                        _ => self.pooling.forward(&hidden, &batch, self.left_out),
+                    }
                 })
             })
             .collect::<Result<Vec<_>>>()?
             .concat();
-        let counts: Vec<usize> = texts.iter().map(|text| text.windows.len()).collect();
+        let counts: Vec<usize> = match self.chunking {
+            // Nothing is joined.
+            Some(_) => texts.iter().flat_map(Tokens::chunks).map(|_| 1).collect(),
+            None => texts.iter().map(|text| text.windows.len()).collect(),
+        };
         // What is not pooled has no weight.
         let weights: Vec<usize> =
             lengths.iter().map(|length| length.saturating_sub(self.left_out).max(1)).collect();
@@ -190,18 +286,29 @@ impl Embedder {
             // A number may be too large for a narrower type.
             Embedded { finite: finite && vector.is_finite(), vector }
         };
-        Ok(match self.pooling {
-            Pooling::Text(_) => vectors.map(store).collect(),
-            Pooling::None => texts
-                .iter()
-                .map(|text| store(vectors.by_ref().take(text.count()).flatten().collect()))
-                .collect(),
-        })
+        let rows = texts.iter().map(|text| match self.pooling {
+            Pooling::Text(_) => vectors.by_ref().take(text.rows()).map(store).collect(),
+            Pooling::None => vec![store(vectors.by_ref().take(text.count()).flatten().collect())],
+        });
+        Ok(rows.collect())
+    }
+
+    /// The tokens of all chunks in a batch, where each window begins at its offset. Tokens that are not pooled are left out, but for
+    /// the last of a chunk that has no others.
+    fn spans(&self, windows: &[&Window], offsets: &[usize]) -> Vec<Range<usize>> {
+        let windows = windows.iter().zip(offsets);
+        let spans = windows.flat_map(|(window, offset)| {
+            window.chunks.iter().map(move |Chunk { tokens: Range { start, end }, .. }| {
+                let start = (*start).max(self.left_out).min(end - 1);
+                offset + start..offset + end
+            })
+        });
+        spans.collect()
     }
 }
 
 /// What `encode` makes of all windows, or where a GPU's memory does not suffice for them, of one half after the other.
-fn in_halves<T>(windows: &[&TokenIds], encode: &impl Fn(&[&TokenIds]) -> Result<T>) -> Result<Vec<T>> {
+fn in_halves<T>(windows: &[&Window], encode: &impl Fn(&[&Window]) -> Result<T>) -> Result<Vec<T>> {
     let error = match encode(windows) {
         Ok(encoded) => return Ok(vec![encoded]),
         Err(error) if is_out_of_memory(&error) => error,
@@ -211,7 +318,7 @@ fn in_halves<T>(windows: &[&TokenIds], encode: &impl Fn(&[&TokenIds]) -> Result<
         [] => Err(error),
         [one] => bail!(
             "the GPU has not enough free memory for one text of {} tokens; pass a smaller --max-length, or --device cpu",
-            one.ids.len()
+            one.tokens.ids.len()
         ),
         several => {
             let (first, second) = several.split_at(several.len() / 2);
@@ -226,17 +333,20 @@ fn in_halves<T>(windows: &[&TokenIds], encode: &impl Fn(&[&TokenIds]) -> Result<
 mod tests {
     use anyhow::{Result, anyhow, bail};
 
-    use super::in_halves;
+    use super::{Window, in_halves};
     use crate::text::TokenIds;
 
-    fn window(tokens: usize) -> TokenIds {
-        TokenIds { ids: vec![1; tokens], type_ids: vec![0; tokens], cut: 0 }
+    fn window(tokens: usize) -> Window {
+        Window {
+            tokens: TokenIds { ids: vec![1; tokens], type_ids: vec![0; tokens], cut: 0 },
+            chunks: vec![],
+        }
     }
 
     /// Encodes up to so many tokens, as a GPU with little memory does it.
-    fn encode(most: usize) -> impl Fn(&[&TokenIds]) -> Result<Vec<usize>> {
+    fn encode(most: usize) -> impl Fn(&[&Window]) -> Result<Vec<usize>> {
         move |windows| {
-            let lengths: Vec<usize> = windows.iter().map(|window| window.ids.len()).collect();
+            let lengths: Vec<usize> = windows.iter().map(|window| window.tokens.ids.len()).collect();
             match lengths.iter().sum::<usize>() > most {
                 true => {
                     Err(anyhow!("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")").context("alloc"))
@@ -248,8 +358,8 @@ mod tests {
 
     #[test]
     fn a_batch_that_does_not_fit_is_halved_until_it_does() {
-        let windows: Vec<TokenIds> = [5, 3, 8, 2, 2].map(window).into();
-        let windows: Vec<&TokenIds> = windows.iter().collect();
+        let windows: Vec<Window> = [5, 3, 8, 2, 2].map(window).into();
+        let windows: Vec<&Window> = windows.iter().collect();
         assert_eq!(in_halves(&windows, &encode(20)).unwrap(), [[5, 3, 8, 2, 2]]);
         assert_eq!(in_halves(&windows, &encode(10)).unwrap(), [vec![5, 3], vec![8], vec![2, 2]]);
     }
@@ -263,7 +373,7 @@ mod tests {
 
     #[test]
     fn another_error_is_not_tried_again() {
-        let fails = |windows: &[&TokenIds]| -> Result<()> {
+        let fails = |windows: &[&Window]| -> Result<()> {
             assert_eq!(windows.len(), 2, "not halved");
             bail!("another error")
         };

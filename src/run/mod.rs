@@ -13,9 +13,10 @@ mod threads;
 
 use std::fmt;
 
+pub use crate::text::Chunking;
 pub use choices::{Choices, PromptChoice};
 pub use console::{Console, MOMENT, Verbosity, counted, thousands};
-pub use embedder::{Embedded, Embedder, OnLong, Tokens, Unfit};
+pub use embedder::{Chunk, Embedded, Embedder, OnLong, Tokens, Unfit, Window};
 pub use load::{Loaded, ModelOptions, examine, load};
 pub use threads::use_threads;
 

@@ -13,6 +13,7 @@
 //! cut off are counted, normalizers and pre-tokenizers may look across white space, and an added token may contain it.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
@@ -214,12 +215,36 @@ impl Tokenizer {
         Ok(TokenIds { cut: tokens.saturating_sub(room), ..self.framed(first, second)? })
     }
 
-    /// Whether the limit leaves room for a text after this prompt.
+    /// Tokens of a sequence that are not of its text: the special tokens and those of this prompt.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].
-    pub fn has_room_after(&self, prompt: &str) -> Result<bool> {
-        Ok(self.specials(false) + self.bare(prompt)?.len() < self.max_length)
+    pub fn tokens_around(&self, prompt: &str) -> Result<usize> {
+        Ok(self.specials(false) + self.bare(prompt)?.len())
+    }
+
+    /// The bytes of each token of a text by itself, without special tokens.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn offsets(&self, text: &str) -> Result<Vec<Range<usize>>> {
+        self.check_spaces(text)?;
+        let encoding = self.inner.encode(text, false).map_err(|error| anyhow!("{error}"))?;
+        Ok(encoding.get_offsets().iter().map(|&(start, end)| start..end).collect())
+    }
+
+    /// Tokenizes a text with the model's special tokens, past the limit, too. With each token are its bytes in the text; special
+    /// tokens have none.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_with_offsets(&self, text: &str) -> Result<(TokenIds, Vec<Option<Range<usize>>>)> {
+        self.check_spaces(text)?;
+        let encoding = self.inner.encode(text, true).map_err(|error| anyhow!("{error}"))?;
+        let tokens = encoding.get_offsets().iter().zip(encoding.get_special_tokens_mask());
+        let offsets = tokens.map(|(&(start, end), &special)| (special == 0).then_some(start..end)).collect();
+        let (ids, type_ids) = (encoding.get_ids().to_vec(), encoding.get_type_ids().to_vec());
+        Ok((TokenIds { ids, type_ids, cut: 0 }, offsets))
     }
 
     /// Tokenizes a text in windows, one after another without overlap: each begins with the prompt, has the model's
@@ -229,7 +254,7 @@ impl Tokenizer {
     /// As [`Tokenizer::encode`].
     ///
     /// # Panics
-    /// If the limit leaves [no room](Tokenizer::has_room_after) after the prompt.
+    /// If the limit leaves no room [around](Tokenizer::tokens_around) the prompt.
     pub fn encode_windows(&self, prompt: &str, text: &str) -> Result<Vec<TokenIds>> {
         let prompt = self.bare(prompt)?;
         let room = self.max_length.saturating_sub(self.specials(false) + prompt.len());
@@ -247,13 +272,19 @@ impl Tokenizer {
 
     /// The tokens of a text by themselves.
     fn bare(&self, text: &str) -> Result<Encoding> {
+        self.check_spaces(text)?;
+        self.inner.encode_fast(text, false).map_err(|error| anyhow!("{error}"))
+    }
+
+    /// Refuses a text that the patterns of the tokenizer cannot split.
+    fn check_spaces(&self, text: &str) -> Result<()> {
         if self.has_pattern && text.len() > MAX_SPACES {
             let longest = text.split(|c: char| !c.is_whitespace()).map(|run| run.chars().count()).max();
             if let Some(longest) = longest.filter(|longest| *longest > MAX_SPACES) {
                 bail!("{longest} white-space characters in a row, more than its patterns can split")
             }
         }
-        self.inner.encode_fast(text, false).map_err(|error| anyhow!("{error}"))
+        Ok(())
     }
 
     /// Puts special tokens around texts.

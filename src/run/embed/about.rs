@@ -2,7 +2,7 @@
 
 use crate::output::About;
 use crate::run::heads::normalized;
-use crate::run::{Embedder, Loaded, ModelOptions};
+use crate::run::{Chunking, Embedder, Loaded, ModelOptions};
 
 /// What is known of the model: its name, the commit of a snapshot in the cache, and where the weights are from if they are
 /// not its own.
@@ -29,7 +29,7 @@ pub fn of_model(options: &ModelOptions, loaded: &Loaded) -> About {
 /// What is known of the vectors.
 pub fn of_vectors(embedder: &Embedder) -> About {
     let yes_or_no = |yes: bool| if yes { "true" } else { "false" };
-    About::from([
+    let mut about = About::from([
         ("release".into(), format!("sconce {}", env!("CARGO_PKG_VERSION"))),
         ("pooling".into(), embedder.pooling.to_string()),
         ("normalized".into(), yes_or_no(normalized(&embedder.heads)).into()),
@@ -38,5 +38,13 @@ pub fn of_vectors(embedder: &Embedder) -> About {
         ("max_length".into(), embedder.tokenizer.max_length().to_string()),
         ("dtype".into(), embedder.encoders[0].engine().dtype().into()),
         ("output_dtype".into(), embedder.dtype.name().into()),
-    ])
+    ]);
+    if let Some(Chunking { tokens, overlap, late }) = embedder.chunking {
+        about.extend([
+            ("chunk_tokens".into(), tokens.to_string()),
+            ("chunk_overlap".into(), overlap.to_string()),
+            ("chunk_late".into(), yes_or_no(late).into()),
+        ]);
+    }
+    about
 }

@@ -8,6 +8,7 @@
 //! A window is what is planned at once: some batches of texts. Its results may come in any order; windows
 //! themselves are handed over in the order of input, and no more than three are on their way.
 
+use std::iter;
 use std::mem;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,7 +26,7 @@ use crate::field::FieldValue;
 use crate::input::{Entry, Record, Spot};
 use crate::nn::{Encoder, keep_memory};
 use crate::run::threads::{single, spawn};
-use crate::run::{Embedded, Embedder, Tokens, Unfit};
+use crate::run::{Chunk, Embedded, Embedder, Tokens, Unfit};
 use crate::text::plan;
 
 /// Records that are tokenized at once.
@@ -63,24 +64,29 @@ pub struct Window {
     pub items: Vec<Item>,
     /// How many batches its texts make.
     pub batches: usize,
-    /// What each batch becomes, in any order: the places of its texts in `items`, and their vectors.
-    pub results: Receiver<Result<Vec<(usize, Embedded)>>>,
+    /// What each batch becomes, in any order.
+    pub results: Receiver<Result<BatchRows>>,
 }
 
-/// A record without its text.
+/// What a batch becomes: the places of its texts in [`Window::items`], and their rows.
+pub type BatchRows = Vec<(usize, Vec<Embedded>)>;
+
+/// A record without its text, or where it has many chunks, a part of it.
 pub struct Item {
     /// Where it stands.
     pub place: Spot,
     /// The input's own id.
     pub id: Option<Value>,
     /// The fields that are carried through.
-    pub kept: Vec<FieldValue>,
+    pub kept: Arc<Vec<FieldValue>>,
     /// Whether there is nothing in its text but white space.
     pub is_empty: bool,
     /// What became of its text.
     pub fate: Fate,
-    /// Where in the input it ends.
+    /// Where in the input the record ends.
     pub end: Mark,
+    /// Whether nothing of the record comes after it.
+    pub is_last: bool,
 }
 
 /// What becomes of a record.
@@ -93,6 +99,8 @@ pub enum Fate {
         cut: usize,
         /// Sequences that it is encoded in.
         windows: usize,
+        /// Its chunks, a row each; none: it is one row.
+        chunks: Vec<Chunk>,
     },
     /// It cannot be read, or not be tokenized.
     Failed(String),
@@ -114,7 +122,7 @@ struct Read {
 /// A record that has been tokenized.
 type Prepared = (Item, Option<Tokens>);
 /// Records on their way to a tokenizer, and where it puts them.
-type Chunk = (Vec<Read>, Sender<Result<Vec<Prepared>>>);
+type Bundle = (Vec<Read>, Sender<Result<Vec<Prepared>>>);
 
 /// What the reader hands to the planner: where the next chunk will be once it is tokenized, or that there is none.
 enum Turn {
@@ -127,7 +135,7 @@ struct Job {
     /// Their places in the window.
     slots: Vec<usize>,
     texts: Vec<Tokens>,
-    results: Sender<Result<Vec<(usize, Embedded)>>>,
+    results: Sender<Result<BatchRows>>,
 }
 
 /// Starts the threads, and gives the windows in the order of input, and then the end or an error. `start` is where `records`
@@ -142,7 +150,7 @@ pub fn start(
     limits: Limits,
     meter: Arc<Meter>,
 ) -> Result<Receiver<Result<Step>>> {
-    let (to_tokenizers, from_reader) = bounded::<Chunk>(limits.tokenizers);
+    let (to_tokenizers, from_reader) = bounded::<Bundle>(limits.tokenizers);
     let (to_planner, in_order) = bounded(limits.queue());
     let (to_taker, windows) = bounded(1);
     let is_live = records.is_live();
@@ -152,9 +160,9 @@ pub fn start(
         let (chunks, embedder, alone) = (from_reader.clone(), embedder.clone(), alone.clone());
         spawn("tokenize", move || {
             for (chunk, done) in chunks {
-                let prepare = |read| prepare(&embedder, read, &alone);
+                let prepare = |read| prepare(&embedder, read, &alone, limits.batch_tokens);
                 // Whoever has hung up wants no more.
-                let _ = done.send(caught(|| Ok(chunk.into_iter().map(prepare).collect())));
+                let _ = done.send(caught(|| Ok(chunk.into_iter().flat_map(prepare).collect())));
             }
         })?;
     }
@@ -170,7 +178,7 @@ fn read(
     mut records: Records,
     mut mark: Mark,
     limits: &Limits,
-    to_tokenizers: &Sender<Chunk>,
+    to_tokenizers: &Sender<Bundle>,
     to_planner: &Sender<Turn>,
 ) {
     let send = |chunk: Vec<Read>| {
@@ -213,36 +221,48 @@ fn read(
     }
 }
 
-/// Tokenizes a record.
-fn prepare(embedder: &Embedder, Read { entry, is_taken, end }: Read, alone: &Mutex<()>) -> Prepared {
+/// Tokenizes a record. One of many chunks is given in parts of at most `part_tokens` tokens.
+fn prepare(
+    embedder: &Embedder,
+    Read { entry, is_taken, end }: Read,
+    alone: &Mutex<()>,
+    part_tokens: usize,
+) -> Vec<Prepared> {
+    let item = |place, fate| {
+        let (id, kept, end) = (None, Arc::default(), end.clone());
+        Item { place, id, kept, is_empty: false, fate, end, is_last: true }
+    };
     let record = match entry {
         Entry::Record(record) => record,
-        Entry::Unreadable(bad) => {
-            let fate = Fate::Failed(bad.reason);
-            let (place, kept) = (bad.place, Vec::new());
-            return (Item { place, id: None, kept, is_empty: false, fate, end }, None);
-        }
+        Entry::Unreadable(bad) => return vec![(item(bad.place, Fate::Failed(bad.reason)), None)],
     };
     let is_empty = record.is_empty();
     if !is_taken {
-        let Record { place, .. } = record;
-        return (Item { place, id: None, kept: Vec::new(), is_empty, fate: Fate::Empty, end }, None);
+        return vec![(Item { is_empty, ..item(record.place, Fate::Empty) }, None)];
     }
     // A tokenizer takes many times the memory of a long text: one at a time.
     let alone = (record.text.len() > LONG_TEXT).then(|| alone.lock().unwrap_or_else(PoisonError::into_inner));
     let tokenized = embedder.tokenize(&record);
     drop(alone);
-    let (fate, tokens) = match tokenized {
-        Ok(tokens) => {
-            let (count, cut, windows) = (tokens.count(), tokens.cut(), tokens.windows.len());
-            (Fate::Encoded { tokens: count, cut, windows }, Some(tokens))
-        }
-        Err(Unfit::Tokens(reason)) => (Fate::Failed(reason), None),
-        Err(Unfit::Empty) => (Fate::NoTokens, None),
-        Err(Unfit::Long { tokens, reason }) => (Fate::TooLong(tokens, reason), None),
-    };
     let Record { place, id, kept, .. } = record;
-    (Item { place, id, kept, is_empty, fate, end }, tokens)
+    let fate = match tokenized {
+        Ok(tokens) => {
+            let (mut parts, kept) = (tokens.parts(part_tokens).into_iter().peekable(), Arc::new(kept));
+            return iter::from_fn(|| {
+                let part = parts.next()?;
+                let (tokens, cut, windows) = (part.count(), part.cut(), part.windows.len());
+                let fate = Fate::Encoded { tokens, cut, windows, chunks: part.chunks().cloned().collect() };
+                let (place, id, kept, end) = (place.clone(), id.clone(), kept.clone(), end.clone());
+                let is_last = parts.peek().is_none();
+                Some((Item { place, id, kept, is_empty, fate, end, is_last }, Some(part)))
+            })
+            .collect();
+        }
+        Err(Unfit::Tokens(reason)) => Fate::Failed(reason),
+        Err(Unfit::Empty) => Fate::NoTokens,
+        Err(Unfit::Long { tokens, reason }) => Fate::TooLong(tokens, reason),
+    };
+    vec![(Item { id, kept: Arc::new(kept), is_empty, ..item(place, fate) }, None)]
 }
 
 /// Gathers records into windows and deals their texts out to batches.
@@ -269,10 +289,10 @@ impl Planner {
 
     /// Plans all there is; false if nobody takes it.
     fn plan(&mut self, in_order: &Receiver<Turn>) -> Result<bool> {
-        let (mut tokens, mut bytes) = (0, 0);
+        let (mut tokens, mut rows, mut bytes) = (0, 0, 0);
         loop {
             let Some(turn) = self.wait(in_order)? else {
-                (tokens, bytes) = (0, 0);
+                (tokens, rows, bytes) = (0, 0, 0);
                 if !self.send()? {
                     return Ok(false);
                 }
@@ -286,12 +306,12 @@ impl Planner {
             };
             for (item, text) in prepared {
                 tokens += text.as_ref().map_or(0, Tokens::count);
+                rows += text.as_ref().map_or(1, Tokens::rows);
                 bytes += item.kept.iter().map(FieldValue::bytes).sum::<usize>();
                 self.next.push((item, text));
-                let full =
-                    tokens >= self.limits.window_tokens || self.next.len() >= self.limits.window_records;
+                let full = tokens >= self.limits.window_tokens || rows >= self.limits.window_rows;
                 if full || bytes >= self.limits.window_bytes {
-                    (tokens, bytes) = (0, 0);
+                    (tokens, rows, bytes) = (0, 0, 0);
                     if !self.send()? {
                         return Ok(false);
                     }

@@ -23,8 +23,8 @@ pub struct Limits {
     pub batch_tokens: usize,
     /// Tokens of all texts of a window.
     pub window_tokens: usize,
-    /// Records of a window.
-    pub window_records: usize,
+    /// Rows of a window.
+    pub window_rows: usize,
     /// Bytes of the fields that records of a window carry through.
     pub window_bytes: usize,
     /// The longest record that is taken, in bytes.
@@ -36,8 +36,8 @@ pub struct Limits {
 /// Batches of a window for each thread: enough to deal texts out evenly. Workers go on to the next window without waiting,
 /// and what is done becomes durable window by window, so that more would only lose more.
 const BATCHES_PER_THREAD: usize = 2;
-/// Records of a window, however short they are.
-const WINDOW_RECORDS: usize = 8192;
+/// Rows of a window, however short they are.
+const WINDOW_ROWS: usize = 8192;
 /// Bytes of the vectors of a window.
 const WINDOW_VECTORS: usize = 16 << 20;
 /// Bytes of the fields that records of a window carry through.
@@ -125,9 +125,9 @@ impl Limits {
         // The last text of a window ends past this: without the margin it would take one more batch for each thread.
         let margin = embedder.tokenizer.max_length().min(batch_tokens / 4);
         let window_tokens = batch_tokens * BATCHES_PER_THREAD * threads - margin;
-        let (window_tokens, window_records) = match embedder.pooling {
-            Pooling::Text(_) => (window_tokens, WINDOW_RECORDS.min(vectors)),
-            Pooling::None => (window_tokens.min(vectors), WINDOW_RECORDS),
+        let (window_tokens, window_rows) = match embedder.pooling {
+            Pooling::Text(_) => (window_tokens, WINDOW_ROWS.min(vectors)),
+            Pooling::None => (window_tokens.min(vectors), WINDOW_ROWS),
         };
         let (window_bytes, record_bytes, reading) = (WINDOW_FIELDS, usize::MAX, ReadLimit::default());
         let tokenizers = rayon::current_num_threads();
@@ -138,7 +138,7 @@ impl Limits {
             tokenizers,
             batch_tokens,
             window_tokens,
-            window_records,
+            window_rows,
             window_bytes,
             record_bytes,
             reading,
@@ -193,7 +193,7 @@ impl Limits {
             false => batch * token_bytes(spec) + score_bytes(spec, longest),
         };
         let vectors = match embedder.pooling {
-            Pooling::Text(_) => self.window_records.min(self.window_tokens),
+            Pooling::Text(_) => self.window_rows.min(self.window_tokens),
             Pooling::None => self.window_tokens + longest,
         };
         let ids = (self.window_tokens + longest) * 2 * size_of::<u32>();

@@ -198,7 +198,7 @@ pub fn embed(options: EmbedOptions) -> Result<Ended> {
     }
     sink.report(&clock);
     let tally = *sink.tally();
-    console.detail(format!("{} texts, {} tokens, {:.2?} in all", tally.rows, tally.tokens, start.elapsed()));
+    console.detail(format!("{} texts, {} tokens, {:.2?} in all", tally.texts, tally.tokens, start.elapsed()));
     if let Some(path) = &options.stats {
         let about = sink.about()?;
         tally::write_stats(path, &tally, &clock, &meter, &limits, &engines.join("; "), &about)?;
@@ -251,6 +251,14 @@ fn claim(options: &EmbedOptions) -> Result<Claim> {
             options.output
         ))),
         None => {}
+    }
+    if options.choices.chunking.is_some() && options.format == output::Format::Npy && claim.beside().is_none()
+    {
+        bail!(WrongUsage(format!(
+            "--chunk: npy says in a file beside it which text a row is of, but {} is not a file; write --output FILE, or \
+             another --output-format",
+            options.output
+        )));
     }
     Ok(claim)
 }
@@ -325,6 +333,7 @@ impl EmbedOptions {
             dimensions: embedder.dimensions,
             per_token: embedder.pooling == Pooling::None,
             normalized: normalized(&embedder.heads),
+            chunks: embedder.chunking.is_some(),
             ids: self.input.has_ids().then_some(Kind::Text),
             kept: keep.map(|name| Column { name, kind: Kind::Text }).collect(),
             about,

@@ -20,7 +20,7 @@ use crate::input::Entry;
 use crate::output::{self, Beside, Column, Digest, Durable, Kind};
 use crate::run::heads::normalized;
 use crate::run::threads::spawn;
-use crate::run::{Console, Embedder, WrongUsage, counted};
+use crate::run::{Chunking, Console, Embedder, WrongUsage, counted};
 
 /// A place between two records of the input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
@@ -91,6 +91,9 @@ pub struct Manifest {
     pub done: Mark,
     /// What it has counted so far.
     pub tally: Tally,
+    /// Rows of each record so far, for a format whose rows do not say which record they are of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counts: Option<Vec<u64>>,
     /// What is durable of the output.
     pub output: Durable,
     /// Bytes of the ledger that are durable.
@@ -229,7 +232,7 @@ fn compare(before: &Identity, now: &Identity) -> Result<(), String> {
 pub fn choices(embedder: &Embedder) -> Identity {
     let Embedder { tokenizer, encoders, pooling, heads, dimensions, dtype, prompt, on_long, .. } = embedder;
     let engine = encoders[0].engine();
-    Identity::from([
+    let mut identity = Identity::from([
         ("--pooling".into(), pooling.to_string()),
         ("--normalize".into(), if normalized(heads) { "yes" } else { "no" }.into()),
         ("--dimensions".into(), dimensions.to_string()),
@@ -241,7 +244,15 @@ pub fn choices(embedder: &Embedder) -> Identity {
         ("--output-dtype".into(), dtype.name().into()),
         // Another device, or another set of instructions, rounds otherwise.
         ("the device".into(), engine.to_string()),
-    ])
+    ]);
+    if let Some(Chunking { tokens, overlap, late }) = embedder.chunking {
+        identity.extend([
+            ("--chunk".into(), tokens.to_string()),
+            ("--chunk-overlap".into(), overlap.to_string()),
+            ("--chunk-late".into(), if late { "yes" } else { "no" }.into()),
+        ]);
+    }
+    identity
 }
 
 /// The SHA-256 of each of the model's files.

@@ -2,6 +2,7 @@
 //! time all of it on the disk, so that a run that is interrupted can go on from there.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Error, Result, anyhow, bail};
@@ -16,9 +17,10 @@ use super::tally::{Clock, Tally};
 use crate::field::FieldValue;
 use crate::input::{At, Spot};
 use crate::output::{
-    self, About, Claim, ClosedPipe, Durable, Event, Format, Kind, Layout, Ledger, LedgerEntry, Row, Writer,
+    self, About, Claim, ClosedPipe, Durable, Event, Format, Kind, Layout, Ledger, LedgerEntry, Row, Span,
+    Writer,
 };
-use crate::run::{Console, Embedded, MOMENT, counted, thousands};
+use crate::run::{Chunk, Console, Embedded, MOMENT, counted, thousands};
 
 /// What is done about records that have no row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +48,10 @@ pub struct Sink {
     /// The hashes of the model's files, where there is no journal that has them.
     hashing: Option<Hashing>,
     mark: Mark,
+    /// Whether rows of the record after the mark are written: nothing can be saved before its last row.
+    is_within: bool,
+    /// Rows of each record so far, for a format whose rows do not say which record they are of.
+    counts: Option<Vec<u64>>,
     tally: Tally,
     /// What earlier runs have done of it.
     before: Tally,
@@ -99,6 +105,7 @@ impl Sink {
     ) -> Self {
         let (writer, ledger, finished, saved, broken) = (None, None, None, None, false);
         let (mark, tally, before) = (Mark::default(), Tally::default(), Tally::default());
+        let counts = (layout.chunks && layout.format == Format::Npy).then(Vec::new);
         Sink {
             claim,
             layout,
@@ -110,6 +117,8 @@ impl Sink {
             journal,
             hashing,
             mark,
+            is_within: false,
+            counts,
             tally,
             before,
             finished,
@@ -137,6 +146,7 @@ impl Sink {
         let run = manifest.clone();
         (self.layout.ids, self.layout.kept) = (manifest.ids, manifest.kept);
         (self.mark, self.tally, self.before) = (manifest.done, manifest.tally, manifest.tally);
+        self.counts = manifest.counts;
         self.saved = Some(manifest.tally.rows);
         self.bar.set_position(self.mark.position);
         self.bar.reset_eta();
@@ -227,66 +237,96 @@ impl Sink {
     fn take_window(&mut self, window: Window, interrupts: &Receiver<()>) -> Result<()> {
         let Window { items, batches, results } = window;
         let mut embedded: Vec<_> = items.iter().map(|_| None).collect();
-        let (from, to) = (self.mark.position, items.last().map_or(0, |item| item.end.position));
+        let from = self.mark.position;
+        let to = items.iter().rfind(|item| item.is_last).map_or(from, |item| item.end.position);
         for done in 1..=batches {
             let batch = select! {
                 recv(results) -> batch => batch,
                 recv(interrupts) -> _ => bail!(Interrupted { kept: None }),
             };
-            for (slot, row) in batch.map_err(died)?? {
-                embedded[slot] = Some(row);
+            for (slot, rows) in batch.map_err(died)?? {
+                embedded[slot] = Some(rows);
             }
             self.bar.set_position(from + to.saturating_sub(from) * done as u64 / batches as u64);
             self.show();
         }
-        for (item, embedded) in items.into_iter().zip(embedded) {
-            let end = item.end.clone();
+        let count = items.len();
+        for (i, (item, embedded)) in items.into_iter().zip(embedded).enumerate() {
+            let (end, is_last) = (item.end.clone(), item.is_last);
             self.take_item(item, embedded)?;
-            self.mark = end;
+            if !is_last {
+                continue;
+            }
+            (self.mark, self.is_within) = (end, false);
+            // The window may end inside of a record, as most do where texts have many chunks.
+            if (i + 1 == count || self.layout.chunks) && self.journal.as_ref().is_some_and(Journal::is_due) {
+                self.save(false)?;
+            }
         }
         self.bar.set_position(self.mark.position);
         match &self.journal {
-            Some(journal) if journal.is_due() => self.save(false),
             Some(_) => Ok(()),
             // Whoever reads the stream need not wait for more.
             None => self.writer()?.checkpoint().map(drop),
         }
     }
 
-    /// Writes the row of a record, or says why it has none.
-    fn take_item(&mut self, item: Item, embedded: Option<Embedded>) -> Result<()> {
-        let Item { place, mut id, mut kept, fate, is_empty, .. } = item;
-        self.tally.empty += u64::from(is_empty);
+    /// Writes the rows of a record, or says why it has none.
+    fn take_item(&mut self, item: Item, rows: Option<Vec<Embedded>>) -> Result<()> {
+        let Item { place, mut id, mut kept, fate, is_empty, is_last, .. } = item;
+        self.tally.empty += u64::from(is_empty && is_last);
         let index = self.mark.entries;
         let remark = |event, reason| Remark { index, place: &place, event, reason, tokens: None, cut: None };
         let stops = !self.policy.skip_unreadable;
-        match (fate, embedded) {
-            (Fate::Encoded { .. }, Some(embedded)) if !embedded.finite && !self.layout.shows_not_finite() => {
-                let reason =
-                    format!("{NOT_FINITE}, which {} does not show; check the model", self.layout.dtype);
-                self.stop_over(&place, &reason, stops, "--on-error skip")?;
-                self.tally.failed += 1;
-                self.note(remark(Event::Failed, reason))
-            }
-            (Fate::Encoded { tokens, cut, windows }, Some(embedded)) => {
-                if let Some(reason) = self.fit(&mut id, &mut kept) {
+        match (fate, rows) {
+            (Fate::Encoded { tokens, cut, windows, chunks }, Some(rows)) => {
+                if let Some(reason) = self.fit(&mut id, &mut kept)
+                    && !self.is_within
+                {
                     self.stop_over(&place, &reason, stops, "--on-error skip")?;
                     self.tally.nulled += 1;
                     self.note(remark(Event::Nulled, reason))?;
                 }
-                let (id, truncated, vector) = (id.as_ref(), cut > 0, &embedded.vector);
-                let row = Row { index, id, tokens, truncated, kept: &kept, vector };
-                self.open()?;
-                let written = self.writer()?.write(&row);
-                self.or_broken(written)?;
-                self.tally.rows += 1;
-                self.tally.tokens += tokens as u64;
-                let remark = |event, reason| Remark { tokens: Some(tokens), ..remark(event, reason) };
-                if !embedded.finite {
-                    self.tally.not_finite += 1;
-                    self.note(remark(Event::NotFinite, NOT_FINITE.into()))?;
+                let is_one_row = chunks.is_empty();
+                let spans = chunks.iter().map(|chunk| (Some(span(chunk)), chunk.tokens.len()));
+                let spans: Vec<_> = if is_one_row { vec![(None, tokens)] } else { spans.collect() };
+                let rows_before = self.tally.rows;
+                for (row, (chunk, tokens)) in rows.iter().zip(spans) {
+                    let named = |reason: &str| match &chunk {
+                        Some(Span { chunk, .. }) => format!("chunk {chunk} {reason}"),
+                        None => reason.into(),
+                    };
+                    if !row.finite && !self.layout.shows_not_finite() {
+                        let dtype = self.layout.dtype;
+                        let reason =
+                            named(&format!("{NOT_FINITE}, which {dtype} does not show; check the model"));
+                        self.stop_over(&place, &reason, stops, "--on-error skip")?;
+                        self.tally.failed += 1;
+                        self.note(remark(Event::Failed, reason))?;
+                        continue;
+                    }
+                    let (id, truncated, vector) = (id.as_ref(), cut > 0, &row.vector);
+                    self.write(&Row { index, id, chunk, tokens, truncated, kept: &kept, vector })?;
+                    if !row.finite {
+                        self.tally.not_finite += 1;
+                        let remark = remark(Event::NotFinite, named(NOT_FINITE));
+                        self.note(Remark { tokens: Some(tokens), ..remark })?;
+                    }
                 }
-                self.count_long(remark(Event::Truncated, String::new()), cut, windows)
+                let written = self.tally.rows - rows_before;
+                self.tally.texts += u64::from(is_last && self.is_within);
+                if written > 0 {
+                    self.tally.tokens += tokens as u64;
+                }
+                if !is_one_row {
+                    self.tally.chunks += written;
+                    return Ok(());
+                }
+                if written == 0 {
+                    return Ok(());
+                }
+                let remark = remark(Event::Truncated, String::new());
+                self.count_long(Remark { tokens: Some(tokens), ..remark }, cut, windows)
             }
             (Fate::Empty, _) => {
                 self.tally.skipped_empty += 1;
@@ -312,8 +352,22 @@ impl Sink {
         }
     }
 
+    /// Writes a row.
+    fn write(&mut self, row: &Row) -> Result<()> {
+        self.open()?;
+        self.is_within = true;
+        let written = self.writer()?.write(row);
+        self.or_broken(written)?;
+        self.tally.rows += 1;
+        if let Some(counts) = &mut self.counts {
+            counts.resize(row.index as usize + 1, 0);
+            counts[row.index as usize] += 1;
+        }
+        Ok(())
+    }
+
     /// Takes away what the columns of the output, which the first records have shown, cannot hold, and says what it was.
-    fn fit(&self, id: &mut Option<Value>, kept: &mut [FieldValue]) -> Option<String> {
+    fn fit(&self, id: &mut Option<Value>, kept: &mut Arc<Vec<FieldValue>>) -> Option<String> {
         let Layout { format, ids, kept: columns, .. } = &self.layout;
         if id.is_some() && ids.is_none() && format.has_fixed_columns() {
             *id = None;
@@ -331,7 +385,11 @@ impl Sink {
         if !format.has_typed_columns() {
             return None;
         }
-        let mut misfits = columns.iter().zip(kept).filter(|(column, value)| !column.kind.holds(value));
+        if columns.iter().zip(kept.iter()).all(|(column, value)| column.kind.holds(value)) {
+            return None;
+        }
+        let values = Arc::make_mut(kept);
+        let mut misfits = columns.iter().zip(values).filter(|(column, value)| !column.kind.holds(value));
         let (column, value) = misfits.next()?;
         let reason = format!(
             "has {} in field {:?}, but the first records have {}; leave it out of --keep, or write jsonl or csv",
@@ -428,6 +486,7 @@ impl Sink {
             kept: self.layout.kept.clone(),
             done: self.mark.clone(),
             tally: self.tally,
+            counts: self.counts.clone(),
             output: Durable { rows, bytes, blocks },
             ledger,
             ledger_sha256,
@@ -457,7 +516,13 @@ impl Sink {
             ledger.finish(&beside.final_ledger)?;
         }
         if self.layout.format == Format::Npy {
-            output::manifest::save(&beside.meta, &beside.output, &self.layout.about)?;
+            let mut meta = serde_json::to_value(&self.layout.about)?;
+            if let Some(counts) = &mut self.counts {
+                // Records at the end may have no rows.
+                counts.resize(self.mark.entries as usize, 0);
+                meta["chunks"] = counts.as_slice().into();
+            }
+            output::manifest::save(&beside.meta, &beside.output, &meta)?;
         }
         if let Some(run) = self.finished.take() {
             Finished::leave(run, beside)?;
@@ -486,7 +551,7 @@ impl Sink {
             let kept = self.journal.as_ref().and_then(Journal::earlier_rows);
             return if error.is::<Interrupted>() { Interrupted { kept }.into() } else { error };
         }
-        if self.writer.is_some() && self.mark.entries > 0 && !self.broken {
+        if self.writer.is_some() && self.mark.entries > 0 && !self.broken && !self.is_within {
             // Where this fails, the manifest before it stands.
             let _ = self.save(false);
         }
@@ -521,6 +586,12 @@ impl Sink {
         let work = format!("{}, {rate} rows/s, {tokens} tokens/s", counted(self.tally.rows, "row"));
         self.console.draw(&self.bar, &work);
     }
+}
+
+/// Where a chunk is in its text.
+fn span(chunk: &Chunk) -> Span {
+    let Chunk { number, characters, .. } = chunk;
+    Span { chunk: *number, start: characters.start, end: characters.end }
 }
 
 /// The beginning of a value.

@@ -19,6 +19,10 @@ use crate::run::{Console, counted, thousands};
 pub struct Tally {
     /// Rows written.
     pub rows: u64,
+    /// Texts that they are of.
+    pub texts: u64,
+    /// Those of them that are a chunk of a text.
+    pub chunks: u64,
     /// Tokens encoded.
     pub tokens: u64,
     /// Texts that the limit cut.
@@ -61,7 +65,7 @@ impl Tally {
 
     /// Says what the user may not expect; `ledger` names the file that has the details.
     pub fn report(&self, console: &Console, limit: usize, ledger: Option<&Path>) {
-        let texts = self.rows + self.skipped;
+        let texts = self.texts + self.skipped;
         let (noun, verb) = if texts == 1 { ("text", "was") } else { ("texts", "were") };
         let long = |count: u64| {
             format!("{} of {} {noun} {verb} longer than {limit} tokens", thousands(count), thousands(texts))
@@ -166,6 +170,8 @@ pub fn write_stats(
     let rate = |count: u64| if encoding > 0.0 { count as f64 / encoding } else { 0.0 };
     let mut stats = json!({
         "rows": tally.rows,
+        "texts": tally.texts,
+        "chunks": tally.chunks,
         "tokens": tally.tokens,
         "truncated": tally.truncated,
         "tokens_cut": tally.cut,
