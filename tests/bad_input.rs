@@ -885,7 +885,7 @@ fn full_standard_streams() {
 #[test]
 fn a_line_without_end() {
     let output = embed_file(&vec![b'a'; (16 << 20) + 1], &[]);
-    assert_fails(&output, 1, &["texts.txt line 1", "16 MiB", "one a line"]);
+    assert_fails(&output, 1, &["texts.txt line 1", "16 MiB", "one per line"]);
 }
 
 #[test]

@@ -168,7 +168,7 @@ fn every_row_of_the_table_has_a_fixture() {
     let mut folders: Vec<String> = std::fs::read_dir(fixture(""))
         .unwrap()
         .map(|entry| entry.unwrap().path())
-        .filter(|path| path.join("goldens.safetensors").exists())
+        .filter(|path| path.join("config.json").exists() && path.join("goldens.safetensors").exists())
         .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
         .collect();
     folders.sort();
