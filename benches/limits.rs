@@ -66,7 +66,8 @@ fn main() {
             let bench = Bench::new(isa, compute, rows, inputs, outputs);
             let measure = |_| {
                 let limit = limit(isa, compute, threads);
-                let rate = together(threads, || bench.rate());
+                // In pools of one thread, as a worker is: rows are converted by the threads of a pool.
+                let rate = together(threads, || workers(1).install(|| bench.rate()));
                 (rate, rate / limit)
             };
             let (rates, shares): (Vec<f64>, Vec<f64>) = (0..ROUNDS).map(measure).unzip();
@@ -79,8 +80,6 @@ fn main() {
 
 /// Batches of texts, a thread each; and a text alone, which all threads share.
 fn encoders(isa: Isa, threads: usize) {
-    let workers =
-        |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads start");
     println!(
         "\n| encoder | f32 | bf16x3 | bf16 | int8 | {ALONE} tokens alone in f32 | reading the weights |"
     );
@@ -119,6 +118,10 @@ fn encoders(isa: Isa, threads: usize) {
         let [encoding, reading] = [encoding, reading].map(|times| 1e3 * median(times));
         println!("| {model} | {} | {encoding:.1} ms | {reading:.1} ms |", cells.join(" | "));
     }
+}
+
+fn workers(threads: usize) -> rayon::ThreadPool {
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads start")
 }
 
 fn ragged(texts: usize, length: usize) -> RaggedBatch {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes README's figures anew from the pages that they are from: the table of speeds from benches/peers.md, and the first vector from
+"""Writes README's figures anew from the pages that they are from: the tables of speeds from benches/peers-*.md, one a machine, and the first vector from
 the tool's own output.
 
     python3 scripts/readme_figures.py [--check] [--sconce target/release/sconce]
@@ -54,7 +54,9 @@ def main():
     args = parser.parse_args()
     path = ROOT / "README.md"
     readme = before = path.read_text()
-    for name, text in {"speeds": speeds((ROOT / "benches" / "peers.md").read_text()), "vector": vector(args.sconce)}.items():
+    pages = sorted((ROOT / "benches").glob("peers-*.md"))
+    tables = "\n\n".join(speeds(page.read_text()) for page in pages)
+    for name, text in {"speeds": tables, "vector": vector(args.sconce)}.items():
         pattern = re.compile(rf"<!-- {name} -->\n.*?\n<!-- /{name} -->", re.S)
         if not pattern.search(readme):
             sys.exit(f"README.md has no <!-- {name} -->")

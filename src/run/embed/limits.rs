@@ -60,7 +60,7 @@ fn per_gpu(encoder: &Encoder) -> usize {
 }
 
 /// Tokens of a batch on the CPU where f32 is multiplied as it is: with fewer, the weights of a large model are read more often.
-const IN_F32: usize = 2048;
+const IN_F32: usize = 1024;
 /// The same where products are so much faster than those of f32 that it shows when hidden states do not fit in L2.
 const IN_LESS: usize = 512;
 /// The same on a GPU, if its memory lets it: more do not make it faster.
