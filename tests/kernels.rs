@@ -223,6 +223,19 @@ fn epilogues() {
     }
 }
 
+/// Two rows further on the product of rows and distance wraps to 0.
+#[test]
+#[should_panic(expected = "rows are whole")]
+fn rows_further_apart_than_memory() {
+    let portable = *Isa::available().last().unwrap();
+    let packed = PackedMatrix::pack(portable, Compute::F32, &[1.0; 4], 2, 2);
+    let (x, mut y, mut converted) = ([0.0; 8], [0.0; 6], Converted::default());
+    let rows = converted.rows(&packed, &x, 1 << (usize::BITS - 1), 3);
+    // SAFETY: it is the only block, and nothing is written.
+    let mut block = unsafe { Blocks::new(&mut y, 2).block(0..3, 0..2) };
+    gemm(rows, &packed, 0..1, &Epilogue::default(), &mut block);
+}
+
 /// Blocks of rows and panels, as threads share them out, against the whole at once.
 #[test]
 fn parts_of_a_product() {

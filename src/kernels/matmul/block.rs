@@ -43,6 +43,7 @@ impl<'a> Blocks<'a> {
     /// # Safety
     /// While it lives, no other block has any of its numbers. It is written before anything else is done to it.
     pub unsafe fn block(&self, rows: Range<usize>, columns: Range<usize>) -> Block<'a> {
+        assert!(rows.start <= rows.end && columns.start <= columns.end, "ranges do not run backwards");
         assert!(rows.end <= self.rows && columns.end <= self.columns, "the block lies inside");
         // SAFETY: it lies inside of what was borrowed.
         let data = unsafe { self.data.add(rows.start * self.columns + columns.start) };

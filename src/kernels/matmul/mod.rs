@@ -208,7 +208,8 @@ pub fn gemm(x: Rows, weights: &PackedMatrix, panels: Range<usize>, epilogue: &Ep
     assert_eq!(x.groups, layout.groups(), "rows have their scales");
     assert!(x.scales.len() >= x.count * x.groups, "rows have their scales");
     let rows = layout.format.whole_rows(x.count);
-    assert!((rows - 1) * x.stride + layout.row <= x.words.len(), "rows are whole");
+    let end = (rows - 1).checked_mul(x.stride).and_then(|last| last.checked_add(layout.row));
+    assert!(end.is_some_and(|end| end <= x.words.len()), "rows are whole");
     if layout.format.is_tiles() {
         tiles::gemm(x, weights, panels, epilogue, to);
     } else {

@@ -89,8 +89,9 @@ impl Tally {
             console.warn(format!("{} and {verb} left out{details}", long(self.skipped)));
         }
         if self.failed > 0 {
+            let they = if self.failed == 1 { "it" } else { "they" };
             console
-                .warn(format!("{} left out because they could not be used{details}", records(self.failed)));
+                .warn(format!("{} left out because {they} could not be used{details}", records(self.failed)));
         }
         if self.nulled > 0 {
             let records = records(self.nulled);
