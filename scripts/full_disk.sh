@@ -9,12 +9,12 @@ model=$PWD/tests/fixtures/bert-tiny
 work=$(mktemp -d)
 trap 'umount "$work/disk" 2>/dev/null || true; rm -rf "$work"' EXIT
 mkdir "$work/disk"
-if ! mount -t tmpfs -o size=6m tmpfs "$work/disk" 2>/dev/null; then
+if ! mount -t tmpfs -o size=12m tmpfs "$work/disk" 2>/dev/null; then
     # Whoever is not root may be it in a namespace of their own.
     [ -z "${FULL_DISK_INSIDE:-}" ] || { echo "a tmpfs cannot be mounted here"; exit 1; }
     FULL_DISK_INSIDE=1 exec unshare --user --map-root-user --mount "$0" "$sconce"
 fi
-for i in $(seq 60000); do echo "the wick burns $i"; done > "$work/texts.txt"
+for i in $(seq 160000); do echo "the wick burns $i"; done > "$work/texts.txt"
 
 for format in jsonl csv npy parquet arrow safetensors; do
     embed=("$sconce" embed -m "$model" -i "$work/texts.txt")
@@ -30,6 +30,6 @@ for format in jsonl csv npy parquet arrow safetensors; do
     grep -q "resuming after [1-9]" "$work/said" || { echo "$format: started over:"; cat "$work/said"; exit 1; }
     cmp "$work/whole.$format" "$work/disk/out.$format"
     rm -f "$work"/disk/* "$work"/disk/.[!.]* "$work/whole.$format"
-    mount -o remount,size=6m "$work/disk"
+    mount -o remount,size=12m "$work/disk"
     echo "$format: full, resumed, the same bytes"
 done
