@@ -39,20 +39,27 @@ impl ArrayWriter {
     ) -> Result<Self> {
         let (dtype, width) = (layout.dtype, layout.width());
         let row = (width * dtype.size()) as u64;
-        if let Some(Durable { rows, bytes, .. }) = &durable
-            && rows.checked_mul(row).and_then(|rows| rows.checked_add(header.size as u64)) != Some(*bytes)
-        {
-            bail!(
-                "cannot resume {}: {bytes} bytes are not {rows} {} of {row} bytes; pass --restart to start over",
-                claim.target(),
-                if *rows == 1 { "row" } else { "rows" }
-            );
-        }
-        let rows = durable.as_ref().map_or(0, |durable| durable.rows);
+        let rows = durable_rows(claim, durable.as_ref(), header.size as u64, row)?;
         let destination = Destination::with_header(claim, durable, header.size)?;
         let (about, bytes) = (layout.about.clone(), Vec::new());
         Ok(ArrayWriter { destination, header, dtype, width, rows, about, bytes })
     }
+}
+
+/// How many rows of `row` bytes each are durable behind a header of `header` bytes.
+///
+/// # Errors
+/// If what is durable is not the whole number of rows that it says.
+pub(super) fn durable_rows(claim: &Claim, durable: Option<&Durable>, header: u64, row: u64) -> Result<u64> {
+    let Some(Durable { rows, bytes, .. }) = durable else { return Ok(0) };
+    if rows.checked_mul(row).and_then(|rows| rows.checked_add(header)) != Some(*bytes) {
+        bail!(
+            "cannot resume {}: {bytes} bytes are not {rows} {} of {row} bytes; pass --restart to start over",
+            claim.target(),
+            if *rows == 1 { "row" } else { "rows" }
+        );
+    }
+    Ok(*rows)
 }
 
 impl Writer for ArrayWriter {

@@ -3,10 +3,10 @@
 
 use std::io::{SeekFrom, Write};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use serde_json::{Map, Value, json};
 
-use super::array::Header;
+use super::array::{Header, durable_rows};
 use super::destination::{Destination, ReadSeek};
 use super::{About, Block, Claim, Dtype, Durable, Layout, Row, Span, Writer};
 
@@ -94,15 +94,7 @@ impl ChunkWriter {
     pub fn open(claim: &Claim, layout: &Layout, durable: Option<Durable>) -> Result<Self> {
         let (dtype, width) = (layout.dtype, layout.width());
         let row = (COLUMNS * COLUMN_BYTES + width * dtype.size()) as u64;
-        if let Some(Durable { rows, bytes, .. }) = durable
-            && rows.checked_mul(row) != Some(bytes)
-        {
-            bail!(
-                "cannot resume {}: {bytes} bytes are not {rows} rows of {row} bytes; pass --restart to start over",
-                claim.target()
-            );
-        }
-        let rows = durable.as_ref().map_or(0, |durable| durable.rows);
+        let rows = durable_rows(claim, durable.as_ref(), 0, row)?;
         let destination = Destination::seekable(claim, durable)?;
         Ok(ChunkWriter { destination, dtype, width, rows, about: layout.about.clone(), bytes: Vec::new() })
     }

@@ -75,7 +75,7 @@ fn bf16_bits(x: f32) -> u32 {
     bf16::from_f32(x).to_bits().into()
 }
 
-/// The words that the outputs `rows` have for one line of inputs, one line an output; fewer than 16 outputs leave zeros.
+/// One line of inputs of each of 16 outputs; where there are fewer outputs, the last lines are zero.
 type Lines = [Line; 16];
 
 /// Writes `words` words of each of 16 outputs, the first of which is column `column` of the panel: word `i` of a line goes to row `i` of
