@@ -1,8 +1,8 @@
-//! Whether reading, tokenizing and writing hide behind the encoder: the time that a whole run takes after the model is
-//! loaded, against the time that the encoder alone takes for the same batches of tokens.
+//! How well reading, tokenizing and writing overlap with the encoder: the time of a whole run after the model is loaded, relative
+//! to the time of the encoder alone for the same batches.
 //!
-//! `cargo bench --bench overlap [-- FILE.txt [ROUNDS]]`: texts of FILE, one a line, through the default model, which has
-//! to be in the cache; the prose of this repository if no file is given. Prints the median of the rounds' ratios.
+//! `cargo bench --bench overlap [-- FILE.txt [ROUNDS]]` embeds the lines of FILE, by default the prose of this repository, with
+//! the default model, which must be in the cache. Prints the median ratio.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
-use sconce::input::{Compression, Fields, Format, Place, Record, Source};
+use anyhow::{Result, anyhow, ensure};
+use sconce::input::{Compression, Fields, Format, InputPath, Source};
 use sconce::model::Source as ModelSource;
-use sconce::output::{self, Dtype, Target};
-use sconce::run::embed::{EmbedOptions, Input, Limits, embed};
-use sconce::run::{Choices, Console, Embedder, ModelOptions, OnLong, Tokens, Verbosity, load};
-use sconce::text::plan;
+use sconce::output::{self, OutputDtype, Target};
+use sconce::pipeline::{MemoryBudget, Task};
+use sconce::run::embed::{EmbedOptions, Input, embed};
+use sconce::sys::console::{Console, Verbosity};
+use sconce::sys::threads::{build_global_pool, single_thread_pool};
+use sconce::task::{Embedder, ModelOptions, OnLong, VectorOptions, load, workload};
+use sconce::text::{TokenizedText, balanced_batches};
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
@@ -28,24 +31,24 @@ fn main() -> Result<()> {
     let rounds: usize = args.get(1).map_or(Ok(5), |rounds| rounds.parse())?;
     let texts: Vec<String> = fs::read_to_string(&file)?.lines().map(String::from).collect();
     let threads = thread::available_parallelism()?.get();
-    sconce::run::use_threads(Some(threads))?;
+    build_global_pool(Some(threads))?;
 
     let console = Console::new(Verbosity::Quiet, false);
-    let mut embedder = choices().embedder(load(&model(), &console)?, &console)?;
-    let limits = Limits::new(&mut embedder, None)?;
-    let batches = batches(&embedder, &limits, &texts)?;
-    let tokens: usize = batches.iter().flatten().map(Tokens::count).sum();
+    let embedder = Embedder::new(load(&model(), &console)?, &vector_options(), &console)?;
+    let budget = MemoryBudget::new(&workload(&embedder, None), None)?;
+    let batches = batches(&embedder, &budget, &texts)?;
+    let tokens: usize = batches.iter().flatten().map(TokenizedText::token_count).sum();
     println!("{} texts, {tokens} tokens, {} batches, {threads} threads", texts.len(), batches.len());
 
     let mut ratios = Vec::new();
     for round in 1..=rounds {
-        let alone = encoder_alone(&embedder, &batches, threads)?;
+        let alone = encoder_alone(&embedder, &batches, &budget)?;
         let stats = folder.path().join("stats.json");
         embed(EmbedOptions {
             model: model(),
             input: Input::Files(
                 vec![Source {
-                    place: Place::File(file.clone()),
+                    path: InputPath::File(file.clone()),
                     format: Format::Lines,
                     compression: Compression::None,
                     is_lenient: false,
@@ -54,10 +57,11 @@ fn main() -> Result<()> {
                 Fields { text: "text".into(), pair: None, id: None, keep: vec![] },
             ),
             output: Target::File(folder.path().join("vectors.jsonl")),
-            format: output::Format::Jsonl,
-            choices: choices(),
+            format: output::OutputFormat::Jsonl,
+            vectors: vector_options(),
+            batch_tokens: None,
             skip_unreadable: false,
-            begin: Default::default(),
+            start: Default::default(),
             selection: Default::default(),
             hints: false,
             stats: Some(stats.clone()),
@@ -83,7 +87,7 @@ fn main() -> Result<()> {
 fn prose(folder: &Path) -> Result<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut lines = String::new();
-    for name in ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "configs/README.md"] {
+    for name in ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/files.md", "docs/models.md"] {
         for line in fs::read_to_string(root.join(name))?.lines().filter(|line| !line.trim().is_empty()) {
             lines += line;
             lines += "\n";
@@ -103,51 +107,52 @@ fn model() -> ModelOptions {
     })
 }
 
-fn choices() -> Choices {
-    Choices {
+fn vector_options() -> VectorOptions {
+    VectorOptions {
         normalize: None,
         dimensions: None,
         prompt: None,
-        dtype: Dtype::F32,
+        dtype: OutputDtype::F32,
         on_long: OnLong::Truncate,
         chunking: None,
-        batch_tokens: None,
     }
 }
 
-/// The batches that a run deals the texts out to, tokenized.
-fn batches(embedder: &Embedder, limits: &Limits, texts: &[String]) -> Result<Vec<Vec<Tokens>>> {
-    let mut windows: Vec<Vec<Tokens>> = vec![Vec::new()];
+/// The batches of a run, tokenized.
+fn batches(embedder: &Embedder, budget: &MemoryBudget, texts: &[String]) -> Result<Vec<Vec<TokenizedText>>> {
+    let mut waves: Vec<Vec<TokenizedText>> = vec![Vec::new()];
     let mut tokens = 0;
     for text in texts {
-        let place = sconce::input::Spot { source: "".into(), at: sconce::input::At::Whole };
-        let record = Record { place, id: None, text: text.clone(), pair: None, kept: vec![] };
-        let text = embedder.tokenize(&record).map_err(|unfit| anyhow::anyhow!("{unfit:?}"))?;
-        tokens += text.count();
-        windows.last_mut().expect("a window").push(text);
-        if tokens >= limits.window_tokens {
-            (tokens, windows) = (0, [windows, vec![Vec::new()]].concat());
+        let text = embedder.tokenize(text, None).map_err(|error| anyhow!("{error:?}"))?;
+        tokens += text.token_count();
+        waves.last_mut().expect("a wave").push(text);
+        if tokens >= budget.wave_tokens {
+            tokens = 0;
+            waves.push(Vec::new());
         }
     }
-    let deal = |window: Vec<Tokens>| {
-        let lengths: Vec<usize> = window.iter().map(Tokens::count).collect();
-        let batch = |texts: Vec<usize>| texts.into_iter().map(|text| window[text].clone()).collect();
-        plan(&lengths, limits.batch_tokens, limits.threads).into_iter().map(batch).collect::<Vec<_>>()
+    let batches = |wave: Vec<TokenizedText>| {
+        let lengths: Vec<usize> = wave.iter().map(TokenizedText::token_count).collect();
+        let batch = |texts: Vec<usize>| texts.into_iter().map(|text| wave[text].clone()).collect();
+        balanced_batches(&lengths, budget.batch_tokens, budget.threads)
+            .into_iter()
+            .map(batch)
+            .collect::<Vec<_>>()
     };
-    Ok(windows.into_iter().flat_map(deal).collect())
+    Ok(waves.into_iter().flat_map(batches).collect())
 }
 
-/// Seconds that workers of one thread each take for the batches, with nothing else to do.
-fn encoder_alone(embedder: &Embedder, batches: &[Vec<Tokens>], threads: usize) -> Result<f64> {
+/// Seconds that the worker threads take for the batches without any other stage.
+fn encoder_alone(embedder: &Embedder, batches: &[Vec<TokenizedText>], budget: &MemoryBudget) -> Result<f64> {
     let (next, start) = (AtomicUsize::new(0), Instant::now());
     thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
-            .map(|_| {
-                scope.spawn(|| -> Result<()> {
-                    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build()?;
-                    pool.install(|| {
+        let workers: Vec<_> = (0..budget.threads)
+            .map(|worker| {
+                let next = &next;
+                scope.spawn(move || -> Result<()> {
+                    single_thread_pool(format!("encode-{worker}"))?.install(|| {
                         while let Some(batch) = batches.get(next.fetch_add(1, Ordering::Relaxed)) {
-                            std::hint::black_box(embedder.embed(batch, &embedder.encoders[0])?);
+                            std::hint::black_box(embedder.run(batch, budget.batch_tokens, worker)?);
                         }
                         Ok(())
                     })

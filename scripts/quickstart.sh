@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# From a fresh clone to vectors: builds and installs sconce, fetches all-MiniLM-L6-v2, and compares three texts.
+# From a clone to vectors: builds and installs sconce, downloads all-MiniLM-L6-v2, and prints the similarity of three texts.
 set -euo pipefail
+case "${1-}" in -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; exit ;; esac
 cd "$(dirname "$0")/.."
 
-need() { # a command, and what to do without it
+need() { # command, what to do without it
     command -v "$1" >/dev/null && return
     echo "quickstart: $1 is not installed; $2" >&2
     exit 1
@@ -11,13 +12,13 @@ need() { # a command, and what to do without it
 need cargo "install Rust from https://rustup.rs, open a new shell, and run scripts/quickstart.sh again"
 need cc "install a C compiler (apt-get install gcc), and run scripts/quickstart.sh again"
 
-echo "quickstart: building and installing sconce (some minutes the first time)" >&2
+echo "quickstart: building and installing sconce (takes a few minutes the first time)" >&2
 cargo install --path . --locked
 echo "quickstart: fetching all-MiniLM-L6-v2 (90 MB the first time)" >&2
 scripts/fetch_model.sh >/dev/null
 
 bin=${CARGO_INSTALL_ROOT:-${CARGO_HOME:-$HOME/.cargo}}/bin
-command -v sconce >/dev/null || echo "quickstart: add $bin to PATH to call sconce by its name" >&2
+command -v sconce >/dev/null || echo "quickstart: add $bin to PATH to run sconce by name" >&2
 
 texts=("A lamp in the window" "A light left on for someone" "Quarterly earnings rose")
 echo

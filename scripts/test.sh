@@ -1,32 +1,37 @@
 #!/usr/bin/env bash
-# Builds sconce, fetches all-MiniLM-L6-v2 if it is not in the cache, has numpy, pyarrow, pandas, polars, duckdb and safetensors
-# read back what it writes, runs the README's recipes, and all tests under every instruction set of the processor. Ends with their count.
+# Runs all tests under every instruction set (ISA) of the processor, and prints how many passed.
 #
 #     scripts/test.sh [ISA …]      only under these
+#
+# First builds sconce, downloads all-MiniLM-L6-v2 if it is not in the cache, reads Sconce's output files with numpy, pyarrow, pandas,
+# polars, DuckDB and safetensors, and runs the examples of docs/recipes.md.
 set -euo pipefail
+case "${1-}" in -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; exit ;; esac
 cd "$(dirname "$0")/.."
 
 cargo build --release --locked
 scripts/fetch_model.sh >/dev/null
-readers=$PWD/target/readers/$(sha256sum scripts/requirements-readers.txt | cut -c1-16)
+requirements=scripts/check/requirements-readers.txt
+readers=$PWD/target/readers/$(sha256sum "$requirements" | cut -c1-16)
 if [ ! -e "$readers/complete" ]; then
-    python3 -m pip install --quiet --disable-pip-version-check --target "$readers" -r scripts/requirements-readers.txt
+    python3 -m pip install --quiet --disable-pip-version-check --target "$readers" -r "$requirements"
     touch "$readers/complete"
 fi
-PYTHONPATH=$readers python3 scripts/read_back.py | tail -n 1
-PYTHONPATH=$readers python3 scripts/recipes.py | tail -n 1
+PYTHONPATH=$readers python3 scripts/check/read_back.py | tail -n 1
+PYTHONPATH=$readers python3 scripts/check/recipes.py | tail -n 1
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 status=0
-sets=("$@")
-if [ ${#sets[@]} -eq 0 ]; then
-    # The error that names an unknown set lists those there are.
-    read -ra sets < <(SCONCE_ISA=none target/release/sconce embed x 2>&1 | sed -n 's/.*it has //p' | tr -d ,)
+isas=("$@")
+if [ ${#isas[@]} -eq 0 ]; then
+    # The error for an unknown ISA lists those of this processor.
+    names='amx|avx512-bf16|avx512-vnni|avx512|avx2|neon-dotprod|neon|portable'
+    mapfile -t isas < <(SCONCE_ISA=unknown target/release/sconce embed x 2>&1 | grep -oE "$names" | awk '!seen[$0]++')
 fi
-[ ${#sets[@]} -gt 0 ] || { echo "test.sh: sconce does not list its instruction sets" >&2; exit 1; }
-for set in "${sets[@]}"; do
-    echo "== SCONCE_ISA=$set"
-    SCONCE_ISA=$set cargo test --release --locked --no-fail-fast 2>&1 | tee -a "$log" || status=$?
+[ ${#isas[@]} -gt 0 ] || { echo "test.sh: sconce does not list its instruction sets" >&2; exit 1; }
+for isa in "${isas[@]}"; do
+    echo "== SCONCE_ISA=$isa"
+    SCONCE_ISA=$isa cargo test --release --locked --no-fail-fast 2>&1 | tee -a "$log" || status=$?
 done
 awk '/^test result:/ { passed += $4; failed += $6 } END { print passed + 0 " passed, " failed + 0 " failed" }' "$log"
 exit "$status"

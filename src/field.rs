@@ -1,12 +1,14 @@
-//! Values of the fields that are carried through from the input, between the reader that has them and the writer that takes
-//! them: of JSON, or of an Arrow column with its type.
+//! Values of carried-through columns: the columns that `--keep` copies from the input to the output.
+//!
+//! Values of Parquet and Arrow inputs keep their Arrow data type, so that a typed output has the same column; values of
+//! other inputs are JSON.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayData, ArrayRef, AsArray, BooleanArray, Float64Array, Int64Array, StringArray, UInt32Array,
-    UInt64Array, new_null_array,
+    Array, ArrayData, ArrayRef, AsArray, BooleanArray, Float64Array, Int64Array, StringArray, StructArray,
+    UInt32Array, UInt64Array, new_null_array,
 };
 use arrow::compute::{CastOptions, cast, cast_with_options, take};
 use arrow::datatypes::{
@@ -17,12 +19,12 @@ use arrow::error::ArrowError;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use serde_json::{Map, Value};
 
-/// A value of a field.
+/// A value of a carried-through column.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FieldValue {
-    /// A value of JSON; text of inputs whose values have no type.
+    /// A value of JSON lines; a string for CSV and lines.
     Json(Value),
-    /// A value of an Arrow column: an array of one element, of a type that [`column_type`] gives.
+    /// A value of an Arrow column: an array of length 1, of a type that [`carried_type`] returns.
     Arrow(ArrayRef),
 }
 
@@ -39,18 +41,19 @@ impl From<Value> for FieldValue {
 }
 
 impl FieldValue {
-    /// The value of a row of a column, which [`column_type`] gives the type of.
+    /// The value in row `row` of a column, cast to `data_type`, the [`carried_type`] of the column.
     ///
     /// # Errors
-    /// If it cannot be read as that type.
-    pub fn of_row(column: &ArrayRef, row: usize, kind: &DataType) -> Result<Self, ArrowError> {
+    /// If the cast fails.
+    pub fn from_row(column: &ArrayRef, row: usize, data_type: &DataType) -> Result<Self, ArrowError> {
         let row = u32::try_from(row).map_err(|error| ArrowError::InvalidArgumentError(error.to_string()))?;
-        // Not a slice, which would keep all of the column in memory.
-        let one = take(column, &UInt32Array::from(vec![row]), None)?;
-        Ok(FieldValue::Arrow(if one.data_type() == kind { one } else { convert(&one, kind)? }))
+        // A slice would keep the buffers of the whole column in memory; `take` copies the value.
+        let value = take(column, &UInt32Array::from(vec![row]), None)?;
+        let value = if value.data_type() == data_type { value } else { strict_cast(&value, data_type)? };
+        Ok(FieldValue::Arrow(value))
     }
 
-    /// Whether there is none.
+    /// Whether the value is null.
     pub fn is_null(&self) -> bool {
         match self {
             FieldValue::Json(value) => value.is_null(),
@@ -58,18 +61,18 @@ impl FieldValue {
         }
     }
 
-    /// The value as JSON; null where Arrow cannot format it.
+    /// The value as JSON, see [`to_json`]; null if Arrow cannot format it.
     pub fn json(&self) -> Cow<'_, Value> {
         match self {
             FieldValue::Json(value) => Cow::Borrowed(value),
-            FieldValue::Arrow(array) => Cow::Owned(json(array, 0).unwrap_or_default()),
+            FieldValue::Arrow(array) => Cow::Owned(to_json(array, 0).unwrap_or_default()),
         }
     }
 
-    /// The value as an array of one element of a type, where it is the same value in that type.
-    pub fn array(&self, kind: &DataType) -> Option<ArrayRef> {
+    /// The value as an array of length 1 of the given type; `None` unless casting it back gives the same value.
+    pub fn array(&self, data_type: &DataType) -> Option<ArrayRef> {
         if self.is_null() {
-            return Some(new_null_array(kind, 1));
+            return Some(new_null_array(data_type, 1));
         }
         let array: ArrayRef = match self {
             FieldValue::Arrow(array) => array.clone(),
@@ -82,24 +85,24 @@ impl FieldValue {
             },
             FieldValue::Json(_) => return None,
         };
-        if array.data_type() == kind {
+        if array.data_type() == data_type {
             return Some(array);
         }
-        let converted = convert(&array, kind).ok()?;
-        let back = convert(&converted, array.data_type()).ok()?;
+        let converted = strict_cast(&array, data_type).ok()?;
+        let back = strict_cast(&converted, array.data_type()).ok()?;
         (back == array).then_some(converted)
     }
 
-    /// Bytes of memory that it takes, roughly. They follow from the value alone.
+    /// The approximate size of the value in memory, in bytes. It depends on the value alone.
     pub fn bytes(&self) -> usize {
         match self {
             FieldValue::Json(value) => json_bytes(value),
-            FieldValue::Arrow(array) => size_of::<ArrayData>() + array_bytes(&array.to_data()),
+            FieldValue::Arrow(array) => size_of::<ArrayData>() + buffer_bytes(&array.to_data()),
         }
     }
 }
 
-/// Bytes of memory that a value of JSON takes, roughly.
+/// The approximate size of a JSON value in memory, in bytes.
 pub fn json_bytes(value: &Value) -> usize {
     size_of::<Value>()
         + match value {
@@ -110,21 +113,23 @@ pub fn json_bytes(value: &Value) -> usize {
         }
 }
 
-/// Bytes of the buffers of an array, but for those that say what is null.
-fn array_bytes(data: &ArrayData) -> usize {
+/// The size of the buffers of an array and its children, in bytes, without validity bitmaps.
+fn buffer_bytes(data: &ArrayData) -> usize {
     let own: usize = data.buffers().iter().map(|buffer| buffer.len()).sum();
-    own + data.child_data().iter().map(array_bytes).sum::<usize>()
+    own + data.child_data().iter().map(buffer_bytes).sum::<usize>()
 }
 
-fn convert(array: &dyn Array, kind: &DataType) -> Result<ArrayRef, ArrowError> {
-    cast_with_options(array, kind, &CastOptions { safe: false, ..CastOptions::default() })
+/// Casts an array; a value that does not fit the type is an error, not null.
+fn strict_cast(array: &dyn Array, data_type: &DataType) -> Result<ArrayRef, ArrowError> {
+    cast_with_options(array, data_type, &CastOptions { safe: false, ..CastOptions::default() })
 }
 
-/// The type that values of a column are carried through in: its own, but for dictionaries and views, whose values are
-/// written as they are. None for types that not every format of columns has; those are carried through as text.
-pub fn column_type(kind: &DataType) -> Option<DataType> {
-    map_type(kind, &|kind| match kind {
-        DataType::Dictionary(_, values) => column_type(values),
+/// The data type in which the values of a column are carried through: that of the column, with dictionaries and views
+/// replaced by the type of their values. `None` if Parquet or Arrow output does not support the type: its values are
+/// carried through as JSON.
+pub fn carried_type(data_type: &DataType) -> Option<DataType> {
+    map_leaf_types(data_type, &|leaf| match leaf {
+        DataType::Dictionary(_, values) => carried_type(values),
         DataType::Utf8View => Some(DataType::Utf8),
         DataType::BinaryView => Some(DataType::Binary),
         DataType::Null
@@ -138,37 +143,76 @@ pub fn column_type(kind: &DataType) -> Option<DataType> {
     })
 }
 
-/// A type in which those that are not lists, structs or maps are what `leaf` makes of them.
-pub fn map_type(kind: &DataType, leaf: &dyn Fn(&DataType) -> Option<DataType>) -> Option<DataType> {
-    let item = |field: &FieldRef| -> Option<FieldRef> {
-        let kind = map_type(field.data_type(), leaf)?;
-        let same = kind == *field.data_type();
-        Some(if same { field.clone() } else { Arc::new(field.as_ref().clone().with_data_type(kind)) })
+/// A data type with each leaf replaced by `map` of it; `None` if `map` returns `None` for one. A leaf is a type that is
+/// not a list, a map or a struct with fields.
+pub fn map_leaf_types(data_type: &DataType, map: &dyn Fn(&DataType) -> Option<DataType>) -> Option<DataType> {
+    let child = |field: &FieldRef| -> Option<FieldRef> {
+        let mapped = map_leaf_types(field.data_type(), map)?;
+        let is_same = mapped == *field.data_type();
+        Some(if is_same { field.clone() } else { Arc::new(field.as_ref().clone().with_data_type(mapped)) })
     };
-    Some(match kind {
-        DataType::List(field) => DataType::List(item(field)?),
-        DataType::LargeList(field) => DataType::LargeList(item(field)?),
-        DataType::FixedSizeList(field, size) => DataType::FixedSizeList(item(field)?, *size),
-        DataType::Map(field, sorted) => DataType::Map(item(field)?, *sorted),
+    Some(match data_type {
+        DataType::List(item) => DataType::List(child(item)?),
+        DataType::LargeList(item) => DataType::LargeList(child(item)?),
+        DataType::FixedSizeList(item, size) => DataType::FixedSizeList(child(item)?, *size),
+        DataType::Map(entries, is_sorted) => DataType::Map(child(entries)?, *is_sorted),
         DataType::Struct(fields) if !fields.is_empty() => {
-            DataType::Struct(fields.iter().map(item).collect::<Option<Vec<_>>>()?.into())
+            DataType::Struct(fields.iter().map(child).collect::<Option<Vec<_>>>()?.into())
         }
-        other => leaf(other)?,
+        leaf => map(leaf)?,
     })
 }
 
-/// A value of an array as JSON: lists as lists, structs and maps with names for keys as objects, dates and times as ISO 8601
-/// says, instants in UTC; a number that JSON does not have as null, and anything else as the text that Arrow makes of it.
+/// The value in row `row` of an array as JSON:
+///
+/// - lists are arrays; structs and maps with string keys are objects; other maps are arrays of pairs;
+/// - dates and times are ISO 8601 strings, instants in UTC;
+/// - numbers that JSON does not have (NaN, infinity) are null;
+/// - values of other types are the strings that Arrow formats them as.
 ///
 /// # Errors
-/// Why it cannot be written.
-pub fn json(array: &dyn Array, row: usize) -> Result<Value, String> {
+/// If Arrow cannot format the value, or a dictionary key is out of range.
+pub fn to_json(array: &dyn Array, row: usize) -> Result<Value, String> {
     if array.is_null(row) {
         return Ok(Value::Null);
     }
     Ok(match array.data_type() {
         DataType::Null => Value::Null,
         DataType::Boolean => array.as_boolean().value(row).into(),
+        DataType::Utf8 => array.as_string::<i32>().value(row).into(),
+        DataType::LargeUtf8 => array.as_string::<i64>().value(row).into(),
+        DataType::Utf8View => array.as_string_view().value(row).into(),
+        DataType::Dictionary(..) => {
+            let dictionary = array.as_any_dictionary();
+            let key = dictionary_key(dictionary.keys(), row).ok_or("a dictionary key is out of range")?;
+            return to_json(dictionary.values(), key);
+        }
+        DataType::List(_) => list_to_json(&array.as_list::<i32>().value(row))?,
+        DataType::LargeList(_) => list_to_json(&array.as_list::<i64>().value(row))?,
+        DataType::FixedSizeList(..) => list_to_json(&array.as_fixed_size_list().value(row))?,
+        DataType::ListView(_) => list_to_json(&array.as_list_view::<i32>().value(row))?,
+        DataType::LargeListView(_) => list_to_json(&array.as_list_view::<i64>().value(row))?,
+        DataType::Struct(fields) => {
+            let columns = fields.iter().zip(array.as_struct().columns());
+            let values = columns.map(|(field, column)| Ok((field.name().clone(), to_json(column, row)?)));
+            Value::Object(values.collect::<Result<Map<_, _>, String>>()?)
+        }
+        DataType::Map(..) => map_to_json(&array.as_map().value(row))?,
+        DataType::Date64 => cast_to_json(array, row, &DataType::Date32)?,
+        // Arrow formats an instant in its own time zone, and "+00:00" is the only one that needs no time zone database.
+        DataType::Timestamp(unit, Some(zone)) if **zone != *"+00:00" => {
+            cast_to_json(array, row, &DataType::Timestamp(*unit, Some("+00:00".into())))?
+        }
+        data_type => match number_to_json(array, row, data_type) {
+            Some(number) => number,
+            None => format(array, row).map_err(|error| error.to_string())?.into(),
+        },
+    })
+}
+
+/// The number in row `row`; `None` if the type of the array is not a JSON number.
+fn number_to_json(array: &dyn Array, row: usize, data_type: &DataType) -> Option<Value> {
+    Some(match data_type {
         DataType::Int8 => array.as_primitive::<Int8Type>().value(row).into(),
         DataType::Int16 => array.as_primitive::<Int16Type>().value(row).into(),
         DataType::Int32 => array.as_primitive::<Int32Type>().value(row).into(),
@@ -177,67 +221,98 @@ pub fn json(array: &dyn Array, row: usize) -> Result<Value, String> {
         DataType::UInt16 => array.as_primitive::<UInt16Type>().value(row).into(),
         DataType::UInt32 => array.as_primitive::<UInt32Type>().value(row).into(),
         DataType::UInt64 => array.as_primitive::<UInt64Type>().value(row).into(),
-        DataType::Float16 => short(array.as_primitive::<Float16Type>().value(row)),
-        DataType::Float32 => short(array.as_primitive::<Float32Type>().value(row)),
+        DataType::Float16 => shortest_float(array.as_primitive::<Float16Type>().value(row)),
+        DataType::Float32 => shortest_float(array.as_primitive::<Float32Type>().value(row)),
         DataType::Float64 => array.as_primitive::<Float64Type>().value(row).into(),
-        DataType::Utf8 => array.as_string::<i32>().value(row).into(),
-        DataType::LargeUtf8 => array.as_string::<i64>().value(row).into(),
-        DataType::Utf8View => array.as_string_view().value(row).into(),
-        DataType::Dictionary(..) => {
-            let dictionary = array.as_any_dictionary();
-            let key = key(dictionary.keys(), row).ok_or("its key is damaged")?;
-            return json(dictionary.values(), key);
-        }
-        DataType::List(_) => list(&array.as_list::<i32>().value(row))?,
-        DataType::LargeList(_) => list(&array.as_list::<i64>().value(row))?,
-        DataType::FixedSizeList(..) => list(&array.as_fixed_size_list().value(row))?,
-        DataType::ListView(_) => list(&array.as_list_view::<i32>().value(row))?,
-        DataType::LargeListView(_) => list(&array.as_list_view::<i64>().value(row))?,
-        DataType::Struct(fields) => {
-            let columns = fields.iter().zip(array.as_struct().columns());
-            let values = columns.map(|(field, column)| Ok((field.name().clone(), json(column, row)?)));
-            Value::Object(values.collect::<Result<Map<_, _>, String>>()?)
-        }
-        DataType::Map(..) => {
-            let entries = array.as_map().value(row);
-            let [keys, values] = [0, 1].map(|i| list(entries.column(i)));
-            let (Value::Array(keys), Value::Array(values)) = (keys?, values?) else { return Ok(Value::Null) };
-            match entries.column(0).data_type().is_string() {
-                true => {
-                    let keys = keys.into_iter().map(|key| key.as_str().unwrap_or_default().to_owned());
-                    Value::Object(keys.zip(values).collect())
-                }
-                false => keys.into_iter().zip(values).map(|(key, value)| vec![key, value]).collect(),
-            }
-        }
-        DataType::Date64 => {
-            let day = cast(&array.slice(row, 1), &DataType::Date32).map_err(|error| error.to_string())?;
-            return json(&day, 0);
-        }
-        // The one zone that takes no list of zones. An instant is the same in every zone.
-        DataType::Timestamp(unit, Some(zone)) if **zone != *"+00:00" => {
-            let utc = DataType::Timestamp(*unit, Some("+00:00".into()));
-            let one = cast(&array.slice(row, 1), &utc).map_err(|error| error.to_string())?;
-            return json(&one, 0);
-        }
-        _ => text(array, row).map_err(|error| error.to_string())?.into(),
+        _ => return None,
     })
 }
 
-fn list(values: &dyn Array) -> Result<Value, String> {
-    (0..values.len()).map(|i| json(values, i)).collect()
+/// All elements of an array.
+fn list_to_json(values: &dyn Array) -> Result<Value, String> {
+    (0..values.len()).map(|i| to_json(values, i)).collect()
 }
 
-/// The row of a dictionary that a row of its keys stands for.
-pub fn key(keys: &dyn Array, row: usize) -> Option<usize> {
-    json(keys, row).ok()?.as_u64()?.try_into().ok()
+/// The entries of a map: an object if the keys are strings, and an array of pairs otherwise.
+fn map_to_json(entries: &StructArray) -> Result<Value, String> {
+    let (keys, values) = (entries.column(0), entries.column(1));
+    let pairs = (0..entries.len()).map(|i| Ok((to_json(keys, i)?, to_json(values, i)?)));
+    let pairs = pairs.collect::<Result<Vec<_>, String>>()?;
+    Ok(if keys.data_type().is_string() {
+        let entry = |(key, value): (Value, _)| (key.as_str().unwrap_or_default().to_owned(), value);
+        Value::Object(pairs.into_iter().map(entry).collect())
+    } else {
+        pairs.into_iter().map(|(key, value)| vec![key, value]).collect()
+    })
 }
 
-/// A float of few bits as the shortest number that reads back as the same float: 0.1 and not 0.10000000149.
-fn short(float: impl ToString) -> Value {
+/// The value in row `row`, cast to another type.
+fn cast_to_json(array: &dyn Array, row: usize, data_type: &DataType) -> Result<Value, String> {
+    let value = cast(&array.slice(row, 1), data_type).map_err(|error| error.to_string())?;
+    to_json(&value, 0)
+}
+
+/// The key in row `row` of the keys of a dictionary array; `None` if it is null or negative.
+pub fn dictionary_key(keys: &dyn Array, row: usize) -> Option<usize> {
+    to_json(keys, row).ok()?.as_u64()?.try_into().ok()
+}
+
+/// A float of 16 or 32 bits as the shortest number that parses to the same float: 0.1, not 0.10000000149.
+fn shortest_float(float: impl ToString) -> Value {
     float.to_string().parse::<f64>().map_or(Value::Null, Value::from)
 }
 
-fn text(array: &dyn Array, row: usize) -> Result<String, ArrowError> {
+/// The value in row `row` as Arrow formats it.
+fn format(array: &dyn Array, row: usize) -> Result<String, ArrowError> {
     ArrayFormatter::try_new(array, &FormatOptions::default())?.value(row).try_to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{Date64Array, Float32Array, Int8Array, StringArray, TimestampMillisecondArray};
+    use arrow::datatypes::Field;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn types_that_outputs_do_not_have_are_replaced() {
+        let dictionary = DataType::Dictionary(Box::new(DataType::Int8), Box::new(DataType::Utf8View));
+        assert_eq!(carried_type(&dictionary), Some(DataType::Utf8));
+        let list = |item| DataType::List(Arc::new(Field::new("item", item, true)));
+        assert_eq!(carried_type(&list(dictionary)), Some(list(DataType::Utf8)));
+        assert_eq!(carried_type(&list(DataType::Null)), None);
+        assert_eq!(carried_type(&DataType::Date64), Some(DataType::Date64));
+    }
+
+    #[test]
+    fn values_as_json() {
+        let floats = Float32Array::from(vec![0.1, f32::NAN]);
+        assert_eq!(to_json(&floats, 0), Ok(json!(0.1)));
+        assert_eq!(to_json(&floats, 1), Ok(Value::Null));
+        assert_eq!(to_json(&Date64Array::from(vec![86_400_000]), 0), Ok(json!("1970-01-02")));
+        let instants = TimestampMillisecondArray::from(vec![0]).with_timezone("Europe/Berlin");
+        assert_eq!(to_json(&instants, 0), Ok(json!("1970-01-01T00:00:00Z")));
+        assert_eq!(dictionary_key(&Int8Array::from(vec![-1]), 0), None);
+    }
+
+    #[test]
+    fn only_conversions_without_loss_are_made() {
+        let value = FieldValue::Json(json!(300));
+        assert!(value.array(&DataType::Int16).is_some());
+        assert!(value.array(&DataType::Int8).is_none());
+        assert!(FieldValue::Json(json!([1])).array(&DataType::Utf8).is_none());
+        let null = FieldValue::default().array(&DataType::Utf8).unwrap();
+        assert!(null.is_null(0) && null.len() == 1);
+    }
+
+    #[test]
+    fn a_value_does_not_hold_its_column() {
+        let column: ArrayRef = Arc::new(StringArray::from(vec!["a".repeat(1000), "b".into()]));
+        let value = FieldValue::from_row(&column, 1, &DataType::Utf8).unwrap();
+        assert_eq!(*value.json(), json!("b"));
+        assert!(value.bytes() < 1000);
+    }
 }

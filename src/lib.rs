@@ -3,45 +3,85 @@
 //! # The path of a text
 //!
 //! ```text
-//! input ──► tokenize ──► plan ──► encode ──► pool ──► finish ──► output
-//! Record    TokenIds     Batch    hidden     vectors  heads      rows, in
-//! {id,text} ids+types    ragged,  (T, H)     (N, D)              input order
-//!                        no pads
+//! input ──► tokenize ──► plan ──► encode ──► pool ──► post-pooling ──► output
+//! Record    TokenIds     batch    hidden     vectors  dense,           rows, in
+//! {id,text} ids+types    ragged,  (T, H)     (N, D)   normalize,       input order
+//!                        no pads                      convert
 //! ```
 //!
-//! One direction, one pass. A batch is *ragged*: the tokens of all its texts lie one after another in one
-//! `(T, H)` tensor with the texts' offsets beside it, so nothing is computed for padding and no text's vector
-//! depends on its neighbours.
+//! One direction, one pass, bounded memory. A batch is *ragged*: the tokens of all its sequences are concatenated in one `(T, H)`
+//! tensor, with `cu_seqlens` beside it. Nothing is computed for padding, and the vector of a text does not depend on its batch.
 //!
-//! # The rooms
+//! # Modules
 //!
-//! Imports run downward only: `main → cli → run → {input, text, model, nn, output}` and
-//! `model → nn → ops → kernels`; `tests/layering.rs` holds this.
+//! Imports run downward only: `main → cli → run → {task, pipeline}`, `task → {pipeline, text, model, nn}`,
+//! `pipeline → {input, text, output}` and `model → nn → ops → kernels`. A test checks this, and that no imports form a circle.
 //!
-//! * [`cli`]: what was typed; the only room that knows clap.
-//! * [`run`]: one file a subcommand; the only room that knows every stage of the path.
-//! * [`input`]: [`input::Record`] and its readers, one file a format.
-//! * [`text`]: the tokenizer, the chunks of a long text, and the planner that turns lengths into batches.
-//! * [`model`]: what a model's files say: files, config, families, names, weights, pipeline.
+//! * [`cli`]: the command line; the only module that uses clap. Resolves arguments to plain option structs.
+//! * [`run`]: one file per subcommand: prepare, run, report.
+//! * [`task`]: tasks (embedding), and loading of models.
+//! * [`pipeline`]: records in, rows out, in bounded memory, for any task; resume, statistics, signals.
+//! * [`input`]: [`input::Record`] and its readers, one file per format.
+//! * [`text`]: the tokenizer, the chunks of a long text, and grouping sequences into batches.
+//! * [`model`]: reading a model's files: layout, hub, config, families, tensor names, weights, modules.
 //! * [`nn`]: the maths over candle tensors.
-//! * [`ops`]: candle operations with a plain reference, a CPU path and, where it pays, a launch on a GPU each; the engine that
-//!   says where a stack runs.
-//! * [`kernels`]: loops over slices, no candle type in sight; in `cuda/` those for GPUs.
-//! * [`output`]: writers, one file a format; the destination that can be continued; manifest and ledger.
+//! * [`ops`]: candle operations, each with a plain reference, a CPU path and, where it pays, a GPU path.
+//! * [`kernels`]: SIMD over slices, without candle; `cuda/` has the GPU kernels.
+//! * [`output`]: writers, one file per format; atomic and resumable files; manifest and ledger.
 //!
-//! Beside the rooms are [`field`], the values that are carried through from input to output, [`guard`], which keeps the panics of
-//! libraries away from the program, [`disk`], which opens a model's files, and [`terminal`], which writes to standard error.
+//! Used by all: [`error`], [`field`] (values of carried-through columns), [`named`] (names of option values), [`sys`] (process,
+//! threads, standard error).
+//!
+//! # Words
+//!
+//! | word | meaning |
+//! |---|---|
+//! | text, pair | a string to embed; two texts that are encoded together |
+//! | record, location | a text with its id and fields; its file and line or row |
+//! | kept field | a field of a record that is copied to the output (`--keep`) |
+//! | sequence | token ids that are encoded together; a text has one, or several: one per chunk, or with `--on-long mean` one per part of a long text |
+//! | chunk | a part of a text with a row of its own, at most `--chunk` tokens |
+//! | special tokens | tokens that the tokenizer adds: `[CLS]`, `[SEP]` |
+//! | prompt | a string put before each text, such as `query: ` |
+//! | batch, `cu_seqlens` | sequences of one forward pass; the offsets of their first tokens |
+//! | group, wave | records that one tokenizer thread takes at once; records that are planned together |
+//! | hidden states | `(T, H)`: one row per token after an encoder layer |
+//! | pooling | hidden states → one vector per text: `cls`, `mean`, `max` … |
+//! | post-pooling modules | the modules after pooling in `modules.json`: dense, layer norm, normalize |
+//! | row | an entry of the output: one text, one chunk, or (without pooling) one text with a vector per token |
+//! | ledger | `FILE.ledger.jsonl`: skipped, failed and truncated records |
+//! | manifest, cursor | the saved state of an interrupted run; its position in the input |
+//! | journal, sidecars | what saves the manifest; the files beside an output: partial rows, manifest, ledger |
+//! | identity | the options and files that a resumed run must share with the interrupted one |
+//! | family | model types that share config keys, tensor names and defaults |
+//! | canonical name | the name of a tensor in this crate, whatever the checkpoint calls it |
+//! | head | an attention head; a layer after the encoder is a post-pooling module or a *task head* |
+//! | c2p, p2c | content-to-position and position-to-content scores of disentangled attention |
+//! | talking heads | projections across heads before and after the softmax |
+//! | ISA | the instruction set of the kernels: `avx512-bf16`, `avx2`, `portable` … (`SCONCE_ISA`) |
+//! | backend | device and GEMM type of an encoder |
+//! | M, N, K | rows, outputs and inputs of a linear layer: `(M, K) · (K, N)` |
+//! | MR, NR, MC, KC | rows and columns of a micro-tile; rows and depth of a block |
+//! | panel | MR rows or NR columns of an operand, packed for the micro-kernel |
+//! | epilogue | the operations on a micro-tile in registers: scale, bias, activation |
+//! | accumulator | the f32 (int8: i32) sums of a micro-tile |
+//! | tile | a matrix register of AMX |
+//! | peak | the highest rate of the arithmetic units |
 
 pub mod cli;
-pub mod disk;
+pub mod error;
 pub mod field;
-pub mod guard;
 pub mod input;
+#[allow(unsafe_code)]
 pub mod kernels;
 pub mod model;
+pub mod named;
 pub mod nn;
+#[allow(unsafe_code)]
 pub mod ops;
 pub mod output;
+pub mod pipeline;
 pub mod run;
-pub mod terminal;
+pub mod sys;
+pub mod task;
 pub mod text;

@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 
 use mimalloc::MiMalloc;
+use sconce::error::UsageError;
 use sconce::output::ClosedPipe;
-use sconce::run::WrongUsage;
-use sconce::run::embed::{Ended, INTERRUPTED, Interrupted};
-use sconce::terminal;
+use sconce::pipeline::{EXIT_INTERRUPTED, ExitStatus, Interrupted};
+use sconce::sys::terminal;
 
 /// Chosen by measurement: `sconce embed hello` takes half the time that it takes with the allocator of glibc, which asks the
 /// system for memory piece by piece in every thread but the first.
@@ -15,16 +15,16 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     match sconce::cli::main() {
-        Ok(Ended::Whole) => ExitCode::SUCCESS,
-        Ok(Ended::LeftOut) => ExitCode::from(3),
+        Ok(ExitStatus::Complete) => ExitCode::SUCCESS,
+        Ok(ExitStatus::RecordsSkipped) => ExitCode::from(3),
         // Whoever closes the pipe has read enough.
         Err(error) if error.is::<ClosedPipe>() => ExitCode::SUCCESS,
         Err(error) => {
             // Where even this cannot be said, the exit code says it.
-            terminal::say(&format!("error: {error:#}"));
+            terminal::eprint_message(&format!("error: {error:#}"));
             ExitCode::from(match () {
-                () if error.is::<WrongUsage>() => 2,
-                () if error.is::<Interrupted>() => INTERRUPTED,
+                () if error.is::<UsageError>() => 2,
+                () if error.is::<Interrupted>() => EXIT_INTERRUPTED,
                 () => 1,
             })
         }

@@ -1,178 +1,185 @@
-//! The grammar of the command line.
+//! The arguments of each command, as clap parses them. The doc comments of fields are the text of `--help`.
 
 use std::path::PathBuf;
 
 use bytesize::ByteSize;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::{Args, Parser, Subcommand};
 
-use crate::nn::Wanted;
+use super::choice::{OrAuto, choices, named, named_or_auto, one_of};
+use crate::input;
+use crate::named::Named;
+use crate::nn::{ComputeDtype, DeviceRequest, Pool, Pooling};
+use crate::output::{self, OutputDtype};
+use crate::task::OnLong;
+use crate::task::{CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS};
+use crate::text::TruncationSide;
 
-/// The model where none is named.
-pub const DEFAULT_MODEL: &str = "sentence-transformers/all-MiniLM-L6-v2";
+/// The default of `--model`.
+pub(super) const DEFAULT_MODEL: &str = "sentence-transformers/all-MiniLM-L6-v2";
 
-/// Text into vectors with BERT-style encoders.
+/// Turn text into vectors with BERT-style encoders.
 #[derive(Debug, Parser)]
-#[command(name = "sconce", version, about, propagate_version = true)]
-pub struct Cli {
+#[command(name = "sconce", version, propagate_version = true)]
+pub(super) struct Cli {
     #[command(subcommand)]
     pub command: Command,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Command {
-    /// Turn texts into vectors, one a text
+pub(super) enum Command {
+    /// Turn texts into vectors, one per text
     Embed(Box<EmbedArgs>),
     /// Show a model's configuration and how its tensors are used
     Inspect(InspectArgs),
-    /// Bring a model into the cache and print its folder
+    /// Download a model and print its path
     Download(DownloadArgs),
     /// Print a completion script for a shell
     Completions {
-        /// The shell
+        /// Shell to complete for
         shell: clap_complete::Shell,
     },
 }
 
 #[derive(Debug, Args)]
-pub struct EmbedArgs {
-    /// Texts to embed; without any, without --input, or with - alone, texts are read from standard input, one per line
+pub(super) struct EmbedArgs {
+    /// Texts to embed. Without TEXT and --input, or if TEXT is a single -, texts are read from standard input, one per line
     #[arg(value_name = "TEXT", conflicts_with = "input")]
     pub texts: Vec<String>,
 
-    /// Files of texts, folders of them (with what is below, but hidden files and what .gitignore names), or patterns like 'docs/*.txt'; a file
-    /// may be packed (.gz, .zst); - is standard input
+    /// Files, directories or glob patterns such as 'docs/*.txt'. Directories are searched recursively, without hidden files and
+    /// files that .gitignore excludes. Files may be compressed (.gz, .zst). - is standard input
     #[arg(short, long, value_name = "FILE", num_args = 1..)]
     pub input: Vec<PathBuf>,
 
-    /// Of folders and patterns take the files that match only, for example '*.md'
+    /// In directories and patterns, include only files that match GLOB, for example '*.md'
     #[arg(long, value_name = "GLOB")]
     pub include: Vec<String>,
 
-    /// Of folders and patterns leave out the files and folders that match
+    /// In directories and patterns, exclude files and directories that match GLOB
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<String>,
 
-    /// Take what .gitignore and .ignore name, too
+    /// Do not respect .gitignore and .ignore files
     #[arg(long)]
     pub no_ignore: bool,
 
-    /// How texts stand in the input; auto goes by the name's suffix; files: each file is one text
-    #[arg(long, value_name = "FORMAT", default_value = "auto")]
-    pub input_format: InputFormat,
+    /// Input format. auto: by file extension; lines: one text per line; files: one text per file
+    #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<input::Format>())]
+    pub input_format: OrAuto<input::Format>,
 
-    /// The field of the text in jsonl, csv, tsv, parquet and arrow [default: text]
+    /// Field or column of the text, in jsonl, csv, tsv, parquet and arrow [default: text]
     #[arg(long, value_name = "NAME")]
     pub text_field: Option<String>,
 
-    /// The field of the second text of a pair
+    /// Field or column of the second text of a pair
     #[arg(long, value_name = "NAME")]
     pub pair_field: Option<String>,
 
-    /// The field of the id [default: id, where there is one]
+    /// Field or column of the id [default: id, if the input has one]
     #[arg(long, value_name = "NAME")]
     pub id_field: Option<String>,
 
-    /// Fields that are carried through to the output, separated by commas or spaces; text, file and line are there for any
-    /// input. In parquet and arrow, columns of such inputs keep their type; for others the first records say what they hold
+    /// Fields or columns to copy to the output, separated by commas or spaces. Every input has text, file and line. Columns of
+    /// parquet and arrow inputs keep their type; other types are inferred from the first records
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub keep: Vec<String>,
 
-    /// Where vectors go [default: standard output]; a file appears when it is whole, in place of one that was there. Records
-    /// that are out of the ordinary are listed beside it, in FILE.ledger.jsonl
+    /// Output file [default: standard output]. It is written atomically and replaces an existing file. Skipped, failed and
+    /// truncated records are listed in FILE.ledger.jsonl
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// How vectors are written; auto goes by the name's suffix, and is jsonl on standard output
-    #[arg(long, value_name = "FORMAT", default_value = "auto")]
-    pub output_format: OutputFormat,
+    /// Output format. auto: by file extension, jsonl on standard output
+    #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<output::OutputFormat>())]
+    pub output_format: OrAuto<output::OutputFormat>,
 
-    /// How the numbers of vectors are stored; int8: vector ≈ scale · numbers, with a scale for each vector (in npy and
-    /// safetensors the length of 1 says it); binary: eight dimensions an int8, packbits(x > 0) − 128
-    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    /// Data type of the stored vectors. int8: vector ≈ scale · values, with one scale per vector (npy and safetensors: unit
+    /// vectors, so no scale is stored); binary: eight dimensions per int8, packbits(x > 0) − 128
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = named::<OutputDtype>())]
     pub output_dtype: OutputDtype,
 
-    /// Resume an interrupted run into the same output; start from the beginning if there is none, and do nothing if the output
-    /// is up to date
+    /// Resume an interrupted run into the same output. Starts from the beginning if there is none, and does nothing if the
+    /// output is up to date
     #[arg(long)]
     pub resume: bool,
 
-    /// Start from the beginning, dropping the rows that an interrupted run has left
+    /// Start from the beginning and discard the rows of an interrupted run
     #[arg(long, conflicts_with = "resume")]
     pub restart: bool,
 
-    /// Leave out records whose text is empty or white space
+    /// Skip records whose text is empty or white space
     #[arg(long)]
     pub skip_empty: bool,
 
-    /// Take the first N records only
+    /// Read only the first N records
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
 
-    /// Write a summary as JSON: rows, tokens, seconds, memory …
+    /// Write a summary to FILE as JSON: rows, tokens, seconds, peak memory and more
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
 
-    /// How tokens become a vector; auto: as the model's own files say; none: one vector a token
-    #[arg(long, value_name = "MODE", default_value = "auto")]
-    pub pooling: PoolingMode,
+    /// How to pool token vectors. auto: from the model's files; none: one vector per token
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = pooling())]
+    pub pooling: OrAuto<Pooling>,
 
-    /// Scale vectors to unit length [default: as the model's own files say]
+    /// Normalize vectors to unit length [default: from the model's files]
     #[arg(long, overrides_with = "no_normalize")]
     pub normalize: bool,
 
-    /// Leave vectors as they are
+    /// Do not normalize vectors
     #[arg(long, overrides_with = "normalize")]
     pub no_normalize: bool,
 
-    /// Keep the first N dimensions of vectors, before they are scaled [default: as the model's own files say]
+    /// Truncate vectors to their first N dimensions, before normalization [default: from the model's files]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub dimensions: Option<u32>,
 
-    /// Put this before each text [default: as the model's own files say]
+    /// Prompt to put before each text [default: from the model's files]
     #[arg(long, value_name = "TEXT", conflicts_with = "prompt_name")]
     pub prompt: Option<String>,
 
-    /// Put the prompt that has this name in the model's own files before each text
+    /// Name of a prompt in the model's files to put before each text
     #[arg(long, value_name = "NAME")]
     pub prompt_name: Option<String>,
 
-    /// The longest text in tokens, specials included [default: the model's own limit]
+    /// Maximum tokens per text, including special tokens [default: the model's limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_length: Option<u32>,
 
-    /// Which end of a longer text is cut [default: as the model's own files say, else right]
-    #[arg(long, value_name = "SIDE")]
+    /// Side at which longer texts are truncated [default: from the model's files, else right]
+    #[arg(long, value_name = "SIDE", value_parser = named::<TruncationSide>())]
     pub truncation_side: Option<TruncationSide>,
 
-    /// What to do with texts longer than the limit; error: stop; mean: encode them in windows and take the mean of their
-    /// vectors, weighted by tokens
-    #[arg(long, value_name = "WHAT", default_value = "truncate")]
-    pub on_long: LongText,
+    /// What to do with texts longer than the limit. error: stop; skip: write no row and exit with code 3; mean: encode the text
+    /// in chunks and take the mean of their vectors, weighted by tokens
+    #[arg(long, value_name = "ACTION", default_value = "truncate", value_parser = on_long())]
+    pub on_long: OnLongArg,
 
-    /// Cut texts into chunks of at most this many tokens, including the special tokens and the prompt, and write one row per chunk: at the
-    /// last paragraph that fits, else the last sentence, else the last word
+    /// Split texts into chunks of at most TOKENS tokens, including special tokens and the prompt, and write one row per chunk.
+    /// A chunk ends at the last paragraph that fits, else at the last sentence, else at the last word
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub chunk: Option<u32>,
 
-    /// Let each chunk repeat up to N tokens from the end of the one before it, from a sentence or a word on [default: 0]
+    /// Repeat up to N tokens from the end of the previous chunk, beginning with a whole sentence or word [default: 0]
     #[arg(long, value_name = "N")]
     pub chunk_overlap: Option<u32>,
 
-    /// Late chunking: encode the whole text at once, then pool the tokens of each chunk, for models with mean pooling; a text over
-    /// the limit is encoded in windows that overlap by a quarter
+    /// Late chunking, for models with mean pooling: encode the whole text, then pool the tokens of each chunk. Texts over the
+    /// limit are encoded in parts, each with up to a quarter of the limit as context before its first chunk
     #[arg(long)]
     pub chunk_late: bool,
 
-    /// What becomes of records that cannot be read; skip: they are left out, listed, and the exit code is 3
-    #[arg(long, value_name = "WHAT", default_value = "stop")]
-    pub on_error: Unreadable,
+    /// What to do with records that cannot be read. skip: list them in the ledger and exit with code 3
+    #[arg(long, value_name = "ACTION", default_value = "stop", value_parser = named::<OnError>())]
+    pub on_error: OnError,
 
-    /// Tokens a batch, all texts together [default: 2048 on the CPU, 512 with AMX; what a GPU's memory holds, up to 32768]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help = batch_tokens_help())]
     pub batch_tokens: Option<u32>,
 
-    /// The most memory that the process may take, weights included, for example 2GB: batches are made to fit
-    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Machine")]
+    /// Maximum memory of the process, including weights, for example 2GB. Batches are made small enough to fit
+    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Hardware")]
     pub max_memory: Option<ByteSize>,
 
     #[command(flatten)]
@@ -180,12 +187,12 @@ pub struct EmbedArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct InspectArgs {
-    /// The model, as --model takes it: a folder with config.json, or an id on the Hugging Face hub
+pub(super) struct InspectArgs {
+    /// Model directory, or model id on the Hugging Face Hub: the same as --model
     #[arg(value_name = "MODEL")]
     pub model_or_id: Option<String>,
 
-    /// Print a JSON object
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 
@@ -194,42 +201,42 @@ pub struct InspectArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct ModelArgs {
+pub(super) struct ModelArgs {
     #[command(flatten)]
     pub source: SourceArgs,
 
-    /// Build the stack of this config.json in place of the model's own
+    /// Build the encoder from this config.json instead of the model's own
     #[arg(long, value_name = "FILE", requires = "random_weights", help_heading = "Model")]
     pub config: Option<PathBuf>,
 
-    /// Draw the weights at random in place of reading a checkpoint
+    /// Initialize the weights at random instead of reading a checkpoint
     #[arg(long, value_name = "SEED", help_heading = "Model")]
     pub random_weights: Option<u64>,
 
-    /// A tokenizer.json, vocab.txt or vocab.json in place of the model's own
+    /// Use this tokenizer.json, vocab.txt or vocab.json instead of the model's own
     #[arg(long, value_name = "FILE", help_heading = "Model")]
     pub tokenizer: Option<PathBuf>,
 
-    /// What the encoder runs on; auto: on a GPU if there is one that this build can use; cuda:0,1: on several at once
-    #[arg(long, value_name = "auto|cpu|cuda[:N,…]", default_value = "auto", value_parser = device, help_heading = "Machine")]
-    pub device: Wanted,
+    /// Device to run on. auto: a GPU, if this build supports GPUs and one is available, else the CPU; cuda:0,1: several GPUs
+    #[arg(long, value_name = "auto|cpu|cuda[:N,…]", default_value = "auto", value_parser = device, help_heading = "Hardware")]
+    pub device: DeviceRequest,
 
-    /// Precision of matrix products; accumulation is always f32. Faster than f32 where the processor has such products: bf16 and int8
-    /// with AVX-512 or AMX, bf16x3 (two bf16 parts of each value) with AMX; on a GPU f16 and bf16
-    #[arg(long, value_name = "TYPE", default_value = "f32", help_heading = "Machine")]
-    pub dtype: ComputeType,
+    /// Data type of matrix products (accumulation is always f32). Faster than f32 where the hardware supports it: bf16 and int8
+    /// with AVX-512 or AMX, bf16x3 (each value as two bf16 values) with AMX, f16 and bf16 on a GPU
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = named::<ComputeDtype>(), help_heading = "Hardware")]
+    pub dtype: ComputeDtype,
 
-    /// CPU threads [default: what the machine grants the process]
-    #[arg(long, value_name = "N", value_parser = threads, help_heading = "Machine")]
+    /// Number of CPU threads [default: all available cores]
+    #[arg(long, value_name = "N", value_parser = threads, help_heading = "Hardware")]
     pub threads: Option<usize>,
 
     #[command(flatten)]
-    pub talk: TalkArgs,
+    pub verbosity: VerbosityArgs,
 }
 
 #[derive(Debug, Args)]
-pub struct SourceArgs {
-    /// A folder with config.json, or an id on the Hugging Face hub
+pub(super) struct SourceArgs {
+    /// Model directory with a config.json, or model id on the Hugging Face Hub
     #[arg(
         short,
         long,
@@ -245,19 +252,19 @@ pub struct SourceArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct HubArgs {
-    /// Branch, tag or commit on the hub
+pub(super) struct HubArgs {
+    /// Branch, tag or commit on the Hub
     #[arg(long, value_name = "REV", default_value = "main", value_parser = revision, help_heading = "Model")]
     pub revision: String,
 
-    /// Never touch the network; HF_HUB_OFFLINE=1 means the same
+    /// Do not use the network: the same as HF_HUB_OFFLINE=1
     #[arg(long, help_heading = "Model")]
     pub offline: bool,
 }
 
 #[derive(Debug, Args)]
-pub struct DownloadArgs {
-    /// An id on the Hugging Face hub
+pub(super) struct DownloadArgs {
+    /// Model id on the Hugging Face Hub
     #[arg(id = "download_id", value_name = "ID")]
     pub model: String,
 
@@ -265,145 +272,116 @@ pub struct DownloadArgs {
     pub hub: HubArgs,
 
     #[command(flatten)]
-    pub talk: TalkArgs,
+    pub verbosity: VerbosityArgs,
 }
 
 #[derive(Debug, Args)]
-pub struct TalkArgs {
-    /// Say only warnings and errors
-    #[arg(short, long, conflicts_with = "verbose", help_heading = "Output on standard error")]
+pub(super) struct VerbosityArgs {
+    /// Print only warnings and errors
+    #[arg(short, long, conflicts_with = "verbose", help_heading = "Messages")]
     pub quiet: bool,
 
-    /// Say every choice and what things took
-    #[arg(short, long, help_heading = "Output on standard error")]
+    /// Print every decision and timing
+    #[arg(short, long, help_heading = "Messages")]
     pub verbose: bool,
 
-    /// Draw no progress bar
-    #[arg(long, help_heading = "Output on standard error")]
+    /// Hide the progress bar
+    #[arg(long, help_heading = "Messages")]
     pub no_progress: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum InputFormat {
-    Auto,
-    Lines,
-    Jsonl,
-    Csv,
-    Tsv,
-    Parquet,
-    Arrow,
-    Files,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum OutputFormat {
-    Auto,
-    Jsonl,
-    Csv,
-    Npy,
-    Parquet,
-    Arrow,
-    Safetensors,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum OutputDtype {
-    #[value(alias = "float32")]
-    F32,
-    #[value(alias = "float16")]
-    F16,
-    Int8,
-    Binary,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ComputeType {
-    #[value(alias = "float32")]
-    F32,
-    Bf16x3,
-    #[value(alias = "bfloat16")]
-    Bf16,
-    #[value(alias = "float16")]
-    F16,
-    Int8,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LongText {
-    Truncate,
-    Error,
-    Skip,
-    Mean,
-    /// What `mean` was called.
-    #[value(hide = true)]
-    Chunk,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Unreadable {
+/// What to do with records that cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OnError {
     Stop,
     Skip,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum PoolingMode {
-    Auto,
-    Cls,
-    Mean,
-    Max,
-    MeanSqrtLen,
-    WeightedMean,
-    Last,
-    Pooler,
-    None,
+impl Named for OnError {
+    const ALL: &'static [Self] = &[OnError::Stop, OnError::Skip];
+
+    fn name(self) -> &'static str {
+        match self {
+            OnError::Stop => "stop",
+            OnError::Skip => "skip",
+        }
+    }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum TruncationSide {
-    Left,
-    Right,
+/// A value of `--on-long`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct OnLongArg {
+    /// The value, under its present name.
+    pub value: OnLong,
+    /// Whether `mean` was typed by its former name, `chunk`.
+    pub is_deprecated: bool,
 }
 
-fn device(value: &str) -> Result<Wanted, String> {
-    let numbers = match value {
-        "auto" => return Ok(Wanted::Auto),
-        "cpu" => return Ok(Wanted::Cpu),
+/// A parser for the values of `--on-long`, and for `chunk`, the former name of `mean`.
+fn on_long() -> impl TypedValueParser<Value = OnLongArg> {
+    let chunk = PossibleValue::new("chunk").hide(true);
+    let deprecated = OnLongArg { value: OnLong::Mean, is_deprecated: true };
+    let current = choices(|value| OnLongArg { value, is_deprecated: false });
+    one_of([current, vec![(chunk, deprecated)]].concat())
+}
+
+/// A parser for `auto`, one pooling of [`Pool`], and `none`.
+fn pooling() -> impl TypedValueParser<Value = OrAuto<Pooling>> {
+    let auto = (PossibleValue::new("auto"), OrAuto(None));
+    let pools = choices(|pool: Pool| OrAuto(Some(Pooling::Text(vec![pool]))));
+    let none = (PossibleValue::new("none"), OrAuto(Some(Pooling::None)));
+    one_of([vec![auto], pools, vec![none]].concat())
+}
+
+fn batch_tokens_help() -> String {
+    format!(
+        "Tokens per batch, over all of its texts [default: {CPU_F32_TOKENS} for f32 on a CPU without AMX, \
+         {CPU_TOKENS} otherwise on a CPU; on a GPU as many as fit in its memory, up to {MAX_GPU_TOKENS}]"
+    )
+}
+
+fn device(value: &str) -> Result<DeviceRequest, String> {
+    let ordinals = match value {
+        "auto" => return Ok(DeviceRequest::Auto),
+        "cpu" => return Ok(DeviceRequest::Cpu),
         "cuda" => "0",
         other => other.strip_prefix("cuda:").unwrap_or_default(),
     };
-    let mut all: Vec<usize> = Vec::new();
-    for number in numbers.split(',') {
-        match number.parse() {
-            Ok(number) if !all.contains(&number) => all.push(number),
+    let mut gpus: Vec<usize> = Vec::new();
+    for ordinal in ordinals.split(',') {
+        match ordinal.parse() {
+            Ok(ordinal) if !gpus.contains(&ordinal) => gpus.push(ordinal),
             _ => {
                 return Err(
-                    "has to be auto, cpu, cuda, or cuda: and numbers of GPUs, as cuda:0 or cuda:0,1".into()
+                    "expected auto, cpu, cuda, or cuda: and different GPU numbers, for example cuda:0 or cuda:0,1"
+                        .into(),
                 );
             }
         }
     }
-    Ok(Wanted::Cuda(all))
+    Ok(DeviceRequest::Cuda(gpus))
 }
 
 fn size(value: &str) -> Result<ByteSize, String> {
-    value.parse().map_err(|_| "has to be a size, for example 512MB or 2GiB".into())
+    value.parse().map_err(|_| "expected a size, for example 512MB or 2GiB".into())
 }
 
 fn threads(value: &str) -> Result<usize, String> {
     match value.parse() {
         Ok(n @ 1..=1024) => Ok(n),
-        _ => Err("has to be a number of threads from 1 to 1024".into()),
+        _ => Err("expected a number from 1 to 1024".into()),
     }
 }
 
-/// A revision becomes part of a path in the cache.
+/// Parses a revision, which becomes a part of a path in the cache: a component such as `..` is refused.
 fn revision(value: &str) -> Result<String, String> {
-    let part = |part: &str| {
-        let plain = part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
-        plain && !part.is_empty() && part != "." && part != ".."
+    let is_plain = |part: &str| {
+        let has_plain_characters = part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+        has_plain_characters && !part.is_empty() && part != "." && part != ".."
     };
-    match value.split('/').all(part) {
-        true => Ok(value.into()),
-        false => Err("has to be a branch, a tag or a commit".into()),
+    if value.split('/').all(is_plain) {
+        Ok(value.into())
+    } else {
+        Err("expected a branch, a tag or a commit".into())
     }
 }

@@ -1,37 +1,37 @@
-//! What `-h` and `--help` show: `-h` the options that most people use, on one screen; `--help` all of them in groups, with
+//! The pages of `-h` and `--help`. `-h` has the most used options, on one screen; `--help` has all options in groups,
 //! examples, the environment and the exit codes.
 
 use clap::{Arg, ArgAction, Command};
 
-/// The options that `-h` shows, each in a few words.
+/// The arguments on the page of `-h`, with their short descriptions.
 const SHORT: &[(&str, &str)] = &[
     ("texts", "Texts to embed [default: lines of standard input]"),
-    ("input", "Files, folders or patterns to read; - is standard input"),
+    ("input", "Files, directories or glob patterns; - is standard input"),
     ("input_format", "Input format [default: by file extension]"),
-    ("text_field", "Field of the text [default: text]"),
-    ("keep", "Fields to carry through to the output"),
+    ("text_field", "Field or column of the text [default: text]"),
+    ("keep", "Fields or columns to copy to the output"),
     ("output", "Output file [default: standard output]"),
-    ("output_format", "Output format [default: by file extension]"),
-    ("pooling", "cls, mean, max, none, … [default: as the model's files say]"),
-    ("prompt_name", "Prompt of the model to put before each text"),
-    ("max_length", "Longest text in tokens [default: the model's own limit]"),
-    ("on_long", "Longer texts: truncate, error, skip or mean [default: truncate]"),
+    ("output_format", "Output format [default: by file extension, else jsonl]"),
+    ("pooling", "cls, mean, max, none, … [default: from the model's files]"),
+    ("prompt_name", "Name of a prompt in the model's files to put before each text"),
+    ("max_length", "Maximum tokens per text [default: the model's limit]"),
+    ("on_long", "Longer texts: truncate, error, skip, mean [default: truncate]"),
     ("chunk", "One row per chunk of at most TOKENS tokens"),
     ("on_error", "Records that cannot be read: stop or skip [default: stop]"),
     ("resume", "Resume an interrupted run"),
-    ("restart", "Drop what an interrupted run left"),
-    ("model", "Folder of a model, or an id on the Hugging Face hub"),
-    ("model_or_id", "Folder of a model, or an id on the Hugging Face hub"),
-    ("download_id", "Id on the Hugging Face hub"),
+    ("restart", "Discard the rows of an interrupted run"),
+    ("model", "Model directory, or model id on the Hugging Face Hub"),
+    ("model_or_id", "Model directory, or model id on the Hugging Face Hub"),
+    ("download_id", "Model id on the Hugging Face Hub"),
     ("json", "Print JSON"),
-    ("device", "Where the encoder runs [default: auto]"),
-    ("dtype", "Precision of matrix products: f32, bf16, f16 or int8 [default: f32]"),
+    ("device", "Device to run on [default: auto]"),
+    ("dtype", "Matrix products in f32, bf16, f16 or int8 [default: f32]"),
     ("quiet", "Print only warnings and errors"),
-    ("shell", "The shell"),
+    ("shell", "Shell to complete for"),
     ("help", "Print this page; --help has all options and examples"),
 ];
 
-/// The groups of `--help`; options of none stand under `Options`.
+/// The headings of `--help` with their arguments. Arguments without a heading are listed under `Options`.
 const GROUPS: &[(&str, &[&str])] = &[
     (
         "Input",
@@ -44,12 +44,13 @@ const GROUPS: &[(&str, &[&str])] = &[
             "keep",
             "include",
             "exclude",
+            "no_ignore",
             "limit",
             "skip_empty",
             "on_error",
         ],
     ),
-    ("Output", &["output", "output_format", "output_dtype", "resume", "restart", "append", "stats"]),
+    ("Output", &["output", "output_format", "output_dtype", "resume", "restart", "stats"]),
     (
         "Vectors",
         &[
@@ -67,23 +68,23 @@ const GROUPS: &[(&str, &[&str])] = &[
             "chunk_late",
         ],
     ),
-    ("Machine", &["batch_tokens"]),
+    ("Hardware", &["batch_tokens"]),
 ];
 
 const EMBED_EXAMPLES: &str = "\
 Examples:
-  sconce embed \"A lamp in the window\"                     a text to a row of JSON
-  sconce embed -i corpus.jsonl -o corpus.parquet          a file to a file
-  sconce embed -i docs --input-format files -o docs.npy   each file of a folder is a text
-  sconce embed -i docs --input-format files --chunk 128   each file in chunks; a row per chunk
-  sconce embed -m BAAI/bge-small-en-v1.5 < lines.txt      another model; a text per line
-  sconce embed -i corpus.jsonl -o corpus.parquet --resume the rest of an interrupted run";
+  sconce embed \"A lamp in the window\"                       one text as a line of JSON
+  sconce embed -i corpus.jsonl -o corpus.parquet            a file
+  sconce embed -i docs --input-format files -o docs.npy     a directory, one vector per file
+  sconce embed -i docs --input-format files --chunk 128     a directory, one row per chunk
+  sconce embed -m BAAI/bge-small-en-v1.5 < lines.txt        another model, one text per line
+  sconce embed -i corpus.jsonl -o corpus.parquet --resume   the rest of an interrupted run";
 
 const INSPECT_EXAMPLES: &str = "\
 Examples:
   sconce inspect                           the default model
-  sconce inspect BAAI/bge-small-en-v1.5    an id on the hub
-  sconce inspect ./model --json            a folder, for another program";
+  sconce inspect BAAI/bge-small-en-v1.5    a model on the Hub
+  sconce inspect ./model --json            a local model, as JSON";
 
 const DOWNLOAD_EXAMPLES: &str = "\
 Examples:
@@ -92,21 +93,21 @@ Examples:
 
 const ENVIRONMENT: &str = "\
 Environment:
-  SCONCE_MODEL            the model, where --model does not name one
-  SCONCE_ISA              instruction set: portable, avx2, avx512, avx512-vnni, avx512-bf16, neon
-  HF_HOME, HF_HUB_CACHE   where models are cached
-  HF_ENDPOINT             the hub, or a mirror of it
-  HF_TOKEN, HF_TOKEN_PATH token for private and gated models
-  HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE   1: never use the network
-  NO_COLOR                no colors";
+  SCONCE_MODEL             default of --model
+  SCONCE_ISA               CPU instruction set: portable, avx2, avx512, avx512-vnni, avx512-bf16, neon
+  HF_HOME, HF_HUB_CACHE    location of the model cache
+  HF_ENDPOINT              URL of the Hub or of a mirror
+  HF_TOKEN, HF_TOKEN_PATH  token for private and gated models
+  HF_HUB_OFFLINE           1: do not use the network; TRANSFORMERS_OFFLINE, too
+  NO_COLOR                 disable colors";
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0 done    1 failed    2 wrong usage    3 done, but records were skipped    130 interrupted";
+  0 success    1 error    2 wrong usage    3 success, but records were skipped    130 interrupted";
 
-/// Gives a command its help; `short` if it is `-h` that was typed.
-pub fn with_help(command: Command, short: bool) -> Command {
-    let command = command.after_help("See 'sconce COMMAND -h' for the options of a command.");
+/// Sets the help of a command and its subcommands: the page of `-h` if `is_short`, else that of `--help`.
+pub(super) fn with_help(command: Command, is_short: bool) -> Command {
+    let command = command.after_help("Run 'sconce COMMAND -h' for the options of a command.");
     let command = command.after_long_help(format!("{ENVIRONMENT}\n\n{EXIT_CODES}"));
     let pages = [
         ("embed", EMBED_EXAMPLES),
@@ -117,23 +118,23 @@ pub fn with_help(command: Command, short: bool) -> Command {
     pages.into_iter().fold(command, |command, (name, examples)| {
         command.mut_subcommand(name, |page| {
             let page = page.disable_help_flag(true).arg(help_flag());
-            let more = format!("{examples}\n\n{ENVIRONMENT}\n\n{EXIT_CODES}");
-            let page = page.after_long_help(more.trim_start().to_owned());
-            if short { page.mut_args(shorten) } else { page.mut_args(group) }
+            let long_help = format!("{examples}\n\n{ENVIRONMENT}\n\n{EXIT_CODES}");
+            let page = page.after_long_help(long_help.trim_start().to_owned());
+            if is_short { page.mut_args(shorten) } else { page.mut_args(group) }
         })
     })
 }
 
-/// The flag that clap would add, in words that say where the rest is.
+/// Replaces clap's own help flag, whose description does not mention the two pages.
 fn help_flag() -> Arg {
     Arg::new("help")
         .short('h')
         .long("help")
         .action(ArgAction::Help)
-        .help("Print help; -h shows the most used options only")
+        .help("Print help; -h prints only the most used options")
 }
 
-/// Puts an argument into its group.
+/// Puts an argument of the `--help` page under its heading.
 fn group(arg: Arg) -> Arg {
     match GROUPS.iter().find(|(_, ids)| ids.contains(&arg.get_id().as_str())) {
         Some((heading, _)) => arg.help_heading(*heading),
@@ -141,13 +142,42 @@ fn group(arg: Arg) -> Arg {
     }
 }
 
-/// Puts an argument onto the short page in a few words, or leaves it off.
+/// Gives an argument its short description on the page of `-h`, or hides it.
 fn shorten(arg: Arg) -> Arg {
     match SHORT.iter().find(|(id, _)| *id == arg.get_id().as_str()) {
-        Some((_, words)) => {
-            let arg = arg.help(*words).help_heading(None::<&'static str>);
-            arg.hide_default_value(true).hide_possible_values(true).hide_env(true)
+        Some((_, description)) => {
+            let arg = arg.help(*description).help_heading(None::<&'static str>);
+            if arg.get_action().takes_values() {
+                arg.hide_default_value(true).hide_possible_values(true).hide_env(true)
+            } else {
+                arg
+            }
         }
         None => arg.hide_short_help(true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::{GROUPS, SHORT, with_help};
+    use crate::cli::args::Cli;
+
+    #[test]
+    fn both_pages_are_valid_and_name_only_arguments_that_exist() {
+        for is_short in [true, false] {
+            with_help(Cli::command(), is_short).debug_assert();
+        }
+        let command = with_help(Cli::command(), false);
+        let ids: Vec<&str> = command
+            .get_subcommands()
+            .flat_map(|page| page.get_arguments())
+            .map(|arg| arg.get_id().as_str())
+            .collect();
+        let named = SHORT.iter().map(|(id, _)| id).chain(GROUPS.iter().flat_map(|(_, ids)| *ids));
+        for id in named {
+            assert!(ids.contains(id), "no argument {id}");
+        }
     }
 }

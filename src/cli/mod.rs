@@ -1,58 +1,61 @@
-//! What was typed. Arguments are parsed into raw values by clap and resolved here into the plain options that
-//! [`crate::run`] takes; no other room knows clap.
+//! The command line: clap parses the arguments, and each command gets the plain options that [`crate::run`] takes. No other
+//! module uses clap.
 
 mod args;
+mod choice;
 mod help;
 mod resolve;
 
 use anyhow::{Result, bail};
 use clap::parser::ValueSource;
-use clap::{CommandFactory, FromArgMatches};
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
+use crate::error::UsageError;
 use crate::output;
+use crate::pipeline::ExitStatus;
 use crate::run;
-use crate::run::WrongUsage;
-use crate::run::embed::Ended;
+use crate::sys::threads::build_global_pool;
 use args::{Cli, Command, InspectArgs};
 
-/// Parses the process's arguments and runs what they ask for. Wrong usage ends the process here, with a
-/// sentence and exit code 2; so do `--help` and `--version`, with 0.
+/// Parses the arguments of the process and runs the command that they name. Ends the process for wrong usage with a message and exit
+/// code 2, and for `--help` and `--version` with exit code 0.
 ///
 /// # Errors
-/// Whatever [`crate::run`] fails with.
-pub fn main() -> Result<Ended> {
-    let whole = |()| Ended::Whole;
-    let short = std::env::args_os().any(|arg| arg == "-h");
-    let matches = help::with_help(Cli::command(), short).get_matches();
+/// If the command fails.
+pub fn main() -> Result<ExitStatus> {
+    let complete = |()| ExitStatus::Complete;
+    let is_short = std::env::args_os().any(|arg| arg == "-h");
+    let matches = help::with_help(Cli::command(), is_short).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match cli.command {
         Command::Embed(args) => {
-            run::use_threads(args.model.threads)?;
+            build_global_pool(args.model.threads)?;
             run::embed::embed(resolve::embed(*args)?)
         }
-        Command::Inspect(InspectArgs { model_or_id, json, mut model }) => {
-            if let Some(named) = model_or_id {
-                let inner = matches.subcommand_matches("inspect");
-                if inner.and_then(|inner| inner.value_source("model")) == Some(ValueSource::CommandLine) {
-                    bail!(WrongUsage(format!(
-                        "inspect {named}: --model names another; leave one of them out"
-                    )));
-                }
-                model.source.model = named;
-            }
-            run::use_threads(model.threads)?;
-            run::inspect::inspect(&resolve::model(&model)?, json, &resolve::console(&model.talk)).map(whole)
-        }
-        Command::Download(args) => run::download::download(&resolve::download(args)).map(whole),
+        Command::Inspect(args) => inspect(args, &matches).map(complete),
+        Command::Download(args) => run::download::download(&resolve::download(args)).map(complete),
         Command::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(
-                shell,
-                &mut help::with_help(Cli::command(), false),
-                "sconce",
-                &mut script,
-            );
-            output::print(&script).map(whole)
+            let mut command = help::with_help(Cli::command(), false);
+            clap_complete::generate(shell, &mut command, "sconce", &mut script);
+            output::print(&script).map(complete)
         }
     }
+}
+
+/// Runs `inspect`, whose model is an argument or an option.
+fn inspect(InspectArgs { model_or_id, json, mut model }: InspectArgs, matches: &ArgMatches) -> Result<()> {
+    if let Some(model_or_id) = model_or_id {
+        let inspect = matches.subcommand_matches("inspect");
+        let source = inspect.and_then(|matches| matches.value_source("model"));
+        if source == Some(ValueSource::CommandLine) {
+            bail!(UsageError(format!(
+                "inspect: two models, {model_or_id} and --model {}; remove one of them",
+                model.source.model
+            )));
+        }
+        model.source.model = model_or_id;
+    }
+    build_global_pool(model.threads)?;
+    run::inspect::inspect(&resolve::model(&model)?, json, &resolve::console(&model.verbosity))
 }

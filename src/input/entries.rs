@@ -1,4 +1,4 @@
-//! All of the inputs, one after another.
+//! Reads all inputs, one after another.
 
 use std::iter::FusedIterator;
 use std::sync::Arc;
@@ -8,46 +8,45 @@ use std::vec;
 use anyhow::{Error, Result, bail};
 
 use super::arrow::ArrowRows;
-use super::bytes::Bytes;
+use super::csv::CsvRows;
+use super::error::cannot_open;
+use super::file;
 use super::json::{self, JsonLines};
+use super::limit::ReadLimit;
 use super::lines::Lines;
 use super::parquet::ParquetRows;
-use super::sources::unopened;
-use super::table::Table;
-use super::{At, Entry, Fields, Format, Place, ReadLimit, Record, Source, Spot, file};
+use super::reader::InputReader;
+use super::record::{Entry, Fields, Location, Position, Record};
+use super::source::{Format, InputPath, Source};
 
-/// What stands in all of the inputs, in their order. After an error, which says that an input cannot be read on, there
-/// is nothing more.
+/// The entries of all inputs, in their order. An error means that an input cannot be read further; it is the last item.
 pub struct Entries {
+    /// The inputs that are still to be opened.
     sources: vec::IntoIter<Source>,
     fields: Fields,
     limit: ReadLimit,
-    open: Option<Open>,
-    size: Option<u64>,
+    open: Option<OpenInput>,
+    total_bytes: Option<u64>,
     /// Bytes of the inputs before the open one.
-    behind: u64,
+    bytes_before: u64,
 }
 
 /// The input that is being read.
-struct Open {
-    reader: Reader,
-    /// Bytes that have been read of a packed file.
-    packed: Option<Arc<AtomicU64>>,
+struct OpenInput {
+    reader: FormatReader,
+    /// Compressed bytes read so far; `None` if the input is not compressed.
+    compressed_bytes_read: Option<Arc<AtomicU64>>,
+    /// The size of the input in bytes, if it is known.
     size: Option<u64>,
-    /// Its name, if what cannot be read of it does not end the run.
-    lenient: Option<Arc<str>>,
+    /// The name of the input, if it [is lenient](Source::is_lenient).
+    lenient_name: Option<Arc<str>>,
 }
 
-/// An input that cannot be read, or not be read on, as one record among others.
-fn whole(source: Arc<str>, error: &Error) -> Entry {
-    Entry::unreadable(Spot { source, at: At::Whole }, format!("is left out: {error}"))
-}
-
-/// One input in its format.
-enum Reader {
+/// The reader of a format.
+enum FormatReader {
     Lines(Lines),
     Json(JsonLines),
-    Table(Box<Table>),
+    Csv(Box<CsvRows>),
     Parquet(Box<ParquetRows>),
     Arrow(Box<ArrowRows>),
     File(Option<Box<Entry>>),
@@ -55,92 +54,104 @@ enum Reader {
 }
 
 impl Entries {
-    /// What stands in these sources. Each is tried now, since a name that is wrong should not be found out after
-    /// hours, and opened when it has its turn.
+    /// Opens the inputs that are not lenient, and reads their headers, so that a wrong path or column name is an error
+    /// before the first record is read. The inputs are opened again, one by one, to be read.
     ///
     /// # Errors
-    /// If a source is no file that can be read in its format.
+    /// If an input that is not lenient cannot be opened, or does not have one of the fields.
     pub fn open(sources: Vec<Source>, fields: Fields) -> Result<Self> {
-        // What is wrong with the others is said when they have their turn.
         let strict = || sources.iter().filter(|source| !source.is_lenient);
         strict().try_for_each(Source::check)?;
-        // A header that lacks a column should not be found out after hours either.
         for source in strict().filter(|source| source.format.has_header() && source.size().is_some()) {
-            Open::new(source, &fields, ReadLimit::default())?;
+            OpenInput::new(source, &fields, ReadLimit::default())?;
         }
-        json::check_kept(&sources, &fields)?;
-        let size = sources.iter().map(Source::size).sum();
-        let limit = ReadLimit::default();
-        Ok(Entries { sources: sources.into_iter(), fields, limit, open: None, size, behind: 0 })
+        json::check_kept_fields(&sources, &fields)?;
+        let total_bytes = sources.iter().map(Source::size).sum();
+        Ok(Entries {
+            sources: sources.into_iter(),
+            fields,
+            limit: ReadLimit::default(),
+            open: None,
+            total_bytes,
+            bytes_before: 0,
+        })
     }
 
-    /// Texts that stand on the command line.
+    /// The texts of the command line as records.
     pub fn arguments(texts: Vec<String>) -> Self {
-        let size = Some(texts.iter().map(|text| text.len() as u64 + 1).sum());
-        let reader = Reader::Arguments(Arguments { texts: texts.into_iter(), given: 0, behind: 0 });
-        let fields = Fields { text: String::new(), pair: None, id: None, keep: Vec::new() };
-        let open = Some(Open { reader, packed: None, size, lenient: None });
-        let limit = ReadLimit::default();
-        Entries { sources: Vec::new().into_iter(), fields, limit, open, size, behind: 0 }
+        let total_bytes = Some(texts.iter().map(|text| text.len() as u64 + 1).sum());
+        let arguments = Arguments { texts: texts.into_iter(), arguments_read: 0, bytes_read: 0 };
+        let open = OpenInput {
+            reader: FormatReader::Arguments(arguments),
+            compressed_bytes_read: None,
+            size: total_bytes,
+            lenient_name: None,
+        };
+        Entries {
+            sources: Vec::new().into_iter(),
+            fields: Fields { text: String::new(), pair: None, id: None, keep: Vec::new() },
+            limit: ReadLimit::default(),
+            open: Some(open),
+            total_bytes,
+            bytes_before: 0,
+        }
     }
 
-    /// Sets how much memory reading may take, for the inputs that are not open yet: all of them before the first entry.
+    /// Sets the memory limit of the inputs that are not open yet: of all inputs, if no entry has been read.
     pub fn set_limit(&mut self, limit: ReadLimit) {
         self.limit = limit;
     }
 
-    /// Bytes of all inputs, packed ones as they are, and one more than its length for each text of the command line;
-    /// none if one of them cannot be known.
-    pub fn size(&self) -> Option<u64> {
-        self.size
+    /// The size of all inputs in bytes, before decompression; `None` if the size of one is not known. A text of the
+    /// command line counts as its length plus one.
+    pub fn total_bytes(&self) -> Option<u64> {
+        self.total_bytes
     }
 
-    /// Bytes of input behind what was given so far, of the packed file where it is one: at the end, the size.
-    pub fn position(&self) -> u64 {
-        self.behind + self.open.as_ref().map_or(0, Open::position)
+    /// Bytes of the entries read so far, on the scale of [`Self::total_bytes`], which it reaches at the end.
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes_before + self.open.as_ref().map_or(0, OpenInput::bytes_read)
     }
 
-    /// One sentence on a kept field that no record of the open input has had so far, if there is one. Files are checked
-    /// when they are opened; this is for streams, whose first records have to be read first.
-    pub fn absent_field(&self) -> Option<anyhow::Error> {
+    /// The error for a field of [`Fields::keep`] that none of the records of the open input has had so far, if there is
+    /// one. The fields of files are checked when they are opened; streams have to be read first.
+    pub fn missing_field_error(&self) -> Option<Error> {
         match &self.open.as_ref()?.reader {
-            Reader::Json(lines) => lines.absent(),
+            FormatReader::Json(lines) => lines.missing_field_error(),
             _ => None,
         }
     }
 
-    /// The next entry; none at the end.
+    /// Reads the next entry; `None` at the end of the last input.
     fn read(&mut self) -> Result<Option<Entry>> {
         loop {
             if let Some(open) = &mut self.open {
                 match open.reader.read() {
                     Ok(Some(entry)) => return Ok(Some(entry)),
-                    Ok(None) => self.pass(),
-                    Err(error) => match open.lenient.clone() {
-                        Some(source) => {
-                            self.pass();
-                            return Ok(Some(whole(source, &error)));
-                        }
-                        None => return Err(error),
-                    },
+                    Ok(None) => self.close(),
+                    Err(error) => {
+                        let Some(name) = open.lenient_name.clone() else { return Err(error) };
+                        self.close();
+                        return Ok(Some(skipped_input(name, &error)));
+                    }
                 }
             }
             let Some(source) = self.sources.next() else { return Ok(None) };
-            match Open::new(&source, &self.fields, self.limit) {
+            match OpenInput::new(&source, &self.fields, self.limit) {
                 Ok(open) => self.open = Some(open),
                 Err(error) if source.is_lenient => {
-                    self.behind += source.size().unwrap_or(0);
-                    return Ok(Some(whole(source.place.to_string().into(), &error)));
+                    self.bytes_before += source.size().unwrap_or(0);
+                    return Ok(Some(skipped_input(source.path.to_string().into(), &error)));
                 }
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Leaves the open input, read to its end or not.
-    fn pass(&mut self) {
+    /// Closes the open input, even if it has not been read to its end.
+    fn close(&mut self) {
         if let Some(open) = self.open.take() {
-            self.behind += open.size.unwrap_or_else(|| open.position());
+            self.bytes_before += open.size.unwrap_or_else(|| open.bytes_read());
         }
     }
 }
@@ -152,7 +163,7 @@ impl Iterator for Entries {
         let entry = self.read();
         if entry.is_err() {
             self.sources = Vec::new().into_iter();
-            self.behind = Entries::position(self);
+            self.bytes_before = self.bytes_read();
             self.open = None;
         }
         entry.transpose()
@@ -161,78 +172,87 @@ impl Iterator for Entries {
 
 impl FusedIterator for Entries {}
 
-impl Open {
+/// The entry for a lenient input that cannot be opened, or not be read further.
+fn skipped_input(name: Arc<str>, error: &Error) -> Entry {
+    Entry::unreadable(Location { source: name, position: Position::File }, format!("was skipped: {error}"))
+}
+
+impl OpenInput {
     fn new(source: &Source, fields: &Fields, limit: ReadLimit) -> Result<Self> {
-        let mut packed = None;
-        let mut bytes = || {
-            let bytes = Bytes::open(source).map_err(|error| unopened(source.place.to_string(), &error))?;
-            packed.clone_from(&bytes.packed);
-            Ok::<_, anyhow::Error>(bytes)
-        };
         if let Some(fault) = &source.fault {
             bail!("{fault}");
         }
-        let keep = || fields.keep.clone();
-        let reader = match (source.format, &source.place) {
-            (Format::Lines, _) => Reader::Lines(Lines::new(bytes()?, keep(), limit)),
-            (Format::Jsonl, _) => Reader::Json(JsonLines::new(bytes()?, fields.clone(), limit)),
-            (Format::Csv, _) => Reader::Table(Box::new(Table::open(bytes()?, b',', fields, limit)?)),
-            (Format::Tsv, _) => Reader::Table(Box::new(Table::open(bytes()?, b'\t', fields, limit)?)),
-            (Format::Arrow, _) => Reader::Arrow(Box::new(ArrowRows::open(bytes()?, source, fields, limit)?)),
-            (Format::Parquet, Place::File(path)) => {
-                Reader::Parquet(Box::new(ParquetRows::open(path, fields, limit)?))
-            }
-            (Format::Parquet, Place::Stdin) => unreachable!("refused by Source::check"),
-            (Format::Files, _) => Reader::File(Some(Box::new(file::read(source, fields, limit)))),
+        let mut compressed_bytes_read = None;
+        let mut input = || -> Result<InputReader> {
+            let input =
+                InputReader::open(source).map_err(|error| cannot_open(source.path.to_string(), &error))?;
+            compressed_bytes_read.clone_from(&input.compressed_bytes_read);
+            Ok(input)
         };
-        let lenient = source.is_lenient.then(|| source.place.to_string().into());
-        Ok(Open { reader, packed, size: source.size(), lenient })
+        let reader = match (source.format, &source.path) {
+            (Format::Lines, _) => FormatReader::Lines(Lines::new(input()?, fields.keep.clone(), limit)),
+            (Format::Jsonl, _) => FormatReader::Json(JsonLines::new(input()?, fields.clone(), limit)),
+            (Format::Csv, _) => FormatReader::Csv(Box::new(CsvRows::open(input()?, b',', fields, limit)?)),
+            (Format::Tsv, _) => FormatReader::Csv(Box::new(CsvRows::open(input()?, b'\t', fields, limit)?)),
+            (Format::Arrow, _) => {
+                FormatReader::Arrow(Box::new(ArrowRows::open(input()?, source, fields, limit)?))
+            }
+            (Format::Parquet, InputPath::File(path)) => {
+                FormatReader::Parquet(Box::new(ParquetRows::open(path, fields, limit)?))
+            }
+            (Format::Parquet, InputPath::Stdin) => unreachable!("Source::check_format rejects it"),
+            (Format::Files, _) => FormatReader::File(Some(Box::new(file::read(source, &fields.keep, limit)))),
+        };
+        let lenient_name = source.is_lenient.then(|| source.path.to_string().into());
+        Ok(OpenInput { reader, compressed_bytes_read, size: source.size(), lenient_name })
     }
 
-    fn position(&self) -> u64 {
-        let read = self.packed.as_ref().map(|read| read.load(Ordering::Relaxed));
-        let position = read.unwrap_or_else(|| match &self.reader {
-            Reader::Lines(lines) => lines.behind(),
-            Reader::Json(lines) => lines.behind(),
-            Reader::Table(table) => table.behind(),
-            Reader::Parquet(rows) => rows.behind(),
-            Reader::Arrow(rows) => rows.behind(),
-            Reader::File(Some(_)) => 0,
-            Reader::File(None) => self.size.unwrap_or(0),
-            Reader::Arguments(arguments) => arguments.behind,
+    /// Bytes of the entries read so far, before decompression.
+    fn bytes_read(&self) -> u64 {
+        let compressed = self.compressed_bytes_read.as_ref().map(|read| read.load(Ordering::Relaxed));
+        let bytes_read = compressed.unwrap_or_else(|| match &self.reader {
+            FormatReader::Lines(lines) => lines.bytes_read(),
+            FormatReader::Json(lines) => lines.bytes_read(),
+            FormatReader::Csv(rows) => rows.bytes_read(),
+            FormatReader::Parquet(rows) => rows.bytes_read(),
+            FormatReader::Arrow(rows) => rows.bytes_read(),
+            FormatReader::File(Some(_)) => 0,
+            FormatReader::File(None) => self.size.unwrap_or(0),
+            FormatReader::Arguments(arguments) => arguments.bytes_read,
         });
         // A file may grow while it is read.
-        self.size.map_or(position, |size| position.min(size))
+        self.size.map_or(bytes_read, |size| bytes_read.min(size))
     }
 }
 
-impl Reader {
+impl FormatReader {
     fn read(&mut self) -> Result<Option<Entry>> {
         match self {
-            Reader::Lines(lines) => lines.read(),
-            Reader::Json(lines) => lines.read(),
-            Reader::Table(table) => table.read(),
-            Reader::Parquet(rows) => rows.read(),
-            Reader::Arrow(rows) => rows.read(),
-            Reader::File(entry) => Ok(entry.take().map(|entry| *entry)),
-            Reader::Arguments(arguments) => Ok(arguments.read()),
+            FormatReader::Lines(lines) => lines.read(),
+            FormatReader::Json(lines) => lines.read(),
+            FormatReader::Csv(rows) => rows.read(),
+            FormatReader::Parquet(rows) => rows.read(),
+            FormatReader::Arrow(rows) => rows.read(),
+            FormatReader::File(entry) => Ok(entry.take().map(|entry| *entry)),
+            FormatReader::Arguments(arguments) => Ok(arguments.read()),
         }
     }
 }
 
-/// Texts of the command line.
+/// The texts of the command line.
 struct Arguments {
     texts: vec::IntoIter<String>,
-    given: u64,
-    behind: u64,
+    arguments_read: u64,
+    bytes_read: u64,
 }
 
 impl Arguments {
     fn read(&mut self) -> Option<Entry> {
         let text = self.texts.next()?;
-        self.given += 1;
-        self.behind += text.len() as u64 + 1;
-        let place = Spot { source: "the command line".into(), at: At::Argument(self.given) };
-        Some(Entry::Record(Record { place, id: None, text, pair: None, kept: Vec::new() }))
+        self.arguments_read += 1;
+        self.bytes_read += text.len() as u64 + 1;
+        let position = Position::Argument(self.arguments_read);
+        let location = Location { source: "the command line".into(), position };
+        Some(Entry::Record(Record { location, id: None, text, pair: None, kept: Vec::new() }))
     }
 }

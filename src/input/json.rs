@@ -1,4 +1,4 @@
-//! JSON lines: an object a line, one of whose fields is the text.
+//! JSON lines: one object per line, one of whose fields is the text.
 
 use std::fmt;
 use std::mem;
@@ -9,127 +9,131 @@ use serde_json::Value;
 use serde_json::error::Error as JsonError;
 use serde_json::value::RawValue;
 
-use super::bytes::Bytes;
+use super::error::{MAX_LISTED_NAMES, list_names};
+use super::limit::ReadLimit;
 use super::lines::Lines;
-use super::record::own_field;
-use super::{EXACT, Entry, Fields, Format, ReadLimit, Record, Source, said};
+use super::reader::InputReader;
+use super::record::{Entry, Fields, MAX_EXACT_INTEGER, Record, built_in_field};
+use super::source::{Format, Source};
 use crate::field::FieldValue;
 
-/// The objects of an input; lines without anything are passed over.
-pub struct JsonLines {
+/// The objects of an input. Lines of white space are skipped.
+pub(super) struct JsonLines {
     lines: Lines,
     fields: Fields,
     limit: ReadLimit,
-    unseen: Unseen,
+    missing: MissingFields,
 }
 
 /// The fields of [`Fields::keep`] that no record has had so far.
 #[derive(Debug, Clone)]
-struct Unseen {
-    fields: Vec<String>,
-    /// The first fields of the first record, and how many more it has; empty before that record.
+struct MissingFields {
+    /// The fields that are missing.
     names: Vec<String>,
+    /// The first field names of the first record, for the error; empty until there is a record.
+    found: Vec<String>,
+    /// The number of other fields of the first record.
     more: usize,
 }
 
-impl Unseen {
+impl MissingFields {
     fn new(fields: &Fields) -> Self {
-        let fields = fields.keep.iter().filter(|field| !Fields::is_own(field)).cloned().collect();
-        Unseen { fields, names: Vec::new(), more: 0 }
+        let names = fields.keep.iter().filter(|field| !Fields::is_built_in(field)).cloned().collect();
+        MissingFields { names, found: Vec::new(), more: 0 }
     }
 
-    /// Takes the field names of a record into account.
-    fn see(&mut self, line: &str) {
-        const SHOWN: usize = 20;
-        if self.fields.is_empty() {
+    /// Removes the fields that the record of a line has.
+    fn remove_fields_of(&mut self, line: &str) {
+        if self.names.is_empty() {
             return;
         }
-        let is_first = self.names.is_empty();
-        let mut take = |name: &str| {
-            self.fields.retain(|field| field != name);
-            match is_first {
-                true if self.names.len() < SHOWN => self.names.push(name.to_owned()),
-                true => self.more += 1,
-                false => {}
+        let is_first = self.found.is_empty();
+        let mut on_name = |name: &str| {
+            self.names.retain(|missing| missing != name);
+            if is_first && self.found.len() < MAX_LISTED_NAMES {
+                self.found.push(name.to_owned());
+            } else if is_first {
+                self.more += 1;
             }
         };
-        // What is not an object has no names.
-        let _ = each_field(line, &mut take, &[]);
+        // A line that is not an object has no fields; its error is reported when it is read as a record.
+        let _ = find_fields(line, &mut on_name, &[]);
     }
 
-    /// One sentence on the first of them; none if every field was seen, or no record was.
-    fn error(&self, shown: &str) -> Option<anyhow::Error> {
-        let field = self.fields.first().filter(|_| !self.names.is_empty())?;
-        let more = if self.more == 0 { String::new() } else { format!(" and {} more", self.more) };
+    /// The error for the first missing field. `None` if no field is missing, or there was no record.
+    fn error(&self, input: &str) -> Option<anyhow::Error> {
+        let name = self.names.first().filter(|_| !self.found.is_empty())?;
+        let found = list_names(&self.found, self.more);
         Some(anyhow!(
-            "{shown}: no record has the field {field:?} (fields: {}{more}); choose another with --keep",
-            said(&self.names.join(", "))
+            "{input}: no record has the field {name:?} (fields: {found}); choose another with --keep"
         ))
     }
 }
 
-/// Checks that every field of [`Fields::keep`] is in some record of the sources. Only files are read: a stream can be
-/// read once. What cannot be read here is reported when it is read for its texts.
+/// Checks that at least one record of the sources has each field of [`Fields::keep`].
+///
+/// Reads the files, and so checks nothing unless all sources are JSON lines files. Lines that cannot be read are not
+/// reported.
 ///
 /// # Errors
 /// If no record has one of the fields.
-pub fn check_kept(sources: &[Source], fields: &Fields) -> Result<()> {
-    let mut unseen = Unseen::new(fields);
+pub(super) fn check_kept_fields(sources: &[Source], fields: &Fields) -> Result<()> {
+    let mut missing = MissingFields::new(fields);
     let is_file = |source: &&Source| source.format == Format::Jsonl && source.size().is_some();
     let files: Vec<&Source> = sources.iter().filter(is_file).collect();
-    if unseen.fields.is_empty() || files.is_empty() || files.len() < sources.len() {
+    if missing.names.is_empty() || files.is_empty() || files.len() < sources.len() {
         return Ok(());
     }
     for source in &files {
-        let Ok(bytes) = Bytes::open(source) else { return Ok(()) };
-        let mut lines = Lines::new(bytes, Vec::new(), ReadLimit::default());
+        let Ok(input) = InputReader::open(source) else { return Ok(()) };
+        let mut lines = Lines::new(input, Vec::new(), ReadLimit::default());
         while let Some(entry) = lines.read().ok().flatten() {
             let Entry::Record(line) = entry else { continue };
             if serde_json::from_str::<IgnoredAny>(&line.text).is_ok() {
-                unseen.see(&line.text);
+                missing.remove_fields_of(&line.text);
             }
-            if unseen.fields.is_empty() {
+            if missing.names.is_empty() {
                 return Ok(());
             }
         }
     }
-    let shown = match &files[..] {
-        [one] => one.place.to_string(),
-        several => format!("{} input files", several.len()),
+    let input = match &files[..] {
+        [file] => file.path.to_string(),
+        files => format!("{} input files", files.len()),
     };
-    unseen.error(&shown).map_or(Ok(()), Err)
+    missing.error(&input).map_or(Ok(()), Err)
 }
 
 impl JsonLines {
-    /// Objects of these bytes.
-    pub fn new(bytes: Bytes, fields: Fields, limit: ReadLimit) -> Self {
-        let unseen = Unseen::new(&fields);
-        JsonLines { lines: Lines::new(bytes, Vec::new(), limit), fields, limit, unseen }
+    /// The objects of `input`.
+    pub(super) fn new(input: InputReader, fields: Fields, limit: ReadLimit) -> Self {
+        let missing = MissingFields::new(&fields);
+        JsonLines { lines: Lines::new(input, Vec::new(), limit), fields, limit, missing }
     }
 
-    /// Bytes behind the objects so far.
-    pub fn behind(&self) -> u64 {
-        self.lines.behind()
+    /// Bytes of the lines read so far, after decompression.
+    pub(super) fn bytes_read(&self) -> u64 {
+        self.lines.bytes_read()
     }
 
-    /// One sentence on a field of [`Fields::keep`] that none of the objects so far has, if there is one.
-    pub fn absent(&self) -> Option<anyhow::Error> {
-        self.unseen.error(self.lines.shown())
+    /// The error for a field of [`Fields::keep`] that none of the records so far has, if there is one.
+    pub(super) fn missing_field_error(&self) -> Option<anyhow::Error> {
+        self.missing.error(self.lines.name())
     }
 
-    /// The next object; none at the end.
+    /// Reads the next object; `None` at the end of the input.
     ///
     /// # Errors
-    /// If the file cannot be read on.
-    pub fn read(&mut self) -> Result<Option<Entry>> {
+    /// If reading the input fails.
+    pub(super) fn read(&mut self) -> Result<Option<Entry>> {
         while let Some(entry) = self.lines.read()? {
             match entry {
                 Entry::Record(line) if line.text.trim().is_empty() => {}
                 Entry::Record(line) => {
-                    let place = line.place.clone();
+                    let location = line.location.clone();
                     let entry = self.record(line);
                     return Ok(Some(
-                        entry.map_or_else(|reason| Entry::unreadable(place, reason), Entry::Record),
+                        entry.map_or_else(|reason| Entry::unreadable(location, reason), Entry::Record),
                     ));
                 }
                 unreadable => return Ok(Some(unreadable)),
@@ -138,66 +142,59 @@ impl JsonLines {
         Ok(None)
     }
 
-    /// The record of a line, or why there is none.
+    /// The record of a line, or why it cannot be read.
     fn record(&mut self, line: Record) -> Result<Record, String> {
         let Fields { text, pair, id: _, keep } = &self.fields;
-        let wanted: Vec<&str> = [text.as_str(), self.fields.id()]
+        let wanted: Vec<&str> = [text.as_str(), self.fields.id_name()]
             .into_iter()
             .chain(pair.as_deref())
             .chain(keep.iter().map(String::as_str))
             .collect();
-        let found = each_field(&line.text, &mut |_| {}, &wanted).map_err(|error| match error.is_data() {
-            true => match serde_json::from_str::<IgnoredAny>(&line.text) {
-                Ok(_) => "is not a JSON object; write one a line, or pass --input-format lines".into(),
-                Err(error) => invalid(error.column()),
-            },
-            false => invalid(error.column()),
-        })?;
-        self.unseen.see(&line.text);
+        let found = find_fields(&line.text, &mut |_| {}, &wanted)
+            .map_err(|error| object_error(&line.text, &error))?;
+        self.missing.remove_fields_of(&line.text);
         let field = |name: &str| {
-            let at = wanted.iter().position(|wanted| *wanted == name)?;
-            found[at].map(|raw| Raw {
-                text: raw.get(),
-                column: raw.get().as_ptr().addr() - line.text.as_ptr().addr(),
+            let index = wanted.iter().position(|wanted| *wanted == name)?;
+            found[index].map(|raw| RawField {
+                json: raw.get(),
+                offset: raw.get().as_ptr().addr() - line.text.as_ptr().addr(),
             })
         };
         let kept = keep.iter().map(|name| field(name).map(|raw| raw.kept(name, self.limit)).transpose());
         let kept = kept.collect::<Result<Vec<_>, String>>()?;
-        let id = self.id(field(self.fields.id()))?;
+        let id = self.id(field(self.fields.id_name()))?;
         let pair = pair.as_ref().map(|name| string(field(name), name, "--pair-field")).transpose()?;
         let text = string(field(text), text, "--text-field")?;
         let kept = (kept.into_iter().zip(keep))
             .map(|(value, name)| {
                 value
                     .map(FieldValue::Json)
-                    .or_else(|| own_field(name, &line.place, &text))
+                    .or_else(|| built_in_field(name, &line.location, &text))
                     .unwrap_or_default()
             })
             .collect();
-        Ok(Record { place: line.place, id, text, pair, kept })
+        Ok(Record { location: line.location, id, text, pair, kept })
     }
 
-    fn id(&self, raw: Option<Raw>) -> Result<Option<Value>, String> {
-        let name = self.fields.id();
-        let Some(raw) = raw else {
-            return match &self.fields.id {
-                None => Ok(None),
-                Some(_) => Err(format!("has no field {name:?}; name another with --id-field")),
-            };
+    /// The id of a record whose id field is `raw`. Without `--id-field`, a field of another type is not an id.
+    fn id(&self, raw: Option<RawField>) -> Result<Option<Value>, String> {
+        let name = self.fields.id_name();
+        let is_required = self.fields.id.is_some();
+        let raw = match raw {
+            Some(raw) if raw.is_string() || raw.is_number() => raw,
+            _ if !is_required => return Ok(None),
+            None => return Err(format!("has no field {name:?}; choose another with --id-field")),
+            Some(raw) => {
+                return Err(format!(
+                    "cannot be used: field {name:?} is {}, expected a string or a number; choose another with --id-field",
+                    raw.type_name()
+                ));
+            }
         };
-        if !raw.is_string() && !raw.is_number() {
-            return match &self.fields.id {
-                None => Ok(None),
-                Some(_) => Err(format!(
-                    "cannot be used: field {name:?} is {}, but has to be a string or a number; name another with --id-field",
-                    raw.kind()
-                )),
-            };
-        }
         match raw.value()? {
             Value::Number(id) => match id.as_f64() {
-                Some(float) if id.is_f64() && float.abs() >= EXACT => Err(format!(
-                    "cannot be used: field {name:?} is a number that is too large to be kept as it is; write it in quotes"
+                Some(float) if id.is_f64() && float.abs() >= MAX_EXACT_INTEGER => Err(format!(
+                    "cannot be used: field {name:?} is a number that 64 bits cannot hold exactly; write it in quotes"
                 )),
                 _ if id.is_f64() => Ok(Some(id.to_string().into())),
                 _ => Ok(Some(id.into())),
@@ -207,29 +204,41 @@ impl JsonLines {
     }
 }
 
-fn invalid(column: usize) -> String {
-    format!("is not valid JSON (column {column}); mend the line, or pass --input-format lines")
+/// The predicate of an error about a line that [`find_fields`] rejects.
+fn object_error(line: &str, error: &JsonError) -> String {
+    if !error.is_data() {
+        return invalid_json(error.column());
+    }
+    // A data error is a value that is not an object, and may come before a syntax error.
+    match serde_json::from_str::<IgnoredAny>(line) {
+        Ok(_) => "is not a JSON object; write one per line, or pass --input-format lines".into(),
+        Err(error) => invalid_json(error.column()),
+    }
 }
 
-/// Names each field of the object that a line is, and gives the values of those that are wanted, as they are written; of
-/// several with one name, the last. Nothing else is built, however large it is.
-fn each_field<'a>(
-    line: &'a str,
-    name: &mut dyn FnMut(&str),
+fn invalid_json(column: usize) -> String {
+    format!("is not valid JSON (column {column}); fix the line, or pass --input-format lines")
+}
+
+/// Calls `on_name` with each field name of a JSON object, and returns the values of the `wanted` fields as they are
+/// written; the last one if a name is repeated. No other value is built, so memory does not grow with the other fields.
+fn find_fields<'a>(
+    object: &'a str,
+    on_name: &mut dyn FnMut(&str),
     wanted: &[&str],
 ) -> Result<Vec<Option<&'a RawValue>>, JsonError> {
-    let mut json = serde_json::Deserializer::from_str(line);
-    let found = json.deserialize_map(Object { name, wanted })?;
+    let mut json = serde_json::Deserializer::from_str(object);
+    let found = json.deserialize_map(FieldVisitor { on_name, wanted })?;
     json.end()?;
     Ok(found)
 }
 
-struct Object<'a> {
-    name: &'a mut dyn FnMut(&str),
+struct FieldVisitor<'a> {
+    on_name: &'a mut dyn FnMut(&str),
     wanted: &'a [&'a str],
 }
 
-impl<'de> Visitor<'de> for Object<'_> {
+impl<'de> Visitor<'de> for FieldVisitor<'_> {
     type Value = Vec<Option<&'de RawValue>>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -239,58 +248,60 @@ impl<'de> Visitor<'de> for Object<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut found = vec![None; self.wanted.len()];
         while let Some(name) = map.next_key::<String>()? {
-            (self.name)(&name);
-            match self.wanted.contains(&name.as_str()) {
-                true => {
-                    let value = map.next_value()?;
-                    let slots = found.iter_mut().zip(self.wanted).filter(|(_, wanted)| **wanted == name);
-                    slots.for_each(|(slot, _)| *slot = Some(value));
-                }
-                false => drop(map.next_value::<IgnoredAny>()?),
+            (self.on_name)(&name);
+            if self.wanted.contains(&name.as_str()) {
+                let value = map.next_value()?;
+                let slots = found.iter_mut().zip(self.wanted).filter(|(_, wanted)| **wanted == name);
+                slots.for_each(|(slot, _)| *slot = Some(value));
+            } else {
+                map.next_value::<IgnoredAny>()?;
             }
         }
         Ok(found)
     }
 }
 
-/// A value as it is written.
+/// A field value as it is written in a line.
 #[derive(Clone, Copy)]
-struct Raw<'a> {
-    text: &'a str,
-    /// Bytes of the line before it.
-    column: usize,
+struct RawField<'a> {
+    json: &'a str,
+    /// The offset of the value in the line, in bytes.
+    offset: usize,
 }
 
-impl Raw<'_> {
+impl RawField<'_> {
     fn is_string(self) -> bool {
-        self.text.starts_with('"')
+        self.json.starts_with('"')
     }
 
     fn is_number(self) -> bool {
-        self.text.starts_with(|c: char| c == '-' || c.is_ascii_digit())
+        self.json.starts_with(|c: char| c == '-' || c.is_ascii_digit())
     }
 
-    /// What it is, as a person says it.
-    fn kind(self) -> &'static str {
-        match self.text.as_bytes().first() {
+    /// The JSON type, with an article.
+    fn type_name(self) -> &'static str {
+        match self.json.as_bytes().first() {
             Some(b'n') => "null",
-            Some(b't' | b'f') => "true or false",
+            Some(b't' | b'f') => "a boolean",
             Some(b'"') => "a string",
-            Some(b'[') => "a list",
+            Some(b'[') => "an array",
             Some(b'{') => "an object",
             _ => "a number",
         }
     }
 
-    /// The value itself.
+    /// Parses the value.
     fn value(self) -> Result<Value, String> {
-        serde_json::from_str(self.text).map_err(|error| invalid(self.column + error.column()))
+        serde_json::from_str(self.json).map_err(|error| invalid_json(self.offset + error.column()))
     }
 
-    /// The value of a field that is carried through.
+    /// Parses the value of the carried-through field `name`.
+    ///
+    /// # Errors
+    /// If the value takes more memory than `limit` allows, or has an integer that `f64` would round.
     fn kept(self, name: &str, limit: ReadLimit) -> Result<Value, String> {
-        // Each element has a comma or a bracket before it, and takes the memory of a value with its name.
-        let elements = self.text.bytes().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count();
+        // Each element follows a comma or a bracket, and takes the memory of a key and a value.
+        let elements = self.json.bytes().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count();
         let bytes = (elements as u64).saturating_mul((2 * mem::size_of::<Value>()) as u64);
         if !self.is_string() && bytes > limit.value_bytes() {
             return Err(format!(
@@ -299,7 +310,7 @@ impl Raw<'_> {
             ));
         }
         let value = self.value()?;
-        if is_rounded(&value, self.text) {
+        if has_rounded_integer(&value, self.json) {
             return Err(format!(
                 "cannot be used: field {name:?} has an integer of more than 64 bits, which would be rounded; write it in \
                  quotes, or leave the field out of --keep"
@@ -309,35 +320,64 @@ impl Raw<'_> {
     }
 }
 
-/// The string of a field.
-fn string(raw: Option<Raw>, field: &str, option: &str) -> Result<String, String> {
+/// The string of the field `name`, which `option` chooses.
+fn string(raw: Option<RawField>, name: &str, option: &str) -> Result<String, String> {
     match raw {
         Some(raw) if raw.is_string() => {
-            serde_json::from_str(raw.text).map_err(|error| invalid(raw.column + error.column()))
+            serde_json::from_str(raw.json).map_err(|error| invalid_json(raw.offset + error.column()))
         }
         Some(other) => Err(format!(
-            "cannot be used: field {field:?} is {}, but has to be a string; name another with {option}",
-            other.kind()
+            "cannot be used: field {name:?} is {}, expected a string; choose another with {option}",
+            other.type_name()
         )),
-        None => Err(format!("has no field {field:?}; name the field of the text with {option}")),
+        None => Err(format!("has no field {name:?}; choose another with {option}")),
     }
 }
 
-/// Whether a value of this line, or one inside of it, was written as an integer that a float has rounded.
-fn is_rounded(value: &Value, line: &str) -> bool {
+/// Whether `value`, which was parsed from `json`, has a float that was written as an integer: `serde_json` rounds
+/// integers of more than 64 bits to floats.
+fn has_rounded_integer(value: &Value, json: &str) -> bool {
     match value {
         Value::Number(number) if number.is_f64() => {
-            let rounded = number.as_f64().filter(|float| float.abs() >= 2f64.powi(63));
-            rounded.is_some_and(|float| integers(line).any(|digits| digits.parse() == Ok(float)))
+            let large = number.as_f64().filter(|float| float.abs() >= 2f64.powi(63));
+            large.is_some_and(|float| integers(json).any(|digits| digits.parse() == Ok(float)))
         }
-        Value::Array(list) => list.iter().any(|value| is_rounded(value, line)),
-        Value::Object(map) => map.values().any(|value| is_rounded(value, line)),
+        Value::Array(list) => list.iter().any(|value| has_rounded_integer(value, json)),
+        Value::Object(map) => map.values().any(|value| has_rounded_integer(value, json)),
         _ => false,
     }
 }
 
-/// The integers of a line of JSON as they are written, and perhaps words of its strings that look like them.
-fn integers(line: &str) -> impl Iterator<Item = &str> {
-    let words = line.split(|c: char| !(c.is_ascii_alphanumeric() || "+-.".contains(c)));
+/// The integers of `json` as they are written. Words inside strings that look like integers may be among them.
+fn integers(json: &str) -> impl Iterator<Item = &str> {
+    let words = json.split(|c: char| !(c.is_ascii_alphanumeric() || "+-.".contains(c)));
     words.filter(|word| word.trim_start_matches('-').bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{find_fields, has_rounded_integer};
+
+    #[test]
+    fn the_last_of_repeated_fields_is_found() {
+        let mut names = Vec::new();
+        let object = r#"{"a": 1, "b": [{"a": 2}], "a": "x"}"#;
+        let found = find_fields(object, &mut |name| names.push(name.to_owned()), &["a", "c"]).unwrap();
+        assert_eq!(
+            found.iter().map(|raw| raw.map(|raw| raw.get())).collect::<Vec<_>>(),
+            [Some("\"x\""), None]
+        );
+        assert_eq!(names, ["a", "b", "a"]);
+        assert!(find_fields("[1]", &mut |_| {}, &[]).is_err_and(|error| error.is_data()));
+        assert!(find_fields("{} {}", &mut |_| {}, &[]).is_err());
+    }
+
+    #[test]
+    fn integers_of_more_than_64_bits_are_rounded() {
+        let is_rounded = |json: &str| has_rounded_integer(&serde_json::from_str(json).unwrap(), json);
+        assert!(is_rounded("[1, {\"y\": 18446744073709551616}]"));
+        assert!(is_rounded("-9223372036854775809"));
+        assert!(!is_rounded("18446744073709551615"));
+        assert!(!is_rounded("[1e300, 0.5, \"18446744073709551616\"]"));
+    }
 }

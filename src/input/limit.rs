@@ -1,74 +1,99 @@
-//! How much memory reading may take.
+//! The memory limit of readers.
 
 use bytesize::ByteSize;
 
-use super::{MOST_BYTES, MOST_MIB};
+/// Maximum size of a text, line or row, in MiB. Longer ones are a sign of a file in another format, and would take the
+/// memory that the model needs.
+pub(super) const MAX_TEXT_MIB: u64 = 16;
+/// Maximum size of a text, line or row, in bytes.
+pub(super) const MAX_TEXT_BYTES: u64 = MAX_TEXT_MIB << 20;
 
-/// The memory that reading may take at a time, in bytes.
+/// Bytes of memory per byte of a line or row: its buffer, which grows by doubling, and the fields that are copied out
+/// of it.
+const MEMORY_PER_BYTE: u64 = 4;
+
+/// The memory that a reader may use at a time, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadLimit(u64);
 
-/// Memory for each byte of a line or row: its buffer, which grows by doubling, and the fields that are made of it.
-const PER_BYTE: u64 = 4;
-
 impl Default for ReadLimit {
-    /// Enough for record batches as common writers make them.
+    /// 1 GiB, enough for record batches of common writers.
     fn default() -> Self {
         ReadLimit(1 << 30)
     }
 }
 
 impl ReadLimit {
-    /// At most this many bytes.
+    /// A limit of `bytes` bytes.
     pub fn new(bytes: u64) -> Self {
         ReadLimit(bytes)
     }
 
-    /// Bytes of a record batch.
+    /// Maximum size of a record batch in memory, in bytes.
     pub(super) fn batch_bytes(self) -> u64 {
         self.0
     }
 
-    /// Bytes of a line, row or file that is one text.
+    /// Maximum size of a line, of a row, or of a file that is one text, in bytes.
     pub(super) fn line_bytes(self) -> u64 {
-        MOST_BYTES.min(self.0 / PER_BYTE)
+        MAX_TEXT_BYTES.min(self.0 / MEMORY_PER_BYTE)
     }
 
-    /// Bytes of a value that is carried through, once it is built from the text of a line.
+    /// Maximum size of a carried-through JSON value in memory, in bytes.
     pub(super) fn value_bytes(self) -> u64 {
-        PER_BYTE * self.line_bytes()
+        MEMORY_PER_BYTE * self.line_bytes()
     }
 
-    /// Bytes of a list or struct that is carried through: as JSON it takes many times its memory as a column.
+    /// Maximum size of a carried-through Arrow list or struct, in bytes. Written as JSON it takes many times the memory
+    /// of the column.
     pub(super) fn nested_bytes(self) -> u64 {
         self.line_bytes() / 4
     }
 
-    /// What is wrong with a longer one, as a part of a sentence with its remedy.
+    /// The predicate of an error about a text, line or row over [`Self::line_bytes`], with a remedy.
     pub(super) fn too_long(self, remedy: &str) -> String {
         match self.line_bytes() {
-            MOST_BYTES => format!("is longer than {MOST_MIB} MiB; {remedy}"),
+            MAX_TEXT_BYTES => format!("is longer than {MAX_TEXT_MIB} MiB; {remedy}"),
             bytes => format!(
-                "is longer than {bytes} bytes, the most that fits into --max-memory; {remedy}, or pass a larger \
+                "is longer than {bytes} bytes, the maximum that fits into --max-memory; {remedy}, or pass a larger \
                  --max-memory"
             ),
         }
     }
 
-    /// What is wrong with a record batch of this many bytes, as a part of a sentence with its remedy.
+    /// The predicate of an error about a record batch of `bytes` bytes, over [`Self::batch_bytes`].
     pub(super) fn too_large(self, bytes: u64) -> String {
-        let shown = |bytes| ByteSize(bytes).display().si();
+        let si = |bytes| ByteSize(bytes).display().si();
         format!(
-            "takes {}, but {} is all that --max-memory leaves for reading; write the file in smaller record batches, or \
-             pass a larger --max-memory",
-            shown(bytes),
-            shown(self.0)
+            "takes {}, but --max-memory leaves {} for reading; write the file in smaller record batches, or pass a larger \
+             --max-memory",
+            si(bytes),
+            si(self.0)
         )
     }
 
-    /// What is wrong with a record batch of this many bytes where the system has no room for it.
+    /// The predicate of an error about a record batch of `bytes` bytes that the system has no memory for.
     pub(super) fn no_memory(bytes: u64) -> String {
-        let shown = ByteSize(bytes).display().si();
-        format!("takes {shown}, for which there is no memory; write the file in smaller record batches")
+        let bytes = ByteSize(bytes).display().si();
+        format!("takes {bytes}, more than the free memory; write the file in smaller record batches")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MAX_TEXT_BYTES, ReadLimit};
+
+    #[test]
+    fn lines_get_a_quarter_of_the_limit_up_to_16_mib() {
+        assert_eq!(ReadLimit::new(1000).line_bytes(), 250);
+        assert_eq!(ReadLimit::default().line_bytes(), MAX_TEXT_BYTES);
+        assert!(ReadLimit::new(1000).too_long("split it").contains("250 bytes"));
+        assert!(ReadLimit::default().too_long("split it").starts_with("is longer than 16 MiB; split it"));
+    }
+
+    #[test]
+    fn batches_over_the_limit_are_named_with_both_sizes() {
+        let error = ReadLimit::new(2_000_000).too_large(3_000_000);
+        assert!(error.starts_with("takes 3.0 MB, but --max-memory leaves 2.0 MB for reading"), "{error}");
     }
 }

@@ -1,102 +1,134 @@
-//! Text files of one text a line.
+//! Text files with one text per line.
 
 use std::io::{self, BufRead, Read};
 
 use anyhow::Result;
 
 use super::binary;
-use super::bytes::Bytes;
-use super::record::own_field;
-use super::{At, Entry, ReadLimit, Record, Spot};
+use super::limit::ReadLimit;
+use super::reader::InputReader;
+use super::record::{Entry, Location, Position};
 
-/// The lines of an input. A line ends in `\n` or `\r\n`; an empty line is a text like any other; a byte order mark at
-/// the start is not part of the first text.
-pub struct Lines {
-    bytes: Bytes,
+/// The lines of an input. A line ends in `\n` or `\r\n`; an empty line is an empty text; a byte order mark at the start
+/// of the input is not part of the first text.
+pub(super) struct Lines {
+    input: InputReader,
     keep: Vec<String>,
     limit: ReadLimit,
+    /// Lines read so far.
     line: u64,
-    behind: u64,
+    bytes_read: u64,
 }
 
 impl Lines {
-    /// Lines of these bytes, each with the fields to keep, of which a line has those of any record.
-    pub fn new(bytes: Bytes, keep: Vec<String>, limit: ReadLimit) -> Self {
-        Lines { bytes, keep, limit, line: 0, behind: 0 }
+    /// The lines of `input`, each with the built-in fields in `keep`.
+    pub(super) fn new(input: InputReader, keep: Vec<String>, limit: ReadLimit) -> Self {
+        Lines { input, keep, limit, line: 0, bytes_read: 0 }
     }
 
-    /// The name of the input in sentences.
-    pub fn shown(&self) -> &str {
-        &self.bytes.shown
+    /// The name of the input in messages.
+    pub(super) fn name(&self) -> &str {
+        &self.input.name
     }
 
-    /// Bytes behind the lines so far.
-    pub fn behind(&self) -> u64 {
-        self.behind
+    /// Bytes of the lines read so far, after decompression.
+    pub(super) fn bytes_read(&self) -> u64 {
+        self.bytes_read
     }
 
-    /// The next line; none at the end.
+    /// Reads the next line; `None` at the end of the input.
     ///
     /// # Errors
-    /// If the file cannot be read on.
-    pub fn read(&mut self) -> Result<Option<Entry>> {
-        let first = if self.line == 0 { self.bytes.reader.fill_buf() } else { Ok(&[][..]) };
-        let binary = first.map(binary::reason);
-        let binary = binary.map_err(|error| self.bytes.unreadable("after line 0", &error))?;
-        if let Some(reason) = binary {
-            // One word on all of it; the rest is not read.
-            self.bytes.reader = Box::new(io::empty());
-            self.line = 1;
-            let place = Spot { source: self.bytes.shown.clone(), at: At::Whole };
-            return Ok(Some(Entry::unreadable(place, reason)));
+    /// If reading the input fails.
+    pub(super) fn read(&mut self) -> Result<Option<Entry>> {
+        if self.line == 0
+            && let Some(entry) = self.check_start()?
+        {
+            return Ok(Some(entry));
         }
         let mut line = Vec::new();
-        let taken = take_line(&mut self.bytes.reader, &mut line, self.limit.line_bytes());
-        let taken =
-            taken.map_err(|error| self.bytes.unreadable(&format!("after line {}", self.line), &error))?;
-        if taken == 0 {
+        let read = take_line(&mut self.input.reader, &mut line, self.limit.line_bytes())
+            .map_err(|error| self.input.read_error(&format!("after line {}", self.line), &error))?;
+        if read == 0 {
             return Ok(None);
         }
-        self.behind += taken;
+        self.bytes_read += read;
         self.line += 1;
-        let place = Spot { source: self.bytes.shown.clone(), at: At::Line(self.line) };
-        if taken > self.limit.line_bytes() {
-            return Ok(Some(Entry::unreadable(
-                place,
-                self.limit.too_long("split the text: there is one per line"),
-            )));
+        let location = self.location(Position::Line(self.line));
+        if read > self.limit.line_bytes() {
+            let reason = self.limit.too_long("split the text into several lines");
+            return Ok(Some(Entry::unreadable(location, reason)));
         }
-        if line.last() == Some(&b'\n') {
-            line.pop();
-            if line.last() == Some(&b'\r') {
-                line.pop();
-            }
-        }
+        strip_line_end(&mut line);
         if self.line == 1 && line.starts_with(b"\xef\xbb\xbf") {
             line.drain(..3);
         }
         Ok(Some(match String::from_utf8(line) {
-            Ok(text) => {
-                let kept = self.keep.iter().map(|name| own_field(name, &place, &text).unwrap_or_default());
-                let kept = kept.collect();
-                Entry::Record(Record { place, id: None, text, pair: None, kept })
+            Ok(text) => Entry::plain_text(location, None, text, &self.keep),
+            Err(error) => {
+                Entry::unreadable(location, binary::not_utf8(error.utf8_error().valid_up_to(), "line"))
             }
-            Err(error) => Entry::unreadable(
-                place,
-                format!(
-                    "is not valid UTF-8 (byte {} of the line); convert the file to UTF-8, for example with iconv",
-                    error.utf8_error().valid_up_to() + 1
-                ),
-            ),
         }))
+    }
+
+    /// If the input does not start like text, an entry that says so for the whole input. The rest of it is not read.
+    fn check_start(&mut self) -> Result<Option<Entry>> {
+        let reason = match self.input.reader.fill_buf() {
+            Ok(start) => binary::not_text(start),
+            Err(error) => return Err(self.input.read_error("after line 0", &error)),
+        };
+        let Some(reason) = reason else { return Ok(None) };
+        self.input.reader = Box::new(io::empty());
+        self.line = 1;
+        Ok(Some(Entry::unreadable(self.location(Position::File), reason)))
+    }
+
+    fn location(&self, position: Position) -> Location {
+        Location { source: self.input.name.clone(), position }
     }
 }
 
-/// Reads a line, of one that is too long not more than shows that; gives its length in the file.
+/// Appends the next line, with its end, to `line`, and returns its length in the input. Of a line longer than `limit`
+/// bytes, only `limit + 1` bytes are appended; the rest is skipped.
 fn take_line(reader: &mut dyn BufRead, line: &mut Vec<u8>, limit: u64) -> io::Result<u64> {
-    let mut taken = reader.take(limit + 1).read_until(b'\n', line)? as u64;
-    if taken > limit && line.last() != Some(&b'\n') {
-        taken += reader.skip_until(b'\n')? as u64;
+    let mut read = reader.take(limit + 1).read_until(b'\n', line)? as u64;
+    if read > limit && line.last() != Some(&b'\n') {
+        read += reader.skip_until(b'\n')? as u64;
     }
-    Ok(taken)
+    Ok(read)
+}
+
+/// Removes a final `\n` or `\r\n`.
+fn strip_line_end(line: &mut Vec<u8>) {
+    if line.pop_if(|byte| *byte == b'\n').is_some() {
+        line.pop_if(|byte| *byte == b'\r');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{strip_line_end, take_line};
+
+    #[test]
+    fn a_line_over_the_limit_is_skipped() {
+        let mut reader = &b"abc\nabcdefgh\nx"[..];
+        let mut take = || {
+            let mut line = Vec::new();
+            let read = take_line(&mut reader, &mut line, 4).unwrap();
+            (line, read)
+        };
+        assert_eq!(take(), (b"abc\n".to_vec(), 4));
+        assert_eq!(take(), (b"abcde".to_vec(), 9));
+        assert_eq!(take(), (b"x".to_vec(), 1));
+        assert_eq!(take(), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn line_ends_are_stripped_once() {
+        for (line, stripped) in [("a\n", "a"), ("a\r\n", "a"), ("a\r", "a\r"), ("\n\n", "\n"), ("", "")] {
+            let mut bytes = line.as_bytes().to_vec();
+            strip_line_end(&mut bytes);
+            assert_eq!(bytes, stripped.as_bytes(), "{line:?}");
+        }
+    }
 }

@@ -1,35 +1,26 @@
-//! Where texts come from: one reader a format, and [`Entries`], which walks through all of the inputs.
+//! Readers of the input: one per format, and [`Entries`], which reads all inputs one after another.
+//!
+//! A reader gives [`Entry`]s: a [`Record`], or the [`Location`] of a record that cannot be read and the reason. Readers
+//! hold at most as much of an input in memory as [`ReadLimit`] allows, even if the input declares other sizes.
 
 mod arrow;
 mod binary;
-mod bytes;
 mod columns;
+mod csv;
 mod entries;
+mod error;
 mod file;
-mod footer;
+mod find;
 mod json;
 mod limit;
 mod lines;
 mod parquet;
+mod reader;
 mod record;
-mod sources;
-mod table;
+mod source;
 
 pub use entries::Entries;
+pub use find::{Filter, filtered_sources, sources};
 pub use limit::ReadLimit;
-pub use record::{At, Entry, Fields, Record, Spot, Unreadable};
-pub use sources::{Compression, Filter, Format, Place, Source, filtered_sources, sources};
-
-/// The longest text, line or row that is taken for one, in MiB: more is a sign of a file that is something else, and
-/// would take the memory that the rest needs.
-const MOST_MIB: u64 = 16;
-/// The same in bytes.
-const MOST_BYTES: u64 = MOST_MIB << 20;
-
-/// The whole numbers that are exact as floating point of 64 bits: up to 2⁵³.
-const EXACT: f64 = 9_007_199_254_740_992.0;
-
-/// What a library says of an error, as a part of a sentence.
-fn said(error: &dyn std::fmt::Display) -> String {
-    error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
-}
+pub use record::{Entry, Fields, Location, Position, Record, Unreadable};
+pub use source::{Compression, Format, InputPath, Source};

@@ -1,4 +1,4 @@
-//! What an input is made of: records, and what could not become one.
+//! Records, their locations in the input, and the fields that they are made of.
 
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
@@ -7,130 +7,177 @@ use serde_json::Value;
 
 use crate::field::FieldValue;
 
-/// Where a record stands. Shown as a person would say it: `notes.txt line 7`, `rows.parquet row 7`, `docs/a.txt`,
-/// `standard input line 3`, `argument 2`.
+/// 2⁵³: every integer up to this magnitude is exact as an `f64`.
+pub(super) const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_992.0;
+
+/// The location of a record: an input and a position in it. Displayed as `notes.txt line 7`, `rows.parquet row 7`,
+/// `docs/a.txt`, `standard input line 3` or `argument 2`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spot {
-    /// The input, by its name.
+pub struct Location {
+    /// The name of the input.
     pub source: Arc<str>,
-    /// Where in it.
-    pub at: At,
+    /// The position in the input.
+    pub position: Position,
 }
 
-/// A place inside of an input; all counts begin at one.
+/// A position in an input. Numbers start at 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum At {
-    /// The line, or that in which a row of a table begins.
+pub enum Position {
+    /// A line; for a row of a CSV file, the line that it starts in.
     Line(u64),
-    /// The row of a file that has no lines.
+    /// A row of a Parquet or Arrow file.
     Row(u64),
-    /// The text on the command line.
+    /// A text on the command line.
     Argument(u64),
-    /// All of the file.
-    Whole,
+    /// The whole file.
+    File,
 }
 
-impl Display for Spot {
+impl Display for Location {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let source = &self.source;
-        match self.at {
-            At::Line(line) => write!(f, "{source} line {line}"),
-            At::Row(row) => write!(f, "{source} row {row}"),
-            At::Argument(argument) => write!(f, "argument {argument}"),
-            At::Whole => write!(f, "{source}"),
+        match self.position {
+            Position::Line(line) => write!(f, "{source} line {line}"),
+            Position::Row(row) => write!(f, "{source} row {row}"),
+            Position::Argument(argument) => write!(f, "argument {argument}"),
+            Position::File => write!(f, "{source}"),
         }
     }
 }
 
-/// One text on its way.
+/// One record of the input: a text, or a pair of texts, with its id and its carried-through fields.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
-    /// Its place in the input.
-    pub place: Spot,
-    /// The input's own id: an integer where the input has one, else a string.
+    /// The location in the input.
+    pub location: Location,
+    /// The id that the input gives the record: an integer or a string.
     pub id: Option<Value>,
     /// The text.
     pub text: String,
     /// The second text of a pair.
     pub pair: Option<String>,
-    /// The fields of [`Fields::keep`] in their order; null where the record has none.
+    /// The values of [`Fields::keep`] in the same order; null if the record does not have the field.
     pub kept: Vec<FieldValue>,
 }
 
 impl Record {
-    /// Whether there is nothing in it but white space.
+    /// Whether the texts are empty or only white space.
     pub fn is_empty(&self) -> bool {
         self.text.trim().is_empty() && self.pair.as_ref().is_none_or(|pair| pair.trim().is_empty())
     }
 }
 
-/// A record that cannot be had, though those after it can.
+/// A record that cannot be read. The records after it can.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreadable {
-    /// Its place in the input.
-    pub place: Spot,
-    /// What is wrong and what to do, as the rest of a sentence that begins with the place.
+    /// The location in the input.
+    pub location: Location,
+    /// What is wrong and what to do about it: the predicate of a sentence whose subject is the location.
     pub reason: String,
 }
 
 impl Display for Unreadable {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.place, self.reason)
+        write!(f, "{} {}", self.location, self.reason)
     }
 }
 
-/// What stands at one place of an input.
+/// One entry of an input.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Entry {
-    /// A text.
+    /// A record.
     Record(Record),
-    /// Something that is none.
+    /// A record that cannot be read.
     Unreadable(Unreadable),
 }
 
 impl Entry {
-    /// An entry that cannot be read.
-    pub(super) fn unreadable(place: Spot, reason: impl Into<String>) -> Self {
-        Entry::Unreadable(Unreadable { place, reason: reason.into() })
+    /// An entry for a record that cannot be read.
+    pub(super) fn unreadable(location: Location, reason: impl Into<String>) -> Self {
+        Entry::Unreadable(Unreadable { location, reason: reason.into() })
+    }
+
+    /// A record of an input without columns: a text, and the built-in ones of the fields in `keep`.
+    pub(super) fn plain_text(location: Location, id: Option<Value>, text: String, keep: &[String]) -> Self {
+        let kept =
+            keep.iter().map(|name| built_in_field(name, &location, &text).unwrap_or_default()).collect();
+        Entry::Record(Record { location, id, text, pair: None, kept })
     }
 }
 
-/// Which fields of a record are what.
+/// Which fields of the input become which parts of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fields {
-    /// The text.
+    /// The field of the text.
     pub text: String,
-    /// The second text of a pair, if there is one.
+    /// The field of the second text of a pair.
     pub pair: Option<String>,
-    /// The id; without a name, `id` where there is such a field.
+    /// The field of the id; by default `id`, if the input has it.
     pub id: Option<String>,
-    /// Fields that go along with the text as they are.
+    /// Fields that are carried through to the output.
     pub keep: Vec<String>,
 }
 
-/// A field that every record has, whatever its input has: its text, the file that it is from, and its line there, which is
-/// the row in files without lines.
-pub(super) fn own_field(name: &str, place: &Spot, text: &str) -> Option<FieldValue> {
+impl Fields {
+    /// Whether `name` is a built-in field: every record has `text`, `file` and `line`, unless the input has a field of
+    /// the same name.
+    pub fn is_built_in(name: &str) -> bool {
+        ["text", "file", "line"].contains(&name)
+    }
+
+    /// The name of the id field, whether or not it has to exist.
+    pub(super) fn id_name(&self) -> &str {
+        self.id.as_deref().unwrap_or("id")
+    }
+}
+
+/// A carried-through field of a table: a column, by its number, or a built-in field, by its name.
+#[derive(Clone)]
+pub(super) enum KeptField<C> {
+    /// A column of the table.
+    Column(C),
+    /// A built-in field.
+    BuiltIn(String),
+}
+
+/// The value of a built-in field: `text`, `file` (the input) or `line` (the line, row or argument number; null for a
+/// file that is one text). `None` for any other name.
+pub(super) fn built_in_field(name: &str, location: &Location, text: &str) -> Option<FieldValue> {
     let value: Value = match name {
         "text" => text.into(),
-        "file" => place.source.to_string().into(),
-        "line" => match place.at {
-            At::Line(number) | At::Row(number) | At::Argument(number) => number.into(),
-            At::Whole => Value::Null,
+        "file" => location.source.to_string().into(),
+        "line" => match location.position {
+            Position::Line(number) | Position::Row(number) | Position::Argument(number) => number.into(),
+            Position::File => Value::Null,
         },
         _ => return None,
     };
     Some(value.into())
 }
 
-impl Fields {
-    /// Whether every record has a field of this name, if its input has no other of the same name.
-    pub fn is_own(name: &str) -> bool {
-        ["text", "file", "line"].contains(&name)
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{Fields, Location, Position, built_in_field};
+
+    #[test]
+    fn locations_name_the_input_and_the_position() {
+        let shown = |position| Location { source: "a.csv".into(), position }.to_string();
+        assert_eq!(shown(Position::Line(7)), "a.csv line 7");
+        assert_eq!(shown(Position::Row(7)), "a.csv row 7");
+        assert_eq!(shown(Position::Argument(2)), "argument 2");
+        assert_eq!(shown(Position::File), "a.csv");
     }
 
-    /// The name of the field that may hold an id.
-    pub(super) fn id(&self) -> &str {
-        self.id.as_deref().unwrap_or("id")
+    #[test]
+    fn every_record_has_the_built_in_fields() {
+        let location = Location { source: "a.txt".into(), position: Position::Line(3) };
+        let value = |name| built_in_field(name, &location, "a lamp").map(|value| value.json().into_owned());
+        assert_eq!(value("text"), Some(json!("a lamp")));
+        assert_eq!(value("file"), Some(json!("a.txt")));
+        assert_eq!(value("line"), Some(json!(3)));
+        assert_eq!(value("id"), None);
+        assert!(Fields::is_built_in("line") && !Fields::is_built_in("id"));
     }
 }

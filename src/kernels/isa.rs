@@ -1,76 +1,134 @@
-//! Which instructions this machine has: the one place that asks.
+//! Instruction sets (ISAs) and runtime dispatch: the only place that asks the processor what it supports.
 
 use std::sync::OnceLock;
 
 use super::simd::Simd;
-#[cfg(target_arch = "aarch64")]
-use super::simd::neon::Neon;
 use super::simd::portable::Portable;
-#[cfg(target_arch = "x86_64")]
-use super::simd::{avx2::Avx2, avx512::Avx512};
 
-/// The variable that names the set to be used in place of the best one.
-pub const VARIABLE: &str = "SCONCE_ISA";
+/// The environment variable that selects an ISA by name instead of the best one.
+pub const ISA_VARIABLE: &str = "SCONCE_ISA";
 
-/// A set of vector instructions that this machine has. Values come from [`Isa::available`] and [`Isa::best`] alone,
-/// so that holding one proves that its instructions can be run.
+/// An ISA that this machine supports. Values come only from [`Isa::available`], [`Isa::testable`],
+/// [`Isa::emulated_tiles`] and [`Isa::selected`], so a value proves that its instructions can be executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Isa(Set);
+pub struct Isa(IsaKind);
 
-/// Which tiles a set has.
+/// The tile unit of an ISA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TileUnit {
-    /// Intel's AMX.
+    /// Intel AMX.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     Amx,
-    /// The same in plain Rust.
-    Model,
+    /// AMX emulated in plain Rust.
+    Emulated,
 }
 
-/// The sets that kernels are compiled for.
+/// The ISAs that kernels are compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Set {
-    /// Tiles of bf16 and of bytes, and the vectors of `Avx512Bf16`: Sapphire Rapids.
+enum IsaKind {
+    /// AMX tiles of bf16 and int8, and the vectors of `Avx512Bf16`: Sapphire Rapids.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     Amx,
-    /// AVX-512 with products of bf16 and of bytes: Zen 4. Intel's processors take twice the time of an f32 product for one of bf16.
+    /// AVX-512 with dot products of bf16 and of bytes: Zen 4. On Intel processors a bf16 dot product takes twice as
+    /// long as an f32 FMA.
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16,
-    /// AVX-512 with products of bytes: Cascade Lake, Ice Lake.
+    /// AVX-512 with dot products of bytes: Cascade Lake, Ice Lake.
     #[cfg(target_arch = "x86_64")]
     Avx512Vnni,
-    /// AVX-512 F, BW, DQ and VL: 32 registers of 16 numbers.
+    /// AVX-512 F, BW, DQ and VL: 32 registers of 16 f32.
     #[cfg(target_arch = "x86_64")]
     Avx512,
-    /// AVX2 with FMA: 16 registers of 8 numbers.
+    /// AVX2 with FMA: 16 registers of 8 f32.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// 32 registers of 4 numbers, with products of bytes.
+    /// NEON with dot products of bytes: 32 registers of 4 f32.
     #[cfg(target_arch = "aarch64")]
     NeonDotprod,
-    /// 32 registers of 4 numbers.
+    /// NEON: 32 registers of 4 f32.
     #[cfg(target_arch = "aarch64")]
     Neon,
-    /// What every processor of the target has.
+    /// The baseline of the compilation target.
     Portable,
-    /// The same, and tiles in plain Rust.
-    TileModel,
+    /// `Portable` with emulated AMX tiles.
+    EmulatedTiles,
 }
 
-/// A loop that is compiled for every instruction set.
-pub trait Kernel {
-    /// What it gives.
+/// Defines one method of [`Kernel`]: it runs the kernel with the target features of one ISA.
+macro_rules! define_runner {
+    ($arch:literal, $name:ident, $features:literal, $simd:ty) => {
+        #[doc = concat!("Runs the kernel with the target features ", $features, ".\n\n# Safety\nThe processor supports them.")]
+        #[cfg(target_arch = $arch)]
+        #[target_feature(enable = $features)]
+        unsafe fn $name(self) -> Self::Output {
+            // SAFETY: the processor supports the features of the vector type by the contract of this method.
+            self.run(unsafe { <$simd>::new() })
+        }
+    };
+}
+
+/// Defines the methods of [`Kernel`] that run it with the target features of an ISA. Inside an `impl` they override the
+/// provided methods, so that the symbol of the compiled kernel names its type: `<Softmax as Kernel>::run_avx2` instead
+/// of `Kernel::run_avx2`. (Rust's legacy symbol names leave out generic parameters.)
+macro_rules! define_runners {
+    () => {
+        $crate::kernels::isa::define_runner!(
+            "x86_64",
+            run_avx512_bf16,
+            "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16",
+            $crate::kernels::simd::avx512::Avx512<true, true>
+        );
+        $crate::kernels::isa::define_runner!(
+            "x86_64",
+            run_avx512_vnni,
+            "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni",
+            $crate::kernels::simd::avx512::Avx512<true, false>
+        );
+        $crate::kernels::isa::define_runner!(
+            "x86_64",
+            run_avx512,
+            "avx512f,avx512bw,avx512dq,avx512vl",
+            $crate::kernels::simd::avx512::Avx512<false, false>
+        );
+        $crate::kernels::isa::define_runner!(
+            "x86_64",
+            run_avx2,
+            "avx2,fma",
+            $crate::kernels::simd::avx2::Avx2
+        );
+        $crate::kernels::isa::define_runner!(
+            "aarch64",
+            run_neon_dotprod,
+            "neon,dotprod",
+            $crate::kernels::simd::neon::Neon<true>
+        );
+        $crate::kernels::isa::define_runner!(
+            "aarch64",
+            run_neon,
+            "neon",
+            $crate::kernels::simd::neon::Neon<false>
+        );
+    };
+}
+
+pub(super) use {define_runner, define_runners};
+
+/// A kernel: code that is generic over [`Simd`] and compiled once for every ISA. [`Isa::run`] executes it.
+pub trait Kernel: Sized {
+    /// The result.
     type Output;
 
-    /// Runs it with the registers of one set. It has to be `#[inline(always)]`, and all that it calls, so that it is
-    /// compiled with the set's instructions.
+    /// Runs the kernel with the vectors of one ISA. This method and every function it calls with `S` must be
+    /// `#[inline(always)]`, so that they are compiled with the target features of the ISA.
     fn run<S: Simd>(self, simd: S) -> Self::Output;
+
+    define_runners!();
 }
 
 impl Isa {
-    /// Every set that this machine has, the best first.
+    /// All ISAs that this machine supports, fastest first.
     pub fn available() -> Vec<Isa> {
-        let mut sets = Vec::new();
+        let mut isas = Vec::new();
         #[cfg(target_arch = "x86_64")]
         {
             let avx512 = is_x86_feature_detected!("avx512f")
@@ -81,97 +139,99 @@ impl Isa {
             let bf16 = vnni && is_x86_feature_detected!("avx512bf16");
             let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
             #[cfg(target_os = "linux")]
-            sets.extend((bf16 && super::tiles::amx::is_available()).then_some(Isa(Set::Amx)));
-            let all = [
-                (bf16 && !is_intel(), Set::Avx512Bf16),
-                (vnni, Set::Avx512Vnni),
-                (avx512, Set::Avx512),
-                (avx2, Set::Avx2),
+            isas.extend((bf16 && super::tiles::amx::is_available()).then_some(Isa(IsaKind::Amx)));
+            let vector_isas = [
+                (bf16 && !is_intel(), IsaKind::Avx512Bf16),
+                (vnni, IsaKind::Avx512Vnni),
+                (avx512, IsaKind::Avx512),
+                (avx2, IsaKind::Avx2),
             ];
-            sets.extend(all.into_iter().filter(|(has, _)| *has).map(|(_, set)| Isa(set)));
+            isas.extend(
+                vector_isas.into_iter().filter(|(supported, _)| *supported).map(|(_, kind)| Isa(kind)),
+            );
         }
         #[cfg(target_arch = "aarch64")]
         {
             if std::arch::is_aarch64_feature_detected!("dotprod") {
-                sets.push(Isa(Set::NeonDotprod));
+                isas.push(Isa(IsaKind::NeonDotprod));
             }
-            sets.push(Isa(Set::Neon));
+            isas.push(Isa(IsaKind::Neon));
         }
-        sets.push(Isa(Set::Portable));
-        sets
+        isas.push(Isa(IsaKind::Portable));
+        isas
     }
 
-    /// Every set that can run here, for tests: those of the machine, and those that it has but is slower with.
+    /// All ISAs that tests can run here: the available ones, and `avx512-bf16` on Intel processors, where it is slower.
     pub fn testable() -> Vec<Isa> {
-        let mut sets = Self::available();
+        let mut isas = Self::available();
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx512bf16") && sets.contains(&Isa(Set::Avx512Vnni)) && is_intel() {
-            sets.push(Isa(Set::Avx512Bf16));
+        if is_x86_feature_detected!("avx512bf16") && isas.contains(&Isa(IsaKind::Avx512Vnni)) && is_intel() {
+            isas.push(Isa(IsaKind::Avx512Bf16));
         }
-        sets
+        isas
     }
 
-    /// Tiles in plain Rust, for tests on any machine.
-    pub fn tile_model() -> Isa {
-        Isa(Set::TileModel)
+    /// Portable vectors and emulated AMX tiles, for tests on any machine.
+    pub fn emulated_tiles() -> Isa {
+        Isa(IsaKind::EmulatedTiles)
     }
 
-    /// The set that the process uses: the best one, or the one that [`VARIABLE`] names.
+    /// The ISA that this process uses: the one that [`ISA_VARIABLE`] names, or else the fastest.
     ///
     /// # Panics
-    /// If the machine does not have the set that is named; [`Isa::check`] says so in a sentence.
-    pub fn best() -> Isa {
-        static BEST: OnceLock<Isa> = OnceLock::new();
-        *BEST.get_or_init(|| Self::chosen().expect("the named instruction set has been checked"))
+    /// If this machine does not support the ISA that the variable names; see [`Isa::check`].
+    pub fn selected() -> Isa {
+        static SELECTED: OnceLock<Isa> = OnceLock::new();
+        *SELECTED.get_or_init(|| Self::from_environment().expect("Isa::check has accepted the variable"))
     }
 
-    /// Whether the set that [`VARIABLE`] names is one of this machine's.
+    /// Checks that this machine supports the ISA that [`ISA_VARIABLE`] names, if the variable is set.
     ///
     /// # Errors
-    /// If it is not: a sentence that names those it has.
+    /// If it does not: a message that lists the available ISAs.
     pub fn check() -> Result<(), String> {
-        Self::chosen().map(|_| ())
+        Self::from_environment().map(|_| ())
     }
 
-    fn chosen() -> Result<Isa, String> {
-        let sets = Self::available();
-        let Some(name) = std::env::var_os(VARIABLE) else { return Ok(sets[0]) };
-        sets.iter().copied().find(|isa| name == isa.name()).ok_or_else(|| {
-            let names: Vec<&str> = sets.iter().map(|isa| isa.name()).collect();
+    fn from_environment() -> Result<Isa, String> {
+        let isas = Self::available();
+        let Some(name) = std::env::var_os(ISA_VARIABLE) else { return Ok(isas[0]) };
+        isas.iter().copied().find(|isa| name == isa.name()).ok_or_else(|| {
+            let names: Vec<&str> = isas.iter().map(|isa| isa.name()).collect();
             format!(
-                "{VARIABLE}={}: this machine has no such instruction set; it has {}",
+                "{ISA_VARIABLE}={}: this machine does not support this instruction set; it has {}",
                 name.to_string_lossy(),
                 names.join(", ")
             )
         })
     }
 
-    /// Its name.
+    /// The name, as in [`ISA_VARIABLE`].
     pub fn name(self) -> &'static str {
         match self.0 {
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-            Set::Amx => "amx",
+            IsaKind::Amx => "amx",
             #[cfg(target_arch = "x86_64")]
-            Set::Avx512Bf16 => "avx512-bf16",
+            IsaKind::Avx512Bf16 => "avx512-bf16",
             #[cfg(target_arch = "x86_64")]
-            Set::Avx512Vnni => "avx512-vnni",
+            IsaKind::Avx512Vnni => "avx512-vnni",
             #[cfg(target_arch = "x86_64")]
-            Set::Avx512 => "avx512",
+            IsaKind::Avx512 => "avx512",
             #[cfg(target_arch = "x86_64")]
-            Set::Avx2 => "avx2",
+            IsaKind::Avx2 => "avx2",
             #[cfg(target_arch = "aarch64")]
-            Set::NeonDotprod => "neon-dotprod",
+            IsaKind::NeonDotprod => "neon-dotprod",
             #[cfg(target_arch = "aarch64")]
-            Set::Neon => "neon",
-            Set::Portable => "portable",
-            Set::TileModel => "tile-model",
+            IsaKind::Neon => "neon",
+            IsaKind::Portable => "portable",
+            IsaKind::EmulatedTiles => "emulated-tiles",
         }
     }
 
-    /// Whether products of bf16 take less time than those of f32.
+    /// Whether a GEMM in bf16 is faster than one in f32.
     pub fn has_fast_bf16(self) -> bool {
-        struct Ask;
-        impl Kernel for Ask {
+        struct FastBf16;
+        impl Kernel for FastBf16 {
             type Output = bool;
 
             #[inline(always)]
@@ -179,79 +239,53 @@ impl Isa {
                 S::FAST_BF16
             }
         }
-        self.tile_unit().is_some() || self.run(Ask)
+        self.tile_unit().is_some() || self.run(FastBf16)
     }
 
-    /// The tiles of this set, if it has any.
+    /// The tile unit of this ISA, if it has one.
     pub fn tile_unit(self) -> Option<TileUnit> {
         match self.0 {
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-            Set::Amx => Some(TileUnit::Amx),
-            Set::TileModel => Some(TileUnit::Model),
+            IsaKind::Amx => Some(TileUnit::Amx),
+            IsaKind::EmulatedTiles => Some(TileUnit::Emulated),
             _ => None,
         }
     }
 
-    /// Runs a loop with this set.
+    /// Runs a kernel with the vectors of this ISA.
     #[inline]
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        // There is such an `Isa` only where the processor has been asked for its instructions.
         match self.0 {
-            // SAFETY: the set has these instructions, too.
+            // SAFETY: an `Isa` of this kind is made only after `available` has detected the features of `Avx512Bf16`.
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-            Set::Amx => unsafe { run_avx512_bf16(kernel) },
-            // SAFETY: as said.
+            IsaKind::Amx => unsafe { kernel.run_avx512_bf16() },
+            // SAFETY: an `Isa` of this kind is made only after AVX-512 F, BW, DQ, VL, VNNI and BF16 have been detected.
             #[cfg(target_arch = "x86_64")]
-            Set::Avx512Bf16 => unsafe { run_avx512_bf16(kernel) },
-            // SAFETY: as said.
+            IsaKind::Avx512Bf16 => unsafe { kernel.run_avx512_bf16() },
+            // SAFETY: an `Isa` of this kind is made only after AVX-512 F, BW, DQ, VL and VNNI have been detected.
             #[cfg(target_arch = "x86_64")]
-            Set::Avx512Vnni => unsafe { run_avx512_vnni(kernel) },
-            // SAFETY: as said.
+            IsaKind::Avx512Vnni => unsafe { kernel.run_avx512_vnni() },
+            // SAFETY: an `Isa` of this kind is made only after AVX-512 F, BW, DQ and VL have been detected.
             #[cfg(target_arch = "x86_64")]
-            Set::Avx512 => unsafe { run_avx512(kernel) },
-            // SAFETY: as said.
+            IsaKind::Avx512 => unsafe { kernel.run_avx512() },
+            // SAFETY: an `Isa` of this kind is made only after AVX2 and FMA have been detected.
             #[cfg(target_arch = "x86_64")]
-            Set::Avx2 => unsafe { run_avx2(kernel) },
-            // SAFETY: as said.
+            IsaKind::Avx2 => unsafe { kernel.run_avx2() },
+            // SAFETY: an `Isa` of this kind is made only after the dot product extension has been detected; AArch64 has
+            // NEON.
             #[cfg(target_arch = "aarch64")]
-            Set::NeonDotprod => unsafe { run_neon_dotprod(kernel) },
-            // SAFETY: as said.
+            IsaKind::NeonDotprod => unsafe { kernel.run_neon_dotprod() },
+            // SAFETY: every AArch64 processor has NEON.
             #[cfg(target_arch = "aarch64")]
-            Set::Neon => unsafe { run_neon(kernel) },
-            Set::Portable | Set::TileModel => kernel.run(Portable),
+            IsaKind::Neon => unsafe { kernel.run_neon() },
+            IsaKind::Portable | IsaKind::EmulatedTiles => kernel.run(Portable),
         }
     }
 }
 
-/// Whether the processor says that it is Intel's.
+/// Whether CPUID names Intel as the vendor.
 #[cfg(target_arch = "x86_64")]
 fn is_intel() -> bool {
     let vendor = std::arch::x86_64::__cpuid(0);
     [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).as_flattened() == b"GenuineIntel"
 }
-
-/// A function that runs a kernel with the instructions of a set.
-macro_rules! runs {
-    ($arch:literal, $name:ident, $features:literal, $simd:ty) => {
-        /// # Safety
-        /// The processor has to have the features.
-        #[cfg(target_arch = $arch)]
-        #[target_feature(enable = $features)]
-        unsafe fn $name<K: Kernel>(kernel: K) -> K::Output {
-            // SAFETY: the caller answers for the features, which are the set's.
-            kernel.run(unsafe { <$simd>::new() })
-        }
-    };
-}
-
-runs!(
-    "x86_64",
-    run_avx512_bf16,
-    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16",
-    Avx512<true, true>
-);
-runs!("x86_64", run_avx512_vnni, "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", Avx512<true, false>);
-runs!("x86_64", run_avx512, "avx512f,avx512bw,avx512dq,avx512vl", Avx512<false, false>);
-runs!("x86_64", run_avx2, "avx2,fma", Avx2);
-runs!("aarch64", run_neon_dotprod, "neon,dotprod", Neon<true>);
-runs!("aarch64", run_neon, "neon", Neon<false>);

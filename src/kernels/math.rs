@@ -1,28 +1,28 @@
-//! Functions of the numbers in a register, with their largest errors in units in the last place (ULP), with and without FMA.
+//! Elementary functions of a vector. Error bounds are in units in the last place (ULP) and hold with and without FMA.
 
-#![allow(clippy::excessive_precision, reason = "coefficients stand as they were published")]
+#![allow(clippy::excessive_precision, reason = "coefficients are copied as published")]
 
 use super::simd::Simd;
 
-/// The largest error of [`exp`], where the result is a normal number.
-pub const EXP_ULP: f64 = 1.0;
-/// The largest error of [`erf`].
-pub const ERF_ULP: f64 = 6.0;
-/// The largest error of [`tanh`].
-pub const TANH_ULP: f64 = 1.5;
-/// The largest error of [`sigmoid`], where the result is a normal number.
-pub const SIGMOID_ULP: f64 = 2.0;
+/// Maximum error of [`exp`] in ULP, for normal results.
+pub const EXP_MAX_ULP: f64 = 1.0;
+/// Maximum error of [`erf`] in ULP.
+pub const ERF_MAX_ULP: f64 = 6.0;
+/// Maximum error of [`tanh`] in ULP.
+pub const TANH_MAX_ULP: f64 = 1.5;
+/// Maximum error of [`sigmoid`] in ULP, for normal results.
+pub const SIGMOID_MAX_ULP: f64 = 2.0;
 
-/// How exact a function has to be.
+/// The accuracy that a caller needs of `exp` and GELU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accuracy {
-    /// To the last places of f32.
+    /// A few ULP of f32.
     F32,
-    /// To more than bf16 holds, where operands are rounded to bf16 or to 8-bit integers.
+    /// Better than the rounding error of bf16: enough after a GEMM whose operands are rounded to bf16 or int8.
     Bf16,
 }
 
-/// Polynomials by Horner's scheme, the highest power first.
+/// Evaluates a polynomial by Horner's scheme; the coefficient of the highest power comes first.
 #[inline(always)]
 fn polynomial<S: Simd, const N: usize>(s: S, x: S::F, coefficients: [f32; N]) -> S::F {
     let mut sum = s.splat(coefficients[0]);
@@ -32,21 +32,21 @@ fn polynomial<S: Simd, const N: usize>(s: S, x: S::F, coefficients: [f32; N]) ->
     sum
 }
 
-/// `eˣ`; 0 and ∞ where it does not fit. Within [`EXP_ULP`].
+/// `eˣ`; 0 on underflow, ∞ on overflow. The error is at most [`EXP_MAX_ULP`].
 ///
-/// `x = n ln 2 + r`; the polynomial is that of the Cephes library's `expf`.
+/// Range reduction `x = n ln 2 + r`, then the polynomial of `expf` in the Cephes library.
 #[inline(always)]
 pub fn exp<S: Simd>(s: S, x: S::F) -> S::F {
-    // Where the result is ∞; the order of operands keeps NaN.
+    // Above 89 the result is ∞. This order of operands propagates NaN.
     exp_below_overflow(s, s.select_less(s.splat(89.0), x, s.splat(89.0), x))
 }
 
-/// [`exp`] of values up to 89.
+/// [`exp`] for `x ≤ 89`.
 #[inline(always)]
 pub fn exp_below_overflow<S: Simd>(s: S, x: S::F) -> S::F {
-    // Where the result is 0; the order of operands keeps NaN.
+    // Below −104 the result is 0. This order of operands propagates NaN.
     let x = s.max(s.splat(-104.0), x);
-    // Adding and taking off 1.5 · 2²³ rounds to a whole number.
+    // Adding and subtracting 1.5 · 2²³ rounds to an integer.
     let shift = s.splat(12_582_912.0);
     let n = s.sub(s.fma(x, s.splat(std::f32::consts::LOG2_E), shift), shift);
     let r = s.fma(n, s.splat(-0.693_359_375), x);
@@ -67,15 +67,15 @@ pub fn exp_below_overflow<S: Simd>(s: S, x: S::F) -> S::F {
     s.scale_exp2(s.add(p, s.splat(1.0)), n)
 }
 
-/// The largest relative error of [`exp2_bf16`], where the result is a normal number.
-pub const EXP2_BF16: f64 = 3e-6;
+/// Maximum relative error of [`exp2_bf16`], for normal results.
+pub const EXP2_BF16_MAX_ERROR: f64 = 3e-6;
 
-/// `2ˣ` for values up to 127, to more than the accuracy of bf16; 0 where it does not fit. Within [`EXP2_BF16`].
+/// `2ˣ` for `x ≤ 127`, more accurate than bf16; 0 on underflow. The relative error is at most [`EXP2_BF16_MAX_ERROR`].
 ///
-/// `x = n + f`; the polynomial is fitted to `2ᶠ` from −½ to ½.
+/// Range reduction `x = n + f`; the polynomial is a fit of `2ᶠ` on [−½, ½].
 #[inline(always)]
 pub fn exp2_bf16<S: Simd>(s: S, x: S::F) -> S::F {
-    // The order of operands keeps NaN.
+    // This order of operands propagates NaN.
     let x = s.max(s.splat(-150.0), x);
     let shift = s.splat(12_582_912.0);
     let n = s.sub(s.add(x, shift), shift);
@@ -84,15 +84,15 @@ pub fn exp2_bf16<S: Simd>(s: S, x: S::F) -> S::F {
     s.scale_exp2(polynomial(s, s.sub(x, n), coefficients), n)
 }
 
-/// The error function. Within [`ERF_ULP`].
+/// The error function. The error is at most [`ERF_MAX_ULP`].
 ///
-/// The rational function of Eigen's `erf`, over the numbers from −4 to 4: past those it is 1 in f32.
+/// The rational approximation of Eigen's `erf` on [−4, 4]; outside this range erf is ±1 in f32.
 #[inline(always)]
 pub fn erf<S: Simd>(s: S, x: S::F) -> S::F {
     let x = s.select_less(s.splat(4.0), x, s.splat(4.0), x);
     let x = s.select_less(x, s.splat(-4.0), s.splat(-4.0), x);
     let z = s.mul(x, x);
-    let above = polynomial(
+    let numerator = polynomial(
         s,
         z,
         [
@@ -105,7 +105,7 @@ pub fn erf<S: Simd>(s: S, x: S::F) -> S::F {
             -1.609_603_332_624_15e-2,
         ],
     );
-    let below = polynomial(
+    let denominator = polynomial(
         s,
         z,
         [
@@ -116,20 +116,21 @@ pub fn erf<S: Simd>(s: S, x: S::F) -> S::F {
             -1.426_473_905_141_89e-2,
         ],
     );
-    s.mul(x, s.div_normal(above, below))
+    s.mul(x, s.div_normal(numerator, denominator))
 }
 
-/// The largest error of [`gelu_bf16`], absolute and, above 1, relative.
-pub const GELU_BF16: f64 = 7e-5;
+/// Maximum error of [`gelu_bf16`]: absolute, and relative for results above 1.
+pub const GELU_BF16_MAX_ERROR: f64 = 7e-5;
 
-/// GELU, `x Φ(x)`, to more than the accuracy of bf16. Within [`GELU_BF16`].
+/// GELU, `x Φ(x)`, more accurate than bf16. The error is at most [`GELU_BF16_MAX_ERROR`].
 ///
-/// The polynomial is fitted to `erf(x / √2) / x` in `x²` over the values from −4.2 to 4.2; past those Φ is 0 or 1 to this accuracy.
+/// The polynomial in `x²` is a fit of `erf(x / √2) / x` on [−4.2, 4.2]; outside this range Φ is 0 or 1 to this
+/// accuracy.
 #[inline(always)]
 pub fn gelu_bf16<S: Simd>(s: S, x: S::F) -> S::F {
-    // The order of operands keeps NaN.
+    // This order of operands propagates NaN.
     let x = s.max(s.splat(-4.2), x);
-    let inner = s.min(s.splat(4.2), x);
+    let clamped = s.min(s.splat(4.2), x);
     let coefficients = [
         1.630_088_564e-10,
         -1.474_557_898e-8,
@@ -141,14 +142,14 @@ pub fn gelu_bf16<S: Simd>(s: S, x: S::F) -> S::F {
         -1.335_724_592e-1,
         7.983_272_076e-1,
     ];
-    let p = polynomial(s, s.mul(inner, inner), coefficients);
+    let p = polynomial(s, s.mul(clamped, clamped), coefficients);
     let half = s.mul(x, s.splat(0.5));
-    s.fma(half, s.mul(inner, p), half)
+    s.fma(half, s.mul(clamped, p), half)
 }
 
-/// The hyperbolic tangent. Within [`TANH_ULP`].
+/// The hyperbolic tangent. The error is at most [`TANH_MAX_ULP`].
 ///
-/// The polynomial is that of the Cephes library's `tanhf`.
+/// For small `x` the polynomial of `tanhf` in the Cephes library, else `1 − 2 / (e²ˣ + 1)`.
 #[inline(always)]
 pub fn tanh<S: Simd>(s: S, x: S::F) -> S::F {
     let t = s.abs(x);
@@ -165,12 +166,12 @@ pub fn tanh<S: Simd>(s: S, x: S::F) -> S::F {
         ],
     );
     let small = s.fma(s.mul(small, z), x, x);
-    let above = s.add(exp(s, s.add(t, t)), s.splat(1.0));
-    let large = s.with_sign(s.sub(s.splat(1.0), s.div(s.splat(2.0), above)), x);
+    let denominator = s.add(exp(s, s.add(t, t)), s.splat(1.0));
+    let large = s.copysign(s.sub(s.splat(1.0), s.div(s.splat(2.0), denominator)), x);
     s.select_less(t, s.splat(0.625), small, large)
 }
 
-/// `1 / (1 + e⁻ˣ)`. Within [`SIGMOID_ULP`].
+/// `1 / (1 + e⁻ˣ)`. The error is at most [`SIGMOID_MAX_ULP`].
 #[inline(always)]
 pub fn sigmoid<S: Simd>(s: S, x: S::F) -> S::F {
     let one = s.splat(1.0);

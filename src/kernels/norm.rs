@@ -1,53 +1,55 @@
-//! Normalisation of rows.
+//! LayerNorm, RMSNorm and L2 normalisation of rows.
 
-use super::isa::{Isa, Kernel};
+use super::isa::{Isa, Kernel, define_runners};
 use super::simd::{Simd, map, map_with, sum};
 
-/// What a row is brought to.
+/// The kind of a norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormKind {
-    /// Mean 0 and variance 1 (Ba et al. 2016).
+    /// LayerNorm: mean 0 and variance 1 (Ba et al. 2016).
     Layer,
-    /// A root mean square of 1 (Zhang & Sennrich 2019).
+    /// RMSNorm: root mean square 1 (Zhang & Sennrich 2019).
     RootMeanSquare,
 }
 
 /// A norm with its weights.
 #[derive(Debug, Clone, Copy)]
 pub struct Norm<'a> {
-    /// What it does.
+    /// LayerNorm or RMSNorm.
     pub kind: NormKind,
-    /// One number a column.
+    /// `(H)`.
     pub weight: &'a [f32],
-    /// One number a column, or none at all.
+    /// `(H)`, or empty for a norm without bias.
     pub bias: &'a [f32],
-    /// What is added to the variance, or to the mean square.
+    /// Added to the variance (LayerNorm) or the mean square (RMSNorm).
     pub eps: f32,
 }
 
 impl Norm<'_> {
-    /// `norm(x + residual)` of every row of `x`, in place; an empty residual is none. The variance is taken in a second
-    /// pass, so that a large mean costs no digits.
+    /// `norm(x + residual)` of every row of `x` `(T, H)`, in place. The residual has the shape of `x`, or is empty for
+    /// none. The variance is computed in a second pass, so that a large mean does not cancel its digits.
     ///
     /// # Panics
-    /// If `x` is not whole rows, or the residual or the bias has another length.
+    /// If the length of `x` is not a multiple of H, or the residual or the bias has a wrong length.
     pub fn forward(&self, isa: Isa, x: &mut [f32], residual: &[f32]) {
         let width = self.weight.len();
-        assert!(x.len().is_multiple_of(width), "rows are whole");
+        assert!(x.len().is_multiple_of(width), "the length of x is a multiple of the width");
         assert!(residual.is_empty() || residual.len() == x.len(), "the residual has the shape of x");
-        assert!(self.bias.is_empty() || self.bias.len() == width, "there is a bias a column");
-        isa.run(Rows { norm: self, x, residual });
+        assert!(self.bias.is_empty() || self.bias.len() == width, "the bias has one value per column");
+        isa.run(NormRows { norm: self, x, residual });
     }
 }
 
-struct Rows<'a> {
+struct NormRows<'a> {
     norm: &'a Norm<'a>,
     x: &'a mut [f32],
     residual: &'a [f32],
 }
 
-impl Kernel for Rows<'_> {
+impl Kernel for NormRows<'_> {
     type Output = ();
+
+    define_runners!();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
@@ -61,13 +63,13 @@ impl Kernel for Rows<'_> {
                 NormKind::Layer => (sum!(s, row, 0.0, |sum, x| s.add(sum, x)) / columns) as f32,
                 NormKind::RootMeanSquare => 0.0,
             };
-            let middle = s.splat(mean);
+            let center = s.splat(mean);
             let square = sum!(s, row, mean, |sum, x| {
-                let x = s.sub(x, middle);
+                let x = s.sub(x, center);
                 s.fma(x, x, sum)
             });
             let scale = s.splat((1.0 / (square / columns + f64::from(eps)).sqrt()) as f32);
-            map_with!(s, row, weight, |x, w| s.mul(s.mul(s.sub(x, middle), scale), w));
+            map_with!(s, row, weight, |x, w| s.mul(s.mul(s.sub(x, center), scale), w));
             if !bias.is_empty() {
                 map_with!(s, row, bias, |x, b| s.add(x, b));
             }
@@ -75,22 +77,25 @@ impl Kernel for Rows<'_> {
     }
 }
 
-/// Scales a row to unit length in place; a row shorter than 1e-12 is divided by 1e-12, as
-/// `torch.nn.functional.normalize` does.
+/// Scales a row to unit L2 norm, in place. As in `torch.nn.functional.normalize`, the divisor is at least 1e-12.
 pub fn l2_normalize(isa: Isa, row: &mut [f32]) {
-    isa.run(L2(row));
+    isa.run(L2Normalize { row });
 }
 
-struct L2<'a>(&'a mut [f32]);
+struct L2Normalize<'a> {
+    row: &'a mut [f32],
+}
 
-impl Kernel for L2<'_> {
+impl Kernel for L2Normalize<'_> {
     type Output = ();
+
+    define_runners!();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let length = sum!(s, self.0, 0.0, |sum, x| s.fma(x, x, sum)).sqrt() as f32;
-        // Not `max`, which would lose a NaN.
+        let length = sum!(s, self.row, 0.0, |sum, x| s.fma(x, x, sum)).sqrt() as f32;
+        // Not `max`, which drops NaN.
         let length = s.splat(if length < 1e-12 { 1e-12 } else { length });
-        map!(s, self.0, |x| s.div(x, length));
+        map!(s, self.row, |x| s.div(x, length));
     }
 }

@@ -1,16 +1,16 @@
-//! Softmax of rows of scores.
+//! Softmax over rows of attention scores.
 
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
-use super::isa::{Isa, Kernel};
+use super::isa::{Isa, Kernel, define_runners};
 use super::math::{Accuracy, exp_below_overflow, exp2_bf16};
 use super::simd::{Simd, fold, map, map_with};
 
-/// `scale · x + bias` in place; an empty bias is none.
+/// `x = scale · x + bias`, in place; an empty bias means none.
 ///
 /// # Panics
-/// If there is a bias that is shorter than the row.
+/// If the bias is not empty and shorter than the row.
 pub fn scale_and_bias(isa: Isa, row: &mut [f32], scale: f32, bias: &[f32]) {
     isa.run(ScaleAndBias { row, scale, bias });
 }
@@ -24,6 +24,8 @@ struct ScaleAndBias<'a> {
 impl Kernel for ScaleAndBias<'_> {
     type Output = ();
 
+    define_runners!();
+
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let scale = s.splat(self.scale);
@@ -34,12 +36,15 @@ impl Kernel for ScaleAndBias<'_> {
     }
 }
 
-/// The numerators of `softmax(scale · x)`, in place, and the sum of each row, which is what they are to be divided by.
-/// Rows lie `stride` apart; row `i` has the scores `visible(i)`, and 0 elsewhere. `scale` is above 0.
+/// Unnormalised softmax: replaces every row by the numerators of `softmax(scale · x)` and writes their sum, the
+/// denominator, to `sums`.
+///
+/// Rows begin every `stride` values. Row `i` has scores in the columns `visible(i)`; all other columns are set to 0.
+/// `scale` is positive.
 ///
 /// # Panics
-/// If there are fewer rows than sums, or a row is to see past its end or nothing.
-pub fn exponentials(
+/// If `rows` has fewer than `sums.len()` rows, or a range `visible(i)` is empty or exceeds the row.
+pub fn softmax_unnormalized(
     isa: Isa,
     rows: &mut [f32],
     stride: usize,
@@ -48,11 +53,11 @@ pub fn exponentials(
     sums: &mut [f32],
     accuracy: Accuracy,
 ) {
-    assert!(rows.len() >= sums.len() * stride, "there is a row for every sum");
-    isa.run(Exponentials { rows, stride, scale, visible, sums, accuracy });
+    assert!(rows.len() >= sums.len() * stride, "rows has one row per sum");
+    isa.run(SoftmaxUnnormalized { rows, stride, scale, visible, sums, accuracy });
 }
 
-struct Exponentials<'a, V> {
+struct SoftmaxUnnormalized<'a, V> {
     rows: &'a mut [f32],
     stride: usize,
     scale: f32,
@@ -61,8 +66,10 @@ struct Exponentials<'a, V> {
     accuracy: Accuracy,
 }
 
-impl<V: Fn(usize) -> Range<usize>> Kernel for Exponentials<'_, V> {
+impl<V: Fn(usize) -> Range<usize>> Kernel for SoftmaxUnnormalized<'_, V> {
     type Output = ();
+
+    define_runners!();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
@@ -72,12 +79,12 @@ impl<V: Fn(usize) -> Range<usize>> Kernel for Exponentials<'_, V> {
         });
         for (i, (row, sum)) in self.rows.chunks_exact_mut(self.stride).zip(self.sums).enumerate() {
             let visible = (self.visible)(i);
-            assert!(!visible.is_empty(), "a query sees a key");
+            assert!(!visible.is_empty(), "every query has a visible key");
             row[..visible.start].fill(0.0);
             row[visible.end..].fill(0.0);
             let row = &mut row[visible];
             let [a, b, c, d] = fold!(s, row, f32::NEG_INFINITY, f32::NEG_INFINITY, |max, x| s.max(max, x));
-            let max = s.splat(s.max_lanes(s.max(s.max(a, b), s.max(c, d))));
+            let max = s.splat(s.reduce_max(s.max(s.max(a, b), s.max(c, d))));
             let mut total = s.splat(0.0);
             for start in (0..row.len()).step_by(S::LANES) {
                 let x = s.load_at(row, start, f32::NEG_INFINITY);
@@ -89,31 +96,33 @@ impl<V: Fn(usize) -> Range<usize>> Kernel for Exponentials<'_, V> {
                 s.store_at(row, start, e);
                 total = s.add(total, e);
             }
-            *sum = s.sum_lanes(total);
+            *sum = s.reduce_sum(total);
         }
     }
 }
 
-/// `y + factor · x` in place of `y`.
+/// `y = alpha · x + y`, in place.
 ///
 /// # Panics
-/// If `x` is shorter.
-pub fn add_scaled(isa: Isa, y: &mut [f32], factor: f32, x: &[f32]) {
-    isa.run(AddScaled { y, factor, x });
+/// If `x` is shorter than `y`.
+pub fn axpy(isa: Isa, alpha: f32, x: &[f32], y: &mut [f32]) {
+    isa.run(Axpy { alpha, x, y });
 }
 
-struct AddScaled<'a> {
-    y: &'a mut [f32],
-    factor: f32,
+struct Axpy<'a> {
+    alpha: f32,
     x: &'a [f32],
+    y: &'a mut [f32],
 }
 
-impl Kernel for AddScaled<'_> {
+impl Kernel for Axpy<'_> {
     type Output = ();
+
+    define_runners!();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let factor = s.splat(self.factor);
-        map_with!(s, self.y, self.x, |y, x| s.fma(factor, x, y));
+        let alpha = s.splat(self.alpha);
+        map_with!(s, self.y, self.x, |y, x| s.fma(alpha, x, y));
     }
 }

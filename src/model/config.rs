@@ -6,19 +6,20 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use serde_json::{Map, Value};
 
+use super::json::read_json_object;
 use crate::nn::{ACTIVATIONS, Activation};
 
-/// The largest width, vocabulary or position count that is taken for a size and not for a slip of the pen.
-pub const WIDEST: usize = 1 << 24;
-/// Heads that are taken for a number and not for a slip of the pen.
-pub const HEADS: RangeInclusive<usize> = 1..=1 << 12;
+/// Maximum width, vocabulary size or number of positions; a larger one is an error in the file.
+pub const MAX_SIZE: usize = 1 << 24;
+/// Numbers of attention heads that are accepted; others are an error in the file.
+pub const HEAD_COUNTS: RangeInclusive<usize> = 1..=1 << 12;
 
-/// The fields of a `config.json`, or of an object inside of it.
+/// The fields of a `config.json`, or of an object inside it. Fields that are null count as absent.
 #[derive(Debug, Clone)]
 pub struct Config {
     path: PathBuf,
-    /// The object, with a dot after it; nothing for the whole file.
-    inside: String,
+    /// The path of the object in the file, with a dot at its end; empty for the file itself.
+    parent: String,
     fields: Map<String, Value>,
 }
 
@@ -28,10 +29,10 @@ impl Config {
     /// # Errors
     /// If the file cannot be read or does not hold a JSON object.
     pub fn read(path: &Path) -> Result<Self> {
-        Ok(Config { path: path.to_owned(), inside: String::new(), fields: super::read_json_object(path)? })
+        Ok(Config { path: path.to_owned(), parent: String::new(), fields: read_json_object(path)? })
     }
 
-    /// All fields.
+    /// All fields, those that are null included.
     pub fn fields(&self) -> &Map<String, Value> {
         &self.fields
     }
@@ -41,154 +42,196 @@ impl Config {
         &self.path
     }
 
-    /// A whole number that has to be there and within `range`: shapes have no defaults.
+    /// A required whole number within `range`. Shapes have no defaults: a misspelt `hidden_size` is an error.
+    ///
+    /// # Errors
+    /// If the field is absent, of another type or out of range.
     pub fn size(&self, key: &str, range: RangeInclusive<usize>) -> Result<usize> {
         let Some(value) = self.get(key) else { bail!("{}", self.missing(key)) };
         match value.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| range.contains(n)) {
             Some(n) => Ok(n),
             None => {
                 let expected = format!("a whole number from {} to {}", range.start(), range.end());
-                bail!("{}", self.wrong(key, value, &expected))
+                bail!("{}", self.invalid(key, value, &expected))
             }
         }
     }
 
-    /// A width, vocabulary or number of positions that has to be there.
+    /// A required width, vocabulary size or number of positions.
+    ///
+    /// # Errors
+    /// As [`Config::size`].
     pub fn width(&self, key: &str) -> Result<usize> {
-        self.size(key, 1..=WIDEST)
+        self.size(key, 1..=MAX_SIZE)
     }
 
-    /// `width / heads`, both with the keys that they are from.
-    pub fn share(&self, width_key: &str, width: usize, heads_key: &str, heads: usize) -> Result<usize> {
+    /// The head dim `width / heads`; the keys are for the error.
+    ///
+    /// # Errors
+    /// If `width` is not a multiple of `heads`.
+    pub fn head_dim(&self, width_key: &str, width: usize, heads_key: &str, heads: usize) -> Result<usize> {
         if !width.is_multiple_of(heads) {
             let expected = format!("a multiple of {heads_key:?}, which is {heads}");
-            bail!("{}", self.wrong(width_key, width, &expected));
+            bail!("{}", self.invalid(width_key, width, &expected));
         }
         Ok(width / heads)
     }
 
-    /// The activation that a field names, or nothing.
+    /// The activation that a field names; `None` without the field.
+    ///
+    /// # Errors
+    /// If the field is no string, or names an unknown activation.
     pub fn activation(&self, key: &str) -> Result<Option<Activation>> {
         let Some(name) = self.string(key)? else { return Ok(None) };
         match Activation::from_name(name) {
             Some(activation) => Ok(Some(activation)),
             None => {
                 let known: Vec<_> = ACTIVATIONS.iter().map(|(name, _)| *name).collect();
-                bail!("{}", self.wrong(key, format!("{name:?}"), &format!("one of {}", known.join(", "))))
+                bail!("{}", self.invalid(key, format!("{name:?}"), &format!("one of {}", known.join(", "))))
             }
         }
     }
 
-    /// The id of a token, or nothing.
-    pub fn id(&self, key: &str) -> Result<Option<u32>> {
+    /// A token id; `None` without the field.
+    ///
+    /// # Errors
+    /// If the field is no whole number below 2²⁴.
+    pub fn token_id(&self, key: &str) -> Result<Option<u32>> {
         match self.get(key) {
             None => Ok(None),
             Some(value) => {
                 match value.as_u64().and_then(|id| u32::try_from(id).ok()).filter(|id| *id < 1 << 24) {
                     Some(id) => Ok(Some(id)),
-                    None => bail!("{}", self.wrong(key, value, "the id of a token")),
+                    None => bail!("{}", self.invalid(key, value, "a token id")),
                 }
             }
         }
     }
 
-    /// A positive number below 1, or `default` where there is none.
+    /// A positive number below 1; `default` without the field.
+    ///
+    /// # Errors
+    /// If the field is another value.
     pub fn fraction(&self, key: &str, default: f64) -> Result<f64> {
         match self.get(key) {
             None => Ok(default),
             Some(value) => match value.as_f64().filter(|x| (f64::from(f32::MIN_POSITIVE)..1.0).contains(x)) {
                 Some(x) => Ok(x),
-                None => bail!("{}", self.wrong(key, value, "a number between 0 and 1")),
+                None => bail!("{}", self.invalid(key, value, "a number between 0 and 1")),
             },
         }
     }
 
-    /// A string, or nothing.
+    /// A string; `None` without the field.
+    ///
+    /// # Errors
+    /// If the field is no string.
     pub fn string(&self, key: &str) -> Result<Option<&str>> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::String(s)) => Ok(Some(s)),
-            Some(value) => bail!("{}", self.wrong(key, value, "a string")),
+            Some(value) => bail!("{}", self.invalid(key, value, "a string")),
         }
     }
 
-    /// A truth value; false where there is none.
+    /// A flag; false without the field.
+    ///
+    /// # Errors
+    /// If the field is neither true nor false.
     pub fn flag(&self, key: &str) -> Result<bool> {
         self.flag_or(key, false)
     }
 
-    /// A truth value, or `default` where there is none.
+    /// A flag; `default` without the field.
+    ///
+    /// # Errors
+    /// If the field is neither true nor false.
     pub fn flag_or(&self, key: &str, default: bool) -> Result<bool> {
         match self.get(key) {
             None => Ok(default),
             Some(Value::Bool(b)) => Ok(*b),
-            Some(value) => bail!("{}", self.wrong(key, value, "true or false")),
+            Some(value) => bail!("{}", self.invalid(key, value, "true or false")),
         }
     }
 
-    /// A positive number, or `default` where there is none.
+    /// A positive number; `default` without the field.
+    ///
+    /// # Errors
+    /// If the field is another value.
     pub fn number(&self, key: &str, default: f64) -> Result<f64> {
-        if self.has(key) { self.required(key) } else { Ok(default) }
+        if self.has(key) { self.required_number(key) } else { Ok(default) }
     }
 
-    /// A positive number that has to be there.
-    pub fn required(&self, key: &str) -> Result<f64> {
-        match self.number_or_none(key)? {
+    /// A required positive number.
+    ///
+    /// # Errors
+    /// If the field is absent or another value.
+    pub fn required_number(&self, key: &str) -> Result<f64> {
+        match self.optional_number(key)? {
             Some(x) if x > 0.0 => Ok(x),
-            Some(x) => bail!("{}", self.wrong(key, x, "a positive number")),
+            Some(x) => bail!("{}", self.invalid(key, x, "a positive number")),
             None => bail!("{}", self.missing(key)),
         }
     }
 
-    /// A number, or nothing.
-    pub fn number_or_none(&self, key: &str) -> Result<Option<f64>> {
+    /// A finite number; `None` without the field.
+    ///
+    /// # Errors
+    /// If the field is another value.
+    pub fn optional_number(&self, key: &str) -> Result<Option<f64>> {
         match self.get(key) {
             None => Ok(None),
             Some(value) => match value.as_f64().filter(|x| x.is_finite()) {
                 Some(x) => Ok(Some(x)),
-                None => bail!("{}", self.wrong(key, value, "a number")),
+                None => bail!("{}", self.invalid(key, value, "a number")),
             },
         }
     }
 
-    /// A list of strings, or nothing.
+    /// A list of strings; `None` without the field.
+    ///
+    /// # Errors
+    /// If the field is another value.
     pub fn strings(&self, key: &str) -> Result<Option<Vec<&str>>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         match value.as_array().and_then(|list| list.iter().map(Value::as_str).collect()) {
             Some(list) => Ok(Some(list)),
-            None => bail!("{}", self.wrong(key, value, "a list of strings")),
+            None => bail!("{}", self.invalid(key, value, "a list of strings")),
         }
     }
 
-    /// An object, or nothing.
+    /// An object; `None` without the field.
+    ///
+    /// # Errors
+    /// If the field is no object.
     pub fn object(&self, key: &str) -> Result<Option<Config>> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::Object(fields)) => Ok(Some(Config {
                 path: self.path.clone(),
-                inside: format!("{}{key}.", self.inside),
+                parent: format!("{}{key}.", self.parent),
                 fields: fields.clone(),
             })),
-            Some(value) => bail!("{}", self.wrong(key, value, "an object")),
+            Some(value) => bail!("{}", self.invalid(key, value, "an object")),
         }
     }
 
-    /// Whether a field is there and not null.
+    /// Whether the field is present.
     pub fn has(&self, key: &str) -> bool {
         self.get(key).is_some()
     }
 
-    /// One sentence on a field that is not there.
+    /// The error for a required field that is absent.
     fn missing(&self, key: &str) -> String {
-        format!("{} has no field \"{}{key}\"; it is required", self.path.display(), self.inside)
+        format!("{} has no field \"{}{key}\", which is required", self.path.display(), self.parent)
     }
 
-    /// One sentence on a field with the wrong value.
-    pub fn wrong(&self, key: &str, found: impl std::fmt::Display, expected: &str) -> String {
-        format!("{}: \"{}{key}\" is {found}, but has to be {expected}", self.path.display(), self.inside)
+    /// The error for a field with an unexpected value.
+    pub fn invalid(&self, key: &str, found: impl std::fmt::Display, expected: &str) -> String {
+        format!("{}: \"{}{key}\" is {found}, expected {expected}", self.path.display(), self.parent)
     }
 
-    /// A field of any kind; one that is null is as good as none.
+    /// A field of any type.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.fields.get(key).filter(|value| !value.is_null())
     }

@@ -1,132 +1,145 @@
-//! The table of model families: what a config and a checkpoint of each call things, and what it computes whatever
-//! its config says. `spec.rs` reads a config by a row of this table.
+//! The table of model families. A row has the names of a setting in `config.json`, the defaults of a family, and
+//! the names of the tensors in its checkpoints; `spec.rs` uses it to read a config.
+//!
+//! A new family without new maths is one row, like that of data2vec-text, which is RoBERTa with another prefix. Fields
+//! that a row leaves out are those of the row that it is based on.
 
 use anyhow::Result;
 
 use super::config::Config;
-use super::names::{Modules, Names};
-use super::own_fields;
+use super::family_specific;
+use super::names::{ModuleNames, TensorNames};
 use crate::nn::{
     Activation, Biases, EmbeddingNorm, EncoderSpec, NormKind, NormPlacement, NormSpec, Pool, RotaryLayout,
 };
 
-/// One row of the table.
+/// A row of the table.
 pub struct Family {
     /// Values of `model_type` in `config.json`.
     pub model_types: &'static [&'static str],
-    /// A field, and values of it, that tell this row from a later one with the same model type; without values, that the
-    /// field is there.
-    pub mark: Option<(&'static str, &'static [&'static str])>,
-    /// What the config calls things.
-    pub keys: Keys,
-    /// What the family computes.
-    pub maths: Maths,
-    /// What checkpoints call the tensors: one way, or several.
-    pub names: &'static [Names],
-    /// How to pool where no pipeline file says it.
+    /// A field and its values that distinguish this row from a later one with the same model type. Without values, the presence
+    /// of the field does.
+    pub discriminator: Option<(&'static str, &'static [&'static str])>,
+    /// The names of the config's fields.
+    pub keys: ConfigKeys,
+    /// Settings of the encoder that apply unless the config has a field for them.
+    pub defaults: Defaults,
+    /// How checkpoints name their tensors: one naming, or several.
+    pub names: &'static [TensorNames],
+    /// The pooling of models without a Pooling module.
     pub pool: Pool,
-    /// What reads the fields that no other family has, one after another.
-    pub own_fields: &'static [Read],
+    /// Readers of the fields that no other family has, applied in order.
+    pub family_specific: &'static [ReadFields],
 }
 
-/// Changes a spec as far as a config says.
-pub type Read = fn(&Config, &mut EncoderSpec) -> Result<()>;
+/// Reads fields of a config and changes the spec accordingly.
+pub type ReadFields = fn(&Config, &mut EncoderSpec) -> Result<()>;
 
-/// Names of config fields; `None` for what a family has not.
+/// The names of the fields of `config.json`; `None`: the family has no such field.
 #[derive(Clone, Copy)]
-pub struct Keys {
-    /// Rows of the token table.
+pub struct ConfigKeys {
+    /// Rows of the token embedding table.
     pub vocab_size: &'static str,
-    /// Without the field it is the hidden size, where [`Keys::embedding_size_or_hidden`] says so.
+    /// Columns of the embedding tables; without the field the hidden size.
     pub embedding_size: Option<&'static str>,
-    /// Whether the config may leave the embedding size out.
+    /// Whether a config may lack the field of `embedding_size`.
     pub embedding_size_or_hidden: bool,
-    /// Rows of the position table, or the longest text.
+    /// Rows of the position table, or the maximum length.
     pub max_positions: &'static str,
-    /// Theta of rotary positions.
+    /// Theta of rotary embeddings.
     pub rope_theta: &'static str,
-    /// The segment table; 0 is none.
+    /// Rows of the token type table; 0: no table.
     pub token_types: Option<&'static str>,
-    /// The flag that switches task embeddings on, and their number.
+    /// The flag that enables task type embeddings, and the rows of their table.
     pub task_types: Option<(&'static str, &'static str)>,
     /// Width of the hidden states.
     pub hidden_size: &'static str,
-    /// Layers that a text passes.
+    /// Number of layers.
     pub layers: &'static str,
-    /// Groups of layers, and layers in a group.
+    /// Groups of layers that share weights, and layers in a group.
     pub groups: Option<(&'static str, &'static str)>,
     /// Attention heads.
     pub heads: &'static str,
-    /// Heads of keys and values, and columns of a head, where the config may set them.
+    /// Key and value heads; without the field as many as query heads.
     pub key_value_heads: Option<&'static str>,
-    pub head_size: Option<&'static str>,
+    /// Head dim; without the field `hidden_size / heads`.
+    pub head_dim: Option<&'static str>,
     /// Rows of a table of bucketed relative biases.
     pub relative_bias: Option<&'static str>,
-    /// Width inside of the feed-forward network.
+    /// Width of the feed-forward network between `up` and `down`.
     pub intermediate_size: &'static str,
-    /// A family without the field has [`Maths::activation`], or a field of its own.
+    /// Activation; without the field [`Defaults::activation`].
     pub activation: Option<&'static str>,
-    /// A family without the field has that of [`Maths::norm`].
+    /// Eps of the norms; without the field that of [`Defaults::norm`].
     pub norm_eps: Option<&'static str>,
-    /// Flags that decide whether norms, attention and the feed-forward network have a bias; without them it is as
-    /// [`Maths`] has it.
+    /// Flag: norms have a bias. This flag and the two below default to [`Defaults`].
     pub norm_bias: Option<&'static str>,
+    /// Flag: the linear layers of attention have a bias.
     pub attention_bias: Option<&'static str>,
+    /// Flag: the linear layers of the feed-forward network have a bias.
     pub mlp_bias: Option<&'static str>,
 }
 
-/// What a family computes where its config does not say otherwise.
+/// Settings of the encoder that apply unless the config has a field for them.
 #[derive(Clone, Copy)]
-pub struct Maths {
-    /// How it tells tokens where they stand.
-    pub places: Places,
+pub struct Defaults {
+    /// Position encoding.
+    pub positions: PositionEncoding,
     /// Where the embedding layer has its norm.
     pub embedding_norm: EmbeddingNorm,
-    /// Whether there is a projection to the hidden size even where the embeddings are as wide.
+    /// Whether embeddings are projected to the hidden size even where they are as wide.
     pub always_projects: bool,
-    /// Where the norms of a layer stand.
+    /// Post-norm or pre-norm.
     pub norm_placement: NormPlacement,
-    /// Whether the first layer goes without the norm before its attention.
+    /// Whether the first layer has no norm before its attention.
     pub skip_first_norm: bool,
-    /// The norms, with the eps of a config that has none.
+    /// The norms.
     pub norm: NormSpec,
     /// Which linear layers have a bias.
     pub bias: Biases,
     /// Whether the feed-forward network is gated.
     pub gated: bool,
-    /// The activation where the config names none.
+    /// Activation of the feed-forward network.
     pub activation: Activation,
 }
 
-/// How a family tells tokens where they stand.
+/// The position encoding of a family.
 #[derive(Clone, Copy)]
-pub enum Places {
-    /// By a learned table, numbered from 0.
+pub enum PositionEncoding {
+    /// A learned table, numbered from 0.
     Learned,
-    /// The same, if this flag of the config is not false.
+    /// A learned table, numbered from 0, unless this flag of the config is false.
     LearnedIf(&'static str),
-    /// By a learned table, numbered from the config's `pad_token_id` + 1, or from this + 1 where it has none.
+    /// A learned table, numbered from the config's `pad_token_id` + 1; the value is the default of `pad_token_id`.
     AfterPadding(u32),
-    /// By a learned table, numbered from this + 1, whatever the config says.
+    /// A learned table, numbered from this value + 1. The config does not change it.
     AfterFixed(u32),
-    /// By turning queries and keys. Each theta is for a config that has none.
+    /// Rotary embeddings.
     Rotary {
+        /// Which dimensions of a head form a pair.
         layout: RotaryLayout,
+        /// Default theta.
         theta: f64,
-        /// Theta in layers with a window; a family without such layers has none.
+        /// Default theta of layers with a sliding window; `None`: the family has no such layers.
         local_theta: Option<f64>,
-        /// Whether checkpoints hold the angles as a table.
-        stored: bool,
+        /// Whether checkpoints may hold the sines and cosines as a table.
+        stored_table: bool,
     },
-    /// As `position_embedding_type` says, or this where it says nothing.
+    /// The encoding that `position_embedding_type` names; the value is its default.
     Named(&'static str),
 }
 
-const fn rotary(theta: f64) -> Places {
-    Places::Rotary { layout: RotaryLayout::Halves, theta, local_theta: None, stored: false }
+/// Rotary embeddings as in GPT-NeoX.
+const fn rotary(theta: f64) -> PositionEncoding {
+    PositionEncoding::Rotary {
+        layout: RotaryLayout::HalfSplit,
+        theta,
+        local_theta: None,
+        stored_table: false,
+    }
 }
 
-const BERT_KEYS: Keys = Keys {
+const BERT_KEYS: ConfigKeys = ConfigKeys {
     vocab_size: "vocab_size",
     embedding_size: None,
     embedding_size_or_hidden: false,
@@ -139,7 +152,7 @@ const BERT_KEYS: Keys = Keys {
     groups: None,
     heads: "num_attention_heads",
     key_value_heads: None,
-    head_size: None,
+    head_dim: None,
     relative_bias: None,
     intermediate_size: "intermediate_size",
     activation: Some("hidden_act"),
@@ -151,25 +164,27 @@ const BERT_KEYS: Keys = Keys {
 
 const LAYER_NORM: NormSpec = NormSpec { kind: NormKind::Layer, bias: true, eps: 1e-12 };
 
-const ALL: Biases = Biases { projection: true, qkv: true, attention_output: true, up: true, down: true };
-const NONE: Biases =
+const ALL_BIASES: Biases =
+    Biases { projection: true, qkv: true, attention_output: true, up: true, down: true };
+const NO_BIASES: Biases =
     Biases { projection: false, qkv: false, attention_output: false, up: false, down: false };
 
-const BERT_MATHS: Maths = Maths {
-    places: Places::Learned,
-    embedding_norm: EmbeddingNorm::Before,
+const BERT_DEFAULTS: Defaults = Defaults {
+    positions: PositionEncoding::Learned,
+    embedding_norm: EmbeddingNorm::BeforeProjection,
     always_projects: false,
-    norm_placement: NormPlacement::After,
+    norm_placement: NormPlacement::Post,
     skip_first_norm: false,
     norm: LAYER_NORM,
-    bias: ALL,
+    bias: ALL_BIASES,
     gated: false,
     activation: Activation::Gelu,
 };
 
-const PRE_NORM: Maths = Maths { norm_placement: NormPlacement::BeforeAndFinal, ..BERT_MATHS };
+const PRE_NORM: Defaults = Defaults { norm_placement: NormPlacement::PreAndFinal, ..BERT_DEFAULTS };
 
-const BERT_OUTSIDE: Modules = &[
+/// Modules outside the layers, as BERT names them.
+const BERT_MODEL: ModuleNames = &[
     ("embeddings.token", "embeddings.word_embeddings"),
     ("embeddings.position", "embeddings.position_embeddings"),
     ("embeddings.token_type", "embeddings.token_type_embeddings"),
@@ -178,7 +193,8 @@ const BERT_OUTSIDE: Modules = &[
     ("final_norm", "encoder.LayerNorm"),
 ];
 
-const BERT_INSIDE: Modules = &[
+/// Modules of a layer, as BERT names them.
+const BERT_LAYER: ModuleNames = &[
     ("attention.query", "attention.self.query"),
     ("attention.key", "attention.self.key"),
     ("attention.value", "attention.self.value"),
@@ -192,40 +208,40 @@ const BERT_INSIDE: Modules = &[
     ("feed_forward_norm", "output.LayerNorm"),
 ];
 
-const BERT_POOLER: Modules = &[("pooler", "pooler.dense")];
+const BERT_POOLER: ModuleNames = &[("pooler", "pooler.dense")];
 
-const BERT_NAMES: Names = Names {
+const BERT_NAMES: TensorNames = TensorNames {
     prefixes: &["", "bert."],
-    outside: &[BERT_OUTSIDE, BERT_POOLER],
-    layer: "encoder.layer.{}.",
-    inside: &[BERT_INSIDE],
+    model_modules: &[BERT_MODEL, BERT_POOLER],
+    layer_prefix: "encoder.layer.{}.",
+    layer_modules: &[BERT_LAYER],
 };
 
 const BERT: Family = Family {
     model_types: &["bert"],
-    mark: None,
-    keys: Keys {
-        head_size: Some("attention_key_size"),
+    discriminator: None,
+    keys: ConfigKeys {
+        head_dim: Some("attention_key_size"),
         attention_bias: Some("attention_bias"),
         mlp_bias: Some("mlp_bias"),
         ..BERT_KEYS
     },
-    maths: Maths { places: Places::Named("absolute"), ..BERT_MATHS },
+    defaults: Defaults { positions: PositionEncoding::Named("absolute"), ..BERT_DEFAULTS },
     names: &[BERT_NAMES],
-    // What sentence-transformers does with a model that is no pipeline.
+    // The default of sentence-transformers for a model without modules.json.
     pool: Pool::Mean,
-    own_fields: &[own_fields::variations],
+    family_specific: &[family_specific::variations],
 };
 
-/// What the families after BERT are built on.
-const PLAIN: Family = Family { keys: BERT_KEYS, maths: BERT_MATHS, own_fields: &[], ..BERT };
+/// BERT without the fields of its variations: the base of most other rows.
+const PLAIN: Family = Family { keys: BERT_KEYS, defaults: BERT_DEFAULTS, family_specific: &[], ..BERT };
 
-/// Rotary families as `transformers` itself builds them.
-const ROTARY_NAMES: Names = Names {
+/// Names of rotary families in `transformers`' own implementations.
+const ROTARY_NAMES: TensorNames = TensorNames {
     prefixes: &[""],
-    outside: &[BERT_OUTSIDE],
-    layer: "layers.{}.",
-    inside: &[&[
+    model_modules: &[BERT_MODEL],
+    layer_prefix: "layers.{}.",
+    layer_modules: &[&[
         ("attention.query", "self_attn.q_proj"),
         ("attention.key", "self_attn.k_proj"),
         ("attention.value", "self_attn.v_proj"),
@@ -239,27 +255,27 @@ const ROTARY_NAMES: Names = Names {
     ]],
 };
 
-/// Every family that Sconce runs.
+/// Every supported family.
 pub static FAMILIES: &[Family] = &[
-    // JinaBERT v2, with the model type of BERT.
+    // JinaBERT v2, which has the model type of BERT.
     Family {
-        mark: Some(("feed_forward_type", &["geglu", "reglu"])),
-        maths: Maths {
-            places: Places::Named("absolute"),
-            bias: Biases { up: false, ..ALL },
+        discriminator: Some(("feed_forward_type", &["geglu", "reglu"])),
+        defaults: Defaults {
+            positions: PositionEncoding::Named("absolute"),
+            bias: Biases { up: false, ..ALL_BIASES },
             gated: true,
-            ..BERT_MATHS
+            ..BERT_DEFAULTS
         },
-        own_fields: &[own_fields::gate_type, own_fields::variations],
-        names: &[Names {
-            inside: &[
+        family_specific: &[family_specific::gate_type, family_specific::variations],
+        names: &[TensorNames {
+            layer_modules: &[
                 &[
                     ("feed_forward.gate", "mlp.gated_layers[0/2]"),
                     ("feed_forward.up", "mlp.gated_layers[1/2]"),
                     ("feed_forward.down", "mlp.wo"),
                     ("feed_forward_norm", "mlp.layernorm"),
                 ],
-                BERT_INSIDE,
+                BERT_LAYER,
             ],
             ..BERT_NAMES
         }],
@@ -268,25 +284,25 @@ pub static FAMILIES: &[Family] = &[
     BERT,
     Family {
         model_types: &["roberta", "xlm-roberta", "camembert"],
-        maths: Maths { places: Places::AfterPadding(1), ..BERT_MATHS },
-        names: &[Names { prefixes: &["", "roberta."], ..BERT_NAMES }],
+        defaults: Defaults { positions: PositionEncoding::AfterPadding(1), ..BERT_DEFAULTS },
+        names: &[TensorNames { prefixes: &["", "roberta."], ..BERT_NAMES }],
         ..PLAIN
     },
     Family {
         model_types: &["data2vec-text"],
-        maths: Maths { places: Places::AfterPadding(1), ..BERT_MATHS },
-        names: &[Names { prefixes: &["", "data2vec_text."], ..BERT_NAMES }],
+        defaults: Defaults { positions: PositionEncoding::AfterPadding(1), ..BERT_DEFAULTS },
+        names: &[TensorNames { prefixes: &["", "data2vec_text."], ..BERT_NAMES }],
         ..PLAIN
     },
     Family {
         model_types: &["roberta-prelayernorm"],
-        maths: Maths { places: Places::AfterPadding(1), ..PRE_NORM },
-        names: &[Names {
+        defaults: Defaults { positions: PositionEncoding::AfterPadding(1), ..PRE_NORM },
+        names: &[TensorNames {
             prefixes: &["", "roberta_prelayernorm."],
-            outside: &[&[("final_norm", "LayerNorm")], BERT_OUTSIDE, BERT_POOLER],
-            inside: &[
+            model_modules: &[&[("final_norm", "LayerNorm")], BERT_MODEL, BERT_POOLER],
+            layer_modules: &[
                 &[("attention_norm", "attention.LayerNorm"), ("feed_forward_norm", "intermediate.LayerNorm")],
-                BERT_INSIDE,
+                BERT_LAYER,
             ],
             ..BERT_NAMES
         }],
@@ -294,17 +310,17 @@ pub static FAMILIES: &[Family] = &[
     },
     Family {
         model_types: &["xlm-roberta-xl"],
-        maths: Maths {
-            places: Places::AfterPadding(1),
+        defaults: Defaults {
+            positions: PositionEncoding::AfterPadding(1),
             embedding_norm: EmbeddingNorm::None,
             norm: NormSpec { eps: 1e-5, ..LAYER_NORM },
             ..PRE_NORM
         },
-        names: &[Names {
+        names: &[TensorNames {
             prefixes: &["", "roberta."],
-            inside: &[
+            layer_modules: &[
                 &[("attention_norm", "attention.self_attn_layer_norm"), ("feed_forward_norm", "LayerNorm")],
-                BERT_INSIDE,
+                BERT_LAYER,
             ],
             ..BERT_NAMES
         }],
@@ -312,39 +328,39 @@ pub static FAMILIES: &[Family] = &[
     },
     Family {
         model_types: &["megatron-bert"],
-        maths: Maths { embedding_norm: EmbeddingNorm::None, ..PRE_NORM },
-        names: &[Names {
-            outside: &[&[("final_norm", "encoder.ln")], BERT_OUTSIDE, BERT_POOLER],
-            inside: &[&[("attention_norm", "attention.ln"), ("feed_forward_norm", "ln")], BERT_INSIDE],
+        defaults: Defaults { embedding_norm: EmbeddingNorm::None, ..PRE_NORM },
+        names: &[TensorNames {
+            model_modules: &[&[("final_norm", "encoder.ln")], BERT_MODEL, BERT_POOLER],
+            layer_modules: &[&[("attention_norm", "attention.ln"), ("feed_forward_norm", "ln")], BERT_LAYER],
             ..BERT_NAMES
         }],
         ..PLAIN
     },
     Family {
         model_types: &["ernie"],
-        keys: Keys { task_types: Some(("use_task_id", "task_type_vocab_size")), ..BERT_KEYS },
-        names: &[Names { prefixes: &["", "ernie."], ..BERT_NAMES }],
+        keys: ConfigKeys { task_types: Some(("use_task_id", "task_type_vocab_size")), ..BERT_KEYS },
+        names: &[TensorNames { prefixes: &["", "ernie."], ..BERT_NAMES }],
         ..PLAIN
     },
     Family {
         model_types: &["electra"],
-        keys: Keys { embedding_size: Some("embedding_size"), ..BERT_KEYS },
-        names: &[Names {
+        keys: ConfigKeys { embedding_size: Some("embedding_size"), ..BERT_KEYS },
+        names: &[TensorNames {
             prefixes: &["", "electra."],
-            outside: &[&[("embeddings.projection", "embeddings_project")], BERT_OUTSIDE],
+            model_modules: &[&[("embeddings.projection", "embeddings_project")], BERT_MODEL],
             ..BERT_NAMES
         }],
         ..PLAIN
     },
     Family {
         model_types: &["rembert"],
-        keys: Keys { embedding_size: Some("input_embedding_size"), ..BERT_KEYS },
-        maths: Maths { always_projects: true, ..BERT_MATHS },
-        names: &[Names {
+        keys: ConfigKeys { embedding_size: Some("input_embedding_size"), ..BERT_KEYS },
+        defaults: Defaults { always_projects: true, ..BERT_DEFAULTS },
+        names: &[TensorNames {
             prefixes: &["", "rembert."],
-            outside: &[
+            model_modules: &[
                 &[("embeddings.projection", "encoder.embedding_hidden_mapping_in")],
-                BERT_OUTSIDE,
+                BERT_MODEL,
                 BERT_POOLER,
             ],
             ..BERT_NAMES
@@ -353,20 +369,20 @@ pub static FAMILIES: &[Family] = &[
     },
     Family {
         model_types: &["albert"],
-        keys: Keys {
+        keys: ConfigKeys {
             embedding_size: Some("embedding_size"),
             groups: Some(("num_hidden_groups", "inner_group_num")),
             ..BERT_KEYS
         },
-        maths: Maths { activation: Activation::GeluTanh, always_projects: true, ..BERT_MATHS },
-        names: &[Names {
+        defaults: Defaults { activation: Activation::GeluTanh, always_projects: true, ..BERT_DEFAULTS },
+        names: &[TensorNames {
             prefixes: &["", "albert."],
-            outside: &[
+            model_modules: &[
                 &[("embeddings.projection", "encoder.embedding_hidden_mapping_in"), ("pooler", "pooler")],
-                BERT_OUTSIDE,
+                BERT_MODEL,
             ],
-            layer: "encoder.albert_layer_groups.{}.albert_layers.{}.",
-            inside: &[&[
+            layer_prefix: "encoder.albert_layer_groups.{}.albert_layers.{}.",
+            layer_modules: &[&[
                 ("attention.query", "attention.query"),
                 ("attention.key", "attention.key"),
                 ("attention.value", "attention.value"),
@@ -382,12 +398,20 @@ pub static FAMILIES: &[Family] = &[
     },
     Family {
         model_types: &["mpnet"],
-        keys: Keys { token_types: None, relative_bias: Some("relative_attention_num_buckets"), ..BERT_KEYS },
-        maths: Maths { places: Places::AfterFixed(1), ..BERT_MATHS },
-        names: &[Names {
+        keys: ConfigKeys {
+            token_types: None,
+            relative_bias: Some("relative_attention_num_buckets"),
+            ..BERT_KEYS
+        },
+        defaults: Defaults { positions: PositionEncoding::AfterFixed(1), ..BERT_DEFAULTS },
+        names: &[TensorNames {
             prefixes: &["", "mpnet."],
-            outside: &[&[("relative_bias", "encoder.relative_attention_bias")], BERT_OUTSIDE, BERT_POOLER],
-            inside: &[
+            model_modules: &[
+                &[("relative_bias", "encoder.relative_attention_bias")],
+                BERT_MODEL,
+                BERT_POOLER,
+            ],
+            layer_modules: &[
                 &[
                     ("attention.query", "attention.attn.q"),
                     ("attention.key", "attention.attn.k"),
@@ -395,7 +419,7 @@ pub static FAMILIES: &[Family] = &[
                     ("attention.output", "attention.attn.o"),
                     ("attention_norm", "attention.LayerNorm"),
                 ],
-                BERT_INSIDE,
+                BERT_LAYER,
             ],
             ..BERT_NAMES
         }],
@@ -403,7 +427,7 @@ pub static FAMILIES: &[Family] = &[
     },
     Family {
         model_types: &["distilbert"],
-        keys: Keys {
+        keys: ConfigKeys {
             token_types: None,
             hidden_size: "dim",
             layers: "n_layers",
@@ -413,11 +437,11 @@ pub static FAMILIES: &[Family] = &[
             norm_eps: None,
             ..BERT_KEYS
         },
-        names: &[Names {
+        names: &[TensorNames {
             prefixes: &["", "distilbert."],
-            outside: &[BERT_OUTSIDE],
-            layer: "transformer.layer.{}.",
-            inside: &[&[
+            model_modules: &[BERT_MODEL],
+            layer_prefix: "transformer.layer.{}.",
+            layer_modules: &[&[
                 ("attention.query", "attention.q_lin"),
                 ("attention.key", "attention.k_lin"),
                 ("attention.value", "attention.v_lin"),
@@ -433,23 +457,23 @@ pub static FAMILIES: &[Family] = &[
     },
     Family {
         model_types: &["deberta-v2"],
-        keys: Keys {
+        keys: ConfigKeys {
             embedding_size: Some("embedding_size"),
             embedding_size_or_hidden: true,
-            head_size: Some("attention_head_size"),
+            head_dim: Some("attention_head_size"),
             ..BERT_KEYS
         },
-        maths: Maths {
-            embedding_norm: EmbeddingNorm::After,
+        defaults: Defaults {
+            embedding_norm: EmbeddingNorm::AfterProjection,
             norm: NormSpec { eps: 1e-7, ..LAYER_NORM },
-            bias: Biases { projection: false, ..ALL },
-            places: Places::LearnedIf("position_biased_input"),
-            ..BERT_MATHS
+            bias: Biases { projection: false, ..ALL_BIASES },
+            positions: PositionEncoding::LearnedIf("position_biased_input"),
+            ..BERT_DEFAULTS
         },
-        own_fields: &[own_fields::disentangled_attention, own_fields::convolution],
-        names: &[Names {
+        family_specific: &[family_specific::disentangled_attention, family_specific::convolution],
+        names: &[TensorNames {
             prefixes: &["", "deberta."],
-            outside: &[
+            model_modules: &[
                 &[
                     ("embeddings.projection", "embeddings.embed_proj"),
                     ("convolution", "encoder.conv.conv"),
@@ -457,9 +481,9 @@ pub static FAMILIES: &[Family] = &[
                     ("distances", "encoder.rel_embeddings"),
                     ("distances_norm", "encoder.LayerNorm"),
                 ],
-                BERT_OUTSIDE,
+                BERT_MODEL,
             ],
-            inside: &[
+            layer_modules: &[
                 &[
                     ("attention.query", "attention.self.query_proj"),
                     ("attention.key", "attention.self.key_proj"),
@@ -467,7 +491,7 @@ pub static FAMILIES: &[Family] = &[
                     ("attention.distance_key", "attention.self.pos_key_proj"),
                     ("attention.distance_query", "attention.self.pos_query_proj"),
                 ],
-                BERT_INSIDE,
+                BERT_LAYER,
             ],
             ..BERT_NAMES
         }],
@@ -475,30 +499,34 @@ pub static FAMILIES: &[Family] = &[
     },
     Family {
         model_types: &["roformer"],
-        keys: Keys { embedding_size: Some("embedding_size"), embedding_size_or_hidden: true, ..BERT_KEYS },
-        maths: Maths {
-            places: Places::Rotary {
-                layout: RotaryLayout::Neighbours,
+        keys: ConfigKeys {
+            embedding_size: Some("embedding_size"),
+            embedding_size_or_hidden: true,
+            ..BERT_KEYS
+        },
+        defaults: Defaults {
+            positions: PositionEncoding::Rotary {
+                layout: RotaryLayout::Interleaved,
                 theta: 10_000.0,
                 local_theta: None,
-                stored: true,
+                stored_table: true,
             },
-            ..BERT_MATHS
+            ..BERT_DEFAULTS
         },
-        names: &[Names {
+        names: &[TensorNames {
             prefixes: &["", "roformer."],
-            outside: &[
+            model_modules: &[
                 &[("embeddings.projection", "embeddings_project"), ("rotary", "encoder.embed_positions")],
-                BERT_OUTSIDE,
+                BERT_MODEL,
             ],
             ..BERT_NAMES
         }],
         ..PLAIN
     },
-    // Nomic's own code, with the field names of GPT-2.
+    // Nomic's own code, which has the config fields of GPT-2.
     Family {
-        mark: Some(("n_embd", &[])),
-        keys: Keys {
+        discriminator: Some(("n_embd", &[])),
+        keys: ConfigKeys {
             hidden_size: "n_embd",
             layers: "n_layer",
             heads: "n_head",
@@ -510,33 +538,37 @@ pub static FAMILIES: &[Family] = &[
             ..BERT_KEYS
         },
         names: &[NOMIC_NAMES],
-        own_fields: &[own_fields::nomic],
+        family_specific: &[family_specific::nomic],
         ..NOMIC
     },
     NOMIC,
     Family {
         model_types: &["jina_embeddings_v3"],
-        keys: Keys { head_size: Some("head_dim"), ..BERT_KEYS },
-        maths: Maths { places: rotary(20_000.0), norm: NormSpec { eps: 1e-5, ..LAYER_NORM }, ..BERT_MATHS },
+        keys: ConfigKeys { head_dim: Some("head_dim"), ..BERT_KEYS },
+        defaults: Defaults {
+            positions: rotary(20_000.0),
+            norm: NormSpec { eps: 1e-5, ..LAYER_NORM },
+            ..BERT_DEFAULTS
+        },
         names: &[
-            Names {
+            TensorNames {
                 prefixes: &["", "roberta."],
-                outside: &[BERT_OUTSIDE, BERT_POOLER],
-                inside: &[
+                model_modules: &[BERT_MODEL, BERT_POOLER],
+                layer_modules: &[
                     &[
                         ("feed_forward.up", "mlp.fc1"),
                         ("feed_forward.activation", "mlp.activation_fn"),
                         ("feed_forward.down", "mlp.fc2"),
                     ],
-                    ROTARY_NAMES.inside[0],
+                    ROTARY_NAMES.layer_modules[0],
                 ],
                 ..ROTARY_NAMES
             },
-            Names {
+            TensorNames {
                 prefixes: &["", "roberta."],
-                outside: &[&[("embeddings.norm", "emb_ln")], BERT_OUTSIDE, BERT_POOLER],
-                layer: "encoder.layers.{}.",
-                inside: &[&[
+                model_modules: &[&[("embeddings.norm", "emb_ln")], BERT_MODEL, BERT_POOLER],
+                layer_prefix: "encoder.layers.{}.",
+                layer_modules: &[&[
                     ("attention.query", "mixer.Wqkv[0/3]"),
                     ("attention.key", "mixer.Wqkv[1/3]"),
                     ("attention.value", "mixer.Wqkv[2/3]"),
@@ -551,18 +583,18 @@ pub static FAMILIES: &[Family] = &[
         ],
         ..PLAIN
     },
-    // Alibaba's own code calls its type `new`; transformers has it as `gte`.
+    // The model type is `new` in Alibaba's own code, `gte` in transformers.
     Family {
         model_types: &["new"],
-        maths: Maths { places: Places::Named("rope"), ..GTE.maths },
+        defaults: Defaults { positions: PositionEncoding::Named("rope"), ..GTE.defaults },
         names: &[NEW_NAMES],
-        own_fields: &[own_fields::layer_norm_type],
+        family_specific: &[family_specific::layer_norm_type],
         ..GTE
     },
     GTE,
     Family {
         model_types: &["modernbert"],
-        keys: Keys {
+        keys: ConfigKeys {
             token_types: None,
             activation: Some("hidden_activation"),
             rope_theta: "global_rope_theta",
@@ -572,28 +604,28 @@ pub static FAMILIES: &[Family] = &[
             mlp_bias: Some("mlp_bias"),
             ..BERT_KEYS
         },
-        maths: Maths {
-            places: Places::Rotary {
-                layout: RotaryLayout::Halves,
+        defaults: Defaults {
+            positions: PositionEncoding::Rotary {
+                layout: RotaryLayout::HalfSplit,
                 theta: 160_000.0,
                 local_theta: Some(10_000.0),
-                stored: false,
+                stored_table: false,
             },
             skip_first_norm: true,
             norm: NormSpec { bias: false, eps: 1e-5, ..LAYER_NORM },
-            bias: NONE,
+            bias: NO_BIASES,
             gated: true,
             ..PRE_NORM
         },
-        names: &[Names {
+        names: &[TensorNames {
             prefixes: &["", "model."],
-            outside: &[&[
+            model_modules: &[&[
                 ("embeddings.token", "embeddings.tok_embeddings"),
                 ("embeddings.norm", "embeddings.norm"),
                 ("final_norm", "final_norm"),
             ]],
-            layer: "layers.{}.",
-            inside: &[&[
+            layer_prefix: "layers.{}.",
+            layer_modules: &[&[
                 ("attention.query", "attn.Wqkv[0/3]"),
                 ("attention.key", "attn.Wqkv[1/3]"),
                 ("attention.value", "attn.Wqkv[2/3]"),
@@ -610,30 +642,30 @@ pub static FAMILIES: &[Family] = &[
     },
     Family {
         model_types: &["eurobert"],
-        keys: Keys {
+        keys: ConfigKeys {
             token_types: None,
             key_value_heads: Some("num_key_value_heads"),
-            head_size: Some("head_dim"),
+            head_dim: Some("head_dim"),
             norm_eps: Some("rms_norm_eps"),
             attention_bias: Some("attention_bias"),
             mlp_bias: Some("mlp_bias"),
             ..BERT_KEYS
         },
-        maths: Maths {
-            places: rotary(10_000.0),
+        defaults: Defaults {
+            positions: rotary(10_000.0),
             embedding_norm: EmbeddingNorm::None,
             norm: NormSpec { kind: NormKind::RootMeanSquare, bias: false, eps: 1e-5 },
-            bias: NONE,
+            bias: NO_BIASES,
             gated: true,
             activation: Activation::Silu,
             ..PRE_NORM
         },
-        names: &[Names {
+        names: &[TensorNames {
             prefixes: &["", "model."],
-            outside: &[&[("embeddings.token", "embed_tokens"), ("final_norm", "norm")]],
-            inside: &[
+            model_modules: &[&[("embeddings.token", "embed_tokens"), ("final_norm", "norm")]],
+            layer_modules: &[
                 &[("attention_norm", "input_layernorm"), ("feed_forward_norm", "post_attention_layernorm")],
-                ROTARY_NAMES.inside[0],
+                ROTARY_NAMES.layer_modules[0],
             ],
             ..ROTARY_NAMES
         }],
@@ -641,12 +673,12 @@ pub static FAMILIES: &[Family] = &[
     },
 ];
 
-/// As Nomic's own code names them.
-const NOMIC_NAMES: Names = Names {
+/// Names in Nomic's own code.
+const NOMIC_NAMES: TensorNames = TensorNames {
     prefixes: &["", "bert.", "nomic_bert."],
-    outside: &[&[("embeddings.norm", "emb_ln")], BERT_OUTSIDE, BERT_POOLER],
-    layer: "encoder.layers.{}.",
-    inside: &[&[
+    model_modules: &[&[("embeddings.norm", "emb_ln")], BERT_MODEL, BERT_POOLER],
+    layer_prefix: "encoder.layers.{}.",
+    layer_modules: &[&[
         ("attention.query", "attn.Wqkv[0/3]"),
         ("attention.key", "attn.Wqkv[1/3]"),
         ("attention.value", "attn.Wqkv[2/3]"),
@@ -662,25 +694,29 @@ const NOMIC_NAMES: Names = Names {
 
 const NOMIC: Family = Family {
     model_types: &["nomic_bert"],
-    keys: Keys { head_size: Some("head_dim"), ..BERT_KEYS },
-    maths: Maths {
-        places: rotary(1_000.0),
-        bias: NONE,
+    keys: ConfigKeys { head_dim: Some("head_dim"), ..BERT_KEYS },
+    defaults: Defaults {
+        positions: rotary(1_000.0),
+        bias: NO_BIASES,
         gated: true,
         activation: Activation::Silu,
-        ..BERT_MATHS
+        ..BERT_DEFAULTS
     },
     names: &[
-        Names { prefixes: &["", "nomic_bert."], outside: &[BERT_OUTSIDE, BERT_POOLER], ..ROTARY_NAMES },
+        TensorNames {
+            prefixes: &["", "nomic_bert."],
+            model_modules: &[BERT_MODEL, BERT_POOLER],
+            ..ROTARY_NAMES
+        },
         NOMIC_NAMES,
     ],
     ..PLAIN
 };
 
-/// As Alibaba's own code names them.
-const NEW_NAMES: Names = Names {
+/// Names in Alibaba's own code.
+const NEW_NAMES: TensorNames = TensorNames {
     prefixes: &["", "new.", "gte."],
-    inside: &[&[
+    layer_modules: &[&[
         ("attention.query", "attention.qkv_proj[0/3]"),
         ("attention.key", "attention.qkv_proj[1/3]"),
         ("attention.value", "attention.qkv_proj[2/3]"),
@@ -697,11 +733,41 @@ const NEW_NAMES: Names = Names {
 
 const GTE: Family = Family {
     model_types: &["gte"],
-    keys: Keys { head_size: Some("head_dim"), ..BERT_KEYS },
-    maths: Maths { places: rotary(160_000.0), bias: Biases { up: false, ..ALL }, gated: true, ..BERT_MATHS },
+    keys: ConfigKeys { head_dim: Some("head_dim"), ..BERT_KEYS },
+    defaults: Defaults {
+        positions: rotary(160_000.0),
+        bias: Biases { up: false, ..ALL_BIASES },
+        gated: true,
+        ..BERT_DEFAULTS
+    },
     names: &[
-        Names { prefixes: &["", "gte."], outside: &[BERT_OUTSIDE, BERT_POOLER], ..ROTARY_NAMES },
+        TensorNames { prefixes: &["", "gte."], model_modules: &[BERT_MODEL, BERT_POOLER], ..ROTARY_NAMES },
         NEW_NAMES,
     ],
     ..PLAIN
 };
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// The example of "Add a model family" in CONTRIBUTING.md, line by line.
+    const EXAMPLE: Family = Family {
+        model_types: &["data2vec-text"],
+        defaults: Defaults { positions: PositionEncoding::AfterPadding(1), ..BERT_DEFAULTS },
+        names: &[TensorNames { prefixes: &["", "data2vec_text."], ..BERT_NAMES }],
+        ..PLAIN
+    };
+
+    #[test]
+    fn the_example_row_describes_its_config() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs/data2vec-text-base.json");
+        let config = Config::read(&path).unwrap();
+        let row = Family::of(&config).unwrap();
+        assert_eq!(EXAMPLE.model_types, row.model_types);
+        assert_eq!(EXAMPLE.spec(&config).unwrap(), row.spec(&config).unwrap());
+        assert_eq!(EXAMPLE.names[0].prefixes, row.names[0].prefixes);
+    }
+}

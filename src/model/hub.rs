@@ -1,17 +1,18 @@
 //! The Hugging Face cache, and the hub behind it.
 //!
-//! Files lie where every Hugging Face tool looks for them: `models--ORG--NAME/snapshots/COMMIT/…`, with
-//! `refs/BRANCH` naming the commit. The reference is written after the last file, so a commit that a reference
-//! names is there whole.
+//! Files have the paths that all Hugging Face tools use: `models--ORG--NAME/snapshots/COMMIT/…`, with the commit of a branch in
+//! `refs/BRANCH`. The reference is written after the last file, so that a commit with a reference is complete.
 //!
-//! hf-hub knows the names of the cache. The requests are our own, over the HTTP client that it uses: it follows what a
-//! server answers to any path, any host and any length.
+//! hf-hub provides the names of the cache. Requests are made by [`client`], over the HTTP library of hf-hub: hf-hub would follow
+//! a server's answers to any path, any host and any length.
 
-mod blobs;
-mod requests;
+mod blob;
+mod client;
+mod file_names;
+mod url;
 
 use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs, thread};
 
@@ -19,115 +20,108 @@ use anyhow::{Error, Result, bail};
 use hf_hub::{Cache, Repo, RepoType};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::pipeline::{Module, read_modules};
+use super::Source;
+use super::layout::{self, Completeness, MODULES, Snapshot, WEIGHTS_INDEX};
+use super::modules::{Module, read_modules};
 use super::weights::read_index;
-use super::{
-    CONVERT_PIPELINE, INDEX, NO_TOKENIZER, SENTENCE_CONFIGS, Source, other_weights, tokenizer_files,
-};
-use blobs::{Blob, LockError};
-use requests::{Client, Failure, Gap, encode_path};
+use blob::{Blob, LockError};
+use client::{Client, DownloadError, RequestError};
+use file_names::{is_plain, is_relative};
+use url::encode_path;
 
-/// How often a file is tried where the connection breaks, or what comes is not the file.
+/// Attempts to download a file if the connection breaks, or the content is not that of the file.
 const ATTEMPTS: u32 = 3;
-
-/// What takes the place of a vocabulary, or changes how it or a `tokenizer.json` is read.
-const BESIDE_VOCABULARY: [&str; 4] =
-    ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"];
-
-/// Seconds that a server may be silent, unless `HF_HUB_DOWNLOAD_TIMEOUT` says otherwise.
+/// Default of `HF_HUB_DOWNLOAD_TIMEOUT`: seconds without data after which a server counts as stalled.
 const TIMEOUT: f64 = 30.0;
-/// The longest such time, in seconds: a day.
+/// Maximum of that timeout in seconds: a day.
 const MAX_TIMEOUT: f64 = 86_400.0;
 
-/// What decides how a tokenizer is read.
-const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
-
-/// What sentence-transformers says of a model as a whole: its prompts, and what it is.
-const SETTINGS: &str = "config_sentence_transformers.json";
-
-/// What the cache has of a model.
+/// The state of a model in the cache.
 enum Cached {
-    Nothing,
-    /// All that is needed, but it is not known whether this file, which changes vectors, exists.
-    Unsure(PathBuf, &'static str),
-    Whole(PathBuf),
+    /// Not all required files.
+    Incomplete,
+    /// All required files; this optional file, which would change vectors, may be missing.
+    Unknown(PathBuf, &'static str),
+    /// All files.
+    Complete(PathBuf),
 }
 
-/// The folder of a model's snapshot: from the cache if it is whole there, else from the hub. Where the cache may lack a
-/// file that changes vectors and the hub does not say whether it exists, a warning comes with the folder.
+/// The directory of a model's snapshot: from the cache if it is complete there, otherwise from the hub. If the cache may lack an
+/// optional file and the hub cannot be asked whether it exists, a warning is returned with the directory.
 ///
 /// # Errors
-/// If the model is not in the cache and the hub may not or cannot be asked, or refuses.
-pub fn snapshot(source: &Source) -> Result<(PathBuf, Option<String>)> {
+/// If the model is not in the cache, and the hub refuses, cannot be reached or must not be used.
+pub(super) fn snapshot(source: &Source) -> Result<(PathBuf, Option<String>)> {
     let hub = Hub::of(source)?;
     let (folder, file) = match hub.cached() {
-        Cached::Whole(folder) => return Ok((folder, None)),
-        Cached::Unsure(folder, file) => (folder, file),
-        Cached::Nothing if source.offline => {
+        Cached::Complete(folder) => return Ok((folder, None)),
+        Cached::Unknown(folder, file) => (folder, file),
+        Cached::Incomplete if source.offline => {
             let Source { model, revision, .. } = source;
             let option = if revision == "main" { String::new() } else { format!(" --revision {revision}") };
             bail!(
-                "{}, and the network is not to be used (--offline): run `sconce download {model}{option}` with a \
-                 network once, or pass --model DIR",
+                "{}, and offline mode (--offline, HF_HUB_OFFLINE) forbids a download: run `sconce download {model}{option}` once with network access, or \
+                 pass --model DIR",
                 hub.absence()
             );
         }
-        Cached::Nothing => return hub.download().map(|folder| (folder, None)),
+        Cached::Incomplete => return hub.download().map(|folder| (folder, None)),
     };
-    let reason = match source.offline {
-        true => Error::msg("the network is not to be used (--offline)"),
-        false => match hub.download() {
+    let reason = if source.offline {
+        Error::msg("offline mode forbids a request")
+    } else {
+        match hub.download() {
             Ok(folder) => return Ok((folder, None)),
             Err(error) => error,
-        },
+        }
     };
     let warning = format!(
-        "the cache has {} without {file}, and whether the hub has that file is not known: {reason:#}; texts may be cut at \
-         another length, or have another casing or prompt, than the model's own files say",
+        "the cache has {} without {file}, and it is unknown whether the hub has that file: {reason:#}; the maximum length, \
+         casing or prompt may differ from those of the model",
         source.model
     );
     Ok((folder, Some(warning)))
 }
 
-/// A model, its place in the cache, and the hub that has it.
+/// A model, its directory in the cache, and the hub that has it.
 struct Hub<'a> {
     source: &'a Source,
     cache: Cache,
-    /// The model's folder in the cache.
+    /// The model's directory in the cache.
     folder: PathBuf,
     client: Client,
-    /// Whether the token can be sent.
-    has_broken_token: bool,
-    /// How long a server may be silent.
+    /// Whether the token has characters that no HTTP header can hold.
+    has_invalid_token: bool,
+    /// Maximum time without a byte from the server.
     timeout: Duration,
 }
 
 impl<'a> Hub<'a> {
-    /// From the environment that all Hugging Face tools share.
+    /// A hub by the environment variables that all Hugging Face tools share.
     ///
     /// # Errors
-    /// If there is no working directory for a relative cache folder.
+    /// If the cache directory is relative and there is no working directory.
     fn of(source: &'a Source) -> Result<Self> {
-        let home = match (set("HF_HOME"), set("XDG_CACHE_HOME")) {
+        let home = match (env_var("HF_HOME"), env_var("XDG_CACHE_HOME")) {
             (Some(home), _) => PathBuf::from(home),
             (None, Some(cache)) => Path::new(&cache).join("huggingface"),
             (None, None) => env::home_dir().unwrap_or_default().join(".cache/huggingface"),
         };
-        let token = set("HF_TOKEN").or_else(|| {
-            let file = set("HF_TOKEN_PATH").map_or(home.join("token"), PathBuf::from);
+        let token = env_var("HF_TOKEN").or_else(|| {
+            let file = env_var("HF_TOKEN_PATH").map_or(home.join("token"), PathBuf::from);
             fs::read_to_string(file).ok()
         });
         let token = token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
-        let cache = std::path::absolute(set("HF_HUB_CACHE").map_or(home.join("hub"), PathBuf::from))?;
-        let endpoint = set("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".into());
-        let seconds = set("HF_HUB_DOWNLOAD_TIMEOUT").and_then(|seconds| seconds.trim().parse().ok());
+        let cache = std::path::absolute(env_var("HF_HUB_CACHE").map_or(home.join("hub"), PathBuf::from))?;
+        let endpoint = env_var("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".into());
+        let seconds = env_var("HF_HUB_DOWNLOAD_TIMEOUT").and_then(|seconds| seconds.trim().parse().ok());
         let seconds = seconds.filter(|seconds| *seconds > 0.0).unwrap_or(TIMEOUT).min(MAX_TIMEOUT);
         let timeout = Duration::from_secs_f64(seconds);
         Ok(Hub {
             source,
             folder: cache.join(Repo::model(source.model.clone()).folder_name()),
             cache: Cache::new(cache),
-            has_broken_token: token
+            has_invalid_token: token
                 .as_ref()
                 .is_some_and(|token| !token.bytes().all(|b| b.is_ascii_graphic())),
             client: Client::new(&endpoint, token, timeout),
@@ -135,90 +129,65 @@ impl<'a> Hub<'a> {
         })
     }
 
-    /// The snapshot, as far as the cache has it.
+    /// The state of the model in the cache.
     fn cached(&self) -> Cached {
         let revision = &self.source.revision;
         let commit = fs::read_to_string(self.folder.join("refs").join(revision));
         let commit = commit.as_ref().map_or(revision.as_str(), |commit| commit.trim());
         if !commit.split('/').all(|part| is_plain(&part.replace('.', "_")) && part != "." && part != "..") {
-            return Cached::Nothing;
+            return Cached::Incomplete;
         }
         let snapshot = self.folder.join("snapshots").join(commit);
-        // Another tool may have fetched a part of the model; only a known absence counts.
-        let absent = |name: &str| self.folder.join(".no_exist").join(commit).join(name).exists();
-        let modules = read_modules(&snapshot.join("modules.json"));
-        let modules = match &modules {
-            Ok(modules) => &modules[..],
-            Err(_) if absent("modules.json") => &[],
-            Err(_) => return Cached::Nothing,
+        // Another tool may have downloaded a part of the model: a file is absent only if the cache notes that.
+        let is_absent = |name: &str| self.folder.join(".no_exist").join(commit).join(name).exists();
+        let modules = match read_modules(&snapshot.join(MODULES)) {
+            Ok(modules) => modules,
+            Err(_) if is_absent(MODULES) => Vec::new(),
+            Err(_) => return Cached::Incomplete,
         };
-        let encoder = modules.iter().find_map(Module::encoder).unwrap_or_default();
-        let beside = |name: &str| Path::new(encoder).join(name);
-        let has = |name: &str| snapshot.join(beside(name)).exists();
-        let lacks = |name: &str| absent(&beside(name).display().to_string());
-        let pipeline = modules.iter().flat_map(Module::files).all(|file| snapshot.join(file).exists());
-        let tokenizer = has("tokenizer.json")
-            || tokenizer_files(has).is_ok_and(|files| files.is_some())
-                && BESIDE_VOCABULARY.into_iter().all(|name| has(name) || lacks(name));
-        let index = snapshot.join(beside(INDEX));
-        let weights = has("model.safetensors")
-            || read_index(&index).is_ok_and(|index| index.values().all(|shard| has(shard)));
-        if !(pipeline && weights && tokenizer && has("config.json")) || has_dangling_link(&snapshot) {
-            return Cached::Nothing;
+        let encoder = modules.iter().find(|module| module.is_encoder()).map_or("", |module| &module.path);
+        let index = read_index(&snapshot.join(encoder).join(WEIGHTS_INDEX));
+        let completeness = Snapshot {
+            has: &|name| snapshot.join(name).exists(),
+            is_absent: &is_absent,
+            encoder,
+            modules: (!modules.is_empty()).then(|| modules.iter().flat_map(Module::files).collect()),
+            shards: index.ok().map(|index| index.into_values().collect()),
         }
-        let configured =
-            SENTENCE_CONFIGS.iter().any(|name| has(name)) || SENTENCE_CONFIGS.into_iter().all(lacks);
-        match () {
-            () if !has(TOKENIZER_CONFIG) && !lacks(TOKENIZER_CONFIG) => {
-                Cached::Unsure(snapshot, TOKENIZER_CONFIG)
-            }
-            () if modules.is_empty() => Cached::Whole(snapshot),
-            () if !configured => Cached::Unsure(snapshot, SENTENCE_CONFIGS[0]),
-            () if !snapshot.join(SETTINGS).exists() && !absent(SETTINGS) => {
-                Cached::Unsure(snapshot, SETTINGS)
-            }
-            () => Cached::Whole(snapshot),
+        .completeness();
+        match completeness {
+            Completeness::Incomplete => Cached::Incomplete,
+            _ if has_dangling_link(&snapshot) => Cached::Incomplete,
+            Completeness::Unknown(file) => Cached::Unknown(snapshot, file),
+            Completeness::Complete => Cached::Complete(snapshot),
         }
     }
 
-    /// Brings the files that Sconce needs into the cache.
+    /// Downloads the files that Sconce needs into the cache.
     fn download(&self) -> Result<PathBuf> {
-        if self.has_broken_token {
+        if self.has_invalid_token {
             bail!(
-                "what stands in HF_TOKEN, in the file of HF_TOKEN_PATH or in the token file of HF_HOME cannot be a \
-                 token; take it from the hub anew"
+                "the token of HF_TOKEN, of the file HF_TOKEN_PATH or of the token file in HF_HOME has characters that no \
+                 token has; copy it from the hub again"
             );
         }
         let (commit, names) = self.list()?;
-        let wanted = choose(&self.source.model, &names)?;
-        fs::create_dir_all(self.folder.join("blobs")).map_err(|error| self.unusable(&error))?;
+        let files = layout::files_to_download(&self.source.model, &names)?;
+        fs::create_dir_all(self.folder.join("blobs")).map_err(|error| self.cache_error(&error))?;
         let snapshot = self.folder.join("snapshots").join(&commit);
-        for name in wanted {
+        for name in files {
             if !snapshot.join(name).exists() {
-                // Files are asked for by commit: a branch that moves meanwhile cannot mix two states.
-                self.fetch(&commit, name, &snapshot)?;
+                // Files are requested by commit, so that a branch that moves meanwhile cannot mix two versions.
+                self.download_file(&commit, name, &snapshot)?;
             }
         }
-        self.finish(&commit, &names).map_err(|error| self.unusable(&error))?;
+        self.record(&commit, &names).map_err(|error| self.cache_error(&error))?;
         Ok(snapshot)
     }
 
-    /// Notes what the commit lacks, and lets the branch point to it.
-    fn finish(&self, commit: &str, names: &[String]) -> io::Result<()> {
-        let has = |wanted: &str| names.iter().any(|name| name == wanted);
-        let folder = encoder_folder(has);
-        let inside = |name: &&str| format!("{folder}{name}");
-        // Beside a tokenizer.json the others hardly ever change anything.
-        let whole = has(&inside(&"tokenizer.json"));
-        let beside = BESIDE_VOCABULARY.iter().filter(|name| !whole || **name == TOKENIZER_CONFIG).map(inside);
-        let configs = SENTENCE_CONFIGS.iter().map(inside);
-        let configs: Vec<String> = match configs.clone().any(|name| has(&name)) || !has("modules.json") {
-            true => Vec::new(),
-            false => configs.collect(),
-        };
-        let settings =
-            has("modules.json").then_some(SETTINGS).into_iter().chain(["modules.json"]).map(String::from);
-        for name in beside.chain(configs).chain(settings).filter(|name| !has(name)) {
+    /// Notes in the cache which optional files the commit does not have, then points the branch to the commit.
+    fn record(&self, commit: &str, names: &[String]) -> io::Result<()> {
+        for name in layout::absent_files(names) {
             let absent = self.folder.join(".no_exist").join(commit).join(name);
             fs::create_dir_all(absent.parent().unwrap_or(&absent))?;
             fs::write(absent, "")?;
@@ -231,13 +200,13 @@ impl<'a> Hub<'a> {
         Ok(())
     }
 
-    /// The commit of a revision and the names of its files.
+    /// The commit of the revision, and the names of its files.
     fn list(&self) -> Result<(String, Vec<String>)> {
         const WHAT: &str = "the list of files";
         let Source { model, revision, .. } = self.source;
         let path = format!("/api/models/{model}/revision/{}", revision.replace('/', "%2F"));
-        let listing = self.client.json(&path).map_err(|failure| match failure {
-            Failure::Refused { status: 404, code }
+        let listing = self.client.json(&path).map_err(|error| match error {
+            RequestError::Refused { status: 404, code }
                 if code.as_deref() == Some("RevisionNotFound") || code.is_none() && revision != "main" =>
             {
                 Error::msg(format!(
@@ -245,7 +214,7 @@ impl<'a> Hub<'a> {
                     self.client.endpoint()
                 ))
             }
-            failure => self.explain(WHAT, failure),
+            error => self.request_error(WHAT, error),
         })?;
         let listed = || {
             let commit = listing.get("sha")?.as_str().filter(|commit| is_plain(commit))?;
@@ -254,82 +223,89 @@ impl<'a> Hub<'a> {
             Some((commit.to_owned(), names.collect::<Option<Vec<_>>>()?))
         };
         let Some((commit, names)) = listed() else {
-            return Err(self.no_hub(WHAT, "there is none in the answer"));
+            return Err(self.malformed_answer(WHAT, "it has no commit or no files"));
         };
-        // What is asked for becomes a path in the cache.
-        if let Some(name) = names.iter().find(|name| !is_inside(name)) {
-            return Err(self.no_hub(WHAT, &format!("the name {name:?} leads out of the model's folder")));
+        // Names become paths in the cache.
+        if let Some(name) = names.iter().find(|name| !is_relative(name)) {
+            return Err(self.malformed_answer(
+                WHAT,
+                &format!("the name {name:?} is a path outside the model's directory"),
+            ));
         }
         Ok((commit, names))
     }
 
-    /// Downloads one file into a snapshot, going on where an earlier attempt stopped.
-    fn fetch(&self, commit: &str, name: &str, snapshot: &Path) -> Result<()> {
+    /// Downloads a file into a snapshot, resuming an earlier attempt.
+    fn download_file(&self, commit: &str, name: &str, snapshot: &Path) -> Result<()> {
         let path = format!("/{}/resolve/{commit}/{}", self.source.model, encode_path(name));
-        let info = self.client.info(&path).map_err(|failure| self.explain(name, failure))?;
+        let info = self.client.info(&path).map_err(|error| self.request_error(name, error))?;
         let Some(blob) = Blob::new(&self.folder, info) else {
-            return Err(self.no_hub(name, "its ETag cannot name a file"));
+            return Err(self.malformed_answer(name, "its ETag cannot be a file name"));
         };
         let _lock = blob.lock(name, self.timeout).map_err(|error| match error {
             LockError::Held(path) => Error::msg(format!(
-                "another process holds the lock {} and its download of {name} of {} does not grow; end that process, \
-                 then run the command again",
+                "another process holds the lock {}, but its download of {name} of {} has stalled; end that process, then \
+                 run the command again",
                 path.display(),
                 self.source.model
             )),
-            LockError::Disk(error) => self.unusable(&error),
+            LockError::Disk(error) => self.cache_error(&error),
         })?;
-        if !blob.is_sound(&blob.path).map_err(|error| self.unusable(&error))? {
-            self.fill(&path, name, &blob)?;
+        if !blob.is_valid(&blob.path).map_err(|error| self.cache_error(&error))? {
+            self.download_blob(&path, name, &blob)?;
         }
-        blob.link(&snapshot.join(name), snapshot).map_err(|error| self.unusable(&error))
+        blob.link(&snapshot.join(name), snapshot).map_err(|error| self.cache_error(&error))
     }
 
-    /// Downloads the content of a file.
-    fn fill(&self, path: &str, name: &str, blob: &Blob) -> Result<()> {
+    /// Downloads the content of a file, with several attempts.
+    fn download_blob(&self, path: &str, name: &str, blob: &Blob) -> Result<()> {
         let (model, part) = (&self.source.model, blob.part());
-        let unusable = |error: io::Error| self.unusable(&error);
+        let cache_error = |error: io::Error| self.cache_error(&error);
         for attempt in 1..=ATTEMPTS {
             let is_last = attempt == ATTEMPTS;
-            match self.receive(path, blob, &part) {
-                Ok(()) if blob.is_sound(&part).map_err(unusable)? => {
-                    return fs::rename(&part, &blob.path).map_err(unusable);
+            match self.download_rest(path, blob, &part) {
+                Ok(()) if blob.is_valid(&part).map_err(cache_error)? => {
+                    return fs::rename(&part, &blob.path).map_err(cache_error);
                 }
-                // What lay in the cache was the beginning of something else, or the way here is bad.
-                Ok(()) => fs::remove_file(&part).map_err(unusable)?,
-                Err(Gap::TooLong) => {
-                    fs::remove_file(&part).map_err(unusable)?;
-                    return Err(self.no_hub(name, &format!("more than its {} bytes come", blob.size)));
+                // The resumed part was of another file, or the connection corrupts data.
+                Ok(()) => fs::remove_file(&part).map_err(cache_error)?,
+                Err(DownloadError::TooLong) => {
+                    fs::remove_file(&part).map_err(cache_error)?;
+                    return Err(self.malformed_answer(
+                        name,
+                        &format!("it sends more than the {} bytes of the file", blob.size),
+                    ));
                 }
-                Err(Gap::Failed(failure)) => return Err(self.explain(name, failure)),
-                Err(Gap::Disk(error)) => return Err(self.unusable(&error)),
-                Err(Gap::Broken(reason)) if is_last => bail!(
+                Err(DownloadError::Request(error)) => return Err(self.request_error(name, error)),
+                Err(DownloadError::Disk(error)) => return Err(self.cache_error(&error)),
+                Err(DownloadError::Interrupted(reason)) if is_last => bail!(
                     "the download of {name} of {model} was interrupted ({reason}); run the command again to resume it"
                 ),
-                Err(Gap::Broken(_)) => thread::sleep(Duration::from_millis(500)),
+                Err(DownloadError::Interrupted(_)) => thread::sleep(Duration::from_millis(500)),
             }
         }
         let checksum = blob.checksum().map(|name| format!(" or {name}")).unwrap_or_default();
         bail!(
-            "{name} of {model} arrived damaged (its size{checksum} is not the hub's) and was removed; run the command \
-             again"
+            "{name} of {model} was damaged in the download (its size{checksum} is not the hub's) and was removed; run the \
+             command again"
         )
     }
 
-    /// Adds to a part what it lacks.
-    fn receive(&self, path: &str, blob: &Blob, part: &Path) -> Result<(), Gap> {
+    /// Downloads the rest of a partial file, or all of it if the server cannot resume.
+    fn download_rest(&self, path: &str, blob: &Blob, part: &Path) -> Result<(), DownloadError> {
         let mut options = fs::OpenOptions::new();
-        let file = options.write(true).create(true).truncate(false).open(part).map_err(Gap::Disk)?;
-        let mut start = file.metadata().map_err(Gap::Disk)?.len();
+        let file =
+            options.write(true).create(true).truncate(false).open(part).map_err(DownloadError::Disk)?;
+        let mut start = file.metadata().map_err(DownloadError::Disk)?.len();
         if start > blob.size {
-            // It is not of this file.
-            file.set_len(0).map_err(Gap::Disk)?;
+            // The part is of another file.
+            file.set_len(0).map_err(DownloadError::Disk)?;
             start = 0;
         }
         if start == blob.size {
             return Ok(());
         }
-        let bar = self.bar(blob.size);
+        let bar = self.progress_bar(blob.size);
         let begin = |start: u64| {
             file.set_len(start)?;
             bar.set_position(start);
@@ -340,10 +316,11 @@ impl<'a> Hub<'a> {
             (&file).write_all(bytes)
         })?;
         bar.finish();
-        file.sync_all().map_err(Gap::Disk)
+        file.sync_all().map_err(DownloadError::Disk)
     }
 
-    fn bar(&self, size: u64) -> ProgressBar {
+    /// The progress bar of a file of `size` bytes.
+    fn progress_bar(&self, size: u64) -> ProgressBar {
         if !self.source.progress {
             return ProgressBar::with_draw_target(Some(size), ProgressDrawTarget::hidden());
         }
@@ -352,20 +329,20 @@ impl<'a> Hub<'a> {
             .with_style(ProgressStyle::with_template(template).expect("the template is valid"))
     }
 
-    /// One sentence on a failed request.
-    fn explain(&self, what: &str, failure: Failure) -> Error {
-        match failure {
-            Failure::Unreachable(reason) => self.unreachable(&reason),
-            Failure::Refused { status, .. } => self.refused(status, what),
-            Failure::Malformed(reason) => self.no_hub(what, &reason),
+    /// The error for a failed request for `what`.
+    fn request_error(&self, what: &str, error: RequestError) -> Error {
+        match error {
+            RequestError::Unreachable(reason) => self.unreachable(&reason),
+            RequestError::Refused { status, .. } => self.refusal(status, what),
+            RequestError::Malformed(reason) => self.malformed_answer(what, &reason),
         }
     }
 
-    /// The beginning of a sentence on a model that has to be fetched.
+    /// The beginning of a sentence about a model that has to be downloaded.
     fn absence(&self) -> String {
-        let there = if self.folder.exists() { "not whole in the cache" } else { "not in the cache" };
+        let state = if self.folder.exists() { "incomplete in the cache" } else { "not in the cache" };
         let Source { model, revision, .. } = self.source;
-        format!("model {model} (revision {revision}) is {there} at {}", self.cache.path().display())
+        format!("model {model} (revision {revision}) is {state} at {}", self.cache.path().display())
     }
 
     fn unreachable(&self, reason: &str) -> Error {
@@ -377,25 +354,23 @@ impl<'a> Hub<'a> {
         ))
     }
 
-    fn unusable(&self, error: &io::Error) -> Error {
+    fn cache_error(&self, error: &io::Error) -> Error {
         let cache = self.cache.path().display();
         Error::msg(match error.kind() {
             ErrorKind::StorageFull => format!("the disk of the cache at {cache} is full; free some space"),
-            _ => format!(
-                "cannot use the cache at {cache} ({error}); set HF_HOME to a folder that can be written"
-            ),
+            _ => format!("cannot use the cache at {cache} ({error}); set HF_HOME to a writable directory"),
         })
     }
 
-    fn no_hub(&self, what: &str, reason: &str) -> Error {
+    fn malformed_answer(&self, what: &str, reason: &str) -> Error {
         Error::msg(format!(
-            "{} does not answer like a Hugging Face hub for {what} of {} ({reason}); check HF_ENDPOINT",
+            "the answer of {} for {what} of {} is not that of a Hugging Face hub ({reason}); check HF_ENDPOINT",
             self.client.endpoint(),
             self.source.model
         ))
     }
 
-    fn refused(&self, status: u16, what: &str) -> Error {
+    fn refusal(&self, status: u16, what: &str) -> Error {
         let endpoint = self.client.endpoint();
         let model = &self.source.model;
         Error::msg(match (status, self.client.has_token()) {
@@ -408,86 +383,17 @@ impl<'a> Hub<'a> {
                  is private or gated; check the id, or set HF_TOKEN"
             ),
             (404, _) => {
-                format!(
-                    "{what} of {model} was not found on the hub at {endpoint}; check the id and --revision"
-                )
+                format!("{what} of {model} not found on the hub at {endpoint}; check the id and --revision")
             }
-            _ => format!("the hub at {endpoint} answers {status} for {what} of {model}; try again later"),
+            _ => format!(
+                "the hub at {endpoint} answered {what} of {model} with status {status}; try again later"
+            ),
         })
     }
 }
 
-/// The files that Sconce reads, the weights last: where they are, everything is.
-fn choose<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a str>> {
-    let has = |wanted: &str| names.iter().any(|name| name == wanted);
-    let folder = encoder_folder(has);
-    let inside = |wanted: &str| has(&format!("{folder}{wanted}"));
-    if !inside("config.json") {
-        bail!("model {model} has no config.json on the hub, which Sconce needs; choose another model")
-    }
-    if !inside("model.safetensors") && !inside(INDEX) {
-        let files = names.iter().filter_map(|name| name.strip_prefix(folder));
-        match other_weights(files) {
-            Some(found) => bail!("model {model} {found}"),
-            None => bail!(
-                "model {model} has no model.safetensors on the hub, which Sconce needs; choose another model"
-            ),
-        }
-    }
-    let tokenizer = match tokenizer_files(inside) {
-        Ok(Some(files)) => files,
-        Ok(None) => {
-            bail!("model {model} {NO_TOKENIZER} on the hub, which Sconce needs; choose another model")
-        }
-        Err(why) => bail!("model {model} {why}"),
-    };
-    // 1_Pooling/config.json, 2_Dense/model.safetensors
-    let module = |name: &&str, wanted: &[&str]| match name.split_once('/') {
-        Some((folder, file)) => folder.starts_with(|c: char| c.is_ascii_digit()) && wanted.contains(&file),
-        None => false,
-    };
-    let pickled = |name: &&str| {
-        let folder = name.strip_suffix("/pytorch_model.bin");
-        module(name, &["pytorch_model.bin"])
-            && folder.is_some_and(|folder| !has(&format!("{folder}/model.safetensors")))
-    };
-    if let Some(name) = names.iter().map(String::as_str).find(pickled) {
-        bail!("model {model} has the weights of a module only as {name}; {CONVERT_PIPELINE}")
-    }
-    let small = names.iter().map(String::as_str).filter(|name| {
-        let of_encoder = |name: &str| {
-            [&["config.json"], &SENTENCE_CONFIGS[..], tokenizer, &BESIDE_VOCABULARY]
-                .iter()
-                .any(|wanted| wanted.contains(&name))
-        };
-        ["modules.json", SETTINGS].contains(name)
-            || name.strip_prefix(folder).is_some_and(of_encoder)
-            || module(name, &["config.json", "model.safetensors"]) && !is_weights(folder, name)
-    });
-    let weights = names.iter().map(String::as_str).filter(|name| is_weights(folder, name));
-    match inside("model.safetensors") {
-        true => Ok(small.chain(weights.filter(|name| name.ends_with("model.safetensors"))).collect()),
-        false => Ok(small.chain(weights).collect()),
-    }
-}
-
-/// Whether a file is the encoder's weights, one of their shards, or the index of those.
-fn is_weights(folder: &str, name: &str) -> bool {
-    let shard =
-        |name: &str| name.starts_with("model-") && name.ends_with(".safetensors") && !name.contains('/');
-    let weights = |name| name == "model.safetensors" || name == INDEX || shard(name);
-    name.strip_prefix(folder).is_some_and(weights)
-}
-
-/// Where a repository has the files of its encoder: in a folder of their own, as the first releases of
-/// sentence-transformers put them, or in no folder.
-fn encoder_folder(has: impl Fn(&str) -> bool) -> &'static str {
-    const FIRST: &str = "0_Transformer/";
-    if has("modules.json") && has(&format!("{FIRST}config.json")) { FIRST } else { "" }
-}
-
-/// Whether a link among the files that Sconce reads leads nowhere: a cache that was pruned may have lost small files
-/// without which the model gives other vectors.
+/// Whether a snapshot has a dangling link among the files that Sconce reads: a pruned cache may lack optional files without
+/// which the model gives other vectors.
 fn has_dangling_link(snapshot: &Path) -> bool {
     let entries =
         |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -502,19 +408,7 @@ fn has_dangling_link(snapshot: &Path) -> bool {
     })
 }
 
-/// Whether the name of a file that the hub sends stays inside of the model's folder, on any system.
-fn is_inside(name: &str) -> bool {
-    let is_normal = |part: Component| matches!(part, Component::Normal(_));
-    let has_parts = name.split('/').all(|part| !matches!(part, "" | "." | ".."));
-    has_parts && !name.contains(['\\', '\0']) && Path::new(name).components().all(is_normal)
-}
-
-/// Whether a name that the hub sends can be the name of a file, and of no other place.
-fn is_plain(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
-}
-
-/// A variable of the environment that is set to something.
-fn set(name: &str) -> Option<String> {
+/// A variable of the environment, unless it is empty.
+fn env_var(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }

@@ -1,94 +1,104 @@
-//! From canonical names (`layers.0.0.attention.query.weight`: group, layer in the group) to what a checkpoint calls
-//! them.
+//! Tensor names: from canonical names (`layers.0.0.attention.query.weight`: group, layer in the group, module, parameter) to
+//! those of a checkpoint.
 
-/// How a checkpoint names its tensors. Of lists of pairs, canonical module and checkpoint module, the first that has
-/// a module counts. A checkpoint module that ends in `[1/3]` is the second of three equal parts of the rows of a
-/// tensor.
-pub struct Names {
-    /// What may stand before every name; the first that fits the checkpoint is taken.
+/// How checkpoints of a family name their tensors.
+///
+/// Modules are listed as pairs of canonical name and checkpoint name; of several lists the first that has a module is used. A
+/// checkpoint name that ends in `[1/3]` is the second of three equal parts of a tensor's rows (a fused projection).
+pub struct TensorNames {
+    /// Prefixes that all names may have; the first that fits the checkpoint is used.
     pub prefixes: &'static [&'static str],
-    /// Modules outside of the layers.
-    pub outside: &'static [Modules],
-    /// Where a layer stands: each `{}` takes one of the numbers, in their order.
-    pub layer: &'static str,
-    /// Modules of a layer, without what is before them.
-    pub inside: &'static [Modules],
+    /// Modules outside the layers.
+    pub model_modules: &'static [ModuleNames],
+    /// Prefix of a layer; each `{}` is replaced by one of the numbers of the canonical name, in order.
+    pub layer_prefix: &'static str,
+    /// Modules of a layer, without its prefix.
+    pub layer_modules: &'static [ModuleNames],
 }
 
-/// Canonical module, checkpoint module.
-pub type Modules = &'static [(&'static str, &'static str)];
+/// Pairs of canonical module and checkpoint module.
+pub type ModuleNames = &'static [(&'static str, &'static str)];
 
 /// A tensor of a checkpoint, or some of its rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct TensorRef {
     /// The checkpoint's name.
     pub name: String,
-    /// Which of how many equal parts of its rows; (0, 1) is all of it.
+    /// Index and number of equal parts of the rows; (0, 1) is the whole tensor.
     pub part: (usize, usize),
 }
 
-impl Names {
-    /// The way of naming and the prefix that fit a checkpoint best: they have to find the token embedding table, and
-    /// should find the first layer.
+impl TensorNames {
+    /// The naming and the prefix that fit a checkpoint best: they must name its token embedding table, and if possible its
+    /// first layer.
     pub fn choose(
-        ways: &'static [Names],
+        namings: &'static [TensorNames],
         has: impl Fn(&str) -> bool,
-    ) -> Option<(&'static Names, &'static str)> {
+    ) -> Option<(&'static TensorNames, &'static str)> {
         let pairs =
-            || ways.iter().flat_map(|names| names.prefixes.iter().map(move |prefix| (names, *prefix)));
-        let finds = |(names, prefix): &(&Names, &str), canonical| has(&names.place(prefix, canonical).name);
-        let token = |pair: &_| finds(pair, "embeddings.token.weight");
-        let layer = |pair: &_| finds(pair, "layers.0.0.attention.output.weight");
-        pairs().find(|pair| token(pair) && layer(pair)).or_else(|| pairs().find(token))
+            || namings.iter().flat_map(|names| names.prefixes.iter().map(move |prefix| (names, *prefix)));
+        let finds =
+            |(names, prefix): &(&TensorNames, &str), canonical| has(&names.resolve(prefix, canonical).name);
+        let has_tokens = |pair: &_| finds(pair, "embeddings.token.weight");
+        let has_layer = |pair: &_| finds(pair, "layers.0.0.attention.output.weight");
+        pairs().find(|pair| has_tokens(pair) && has_layer(pair)).or_else(|| pairs().find(has_tokens))
     }
 
-    /// Whether the family has a row for a module outside of the layers.
-    pub fn has(&self, module: &str) -> bool {
-        self.outside.iter().copied().flatten().any(|(canonical, _)| *canonical == module)
+    /// Whether the family has a module of this canonical name outside the layers.
+    pub fn has_module(&self, module: &str) -> bool {
+        self.model_modules.iter().copied().flatten().any(|(canonical, _)| *canonical == module)
     }
 
-    /// Whether a checkpoint's tensor is one of the encoder's, asked for or not; the pooler is not counted.
-    pub fn knows(&self, prefix: &str, name: &str) -> bool {
+    /// Whether a checkpoint's tensor belongs to the encoder of this family by its name; the pooler does not.
+    pub fn is_encoder_tensor(&self, prefix: &str, name: &str) -> bool {
         let Some((module, _)) = name.strip_prefix(prefix).and_then(|name| name.rsplit_once('.')) else {
             return false;
         };
-        let stands_in = |lists: &[Modules], module: &str| {
-            let is = |(canonical, name): &(&str, &str)| {
-                *canonical != "pooler" && name.split('[').next() == Some(module)
-            };
-            lists.iter().copied().flatten().any(is)
+        let has = |lists: &[ModuleNames], module: &str| {
+            lists
+                .iter()
+                .copied()
+                .flatten()
+                .any(|(canonical, name)| *canonical != "pooler" && name.split('[').next() == Some(module))
         };
-        // encoder.layer.{}.: what stands before each number, and nothing after the last.
-        let mut rest = Some(module);
-        for piece in self.layer.split_inclusive("{}.") {
-            let before = piece.trim_end_matches("{}.");
-            rest = rest.and_then(|rest| rest.strip_prefix(before)).and_then(|rest| {
-                let (number, rest) = rest.split_once('.')?;
-                number.bytes().all(|b| b.is_ascii_digit()).then_some(rest)
-            });
-        }
-        stands_in(self.outside, module) || rest.is_some_and(|rest| stands_in(self.inside, rest))
+        has(self.model_modules, module)
+            || self.strip_layer_prefix(module).is_some_and(|module| has(self.layer_modules, module))
     }
 
-    /// Where a checkpoint has a canonical tensor.
+    /// A checkpoint's module without the prefix of its layer; `None` if it is in no layer.
+    fn strip_layer_prefix<'a>(&self, module: &'a str) -> Option<&'a str> {
+        let mut rest = module;
+        for piece in self.layer_prefix.split_inclusive("{}.") {
+            rest = rest.strip_prefix(piece.trim_end_matches("{}."))?;
+            let (number, module) = rest.split_once('.')?;
+            if !number.bytes().all(|b| b.is_ascii_digit()) {
+                return None;
+            }
+            rest = module;
+        }
+        Some(rest)
+    }
+
+    /// The checkpoint's tensor for a canonical name.
     ///
     /// # Panics
-    /// If the family has no row for the module: a fault in the table, not in a file.
-    pub fn place(&self, prefix: &str, canonical: &str) -> Place {
+    /// If the family names no such module: a fault of the family table, not of a file.
+    pub fn resolve(&self, prefix: &str, canonical: &str) -> TensorRef {
         let (module, parameter) = canonical.rsplit_once('.').expect("a name ends in .weight or .bias");
-        let look_up = |lists: &[Modules], module: &str| {
+        let look_up = |lists: &[ModuleNames], module: &str| {
             let pair = lists.iter().copied().flatten().find(|(canonical, _)| *canonical == module);
             pair.unwrap_or_else(|| panic!("the family table has no name for {module}")).1
         };
         let name = match module.strip_prefix("layers.") {
-            None => look_up(self.outside, module).to_owned(),
+            None => look_up(self.model_modules, module).to_owned(),
             Some(rest) => {
                 let mut parts = rest.splitn(3, '.');
                 let mut part = || parts.next().expect("group, layer and module");
                 let (numbers, module) = ([part(), part()], part());
-                let layer =
-                    numbers.iter().fold(self.layer.to_owned(), |name, number| name.replacen("{}", number, 1));
-                layer + look_up(self.inside, module)
+                let layer = numbers
+                    .iter()
+                    .fold(self.layer_prefix.to_owned(), |name, number| name.replacen("{}", number, 1));
+                layer + look_up(self.layer_modules, module)
             }
         };
         let (name, part) = match name.strip_suffix(']').and_then(|name| name.rsplit_once('[')) {
@@ -99,6 +109,41 @@ impl Names {
                 (name, (number(index), number(of)))
             }
         };
-        Place { name: format!("{prefix}{name}.{parameter}"), part }
+        TensorRef { name: format!("{prefix}{name}.{parameter}"), part }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAMES: TensorNames = TensorNames {
+        prefixes: &["", "model."],
+        model_modules: &[&[("embeddings.token", "embed"), ("pooler", "pooler.dense")]],
+        layer_prefix: "groups.{}.layers.{}.",
+        layer_modules: &[&[("attention.query", "qkv[0/3]"), ("attention.output", "out")]],
+    };
+
+    #[test]
+    fn canonical_names_resolve_to_tensors_of_the_checkpoint() {
+        let resolve = |canonical| NAMES.resolve("model.", canonical);
+        let whole = TensorRef { name: "model.embed.weight".into(), part: (0, 1) };
+        assert_eq!(resolve("embeddings.token.weight"), whole);
+        let third = TensorRef { name: "model.groups.2.layers.1.qkv.bias".into(), part: (0, 3) };
+        assert_eq!(resolve("layers.2.1.attention.query.bias"), third);
+    }
+
+    #[test]
+    fn tensors_of_the_encoder_are_told_from_others() {
+        for (name, expected) in [
+            ("model.embed.weight", true),
+            ("model.groups.10.layers.0.qkv.weight", true),
+            ("model.groups.x.layers.0.qkv.weight", false),
+            ("model.groups.0.layers.0.other.weight", false),
+            ("model.pooler.dense.weight", false),
+            ("embed.weight", false),
+        ] {
+            assert_eq!(NAMES.is_encoder_tensor("model.", name), expected, "{name}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! What a checkpoint is for, where its files say that it is no embedding model.
+//! The purpose of a checkpoint, if its files identify one other than embedding: cross-encoders, classifiers and others.
 
 use std::fmt;
 
@@ -6,16 +6,17 @@ use serde_json::{Map, Value};
 
 use super::config::Config;
 
-/// A checkpoint that gives something other than one embedding per text, and what says so.
+/// A purpose other than text embeddings, with the evidence for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Purpose {
-    task: Task,
+    kind: ModelKind,
+    /// The file, field or tensor that identifies the kind.
     evidence: String,
 }
 
-/// What such a checkpoint does.
+/// Kinds of models that give something other than one embedding per text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Task {
+enum ModelKind {
     CrossEncoder,
     Classification,
     TokenClassification,
@@ -31,14 +32,14 @@ enum Task {
     Other,
 }
 
-use Task::{
+use ModelKind::{
     Classification, CrossEncoder, Generation, Images, MultiVector, MultipleChoice, NextSentence, Other,
     QuestionAnswering, SeveralEncoders, Sparse, Static, TokenClassification,
 };
 
-/// How the class of a model with a task head ends. Checkpoints of the pretraining heads (`ForMaskedLM`, `ForPreTraining`)
-/// are encoders that anyone may pool.
-const CLASSES: &[(&str, Task)] = &[
+/// Classes with a task head, by a part of their names. Classes with a pretraining head (`ForMaskedLM`, `ForPreTraining`) are
+/// not among them: their encoders are commonly used for embeddings.
+const CLASSES: &[(&str, ModelKind)] = &[
     ("ForSequenceClassification", Classification),
     ("ForTokenClassification", TokenClassification),
     ("ForQuestionAnswering", QuestionAnswering),
@@ -52,8 +53,8 @@ const CLASSES: &[(&str, Task)] = &[
     ("ForSparseEmbedding", Sparse),
 ];
 
-/// Modules of `modules.json` that only such models have.
-const MODULES: &[(&str, Task)] = &[
+/// Classes in `modules.json` that only such models have.
+const MODULE_CLASSES: &[(&str, ModelKind)] = &[
     ("SpladePooling", Sparse),
     ("MLMTransformer", Sparse),
     ("SparseAutoEncoder", Sparse),
@@ -73,7 +74,7 @@ const MODULES: &[(&str, Task)] = &[
 ];
 
 /// Tensors of task heads, by the beginning of their names.
-const HEADS: &[(&str, Task)] = &[
+const TASK_HEADS: &[(&str, ModelKind)] = &[
     ("classifier.", Classification),
     ("classification_head.", Classification),
     ("score.", Classification),
@@ -81,7 +82,7 @@ const HEADS: &[(&str, Task)] = &[
 ];
 
 impl Purpose {
-    /// From `config_sentence_transformers.json`.
+    /// The purpose by `config_sentence_transformers.json`.
     pub fn of_settings(fields: &Map<String, Value>) -> Option<Self> {
         // PyLate writes these for ColBERT models.
         if let Some(key) =
@@ -89,37 +90,40 @@ impl Purpose {
         {
             return Some(Self::new(MultiVector, format!("config_sentence_transformers.json has {key:?}")));
         }
-        let kind = fields.get("model_type")?.as_str()?;
-        let task = match kind {
+        let model_type = fields.get("model_type")?.as_str()?;
+        let kind = match model_type {
             "SentenceTransformer" => return None,
             "CrossEncoder" => CrossEncoder,
             "SparseEncoder" => Sparse,
             "MultiVectorEncoder" | "ColBERT" => MultiVector,
             _ => Other,
         };
-        Some(Self::new(task, format!("\"model_type\" is {kind:?} in config_sentence_transformers.json")))
+        Some(Self::new(
+            kind,
+            format!("\"model_type\" is {model_type:?} in config_sentence_transformers.json"),
+        ))
     }
 
-    /// From an entry of `modules.json`, by the type as it is written there.
-    pub fn of_module(kind: &str) -> Option<Self> {
-        let name = kind.rsplit('.').next().unwrap_or(kind);
-        let task = match MODULES.iter().find(|(known, _)| *known == name) {
-            Some((_, task)) => *task,
-            None if kind.starts_with("pylate.") => MultiVector,
+    /// The purpose by the `type` of an entry of `modules.json`.
+    pub fn of_module(module_type: &str) -> Option<Self> {
+        let class = module_type.rsplit('.').next().unwrap_or(module_type);
+        let kind = match MODULE_CLASSES.iter().find(|(known, _)| *known == class) {
+            Some((_, kind)) => *kind,
+            None if module_type.starts_with("pylate.") => MultiVector,
             None => return None,
         };
-        Some(Self::new(task, format!("modules.json has the module {kind}")))
+        Some(Self::new(kind, format!("modules.json has the module {module_type}")))
     }
 
-    /// From the configuration of the Transformer module.
+    /// The purpose by the configuration of the Transformer module.
     pub fn of_transformer(config: &Config) -> Option<Self> {
         let name = config.path().file_name().unwrap_or_default().to_string_lossy();
-        let many = ["query_expansion", "query_length", "document_length"];
-        if let Some(key) = many.into_iter().find(|key| config.has(key)) {
+        let multi_vector = ["query_expansion", "query_length", "document_length"];
+        if let Some(key) = multi_vector.into_iter().find(|key| config.has(key)) {
             return Some(Self::new(MultiVector, format!("{name} has {key:?}")));
         }
-        let said = config.get("transformer_task")?.as_str()?;
-        let task = match said {
+        let task = config.get("transformer_task")?.as_str()?;
+        let kind = match task {
             "feature-extraction" => return None,
             "sequence-classification" => CrossEncoder,
             "fill-mask" => Sparse,
@@ -127,55 +131,55 @@ impl Purpose {
             "retrieval" => MultiVector,
             _ => Other,
         };
-        Some(Self::new(task, format!("\"transformer_task\" is {said:?} in {name}")))
+        Some(Self::new(kind, format!("\"transformer_task\" is {task:?} in {name}")))
     }
 
-    /// From `config.json`, for a model without a Pooling module: one that has it is an embedding model by its own files.
+    /// The purpose by `config.json`; only for a model without a Pooling module, which makes it an embedding model.
     pub fn of_config(config: &Config) -> Option<Self> {
         let classes = config.get("architectures").and_then(Value::as_array);
         let mut classes = classes.into_iter().flatten().filter_map(Value::as_str).peekable();
-        let nameless = classes.peek().is_none();
+        let has_no_class = classes.peek().is_none();
         let labels = config.get("id2label").and_then(Value::as_object).map(Map::len);
         let labels = config.get("num_labels").and_then(Value::as_u64).map(|n| n as usize).or(labels);
-        let scores = if labels == Some(1) { CrossEncoder } else { Classification };
-        // As sentence-transformers notes the activation of a cross-encoder, now and in its first releases.
-        let activation =
+        let classifier = if labels == Some(1) { CrossEncoder } else { Classification };
+        // The fields in which current and first releases of sentence-transformers store the activation of a cross-encoder.
+        let has_activation =
             config.get("sentence_transformers").is_some_and(|own| own.get("activation_fn").is_some());
-        if activation || config.has("sbert_ce_default_activation_function") {
+        if has_activation || config.has("sbert_ce_default_activation_function") {
             let evidence = "config.json has the activation function of a cross-encoder".into();
             return Some(Self::new(CrossEncoder, evidence));
         }
         for class in classes {
-            let Some((end, task)) = CLASSES.iter().find(|(end, _)| class.contains(end)) else { continue };
-            let task = if *end == "ForSequenceClassification" { scores } else { *task };
-            return Some(Self::new(task, format!("\"architectures\" has {class} in config.json")));
+            let Some((end, kind)) = CLASSES.iter().find(|(end, _)| class.contains(end)) else { continue };
+            let kind = if *end == "ForSequenceClassification" { classifier } else { *kind };
+            return Some(Self::new(kind, format!("\"architectures\" has {class} in config.json")));
         }
-        let labels = labels.filter(|_| nameless)?;
+        let labels = labels.filter(|_| has_no_class)?;
         Some(Self::new(
-            scores,
+            classifier,
             format!("config.json has {labels} {}", if labels == 1 { "label" } else { "labels" }),
         ))
     }
 
-    /// From the tensors that the encoder has no use for, for a model without a Pooling module.
+    /// The purpose by the tensors that the encoder does not use; only for a model without a Pooling module.
     pub fn of_tensors(unused: &[String]) -> Option<Self> {
         unused.iter().find_map(|name| {
-            // bert.classifier.weight: what a wrapper puts before it does not matter.
-            let head = |start: &str| name.starts_with(start) || name.contains(&format!(".{start}"));
-            let (_, task) = HEADS.iter().find(|(start, _)| head(start))?;
-            Some(Self::new(*task, format!("the checkpoint has the tensor {name}")))
+            // With any prefix: bert.classifier.weight.
+            let is_head = |start: &str| name.starts_with(start) || name.contains(&format!(".{start}"));
+            let (_, kind) = TASK_HEADS.iter().find(|(start, _)| is_head(start))?;
+            Some(Self::new(*kind, format!("the checkpoint has the tensor {name}")))
         })
     }
 
-    fn new(task: Task, evidence: String) -> Self {
-        Purpose { task, evidence }
+    fn new(kind: ModelKind, evidence: String) -> Self {
+        Purpose { kind, evidence }
     }
 }
 
-/// `a cross-encoder, which scores pairs of texts ("model_type" is …)`.
+/// Continues "the model is": `a cross-encoder, which scores pairs of texts ("model_type" is …)`.
 impl fmt::Display for Purpose {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = match self.task {
+        let kind = match self.kind {
             CrossEncoder => "a cross-encoder, which scores pairs of texts",
             Classification => "a text classifier or cross-encoder, which gives scores",
             TokenClassification => "a token classifier, which labels the words of a text",
@@ -190,6 +194,6 @@ impl fmt::Display for Purpose {
             SeveralEncoders => "a model with different encoders for queries and documents",
             Other => "no embedding model",
         };
-        write!(f, "{what} ({})", self.evidence)
+        write!(f, "{kind} ({})", self.evidence)
     }
 }

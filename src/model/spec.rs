@@ -1,412 +1,273 @@
-//! From a config to the spec of its stack, by a row of the family table.
+//! From a config to the spec of its encoder, by a row of the family table.
 
 use std::ops::RangeInclusive;
 
 use anyhow::{Result, bail};
 
-use super::config::{Config, HEADS, WIDEST};
-use super::families::{FAMILIES, Family, Keys, Places};
+use super::config::{Config, HEAD_COUNTS, MAX_SIZE};
+use super::families::{ConfigKeys, FAMILIES, Family, PositionEncoding};
+use super::unsupported;
 use crate::nn::{
-    EncoderSpec, Frequencies, HeadMixing, LayerSharing, Mask, Numbering, Positions, Rotary, RotaryLayout,
-    RotaryScaling, ScoreBias,
+    Biases, EncoderSpec, Frequencies, LayerSharing, Mask, NormSpec, Numbering, Positions, Rotary,
+    RotaryLayout, RotaryScaling, ScoreBias, SlidingWindow, TalkingHeads,
 };
 
-const LAYERS: RangeInclusive<usize> = 1..=1 << 12;
+/// Accepted numbers of layers.
+const LAYER_COUNTS: RangeInclusive<usize> = 1..=1 << 12;
 
-/// Buckets of MPNet's relative bias: `transformers` uses so many, however many rows its table has.
-const BUCKETS: usize = 32;
+/// Buckets of MPNet's relative bias; `transformers` uses this number whatever the size of the table.
+const RELATIVE_BUCKETS: usize = 32;
 
-/// How like a known model type another has to be to pass for a slip of the pen.
-const SLIP: f64 = 0.75;
-
-/// Model types of transformers that Sconce does not run, by what they are.
-const OTHER_KINDS: &[(&str, &[&str])] = &[
-    (
-        "a decoder language model",
-        &[
-            "bloom",
-            "codegen",
-            "cohere",
-            "cohere2",
-            "ctrl",
-            "dbrx",
-            "deepseek_v2",
-            "deepseek_v3",
-            "falcon",
-            "gemma",
-            "gemma2",
-            "gemma3",
-            "gemma3_text",
-            "glm",
-            "glm4",
-            "gpt2",
-            "gpt_bigcode",
-            "gpt_neo",
-            "gpt_neox",
-            "gpt_oss",
-            "gptj",
-            "granite",
-            "jamba",
-            "lfm2",
-            "llama",
-            "llama4",
-            "mamba",
-            "mamba2",
-            "ministral",
-            "mistral",
-            "mistral3",
-            "mixtral",
-            "modernbert-decoder",
-            "mpt",
-            "nemotron",
-            "olmo",
-            "olmo2",
-            "olmo3",
-            "opt",
-            "openai-gpt",
-            "persimmon",
-            "phi",
-            "phi3",
-            "phimoe",
-            "qwen2",
-            "qwen2_moe",
-            "qwen3",
-            "qwen3_5",
-            "qwen3_moe",
-            "rwkv",
-            "smollm3",
-            "stablelm",
-            "starcoder2",
-            "transfo-xl",
-            "xglm",
-        ],
-    ),
-    (
-        "an encoder-decoder",
-        &[
-            "bart",
-            "bigbird_pegasus",
-            "blenderbot",
-            "blenderbot-small",
-            "byt5",
-            "encoder-decoder",
-            "fsmt",
-            "led",
-            "longt5",
-            "m2m_100",
-            "marian",
-            "mbart",
-            "mt5",
-            "mvp",
-            "nllb-moe",
-            "pegasus",
-            "pegasus_x",
-            "plbart",
-            "prophetnet",
-            "switch_transformers",
-            "t5",
-            "t5gemma",
-            "t5gemma2",
-            "udop",
-            "umt5",
-        ],
-    ),
-    (
-        "an encoder of another architecture",
-        &[
-            "bert-generation",
-            "big_bird",
-            "canine",
-            "convbert",
-            "deberta",
-            "dpr",
-            "ernie_m",
-            "esm",
-            "flaubert",
-            "fnet",
-            "funnel",
-            "ibert",
-            "layoutlm",
-            "layoutlmv2",
-            "layoutlmv3",
-            "lilt",
-            "longformer",
-            "luke",
-            "lxmert",
-            "markuplm",
-            "mega",
-            "mluke",
-            "mobilebert",
-            "mra",
-            "nezha",
-            "nystromformer",
-            "perceiver",
-            "qdqbert",
-            "realm",
-            "reformer",
-            "retribert",
-            "splinter",
-            "squeezebert",
-            "tapas",
-            "xlm",
-            "xlnet",
-            "xmod",
-            "yoso",
-        ],
-    ),
-    (
-        "a model of images, or of images and texts",
-        &[
-            "align",
-            "altclip",
-            "beit",
-            "blip",
-            "blip-2",
-            "chinese_clip",
-            "clip",
-            "clip_text_model",
-            "clipseg",
-            "colpali",
-            "colqwen2",
-            "deit",
-            "dinov2",
-            "flava",
-            "idefics2",
-            "idefics3",
-            "llava",
-            "llava_next",
-            "metaclip_2",
-            "mllama",
-            "modernvbert",
-            "paligemma",
-            "qwen2_5_vl",
-            "qwen2_vl",
-            "qwen3_vl",
-            "siglip",
-            "siglip2",
-            "smolvlm",
-            "vision-encoder-decoder",
-            "vision-text-dual-encoder",
-            "vit",
-            "xclip",
-        ],
-    ),
-    (
-        "a model of sound",
-        &["clap", "hubert", "sew", "speecht5", "unispeech", "wav2vec2", "wav2vec2-bert", "wavlm", "whisper"],
-    ),
-];
+/// Minimum similarity (normalised Damerau-Levenshtein) of an unknown model type to a known one that is suggested for it.
+const MIN_SIMILARITY: f64 = 0.75;
 
 impl Family {
     /// The family of a config.
     ///
     /// # Errors
-    /// If `model_type` is missing or in no row of the table.
+    /// If `model_type` is missing, or no row of the table has it.
     pub fn of(config: &Config) -> Result<&'static Family> {
         let path = config.path().display();
         let Some(model_type) = config.string("model_type")? else {
-            bail!("{path} has no field \"model_type\"; it is required")
+            bail!("{path} has no field \"model_type\", which is required")
         };
         for family in FAMILIES.iter().filter(|family| family.model_types.contains(&model_type)) {
-            let marked = match family.mark {
+            let matches = match family.discriminator {
                 None => true,
                 Some((key, [])) => config.has(key),
                 Some((key, values)) => config.string(key)?.is_some_and(|value| values.contains(&value)),
             };
-            if marked {
+            if matches {
                 return Ok(family);
             }
         }
         let mut known: Vec<_> = FAMILIES.iter().flat_map(|family| family.model_types).copied().collect();
         known.dedup();
         let all = known.join(", ");
-        if let Some((kind, _)) = OTHER_KINDS.iter().find(|(_, types)| types.contains(&model_type)) {
-            bail!(
-                "{path}: model type {model_type:?} is not supported: it is {kind}; Sconce runs encoders: {all}"
-            )
+        let start = format!("{path}: model type {model_type:?} is not supported");
+        if let Some(kind) = unsupported::kind_of(model_type) {
+            bail!("{start}: it is {kind}; supported encoders: {all}")
         }
-        let likeness = |name: &str| strsim::normalized_damerau_levenshtein(name, model_type);
-        let like = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
-        match like.filter(|name| likeness(name) >= SLIP) {
-            Some(name) => {
-                bail!("{path}: model type {model_type:?} is not supported; did you mean {name}? (all: {all})")
-            }
-            None => bail!("{path}: model type {model_type:?} is not supported; Sconce runs encoders: {all}"),
+        let similarity = |name: &str| strsim::normalized_damerau_levenshtein(name, model_type);
+        let closest = known.iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
+        match closest.filter(|name| similarity(name) >= MIN_SIMILARITY) {
+            Some(name) => bail!("{start}; did you mean {name}? (supported encoders: {all})"),
+            None => bail!("{start}; supported encoders: {all}"),
         }
     }
 
-    /// The stack that a config of this family describes.
+    /// The encoder that a config of this family describes.
     ///
     /// # Errors
-    /// If a field is missing, out of range, contradicts another or asks for what the stack cannot compute.
+    /// If a field is missing, out of range, contradicts another or asks for what is not supported.
     pub fn spec(&self, config: &Config) -> Result<EncoderSpec> {
-        let (keys, maths) = (&self.keys, &self.maths);
-        refuse(config)?;
+        check_supported(config)?;
+        let (keys, defaults) = (&self.keys, &self.defaults);
         let hidden_size = config.width(keys.hidden_size)?;
-        let layers = config.size(keys.layers, LAYERS)?;
-        let heads = config.size(keys.heads, HEADS)?;
+        let layers = config.size(keys.layers, LAYER_COUNTS)?;
+        let heads = config.size(keys.heads, HEAD_COUNTS)?;
         let embedding_size = match keys.embedding_size {
             Some(key) if config.has(key) || !keys.embedding_size_or_hidden => config.width(key)?,
             _ => hidden_size,
         };
-        let head_size = match keys.head_size.filter(|key| config.has(key)) {
+        let head_dim = match keys.head_dim.filter(|key| config.has(key)) {
             Some(key) => config.width(key)?,
-            None => config.share(keys.hidden_size, hidden_size, keys.heads, heads)?,
+            None => config.head_dim(keys.hidden_size, hidden_size, keys.heads, heads)?,
         };
         let max_positions = config.width(keys.max_positions)?;
-        let flag = |key: Option<&str>, default| match key {
-            Some(key) if config.has(key) => config.flag(key),
-            _ => Ok(default),
-        };
-        let mut bias = maths.bias;
-        bias.qkv = flag(keys.attention_bias, bias.qkv)?;
-        bias.attention_output = flag(keys.attention_bias, bias.attention_output)?;
-        bias.up = flag(keys.mlp_bias, bias.up)?;
-        bias.down = flag(keys.mlp_bias, bias.down)?;
-        let mut norm = maths.norm;
-        norm.bias = flag(keys.norm_bias, norm.bias)?;
-        if let Some(key) = keys.norm_eps {
-            norm.eps = config.fraction(key, norm.eps)?;
-        }
+        let (bias, norm) = (self.bias(config)?, self.norm(config)?);
         let mut spec = EncoderSpec {
             vocab_size: config.width(keys.vocab_size)?,
             embedding_size,
-            embedding_projection: maths.always_projects || embedding_size != hidden_size,
+            embedding_projection: defaults.always_projects || embedding_size != hidden_size,
             positions: self.positions(config)?,
             max_positions,
-            token_types: match keys.token_types {
-                Some(key) => Some(config.size(key, 0..=WIDEST)?).filter(|types| *types > 0),
-                None => None,
-            },
-            task_types: match keys.task_types {
-                Some((flag, key)) if config.flag(flag)? => Some(config.width(key)?),
-                _ => None,
-            },
-            embedding_norm: maths.embedding_norm,
+            token_types: self.token_types(config)?,
+            task_types: self.task_types(config)?,
+            embedding_norm: defaults.embedding_norm,
             hidden_size,
             layers,
-            layer_sharing: match keys.groups {
-                Some((groups, inner)) => LayerSharing {
-                    groups: config.size(groups, 1..=layers)?,
-                    inner: config.size(inner, 1..=LAYERS.end() / config.size(groups, 1..=layers)?)?,
-                },
-                None => LayerSharing { groups: layers, inner: 1 },
-            },
-            norm_placement: maths.norm_placement,
-            skip_first_norm: maths.skip_first_norm,
+            layer_sharing: self.layer_sharing(config, layers)?,
+            norm_placement: defaults.norm_placement,
+            skip_first_norm: defaults.skip_first_norm,
             norm,
             heads,
-            key_value_heads: match keys.key_value_heads {
-                Some(key) if config.has(key) => config.width(key)?,
-                _ => heads,
-            },
-            qk_head_size: head_size,
-            v_head_size: head_size,
-            head_mixing: HeadMixing::default(),
-            score_bias: match keys.relative_bias {
-                Some(key) => ScoreBias::Bucketed {
-                    rows: config.size(key, BUCKETS..=WIDEST)?,
-                    buckets: BUCKETS,
-                    max_distance: 128,
-                },
-                None => ScoreBias::None,
-            },
-            mask: Mask { causal: false, window: None },
+            key_value_heads: self.key_value_heads(config, heads)?,
+            qk_head_dim: head_dim,
+            v_head_dim: head_dim,
+            talking_heads: TalkingHeads::default(),
+            score_bias: self.score_bias(config)?,
+            mask: Mask { causal: false, sliding_window: None },
             convolution: None,
             bias,
-            gated: maths.gated,
+            gated: defaults.gated,
             intermediate_size: config.width(keys.intermediate_size)?,
-            activation: maths.activation,
+            activation: defaults.activation,
         };
         if let Some(key) = keys.activation {
-            spec.activation = config.activation(key)?.unwrap_or(maths.activation);
+            spec.activation = config.activation(key)?.unwrap_or(defaults.activation);
         }
-        if let Some(key) = keys.key_value_heads
-            && !heads.is_multiple_of(spec.key_value_heads)
-        {
-            let expected = format!("a divisor of {:?}, which is {heads}", keys.heads);
-            bail!("{}", config.wrong(key, spec.key_value_heads, &expected));
+        self.check_key_value_heads(config, &spec)?;
+        if let PositionEncoding::Rotary { local_theta: Some(_), .. } = defaults.positions {
+            spec.mask.sliding_window = Some(sliding_window(config, layers)?);
         }
-        if let Places::Rotary { local_theta: Some(_), .. } = maths.places {
-            spec.mask.window = Some(windows(config, layers)?);
-        }
-        for read in self.own_fields {
+        for read in self.family_specific {
             read(config, &mut spec)?;
         }
-        self.check_positions(config, &spec)?;
+        self.check_attention(config, &spec)?;
         Ok(spec)
     }
 
+    /// Which linear layers have a bias.
+    fn bias(&self, config: &Config) -> Result<Biases> {
+        let ConfigKeys { attention_bias, mlp_bias, .. } = self.keys;
+        let default = self.defaults.bias;
+        Ok(Biases {
+            projection: default.projection,
+            qkv: flag(config, attention_bias, default.qkv)?,
+            attention_output: flag(config, attention_bias, default.attention_output)?,
+            up: flag(config, mlp_bias, default.up)?,
+            down: flag(config, mlp_bias, default.down)?,
+        })
+    }
+
+    /// The norms of all layers.
+    fn norm(&self, config: &Config) -> Result<NormSpec> {
+        let NormSpec { kind, bias, eps } = self.defaults.norm;
+        Ok(NormSpec {
+            kind,
+            bias: flag(config, self.keys.norm_bias, bias)?,
+            eps: match self.keys.norm_eps {
+                Some(key) => config.fraction(key, eps)?,
+                None => eps,
+            },
+        })
+    }
+
+    /// Rows of the token type table.
+    fn token_types(&self, config: &Config) -> Result<Option<usize>> {
+        let Some(key) = self.keys.token_types else { return Ok(None) };
+        Ok(Some(config.size(key, 0..=MAX_SIZE)?).filter(|types| *types > 0))
+    }
+
+    /// Rows of the task type table.
+    fn task_types(&self, config: &Config) -> Result<Option<usize>> {
+        match self.keys.task_types {
+            Some((flag, key)) if config.flag(flag)? => config.width(key).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Which layers share weights.
+    fn layer_sharing(&self, config: &Config, layers: usize) -> Result<LayerSharing> {
+        let Some((groups, inner)) = self.keys.groups else {
+            return Ok(LayerSharing { groups: layers, inner: 1 });
+        };
+        let groups = config.size(groups, 1..=layers)?;
+        Ok(LayerSharing { groups, inner: config.size(inner, 1..=LAYER_COUNTS.end() / groups)? })
+    }
+
+    /// Key and value heads.
+    fn key_value_heads(&self, config: &Config, heads: usize) -> Result<usize> {
+        match self.keys.key_value_heads {
+            Some(key) if config.has(key) => config.width(key),
+            _ => Ok(heads),
+        }
+    }
+
+    /// Bias on attention scores.
+    fn score_bias(&self, config: &Config) -> Result<ScoreBias> {
+        let Some(key) = self.keys.relative_bias else { return Ok(ScoreBias::None) };
+        Ok(ScoreBias::Bucketed {
+            rows: config.size(key, RELATIVE_BUCKETS..=MAX_SIZE)?,
+            buckets: RELATIVE_BUCKETS,
+            max_distance: 128,
+        })
+    }
+
+    /// Position encoding.
     fn positions(&self, config: &Config) -> Result<Positions> {
         const KEY: &str = "position_embedding_type";
         let rotary = |layout, theta, local| rotary(config, &self.keys, layout, theta, local);
         let learned = |numbering| match config.string(KEY)? {
             None | Some("absolute") => Ok(Positions::Learned(numbering)),
-            Some(kind) => bail!(
-                "{}",
-                config.wrong(KEY, format!("{kind:?}"), "\"absolute\": this family has no other kind")
-            ),
-        };
-        match self.maths.places {
-            Places::LearnedIf(flag) if !config.flag_or(flag, true)? => Ok(Positions::None),
-            Places::Learned | Places::LearnedIf(_) => learned(Numbering::FromZero),
-            Places::AfterFixed(padding) => learned(Numbering::AfterPadding(padding)),
-            Places::AfterPadding(default) => {
-                learned(Numbering::AfterPadding(config.id("pad_token_id")?.unwrap_or(default)))
+            Some(kind) => {
+                let expected = "\"absolute\", the only one of this model type";
+                bail!("{}", config.invalid(KEY, format!("{kind:?}"), expected))
             }
-            Places::Rotary { layout, theta, local_theta, stored } => {
+        };
+        match self.defaults.positions {
+            PositionEncoding::LearnedIf(flag) if !config.flag_or(flag, true)? => Ok(Positions::None),
+            PositionEncoding::Learned | PositionEncoding::LearnedIf(_) => learned(Numbering::FromZero),
+            PositionEncoding::AfterFixed(padding) => learned(Numbering::AfterPadding(padding)),
+            PositionEncoding::AfterPadding(default) => {
+                learned(Numbering::AfterPadding(config.token_id("pad_token_id")?.unwrap_or(default)))
+            }
+            PositionEncoding::Rotary { layout, theta, local_theta, stored_table } => {
                 if let Some(kind) =
                     config.string(KEY)?.filter(|kind| !["rope", "rotary", "absolute"].contains(kind))
                 {
-                    bail!(
-                        "{}",
-                        config.wrong(KEY, format!("{kind:?}"), "\"rope\": this family has no other kind")
-                    );
+                    let expected = "\"rope\", the only one of this model type";
+                    bail!("{}", config.invalid(KEY, format!("{kind:?}"), expected));
                 }
-                Ok(Positions::Rotary(Rotary { stored, ..rotary(layout, theta, local_theta)? }))
+                Ok(Positions::Rotary(Rotary { stored_table, ..rotary(layout, theta, local_theta)? }))
             }
-            Places::Named(default) => match config.string(KEY)?.unwrap_or(default) {
+            PositionEncoding::Named(default) => match config.string(KEY)?.unwrap_or(default) {
                 "absolute" => Ok(Positions::Learned(Numbering::FromZero)),
                 "sinusoidal" => Ok(Positions::Sinusoidal),
-                "rope" | "rotary" => Ok(Positions::Rotary(rotary(RotaryLayout::Halves, 10_000.0, None)?)),
+                "rope" | "rotary" => Ok(Positions::Rotary(rotary(RotaryLayout::HalfSplit, 10_000.0, None)?)),
                 "alibi" => Ok(Positions::Alibi),
                 "none" => Ok(Positions::None),
                 other => {
-                    let known = "absolute, sinusoidal, rope, alibi or none: others are not supported";
-                    bail!("{}", config.wrong(KEY, format!("{other:?}"), known))
+                    let expected = "absolute, sinusoidal, rope, alibi or none";
+                    bail!("{}", config.invalid(KEY, format!("{other:?}"), expected))
                 }
             },
         }
     }
 
-    /// Positions that leave no room for a text, heads that cannot turn in pairs, a mask that the family has not.
-    fn check_positions(&self, config: &Config, spec: &EncoderSpec) -> Result<()> {
+    /// Checks that query heads can share key and value heads evenly.
+    fn check_key_value_heads(&self, config: &Config, spec: &EncoderSpec) -> Result<()> {
+        match self.keys.key_value_heads {
+            Some(key) if !spec.heads.is_multiple_of(spec.key_value_heads) => {
+                let expected = format!("a divisor of {:?}, which is {}", self.keys.heads, spec.heads);
+                bail!("{}", config.invalid(key, spec.key_value_heads, &expected))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that the family supports the mask, that positions leave room for a token, and that heads can be rotated.
+    fn check_attention(&self, config: &Config, spec: &EncoderSpec) -> Result<()> {
         if !spec.mask.causal && config.flag("is_causal")? {
-            bail!("{}", config.wrong("is_causal", true, "false: this family sees all tokens"));
+            bail!("{}", config.invalid("is_causal", true, "false, since this model type is bidirectional"));
         }
         match spec.positions {
-            Positions::Learned(numbering) if spec.longest() == 0 => {
+            Positions::Learned(numbering) if spec.max_length() == 0 => {
                 let expected = format!("more than \"pad_token_id\" + 1, which is {}", numbering.first());
-                bail!("{}", config.wrong(self.keys.max_positions, spec.max_positions, &expected))
+                bail!("{}", config.invalid(self.keys.max_positions, spec.max_positions, &expected))
             }
-            Positions::Rotary(_) if !spec.qk_head_size.is_multiple_of(2) => bail!(
-                "{}: heads of {} columns cannot turn in pairs, as rotary positions have it; change their size",
+            Positions::Rotary(_) if !spec.qk_head_dim.is_multiple_of(2) => bail!(
+                "{}: rotary embeddings need an even head size, found {}",
                 config.path().display(),
-                spec.qk_head_size
+                spec.qk_head_dim
             ),
             _ => Ok(()),
         }
     }
 }
 
-/// What no stack of Sconce computes.
-fn refuse(config: &Config) -> Result<()> {
-    for key in ["is_decoder", "add_cross_attention"] {
-        if config.flag(key)? {
-            bail!("{}", config.wrong(key, true, "false: Sconce runs encoders"));
-        }
+/// A flag of the config that a family may not have.
+fn flag(config: &Config, key: Option<&str>, default: bool) -> Result<bool> {
+    match key {
+        Some(key) => config.flag_or(key, default),
+        None => Ok(default),
     }
-    let switches = [
+}
+
+/// Fails if a config asks for what no encoder of this crate computes.
+fn check_supported(config: &Config) -> Result<()> {
+    const UNSUPPORTED: [&str; 10] = [
         "logn_attention_scale",
         "logn_attention_clip1",
         "prenorm",
@@ -418,58 +279,64 @@ fn refuse(config: &Config) -> Result<()> {
         "mlp_fc2_bias",
         "use_rms_norm",
     ];
-    for key in switches {
+    for key in ["is_decoder", "add_cross_attention"] {
         if config.flag(key)? {
-            bail!("{}", config.wrong(key, true, "false: it is not supported"));
+            bail!("{}", config.invalid(key, true, "false, since only encoders are supported"));
+        }
+    }
+    for key in UNSUPPORTED {
+        if config.flag(key)? {
+            bail!("{}", config.invalid(key, true, "false, since it is not supported"));
         }
     }
     if config.has("rotary_emb_scale_base") {
-        bail!("{}", config.wrong("rotary_emb_scale_base", "a number", "null: it is not supported"));
+        let expected = "null, since xPos is not supported";
+        bail!("{}", config.invalid("rotary_emb_scale_base", "a number", expected));
     }
     let key = "moe_every_n_layers";
-    if config.has(key) && config.size(key, 0..=WIDEST)? > 0 {
-        bail!("{}", config.wrong(key, config.width(key)?, "0: it is not supported"));
+    if config.has(key) && config.size(key, 0..=MAX_SIZE)? > 0 {
+        let expected = "0, since mixtures of experts are not supported";
+        bail!("{}", config.invalid(key, config.width(key)?, expected));
     }
     Ok(())
 }
 
-/// Rotary positions; the thetas are for a config that has none.
+/// Rotary embeddings; the thetas are defaults.
 fn rotary(
     config: &Config,
-    keys: &Keys,
+    keys: &ConfigKeys,
     layout: RotaryLayout,
     theta: f64,
     local_theta: Option<f64>,
 ) -> Result<Rotary> {
-    // The older name counts, where both are there.
+    // transformers prefers the older name where both are present.
     let parameters = match config.object("rope_scaling")? {
         Some(parameters) => Some(parameters),
         None => config.object("rope_parameters")?,
     };
-    let frequencies = |kind: &str, key: &str, theta: f64| -> Result<Frequencies> {
-        // Parameters by the kind of layer, or the same for all.
+    let frequencies = |layer_type: &str, key: &str, theta: f64| -> Result<Frequencies> {
+        // One set of parameters for each type of layer, or one for all.
         let parameters = match &parameters {
-            Some(all) if all.has("full_attention") || all.has("sliding_attention") => all.object(kind)?,
+            Some(all) if all.has("full_attention") || all.has("sliding_attention") => {
+                all.object(layer_type)?
+            }
             all => all.clone(),
         };
         for config in [Some(config), parameters.as_ref()].into_iter().flatten() {
-            for key in ["partial_rotary_factor", "rotary_emb_fraction"] {
-                let fraction = config.number(key, 1.0)?;
-                if fraction != 1.0 {
-                    bail!("{}", config.wrong(key, fraction, "1: heads that turn in part are not supported"));
-                }
-            }
+            check_rotary_fraction(config)?;
         }
-        let (place, key) = match parameters.as_ref().filter(|parameters| parameters.has("rope_theta")) {
+        let (object, key) = match parameters.as_ref().filter(|parameters| parameters.has("rope_theta")) {
             Some(parameters) => (parameters, "rope_theta"),
             None => (config, key),
         };
-        let theta = place.number(key, theta)?;
+        let theta = object.number(key, theta)?;
         if theta <= 1.0 {
-            bail!("{}", place.wrong(key, theta, "more than 1"));
+            bail!("{}", object.invalid(key, theta, "more than 1"));
         }
-        let scaling = parameters
-            .map_or(Ok(RotaryScaling::None), |parameters| scaling(config, keys.max_positions, &parameters))?;
+        let scaling = match &parameters {
+            Some(parameters) => rotary_scaling(config, keys.max_positions, parameters)?,
+            None => RotaryScaling::None,
+        };
         Ok(Frequencies { theta, scaling })
     };
     Ok(Rotary {
@@ -479,92 +346,113 @@ fn rotary(
             None => None,
         },
         layout,
-        values: config.flag("rotary_value")?,
-        stored: false,
+        rotate_values: config.flag("rotary_value")?,
+        stored_table: false,
     })
 }
 
-/// How rotary parameters stretch a model to longer texts.
-fn scaling(config: &Config, max_positions: &str, parameters: &Config) -> Result<RotaryScaling> {
+/// Fails if a config rotates only a part of each head.
+fn check_rotary_fraction(config: &Config) -> Result<()> {
+    for key in ["partial_rotary_factor", "rotary_emb_fraction"] {
+        let fraction = config.number(key, 1.0)?;
+        if fraction != 1.0 {
+            let expected = "1, since partial rotary embeddings are not supported";
+            bail!("{}", config.invalid(key, fraction, expected));
+        }
+    }
+    Ok(())
+}
+
+/// Scaling of the rotary frequencies.
+fn rotary_scaling(config: &Config, max_positions: &str, parameters: &Config) -> Result<RotaryScaling> {
     let key = if parameters.has("rope_type") { "rope_type" } else { "type" };
-    let factor = || parameters.required("factor");
-    let original = || {
+    let factor = || parameters.required_number("factor");
+    let original_max_positions = || {
         const KEY: &str = "original_max_position_embeddings";
-        let place = [config, parameters].into_iter().find(|place| place.has(KEY));
-        place.map_or_else(|| config.required(max_positions), |place| place.required(KEY))
+        match [config, parameters].into_iter().find(|object| object.has(KEY)) {
+            Some(object) => object.required_number(KEY),
+            None => config.required_number(max_positions),
+        }
     };
     Ok(match parameters.string(key)?.unwrap_or("default") {
-        // Dynamic scaling sets in past the positions that the model was trained on, where Sconce does not go.
+        // Dynamic scaling starts past the positions of the pretraining, which is past the maximum length here.
         "default" | "dynamic" => RotaryScaling::None,
         "linear" => RotaryScaling::Linear { factor: factor()? },
         "ntk" if parameters.has("mixed_b") => {
-            bail!("{}", parameters.wrong("mixed_b", "a number", "left out: it is not supported"))
+            bail!("{}", parameters.invalid("mixed_b", "a number", "no such field, since it is not supported"))
         }
         "ntk" => RotaryScaling::Ntk { factor: factor()? },
-        "llama3" => RotaryScaling::Llama3 {
-            factor: factor()?,
-            low: parameters.required("low_freq_factor")?,
-            high: match parameters.required("high_freq_factor")? {
-                high if high > parameters.required("low_freq_factor")? => high,
-                high => {
-                    bail!("{}", parameters.wrong("high_freq_factor", high, "more than \"low_freq_factor\""))
-                }
-            },
-            original: original()?,
-        },
+        "llama3" => {
+            let factor = factor()?;
+            let low_freq_factor = parameters.required_number("low_freq_factor")?;
+            let high_freq_factor = parameters.required_number("high_freq_factor")?;
+            if high_freq_factor <= low_freq_factor {
+                let expected = "more than \"low_freq_factor\"";
+                bail!("{}", parameters.invalid("high_freq_factor", high_freq_factor, expected))
+            }
+            let original_max_positions = original_max_positions()?;
+            RotaryScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_positions }
+        }
         "yarn" => {
             for key in ["mscale", "mscale_all_dim"] {
                 if parameters.has(key) {
-                    bail!(
-                        "{}",
-                        parameters.wrong(key, parameters.required(key)?, "left out: it is not supported")
-                    );
+                    let expected = "no such field, since it is not supported";
+                    bail!("{}", parameters.invalid(key, parameters.required_number(key)?, expected));
                 }
             }
             RotaryScaling::Yarn {
                 factor: factor()?,
-                fast: parameters.number("beta_fast", 32.0)?,
-                slow: parameters.number("beta_slow", 1.0)?,
-                original: original()?,
-                magnitude: match parameters.has("attention_factor") {
-                    true => Some(parameters.required("attention_factor")?),
-                    false => None,
+                beta_fast: parameters.number("beta_fast", 32.0)?,
+                beta_slow: parameters.number("beta_slow", 1.0)?,
+                original_max_positions: original_max_positions()?,
+                attention_factor: if parameters.has("attention_factor") {
+                    Some(parameters.required_number("attention_factor")?)
+                } else {
+                    None
                 },
-                whole: parameters.flag_or("truncate", true)?,
+                truncate: parameters.flag_or("truncate", true)?,
             }
         }
         other => {
-            let known = "default, linear, dynamic, ntk, llama3 or yarn: others are not supported";
-            bail!("{}", parameters.wrong(key, format!("{other:?}"), known))
+            let expected = "default, linear, dynamic, ntk, llama3 or yarn";
+            bail!("{}", parameters.invalid(key, format!("{other:?}"), expected))
         }
     })
 }
 
-/// How far layers with a window see, and which layers those are.
-fn windows(config: &Config, layers: usize) -> Result<(usize, Vec<bool>)> {
-    let reach = match config.has("local_attention") {
-        true => config.width("local_attention")? / 2,
-        false if config.has("sliding_window") => config.width("sliding_window")?,
-        false => 64,
+/// Sliding-window attention, by the fields of ModernBERT.
+fn sliding_window(config: &Config, layers: usize) -> Result<SlidingWindow> {
+    let radius = if config.has("local_attention") {
+        config.width("local_attention")? / 2
+    } else if config.has("sliding_window") {
+        config.width("sliding_window")?
+    } else {
+        64
     };
-    let Some(kinds) = config.strings("layer_types")? else {
-        let every = match config.has("global_attn_every_n_layers") {
-            true => config.size("global_attn_every_n_layers", LAYERS)?,
-            false => 3,
+    let Some(types) = config.strings("layer_types")? else {
+        let every = if config.has("global_attn_every_n_layers") {
+            config.size("global_attn_every_n_layers", LAYER_COUNTS)?
+        } else {
+            3
         };
-        return Ok((reach, (0..layers).map(|layer| !layer.is_multiple_of(every)).collect()));
+        let layers = (0..layers).map(|layer| !layer.is_multiple_of(every)).collect();
+        return Ok(SlidingWindow { radius, layers });
     };
-    if kinds.len() != layers {
-        let found = format!("a list of {}", kinds.len());
-        bail!("{}", config.wrong("layer_types", found, &format!("as long as there are layers, {layers}")));
+    if types.len() != layers {
+        let found = format!("a list of {}", types.len());
+        let expected = format!("one entry for each of the {layers} layers");
+        bail!("{}", config.invalid("layer_types", found, &expected));
     }
-    let window = |kind: &&str| match *kind {
+    let has_window = |layer_type: &&str| match *layer_type {
         "full_attention" => Ok(false),
         "sliding_attention" => Ok(true),
         other => {
-            let known = "full_attention or sliding_attention in every place";
-            bail!("{}", config.wrong("layer_types", format!("{other:?} in one"), known))
+            let found = format!("a list with {other:?}");
+            bail!(
+                "{}",
+                config.invalid("layer_types", found, "full_attention or sliding_attention in each entry")
+            )
         }
     };
-    Ok((reach, kinds.iter().map(window).collect::<Result<_>>()?))
+    Ok(SlidingWindow { radius, layers: types.iter().map(has_window).collect::<Result<_>>()? })
 }

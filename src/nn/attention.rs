@@ -5,72 +5,77 @@ use std::sync::Arc;
 use anyhow::Result;
 use candle_core::Tensor;
 
-use super::distance::{DistanceEmbeddings, DistanceProjections};
 use super::linear::Linear;
-use super::{Activation, Compute, Disentangled, EncoderSpec, Parameters, ScoreBias};
-use crate::ops::attention::{Attention, Relative, Visible};
+use super::relative_position::{RelativeEmbeddings, RelativeProjections};
+use super::{Activation, Disentangled, EncoderSpec, GemmType, Positions, ScoreBias, WeightSource};
+use crate::ops::attention::{Attention, AttentionWindow, RelativePositions};
 use crate::ops::rotary::Rotation;
 
-/// Projections to queries, keys and values, attention within each text, and the output projection.
-pub struct SelfAttention {
+/// Query, key and value projections, attention within each sequence, and the output projection.
+pub(super) struct SelfAttention {
     query: Linear,
     key: Linear,
     value: Linear,
     output: Linear,
     heads: usize,
     key_value_heads: usize,
-    qk_head_size: usize,
-    v_head_size: usize,
+    qk_head_dim: usize,
+    v_head_dim: usize,
+    /// Factor on the scores.
     scale: f64,
     rotate_values: bool,
-    distances: Option<DistanceProjections>,
-    compute: Compute,
-    /// `(softmax heads, heads)`.
-    mix_before: Option<Tensor>,
-    /// `(value heads, softmax heads)`.
-    mix_after: Option<Tensor>,
+    relative: Option<RelativeProjections>,
+    compute: GemmType,
+    /// Pre-softmax projection of talking heads, `(softmax heads, heads)`.
+    pre_softmax: Option<Tensor>,
+    /// Post-softmax projection of talking heads, `(value heads, softmax heads)`.
+    post_softmax: Option<Tensor>,
 }
 
-/// What the places of a batch's tokens mean for attention; the same in every layer, but for those with a window.
-pub struct Context<'a> {
-    /// Where each text begins, and the end of the last.
-    pub offsets: &'a [usize],
-    /// The same for a GPU.
+/// What attention needs of a batch beside the hidden states. All layers share it, except that layers with a sliding window
+/// have one of their own.
+pub(super) struct AttentionContext<'a> {
+    /// Cumulative sequence lengths, `(N + 1)`: sequence `i` has the tokens `cu_seqlens[i]..cu_seqlens[i + 1]`.
+    pub cu_seqlens: &'a [usize],
+    /// The tiles of `ops::attention::tiles`, on a GPU.
     pub tiles: Option<Tensor>,
-    /// The place of every token in its text, `(T)`.
-    pub places: &'a [u32],
-    /// How queries and keys turn.
+    /// The position of every token in its sequence, from 0, `(T)`.
+    pub positions: &'a [u32],
+    /// Sines and cosines of rotary embeddings.
     pub rotation: Option<Rotation>,
-    /// The bias of `DistanceBias::by_distance`.
+    /// The score bias of `RelativeBias::by_relative_position`.
     pub bias: Option<Tensor>,
-    /// The rows of `DistanceEmbeddings::rows`.
-    pub distances: Option<Vec<u32>>,
-    /// Which tokens a token sees.
-    pub visible: Visible,
+    /// The rows of `RelativeEmbeddings::rows`.
+    pub relative_rows: Option<Vec<u32>>,
+    /// Attention mask within a sequence.
+    pub visible: AttentionWindow,
 }
 
 impl SelfAttention {
-    /// Loads `NAME.{query,key,value,output}`, and as far as the spec has them `NAME.{mix_before,mix_after}.weight`
-    /// and the projections of `distances`.
-    pub fn load(
-        parameters: &mut dyn Parameters,
+    /// Loads `NAME.{query,key,value,output}` and, where the spec has them, `NAME.{mix_before,mix_after}.weight` (talking
+    /// heads) and the projections of `relative` embeddings.
+    pub(super) fn load(
+        source: &mut dyn WeightSource,
         name: &str,
         spec: &EncoderSpec,
-        distances: Option<&Arc<DistanceEmbeddings>>,
+        relative: Option<&Arc<RelativeEmbeddings>>,
     ) -> Result<Self> {
-        let EncoderSpec { hidden_size, heads, key_value_heads, qk_head_size, v_head_size, .. } = *spec;
-        let groups = if key_value_heads < heads { key_value_heads } else { spec.value_heads() };
-        let mut linear = |part: &str, inputs, outputs, bias| {
-            Linear::load(parameters, &format!("{name}.{part}"), inputs, outputs, bias)
+        let EncoderSpec { hidden_size, heads, key_value_heads, qk_head_dim, v_head_dim, .. } = *spec;
+        let value_heads = if key_value_heads < heads { key_value_heads } else { spec.value_heads() };
+        let mut linear = |module: &str, inputs, outputs, bias| {
+            Linear::load(source, &format!("{name}.{module}"), inputs, outputs, bias)
         };
-        let query = linear("query", hidden_size, heads * qk_head_size, spec.bias.qkv)?;
-        let key = linear("key", hidden_size, key_value_heads * qk_head_size, spec.bias.qkv)?;
-        let value = linear("value", hidden_size, groups * v_head_size, spec.bias.qkv)?;
+        let query = linear("query", hidden_size, heads * qk_head_dim, spec.bias.qkv)?;
+        let key = linear("key", hidden_size, key_value_heads * qk_head_dim, spec.bias.qkv)?;
+        let value = linear("value", hidden_size, value_heads * v_head_dim, spec.bias.qkv)?;
         let output =
-            linear("output", spec.value_heads() * v_head_size, hidden_size, spec.bias.attention_output)?;
-        let mut mix = |part: &str, to: Option<usize>, from: usize| {
-            to.map(|to| parameters.tensor(&format!("{name}.{part}.weight"), &[to, from])).transpose()
+            linear("output", spec.value_heads() * v_head_dim, hidden_size, spec.bias.attention_output)?;
+        let mut across_heads = |module: &str, outputs: Option<usize>, inputs: usize| {
+            outputs
+                .map(|outputs| source.tensor(&format!("{name}.{module}.weight"), &[outputs, inputs]))
+                .transpose()
         };
+        let talking = spec.talking_heads;
         Ok(SelfAttention {
             query,
             key,
@@ -78,33 +83,42 @@ impl SelfAttention {
             output,
             heads,
             key_value_heads,
-            qk_head_size,
-            v_head_size,
+            qk_head_dim,
+            v_head_dim,
             scale: scale(spec),
-            rotate_values: matches!(spec.positions, super::Positions::Rotary(rotary) if rotary.values),
-            mix_before: mix("mix_before", spec.head_mixing.before, heads)?,
-            mix_after: mix("mix_after", spec.head_mixing.after, spec.softmax_heads())?,
-            compute: parameters.engine().compute(),
-            distances: distances
-                .map(|distances| DistanceProjections::load(parameters, name, distances, heads * qk_head_size))
+            rotate_values: matches!(spec.positions, Positions::Rotary(rotary) if rotary.rotate_values),
+            pre_softmax: across_heads("mix_before", talking.pre_softmax, heads)?,
+            post_softmax: across_heads("mix_after", talking.post_softmax, spec.softmax_heads())?,
+            compute: source.backend().gemm_type(),
+            relative: relative
+                .map(|relative| RelativeProjections::load(source, name, relative, heads * qk_head_dim))
                 .transpose()?,
         })
     }
 
-    /// `(T, H)` → `(T, H)`; tokens see the tokens of their own text only. A residual is added if there is one.
-    pub fn forward(&self, x: &Tensor, context: &Context, residual: Option<&Tensor>) -> Result<Tensor> {
+    /// Self-attention within each sequence, plus the residual if there is one: `(T, H)` → `(T, H)`.
+    pub(super) fn forward(
+        &self,
+        x: &Tensor,
+        context: &AttentionContext,
+        residual: Option<&Tensor>,
+    ) -> Result<Tensor> {
         let [mut q, mut k, mut v] = Linear::forward_each([&self.query, &self.key, &self.value], x)?;
         if let Some(rotation) = &context.rotation {
-            q = rotation.forward(q, context.places, self.qk_head_size)?;
-            k = rotation.forward(k, context.places, self.qk_head_size)?;
+            q = rotation.forward(q, context.positions, self.qk_head_dim)?;
+            k = rotation.forward(k, context.positions, self.qk_head_dim)?;
             if self.rotate_values {
-                v = rotation.forward(v, context.places, self.v_head_size)?;
+                v = rotation.forward(v, context.positions, self.v_head_dim)?;
             }
         }
-        let relative = match (&self.distances, &context.distances) {
-            (Some(distances), Some(rows)) => {
-                let [keys, queries] = distances.forward(&self.key, &self.query)?;
-                Some(Relative { keys: keys.as_ref(), queries: queries.as_ref(), rows })
+        let relative = match (&self.relative, &context.relative_rows) {
+            (Some(projections), Some(rows)) => {
+                let [keys, queries] = projections.forward(&self.key, &self.query)?;
+                Some(RelativePositions {
+                    position_keys: keys.as_ref(),
+                    position_queries: queries.as_ref(),
+                    buckets: rows,
+                })
             }
             _ => None,
         };
@@ -114,24 +128,23 @@ impl SelfAttention {
             scale: self.scale,
             bias: context.bias.as_ref(),
             relative,
-            visible: context.visible,
-            compute: self.compute,
-            mix_before: self.mix_before.as_ref(),
-            mix_after: self.mix_after.as_ref(),
-            tiles: context.tiles.as_ref(),
+            window: context.visible,
+            gemm_type: self.compute,
+            pre_softmax: self.pre_softmax.as_ref(),
+            post_softmax: self.post_softmax.as_ref(),
+            query_tiles: context.tiles.as_ref(),
         };
-        let mixed = attention.forward(&q, &k, &v, context.offsets)?;
-        self.output.forward_residual(&mixed, Activation::Identity, residual)
+        let attended = attention.forward(&q, &k, &v, context.cu_seqlens)?;
+        self.output.forward_residual(&attended, Activation::Identity, residual)
     }
 }
 
-/// `1 / √d` for keys of `d` columns, or of as many more as distances add products of that size to a score.
+/// The factor on the scores: `1 / √(n d)` for head dim `d` and `n` terms of a score, of which disentangled attention has up to
+/// three (He et al. 2021, §3.1: content-to-content, c2p, p2c).
 fn scale(spec: &EncoderSpec) -> f64 {
-    let terms = match &spec.score_bias {
-        ScoreBias::Disentangled(Disentangled { content_to_position, position_to_content, .. }) => {
-            1 + usize::from(*content_to_position) + usize::from(*position_to_content)
-        }
+    let terms = match spec.score_bias {
+        ScoreBias::Disentangled(Disentangled { c2p, p2c, .. }) => 1 + usize::from(c2p) + usize::from(p2c),
         _ => 1,
     };
-    1.0 / ((spec.qk_head_size * terms) as f64).sqrt()
+    1.0 / ((spec.qk_head_dim * terms) as f64).sqrt()
 }

@@ -1,54 +1,58 @@
-//! A convolution beside the first layer, which tells it about the neighbours of a token (He et al. 2021, nGiE).
+//! A convolution beside the first layer: DeBERTa's n-gram induced input encoding (nGiE, He et al. 2021).
 
 use anyhow::Result;
 use candle_core::Tensor;
 
 use super::norm::Norm;
-use super::{Activation, ConvolutionSpec, EncoderSpec, Parameters, RaggedBatch};
+use super::{Activation, ConvolutionSpec, EncoderSpec, RaggedBatch, WeightSource};
 use crate::ops::linear::{LinearWeights, Matrix};
 
-/// `norm(y + f(W * x + b))`: the embeddings `x`, convolved along each text, join the output `y` of the first layer.
-pub struct Convolution {
-    /// From the tokens under the kernel, side by side, to one.
+/// `norm(y + f(W * x + b))`: the embeddings `x`, convolved along each sequence, are added to the output `y` of the first
+/// layer.
+pub(super) struct Convolution {
+    /// Unfolded kernel, `(H, kernel_size · H)`: a convolution is a matmul over the tokens under the kernel.
     weights: LinearWeights,
-    width: usize,
+    kernel_size: usize,
     activation: Activation,
     norm: Norm,
 }
 
 impl Convolution {
-    /// Loads `convolution.weight` of `(H, H, width)`, `convolution.bias` of `(H)` and `convolution_norm` if the spec
+    /// Loads `convolution.weight` of `(H, H, kernel_size)`, `convolution.bias` of `(H)` and `convolution_norm` if the spec
     /// has a convolution.
-    pub fn load(parameters: &mut dyn Parameters, spec: &EncoderSpec) -> Result<Option<Self>> {
-        let Some(ConvolutionSpec { width, activation }) = spec.convolution else { return Ok(None) };
+    pub(super) fn load(source: &mut dyn WeightSource, spec: &EncoderSpec) -> Result<Option<Self>> {
+        let Some(ConvolutionSpec { kernel_size, activation }) = spec.convolution else { return Ok(None) };
         let hidden_size = spec.hidden_size;
-        let weight = parameters.tensor("convolution.weight", &[hidden_size, hidden_size, width])?;
-        let bias = parameters.tensor("convolution.bias", &[hidden_size])?;
+        let weight = source.tensor("convolution.weight", &[hidden_size, hidden_size, kernel_size])?;
+        let bias = source.tensor("convolution.bias", &[hidden_size])?;
         let weight = weight.transpose(1, 2)?.contiguous()?.flatten_from(1)?;
         Ok(Some(Convolution {
-            weights: LinearWeights::new(Matrix::new(weight, parameters.engine())?, Some(bias))?,
-            width,
+            weights: LinearWeights::new(Matrix::new(weight, source.backend())?, Some(bias))?,
+            kernel_size,
             activation,
-            norm: Norm::load(parameters, "convolution_norm", hidden_size, spec.norm)?,
+            norm: Norm::load(source, "convolution_norm", hidden_size, spec.norm)?,
         }))
     }
 
-    /// `(T, H)` and `(T, H)` → `(T, H)`; beside a text there are zeros.
-    pub fn forward(&self, x: &Tensor, y: &Tensor, batch: &RaggedBatch) -> Result<Tensor> {
+    /// `x` and `y` of `(T, H)` → `(T, H)`; each sequence is padded with zeros at both ends.
+    pub(super) fn forward(&self, x: &Tensor, y: &Tensor, batch: &RaggedBatch) -> Result<Tensor> {
         let (tokens, hidden_size) = x.dims2()?;
+        // Row `tokens` is the padding.
         let zeros = Tensor::zeros((1, hidden_size), x.dtype(), x.device())?;
         let x = Tensor::cat(&[x, &zeros], 0)?;
-        let before = self.width / 2;
-        let mut rows = Vec::with_capacity(tokens * self.width);
-        for bounds in batch.offsets().windows(2) {
+        let padding = self.kernel_size / 2;
+        let mut rows = Vec::with_capacity(tokens * self.kernel_size);
+        for bounds in batch.cu_seqlens().windows(2) {
             for token in bounds[0]..bounds[1] {
-                rows.extend((0..self.width).map(|column| match token + column {
-                    row if (bounds[0] + before..bounds[1] + before).contains(&row) => (row - before) as u32,
+                rows.extend((0..self.kernel_size).map(|offset| match token + offset {
+                    row if (bounds[0] + padding..bounds[1] + padding).contains(&row) => {
+                        (row - padding) as u32
+                    }
                     _ => tokens as u32,
                 }));
             }
         }
-        let windows = x.index_select(&Tensor::new(rows, x.device())?, 0)?.reshape((tokens, ()))?;
-        self.norm.forward_residual(self.weights.forward(&windows, self.activation, None)?, y)
+        let unfolded = x.index_select(&Tensor::new(rows, x.device())?, 0)?.reshape((tokens, ()))?;
+        self.norm.forward_residual(self.weights.forward(&unfolded, self.activation, None)?, y)
     }
 }

@@ -1,4 +1,4 @@
-//! The embedding layer: token, segment and position embeddings, summed and normalised (Devlin et al. 2019, §3).
+//! The embedding layer: token, token type and position embeddings, summed and normalised (Devlin et al. 2019, §3).
 
 use anyhow::Result;
 use candle_core::{Device, Tensor};
@@ -6,55 +6,56 @@ use candle_core::{Device, Tensor};
 use super::linear::Linear;
 use super::norm::Norm;
 use super::{
-    Activation, EmbeddingNorm, EncoderSpec, Engine, Numbering, Parameters, Positions, RaggedBatch, Table,
+    Activation, Backend, EmbeddingNorm, EmbeddingTable, EncoderSpec, Numbering, Positions, RaggedBatch,
+    WeightSource,
 };
 use crate::ops::lookup::lookup_sum;
 
-/// The tables, a norm, and the way to the hidden size where the tables are narrower.
-pub struct Embeddings {
-    token: Table,
-    token_type: Option<Table>,
-    position: Option<Table>,
-    task_type: Option<Table>,
+/// Embedding tables, a norm, and a projection to the hidden size where the tables are narrower.
+pub(super) struct Embeddings {
+    token: EmbeddingTable,
+    token_type: Option<EmbeddingTable>,
+    position: Option<EmbeddingTable>,
+    task_type: Option<EmbeddingTable>,
     positions: Positions,
+    /// Columns of the tables.
     width: usize,
-    /// Before the projection.
+    /// On the sum of the tables.
     norm: Option<Norm>,
     projection: Option<Linear>,
-    /// After it.
-    final_norm: Option<Norm>,
+    /// On the projected embeddings.
+    projected_norm: Option<Norm>,
 }
 
 impl Embeddings {
-    /// Bytes of the tables that are read from a file row by row.
-    pub fn stored_bytes(&self) -> usize {
+    /// Bytes of the tables whose rows are read from a mapped file as tokens need them.
+    pub(super) fn stored_bytes(&self) -> usize {
         let tables =
             [Some(&self.token), self.token_type.as_ref(), self.position.as_ref(), self.task_type.as_ref()];
-        tables.into_iter().flatten().map(Table::stored_bytes).sum()
+        tables.into_iter().flatten().map(EmbeddingTable::mapped_bytes).sum()
     }
 
     /// Loads `embeddings.{token,token_type,position,task_type}.weight`, `embeddings.norm` and
-    /// `embeddings.projection`, as far as the spec has them.
-    pub fn load(parameters: &mut dyn Parameters, spec: &EncoderSpec) -> Result<Self> {
+    /// `embeddings.projection`, those that the spec has.
+    pub(super) fn load(source: &mut dyn WeightSource, spec: &EncoderSpec) -> Result<Self> {
         let width = spec.embedding_size;
-        let mut table =
-            |name: &str, rows| parameters.table(&format!("embeddings.{name}.weight"), rows, width);
+        let mut table = |name: &str, rows| source.table(&format!("embeddings.{name}.weight"), rows, width);
         let learned = matches!(spec.positions, Positions::Learned(_)).then_some(spec.max_positions);
         let token = table("token", spec.vocab_size)?;
         let token_type = spec.token_types.map(|rows| table("token_type", rows)).transpose()?;
         let position = learned.map(|rows| table("position", rows)).transpose()?;
         let task_type = spec.task_types.map(|rows| table("task_type", rows)).transpose()?;
-        let mut norm = |place, width| {
-            (spec.embedding_norm == place)
-                .then(|| Norm::load(parameters, "embeddings.norm", width, spec.norm))
+        let mut norm = |placement, width| {
+            (spec.embedding_norm == placement)
+                .then(|| Norm::load(source, "embeddings.norm", width, spec.norm))
                 .transpose()
         };
-        let first = norm(EmbeddingNorm::Before, width)?;
-        let final_norm = norm(EmbeddingNorm::After, spec.hidden_size)?;
+        let table_norm = norm(EmbeddingNorm::BeforeProjection, width)?;
+        let projected_norm = norm(EmbeddingNorm::AfterProjection, spec.hidden_size)?;
         let projection = (spec.embedding_projection)
             .then(|| {
                 let bias = spec.bias.projection;
-                Linear::load(parameters, "embeddings.projection", width, spec.hidden_size, bias)
+                Linear::load(source, "embeddings.projection", width, spec.hidden_size, bias)
             })
             .transpose()?;
         let positions = spec.positions;
@@ -65,48 +66,51 @@ impl Embeddings {
             task_type,
             positions,
             width,
-            norm: first,
+            norm: table_norm,
             projection,
-            final_norm,
+            projected_norm,
         })
     }
 
-    /// The embeddings of a batch's tokens, `(T, H)`.
-    pub fn forward(&self, batch: &RaggedBatch, engine: &Engine) -> Result<Tensor> {
+    /// The embeddings of the tokens of a batch, `(T, H)`.
+    ///
+    /// # Errors
+    /// If an id has no row in its table.
+    pub(super) fn forward(&self, batch: &RaggedBatch, backend: &Backend) -> Result<Tensor> {
         let numbering = match self.positions {
             Positions::Learned(numbering) => numbering,
             _ => Numbering::FromZero,
         };
-        let positions = batch.positions(numbering);
-        let tasks = vec![0; positions.len()];
-        let waves = match self.positions {
-            Positions::Sinusoidal => Some(sinusoids(batch.longest(), self.width, engine)?),
+        let position_ids = batch.position_ids(numbering);
+        let task_type_ids = vec![0; position_ids.len()];
+        let sinusoids = match self.positions {
+            Positions::Sinusoidal => Some(sinusoidal_table(batch.max_seqlen(), self.width, backend)?),
             _ => None,
         };
         let mut tables = vec![(&self.token, batch.ids())];
-        tables.extend(self.token_type.iter().map(|table| (table, batch.type_ids())));
-        tables.extend(self.position.iter().chain(&waves).map(|table| (table, &positions[..])));
-        tables.extend(self.task_type.iter().map(|table| (table, &tasks[..])));
-        let mut x = lookup_sum(&tables, self.norm.as_ref().map(Norm::weights), &engine.device())?;
+        tables.extend(self.token_type.iter().map(|table| (table, batch.token_type_ids())));
+        tables.extend(self.position.iter().chain(&sinusoids).map(|table| (table, &position_ids[..])));
+        tables.extend(self.task_type.iter().map(|table| (table, &task_type_ids[..])));
+        let mut x = lookup_sum(&tables, self.norm.as_ref().map(Norm::weights), &backend.device())?;
         if let Some(projection) = &self.projection {
             x = projection.forward(&x, Activation::Identity)?;
         }
-        match &self.final_norm {
+        match &self.projected_norm {
             Some(norm) => norm.forward(x),
             None => Ok(x),
         }
     }
 }
 
-/// Sines in the even columns and cosines in the odd ones, in waves from 2π to 10,000 · 2π places long (Vaswani et
-/// al. 2017, §3.5): a table of `(longest, width)`.
-fn sinusoids(longest: usize, width: usize, engine: &Engine) -> Result<Table> {
-    let wave = |place: usize, column: usize| {
+/// The position encoding of Vaswani et al. 2017 (§3.5), a table of `(max_seqlen, width)`: `sin(p / 10000^(i / width))` in even
+/// columns `i`, the cosine of the same angle in the next.
+fn sinusoidal_table(max_seqlen: usize, width: usize, backend: &Backend) -> Result<EmbeddingTable> {
+    let value = |position: usize, column: usize| {
         let exponent = (column / 2 * 2) as f64 / width as f64;
-        let angle = place as f64 / 10_000f64.powf(exponent);
+        let angle = position as f64 / 10_000f64.powf(exponent);
         (if column.is_multiple_of(2) { angle.sin() } else { angle.cos() }) as f32
     };
-    let waves = (0..longest).flat_map(|place| (0..width).map(move |column| wave(place, column)));
-    let table = Tensor::from_iter(waves, &Device::Cpu)?.reshape((longest, width))?;
-    Ok(Table::resident(engine.place(table)?)?)
+    let values = (0..max_seqlen).flat_map(|position| (0..width).map(move |column| value(position, column)));
+    let table = Tensor::from_iter(values, &Device::Cpu)?.reshape((max_seqlen, width))?;
+    Ok(EmbeddingTable::resident(backend.transfer(table)?)?)
 }

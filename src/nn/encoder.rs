@@ -1,4 +1,4 @@
-//! The whole stack.
+//! The encoder: embeddings and layers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,40 +6,42 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use candle_core::Tensor;
 
-use super::attention::Context;
+use super::attention::AttentionContext;
 use super::convolution::Convolution;
-use super::distance::{DistanceBias, DistanceEmbeddings};
 use super::embeddings::Embeddings;
 use super::layer::Layer;
 use super::norm::Norm;
-use super::rotary::Angles;
+use super::relative_position::{RelativeBias, RelativeEmbeddings};
+use super::rotary::RotaryEmbedding;
 use super::{
-    EncoderSpec, Engine, NormPlacement, Numbering, Parameters, Positions, RaggedBatch, ScoreBias, Watch,
+    Backend, ChangeCheck, EncoderSpec, NormPlacement, Numbering, Positions, RaggedBatch, ScoreBias,
+    TalkingHeads, WeightSource,
 };
-use crate::ops::attention::{SIZES, Visible, tiles};
-use crate::ops::gpu::finish;
+use crate::ops::attention::{AttentionWindow, query_tiles};
+use crate::ops::gpu::{AttentionVariant, synchronize};
 
-/// Embeddings and layers.
+/// An encoder with its weights.
 pub struct Encoder {
     spec: EncoderSpec,
     embeddings: Embeddings,
-    angles: Option<Angles>,
-    bias: Option<DistanceBias>,
-    distances: Option<Arc<DistanceEmbeddings>>,
-    /// Each set of weights once, by group: layers that share them run the same ones.
+    rotary: Option<RotaryEmbedding>,
+    relative_bias: Option<RelativeBias>,
+    relative_embeddings: Option<Arc<RelativeEmbeddings>>,
+    /// The layers of each group of `LayerSharing`: weights that several layers share are loaded once.
     groups: Vec<Vec<Layer>>,
     convolution: Option<Convolution>,
     final_norm: Option<Norm>,
-    engine: Engine,
-    watch: Option<Watch>,
+    backend: Backend,
+    /// Set where embeddings are read from a mapped file.
+    source_check: Option<ChangeCheck>,
 }
 
-/// A place on the way through the stack.
+/// A stage of the forward pass, with hidden states of `(T, H)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// After the embedding layer, at the hidden size.
+    /// After the embedding layer and its projection.
     Embeddings,
-    /// After this layer, counted from 0; after the last one and the final norm, where there is one.
+    /// After this layer, counted from 0; for the last layer after the final norm, if there is one.
     Layer(usize),
 }
 
@@ -53,67 +55,70 @@ impl fmt::Display for Stage {
 }
 
 impl Encoder {
-    /// Builds the stack that `spec` describes from `parameters`.
+    /// Builds the encoder that `spec` describes with weights from `source`.
     ///
     /// # Errors
-    /// If the spec contradicts itself, or the source of the weights fails.
-    pub fn load(spec: &EncoderSpec, parameters: &mut dyn Parameters) -> Result<Self> {
+    /// If the spec contradicts itself, or the source fails.
+    pub fn load(spec: &EncoderSpec, source: &mut dyn WeightSource) -> Result<Self> {
         spec.check()?;
-        let embeddings = Embeddings::load(parameters, spec)?;
-        let angles = Angles::load(parameters, spec)?;
-        let bias = DistanceBias::load(parameters, spec)?;
-        let distances = DistanceEmbeddings::load(parameters, spec)?;
+        let embeddings = Embeddings::load(source, spec)?;
+        let rotary = RotaryEmbedding::load(source, spec)?;
+        let relative_bias = RelativeBias::load(source, spec)?;
+        let relative_embeddings = RelativeEmbeddings::load(source, spec)?;
         let mut layer = |group: usize, inner: usize| {
-            let (name, first) = (format!("layers.{group}.{inner}"), group + inner == 0);
-            Layer::load(parameters, &name, spec, distances.as_ref(), first)
+            let (name, is_first) = (format!("layers.{group}.{inner}"), group + inner == 0);
+            Layer::load(source, &name, spec, relative_embeddings.as_ref(), is_first)
         };
         let groups = (0..spec.layer_sharing.groups)
             .map(|group| (0..spec.layer_sharing.inner).map(|inner| layer(group, inner)).collect())
             .collect::<Result<_>>()?;
-        let convolution = Convolution::load(parameters, spec)?;
-        let final_norm = (spec.norm_placement == NormPlacement::BeforeAndFinal)
-            .then(|| Norm::load(parameters, "final_norm", spec.hidden_size, spec.norm))
+        let convolution = Convolution::load(source, spec)?;
+        let final_norm = (spec.norm_placement == NormPlacement::PreAndFinal)
+            .then(|| Norm::load(source, "final_norm", spec.hidden_size, spec.norm))
             .transpose()?;
-        let (spec, engine) = (spec.clone(), parameters.engine().clone());
-        // Only tables are read while the stack runs.
-        let watch = parameters.watch().filter(|_| embeddings.stored_bytes() > 0);
-        finish(&engine.device())?;
+        let (spec, backend) = (spec.clone(), source.backend().clone());
+        // After loading, only embedding tables are read from the file.
+        let source_check = source.change_check().filter(|_| embeddings.stored_bytes() > 0);
+        synchronize(&backend.device())?;
         Ok(Encoder {
             spec,
             embeddings,
-            angles,
-            bias,
-            distances,
+            rotary,
+            relative_bias,
+            relative_embeddings,
             groups,
             convolution,
             final_norm,
-            engine,
-            watch,
+            backend,
+            source_check,
         })
     }
 
-    /// What this stack computes.
+    /// What this encoder computes.
     pub fn spec(&self) -> &EncoderSpec {
         &self.spec
     }
 
-    /// What this stack runs on.
-    pub fn engine(&self) -> &Engine {
-        &self.engine
+    /// The device and type that this encoder computes on and in.
+    pub fn backend(&self) -> &Backend {
+        &self.backend
     }
 
-    /// Whether several threads may use its device at once: not where products are candle's, which has one cuBLAS for all.
+    /// Whether several threads may run this encoder on its device at once. False where candle computes matmuls, because it
+    /// has one cuBLAS handle for all threads: only shapes with kernels of this crate qualify.
     pub fn may_overlap(&self) -> bool {
         let spec = &self.spec;
-        let plain = spec.score_bias == ScoreBias::None && spec.positions != Positions::Alibi;
-        let unmixed = spec.head_mixing.before.is_none() && spec.head_mixing.after.is_none();
-        let heads = spec.qk_head_size == spec.v_head_size && SIZES.contains(&spec.qk_head_size);
         let widths = [spec.embedding_size, spec.hidden_size, spec.intermediate_size];
-        let whole = widths.iter().all(|width| width.is_multiple_of(8));
-        self.engine.is_16_bit() && plain && unmixed && heads && whole
+        let attention = AttentionVariant {
+            qk_head_dim: spec.qk_head_dim,
+            v_head_dim: spec.v_head_dim,
+            has_score_bias: spec.score_bias != ScoreBias::None || spec.positions == Positions::Alibi,
+            has_talking_heads: spec.talking_heads != TalkingHeads::default(),
+        };
+        self.backend.has_kernels(&widths, &attention)
     }
 
-    /// Bytes of weights that come into memory only as texts need them.
+    /// Bytes of embedding tables that are read from a mapped file as tokens need them.
     pub fn stored_bytes(&self) -> usize {
         self.embeddings.stored_bytes()
     }
@@ -121,40 +126,44 @@ impl Encoder {
     /// The last hidden states of a batch of `T` tokens, `(T, H)`.
     ///
     /// # Errors
-    /// If a token or segment id has no row in its table, a text is longer than the positions reach, or the file that
-    /// tables are read from has changed.
+    /// If a token id or token type id has no row in its table, a sequence is longer than [`EncoderSpec::max_length`], or a
+    /// file that embeddings are read from has changed.
     pub fn forward(&self, batch: &RaggedBatch) -> Result<Tensor> {
         self.forward_observed(batch, |_, _| Ok(()))
     }
 
-    /// [`Encoder::forward`], showing the hidden states after every stage to `observe`.
+    /// [`Encoder::forward`], which calls `observe` with the hidden states after every stage.
+    ///
+    /// # Errors
+    /// As [`Encoder::forward`], and those of `observe`.
     pub fn forward_observed(
         &self,
         batch: &RaggedBatch,
         mut observe: impl FnMut(Stage, &Tensor) -> Result<()>,
     ) -> Result<Tensor> {
         self.check(batch)?;
-        // Before, since what is not in a mapped file any more ends the process; after, since it may have changed meanwhile.
+        // Checked before the lookup, since reading past the end of a truncated mapped file ends the process with SIGBUS, and
+        // after it, since the file may change meanwhile.
         self.check_source()?;
-        let mut hidden = self.embeddings.forward(batch, &self.engine)?;
+        let mut hidden = self.embeddings.forward(batch, &self.backend)?;
         self.check_source()?;
         observe(Stage::Embeddings, &hidden)?;
-        let embedded = self.convolution.as_ref().map(|_| hidden.clone());
-        let places = batch.positions(Numbering::FromZero);
-        let all = self.context(batch, &places, None)?;
-        let window = self.spec.mask.window.as_ref();
-        let near = window.map(|(reach, _)| self.context(batch, &places, Some(*reach))).transpose()?;
+        let embeddings = self.convolution.as_ref().map(|_| hidden.clone());
+        let positions = batch.position_ids(Numbering::FromZero);
+        let global = self.context(batch, &positions, None)?;
+        let window = self.spec.mask.sliding_window.as_ref();
+        let local = window.map(|window| self.context(batch, &positions, Some(window.radius))).transpose()?;
         for index in 0..self.spec.layers {
-            let context = match (&near, window) {
-                (Some(near), Some((_, layers))) if layers[index] => near,
-                _ => &all,
+            let context = match (&local, window) {
+                (Some(local), Some(window)) if window.layers[index] => local,
+                _ => &global,
             };
             let group = self.spec.layer_sharing.group(index, self.spec.layers);
             for layer in &self.groups[group] {
                 hidden = layer.forward(&hidden, context)?;
             }
-            if let (0, Some(convolution), Some(embedded)) = (index, &self.convolution, &embedded) {
-                hidden = convolution.forward(embedded, &hidden, batch)?;
+            if let (0, Some(convolution), Some(embeddings)) = (index, &self.convolution, &embeddings) {
+                hidden = convolution.forward(embeddings, &hidden, batch)?;
             }
             if let Some(norm) = self.final_norm.as_ref().filter(|_| index + 1 == self.spec.layers) {
                 hidden = norm.forward(hidden)?;
@@ -164,45 +173,47 @@ impl Encoder {
         Ok(hidden)
     }
 
-    /// What the places of a batch's tokens mean in layers whose tokens see so far, or without end.
+    /// The attention context of a batch in layers with a sliding window of this `radius`, or without a window.
     fn context<'a>(
         &self,
         batch: &'a RaggedBatch,
-        places: &'a [u32],
-        reach: Option<usize>,
-    ) -> Result<Context<'a>> {
-        let (longest, device) = (batch.longest(), self.engine.device());
-        let before = reach.unwrap_or(usize::MAX);
-        let after = if self.spec.mask.causal { 0 } else { before };
-        Ok(Context {
-            offsets: batch.offsets(),
-            tiles: self.engine.is_gpu().then(|| tiles(batch.offsets(), &device)).transpose()?,
-            places,
-            rotation: (self.angles.as_ref())
-                .map(|angles| angles.rotation(reach.is_some(), longest, &device))
+        positions: &'a [u32],
+        radius: Option<usize>,
+    ) -> Result<AttentionContext<'a>> {
+        let (max_seqlen, device) = (batch.max_seqlen(), self.backend.device());
+        let window_left = radius.unwrap_or(usize::MAX);
+        let window_right = if self.spec.mask.causal { 0 } else { window_left };
+        Ok(AttentionContext {
+            cu_seqlens: batch.cu_seqlens(),
+            tiles: self.backend.is_gpu().then(|| query_tiles(batch.cu_seqlens(), &device)).transpose()?,
+            positions,
+            rotation: (self.rotary.as_ref())
+                .map(|rotary| rotary.rotation(radius.is_some(), max_seqlen, &device))
                 .transpose()?,
-            bias: (self.bias.as_ref()).map(|bias| bias.by_distance(longest, &device)).transpose()?,
-            distances: self.distances.as_ref().map(|distances| distances.rows(longest)),
-            visible: Visible { before, after },
+            bias: (self.relative_bias.as_ref())
+                .map(|bias| bias.by_relative_position(max_seqlen, &device))
+                .transpose()?,
+            relative_rows: (self.relative_embeddings.as_ref()).map(|relative| relative.rows(max_seqlen)),
+            visible: AttentionWindow { left: window_left, right: window_right },
         })
     }
 
+    /// Fails if a file that embeddings are read from has changed.
     fn check_source(&self) -> Result<()> {
-        self.watch.as_ref().map_or(Ok(()), |watch| watch())
+        self.source_check.as_ref().map_or(Ok(()), |check| check())
     }
 
     fn check(&self, batch: &RaggedBatch) -> Result<()> {
-        let largest = |ids: &[u32]| ids.iter().copied().max().unwrap_or(0) as usize;
-        let id = largest(batch.ids());
-        let longest = batch.longest();
+        let max = |ids: &[u32]| ids.iter().copied().max().unwrap_or(0) as usize;
         let spec = &self.spec;
-        ensure!(id < spec.vocab_size, "token id {id} is past the vocabulary of {}", spec.vocab_size);
+        let id = max(batch.ids());
+        ensure!(id < spec.vocab_size, "token id {id} is not below the vocabulary size {}", spec.vocab_size);
         if let Some(types) = spec.token_types {
-            let type_id = largest(batch.type_ids());
-            ensure!(type_id < types, "segment id {type_id}, but the model has {types} segments");
+            let type_id = max(batch.token_type_ids());
+            ensure!(type_id < types, "token type id {type_id} is not below the type vocabulary size {types}");
         }
-        let most = spec.longest();
-        ensure!(longest <= most, "a text of {longest} tokens, but the model has room for {most}");
+        let (tokens, limit) = (batch.max_seqlen(), spec.max_length());
+        ensure!(tokens <= limit, "a sequence has {tokens} tokens, but the model has {limit} positions");
         Ok(())
     }
 }

@@ -4,11 +4,11 @@ use anyhow::Result;
 use candle_core::{DType, Tensor};
 
 use super::linear::Linear;
-use super::{Activation, EncoderSpec, Parameters};
+use super::{Activation, EncoderSpec, WeightSource};
 use crate::kernels::activation::softplus;
 
-/// `down(f(up(x)))`, or with a gate `down(f(gate(x)) ∘ up(x))` (Shazeer 2020).
-pub struct FeedForward {
+/// `down(f(up(x)))`, or gated: `down(f(gate(x)) ∘ up(x))` (Shazeer 2020).
+pub(super) struct FeedForward {
     gate: Option<Linear>,
     up: Linear,
     down: Linear,
@@ -16,49 +16,45 @@ pub struct FeedForward {
 }
 
 impl FeedForward {
-    /// Loads `NAME.{up,down}`, and `NAME.gate` and the weights of `NAME.activation` if there are any.
-    pub fn load(parameters: &mut dyn Parameters, name: &str, spec: &EncoderSpec) -> Result<Self> {
-        let (width, inner, bias) = (spec.hidden_size, spec.intermediate_size, spec.bias);
-        let mut linear = |part: &str, inputs, outputs, bias| {
-            Linear::load(parameters, &format!("{name}.{part}"), inputs, outputs, bias)
+    /// Loads `NAME.{up,down}`, `NAME.gate` if the spec is gated, and the weights of `NAME.activation` if it has any.
+    pub(super) fn load(source: &mut dyn WeightSource, name: &str, spec: &EncoderSpec) -> Result<Self> {
+        let (hidden, intermediate, bias) = (spec.hidden_size, spec.intermediate_size, spec.bias);
+        let mut linear = |module: &str, inputs, outputs, bias| {
+            Linear::load(source, &format!("{name}.{module}"), inputs, outputs, bias)
         };
-        let gate = spec.gated.then(|| linear("gate", width, inner, bias.up)).transpose()?;
+        let gate = spec.gated.then(|| linear("gate", hidden, intermediate, bias.up)).transpose()?;
         Ok(FeedForward {
             gate,
-            up: linear("up", width, inner, bias.up)?,
-            down: linear("down", inner, width, bias.down)?,
-            activation: load_activation(spec.activation, parameters, &format!("{name}.activation"))?,
+            up: linear("up", hidden, intermediate, bias.up)?,
+            down: linear("down", intermediate, hidden, bias.down)?,
+            activation: load_activation(spec.activation, source, &format!("{name}.activation"))?,
         })
     }
 
-    /// `(T, H)` → `(T, H)`. A residual is added if there is one.
-    pub fn forward(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
-        let inner = match &self.gate {
+    /// The network's output, plus the residual if there is one: `(T, H)` → `(T, H)`.
+    pub(super) fn forward(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
+        let intermediate = match &self.gate {
             Some(gate) => (gate.forward(x, self.activation)? * self.up.forward(x, Activation::Identity)?)?,
             None => self.up.forward(x, self.activation)?,
         };
-        self.down.forward_residual(&inner, Activation::Identity, residual)
+        self.down.forward_residual(&intermediate, Activation::Identity, residual)
     }
 }
 
-/// An activation with the weights of its own, if it has any.
-fn load_activation(
-    activation: Activation,
-    parameters: &mut dyn Parameters,
-    name: &str,
-) -> Result<Activation> {
-    let mut number = |part: &str, shape: &[usize]| -> Result<f32> {
-        let number = parameters.tensor(&format!("{name}.{part}"), shape)?.flatten_all()?.get(0)?;
-        Ok(number.to_dtype(DType::F32)?.to_scalar()?)
+/// The activation with its learned parameters, if it has any.
+fn load_activation(activation: Activation, source: &mut dyn WeightSource, name: &str) -> Result<Activation> {
+    let mut scalar = |parameter: &str, shape: &[usize]| -> Result<f32> {
+        let scalar = source.tensor(&format!("{name}.{parameter}"), shape)?.flatten_all()?.get(0)?;
+        Ok(scalar.to_dtype(DType::F32)?.to_scalar()?)
     };
     Ok(match activation {
-        Activation::Prelu { .. } => Activation::Prelu { slope: number("weight", &[1])? },
+        Activation::Prelu { .. } => Activation::Prelu { slope: scalar("weight", &[1])? },
         Activation::Xielu(_) => {
-            // Learned behind a softplus, which keeps both above 0.
-            let [positive, negative] = [number("alpha_p", &[1])?, number("alpha_n", &[1])?].map(softplus);
-            let (beta, eps) = (number("beta", &[])?, number("eps", &[])?);
+            // Stored before a softplus, which makes both positive (Huang & Schlag 2024, xIELU).
+            let [positive, negative] = [scalar("alpha_p", &[1])?, scalar("alpha_n", &[1])?].map(softplus);
+            let (beta, eps) = (scalar("beta", &[])?, scalar("eps", &[])?);
             Activation::Xielu([positive, beta + negative, beta, eps])
         }
-        plain => plain,
+        without_parameters => without_parameters,
     })
 }

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use candle_core::Tensor;
 
-use super::{NormSpec, Parameters};
+use super::{NormSpec, WeightSource};
 use crate::ops::add_norm::{NormWeights, add_norm};
 
 /// LayerNorm (Ba et al. 2016), with or without a bias, or RMSNorm (Zhang & Sennrich 2019).
@@ -13,14 +13,14 @@ pub struct Norm {
 
 impl Norm {
     /// Loads `NAME.weight` and, if the norm has one, `NAME.bias`, both of `(width)`.
-    pub fn load(parameters: &mut dyn Parameters, name: &str, width: usize, spec: NormSpec) -> Result<Self> {
+    pub fn load(source: &mut dyn WeightSource, name: &str, width: usize, spec: NormSpec) -> Result<Self> {
         let NormSpec { kind, bias, eps } = spec;
-        let weight = parameters.tensor(&format!("{name}.weight"), &[width])?;
-        let bias = bias.then(|| parameters.tensor(&format!("{name}.bias"), &[width])).transpose()?;
+        let weight = source.tensor(&format!("{name}.weight"), &[width])?;
+        let bias = bias.then(|| source.tensor(&format!("{name}.bias"), &[width])).transpose()?;
         Ok(Norm { weights: NormWeights { kind, weight, bias, eps } })
     }
 
-    /// For an operation that ends in this norm.
+    /// The parameters, for operations that fuse this norm.
     pub fn weights(&self) -> &NormWeights {
         &self.weights
     }

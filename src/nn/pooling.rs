@@ -1,4 +1,4 @@
-//! From the hidden states of a text to one vector (Reimers & Gurevych 2019, §3).
+//! Pooling: from the hidden states of a sequence to one vector (Reimers & Gurevych 2019, §3).
 
 use std::fmt;
 use std::ops::Range;
@@ -7,21 +7,25 @@ use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
 
 use super::RaggedBatch;
+use crate::named::Named;
 pub use crate::ops::pooling::Pool;
 use crate::ops::pooling::pool;
 
-/// How the tokens of a text become its vector: one way, or several whose vectors are joined end to end.
+/// The reduction of the hidden states of a sequence to vectors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pooling {
-    /// One vector a text.
+    /// One vector per sequence: the results of these poolings, concatenated.
     Text(Vec<Pool>),
-    /// No pooling: every token keeps its own vector.
+    /// No pooling: one vector per token.
     None,
 }
 
-impl fmt::Display for Pool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Named for Pool {
+    const ALL: &'static [Self] =
+        &[Pool::Cls, Pool::Mean, Pool::Max, Pool::MeanSqrtLen, Pool::WeightedMean, Pool::Last, Pool::Pooler];
+
+    fn name(self) -> &'static str {
+        match self {
             Pool::Cls => "cls",
             Pool::Max => "max",
             Pool::Mean => "mean",
@@ -29,7 +33,13 @@ impl fmt::Display for Pool {
             Pool::WeightedMean => "weighted-mean",
             Pool::Last => "last",
             Pool::Pooler => "pooler",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -45,7 +55,7 @@ impl fmt::Display for Pooling {
 }
 
 impl Pooling {
-    /// Dimensions of a vector for hidden states of this width.
+    /// Dimensions of a vector for hidden states of `hidden_size`.
     pub fn dimensions(&self, hidden_size: usize) -> usize {
         match self {
             Pooling::Text(pools) => pools.len() * hidden_size,
@@ -53,50 +63,70 @@ impl Pooling {
         }
     }
 
-    /// `(T, H)` → `(N, D)` for a batch of `N` texts, in f32 on the CPU; [`Pooling::None`] gives all `T` rows back. The first
-    /// `prompt` tokens of each text are left out.
-    pub fn forward(&self, hidden: &Tensor, batch: &RaggedBatch, prompt: usize) -> Result<Tensor> {
-        self.vectors(hidden, batch.offsets(), prompt)
+    /// Whether the pooling needs the encoder's own pooler.
+    pub fn needs_pooler(&self) -> bool {
+        matches!(self, Pooling::Text(pools) if pools.contains(&Pool::Pooler))
     }
 
-    fn vectors(&self, hidden: &Tensor, offsets: &[usize], prompt: usize) -> Result<Tensor> {
+    /// `(T, H)` → `(N, D)` for a batch of `N` sequences, in f32 on the CPU; [`Pooling::None`] returns all `T` rows. The first
+    /// `prompt_tokens` tokens of each sequence are not pooled.
+    ///
+    /// # Errors
+    /// If `hidden` has not as many rows as the batch has tokens.
+    pub fn forward(&self, hidden: &Tensor, batch: &RaggedBatch, prompt_tokens: usize) -> Result<Tensor> {
+        self.vectors(hidden, batch.cu_seqlens(), prompt_tokens)
+    }
+
+    fn vectors(&self, hidden: &Tensor, cu_seqlens: &[usize], prompt_tokens: usize) -> Result<Tensor> {
         let vectors = match self {
-            Pooling::Text(pools) => pool(hidden, offsets, pools, prompt)?,
+            Pooling::Text(pools) => pool(hidden, cu_seqlens, pools, prompt_tokens)?,
             Pooling::None => hidden.clone(),
         };
         Ok(vectors.to_device(&Device::Cpu)?.to_dtype(DType::F32)?)
     }
 
-    /// `(T, H)` → `(S, D)`: the vectors of parts of sequences, each given by its tokens, in f32 on the CPU. A pooling of one kind takes
-    /// a part as it takes a whole text.
+    /// `(T, H)` → `(S, D)` for `S` spans of tokens, each pooled like a sequence of its own, in f32 on the CPU.
+    ///
+    /// # Errors
+    /// If a span is empty or ends past the rows of `hidden`.
     pub fn forward_spans(&self, hidden: &Tensor, spans: &[Range<usize>]) -> Result<Tensor> {
-        let parts = spans.iter().map(|span| hidden.narrow(0, span.start, span.len()));
-        let hidden = Tensor::cat(&parts.collect::<candle_core::Result<Vec<_>>>()?, 0)?;
-        let mut offsets = vec![0];
-        offsets.extend(spans.iter().scan(0, |end, span| {
+        let rows = spans.iter().map(|span| hidden.narrow(0, span.start, span.len()));
+        let hidden = Tensor::cat(&rows.collect::<candle_core::Result<Vec<_>>>()?, 0)?;
+        let mut cu_seqlens = vec![0];
+        cu_seqlens.extend(spans.iter().scan(0, |end, span| {
             *end += span.len();
             Some(*end)
         }));
-        self.vectors(&hidden, &offsets, 0)
+        self.vectors(&hidden, &cu_seqlens, 0)
     }
 
-    /// `(S, D)`, in parts one after another, → `(N, D)`: the vectors of texts from those of the windows that they were encoded
-    /// in, `windows` of them for each text, as their mean weighted by each window's number of pooled tokens, `lengths` of `(S)`. Of
-    /// pooled means this is the mean over all tokens. Without pooling, tokens stay what they are.
-    pub fn join(&self, parts: &[Tensor], windows: &[usize], lengths: &[usize]) -> Result<Tensor> {
-        let pooled = Tensor::cat(parts, 0)?;
-        if *self == Pooling::None || windows.iter().all(|&count| count == 1) {
-            return Ok(pooled);
+    /// The vectors of `N` texts from those of their sequences, `(S, D)` → `(N, D)`: the mean over the sequences of a text, weighted
+    /// by the pooled tokens of each. With mean pooling this is the mean over all tokens.
+    ///
+    /// `vectors` are concatenated to `(S, D)`; `counts`, `(N)`, is the number of sequences of each text, `tokens`, `(S)`,
+    /// the number of pooled tokens of each sequence. Without pooling the vectors of the tokens are returned as they are.
+    ///
+    /// # Errors
+    /// If `counts` do not add up to the rows of `vectors`.
+    pub fn average_sequences(
+        &self,
+        vectors: &[Tensor],
+        counts: &[usize],
+        tokens: &[usize],
+    ) -> Result<Tensor> {
+        let vectors = Tensor::cat(vectors, 0)?;
+        if *self == Pooling::None || counts.iter().all(|&count| count == 1) {
+            return Ok(vectors);
         }
         let mut start = 0;
-        let texts = windows
+        let texts = counts
             .iter()
             .map(|&count| {
-                let (text, lengths) = (pooled.narrow(0, start, count)?, &lengths[start..start + count]);
+                let (text, lengths) = (vectors.narrow(0, start, count)?, &tokens[start..start + count]);
                 start += count;
                 let total = lengths.iter().sum::<usize>() as f64;
                 let weights = lengths.iter().map(|&length| (length as f64 / total) as f32).collect();
-                let weights = Tensor::from_vec(weights, (count, 1), pooled.device())?;
+                let weights = Tensor::from_vec(weights, (count, 1), vectors.device())?;
                 text.broadcast_mul(&weights)?.sum_keepdim(0)
             })
             .collect::<candle_core::Result<Vec<_>>>()?;

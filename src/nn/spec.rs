@@ -1,235 +1,279 @@
-//! What the maths of a stack is, in plain numbers.
+//! The specification of an encoder: numbers and enums, without tensors and model types.
 
 use anyhow::{Result, ensure};
 
 use super::{Activation, NormKind};
 
-/// An encoder: embeddings, then layers of multi-head attention and a feed-forward network.
+/// An encoder: embeddings, then layers of multi-head attention and a feed-forward network (Vaswani et al. 2017,
+/// Devlin et al. 2019).
+///
+/// Letters in shapes: `T` tokens of a batch, `N` sequences, `H` the hidden size, `D` the
+/// dimensions of a pooled vector.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EncoderSpec {
     /// Rows of the token embedding table.
     pub vocab_size: usize,
-    /// Width of the embedding tables (Lan et al. 2020, §3.1).
+    /// Columns of the embedding tables; fewer than `hidden_size` in factorised embeddings (Lan et al. 2020, §3.1).
     pub embedding_size: usize,
-    /// Whether a linear layer leads from it to `hidden_size`; where they differ, it has to.
+    /// Whether a linear layer projects from `embedding_size` to `hidden_size`; required where they differ.
     pub embedding_projection: bool,
-    /// How tokens are told where they stand.
+    /// Position encoding.
     pub positions: Positions,
-    /// How many places there are: rows of the position table, or what the model was made for.
+    /// Rows of the position table; without one, the number of positions that the model was made for.
     pub max_positions: usize,
-    /// Rows of the segment table; without one, segments make no difference.
+    /// Rows of the token type (segment) table; `None`: no table, token type ids are ignored.
     pub token_types: Option<usize>,
-    /// Rows of the task table, of which every token gets the first (Sun et al. 2020).
+    /// Rows of the task type table, of which every token gets row 0 (Sun et al. 2020).
     pub task_types: Option<usize>,
     /// Where the embedding layer has its norm.
     pub embedding_norm: EmbeddingNorm,
     /// Width `H` of the hidden states.
     pub hidden_size: usize,
-    /// Number of layers that a text passes.
+    /// Number of layers that a forward pass runs; with shared weights a set of weights runs more than once.
     pub layers: usize,
-    /// Which of them share weights.
+    /// Which layers share weights.
     pub layer_sharing: LayerSharing,
-    /// Where the norms of a layer stand.
+    /// Post-norm or pre-norm.
     pub norm_placement: NormPlacement,
-    /// Whether the first layer goes without the norm before its attention, the embedding layer having one.
+    /// Whether the first layer has no norm before its attention, because the embedding layer ends in one (Warner et al. 2024).
     pub skip_first_norm: bool,
-    /// The norms.
+    /// The norms of all layers.
     pub norm: NormSpec,
-    /// Heads of the queries.
+    /// Query heads.
     pub heads: usize,
-    /// Heads of the keys and values; each serves `heads / key_value_heads` neighbouring heads of the queries
-    /// (Ainslie et al. 2023).
+    /// Key and value heads; each serves `heads / key_value_heads` consecutive query heads (grouped-query attention,
+    /// Ainslie et al. 2023).
     pub key_value_heads: usize,
-    /// Columns of a head of the queries and keys, which also sets the scale of the scores. More than
-    /// `hidden_size / heads` take away the low-rank bottleneck (Bhojanapalli et al. 2020).
-    pub qk_head_size: usize,
-    /// Columns of a head of the values.
-    pub v_head_size: usize,
-    /// Talking heads.
-    pub head_mixing: HeadMixing,
-    /// What is added to the scores of queries and keys.
+    /// Head dim of queries and keys; scores are scaled by `1 / √qk_head_dim`. More than `hidden_size / heads` removes
+    /// the low-rank bottleneck (Bhojanapalli et al. 2020).
+    pub qk_head_dim: usize,
+    /// Head dim of values.
+    pub v_head_dim: usize,
+    /// Projections across heads before and after the softmax.
+    pub talking_heads: TalkingHeads,
+    /// Bias on attention scores.
     pub score_bias: ScoreBias,
-    /// Which tokens a token sees.
+    /// Attention mask.
     pub mask: Mask,
-    /// A convolution beside the first layer.
+    /// Convolution beside the first layer (He et al. 2021, nGiE).
     pub convolution: Option<ConvolutionSpec>,
     /// Which linear layers have a bias.
     pub bias: Biases,
     /// Whether the feed-forward network is gated: `down(f(gate(x)) ∘ up(x))` (Shazeer 2020).
     pub gated: bool,
-    /// Width of the feed-forward network between its linear layers.
+    /// Width of the feed-forward network between `up` and `down`.
     pub intermediate_size: usize,
     /// Activation of the feed-forward network.
     pub activation: Activation,
 }
 
-/// How tokens are told where they stand.
+/// Position encoding.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Positions {
-    /// Not at all.
+    /// No position encoding.
     None,
-    /// By a row of a learned table, added to the embedding (Devlin et al. 2019).
+    /// A learned table of `(max_positions, embedding_size)`, added to the token embedding (Devlin et al. 2019).
     Learned(Numbering),
-    /// By sines and cosines of the place, added to the embedding (Vaswani et al. 2017, §3.5).
+    /// Sines and cosines of the position, added to the token embedding (Vaswani et al. 2017, §3.5).
     Sinusoidal,
-    /// By turning queries and keys (Su et al. 2021).
+    /// Rotation of queries and keys (Su et al. 2021).
     Rotary(Rotary),
-    /// By a score that falls with the distance, faster in some heads than in others (Press et al. 2022), on both
-    /// sides alike.
+    /// ALiBi: a bias on the scores that falls linearly with the distance, at a rate of each head's own (Press et al.
+    /// 2022); symmetric, since an encoder attends in both directions.
     Alibi,
 }
 
-/// How the tokens of a text are numbered.
+/// How position ids are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Numbering {
     /// 0, 1, 2, …
     FromZero,
-    /// From the padding id + 1 on; a padding token inside of a text has the number of its id and is not counted
-    /// (Liu et al. 2019, as fairseq does it).
+    /// From `pad_token_id` + 1 on; a padding token inside a sequence has the position id `pad_token_id` and is not
+    /// counted (Liu et al. 2019, as in fairseq).
     AfterPadding(u32),
 }
 
-/// Rotary positions.
+/// Rotary position embedding (RoPE).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rotary {
-    /// How fast the pairs turn.
+    /// Angular frequencies.
     pub frequencies: Frequencies,
-    /// The same in layers with a window, where it differs.
+    /// Frequencies of layers with a sliding window; `None`: the same as in the others.
     pub local: Option<Frequencies>,
-    /// Which columns make a pair.
+    /// Which dimensions of a head form a pair.
     pub layout: RotaryLayout,
-    /// Whether the values turn, too.
-    pub values: bool,
-    /// Whether the weights may hold a table of sines and cosines of their own, which then counts.
-    pub stored: bool,
+    /// Whether values are rotated, too (`rotary_value` of a config).
+    pub rotate_values: bool,
+    /// Whether a table of sines and cosines in the checkpoint replaces the computed one.
+    pub stored_table: bool,
 }
 
-/// How fast the pairs of columns turn from token to token.
+/// Angular frequencies of rotary embeddings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Frequencies {
-    /// Pair `i` of `n` turns by `theta^(−i/n)`.
+    /// Base: pair `i` of `n` rotates by `theta^(−i/n)` radians per position.
     pub theta: f64,
-    /// What stretches a model to longer texts than it was trained on.
+    /// Change of the frequencies for contexts longer than those of the pretraining.
     pub scaling: RotaryScaling,
 }
 
-/// Which columns of a head make a pair.
+/// Which dimensions of a head form a pair that is rotated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RotaryLayout {
-    /// `i` and `i + n`, of `n` pairs.
-    Halves,
-    /// `2 i` and `2 i + 1`.
-    Neighbours,
+    /// `i` and `i + n`, of `n` pairs: half-split, as in GPT-NeoX.
+    HalfSplit,
+    /// `2 i` and `2 i + 1`: interleaved, as in GPT-J and in Su et al. 2021.
+    Interleaved,
 }
 
-/// Changes of the rotary frequencies.
+/// Scaling of the rotary frequencies; the fields are called as in `rope_scaling` of `config.json`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RotaryScaling {
-    /// None.
+    /// No scaling.
     None,
-    /// All slower by the factor.
-    Linear { factor: f64 },
-    /// A larger theta, and all slower by `factor^(2/d)`: NTK scaling that does not look at the text's length.
-    Ntk { factor: f64 },
-    /// Slow pairs slower by the factor, fast ones as they are, a ramp between (Llama 3.1).
-    Llama3 { factor: f64, low: f64, high: f64, original: f64 },
-    /// The same with a ramp over the pairs, and a factor on the result (Peng et al. 2023).
-    Yarn { factor: f64, fast: f64, slow: f64, original: f64, magnitude: Option<f64>, whole: bool },
+    /// All frequencies divided by the factor (position interpolation, Chen et al. 2023).
+    Linear {
+        /// The ratio of the longer context to the original one.
+        factor: f64,
+    },
+    /// Theta multiplied by the factor and all frequencies divided by `factor^(2/d)`: NTK-aware scaling that does not
+    /// depend on the length of the sequence.
+    Ntk {
+        /// The ratio of the longer context to the original one.
+        factor: f64,
+    },
+    /// Low frequencies divided by the factor, high ones kept, a linear ramp between (Llama 3.1).
+    Llama3 {
+        /// The ratio of the longer context to the original one.
+        factor: f64,
+        /// Rotations over the original context up to which the frequency is divided by the factor.
+        low_freq_factor: f64,
+        /// Rotations over the original context from which on the frequency is kept.
+        high_freq_factor: f64,
+        /// Length of the original context in tokens.
+        original_max_positions: f64,
+    },
+    /// YaRN: the same with a ramp over the index of the pair, and sines and cosines multiplied by the attention factor
+    /// (Peng et al. 2023).
+    Yarn {
+        /// The ratio of the longer context to the original one.
+        factor: f64,
+        /// Rotations over the original context at the end of the ramp where frequencies are kept.
+        beta_fast: f64,
+        /// Rotations over the original context at the end of the ramp where frequencies are divided by the factor.
+        beta_slow: f64,
+        /// Length of the original context in tokens.
+        original_max_positions: f64,
+        /// The factor on sines and cosines; `None`: `0.1 ln(factor) + 1`, or 1 for a factor up to 1.
+        attention_factor: Option<f64>,
+        /// Whether the ends of the ramp are rounded to whole pairs.
+        truncate: bool,
+    },
 }
 
 /// Where the embedding layer has its norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EmbeddingNorm {
-    /// Nowhere.
+    /// No norm.
     None,
-    /// On the sum of the tables, before a projection to the hidden size.
-    Before,
+    /// On the sum of the tables, before the projection to the hidden size.
+    BeforeProjection,
     /// After the projection.
-    After,
+    AfterProjection,
 }
 
-/// Where the norms of a layer stand (Xiong et al. 2020).
+/// Where a layer has its norms (Xiong et al. 2020).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormPlacement {
-    /// After each residual connection: post-norm.
-    After,
-    /// Before attention and before the feed-forward network: pre-norm.
-    Before,
-    /// The same, with one more after the last layer.
-    BeforeAndFinal,
+    /// After each residual connection.
+    Post,
+    /// Before attention and before the feed-forward network.
+    Pre,
+    /// Pre-norm, with one more norm after the last layer.
+    PreAndFinal,
 }
 
-/// What a norm computes.
+/// A norm.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NormSpec {
     /// LayerNorm or RMSNorm.
     pub kind: NormKind,
-    /// Whether a bias is added.
+    /// Whether it has a bias.
     pub bias: bool,
-    /// What is added to the variance, or to the mean square.
+    /// Added to the variance (LayerNorm) or the mean square (RMSNorm).
     pub eps: f64,
 }
 
-/// Talking heads: scores and weights of all heads mixed by a learned matrix (Shazeer et al. 2020).
+/// Talking heads: learned projections across the heads dimension of scores and attention weights (Shazeer et al. 2020).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct HeadMixing {
-    /// Heads that come out of mixing the scores, before the softmax.
-    pub before: Option<usize>,
-    /// Heads that come out of mixing the weights, after the softmax; as many has the value.
-    pub after: Option<usize>,
+pub struct TalkingHeads {
+    /// Heads after the projection of the scores, before the softmax; `None`: no projection.
+    pub pre_softmax: Option<usize>,
+    /// Heads after the projection of the attention weights, after the softmax; values have as many. `None`: no
+    /// projection.
+    pub post_softmax: Option<usize>,
 }
 
-/// A bias on attention scores.
+/// Bias on attention scores.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScoreBias {
-    /// None.
+    /// No bias.
     None,
-    /// A learned number for each head and bucket of distances, the same in every layer (Raffel et al. 2020, §2.1;
-    /// Song et al. 2020).
+    /// A learned scalar for each head and bucket of relative positions, the same in every layer (T5, Raffel et al. 2020,
+    /// §2.1; Song et al. 2020).
     Bucketed {
         /// Rows of the table.
         rows: usize,
-        /// Buckets in use, half of them for either direction.
+        /// Buckets in use, half of them for each direction.
         buckets: usize,
-        /// The distance from which on all share the last bucket.
+        /// All larger distances share the last bucket.
         max_distance: usize,
     },
-    /// Queries against the embedding of the distance, and keys against it (He et al. 2021).
+    /// Disentangled attention over relative positions (DeBERTa).
     Disentangled(Disentangled),
 }
 
-/// Disentangled attention (He et al. 2021, §3.1).
+/// Disentangled attention (He et al. 2021, §3.1): content-to-position and position-to-content terms of the scores.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disentangled {
-    /// Distances with an embedding, in either direction.
-    pub span: usize,
-    /// The distance from which on all share the last embedding, where far distances share buckets.
+    /// Relative positions with an embedding, in each direction: the table has twice this many rows.
+    pub relative_positions: usize,
+    /// With logarithmic buckets, the distance from which on all share the last embedding; `None`: no buckets.
     pub max_distance: Option<usize>,
-    /// Whether queries meet distances.
-    pub content_to_position: bool,
-    /// Whether keys meet distances.
-    pub position_to_content: bool,
-    /// Whether distances go through the projections of the tokens, not through some of their own.
-    pub shared: bool,
-    /// Whether the embeddings of distances are normalised.
+    /// Whether scores include the content-to-position term: queries · projected relative embeddings.
+    pub c2p: bool,
+    /// Whether scores include the position-to-content term: keys · projected relative embeddings.
+    pub p2c: bool,
+    /// Whether relative embeddings are projected by the query and key projections of the tokens (`share_att_key`).
+    pub shared_projections: bool,
+    /// Whether the relative embeddings are normalised.
     pub norm: bool,
 }
 
-/// Which tokens of its text a token sees.
+/// Attention mask within a sequence. Tokens of different sequences never attend to each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mask {
-    /// Whether it sees only itself and the tokens before it.
+    /// Whether a token attends only to itself and earlier tokens.
     pub causal: bool,
-    /// How many tokens it sees on either side in the layers with a window, and which layers those are.
-    pub window: Option<(usize, Vec<bool>)>,
+    /// Sliding-window attention.
+    pub sliding_window: Option<SlidingWindow>,
 }
 
-/// A convolution along a text.
+/// Sliding-window attention (Beltagy et al. 2020).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlidingWindow {
+    /// Tokens that a token attends to on each side of itself.
+    pub radius: usize,
+    /// For each layer, whether it has the window.
+    pub layers: Vec<bool>,
+}
+
+/// A 1-D convolution along a sequence.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ConvolutionSpec {
-    /// Tokens under the kernel, an odd number.
-    pub width: usize,
-    /// What follows the sum.
+    /// Tokens under the kernel; odd.
+    pub kernel_size: usize,
+    /// Activation after the sum.
     pub activation: Activation,
 }
 
@@ -240,16 +284,16 @@ pub struct Biases {
     pub projection: bool,
     /// Queries, keys and values.
     pub qkv: bool,
-    /// After attention.
+    /// Output projection of attention.
     pub attention_output: bool,
-    /// Into the feed-forward network, its gate included.
+    /// Up projection of the feed-forward network, and its gate.
     pub up: bool,
-    /// Out of it.
+    /// Down projection of the feed-forward network.
     pub down: bool,
 }
 
-/// Which layers share weights (Lan et al. 2020, §3.1). Each of the `layers` belongs to one of
-/// `groups`, the first ones to the first group and so on, and runs the `inner` layers of that group.
+/// Which layers share weights (Lan et al. 2020, §3.1). The layers are divided evenly into `groups`, in order;
+/// each layer runs the `inner` layers of its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LayerSharing {
     /// Sets of weights.
@@ -259,14 +303,14 @@ pub struct LayerSharing {
 }
 
 impl LayerSharing {
-    /// The group of a layer, with the rounding of `transformers`.
+    /// The group of layer `layer` out of `layers`, rounded as in `transformers`.
     pub fn group(&self, layer: usize, layers: usize) -> usize {
         (layer as f64 / (layers as f64 / self.groups as f64)) as usize
     }
 }
 
 impl Numbering {
-    /// The number of the first token.
+    /// The position id of the first token.
     pub fn first(self) -> usize {
         match self {
             Numbering::FromZero => 0,
@@ -276,71 +320,85 @@ impl Numbering {
 }
 
 impl EncoderSpec {
-    /// The longest text in tokens.
-    pub fn longest(&self) -> usize {
+    /// The maximum length of a sequence in tokens.
+    pub fn max_length(&self) -> usize {
         match self.positions {
             Positions::Learned(numbering) => self.max_positions.saturating_sub(numbering.first()),
             _ => self.max_positions,
         }
     }
 
-    /// Heads whose scores go through the softmax.
+    /// Heads that the softmax runs over, after the pre-softmax projection.
     pub fn softmax_heads(&self) -> usize {
-        self.head_mixing.before.unwrap_or(self.heads)
+        self.talking_heads.pre_softmax.unwrap_or(self.heads)
     }
 
-    /// Heads that weigh values.
+    /// Heads of attention weights that multiply values, after the post-softmax projection.
     pub fn value_heads(&self) -> usize {
-        self.head_mixing.after.unwrap_or(self.softmax_heads())
+        self.talking_heads.post_softmax.unwrap_or(self.softmax_heads())
     }
 
-    /// Checks that the numbers fit each other.
+    /// Checks that the numbers agree with each other.
     ///
     /// # Errors
     /// If they do not.
     pub fn check(&self) -> Result<()> {
-        let groups = self.key_value_heads;
-        ensure!(
-            groups > 0 && self.heads.is_multiple_of(groups),
-            "{} heads of queries cannot share {groups} heads of keys evenly",
-            self.heads
-        );
-        ensure!(
-            groups == self.heads || self.head_mixing == HeadMixing::default(),
-            "talking heads with fewer heads of keys than of queries are not supported"
-        );
+        self.check_heads()?;
         ensure!(
             self.embedding_projection || self.embedding_size == self.hidden_size,
-            "embeddings of {} columns do not reach a hidden size of {}",
+            "embedding size {} and hidden size {} differ, but there is no embedding projection",
             self.embedding_size,
             self.hidden_size
         );
-        if let Positions::Rotary(rotary) = self.positions {
-            let (size, values) = (self.qk_head_size, self.v_head_size);
-            ensure!(size.is_multiple_of(2), "heads of {size} columns cannot turn in pairs");
+        if let Some(SlidingWindow { layers, .. }) = &self.mask.sliding_window {
             ensure!(
-                !rotary.values || values == size,
-                "values of {values} columns cannot turn like keys of {size}"
+                layers.len() == self.layers,
+                "the sliding window is described for {} layers, but the encoder has {}",
+                layers.len(),
+                self.layers
             );
         }
-        if let Some((_, layers)) = &self.mask.window {
-            ensure!(layers.len() == self.layers, "windows for {} of {} layers", layers.len(), self.layers);
-        }
         let LayerSharing { groups, inner } = self.layer_sharing;
-        ensure!(groups > 0 && groups <= self.layers && inner > 0, "{groups} groups of {inner} layers");
+        ensure!(
+            groups > 0 && groups <= self.layers && inner > 0,
+            "{} layers cannot share {groups} groups of {inner} layers",
+            self.layers
+        );
         let sizes = [
             self.hidden_size,
             self.embedding_size,
             self.intermediate_size,
-            self.qk_head_size,
-            self.v_head_size,
+            self.qk_head_dim,
+            self.v_head_dim,
             self.softmax_heads(),
             self.value_heads(),
             self.vocab_size,
         ];
-        ensure!(!sizes.contains(&0), "a size is 0");
-        let skips = self.skip_first_norm && self.norm_placement == NormPlacement::After;
-        ensure!(!skips, "a layer of post-norm cannot go without a norm");
+        ensure!(!sizes.contains(&0), "a size of the encoder is 0");
+        let skips = self.skip_first_norm && self.norm_placement == NormPlacement::Post;
+        ensure!(!skips, "only pre-norm layers can skip the first norm");
+        Ok(())
+    }
+
+    /// Checks the numbers of heads and their dims.
+    fn check_heads(&self) -> Result<()> {
+        let (heads, key_value_heads) = (self.heads, self.key_value_heads);
+        ensure!(
+            key_value_heads > 0 && heads.is_multiple_of(key_value_heads),
+            "{heads} query heads are not a multiple of {key_value_heads} key and value heads"
+        );
+        ensure!(
+            key_value_heads == heads || self.talking_heads == TalkingHeads::default(),
+            "talking heads with grouped-query attention are not supported"
+        );
+        if let Positions::Rotary(rotary) = self.positions {
+            let (qk, v) = (self.qk_head_dim, self.v_head_dim);
+            ensure!(qk.is_multiple_of(2), "rotary embeddings need an even head dim, found {qk}");
+            ensure!(
+                !rotary.rotate_values || v == qk,
+                "rotated values need the head dim of queries and keys, {qk}, found {v}"
+            );
+        }
         Ok(())
     }
 }

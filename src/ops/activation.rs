@@ -1,4 +1,4 @@
-//! Activation functions by their names in Hugging Face configs.
+//! Activation functions: their names in Hugging Face configs, their codes in CUDA kernels and their candle reference.
 
 use std::mem::discriminant;
 
@@ -7,7 +7,7 @@ use candle_core::{DType, Result, Tensor};
 pub use crate::kernels::activation::Activation;
 use crate::kernels::activation::{LAPLACE_MU, LAPLACE_SIGMA};
 
-/// What configs call each of them. Those with weights of their own stand here as they begin.
+/// The names in configs. Functions with learned parameters have their initial values here.
 pub const NAMES: &[(&str, Activation)] = &[
     ("gelu", Activation::Gelu),
     ("gelu_python", Activation::Gelu),
@@ -38,17 +38,17 @@ pub const NAMES: &[(&str, Activation)] = &[
 impl std::fmt::Display for Activation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let same = |(_, other): &&(&str, Activation)| discriminant(other) == discriminant(self);
-        f.write_str(NAMES.iter().find(same).map_or("an activation", |(name, _)| name))
+        f.write_str(NAMES.iter().find(same).map_or("unnamed activation", |(name, _)| name))
     }
 }
 
 impl Activation {
-    /// The activation that a config calls so.
+    /// The activation with this name in a config.
     pub fn from_name(name: &str) -> Option<Self> {
         NAMES.iter().find(|(known, _)| *known == name).map(|(_, activation)| *activation)
     }
 
-    /// Its number in the kernels for a GPU, and its own weights.
+    /// Its `ActivationCode` in `kernels/cuda/linear.cu`, and its learned parameters.
     pub(super) fn code(self) -> (usize, [f32; 4]) {
         let plain = |code| (code, [0.0; 4]);
         match self {
@@ -73,7 +73,7 @@ impl Activation {
         }
     }
 
-    /// It, applied to every number, in plain candle operations.
+    /// Applies the function to every element, in plain candle operations.
     pub(super) fn reference(self, x: &Tensor) -> Result<Tensor> {
         match self {
             Activation::Identity => Ok(x.clone()),
@@ -98,7 +98,7 @@ impl Activation {
             Activation::Prelu { slope } => candle_nn::ops::leaky_relu(x, slope.into()),
             Activation::Xielu([positive, negative, beta, eps]) => {
                 let above = (x.sqr()? * f64::from(positive))?;
-                // In f64, for there is no `expm1`.
+                // In f64: candle has no `expm1`.
                 let small = (x.minimum(eps)?.to_dtype(DType::F64)?.exp()? - 1.0)?.to_dtype(x.dtype())?;
                 let below = ((small - x)? * f64::from(negative))?;
                 x.gt(0f32)?.where_cond(&above, &below)? + (x * f64::from(beta))?
@@ -107,7 +107,7 @@ impl Activation {
     }
 }
 
-/// `ln(1 + eˣ)`: without overflow, and in f64, for there is no `log1p`.
+/// `ln(1 + eˣ)` without overflow. In f64: candle has no `log1p`.
 fn softplus(x: &Tensor) -> Result<Tensor> {
     let wide = x.to_dtype(DType::F64)?;
     (wide.relu()? + (wide.abs()?.neg()?.exp()? + 1.0)?.log()?)?.to_dtype(x.dtype())

@@ -1,28 +1,29 @@
-//! Normalisation over the hidden size, with the residual connection that leads into it.
+//! LayerNorm and RMSNorm over the hidden size, with the residual connection before them.
 
 use candle_core::{CpuStorage, D, DType, InplaceOp1, Layout, Result, Tensor};
 use rayon::prelude::*;
 
-use super::gpu::{self, Launch, Written};
-use super::{ROWS_PER_TASK, elements_mut, on_cpu, on_slice, on_slice_of};
+use super::gpu::{self, Launch, LaunchOutput};
+use super::host::{host_slice, host_slice_mut, is_host_f32, optional_host_slice};
+use super::scratch::ROWS_PER_TASK;
 use crate::kernels::isa::Isa;
 use crate::kernels::norm::Norm;
 pub use crate::kernels::norm::NormKind;
 
-/// The weights of a norm.
+/// The parameters of a norm.
 pub struct NormWeights {
-    /// What it does.
+    /// LayerNorm or RMSNorm.
     pub kind: NormKind,
     /// `(H)`.
     pub weight: Tensor,
-    /// `(H)`.
+    /// `(H)`, if the norm has a bias.
     pub bias: Option<Tensor>,
-    /// What is added to the variance, or to the mean square.
+    /// Added to the variance (LayerNorm) or the mean square (RMSNorm).
     pub eps: f64,
 }
 
 impl NormWeights {
-    /// The number of its kind in the kernels for a GPU.
+    /// Its `NormCode` in `kernels/cuda/norm.cuh`.
     pub(super) fn code(&self) -> usize {
         match self.kind {
             NormKind::Layer => 0,
@@ -30,52 +31,59 @@ impl NormWeights {
         }
     }
 
-    /// Refuses rows of another type or width.
-    pub(super) fn expect(&self, dtype: DType, width: usize) -> Result<()> {
+    /// Checks that the parameters have this dtype and width.
+    pub(super) fn check(&self, dtype: DType, width: usize) -> Result<()> {
         gpu::expect(&self.weight, dtype, &[width])?;
         gpu::expect(self.bias.as_ref(), dtype, &[width])
     }
 }
 
-/// `norm(x + residual)` over the last dimension, for `x` and `residual` of `(T, H)`. On the CPU `x` is taken over:
-/// the result lies where it lay.
+/// `norm(x + residual)` over the last dimension, for `x` and `residual` of `(T, H)`. On the CPU the result overwrites
+/// the storage of `x`.
 ///
 /// # Errors
-/// If the residual has another shape, or the weights another width.
+/// If the shape of the residual or the width of the parameters does not match `x`.
 pub fn add_norm(x: Tensor, residual: Option<&Tensor>, norm: &NormWeights) -> Result<Tensor> {
     if x.device().is_cuda() {
         return launch(&x, residual, norm)?.run(&x);
     }
-    if !on_cpu(&x) {
+    if !is_host_f32(&x) {
         return reference(&x, residual, norm);
     }
     let (_, width) = x.dims2()?;
-    norm.expect(DType::F32, width)?;
+    norm.check(DType::F32, width)?;
     if width == 0 || residual.is_some_and(|residual| residual.dims() != x.dims()) {
-        candle_core::bail!("a residual of {:?} for rows of {:?}", residual.map(Tensor::dims), x.dims());
+        candle_core::bail!(
+            "a norm of {:?} needs a residual of the same shape, found {:?}",
+            x.dims(),
+            residual.map(Tensor::dims)
+        );
     }
-    on_slice(&norm.weight, |weight| {
-        on_slice_of(norm.bias.as_ref(), |bias| {
-            on_slice_of(residual, |residual| {
-                let (bias, eps) = (bias.unwrap_or_default(), norm.eps as f32);
-                let residual = residual.unwrap_or_default();
-                x.inplace_op1(&AddNorm { norm: Norm { kind: norm.kind, weight, bias, eps }, residual })
-            })
-        })
-    })?;
+    let (weight, bias) = (host_slice(&norm.weight)?, optional_host_slice(norm.bias.as_ref())?);
+    let residual = optional_host_slice(residual)?;
+    let norm = Norm {
+        kind: norm.kind,
+        weight: &weight,
+        bias: bias.as_deref().unwrap_or_default(),
+        eps: norm.eps as f32,
+    };
+    x.inplace_op1(&AddNorm { norm, residual: residual.as_deref().unwrap_or_default() })?;
     Ok(x)
 }
 
-/// [`add_norm`] on a GPU: a row a block.
+/// The launch of [`add_norm`] on a GPU: one block per row.
+///
+/// # Errors
+/// Those of [`add_norm`], and if there is no kernel for the dtype.
 pub fn launch<'a>(x: &'a Tensor, residual: Option<&'a Tensor>, norm: &'a NormWeights) -> Result<Launch<'a>> {
     let (rows, width) = x.dims2()?;
     gpu::expect(residual, x.dtype(), &[rows, width])?;
-    norm.expect(x.dtype(), width)?;
+    norm.check(x.dtype(), width)?;
     Ok(Launch {
         kernel: format!("norm_{}", gpu::suffix(x.dtype())?),
         grid: [rows, 1, 1],
         block: 128,
-        to: Written::New(vec![rows, width], x.dtype()),
+        output: LaunchOutput::New(vec![rows, width], x.dtype()),
         args: vec![
             x.into(),
             residual.into(),
@@ -89,7 +97,7 @@ pub fn launch<'a>(x: &'a Tensor, residual: Option<&'a Tensor>, norm: &'a NormWei
     })
 }
 
-/// [`add_norm`] in plain candle operations, in f32.
+/// [`add_norm`] in plain candle operations, computed in f32.
 pub fn reference(x: &Tensor, residual: Option<&Tensor>, norm: &NormWeights) -> Result<Tensor> {
     let dtype = x.dtype();
     let wide = |x: &Tensor| x.to_dtype(DType::F32);
@@ -97,7 +105,7 @@ pub fn reference(x: &Tensor, residual: Option<&Tensor>, norm: &NormWeights) -> R
         Some(residual) => (wide(x)? + wide(residual)?)?,
         None => wide(x)?,
     };
-    // In two passes: the difference of mean square and squared mean loses digits where the mean is large.
+    // In two passes: mean square minus squared mean cancels digits if the mean is large.
     if norm.kind == NormKind::Layer {
         x = x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?;
     }
@@ -112,7 +120,7 @@ pub fn reference(x: &Tensor, residual: Option<&Tensor>, norm: &NormWeights) -> R
 
 struct AddNorm<'a> {
     norm: Norm<'a>,
-    /// Of the shape of `x`, or empty.
+    /// The shape of `x`, or empty.
     residual: &'a [f32],
 }
 
@@ -122,13 +130,13 @@ impl InplaceOp1 for AddNorm<'_> {
     }
 
     fn cpu_fwd(&self, x: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        let numbers = self.norm.weight.len() * ROWS_PER_TASK;
-        elements_mut(x, layout)?.par_chunks_mut(numbers).enumerate().for_each(|(task, rows)| {
+        let task_len = self.norm.weight.len() * ROWS_PER_TASK;
+        host_slice_mut(x, layout)?.par_chunks_mut(task_len).enumerate().for_each(|(task, rows)| {
             let residual = match self.residual {
                 [] => &[],
-                residual => &residual[task * numbers..][..rows.len()],
+                residual => &residual[task * task_len..][..rows.len()],
             };
-            self.norm.forward(Isa::best(), rows, residual);
+            self.norm.forward(Isa::selected(), rows, residual);
         });
         Ok(())
     }

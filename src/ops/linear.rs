@@ -1,58 +1,62 @@
-//! Linear layers with their activation and residual connection: `y = f(x Wᵀ + b) + r`.
+//! Linear layers with activation and residual connection: `y = f(x Wᵀ + b) + r`.
+
+use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{Linear, Module};
 use rayon::prelude::*;
 
 use super::activation::Activation;
-use super::engine::Engine;
-use super::gpu::{self, Arg, Launch, Written};
-use super::{on_slice, on_slice_of, scratch, written};
+use super::backend::Backend;
+use super::gpu::{self, Arg, Launch, LaunchOutput, supports_linear};
+use super::host::{host_slice, optional_host_slice};
+use super::scratch::{new_matrix, with_scratch};
+use crate::kernels::gemm::{Epilogue, GemmType, Lhs, LhsBuffer, OutputMatrix, PackedMatrix, gemm};
 use crate::kernels::isa::Isa;
-use crate::kernels::matmul::{Blocks, Compute, Converted, Epilogue, PackedMatrix, Rows, gemm};
 
-/// The weights of a linear layer.
+/// The parameters of a linear layer.
 pub struct LinearWeights {
     matrix: Matrix,
     bias: Option<Tensor>,
 }
 
-/// A matrix of `(outputs, inputs)`, in the form that its device computes with.
+/// A weight matrix of `(outputs, inputs)`, in the representation of its backend.
 pub enum Matrix {
-    /// For the CPU's kernel.
+    /// Packed for the CPU kernels.
     Packed(PackedMatrix),
-    /// For candle's operations.
+    /// For candle's operations and cuBLAS.
     Tensor(Tensor),
 }
 
 impl Matrix {
-    /// From a tensor that lies where the engine wants it.
+    /// The matrix of a tensor with the dtype and device of `backend`.
     ///
     /// # Errors
-    /// If it is no matrix, is empty, or is for the CPU and not `f32`.
-    pub fn new(tensor: Tensor, engine: &Engine) -> Result<Self> {
+    /// If the tensor is not a matrix or is empty, or the backend is the CPU and the tensor is not f32.
+    pub fn new(tensor: Tensor, backend: &Backend) -> Result<Self> {
         let (outputs, inputs) = tensor.dims2()?;
         check_not_empty(outputs, inputs)?;
-        match engine {
-            // What is no plain matrix (a stand-in of one number, say) is not worth packing.
-            Engine::Cpu(compute) if tensor.is_contiguous() => on_slice(&tensor, |w| {
-                Ok(Matrix::Packed(PackedMatrix::pack(Isa::best(), *compute, w, outputs, inputs)))
-            }),
+        match backend {
+            // A broadcast tensor, such as a placeholder of one value, is not packed.
+            Backend::Cpu(gemm_type) if tensor.is_contiguous() => {
+                let weight = host_slice(&tensor)?;
+                Ok(Matrix::Packed(PackedMatrix::pack(Isa::selected(), *gemm_type, &weight, outputs, inputs)))
+            }
             _ => Ok(Matrix::Tensor(tensor)),
         }
     }
 
-    /// From numbers that are read part by part, as [`PackedMatrix::read`] does it.
+    /// Packs a matrix that is read panel by panel ([`PackedMatrix::pack_with`]).
     ///
     /// # Errors
     /// Those of `read`.
-    pub fn read<E: Send>(
+    pub fn pack_with<E: Send>(
         outputs: usize,
         inputs: usize,
-        compute: Compute,
+        gemm_type: GemmType,
         read: impl Fn(usize, &mut [f32]) -> std::result::Result<(), E> + Sync,
     ) -> std::result::Result<Self, E> {
-        Ok(Matrix::Packed(PackedMatrix::read(Isa::best(), compute, outputs, inputs, read)?))
+        Ok(Matrix::Packed(PackedMatrix::pack_with(Isa::selected(), gemm_type, outputs, inputs, read)?))
     }
 
     /// `(outputs, inputs)`.
@@ -65,99 +69,104 @@ impl Matrix {
 }
 
 impl LinearWeights {
-    /// From a `matrix` of `(outputs, inputs)` and a `bias` of `(outputs)`, if there is one, both on one device.
+    /// A layer of a `matrix` `(outputs, inputs)` and an optional `bias` `(outputs)` on the same device.
     ///
     /// # Errors
-    /// If the shapes do not fit each other, or the matrix is empty.
+    /// If the shapes do not match, or the matrix is empty.
     pub fn new(matrix: Matrix, bias: Option<Tensor>) -> Result<Self> {
         let (outputs, inputs) = matrix.shape()?;
         check_not_empty(outputs, inputs)?;
         if let Some(bias) = bias.as_ref().filter(|bias| bias.dims() != [outputs]) {
-            candle_core::bail!("a bias of {:?} for {outputs} outputs", bias.dims());
+            candle_core::bail!("a layer of {outputs} outputs cannot have a bias of {:?}", bias.dims());
         }
         Ok(LinearWeights { matrix, bias })
     }
 
-    /// `f(x Wᵀ + b) + r` for `x` of `(T, inputs)` and a residual `r` of `(T, outputs)`, if there is one; returns
-    /// `(T, outputs)`.
+    /// `f(x Wᵀ + b) + r` for `x` of `(T, inputs)` and an optional residual `r` of `(T, outputs)`; returns `(T,
+    /// outputs)`.
+    ///
+    /// # Errors
+    /// If shapes or devices do not match.
     pub fn forward(&self, x: &Tensor, activation: Activation, residual: Option<&Tensor>) -> Result<Tensor> {
         let bias = self.bias.as_ref();
         match &self.matrix {
-            Matrix::Tensor(weight) if is_for_gpu(x, weight) => {
-                let y = gpu::product(x, weight, bias)?;
+            Matrix::Tensor(weight) if x.device().is_cuda() && supports_linear(x.dtype(), weight.dims()) => {
+                let y = gpu::linear(x, weight, bias)?;
                 match (activation, residual) {
                     (Activation::Identity, None) => Ok(y),
                     _ => launch(&y, activation, residual)?.run(&y),
                 }
             }
             Matrix::Tensor(weight) => reference(x, weight, bias, activation, residual),
-            Matrix::Packed(weight) => on_slice(x, |values| {
+            Matrix::Packed(weight) => {
+                let values = host_slice(x)?;
                 let (rows, inputs) = x.dims2()?;
-                expect(weight, inputs)?;
-                scratch(|converted: &mut Converted| {
-                    let values = converted.rows(weight, values, inputs, rows);
-                    packed(values, weight, bias, activation, residual)
+                check_inputs(weight, inputs)?;
+                with_scratch(|buffer: &mut LhsBuffer| {
+                    let lhs = buffer.convert(weight, &values, inputs, rows);
+                    forward_packed(lhs, weight, bias, activation, residual)
                 })
-            }),
+            }
         }
     }
 
-    /// What several layers make of the same `x` of `(T, inputs)`, each `(T, outputs)`; `x` is brought to their type once.
+    /// The outputs `(T, outputs)` of several layers for the same `x` of `(T, inputs)`, which is converted to the
+    /// operand format once.
+    ///
+    /// # Errors
+    /// If shapes or devices do not match.
     pub fn forward_each<const N: usize>(layers: [&LinearWeights; N], x: &Tensor) -> Result<[Tensor; N]> {
         let plain = |layer: &LinearWeights| layer.forward(x, Activation::Identity, None);
         let matrices = layers.map(|layer| match &layer.matrix {
             Matrix::Packed(weight) => Some(weight),
             Matrix::Tensor(_) => None,
         });
-        let each: Vec<Tensor> = match matrices[0] {
+        let outputs: Vec<Tensor> = match matrices[0] {
             Some(first)
-                if matrices.iter().all(|weight| weight.is_some_and(|weight| weight.takes_rows_of(first))) =>
+                if matrices
+                    .iter()
+                    .all(|weight| weight.is_some_and(|weight| weight.shares_lhs_with(first))) =>
             {
-                on_slice(x, |values| {
-                    let (rows, inputs) = x.dims2()?;
-                    expect(first, inputs)?;
-                    scratch(|converted: &mut Converted| {
-                        let values = converted.rows(first, values, inputs, rows);
-                        let layers = layers.iter().zip(matrices.iter().flatten());
-                        let one = |(layer, weight): (&&LinearWeights, &&PackedMatrix)| {
-                            packed(values, weight, layer.bias.as_ref(), Activation::Identity, None)
-                        };
-                        layers.map(one).collect::<Result<_>>()
-                    })
+                let values = host_slice(x)?;
+                let (rows, inputs) = x.dims2()?;
+                check_inputs(first, inputs)?;
+                with_scratch(|buffer: &mut LhsBuffer| {
+                    let lhs = buffer.convert(first, &values, inputs, rows);
+                    let layers = layers.iter().zip(matrices.iter().flatten());
+                    let forward = |(layer, weight): (&&LinearWeights, &&PackedMatrix)| {
+                        forward_packed(lhs, weight, layer.bias.as_ref(), Activation::Identity, None)
+                    };
+                    layers.map(forward).collect::<Result<_>>()
                 })?
             }
             _ => layers.into_iter().map(plain).collect::<Result<_>>()?,
         };
-        Ok(each.try_into().expect("as many results as layers"))
+        Ok(outputs.try_into().expect("there is one output per layer"))
     }
 }
 
-/// Refuses a matrix without elements.
+/// Checks that a matrix has elements.
 fn check_not_empty(outputs: usize, inputs: usize) -> Result<()> {
-    match outputs.min(inputs) {
-        0 => candle_core::bail!("a layer of {inputs} inputs and {outputs} outputs"),
-        _ => Ok(()),
+    if outputs == 0 || inputs == 0 {
+        candle_core::bail!("a linear layer cannot have {inputs} inputs and {outputs} outputs");
     }
+    Ok(())
 }
 
-/// Refuses rows of another width than a matrix has.
-fn expect(weight: &PackedMatrix, inputs: usize) -> Result<()> {
-    match inputs == weight.inputs() {
-        true => Ok(()),
-        false => candle_core::bail!("{inputs} columns for a layer of {} inputs", weight.inputs()),
+/// Checks that `x` has the columns that a matrix expects.
+fn check_inputs(weight: &PackedMatrix, inputs: usize) -> Result<()> {
+    if inputs != weight.inputs() {
+        candle_core::bail!("a layer of {} inputs cannot take {inputs} columns", weight.inputs());
     }
+    Ok(())
 }
 
-/// Whether cuBLAS and a kernel of our own take the layer: in f32 cuBLAS would round the operands to fewer bits, and other
-/// widths do not lie as it wants them.
-fn is_for_gpu(x: &Tensor, weight: &Tensor) -> bool {
-    let whole = weight.dims().iter().all(|width| width % 8 == 0);
-    x.device().is_cuda() && x.dtype() != DType::F32 && whole
-}
-
-/// `y = f(y) + r` on a GPU, for `y` of `(T, outputs)`, which nobody else holds.
+/// The launch of `y = f(y) + r` on a GPU, for `y` of `(T, outputs)`, which nothing else holds.
+///
+/// # Errors
+/// If the shape or dtype of the residual does not match, or there is no kernel for the dtype.
 pub fn launch<'a>(y: &'a Tensor, activation: Activation, residual: Option<&'a Tensor>) -> Result<Launch<'a>> {
-    const PER_BLOCK: usize = 256 * 8;
+    const VALUES_PER_BLOCK: usize = 256 * 8;
     let (rows, width) = y.dims2()?;
     gpu::expect(residual, y.dtype(), &[rows, width])?;
     let (code, parameters) = activation.code();
@@ -165,16 +174,16 @@ pub fn launch<'a>(y: &'a Tensor, activation: Activation, residual: Option<&'a Te
     args.extend(parameters.map(Arg::F32));
     Ok(Launch {
         kernel: format!("linear_{}", gpu::suffix(y.dtype())?),
-        grid: [(rows * width).div_ceil(PER_BLOCK), 1, 1],
+        grid: [(rows * width).div_ceil(VALUES_PER_BLOCK), 1, 1],
         block: 256,
-        to: Written::Over(y),
+        output: LaunchOutput::InPlace(y),
         args,
     })
 }
 
-/// A linear layer in plain candle operations: `x` of `(T, inputs)`, `weight` of `(outputs, inputs)`, `bias` of
-/// `(outputs)`, `residual` of `(T, outputs)`; returns `(T, outputs)`. In f32 on the CPU the sums are f64, so that a comparison with
-/// this reference shows the rounding error of the other side alone.
+/// A linear layer in plain candle operations: `x` is `(T, inputs)`, `weight` `(outputs, inputs)`, `bias` `(outputs)`,
+/// `residual` `(T, outputs)`; returns `(T, outputs)`. f32 on the CPU is accumulated in f64, so that a comparison with
+/// this reference shows only the rounding error of the other side.
 pub fn reference(
     x: &Tensor,
     weight: &Tensor,
@@ -183,9 +192,9 @@ pub fn reference(
     residual: Option<&Tensor>,
 ) -> Result<Tensor> {
     let dtype = x.dtype();
-    let sums = if dtype == DType::F32 && x.device().is_cpu() { DType::F64 } else { dtype };
-    let bias = bias.map(|bias| bias.to_dtype(sums)).transpose()?;
-    let y = Linear::new(weight.to_dtype(sums)?, bias).forward(&x.to_dtype(sums)?)?;
+    let accumulator = if dtype == DType::F32 && x.device().is_cpu() { DType::F64 } else { dtype };
+    let bias = bias.map(|bias| bias.to_dtype(accumulator)).transpose()?;
+    let y = Linear::new(weight.to_dtype(accumulator)?, bias).forward(&x.to_dtype(accumulator)?)?;
     let y = activation.reference(&y.to_dtype(dtype)?)?;
     match residual {
         Some(residual) => y + residual,
@@ -193,56 +202,82 @@ pub fn reference(
     }
 }
 
-/// Rows of a task are a multiple of this: whole micro-tiles over vectors (12 or 6 rows) and over tiles (16).
-const ROWS_OF_TASKS: usize = 48;
+/// Rows of a task are a multiple of this: of MR of the vector micro-kernel (12 or 6) and of the rows of a tile (16).
+const TASK_ROWS: usize = 48;
 
-/// `(T, outputs)`. Tasks are blocks of rows and, where those are too few for the threads, of outputs. Either way a number is computed
-/// from the same operands in the same order.
-fn packed(
-    x: Rows,
+/// How the output of a layer is divided among threads: into blocks of rows and, if those are too few, of panels. Either
+/// way every output is computed from the same operands in the same order.
+struct Tasks {
+    rows: usize,
+    panels: usize,
+    rows_per_task: usize,
+    panels_per_task: usize,
+    /// Tasks that share the same rows.
+    column_tasks: usize,
+}
+
+impl Tasks {
+    fn new(rows: usize, weight: &PackedMatrix) -> Self {
+        let (panels, threads) = (weight.panels(), rayon::current_num_threads());
+        // Few rows are divided evenly among the threads, but not into fewer than `TASK_ROWS`: reading the weights again
+        // for each task would take longer.
+        let even = rows.div_ceil(threads).next_multiple_of(TASK_ROWS).max(TASK_ROWS);
+        let rows_per_task = weight.mc().min(even);
+        let row_tasks = rows.div_ceil(rows_per_task);
+        let column_tasks =
+            if threads == 1 { 1 } else { (4 * threads).div_ceil(row_tasks.max(1)).min(panels) };
+        let panels_per_task = panels.div_ceil(column_tasks);
+        let column_tasks = panels.div_ceil(panels_per_task);
+        Tasks { rows, panels, rows_per_task, panels_per_task, column_tasks }
+    }
+
+    fn count(&self) -> usize {
+        self.rows.div_ceil(self.rows_per_task) * self.column_tasks
+    }
+
+    /// The rows and panels of a task. No two tasks have a row and a panel in common, and all tasks cover all of them.
+    fn get(&self, task: usize) -> (Range<usize>, Range<usize>) {
+        let row = task / self.column_tasks * self.rows_per_task;
+        let panel = task % self.column_tasks * self.panels_per_task;
+        (row..self.rows.min(row + self.rows_per_task), panel..self.panels.min(panel + self.panels_per_task))
+    }
+}
+
+/// [`LinearWeights::forward`] for packed weights and a converted left operand; returns `(T, outputs)`.
+fn forward_packed(
+    x: Lhs,
     weight: &PackedMatrix,
     bias: Option<&Tensor>,
     activation: Activation,
     residual: Option<&Tensor>,
 ) -> Result<Tensor> {
-    let (rows, outputs, panels) = (x.count(), weight.outputs(), weight.panels());
+    let (rows, outputs) = (x.rows(), weight.outputs());
     if let Some(residual) = residual.filter(|residual| residual.dims() != [rows, outputs]) {
-        candle_core::bail!("a residual of {:?} for {rows} rows", residual.dims());
+        candle_core::bail!(
+            "an output of [{rows}, {outputs}] cannot have a residual of {:?}",
+            residual.dims()
+        );
     }
-    let threads = rayon::current_num_threads();
-    // Few rows are divided evenly among threads, but for so few that reading the weights once for each part would take longer.
-    let at_once = weight.rows_at_once().min(rows.div_ceil(threads).next_multiple_of(ROWS_OF_TASKS).max(48));
-    let row_tasks = rows.div_ceil(at_once);
-    let column_tasks = match threads {
-        1 => 1,
-        threads => (4 * threads).div_ceil(row_tasks.max(1)).min(panels),
+    let (bias, residual) = (optional_host_slice(bias)?, optional_host_slice(residual)?);
+    let bias = bias.as_deref().unwrap_or_default();
+    let residual = residual.as_deref().unwrap_or_default();
+    let tasks = Tasks::new(rows, weight);
+    let run = |output: &OutputMatrix, task: usize| {
+        let (rows, panels) = tasks.get(task);
+        // SAFETY: no two tasks have a row and a panel in common, so their blocks are disjoint.
+        let mut block = unsafe { output.block(rows.clone(), weight.columns(panels.clone())) };
+        let residual = match residual {
+            [] => &[],
+            residual => &residual[rows.start * outputs..rows.end * outputs],
+        };
+        let epilogue = Epilogue { bias, activation, residual, ..Epilogue::default() };
+        gemm(x.slice(rows), weight, panels, &epilogue, &mut block);
     };
-    let panels_each = panels.div_ceil(column_tasks);
-    let column_tasks = panels.div_ceil(panels_each);
-    let y = on_slice_of(bias, |bias| {
-        on_slice_of(residual, |residual| {
-            let (bias, residual) = (bias.unwrap_or_default(), residual.unwrap_or_default());
-            let task = |to: &Blocks, task: usize| {
-                let first = task / column_tasks * at_once;
-                let rows = first..rows.min(first + at_once);
-                let first = task % column_tasks * panels_each;
-                let panels = first..panels.min(first + panels_each);
-                // SAFETY: no two tasks have the same rows and panels.
-                let mut block = unsafe { to.block(rows.clone(), weight.columns(panels.clone())) };
-                let residual = match residual {
-                    [] => &[],
-                    residual => &residual[rows.start * outputs..rows.end * outputs],
-                };
-                let epilogue = Epilogue { bias, activation, residual, ..Epilogue::default() };
-                gemm(x.part(rows), weight, panels, &epilogue, &mut block);
-            };
-            // SAFETY: the tasks together write every row and column.
-            unsafe {
-                written(rows, outputs, |to| {
-                    (0..row_tasks * column_tasks).into_par_iter().for_each(|index| task(to, index));
-                })
-            }
+    // SAFETY: the tasks cover all rows and panels, and `gemm` writes every element of a block.
+    let y = unsafe {
+        new_matrix(rows, outputs, |output| {
+            (0..tasks.count()).into_par_iter().for_each(|task| run(output, task));
         })
-    })?;
+    }?;
     Tensor::from_vec(y, (rows, outputs), &Device::Cpu)
 }

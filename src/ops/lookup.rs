@@ -1,4 +1,4 @@
-//! Embedding tables, and the sum of the rows that a batch looks up in them, with the norm over it.
+//! Embedding tables, and the sum of the rows that a batch looks up in them, with an optional norm.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,37 +7,42 @@ use candle_core::{DType, Device, Result, Tensor};
 use half::{bf16, f16};
 
 use super::add_norm::{self, NormWeights, add_norm};
-use super::check_indices;
-use super::gpu::{self, Arg, Launch, Written};
+use super::check::check_indices;
+use super::gpu::{self, Arg, Launch, LaunchOutput};
+use super::host::{host_slice, is_host_f32};
 
-/// Bytes that stay where they are for as long as anyone holds them, such as a mapped file.
+/// Bytes with a stable address, such as a memory-mapped file.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
-/// How the numbers of a stored tensor are written, little-endian.
+/// The dtype of a tensor in a safetensors file; values are little-endian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stored {
+pub enum SafetensorsDtype {
+    /// f64.
     F64,
+    /// f32.
     F32,
+    /// f16.
     F16,
+    /// bf16.
     BF16,
 }
 
-impl Stored {
-    /// Bytes of one number.
+impl SafetensorsDtype {
+    /// Bytes of one value.
     pub fn size(self) -> usize {
         match self {
-            Stored::F64 => 8,
-            Stored::F32 => 4,
-            Stored::F16 | Stored::BF16 => 2,
+            SafetensorsDtype::F64 => 8,
+            SafetensorsDtype::F32 => 4,
+            SafetensorsDtype::F16 | SafetensorsDtype::BF16 => 2,
         }
     }
 
-    /// Calls `put` with each place of `out` and the number in `bytes` that belongs there.
-    pub fn decode(self, bytes: &[u8], out: &mut [f32], put: impl Fn(&mut f32, f32)) {
+    /// Decodes `bytes` and calls `update` with each element of `out` and the value at the same index.
+    pub fn decode(self, bytes: &[u8], out: &mut [f32], update: impl Fn(&mut f32, f32)) {
         let mut out = out.iter_mut();
         self.for_each(bytes, |x| {
             if let Some(out) = out.next() {
-                put(out, x);
+                update(out, x);
             }
         });
     }
@@ -45,72 +50,83 @@ impl Stored {
     #[inline]
     fn for_each(self, bytes: &[u8], mut f: impl FnMut(f32)) {
         match self {
-            Stored::F64 => bytes.as_chunks().0.iter().for_each(|b| f(f64::from_le_bytes(*b) as f32)),
-            Stored::F32 => bytes.as_chunks().0.iter().for_each(|b| f(f32::from_le_bytes(*b))),
-            Stored::F16 => bytes.as_chunks().0.iter().for_each(|b| f(f16::from_le_bytes(*b).to_f32())),
-            Stored::BF16 => bytes.as_chunks().0.iter().for_each(|b| f(bf16::from_le_bytes(*b).to_f32())),
+            SafetensorsDtype::F64 => {
+                bytes.as_chunks().0.iter().for_each(|b| f(f64::from_le_bytes(*b) as f32))
+            }
+            SafetensorsDtype::F32 => bytes.as_chunks().0.iter().for_each(|b| f(f32::from_le_bytes(*b))),
+            SafetensorsDtype::F16 => {
+                bytes.as_chunks().0.iter().for_each(|b| f(f16::from_le_bytes(*b).to_f32()))
+            }
+            SafetensorsDtype::BF16 => {
+                bytes.as_chunks().0.iter().for_each(|b| f(bf16::from_le_bytes(*b).to_f32()))
+            }
         }
     }
 }
 
 /// An embedding table of `(rows, width)`.
 #[derive(Clone)]
-pub struct Table {
+pub struct EmbeddingTable {
     rows: usize,
     width: usize,
-    place: Place,
+    storage: TableStorage,
 }
 
 #[derive(Clone)]
-enum Place {
-    /// Read row by row where it lies: a vocabulary is large and a text touches few of its rows.
-    Stored { bytes: SharedBytes, range: Range<usize>, format: Stored },
-    /// Held in memory, on any device.
+enum TableStorage {
+    /// Memory-mapped and decoded row by row: a vocabulary is large, and a batch needs few of its rows.
+    Mapped { bytes: SharedBytes, range: Range<usize>, dtype: SafetensorsDtype },
+    /// In memory, on any device.
     Tensor(Tensor),
 }
 
-impl Table {
-    /// A table inside `bytes`; `range` has to hold `rows · width` numbers of `format`.
+impl EmbeddingTable {
+    /// The table of `rows · width` values of `dtype` in `bytes[range]`.
     ///
     /// # Errors
-    /// If it does not, or is not inside.
-    pub fn stored(
+    /// If the range does not have this size or exceeds `bytes`.
+    pub fn mapped(
         bytes: SharedBytes,
         range: Range<usize>,
-        format: Stored,
+        dtype: SafetensorsDtype,
         rows: usize,
         width: usize,
     ) -> Result<Self> {
-        let size = rows.checked_mul(width).and_then(|numbers| numbers.checked_mul(format.size()));
+        let size = rows.checked_mul(width).and_then(|count| count.checked_mul(dtype.size()));
         let length = (*bytes).as_ref().len();
         if size != Some(range.len()) || range.end > length {
-            candle_core::bail!("bytes {range:?} of {length} for a table of {rows} rows and {width} columns");
+            candle_core::bail!(
+                "a {dtype:?} table of {rows} rows and {width} columns cannot be bytes {range:?} of {length}"
+            );
         }
-        Ok(Table { rows, width, place: Place::Stored { bytes, range, format } })
+        Ok(EmbeddingTable { rows, width, storage: TableStorage::Mapped { bytes, range, dtype } })
     }
 
-    /// A table that is a tensor of `(rows, width)`.
+    /// A table in memory: a tensor of `(rows, width)`.
+    ///
+    /// # Errors
+    /// If the tensor is not a matrix.
     pub fn resident(table: Tensor) -> Result<Self> {
         let (rows, width) = table.dims2()?;
-        Ok(Table { rows, width, place: Place::Tensor(table) })
+        Ok(EmbeddingTable { rows, width, storage: TableStorage::Tensor(table) })
     }
 
-    /// Bytes of the file that the table is read from row by row; 0 for one that is held in memory.
-    pub fn stored_bytes(&self) -> usize {
-        match &self.place {
-            Place::Stored { range, .. } => range.len(),
-            Place::Tensor(_) => 0,
+    /// Bytes of the mapped file that the table covers; 0 for a table in memory.
+    pub fn mapped_bytes(&self) -> usize {
+        match &self.storage {
+            TableStorage::Mapped { range, .. } => range.len(),
+            TableStorage::Tensor(_) => 0,
         }
     }
 
-    /// The table as a tensor of `(rows, width)`; copies a stored one.
+    /// The table as a tensor of `(rows, width)` on `device`, in f32 if it is mapped.
     pub fn to_tensor(&self, device: &Device) -> Result<Tensor> {
-        match &self.place {
-            Place::Tensor(table) => table.to_device(device),
-            Place::Stored { bytes, range, format } => {
+        match &self.storage {
+            TableStorage::Tensor(table) => table.to_device(device),
+            TableStorage::Mapped { bytes, range, dtype } => {
                 let mut out = vec![0f32; self.rows * self.width];
                 let bytes = (**bytes).as_ref();
-                format.decode(&bytes[range.clone()], &mut out, |out, x| *out = x);
+                dtype.decode(&bytes[range.clone()], &mut out, |out, x| *out = x);
                 Tensor::from_vec(out, (self.rows, self.width), device)
             }
         }
@@ -118,20 +134,16 @@ impl Table {
 
     /// Adds row `index` to `out`.
     fn add_row(&self, index: usize, out: &mut [f32]) -> Result<()> {
-        match &self.place {
-            Place::Stored { bytes, range, format } => {
-                let stride = self.width * format.size();
+        match &self.storage {
+            TableStorage::Mapped { bytes, range, dtype } => {
+                let stride = self.width * dtype.size();
                 let start = range.start + index * stride;
                 let bytes = (**bytes).as_ref();
-                format.decode(&bytes[start..start + stride], out, |out, x| *out += x);
+                dtype.decode(&bytes[start..start + stride], out, |out, x| *out += x);
             }
-            Place::Tensor(table) => {
-                let (storage, layout) = table.storage_and_layout();
-                let candle_core::Storage::Cpu(storage) = &*storage else {
-                    candle_core::bail!("the table lies on another device than the batch")
-                };
-                let row = &super::elements(storage, layout)?[index * self.width..][..self.width];
-                for (out, x) in out.iter_mut().zip(row) {
+            TableStorage::Tensor(table) => {
+                let values = host_slice(table)?;
+                for (out, x) in out.iter_mut().zip(&values[index * self.width..][..self.width]) {
                     *out += x;
                 }
             }
@@ -140,13 +152,14 @@ impl Table {
     }
 }
 
-/// `Σ_t table_t[index_t[i]]` for every token `i`, normalised if there is a norm: each table comes with one index a token, all
-/// below its number of rows. Returns `(T, width)`.
+/// The sum of embeddings `Σₖ tableₖ[indicesₖ[t]]` of every token `t`, followed by the norm if there is one. Each table
+/// comes with one index per token. Returns `(T, width)`.
 ///
 /// # Errors
-/// If there is no table, tables differ in width or in the number of indices, or an index is not below the number of rows.
+/// If there is no table, the tables differ in width or in the number of indices, or an index is not below the rows of
+/// its table.
 pub fn lookup_sum(
-    tables: &[(&Table, &[u32])],
+    tables: &[(&EmbeddingTable, &[u32])],
     norm: Option<&NormWeights>,
     device: &Device,
 ) -> Result<Tensor> {
@@ -157,14 +170,14 @@ pub fn lookup_sum(
             .collect::<Result<Vec<_>>>()?;
         return match operands.first() {
             Some((first, _)) => launch(&operands, norm)?.run(first),
-            None => candle_core::bail!("a sum over no tables"),
+            None => candle_core::bail!("a sum of embeddings needs a table"),
         };
     }
-    let on_cpu = |table: &Table| match &table.place {
-        Place::Stored { .. } => true,
-        Place::Tensor(table) => super::on_cpu(table),
+    let is_on_host = |table: &EmbeddingTable| match &table.storage {
+        TableStorage::Mapped { .. } => true,
+        TableStorage::Tensor(table) => is_host_f32(table),
     };
-    if !tables.iter().all(|(table, _)| on_cpu(table)) {
+    if !tables.iter().all(|(table, _)| is_on_host(table)) {
         return reference(tables, norm, device);
     }
     let mut out = vec![0f32; tokens * width];
@@ -180,18 +193,18 @@ pub fn lookup_sum(
     }
 }
 
-/// The width of the tables and the number of their indices.
-fn check(tables: &[(&Table, &[u32])]) -> Result<(usize, usize)> {
+/// Checks the tables and indices; returns the width of the tables and the number of tokens.
+fn check(tables: &[(&EmbeddingTable, &[u32])]) -> Result<(usize, usize)> {
     let Some((first, tokens)) = tables.first().map(|(table, indices)| (table, indices.len())) else {
-        candle_core::bail!("a sum over no tables")
+        candle_core::bail!("a sum of embeddings needs a table")
     };
     for (table, indices) in tables {
         if table.width != first.width || indices.len() != tokens || table.width == 0 {
             candle_core::bail!(
-                "{} indices into a table of {} columns beside {tokens} into one of {}",
+                "all tables need {tokens} indices and {} columns, found {} indices and {} columns",
+                first.width,
                 indices.len(),
-                table.width,
-                first.width
+                table.width
             );
         }
         check_indices(indices, table.rows)?;
@@ -199,25 +212,29 @@ fn check(tables: &[(&Table, &[u32])]) -> Result<(usize, usize)> {
     Ok((first.width, tokens))
 }
 
-/// [`lookup_sum`] on a GPU, for at most four tables of `(rows, width)` with indices of `(T)`: a token a block.
+/// The launch of [`lookup_sum`] on a GPU, for at most four tables of `(rows, width)` with indices of `(T)`: one block
+/// per token.
+///
+/// # Errors
+/// If there is no table or more than four, shapes or dtypes do not match, or there is no kernel for the dtype.
 pub fn launch<'a>(operands: &'a [(Tensor, Tensor)], norm: Option<&'a NormWeights>) -> Result<Launch<'a>> {
-    const MOST: usize = 4;
-    let Some((table, indices)) = operands.first().filter(|_| operands.len() <= MOST) else {
-        candle_core::bail!("a sum over {} tables", operands.len())
+    const MAX_TABLES: usize = 4;
+    let Some((table, indices)) = operands.first().filter(|_| operands.len() <= MAX_TABLES) else {
+        candle_core::bail!("the kernel takes 1 to {MAX_TABLES} tables, found {}", operands.len())
     };
     let (tokens, width) = (indices.dim(0)?, table.dim(1)?);
     for (other, indices) in operands {
         gpu::expect(other, table.dtype(), &[other.dim(0)?, width])?;
         gpu::expect(indices, DType::U32, &[tokens])?;
     }
-    norm.map_or(Ok(()), |norm| norm.expect(table.dtype(), width))?;
+    norm.map_or(Ok(()), |norm| norm.check(table.dtype(), width))?;
     let given = operands.iter().flat_map(|(table, indices)| [Arg::from(table), Arg::from(indices)]);
-    let absent = (operands.len()..MOST).flat_map(|_| [Arg::Tensor(None), Arg::Tensor(None)]);
+    let absent = (operands.len()..MAX_TABLES).flat_map(|_| [Arg::Tensor(None), Arg::Tensor(None)]);
     Ok(Launch {
         kernel: format!("lookup_{}", gpu::suffix(table.dtype())?),
         grid: [tokens, 1, 1],
         block: 128,
-        to: Written::New(vec![tokens, width], table.dtype()),
+        output: LaunchOutput::New(vec![tokens, width], table.dtype()),
         args: given
             .chain(absent)
             .chain([
@@ -236,7 +253,11 @@ pub fn launch<'a>(operands: &'a [(Tensor, Tensor)], norm: Option<&'a NormWeights
 ///
 /// # Errors
 /// Those of [`lookup_sum`].
-pub fn reference(tables: &[(&Table, &[u32])], norm: Option<&NormWeights>, device: &Device) -> Result<Tensor> {
+pub fn reference(
+    tables: &[(&EmbeddingTable, &[u32])],
+    norm: Option<&NormWeights>,
+    device: &Device,
+) -> Result<Tensor> {
     check(tables)?;
     let mut sum: Option<Tensor> = None;
     for (table, indices) in tables {
@@ -249,6 +270,6 @@ pub fn reference(tables: &[(&Table, &[u32])], norm: Option<&NormWeights>, device
     match (sum, norm) {
         (Some(sum), Some(norm)) => add_norm::reference(&sum, None, norm),
         (Some(sum), None) => Ok(sum),
-        (None, _) => candle_core::bail!("a sum over no tables"),
+        (None, _) => candle_core::bail!("a sum of embeddings needs a table"),
     }
 }

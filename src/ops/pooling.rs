@@ -1,53 +1,53 @@
-//! From the hidden states of texts to one vector each (Reimers & Gurevych 2019, §3).
+//! Pooling: from the hidden states of a sequence to one vector (Reimers & Gurevych 2019, §3).
 
 use candle_core::{DType, Result, Tensor};
 
-use super::check_offsets;
-use super::gpu::{self, Launch, Written};
+use super::check::check_cu_seqlens;
+use super::gpu::{self, Launch, LaunchOutput};
 
-/// One way to pool.
+/// A pooling mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pool {
     /// The hidden state of the first token, `[CLS]`.
     Cls,
-    /// The largest value of each dimension over all tokens.
+    /// The maximum of each dimension over all tokens.
     Max,
     /// The mean over all tokens.
     Mean,
-    /// The sum over all tokens, divided by the root of their number.
+    /// The sum over all tokens, divided by the square root of their number.
     MeanSqrtLen,
-    /// The mean over all tokens, the first weighted 1, the second 2, … (Muennighoff 2022).
+    /// The mean over all tokens with the weights 1, 2, … in their order (Muennighoff 2022).
     WeightedMean,
     /// The hidden state of the last token.
     Last,
-    /// The hidden state of the first token, for the model's own pooler to take it from there
-    /// (`Head::load_pooler`).
+    /// The hidden state of the first token, the input of the model's own pooler.
     Pooler,
 }
 
-/// `(T, H)` → `(N, pools · H)` in f32: the pooled vectors of each text, end to end; text `i` has the rows
-/// `offsets[i]..offsets[i + 1]`, and its first `prompt` ones are left out.
+/// Pools every sequence: `(T, H)` → `(N, pools · H)` in f32, the vectors of all pooling modes concatenated. The first
+/// `prompt_tokens` tokens of each sequence are not pooled.
 ///
 /// # Errors
-/// If `offsets` do not begin with 0, decrease, or do not end with T, a text has no tokens, or there is no text or no way to pool.
-pub fn pool(hidden: &Tensor, offsets: &[usize], pools: &[Pool], prompt: usize) -> Result<Tensor> {
+/// If `cu_seqlens` does not divide T tokens into sequences, a sequence is empty, or there is no sequence or no pooling
+/// mode.
+pub fn pool(hidden: &Tensor, cu_seqlens: &[usize], pools: &[Pool], prompt_tokens: usize) -> Result<Tensor> {
     if !hidden.device().is_cuda() {
-        return reference(hidden, offsets, pools, prompt);
+        return reference(hidden, cu_seqlens, pools, prompt_tokens);
     }
-    check(hidden, offsets)?;
-    let offsets = Tensor::from_iter(offsets.iter().map(|offset| *offset as u32), hidden.device())?;
-    let parts = pools
+    check(hidden, cu_seqlens)?;
+    let cu_seqlens = Tensor::from_iter(cu_seqlens.iter().map(|offset| *offset as u32), hidden.device())?;
+    let pooled = pools
         .iter()
-        .map(|pool| pool.launch(hidden, &offsets, prompt)?.run(hidden))
+        .map(|pool| pool.launch(hidden, &cu_seqlens, prompt_tokens)?.run(hidden))
         .collect::<Result<Vec<_>>>()?;
-    joined(&parts)
+    concatenate(&pooled)
 }
 
-fn check(hidden: &Tensor, offsets: &[usize]) -> Result<()> {
+fn check(hidden: &Tensor, cu_seqlens: &[usize]) -> Result<()> {
     let (tokens, _) = hidden.dims2()?;
-    check_offsets(offsets, tokens)?;
-    if let Some(text) = offsets.windows(2).position(|bounds| bounds[0] == bounds[1]) {
-        candle_core::bail!("text {text} has no tokens to pool");
+    check_cu_seqlens(cu_seqlens, tokens)?;
+    if let Some(sequence) = cu_seqlens.windows(2).position(|bounds| bounds[0] == bounds[1]) {
+        candle_core::bail!("sequence {sequence} has no tokens to pool");
     }
     Ok(())
 }
@@ -56,31 +56,46 @@ fn check(hidden: &Tensor, offsets: &[usize]) -> Result<()> {
 ///
 /// # Errors
 /// Those of [`pool`].
-pub fn reference(hidden: &Tensor, offsets: &[usize], pools: &[Pool], prompt: usize) -> Result<Tensor> {
-    check(hidden, offsets)?;
-    let texts = offsets
+pub fn reference(
+    hidden: &Tensor,
+    cu_seqlens: &[usize],
+    pools: &[Pool],
+    prompt_tokens: usize,
+) -> Result<Tensor> {
+    check(hidden, cu_seqlens)?;
+    let vectors = cu_seqlens
         .windows(2)
         .map(|bounds| {
-            let text = hidden.narrow(0, bounds[0], bounds[1] - bounds[0])?.to_dtype(DType::F32)?;
-            joined(&pools.iter().map(|pool| pool.of(&text, prompt)).collect::<Result<Vec<_>>>()?)
+            let sequence = hidden.narrow(0, bounds[0], bounds[1] - bounds[0])?.to_dtype(DType::F32)?;
+            let pooled = pools.iter().map(|pool| pool.pool_sequence(&sequence, prompt_tokens));
+            concatenate(&pooled.collect::<Result<Vec<_>>>()?)
         })
         .collect::<Result<Vec<_>>>()?;
-    Tensor::cat(&texts, 0)
+    Tensor::cat(&vectors, 0)
 }
 
-/// Vectors of the same texts, end to end.
-fn joined(parts: &[Tensor]) -> Result<Tensor> {
-    match parts {
+/// Concatenates the vectors of all pooling modes.
+fn concatenate(pooled: &[Tensor]) -> Result<Tensor> {
+    match pooled {
         [one] => Ok(one.clone()),
-        parts => Tensor::cat(parts, 1),
+        pooled => Tensor::cat(pooled, 1),
     }
 }
 
 impl Pool {
-    /// One way to pool on a GPU, `(T, H)` → `(N, H)`, for `offsets` of `(N + 1)`: some columns of a text a block.
-    pub fn launch<'a>(self, hidden: &'a Tensor, offsets: &'a Tensor, prompt: usize) -> Result<Launch<'a>> {
+    /// The launch of this mode on a GPU, `(T, H)` → `(N, H)`, for `cu_seqlens` of `(N + 1)`: one block per sequence and
+    /// 128 columns.
+    ///
+    /// # Errors
+    /// If `cu_seqlens` is not u32, or there is no kernel for the dtype.
+    pub fn launch<'a>(
+        self,
+        hidden: &'a Tensor,
+        cu_seqlens: &'a Tensor,
+        prompt_tokens: usize,
+    ) -> Result<Launch<'a>> {
         const COLUMNS: usize = 128;
-        let (texts, width) = (offsets.dim(0)?.saturating_sub(1), hidden.dim(1)?);
+        let (sequences, width) = (cu_seqlens.dim(0)?.saturating_sub(1), hidden.dim(1)?);
         let code: usize = match self {
             Pool::Cls => 0,
             Pool::Max => 1,
@@ -90,44 +105,44 @@ impl Pool {
             Pool::Last => 5,
             Pool::Pooler => 6,
         };
-        gpu::expect(offsets, DType::U32, &[texts + 1])?;
+        gpu::expect(cu_seqlens, DType::U32, &[sequences + 1])?;
         Ok(Launch {
             kernel: format!("pool_{}", gpu::suffix(hidden.dtype())?),
-            grid: [texts, width.div_ceil(COLUMNS), 1],
+            grid: [sequences, width.div_ceil(COLUMNS), 1],
             block: COLUMNS,
-            to: Written::New(vec![texts, width], DType::F32),
-            args: vec![hidden.into(), offsets.into(), width.into(), prompt.into(), code.into()],
+            output: LaunchOutput::New(vec![sequences, width], DType::F32),
+            args: vec![hidden.into(), cu_seqlens.into(), width.into(), prompt_tokens.into(), code.into()],
         })
     }
 
-    /// The tokens of one text, `(n, H)` → `(1, H)`, without the first `prompt` of them.
-    fn of(self, text: &Tensor, prompt: usize) -> Result<Tensor> {
-        let tokens = text.dim(0)?;
-        if tokens <= prompt {
-            return self.of_nothing(text);
+    /// Pools one sequence, `(n, H)` → `(1, H)`, without its first `prompt_tokens` tokens.
+    fn pool_sequence(self, sequence: &Tensor, prompt_tokens: usize) -> Result<Tensor> {
+        let tokens = sequence.dim(0)?;
+        if tokens <= prompt_tokens {
+            return self.pool_empty(sequence);
         }
-        let rest = text.narrow(0, prompt, tokens - prompt)?;
+        let rest = sequence.narrow(0, prompt_tokens, tokens - prompt_tokens)?;
         match self {
             Pool::Cls => rest.narrow(0, 0, 1),
             Pool::Max => rest.max_keepdim(0),
             Pool::Mean => rest.mean_keepdim(0),
-            Pool::MeanSqrtLen => rest.sum_keepdim(0)? / ((tokens - prompt) as f64).sqrt(),
+            Pool::MeanSqrtLen => rest.sum_keepdim(0)? / ((tokens - prompt_tokens) as f64).sqrt(),
             Pool::WeightedMean => {
-                // Tokens keep the weights that they have with the prompt before them.
-                let weights = Tensor::arange(prompt as u32 + 1, tokens as u32 + 1, text.device())?;
-                let weights = weights.to_dtype(text.dtype())?.reshape((tokens - prompt, 1))?;
-                let sum = (tokens * (tokens + 1) - prompt * (prompt + 1)) / 2;
+                // Weights count from the start of the prompt.
+                let weights = Tensor::arange(prompt_tokens as u32 + 1, tokens as u32 + 1, sequence.device())?;
+                let weights = weights.to_dtype(sequence.dtype())?.reshape((tokens - prompt_tokens, 1))?;
+                let sum = (tokens * (tokens + 1) - prompt_tokens * (prompt_tokens + 1)) / 2;
                 rest.broadcast_mul(&weights)?.sum_keepdim(0)? / sum as f64
             }
-            Pool::Last => text.narrow(0, tokens - 1, 1),
-            Pool::Pooler => text.narrow(0, 0, 1),
+            Pool::Last => sequence.narrow(0, tokens - 1, 1),
+            Pool::Pooler => sequence.narrow(0, 0, 1),
         }
     }
 
-    /// The vector of a text that is all prompt, as sentence-transformers computes it: its tokens merge with those of
-    /// the prompt, and the tokenizer adds no special ones.
-    fn of_nothing(self, text: &Tensor) -> Result<Tensor> {
-        let first = text.narrow(0, 0, 1)?;
+    /// The vector of a sequence that has only prompt tokens, as sentence-transformers computes it. That happens if the
+    /// text merges with the prompt and the tokenizer adds no special tokens.
+    fn pool_empty(self, sequence: &Tensor) -> Result<Tensor> {
+        let first = sequence.narrow(0, 0, 1)?;
         match self {
             Pool::Cls | Pool::Pooler => Ok(first),
             Pool::Max => first.zeros_like()? + f64::NEG_INFINITY,

@@ -1,48 +1,60 @@
-//! What a format cannot hold, said before any work is done.
+//! Checks an output schema before any work is done: which options a format does not support.
 
 use anyhow::{Result, bail};
 
-use super::{Dtype, Format, Layout, Span};
+use super::dtype::OutputDtype;
+use super::format::OutputFormat;
+use super::row::Span;
+use super::schema::OutputSchema;
 
-/// Names that the output's own columns have.
-const OWN: &[&str] = &["index", "id", "tokens", "truncated", "scale", "embedding", "embeddings"];
+/// Names of the columns that Sconce writes itself.
+const RESERVED_COLUMNS: &[&str] = &["index", "id", "tokens", "truncated", "scale", "embedding", "embeddings"];
 
-/// Checks that an output can hold what it is to hold.
+/// Checks that the format supports what the schema asks for.
 ///
 /// # Errors
-/// If it cannot, with a sentence that names the options to change.
-pub fn check(layout: &Layout) -> Result<()> {
-    let Layout { format, dtype, dimensions, per_token, normalized, chunks, ids: _, kept, about: _ } = layout;
-    let many = matches!(format, Format::Jsonl | Format::Parquet | Format::Arrow);
-    if *per_token && !many {
+/// If it does not; the message names the options to change.
+pub fn check(schema: &OutputSchema) -> Result<()> {
+    check_dtype(schema)?;
+    check_kept_columns(schema)
+}
+
+fn check_dtype(schema: &OutputSchema) -> Result<()> {
+    let OutputSchema { format, dtype, dimensions, .. } = schema;
+    let holds_lists = matches!(format, OutputFormat::Jsonl | OutputFormat::Parquet | OutputFormat::Arrow);
+    if schema.per_token && !holds_lists {
         bail!(
-            "{format} has one vector a row; write --pooling none with --output-format jsonl, parquet or arrow"
+            "{format} holds one vector per row; write --pooling none with --output-format jsonl, parquet or arrow"
         );
     }
-    if *per_token && *dtype == Dtype::Int8 {
+    if schema.per_token && *dtype == OutputDtype::Int8 {
         bail!(
-            "--output-dtype int8 has one scale a row, but --pooling none gives a row many vectors; choose f32, f16 or \
-             binary"
+            "--output-dtype int8 has one scale per row, but --pooling none gives a row several vectors; choose f32, f16 or binary"
         );
     }
-    if *dtype == Dtype::Int8 && !format.holds_columns() && !normalized {
+    if *dtype == OutputDtype::Int8 && !format.has_columns() && !schema.normalized {
         bail!(
-            "{format} has no room for the scale of an int8 vector; add --normalize, which makes it follow from the \
-             numbers, or write --output-format jsonl, csv, parquet or arrow"
+            "{format} cannot store the scale of an int8 vector; add --normalize, since unit vectors need none, or write \
+             --output-format jsonl, csv, parquet or arrow"
         );
     }
-    if *dtype == Dtype::Binary && !dimensions.is_multiple_of(8) {
+    if *dtype == OutputDtype::Binary && !dimensions.is_multiple_of(8) {
         let remedy = match dimensions / 8 * 8 {
             0 => "choose another --output-dtype".into(),
             n => format!("pass --dimensions {n}"),
         };
         bail!(
-            "--output-dtype binary packs 8 dimensions in a number, but vectors have {dimensions}; {remedy}"
+            "--output-dtype binary packs 8 dimensions into a byte, but vectors have {dimensions}; {remedy}"
         );
     }
-    if !kept.is_empty() && !format.holds_columns() {
+    Ok(())
+}
+
+fn check_kept_columns(schema: &OutputSchema) -> Result<()> {
+    let OutputSchema { format, chunks, kept, .. } = schema;
+    if !kept.is_empty() && !format.has_columns() {
         bail!(
-            "{format} holds vectors only, nothing that --keep names; write --output-format jsonl, csv, parquet or arrow"
+            "{format} holds vectors only, no columns for --keep; write --output-format jsonl, csv, parquet or arrow"
         );
     }
     for (i, column) in kept.iter().enumerate() {
@@ -50,16 +62,28 @@ pub fn check(layout: &Layout) -> Result<()> {
         if kept[..i].iter().any(|other| other.name == name) {
             bail!("--keep names {name:?} twice; name it once");
         }
-        let is_own = OWN.contains(&name) || *chunks && Span::NAMES.contains(&name);
-        if is_own || (*format == Format::Csv && is_element(name, layout.width())) {
-            bail!("--keep {name}: the output has a column {name} of its own; rename the field in the input");
+        let is_reserved = RESERVED_COLUMNS.contains(&name) || *chunks && Span::NAMES.contains(&name);
+        if is_reserved || (*format == OutputFormat::Csv && is_element_column(name, schema.width())) {
+            bail!("--keep {name}: {name} is already an output column; rename the field in the input");
         }
     }
     Ok(())
 }
 
-/// Whether a name is that of one of the columns of numbers in a table: `e0`, `e1` and so on.
-fn is_element(name: &str, width: usize) -> bool {
-    let number = name.strip_prefix('e').and_then(|number| number.parse::<usize>().ok());
-    number.is_some_and(|number| number < width && name == format!("e{number}"))
+/// Whether `name` is one of the CSV columns `e0`, `e1`, … of a vector with `width` elements.
+fn is_element_column(name: &str, width: usize) -> bool {
+    let index = name.strip_prefix('e').and_then(|index| index.parse::<usize>().ok());
+    index.is_some_and(|index| index < width && name == format!("e{index}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_element_column;
+
+    #[test]
+    fn element_columns_are_e_and_an_index_below_the_width() {
+        let is_element =
+            ["e0", "e15", "e16", "e01", "e", "E1", "e+1"].map(|name| is_element_column(name, 16));
+        assert_eq!(is_element, [true, true, false, false, false, false, false]);
+    }
 }

@@ -1,4 +1,5 @@
-//! Rows as columns of Arrow, and back. The same rows give the same columns, bit for bit, whatever batches they came in.
+//! Converts rows to Arrow record batches, and back. The same rows give the same arrays, bit for bit, however they were
+//! batched before.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,9 +8,9 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanBuilder, FixedSizeListArray, Float16Array, Float32Array, Float64Builder,
-    Int8Array, Int64Array, Int64Builder, ListArray, RecordBatch, StringBuilder, new_empty_array,
-    new_null_array,
+    Array, ArrayRef, AsArray, BooleanArray, BooleanBuilder, FixedSizeListArray, Float16Array, Float32Array,
+    Float64Builder, Int8Array, Int64Array, Int64Builder, ListArray, RecordBatch, StringBuilder,
+    new_empty_array, new_null_array,
 };
 use arrow::buffer::OffsetBuffer;
 use arrow::compute::concat;
@@ -19,178 +20,111 @@ use arrow::datatypes::{
 use arrow::error::ArrowError;
 use serde_json::Value;
 
-use super::kind::{float, text};
-use super::{Dtype, Kind, Layout, Numbers, Row, Span, Vector};
+use super::column_type::{ColumnType, exact_f64, to_text};
+use super::dtype::{OutputDtype, StoredVector, VectorValues};
+use super::row::{Row, Span};
+use super::schema::OutputSchema;
 use crate::field::FieldValue;
 
-/// The columns of a layout: `index`, `id` where rows may have ids, `chunk`, `start` and `end` for chunks, `tokens`, `truncated`, what is kept, `scale` for
-/// `int8`, and `embedding`, a list of fixed size, or `embeddings`, a list of such lists. Its metadata is what the output says of
-/// itself.
-pub fn schema(layout: &Layout) -> SchemaRef {
+/// The Arrow schema of an output: `index`, `id` if rows have ids, `chunk`, `start` and `end` if rows are chunks,
+/// `tokens`, `truncated`, the kept columns, `scale` for `int8`, and `embedding`, a fixed-size list, or `embeddings`, a
+/// list of those. The output's metadata has the prefix `sconce.`.
+pub(super) fn arrow_schema(schema: &OutputSchema) -> SchemaRef {
     let mut fields = vec![Field::new("index", DataType::Int64, false)];
-    fields.extend(layout.ids.as_ref().map(|kind| Field::new("id", kind.column_type(), true)));
-    if layout.chunks {
+    fields.extend(schema.ids.as_ref().map(|id_type| Field::new("id", id_type.data_type(), true)));
+    if schema.chunks {
         fields.extend(Span::NAMES.map(|name| Field::new(name, DataType::Int64, false)));
     }
     fields.push(Field::new("tokens", DataType::Int64, false));
     fields.push(Field::new("truncated", DataType::Boolean, false));
-    for column in &layout.kept {
-        fields.push(Field::new(&column.name, column.kind.column_type(), true));
+    for column in &schema.kept {
+        fields.push(Field::new(&column.name, column.column_type.data_type(), true));
     }
-    if layout.dtype == Dtype::Int8 {
+    if schema.dtype == OutputDtype::Int8 {
         fields.push(Field::new("scale", DataType::Float32, false));
     }
-    let vector = vector_type(layout);
-    fields.push(match layout.per_token {
-        true => Field::new("embeddings", DataType::List(Arc::new(item(vector))), false),
-        false => Field::new("embedding", vector, false),
+    let vector = vector_type(schema);
+    fields.push(if schema.per_token {
+        Field::new("embeddings", DataType::List(Arc::new(item_field(vector))), false)
+    } else {
+        Field::new("embedding", vector, false)
     });
-    let about = layout.about.iter().map(|(key, value)| (format!("sconce.{key}"), value.clone()));
-    Arc::new(Schema::new_with_metadata(fields, about.collect::<BTreeMap<_, _>>()))
+    let metadata = schema.metadata.iter().map(|(key, value)| (format!("sconce.{key}"), value.clone()));
+    Arc::new(Schema::new_with_metadata(fields, metadata.collect::<BTreeMap<_, _>>()))
 }
 
-/// The type of one vector.
-fn vector_type(layout: &Layout) -> DataType {
-    let number = match layout.dtype {
-        Dtype::F32 => DataType::Float32,
-        Dtype::F16 => DataType::Float16,
-        Dtype::Int8 | Dtype::Binary => DataType::Int8,
+/// The Arrow type of one vector.
+fn vector_type(schema: &OutputSchema) -> DataType {
+    let element = match schema.dtype {
+        OutputDtype::F32 => DataType::Float32,
+        OutputDtype::F16 => DataType::Float16,
+        OutputDtype::Int8 | OutputDtype::Binary => DataType::Int8,
     };
-    DataType::FixedSizeList(Arc::new(item(number)), layout.width() as i32)
+    DataType::FixedSizeList(Arc::new(item_field(element)), schema.width() as i32)
 }
 
-/// What a list holds; never null.
-fn item(kind: DataType) -> Field {
-    Field::new_list_field(kind, false)
+/// The non-nullable item field of a list.
+fn item_field(data_type: DataType) -> Field {
+    Field::new_list_field(data_type, false)
 }
 
-/// Groups of rows, one after another.
-pub type Groups<'a> = dyn Iterator<Item = Result<RecordBatch>> + 'a;
-
-/// Rows on their way to a batch.
-pub struct Columns {
-    layout: Layout,
-    schema: SchemaRef,
+/// Builds record batches row by row.
+pub(super) struct BatchBuilder {
+    schema: OutputSchema,
+    arrow_schema: SchemaRef,
     index: Vec<i64>,
-    id: Option<Kept>,
+    id: Option<ColumnBuilder>,
     /// The columns of [`Span::NAMES`].
     chunk: [Vec<i64>; 3],
     tokens: Vec<i64>,
     truncated: BooleanBuilder,
-    kept: Vec<Kept>,
+    kept: Vec<ColumnBuilder>,
     scale: Vec<f32>,
-    /// Vectors of each row.
+    /// Number of vectors of each row.
     vectors: Vec<usize>,
-    numbers: Numbers,
+    values: VectorValues,
+    /// Approximate size in bytes.
     bytes: usize,
 }
 
-/// The values of a kept column.
-enum Kept {
-    Boolean(BooleanBuilder),
-    Integer(Int64Builder),
-    Float(Float64Builder),
-    Text(StringBuilder),
-    /// Arrays of one element, of this type.
-    Arrow(DataType, Vec<ArrayRef>),
-}
-
-impl Kept {
-    /// No values yet.
-    fn new(kind: &Kind) -> Self {
-        match kind {
-            Kind::Boolean => Kept::Boolean(BooleanBuilder::new()),
-            Kind::Integer => Kept::Integer(Int64Builder::new()),
-            Kind::Float => Kept::Float(Float64Builder::new()),
-            Kind::Text => Kept::Text(StringBuilder::new()),
-            Kind::Arrow(kind) => Kept::Arrow(kind.clone(), Vec::new()),
-        }
-    }
-
-    /// Adds a value that fits, and returns how many bytes it takes, about.
-    fn push(&mut self, field: &FieldValue) -> usize {
-        let value = match self {
-            Kept::Arrow(..) => Cow::Owned(Value::Null),
-            _ => field.json(),
-        };
-        let value = &*value;
-        match self {
-            Kept::Boolean(column) => {
-                column.append_option(value.as_bool());
-                1
-            }
-            Kept::Integer(column) => {
-                column.append_option(value.as_i64());
-                size_of::<i64>()
-            }
-            Kept::Float(column) => {
-                column.append_option(float(value));
-                size_of::<f64>()
-            }
-            Kept::Text(column) => {
-                let text = text(value);
-                column.append_option(text.as_deref());
-                text.map_or(0, |text| text.len()) + size_of::<i32>()
-            }
-            Kept::Arrow(kind, values) => {
-                values.push(field.array(kind).unwrap_or_else(|| new_null_array(kind, 1)));
-                field.bytes()
-            }
-        }
-    }
-
-    fn finish(self) -> Result<ArrayRef, ArrowError> {
-        Ok(match self {
-            Kept::Arrow(kind, values) if values.is_empty() => new_empty_array(&kind),
-            Kept::Arrow(_, values) => {
-                return concat(&values.iter().map(AsRef::as_ref).collect::<Vec<&dyn Array>>());
-            }
-            Kept::Boolean(mut column) => Arc::new(column.finish()),
-            Kept::Integer(mut column) => Arc::new(column.finish()),
-            Kept::Float(mut column) => Arc::new(column.finish()),
-            Kept::Text(mut column) => Arc::new(column.finish()),
-        })
-    }
-}
-
-impl Columns {
-    /// None yet.
-    pub fn new(layout: &Layout) -> Self {
-        Columns {
-            schema: schema(layout),
+impl BatchBuilder {
+    /// An empty builder.
+    pub(super) fn new(schema: &OutputSchema) -> Self {
+        BatchBuilder {
+            arrow_schema: arrow_schema(schema),
             index: Vec::new(),
-            id: layout.ids.as_ref().map(Kept::new),
+            id: schema.ids.as_ref().map(ColumnBuilder::new),
             chunk: Default::default(),
             tokens: Vec::new(),
             truncated: BooleanBuilder::new(),
-            kept: layout.kept.iter().map(|column| Kept::new(&column.kind)).collect(),
+            kept: schema.kept.iter().map(|column| ColumnBuilder::new(&column.column_type)).collect(),
             scale: Vec::new(),
             vectors: Vec::new(),
-            numbers: Numbers::none(layout.dtype),
+            values: VectorValues::empty(schema.dtype),
             bytes: 0,
-            layout: layout.clone(),
+            schema: schema.clone(),
         }
     }
 
     /// Adds a row.
     ///
     /// # Errors
-    /// If a kept value is not of its column's kind.
-    pub fn push(&mut self, row: &Row) -> Result<()> {
-        for ((kept, column), value) in self.kept.iter_mut().zip(&self.layout.kept).zip(row.kept) {
-            if !column.kind.holds(value) {
+    /// If a kept value does not have the type of its column.
+    pub(super) fn push(&mut self, row: &Row) -> Result<()> {
+        for ((builder, column), value) in self.kept.iter_mut().zip(&self.schema.kept).zip(row.kept) {
+            if !column.column_type.accepts(value) {
                 bail!(
-                    "row {}: {:?} is {}, but the column was found to hold {}; make the field alike in all rows, or \
-                     leave it out of --keep",
+                    "row {}: {:?} is {}, but the first records have {}; give the field one type in all records, or leave it out \
+                     of --keep",
                     row.index,
                     column.name,
                     value.json(),
-                    column.kind
+                    column.column_type
                 );
             }
-            self.bytes += kept.push(value);
+            self.bytes += builder.push(value);
         }
-        let Vector { numbers, scale } = row.vector;
+        let StoredVector { values, scale } = row.vector;
         self.index.push(row.index as i64);
         if let Some(ids) = &mut self.id {
             self.bytes += ids.push(&row.id.cloned().unwrap_or_default().into());
@@ -204,128 +138,229 @@ impl Columns {
         self.tokens.push(row.tokens as i64);
         self.truncated.append_value(row.truncated);
         self.scale.extend(scale);
-        self.vectors.push(numbers.len() / self.layout.width());
-        self.numbers.append(numbers);
+        self.vectors.push(values.len() / self.schema.width());
+        self.values.extend(values);
         self.bytes += 2 * size_of::<i64>();
-        self.bytes += numbers.len() * self.layout.dtype.size();
+        self.bytes += values.len() * self.schema.dtype.element_bytes();
         Ok(())
     }
 
-    /// Rows so far.
-    pub fn rows(&self) -> usize {
+    /// Number of rows.
+    pub(super) fn rows(&self) -> usize {
         self.index.len()
     }
 
-    /// What they take, about; it follows from the rows alone.
-    pub fn bytes(&self) -> usize {
+    /// Approximate size of the rows in bytes. It depends on the rows only, so that it can decide where a batch ends.
+    pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The rows as a batch, and none from here on.
+    /// Returns the rows as a batch and empties the builder.
     ///
     /// # Errors
-    /// If the library finds columns of unlike length.
-    pub fn take(&mut self) -> Result<RecordBatch, ArrowError> {
-        let layout = self.layout.clone();
-        let mut rows = mem::replace(self, Columns::new(&layout));
+    /// If Arrow refuses the columns.
+    pub(super) fn take(&mut self) -> Result<RecordBatch, ArrowError> {
+        let schema = self.schema.clone();
+        let mut rows = mem::replace(self, BatchBuilder::new(&schema));
         let mut columns: Vec<ArrayRef> = vec![Arc::new(Int64Array::from(rows.index))];
-        columns.extend(rows.id.map(Kept::finish).transpose()?);
-        if layout.chunks {
+        columns.extend(rows.id.map(ColumnBuilder::finish).transpose()?);
+        if schema.chunks {
             columns.extend(rows.chunk.map(|column| Arc::new(Int64Array::from(column)) as ArrayRef));
         }
         columns.push(Arc::new(Int64Array::from(rows.tokens)));
         columns.push(Arc::new(rows.truncated.finish()));
-        columns.extend(rows.kept.into_iter().map(Kept::finish).collect::<Result<Vec<_>, _>>()?);
-        if layout.dtype == Dtype::Int8 {
+        columns.extend(rows.kept.into_iter().map(ColumnBuilder::finish).collect::<Result<Vec<_>, _>>()?);
+        if schema.dtype == OutputDtype::Int8 {
             columns.push(Arc::new(Float32Array::from(rows.scale)));
         }
-        let numbers: ArrayRef = match rows.numbers {
-            Numbers::F32(numbers) => Arc::new(Float32Array::from(numbers)),
-            Numbers::F16(numbers) => Arc::new(Float16Array::from(numbers)),
-            Numbers::Int8(numbers) => Arc::new(Int8Array::from(numbers)),
+        let values: ArrayRef = match rows.values {
+            VectorValues::F32(values) => Arc::new(Float32Array::from(values)),
+            VectorValues::F16(values) => Arc::new(Float16Array::from(values)),
+            VectorValues::Int8(values) => Arc::new(Int8Array::from(values)),
         };
-        let field = Arc::new(item(numbers.data_type().clone()));
-        let vectors = FixedSizeListArray::try_new(field, layout.width() as i32, numbers, None)?;
-        columns.push(match layout.per_token {
-            true => {
-                let field = Arc::new(item(vectors.data_type().clone()));
-                let offsets = OffsetBuffer::from_lengths(rows.vectors);
-                Arc::new(ListArray::try_new(field, offsets, Arc::new(vectors), None)?)
-            }
-            false => Arc::new(vectors),
+        let field = Arc::new(item_field(values.data_type().clone()));
+        let vectors = FixedSizeListArray::try_new(field, schema.width() as i32, values, None)?;
+        columns.push(if schema.per_token {
+            let field = Arc::new(item_field(vectors.data_type().clone()));
+            let offsets = OffsetBuffer::from_lengths(rows.vectors);
+            Arc::new(ListArray::try_new(field, offsets, Arc::new(vectors), None)?)
+        } else {
+            Arc::new(vectors)
         });
-        RecordBatch::try_new(rows.schema, columns)
+        RecordBatch::try_new(rows.arrow_schema, columns)
     }
 }
 
-/// Gives every row of a batch that [`Columns::take`] made to `each`.
+/// Builds the `id` column or a kept column.
+enum ColumnBuilder {
+    Boolean(BooleanBuilder),
+    Integer(Int64Builder),
+    Float(Float64Builder),
+    Text(StringBuilder),
+    /// Arrays with one element each, of this type.
+    Arrow(DataType, Vec<ArrayRef>),
+}
+
+impl ColumnBuilder {
+    /// An empty builder.
+    fn new(column_type: &ColumnType) -> Self {
+        match column_type {
+            ColumnType::Boolean => ColumnBuilder::Boolean(BooleanBuilder::new()),
+            ColumnType::Integer => ColumnBuilder::Integer(Int64Builder::new()),
+            ColumnType::Float => ColumnBuilder::Float(Float64Builder::new()),
+            ColumnType::Text => ColumnBuilder::Text(StringBuilder::new()),
+            ColumnType::Arrow(data_type) => ColumnBuilder::Arrow(data_type.clone(), Vec::new()),
+        }
+    }
+
+    /// Adds a value that [`ColumnType::accepts`] accepted, and returns its approximate size in bytes.
+    fn push(&mut self, field: &FieldValue) -> usize {
+        let value = match self {
+            ColumnBuilder::Arrow(..) => Cow::Owned(Value::Null),
+            _ => field.json(),
+        };
+        let value = &*value;
+        match self {
+            ColumnBuilder::Boolean(column) => {
+                column.append_option(value.as_bool());
+                1
+            }
+            ColumnBuilder::Integer(column) => {
+                column.append_option(value.as_i64());
+                size_of::<i64>()
+            }
+            ColumnBuilder::Float(column) => {
+                column.append_option(exact_f64(value));
+                size_of::<f64>()
+            }
+            ColumnBuilder::Text(column) => {
+                let text = to_text(value);
+                column.append_option(text.as_deref());
+                text.map_or(0, |text| text.len()) + size_of::<i32>()
+            }
+            ColumnBuilder::Arrow(data_type, values) => {
+                values.push(field.array(data_type).unwrap_or_else(|| new_null_array(data_type, 1)));
+                field.bytes()
+            }
+        }
+    }
+
+    fn finish(self) -> Result<ArrayRef, ArrowError> {
+        Ok(match self {
+            ColumnBuilder::Arrow(data_type, values) if values.is_empty() => new_empty_array(&data_type),
+            ColumnBuilder::Arrow(_, values) => {
+                return concat(&values.iter().map(AsRef::as_ref).collect::<Vec<&dyn Array>>());
+            }
+            ColumnBuilder::Boolean(mut column) => Arc::new(column.finish()),
+            ColumnBuilder::Integer(mut column) => Arc::new(column.finish()),
+            ColumnBuilder::Float(mut column) => Arc::new(column.finish()),
+            ColumnBuilder::Text(mut column) => Arc::new(column.finish()),
+        })
+    }
+}
+
+/// Calls `f` with each row of a batch that [`BatchBuilder::take`] returned.
 ///
 /// # Errors
-/// Those of `each`.
-pub fn each_row(
+/// If a kept value cannot be read, or `f` fails.
+pub(super) fn for_each_row(
     batch: &RecordBatch,
-    layout: &Layout,
-    mut each: impl FnMut(&Row) -> Result<()>,
+    schema: &OutputSchema,
+    mut f: impl FnMut(&Row) -> Result<()>,
 ) -> Result<()> {
-    let mut columns = batch.columns().iter();
-    let mut next = || columns.next().expect("the batch has the columns of its schema");
-    let index = next().as_primitive::<Int64Type>();
-    let id = layout.ids.as_ref().map(|kind| (kind, next()));
-    let chunk = layout.chunks.then(|| [(); 3].map(|()| next().as_primitive::<Int64Type>()));
-    let tokens = next().as_primitive::<Int64Type>();
-    let truncated = next().as_boolean();
-    let kept: Vec<_> = layout.kept.iter().map(|column| (&column.kind, next())).collect();
-    let scale = (layout.dtype == Dtype::Int8).then(|| next().as_primitive::<Float32Type>());
-    let embedding = next();
-    let (lists, vectors) = match layout.per_token {
-        true => (Some(embedding.as_list::<i32>()), embedding.as_list::<i32>().values().as_fixed_size_list()),
-        false => (None, embedding.as_fixed_size_list()),
-    };
-    let (numbers, width) = (vectors.values(), layout.width());
+    let columns = BatchColumns::new(batch, schema);
     for i in 0..batch.num_rows() {
-        let vectors = match lists {
-            Some(lists) => lists.value_offsets()[i] as usize..lists.value_offsets()[i + 1] as usize,
-            None => i..i + 1,
-        };
-        let range = vectors.start * width..vectors.end * width;
-        let numbers = match layout.dtype {
-            Dtype::F32 => Numbers::F32(numbers.as_primitive::<Float32Type>().values()[range].to_vec()),
-            Dtype::F16 => Numbers::F16(numbers.as_primitive::<Float16Type>().values()[range].to_vec()),
-            Dtype::Int8 | Dtype::Binary => {
-                Numbers::Int8(numbers.as_primitive::<Int8Type>().values()[range].to_vec())
-            }
-        };
-        let kept = kept.iter().map(|(kind, column)| value(kind, column, i)).collect::<Result<Vec<_>>>()?;
-        let id = id.map(|(kind, column)| value(kind, column, i)).transpose()?;
+        let kept = columns.kept.iter().map(|(column_type, column)| field_value(column_type, column, i));
+        let kept = kept.collect::<Result<Vec<_>>>()?;
+        let id = columns.id.map(|(id_type, column)| field_value(id_type, column, i)).transpose()?;
         let id = id.map(|id| id.json().into_owned()).filter(|id| !id.is_null());
-        each(&Row {
-            index: index.value(i) as u64,
+        f(&Row {
+            index: columns.index.value(i) as u64,
             id: id.as_ref(),
-            chunk: chunk.map(|columns| {
-                let [chunk, start, end] = columns.map(|column| column.value(i) as u64);
-                Span { chunk, start, end }
-            }),
-            tokens: tokens.value(i) as usize,
-            truncated: truncated.value(i),
+            chunk: columns.span(i),
+            tokens: columns.tokens.value(i) as usize,
+            truncated: columns.truncated.value(i),
             kept: &kept,
-            vector: &Vector { numbers, scale: scale.map(|scale| scale.value(i)) },
+            vector: &columns.vector(i),
         })?;
     }
     Ok(())
 }
 
-fn value(kind: &Kind, column: &ArrayRef, i: usize) -> Result<FieldValue> {
-    if let Kind::Arrow(kind) = kind {
-        return Ok(FieldValue::of_row(column, i, kind)?);
+/// The columns of a batch by name and type.
+struct BatchColumns<'a> {
+    schema: &'a OutputSchema,
+    index: &'a Int64Array,
+    id: Option<(&'a ColumnType, &'a ArrayRef)>,
+    chunk: Option<[&'a Int64Array; 3]>,
+    tokens: &'a Int64Array,
+    truncated: &'a BooleanArray,
+    kept: Vec<(&'a ColumnType, &'a ArrayRef)>,
+    scale: Option<&'a Float32Array>,
+    /// The vectors of each row, if a row has several.
+    lists: Option<&'a ListArray>,
+    vectors: &'a FixedSizeListArray,
+}
+
+impl<'a> BatchColumns<'a> {
+    fn new(batch: &'a RecordBatch, schema: &'a OutputSchema) -> Self {
+        let mut columns = batch.columns().iter();
+        let mut next = || columns.next().expect("the batch has the columns of its schema");
+        let index = next().as_primitive::<Int64Type>();
+        let id = schema.ids.as_ref().map(|id_type| (id_type, next()));
+        let chunk = schema.chunks.then(|| [(); 3].map(|()| next().as_primitive::<Int64Type>()));
+        let tokens = next().as_primitive::<Int64Type>();
+        let truncated = next().as_boolean();
+        let kept = schema.kept.iter().map(|column| (&column.column_type, next())).collect();
+        let scale = (schema.dtype == OutputDtype::Int8).then(|| next().as_primitive::<Float32Type>());
+        let embedding = next();
+        let lists = schema.per_token.then(|| embedding.as_list::<i32>());
+        let vectors = lists.map_or(embedding, ListArray::values).as_fixed_size_list();
+        BatchColumns { schema, index, id, chunk, tokens, truncated, kept, scale, lists, vectors }
+    }
+
+    fn span(&self, i: usize) -> Option<Span> {
+        self.chunk.map(|columns| {
+            let [chunk, start, end] = columns.map(|column| column.value(i) as u64);
+            Span { chunk, start, end }
+        })
+    }
+
+    fn vector(&self, i: usize) -> StoredVector {
+        let vectors = match self.lists {
+            Some(lists) => lists.value_offsets()[i] as usize..lists.value_offsets()[i + 1] as usize,
+            None => i..i + 1,
+        };
+        let (values, width) = (self.vectors.values(), self.schema.width());
+        let range = vectors.start * width..vectors.end * width;
+        let values = match self.schema.dtype {
+            OutputDtype::F32 => {
+                VectorValues::F32(values.as_primitive::<Float32Type>().values()[range].to_vec())
+            }
+            OutputDtype::F16 => {
+                VectorValues::F16(values.as_primitive::<Float16Type>().values()[range].to_vec())
+            }
+            OutputDtype::Int8 | OutputDtype::Binary => {
+                VectorValues::Int8(values.as_primitive::<Int8Type>().values()[range].to_vec())
+            }
+        };
+        StoredVector { values, scale: self.scale.map(|scale| scale.value(i)) }
+    }
+}
+
+/// The value of row `i` of the `id` column or a kept column.
+fn field_value(column_type: &ColumnType, column: &ArrayRef, i: usize) -> Result<FieldValue> {
+    if let ColumnType::Arrow(data_type) = column_type {
+        return Ok(FieldValue::from_row(column, i, data_type)?);
     }
     if column.is_null(i) {
         return Ok(FieldValue::default());
     }
-    let value: Value = match kind {
-        Kind::Boolean => column.as_boolean().value(i).into(),
-        Kind::Integer => column.as_primitive::<Int64Type>().value(i).into(),
-        Kind::Float => column.as_primitive::<Float64Type>().value(i).into(),
-        Kind::Text | Kind::Arrow(_) => column.as_string::<i32>().value(i).into(),
+    let value: Value = match column_type {
+        ColumnType::Boolean => column.as_boolean().value(i).into(),
+        ColumnType::Integer => column.as_primitive::<Int64Type>().value(i).into(),
+        ColumnType::Float => column.as_primitive::<Float64Type>().value(i).into(),
+        ColumnType::Text | ColumnType::Arrow(_) => column.as_string::<i32>().value(i).into(),
     };
     Ok(value.into())
 }

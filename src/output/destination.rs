@@ -1,102 +1,114 @@
-//! The place behind a writer: standard output, a device or pipe, or a file that appears whole or not at all.
+//! The bytes of an output: standard output, a pipe or device, or a partial file that is renamed when it is complete.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
 
-use super::digest::{Block, BlockHasher, Damage};
-use super::fault::explain;
-use super::place::{beside_output, in_its_way, remove, rename};
-use super::{Beside, Claim, Durable, Target};
+use super::digest::{BlockHasher, DigestMismatch, HashedBlock};
+use super::durable_fs::{create_sidecar, refuse_non_file, remove, rename};
+use super::durable_rows::DurableRows;
+use super::lock::OutputLock;
+use super::sidecars::SidecarPaths;
+use super::target::Target;
+use super::write_error::write_error;
 
-/// An open target. What is written to a file goes to [`super::Beside::rows`], which stays there until
-/// [`Destination::commit`] makes it durable and gives it the final name.
-pub struct Destination {
+/// Capacity in bytes of the buffers for reading and writing.
+const BUFFER_BYTES: usize = 1 << 16;
+
+/// How an encoder uses the bytes that it has written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    /// It only appends.
+    Sequential,
+    /// It appends after a header of this many bytes, which [`Destination::commit_with_header`] writes.
+    Header(usize),
+    /// It converts all of them in [`Destination::convert`].
+    Convert,
+}
+
+/// The open target of an output. A regular file is written to [`SidecarPaths::partial`] and renamed by one of the
+/// methods that take `self`; if those are not called, the partial file stays.
+pub(super) struct Destination {
     target: Target,
     sink: BufWriter<Sink>,
-    /// The file that it is to be, until it is.
-    beside: Option<Beside>,
-    /// Over all that was written to that file but its header.
+    /// The paths of a regular file; `None` for standard output, a pipe or a device.
+    sidecars: Option<SidecarPaths>,
+    /// Digests of the partial file, without its header.
     hasher: BlockHasher,
 }
 
 enum Sink {
+    /// The partial file, or an open pipe or device.
     File(File),
     Stdout(io::Stdout),
-    /// An unnamed file for a format that has to go back to its beginning where the target cannot.
+    /// An unnamed temporary file in front of a target that cannot seek, for access other than sequential.
     Spool(File, Box<Sink>),
 }
 
-/// What was written to a destination.
-pub trait ReadSeek: Read + Seek {}
+/// The bytes that were written, for [`Destination::convert`].
+pub(super) trait ReadSeek: Read + Seek {}
 
 impl<T: Read + Seek> ReadSeek for T {}
 
-/// Bytes that are gathered before they are written.
-const BUFFER: usize = 1 << 16;
-
 impl Destination {
-    /// Opens a target for writing from front to back, after what is durable.
-    pub fn sequential(claim: &Claim, durable: Option<Durable>) -> Result<Self> {
-        Self::open(claim, durable, false)
-    }
-
-    /// Opens a target that can go back to its beginning, with [`Destination::convert`].
-    pub fn seekable(claim: &Claim, durable: Option<Durable>) -> Result<Self> {
-        Self::open(claim, durable, true)
-    }
-
-    /// Opens a target that begins with `header` bytes, zeros until [`Destination::rewrite_start`] writes them.
-    pub fn with_header(claim: &Claim, durable: Option<Durable>, header: usize) -> Result<Self> {
+    /// Opens a locked target: from the beginning, or after the durable rows of an interrupted run.
+    ///
+    /// # Errors
+    /// If the target cannot be opened, or its partial file does not hold the durable rows.
+    pub(super) fn open(lock: &OutputLock, durable: Option<DurableRows>, access: Access) -> Result<Self> {
+        let (target, sidecars) = (lock.target(), lock.sidecars().cloned());
+        if sidecars.is_none() && durable.is_some() {
+            bail!("cannot resume {target}: it is not a regular file; leave --resume out");
+        }
+        let header = if let Access::Header(bytes) = access { bytes } else { 0 };
         let is_new = durable.is_none();
-        let mut destination = Self::open_after(claim, durable, true, header as u64)?;
+        let mut hasher = BlockHasher::new(header as u64);
+        let sink = match (target, &sidecars) {
+            (_, Some(sidecars)) => Sink::File(match durable {
+                None => create_partial(target, sidecars)?,
+                Some(durable) => resume_partial(target, sidecars, &durable, header as u64, &mut hasher)?,
+            }),
+            (Target::Stdout, None) => Sink::Stdout(io::stdout()),
+            // A pipe or device is written to, not replaced.
+            (Target::File(path), None) => {
+                let file = OpenOptions::new().write(true).open(path);
+                Sink::File(file.map_err(|error| write_error(target, false, error))?)
+            }
+        };
+        let needs_spool = access != Access::Sequential && sidecars.is_none();
+        let sink = if needs_spool { Sink::Spool(spool_file()?, Box::new(sink)) } else { sink };
+        let sink = BufWriter::with_capacity(BUFFER_BYTES, sink);
+        let mut destination = Destination { target: target.clone(), sink, sidecars, hasher };
         if is_new {
-            destination.sink.write_all(&vec![0; header]).map_err(|error| destination.fault(error))?;
+            // A placeholder. The header is not hashed, since it is written last.
+            let written = destination.sink.write_all(&vec![0; header]);
+            written.map_err(|error| destination.error(error))?;
         }
         Ok(destination)
     }
 
-    fn open(claim: &Claim, durable: Option<Durable>, seek: bool) -> Result<Self> {
-        Self::open_after(claim, durable, seek, 0)
-    }
-
-    /// The first `header` bytes may change, so they are not compared with what was written.
-    fn open_after(claim: &Claim, durable: Option<Durable>, seek: bool, header: u64) -> Result<Self> {
-        let (target, beside) = (claim.target(), claim.beside().cloned());
-        if let (None, Some(_)) = (&beside, &durable) {
-            bail!("cannot resume {target}: it is no file that can be continued; leave --resume out");
+    /// Appends bytes.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub(super) fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.sink.write_all(bytes).map_err(|error| self.error(error))?;
+        if self.sidecars.is_some() {
+            self.hasher.add(bytes);
         }
-        let mut hasher = BlockHasher::new(header);
-        let sink = match (target, &beside) {
-            (_, Some(beside)) => Sink::File(partial(target, beside, durable, header, &mut hasher)?),
-            (Target::Stdout, None) => Sink::Stdout(io::stdout()),
-            // Devices and pipes are written to, never replaced.
-            (Target::File(path), None) => {
-                let file = OpenOptions::new().write(true).open(path);
-                Sink::File(file.map_err(|error| explain(target, false, error))?)
-            }
-        };
-        let sink = match seek && beside.is_none() {
-            true => match tempfile::tempfile() {
-                Ok(spool) => Sink::Spool(spool, Box::new(sink)),
-                Err(error) => bail!(
-                    "cannot make a temporary file in {} ({error}); set TMPDIR",
-                    std::env::temp_dir().display()
-                ),
-            },
-            false => sink,
-        };
-        let sink = BufWriter::with_capacity(BUFFER, sink);
-        Ok(Destination { target: target.clone(), sink, beside, hasher })
+        Ok(())
     }
 
-    /// Makes what was written durable, and returns how many bytes the partial file has. Where there is none, what was
-    /// written goes on to its reader, and the answer is 0.
-    pub fn checkpoint(&mut self) -> Result<u64> {
+    /// Syncs the partial file and returns its length in bytes. Any other target is flushed, and the result is 0.
+    ///
+    /// # Errors
+    /// If the bytes cannot be written.
+    pub(super) fn checkpoint(&mut self) -> Result<u64> {
         let checkpoint = |sink: &mut BufWriter<Sink>| {
             sink.flush()?;
-            match (sink.get_mut(), &self.beside) {
+            match (sink.get_mut(), &self.sidecars) {
                 (Sink::File(file), Some(_)) => {
                     file.sync_data()?;
                     file.stream_position()
@@ -104,209 +116,214 @@ impl Destination {
                 _ => Ok(0),
             }
         };
-        checkpoint(&mut self.sink).map_err(|error| self.fault(error))
+        checkpoint(&mut self.sink).map_err(|error| self.error(error))
     }
 
-    /// The digests of all that was written to the partial file, where there is one; `rows` were written so far.
-    pub fn blocks(&mut self, rows: u64) -> Vec<Block> {
+    /// Digests of the partial file, which holds `rows` rows; none for any other target.
+    pub(super) fn blocks(&mut self, rows: u64) -> Vec<HashedBlock> {
         self.hasher.blocks(rows)
     }
 
-    /// Writes over the first bytes of a seekable destination.
-    pub fn rewrite_start(&mut self, bytes: &[u8]) -> Result<()> {
+    /// Writes the header over its placeholder and commits. The access must be [`Access::Header`].
+    ///
+    /// # Errors
+    /// If the header cannot be written or the file cannot be renamed.
+    pub(super) fn commit_with_header(mut self, header: &[u8]) -> Result<()> {
         let rewrite = |sink: &mut BufWriter<Sink>| {
-            let file = rewound(sink)?;
-            file.write_all(bytes)?;
+            let file = rewind(sink)?;
+            file.write_all(header)?;
             file.seek(SeekFrom::End(0)).map(|_| ())
         };
-        rewrite(&mut self.sink).map_err(|error| self.fault(error))
+        rewrite(&mut self.sink).map_err(|error| self.error(error))?;
+        self.commit()
     }
 
-    /// Flushes, and gives a file its final name.
-    pub fn commit(mut self) -> Result<()> {
-        let (target, beside) = (&self.target, self.beside.take());
-        let resumable = beside.is_some();
+    /// Flushes all bytes; syncs a partial file and renames it to its final name.
+    ///
+    /// # Errors
+    /// If the bytes cannot be written or the file cannot be renamed.
+    pub(super) fn commit(mut self) -> Result<()> {
+        let (target, sidecars) = (&self.target, self.sidecars.take());
+        let resumable = sidecars.is_some();
         let commit = |sink: &mut BufWriter<Sink>| {
             sink.flush()?;
-            match (sink.get_mut(), beside) {
+            match (sink.get_mut(), sidecars) {
                 (Sink::Spool(spool, sink), _) => {
                     spool.seek(SeekFrom::Start(0))?;
                     io::copy(spool, sink)?;
                     sink.flush()
                 }
-                (Sink::File(file), Some(beside)) => {
-                    like_before(file, &beside)?;
+                (Sink::File(file), Some(sidecars)) => {
+                    copy_permissions(&sidecars.output, file)?;
                     file.sync_all()?;
-                    rename(&beside.rows, &beside.output)
+                    rename(&sidecars.partial, &sidecars.output)
                 }
                 _ => Ok(()),
             }
         };
-        commit(&mut self.sink).map_err(|error| explain(target, resumable, error))
+        commit(&mut self.sink).map_err(|error| write_error(target, resumable, error))
     }
 
-    /// Puts in the target's place what `make` makes of all that was written to a seekable destination. An
-    /// [`io::Error`] of `make` is one of writing.
-    pub fn convert(
+    /// Calls `convert` with a reader of all bytes written and a writer of the final output, and commits that. The
+    /// access must be [`Access::Convert`].
+    ///
+    /// # Errors
+    /// Those of `convert`, where an [`io::Error`] is a failed write; and if the final output cannot be written.
+    pub(super) fn convert(
         mut self,
-        make: impl FnOnce(&mut dyn ReadSeek, &mut (dyn Write + Send)) -> Result<()>,
+        convert: impl FnOnce(&mut dyn ReadSeek, &mut (dyn Write + Send)) -> Result<()>,
     ) -> Result<()> {
-        let target = &self.target;
-        let resumable = self.beside.is_some();
-        let written = |result: Result<()>| match result.map_err(anyhow::Error::downcast::<io::Error>) {
-            Ok(()) => Ok(()),
-            Err(Ok(error)) => Err(explain(target, resumable, error)),
-            Err(Err(error)) => Err(error),
+        let (target, resumable) = (&self.target, self.sidecars.is_some());
+        rewind(&mut self.sink).map_err(|error| write_error(target, resumable, error))?;
+        let converted = match (self.sink.get_mut(), &self.sidecars) {
+            (Sink::File(partial), Some(sidecars)) => {
+                // A partly converted file is of no use, and the disk may be full.
+                convert_file(partial, sidecars, convert)
+                    .inspect_err(|_| drop(fs::remove_file(&sidecars.converted)))
+            }
+            (Sink::Spool(spool, sink), _) => {
+                let mut sink = BufWriter::with_capacity(BUFFER_BYTES, sink);
+                convert(&mut BufReader::with_capacity(BUFFER_BYTES, &*spool), &mut sink)
+                    .and_then(|()| Ok(sink.flush()?))
+            }
+            _ => unreachable!("opened with Access::Convert"),
         };
-        rewound(&mut self.sink).map_err(|error| explain(target, resumable, error))?;
-        match (self.sink.get_mut(), &self.beside) {
-            (Sink::File(rows), Some(beside)) => {
-                let whole = &beside.whole;
-                // Half of one may be left of a run that was killed.
-                remove(whole)?;
-                let mut options = OpenOptions::new();
-                options.write(true).create_new(true);
-                #[cfg(unix)]
-                std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-                let convert = || {
-                    let file = options.open(whole)?;
-                    file.set_permissions(rows.metadata()?.permissions())?;
-                    let mut sink = BufWriter::with_capacity(BUFFER, file);
-                    make(&mut BufReader::with_capacity(BUFFER, &*rows), &mut sink)?;
-                    sink.flush()?;
-                    let file = sink.get_ref();
-                    like_before(file, beside)?;
-                    file.sync_all()?;
-                    rename(whole, &beside.output)?;
-                    Ok(fs::remove_file(&beside.rows)?)
-                };
-                // Half of one is of no use, and the disk may be full of it.
-                written(convert()).inspect_err(|_| drop(fs::remove_file(whole)))
-            }
-            (Sink::Spool(rows, sink), _) => {
-                let mut sink = BufWriter::with_capacity(BUFFER, sink);
-                let convert = || {
-                    make(&mut BufReader::with_capacity(BUFFER, &*rows), &mut sink)?;
-                    Ok(sink.flush()?)
-                };
-                written(convert())
-            }
-            _ => unreachable!("opened as seekable"),
-        }
+        converted.map_err(|error| match error.downcast::<io::Error>() {
+            Ok(error) => write_error(target, resumable, error),
+            Err(error) => error,
+        })
     }
 
-    /// What an error means while rows are written.
-    pub fn fault(&self, error: io::Error) -> anyhow::Error {
+    /// The message for a failed write of rows.
+    fn error(&self, error: io::Error) -> anyhow::Error {
         match self.sink.get_ref() {
             Sink::Spool(..) => anyhow!(
                 "cannot write a temporary file in {} ({error}); free some space there or set TMPDIR",
                 std::env::temp_dir().display()
             ),
-            Sink::File(_) | Sink::Stdout(_) => explain(&self.target, self.beside.is_some(), error),
+            Sink::File(_) | Sink::Stdout(_) => write_error(&self.target, self.sidecars.is_some(), error),
         }
     }
 }
 
-/// The partial file: a new one in place of what is there, or the one of an interrupted run, cut to what is durable of it,
-/// which `hasher` is given.
-fn partial(
+/// Creates the partial file, in place of an earlier one. That is not opened: it may belong to another user or have hard
+/// links.
+fn create_partial(target: &Target, sidecars: &SidecarPaths) -> Result<File> {
+    refuse_non_file(&sidecars.partial, target)?;
+    remove(&sidecars.partial)?;
+    let file = create_sidecar(&sidecars.output).read(true).open(&sidecars.partial);
+    file.map_err(|error| write_error(target, true, error))
+}
+
+/// Opens the partial file of an interrupted run, verifies its durable rows, adds them to `hasher` and truncates the
+/// file after them.
+fn resume_partial(
     target: &Target,
-    beside: &Beside,
-    durable: Option<Durable>,
+    sidecars: &SidecarPaths,
+    durable: &DurableRows,
     header: u64,
     hasher: &mut BlockHasher,
 ) -> Result<File> {
-    let fault = |error| explain(target, true, error);
-    let rows = &beside.rows;
-    in_its_way(rows, target)?;
-    let Some(Durable { bytes, blocks, .. }) = durable else {
-        // What is there may be another user's, or have other names: it is not written to.
-        remove(rows)?;
-        return beside_output(&beside.output).read(true).open(rows).map_err(fault);
+    let DurableRows { bytes, blocks, .. } = durable;
+    let partial = &sidecars.partial;
+    refuse_non_file(partial, target)?;
+    let refuse = |reason: String| {
+        anyhow!("cannot resume {target}: {} {reason}; pass --restart to start over", partial.display())
     };
-    let shown = rows.display();
-    let mut file = match OpenOptions::new().read(true).write(true).open(rows) {
+    let failed = |error| write_error(target, true, error);
+    let mut file = match OpenOptions::new().read(true).write(true).open(partial) {
         Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            bail!("cannot resume {target}: {shown} is not there any more; pass --restart to start over")
-        }
-        Err(error) => return Err(fault(error)),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(refuse("no longer exists".into())),
+        Err(error) => return Err(failed(error)),
     };
-    let there = file.metadata().map_err(fault)?;
-    if is_foreign(&there, beside) {
-        bail!(
-            "cannot resume {target}: {shown} belongs to another user or has other names; pass --restart to start over"
-        );
+    let metadata = file.metadata().map_err(failed)?;
+    if is_shared(&metadata, sidecars) {
+        return Err(refuse("belongs to another user or has hard links".into()));
     }
-    if there.len() < bytes {
-        bail!(
-            "cannot resume {target}: {shown} has {} bytes, but {bytes} were written; pass --restart to start over",
-            there.len()
-        );
+    if metadata.len() < *bytes {
+        return Err(refuse(format!("has {} bytes, but {bytes} were written", metadata.len())));
     }
-    file.seek(SeekFrom::Start(header)).map_err(fault)?;
-    let damage = hasher.add_all(BufReader::with_capacity(BUFFER, &file), bytes, &blocks).map_err(fault)?;
-    if let Some(Damage { rows, bytes }) = damage {
-        let rows = match rows.is_empty() {
-            true => String::new(),
-            false => format!(" (rows {} to {})", rows.start + 1, rows.end),
+    file.seek(SeekFrom::Start(header)).map_err(failed)?;
+    let reader = BufReader::with_capacity(BUFFER_BYTES, &file);
+    if let Some(mismatch) = hasher.add_verified(reader, *bytes, blocks).map_err(failed)? {
+        let DigestMismatch { rows, bytes } = mismatch;
+        let rows = if rows.is_empty() {
+            String::new()
+        } else {
+            format!(" (rows {} to {})", rows.start + 1, rows.end)
         };
-        bail!(
-            "cannot resume {target}: {shown} is damaged: it does not hold what was written to its bytes {} to {}{rows}; pass \
-             --restart to start over",
-            bytes.start,
-            bytes.end
-        );
+        let reason =
+            format!("is damaged: bytes {} to {}{rows} are not what was written", bytes.start, bytes.end);
+        return Err(refuse(reason));
     }
-    file.set_len(bytes).and_then(|()| file.seek(SeekFrom::Start(bytes))).map_err(fault)?;
+    file.set_len(*bytes).and_then(|()| file.seek(SeekFrom::Start(*bytes))).map_err(failed)?;
     Ok(file)
 }
 
-/// Whether a file is not this user's alone: the lock was made by this process.
+/// Converts a partial file to the final output, renames that and removes the partial file.
+fn convert_file(
+    partial: &File,
+    sidecars: &SidecarPaths,
+    convert: impl FnOnce(&mut dyn ReadSeek, &mut (dyn Write + Send)) -> Result<()>,
+) -> Result<()> {
+    let converted = &sidecars.converted;
+    // A killed run may have left one.
+    remove(converted)?;
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = options.open(converted)?;
+    file.set_permissions(partial.metadata()?.permissions())?;
+    let mut sink = BufWriter::with_capacity(BUFFER_BYTES, file);
+    convert(&mut BufReader::with_capacity(BUFFER_BYTES, partial), &mut sink)?;
+    sink.flush()?;
+    let file = sink.get_ref();
+    copy_permissions(&sidecars.output, file)?;
+    file.sync_all()?;
+    rename(converted, &sidecars.output)?;
+    Ok(fs::remove_file(&sidecars.partial)?)
+}
+
+/// An unnamed temporary file.
+fn spool_file() -> Result<File> {
+    tempfile::tempfile().map_err(|error| {
+        anyhow!("cannot create a temporary file in {} ({error}); set TMPDIR", std::env::temp_dir().display())
+    })
+}
+
+/// Whether a file belongs to another user or has hard links. Its owner is compared with that of the lock file, which
+/// this process made.
 #[cfg(unix)]
-fn is_foreign(file: &fs::Metadata, beside: &Beside) -> bool {
+fn is_shared(file: &fs::Metadata, sidecars: &SidecarPaths) -> bool {
     use std::os::unix::fs::MetadataExt;
-    let own = fs::symlink_metadata(&beside.lock).map(|lock| lock.uid());
+    let own = fs::symlink_metadata(&sidecars.lock).map(|lock| lock.uid());
     file.nlink() > 1 || own.is_ok_and(|own| own != file.uid())
 }
 
-/// Whether a file is not this user's alone: elsewhere this is not known.
+/// Always false: owners and hard links are not known there.
 #[cfg(not(unix))]
-fn is_foreign(_: &fs::Metadata, _: &Beside) -> bool {
+fn is_shared(_: &fs::Metadata, _: &SidecarPaths) -> bool {
     false
 }
 
-/// Gives a file the permissions of the output that it will replace, if there is one.
-fn like_before(file: &File, beside: &Beside) -> io::Result<()> {
-    match fs::metadata(&beside.output) {
-        Ok(there) => file.set_permissions(there.permissions()),
+/// Gives `file` the permissions of the existing output that it replaces, if there is one.
+fn copy_permissions(output: &Path, file: &File) -> io::Result<()> {
+    match fs::metadata(output) {
+        Ok(metadata) => file.set_permissions(metadata.permissions()),
         Err(_) => Ok(()),
     }
 }
 
-/// The file of a seekable destination, at its beginning.
-fn rewound(sink: &mut BufWriter<Sink>) -> io::Result<&mut File> {
+/// Flushes a file that can seek and returns it, at its beginning.
+fn rewind(sink: &mut BufWriter<Sink>) -> io::Result<&mut File> {
     sink.flush()?;
     match sink.get_mut() {
         Sink::File(file) | Sink::Spool(file, _) => {
             file.seek(SeekFrom::Start(0))?;
             Ok(file)
         }
-        Sink::Stdout(_) => Err(io::Error::other("not opened as seekable")),
-    }
-}
-
-impl Write for Destination {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.sink.write(bytes)?;
-        if self.beside.is_some() {
-            self.hasher.add(&bytes[..written]);
-        }
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.sink.flush()
+        Sink::Stdout(_) => Err(io::Error::other("standard output cannot seek")),
     }
 }
 

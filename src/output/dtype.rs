@@ -1,4 +1,4 @@
-//! How the numbers of a vector are stored.
+//! The types that vectors are stored in, and the conversion to them.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,191 +6,241 @@ use std::ops::Range;
 use half::f16;
 use serde::{Deserialize, Serialize, Serializer};
 
-/// How vectors are stored.
+use crate::named::Named;
+
+/// Type of stored vector elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Dtype {
-    /// As they are computed.
+pub enum OutputDtype {
+    /// `f32`, as computed.
     F32,
-    /// The nearest number of half the size.
+    /// `f16`, rounded to nearest.
     F16,
-    /// Whole numbers from -127 to 127 and a scale a vector.
+    /// `i8` in −127..=127 with one scale per vector: x ≈ scale · q.
     Int8,
-    /// A bit a dimension, whether it is above zero; eight to a number, as sentence-transformers has them.
+    /// One bit per dimension, set where the element is above zero. Eight bits are one `i8`, as in
+    /// sentence-transformers' `quantize_embeddings(…, "binary")`.
     Binary,
 }
 
-impl Dtype {
-    /// Its name, as typed.
-    pub fn name(self) -> &'static str {
+impl Named for OutputDtype {
+    const ALL: &'static [Self] =
+        &[OutputDtype::F32, OutputDtype::F16, OutputDtype::Int8, OutputDtype::Binary];
+
+    fn name(self) -> &'static str {
         match self {
-            Dtype::F32 => "f32",
-            Dtype::F16 => "f16",
-            Dtype::Int8 => "int8",
-            Dtype::Binary => "binary",
+            OutputDtype::F32 => "f32",
+            OutputDtype::F16 => "f16",
+            OutputDtype::Int8 => "int8",
+            OutputDtype::Binary => "binary",
         }
     }
 
-    /// Numbers that a vector of `dimensions` is stored in.
+    fn aliases(self) -> &'static [&'static str] {
+        match self {
+            OutputDtype::F32 => &["float32"],
+            OutputDtype::F16 => &["float16"],
+            OutputDtype::Int8 | OutputDtype::Binary => &[],
+        }
+    }
+}
+
+impl OutputDtype {
+    /// Number of stored elements per vector of `dimensions`.
     pub fn width(self, dimensions: usize) -> usize {
         match self {
-            Dtype::F32 | Dtype::F16 | Dtype::Int8 => dimensions,
-            Dtype::Binary => dimensions / 8,
+            OutputDtype::F32 | OutputDtype::F16 | OutputDtype::Int8 => dimensions,
+            OutputDtype::Binary => dimensions / 8,
         }
     }
 
-    /// Bytes of a stored number.
-    pub(super) fn size(self) -> usize {
+    /// Size of a stored element in bytes.
+    pub(super) fn element_bytes(self) -> usize {
         match self {
-            Dtype::F32 => 4,
-            Dtype::F16 => 2,
-            Dtype::Int8 | Dtype::Binary => 1,
+            OutputDtype::F32 => 4,
+            OutputDtype::F16 => 2,
+            OutputDtype::Int8 | OutputDtype::Binary => 1,
         }
     }
 
-    /// Narrows the values of a row: one vector, or one a token, one after another, each `dimensions` long. `Int8` has
-    /// one scale for all of them, and is for one vector.
-    pub fn store(self, values: Vec<f32>, dimensions: usize) -> Vector {
+    /// Converts the vectors of a row, `(N, dimensions)`, to this type. For `Int8` the row must be one vector, since it
+    /// has one scale.
+    pub fn quantize(self, values: Vec<f32>, dimensions: usize) -> StoredVector {
         match self {
-            Dtype::F32 => Vector { numbers: Numbers::F32(values), scale: None },
-            Dtype::F16 => {
-                let numbers = values.into_iter().map(f16::from_f32).collect();
-                Vector { numbers: Numbers::F16(numbers), scale: None }
+            OutputDtype::F32 => StoredVector { values: VectorValues::F32(values), scale: None },
+            OutputDtype::F16 => {
+                let values = values.into_iter().map(f16::from_f32).collect();
+                StoredVector { values: VectorValues::F16(values), scale: None }
             }
-            Dtype::Int8 => int8(&values),
-            Dtype::Binary => {
-                let numbers =
-                    values.chunks(dimensions).flat_map(|vector| vector.chunks(8).map(byte)).collect();
-                Vector { numbers: Numbers::Int8(numbers), scale: None }
+            OutputDtype::Int8 => quantize_int8(&values),
+            OutputDtype::Binary => {
+                let values =
+                    values.chunks(dimensions).flat_map(|vector| vector.chunks(8).map(pack_signs)).collect();
+                StoredVector { values: VectorValues::Int8(values), scale: None }
             }
         }
     }
 }
 
-impl fmt::Display for Dtype {
+impl fmt::Display for OutputDtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// The largest number becomes ±127, zero stays zero.
-fn int8(values: &[f32]) -> Vector {
-    let stored = |numbers, scale| Vector { numbers: Numbers::Int8(numbers), scale: Some(scale) };
+/// Symmetric quantization: scale = max|x| / 127 and q = round(x / scale), ties to even. A vector with NaN or infinite
+/// elements becomes zeros with a NaN scale.
+fn quantize_int8(values: &[f32]) -> StoredVector {
+    let stored = |values, scale| StoredVector { values: VectorValues::Int8(values), scale: Some(scale) };
     if values.iter().any(|x| !x.is_finite()) {
         return stored(vec![0; values.len()], f32::NAN);
     }
-    let scale = values.iter().fold(0.0, |most: f32, x| most.max(x.abs())) / 127.0;
+    let scale = values.iter().fold(0.0, |max: f32, x| max.max(x.abs())) / 127.0;
     if scale == 0.0 {
         return stored(vec![0; values.len()], 0.0);
     }
-    // A scale that is rounded hard because it is tiny may leave more than 127 times itself.
-    let number = |x: &f32| (x / scale).round_ties_even().clamp(-127.0, 127.0) as i8;
-    stored(values.iter().map(number).collect(), scale)
+    // A subnormal scale has few bits, so that x / scale may exceed 127.
+    let quantize = |x: &f32| (x / scale).round_ties_even().clamp(-127.0, 127.0) as i8;
+    stored(values.iter().map(quantize).collect(), scale)
 }
 
-/// Eight dimensions, the first in the highest bit: what `np.packbits(x > 0) - 128` has as `int8`.
-fn byte(dimensions: &[f32]) -> i8 {
+/// The signs of eight dimensions, the first in the most significant bit: `np.packbits(x > 0) - 128` as `int8`.
+fn pack_signs(dimensions: &[f32]) -> i8 {
     let bits = dimensions.iter().enumerate().fold(0u8, |bits, (i, x)| bits | (u8::from(*x > 0.0) << (7 - i)));
     (bits ^ 0x80) as i8
 }
 
-/// The stored vector of a row, or its vectors one after another.
+/// The vector of a row as it is stored, or its vectors, `(tokens, D)`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Vector {
-    /// The stored numbers.
-    pub numbers: Numbers,
-    /// For `int8` what its numbers are to be multiplied by: x ≈ scale · number. NaN where the vector held a number that
-    /// was not finite.
+pub struct StoredVector {
+    /// The stored elements.
+    pub values: VectorValues,
+    /// For `int8`, the factor of its elements: x ≈ scale · q. NaN where the vector had NaN or infinite elements.
     pub scale: Option<f32>,
 }
 
-impl Vector {
-    /// Whether no number is NaN or infinite; a large one may have become so as `f16`.
+impl StoredVector {
+    /// Whether all elements are finite. Conversion to `f16` makes large elements infinite.
     pub fn is_finite(&self) -> bool {
-        let numbers = match &self.numbers {
-            Numbers::F32(numbers) => numbers.iter().all(|x| x.is_finite()),
-            Numbers::F16(numbers) => numbers.iter().all(|x| x.is_finite()),
-            Numbers::Int8(_) => true,
+        let values = match &self.values {
+            VectorValues::F32(values) => values.iter().all(|x| x.is_finite()),
+            VectorValues::F16(values) => values.iter().all(|x| x.is_finite()),
+            VectorValues::Int8(_) => true,
         };
-        numbers && self.scale.is_none_or(f32::is_finite)
+        values && self.scale.is_none_or(f32::is_finite)
     }
 }
 
-/// Numbers of one type.
+/// Stored elements of one type.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Numbers {
-    /// Of `f32`.
+pub enum VectorValues {
+    /// Elements of `f32` vectors.
     F32(Vec<f32>),
-    /// Of `f16`.
+    /// Elements of `f16` vectors.
     F16(Vec<f16>),
-    /// Of `int8` and `binary`.
+    /// Elements of `int8` and `binary` vectors.
     Int8(Vec<i8>),
 }
 
-impl Numbers {
-    /// None yet, of the type that `dtype` stores.
-    pub(super) fn none(dtype: Dtype) -> Self {
+impl VectorValues {
+    /// An empty list of the type that `dtype` stores.
+    pub(super) fn empty(dtype: OutputDtype) -> Self {
         match dtype {
-            Dtype::F32 => Numbers::F32(Vec::new()),
-            Dtype::F16 => Numbers::F16(Vec::new()),
-            Dtype::Int8 | Dtype::Binary => Numbers::Int8(Vec::new()),
+            OutputDtype::F32 => VectorValues::F32(Vec::new()),
+            OutputDtype::F16 => VectorValues::F16(Vec::new()),
+            OutputDtype::Int8 | OutputDtype::Binary => VectorValues::Int8(Vec::new()),
         }
     }
 
-    /// How many there are.
+    /// Number of elements.
     pub(super) fn len(&self) -> usize {
         match self {
-            Numbers::F32(numbers) => numbers.len(),
-            Numbers::F16(numbers) => numbers.len(),
-            Numbers::Int8(numbers) => numbers.len(),
+            VectorValues::F32(values) => values.len(),
+            VectorValues::F16(values) => values.len(),
+            VectorValues::Int8(values) => values.len(),
         }
     }
 
-    /// Adds more of the same type.
-    pub(super) fn append(&mut self, more: &Numbers) {
-        match (self, more) {
-            (Numbers::F32(numbers), Numbers::F32(more)) => numbers.extend_from_slice(more),
-            (Numbers::F16(numbers), Numbers::F16(more)) => numbers.extend_from_slice(more),
-            (Numbers::Int8(numbers), Numbers::Int8(more)) => numbers.extend_from_slice(more),
-            _ => unreachable!("all rows are stored by the output's own dtype"),
+    /// Appends elements of the same type.
+    ///
+    /// # Panics
+    /// If the types differ.
+    pub(super) fn extend(&mut self, other: &VectorValues) {
+        match (self, other) {
+            (VectorValues::F32(values), VectorValues::F32(other)) => values.extend_from_slice(other),
+            (VectorValues::F16(values), VectorValues::F16(other)) => values.extend_from_slice(other),
+            (VectorValues::Int8(values), VectorValues::Int8(other)) => values.extend_from_slice(other),
+            _ => unreachable!("all rows have the output's dtype"),
         }
     }
 
-    /// Adds them to `bytes`, little-endian.
-    pub(super) fn write_to(&self, bytes: &mut Vec<u8>) {
+    /// Appends the elements to `bytes`, little-endian.
+    pub(super) fn write_le_bytes(&self, bytes: &mut Vec<u8>) {
         match self {
-            Numbers::F32(numbers) => bytes.extend(numbers.iter().flat_map(|x| x.to_le_bytes())),
-            Numbers::F16(numbers) => bytes.extend(numbers.iter().flat_map(|x| x.to_le_bytes())),
-            Numbers::Int8(numbers) => bytes.extend(numbers.iter().map(|x| x.cast_unsigned())),
+            VectorValues::F32(values) => bytes.extend(values.iter().flat_map(|x| x.to_le_bytes())),
+            VectorValues::F16(values) => bytes.extend(values.iter().flat_map(|x| x.to_le_bytes())),
+            VectorValues::Int8(values) => bytes.extend(values.iter().map(|x| x.cast_unsigned())),
         }
     }
 
-    /// They as text, with the fewest digits that read back as the same number.
+    /// The elements as decimal text with the fewest digits that read back as the same `f32` or `i8`.
     pub(super) fn to_strings(&self) -> Vec<String> {
         match self {
-            Numbers::F32(numbers) => numbers.iter().map(f32::to_string).collect(),
-            Numbers::F16(numbers) => numbers.iter().map(|x| x.to_f32().to_string()).collect(),
-            Numbers::Int8(numbers) => numbers.iter().map(i8::to_string).collect(),
+            VectorValues::F32(values) => values.iter().map(f32::to_string).collect(),
+            VectorValues::F16(values) => values.iter().map(|x| x.to_f32().to_string()).collect(),
+            VectorValues::Int8(values) => values.iter().map(i8::to_string).collect(),
         }
     }
 
-    /// Some of them, as a list to be serialised.
-    pub(super) fn part(&self, range: Range<usize>) -> Part<'_> {
-        Part(self, range)
+    /// A range of elements, which serialises as a list.
+    pub(super) fn slice(&self, range: Range<usize>) -> ValuesSlice<'_> {
+        ValuesSlice { values: self, range }
     }
 }
 
-/// Some of the numbers of a row.
-pub(super) struct Part<'a>(&'a Numbers, Range<usize>);
+/// A range of stored elements, which serialises as a list.
+pub(super) struct ValuesSlice<'a> {
+    values: &'a VectorValues,
+    range: Range<usize>,
+}
 
-impl Serialize for Part<'_> {
+impl Serialize for ValuesSlice<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Part(numbers, range) = self;
-        let range = range.clone();
-        match numbers {
-            Numbers::F32(numbers) => serializer.collect_seq(&numbers[range]),
-            Numbers::F16(numbers) => serializer.collect_seq(numbers[range].iter().map(|x| x.to_f32())),
-            Numbers::Int8(numbers) => serializer.collect_seq(&numbers[range]),
+        let range = self.range.clone();
+        match self.values {
+            VectorValues::F32(values) => serializer.collect_seq(&values[range]),
+            VectorValues::F16(values) => serializer.collect_seq(values[range].iter().map(|x| x.to_f32())),
+            VectorValues::Int8(values) => serializer.collect_seq(&values[range]),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{OutputDtype, VectorValues, pack_signs};
+
+    #[test]
+    fn signs_are_packed_as_numpy_packs_them() {
+        assert_eq!(pack_signs(&[1.0, -1.0, 0.0, -0.0, -1.0, -1.0, f32::NAN, 0.1]), 1);
+        assert_eq!([pack_signs(&[-1.0; 8]), pack_signs(&[1.0; 8])], [-128, 127]);
+    }
+
+    #[test]
+    fn elements_are_stored_little_endian() {
+        let bytes = |dtype: OutputDtype| {
+            let mut bytes = Vec::new();
+            dtype.quantize(vec![1.0, -2.0], 2).values.write_le_bytes(&mut bytes);
+            bytes
+        };
+        assert_eq!(bytes(OutputDtype::F32), [0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0]);
+        assert_eq!(bytes(OutputDtype::F16), [0, 0x3c, 0, 0xc0]);
+        assert_eq!(bytes(OutputDtype::Int8), [64, 129]);
+    }
+
+    #[test]
+    fn text_has_the_fewest_digits() {
+        let values = VectorValues::F32(vec![0.1, 3.0, 1e-9, f32::NAN]);
+        assert_eq!(values.to_strings(), ["0.1", "3", "0.000000001", "NaN"]);
+        assert_eq!(serde_json::to_string(&values.slice(0..2)).unwrap(), "[0.1,3.0]");
     }
 }

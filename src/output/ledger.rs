@@ -1,4 +1,4 @@
-//! The ledger: one JSON object a line about a row that is not as the user may expect.
+//! The ledger: one JSON object per line about each skipped, failed, truncated or otherwise unusual record.
 
 use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
@@ -8,55 +8,59 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use serde::Serialize;
 
-use super::fault::explain;
-use super::place::{beside_output, remove, rename};
-use super::{Digest, Hasher, Target};
+use super::digest::{Digest, Hasher};
+use super::durable_fs::{create_sidecar, remove, rename};
+use super::target::Target;
+use super::write_error::write_error;
 
-/// What is said of a row; what is none is left out.
+/// Maximum number of bytes of a file that are read to recognise a ledger by its first line.
+const MAX_FIRST_LINE_BYTES: u64 = 1 << 16;
+
+/// An entry of the ledger. A field that is `None` is omitted.
 #[derive(Debug, Clone, Serialize)]
 pub struct LedgerEntry<'a> {
-    /// The row's number in the input, from 0.
+    /// Index of the input record, from 0.
     pub index: u64,
-    /// The file that it is from.
+    /// Path of the input file.
     pub file: &'a str,
-    /// Its line there, from 1.
+    /// Line in the file, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u64>,
-    /// Its row there, from 1, in files without lines.
+    /// Row in the file, from 1, for files that have no lines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub row: Option<u64>,
-    /// What happened to it.
+    /// What happened to the record.
     pub event: Event,
-    /// Why, as a sentence.
+    /// The reason, as a sentence without its subject.
     pub reason: Cow<'a, str>,
-    /// Tokens that were encoded, specials included.
+    /// Number of encoded tokens, including special tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<usize>,
-    /// Tokens that were cut off.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cut: Option<usize>,
+    /// Number of truncated tokens.
+    #[serde(skip_serializing_if = "Option::is_none", rename = "cut")]
+    pub truncated_tokens: Option<usize>,
 }
 
-/// What happened to a row.
+/// What happened to a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Event {
-    /// It could not be read, and has no vector.
+    /// It could not be read or tokenized, and has no row.
     Failed,
-    /// It has its vector, but a field did not fit its column, and null stands there.
+    /// It has a row, but a field did not have its column's type and is null.
     Nulled,
-    /// It has its vector, but with NaN or infinite values.
+    /// Its vector has NaN or infinite elements.
     #[serde(rename = "not_finite")]
     NotFinite,
-    /// It was too long, and has no vector.
+    /// Its text exceeds the token limit, and it has no row.
     Skipped,
-    /// It was too long, and lost an end.
+    /// Its text exceeds the token limit, and was truncated.
     Truncated,
-    /// It was too long, and its vector is the mean over its parts.
+    /// Its text exceeds the token limit, and its vector is the mean over several parts of the text.
     Chunked,
 }
 
-/// A ledger that is being written. Its file is made with the first entry.
+/// Writes a ledger. The file is created with the first entry.
 pub struct Ledger {
     path: PathBuf,
     output: PathBuf,
@@ -65,31 +69,29 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Refuses to take the place of a file that is no ledger of an earlier run.
+    /// Refuses to replace an existing file that is not a ledger.
     ///
     /// # Errors
-    /// If there is such a file.
-    pub fn check(final_path: &Path) -> Result<()> {
-        let Ok(there) = File::open(final_path) else { return Ok(()) };
+    /// If there is such a file at `final_path`.
+    pub fn check_replaceable(final_path: &Path) -> Result<()> {
+        let Ok(file) = File::open(final_path) else { return Ok(()) };
         let mut line = String::new();
-        let read = BufReader::new(there.take(1 << 16)).read_line(&mut line);
-        let entry: Option<serde_json::Map<_, _>> = serde_json::from_str(&line).ok();
-        let is_ledger =
-            entry.is_some_and(|entry| ["index", "file", "event"].iter().all(|key| entry.contains_key(*key)));
-        if read.is_ok() && is_ledger {
+        let read = BufReader::new(file.take(MAX_FIRST_LINE_BYTES)).read_line(&mut line);
+        if read.is_ok() && is_entry(&line) {
             return Ok(());
         }
         bail!(
-            "{} is in the way of the ledger, and is no ledger of an earlier run; move it, or choose another --output",
+            "{} would be overwritten by the ledger, but is not one; move it, or choose another --output",
             final_path.display()
         )
     }
 
-    /// A ledger at `path`: empty, in place of what is there, or cut to the `durable` bytes of an interrupted run and
-    /// written on. It is as private as `output`, where that is there.
+    /// Opens a ledger at `path`. With `durable`, the length in bytes of an interrupted run's ledger, the file is
+    /// truncated to that and continued; otherwise an existing file is removed. A new file has the permissions of
+    /// `output`.
     ///
     /// # Errors
-    /// If the file cannot be written, or has fewer bytes.
+    /// If the file cannot be written, or is shorter than `durable`.
     pub fn open(path: &Path, output: &Path, durable: Option<u64>) -> Result<Self> {
         let bytes = durable.unwrap_or(0);
         if bytes == 0 {
@@ -97,18 +99,18 @@ impl Ledger {
             let (path, output, hasher) = (path.to_owned(), output.to_owned(), Hasher::default());
             return Ok(Ledger { path, output, hasher, file: None });
         }
-        let fault = |error| explain(&Target::File(path.to_owned()), true, error);
-        let there = path.metadata().map_or(0, |there| there.len());
-        if there < bytes {
+        let failed = |error| write_error(&Target::File(path.to_owned()), true, error);
+        let length = path.metadata().map_or(0, |metadata| metadata.len());
+        if length < bytes {
             bail!(
-                "cannot resume: {} has {there} bytes, but {bytes} were written; pass --restart to start over",
+                "cannot resume: {} has {length} bytes, but {bytes} were written; pass --restart to start over",
                 path.display()
             );
         }
-        let mut file = OpenOptions::new().read(true).write(true).open(path).map_err(fault)?;
+        let mut file = OpenOptions::new().read(true).write(true).open(path).map_err(failed)?;
         let mut hasher = Hasher::default();
-        hasher.add_all(BufReader::new((&file).take(bytes))).map_err(fault)?;
-        file.set_len(bytes).and_then(|()| file.seek(SeekFrom::Start(bytes))).map_err(fault)?;
+        hasher.add_all(BufReader::new((&file).take(bytes))).map_err(failed)?;
+        file.set_len(bytes).and_then(|()| file.seek(SeekFrom::Start(bytes))).map_err(failed)?;
         let (path, output) = (path.to_owned(), output.to_owned());
         Ok(Ledger { path, output, hasher, file: Some(BufWriter::new(file)) })
     }
@@ -118,7 +120,7 @@ impl Ledger {
         self.hasher.digest()
     }
 
-    /// Adds an entry.
+    /// Appends an entry.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -128,14 +130,14 @@ impl Ledger {
         self.hasher.add(&line);
         let result = match &mut self.file {
             Some(file) => file.write_all(&line),
-            None => beside_output(&self.output)
+            None => create_sidecar(&self.output)
                 .open(&self.path)
                 .and_then(|file| self.file.insert(BufWriter::new(file)).write_all(&line)),
         };
-        result.map_err(|error| self.fault(error))
+        result.map_err(|error| self.error(error))
     }
 
-    /// Makes all entries so far durable, and returns how many bytes hold them.
+    /// Makes all entries so far durable and returns the length of the file in bytes.
     ///
     /// # Errors
     /// If they cannot be written.
@@ -146,23 +148,43 @@ impl Ledger {
             file.get_ref().sync_data()?;
             file.stream_position()
         };
-        checkpoint().map_err(|error| self.fault(error))
+        checkpoint().map_err(|error| self.error(error))
     }
 
-    /// Gives the ledger its final name. One without entries is none at all, and takes the one of an earlier run away.
+    /// Renames the ledger to `final_path`. If it has no entries, the file of an earlier run there is removed.
     ///
     /// # Errors
-    /// If it cannot be written or moved.
+    /// If it cannot be written, renamed or removed.
     pub fn finish(mut self, final_path: &Path) -> Result<()> {
         self.checkpoint()?;
         match self.file {
             Some(_) => rename(&self.path, final_path)
-                .map_err(|error| explain(&Target::File(final_path.to_owned()), true, error)),
+                .map_err(|error| write_error(&Target::File(final_path.to_owned()), true, error)),
             None => remove(final_path),
         }
     }
 
-    fn fault(&self, error: io::Error) -> anyhow::Error {
-        explain(&Target::File(self.path.clone()), true, error)
+    fn error(&self, error: io::Error) -> anyhow::Error {
+        write_error(&Target::File(self.path.clone()), true, error)
+    }
+}
+
+/// Whether a line has the fields that every ledger entry has.
+fn is_entry(line: &str) -> bool {
+    let fields: Option<serde_json::Map<_, _>> = serde_json::from_str(line).ok();
+    fields.is_some_and(|fields| ["index", "file", "event"].iter().all(|key| fields.contains_key(*key)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_entry;
+
+    #[test]
+    fn an_entry_is_recognised_by_its_fields() {
+        assert!(is_entry("{\"index\":0,\"file\":\"a\",\"event\":\"failed\",\"reason\":\"\"}\n"));
+        for line in ["", "[]", "{}", "{\"index\":0,\"file\":\"a\"}", "{\"index\":0,\"file\":\"a\",\"event\""]
+        {
+            assert!(!is_entry(line), "{line}");
+        }
     }
 }

@@ -1,65 +1,71 @@
-//! What an interrupted run is continued by: one JSON value in a file of its own, replaced whole.
+//! JSON files beside an output that are replaced atomically: the manifest of a run, and the metadata of an npy file. A
+//! checksum field detects changed files.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::fault::explain;
-pub use super::place::remove;
-use super::place::{beside_output, rename, unsaved};
-use super::{Digest, Target};
+use super::digest::Digest;
+pub use super::durable_fs::remove;
+use super::durable_fs::{create_sidecar, rename};
+use super::target::Target;
+use super::write_error::write_error;
 
-/// Makes a value durable under a name, in place of what was there. It is as private as `output`, where that is there.
+/// Name of the field with the SHA-256 of all other fields, serialised without whitespace.
+const CHECKSUM: &str = "checksum";
+
+/// Writes a value to `path` durably and atomically, with the permissions of `output` if that exists. An object gets a
+/// checksum.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If the file cannot be written.
 pub fn save<T: Serialize>(path: &Path, output: &Path, value: &T) -> Result<()> {
-    let new = unsaved(path);
+    let temporary = temporary_path(path);
     let mut value = serde_json::to_value(value)?;
     if let Value::Object(fields) = &mut value {
         let checksum = Digest::of(&serde_json::to_vec(fields)?);
         fields.insert(CHECKSUM.into(), checksum.to_string().into());
     }
     let bytes = serde_json::to_vec_pretty(&value)?;
-    // One may be left of a run that was killed.
-    remove(&new)?;
+    // A killed run may have left one. Its name is fixed, rather than random as in tempfile, so that no others
+    // accumulate.
+    remove(&temporary)?;
     let save = || {
-        let mut file = beside_output(output).open(&new)?;
+        let mut file = create_sidecar(output).open(&temporary)?;
         file.write_all(&bytes)?;
         file.sync_all()?;
-        rename(&new, path)
+        rename(&temporary, path)
     };
-    save().map_err(|error| explain(&Target::File(path.to_owned()), true, error))
+    save().map_err(|error| write_error(&Target::File(path.to_owned()), true, error))
 }
 
-/// The value under a name; none where there is no such file.
+/// Reads a value that [`save`] wrote; `None` if the file does not exist.
 ///
 /// # Errors
-/// If the file cannot be read or holds something else.
+/// If the file cannot be read, its checksum does not match, or it is not a `T`.
 pub fn load<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     let remedy = "pass --restart to start over";
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => bail!("cannot read {} of the interrupted run ({error}); {remedy}", path.display()),
+        Err(error) => bail!("cannot read the manifest {} ({error}); {remedy}", path.display()),
     };
     match parse(&bytes) {
         Ok(value) => Ok(Some(value)),
-        Err(error) => {
-            bail!("{} does not say how to continue the interrupted run ({error}); {remedy}", path.display())
-        }
+        Err(error) => bail!("cannot resume: the manifest {} is invalid ({error}); {remedy}", path.display()),
     }
 }
 
-/// Refuses to take the place of a file that is not one of these, by a field that all of them have.
+/// Refuses to replace an existing file unless it is a JSON object with the field `field`, as every earlier version of
+/// the file is.
 ///
 /// # Errors
-/// If there is such a file.
+/// If there is another file at `path`.
 pub fn check_replaceable(path: &Path, field: &str) -> Result<()> {
     let Ok(bytes) = fs::read(path) else { return Ok(()) };
     let fields = serde_json::from_slice::<serde_json::Map<String, Value>>(&bytes);
@@ -67,13 +73,17 @@ pub fn check_replaceable(path: &Path, field: &str) -> Result<()> {
         return Ok(());
     }
     bail!(
-        "{} would be overwritten by the description of the output, but is not one; move it, or choose another --output",
+        "{} would be overwritten by the metadata of the output, but is another file; move it, or choose another --output",
         path.display()
     )
 }
 
-/// The field with the digest of all others, as they are without spaces.
-const CHECKSUM: &str = "checksum";
+/// Where [`save`] writes a file before it renames it to `path`.
+pub(super) fn temporary_path(path: &Path) -> PathBuf {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    temporary.into()
+}
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let mut value: Value = serde_json::from_slice(bytes)?;
@@ -81,7 +91,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
         && let Some(checksum) = fields.shift_remove(CHECKSUM)
         && checksum != Digest::of(&serde_json::to_vec(fields)?).to_string()
     {
-        bail!("it is damaged");
+        bail!("its checksum does not match");
     }
     Ok(serde_json::from_value(value)?)
 }

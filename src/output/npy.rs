@@ -1,25 +1,47 @@
-//! A NumPy array of `(N, D)`, little-endian, in C order (NEP 1).
+//! A NumPy array `(N, D)` (NEP 1, format version 1.0).
 
-use super::array::Header;
-use super::{About, Dtype};
+use super::array::ArrayEncoder;
+use super::dtype::OutputDtype;
+use super::schema::OutputSchema;
 
-/// Room for any number of rows, and a multiple of 64 as the format asks.
-const SIZE: usize = 128;
+/// Size of the header in bytes: room for any number of rows, and a multiple of 64, as the format requires.
+const HEADER_BYTES: usize = 128;
 
-/// The header of a NumPy array.
-pub static HEADER: Header = Header { size: SIZE, text: header };
+/// An encoder for a NumPy array.
+pub(super) fn encoder(schema: &OutputSchema) -> ArrayEncoder {
+    ArrayEncoder::new(schema, HEADER_BYTES, |schema, rows| header(rows, schema.width(), schema.dtype))
+}
 
-fn header(rows: u64, width: usize, dtype: Dtype, _about: &About) -> Vec<u8> {
+/// The header of an array `(rows, width)`.
+fn header(rows: u64, width: usize, dtype: OutputDtype) -> Vec<u8> {
     let descr = match dtype {
-        Dtype::F32 => "<f4",
-        Dtype::F16 => "<f2",
-        Dtype::Int8 | Dtype::Binary => "|i1",
+        OutputDtype::F32 => "<f4",
+        OutputDtype::F16 => "<f2",
+        OutputDtype::Int8 | OutputDtype::Binary => "|i1",
     };
     let array = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({rows}, {width}), }}");
     let mut header = b"\x93NUMPY\x01\x00".to_vec();
-    header.extend_from_slice(&(SIZE as u16 - 10).to_le_bytes());
+    header.extend_from_slice(&(HEADER_BYTES as u16 - 10).to_le_bytes());
     header.extend_from_slice(array.as_bytes());
-    header.resize(SIZE - 1, b' ');
+    header.resize(HEADER_BYTES - 1, b' ');
     header.push(b'\n');
     header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{HEADER_BYTES, OutputDtype, header};
+
+    #[test]
+    fn the_header_has_room_for_any_shape() {
+        for dtype in [OutputDtype::F32, OutputDtype::F16, OutputDtype::Int8, OutputDtype::Binary] {
+            let header = header(u64::MAX, usize::MAX, dtype);
+            assert_eq!((header.len(), header.last()), (HEADER_BYTES, Some(&b'\n')));
+            assert!(String::from_utf8_lossy(&header).contains(&format!(
+                "({}, {}), }}",
+                u64::MAX,
+                usize::MAX
+            )));
+        }
+    }
 }

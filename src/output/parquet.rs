@@ -1,4 +1,4 @@
-//! A Parquet file: one row group a group.
+//! A Parquet file with one Parquet row group per row group of the stream.
 
 use std::io::{self, Write};
 
@@ -11,50 +11,70 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
 
-use super::columns::Groups;
+use super::ipc_stream::{IpcStreamEncoder, RowGroups};
+use super::schema::OutputSchema;
 
-/// Writes groups of rows.
-///
-/// # Errors
-/// Those of the groups; an [`io::Error`] if the sink fails.
-pub fn write(groups: &mut Groups, schema: SchemaRef, sink: &mut (dyn Write + Send)) -> Result<()> {
-    let mut file = ArrowWriter::try_new(sink, schema.clone(), Some(properties(&schema))).map_err(fault)?;
+/// An encoder for a Parquet file.
+pub(super) fn file_encoder(schema: &OutputSchema) -> IpcStreamEncoder {
+    IpcStreamEncoder::new(schema, Some(write_file))
+}
+
+/// Writes row groups as a Parquet file.
+fn write_file(groups: &mut RowGroups, arrow_schema: SchemaRef, sink: &mut (dyn Write + Send)) -> Result<()> {
+    let properties = properties(&arrow_schema);
+    let mut file = ArrowWriter::try_new(sink, arrow_schema, Some(properties)).map_err(into_io_error)?;
     for group in groups {
-        file.write(&group?).and_then(|()| file.flush()).map_err(fault)?;
+        file.write(&group?).and_then(|()| file.flush()).map_err(into_io_error)?;
     }
-    file.finish().map_err(fault)?;
+    file.finish().map_err(into_io_error)?;
     Ok(())
 }
 
-/// Numbers of vectors hardly repeat and hardly shrink, and nobody asks for the least of them: they stand as they are. The
-/// 255 values of a byte are another matter: Parquet gives each four bytes, and a dictionary takes three of them away.
-fn properties(schema: &SchemaRef) -> WriterProperties {
-    let vectors = schema.fields().last().expect("the vectors are the last column");
+/// The writer properties. The vector column is stored PLAIN, uncompressed and without statistics: floats hardly
+/// compress, and a minimum over vector elements prunes nothing. An int8 element has 255 values but takes four bytes in
+/// Parquet; dictionary encoding saves three of them.
+fn properties(arrow_schema: &SchemaRef) -> WriterProperties {
+    let vectors = arrow_schema.fields().last().expect("the vectors are the last column");
     let mut path = vec![vectors.name().clone()];
-    let mut kind = vectors.data_type();
-    while let DataType::List(item) | DataType::FixedSizeList(item, _) = kind {
+    let mut element = vectors.data_type();
+    while let DataType::List(item) | DataType::FixedSizeList(item, _) = element {
         path.extend(["list".into(), item.name().clone()]);
-        kind = item.data_type();
+        element = item.data_type();
     }
     let vectors = ColumnPath::new(path);
-    let about: Vec<_> =
-        schema.metadata().iter().map(|(key, value)| KeyValue::new(key.clone(), value.clone())).collect();
+    let metadata = arrow_schema.metadata().iter();
+    let metadata: Vec<_> = metadata.map(|(key, value)| KeyValue::new(key.clone(), value.clone())).collect();
     WriterProperties::builder()
-        .set_key_value_metadata((!about.is_empty()).then_some(about))
+        .set_key_value_metadata((!metadata.is_empty()).then_some(metadata))
         .set_max_row_group_row_count(None)
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_column_compression(vectors.clone(), Compression::UNCOMPRESSED)
-        .set_column_dictionary_enabled(vectors.clone(), *kind == DataType::Int8)
+        .set_column_dictionary_enabled(vectors.clone(), *element == DataType::Int8)
         .set_column_statistics_enabled(vectors, EnabledStatistics::None)
         .build()
 }
 
-fn fault(error: ParquetError) -> io::Error {
+/// The [`io::Error`] of a failed write; any other error wrapped in one.
+fn into_io_error(error: ParquetError) -> io::Error {
     match error {
         ParquetError::External(error) => match error.downcast::<io::Error>() {
             Ok(error) => *error,
             Err(error) => io::Error::other(error),
         },
         other => io::Error::other(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind};
+
+    use super::{ParquetError, into_io_error};
+
+    #[test]
+    fn a_failed_write_keeps_its_kind() {
+        let full = ParquetError::External(Box::new(Error::from(ErrorKind::StorageFull)));
+        assert_eq!(into_io_error(full).kind(), ErrorKind::StorageFull);
+        assert_eq!(into_io_error(ParquetError::General("odd".into())).kind(), ErrorKind::Other);
     }
 }

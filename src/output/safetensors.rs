@@ -1,160 +1,174 @@
-//! A safetensors file with the tensor `embeddings` of `(N, D)`. For chunks of texts, the tensors `index`, `chunk`, `start` and `end` of
-//! `(N)`, int64, say which chunk each row is.
+//! A safetensors file with a tensor `embeddings` `(N, D)`. If rows are chunks of texts, int64 tensors `index`, `chunk`,
+//! `start` and `end` `(N)` locate the chunk of each row.
 
 use std::io::{SeekFrom, Write};
 
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 
-use super::array::{Header, durable_rows};
-use super::destination::{Destination, ReadSeek};
-use super::{About, Block, Claim, Dtype, Durable, Layout, Row, Span, Writer};
+use super::array::ArrayEncoder;
+use super::destination::{Access, Destination, ReadSeek};
+use super::dtype::OutputDtype;
+use super::encoder::RowEncoder;
+use super::row::{Row, Span};
+use super::schema::{OutputMetadata, OutputSchema};
+use crate::named::Named;
 
-/// Room for any number of rows and for what the file says of itself, and a multiple of 8 as the numbers after it ask.
-const SIZE: usize = 4096;
+/// Size of the header in bytes: room for any number of rows and for the metadata, and a multiple of 8, so that the
+/// tensors are aligned.
+const HEADER_BYTES: usize = 4096;
 
-/// The header of a file whose rows are vectors only.
-pub static HEADER: Header = Header { size: SIZE, text: header };
-
-fn header(rows: u64, width: usize, dtype: Dtype, about: &About) -> Vec<u8> {
-    let mut tensors = Tensors::default();
-    tensors.add_embeddings(rows, width, dtype);
-    tensors.header(dtype, about)
+/// An encoder for a file with the tensor `embeddings`.
+pub(super) fn encoder(schema: &OutputSchema) -> ArrayEncoder {
+    ArrayEncoder::new(schema, HEADER_BYTES, |schema, rows| {
+        let mut tensors = TensorIndex::default();
+        tensors.add_embeddings(rows, schema);
+        tensors.header(schema)
+    })
 }
 
-/// The tensors of a file, one after another.
-#[derive(Default)]
-struct Tensors {
-    fields: Map<String, Value>,
-    end: u64,
-}
-
-impl Tensors {
-    fn add(&mut self, name: &str, dtype: &str, shape: &[u64], value_bytes: usize) {
-        let start = self.end;
-        self.end += shape.iter().product::<u64>() * value_bytes as u64;
-        let tensor = json!({"dtype": dtype, "shape": shape, "data_offsets": [start, self.end]});
-        self.fields.insert(name.into(), tensor);
-    }
-
-    fn add_embeddings(&mut self, rows: u64, width: usize, dtype: Dtype) {
-        let name = match dtype {
-            Dtype::F32 => "F32",
-            Dtype::F16 => "F16",
-            Dtype::Int8 | Dtype::Binary => "I8",
-        };
-        self.add("embeddings", name, &[rows, width as u64], dtype.size());
-    }
-
-    /// The header: its length in 8 bytes, then JSON that spaces fill up.
-    fn header(&self, dtype: Dtype, about: &About) -> Vec<u8> {
-        let mut metadata = about.clone();
-        metadata.extend(
-            [("format", "sconce"), ("output_dtype", dtype.name())]
-                .map(|(key, value)| (key.into(), value.into())),
-        );
-        let mut text = String::new();
-        // Values that are too long for the header, as a long prompt, are left out, the longest first.
-        while text.is_empty() || text.len() > SIZE - 8 {
-            let longest = metadata.iter().max_by_key(|(_, value)| value.len()).map(|(key, _)| key.clone());
-            if let Some(key) = longest.filter(|_| !text.is_empty()) {
-                metadata.remove(&key);
-            }
-            let mut fields = Map::from_iter([("__metadata__".to_owned(), json!(metadata))]);
-            fields.extend(self.fields.clone());
-            text = Value::Object(fields).to_string();
-        }
-        let mut header = (SIZE as u64 - 8).to_le_bytes().to_vec();
-        header.extend_from_slice(text.as_bytes());
-        header.resize(SIZE, b' ');
-        header
-    }
-}
-
-/// The columns of int64: the number of the text and those of [`Span`].
+/// Number of int64 columns of a chunk: `index` and those of [`Span`].
 const COLUMNS: usize = 1 + Span::NAMES.len();
+/// Size in bytes of an element of such a column.
 const COLUMN_BYTES: usize = size_of::<i64>();
 
-/// Writes rows that are chunks of texts. The partial file has all of a row together, its columns and then its vector, so that it can be
-/// cut after any row; in the end the tensors are made from it, one after another.
-pub struct ChunkWriter {
-    destination: Destination,
-    dtype: Dtype,
-    width: usize,
-    rows: u64,
-    about: About,
-    bytes: Vec<u8>,
+/// Encodes rows that are chunks of texts. A row of the partial file is its columns and then its vector, so that the
+/// file can be truncated after any row; [`RowEncoder::finish`] copies the tensors out of it one by one.
+pub(super) struct ChunkEncoder {
+    schema: OutputSchema,
 }
 
-impl ChunkWriter {
-    /// Opens a target for rows of `layout`.
-    ///
-    /// # Errors
-    /// If the place cannot be written to, or what is durable is no whole number of rows.
-    pub fn open(claim: &Claim, layout: &Layout, durable: Option<Durable>) -> Result<Self> {
-        let (dtype, width) = (layout.dtype, layout.width());
-        let row = (COLUMNS * COLUMN_BYTES + width * dtype.size()) as u64;
-        let rows = durable_rows(claim, durable.as_ref(), 0, row)?;
-        let destination = Destination::seekable(claim, durable)?;
-        Ok(ChunkWriter { destination, dtype, width, rows, about: layout.about.clone(), bytes: Vec::new() })
+impl ChunkEncoder {
+    /// An encoder for rows of `schema`.
+    pub(super) fn new(schema: &OutputSchema) -> Self {
+        ChunkEncoder { schema: schema.clone() }
     }
 }
 
-impl Writer for ChunkWriter {
-    fn write(&mut self, row: &Row) -> Result<()> {
-        self.bytes.clear();
+impl RowEncoder for ChunkEncoder {
+    fn access(&self) -> Access {
+        Access::Convert
+    }
+
+    fn row_bytes(&self) -> Option<usize> {
+        Some(COLUMNS * COLUMN_BYTES + self.schema.vector_bytes())
+    }
+
+    fn encode(&mut self, row: &Row, bytes: &mut Vec<u8>) -> Result<()> {
         let columns = [row.index].into_iter().chain(row.chunk.unwrap_or_default().values());
-        self.bytes.extend(columns.flat_map(|value| (value as i64).to_le_bytes()));
-        row.vector.numbers.write_to(&mut self.bytes);
-        self.rows += 1;
-        self.destination.write_all(&self.bytes).map_err(|error| self.destination.fault(error))
+        bytes.extend(columns.flat_map(|value| (value as i64).to_le_bytes()));
+        row.vector.values.write_le_bytes(bytes);
+        Ok(())
     }
 
-    fn checkpoint(&mut self) -> Result<u64> {
-        self.destination.checkpoint()
+    fn set_metadata(&mut self, metadata: &OutputMetadata) {
+        self.schema.metadata.clone_from(metadata);
     }
 
-    fn blocks(&mut self, rows: u64) -> Vec<Block> {
-        self.destination.blocks(rows)
-    }
-
-    fn describe(&mut self, about: &About) {
-        self.about.clone_from(about);
-    }
-
-    fn finish(self: Box<Self>) -> Result<()> {
-        let ChunkWriter { destination, dtype, width, rows, about, .. } = *self;
-        let mut tensors = Tensors::default();
-        // The widest values come first, as the library writes them, so that all are aligned.
+    fn finish(self: Box<Self>, destination: Destination, rows: u64) -> Result<()> {
+        let schema = self.schema;
+        let mut tensors = TensorIndex::default();
+        // Tensors in order of decreasing element size, as the safetensors library writes them, so that all are aligned.
         for name in ["index"].into_iter().chain(Span::NAMES) {
             tensors.add(name, "I64", &[rows], COLUMN_BYTES);
         }
-        tensors.add_embeddings(rows, width, dtype);
-        let (columns, vector) = (COLUMNS * COLUMN_BYTES, width * dtype.size());
+        tensors.add_embeddings(rows, &schema);
+        let (columns_bytes, vector_bytes) = (COLUMNS * COLUMN_BYTES, schema.vector_bytes());
+        let row_bytes = columns_bytes + vector_bytes;
         destination.convert(|partial, sink| {
-            sink.write_all(&tensors.header(dtype, &about))?;
-            let mut copy =
-                |from: usize, bytes: usize| part_of_rows(partial, sink, rows, columns + vector, from, bytes);
+            sink.write_all(&tensors.header(&schema))?;
+            let mut copy = |offset, bytes| copy_field(partial, sink, rows, row_bytes, offset, bytes);
             (0..COLUMNS).try_for_each(|column| copy(column * COLUMN_BYTES, COLUMN_BYTES))?;
-            copy(columns, vector)
+            copy(columns_bytes, vector_bytes)
         })
     }
 }
 
-/// Copies the same part, `bytes` from `from` on, of all rows, each of which has `row` bytes.
-fn part_of_rows(
+/// Copies the `bytes` bytes at `offset` of each of `rows` rows of `row_bytes` bytes.
+fn copy_field(
     partial: &mut dyn ReadSeek,
     sink: &mut dyn Write,
     rows: u64,
-    row: usize,
-    from: usize,
+    row_bytes: usize,
+    offset: usize,
     bytes: usize,
 ) -> Result<()> {
     partial.seek(SeekFrom::Start(0))?;
-    let mut buffer = vec![0; row];
+    let mut row = vec![0; row_bytes];
     for _ in 0..rows {
-        partial.read_exact(&mut buffer)?;
-        sink.write_all(&buffer[from..from + bytes])?;
+        partial.read_exact(&mut row)?;
+        sink.write_all(&row[offset..offset + bytes])?;
     }
     Ok(())
+}
+
+/// The tensors of a file and their offsets, in the order of their data.
+#[derive(Default)]
+struct TensorIndex {
+    /// Name of each tensor, and its entry in the header.
+    entries: Map<String, Value>,
+    /// Offset of the end of the last tensor, from the end of the header.
+    end: u64,
+}
+
+impl TensorIndex {
+    fn add(&mut self, name: &str, dtype: &str, shape: &[u64], element_bytes: usize) {
+        let start = self.end;
+        self.end += shape.iter().product::<u64>() * element_bytes as u64;
+        let entry = json!({"dtype": dtype, "shape": shape, "data_offsets": [start, self.end]});
+        self.entries.insert(name.into(), entry);
+    }
+
+    fn add_embeddings(&mut self, rows: u64, schema: &OutputSchema) {
+        let dtype = match schema.dtype {
+            OutputDtype::F32 => "F32",
+            OutputDtype::F16 => "F16",
+            OutputDtype::Int8 | OutputDtype::Binary => "I8",
+        };
+        self.add("embeddings", dtype, &[rows, schema.width() as u64], schema.dtype.element_bytes());
+    }
+
+    /// The header: the length of the JSON in 8 bytes, then the JSON, padded with spaces. Metadata that does not fit,
+    /// such as a long prompt, is omitted, longest value first.
+    fn header(&self, schema: &OutputSchema) -> Vec<u8> {
+        let mut metadata = schema.metadata.clone();
+        metadata.extend(
+            [("format", "sconce"), ("output_dtype", schema.dtype.name())]
+                .map(|(key, value)| (key.into(), value.into())),
+        );
+        let json = loop {
+            let mut fields = Map::from_iter([("__metadata__".to_owned(), json!(metadata))]);
+            fields.extend(self.entries.clone());
+            let json = Value::Object(fields).to_string();
+            let longest = metadata.iter().max_by_key(|(_, value)| value.len()).map(|(key, _)| key.clone());
+            match longest {
+                Some(key) if json.len() > HEADER_BYTES - 8 => metadata.remove(&key),
+                _ => break json,
+            };
+        };
+        let mut header = (HEADER_BYTES as u64 - 8).to_le_bytes().to_vec();
+        header.extend_from_slice(json.as_bytes());
+        header.resize(HEADER_BYTES, b' ');
+        header
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::{HEADER_BYTES, copy_field};
+
+    #[test]
+    fn a_field_is_copied_out_of_every_row() {
+        let (mut partial, mut sink) = (Cursor::new(b"a12b34c56".to_vec()), Vec::new());
+        copy_field(&mut partial, &mut sink, 3, 3, 1, 2).unwrap();
+        copy_field(&mut partial, &mut sink, 3, 3, 0, 1).unwrap();
+        assert_eq!(sink, b"123456abc");
+    }
+
+    #[test]
+    fn the_header_keeps_tensors_aligned() {
+        assert_eq!(HEADER_BYTES % 8, 0);
+    }
 }

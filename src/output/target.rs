@@ -1,14 +1,14 @@
-//! Where output goes.
+//! The target of an output: standard output or a path.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Where output goes.
+/// The target of an output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// Standard output.
     Stdout,
-    /// A file.
+    /// A path: of a regular file, or of an existing pipe or device.
     File(PathBuf),
 }
 
@@ -21,10 +21,23 @@ impl fmt::Display for Target {
     }
 }
 
-/// The folder of a file.
-pub fn folder(path: &Path) -> &Path {
+/// The directory of a path; `.` for a bare file name.
+pub(super) fn parent_dir(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::parent_dir;
+
+    #[test]
+    fn a_bare_name_is_in_the_current_directory() {
+        let dirs = ["a.npy", "dir/a.npy", "/a.npy"].map(|path| parent_dir(Path::new(path)));
+        assert_eq!(dirs, [".", "dir", "/"].map(Path::new));
     }
 }

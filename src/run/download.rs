@@ -1,17 +1,17 @@
-//! `sconce download`: brings a model into the cache.
+//! `sconce download`: downloads a model into the cache.
 
 use anyhow::{Result, bail};
 
 use crate::model::Source;
-use crate::model::files::ModelFiles;
+use crate::model::directory::ModelDir;
 use crate::output::print;
 
-/// Downloads what is not in the cache yet and prints the folder of the model.
+/// Downloads the files that are not in the cache yet and prints the path of the model.
 ///
 /// # Errors
-/// If the hub refuses or cannot be reached.
+/// If the hub cannot be reached, or does not have the model or refuses access to it.
 pub fn download(source: &Source) -> Result<()> {
-    let files = ModelFiles::locate(source)?;
+    let files = ModelDir::locate(source)?;
     if let Some(warning) = files.warning {
         bail!(warning)
     }

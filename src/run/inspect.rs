@@ -1,114 +1,116 @@
-//! `sconce inspect`: what a model is.
+//! `sconce inspect`: shows the configuration of a model and how its tensors are used.
 
 use std::fmt::Write;
 
 use anyhow::{Result, bail};
 use serde_json::{Map, Value, json};
 
-use super::heads::normalized;
-use super::{Console, Loaded, ModelOptions, examine};
-use crate::model::pipeline::PoolingModule;
-use crate::model::weights::Report;
+use crate::model::modules::PoolingModule;
+use crate::model::weights::TensorReport;
+use crate::named::Named;
 use crate::nn::{
-    Biases, ConvolutionSpec, Encoder, EncoderSpec, Frequencies, NormKind, NormPlacement, Positions, Rotary,
-    RotaryScaling, ScoreBias,
+    Biases, ConvolutionSpec, EncoderSpec, Frequencies, NormKind, NormPlacement, Positions, Rotary,
+    RotaryScaling, ScoreBias, SlidingWindow, is_normalized,
 };
 use crate::output::print;
-use crate::terminal::printable;
+use crate::run::yes_or_no;
+use crate::sys::console::{Console, thousands};
+use crate::sys::terminal::escape_controls;
+use crate::task::{Loaded, ModelOptions, examine};
 
-/// Prints every resolved choice and the tensor report, as a page or as JSON.
+/// Prints the model's configuration and the tensor report, as text or as a JSON object.
 ///
 /// # Errors
-/// If the model does not load, or a tensor is missing or has the wrong shape or type: those are listed first.
+/// If the model cannot be loaded, or a tensor is missing or has the wrong shape or type. In the latter case the report is
+/// printed first.
 pub fn inspect(options: &ModelOptions, json: bool, console: &Console) -> Result<()> {
     let loaded = examine(options, console)?;
-    match json {
-        true => print(format!("{:#}\n", object(&loaded)?).as_bytes())?,
-        false => print(page(&loaded)?.as_bytes())?,
-    }
+    let report = if json { format!("{:#}\n", object(&loaded)?) } else { page(&loaded)? };
+    print(report.as_bytes())?;
     match loaded.report.map_or(0, |report| report.problems.len()) {
         0 => Ok(()),
-        n => bail!("the model cannot be run: {n} of its tensors are missing or wrong, as listed"),
+        1 => {
+            bail!("the model cannot be run: 1 tensor is missing or does not match the config; see the report")
+        }
+        n => bail!(
+            "the model cannot be run: {n} tensors are missing or do not match the config; see the report"
+        ),
     }
 }
 
-/// The page for people.
+/// The report as text.
 fn page(loaded: &Loaded) -> Result<String> {
-    let spec = loaded.encoders[0].spec();
+    let mut lines = vec![
+        ("config", loaded.config.path().display().to_string()),
+        ("model type", loaded.config.string("model_type")?.unwrap_or_default().to_owned()),
+    ];
+    lines.extend(loaded.purpose.as_ref().map(|purpose| ("task", purpose.to_string())));
+    lines.extend([
+        ("weights", loaded.weights.clone()),
+        ("tokenizer", loaded.tokenizer_file.display().to_string()),
+        ("parameters", thousands(loaded.parameters as u64)),
+    ]);
+    lines.extend(describe_encoder(loaded.encoders[0].spec()));
+    let devices = loaded.encoders.iter().map(|encoder| {
+        let backend = encoder.backend();
+        format!("{} on {backend}", backend.dtype())
+    });
+    lines.push(("computes in", devices.collect::<Vec<_>>().join("; ")));
+    lines.push(("max length", format!("{} tokens", loaded.tokenizer.max_length())));
+    lines.extend(describe_modules(loaded));
     let mut page = String::new();
-    let mut line = |key: &str, value: String| writeln!(page, "{key:<16} {}", printable(&value));
-    line("config", loaded.config.path().display().to_string())?;
-    line("model type", loaded.config.string("model_type")?.unwrap_or_default().to_owned())?;
-    if let Some(purpose) = &loaded.purpose {
-        line("task", purpose.to_string())?;
+    for (key, value) in lines {
+        writeln!(page, "{key:<16} {}", escape_controls(&value))?;
     }
-    line("weights", loaded.weights.clone())?;
-    line("tokenizer", loaded.tokenizer_file.display().to_string())?;
-    line("parameters", loaded.parameters.to_string())?;
-    for (key, value) in describe(spec) {
-        line(key, value)?;
-    }
-    line(
-        "computes in",
-        loaded
-            .encoders
-            .iter()
-            .map(Encoder::engine)
-            .map(|e| format!("{}, on {e}", e.dtype()))
-            .collect::<Vec<_>>()
-            .join("; "),
-    )?;
-    line("max length", format!("{} tokens", loaded.tokenizer.max_length()))?;
-    line(
-        "pooling",
-        match &loaded.pipeline.pooling {
-            Some(PoolingModule { pooling, include_prompt, file, .. }) => {
-                let prompt = if *include_prompt { "" } else { ", without the tokens of the prompt" };
-                format!("{pooling}{prompt} ({})", file.display())
-            }
-            None => {
-                format!("{} (this family's custom: the model's files name none)", loaded.family.pool)
-            }
-        },
-    )?;
-    for head in &loaded.pipeline.heads {
-        line("after pooling", format!("{} ({})", head.spec, head.folder.display()))?;
-    }
-    let normalized = normalized(&loaded.heads);
-    line("normalize", if normalized { "yes" } else { "no" }.into())?;
-    line(
-        "dimensions",
-        match loaded.pipeline.dimensions.filter(|kept| *kept < loaded.dimensions) {
-            Some(kept) => format!("{kept}, the first of {}", loaded.dimensions),
-            None => loaded.dimensions.to_string(),
-        },
-    )?;
-    let prompts = &loaded.pipeline.prompts;
-    for (name, text) in &prompts.texts {
-        let default = if prompts.default.as_ref() == Some(name) { ", the default" } else { "" };
-        line("prompt", format!("{name}: {text:?}{default}"))?;
-    }
-    line("lowercase", if loaded.pipeline.lowercase { "yes, before the tokenizer" } else { "no" }.into())?;
     if let Some(report) = &loaded.report {
-        write_report(&mut page, report)?;
+        write_tensors(&mut page, report)?;
     }
     Ok(page)
 }
 
-/// The same for programs.
+/// Pooling, post-pooling modules, prompts and lowercasing: key and value of each line.
+fn describe_modules(loaded: &Loaded) -> Vec<(&'static str, String)> {
+    let modules = &loaded.modules;
+    let pooling = match &modules.pooling {
+        Some(PoolingModule { pooling, include_prompt, file, .. }) => {
+            let prompt = if *include_prompt { "" } else { ", excluding prompt tokens" };
+            format!("{pooling}{prompt} ({})", file.display())
+        }
+        None => format!("{} (no pooling configured; the default for this model family)", loaded.family.pool),
+    };
+    let dimensions = match modules.truncate_dim.filter(|kept| *kept < loaded.dimensions) {
+        Some(kept) => format!("{kept}, the first of {}", loaded.dimensions),
+        None => loaded.dimensions.to_string(),
+    };
+    let mut lines = vec![("pooling", pooling)];
+    for module in &modules.post_pooling {
+        lines.push(("after pooling", format!("{} ({})", module.spec, module.folder.display())));
+    }
+    lines.push(("normalize", yes_or_no(is_normalized(&loaded.post_pooling))));
+    lines.push(("dimensions", dimensions));
+    for (name, text) in &modules.prompts.texts {
+        let default = if modules.prompts.default.as_ref() == Some(name) { " (default)" } else { "" };
+        lines.push(("prompt", format!("{name}{default}: {text:?}")));
+    }
+    let lowercase = if modules.lowercase { "yes, before the tokenizer".into() } else { yes_or_no(false) };
+    lines.push(("lowercase", lowercase));
+    lines
+}
+
+/// The report as a JSON object.
 fn object(loaded: &Loaded) -> Result<Value> {
-    let Loaded { config, pipeline, tokenizer, report, .. } = loaded;
-    let encoder: Map<String, Value> = describe(loaded.encoders[0].spec())
+    let Loaded { config, modules, tokenizer, report, .. } = loaded;
+    let encoder: Map<String, Value> = describe_encoder(loaded.encoders[0].spec())
         .into_iter()
         .map(|(key, text)| {
             let value = text.parse::<u64>().map_or_else(|_| json!(text), |number| json!(number));
             (key.replace([' ', '-'], "_"), value)
         })
         .collect();
-    let pooling = pipeline.pooling.as_ref();
+    let pooling = modules.pooling.as_ref();
     let prompts: Map<String, Value> =
-        pipeline.prompts.texts.iter().map(|(name, text)| (name.clone(), json!(text))).collect();
-    let dimensions = pipeline.dimensions.map_or(loaded.dimensions, |kept| kept.min(loaded.dimensions));
+        modules.prompts.texts.iter().map(|(name, text)| (name.clone(), json!(text))).collect();
+    let dimensions = modules.truncate_dim.map_or(loaded.dimensions, |kept| kept.min(loaded.dimensions));
     Ok(json!({
         "config": config.path().display().to_string(),
         "model_type": config.string("model_type")?,
@@ -117,25 +119,25 @@ fn object(loaded: &Loaded) -> Result<Value> {
         "tokenizer": loaded.tokenizer_file.display().to_string(),
         "parameters": loaded.parameters,
         "encoder": encoder,
-        "computes_in": loaded.encoders.iter().map(|e| e.engine().dtype().to_string()).collect::<Vec<_>>(),
-        "devices": loaded.encoders.iter().map(|e| e.engine().to_string()).collect::<Vec<_>>(),
+        "computes_in": loaded.encoders.iter().map(|e| e.backend().dtype().to_string()).collect::<Vec<_>>(),
+        "devices": loaded.encoders.iter().map(|e| e.backend().to_string()).collect::<Vec<_>>(),
         "max_length": tokenizer.max_length(),
-        "truncation_side": if tokenizer.cuts_left() { "left" } else { "right" },
-        "lowercase": pipeline.lowercase,
+        "truncation_side": tokenizer.truncation_side().name(),
+        "lowercase": modules.lowercase,
         "pooling": loaded.pooling.to_string(),
         "pooling_file": pooling.map(|pooling| pooling.file.display().to_string()),
         "include_prompt": pooling.is_none_or(|pooling| pooling.include_prompt),
-        "after_pooling": pipeline.heads.iter().map(|head| head.spec.to_string()).collect::<Vec<_>>(),
-        "normalize": normalized(&loaded.heads),
+        "after_pooling": modules.post_pooling.iter().map(|module| module.spec.to_string()).collect::<Vec<_>>(),
+        "normalize": is_normalized(&loaded.post_pooling),
         "dimensions": dimensions,
         "prompts": prompts,
-        "default_prompt": pipeline.prompts.default,
+        "default_prompt": modules.prompts.default,
         "tensors": report.as_ref().map(tensors),
     }))
 }
 
-/// What became of the tensors, for programs.
-fn tensors(report: &Report) -> Value {
+/// The tensor report as JSON.
+fn tensors(report: &TensorReport) -> Value {
     let used =
         report.used.iter().map(|(name, shape, dtype)| json!({"name": name, "shape": shape, "dtype": dtype}));
     let not_finite = report.not_finite.iter().map(|(name, count)| json!({"name": name, "count": count}));
@@ -147,112 +149,152 @@ fn tensors(report: &Report) -> Value {
     })
 }
 
-/// What the stack computes, choice by choice.
-fn describe(spec: &EncoderSpec) -> Vec<(&'static str, String)> {
+/// The specification of the encoder: key and value of each line.
+fn describe_encoder(spec: &EncoderSpec) -> Vec<(&'static str, String)> {
     let sharing = spec.layer_sharing;
-    let layers = match sharing.groups * sharing.inner == spec.layers {
-        true => spec.layers.to_string(),
-        false => format!("{} of {} groups of {}", spec.layers, sharing.groups, sharing.inner),
+    let layers = if sharing.groups * sharing.inner == spec.layers {
+        spec.layers.to_string()
+    } else {
+        format!("{} in {} groups of {} shared layers", spec.layers, sharing.groups, sharing.inner)
     };
-    let mut heads = format!("{} of {}", spec.heads, spec.qk_head_size);
-    if spec.key_value_heads < spec.heads {
-        heads += &format!(", {} of keys and values", spec.key_value_heads);
-    }
-    if spec.v_head_size != spec.qk_head_size {
-        heads += &format!(", values of {}", spec.v_head_size);
-    }
-    for (mixed, place) in [(spec.head_mixing.before, "before"), (spec.head_mixing.after, "after")] {
-        heads += &mixed.map(|mixed| format!(", mixed to {mixed} {place} the softmax")).unwrap_or_default();
-    }
-    let mut lines = vec![("layers", layers), ("hidden size", spec.hidden_size.to_string()), ("heads", heads)];
-    match &spec.score_bias {
-        ScoreBias::None => {}
-        ScoreBias::Bucketed { buckets, .. } => {
-            lines.push(("score bias", format!("relative, {buckets} buckets")))
-        }
-        ScoreBias::Disentangled(distances) => {
-            let kinds = [(distances.content_to_position, "c2p"), (distances.position_to_content, "p2c")];
-            let kinds: Vec<_> = kinds.iter().filter(|(wanted, _)| *wanted).map(|(_, kind)| *kind).collect();
-            lines
-                .push(("score bias", format!("disentangled, {}, span {}", kinds.join(" + "), distances.span)))
-        }
-    }
-    let mut mask = String::from(if spec.mask.causal { "causal" } else { "none but the ends of the text" });
-    if let Some((reach, layers)) = &spec.mask.window {
-        let near = layers.iter().filter(|near| **near).count();
-        mask += &format!("; {near} layers see {reach} tokens on either side");
-    }
-    if let Some(ConvolutionSpec { width, activation }) = spec.convolution {
-        lines.push(("convolution", format!("{width} tokens wide, {activation}, beside the first layer")));
+    let mut lines = vec![
+        ("layers", layers),
+        ("hidden size", spec.hidden_size.to_string()),
+        ("heads", describe_heads(spec)),
+    ];
+    lines.extend(describe_score_bias(&spec.score_bias).map(|bias| ("score bias", bias)));
+    if let Some(ConvolutionSpec { kernel_size, activation }) = spec.convolution {
+        lines.push((
+            "convolution",
+            format!("kernel size {kernel_size}, {activation}, parallel to the first layer"),
+        ));
     }
     let gated = if spec.gated { ", gated" } else { "" };
+    let token_types = spec.token_types.map_or("none".into(), |types| types.to_string());
+    lines.extend([
+        ("mask", describe_mask(spec)),
+        ("feed-forward", format!("{}, {}{gated}", spec.intermediate_size, spec.activation)),
+        ("norm", describe_norm(spec)),
+        ("biases", describe_biases(spec)),
+        ("vocabulary", spec.vocab_size.to_string()),
+        ("embedding size", spec.embedding_size.to_string()),
+        ("positions", describe_positions(spec)),
+        ("token types", token_types),
+    ]);
+    lines
+}
+
+fn describe_heads(spec: &EncoderSpec) -> String {
+    let mut heads = format!("{} × {}", spec.heads, spec.qk_head_dim);
+    if spec.key_value_heads < spec.heads {
+        heads += &format!(", {} key/value heads", spec.key_value_heads);
+    }
+    if spec.v_head_dim != spec.qk_head_dim {
+        heads += &format!(", value head size {}", spec.v_head_dim);
+    }
+    let projections = [(spec.talking_heads.pre_softmax, "pre"), (spec.talking_heads.post_softmax, "post")];
+    for (projected, stage) in projections {
+        let describe = |projected| format!(", {stage}-softmax projection to {projected} heads");
+        heads += &projected.map(describe).unwrap_or_default();
+    }
+    heads
+}
+
+fn describe_score_bias(bias: &ScoreBias) -> Option<String> {
+    match bias {
+        ScoreBias::None => None,
+        ScoreBias::Bucketed { buckets, .. } => Some(format!("relative positions in {buckets} buckets")),
+        ScoreBias::Disentangled(relative) => {
+            let kinds = [(relative.c2p, "c2p"), (relative.p2c, "p2c")];
+            let kinds: Vec<_> = kinds.iter().filter(|(is_used, _)| *is_used).map(|(_, kind)| *kind).collect();
+            Some(format!(
+                "disentangled, {}, {} relative positions",
+                kinds.join(" + "),
+                2 * relative.relative_positions
+            ))
+        }
+    }
+}
+
+fn describe_mask(spec: &EncoderSpec) -> String {
+    let mask = if spec.mask.causal { "causal" } else { "padding" };
+    match &spec.mask.sliding_window {
+        Some(SlidingWindow { radius, layers }) => {
+            let local = layers.iter().filter(|is_local| **is_local).count();
+            format!("{mask}; sliding window of {radius} tokens on each side in {local} layers")
+        }
+        None => mask.into(),
+    }
+}
+
+fn describe_norm(spec: &EncoderSpec) -> String {
     let norm = match spec.norm.kind {
         NormKind::Layer if spec.norm.bias => "LayerNorm",
         NormKind::Layer => "LayerNorm without bias",
         NormKind::RootMeanSquare => "RMSNorm",
     };
     let placement = match spec.norm_placement {
-        NormPlacement::After => "after each sublayer (post-norm)",
-        NormPlacement::Before => "before each sublayer (pre-norm)",
-        NormPlacement::BeforeAndFinal => "before each sublayer (pre-norm) and at the end",
+        NormPlacement::Post => "post-norm",
+        NormPlacement::Pre => "pre-norm",
+        NormPlacement::PreAndFinal => "pre-norm with final norm",
     };
-    let most = spec.max_positions;
-    let positions = match spec.positions {
-        Positions::None => format!("{most}, not told apart"),
-        Positions::Learned(numbering) => format!("{most}, learned, the first is {}", numbering.first()),
-        Positions::Sinusoidal => format!("{most}, sinusoidal"),
-        Positions::Rotary(Rotary { frequencies, local, values, .. }) => {
+    format!("{norm}, {placement}, eps {:e}", spec.norm.eps)
+}
+
+fn describe_positions(spec: &EncoderSpec) -> String {
+    let max_positions = spec.max_positions;
+    match spec.positions {
+        Positions::None => format!("{max_positions} (no position encoding)"),
+        Positions::Learned(numbering) => match numbering.first() {
+            0 => format!("{max_positions} (learned)"),
+            first => format!("{max_positions} (learned, starting at index {first})"),
+        },
+        Positions::Sinusoidal => format!("{max_positions} (sinusoidal)"),
+        Positions::Rotary(Rotary { frequencies, local, rotate_values, .. }) => {
             let describe = |Frequencies { theta, scaling }: Frequencies| match scaling {
                 RotaryScaling::None => format!("theta {theta}"),
                 scaling => format!("theta {theta}, {scaling:?}"),
             };
-            let local = local.map(|local| format!("; with a window {}", describe(local)));
-            let values = if values { "; values turn, too" } else { "" };
-            format!("{most}, rotary, {}{}{values}", describe(frequencies), local.unwrap_or_default())
+            let local = local.map(|local| format!("; in local layers {}", describe(local)));
+            let values = if rotate_values { "; values are rotated, too" } else { "" };
+            format!(
+                "{max_positions} (rotary, {}{}{values})",
+                describe(frequencies),
+                local.unwrap_or_default()
+            )
         }
-        Positions::Alibi => format!("{most}, ALiBi"),
-    };
-    lines.extend([
-        ("mask", mask),
-        ("feed-forward", format!("{}, {}{gated}", spec.intermediate_size, spec.activation)),
-        ("norm", format!("{placement}, {norm}, eps {:e}", spec.norm.eps)),
-        ("without a bias", without_bias(spec)),
-        ("vocabulary", spec.vocab_size.to_string()),
-        ("embedding size", spec.embedding_size.to_string()),
-        ("positions", positions),
-        ("segments", spec.token_types.map_or("none".into(), |types| types.to_string())),
-    ]);
-    lines
+        Positions::Alibi => format!("{max_positions} (ALiBi)"),
+    }
 }
 
-/// The linear layers that have no bias.
-fn without_bias(spec: &EncoderSpec) -> String {
+/// Which linear layers have a bias.
+fn describe_biases(spec: &EncoderSpec) -> String {
     let Biases { projection, qkv, attention_output, up, down } = spec.bias;
     let projection = projection || !spec.embedding_projection;
-    let parts = [
-        (projection, "projection of the embeddings"),
-        (qkv, "queries, keys, values"),
-        (attention_output, "output of attention"),
-        (up, "into the feed-forward network"),
-        (down, "out of it"),
+    let layers = [
+        (projection, "embedding projection"),
+        (qkv, "query, key, value"),
+        (attention_output, "attention output"),
+        (up, "FFN up"),
+        (down, "FFN down"),
     ];
-    let parts: Vec<_> = parts.iter().filter(|(has, _)| !has).map(|(_, part)| *part).collect();
-    if parts.is_empty() { "none".into() } else { parts.join(", ") }
+    let without: Vec<_> = layers.iter().filter(|(has, _)| !has).map(|(_, layer)| *layer).collect();
+    if without.is_empty() { "all linear layers".into() } else { format!("all but {}", without.join(", ")) }
 }
 
-fn write_report(page: &mut String, report: &Report) -> std::fmt::Result {
+fn write_tensors(page: &mut String, report: &TensorReport) -> std::fmt::Result {
     writeln!(page, "\ntensors: {} used, {} unused", report.used.len(), report.unused.len())?;
     for problem in &report.problems {
-        writeln!(page, "  problem  {}", printable(&problem.to_string()))?;
+        writeln!(page, "  problem  {}", escape_controls(&problem.to_string()))?;
     }
     for (name, count) in &report.not_finite {
-        writeln!(page, "  not finite  {}: {count} numbers are NaN or infinite", printable(name))?;
+        writeln!(page, "  not finite  {}: {count} values are NaN or infinite", escape_controls(name))?;
     }
     for name in &report.unused {
-        writeln!(page, "  unused   {}", printable(name))?;
+        writeln!(page, "  unused   {}", escape_controls(name))?;
     }
     for (name, shape, dtype) in &report.used {
-        writeln!(page, "  used     {} {shape:?} {dtype}", printable(name))?;
+        writeln!(page, "  used     {} {shape:?} {dtype}", escape_controls(name))?;
     }
     Ok(())
 }

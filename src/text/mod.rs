@@ -1,12 +1,22 @@
-//! From text to token ids, from a long text to chunks, and from lengths to batches.
+//! From a text to its tokens, from a long text to chunks, and from sequence lengths to batches.
+//!
+//! * [`tokenizer`]: the tokenizer of a model: encoding, truncation, special tokens. It is built by `tokenizer_json` from a
+//!   `tokenizer.json`, or by `vocab_files` from a `vocab.txt` or a `vocab.json` with `merges.txt`; both ask `tokenizer_config` for the
+//!   settings and special tokens in the files next to it, and `tokenizer_class` for what the model's tokenizer class does.
+//! * `chunks`: the ends of the chunks of a long text.
+//! * `sequences`: the token sequences of one text.
+//! * [`planner`]: which sequences share a batch.
 
 mod chunks;
 pub mod planner;
-mod resolve;
-mod settings;
+mod sequences;
 pub mod tokenizer;
-mod vocabulary;
+mod tokenizer_class;
+mod tokenizer_config;
+mod tokenizer_json;
+mod vocab_files;
 
-pub use chunks::{Chunking, LateWindow, LongCharacter, Piece, late_windows, split};
-pub use planner::{plan, runs};
-pub use tokenizer::{TokenIds, Tokenizer, TokenizerOptions};
+pub use chunks::{Chunking, LateSequence, OversizedCharacter, TokenizedChunk, late_sequences, split};
+pub use planner::{balanced_batches, consecutive_batches};
+pub use sequences::{Chunk, Sequence, TokenizedText};
+pub use tokenizer::{TokenIds, Tokenizer, TokenizerOptions, TruncationSide};

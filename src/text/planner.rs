@@ -1,41 +1,48 @@
-//! Which texts go together into a batch. Pure: lengths in, batches out.
+//! Groups sequences into ragged batches by their lengths. Pure: lengths in, batches out.
+//!
+//! A ragged batch has no padding, so sequences of different lengths share one at no cost.
 
+use std::cmp::Reverse;
 use std::ops::Range;
 
-/// Deals texts of these lengths out to batches of at most `batch_tokens` tokens each, all about as large: so many that each
-/// of `workers` gets as many as the others, where there are so many texts. A text that is longer by itself makes a batch of its
-/// own. Batches are ragged, so texts of unlike lengths cost nothing when they share one; even batches keep workers equally
-/// busy.
+/// Groups sequences of these `lengths`, in tokens, into batches of at most `max_tokens` tokens. A sequence of `max_tokens` or more
+/// is a batch of its own. The others are divided into batches with about the same number of tokens, and into a multiple of the
+/// workers that are left, as long as there are enough sequences: all of `workers` are then busy for about the same time.
 ///
-/// Gives the texts of each batch in input order. The longest come first, each into the batch with the fewest tokens
-/// so far (Graham 1969).
-pub fn plan(lengths: &[usize], batch_tokens: usize, workers: usize) -> Vec<Vec<usize>> {
-    let mut order: Vec<usize> = (0..lengths.len()).collect();
-    order.sort_by_key(|&text| std::cmp::Reverse(lengths[text]));
-    let alone = order.partition_point(|&text| lengths[text] >= batch_tokens);
-    let (long, rest) = order.split_at(alone);
-    let total: usize = rest.iter().map(|&text| lengths[text]).sum();
+/// Returns the indices of the sequences in each batch, in ascending order. The longest sequences are assigned first, each to the
+/// batch with the fewest tokens so far (Graham 1969).
+pub fn balanced_batches(lengths: &[usize], max_tokens: usize, workers: usize) -> Vec<Vec<usize>> {
+    let mut longest_first: Vec<usize> = (0..lengths.len()).collect();
+    longest_first.sort_by_key(|&sequence| Reverse(lengths[sequence]));
+    let long_count = longest_first.partition_point(|&sequence| lengths[sequence] >= max_tokens);
+    let (long, rest) = longest_first.split_at(long_count);
+    let rest_tokens: usize = rest.iter().map(|&sequence| lengths[sequence]).sum();
     let workers = workers.saturating_sub(long.len()).max(1);
-    let mut count = total.div_ceil(batch_tokens).next_multiple_of(workers).min(rest.len());
-    let dealt = loop {
-        match deal(rest, lengths, count, batch_tokens) {
+    let mut count = rest_tokens.div_ceil(max_tokens).next_multiple_of(workers).min(rest.len());
+    let batches = loop {
+        match assign(rest, lengths, count, max_tokens) {
             Some(batches) => break batches,
             None => count += 1,
         }
     };
-    long.iter().map(|&text| vec![text]).chain(dealt).collect()
+    long.iter().map(|&sequence| vec![sequence]).chain(batches).collect()
 }
 
-/// Deals texts, the longest first, to `count` batches; nothing if one would have more than `batch_tokens`.
-fn deal(texts: &[usize], lengths: &[usize], count: usize, batch_tokens: usize) -> Option<Vec<Vec<usize>>> {
+/// Assigns sequences, the longest first, to `count` batches. Returns `None` if a batch would exceed `max_tokens`.
+fn assign(
+    longest_first: &[usize],
+    lengths: &[usize],
+    count: usize,
+    max_tokens: usize,
+) -> Option<Vec<Vec<usize>>> {
     let mut batches = vec![(0, Vec::new()); count];
-    for &text in texts {
+    for &sequence in longest_first {
         let (tokens, batch) = batches.iter_mut().min_by_key(|(tokens, _)| *tokens)?;
-        *tokens += lengths[text];
-        if *tokens > batch_tokens {
+        *tokens += lengths[sequence];
+        if *tokens > max_tokens {
             return None;
         }
-        batch.push(text);
+        batch.push(sequence);
     }
     Some(
         batches
@@ -48,72 +55,74 @@ fn deal(texts: &[usize], lengths: &[usize], count: usize, batch_tokens: usize) -
     )
 }
 
-/// Cuts sequences of these lengths, in their order, into runs of at most `batch_tokens` tokens in all. A sequence that
-/// is longer by itself makes a run of its own.
-pub fn runs(lengths: &[usize], batch_tokens: usize) -> Vec<Range<usize>> {
-    let mut runs = Vec::new();
+/// Groups sequences of these `lengths`, in tokens, into batches of at most `max_tokens` tokens, keeping their order. A sequence that
+/// is longer is a batch of its own.
+///
+/// Returns the indices of the sequences in each batch.
+pub fn consecutive_batches(lengths: &[usize], max_tokens: usize) -> Vec<Range<usize>> {
+    let mut batches = Vec::new();
     let (mut start, mut tokens) = (0, 0);
     for (i, &length) in lengths.iter().enumerate() {
-        if i > start && tokens + length > batch_tokens {
-            runs.push(start..i);
+        if i > start && tokens + length > max_tokens {
+            batches.push(start..i);
             (start, tokens) = (i, 0);
         }
         tokens += length;
     }
     if start < lengths.len() {
-        runs.push(start..lengths.len());
+        batches.push(start..lengths.len());
     }
-    runs
+    batches
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{plan, runs};
+    use super::{balanced_batches, consecutive_batches};
 
     #[test]
-    fn batches_are_even_and_within_the_budget() {
+    fn batches_are_balanced_and_within_the_limit() {
         let lengths: Vec<usize> = (0..500).map(|i| 3 + i * 37 % 90).collect();
         let total: usize = lengths.iter().sum();
-        let batches = plan(&lengths, 1000, 1);
+        let batches = balanced_batches(&lengths, 1000, 1);
         assert_eq!(batches.len(), total.div_ceil(1000));
-        let tokens = |batch: &Vec<usize>| batch.iter().map(|&text| lengths[text]).sum::<usize>();
+        let tokens = |batch: &Vec<usize>| batch.iter().map(|&sequence| lengths[sequence]).sum::<usize>();
         let sizes: Vec<usize> = batches.iter().map(tokens).collect();
-        let (least, most) = (sizes.iter().min().unwrap(), sizes.iter().max().unwrap());
-        assert!(*most <= 1000 && most - least <= 10, "{sizes:?}");
-        let mut texts = batches.concat();
-        texts.sort_unstable();
-        assert!(texts.into_iter().eq(0..500), "every text once");
+        let (min, max) = (sizes.iter().min().unwrap(), sizes.iter().max().unwrap());
+        assert!(*max <= 1000 && max - min <= 10, "{sizes:?}");
+        let mut sequences = batches.concat();
+        sequences.sort_unstable();
+        assert!(sequences.into_iter().eq(0..500), "every sequence is in one batch");
         assert!(batches.iter().all(|batch| batch.is_sorted()));
     }
 
     #[test]
-    fn what_does_not_fit_evenly_takes_one_more() {
-        assert_eq!(plan(&[6, 6, 6], 9, 1), [[0], [1], [2]]);
+    fn sequences_that_cannot_be_balanced_take_one_more_batch() {
+        assert_eq!(balanced_batches(&[6, 6, 6], 9, 1), [[0], [1], [2]]);
     }
 
     #[test]
-    fn a_text_over_the_budget_stands_alone() {
-        assert_eq!(plan(&[2, 9, 2], 4, 2), [vec![1], vec![0, 2]]);
-        assert_eq!(runs(&[2, 9, 2], 4), [0..1, 1..2, 2..3]);
-        assert_eq!(runs(&[9], 4).len(), 1);
+    fn a_sequence_over_the_limit_is_a_batch_of_its_own() {
+        assert_eq!(balanced_batches(&[2, 9, 2], 4, 2), [vec![1], vec![0, 2]]);
+        assert_eq!(consecutive_batches(&[2, 9, 2], 4), [0..1, 1..2, 2..3]);
+        assert_eq!(consecutive_batches(&[9], 4).len(), 1);
     }
 
     #[test]
-    fn every_worker_gets_as_many_batches_where_there_are_texts() {
-        assert_eq!(plan(&[2; 21], 10, 4).len(), 8);
-        assert_eq!(plan(&[3, 5, 3], 100, 2), [vec![1], vec![0, 2]]);
-        assert_eq!(plan(&[3], 100, 2), [[0]]);
-        assert_eq!(plan(&[300, 3, 3], 100, 3), [[0], [1], [2]]);
+    fn every_worker_gets_the_same_number_of_batches_if_there_are_enough_sequences() {
+        assert_eq!(balanced_batches(&[2; 21], 10, 4).len(), 8);
+        assert_eq!(balanced_batches(&[3, 5, 3], 100, 2), [vec![1], vec![0, 2]]);
+        assert_eq!(balanced_batches(&[3], 100, 2), [[0]]);
+        assert_eq!(balanced_batches(&[300, 3, 3], 100, 3), [[0], [1], [2]]);
     }
 
     #[test]
-    fn runs_keep_their_order() {
-        assert_eq!(runs(&[3, 4, 5, 1, 1], 7), [0..2, 2..5]);
+    fn consecutive_batches_keep_the_order() {
+        assert_eq!(consecutive_batches(&[3, 4, 5, 1, 1], 7), [0..2, 2..5]);
     }
 
     #[test]
-    fn no_texts_no_batches() {
-        assert!(plan(&[], 4, 2).is_empty());
-        assert!(runs(&[], 4).is_empty());
+    fn no_sequences_make_no_batches() {
+        assert!(balanced_batches(&[], 4, 2).is_empty());
+        assert!(consecutive_batches(&[], 4).is_empty());
     }
 }

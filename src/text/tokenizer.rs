@@ -2,15 +2,15 @@
 //!
 //! # Untrusted tokenizers
 //!
-//! A tokenizer of a known class takes time in proportion to a text. One that is taken as its file says can be made to take time that
-//! grows with the square of a text or faster, and nothing but Ctrl-C bounds it:
+//! A tokenizer of a known class takes time in proportion to the length of a text. One that is built from a whole `tokenizer.json` can be
+//! made to take quadratic time or more, and nothing but Ctrl-C ends it:
 //!
-//! * a regular expression that backtracks: its engine gives up after a million steps, but at each place of the text anew
+//! * a regular expression that backtracks: its engine gives up after a million steps, but starts again at each position of the text
 //!   (`(?=(a+)+b)a` takes a second for 30,000 letters `a`, and more than forty for 300,000);
-//! * a WordPiece model with a large `max_input_chars_per_word`, over a long word (10 seconds for 8,000 letters).
+//! * a WordPiece model with a large `max_input_chars_per_word`, on a long word (10 seconds for 8,000 letters).
 //!
-//! A long text is not cut at white space before it is tokenized, although only its beginning may be wanted: tokens that are
-//! cut off are counted, normalizers and pre-tokenizers may look across white space, and an added token may contain it.
+//! A long text is tokenized as a whole, although only its beginning may be used: truncated tokens are counted, normalizers and
+//! pre-tokenizers may depend on what follows a white-space character, and an added token may contain one.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -29,140 +29,182 @@ use tokenizers::{
     PreTokenizerWrapper, TokenizerImpl,
 };
 
-use super::{resolve, settings, vocabulary};
-use crate::disk;
-use crate::guard::guard;
+use super::tokenizer_config::TokenizerConfig;
+use super::{tokenizer_json, vocab_files};
+use crate::named::Named;
+use crate::sys::catch_panic::catch_panic;
+use crate::sys::regular_file;
 
-/// The tokens of one text or one pair, specials included.
+/// The tokens of one sequence: of a text, a pair of texts or a chunk, with special tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenIds {
-    /// Vocabulary ids.
+    /// `input_ids`: vocabulary ids.
     pub ids: Vec<u32>,
-    /// Segment ids: 0 for the first text and its specials, 1 for the second of a pair.
-    pub type_ids: Vec<u32>,
-    /// Tokens that the limit cut off.
-    pub cut: usize,
+    /// `token_type_ids`: 0 for the first text and its special tokens, 1 for the second text of a pair.
+    pub token_type_ids: Vec<u32>,
+    /// Number of tokens that truncation removed from the text.
+    pub truncated_tokens: usize,
 }
 
-/// How texts become tokens.
+/// The end at which a text that exceeds the limit is truncated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TruncationSide {
+    /// The first tokens are dropped.
+    Left,
+    /// The last tokens are dropped.
+    Right,
+}
+
+impl Named for TruncationSide {
+    const ALL: &'static [Self] = &[TruncationSide::Left, TruncationSide::Right];
+
+    fn name(self) -> &'static str {
+        match self {
+            TruncationSide::Left => "left",
+            TruncationSide::Right => "right",
+        }
+    }
+}
+
+/// Options of a [`Tokenizer`] that are not in its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenizerOptions {
-    /// The longest text or pair in tokens, specials included.
+    /// The maximum tokens of a text or pair, including special tokens.
     pub max_length: usize,
-    /// Whether a text that is longer loses its beginning and not its end.
-    pub cut_left: bool,
-    /// Whether to lowercase before the tokenizer's own normalisation.
+    /// The end at which longer texts are truncated.
+    pub truncation_side: TruncationSide,
+    /// Whether texts are lowercased before the tokenizer's own normalizer.
     pub lowercase: bool,
 }
 
-/// White-space characters in a row that a pattern of a tokenizer can split. Its engine gives up short of a million of
-/// them; what follows in the text would not be split at all, without an error.
-const MAX_SPACES: usize = 999_000;
+/// The maximum white-space characters in a row that a regular expression of a tokenizer can split. Its engine gives up after a
+/// million steps, and would leave the rest of the text unsplit without an error.
+const MAX_WHITESPACE_RUN: usize = 999_000;
 
-/// A tokenizer with its limit.
+/// A tokenizer with a maximum length.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    /// Whether texts are split by a pattern.
-    has_pattern: bool,
+    /// Whether the pre-tokenizer has a regular expression.
+    has_regex: bool,
     max_length: usize,
-    cut: TruncationDirection,
+    truncation_side: TruncationSide,
 }
 
-/// A tokenizer whose model is known to be an `M`.
-type With<M> = TokenizerImpl<M, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
+/// A tokenizer of the library whose model is an `M`.
+type WithModel<M> =
+    TokenizerImpl<M, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
 
-/// What of a `tokenizer.json` says which model it has.
+/// The part of a `tokenizer.json` that gives the type of its model.
 #[derive(Deserialize)]
-struct Outline<'a> {
+struct TokenizerHeader<'a> {
     #[serde(borrow)]
-    model: Kind<'a>,
+    model: ModelHeader<'a>,
 }
 
 #[derive(Deserialize)]
-struct Kind<'a> {
+struct ModelHeader<'a> {
     #[serde(rename = "type", borrow)]
-    name: Option<Cow<'a, str>>,
+    model_type: Option<Cow<'a, str>>,
 }
 
-/// Parses a `tokenizer.json`. The library finds out which model a file has by way of a generic value of all of it, which
-/// takes twice as long as reading the model that the file names.
+/// The type of the model in a `tokenizer.json`, if it has one.
+fn model_type(bytes: &[u8]) -> Option<Cow<'_, str>> {
+    serde_json::from_slice::<TokenizerHeader>(bytes).ok()?.model.model_type
+}
+
+/// Parses a `tokenizer.json`. The library finds the type of the model by parsing the file to a [`Value`] first, which takes twice as long
+/// as parsing the model of a known type.
 fn parse(bytes: &[u8]) -> serde_json::Result<tokenizers::Tokenizer> {
-    fn of<'a, M: Deserialize<'a> + Model + Into<ModelWrapper>>(
+    fn with_model<'a, M: Deserialize<'a> + Model + Into<ModelWrapper>>(
         bytes: &'a [u8],
     ) -> Option<tokenizers::Tokenizer> {
-        serde_json::from_slice::<With<M>>(bytes).ok().map(tokenizers::Tokenizer::from)
+        serde_json::from_slice::<WithModel<M>>(bytes).ok().map(tokenizers::Tokenizer::from)
     }
-    let direct = match kind(bytes).as_deref() {
-        Some("WordPiece") => of::<WordPiece>(bytes),
-        Some("BPE") => of::<BPE>(bytes),
-        Some("Unigram") => of::<Unigram>(bytes),
+    let parsed = match model_type(bytes).as_deref() {
+        Some("WordPiece") => with_model::<WordPiece>(bytes),
+        Some("BPE") => with_model::<BPE>(bytes),
+        Some("Unigram") => with_model::<Unigram>(bytes),
         _ => None,
     };
-    // The library says what is wrong with a file, and reads those of its first releases.
-    direct.map_or_else(|| serde_json::from_slice(bytes), Ok)
+    // The library reports errors, and reads the files of its first releases, which have no type.
+    parsed.map_or_else(|| serde_json::from_slice(bytes), Ok)
 }
 
-/// Whether a normalizer lowercases as a step of its own, after which sentence-transformers adds no other.
+/// Whether a normalizer has a step that lowercases. If so, sentence-transformers does not add one.
 fn lowercases(normalizer: Option<&NormalizerWrapper>) -> bool {
     match normalizer {
         Some(NormalizerWrapper::Lowercase(_)) => true,
-        Some(NormalizerWrapper::Sequence(all)) => {
-            all.as_ref().iter().any(|one| matches!(one, NormalizerWrapper::Lowercase(_)))
+        Some(NormalizerWrapper::Sequence(steps)) => {
+            steps.as_ref().iter().any(|step| matches!(step, NormalizerWrapper::Lowercase(_)))
         }
         _ => false,
     }
 }
 
-/// The type of the model in a `tokenizer.json`, where it says it.
-fn kind(bytes: &[u8]) -> Option<Cow<'_, str>> {
-    serde_json::from_slice::<Outline>(bytes).ok()?.model.name
+/// Whether a pre-tokenizer, as in a `tokenizer.json`, uses a regular expression: one of its own, or that of byte-level BPE.
+fn has_regex(pre_tokenizer: &Value) -> bool {
+    match pre_tokenizer {
+        Value::Object(fields) => {
+            let is_byte_level = fields.get("type").is_some_and(|name| name == "ByteLevel");
+            let uses_regex = is_byte_level && fields.get("use_regex") != Some(&Value::Bool(false));
+            uses_regex || fields.contains_key("Regex") || fields.values().any(has_regex)
+        }
+        Value::Array(list) => list.iter().any(has_regex),
+        _ => false,
+    }
 }
 
-/// A `tokenizer.json` with what stands beside it.
-fn resolve(path: &Path, bytes: &[u8]) -> Result<serde_json::Result<tokenizers::Tokenizer>> {
-    let settings = settings::Settings::read(path)?;
-    if let Some(tokenizer) = resolve::rebuild(path, bytes, kind(bytes).as_deref(), &settings)? {
+/// Builds a tokenizer from a `tokenizer.json` and the files next to it.
+///
+/// # Errors
+/// The outer error is about the files next to it, the inner one about the `tokenizer.json` itself.
+fn from_json(path: &Path, bytes: &[u8]) -> Result<serde_json::Result<tokenizers::Tokenizer>> {
+    let config = TokenizerConfig::read(path)?;
+    if let Some(tokenizer) = tokenizer_json::from_class(path, bytes, model_type(bytes).as_deref(), &config)? {
         return Ok(Ok(tokenizer));
     }
     let mut tokenizer = match parse(bytes) {
         Ok(tokenizer) => tokenizer,
         Err(error) => return Ok(Err(error)),
     };
-    resolve::extend(path, &mut tokenizer, &settings)?;
+    tokenizer_json::add_special_tokens(path, &mut tokenizer, &config)?;
     Ok(Ok(tokenizer))
 }
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json`, or a `vocab.txt` or `vocab.json` with the files beside it. Padding and truncation
-    /// that a file asks for are left aside: batches are ragged, and the limit is the model's.
+    /// Reads a `tokenizer.json`, or a `vocab.txt` or `vocab.json` with the files next to it. Padding and truncation settings of the
+    /// file are ignored: batches are ragged, and `options` has the limit.
     ///
     /// # Errors
-    /// If a file cannot be read or does not parse, or if it is of a tokenizer that needs another form.
+    /// If a file cannot be read or does not parse, or if its tokenizer is not supported in this form.
     pub fn read(path: &Path, options: &TokenizerOptions) -> Result<Self> {
         let shown = path.display();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if name.ends_with(".model") {
-            bail!("{shown} is a SentencePiece model, which Sconce does not read; {}", vocabulary::SAVE);
+            bail!("{shown} is a SentencePiece model, which Sconce does not read; {}", vocab_files::CONVERT);
         }
-        if vocabulary::is_vocabulary(&name) {
-            let unusable =
-                || anyhow!("{shown} and the files beside it make no tokenizer; fetch the model again");
-            let inner = guard(|| vocabulary::read(path)).ok_or_else(unusable)??;
-            return Self::new(inner, options).map_err(|_| unusable());
+        if vocab_files::is_vocab_file(&name) {
+            let cannot_build = || {
+                anyhow!(
+                    "cannot build a tokenizer from {shown} and the files next to it; download the model again"
+                )
+            };
+            let inner = catch_panic(|| vocab_files::read(path)).ok_or_else(cannot_build)??;
+            return Self::new(inner, options).map_err(|_| cannot_build());
         }
-        let bytes = match disk::read(path, disk::MAX_TOKENIZER_BYTES) {
+        let bytes = match regular_file::read(path, regular_file::MAX_TOKENIZER_BYTES) {
             Ok(bytes) => bytes,
             Err(error) => bail!("cannot read {shown} ({error}); download the model again"),
         };
-        let place = match guard(|| resolve(path, &bytes)).transpose()? {
+        let reason = match catch_panic(|| from_json(path, &bytes)).transpose()? {
             Some(Ok(inner)) => match Self::new(inner, options) {
                 Ok(tokenizer) => return Ok(tokenizer),
                 Err(error) => error.to_string(),
             },
             Some(Err(error)) => format!("line {}, column {}", error.line(), error.column()),
-            None => "a part of it is damaged".into(),
+            None => "the tokenizers library panics on it".into(),
         };
-        bail!("{shown} is there but does not parse as a tokenizer ({place}); fetch it again")
+        bail!("cannot parse {shown} as a tokenizer ({reason}); download it again")
     }
 
     fn new(mut inner: tokenizers::Tokenizer, options: &TokenizerOptions) -> Result<Self> {
@@ -170,131 +212,139 @@ impl Tokenizer {
         inner.with_truncation(None).map_err(|error| anyhow!("{error}"))?;
         if options.lowercase && !lowercases(inner.get_normalizer()) {
             let own = inner.get_normalizer().cloned();
-            let both = [Some(NormalizerWrapper::Lowercase(Lowercase)), own];
-            let both = Sequence::new(both.into_iter().flatten().collect());
-            inner.with_normalizer(Some(both)).map_err(|error| anyhow!("{error}"))?;
+            let steps = [Some(NormalizerWrapper::Lowercase(Lowercase)), own];
+            let sequence = Sequence::new(steps.into_iter().flatten().collect());
+            inner.with_normalizer(Some(sequence)).map_err(|error| anyhow!("{error}"))?;
         }
-        let cut = if options.cut_left { TruncationDirection::Left } else { TruncationDirection::Right };
-        let splitter = inner.get_pre_tokenizer().and_then(|splitter| serde_json::to_value(splitter).ok());
-        let has_pattern = splitter.as_ref().is_some_and(has_pattern);
-        let tokenizer = Tokenizer { inner, has_pattern, max_length: options.max_length, cut };
-        // A template that names a token which it does not define shows only when it is used, as a panic.
-        if guard(|| [None, Some("b")].map(|pair| tokenizer.encode("a", pair).is_ok())).is_none() {
+        let pre_tokenizer = inner.get_pre_tokenizer().and_then(|own| serde_json::to_value(own).ok());
+        let has_regex = pre_tokenizer.as_ref().is_some_and(has_regex);
+        let TokenizerOptions { max_length, truncation_side, .. } = *options;
+        let tokenizer = Tokenizer { inner, has_regex, max_length, truncation_side };
+        // A template with a special token that it does not define makes the library panic on the first text.
+        if catch_panic(|| [None, Some("b")].map(|pair| tokenizer.encode("a", pair).is_ok())).is_none() {
             bail!("its post-processor names a special token that it does not define");
         }
         Ok(tokenizer)
     }
 
-    /// The longest text or pair in tokens, specials included.
+    /// The maximum tokens of a text or pair, including special tokens.
     pub fn max_length(&self) -> usize {
         self.max_length
     }
 
-    /// Whether a text that is longer loses its beginning and not its end.
-    pub fn cuts_left(&self) -> bool {
-        self.cut == TruncationDirection::Left
+    /// The end at which longer texts are truncated.
+    pub fn truncation_side(&self) -> TruncationSide {
+        self.truncation_side
     }
 
-    /// Tokenizes a text, or a pair of texts, with the model's special tokens. Past the limit tokens are cut at
-    /// the end, or the beginning, of the longer text of a pair first; special tokens stay.
+    /// Tokenizes a text, or a pair of texts, and adds special tokens. Texts over the limit are truncated at
+    /// [`Tokenizer::truncation_side`], the longer text of a pair first; special tokens are kept.
     ///
     /// # Errors
-    /// If the tokenizer fails, which its models do for an unknown token without an `unk_token`.
+    /// If the library fails: a model without an `unk_token` does so for an unknown token.
     pub fn encode(&self, text: &str, pair: Option<&str>) -> Result<TokenIds> {
-        let (first, second) = (self.bare(text)?, pair.map(|pair| self.bare(pair)).transpose()?);
+        let first = self.encode_without_special_tokens(text)?;
+        let second = pair.map(|pair| self.encode_without_special_tokens(pair)).transpose()?;
         let tokens = first.len() + second.as_ref().map_or(0, |encoding| encoding.len());
-        let room = self.max_length.saturating_sub(self.specials(pair.is_some()));
-        let truncation = TruncationParams { max_length: room, direction: self.cut, ..Default::default() };
+        let max_length = self.max_length.saturating_sub(self.num_special_tokens(pair.is_some()));
+        let direction = match self.truncation_side {
+            TruncationSide::Left => TruncationDirection::Left,
+            TruncationSide::Right => TruncationDirection::Right,
+        };
+        let truncation = TruncationParams { max_length, direction, ..Default::default() };
         let (mut first, mut second) =
             truncate_encodings(first, second, &truncation).map_err(|error| anyhow!("{error}"))?;
-        // What was cut is kept in windows of the limit's length. Nobody asks for them, and framing a pair would combine
-        // each window of one text with each of the other.
+        // The library keeps the truncated tokens as further encodings of `max_length` tokens, and its post-processor would combine
+        // each of the first text with each of the second.
         for encoding in [Some(&mut first), second.as_mut()].into_iter().flatten() {
             drop(encoding.take_overflowing());
         }
-        Ok(TokenIds { cut: tokens.saturating_sub(room), ..self.framed(first, second)? })
+        let truncated_tokens = tokens.saturating_sub(max_length);
+        Ok(TokenIds { truncated_tokens, ..self.with_special_tokens(first, second)? })
     }
 
-    /// Tokens of a sequence that are not of its text: the special tokens and those of this prompt.
+    /// The number of tokens in a sequence that do not come from its text: the special tokens and those of `prompt`.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].
-    pub fn tokens_around(&self, prompt: &str) -> Result<usize> {
-        Ok(self.specials(false) + self.bare(prompt)?.len())
+    pub fn num_prompt_and_special_tokens(&self, prompt: &str) -> Result<usize> {
+        Ok(self.num_special_tokens(false) + self.encode_without_special_tokens(prompt)?.len())
     }
 
-    /// The bytes of each token of a text by itself, without special tokens.
+    /// The byte range in the text of each of its tokens, without special tokens.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].
     pub fn offsets(&self, text: &str) -> Result<Vec<Range<usize>>> {
-        self.check_spaces(text)?;
+        self.check_whitespace(text)?;
         let encoding = self.inner.encode(text, false).map_err(|error| anyhow!("{error}"))?;
         Ok(encoding.get_offsets().iter().map(|&(start, end)| start..end).collect())
     }
 
-    /// Tokenizes a text with the model's special tokens, past the limit, too. With each token are its bytes in the text; special
-    /// tokens have none.
+    /// Tokenizes a text of any length, without truncation, and adds special tokens. Returns with the tokens the byte range of each in
+    /// the text, `None` for special tokens.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].
     pub fn encode_with_offsets(&self, text: &str) -> Result<(TokenIds, Vec<Option<Range<usize>>>)> {
-        self.check_spaces(text)?;
+        self.check_whitespace(text)?;
         let encoding = self.inner.encode(text, true).map_err(|error| anyhow!("{error}"))?;
         let tokens = encoding.get_offsets().iter().zip(encoding.get_special_tokens_mask());
         let offsets = tokens.map(|(&(start, end), &special)| (special == 0).then_some(start..end)).collect();
-        let (ids, type_ids) = (encoding.get_ids().to_vec(), encoding.get_type_ids().to_vec());
-        Ok((TokenIds { ids, type_ids, cut: 0 }, offsets))
+        Ok((token_ids(&encoding), offsets))
     }
 
-    /// Tokenizes a text in windows, one after another without overlap: each begins with the prompt, has the model's
-    /// special tokens around it, and is as long as the limit allows; the last has the rest.
+    /// Tokenizes a text in consecutive sequences without overlap. Each has the prompt before it and the special tokens around it, and
+    /// is as long as the limit allows; the last one has the rest.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].
     ///
     /// # Panics
-    /// If the limit leaves no room [around](Tokenizer::tokens_around) the prompt.
-    pub fn encode_windows(&self, prompt: &str, text: &str) -> Result<Vec<TokenIds>> {
-        let prompt = self.bare(prompt)?;
-        let room = self.max_length.saturating_sub(self.specials(false) + prompt.len());
-        assert!(room > 0, "the prompt leaves room for a text");
-        let mut first = self.bare(text)?;
-        first.truncate(room, 0, TruncationDirection::Right);
+    /// If the [prompt and the special tokens](Tokenizer::num_prompt_and_special_tokens) reach the limit.
+    pub fn encode_in_sequences(&self, prompt: &str, text: &str) -> Result<Vec<TokenIds>> {
+        let prompt = self.encode_without_special_tokens(prompt)?;
+        let max_text_tokens = self.max_length.saturating_sub(self.num_special_tokens(false) + prompt.len());
+        assert!(max_text_tokens > 0, "the prompt and the special tokens reach the limit");
+        let mut first = self.encode_without_special_tokens(text)?;
+        first.truncate(max_text_tokens, 0, TruncationDirection::Right);
         let rest = first.take_overflowing();
-        let window = |part: Encoding| {
+        let chunk = |text: Encoding| {
             let mut tokens = prompt.clone();
-            tokens.merge_with(part, true);
-            self.framed(tokens, None)
+            tokens.merge_with(text, true);
+            self.with_special_tokens(tokens, None)
         };
-        [first].into_iter().chain(rest).map(window).collect()
+        [first].into_iter().chain(rest).map(chunk).collect()
     }
 
-    /// The tokens of a text by themselves.
-    fn bare(&self, text: &str) -> Result<Encoding> {
-        self.check_spaces(text)?;
+    /// The tokens of a text without special tokens.
+    fn encode_without_special_tokens(&self, text: &str) -> Result<Encoding> {
+        self.check_whitespace(text)?;
         self.inner.encode_fast(text, false).map_err(|error| anyhow!("{error}"))
     }
 
-    /// Refuses a text that the patterns of the tokenizer cannot split.
-    fn check_spaces(&self, text: &str) -> Result<()> {
-        if self.has_pattern && text.len() > MAX_SPACES {
+    /// Refuses a text with more white space in a row than the regular expression of the tokenizer can split.
+    fn check_whitespace(&self, text: &str) -> Result<()> {
+        if self.has_regex && text.len() > MAX_WHITESPACE_RUN {
             let longest = text.split(|c: char| !c.is_whitespace()).map(|run| run.chars().count()).max();
-            if let Some(longest) = longest.filter(|longest| *longest > MAX_SPACES) {
-                bail!("{longest} white-space characters in a row, more than its patterns can split")
+            if let Some(longest) = longest.filter(|longest| *longest > MAX_WHITESPACE_RUN) {
+                bail!(
+                    "{longest} white-space characters in a row; the regular expression of its tokenizer can split \
+                     {MAX_WHITESPACE_RUN}"
+                )
             }
         }
         Ok(())
     }
 
-    /// Puts special tokens around texts.
-    fn framed(&self, first: Encoding, second: Option<Encoding>) -> Result<TokenIds> {
+    /// Adds special tokens to the tokens of a text or pair.
+    fn with_special_tokens(&self, first: Encoding, second: Option<Encoding>) -> Result<TokenIds> {
         let encoding = self.inner.post_process(first, second, true).map_err(|error| anyhow!("{error}"))?;
-        Ok(TokenIds { ids: encoding.get_ids().to_vec(), type_ids: encoding.get_type_ids().to_vec(), cut: 0 })
+        Ok(token_ids(&encoding))
     }
 
-    /// Tokens that a prompt puts before a text, as sentence-transformers counts them: those of the prompt by itself,
-    /// special tokens included, except for a special one at the end.
+    /// The number of prompt tokens that are excluded from pooling, as sentence-transformers counts them: the tokens of the prompt
+    /// alone, with special tokens, except one at the end.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].
@@ -304,35 +354,27 @@ impl Tokenizer {
         if encoding.get_special_tokens_mask().last() == Some(&1) {
             return Ok(length - 1);
         }
-        // A special token may stand in the prompt itself.
-        let added = self.inner.get_added_tokens_decoder();
+        // The text of the prompt may itself end in a special token.
+        let added_tokens = self.inner.get_added_tokens_decoder();
         let last = length.checked_sub(1).map(|last| encoding.get_ids()[last]);
-        let special = last.and_then(|id| added.get(&id)).is_some_and(|token| token.special);
-        Ok(length - usize::from(special))
+        let is_special = last.and_then(|id| added_tokens.get(&id)).is_some_and(|token| token.special);
+        Ok(length - usize::from(is_special))
     }
 
-    /// The token that an id stands for.
+    /// The token with this id, if there is one.
     pub fn token(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)
     }
 
-    /// Special tokens that are added to a text or a pair.
-    pub fn specials(&self, pair: bool) -> usize {
-        self.inner.get_post_processor().map_or(0, |processor| processor.added_tokens(pair))
+    /// The number of special tokens that are added to a text, or to a pair: `num_special_tokens_to_add` of transformers.
+    pub fn num_special_tokens(&self, is_pair: bool) -> usize {
+        self.inner.get_post_processor().map_or(0, |processor| processor.added_tokens(is_pair))
     }
 }
 
-/// Whether the description of a pre-tokenizer has a regular expression, or is of the one that has its own.
-fn has_pattern(splitter: &Value) -> bool {
-    match splitter {
-        Value::Object(fields) => {
-            let is_byte_level = fields.get("type").is_some_and(|name| name == "ByteLevel");
-            let own = is_byte_level && fields.get("use_regex") != Some(&Value::Bool(false));
-            own || fields.contains_key("Regex") || fields.values().any(has_pattern)
-        }
-        Value::Array(list) => list.iter().any(has_pattern),
-        _ => false,
-    }
+fn token_ids(encoding: &Encoding) -> TokenIds {
+    let (ids, token_type_ids) = (encoding.get_ids().to_vec(), encoding.get_type_ids().to_vec());
+    TokenIds { ids, token_type_ids, truncated_tokens: 0 }
 }
 
 #[cfg(test)]
@@ -340,7 +382,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spaces_that_a_pattern_cannot_split_are_an_error() {
+    fn white_space_that_a_regular_expression_cannot_split_is_an_error() {
         let file = |pre_tokenizer: &str| {
             format!(
                 r#"{{"version": "1.0", "pre_tokenizer": {pre_tokenizer}, "model": {{"type": "BPE",
@@ -356,18 +398,22 @@ mod tests {
             "invert": false}"#;
         let sequence =
             format!(r#"{{"type": "Sequence", "pretokenizers": [{split}, {}]}}"#, byte_level(false));
-        let options = TokenizerOptions { max_length: 2_000_000, cut_left: false, lowercase: false };
+        let options = TokenizerOptions {
+            max_length: 2_000_000,
+            truncation_side: TruncationSide::Right,
+            lowercase: false,
+        };
         let read = |pre_tokenizer: &str| {
             Tokenizer::new(parse(file(pre_tokenizer).as_bytes()).unwrap(), &options).unwrap()
         };
         for pre_tokenizer in [&byte_level(true), split, &sequence] {
             let tokenizer = read(pre_tokenizer);
-            for count in [1_000, MAX_SPACES] {
+            for count in [1_000, MAX_WHITESPACE_RUN] {
                 let tokens = tokenizer.encode(&format!("{}x x x", " ".repeat(count)), None).unwrap();
-                // No token reaches over a space into the next word.
+                // No token contains a space and a part of the next word.
                 assert_eq!(tokens.ids.len(), count + 5, "{pre_tokenizer}");
             }
-            for count in [MAX_SPACES + 1, 1_000_100] {
+            for count in [MAX_WHITESPACE_RUN + 1, 1_000_100] {
                 let error = tokenizer.encode(&format!("x{}x x x", " ".repeat(count)), None).unwrap_err();
                 assert!(
                     error.to_string().contains(&format!("{count} white-space characters in a row")),
@@ -375,42 +421,42 @@ mod tests {
                 );
             }
         }
-        // Without a pattern nothing gives up.
+        // Without a regular expression there is no such limit.
         let tokens =
             read(&byte_level(false)).encode(&format!("{}x x x", " ".repeat(1_000_100)), None).unwrap();
         assert_eq!(tokens.ids.len(), 1_000_100 + 3);
     }
 
-    /// What becomes of a file: the tokenizer written out, or what is wrong.
+    /// The tokenizer as JSON, or the error.
     fn outcome(read: serde_json::Result<tokenizers::Tokenizer>) -> String {
         read.map_or_else(|error| error.to_string(), |tokenizer| serde_json::to_string(&tokenizer).unwrap())
     }
 
     #[test]
-    fn every_model_is_read_as_the_library_reads_it() {
-        let words = r#""vocab": {"a": 0, "b": 1, "ab": 2, "[UNK]": 3}"#;
+    fn every_model_parses_as_the_library_parses_it() {
+        let vocab = r#""vocab": {"a": 0, "b": 1, "ab": 2, "[UNK]": 3}"#;
         let rest =
             r#""unk_token": "[UNK]", "continuing_subword_prefix": "\u0023#", "max_input_chars_per_word": 9"#;
         let models = [
-            format!(r#""type": "WordPiece", {rest}, {words}"#),
-            format!(r#"{words}, {rest}, "type": "WordPiece""#),
-            format!(r#"{rest}, {words}"#),
-            format!(r#""type": "Word\u0050iece", {rest}, {words}"#),
+            format!(r#""type": "WordPiece", {rest}, {vocab}"#),
+            format!(r#"{vocab}, {rest}, "type": "WordPiece""#),
+            format!(r#"{rest}, {vocab}"#),
+            format!(r#""type": "Word\u0050iece", {rest}, {vocab}"#),
             format!(
-                r#""type": "BPE", "dropout": null, "ignore_merges": true, {words}, "merges": [["a", "b"]]"#
+                r#""type": "BPE", "dropout": null, "ignore_merges": true, {vocab}, "merges": [["a", "b"]]"#
             ),
-            format!(r#""type": "BPE", "byte_fallback": false, {words}, "merges": ["a b"]"#),
+            format!(r#""type": "BPE", "byte_fallback": false, {vocab}, "merges": ["a b"]"#),
             r#""type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["a", -1.25], ["b", -2]]"#.into(),
-            format!(r#""type": "WordLevel", "unk_token": "[UNK]", {words}"#),
-            // What is wrong with these has to be said in the same words.
+            format!(r#""type": "WordLevel", "unk_token": "[UNK]", {vocab}"#),
+            // Malformed files: the errors are the same.
             format!(r#""type": "WordPiece", {rest}"#),
-            format!(r#""type": "BPE", {words}, "merges": ["a c"]"#),
+            format!(r#""type": "BPE", {vocab}, "merges": ["a c"]"#),
             r#""type": "Unigram", "unk_id": 7, "vocab": [["a", 0.0]]"#.into(),
-            format!(r#""type": "BPE", {rest}, {words}"#),
-            format!(r#""type": "Sentence", {words}"#),
-            format!(r#""type": 3, {rest}, {words}"#),
+            format!(r#""type": "BPE", {rest}, {vocab}"#),
+            format!(r#""type": "Sentence", {vocab}"#),
+            format!(r#""type": 3, {rest}, {vocab}"#),
             format!(r#""type": "WordPiece", {rest}, "vocab": {{"a": -1}}"#),
-            format!(r#""type": "WordPiece", {rest}, {words}"#) + ",",
+            format!(r#""type": "WordPiece", {rest}, {vocab}"#) + ",",
         ];
         for model in models {
             let added = r#"[{"id": 3, "content": "[UNK]", "single_word": false, "lstrip": false, "rstrip": false,

@@ -1,10 +1,10 @@
-// CUDA on a CPU: what the kernels of src/kernels/cuda use of the language, with the threads of a block as fibers that
-// take turns where they wait for each other. Slow, single-threaded and always in the same order; meant for tests.
+// The subset of CUDA that the kernels of src/kernels/cuda use, on a CPU. The threads of a block are fibers that switch
+// where they wait for each other: slow, single-threaded and deterministic, for tests.
 //
-// What it is stricter about than a GPU: shared memory is full of NaN before each block, an asynchronous copy arrives no
-// sooner than its wait (and leaves NaN until then), all threads of a block have to come to a barrier and all lanes of a
-// warp to the same instruction of the warp, and what has to be aligned is looked at. Arrays in shared memory are
-// allocations of their own, so that the address sanitizer sees what goes past an end.
+// It is stricter than a GPU: shared memory is NaN before each block; an asynchronous copy arrives only when it is
+// waited for, and is NaN until then; all threads of a block must reach a barrier, and all lanes of a warp the same warp
+// instruction; alignment is checked. Each array in shared memory is a separate allocation, so that the address
+// sanitizer detects accesses past its end.
 
 #pragma once
 
@@ -22,41 +22,42 @@
 #define __launch_bounds__(...)
 #define UNROLL
 #define SHARED(type, name, count)                                              \
-    static const char name##_is_here = 0;                                      \
-    type* const name = static_cast<type*>(emulator::shared(&name##_is_here, sizeof(type) * (count)))
+    static const char name##_key = 0;                                      \
+    type* const name = static_cast<type*>(emulator::shared(&name##_key, sizeof(type) * (count)))
 
-struct Place {
+struct Index3 {
     unsigned x, y, z;
 };
 
-// Of the thread that runs at the moment.
-inline Place threadIdx, blockIdx, blockDim, gridDim;
+// Of the thread that is running.
+inline Index3 threadIdx, blockIdx, blockDim, gridDim;
 
 struct alignas(16) [[gnu::may_alias]] uint4 {
     unsigned x, y, z, w;
 };
-typedef unsigned __attribute__((may_alias)) Word;
+typedef unsigned __attribute__((may_alias)) Packed;
 
-// What emulator.cpp has to offer.
+// Implemented in emulator.cpp.
 namespace emulator {
 
-// What a lane shows the others of its warp.
-using Shown = std::array<uint32_t, 8>;
+// The values that a lane passes to the other lanes of its warp.
+using LaneValues = std::array<uint32_t, 8>;
 
-// An array in shared memory of the running block, made by the first thread that asks.
+// An array in shared memory of the running block; the first thread that asks creates it.
 void* shared(const void* key, size_t bytes);
 void block_barrier();
-// Waits for all lanes of the warp to show something for the same instruction; all that was shown, until the next one.
-const Shown* exchange(const char* instruction, const Shown& mine);
-void copy_later(void* to, const void* from, size_t bytes);
-void copies_arrive();
-[[noreturn]] void fail(const char* sentence);
+// Waits until all lanes of the warp have passed values to the same instruction, and returns those of all lanes. They
+// are valid until the next call.
+const LaneValues* exchange(const char* instruction, const LaneValues& mine);
+void enqueue_copy(void* to, const void* from, size_t bytes);
+void complete_copies();
+[[noreturn]] void fail(const char* message);
 
 inline unsigned lane() { return threadIdx.x % 32; }
 
 }  // namespace emulator
 
-// Numbers of two bytes.
+// 16-bit floating point.
 
 struct __half {
     uint16_t bits;
@@ -69,7 +70,7 @@ struct __nv_bfloat16 {
 inline float __half2float(__half x) {
     const uint32_t sign = uint32_t(x.bits & 0x8000) << 16, exponent = x.bits >> 10 & 31, fraction = x.bits & 1023;
     if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000 | fraction << 13);
-    // Below the smallest normal number, units of 2⁻²⁴.
+    // Subnormal: units of 2⁻²⁴.
     if (exponent == 0) return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(float(fraction) * 0x1p-24f));
     return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
 }
@@ -78,9 +79,9 @@ inline __half __float2half_rn(float x) {
     const uint32_t bits = std::bit_cast<uint32_t>(x), rest = bits & 0x7fffffff;
     const uint16_t sign = uint16_t(bits >> 16 & 0x8000);
     if (rest > 0x7f800000) return {0x7fff};
-    // From half a step above the largest number on, infinity.
+    // From half a unit above the largest finite value on: infinity.
     if (rest >= 0x477ff000) return {uint16_t(sign | 0x7c00)};
-    // Below the smallest normal number, the addition rounds to units of 2⁻²⁴.
+    // Subnormal: adding 0.5 rounds to units of 2⁻²⁴.
     if (rest < 0x38800000) {
         const float shifted = std::bit_cast<float>(rest) + 0.5f;
         return {uint16_t(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000))};
@@ -96,14 +97,14 @@ inline __nv_bfloat16 __float2bfloat16_rn(float x) {
     return {uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
 }
 
-inline __half narrow_to(float x, __half) { return __float2half_rn(x); }
-inline __nv_bfloat16 narrow_to(float x, __nv_bfloat16) { return __float2bfloat16_rn(x); }
-inline float wide_of(__half x) { return __half2float(x); }
-inline float wide_of(__nv_bfloat16 x) { return __bfloat162float(x); }
+inline __half round_to(float x, __half) { return __float2half_rn(x); }
+inline __nv_bfloat16 round_to(float x, __nv_bfloat16) { return __float2bfloat16_rn(x); }
+inline float widen(__half x) { return __half2float(x); }
+inline float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
 
 template <typename D>
-void narrow_pair(float low, float high, D type, Word& to) {
-    to = narrow_to(low, type).bits | uint32_t(narrow_to(high, type).bits) << 16;
+void pack_pair(float low, float high, D type, Packed& to) {
+    to = round_to(low, type).bits | uint32_t(round_to(high, type).bits) << 16;
 }
 
 inline float exp2_fast(float x) {
@@ -111,38 +112,38 @@ inline float exp2_fast(float x) {
     return y < 0x1p-126f ? 0.0f : y;
 }
 
-// Waiting and exchange.
+// Barriers and warp instructions.
 
 inline void __syncthreads() { emulator::block_barrier(); }
 
 inline void __syncwarp() { emulator::exchange("__syncwarp", {}); }
 
 template <typename T>
-T __shfl_xor_sync(unsigned mask, T x, unsigned apart) {
+T __shfl_xor_sync(unsigned mask, T x, unsigned lane_mask) {
     static_assert(sizeof(T) == 4);
-    if (mask != 0xffffffff) emulator::fail("__shfl_xor_sync of a part of a warp");
-    const emulator::Shown* all = emulator::exchange("__shfl_xor_sync", {std::bit_cast<uint32_t>(x)});
-    return std::bit_cast<T>(all[(emulator::lane() ^ apart) % 32][0]);
+    if (mask != 0xffffffff) emulator::fail("__shfl_xor_sync of only a part of a warp is not emulated");
+    const emulator::LaneValues* all = emulator::exchange("__shfl_xor_sync", {std::bit_cast<uint32_t>(x)});
+    return std::bit_cast<T>(all[(emulator::lane() ^ lane_mask) % 32][0]);
 }
 
-inline void copy_16(void* to, const void* from, bool read) {
+inline void copy_16_async(void* to, const void* from, bool read) {
     if (reinterpret_cast<size_t>(to) % 16 != 0 || (read && reinterpret_cast<size_t>(from) % 16 != 0))
-        emulator::fail("cp.async of 16 bytes that are not on a boundary of 16");
-    emulator::copy_later(to, read ? from : nullptr, 16);
+        emulator::fail("cp.async of 16 bytes is not aligned to 16 bytes");
+    emulator::enqueue_copy(to, read ? from : nullptr, 16);
 }
 
-inline void copies_wait() { emulator::copies_arrive(); }
+inline void wait_for_copies() { emulator::complete_copies(); }
 
-// ldmatrix: word `i` of lane `l` is columns 2 (l % 4) and the next of row l / 4 of matrix i, or of its transpose; lane
-// 8 i + r points at row r of matrix i. The pointers are shown as two words.
-inline void load_matrices_of(Word (&to)[4], const void* row, bool transposed) {
-    if (reinterpret_cast<size_t>(row) % 16 != 0) emulator::fail("ldmatrix of a row that is not on a boundary of 16");
-    const auto place = reinterpret_cast<uint64_t>(row);
-    const emulator::Shown* all =
-        emulator::exchange(transposed ? "ldmatrix.trans" : "ldmatrix", {uint32_t(place), uint32_t(place >> 32)});
+// ldmatrix: packed element i of lane l is columns 2 (l % 4) and 2 (l % 4) + 1 of row l / 4 of matrix i, or of its
+// transpose. Lane 8 i + r passes the address of row r of matrix i, as two u32.
+inline void load_matrices_of(Packed (&to)[4], const void* row, bool transposed) {
+    if (reinterpret_cast<size_t>(row) % 16 != 0) emulator::fail("ldmatrix of a row that is not aligned to 16 bytes");
+    const auto address = reinterpret_cast<uint64_t>(row);
+    const emulator::LaneValues* all =
+        emulator::exchange(transposed ? "ldmatrix.trans" : "ldmatrix", {uint32_t(address), uint32_t(address >> 32)});
     const unsigned lane = emulator::lane();
     for (unsigned i = 0; i < 4; ++i) {
-        uint16_t numbers[2];
+        uint16_t values[2];
         for (unsigned j = 0; j < 2; ++j) {
             unsigned r = lane / 4, c = 2 * (lane % 4) + j;
             if (transposed) {
@@ -152,35 +153,36 @@ inline void load_matrices_of(Word (&to)[4], const void* row, bool transposed) {
             }
             const auto& from = all[8 * i + r];
             const auto* start = reinterpret_cast<const char*>(uint64_t(from[0]) | uint64_t(from[1]) << 32);
-            memcpy(&numbers[j], start + 2 * c, 2);
+            memcpy(&values[j], start + 2 * c, 2);
         }
-        to[i] = numbers[0] | uint32_t(numbers[1]) << 16;
+        to[i] = values[0] | uint32_t(values[1]) << 16;
     }
 }
 
-inline void load_matrices(Word (&to)[4], const void* row) { load_matrices_of(to, row, false); }
-inline void load_matrices_transposed(Word (&to)[4], const void* row) { load_matrices_of(to, row, true); }
+inline void load_matrices(Packed (&to)[4], const void* row) { load_matrices_of(to, row, false); }
+inline void load_matrices_transposed(Packed (&to)[4], const void* row) { load_matrices_of(to, row, true); }
 
-// mma.m16n8k16, by the fragment layouts of the PTX manual. With g = lane / 4 and t = lane % 4, of the 16-bit numbers i:
+// mma.m16n8k16, with the fragment layouts of the PTX manual. With g = lane / 4 and t = lane % 4, the 16-bit values i
+// are:
 //   a[0..8]: row g (+ 8 where i / 2 is odd), column 2 t + i % 2 (+ 8 where i ≥ 4)
 //   b[0..4]: row 2 t + i % 2 (+ 8 where i ≥ 2), column g
 //   c[0..4]: row g (+ 8 where i ≥ 2), column 2 t + i % 2
-// Products and sums are in f32, in the order of k; a GPU adds some of them at once, and rounds otherwise.
+// Products are accumulated in f32 in the order of k; a GPU adds several at once and rounds differently.
 template <typename D>
-void multiply_add(float (&c)[4], const Word (&a)[4], Word b0, Word b1, D) {
-    const emulator::Shown* all = emulator::exchange("mma", {a[0], a[1], a[2], a[3], b0, b1});
+void mma_m16n8k16(float (&c)[4], const Packed (&a)[4], Packed b0, Packed b1, D) {
+    const emulator::LaneValues* all = emulator::exchange("mma", {a[0], a[1], a[2], a[3], b0, b1});
     const unsigned g = emulator::lane() / 4, t = emulator::lane() % 4;
-    // The two rows of a and the two columns of b that meet in what this lane has of c.
+    // The two rows of a and the two columns of b whose products this lane accumulates in c.
     float rows[2][16], columns[2][16];
     for (unsigned k = 0; k < 16; ++k) {
-        // The lane within four, and which of its numbers, that have column k of a, or row k of b.
+        // The lane of a group of four, and which of its values, that hold column k of a and row k of b.
         const unsigned four = k % 8 / 2, odd = k % 2, far = k / 8;
-        auto number = [&](unsigned lane, unsigned word) {
-            return wide_of(D{uint16_t(all[lane + four][word] >> (16 * odd))});
+        auto value = [&](unsigned lane, unsigned element) {
+            return widen(D{uint16_t(all[lane + four][element] >> (16 * odd))});
         };
         for (unsigned i = 0; i < 2; ++i) {
-            rows[i][k] = number(4 * g, 2 * far + i);
-            columns[i][k] = number(4 * (2 * t + i), 4 + far);
+            rows[i][k] = value(4 * g, 2 * far + i);
+            columns[i][k] = value(4 * (2 * t + i), 4 + far);
         }
     }
     for (unsigned i = 0; i < 4; ++i) {

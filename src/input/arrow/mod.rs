@@ -1,8 +1,8 @@
-//! Arrow IPC files and streams.
+//! Arrow IPC files and streams: the columns that are needed, one record batch at a time.
 
-mod frame;
-mod index;
-mod parts;
+mod file;
+mod message;
+mod projection;
 mod stream;
 
 use std::collections::HashMap;
@@ -16,228 +16,258 @@ use arrow::error::ArrowError;
 use arrow::ipc::MessageHeader;
 use arrow::ipc::reader::{read_dictionary, read_record_batch};
 
-use super::bytes::{Bytes, unreadable};
 use super::columns::{Columns, Rows};
-use super::{Compression, Entry, Fields, Place, ReadLimit, Source, said};
-use crate::guard::guard;
-use frame::{Broken, message, schema};
-use index::Index;
-use parts::Parts;
-use stream::Stream;
+use super::error::one_line;
+use super::limit::ReadLimit;
+use super::reader::{InputReader, read_error};
+use super::record::{Entry, Fields};
+use super::source::{Compression, InputPath, Source};
+use crate::sys::catch_panic::catch_panic;
+use file::MessageFile;
+use message::{MAGIC, Message, ReadError, decode, schema};
+use projection::{ALIGNMENT, BodyProjection, check_memory};
+use stream::MessageStream;
 
-/// The mark that a file begins with, and ends with but for its last two bytes.
-const MARK: &[u8; 8] = b"ARROW1\0\0";
+const NO_BATCH: &str = "a record batch message has no record batch";
+const NO_DICTIONARY: &str = "a dictionary message has no dictionary";
 
 /// The rows of an input.
-pub struct ArrowRows {
-    shown: Arc<str>,
-    packed: bool,
-    frames: Frames,
+pub(super) struct ArrowRows {
+    name: Arc<str>,
+    is_compressed: bool,
+    messages: Messages,
     schema: SchemaRef,
     columns: Columns,
     limit: ReadLimit,
+    /// The values of the dictionaries read so far, by id.
     dictionaries: HashMap<i64, ArrayRef>,
+    /// The rows of the current record batch.
     rows: Option<Rows>,
+    /// Rows read so far.
     row: u64,
-    /// Bytes behind the rows of the batches before this one.
-    before: u64,
+    /// Bytes of the input before the current record batch.
+    batch_start: u64,
 }
 
-/// The messages of an input: as they follow one another, or as the index at the end of a file has them. Some writers
-/// make files whose messages cannot be read without the index.
-enum Frames {
-    Stream(Stream),
-    Index(Index),
+/// The messages of an input.
+enum Messages {
+    /// In the order of the input.
+    Stream(MessageStream),
+    /// In the order of the footer of a file.
+    File(MessageFile),
 }
 
-impl Frames {
-    /// The description of the next message, and the bytes of its body; none at the end.
-    fn next(&mut self) -> Result<Option<(Vec<u8>, u64)>, Broken> {
-        match self {
-            Frames::Stream(stream) => stream.next(),
-            Frames::Index(index) => index.next(),
+impl Messages {
+    /// Opens an input, and reads its schema: a file by its footer, unless it is compressed or a pipe; anything else
+    /// from its start.
+    fn open(input: InputReader, source: &Source) -> Result<(Self, Schema), ReadError> {
+        let (mut stream, start) = MessageStream::new(input.reader)?;
+        if start.starts_with(b"FEA1") {
+            return Err(
+                "it is a Feather file of version 1, which is not supported; write it as version 2".into()
+            );
+        }
+        if start == MAGIC
+            && let (InputPath::File(path), Compression::None) = (&source.path, source.compression)
+            && let Some(size) = source.size()
+        {
+            let (file, schema) = MessageFile::open(path, size)?;
+            return Ok((Messages::File(file), schema));
+        }
+        let first = match stream.next() {
+            Ok(Some(message)) => first_schema(&message),
+            Ok(None) => Err("it does not start with a schema".into()),
+            Err(ReadError::Malformed(reason)) => Err(reason),
+            Err(error) => return Err(error),
+        };
+        match first {
+            Ok(schema) => Ok((Messages::Stream(stream), schema)),
+            Err(reason) if start == MAGIC => Err(format!(
+                "{reason}; it may be a file that can only be read by its footer: pass it uncompressed, by its path"
+            )
+            .into()),
+            Err(reason) => Err(reason.into()),
         }
     }
 
-    /// Reads parts of the body of the last message, one after another.
-    fn body(&mut self, parts: &Parts) -> Result<Buffer, Broken> {
-        let mut body = vec![0; parts.bytes() as usize];
+    /// Reads the metadata of the next message; `None` at the end.
+    fn next(&mut self) -> Result<Option<Message>, ReadError> {
+        match self {
+            Messages::Stream(stream) => stream.next(),
+            Messages::File(file) => file.next(),
+        }
+    }
+
+    /// Reads the compact body of the last message.
+    fn read_body(&mut self, projection: &BodyProjection) -> Result<Buffer, ReadError> {
+        let mut body = vec![0; projection.bytes() as usize];
         let mut rest = &mut body[..];
-        for range in &parts.ranges {
+        for range in &projection.ranges {
             let length = (range.end - range.start) as usize;
             let part;
-            (part, rest) = rest.split_at_mut(length.next_multiple_of(parts::ALIGNMENT as usize));
+            (part, rest) = rest.split_at_mut(length.next_multiple_of(ALIGNMENT as usize));
             match self {
-                Frames::Stream(stream) => stream.read_body(range.start, &mut part[..length])?,
-                Frames::Index(index) => index.read_body(range.start, &mut part[..length])?,
+                Messages::Stream(stream) => stream.read_body(range.start, &mut part[..length])?,
+                Messages::File(file) => file.read_body(range.start, &mut part[..length])?,
             }
         }
         Ok(body.into())
     }
 
-    fn behind(&self) -> u64 {
+    /// Bytes of the input read so far.
+    fn bytes_read(&self) -> u64 {
         match self {
-            Frames::Stream(stream) => stream.behind(),
-            Frames::Index(index) => index.behind(),
-        }
-    }
-
-    /// Reads what an input begins with; from a file that can be read in any order, its index.
-    fn open(bytes: Bytes, source: &Source) -> Result<(Self, Schema), Broken> {
-        let (mut stream, start) = Stream::new(bytes.reader)?;
-        if start.starts_with(b"FEA1") {
-            return Err(
-                "it is Feather of version 1, which is not supported: write it as version 2, which is Arrow"
-                    .into(),
-            );
-        }
-        if start == MARK
-            && let (Place::File(path), Compression::None) = (&source.place, source.compression)
-            && let Some(size) = source.size()
-        {
-            let (index, schema) = Index::open(path, size)?;
-            return Ok((Frames::Index(index), schema));
-        }
-        let first = match stream.next() {
-            Ok(Some((header, _))) => first_schema(&header),
-            Ok(None) => Err("it begins with no schema".into()),
-            Err(Broken::Said(why)) => Err(why),
-            Err(broken) => return Err(broken),
-        };
-        match first {
-            Ok(schema) => Ok((Frames::Stream(stream), schema)),
-            Err(why) if start == MARK => Err(format!(
-                "{why}; it may be one of the files that are read by the index at their end: give it unpacked, by its name"
-            )
-            .into()),
-            Err(why) => Err(why.into()),
+            Messages::Stream(stream) => stream.bytes_read(),
+            Messages::File(file) => file.bytes_read(),
         }
     }
 }
 
-/// The schema that a message is.
-fn first_schema(header: &[u8]) -> Result<Schema, String> {
-    schema(message(header)?.header_as_schema().ok_or("it begins with no schema")?)
+/// The schema in the first message of a stream.
+fn first_schema(message: &Message) -> Result<Schema, String> {
+    schema(decode(&message.metadata)?.header_as_schema().ok_or("it does not start with a schema")?)
 }
 
 impl ArrowRows {
     /// Reads the schema of an input.
     ///
     /// # Errors
-    /// If it has none, or that lacks a column.
-    pub fn open(bytes: Bytes, source: &Source, fields: &Fields, limit: ReadLimit) -> Result<Self> {
-        let (shown, packed) = (bytes.shown.clone(), bytes.packed.is_some());
-        let (frames, schema) = Frames::open(bytes, source).map_err(|broken| match broken {
-            Broken::Bytes(error) => unreadable(&shown, "at its start", packed, &error),
-            Broken::Said(why) | Broken::Large(why) => anyhow!(
-                "cannot read {shown} as arrow ({why}); fetch or write it again, or say with --input-format what it is"
-            ),
+    /// If reading fails, the input is not Arrow IPC, or it does not have one of the columns.
+    pub(super) fn open(
+        input: InputReader,
+        source: &Source,
+        fields: &Fields,
+        limit: ReadLimit,
+    ) -> Result<Self> {
+        let (name, is_compressed) = (input.name.clone(), input.compressed_bytes_read.is_some());
+        let (messages, schema) = Messages::open(input, source).map_err(|error| match error {
+            ReadError::Io(error) => read_error(&name, "at its start", is_compressed, &error),
+            ReadError::Malformed(reason) | ReadError::TooLarge(reason) => {
+                anyhow!(
+                    "cannot read {name} as Arrow ({reason}); write the file again, or pass --input-format"
+                )
+            }
         })?;
-        let columns = Columns::new(&shown, &schema, fields, limit)?;
-        let before = frames.behind();
-        let (schema, dictionaries) = (schema.into(), HashMap::new());
+        let columns = Columns::new(&name, &schema, fields, limit)?;
+        let batch_start = messages.bytes_read();
         Ok(ArrowRows {
-            shown,
-            packed,
-            frames,
-            schema,
+            name,
+            is_compressed,
+            messages,
+            schema: schema.into(),
             columns,
             limit,
-            dictionaries,
+            dictionaries: HashMap::new(),
             rows: None,
             row: 0,
-            before,
+            batch_start,
         })
     }
 
-    /// Bytes behind the rows so far, those of a batch in even parts.
-    pub fn behind(&self) -> u64 {
-        let Some(rows) = &self.rows else { return self.before };
-        let batch = u128::from(self.frames.behind() - self.before);
-        self.before + (batch * rows.given() as u128 / rows.len().max(1) as u128) as u64
+    /// Bytes of the input read so far, after decompression; the bytes of a record batch are divided evenly among its
+    /// rows.
+    pub(super) fn bytes_read(&self) -> u64 {
+        let Some(rows) = &self.rows else { return self.batch_start };
+        let batch = u128::from(self.messages.bytes_read() - self.batch_start);
+        self.batch_start + (batch * rows.rows_read() as u128 / rows.len().max(1) as u128) as u64
     }
 
-    /// The next row; none at the end.
+    /// Reads the next row; `None` at the end of the input.
     ///
     /// # Errors
-    /// If the input cannot be read on.
-    pub fn read(&mut self) -> Result<Option<Entry>> {
+    /// If reading fails, the input is malformed, or a record batch takes too much memory.
+    pub(super) fn read(&mut self) -> Result<Option<Entry>> {
         loop {
-            if let Some(entry) = self.rows.as_mut().and_then(|rows| rows.read(&self.shown, self.row + 1)) {
+            if let Some(entry) = self.rows.as_mut().and_then(|rows| rows.read(&self.name, self.row + 1)) {
                 self.row += 1;
                 return Ok(Some(entry));
             }
-            self.before = self.frames.behind();
+            self.batch_start = self.messages.bytes_read();
             self.rows = None;
-            let broken = match self.frames.next() {
+            let error = match self.messages.next() {
                 Ok(None) => return Ok(None),
-                Ok(Some((header, length))) => match guard(|| self.take(header, length)) {
+                // The `arrow` crate panics on buffers whose length is not a multiple of the size of their elements.
+                Ok(Some(message)) => match catch_panic(|| self.read_message(message)) {
                     Some(Ok(())) => continue,
-                    Some(Err(broken)) => broken,
-                    None => "what follows is damaged".into(),
+                    Some(Err(error)) => error,
+                    None => "the next record batch is damaged".into(),
                 },
-                Err(broken) => broken,
+                Err(error) => error,
             };
             let after = format!("after row {}", self.row);
-            match broken {
-                Broken::Bytes(error) => return Err(unreadable(&self.shown, &after, self.packed, &error)),
-                Broken::Said(why) => {
-                    bail!("cannot read {} {after} ({why}); fetch or write it again", self.shown)
+            match error {
+                ReadError::Io(error) => {
+                    return Err(read_error(&self.name, &after, self.is_compressed, &error));
                 }
-                Broken::Large(why) => bail!("{}: the record batch {after} {why}", self.shown),
+                ReadError::Malformed(reason) => {
+                    bail!("cannot read {} {after} ({reason}); write the file again", self.name)
+                }
+                ReadError::TooLarge(reason) => bail!("{}: the record batch {after} {reason}", self.name),
             }
         }
     }
 
-    /// Takes in a message with a body of so many bytes: a batch of rows, or a dictionary for those that follow.
-    fn take(&mut self, header: Vec<u8>, length: u64) -> Result<(), Broken> {
-        let arrow = |error: ArrowError| Broken::Said(said(&error));
-        let found = message(&header)?;
-        let version = found.version();
-        match found.header_type() {
-            MessageHeader::RecordBatch => {
-                let batch = found.header_as_record_batch().ok_or("a batch without contents")?;
-                let is_read = |column| self.columns.projection.contains(&column);
-                let parts = Parts::new(&header, &batch, self.schema.fields(), is_read, version, length)?;
-                let body = self.body(&parts)?;
-                let header = parts.describe(header);
-                let batch = message(&header)?.header_as_record_batch().ok_or("a batch without contents")?;
-                let projection = Some(&self.columns.projection[..]);
-                let (schema, dictionaries) = (self.schema.clone(), &self.dictionaries);
-                let batch = read_record_batch(&body, batch, schema, dictionaries, projection, &version);
-                self.rows = Some(Rows::new(&batch.map_err(arrow)?, &self.columns)?);
-                Ok(())
-            }
-            MessageHeader::DictionaryBatch => {
-                let dictionary = found.header_as_dictionary_batch().ok_or("a dictionary without contents")?;
-                let Some(values) = self.dictionary_values(dictionary.id()) else { return Ok(()) };
-                let batch = dictionary.data().ok_or("a dictionary without contents")?;
-                let parts = Parts::new(&header, &batch, &[values], |_| true, version, length)?;
-                let body = self.body(&parts)?;
-                let header = parts.describe(header);
-                let batch =
-                    message(&header)?.header_as_dictionary_batch().ok_or("a dictionary without contents")?;
-                read_dictionary(&body, batch, &self.schema, &mut self.dictionaries, &version).map_err(arrow)
-            }
+    /// Reads the body of a message: the rows of a record batch, or a dictionary.
+    fn read_message(&mut self, message: Message) -> Result<(), ReadError> {
+        match decode(&message.metadata)?.header_type() {
+            MessageHeader::RecordBatch => self.read_batch(message),
+            MessageHeader::DictionaryBatch => self.read_dictionary(message),
             MessageHeader::NONE => Ok(()),
             MessageHeader::Schema => Err("a second schema follows".into()),
-            _ => Err("a message follows that is neither rows nor a dictionary".into()),
+            _ => Err("the next message is neither a record batch nor a dictionary".into()),
         }
     }
 
-    /// The parts of the body of the last message, if they are not too large.
-    fn body(&mut self, parts: &Parts) -> Result<Buffer, Broken> {
+    fn read_batch(&mut self, message: Message) -> Result<(), ReadError> {
+        let decoded = decode(&message.metadata)?;
+        let version = decoded.version();
+        let batch = decoded.header_as_record_batch().ok_or(NO_BATCH)?;
+        let is_read = |column| self.columns.projection.contains(&column);
+        let columns = self.schema.fields();
+        let projection =
+            BodyProjection::new(&message.metadata, &batch, columns, is_read, version, message.body_length)?;
+        let body = self.read_body(&projection)?;
+        let metadata = projection.patch(message.metadata);
+        let batch = decode(&metadata)?.header_as_record_batch().ok_or(NO_BATCH)?;
+        let columns = Some(&self.columns.projection[..]);
+        let batch =
+            read_record_batch(&body, batch, self.schema.clone(), &self.dictionaries, columns, &version);
+        self.rows = Some(Rows::new(&batch.map_err(malformed)?, &self.columns)?);
+        Ok(())
+    }
+
+    fn read_dictionary(&mut self, message: Message) -> Result<(), ReadError> {
+        let decoded = decode(&message.metadata)?;
+        let version = decoded.version();
+        let dictionary = decoded.header_as_dictionary_batch().ok_or(NO_DICTIONARY)?;
+        let Some(values) = self.dictionary_values(dictionary.id()) else { return Ok(()) };
+        let batch = dictionary.data().ok_or(NO_DICTIONARY)?;
+        let projection = BodyProjection::new(
+            &message.metadata,
+            &batch,
+            &[values],
+            |_| true,
+            version,
+            message.body_length,
+        )?;
+        let body = self.read_body(&projection)?;
+        let metadata = projection.patch(message.metadata);
+        let dictionary = decode(&metadata)?.header_as_dictionary_batch().ok_or(NO_DICTIONARY)?;
+        read_dictionary(&body, dictionary, &self.schema, &mut self.dictionaries, &version).map_err(malformed)
+    }
+
+    /// Reads the compact body of the last message, if that and its decompressed buffers are within the memory limit.
+    fn read_body(&mut self, projection: &BodyProjection) -> Result<Buffer, ReadError> {
         let held = self.dictionaries.values().map(|values| values.get_buffer_memory_size() as u64).sum();
-        parts::check(parts.bytes(), held, self.limit)?;
-        let body = self.frames.body(parts)?;
-        parts::check(parts.unpacked_bytes(&body), held + body.len() as u64, self.limit)?;
+        check_memory(projection.bytes(), held, self.limit)?;
+        let body = self.messages.read_body(projection)?;
+        check_memory(projection.decompressed_bytes(&body), held + body.len() as u64, self.limit)?;
         Ok(body)
     }
 
-    /// The values of a dictionary as a column; none if no column that is read has it.
+    /// The values of dictionary `id` as a column; `None` if no column that is read has this dictionary.
     fn dictionary_values(&self, id: i64) -> Option<FieldRef> {
-        // The ids of a file are nowhere else.
-        #[expect(deprecated, reason = "the library itself reads dictionaries by it")]
+        #[expect(deprecated, reason = "the arrow crate itself finds dictionaries by the id in the field")]
         let field = self.columns.projection.iter().find_map(|column| {
             let column = Schema::new(vec![self.schema.field(*column).clone()]);
             column.fields_with_dict_id(id).first().map(|field| (*field).clone())
@@ -247,4 +277,9 @@ impl ArrowRows {
             _ => None,
         }
     }
+}
+
+/// An error of the `arrow` crate as a reason.
+fn malformed(error: ArrowError) -> ReadError {
+    ReadError::Malformed(one_line(&error))
 }

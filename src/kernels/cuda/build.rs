@@ -1,5 +1,5 @@
-//! Assembles the kernels for GPUs, in builds with CUDA: to PTX for compute capability 8.0, which the driver translates for
-//! any GPU from Ampere on.
+//! Compiles the CUDA kernels to PTX for compute capability 8.0, in builds with the feature `cuda`. The driver compiles
+//! the PTX for any GPU from Ampere on.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,8 @@ use std::process::{Command, exit};
 
 const SOURCES: [&str; 6] = ["attention", "linear", "lookup", "norm", "pooling", "rotary"];
 
-pub fn main() {
+/// Compiles the kernels if the feature `cuda` is on.
+pub(crate) fn main() {
     let folder = Path::new("src/kernels/cuda");
     println!("cargo::rerun-if-changed={}", folder.display());
     if env::var_os("CARGO_FEATURE_CUDA").is_none() {
@@ -21,7 +22,7 @@ pub fn main() {
         (None, Some(home)) if Path::new(&home).join("bin/nvcc").exists() => Path::new(&home).join("bin/nvcc"),
         _ => PathBuf::from("nvcc"),
     };
-    let to = PathBuf::from(env::var_os("OUT_DIR").expect("cargo says where things go"));
+    let to = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     for source in SOURCES {
         let (from, to) = (folder.join(source).with_extension("cu"), to.join(source).with_extension("ptx"));
         let mut command = Command::new(&nvcc);
@@ -36,7 +37,7 @@ pub fn main() {
     }
 }
 
-fn fail(sentence: &str) -> ! {
-    println!("cargo::error={sentence}");
+fn fail(message: &str) -> ! {
+    println!("cargo::error={message}");
     exit(1)
 }

@@ -1,11 +1,11 @@
-// What the kernels share: numbers of three types, vectors of 16 bytes, sums over a warp, and the few instructions that
-// C++ has no name for, each in a function of its own.
+// Shared by all kernels: conversions of three dtypes, vectors of 16 bytes, sums over a warp, and wrappers of PTX
+// instructions.
 //
-// Tensors are row-major and contiguous, counts are 32 bits wide, and an index into a tensor is computed in 64 bits.
-// Arithmetic is in f32; a store rounds to the nearest number, ties to even. A row's result depends on nothing but the
-// row (in attention and pooling: the text), so it is the same whatever else is in the batch.
+// Tensors are row-major and contiguous. Counts are 32 bits wide; an index into a tensor is computed in 64 bits.
+// Arithmetic is in f32; a store rounds to nearest, ties to even. A row's result depends only on the row (in attention
+// and pooling: on the sequence), not on the rest of the batch.
 //
-// With SCONCE_EMULATED the files are C++ for a CPU, over tests/cuda/shim.h.
+// With SCONCE_EMULATED the files are C++ for a CPU, on top of tests/cuda/shim.h.
 
 #pragma once
 
@@ -17,68 +17,69 @@
 #include <cuda_fp16.h>
 
 #define UNROLL _Pragma("unroll")
-// An array in shared memory, on a boundary of 16 bytes.
+// An array in shared memory, aligned to 16 bytes.
 #define SHARED(type, name, count) __shared__ __align__(16) type name[count]
 
-// Four bytes, whatever they stand for.
-typedef unsigned Word;
+// A packed element: two f16 or bf16 values.
+typedef unsigned Packed;
 
-__device__ __forceinline__ void narrow_pair(float low, float high, __half, Word& to) {
+// Rounds two values to a 16-bit dtype, which the third argument selects.
+__device__ __forceinline__ void pack_pair(float low, float high, __half, Packed& to) {
     __half2 pair = __floats2half2_rn(low, high);
     memcpy(&to, &pair, 4);
 }
 
-__device__ __forceinline__ void narrow_pair(float low, float high, __nv_bfloat16, Word& to) {
+__device__ __forceinline__ void pack_pair(float low, float high, __nv_bfloat16, Packed& to) {
     __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
     memcpy(&to, &pair, 4);
 }
 
-// 2 to the power of x, within 2 ulp; 0 where the result is below the smallest normal number.
+// 2ˣ within 2 ULP; subnormal results are flushed to 0.
 __device__ __forceinline__ float exp2_fast(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-// 16 bytes from global to shared memory, past the registers, or 16 bytes of zeros, and then `from` is not read. They
-// are there after `copies_wait`, for the other threads after a barrier besides.
-__device__ __forceinline__ void copy_16(void* to, const void* from, bool read) {
-    unsigned place = static_cast<unsigned>(__cvta_generic_to_shared(to));
+// Copies 16 bytes from global to shared memory asynchronously (cp.async). If not `read`, writes zeros and does not
+// access `from`. The bytes have arrived after `wait_for_copies`, and for other threads after a barrier.
+__device__ __forceinline__ void copy_16_async(void* to, const void* from, bool read) {
+    unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
     unsigned bytes = read ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(place), "l"(from), "r"(bytes) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
 }
 
-__device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// Four matrices of 8 × 8 numbers of two bytes out of shared memory: lane 8 m + r says where row r of matrix m stands,
-// and gets columns 2 (lane % 4) and the next of row lane / 4 of each.
-__device__ __forceinline__ void load_matrices(Word (&to)[4], const void* row) {
-    unsigned place = static_cast<unsigned>(__cvta_generic_to_shared(row));
+// Loads four matrices of 8 × 8 16-bit values from shared memory (ldmatrix): lane 8 m + r passes the address of row r of
+// matrix m. Each lane gets columns 2 (lane % 4) and 2 (lane % 4) + 1 of row lane / 4 of each matrix.
+__device__ __forceinline__ void load_matrices(Packed (&to)[4], const void* row) {
+    unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(place)
+                 : "r"(address)
                  : "memory");
 }
 
-// The same, with each matrix transposed on the way.
-__device__ __forceinline__ void load_matrices_transposed(Word (&to)[4], const void* row) {
-    unsigned place = static_cast<unsigned>(__cvta_generic_to_shared(row));
+// `load_matrices` with each matrix transposed.
+__device__ __forceinline__ void load_matrices_transposed(Packed (&to)[4], const void* row) {
+    unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(place)
+                 : "r"(address)
                  : "memory");
 }
 
-// c += a b, where a is 16 × 16, b is 16 × 8 and c is 16 × 8 of f32, spread over a warp as the PTX manual has it under
-// "Matrix Fragments for mma.m16n8k16". The last argument only says the type.
-__device__ __forceinline__ void multiply_add(float (&c)[4], const Word (&a)[4], Word b0, Word b1, __half) {
+// c += a b, where a is 16 × 16, b is 16 × 8 and c is 16 × 8 of f32, in the fragment layouts of "Matrix Fragments for
+// mma.m16n8k16" in the PTX manual. The last argument only selects the dtype.
+__device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const Packed (&a)[4], Packed b0, Packed b1, __half) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                  "{%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-__device__ __forceinline__ void multiply_add(float (&c)[4], const Word (&a)[4], Word b0, Word b1, __nv_bfloat16) {
+__device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const Packed (&a)[4], Packed b0, Packed b1, __nv_bfloat16) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                  "{%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
@@ -87,66 +88,67 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const Word (&a)[4], 
 
 #endif
 
-// A line a type: the suffix of a kernel's name, and what its numbers are.
+// Calls KERNEL(suffix of the kernel name, dtype) for every dtype.
 #define EACH_TYPE(KERNEL) KERNEL(f32, float) KERNEL(f16, __half) KERNEL(bf16, __nv_bfloat16)
 
 constexpr unsigned LANES = 32;
 constexpr unsigned ALL_LANES = 0xffffffff;
 
-// Numbers in 16 bytes.
+// Values of dtype D in a vector of 16 bytes.
 template <typename D>
-constexpr int VECTOR = 16 / int(sizeof(D));
+constexpr int VECTOR_LEN = 16 / int(sizeof(D));
 
-__device__ __forceinline__ float wide(float x) { return x; }
-__device__ __forceinline__ float wide(__half x) { return __half2float(x); }
-__device__ __forceinline__ float wide(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ float to_float(float x) { return x; }
+__device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
+__device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
 
-__device__ __forceinline__ void narrow(float x, float& to) { to = x; }
-__device__ __forceinline__ void narrow(float x, __half& to) { to = __float2half_rn(x); }
-__device__ __forceinline__ void narrow(float x, __nv_bfloat16& to) { to = __float2bfloat16_rn(x); }
+__device__ __forceinline__ void store_rounded(float x, float& to) { to = x; }
+__device__ __forceinline__ void store_rounded(float x, __half& to) { to = __float2half_rn(x); }
+__device__ __forceinline__ void store_rounded(float x, __nv_bfloat16& to) { to = __float2bfloat16_rn(x); }
 
-// Whether vectors can be loaded from there. Null is fine, for nothing is.
+// Whether vectors can be loaded from p: it is aligned to 16 bytes, or null.
 __device__ __forceinline__ bool aligned(const void* p) { return reinterpret_cast<size_t>(p) % 16 == 0; }
 
-// N neighbouring numbers: one by itself, or whole vectors, which begin on a boundary of 16 bytes.
+// Loads N consecutive values: one, or whole vectors aligned to 16 bytes.
 template <int N, typename D>
 __device__ __forceinline__ void load(const D* from, float (&to)[N]) {
     if constexpr (N == 1) {
-        to[0] = wide(from[0]);
+        to[0] = to_float(from[0]);
     } else {
-        static_assert(N % VECTOR<D> == 0);
+        static_assert(N % VECTOR_LEN<D> == 0);
         UNROLL
-        for (int i = 0; i < N; i += VECTOR<D>) {
+        for (int i = 0; i < N; i += VECTOR_LEN<D>) {
             uint4 raw = *reinterpret_cast<const uint4*>(from + i);
-            D numbers[VECTOR<D>];
-            memcpy(numbers, &raw, 16);
+            D values[VECTOR_LEN<D>];
+            memcpy(values, &raw, 16);
             UNROLL
-            for (int j = 0; j < VECTOR<D>; ++j) to[i + j] = wide(numbers[j]);
+            for (int j = 0; j < VECTOR_LEN<D>; ++j) to[i + j] = to_float(values[j]);
         }
     }
 }
 
+// The reverse of `load`.
 template <int N, typename D>
 __device__ __forceinline__ void store(D* to, const float (&from)[N]) {
     if constexpr (N == 1) {
-        narrow(from[0], to[0]);
+        store_rounded(from[0], to[0]);
     } else {
-        static_assert(N % VECTOR<D> == 0);
+        static_assert(N % VECTOR_LEN<D> == 0);
         UNROLL
-        for (int i = 0; i < N; i += VECTOR<D>) {
-            D numbers[VECTOR<D>];
+        for (int i = 0; i < N; i += VECTOR_LEN<D>) {
+            D values[VECTOR_LEN<D>];
             UNROLL
-            for (int j = 0; j < VECTOR<D>; ++j) narrow(from[i + j], numbers[j]);
+            for (int j = 0; j < VECTOR_LEN<D>; ++j) store_rounded(from[i + j], values[j]);
             uint4 raw;
-            memcpy(&raw, numbers, 16);
+            memcpy(&raw, values, 16);
             *reinterpret_cast<uint4*>(to + i) = raw;
         }
     }
 }
 
-// The sum over the lanes of a warp, the same bits in every lane.
+// The sum over the lanes of a warp, with the same bits in every lane.
 __device__ __forceinline__ float warp_sum(float x) {
     UNROLL
-    for (unsigned apart = LANES / 2; apart > 0; apart /= 2) x += __shfl_xor_sync(ALL_LANES, x, apart);
+    for (unsigned offset = LANES / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(ALL_LANES, x, offset);
     return x;
 }

@@ -1,8 +1,9 @@
-// Embeddings: a row is the sum of rows of up to four tables (Devlin et al. 2019, figure 2), and where there is a weight,
-// its norm.
+// The sum of embeddings of up to four tables (Devlin et al. 2019, figure 2), followed by a norm if `weight` is not
+// null.
 //
-// out is (rows, width), a table (any, width), and i_k[r] the row of table k for row r. Pairs from the first null table
-// on are not there. weight and bias are (width); either may be null. One block of 128 threads a row: grid (rows).
+// out is (rows, width), each table (any, width), and i_k[r] the index into table k for row r. Tables from the first
+// null one on are absent. weight and bias are (width); either may be null. One block of 128 threads per row: grid
+// (rows).
 
 #include "norm.cuh"
 
@@ -18,11 +19,11 @@ __device__ __forceinline__ void lookup(D* out, const LookupPair<D> (&pairs)[4], 
     const size_t row = blockIdx.x;
     if (row >= rows) return;
     const D* from[4];
-    bool vectors = width % VECTOR<D> == 0 && aligned(out);
+    bool vectors = width % VECTOR_LEN<D> == 0 && aligned(out);
     UNROLL
     for (int k = 0; k < 4; ++k) {
-        bool there = pairs[k].table != nullptr && (k == 0 || from[k - 1] != nullptr);
-        from[k] = there ? pairs[k].table + size_t(pairs[k].rows[row]) * width : nullptr;
+        bool present = pairs[k].table != nullptr && (k == 0 || from[k - 1] != nullptr);
+        from[k] = present ? pairs[k].table + size_t(pairs[k].rows[row]) * width : nullptr;
         vectors = vectors && aligned(pairs[k].table);
     }
     auto read = [&](unsigned column, auto& values) {
@@ -38,7 +39,7 @@ __device__ __forceinline__ void lookup(D* out, const LookupPair<D> (&pairs)[4], 
             for (int i = 0; i < STEP; ++i) values[i] += add[i];
         }
     };
-    // All numbers of the row, some at a time.
+    // Copies the row without a norm.
     auto copy = [&](auto& values) {
         constexpr int STEP = sizeof(values) / sizeof(float);
         for (unsigned column = threadIdx.x * STEP; column < width; column += NORM_THREADS * STEP) {
@@ -46,7 +47,7 @@ __device__ __forceinline__ void lookup(D* out, const LookupPair<D> (&pairs)[4], 
             store<STEP>(out + row * width + column, values);
         }
     };
-    float one[1], several[VECTOR<D>];
+    float one[1], several[VECTOR_LEN<D>];
     if (norm.weight != nullptr) {
         norm_any(out, norm, width, vectors, read);
     } else if (vectors) {

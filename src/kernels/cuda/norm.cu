@@ -1,5 +1,6 @@
-// Normalisation of rows: out = norm(x + residual) · weight + bias. x, residual and out are (rows, width), weight and bias
-// (width). Residual and bias may be null; out may be x or the residual. One block of 128 threads a row: grid (rows).
+// LayerNorm and RMSNorm: out = norm(x + residual) · weight + bias. x, residual and out are (rows, width), weight and
+// bias (width). Residual and bias may be null; out may be x or the residual. One block of 128 threads per row: grid
+// (rows).
 
 #include "norm.cuh"
 

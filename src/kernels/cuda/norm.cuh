@@ -1,8 +1,8 @@
-// Normalisation of a row, LayerNorm (Ba et al. 2016) or RMSNorm (Zhang & Sennrich 2019), wherever its numbers come from. The
-// variance is taken in a second pass, so that a large mean costs no digits.
+// LayerNorm (Ba et al. 2016) and RMSNorm (Zhang & Sennrich 2019) of a row that a functor reads. The variance is
+// computed in a second pass, so that a large mean does not cancel its digits.
 //
-// One block of 128 threads a row: grid (rows). Rows of up to 4096 numbers stay in registers between the passes; longer
-// ones, and those that are not whole vectors, are read anew, each number by the thread that will write it.
+// One block of 128 threads per row: grid (rows). Rows of up to 4096 values stay in registers between the passes. Longer
+// rows, and rows that are not whole vectors, are read again, each value by the thread that writes it.
 
 #pragma once
 
@@ -11,13 +11,13 @@
 
 constexpr unsigned NORM_THREADS = 128;
 
-// In the order of `enum NormKind` in src/kernels/norm.rs.
+// The codes of `NormWeights::code` in src/ops/add_norm.rs.
 enum NormCode : unsigned {
     LAYER = 0,
     ROOT_MEAN_SQUARE = 1,
 };
 
-// The sum over the block, the same bits in every thread; `warps` is not written again before another barrier.
+// The sum over the block, with the same bits in every thread. `warps` must not be written again before another barrier.
 __device__ __forceinline__ float block_sum(float x, float* warps) {
     x = warp_sum(x);
     if (threadIdx.x % LANES == 0) warps[threadIdx.x / LANES] = x;
@@ -28,7 +28,7 @@ __device__ __forceinline__ float block_sum(float x, float* warps) {
     return sum;
 }
 
-// What a row becomes: norm(row) · weight + bias, where bias may be null.
+// The parameters of norm(row) · weight + bias; bias may be null.
 template <typename D>
 struct Norm {
     const D* weight;
@@ -37,7 +37,8 @@ struct Norm {
     float eps;
 };
 
-// KEPT vectors of STEP numbers a thread stay in registers; 0: none does. `read` gives STEP numbers from a column of the row on.
+// Normalises a row. Each thread keeps KEPT vectors of STEP values in registers, or with 0 reads them again. `read`
+// returns STEP values from a column on.
 template <int STEP, int KEPT, typename D, typename Read>
 __device__ __forceinline__ void norm_row(D* out, const Norm<D>& norm, unsigned width, float* warps, Read read) {
     const size_t start = size_t(blockIdx.x) * width;
@@ -47,7 +48,7 @@ __device__ __forceinline__ void norm_row(D* out, const Norm<D>& norm, unsigned w
         unsigned column = (v * NORM_THREADS + threadIdx.x) * STEP;
         if (column < width) read(column, kept[v]);
     }
-    // Calls f with the columns and the values of this thread, some at a time.
+    // Calls f(column, values) for every STEP values of this thread.
     auto each = [&](auto f) {
         if constexpr (KEPT > 0) {
             UNROLL
@@ -93,11 +94,11 @@ __device__ __forceinline__ void norm_row(D* out, const Norm<D>& norm, unsigned w
     });
 }
 
-// One row, by vectors where `read` can give them and nothing else stands against it.
+// Normalises a row, in vectors if `read` supports them (`vectors`) and all pointers are aligned.
 template <typename D, typename Read>
 __device__ __forceinline__ void norm_any(D* out, const Norm<D>& norm, unsigned width, bool vectors, Read read) {
     SHARED(float, warps, 2 * NORM_THREADS / LANES);
-    constexpr int STEP = VECTOR<D>;
+    constexpr int STEP = VECTOR_LEN<D>;
     if (!vectors || !aligned(out) || !aligned(norm.weight) || !aligned(norm.bias) || width % STEP != 0) {
         norm_row<1, 0>(out, norm, width, warps, read);
     } else if (width <= NORM_THREADS * 8) {

@@ -1,39 +1,39 @@
-//! AVX2 with FMA: 16 registers of 8 numbers.
+//! AVX2 with FMA: 16 registers of 8 f32.
 
 use std::arch::x86_64::*;
 
 use super::{Simd, methods};
 
-/// Exists only where the processor has AVX2 and FMA.
+/// [`Simd`] with AVX2 and FMA. A value exists only if the processor supports both.
 #[derive(Debug, Clone, Copy)]
 pub struct Avx2(());
 
 impl Avx2 {
     /// # Safety
-    /// The processor has to have AVX2 and FMA.
+    /// The processor supports AVX2 and FMA.
     #[inline(always)]
     pub unsafe fn new() -> Self {
         Avx2(())
     }
 
-    /// Ones in the first lanes, so many.
+    /// A mask with all bits set in the first `min(lanes, 8)` lanes.
     #[inline(always)]
-    fn first(self, lanes: usize) -> __m256i {
+    fn mask(self, lanes: usize) -> __m256i {
         const ONES_AND_ZEROS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
         let from = &ONES_AND_ZEROS[8 - lanes.min(8)..][..8];
-        // SAFETY: as in `Simd` below; eight numbers lie there.
+        // SAFETY: `self` exists only if the processor supports AVX2; `from` is a slice of 8 i32.
         unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
     }
 
-    /// The upper halves of `x` rounded to bf16, in the lower halves of the lanes.
+    /// Rounds to bf16; the result is in the lower 16 bits of each lane.
     #[inline(always)]
     fn round_bf16(self, x: __m256) -> __m256i {
-        // SAFETY: as in `Simd` below.
+        // SAFETY: `self` exists only if the processor supports AVX2; the intrinsics access no memory.
         unsafe {
             let bits = _mm256_castps_si256(x);
             let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
             let rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
-            // Rounding could carry a NaN over to another number.
+            // Rounding could carry a NaN into infinity or 0, so a NaN is truncated and made quiet.
             let is_nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(x, x));
             let nan = _mm256_or_si256(bits, _mm256_set1_epi32(0x40_0000));
             _mm256_srli_epi32::<16>(_mm256_blendv_epi8(rounded, nan, is_nan))
@@ -43,8 +43,8 @@ impl Avx2 {
 
 impl Simd for Avx2 {
     const LANES: usize = 8;
-    const ROWS: usize = 6;
-    const BYTES_PER_WORD: usize = 2;
+    const MR: usize = 6;
+    const INT8_PER_LANE: usize = 2;
     const FAST_BF16: bool = false;
     const INT8_OFFSET: i32 = 0;
     type F = __m256;
@@ -67,24 +67,24 @@ impl Simd for Avx2 {
             let b = _mm256_andnot_ps(_mm256_set1_ps(-0.0), b);
             _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)))
         }}
-        sum_lanes(x: __m256) -> f32 {{
+        reduce_sum(x: __m256) -> f32 {{
             let x = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
             let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
             _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)))
         }}
-        max_lanes(x: __m256) -> f32 {{
+        reduce_max(x: __m256) -> f32 {{
             let x = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
             let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
             _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)))
         }}
-        max_magnitude_lanes(x: __m256) -> f32 {{
+        reduce_max_magnitude(x: __m256) -> f32 {{
             let x = _mm256_castps_si256(x);
             let x = _mm_max_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
             let x = _mm_max_epi32(x, _mm_shuffle_epi32::<0b01_00_11_10>(x));
             f32::from_bits(_mm_cvtsi128_si32(_mm_max_epi32(x, _mm_shuffle_epi32::<0b10_11_00_01>(x))) as u32)
         }}
-        with_sign(x: __m256, of: __m256) -> __m256 {
-            _mm256_or_ps(x, _mm256_and_ps(_mm256_set1_ps(-0.0), of))
+        copysign(x: __m256, sign: __m256) -> __m256 {
+            _mm256_or_ps(x, _mm256_and_ps(_mm256_set1_ps(-0.0), sign))
         }
         scale_exp2(x: __m256, n: __m256) -> __m256 {{
             let n = _mm256_cvtps_epi32(n);
@@ -94,52 +94,56 @@ impl Simd for Avx2 {
             };
             _mm256_mul_ps(_mm256_mul_ps(x, power(half)), power(_mm256_sub_epi32(n, half)))
         }}
-        splat_word(word: u32) -> __m256i { _mm256_set1_epi32(word as i32) }
-        prefetch(line: *const u32) -> () { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
-        to_f32(x: __m256i) -> __m256 { _mm256_cvtepi32_ps(x) }
+        splat_u32(element: u32) -> __m256i { _mm256_set1_epi32(element as i32) }
+        prefetch_l1(line: *const u32) -> () { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
+        i32_to_f32(x: __m256i) -> __m256 { _mm256_cvtepi32_ps(x) }
         dot_int8(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
             _mm256_add_epi32(sum, _mm256_madd_epi16(a, b))
         }
     }
 
     #[inline(always)]
-    fn load_part(self, from: &[f32], pad: f32) -> __m256 {
-        // SAFETY: as above; the mask lets those lanes through that the slice has.
+    fn load_partial(self, from: &[f32], pad: f32) -> __m256 {
+        // SAFETY: `self` exists only if the processor supports AVX2; the mask enables only lanes that `from` has.
         unsafe {
-            let mask = self.first(from.len());
+            let mask = self.mask(from.len());
             let x = _mm256_maskload_ps(from.as_ptr(), mask);
             _mm256_blendv_ps(_mm256_set1_ps(pad), x, _mm256_castsi256_ps(mask))
         }
     }
 
     #[inline(always)]
-    fn store_part(self, to: &mut [f32], x: __m256) {
-        // SAFETY: as `load_part`.
-        unsafe { _mm256_maskstore_ps(to.as_mut_ptr(), self.first(to.len()), x) }
+    fn store_partial(self, to: &mut [f32], x: __m256) {
+        // SAFETY: `self` exists only if the processor supports AVX2; the mask enables only lanes that `to` has.
+        unsafe { _mm256_maskstore_ps(to.as_mut_ptr(), self.mask(to.len()), x) }
     }
 
     #[inline(always)]
     unsafe fn load(self, from: *const f32) -> __m256 {
-        // SAFETY: as above; the caller's pointer is good for 8 numbers.
+        // SAFETY: `self` exists only if the processor supports AVX2; `from` is valid for reads of 8 f32 by the contract
+        // of this method.
         unsafe { _mm256_loadu_ps(from) }
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut f32, x: __m256) {
-        // SAFETY: as `load`.
+        // SAFETY: `self` exists only if the processor supports AVX2; `to` is valid for writes of 8 f32 by the contract
+        // of this method.
         unsafe { _mm256_storeu_ps(to, x) }
     }
 
     #[inline(always)]
-    unsafe fn load_words(self, from: *const u32) -> __m256i {
-        // SAFETY: as `load`.
+    unsafe fn load_u32(self, from: *const u32) -> __m256i {
+        // SAFETY: `self` exists only if the processor supports AVX2; `from` is valid for reads of 8 u32 by the contract
+        // of this method.
         unsafe { _mm256_loadu_si256(from.cast()) }
     }
 
     #[inline(always)]
     unsafe fn store_bf16(self, to: *mut u16, x: __m256) {
         let x = self.round_bf16(x);
-        // SAFETY: as above; the caller's pointer is good for 8 numbers.
+        // SAFETY: `self` exists only if the processor supports AVX2; `to` is valid for writes of 8 u16 by the contract
+        // of this method.
         unsafe {
             let halves = _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
             _mm_storeu_si128(to.cast(), halves);
@@ -147,8 +151,9 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn store_int8(self, to: *mut u8, x: __m256) {
-        // SAFETY: as above; the caller's pointer is good for 8 numbers of 16 bits.
+    unsafe fn store_int8_lhs(self, to: *mut u8, x: __m256) {
+        // SAFETY: `self` exists only if the processor supports AVX2; `to` is valid for writes of 16 bytes by the
+        // contract of this method.
         unsafe {
             let x = _mm256_cvtps_epi32(x);
             let halves = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));

@@ -1,16 +1,17 @@
-//! AVX-512: 32 registers of 16 numbers, with or without products of bytes (VNNI) and of bf16.
+//! AVX-512: 32 registers of 16 f32, with or without the dot products of bytes (VNNI) and of bf16 (BF16).
 
 use std::arch::x86_64::*;
 
 use super::{Simd, methods};
 
-/// Exists only where the processor has AVX-512 F, BW, DQ and VL, and VNNI and BF16 where it says so.
+/// [`Simd`] with AVX-512 F, BW, DQ and VL, and with VNNI and BF16 as the parameters say. A value exists only if the
+/// processor supports all of them.
 #[derive(Debug, Clone, Copy)]
 pub struct Avx512<const VNNI: bool, const BF16: bool>(());
 
 impl<const VNNI: bool, const BF16: bool> Avx512<VNNI, BF16> {
     /// # Safety
-    /// The processor has to have the instructions.
+    /// The processor supports AVX-512 F, BW, DQ and VL; if `VNNI`, also VNNI; if `BF16`, also BF16.
     #[inline(always)]
     pub unsafe fn new() -> Self {
         Avx512(())
@@ -19,10 +20,10 @@ impl<const VNNI: bool, const BF16: bool> Avx512<VNNI, BF16> {
 
 impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     const LANES: usize = 16;
-    const ROWS: usize = 12;
-    const BYTES_PER_WORD: usize = if VNNI { 4 } else { 2 };
+    const MR: usize = 12;
+    const INT8_PER_LANE: usize = if VNNI { 4 } else { 2 };
     const FAST_BF16: bool = BF16;
-    // `vpdpbusd` takes its left operands as bytes without sign.
+    // `vpdpbusd` takes its left operand as unsigned bytes.
     const INT8_OFFSET: i32 = if VNNI { 128 } else { 0 };
     type F = __m512;
     type I = __m512i;
@@ -33,7 +34,7 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
         sub(a: __m512, b: __m512) -> __m512 { _mm512_sub_ps(a, b) }
         mul(a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
         div(a: __m512, b: __m512) -> __m512 { _mm512_div_ps(a, b) }
-        // A division takes the time of sixteen products; this takes that of three.
+        // A division takes as long as sixteen multiplications; one Newton step on the estimate takes as long as three.
         div_normal(a: __m512, b: __m512) -> __m512 {{
             let estimate = _mm512_rcp14_ps(b);
             let error = _mm512_fnmadd_ps(b, estimate, _mm512_set1_ps(1.0));
@@ -54,24 +55,24 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
                 _mm512_castps_si512(_mm512_abs_ps(b)),
             ))
         }
-        sum_lanes(x: __m512) -> f32 { _mm512_reduce_add_ps(x) }
-        sum_lanes_f64(x: __m512) -> f64 {{
+        reduce_sum(x: __m512) -> f32 { _mm512_reduce_add_ps(x) }
+        reduce_sum_f64(x: __m512) -> f64 {{
             let low = _mm512_cvtps_pd(_mm512_castps512_ps256(x));
             let high = _mm512_cvtps_pd(_mm512_extractf32x8_ps::<1>(x));
             _mm512_reduce_add_pd(_mm512_add_pd(low, high))
         }}
-        max_lanes(x: __m512) -> f32 { _mm512_reduce_max_ps(x) }
-        max_magnitude_lanes(x: __m512) -> f32 {
+        reduce_max(x: __m512) -> f32 { _mm512_reduce_max_ps(x) }
+        reduce_max_magnitude(x: __m512) -> f32 {
             f32::from_bits(_mm512_reduce_max_epi32(_mm512_castps_si512(x)) as u32)
         }
-        with_sign(x: __m512, of: __m512) -> __m512 {
-            _mm512_or_ps(x, _mm512_and_ps(_mm512_set1_ps(-0.0), of))
+        copysign(x: __m512, sign: __m512) -> __m512 {
+            _mm512_or_ps(x, _mm512_and_ps(_mm512_set1_ps(-0.0), sign))
         }
         scale_exp2(x: __m512, n: __m512) -> __m512 { _mm512_scalef_ps(x, n) }
-        splat_word(word: u32) -> __m512i { _mm512_set1_epi32(word as i32) }
-        prefetch(line: *const u32) -> () { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
-        prefetch_to_l2(line: *const u32) -> () { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }
-        to_f32(x: __m512i) -> __m512 { _mm512_cvtepi32_ps(x) }
+        splat_u32(element: u32) -> __m512i { _mm512_set1_epi32(element as i32) }
+        prefetch_l1(line: *const u32) -> () { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
+        prefetch_l2(line: *const u32) -> () { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }
+        i32_to_f32(x: __m512i) -> __m512 { _mm512_cvtepi32_ps(x) }
         dot_bf16(sum: __m512, a: __m512i, b: __m512i) -> __m512 {{
             let [a, b] = [a, b].map(|x| std::mem::transmute::<__m512i, __m512bh>(x));
             _mm512_dpbf16_ps(sum, a, b)
@@ -86,40 +87,44 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     }
 
     #[inline(always)]
-    fn load_part(self, from: &[f32], pad: f32) -> __m512 {
+    fn load_partial(self, from: &[f32], pad: f32) -> __m512 {
         let mask = (1 << from.len().min(16)) - 1;
-        // SAFETY: as above; the mask lets those lanes through that the slice has.
+        // SAFETY: `self` exists only if the processor supports AVX-512; the mask enables only lanes that `from` has.
         unsafe { _mm512_mask_loadu_ps(_mm512_set1_ps(pad), mask as u16, from.as_ptr()) }
     }
 
     #[inline(always)]
-    fn store_part(self, to: &mut [f32], x: __m512) {
+    fn store_partial(self, to: &mut [f32], x: __m512) {
         let mask = (1 << to.len().min(16)) - 1;
-        // SAFETY: as `load_part`.
+        // SAFETY: `self` exists only if the processor supports AVX-512; the mask enables only lanes that `to` has.
         unsafe { _mm512_mask_storeu_ps(to.as_mut_ptr(), mask as u16, x) }
     }
 
     #[inline(always)]
     unsafe fn load(self, from: *const f32) -> __m512 {
-        // SAFETY: as above; the caller's pointer is good for 16 numbers.
+        // SAFETY: `self` exists only if the processor supports AVX-512; `from` is valid for reads of 16 f32 by the
+        // contract of this method.
         unsafe { _mm512_loadu_ps(from) }
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut f32, x: __m512) {
-        // SAFETY: as `load`.
+        // SAFETY: `self` exists only if the processor supports AVX-512; `to` is valid for writes of 16 f32 by the
+        // contract of this method.
         unsafe { _mm512_storeu_ps(to, x) }
     }
 
     #[inline(always)]
-    unsafe fn load_words(self, from: *const u32) -> __m512i {
-        // SAFETY: as `load`.
+    unsafe fn load_u32(self, from: *const u32) -> __m512i {
+        // SAFETY: `self` exists only if the processor supports AVX-512; `from` is valid for reads of 16 u32 by the
+        // contract of this method.
         unsafe { _mm512_loadu_si512(from.cast()) }
     }
 
     #[inline(always)]
     unsafe fn store_bf16(self, to: *mut u16, x: __m512) {
-        // SAFETY: as above; the caller's pointer is good for 16 numbers.
+        // SAFETY: `self` exists only if the processor supports AVX-512; `to` is valid for writes of 16 u16 by the
+        // contract of this method.
         unsafe {
             let halves = if BF16 {
                 std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(x))
@@ -127,7 +132,7 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
                 let bits = _mm512_castps_si512(x);
                 let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
                 let rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-                // Rounding could carry a NaN over to another number.
+                // Rounding could carry a NaN into infinity or 0, so a NaN is truncated and made quiet.
                 let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
                 let bits = _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(0x40_0000));
                 _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(bits))
@@ -139,7 +144,8 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     #[inline(always)]
     fn round_bf16(self, x: __m512) -> __m512 {
         let mut halves = [0u16; 16];
-        // SAFETY: `self` exists only where the processor has the instructions; `halves` is valid for writes and reads of 16 bf16.
+        // SAFETY: `self` exists only if the processor supports AVX-512; `halves` is valid for reads and writes of 16
+        // u16.
         unsafe {
             let halves = if BF16 {
                 std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(x))
@@ -154,7 +160,8 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     #[inline(always)]
     unsafe fn store_bf16_pairs(self, to: *mut u32, low: __m512, high: __m512) {
         let (low, high) = (self.round_bf16(low), self.round_bf16(high));
-        // SAFETY: `self` exists only where the processor has the instructions; the caller's pointer is valid for writes of 16 words.
+        // SAFETY: `self` exists only if the processor supports AVX-512; `to` is valid for writes of 16 u32 by the
+        // contract of this method.
         unsafe {
             let low = _mm512_srli_epi32::<16>(_mm512_castps_si512(low));
             _mm512_storeu_si512(to.cast(), _mm512_or_si512(low, _mm512_castps_si512(high)));
@@ -163,17 +170,19 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
 
     #[inline(always)]
     unsafe fn store_i8(self, to: *mut i8, x: __m512) {
-        // SAFETY: `self` exists only where the processor has the instructions; the caller's pointer is valid for writes of 16 bytes.
+        // SAFETY: `self` exists only if the processor supports AVX-512; `to` is valid for writes of 16 bytes by the
+        // contract of this method.
         unsafe { _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x))) }
     }
 
     #[inline(always)]
-    fn transpose_words(self, words: &mut [[u32; 16]; 16]) {
-        // SAFETY: `self` exists only where the processor has the instructions; each row is valid for reads and writes of 16 words.
+    fn transpose_u32(self, matrix: &mut [[u32; 16]; 16]) {
+        // SAFETY: `self` exists only if the processor supports AVX-512; each row is valid for reads and writes of 16
+        // u32.
         unsafe {
             let mut rows: [__m512i; 16] =
-                std::array::from_fn(|row| _mm512_loadu_si512(words[row].as_ptr().cast()));
-            // Neighbouring rows swap single words, then pairs, then fours, then eights.
+                std::array::from_fn(|row| _mm512_loadu_si512(matrix[row].as_ptr().cast()));
+            // Rows are interleaved by single elements, then by pairs, then by fours, then by eights.
             let mut next = rows;
             for i in 0..8 {
                 next[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
@@ -186,7 +195,7 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
                 rows[4 * i + 2] = _mm512_unpacklo_epi64(b, d);
                 rows[4 * i + 3] = _mm512_unpackhi_epi64(b, d);
             }
-            // Now row `4 i + j` has column `4 q + j` of rows `4 i …` in its quarter `q`.
+            // Here the quarter `q` of row `4 i + j` holds column `4 q + j` of the rows `4 i..4 i + 4`.
             for j in 0..4 {
                 let [a, b, c, d] = [rows[j], rows[4 + j], rows[8 + j], rows[12 + j]];
                 let (low, high) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
@@ -196,40 +205,41 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
                 next[8 + j] = _mm512_shuffle_i32x4::<0xdd>(low, low2);
                 next[12 + j] = _mm512_shuffle_i32x4::<0xdd>(high, high2);
             }
-            for (to, row) in words.iter_mut().zip(next) {
+            for (to, row) in matrix.iter_mut().zip(next) {
                 _mm512_storeu_si512(to.as_mut_ptr().cast(), row);
             }
         }
     }
 
     #[inline(always)]
-    unsafe fn store_first(self, to: *mut f32, x: __m512, count: usize) {
+    unsafe fn store_up_to(self, to: *mut f32, x: __m512, count: usize) {
         if count >= 16 {
-            // What a masked store has written reaches a load after it only through the cache.
-            // SAFETY: the caller's pointer is valid for writes of 16 values.
+            // Store-to-load forwarding does not work for masked stores.
+            // SAFETY: `to` is valid for writes of 16 values by the contract of this method.
             return unsafe { self.store(to, x) };
         }
         let mask = (1 << count) - 1;
-        // SAFETY: `self` exists only where the processor has the instructions; the mask lets through only the values that the caller's
-        // pointer is valid for writes of.
+        // SAFETY: `self` exists only if the processor supports AVX-512; the mask enables the first `count` lanes, and
+        // `to` is valid for writes of `count` values by the contract of this method.
         unsafe { _mm512_mask_storeu_ps(to, mask, x) }
     }
 
     #[inline(always)]
-    unsafe fn load_first(self, from: *const f32, count: usize) -> __m512 {
+    unsafe fn load_up_to(self, from: *const f32, count: usize) -> __m512 {
         if count >= 16 {
-            // SAFETY: the caller's pointer is valid for reads of 16 values.
+            // SAFETY: `from` is valid for reads of 16 values by the contract of this method.
             return unsafe { self.load(from) };
         }
         let mask = (1 << count) - 1;
-        // SAFETY: `self` exists only where the processor has the instructions; the mask lets through only the values that the caller's
-        // pointer is valid for reads of.
+        // SAFETY: `self` exists only if the processor supports AVX-512; the mask enables the first `count` lanes, and
+        // `from` is valid for reads of `count` values by the contract of this method.
         unsafe { _mm512_maskz_loadu_ps(mask, from) }
     }
 
     #[inline(always)]
-    unsafe fn store_int8(self, to: *mut u8, x: __m512) {
-        // SAFETY: as above; the caller's pointer is good for 16 numbers.
+    unsafe fn store_int8_lhs(self, to: *mut u8, x: __m512) {
+        // SAFETY: `self` exists only if the processor supports AVX-512, and VNNI if `VNNI`; `to` is valid for writes of
+        // 16 values of `4 / INT8_PER_LANE` bytes by the contract of this method: 16 bytes with VNNI, 32 without.
         unsafe {
             let x = _mm512_cvtps_epi32(x);
             if VNNI {

@@ -1,4 +1,4 @@
-//! Registers: what a kernel asks of an instruction set.
+//! SIMD vectors: the operations that a kernel needs of an ISA.
 
 #[cfg(target_arch = "x86_64")]
 pub mod avx2;
@@ -10,111 +10,122 @@ pub mod portable;
 
 use half::bf16;
 
-/// The most numbers that any register holds.
+/// Maximum [`Simd::LANES`] of any ISA.
 pub const MAX_LANES: usize = 16;
 
-/// An instruction set. Its one value exists only where the processor has the instructions, which is what makes the
-/// methods safe to call; those that read or write memory ask for valid pointers.
+/// The vector operations of one ISA.
 ///
-/// Where an operand is NaN, so is the result, but for `max` and `select_less`.
+/// A value of an implementing type exists only if the processor supports the ISA. That makes the arithmetic methods
+/// safe to call; methods that read or write memory through a pointer are `unsafe` and require a valid pointer.
+///
+/// A NaN operand gives a NaN result, except for `max`, `min` and `select_less`.
 pub trait Simd: Copy + Send + Sync {
-    /// Numbers in a register.
+    /// f32 values in a vector.
     const LANES: usize;
-    /// Rows of a tile: with two registers of sums each, one row leaves enough registers for operands.
-    const ROWS: usize;
-    /// Bytes in a word of 8-bit products: 4 where they are multiplied as bytes, 2 where as 16-bit numbers.
-    const BYTES_PER_WORD: usize;
-    /// Whether products of bf16 take fewer instructions than those of f32.
+    /// MR of the GEMM micro-kernel: with two accumulators per row, MR rows leave enough registers for the operands.
+    const MR: usize;
+    /// 8-bit operand values packed into one u32 lane: 4 if the ISA multiplies bytes, 2 if they are widened to 16 bits.
+    const INT8_PER_LANE: usize;
+    /// Whether bf16 dot products take fewer instructions than f32 FMAs.
     const FAST_BF16: bool;
-    /// A register of `f32`.
+    /// Offset that [`Simd::store_int8_lhs`] adds to every value: `vpdpbusd` takes its left operand unsigned.
+    const INT8_OFFSET: i32;
+    /// A vector of f32.
     type F: Copy;
-    /// A register of 32-bit integers or words.
+    /// A vector of u32 lanes: 32-bit integers or packed elements.
     type I: Copy;
 
-    /// `x` in every lane.
+    /// Broadcasts `x` to every lane.
     fn splat(self, x: f32) -> Self::F;
-    /// `LANES` numbers.
+    /// Loads `LANES` values.
     ///
     /// # Safety
-    /// The pointer is good for reading them.
+    /// `from` is valid for reads of `LANES` values. It need not be aligned.
     unsafe fn load(self, from: *const f32) -> Self::F;
-    /// The reverse.
+    /// Stores `LANES` values.
     ///
     /// # Safety
-    /// The pointer is good for writing them.
+    /// `to` is valid for writes of `LANES` values. It need not be aligned.
     unsafe fn store(self, to: *mut f32, x: Self::F);
-    /// Some numbers, fewer than `LANES`, and `pad` in the lanes past the last.
-    fn load_part(self, from: &[f32], pad: f32) -> Self::F;
-    /// The first lanes, as many as there is room for, which is less than all.
-    fn store_part(self, to: &mut [f32], x: Self::F);
+    /// Loads a slice of fewer than `LANES` values; the remaining lanes are `pad`.
+    fn load_partial(self, from: &[f32], pad: f32) -> Self::F;
+    /// Stores the first `to.len()` lanes, fewer than `LANES`.
+    fn store_partial(self, to: &mut [f32], x: Self::F);
+    /// `a + b`.
     fn add(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a − b`.
     fn sub(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a · b`.
     fn mul(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a / b`.
     fn div(self, a: Self::F, b: Self::F) -> Self::F;
-    /// `a / b` within one unit in the last place, for normal `a`, `b` and quotients.
+    /// `a / b` within 1 ULP, if `a`, `b` and the quotient are normal numbers.
     #[inline(always)]
     fn div_normal(self, a: Self::F, b: Self::F) -> Self::F {
         self.div(a, b)
     }
-    /// `a · b + c`, rounded once where the set can.
+    /// `a · b + c`, rounded once if the ISA has FMA.
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
-    /// The larger one; `b` if either is NaN, or else `a` or NaN.
+    /// Maximum. If an operand is NaN: `b`, or on NEON NaN.
     fn max(self, a: Self::F, b: Self::F) -> Self::F;
-    /// The smaller one; `b` if either is NaN, or else `a` or NaN.
+    /// Minimum. If an operand is NaN: `b`, or on NEON NaN.
     fn min(self, a: Self::F, b: Self::F) -> Self::F;
-    /// `yes` where `a < b`, `no` elsewhere and where either is NaN.
+    /// `yes` in lanes where `a < b`, `no` in all others, including those where an operand is NaN.
     fn select_less(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F;
     /// `|x|`.
     fn abs(self, x: Self::F) -> Self::F;
-    /// The larger of `a`, not below 0, and `|b|`; NaN counts as larger than anything.
+    /// `max(a, |b|)` for `a ≥ 0`; NaN counts as greater than every number.
     fn max_magnitude(self, a: Self::F, b: Self::F) -> Self::F;
-    /// The sum of all lanes.
-    fn sum_lanes(self, x: Self::F) -> f32;
-    /// The sum of all lanes in f64.
+    /// Sum of all lanes.
+    fn reduce_sum(self, x: Self::F) -> f32;
+    /// Sum of all lanes, accumulated in f64.
     #[inline(always)]
-    fn sum_lanes_f64(self, x: Self::F) -> f64 {
+    fn reduce_sum_f64(self, x: Self::F) -> f64 {
         let mut lanes = [0.0; MAX_LANES];
-        // SAFETY: `lanes` is valid for writes of the `LANES` values of any register.
+        // SAFETY: `lanes` has `MAX_LANES` values, so it is valid for writes of `LANES`.
         unsafe { self.store(lanes.as_mut_ptr(), x) };
         lanes.iter().map(|x| f64::from(*x)).sum()
     }
-    /// The largest of all lanes, as [`Simd::max`].
-    fn max_lanes(self, x: Self::F) -> f32;
-    /// The largest of all lanes, as [`Simd::max_magnitude`].
-    fn max_magnitude_lanes(self, x: Self::F) -> f32;
-    /// `x`, not below 0, with the sign of `of`.
-    fn with_sign(self, x: Self::F, of: Self::F) -> Self::F;
-    /// `x · 2ⁿ`, for whole `n` from −252 to 252.
+    /// Maximum of all lanes, with the NaN rule of [`Simd::max`].
+    fn reduce_max(self, x: Self::F) -> f32;
+    /// Maximum of all lanes, with the NaN rule of [`Simd::max_magnitude`].
+    fn reduce_max_magnitude(self, x: Self::F) -> f32;
+    /// The magnitude of `x ≥ 0` with the sign of `sign`.
+    fn copysign(self, x: Self::F, sign: Self::F) -> Self::F;
+    /// `x · 2ⁿ` for integral `n` from −252 to 252.
     fn scale_exp2(self, x: Self::F, n: Self::F) -> Self::F;
 
-    /// Begins to bring a cache line into the first cache, if it can be read.
+    /// Prefetches a cache line into L1; ignored if the address is not readable.
     #[inline(always)]
-    fn prefetch(self, _line: *const u32) {}
+    fn prefetch_l1(self, _line: *const u32) {}
 
-    /// Begins to bring a cache line into the second cache, if it can be read.
+    /// Prefetches a cache line into L2; ignored if the address is not readable.
     #[inline(always)]
-    fn prefetch_to_l2(self, _line: *const u32) {}
+    fn prefetch_l2(self, _line: *const u32) {}
 
-    /// `word` in every lane.
-    fn splat_word(self, word: u32) -> Self::I;
-    /// `LANES` words.
+    /// Broadcasts `element` to every u32 lane.
+    fn splat_u32(self, element: u32) -> Self::I;
+    /// Loads `LANES` packed elements.
     ///
     /// # Safety
-    /// The pointer is good for reading them.
-    unsafe fn load_words(self, from: *const u32) -> Self::I;
-    /// Integers as `f32`.
-    fn to_f32(self, x: Self::I) -> Self::F;
+    /// `from` is valid for reads of `LANES` u32. It need not be aligned.
+    unsafe fn load_u32(self, from: *const u32) -> Self::I;
+    /// Converts i32 lanes to f32.
+    fn i32_to_f32(self, x: Self::I) -> Self::F;
 
-    /// `sum + a₀ b₀ + a₁ b₁` for the two bf16 of every word, where [`Simd::FAST_BF16`].
+    /// `sum + a₀ b₀ + a₁ b₁` for the two bf16 values of every lane.
+    ///
+    /// # Panics
+    /// If the ISA has no [`Simd::FAST_BF16`].
     fn dot_bf16(self, _sum: Self::F, _a: Self::I, _b: Self::I) -> Self::F {
-        unreachable!("a set without such products")
+        unreachable!("this ISA has no bf16 dot product")
     }
 
-    /// The nearest values that bf16 has, ties to even; subnormal numbers may become 0.
+    /// Rounds to bf16, to nearest, ties to even; the result is f32. Subnormal numbers may be flushed to 0.
     #[inline(always)]
     fn round_bf16(self, x: Self::F) -> Self::F {
         let mut lanes = [0.0; MAX_LANES];
-        // SAFETY: `lanes` is valid for writes and reads of any register's values.
+        // SAFETY: `lanes` has `MAX_LANES` values, so it is valid for reads and writes of `LANES`.
         unsafe {
             self.store(lanes.as_mut_ptr(), x);
             lanes = lanes.map(|x| bf16::from_f32(x).to_f32());
@@ -122,14 +133,15 @@ pub trait Simd: Copy + Send + Sync {
         }
     }
 
-    /// Writes `LANES` words of two bf16 each: a value of `low` in the lower half, one of `high` in the upper.
+    /// Stores `LANES` packed elements of two bf16 each: `low` in the lower 16 bits, `high` in the upper.
     ///
     /// # Safety
-    /// `to` is valid for writes of `LANES` words.
+    /// `to` is valid for writes of `LANES` u32.
     #[inline(always)]
     unsafe fn store_bf16_pairs(self, to: *mut u32, low: Self::F, high: Self::F) {
         let (mut lows, mut highs) = ([0u16; MAX_LANES], [0u16; MAX_LANES]);
-        // SAFETY: both arrays are valid for writes of any register's values, and the caller's pointer for `LANES` words.
+        // SAFETY: `lows` and `highs` have `MAX_LANES` values, so they are valid for writes of `LANES`. `to` is valid
+        // for writes of `LANES` u32 by the contract of this method, and `lane < LANES`.
         unsafe {
             self.store_bf16(lows.as_mut_ptr(), low);
             self.store_bf16(highs.as_mut_ptr(), high);
@@ -139,14 +151,15 @@ pub trait Simd: Copy + Send + Sync {
         }
     }
 
-    /// Writes `LANES` values from −127 to 127 as bytes with sign, rounded to whole numbers, ties to even.
+    /// Stores `LANES` values from −127 to 127 as i8, rounded to nearest, ties to even.
     ///
     /// # Safety
     /// `to` is valid for writes of `LANES` bytes.
     #[inline(always)]
     unsafe fn store_i8(self, to: *mut i8, x: Self::F) {
         let mut lanes = [0.0; MAX_LANES];
-        // SAFETY: `lanes` is valid for writes of any register's values, and the caller's pointer for `LANES` bytes.
+        // SAFETY: `lanes` has `MAX_LANES` values, so it is valid for writes of `LANES`. `to` is valid for writes of
+        // `LANES` bytes by the contract of this method, and `lane < LANES`.
         unsafe {
             self.store(lanes.as_mut_ptr(), x);
             for (lane, x) in lanes.iter().enumerate().take(Self::LANES) {
@@ -155,61 +168,62 @@ pub trait Simd: Copy + Send + Sync {
         }
     }
 
-    /// Swaps rows and columns of 16 × 16 words.
+    /// Transposes a 16 × 16 matrix of u32 in place.
     #[inline(always)]
-    fn transpose_words(self, words: &mut [[u32; 16]; 16]) {
-        let from = *words;
-        for (column, row) in words.iter_mut().enumerate() {
-            for (word, from) in row.iter_mut().zip(&from) {
-                *word = from[column];
+    fn transpose_u32(self, matrix: &mut [[u32; 16]; 16]) {
+        let from = *matrix;
+        for (column, row) in matrix.iter_mut().enumerate() {
+            for (element, from) in row.iter_mut().zip(&from) {
+                *element = from[column];
             }
         }
     }
 
-    /// Writes `LANES` numbers as bf16, rounded to nearest, ties to even.
+    /// Stores `LANES` values as bf16, rounded to nearest, ties to even.
     ///
     /// # Safety
-    /// The pointer is good for writing them.
+    /// `to` is valid for writes of `LANES` u16.
     unsafe fn store_bf16(self, to: *mut u16, x: Self::F);
 
-    /// `sum + Σ aᵢ bᵢ` for the [`Simd::BYTES_PER_WORD`] numbers of every word; `a` as [`Simd::store_int8`] writes them,
-    /// `b` with sign.
+    /// `sum + Σ aᵢ bᵢ` over the [`Simd::INT8_PER_LANE`] values of every lane; `a` is in the format of
+    /// [`Simd::store_int8_lhs`], `b` is signed.
     fn dot_int8(self, sum: Self::I, a: Self::I, b: Self::I) -> Self::I;
-    /// Writes `LANES` numbers from −127 to 127, rounded to whole ones, as left operands of [`Simd::dot_int8`].
+    /// Stores `LANES` values from −127 to 127, rounded to nearest, ties to even, as left operands of
+    /// [`Simd::dot_int8`].
     ///
     /// # Safety
-    /// The pointer is good for writing them, 4 / [`Simd::BYTES_PER_WORD`] bytes each.
-    unsafe fn store_int8(self, to: *mut u8, x: Self::F);
-    /// What left operands are too large by.
-    const INT8_OFFSET: i32;
+    /// `to` is valid for writes of `LANES · 4 / INT8_PER_LANE` bytes.
+    unsafe fn store_int8_lhs(self, to: *mut u8, x: Self::F);
 
-    /// The first `count` values that lie at `from`, as far as a register holds them, and 0 in the lanes past the last.
+    /// Loads `min(count, LANES)` values; the remaining lanes are 0.
     ///
     /// # Safety
-    /// `from` is valid for reads of `count` values, which is above 0.
+    /// `count > 0`, and `from` is valid for reads of `min(count, LANES)` values.
     #[inline(always)]
-    unsafe fn load_first(self, from: *const f32, count: usize) -> Self::F {
+    unsafe fn load_up_to(self, from: *const f32, count: usize) -> Self::F {
         if count >= Self::LANES {
-            // SAFETY: the caller's pointer is valid for reads of `LANES` values.
+            // SAFETY: `from` is valid for reads of `LANES` values by the contract of this method.
             unsafe { self.load(from) }
         } else {
-            // SAFETY: the caller's pointer is valid for reads of `count` values.
-            self.load_part(unsafe { std::slice::from_raw_parts(from, count) }, 0.0)
+            // SAFETY: `from` is valid for reads of `count` initialised values by the contract of this method.
+            self.load_partial(unsafe { std::slice::from_raw_parts(from, count) }, 0.0)
         }
     }
 
-    /// Writes the first `count` lanes, or all where a register has fewer.
+    /// Stores the first `min(count, LANES)` lanes. The memory may be uninitialised.
     ///
     /// # Safety
-    /// `to` is valid for writes of `count` values, which is above 0.
+    /// `count > 0`, and `to` is valid for writes of `min(count, LANES)` values.
     #[inline(always)]
-    unsafe fn store_first(self, to: *mut f32, x: Self::F, count: usize) {
+    unsafe fn store_up_to(self, to: *mut f32, x: Self::F, count: usize) {
         if count >= Self::LANES {
-            // SAFETY: the caller's pointer is valid for writes of `LANES` values.
+            // SAFETY: `to` is valid for writes of `LANES` values by the contract of this method.
             unsafe { self.store(to, x) };
         } else {
             let mut lanes = [0.0; MAX_LANES];
-            // SAFETY: `lanes` is valid for writes of any register's values, and the caller's pointer for `count`, fewer than those.
+            // SAFETY: `lanes` has `MAX_LANES` values, so it is valid for writes of `LANES` and for reads of `count <
+            // LANES`. `to` is valid for writes of `count` values by the contract of this method, and does not overlap
+            // the local array.
             unsafe {
                 self.store(lanes.as_mut_ptr(), x);
                 std::ptr::copy_nonoverlapping(lanes.as_ptr(), to, count);
@@ -217,44 +231,45 @@ pub trait Simd: Copy + Send + Sync {
         }
     }
 
-    /// The register of a row that begins at `start`; `pad` stands for the numbers past the last.
+    /// Loads `row[start..]`, up to `LANES` values; lanes past the end of the row are `pad`.
     #[inline(always)]
     fn load_at(self, row: &[f32], start: usize, pad: f32) -> Self::F {
         match row.len().checked_sub(start) {
-            // SAFETY: so many numbers lie there.
+            // SAFETY: `row` has at least `LANES` values from `start` on.
             Some(left) if left >= Self::LANES => unsafe { self.load(row.as_ptr().add(start)) },
-            Some(left) if left > 0 => self.load_part(&row[start..], pad),
+            Some(left) if left > 0 => self.load_partial(&row[start..], pad),
             _ => self.splat(pad),
         }
     }
 
-    /// The reverse, as far as the row goes.
+    /// Stores to `row[start..]`; lanes past the end of the row are dropped.
     #[inline(always)]
     fn store_at(self, row: &mut [f32], start: usize, x: Self::F) {
         let row = &mut row[start..];
         if row.len() >= Self::LANES {
-            // SAFETY: so many numbers lie there.
+            // SAFETY: `row` has at least `LANES` values.
             unsafe { self.store(row.as_mut_ptr(), x) };
         } else {
-            self.store_part(row, x);
+            self.store_partial(row, x);
         }
     }
 }
 
-/// Methods of one expression each, for the one value of a set.
+/// Defines methods of [`Simd`] that are one expression of intrinsics each.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! methods {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty { $body:expr })*) => {
         $(#[inline(always)]
         fn $name(self, $($argument: $type),*) -> $result {
-            // SAFETY: `self` exists only where the processor has the instructions.
+            // SAFETY: `self` exists only if the processor supports the ISA. The intrinsics access no memory
+            // (prefetching any address is allowed).
             unsafe { $body }
         })*
     };
 }
 
-// Loops over the registers of rows. They are macros because what stands in their bodies has to be compiled with the
-// instructions of the set, and a closure is so only if the compiler chooses to inline it.
+// Loops over the vectors of a row. They are macros, not functions with a closure: the body has to be compiled with the
+// target features of the ISA, and a closure is only if the compiler decides to inline it.
 
 /// `row[i] = f(row[i])`.
 macro_rules! map {
@@ -268,7 +283,7 @@ macro_rules! map {
     }};
 }
 
-/// `row[i] = f(row[i], other[i])`; panics if the other row is shorter.
+/// `row[i] = f(row[i], other[i])`. Panics if `other` is shorter than `row`.
 macro_rules! map_with {
     ($s:ident, $row:expr, $other:expr, |$x:ident, $y:ident| $f:expr) => {{
         let row: &mut [f32] = $row;
@@ -281,8 +296,8 @@ macro_rules! map_with {
     }};
 }
 
-/// Folds a row into four registers, in turns, which begin as `begin`; `pad` stands for the numbers past the last. The order
-/// hangs on the length of the row alone.
+/// Folds a row into four accumulators in round-robin order, starting from `begin`; lanes past the end of the row are
+/// `pad`. The order depends only on the length of the row.
 macro_rules! fold {
     ($s:ident, $row:expr, $begin:expr, $pad:expr, |$fold:ident, $x:ident| $f:expr) => {{
         let row: &[f32] = $row;
@@ -297,12 +312,12 @@ macro_rules! fold {
     }};
 }
 
-/// The sum of a row in f64: `f` adds to a partial sum, and adds nothing for `pad`. Partial sums are f32, a lane of a register
-/// each; they are added in f64, so that the error of a statistic, which all values of a row share, is that of its last rounding.
+/// Sum over a row in f64: `f` adds a vector to a partial sum; for `pad` it must add 0. Partial sums are f32, one per
+/// lane; they are added in f64, so that the error of a statistic that all values of a row share is about one rounding.
 macro_rules! sum {
     ($s:ident, $row:expr, $pad:expr, |$sum:ident, $x:ident| $f:expr) => {{
         let [a, b, c, d] = $crate::kernels::simd::fold!($s, $row, 0.0, $pad, |$sum, $x| $f);
-        ($s.sum_lanes_f64(a) + $s.sum_lanes_f64(b)) + ($s.sum_lanes_f64(c) + $s.sum_lanes_f64(d))
+        ($s.reduce_sum_f64(a) + $s.reduce_sum_f64(b)) + ($s.reduce_sum_f64(c) + $s.reduce_sum_f64(d))
     }};
 }
 

@@ -1,17 +1,18 @@
-//! NEON: 32 registers of 4 numbers, with or without products of bytes (`sdot`).
+//! NEON: 32 registers of 4 f32, with or without the dot product of bytes (`sdot`).
 
 use std::arch::aarch64::*;
 use std::arch::asm;
 
 use super::{Simd, methods};
 
-/// Exists only where the processor has NEON, and its products of bytes where it says so.
+/// [`Simd`] with NEON, and with the dot product extension if `DOTPROD`. A value exists only if the processor supports
+/// them.
 #[derive(Debug, Clone, Copy)]
 pub struct Neon<const DOTPROD: bool>(());
 
 impl<const DOTPROD: bool> Neon<DOTPROD> {
     /// # Safety
-    /// The processor has to have the instructions.
+    /// The processor supports NEON; if `DOTPROD`, also the dot product extension.
     #[inline(always)]
     pub unsafe fn new() -> Self {
         Neon(())
@@ -20,8 +21,8 @@ impl<const DOTPROD: bool> Neon<DOTPROD> {
 
 impl<const DOTPROD: bool> Simd for Neon<DOTPROD> {
     const LANES: usize = 4;
-    const ROWS: usize = 12;
-    const BYTES_PER_WORD: usize = if DOTPROD { 4 } else { 2 };
+    const MR: usize = 12;
+    const INT8_PER_LANE: usize = if DOTPROD { 4 } else { 2 };
     const FAST_BF16: bool = false;
     const INT8_OFFSET: i32 = 0;
     type F = float32x4_t;
@@ -43,13 +44,13 @@ impl<const DOTPROD: bool> Simd for Neon<DOTPROD> {
         max_magnitude(a: float32x4_t, b: float32x4_t) -> float32x4_t {
             vreinterpretq_f32_u32(vmaxq_u32(vreinterpretq_u32_f32(a), vreinterpretq_u32_f32(vabsq_f32(b))))
         }
-        sum_lanes(x: float32x4_t) -> f32 { vaddvq_f32(x) }
-        max_lanes(x: float32x4_t) -> f32 { vmaxvq_f32(x) }
-        max_magnitude_lanes(x: float32x4_t) -> f32 {
+        reduce_sum(x: float32x4_t) -> f32 { vaddvq_f32(x) }
+        reduce_max(x: float32x4_t) -> f32 { vmaxvq_f32(x) }
+        reduce_max_magnitude(x: float32x4_t) -> f32 {
             f32::from_bits(vmaxvq_u32(vreinterpretq_u32_f32(x)))
         }
-        with_sign(x: float32x4_t, of: float32x4_t) -> float32x4_t {
-            vbslq_f32(vdupq_n_u32(1 << 31), of, x)
+        copysign(x: float32x4_t, sign: float32x4_t) -> float32x4_t {
+            vbslq_f32(vdupq_n_u32(1 << 31), sign, x)
         }
         scale_exp2(x: float32x4_t, n: float32x4_t) -> float32x4_t {{
             let n = vcvtnq_s32_f32(n);
@@ -57,13 +58,13 @@ impl<const DOTPROD: bool> Simd for Neon<DOTPROD> {
             let power = |n| vreinterpretq_f32_s32(vshlq_n_s32::<23>(vaddq_s32(n, vdupq_n_s32(127))));
             vmulq_f32(vmulq_f32(x, power(half)), power(vsubq_s32(n, half)))
         }}
-        splat_word(word: u32) -> uint32x4_t { vdupq_n_u32(word) }
-        to_f32(x: uint32x4_t) -> float32x4_t { vcvtq_f32_s32(vreinterpretq_s32_u32(x)) }
+        splat_u32(element: u32) -> uint32x4_t { vdupq_n_u32(element) }
+        i32_to_f32(x: uint32x4_t) -> float32x4_t { vcvtq_f32_s32(vreinterpretq_s32_u32(x)) }
         dot_int8(sum: uint32x4_t, a: uint32x4_t, b: uint32x4_t) -> uint32x4_t {{
             let sum = vreinterpretq_s32_u32(sum);
             vreinterpretq_u32_s32(if DOTPROD {
                 let mut sum = sum;
-                // The intrinsic is not stable yet.
+                // `vdotq_s32` is not stable yet.
                 asm!(
                     "sdot {sum:v}.4s, {a:v}.16b, {b:v}.16b",
                     sum = inout(vreg) sum,
@@ -81,19 +82,19 @@ impl<const DOTPROD: bool> Simd for Neon<DOTPROD> {
     }
 
     #[inline(always)]
-    fn load_part(self, from: &[f32], pad: f32) -> float32x4_t {
+    fn load_partial(self, from: &[f32], pad: f32) -> float32x4_t {
         let mut buffer = [pad; 4];
         for (to, x) in buffer.iter_mut().zip(from) {
             *to = *x;
         }
-        // SAFETY: the buffer has four numbers.
+        // SAFETY: `buffer` is valid for reads of 4 f32.
         unsafe { self.load(buffer.as_ptr()) }
     }
 
     #[inline(always)]
-    fn store_part(self, to: &mut [f32], x: float32x4_t) {
+    fn store_partial(self, to: &mut [f32], x: float32x4_t) {
         let mut buffer = [0f32; 4];
-        // SAFETY: the buffer has room for four numbers.
+        // SAFETY: `buffer` is valid for writes of 4 f32.
         unsafe { self.store(buffer.as_mut_ptr(), x) };
         for (to, x) in to.iter_mut().zip(buffer) {
             *to = x;
@@ -102,38 +103,43 @@ impl<const DOTPROD: bool> Simd for Neon<DOTPROD> {
 
     #[inline(always)]
     unsafe fn load(self, from: *const f32) -> float32x4_t {
-        // SAFETY: as above; the caller's pointer is good for 4 numbers.
+        // SAFETY: `self` exists only if the processor supports NEON; `from` is valid for reads of 4 f32 by the contract
+        // of this method.
         unsafe { vld1q_f32(from) }
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut f32, x: float32x4_t) {
-        // SAFETY: as `load`.
+        // SAFETY: `self` exists only if the processor supports NEON; `to` is valid for writes of 4 f32 by the contract
+        // of this method.
         unsafe { vst1q_f32(to, x) }
     }
 
     #[inline(always)]
-    unsafe fn load_words(self, from: *const u32) -> uint32x4_t {
-        // SAFETY: as `load`.
+    unsafe fn load_u32(self, from: *const u32) -> uint32x4_t {
+        // SAFETY: `self` exists only if the processor supports NEON; `from` is valid for reads of 4 u32 by the contract
+        // of this method.
         unsafe { vld1q_u32(from) }
     }
 
     #[inline(always)]
     unsafe fn store_bf16(self, to: *mut u16, x: float32x4_t) {
-        // SAFETY: as above; the caller's pointer is good for 4 numbers.
+        // SAFETY: `self` exists only if the processor supports NEON; `to` is valid for writes of 4 u16 by the contract
+        // of this method.
         unsafe {
             let bits = vreinterpretq_u32_f32(x);
             let odd = vandq_u32(vshrq_n_u32::<16>(bits), vdupq_n_u32(1));
             let rounded = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
-            // Rounding could carry a NaN over to another number.
+            // Rounding could carry a NaN into infinity or 0, so a NaN is truncated and made quiet.
             let nan = vorrq_u32(bits, vdupq_n_u32(0x40_0000));
             vst1_u16(to, vshrn_n_u32::<16>(vbslq_u32(vceqq_f32(x, x), rounded, nan)));
         }
     }
 
     #[inline(always)]
-    unsafe fn store_int8(self, to: *mut u8, x: float32x4_t) {
-        // SAFETY: as above; the caller's pointer is good for 4 numbers.
+    unsafe fn store_int8_lhs(self, to: *mut u8, x: float32x4_t) {
+        // SAFETY: `self` exists only if the processor supports NEON; `to` is valid for writes of 4 values of `4 /
+        // INT8_PER_LANE` bytes by the contract of this method: 4 bytes with `DOTPROD`, 8 without.
         unsafe {
             let x = vqmovn_s32(vcvtnq_s32_f32(x));
             if DOTPROD {

@@ -1,4 +1,4 @@
-//! Four numbers that the compiler keeps in what registers the target has.
+//! Plain Rust over arrays of 4 f32, which the compiler vectorises as far as the target allows.
 
 use std::array::from_fn;
 
@@ -6,7 +6,7 @@ use half::bf16;
 
 use super::Simd;
 
-/// Every processor has it.
+/// [`Simd`] for every processor.
 #[derive(Debug, Clone, Copy)]
 pub struct Portable;
 
@@ -14,8 +14,8 @@ const N: usize = 4;
 
 impl Simd for Portable {
     const LANES: usize = N;
-    const ROWS: usize = 6;
-    const BYTES_PER_WORD: usize = 2;
+    const MR: usize = 6;
+    const INT8_PER_LANE: usize = 2;
     const FAST_BF16: bool = false;
     const INT8_OFFSET: i32 = 0;
     type F = [f32; N];
@@ -28,19 +28,19 @@ impl Simd for Portable {
 
     #[inline(always)]
     unsafe fn load(self, from: *const f32) -> [f32; N] {
-        // SAFETY: the caller's pointer is good for four numbers.
+        // SAFETY: `from` is valid for reads of 4 f32 by the contract of this method.
         unsafe { from.cast::<[f32; N]>().read_unaligned() }
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut f32, x: [f32; N]) {
-        // SAFETY: as `load`.
+        // SAFETY: `to` is valid for writes of 4 f32 by the contract of this method.
         unsafe { to.cast::<[f32; N]>().write_unaligned(x) }
     }
 
     #[inline(always)]
-    fn load_part(self, from: &[f32], pad: f32) -> [f32; N] {
-        let mut buffer = [pad; 4];
+    fn load_partial(self, from: &[f32], pad: f32) -> [f32; N] {
+        let mut buffer = [pad; N];
         for (to, x) in buffer.iter_mut().zip(from) {
             *to = *x;
         }
@@ -48,9 +48,8 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    fn store_part(self, to: &mut [f32], x: [f32; N]) {
-        let buffer = x;
-        for (to, x) in to.iter_mut().zip(buffer) {
+    fn store_partial(self, to: &mut [f32], x: [f32; N]) {
+        for (to, x) in to.iter_mut().zip(x) {
             *to = x;
         }
     }
@@ -75,7 +74,7 @@ impl Simd for Portable {
         from_fn(|i| a[i] / b[i])
     }
 
-    /// Not `mul_add`, which is a call into the library where the target has no such instruction.
+    /// Not `mul_add`, which is a library call on targets without FMA.
     #[inline(always)]
     fn fma(self, a: [f32; N], b: [f32; N], c: [f32; N]) -> [f32; N] {
         from_fn(|i| a[i] * b[i] + c[i])
@@ -107,23 +106,23 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    fn sum_lanes(self, x: [f32; N]) -> f32 {
+    fn reduce_sum(self, x: [f32; N]) -> f32 {
         (x[0] + x[2]) + (x[1] + x[3])
     }
 
     #[inline(always)]
-    fn max_lanes(self, x: [f32; N]) -> f32 {
+    fn reduce_max(self, x: [f32; N]) -> f32 {
         x.into_iter().fold(f32::NEG_INFINITY, f32::max)
     }
 
     #[inline(always)]
-    fn max_magnitude_lanes(self, x: [f32; N]) -> f32 {
+    fn reduce_max_magnitude(self, x: [f32; N]) -> f32 {
         f32::from_bits(x.map(f32::to_bits).into_iter().fold(0, u32::max))
     }
 
     #[inline(always)]
-    fn with_sign(self, x: [f32; N], of: [f32; N]) -> [f32; N] {
-        from_fn(|i| x[i].copysign(of[i]))
+    fn copysign(self, x: [f32; N], sign: [f32; N]) -> [f32; N] {
+        from_fn(|i| x[i].copysign(sign[i]))
     }
 
     #[inline(always)]
@@ -136,24 +135,24 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    fn splat_word(self, word: u32) -> [u32; N] {
-        [word; N]
+    fn splat_u32(self, element: u32) -> [u32; N] {
+        [element; N]
     }
 
     #[inline(always)]
-    unsafe fn load_words(self, from: *const u32) -> [u32; N] {
-        // SAFETY: the caller's pointer is good for four words.
+    unsafe fn load_u32(self, from: *const u32) -> [u32; N] {
+        // SAFETY: `from` is valid for reads of 4 u32 by the contract of this method.
         unsafe { from.cast::<[u32; N]>().read_unaligned() }
     }
 
     #[inline(always)]
-    fn to_f32(self, x: [u32; N]) -> [f32; N] {
+    fn i32_to_f32(self, x: [u32; N]) -> [f32; N] {
         x.map(|x| x as i32 as f32)
     }
 
     #[inline(always)]
     unsafe fn store_bf16(self, to: *mut u16, x: [f32; N]) {
-        // SAFETY: the caller's pointer is good for four numbers.
+        // SAFETY: `to` is valid for writes of 4 u16 by the contract of this method.
         unsafe { to.cast::<[u16; N]>().write_unaligned(x.map(|x| bf16::from_f32(x).to_bits())) }
     }
 
@@ -167,8 +166,8 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn store_int8(self, to: *mut u8, x: [f32; N]) {
-        // SAFETY: the caller's pointer is good for four numbers of 16 bits.
+    unsafe fn store_int8_lhs(self, to: *mut u8, x: [f32; N]) {
+        // SAFETY: `to` is valid for writes of 8 bytes (`INT8_PER_LANE` is 2) by the contract of this method.
         unsafe { to.cast::<[i16; N]>().write_unaligned(x.map(|x| x.round_ties_even() as i16)) }
     }
 }

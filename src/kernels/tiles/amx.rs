@@ -1,34 +1,35 @@
-//! Intel's Advanced Matrix Extensions, through inline assembly: their intrinsics are not in stable Rust.
+//! Intel's Advanced Matrix Extensions (AMX) through inline assembly: the intrinsics are not stable in Rust.
 
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
-use super::{ROW_BYTES, ROWS, Tiles};
+use super::{TILE_ROW_BYTES, TILE_ROWS, Tiles};
 
-/// Whether the processor has tiles with products of bf16 and of bytes, and Linux lets this process use them.
+/// Whether the processor has AMX with dot products of bf16 and of int8, and Linux permits this process to use it.
 pub fn is_available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| has_instructions() && request_permission())
 }
 
-/// CPUID leaf 7: EDX bits 24 (tiles), 22 (bf16) and 25 (int8).
+/// CPUID leaf 7: EDX bits 24 (AMX-TILE), 22 (AMX-BF16) and 25 (AMX-INT8).
 fn has_instructions() -> bool {
-    let most = __cpuid_count(0, 0).eax;
-    let edx = if most >= 7 { __cpuid_count(7, 0).edx } else { 0 };
+    let max_leaf = __cpuid_count(0, 0).eax;
+    let edx = if max_leaf >= 7 { __cpuid_count(7, 0).edx } else { 0 };
     [24, 22, 25].iter().all(|bit| edx >> bit & 1 == 1)
 }
 
-/// Linux 5.16 and later saves the 8 KB of tiles of a thread once its process has asked for it:
-/// `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`.
+/// Asks Linux (5.16 and later) to save the 8 KB of tile data of each thread: `arch_prctl(ARCH_REQ_XCOMP_PERM,
+/// XFEATURE_XTILEDATA)`.
 fn request_permission() -> bool {
     const SYS_ARCH_PRCTL: i64 = 158;
     const ARCH_REQ_XCOMP_PERM: i64 = 0x1023;
     const XFEATURE_XTILEDATA: i64 = 18;
     let result: i64;
-    // SAFETY: the system call takes two numbers, reads and writes no memory, and changes nothing but what it is asked for. The kernel
-    // clobbers rcx and r11. An older kernel returns an error.
+    // SAFETY: the system call takes two integers, accesses no memory of this process and changes only the permission.
+    // The kernel clobbers rcx and r11, which are declared as outputs. A kernel without this call returns an
+    // error.
     unsafe {
         asm!("syscall", inlateout("rax") SYS_ARCH_PRCTL => result, in("rdi") ARCH_REQ_XCOMP_PERM, in("rsi") XFEATURE_XTILEDATA,
             out("rcx") _, out("r11") _, options(nostack));
@@ -36,7 +37,7 @@ fn request_permission() -> bool {
     result == 0
 }
 
-/// What LDTILECFG reads.
+/// The operand of LDTILECFG.
 #[repr(C, align(64))]
 struct Config {
     palette: u8,
@@ -51,28 +52,30 @@ static CONFIG: Config = {
         Config { palette: 1, start_row: 0, reserved: [0; 14], bytes_per_row: [0; 16], rows: [0; 16] };
     let mut tile = 0;
     while tile < 8 {
-        config.bytes_per_row[tile] = ROW_BYTES as u16;
-        config.rows[tile] = ROWS as u8;
+        config.bytes_per_row[tile] = TILE_ROW_BYTES as u16;
+        config.rows[tile] = TILE_ROWS as u8;
         tile += 1;
     }
     config
 };
 
-/// The tiles of the thread that has made it. The compiler knows nothing of tiles, so nobody else uses them meanwhile.
+/// The tiles of the current thread. The compiler does not use tile registers, so no other code changes them while the
+/// value lives.
 #[derive(Debug)]
 pub struct Amx {
-    /// Tiles belong to a thread.
+    /// Tile registers belong to the thread that configured them.
     not_send: PhantomData<*const ()>,
 }
 
 impl Amx {
-    /// Configures the tiles of this thread; all of them are 0.
+    /// Configures the tiles of this thread as 16 rows of 64 bytes and sets them to 0.
     ///
     /// # Safety
     /// [`is_available`] has returned true, and this thread has no other value of this type.
     #[inline(always)]
     pub unsafe fn new() -> Self {
-        // SAFETY: the caller answers for the instruction; `CONFIG` is 64 bytes of a valid configuration, which are only read.
+        // SAFETY: the processor supports AMX by the contract of this function; `CONFIG` is a valid configuration of 64
+        // bytes, which is only read.
         unsafe {
             asm!("ldtilecfg [{}]", in(reg) &raw const CONFIG, options(nostack, readonly, preserves_flags))
         };
@@ -83,7 +86,7 @@ impl Amx {
 impl Drop for Amx {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: a value of this type exists only where the processor has the instruction. It touches no memory.
+        // SAFETY: `self` exists only if the processor supports AMX. The instruction accesses no memory.
         unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
     }
 }
@@ -91,13 +94,14 @@ impl Drop for Amx {
 impl Tiles for Amx {
     #[inline(always)]
     fn zero<const C: usize>(&mut self) {
-        // SAFETY: a value of this type exists only where the tiles are configured. It touches no memory.
+        // SAFETY: `self` exists only while the tiles are configured. The instruction accesses no memory.
         unsafe { asm!("tilezero tmm{c}", c = const C, options(nostack, nomem, preserves_flags)) }
     }
 
     #[inline(always)]
     unsafe fn load<const T: usize>(&mut self, from: *const u8, stride: usize) {
-        // SAFETY: the tiles are configured as 16 rows of 64 bytes, which the caller's pointer is valid for reads of.
+        // SAFETY: the tiles are configured as 16 rows of 64 bytes. `from` is valid for reads of 64 bytes at each of the
+        // 16 offsets that are multiples of `stride`, by the contract of this method.
         unsafe {
             asm!("tileloadd tmm{t}, [{from} + {stride}*1]", t = const T, from = in(reg) from, stride = in(reg) stride,
                 options(nostack, readonly, preserves_flags));
@@ -106,7 +110,8 @@ impl Tiles for Amx {
 
     #[inline(always)]
     unsafe fn store<const T: usize>(&mut self, to: *mut u8, stride: usize) {
-        // SAFETY: the tiles are configured as 16 rows of 64 bytes, which the caller's pointer is valid for writes of.
+        // SAFETY: the tiles are configured as 16 rows of 64 bytes. `to` is valid for writes of 64 bytes at each of the
+        // 16 offsets that are multiples of `stride`, by the contract of this method.
         unsafe {
             asm!("tilestored [{to} + {stride}*1], tmm{t}", t = const T, to = in(reg) to, stride = in(reg) stride,
                 options(nostack, preserves_flags));
@@ -115,7 +120,7 @@ impl Tiles for Amx {
 
     #[inline(always)]
     fn dot_bf16<const C: usize, const A: usize, const B: usize>(&mut self) {
-        // SAFETY: the tiles are configured. It touches no memory.
+        // SAFETY: `self` exists only while the tiles are configured. The instruction accesses no memory.
         unsafe {
             asm!("tdpbf16ps tmm{c}, tmm{a}, tmm{b}", c = const C, a = const A, b = const B,
                 options(nostack, nomem, preserves_flags));
@@ -124,7 +129,7 @@ impl Tiles for Amx {
 
     #[inline(always)]
     fn dot_int8<const C: usize, const A: usize, const B: usize>(&mut self) {
-        // SAFETY: the tiles are configured. It touches no memory.
+        // SAFETY: `self` exists only while the tiles are configured. The instruction accesses no memory.
         unsafe {
             asm!("tdpbssd tmm{c}, tmm{a}, tmm{b}", c = const C, a = const A, b = const B,
                 options(nostack, nomem, preserves_flags));
@@ -135,10 +140,10 @@ impl Tiles for Amx {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::tiles::BYTES;
-    use crate::kernels::tiles::model::Model;
+    use crate::kernels::tiles::TILE_BYTES;
+    use crate::kernels::tiles::emulated::EmulatedTiles;
 
-    /// Bytes that are the same in every run: a linear congruential generator.
+    /// Deterministic bytes from a linear congruential generator.
     fn bytes(seed: u64) -> impl FnMut() -> u8 {
         let mut state = seed;
         move || {
@@ -147,10 +152,10 @@ mod tests {
         }
     }
 
-    /// bf16 from 2⁻²⁰ to 2²⁰ of both signs, and zeros.
+    /// A tile of bf16 values with magnitudes from 2⁻²⁰ to 2²⁰ of both signs, and zeros.
     fn bf16_tile(seed: u64) -> Vec<u8> {
         let mut next = bytes(seed);
-        (0..BYTES / 2)
+        (0..TILE_BYTES / 2)
             .flat_map(|_| {
                 let (sign, exponent, mantissa) =
                     (u16::from(next() & 1), 107 + u16::from(next() % 41), u16::from(next() & 127));
@@ -160,18 +165,18 @@ mod tests {
             .collect()
     }
 
-    /// A chain of products, from `C = 0`, from loads with a stride and to a store with one.
+    /// Accumulates the products of all operands from `C = 0`; rows of `A` are loaded with a stride of two tile rows.
     fn chain<T: Tiles>(tiles: &mut T, int8: bool, operands: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
         tiles.zero::<1>();
         for (a, b) in operands {
-            let mut spread = vec![0; 2 * BYTES];
-            for (to, row) in spread.chunks_mut(2 * ROW_BYTES).zip(a.chunks(ROW_BYTES)) {
-                to[..ROW_BYTES].copy_from_slice(row);
+            let mut strided = vec![0; 2 * TILE_BYTES];
+            for (to, row) in strided.chunks_mut(2 * TILE_ROW_BYTES).zip(a.chunks(TILE_ROW_BYTES)) {
+                to[..TILE_ROW_BYTES].copy_from_slice(row);
             }
-            // SAFETY: the vectors hold a tile each, the first in rows that are two rows apart.
+            // SAFETY: `strided` holds 16 rows of 128 bytes and `b` 16 rows of 64 bytes.
             unsafe {
-                tiles.load::<4>(spread.as_ptr(), 2 * ROW_BYTES);
-                tiles.load::<6>(b.as_ptr(), ROW_BYTES);
+                tiles.load::<4>(strided.as_ptr(), 2 * TILE_ROW_BYTES);
+                tiles.load::<6>(b.as_ptr(), TILE_ROW_BYTES);
             }
             if int8 {
                 tiles.dot_int8::<1, 4, 6>();
@@ -179,14 +184,14 @@ mod tests {
                 tiles.dot_bf16::<1, 4, 6>();
             }
         }
-        let mut c = vec![0; BYTES];
-        // SAFETY: it holds a tile.
-        unsafe { tiles.store::<1>(c.as_mut_ptr(), ROW_BYTES) };
+        let mut c = vec![0; TILE_BYTES];
+        // SAFETY: `c` holds 16 rows of 64 bytes.
+        unsafe { tiles.store::<1>(c.as_mut_ptr(), TILE_ROW_BYTES) };
         c
     }
 
     #[test]
-    fn the_model_computes_the_bits_of_the_processor() {
+    fn emulated_tiles_compute_the_bits_of_amx() {
         if !is_available() {
             return;
         }
@@ -195,12 +200,18 @@ mod tests {
             let floats: Vec<_> =
                 (0..5).map(|i| (bf16_tile(round * 10 + i), bf16_tile(round * 10 + i + 5))).collect();
             let ints: Vec<(Vec<u8>, Vec<u8>)> = (0..5)
-                .map(|_| ((0..BYTES).map(|_| next()).collect(), (0..BYTES).map(|_| next()).collect()))
+                .map(|_| {
+                    ((0..TILE_BYTES).map(|_| next()).collect(), (0..TILE_BYTES).map(|_| next()).collect())
+                })
                 .collect();
             for (int8, operands) in [(false, &floats), (true, &ints)] {
-                // SAFETY: tiles are available, and this thread has no others.
+                // SAFETY: `is_available` has returned true, and this thread has no other value of this type.
                 let found = chain(&mut unsafe { Amx::new() }, int8, operands);
-                assert_eq!(found, chain(&mut Model::default(), int8, operands), "int8 {int8}, round {round}");
+                assert_eq!(
+                    found,
+                    chain(&mut EmulatedTiles::default(), int8, operands),
+                    "int8 {int8}, round {round}"
+                );
             }
         }
     }

@@ -1,108 +1,75 @@
-//! Kernels of our own on a GPU: what is launched is plain data, so that the arithmetic of grids and arguments can be tried
-//! where there is no GPU. What CUDA itself is asked for stands in one file; a build without it has another in its place.
+//! CUDA: devices, launches of the kernels in `kernels/cuda/`, and GEMM by cuBLAS. `cuda.rs` is the only file that calls
+//! CUDA; builds without the feature `cuda` have `no_cuda.rs` in its place.
 
 #[cfg(feature = "cuda")]
 #[path = "cuda.rs"]
 mod driver;
 #[cfg(not(feature = "cuda"))]
-#[path = "none.rs"]
+#[path = "no_cuda.rs"]
 mod driver;
+mod error;
+mod launch;
+mod support;
 
-use candle_core::{DType, Result, Tensor};
+use std::error::Error;
+use std::iter;
 
-pub(super) use driver::product;
-pub use driver::{count, finish, free_memory, name, open};
+use candle_core::{Result, Tensor};
 
-/// One launch of a kernel in `kernels/cuda/`.
-pub struct Launch<'a> {
-    /// Its name, with that of the type of its tensors at the end.
-    pub kernel: String,
-    /// Blocks, in up to three dimensions.
-    pub grid: [usize; 3],
-    /// Threads of a block.
-    pub block: usize,
-    /// What is written: its first argument.
-    pub to: Written<'a>,
-    /// The other arguments.
-    pub args: Vec<Arg<'a>>,
-}
-
-/// What a kernel writes.
-pub enum Written<'a> {
-    /// A tensor of this shape and type, made for it. The kernel writes all of it.
-    New(Vec<usize>, DType),
-    /// A tensor that is read, too, and that nobody else holds.
-    Over(&'a Tensor),
-}
-
-/// An argument that is read.
-pub enum Arg<'a> {
-    /// A contiguous tensor on the device; where there is none, a null pointer.
-    Tensor(Option<&'a Tensor>),
-    /// A count.
-    U32(u32),
-    /// A number.
-    F32(f32),
-}
-
-impl<'a> From<&'a Tensor> for Arg<'a> {
-    fn from(tensor: &'a Tensor) -> Self {
-        Arg::Tensor(Some(tensor))
-    }
-}
-
-impl<'a> From<Option<&'a Tensor>> for Arg<'a> {
-    fn from(tensor: Option<&'a Tensor>) -> Self {
-        Arg::Tensor(tensor)
-    }
-}
-
-impl From<usize> for Arg<'_> {
-    /// Saturates: the kernels count in 32 bits, and the largest number stands for no bound.
-    fn from(count: usize) -> Self {
-        Arg::U32(u32::try_from(count).unwrap_or(u32::MAX))
-    }
-}
-
-impl From<f64> for Arg<'_> {
-    fn from(number: f64) -> Self {
-        Arg::F32(number as f32)
-    }
-}
+pub(super) use driver::linear;
+pub use driver::{count, free_memory, name, open, synchronize};
+pub use error::OutOfMemory;
+pub use launch::{Arg, Launch, LaunchOutput};
+pub(super) use launch::{expect, suffix};
+pub use support::{AttentionVariant, HEAD_DIMS, supports_attention, supports_linear};
 
 impl Launch<'_> {
-    /// Puts the kernel into the queue of the GPU that the tensors lie on, and gives back what it will have written.
+    /// Enqueues the kernel on this thread's stream of the device of `tensor`, and returns its output.
     ///
     /// # Errors
-    /// If the GPU has no memory for the result, or an operand lies elsewhere or is not contiguous.
-    pub(super) fn run(&self, on: &Tensor) -> Result<Tensor> {
-        driver::launch(self, on.device())
+    /// If the GPU has no memory for the output, or an operand is on another device or not contiguous.
+    pub(super) fn run(&self, tensor: &Tensor) -> Result<Tensor> {
+        driver::launch(self, tensor.device())
     }
 }
 
-/// The end of the name of a kernel for tensors of a type.
-///
-/// # Errors
-/// If there is none.
-pub(super) fn suffix(dtype: DType) -> Result<&'static str> {
-    match dtype {
-        DType::F32 | DType::F16 | DType::BF16 => Ok(dtype.as_str()),
-        other => candle_core::bail!("there are no kernels for {other:?}"),
-    }
+/// Whether `error` or one of its sources is [`OutOfMemory`], or candle's error for the same condition.
+pub fn is_out_of_memory(error: &(dyn Error + 'static)) -> bool {
+    iter::successors(Some(error), |&error| error.source()).any(|error| {
+        error.is::<OutOfMemory>()
+            || error.downcast_ref::<candle_core::Error>().is_some_and(wraps_out_of_memory)
+    })
 }
 
-/// Refuses an operand that a kernel would read past its end, or as what it is not.
-pub(super) fn expect<'a>(x: impl Into<Option<&'a Tensor>>, dtype: DType, shape: &[usize]) -> Result<()> {
-    match x.into() {
-        Some(x) if x.dims() != shape || x.dtype() != dtype => {
-            candle_core::bail!("{:?} {:?}, where {dtype:?} {shape:?} is wanted", x.dtype(), x.dims())
+fn wraps_out_of_memory(error: &candle_core::Error) -> bool {
+    use candle_core::Error;
+    match error {
+        Error::Cuda(inner) if inner.is::<OutOfMemory>() => true,
+        Error::Context { inner, .. } | Error::WithPath { inner, .. } | Error::WithBacktrace { inner, .. } => {
+            wraps_out_of_memory(inner)
         }
-        _ => Ok(()),
+        error => driver::is_out_of_memory(error),
     }
 }
 
-/// Whether an error says that a GPU's memory does not suffice.
-pub fn is_out_of_memory(error: &dyn std::fmt::Display) -> bool {
-    let sentence = format!("{error:#}");
-    ["CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED"].iter().any(|name| sentence.contains(name))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn out_of_memory_is_found_through_wrappers() {
+        let candle = candle_core::Error::Cuda(Box::new(OutOfMemory));
+        assert!(is_out_of_memory(&candle));
+        let candle = candle.bt().context("alloc");
+        assert!(is_out_of_memory(&candle));
+        assert!(is_out_of_memory(anyhow::Error::new(candle).context("encode").as_ref()));
+        assert!(is_out_of_memory(anyhow::Error::new(OutOfMemory).context("encode").as_ref()));
+    }
+
+    #[test]
+    fn a_message_about_memory_is_no_out_of_memory() {
+        let candle = candle_core::Error::Msg("CUDA_ERROR_OUT_OF_MEMORY".into());
+        assert!(!is_out_of_memory(&candle));
+        assert!(!is_out_of_memory(anyhow::anyhow!("CUDA_ERROR_OUT_OF_MEMORY").as_ref()));
+    }
 }

@@ -1,14 +1,14 @@
-//! Hints: what was typed can be done, but is likely to be a slip.
+//! Hints about probable mistakes: the path of a file as a text, JSON or HTML as lines of text.
 
 use std::path::Path;
 
 use super::Input;
-use super::records::Records;
-use crate::input::{Format, Source};
-use crate::run::Console;
+use crate::input::Format;
+use crate::pipeline::RecordSource;
+use crate::sys::console::Console;
 
-/// Says so if an argument, which is a text, is the name of a file.
-pub fn of_arguments(input: &Input, console: &Console) {
+/// Prints a hint if a text on the command line is the path of a file.
+pub(super) fn of_arguments(input: &Input, console: &Console) {
     let Input::Texts(texts) = input else { return };
     let is_file = |text: &&String| {
         let path = Path::new(text);
@@ -16,37 +16,32 @@ pub fn of_arguments(input: &Input, console: &Console) {
     };
     if let Some(name) = texts.iter().find(is_file) {
         console.note(format!(
-            "hint: {name:?} is embedded as a text; pass --input {name} to embed what is in the file"
+            "hint: {name:?} is embedded as a text; pass --input {name} to embed the contents of the file"
         ));
     }
 }
 
-/// Says so if what is read as lines looks like something else by its first record.
-pub fn of_records(input: &Input, records: &mut Records, console: &Console) {
+/// Prints a hint if the first line of a text file is JSON or HTML.
+pub(super) fn of_records(input: &Input, records: &mut RecordSource, console: &Console) {
     let Some(source) = input.sources().first().filter(|source| source.format == Format::Lines) else {
         return;
     };
     let Some(text) = records.first_text() else { return };
-    if let Some((what, remedy)) = looks_like(&text) {
-        console.note(format!(
-            "hint: {} looks like {what}, but each of its lines is a text; {remedy}",
-            shown(source)
-        ));
+    if let Some((format, remedy)) = detect(&text) {
+        let source = &source.path;
+        console
+            .note(format!("hint: {source} looks like {format}, but each of its lines is embedded; {remedy}"));
     }
 }
 
-fn shown(source: &Source) -> String {
-    source.place.to_string()
-}
-
-/// What a line looks like, and what to do about it.
-fn looks_like(line: &str) -> Option<(&'static str, &'static str)> {
+/// The format that a line looks like, and the remedy.
+fn detect(line: &str) -> Option<(&'static str, &'static str)> {
     let line = line.trim();
-    let begins = |name: &str| line.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
+    let starts = |name: &str| line.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
     if line.starts_with('{') && serde_json::from_str::<serde_json::Map<_, _>>(line).is_ok() {
         Some(("JSON lines", "pass --input-format jsonl to embed a field of each object"))
-    } else if begins("<!doctype html") || begins("<html") {
-        Some(("HTML", "take its text out first, since its tags are embedded, too"))
+    } else if starts("<!doctype html") || starts("<html") {
+        Some(("HTML", "convert it to text first, because its tags are embedded, too"))
     } else {
         None
     }

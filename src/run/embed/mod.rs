@@ -1,453 +1,221 @@
-//! `sconce embed`: texts in, one vector a text out.
+//! `sconce embed`: texts → vectors.
 
-mod about;
-mod flow;
+mod checks;
 mod hints;
-mod interrupt;
-mod limits;
-mod records;
-mod resume;
-mod sink;
-mod tally;
+mod identity;
+mod metadata;
+mod options;
 
-use std::fs;
-use std::io::IsTerminal;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
-use super::heads::normalized;
-use super::{Choices, Console, Embedder, Loaded, ModelOptions, OnLong, WrongUsage, counted, load};
-use crate::disk::is_same_file;
-use crate::input::{Entries, Fields, Format, Place, ReadLimit, Record, Source};
-use crate::model::files::is_model_file;
-use crate::nn::Pooling;
-use crate::output::{self, About, Claim, Column, Kind, Layout, Ledger, Target};
+pub use options::{EmbedOptions, Input};
 
-pub use flow::Meter;
-pub use interrupt::{INTERRUPTED, Interrupted};
-pub use limits::{Limits, usual_batch_tokens};
-pub use records::Selection;
-pub use resume::Begin;
-pub use tally::Tally;
+use crate::error::UsageError;
+use crate::output::{
+    self, ColumnType, KeptColumn, OutputFormat, OutputLock, OutputMetadata, OutputSchema, Target,
+};
+use crate::pipeline::{
+    Collector, EarlierRun, ExitStatus, FileDigests, Journal, Manifest, MemoryBudget, Policy, RecordSource,
+    RunIdentity, Timings, Utilization, exit_on_signal, listen, start_stages, write_summary,
+};
+use crate::sys::console::{Console, counted};
+use crate::task::{Embedder, Loaded, OnLong, load, workload};
 
-use records::{Flow, Records};
-use resume::{Found, Hashing, Identity, Journal, Manifest};
-use sink::{Policy, Sink};
-use tally::Clock;
-
-/// What `embed` is to do.
-pub struct EmbedOptions {
-    /// The model.
-    pub model: ModelOptions,
-    /// The texts.
-    pub input: Input,
-    /// Where the vectors go.
-    pub output: Target,
-    /// How they are written.
-    pub format: output::Format,
-    /// What the vectors are to be.
-    pub choices: Choices,
-    /// Whether a record that cannot be read is left out; else it ends the run.
-    pub skip_unreadable: bool,
-    /// Where to begin if an earlier run has left something.
-    pub begin: Begin,
-    /// Which records are taken.
-    pub selection: Selection,
-    /// Whether to say so if texts look like another input format than the one they are read as.
-    pub hints: bool,
-    /// Where a summary goes.
-    pub stats: Option<PathBuf>,
-    /// Standard error.
-    pub console: Console,
+/// A run that is ready to start.
+struct Prepared {
+    embedder: Arc<Embedder>,
+    budget: MemoryBudget,
+    source: RecordSource,
+    collector: Collector,
+    timings: Timings,
+    /// Whether rows go to a terminal or a pipe, where they cannot be resumed.
+    output_is_stream: bool,
+    /// Whether an interrupted run had already written all rows.
+    is_complete: bool,
 }
 
-/// Where the texts are.
-pub enum Input {
-    /// On the command line.
-    Texts(Vec<String>),
-    /// In files, one after another.
-    Files(Vec<Source>, Fields),
-}
-
-impl Input {
-    fn sources(&self) -> &[Source] {
-        match self {
-            Input::Texts(_) => &[],
-            Input::Files(sources, _) => sources,
-        }
-    }
-
-    /// The names of the fields that are carried through.
-    fn keep(&self) -> &[String] {
-        match self {
-            Input::Texts(_) => &[],
-            Input::Files(_, fields) => &fields.keep,
-        }
-    }
-
-    /// Whether records may be long in coming: those of standard input and of pipes.
-    fn is_stream(&self) -> bool {
-        self.sources().iter().any(|source| match &source.place {
-            Place::Stdin => true,
-            Place::File(path) => !path.is_file(),
-        })
-    }
-
-    /// Whether a person is to type the texts now.
-    fn is_typed(&self) -> bool {
-        self.sources().iter().any(|source| source.place == Place::Stdin) && std::io::stdin().is_terminal()
-    }
-
-    /// Whether rows have ids, whatever the first ones are like.
-    fn has_ids(&self) -> bool {
-        let is_named = matches!(self, Input::Files(_, Fields { id: Some(_), .. }));
-        is_named || self.sources().iter().any(|source| source.format == Format::Files)
-    }
-
-    /// What has to be the same for a run to go on. The records themselves are compared by their digest.
-    fn identity(&self) -> Identity {
-        match self {
-            Input::Texts(texts) => {
-                Identity::from([("the texts".into(), format!("SHA-256 {}", resume::hash_texts(texts)))])
-            }
-            Input::Files(sources, fields) => {
-                let formats = sources.iter().map(|source| source.format.name()).collect::<Vec<_>>();
-                let formats = match formats.split_first() {
-                    Some((first, rest)) if rest.iter().all(|format| format == first) => first.to_string(),
-                    _ => formats.join(" "),
-                };
-                let given = |name: &Option<String>| name.clone().unwrap_or_else(|| "not given".into());
-                Identity::from([
-                    ("--input-format".into(), formats),
-                    ("--text-field".into(), fields.text.clone()),
-                    ("--pair-field".into(), given(&fields.pair)),
-                    ("--id-field".into(), given(&fields.id)),
-                    ("--keep".into(), fields.keep.join(" ")),
-                ])
-            }
-        }
-    }
-}
-
-/// How a run has ended that did not fail.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
-    /// Every record has its row.
-    Whole,
-    /// Records were left out, or have vectors that are not finite.
-    LeftOut,
-}
-
-/// Runs `embed`.
+/// Runs `sconce embed`.
 ///
 /// # Errors
-/// If the input, the model or the output fails; the sentence names it. [`Interrupted`] if the user stops it.
-pub fn embed(options: EmbedOptions) -> Result<Ended> {
-    let start = Instant::now();
-    let claim = claim(&options)?;
-    let is_streamed = claim.beside().is_none();
-    let console = match shows_progress(&claim) {
-        true => options.console,
-        false => options.console.without_progress(),
+/// If the input, the model or the output fails. [`crate::pipeline::Interrupted`] if the user interrupts the run.
+pub fn embed(options: EmbedOptions) -> Result<ExitStatus> {
+    let mut run = match prepare(&options)? {
+        ControlFlow::Continue(run) => run,
+        ControlFlow::Break(status) => return Ok(status),
     };
-    let mut records = options.records(is_streamed)?;
+    let utilization = Arc::new(Utilization::new(run.budget.threads));
+    let backends: Vec<String> =
+        run.embedder.encoders.iter().map(|encoder| encoder.backend().to_string()).collect();
+    if !run.is_complete {
+        let interrupts = listen()?;
+        if run.output_is_stream {
+            // A stream cannot be resumed, so there is nothing to save.
+            exit_on_signal();
+        }
+        let cursor = run.collector.cursor().clone();
+        let waves = start_stages(run.source, cursor, run.embedder, run.budget, utilization.clone())?;
+        run.collector.run(&waves, &interrupts)?;
+    }
+    run.collector.report(&run.timings);
+    let stats = *run.collector.stats();
+    options.console.detail(format!(
+        "{} texts, {} tokens, {:.2?} in all",
+        stats.texts,
+        stats.tokens,
+        run.timings.start.elapsed()
+    ));
+    if let Some(path) = &options.stats {
+        let metadata = run.collector.metadata()?;
+        let device = backends.join("; ");
+        write_summary(path, &stats, &run.timings, &utilization, &run.budget, &device, &metadata)?;
+    }
+    Ok(stats.exit_status())
+}
+
+/// Locks the output, loads the model and finds the earlier run with the same output. Breaks if the output is up to date.
+fn prepare(options: &EmbedOptions) -> Result<ControlFlow<ExitStatus, Prepared>> {
+    let start = Instant::now();
+    let lock = checks::lock_output(options)?;
+    let console = if shows_progress(&lock) { options.console } else { options.console.without_progress() };
+    let output_is_stream = lock.sidecars().is_none();
+    let mut source = options.open_input(output_is_stream)?;
     let loaded = load(&options.model, &console)?;
     let loading = start.elapsed();
-    say_loaded(&options, &loaded, loading);
-    check_model(options.stats.as_deref(), &claim, loaded.config.path(), &loaded.files)?;
-    let (mut about, files) = (about::of_model(&options.model, &loaded), loaded.files.clone());
-    let mut identity = options.identity(&loaded);
-    let mut embedder = options.choices.embedder(loaded, &console)?;
-    about.extend(about::of_vectors(&embedder));
-    let limits = Limits::new(&mut embedder, options.model.max_memory)?;
-    records.set_limit(limits.reading);
-    let mut layout = options.layout(&embedder, about);
-    output::check(&layout).map_err(|error| WrongUsage(error.to_string()))?;
-    identity.extend(resume::choices(&embedder));
-    let is_hashed = !is_streamed || options.stats.is_some() || options.format == output::Format::Arrow;
-    let hashing = is_hashed.then(|| Hashing::start(files));
-    let (journal, found, hashing) = match (claim.beside(), hashing) {
-        (Some(beside), Some(hashing)) => {
-            let (journal, found) = Journal::open(beside, identity, hashing, options.begin, &console)?;
-            (Some(journal), found, None)
-        }
-        (_, hashing) => (None, Found::Nothing, hashing),
+    describe_model(options, &loaded, loading.as_secs_f64());
+    checks::check_model_files(options, &lock, &loaded)?;
+    let mut output_metadata = metadata::of_model(&options.model, &loaded);
+    let mut identity = identity::of_run(options, &loaded);
+    let files = loaded.files.clone();
+    let embedder = Embedder::new(loaded, &options.vectors, &console)?;
+    output_metadata.extend(metadata::of_vectors(&embedder));
+    identity.extend(identity::of_vectors(&embedder));
+    let budget = MemoryBudget::new(&workload(&embedder, options.batch_tokens), options.model.max_memory)?;
+    source.set_limit(budget.reading);
+    let schema = schema(options, &embedder, output_metadata);
+    output::check(&schema).map_err(|error| UsageError(error.to_string()))?;
+    // The digest of the weights is in the manifest, in --stats, and in the metadata of an Arrow stream.
+    let is_hashed = !output_is_stream || options.stats.is_some() || options.format == OutputFormat::Arrow;
+    let digests = is_hashed.then(|| FileDigests::start(files));
+    let (journal, earlier, digests) = open_journal(options, &lock, identity, digests, &console)?;
+    let interrupted = match check_earlier_run(options, earlier, &mut source, &budget)? {
+        ControlFlow::Continue(interrupted) => interrupted,
+        ControlFlow::Break(status) => return Ok(ControlFlow::Break(status)),
     };
-    let found = match options.sift(found, &mut records, is_streamed, limits.reading)? {
-        ControlFlow::Break(ended) => return Ok(ended),
-        ControlFlow::Continue(found) => found,
-    };
-    options.look_at(&mut records, &mut layout, found.is_some())?;
-    let bar = console.bar(records.size());
-    let policy = options.policy(&embedder);
-    let mut sink = Sink::new(claim, layout, policy, journal, hashing, console, bar);
-    let mut is_whole = false;
-    if let Some(run) = found {
-        run.done.pass(&mut records)?;
-        is_whole = sink.go_on(run)?;
-    }
-    let clock = Clock { start, loading: loading.as_secs_f64(), before: *sink.tally() };
-    let engines: Vec<String> = embedder.encoders.iter().map(|encoder| encoder.engine().to_string()).collect();
-    let meter = Arc::new(Meter::new(limits.threads));
-    if !is_whole {
-        run(&mut sink, records, embedder, limits, meter.clone(), is_streamed)?;
-    }
-    sink.report(&clock);
-    let tally = *sink.tally();
-    console.detail(format!("{} texts, {} tokens, {:.2?} in all", tally.texts, tally.tokens, start.elapsed()));
-    if let Some(path) = &options.stats {
-        let about = sink.about()?;
-        tally::write_stats(path, &tally, &clock, &meter, &limits, &engines.join("; "), &about)?;
-    }
-    Ok(tally.ended())
-}
-
-/// Embeds the records and puts their rows where they belong.
-fn run(
-    sink: &mut Sink,
-    records: Records,
-    embedder: Embedder,
-    limits: Limits,
-    meter: Arc<Meter>,
-    is_streamed: bool,
-) -> Result<()> {
-    let interrupts = interrupt::listen()?;
-    if is_streamed {
-        // Nothing of it is kept.
-        interrupt::leave_at_once();
-    }
-    let windows = flow::start(records, sink.mark().clone(), Arc::new(embedder), limits, meter)?;
-    sink.take(&windows, &interrupts)
-}
-
-/// Claims the output, once nothing is in its way.
-fn claim(options: &EmbedOptions) -> Result<Claim> {
-    if options.input.is_typed() {
-        options.console.note("reading texts from the terminal, one per line; press Ctrl-D to end");
-    }
     if options.hints {
-        hints::of_arguments(&options.input, &options.console);
+        hints::of_records(&options.input, &mut source, &options.console);
     }
-    options.stats.as_deref().map_or(Ok(()), tally::check_stats)?;
-    let claim = Claim::take(&options.output)?;
-    check_names(options, &claim)?;
-    match claim.beside() {
-        Some(beside) => {
-            Ledger::check(&beside.final_ledger)?;
-            if options.format == output::Format::Npy {
-                output::manifest::check_replaceable(&beside.meta, "release")?;
-            }
-            if options.begin == Begin::Fresh {
-                resume::check_interrupted(beside)?;
-            }
+    if !schema.kept.is_empty() {
+        source.check_kept()?;
+    }
+    let bar = console.bar(source.size());
+    let policy = policy(options, &embedder);
+    let mut collector = Collector::new(lock, schema, policy, journal, digests, console, bar);
+    let mut is_complete = false;
+    if let Some(manifest) = interrupted {
+        source.skip_to(&manifest.cursor)?;
+        is_complete = collector.resume(manifest)?;
+    } else if options.format.has_fixed_columns() {
+        collector.infer_columns(&mut source);
+    }
+    let timings = Timings { start, loading: loading.as_secs_f64(), resumed: *collector.stats() };
+    Ok(ControlFlow::Continue(Prepared {
+        embedder: Arc::new(embedder),
+        budget,
+        source,
+        collector,
+        timings,
+        output_is_stream,
+        is_complete,
+    }))
+}
+
+/// The journal and the earlier run, if the output is a file; otherwise returns the digests.
+fn open_journal(
+    options: &EmbedOptions,
+    lock: &OutputLock,
+    identity: RunIdentity,
+    digests: Option<FileDigests>,
+    console: &Console,
+) -> Result<(Option<Journal>, EarlierRun, Option<FileDigests>)> {
+    match (lock.sidecars(), digests) {
+        (Some(sidecars), Some(digests)) => {
+            let (journal, earlier) = Journal::open(sidecars, identity, digests, options.start, console)?;
+            Ok((Some(journal), earlier, None))
         }
-        None if options.begin != Begin::Fresh => bail!(WrongUsage(format!(
-            "{}: {} cannot be continued, since it is not a file; leave the option out",
-            if options.begin == Begin::Resume { "--resume" } else { "--restart" },
-            options.output
-        ))),
-        None => {}
+        (_, digests) => Ok((None, EarlierRun::None, digests)),
     }
-    if options.choices.chunking.is_some() && options.format == output::Format::Npy && claim.beside().is_none()
-    {
-        bail!(WrongUsage(format!(
-            "--chunk: npy says in a file beside it which text a row is of, but {} is not a file; write --output FILE, or \
-             another --output-format",
-            options.output
-        )));
-    }
-    Ok(claim)
 }
 
-/// Whether progress can be shown: not between rows that go to a terminal or into a pipe.
-fn shows_progress(claim: &Claim) -> bool {
-    claim.beside().is_some() || *claim.target() == Target::Stdout && output::stdout_is_file()
+/// The interrupted run to resume, if any. Breaks if a complete run has a row for every record of the input.
+fn check_earlier_run(
+    options: &EmbedOptions,
+    earlier: EarlierRun,
+    source: &mut RecordSource,
+    budget: &MemoryBudget,
+) -> Result<ControlFlow<ExitStatus, Option<Manifest>>> {
+    let (console, output) = (&options.console, &options.output);
+    let complete = match earlier {
+        EarlierRun::Interrupted(manifest) => return Ok(ControlFlow::Continue(Some(manifest))),
+        EarlierRun::Complete(manifest) if !source.is_stream() => manifest,
+        // A stream cannot be read twice.
+        EarlierRun::None | EarlierRun::Complete(_) => return Ok(ControlFlow::Continue(None)),
+    };
+    if source.skip_to(&complete.cursor).is_ok() && source.next().is_none() {
+        console.note(format!("{output} is up to date: {}", counted(complete.stats.rows, "row")));
+        return Ok(ControlFlow::Break(complete.stats.exit_status()));
+    }
+    console.note(format!("{output} is complete, but the input has changed; starting from the beginning"));
+    *source = options.open_input(false)?;
+    source.set_limit(budget.reading);
+    Ok(ControlFlow::Continue(None))
 }
 
-fn say_loaded(options: &EmbedOptions, loaded: &Loaded, loading: Duration) {
+/// Whether to draw a progress bar: not if rows are written to a terminal or a pipe.
+fn shows_progress(lock: &OutputLock) -> bool {
+    lock.sidecars().is_some() || *lock.target() == Target::Stdout && crate::sys::stdout::is_regular_file()
+}
+
+/// Prints what was loaded, and which pooling is used if the model's files do not configure one.
+fn describe_model(options: &EmbedOptions, loaded: &Loaded, seconds: f64) {
     let console = options.console;
     console.detail(format!(
-        "{} from {}, loaded in {loading:.0?}",
+        "loaded {} ({:.1} M parameters) in {:.0} ms: {}",
         loaded.config.path().display(),
+        loaded.parameters as f64 / 1e6,
+        1e3 * seconds,
         loaded.weights
     ));
-    if options.model.pooling.is_none() && loaded.pipeline.pooling.is_none() {
+    if options.model.pooling.is_none() && loaded.modules.pooling.is_none() {
         let pooling = &loaded.pooling;
-        console.note(format!("pooling is {pooling}, this family's custom: the model's files name none"));
+        console.note(format!("no pooling configured; using {pooling}, the default for this model family"));
     }
 }
 
-impl EmbedOptions {
-    /// Opens the input.
-    fn records(&self, is_streamed: bool) -> Result<Records> {
-        let entries = match &self.input {
-            Input::Texts(texts) => Entries::arguments(texts.clone()),
-            Input::Files(sources, fields) => Entries::open(sources.clone(), fields.clone())?,
-        };
-        let flow = match (self.input.is_stream(), is_streamed) {
-            (false, _) => Flow::Files,
-            (true, false) => Flow::Stream,
-            (true, true) => Flow::Live,
-        };
-        Ok(Records::new(entries, flow, self.selection))
-    }
-
-    /// The interrupted run to go on with, if there is one; or how this run has ended, since a finished one has done its work.
-    fn sift(
-        &self,
-        found: Found,
-        records: &mut Records,
-        is_streamed: bool,
-        reading: ReadLimit,
-    ) -> Result<ControlFlow<Ended, Option<Manifest>>> {
-        let (console, output) = (&self.console, &self.output);
-        Ok(ControlFlow::Continue(match found {
-            Found::Interrupted(run) => Some(run),
-            Found::Finished(run) if !records.is_stream() => {
-                if resume::is_up_to_date(&run, records) {
-                    console.note(format!("{output} is up to date: {}", counted(run.tally.rows, "row")));
-                    return Ok(ControlFlow::Break(run.tally.ended()));
-                }
-                console.note(format!(
-                    "{output} is finished, but the input has changed; starting from the beginning"
-                ));
-                *records = self.records(is_streamed)?;
-                records.set_limit(reading);
-                None
-            }
-            // What a stream has given cannot be read once more.
-            Found::Nothing | Found::Finished(_) => None,
-        }))
-    }
-
-    /// What rows are like, before the first records are known.
-    fn layout(&self, embedder: &Embedder, about: About) -> Layout {
-        let keep = self.input.keep().iter().cloned();
-        Layout {
-            format: self.format,
-            dtype: embedder.dtype,
-            dimensions: embedder.dimensions,
-            per_token: embedder.pooling == Pooling::None,
-            normalized: normalized(&embedder.heads),
-            chunks: embedder.chunking.is_some(),
-            ids: self.input.has_ids().then_some(Kind::Text),
-            kept: keep.map(|name| Column { name, kind: Kind::Text }).collect(),
-            about,
-        }
-    }
-
-    fn policy(&self, embedder: &Embedder) -> Policy {
-        Policy {
-            skip_unreadable: self.skip_unreadable,
-            stop_at_long: embedder.on_long == OnLong::Error,
-            limit: embedder.tokenizer.max_length(),
-        }
-    }
-
-    /// What has to be the same for a run to go on, but for the choices that the model's files complete.
-    fn identity(&self, loaded: &Loaded) -> Identity {
-        let mut identity = self.input.identity();
-        identity.extend([
-            // Builds of one release may differ in what they compute, too.
-            (
-                "the release of Sconce".into(),
-                concat!(env!("CARGO_PKG_VERSION"), " (build ", env!("SCONCE_BUILD"), ")").into(),
-            ),
-            ("--output-format".into(), self.format.name().into()),
-            ("--skip-empty".into(), if self.selection.skip_empty { "yes" } else { "no" }.into()),
-        ]);
-        if self.model.random_weights.is_some() {
-            identity.insert("--random-weights".into(), loaded.weights.clone());
-        }
-        identity
-    }
-
-    /// Looks at the first records: what they show is said, refused, or settles what columns there are. A run that is
-    /// resumed has its columns already.
-    fn look_at(&self, records: &mut Records, layout: &mut Layout, is_resumed: bool) -> Result<()> {
-        if self.hints {
-            hints::of_records(&self.input, records, &self.console);
-        }
-        if !layout.kept.is_empty() {
-            records.check_kept()?;
-        }
-        if !is_resumed && self.format.has_fixed_columns() {
-            settle(layout, records);
-        }
-        Ok(())
+/// The schema of the output, before the types of its columns are inferred from the first records.
+fn schema(options: &EmbedOptions, embedder: &Embedder, metadata: OutputMetadata) -> OutputSchema {
+    let keep = options.input.keep().iter().cloned();
+    OutputSchema {
+        format: options.format,
+        dtype: embedder.dtype,
+        dimensions: embedder.dimensions,
+        per_token: embedder.pooling == crate::nn::Pooling::None,
+        normalized: embedder.is_normalized(),
+        chunks: embedder.chunking.is_some(),
+        ids: options.input.has_ids().then_some(ColumnType::Text),
+        kept: keep.map(|name| KeptColumn { name, column_type: ColumnType::Text }).collect(),
+        metadata,
     }
 }
 
-/// Settles by the first records what columns there are and what they hold.
-fn settle(layout: &mut Layout, records: &mut Records) {
-    let head: Vec<&Record> = records.head().collect();
-    let ids: Vec<_> = head.iter().filter_map(|record| record.id.as_ref()).collect();
-    if !ids.is_empty() {
-        let integers = ids.iter().all(|id| Kind::Integer.fits(id));
-        layout.ids = Some(if integers { Kind::Integer } else { Kind::Text });
+/// The policy for records without a row.
+fn policy(options: &EmbedOptions, embedder: &Embedder) -> Policy {
+    Policy {
+        skip_unreadable: options.skip_unreadable,
+        stop_at_long: embedder.on_long == OnLong::Error,
+        max_length: embedder.tokenizer.max_length(),
     }
-    for (i, column) in layout.kept.iter_mut().enumerate() {
-        let kind = Kind::of_fields(head.iter().filter_map(|record| record.kept.get(i)));
-        column.kind = kind.in_format(layout.format);
-    }
-}
-
-/// Refuses to write over a file of the model.
-fn check_model(stats: Option<&Path>, claim: &Claim, config: &Path, files: &[PathBuf]) -> Result<()> {
-    let folder = config.parent().unwrap_or(Path::new(""));
-    let is_of_model = |path: &Path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let beside = folder.join(&*name);
-        files.iter().any(|file| is_same_file(file, path))
-            || is_model_file(&name) && is_same_file(&beside, path)
-    };
-    let outputs = claim.beside().into_iter().flat_map(|beside| {
-        [("--output", &*beside.output), ("the ledger of the output,", &*beside.final_ledger)]
-    });
-    for (option, path) in outputs.chain(stats.map(|path| ("--stats", path))) {
-        if is_of_model(path) {
-            return refuse(option, path, "a file of the model");
-        }
-    }
-    Ok(())
-}
-
-fn refuse(option: &str, path: &Path, what: &str) -> Result<()> {
-    bail!(WrongUsage(format!("{option} {} is {what}, too; choose another name", path.display())))
-}
-
-/// Refuses names that stand for two things: one would take the place of the other.
-fn check_names(options: &EmbedOptions, claim: &Claim) -> Result<()> {
-    let real = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let beside = claim.beside();
-    let stats = options.stats.as_deref().map(real);
-    if let (Some(stats), Some(beside)) = (&stats, beside) {
-        for (name, what) in
-            [(&beside.output, "the output"), (&beside.final_ledger, "the ledger of the output")]
-        {
-            if *stats == real(name) {
-                return refuse("--stats", stats, what);
-            }
-        }
-    }
-    for source in options.input.sources() {
-        let Place::File(path) = &source.place else { continue };
-        let input = real(path);
-        if stats.as_ref().is_some_and(|stats| is_same_file(stats, path)) {
-            return refuse("--stats", path, "the input");
-        }
-        if let Some(beside) = beside {
-            if is_same_file(path, &beside.output) {
-                return refuse("--output", path, "the input");
-            }
-            if input == real(&beside.final_ledger) {
-                return refuse("the ledger of the output,", path, "the input");
-            }
-        }
-    }
-    Ok(())
 }

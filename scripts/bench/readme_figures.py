@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Generates the figures of README.md and docs/speed.md: tables of speeds from benches/peers-*.md, and the README's first vector from sconce.
+
+    python3 scripts/bench/readme_figures.py [--check] [--sconce target/release/sconce] [--only NAME]
+
+Replaces the text between `<!-- NAME -->` and `<!-- /NAME -->`:
+
+    README.md        vector     a row of `sconce embed`, with the digits that every processor gives
+    README.md        speeds     tokens per second: one table for all machines
+    docs/speed.md    speeds     tokens per second and mean cosines: one table per machine
+
+With --check nothing is written; exits with 1 if a page is out of date. --only speeds needs no binary.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = {"sconce": "Sconce", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "ctranslate2": "CTranslate2"}
+TEXTS = ["short", "mixed", "long"]
+# The first flag that a processor has names its columns.
+ISAS = {"amx_bf16": "AMX", "avx512f": "AVX-512", "avx2": "AVX2"}
+
+
+class Page:
+    """A page of peers.py: the machine, the columns, and one row of cells per peer and type."""
+
+    def __init__(self, path):
+        lines = path.read_text().splitlines()
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+        self.machine = next(line for line in lines if " cores: " in line).removeprefix("- ")
+        self.columns, self.rows = rows[0], rows[2:]
+
+    def cell(self, row, column):
+        return row[self.columns.index(column)]
+
+    def sorted_rows(self):
+        """By type in the order of the page; within a type Sconce first, then by speed on mixed texts."""
+        types = list(dict.fromkeys(row[1] for row in self.rows))
+        speed = lambda row: int(self.cell(row, "mixed, tokens/s").replace(",", ""))
+        return sorted(self.rows, key=lambda row: (types.index(row[1]), row[0] != "sconce", -speed(row)))
+
+    def processor(self):
+        return self.machine.split(", family")[0].replace("(R)", "")
+
+    def isa(self):
+        """The widest ISA of the processor."""
+        flags = self.machine.split(" cores: ")[1].split()
+        return next(isa for flag, isa in ISAS.items() if flag in flags)
+
+
+def peer_name(row):
+    name = f"{NAMES.get(row[0], row[0])}, {row[1]}"
+    return f"**{name}**" if row[0] == "sconce" else name
+
+
+def speeds_of_machine(page):
+    """The full table of one machine."""
+    lines = ["| | short texts, tokens/s | mixed | long | mean cosine to f32 |", "|---|---:|---:|---:|---:|"]
+    for row in page.sorted_rows():
+        cells = [page.cell(row, f"{texts}, tokens/s") for texts in TEXTS]
+        cells.append(f"{float(page.cell(row, 'cosine, mean')):.5f}".rstrip("0").rstrip("."))
+        lines.append("| " + " | ".join([peer_name(row), *cells]) + " |")
+    return f"Measured on {page.machine}.\n\n" + "\n".join(lines)
+
+
+def speeds_of_all_machines(pages):
+    """The table of all machines: three columns per machine."""
+    columns = [f"{page.isa()}, {texts}" for page in pages for texts in TEXTS]
+    lines = ["| tokens/s | " + " | ".join(columns) + " |", "|---|" + "---:|" * len(columns)]
+    for first in pages[0].sorted_rows():
+        cells = []
+        for page in pages:
+            found = next((row for row in page.rows if row[:2] == first[:2]), None)
+            cells += [page.cell(found, f"{texts}, tokens/s") if found else "" for texts in TEXTS]
+        lines.append("| " + " | ".join([peer_name(first), *cells]) + " |")
+    machines = "; ".join(f"{page.isa()}: {page.processor()}" for page in pages)
+    return "\n".join([*lines, "", f"{machines}."])
+
+
+def first_vector(sconce):
+    """The README's first example: the row of a text, with two elements of its vector, rounded to five decimals."""
+    command = [sconce, "embed", "--offline", "A lamp in the window"]
+    row = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    elements = ",".join(f"{x:.5f}" for x in row.pop("embedding")[:2])
+    row = json.dumps(row, separators=(",", ":"))[:-1] + f',"embedding":[{elements}…]}}'
+    return f'```console\n$ sconce embed "A lamp in the window"\n{row}\n```'
+
+
+def replaced(text, name, block, path):
+    """`text` with the block of this name replaced."""
+    pattern = re.compile(rf"<!-- {name} -->\n.*?<!-- /{name} -->", re.S)
+    if not pattern.search(text):
+        sys.exit(f"{path.relative_to(ROOT)} has no block <!-- {name} --> … <!-- /{name} -->")
+    return pattern.sub(lambda _: f"<!-- {name} -->\n{block}\n<!-- /{name} -->", text)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is out of date")
+    parser.add_argument("--sconce", default=ROOT / "target" / "release" / "sconce", help="binary for the first vector")
+    parser.add_argument("--only", choices=["speeds", "vector"], help="generate the blocks of this name only")
+    args = parser.parse_args()
+    pages = [Page(path) for path in sorted((ROOT / "benches").glob("peers-*.md"))]
+    blocks = [
+        ("README.md", "vector", lambda: first_vector(args.sconce)),
+        ("README.md", "speeds", lambda: speeds_of_all_machines(pages)),
+        ("docs/speed.md", "speeds", lambda: "\n\n".join(map(speeds_of_machine, pages))),
+    ]
+    outdated = []
+    for file, name, make in blocks:
+        if args.only not in (None, name):
+            continue
+        path = ROOT / file
+        before = path.read_text()
+        after = replaced(before, name, make(), path)
+        if after == before:
+            continue
+        outdated.append(f"{file} ({name})")
+        if not args.check:
+            path.write_text(after)
+    if args.check and outdated:
+        sys.exit(f"out of date: {', '.join(outdated)}; run scripts/bench/readme_figures.py")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+#!/usr/bin/env python3
+"""Compares full-size models with random weights with transformers, and measures their memory.
+
+    python scripts/check/full_size.py [--only WORD]
+    python scripts/check/full_size.py --float64 [--out benches/accuracy.md] [--isa SET ...]
+
+For every config of MODELS: the maximum absolute difference over all elements of the last hidden states of a few texts, and the peak
+memory of the process next to the size of the weights in f32. Needs a few gigabytes of disk and memory. Exits with 1 if a difference
+exceeds atol 1e-4, rtol 1e-4, or if memory exceeds the weights in f32 by more than 300 MB.
+
+With --float64: a model of the shape of gte-large-en-v1.5, whose matmuls have the largest inner dimension of all configs. Compares
+Sconce in f32, under every instruction set (ISA) of the processor, and PyTorch in f32 with PyTorch in float64. Prints a table, and
+writes a page with --out. Exits with 1 if an error of Sconce is larger than PyTorch's.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts" / "fixtures"))
+from make_fixtures import tokenizer  # noqa: E402
+
+warnings.filterwarnings("ignore")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast, logging  # noqa: E402
+
+logging.set_verbosity_error()
+logging.disable_progress_bar()
+SCONCE = os.environ.get("SCONCE", str(ROOT / "target" / "release" / "sconce"))
+MODELS = [
+    ("bert-base-uncased", torch.float32), ("bert-large-uncased", torch.float32), ("roberta-base", torch.float32),
+    ("xlm-roberta-base", torch.float32), ("xlm-roberta-base", torch.float16), ("albert-base-v2", torch.float32),
+    ("modernbert-base", torch.float32), ("deberta-v3-base", torch.float32),
+]
+TEXTS = ["the candle burns", "a", "", "query key value " * 30, "attention head " * 160]
+
+
+def run(folder):
+    """The hidden states (T, H) of every text from `sconce embed`, and the peak memory of its process in bytes."""
+    with tempfile.TemporaryFile() as texts, tempfile.TemporaryFile() as rows:
+        texts.write("\n".join(TEXTS).encode() + b"\n")
+        texts.seek(0)
+        command = [SCONCE, "embed", "--quiet", "--pooling", "none", "--no-normalize", "--batch-tokens", "64"]
+        process = subprocess.Popen([*command, "--model", str(folder)], stdin=texts, stdout=rows)
+        # VmHWM, not the maximum of wait4: that includes the memory of this Python process before the exec.
+        memory = 0
+        while process.poll() is None:
+            marks = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
+            memory = max([memory, *(1024 * int(mark) for mark in marks)])
+            time.sleep(0.002)
+        if process.returncode:
+            sys.exit(f"{folder}: sconce failed")
+        rows.seek(0)
+        vectors = [torch.tensor(json.loads(line)["embeddings"]) for line in rows]
+    return vectors, memory
+
+
+@torch.no_grad()
+def check(name, dtype):
+    fields = json.loads((ROOT / "configs" / f"{name}.json").read_text())
+    torch.manual_seed(1)
+    config = AutoConfig.for_model(fields.pop("model_type"), **fields)
+    model = AutoModel.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        limit = min(config.max_position_embeddings - 2, 512)
+        tokenizer(folder, limit, pair_token_types=False)
+        model.to(dtype).save_pretrained(folder, max_shard_size="100GB")
+        model = model.float()
+        found, memory = run(folder)
+        tokens = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+        worst = allowed = 0.0
+        for text, vectors in zip(TEXTS, found):
+            ids = torch.tensor([tokens(text, truncation=True, max_length=limit)["input_ids"]])
+            expected = model(input_ids=ids).last_hidden_state[0]
+            difference = (vectors - expected).abs()
+            worst = max(worst, difference.max().item())
+            allowed = max(allowed, (difference / (1e-4 + 1e-4 * expected.abs())).max().item())
+    bytes_in_f32 = 4 * sum(weight.numel() for weight in model.parameters())
+    return worst, allowed, memory, bytes_in_f32
+
+
+# The shape of gte-large-en-v1.5, in the fields of transformers' own class.
+WIDE = dict(
+    vocab_size=30528, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096,
+    hidden_act="gelu", layer_norm_eps=1e-12, max_position_embeddings=8192, type_vocab_size=2, pad_token_id=0,
+    rope_parameters={"rope_type": "default", "rope_theta": 160000.0},
+)
+LIMIT = 1024
+LONG = [*TEXTS, "The lamp burns, and the wick is in the candle. " * 60]
+PAGE = """# Rounding at full size
+
+Absolute error of f32 with respect to PyTorch {torch} in float64, per element, maximum and root mean square. The model has the shape of
+gte-large-en-v1.5 ({layers} layers, hidden size 1,024, gated feed-forward of 4,096) and random weights; {texts} texts, {tokens:,} tokens. Vectors
+are mean-pooled and normalised. Written by `scripts/check/full_size.py --float64` on {machine}.
+
+{table}
+The largest absolute value of the last hidden states is {largest:.1f}.
+"""
+
+
+def instruction_sets():
+    """The ISAs of this processor, from the error that lists them."""
+    command = [SCONCE, "embed", "x"]
+    error = subprocess.run(command, env={**os.environ, "SCONCE_ISA": "unknown"}, capture_output=True, text=True).stderr
+    names = r"amx|avx512-bf16|avx512-vnni|avx512|avx2|neon-dotprod|neon|portable"
+    return list(dict.fromkeys(re.findall(names, error)))
+
+
+def embed(folder, isa, *options):
+    """The rows of `sconce embed` under an ISA."""
+    command = [SCONCE, "embed", "--quiet", "--input-format", "jsonl", "--input", "-", "--model", str(folder), *options]
+    texts = "".join(json.dumps({"text": text}) + "\n" for text in LONG)
+    result = subprocess.run(command, env={**os.environ, "SCONCE_ISA": isa}, input=texts, capture_output=True, text=True)
+    if result.returncode:
+        sys.exit(f"{isa}: {result.stderr}")
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def widen(model):
+    """Draws weights with the variance of trained ones, so that attention is not uniform and activations are not linear."""
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            drawn = torch.randn(weight.shape, generator=generator)
+            weight.copy_(1 + 0.1 * drawn if "norm" in name.lower() and name.endswith("weight") else 0.04 * drawn)
+
+
+@torch.no_grad()
+def against_float64(sets, layers):
+    """The lines of the table, the tokens of all texts, the largest absolute hidden state, and whether any error of Sconce exceeds
+    PyTorch's."""
+    config = AutoConfig.for_model("gte", **dict(WIDE, num_hidden_layers=layers))
+    model = AutoModel.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+    widen(model)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        tokenizer(folder, LIMIT, pair_token_types=False)
+        model.save_pretrained(folder, max_shard_size="100GB")
+        tokens = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+        ids = [torch.tensor([tokens(text, truncation=True, max_length=LIMIT)["input_ids"]]) for text in LONG]
+
+        def states(model):
+            return [model(input_ids=text).last_hidden_state[0] for text in ids]
+
+        def pooled(states):
+            return [torch.nn.functional.normalize(text.mean(0), dim=0) for text in states]
+
+        theirs = states(model)
+        exact = states(model.double())
+
+        def errors(found, exact):
+            difference = torch.cat([(f.double() - e).flatten().abs() for f, e in zip(found, exact)])
+            return difference.max().item(), difference.square().mean().sqrt().item()
+
+        def row(name, hidden, vectors):
+            figures = [*errors(hidden, exact), *errors(vectors, pooled(exact))]
+            lines.append(f"| {name} | " + " | ".join(f"{figure:.2e}" for figure in figures) + " |")
+            print(lines[-1], flush=True)
+            return figures
+
+        lines = ["| f32 of | hidden states, maximum | RMS | vectors, maximum | RMS |"]
+        lines.append("|---|---:|---:|---:|---:|")
+        print("\n".join(lines))
+        torch_figures = row("PyTorch", theirs, pooled(theirs))
+        failed = False
+        for isa in sets:
+            rows = embed(folder, isa, "--pooling", "none", "--no-normalize", "--max-length", str(LIMIT))
+            hidden = [torch.tensor(row["embeddings"], dtype=torch.float32) for row in rows]
+            rows = embed(folder, isa, "--pooling", "mean", "--normalize", "--max-length", str(LIMIT))
+            figures = row(f"Sconce, {isa}", hidden, [torch.tensor(row["embedding"]) for row in rows])
+            failed |= any(found > theirs for found, theirs in zip(figures, torch_figures))
+    largest = max(text.abs().max().item() for text in exact)
+    return lines, sum(text.shape[1] for text in ids), largest, failed
+
+
+def machine():
+    """The processor, as Linux names it."""
+    fields = dict(re.findall(r"^(.+?)\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE))
+    name = fields.get("model name", platform.machine())
+    return f"{name}, family {fields.get('cpu family')}, model {fields.get('model')}, {os.cpu_count()} cores"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="only configs whose name contains WORD", metavar="WORD")
+    parser.add_argument("--float64", action="store_true", help="compare f32 with float64")
+    parser.add_argument("--isa", nargs="+", help="instruction sets to run [default: all of the processor]")
+    parser.add_argument("--layers", type=int, default=WIDE["num_hidden_layers"], help="layers of the model of --float64")
+    parser.add_argument("--out", type=Path, help="page to write, with --float64")
+    args = parser.parse_args()
+    if args.float64:
+        lines, tokens, largest, failed = against_float64(args.isa or instruction_sets(), args.layers)
+        if args.out:
+            args.out.write_text(PAGE.format(
+                layers=args.layers, texts=len(LONG), tokens=tokens, machine=machine(), torch=torch.__version__.split("+")[0],
+                table="\n".join(lines) + "\n", largest=largest,
+            ))
+        sys.exit(failed)
+    only = args.only
+    failed = False
+    print("| config | stored as | maximum difference | / tolerance | peak memory | weights in f32 |\n|---|---|---|---|---|---|")
+    for name, dtype in [model for model in MODELS if only in model[0]]:
+        worst, allowed, memory, weights = check(name, dtype)
+        failed |= not allowed <= 1 or memory > weights + 300e6
+        stored = str(dtype).removeprefix("torch.")
+        print(f"| {name} | {stored} | {worst:.1e} | {allowed:.2f} | {memory / 1e6:.0f} MB | {weights / 1e6:.0f} MB |", flush=True)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+#!/usr/bin/env python3
+"""Compares Sconce with the reference on random models: every family and variation, with random sizes and weights.
+
+    python scripts/check/fuzz_families.py [--seeds N] [--first SEED] [--only WORD]
+
+Each model is built by transformers (variations by plain_encoder.py), saved, and run by `sconce embed --pooling none` on texts of
+all lengths; the hidden states of all tokens are compared element by element with atol 1e-4 and rtol 1e-4. Prints one row per
+family with the largest difference, and exits with 1 if a difference exceeds the tolerance. `SCONCE` is the path of the binary
+[default: target/release/sconce].
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts" / "fixtures"))
+import plain_encoder  # noqa: E402
+from make_fixtures import draw as draw_wide  # noqa: E402
+from make_fixtures import tokenizer  # noqa: E402
+
+warnings.filterwarnings("ignore")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast, logging  # noqa: E402
+from transformers.activations import ACT2FN  # noqa: E402
+
+logging.set_verbosity_error()
+logging.disable_progress_bar()
+SCONCE = os.environ.get("SCONCE", str(ROOT / "target" / "release" / "sconce"))
+ATOL = RTOL = 1e-4
+WORDS = "the a of to in is on and light lamp candle wick flame burn attention head key query value".split()
+
+
+def draw(name, shape, generator):
+    """A random weight, smaller in wide layers, where rounding in f32 would otherwise exceed the tolerance."""
+    weight = draw_wide(name, shape, generator)
+    return weight * min(1.0, (24 / shape[-1]) ** 0.5) if len(shape) == 2 and "embedding" not in name else weight
+
+
+def sizes(r):
+    """Config fields of most families."""
+    heads = r.choice([1, 2, 3, 4, 6])
+    return dict(
+        hidden_size=heads * 2 * r.randint(2, 9), num_attention_heads=heads, num_hidden_layers=r.randint(1, 4),
+        intermediate_size=r.randint(5, 90), max_position_embeddings=r.randint(40, 140), layer_norm_eps=r.choice([1e-12, 1e-5, 1e-3]),
+        hidden_act=r.choice(sorted(set(ACT2FN) - {"relu2", "xielu"})), type_vocab_size=r.choice([1, 2, 3]), pad_token_id=r.choice([0, 1, 5]),
+    )
+
+
+def gated_sizes(r):
+    return sizes(r) | dict(hidden_act=r.choice(["silu", "gelu", "relu", "gelu_new"]))
+
+
+def rope(r):
+    theta = r.choice([50.0, 1000.0, 10_000.0])
+    return r.choice([
+        None, {"rope_type": "default", "rope_theta": theta}, {"rope_type": "linear", "rope_theta": theta, "factor": 3.0},
+        {"rope_type": "dynamic", "rope_theta": theta, "factor": 2.0},
+        {"rope_type": "yarn", "rope_theta": theta, "factor": 4.0, "original_max_position_embeddings": 32},
+        {"rope_type": "llama3", "rope_theta": theta, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+         "original_max_position_embeddings": 64},
+    ])
+
+
+def albert(r):
+    layers, inner = r.randint(1, 6), r.randint(1, 2)
+    s = sizes(r)
+    embedding_size = r.choice([s["hidden_size"], r.randint(4, 30)])
+    return s | dict(embedding_size=embedding_size, num_hidden_layers=layers, num_hidden_groups=r.randint(1, layers), inner_group_num=inner)
+
+
+def distilbert(r):
+    s = sizes(r)
+    return dict(
+        dim=s["hidden_size"], n_heads=s["num_attention_heads"], n_layers=s["num_hidden_layers"], hidden_dim=s["intermediate_size"],
+        max_position_embeddings=s["max_position_embeddings"], activation=s["hidden_act"], pad_token_id=0,
+    )
+
+
+def deberta(r):
+    s = sizes(r)
+    s |= dict(type_vocab_size=r.choice([0, 2]), position_biased_input=r.random() < 0.5, relative_attention=r.random() < 0.8)
+    if r.random() < 0.4:
+        s["embedding_size"] = r.randint(4, 30)
+    if r.random() < 0.3:
+        s |= dict(conv_kernel_size=r.choice([1, 3, 5]), conv_act=r.choice(["tanh", "gelu"]))
+    if s["relative_attention"]:
+        s |= dict(
+            pos_att_type=r.choice([["c2p"], ["p2c"], ["c2p", "p2c"], "p2c|c2p", ["p2c", "c2p"]]), share_att_key=r.random() < 0.5,
+            norm_rel_ebd=r.choice(["none", "layer_norm"]), max_relative_positions=r.choice([-1, 20, 50]),
+            position_buckets=r.choice([-1, 6, 8, 16, 256]),
+        )
+    return s
+
+
+def modernbert(r):
+    s = gated_sizes(r)
+    layers = s["num_hidden_layers"]
+    s["hidden_activation"] = s.pop("hidden_act")
+    s["norm_eps"] = s.pop("layer_norm_eps")
+    del s["type_vocab_size"]
+    if r.random() < 0.5:
+        s["layer_types"] = [r.choice(["full_attention", "sliding_attention"]) for _ in range(layers)]
+    else:
+        s["global_attn_every_n_layers"] = r.randint(1, 4)
+    flags = {key: r.random() < 0.3 for key in ("norm_bias", "attention_bias", "mlp_bias")}
+    return s | flags | dict(local_attention=r.choice([2, 5, 12, 128]), global_rope_theta=r.choice([900.0, 160_000.0]))
+
+
+def eurobert(r):
+    s = gated_sizes(r) | dict(rope_parameters=rope(r))
+    s["rms_norm_eps"] = s.pop("layer_norm_eps")
+    del s["type_vocab_size"]
+    heads = s["num_attention_heads"]
+    s["num_key_value_heads"] = r.choice([n for n in range(1, heads + 1) if heads % n == 0])
+    return s | {key: r.random() < 0.3 for key in ("attention_bias", "mlp_bias")}
+
+
+def optional_embedding(r, key, chance=0.7):
+    return {key: r.randint(4, 30)} if r.random() < chance else {}
+
+
+def head_dim(r):
+    return {"head_dim": 2 * r.randint(2, 8)} if r.random() < 0.3 else {}
+
+
+FAMILIES = {
+    "bert": sizes, "roberta": sizes, "xlm-roberta": sizes, "camembert": sizes, "data2vec-text": sizes,
+    "ernie": lambda r: sizes(r) | dict(task_type_vocab_size=3, use_task_id=r.random() < 0.6),
+    "electra": lambda r: sizes(r) | {"embedding_size": 24} | optional_embedding(r, "embedding_size"),
+    "rembert": lambda r: sizes(r) | dict(input_embedding_size=r.choice([12, 24, r.randint(4, 30)]), output_embedding_size=9),
+    "albert": albert, "distilbert": distilbert,
+    "mpnet": lambda r: {k: v for k, v in sizes(r).items() if k != "type_vocab_size"},
+    "megatron-bert": sizes, "roberta-prelayernorm": sizes, "xlm-roberta-xl": sizes,
+    "roformer": lambda r: sizes(r) | dict(rotary_value=r.random() < 0.5) | optional_embedding(r, "embedding_size"),
+    "nomic_bert": lambda r: gated_sizes(r) | dict(rope_parameters=rope(r)) | head_dim(r),
+    "jina_embeddings_v3": lambda r: sizes(r) | dict(rope_parameters=rope(r)) | head_dim(r),
+    "gte": lambda r: gated_sizes(r) | dict(rope_parameters=rope(r)) | head_dim(r),
+    "modernbert": modernbert, "eurobert": eurobert, "deberta-v2": deberta,
+}
+
+
+def variation(r):
+    """A config for plain_encoder.py."""
+    s = sizes(r) | dict(model_type="bert", hidden_act=r.choice(["gelu", "relu", "silu", "tanh"]))
+    heads = s["num_attention_heads"]
+    s["position_embedding_type"] = r.choice(["absolute", "sinusoidal", "rope", "alibi", "none"])
+    if r.random() < 0.5:
+        s["attention_key_size"] = 2 * r.randint(1, 15)
+    if r.random() < 0.6:
+        s["talking_heads"] = r.choice([
+            {"before_softmax": r.randint(1, 7)}, {"after_softmax": r.randint(1, 7)},
+            {"before_softmax": r.randint(1, 7), "after_softmax": r.randint(1, 7)}, {"before_softmax": heads, "after_softmax": heads},
+        ])
+        s["attention_value_size"] = r.randint(1, 12)
+    if r.random() < 0.3:
+        s["feed_forward_type"] = r.choice(["geglu", "reglu"])
+    for key, chance in (("is_causal", 0.3), ("norm_bias", 0.3), ("attention_bias", 0.3), ("mlp_bias", 0.3), ("embedding_norm", 0.3)):
+        if r.random() < chance:
+            s[key] = r.random() < 0.5
+    return s | dict(norm_type=r.choice(["layer_norm", "rms_norm"]), norm_placement=r.choice(["post", "pre", "pre+final"]))
+
+
+def texts(r, max_length):
+    lengths = [0, 1, 2, 3, max_length, max_length * 2] + [r.randint(1, max_length) for _ in range(6)]
+    return [" ".join(r.choice(WORDS) for _ in range(n)) for n in lengths]
+
+
+def vectors(folder, lines):
+    command = [SCONCE, "embed", "--quiet", "--pooling", "none", "--no-normalize", "--model", str(folder)]
+    out = subprocess.run(command, input="\n".join(lines) + "\n", capture_output=True, text=True)
+    if out.returncode:
+        sys.exit(out.stderr)
+    rows = [json.loads(line) for line in out.stdout.splitlines()]
+    return [torch.tensor(row["embeddings"], dtype=torch.float64) for row in rows]
+
+
+@torch.no_grad()
+def check(name, seed, folder):
+    """The largest difference in units of the tolerance, and the config."""
+    r = random.Random(f"{name} {seed}")
+    generator = torch.Generator().manual_seed(seed)
+    config = variation(r) if name == "variations" else FAMILIES[name](r)
+    vocab_size = tokenizer(folder, 10_000, pair_token_types=False)
+    if name == "variations":
+        config["vocab_size"] = vocab_size
+        (folder / "config.json").write_text(json.dumps(config))
+        weights = {k: draw(k, shape, generator) for k, shape in sorted(plain_encoder.shapes(config).items())}
+        save_file(weights, folder / "model.safetensors")
+        weights = {k: weight.double() for k, weight in weights.items()}
+        states = lambda ids: plain_encoder.encode(config, weights, ids, torch.zeros_like(ids))[-1]
+    else:
+        model = AutoModel.from_config(AutoConfig.for_model(name, vocab_size=vocab_size, **config), attn_implementation="eager")
+        for weight, parameter in sorted(model.named_parameters()):
+            parameter.copy_(draw(weight, parameter.shape, generator))
+        model.save_pretrained(folder)
+        model = model.float().double().eval()
+        states = lambda ids: model(input_ids=ids[None]).last_hidden_state[0]
+    page = subprocess.run([SCONCE, "inspect", "--json", "--model", str(folder)], capture_output=True, text=True)
+    if page.returncode:
+        sys.exit(f"{name}, seed {seed}: {config}\n{page.stderr}")
+    limit = json.loads(page.stdout)["max_length"]
+    tokens = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    lines = texts(r, limit)
+    worst = 0.0
+    for line, found in zip(lines, vectors(folder, lines)):
+        ids = torch.tensor(tokens(line, truncation=True, max_length=limit)["input_ids"])
+        expected = states(ids)
+        worst = max(worst, ((found - expected).abs() / (ATOL + RTOL * expected.abs())).max().item())
+    return worst, config
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=10, help="models per family")
+    parser.add_argument("--first", type=int, default=1, help="first seed")
+    parser.add_argument("--only", default="", help="only families with this word in the name")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    failed = False
+    print("| family | models | largest difference / tolerance |\n|---|---|---|")
+    for name in [name for name in [*FAMILIES, "variations"] if args.only in name]:
+        worst = 0.0
+        for seed in range(args.first, args.first + args.seeds):
+            folder = Path(tempfile.mkdtemp())
+            difference, config = check(name, seed, folder)
+            shutil.rmtree(folder)
+            worst = max(worst, difference)
+            if not difference <= 1:
+                failed = True
+                print(f"{name}, seed {seed}: {difference:.3g} times the tolerance: {config}", file=sys.stderr)
+        print(f"| {name} | {args.seeds} | {worst:.3f} |", flush=True)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

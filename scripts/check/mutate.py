@@ -1,0 +1,234 @@
+#!/usr/bin/env python3
+"""Mutation testing: breaks the source on purpose, one fault at a time, and prints which tests fail.
+
+    python scripts/check/mutate.py [--only WORD] [--check]
+
+Works on a copy of the tree, so it can be stopped at any time. Exits with 1 if a fault makes no test fail. `--check` only verifies that
+every patch applies: that its text occurs exactly once in its file.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# Modules of the integration tests; `tests::` are the unit tests of the crate.
+TESTS = ["chunks::", "cuda_kernels::", "goldens::", "long_texts::", "ops::", "pipelines::", "tests::"]
+
+# The description of the fault, the file, the text to replace, and its replacement.
+MUTATIONS = [
+    # Activations.
+    ("erf GELU becomes tanh GELU", "src/ops/activation.rs", '("gelu", Activation::Gelu),', '("gelu", Activation::GeluTanh),'),
+    ("tanh GELU becomes erf GELU", "src/ops/activation.rs", '("gelu_new", Activation::GeluTanh),', '("gelu_new", Activation::Gelu),'),
+    ("ReLU becomes GELU", "src/ops/activation.rs", '("relu", Activation::Relu),', '("relu", Activation::Gelu),'),
+    ("quick GELU's factor is 1.7", "src/kernels/activation.rs", "s.splat(1.702)", "s.splat(1.7)"),
+    ("clipped GELU clips at 6", "src/kernels/activation.rs", "clamp_max(s, gelu(s, x), 10.0)", "clamp_max(s, gelu(s, x), 6.0)"),
+    ("PReLU's slope is not read", "src/nn/feed_forward.rs", 'Activation::Prelu { slope: scalar("weight", &[1])? }', 'Activation::Prelu { slope: 0.25 + 0.0 * scalar("weight", &[1])? }'),
+    ("xIELU's parameters are swapped", "src/nn/feed_forward.rs", '[scalar("alpha_p", &[1])?, scalar("alpha_n", &[1])?]', '[scalar("alpha_n", &[1])?, scalar("alpha_p", &[1])?]'),
+    ("ALBERT's default activation is erf GELU", "src/model/families.rs", "activation: Activation::GeluTanh,", "activation: Activation::Gelu,"),
+    ("ReGLU is GeGLU", "src/model/family_specific.rs", 'Some("reglu") => Activation::Relu', 'Some("reglu") => Activation::Gelu'),
+    ("gate and up projection are swapped", "src/nn/feed_forward.rs", "gate.forward(x, self.activation)? * self.up.forward(x, Activation::Identity)?", "gate.forward(x, Activation::Identity)? * self.up.forward(x, self.activation)?"),
+    ("ModernBERT's halves of Wi are swapped", "src/model/families.rs", '("feed_forward.gate", "mlp.Wi[0/2]")', '("feed_forward.gate", "mlp.Wi[1/2]")'),
+    ("the queries are the second third of Wqkv", "src/model/families.rs", '("attention.query", "attn.Wqkv[0/3]"),\n                ("attention.key", "attn.Wqkv[1/3]"),\n                ("attention.value", "attn.Wqkv[2/3]"),\n                ("attention.output", "attn.Wo")', '("attention.query", "attn.Wqkv[1/3]"),\n                ("attention.key", "attn.Wqkv[0/3]"),\n                ("attention.value", "attn.Wqkv[2/3]"),\n                ("attention.output", "attn.Wo")'),
+    # Norms.
+    ("norm eps is ignored", "src/ops/add_norm.rs", "eps: norm.eps as f32,", "eps: norm.eps as f32 * 0.0 + 1e-12,"),
+    ("norm eps is added outside the square root", "src/kernels/norm.rs", "(square / columns + f64::from(eps)).sqrt()", "((square / columns).sqrt() + f64::from(eps))"),
+    ("the variance is divided by n - 1", "src/kernels/norm.rs", "(square / columns + f64::from(eps))", "(square / (columns - 1.0) + f64::from(eps))"),
+    ("RMSNorm subtracts the mean", "src/kernels/norm.rs", "NormKind::RootMeanSquare => 0.0,", "NormKind::RootMeanSquare => (sum!(s, row, 0.0, |sum, x| s.add(sum, x)) / columns) as f32,"),
+    ("LayerNorm does not subtract the mean", "src/kernels/norm.rs", "/ columns) as f32,\n                NormKind::RootMeanSquare", "/ columns * 0.0) as f32,\n                NormKind::RootMeanSquare"),
+    ("the bias of a norm is ignored", "src/kernels/norm.rs", "if !bias.is_empty() {", "if false {"),
+    ("post-norm and pre-norm are swapped", "src/nn/layer.rs", "Some(norm) if self.is_post_norm =>", "Some(norm) if !self.is_post_norm =>"),
+    ("a residual is not added", "src/nn/layer.rs", "norm.forward_residual(sublayer(x, None)?, x)", "norm.forward(sublayer(x, None)?)"),
+    ("the residual of a pre-norm layer is the output of the norm", "src/nn/layer.rs", "Some(norm) => sublayer(&norm.forward(x.copy()?)?, Some(x)),", "Some(norm) => {\n                let x = norm.forward(x.copy()?)?;\n                sublayer(&x, Some(&x))\n            }"),
+    ("the first norm of ModernBERT is not skipped", "src/nn/layer.rs", "!(is_first && spec.skip_first_norm)", "!(is_first && spec.skip_first_norm && spec.layers == 0)"),
+    ("every layer skips its first norm", "src/nn/layer.rs", "!(is_first && spec.skip_first_norm)", "!spec.skip_first_norm"),
+    ("the norms of a layer are swapped", "src/nn/layer.rs", 'residual("attention", !(is_first', 'residual("feed_forward", !(is_first'),
+    ("the final norm is skipped", "src/nn/encoder.rs", "self.final_norm.as_ref().filter(|_| index + 1 == self.spec.layers)", "self.final_norm.as_ref().filter(|_| index == self.spec.layers)"),
+    ("the final norm follows every layer", "src/nn/encoder.rs", "self.final_norm.as_ref().filter(|_| index + 1 == self.spec.layers)", "self.final_norm.as_ref().filter(|_| index < self.spec.layers)"),
+    ("DeBERTa's embedding norm is skipped", "src/nn/embeddings.rs", "norm(EmbeddingNorm::AfterProjection, spec.hidden_size)?", "None"),
+    # Attention.
+    ("the score scale is derived from the hidden size", "src/nn/attention.rs", "(spec.qk_head_dim * terms)", "(spec.hidden_size * terms)"),
+    ("the score scale is derived from v_head_dim", "src/nn/attention.rs", "(spec.qk_head_dim * terms)", "(spec.v_head_dim * terms)"),
+    ("the score scale is derived from hidden / heads", "src/nn/attention.rs", "(spec.qk_head_dim * terms)", "(spec.hidden_size / spec.heads * terms)"),
+    ("scores are not scaled", "src/nn/attention.rs", "1.0 / ((spec.qk_head_dim * terms) as f64).sqrt()", "1.0 + 0.0 * terms as f64"),
+    ("the score scale is 1 / d", "src/nn/attention.rs", "1.0 / ((spec.qk_head_dim * terms) as f64).sqrt()", "1.0 / ((spec.qk_head_dim * terms) as f64)"),
+    ("DeBERTa's scale ignores c2p and p2c", "src/nn/attention.rs", "(spec.qk_head_dim * terms)", "(spec.qk_head_dim + 0 * terms)"),
+    ("tokens attend to other sequences", "src/ops/attention/cpu.rs", "        let mut tasks = Vec::new();\n", "        let mut tasks = Vec::new();\n        let cu_seqlens = &[0, cu_seqlens[cu_seqlens.len() - 1]];\n"),
+    ("the window of every query block begins at 0", "src/ops/attention/cpu.rs", "let first = queries.start;", "let first = queries.start % QUERY_BLOCK;"),
+    ("padding is not masked", "src/ops/attention/reference.rs", "row[window.keys(if i < n { i } else { 0 }, n)].fill(0.0);", "row[window.keys(if i < n { i } else { 0 }, max_seqlen)].fill(0.0);"),
+    ("masked attention weights are not 0", "src/kernels/softmax.rs", "row[visible.end..].fill(0.0);", "row[visible.end..].fill(0.1);"),
+    ("queries and keys are swapped", "src/nn/attention.rs", "attention.forward(&q, &k, &v, context.cu_seqlens)", "attention.forward(&k, &q, &v, context.cu_seqlens)"),
+    ("shared keys are interleaved across heads", "src/ops/attention/cpu.rs", "head * key_value_heads / heads * head_dim", "head % key_value_heads * head_dim"),
+    ("the window is one token wider", "src/ops/attention/config.rs", "i.saturating_sub(self.left)..", "i.saturating_sub(self.left.saturating_add(1)).."),
+    ("the window is one token narrower", "src/nn/encoder.rs", "let window_left = radius.unwrap_or(usize::MAX);", "let window_left = radius.map_or(usize::MAX, |radius| radius - 1);"),
+    ("the window is twice as wide", "src/model/spec.rs", 'config.width("local_attention")? / 2', 'config.width("local_attention")?'),
+    ("layers without a window have one", "src/model/spec.rs", "map(|layer| !layer.is_multiple_of(every))", "map(|layer| layer.is_multiple_of(every))"),
+    ("the causal mask sees one token ahead", "src/nn/encoder.rs", "if self.spec.mask.causal { 0 } else { window_left }", "if self.spec.mask.causal { 1 } else { window_left }"),
+    ("the causal mask is skipped", "src/nn/encoder.rs", "if self.spec.mask.causal { 0 } else { window_left }", "window_left"),
+    ("the post-softmax projection needs a pre-softmax projection", "src/nn/attention.rs", "post_softmax: self.post_softmax.as_ref(),", "post_softmax: self.pre_softmax.as_ref().and(self.post_softmax.as_ref()),"),
+    ("pre-softmax and post-softmax projections are swapped", "src/model/family_specific.rs", 'pre_softmax: heads("before_softmax")?, post_softmax: heads("after_softmax")?', 'pre_softmax: heads("after_softmax")?, post_softmax: heads("before_softmax")?'),
+    ("the talking heads projection is transposed", "src/ops/attention/cpu.rs", "projection.chunks(heads)", "(0..).map(|o| projection.iter().skip(o).step_by(heads))"),
+    ("the mask is applied before the pre-softmax projection", "src/ops/attention/cpu.rs", "if let Some(projection) = self.pre_softmax {", "if let Some(projection) = self.pre_softmax {\n                for scores in scores.chunks_mut(block_len).take(heads) {\n                    for (query, row) in queries.clone().zip(scores.chunks_mut(task.stride())) {\n                        row[self.visible_keys(query, task.n).end - task.keys.start..].fill(-1e30);\n                    }\n                }"),
+    # Positions.
+    ("rotary pairs are always interleaved", "src/ops/rotary.rs", "if self.interleaved { (2 * i, 2 * i + 1) } else { (i, i + self.pairs) }", "(2 * i, 2 * i + 1)"),
+    ("rotary pairs are always half-split", "src/ops/rotary.rs", "if self.interleaved { (2 * i, 2 * i + 1) } else { (i, i + self.pairs) }", "(i, i + self.pairs)"),
+    ("rotary embeddings rotate in the other direction", "src/ops/rotary.rs", "(head[a] * cos - head[b] * sin, head[b] * cos + head[a] * sin)", "(head[a] * cos + head[b] * sin, head[b] * cos - head[a] * sin)"),
+    ("the rotary base is always 10,000", "src/nn/rotary.rs", "let unscaled = power(self.theta);", "let unscaled = power(self.theta * 0.0 + 10_000.0);"),
+    ("local layers have the global base", "src/nn/rotary.rs", "if is_local { rotary.local.unwrap_or(rotary.frequencies) } else { rotary.frequencies }", "if is_local { rotary.frequencies } else { rotary.frequencies }"),
+    ("global layers have the local base", "src/nn/rotary.rs", "if is_local { rotary.local.unwrap_or(rotary.frequencies) } else { rotary.frequencies }", "rotary.local.filter(|_| is_local || max_seqlen > 0).unwrap_or(rotary.frequencies)"),
+    ("rotary angles grow with the square of the position", "src/nn/rotary.rs", "position as f32 * freq", "(position * position) as f32 * freq"),
+    ("rotary positions continue from sequence to sequence", "src/nn/encoder.rs", "let positions = batch.position_ids(Numbering::FromZero);", "let positions: Vec<u32> = (0..batch.ids().len() as u32).map(|position| position % batch.max_seqlen() as u32).collect();"),
+    ("RoFormer's stored table of sines and cosines is not loaded", "src/model/families.rs", "stored_table: true,", "stored_table: false,"),
+    ("RoFormer's values are always rotated", "src/model/spec.rs", 'rotate_values: config.flag("rotary_value")?,', 'rotate_values: config.flag("rotary_value")? || layout == RotaryLayout::Interleaved,'),
+    ("values are never rotated", "src/model/spec.rs", 'rotate_values: config.flag("rotary_value")?,', "rotate_values: false,"),
+    ("linear rotary scaling is skipped", "src/nn/rotary.rs", "unscaled / factor,", "unscaled + 0.0 * factor,"),
+    ("NTK scaling does not change theta", "src/nn/rotary.rs", "power(self.theta * factor)", "power(self.theta)"),
+    ("YaRN's attention factor is skipped", "src/nn/rotary.rs", "0.1 * factor.ln() + 1.0", "1.0"),
+    ("Llama 3's ramp is inverted", "src/nn/rotary.rs", "((rotations - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);", "1.0 - ((rotations - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);"),
+    ("sines and cosines are swapped", "src/nn/embeddings.rs", "if column.is_multiple_of(2) { angle.sin() } else { angle.cos() }", "if column.is_multiple_of(2) { angle.cos() } else { angle.sin() }"),
+    ("sine and cosine of a pair have different frequencies", "src/nn/embeddings.rs", "(column / 2 * 2) as f64 / width as f64", "column as f64 / width as f64"),
+    ("ALiBi's slopes begin at 1", "src/nn/relative_position.rs", "(1..=n).map(move |i|", "(0..n).map(move |i|"),
+    ("ALiBi's slopes for a number of heads that is no power of two are one sequence", "src/nn/relative_position.rs", "let below = if heads.is_power_of_two() { heads } else { heads.next_power_of_two() / 2 };", "let below = heads;"),
+    ("ALiBi biases only keys before the query", "src/nn/relative_position.rs", "-slope * position.abs() as f32", "-slope * position.min(0).abs() as f32"),
+    ("relative buckets have the wrong sign", "src/nn/relative_position.rs", "let direction = if position > 0", "let direction = if position < 0"),
+    ("distant relative positions have too few buckets", "src/nn/relative_position.rs", "(fraction * (half - exact) as f32)", "(fraction * (half - exact - 1) as f32)"),
+    ("DeBERTa's distant buckets are rounded down", "src/nn/relative_position.rs", "(fraction * (middle - 1.0)).ceil()", "(fraction * (middle - 1.0)).floor()"),
+    ("DeBERTa's relative positions have the wrong sign", "src/nn/relative_position.rs", "(position + half).clamp(0, 2 * half - 1)", "(half - position).clamp(0, 2 * half - 1)"),
+    ("DeBERTa's relative embeddings are not normalised", "src/nn/relative_position.rs", "Some(norm) => norm.forward(self.embeddings.table.copy()?)?,", "Some(_) => self.embeddings.table.clone(),"),
+    ("the convolution reads the sequence before", "src/nn/convolution.rs", "(bounds[0] + padding..bounds[1] + padding)", "(padding..bounds[1] + padding)"),
+    ("the convolution kernel is reversed", "src/nn/convolution.rs", "rows.extend((0..self.kernel_size).map(", "rows.extend((0..self.kernel_size).rev().map("),
+    ("the convolution follows every layer", "src/nn/encoder.rs", "(0, Some(convolution), Some(embeddings)) = (index,", "(0, Some(convolution), Some(embeddings)) = (index * 0,"),
+    ("relative positions have the wrong sign", "src/ops/attention/cpu.rs", "let relative_position = queries.start + i + middle - (task.keys.start + j);", "let relative_position = middle + task.keys.start + j - (queries.start + i);"),
+    ("MPNet's first position is derived from the padding id", "src/model/families.rs", "positions: PositionEncoding::AfterFixed(1)", "positions: PositionEncoding::AfterPadding(1)"),
+    # Batches, embeddings, layers, pooling and post-pooling modules.
+    ("RoBERTa's positions begin at the padding id", "src/nn/ragged_batch.rs", "let mut last = padding;", "let mut last = padding.wrapping_sub(1);"),
+    ("RoBERTa counts padding inside a sequence", "src/nn/ragged_batch.rs", "return padding;", "last += 1;\n                            return padding;"),
+    ("position_ids continue from sequence to sequence", "src/nn/ragged_batch.rs", "position_ids.extend(0..(bounds[1] - bounds[0]) as u32)", "position_ids.extend((0..(bounds[1] - bounds[0]) as u32).map(|id| (id + bounds[0] as u32) % 40))"),
+    ("token_type embeddings are skipped", "src/nn/embeddings.rs", "tables.extend(self.token_type.iter().map(|table| (table, batch.token_type_ids())));", ""),
+    ("every token has token type 0", "src/nn/embeddings.rs", "(table, batch.token_type_ids())", "(table, &task_type_ids[..])"),
+    ("ALBERT projects embeddings only if the sizes differ", "src/model/spec.rs", "defaults.always_projects || embedding_size != hidden_size", "embedding_size != hidden_size"),
+    ("ERNIE's task type embedding is skipped", "src/nn/embeddings.rs", "tables.extend(self.task_type.iter().map(|table| (table, &task_type_ids[..])));", ""),
+    ("ALBERT's groups alternate", "src/nn/spec.rs", "(layer as f64 / (layers as f64 / self.groups as f64)) as usize", "layer % self.groups + 0 * layers"),
+    ("a group runs its first layer only", "src/nn/encoder.rs", "for layer in &self.groups[group] {", "for layer in &self.groups[group][..1] {"),
+    ("the mean divides by one token too many", "src/ops/pooling.rs", "Pool::Mean => rest.mean_keepdim(0),", "Pool::Mean => rest.sum_keepdim(0)? / (tokens + 1) as f64,"),
+    ("CLS is the last token", "src/ops/pooling.rs", "Pool::Cls => rest.narrow(0, 0, 1),", "Pool::Cls => sequence.narrow(0, tokens - 1, 1),"),
+    ("weights of the weighted mean begin at 0", "src/ops/pooling.rs", "Tensor::arange(prompt_tokens as u32 + 1, tokens as u32 + 1,", "Tensor::arange(prompt_tokens as u32, tokens as u32,"),
+    ("mean-sqrt-len divides by the length", "src/ops/pooling.rs", "rest.sum_keepdim(0)? / ((tokens - prompt_tokens) as f64).sqrt()", "rest.sum_keepdim(0)? / ((tokens - prompt_tokens) as f64)"),
+    ("concatenated poolings are reversed", "src/ops/pooling.rs", "pools.iter().map(|pool| pool.pool_sequence(&sequence, prompt_tokens))", "pools.iter().rev().map(|pool| pool.pool_sequence(&sequence, prompt_tokens))"),
+    ("the relative bias is scaled with the scores", "src/kernels/softmax.rs", "s.fma(x, scale, b)", "s.mul(s.add(x, b), scale)"),
+    ("vectors are not normalised", "src/nn/post_pooling.rs", "|row| l2_normalize(Isa::selected(), row)", "|_| ()"),
+    ("[CLS] is in no late chunk", "src/text/chunks.rs", "let start = if i == 0 { 0 } else { range.start };", "let start = range.start;"),
+    ("late chunks begin one token late", "src/nn/pooling.rs", "hidden.narrow(0, span.start, span.len())", "hidden.narrow(0, (span.start + 1).min(hidden.dim(0).unwrap_or(0) - span.len()), span.len())"),
+    ("the prompt is pooled", "src/ops/pooling.rs", "let rest = sequence.narrow(0, prompt_tokens, tokens - prompt_tokens)?;", "let rest = sequence.clone();"),
+    ("the weights of the weighted mean are summed without the prompt", "src/ops/pooling.rs", "(tokens * (tokens + 1) - prompt_tokens * (prompt_tokens + 1)) / 2", "(tokens * (tokens + 1)) / 2"),
+    ("a sequence of prompt tokens only is pooled", "src/ops/pooling.rs", "if tokens <= prompt_tokens {", "let prompt_tokens = prompt_tokens.min(tokens - 1);\n        if tokens <= prompt_tokens {"),
+    ("the special token after the prompt counts as prompt", "src/text/tokenizer.rs", "return Ok(length - 1);", "return Ok(length);"),
+    ("the residual of a dense layer is not added", "src/nn/post_pooling.rs", "Some(Residual::Identity) => Some(x),", "Some(Residual::Identity) => None,"),
+    ("a dense layer has no activation", "src/nn/post_pooling.rs", "self.linear.forward_residual(x, self.activation, residual)", "self.linear.forward_residual(x, Activation::Identity, residual)"),
+    ("the LayerNorm module has the eps of BERT", "src/nn/post_pooling.rs", "eps: 1e-5 }", "eps: 1e-12 }"),
+    ("post-pooling modules run in reverse", "src/task/embedding/mod.rs", "self.post_pooling.iter().try_fold", "self.post_pooling.iter().rev().try_fold"),
+    ("vectors are truncated before the first module", "src/task/embedding/resolve.rs", "            post_pooling.push(PostPooling::Truncate(n));", "            post_pooling.insert(0, PostPooling::Truncate(n));"),
+    ("the default prompt is ignored", "src/task/embedding/resolve.rs", "(Some(PromptChoice::Name(name)), _) | (None, Some(name)) => name,\n        (None, None)", "(Some(PromptChoice::Name(name)), _) => name,\n        (None, _)"),
+    ("truncation leaves one token too many", "src/text/tokenizer.rs", "saturating_sub(self.num_special_tokens(pair.is_some()))", "saturating_sub(self.num_special_tokens(pair.is_some()) - 1)"),
+    # CUDA kernels and their launches.
+    ("query tiles are twice as large", "src/ops/attention/launch.rs", "const QUERY_TILE: usize = 64;", "const QUERY_TILE: usize = 128;"),
+    ("query tiles do not begin at 0", "src/ops/attention/launch.rs", "[start as u32, tokens as u32, first as u32]", "[start as u32, tokens as u32, (first + QUERY_TILE) as u32]"),
+    ("the sides of the window are swapped", "src/ops/attention/launch.rs", "self.window.left.into(),\n                self.window.right.into(),", "self.window.right.into(),\n                self.window.left.into(),"),
+    ("SiLU has the code of leaky ReLU", "src/ops/activation.rs", "Activation::Silu => plain(9)", "Activation::Silu => plain(8)"),
+    ("the grid of a launch is too small", "src/ops/linear.rs", "grid: [(rows * width).div_ceil(VALUES_PER_BLOCK), 1, 1],", "grid: [(rows * width) / VALUES_PER_BLOCK, 1, 1],"),
+    ("RMSNorm is launched as LayerNorm", "src/ops/add_norm.rs", "NormKind::RootMeanSquare => 1,", "NormKind::RootMeanSquare => 0,"),
+    ("columns after the first block are not pooled", "src/ops/pooling.rs", "grid: [sequences, width.div_ceil(COLUMNS), 1],", "grid: [sequences, 1, 1],"),
+    ("interleaved is not passed to the kernel", "src/ops/rotary.rs", "usize::from(self.interleaved).into(),", "0usize.into(),"),
+    ("a bf16 operand is accepted as f16", "src/ops/gpu/launch.rs", "x.dims() != shape || x.dtype() != dtype", "x.dims() != shape"),
+    ("groups by length are concatenated in the wrong order", "src/ops/attention/reference.rs", "inverse[row as usize] = position as u32;", "inverse[position] = row;"),
+    ("the online softmax is not rescaled", "src/kernels/cuda/attention.cu", "row_sum[r] *= rescale;", ""),
+    ("the last keys are not masked", "src/kernels/cuda/attention.cu", "key + TILE > all_see.end", "key > all_see.end"),
+    # Long texts and batches.
+    ("chunks of a long text have equal weights", "src/nn/pooling.rs", "(length as f64 / total) as f32", "(total / total / lengths.len() as f64 * (length as f64).powi(0)) as f32"),
+    ("chunks of a long text overlap", "src/text/tokenizer.rs", "first.truncate(max_text_tokens, 0, TruncationDirection::Right)", "first.truncate(max_text_tokens, 1, TruncationDirection::Right)"),
+    ("later chunks have no prompt", "src/text/tokenizer.rs", "let mut tokens = prompt.clone();", "let mut tokens = Encoding::default();"),
+    ("the prompt counts in the weights of chunks", "src/task/embedding/mod.rs", "sequence.tokens.ids.len().saturating_sub(self.prompt_tokens)", "sequence.tokens.ids.len()"),
+    ("late chunks pool the prompt", "src/task/embedding/mod.rs", "(*start).max(self.prompt_tokens).min(end - 1)", "*start"),
+    ("rows of a batch are reversed", "src/pipeline/workers.rs", "self.slots.into_iter().zip(rows)", "self.slots.into_iter().rev().zip(rows)"),
+    ("the rows of a wave are written in reverse order", "src/pipeline/collector/mod.rs", "records.into_iter().zip(rows)", "records.into_iter().zip(rows.into_iter().rev())"),
+    # Resuming a run.
+    ("every second record is left out of the digest", "src/pipeline/cursor.rs", "digest: format!(\"{:x}\", hash.finalize())", "digest: if self.entries % 2 == 1 { self.digest.clone() } else { format!(\"{:x}\", hash.finalize()) }"),
+    ("the digest is that of the last record", "src/pipeline/cursor.rs", "self.digest.as_bytes()", "&[]"),
+    ("the text of a record is not in the digest", "src/pipeline/cursor.rs", "record.text.as_bytes()", "&[]"),
+    ("the second text of a pair is not in the digest", "src/pipeline/cursor.rs", 'record.pair.as_deref().unwrap_or("\\0").as_bytes()', "&[]"),
+    ("the id of a record is not in the digest", "src/pipeline/cursor.rs", 'record.id.as_ref().map_or("\\0".into(), Value::to_string).as_bytes()', "&[]"),
+    ("kept fields are not in the digest", "src/pipeline/cursor.rs", "value.json().to_string().as_bytes()", "&[]"),
+    ("unreadable records are not in the digest", "src/pipeline/cursor.rs", "bad.reason.as_bytes()", "&[]"),
+    # Output.
+    ("int8 rounds down", "src/output/dtype.rs", ".round_ties_even()", ".floor()"),
+]
+
+
+# A separate target directory: cargo would reuse artifacts of a mutated copy for the tree itself.
+TARGET = str(ROOT / "target" / "mutants")
+
+
+def failing_tests(tree):
+    """The tests that fail in a tree, or None if it does not compile."""
+    # The tiny models run fast without optimisation; compiling with it would take longer.
+    quick = ["profile.release.package.sconce.opt-level=0", "profile.release.incremental=true"]
+    command = ["cargo", "test", "--release", "--locked", "--no-fail-fast", "--lib", "--test", "integration"]
+    command += [word for setting in quick for word in ("--config", setting)]
+    command += ["--", *TESTS]
+    out = subprocess.run(command, cwd=tree, capture_output=True, text=True, env=os.environ | {"CARGO_TARGET_DIR": TARGET})
+    if "error: could not compile" in out.stderr:
+        print(out.stderr[-2000:], file=sys.stderr)
+        return None
+    return re.findall(r"^test (\S+) \.\.\. FAILED", out.stdout, re.M)
+
+
+def unapplicable():
+    """A message for every patch whose text does not occur exactly once in its file."""
+    messages = []
+    for fault, name, text, _ in MUTATIONS:
+        path = ROOT / name
+        found = path.read_text().count(text) if path.exists() else None
+        if found != 1:
+            where = f"{name} does not exist" if found is None else f"its text occurs {found} times in {name}"
+            messages.append(f"{fault}: {where}")
+    return messages
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="only faults whose description contains WORD", metavar="WORD")
+    parser.add_argument("--check", action="store_true", help="only verify that every patch applies")
+    args = parser.parse_args()
+    messages = unapplicable()
+    if messages:
+        sys.exit("\n".join(messages))
+    if args.check:
+        return
+    uncaught = 0
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "sconce"
+        # Copied with new modification times, so that cargo rebuilds what an earlier run has built.
+        ignored = shutil.ignore_patterns(".git", "target", ".venv")
+        shutil.copytree(ROOT, tree, ignore=ignored, copy_function=shutil.copy)
+        if failing_tests(tree) != []:
+            sys.exit("the tests must pass without a mutation")
+        print("| fault | caught by |\n|---|---|")
+        for fault, name, text, replacement in (mutation for mutation in MUTATIONS if args.only in mutation[0]):
+            path = tree / name
+            source = path.read_text()
+            path.write_text(source.replace(text, replacement))
+            caught = failing_tests(tree)
+            path.write_text(source)
+            uncaught += not caught
+            shown = "does not compile" if caught is None else ", ".join(sorted(caught)) or "NOTHING"
+            print(f"| {fault} | {shown} |", flush=True)
+    sys.exit(uncaught > 0)
+
+
+if __name__ == "__main__":
+    main()

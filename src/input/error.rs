@@ -1,0 +1,61 @@
+//! Wording that the errors of several readers share.
+
+use std::fmt::Display;
+use std::io;
+use std::path::Path;
+
+use anyhow::anyhow;
+
+/// Maximum number of field or column names that an error lists.
+pub(super) const MAX_LISTED_NAMES: usize = 20;
+
+/// An error as one line: each run of white space becomes one space.
+pub(super) fn one_line(error: &dyn Display) -> String {
+    error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The first names of a list on one line, and `more`, the number of the remaining names.
+pub(super) fn list_names<S: AsRef<str>>(first: &[S], more: usize) -> String {
+    let names = first.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(", ");
+    let names = one_line(&names);
+    if more == 0 { names } else { format!("{names} and {more} more") }
+}
+
+/// The error for an input path that cannot be opened.
+pub(super) fn cannot_open(path: impl AsRef<Path>, error: &io::Error) -> anyhow::Error {
+    anyhow!("cannot read --input {} ({error}); check the path", path.as_ref().display())
+}
+
+/// The error for a column that an input does not have; `option` is the command-line option that names the column.
+pub(super) fn missing_column<'a>(
+    input: &str,
+    name: &str,
+    mut columns: impl Iterator<Item = &'a str>,
+    option: &str,
+) -> anyhow::Error {
+    let first: Vec<_> = columns.by_ref().take(MAX_LISTED_NAMES).collect();
+    if first.is_empty() {
+        return anyhow!("{input}: no column {name:?}, nor any other; add a header row with the column names");
+    }
+    let columns = list_names(&first, columns.count());
+    anyhow!("{input}: no column {name:?} (columns: {columns}); choose one with {option}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{list_names, missing_column, one_line};
+
+    #[test]
+    fn errors_are_one_line() {
+        assert_eq!(one_line(&" a\n\tb  c\r\n"), "a b c");
+    }
+
+    #[test]
+    fn long_lists_of_names_are_cut() {
+        assert_eq!(list_names(&["a", "b\nc"], 0), "a, b c");
+        assert_eq!(list_names(&["a"], 7), "a and 7 more");
+        let columns: Vec<_> = (0..30).map(|i| i.to_string()).collect();
+        let error = missing_column("a.csv", "x", columns.iter().map(String::as_str), "--keep").to_string();
+        assert!(error.ends_with(", 18, 19 and 10 more); choose one with --keep"), "{error}");
+    }
+}

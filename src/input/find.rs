@@ -1,0 +1,218 @@
+//! Finds the inputs that `--input` names: files, directories and globs.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow, bail};
+use glob::{MatchOptions, glob_with};
+use ignore::WalkBuilder;
+use ignore::overrides::{Override, OverrideBuilder};
+
+use super::error::{cannot_open, one_line};
+use super::source::{Compression, Format, InputPath, Source};
+
+/// Which files of directories and globs are inputs. Files that `--input` names themselves always are.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Filter {
+    /// Globs of files to include; if there are none, all files are included.
+    pub include: Vec<String>,
+    /// Globs of files to exclude.
+    pub exclude: Vec<String>,
+    /// Whether files that `.gitignore` excludes are included.
+    pub no_ignore: bool,
+    /// [`Source::is_lenient`] of the files.
+    pub is_lenient: bool,
+}
+
+impl Filter {
+    /// The globs as overrides of a directory walk that starts at `directory`.
+    fn overrides(&self, directory: &Path) -> Result<Override> {
+        let mut overrides = OverrideBuilder::new(directory);
+        let includes = self.include.iter().map(|glob| ("--include", glob, glob.clone()));
+        let excludes = self.exclude.iter().map(|glob| ("--exclude", glob, format!("!{glob}")));
+        for (option, given, glob) in includes.chain(excludes) {
+            overrides.add(&glob).map_err(|error| {
+                anyhow!("{option} {given} is not a glob ({}); check it", one_line(&error))
+            })?;
+        }
+        overrides.build().map_err(|error| {
+            anyhow!("--include and --exclude cannot be combined ({}); check the globs", one_line(&error))
+        })
+    }
+}
+
+/// The inputs that `paths` name, unfiltered: see [`filtered_sources`].
+///
+/// # Errors
+/// See [`filtered_sources`].
+pub fn sources(paths: &[PathBuf], format: Option<Format>) -> Result<Vec<Source>> {
+    filtered_sources(paths, format, &Filter::default())
+}
+
+/// The inputs that `paths` name:
+///
+/// - `-` is standard input;
+/// - a file is an input;
+/// - a directory is all files in it and below it, except for hidden files and those that `.gitignore` excludes;
+/// - any other path with `*`, `?` or `[` is a glob, and names the files and directories that match it.
+///
+/// The files of a directory or a glob are sorted by path, component by component, and filtered by `filter`. If `format`
+/// is `None`, the extension of each file gives its format. The extension always gives the compression.
+///
+/// # Errors
+/// If a directory or a glob has no files, a directory cannot be read, or a file that is not lenient has an extension or
+/// a compression that is not supported.
+pub fn filtered_sources(paths: &[PathBuf], format: Option<Format>, filter: &Filter) -> Result<Vec<Source>> {
+    let mut sources = Vec::new();
+    for path in paths {
+        if path == Path::new("-") {
+            let source = Source {
+                path: InputPath::Stdin,
+                format: format.unwrap_or(Format::Lines),
+                compression: Compression::None,
+                is_lenient: false,
+                fault: None,
+            };
+            source.check_format()?;
+            sources.push(source);
+            continue;
+        }
+        let (files, is_found) = expand(path, filter)?;
+        for file in files {
+            let mut source = source_of_file(file, format);
+            source.is_lenient = is_found && filter.is_lenient;
+            if let Err(error) = source.check_format() {
+                source.fault.get_or_insert(error.to_string());
+            }
+            match &source.fault {
+                Some(fault) if !source.is_lenient => bail!("{fault}"),
+                _ => sources.push(source),
+            }
+        }
+    }
+    Ok(sources)
+}
+
+/// The input of a file, with the compression, and without a `format` also the format, that its extensions give.
+fn source_of_file(path: PathBuf, format: Option<Format>) -> Source {
+    let (uncompressed, compression) = match extension(&path).as_str() {
+        "gz" | "gzip" => (path.with_extension(""), Compression::Gzip),
+        "zst" | "zstd" => (path.with_extension(""), Compression::Zstd),
+        _ => (path.clone(), Compression::None),
+    };
+    let format = format.or_else(|| Format::from_extension(&extension(&uncompressed)));
+    let fault = format.is_none().then(|| {
+        format!(
+            "--input {}: .json files are not supported; write one object per line, or pass --input-format",
+            path.display()
+        )
+    });
+    let (path, format) = (InputPath::File(path), format.unwrap_or(Format::Lines));
+    Source { path, format, compression, is_lenient: false, fault }
+}
+
+/// The last extension of a path, in lower case; empty if there is none.
+fn extension(path: &Path) -> String {
+    path.extension().map(|extension| extension.to_string_lossy().to_lowercase()).unwrap_or_default()
+}
+
+/// The files that a path names, and whether they were found in a directory or by a glob.
+fn expand(path: &Path, filter: &Filter) -> Result<(Vec<PathBuf>, bool)> {
+    if path.is_dir() {
+        let mut files = Vec::new();
+        walk(path, filter, &mut files)?;
+        if files.is_empty() {
+            let shown = path.display();
+            if filter.include.is_empty() && filter.exclude.is_empty() {
+                bail!("--input {shown} is a directory without files; pass one that has text files");
+            }
+            bail!("--input {shown}: --include and --exclude leave no files; check the globs");
+        }
+        files.sort();
+        return Ok((files, true));
+    }
+    // `symlink_metadata` does not follow links, so a broken link is not taken for a glob.
+    match path.to_str() {
+        Some(pattern) if pattern.contains(['*', '?', '[']) && path.symlink_metadata().is_err() => {
+            Ok((matches(pattern, filter)?, true))
+        }
+        _ => Ok((vec![path.to_owned()], false)),
+    }
+}
+
+/// The files that match a glob, and the files of the directories that match it.
+fn matches(pattern: &str, filter: &Filter) -> Result<Vec<PathBuf>> {
+    let options = MatchOptions { require_literal_leading_dot: true, ..MatchOptions::new() };
+    // In the `glob` crate, a final `**` matches directories only.
+    let with_files = if pattern.ends_with("**") { format!("{pattern}/*") } else { pattern.to_owned() };
+    let found = glob_with(&with_files, options)
+        .map_err(|error| anyhow!("--input {pattern} is neither a file nor a glob ({error}); check it"))?;
+    let overrides = filter.overrides(Path::new("."))?;
+    let mut files = Vec::new();
+    for path in found {
+        let path = path.map_err(|error| cannot_open(error.path(), error.error()))?;
+        if path.is_dir() {
+            walk(&path, filter, &mut files)?;
+        } else if !overrides.matched(&path, false).is_ignore() {
+            files.push(path);
+        }
+    }
+    if files.is_empty() {
+        bail!("--input {pattern} matches no file; check the glob and the current directory");
+    }
+    files.sort();
+    // The `glob` crate follows links, so it may find a file by several paths.
+    let mut seen = HashSet::new();
+    files.retain(|file| seen.insert(fs::canonicalize(file).unwrap_or_else(|_| file.clone())));
+    Ok(files)
+}
+
+/// Adds the files of a directory and of those below it, except for hidden files and those that ignore files exclude.
+///
+/// Links to files are inputs if their target is below `directory`. Links to directories are not followed: a target
+/// below `directory` is found by its own path.
+fn walk(directory: &Path, filter: &Filter, files: &mut Vec<PathBuf>) -> Result<()> {
+    let root = fs::canonicalize(directory).map_err(|error| cannot_open(directory, &error))?;
+    let mut walk = WalkBuilder::new(directory);
+    let ignores = !filter.no_ignore;
+    walk.git_ignore(ignores).git_exclude(ignores).ignore(ignores).parents(ignores).git_global(false);
+    walk.require_git(false).follow_links(false).overrides(filter.overrides(directory)?);
+    for entry in walk.build() {
+        let entry = entry.map_err(|error| {
+            anyhow!("cannot read --input {} ({}); check the path", directory.display(), one_line(&error))
+        })?;
+        let is_link = entry.path_is_symlink();
+        if entry.depth() == 0 || !is_link && !entry.file_type().is_some_and(|kind| kind.is_file()) {
+            continue;
+        }
+        let path = entry.into_path();
+        match fs::metadata(&path) {
+            Ok(target) if is_link && !target.is_file() => {}
+            Ok(_) if is_link && !fs::canonicalize(&path).is_ok_and(|target| target.starts_with(&root)) => {}
+            // A broken link is an input, too: opening it gives the error that names it.
+            _ => files.push(path),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::source_of_file;
+    use crate::input::source::{Compression, Format};
+
+    #[test]
+    fn extensions_give_format_and_compression() {
+        let of = |name: &str| {
+            let source = source_of_file(name.into(), None);
+            (source.format, source.compression, source.fault.is_some())
+        };
+        assert_eq!(of("a.JSONL.GZ"), (Format::Jsonl, Compression::Gzip, false));
+        assert_eq!(of("a.csv.zst"), (Format::Csv, Compression::Zstd, false));
+        assert_eq!(of("a.ipc"), (Format::Arrow, Compression::None, false));
+        assert_eq!(of("notes"), (Format::Lines, Compression::None, false));
+        assert!(of("a.json").2 && of("a.json.gz").2);
+        assert!(source_of_file("a.json".into(), Some(Format::Files)).fault.is_none());
+    }
+}

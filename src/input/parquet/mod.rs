@@ -1,0 +1,192 @@
+//! Parquet files: the columns that are needed, decoded a few hundred rows at a time.
+
+mod footer;
+mod thrift;
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Take};
+use std::path::Path;
+use std::sync::Arc;
+
+use ::bytes::Bytes;
+use anyhow::{Error, Result, anyhow, bail};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::errors::{self, ParquetError};
+use parquet::file::metadata::ParquetMetaData;
+use parquet::file::reader::{ChunkReader, Length};
+
+use super::columns::{Columns, Rows};
+use super::error::{cannot_open, one_line};
+use super::limit::ReadLimit;
+use super::record::{Entry, Fields};
+use crate::sys::catch_panic::catch_panic;
+
+/// Maximum number of rows that are decoded at a time.
+const MAX_ROWS: usize = 256;
+/// Maximum size of the rows that are decoded at a time, in bytes, unless one row is larger.
+const MAX_BATCH_BYTES: u64 = 16 << 20;
+
+/// The rows of a file.
+pub(super) struct ParquetRows {
+    name: Arc<str>,
+    columns: Columns,
+    reader: ParquetRecordBatchReader,
+    rows: Option<Rows>,
+    /// Rows read so far.
+    row: u64,
+    /// Rows of the file.
+    total: u64,
+    /// The size of the file, in bytes.
+    size: u64,
+}
+
+impl ParquetRows {
+    /// Reads the metadata of a file.
+    ///
+    /// # Errors
+    /// If the file is not a Parquet file, is damaged, or does not have one of the columns.
+    pub(super) fn open(path: &Path, fields: &Fields, limit: ReadLimit) -> Result<Self> {
+        let name: Arc<str> = path.display().to_string().into();
+        let unread = |error: io::Error| anyhow!("cannot read {name} ({}); check the file", one_line(&error));
+        let file = File::open(path).map_err(|error| cannot_open(path, &error))?;
+        let size = file.metadata().map_err(unread)?.len();
+        let bounded = BoundedFile { file: file.try_clone().map_err(unread)?, size };
+        footer::check(&file, size).map_err(|reason| malformed(&name, &reason))?;
+        let builder = catch(&name, || ParquetRecordBatchReaderBuilder::try_new(bounded))?;
+        let total = builder.metadata().file_metadata().num_rows();
+        let total = u64::try_from(total)
+            .map_err(|_| malformed(&name, &format!("its footer declares {total} rows")))?;
+        let columns = Columns::new(&name, builder.schema(), fields, limit)?;
+        let mask = ProjectionMask::roots(builder.parquet_schema(), columns.projection.iter().copied());
+        let max_bytes = MAX_BATCH_BYTES.min(limit.batch_bytes());
+        let rows = batch_rows(&file, builder.metadata(), &mask, max_bytes);
+        let reader = catch(&name, || builder.with_projection(mask).with_batch_size(rows).build())?;
+        Ok(ParquetRows { name, columns, reader, rows: None, row: 0, total, size })
+    }
+
+    /// Bytes of the file read so far, estimated from the number of rows.
+    pub(super) fn bytes_read(&self) -> u64 {
+        let part = u128::from(self.size) * u128::from(self.row) / u128::from(self.total.max(1));
+        part.min(self.size.into()) as u64
+    }
+
+    /// Reads the next row; `None` at the end of the file.
+    ///
+    /// # Errors
+    /// If the file is damaged.
+    pub(super) fn read(&mut self) -> Result<Option<Entry>> {
+        loop {
+            if let Some(entry) = self.rows.as_mut().and_then(|rows| rows.read(&self.name, self.row + 1)) {
+                self.row += 1;
+                return Ok(Some(entry));
+            }
+            // The `parquet` crate panics on some damaged pages, for example with a division by zero.
+            let reason = match catch_panic(|| self.next_batch()) {
+                Some(Ok(Some(rows))) => {
+                    self.rows = Some(rows);
+                    continue;
+                }
+                Some(Ok(None)) if self.row == self.total => return Ok(None),
+                Some(Ok(None)) => format!("it ends here, but its footer declares {} rows", self.total),
+                Some(Err(reason)) => reason,
+                None => "the next rows are damaged".into(),
+            };
+            bail!("cannot read {} after row {} ({reason}); write the file again", self.name, self.row);
+        }
+    }
+
+    /// Decodes the next rows; `None` at the end of the file.
+    fn next_batch(&mut self) -> Result<Option<Rows>, String> {
+        let Some(batch) = self.reader.next() else { return Ok(None) };
+        Rows::new(&batch.map_err(|error| one_line(&error))?, &self.columns).map(Some)
+    }
+}
+
+/// Calls the `parquet` crate, which panics on some malformed files: in version 60.1, on one whose root is annotated as
+/// a list.
+fn catch<T>(name: &str, call: impl FnOnce() -> errors::Result<T>) -> Result<T> {
+    match catch_panic(call) {
+        Some(Ok(result)) => Ok(result),
+        Some(Err(error)) => Err(malformed(name, &one_line(&error))),
+        None => Err(malformed(name, "its metadata is damaged")),
+    }
+}
+
+/// The number of rows to decode at a time so that they take at most `max_bytes` bytes, but at least one row: each row
+/// may repeat the longest string of a dictionary, however small it is in the file.
+fn batch_rows(file: &File, metadata: &ParquetMetaData, mask: &ProjectionMask, max_bytes: u64) -> usize {
+    let mut rows = MAX_ROWS as u64;
+    for group in metadata.row_groups() {
+        let columns = group.columns().iter().enumerate().filter(|(i, _)| mask.leaf_included(*i));
+        for (_, column) in columns {
+            let start = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
+            let dictionary =
+                u64::try_from(start).ok().and_then(|start| footer::dictionary_bytes(file, start));
+            let uncompressed = u64::try_from(column.uncompressed_size()).unwrap_or(u64::MAX);
+            let dictionary = dictionary.unwrap_or(uncompressed).max(1);
+            rows = rows.min(max_bytes / dictionary);
+            if uncompressed > max_bytes {
+                // Values that are not in a dictionary: the rows of the group share these bytes.
+                let count = u64::try_from(group.num_rows()).unwrap_or(0).max(MAX_ROWS as u64);
+                rows =
+                    rows.min((u128::from(count) * u128::from(max_bytes) / u128::from(uncompressed)) as u64);
+            }
+        }
+    }
+    rows.clamp(1, MAX_ROWS as u64) as usize
+}
+
+/// The error for a file that is not valid Parquet.
+fn malformed(name: &str, reason: &str) -> Error {
+    anyhow!("cannot read {name} as Parquet ({reason}); write the file again, or pass --input-format")
+}
+
+/// A file in which only ranges inside it can be read. The reader of the `parquet` crate allocates the length that a
+/// page header declares before it reads; a damaged one would make it abort the process for want of memory.
+struct BoundedFile {
+    file: File,
+    size: u64,
+}
+
+impl BoundedFile {
+    /// The bytes from offset `start` to the end of the file.
+    fn from(&self, start: u64) -> errors::Result<Take<File>> {
+        let Some(left) = self.size.checked_sub(start) else {
+            return Err(ParquetError::EOF(format!(
+                "offset {start} is past the end of the file at {}",
+                self.size
+            )));
+        };
+        let mut file = self.file.try_clone()?;
+        file.seek(SeekFrom::Start(start))?;
+        Ok(file.take(left))
+    }
+}
+
+impl Length for BoundedFile {
+    fn len(&self) -> u64 {
+        self.size
+    }
+}
+
+impl ChunkReader for BoundedFile {
+    type T = BufReader<Take<File>>;
+
+    fn get_read(&self, start: u64) -> errors::Result<Self::T> {
+        Ok(BufReader::new(self.from(start)?))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> errors::Result<Bytes> {
+        let mut from = self.from(start)?;
+        if length as u64 > from.limit() {
+            return Err(ParquetError::EOF(format!(
+                "{length} bytes at offset {start} are past the end of the file at {}",
+                self.size
+            )));
+        }
+        let mut bytes = vec![0; length];
+        from.read_exact(&mut bytes)?;
+        Ok(bytes.into())
+    }
+}

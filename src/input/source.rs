@@ -1,0 +1,179 @@
+//! An input: where its bytes are, their format and their compression.
+
+use crate::named::Named;
+use std::fmt::{self, Display, Formatter};
+use std::fs::{self, File};
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+
+use super::error::cannot_open;
+
+/// The format of an input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// One text per line.
+    Lines,
+    /// JSON lines: one object per line, with the text in a field.
+    Jsonl,
+    /// Comma-separated values with a header row.
+    Csv,
+    /// Tab-separated values with a header row.
+    Tsv,
+    /// A Parquet file.
+    Parquet,
+    /// An Arrow IPC file or stream.
+    Arrow,
+    /// One text per file.
+    Files,
+}
+
+impl Named for Format {
+    const ALL: &'static [Self] = &[
+        Format::Lines,
+        Format::Jsonl,
+        Format::Csv,
+        Format::Tsv,
+        Format::Parquet,
+        Format::Arrow,
+        Format::Files,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Format::Lines => "lines",
+            Format::Jsonl => "jsonl",
+            Format::Csv => "csv",
+            Format::Tsv => "tsv",
+            Format::Parquet => "parquet",
+            Format::Arrow => "arrow",
+            Format::Files => "files",
+        }
+    }
+}
+
+impl Format {
+    /// Whether a file names its columns before its first row.
+    pub(super) fn has_header(self) -> bool {
+        matches!(self, Format::Csv | Format::Tsv | Format::Parquet | Format::Arrow)
+    }
+
+    /// Whether records have named fields.
+    pub fn has_fields(self) -> bool {
+        !matches!(self, Format::Lines | Format::Files)
+    }
+
+    /// The format of files with this extension (in lower case, without the extension of the compression). `None` for
+    /// `json`: such a file is one value over many lines, which is not supported.
+    pub(super) fn from_extension(extension: &str) -> Option<Self> {
+        Some(match extension {
+            "json" => return None,
+            "jsonl" | "ndjson" => Format::Jsonl,
+            "csv" => Format::Csv,
+            "tsv" => Format::Tsv,
+            "parquet" | "pq" => Format::Parquet,
+            "arrow" | "arrows" | "feather" | "ipc" => Format::Arrow,
+            _ => Format::Lines,
+        })
+    }
+}
+
+/// The compression of an input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    /// Uncompressed.
+    None,
+    /// One or more gzip members.
+    Gzip,
+    /// One or more Zstandard frames.
+    Zstd,
+}
+
+/// Where the bytes of an input are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InputPath {
+    /// A file.
+    File(PathBuf),
+    /// Standard input.
+    Stdin,
+}
+
+impl Display for InputPath {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            InputPath::File(path) => write!(f, "{}", path.display()),
+            InputPath::Stdin => write!(f, "standard input"),
+        }
+    }
+}
+
+/// An input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// Where the bytes are.
+    pub path: InputPath,
+    /// The format.
+    pub format: Format,
+    /// The compression.
+    pub compression: Compression,
+    /// Whether the run goes on if the input cannot be read, with one [`Unreadable`](super::Unreadable) entry for it: it
+    /// was found in a directory or by a glob, and `--on-error skip` is given.
+    pub is_lenient: bool,
+    /// Why the input cannot be read, if its path already shows that.
+    pub fault: Option<String>,
+}
+
+impl Source {
+    /// Checks that the input exists and can be opened, without reading from it.
+    ///
+    /// # Errors
+    /// If the file cannot be opened, is a directory, or cannot be read in this format.
+    pub(super) fn check(&self) -> Result<()> {
+        self.check_format()?;
+        let InputPath::File(path) = &self.path else { return Ok(()) };
+        let metadata = fs::metadata(path).map_err(|error| cannot_open(path, &error))?;
+        if metadata.is_dir() {
+            bail!("--input {} is a directory; pass the text files in it", path.display());
+        }
+        match self.format {
+            Format::Parquet if !metadata.is_file() => {
+                bail!(
+                    "--input {} is not a regular file, and reading Parquet needs seeking; copy it to a file",
+                    path.display()
+                )
+            }
+            // A file that cannot be opened becomes an unreadable record; the other files are still read.
+            Format::Files => Ok(()),
+            // Opening a named pipe blocks until another process writes to it.
+            _ if !metadata.is_file() => Ok(()),
+            _ => File::open(path).map(drop).map_err(|error| cannot_open(path, &error)),
+        }
+    }
+
+    /// Checks that the format can be read from this kind of input and compression.
+    ///
+    /// # Errors
+    /// For Parquet from standard input, and for compressed Parquet files.
+    pub(super) fn check_format(&self) -> Result<()> {
+        match (self.format, self.compression, &self.path) {
+            (Format::Parquet, _, InputPath::Stdin) => {
+                bail!(
+                    "standard input cannot be Parquet, because reading Parquet needs seeking; save it to a file and pass \
+                     that"
+                )
+            }
+            (Format::Parquet, Compression::Gzip | Compression::Zstd, path) => {
+                bail!(
+                    "--input {path} is a compressed Parquet file, which cannot be read in place; decompress it first"
+                )
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The size of the input in bytes, before decompression. `None` for anything but a regular file.
+    pub(super) fn size(&self) -> Option<u64> {
+        let InputPath::File(path) = &self.path else { return None };
+        fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|file| file.len())
+    }
+}

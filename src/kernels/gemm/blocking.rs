@@ -1,0 +1,40 @@
+//! Blocking parameters of the micro-kernels: MR, NR, KC and MC.
+
+use crate::kernels::tiles::{TILE_ROW_BYTES, TILE_ROWS};
+
+/// KC of the vector micro-kernel, in packed elements. One K block of a panel stays in L1 while the rows of `x` pass.
+/// The rounding error of a sum grows with the length of its K blocks.
+pub(super) const VECTOR_KC: usize = 192;
+
+/// Tiles side by side in a panel.
+pub(super) const TILES_PER_PANEL: usize = 2;
+/// NR of the tile micro-kernel: outputs of a panel.
+pub(super) const TILE_NR: usize = TILES_PER_PANEL * TILE_ROWS;
+/// MR of the tile micro-kernel.
+pub(super) const TILE_MR: usize = 2 * TILE_ROWS;
+/// Maximum number of bf16 parts that an f32 value is split into.
+pub(super) const MAX_PARTS: usize = 3;
+/// KC of the tile micro-kernel in steps of 32 inputs, indexed by the number of parts − 1. One part is bound by L1
+/// bandwidth, so the K block of a panel has to stay in L1 while the rows pass. With more parts the dot products take
+/// longer than reading both operands from L2, where the K block of the rows stays while all panels pass.
+pub(super) const TILE_KC: [usize; MAX_PARTS] = [12, 36, 24];
+
+/// MC of the vector micro-kernel for rows of `row_elements` packed elements: as many rows as stay in L2 while all
+/// panels pass.
+pub(super) fn vector_mc(row_elements: usize) -> usize {
+    const L2_BYTES: usize = 384 << 10;
+    // 12 is a multiple of MR on every ISA.
+    (L2_BYTES / (row_elements.max(1) * size_of::<u32>())).clamp(48, 512) / 12 * 12
+}
+
+/// MC of the tile micro-kernel: as many rows as stay in L2 while all panels pass. Rows have `steps` steps of inputs in
+/// each of `parts` parts; 0 parts means int8.
+pub(super) fn tile_mc(steps: usize, parts: usize, row_elements: usize) -> usize {
+    const L2_BYTES: usize = 5 << 18;
+    let row_bytes = if parts > 1 {
+        TILE_ROW_BYTES * parts * steps.max(1).min(TILE_KC[parts - 1])
+    } else {
+        row_elements * size_of::<u32>()
+    };
+    (L2_BYTES / row_bytes.max(1)).clamp(4 * TILE_MR, 16 * TILE_MR) / TILE_MR * TILE_MR
+}

@@ -1,0 +1,167 @@
+//! Operand types, and the layout of packed operands for an ISA.
+
+use super::blocking::{TILE_NR, tile_mc, vector_mc};
+use super::cache_line::LINE_ELEMENTS;
+use crate::kernels::isa::{Isa, Kernel};
+use crate::kernels::math::Accuracy;
+use crate::kernels::simd::Simd;
+use crate::kernels::tiles::{TILE_ROW_BYTES, TILE_ROWS};
+
+/// Consecutive inputs that share a scale in [`GemmType::Int8`].
+pub const INT8_GROUP: usize = 64;
+
+/// The operand type of a GEMM. Accumulators are always f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum GemmType {
+    /// f32 operands. On tiles each operand is split into three bf16 parts, which is exact; products of parts below 2⁻²⁴
+    /// of the result are dropped (Henry, Tang & Heinecke 2019).
+    F32,
+    /// Operands split into two bf16 parts on ISAs with tiles; f32 on all others.
+    Bf16x3,
+    /// Operands rounded to bf16 on ISAs whose bf16 dot products are faster than f32 FMAs. On all others only the
+    /// weights are rounded to bf16, and the products are f32.
+    Bf16,
+    /// Both operands quantised to integers from −127 to 127, with one scale per row (of `x` or of the weights) and
+    /// [`INT8_GROUP`] inputs. The sum over a group is exact.
+    Int8,
+}
+
+impl GemmType {
+    /// All types.
+    pub const ALL: [GemmType; 4] = [GemmType::F32, GemmType::Bf16x3, GemmType::Bf16, GemmType::Int8];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            GemmType::F32 => "f32",
+            GemmType::Bf16x3 => "bf16x3",
+            GemmType::Bf16 => "bf16",
+            GemmType::Int8 => "int8",
+        }
+    }
+}
+
+/// The storage format of both operands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OperandFormat {
+    /// A packed element is one f32. With `bf16_weights` the weights are rounded to bf16.
+    F32 { bf16_weights: bool },
+    /// A packed element is two bf16.
+    Bf16,
+    /// A packed element is [`Simd::INT8_PER_LANE`] 8-bit integers; every group has scales.
+    Int8,
+    /// Tiles of bf16; each operand is the sum of `parts` parts.
+    Bf16Tiles { parts: usize },
+    /// Tiles of 8-bit integers; every group has scales.
+    Int8Tiles,
+}
+
+impl OperandFormat {
+    /// The format in which `isa` computes a GEMM of this type.
+    pub(super) fn select(isa: Isa, gemm_type: GemmType) -> OperandFormat {
+        match (gemm_type, isa.tile_unit()) {
+            (GemmType::F32, Some(_)) => OperandFormat::Bf16Tiles { parts: 3 },
+            (GemmType::Bf16x3, Some(_)) => OperandFormat::Bf16Tiles { parts: 2 },
+            (GemmType::Bf16, Some(_)) => OperandFormat::Bf16Tiles { parts: 1 },
+            (GemmType::Int8, Some(_)) => OperandFormat::Int8Tiles,
+            (GemmType::F32 | GemmType::Bf16x3, None) => OperandFormat::F32 { bf16_weights: false },
+            (GemmType::Bf16, None) if isa.has_fast_bf16() => OperandFormat::Bf16,
+            (GemmType::Bf16, None) => OperandFormat::F32 { bf16_weights: true },
+            (GemmType::Int8, None) => OperandFormat::Int8,
+        }
+    }
+
+    /// Whether the tile micro-kernel takes this format.
+    pub(super) fn is_tiles(self) -> bool {
+        matches!(self, OperandFormat::Bf16Tiles { .. } | OperandFormat::Int8Tiles)
+    }
+
+    /// Rows of `x` that the micro-kernel reads for `count > 0` rows: tiles are loaded whole.
+    pub(super) fn padded_rows(self, count: usize) -> usize {
+        if self.is_tiles() { count.next_multiple_of(TILE_ROWS) } else { count }
+    }
+
+    /// The accuracy that an activation in the epilogue needs.
+    pub(super) fn accuracy(self) -> Accuracy {
+        match self {
+            OperandFormat::F32 { bf16_weights: false } | OperandFormat::Bf16Tiles { parts: 2.. } => {
+                Accuracy::F32
+            }
+            _ => Accuracy::Bf16,
+        }
+    }
+
+    /// Inputs in a tile row: the K step of the tile micro-kernel.
+    pub(super) fn inputs_per_tile_row(self) -> usize {
+        if self == OperandFormat::Int8Tiles { INT8_GROUP } else { TILE_ROW_BYTES / 2 }
+    }
+}
+
+/// The layout of packed operands. Lengths are in packed elements (u32).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PackedLayout {
+    /// The operand format.
+    pub format: OperandFormat,
+    /// Outputs of a panel.
+    pub nr: usize,
+    /// Columns of `x` and of the weights.
+    pub inputs: usize,
+    /// Packed elements of a row of `x`.
+    pub lhs_row: usize,
+    /// Packed elements of a panel.
+    pub panel: usize,
+}
+
+impl PackedLayout {
+    /// The layout of operands with `inputs` columns.
+    pub(super) fn new(isa: Isa, gemm_type: GemmType, inputs: usize) -> PackedLayout {
+        struct VectorShape;
+        impl Kernel for VectorShape {
+            type Output = (usize, usize);
+
+            #[inline(always)]
+            fn run<S: Simd>(self, _: S) -> (usize, usize) {
+                (2 * S::LANES, S::INT8_PER_LANE)
+            }
+        }
+        let (nr, int8_per_lane) = isa.run(VectorShape);
+        let (format, groups) = (OperandFormat::select(isa, gemm_type), inputs.div_ceil(INT8_GROUP));
+        let tile_row = TILE_ROW_BYTES / 4;
+        let (nr, lhs_row, panel) = match format {
+            OperandFormat::F32 { .. } => (nr, inputs, inputs * nr),
+            OperandFormat::Bf16 => (nr, inputs.div_ceil(2), inputs.div_ceil(2) * nr),
+            // Each group also stores a scale and an initial accumulator for every output.
+            OperandFormat::Int8 => {
+                let row = groups * INT8_GROUP / int8_per_lane;
+                (nr, row, (row + 2 * groups) * nr)
+            }
+            OperandFormat::Bf16Tiles { parts } => {
+                let tile_rows = inputs.div_ceil(format.inputs_per_tile_row()) * parts;
+                (TILE_NR, tile_rows * tile_row, tile_rows * tile_row * TILE_NR)
+            }
+            OperandFormat::Int8Tiles => (TILE_NR, groups * tile_row, groups * (tile_row * TILE_NR + TILE_NR)),
+        };
+        PackedLayout { format, nr, inputs, lhs_row, panel }
+    }
+
+    /// Cache lines of a panel; every panel begins on a cache line.
+    pub(super) fn panel_lines(&self) -> usize {
+        self.panel.div_ceil(LINE_ELEMENTS).max(1)
+    }
+
+    /// Int8 groups, and so scales, per row of `x`; 0 in all other formats.
+    pub(super) fn groups(&self) -> usize {
+        let is_int8 = matches!(self.format, OperandFormat::Int8 | OperandFormat::Int8Tiles);
+        if is_int8 { self.inputs.div_ceil(INT8_GROUP) } else { 0 }
+    }
+
+    /// MC: rows of `x` to multiply with all panels before the next rows; they stay in L2.
+    pub(super) fn mc(&self) -> usize {
+        if !self.format.is_tiles() {
+            return vector_mc(self.lhs_row);
+        }
+        let steps = self.inputs.div_ceil(self.format.inputs_per_tile_row());
+        let parts = if let OperandFormat::Bf16Tiles { parts } = self.format { parts } else { 0 };
+        tile_mc(steps, parts, self.lhs_row)
+    }
+}

@@ -1,0 +1,206 @@
+//! The left operand of a GEMM: rows of `x` as packed elements.
+
+use std::ops::Range;
+use std::slice;
+
+use rayon::prelude::*;
+
+use super::blocking::MAX_PARTS;
+use super::cache_line::{CacheLine, LINE_ELEMENTS, elements, elements_mut};
+use super::convert::{BF16_PER_TILE_ROW, int8_scale, quantize_i8, split_bf16};
+use super::layout::{INT8_GROUP, OperandFormat, PackedLayout};
+use super::packed_matrix::PackedMatrix;
+use crate::kernels::isa::{Kernel, define_runners};
+use crate::kernels::simd::{MAX_LANES, Simd};
+use crate::kernels::tiles::TILE_ROWS;
+
+/// Rows of `x` in an operand format.
+///
+/// For the tile micro-kernel the rows are packed in groups of 16, one tile after the other: the tile of the first
+/// inputs of the 16 rows (for bf16 the tiles of all parts of those inputs), then that of the next inputs. Loading a
+/// tile from unpacked rows would miss L1 16 times.
+#[derive(Debug, Clone, Copy)]
+pub struct Lhs<'a> {
+    pub(super) elements: &'a [u32],
+    /// Packed elements from the start of one row to the start of the next.
+    pub(super) stride: usize,
+    pub(super) rows: usize,
+    /// `(rows, groups)` scales of int8 groups; empty in all other formats.
+    pub(super) scales: &'a [f32],
+    /// Scales per row.
+    pub(super) groups: usize,
+}
+
+impl<'a> Lhs<'a> {
+    /// `rows` rows of f32 that begin every `stride` values of `x`.
+    fn f32(x: &'a [f32], stride: usize, rows: usize) -> Self {
+        // SAFETY: u32 has the size and alignment of f32, and every bit pattern is a valid u32.
+        let elements = unsafe { slice::from_raw_parts(x.as_ptr().cast(), x.len()) };
+        Lhs { elements, stride, rows, scales: &[], groups: 0 }
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// A range of the rows. For the tile micro-kernel it begins at a multiple of 16.
+    pub fn slice(&self, rows: Range<usize>) -> Self {
+        Lhs {
+            elements: &self.elements[rows.start * self.stride..],
+            rows: rows.len(),
+            scales: &self.scales[rows.start * self.groups..],
+            ..*self
+        }
+    }
+}
+
+/// Memory for rows of `x` in an operand format other than f32, reused from call to call.
+#[derive(Debug, Default)]
+pub struct LhsBuffer {
+    /// Cache lines, so that tile rows are aligned.
+    lines: Vec<CacheLine>,
+    scales: Vec<f32>,
+}
+
+/// Rows that one rayon task converts.
+const ROWS_PER_TASK: usize = 32;
+
+impl LhsBuffer {
+    /// Converts `rows` rows, which begin every `stride` values of `x`, to the operand format of `weights`. f32 rows are
+    /// not copied.
+    ///
+    /// # Panics
+    /// If `x` does not contain all rows.
+    pub fn convert<'a>(
+        &'a mut self,
+        weights: &PackedMatrix,
+        x: &'a [f32],
+        stride: usize,
+        rows: usize,
+    ) -> Lhs<'a> {
+        let (isa, layout) = (weights.isa, weights.layout);
+        if matches!(layout.format, OperandFormat::F32 { .. }) || rows == 0 {
+            return Lhs { groups: layout.groups(), ..Lhs::f32(x, stride, rows) };
+        }
+        let (row, groups) = (layout.lhs_row, layout.groups());
+        let padded_rows = layout.format.padded_rows(rows);
+        let lines = (padded_rows * row).div_ceil(LINE_ELEMENTS);
+        if self.lines.len() < lines {
+            self.lines.resize(lines, CacheLine([0; LINE_ELEMENTS]));
+        }
+        if self.scales.len() < padded_rows * groups {
+            self.scales.resize(padded_rows * groups, 0.0);
+        }
+        let packed = &mut elements_mut(&mut self.lines)[..padded_rows * row];
+        let convert = |task: usize, to: &mut [u32], scales: &mut [f32]| {
+            let x = &x[task * ROWS_PER_TASK * stride..];
+            let rows = ROWS_PER_TASK.min(rows - task * ROWS_PER_TASK);
+            isa.run(ConvertRows { layout, x, stride, rows, to, scales });
+        };
+        if rows <= ROWS_PER_TASK {
+            convert(0, packed, &mut self.scales[..rows * groups]);
+        } else if groups == 0 {
+            let tasks = packed.par_chunks_mut(ROWS_PER_TASK * row).enumerate();
+            tasks.for_each(|(task, to)| convert(task, to, &mut []));
+        } else {
+            packed
+                .par_chunks_mut(ROWS_PER_TASK * row)
+                .zip(self.scales[..rows * groups].par_chunks_mut(ROWS_PER_TASK * groups))
+                .enumerate()
+                .for_each(|(task, (to, scales))| convert(task, to, scales));
+        }
+        let elements = &elements(&self.lines)[..padded_rows * row];
+        Lhs { elements, stride: row, rows, scales: &self.scales[..padded_rows * groups], groups }
+    }
+}
+
+/// The kernel that converts rows of f32 to an operand format.
+struct ConvertRows<'a> {
+    layout: PackedLayout,
+    x: &'a [f32],
+    stride: usize,
+    rows: usize,
+    to: &'a mut [u32],
+    scales: &'a mut [f32],
+}
+
+impl Kernel for ConvertRows<'_> {
+    type Output = ();
+
+    define_runners!();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let PackedLayout { format, lhs_row, inputs, .. } = self.layout;
+        let groups = inputs.div_ceil(INT8_GROUP);
+        // Tiles interleave 16 rows: each tile row of a row of `x` is in another tile.
+        let interleaved = format.padded_rows(1);
+        for i in 0..self.rows {
+            let to = &mut self.to[i / interleaved * interleaved * lhs_row..][..interleaved * lhs_row];
+            let x = &self.x[i * self.stride..][..inputs];
+            match format {
+                OperandFormat::F32 { .. } => unreachable!("f32 rows are not converted"),
+                OperandFormat::Bf16Tiles { parts: 1 } => bf16_tile_row::<S, 1>(s, x, i % TILE_ROWS, to),
+                OperandFormat::Bf16Tiles { parts: 2 } => bf16_tile_row::<S, 2>(s, x, i % TILE_ROWS, to),
+                OperandFormat::Bf16Tiles { .. } => bf16_tile_row::<S, MAX_PARTS>(s, x, i % TILE_ROWS, to),
+                OperandFormat::Int8Tiles => {
+                    let (tile_rows, _) = to.as_chunks_mut::<16>();
+                    let tile_rows = tile_rows.iter_mut().skip(i % TILE_ROWS).step_by(TILE_ROWS);
+                    let scales = &mut self.scales[i * groups..][..groups];
+                    for ((group, row), scale) in x.chunks(INT8_GROUP).zip(tile_rows).zip(scales) {
+                        *scale = quantize_i8(s, group, row);
+                    }
+                }
+                OperandFormat::Bf16 => bf16_row(s, x, to),
+                OperandFormat::Int8 => int8_row(s, x, to, &mut self.scales[i * groups..][..groups]),
+            }
+        }
+    }
+}
+
+/// Converts row `i` of 16 to bf16 tiles.
+#[inline(always)]
+fn bf16_tile_row<S: Simd, const P: usize>(s: S, x: &[f32], i: usize, to: &mut [u32]) {
+    let (tile_rows, _) = to.as_chunks_mut::<16>();
+    for (x, tiles) in x.chunks(BF16_PER_TILE_ROW).zip(tile_rows.chunks_exact_mut(P * TILE_ROWS)) {
+        let mut tiles = tiles.chunks_exact_mut(TILE_ROWS);
+        let parts = std::array::from_fn(|_| &mut tiles.next().expect("there is a tile for every part")[i]);
+        split_bf16::<S, P>(s, x, parts);
+    }
+}
+
+/// Converts a row to packed elements of two bf16.
+#[inline(always)]
+fn bf16_row<S: Simd>(s: S, x: &[f32], to: &mut [u32]) {
+    for start in (0..x.len()).step_by(S::LANES) {
+        let (x, to) = (s.load_at(x, start, 0.0), &mut to[start / 2..]);
+        if let Some(to) = to.get_mut(..S::LANES / 2) {
+            // SAFETY: `to` is valid for writes of `LANES / 2` u32, the size of `LANES` u16.
+            unsafe { s.store_bf16(to.as_mut_ptr().cast(), x) };
+        } else {
+            let mut last = [0u32; MAX_LANES / 2];
+            // SAFETY: `last` is valid for writes of `MAX_LANES / 2` u32, at least the size of `LANES` u16.
+            unsafe { s.store_bf16(last.as_mut_ptr().cast(), x) };
+            to.copy_from_slice(&last[..to.len()]);
+        }
+    }
+}
+
+/// Converts a row to packed elements of int8 and writes the scales of its groups.
+#[inline(always)]
+fn int8_row<S: Simd>(s: S, x: &[f32], to: &mut [u32], scales: &mut [f32]) {
+    let to = to.chunks_exact_mut(INT8_GROUP / S::INT8_PER_LANE);
+    for ((group, to), scale) in x.chunks(INT8_GROUP).zip(to).zip(scales) {
+        let factor;
+        (*scale, factor) = int8_scale(s, group);
+        // Elements past the last input keep old values: the weights there are 0.
+        for start in (0..group.len()).step_by(S::LANES) {
+            let x = s.mul(s.load_at(group, start, 0.0), s.splat(factor));
+            let to = &mut to[start / S::INT8_PER_LANE..][..S::LANES / S::INT8_PER_LANE];
+            // SAFETY: `to` is valid for writes of `LANES / INT8_PER_LANE` u32, the size of `LANES` values of `4 /
+            // INT8_PER_LANE` bytes.
+            unsafe { s.store_int8_lhs(to.as_mut_ptr().cast(), x) };
+        }
+    }
+}

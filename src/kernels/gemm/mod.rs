@@ -1,0 +1,42 @@
+//! GEMM: `y = f(x Wᵀ + bias) / divisor + residual` in f32, with the weights packed once.
+//!
+//! `x` is `(rows, inputs)`, `W` is `(outputs, inputs)`, `y` is `(rows, outputs)`. In BLIS's terms `x` is A, `Wᵀ` is B
+//! and `y` is C:
+//!
+//! - Weights are packed into *panels* of NR outputs ([`PackedMatrix`]). `x` is read row by row, or first converted to
+//!   the operand type of the weights ([`LhsBuffer`]).
+//! - A *micro-kernel* multiplies MR rows of `x` by one panel, KC inputs at a time, with MR × NR *accumulators* in
+//!   registers.
+//! - The *epilogue* ([`Epilogue`]) is applied to the accumulators on their way to the output.
+//! - Callers loop over blocks of MC rows ([`PackedMatrix::mc`]), which stay in L2 while all panels are multiplied with
+//!   them.
+//!
+//! There are two micro-kernels:
+//!
+//! - `vector_kernel`: NR is two vectors of outputs. Operands are *packed elements*: u32 lanes of one f32, two bf16, or
+//!   two or four 8-bit integers of consecutive inputs.
+//! - `tile_kernel`: MR and NR are two tiles, 32 × 32. f32 is computed from three bf16 parts of each operand.
+//!
+//! Every output is accumulated over the inputs in the same order, whatever MR is and however rows are divided among
+//! threads. A row has the same bits alone and in any batch.
+
+mod blocking;
+mod cache_line;
+mod convert;
+mod driver;
+mod epilogue;
+mod layout;
+mod lhs;
+mod output;
+mod pack;
+mod packed_matrix;
+mod tile_kernel;
+mod vector_kernel;
+
+pub use driver::gemm;
+pub use epilogue::Epilogue;
+pub use layout::{GemmType, INT8_GROUP};
+pub use lhs::{Lhs, LhsBuffer};
+pub use output::{OutputBlock, OutputMatrix};
+pub use pack::MatrixView;
+pub use packed_matrix::PackedMatrix;

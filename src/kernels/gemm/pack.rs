@@ -1,0 +1,278 @@
+//! Packing of weights into panels.
+
+use half::bf16;
+
+use super::blocking::{MAX_PARTS, TILE_NR, TILES_PER_PANEL};
+use super::convert::{BF16_PER_TILE_ROW, TileRow, quantize_i8, split_bf16};
+use super::layout::{INT8_GROUP, OperandFormat, PackedLayout};
+use crate::kernels::isa::{Kernel, define_runners};
+use crate::kernels::simd::Simd;
+use crate::kernels::tiles::TILE_ROWS;
+
+/// A strided weight matrix to pack: `(outputs, inputs)`, or `(inputs, outputs)` if transposed.
+#[derive(Debug, Clone, Copy)]
+pub struct MatrixView<'a> {
+    /// The values, from the first row on.
+    pub data: &'a [f32],
+    /// Values from the start of one row to the start of the next.
+    pub stride: usize,
+    /// Whether rows are inputs: the matrix is `(inputs, outputs)`.
+    pub transposed: bool,
+}
+
+/// The kernel that packs one panel.
+pub(super) struct PackPanel<'a> {
+    pub(super) layout: PackedLayout,
+    /// The outputs of the panel, fewer than NR in the last one.
+    pub(super) from: MatrixView<'a>,
+    pub(super) to: &'a mut [u32],
+}
+
+impl Kernel for PackPanel<'_> {
+    type Output = ();
+
+    define_runners!();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let PackPanel { layout, from, to } = self;
+        match (layout.format, from.transposed) {
+            (OperandFormat::Bf16Tiles { parts: 1 }, _) => pack_bf16_tiles::<S, 1>(s, layout, from, to),
+            (OperandFormat::Bf16Tiles { parts: 2 }, _) => pack_bf16_tiles::<S, 2>(s, layout, from, to),
+            (OperandFormat::Bf16Tiles { .. }, _) => pack_bf16_tiles::<S, MAX_PARTS>(s, layout, from, to),
+            (OperandFormat::Int8Tiles, false) => pack_int8_tiles(s, layout, from, to),
+            (OperandFormat::Bf16, false) => pack_bf16(s, layout, from, to),
+            (OperandFormat::Bf16, true) => pack_bf16_transposed(s, layout, from, to),
+            (OperandFormat::F32 { bf16_weights }, false) => pack_f32(s, layout, from, bf16_weights, to),
+            (OperandFormat::F32 { bf16_weights }, true) => {
+                pack_f32_transposed(layout, from, bf16_weights, to)
+            }
+            (OperandFormat::Int8, false) => pack_int8(s, layout, from, to),
+            (OperandFormat::Int8 | OperandFormat::Int8Tiles, true) => {
+                unreachable!("int8 groups are packed from rows of consecutive inputs")
+            }
+        }
+    }
+}
+
+/// Outputs of a transposed view: its last row ends with the panel.
+fn transposed_outputs(layout: PackedLayout, from: MatrixView) -> usize {
+    from.data.len() - (layout.inputs - 1) * from.stride
+}
+
+/// A value rounded to bf16, in the lower 16 bits.
+fn bf16_bits(x: f32) -> u32 {
+    bf16::from_f32(x).to_bits().into()
+}
+
+/// Consecutive packed elements of each of 16 outputs. If there are fewer outputs, the last rows are 0.
+type SixteenRows = [TileRow; 16];
+
+/// Transposes `rows` and writes `count` packed elements of each output: element `i` of all outputs goes to row `i` of
+/// `to`, from column `column` on. `to` has rows of `nr` packed elements.
+#[inline(always)]
+fn write_transposed<S: Simd>(
+    s: S,
+    rows: &mut SixteenRows,
+    count: usize,
+    column: usize,
+    nr: usize,
+    to: &mut [u32],
+) {
+    s.transpose_u32(rows);
+    let width = (nr - column).min(16);
+    for (row, to) in rows.iter().zip(to.chunks_exact_mut(nr)).take(count) {
+        to[column..][..width].copy_from_slice(&row[..width]);
+    }
+}
+
+/// Packs a panel of f32, rounded to bf16 if `bf16_weights`.
+#[inline(always)]
+fn pack_f32<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, bf16_weights: bool, to: &mut [u32]) {
+    let PackedLayout { nr, inputs, .. } = layout;
+    let MatrixView { data, stride, .. } = from;
+    for column in (0..nr).step_by(16) {
+        for first in (0..inputs).step_by(16) {
+            let mut rows: SixteenRows = [[0; 16]; 16];
+            let count = (inputs - first).min(16);
+            for (from, row) in data.chunks(stride).skip(column).zip(&mut rows) {
+                let from = &from[first..first + count];
+                for start in (0..16).step_by(S::LANES) {
+                    let x = s.load_at(from, start, 0.0);
+                    let x = if bf16_weights { s.round_bf16(x) } else { x };
+                    // SAFETY: `row` holds 16 u32, the size of 16 f32, and `start` is a multiple of `LANES` below 16.
+                    unsafe { s.store(row.as_mut_ptr().cast::<f32>().add(start), x) };
+                }
+            }
+            write_transposed(s, &mut rows, count, column, nr, &mut to[first * nr..]);
+        }
+    }
+}
+
+/// [`pack_f32`] from a transposed view.
+#[inline(always)]
+fn pack_f32_transposed(layout: PackedLayout, from: MatrixView, bf16_weights: bool, to: &mut [u32]) {
+    let outputs = transposed_outputs(layout, from);
+    for (to, row) in to.chunks_exact_mut(layout.nr).zip(from.data.chunks(from.stride)) {
+        for (to, x) in to.iter_mut().zip(&row[..outputs]) {
+            *to = if bf16_weights { bf16_bits(*x) << 16 } else { x.to_bits() };
+        }
+    }
+}
+
+/// Packs a panel of bf16, two consecutive inputs per packed element.
+#[inline(always)]
+fn pack_bf16<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, to: &mut [u32]) {
+    let PackedLayout { nr, inputs, .. } = layout;
+    let MatrixView { data, stride, .. } = from;
+    for column in (0..nr).step_by(16) {
+        for first in (0..inputs).step_by(BF16_PER_TILE_ROW) {
+            let mut rows: SixteenRows = [[0; 16]; 16];
+            let count = (inputs - first).min(BF16_PER_TILE_ROW);
+            for (from, row) in data.chunks(stride).skip(column).zip(&mut rows) {
+                split_bf16(s, &from[first..first + count], [row]);
+            }
+            write_transposed(s, &mut rows, count.div_ceil(2), column, nr, &mut to[first / 2 * nr..]);
+        }
+    }
+}
+
+/// [`pack_bf16`] from a transposed view.
+#[inline(always)]
+fn pack_bf16_transposed<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, to: &mut [u32]) {
+    let PackedLayout { nr, inputs, .. } = layout;
+    let outputs = transposed_outputs(layout, from);
+    let mut rows = from.data.chunks(from.stride).map(|row| &row[..outputs]);
+    for to in to.chunks_exact_mut(nr).take(inputs.div_ceil(2)) {
+        let (low, high) = (rows.next().unwrap_or_default(), rows.next().unwrap_or_default());
+        for start in (0..nr).step_by(S::LANES) {
+            let (low, high) = (s.load_at(low, start, 0.0), s.load_at(high, start, 0.0));
+            // SAFETY: `to` holds NR u32, and `start` is a multiple of `LANES` below NR, itself a multiple of `LANES`.
+            unsafe { s.store_bf16_pairs(to.as_mut_ptr().add(start), low, high) };
+        }
+    }
+}
+
+/// Packs a panel of int8. For every group: the scales of its outputs, their initial accumulators, and their packed
+/// elements.
+#[inline(always)]
+fn pack_int8<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, to: &mut [u32]) {
+    let PackedLayout { nr, inputs, .. } = layout;
+    let MatrixView { data, stride, .. } = from;
+    let elements = INT8_GROUP / S::INT8_PER_LANE;
+    for (group, to) in to.chunks_exact_mut((2 + elements) * nr).enumerate() {
+        let inputs = group * INT8_GROUP..inputs.min((group + 1) * INT8_GROUP);
+        let (scales, to) = to.split_at_mut(nr);
+        let (initial, to) = to.split_at_mut(nr);
+        for column in (0..nr).step_by(16) {
+            let mut bytes: SixteenRows = [[0; 16]; 16];
+            let rows = data.chunks(stride).skip(column).take((nr - column).min(16));
+            for (i, (from, row)) in rows.zip(&mut bytes).enumerate() {
+                scales[column + i] = quantize_i8(s, &from[inputs.clone()], row).to_bits();
+                let sum: i32 =
+                    row.map(u32::to_ne_bytes).as_flattened().iter().map(|x| i32::from(*x as i8)).sum();
+                // Cancels the offset of the left operands.
+                initial[column + i] = (-S::INT8_OFFSET * sum) as u32;
+            }
+            if S::INT8_PER_LANE == 4 {
+                write_transposed(s, &mut bytes, elements, column, nr, to);
+                continue;
+            }
+            for half in 0..2 {
+                let mut rows = bytes.map(|row| widen_int8(&row[half * 8..][..8]));
+                write_transposed(s, &mut rows, 16, column, nr, &mut to[half * 16 * nr..]);
+            }
+        }
+    }
+}
+
+/// Widens 32 signed bytes to packed elements of two 16-bit integers.
+fn widen_int8(bytes: &[u32]) -> TileRow {
+    std::array::from_fn(|i| {
+        let [a, b, c, d] = bytes[i / 2].to_le_bytes().map(|x| i16::from(x as i8) as u16);
+        let (low, high) = if i % 2 == 0 { (a, b) } else { (c, d) };
+        u32::from(low) | u32::from(high) << 16
+    })
+}
+
+/// Packs a panel of bf16 tiles: for every 32 inputs and every part the two tiles of the panel. Row `r` of a tile holds
+/// inputs `2 r` and `2 r + 1` of its 16 outputs.
+#[inline(always)]
+fn pack_bf16_tiles<S: Simd, const P: usize>(s: S, layout: PackedLayout, from: MatrixView, to: &mut [u32]) {
+    let PackedLayout { inputs, .. } = layout;
+    let MatrixView { data, stride, transposed } = from;
+    let columns = if transposed { transposed_outputs(layout, from) } else { data.len().div_ceil(stride) };
+    let (tiles, _) = to.as_chunks_mut::<{ 16 * TILE_ROWS }>();
+    for (step, tiles) in tiles.chunks_exact_mut(P * TILES_PER_PANEL).enumerate() {
+        let first = step * BF16_PER_TILE_ROW;
+        for tile in 0..TILES_PER_PANEL {
+            let mut parts = [[[0; 16]; TILE_ROWS]; P];
+            let outputs = tile * TILE_ROWS..columns.clamp(tile * TILE_ROWS, (tile + 1) * TILE_ROWS);
+            if transposed {
+                for pair in 0..BF16_PER_TILE_ROW / 2 {
+                    let row = |input: usize| -> &[f32] {
+                        if input < inputs && !outputs.is_empty() {
+                            &data[input * stride..][..columns][outputs.clone()]
+                        } else {
+                            &[]
+                        }
+                    };
+                    let (low, high) = (row(first + 2 * pair), row(first + 2 * pair + 1));
+                    split_bf16_pairs(s, low, high, parts.each_mut().map(|part| &mut part[pair]));
+                }
+            } else {
+                for output in outputs {
+                    let row = &data[output * stride..][..inputs];
+                    let rows = parts.each_mut().map(|part| &mut part[output - tile * TILE_ROWS]);
+                    split_bf16(s, &row[first..inputs.min(first + BF16_PER_TILE_ROW)], rows);
+                }
+                for part in &mut parts {
+                    s.transpose_u32(part);
+                }
+            }
+            for (part, rows) in parts.iter().enumerate() {
+                tiles[part * TILES_PER_PANEL + tile].copy_from_slice(rows.as_flattened());
+            }
+        }
+    }
+}
+
+/// Splits two inputs of up to 16 outputs into `P` bf16 parts, one tile row per part: `low` in the lower 16 bits of the
+/// packed elements, `high` in the upper.
+#[inline(always)]
+fn split_bf16_pairs<S: Simd, const P: usize>(s: S, low: &[f32], high: &[f32], mut parts: [&mut TileRow; P]) {
+    for start in (0..TILE_ROWS).step_by(S::LANES) {
+        let mut remainder = [s.load_at(low, start, 0.0), s.load_at(high, start, 0.0)];
+        for part in &mut parts {
+            // SAFETY: `part` holds 16 u32, and `start` is a multiple of `LANES` below 16.
+            unsafe { s.store_bf16_pairs(part.as_mut_ptr().add(start), remainder[0], remainder[1]) };
+            remainder = [
+                s.sub(remainder[0], s.round_bf16(remainder[0])),
+                s.sub(remainder[1], s.round_bf16(remainder[1])),
+            ];
+        }
+    }
+}
+
+/// Packs a panel of int8 tiles: for every group the scales of its outputs and its two tiles. Row `r` of a tile holds
+/// inputs `4 r` to `4 r + 3` of its 16 outputs.
+#[inline(always)]
+fn pack_int8_tiles<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, to: &mut [u32]) {
+    let MatrixView { data, stride, .. } = from;
+    let group_elements = TILE_NR + TILES_PER_PANEL * 16 * TILE_ROWS;
+    for (group, to) in to.chunks_exact_mut(group_elements).enumerate() {
+        let inputs = group * INT8_GROUP..layout.inputs.min((group + 1) * INT8_GROUP);
+        let (scales, to) = to.split_at_mut(TILE_NR);
+        scales.fill(0);
+        for (tile, to) in to.chunks_exact_mut(16 * TILE_ROWS).enumerate() {
+            let mut rows: SixteenRows = [[0; 16]; TILE_ROWS];
+            let outputs = data.chunks(stride).skip(tile * TILE_ROWS);
+            let scales = &mut scales[tile * TILE_ROWS..];
+            for ((from, row), scale) in outputs.zip(&mut rows).zip(scales) {
+                *scale = quantize_i8(s, &from[inputs.clone()], row).to_bits();
+            }
+            s.transpose_u32(&mut rows);
+            to.copy_from_slice(rows.as_flattened());
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The packed right operand of a GEMM.
+
+use std::convert::Infallible;
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::cache_line::{CacheLine, elements, elements_mut, zeroed_lines};
+use super::layout::{GemmType, INT8_GROUP, PackedLayout};
+use super::pack::{MatrixView, PackPanel};
+use crate::kernels::isa::Isa;
+
+/// A weight matrix `(outputs, inputs)`, packed into panels of NR outputs. The last panel is padded with zeros.
+#[derive(Debug, Clone)]
+pub struct PackedMatrix {
+    pub(super) isa: Isa,
+    gemm_type: GemmType,
+    pub(super) lines: Vec<CacheLine>,
+    pub(super) layout: PackedLayout,
+    pub(super) outputs: usize,
+}
+
+impl PackedMatrix {
+    /// Packs a row-major `(outputs, inputs)` matrix for an ISA.
+    ///
+    /// # Panics
+    /// If `weight` does not have `outputs · inputs` values.
+    pub fn pack(isa: Isa, gemm_type: GemmType, weight: &[f32], outputs: usize, inputs: usize) -> Self {
+        assert_eq!(weight.len(), outputs * inputs, "the matrix has this shape");
+        let copy = |first: usize, to: &mut [f32]| -> Result<(), Infallible> {
+            to.copy_from_slice(&weight[first..first + to.len()]);
+            Ok(())
+        };
+        match Self::pack_with(isa, gemm_type, outputs, inputs, copy) {
+            Ok(packed) => packed,
+            Err(never) => match never {},
+        }
+    }
+
+    /// Packs a row-major `(outputs, inputs)` matrix that is read panel by panel. `read(first, values)` fills `values`
+    /// with the elements from index `first` on; several threads call it concurrently.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub fn pack_with<E: Send>(
+        isa: Isa,
+        gemm_type: GemmType,
+        outputs: usize,
+        inputs: usize,
+        read: impl Fn(usize, &mut [f32]) -> Result<(), E> + Sync,
+    ) -> Result<Self, E> {
+        let mut packed = Self::empty(isa, gemm_type);
+        let layout = packed.reshape(outputs, inputs);
+        let panels = packed.lines.par_chunks_mut(layout.panel_lines()).enumerate();
+        panels.try_for_each_init(Vec::new, |values, (panel, lines)| {
+            let first = panel * layout.nr;
+            values.resize(layout.nr.min(outputs - first) * inputs, 0.0);
+            read(first * inputs, values)?;
+            let from = MatrixView { data: values, stride: inputs, transposed: false };
+            isa.run(PackPanel { layout, from, to: elements_mut(lines) });
+            Ok(())
+        })?;
+        Ok(packed)
+    }
+
+    /// Bytes of a packed `(outputs, inputs)` matrix; saturates on overflow.
+    pub fn packed_bytes(isa: Isa, gemm_type: GemmType, outputs: usize, inputs: usize) -> usize {
+        // The sizes may come from an unchecked config. f64 does not overflow.
+        let layout = PackedLayout::new(isa, gemm_type, INT8_GROUP);
+        let bytes_per_value = (layout.panel * size_of::<u32>()) as f64 / (INT8_GROUP * layout.nr) as f64;
+        let outputs = outputs.checked_next_multiple_of(layout.nr).unwrap_or(usize::MAX);
+        (outputs as f64 * inputs as f64 * bytes_per_value) as usize
+    }
+
+    fn empty(isa: Isa, gemm_type: GemmType) -> Self {
+        let layout = PackedLayout::new(isa, gemm_type, 0);
+        PackedMatrix { isa, gemm_type, lines: Vec::new(), layout, outputs: 0 }
+    }
+
+    /// Packs another matrix into the memory of this one, which grows as needed.
+    ///
+    /// # Panics
+    /// If the view does not have `outputs` outputs of `inputs` inputs.
+    pub fn repack(&mut self, gemm_type: GemmType, from: MatrixView, outputs: usize, inputs: usize) {
+        let isa = self.isa;
+        self.gemm_type = gemm_type;
+        let layout = self.reshape(outputs, inputs);
+        for (panel, lines) in
+            self.lines.chunks_mut(layout.panel_lines()).take(outputs.div_ceil(layout.nr)).enumerate()
+        {
+            let first = panel * layout.nr;
+            let width = layout.nr.min(outputs - first);
+            let (start, end) = if from.transposed {
+                (first, (inputs - 1) * from.stride + first + width)
+            } else {
+                (first * from.stride, (first + width - 1) * from.stride + inputs)
+            };
+            let from = MatrixView { data: &from.data[start..end], ..from };
+            isa.run(PackPanel { layout, from, to: elements_mut(lines) });
+        }
+    }
+
+    fn reshape(&mut self, outputs: usize, inputs: usize) -> PackedLayout {
+        self.outputs = outputs;
+        self.layout = PackedLayout::new(self.isa, self.gemm_type, inputs);
+        let lines = outputs.div_ceil(self.layout.nr) * self.layout.panel_lines();
+        if lines > self.lines.len() {
+            self.lines = zeroed_lines(lines);
+        }
+        self.layout
+    }
+
+    /// Columns of `x`.
+    pub fn inputs(&self) -> usize {
+        self.layout.inputs
+    }
+
+    /// Columns of the product.
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    /// Whether rows of `x` that were converted for `other` can be multiplied with this matrix, too.
+    pub fn shares_lhs_with(&self, other: &PackedMatrix) -> bool {
+        self.layout.format == other.layout.format && self.inputs() == other.inputs()
+    }
+
+    /// The ISA that the matrix is packed for.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Number of panels.
+    pub fn panels(&self) -> usize {
+        self.outputs.div_ceil(self.layout.nr)
+    }
+
+    /// MC: the rows of `x` to multiply with all panels before the next rows are taken. Their packed elements stay in
+    /// L2.
+    pub fn mc(&self) -> usize {
+        self.layout.mc()
+    }
+
+    /// The outputs of a range of panels.
+    pub fn columns(&self, panels: Range<usize>) -> Range<usize> {
+        panels.start * self.layout.nr..self.outputs.min(panels.end * self.layout.nr)
+    }
+
+    /// The packed elements of a panel.
+    pub(super) fn panel(&self, index: usize) -> &[u32] {
+        let lines = self.layout.panel_lines();
+        elements(&self.lines[index * lines..][..lines])
+    }
+}
+
+/// An empty f32 matrix for the selected ISA, to be filled by [`PackedMatrix::repack`].
+impl Default for PackedMatrix {
+    fn default() -> Self {
+        Self::empty(Isa::selected(), GemmType::F32)
+    }
+}

@@ -1,0 +1,548 @@
+//! The tile micro-kernel: 32 rows of `x` by a panel of 32 outputs, with the accumulators in four tiles.
+//!
+//! While the tile unit multiplies one block, the vector unit applies the epilogue to the block before: to some of its
+//! rows after every K step.
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use super::blocking::{MAX_PARTS, TILE_KC, TILE_MR, TILE_NR, TILES_PER_PANEL};
+use super::cache_line::LINE_ELEMENTS;
+use super::convert::BF16_PER_TILE_ROW;
+use super::epilogue::{AccumulatorRows, ApplyEpilogue, Epilogue};
+use super::layout::OperandFormat;
+use super::lhs::Lhs;
+use super::output::OutputBlock;
+use super::packed_matrix::PackedMatrix;
+use crate::kernels::isa::{Isa, Kernel, TileUnit, define_runners};
+use crate::kernels::simd::Simd;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use crate::kernels::tiles::amx::Amx;
+use crate::kernels::tiles::emulated::EmulatedTiles;
+use crate::kernels::tiles::{TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, Tiles};
+
+/// Int8 groups in flight: each accumulates into a tile of its own, so that no dot product waits for the one before.
+const GROUPS_IN_FLIGHT: usize = 4;
+
+/// Runs a GEMM on the tile unit of the ISA of `weights`. `driver::gemm` has checked the operands.
+pub(super) fn gemm(
+    x: Lhs,
+    weights: &PackedMatrix,
+    panels: Range<usize>,
+    epilogue: &Epilogue,
+    output: &mut OutputBlock,
+) {
+    match weights.isa.tile_unit() {
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        Some(TileUnit::Amx) => {
+            // SAFETY: an `Isa` with this tile unit is made only after `amx::is_available` has returned true. The tiles
+            // are released before this function returns, and the kernel calls no code that uses tiles, so this thread
+            // has no other value of this type.
+            let tiles = unsafe { Amx::new() };
+            weights.isa.run(TileGemm { x, weights, panels, epilogue, output, tiles });
+        }
+        Some(TileUnit::Emulated) => {
+            let tiles = EmulatedTiles::default();
+            weights.isa.run(TileGemm { x, weights, panels, epilogue, output, tiles });
+        }
+        None => unreachable!("a matrix is packed into tiles only for an ISA with a tile unit"),
+    }
+}
+
+/// The kernel of a GEMM in an operand format of tiles.
+struct TileGemm<'a, 'b, T> {
+    x: Lhs<'a>,
+    weights: &'a PackedMatrix,
+    panels: Range<usize>,
+    epilogue: &'a Epilogue<'a>,
+    output: &'a mut OutputBlock<'b>,
+    tiles: T,
+}
+
+impl<T: Tiles> Kernel for TileGemm<'_, '_, T> {
+    type Output = ();
+
+    define_runners!();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        match self.weights.layout.format {
+            OperandFormat::Bf16Tiles { parts: 1 } => self.bf16::<S, 1>(s),
+            OperandFormat::Bf16Tiles { parts: 2 } => self.bf16::<S, 2>(s),
+            OperandFormat::Bf16Tiles { .. } => self.bf16::<S, MAX_PARTS>(s),
+            _ => self.int8(s),
+        }
+    }
+}
+
+/// The order in which K blocks and panels are visited.
+struct BlockOrder {
+    /// K steps of all inputs.
+    k_steps: usize,
+    /// K steps of a block; the last one may be shorter.
+    block_steps: usize,
+    k_blocks: usize,
+    panels: usize,
+    /// Whether all panels are visited for one K block before the next K block, or else all K blocks for one panel
+    /// before the next panel.
+    panels_inside: bool,
+}
+
+impl BlockOrder {
+    /// The order for operands of `parts` bf16 parts.
+    fn new(k_steps: usize, panels: usize, parts: usize) -> Self {
+        let block_steps = k_steps.div_ceil(k_steps.div_ceil(TILE_KC[parts - 1]));
+        let k_blocks = k_steps.div_ceil(block_steps);
+        BlockOrder { k_steps, block_steps, k_blocks, panels, panels_inside: parts > 1 }
+    }
+
+    /// The K steps and the panel index of a visit.
+    fn visit(&self, visit: usize) -> (Range<usize>, usize) {
+        let (k_block, panel) = if self.panels_inside {
+            (visit / self.panels, visit % self.panels)
+        } else {
+            (visit % self.k_blocks, visit / self.k_blocks)
+        };
+        let first = k_block * self.block_steps;
+        (first..self.k_steps.min(first + self.block_steps), panel)
+    }
+}
+
+impl<T: Tiles> TileGemm<'_, '_, T> {
+    /// GEMM of `P` bf16 parts. Between the K blocks of an output its accumulators are kept in memory.
+    #[inline(always)]
+    fn bf16<S: Simd, const P: usize>(self, s: S) {
+        let TileGemm { x, weights, panels, epilogue, output, mut tiles } = self;
+        let mut pending = PendingEpilogue::new(weights, &panels, epilogue, output);
+        let k_steps = weights.layout.inputs.div_ceil(BF16_PER_TILE_ROW);
+        let order = BlockOrder::new(k_steps, panels.len(), P);
+        let row_blocks = x.rows.div_ceil(TILE_MR);
+        let mut partial_sums: Vec<AccumulatorBlock> = Vec::new();
+        if order.k_blocks > 1 {
+            let blocks = row_blocks * if order.panels_inside { order.panels } else { 1 };
+            partial_sums.resize(blocks, AccumulatorBlock::ZERO);
+        }
+        // Two blocks: one is written while the epilogue is applied to the other.
+        let mut blocks = [const { MaybeUninit::<AccumulatorBlock>::uninit() }; 2];
+        let mut current = 0;
+        for visit in 0..order.k_blocks * order.panels {
+            let (k_block, index) = order.visit(visit);
+            let panel = panels.start + index;
+            let first_partial = if order.panels_inside { index * row_blocks } else { 0 };
+            let visits = row_blocks * k_block.len();
+            let mut prefetch = Prefetch::new(weights, panel, &k_block, k_steps, order.panels_inside, visits);
+            for first in (0..x.rows).step_by(TILE_MR) {
+                let rows = TILE_MR.min(x.rows - first);
+                let partial = partial_sums
+                    .get_mut(first_partial + first / TILE_MR)
+                    .map(|block| block.0.as_mut_ptr().cast::<u8>());
+                let block = blocks[current].as_mut_ptr().cast::<u8>();
+                // The accumulators of all but the last K block go back to memory.
+                let is_last = k_block.end == k_steps;
+                let to = if is_last { block } else { partial.unwrap_or(block) };
+                let micro_kernel = Bf16MicroKernel {
+                    a: x.elements[first * x.stride..].as_ptr().cast(),
+                    a_second: TILE_ROWS * x.stride * size_of::<u32>(),
+                    b: weights.panel(panel).as_ptr().cast(),
+                    k_steps: k_block.clone(),
+                    partial_sums: partial.filter(|_| k_block.start > 0).map(<*mut u8>::cast_const),
+                    to,
+                };
+                // SAFETY: `driver::gemm` has checked that `x` has whole groups of 16 rows in this format, so 32 rows
+                // can be read at `a` if `rows > 16`; the panel has all K steps. `partial_sums` and `to` point to
+                // `AccumulatorBlock`s, of 32 × 32 f32 each, and partial sums are read only after an earlier K block has
+                // written them.
+                unsafe {
+                    if rows > TILE_ROWS {
+                        micro_kernel.run::<S, T, P, true>(s, &mut tiles, &mut prefetch, &mut pending);
+                    } else {
+                        micro_kernel.run::<S, T, P, false>(s, &mut tiles, &mut prefetch, &mut pending);
+                    }
+                }
+                if is_last {
+                    pending.replace(to, first..first + rows, panel);
+                    current = 1 - current;
+                }
+            }
+        }
+        pending.apply(TILE_MR);
+    }
+
+    /// GEMM of int8.
+    #[inline(always)]
+    fn int8<S: Simd>(self, s: S) {
+        let TileGemm { x, weights, panels, epilogue, output, mut tiles } = self;
+        let mut pending = PendingEpilogue::new(weights, &panels, epilogue, output);
+        // Two blocks: one is written while the epilogue is applied to the other.
+        let mut blocks = [AccumulatorBlock::ZERO; 2];
+        let mut current = 0;
+        let visits = x.rows.div_ceil(TILE_ROWS) * TILES_PER_PANEL;
+        for panel in panels {
+            let mut prefetch = Prefetch::new(weights, panel, &(0..x.groups), x.groups, false, visits);
+            for first in (0..x.rows).step_by(TILE_ROWS) {
+                let rows = TILE_ROWS.min(x.rows - first);
+                let block = &mut blocks[current].0;
+                for tile in 0..TILES_PER_PANEL {
+                    let micro_kernel = Int8MicroKernel {
+                        a: x.elements[first * x.stride..].as_ptr().cast(),
+                        a_scales: x.scales[first * x.groups..].as_ptr(),
+                        groups: x.groups,
+                        b: weights.panel(panel).as_ptr(),
+                        tile,
+                    };
+                    // SAFETY: `driver::gemm` has checked that `x` has whole groups of 16 rows in this format, and
+                    // `LhsBuffer::convert` has made a scale for each of them; the panel has all groups.
+                    unsafe { micro_kernel.run(s, &mut tiles, block) };
+                    prefetch.advance(s);
+                    pending.apply(TILE_ROWS / TILES_PER_PANEL);
+                }
+                pending.replace(block.as_mut_ptr().cast(), first..first + rows, panel);
+                current = 1 - current;
+            }
+        }
+        pending.apply(TILE_MR);
+    }
+}
+
+/// The accumulators of 32 rows and one panel, row-major and aligned, so that every tile row is a cache line.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct AccumulatorBlock([[f32; TILE_NR]; TILE_MR]);
+
+impl AccumulatorBlock {
+    const ZERO: AccumulatorBlock = AccumulatorBlock([[0.0; TILE_NR]; TILE_MR]);
+}
+
+/// The block whose epilogue is applied while the next block is computed.
+struct PendingEpilogue<'a> {
+    isa: Isa,
+    epilogue: &'a Epilogue<'a>,
+    weights: &'a PackedMatrix,
+    /// The rows that are left.
+    accumulators: AccumulatorRows,
+    /// Index of the first row that is left, as the epilogue counts rows.
+    first_row: usize,
+    /// Outputs of the panel.
+    columns: Range<usize>,
+    /// The output block, and the first output in it.
+    output: *mut f32,
+    first_column: usize,
+}
+
+impl<'a> PendingEpilogue<'a> {
+    fn new(
+        weights: &'a PackedMatrix,
+        panels: &Range<usize>,
+        epilogue: &'a Epilogue<'a>,
+        output: &mut OutputBlock,
+    ) -> Self {
+        let none = AccumulatorRows {
+            from: output.data,
+            from_stride: TILE_NR,
+            to: output.data,
+            to_stride: output.stride,
+            rows: 0,
+        };
+        PendingEpilogue {
+            isa: weights.isa,
+            epilogue,
+            weights,
+            accumulators: none,
+            first_row: 0,
+            columns: 0..0,
+            output: output.data,
+            first_column: weights.columns(panels.clone()).start,
+        }
+    }
+
+    /// Applies the epilogue to the rest of the current block and makes another one current: the accumulators of some
+    /// rows and one panel, in rows of [`TILE_NR`].
+    #[inline(always)]
+    fn replace(&mut self, from: *const u8, rows: Range<usize>, panel: usize) {
+        self.apply(TILE_MR);
+        self.first_row = rows.start;
+        self.columns = self.weights.columns(panel..panel + 1);
+        let offset = rows.start * self.accumulators.to_stride + self.columns.start - self.first_column;
+        self.accumulators.from = from.cast();
+        // In bounds: the output block has these rows and columns.
+        self.accumulators.to = self.output.wrapping_add(offset);
+        self.accumulators.rows = rows.len();
+    }
+
+    /// Applies the epilogue to up to `rows` rows.
+    #[inline(always)]
+    fn apply(&mut self, rows: usize) {
+        let left = self.accumulators.rows;
+        let rows = rows.min(left);
+        if rows == 0 {
+            return;
+        }
+        let now = AccumulatorRows { rows, ..self.accumulators };
+        let (columns, outputs) = (self.columns.clone(), self.weights.outputs);
+        let accuracy = self.weights.layout.format.accuracy();
+        // SAFETY: `replace` was given `from` with `TILE_NR` accumulators in each of these rows, which stay unchanged
+        // until it is called again. `to` points to these rows and columns of the output block, which is valid for
+        // writes.
+        let apply =
+            unsafe { ApplyEpilogue::new(self.epilogue, now, self.first_row, columns, outputs, accuracy) };
+        self.isa.run(apply);
+        let AccumulatorRows { from, from_stride, to, to_stride, .. } = now;
+        self.accumulators = AccumulatorRows {
+            from: from.wrapping_add(rows * from_stride),
+            to: to.wrapping_add(rows * to_stride),
+            rows: left - rows,
+            ..now
+        };
+        self.first_row += rows;
+    }
+}
+
+/// Prefetches the weights that are multiplied next into L2.
+struct Prefetch {
+    next: *const u32,
+    /// Cache lines that are left.
+    lines: usize,
+    /// Cache lines per call of `advance`.
+    lines_per_visit: usize,
+}
+
+impl Prefetch {
+    /// Prefetches what follows a K block of a panel: with `panels_inside` the same K block of the next panel, else the
+    /// next K block of this panel or the first of the next one. `advance` is called `visits` times.
+    fn new(
+        weights: &PackedMatrix,
+        panel: usize,
+        k_block: &Range<usize>,
+        k_steps: usize,
+        panels_inside: bool,
+        visits: usize,
+    ) -> Self {
+        let layout = weights.layout;
+        // In packed elements, not in tiles: int8 groups also store their scales.
+        let offset = |step: usize| layout.panel * step / k_steps;
+        let (next, first) = if panels_inside || k_block.end == k_steps {
+            (panel + 1, if panels_inside { k_block.start } else { 0 })
+        } else {
+            (panel, k_block.end)
+        };
+        let elements = if next < weights.panels() {
+            offset(first)..offset(k_steps.min(first + k_block.len()))
+        } else {
+            0..0
+        };
+        let lines = elements.len().div_ceil(LINE_ELEMENTS);
+        let next = if lines > 0 { weights.panel(next)[elements].as_ptr() } else { std::ptr::null() };
+        Prefetch { next, lines, lines_per_visit: lines.div_ceil(visits.max(1)) }
+    }
+
+    /// Prefetches the lines of one visit.
+    #[inline(always)]
+    fn advance<S: Simd>(&mut self, s: S) {
+        for _ in 0..self.lines_per_visit.min(self.lines) {
+            s.prefetch_l2(self.next);
+            self.next = self.next.wrapping_add(LINE_ELEMENTS);
+        }
+        self.lines -= self.lines_per_visit.min(self.lines);
+    }
+}
+
+/// Computes 32 × 32 accumulators of bf16 dot products.
+struct Bf16MicroKernel {
+    /// The tiles of 16 rows.
+    a: *const u8,
+    /// Bytes from `a` to the tiles of the next 16 rows.
+    a_second: usize,
+    /// The panel.
+    b: *const u8,
+    /// K steps, of 32 inputs each.
+    k_steps: Range<usize>,
+    /// Accumulators to start from; if there are none, they start from 0.
+    partial_sums: Option<*const u8>,
+    /// Memory for the accumulators.
+    to: *mut u8,
+}
+
+/// The pairs of parts of both operands that are multiplied, smallest products first.
+const fn part_pairs(parts: usize) -> &'static [(usize, usize)] {
+    match parts {
+        1 => &[(0, 0)],
+        2 => &[(1, 0), (0, 1), (0, 0)],
+        _ => &[(2, 0), (0, 2), (1, 1), (1, 0), (0, 1), (0, 0)],
+    }
+}
+
+/// Bytes of a row of an [`AccumulatorBlock`].
+const BLOCK_ROW_BYTES: usize = TILE_NR * size_of::<f32>();
+
+impl Bf16MicroKernel {
+    /// Multiplies `P` parts of 16 rows, or of 32 if `TWO`, by the panel. After every K step some rows of the pending
+    /// block are finished.
+    ///
+    /// # Safety
+    /// `a` is valid for reads of the tiles of 16 rows in all K steps, and if `TWO` also at `a_second`; `b` of a panel
+    /// with these K steps. `partial_sums` is valid for reads of an initialised [`AccumulatorBlock`], of its first 16
+    /// rows unless `TWO`. `to` is valid for writes of an [`AccumulatorBlock`].
+    #[inline(always)]
+    unsafe fn run<S: Simd, T: Tiles, const P: usize, const TWO: bool>(
+        self,
+        s: S,
+        tiles: &mut T,
+        prefetch: &mut Prefetch,
+        pending: &mut PendingEpilogue,
+    ) {
+        let Bf16MicroKernel { a, a_second, b, k_steps, partial_sums, to } = self;
+        let pending_rows = TILE_MR.div_ceil(k_steps.len());
+        // SAFETY: `partial_sums` is readable by the contract of this function.
+        unsafe { Self::load_accumulators::<T, TWO>(tiles, partial_sums) };
+        for k_step in k_steps {
+            // SAFETY: a K step of 16 rows has `P` tiles and one of the panel `P · TILES_PER_PANEL`, which are readable
+            // by the contract of this function; `i` and `j` are below `P`.
+            unsafe {
+                let (a, b) =
+                    (a.add(k_step * P * TILE_BYTES), b.add(k_step * P * TILES_PER_PANEL * TILE_BYTES));
+                let mut loaded = (P, P);
+                for &(i, j) in part_pairs(P) {
+                    let (a, b) = (a.add(i * TILE_BYTES), b.add(j * TILES_PER_PANEL * TILE_BYTES));
+                    if loaded.1 != j {
+                        tiles.load::<6>(b, TILE_ROW_BYTES);
+                    }
+                    if loaded.0 != i {
+                        tiles.load::<4>(a, TILE_ROW_BYTES);
+                    }
+                    tiles.dot_bf16::<0, 4, 6>();
+                    if loaded.1 != j {
+                        tiles.load::<7>(b.add(TILE_BYTES), TILE_ROW_BYTES);
+                    }
+                    tiles.dot_bf16::<1, 4, 7>();
+                    if TWO {
+                        if loaded.0 != i {
+                            tiles.load::<5>(a.add(a_second), TILE_ROW_BYTES);
+                        }
+                        tiles.dot_bf16::<2, 5, 6>();
+                        tiles.dot_bf16::<3, 5, 7>();
+                    }
+                    loaded = (i, j);
+                }
+            }
+            prefetch.advance(s);
+            pending.apply(pending_rows);
+        }
+        // SAFETY: `to` is valid for writes of an `AccumulatorBlock` by the contract of this function.
+        unsafe { Self::store_accumulators::<T, TWO>(tiles, to) };
+    }
+
+    /// Loads the accumulator tiles, or sets them to 0.
+    ///
+    /// # Safety
+    /// `from` is valid for reads of the first 16 rows of an [`AccumulatorBlock`], and of all 32 if `TWO`.
+    #[inline(always)]
+    unsafe fn load_accumulators<T: Tiles, const TWO: bool>(tiles: &mut T, from: Option<*const u8>) {
+        let Some(from) = from else {
+            tiles.zero::<0>();
+            tiles.zero::<1>();
+            tiles.zero::<2>();
+            tiles.zero::<3>();
+            return;
+        };
+        // SAFETY: the four tiles are the quarters of an `AccumulatorBlock`, which is readable by the contract of this
+        // function.
+        unsafe {
+            tiles.load::<0>(from, BLOCK_ROW_BYTES);
+            tiles.load::<1>(from.add(TILE_ROW_BYTES), BLOCK_ROW_BYTES);
+            if TWO {
+                tiles.load::<2>(from.add(TILE_ROWS * BLOCK_ROW_BYTES), BLOCK_ROW_BYTES);
+                tiles.load::<3>(from.add(TILE_ROWS * BLOCK_ROW_BYTES + TILE_ROW_BYTES), BLOCK_ROW_BYTES);
+            }
+        }
+    }
+
+    /// Stores the accumulator tiles.
+    ///
+    /// # Safety
+    /// `to` is valid for writes of the first 16 rows of an [`AccumulatorBlock`], and of all 32 if `TWO`.
+    #[inline(always)]
+    unsafe fn store_accumulators<T: Tiles, const TWO: bool>(tiles: &mut T, to: *mut u8) {
+        // SAFETY: the four tiles are the quarters of an `AccumulatorBlock`, which is writable by the contract of this
+        // function.
+        unsafe {
+            tiles.store::<0>(to, BLOCK_ROW_BYTES);
+            tiles.store::<1>(to.add(TILE_ROW_BYTES), BLOCK_ROW_BYTES);
+            if TWO {
+                tiles.store::<2>(to.add(TILE_ROWS * BLOCK_ROW_BYTES), BLOCK_ROW_BYTES);
+                tiles.store::<3>(to.add(TILE_ROWS * BLOCK_ROW_BYTES + TILE_ROW_BYTES), BLOCK_ROW_BYTES);
+            }
+        }
+    }
+}
+
+/// Computes the 16 × 16 accumulators of 16 rows and one tile of a panel, group by group.
+struct Int8MicroKernel {
+    /// The tiles of the rows.
+    a: *const u8,
+    /// `(16, groups)` scales of the rows.
+    a_scales: *const f32,
+    groups: usize,
+    /// The panel.
+    b: *const u32,
+    /// Index of the tile in the panel.
+    tile: usize,
+}
+
+/// The exact i32 sums of one group.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct GroupSums([[u32; TILE_ROWS]; TILE_ROWS]);
+
+impl Int8MicroKernel {
+    /// Adds the sums of all groups, multiplied by their scales, and writes them to the columns of the tile.
+    ///
+    /// # Safety
+    /// `a` is valid for reads of the tiles of 16 rows, `a_scales` of `16 · groups` f32, `b` of a panel of `groups`
+    /// groups.
+    #[inline(always)]
+    unsafe fn run<S: Simd, T: Tiles>(&self, s: S, tiles: &mut T, to: &mut [[f32; TILE_NR]; TILE_MR]) {
+        const GROUP_ELEMENTS: usize = TILE_NR + TILES_PER_PANEL * TILE_BYTES / 4;
+        let mut accumulators = [[s.splat(0.0); TILE_ROWS]; 4];
+        let vectors = TILE_ROWS / S::LANES;
+        let mut group_sums = [GroupSums([[0; TILE_ROWS]; TILE_ROWS]); GROUPS_IN_FLIGHT];
+        for first in (0..self.groups).step_by(GROUPS_IN_FLIGHT) {
+            let count = GROUPS_IN_FLIGHT.min(self.groups - first);
+            // SAFETY: `first + i < groups` for every `i < count`, so the tiles, the scales of both operands and
+            // `group_sums[i]` are readable or writable by the contract of this function.
+            unsafe {
+                let b = |i: usize| self.b.add((first + i) * GROUP_ELEMENTS);
+                macro_rules! multiply_groups {
+                    ($($i:literal: $c:literal $a:literal $b:literal)*) => {
+                        $(if $i < count {
+                            tiles.zero::<$c>();
+                            tiles.load::<$a>(self.a.add((first + $i) * TILE_BYTES), TILE_ROW_BYTES);
+                            tiles.load::<$b>(b($i).add(TILE_NR).cast::<u8>().add(self.tile * TILE_BYTES), TILE_ROW_BYTES);
+                            tiles.dot_int8::<$c, $a, $b>();
+                        })*
+                        $(if $i < count {
+                            tiles.store::<$c>(group_sums[$i].0.as_mut_ptr().cast(), TILE_ROW_BYTES);
+                        })*
+                    };
+                }
+                multiply_groups!(0: 0 4 6  1: 1 5 7  2: 2 4 6  3: 3 5 7);
+                for (i, group_sums) in group_sums.iter().enumerate().take(count) {
+                    for (vector, accumulators) in accumulators.iter_mut().enumerate().take(vectors) {
+                        let start = vector * S::LANES;
+                        let scales = s.load(b(i).add(self.tile * TILE_ROWS + start).cast());
+                        for (row, sums) in group_sums.0.iter().enumerate() {
+                            let scale = s.splat(*self.a_scales.add(row * self.groups + first + i));
+                            let exact = s.i32_to_f32(s.load_u32(sums.as_ptr().add(start)));
+                            let accumulator = &mut accumulators[row];
+                            *accumulator = s.fma(exact, s.mul(scale, scales), *accumulator);
+                        }
+                    }
+                }
+            }
+        }
+        for (vector, accumulators) in accumulators.iter().enumerate().take(vectors) {
+            for (row, accumulator) in accumulators.iter().enumerate() {
+                s.store_at(&mut to[row], self.tile * TILE_ROWS + vector * S::LANES, *accumulator);
+            }
+        }
+    }
+}

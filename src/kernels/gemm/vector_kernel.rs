@@ -1,0 +1,500 @@
+//! The vector micro-kernel: MR rows of `x` by a panel of two vectors of outputs, with the accumulators in registers.
+
+use std::hint::black_box;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use super::blocking::VECTOR_KC;
+use super::cache_line::LINE_ELEMENTS;
+use super::epilogue::{AccumulatorRows, ApplyEpilogue, Epilogue};
+use super::layout::{INT8_GROUP, OperandFormat};
+use super::lhs::Lhs;
+use super::output::OutputBlock;
+use super::packed_matrix::PackedMatrix;
+use crate::kernels::isa::{Isa, Kernel, define_runners};
+use crate::kernels::math::Accuracy;
+use crate::kernels::simd::Simd;
+
+/// The kernel of a GEMM in an operand format of vectors. `driver::gemm` has checked the operands.
+pub(super) struct VectorGemm<'a, 'b> {
+    /// The left-hand side: `(rows, inputs)`.
+    pub x: Lhs<'a>,
+    /// The weights: `(outputs, inputs)`.
+    pub weights: &'a PackedMatrix,
+    /// The panels of the weights to multiply with.
+    pub panels: Range<usize>,
+    /// The operations on the products before they are stored.
+    pub epilogue: &'a Epilogue<'a>,
+    /// The output: the rows of `x`, and the outputs of the panels as columns.
+    pub output: &'a mut OutputBlock<'b>,
+}
+
+impl Kernel for VectorGemm<'_, '_> {
+    type Output = ();
+
+    define_runners!();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        match self.weights.layout.format {
+            OperandFormat::F32 { .. } => self.panels::<S, Direct<F32Dot>>(s),
+            OperandFormat::Bf16 => self.panels::<S, Direct<Bf16Dot>>(s),
+            OperandFormat::Int8 => self.panels::<S, GroupScaled>(s),
+            OperandFormat::Bf16Tiles { .. } | OperandFormat::Int8Tiles => {
+                unreachable!("these formats are for the tile micro-kernel")
+            }
+        }
+    }
+}
+
+/// Up to this many micro-tiles per panel, the time goes into reading weights from L3 or memory, so the next K block is
+/// prefetched.
+const MAX_PREFETCHING_TILES: usize = 8;
+/// Cache lines of a matrix that does not fit in L2 beside everything else.
+const MIN_PREFETCHED_LINES: usize = 2 << 10;
+
+impl VectorGemm<'_, '_> {
+    #[inline(always)]
+    fn panels<S: Simd, K: MicroKernel<S>>(self, s: S) {
+        let VectorGemm { x, weights, panels, epilogue, output } = self;
+        let first_column = weights.columns(panels.clone()).start;
+        let layout = weights.layout;
+        let k_steps = (layout.panel / layout.nr).div_ceil(K::k_step());
+        let prefetches =
+            x.rows <= MAX_PREFETCHING_TILES * S::MR && weights.lines.len() >= MIN_PREFETCHED_LINES;
+        // K blocks of equal length, at most KC.
+        let block_steps = k_steps.div_ceil((k_steps * K::k_step()).div_ceil(VECTOR_KC));
+        let k_blocks = k_steps.div_ceil(block_steps);
+        for (panel, k_block) in panels.flat_map(|panel| (0..k_blocks).map(move |k_block| (panel, k_block))) {
+            let k_steps = k_block * block_steps..k_steps.min((k_block + 1) * block_steps);
+            let columns = weights.columns(panel..panel + 1);
+            let weights = &weights.panel(panel)[..layout.panel];
+            let elements = if prefetches { k_steps.len() * K::k_step() * 2 * S::LANES } else { 0 };
+            let lines = elements.div_ceil(LINE_ELEMENTS).div_ceil(x.rows.div_ceil(K::MR));
+            let next = weights.as_ptr().wrapping_add(k_steps.end * K::k_step() * 2 * S::LANES);
+            let mut prefetch = Prefetch { next, lines };
+            let epilogue = (k_block + 1 == k_blocks && !epilogue.is_identity()).then_some(epilogue);
+            let mut row = 0;
+            for (height, tiles) in micro_tiles(x.rows, K::MR).into_iter().filter(|(_, tiles)| *tiles > 0) {
+                let rows = row..row + height * tiles;
+                row = rows.end;
+                // SAFETY: the block has these rows and the columns of this panel, as `driver::gemm` has checked, so the
+                // offset is inside the block and `output` is valid for these rows and columns. `x` has these rows in
+                // the format of the panel, and the panel has these K steps. `height · tiles` rows are whole
+                // micro-tiles.
+                unsafe {
+                    let stride = output.stride;
+                    let output = output.data.add(rows.start * stride + columns.start - first_column);
+                    let target = Target {
+                        output,
+                        stride,
+                        row: rows.start,
+                        columns: columns.clone(),
+                        outputs: self.weights.outputs,
+                        is_first_k_block: k_block == 0,
+                        epilogue,
+                        accuracy: layout.format.accuracy(),
+                        isa: self.weights.isa,
+                    };
+                    let (x, k_steps) = (x.slice(rows), k_steps.clone());
+                    macro_rules! dispatch_height {
+                        ($($height:literal)*) => {
+                            match height {
+                                $($height if $height <= S::MR => {
+                                    tile_column::<S, K, $height>(s, x, weights, k_steps, target, &mut prefetch)
+                                })*
+                                _ => unreachable!("a micro-tile of {height} rows"),
+                            }
+                        };
+                    }
+                    dispatch_height!(1 2 3 4 5 6 7 8 9 10 11 12)
+                }
+            }
+        }
+    }
+}
+
+/// Weights that the micro-tiles of a panel prefetch for the next K block.
+struct Prefetch {
+    next: *const u32,
+    /// Cache lines that each micro-tile prefetches.
+    lines: usize,
+}
+
+impl Prefetch {
+    /// Prefetches the lines of one micro-tile.
+    #[inline(always)]
+    fn advance<S: Simd>(&mut self, s: S) {
+        for _ in 0..self.lines {
+            s.prefetch_l1(self.next);
+            self.next = self.next.wrapping_add(LINE_ELEMENTS);
+        }
+    }
+}
+
+/// Heights of the micro-tiles that cover `rows` rows, with the number of tiles of each height. The last two share the
+/// remaining rows: low tiles have too few accumulators to hide the latency of FMA.
+fn micro_tiles(rows: usize, mr: usize) -> [(usize, usize); 3] {
+    match (rows / mr, rows % mr) {
+        (0, left) => [(left, 1), (0, 0), (0, 0)],
+        (full, 0) => [(mr, full), (0, 0), (0, 0)],
+        (full, left) => {
+            let first = (mr + left).div_ceil(2);
+            [(mr, full - 1), (first, 1), (mr + left - first, 1)]
+        }
+    }
+}
+
+/// The output of a column of micro-tiles, and the epilogue of their accumulators.
+struct Target<'a> {
+    output: *mut f32,
+    stride: usize,
+    /// The first row, as the epilogue counts rows.
+    row: usize,
+    /// Outputs of the panel.
+    columns: Range<usize>,
+    /// Outputs of the whole matrix.
+    outputs: usize,
+    /// Whether accumulators start from 0, not from the partial sums in the output.
+    is_first_k_block: bool,
+    /// The epilogue, if this is the last K block.
+    epilogue: Option<&'a Epilogue<'a>>,
+    accuracy: Accuracy,
+    isa: Isa,
+}
+
+/// Computes a column of micro-tiles of `R` rows each, for one K block.
+///
+/// # Safety
+/// `x` has a multiple of `R` rows in the operand format of `K`, and with the panel the K steps `k_steps`. In each row,
+/// `target.output` is valid for writes of `target.columns.len()` values, and for reads if this is not the first K block
+/// or there is an epilogue.
+#[inline(always)]
+unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const R: usize>(
+    s: S,
+    x: Lhs,
+    panel: &[u32],
+    k_steps: Range<usize>,
+    target: Target,
+    prefetch: &mut Prefetch,
+) {
+    let Target { mut output, stride, mut row, columns, outputs, is_first_k_block, epilogue, accuracy, isa } =
+        target;
+    let width = columns.len();
+    let mut x = LhsCursor::new(x);
+    while x.rows > 0 {
+        prefetch.advance(s);
+        let mut accumulators = [[s.splat(0.0); 2]; R];
+        let partial_sum = |r: usize, half: usize| match width.checked_sub(half * S::LANES) {
+            // SAFETY: called only if this is not the first K block: an earlier one has written `width` values in row
+            // `r`, of which `count` begin at column `half · LANES`.
+            Some(count) if count > 0 => unsafe {
+                s.load_up_to(output.add(r * stride + half * S::LANES), count)
+            },
+            _ => s.splat(0.0),
+        };
+        if K::STARTS_FROM_PARTIAL_SUMS && !is_first_k_block {
+            for (r, accumulators) in accumulators.iter_mut().enumerate() {
+                *accumulators = [partial_sum(r, 0), partial_sum(r, 1)];
+            }
+        }
+        // SAFETY: `x` has at least `R` rows left, and the rows and the panel have these K steps by the contract of this
+        // function.
+        let accumulators = unsafe { K::accumulate(s, x, panel, k_steps.clone(), accumulators) };
+        for (r, mut accumulators) in accumulators.into_iter().enumerate() {
+            if !K::STARTS_FROM_PARTIAL_SUMS && !is_first_k_block {
+                accumulators =
+                    [s.add(partial_sum(r, 0), accumulators[0]), s.add(partial_sum(r, 1), accumulators[1])];
+            }
+            // SAFETY: `output` is valid for writes of `width > 0` values in row `r` by the contract of this function.
+            unsafe {
+                let output = output.add(r * stride);
+                s.store_up_to(output, accumulators[0], width);
+                if width > S::LANES {
+                    s.store_up_to(output.add(S::LANES), accumulators[1], width - S::LANES);
+                }
+            }
+        }
+        if let Some(epilogue) = epilogue {
+            let rows = AccumulatorRows::in_place(output, stride, R);
+            // SAFETY: `output` is valid for reads and writes of the columns in these rows, which have just been
+            // written.
+            let apply =
+                unsafe { ApplyEpilogue::new(epilogue, rows, row, columns.clone(), outputs, accuracy) };
+            // A call, not inlined: one instance serves all heights of micro-tiles.
+            isa.run(apply);
+        }
+        // After the last micro-tile the pointer may be out of bounds; it is not dereferenced then.
+        output = output.wrapping_add(R * stride);
+        row += R;
+        x.advance(R);
+    }
+}
+
+/// The two accumulator vectors of each row of a micro-tile.
+type Accumulators<S, const R: usize> = [[<S as Simd>::F; 2]; R];
+
+/// The rows of `x` that remain to be multiplied.
+#[derive(Clone, Copy)]
+struct LhsCursor {
+    elements: *const u32,
+    stride: usize,
+    scales: *const f32,
+    /// Scales per row.
+    groups: usize,
+    rows: usize,
+}
+
+impl LhsCursor {
+    #[inline(always)]
+    fn new(x: Lhs) -> Self {
+        LhsCursor {
+            elements: x.elements.as_ptr(),
+            stride: x.stride,
+            scales: x.scales.as_ptr(),
+            groups: x.groups,
+            rows: x.rows,
+        }
+    }
+
+    /// Skips the next rows. After the last row the pointers may be out of bounds; they are not dereferenced then.
+    #[inline(always)]
+    fn advance(&mut self, rows: usize) {
+        self.elements = self.elements.wrapping_add(rows * self.stride);
+        self.scales = self.scales.wrapping_add(rows * self.groups);
+        self.rows -= rows;
+    }
+
+    /// Pointers to the packed element `first` of the next `R` rows.
+    ///
+    /// # Safety
+    /// There are `R` rows left, each with a packed element `first`.
+    #[inline(always)]
+    unsafe fn row_pointers<const R: usize>(self, first: usize) -> [*const u32; R] {
+        // SAFETY: row `r < R` has the element `first` by the contract of this function, so the offset is inside the
+        // rows.
+        let pointers = std::array::from_fn(|r| unsafe { self.elements.add(r * self.stride + first) });
+        // If the compiler knew how the pointers relate, it would recompute them in every K step, with half as many
+        // instructions as the products take.
+        black_box(pointers)
+    }
+}
+
+/// The inner loop over the K steps of a micro-tile, for one operand format.
+trait MicroKernel<S: Simd> {
+    /// Whether accumulators start from the partial sums of the K blocks before. If not, they start from 0 and are added
+    /// to them.
+    const STARTS_FROM_PARTIAL_SUMS: bool;
+    /// Maximum rows of a micro-tile.
+    const MR: usize = S::MR;
+    /// Packed elements of a K step.
+    fn k_step() -> usize;
+
+    /// Accumulates the products of `R` rows and a panel over a range of K steps.
+    ///
+    /// # Safety
+    /// `x` has at least `R` rows left. They and the panel are in the operand format of this kernel and have these K
+    /// steps.
+    unsafe fn accumulate<const R: usize>(
+        s: S,
+        x: LhsCursor,
+        panel: &[u32],
+        k_steps: Range<usize>,
+        accumulators: Accumulators<S, R>,
+    ) -> Accumulators<S, R>;
+}
+
+/// A dot product of packed elements.
+trait DotProduct<S: Simd> {
+    type Operand: Copy;
+    type Accumulator: Copy;
+    /// K steps per iteration of the unrolled loop. Fewer would cost loop overhead, more would need too many registers.
+    const UNROLL: usize;
+    /// Broadcasts a packed element of `x` to every lane.
+    fn splat(s: S, element: u32) -> Self::Operand;
+    /// Loads the packed elements of `LANES` outputs.
+    ///
+    /// # Safety
+    /// `from` is valid for reads of `LANES` u32.
+    unsafe fn load(s: S, from: *const u32) -> Self::Operand;
+    /// `sum + a · b`, over all values of the packed elements.
+    fn accumulate(s: S, sum: Self::Accumulator, a: Self::Operand, b: Self::Operand) -> Self::Accumulator;
+}
+
+/// Accumulates the products of the packed elements `elements` of `R` rows and as many rows of a panel.
+///
+/// # Safety
+/// Each pointer in `rows` is valid for reads of `elements.end` u32. `panel`, which points to the element
+/// `elements.start`, is valid for reads of `elements.len() · 2 · LANES` u32.
+#[inline(always)]
+unsafe fn dot_products<S: Simd, D: DotProduct<S>, const R: usize>(
+    s: S,
+    rows: [*const u32; R],
+    elements: Range<usize>,
+    mut panel: *const u32,
+    mut accumulators: [[D::Accumulator; 2]; R],
+) -> [[D::Accumulator; 2]; R] {
+    let mut element = elements.start;
+    let unrolled_end = elements.end - elements.len() % D::UNROLL;
+    macro_rules! loop_until {
+        ($end:expr, $unroll:expr) => {
+            while element < $end {
+                for step in 0..$unroll {
+                    // SAFETY: `element + step < elements.end`, so `rows` can be read there; the panel has 2 · `LANES`
+                    // u32 for each element by the contract of this function.
+                    unsafe {
+                        let weights = panel.add(step * 2 * S::LANES);
+                        let weights = [D::load(s, weights), D::load(s, weights.add(S::LANES))];
+                        for (row, sums) in rows.iter().zip(&mut accumulators) {
+                            let x = D::splat(s, *row.add(element + step));
+                            *sums =
+                                [D::accumulate(s, sums[0], x, weights[0]), D::accumulate(s, sums[1], x, weights[1])];
+                        }
+                    }
+                }
+                panel = panel.wrapping_add($unroll * 2 * S::LANES);
+                element += $unroll;
+            }
+        };
+    }
+    loop_until!(unrolled_end, D::UNROLL);
+    loop_until!(elements.end, 1);
+    accumulators
+}
+
+/// FMA of f32.
+struct F32Dot;
+
+impl<S: Simd> DotProduct<S> for F32Dot {
+    type Operand = S::F;
+    type Accumulator = S::F;
+    const UNROLL: usize = 4;
+
+    #[inline(always)]
+    fn splat(s: S, element: u32) -> S::F {
+        s.splat(f32::from_bits(element))
+    }
+
+    #[inline(always)]
+    unsafe fn load(s: S, from: *const u32) -> S::F {
+        // SAFETY: `from` is valid for reads of `LANES` u32 by the contract of this method; f32 has the same size and
+        // every bit pattern is a valid f32.
+        unsafe { s.load(from.cast()) }
+    }
+
+    #[inline(always)]
+    fn accumulate(s: S, sum: S::F, a: S::F, b: S::F) -> S::F {
+        s.fma(a, b, sum)
+    }
+}
+
+/// Defines dot products whose instruction takes packed elements.
+macro_rules! packed_dot_products {
+    ($($(#[$doc:meta])* $name:ident: $accumulator:ident, $dot:ident, unroll $unroll:literal;)*) => {
+        $($(#[$doc])* struct $name;
+
+        impl<S: Simd> DotProduct<S> for $name {
+            type Operand = S::I;
+            type Accumulator = S::$accumulator;
+            const UNROLL: usize = $unroll;
+
+            #[inline(always)]
+            fn splat(s: S, element: u32) -> S::I {
+                s.splat_u32(element)
+            }
+
+            #[inline(always)]
+            unsafe fn load(s: S, from: *const u32) -> S::I {
+                // SAFETY: `from` is valid for reads of `LANES` u32 by the contract of this method.
+                unsafe { s.load_u32(from) }
+            }
+
+            #[inline(always)]
+            fn accumulate(s: S, sum: S::$accumulator, a: S::I, b: S::I) -> S::$accumulator {
+                s.$dot(sum, a, b)
+            }
+        })*
+    };
+}
+
+packed_dot_products! {
+    /// Dot product of two bf16, accumulated in f32.
+    Bf16Dot: F, dot_bf16, unroll 4;
+    /// Dot product of 8-bit integers, accumulated in i32.
+    Int8Dot: I, dot_int8, unroll 2;
+}
+
+/// Accumulates every dot product in f32.
+struct Direct<D>(PhantomData<D>);
+
+impl<S: Simd, D: DotProduct<S, Accumulator = S::F>> MicroKernel<S> for Direct<D> {
+    const STARTS_FROM_PARTIAL_SUMS: bool = false;
+
+    #[inline(always)]
+    fn k_step() -> usize {
+        1
+    }
+
+    #[inline(always)]
+    unsafe fn accumulate<const R: usize>(
+        s: S,
+        x: LhsCursor,
+        panel: &[u32],
+        k_steps: Range<usize>,
+        accumulators: Accumulators<S, R>,
+    ) -> Accumulators<S, R> {
+        // SAFETY: a K step is one packed element. `x` has `R` rows with these elements, and the panel has 2 · `LANES`
+        // u32 for each, by the contract of this method.
+        unsafe {
+            let panel = panel.as_ptr().add(k_steps.start * 2 * S::LANES);
+            dot_products::<S, D, R>(s, x.row_pointers(0), k_steps, panel, accumulators)
+        }
+    }
+}
+
+/// Accumulates each int8 group exactly in i32, then adds it in f32, multiplied by the scales of both operands.
+struct GroupScaled;
+
+impl<S: Simd> MicroKernel<S> for GroupScaled {
+    /// Each K step adds only one value per group, so a sum that starts from 0 gains nothing.
+    const STARTS_FROM_PARTIAL_SUMS: bool = true;
+    /// Each row also needs the i32 accumulators of a group; both sets have to stay in registers.
+    const MR: usize = S::MR / 2;
+
+    /// A group: its scales, its initial accumulators and its packed elements.
+    #[inline(always)]
+    fn k_step() -> usize {
+        2 + INT8_GROUP / S::INT8_PER_LANE
+    }
+
+    #[inline(always)]
+    unsafe fn accumulate<const R: usize>(
+        s: S,
+        x: LhsCursor,
+        panel: &[u32],
+        k_steps: Range<usize>,
+        mut accumulators: Accumulators<S, R>,
+    ) -> Accumulators<S, R> {
+        let elements = INT8_GROUP / S::INT8_PER_LANE;
+        // SAFETY: a K step is a group. `x` has `R` rows with the packed elements and scales of these groups, and the
+        // panel has `(2 + elements) · 2 · LANES` u32 for each group, by the contract of this method.
+        unsafe {
+            let load = |from: *const u32| [s.load_u32(from), s.load_u32(from.add(S::LANES))];
+            for g in k_steps {
+                let scales = panel.as_ptr().add(g * (2 + elements) * 2 * S::LANES);
+                let initial = scales.add(2 * S::LANES);
+                let exact = [load(initial); R];
+                let rows = x.row_pointers(g * elements);
+                let exact =
+                    dot_products::<S, Int8Dot, R>(s, rows, 0..elements, initial.add(2 * S::LANES), exact);
+                let scales = [s.load(scales.cast()), s.load(scales.add(S::LANES).cast())];
+                for (r, (sums, exact)) in accumulators.iter_mut().zip(exact).enumerate() {
+                    let scale = s.splat(*x.scales.add(r * x.groups + g));
+                    sums[0] = s.fma(s.i32_to_f32(exact[0]), s.mul(scale, scales[0]), sums[0]);
+                    sums[1] = s.fma(s.i32_to_f32(exact[1]), s.mul(scale, scales[1]), sums[1]);
+                }
+            }
+        }
+        accumulators
+    }
+}

@@ -1,0 +1,175 @@
+//! Fields of `config.json` that only one family has, and the variations of BERT in `configs/`. The rows of the family table
+//! name the functions that read them.
+
+use anyhow::{Result, bail};
+
+use super::config::{Config, HEAD_COUNTS};
+use crate::nn::{
+    Activation, ConvolutionSpec, Disentangled, EmbeddingNorm, EncoderSpec, NormKind, NormPlacement,
+    ScoreBias, TalkingHeads,
+};
+
+/// DeBERTa's disentangled attention.
+pub(super) fn disentangled_attention(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    let terms = attention_terms(config)?;
+    if !config.flag("relative_attention")? {
+        if !terms.is_empty() {
+            let found = format!("{:?} without \"relative_attention\"", terms.join("|"));
+            let expected = "no such field, or \"relative_attention\" true";
+            bail!("{}", config.invalid("pos_att_type", found, expected));
+        }
+        return Ok(());
+    }
+    // A negative number, usually −1, means that the setting is off.
+    let positive = |key: &str| match config.optional_number(key)? {
+        Some(n) if n >= 1.0 => config.width(key).map(Some),
+        _ => Ok(None),
+    };
+    let max_positions = positive("max_relative_positions")?.unwrap_or(spec.max_positions);
+    let buckets = positive("position_buckets")?;
+    // Distances above half the buckets share buckets on a logarithmic scale, which ends at `max_positions`.
+    let is_valid = |buckets: usize| {
+        let exact = buckets / 2;
+        exact > 0 && (spec.max_positions <= exact + 1 || max_positions > exact + 1)
+    };
+    if let Some(buckets) = buckets.filter(|buckets| !is_valid(*buckets)) {
+        let expected = format!("at least 2, and less than twice the {max_positions} relative positions");
+        bail!("{}", config.invalid("position_buckets", buckets, &expected));
+    }
+    let norms = config.string("norm_rel_ebd")?.unwrap_or("none").to_lowercase();
+    spec.score_bias = ScoreBias::Disentangled(Disentangled {
+        relative_positions: buckets.unwrap_or(max_positions),
+        max_distance: buckets.map(|_| max_positions),
+        c2p: terms.iter().any(|term| term == "c2p"),
+        p2c: terms.iter().any(|term| term == "p2c"),
+        shared_projections: config.flag("share_att_key")?,
+        norm: norms.split('|').any(|norm| norm.trim() == "layer_norm"),
+    });
+    Ok(())
+}
+
+/// The terms of `pos_att_type`: `c2p`, `p2c` or both.
+fn attention_terms(config: &Config) -> Result<Vec<String>> {
+    const KEY: &str = "pos_att_type";
+    let mut terms: Vec<String> = match config.string(KEY) {
+        // Older configs have one string: "p2c|c2p".
+        Ok(terms) => terms.unwrap_or_default().to_lowercase().split('|').map(String::from).collect(),
+        Err(_) => config.strings(KEY)?.unwrap_or_default().iter().map(ToString::to_string).collect(),
+    };
+    terms.iter_mut().for_each(|term| *term = term.trim().to_owned());
+    terms.retain(|term| !term.is_empty());
+    if let Some(other) = terms.iter().find(|term| !["c2p", "p2c"].contains(&term.as_str())) {
+        bail!("{}", config.invalid(KEY, format!("{other:?}"), "c2p, p2c or both"));
+    }
+    Ok(terms)
+}
+
+/// The convolution of the larger DeBERTa-v2 models.
+pub(super) fn convolution(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    const KEY: &str = "conv_kernel_size";
+    let kernel_size = if config.has(KEY) { config.size(KEY, 0..=255)? } else { 0 };
+    if kernel_size == 0 {
+        return Ok(());
+    }
+    if kernel_size.is_multiple_of(2) {
+        bail!("{}", config.invalid(KEY, kernel_size, "an odd number"));
+    }
+    if config.has("conv_groups") && config.width("conv_groups")? > 1 {
+        let expected = "1, since grouped convolutions are not supported";
+        bail!("{}", config.invalid("conv_groups", config.width("conv_groups")?, expected));
+    }
+    let activation = config.activation("conv_act")?.unwrap_or(Activation::Tanh);
+    spec.convolution = Some(ConvolutionSpec { kernel_size, activation });
+    Ok(())
+}
+
+/// The fields of Nomic's own code.
+pub(super) fn nomic(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    const KEY: &str = "activation_function";
+    spec.activation = match config.string(KEY)? {
+        None | Some("swiglu") => Activation::Silu,
+        Some("geglu") => Activation::Gelu,
+        Some("glu") => Activation::Sigmoid,
+        Some(other) => bail!("{}", config.invalid(KEY, format!("{other:?}"), "swiglu, geglu or glu")),
+    };
+    // Its scaling starts past the positions of the pretraining, which is past the maximum length here.
+    if config.has("rotary_scaling_factor") && config.has("max_trained_positions") {
+        spec.max_positions = config.width("max_trained_positions")?.min(spec.max_positions);
+    }
+    Ok(())
+}
+
+/// The norm of Alibaba's own code.
+pub(super) fn layer_norm_type(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    norm_type(config, "layer_norm_type", spec)
+}
+
+/// The gate of JinaBERT v2, whose activation is in `feed_forward_type` and not in `hidden_act`.
+pub(super) fn gate_type(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    spec.activation = match config.string("feed_forward_type")? {
+        Some("reglu") => Activation::Relu,
+        _ => Activation::Gelu,
+    };
+    Ok(())
+}
+
+/// LayerNorm or RMSNorm.
+fn norm_type(config: &Config, key: &str, spec: &mut EncoderSpec) -> Result<()> {
+    match config.string(key)? {
+        None | Some("layer_norm") => {}
+        Some("rms_norm") => {
+            spec.norm.kind = NormKind::RootMeanSquare;
+            spec.norm.bias = false;
+        }
+        Some(other) => bail!("{}", config.invalid(key, format!("{other:?}"), "layer_norm or rms_norm")),
+    }
+    Ok(())
+}
+
+/// Variations of BERT from the literature that no published family has; `configs/README.md` lists their fields.
+pub(super) fn variations(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    match config.string("feed_forward_type")? {
+        None | Some("original" | "geglu" | "reglu") => {}
+        Some(other) => {
+            let expected = "original, geglu or reglu";
+            bail!("{}", config.invalid("feed_forward_type", format!("{other:?}"), expected))
+        }
+    }
+    norm_type(config, "norm_type", spec)?;
+    spec.norm.bias = config.flag_or("norm_bias", spec.norm.bias)?;
+    match config.string("norm_placement")? {
+        None | Some("post") => {}
+        Some("pre") => spec.norm_placement = NormPlacement::Pre,
+        Some("pre+final") => spec.norm_placement = NormPlacement::PreAndFinal,
+        Some(other) => {
+            bail!("{}", config.invalid("norm_placement", format!("{other:?}"), "post, pre or pre+final"))
+        }
+    }
+    if !config.flag_or("embedding_norm", true)? {
+        spec.embedding_norm = EmbeddingNorm::None;
+    }
+    spec.mask.causal = config.flag("is_causal")?;
+    if let Some(fields) = config.object("talking_heads")? {
+        spec.talking_heads = talking_heads(config, &fields)?;
+    }
+    let value_heads = spec.value_heads();
+    spec.v_head_dim = if config.has("attention_value_size") {
+        config.width("attention_value_size")?
+    } else {
+        let heads_key = if value_heads == spec.heads { "num_attention_heads" } else { "talking_heads" };
+        config.head_dim("hidden_size", spec.hidden_size, heads_key, value_heads)?
+    };
+    Ok(())
+}
+
+/// Talking heads: the numbers of heads after the projections before and after the softmax.
+fn talking_heads(config: &Config, fields: &Config) -> Result<TalkingHeads> {
+    let heads = |key: &str| if fields.has(key) { fields.size(key, HEAD_COUNTS).map(Some) } else { Ok(None) };
+    let talking_heads =
+        TalkingHeads { pre_softmax: heads("before_softmax")?, post_softmax: heads("after_softmax")? };
+    if talking_heads == TalkingHeads::default() {
+        let expected = "an object with a number of heads as \"before_softmax\", \"after_softmax\" or both";
+        bail!("{}", config.invalid("talking_heads", "without a number", expected));
+    }
+    Ok(talking_heads)
+}

@@ -1,0 +1,163 @@
+//! A blob of the cache: the content of a file under its ETag, the part downloaded so far, and the link from a snapshot.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind};
+use std::path::{Component, Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sha1::Sha1;
+use sha2::{Digest, Sha256};
+
+use super::client::FileInfo;
+use super::file_names::is_plain;
+use crate::sys::terminal;
+
+/// Another process that downloads the same file counts as stalled after this multiple of the timeout for a silent server,
+/// because it makes several attempts.
+const STALLED_TIMEOUTS: u32 = 4;
+/// Interval between attempts to take a lock.
+const LOCK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A blob of the cache, downloaded or not.
+pub(super) struct Blob {
+    /// The path of its content once it is complete.
+    pub path: PathBuf,
+    etag: String,
+    /// Size in bytes.
+    pub size: u64,
+}
+
+/// Why a blob cannot be locked.
+#[derive(Debug)]
+pub(super) enum LockError {
+    /// Another process holds this lock file, and its download has stalled.
+    Held(PathBuf),
+    /// The lock file cannot be created or locked.
+    Disk(io::Error),
+}
+
+impl Blob {
+    /// A blob in a model's directory of the cache; `None` if its ETag cannot be a file name.
+    pub(super) fn new(folder: &Path, info: FileInfo) -> Option<Self> {
+        let FileInfo { etag, size } = info;
+        let is_name = is_plain(&etag) && etag.len() <= 128;
+        is_name.then(|| Blob { path: folder.join("blobs").join(&etag), etag, size })
+    }
+
+    /// The path of the part downloaded so far.
+    pub(super) fn part(&self) -> PathBuf {
+        self.path.with_extension("part")
+    }
+
+    /// Locks the blob against other processes until the returned file is dropped; `None` on file systems without locks. Waits
+    /// for another process for as long as its part of the file grows.
+    ///
+    /// # Errors
+    /// If the other process has stalled, or the lock file cannot be used.
+    pub(super) fn lock(&self, name: &str, timeout: Duration) -> Result<Option<File>, LockError> {
+        let path = self.path.with_extension("lock");
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+        let file = file.map_err(LockError::Disk)?;
+        let part_size = || fs::metadata(self.part()).map_or(0, |part| part.len());
+        let (mut since, mut previous_size, mut has_warned) = (Instant::now(), part_size(), false);
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Some(file)),
+                // Without locks, the checksum detects that two processes wrote to one file.
+                Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => return Ok(None),
+                Err(TryLockError::Error(error)) => return Err(LockError::Disk(error)),
+                Err(TryLockError::WouldBlock) => {}
+            }
+            if !has_warned {
+                let shown = path.display();
+                terminal::eprint_message(&format!(
+                    "warning: waiting for another process to download {name} (lock {shown})"
+                ));
+                has_warned = true;
+            }
+            let size = part_size();
+            if size != previous_size {
+                (since, previous_size) = (Instant::now(), size);
+            } else if since.elapsed() > STALLED_TIMEOUTS * timeout {
+                return Err(LockError::Held(path));
+            }
+            thread::sleep(LOCK_INTERVAL);
+        }
+    }
+
+    /// Whether the file at `path` has the size of the blob, and its checksum if the ETag is one: the SHA-256 of large files
+    /// (LFS), the SHA-1 of small ones as git stores them, or on some mirrors that of the content itself.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub(super) fn is_valid(&self, path: &Path) -> io::Result<bool> {
+        let mut file = match File::open(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+            file => file?,
+        };
+        if file.metadata()?.len() != self.size {
+            return Ok(false);
+        }
+        let etag = self.etag.to_lowercase();
+        match self.checksum() {
+            Some("SHA-256") => {
+                let mut hash = Sha256::new();
+                io::copy(&mut file, &mut hash)?;
+                Ok(format!("{:x}", hash.finalize()) == etag)
+            }
+            Some(_) => {
+                let content = fs::read(path)?;
+                let git = Sha1::new_with_prefix(format!("blob {}\0", content.len())).chain_update(&content);
+                Ok([git, Sha1::new_with_prefix(&content)]
+                    .into_iter()
+                    .any(|hash| format!("{:x}", hash.finalize()) == etag))
+            }
+            None => Ok(true),
+        }
+    }
+
+    /// The name of the checksum that the ETag is; `None` if it is none.
+    pub(super) fn checksum(&self) -> Option<&'static str> {
+        match self.etag.len() {
+            _ if !self.etag.bytes().all(|b| b.is_ascii_hexdigit()) => None,
+            64 => Some("SHA-256"),
+            40 => Some("SHA-1"),
+            _ => None,
+        }
+    }
+
+    /// Links a file of a snapshot, `pointer`, to the blob; the link is relative, so that the cache can be moved. On systems
+    /// without symbolic links the file is a copy.
+    ///
+    /// # Errors
+    /// If the link cannot be created.
+    pub(super) fn link(&self, pointer: &Path, snapshot: &Path) -> io::Result<()> {
+        let folder = pointer.parent().unwrap_or(snapshot);
+        fs::create_dir_all(folder)?;
+        match fs::remove_file(pointer) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let subfolder = folder.strip_prefix(snapshot).unwrap_or(Path::new(""));
+        let depth = subfolder.components().filter(|part| matches!(part, Component::Normal(_))).count() + 2;
+        let target: PathBuf = (0..depth).map(|_| "..").chain(["blobs", &self.etag]).collect();
+        match symlink(&target, pointer) {
+            // Another process has created it meanwhile.
+            Err(_) if pointer.exists() => Ok(()),
+            Err(error) if cfg!(unix) => Err(error),
+            Err(_) => fs::copy(&self.path, pointer).map(drop),
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+#[cfg(unix)]
+fn symlink(target: &Path, link: &Path) -> io::Result<()> {
+    std::os::unix::fs::symlink(target, link)
+}
+
+#[cfg(windows)]
+fn symlink(target: &Path, link: &Path) -> io::Result<()> {
+    std::os::windows::fs::symlink_file(target, link)
+}

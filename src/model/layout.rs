@@ -1,0 +1,373 @@
+//! Which files a model has, as transformers and sentence-transformers lay them out. Stated once: download, the cache check,
+//! loading, resuming, and the check that no output overwrites a model file all ask this module.
+//!
+//! Names are relative to the model's directory, with `/` between folders, as in a repository on the hub.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+
+/// The configuration of the encoder.
+pub const CONFIG: &str = "config.json";
+/// The weights of the encoder, or of a module.
+pub const WEIGHTS: &str = "model.safetensors";
+/// The index of weights in several shards.
+pub const WEIGHTS_INDEX: &str = "model.safetensors.index.json";
+/// The list of modules of a sentence-transformers model.
+pub const MODULES: &str = "modules.json";
+/// The prompts, the truncation and the type of a sentence-transformers model.
+pub const MODEL_SETTINGS: &str = "config_sentence_transformers.json";
+/// The settings of the tokenizer, such as its limit and its truncation side.
+pub const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+
+/// The configuration of sentence-transformers' Transformer module, by the class of the model that it was saved from; the first
+/// file that is not an empty object is used.
+pub const TRANSFORMER_CONFIGS: [&str; 7] = [
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+];
+
+/// The remedy for a model or module whose weights are pickles.
+pub const CONVERT_MODULE: &str = "pickles can run code, so Sconce does not read them: convert the model once with \
+    sentence-transformers (SentenceTransformer(DIR).save_pretrained(OUT))";
+
+/// The end of a sentence about a model without any tokenizer.
+pub const NO_TOKENIZER: &str = "has no tokenizer.json (nor vocab.txt, nor vocab.json with merges.txt)";
+
+/// A complete tokenizer.
+const TOKENIZER: &str = "tokenizer.json";
+/// The merges of a byte-pair vocabulary.
+const MERGES: &str = "merges.txt";
+/// The sets of files that a tokenizer can be read from; the first complete set is used.
+const TOKENIZERS: [&[&str]; 3] = [&[TOKENIZER], &["vocab.txt"], &["vocab.json", MERGES]];
+/// Files that change how a vocabulary is read.
+const TOKENIZER_SETTINGS: [&str; 3] = [TOKENIZER_CONFIG, "special_tokens_map.json", "added_tokens.json"];
+/// Tokenizers in SentencePiece form, which is not read.
+const SENTENCE_PIECES: [&str; 4] =
+    ["sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model"];
+/// The folder of the encoder in models of the first releases of sentence-transformers.
+const FIRST_ENCODER_FOLDER: &str = "0_Transformer/";
+
+/// The remedy for weights that are pickles.
+const CONVERT: &str = "pickles can run code, so Sconce does not read them: convert the model once with \
+    transformers (AutoModel.from_pretrained(DIR).save_pretrained(OUT))";
+
+/// Weights in forms that are not read, by the end of the file's name, each with the remedy.
+const UNSUPPORTED_WEIGHTS: &[(&str, &str)] = &[
+    ("pytorch_model.bin", CONVERT),
+    ("pytorch_model.bin.index.json", CONVERT),
+    (
+        "tf_model.h5",
+        "Sconce reads safetensors: convert the model once with transformers 4 and TensorFlow \
+         (AutoModel.from_pretrained(DIR, from_tf=True).save_pretrained(OUT))",
+    ),
+    (
+        "flax_model.msgpack",
+        "Sconce reads safetensors: convert the model once with transformers 4 and Flax \
+         (AutoModel.from_pretrained(DIR, from_flax=True).save_pretrained(OUT))",
+    ),
+    (
+        "adapter_model.safetensors",
+        "that is an adapter (PEFT): merge it into its base model once \
+         (AutoPeftModel.from_pretrained(DIR).merge_and_unload().save_pretrained(OUT))",
+    ),
+    (".onnx", "Sconce reads safetensors: choose the model that this was exported from"),
+    (".gguf", "Sconce reads safetensors: choose the model that this was converted from"),
+    ("openvino_model.xml", "Sconce reads safetensors: choose the model that this was exported from"),
+    ("rust_model.ot", "Sconce reads safetensors: choose the model that this was converted from"),
+];
+
+/// The end of a sentence about a model whose weights are only in an unsupported form; `None` if none of its `files` holds
+/// weights.
+pub fn unsupported_weights<'a>(files: impl Iterator<Item = &'a str> + Clone) -> Option<String> {
+    UNSUPPORTED_WEIGHTS.iter().find_map(|(end, remedy)| {
+        let file = files.clone().find(|file| file.ends_with(end))?;
+        Some(format!("has its weights only as {file}; {remedy}"))
+    })
+}
+
+/// The files of a model's tokenizer; `None` if it has no tokenizer.
+///
+/// # Errors
+/// If the tokenizer is only there in an unsupported form: the end of a sentence about the model.
+pub fn tokenizer_files(has: impl Fn(&str) -> bool) -> Result<Option<&'static [&'static str]>, String> {
+    if let Some(files) = TOKENIZERS.into_iter().find(|files| files.iter().all(|name| has(name))) {
+        return Ok(Some(files));
+    }
+    match SENTENCE_PIECES.into_iter().find(|name| has(name)) {
+        None => Ok(None),
+        Some(name) => Err(format!(
+            "has its tokenizer only as {name}, a SentencePiece model, which Sconce does not read; save a \
+             tokenizer.json once with transformers (AutoTokenizer.from_pretrained(DIR).save_pretrained(OUT))"
+        )),
+    }
+}
+
+/// The files that a module of `modules.json` needs in its folder, by the name of its class.
+pub fn module_files(class: &str) -> &'static [&'static str] {
+    match class {
+        "Pooling" => &[CONFIG],
+        "Dense" | "LayerNorm" => &[CONFIG, WEIGHTS],
+        _ => &[],
+    }
+}
+
+/// Whether an output of this name could overwrite a file of a model.
+pub fn is_model_file(name: &str) -> bool {
+    let is_pickle = name.starts_with("pytorch_model") && name.ends_with(".bin");
+    let is_transformer_config = name.starts_with("sentence_") && name.ends_with("_config.json");
+    ["README.md", CONFIG, WEIGHTS, WEIGHTS_INDEX, MODULES, MODEL_SETTINGS].contains(&name)
+        || TOKENIZERS.iter().any(|files| files.contains(&name))
+        || TOKENIZER_SETTINGS.contains(&name)
+        || SENTENCE_PIECES.contains(&name)
+        || is_shard(name) && name.contains("-of-")
+        || is_pickle
+        || is_transformer_config
+}
+
+/// The existing optional files beside `file` (a config or a tokenizer) that change how the model is read.
+pub fn optional_files_beside(file: &Path) -> impl Iterator<Item = PathBuf> {
+    let names =
+        [MODULES, MODEL_SETTINGS, MERGES].into_iter().chain(TRANSFORMER_CONFIGS).chain(TOKENIZER_SETTINGS);
+    names.map(|name| file.with_file_name(name)).filter(|file| file.is_file())
+}
+
+/// The files to download of a repository on the hub, which has these `names`: what Sconce reads, the weights last, so that a
+/// model with weights is complete.
+///
+/// # Errors
+/// If the repository lacks a required file, or has it only in an unsupported form.
+pub fn files_to_download<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a str>> {
+    let repository = Repository { names };
+    let folder = repository.encoder_folder();
+    let tokenizer = check_required(model, &repository)?;
+    let is_setting = |name: &str| {
+        let mut of_encoder =
+            [CONFIG, TOKENIZER].into_iter().chain(TRANSFORMER_CONFIGS).chain(TOKENIZER_SETTINGS);
+        [MODULES, MODEL_SETTINGS].contains(&name)
+            || name
+                .strip_prefix(folder)
+                .is_some_and(|name| tokenizer.contains(&name) || of_encoder.any(|file| file == name))
+    };
+    let is_single = repository.has(&format!("{folder}{WEIGHTS}"));
+    let is_weights = |name: &str| match name.strip_prefix(folder) {
+        Some(WEIGHTS) => true,
+        Some(name) => !is_single && (name == WEIGHTS_INDEX || is_shard(name)),
+        None => false,
+    };
+    let is_module_file = |name: &str| !is_weights(name) && is_file_of_module(name, &[CONFIG, WEIGHTS]);
+    let names = names.iter().map(String::as_str);
+    let settings = names.clone().filter(|name| is_setting(name) || is_module_file(name));
+    Ok(settings.chain(names.filter(|name| is_weights(name))).collect())
+}
+
+/// Checks that a repository has what every model needs, and returns the files of its tokenizer.
+fn check_required(model: &str, repository: &Repository) -> Result<&'static [&'static str]> {
+    let folder = repository.encoder_folder();
+    let has = |name: &str| repository.has(&format!("{folder}{name}"));
+    if !has(CONFIG) {
+        bail!("model {model} has no config.json on the hub; choose another model")
+    }
+    if !has(WEIGHTS) && !has(WEIGHTS_INDEX) {
+        let files = repository.names.iter().filter_map(|name| name.strip_prefix(folder));
+        match unsupported_weights(files) {
+            Some(found) => bail!("model {model} {found}"),
+            None => bail!("model {model} has no model.safetensors on the hub; choose another model"),
+        }
+    }
+    let is_pickled = |name: &&String| {
+        let folder = name.strip_suffix("/pytorch_model.bin");
+        is_file_of_module(name, &["pytorch_model.bin"])
+            && folder.is_some_and(|folder| !repository.has(&format!("{folder}/{WEIGHTS}")))
+    };
+    let tokenizer = match tokenizer_files(has) {
+        Ok(Some(files)) => files,
+        Ok(None) => bail!("model {model} {NO_TOKENIZER} on the hub; choose another model"),
+        Err(why) => bail!("model {model} {why}"),
+    };
+    if let Some(name) = repository.names.iter().find(is_pickled) {
+        bail!("model {model} has the weights of a module only as {name}; {CONVERT_MODULE}")
+    }
+    Ok(tokenizer)
+}
+
+/// The optional files that a repository does not have. Without a note of their absence, a cache that lacks them may come from
+/// a tool that downloaded only a part of the model.
+pub fn absent_files(names: &[String]) -> Vec<String> {
+    let repository = Repository { names };
+    let folder = repository.encoder_folder();
+    let in_folder = |name: &str| format!("{folder}{name}");
+    let has_modules = repository.has(MODULES);
+    let mut optional = vec![in_folder(TOKENIZER_CONFIG), MODULES.to_owned()];
+    // Beside a tokenizer.json, the other settings hardly ever change anything.
+    if !repository.has(&in_folder(TOKENIZER)) {
+        optional.extend([TOKENIZER].into_iter().chain(TOKENIZER_SETTINGS).map(in_folder));
+    }
+    if has_modules {
+        optional.push(MODEL_SETTINGS.to_owned());
+    }
+    if has_modules && !TRANSFORMER_CONFIGS.iter().any(|name| repository.has(&in_folder(name))) {
+        optional.extend(TRANSFORMER_CONFIGS.map(in_folder));
+    }
+    optional.retain(|name| !repository.has(name));
+    optional
+}
+
+/// The files of a snapshot in the cache.
+pub struct Snapshot<'a> {
+    /// Whether the snapshot has a file.
+    pub has: &'a dyn Fn(&str) -> bool,
+    /// Whether the cache notes that the repository does not have a file.
+    pub is_absent: &'a dyn Fn(&str) -> bool,
+    /// The folder of the encoder below the model's; empty or without a `/` at its end.
+    pub encoder: &'a str,
+    /// The files that the modules of `modules.json` need; `None` for a model without that file.
+    pub modules: Option<Vec<String>>,
+    /// The shards that the index of the weights names, relative to the encoder's folder; `None` without an index.
+    pub shards: Option<Vec<String>>,
+}
+
+/// Whether a snapshot has all files of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Completeness {
+    /// A required file is missing.
+    Incomplete,
+    /// All required files exist. This optional file, which would change vectors, does not, and is not recorded as absent on the hub.
+    Unknown(&'static str),
+    /// All required files exist; each optional file exists or is recorded as absent.
+    Complete,
+}
+
+impl Snapshot<'_> {
+    /// Whether the snapshot has all files of the model.
+    pub fn completeness(&self) -> Completeness {
+        let in_folder = |name: &str| Path::new(self.encoder).join(name).display().to_string();
+        let has = |name: &str| (self.has)(&in_folder(name));
+        let is_absent = |name: &str| (self.is_absent)(&in_folder(name));
+        let is_known = |name: &str| has(name) || is_absent(name);
+        let tokenizer = has(TOKENIZER)
+            || tokenizer_files(has).is_ok_and(|files| files.is_some())
+                && is_known(TOKENIZER)
+                && TOKENIZER_SETTINGS.into_iter().all(is_known);
+        let shards = || self.shards.as_ref().is_some_and(|shards| shards.iter().all(|shard| has(shard)));
+        let modules = self.modules.iter().flatten().all(|file| (self.has)(file));
+        if !(has(CONFIG) && modules && tokenizer && (has(WEIGHTS) || shards())) {
+            return Completeness::Incomplete;
+        }
+        let configs = TRANSFORMER_CONFIGS;
+        let is_transformer_known = || configs.into_iter().any(has) || configs.into_iter().all(is_absent);
+        if !is_known(TOKENIZER_CONFIG) {
+            Completeness::Unknown(TOKENIZER_CONFIG)
+        } else if self.modules.is_none() {
+            Completeness::Complete
+        } else if !is_transformer_known() {
+            Completeness::Unknown(configs[0])
+        } else if !(self.has)(MODEL_SETTINGS) && !(self.is_absent)(MODEL_SETTINGS) {
+            Completeness::Unknown(MODEL_SETTINGS)
+        } else {
+            Completeness::Complete
+        }
+    }
+}
+
+/// The list of files of a repository on the hub.
+struct Repository<'a> {
+    names: &'a [String],
+}
+
+impl Repository<'_> {
+    fn has(&self, name: &str) -> bool {
+        self.names.iter().any(|known| known == name)
+    }
+
+    /// The folder of the encoder's files, with a `/` at its end; empty where they are on top.
+    fn encoder_folder(&self) -> &'static str {
+        let has_folder = self.has(MODULES) && self.has(&format!("{FIRST_ENCODER_FOLDER}{CONFIG}"));
+        if has_folder { FIRST_ENCODER_FOLDER } else { "" }
+    }
+}
+
+/// Whether a file is in the folder of a module and has one of these names: `1_Pooling/config.json`,
+/// `2_Dense/model.safetensors`.
+fn is_file_of_module(name: &str, files: &[&str]) -> bool {
+    let Some((folder, file)) = name.split_once('/') else { return false };
+    folder.starts_with(|c: char| c.is_ascii_digit()) && files.contains(&file)
+}
+
+/// Whether a name is that of one of several files of weights: `model-00001-of-00003.safetensors`.
+fn is_shard(name: &str) -> bool {
+    name.starts_with("model-") && name.ends_with(".safetensors") && !name.contains('/')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(files: &[&str]) -> Vec<String> {
+        files.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn shards_are_downloaded_only_without_a_single_file() {
+        let shards = ["model-1-of-2.safetensors", "model-2-of-2.safetensors", WEIGHTS_INDEX];
+        let sharded = names(&[&["README.md", CONFIG, TOKENIZER, "vocab.txt"][..], &shards].concat());
+        let expected = [&[CONFIG, TOKENIZER][..], &shards].concat();
+        assert_eq!(files_to_download("model", &sharded).unwrap(), expected);
+        let both = [sharded, names(&[WEIGHTS])].concat();
+        assert_eq!(files_to_download("model", &both).unwrap(), [CONFIG, TOKENIZER, WEIGHTS]);
+    }
+
+    #[test]
+    fn modules_are_downloaded_before_the_weights_of_the_encoder() {
+        let files =
+            ["0_Transformer/config.json", "0_Transformer/model.safetensors", "0_Transformer/tokenizer.json"];
+        let modules =
+            ["1_Pooling/config.json", "2_Dense/model.safetensors", "2_Dense/config.json", "onnx/config.json"];
+        let repository = names(&[&[MODULES, CONFIG][..], &files, &modules].concat());
+        let found = files_to_download("model", &repository).unwrap();
+        assert_eq!(found.last(), Some(&"0_Transformer/model.safetensors"));
+        assert!(modules[..3].iter().all(|file| found.contains(file)) && !found.contains(&modules[3]));
+        assert!(!found.contains(&CONFIG), "the config on top is not the encoder's");
+    }
+
+    #[test]
+    fn a_snapshot_is_complete_if_optional_files_exist_or_are_noted_as_absent() {
+        let completeness = |files: &[&str], absent: &[&str], modules: bool| {
+            Snapshot {
+                has: &|name| files.contains(&name),
+                is_absent: &|name| absent.contains(&name),
+                encoder: "",
+                modules: modules.then(|| vec!["1_Pooling/config.json".into()]),
+                shards: None,
+            }
+            .completeness()
+        };
+        let required = [CONFIG, WEIGHTS, TOKENIZER];
+        assert_eq!(completeness(&required[1..], &[], false), Completeness::Incomplete);
+        assert_eq!(completeness(&required, &[], false), Completeness::Unknown(TOKENIZER_CONFIG));
+        assert_eq!(completeness(&required, &[TOKENIZER_CONFIG], false), Completeness::Complete);
+        assert_eq!(completeness(&required, &[TOKENIZER_CONFIG], true), Completeness::Incomplete);
+        let files = [&required[..], &["1_Pooling/config.json", TOKENIZER_CONFIG]].concat();
+        assert_eq!(completeness(&files, &[], true), Completeness::Unknown(TRANSFORMER_CONFIGS[0]));
+        let files = [&files[..], &[TRANSFORMER_CONFIGS[2]]].concat();
+        assert_eq!(completeness(&files, &[], true), Completeness::Unknown(MODEL_SETTINGS));
+        assert_eq!(completeness(&files, &[MODEL_SETTINGS], true), Completeness::Complete);
+    }
+
+    #[test]
+    fn outputs_with_names_of_model_files_are_recognized() {
+        for name in
+            [WEIGHTS, "merges.txt", "spiece.model", "model-1-of-2.safetensors", "sentence_x_config.json"]
+        {
+            assert!(is_model_file(name), "{name}");
+        }
+        for name in ["out.safetensors", "model-vectors.safetensors", "config.jsonl", "vectors.json"] {
+            assert!(!is_model_file(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! The modules of a sentence-transformers model: `modules.json`, a folder for each module, `sentence_bert_config.json` and
+//! `config_sentence_transformers.json`.
+
+mod list;
+mod pooling;
+pub mod post_pooling;
+mod prompts;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+
+use super::config::Config;
+use super::json::read_json_object;
+use super::layout::{CONFIG, MODEL_SETTINGS, MODULES, TOKENIZER_CONFIG, TRANSFORMER_CONFIGS};
+use super::purpose::Purpose;
+use crate::nn::Pooling;
+use crate::sys::regular_file::has_dir_entry;
+pub use list::{Module, parent_model, read_modules};
+pub use pooling::PoolingModule;
+pub use post_pooling::PostPoolingModule;
+pub use prompts::Prompts;
+
+/// The modules of a sentence-transformers model around its encoder, and its settings.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Modules {
+    /// The Pooling module.
+    pub pooling: Option<PoolingModule>,
+    /// The modules after pooling, in order.
+    pub post_pooling: Vec<PostPoolingModule>,
+    /// The number of dimensions that vectors are truncated to.
+    pub truncate_dim: Option<usize>,
+    /// The maximum length of a text in tokens, including special tokens.
+    pub max_length: Option<usize>,
+    /// Whether longer texts lose their beginning (`truncation_side` is left) rather than their end.
+    pub truncate_left: bool,
+    /// Whether texts are lowercased before tokenization.
+    pub lowercase: bool,
+    /// Prompts.
+    pub prompts: Prompts,
+    /// The folder of the encoder's files below the model's; empty if they are in the model's own.
+    pub encoder_folder: PathBuf,
+    /// The purpose of the model if its files say that it is no embedding model; then modules after the encoder are not read.
+    pub purpose: Option<Purpose>,
+}
+
+/// Vectors that do not have the dimensions of a post-pooling module's input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DimensionMismatch {
+    /// The configuration of the module.
+    pub file: PathBuf,
+    /// Dimensions of its input.
+    pub expected: usize,
+    /// Dimensions of the vectors.
+    pub found: usize,
+}
+
+impl fmt::Display for DimensionMismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DimensionMismatch { file, expected, found } = self;
+        let file = file.display();
+        write!(f, "{file} takes vectors of {expected} dimensions, found {found}; use the files of one model")
+    }
+}
+
+impl std::error::Error for DimensionMismatch {}
+
+impl Modules {
+    /// Reads the modules of a model directory. One without `modules.json` has no Pooling module. A `pooling` of the user's
+    /// replaces that of the files.
+    ///
+    /// # Errors
+    /// If a file does not parse, or asks for a module that is not supported.
+    pub fn read(folder: &Path, pooling: Option<&Pooling>) -> Result<Self> {
+        let mut modules = Modules::default();
+        let list = folder.join(MODULES);
+        if !has_dir_entry(&list) {
+            modules.read_tokenizer(folder)?;
+            return Ok(modules);
+        }
+        let settings = prompts::read(&folder.join(MODEL_SETTINGS))?;
+        (modules.prompts, modules.truncate_dim) = (settings.prompts, settings.truncate_dim);
+        let entries = read_modules(&list)?;
+        let by_module = || entries.iter().find_map(|module| Purpose::of_module(&module.module_type));
+        modules.purpose = settings.purpose.or_else(by_module);
+        for module in &entries {
+            modules.add(folder, &list, module, pooling)?;
+        }
+        if modules.pooling.is_none() && pooling.is_none() && modules.purpose.is_none() {
+            bail!("{} has no Pooling module; pass --pooling", list.display())
+        }
+        Ok(modules)
+    }
+
+    /// Reads the module of an entry of `modules.json`.
+    fn add(&mut self, folder: &Path, list: &Path, module: &Module, pooling: Option<&Pooling>) -> Result<()> {
+        let Module { module_type, path } = module;
+        let (shown, class) = (list.display(), module.class());
+        let post_pooling = match class {
+            "Transformer" | "MLMTransformer" => {
+                self.encoder_folder = PathBuf::from(path);
+                let folder = folder.join(path);
+                self.read_tokenizer(&folder)?;
+                return self.read_transformer(&folder, pooling);
+            }
+            _ if self.purpose.is_some() => return Ok(()),
+            _ if module.is_custom() => bail!(
+                "{shown}: module {module_type} is code of the model's own, which Sconce does not run; choose another model"
+            ),
+            "Pooling" if self.pooling.is_some() => {
+                bail!("{shown} has a second Pooling module, {path:?}; only one is supported")
+            }
+            "Pooling" => {
+                self.pooling = Some(PoolingModule::read(&folder.join(path).join(CONFIG), pooling)?);
+                return Ok(());
+            }
+            // Dropout is the identity outside training.
+            "Dropout" => return Ok(()),
+            "Dense" | "LayerNorm" | "Normalize" if self.pooling.is_none() => bail!(
+                "{shown}: module {class} ({path:?}) is before Pooling, which is not supported; choose another model"
+            ),
+            "Dense" => PostPoolingModule::dense(folder.join(path))?,
+            "LayerNorm" => PostPoolingModule::layer_norm(folder.join(path))?,
+            "Normalize" => PostPoolingModule::normalize(folder.join(path))?,
+            other => bail!("{shown}: module {other} is not supported; choose another model"),
+        };
+        self.post_pooling.push(post_pooling);
+        Ok(())
+    }
+
+    /// `tokenizer_config.json`: the maximum length and the truncation side.
+    fn read_tokenizer(&mut self, folder: &Path) -> Result<()> {
+        (self.max_length, self.truncate_left) = read_truncation(&folder.join(TOKENIZER_CONFIG))?;
+        Ok(())
+    }
+
+    /// `sentence_bert_config.json` or the like: maximum length and casing of the encoder's input, and which of its outputs is
+    /// used.
+    fn read_transformer(&mut self, folder: &Path, pooling: Option<&Pooling>) -> Result<()> {
+        let Some(config) = transformer_config(folder)? else { return Ok(()) };
+        self.purpose = self.purpose.take().or_else(|| Purpose::of_transformer(&config));
+        self.max_length = token_limit(&config, "max_seq_length")?.or(self.max_length);
+        // Arguments of the tokenizer, by their newer and their older name.
+        for key in ["tokenizer_args", "processor_kwargs"] {
+            if let Some(arguments) = config.object(key)? {
+                self.max_length = token_limit(&arguments, "model_max_length")?.or(self.max_length);
+            }
+        }
+        self.lowercase = config.flag("do_lower_case")?;
+        if let Some(calls) = config.object("processing_kwargs")? {
+            for key in ["common", "text"] {
+                let Some(arguments) = calls.object(key)? else { continue };
+                self.max_length = token_limit(&arguments, "max_length")?.or(self.max_length);
+                check_tokenizer_arguments(&arguments)?;
+            }
+        }
+        self.read_output(&config, pooling)
+    }
+
+    /// `modality_config` and `module_output_name`: which output of the encoder the next module gets.
+    fn read_output(&mut self, config: &Config, pooling: Option<&Pooling>) -> Result<()> {
+        let Some(modalities) = config.object("modality_config")? else { return Ok(()) };
+        if self.purpose.is_some() || pooling.is_some() {
+            return Ok(());
+        }
+        let Some(text) = modalities.object("text")? else {
+            bail!(
+                "{}: \"modality_config\" has no entry for text; choose another model",
+                config.path().display()
+            )
+        };
+        let method = text.string("method")?.unwrap_or_default();
+        let output = text.get("method_output_name").and_then(Value::as_str).unwrap_or_default();
+        match (method, output, config.string("module_output_name")?.unwrap_or_default()) {
+            ("forward", "last_hidden_state", "token_embeddings") => {}
+            ("forward", "pooler_output", "sentence_embedding") => {
+                self.pooling = Some(PoolingModule::pooler(config.path()));
+            }
+            (_, _, name) => bail!(
+                "{}: {name:?} from output {} of the encoder's {method:?} is not supported; pass --pooling",
+                config.path().display(),
+                text.get("method_output_name").unwrap_or(&Value::Null)
+            ),
+        }
+        Ok(())
+    }
+
+    /// Checks that the Pooling module is for hidden states of `hidden_size`.
+    ///
+    /// # Errors
+    /// If it is not.
+    pub fn check_hidden_size(&self, hidden_size: usize) -> Result<()> {
+        let Some(PoolingModule { embedding_dimension: Some(expected), file, .. }) = &self.pooling else {
+            return Ok(());
+        };
+        if *expected != hidden_size {
+            bail!(
+                "{} is for hidden states of {expected} dimensions, but the model has {hidden_size}; use the files of one \
+                 model",
+                file.display()
+            )
+        }
+        Ok(())
+    }
+
+    /// The dimensions of the final vectors for `pooling` of hidden states of `hidden_size`, before truncation. Without pooling
+    /// no module runs.
+    ///
+    /// # Errors
+    /// If the vectors do not have the dimensions of a module's input.
+    pub fn output_dimensions(
+        &self,
+        pooling: &Pooling,
+        hidden_size: usize,
+    ) -> Result<usize, DimensionMismatch> {
+        let pooled = pooling.dimensions(hidden_size);
+        if *pooling == Pooling::None {
+            return Ok(pooled);
+        }
+        self.post_pooling.iter().try_fold(pooled, |found, module| match module.spec.inputs() {
+            Some(expected) if expected != found => {
+                Err(DimensionMismatch { file: module.config(), expected, found })
+            }
+            _ => Ok(module.spec.outputs(found)),
+        })
+    }
+}
+
+/// A maximum length in tokens; `None` without the field.
+fn token_limit(config: &Config, key: &str) -> Result<Option<usize>> {
+    match config.get(key) {
+        None => Ok(None),
+        Some(value) => match value.as_u64().filter(|n| *n > 0) {
+            Some(n) => Ok(Some(n as usize)),
+            None => bail!("{}", config.invalid(key, value, "a number of tokens")),
+        },
+    }
+}
+
+/// Fails if arguments of a tokenizer call change tokens in a way that is not supported.
+fn check_tokenizer_arguments(arguments: &Config) -> Result<()> {
+    for (key, value) in arguments.fields() {
+        let is_supported = match key.as_str() {
+            "max_length" | "padding" | "padding_side" | "pad_to_multiple_of" | "verbose" => true,
+            "truncation" => {
+                !matches!(value.as_str(), Some("do_not_truncate")) && value != &Value::Bool(false)
+            }
+            "add_special_tokens" => value == &Value::Bool(true),
+            other => other.starts_with("return_"),
+        };
+        if !is_supported && !value.is_null() {
+            let expected = "no such argument, since it is not supported";
+            bail!("{}", arguments.invalid(key, value, expected))
+        }
+    }
+    Ok(())
+}
+
+/// The configuration of the Transformer module in a folder: the first of its names with a non-empty object.
+fn transformer_config(folder: &Path) -> Result<Option<Config>> {
+    for name in TRANSFORMER_CONFIGS {
+        let path = folder.join(name);
+        if !has_dir_entry(&path) {
+            continue;
+        }
+        let config = Config::read(&path)?;
+        if !config.fields().is_empty() {
+            return Ok(Some(config));
+        }
+    }
+    Ok(None)
+}
+
+/// `model_max_length` of `tokenizer_config.json`, and whether `truncation_side` is left. Tokenizers without a limit have a
+/// `model_max_length` of 1e30.
+fn read_truncation(path: &Path) -> Result<(Option<usize>, bool)> {
+    if !has_dir_entry(path) {
+        return Ok((None, false));
+    }
+    let fields = read_json_object(path)?;
+    let limit = fields.get("model_max_length").and_then(Value::as_f64);
+    let truncate_left = match fields.get("truncation_side") {
+        None | Some(Value::Null) => false,
+        Some(Value::String(side)) if side == "right" => false,
+        Some(Value::String(side)) if side == "left" => true,
+        Some(other) => {
+            bail!("{}: \"truncation_side\" is {other}, expected left or right; fix the file", path.display())
+        }
+    };
+    Ok((limit.filter(|n| (1.0..1e9).contains(n)).map(|n| n as usize), truncate_left))
+}

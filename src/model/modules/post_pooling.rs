@@ -1,0 +1,204 @@
+//! Post-pooling modules: their files, and their weights.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+
+use crate::model::config::Config;
+use crate::model::layout::{CONFIG, CONVERT_MODULE, WEIGHTS};
+use crate::model::names::TensorNames;
+use crate::model::weights::{Checkpoint, TensorReport};
+use crate::nn::{Activation, Backend, ParameterCount, PostPooling, PostPoolingSpec, RandomWeights};
+use crate::sys::regular_file::has_dir_entry;
+
+/// A post-pooling module of a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PostPoolingModule {
+    /// The computation.
+    pub spec: PostPoolingSpec,
+    /// Its directory.
+    pub folder: PathBuf,
+}
+
+/// The names of the tensors in a module's own file.
+static NAMES: TensorNames = TensorNames {
+    prefixes: &[""],
+    model_modules: &[&[
+        ("module.linear", "linear"),
+        ("module.residual", "residual"),
+        ("module.norm", "norm"),
+    ]],
+    layer_prefix: "",
+    layer_modules: &[],
+};
+
+/// Activation classes of `torch.nn`, with their default arguments.
+const ACTIVATIONS: &[(&str, Activation)] = &[
+    ("Identity", Activation::Identity),
+    ("Tanh", Activation::Tanh),
+    ("GELU", Activation::Gelu),
+    ("ReLU", Activation::Relu),
+    ("ReLU6", Activation::Relu6),
+    ("LeakyReLU", Activation::LeakyRelu),
+    ("Sigmoid", Activation::Sigmoid),
+    ("SiLU", Activation::Silu),
+    ("Hardswish", Activation::HardSwish),
+    ("Mish", Activation::Mish),
+];
+
+/// The default input and output of a module.
+const SENTENCE_EMBEDDING: &str = "sentence_embedding";
+
+impl PostPoolingModule {
+    /// A `Dense` module.
+    pub(super) fn dense(folder: PathBuf) -> Result<Self> {
+        let config = Config::read(&folder.join(CONFIG))?;
+        check_input_and_output(&config)?;
+        let spec = PostPoolingSpec::Dense {
+            inputs: config.width("in_features")?,
+            outputs: config.width("out_features")?,
+            bias: config.flag_or("bias", true)?,
+            activation: activation(&config)?,
+            residual: config.flag("use_residual")?,
+        };
+        Ok(PostPoolingModule { spec, folder })
+    }
+
+    /// A `LayerNorm` module.
+    pub(super) fn layer_norm(folder: PathBuf) -> Result<Self> {
+        let config = Config::read(&folder.join(CONFIG))?;
+        let spec = PostPoolingSpec::LayerNorm { width: config.width("dimension")? };
+        Ok(PostPoolingModule { spec, folder })
+    }
+
+    /// A `Normalize` module, which older releases of sentence-transformers save without a file.
+    pub(super) fn normalize(folder: PathBuf) -> Result<Self> {
+        let path = folder.join(CONFIG);
+        if has_dir_entry(&path) {
+            check_input_and_output(&Config::read(&path)?)?;
+        }
+        Ok(PostPoolingModule { spec: PostPoolingSpec::Normalize, folder })
+    }
+
+    /// The path of the module's configuration.
+    pub fn config(&self) -> PathBuf {
+        self.folder.join(CONFIG)
+    }
+
+    /// The path of the module's weights; `None` if it has none.
+    ///
+    /// # Errors
+    /// If there are none in safetensors form.
+    pub fn weights(&self) -> Result<Option<PathBuf>> {
+        if self.spec == PostPoolingSpec::Normalize {
+            return Ok(None);
+        }
+        let path = self.folder.join(WEIGHTS);
+        let folder = self.folder.display();
+        if has_dir_entry(&path) {
+            return Ok(Some(path));
+        }
+        if has_dir_entry(&self.folder.join("pytorch_model.bin")) {
+            bail!("{folder} has its weights only as pytorch_model.bin; {CONVERT_MODULE}")
+        }
+        bail!("{folder} has no model.safetensors; download the model again")
+    }
+}
+
+/// Adds the parameters of modules to `count`.
+///
+/// # Errors
+/// If the weights are random, so that no file bounds them, and a module has more than `max_bytes`.
+pub fn count(
+    modules: &[PostPoolingModule],
+    is_random: bool,
+    max_bytes: usize,
+    count: &mut ParameterCount,
+) -> Result<()> {
+    for module in modules {
+        let previous = count.parameters;
+        PostPooling::load(count, "module", &module.spec)?;
+        let parameters = count.parameters - previous;
+        if is_random && parameters.saturating_mul(size_of::<f32>()) > max_bytes {
+            bail!("{} describes {parameters} parameters; check its sizes", module.config().display())
+        }
+    }
+    Ok(())
+}
+
+/// Loads modules, each from its own file or, with a `seed`, with random weights. The tensors are added to `report`.
+///
+/// # Errors
+/// If a file cannot be read, or lacks a tensor.
+pub fn load(
+    modules: &[PostPoolingModule],
+    seed: Option<u64>,
+    report: &mut Option<TensorReport>,
+) -> Result<Vec<PostPooling>> {
+    let mut loaded = Vec::new();
+    for (i, module) in modules.iter().enumerate() {
+        let weights = if seed.is_some() { None } else { module.weights()? };
+        loaded.push(match weights {
+            Some(path) => load_file(&path, module, report.get_or_insert_default())?,
+            // Random weights depend on the name. A module without weights asks for none.
+            None => {
+                let mut source = RandomWeights::new(seed.unwrap_or_default(), Backend::default());
+                PostPooling::load(&mut source, &format!("heads.{i}"), &module.spec)?
+            }
+        });
+    }
+    Ok(loaded)
+}
+
+/// Loads a module from its file of weights.
+fn load_file(path: &Path, module: &PostPoolingModule, report: &mut TensorReport) -> Result<PostPooling> {
+    let checkpoint = Checkpoint::open(path)?;
+    let mut reader = checkpoint.reader_with("", &NAMES);
+    let loaded = PostPooling::load(&mut reader, "module", &module.spec)?;
+    let own = reader.into_report();
+    checkpoint.check_unchanged()?;
+    if let Some(first) = own.problems.first() {
+        let config = module.config();
+        bail!("{}: {first}; the weights do not belong to {}", path.display(), config.display())
+    }
+    let folder = module.folder.file_name().unwrap_or_default().to_string_lossy();
+    let qualified = |name: String| format!("{folder}: {name}");
+    report.used.extend(own.used.into_iter().map(|(name, shape, dtype)| (qualified(name), shape, dtype)));
+    report.unused.extend(own.unused.into_iter().map(qualified));
+    report.not_finite.extend(own.not_finite.into_iter().map(|(name, count)| (qualified(name), count)));
+    Ok(loaded)
+}
+
+/// Fails if a module reads or writes anything but the vectors of sentences.
+fn check_input_and_output(config: &Config) -> Result<()> {
+    for key in ["module_input_name", "module_output_name"] {
+        if let Some(name) = config.string(key)?.filter(|name| *name != SENTENCE_EMBEDDING) {
+            bail!(
+                "{}; other inputs and outputs are not supported",
+                config.invalid(key, format!("{name:?}"), &format!("{SENTENCE_EMBEDDING:?}"))
+            )
+        }
+    }
+    Ok(())
+}
+
+/// The activation of a `Dense` module: a class of torch.nn; tanh without the field.
+fn activation(config: &Config) -> Result<Activation> {
+    const KEY: &str = "activation_function";
+    let Some(class) = config.string(KEY)? else { return Ok(Activation::Tanh) };
+    let name = class.strip_prefix("torch.").and_then(|class| class.rsplit('.').next());
+    match ACTIVATIONS.iter().find(|(known, _)| name == Some(known)) {
+        Some((_, activation)) => Ok(*activation),
+        None => {
+            let known: Vec<_> = ACTIVATIONS.iter().map(|(name, _)| *name).collect();
+            bail!(
+                "{}",
+                config.invalid(
+                    KEY,
+                    format!("{class:?}"),
+                    &format!("a class of torch.nn: {}", known.join(", "))
+                )
+            )
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! `config_sentence_transformers.json`: prompts, truncation and the type of the model.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+
+use crate::model::json::read_json_object;
+use crate::model::purpose::Purpose;
+use crate::sys::regular_file::has_dir_entry;
+
+/// The prompts of a model: prefixes of a text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Prompts {
+    /// Names and prefixes; a prefix may be empty.
+    pub texts: Vec<(String, String)>,
+    /// The name of the prompt that is used unless the user chooses one.
+    pub default: Option<String>,
+}
+
+/// Prompts that sentence-transformers gives to every model, empty unless the model's files have them.
+const IMPLICIT: [&str; 2] = ["query", "document"];
+
+impl Prompts {
+    /// The prefix of the prompt with this name.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.texts.iter().find(|(known, _)| known == name).map(|(_, text)| text.as_str())
+    }
+
+    /// All names, separated by commas.
+    pub fn names(&self) -> String {
+        self.texts.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The settings of a model.
+#[derive(Debug, Default)]
+pub(super) struct Settings {
+    /// Prompts.
+    pub prompts: Prompts,
+    /// The number of dimensions that vectors are truncated to.
+    pub truncate_dim: Option<usize>,
+    /// The purpose of the model if it is no embedding model.
+    pub purpose: Option<Purpose>,
+}
+
+/// Reads the settings of a model; those of a model without the file are empty.
+///
+/// # Errors
+/// If the file does not parse.
+pub(super) fn read(path: &Path) -> Result<Settings> {
+    if !has_dir_entry(path) {
+        return Ok(Settings::default());
+    }
+    let shown = path.display();
+    let fields = read_json_object(path)?;
+    let given = |key: &str| fields.get(key).filter(|value| !value.is_null());
+    let mut texts = Vec::new();
+    match given("prompts") {
+        None => {}
+        Some(Value::Object(prompts)) => {
+            for (name, text) in prompts {
+                let text = match text {
+                    Value::String(text) => text.clone(),
+                    Value::Null => String::new(),
+                    _ => bail!("{shown}: the prompt {name:?} is {text}, expected a string; fix the file"),
+                };
+                texts.push((name.clone(), text));
+            }
+        }
+        Some(other) => bail!("{shown}: \"prompts\" is {other}, expected an object of strings; fix the file"),
+    }
+    let mut prompts = Prompts { texts, default: None };
+    match given("default_prompt_name") {
+        None => {}
+        Some(Value::String(name)) if prompts.get(name).is_some() => prompts.default = Some(name.clone()),
+        Some(Value::String(name)) if IMPLICIT.contains(&name.as_str()) => {}
+        Some(name) => {
+            bail!("{shown}: \"default_prompt_name\" is {name}, but no prompt has that name; fix the file")
+        }
+    }
+    let truncate_dim = match given("truncate_dim") {
+        None => None,
+        Some(value) => match value.as_u64().filter(|n| *n > 0) {
+            Some(n) => Some(n as usize),
+            None => {
+                bail!("{shown}: \"truncate_dim\" is {value}, expected a number of dimensions; fix the file")
+            }
+        },
+    };
+    Ok(Settings { prompts, truncate_dim, purpose: Purpose::of_settings(&fields) })
+}

@@ -1,0 +1,179 @@
+//! Post-pooling modules: what sentence-transformers runs on the vector of a sequence after pooling (Dense, LayerNorm,
+//! Normalize), and BERT's pooler.
+
+use std::fmt;
+
+use anyhow::Result;
+use candle_core::Tensor;
+
+use super::linear::Linear;
+use super::norm::Norm;
+use super::{Activation, Isa, NormKind, NormSpec, Pooling, WeightSource, l2_normalize};
+
+/// The computation of a post-pooling module.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PostPoolingSpec {
+    /// A linear layer with an activation.
+    Dense {
+        /// Dimensions of the input.
+        inputs: usize,
+        /// Dimensions of the output.
+        outputs: usize,
+        /// Whether the linear layer has a bias.
+        bias: bool,
+        /// Activation of the output.
+        activation: Activation,
+        /// Whether the input is added to the output, through a second matrix where the dimensions differ.
+        residual: bool,
+    },
+    /// LayerNorm over the dimensions of a vector.
+    LayerNorm {
+        /// Dimensions of the vector.
+        width: usize,
+    },
+    /// Division by the L2 norm.
+    Normalize,
+}
+
+impl PostPoolingSpec {
+    /// Dimensions of the input; `None`: any number.
+    pub fn inputs(&self) -> Option<usize> {
+        match self {
+            PostPoolingSpec::Dense { inputs, .. } => Some(*inputs),
+            PostPoolingSpec::LayerNorm { width } => Some(*width),
+            PostPoolingSpec::Normalize => None,
+        }
+    }
+
+    /// Dimensions of the output for an input of `inputs` dimensions.
+    pub fn outputs(&self, inputs: usize) -> usize {
+        match self {
+            PostPoolingSpec::Dense { outputs, .. } => *outputs,
+            PostPoolingSpec::LayerNorm { .. } | PostPoolingSpec::Normalize => inputs,
+        }
+    }
+}
+
+impl fmt::Display for PostPoolingSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PostPoolingSpec::Dense { inputs, outputs, bias, activation, residual } => {
+                let bias = if *bias { "" } else { ", no bias" };
+                let residual = if *residual { ", residual" } else { "" };
+                write!(f, "dense {inputs} → {outputs}, {activation}{bias}{residual}")
+            }
+            PostPoolingSpec::LayerNorm { width } => write!(f, "layer norm of {width}"),
+            PostPoolingSpec::Normalize => f.write_str("normalize"),
+        }
+    }
+}
+
+/// A post-pooling module with its weights. Each row is computed from itself alone, so that a vector does not depend on its
+/// batch.
+pub enum PostPooling {
+    /// See [`PostPoolingSpec::Dense`].
+    Dense(Box<Dense>),
+    /// See [`PostPoolingSpec::LayerNorm`].
+    LayerNorm(Norm),
+    /// See [`PostPoolingSpec::Normalize`].
+    Normalize,
+    /// Keeps this many of the first dimensions (`truncate_dim`; Matryoshka embeddings, Kusupati et al. 2022).
+    Truncate(usize),
+}
+
+/// `f(x Wᵀ + b)`, and with a residual `+ x` or `+ x Rᵀ`.
+pub struct Dense {
+    linear: Linear,
+    activation: Activation,
+    residual: Option<Residual>,
+}
+
+enum Residual {
+    Identity,
+    Projected(Linear),
+}
+
+impl PostPooling {
+    /// Loads a module: for Dense `NAME.linear.weight` of `(outputs, inputs)`, `NAME.linear.bias` of `(outputs)` and
+    /// `NAME.residual.weight` of `(outputs, inputs)`; for LayerNorm `NAME.norm.weight` and `NAME.norm.bias` of `(width)`.
+    ///
+    /// # Errors
+    /// If the source fails.
+    pub fn load(source: &mut dyn WeightSource, name: &str, spec: &PostPoolingSpec) -> Result<Self> {
+        match *spec {
+            PostPoolingSpec::Dense { inputs, outputs, bias, activation, residual } => {
+                let linear = Linear::load(source, &format!("{name}.linear"), inputs, outputs, bias)?;
+                let residual = if !residual {
+                    None
+                } else if inputs == outputs {
+                    Some(Residual::Identity)
+                } else {
+                    let name = format!("{name}.residual");
+                    Some(Residual::Projected(Linear::load(source, &name, inputs, outputs, false)?))
+                };
+                Ok(PostPooling::Dense(Box::new(Dense { linear, activation, residual })))
+            }
+            PostPoolingSpec::LayerNorm { width } => {
+                // The default eps of torch.nn.LayerNorm: the module's config.json has no field for it.
+                let spec = NormSpec { kind: NormKind::Layer, bias: true, eps: 1e-5 };
+                Ok(PostPooling::LayerNorm(Norm::load(source, &format!("{name}.norm"), width, spec)?))
+            }
+            PostPoolingSpec::Normalize => Ok(PostPooling::Normalize),
+        }
+    }
+
+    /// Loads the encoder's own pooler if `pooling` needs it: a dense layer with tanh over the hidden state of the first token
+    /// (Devlin et al. 2019), `pooler.weight` of `(H, H)` and `pooler.bias` of `(H)`.
+    ///
+    /// # Errors
+    /// If the source fails.
+    pub fn load_pooler(
+        source: &mut dyn WeightSource,
+        pooling: &Pooling,
+        hidden_size: usize,
+    ) -> Result<Option<Self>> {
+        if !pooling.needs_pooler() {
+            return Ok(None);
+        }
+        let linear = Linear::load(source, "pooler", hidden_size, hidden_size, true)?;
+        let dense = Dense { linear, activation: Activation::Tanh, residual: None };
+        Ok(Some(PostPooling::Dense(Box::new(dense))))
+    }
+
+    /// `(N, inputs)` → `(N, outputs)`.
+    ///
+    /// # Errors
+    /// If `x` has other dimensions than the module's input.
+    pub fn forward(&self, x: Tensor) -> Result<Tensor> {
+        match self {
+            PostPooling::Dense(dense) => dense.forward(&x),
+            PostPooling::LayerNorm(norm) => norm.forward(x),
+            PostPooling::Normalize => {
+                let (rows, width) = x.dims2()?;
+                let mut values = x.flatten_all()?.to_vec1::<f32>()?;
+                values.chunks_mut(width).for_each(|row| l2_normalize(Isa::selected(), row));
+                Ok(Tensor::from_vec(values, (rows, width), x.device())?)
+            }
+            PostPooling::Truncate(dimensions) => Ok(x.narrow(1, 0, *dimensions)?.contiguous()?),
+        }
+    }
+}
+
+impl Dense {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let projected = match &self.residual {
+            Some(Residual::Projected(linear)) => Some(linear.forward(x, Activation::Identity)?),
+            _ => None,
+        };
+        let residual = match self.residual {
+            Some(Residual::Identity) => Some(x),
+            _ => projected.as_ref(),
+        };
+        self.linear.forward_residual(x, self.activation, residual)
+    }
+}
+
+/// Whether vectors have unit length after these modules: the last one normalises.
+pub fn is_normalized(modules: &[PostPooling]) -> bool {
+    matches!(modules.last(), Some(PostPooling::Normalize))
+}

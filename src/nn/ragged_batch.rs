@@ -1,0 +1,84 @@
+//! A batch of sequences without padding.
+
+use anyhow::{Result, ensure};
+
+use super::Numbering;
+
+/// The tokens of `N` sequences, concatenated: sequence `i` has the tokens `cu_seqlens[i]..cu_seqlens[i + 1]`. `T` is the
+/// number of all tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RaggedBatch {
+    ids: Vec<u32>,
+    token_type_ids: Vec<u32>,
+    cu_seqlens: Vec<usize>,
+}
+
+impl RaggedBatch {
+    /// Concatenates sequences, each given as its token ids and its token type ids.
+    ///
+    /// # Errors
+    /// If there is no sequence, a sequence is empty, or it has not as many token type ids as tokens.
+    pub fn new<'a>(sequences: impl IntoIterator<Item = (&'a [u32], &'a [u32])>) -> Result<Self> {
+        let mut batch = RaggedBatch { ids: vec![], token_type_ids: vec![], cu_seqlens: vec![0] };
+        for (ids, token_type_ids) in sequences {
+            ensure!(!ids.is_empty(), "a sequence in a batch has no tokens");
+            ensure!(
+                ids.len() == token_type_ids.len(),
+                "a sequence has {} tokens, but {} token type ids",
+                ids.len(),
+                token_type_ids.len()
+            );
+            batch.ids.extend_from_slice(ids);
+            batch.token_type_ids.extend_from_slice(token_type_ids);
+            batch.cu_seqlens.push(batch.ids.len());
+        }
+        ensure!(!batch.ids.is_empty(), "a batch has no sequences");
+        Ok(batch)
+    }
+
+    /// Token ids, `(T)`.
+    pub fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// Token type ids, `(T)`.
+    pub fn token_type_ids(&self) -> &[u32] {
+        &self.token_type_ids
+    }
+
+    /// Cumulative sequence lengths, `(N + 1)`: 0, then the end of each sequence.
+    pub fn cu_seqlens(&self) -> &[usize] {
+        &self.cu_seqlens
+    }
+
+    /// The length of each sequence in tokens, `(N)`.
+    pub fn lengths(&self) -> impl Iterator<Item = usize> + '_ {
+        self.cu_seqlens.windows(2).map(|bounds| bounds[1] - bounds[0])
+    }
+
+    /// The length of the longest sequence in tokens.
+    pub fn max_seqlen(&self) -> usize {
+        self.lengths().max().unwrap_or(0)
+    }
+
+    /// Position ids, `(T)`, counted within each sequence.
+    pub fn position_ids(&self, numbering: Numbering) -> Vec<u32> {
+        let mut position_ids = Vec::with_capacity(self.ids.len());
+        for bounds in self.cu_seqlens.windows(2) {
+            match numbering {
+                Numbering::FromZero => position_ids.extend(0..(bounds[1] - bounds[0]) as u32),
+                Numbering::AfterPadding(padding) => {
+                    let mut last = padding;
+                    position_ids.extend(self.ids[bounds[0]..bounds[1]].iter().map(|id| {
+                        if *id == padding {
+                            return padding;
+                        }
+                        last += 1;
+                        last
+                    }));
+                }
+            }
+        }
+        position_ids
+    }
+}

@@ -1,0 +1,178 @@
+//! The parameters of an attention layer, and the check of its operands.
+
+use std::ops::Range;
+
+use candle_core::{Result, Tensor};
+
+use crate::kernels::gemm::GemmType;
+use crate::ops::check::{check_cu_seqlens, check_indices};
+use crate::ops::gpu::AttentionVariant;
+
+/// The parameters of an attention layer, without the queries, keys and values.
+#[derive(Debug, Clone)]
+pub struct Attention<'a> {
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; `heads / key_value_heads` consecutive query heads share one.
+    pub key_value_heads: usize,
+    /// Factor of the scores `Q Kᵀ`.
+    pub scale: f64,
+    /// A bias by relative position, added to the scaled scores: `(heads, 2 L − 1)` for sequences of up to `L` tokens.
+    /// Column `j − i + L − 1` belongs to query `i` and key `j`.
+    pub bias: Option<&'a Tensor>,
+    /// Terms by content and relative position, added to the scores before they are scaled.
+    pub relative: Option<RelativePositions<'a>>,
+    /// The keys that each query sees.
+    pub window: AttentionWindow,
+    /// The type of both GEMMs on the CPU: bf16 if that is requested and the ISA is faster with it; f32 in place of
+    /// int8.
+    pub gemm_type: GemmType,
+    /// Talking heads (Shazeer et al. 2020): the projection of the scores of all heads before mask and softmax,
+    /// `(softmax heads, heads)`.
+    pub pre_softmax: Option<&'a Tensor>,
+    /// Talking heads: the projection of the attention weights of all heads after the softmax, `(value heads, softmax
+    /// heads)`.
+    pub post_softmax: Option<&'a Tensor>,
+    /// The tiles of [`super::query_tiles`], if the batch is on a GPU.
+    pub query_tiles: Option<&'a Tensor>,
+}
+
+/// Disentangled attention (He et al. 2021, equation 4). The score of query `i` and key `j` gets two more terms: content
+/// to position (c2p), query `i` times the position key in row `buckets[d]`; and position to content (p2c), key `j`
+/// times the position query in row `buckets[d]`. For sequences of up to `L` tokens, `d` is `i − j + L − 1`.
+#[derive(Debug, Clone)]
+pub struct RelativePositions<'a> {
+    /// The position keys of c2p, `(R, heads · qk_head_dim)`.
+    pub position_keys: Option<&'a Tensor>,
+    /// The position queries of p2c, `(R, heads · qk_head_dim)`.
+    pub position_queries: Option<&'a Tensor>,
+    /// The row of every relative position, `(2 L − 1)`, each below `R`.
+    pub buckets: &'a [u32],
+}
+
+/// The tokens before (`left`) and after (`right`) its own position that a query sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttentionWindow {
+    /// Tokens before the query; `usize::MAX` is unlimited.
+    pub left: usize,
+    /// Tokens after the query; `usize::MAX` is unlimited, 0 is a causal mask.
+    pub right: usize,
+}
+
+impl AttentionWindow {
+    /// Every token of the sequence.
+    pub const FULL: AttentionWindow = AttentionWindow { left: usize::MAX, right: usize::MAX };
+
+    /// The keys that query `i` of a sequence of `n` tokens sees.
+    pub(super) fn keys(self, i: usize, n: usize) -> Range<usize> {
+        i.saturating_sub(self.left)..i.saturating_add(self.right).saturating_add(1).min(n)
+    }
+}
+
+/// Head dims and numbers of heads, derived from the operands.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HeadDims {
+    /// Head dim of queries and keys.
+    pub qk_head_dim: usize,
+    /// Head dim of values.
+    pub v_head_dim: usize,
+    /// Heads after the pre-softmax projection.
+    pub softmax_heads: usize,
+    /// Heads after the post-softmax projection: the heads of the result.
+    pub value_heads: usize,
+    /// Heads of the values; consecutive heads of the result share one.
+    pub value_groups: usize,
+}
+
+impl Attention<'_> {
+    /// Checks that the operands and `cu_seqlens` match, which every path relies on, and derives the head dims.
+    pub(super) fn check(&self, q: &Tensor, k: &Tensor, v: &Tensor, cu_seqlens: &[usize]) -> Result<HeadDims> {
+        let (tokens, width) = q.dims2()?;
+        check_cu_seqlens(cu_seqlens, tokens)?;
+        let softmax_heads = projected_heads(self.pre_softmax, self.heads)?;
+        let value_heads = projected_heads(self.post_softmax, softmax_heads)?;
+        let value_groups = self.value_groups(value_heads);
+        // 0 if the columns are not a multiple of the heads.
+        let head_dim = |columns: usize, heads: usize| match columns.checked_rem(heads) {
+            Some(0) => columns / heads,
+            _ => 0,
+        };
+        let qk_head_dim = head_dim(width, self.heads);
+        let v_head_dim = head_dim(v.dims2()?.1, value_groups);
+        let are_shared = self.key_value_heads > 0 && self.heads.is_multiple_of(self.key_value_heads);
+        if !are_shared
+            || qk_head_dim == 0
+            || v_head_dim == 0
+            || head_dim(k.dims2()?.1, self.key_value_heads) != qk_head_dim
+            || [k, v].iter().any(|x| x.dims()[0] != tokens)
+        {
+            candle_core::bail!(
+                "queries of {:?} in {} heads do not match keys of {:?} and values of {:?} in {} heads",
+                q.dims(),
+                self.heads,
+                k.dims(),
+                v.dims(),
+                self.key_value_heads
+            );
+        }
+        let max_seqlen = cu_seqlens.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0);
+        self.check_positions(width, max_seqlen)?;
+        Ok(HeadDims { qk_head_dim, v_head_dim, softmax_heads, value_heads, value_groups })
+    }
+
+    /// Checks that bias and relative positions cover sequences of up to `max_seqlen` tokens, for queries of `width`
+    /// columns.
+    fn check_positions(&self, width: usize, max_seqlen: usize) -> Result<()> {
+        let covers = |positions: usize| positions % 2 == 1 && positions.div_ceil(2) >= max_seqlen;
+        if let Some(bias) = self.bias
+            && !(bias.dims2()?.0 == self.heads && covers(bias.dims()[1]))
+        {
+            candle_core::bail!(
+                "a bias of {:?} does not cover {} heads and sequences of up to {max_seqlen} tokens",
+                bias.dims(),
+                self.heads
+            );
+        }
+        let Some(RelativePositions { position_keys, position_queries, buckets }) = &self.relative else {
+            return Ok(());
+        };
+        if !covers(buckets.len()) {
+            candle_core::bail!(
+                "buckets for {} relative positions do not cover sequences of up to {max_seqlen} tokens",
+                buckets.len()
+            );
+        }
+        for table in [position_keys, position_queries].into_iter().flatten() {
+            let (rows, columns) = table.dims2()?;
+            if columns != width {
+                candle_core::bail!("a table of relative positions needs {width} columns, found {columns}");
+            }
+            check_indices(buckets, rows)?;
+        }
+        Ok(())
+    }
+
+    /// Heads of the values, for a result of `value_heads` heads.
+    pub(super) fn value_groups(&self, value_heads: usize) -> usize {
+        if self.key_value_heads < self.heads { self.key_value_heads } else { value_heads }
+    }
+
+    /// The properties that decide whether a GPU kernel supports this attention.
+    pub(super) fn variant(&self, dims: &HeadDims) -> AttentionVariant {
+        AttentionVariant {
+            qk_head_dim: dims.qk_head_dim,
+            v_head_dim: dims.v_head_dim,
+            has_score_bias: self.bias.is_some() || self.relative.is_some(),
+            has_talking_heads: self.pre_softmax.is_some() || self.post_softmax.is_some(),
+        }
+    }
+}
+
+/// The heads that a projection `(to, from)` of `from` heads returns; without a projection, `from`.
+fn projected_heads(projection: Option<&Tensor>, from: usize) -> Result<usize> {
+    match projection.map(Tensor::dims2).transpose()? {
+        Some((to, columns)) if columns == from && to > 0 => Ok(to),
+        Some(shape) => candle_core::bail!("a projection of {from} heads cannot have the shape {shape:?}"),
+        None => Ok(from),
+    }
+}

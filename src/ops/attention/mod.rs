@@ -1,0 +1,38 @@
+//! Multi-head scaled dot-product attention over a ragged batch (Vaswani et al. 2017, equation 1): `softmax(scale · Q
+//! Kᵀ) V` for every sequence and head, with the score biases, windows and talking heads of the variants.
+
+mod config;
+mod cpu;
+mod launch;
+mod reference;
+
+use candle_core::{Result, Tensor};
+
+use super::gpu::supports_attention;
+use super::host::is_host_f32;
+pub use config::{Attention, AttentionWindow, RelativePositions};
+pub use cpu::QUERY_BLOCK;
+pub use launch::query_tiles;
+
+impl Attention<'_> {
+    /// Self-attention of every sequence. `q` is `(T, heads · qk_head_dim)`, `k` is `(T, key_value_heads · qk_head_dim)`
+    /// and `v` is `(T, key_value_heads · v_head_dim)`; returns `(T, heads · v_head_dim)`. With talking heads, `v` and
+    /// the result have the heads that the last projection returns.
+    ///
+    /// # Errors
+    /// If `cu_seqlens` does not divide T tokens into sequences, or the shapes of the operands, the bias, the relative
+    /// positions or the projections do not match each other or the longest sequence.
+    pub fn forward(&self, q: &Tensor, k: &Tensor, v: &Tensor, cu_seqlens: &[usize]) -> Result<Tensor> {
+        let dims = self.check(q, k, v, cu_seqlens)?;
+        if let Some(query_tiles) = self.query_tiles
+            && supports_attention(q.dtype(), &self.variant(&dims))
+        {
+            return self.launch(q, k, v, query_tiles)?.run(q);
+        }
+        if is_host_f32(q) {
+            self.forward_cpu(q, k, v, cu_seqlens, dims)
+        } else {
+            self.reference_by_length(q, k, v, cu_seqlens)
+        }
+    }
+}

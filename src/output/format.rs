@@ -1,0 +1,70 @@
+//! The output formats.
+
+use std::fmt;
+
+use crate::named::Named;
+
+/// An output format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutputFormat {
+    /// One JSON object per line.
+    Jsonl,
+    /// Comma-separated values with a header.
+    Csv,
+    /// A NumPy array `(N, D)`.
+    Npy,
+    /// A Parquet file.
+    Parquet,
+    /// An Arrow IPC file; an Arrow IPC stream on standard output, pipes and devices.
+    Arrow,
+    /// A safetensors file with a tensor `embeddings` `(N, D)`, and tensors that locate the chunks if rows are chunks.
+    Safetensors,
+}
+
+impl Named for OutputFormat {
+    const ALL: &'static [Self] = &[
+        OutputFormat::Jsonl,
+        OutputFormat::Csv,
+        OutputFormat::Npy,
+        OutputFormat::Parquet,
+        OutputFormat::Arrow,
+        OutputFormat::Safetensors,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            OutputFormat::Jsonl => "jsonl",
+            OutputFormat::Csv => "csv",
+            OutputFormat::Npy => "npy",
+            OutputFormat::Parquet => "parquet",
+            OutputFormat::Arrow => "arrow",
+            OutputFormat::Safetensors => "safetensors",
+        }
+    }
+}
+
+impl OutputFormat {
+    /// Whether rows have columns beside the vector: ids, kept columns, scales.
+    pub fn has_columns(self) -> bool {
+        match self {
+            OutputFormat::Jsonl | OutputFormat::Csv | OutputFormat::Parquet | OutputFormat::Arrow => true,
+            OutputFormat::Npy | OutputFormat::Safetensors => false,
+        }
+    }
+
+    /// Whether all rows have the same columns, which are then inferred from the first records.
+    pub fn has_fixed_columns(self) -> bool {
+        matches!(self, OutputFormat::Csv | OutputFormat::Parquet | OutputFormat::Arrow)
+    }
+
+    /// Whether columns have types, which are then inferred from the first records.
+    pub fn has_typed_columns(self) -> bool {
+        matches!(self, OutputFormat::Parquet | OutputFormat::Arrow)
+    }
+}
+
+impl fmt::Display for OutputFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

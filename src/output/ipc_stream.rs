@@ -1,0 +1,158 @@
+//! Encodes rows as an Arrow IPC stream: the output itself on standard output, pipes and devices, and otherwise the
+//! partial file. A Parquet or Arrow file ends in a footer, so a killed run would leave nothing readable; a stream can
+//! be cut and continued after any record batch, and is converted to the file in the end. The conversion regroups the
+//! rows, so that the file does not depend on where a run was interrupted.
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::iter;
+
+use anyhow::{Result, anyhow, bail};
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
+use arrow::ipc::reader::StreamReader;
+use arrow::ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteOptions, write_message};
+
+use super::columns::{BatchBuilder, arrow_schema, for_each_row};
+use super::destination::{Access, Destination};
+use super::encoder::RowEncoder;
+use super::row::Row;
+use super::schema::{OutputMetadata, OutputSchema};
+
+/// Approximate size in bytes at which a record batch of the stream ends.
+const MAX_BATCH_BYTES: usize = 4 << 20;
+/// Number of rows at which a record batch of the stream ends.
+const MAX_BATCH_ROWS: usize = 4096;
+/// Approximate size in bytes at which a row group of a file ends.
+const MAX_GROUP_BYTES: usize = 16 << 20;
+/// The end-of-stream marker: a message of length 0.
+const END_OF_STREAM: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
+
+/// The row groups of a file, in order.
+pub(super) type RowGroups<'a> = dyn Iterator<Item = Result<RecordBatch>> + 'a;
+
+/// Writes row groups as a file. An [`std::io::Error`] in the result is a failed write to the sink.
+pub(super) type WriteFile =
+    fn(groups: &mut RowGroups, arrow_schema: SchemaRef, sink: &mut (dyn Write + Send)) -> Result<()>;
+
+/// Encodes rows as an Arrow IPC stream.
+pub(super) struct IpcStreamEncoder {
+    schema: OutputSchema,
+    /// Converts the stream to the output; `None` if the stream is the output.
+    write_file: Option<WriteFile>,
+    rows: BatchBuilder,
+    generator: IpcDataGenerator,
+    options: IpcWriteOptions,
+    dictionaries: DictionaryTracker,
+}
+
+impl IpcStreamEncoder {
+    /// An encoder for rows of `schema`, whose stream `write_file` converts to the output.
+    pub(super) fn new(schema: &OutputSchema, write_file: Option<WriteFile>) -> Self {
+        IpcStreamEncoder {
+            schema: schema.clone(),
+            write_file,
+            rows: BatchBuilder::new(schema),
+            generator: IpcDataGenerator::default(),
+            options: IpcWriteOptions::default(),
+            dictionaries: DictionaryTracker::new(true),
+        }
+    }
+}
+
+impl RowEncoder for IpcStreamEncoder {
+    fn access(&self) -> Access {
+        if self.write_file.is_some() { Access::Convert } else { Access::Sequential }
+    }
+
+    /// The schema message.
+    fn begin(&mut self, bytes: &mut Vec<u8>) -> Result<()> {
+        let message = self.generator.schema_to_bytes_with_dictionary_tracker(
+            &arrow_schema(&self.schema),
+            &mut self.dictionaries,
+            &self.options,
+        );
+        write_message(bytes, message, &self.options)?;
+        Ok(())
+    }
+
+    fn encode(&mut self, row: &Row, bytes: &mut Vec<u8>) -> Result<()> {
+        self.rows.push(row)?;
+        if self.rows.rows() >= MAX_BATCH_ROWS || self.rows.bytes() >= MAX_BATCH_BYTES {
+            self.flush(bytes)?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, bytes: &mut Vec<u8>) -> Result<()> {
+        if self.rows.rows() > 0 {
+            let batch = self.rows.take()?;
+            // No column is dictionary-encoded, so there are no dictionary messages.
+            let (_, message) = self.generator.encode(
+                &batch,
+                &mut self.dictionaries,
+                &self.options,
+                &mut Default::default(),
+            )?;
+            write_message(bytes, message, &self.options)?;
+        }
+        Ok(())
+    }
+
+    fn set_metadata(&mut self, metadata: &OutputMetadata) {
+        self.schema.metadata.clone_from(metadata);
+    }
+
+    fn finish(self: Box<Self>, mut destination: Destination, _rows: u64) -> Result<()> {
+        let Some(write_file) = self.write_file else {
+            destination.append(&END_OF_STREAM)?;
+            return destination.commit();
+        };
+        let (schema, arrow_schema) = (self.schema.clone(), arrow_schema(&self.schema));
+        drop(self);
+        destination.convert(|stream, sink| {
+            let mut batches = StreamReader::try_new(stream, None).map_err(unreadable)?;
+            if batches.schema().fields() != arrow_schema.fields() {
+                bail!("the rows of the interrupted run have other columns; pass --restart to start over");
+            }
+            write_file(&mut row_groups(&mut batches, &schema), arrow_schema, sink)
+        })
+    }
+}
+
+/// Regroups the rows of a stream. Where a group ends depends on the rows only, not on the batches of the stream.
+fn row_groups<'a>(
+    batches: &'a mut StreamReader<impl Read>,
+    schema: &'a OutputSchema,
+) -> impl Iterator<Item = Result<RecordBatch>> + 'a {
+    let mut rows = BatchBuilder::new(schema);
+    let mut complete = VecDeque::new();
+    iter::from_fn(move || {
+        loop {
+            if let Some(group) = complete.pop_front() {
+                return Some(Ok(group));
+            }
+            let added = match batches.next() {
+                None if rows.rows() == 0 => return None,
+                None => rows.take().map(|group| complete.push_back(group)).map_err(unreadable),
+                Some(Err(error)) => Err(unreadable(error)),
+                Some(Ok(batch)) => for_each_row(&batch, schema, |row| {
+                    rows.push(row)?;
+                    if rows.bytes() >= MAX_GROUP_BYTES {
+                        complete.push_back(rows.take()?);
+                    }
+                    Ok(())
+                }),
+            };
+            if let Err(error) = added {
+                return Some(Err(error));
+            }
+        }
+    })
+}
+
+/// The message for a stream that cannot be decoded.
+fn unreadable(error: ArrowError) -> anyhow::Error {
+    anyhow!("cannot read back the rows written so far ({error}); pass --restart to start over")
+}

@@ -1,0 +1,46 @@
+//! A row of the output: one vector, or the vectors of one text's tokens, with the columns beside them.
+
+use serde_json::Value;
+
+use super::dtype::StoredVector;
+use crate::field::FieldValue;
+
+/// A row of the output.
+#[derive(Debug, Clone, Copy)]
+pub struct Row<'a> {
+    /// Index of the input record, from 0.
+    pub index: u64,
+    /// The record's id: a string or an integer.
+    pub id: Option<&'a Value>,
+    /// The chunk that the vector is of; present where [`OutputSchema::chunks`](super::OutputSchema::chunks) is set.
+    pub chunk: Option<Span>,
+    /// Number of encoded tokens, including special tokens.
+    pub tokens: usize,
+    /// Whether the text was truncated.
+    pub truncated: bool,
+    /// Values of the kept columns, in the order of [`OutputSchema::kept`](super::OutputSchema::kept).
+    pub kept: &'a [FieldValue],
+    /// `(D)`, or `(tokens, D)` with one vector per token.
+    pub vector: &'a StoredVector,
+}
+
+/// The part of a text that a chunk covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Span {
+    /// Index of the chunk in its text, from 0.
+    pub chunk: u64,
+    /// Offset of its first character in the text.
+    pub start: u64,
+    /// Offset after its last character.
+    pub end: u64,
+}
+
+impl Span {
+    /// Names of its columns.
+    pub(super) const NAMES: [&'static str; 3] = ["chunk", "start", "end"];
+
+    /// Values of its columns, in the order of [`Span::NAMES`].
+    pub(super) fn values(self) -> [u64; 3] {
+        [self.chunk, self.start, self.end]
+    }
+}

@@ -1,0 +1,106 @@
+//! The paths of the files beside an output file.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow};
+
+use super::target::{Target, parent_dir};
+use super::write_error::write_error;
+
+/// The paths of an output file and of the files beside it. Each field gives the path for the output `dir/vectors.npy`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SidecarPaths {
+    /// `dir/vectors.npy`: the output.
+    pub output: PathBuf,
+    /// `dir/.vectors.npy.partial.lock`: locked by the process that writes the output and its sidecars.
+    pub lock: PathBuf,
+    /// `dir/.vectors.npy.partial`: the rows written so far.
+    pub partial: PathBuf,
+    /// `dir/.vectors.npy.partial.whole`: the final file while it is converted from the partial file.
+    pub converted: PathBuf,
+    /// `dir/.vectors.npy.partial.json`: the manifest of an unfinished run.
+    pub manifest: PathBuf,
+    /// `dir/.vectors.npy.partial.ledger`: the ledger of an unfinished run.
+    pub ledger: PathBuf,
+    /// `dir/vectors.npy.ledger.jsonl`: the ledger of a finished run.
+    pub final_ledger: PathBuf,
+    /// `dir/vectors.npy.meta.json`: the metadata of the output, for npy, which has no room for it.
+    pub meta: PathBuf,
+    /// `dir/.vectors.npy.done.json`: the manifest of a finished run.
+    pub done: PathBuf,
+}
+
+impl SidecarPaths {
+    /// The paths for a target; `None` for standard output, and for an existing pipe or device.
+    ///
+    /// # Errors
+    /// If the target is a directory or cannot be reached.
+    pub(super) fn of(target: &Target) -> Result<Option<Self>> {
+        let Target::File(path) = target else { return Ok(None) };
+        let is_dir = || anyhow!("cannot write {target}: it names a directory; name a file in it");
+        if path.as_os_str().as_encoded_bytes().ends_with(b"/") {
+            return Err(is_dir());
+        }
+        let path = match fs::metadata(path) {
+            Ok(metadata) if metadata.is_dir() => return Err(is_dir()),
+            Ok(metadata) if !metadata.is_file() => return Ok(None),
+            // The target of a symbolic link is replaced, not the link.
+            Ok(_) => fs::canonicalize(path).map_err(|error| write_error(target, false, error))?,
+            Err(error) if error.kind() == ErrorKind::NotFound => follow_links(path),
+            Err(error) => return Err(write_error(target, false, error)),
+        };
+        let name = path.file_name().ok_or_else(is_dir)?.to_owned();
+        let sidecar = |prefix: &str, suffix: &str| {
+            let mut sidecar = OsString::from(prefix);
+            sidecar.push(&name);
+            sidecar.push(suffix);
+            path.with_file_name(sidecar)
+        };
+        Ok(Some(SidecarPaths {
+            lock: sidecar(".", ".partial.lock"),
+            partial: sidecar(".", ".partial"),
+            converted: sidecar(".", ".partial.whole"),
+            manifest: sidecar(".", ".partial.json"),
+            ledger: sidecar(".", ".partial.ledger"),
+            final_ledger: sidecar("", ".ledger.jsonl"),
+            meta: sidecar("", ".meta.json"),
+            done: sidecar(".", ".done.json"),
+            output: path,
+        }))
+    }
+
+    /// Whether the run of a complete manifest was killed after it had renamed the output to its final name: the partial
+    /// file is gone, and the output has the given length (if any) and was renamed after the manifest was written.
+    pub fn output_is_final(&self, length: Option<u64>) -> bool {
+        let (Ok(output), Ok(manifest)) = (fs::metadata(&self.output), fs::metadata(&self.manifest)) else {
+            return false;
+        };
+        let has_length = length.is_none_or(|length| output.len() == length);
+        output.is_file() && !self.partial.exists() && has_length && was_renamed_after(&output, &manifest)
+    }
+}
+
+/// Whether `renamed` was renamed (its ctime) after `written` was written (its mtime).
+#[cfg(unix)]
+fn was_renamed_after(renamed: &fs::Metadata, written: &fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    (renamed.ctime(), renamed.ctime_nsec()) >= (written.mtime(), written.mtime_nsec())
+}
+
+/// Always true: the time of a rename is not available there.
+#[cfg(not(unix))]
+fn was_renamed_after(_: &fs::Metadata, _: &fs::Metadata) -> bool {
+    true
+}
+
+/// The path at which a file would be created, through symbolic links whose target does not exist yet.
+fn follow_links(path: &Path) -> PathBuf {
+    let mut path = path.to_owned();
+    while let Ok(next) = fs::read_link(&path) {
+        path = parent_dir(&path).join(next);
+    }
+    path
+}

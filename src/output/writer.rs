@@ -1,0 +1,118 @@
+//! Writes rows in a format to a destination.
+
+use anyhow::Result;
+
+use super::destination::Destination;
+use super::digest::HashedBlock;
+use super::durable_rows::DurableRows;
+use super::encoder::{RowEncoder, check_row_size};
+use super::format::OutputFormat;
+use super::lock::OutputLock;
+use super::row::Row;
+use super::schema::{OutputMetadata, OutputSchema};
+use super::{arrow, csv, jsonl, npy, parquet};
+
+/// Capacity above which the buffer of encoded rows is freed after it is written.
+const MAX_BUFFER_BYTES: usize = 1 << 20;
+
+/// Writes the rows of an output. If it is dropped before [`Writer::finish`], a regular file has no final name, and its
+/// partial file stays.
+pub struct Writer {
+    destination: Destination,
+    encoder: Box<dyn RowEncoder>,
+    /// Number of rows written, by earlier runs too.
+    rows: u64,
+    /// Encoded rows on their way to the destination.
+    buffer: Vec<u8>,
+}
+
+/// The encoder of a format: the one place that lists them. `is_file` is false for standard output, pipes and devices.
+fn encoder(schema: &OutputSchema, is_file: bool) -> Box<dyn RowEncoder> {
+    match schema.format {
+        OutputFormat::Jsonl => Box::new(jsonl::JsonlEncoder::new(schema)),
+        OutputFormat::Csv => Box::new(csv::CsvEncoder::new(schema)),
+        OutputFormat::Npy => Box::new(npy::encoder(schema)),
+        OutputFormat::Safetensors if schema.chunks => Box::new(super::safetensors::ChunkEncoder::new(schema)),
+        OutputFormat::Safetensors => Box::new(super::safetensors::encoder(schema)),
+        OutputFormat::Arrow if is_file => Box::new(arrow::file_encoder(schema)),
+        OutputFormat::Arrow => Box::new(arrow::stream_encoder(schema)),
+        OutputFormat::Parquet => Box::new(parquet::file_encoder(schema)),
+    }
+}
+
+impl Writer {
+    /// Opens a locked output for rows of `schema`, which [`check`](super::check()) has accepted: from the beginning, or
+    /// after the durable rows of an interrupted run, whose partial file is truncated to them.
+    ///
+    /// # Errors
+    /// If the target cannot be written to, or the partial file does not hold the durable rows.
+    pub fn open(lock: &OutputLock, schema: &OutputSchema, durable: Option<DurableRows>) -> Result<Self> {
+        // A run that was interrupted before its first checkpoint has written nothing that could be resumed.
+        let durable = durable.filter(|durable| durable.bytes > 0);
+        let encoder = encoder(schema, lock.sidecars().is_some());
+        if let Some(durable) = &durable {
+            check_row_size(&*encoder, lock.target(), durable)?;
+        }
+        let (rows, is_new) = (durable.as_ref().map_or(0, |durable| durable.rows), durable.is_none());
+        let destination = Destination::open(lock, durable, encoder.access())?;
+        let mut writer = Writer { destination, encoder, rows, buffer: Vec::new() };
+        if is_new {
+            writer.encoder.begin(&mut writer.buffer)?;
+            writer.write_buffer()?;
+        }
+        Ok(writer)
+    }
+
+    /// Writes the next row, in input order.
+    ///
+    /// # Errors
+    /// If it cannot be written; [`ClosedPipe`](super::ClosedPipe) if the output is a pipe whose reader closed it.
+    pub fn write(&mut self, row: &Row) -> Result<()> {
+        self.encoder.encode(row, &mut self.buffer)?;
+        self.rows += 1;
+        self.write_buffer()
+    }
+
+    /// Makes all rows so far durable and returns the length of the partial file in bytes. On any other target, the rows
+    /// are flushed as far as the format allows, and the result is 0.
+    ///
+    /// # Errors
+    /// If the rows cannot be written.
+    pub fn checkpoint(&mut self) -> Result<u64> {
+        self.encoder.flush(&mut self.buffer)?;
+        self.write_buffer()?;
+        self.destination.checkpoint()
+    }
+
+    /// Digests of the partial file, which holds `rows` rows; none for any other target.
+    pub fn blocks(&mut self, rows: u64) -> Vec<HashedBlock> {
+        self.destination.blocks(rows)
+    }
+
+    /// Replaces the metadata of the schema, for formats that write it last.
+    pub fn set_metadata(&mut self, metadata: &OutputMetadata) {
+        self.encoder.set_metadata(metadata);
+    }
+
+    /// Completes the output and renames it to its final name.
+    ///
+    /// # Errors
+    /// If it cannot be written; the partial file stays then, and can be resumed.
+    pub fn finish(mut self) -> Result<()> {
+        self.encoder.flush(&mut self.buffer)?;
+        self.write_buffer()?;
+        self.encoder.finish(self.destination, self.rows)
+    }
+
+    fn write_buffer(&mut self) -> Result<()> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        self.destination.append(&self.buffer)?;
+        self.buffer.clear();
+        if self.buffer.capacity() > MAX_BUFFER_BYTES {
+            self.buffer = Vec::new();
+        }
+        Ok(())
+    }
+}

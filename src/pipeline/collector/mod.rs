@@ -1,0 +1,278 @@
+//! The collector: takes waves in order, writes their rows to the output, lists skipped, failed and truncated records in the
+//! ledger, and from time to time makes both durable, so that an interrupted run can be resumed.
+
+mod record;
+mod save;
+
+use anyhow::{Result, bail};
+use crossbeam_channel::{Receiver, select};
+use indicatif::ProgressBar;
+
+use super::columns;
+use super::cursor::Cursor;
+use super::digests::FileDigests;
+use super::journal::Journal;
+use super::manifest::Manifest;
+use super::messages::{CollectorMessage, Wave, thread_panicked};
+use super::signals::Interrupted;
+use super::source::RecordSource;
+use super::stats::Stats;
+use super::summary::Timings;
+use crate::output::{self, Ledger, OutputFormat, OutputLock, OutputSchema, Writer};
+use crate::sys::console::{Console, QUIET_PERIOD, counted, thousands};
+
+/// What to do with records that have no row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// Skip records that cannot be read (`--on-error skip`); otherwise they end the run.
+    pub skip_unreadable: bool,
+    /// End the run at a text over the limit (`--on-long error`); otherwise it is skipped.
+    pub stop_at_long: bool,
+    /// Maximum tokens of a text.
+    pub max_length: usize,
+}
+
+/// Writes the rows of a run in the order of input.
+pub struct Collector {
+    lock: OutputLock,
+    schema: OutputSchema,
+    policy: Policy,
+    console: Console,
+    bar: ProgressBar,
+    /// Opened with the first row: until then, the rows of an earlier run stay on the disk.
+    writer: Option<Writer>,
+    ledger: Option<Ledger>,
+    /// Present if the output is a file: only then the run can be resumed.
+    journal: Option<Journal>,
+    /// The digests of the model's files, if there is no journal.
+    digests: Option<FileDigests>,
+    /// The position after the last record whose rows are all written.
+    cursor: Cursor,
+    /// Whether some but not all rows of the record after the cursor are written. A checkpoint is not possible then.
+    is_inside_record: bool,
+    /// Rows per record, for formats whose rows have no record index.
+    rows_per_record: Option<Vec<u64>>,
+    stats: Stats,
+    /// The counts of the runs that this one resumes.
+    resumed: Stats,
+    /// The last manifest, once the run is complete.
+    complete: Option<Manifest>,
+    /// Rows in the last saved manifest, which the next run could resume after.
+    saved_rows: Option<u64>,
+    /// Whether a write has failed: the files may end in the middle of a row.
+    is_write_failed: bool,
+}
+
+impl Collector {
+    /// A collector for a run from the beginning. With a journal, the run can be resumed.
+    pub fn new(
+        lock: OutputLock,
+        schema: OutputSchema,
+        policy: Policy,
+        journal: Option<Journal>,
+        digests: Option<FileDigests>,
+        console: Console,
+        bar: ProgressBar,
+    ) -> Self {
+        let rows_per_record = (schema.chunks && schema.format == OutputFormat::Npy).then(Vec::new);
+        Collector {
+            lock,
+            schema,
+            policy,
+            console,
+            bar,
+            writer: None,
+            ledger: None,
+            journal,
+            digests,
+            cursor: Cursor::default(),
+            is_inside_record: false,
+            rows_per_record,
+            stats: Stats::default(),
+            resumed: Stats::default(),
+            complete: None,
+            saved_rows: None,
+            is_write_failed: false,
+        }
+    }
+
+    /// The position after the last record whose rows are all written.
+    pub fn cursor(&self) -> &Cursor {
+        &self.cursor
+    }
+
+    /// The counts so far.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Infers the types of the columns from the first records.
+    pub fn infer_columns(&mut self, source: &mut RecordSource) {
+        columns::infer(&mut self.schema, source);
+    }
+
+    /// Resumes an interrupted run. Returns true if that run had written all rows, so that nothing is left to do.
+    ///
+    /// # Errors
+    /// If the files contain less than the manifest says.
+    pub fn resume(&mut self, manifest: Manifest) -> Result<bool> {
+        let complete = manifest.clone();
+        (self.schema.ids, self.schema.kept) = (manifest.ids, manifest.kept);
+        (self.cursor, self.stats, self.resumed) = (manifest.cursor, manifest.stats, manifest.stats);
+        self.rows_per_record = manifest.rows_per_record;
+        self.saved_rows = Some(manifest.stats.rows);
+        self.bar.set_position(self.cursor.position);
+        self.bar.reset_eta();
+        let Some(sidecars) = self.lock.sidecars() else { return Ok(false) };
+        // Other formats are converted at the end: the file has another length than the rows.
+        let is_rows = matches!(self.schema.format, OutputFormat::Jsonl | OutputFormat::Csv);
+        let is_renamed =
+            manifest.complete && sidecars.output_is_final(is_rows.then_some(manifest.output.bytes));
+        if sidecars.ledger.exists() || !is_renamed {
+            let ledger = Ledger::open(&sidecars.ledger, &sidecars.output, Some(manifest.ledger))?;
+            if manifest.ledger_sha256.is_some_and(|written| written != ledger.digest()) {
+                bail!(
+                    "cannot resume: {} was changed since the interrupted run; pass --restart to start over",
+                    sidecars.ledger.display()
+                );
+            }
+            self.ledger = Some(ledger);
+        }
+        if is_renamed {
+            self.complete = Some(complete);
+            self.clean_up()?;
+        } else {
+            self.writer = Some(output::Writer::open(&self.lock, &self.schema, Some(manifest.output))?);
+        }
+        Ok(is_renamed)
+    }
+
+    /// Opens the output, if it is not open yet, and deletes the rows of an earlier run.
+    fn open(&mut self) -> Result<()> {
+        if self.writer.is_some() {
+            return Ok(());
+        }
+        if let Some(sidecars) = self.lock.sidecars() {
+            // The manifest is removed first, because it describes rows that are deleted next.
+            output::manifest::remove(&sidecars.manifest)?;
+            self.ledger = Some(Ledger::open(&sidecars.ledger, &sidecars.output, None)?);
+        }
+        if let Some(rows) = self.journal.as_mut().and_then(Journal::take_dropped_rows) {
+            self.console
+                .note(format!("starting over: dropped {} of an interrupted run", counted(rows, "row")));
+        }
+        if self.journal.is_none() && self.schema.format == OutputFormat::Arrow {
+            // The metadata of an Arrow stream precede its rows.
+            self.metadata()?;
+        }
+        self.writer = Some(output::Writer::open(&self.lock, &self.schema, None)?);
+        Ok(())
+    }
+
+    /// Takes all waves and completes the output.
+    ///
+    /// # Errors
+    /// If any stage fails, or the user interrupts the run. The rows before the failure are saved if the run can be resumed.
+    pub fn run(
+        &mut self,
+        waves: &Receiver<Result<CollectorMessage>>,
+        interrupts: &Receiver<()>,
+    ) -> Result<()> {
+        let done = self.take_waves(waves, interrupts).and_then(|()| self.finish());
+        self.bar.finish_and_clear();
+        done.map_err(|error| self.abort(error))
+    }
+
+    /// Prints the warnings and totals of the run.
+    pub fn report(&self, timings: &Timings) {
+        let ledger = self.lock.sidecars().map(|sidecars| sidecars.final_ledger.as_path());
+        self.stats.report(&self.console, self.policy.max_length, ledger);
+        // On a terminal or a pipe, the rows themselves are visible.
+        if self.lock.sidecars().is_some() && timings.start.elapsed() >= QUIET_PERIOD {
+            self.console.note(format!(
+                "{}, {} in {:.1} s: {}",
+                counted(self.stats.rows, "row"),
+                counted(self.stats.tokens, "token"),
+                timings.start.elapsed().as_secs_f64(),
+                self.lock.target()
+            ));
+        }
+    }
+
+    fn take_waves(
+        &mut self,
+        waves: &Receiver<Result<CollectorMessage>>,
+        interrupts: &Receiver<()>,
+    ) -> Result<()> {
+        loop {
+            let message = select! {
+                recv(waves) -> message => message,
+                recv(interrupts) -> _ => bail!(Interrupted { saved_rows: None }),
+            };
+            match message.map_err(thread_panicked)?? {
+                CollectorMessage::Wave(wave) => self.take_wave(wave, interrupts)?,
+                CollectorMessage::End => return self.open(),
+            }
+        }
+    }
+
+    fn take_wave(&mut self, wave: Wave, interrupts: &Receiver<()>) -> Result<()> {
+        let Wave { records, batches, results } = wave;
+        let mut rows: Vec<_> = records.iter().map(|_| None).collect();
+        let from = self.cursor.position;
+        let to = records.iter().rfind(|record| record.is_last).map_or(from, |record| record.end.position);
+        for done in 1..=batches {
+            let batch = select! {
+                recv(results) -> batch => batch,
+                recv(interrupts) -> _ => bail!(Interrupted { saved_rows: None }),
+            };
+            for (slot, batch_rows) in batch.map_err(thread_panicked)?? {
+                rows[slot] = Some(batch_rows);
+            }
+            self.bar.set_position(from + to.saturating_sub(from) * done as u64 / batches as u64);
+            self.draw_progress();
+        }
+        let count = records.len();
+        for (i, (record, rows)) in records.into_iter().zip(rows).enumerate() {
+            let (end, is_last) = (record.end.clone(), record.is_last);
+            self.take_record(record, rows)?;
+            if !is_last {
+                continue;
+            }
+            (self.cursor, self.is_inside_record) = (end, false);
+            // With chunks, a wave often ends inside of a record: save after any record.
+            let may_save = i + 1 == count || self.schema.chunks;
+            if may_save && self.journal.as_ref().is_some_and(Journal::is_due) {
+                self.save(false)?;
+            }
+        }
+        self.bar.set_position(self.cursor.position);
+        match &self.journal {
+            Some(_) => Ok(()),
+            // Without a file, the reader of the output gets the rows of each wave at once.
+            None => self.writer()?.checkpoint().map(drop),
+        }
+    }
+
+    fn writer(&mut self) -> Result<&mut Writer> {
+        match &mut self.writer {
+            Some(writer) => Ok(writer),
+            None => bail!("the output is not open; please report this as a bug"),
+        }
+    }
+
+    /// Returns `written`, and records whether the write failed.
+    fn check_write<T>(&mut self, written: Result<T>) -> Result<T> {
+        self.is_write_failed |= written.is_err();
+        written
+    }
+
+    fn draw_progress(&self) {
+        let seconds = self.bar.elapsed().as_secs_f64();
+        let rows = (self.stats.rows - self.resumed.rows) as f64 / seconds;
+        let tokens = (self.stats.tokens - self.resumed.tokens) as f64 / seconds;
+        let (rows, tokens) = (thousands(rows as u64), thousands(tokens as u64));
+        let work = format!("{}, {rows} rows/s, {tokens} tokens/s", counted(self.stats.rows, "row"));
+        self.console.draw(&self.bar, &work);
+    }
+}

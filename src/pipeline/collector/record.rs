@@ -1,0 +1,224 @@
+//! The rows of a record, and its entry in the ledger.
+
+use std::fmt;
+
+use anyhow::{Result, bail};
+
+use super::Collector;
+use crate::input::{Location, Position};
+use crate::output::{self, Event, LedgerEntry};
+use crate::pipeline::columns::null_misfits;
+use crate::pipeline::messages::{Outcome, RecordMeta};
+use crate::pipeline::task::Row;
+
+/// Why a row is not finite, as the predicate of a sentence.
+const NOT_FINITE: &str = "has a vector with NaN or infinite values";
+
+/// The error of a record that ends the run.
+#[derive(Debug)]
+pub(super) struct StoppedAtRecord {
+    /// One sentence that names the record and the reason.
+    pub message: String,
+    /// The options with which a resumed run would skip the record.
+    pub options: &'static str,
+}
+
+impl fmt::Display for StoppedAtRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for StoppedAtRecord {}
+
+/// An entry for the ledger, before its location is split into file, line and row.
+struct PendingEntry<'a> {
+    index: u64,
+    location: &'a Location,
+    event: Event,
+    reason: String,
+    tokens: Option<usize>,
+    truncated_tokens: Option<usize>,
+}
+
+impl<'a> PendingEntry<'a> {
+    fn new(index: u64, location: &'a Location, event: Event, reason: impl Into<String>) -> Self {
+        PendingEntry { index, location, event, reason: reason.into(), tokens: None, truncated_tokens: None }
+    }
+}
+
+impl Collector {
+    /// Writes the rows of a record, or adds the reason why it has none to the ledger.
+    pub(super) fn take_record(&mut self, record: RecordMeta, rows: Option<Vec<Row>>) -> Result<()> {
+        self.stats.empty += u64::from(record.is_empty && record.is_last);
+        let (index, is_fatal) = (self.cursor.entries, !self.policy.skip_unreadable);
+        let location = &record.location;
+        match &record.outcome {
+            Outcome::Encoded { .. } => match rows {
+                Some(rows) => self.write_rows(record, &rows),
+                None => bail!("{location} has no vector; please report this as a bug"),
+            },
+            Outcome::SkippedEmpty => {
+                self.stats.skipped_empty += 1;
+                self.open()
+            }
+            Outcome::NoTokens => {
+                let reason = "has no tokens: it is empty, and the model's tokenizer adds no special tokens";
+                self.stats.failed += 1;
+                self.warn(PendingEntry {
+                    tokens: Some(0),
+                    ..PendingEntry::new(index, location, Event::Skipped, reason)
+                })
+            }
+            Outcome::TooLong { tokens, reason } => {
+                let is_fatal = self.policy.stop_at_long;
+                self.stop_or_open(location, reason, is_fatal, "--on-long truncate, skip or mean")?;
+                self.stats.skipped += 1;
+                let entry = PendingEntry::new(index, location, Event::Skipped, reason);
+                self.warn(PendingEntry { tokens: Some(*tokens), ..entry })
+            }
+            Outcome::Failed(reason) => {
+                self.stop_or_open(location, reason, is_fatal, "--on-error skip")?;
+                self.stats.failed += 1;
+                self.warn(PendingEntry::new(index, location, Event::Failed, reason))
+            }
+        }
+    }
+
+    /// Writes the rows of an encoded record, or of a part of it.
+    fn write_rows(&mut self, record: RecordMeta, rows: &[Row]) -> Result<()> {
+        let RecordMeta { location, mut id, mut kept, outcome, is_last, .. } = record;
+        let Outcome::Encoded { tokens, truncated_tokens, sequences, has_chunks } = outcome else {
+            return Ok(());
+        };
+        let index = self.cursor.entries;
+        let is_fatal = !self.policy.skip_unreadable;
+        if let Some(reason) = null_misfits(&self.schema, &mut id, &mut kept)
+            && !self.is_inside_record
+        {
+            self.stop_or_open(&location, &reason, is_fatal, "--on-error skip")?;
+            self.stats.nulled += 1;
+            self.warn(PendingEntry::new(index, &location, Event::Nulled, reason))?;
+        }
+        let rows_before = self.stats.rows;
+        for row in rows {
+            let reason = |reason: &str| match row.span {
+                Some(span) => format!("chunk {} {reason}", span.chunk),
+                None => reason.into(),
+            };
+            if !row.is_finite && !self.schema.preserves_non_finite() {
+                let dtype = self.schema.dtype;
+                let reason =
+                    reason(&format!("{NOT_FINITE}, which {dtype} cannot represent; check the model"));
+                self.stop_or_open(&location, &reason, is_fatal, "--on-error skip")?;
+                self.stats.failed += 1;
+                self.warn(PendingEntry::new(index, &location, Event::Failed, reason))?;
+                continue;
+            }
+            self.write_row(&output::Row {
+                index,
+                id: id.as_ref(),
+                chunk: row.span,
+                tokens: row.tokens,
+                truncated: truncated_tokens > 0,
+                kept: &kept,
+                vector: &row.vector,
+            })?;
+            if !row.is_finite {
+                self.stats.not_finite += 1;
+                let entry = PendingEntry::new(index, &location, Event::NotFinite, reason(NOT_FINITE));
+                self.warn(PendingEntry { tokens: Some(row.tokens), ..entry })?;
+            }
+        }
+        let written = self.stats.rows - rows_before;
+        self.stats.texts += u64::from(is_last && self.is_inside_record);
+        if written > 0 {
+            self.stats.tokens += tokens as u64;
+        }
+        if has_chunks {
+            self.stats.chunks += written;
+            return Ok(());
+        }
+        if written == 0 {
+            return Ok(());
+        }
+        let entry = PendingEntry::new(index, &location, Event::Truncated, "");
+        self.count_long(PendingEntry { tokens: Some(tokens), ..entry }, truncated_tokens, sequences)
+    }
+
+    fn write_row(&mut self, row: &output::Row) -> Result<()> {
+        self.open()?;
+        self.is_inside_record = true;
+        let written = self.writer()?.write(row);
+        self.check_write(written)?;
+        self.stats.rows += 1;
+        if let Some(counts) = &mut self.rows_per_record {
+            counts.resize(row.index as usize + 1, 0);
+            counts[row.index as usize] += 1;
+        }
+        Ok(())
+    }
+
+    /// Returns the error that ends the run if `is_fatal`, with the `options` that would skip the record. Otherwise opens the output
+    /// and the ledger.
+    fn stop_or_open(
+        &mut self,
+        location: &Location,
+        reason: &str,
+        is_fatal: bool,
+        options: &'static str,
+    ) -> Result<()> {
+        if is_fatal {
+            bail!(StoppedAtRecord { message: format!("{location} {reason}"), options });
+        }
+        self.open()
+    }
+
+    /// Counts a text that was truncated or encoded in chunks, and adds it to the ledger.
+    fn count_long(&mut self, entry: PendingEntry, truncated_tokens: usize, sequences: usize) -> Result<()> {
+        let limit = self.policy.max_length;
+        if truncated_tokens > 0 {
+            self.stats.truncated += 1;
+            self.stats.truncated_tokens += truncated_tokens as u64;
+            let tokens = entry.tokens.unwrap_or_default() + truncated_tokens;
+            let reason = format!("has {tokens} tokens, over the limit of {limit}");
+            self.add_to_ledger(PendingEntry { reason, truncated_tokens: Some(truncated_tokens), ..entry })
+        } else if sequences > 1 {
+            self.stats.multi_sequence += 1;
+            self.stats.sequences += sequences as u64;
+            let reason = format!("is encoded in {sequences} chunks of at most {limit} tokens");
+            self.add_to_ledger(PendingEntry { event: Event::Chunked, reason, ..entry })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Adds a record that was skipped or changed to the ledger, or prints a warning if there is no ledger.
+    fn warn(&mut self, entry: PendingEntry) -> Result<()> {
+        if self.ledger.is_none() {
+            let event = match entry.event {
+                Event::Nulled => "null in",
+                Event::NotFinite => "not finite",
+                Event::Failed | Event::Skipped | Event::Truncated | Event::Chunked => "skipped",
+            };
+            let (location, reason) = (entry.location, &entry.reason);
+            self.bar.suspend(|| self.console.warn(format!("{event}: {location} {reason}")));
+        }
+        self.add_to_ledger(entry)
+    }
+
+    /// Adds a record to the ledger, if there is one.
+    fn add_to_ledger(&mut self, entry: PendingEntry) -> Result<()> {
+        let PendingEntry { index, location, event, reason, tokens, truncated_tokens } = entry;
+        let Some(ledger) = &mut self.ledger else { return Ok(()) };
+        let (line, row) = match location.position {
+            Position::Line(line) => (Some(line), None),
+            Position::Row(row) | Position::Argument(row) => (None, Some(row)),
+            Position::File => (None, None),
+        };
+        let (file, reason) = (&*location.source, reason.into());
+        let entry = LedgerEntry { index, file, line, row, event, reason, tokens, truncated_tokens };
+        let written = ledger.write(&entry);
+        self.check_write(written)
+    }
+}

@@ -1,0 +1,91 @@
+//! SHA-256 digests of the model's files and of texts.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+use anyhow::{Result, anyhow};
+use sha2::{Digest, Sha256};
+
+use super::manifest::RunIdentity;
+use super::messages::thread_panicked;
+use crate::sys::threads::spawn;
+
+/// The digests of files, computed in a background thread: hashing a large model takes longer than embedding a short text.
+pub enum FileDigests {
+    /// Computed by a background thread.
+    Running(JoinHandle<Result<RunIdentity>>),
+    /// Computed by [`FileDigests::finish`], because the system refused to start a thread.
+    Deferred(Vec<PathBuf>),
+}
+
+impl FileDigests {
+    /// Starts hashing in a background thread. If the system refuses to start one, hashing is deferred.
+    pub fn start(files: Vec<PathBuf>) -> Self {
+        let deferred = files.clone();
+        match spawn("hash-model", move || digests(&files)) {
+            Ok(thread) => FileDigests::Running(thread),
+            Err(_) => FileDigests::Deferred(deferred),
+        }
+    }
+
+    /// Waits for the digests, keyed by file name.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub fn finish(self) -> Result<RunIdentity> {
+        match self {
+            FileDigests::Running(thread) => thread.join().map_err(thread_panicked)?,
+            FileDigests::Deferred(files) => digests(&files),
+        }
+    }
+}
+
+fn digests(paths: &[PathBuf]) -> Result<RunIdentity> {
+    let mut identity = RunIdentity::new();
+    for path in paths {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let digest =
+            sha256_of_file(path).map_err(|error| anyhow!("cannot read {} ({error})", path.display()))?;
+        // Files in different folders can have the same name: their digests are separated by spaces.
+        let all = identity.entry(format!("the model's {name}")).or_insert_with(|| "SHA-256".into());
+        all.push(' ');
+        *all += &digest;
+    }
+    Ok(identity)
+}
+
+/// The digests of the weights files, separated by spaces, or `None` if there are none.
+pub(super) fn weights_digest(identity: &RunIdentity) -> Option<String> {
+    let weights = identity.iter().filter(|(key, _)| key.ends_with(".safetensors"));
+    let digests: Vec<_> = weights.filter_map(|(_, value)| value.strip_prefix("SHA-256 ")).collect();
+    (!digests.is_empty()).then(|| digests.join(" "))
+}
+
+/// SHA-256 over texts and their lengths, in hexadecimal.
+pub fn sha256_of_texts(texts: &[String]) -> String {
+    let mut hash = Sha256::new();
+    for text in texts {
+        hash.update((text.len() as u64).to_le_bytes());
+        hash.update(text);
+    }
+    format!("{:x}", hash.finalize())
+}
+
+fn sha256_of_file(path: &Path) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    io::copy(&mut File::open(path)?, &mut hash)?;
+    Ok(format!("{:x}", hash.finalize()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sha256_of_texts;
+
+    #[test]
+    fn digests_are_lowercase_hexadecimal_digits_and_padded() {
+        let digest = sha256_of_texts(&["text 1557".to_owned()]);
+        assert_eq!(digest, "00034ab963edaf02620cb5f12deb709e24e71db05077aa8af2c017cac875e361");
+    }
+}

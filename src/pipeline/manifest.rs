@@ -1,0 +1,121 @@
+//! The manifest: the identity and the progress of a run, saved beside its output.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use super::cursor::Cursor;
+use super::stats::Stats;
+use crate::output::{self, ColumnType, Digest, DurableRows, KeptColumn, SidecarPaths};
+
+/// What two runs must have in common for one to resume the other: options, inputs and files, each with its value or digest.
+pub type RunIdentity = BTreeMap<String, String>;
+
+/// The state of an interrupted run, saved beside its output.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The identity of the run.
+    pub identity: RunIdentity,
+    /// The type of ids, if rows have any.
+    pub ids: Option<ColumnType>,
+    /// The columns of carried-through fields.
+    pub kept: Vec<KeptColumn>,
+    /// The position after the last record whose rows are all written.
+    pub cursor: Cursor,
+    /// The counts so far.
+    pub stats: Stats,
+    /// Rows per record, for formats whose rows have no record index.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows_per_record: Option<Vec<u64>>,
+    /// The durable part of the output.
+    pub output: DurableRows,
+    /// The durable part of the ledger, in bytes.
+    pub ledger: u64,
+    /// SHA-256 of the durable part of the ledger.
+    pub ledger_sha256: Option<Digest>,
+    /// Whether all rows are written and only the rename of the output is left.
+    pub complete: bool,
+}
+
+/// The record of a complete run, saved beside its output, so that `--resume` can tell whether the output is up to date.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct CompletedRun {
+    /// The manifest of the run.
+    run: Manifest,
+    /// The output file at the end of the run.
+    output: FileStamp,
+}
+
+/// Length and modification time of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct FileStamp {
+    bytes: u64,
+    modified: Option<Duration>,
+}
+
+impl FileStamp {
+    fn of(path: &Path) -> Option<Self> {
+        let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+        let modified = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        Some(FileStamp { bytes: metadata.len(), modified })
+    }
+}
+
+impl CompletedRun {
+    /// Saves the manifest of a complete run beside its output.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub(super) fn save(run: Manifest, sidecars: &SidecarPaths) -> Result<()> {
+        match FileStamp::of(&sidecars.output) {
+            Some(output) => {
+                output::manifest::save(&sidecars.done, &sidecars.output, &CompletedRun { run, output })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The manifest of the run that wrote the current output, or `None` if there is none or the output has changed since.
+    pub(super) fn find(sidecars: &SidecarPaths) -> Option<Manifest> {
+        // If it cannot be read, the run starts from the beginning.
+        let found = output::manifest::load::<CompletedRun>(&sidecars.done).ok()??;
+        (Some(found.output) == FileStamp::of(&sidecars.output)).then_some(found.run)
+    }
+}
+
+/// Checks that a run of `identity` can resume the run of a manifest.
+///
+/// # Errors
+/// What has changed, as the start of a sentence: the first change in full and the names of the others.
+pub(super) fn check_same_run(manifest: &Manifest, identity: &RunIdentity) -> Result<(), String> {
+    let mut before = manifest.identity.clone();
+    if manifest.stats.long_texts() == 0 {
+        // The treatment of long texts has not affected any row so far.
+        for key in ["--on-long", "--truncation-side"] {
+            if let Some(value) = identity.get(key) {
+                before.insert(key.into(), value.clone());
+            }
+        }
+    }
+    let keys = before.keys().chain(identity.keys().filter(|key| !before.contains_key(*key)));
+    let mut changed: Vec<&String> = keys.filter(|key| before.get(*key) != identity.get(*key)).collect();
+    // Options that depend on the model change with it: files come first.
+    changed.sort_by_key(|key| key.starts_with("--"));
+    let Some((first, rest)) = changed.split_first() else { return Ok(()) };
+    let value = |identity: &RunIdentity| match identity.get(*first).map(String::as_str) {
+        None => "absent".to_owned(),
+        Some("") => "empty".to_owned(),
+        Some(value) => value.to_owned(),
+    };
+    let rest: Vec<&str> = rest.iter().map(|key| key.as_str()).collect();
+    let more = match rest.len() {
+        0 => String::new(),
+        1..=3 => format!(" (also changed: {})", rest.join(", ")),
+        n => format!(" (and {n} other changes)"),
+    };
+    Err(format!("{first} has changed since that run, from {} to {}{more}", value(&before), value(identity)))
+}

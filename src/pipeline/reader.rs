@@ -1,0 +1,118 @@
+//! The reader thread, and the start of all stages.
+
+use std::mem;
+use std::sync::{Arc, Mutex};
+
+use anyhow::Result;
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use super::budget::{GROUP_BYTES, MemoryBudget};
+use super::cursor::Cursor;
+use super::messages::{CollectorMessage, RawRecord, ReaderMessage, RecordGroup, panic_to_error};
+use super::planner::Planner;
+use super::source::{RecordSource, entry_bytes};
+use super::task::Task;
+use super::tokenizer::prepare;
+use super::utilization::Utilization;
+use super::workers::Workers;
+use crate::input::{Entry, Record, Unreadable};
+use crate::sys::threads::spawn;
+
+/// Maximum records of a group.
+const GROUP_RECORDS: usize = 64;
+
+/// Starts all stages but the collector, and returns the channel for the collector: waves in the order of input, then the end or an
+/// error. `start` is the cursor of `source`.
+///
+/// # Errors
+/// If the system refuses to start a thread.
+pub fn start_stages<T: Task>(
+    source: RecordSource,
+    start: Cursor,
+    task: Arc<T>,
+    budget: MemoryBudget,
+    utilization: Arc<Utilization>,
+) -> Result<Receiver<Result<CollectorMessage>>> {
+    let (to_tokenizers, from_reader) = bounded::<RecordGroup>(budget.tokenizers);
+    let (to_planner, from_tokenizers) = bounded(budget.queued_groups());
+    let (to_collector, waves) = bounded(1);
+    let is_interactive = source.is_interactive();
+    spawn("read", move || read(source, start, &budget, &to_tokenizers, &to_planner))?;
+    let long_text = Arc::new(Mutex::new(()));
+    for index in 0..budget.tokenizers {
+        let (groups, task, long_text) = (from_reader.clone(), task.clone(), long_text.clone());
+        spawn(format!("tokenize-{index}"), move || {
+            for (group, answer) in groups {
+                let prepare = |record| prepare(&*task, record, &long_text, budget.batch_tokens);
+                // A closed channel means that the run has ended.
+                let _ = answer.send(panic_to_error(|| Ok(group.into_iter().flat_map(prepare).collect())));
+            }
+        })?;
+    }
+    let workers = Workers::new(task, utilization, &budget);
+    spawn("plan", move || Planner::new(budget, workers, is_interactive, to_collector).run(&from_tokenizers))?;
+    Ok(waves)
+}
+
+/// Reads records, sends them to the tokenizers in groups, and sends the channels of the tokenizers' answers to the planner in order.
+fn read(
+    mut source: RecordSource,
+    mut cursor: Cursor,
+    budget: &MemoryBudget,
+    to_tokenizers: &Sender<RecordGroup>,
+    to_planner: &Sender<ReaderMessage>,
+) {
+    let send = |group: Vec<RawRecord>| {
+        let (answer, prepared) = bounded(1);
+        to_planner.send(ReaderMessage::Group(prepared)).is_ok() && to_tokenizers.send((group, answer)).is_ok()
+    };
+    let max_records = if source.is_stream() { 1 } else { GROUP_RECORDS };
+    let (mut group, mut bytes) = (Vec::new(), 0);
+    loop {
+        match source.next() {
+            Some(Ok((entry, position))) => {
+                cursor = cursor.after(&entry, position);
+                let is_selected = source.selects(&entry);
+                let (entry, size) = refuse_large(entry, budget.record_bytes);
+                bytes += size;
+                group.push(RawRecord { entry, is_selected, end: cursor.clone() });
+                if group.len() >= max_records || bytes >= GROUP_BYTES {
+                    bytes = 0;
+                    if !send(mem::take(&mut group)) {
+                        return;
+                    }
+                }
+            }
+            Some(Err(error)) => {
+                let (answer, prepared) = bounded(1);
+                let _ = answer.send(Err(error));
+                // The rows of the records before the error are written first.
+                if send(group) {
+                    let _ = to_planner.send(ReaderMessage::Group(prepared));
+                }
+                return;
+            }
+            None => {
+                if send(group) {
+                    let _ = to_planner.send(ReaderMessage::End);
+                }
+                return;
+            }
+        }
+    }
+}
+
+/// A record and its size in bytes. A record of more than `max_bytes` becomes unreadable.
+fn refuse_large(entry: Entry, max_bytes: usize) -> (Entry, usize) {
+    let bytes = entry_bytes(&entry);
+    match entry {
+        Entry::Record(Record { location, .. }) if bytes > max_bytes => {
+            let reason = format!(
+                "has {bytes} bytes, but --max-memory leaves room for records of {max_bytes}; split the text, or pass a larger \
+                 --max-memory"
+            );
+            (Entry::Unreadable(Unreadable { location, reason }), 0)
+        }
+        entry => (entry, bytes),
+    }
+}

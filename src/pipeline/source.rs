@@ -1,0 +1,163 @@
+//! The records of a run, the first of which can be inspected before they are processed.
+
+use std::collections::VecDeque;
+
+use anyhow::{Result, bail};
+
+use super::cursor::Cursor;
+use crate::error::UsageError;
+use crate::field::{FieldValue, json_bytes};
+use crate::input::{Entries, Entry, ReadLimit, Record};
+
+/// Which records are processed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Selection {
+    /// Skip records whose text is empty or white space (`--skip-empty`).
+    pub skip_empty: bool,
+    /// Process at most this many records, not counting skipped ones (`--limit`).
+    pub limit: Option<u64>,
+}
+
+/// How fast records arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// From files, without waiting.
+    Files,
+    /// From a pipe, one by one.
+    Stream,
+    /// From a pipe, and the writer may wait for the row of a record before it sends the next one.
+    Interactive,
+}
+
+/// An iterator over records in the order of input, each with the byte position after it.
+pub struct RecordSource {
+    entries: Entries,
+    pace: Pace,
+    selection: Selection,
+    /// Selected records so far.
+    selected: u64,
+    /// Records that were read by [`RecordSource::peek`] but not yet returned.
+    peeked: VecDeque<Result<(Entry, u64)>>,
+}
+
+/// Maximum number of records to peek at. Fixed, so that the inferred columns do not depend on how a run is divided into waves.
+const MAX_PEEKED_RECORDS: usize = 1000;
+/// Maximum size of the records to peek at, in bytes.
+const MAX_PEEKED_BYTES: usize = 4 << 20;
+
+impl RecordSource {
+    /// The selected records of `entries`.
+    pub fn new(entries: Entries, pace: Pace, selection: Selection) -> Self {
+        RecordSource { entries, pace, selection, selected: 0, peeked: VecDeque::new() }
+    }
+
+    /// Limits the memory of the readers. Call it before the first record is read.
+    pub fn set_limit(&mut self, limit: ReadLimit) {
+        self.entries.set_limit(limit);
+    }
+
+    /// Whether a record is selected. A record that is not selected has no row.
+    pub fn selects(&self, entry: &Entry) -> bool {
+        !matches!(entry, Entry::Record(record) if self.selection.skip_empty && record.is_empty())
+    }
+
+    /// The size of the whole input in bytes; `None` for a stream.
+    pub fn size(&self) -> Option<u64> {
+        self.entries.total_bytes()
+    }
+
+    /// Whether reading may wait for a writer.
+    pub fn is_stream(&self) -> bool {
+        self.pace != Pace::Files
+    }
+
+    /// Whether a writer may wait for the row of each record.
+    pub fn is_interactive(&self) -> bool {
+        self.pace == Pace::Interactive
+    }
+
+    /// The text of the first record, without consuming the record.
+    pub fn first_text(&mut self) -> Option<String> {
+        if self.peeked.is_empty() {
+            let first = self.read()?;
+            self.peeked.push_back(first);
+        }
+        match self.peeked.front() {
+            Some(Ok((Entry::Record(record), _))) => Some(record.text.clone()),
+            _ => None,
+        }
+    }
+
+    /// Checks the fields of `--keep` against the first records of a stream.
+    ///
+    /// # Errors
+    /// If a field is in none of these records.
+    pub fn check_kept(&mut self) -> Result<()> {
+        if self.is_stream() {
+            self.peek().for_each(drop);
+            return self.entries.missing_field_error().map_or(Ok(()), Err);
+        }
+        Ok(())
+    }
+
+    /// The first records, without consuming them. Records that cannot be read are left out.
+    pub fn peek(&mut self) -> impl Iterator<Item = &Record> {
+        let mut bytes = 0;
+        // An interactive writer does not send a second record before it has the row of the first.
+        let max_records = if self.is_interactive() { 1 } else { MAX_PEEKED_RECORDS };
+        let max_records = self.selection.limit.map_or(max_records, |limit| max_records.min(limit as usize));
+        while self.peeked.len() < max_records && bytes < MAX_PEEKED_BYTES {
+            let Some(entry) = self.read() else { break };
+            bytes += entry.as_ref().map_or(0, |(entry, _)| entry_bytes(entry));
+            self.peeked.push_back(entry);
+        }
+        self.peeked.iter().filter_map(|entry| match entry {
+            Ok((Entry::Record(record), _)) => Some(record),
+            _ => None,
+        })
+    }
+
+    /// Skips the records before a cursor.
+    ///
+    /// # Errors
+    /// If they differ from the records that the interrupted run has read, or cannot be read.
+    pub fn skip_to(&mut self, cursor: &Cursor) -> Result<()> {
+        let mut current = Cursor::default();
+        while current.entries < cursor.entries {
+            let Some((entry, position)) = self.next().transpose()? else { break };
+            current = current.after(&entry, position);
+        }
+        if current.digest != cursor.digest {
+            bail!(UsageError(format!(
+                "--resume: the first {} records of the input differ from those of the interrupted run; pass --restart to \
+                 start over",
+                cursor.entries
+            )));
+        }
+        Ok(())
+    }
+
+    fn read(&mut self) -> Option<Result<(Entry, u64)>> {
+        Some(self.entries.next()?.map(|entry| (entry, self.entries.bytes_read())))
+    }
+}
+
+impl Iterator for RecordSource {
+    type Item = Result<(Entry, u64)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.selection.limit.is_some_and(|limit| self.selected >= limit) {
+            return None;
+        }
+        let next = self.peeked.pop_front().or_else(|| self.read())?;
+        self.selected += u64::from(next.as_ref().is_ok_and(|(entry, _)| self.selects(entry)));
+        Some(next)
+    }
+}
+
+/// The approximate size of a record in memory, in bytes.
+pub(super) fn entry_bytes(entry: &Entry) -> usize {
+    let Entry::Record(Record { id, text, pair, kept, .. }) = entry else { return 0 };
+    let texts = [Some(text), pair.as_ref()].into_iter().flatten().map(String::len).sum::<usize>();
+    texts + id.as_ref().map_or(0, json_bytes) + kept.iter().map(FieldValue::bytes).sum::<usize>()
+}

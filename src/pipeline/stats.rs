@@ -1,0 +1,134 @@
+//! The counts of a run, and the report at its end.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::sys::console::{Console, counted, thousands};
+
+/// Counts over all runs that wrote to one output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Stats {
+    /// Rows written.
+    pub rows: u64,
+    /// Texts with at least one row.
+    pub texts: u64,
+    /// Rows that are a chunk of a text.
+    pub chunks: u64,
+    /// Tokens encoded.
+    pub tokens: u64,
+    /// Truncated texts.
+    pub truncated: u64,
+    /// Tokens that truncation removed.
+    pub truncated_tokens: u64,
+    /// Texts that were encoded in several sequences (`--on-long mean`).
+    pub multi_sequence: u64,
+    /// The sequences of those texts.
+    pub sequences: u64,
+    /// Texts over the limit that were skipped.
+    pub skipped: u64,
+    /// Records that could not be read or tokenized and were skipped.
+    pub failed: u64,
+    /// Rows with null where a field did not fit the type of its column.
+    pub nulled: u64,
+    /// Rows with NaN or infinite values.
+    pub not_finite: u64,
+    /// Records whose text is empty or white space, whether embedded or skipped.
+    pub empty: u64,
+    /// Records with such a text that `--skip-empty` skipped.
+    pub skipped_empty: u64,
+}
+
+/// The outcome of a run that did not fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExitStatus {
+    /// Every record has a row.
+    Complete,
+    /// Records were skipped, or have vectors that are not finite. The exit code is 3.
+    RecordsSkipped,
+}
+
+/// Minimum number of empty texts that a note reports.
+const MIN_EMPTY_FOR_NOTE: u64 = 10;
+
+impl Stats {
+    /// Records that have no row, although they were selected.
+    pub fn skipped_records(&self) -> u64 {
+        self.skipped + self.failed
+    }
+
+    /// The exit status of a run with these counts. A nulled field does not count, because the record has its row.
+    pub fn exit_status(&self) -> ExitStatus {
+        if self.skipped_records() > 0 || self.not_finite > 0 {
+            ExitStatus::RecordsSkipped
+        } else {
+            ExitStatus::Complete
+        }
+    }
+
+    /// Texts over the limit.
+    pub fn long_texts(&self) -> u64 {
+        self.truncated + self.multi_sequence + self.skipped
+    }
+
+    /// Prints warnings and notes. `limit` is the maximum of tokens per text, `ledger` the file with the details.
+    pub fn report(&self, console: &Console, limit: usize, ledger: Option<&Path>) {
+        let details = ledger.map(|path| format!("; see {}", path.display())).unwrap_or_default();
+        self.report_long_texts(console, limit, &details);
+        if self.failed > 0 {
+            let they = if self.failed == 1 { "it" } else { "they" };
+            console
+                .warn(format!("{} skipped because {they} could not be used{details}", records(self.failed)));
+        }
+        if self.nulled > 0 {
+            let records = records(self.nulled);
+            console.warn(format!(
+                "{records} written with null for fields that do not fit their column{details}"
+            ));
+        }
+        if self.not_finite > 0 {
+            console.warn(format!(
+                "{} of {} {} NaN or infinite values{details}",
+                thousands(self.not_finite),
+                counted(self.rows, "row"),
+                if self.not_finite == 1 { "contains" } else { "contain" }
+            ));
+        }
+        let embedded_empty = self.empty - self.skipped_empty;
+        if embedded_empty >= MIN_EMPTY_FOR_NOTE {
+            console.note(format!(
+                "{} of {} texts are empty; pass --skip-empty to skip them",
+                thousands(embedded_empty),
+                thousands(self.texts + self.skipped)
+            ));
+        }
+    }
+
+    fn report_long_texts(&self, console: &Console, limit: usize, details: &str) {
+        let texts = self.texts + self.skipped;
+        let long = |count: u64| {
+            let (noun, verb) = if texts == 1 { ("text", "was") } else { ("texts", "were") };
+            let (count, texts) = (thousands(count), thousands(texts));
+            (format!("{count} of {texts} {noun} {verb} longer than {limit} tokens"), verb)
+        };
+        if self.truncated > 0 {
+            let (texts, verb) = long(self.truncated);
+            let removed = thousands(self.truncated_tokens);
+            console.warn(format!("{texts} and {verb} truncated; {removed} tokens were removed{details}"));
+        }
+        if self.multi_sequence > 0 {
+            let (texts, _) = long(self.multi_sequence);
+            console.note(format!("{texts}; each is encoded in chunks, {} in all", thousands(self.sequences)));
+        }
+        if self.skipped > 0 {
+            let (texts, verb) = long(self.skipped);
+            console.warn(format!("{texts} and {verb} skipped{details}"));
+        }
+    }
+}
+
+/// A count of records with its verb.
+fn records(count: u64) -> String {
+    if count == 1 { "1 record was".into() } else { format!("{} records were", thousands(count)) }
+}

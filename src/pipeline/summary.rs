@@ -1,0 +1,95 @@
+//! The JSON summary of a run (`--stats`).
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Result, anyhow};
+use serde_json::json;
+
+use super::budget::MemoryBudget;
+use super::stats::Stats;
+use super::utilization::Utilization;
+use crate::output::OutputMetadata;
+use crate::sys::memory::peak_memory;
+
+/// The timings of a run.
+pub struct Timings {
+    /// When the command started.
+    pub start: Instant,
+    /// Seconds from the start of the command until the model was loaded.
+    pub loading: f64,
+    /// The counts of earlier runs, which this run has resumed.
+    pub resumed: Stats,
+}
+
+/// Checks that the summary can be written, before the run starts.
+///
+/// # Errors
+/// If the file cannot be opened for writing.
+pub fn check_writable(path: &Path) -> Result<()> {
+    let is_new = !path.exists();
+    OpenOptions::new().append(true).create(true).open(path).map_err(|error| cannot_write(path, &error))?;
+    if is_new {
+        // A run that fails must not leave an empty summary.
+        fs::remove_file(path).map_err(|error| cannot_write(path, &error))?;
+    }
+    Ok(())
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> anyhow::Error {
+    anyhow!("cannot write --stats {} ({error}); choose another path", path.display())
+}
+
+/// Writes the summary. `device` names the devices of the encoders; `metadata` is that of the output.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn write_summary(
+    path: &Path,
+    stats: &Stats,
+    timings: &Timings,
+    utilization: &Utilization,
+    budget: &MemoryBudget,
+    device: &str,
+    metadata: &OutputMetadata,
+) -> Result<()> {
+    let (encoding, idle) = utilization.read();
+    let tokens = stats.tokens - timings.resumed.tokens;
+    let rows = stats.rows - timings.resumed.rows;
+    let rate = |count: u64| if encoding > 0.0 { count as f64 / encoding } else { 0.0 };
+    let mut summary = json!({
+        "rows": stats.rows,
+        "texts": stats.texts,
+        "chunks": stats.chunks,
+        "tokens": stats.tokens,
+        "truncated": stats.truncated,
+        "tokens_cut": stats.truncated_tokens,
+        "chunked": stats.multi_sequence,
+        "windows": stats.sequences,
+        "skipped": stats.skipped,
+        "failed": stats.failed,
+        "nulled": stats.nulled,
+        "not_finite": stats.not_finite,
+        "rows_resumed": timings.resumed.rows,
+        "seconds": timings.start.elapsed().as_secs_f64(),
+        "seconds_loading": timings.loading,
+        "seconds_encoding": encoding,
+        "rows_per_second": rate(rows),
+        "tokens_per_second": rate(tokens),
+        "idle": idle,
+        "threads": budget.threads,
+        "batch_tokens": budget.batch_tokens,
+        "device": device,
+        "empty": stats.empty,
+        "skipped_empty": stats.skipped_empty,
+        "peak_memory_bytes": peak_memory(),
+    });
+    // Under the same names as in the metadata of the output.
+    summary.as_object_mut().into_iter().for_each(|summary| {
+        summary.extend(metadata.iter().map(|(key, value)| (key.clone(), value.clone().into())));
+    });
+    let json = format!("{summary:#}\n");
+    fs::write(path, json).map_err(|error| cannot_write(path, &error))
+}

@@ -1,0 +1,105 @@
+//! The contract between the pipeline and a task.
+
+use anyhow::Result;
+
+use crate::output::{Span, StoredVector};
+use crate::text::TokenizedText;
+
+/// Turns records into rows. Implementations are shared by all threads of the pipeline.
+pub trait Task: Send + Sync + 'static {
+    /// Tokenizes the text of a record, and the second text of a pair.
+    ///
+    /// # Errors
+    /// [`TokenizeError`] if the text cannot be encoded.
+    fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError>;
+
+    /// Encodes a batch and returns the rows of each text, in order.
+    ///
+    /// `texts` have at most `batch_tokens` tokens in all, unless a single text has more: such a text should be encoded in several
+    /// forward passes, at the boundaries of its sequences. `worker` is the index of the worker thread, with which a task with
+    /// several devices chooses one. If all threads share the batch, it is 0. Parallel operations run on the worker's own thread,
+    /// or on all threads if they share the batch.
+    ///
+    /// # Errors
+    /// If the encoder fails.
+    fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<Row>>>;
+
+    /// Called once before the worker threads start. A run that is too short to start worker threads does not call it.
+    fn on_workers_start(&self) {}
+}
+
+/// A row of the output, without the columns that come from the record.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// The position of the chunk in the text, if rows are chunks.
+    pub span: Option<Span>,
+    /// Encoded tokens, including special tokens.
+    pub tokens: usize,
+    /// One vector, or one per token, concatenated.
+    pub vector: StoredVector,
+    /// Whether all values are finite, before and after the conversion to the output dtype.
+    pub is_finite: bool,
+}
+
+/// Why a text has no row. Each reason is the predicate of a sentence whose subject is the record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenizeError {
+    /// The text has more tokens than the limit, and `--on-long` is not `truncate` or `mean`.
+    TooLong {
+        /// Tokens of the whole text.
+        tokens: usize,
+        /// The reason.
+        reason: String,
+    },
+    /// The tokenizer failed, or returned a token without an embedding.
+    Failed(String),
+    /// The text is empty and the tokenizer adds no special tokens.
+    NoTokens,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::output::OutputDtype;
+    use crate::text::{Sequence, Tokenizer, TokenizerOptions, TruncationSide};
+
+    // The example of "Add a task" in CONTRIBUTING.md, line by line.
+
+    /// The number of tokens of each text, as a vector of one dimension.
+    struct TokenCounter {
+        tokenizer: Tokenizer,
+    }
+
+    impl Task for TokenCounter {
+        fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
+            let tokens = self.tokenizer.encode(text, pair);
+            let tokens = tokens.map_err(|error| TokenizeError::Failed(error.to_string()))?;
+            Ok(TokenizedText { sequences: vec![Sequence { tokens, chunks: vec![] }] })
+        }
+
+        fn run(&self, texts: &[TokenizedText], _tokens: usize, _worker: usize) -> Result<Vec<Vec<Row>>> {
+            let row = |text: &TokenizedText| {
+                let tokens = text.token_count();
+                let vector = OutputDtype::F32.quantize(vec![tokens as f32], 1);
+                Row { span: None, tokens, vector, is_finite: true }
+            };
+            Ok(texts.iter().map(|text| vec![row(text)]).collect())
+        }
+    }
+
+    #[test]
+    fn the_example_task_has_a_row_for_each_text() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/bert-tiny/tokenizer.json");
+        let options =
+            TokenizerOptions { max_length: 16, truncation_side: TruncationSide::Right, lowercase: false };
+        let task = TokenCounter { tokenizer: Tokenizer::read(&path, &options).unwrap() };
+        let texts = [("a", None), ("a lamp", Some("a light"))];
+        let texts = texts.map(|(text, pair)| task.tokenize(text, pair).unwrap());
+        let rows = task.run(&texts, 256, 0).unwrap();
+        let counts: Vec<Vec<usize>> =
+            rows.iter().map(|rows| rows.iter().map(|row| row.tokens).collect()).collect();
+        assert_eq!(counts, texts.map(|text| vec![text.token_count()]));
+    }
+}

@@ -1,0 +1,10 @@
+//! What touches the process and its operating system: panics, threads, memory figures, standard output and error, and
+//! the opening of regular files. Every other module may use it; it uses none of them.
+
+pub mod catch_panic;
+pub mod console;
+pub mod memory;
+pub mod regular_file;
+pub mod stdout;
+pub mod terminal;
+pub mod threads;

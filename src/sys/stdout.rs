@@ -1,0 +1,46 @@
+//! Standard output: whether it was open at start-up, and what it is connected to.
+
+#[cfg(unix)]
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether standard output was closed when the process started.
+#[cfg(unix)]
+static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+// Runs before `main`: Rust's runtime opens /dev/null in place of a closed standard output, which cannot be told
+// afterwards from an output that the user redirected to /dev/null.
+//
+// It must not allocate: an allocation before `main` keeps the allocator from using huge pages later, which doubles the
+// time of `sconce embed hello`.
+//
+// SAFETY: a constructor must not rely on anything that Rust's runtime sets up before `main`. This one calls
+// fcntl(F_GETFD) on descriptor 1, which is valid for any descriptor number, open or not, and stores an atomic.
+#[cfg(unix)]
+ctor::declarative::ctor! {
+    #[ctor(unsafe)]
+    fn record_closed_stdout() {
+        WAS_CLOSED.store(rustix::io::fcntl_getfd(rustix::stdio::stdout()).is_err(), Ordering::Relaxed);
+    }
+}
+
+/// Whether standard output was closed when the process started. Always `false` on systems other than Unix.
+pub fn was_closed() -> bool {
+    #[cfg(unix)]
+    {
+        WAS_CLOSED.load(Ordering::Relaxed)
+    }
+    #[cfg(not(unix))]
+    false
+}
+
+/// Whether standard output is redirected to a regular file, as opposed to a terminal, a pipe or a device.
+pub fn is_regular_file() -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::fd::AsFd;
+        let file = std::io::stdout().as_fd().try_clone_to_owned().map(std::fs::File::from);
+        file.and_then(|file| file.metadata()).is_ok_and(|metadata| metadata.is_file())
+    }
+    #[cfg(not(unix))]
+    false
+}

@@ -1,0 +1,83 @@
+//! The batch size and the memory of an embedding task.
+
+use super::Embedder;
+use crate::nn::{
+    Backend, Encoder, EncoderSpec, GemmType, Isa, Pooling, QUERY_BLOCK, ScoreBias, TalkingHeads,
+};
+use crate::pipeline::Workload;
+use crate::sys::memory::current_memory;
+
+/// Tokens per batch on the CPU for f32 with FMA. With smaller batches, the weights of a large model are read more often.
+pub const CPU_F32_TOKENS: usize = 1024;
+/// Tokens per batch on the CPU for the other GEMM types, which are faster if the hidden states fit in L2.
+pub const CPU_TOKENS: usize = 512;
+/// Maximum tokens per batch on a GPU. Larger batches are not faster.
+pub const MAX_GPU_TOKENS: usize = 1 << 15;
+
+/// Batches in flight per GPU: while one is computed, the next is copied to the GPU and the previous one back.
+fn batches_per_gpu(encoder: &Encoder) -> usize {
+    if encoder.may_overlap() { 2 } else { 1 }
+}
+
+/// The fastest number of tokens per batch for the devices of `encoders`.
+fn default_batch_tokens(encoders: &[Encoder]) -> usize {
+    let tokens = |encoder: &Encoder| match encoder.backend().free_memory() {
+        None => match encoder.backend() {
+            Backend::Cpu(GemmType::F32) if Isa::selected().tile_unit().is_none() => CPU_F32_TOKENS,
+            _ => CPU_TOKENS,
+        },
+        // Half of the memory is left for attention scores and other processes.
+        Some(free) => {
+            (free / 2 / batches_per_gpu(encoder) / token_bytes(encoder.spec())).clamp(1, MAX_GPU_TOKENS)
+        }
+    };
+    encoders.iter().map(tokens).min().unwrap_or(CPU_TOKENS)
+}
+
+/// The workload of an embedder, with `batch_tokens` tokens per batch or the default of its devices.
+pub fn workload(embedder: &Embedder, batch_tokens: Option<usize>) -> Workload {
+    let encoder = &embedder.encoders[0];
+    let spec = encoder.spec();
+    let max_length = embedder.tokenizer.max_length();
+    let resident_bytes = Workload::round_up(current_memory().unwrap_or(0) as usize);
+    Workload {
+        encoders: embedder.encoders.len(),
+        is_gpu: encoder.backend().is_gpu(),
+        batches_per_gpu: batches_per_gpu(encoder),
+        cpu_threads: rayon::current_num_threads(),
+        batch_tokens: batch_tokens.unwrap_or_else(|| default_batch_tokens(&embedder.encoders)),
+        max_length,
+        model_bytes: resident_bytes + encoder.stored_bytes(),
+        token_bytes: token_bytes(spec),
+        attention_bytes: attention_bytes(spec, max_length),
+        vector_bytes: size_of::<f32>() * embedder.dimensions,
+        is_per_token: embedder.pooling == Pooling::None,
+    }
+}
+
+/// Activations per token in one layer, in bytes: hidden states before and after the layer, queries, keys and values, and the inner states of the
+/// feed-forward network, which are also split into three bf16 parts for tiles.
+fn token_bytes(spec: &EncoderSpec) -> usize {
+    let heads = spec.heads * (2 * spec.qk_head_dim + 2 * spec.v_head_dim);
+    let inner = spec.intermediate_size * if spec.gated { 3 } else { 2 };
+    const PARTS: usize = 3;
+    let parts = PARTS * size_of::<u16>() * spec.intermediate_size;
+    size_of::<f32>() * (6 * spec.hidden_size + heads + inner) + parts
+}
+
+/// Memory of attention for one sequence, in bytes: packed keys and values of one head, their products with relative positions, and the
+/// scores of a block of queries. Talking heads need all heads at once.
+fn attention_bytes(spec: &EncoderSpec, max_length: usize) -> usize {
+    let heads = match spec.talking_heads {
+        TalkingHeads { pre_softmax: None, post_softmax: None } => 1,
+        TalkingHeads { pre_softmax, post_softmax } => {
+            spec.heads.max(pre_softmax.unwrap_or(0)).max(post_softmax.unwrap_or(0))
+        }
+    };
+    let relative_positions = match &spec.score_bias {
+        ScoreBias::Disentangled(bias) => 2 * bias.relative_positions,
+        _ => 0,
+    };
+    let token = spec.qk_head_dim + spec.v_head_dim + relative_positions + 2 * QUERY_BLOCK;
+    size_of::<f32>() * max_length * token * heads
+}

@@ -1,0 +1,314 @@
+//! Embedding: one vector per text, per chunk or per token. Tokenize, encode, pool, apply the post-pooling modules, convert.
+
+mod resolve;
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use anyhow::{Result, bail};
+
+use super::options::OnLong;
+use crate::nn::{
+    Encoder, EncoderSpec, Pooling, PostPooling, RaggedBatch, is_normalized, is_out_of_memory, keep_memory,
+};
+use crate::output::{OutputDtype, Span};
+use crate::pipeline::{Row, Task, TokenizeError};
+use crate::text::{self, Chunk, Chunking, Sequence, TokenIds, TokenizedText, Tokenizer, consecutive_batches};
+
+/// A model with every option resolved.
+pub struct Embedder {
+    /// Text → token ids.
+    pub tokenizer: Tokenizer,
+    /// Token ids → hidden states: the same encoder on each device.
+    pub encoders: Vec<Encoder>,
+    /// Hidden states → vectors.
+    pub pooling: Pooling,
+    /// The post-pooling modules, in order.
+    pub post_pooling: Vec<PostPooling>,
+    /// Dimensions of a vector after the last module.
+    pub dimensions: usize,
+    /// The element type of stored vectors.
+    pub dtype: OutputDtype,
+    /// The prompt before each text.
+    pub prompt: String,
+    /// Tokens at the start of each sequence that are not pooled: those of the prompt, if the model excludes them.
+    pub prompt_tokens: usize,
+    /// What to do with texts over the limit.
+    pub on_long: OnLong,
+    /// How texts are split into chunks, one row each. `None`: each text is a row.
+    pub chunking: Option<Chunking>,
+}
+
+impl Embedder {
+    /// The specification of the encoder.
+    pub fn spec(&self) -> &EncoderSpec {
+        self.encoders[0].spec()
+    }
+
+    /// Whether vectors have unit length.
+    pub fn is_normalized(&self) -> bool {
+        is_normalized(&self.post_pooling)
+    }
+
+    /// Tokenizes a text that is split into chunks.
+    fn tokenize_chunks(&self, text: &str, chunking: Chunking) -> Result<TokenizedText, TokenizeError> {
+        let tokenized = self.chunks(text, chunking).map_err(|error| match error.downcast() {
+            Ok::<text::OversizedCharacter, _>(long) => TokenizeError::Failed(long.to_string()),
+            Err(error) => tokenizer_failed(error),
+        })?;
+        tokenized.sequences.iter().try_for_each(|sequence| self.check_tokens(&sequence.tokens))?;
+        Ok(tokenized)
+    }
+
+    /// The chunks of a text: each in a sequence of its own, or with late chunking several in one sequence.
+    fn chunks(&self, text: &str, chunking: Chunking) -> Result<TokenizedText> {
+        let pieces = text::split(&self.tokenizer, &self.prompt, text, chunking)?;
+        let (mut byte, mut character) = (0, 0);
+        let mut chunks = pieces.iter().zip(0..).map(|(piece, index)| {
+            let Range { start, end } = piece.range;
+            // Chunks are sorted by their first characters and can overlap.
+            character += text[byte..start].chars().count() as u64;
+            byte = start;
+            let characters = character..character + text[start..end].chars().count() as u64;
+            Chunk { index, characters, tokens: 0..piece.tokens.ids.len() }
+        });
+        if !chunking.late {
+            let chunks: Vec<Chunk> = chunks.collect();
+            let sequences = pieces.into_iter().zip(chunks);
+            let sequences =
+                sequences.map(|(piece, chunk)| Sequence { tokens: piece.tokens, chunks: vec![chunk] });
+            return Ok(TokenizedText { sequences: sequences.collect() });
+        }
+        let ranges: Vec<Range<usize>> = pieces.iter().map(|piece| piece.range.clone()).collect();
+        let late = text::late_sequences(&self.tokenizer, &self.prompt, text, &ranges)?;
+        let sequences = late.into_iter().map(|late| {
+            let spans = late.chunks.into_iter();
+            let chunks = spans.zip(&mut chunks).map(|(tokens, chunk)| Chunk { tokens, ..chunk }).collect();
+            Sequence { tokens: late.tokens, chunks }
+        });
+        Ok(TokenizedText { sequences: sequences.collect() })
+    }
+
+    /// Rejects tokens without an embedding.
+    fn check_tokens(&self, tokens: &TokenIds) -> Result<(), TokenizeError> {
+        let spec = self.spec();
+        if let Some(id) = tokens.ids.iter().find(|id| **id as usize >= spec.vocab_size) {
+            return Err(TokenizeError::Failed(format!(
+                "has token {:?} with id {id}, but the model has only {} token embeddings; use the model's own tokenizer",
+                self.tokenizer.token(*id).unwrap_or_default(),
+                spec.vocab_size
+            )));
+        }
+        let token_types = spec.token_types.unwrap_or(usize::MAX);
+        if let Some(id) = tokens.token_type_ids.iter().find(|id| **id as usize >= token_types) {
+            return Err(TokenizeError::Failed(format!(
+                "has a token with token type {id}, but the model has only {token_types} token types; use the model's own \
+                 tokenizer"
+            )));
+        }
+        if tokens.ids.is_empty() {
+            return Err(TokenizeError::NoTokens);
+        }
+        Ok(())
+    }
+
+    /// Encodes and pools the sequences in batches of at most `batch_tokens` tokens.
+    fn encode(
+        &self,
+        sequences: &[&Sequence],
+        batch_tokens: usize,
+        encoder: &Encoder,
+    ) -> Result<Vec<candle_core::Tensor>> {
+        let lengths: Vec<usize> = sequences.iter().map(|sequence| sequence.tokens.ids.len()).collect();
+        let pooled = consecutive_batches(&lengths, batch_tokens).into_iter().map(|run| {
+            halve_on_out_of_memory(&sequences[run], &|part| {
+                let tokens = part.iter().map(|sequence| &sequence.tokens);
+                let batch =
+                    RaggedBatch::new(tokens.map(|tokens| (&tokens.ids[..], &tokens.token_type_ids[..])))?;
+                let hidden = encoder.forward(&batch)?;
+                match self.chunking {
+                    Some(Chunking { late: true, .. }) => {
+                        self.pooling.forward_spans(&hidden, &self.pooled_spans(part, batch.cu_seqlens()))
+                    }
+                    _ => self.pooling.forward(&hidden, &batch, self.prompt_tokens),
+                }
+            })
+        });
+        Ok(pooled.collect::<Result<Vec<_>>>()?.concat())
+    }
+
+    /// The pooled tokens of each chunk in a batch. Tokens of the prompt are excluded; a chunk with no other tokens keeps its last one.
+    fn pooled_spans(&self, sequences: &[&Sequence], cu_seqlens: &[usize]) -> Vec<Range<usize>> {
+        let sequences = sequences.iter().zip(cu_seqlens);
+        let spans = sequences.flat_map(|(sequence, offset)| {
+            sequence.chunks.iter().map(move |Chunk { tokens: Range { start, end }, .. }| {
+                let start = (*start).max(self.prompt_tokens).min(end - 1);
+                offset + start..offset + end
+            })
+        });
+        spans.collect()
+    }
+
+    /// The row of a text or chunk: `values` converted to the output dtype.
+    fn row(&self, span: Option<Span>, tokens: usize, values: Vec<f32>) -> Row {
+        let is_finite = values.iter().all(|x| x.is_finite());
+        let vector = self.dtype.quantize(values, self.dimensions);
+        // A finite f32 can overflow a narrower type.
+        Row { span, tokens, is_finite: is_finite && vector.is_finite(), vector }
+    }
+}
+
+impl Task for Embedder {
+    fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
+        if let Some(chunking) = self.chunking {
+            return self.tokenize_chunks(text, chunking);
+        }
+        let prompted = match self.prompt.as_str() {
+            "" => Cow::Borrowed(text),
+            prompt => Cow::Owned(format!("{prompt}{text}")),
+        };
+        let tokens = self.tokenizer.encode(&prompted, pair).map_err(tokenizer_failed)?;
+        let sequences = match self.on_long {
+            _ if tokens.truncated_tokens == 0 => vec![tokens],
+            OnLong::Truncate => vec![tokens],
+            OnLong::Mean => {
+                self.tokenizer.encode_in_sequences(&self.prompt, text).map_err(tokenizer_failed)?
+            }
+            OnLong::Error | OnLong::Skip => {
+                let (limit, tokens) =
+                    (self.tokenizer.max_length(), tokens.ids.len() + tokens.truncated_tokens);
+                let reason = format!("has {tokens} tokens, over the limit of {limit}");
+                return Err(TokenizeError::TooLong { tokens, reason });
+            }
+        };
+        sequences.iter().try_for_each(|tokens| self.check_tokens(tokens))?;
+        let sequences = sequences.into_iter().map(|tokens| Sequence { tokens, chunks: Vec::new() });
+        Ok(TokenizedText { sequences: sequences.collect() })
+    }
+
+    fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<Row>>> {
+        let encoder = &self.encoders[worker % self.encoders.len()];
+        let sequences: Vec<&Sequence> = texts.iter().flat_map(|text| &text.sequences).collect();
+        let pooled = self.encode(&sequences, batch_tokens, encoder)?;
+        // With chunks, every pooled vector is a row. Otherwise the vectors of a text's sequences are averaged.
+        let counts: Vec<usize> = match self.chunking {
+            Some(_) => texts.iter().flat_map(TokenizedText::chunks).map(|_| 1).collect(),
+            None => texts.iter().map(|text| text.sequences.len()).collect(),
+        };
+        let weights = sequences.iter().map(|sequence| {
+            let pooled_tokens = sequence.tokens.ids.len().saturating_sub(self.prompt_tokens);
+            pooled_tokens.max(1)
+        });
+        let vectors = self.pooling.average_sequences(&pooled, &counts, &weights.collect::<Vec<_>>())?;
+        let vectors =
+            self.post_pooling.iter().try_fold(vectors, |vectors, module| module.forward(vectors))?;
+        let mut vectors = vectors.to_vec2::<f32>()?.into_iter();
+        let rows = texts.iter().map(|text| match self.pooling {
+            Pooling::None => {
+                let values = vectors.by_ref().take(text.token_count()).flatten().collect();
+                vec![self.row(None, text.token_count(), values)]
+            }
+            Pooling::Text(_) if self.chunking.is_some() => {
+                let chunks = text.chunks().zip(vectors.by_ref());
+                chunks
+                    .map(|(chunk, values)| self.row(Some(span(chunk)), chunk.tokens.len(), values))
+                    .collect()
+            }
+            Pooling::Text(_) => {
+                vectors.next().into_iter().map(|values| self.row(None, text.token_count(), values)).collect()
+            }
+        });
+        Ok(rows.collect())
+    }
+
+    fn on_workers_start(&self) {
+        keep_memory();
+    }
+}
+
+fn span(chunk: &Chunk) -> Span {
+    Span { chunk: chunk.index, start: chunk.characters.start, end: chunk.characters.end }
+}
+
+fn tokenizer_failed(error: anyhow::Error) -> TokenizeError {
+    TokenizeError::Failed(format!("cannot be tokenized ({error}); correct the text"))
+}
+
+/// Encodes sequences together. If the GPU has too little memory, encodes each half on its own, and so on.
+fn halve_on_out_of_memory<T>(
+    sequences: &[&Sequence],
+    encode: &impl Fn(&[&Sequence]) -> Result<T>,
+) -> Result<Vec<T>> {
+    let error = match encode(sequences) {
+        Ok(encoded) => return Ok(vec![encoded]),
+        Err(error) if is_out_of_memory(error.as_ref()) => error,
+        Err(error) => return Err(error),
+    };
+    match sequences {
+        [] => Err(error),
+        [one] => bail!(
+            "the GPU does not have enough free memory for one text of {} tokens; pass a smaller --max-length, or --device cpu",
+            one.tokens.ids.len()
+        ),
+        several => {
+            let (first, second) = several.split_at(several.len() / 2);
+            let mut encoded = halve_on_out_of_memory(first, encode)?;
+            encoded.extend(halve_on_out_of_memory(second, encode)?);
+            Ok(encoded)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::{Result, bail};
+
+    use super::{Sequence, halve_on_out_of_memory};
+    use crate::text::TokenIds;
+
+    fn sequence(tokens: usize) -> Sequence {
+        Sequence {
+            tokens: TokenIds { ids: vec![1; tokens], token_type_ids: vec![0; tokens], truncated_tokens: 0 },
+            chunks: vec![],
+        }
+    }
+
+    /// An encoder on a GPU with memory for `max_tokens` tokens.
+    fn encode(max_tokens: usize) -> impl Fn(&[&Sequence]) -> Result<Vec<usize>> {
+        move |sequences| {
+            let lengths: Vec<usize> = sequences.iter().map(|sequence| sequence.tokens.ids.len()).collect();
+            if lengths.iter().sum::<usize>() > max_tokens {
+                return Err(anyhow::Error::new(crate::nn::OutOfMemory).context("alloc"));
+            }
+            Ok(lengths)
+        }
+    }
+
+    #[test]
+    fn a_batch_that_does_not_fit_is_halved_until_it_does() {
+        let sequences: Vec<Sequence> = [5, 3, 8, 2, 2].map(sequence).into();
+        let sequences: Vec<&Sequence> = sequences.iter().collect();
+        assert_eq!(halve_on_out_of_memory(&sequences, &encode(20)).unwrap(), [[5, 3, 8, 2, 2]]);
+        assert_eq!(
+            halve_on_out_of_memory(&sequences, &encode(10)).unwrap(),
+            [vec![5, 3], vec![8], vec![2, 2]]
+        );
+    }
+
+    #[test]
+    fn a_text_that_does_not_fit_alone_is_named() {
+        let sequences = [sequence(5), sequence(30)];
+        let error = halve_on_out_of_memory(&sequences.each_ref(), &encode(10)).unwrap_err().to_string();
+        assert!(error.contains("one text of 30 tokens") && error.contains("--max-length"), "{error}");
+    }
+
+    #[test]
+    fn another_error_is_returned_at_once() {
+        let fails = |sequences: &[&Sequence]| -> Result<()> {
+            assert_eq!(sequences.len(), 2, "not halved");
+            bail!("another error")
+        };
+        let error = halve_on_out_of_memory(&[&sequence(1), &sequence(1)], &fails).unwrap_err();
+        assert_eq!(error.to_string(), "another error");
+    }
+}

@@ -1,0 +1,155 @@
+//! From options and a loaded model to an [`Embedder`].
+
+use anyhow::{Result, bail};
+
+use super::Embedder;
+use crate::error::UsageError;
+use crate::model::modules::Prompts;
+use crate::nn::{Pool, Pooling, PostPooling, is_normalized};
+use crate::sys::console::Console;
+use crate::task::load::Loaded;
+use crate::task::options::{OnLong, PromptChoice, VectorOptions};
+use crate::text::{Chunking, Tokenizer};
+
+impl Embedder {
+    /// Resolves the options against the model.
+    ///
+    /// # Errors
+    /// If an option contradicts the model: a usage error.
+    pub fn new(loaded: Loaded, options: &VectorOptions, console: &Console) -> Result<Self> {
+        let prompt = resolve_prompt(options, &loaded.modules.prompts, console)?;
+        let Loaded { modules, pooling, tokenizer, encoders, post_pooling, dimensions, .. } = loaded;
+        let truncate_dim = match pooling {
+            // truncate_dim does not apply to vectors of tokens.
+            Pooling::None => None,
+            Pooling::Text(_) => modules.truncate_dim,
+        };
+        let (post_pooling, dimensions) =
+            resolve_post_pooling(options, post_pooling, dimensions, truncate_dim)?;
+        let prompt_tokens = match modules.pooling {
+            Some(module) if !module.include_prompt && !prompt.is_empty() => {
+                match tokenizer.prompt_length(&prompt) {
+                    Ok(length) => length,
+                    Err(error) => {
+                        bail!("cannot tokenize the prompt {prompt:?} ({error}); pass another --prompt")
+                    }
+                }
+            }
+            _ => 0,
+        };
+        console.detail(format!(
+            "pooling {pooling}, {dimensions} dimensions, {}, at most {} tokens per text",
+            if is_normalized(&post_pooling) { "normalized" } else { "not normalized" },
+            tokenizer.max_length(),
+        ));
+        let VectorOptions { dtype, on_long, chunking, .. } = *options;
+        check_room(options, &tokenizer, &pooling, &prompt)?;
+        Ok(Embedder {
+            tokenizer,
+            encoders,
+            pooling,
+            post_pooling,
+            dimensions,
+            dtype,
+            prompt,
+            prompt_tokens,
+            on_long,
+            chunking,
+        })
+    }
+}
+
+/// The post-pooling modules to run and the dimensions of their result: the model's modules, the truncation to the dimensions that the
+/// user or the model (`truncate_dim`) asks for, and normalization.
+fn resolve_post_pooling(
+    options: &VectorOptions,
+    mut post_pooling: Vec<PostPooling>,
+    mut dimensions: usize,
+    truncate_dim: Option<usize>,
+) -> Result<(Vec<PostPooling>, usize)> {
+    if options.normalize == Some(false) && is_normalized(&post_pooling) {
+        post_pooling.pop();
+    }
+    match (options.dimensions, truncate_dim) {
+        (Some(n), _) if n > dimensions => bail!(UsageError(format!(
+            "--dimensions {n} exceeds the {dimensions} dimensions of the model's vectors; pass a smaller number"
+        ))),
+        (Some(n), _) => {
+            let last = post_pooling.len() - usize::from(is_normalized(&post_pooling));
+            post_pooling.insert(last, PostPooling::Truncate(n));
+            dimensions = n;
+        }
+        // sentence-transformers truncates after normalization, and does not normalize again.
+        (None, Some(n)) if n < dimensions => {
+            post_pooling.push(PostPooling::Truncate(n));
+            dimensions = n;
+        }
+        (None, _) => {}
+    }
+    if options.normalize == Some(true) && !is_normalized(&post_pooling) {
+        post_pooling.push(PostPooling::Normalize);
+    }
+    Ok((post_pooling, dimensions))
+}
+
+/// The prompt before each text, which may be empty.
+fn resolve_prompt(options: &VectorOptions, prompts: &Prompts, console: &Console) -> Result<String> {
+    let name = match (&options.prompt, &prompts.default) {
+        (Some(PromptChoice::Text(text)), _) => {
+            console.detail(format!("prompt {text:?}"));
+            return Ok(text.clone());
+        }
+        (Some(PromptChoice::Name(name)), _) | (None, Some(name)) => name,
+        (None, None) => return Ok(String::new()),
+    };
+    let Some(text) = prompts.get(name) else {
+        let known = prompts.names();
+        bail!(UsageError(if known.is_empty() {
+            format!("--prompt-name {name}: no such prompt, because the model has none; pass --prompt TEXT")
+        } else {
+            format!(
+                "--prompt-name {name}: the model has no such prompt (prompts: {known}); choose one of these, or pass \
+                 --prompt TEXT"
+            )
+        }))
+    };
+    console.detail(format!("prompt {name}: {text:?}"));
+    Ok(text.into())
+}
+
+/// Checks that special tokens and prompt leave room for the text.
+fn check_room(options: &VectorOptions, tokenizer: &Tokenizer, pooling: &Pooling, prompt: &str) -> Result<()> {
+    let max_length = tokenizer.max_length();
+    if let Some(chunking) = options.chunking {
+        check_chunking(chunking, pooling, tokenizer.num_prompt_and_special_tokens(prompt)?, max_length)?;
+    }
+    if options.on_long == OnLong::Mean && tokenizer.num_prompt_and_special_tokens(prompt)? >= max_length {
+        bail!(UsageError(format!(
+            "the prompt fills the limit of {max_length} tokens and leaves no room for a text with --on-long mean; pass a \
+             shorter --prompt or a larger --max-length"
+        )));
+    }
+    Ok(())
+}
+
+/// Checks the size of chunks; `overhead` is the number of special tokens and prompt tokens.
+fn check_chunking(chunking: Chunking, pooling: &Pooling, overhead: usize, max_length: usize) -> Result<()> {
+    let Chunking { tokens, late, .. } = chunking;
+    if tokens > max_length {
+        bail!(UsageError(format!(
+            "--chunk {tokens} exceeds the limit of {max_length} tokens for a text; pass --chunk {max_length} or less, or a \
+             larger --max-length if the model has more positions"
+        )));
+    }
+    if overhead >= tokens {
+        bail!(UsageError(format!(
+            "--chunk {tokens} leaves no room for a text beside {overhead} special and prompt tokens; pass a larger --chunk"
+        )));
+    }
+    if late && *pooling != Pooling::Text(vec![Pool::Mean]) {
+        bail!(UsageError(format!(
+            "--chunk-late needs mean pooling, found {pooling}; leave the option out, or pass --pooling mean"
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,442 @@
+//! Loads a model: locates its files, resolves config, modules and options, reads tokenizer and weights.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Error, Result, bail};
+use bytesize::ByteSize;
+
+use super::device::{backends, post_pooling_backend};
+use super::options::ModelOptions;
+use crate::error::UsageError;
+use crate::model::config::Config;
+use crate::model::directory::ModelDir;
+use crate::model::families::Family;
+use crate::model::layout::optional_files_beside;
+use crate::model::modules::{Modules, PoolingModule, PostPoolingModule, parent_model, post_pooling};
+use crate::model::purpose::Purpose;
+use crate::model::weights::{Checkpoint, TensorReport, read_index};
+use crate::nn::{
+    Backend, Encoder, EncoderSpec, ParameterCount, Pooling, PostPooling, RandomWeights, keep_memory,
+    spare_memory,
+};
+use crate::sys::console::Console;
+use crate::text::{Tokenizer, TokenizerOptions, TruncationSide};
+
+/// A loaded model, with all resolved options.
+pub struct Loaded {
+    /// The config of the encoder.
+    pub config: Config,
+    /// The row of the family table for its model type.
+    pub family: &'static Family,
+    /// The origin of the weights: a path, or the seed of random weights.
+    pub weights: String,
+    /// Which tensors of the checkpoint are used, missing or wrong. `None` for random weights.
+    pub report: Option<TensorReport>,
+    /// Parameters of the encoder, pooler and post-pooling modules.
+    pub parameters: usize,
+    /// The encoder, once per device.
+    pub encoders: Vec<Encoder>,
+    /// The modules of the model: pooling and what follows it, prompts, limits.
+    pub modules: Modules,
+    /// The task of the model, if its files say that it is not an embedding model.
+    pub purpose: Option<Purpose>,
+    /// The pooling: the option, else the model's files, else the default for the model family.
+    pub pooling: Pooling,
+    /// The post-pooling modules. Empty without pooling.
+    pub post_pooling: Vec<PostPooling>,
+    /// Dimensions of a vector after the last module.
+    pub dimensions: usize,
+    /// All files that affect vectors.
+    pub files: Vec<PathBuf>,
+    /// The tokenizer file.
+    pub tokenizer_file: PathBuf,
+    /// The tokenizer, with its maximum length set.
+    pub tokenizer: Tokenizer,
+}
+
+/// The source of the weights.
+enum Weights {
+    File(PathBuf),
+    Random(u64),
+}
+
+impl fmt::Display for Weights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Weights::File(path) => write!(f, "{}", path.display()),
+            Weights::Random(seed) => write!(f, "random, seed {seed}"),
+        }
+    }
+}
+
+/// Maximum size of random weights, in bytes. A larger size is most likely a mistake in a config.
+const MAX_RANDOM_BYTES: usize = 1 << 34;
+
+/// Loads a model for embedding.
+///
+/// # Errors
+/// If a file is missing or malformed, contradicts another file, or the model is not an embedding model.
+pub fn load(options: &ModelOptions, console: &Console) -> Result<Loaded> {
+    let loaded = build(options, console, true)?;
+    if let Some(purpose) = loaded.purpose.as_ref().filter(|_| options.uses_own_pooling()) {
+        return Err(not_an_embedding_model(options, purpose));
+    }
+    let problems = loaded.report.as_ref().map_or(&[][..], |report| &report.problems);
+    if let Some(first) = problems.first() {
+        let more = match problems.len() {
+            1 => String::new(),
+            n => format!(" (and {} more; sconce inspect lists them all)", n - 1),
+        };
+        let config = loaded.config.path().display();
+        bail!("{}: {first}{more}; the weights do not match {config}", loaded.weights);
+    }
+    Ok(loaded)
+}
+
+/// Loads a model for inspection. If the report lists problems, the encoder must not be run.
+///
+/// # Errors
+/// As [`load`], except for missing or misshapen tensors and models for other tasks.
+pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
+    build(options, console, false)
+}
+
+/// The error for a model that is not an embedding model.
+fn not_an_embedding_model(options: &ModelOptions, purpose: &Purpose) -> Error {
+    Error::msg(format!(
+        "{} is {purpose}, not an embedding model; choose an embedding model, or pass --pooling to pool its hidden states \
+         anyway",
+        options.source.model
+    ))
+}
+
+/// Loads a model. With `embeds`, a model for another task is refused before its weights are read.
+fn build(options: &ModelOptions, console: &Console, embeds: bool) -> Result<Loaded> {
+    let backends = backends(options, console)?;
+    let (files, modules) = locate(options, console)?;
+    let Plan { config, family, spec, pooling, dimensions, is_bare_checkpoint, mut purpose } =
+        plan(options, files.as_ref(), &modules, embeds)?;
+    let tokenizer_file = match &options.tokenizer {
+        Some(path) => path.clone(),
+        None => require_files(files.as_ref())?.tokenizer()?,
+    };
+    let own_side = if modules.truncate_left { TruncationSide::Left } else { TruncationSide::Right };
+    let limits = TokenizerOptions {
+        max_length: max_length(options, &modules, &spec)?,
+        truncation_side: options.truncation_side.unwrap_or(own_side),
+        lowercase: modules.lowercase,
+    };
+    // Without pooling there is no vector for a post-pooling module.
+    let applied = if pooling == Pooling::None { &[] } else { &modules.post_pooling[..] };
+    let count = count_parameters(options, &backends, &spec, &pooling, applied)?;
+    let weights = match options.random_weights {
+        None => Weights::File(require_files(files.as_ref())?.weights()?),
+        Some(seed) => Weights::Random(seed),
+    };
+    // In parallel: both take long, and they are independent.
+    let (tokenizer, weights_loaded) = rayon::join(
+        || read_tokenizer(&tokenizer_file, &limits),
+        || match &weights {
+            Weights::File(path) => load_checkpoint(path, family, &spec, &pooling, &backends),
+            Weights::Random(seed) => draw_random(&config, &spec, &pooling, &count, *seed, &backends),
+        },
+    );
+    let ((encoders, pooler, mut report), tokenizer) = (weights_loaded?, tokenizer?);
+    let loaded = post_pooling::load(applied, options.random_weights, &mut report)?;
+    let post_pooling = pooler.into_iter().chain(loaded).collect();
+    if let Some(report) = &report {
+        warn_about_tensors(report, &config, console);
+        if is_bare_checkpoint && purpose.is_none() {
+            purpose = Purpose::of_tensors(&report.unused);
+        }
+    }
+    let files = read_files(&config, &tokenizer_file, &weights, &modules, applied)?;
+    let (weights, parameters) = (weights.to_string(), count.parameters);
+    Ok(Loaded {
+        config,
+        family,
+        weights,
+        report,
+        parameters,
+        encoders,
+        modules,
+        purpose,
+        pooling,
+        post_pooling,
+        dimensions,
+        files,
+        tokenizer_file,
+        tokenizer,
+    })
+}
+
+/// Locates the files of the encoder and reads the modules of the model.
+fn locate(options: &ModelOptions, console: &Console) -> Result<(Option<ModelDir>, Modules)> {
+    let is_replaced = options.config.is_some() && options.tokenizer.is_some();
+    let files = if is_replaced { None } else { Some(ModelDir::locate(&options.source)?) };
+    if let Some(warning) = files.as_ref().and_then(|files| files.warning.as_ref()) {
+        console.warn(warning);
+    }
+    // With --config, the model only supplies its tokenizer: its modules do not apply.
+    let modules = match (&files, &options.config) {
+        (Some(files), None) => Modules::read(&files.folder, options.pooling.as_ref())?,
+        _ => Modules::default(),
+    };
+    if let Some(parent) = files.as_ref().and_then(|files| parent_model(&files.folder)) {
+        console.warn(format!(
+            "{} is the encoder of the model in {}: the pooling and later modules of that model are not applied; pass --model {1}",
+            options.source.model,
+            parent.display()
+        ));
+    }
+    Ok((files.map(|files| files.subdirectory(&modules.encoder_folder)), modules))
+}
+
+/// The files of the model, which exist unless `--config` and `--tokenizer` replace all of them.
+fn require_files(files: Option<&ModelDir>) -> Result<&ModelDir> {
+    files.ok_or_else(|| {
+        Error::msg("--config and --tokenizer replace the files of the model; please report this as a bug")
+    })
+}
+
+/// The decisions that depend only on options, config and modules, before weights and tokenizer are read.
+struct Plan {
+    config: Config,
+    family: &'static Family,
+    spec: EncoderSpec,
+    pooling: Pooling,
+    dimensions: usize,
+    /// Whether the model is a checkpoint without a Pooling module: its task is known from config and tensors only.
+    is_bare_checkpoint: bool,
+    /// The task, if it is not embedding.
+    purpose: Option<Purpose>,
+}
+
+/// Reads the config and resolves the options against config and modules. With `embeds`, a model for another task is an error.
+fn plan(options: &ModelOptions, files: Option<&ModelDir>, modules: &Modules, embeds: bool) -> Result<Plan> {
+    let config = Config::read(&match &options.config {
+        Some(path) => path.clone(),
+        None => require_files(files)?.config(),
+    })?;
+    let is_bare_checkpoint = modules.pooling.is_none() && options.reads_checkpoint();
+    let purpose =
+        modules.purpose.clone().or_else(|| Purpose::of_config(&config).filter(|_| is_bare_checkpoint));
+    if let Some(purpose) = purpose.as_ref().filter(|_| embeds && options.uses_own_pooling()) {
+        return Err(not_an_embedding_model(options, purpose));
+    }
+    let family = Family::of(&config)?;
+    let spec = family.spec(&config)?;
+    let pooling = match (&options.pooling, &modules.pooling) {
+        (Some(pooling), _) | (None, Some(PoolingModule { pooling, .. })) => pooling.clone(),
+        (None, None) => Pooling::Text(vec![family.pool]),
+    };
+    if pooling.needs_pooler() && !family.names.iter().any(|names| names.has_module("pooler")) {
+        let model_type = config.string("model_type")?.unwrap_or_default();
+        bail!(UsageError(format!(
+            "--pooling pooler: models of type {model_type} have no pooler; choose another --pooling"
+        )));
+    }
+    let dimensions = dimensions(options, modules, &pooling, spec.hidden_size)?;
+    Ok(Plan { config, family, spec, pooling, dimensions, is_bare_checkpoint, purpose })
+}
+
+/// The dimensions of vectors after all post-pooling modules.
+fn dimensions(
+    options: &ModelOptions,
+    modules: &Modules,
+    pooling: &Pooling,
+    hidden_size: usize,
+) -> Result<usize> {
+    modules.check_hidden_size(hidden_size)?;
+    modules.output_dimensions(pooling, hidden_size).map_err(|mismatch| match &options.pooling {
+        Some(chosen) => UsageError(format!(
+            "--pooling {chosen} returns {} dimensions, but {} takes vectors of {} dimensions; leave the option out, or pass \
+             --pooling none",
+            mismatch.found,
+            mismatch.file.display(),
+            mismatch.expected
+        ))
+        .into(),
+        None => mismatch.into(),
+    })
+}
+
+/// Counts the parameters, rejects weights that do not fit into `--max-memory`, and configures the allocator for their size.
+fn count_parameters(
+    options: &ModelOptions,
+    backends: &[Backend],
+    spec: &EncoderSpec,
+    pooling: &Pooling,
+    modules: &[PostPoolingModule],
+) -> Result<ParameterCount> {
+    let mut count = ParameterCount::new(backends.first().cloned().unwrap_or_default());
+    Encoder::load(spec, &mut count)?;
+    PostPooling::load_pooler(&mut count, pooling, spec.hidden_size)?;
+    let is_random = options.random_weights.is_some();
+    post_pooling::count(modules, is_random, MAX_RANDOM_BYTES, &mut count)?;
+    if !backends.iter().any(Backend::is_gpu) {
+        // Embedding tables of a checkpoint stay in the mapped file and are read row by row.
+        let tables = if is_random { count.table_bytes } else { 0 };
+        check_weights(options.max_memory, count.held_bytes.saturating_add(tables))?;
+    }
+    if count.held_bytes < MIN_LARGE_WEIGHTS {
+        keep_memory()
+    } else {
+        spare_memory()
+    }
+    Ok(count)
+}
+
+/// Reads the tokenizer, and checks that its limit leaves room for a text.
+fn read_tokenizer(file: &Path, options: &TokenizerOptions) -> Result<Tokenizer> {
+    let tokenizer = Tokenizer::read(file, options)?;
+    let (max_length, special_tokens) = (tokenizer.max_length(), tokenizer.num_special_tokens(false));
+    if max_length <= special_tokens {
+        bail!(UsageError(format!(
+            "a limit of {max_length} tokens leaves no room for a text beside {special_tokens} special tokens; pass a larger \
+             --max-length"
+        )));
+    }
+    Ok(tokenizer)
+}
+
+/// Warns about layers of the checkpoint that the config does not have, and about values that are not finite.
+fn warn_about_tensors(report: &TensorReport, config: &Config, console: &Console) {
+    if let Some((first, more)) = report.unexpected_tensors.split_first() {
+        let (more, verb) = match more.len() {
+            0 => (String::new(), "is"),
+            n => (format!(" and {n} more"), "are"),
+        };
+        console.warn(format!(
+            "tensor {first}{more} of the checkpoint {verb} not used, because {} has no such layer",
+            config.path().display()
+        ));
+    }
+    for (name, count) in &report.not_finite {
+        console.warn(format!(
+            "tensor {name} contains {count} values that are NaN or infinite; vectors that depend on them will be NaN"
+        ));
+    }
+}
+
+/// Minimum size of the weights, in bytes, for which freed memory is returned to the system while they are loaded. The memory
+/// that smaller weights leave behind is negligible.
+const MIN_LARGE_WEIGHTS: usize = 32 << 20;
+
+/// Checks that the weights fit into `--max-memory`.
+///
+/// # Errors
+/// If they do not: a usage error.
+fn check_weights(max_memory: Option<u64>, bytes: usize) -> Result<()> {
+    match max_memory {
+        Some(max_bytes) if bytes as u64 > max_bytes => bail!(UsageError(format!(
+            "--max-memory {}: the weights of the model need {}; pass a larger --max-memory, or choose a smaller model",
+            ByteSize(max_bytes).display().si(),
+            ByteSize(bytes as u64).display().si()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// All files that affect vectors.
+fn read_files(
+    config: &Config,
+    tokenizer: &Path,
+    weights: &Weights,
+    modules: &Modules,
+    post_pooling: &[PostPoolingModule],
+) -> Result<Vec<PathBuf>> {
+    let mut files = BTreeSet::from([config.path().to_owned(), tokenizer.to_owned()]);
+    if let Weights::File(path) = weights {
+        files.insert(path.clone());
+        if path.extension().is_some_and(|suffix| suffix == "json") {
+            files.extend(read_index(path)?.values().map(|shard| path.with_file_name(shard)));
+        }
+    }
+    files.extend(modules.pooling.iter().map(|pooling| pooling.file.clone()));
+    for module in post_pooling {
+        files.extend([module.config()].into_iter().filter(|file| file.is_file()).chain(module.weights()?));
+    }
+    files.extend([config.path(), tokenizer].into_iter().flat_map(optional_files_beside));
+    Ok(files.into_iter().collect())
+}
+
+/// Maximum tokens of a text: the option, else the model's own limit, at most the number of positions.
+fn max_length(options: &ModelOptions, modules: &Modules, spec: &EncoderSpec) -> Result<usize> {
+    let positions = spec.max_length();
+    match options.max_length {
+        Some(limit) if limit > positions => {
+            bail!(UsageError(format!("--max-length {limit} exceeds the model's {positions} positions")))
+        }
+        Some(limit) => Ok(limit),
+        None => Ok(modules.max_length.unwrap_or(positions).min(positions)),
+    }
+}
+
+/// The encoder once per backend, the pooler if it is needed, and the report on the checkpoint's tensors.
+type LoadedWeights = (Vec<Encoder>, Option<PostPooling>, Option<TensorReport>);
+
+/// Reads the weights of a checkpoint.
+///
+/// # Errors
+/// If the checkpoint cannot be read, or lacks the pooler that `pooling` needs. Other missing tensors are in the report.
+fn load_checkpoint(
+    path: &Path,
+    family: &'static Family,
+    spec: &EncoderSpec,
+    pooling: &Pooling,
+    backends: &[Backend],
+) -> Result<LoadedWeights> {
+    let checkpoint = Checkpoint::open(path)?;
+    let mut reader = checkpoint.reader(family.names)?;
+    let mut encoders = Vec::new();
+    for backend in backends {
+        reader.set_backend(backend.clone());
+        encoders.push(Encoder::load(spec, &mut reader)?);
+    }
+    if pooling.needs_pooler()
+        && let Some(name) = reader.missing("pooler.weight")
+    {
+        bail!(
+            "{} has no tensor {name}: the model was saved without its pooler; choose another --pooling",
+            path.display()
+        )
+    }
+    reader.set_backend(post_pooling_backend(backends));
+    let pooler = PostPooling::load_pooler(&mut reader, pooling, spec.hidden_size)?;
+    let report = reader.into_report();
+    checkpoint.check_unchanged()?;
+    Ok((encoders, pooler, Some(report)))
+}
+
+/// Draws random weights.
+///
+/// # Errors
+/// If they exceed [`MAX_RANDOM_BYTES`].
+fn draw_random(
+    config: &Config,
+    spec: &EncoderSpec,
+    pooling: &Pooling,
+    count: &ParameterCount,
+    seed: u64,
+    backends: &[Backend],
+) -> Result<LoadedWeights> {
+    if count.parameters.saturating_mul(size_of::<f32>()) > MAX_RANDOM_BYTES {
+        bail!(
+            "{} describes {} parameters, too many for random weights; check its sizes",
+            config.path().display(),
+            count.parameters
+        );
+    }
+    let encoders = (backends.iter())
+        .map(|backend| Encoder::load(spec, &mut RandomWeights::new(seed, backend.clone())))
+        .collect::<Result<_>>()?;
+    let pooler = PostPooling::load_pooler(
+        &mut RandomWeights::new(seed, post_pooling_backend(backends)),
+        pooling,
+        spec.hidden_size,
+    )?;
+    Ok((encoders, pooler, None))
+}

@@ -1,0 +1,16 @@
+//! Tasks, one module each. They share loading, devices and batch sizes.
+//!
+//! * `options`: plain option structs. `device`: the backends for `--device` and `--dtype`.
+//! * `load`: from the files of a model to its encoder and tokenizer.
+//! * `embedding`: one vector per text, per chunk or per token. `batch_size`: its batch size and memory per token.
+
+mod batch_size;
+mod device;
+mod embedding;
+mod load;
+mod options;
+
+pub use batch_size::{CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS, workload};
+pub use embedding::Embedder;
+pub use load::{Loaded, examine, load};
+pub use options::{ModelOptions, OnLong, PromptChoice, VectorOptions};

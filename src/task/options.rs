@@ -1,0 +1,114 @@
+//! The options for model and vectors. An option that is not given is resolved from the model's files.
+
+use std::path::PathBuf;
+
+use crate::model::Source;
+use crate::named::Named;
+use crate::nn::{ComputeDtype, DeviceRequest, Pooling};
+use crate::output::OutputDtype;
+use crate::text::{Chunking, TruncationSide};
+
+/// Which model to load, and replacements for parts of it.
+#[derive(Debug, Clone)]
+pub struct ModelOptions {
+    /// A directory, or an id on the hub.
+    pub source: Source,
+    /// A config.json instead of the model's own (`--config`).
+    pub config: Option<PathBuf>,
+    /// The seed of random weights instead of the checkpoint's (`--random-weights`).
+    pub random_weights: Option<u64>,
+    /// A tokenizer instead of the model's own (`--tokenizer`).
+    pub tokenizer: Option<PathBuf>,
+    /// Maximum tokens of a text instead of the model's own limit (`--max-length`).
+    pub max_length: Option<usize>,
+    /// The side at which texts are truncated, instead of the model's own (`--truncation-side`).
+    pub truncation_side: Option<TruncationSide>,
+    /// The pooling instead of the model's own (`--pooling`).
+    pub pooling: Option<Pooling>,
+    /// Maximum memory of the process in bytes (`--max-memory`).
+    pub max_memory: Option<u64>,
+    /// The device of the encoder (`--device`).
+    pub device: DeviceRequest,
+    /// The precision of matrix products (`--dtype`).
+    pub compute_dtype: ComputeDtype,
+}
+
+impl ModelOptions {
+    /// A model without replacements, in f32 on the CPU.
+    pub fn of(source: Source) -> Self {
+        ModelOptions {
+            source,
+            config: None,
+            random_weights: None,
+            tokenizer: None,
+            max_length: None,
+            truncation_side: None,
+            pooling: None,
+            max_memory: None,
+            device: DeviceRequest::Cpu,
+            compute_dtype: ComputeDtype::F32,
+        }
+    }
+
+    /// Whether config and weights are the model's own.
+    pub fn reads_checkpoint(&self) -> bool {
+        self.config.is_none() && self.random_weights.is_none()
+    }
+
+    /// Whether the model's own files decide how a text becomes a vector.
+    pub fn uses_own_pooling(&self) -> bool {
+        self.reads_checkpoint() && self.pooling.is_none()
+    }
+}
+
+/// How vectors are computed and stored.
+#[derive(Debug, Clone)]
+pub struct VectorOptions {
+    /// Whether to scale vectors to unit length (`--normalize`). `None`: as the model's modules do.
+    pub normalize: Option<bool>,
+    /// Truncate vectors to the first dimensions, this many (`--dimensions`).
+    pub dimensions: Option<usize>,
+    /// The prompt before each text. `None`: the model's default prompt.
+    pub prompt: Option<PromptChoice>,
+    /// The element type of stored vectors.
+    pub dtype: OutputDtype,
+    /// What to do with texts over the limit.
+    pub on_long: OnLong,
+    /// How to split texts into chunks, one row each. `None`: each text is a row.
+    pub chunking: Option<Chunking>,
+}
+
+/// A prompt as the user gives it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PromptChoice {
+    /// Its text (`--prompt`).
+    Text(String),
+    /// Its name in the model's files (`--prompt-name`).
+    Name(String),
+}
+
+/// What to do with texts over the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnLong {
+    /// Truncate them.
+    Truncate,
+    /// End the run.
+    Error,
+    /// Skip them.
+    Skip,
+    /// Encode them in chunks and take the mean of the chunks' vectors, weighted by tokens.
+    Mean,
+}
+
+impl Named for OnLong {
+    const ALL: &'static [Self] = &[OnLong::Truncate, OnLong::Error, OnLong::Skip, OnLong::Mean];
+
+    fn name(self) -> &'static str {
+        match self {
+            OnLong::Truncate => "truncate",
+            OnLong::Error => "error",
+            OnLong::Skip => "skip",
+            OnLong::Mean => "mean",
+        }
+    }
+}

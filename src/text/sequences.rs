@@ -1,0 +1,68 @@
+//! The token sequences of one text.
+
+use std::ops::Range;
+
+use super::{TokenIds, consecutive_batches};
+
+/// A tokenized text: one sequence, or several for a text that is encoded in parts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenizedText {
+    /// The sequences, in the order of the text.
+    pub sequences: Vec<Sequence>,
+}
+
+/// Tokens that attend to each other: one forward pass of the encoder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sequence {
+    /// Token ids, including special tokens.
+    pub tokens: TokenIds,
+    /// The chunks of the text in this sequence, one output row each. Empty if the whole text is one row.
+    pub chunks: Vec<Chunk>,
+}
+
+/// A chunk of a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chunk {
+    /// Its index in the text, from 0.
+    pub index: u64,
+    /// Its characters in the text.
+    pub characters: Range<u64>,
+    /// Its tokens in its sequence.
+    pub tokens: Range<usize>,
+}
+
+impl TokenizedText {
+    /// Tokens of all sequences, including special tokens.
+    pub fn token_count(&self) -> usize {
+        self.sequences.iter().map(|sequence| sequence.tokens.ids.len()).sum()
+    }
+
+    /// Tokens that truncation removed.
+    pub fn truncated_tokens(&self) -> usize {
+        self.sequences.iter().map(|sequence| sequence.tokens.truncated_tokens).sum()
+    }
+
+    /// The chunks of the text, one output row each. Empty if the whole text is one row.
+    pub fn chunks(&self) -> impl Iterator<Item = &Chunk> {
+        self.sequences.iter().flat_map(|sequence| &sequence.chunks)
+    }
+
+    /// Output rows of this text.
+    pub fn row_count(&self) -> usize {
+        self.chunks().count().max(1)
+    }
+
+    /// Splits a text of several rows into parts of at most `max_tokens` tokens each, at the boundaries of sequences. A longer
+    /// sequence is a part of its own, and a text of one row is never split.
+    pub fn split(self, max_tokens: usize) -> Vec<TokenizedText> {
+        if self.chunks().next().is_none() {
+            return vec![self];
+        }
+        let lengths: Vec<usize> = self.sequences.iter().map(|sequence| sequence.tokens.ids.len()).collect();
+        let mut sequences = self.sequences.into_iter();
+        consecutive_batches(&lengths, max_tokens)
+            .into_iter()
+            .map(|run| TokenizedText { sequences: sequences.by_ref().take(run.len()).collect() })
+            .collect()
+    }
+}

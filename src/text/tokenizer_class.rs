@@ -1,0 +1,287 @@
+//! The tokenizer classes of transformers: the model of each, its special tokens, and where it adds them to a text.
+
+use std::path::Path;
+
+use anyhow::{Error, Result, anyhow};
+use tokenizers::Tokenizer;
+use tokenizers::processors::PostProcessorWrapper;
+use tokenizers::processors::roberta::RobertaProcessing;
+use tokenizers::processors::template::TemplateProcessing;
+
+use super::tokenizer_config::{SpecialTokens, TokenizerConfig};
+
+/// How the model of a tokenizer splits words into tokens.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum ModelType {
+    WordPiece,
+    Bpe,
+    Unigram,
+}
+
+impl ModelType {
+    /// Its `type` in a `tokenizer.json`.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            ModelType::WordPiece => "WordPiece",
+            ModelType::Bpe => "BPE",
+            ModelType::Unigram => "Unigram",
+        }
+    }
+
+    /// Whether its vocabulary may be in a file of this name, which older releases wrote without a `tokenizer.json`.
+    pub(super) fn is_vocab_file(self, name: &str) -> bool {
+        match self {
+            ModelType::WordPiece => name.ends_with("vocab.txt"),
+            ModelType::Bpe => name.ends_with("vocab.json"),
+            ModelType::Unigram => false,
+        }
+    }
+}
+
+/// Where special tokens are added to a text, and to a pair of texts.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Template {
+    /// `[CLS] A [SEP]`, and for a pair `B [SEP]` after it, with token type 1.
+    Bert,
+    /// `<s> A </s>`, and for a pair `</s> B </s>` after it, with token type 0: `cls_token` and `sep_token`.
+    Roberta,
+    /// The same with `bos_token` and `eos_token`.
+    BosEos,
+    /// `bos_token` and `eos_token` only if `add_bos_token` and `add_eos_token` are set; `B` has token type 1.
+    OptionalBosEos,
+}
+
+/// A tokenizer class of transformers, and others that work in the same way.
+pub(super) struct TokenizerClass {
+    /// The names of the classes. The first one is the name of this value in messages.
+    pub names: &'static [&'static str],
+    pub model: ModelType,
+    /// Pairs of a name, for example `cls_token`, and the token that it has by default.
+    pub special_tokens: &'static [(&'static str, &'static str)],
+    /// The special tokens that are added to a text or pair.
+    pub template: Template,
+}
+
+impl TokenizerClass {
+    /// The class with this name.
+    pub(super) fn find(name: &str) -> Option<&'static TokenizerClass> {
+        CLASSES.iter().find(|class| class.names.contains(&name))
+    }
+}
+
+/// All classes. Of those with the same model, the first is the default for a vocabulary without a `tokenizer_class`.
+pub(super) const CLASSES: &[TokenizerClass] = &[
+    TokenizerClass {
+        names: &[
+            "BertTokenizer",
+            "DistilBertTokenizer",
+            "ElectraTokenizer",
+            "ConvBertTokenizer",
+            "LayoutLMTokenizer",
+            "LxmertTokenizer",
+            "MobileBertTokenizer",
+            "SqueezeBertTokenizer",
+        ],
+        model: ModelType::WordPiece,
+        special_tokens: &[
+            ("unk_token", "[UNK]"),
+            ("sep_token", "[SEP]"),
+            ("pad_token", "[PAD]"),
+            ("cls_token", "[CLS]"),
+            ("mask_token", "[MASK]"),
+        ],
+        template: Template::Bert,
+    },
+    // In transformers, its <mask> includes the space before it. WordPiece drops that space in any case.
+    TokenizerClass {
+        names: &["MPNetTokenizer"],
+        model: ModelType::WordPiece,
+        special_tokens: &[
+            ("bos_token", "<s>"),
+            ("eos_token", "</s>"),
+            ("unk_token", "[UNK]"),
+            ("sep_token", "</s>"),
+            ("pad_token", "<pad>"),
+            ("cls_token", "<s>"),
+            ("mask_token", "<mask>"),
+        ],
+        template: Template::Roberta,
+    },
+    TokenizerClass {
+        names: &["RobertaTokenizer", "BartTokenizer", "LongformerTokenizer"],
+        model: ModelType::Bpe,
+        special_tokens: ROBERTA_TOKENS,
+        template: Template::Roberta,
+    },
+    TokenizerClass {
+        names: &["GPT2Tokenizer"],
+        model: ModelType::Bpe,
+        special_tokens: &[
+            ("bos_token", "<|endoftext|>"),
+            ("eos_token", "<|endoftext|>"),
+            ("unk_token", "<|endoftext|>"),
+        ],
+        template: Template::OptionalBosEos,
+    },
+    TokenizerClass {
+        names: &["XLMRobertaTokenizer"],
+        model: ModelType::Unigram,
+        special_tokens: ROBERTA_TOKENS,
+        template: Template::BosEos,
+    },
+    TokenizerClass {
+        names: &["CamembertTokenizer"],
+        model: ModelType::Unigram,
+        special_tokens: ROBERTA_TOKENS,
+        template: Template::BosEos,
+    },
+    TokenizerClass {
+        names: &["AlbertTokenizer"],
+        model: ModelType::Unigram,
+        special_tokens: ALBERT_TOKENS,
+        template: Template::Bert,
+    },
+    TokenizerClass {
+        names: &["RemBertTokenizer"],
+        model: ModelType::Unigram,
+        special_tokens: ALBERT_TOKENS,
+        template: Template::Bert,
+    },
+    TokenizerClass {
+        names: &["DebertaV2Tokenizer"],
+        model: ModelType::Unigram,
+        special_tokens: &[
+            ("bos_token", "[CLS]"),
+            ("eos_token", "[SEP]"),
+            ("unk_token", "[UNK]"),
+            ("sep_token", "[SEP]"),
+            ("pad_token", "[PAD]"),
+            ("cls_token", "[CLS]"),
+            ("mask_token", "[MASK]"),
+        ],
+        template: Template::Bert,
+    },
+];
+
+const ROBERTA_TOKENS: &[(&str, &str)] = &[
+    ("bos_token", "<s>"),
+    ("eos_token", "</s>"),
+    ("unk_token", "<unk>"),
+    ("sep_token", "</s>"),
+    ("pad_token", "<pad>"),
+    ("cls_token", "<s>"),
+    ("mask_token", "<mask>"),
+];
+
+const ALBERT_TOKENS: &[(&str, &str)] = &[
+    ("bos_token", "[CLS]"),
+    ("eos_token", "[SEP]"),
+    ("unk_token", "<unk>"),
+    ("sep_token", "[SEP]"),
+    ("pad_token", "<pad>"),
+    ("cls_token", "[CLS]"),
+    ("mask_token", "[MASK]"),
+];
+
+/// Adds special tokens to the vocabulary of a tokenizer, and has it add those of its class to each text.
+///
+/// # Errors
+/// If the vocabulary has no token for one that the class adds to each text.
+pub(super) fn add_special_tokens(
+    path: &Path,
+    class: &TokenizerClass,
+    config: &TokenizerConfig,
+    special_tokens: SpecialTokens,
+    tokenizer: &mut Tokenizer,
+) -> Result<()> {
+    let ends = template_tokens(path, class, config, &special_tokens, tokenizer)?;
+    tokenizer.add_tokens(special_tokens.tokens).map_err(|error| cannot_build(path, error))?;
+    let ends = ends.map(|end| end.and_then(|token| Some((tokenizer.token_to_id(&token)?, token))));
+    let post_processor = post_processor(class.template, ends).map_err(|error| cannot_build(path, error))?;
+    tokenizer.with_post_processor(Some(post_processor));
+    Ok(())
+}
+
+/// The tokens before and after a text, which the vocabulary has to contain.
+fn template_tokens(
+    path: &Path,
+    class: &TokenizerClass,
+    config: &TokenizerConfig,
+    special_tokens: &SpecialTokens,
+    tokenizer: &Tokenizer,
+) -> Result<[Option<String>; 2]> {
+    let names = match class.template {
+        Template::Bert | Template::Roberta => [Some("cls_token"), Some("sep_token")],
+        Template::BosEos => [Some("bos_token"), Some("eos_token")],
+        Template::OptionalBosEos => [
+            config.bool("add_bos_token", false)?.then_some("bos_token"),
+            config.bool("add_eos_token", false)?.then_some("eos_token"),
+        ],
+    };
+    let mut tokens = [None, None];
+    for (token, name) in tokens.iter_mut().zip(names) {
+        let Some(name) = name else { continue };
+        let content = special_tokens.get(name);
+        let is_known = |content: &&String| {
+            tokenizer.token_to_id(content).is_some() || special_tokens.with_id.contains(content)
+        };
+        match content.filter(is_known) {
+            Some(content) => *token = Some(content.clone()),
+            None => return Err(missing_token(path, class, name, content)),
+        }
+    }
+    Ok(tokens)
+}
+
+/// The post-processor that adds the tokens `[begin, end]` to a text and a pair, each with its id.
+pub(super) fn post_processor(
+    template: Template,
+    [begin, end]: [Option<(u32, String)>; 2],
+) -> tokenizers::Result<PostProcessorWrapper> {
+    if let (Template::Roberta | Template::BosEos, Some((begin_id, begin)), Some((end_id, end))) =
+        (template, &begin, &end)
+    {
+        let post_processor = RobertaProcessing::new((end.clone(), *end_id), (begin.clone(), *begin_id));
+        // Offsets into the text are not used.
+        return Ok(post_processor.trim_offsets(false).into());
+    }
+    let piece = |token: &Option<(u32, String)>, token_type: u8| {
+        token.as_ref().map(|(_, token)| format!("{token}:{token_type}"))
+    };
+    let single = [piece(&begin, 0), Some("$A:0".into()), piece(&end, 0)];
+    // GPT-2 begins the second text of a pair with `bos_token`, too.
+    let second_begin = if template == Template::OptionalBosEos { piece(&begin, 1) } else { None };
+    let second = [second_begin, Some("$B:1".into()), piece(&end, 1)];
+    let single: Vec<String> = single.into_iter().flatten().collect();
+    let pair: Vec<String> = single.iter().cloned().chain(second.into_iter().flatten()).collect();
+    let tokens: Vec<(String, u32)> =
+        [begin, end].into_iter().flatten().map(|(id, token)| (token, id)).collect();
+    let post_processor =
+        TemplateProcessing::builder().try_single(single)?.try_pair(pair)?.special_tokens(tokens).build()?;
+    Ok(post_processor.into())
+}
+
+/// The error for a special token that the class needs, but that the vocabulary or the files next to it do not have.
+pub(super) fn missing_token(
+    path: &Path,
+    class: &TokenizerClass,
+    name: &str,
+    token: Option<&String>,
+) -> Error {
+    let (shown, class) = (path.display(), class.names[0]);
+    match token {
+        Some(token) => anyhow!(
+            "{shown} has no token {token:?}, the {name} of {class}; download the model again, or set {name} in \
+             tokenizer_config.json"
+        ),
+        None => anyhow!("{shown}: {class} needs a {name}, but the files next to it set it to null; fix them"),
+    }
+}
+
+/// The error for files that the tokenizers library rejects.
+pub(super) fn cannot_build(path: &Path, error: tokenizers::Error) -> Error {
+    anyhow!(
+        "cannot build a tokenizer from {} and the files next to it ({error}); download the model again",
+        path.display()
+    )
+}

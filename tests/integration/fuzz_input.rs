@@ -1,0 +1,120 @@
+//! Fuzzes the readers of all input formats with damaged files: reading one gives entries, and an error is one line that names
+//! the file and a remedy. See `support/damage.rs` for the number of cases.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use crate::support::damage::{damaged, fuzz};
+use crate::support::fixture;
+use rand::Rng;
+
+/// Default number of cases per target.
+const CASES: u64 = 1500;
+
+/// The input fixtures with one of these extensions, and the contents in `more`.
+fn seeds(extensions: &[&str], more: &[&[u8]]) -> Vec<Vec<u8>> {
+    let mut names: Vec<_> =
+        fs::read_dir(fixture("input")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    names.sort();
+    let matches = |path: &Path| path.extension().is_some_and(|found| extensions.iter().any(|s| found == *s));
+    let files = names.iter().filter(|path| matches(path)).map(|path| fs::read(path).unwrap());
+    files.chain(more.iter().map(|bytes| bytes.to_vec())).collect()
+}
+
+fn line_seeds() -> Vec<Vec<u8>> {
+    seeds(&["txt"], &[b"\xef\xbb\xbfa\r\n\r\n\xffb\nc"])
+}
+
+fn file_seeds() -> Vec<Vec<u8>> {
+    seeds(&["txt"], &["\u{feff}a lamp\nünïcode".as_bytes()])
+}
+
+fn jsonl_seeds() -> Vec<Vec<u8>> {
+    let deep = [&b"{\"text\": "[..], &b"[".repeat(300), b"\n{\"text\": \"a\"}"].concat();
+    let lines: [&[u8]; 3] = [
+        b"{\"id\": \"a\", \"text\": \"a lamp\", \"number\": 1e9}\n\n{\"text\": \"\\ud83d\\udd25\", \"kind\": [1, {}]}\r\n",
+        b"{\"text\": \"a\"}\n{\"text\": null}\n[]\n{\"text\": \"b\", \"id\": 18446744073709551616}",
+        &deep,
+    ];
+    seeds(&[], &lines)
+}
+
+/// Tables with commas and with tabs; both formats get both.
+fn table_seeds() -> Vec<Vec<u8>> {
+    let tables: [&[u8]; 3] = [
+        b"id,text,number\na,a lamp,1\n7,\"the \"\"wick\"\", burning\nlight\",2\n,,3\n",
+        b"text\r\n\"a\"\r\nb\"c\r\n\r\nd",
+        b"\xef\xbb\xbftext\tid\na\t1\n\"b\t\"\t2\n",
+    ];
+    seeds(&[], &tables)
+}
+
+fn arrow_seeds() -> Vec<Vec<u8>> {
+    seeds(&["arrow", "arrows", "feather"], &[])
+}
+
+#[test]
+fn damaged_lines_give_entries_or_an_error() {
+    fuzz("lines", &line_seeds(), CASES, damaged);
+}
+
+#[test]
+fn damaged_text_files_give_entries_or_an_error() {
+    fuzz("files", &file_seeds(), CASES, damaged);
+}
+
+#[test]
+fn damaged_jsonl_gives_entries_or_an_error() {
+    fuzz("jsonl", &jsonl_seeds(), CASES, damaged);
+}
+
+#[test]
+fn damaged_csv_gives_entries_or_an_error() {
+    fuzz("csv", &table_seeds(), CASES, damaged);
+}
+
+#[test]
+fn damaged_tsv_gives_entries_or_an_error() {
+    fuzz("tsv", &table_seeds(), CASES, damaged);
+}
+
+#[test]
+fn damaged_parquet_gives_entries_or_an_error() {
+    fuzz("parquet", &seeds(&["parquet"], &[]), CASES, damaged);
+}
+
+#[test]
+fn damaged_arrow_gives_entries_or_an_error() {
+    fuzz("arrow", &arrow_seeds(), CASES, damaged);
+}
+
+/// Fuzzes a compression over all formats that can be compressed: the content is damaged, in half of the cases the compressed
+/// file, too.
+fn fuzz_compression(name: &str, fixture: &str, compress: fn(&[u8]) -> Vec<u8>) {
+    let contents = [line_seeds(), file_seeds(), jsonl_seeds(), table_seeds(), arrow_seeds()].concat();
+    let mut files: Vec<_> = contents.iter().map(|bytes| compress(bytes)).collect();
+    files.extend(seeds(&[fixture], &[]));
+    fuzz(name, &files, CASES, |rng, files| {
+        let bytes = if rng.random_ratio(1, 8) {
+            files[rng.random_range(0..files.len())].clone()
+        } else {
+            compress(&damaged(rng, &contents))
+        };
+        if rng.random() { damaged(rng, &[bytes]) } else { bytes }
+    });
+}
+
+#[test]
+fn damaged_gzip_gives_entries_or_an_error() {
+    fuzz_compression("gzip", "gz", |bytes| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    });
+}
+
+#[test]
+fn damaged_zstd_gives_entries_or_an_error() {
+    fuzz_compression("zstd", "zst", |bytes| zstd::encode_all(bytes, 1).unwrap());
+}

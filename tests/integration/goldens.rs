@@ -1,0 +1,271 @@
+//! The encoder against the reference implementation, stage by stage, on the tiny models of `scripts/fixtures/make_fixtures.py`.
+
+use std::collections::HashMap;
+
+use crate::support::{MODELS, assert_close, embed, embedding, first_difference, fixture, rows};
+use candle_core::{DType, Device, Tensor};
+use sconce::input::{Location, Position, Record};
+use sconce::model::Source;
+use sconce::model::config::Config;
+use sconce::model::families::{FAMILIES, Family};
+use sconce::model::names::TensorNames;
+use sconce::model::weights::Checkpoint;
+use sconce::nn::{Backend, Encoder, Pool, Pooling, RaggedBatch, RandomWeights};
+use sconce::ops::activation::NAMES;
+use sconce::ops::linear::{LinearWeights, Matrix, reference};
+use sconce::pipeline::Task;
+use sconce::sys::console::{Console, Verbosity};
+use sconce::task::{Embedder, Loaded, ModelOptions, OnLong, load};
+use sconce::text::TokenIds;
+use serde_json::Value;
+
+const ATOL: f32 = 1e-5;
+const RTOL: f32 = 1e-5;
+
+fn open(model: &str) -> Loaded {
+    let options = ModelOptions::of(Source {
+        model: fixture(model).display().to_string(),
+        revision: "main".into(),
+        offline: true,
+        progress: false,
+    });
+    load(&options, &Console::new(Verbosity::Quiet, false)).expect("the fixture loads")
+}
+
+fn tensors(model: &str) -> HashMap<String, Tensor> {
+    let path = fixture(model).join("goldens.safetensors");
+    candle_core::safetensors::load(path, &Device::Cpu).expect("goldens load")
+}
+
+fn texts(model: &str) -> Vec<Value> {
+    let json = std::fs::read(fixture(model).join("goldens.json")).expect("goldens are there");
+    serde_json::from_slice(&json).expect("goldens are JSON")
+}
+
+fn flat(tensor: &Tensor) -> Vec<f32> {
+    tensor.flatten_all().and_then(|t| t.to_vec1()).expect("a tensor of f32")
+}
+
+fn ids(list: &Value) -> Vec<u32> {
+    list.as_array().expect("a list").iter().map(|id| id.as_u64().expect("an id") as u32).collect()
+}
+
+fn golden_batch(model: &str) -> RaggedBatch {
+    let texts: Vec<_> = texts(model).iter().map(|row| (ids(&row["ids"]), ids(&row["type_ids"]))).collect();
+    RaggedBatch::new(texts.iter().map(|(ids, types)| (&ids[..], &types[..]))).expect("a batch")
+}
+
+#[test]
+fn token_ids_and_token_type_ids_of_texts_and_pairs() {
+    for model in MODELS {
+        let tokenizer = open(model).tokenizer;
+        let (mut pairs, mut truncated) = (0, 0);
+        for row in texts(model) {
+            let pair = row["pair"].as_str();
+            let found: TokenIds = tokenizer.encode(row["text"].as_str().unwrap(), pair).unwrap();
+            assert_eq!(found.ids, ids(&row["ids"]), "{model}: {row}");
+            assert_eq!(found.token_type_ids, ids(&row["type_ids"]), "{model}: {row}");
+            pairs += usize::from(pair.is_some());
+            truncated += usize::from(found.truncated_tokens > 0);
+        }
+        assert!(pairs >= 3 && truncated >= 2, "the fixture has pairs and long texts");
+    }
+}
+
+/// Every stage is compared; the failure names the first one that differs.
+#[test]
+fn hidden_states_after_every_stage() {
+    for model in MODELS {
+        let (loaded, goldens, batch) = (open(model), tensors(model), golden_batch(model));
+        let mut stages = 0;
+        let observe = |stage: sconce::nn::Stage, hidden: &Tensor| {
+            let golden = goldens.get(&stage.to_string()).unwrap_or_else(|| panic!("no golden for {stage}"));
+            assert_eq!(hidden.dims(), golden.dims(), "{model}: shape after {stage}");
+            if let Some(difference) = first_difference(&flat(hidden), &flat(golden), ATOL, RTOL) {
+                panic!("{model}: the first stage that differs is {stage}: {difference}");
+            }
+            stages += 1;
+            Ok(())
+        };
+        loaded.encoders[0].forward_observed(&batch, observe).expect("the encoder runs");
+        assert_eq!(stages, 1 + loaded.encoders[0].spec().layers, "{model}: every stage was shown");
+    }
+}
+
+/// The reference path in candle's operations, which runs on devices without kernels of this crate: in f32 within the same
+/// bounds, in f16 within 2 % of the largest value.
+#[test]
+fn hidden_states_of_the_reference_path() {
+    for model in MODELS {
+        let (goldens, batch) = (tensors(model), golden_batch(model));
+        let config = Config::read(&fixture(model).join("config.json")).unwrap();
+        let family = Family::of(&config).unwrap();
+        let spec = family.spec(&config).unwrap();
+        let checkpoint = Checkpoint::open(&fixture(model).join("model.safetensors")).unwrap();
+        for dtype in [DType::F32, DType::F16] {
+            let mut reader = checkpoint.reader(family.names).unwrap();
+            reader.set_backend(Backend::Device { device: Device::Cpu, dtype });
+            let encoder = Encoder::load(&spec, &mut reader).unwrap();
+            let observe = |stage: sconce::nn::Stage, hidden: &Tensor| {
+                assert_eq!(hidden.dtype(), dtype, "{model}: {stage}");
+                let golden = flat(&goldens[&stage.to_string()]);
+                let largest = golden.iter().fold(0.0, |largest: f32, x| largest.max(x.abs()));
+                let (atol, rtol) = if dtype == DType::F32 { (ATOL, RTOL) } else { (0.02 * largest, 0.0) };
+                let found = flat(&hidden.to_dtype(DType::F32)?);
+                if let Some(difference) = first_difference(&found, &golden, atol, rtol) {
+                    panic!("{model} in {dtype:?}: the first stage that differs is {stage}: {difference}");
+                }
+                Ok(())
+            };
+            encoder.forward_observed(&batch, observe).expect("the encoder runs");
+        }
+    }
+}
+
+/// Several threads share a GPU only if candle computes no matmul.
+#[test]
+fn encoders_whose_batches_overlap_on_a_gpu() {
+    let overlaps = |config: &str, dtype| {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(config);
+        let config = Config::read(&path).unwrap();
+        let mut spec = Family::of(&config).unwrap().spec(&config).unwrap();
+        // Small, since weights are allocated.
+        spec.vocab_size = 8;
+        let engine = Backend::Device { device: Device::Cpu, dtype };
+        Encoder::load(&spec, &mut RandomWeights::new(1, engine)).unwrap().may_overlap()
+    };
+    assert!(
+        overlaps("configs/bert-mini.json", DType::BF16) && overlaps("configs/bert-mini.json", DType::F16)
+    );
+    assert!(!overlaps("configs/bert-mini.json", DType::F32), "candle computes matmuls in f32");
+    // Head dims without a kernel, and score biases.
+    for model in ["bert-tiny", "mpnet", "deberta-v2", "talking-heads-after", "alibi"] {
+        assert!(!overlaps(&format!("tests/fixtures/{model}/config.json"), DType::BF16), "{model}");
+    }
+}
+
+#[test]
+fn poolings_match_the_reference() {
+    for model in MODELS {
+        let (loaded, goldens, batch) = (open(model), tensors(model), golden_batch(model));
+        let hidden = loaded.encoders[0].forward(&batch).unwrap();
+        let pools = [Pool::Cls, Pool::Max, Pool::Mean, Pool::MeanSqrtLen, Pool::WeightedMean, Pool::Last];
+        for pool in pools {
+            let found = flat(&Pooling::Text(vec![pool]).forward(&hidden, &batch, 0).unwrap());
+            if let Some(difference) =
+                first_difference(&found, &flat(&goldens[&format!("pooled.{pool}")]), ATOL, RTOL)
+            {
+                panic!("{model}: {pool}: {difference}");
+            }
+        }
+    }
+}
+
+/// Every row of the family table and each of its namings has a fixture, and every fixture is compared.
+#[test]
+fn every_row_of_the_table_has_a_fixture() {
+    let mut folders: Vec<String> = std::fs::read_dir(fixture(""))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.join("config.json").exists() && path.join("goldens.safetensors").exists())
+        .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    folders.sort();
+    let mut models: Vec<&str> = MODELS.to_vec();
+    models.sort();
+    assert_eq!(folders, models);
+
+    let namings: Vec<*const TensorNames> = MODELS
+        .iter()
+        .map(|model| {
+            let config = Config::read(&fixture(model).join("config.json")).unwrap();
+            let tensors =
+                candle_core::safetensors::load(fixture(model).join("model.safetensors"), &Device::Cpu);
+            let tensors = tensors.unwrap();
+            let names = Family::of(&config).unwrap().names;
+            std::ptr::from_ref(TensorNames::choose(names, |name| tensors.contains_key(name)).unwrap().0)
+        })
+        .collect();
+    for family in FAMILIES {
+        for (i, names) in family.names.iter().enumerate() {
+            assert!(namings.contains(&std::ptr::from_ref(names)), "{:?}, naming {i}", family.model_types);
+        }
+    }
+}
+
+/// The command against sentence-transformers' `encode`, with the modules of the model's files.
+#[test]
+fn sentence_vectors_of_the_command() {
+    for model in MODELS {
+        let texts = texts(model);
+        let singles: Vec<_> =
+            texts.iter().filter(|r| r["pair"].is_null()).map(|r| r["text"].as_str().unwrap()).collect();
+        let mut args = vec!["--"];
+        args.extend(&singles);
+        let found: Vec<f32> = rows(&embed(model, args)).iter().flat_map(embedding).collect();
+        assert_close(&found, &flat(&tensors(model)["sentence"]), ATOL, RTOL);
+    }
+}
+
+/// The second text of a pair has token type 1 in the encoder.
+#[test]
+fn pairs_reach_the_encoder() {
+    let (loaded, goldens) = (open("bert-tiny"), tensors("bert-tiny"));
+    let records: Vec<Record> = texts("bert-tiny")
+        .iter()
+        .map(|row| Record {
+            location: Location { source: "golden".into(), position: Position::File },
+            id: None,
+            text: row["text"].as_str().unwrap().into(),
+            pair: row["pair"].as_str().map(String::from),
+            kept: Vec::new(),
+        })
+        .collect();
+    let embedder = Embedder {
+        tokenizer: loaded.tokenizer,
+        encoders: loaded.encoders,
+        pooling: Pooling::Text(vec![Pool::Mean]),
+        post_pooling: vec![],
+        dimensions: 36,
+        dtype: sconce::output::OutputDtype::F32,
+        prompt: String::new(),
+        prompt_tokens: 0,
+        on_long: OnLong::Truncate,
+        chunking: None,
+    };
+    let tokens: Vec<_> = records
+        .iter()
+        .map(|record| embedder.tokenize(&record.text, record.pair.as_deref()).unwrap())
+        .collect();
+    let values = |row: sconce::pipeline::Row| match row.vector.values {
+        sconce::output::VectorValues::F32(values) => values,
+        other => panic!("{other:?}"),
+    };
+    let encoded = embedder.run(&tokens, 30, 0).unwrap();
+    let vectors: Vec<Vec<f32>> = encoded.into_iter().flatten().map(values).collect();
+    assert_close(&vectors.concat(), &flat(&goldens["pooled.mean"]), ATOL, RTOL);
+}
+
+#[test]
+fn activations_match_the_reference() {
+    let goldens = candle_core::safetensors::load(fixture("activations.safetensors"), &Device::Cpu).unwrap();
+    let x = &goldens["x"];
+    let n = x.elem_count();
+    // As the epilogue of a linear layer with weight 1 and bias 0.
+    let column = x.reshape((n, 1)).unwrap();
+    let one = Tensor::ones((1, 1), DType::F32, &Device::Cpu).unwrap();
+    let zero = Tensor::zeros(1, DType::F32, &Device::Cpu).unwrap();
+    let layer =
+        LinearWeights::new(Matrix::new(one.clone(), &Backend::default()).unwrap(), Some(zero.clone()))
+            .unwrap();
+    for (name, activation) in NAMES {
+        for (path, found) in [
+            ("CPU", layer.forward(&column, *activation, None).unwrap()),
+            ("reference", reference(&column, &one, Some(&zero), *activation, None).unwrap()),
+        ] {
+            if let Some(difference) = first_difference(&flat(&found), &flat(&goldens[*name]), 2e-6, 1e-6) {
+                panic!("{name} ({path}): {difference}");
+            }
+        }
+    }
+}

@@ -1,0 +1,650 @@
+//! Every kernel on every ISA of the machine, at sizes around the boundaries of vectors, tiles and panels, compared with
+//! the same formula in f64.
+#![allow(unsafe_code)]
+
+use half::bf16;
+use sconce::kernels::activation::{Activation, softplus};
+use sconce::kernels::gemm::{
+    Epilogue, GemmType, INT8_GROUP, LhsBuffer, MatrixView, OutputMatrix, PackedMatrix, gemm,
+};
+use sconce::kernels::isa::{Isa, Kernel};
+use sconce::kernels::math::{self, Accuracy};
+use sconce::kernels::norm::{Norm, NormKind, l2_normalize};
+use sconce::kernels::simd::Simd;
+use sconce::kernels::softmax::{axpy, scale_and_bias, softmax_unnormalized};
+
+/// Deterministic values in (−1, 1): a Weyl sequence.
+fn values(seed: usize, count: usize) -> Vec<f32> {
+    let value = |i: usize| ((i + 1) * (2 * seed + 1)) as f64 * 0.618_033_988_749_895 % 1.0;
+    (0..count).map(|i| 2.0 * value(i) as f32 - 1.0).collect()
+}
+
+/// Asserts `|found − expected| ≤ atol + rtol · |expected|` for every element.
+fn assert_close(what: &str, found: &[f32], expected: &[f64], atol: f64, rtol: f64) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let difference = (f64::from(*found) - expected).abs();
+        assert!(difference <= atol + rtol * expected.abs(), "{what}: {found} for {expected} at {i}");
+    }
+}
+
+/// Splits a value into bf16 parts, each the rounded remainder of those before.
+fn bf16_parts(x: f32, count: usize) -> Vec<f64> {
+    let mut remainder = x;
+    let mut next = |_| {
+        let part = bf16::from_f32(remainder).to_f32();
+        remainder -= part;
+        f64::from(part)
+    };
+    (0..count).map(&mut next).collect()
+}
+
+/// A row after quantisation to int8 in groups, dequantised.
+fn quantized(row: &[f32]) -> Vec<f64> {
+    let group = |group: &[f32]| {
+        let max = group.iter().fold(0f32, |max, x| max.max(x.abs()));
+        let (scale, factor) = (max / 127.0, if max > 0.0 { 127.0 / max } else { 0.0 });
+        let x = |x: &f32| f64::from((x * factor).round_ties_even()) * f64::from(scale);
+        group.iter().map(x).collect::<Vec<f64>>()
+    };
+    row.chunks(INT8_GROUP).flat_map(group).collect()
+}
+
+/// `x · w` in f64, of operands rounded as the GEMM type rounds them.
+fn dot(isa: Isa, gemm_type: GemmType, x: &[f32], w: &[f32]) -> f64 {
+    let sum = |x: &[f64], w: &[f64]| x.iter().zip(w).map(|(x, w)| x * w).sum();
+    let wide = |row: &[f32]| -> Vec<f64> { row.iter().map(|x| f64::from(*x)).collect() };
+    let rounded = |row: &[f32]| -> Vec<f64> { row.iter().map(|x| bf16_parts(*x, 1)[0]).collect() };
+    match (gemm_type, isa.tile_unit()) {
+        (GemmType::Int8, _) => sum(&quantized(x), &quantized(w)),
+        (GemmType::Bf16x3, Some(_)) => {
+            let product = |(x, w): (&f32, &f32)| {
+                let (x, w) = (bf16_parts(*x, 2), bf16_parts(*w, 2));
+                x[0] * w[0] + x[0] * w[1] + x[1] * w[0]
+            };
+            x.iter().zip(w).map(product).sum()
+        }
+        (GemmType::F32 | GemmType::Bf16x3, _) => sum(&wide(x), &wide(w)),
+        (GemmType::Bf16, _) if isa.has_fast_bf16() => sum(&rounded(x), &rounded(w)),
+        (GemmType::Bf16, _) => sum(&wide(x), &rounded(w)),
+    }
+}
+
+/// `x Wᵀ` with an epilogue, in one call of `gemm`.
+fn multiply(x: &[f32], weights: &PackedMatrix, epilogue: &Epilogue) -> Vec<f32> {
+    let (rows, outputs) = (x.len() / weights.inputs(), weights.outputs());
+    let mut y = vec![f32::NAN; rows * outputs];
+    let mut buffer = LhsBuffer::default();
+    // SAFETY: there is only one block.
+    let mut block = unsafe { OutputMatrix::new(&mut y, outputs).block(0..rows, 0..outputs) };
+    let x = buffer.convert(weights, x, weights.inputs(), rows);
+    gemm(x, weights, 0..weights.panels(), epilogue, &mut block);
+    y
+}
+
+fn with_bias(bias: &[f32]) -> Epilogue<'_> {
+    Epilogue { bias, ..Epilogue::default() }
+}
+
+#[test]
+fn gemm_matches_f64_and_rows_have_the_same_bits_alone() {
+    let sizes = [
+        (1, 1),
+        (2, 7),
+        (31, 8),
+        (33, 9),
+        (63, 16),
+        (64, 17),
+        (65, 31),
+        (128, 32),
+        (129, 33),
+        (383, 15),
+        (384, 40),
+        (385, 65),
+        (769, 3),
+        (1537, 34),
+        (1537, 100),
+    ];
+    for isa in Isa::testable() {
+        for gemm_type in GemmType::ALL {
+            for (inputs, outputs) in sizes {
+                let (w, bias) = (values(2, outputs * inputs), values(3, outputs));
+                let packed = PackedMatrix::pack(isa, gemm_type, &w, outputs, inputs);
+                // With more than 48 or 96 rows there are several micro-tiles or tasks.
+                for rows in
+                    [1, 2, 3, 5, 6, 7, 11, 12, 13, 15, 16, 17, 18, 23, 24, 25, 31, 32, 33, 48, 49, 97, 103]
+                {
+                    let what = format!("{isa:?} {gemm_type:?} {rows} × {inputs} × {outputs}");
+                    let x = values(1, rows * inputs);
+                    let found = multiply(&x, &packed, &with_bias(&bias));
+                    for (row, found) in x.chunks(inputs).zip(found.chunks(outputs)) {
+                        let weights = w.chunks(inputs).zip(&bias);
+                        let expected = weights.map(|(w, b)| dot(isa, gemm_type, row, w) + f64::from(*b));
+                        assert_close(&what, found, &expected.collect::<Vec<_>>(), 2e-5, 1e-5);
+                        assert_eq!(multiply(row, &packed, &with_bias(&bias)), found, "{what}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Sizes around the boundaries of tiles, tile rows and, with one bf16 part, KC.
+const TILE_SIZES: [(usize, usize, usize); 8] = [
+    (1, 1, 1),
+    (15, 31, 15),
+    (16, 32, 16),
+    (17, 33, 17),
+    (32, 63, 32),
+    (33, 65, 33),
+    (34, 384, 40),
+    (49, 417, 65),
+];
+
+/// Emulated tiles against f64, and AMX against emulated tiles, bit for bit.
+#[test]
+fn gemm_on_amx_has_the_bits_of_emulated_tiles() {
+    let emulated = Isa::emulated_tiles();
+    let amx = Isa::testable().into_iter().find(|isa| isa.tile_unit().is_some());
+    for (rows, inputs, outputs) in TILE_SIZES {
+        let (x, w) = (values(1, rows * inputs), values(2, outputs * inputs));
+        for gemm_type in GemmType::ALL {
+            let what = format!("{gemm_type:?} {rows} × {inputs} × {outputs}");
+            let of = |isa| {
+                multiply(&x, &PackedMatrix::pack(isa, gemm_type, &w, outputs, inputs), &Epilogue::default())
+            };
+            let found = of(emulated);
+            for (row, found) in x.chunks(inputs).zip(found.chunks(outputs)) {
+                let expected: Vec<f64> = w.chunks(inputs).map(|w| dot(emulated, gemm_type, row, w)).collect();
+                assert_close(&what, found, &expected, 5e-6, 2e-6);
+            }
+            // Int8 scales are applied by the vector unit, which the emulated ISA does not share with AMX.
+            if let Some(amx) = amx.filter(|_| gemm_type != GemmType::Int8) {
+                assert_eq!(of(amx), found, "{what}");
+            }
+        }
+    }
+}
+
+/// Sums over int8 groups are exact, so tiles and vectors give the same bits.
+#[test]
+fn int8_gemm_has_the_same_bits_on_tiles_and_vectors() {
+    let isas = Isa::testable();
+    let Some(amx) = isas.iter().find(|isa| isa.tile_unit().is_some()) else { return };
+    let vectors = isas.iter().find(|isa| isa.name() == "avx512-vnni").expect("a processor with AMX has VNNI");
+    for (rows, inputs, outputs) in TILE_SIZES.into_iter().chain([(70, 1537, 100)]) {
+        let (x, w) = (values(1, rows * inputs), values(2, outputs * inputs));
+        let [tiles, vectors] = [amx, vectors].map(|isa| {
+            multiply(&x, &PackedMatrix::pack(*isa, GemmType::Int8, &w, outputs, inputs), &Epilogue::default())
+        });
+        assert_eq!(tiles, vectors, "{rows} × {inputs} × {outputs}");
+    }
+}
+
+/// `f(x Wᵀ + b) / d + r`, with every subset of `f`, `b`, `d` and `r`.
+#[test]
+fn every_combination_of_epilogue_operands_matches_f64() {
+    for isa in Isa::testable().into_iter().chain([Isa::emulated_tiles()]) {
+        for gemm_type in GemmType::ALL {
+            for (rows, inputs, outputs) in [(1, 5, 3), (14, 40, 31), (33, 70, 50)] {
+                let (x, w) = (values(1, rows * inputs), values(2, outputs * inputs));
+                let packed = PackedMatrix::pack(isa, gemm_type, &w, outputs, inputs);
+                let plain = multiply(&x, &packed, &Epilogue::default());
+                let (bias, residual) = (values(3, outputs), values(4, rows * outputs));
+                let divisors: Vec<f32> = values(5, rows).iter().map(|x| x + 3.0).collect();
+                for which in 0..16 {
+                    let take =
+                        |bit: usize, values: &'static [f32]| if which >> bit & 1 == 1 { values } else { &[] };
+                    let [bias, divisors, residual] =
+                        [&bias, &divisors, &residual].map(|x| &*x.clone().leak());
+                    let activation = if which & 8 == 8 { Activation::Gelu } else { Activation::Identity };
+                    let epilogue = Epilogue {
+                        bias: take(0, bias),
+                        activation,
+                        divisors: take(1, divisors),
+                        residual: take(2, residual),
+                    };
+                    let at = |x: &[f32], i: usize, none: f64| x.get(i).map_or(none, |x| f64::from(*x));
+                    let expected = plain.iter().enumerate().map(|(i, y)| {
+                        let y = f64::from(*y) + at(epilogue.bias, i % outputs, 0.0);
+                        let y = exact(activation, y) / at(epilogue.divisors, i / outputs, 1.0);
+                        y + at(epilogue.residual, i, 0.0)
+                    });
+                    let what = format!("{isa:?} {gemm_type:?} {rows} × {inputs} × {outputs}, {which:b}");
+                    let found = multiply(&x, &packed, &epilogue);
+                    let gelu = activation == Activation::Gelu
+                        && matches!(gemm_type, GemmType::Bf16 | GemmType::Int8);
+                    let atol = if gelu { 2.0 * math::GELU_BF16_MAX_ERROR } else { 3e-6 };
+                    assert_close(&what, &found, &expected.collect::<Vec<_>>(), atol, 3e-6);
+                }
+            }
+        }
+    }
+}
+
+/// With this stride, the offset of the third row overflows to 0.
+#[test]
+#[should_panic(expected = "x has all its rows")]
+fn gemm_rejects_a_stride_that_overflows() {
+    let portable = *Isa::available().last().unwrap();
+    let packed = PackedMatrix::pack(portable, GemmType::F32, &[1.0; 4], 2, 2);
+    let (x, mut y, mut buffer) = ([0.0; 8], [0.0; 6], LhsBuffer::default());
+    let rows = buffer.convert(&packed, &x, 1 << (usize::BITS - 1), 3);
+    // SAFETY: there is only one block.
+    let mut block = unsafe { OutputMatrix::new(&mut y, 2).block(0..3, 0..2) };
+    gemm(rows, &packed, 0..1, &Epilogue::default(), &mut block);
+}
+
+/// Blocks of rows and panels, as tasks compute them, against one call.
+#[test]
+fn gemm_by_blocks_has_the_bits_of_one_call() {
+    for isa in Isa::testable() {
+        for gemm_type in GemmType::ALL {
+            let (rows, inputs, outputs) = (61, 70, 75);
+            let (x, w) = (values(1, rows * inputs), values(2, outputs * inputs));
+            let packed = PackedMatrix::pack(isa, gemm_type, &w, outputs, inputs);
+            let expected = multiply(&x, &packed, &Epilogue::default());
+            let mut found = vec![f32::NAN; rows * outputs];
+            let output = OutputMatrix::new(&mut found, outputs);
+            let mut buffer = LhsBuffer::default();
+            let x = buffer.convert(&packed, &x, inputs, rows);
+            for panel in 0..packed.panels() {
+                for first in (0..rows).step_by(16) {
+                    let rows_of_block = first..rows.min(first + 16);
+                    // SAFETY: one block is alive at a time.
+                    let mut block =
+                        unsafe { output.block(rows_of_block.clone(), packed.columns(panel..panel + 1)) };
+                    gemm(x.slice(rows_of_block), &packed, panel..panel + 1, &Epilogue::default(), &mut block);
+                }
+            }
+            assert_eq!(found, expected, "{isa:?} {gemm_type:?}");
+        }
+    }
+}
+
+/// Packing into the memory of another matrix, from strided views, transposed or not.
+#[test]
+fn repacking_gives_the_same_matrix_as_packing() {
+    for gemm_type in [GemmType::F32, GemmType::Bf16x3, GemmType::Bf16] {
+        let mut packed = PackedMatrix::default();
+        for (outputs, inputs) in [(40, 33), (3, 2), (1, 1), (17, 50), (64, 7)] {
+            let stride = inputs.max(outputs) + 5;
+            let w = values(4, stride * stride);
+            let x = values(5, 3 * inputs);
+            for transposed in [false, true] {
+                packed.repack(gemm_type, MatrixView { data: &w, stride, transposed }, outputs, inputs);
+                let at = |o: usize, i: usize| if transposed { w[i * stride + o] } else { w[o * stride + i] };
+                let rows: Vec<f32> = (0..outputs * inputs).map(|k| at(k / inputs, k % inputs)).collect();
+                let plain = PackedMatrix::pack(packed.isa(), gemm_type, &rows, outputs, inputs);
+                assert_eq!(
+                    multiply(&x, &packed, &Epilogue::default()),
+                    multiply(&x, &plain, &Epilogue::default()),
+                    "{outputs} × {inputs}, transposed: {transposed}"
+                );
+            }
+        }
+    }
+}
+
+/// NaN and infinity in an operand make their row or column of the output not finite, and change no other.
+#[test]
+fn non_finite_operands_stay_in_their_row_and_column() {
+    for isa in Isa::testable() {
+        for gemm_type in GemmType::ALL {
+            for bad in [f32::NAN, f32::INFINITY] {
+                let (rows, inputs, outputs) = (3, 70, 20);
+                let (mut x, mut w) = (values(1, rows * inputs), values(2, outputs * inputs));
+                (x[inputs + 5], w[7 * inputs + 66]) = (bad, bad);
+                let packed = PackedMatrix::pack(isa, gemm_type, &w, outputs, inputs);
+                for (i, y) in multiply(&x, &packed, &Epilogue::default()).iter().enumerate() {
+                    let is_affected = i / outputs == 1 || i % outputs == 7;
+                    assert_eq!(!y.is_finite(), is_affected, "{isa:?} {gemm_type:?} {bad}: {y} at {i}");
+                }
+            }
+        }
+    }
+}
+
+/// Defines a kernel that applies a function of a vector to a row.
+macro_rules! row_kernel {
+    ($name:ident, $f:path) => {
+        struct $name<'a>(&'a mut [f32]);
+
+        impl Kernel for $name<'_> {
+            type Output = ();
+
+            #[inline(always)]
+            fn run<S: Simd>(self, s: S) {
+                for start in (0..self.0.len()).step_by(S::LANES) {
+                    let y = $f(s, s.load_at(self.0, start, 0.0));
+                    s.store_at(self.0, start, y);
+                }
+            }
+        }
+    };
+}
+
+row_kernel!(Exp, math::exp);
+row_kernel!(Exp2, math::exp2_bf16);
+row_kernel!(GeluBf16, math::gelu_bf16);
+row_kernel!(Erf, math::erf);
+row_kernel!(Tanh, math::tanh);
+row_kernel!(Sigmoid, math::sigmoid);
+
+/// The error of an f32 in units in the last place (ULP).
+fn ulps(found: f32, exact: f64) -> f64 {
+    let rounded = exact as f32;
+    if found == rounded {
+        return 0.0;
+    }
+    let next = f32::from_bits(rounded.abs().to_bits() + 1);
+    let unit = f64::from(next) - f64::from(rounded.abs());
+    (f64::from(found) - exact).abs() / unit
+}
+
+/// Finite values of all magnitudes and both signs, about 2,000 per power of two.
+fn values_of_all_magnitudes() -> Vec<f32> {
+    (0..=u32::MAX).step_by(4099).map(f32::from_bits).filter(|x| x.is_finite()).collect()
+}
+
+#[test]
+fn functions_keep_their_ulp_bounds() {
+    let x = values_of_all_magnitudes();
+    type Exact = fn(f64) -> f64;
+    let exact: [(&str, Exact, f64); 4] = [
+        ("exp", f64::exp, math::EXP_MAX_ULP),
+        ("erf", libm::erf, math::ERF_MAX_ULP),
+        ("tanh", f64::tanh, math::TANH_MAX_ULP),
+        ("sigmoid", |x| 1.0 / (1.0 + (-x).exp()), math::SIGMOID_MAX_ULP),
+    ];
+    for isa in Isa::testable() {
+        for (name, exact, max_ulp) in exact {
+            let mut y = x.clone();
+            match name {
+                "exp" => isa.run(Exp(&mut y)),
+                "erf" => isa.run(Erf(&mut y)),
+                "tanh" => isa.run(Tanh(&mut y)),
+                _ => isa.run(Sigmoid(&mut y)),
+            }
+            let (mut worst, mut at) = (0.0, 0.0);
+            for (x, y) in x.iter().zip(&y) {
+                let exact = exact(f64::from(*x));
+                // ISAs differ for subnormal results.
+                let error = if exact.abs() < f64::from(f32::MIN_POSITIVE) { 0.0 } else { ulps(*y, exact) };
+                if error > worst {
+                    (worst, at) = (error, *x);
+                }
+            }
+            println!("{isa:?} {name}: {worst:.2} ULP at {at}");
+            assert!(worst <= max_ulp, "{isa:?} {name}: {worst} ULP at {at}");
+        }
+    }
+}
+
+#[test]
+fn exp2_bf16_keeps_its_error_bound() {
+    let x: Vec<f32> = (-126_000..=127_000).map(|x| x as f32 / 1000.0).collect();
+    for isa in Isa::testable() {
+        let mut y = x.clone();
+        isa.run(Exp2(&mut y));
+        for (x, y) in x.iter().zip(&y) {
+            let error = (f64::from(*y) / f64::from(*x).exp2() - 1.0).abs();
+            assert!(error <= math::EXP2_BF16_MAX_ERROR, "{isa:?}: 2^{x} = {y}, error {error:e}");
+        }
+        let mut y = [f32::NEG_INFINITY, -1e30, -200.0, f32::NAN];
+        isa.run(Exp2(&mut y));
+        assert!(y[..3] == [0.0; 3] && y[3].is_nan(), "{isa:?}: {y:?}");
+    }
+}
+
+#[test]
+fn gelu_bf16_keeps_its_error_bound() {
+    let x: Vec<f32> =
+        (-120_000..=120_000).map(|x| x as f32 / 10_000.0).chain([-1e30, -50.0, 50.0, 1e30]).collect();
+    for isa in Isa::testable() {
+        let mut y = x.clone();
+        isa.run(GeluBf16(&mut y));
+        for (x, y) in x.iter().zip(&y) {
+            let expected = exact(Activation::Gelu, f64::from(*x));
+            let error = (f64::from(*y) - expected).abs() / expected.abs().max(1.0);
+            assert!(error <= math::GELU_BF16_MAX_ERROR, "{isa:?}: gelu({x}) = {y}, error {error:e}");
+        }
+        let mut y = [f32::NAN];
+        isa.run(GeluBf16(&mut y));
+        assert!(y[0].is_nan(), "{isa:?}");
+    }
+}
+
+#[test]
+fn functions_at_their_limits_and_nan() {
+    for isa in Isa::testable() {
+        let mut y = [f32::NEG_INFINITY, -1e30, -104.0, 0.0, -0.0, 89.0, 1e30, f32::INFINITY];
+        isa.run(Exp(&mut y));
+        assert_eq!(y, [0.0, 0.0, 0.0, 1.0, 1.0, f32::INFINITY, f32::INFINITY, f32::INFINITY], "{isa:?}");
+        let limits = [f32::NEG_INFINITY, -1e30, -0.0, 0.0, 1e30, f32::INFINITY];
+        let mut y = limits;
+        isa.run(Erf(&mut y));
+        assert_eq!(y, [-1.0, -1.0, -0.0, 0.0, 1.0, 1.0], "{isa:?}");
+        y = limits;
+        isa.run(Tanh(&mut y));
+        assert_eq!(y, [-1.0, -1.0, -0.0, 0.0, 1.0, 1.0], "{isa:?}");
+        y = limits;
+        isa.run(Sigmoid(&mut y));
+        assert_eq!(y, [0.0, 0.0, 0.5, 0.5, 1.0, 1.0], "{isa:?}");
+        let functions: [fn(&mut [f32], Isa); 3] =
+            [|y, isa| isa.run(Exp(y)), |y, isa| isa.run(Erf(y)), |y, isa| isa.run(Tanh(y))];
+        for run in functions {
+            let mut y = [f32::NAN, 0.0];
+            run(&mut y, isa);
+            assert!(y[0].is_nan() && !y[1].is_nan(), "{isa:?}");
+        }
+    }
+}
+
+/// Activation functions by their definitions.
+fn exact(activation: Activation, x: f64) -> f64 {
+    let phi = |x: f64| 0.5 * (1.0 + libm::erf(x / 2f64.sqrt()));
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    let log = |x: f64| x.exp().ln_1p();
+    match activation {
+        Activation::Identity => x,
+        Activation::Gelu => x * phi(x),
+        Activation::GeluTanh => {
+            0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
+        }
+        Activation::GeluClipped => (x * phi(x)).clamp(-10.0, 10.0),
+        Activation::QuickGelu => x * sigmoid(1.702 * x),
+        Activation::Relu => x.max(0.0),
+        Activation::ReluSquared => x.max(0.0).powi(2),
+        Activation::Relu6 => x.clamp(0.0, 6.0),
+        Activation::LeakyRelu => {
+            if x < 0.0 {
+                0.01 * x
+            } else {
+                x
+            }
+        }
+        Activation::Silu => x * sigmoid(x),
+        Activation::HardSwish => x * (x + 3.0).clamp(0.0, 6.0) / 6.0,
+        Activation::Mish => x * log(x).tanh(),
+        #[allow(clippy::approx_constant, reason = "the reference rounds in this way")]
+        Activation::Laplace => phi((x - 0.707107) / 0.282095),
+        Activation::SqrtSoftplus => log(x).sqrt(),
+        Activation::Sigmoid => sigmoid(x),
+        Activation::Tanh => x.tanh(),
+        Activation::Prelu { slope } => {
+            if x < 0.0 {
+                f64::from(slope) * x
+            } else {
+                x
+            }
+        }
+        Activation::Xielu(weights) => {
+            let [positive, negative, beta, eps] = weights.map(f64::from);
+            if x > 0.0 {
+                positive * x * x + beta * x
+            } else {
+                (x.min(eps).exp_m1() - x) * negative + beta * x
+            }
+        }
+    }
+}
+
+const ACTIVATIONS: [Activation; 18] = [
+    Activation::Identity,
+    Activation::Gelu,
+    Activation::GeluTanh,
+    Activation::GeluClipped,
+    Activation::QuickGelu,
+    Activation::Relu,
+    Activation::ReluSquared,
+    Activation::Relu6,
+    Activation::LeakyRelu,
+    Activation::Silu,
+    Activation::HardSwish,
+    Activation::Mish,
+    Activation::Laplace,
+    Activation::SqrtSoftplus,
+    Activation::Sigmoid,
+    Activation::Tanh,
+    Activation::Prelu { slope: 0.3 },
+    Activation::Xielu([0.8, 0.7, 0.5, -1e-6]),
+];
+
+#[test]
+fn activations_match_f64() {
+    for isa in Isa::testable() {
+        for activation in ACTIVATIONS {
+            for count in [1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 33, 1000] {
+                let x: Vec<f32> = values(6, count).iter().map(|x| 12.0 * x).collect();
+                let mut y = x.clone();
+                activation.apply(isa, &mut y);
+                let expected: Vec<f64> = x.iter().map(|x| exact(activation, f64::from(*x))).collect();
+                assert_close(&format!("{isa:?} {activation:?}"), &y, &expected, 2e-6, 2e-6);
+            }
+            let mut y = [f32::NAN];
+            activation.apply(isa, &mut y);
+            assert!(y[0].is_nan(), "{isa:?} {activation:?}");
+        }
+    }
+    assert!((softplus(1.0) - 1.313_261_6).abs() < 1e-6 && softplus(200.0) == 200.0);
+}
+
+const WIDTHS: [usize; 12] = [1, 3, 4, 8, 15, 16, 17, 31, 33, 64, 65, 384];
+
+#[test]
+fn norms_match_f64() {
+    for isa in Isa::testable() {
+        for width in WIDTHS {
+            let (x, residual) = (values(1, 3 * width), values(2, 3 * width));
+            let (weight, bias) = (values(3, width), values(4, width));
+            for kind in [NormKind::Layer, NormKind::RootMeanSquare] {
+                for (residual, bias) in
+                    [(&residual[..], &bias[..]), (&[], &bias), (&residual, &[]), (&[], &[])]
+                {
+                    let mut y = x.clone();
+                    Norm { kind, weight: &weight, bias, eps: 1e-3 }.forward(isa, &mut y, residual);
+                    let mut expected = Vec::new();
+                    for row in 0..3 {
+                        let at = |i: usize| {
+                            let residual = residual.get(row * width + i).copied().unwrap_or(0.0);
+                            f64::from(x[row * width + i]) + f64::from(residual)
+                        };
+                        let mean = match kind {
+                            NormKind::Layer => (0..width).map(at).sum::<f64>() / width as f64,
+                            NormKind::RootMeanSquare => 0.0,
+                        };
+                        let square = (0..width).map(|i| (at(i) - mean).powi(2)).sum::<f64>() / width as f64;
+                        expected.extend((0..width).map(|i| {
+                            let y = (at(i) - mean) / (square + 1e-3).sqrt() * f64::from(weight[i]);
+                            y + f64::from(bias.get(i).copied().unwrap_or(0.0))
+                        }));
+                    }
+                    assert_close(&format!("{isa:?} {kind:?} {width}"), &y, &expected, 2e-6, 2e-6);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn l2_normalize_gives_unit_length() {
+    for isa in Isa::testable() {
+        for width in WIDTHS {
+            let x = values(1, width);
+            let mut y = x.clone();
+            l2_normalize(isa, &mut y);
+            let length = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+            let expected: Vec<f64> = x.iter().map(|x| f64::from(*x) / length).collect();
+            assert_close(&format!("{isa:?} {width}"), &y, &expected, 1e-7, 1e-6);
+        }
+        let mut zeros = [0.0; 5];
+        l2_normalize(isa, &mut zeros);
+        assert_eq!(zeros, [0.0; 5]);
+        let mut bad = [1.0, f32::NAN, 2.0];
+        l2_normalize(isa, &mut bad);
+        assert!(bad.iter().all(|x| x.is_nan()), "{isa:?}");
+    }
+}
+
+#[test]
+fn softmax_matches_f64() {
+    for isa in Isa::testable() {
+        for width in WIDTHS {
+            let stride = width + 3;
+            for visible in [0..width, 0..1, width / 2..width, width / 3..width / 2 + 1] {
+                let x: Vec<f32> = values(1, 4 * stride).iter().map(|x| 30.0 * x).collect();
+                for accuracy in [Accuracy::F32, Accuracy::Bf16] {
+                    let (mut y, mut sums) = (x.clone(), [0.0; 4]);
+                    softmax_unnormalized(isa, &mut y, stride, 0.7, |_| visible.clone(), &mut sums, accuracy);
+                    for ((x, y), sum) in x.chunks(stride).zip(y.chunks(stride)).zip(sums) {
+                        let max = x[visible.clone()].iter().fold(f32::NEG_INFINITY, |max, x| max.max(*x));
+                        let numerator = |i: usize| {
+                            let exponent = 0.7f32 as f64 * (f64::from(x[i]) - f64::from(max));
+                            if visible.contains(&i) { exponent.exp() } else { 0.0 }
+                        };
+                        let expected: Vec<f64> = (0..stride).map(numerator).collect();
+                        let what = format!("{isa:?} {width} {visible:?}");
+                        assert_close(&what, &[sum], &[expected.iter().sum()], 0.0, 1e-5);
+                        assert_close(&what, y, &expected, 1e-7, 5e-6);
+                    }
+                }
+            }
+            // A NaN score makes the denominator of its row NaN.
+            let (mut y, mut sums) = (values(1, width), [0.0]);
+            y[width / 2] = f32::NAN;
+            softmax_unnormalized(isa, &mut y, width, 1.0, |_| 0..width, &mut sums, Accuracy::F32);
+            assert!(sums[0].is_nan(), "{isa:?} {width}");
+            softmax_unnormalized(isa, &mut y, width, 1.0, |_| 0..width, &mut sums, Accuracy::Bf16);
+            assert!(sums[0].is_nan(), "{isa:?} {width}");
+        }
+    }
+}
+
+#[test]
+fn scale_and_bias_and_axpy_match_f64() {
+    for isa in Isa::testable() {
+        for width in WIDTHS {
+            let (x, other) = (values(1, width), values(2, width + 2));
+            for bias in [&[][..], &other] {
+                let mut y = x.clone();
+                scale_and_bias(isa, &mut y, 0.3, bias);
+                let bias = |i: usize| f64::from(bias.get(i).copied().unwrap_or(0.0));
+                let expected = x.iter().enumerate().map(|(i, x)| 0.3f32 as f64 * f64::from(*x) + bias(i));
+                assert_close(&format!("{isa:?} {width}"), &y, &expected.collect::<Vec<_>>(), 1e-7, 1e-6);
+            }
+            let mut y = x.clone();
+            axpy(isa, -0.4, &other, &mut y);
+            let expected =
+                x.iter().zip(&other).map(|(x, y)| f64::from(*x) - f64::from(0.4f32) * f64::from(*y));
+            assert_close(&format!("{isa:?} {width}"), &y, &expected.collect::<Vec<_>>(), 1e-7, 1e-6);
+        }
+    }
+}
+
+/// In release builds the number of elements would wrap to 0.
+#[test]
+#[should_panic(expected = "the matrix fits into its memory")]
+fn an_output_matrix_rejects_a_size_that_overflows() {
+    let _ = OutputMatrix::uninit(&mut [], 1 << 32, 1 << 32);
+}

@@ -1,0 +1,33 @@
+//! The integration tests, one module per subject. They run the `sconce` binary, or call the library where a promise is about its API.
+//!
+//! `cargo test --test integration resume::` runs one module. All of them share one binary, so that there is one to link.
+
+#![allow(unreachable_pub, reason = "nothing imports a test crate")]
+
+mod bad_input;
+mod catch_panic;
+mod chunks;
+mod contributing;
+mod cuda_kernels;
+mod embed;
+mod files;
+mod fuzz_input;
+mod fuzz_model;
+mod goldens;
+mod hub;
+mod input;
+mod kernels;
+mod layering;
+mod long_texts;
+mod memory;
+mod ops;
+mod outputs;
+mod pipelines;
+mod quickstart;
+mod real_model;
+mod resume;
+mod same_vector;
+mod support;
+mod terminal;
+mod tokenizers;
+mod unreadable;

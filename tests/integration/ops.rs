@@ -1,0 +1,381 @@
+//! The CPU path of every operation against its plain candle reference, at sizes around the boundaries of micro-tiles.
+
+use crate::support::assert_close;
+use crate::support::operands;
+use crate::support::operands::{flat, plain, tensor};
+use candle_core::{DType, Device, Tensor};
+use sconce::nn::{EmbeddingTable, SafetensorsDtype};
+use sconce::ops::activation::Activation;
+use sconce::ops::add_norm::{NormKind, NormWeights};
+use sconce::ops::attention::{Attention, AttentionWindow, RelativePositions};
+use sconce::ops::backend::Backend;
+use sconce::ops::pooling::{self, Pool};
+use sconce::ops::rotary::Rotation;
+use sconce::ops::{add_norm, attention, linear, lookup};
+use std::sync::Arc;
+
+#[test]
+fn linear_layers_match_the_reference() {
+    for rows in [1, 2, 5, 6, 7, 11, 12, 13, 24, 167, 168, 169, 340] {
+        for (inputs, outputs) in [(1, 1), (7, 31), (32, 32), (33, 65), (385, 17)] {
+            let (x, w) = (tensor(1, &[rows, inputs]), tensor(2, &[outputs, inputs]));
+            let bias = tensor(3, &[outputs]);
+            let residual = tensor(4, &[rows, outputs]);
+            for (bias, residual) in [(Some(&bias), None), (Some(&bias), Some(&residual)), (None, None)] {
+                let layer = linear::LinearWeights::new(
+                    linear::Matrix::new(w.clone(), &Backend::default()).unwrap(),
+                    bias.cloned(),
+                )
+                .unwrap();
+                for activation in [Activation::Identity, Activation::Gelu, Activation::Relu] {
+                    let found = layer.forward(&x, activation, residual).unwrap();
+                    let expected = linear::reference(&x, &w, bias, activation, residual).unwrap();
+                    assert_close(&flat(&found), &flat(&expected), 1e-5, 1e-5);
+                }
+            }
+        }
+    }
+}
+
+fn norm(kind: NormKind, width: usize, bias: bool, eps: f64) -> NormWeights {
+    let bias = bias.then(|| tensor(4, &[width]));
+    NormWeights { kind, weight: tensor(3, &[width]), bias, eps }
+}
+
+#[test]
+fn norms_match_the_reference() {
+    for rows in [1, 15, 16, 17, 50] {
+        for width in [1, 15, 16, 17, 384] {
+            let (x, residual) = (tensor(1, &[rows, width]), tensor(2, &[rows, width]));
+            for residual in [None, Some(&residual)] {
+                for kind in [NormKind::Layer, NormKind::RootMeanSquare] {
+                    for norm in [norm(kind, width, true, 1e-5), norm(kind, width, false, 1e-3)] {
+                        let expected = add_norm::reference(&x, residual, &norm).unwrap();
+                        let found = add_norm::add_norm(x.copy().unwrap(), residual, &norm).unwrap();
+                        assert_close(&flat(&found), &flat(&expected), 2e-6, 1e-5);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// If the mean is large against the deviation, a one-pass variance loses all its digits.
+#[test]
+fn a_norm_with_a_large_mean_keeps_its_digits() {
+    let width = 64;
+    let x: Vec<f32> = (0..width).map(|i| 1000.0 + i as f32).collect();
+    let x = Tensor::from_vec(x, (1, width), &Device::Cpu).unwrap();
+    let weight = Tensor::ones(width, DType::F32, &Device::Cpu).unwrap();
+    let norm = NormWeights { kind: NormKind::Layer, weight, bias: None, eps: 1e-12 };
+    // 0..64 has the mean 31.5 and the variance (64² − 1) / 12.
+    let std = ((64f64 * 64.0 - 1.0) / 12.0).sqrt();
+    let expected: Vec<f32> = (0..width).map(|i| ((i as f64 - 31.5) / std) as f32).collect();
+    for found in [add_norm::reference(&x, None, &norm), add_norm::add_norm(x.copy().unwrap(), None, &norm)] {
+        assert_close(&flat(&found.unwrap()), &expected, 1e-5, 1e-5);
+    }
+}
+
+/// f16 on the CPU is computed by the reference, in groups of sequences of similar length.
+#[test]
+fn attention_by_length_matches_one_padded_batch() {
+    for lengths in [&[1, 30, 2, 31, 1, 5][..], &[1500, 3, 1500, 1499], &[7]] {
+        let cu_seqlens = operands::cu_seqlens(lengths);
+        let tokens = cu_seqlens[lengths.len()];
+        let [q, k, v] = [1, 2, 3].map(|seed| tensor(seed, &[tokens, 8]).to_dtype(DType::F16).unwrap());
+        let attention = Attention { window: AttentionWindow { left: 40, right: 2 }, ..plain(2, 4) };
+        let [found, expected] =
+            [attention.forward(&q, &k, &v, &cu_seqlens), attention.reference(&q, &k, &v, &cu_seqlens)]
+                .map(|x| flat(&x.unwrap().to_dtype(DType::F32).unwrap()));
+        assert_close(&found, &expected, 1e-3, 1e-3);
+    }
+}
+
+/// Asserts that the CPU path matches the reference for sequences of these lengths.
+fn compare(
+    attention: &Attention,
+    lengths: &[usize],
+    qk_head_dim: usize,
+    value_heads: usize,
+    v_head_dim: usize,
+) {
+    let cu_seqlens = operands::cu_seqlens(lengths);
+    let tokens = cu_seqlens[lengths.len()];
+    let operand = |seed, width: usize| (tensor(seed, &[tokens, width]) * 3.0).unwrap();
+    let q = operand(1, attention.heads * qk_head_dim);
+    let k = operand(2, attention.key_value_heads * qk_head_dim);
+    let v = operand(3, value_heads * v_head_dim);
+    let found = attention.forward(&q, &k, &v, &cu_seqlens).unwrap();
+    let expected = attention.reference(&q, &k, &v, &cu_seqlens).unwrap();
+    assert_eq!(found.dims(), expected.dims());
+    assert_close(&flat(&found), &flat(&expected), 5e-6, 1e-5);
+}
+
+/// Sequence lengths of batches. The last one is longer than `QUERY_BLOCK`.
+const LENGTHS: [&[usize]; 7] = [&[1], &[16], &[17], &[1, 2, 3], &[15, 1, 33], &[64, 5], &[513, 3]];
+
+/// Ragged attention against a padded batch with a padding mask, without and with a bias.
+#[test]
+fn ragged_attention_matches_padded_attention() {
+    for lengths in LENGTHS {
+        for (heads, head_dim) in [(1, 1), (3, 12), (4, 32)] {
+            compare(&plain(heads, head_dim), lengths, head_dim, heads, head_dim);
+            let max_seqlen = lengths.iter().max().unwrap();
+            // A bias for longer sequences than those of the batch, and for exactly its longest sequence.
+            for positions in [max_seqlen + 3, *max_seqlen] {
+                let bias = (tensor(4, &[heads, 2 * positions - 1]) * 2.0).unwrap();
+                let attention = Attention { bias: Some(&bias), ..plain(heads, head_dim) };
+                compare(&attention, lengths, head_dim, heads, head_dim);
+            }
+        }
+    }
+}
+
+#[test]
+fn grouped_query_attention_and_a_v_head_dim_other_than_qk_head_dim_match_the_reference() {
+    for lengths in LENGTHS {
+        compare(&plain(3, 12), lengths, 12, 3, 5);
+        for key_value_heads in [1, 2, 3] {
+            compare(&Attention { key_value_heads, ..plain(6, 4) }, lengths, 4, key_value_heads, 7);
+        }
+    }
+}
+
+#[test]
+fn attention_windows_match_the_reference() {
+    for lengths in LENGTHS {
+        for (left, right) in [(0, 0), (usize::MAX, 0), (3, 3), (16, 1), (40, 40)] {
+            let attention = Attention { window: AttentionWindow { left, right }, ..plain(2, 6) };
+            compare(&attention, lengths, 6, 2, 6);
+        }
+    }
+}
+
+#[test]
+fn talking_heads_match_the_reference() {
+    let (pre, post) = (tensor(5, &[5, 3]), tensor(6, &[4, 5]));
+    let (square, bias) = (tensor(7, &[3, 3]), tensor(8, &[3, 1025]));
+    for lengths in LENGTHS {
+        for window in [AttentionWindow::FULL, AttentionWindow { left: usize::MAX, right: 0 }] {
+            let plain = Attention { window, ..plain(3, 8) };
+            let both = Attention { pre_softmax: Some(&pre), post_softmax: Some(&post), ..plain.clone() };
+            compare(&both, lengths, 8, 4, 6);
+            compare(&Attention { bias: Some(&bias), ..both }, lengths, 8, 4, 6);
+            compare(&Attention { pre_softmax: Some(&pre), ..plain.clone() }, lengths, 8, 5, 6);
+            compare(&Attention { post_softmax: Some(&square), ..plain }, lengths, 8, 3, 8);
+        }
+    }
+}
+
+#[test]
+fn disentangled_attention_matches_the_reference() {
+    let (rows, heads, head_dim) = (9, 2, 8);
+    let table = |seed| tensor(seed, &[rows, heads * head_dim]);
+    let (keys, queries) = (table(5), table(6));
+    for lengths in LENGTHS {
+        let max_seqlen = *lengths.iter().max().unwrap();
+        let buckets: Vec<u32> =
+            (0..2 * max_seqlen + 1).map(|position| (position * 5 % rows) as u32).collect();
+        for (keys, queries) in [(Some(&keys), None), (None, Some(&queries)), (Some(&keys), Some(&queries))] {
+            let relative =
+                Some(RelativePositions { position_keys: keys, position_queries: queries, buckets: &buckets });
+            compare(&Attention { relative, ..plain(heads, head_dim) }, lengths, head_dim, heads, head_dim);
+        }
+    }
+}
+
+#[test]
+fn rotary_embeddings_match_the_reference() {
+    for (tokens, heads, head_dim, pairs) in
+        [(1, 1, 2, 1), (15, 2, 6, 3), (16, 3, 8, 2), (17, 1, 64, 32), (50, 4, 10, 5)]
+    {
+        let x = tensor(1, &[tokens, heads * head_dim]);
+        let position_ids: Vec<u32> = (0..tokens as u32).map(|token| token * 7 % 20).collect();
+        for interleaved in [false, true] {
+            let rotation =
+                Rotation { cos: tensor(2, &[20, pairs]), sin: tensor(3, &[20, pairs]), interleaved };
+            let found = rotation.forward(x.copy().unwrap(), &position_ids, head_dim).unwrap();
+            let expected = rotation.reference(&x, &position_ids, head_dim).unwrap();
+            assert_close(&flat(&found), &flat(&expected), 1e-6, 1e-6);
+        }
+    }
+}
+
+/// A memory-mapped table against the same table as a tensor, in every dtype.
+#[test]
+fn sums_of_embeddings_match_the_reference() {
+    let (rows, width) = (5, 7);
+    let table = tensor(1, &[rows, width]);
+    let indices: [&[u32]; 2] = [&[0, 4, 4, 2], &[1, 0, 3, 1]];
+    for (format, dtype) in [
+        (SafetensorsDtype::F64, DType::F64),
+        (SafetensorsDtype::F32, DType::F32),
+        (SafetensorsDtype::F16, DType::F16),
+        (SafetensorsDtype::BF16, DType::BF16),
+    ] {
+        let stored = table.to_dtype(dtype).unwrap();
+        // The bytes of a safetensors file, at an offset of three bytes.
+        let mut bytes = vec![0xff; 3];
+        match dtype {
+            DType::F64 => bytes.extend(
+                stored.flatten_all().unwrap().to_vec1::<f64>().unwrap().iter().flat_map(|x| x.to_le_bytes()),
+            ),
+            DType::F32 => bytes.extend(flat(&stored).iter().flat_map(|x| x.to_le_bytes())),
+            DType::F16 => bytes.extend(
+                stored
+                    .flatten_all()
+                    .unwrap()
+                    .to_vec1::<half::f16>()
+                    .unwrap()
+                    .iter()
+                    .flat_map(|x| x.to_le_bytes()),
+            ),
+            _ => bytes.extend(
+                stored
+                    .flatten_all()
+                    .unwrap()
+                    .to_vec1::<half::bf16>()
+                    .unwrap()
+                    .iter()
+                    .flat_map(|x| x.to_le_bytes()),
+            ),
+        }
+        let range = 3..bytes.len();
+        let mapped = EmbeddingTable::mapped(Arc::new(bytes), range, format, rows, width).unwrap();
+        let resident = EmbeddingTable::resident(stored.to_dtype(DType::F32).unwrap()).unwrap();
+        let expected =
+            lookup::reference(&[(&resident, indices[0]), (&resident, indices[1])], None, &Device::Cpu)
+                .unwrap();
+        for (a, b) in [(&mapped, &mapped), (&resident, &mapped), (&mapped, &resident)] {
+            let found = lookup::lookup_sum(&[(a, indices[0]), (b, indices[1])], None, &Device::Cpu).unwrap();
+            assert_close(&flat(&found), &flat(&expected), 0.0, 0.0);
+        }
+    }
+}
+
+/// `cu_seqlens` that do not divide 6 tokens into sequences. The first one has no sequence for the first 2 tokens, whose rows of
+/// the result would be uninitialised.
+const INVALID_CU_SEQLENS: [&[usize]; 7] = [&[2, 6], &[0, 5], &[0, 7], &[0, 4, 2, 6], &[0], &[], &[6]];
+
+/// The result is an error, not a panic or uninitialised memory.
+#[test]
+fn attention_rejects_operands_that_do_not_match() {
+    let (heads, head_dim, valid) = (2, 4, operands::cu_seqlens(&[4, 2]));
+    let x = |columns| tensor(1, &[6, columns]);
+    let (q, short) = (x(8), tensor(1, &[5, 8]));
+    let rejects = |attention: &Attention, k: &Tensor, v: &Tensor, cu_seqlens: &[usize]| {
+        for q in [q.clone(), q.to_dtype(DType::F16).unwrap()] {
+            for result in [attention.forward(&q, k, v, cu_seqlens), attention.reference(&q, k, v, cu_seqlens)]
+            {
+                assert!(!result.unwrap_err().to_string().is_empty());
+            }
+        }
+    };
+    let plain = plain(heads, head_dim);
+    for cu_seqlens in INVALID_CU_SEQLENS {
+        rejects(&plain, &q, &q, cu_seqlens);
+    }
+    assert!(attention::query_tiles(&[0, 4, 2, 6], &Device::Cpu).is_err());
+    assert!(attention::query_tiles(&[1, 4], &Device::Cpu).is_err());
+    for (k, v) in [(&x(4), &q), (&x(9), &q), (&q, &x(9)), (&q, &x(0)), (&short, &q), (&q, &short)] {
+        rejects(&plain, k, v, &valid);
+    }
+    for (heads, key_value_heads) in [(0, 0), (2, 0), (3, 3), (2, 4), (4, 3)] {
+        rejects(&Attention { heads, key_value_heads, ..plain.clone() }, &q, &q, &valid);
+    }
+    // The longest sequence has 4 tokens, so there are 7 relative positions.
+    for shape in [[2, 5], [2, 8], [1, 7], [7, 2]] {
+        rejects(&Attention { bias: Some(&tensor(2, &shape)), ..plain.clone() }, &q, &q, &valid);
+    }
+    for shape in [[2, 3], [0, 2]] {
+        let projection = tensor(3, &shape);
+        rejects(&Attention { pre_softmax: Some(&projection), ..plain.clone() }, &q, &q, &valid);
+        rejects(&Attention { post_softmax: Some(&projection), ..plain.clone() }, &q, &q, &valid);
+    }
+    let (table, narrow) = (tensor(4, &[3, 8]), tensor(4, &[3, 4]));
+    for (table, rows) in [
+        (&table, &[0, 0, 0, 0, 0][..]),
+        (&table, &[0; 8]),
+        (&table, &[0, 0, 0, 0, 0, 0, 3]),
+        (&narrow, &[0; 7]),
+    ] {
+        for (keys, queries) in [(Some(table), None), (None, Some(table))] {
+            let relative =
+                Some(RelativePositions { position_keys: keys, position_queries: queries, buckets: rows });
+            rejects(&Attention { relative, ..plain.clone() }, &q, &q, &valid);
+        }
+    }
+    // Operands that match.
+    let relative = Some(RelativePositions {
+        position_keys: Some(&table),
+        position_queries: Some(&table),
+        buckets: &[2; 7],
+    });
+    let bias = tensor(2, &[2, 7]);
+    plain.forward(&q, &q, &q, &[0, 4, 4, 6]).unwrap();
+    Attention { relative, bias: Some(&bias), ..plain }.forward(&q, &q, &q, &valid).unwrap();
+}
+
+#[test]
+fn empty_sequences_have_no_rows() {
+    let q = tensor(1, &[3, 8]).to_dtype(DType::F16).unwrap();
+    let found = plain(2, 4).forward(&q, &q, &q, &[0, 0, 3, 3]).unwrap();
+    let expected = plain(2, 4).forward(&q, &q, &q, &[0, 3]).unwrap();
+    let flat = |x: &Tensor| flat(&x.to_dtype(DType::F32).unwrap());
+    assert_eq!(flat(&found), flat(&expected));
+}
+
+#[test]
+fn other_operations_reject_operands_that_do_not_match() {
+    let x = tensor(1, &[6, 8]);
+    for cu_seqlens in INVALID_CU_SEQLENS.into_iter().chain([&[0, 3, 3, 6][..]]) {
+        assert!(pooling::pool(&x, cu_seqlens, &[Pool::Mean], 0).is_err(), "{cu_seqlens:?}");
+    }
+    assert!(pooling::pool(&x, &[0, 6], &[], 0).is_err());
+
+    let tables = [[5, 8], [7, 8], [5, 4]].map(|shape| EmbeddingTable::resident(tensor(1, &shape)).unwrap());
+    let [table, long, narrow] = tables.each_ref();
+    let sums: [&[(&EmbeddingTable, &[u32])]; 5] = [
+        &[],
+        &[(table, &[0, 5])],
+        &[(long, &[6, 0]), (table, &[0, 6])],
+        &[(table, &[0, 1]), (long, &[0])],
+        &[(table, &[0]), (narrow, &[0])],
+    ];
+    for tables in sums {
+        assert!(lookup::lookup_sum(tables, None, &Device::Cpu).is_err());
+        assert!(lookup::reference(tables, None, &Device::Cpu).is_err());
+    }
+    let stored = |range, rows, width| {
+        EmbeddingTable::mapped(Arc::new(vec![0; 64]), range, SafetensorsDtype::F32, rows, width)
+    };
+    assert!(stored(0..64, 4, 4).is_ok());
+    assert!(stored(0..64, 4, 5).is_err() && stored(1..65, 4, 4).is_err());
+    assert!(stored(0..0, 1 << 31, 1 << 31).is_err());
+
+    let norm = norm(NormKind::Layer, 16, true, 1e-5);
+    assert!(add_norm::add_norm(x.copy().unwrap(), None, &norm).is_err());
+    let norm = NormWeights { kind: NormKind::Layer, weight: tensor(3, &[8]), bias: None, eps: 1e-5 };
+    assert!(add_norm::add_norm(x.copy().unwrap(), Some(&tensor(2, &[12, 4])), &norm).is_err());
+    assert!(add_norm::add_norm(x.copy().unwrap(), Some(&tensor(2, &[3, 8])), &norm).is_err());
+
+    let rotation = |rows, pairs, sines| {
+        let (cos, sin) = (tensor(2, &[rows, pairs]), tensor(3, &[sines, pairs]));
+        Rotation { cos, sin, interleaved: false }
+    };
+    for (rotation, position_ids, head_dim) in [
+        (rotation(5, 2, 5), &[0, 1, 2, 3, 4, 5][..], 4),
+        (rotation(5, 2, 5), &[0; 5], 4),
+        (rotation(5, 2, 5), &[0; 6], 3),
+        (rotation(5, 2, 5), &[0; 6], 0),
+        (rotation(5, 3, 5), &[0; 6], 4),
+        (rotation(5, 2, 4), &[0; 6], 4),
+    ] {
+        assert!(rotation.forward(x.copy().unwrap(), position_ids, head_dim).is_err());
+        assert!(rotation.reference(&x, position_ids, head_dim).is_err());
+    }
+
+    for shape in [[0, 8], [8, 0]] {
+        assert!(linear::Matrix::new(tensor(1, &shape), &Backend::default()).is_err());
+    }
+}

@@ -1,0 +1,171 @@
+//! What the integration tests share.
+
+pub mod damage;
+pub mod emulator;
+pub mod fuzz_targets;
+pub mod operands;
+pub mod server;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A folder under `tests/fixtures`.
+pub fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+/// The tiny models of `scripts/fixtures/make_fixtures.py`.
+pub const MODELS: &[&str] = &[
+    "bert-tiny",
+    "bert-masked-lm",
+    "bert-relu",
+    "bert-prelu",
+    "bert-xielu",
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "data2vec-text",
+    "ernie",
+    "electra",
+    "electra-same-size",
+    "albert",
+    "albert-groups",
+    "mpnet",
+    "distilbert",
+    "megatron-bert",
+    "roberta-prelayernorm",
+    "xlm-roberta-xl",
+    "rembert",
+    "roformer",
+    "roformer-values",
+    "nomic-bert",
+    "modernbert",
+    "modernbert-biases",
+    "eurobert",
+    "eurobert-yarn",
+    "jina-embeddings-v3",
+    "gte",
+    "nomic-bert-first-code",
+    "nomic-bert-native",
+    "gte-native",
+    "jina-embeddings-v3-native",
+    "new",
+    "deberta-v2",
+    "deberta-v2-c2p",
+    "deberta-v2-p2c",
+    "enlarged-keys",
+    "talking-heads-before",
+    "talking-heads-after",
+    "talking-heads-both",
+    "pre-norm",
+    "pre-norm-final",
+    "norm-without-bias",
+    "rms-norm",
+    "sinusoidal",
+    "no-positions",
+    "causal",
+    "rotary",
+    "alibi",
+    "jina-bert-v2",
+    "jina-bert-v2-reglu",
+];
+
+/// Copies a folder and all that is in it.
+pub fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        match entry.path().is_dir() {
+            true => copy_folder(&entry.path(), &to.join(entry.file_name())),
+            false => drop(fs::copy(entry.path(), to.join(entry.file_name())).unwrap()),
+        }
+    }
+}
+
+/// The built command, shielded from the environment of whoever runs the tests, but for the instruction set that they choose.
+pub fn sconce() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sconce"));
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        let shielded =
+            name.starts_with("HF_") || name.starts_with("SCONCE_") || name == "TRANSFORMERS_OFFLINE";
+        if shielded && name != "SCONCE_ISA" {
+            command.env_remove(name);
+        }
+    }
+    command.env("HF_HUB_OFFLINE", "1").env("HF_HOME", "/nonexistent");
+    command
+}
+
+/// `sconce embed` with a fixture as its model.
+pub fn embed<S: AsRef<OsStr>>(model: &str, args: impl IntoIterator<Item = S>) -> Output {
+    sconce().arg("embed").arg("--model").arg(fixture(model)).args(args).output().expect("sconce starts")
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("standard output is UTF-8")
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("standard error is UTF-8")
+}
+
+/// The rows that a successful `embed` wrote as JSON lines.
+pub fn rows(output: &Output) -> Vec<serde_json::Value> {
+    assert!(output.status.success(), "{}", stderr(output));
+    stdout(output).lines().map(|line| serde_json::from_str(line).expect("a row is JSON")).collect()
+}
+
+/// The embedding of a row.
+pub fn embedding(row: &serde_json::Value) -> Vec<f32> {
+    numbers(&row["embedding"])
+}
+
+/// A JSON list of numbers, read as `f32`.
+pub fn numbers(list: &serde_json::Value) -> Vec<f32> {
+    list.as_array().expect("a list").iter().map(|x| x.as_f64().expect("a number") as f32).collect()
+}
+
+/// The first element where two lists differ by more than `atol + rtol · |expected|`, as a sentence.
+pub fn first_difference(found: &[f32], expected: &[f32], atol: f32, rtol: f32) -> Option<String> {
+    if found.len() != expected.len() {
+        return Some(format!("{} numbers, expected {}", found.len(), expected.len()));
+    }
+    // NaN is close to nothing.
+    let close = |(f, e): (&f32, &f32)| (f - e).abs() <= atol + rtol * e.abs();
+    let i = found.iter().zip(expected).position(|pair| !close(pair))?;
+    Some(format!("element {i} is {}, expected {}", found[i], expected[i]))
+}
+
+/// Asserts that two lists are equal within `atol + rtol · |expected|`, element by element.
+#[track_caller]
+pub fn assert_close(found: &[f32], expected: &[f32], atol: f32, rtol: f32) {
+    if let Some(difference) = first_difference(found, expected, atol, rtol) {
+        panic!("{difference}");
+    }
+}
+
+/// Asserts a failure with this exit code whose error is one sentence that contains all of `parts`.
+#[track_caller]
+pub fn assert_fails(output: &Output, code: i32, parts: &[&str]) {
+    let message = stderr(output);
+    assert_eq!(output.status.code(), Some(code), "{message}");
+    let errors: Vec<&str> = message.lines().filter(|line| !line.starts_with("sconce: warning: ")).collect();
+    assert_eq!(errors.len(), 1, "one line, not {message:?}");
+    assert!(errors[0].starts_with("sconce: error: "), "{message}");
+    for part in parts {
+        assert!(message.contains(part), "no {part:?} in {message}");
+    }
+}
+
+/// Lets a command find the real model: the cache of whoever runs the tests, filled by `scripts/fetch_model.sh`.
+pub fn real_model(command: &mut Command) {
+    command.env_remove("HF_HOME");
+    for name in ["HF_HOME", "HF_HUB_CACHE"] {
+        if let Some(value) = std::env::var_os(name) {
+            command.env(name, value);
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Operands for tests that compare two implementations of an operation.
+
+use candle_core::{Device, Tensor};
+use sconce::kernels::gemm::GemmType;
+use sconce::ops::attention::{Attention, AttentionWindow};
+
+/// A tensor of deterministic values in (−1, 1): a Weyl sequence.
+pub fn tensor(seed: usize, shape: &[usize]) -> Tensor {
+    let count: usize = shape.iter().product();
+    let value = |i: usize| ((i + 1) * (2 * seed + 1)) as f64 * 0.618_033_988_749_895 % 1.0;
+    let values: Vec<f32> = (0..count).map(|i| 2.0 * value(i) as f32 - 1.0).collect();
+    Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
+}
+
+/// All elements in row-major order.
+pub fn flat(tensor: &Tensor) -> Vec<f32> {
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// The `cu_seqlens` of sequences of these lengths.
+pub fn cu_seqlens(lengths: &[usize]) -> Vec<usize> {
+    let ends = lengths.iter().scan(0, |end, length| {
+        *end += length;
+        Some(*end)
+    });
+    std::iter::once(0).chain(ends).collect()
+}
+
+/// Attention without biases, window or projections.
+pub fn plain<'a>(heads: usize, head_dim: usize) -> Attention<'a> {
+    Attention {
+        heads,
+        key_value_heads: heads,
+        scale: 1.0 / (head_dim as f64).sqrt(),
+        bias: None,
+        relative: None,
+        window: AttentionWindow::FULL,
+        gemm_type: GemmType::F32,
+        pre_softmax: None,
+        post_softmax: None,
+        query_tiles: None,
+    }
+}
