@@ -11,6 +11,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
 use crate::error::UsageError;
+use crate::nn::avoid_huge_pages;
 use crate::output;
 use crate::pipeline::ExitStatus;
 use crate::run;
@@ -23,6 +24,7 @@ use args::{Cli, Command, InspectArgs};
 /// # Errors
 /// If the command fails.
 pub fn main() -> Result<ExitStatus> {
+    avoid_huge_pages();
     let complete = |()| ExitStatus::Complete;
     let is_short = std::env::args_os().any(|arg| arg == "-h");
     let matches = help::with_help(Cli::command(), is_short).get_matches();

@@ -17,10 +17,7 @@ use crate::model::layout::optional_files_beside;
 use crate::model::modules::{Modules, PoolingModule, PostPoolingModule, parent_model, post_pooling};
 use crate::model::purpose::Purpose;
 use crate::model::weights::{Checkpoint, TensorReport, read_index};
-use crate::nn::{
-    Backend, Encoder, EncoderSpec, ParameterCount, Pooling, PostPooling, RandomWeights, keep_memory,
-    spare_memory,
-};
+use crate::nn::{Backend, Encoder, EncoderSpec, ParameterCount, Pooling, PostPooling, RandomWeights};
 use crate::sys::console::Console;
 use crate::text::{Tokenizer, TokenizerOptions, TruncationSide};
 
@@ -263,7 +260,7 @@ fn dimensions(
     })
 }
 
-/// Counts the parameters, rejects weights that do not fit into `--max-memory`, and configures the allocator for their size.
+/// Counts the parameters, rejects weights that do not fit into `--max-memory`.
 fn count_parameters(
     options: &ModelOptions,
     backends: &[Backend],
@@ -280,11 +277,6 @@ fn count_parameters(
         // Embedding tables of a checkpoint stay in the mapped file and are read row by row.
         let tables = if is_random { count.table_bytes } else { 0 };
         check_weights(options.max_memory, count.held_bytes.saturating_add(tables))?;
-    }
-    if count.held_bytes < MIN_LARGE_WEIGHTS {
-        keep_memory()
-    } else {
-        spare_memory()
     }
     Ok(count)
 }
@@ -320,10 +312,6 @@ fn warn_about_tensors(report: &TensorReport, config: &Config, console: &Console)
         ));
     }
 }
-
-/// Minimum size of the weights, in bytes, for which freed memory is returned to the system while they are loaded. The memory
-/// that smaller weights leave behind is negligible.
-const MIN_LARGE_WEIGHTS: usize = 32 << 20;
 
 /// Checks that the weights fit into `--max-memory`.
 ///
