@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayData, ArrayRef, AsArray, BooleanArray, Float64Array, Int64Array, StringArray, StructArray,
-    UInt32Array, UInt64Array, new_null_array,
+    Array, ArrayData, ArrayRef, AsArray, BooleanArray, Float32Array, Float64Array, Int64Array, StringArray,
+    StructArray, UInt32Array, UInt64Array, new_null_array,
 };
 use arrow::compute::{CastOptions, cast, cast_with_options, take};
 use arrow::datatypes::{
@@ -37,6 +37,12 @@ impl Default for FieldValue {
 impl From<Value> for FieldValue {
     fn from(value: Value) -> Self {
         FieldValue::Json(value)
+    }
+}
+
+impl From<f32> for FieldValue {
+    fn from(value: f32) -> Self {
+        FieldValue::Arrow(Arc::new(Float32Array::from(vec![value])))
     }
 }
 

@@ -27,6 +27,8 @@
 //! * [`nn`]: the maths over candle tensors.
 //! * [`ops`]: candle operations, each with a plain reference, a CPU path and, where it pays, a GPU path.
 //! * [`kernels`]: SIMD over slices, without candle; `cuda/` has the GPU kernels.
+//! * [`neighbours`]: exact nearest neighbours among blocks of stored vectors.
+//! * [`vectors`]: readers of vector files, one file per format: vectors in blocks, columns of single rows.
 //! * [`output`]: writers, one file per format; atomic and resumable files; manifest and ledger.
 //!
 //! Used by all: [`error`], [`field`] (values of carried-through columns), [`named`] (names of option values), [`sys`] (process,
@@ -76,6 +78,7 @@ pub mod input;
 pub mod kernels;
 pub mod model;
 pub mod named;
+pub mod neighbours;
 pub mod nn;
 #[allow(unsafe_code)]
 pub mod ops;
@@ -85,3 +88,4 @@ pub mod run;
 pub mod sys;
 pub mod task;
 pub mod text;
+pub mod vectors;

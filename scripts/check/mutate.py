@@ -165,6 +165,12 @@ MUTATIONS = [
     ("kept fields are not in the digest", "src/pipeline/cursor.rs", "value.json().to_string().as_bytes()", "&[]"),
     ("unreadable records are not in the digest", "src/pipeline/cursor.rs", "bad.reason.as_bytes()", "&[]"),
     # Output.
+    ("the batches of texts in memory are in another order", "src/task/embedding/texts.rs", "results.sort_unstable_by_key(|(batch, _)| *batch);", ""),
+    ("the Euclidean distance is squared", "src/task/similarity.rs", ".sqrt(),\n        Similarity::Manhattan", ",\n        Similarity::Manhattan"),
+    ("verify ignores the bound on the difference", "src/run/verify/bounds.rs", "comparison.max_difference.value > *bound", "comparison.max_difference.value > *bound + 1.0"),
+    ("verify ignores the bound on the cosine", "src/run/verify/bounds.rs", "comparison.min_cosine.value < self.min_cosine", "comparison.min_cosine.value < -1.0"),
+    ("verify ignores the bound on neighbours", "src/run/verify/bounds.rs", "*share < self.min_neighbours", "*share < 0.0"),
+    ("NaN in a reference is accepted", "src/run/verify/reference.rs", "vector.iter().any(|x| !x.is_finite())", "false"),
     ("int8 rounds down", "src/output/dtype.rs", ".round_ties_even()", ".floor()"),
 ]
 

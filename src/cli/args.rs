@@ -8,9 +8,12 @@ use clap::{Args, Parser, Subcommand};
 
 use super::choice::{OrAuto, choices, named, named_or_auto, one_of};
 use crate::input;
+use crate::model::modules::Similarity;
 use crate::named::Named;
+use crate::neighbours::Metric;
 use crate::nn::{ComputeDtype, DeviceRequest, Pool, Pooling};
-use crate::output::{self, OutputDtype};
+use crate::output::{self, OutputDtype, TableFormat};
+use crate::run::search::WeightKind;
 use crate::task::OnLong;
 use crate::task::{CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS};
 use crate::text::TruncationSide;
@@ -30,8 +33,16 @@ pub(super) struct Cli {
 pub(super) enum Command {
     /// Turn texts into vectors, one per text
     Embed(Box<EmbedArgs>),
+    /// Find the nearest neighbours of queries in a vector file
+    Search(Box<SearchArgs>),
+    /// Print the similarities of a few texts
+    Similarity(Box<SimilarityArgs>),
+    /// Compare a model's vectors on this machine with reference vectors
+    Verify(Box<VerifyArgs>),
     /// Show a model's configuration and how its tensors are used
     Inspect(InspectArgs),
+    /// Find the most similar pairs of rows in a vector file, or near-duplicates
+    Pairs(PairsArgs),
     /// Download a model and print its path
     Download(DownloadArgs),
     /// Print a completion script for a shell
@@ -120,37 +131,8 @@ pub(super) struct EmbedArgs {
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
 
-    /// How to pool token vectors. auto: from the model's files; none: one vector per token
-    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = pooling())]
-    pub pooling: OrAuto<Pooling>,
-
-    /// Normalize vectors to unit length [default: from the model's files]
-    #[arg(long, overrides_with = "no_normalize")]
-    pub normalize: bool,
-
-    /// Do not normalize vectors
-    #[arg(long, overrides_with = "normalize")]
-    pub no_normalize: bool,
-
-    /// Truncate vectors to their first N dimensions, before normalization [default: from the model's files]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub dimensions: Option<u32>,
-
-    /// Prompt to put before each text [default: from the model's files]
-    #[arg(long, value_name = "TEXT", conflicts_with = "prompt_name")]
-    pub prompt: Option<String>,
-
-    /// Name of a prompt in the model's files to put before each text
-    #[arg(long, value_name = "NAME")]
-    pub prompt_name: Option<String>,
-
-    /// Maximum tokens per text, including special tokens [default: the model's limit]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub max_length: Option<u32>,
-
-    /// Side at which longer texts are truncated [default: from the model's files, else right]
-    #[arg(long, value_name = "SIDE", value_parser = named::<TruncationSide>())]
-    pub truncation_side: Option<TruncationSide>,
+    #[command(flatten)]
+    pub vectors: VectorArgs,
 
     /// What to do with texts longer than the limit. error: stop; skip: write no row and exit with code 3; mean: encode the text
     /// in chunks and take the mean of their vectors, weighted by tokens
@@ -186,6 +168,193 @@ pub(super) struct EmbedArgs {
     pub model: ModelArgs,
 }
 
+/// How a text becomes a vector.
+#[derive(Debug, Args)]
+pub(super) struct VectorArgs {
+    /// How to pool token vectors. auto: from the model's files; none: one vector per token
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = pooling())]
+    pub pooling: OrAuto<Pooling>,
+
+    /// Normalize vectors to unit length [default: from the model's files]
+    #[arg(long, overrides_with = "no_normalize")]
+    pub normalize: bool,
+
+    /// Do not normalize vectors
+    #[arg(long, overrides_with = "normalize")]
+    pub no_normalize: bool,
+
+    /// Truncate vectors to their first N dimensions, before normalization [default: from the model's files]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub dimensions: Option<u32>,
+
+    /// Prompt to put before each text [default: from the model's files]
+    #[arg(long, value_name = "TEXT", conflicts_with = "prompt_name")]
+    pub prompt: Option<String>,
+
+    /// Name of a prompt in the model's files to put before each text
+    #[arg(long, value_name = "NAME")]
+    pub prompt_name: Option<String>,
+
+    /// Maximum tokens per text, including special tokens [default: the model's limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_length: Option<u32>,
+
+    /// Side at which longer texts are truncated [default: from the model's files, else right]
+    #[arg(long, value_name = "SIDE", value_parser = named::<TruncationSide>())]
+    pub truncation_side: Option<TruncationSide>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct SearchArgs {
+    /// Vector file: npy, safetensors, parquet, arrow, jsonl or csv, as embed writes them
+    #[arg(id = "searched_vectors", value_name = "VECTORS")]
+    pub file: PathBuf,
+
+    /// Texts to search for. Without QUERY, --queries and --query-vectors, queries are read from standard input, one per line
+    #[arg(id = "query_texts", value_name = "QUERY", conflicts_with_all = ["queries", "query_vectors"])]
+    pub texts: Vec<String>,
+
+    /// File of queries, in the input formats of embed; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "query_vectors")]
+    pub queries: Option<PathBuf>,
+
+    /// Vector file of queries. No model is loaded
+    #[arg(long, value_name = "FILE")]
+    pub query_vectors: Option<PathBuf>,
+
+    /// Format of the queries. auto: by file extension; lines: one query per line; files: one query per file
+    #[arg(id = "queries_format", long = "input-format", value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<input::Format>())]
+    pub input_format: OrAuto<input::Format>,
+
+    /// Field or column of the query, in jsonl, csv, tsv, parquet and arrow [default: text]
+    #[arg(id = "query_field", long = "text-field", value_name = "NAME")]
+    pub text_field: Option<String>,
+
+    /// Field or column of the query's id [default: id, if the input has one]
+    #[arg(id = "query_id_field", long = "id-field", value_name = "NAME")]
+    pub id_field: Option<String>,
+
+    /// Maximum neighbours per query
+    #[arg(short = 'k', long = "top-k", value_name = "K", default_value = "10", value_parser = clap::value_parser!(u32).range(1..))]
+    pub k: u32,
+
+    /// Minimum score of a neighbour
+    #[arg(id = "least_score", long = "threshold", value_name = "SCORE", value_parser = finite, allow_negative_numbers = true)]
+    pub threshold: Option<f64>,
+
+    /// Score of two vectors; euclidean is the negative distance. Equal scores rank by row [default: the model's similarity function]
+    #[arg(id = "search_metric", long = "metric", value_name = "METRIC", value_parser = named::<Metric>())]
+    pub metric: Option<Metric>,
+
+    /// The vectors of VECTORS in f32 or f16, by which the best candidates are ranked again, for int8 and binary vectors
+    #[arg(long, value_name = "FILE")]
+    pub rescore: Option<PathBuf>,
+
+    /// Candidates per neighbour that --rescore ranks again
+    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u32).range(1..), requires = "rescore")]
+    pub rescore_multiplier: u32,
+
+    /// Weights of the neighbours of a query, which sum to 1. softmax: exp(score / temperature)
+    #[arg(long, value_name = "KIND", value_parser = named::<WeightKind>())]
+    pub weights: Option<WeightKind>,
+
+    /// Temperature of --weights softmax [default: 1]
+    #[arg(long, value_name = "T", value_parser = temperature, requires = "weights")]
+    pub temperature: Option<f64>,
+
+    /// Write the weighted mean of this numeric column over the neighbours, one row per query. Rows without a value are left out
+    #[arg(long, value_name = "NAME", requires = "weights")]
+    pub value_field: Option<String>,
+
+    /// Columns of VECTORS to show, separated by commas or spaces [default: all]
+    #[arg(id = "shown_columns", long = "keep", value_name = "NAME", num_args = 1.., value_delimiter = ',')]
+    pub keep: Option<Vec<String>>,
+
+    /// Output file [default: standard output]. It is written atomically and replaces an existing file
+    #[arg(id = "table_output", short = 'o', long = "output", value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Output format. auto: by file extension, text on standard output
+    #[arg(id = "auto_table_format", long = "output-format", value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<TableFormat>())]
+    pub output_format: OrAuto<TableFormat>,
+
+    /// What to do with queries longer than the limit. error: stop; truncate: take their first tokens; mean: encode the query in chunks
+    /// and take the mean of their vectors, weighted by tokens
+    #[arg(id = "on_long_query", long = "on-long", value_name = "ACTION", default_value = "error", value_parser = on_long_query())]
+    pub on_long: OnLong,
+
+    #[command(flatten)]
+    pub vectors: VectorArgs,
+
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct SimilarityArgs {
+    /// Texts to compare, each with all others
+    #[arg(id = "compared_texts", value_name = "TEXT", num_args = 2.., required = true)]
+    pub texts: Vec<String>,
+
+    /// Similarity of two vectors; euclidean and manhattan are negative distances [default: from the model's files, else cosine]
+    #[arg(long, value_name = "METRIC", value_parser = named::<Similarity>())]
+    pub metric: Option<Similarity>,
+
+    /// Print a JSON object with the matrix of all similarities
+    #[arg(long, conflicts_with = "table_format")]
+    pub json: bool,
+
+    /// Output format. text: a number for two texts, else a matrix; others: one row per pair of texts
+    #[arg(id = "table_format", long = "output-format", value_name = "FORMAT", default_value = "text", value_parser = named::<TableFormat>())]
+    pub format: TableFormat,
+
+    #[command(flatten)]
+    pub vectors: VectorArgs,
+
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct VerifyArgs {
+    /// File of reference vectors in f32 or f16: jsonl, csv, parquet or arrow with the columns text and embedding, or npy or
+    /// safetensors with --input
+    #[arg(long, value_name = "FILE")]
+    pub against: PathBuf,
+
+    /// File of the texts, in the order of the reference vectors [default: the file of the vectors]
+    #[arg(id = "reference_texts", short = 'i', long = "input", value_name = "FILE")]
+    pub texts: Option<PathBuf>,
+
+    /// Field or column of the text [default: text]
+    #[arg(long, value_name = "NAME")]
+    pub text_field: Option<String>,
+
+    /// Maximum absolute difference of an element [default: 1e-5 for f32, 1e-4 for bf16x3, each times the largest element if that
+    /// exceeds 1; no limit for other data types]
+    #[arg(long, value_name = "X", value_parser = difference)]
+    pub max_difference: Option<f64>,
+
+    /// Minimum cosine of a vector with its reference [default: 0.99999 for f32 and bf16x3, 0.999 for bf16 and f16, 0.99 for int8]
+    #[arg(long, value_name = "X", value_parser = cosine, allow_negative_numbers = true)]
+    pub min_cosine: Option<f64>,
+
+    /// Minimum share of the ten nearest neighbours among the rows that are the same [default: 0.99 for f32 and bf16x3, 0.95 for bf16
+    /// and f16, 0.9 for int8]
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    pub min_neighbours: Option<f64>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub vectors: VectorArgs,
+
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
 #[derive(Debug, Args)]
 pub(super) struct InspectArgs {
     /// Model directory, or model id on the Hugging Face Hub: the same as --model
@@ -198,6 +367,53 @@ pub(super) struct InspectArgs {
 
     #[command(flatten)]
     pub model: ModelArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct PairsArgs {
+    /// Vector file: npy, safetensors, parquet, arrow, jsonl or csv, as embed writes them
+    #[arg(id = "searched_vectors", value_name = "VECTORS")]
+    pub file: PathBuf,
+
+    /// Minimum score of a pair
+    #[arg(id = "least_score", long = "threshold", value_name = "SCORE", value_parser = finite, allow_negative_numbers = true)]
+    pub threshold: Option<f64>,
+
+    /// What scores pairs. euclidean: the negative distance
+    #[arg(id = "pairs_metric", long = "metric", value_name = "METRIC", default_value = "cosine", value_parser = named::<Metric>())]
+    pub metric: Metric,
+
+    /// Nearest neighbours of a row that are considered. A pair is found if either row is a neighbour of the other
+    #[arg(short = 'k', long, value_name = "K", default_value = "100", value_parser = clap::value_parser!(u32).range(1..))]
+    pub top_k: u32,
+
+    /// Write only the N best pairs
+    #[arg(long, value_name = "N", default_value = "500000", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_pairs: u32,
+
+    /// Write the cluster of every row instead of pairs: rows that are connected by pairs of at least --threshold. keep is true for
+    /// the first row of each cluster
+    #[arg(long, requires = "least_score", conflicts_with_all = ["top_k", "max_pairs"])]
+    pub clusters: bool,
+
+    /// Columns of VECTORS to copy to the output, separated by commas or spaces; of pairs, as NAME_a and NAME_b
+    #[arg(id = "columns", long = "keep", value_name = "NAME", num_args = 1.., value_delimiter = ',')]
+    pub keep: Vec<String>,
+
+    /// Output file [default: standard output]. It is written atomically and replaces an existing file
+    #[arg(id = "table_output", short = 'o', long = "output", value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Output format. auto: by file extension, text on standard output
+    #[arg(id = "auto_table_format", long = "output-format", value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<TableFormat>())]
+    pub output_format: OrAuto<TableFormat>,
+
+    /// Number of CPU threads [default: all available cores]
+    #[arg(long, value_name = "N", value_parser = threads, help_heading = "Hardware")]
+    pub threads: Option<usize>,
+
+    #[command(flatten)]
+    pub verbosity: VerbosityArgs,
 }
 
 #[derive(Debug, Args)]
@@ -325,6 +541,12 @@ fn on_long() -> impl TypedValueParser<Value = OnLongArg> {
     one_of([current, vec![(chunk, deprecated)]].concat())
 }
 
+/// A parser for the values of `--on-long` of queries, each of which has a result.
+fn on_long_query() -> impl TypedValueParser<Value = OnLong> {
+    let values = [OnLong::Error, OnLong::Truncate, OnLong::Mean];
+    one_of(values.map(|value| (PossibleValue::new(value.name()), value)).into())
+}
+
 /// A parser for `auto`, one pooling of [`Pool`], and `none`.
 fn pooling() -> impl TypedValueParser<Value = OrAuto<Pooling>> {
     let auto = (PossibleValue::new("auto"), OrAuto(None));
@@ -360,6 +582,32 @@ fn device(value: &str) -> Result<DeviceRequest, String> {
         }
     }
     Ok(DeviceRequest::Cuda(gpus))
+}
+
+fn finite(value: &str) -> Result<f64, String> {
+    number(value, f64::MIN, f64::MAX).ok_or_else(|| "expected a number, for example 0.5".into())
+}
+
+fn temperature(value: &str) -> Result<f64, String> {
+    number(value, f64::MIN_POSITIVE, f64::MAX)
+        .ok_or_else(|| "expected a number above 0, for example 0.05".into())
+}
+
+fn difference(value: &str) -> Result<f64, String> {
+    number(value, 0.0, f64::MAX).ok_or_else(|| "expected a number of at least 0, for example 1e-5".into())
+}
+
+fn cosine(value: &str) -> Result<f64, String> {
+    number(value, -1.0, 1.0).ok_or_else(|| "expected a number from -1 to 1, for example 0.999".into())
+}
+
+fn share(value: &str) -> Result<f64, String> {
+    number(value, 0.0, 1.0).ok_or_else(|| "expected a number from 0 to 1, for example 0.95".into())
+}
+
+/// A number between two others.
+fn number(value: &str, min: f64, max: f64) -> Option<f64> {
+    value.parse().ok().filter(|number| (min..=max).contains(number))
 }
 
 fn size(value: &str) -> Result<ByteSize, String> {

@@ -45,9 +45,12 @@ mod tests {
 
     use super::{OrAuto, named, named_or_auto};
     use crate::input;
+    use crate::model::modules::Similarity;
     use crate::named::Named;
+    use crate::neighbours::Metric;
     use crate::nn::{ComputeDtype, Pool};
     use crate::output::{self, OutputDtype};
+    use crate::run::search::WeightKind;
     use crate::task::OnLong;
     use crate::text::TruncationSide;
 
@@ -79,8 +82,12 @@ mod tests {
         check::<OutputDtype>();
         check::<ComputeDtype>();
         check::<Pool>();
+        check::<Similarity>();
         check::<OnLong>();
         check::<TruncationSide>();
+        check::<output::TableFormat>();
+        check::<WeightKind>();
+        check::<Metric>();
     }
 
     #[test]

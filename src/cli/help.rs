@@ -20,9 +20,32 @@ const SHORT: &[(&str, &str)] = &[
     ("on_error", "Records that cannot be read: stop or skip [default: stop]"),
     ("resume", "Resume an interrupted run"),
     ("restart", "Discard the rows of an interrupted run"),
+    ("searched_vectors", "Vector file that embed wrote"),
+    ("query_texts", "Texts to search for [default: lines of standard input]"),
+    ("queries", "File of queries"),
+    ("query_vectors", "Vector file of queries; no model is loaded"),
+    ("k", "Maximum neighbours per query [default: 10]"),
+    ("least_score", "Minimum score of a neighbour"),
+    ("search_metric", "cosine, dot or euclidean [default: the model's similarity function]"),
+    ("rescore", "The same vectors in f32, to rank the best candidates again"),
+    ("weights", "Weights of the neighbours: softmax or uniform"),
+    ("shown_columns", "Columns of VECTORS to show [default: all]"),
+    ("table_output", "Output file [default: standard output]"),
+    ("auto_table_format", "text, jsonl, csv or parquet [default: by file extension, else text]"),
+    ("compared_texts", "Texts to compare, each with all others"),
+    ("metric", "cosine, dot, euclidean or manhattan [default: from the model's files]"),
+    ("table_format", "Output format [default: text]"),
+    ("against", "File of reference vectors"),
+    ("reference_texts", "File of the texts [default: the file of the vectors]"),
+    ("max_difference", "Maximum absolute difference of an element"),
+    ("min_cosine", "Minimum cosine of a vector with its reference"),
+    ("min_neighbours", "Minimum share of the same nearest neighbours"),
     ("model", "Model directory, or model id on the Hugging Face Hub"),
     ("model_or_id", "Model directory, or model id on the Hugging Face Hub"),
     ("download_id", "Model id on the Hugging Face Hub"),
+    ("pairs_metric", "cosine, dot or euclidean [default: cosine]"),
+    ("clusters", "Write the cluster of every row, and which row to keep"),
+    ("columns", "Columns of the vector file to copy to the output"),
     ("json", "Print JSON"),
     ("device", "Device to run on [default: auto]"),
     ("dtype", "Matrix products in f32, bf16, f16 or int8 [default: f32]"),
@@ -37,6 +60,14 @@ const GROUPS: &[(&str, &[&str])] = &[
         "Input",
         &[
             "input",
+            "queries",
+            "query_vectors",
+            "queries_format",
+            "query_field",
+            "query_id_field",
+            "on_long_query",
+            "against",
+            "reference_texts",
             "input_format",
             "text_field",
             "pair_field",
@@ -50,7 +81,39 @@ const GROUPS: &[(&str, &[&str])] = &[
             "on_error",
         ],
     ),
-    ("Output", &["output", "output_format", "output_dtype", "resume", "restart", "stats"]),
+    (
+        "Neighbours",
+        &[
+            "k",
+            "least_score",
+            "search_metric",
+            "rescore",
+            "rescore_multiplier",
+            "weights",
+            "temperature",
+            "value_field",
+            "shown_columns",
+            "pairs_metric",
+            "top_k",
+            "max_pairs",
+            "clusters",
+            "columns",
+        ],
+    ),
+    (
+        "Output",
+        &[
+            "output",
+            "output_format",
+            "table_output",
+            "table_format",
+            "auto_table_format",
+            "output_dtype",
+            "resume",
+            "restart",
+            "stats",
+        ],
+    ),
     (
         "Vectors",
         &[
@@ -68,6 +131,7 @@ const GROUPS: &[(&str, &[&str])] = &[
             "chunk_late",
         ],
     ),
+    ("Bounds", &["max_difference", "min_cosine", "min_neighbours"]),
     ("Hardware", &["batch_tokens"]),
 ];
 
@@ -80,11 +144,40 @@ Examples:
   sconce embed -m BAAI/bge-small-en-v1.5 < lines.txt        another model, one text per line
   sconce embed -i corpus.jsonl -o corpus.parquet --resume   the rest of an interrupted run";
 
+const SEARCH_EXAMPLES: &str = "\
+Examples:
+  sconce search corpus.parquet \"how do lamps work\"            the ten nearest rows
+  sconce search corpus.npy -k 3 --threshold 0.5 < queries.txt  at most three, with a score of 0.5 or more
+  sconce search corpus.parquet --queries q.jsonl -o hits.jsonl a row per neighbour
+  sconce search signs.npy --rescore corpus.npy \"a lamp\"       signs first, then f32
+  sconce search corpus.parquet --query-vectors queries.npy     without a model
+
+A model with a prompt named query embeds queries with it, unless --prompt or --prompt-name is given.";
+
+const SIMILARITY_EXAMPLES: &str = "\
+Examples:
+  sconce similarity \"A lamp in the window\" \"A light by the pane\"     one number
+  sconce similarity \"a lamp\" \"a light\" \"a key\"                    a matrix
+  sconce similarity --output-format csv \"a lamp\" \"a light\" \"a key\"  one row per pair";
+
+const VERIFY_EXAMPLES: &str = "\
+Examples:
+  sconce verify --against reference.jsonl                         rows with text and embedding
+  sconce verify --against reference.npy -i texts.txt              an array, and its texts one per line
+  sconce verify --against reference.jsonl --dtype int8 --json     a report as JSON
+  sconce verify --against reference.jsonl --max-difference 1e-6   a stricter bound";
+
 const INSPECT_EXAMPLES: &str = "\
 Examples:
   sconce inspect                           the default model
   sconce inspect BAAI/bge-small-en-v1.5    a model on the Hub
   sconce inspect ./model --json            a local model, as JSON";
+
+const PAIRS_EXAMPLES: &str = "\
+Examples:
+  sconce pairs corpus.parquet --keep text                       the most similar pairs, best first
+  sconce pairs corpus.npy --threshold 0.95 -o pairs.jsonl       near-duplicates
+  sconce pairs corpus.npy --threshold 0.95 --clusters -o clusters.csv";
 
 const DOWNLOAD_EXAMPLES: &str = "\
 Examples:
@@ -111,7 +204,11 @@ pub(super) fn with_help(command: Command, is_short: bool) -> Command {
     let command = command.after_long_help(format!("{ENVIRONMENT}\n\n{EXIT_CODES}"));
     let pages = [
         ("embed", EMBED_EXAMPLES),
+        ("search", SEARCH_EXAMPLES),
+        ("similarity", SIMILARITY_EXAMPLES),
+        ("verify", VERIFY_EXAMPLES),
         ("inspect", INSPECT_EXAMPLES),
+        ("pairs", PAIRS_EXAMPLES),
         ("download", DOWNLOAD_EXAMPLES),
         ("completions", ""),
     ];

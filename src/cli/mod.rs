@@ -34,7 +34,23 @@ pub fn main() -> Result<ExitStatus> {
             build_global_pool(args.model.threads)?;
             run::embed::embed(resolve::embed(*args)?)
         }
+        Command::Search(args) => {
+            build_global_pool(args.model.threads)?;
+            run::search::search(&resolve::search(*args)?).map(complete)
+        }
+        Command::Similarity(args) => {
+            build_global_pool(args.model.threads)?;
+            run::similarity::similarity(&resolve::similarity(*args)?).map(complete)
+        }
+        Command::Verify(args) => {
+            build_global_pool(args.model.threads)?;
+            run::verify::verify(&resolve::verify(*args)?).map(complete)
+        }
         Command::Inspect(args) => inspect(args, &matches).map(complete),
+        Command::Pairs(args) => {
+            build_global_pool(args.threads)?;
+            run::pairs::pairs(&resolve::pairs(args)?).map(complete)
+        }
         Command::Download(args) => run::download::download(&resolve::download(args)).map(complete),
         Command::Completions { shell } => {
             let mut script = Vec::new();

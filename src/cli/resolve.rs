@@ -5,16 +5,23 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use super::args::{DEFAULT_MODEL, DownloadArgs, EmbedArgs, HubArgs, ModelArgs, OnError, VerbosityArgs};
+use super::args::{
+    DEFAULT_MODEL, DownloadArgs, EmbedArgs, HubArgs, ModelArgs, OnError, PairsArgs, SearchArgs,
+    SimilarityArgs, VectorArgs, VerbosityArgs, VerifyArgs,
+};
 use super::choice::OrAuto;
 use crate::error::UsageError;
 use crate::input::{self, Fields, Filter};
 use crate::model::Source;
 use crate::named::Named;
 use crate::nn::{Isa, Pooling};
-use crate::output::{self, Target};
+use crate::output::{self, TableFormat, Target};
 use crate::pipeline::{Selection, StartMode};
 use crate::run::embed::{EmbedOptions, Input};
+use crate::run::pairs::{Found, PairsOptions};
+use crate::run::search::{NeighbourWeights, Queries, Rescore, SearchOptions, WeightKind};
+use crate::run::similarity::{SimilarityOptions, Style};
+use crate::run::verify::VerifyOptions;
 use crate::sys::console::{Console, Verbosity};
 use crate::task::{ModelOptions, OnLong, PromptChoice, VectorOptions};
 use crate::text::Chunking;
@@ -28,29 +35,17 @@ pub(super) fn embed(args: EmbedArgs) -> Result<EmbedOptions> {
     let chunking = chunking(&args)?;
     Ok(EmbedOptions {
         model: ModelOptions {
-            max_length: args.max_length.map(|n| n as usize),
-            truncation_side: args.truncation_side,
-            pooling: args.pooling.0.clone(),
             max_memory: args.max_memory.map(|size| size.as_u64()),
-            ..model(&args.model)?
+            ..embedding_model(&args.model, &args.vectors)?
         },
         input: input(&args)?,
         format: output_format(args.output_format, args.output.as_deref())?,
-        output: match args.output {
-            Some(path) if !is_stdout(&path) => Target::File(path),
-            _ => Target::Stdout,
-        },
+        output: target(args.output),
         vectors: VectorOptions {
-            normalize: match (args.normalize, args.no_normalize) {
-                (true, _) => Some(true),
-                (_, true) => Some(false),
-                _ => None,
-            },
-            dimensions: args.dimensions.map(|n| n as usize),
-            prompt: args.prompt.map(PromptChoice::Text).or(args.prompt_name.map(PromptChoice::Name)),
             dtype: args.output_dtype,
             on_long: args.on_long.value,
             chunking,
+            ..vectors(&args.vectors)
         },
         batch_tokens: args.batch_tokens.map(|n| n as usize),
         skip_unreadable: args.on_error == OnError::Skip,
@@ -83,9 +78,192 @@ pub(super) fn model(args: &ModelArgs) -> Result<ModelOptions> {
     })
 }
 
+/// The options of a command that embeds texts.
+///
+/// # Errors
+/// As [`model`].
+fn embedding_model(args: &ModelArgs, vectors: &VectorArgs) -> Result<ModelOptions> {
+    Ok(ModelOptions {
+        max_length: vectors.max_length.map(|n| n as usize),
+        truncation_side: vectors.truncation_side,
+        pooling: vectors.pooling.0.clone(),
+        ..model(args)?
+    })
+}
+
+/// How texts become vectors: one f32 vector per text, of its first tokens if it is too long.
+fn vectors(args: &VectorArgs) -> VectorOptions {
+    VectorOptions {
+        normalize: match (args.normalize, args.no_normalize) {
+            (true, _) => Some(true),
+            (_, true) => Some(false),
+            _ => None,
+        },
+        dimensions: args.dimensions.map(|n| n as usize),
+        prompt: (args.prompt.clone().map(PromptChoice::Text))
+            .or(args.prompt_name.clone().map(PromptChoice::Name)),
+        dtype: output::OutputDtype::F32,
+        on_long: OnLong::Truncate,
+        chunking: None,
+    }
+}
+
+/// The options of `search`.
+///
+/// # Errors
+/// As [`model`]; [`UsageError`] if the queries cannot be found, or an option contradicts another.
+pub(super) fn search(args: SearchArgs) -> Result<SearchOptions> {
+    let weights = match (args.weights, args.temperature) {
+        (Some(WeightKind::Uniform), Some(_)) => {
+            bail!(UsageError(
+                "--temperature needs --weights softmax, found --weights uniform; remove one of them".into()
+            ))
+        }
+        (Some(WeightKind::Softmax), temperature) => {
+            Some(NeighbourWeights::Softmax { temperature: temperature.unwrap_or(1.0) })
+        }
+        (Some(WeightKind::Uniform), None) => Some(NeighbourWeights::Uniform),
+        (None, _) => None,
+    };
+    Ok(SearchOptions {
+        queries: queries(&args)?,
+        vectors: args.file,
+        k: args.k as usize,
+        threshold: args.threshold.map(|threshold| threshold as f32),
+        metric: args.metric,
+        rescore: args.rescore.map(|path| Rescore { path, multiplier: args.rescore_multiplier as usize }),
+        weights,
+        value_field: args.value_field,
+        keep: args.keep,
+        format: table_format(args.output_format, args.output.as_deref())?,
+        output: target(args.output),
+        model: embedding_model(&args.model, &args.vectors)?,
+        query_vectors: VectorOptions { on_long: args.on_long, ..vectors(&args.vectors) },
+        console: console(&args.model.verbosity),
+    })
+}
+
+/// The options of `similarity`.
+///
+/// # Errors
+/// As [`model`].
+pub(super) fn similarity(args: SimilarityArgs) -> Result<SimilarityOptions> {
+    Ok(SimilarityOptions {
+        model: embedding_model(&args.model, &args.vectors)?,
+        vectors: vectors(&args.vectors),
+        texts: args.texts,
+        metric: args.metric,
+        style: if args.json { Style::Json } else { Style::Table(args.format) },
+        console: console(&args.model.verbosity),
+    })
+}
+
+/// The queries of `search`.
+fn queries(args: &SearchArgs) -> Result<Queries> {
+    if let Some(path) = &args.query_vectors {
+        return Ok(Queries::Vectors(path.clone()));
+    }
+    let options = [
+        ("--input-format", args.input_format.0.is_some()),
+        ("--text-field", args.text_field.is_some()),
+        ("--id-field", args.id_field.is_some()),
+    ];
+    if !args.texts.is_empty() {
+        if let Some((option, _)) = options.into_iter().find(|(_, is_given)| *is_given) {
+            bail!(UsageError(format!("{option} needs --queries FILE; remove it, or the QUERY arguments")));
+        }
+        return Ok(Queries::Texts(args.texts.clone()));
+    }
+    let path = args.queries.clone().unwrap_or_else(|| "-".into());
+    let sources = input::sources(std::slice::from_ref(&path), args.input_format.0);
+    let sources = sources.map_err(|error| UsageError(error.to_string().replace("--input", "--queries")))?;
+    let text = args.text_field.clone().unwrap_or_else(|| "text".into());
+    Ok(Queries::Files(sources, Fields { text, pair: None, id: args.id_field.clone(), keep: Vec::new() }))
+}
+
+/// The format of a table: as the option says, else by the extension of the output file, else text.
+///
+/// # Errors
+/// [`UsageError`] if the extension is not known.
+fn table_format(format: OrAuto<TableFormat>, output: Option<&Path>) -> Result<TableFormat> {
+    if let Some(format) = format.0 {
+        return Ok(format);
+    }
+    let Some(path) = output.filter(|path| !is_stdout(path)) else { return Ok(TableFormat::Text) };
+    let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
+    Ok(match extension.as_deref().unwrap_or_default() {
+        "txt" | "" => TableFormat::Text,
+        "jsonl" | "ndjson" => TableFormat::Jsonl,
+        "csv" => TableFormat::Csv,
+        "parquet" | "pq" => TableFormat::Parquet,
+        unknown => {
+            let names: Vec<&str> = TableFormat::ALL.iter().map(|format| format.name()).collect();
+            bail!(UsageError(format!(
+                "--output {}: no output format has the extension .{unknown}; pass --output-format with one of {}",
+                path.display(),
+                names.join(", ")
+            )))
+        }
+    })
+}
+
+/// The destination of an output.
+fn target(output: Option<PathBuf>) -> Target {
+    output.filter(|path| !is_stdout(path)).map_or(Target::Stdout, Target::File)
+}
+
+/// The options of `verify`.
+///
+/// # Errors
+/// As [`model`]; [`UsageError`] if the texts cannot be found.
+pub(super) fn verify(args: VerifyArgs) -> Result<VerifyOptions> {
+    let path = args.texts.as_ref().unwrap_or(&args.against);
+    let sources = input::sources(std::slice::from_ref(path), None);
+    let sources = sources.map_err(|error| UsageError(error.to_string()))?;
+    if args.texts.is_none() && !sources.iter().all(|source| source.format.has_fields()) {
+        bail!(UsageError(format!(
+            "--against {}: a file of this format has no texts; pass --input FILE with the texts",
+            path.display()
+        )));
+    }
+    let text = args.text_field.unwrap_or_else(|| "text".into());
+    Ok(VerifyOptions {
+        model: embedding_model(&args.model, &args.vectors)?,
+        vectors: vectors(&args.vectors),
+        against: args.against,
+        texts: sources,
+        fields: Fields { text, pair: None, id: None, keep: Vec::new() },
+        max_difference: args.max_difference,
+        min_cosine: args.min_cosine,
+        min_neighbours: args.min_neighbours,
+        json: args.json,
+        console: console(&args.model.verbosity),
+    })
+}
+
 /// The model that `download` downloads.
 pub(super) fn download(args: DownloadArgs) -> Source {
     source(args.model, &args.hub, &args.verbosity)
+}
+
+/// The options of `pairs`.
+///
+/// # Errors
+/// [`UsageError`] if `SCONCE_ISA` names an instruction set that the processor does not have, or the extension of the output is not
+/// known.
+pub(super) fn pairs(args: PairsArgs) -> Result<PairsOptions> {
+    Isa::check().map_err(UsageError)?;
+    let (top_k, max_pairs) = (args.top_k as usize, args.max_pairs as usize);
+    Ok(PairsOptions {
+        vectors: args.file,
+        metric: args.metric,
+        threshold: args.threshold.map(|threshold| threshold as f32),
+        found: if args.clusters { Found::Clusters } else { Found::Pairs { top_k, max_pairs } },
+        keep: args.keep,
+        format: table_format(args.output_format, args.output.as_deref())?,
+        output: target(args.output),
+        console: console(&args.verbosity),
+    })
 }
 
 /// What is written to standard error besides errors.
@@ -160,7 +338,7 @@ fn input(args: &EmbedArgs) -> Result<Input> {
 /// Refuses options for long texts that would have no effect, and chunks of pairs, which are not supported.
 fn check_long_text_options(args: &EmbedArgs) -> Result<()> {
     let on_long = args.on_long.value;
-    if args.truncation_side.is_some() && on_long != OnLong::Truncate {
+    if args.vectors.truncation_side.is_some() && on_long != OnLong::Truncate {
         bail!(UsageError(format!(
             "--truncation-side needs --on-long truncate, found --on-long {}; remove one of them",
             on_long.name()
@@ -195,7 +373,7 @@ fn chunking(args: &EmbedArgs) -> Result<Option<Chunking>> {
     if overlap >= tokens {
         bail!(UsageError(format!("--chunk-overlap {overlap} must be less than --chunk {tokens}")));
     }
-    if args.pooling.0 == Some(Pooling::None) {
+    if args.vectors.pooling.0 == Some(Pooling::None) {
         bail!(UsageError(
             "--chunk writes one vector per chunk, --pooling none one per token; remove one of them".into()
         ));
@@ -203,8 +381,8 @@ fn chunking(args: &EmbedArgs) -> Result<Option<Chunking>> {
     if args.pair_field.is_some() {
         bail!(UsageError("--chunk does not support pairs; remove --pair-field or --chunk".into()));
     }
-    if args.on_long.value != OnLong::Truncate || args.truncation_side.is_some() {
-        let option = if args.truncation_side.is_some() { "--truncation-side" } else { "--on-long" };
+    if args.on_long.value != OnLong::Truncate || args.vectors.truncation_side.is_some() {
+        let option = if args.vectors.truncation_side.is_some() { "--truncation-side" } else { "--on-long" };
         bail!(UsageError(format!(
             "{option} has no effect with --chunk, since no chunk exceeds the limit; remove one of them"
         )));

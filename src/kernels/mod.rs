@@ -1,4 +1,5 @@
-//! CPU kernels over slices of `f32`: GEMM, softmax, norms and activation functions.
+//! CPU kernels over slices: GEMM, softmax, norms and activation functions of `f32`; dot products and selection for nearest
+//! neighbours.
 //!
 //! # Dispatch
 //!
@@ -50,10 +51,13 @@
 //! ```
 
 pub mod activation;
+pub mod dot;
 pub mod gemm;
 pub mod isa;
 pub mod math;
 pub mod norm;
+pub mod quantized;
+pub mod select;
 pub mod simd;
 pub mod softmax;
 pub mod tiles;

@@ -5,6 +5,7 @@ mod list;
 mod pooling;
 pub mod post_pooling;
 mod prompts;
+mod similarity;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ pub use list::{Module, parent_model, read_modules};
 pub use pooling::PoolingModule;
 pub use post_pooling::PostPoolingModule;
 pub use prompts::Prompts;
+pub use similarity::Similarity;
 
 /// The modules of a sentence-transformers model around its encoder, and its settings.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -40,6 +42,8 @@ pub struct Modules {
     pub lowercase: bool,
     /// Prompts.
     pub prompts: Prompts,
+    /// The similarity function that the vectors are compared with.
+    pub similarity: Similarity,
     /// The folder of the encoder's files below the model's; empty if they are in the model's own.
     pub encoder_folder: PathBuf,
     /// The purpose of the model if its files say that it is no embedding model; then modules after the encoder are not read.
@@ -82,6 +86,7 @@ impl Modules {
         }
         let settings = prompts::read(&folder.join(MODEL_SETTINGS))?;
         (modules.prompts, modules.truncate_dim) = (settings.prompts, settings.truncate_dim);
+        modules.similarity = settings.similarity;
         let entries = read_modules(&list)?;
         let by_module = || entries.iter().find_map(|module| Purpose::of_module(&module.module_type));
         modules.purpose = settings.purpose.or_else(by_module);

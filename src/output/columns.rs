@@ -191,8 +191,8 @@ impl BatchBuilder {
     }
 }
 
-/// Builds the `id` column or a kept column.
-enum ColumnBuilder {
+/// Builds the `id` column, a kept column or a column of a table.
+pub(super) enum ColumnBuilder {
     Boolean(BooleanBuilder),
     Integer(Int64Builder),
     Float(Float64Builder),
@@ -203,7 +203,7 @@ enum ColumnBuilder {
 
 impl ColumnBuilder {
     /// An empty builder.
-    fn new(column_type: &ColumnType) -> Self {
+    pub(super) fn new(column_type: &ColumnType) -> Self {
         match column_type {
             ColumnType::Boolean => ColumnBuilder::Boolean(BooleanBuilder::new()),
             ColumnType::Integer => ColumnBuilder::Integer(Int64Builder::new()),
@@ -214,7 +214,7 @@ impl ColumnBuilder {
     }
 
     /// Adds a value that [`ColumnType::accepts`] accepted, and returns its approximate size in bytes.
-    fn push(&mut self, field: &FieldValue) -> usize {
+    pub(super) fn push(&mut self, field: &FieldValue) -> usize {
         let value = match self {
             ColumnBuilder::Arrow(..) => Cow::Owned(Value::Null),
             _ => field.json(),
@@ -245,7 +245,11 @@ impl ColumnBuilder {
         }
     }
 
-    fn finish(self) -> Result<ArrayRef, ArrowError> {
+    /// The column.
+    ///
+    /// # Errors
+    /// If Arrow cannot concatenate its values.
+    pub(super) fn finish(self) -> Result<ArrayRef, ArrowError> {
         Ok(match self {
             ColumnBuilder::Arrow(data_type, values) if values.is_empty() => new_empty_array(&data_type),
             ColumnBuilder::Arrow(_, values) => {

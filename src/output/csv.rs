@@ -52,7 +52,10 @@ impl RowEncoder for CsvEncoder {
 }
 
 /// Appends a line with these fields, quoted where necessary.
-fn append_record<'a>(bytes: &mut Vec<u8>, fields: impl Iterator<Item = Cow<'a, str>>) -> Result<()> {
+pub(super) fn append_record<'a>(
+    bytes: &mut Vec<u8>,
+    fields: impl Iterator<Item = Cow<'a, str>>,
+) -> Result<()> {
     let mut line = csv::Writer::from_writer(bytes);
     line.write_record(fields.map(|field| field.into_owned().into_bytes()))?;
     Ok(line.flush()?)

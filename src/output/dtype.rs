@@ -55,7 +55,7 @@ impl OutputDtype {
     }
 
     /// Size of a stored element in bytes.
-    pub(super) fn element_bytes(self) -> usize {
+    pub fn element_bytes(self) -> usize {
         match self {
             OutputDtype::F32 => 4,
             OutputDtype::F16 => 2,

@@ -57,7 +57,7 @@ fn digests(paths: &[PathBuf]) -> Result<RunIdentity> {
 }
 
 /// The digests of the weights files, separated by spaces, or `None` if there are none.
-pub(super) fn weights_digest(identity: &RunIdentity) -> Option<String> {
+pub fn weights_digest(identity: &RunIdentity) -> Option<String> {
     let weights = identity.iter().filter(|(key, _)| key.ends_with(".safetensors"));
     let digests: Vec<_> = weights.filter_map(|(_, value)| value.strip_prefix("SHA-256 ")).collect();
     (!digests.is_empty()).then(|| digests.join(" "))

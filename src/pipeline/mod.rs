@@ -41,7 +41,7 @@ mod workers;
 
 pub use budget::{MemoryBudget, Workload};
 pub use collector::{Collector, Policy};
-pub use digests::{FileDigests, sha256_of_texts};
+pub use digests::{FileDigests, sha256_of_texts, weights_digest};
 pub use journal::{EarlierRun, Journal, StartMode, refuse_interrupted};
 pub use manifest::{Manifest, RunIdentity};
 pub use messages::CollectorMessage;
@@ -50,5 +50,5 @@ pub use signals::{EXIT_INTERRUPTED, Interrupted, exit_on_signal, listen};
 pub use source::{Pace, RecordSource, Selection};
 pub use stats::{ExitStatus, Stats};
 pub use summary::{Timings, check_writable, write_summary};
-pub use task::{Row, Task, TokenizeError};
+pub use task::{NO_TOKENS, Row, Task, TokenizeError};
 pub use utilization::Utilization;

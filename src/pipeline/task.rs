@@ -41,6 +41,9 @@ pub struct Row {
     pub is_finite: bool,
 }
 
+/// The reason of [`TokenizeError::NoTokens`].
+pub const NO_TOKENS: &str = "has no tokens: it is empty, and the model's tokenizer adds no special tokens";
+
 /// Why a text has no row. Each reason is the predicate of a sentence whose subject is the record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenizeError {

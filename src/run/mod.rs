@@ -3,6 +3,10 @@
 pub mod download;
 pub mod embed;
 pub mod inspect;
+pub mod pairs;
+pub mod search;
+pub mod similarity;
+pub mod verify;
 
 /// A flag as `inspect` prints it and manifests store it.
 fn yes_or_no(value: bool) -> String {

@@ -44,6 +44,31 @@ pub fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Fills `bytes` with the contents of a file from `offset` on. Threads may read one file at the same time.
+///
+/// # Errors
+/// If reading fails, or the file ends before.
+pub fn read_exact_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::FileExt::read_exact_at(file, bytes, offset)
+    }
+    #[cfg(windows)]
+    {
+        let (mut bytes, mut offset) = (bytes, offset);
+        while !bytes.is_empty() {
+            match std::os::windows::fs::FileExt::seek_read(file, bytes, offset)? {
+                0 => return Err(ErrorKind::UnexpectedEof.into()),
+                read => {
+                    bytes = &mut bytes[read..];
+                    offset += read as u64;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Whether two paths refer to the same file, through hard or symbolic links or not.
 pub fn is_same_file(a: &Path, b: &Path) -> bool {
     #[cfg(unix)]

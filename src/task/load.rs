@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Error, Result, bail};
 use bytesize::ByteSize;
@@ -71,11 +72,12 @@ impl fmt::Display for Weights {
 /// Maximum size of random weights, in bytes. A larger size is most likely a mistake in a config.
 const MAX_RANDOM_BYTES: usize = 1 << 34;
 
-/// Loads a model for embedding.
+/// Loads a model for embedding. Prints what was loaded, and which pooling is used if the model's files do not configure one.
 ///
 /// # Errors
 /// If a file is missing or malformed, contradicts another file, or the model is not an embedding model.
 pub fn load(options: &ModelOptions, console: &Console) -> Result<Loaded> {
+    let start = Instant::now();
     let loaded = build(options, console, true)?;
     if let Some(purpose) = loaded.purpose.as_ref().filter(|_| options.uses_own_pooling()) {
         return Err(not_an_embedding_model(options, purpose));
@@ -88,6 +90,17 @@ pub fn load(options: &ModelOptions, console: &Console) -> Result<Loaded> {
         };
         let config = loaded.config.path().display();
         bail!("{}: {first}{more}; the weights do not match {config}", loaded.weights);
+    }
+    console.detail(format!(
+        "loaded {} ({:.1} M parameters) in {:.0} ms: {}",
+        loaded.config.path().display(),
+        loaded.parameters as f64 / 1e6,
+        1e3 * start.elapsed().as_secs_f64(),
+        loaded.weights
+    ));
+    if options.pooling.is_none() && loaded.modules.pooling.is_none() {
+        let pooling = &loaded.pooling;
+        console.note(format!("no pooling configured; using {pooling}, the default for this model family"));
     }
     Ok(loaded)
 }

@@ -3,14 +3,17 @@
 //! * `options`: plain option structs. `device`: the backends for `--device` and `--dtype`.
 //! * `load`: from the files of a model to its encoder and tokenizer.
 //! * `embedding`: one vector per text, per chunk or per token. `batch_size`: its batch size and memory per token.
+//! * `similarity`: similarities of two vectors.
 
 mod batch_size;
 mod device;
 mod embedding;
 mod load;
 mod options;
+mod similarity;
 
 pub use batch_size::{CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS, workload};
-pub use embedding::Embedder;
+pub use embedding::{EmbeddedTexts, Embedder, TextError};
 pub use load::{Loaded, examine, load};
 pub use options::{ModelOptions, OnLong, PromptChoice, VectorOptions};
+pub use similarity::similarity;

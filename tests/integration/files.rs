@@ -539,6 +539,7 @@ fn outputs_have_metadata() {
         ("normalized", "true"),
         ("dtype", "f32"),
         ("output_dtype", "f16"),
+        ("similarity", "cosine"),
         ("release", &release),
     ];
     let args = ["a lamp", "--prompt", "query: ", "--output-dtype", "f16", "--quiet"];

@@ -89,6 +89,24 @@ fn damaged_arrow_gives_entries_or_an_error() {
     fuzz("arrow", &arrow_seeds(), CASES, damaged);
 }
 
+/// The vector files of the search fixtures, and small ones of the formats that are text.
+#[test]
+fn damaged_vector_files_give_vectors_or_an_error() {
+    let mut names: Vec<_> =
+        fs::read_dir(fixture("search")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    names.sort();
+    let is_vectors = |path: &Path| path.extension().is_some_and(|extension| extension != "json");
+    let mut files: Vec<Vec<u8>> =
+        names.iter().filter(|path| is_vectors(path)).map(|path| fs::read(path).unwrap()).collect();
+    let more: [&[u8]; 3] = [
+        b"{\"index\":0,\"scale\":0.5,\"embedding\":[1,-2,3]}\n\n{\"index\":1,\"scale\":0.1,\"embedding\":[0,127,3]}\n",
+        b"index,note,scale,e0,e1\n0,\"a \"\"b\"\"\nc\",0.5,1,-2\n1,,0.1,0,127\n",
+        b"\x59\x00\x00\x00\x00\x00\x00\x00{\"embeddings\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[0,8]}}                        \x00\x00\x80\x3f\x00\x00\x80\x3f",
+    ];
+    files.extend(more.iter().map(|bytes| bytes.to_vec()));
+    fuzz("vectors", &files, CASES, damaged);
+}
+
 /// Fuzzes a compression over all formats that can be compressed: the content is damaged, in half of the cases the compressed
 /// file, too.
 fn fuzz_compression(name: &str, fixture: &str, compress: fn(&[u8]) -> Vec<u8>) {

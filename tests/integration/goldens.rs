@@ -8,6 +8,7 @@ use sconce::input::{Location, Position, Record};
 use sconce::model::Source;
 use sconce::model::config::Config;
 use sconce::model::families::{FAMILIES, Family};
+use sconce::model::modules::Similarity;
 use sconce::model::names::TensorNames;
 use sconce::model::weights::Checkpoint;
 use sconce::nn::{Backend, Encoder, Pool, Pooling, RaggedBatch, RandomWeights};
@@ -232,6 +233,7 @@ fn pairs_reach_the_encoder() {
         prompt_tokens: 0,
         on_long: OnLong::Truncate,
         chunking: None,
+        similarity: Similarity::Cosine,
     };
     let tokens: Vec<_> = records
         .iter()

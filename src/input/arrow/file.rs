@@ -86,6 +86,11 @@ impl MessageFile {
         Ok(Some(Message { metadata, body_length }))
     }
 
+    /// The bytes of the file that are the body of the last message.
+    pub(super) fn body(&self) -> Range<u64> {
+        self.body.clone()
+    }
+
     /// Fills `part` with the body of the last message from offset `start` on.
     ///
     /// # Errors

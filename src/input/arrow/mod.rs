@@ -1,5 +1,6 @@
 //! Arrow IPC files and streams: the columns that are needed, one record batch at a time.
 
+mod batches;
 mod file;
 mod message;
 mod projection;
@@ -9,12 +10,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
-use arrow::array::ArrayRef;
+use arrow::array::{ArrayRef, RecordBatch};
 use arrow::buffer::Buffer;
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::ipc::MessageHeader;
 use arrow::ipc::reader::{read_dictionary, read_record_batch};
+
+pub use batches::ArrowBatches;
 
 use super::columns::{Columns, Rows};
 use super::error::one_line;
@@ -219,20 +222,13 @@ impl ArrowRows {
     }
 
     fn read_batch(&mut self, message: Message) -> Result<(), ReadError> {
-        let decoded = decode(&message.metadata)?;
-        let version = decoded.version();
-        let batch = decoded.header_as_record_batch().ok_or(NO_BATCH)?;
-        let is_read = |column| self.columns.projection.contains(&column);
-        let columns = self.schema.fields();
-        let projection =
-            BodyProjection::new(&message.metadata, &batch, columns, is_read, version, message.body_length)?;
+        let columns = &self.columns.projection;
+        let projection = projection(&message.metadata, &self.schema, columns, message.body_length)?;
         let body = self.read_body(&projection)?;
-        let metadata = projection.patch(message.metadata);
-        let batch = decode(&metadata)?.header_as_record_batch().ok_or(NO_BATCH)?;
-        let columns = Some(&self.columns.projection[..]);
+        let columns = &self.columns.projection;
         let batch =
-            read_record_batch(&body, batch, self.schema.clone(), &self.dictionaries, columns, &version);
-        self.rows = Some(Rows::new(&batch.map_err(malformed)?, &self.columns)?);
+            decode_batch(message.metadata, &projection, &body, &self.schema, &self.dictionaries, columns)?;
+        self.rows = Some(Rows::new(&batch, &self.columns)?);
         Ok(())
     }
 
@@ -277,6 +273,35 @@ impl ArrowRows {
             _ => None,
         }
     }
+}
+
+/// The parts of the body of a record batch that the columns with these indices are in.
+fn projection(
+    metadata: &[u8],
+    schema: &Schema,
+    columns: &[usize],
+    body_length: u64,
+) -> Result<BodyProjection, ReadError> {
+    let decoded = decode(metadata)?;
+    let batch = decoded.header_as_record_batch().ok_or(NO_BATCH)?;
+    let is_read = |column| columns.contains(&column);
+    BodyProjection::new(metadata, &batch, schema.fields(), is_read, decoded.version(), body_length)
+}
+
+/// Decodes columns of a record batch from its compact body.
+fn decode_batch(
+    metadata: Vec<u8>,
+    projection: &BodyProjection,
+    body: &Buffer,
+    schema: &SchemaRef,
+    dictionaries: &HashMap<i64, ArrayRef>,
+    columns: &[usize],
+) -> Result<RecordBatch, ReadError> {
+    let metadata = projection.patch(metadata);
+    let decoded = decode(&metadata)?;
+    let batch = decoded.header_as_record_batch().ok_or(NO_BATCH)?;
+    let version = decoded.version();
+    read_record_batch(body, batch, schema.clone(), dictionaries, Some(columns), &version).map_err(malformed)
 }
 
 /// An error of the `arrow` crate as a reason.

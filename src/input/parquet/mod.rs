@@ -4,14 +4,20 @@ mod footer;
 mod thrift;
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, SeekFrom, Take};
+use std::io::{self, BufReader, Read};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use ::bytes::Bytes;
 use anyhow::{Error, Result, anyhow, bail};
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+    RowSelection,
+};
 use parquet::errors::{self, ParquetError};
 use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::{ChunkReader, Length};
@@ -21,11 +27,105 @@ use super::error::{cannot_open, one_line};
 use super::limit::ReadLimit;
 use super::record::{Entry, Fields};
 use crate::sys::catch_panic::catch_panic;
+use crate::sys::regular_file::read_exact_at;
 
 /// Maximum number of rows that are decoded at a time.
 const MAX_ROWS: usize = 256;
 /// Maximum size of the rows that are decoded at a time, in bytes, unless one row is larger.
 const MAX_BATCH_BYTES: u64 = 16 << 20;
+
+/// An open file whose footer has been checked.
+pub struct ParquetSource {
+    name: Arc<str>,
+    file: Arc<File>,
+    size: u64,
+    metadata: ArrowReaderMetadata,
+}
+
+impl ParquetSource {
+    /// Opens a file and reads its footer.
+    ///
+    /// # Errors
+    /// If the file is not a Parquet file, or is damaged.
+    pub fn open(path: &Path) -> Result<Self> {
+        let name: Arc<str> = path.display().to_string().into();
+        let unread = |error: io::Error| anyhow!("cannot read {name} ({}); check the file", one_line(&error));
+        let file = Arc::new(File::open(path).map_err(|error| cannot_open(path, &error))?);
+        let size = file.metadata().map_err(unread)?.len();
+        footer::check(&file, size).map_err(|reason| malformed(&name, &reason))?;
+        let bounded = BoundedFile { file: file.clone(), size };
+        let metadata = catch(&name, || ArrowReaderMetadata::load(&bounded, ArrowReaderOptions::default()))?;
+        Ok(ParquetSource { name, file, size, metadata })
+    }
+
+    /// The Arrow schema of the file.
+    pub fn schema(&self) -> &SchemaRef {
+        self.metadata.schema()
+    }
+
+    /// The metadata of the file, row groups and columns.
+    pub fn metadata(&self) -> &ParquetMetaData {
+        self.metadata.metadata()
+    }
+
+    /// A reader of top-level columns, given by their indices, in batches of at most `batch_rows` rows.
+    ///
+    /// # Errors
+    /// If the metadata of the file is damaged.
+    pub fn batches(&self, columns: &[usize], rows: RowChoice, batch_rows: usize) -> Result<ParquetBatches> {
+        let builder = self.builder();
+        let mask = ProjectionMask::roots(builder.parquet_schema(), columns.iter().copied());
+        let builder = builder.with_projection(mask).with_batch_size(batch_rows);
+        let builder = match rows {
+            RowChoice::Group(group) => builder.with_row_groups(vec![group]),
+            RowChoice::Rows(selection) => builder.with_row_selection(selection),
+        };
+        let reader = catch(&self.name, || builder.build())?;
+        Ok(ParquetBatches { name: self.name.clone(), reader })
+    }
+
+    fn builder(&self) -> ParquetRecordBatchReaderBuilder<BoundedFile> {
+        let bounded = BoundedFile { file: self.file.clone(), size: self.size };
+        ParquetRecordBatchReaderBuilder::new_with_metadata(bounded, self.metadata.clone())
+    }
+}
+
+/// The rows that [`ParquetSource::batches`] reads.
+pub enum RowChoice {
+    /// All rows of a row group.
+    Group(usize),
+    /// Selected rows of the file.
+    Rows(RowSelection),
+}
+
+impl RowChoice {
+    /// Single rows of a file with `total` rows; `rows` are ascending and distinct.
+    pub fn single(rows: &[usize], total: usize) -> Self {
+        let ranges = rows.iter().map(|row| *row..row + 1);
+        RowChoice::Rows(RowSelection::from_consecutive_ranges(ranges, total))
+    }
+}
+
+/// Record batches of a Parquet file, in the order of their rows.
+pub struct ParquetBatches {
+    name: Arc<str>,
+    reader: ParquetRecordBatchReader,
+}
+
+impl Iterator for ParquetBatches {
+    type Item = Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Result<RecordBatch>> {
+        // The `parquet` crate panics on some damaged pages, for example with a division by zero.
+        let reason = match catch_panic(|| self.reader.next()) {
+            Some(None) => return None,
+            Some(Some(Ok(batch))) => return Some(Ok(batch)),
+            Some(Some(Err(error))) => one_line(&error),
+            None => "its pages are damaged".into(),
+        };
+        Some(Err(malformed(&self.name, &reason)))
+    }
+}
 
 /// The rows of a file.
 pub(super) struct ParquetRows {
@@ -47,20 +147,15 @@ impl ParquetRows {
     /// # Errors
     /// If the file is not a Parquet file, is damaged, or does not have one of the columns.
     pub(super) fn open(path: &Path, fields: &Fields, limit: ReadLimit) -> Result<Self> {
-        let name: Arc<str> = path.display().to_string().into();
-        let unread = |error: io::Error| anyhow!("cannot read {name} ({}); check the file", one_line(&error));
-        let file = File::open(path).map_err(|error| cannot_open(path, &error))?;
-        let size = file.metadata().map_err(unread)?.len();
-        let bounded = BoundedFile { file: file.try_clone().map_err(unread)?, size };
-        footer::check(&file, size).map_err(|reason| malformed(&name, &reason))?;
-        let builder = catch(&name, || ParquetRecordBatchReaderBuilder::try_new(bounded))?;
+        let source = ParquetSource::open(path)?;
+        let (name, size, builder) = (source.name.clone(), source.size, source.builder());
         let total = builder.metadata().file_metadata().num_rows();
         let total = u64::try_from(total)
             .map_err(|_| malformed(&name, &format!("its footer declares {total} rows")))?;
         let columns = Columns::new(&name, builder.schema(), fields, limit)?;
         let mask = ProjectionMask::roots(builder.parquet_schema(), columns.projection.iter().copied());
         let max_bytes = MAX_BATCH_BYTES.min(limit.batch_bytes());
-        let rows = batch_rows(&file, builder.metadata(), &mask, max_bytes);
+        let rows = batch_rows(&source.file, builder.metadata(), &mask, max_bytes);
         let reader = catch(&name, || builder.with_projection(mask).with_batch_size(rows).build())?;
         Ok(ParquetRows { name, columns, reader, rows: None, row: 0, total, size })
     }
@@ -145,22 +240,35 @@ fn malformed(name: &str, reason: &str) -> Error {
 /// A file in which only ranges inside it can be read. The reader of the `parquet` crate allocates the length that a
 /// page header declares before it reads; a damaged one would make it abort the process for want of memory.
 struct BoundedFile {
-    file: File,
+    file: Arc<File>,
     size: u64,
 }
 
 impl BoundedFile {
     /// The bytes from offset `start` to the end of the file.
-    fn from(&self, start: u64) -> errors::Result<Take<File>> {
-        let Some(left) = self.size.checked_sub(start) else {
+    fn from(&self, start: u64) -> errors::Result<FileRange> {
+        if start > self.size {
             return Err(ParquetError::EOF(format!(
                 "offset {start} is past the end of the file at {}",
                 self.size
             )));
-        };
-        let mut file = self.file.try_clone()?;
-        file.seek(SeekFrom::Start(start))?;
-        Ok(file.take(left))
+        }
+        Ok(FileRange { file: self.file.clone(), range: start..self.size })
+    }
+}
+
+/// A range of a file, with a position of its own: several may be read at the same time.
+struct FileRange {
+    file: Arc<File>,
+    range: Range<u64>,
+}
+
+impl Read for FileRange {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let length = (bytes.len() as u64).min(self.range.end - self.range.start) as usize;
+        read_exact_at(&self.file, &mut bytes[..length], self.range.start)?;
+        self.range.start += length as u64;
+        Ok(length)
     }
 }
 
@@ -171,7 +279,7 @@ impl Length for BoundedFile {
 }
 
 impl ChunkReader for BoundedFile {
-    type T = BufReader<Take<File>>;
+    type T = BufReader<FileRange>;
 
     fn get_read(&self, start: u64) -> errors::Result<Self::T> {
         Ok(BufReader::new(self.from(start)?))
@@ -179,7 +287,7 @@ impl ChunkReader for BoundedFile {
 
     fn get_bytes(&self, start: u64, length: usize) -> errors::Result<Bytes> {
         let mut from = self.from(start)?;
-        if length as u64 > from.limit() {
+        if length as u64 > self.size - start {
             return Err(ParquetError::EOF(format!(
                 "{length} bytes at offset {start} are past the end of the file at {}",
                 self.size

@@ -75,3 +75,15 @@ pub struct OutputBlock<'a> {
     pub(super) columns: usize,
     borrow: PhantomData<&'a mut [f32]>,
 }
+
+impl<'a> OutputBlock<'a> {
+    /// A row-major matrix of `columns` columns as one block.
+    ///
+    /// # Panics
+    /// If the length of `data` is not a multiple of `columns`.
+    pub fn whole(data: &'a mut [f32], columns: usize) -> Self {
+        let matrix = OutputMatrix::new(data, columns);
+        // SAFETY: the matrix borrows `data` mutably and has no other block.
+        unsafe { matrix.block(0..matrix.rows, 0..columns) }
+    }
+}

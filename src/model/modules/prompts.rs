@@ -1,4 +1,4 @@
-//! `config_sentence_transformers.json`: prompts, truncation and the type of the model.
+//! `config_sentence_transformers.json`: prompts, truncation, similarity function and the type of the model.
 
 use std::path::Path;
 
@@ -6,7 +6,9 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 
 use crate::model::json::read_json_object;
+use crate::model::modules::similarity::Similarity;
 use crate::model::purpose::Purpose;
+use crate::named::Named;
 use crate::sys::regular_file::has_dir_entry;
 
 /// The prompts of a model: prefixes of a text.
@@ -40,6 +42,8 @@ pub(super) struct Settings {
     pub prompts: Prompts,
     /// The number of dimensions that vectors are truncated to.
     pub truncate_dim: Option<usize>,
+    /// The similarity function.
+    pub similarity: Similarity,
     /// The purpose of the model if it is no embedding model.
     pub purpose: Option<Purpose>,
 }
@@ -88,5 +92,26 @@ pub(super) fn read(path: &Path) -> Result<Settings> {
             }
         },
     };
-    Ok(Settings { prompts, truncate_dim, purpose: Purpose::of_settings(&fields) })
+    let purpose = Purpose::of_settings(&fields);
+    let similarity = match given("similarity_fn_name") {
+        Some(name) if purpose.is_none() => similarity(name, path)?,
+        _ => Similarity::default(),
+    };
+    Ok(Settings { prompts, truncate_dim, similarity, purpose })
+}
+
+/// The similarity function with a name.
+fn similarity(name: &Value, path: &Path) -> Result<Similarity> {
+    let known = Similarity::ALL.iter().find(|similarity| name.as_str() == Some(similarity.name()));
+    match known {
+        Some(similarity) => Ok(*similarity),
+        None => {
+            let names: Vec<&str> = Similarity::ALL.iter().map(|similarity| similarity.name()).collect();
+            bail!(
+                "{}: \"similarity_fn_name\" is {name}, expected one of {}; fix the file",
+                path.display(),
+                names.join(", ")
+            )
+        }
+    }
 }

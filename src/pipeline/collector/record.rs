@@ -9,7 +9,7 @@ use crate::input::{Location, Position};
 use crate::output::{self, Event, LedgerEntry};
 use crate::pipeline::columns::null_misfits;
 use crate::pipeline::messages::{Outcome, RecordMeta};
-use crate::pipeline::task::Row;
+use crate::pipeline::task::{NO_TOKENS, Row};
 
 /// Why a row is not finite, as the predicate of a sentence.
 const NOT_FINITE: &str = "has a vector with NaN or infinite values";
@@ -63,11 +63,10 @@ impl Collector {
                 self.open()
             }
             Outcome::NoTokens => {
-                let reason = "has no tokens: it is empty, and the model's tokenizer adds no special tokens";
                 self.stats.failed += 1;
                 self.warn(PendingEntry {
                     tokens: Some(0),
-                    ..PendingEntry::new(index, location, Event::Skipped, reason)
+                    ..PendingEntry::new(index, location, Event::Skipped, NO_TOKENS)
                 })
             }
             Outcome::TooLong { tokens, reason } => {

@@ -8,7 +8,7 @@ use crate::task::{Embedder, Loaded, ModelOptions};
 use crate::text::Chunking;
 
 /// The name of the model, the commit of a snapshot in the cache, and the origin of weights that are not the model's own.
-pub(super) fn of_model(options: &ModelOptions, loaded: &Loaded) -> OutputMetadata {
+pub(in crate::run) fn of_model(options: &ModelOptions, loaded: &Loaded) -> OutputMetadata {
     let mut metadata = OutputMetadata::new();
     let mut insert = |key: &str, value: String| drop(metadata.insert(key.into(), value));
     match &options.config {
@@ -29,7 +29,7 @@ pub(super) fn of_model(options: &ModelOptions, loaded: &Loaded) -> OutputMetadat
 }
 
 /// The resolved options that affect vectors.
-pub(super) fn of_vectors(embedder: &Embedder) -> OutputMetadata {
+pub(in crate::run) fn of_vectors(embedder: &Embedder) -> OutputMetadata {
     let boolean = |value: bool| if value { "true" } else { "false" };
     let mut metadata = OutputMetadata::from([
         ("release".into(), format!("sconce {}", env!("CARGO_PKG_VERSION"))),
@@ -40,6 +40,7 @@ pub(super) fn of_vectors(embedder: &Embedder) -> OutputMetadata {
         ("max_length".into(), embedder.tokenizer.max_length().to_string()),
         ("dtype".into(), embedder.encoders[0].backend().dtype().into()),
         ("output_dtype".into(), embedder.dtype.name().into()),
+        ("similarity".into(), embedder.similarity.name().into()),
     ]);
     if let Some(Chunking { tokens, overlap, late }) = embedder.chunking {
         metadata.extend([

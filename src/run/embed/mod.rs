@@ -3,7 +3,7 @@
 mod checks;
 mod hints;
 mod identity;
-mod metadata;
+pub(super) mod metadata;
 mod options;
 
 use std::ops::ControlFlow;
@@ -23,7 +23,7 @@ use crate::pipeline::{
     RunIdentity, Timings, Utilization, exit_on_signal, listen, start_stages, write_summary,
 };
 use crate::sys::console::{Console, counted};
-use crate::task::{Embedder, Loaded, OnLong, load, workload};
+use crate::task::{Embedder, OnLong, load, workload};
 
 /// A run that is ready to start.
 struct Prepared {
@@ -85,7 +85,6 @@ fn prepare(options: &EmbedOptions) -> Result<ControlFlow<ExitStatus, Prepared>> 
     let mut source = options.open_input(output_is_stream)?;
     let loaded = load(&options.model, &console)?;
     let loading = start.elapsed();
-    describe_model(options, &loaded, loading.as_secs_f64());
     checks::check_model_files(options, &lock, &loaded)?;
     let mut output_metadata = metadata::of_model(&options.model, &loaded);
     let mut identity = identity::of_run(options, &loaded);
@@ -177,22 +176,6 @@ fn check_earlier_run(
 /// Whether to draw a progress bar: not if rows are written to a terminal or a pipe.
 fn shows_progress(lock: &OutputLock) -> bool {
     lock.sidecars().is_some() || *lock.target() == Target::Stdout && crate::sys::stdout::is_regular_file()
-}
-
-/// Prints what was loaded, and which pooling is used if the model's files do not configure one.
-fn describe_model(options: &EmbedOptions, loaded: &Loaded, seconds: f64) {
-    let console = options.console;
-    console.detail(format!(
-        "loaded {} ({:.1} M parameters) in {:.0} ms: {}",
-        loaded.config.path().display(),
-        loaded.parameters as f64 / 1e6,
-        1e3 * seconds,
-        loaded.weights
-    ));
-    if options.model.pooling.is_none() && loaded.modules.pooling.is_none() {
-        let pooling = &loaded.pooling;
-        console.note(format!("no pooling configured; using {pooling}, the default for this model family"));
-    }
 }
 
 /// The schema of the output, before the types of its columns are inferred from the first records.

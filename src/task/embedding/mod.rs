@@ -1,13 +1,19 @@
 //! Embedding: one vector per text, per chunk or per token. Tokenize, encode, pool, apply the post-pooling modules, convert.
 
 mod resolve;
+mod texts;
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use anyhow::{Result, bail};
 
+pub use texts::{EmbeddedTexts, TextError};
+
 use super::options::OnLong;
+use crate::error::UsageError;
+use crate::model::modules::Similarity;
+use crate::neighbours::Metric;
 use crate::nn::{
     Encoder, EncoderSpec, Pooling, PostPooling, RaggedBatch, is_normalized, is_out_of_memory, keep_memory,
 };
@@ -37,6 +43,8 @@ pub struct Embedder {
     pub on_long: OnLong,
     /// How texts are split into chunks, one row each. `None`: each text is a row.
     pub chunking: Option<Chunking>,
+    /// The similarity function that the model's vectors are compared with.
+    pub similarity: Similarity,
 }
 
 impl Embedder {
@@ -48,6 +56,21 @@ impl Embedder {
     /// Whether vectors have unit length.
     pub fn is_normalized(&self) -> bool {
         is_normalized(&self.post_pooling)
+    }
+
+    /// The metric of nearest neighbours for the model's vectors: its similarity function.
+    ///
+    /// # Errors
+    /// If the function is none of the metrics: a usage error.
+    pub fn metric(&self) -> Result<Metric> {
+        match self.similarity {
+            Similarity::Cosine => Ok(Metric::Cosine),
+            Similarity::Dot => Ok(Metric::Dot),
+            Similarity::Euclidean => Ok(Metric::Euclidean),
+            Similarity::Manhattan => bail!(UsageError(
+                "the model's similarity function is manhattan, which nearest neighbours do not support; pass --metric".into()
+            )),
+        }
     }
 
     /// Tokenizes a text that is split into chunks.
@@ -149,6 +172,26 @@ impl Embedder {
         spans.collect()
     }
 
+    /// The vectors of a batch: one per text, per chunk or per token, in order, after the post-pooling modules.
+    fn vectors(&self, texts: &[&TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<f32>>> {
+        let encoder = &self.encoders[worker % self.encoders.len()];
+        let sequences: Vec<&Sequence> = texts.iter().flat_map(|text| &text.sequences).collect();
+        let pooled = self.encode(&sequences, batch_tokens, encoder)?;
+        // With chunks, every pooled vector is a row. Otherwise the vectors of a text's sequences are averaged.
+        let counts: Vec<usize> = match self.chunking {
+            Some(_) => texts.iter().flat_map(|text| text.chunks()).map(|_| 1).collect(),
+            None => texts.iter().map(|text| text.sequences.len()).collect(),
+        };
+        let weights = sequences.iter().map(|sequence| {
+            let pooled_tokens = sequence.tokens.ids.len().saturating_sub(self.prompt_tokens);
+            pooled_tokens.max(1)
+        });
+        let vectors = self.pooling.average_sequences(&pooled, &counts, &weights.collect::<Vec<_>>())?;
+        let vectors =
+            self.post_pooling.iter().try_fold(vectors, |vectors, module| module.forward(vectors))?;
+        Ok(vectors.to_vec2::<f32>()?)
+    }
+
     /// The row of a text or chunk: `values` converted to the output dtype.
     fn row(&self, span: Option<Span>, tokens: usize, values: Vec<f32>) -> Row {
         let is_finite = values.iter().all(|x| x.is_finite());
@@ -187,22 +230,8 @@ impl Task for Embedder {
     }
 
     fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<Row>>> {
-        let encoder = &self.encoders[worker % self.encoders.len()];
-        let sequences: Vec<&Sequence> = texts.iter().flat_map(|text| &text.sequences).collect();
-        let pooled = self.encode(&sequences, batch_tokens, encoder)?;
-        // With chunks, every pooled vector is a row. Otherwise the vectors of a text's sequences are averaged.
-        let counts: Vec<usize> = match self.chunking {
-            Some(_) => texts.iter().flat_map(TokenizedText::chunks).map(|_| 1).collect(),
-            None => texts.iter().map(|text| text.sequences.len()).collect(),
-        };
-        let weights = sequences.iter().map(|sequence| {
-            let pooled_tokens = sequence.tokens.ids.len().saturating_sub(self.prompt_tokens);
-            pooled_tokens.max(1)
-        });
-        let vectors = self.pooling.average_sequences(&pooled, &counts, &weights.collect::<Vec<_>>())?;
-        let vectors =
-            self.post_pooling.iter().try_fold(vectors, |vectors, module| module.forward(vectors))?;
-        let mut vectors = vectors.to_vec2::<f32>()?.into_iter();
+        let batch: Vec<&TokenizedText> = texts.iter().collect();
+        let mut vectors = self.vectors(&batch, batch_tokens, worker)?.into_iter();
         let rows = texts.iter().map(|text| match self.pooling {
             Pooling::None => {
                 let values = vectors.by_ref().take(text.token_count()).flatten().collect();

@@ -18,6 +18,7 @@ impl Embedder {
     /// If an option contradicts the model: a usage error.
     pub fn new(loaded: Loaded, options: &VectorOptions, console: &Console) -> Result<Self> {
         let prompt = resolve_prompt(options, &loaded.modules.prompts, console)?;
+        let similarity = loaded.modules.similarity;
         let Loaded { modules, pooling, tokenizer, encoders, post_pooling, dimensions, .. } = loaded;
         let truncate_dim = match pooling {
             // truncate_dim does not apply to vectors of tokens.
@@ -55,6 +56,7 @@ impl Embedder {
             prompt_tokens,
             on_long,
             chunking,
+            similarity,
         })
     }
 }

@@ -6,6 +6,7 @@
 
 use std::fmt::Display;
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use sconce::input::{Entries, Entry, Fields, Format, sources};
@@ -20,6 +21,7 @@ use sconce::pipeline::{
 };
 use sconce::sys::console::{Console, Verbosity};
 use sconce::text::{Tokenizer, TokenizerOptions, TruncationSide};
+use sconce::vectors::VectorFile;
 use serde_json::Value;
 
 /// A fuzz target: parses bytes, and returns whether they were accepted.
@@ -43,6 +45,8 @@ targets! {
     tokenizer_json, vocab_txt, vocab_json, merges_txt, tokenizer_config, special_tokens_map, added_tokens,
     // Files beside an output.
     manifest, completed_run, ledger, output_metadata,
+    // Vector files.
+    vectors,
 }
 
 /// Maximum number of entries read from an input: a damaged row count may declare billions of rows.
@@ -217,6 +221,37 @@ fn check_input_message(message: &str, path: &Path) {
     assert!(!message.contains('\n'), "{message:?}");
     assert!(message.contains(&*path.to_string_lossy()), "{message:?} does not name {}", path.display());
     assert!(message.contains("; "), "{message:?} has no remedy");
+}
+
+/// A vector file of any format: all vectors, and the columns of the first and the last row.
+fn vectors(bytes: &[u8]) -> bool {
+    let folder = scratch();
+    let path = folder.path().join("case.vectors");
+    fs::write(&path, bytes).expect("the file is written");
+    let read = |file: VectorFile| {
+        let mut rows = 0;
+        file.for_each_block(0, 64, |block| {
+            assert_eq!((block.first_row, block.dimensions), (rows, file.dimensions()));
+            rows += block.rows;
+            Ok(if rows < MAX_ENTRIES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+        })?;
+        if rows == 0 || rows >= MAX_ENTRIES {
+            return Ok(rows);
+        }
+        assert_eq!(rows, file.rows());
+        let columns: Vec<usize> = (0..file.columns().len()).collect();
+        let ends = if rows == 1 { vec![0] } else { vec![0, rows - 1] };
+        assert_eq!(file.values(&ends, &columns)?.len(), ends.len());
+        file.read_rows(&ends, |block| Ok(assert_eq!(block.rows, ends.len())))?;
+        Ok(rows)
+    };
+    match VectorFile::open(&path).and_then(read) {
+        Ok(rows) => rows > 0,
+        Err(error) => {
+            check_input_message(&error.to_string(), &path);
+            false
+        }
+    }
 }
 
 // ---- Files of a model ----

@@ -1,0 +1,33 @@
+//! Blocks of stored vectors: consecutive rows of a vector file.
+
+/// The elements of a block, row-major.
+#[derive(Debug, Clone, Copy)]
+pub enum Elements<'a> {
+    /// `(rows, dimensions)` in f32.
+    F32(&'a [f32]),
+    /// `(rows, dimensions)` in f16.
+    F16(&'a [half::f16]),
+    /// `(rows, dimensions)` of int8, with one scale per row: x ≈ scale · q.
+    Int8 {
+        /// Quantized elements.
+        values: &'a [i8],
+        /// One per row.
+        scales: &'a [f32],
+    },
+    /// `(rows, ceil(dimensions / 8))`: signs, the first dimension in the most significant bit, stored as
+    /// `np.packbits(x > 0) - 128`.
+    Binary(&'a [i8]),
+}
+
+/// Consecutive rows of a vector file.
+#[derive(Debug, Clone, Copy)]
+pub struct Block<'a> {
+    /// Index of the first row in the file.
+    pub first_row: usize,
+    /// Number of rows.
+    pub rows: usize,
+    /// Elements of a vector.
+    pub dimensions: usize,
+    /// The elements.
+    pub elements: Elements<'a>,
+}

@@ -1,0 +1,28 @@
+//! The metric: what the score of two vectors is.
+
+use crate::named::Named;
+
+/// What the score of two vectors is. Greater is nearer for every metric. The names are those of sentence-transformers'
+/// `SimilarityFunction`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Metric {
+    /// q · x / (‖q‖ ‖x‖), from −1 to 1; 0 if a vector is all zeros.
+    #[default]
+    Cosine,
+    /// q · x.
+    Dot,
+    /// −‖q − x‖, the negative distance: 0 for equal vectors.
+    Euclidean,
+}
+
+impl Named for Metric {
+    const ALL: &'static [Self] = &[Metric::Cosine, Metric::Dot, Metric::Euclidean];
+
+    fn name(self) -> &'static str {
+        match self {
+            Metric::Cosine => "cosine",
+            Metric::Dot => "dot",
+            Metric::Euclidean => "euclidean",
+        }
+    }
+}

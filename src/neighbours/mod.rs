@@ -1,0 +1,35 @@
+//! Exact nearest neighbours among stored vectors.
+//!
+//! A [`Scorer`] holds queries, scans blocks of stored vectors, and offers what can matter to a [`Sink`]: [`Nearest`] keeps the k best
+//! of each query, [`Components`] the connected components of the pairs that reach a threshold.
+//!
+//! ```
+//! use sconce::neighbours::{Block, Elements, Metric, Nearest, Scorer, Stored};
+//!
+//! let rows = [1.0, 0.0, 0.0, 1.0, 3.0, 4.0];
+//! let block = Block { first_row: 0, rows: 3, dimensions: 2, elements: Elements::F32(&rows) };
+//! let scorer = Scorer::new(Metric::Cosine, Stored::Numbers, &[0.0, 2.0], 2)?;
+//! let nearest = Nearest::new(scorer.queries(), 2, None);
+//! scorer.scan(&block, &nearest)?;
+//! let found = &nearest.into_sorted()[0];
+//! assert_eq!((found[0].index, found[0].score), (1, 1.0));
+//! assert_eq!((found[1].index, found[1].score), (2, 0.8));
+//! # Ok::<(), sconce::neighbours::NotFinite>(())
+//! ```
+
+mod block;
+mod bound;
+mod components;
+mod metric;
+mod pairs;
+mod rows;
+mod scorer;
+mod top_k;
+
+pub use block::{Block, Elements};
+pub use components::{Components, Membership};
+pub use metric::Metric;
+pub use pairs::{Pair, TopPairs};
+pub use rows::rows_f32;
+pub use scorer::{NotFinite, Scorer, Sink, Stored};
+pub use top_k::{Nearest, Neighbour};

@@ -1,0 +1,258 @@
+//! Tables of results: rows of named columns, written as text for people, jsonl, csv or parquet.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use anyhow::Result;
+use arrow::array::RecordBatch;
+use arrow::datatypes::{Field, Schema, SchemaRef};
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::properties::WriterProperties;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+
+use super::column_type::{KeptColumn, to_text};
+use super::columns::ColumnBuilder;
+use super::csv::append_record;
+use super::destination::{Access, Destination};
+use super::format::OutputFormat;
+use super::lock::OutputLock;
+use crate::field::FieldValue;
+use crate::named::Named;
+use crate::sys::terminal::escape_controls;
+
+/// Rows that are aligned together in the text format, and that are a row group at most in parquet.
+const GROUP_ROWS: usize = 1 << 16;
+/// Characters of a text cell; longer values end in an ellipsis.
+const MAX_CELL_CHARS: usize = 100;
+
+/// The format of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TableFormat {
+    /// Aligned columns, for people.
+    Text,
+    /// One JSON object per row.
+    Jsonl,
+    /// Comma-separated values with a header.
+    Csv,
+    /// A Parquet file.
+    Parquet,
+}
+
+impl Named for TableFormat {
+    const ALL: &'static [Self] =
+        &[TableFormat::Text, TableFormat::Jsonl, TableFormat::Csv, TableFormat::Parquet];
+
+    fn name(self) -> &'static str {
+        match self {
+            TableFormat::Text => "text",
+            TableFormat::Jsonl => "jsonl",
+            TableFormat::Csv => "csv",
+            TableFormat::Parquet => "parquet",
+        }
+    }
+}
+
+/// Writes the rows of a table. A file is written atomically: if the writer is dropped before [`TableWriter::finish`], nothing is left.
+pub struct TableWriter<'a> {
+    lock: &'a OutputLock,
+    format: TableFormat,
+    columns: Vec<KeptColumn>,
+    /// `None` once the table is finished.
+    destination: Option<Destination>,
+    /// Rows that are not encoded yet.
+    group: Vec<Vec<FieldValue>>,
+    parquet: Option<ArrowWriter<Vec<u8>>>,
+}
+
+impl<'a> TableWriter<'a> {
+    /// Opens a locked output for rows with these columns.
+    ///
+    /// # Errors
+    /// If the output cannot be written.
+    pub fn open(lock: &'a OutputLock, format: TableFormat, mut columns: Vec<KeptColumn>) -> Result<Self> {
+        let mut parquet = None;
+        if format == TableFormat::Parquet {
+            for column in &mut columns {
+                column.column_type = column.column_type.clone().for_format(OutputFormat::Parquet);
+            }
+            let properties =
+                WriterProperties::builder().set_compression(Compression::ZSTD(ZstdLevel::default()));
+            let schema = arrow_schema(&columns);
+            parquet = Some(ArrowWriter::try_new(Vec::new(), schema, Some(properties.build()))?);
+        }
+        let destination = Destination::open(lock, None, Access::Sequential)?;
+        let mut writer =
+            TableWriter { lock, format, columns, destination: Some(destination), group: Vec::new(), parquet };
+        if format == TableFormat::Csv {
+            let mut header = Vec::new();
+            append_record(&mut header, writer.columns.iter().map(|column| Cow::Borrowed(&*column.name)))?;
+            writer.append(&header)?;
+        }
+        Ok(writer)
+    }
+
+    /// Writes a row: one value per column.
+    ///
+    /// # Errors
+    /// If it cannot be written; [`ClosedPipe`](super::ClosedPipe) if the output is a pipe whose reader closed it.
+    pub fn write(&mut self, row: Vec<FieldValue>) -> Result<()> {
+        self.group.push(row);
+        if self.group.len() == GROUP_ROWS { self.encode_group() } else { Ok(()) }
+    }
+
+    /// Writes the rows that are left and renames the output to its final name.
+    ///
+    /// # Errors
+    /// If the output cannot be written.
+    pub fn finish(mut self) -> Result<()> {
+        self.encode_group()?;
+        if let Some(parquet) = self.parquet.take() {
+            let bytes = parquet.into_inner()?;
+            self.append(&bytes)?;
+        }
+        self.destination.take().map_or(Ok(()), Destination::commit)
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.destination.as_mut().map_or(Ok(()), |destination| destination.append(bytes))
+    }
+
+    /// Encodes the rows that are not encoded yet.
+    fn encode_group(&mut self) -> Result<()> {
+        let rows = std::mem::take(&mut self.group);
+        let mut bytes = Vec::new();
+        match self.format {
+            TableFormat::Text if !rows.is_empty() => align(&self.columns, &rows, &mut bytes),
+            TableFormat::Text => {}
+            TableFormat::Jsonl => {
+                for row in &rows {
+                    serde_json::to_writer(&mut bytes, &JsonRow { columns: &self.columns, row })?;
+                    bytes.push(b'\n');
+                }
+            }
+            TableFormat::Csv => {
+                for row in &rows {
+                    let fields =
+                        row.iter().map(|value| to_text(&value.json()).unwrap_or_default().into_owned());
+                    append_record(&mut bytes, fields.map(Cow::Owned))?;
+                }
+            }
+            TableFormat::Parquet => {
+                let batch = record_batch(&self.columns, &rows)?;
+                if let Some(parquet) = &mut self.parquet {
+                    parquet.write(&batch)?;
+                    parquet.flush()?;
+                    bytes = std::mem::take(parquet.inner_mut());
+                }
+            }
+        }
+        self.append(&bytes)
+    }
+}
+
+impl Drop for TableWriter<'_> {
+    fn drop(&mut self) {
+        // An unfinished table cannot be resumed.
+        if self.destination.take().is_some() {
+            let _ = self.lock.discard();
+        }
+    }
+}
+
+fn arrow_schema(columns: &[KeptColumn]) -> SchemaRef {
+    let field = |column: &KeptColumn| Field::new(&column.name, column.column_type.data_type(), true);
+    Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()))
+}
+
+/// The rows as Arrow columns. A value that does not have the type of its column is null.
+fn record_batch(columns: &[KeptColumn], rows: &[Vec<FieldValue>]) -> Result<RecordBatch> {
+    let null = FieldValue::default();
+    let arrays = columns.iter().enumerate().map(|(i, column)| {
+        let mut builder = ColumnBuilder::new(&column.column_type);
+        for row in rows {
+            let value = if column.column_type.accepts(&row[i]) { &row[i] } else { &null };
+            builder.push(value);
+        }
+        builder.finish()
+    });
+    Ok(RecordBatch::try_new(arrow_schema(columns), arrays.collect::<Result<_, _>>()?)?)
+}
+
+/// A row as a JSON object.
+struct JsonRow<'a> {
+    columns: &'a [KeptColumn],
+    row: &'a [FieldValue],
+}
+
+impl Serialize for JsonRow<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.columns.len()))?;
+        for (column, value) in self.columns.iter().zip(self.row) {
+            map.serialize_entry(&column.name, &*value.json())?;
+        }
+        map.end()
+    }
+}
+
+/// Appends a header and the rows, in aligned columns: numbers to the right, other values to the left.
+fn align(columns: &[KeptColumn], rows: &[Vec<FieldValue>], bytes: &mut Vec<u8>) {
+    let is_number: Vec<bool> = columns
+        .iter()
+        .enumerate()
+        .map(|(i, _)| rows.iter().all(|row| row[i].is_null() || row[i].json().is_number()))
+        .collect();
+    let header: Vec<String> =
+        columns.iter().map(|column| escape_controls(&column.name).into_owned()).collect();
+    let cells = rows.iter().map(|row| row.iter().map(cell).collect::<Vec<_>>());
+    let lines: Vec<Vec<String>> = [header].into_iter().chain(cells).collect();
+    let width = |i: usize| lines.iter().map(|line| line[i].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+    for line in &lines {
+        let padded = line.iter().enumerate().map(|(i, cell)| {
+            let width = widths[i];
+            if is_number[i] { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        });
+        let text = padded.collect::<Vec<_>>().join("  ");
+        bytes.extend_from_slice(text.trim_end().as_bytes());
+        bytes.push(b'\n');
+    }
+}
+
+/// A value for people: floats with four digits, other values as text on one line, cut if they are long.
+fn cell(value: &FieldValue) -> String {
+    let json = value.json();
+    if let Some(number) = json.as_f64().filter(|_| json.is_f64()) {
+        let is_small = number != 0.0 && number.abs() < 1e-3;
+        return if is_small { format!("{number:.3e}") } else { format!("{number:.4}") };
+    }
+    let text = to_text(&json).unwrap_or_default();
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = escape_controls(&text);
+    match text.char_indices().nth(MAX_CELL_CHARS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.into_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{FieldValue, KeptColumn, align};
+    use crate::output::ColumnType;
+
+    #[test]
+    fn numbers_are_aligned_to_the_right_and_texts_to_the_left() {
+        let column = |name: &str| KeptColumn { name: name.into(), column_type: ColumnType::Text };
+        let columns = ["score", "index", "text"].map(column);
+        let row = |score: f32, index: u64, text: &str| {
+            vec![FieldValue::from(score), json!(index).into(), json!(text).into()]
+        };
+        let mut bytes = Vec::new();
+        align(&columns, &[row(0.5, 7, "a\n\u{1b}b"), row(-1.25, 1234, "c")], &mut bytes);
+        let expected = "  score  index  text\n 0.5000      7  a \\u{1b}b\n-1.2500   1234  c\n";
+        assert_eq!(String::from_utf8(bytes).unwrap(), expected);
+    }
+}

@@ -1,0 +1,255 @@
+//! `sconce pairs`: the most similar pairs of rows in a vector file, or groups of near-duplicates.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, anyhow, bail};
+use serde_json::Value;
+
+use crate::error::UsageError;
+use crate::field::FieldValue;
+use crate::neighbours::{Components, Membership, Metric, Nearest, Pair, Scorer, TopPairs};
+use crate::output::{ColumnType, KeptColumn, OutputLock, TableFormat, TableWriter, Target};
+use crate::pipeline::refuse_interrupted;
+use crate::sys::console::{Console, counted};
+use crate::sys::regular_file::is_same_file;
+use crate::vectors::VectorFile;
+
+/// Size in bytes of the rows in f32 that are compared with the whole file at a time.
+const QUERY_BYTES: usize = 32 << 20;
+/// Neighbours of these rows that are in memory.
+const MAX_NEIGHBOURS: usize = 4 << 20;
+/// The least number of these rows: the file is read once for each time.
+const MIN_QUERIES: usize = 256;
+/// Rows whose kept columns are read together.
+const GROUP_ROWS: usize = 1 << 14;
+
+/// The options of `sconce pairs`.
+pub struct PairsOptions {
+    /// The vector file.
+    pub vectors: PathBuf,
+    /// The metric.
+    pub metric: Metric,
+    /// The least score of a pair.
+    pub threshold: Option<f32>,
+    /// What is written.
+    pub found: Found,
+    /// The columns of the file to copy to the output.
+    pub keep: Vec<String>,
+    /// The destination.
+    pub output: Target,
+    /// The format of the output.
+    pub format: TableFormat,
+    /// Standard error.
+    pub console: Console,
+}
+
+/// What is found in a file.
+pub enum Found {
+    /// The best pairs, among the nearest neighbours of each row.
+    Pairs {
+        /// Neighbours per row.
+        top_k: usize,
+        /// Maximum number of pairs.
+        max_pairs: usize,
+    },
+    /// The connected components of the pairs that reach the threshold, of which one row is to be kept.
+    Clusters,
+}
+
+/// Runs `sconce pairs`.
+///
+/// # Errors
+/// If the file cannot be read, a row is not finite, or the output fails.
+pub fn pairs(options: &PairsOptions) -> Result<()> {
+    let file = VectorFile::open(&options.vectors)?;
+    if let Target::File(output) = &options.output
+        && is_same_file(&options.vectors, output)
+    {
+        bail!(UsageError(format!("--output {} is also the input; choose another path", output.display())));
+    }
+    let lock = OutputLock::acquire(&options.output)?;
+    lock.sidecars().map_or(Ok(()), refuse_interrupted)?;
+    let kept = kept_columns(options, &file)?;
+    match options.found {
+        Found::Pairs { top_k, max_pairs } => {
+            let pairs = top_pairs(options, &file, top_k, max_pairs)?;
+            write_pairs(options, &file, &lock, &kept, &pairs)
+        }
+        Found::Clusters => {
+            let threshold =
+                options.threshold.ok_or_else(|| UsageError("--clusters needs --threshold".into()))?;
+            let components = components(options, &file, threshold)?;
+            write_clusters(options, &file, &lock, &kept, &components)
+        }
+    }
+}
+
+/// The columns of `--keep`, by their indices in the file.
+fn kept_columns(options: &PairsOptions, file: &VectorFile) -> Result<Vec<usize>> {
+    let find = |name: &String| {
+        let names: Vec<&str> = file.columns().iter().map(|column| column.name.as_str()).collect();
+        names.iter().position(|other| other == name).ok_or_else(|| {
+            let names = if names.is_empty() { "none".into() } else { names.join(", ") };
+            let file = file.name();
+            anyhow!(UsageError(format!(
+                "--keep {name}: {file} has no such column (columns: {names}); choose one of these"
+            )))
+        })
+    };
+    options.keep.iter().map(find).collect()
+}
+
+/// Calls `scan` with a first row and a scorer of the rows from there on, until all rows of the file have been queries.
+fn for_each_query_block(
+    options: &PairsOptions,
+    file: &VectorFile,
+    max_queries: usize,
+    mut scan: impl FnMut(usize, &Scorer) -> Result<()>,
+) -> Result<()> {
+    let row_bytes = file.dimensions() * size_of::<f32>();
+    let queries = (QUERY_BYTES / row_bytes).min(max_queries).max(MIN_QUERIES);
+    let bar = options.console.bar(Some((file.rows() * row_bytes) as u64));
+    for first in (0..file.rows()).step_by(queries) {
+        let end = file.rows().min(first + queries);
+        let rows = file.rows_f32(first..end)?;
+        let scorer = Scorer::new(options.metric, file.stored(), &rows, file.dimensions());
+        let scorer = scorer.map_err(|mut error| {
+            error.row += first;
+            anyhow!("{}: {error}", file.name())
+        })?;
+        drop(rows);
+        scan(first, &scorer)?;
+        bar.set_position((end * row_bytes) as u64);
+        options.console.draw(&bar, &counted(end as u64, "row"));
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+/// The best pairs, as sentence-transformers' `paraphrase_mining` defines them: of the `top_k` nearest neighbours of each row, the
+/// `max_pairs` best pairs.
+fn top_pairs(options: &PairsOptions, file: &VectorFile, top_k: usize, max_pairs: usize) -> Result<Vec<Pair>> {
+    let mut pairs = TopPairs::new(max_pairs);
+    let mut full_rows = 0;
+    for_each_query_block(options, file, MAX_NEIGHBOURS / top_k.max(1), |first, scorer| {
+        // A neighbour below the worst of enough pairs is in no result.
+        let least = [options.threshold, pairs.least_score()].into_iter().flatten().reduce(f32::max);
+        let nearest = Nearest::new(scorer.queries(), top_k, least).excluding_rows_from(first);
+        file.scan(0, scorer, &nearest)?;
+        let nearest = nearest.into_sorted();
+        full_rows += nearest.iter().filter(|neighbours| neighbours.len() == top_k).count();
+        pairs.add(first, nearest);
+        Ok(())
+    })?;
+    let pairs = pairs.into_sorted();
+    if pairs.len() == max_pairs {
+        options.console.note(format!(
+            "only the best {} are written; raise --max-pairs for more",
+            counted(max_pairs as u64, "pair")
+        ));
+    } else if options.threshold.is_some() && full_rows > 0 {
+        options.console.note(format!(
+            "{} had {top_k} neighbours or more that reach the threshold; raise --top-k for all pairs",
+            counted(full_rows as u64, "row")
+        ));
+    }
+    Ok(pairs)
+}
+
+/// The connected components of the pairs with scores of at least `threshold`.
+fn components(options: &PairsOptions, file: &VectorFile, threshold: f32) -> Result<Components> {
+    let mut components = Components::new(file.rows(), threshold);
+    for_each_query_block(options, file, usize::MAX, |first, scorer| {
+        components.set_queries(first);
+        // Pairs with rows before were scored when those were the queries.
+        file.scan(first, scorer, &components)
+    })?;
+    Ok(components)
+}
+
+/// Rows of the output, with the kept columns of the rows of the file that they name.
+struct Rows<'a> {
+    file: &'a VectorFile,
+    kept: &'a [usize],
+    writer: TableWriter<'a>,
+}
+
+impl Rows<'_> {
+    /// Writes rows: each with its own values and the rows of the file whose kept columns follow, column by column.
+    fn write<const N: usize>(&mut self, rows: Vec<(Vec<FieldValue>, [usize; N])>) -> Result<()> {
+        let mut wanted: Vec<usize> = rows.iter().flat_map(|(_, named)| *named).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let values = self.file.values(&wanted, self.kept)?;
+        for (mut row, named) in rows {
+            for column in 0..self.kept.len() {
+                let value = |row| values[wanted.partition_point(|other| *other < row)][column].clone();
+                row.extend(named.map(value));
+            }
+            self.writer.write(row)?;
+        }
+        Ok(())
+    }
+}
+
+fn write_pairs(
+    options: &PairsOptions,
+    file: &VectorFile,
+    lock: &OutputLock,
+    kept: &[usize],
+    pairs: &[Pair],
+) -> Result<()> {
+    let column = |name: &str, column_type| KeptColumn { name: name.into(), column_type };
+    let score = ColumnType::infer_from_fields([FieldValue::from(0.0)].iter());
+    let mut columns =
+        vec![column("a", ColumnType::Integer), column("b", ColumnType::Integer), column("score", score)];
+    for kept in kept.iter().map(|kept| &file.columns()[*kept]) {
+        let of = |row: &str| column(&format!("{}_{row}", kept.name), kept.column_type.clone());
+        columns.extend(["a", "b"].map(of));
+    }
+    let mut rows = Rows { file, kept, writer: TableWriter::open(lock, options.format, columns)? };
+    for group in pairs.chunks(GROUP_ROWS) {
+        let row = |pair: &Pair| {
+            let indices = [pair.a, pair.b];
+            let [a, b] = indices.map(|index| FieldValue::from(Value::from(index)));
+            (vec![a, b, pair.score.into()], indices)
+        };
+        rows.write(group.iter().map(row).collect())?;
+    }
+    rows.writer.finish()
+}
+
+fn write_clusters(
+    options: &PairsOptions,
+    file: &VectorFile,
+    lock: &OutputLock,
+    kept: &[usize],
+    components: &Components,
+) -> Result<()> {
+    let memberships = components.memberships();
+    let column = |name: &str, column_type| KeptColumn { name: name.into(), column_type };
+    let mut columns = vec![
+        column("index", ColumnType::Integer),
+        column("cluster", ColumnType::Integer),
+        column("keep", ColumnType::Boolean),
+    ];
+    columns.extend(kept.iter().map(|kept| file.columns()[*kept].clone()));
+    let mut rows = Rows { file, kept, writer: TableWriter::open(lock, options.format, columns)? };
+    for (group, members) in memberships.chunks(GROUP_ROWS).enumerate() {
+        let row = |(i, member): (usize, &Membership)| {
+            let index = group * GROUP_ROWS + i;
+            let values = [Value::from(index), member.component.into(), member.is_first.into()];
+            (values.map(FieldValue::from).into(), [index])
+        };
+        rows.write(members.iter().enumerate().map(row).collect())?;
+    }
+    rows.writer.finish()?;
+    let clusters = memberships.iter().filter(|member| member.is_first).count();
+    options.console.note(format!(
+        "{} in {}: {} to drop",
+        counted(memberships.len() as u64, "row"),
+        counted(clusters as u64, "cluster"),
+        counted((memberships.len() - clusters) as u64, "row")
+    ));
+    Ok(())
+}

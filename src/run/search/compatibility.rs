@@ -1,0 +1,124 @@
+//! Whether the vectors of a file can be compared with those of the queries, from what the file says about itself.
+
+use anyhow::{Result, bail};
+
+use crate::model::modules::Prompts;
+use crate::neighbours::Metric;
+use crate::output::OutputMetadata;
+use crate::sys::console::Console;
+use crate::task::Embedder;
+use crate::vectors::VectorFile;
+
+/// The name of the prompt of queries in a model's files.
+pub(super) const QUERY: &str = "query";
+
+/// The keys of the metadata that files of one model have in common, and `prompt`, in which queries and documents differ.
+const ORIGIN: &[&str] =
+    &["weights_sha256", "model", "revision", "weights", "pooling", "normalized", "dimensions", "prompt"];
+
+/// Checks that two files say nothing different about how their vectors were made.
+pub(super) fn check_same_origin(a: &VectorFile, b: &VectorFile) -> Result<()> {
+    check_same(a, b, ORIGIN)
+}
+
+/// Checks that two files say nothing different about how their vectors were made, but for their prompts.
+pub(super) fn check_same_model(a: &VectorFile, b: &VectorFile) -> Result<()> {
+    check_same(a, b, &ORIGIN[..ORIGIN.len() - 1])
+}
+
+fn check_same(a: &VectorFile, b: &VectorFile, keys: &[&str]) -> Result<()> {
+    // A model may have another path on another day; the digest of its weights identifies it.
+    let has_digests = [a, b].iter().all(|file| file.metadata().contains_key("weights_sha256"));
+    for key in keys.iter().filter(|key| !has_digests || !["model", "revision"].contains(key)) {
+        if let (Some(of_a), Some(of_b)) = (a.metadata().get(*key), b.metadata().get(*key))
+            && of_a != of_b
+        {
+            let (a, b) = (a.name(), b.name());
+            bail!("{a} was made with {key} {of_a:?}, but {b} with {of_b:?}; pass files of the same model");
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the queries have as many dimensions as the vectors.
+pub(super) fn check_dimensions(file: &VectorFile, dimensions: usize, queries: &str) -> Result<()> {
+    if file.dimensions() == dimensions {
+        return Ok(());
+    }
+    bail!(
+        "{} holds vectors of {} dimensions, but {queries} have {dimensions}; pass the model and the --dimensions of the file",
+        file.name(),
+        file.dimensions()
+    )
+}
+
+/// The model of the queries.
+pub(super) struct QueryModel<'a> {
+    /// Its name and choices, as `sconce embed` would write them.
+    pub metadata: OutputMetadata,
+    /// The digest of its weights, if the file has one to compare with.
+    pub weights_sha256: Option<String>,
+    pub embedder: &'a Embedder,
+    pub prompts: &'a Prompts,
+    /// Whether the user chose the prompt.
+    pub has_chosen_prompt: bool,
+    pub metric: Metric,
+}
+
+/// Checks that the file was made by the model of the queries, in the same way, and for documents.
+pub(super) fn check_model(file: &VectorFile, model: &QueryModel, console: &Console) -> Result<()> {
+    check_dimensions(file, model.embedder.dimensions, "queries of this model")?;
+    let stored = file.metadata();
+    let name = file.name();
+    let made_by = stored.get("model").map_or("another model", String::as_str);
+    let own = &model.metadata["model"];
+    match (stored.get("weights_sha256"), &model.weights_sha256) {
+        (Some(stored), Some(own_digest)) if stored != own_digest => bail!(
+            "{name} was made by {made_by} with other weights than those of {own}; pass --model with the model of the file"
+        ),
+        (None, _) | (_, None) => {
+            for key in ["model", "weights"] {
+                if let (Some(a), Some(b)) = (stored.get(key), model.metadata.get(key))
+                    && a != b
+                {
+                    bail!(
+                        "{name} was made by {a:?}, but the queries by {b:?}; pass --model with the model of the file"
+                    );
+                }
+            }
+        }
+        _ => {}
+    }
+    for (key, option) in [("pooling", "--pooling"), ("normalized", "--normalize or --no-normalize")] {
+        // Cosine does not depend on the length of vectors.
+        let matters = key != "normalized" || model.metric != Metric::Cosine;
+        if let (Some(a), Some(b), true) = (stored.get(key), model.metadata.get(key), matters)
+            && a != b
+        {
+            bail!(
+                "{name} was made with {key} {a}, but the queries with {key} {b}; pass {option} as for the file"
+            );
+        }
+    }
+    check_prompt(file, model, console)
+}
+
+/// Refuses vectors of queries, unless the user chose the prompt, and warns of a prompt that queries may need, too.
+fn check_prompt(file: &VectorFile, model: &QueryModel, console: &Console) -> Result<()> {
+    let Some(stored) = file.metadata().get("prompt").filter(|_| !model.has_chosen_prompt) else {
+        return Ok(());
+    };
+    let name = file.name();
+    match model.prompts.get(QUERY).filter(|prompt| !prompt.is_empty()) {
+        Some(query) if query == stored && model.prompts.get("document") != Some(query) => bail!(
+            "{name} was made with the prompt {query:?}, which is for queries; embed the documents again with --prompt-name document, \
+             or pass --prompt-name query to compare queries with queries"
+        ),
+        None if *stored != model.embedder.prompt => console.warn(format!(
+            "{name} was made with the prompt {stored:?}, but the queries with {:?}; pass --prompt if queries need another",
+            model.embedder.prompt
+        )),
+        _ => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! `sconce search`: the nearest neighbours of queries in a vector file.
+
+mod compatibility;
+mod options;
+mod queries;
+mod results;
+mod scan;
+mod weights;
+
+use anyhow::{Result, bail};
+
+pub use options::{Queries, Rescore, SearchOptions};
+pub use weights::{NeighbourWeights, WeightKind};
+
+use crate::error::UsageError;
+use crate::output::{OutputDtype, OutputLock, Target};
+use crate::pipeline::refuse_interrupted;
+use crate::sys::console::counted;
+use crate::sys::regular_file::is_same_file;
+use crate::vectors::VectorFile;
+use queries::QueryVectors;
+
+/// Runs `sconce search`.
+///
+/// # Errors
+/// If a file, the model or the output fails, or the vectors of the file cannot be compared with those of the queries.
+pub fn search(options: &SearchOptions) -> Result<()> {
+    let file = VectorFile::open(&options.vectors)?;
+    let rescored =
+        options.rescore.as_ref().map(|rescore| open_rescored(options, rescore, &file)).transpose()?;
+    check_output(options)?;
+    let shown = results::ShownColumns::new(options, &file)?;
+    let QueryVectors { vectors, ids, metric } = queries::embed(options, &file)?;
+    options.console.detail(format!(
+        "{} of {} dimensions in {}, queries: {}",
+        counted(file.rows() as u64, "vector"),
+        file.dimensions(),
+        file.dtype(),
+        vectors.len()
+    ));
+    let found = scan::nearest(options, &file, rescored.as_ref(), metric, &vectors)?;
+    drop(vectors);
+    let lock = OutputLock::acquire(&options.output)?;
+    results::write(options, &file, &lock, &shown, &ids, found)
+}
+
+/// Opens the file of `--rescore`, which has the same rows in f32 or f16.
+fn open_rescored(options: &SearchOptions, rescore: &Rescore, file: &VectorFile) -> Result<VectorFile> {
+    let other = VectorFile::open(&rescore.path)?;
+    let (name, searched) = (other.name(), options.vectors.display());
+    if (other.rows(), other.dimensions()) != (file.rows(), file.dimensions()) {
+        bail!(
+            "--rescore {name} holds {} of {} dimensions, but {searched} {} of {}; pass the same vectors in f32",
+            counted(other.rows() as u64, "vector"),
+            other.dimensions(),
+            file.rows(),
+            file.dimensions()
+        );
+    }
+    if !matches!(other.dtype(), OutputDtype::F32 | OutputDtype::F16) {
+        bail!("--rescore {name} holds {} vectors; pass the same vectors in f32 or f16", other.dtype());
+    }
+    compatibility::check_same_origin(file, &other)?;
+    Ok(other)
+}
+
+/// Checks before the search that the output can be written, and would overwrite neither a file that is read nor an interrupted run.
+fn check_output(options: &SearchOptions) -> Result<()> {
+    let lock = OutputLock::acquire(&options.output)?;
+    lock.sidecars().map_or(Ok(()), refuse_interrupted)?;
+    let Target::File(output) = &options.output else { return Ok(()) };
+    let rescored = options.rescore.as_ref().map(|rescore| rescore.path.as_path());
+    let read = [options.vectors.as_path()].into_iter().chain(rescored).chain(options.queries.paths());
+    for path in read {
+        if is_same_file(path, output) {
+            bail!(UsageError(format!("--output {} is also an input; choose another path", output.display())));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! The options of `sconce search`.
+
+use std::path::{Path, PathBuf};
+
+use super::weights::NeighbourWeights;
+use crate::input::{Fields, InputPath, Source};
+use crate::neighbours::Metric;
+use crate::output::{TableFormat, Target};
+use crate::sys::console::Console;
+use crate::task::{ModelOptions, VectorOptions};
+
+/// The options of `sconce search`.
+pub struct SearchOptions {
+    /// The vector file.
+    pub vectors: PathBuf,
+    /// The queries.
+    pub queries: Queries,
+    /// Maximum neighbours of a query.
+    pub k: usize,
+    /// The least score of a neighbour.
+    pub threshold: Option<f32>,
+    /// The metric. `None`: the similarity function of the model.
+    pub metric: Option<Metric>,
+    /// The same vectors in higher precision, by which candidates are ranked.
+    pub rescore: Option<Rescore>,
+    /// Weights of the neighbours.
+    pub weights: Option<NeighbourWeights>,
+    /// The column whose weighted mean is written, one row per query, instead of the neighbours.
+    pub value_field: Option<String>,
+    /// The columns of the file to show. `None`: all.
+    pub keep: Option<Vec<String>>,
+    /// The destination of the neighbours.
+    pub output: Target,
+    /// The format of the output.
+    pub format: TableFormat,
+    /// The model of the queries.
+    pub model: ModelOptions,
+    /// How queries become vectors.
+    pub query_vectors: VectorOptions,
+    /// Standard error.
+    pub console: Console,
+}
+
+/// The queries.
+pub enum Queries {
+    /// Texts on the command line.
+    Texts(Vec<String>),
+    /// Files of texts.
+    Files(Vec<Source>, Fields),
+    /// A file of vectors.
+    Vectors(PathBuf),
+}
+
+impl Queries {
+    /// The files that are read.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
+        let (sources, vectors) = match self {
+            Queries::Texts(_) => (&[][..], None),
+            Queries::Files(sources, _) => (&sources[..], None),
+            Queries::Vectors(path) => (&[][..], Some(path.as_path())),
+        };
+        let files = sources.iter().filter_map(|source| match &source.path {
+            InputPath::File(path) => Some(path.as_path()),
+            InputPath::Stdin => None,
+        });
+        files.chain(vectors)
+    }
+}
+
+/// Ranking of candidates by vectors of higher precision.
+pub struct Rescore {
+    /// The file of these vectors.
+    pub path: PathBuf,
+    /// Candidates per neighbour.
+    pub multiplier: usize,
+}

@@ -1,0 +1,144 @@
+//! The vectors of the queries: texts that a model embeds, or a file of vectors.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use anyhow::{Result, anyhow, bail};
+use serde_json::Value;
+
+use super::compatibility::{QUERY, QueryModel, check_dimensions, check_model, check_same_model};
+use super::{Queries, SearchOptions};
+use crate::error::UsageError;
+use crate::input::{Entries, Entry};
+use crate::named::Named;
+use crate::neighbours::{Metric, rows_f32};
+use crate::pipeline::{FileDigests, weights_digest};
+use crate::run::embed::metadata;
+use crate::task::{Embedder, Loaded, PromptChoice, TextError, load};
+use crate::vectors::VectorFile;
+
+/// Rows of a file of query vectors that are read at a time.
+const BLOCK_ROWS: usize = 1024;
+
+/// The queries of a search.
+pub(super) struct QueryVectors {
+    /// One vector per query.
+    pub vectors: Vec<Vec<f32>>,
+    /// The ids of the queries, if they have any.
+    pub ids: Option<Vec<Value>>,
+    /// The metric that they are compared by.
+    pub metric: Metric,
+}
+
+/// Embeds or reads the queries, and checks that they can be compared with the vectors of the file.
+pub(super) fn embed(options: &SearchOptions, file: &VectorFile) -> Result<QueryVectors> {
+    let (texts, names, ids) = match &options.queries {
+        Queries::Vectors(path) => return read(options, file, path),
+        Queries::Texts(texts) => {
+            let names = (1..=texts.len()).map(|i| format!("query {i}")).collect();
+            (texts.clone(), names, None)
+        }
+        Queries::Files(sources, fields) => read_texts(Entries::open(sources.clone(), fields.clone())?)?,
+    };
+    let loaded = load(&options.model, &options.console)?;
+    let own_metadata = metadata::of_model(&options.model, &loaded);
+    let digests =
+        file.metadata().contains_key("weights_sha256").then(|| FileDigests::start(loaded.files.clone()));
+    let prompts = loaded.modules.prompts.clone();
+    let (embedder, has_chosen_prompt) = embedder(options, loaded)?;
+    let metric = match options.metric {
+        Some(metric) => metric,
+        None => embedder.metric()?,
+    };
+    let mut own_metadata = own_metadata;
+    own_metadata.extend(metadata::of_vectors(&embedder));
+    let weights_sha256 = digests.map(FileDigests::finish).transpose()?.as_ref().and_then(weights_digest);
+    let model = QueryModel {
+        metadata: own_metadata,
+        weights_sha256,
+        embedder: &embedder,
+        prompts: &prompts,
+        has_chosen_prompt,
+        metric,
+    };
+    check_model(file, &model, &options.console)?;
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let embedded = embedder.embed(&texts).map_err(|error| match error.downcast::<TextError>() {
+        Ok(TextError { index, reason }) => {
+            anyhow!("{} {reason}; shorten it, or pass --on-long truncate or mean", names[index])
+        }
+        Err(error) => error,
+    })?;
+    embedded.report(embedder.tokenizer.max_length(), &options.console);
+    Ok(QueryVectors { vectors: embedded.vectors, ids, metric })
+}
+
+/// The embedder of the queries, with the prompt `query` of the model unless the user chose another; and whether the user did.
+fn embedder(options: &SearchOptions, loaded: Loaded) -> Result<(Embedder, bool)> {
+    let mut vectors = options.query_vectors.clone();
+    let has_chosen_prompt = vectors.prompt.is_some();
+    if !has_chosen_prompt && loaded.modules.prompts.get(QUERY).is_some() {
+        vectors.prompt = Some(PromptChoice::Name(QUERY.into()));
+    }
+    Ok((Embedder::new(loaded, &vectors, &options.console)?, has_chosen_prompt))
+}
+
+/// Texts with their names for messages, and their ids if they have any.
+type Texts = (Vec<String>, Vec<String>, Option<Vec<Value>>);
+
+/// Reads all texts of an input.
+fn read_texts(entries: Entries) -> Result<Texts> {
+    let (mut texts, mut names, mut ids) = (Vec::new(), Vec::new(), Vec::new());
+    for entry in entries {
+        match entry? {
+            Entry::Record(record) => {
+                names.push(record.location.to_string());
+                texts.push(record.text);
+                ids.push(record.id.unwrap_or_default());
+            }
+            Entry::Unreadable(unreadable) => bail!("{unreadable}"),
+        }
+    }
+    let has_ids = ids.iter().any(|id| !id.is_null());
+    Ok((texts, names, has_ids.then_some(ids)))
+}
+
+/// Reads query vectors from a file.
+fn read(options: &SearchOptions, file: &VectorFile, path: &Path) -> Result<QueryVectors> {
+    let queries = VectorFile::open(path)?;
+    check_dimensions(file, queries.dimensions(), &format!("those of {}", queries.name()))?;
+    check_same_model(file, &queries)?;
+    let mut vectors = Vec::with_capacity(queries.rows());
+    let mut buffer = Vec::new();
+    queries.for_each_block(0, BLOCK_ROWS, |block| {
+        let rows = rows_f32(block, 0..block.rows, &mut buffer);
+        vectors.extend(rows.chunks_exact(block.dimensions).map(<[f32]>::to_vec));
+        Ok(ControlFlow::Continue(()))
+    })?;
+    let id = queries.columns().iter().position(|column| column.name == "id");
+    let rows: Vec<usize> = (0..queries.rows()).collect();
+    let ids = match id {
+        Some(id) => {
+            Some(queries.values(&rows, &[id])?.iter().map(|row| row[0].json().into_owned()).collect())
+        }
+        None => None,
+    };
+    let metric = match options.metric {
+        Some(metric) => metric,
+        None => metric_of(file)?,
+    };
+    Ok(QueryVectors { vectors, ids, metric })
+}
+
+/// The metric that the metadata of a file names; cosine if it names none.
+fn metric_of(file: &VectorFile) -> Result<Metric> {
+    let Some(name) = file.metadata().get("similarity") else { return Ok(Metric::default()) };
+    let metric = Metric::ALL.iter().find(|metric| metric.name() == name);
+    metric.copied().ok_or_else(|| {
+        UsageError(format!(
+            "the similarity function of {} is {name}, which search does not support; pass --metric",
+            file.name()
+        ))
+        .into()
+    })
+}

@@ -1,0 +1,241 @@
+//! The rows of the output: the neighbours of each query, or one mean per query.
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+
+use super::SearchOptions;
+use super::weights::{number, weighted_mean};
+use crate::error::UsageError;
+use crate::field::FieldValue;
+use crate::neighbours::Neighbour;
+use crate::output::{ColumnType, KeptColumn, OutputLock, TableFormat, TableWriter};
+use crate::vectors::VectorFile;
+
+/// Columns of a vector file that locate a row, in the order in which they are shown.
+const LOCATION: [&str; 5] = ["index", "id", "chunk", "start", "end"];
+/// Columns that a search adds.
+const OWN: [&str; 5] = ["query", "query_id", "rank", "score", "weight"];
+/// Neighbours whose columns are read together.
+const GROUP_NEIGHBOURS: usize = 1 << 14;
+
+/// The columns of the vector file that the output has, by their indices in the file.
+pub(super) struct ShownColumns {
+    /// The columns of [`LOCATION`] that the file has.
+    location: Vec<usize>,
+    kept: Vec<usize>,
+    /// The column of `--value-field`.
+    value: Option<usize>,
+}
+
+impl ShownColumns {
+    /// Finds the columns in the file.
+    ///
+    /// # Errors
+    /// If the file does not have one, or it has the name of a column that the search adds: a usage error.
+    pub(super) fn new(options: &SearchOptions, file: &VectorFile) -> Result<Self> {
+        let columns = file.columns();
+        let find = |name: &str| columns.iter().position(|column| column.name == name);
+        let require = |name: &str, option: &str| match find(name) {
+            Some(column) => Ok(column),
+            None => {
+                let names: Vec<_> = columns.iter().map(|column| column.name.as_str()).collect();
+                let names = if names.is_empty() { "none".into() } else { names.join(", ") };
+                bail!(UsageError(format!(
+                    "{option} {name}: {} has no such column (columns: {names}); choose one of these",
+                    file.name()
+                )))
+            }
+        };
+        let is_kept = |name: &str| !LOCATION.contains(&name);
+        let kept = match &options.keep {
+            Some(names) => {
+                let names = names.iter().filter(|name| is_kept(name));
+                names.map(|name| require(name, "--keep")).collect::<Result<Vec<_>>>()?
+            }
+            None => (0..columns.len()).filter(|column| is_kept(&columns[*column].name)).collect(),
+        };
+        if let Some(column) = kept.iter().find(|column| OWN.contains(&&*columns[**column].name)) {
+            let name = &columns[*column].name;
+            bail!(UsageError(format!(
+                "{} has a column {name}, which is also one of the search; choose other columns with --keep",
+                file.name()
+            )));
+        }
+        let value = options.value_field.as_ref().map(|field| require(field, "--value-field")).transpose()?;
+        let location = LOCATION.into_iter().filter_map(find).collect();
+        Ok(ShownColumns { location, kept, value })
+    }
+}
+
+/// Writes the neighbours of all queries, or with `--value-field` their means.
+pub(super) fn write(
+    options: &SearchOptions,
+    file: &VectorFile,
+    lock: &OutputLock,
+    shown: &ShownColumns,
+    ids: &Option<Vec<Value>>,
+    found: Vec<Vec<Neighbour>>,
+) -> Result<()> {
+    let mut rows = Rows { options, file, shown, ids, queries: found.len(), writer: None, lock };
+    let mut group: Vec<(usize, Vec<Neighbour>)> = Vec::new();
+    let mut held = 0;
+    for (query, neighbours) in found.into_iter().enumerate() {
+        held += neighbours.len();
+        group.push((query, neighbours));
+        if held >= GROUP_NEIGHBOURS {
+            rows.write_group(&std::mem::take(&mut group))?;
+            held = 0;
+        }
+    }
+    rows.write_group(&group)?;
+    rows.writer.map_or(Ok(()), TableWriter::finish)
+}
+
+/// Writes rows group by group.
+struct Rows<'a> {
+    options: &'a SearchOptions,
+    file: &'a VectorFile,
+    lock: &'a OutputLock,
+    shown: &'a ShownColumns,
+    ids: &'a Option<Vec<Value>>,
+    queries: usize,
+    /// Opened with the first group, whose values tell the types of columns without one.
+    writer: Option<TableWriter<'a>>,
+}
+
+/// A column of the output with its values in a group.
+type Column = (KeptColumn, Vec<FieldValue>);
+
+impl Rows<'_> {
+    fn write_group(&mut self, group: &[(usize, Vec<Neighbour>)]) -> Result<()> {
+        let columns = match self.shown.value {
+            Some(column) => self.means(group, column)?,
+            None => self.neighbours(group)?,
+        };
+        if self.writer.is_none() {
+            let schema = columns.iter().map(|(column, values)| match column.column_type {
+                ColumnType::Text => {
+                    let column_type = ColumnType::infer_from_fields(values.iter());
+                    KeptColumn { name: column.name.clone(), column_type }
+                }
+                _ => column.clone(),
+            });
+            self.writer = Some(TableWriter::open(self.lock, self.options.format, schema.collect())?);
+        }
+        let rows = columns.first().map_or(0, |(_, values)| values.len());
+        let mut values: Vec<_> = columns.into_iter().map(|(_, values)| values.into_iter()).collect();
+        for _ in 0..rows {
+            let row = values.iter_mut().map(|column| column.next().unwrap_or_default()).collect();
+            if let Some(writer) = &mut self.writer {
+                writer.write(row)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows of neighbours.
+    fn neighbours(&self, group: &[(usize, Vec<Neighbour>)]) -> Result<Vec<Column>> {
+        let all = || group.iter().flat_map(|(_, neighbours)| neighbours);
+        let mut columns =
+            self.query_columns(group.iter().flat_map(|(query, found)| found.iter().map(|_| *query)));
+        let ranks = group.iter().flat_map(|(_, neighbours)| 0..neighbours.len());
+        columns.push(integers("rank", ranks));
+        let scores = float("score", all().map(|neighbour| neighbour.score.into()));
+        let weights = self.options.weights.map(|weights| {
+            let of_query = |(_, neighbours): &(usize, Vec<Neighbour>)| {
+                let scores: Vec<f32> = neighbours.iter().map(|neighbour| neighbour.score).collect();
+                weights.of_scores(&scores)
+            };
+            measures("weight", group.iter().flat_map(of_query).map(Some))
+        });
+        let (location, kept) = self.file_columns(all().map(|neighbour| neighbour.index))?;
+        let measures = [scores].into_iter().chain(weights);
+        if self.options.format == TableFormat::Text {
+            // What matters most to people comes first.
+            columns.extend(measures.chain(location).chain(kept));
+        } else {
+            columns.extend(location.into_iter().chain(measures).chain(kept));
+        }
+        Ok(columns)
+    }
+
+    /// One row per query: the weighted mean of a column.
+    fn means(&self, group: &[(usize, Vec<Neighbour>)], column: usize) -> Result<Vec<Column>> {
+        let field = &self.file.columns()[column].name;
+        let rows =
+            distinct(group.iter().flat_map(|(_, found)| found.iter().map(|neighbour| neighbour.index)));
+        let values = self.file.values(&rows, &[column])?;
+        let weights = self.options.weights.unwrap_or(super::NeighbourWeights::Uniform);
+        let mut means = Vec::with_capacity(group.len());
+        for (_, neighbours) in group {
+            let of = |neighbour: &Neighbour| {
+                let at = rows.partition_point(|row| *row < neighbour.index);
+                number(field, neighbour.index, &values[at][0])
+            };
+            let values = neighbours.iter().map(of).collect::<Result<Vec<_>>>()?;
+            let scores: Vec<f32> = neighbours.iter().map(|neighbour| neighbour.score).collect();
+            means.push(weighted_mean(&weights.of_scores(&scores), &values));
+        }
+        let mut columns = self.query_columns(group.iter().map(|(query, _)| *query));
+        columns.push(integers("neighbours", group.iter().map(|(_, neighbours)| neighbours.len())));
+        columns.push(measures("value", means.into_iter()));
+        Ok(columns)
+    }
+
+    /// The columns that name the query. Text for people has none if there is one query.
+    fn query_columns(&self, queries: impl Iterator<Item = usize> + Clone) -> Vec<Column> {
+        if self.options.format == TableFormat::Text && self.queries == 1 {
+            return Vec::new();
+        }
+        let mut columns = vec![integers("query", queries.clone())];
+        if let Some(ids) = self.ids {
+            let ids = queries.map(|query| ids[query].clone().into()).collect();
+            columns.push((KeptColumn { name: "query_id".into(), column_type: ColumnType::Text }, ids));
+        }
+        columns
+    }
+
+    /// The columns of the file in these rows: those that locate the row, and the kept ones.
+    fn file_columns(&self, rows: impl Iterator<Item = usize> + Clone) -> Result<(Vec<Column>, Vec<Column>)> {
+        let ShownColumns { location, kept, .. } = self.shown;
+        let indices = [&location[..], &kept[..]].concat();
+        let wanted = distinct(rows.clone());
+        let values = self.file.values(&wanted, &indices)?;
+        let column = |at: usize| {
+            let of_row = |row: usize| values[wanted.partition_point(|other| *other < row)][at].clone();
+            (self.file.columns()[indices[at]].clone(), rows.clone().map(of_row).collect())
+        };
+        let mut location: Vec<Column> = (0..location.len()).map(column).collect();
+        if location.first().is_none_or(|(column, _)| column.name != LOCATION[0]) {
+            location.insert(0, integers(LOCATION[0], rows.clone()));
+        }
+        Ok((location, (self.shown.location.len()..indices.len()).map(column).collect()))
+    }
+}
+
+/// Rows in ascending order, each once.
+fn distinct(rows: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut rows: Vec<usize> = rows.collect();
+    rows.sort_unstable();
+    rows.dedup();
+    rows
+}
+
+fn integers(name: &str, values: impl Iterator<Item = usize>) -> Column {
+    let column = KeptColumn { name: name.into(), column_type: ColumnType::Integer };
+    (column, values.map(|value| Value::from(value).into()).collect())
+}
+
+/// A column of f64.
+fn measures(name: &str, values: impl Iterator<Item = Option<f64>>) -> Column {
+    let column = KeptColumn { name: name.into(), column_type: ColumnType::Float };
+    (column, values.map(|value| Value::from(value).into()).collect())
+}
+
+/// A column of f32.
+fn float(name: &str, values: impl Iterator<Item = FieldValue>) -> Column {
+    let values: Vec<FieldValue> = values.collect();
+    // f32, also where a query has no neighbours.
+    let column_type = ColumnType::infer_from_fields([FieldValue::from(0.0)].iter());
+    (KeptColumn { name: name.into(), column_type }, values)
+}

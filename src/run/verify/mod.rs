@@ -1,0 +1,57 @@
+//! `sconce verify`: compares the vectors of a model on this machine with reference vectors.
+
+mod bounds;
+mod comparison;
+mod options;
+mod reference;
+mod report;
+
+use anyhow::{Error, Result, bail};
+
+pub use options::VerifyOptions;
+
+use crate::output::print;
+use crate::task::{EmbeddedTexts, Embedder, TextError, load};
+use bounds::Bounds;
+use comparison::Comparison;
+use reference::Reference;
+use report::Report;
+
+/// Embeds the texts, compares their vectors with the reference and prints a report.
+///
+/// # Errors
+/// If a file or the model cannot be read, the reference is not of this model, or the vectors exceed a bound. In the last case the report is
+/// printed first.
+pub fn verify(options: &VerifyOptions) -> Result<()> {
+    let console = &options.console;
+    let reference = Reference::read(options)?;
+    let embedder = Embedder::new(load(&options.model, console)?, &options.vectors, console)?;
+    reference.check_dimensions(embedder.dimensions)?;
+    let embedded = embed(&embedder, &reference)?;
+    embedded.report(embedder.tokenizer.max_length(), console);
+    let comparison = Comparison::new(&embedded.vectors, &reference.vectors, embedder.similarity);
+    let bounds = Bounds::new(options, &reference);
+    let report =
+        Report { comparison: &comparison, bounds: &bounds, reference: &reference, embedder: &embedder };
+    print(if options.json { report.json() } else { report.text() }.as_bytes())?;
+    let failures = bounds.failures(&comparison);
+    if !failures.is_empty() {
+        bail!(
+            "the model's vectors differ from {}: {}; compare model, prompt and release of both, or pass other bounds",
+            reference.name,
+            failures.join(", ")
+        );
+    }
+    Ok(())
+}
+
+/// The vectors of the reference's texts.
+fn embed(embedder: &Embedder, reference: &Reference) -> Result<EmbeddedTexts> {
+    let texts: Vec<&str> = reference.texts.iter().map(|record| record.text.as_str()).collect();
+    embedder.embed(&texts).map_err(|error| match error.downcast::<TextError>() {
+        Ok(TextError { index, reason }) => {
+            Error::msg(format!("{} {reason}", reference.texts[index].location))
+        }
+        Err(error) => error,
+    })
+}

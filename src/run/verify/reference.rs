@@ -1,0 +1,107 @@
+//! The reference: texts and their vectors.
+
+use std::ops::ControlFlow;
+
+use anyhow::{Result, bail};
+
+use super::options::VerifyOptions;
+use crate::input::{Entries, Entry, Record};
+use crate::named::Named;
+use crate::neighbours::Elements;
+use crate::output::OutputDtype;
+use crate::vectors::VectorFile;
+
+/// Rows of a vector file that are read at a time.
+const BLOCK_ROWS: usize = 1024;
+
+/// Texts and their reference vectors, all of them in memory.
+pub(super) struct Reference {
+    /// The path of the vectors, for messages.
+    pub name: String,
+    /// The texts.
+    pub texts: Vec<Record>,
+    /// The vector of each text.
+    pub vectors: Vec<Vec<f32>>,
+    /// Dimensions of a vector.
+    pub dimensions: usize,
+    /// Whether the vectors are stored in f16, which rounds them.
+    pub is_f16: bool,
+}
+
+impl Reference {
+    /// Reads the vectors, then the texts.
+    ///
+    /// # Errors
+    /// If a file cannot be read, the vectors are not in f32 or f16 or not finite, or there is not one vector per text.
+    pub(super) fn read(options: &VerifyOptions) -> Result<Reference> {
+        let file = VectorFile::open(&options.against)?;
+        if file.columns().iter().any(|column| column.name == "chunk") {
+            bail!("{} has one row per chunk (--chunk); pass a file with one vector per text", file.name());
+        }
+        let vectors = read_vectors(&file)?;
+        let mut texts = Vec::new();
+        for entry in Entries::open(options.texts.clone(), options.fields.clone())? {
+            match entry? {
+                Entry::Record(record) => texts.push(record),
+                Entry::Unreadable(record) => bail!("{record}"),
+            }
+        }
+        let name = file.name().to_owned();
+        if texts.len() != vectors.len() {
+            let source = texts.first().map_or("the input", |record| &*record.location.source);
+            bail!(
+                "{name} holds {} vectors, but {source} has {} texts; pass the texts that the vectors were made of, in their order",
+                vectors.len(),
+                texts.len()
+            );
+        }
+        if texts.is_empty() {
+            bail!("{name} holds no vectors; pass a file with at least one");
+        }
+        let (dimensions, is_f16) = (file.dimensions(), file.dtype() == OutputDtype::F16);
+        Ok(Reference { name, texts, vectors, dimensions, is_f16 })
+    }
+
+    /// Checks that the vectors have the dimensions of the model's.
+    ///
+    /// # Errors
+    /// If they have not.
+    pub(super) fn check_dimensions(&self, of_model: usize) -> Result<()> {
+        if self.dimensions != of_model {
+            bail!(
+                "{} holds vectors of {} dimensions, but the model's vectors have {of_model}; pass the --model and --dimensions \
+                 that the reference was made with",
+                self.name,
+                self.dimensions
+            );
+        }
+        Ok(())
+    }
+}
+
+/// All vectors of a file, in f32.
+fn read_vectors(file: &VectorFile) -> Result<Vec<Vec<f32>>> {
+    let name = file.name();
+    if !matches!(file.dtype(), OutputDtype::F32 | OutputDtype::F16) {
+        let dtype = file.dtype().name();
+        bail!(
+            "{name} holds {dtype} vectors, whose rounding would hide differences; pass vectors in f32 or f16"
+        );
+    }
+    let mut vectors = Vec::with_capacity(file.rows());
+    file.for_each_block(0, BLOCK_ROWS, |block| {
+        let values: Vec<f32> = match block.elements {
+            Elements::F32(values) => values.to_vec(),
+            Elements::F16(values) => values.iter().map(|x| x.to_f32()).collect(),
+            Elements::Int8 { .. } | Elements::Binary(_) => Vec::new(),
+        };
+        for (vector, row) in values.chunks(block.dimensions).zip(block.first_row..) {
+            if vector.iter().any(|x| !x.is_finite()) {
+                bail!("{name}: the vector of row {row} has NaN or infinite values; make the reference again");
+            }
+            vectors.push(vector.to_vec());
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(vectors)
+}

@@ -1,0 +1,160 @@
+//! Arrow IPC files and streams. Vectors of uncompressed record batches are read where they are in the file.
+
+use std::fs::File;
+use std::ops::{ControlFlow, Range};
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Result;
+use arrow::datatypes::DataType;
+
+use super::array::{ArrayVectors, Segment};
+use super::batch::{VectorSchema, value};
+use super::buffer::BlockBuffer;
+use super::error::malformed;
+use super::file::Opened;
+use super::source::{Columns, Vectors, Visit, rows_by_unit};
+use crate::field::{FieldValue, to_json};
+use crate::input::ArrowBatches;
+use crate::output::KeptColumn;
+
+/// A file whose record batches are decoded.
+struct ArrowFile {
+    name: Arc<str>,
+    batches: ArrowBatches,
+    schema: VectorSchema,
+    /// The rows of each batch.
+    units: Vec<Range<usize>>,
+    /// Stored elements of a vector.
+    width: usize,
+}
+
+/// Reads the metadata of a file.
+pub(super) fn open(path: &Path, name: &Arc<str>, file: File) -> Result<Opened> {
+    let batches = ArrowBatches::open(path)?;
+    let arrow_schema = batches.schema().clone();
+    let metadata = arrow_schema.metadata().iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    let schema = VectorSchema::new(name, &arrow_schema, metadata)?;
+    let mut next = 0usize;
+    let mut units = Vec::new();
+    for rows in batches.rows() {
+        let end =
+            next.checked_add(rows).ok_or_else(|| malformed(name, "Arrow", "it declares too many rows"))?;
+        units.push(next..end);
+        next = end;
+    }
+    let width = match (schema.width, units.iter().position(|unit| !unit.is_empty())) {
+        (Some(width), _) => width,
+        (None, None) => 0,
+        (None, Some(batch)) => first_length(&batches, batch, &schema)?,
+    };
+    let (dtype, dimensions, metadata) = (schema.dtype, schema.dimensions(width), schema.metadata.clone());
+    let segments = segments(&batches, &schema, &units, width)?;
+    let arrow = Arc::new(ArrowFile { name: name.clone(), batches, schema, units, width });
+    let vectors: Box<dyn Vectors> = match segments {
+        Some(segments) => {
+            Box::new(ArrayVectors { name: name.clone(), file: file.into(), segments, dtype, dimensions })
+        }
+        None => Box::new(DecodedVectors(arrow.clone())),
+    };
+    Ok(Opened { rows: next, dimensions, dtype, metadata, vectors, columns: Box::new(BatchColumns(arrow)) })
+}
+
+/// The length of the first list of a batch.
+fn first_length(batches: &ArrowBatches, batch: usize, schema: &VectorSchema) -> Result<usize> {
+    let batch = batches.read(batch, &[schema.vectors])?;
+    let first = to_json(batch.column(0), 0).unwrap_or_default();
+    Ok(first.as_array().map_or(0, Vec::len))
+}
+
+/// Where the elements are in the file; `None` if a batch has to be decoded.
+fn segments(
+    batches: &ArrowBatches,
+    schema: &VectorSchema,
+    units: &[Range<usize>],
+    width: usize,
+) -> Result<Option<Vec<Segment>>> {
+    let is_stored = match batches.schema().field(schema.vectors).data_type() {
+        DataType::FixedSizeList(item, _) => *item.data_type() != DataType::Float64,
+        _ => false,
+    };
+    if !is_stored {
+        return Ok(None);
+    }
+    let mut segments = Vec::new();
+    for (i, rows) in units.iter().enumerate().filter(|(_, rows)| !rows.is_empty()) {
+        let bytes = (rows.len() as u64).checked_mul((width * schema.dtype.element_bytes()) as u64);
+        let offset = bytes.map(|bytes| batches.values_offset(i, schema.vectors, bytes)).transpose()?;
+        let Some(offset) = offset.flatten() else { return Ok(None) };
+        let scales = match schema.scale {
+            Some(column) => match batches.values_offset(i, column, 4 * rows.len() as u64)? {
+                Some(offset) => Some(offset),
+                None => return Ok(None),
+            },
+            None => None,
+        };
+        segments.push(Segment { rows: rows.clone(), offset, scales });
+    }
+    Ok(Some(segments))
+}
+
+/// Vectors of record batches that have to be decoded.
+struct DecodedVectors(Arc<ArrowFile>);
+
+impl Vectors for DecodedVectors {
+    fn units(&self, _max_rows: usize) -> Vec<Range<usize>> {
+        self.0.units.iter().filter(|unit| !unit.is_empty()).cloned().collect()
+    }
+
+    fn read(
+        &self,
+        rows: Range<usize>,
+        max_rows: usize,
+        buffer: &mut BlockBuffer,
+        visit: &mut Visit,
+    ) -> Result<ControlFlow<()>> {
+        let ArrowFile { name, batches, schema, units, width } = &*self.0;
+        let batch = units.partition_point(|unit| unit.end <= rows.start);
+        let first = units[batch].start;
+        let columns = batches.read(batch, &schema.decoded)?;
+        for part in super::source::split(rows, max_rows) {
+            let slice = columns.slice(part.start - first, part.len());
+            buffer.clear();
+            schema.append(name, slice.columns(), part.start, *width, buffer)?;
+            let dimensions = schema.dimensions(*width);
+            if visit(&buffer.block(schema.dtype, part.start, part.len(), dimensions))?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}
+
+/// The columns beside the vectors.
+struct BatchColumns(Arc<ArrowFile>);
+
+impl Columns for BatchColumns {
+    fn columns(&self) -> &[KeptColumn] {
+        &self.0.schema.columns
+    }
+
+    fn values(&self, rows: &[usize], columns: &[usize]) -> Result<Vec<Vec<FieldValue>>> {
+        let ArrowFile { name, batches, schema, units, .. } = &*self.0;
+        let indices: Vec<usize> = columns.iter().map(|column| schema.indices[*column]).collect();
+        let mut projection = indices.clone();
+        projection.sort_unstable();
+        projection.dedup();
+        let mut found = Vec::with_capacity(rows.len());
+        for (i, wanted) in rows_by_unit(rows, units) {
+            let batch = batches.read(i, &projection)?;
+            for row in wanted {
+                let value = |index: &usize| {
+                    let column = projection.partition_point(|other| other < index);
+                    value(name, batch.column(column), row - units[i].start)
+                };
+                found.push(indices.iter().map(value).collect::<Result<_>>()?);
+            }
+        }
+        Ok(found)
+    }
+}

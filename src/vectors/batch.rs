@@ -1,0 +1,212 @@
+//! Vectors and columns in Arrow record batches, for Arrow and Parquet files.
+
+use std::borrow::Cow;
+
+use anyhow::{Result, anyhow, bail};
+use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Float16Type, Float32Type, Int8Type, Schema};
+
+use super::buffer::BlockBuffer;
+use super::error::{no_vectors, per_token};
+use super::file::{checked_width, dimensions_of_int8};
+use crate::field::{FieldValue, carried_type, to_json};
+use crate::output::{ColumnType, KeptColumn, OutputDtype, OutputMetadata};
+
+/// The column of the vectors.
+pub(super) const VECTORS: &str = "embedding";
+/// The column of vectors of tokens.
+pub(super) const TOKEN_VECTORS: &str = "embeddings";
+/// The column of the scales of int8 vectors.
+pub(super) const SCALE: &str = "scale";
+/// Columns that are not shown beside a vector.
+const HIDDEN: &[&str] = &["tokens", "truncated", SCALE, VECTORS, TOKEN_VECTORS];
+/// The prefix of the keys of the metadata.
+const PREFIX: &str = "sconce.";
+
+/// Whether a column is shown beside a vector.
+pub(super) fn is_shown(name: &str) -> bool {
+    !HIDDEN.contains(&name)
+}
+
+/// What a schema says about the vectors of a file.
+pub(super) struct VectorSchema {
+    /// The indices of the columns that are decoded, ascending: the vectors and the scales.
+    pub decoded: Vec<usize>,
+    /// The index of the column of the vectors.
+    pub vectors: usize,
+    /// The index of the column of the scales.
+    pub scale: Option<usize>,
+    /// Type of the elements.
+    pub dtype: OutputDtype,
+    /// Stored elements of a vector, if the type of the column says it.
+    pub width: Option<usize>,
+    /// The metadata, without the prefix of the keys.
+    pub metadata: OutputMetadata,
+    /// The columns that are shown, and their indices.
+    pub columns: Vec<KeptColumn>,
+    pub indices: Vec<usize>,
+}
+
+impl VectorSchema {
+    /// Finds the columns of the file `name`, whose metadata has these keys and values.
+    ///
+    /// # Errors
+    /// If it has no vectors, or vectors of tokens.
+    pub(super) fn new<'a>(
+        name: &str,
+        schema: &Schema,
+        metadata: impl Iterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self> {
+        let find = |name: &str| schema.fields().iter().position(|field| field.name() == name);
+        let Some(vectors) = find(VECTORS) else {
+            return Err(match find(TOKEN_VECTORS) {
+                Some(_) => per_token(name),
+                None => no_vectors(name, "column \"embedding\""),
+            });
+        };
+        let strip = |(key, value): (&str, &str)| Some((key.strip_prefix(PREFIX)?.into(), value.into()));
+        let metadata: OutputMetadata = metadata.filter_map(strip).collect();
+        let data_type = schema.field(vectors).data_type();
+        let (item, width) = match data_type {
+            DataType::FixedSizeList(item, width) => {
+                (item, Some(checked_width(name, u64::try_from(*width).unwrap_or(0))?))
+            }
+            DataType::List(item) | DataType::LargeList(item) => (item, None),
+            other => bail!(
+                "{name}: column \"embedding\" has the type {other}, expected lists; write it as lists of numbers"
+            ),
+        };
+        let scale = find(SCALE).filter(|_| *item.data_type() == DataType::Int8);
+        let dtype = match item.data_type() {
+            DataType::Float32 | DataType::Float64 => OutputDtype::F32,
+            DataType::Float16 => OutputDtype::F16,
+            DataType::Int8 => dimensions_of_int8(&metadata, 0, scale.is_none()).0,
+            other => {
+                bail!(
+                    "{name}: the elements of column \"embedding\" have the type {other}; convert them to f32, f16 or int8"
+                )
+            }
+        };
+        let mut decoded: Vec<usize> = [vectors].into_iter().chain(scale).collect();
+        decoded.sort_unstable();
+        let shown = schema.fields().iter().enumerate().filter(|(_, field)| is_shown(field.name()));
+        let (indices, columns) = shown
+            .map(|(i, field)| {
+                let column_type = carried_type(field.data_type()).map_or(ColumnType::Text, ColumnType::Arrow);
+                (i, KeptColumn { name: field.name().clone(), column_type })
+            })
+            .unzip();
+        Ok(VectorSchema { decoded, vectors, scale, dtype, width, metadata, columns, indices })
+    }
+
+    /// Dimensions of a vector with `width` stored elements.
+    pub(super) fn dimensions(&self, width: usize) -> usize {
+        if self.dtype == OutputDtype::Binary { 8 * width } else { width }
+    }
+
+    /// Appends the vectors of a batch with the columns [`VectorSchema::decoded`], whose first row is row `first_row` of the file, to a
+    /// buffer. `width`: the stored elements that each must have.
+    ///
+    /// # Errors
+    /// If a vector is null, or has another number of elements.
+    pub(super) fn append(
+        &self,
+        name: &str,
+        columns: &[ArrayRef],
+        first_row: usize,
+        width: usize,
+        buffer: &mut BlockBuffer,
+    ) -> Result<()> {
+        let column =
+            |index: usize| self.decoded.iter().position(|i| *i == index).and_then(|i| columns.get(i));
+        let vectors =
+            column(self.vectors).ok_or_else(|| anyhow!("{name} has no vectors; write the file again"))?;
+        let values = elements(vectors, width).map_err(|(row, reason)| {
+            anyhow!("{name}: the vector of row {} {reason}; write the file again", first_row + row)
+        })?;
+        let wrong_type = || {
+            anyhow!("{name}: the vectors do not have the type that the schema declares; write the file again")
+        };
+        match self.dtype {
+            OutputDtype::F32 => {
+                let values = match values.data_type() {
+                    DataType::Float64 => Cow::Owned(cast(&values, &DataType::Float32)?),
+                    _ => Cow::Borrowed(&values),
+                };
+                buffer.extend_f32(values.as_primitive_opt::<Float32Type>().ok_or_else(wrong_type)?.values());
+            }
+            OutputDtype::F16 => {
+                buffer.extend_f16(values.as_primitive_opt::<Float16Type>().ok_or_else(wrong_type)?.values());
+            }
+            OutputDtype::Int8 | OutputDtype::Binary => {
+                buffer.extend_int8(values.as_primitive_opt::<Int8Type>().ok_or_else(wrong_type)?.values());
+            }
+        }
+        match self.scale.and_then(column) {
+            Some(scales) => {
+                let scales = scales.as_primitive_opt::<Float32Type>().ok_or_else(wrong_type)?;
+                buffer.scales.extend_from_slice(scales.values());
+            }
+            None if self.dtype == OutputDtype::Int8 => buffer.set_unit_scales(width),
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+/// The elements of the lists of a column, each of `width` elements without nulls.
+///
+/// # Errors
+/// The first row that has no such list, and why: a predicate.
+fn elements(lists: &ArrayRef, width: usize) -> Result<ArrayRef, (usize, String)> {
+    let rows = lists.len();
+    if let Some(row) = (0..rows).find(|row| lists.null_count() > 0 && lists.is_null(*row)) {
+        return Err((row, "is null".into()));
+    }
+    let (values, range) = match lists.data_type() {
+        DataType::FixedSizeList(_, size) => {
+            if *size as usize != width {
+                return Err((0, format!("has {size} elements, expected {width}")));
+            }
+            let list = lists.as_fixed_size_list();
+            (list.values().clone(), 0..rows * width)
+        }
+        _ => {
+            let (values, offsets): (&ArrayRef, Vec<usize>) = match lists.data_type() {
+                DataType::List(_) => {
+                    let list = lists.as_list::<i32>();
+                    (list.values(), list.value_offsets().iter().map(|x| *x as usize).collect())
+                }
+                _ => {
+                    let list = lists.as_list::<i64>();
+                    (list.values(), list.value_offsets().iter().map(|x| *x as usize).collect())
+                }
+            };
+            if let Some(row) = offsets.windows(2).position(|pair| pair[1] - pair[0] != width) {
+                let found = offsets[row + 1] - offsets[row];
+                return Err((row, format!("has {found} elements, expected {width}")));
+            }
+            (values.clone(), offsets[0]..offsets[rows])
+        }
+    };
+    let values = values.slice(range.start, range.len());
+    match (0..values.len()).find(|i| values.null_count() > 0 && values.is_null(*i)) {
+        Some(element) => Err((element / width.max(1), "has an element that is null".into())),
+        None => Ok(values),
+    }
+}
+
+/// The value of a column in a row of a batch.
+///
+/// # Errors
+/// If Arrow cannot convert it.
+pub(super) fn value(name: &str, column: &ArrayRef, row: usize) -> Result<FieldValue> {
+    let failed = |reason: &dyn std::fmt::Display| {
+        anyhow!("{name}: a value cannot be converted ({reason}); leave its column out of --keep")
+    };
+    match carried_type(column.data_type()) {
+        Some(data_type) => FieldValue::from_row(column, row, &data_type).map_err(|error| failed(&error)),
+        None => Ok(to_json(column, row).map_err(|error| failed(&error))?.into()),
+    }
+}

@@ -1,0 +1,28 @@
+//! Wording that the errors of several formats share.
+
+use std::fmt::Display;
+
+use anyhow::{Error, anyhow};
+
+/// The error for a file that is malformed; `reason` is a clause.
+pub(super) fn malformed(name: &str, format: &str, reason: impl Display) -> Error {
+    let reason = reason.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+    anyhow!("cannot read {name} as {format} ({reason}); write the file again with sconce embed")
+}
+
+/// The error for a file that is shorter than its header declares.
+pub(super) fn truncated(name: &str, expected: u64, found: u64) -> Error {
+    anyhow!(
+        "{name} is truncated: its header declares {expected} bytes, but it has {found}; write or copy it again"
+    )
+}
+
+/// The error for a file with one vector per token.
+pub(super) fn per_token(name: &str) -> Error {
+    anyhow!("{name} has one vector per token (--pooling none); pass a file with one vector per row")
+}
+
+/// The error for a file without vectors.
+pub(super) fn no_vectors(name: &str, what: &str) -> Error {
+    anyhow!("{name} has no {what}; pass a file that sconce embed wrote")
+}

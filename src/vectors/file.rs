@@ -1,0 +1,223 @@
+//! A vector file of any format.
+
+use std::fs::File;
+use std::io::Read;
+use std::ops::{ControlFlow, Range};
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Result, anyhow, bail};
+
+use super::buffer::BlockBuffer;
+use super::source::{Columns, Vectors, rows_by_unit};
+use super::{arrow, csv, jsonl, npy, parquet, safetensors};
+use crate::field::FieldValue;
+use crate::named::Named;
+use crate::neighbours::Block;
+use crate::output::{KeptColumn, OutputDtype, OutputMetadata};
+use crate::sys::regular_file;
+
+/// Rows that are read at a time to find single rows.
+const GATHERED_ROWS: usize = 64;
+
+/// Maximum stored elements of a vector: the sizes of a few vectors in bytes are far from overflowing.
+const MAX_WIDTH: usize = 1 << 24;
+
+/// A file of vectors, one per row, with the columns beside them.
+pub struct VectorFile {
+    name: Arc<str>,
+    opened: Opened,
+}
+
+/// What a format knows about a file.
+pub(super) struct Opened {
+    /// Number of vectors.
+    pub rows: usize,
+    /// Dimensions of a vector.
+    pub dimensions: usize,
+    /// Type of the stored elements.
+    pub dtype: OutputDtype,
+    /// How the vectors were made; empty if the file does not say.
+    pub metadata: OutputMetadata,
+    /// The vectors.
+    pub vectors: Box<dyn Vectors>,
+    /// The columns beside them.
+    pub columns: Box<dyn Columns>,
+}
+
+impl VectorFile {
+    /// Opens a file: npy, safetensors, Arrow, Parquet, jsonl or csv, as its first bytes tell.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is of no known format, is malformed or truncated, or has one vector per token.
+    pub fn open(path: &Path) -> Result<VectorFile> {
+        let name: Arc<str> = path.display().to_string().into();
+        let unread = |error| anyhow!("cannot read {name} ({error}); check the path");
+        let file = regular_file::open(path).map_err(unread)?;
+        let size = file.metadata().map_err(unread)?.len();
+        let mut start = Vec::new();
+        (&file).take(16).read_to_end(&mut start).map_err(unread)?;
+        let opened = open_format(path, &name, (file, size), &start)?;
+        if opened.dimensions == 0 {
+            bail!("{name} holds vectors of 0 dimensions; write the file again");
+        }
+        Ok(VectorFile { name, opened })
+    }
+
+    /// The path, for messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Number of vectors.
+    pub fn rows(&self) -> usize {
+        self.opened.rows
+    }
+
+    /// Dimensions of a vector.
+    pub fn dimensions(&self) -> usize {
+        self.opened.dimensions
+    }
+
+    /// Type of the stored elements.
+    pub fn dtype(&self) -> OutputDtype {
+        self.opened.dtype
+    }
+
+    /// How the vectors were made: model, digest of the weights, prompt and so on, as in [`OutputMetadata`] without prefix. Empty if the
+    /// file does not say.
+    pub fn metadata(&self) -> &OutputMetadata {
+        &self.opened.metadata
+    }
+
+    /// The rows of the file in ranges that threads can read on their own, of about `max_rows` rows unless the format has units of its
+    /// own, such as row groups.
+    pub fn units(&self, max_rows: usize) -> Vec<Range<usize>> {
+        self.opened.vectors.units(max_rows)
+    }
+
+    /// Reads the rows of one of the [`VectorFile::units`] into `buffer`, at most `max_rows` at a time, and calls `visit` with each
+    /// block, in order. Break ends the reading.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or `visit` fails.
+    pub fn read_unit(
+        &self,
+        unit: Range<usize>,
+        max_rows: usize,
+        buffer: &mut BlockBuffer,
+        mut visit: impl FnMut(&Block) -> Result<ControlFlow<()>>,
+    ) -> Result<ControlFlow<()>> {
+        self.opened.vectors.read(unit, max_rows, buffer, &mut visit)
+    }
+
+    /// Calls `visit` with blocks of at most `max_rows` rows, in order, from row `first_row` on. Break ends the reading.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or `visit` fails.
+    pub fn for_each_block(
+        &self,
+        first_row: usize,
+        max_rows: usize,
+        mut visit: impl FnMut(&Block) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        let mut buffer = BlockBuffer::default();
+        for unit in self.units(max_rows) {
+            let unit = unit.start.max(first_row)..unit.end;
+            if !unit.is_empty() && self.read_unit(unit, max_rows, &mut buffer, &mut visit)?.is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `visit` with one block of these rows, ascending and distinct. [`Block::first_row`] is 0: row `i` of the block is row
+    /// `rows[i]` of the file.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or `visit` fails.
+    pub fn read_rows<T>(&self, rows: &[usize], visit: impl FnOnce(&Block) -> Result<T>) -> Result<T> {
+        let (mut buffer, mut gathered) = (BlockBuffer::default(), BlockBuffer::default());
+        gathered.clear();
+        let units = self.units(GATHERED_ROWS);
+        for (_, wanted) in rows_by_unit(rows, &units) {
+            let range = wanted[0]..wanted[wanted.len() - 1] + 1;
+            let mut wanted = wanted.iter().peekable();
+            let _ = self.read_unit(range, GATHERED_ROWS, &mut buffer, |block| {
+                while let Some(row) = wanted.next_if(|row| **row < block.first_row + block.rows) {
+                    gathered.push_row(block, row - block.first_row);
+                }
+                Ok(ControlFlow::Continue(()))
+            })?;
+        }
+        visit(&gathered.block(self.dtype(), 0, rows.len(), self.dimensions()))
+    }
+
+    /// The columns beside the vectors: `index`, `id`, `chunk`, `start`, `end` and kept columns, as far as the file has them.
+    pub fn columns(&self) -> &[KeptColumn] {
+        self.opened.columns.columns()
+    }
+
+    /// The values of columns, given by their indices in [`VectorFile::columns`], in rows that are ascending and distinct: one list per row.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn values(&self, rows: &[usize], columns: &[usize]) -> Result<Vec<Vec<FieldValue>>> {
+        if columns.is_empty() || rows.is_empty() {
+            return Ok(vec![Vec::new(); rows.len()]);
+        }
+        self.opened.columns.values(rows, columns)
+    }
+}
+
+fn open_format(path: &Path, name: &Arc<str>, (file, size): (File, u64), start: &[u8]) -> Result<Opened> {
+    if start.is_empty() {
+        bail!("{name} is empty; pass a file that sconce embed wrote");
+    }
+    if start.starts_with(npy::MAGIC) {
+        return npy::open(path, name, file, size);
+    }
+    if start.starts_with(b"PAR1") {
+        return parquet::open(path, name);
+    }
+    if start.starts_with(b"ARROW1") || start.starts_with(&[0xff; 4]) {
+        return arrow::open(path, name, file);
+    }
+    if let Some(header_length) = safetensors::header_length(start, size) {
+        return safetensors::open(name, file, size, header_length);
+    }
+    if start.starts_with(b"\x1f\x8b") || start.starts_with(b"\x28\xb5\x2f\xfd") {
+        bail!("{name} is compressed; decompress it first");
+    }
+    if start.trim_ascii_start().starts_with(b"{") {
+        return jsonl::open(path, name);
+    }
+    match csv::open(path, name)? {
+        Some(opened) => Ok(opened),
+        None => bail!(
+            "{name} is not a vector file; pass npy, safetensors, arrow, parquet, jsonl or csv as sconce embed writes them"
+        ),
+    }
+}
+
+/// Checks the stored elements of a vector that a header declares.
+pub(super) fn checked_width(name: &str, width: u64) -> Result<usize> {
+    match usize::try_from(width) {
+        Ok(width @ 1..=MAX_WIDTH) => Ok(width),
+        _ => bail!("{name} declares vectors of {width} elements; write the file again"),
+    }
+}
+
+/// The type and the dimensions of vectors with `width` int8 elements: `int8`, or signs if the metadata says so. Without metadata, they
+/// are signs if `is_sign`.
+pub(super) fn dimensions_of_int8(
+    metadata: &OutputMetadata,
+    width: usize,
+    is_sign: bool,
+) -> (OutputDtype, usize) {
+    let is_sign = match metadata.get("output_dtype") {
+        Some(dtype) => dtype == OutputDtype::Binary.name(),
+        None => is_sign,
+    };
+    if is_sign { (OutputDtype::Binary, 8 * width) } else { (OutputDtype::Int8, width) }
+}

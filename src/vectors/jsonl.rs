@@ -1,0 +1,262 @@
+//! JSON lines: a vector in `"embedding"`, and for int8 its `"scale"`.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::ops::{ControlFlow, Range};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Result, anyhow, bail};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::batch::{TOKEN_VECTORS, VECTORS, is_shown};
+use super::buffer::BlockBuffer;
+use super::error::{no_vectors, per_token};
+use super::file::Opened;
+use super::source::{Columns, Vectors, Visit, rows_by_unit};
+use crate::field::FieldValue;
+use crate::output::{ColumnType, KeptColumn, OutputDtype, OutputMetadata};
+
+/// Size in bytes at which a unit of lines ends.
+const UNIT_BYTES: u64 = 1 << 19;
+const BUFFER_BYTES: usize = 1 << 16;
+/// Maximum size of a line in bytes. A longer one is cut, and then is no JSON.
+const MAX_LINE_BYTES: u64 = 64 << 20;
+
+/// An indexed file.
+struct JsonLines {
+    name: Arc<str>,
+    path: PathBuf,
+    dtype: OutputDtype,
+    width: usize,
+    dimensions: usize,
+    columns: Vec<KeptColumn>,
+    /// The rows of each unit.
+    units: Vec<Range<usize>>,
+    /// Offset of each unit, in bytes.
+    offsets: Vec<u64>,
+}
+
+/// The fields of a line that are vectors of floats.
+#[derive(Deserialize)]
+struct FloatLine {
+    embedding: Vec<f32>,
+}
+
+/// The fields of a line with int8 elements.
+#[derive(Deserialize)]
+struct Int8Line {
+    embedding: Vec<i8>,
+    scale: Option<f32>,
+}
+
+/// Counts the lines of a file, and reads the first one.
+pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Opened> {
+    let unread = |error| anyhow!("cannot read {name} ({error}); check the file");
+    let mut reader = BufReader::with_capacity(BUFFER_BYTES, File::open(path).map_err(unread)?);
+    let mut first = String::new();
+    while first.trim().is_empty() {
+        first.clear();
+        if (&mut reader).take(MAX_LINE_BYTES).read_line(&mut first).map_err(unread)? == 0 {
+            return Err(no_vectors(name, "lines"));
+        }
+    }
+    let first: Map<String, Value> = serde_json::from_str(&first)
+        .map_err(|error| anyhow!("{name}: row 0 is not a JSON object ({error}); write the file again"))?;
+    let Some(vector) = first.get(VECTORS) else {
+        return Err(if first.contains_key(TOKEN_VECTORS) {
+            per_token(name)
+        } else {
+            no_vectors(name, "field \"embedding\"")
+        });
+    };
+    let Some(elements) = vector.as_array() else {
+        bail!("{name}: \"embedding\" of row 0 is not a list of numbers; write the file again");
+    };
+    // Floats are written with a decimal point.
+    let is_int8 = !elements.is_empty() && elements.iter().all(Value::is_i64);
+    let dtype = match first.get("scale") {
+        Some(scale) if is_int8 && !scale.is_string() => OutputDtype::Int8,
+        None if is_int8 => OutputDtype::Binary,
+        _ => OutputDtype::F32,
+    };
+    let width = elements.len();
+    let dimensions = if dtype == OutputDtype::Binary { 8 * width } else { width };
+    let columns = first.keys().filter(|key| is_shown(key));
+    let columns =
+        columns.map(|key| KeptColumn { name: key.clone(), column_type: ColumnType::Text }).collect();
+    reader.rewind().map_err(unread)?;
+    let (units, offsets) = index(&mut reader).map_err(unread)?;
+    let rows = units.last().map_or(0, |unit| unit.end);
+    let file = JsonLines {
+        name: name.clone(),
+        path: path.into(),
+        dtype,
+        width,
+        dimensions,
+        columns,
+        units,
+        offsets,
+    };
+    let file = Arc::new(file);
+    let (vectors, columns) = (Box::new(JsonVectors(file.clone())), Box::new(JsonColumns(file)));
+    Ok(Opened { rows, dimensions, dtype, metadata: OutputMetadata::new(), vectors, columns })
+}
+
+/// The units of a file and their offsets. Empty lines are no rows.
+fn index(reader: &mut impl BufRead) -> std::io::Result<(Vec<Range<usize>>, Vec<u64>)> {
+    let (mut units, mut offsets) = (Vec::new(), Vec::new());
+    let (mut start, mut offset, mut first, mut row) = (0, 0, 0, 0);
+    loop {
+        let bytes = reader.skip_until(b'\n')? as u64;
+        offset += bytes;
+        // A line of one or two bytes is empty: an object takes more.
+        row += usize::from(bytes > 2);
+        if row > first && (bytes == 0 || offset - start >= UNIT_BYTES) {
+            units.push(first..row);
+            offsets.push(start);
+            (start, first) = (offset, row);
+        }
+        if bytes == 0 {
+            return Ok((units, offsets));
+        }
+    }
+}
+
+impl JsonLines {
+    /// Calls `f` with the rows of a unit and their lines. Break ends the reading.
+    fn for_each_line(
+        &self,
+        unit: usize,
+        mut f: impl FnMut(usize, &[u8]) -> Result<ControlFlow<()>>,
+    ) -> Result<ControlFlow<()>> {
+        let unread = |error| anyhow!("cannot read {} ({error}); check the file", self.name);
+        let mut file = File::open(&self.path).map_err(unread)?;
+        file.seek(SeekFrom::Start(self.offsets[unit])).map_err(unread)?;
+        let mut reader = BufReader::with_capacity(BUFFER_BYTES, file);
+        let (mut line, mut row) = (Vec::new(), self.units[unit].start);
+        while row < self.units[unit].end {
+            line.clear();
+            if (&mut reader).take(MAX_LINE_BYTES).read_until(b'\n', &mut line).map_err(unread)? == 0 {
+                bail!("{} was changed while it was read; run the command again", self.name);
+            }
+            if line.len() > 2 {
+                if f(row, &line)?.is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+                row += 1;
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Appends the vector of a line to a buffer.
+    fn append(&self, row: usize, line: &[u8], buffer: &mut BlockBuffer) -> Result<()> {
+        let name = &self.name;
+        let invalid = |error: serde_json::Error| {
+            let reason = match error.to_string() {
+                message if message.contains("null") => {
+                    "an element is null, which stands for NaN or infinity".into()
+                }
+                message => message,
+            };
+            anyhow!("{name}: row {row} cannot be used ({reason}); embed its text again, or remove the row")
+        };
+        let found = if self.dtype == OutputDtype::F32 {
+            let FloatLine { embedding } = serde_json::from_slice(line).map_err(invalid)?;
+            buffer.extend_f32(&embedding);
+            embedding.len()
+        } else {
+            let Int8Line { embedding, scale } = serde_json::from_slice(line).map_err(invalid)?;
+            buffer.extend_int8(&embedding);
+            // A null scale stands for NaN, which the search refuses.
+            buffer.scales.extend((self.dtype == OutputDtype::Int8).then(|| scale.unwrap_or(f32::NAN)));
+            embedding.len()
+        };
+        if found != self.width {
+            bail!(
+                "{name}: the vector of row {row} has {found} elements, expected {}; write the file again",
+                self.width
+            );
+        }
+        Ok(())
+    }
+}
+
+struct JsonVectors(Arc<JsonLines>);
+
+impl Vectors for JsonVectors {
+    fn units(&self, _max_rows: usize) -> Vec<Range<usize>> {
+        self.0.units.clone()
+    }
+
+    fn read(
+        &self,
+        rows: Range<usize>,
+        max_rows: usize,
+        buffer: &mut BlockBuffer,
+        visit: &mut Visit,
+    ) -> Result<ControlFlow<()>> {
+        let file = &*self.0;
+        let unit = file.units.partition_point(|unit| unit.end <= rows.start);
+        buffer.clear();
+        let (mut first, mut flow) = (rows.start, ControlFlow::Continue(()));
+        let _ = file.for_each_line(unit, |row, line| {
+            if row < rows.start {
+                return Ok(ControlFlow::Continue(()));
+            }
+            file.append(row, line, buffer)?;
+            let held = row + 1 - first;
+            if held < max_rows && row + 1 < rows.end {
+                return Ok(ControlFlow::Continue(()));
+            }
+            flow = visit(&buffer.block(file.dtype, first, held, file.dimensions))?;
+            buffer.clear();
+            first = row + 1;
+            Ok(if first == rows.end { ControlFlow::Break(()) } else { flow })
+        })?;
+        Ok(flow)
+    }
+}
+
+/// The fields beside the vectors.
+struct JsonColumns(Arc<JsonLines>);
+
+impl Columns for JsonColumns {
+    fn columns(&self) -> &[KeptColumn] {
+        &self.0.columns
+    }
+
+    fn values(&self, rows: &[usize], columns: &[usize]) -> Result<Vec<Vec<FieldValue>>> {
+        let file = &*self.0;
+        let mut found = Vec::with_capacity(rows.len());
+        for (unit, wanted) in rows_by_unit(rows, &file.units) {
+            let mut wanted = wanted.iter().peekable();
+            let _ = file.for_each_line(unit, |row, line| {
+                if wanted.next_if(|next| **next == row).is_some() {
+                    let mut fields: Map<String, Value> = serde_json::from_slice(line)
+                        .map_err(|error| anyhow!("{}: row {row} is malformed ({error})", file.name))?;
+                    let value = |column: &usize| {
+                        fields.remove(&file.columns[*column].name).unwrap_or_default().into()
+                    };
+                    found.push(columns.iter().map(value).collect());
+                }
+                Ok(if wanted.peek().is_some() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+            })?;
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::index;
+
+    #[test]
+    fn empty_lines_are_no_rows() {
+        let (units, offsets) = index(&mut &b"\n{\"a\":1}\n\r\n{\"a\":2}"[..]).unwrap();
+        assert_eq!((units, offsets), (vec![0..2], vec![0]));
+        assert!(index(&mut &b"\n\n"[..]).unwrap().0.is_empty());
+    }
+}

@@ -1,0 +1,28 @@
+//! Readers of vector files: what `sconce embed` writes, and arrays of other software, in blocks.
+//!
+//! ```text
+//! VectorFile ──► units ──► read into a BlockBuffer ──► Block
+//! header,        ranges    by one thread each,          rows in f32, f16,
+//! metadata       of rows   pread or decoded             int8 or signs
+//! ```
+//!
+//! A file is never in memory as a whole. Elements of npy, safetensors and uncompressed Arrow files are read where they are in the
+//! file; rows of parquet, jsonl, csv and compressed Arrow files are decoded. The columns beside the vectors are read for single rows.
+
+mod array;
+mod arrow;
+mod batch;
+mod buffer;
+mod columns;
+mod csv;
+mod error;
+mod file;
+mod jsonl;
+mod npy;
+mod parquet;
+mod safetensors;
+mod scan;
+mod source;
+
+pub use buffer::BlockBuffer;
+pub use file::VectorFile;

@@ -1,0 +1,130 @@
+//! npy files: an array `(N, D)` ([NEP 1](https://numpy.org/neps/nep-0001-npy-format.html)). What is known about the vectors is in the
+//! file `NAME.meta.json` beside it, if there is one.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Result, anyhow, bail};
+use serde_json::{Map, Value};
+
+use super::array::{ArrayVectors, Segment};
+use super::columns::ChunkCounts;
+use super::error::{malformed, truncated};
+use super::file::{Opened, checked_width, dimensions_of_int8};
+use crate::output::{OutputDtype, OutputMetadata};
+use crate::sys::regular_file;
+
+/// The magic number of the format.
+pub(super) const MAGIC: &[u8] = b"\x93NUMPY";
+/// Maximum size of the header in bytes; numpy's own limit is 10,000.
+const MAX_HEADER_BYTES: usize = 1 << 16;
+
+/// Reads the header of a file of `size` bytes.
+pub(super) fn open(path: &Path, name: &Arc<str>, file: File, size: u64) -> Result<Opened> {
+    let malformed = |reason: &str| malformed(name, "npy", reason);
+    let mut start = [0; 12];
+    regular_file::read_exact_at(&file, &mut start, 0).map_err(|_| malformed("it ends in its header"))?;
+    let (prefix, length) = match start[6] {
+        1 => (10, usize::from(u16::from_le_bytes([start[8], start[9]]))),
+        2 | 3 => (12, u32::from_le_bytes([start[8], start[9], start[10], start[11]]) as usize),
+        version => return Err(malformed(&format!("version {version} of the format is not known"))),
+    };
+    if length > MAX_HEADER_BYTES {
+        return Err(malformed(&format!("its header has a length of {length} bytes")));
+    }
+    let mut header = vec![0; length];
+    regular_file::read_exact_at(&file, &mut header, prefix)
+        .map_err(|_| malformed("it ends in its header"))?;
+    let header = String::from_utf8_lossy(&header).into_owned();
+    let (descr, rows, width) = parse_header(&header).map_err(|reason| malformed(&reason))?;
+    let width = checked_width(name, width as u64)?;
+    let (metadata, chunks) = sidecar(path)?;
+    let (dtype, dimensions) = match &*descr {
+        "<f4" => (OutputDtype::F32, width),
+        "<f2" => (OutputDtype::F16, width),
+        "|i1" => dimensions_of_int8(&metadata, width, false),
+        other => bail!(
+            "{name} holds elements of type {other}, expected <f4, <f2 or |i1; convert the array, for example with .astype(\"float32\")"
+        ),
+    };
+    let offset = prefix + length as u64;
+    let bytes = (rows as u64).checked_mul((width * dtype.element_bytes()) as u64);
+    let expected = bytes.and_then(|bytes| bytes.checked_add(offset)).unwrap_or(u64::MAX);
+    if size < expected {
+        return Err(truncated(name, expected, size));
+    }
+    let segments = vec![Segment { rows: 0..rows, offset, scales: None }];
+    let vectors = ArrayVectors { name: name.clone(), file: file.into(), segments, dtype, dimensions };
+    let columns = ChunkCounts::new(name, chunks, rows)?;
+    Ok(Opened { rows, dimensions, dtype, metadata, vectors: Box::new(vectors), columns: Box::new(columns) })
+}
+
+/// The element type and the shape in a header such as `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`.
+fn parse_header(header: &str) -> Result<(String, usize, usize), String> {
+    let value = |key: &str| {
+        let (_, rest) = header.split_once(&format!("'{key}':"))?;
+        Some(rest.trim_start())
+    };
+    let descr =
+        value("descr").and_then(|rest| rest.strip_prefix('\'')).and_then(|rest| rest.split_once('\''));
+    let (descr, _) = descr.ok_or("its header names no single element type")?;
+    if !value("fortran_order").is_some_and(|rest| rest.starts_with("False")) {
+        return Err("its rows are not consecutive: it is in Fortran order".into());
+    }
+    let shape = value("shape").and_then(|rest| rest.strip_prefix('(')).and_then(|rest| rest.split_once(')'));
+    let (shape, _) = shape.ok_or("its header has no shape")?;
+    let sizes: Vec<&str> = shape.split(',').map(str::trim).filter(|size| !size.is_empty()).collect();
+    let [rows, width] = sizes[..] else {
+        return Err(format!("its shape is ({shape}), expected (N, D): one vector per row"));
+    };
+    match (rows.parse(), width.parse::<usize>()) {
+        (Ok(rows), Ok(width)) if width > 0 => Ok((descr.into(), rows, width)),
+        _ => Err(format!("its shape is ({shape})")),
+    }
+}
+
+/// The metadata of `NAME.meta.json`, and the number of chunks of each record.
+fn sidecar(path: &Path) -> Result<(OutputMetadata, Option<Vec<u64>>)> {
+    let mut meta = path.as_os_str().to_owned();
+    meta.push(".meta.json");
+    let path = Path::new(&meta);
+    if !path.exists() {
+        return Ok((OutputMetadata::new(), None));
+    }
+    let unreadable = |error: &dyn std::fmt::Display| {
+        anyhow!("cannot read {} ({error}); remove or restore it", path.display())
+    };
+    let bytes =
+        regular_file::read(path, regular_file::MAX_TOKENIZER_BYTES).map_err(|error| unreadable(&error))?;
+    let fields: Map<String, Value> = serde_json::from_slice(&bytes).map_err(|error| unreadable(&error))?;
+    let chunks = fields.get("chunks").map(|chunks| serde_json::from_value(chunks.clone())).transpose();
+    let chunks = chunks.map_err(|error| unreadable(&error))?;
+    let strings = fields.into_iter().filter_map(|(key, value)| match value {
+        Value::String(value) => Some((key, value)),
+        _ => None,
+    });
+    Ok((strings.filter(|(key, _)| key != "checksum").collect(), chunks))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_header;
+
+    #[test]
+    fn headers_of_numpy() {
+        let header = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }   \n";
+        assert_eq!(parse_header(header), Ok(("<f4".into(), 3, 4)));
+        let refused = [
+            "{'descr': '<f4', 'fortran_order': True, 'shape': (3, 4), }",
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }",
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 0), }",
+            "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (3, 4), }",
+            "{'descr': '<f4', 'fortran_order': False}",
+            "",
+        ];
+        for header in refused {
+            assert!(parse_header(header).is_err(), "{header}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Parquet files, decoded by row groups.
+
+use std::ops::{ControlFlow, Range};
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Result;
+
+use super::batch::{VectorSchema, value};
+use super::buffer::BlockBuffer;
+use super::error::malformed;
+use super::file::Opened;
+use super::source::{Columns, Vectors, Visit};
+use crate::field::{FieldValue, to_json};
+use crate::input::{ParquetSource, RowChoice};
+use crate::output::KeptColumn;
+
+/// Rows of columns that are decoded at a time.
+const COLUMN_ROWS: usize = 1024;
+
+/// An open file.
+struct ParquetFile {
+    name: Arc<str>,
+    source: ParquetSource,
+    schema: VectorSchema,
+    /// The rows of each row group.
+    units: Vec<Range<usize>>,
+    /// Stored elements of a vector.
+    width: usize,
+}
+
+/// Reads the footer of a file.
+pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Opened> {
+    let source = ParquetSource::open(path)?;
+    let pairs = source.metadata().file_metadata().key_value_metadata().into_iter().flatten();
+    let pairs = pairs.filter_map(|pair| Some((pair.key.as_str(), pair.value.as_deref()?)));
+    let schema = VectorSchema::new(name, source.schema(), pairs)?;
+    let mut next = 0usize;
+    let mut units = Vec::new();
+    for group in source.metadata().row_groups() {
+        let rows = usize::try_from(group.num_rows()).ok().and_then(|rows| next.checked_add(rows));
+        let end =
+            rows.ok_or_else(|| malformed(name, "Parquet", "a row group has an impossible number of rows"))?;
+        units.push(next..end);
+        next = end;
+    }
+    let width = match (schema.width, units.iter().position(|unit| !unit.is_empty())) {
+        (Some(width), _) => width,
+        (None, None) => 0,
+        (None, Some(group)) => first_length(&source, &schema, group)?,
+    };
+    let (dtype, dimensions, metadata) = (schema.dtype, schema.dimensions(width), schema.metadata.clone());
+    let file = Arc::new(ParquetFile { name: name.clone(), source, schema, units, width });
+    let (vectors, columns) = (Box::new(ParquetVectors(file.clone())), Box::new(ParquetColumns(file)));
+    Ok(Opened { rows: next, dimensions, dtype, metadata, vectors, columns })
+}
+
+/// The length of the first list of a row group.
+fn first_length(source: &ParquetSource, schema: &VectorSchema, group: usize) -> Result<usize> {
+    let batch = source.batches(&[schema.vectors], RowChoice::Group(group), 1)?.next().transpose()?;
+    let first = batch.and_then(|batch| to_json(batch.column(0), 0).ok()).unwrap_or_default();
+    Ok(first.as_array().map_or(0, Vec::len))
+}
+
+struct ParquetVectors(Arc<ParquetFile>);
+
+impl Vectors for ParquetVectors {
+    fn units(&self, _max_rows: usize) -> Vec<Range<usize>> {
+        self.0.units.iter().filter(|unit| !unit.is_empty()).cloned().collect()
+    }
+
+    fn read(
+        &self,
+        rows: Range<usize>,
+        max_rows: usize,
+        buffer: &mut BlockBuffer,
+        visit: &mut Visit,
+    ) -> Result<ControlFlow<()>> {
+        let ParquetFile { name, source, schema, units, width } = &*self.0;
+        let group = units.partition_point(|unit| unit.end <= rows.start);
+        let mut next = units[group].start;
+        for batch in source.batches(&schema.decoded, RowChoice::Group(group), max_rows)? {
+            let batch = batch?;
+            let start = next.max(rows.start);
+            let end = (next + batch.num_rows()).min(rows.end);
+            if start < end {
+                let slice = batch.slice(start - next, end - start);
+                buffer.clear();
+                schema.append(name, slice.columns(), start, *width, buffer)?;
+                let block = buffer.block(schema.dtype, start, end - start, schema.dimensions(*width));
+                if visit(&block)?.is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+            next += batch.num_rows();
+            if next >= rows.end {
+                return Ok(ControlFlow::Continue(()));
+            }
+        }
+        Err(malformed(name, "Parquet", format_args!("it ends after row {next}, but declares more")))
+    }
+}
+
+/// The columns beside the vectors.
+struct ParquetColumns(Arc<ParquetFile>);
+
+impl Columns for ParquetColumns {
+    fn columns(&self) -> &[KeptColumn] {
+        &self.0.schema.columns
+    }
+
+    fn values(&self, rows: &[usize], columns: &[usize]) -> Result<Vec<Vec<FieldValue>>> {
+        let ParquetFile { name, source, schema, units, .. } = &*self.0;
+        let indices: Vec<usize> = columns.iter().map(|column| schema.indices[*column]).collect();
+        let mut projection = indices.clone();
+        projection.sort_unstable();
+        projection.dedup();
+        let total = units.last().map_or(0, |unit| unit.end);
+        let choice = RowChoice::single(rows, total);
+        let mut found = Vec::with_capacity(rows.len());
+        for batch in source.batches(&projection, choice, COLUMN_ROWS)? {
+            let batch = batch?;
+            for row in 0..batch.num_rows() {
+                let value = |index: &usize| {
+                    value(name, batch.column(projection.partition_point(|other| other < index)), row)
+                };
+                found.push(indices.iter().map(value).collect::<Result<_>>()?);
+            }
+        }
+        if found.len() != rows.len() {
+            return Err(malformed(name, "Parquet", "it has fewer rows than its footer declares"));
+        }
+        Ok(found)
+    }
+}

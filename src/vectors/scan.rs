@@ -1,0 +1,67 @@
+//! Scoring all vectors of a file, on all threads.
+
+use std::ops::{ControlFlow, Range};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Result, anyhow};
+use rayon::prelude::*;
+
+use super::buffer::BlockBuffer;
+use super::file::VectorFile;
+use crate::neighbours::{Scorer, Sink, Stored, rows_f32};
+use crate::output::OutputDtype;
+
+/// Size in bytes of the blocks that a thread reads and scores: they stay in L2.
+const BLOCK_BYTES: usize = 384 << 10;
+/// Limits of the rows of a block.
+const MIN_BLOCK_ROWS: usize = 64;
+const MAX_BLOCK_ROWS: usize = 4096;
+
+impl VectorFile {
+    /// What queries are compared with in this file.
+    pub fn stored(&self) -> Stored {
+        if self.dtype() == OutputDtype::Binary { Stored::Signs } else { Stored::Numbers }
+    }
+
+    /// Scores the rows from `first_row` on, and offers them to `sink`.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or a row has a value that is not finite.
+    pub fn scan(&self, first_row: usize, scorer: &Scorer, sink: &impl Sink) -> Result<()> {
+        let row_bytes = self.dtype().width(self.dimensions()) * self.dtype().element_bytes();
+        let max_rows = (BLOCK_BYTES / row_bytes.max(1)).clamp(MIN_BLOCK_ROWS, MAX_BLOCK_ROWS);
+        let units = self.units(max_rows);
+        let next = AtomicUsize::new(0);
+        let threads = rayon::current_num_threads().min(units.len());
+        (0..threads).into_par_iter().with_max_len(1).try_for_each(|_| {
+            let mut buffer = BlockBuffer::default();
+            while let Some(unit) = units.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let rows = unit.start.max(first_row)..unit.end;
+                if rows.is_empty() {
+                    continue;
+                }
+                let _ = self.read_unit(rows, max_rows, &mut buffer, |block| {
+                    scorer.scan(block, sink).map_err(|error| anyhow!("{}: {error}", self.name()))?;
+                    Ok(ControlFlow::Continue(()))
+                })?;
+            }
+            Ok(())
+        })
+    }
+
+    /// The rows of a range in f32, `(rows, dimensions)`; signs are ±1.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn rows_f32(&self, rows: Range<usize>) -> Result<Vec<f32>> {
+        let mut x = Vec::with_capacity(rows.len() * self.dimensions());
+        let mut buffer = Vec::new();
+        self.for_each_block(rows.start, MAX_BLOCK_ROWS, |block| {
+            let count = block.rows.min(rows.end - block.first_row);
+            x.extend_from_slice(rows_f32(block, 0..count, &mut buffer));
+            let is_last = block.first_row + count == rows.end;
+            Ok(if is_last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        Ok(x)
+    }
+}

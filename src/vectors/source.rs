@@ -1,0 +1,79 @@
+//! What a format gives: vectors in blocks, and columns of rows.
+
+use std::ops::{ControlFlow, Range};
+
+use anyhow::Result;
+
+use super::buffer::BlockBuffer;
+use crate::field::FieldValue;
+use crate::neighbours::Block;
+use crate::output::KeptColumn;
+
+/// Called with each block of a range of rows. Break ends the reading.
+pub(super) type Visit<'a> = dyn FnMut(&Block) -> Result<ControlFlow<()>> + 'a;
+
+/// The vectors of a file.
+pub(super) trait Vectors: Send + Sync {
+    /// The rows of the file in ranges that threads read on their own, of about `max_rows` rows where the format has no units of its own.
+    fn units(&self, max_rows: usize) -> Vec<Range<usize>>;
+
+    /// Reads a range of rows inside a unit into `buffer`, at most `max_rows` rows at a time, and calls `visit` with each block.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or `visit` fails.
+    fn read(
+        &self,
+        rows: Range<usize>,
+        max_rows: usize,
+        buffer: &mut BlockBuffer,
+        visit: &mut Visit,
+    ) -> Result<ControlFlow<()>>;
+}
+
+/// The columns beside the vectors.
+pub(super) trait Columns: Send + Sync {
+    /// Names and types, in the order of the file.
+    fn columns(&self) -> &[KeptColumn];
+
+    /// The values of columns, given by their indices, in rows that are ascending and distinct: one list per row.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn values(&self, rows: &[usize], columns: &[usize]) -> Result<Vec<Vec<FieldValue>>>;
+}
+
+/// Ranges of at most `max_rows` rows.
+pub(super) fn split(rows: Range<usize>, max_rows: usize) -> impl Iterator<Item = Range<usize>> {
+    let end = rows.end;
+    rows.step_by(max_rows.max(1)).map(move |start| start..end.min(start.saturating_add(max_rows.max(1))))
+}
+
+/// The wanted rows of each unit: the index of the unit and a part of `rows`, which are ascending.
+pub(super) fn rows_by_unit<'a>(
+    rows: &'a [usize],
+    units: &'a [Range<usize>],
+) -> impl Iterator<Item = (usize, &'a [usize])> {
+    let part = |unit: &Range<usize>| {
+        let first = rows.partition_point(|row| *row < unit.start);
+        let end = rows.partition_point(|row| *row < unit.end);
+        &rows[first..end]
+    };
+    units.iter().enumerate().map(move |(i, unit)| (i, part(unit))).filter(|(_, part)| !part.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{rows_by_unit, split};
+
+    #[test]
+    fn the_last_range_is_shorter() {
+        assert_eq!(split(3..10, 3).collect::<Vec<_>>(), [3..6, 6..9, 9..10]);
+        assert_eq!(split(3..3, 3).count(), 0);
+    }
+
+    #[test]
+    fn rows_are_found_in_their_units() {
+        let found: Vec<_> = rows_by_unit(&[0, 4, 5, 11], &[0..5, 5..5, 5..10, 10..12]).collect();
+        assert_eq!(found, [(0, &[0, 4][..]), (2, &[5][..]), (3, &[11][..])]);
+    }
+}

@@ -1,0 +1,127 @@
+//! `Embedder::embed`: texts in memory have the vectors of `sconce embed`, to the last bit.
+
+use crate::support::{embed, embedding, fixture, rows};
+use sconce::model::Source;
+use sconce::model::modules::Similarity;
+use sconce::neighbours::Metric;
+use sconce::output::OutputDtype;
+use sconce::sys::console::{Console, Verbosity};
+use sconce::task::{
+    EmbeddedTexts, Embedder, ModelOptions, OnLong, PromptChoice, TextError, VectorOptions, load,
+};
+use sconce::text::Chunking;
+
+const TRUNCATE: VectorOptions = VectorOptions {
+    normalize: None,
+    dimensions: None,
+    prompt: None,
+    dtype: OutputDtype::F32,
+    on_long: OnLong::Truncate,
+    chunking: None,
+};
+
+fn embedder(model: &str, options: &VectorOptions) -> Embedder {
+    let source = Source {
+        model: fixture(model).display().to_string(),
+        revision: "main".into(),
+        offline: true,
+        progress: false,
+    };
+    let console = Console::new(Verbosity::Quiet, false);
+    let loaded = load(&ModelOptions::of(source), &console).expect("the fixture loads");
+    Embedder::new(loaded, options, &console).expect("the options fit the model")
+}
+
+/// Empty, short and long texts.
+fn texts() -> Vec<String> {
+    let words = ["lamp", "a candle", "burns", "Ünïcödé", "灯", "key,"];
+    (0..90)
+        .map(|i| {
+            (0..i * 7 % 61).map(|word| words[(i + word * word) % words.len()]).collect::<Vec<_>>().join(" ")
+        })
+        .collect()
+}
+
+fn bits(vectors: &[Vec<f32>]) -> Vec<Vec<u32>> {
+    vectors.iter().map(|vector| vector.iter().map(|x| x.to_bits()).collect()).collect()
+}
+
+fn embed_all(embedder: &Embedder, texts: &[String]) -> EmbeddedTexts {
+    embedder.embed(&texts.iter().map(String::as_str).collect::<Vec<_>>()).expect("texts are embedded")
+}
+
+/// Compares with the rows of `sconce embed`, with all texts at once, in reverse, in parts, and alone.
+fn check(model: &str, options: &VectorOptions, args: &[&str]) {
+    let (texts, embedder) = (texts(), embedder(model, options));
+    let args = args.iter().map(|arg| (*arg).to_owned()).chain(["--".to_owned()]).chain(texts.clone());
+    let expected = rows(&embed(model, ["--quiet".to_owned()].into_iter().chain(args)));
+    let vectors: Vec<Vec<f32>> = expected.iter().map(embedding).collect();
+    let all = embed_all(&embedder, &texts);
+    assert_eq!(bits(&all.vectors), bits(&vectors), "{model}");
+    let tokens: Vec<u64> = expected.iter().map(|row| row["tokens"].as_u64().unwrap()).collect();
+    assert!(all.tokens.iter().map(|tokens| *tokens as u64).eq(tokens));
+    let truncated = expected.iter().map(|row| row["truncated"].as_bool().unwrap());
+    assert!(all.truncated_tokens.iter().map(|removed| *removed > 0).eq(truncated));
+    let mut reversed = texts.clone();
+    reversed.reverse();
+    let mut found = embed_all(&embedder, &reversed).vectors;
+    found.reverse();
+    assert_eq!(bits(&found), bits(&vectors), "{model} in reverse");
+    for part in [1, 2, 7] {
+        for start in (0..texts.len()).step_by(13) {
+            let range = start..texts.len().min(start + part);
+            let found = embed_all(&embedder, &texts[range.clone()]);
+            assert_eq!(bits(&found.vectors), bits(&vectors[range]), "{model}: {part} from {start} on");
+        }
+    }
+}
+
+#[test]
+fn vectors_have_the_bits_of_embed_in_any_order_and_number() {
+    check("bert-tiny", &TRUNCATE, &[]);
+    check("modernbert", &TRUNCATE, &[]);
+    check("pipelines/two-denses", &TRUNCATE, &[]);
+    let prompt = Some(PromptChoice::Text("key: ".into()));
+    let options = VectorOptions { prompt, dimensions: Some(7), normalize: Some(true), ..TRUNCATE };
+    check("pipelines/dense", &options, &["--prompt", "key: ", "--dimensions", "7", "--normalize"]);
+}
+
+#[test]
+fn the_mean_over_chunks_has_the_bits_of_embed() {
+    let options = VectorOptions { on_long: OnLong::Mean, ..TRUNCATE };
+    check("bert-tiny", &options, &["--on-long", "mean"]);
+    let long = embed_all(&embedder("bert-tiny", &options), &["lamp ".repeat(100)]);
+    assert!(long.sequences[0] > 1 && long.truncated_tokens[0] == 0);
+}
+
+#[test]
+fn no_texts_have_no_vectors() {
+    assert_eq!(embedder("bert-tiny", &TRUNCATE).embed(&[]).unwrap(), EmbeddedTexts::default());
+}
+
+#[test]
+fn the_first_text_without_a_vector_is_named() {
+    let embedder = embedder("bert-tiny", &VectorOptions { on_long: OnLong::Error, ..TRUNCATE });
+    let long = "lamp ".repeat(100);
+    let error = embedder.embed(&["a", &long, "b", &long]).unwrap_err();
+    assert!(error.to_string().starts_with("text 2 has 102 tokens, over the limit"), "{error}");
+    assert_eq!(error.downcast::<TextError>().unwrap().index, 1);
+}
+
+#[test]
+fn chunks_are_refused() {
+    let chunking = Some(Chunking { tokens: 12, overlap: 0, late: false });
+    let error = embedder("bert-tiny", &VectorOptions { chunking, ..TRUNCATE }).embed(&["a"]).unwrap_err();
+    assert!(error.is::<sconce::error::UsageError>() && error.to_string().contains("--chunk"), "{error}");
+}
+
+#[test]
+fn the_similarity_function_of_the_model_is_a_metric() {
+    let mut embedder = embedder("bert-tiny", &TRUNCATE);
+    assert_eq!((embedder.similarity, embedder.metric().unwrap()), (Similarity::Cosine, Metric::Cosine));
+    embedder.similarity = Similarity::Euclidean;
+    assert_eq!(embedder.metric().unwrap(), Metric::Euclidean);
+    embedder.similarity = Similarity::Manhattan;
+    let error = embedder.metric().unwrap_err().to_string();
+    assert!(error.contains("manhattan") && error.contains("--metric"), "{error}");
+}
