@@ -57,6 +57,8 @@
 //! | identity | the options and files that a resumed run must share with the interrupted one |
 //! | family | model types that share config keys, tensor names and defaults |
 //! | canonical name | the name of a tensor in this crate, whatever the checkpoint calls it |
+//! | component | a part of a model that parameters are counted for: embeddings, attention, feed-forward … |
+//! | multiply-adds | of matrix products; two FLOPs each |
 //! | head | an attention head; a layer after the encoder is a post-pooling module or a *task head* |
 //! | c2p, p2c | content-to-position and position-to-content scores of disentangled attention |
 //! | talking heads | projections across heads before and after the softmax |

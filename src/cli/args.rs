@@ -39,7 +39,7 @@ pub(super) enum Command {
     Similarity(Box<SimilarityArgs>),
     /// Compare a model's vectors on this machine with reference vectors
     Verify(Box<VerifyArgs>),
-    /// Show a model's configuration and how its tensors are used
+    /// Show a model's configuration, its cost, and how its tensors are used
     Inspect(InspectArgs),
     /// Find the most similar pairs of rows in a vector file, or near-duplicates
     Pairs(PairsArgs),
@@ -365,6 +365,14 @@ pub(super) struct InspectArgs {
     #[arg(long)]
     pub json: bool,
 
+    /// Show the cost of a text of N tokens [default: the model's limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub tokens: Option<u32>,
+
+    /// List all tensors of the checkpoint, and which of them are used
+    #[arg(long)]
+    pub tensors: bool,
+
     #[command(flatten)]
     pub model: ModelArgs,
 }
@@ -421,8 +429,8 @@ pub(super) struct ModelArgs {
     #[command(flatten)]
     pub source: SourceArgs,
 
-    /// Build the encoder from this config.json instead of the model's own
-    #[arg(long, value_name = "FILE", requires = "random_weights", help_heading = "Model")]
+    /// Build the encoder from this config.json instead of the model's own. Needs --random-weights, except to inspect it
+    #[arg(long, value_name = "FILE", help_heading = "Model")]
     pub config: Option<PathBuf>,
 
     /// Initialize the weights at random instead of reading a checkpoint

@@ -47,6 +47,8 @@ const SHORT: &[(&str, &str)] = &[
     ("clusters", "Write the cluster of every row, and which row to keep"),
     ("columns", "Columns of the vector file to copy to the output"),
     ("json", "Print JSON"),
+    ("tokens", "Show the cost of a text of N tokens [default: the model's limit]"),
+    ("tensors", "List all tensors of the checkpoint"),
     ("device", "Device to run on [default: auto]"),
     ("dtype", "Matrix products in f32, bf16, f16 or int8 [default: f32]"),
     ("quiet", "Print only warnings and errors"),
@@ -171,7 +173,8 @@ const INSPECT_EXAMPLES: &str = "\
 Examples:
   sconce inspect                           the default model
   sconce inspect BAAI/bge-small-en-v1.5    a model on the Hub
-  sconce inspect ./model --json            a local model, as JSON";
+  sconce inspect ./model --json            a local model, as JSON
+  sconce inspect --config config.json      the cost of a design without weights";
 
 const PAIRS_EXAMPLES: &str = "\
 Examples:

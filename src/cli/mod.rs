@@ -62,18 +62,23 @@ pub fn main() -> Result<ExitStatus> {
 }
 
 /// Runs `inspect`, whose model is an argument or an option.
-fn inspect(InspectArgs { model_or_id, json, mut model }: InspectArgs, matches: &ArgMatches) -> Result<()> {
-    if let Some(model_or_id) = model_or_id {
-        let inspect = matches.subcommand_matches("inspect");
-        let source = inspect.and_then(|matches| matches.value_source("model"));
-        if source == Some(ValueSource::CommandLine) {
-            bail!(UsageError(format!(
-                "inspect: two models, {model_or_id} and --model {}; remove one of them",
-                model.source.model
-            )));
-        }
-        model.source.model = model_or_id;
+fn inspect(mut args: InspectArgs, matches: &ArgMatches) -> Result<()> {
+    let inspect = matches.subcommand_matches("inspect");
+    let source = inspect.and_then(|matches| matches.value_source("model"));
+    let option = (source == Some(ValueSource::CommandLine)).then(|| args.model.source.model.clone());
+    if let (Some(argument), Some(option)) = (&args.model_or_id, &option) {
+        bail!(UsageError(format!(
+            "inspect: two models, {argument} and --model {option}; remove one of them"
+        )));
     }
-    build_global_pool(model.threads)?;
-    run::inspect::inspect(&resolve::model(&model)?, json, &resolve::console(&model.verbosity))
+    let model = args.model_or_id.take().or(option);
+    if let (Some(model), Some(config), None) = (&model, &args.model.config, args.model.random_weights) {
+        bail!(UsageError(format!(
+            "inspect: --config {} describes a model without weights, so {model} is not used; remove one of them",
+            config.display()
+        )));
+    }
+    args.model.source.model = model.unwrap_or(args.model.source.model);
+    build_global_pool(args.model.threads)?;
+    run::inspect::inspect(&resolve::inspect(&args)?)
 }

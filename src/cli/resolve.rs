@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 
 use super::args::{
-    DEFAULT_MODEL, DownloadArgs, EmbedArgs, HubArgs, ModelArgs, OnError, PairsArgs, SearchArgs,
+    DEFAULT_MODEL, DownloadArgs, EmbedArgs, HubArgs, InspectArgs, ModelArgs, OnError, PairsArgs, SearchArgs,
     SimilarityArgs, VectorArgs, VerbosityArgs, VerifyArgs,
 };
 use super::choice::OrAuto;
@@ -22,6 +22,7 @@ use crate::run::pairs::{Found, PairsOptions};
 use crate::run::search::{NeighbourWeights, Queries, Rescore, SearchOptions, WeightKind};
 use crate::run::similarity::{SimilarityOptions, Style};
 use crate::run::verify::VerifyOptions;
+use crate::run::inspect::InspectOptions;
 use crate::sys::console::{Console, Verbosity};
 use crate::task::{ModelOptions, OnLong, PromptChoice, VectorOptions};
 use crate::text::Chunking;
@@ -65,8 +66,33 @@ pub(super) fn embed(args: EmbedArgs) -> Result<EmbedOptions> {
 /// The options of every command that loads a model.
 ///
 /// # Errors
-/// [`UsageError`] if `SCONCE_ISA` names an instruction set that the processor does not have.
+/// [`UsageError`] if `SCONCE_ISA` names an instruction set that the processor does not have, or a config has no weights.
 pub(super) fn model(args: &ModelArgs) -> Result<ModelOptions> {
+    if args.config.is_some() && args.random_weights.is_none() {
+        bail!(UsageError("--config needs --random-weights SEED, because a config has no weights".into()));
+    }
+    model_or_config(args)
+}
+
+/// The options of `inspect`, which a config alone suffices for.
+///
+/// # Errors
+/// As [`model_or_config`].
+pub(super) fn inspect(args: &InspectArgs) -> Result<InspectOptions> {
+    Ok(InspectOptions {
+        model: model_or_config(&args.model)?,
+        tokens: args.tokens.map(|n| n as usize),
+        json: args.json,
+        tensors: args.tensors,
+        console: console(&args.model.verbosity),
+    })
+}
+
+/// The options of a model, or of a config without weights.
+///
+/// # Errors
+/// [`UsageError`] if `SCONCE_ISA` names an instruction set that the processor does not have.
+fn model_or_config(args: &ModelArgs) -> Result<ModelOptions> {
     Isa::check().map_err(UsageError)?;
     Ok(ModelOptions {
         config: args.config.clone(),

@@ -216,6 +216,11 @@ impl Config {
         }
     }
 
+    /// The path of a field in the file: `tokenizer_args.model_max_length`.
+    pub fn key_path(&self, key: &str) -> String {
+        format!("{}{key}", self.parent)
+    }
+
     /// Whether the field is present.
     pub fn has(&self, key: &str) -> bool {
         self.get(key).is_some()

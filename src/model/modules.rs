@@ -35,7 +35,7 @@ pub struct Modules {
     /// The number of dimensions that vectors are truncated to.
     pub truncate_dim: Option<usize>,
     /// The maximum length of a text in tokens, including special tokens.
-    pub max_length: Option<usize>,
+    pub max_length: Option<TokenLimit>,
     /// Whether longer texts lose their beginning (`truncation_side` is left) rather than their end.
     pub truncate_left: bool,
     /// Whether texts are lowercased before tokenization.
@@ -48,6 +48,17 @@ pub struct Modules {
     pub encoder_folder: PathBuf,
     /// The purpose of the model if its files say that it is no embedding model; then modules after the encoder are not read.
     pub purpose: Option<Purpose>,
+}
+
+/// A maximum length in a file of the model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenLimit {
+    /// Tokens, including special tokens.
+    pub tokens: usize,
+    /// The field.
+    pub key: String,
+    /// The file.
+    pub file: PathBuf,
 }
 
 /// Vectors that do not have the dimensions of a post-pooling module's input.
@@ -146,18 +157,18 @@ impl Modules {
     fn read_transformer(&mut self, folder: &Path, pooling: Option<&Pooling>) -> Result<()> {
         let Some(config) = transformer_config(folder)? else { return Ok(()) };
         self.purpose = self.purpose.take().or_else(|| Purpose::of_transformer(&config));
-        self.max_length = token_limit(&config, "max_seq_length")?.or(self.max_length);
+        self.max_length = token_limit(&config, "max_seq_length")?.or(self.max_length.take());
         // Arguments of the tokenizer, by their newer and their older name.
         for key in ["tokenizer_args", "processor_kwargs"] {
             if let Some(arguments) = config.object(key)? {
-                self.max_length = token_limit(&arguments, "model_max_length")?.or(self.max_length);
+                self.max_length = token_limit(&arguments, "model_max_length")?.or(self.max_length.take());
             }
         }
         self.lowercase = config.flag("do_lower_case")?;
         if let Some(calls) = config.object("processing_kwargs")? {
             for key in ["common", "text"] {
                 let Some(arguments) = calls.object(key)? else { continue };
-                self.max_length = token_limit(&arguments, "max_length")?.or(self.max_length);
+                self.max_length = token_limit(&arguments, "max_length")?.or(self.max_length.take());
                 check_tokenizer_arguments(&arguments)?;
             }
         }
@@ -234,11 +245,14 @@ impl Modules {
 }
 
 /// A maximum length in tokens; `None` without the field.
-fn token_limit(config: &Config, key: &str) -> Result<Option<usize>> {
+fn token_limit(config: &Config, key: &str) -> Result<Option<TokenLimit>> {
     match config.get(key) {
         None => Ok(None),
         Some(value) => match value.as_u64().filter(|n| *n > 0) {
-            Some(n) => Ok(Some(n as usize)),
+            Some(n) => {
+                let (key, file) = (config.key_path(key), config.path().to_owned());
+                Ok(Some(TokenLimit { tokens: n as usize, key, file }))
+            }
             None => bail!("{}", config.invalid(key, value, "a number of tokens")),
         },
     }
@@ -280,12 +294,13 @@ fn transformer_config(folder: &Path) -> Result<Option<Config>> {
 
 /// `model_max_length` of `tokenizer_config.json`, and whether `truncation_side` is left. Tokenizers without a limit have a
 /// `model_max_length` of 1e30.
-fn read_truncation(path: &Path) -> Result<(Option<usize>, bool)> {
+fn read_truncation(path: &Path) -> Result<(Option<TokenLimit>, bool)> {
     if !has_dir_entry(path) {
         return Ok((None, false));
     }
     let fields = read_json_object(path)?;
-    let limit = fields.get("model_max_length").and_then(Value::as_f64);
+    let key = "model_max_length";
+    let tokens = fields.get(key).and_then(Value::as_f64).filter(|n| (1.0..1e9).contains(n));
     let truncate_left = match fields.get("truncation_side") {
         None | Some(Value::Null) => false,
         Some(Value::String(side)) if side == "right" => false,
@@ -294,5 +309,6 @@ fn read_truncation(path: &Path) -> Result<(Option<usize>, bool)> {
             bail!("{}: \"truncation_side\" is {other}, expected left or right; fix the file", path.display())
         }
     };
-    Ok((limit.filter(|n| (1.0..1e9).contains(n)).map(|n| n as usize), truncate_left))
+    let limit = |n: f64| TokenLimit { tokens: n as usize, key: key.into(), file: path.to_owned() };
+    Ok((tokens.map(limit), truncate_left))
 }

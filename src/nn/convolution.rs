@@ -5,7 +5,7 @@ use candle_core::Tensor;
 
 use super::norm::Norm;
 use super::{Activation, ConvolutionSpec, EncoderSpec, RaggedBatch, WeightSource};
-use crate::ops::linear::{LinearWeights, Matrix};
+use crate::ops::linear::LinearWeights;
 
 /// `norm(y + f(W * x + b))`: the embeddings `x`, convolved along each sequence, are added to the output `y` of the first
 /// layer.
@@ -23,11 +23,10 @@ impl Convolution {
     pub(super) fn load(source: &mut dyn WeightSource, spec: &EncoderSpec) -> Result<Option<Self>> {
         let Some(ConvolutionSpec { kernel_size, activation }) = spec.convolution else { return Ok(None) };
         let hidden_size = spec.hidden_size;
-        let weight = source.tensor("convolution.weight", &[hidden_size, hidden_size, kernel_size])?;
+        let kernel = source.kernel("convolution.weight", hidden_size, kernel_size)?;
         let bias = source.tensor("convolution.bias", &[hidden_size])?;
-        let weight = weight.transpose(1, 2)?.contiguous()?.flatten_from(1)?;
         Ok(Some(Convolution {
-            weights: LinearWeights::new(Matrix::new(weight, source.backend())?, Some(bias))?,
+            weights: LinearWeights::new(kernel, Some(bias))?,
             kernel_size,
             activation,
             norm: Norm::load(source, "convolution_norm", hidden_size, spec.norm)?,

@@ -43,16 +43,17 @@ impl FeedForward {
 
 /// The activation with its learned parameters, if it has any.
 fn load_activation(activation: Activation, source: &mut dyn WeightSource, name: &str) -> Result<Activation> {
-    let mut scalar = |parameter: &str, shape: &[usize]| -> Result<f32> {
-        let scalar = source.tensor(&format!("{name}.{parameter}"), shape)?.flatten_all()?.get(0)?;
-        Ok(scalar.to_dtype(DType::F32)?.to_scalar()?)
+    let scalar = |tensor: Tensor| -> Result<f32> {
+        Ok(tensor.flatten_all()?.get(0)?.to_dtype(DType::F32)?.to_scalar()?)
     };
+    let mut learned = |parameter: &str| scalar(source.tensor(&format!("{name}.{parameter}"), &[1])?);
     Ok(match activation {
-        Activation::Prelu { .. } => Activation::Prelu { slope: scalar("weight", &[1])? },
+        Activation::Prelu { .. } => Activation::Prelu { slope: learned("weight")? },
         Activation::Xielu(_) => {
             // Stored before a softplus, which makes both positive (Huang & Schlag 2024, xIELU).
-            let [positive, negative] = [scalar("alpha_p", &[1])?, scalar("alpha_n", &[1])?].map(softplus);
-            let (beta, eps) = (scalar("beta", &[])?, scalar("eps", &[])?);
+            let [positive, negative] = [learned("alpha_p")?, learned("alpha_n")?].map(softplus);
+            let mut constant = |parameter: &str| scalar(source.buffer(&format!("{name}.{parameter}"), &[])?);
+            let (beta, eps) = (constant("beta")?, constant("eps")?);
             Activation::Xielu([positive, beta + negative, beta, eps])
         }
         without_parameters => without_parameters,

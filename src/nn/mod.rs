@@ -2,14 +2,17 @@
 //!
 //! An [`EncoderSpec`] describes the computation; [`Encoder::load`] asks a [`WeightSource`] for every tensor by its canonical
 //! name; [`Encoder::forward`] computes the hidden states of a [`RaggedBatch`], [`Pooling`] reduces them to a vector for each
-//! sequence, and [`PostPooling`] modules transform the vectors. Nothing here depends on the names of tensors in a checkpoint
-//! or on the model type.
+//! sequence, and [`PostPooling`] modules transform the vectors. [`cost`] has the parameters and multiply-adds of a spec as
+//! formulas. Nothing here depends on the names of tensors in a checkpoint or on the model type.
 
 mod attention;
+mod component;
 mod convolution;
+pub mod cost;
 mod embeddings;
 mod encoder;
 mod feed_forward;
+mod formula;
 mod layer;
 mod linear;
 mod norm;
@@ -32,7 +35,9 @@ pub use crate::ops::backend::{Backend, ComputeDtype, DeviceError, DeviceRequest,
 pub use crate::ops::gpu::{OutOfMemory, is_out_of_memory};
 pub use crate::ops::linear::Matrix;
 pub use crate::ops::lookup::{EmbeddingTable, SafetensorsDtype, SharedBytes};
+pub use component::Component;
 pub use encoder::{Encoder, Stage};
+pub use formula::{Formula, Symbol};
 pub use pooling::{Pool, Pooling};
 pub use post_pooling::{Dense, PostPooling, PostPoolingSpec, is_normalized};
 pub use ragged_batch::RaggedBatch;

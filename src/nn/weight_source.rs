@@ -1,5 +1,6 @@
 //! Where the weights of an encoder come from: a trait, and the sources that read no file.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -8,7 +9,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Normal};
 
-use super::{Backend, EmbeddingTable, Matrix};
+use super::{Backend, Component, EmbeddingTable, Matrix};
 use crate::kernels::activation::XIELU_INIT;
 use crate::kernels::gemm::{GemmType, PackedMatrix};
 use crate::kernels::isa::Isa;
@@ -34,6 +35,22 @@ pub trait WeightSource {
     /// The matrix of a matmul, `(rows, columns)`.
     fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Matrix> {
         Ok(Matrix::new(self.tensor(name, &[rows, columns])?, self.backend())?)
+    }
+
+    /// The kernel of a 1-D convolution, stored as `(channels, channels, kernel_size)`, as the `(channels, kernel_size · channels)`
+    /// matrix of a matmul over unfolded tokens.
+    fn kernel(&mut self, name: &str, channels: usize, kernel_size: usize) -> Result<Matrix> {
+        let kernel = self.tensor(name, &[channels, channels, kernel_size])?;
+        // A placeholder, whose sizes no file has confirmed, takes no memory only as it is.
+        if !kernel.is_contiguous() {
+            return Ok(Matrix::Tensor(placeholder(&[channels, kernel_size.saturating_mul(channels)])?));
+        }
+        Ok(Matrix::new(kernel.transpose(1, 2)?.contiguous()?.flatten_from(1)?, self.backend())?)
+    }
+
+    /// A constant that checkpoints hold beside the parameters, a buffer of the module in PyTorch.
+    fn buffer(&mut self, name: &str, shape: &[usize]) -> Result<Tensor> {
+        self.tensor(name, shape)
     }
 
     /// The device and type for the encoder; tensors are returned on this device.
@@ -106,8 +123,10 @@ fn initial_activation_parameter(name: &str) -> Option<f32> {
 /// Counts parameters without allocating any.
 #[derive(Debug, Default)]
 pub struct ParameterCount {
-    /// Elements of all tensors; saturates.
+    /// Elements of all tensors without buffers; saturates.
     pub parameters: usize,
+    /// The same by component.
+    pub components: BTreeMap<Component, usize>,
     /// Bytes that the weights take in memory on the backend, without embedding tables; saturates.
     pub held_bytes: usize,
     /// Bytes of the embedding tables in f32, which an encoder from a checkpoint reads from the file row by row; saturates.
@@ -122,22 +141,17 @@ impl ParameterCount {
     }
 
     /// Adds a tensor and returns the number of its elements.
-    fn add(&mut self, shape: &[usize]) -> usize {
+    fn add(&mut self, name: &str, shape: &[usize]) -> usize {
         let elements = shape.iter().fold(1usize, |elements, n| elements.saturating_mul(*n));
         self.parameters = self.parameters.saturating_add(elements);
+        let of_component = self.components.entry(Component::of(name)).or_default();
+        *of_component = of_component.saturating_add(elements);
         elements
     }
-}
 
-impl WeightSource for ParameterCount {
-    fn tensor(&mut self, _name: &str, shape: &[usize]) -> Result<Tensor> {
-        let bytes = self.add(shape).saturating_mul(size_of::<f32>());
-        self.held_bytes = self.held_bytes.saturating_add(bytes);
-        placeholder(shape)
-    }
-
-    fn matrix(&mut self, _name: &str, rows: usize, columns: usize) -> Result<Matrix> {
-        let elements = self.add(&[rows, columns]);
+    /// Adds a matrix of `(rows, columns)`.
+    fn add_matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Matrix> {
+        let elements = self.add(name, &[rows, columns]);
         let bytes = match &self.backend {
             Backend::Cpu(compute) => PackedMatrix::packed_bytes(Isa::selected(), *compute, rows, columns),
             Backend::Device { dtype, .. } => elements.saturating_mul(dtype.size_in_bytes()),
@@ -145,13 +159,33 @@ impl WeightSource for ParameterCount {
         self.held_bytes = self.held_bytes.saturating_add(bytes);
         Ok(Matrix::Tensor(placeholder(&[rows, columns])?))
     }
+}
+
+impl WeightSource for ParameterCount {
+    fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<Tensor> {
+        let bytes = self.add(name, shape).saturating_mul(size_of::<f32>());
+        self.held_bytes = self.held_bytes.saturating_add(bytes);
+        placeholder(shape)
+    }
+
+    fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Matrix> {
+        self.add_matrix(name, rows, columns)
+    }
+
+    fn kernel(&mut self, name: &str, channels: usize, kernel_size: usize) -> Result<Matrix> {
+        self.add_matrix(name, channels, kernel_size.saturating_mul(channels))
+    }
+
+    fn buffer(&mut self, _name: &str, shape: &[usize]) -> Result<Tensor> {
+        placeholder(shape)
+    }
 
     fn backend(&self) -> &Backend {
         &self.backend
     }
 
-    fn table(&mut self, _name: &str, rows: usize, width: usize) -> Result<EmbeddingTable> {
-        let bytes = self.add(&[rows, width]).saturating_mul(size_of::<f32>());
+    fn table(&mut self, name: &str, rows: usize, width: usize) -> Result<EmbeddingTable> {
+        let bytes = self.add(name, &[rows, width]).saturating_mul(size_of::<f32>());
         self.table_bytes = self.table_bytes.saturating_add(bytes);
         Ok(EmbeddingTable::resident(placeholder(&[rows, width])?)?)
     }

@@ -203,6 +203,17 @@ impl Backend {
         }
     }
 
+    /// The backends of the same device, one for each dtype that it supports.
+    pub fn each_dtype(&self) -> Vec<Backend> {
+        let with = |dtype: &ComputeDtype| match self {
+            Backend::Cpu(_) => dtype.gemm_type().map(Backend::Cpu),
+            Backend::Device { device, .. } => {
+                dtype.gpu_dtype().map(|dtype| Backend::Device { device: device.clone(), dtype })
+            }
+        };
+        ComputeDtype::ALL.iter().filter_map(with).collect()
+    }
+
     /// The device of the hidden states.
     pub fn device(&self) -> Device {
         match self {

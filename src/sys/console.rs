@@ -61,6 +61,11 @@ impl Console {
         self.progress
     }
 
+    /// Whether details are printed.
+    pub fn is_verbose(&self) -> bool {
+        self.verbosity >= Verbosity::Verbose
+    }
+
     /// Prints a warning: the result may differ from what the user expects. Printed at every verbosity.
     pub fn warn(&self, message: impl AsRef<str>) {
         eprint_message(&format!("warning: {}", message.as_ref()));

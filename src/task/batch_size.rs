@@ -1,6 +1,10 @@
 //! The batch size and the memory of an embedding task.
 
+use anyhow::Result;
+
 use super::Embedder;
+use super::load::count;
+use crate::model::modules::PostPoolingModule;
 use crate::nn::{
     Backend, Encoder, EncoderSpec, GemmType, Isa, Pooling, QUERY_BLOCK, ScoreBias, TalkingHeads,
 };
@@ -21,17 +25,55 @@ fn batches_per_gpu(encoder: &Encoder) -> usize {
 
 /// The fastest number of tokens per batch for the devices of `encoders`.
 fn default_batch_tokens(encoders: &[Encoder]) -> usize {
-    let tokens = |encoder: &Encoder| match encoder.backend().free_memory() {
-        None => match encoder.backend() {
-            Backend::Cpu(GemmType::F32) if Isa::selected().tile_unit().is_none() => CPU_F32_TOKENS,
-            _ => CPU_TOKENS,
-        },
-        // Half of the memory is left for attention scores and other processes.
-        Some(free) => {
-            (free / 2 / batches_per_gpu(encoder) / token_bytes(encoder.spec())).clamp(1, MAX_GPU_TOKENS)
-        }
-    };
+    let tokens =
+        |encoder: &Encoder| batch_tokens(encoder.backend(), encoder.spec(), batches_per_gpu(encoder));
     encoders.iter().map(tokens).min().unwrap_or(CPU_TOKENS)
+}
+
+/// The fastest number of tokens per batch on a backend, for as many batches in flight on a GPU.
+fn batch_tokens(backend: &Backend, spec: &EncoderSpec, batches_per_gpu: usize) -> usize {
+    match (backend.free_memory(), backend) {
+        (None, Backend::Cpu(GemmType::F32)) if Isa::selected().tile_unit().is_none() => CPU_F32_TOKENS,
+        (None, _) => CPU_TOKENS,
+        // Half of the memory is left for attention scores and other processes.
+        (Some(free), _) => (free / 2 / batches_per_gpu / token_bytes(spec)).clamp(1, MAX_GPU_TOKENS),
+    }
+}
+
+/// The memory of an encoder in one compute type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// The compute type.
+    pub dtype: &'static str,
+    /// Weights as they are packed for this type, in bytes, without embedding tables.
+    pub weights: usize,
+    /// Tokens of a batch.
+    pub batch_tokens: usize,
+    /// Activations and attention of one batch, in bytes.
+    pub batch: usize,
+}
+
+/// The memory of an encoder with `pooling` and post-pooling `modules` in every compute type of `backend`'s device: its weights,
+/// and a batch of texts of up to `tokens` tokens.
+///
+/// # Errors
+/// If the spec contradicts itself.
+pub fn memory_use(
+    backend: &Backend,
+    spec: &EncoderSpec,
+    pooling: &Pooling,
+    modules: &[PostPoolingModule],
+    tokens: usize,
+) -> Result<Vec<MemoryUse>> {
+    let of_type = |backend: Backend| {
+        let batch_tokens = batch_tokens(&backend, spec, 1).max(tokens);
+        let batch =
+            batch_tokens.saturating_mul(token_bytes(spec)).saturating_add(attention_bytes(spec, tokens));
+        let dtype = backend.dtype();
+        let weights = count(backend, spec, pooling, modules)?.held_bytes;
+        Ok(MemoryUse { dtype, weights, batch_tokens, batch })
+    };
+    backend.each_dtype().into_iter().map(of_type).collect()
 }
 
 /// The workload of an embedder, with `batch_tokens` tokens per batch or the default of its devices.
@@ -79,5 +121,5 @@ fn attention_bytes(spec: &EncoderSpec, max_length: usize) -> usize {
         _ => 0,
     };
     let token = spec.qk_head_dim + spec.v_head_dim + relative_positions + 2 * QUERY_BLOCK;
-    size_of::<f32>() * max_length * token * heads
+    (size_of::<f32>() * token).saturating_mul(max_length).saturating_mul(heads)
 }

@@ -15,7 +15,9 @@ use crate::model::config::Config;
 use crate::model::directory::ModelDir;
 use crate::model::families::Family;
 use crate::model::layout::optional_files_beside;
-use crate::model::modules::{Modules, PoolingModule, PostPoolingModule, parent_model, post_pooling};
+use crate::model::modules::{
+    Modules, PoolingModule, PostPoolingModule, TokenLimit, parent_model, post_pooling,
+};
 use crate::model::purpose::Purpose;
 use crate::model::weights::{Checkpoint, TensorReport, read_index};
 use crate::nn::{Backend, Encoder, EncoderSpec, ParameterCount, Pooling, PostPooling, RandomWeights};
@@ -55,9 +57,22 @@ pub struct Loaded {
 }
 
 /// The source of the weights.
-enum Weights {
+pub(super) enum Weights {
+    /// A checkpoint: one file, or the index of its shards.
     File(PathBuf),
+    /// A seed.
     Random(u64),
+}
+
+/// The maximum length of a text, and where it is set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MaxLength {
+    /// Tokens, including special tokens.
+    pub tokens: usize,
+    /// The option or the field.
+    pub key: String,
+    /// The file of the field.
+    pub file: Option<PathBuf>,
 }
 
 impl fmt::Display for Weights {
@@ -78,7 +93,7 @@ const MAX_RANDOM_BYTES: usize = 1 << 34;
 /// If a file is missing or malformed, contradicts another file, or the model is not an embedding model.
 pub fn load(options: &ModelOptions, console: &Console) -> Result<Loaded> {
     let start = Instant::now();
-    let loaded = build(options, console, true)?;
+    let loaded = build(options, console)?;
     if let Some(purpose) = loaded.purpose.as_ref().filter(|_| options.uses_own_pooling()) {
         return Err(not_an_embedding_model(options, purpose));
     }
@@ -105,14 +120,6 @@ pub fn load(options: &ModelOptions, console: &Console) -> Result<Loaded> {
     Ok(loaded)
 }
 
-/// Loads a model for inspection. If the report lists problems, the encoder must not be run.
-///
-/// # Errors
-/// As [`load`], except for missing or misshapen tensors and models for other tasks.
-pub fn examine(options: &ModelOptions, console: &Console) -> Result<Loaded> {
-    build(options, console, false)
-}
-
 /// The error for a model that is not an embedding model.
 fn not_an_embedding_model(options: &ModelOptions, purpose: &Purpose) -> Error {
     Error::msg(format!(
@@ -122,29 +129,15 @@ fn not_an_embedding_model(options: &ModelOptions, purpose: &Purpose) -> Error {
     ))
 }
 
-/// Loads a model. With `embeds`, a model for another task is refused before its weights are read.
-fn build(options: &ModelOptions, console: &Console, embeds: bool) -> Result<Loaded> {
-    let backends = backends(options, console)?;
-    let (files, modules) = locate(options, console)?;
-    let Plan { config, family, spec, pooling, dimensions, is_bare_checkpoint, mut purpose } =
-        plan(options, files.as_ref(), &modules, embeds)?;
-    let tokenizer_file = match &options.tokenizer {
-        Some(path) => path.clone(),
-        None => require_files(files.as_ref())?.tokenizer()?,
-    };
-    let own_side = if modules.truncate_left { TruncationSide::Left } else { TruncationSide::Right };
-    let limits = TokenizerOptions {
-        max_length: max_length(options, &modules, &spec)?,
-        truncation_side: options.truncation_side.unwrap_or(own_side),
-        lowercase: modules.lowercase,
-    };
-    // Without pooling there is no vector for a post-pooling module.
-    let applied = if pooling == Pooling::None { &[] } else { &modules.post_pooling[..] };
-    let count = count_parameters(options, &backends, &spec, &pooling, applied)?;
-    let weights = match options.random_weights {
-        None => Weights::File(require_files(files.as_ref())?.weights()?),
-        Some(seed) => Weights::Random(seed),
-    };
+/// Loads a model. A model for another task is refused before its weights are read.
+fn build(options: &ModelOptions, console: &Console) -> Result<Loaded> {
+    let prepared = prepare(options, console, true)?;
+    let tokenizer_file = tokenizer_file(options, prepared.files.as_ref())?;
+    let limits = prepared.tokenizer_options();
+    let Prepared { backends, files, modules, plan, count, .. } = prepared;
+    let Plan { config, family, spec, pooling, dimensions, is_bare_checkpoint, mut purpose } = plan;
+    let applied = applied_modules(&modules, &pooling);
+    let weights = weights(options, files.as_ref())?;
     // In parallel: both take long, and they are independent.
     let (tokenizer, weights_loaded) = rayon::join(
         || read_tokenizer(&tokenizer_file, &limits),
@@ -158,11 +151,9 @@ fn build(options: &ModelOptions, console: &Console, embeds: bool) -> Result<Load
     let post_pooling = pooler.into_iter().chain(loaded).collect();
     if let Some(report) = &report {
         warn_about_tensors(report, &config, console);
-        if is_bare_checkpoint && purpose.is_none() {
-            purpose = Purpose::of_tensors(&report.unused);
-        }
+        purpose = purpose.or_else(|| Purpose::of_tensors(&report.unused).filter(|_| is_bare_checkpoint));
     }
-    let files = read_files(&config, &tokenizer_file, &weights, &modules, applied)?;
+    let files = read_files(&config, Some(&tokenizer_file), Some(&weights), &modules, applied)?;
     let (weights, parameters) = (weights.to_string(), count.parameters);
     Ok(Loaded {
         config,
@@ -182,9 +173,67 @@ fn build(options: &ModelOptions, console: &Console, embeds: bool) -> Result<Load
     })
 }
 
+/// A model whose config, modules and options are resolved, before its tokenizer and weights are read.
+pub(super) struct Prepared {
+    pub backends: Vec<Backend>,
+    /// The files of the encoder; `None` if options replace all of them.
+    pub files: Option<ModelDir>,
+    pub modules: Modules,
+    pub plan: Plan,
+    /// Parameters of the encoder, pooler and applied modules, and the memory of the weights.
+    pub count: ParameterCount,
+    pub max_length: MaxLength,
+    pub truncation_side: TruncationSide,
+}
+
+/// Resolves the options against config and modules. With `embeds`, a model for another task is an error.
+pub(super) fn prepare(options: &ModelOptions, console: &Console, embeds: bool) -> Result<Prepared> {
+    let backends = backends(options, console)?;
+    let (files, modules) = locate(options, console)?;
+    let plan = plan(options, files.as_ref(), &modules, embeds)?;
+    let max_length = max_length(options, &modules, &plan)?;
+    let own_side = if modules.truncate_left { TruncationSide::Left } else { TruncationSide::Right };
+    let truncation_side = options.truncation_side.unwrap_or(own_side);
+    let applied = applied_modules(&modules, &plan.pooling);
+    let count = count_parameters(options, &backends, &plan.spec, &plan.pooling, applied)?;
+    Ok(Prepared { backends, files, modules, plan, count, max_length, truncation_side })
+}
+
+/// The post-pooling modules that run. Without pooling there is no vector for them.
+pub(super) fn applied_modules<'a>(modules: &'a Modules, pooling: &Pooling) -> &'a [PostPoolingModule] {
+    if *pooling == Pooling::None { &[] } else { &modules.post_pooling }
+}
+
+impl Prepared {
+    /// How texts are tokenized.
+    pub(super) fn tokenizer_options(&self) -> TokenizerOptions {
+        TokenizerOptions {
+            max_length: self.max_length.tokens,
+            truncation_side: self.truncation_side,
+            lowercase: self.modules.lowercase,
+        }
+    }
+}
+
+/// The tokenizer: the option, else the model's own.
+pub(super) fn tokenizer_file(options: &ModelOptions, files: Option<&ModelDir>) -> Result<PathBuf> {
+    match &options.tokenizer {
+        Some(path) => Ok(path.clone()),
+        None => require_files(files)?.tokenizer(),
+    }
+}
+
+/// The source of the weights: the seed of the option, else the model's checkpoint.
+pub(super) fn weights(options: &ModelOptions, files: Option<&ModelDir>) -> Result<Weights> {
+    Ok(match options.random_weights {
+        None => Weights::File(require_files(files)?.weights()?),
+        Some(seed) => Weights::Random(seed),
+    })
+}
+
 /// Locates the files of the encoder and reads the modules of the model.
 fn locate(options: &ModelOptions, console: &Console) -> Result<(Option<ModelDir>, Modules)> {
-    let is_replaced = options.config.is_some() && options.tokenizer.is_some();
+    let is_replaced = options.is_config_alone() || options.config.is_some() && options.tokenizer.is_some();
     let files = if is_replaced { None } else { Some(ModelDir::locate(&options.source)?) };
     if let Some(warning) = files.as_ref().and_then(|files| files.warning.as_ref()) {
         console.warn(warning);
@@ -212,16 +261,17 @@ fn require_files(files: Option<&ModelDir>) -> Result<&ModelDir> {
 }
 
 /// The decisions that depend only on options, config and modules, before weights and tokenizer are read.
-struct Plan {
-    config: Config,
-    family: &'static Family,
-    spec: EncoderSpec,
-    pooling: Pooling,
-    dimensions: usize,
+pub(super) struct Plan {
+    pub config: Config,
+    pub family: &'static Family,
+    pub spec: EncoderSpec,
+    pub pooling: Pooling,
+    /// Dimensions of a vector after the last module.
+    pub dimensions: usize,
     /// Whether the model is a checkpoint without a Pooling module: its task is known from config and tensors only.
-    is_bare_checkpoint: bool,
+    pub is_bare_checkpoint: bool,
     /// The task, if it is not embedding.
-    purpose: Option<Purpose>,
+    pub purpose: Option<Purpose>,
 }
 
 /// Reads the config and resolves the options against config and modules. With `embeds`, a model for another task is an error.
@@ -281,11 +331,11 @@ fn count_parameters(
     pooling: &Pooling,
     modules: &[PostPoolingModule],
 ) -> Result<ParameterCount> {
-    let mut count = ParameterCount::new(backends.first().cloned().unwrap_or_default());
-    Encoder::load(spec, &mut count)?;
-    PostPooling::load_pooler(&mut count, pooling, spec.hidden_size)?;
+    let count = count(backends.first().cloned().unwrap_or_default(), spec, pooling, modules)?;
     let is_random = options.random_weights.is_some();
-    post_pooling::count(modules, is_random, MAX_RANDOM_BYTES, &mut count)?;
+    if is_random {
+        post_pooling::check_sizes(modules, MAX_RANDOM_BYTES)?;
+    }
     if !backends.iter().any(Backend::is_gpu) {
         // Embedding tables of a checkpoint stay in the mapped file and are read row by row.
         let tables = if is_random { count.table_bytes } else { 0 };
@@ -294,8 +344,24 @@ fn count_parameters(
     Ok(count)
 }
 
+/// Counts the parameters of an encoder, of its pooler if `pooling` needs it, and of post-pooling `modules`.
+pub(super) fn count(
+    backend: Backend,
+    spec: &EncoderSpec,
+    pooling: &Pooling,
+    modules: &[PostPoolingModule],
+) -> Result<ParameterCount> {
+    let mut count = ParameterCount::new(backend);
+    Encoder::load(spec, &mut count)?;
+    PostPooling::load_pooler(&mut count, pooling, spec.hidden_size)?;
+    for module in modules {
+        PostPooling::load(&mut count, "module", &module.spec)?;
+    }
+    Ok(count)
+}
+
 /// Reads the tokenizer, and checks that its limit leaves room for a text.
-fn read_tokenizer(file: &Path, options: &TokenizerOptions) -> Result<Tokenizer> {
+pub(super) fn read_tokenizer(file: &Path, options: &TokenizerOptions) -> Result<Tokenizer> {
     let tokenizer = Tokenizer::read(file, options)?;
     let (max_length, special_tokens) = (tokenizer.max_length(), tokenizer.num_special_tokens(false));
     if max_length <= special_tokens {
@@ -308,7 +374,7 @@ fn read_tokenizer(file: &Path, options: &TokenizerOptions) -> Result<Tokenizer> 
 }
 
 /// Warns about layers of the checkpoint that the config does not have, and about values that are not finite.
-fn warn_about_tensors(report: &TensorReport, config: &Config, console: &Console) {
+pub(super) fn warn_about_tensors(report: &TensorReport, config: &Config, console: &Console) {
     if let Some((first, more)) = report.unexpected_tensors.split_first() {
         let (more, verb) = match more.len() {
             0 => (String::new(), "is"),
@@ -342,15 +408,18 @@ fn check_weights(max_memory: Option<u64>, bytes: usize) -> Result<()> {
 }
 
 /// All files that affect vectors.
-fn read_files(
+pub(super) fn read_files(
     config: &Config,
-    tokenizer: &Path,
-    weights: &Weights,
+    tokenizer: Option<&Path>,
+    weights: Option<&Weights>,
     modules: &Modules,
     post_pooling: &[PostPoolingModule],
 ) -> Result<Vec<PathBuf>> {
-    let mut files = BTreeSet::from([config.path().to_owned(), tokenizer.to_owned()]);
-    if let Weights::File(path) = weights {
+    let mut files: BTreeSet<PathBuf> =
+        [config.path()].into_iter().chain(tokenizer).map(Path::to_owned).collect();
+    let optional: Vec<PathBuf> = files.iter().flat_map(|file| optional_files_beside(file)).collect();
+    files.extend(optional);
+    if let Some(Weights::File(path)) = weights {
         files.insert(path.clone());
         if path.extension().is_some_and(|suffix| suffix == "json") {
             files.extend(read_index(path)?.values().map(|shard| path.with_file_name(shard)));
@@ -360,20 +429,27 @@ fn read_files(
     for module in post_pooling {
         files.extend([module.config()].into_iter().filter(|file| file.is_file()).chain(module.weights()?));
     }
-    files.extend([config.path(), tokenizer].into_iter().flat_map(optional_files_beside));
     Ok(files.into_iter().collect())
 }
 
 /// Maximum tokens of a text: the option, else the model's own limit, at most the number of positions.
-fn max_length(options: &ModelOptions, modules: &Modules, spec: &EncoderSpec) -> Result<usize> {
-    let positions = spec.max_length();
-    match options.max_length {
-        Some(limit) if limit > positions => {
-            bail!(UsageError(format!("--max-length {limit} exceeds the model's {positions} positions")))
+fn max_length(options: &ModelOptions, modules: &Modules, plan: &Plan) -> Result<MaxLength> {
+    let positions = plan.spec.max_length();
+    if let Some(tokens) = options.max_length {
+        if tokens > positions {
+            bail!(UsageError(format!("--max-length {tokens} exceeds the model's {positions} positions")))
         }
-        Some(limit) => Ok(limit),
-        None => Ok(modules.max_length.unwrap_or(positions).min(positions)),
+        return Ok(MaxLength { tokens, key: "--max-length".into(), file: None });
     }
+    Ok(match &modules.max_length {
+        Some(TokenLimit { tokens, key, file }) if *tokens <= positions => {
+            MaxLength { tokens: *tokens, key: key.clone(), file: Some(file.clone()) }
+        }
+        _ => {
+            let (key, file) = (plan.family.keys.max_positions.to_owned(), plan.config.path().to_owned());
+            MaxLength { tokens: positions, key, file: Some(file) }
+        }
+    })
 }
 
 /// The encoder once per backend, the pooler if it is needed, and the report on the checkpoint's tensors.
@@ -383,7 +459,7 @@ type LoadedWeights = (Vec<Encoder>, Option<PostPooling>, Option<TensorReport>);
 ///
 /// # Errors
 /// If the checkpoint cannot be read, or lacks the pooler that `pooling` needs. Other missing tensors are in the report.
-fn load_checkpoint(
+pub(super) fn load_checkpoint(
     path: &Path,
     family: &'static Family,
     spec: &EncoderSpec,

@@ -55,6 +55,11 @@ impl ModelOptions {
         self.config.is_none() && self.random_weights.is_none()
     }
 
+    /// Whether the encoder is described by a config and has no weights, so that it can only be inspected.
+    pub fn is_config_alone(&self) -> bool {
+        self.config.is_some() && self.random_weights.is_none()
+    }
+
     /// Whether the model's own files decide how a text becomes a vector.
     pub fn uses_own_pooling(&self) -> bool {
         self.reads_checkpoint() && self.pooling.is_none()

@@ -227,6 +227,21 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
+    /// How it splits words into tokens.
+    pub fn algorithm(&self) -> &'static str {
+        match self.inner.get_model() {
+            ModelWrapper::BPE(_) => "BPE",
+            ModelWrapper::WordPiece(_) => "WordPiece",
+            ModelWrapper::WordLevel(_) => "WordLevel",
+            ModelWrapper::Unigram(_) => "Unigram",
+        }
+    }
+
+    /// Tokens in the vocabulary, added tokens included.
+    pub fn vocab_size(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+
     /// The maximum tokens of a text or pair, including special tokens.
     pub fn max_length(&self) -> usize {
         self.max_length

@@ -43,9 +43,7 @@ impl Model {
     fn run(&self, command: &str) -> Output {
         let mut sconce = sconce();
         sconce.arg(command).arg("--model").arg(self.folder.path());
-        if command == "embed" {
-            sconce.arg("the lamp");
-        }
+        sconce.arg(if command == "embed" { "the lamp" } else { "--tensors" });
         sconce.output().unwrap()
     }
 
@@ -651,7 +649,7 @@ fn the_limit_of_nomic_bert_is_its_trained_length() {
         );
     });
     let report = stdout(&model.run("inspect"));
-    assert!(report.contains("max length       16 tokens"), "{report}");
+    assert!(report.contains("  max length        16 tokens"), "{report}");
 }
 
 #[test]

@@ -23,7 +23,7 @@ use sconce::model::Source;
 use sconce::output::OutputDtype;
 use sconce::pipeline::Task;
 use sconce::sys::console::{Console, Verbosity};
-use sconce::task::{Embedder, ModelOptions, OnLong, VectorOptions, load};
+use sconce::task::{Embedder, ModelOptions, OnLong, VectorOptions, examine, load};
 use sconce::text::{TokenizerOptions, TruncationSide};
 use serde_json::{Value, json};
 
@@ -42,7 +42,10 @@ fn try_model(folder: &Path) -> Result<(), String> {
         progress: false,
     };
     let console = Console::new(Verbosity::Quiet, false);
-    let loaded = load(&ModelOptions::of(source), &console).map_err(|error| format!("{error:#}"))?;
+    let model = ModelOptions::of(source);
+    // Inspection reads a model further than its first fault.
+    examine(&model, &console).map_err(|error| format!("{error:#}"))?;
+    let loaded = load(&model, &console).map_err(|error| format!("{error:#}"))?;
     let options = VectorOptions {
         normalize: None,
         dimensions: None,

@@ -17,6 +17,7 @@ mod fuzz_model;
 mod goldens;
 mod hub;
 mod input;
+mod inspect;
 mod kernels;
 mod layering;
 mod long_texts;

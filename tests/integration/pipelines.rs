@@ -298,12 +298,12 @@ fn a_text_that_ends_with_the_prompt_has_no_tokens_to_pool() {
 
 #[test]
 fn inspect_shows_post_pooling_modules_and_prompts() {
-    let page = stdout(&Model::copy_of("residuals").run("inspect", &[]));
+    let page = stdout(&Model::copy_of("residuals").run("inspect", &["--tensors"]));
     for part in [
         "dense 32 → 32, silu, residual",
         "dense 32 → 6, relu, no bias, residual",
-        "normalize        no",
-        "dimensions       6",
+        "normalize         no",
+        "dimensions        6",
         "4_Dense: residual.weight [6, 32] F32",
     ] {
         assert!(page.contains(part), "no {part:?} in {page}");
@@ -313,7 +313,7 @@ fn inspect_shows_post_pooling_modules_and_prompts() {
         assert!(page.contains(part), "no {part:?} in {page}");
     }
     let page = stdout(&Model::copy_of("truncated").run("inspect", &[]));
-    assert!(page.contains("dimensions       7, the first of 16"), "{page}");
+    assert!(page.contains("dimensions        7, the first of 16"), "{page}");
 }
 
 const DENSE: &str = "2_Dense/config.json";
@@ -451,7 +451,7 @@ fn every_name_of_the_transformer_config_is_read() {
         fs::write(model.path(&name), r#"{"max_seq_length": 7, "do_lower_case": true}"#).unwrap();
         assert_eq!(tokens(&model), 7, "{name}, not {limit}");
         let page = stdout(&model.run("inspect", &[]));
-        assert!(page.contains("lowercase        yes"), "{name}: {page}");
+        assert!(page.contains("lowercase         yes"), "{name}: {page}");
         fs::write(model.path(TRANSFORMER_CONFIG), r#"{"max_seq_length": 9}"#).unwrap();
         assert_eq!(tokens(&model), 9, "{TRANSFORMER_CONFIG} takes precedence over {name}");
         fs::remove_file(model.path(&name)).unwrap();

@@ -85,19 +85,19 @@ fn vectors_in_bf16_and_int8_are_close_to_f32() {
 fn inspect_shows_the_configuration() {
     let mut command = sconce();
     support::real_model(&mut command);
-    let page = stdout(&command.arg("inspect").output().unwrap());
+    let page = stdout(&command.args(["inspect", "--tensors"]).output().unwrap());
     for line in [
-        "parameters       22,565,376",
-        "layers           6",
-        "heads            12 × 32",
-        "max length       256 tokens",
-        "normalize        yes",
+        "  total                                                       22,565,376",
+        "  layers            6",
+        "  heads             12 × 32",
+        "  max length        256 tokens (max_seq_length in sentence_bert_config.json)",
+        "  normalize         yes (2_Normalize)",
         "  unused   pooler.dense.bias",
         "  used     embeddings.word_embeddings.weight [30522, 384] F32",
     ] {
         assert!(page.lines().any(|found| found == line), "no {line:?} in\n{page}");
     }
-    assert!(page.contains("pooling          mean (") && page.contains("1_Pooling/config.json)"), "{page}");
+    assert!(page.contains("  pooling           mean (1_Pooling/config.json)"), "{page}");
 }
 
 #[test]

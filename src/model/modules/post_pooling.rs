@@ -8,7 +8,8 @@ use crate::model::config::Config;
 use crate::model::layout::{CONFIG, CONVERT_MODULE, WEIGHTS};
 use crate::model::names::TensorNames;
 use crate::model::weights::{Checkpoint, TensorReport};
-use crate::nn::{Activation, Backend, ParameterCount, PostPooling, PostPoolingSpec, RandomWeights};
+use crate::nn::cost::module_parameters;
+use crate::nn::{Activation, Backend, PostPooling, PostPoolingSpec, RandomWeights};
 use crate::sys::regular_file::has_dir_entry;
 
 /// A post-pooling module of a model.
@@ -105,21 +106,14 @@ impl PostPoolingModule {
     }
 }
 
-/// Adds the parameters of modules to `count`.
+/// Checks the sizes of modules whose weights are random, so that no file bounds them.
 ///
 /// # Errors
-/// If the weights are random, so that no file bounds them, and a module has more than `max_bytes`.
-pub fn count(
-    modules: &[PostPoolingModule],
-    is_random: bool,
-    max_bytes: usize,
-    count: &mut ParameterCount,
-) -> Result<()> {
+/// If a module has more than `max_bytes`.
+pub fn check_sizes(modules: &[PostPoolingModule], max_bytes: usize) -> Result<()> {
     for module in modules {
-        let previous = count.parameters;
-        PostPooling::load(count, "module", &module.spec)?;
-        let parameters = count.parameters - previous;
-        if is_random && parameters.saturating_mul(size_of::<f32>()) > max_bytes {
+        let parameters = module_parameters(&module.spec).total();
+        if parameters.saturating_mul(size_of::<f32>()) > max_bytes {
             bail!("{} describes {parameters} parameters; check its sizes", module.config().display())
         }
     }

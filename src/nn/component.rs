@@ -1,0 +1,68 @@
+//! The parts of a model that parameters are counted for.
+
+use crate::named::Named;
+
+/// A part of a model that parameters are counted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Component {
+    /// Embedding tables with their norm, and the projection to the hidden size.
+    Embeddings,
+    /// Relative position tables, which all layers share, with their norm.
+    RelativePositions,
+    /// Linear layers of attention, and projections across heads.
+    Attention,
+    /// Linear layers of the feed-forward network, and parameters of its activation.
+    FeedForward,
+    /// Norms of the layers, and the final norm.
+    Norms,
+    /// The convolution beside the first layer, with its norm.
+    Convolution,
+    /// BERT's pooler, in models whose vectors come from it.
+    Pooler,
+    /// Post-pooling modules.
+    PostPooling,
+}
+
+impl Named for Component {
+    const ALL: &'static [Self] = &[
+        Component::Embeddings,
+        Component::RelativePositions,
+        Component::Attention,
+        Component::FeedForward,
+        Component::Norms,
+        Component::Convolution,
+        Component::Pooler,
+        Component::PostPooling,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Component::Embeddings => "embeddings",
+            Component::RelativePositions => "relative positions",
+            Component::Attention => "attention",
+            Component::FeedForward => "feed-forward",
+            Component::Norms => "norms",
+            Component::Convolution => "convolution",
+            Component::Pooler => "pooler",
+            Component::PostPooling => "after pooling",
+        }
+    }
+}
+
+impl Component {
+    /// The component of a tensor, by its canonical name.
+    pub fn of(name: &str) -> Self {
+        let module = name.rsplit_once('.').map_or(name, |(module, _)| module);
+        match name.split('.').next().unwrap_or_default() {
+            "embeddings" => Component::Embeddings,
+            "relative_bias" | "distances" | "distances_norm" => Component::RelativePositions,
+            "convolution" | "convolution_norm" => Component::Convolution,
+            "pooler" => Component::Pooler,
+            "final_norm" => Component::Norms,
+            "layers" if module.ends_with("_norm") => Component::Norms,
+            "layers" if name.contains(".attention.") => Component::Attention,
+            "layers" => Component::FeedForward,
+            _ => Component::PostPooling,
+        }
+    }
+}

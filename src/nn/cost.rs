@@ -1,0 +1,348 @@
+//! What an encoder costs, as formulas of its spec: parameters by component, and multiply-adds for a text of `n` tokens.
+//! Pure functions; tests compare them with what [`Encoder::load`](super::Encoder::load) asks a
+//! [`ParameterCount`](super::ParameterCount) for, and with the reference implementation's parameters and profiler.
+
+use super::formula::{Formula, Symbol};
+use super::{
+    Activation, Component, Disentangled, EmbeddingNorm, EncoderSpec, NormPlacement, Positions,
+    PostPoolingSpec, ScoreBias, SlidingWindow,
+};
+/// The parameters of a component.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ComponentParameters {
+    /// The component.
+    pub component: Component,
+    /// The parameters of one copy.
+    pub each: Formula,
+    /// Copies with weights of their own: one per layer, or with shared layers one per set of weights.
+    pub copies: usize,
+}
+
+/// Multiply-adds of the matrix products of a part of the forward pass. Lookups, norms, activations and the softmax are not
+/// counted, nor are they by `torch.utils.flop_counter`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Work {
+    /// The part.
+    pub name: &'static str,
+    /// How it grows with the number of tokens.
+    pub growth: Growth,
+    /// The multiply-adds of one run of the part; `n` is the number of tokens.
+    pub each: Formula,
+    /// Runs per forward pass: one per layer, shared weights or not.
+    pub runs: usize,
+}
+
+/// How the work of a part grows with the number of tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Growth {
+    /// Computed once per model, not per text: the projections of relative embeddings.
+    Once,
+    /// The same for every text: what follows pooling.
+    PerText,
+    /// Proportional to the tokens.
+    Linear,
+    /// Proportional to the pairs of tokens.
+    Quadratic,
+}
+
+impl ComponentParameters {
+    /// The parameters of all copies; saturates.
+    pub fn total(&self) -> usize {
+        self.each.value().saturating_mul(self.copies)
+    }
+}
+
+impl Work {
+    /// The multiply-adds of all runs; saturates.
+    pub fn total(&self) -> usize {
+        self.each.value().saturating_mul(self.runs)
+    }
+}
+
+/// The sizes of a spec as formulas of one letter each. Sizes that are equal in most models have the same letter there: the
+/// widths of queries, keys and values are `d` if they are the hidden size.
+struct Sizes {
+    hidden: Formula,
+    embedding: Formula,
+    intermediate: Formula,
+    heads: Formula,
+    /// Heads of the softmax.
+    softmax_heads: Formula,
+    /// Heads of the weighted sum of values.
+    value_heads: Formula,
+    /// Columns of all queries, and of the relative embeddings' projections.
+    query: Formula,
+    key: Formula,
+    value: Formula,
+    /// Columns of all attended values.
+    attended: Formula,
+}
+
+fn symbol(letter: char, size: usize, meaning: &'static str) -> Formula {
+    Symbol { letter, size, meaning }.into()
+}
+
+impl Sizes {
+    fn new(spec: &EncoderSpec) -> Self {
+        let hidden = symbol('d', spec.hidden_size, "hidden size");
+        let heads = symbol('h', spec.heads, "heads");
+        let unless_equal = |size: usize, same: usize, formula: &Formula, other: Formula| {
+            if size == same { formula.clone() } else { other }
+        };
+        let head_dim = symbol('k', spec.qk_head_dim, "head dim");
+        let v_dim = symbol('v', spec.v_head_dim, "head dim of values");
+        let v_dim = unless_equal(spec.v_head_dim, spec.qk_head_dim, &head_dim, v_dim);
+        let pre = symbol('p', spec.softmax_heads(), "heads of the softmax");
+        let softmax_heads = unless_equal(spec.softmax_heads(), spec.heads, &heads, pre);
+        let post = symbol('t', spec.value_heads(), "heads of values");
+        let value_heads = unless_equal(spec.value_heads(), spec.softmax_heads(), &softmax_heads, post);
+        let shared = symbol('g', spec.key_value_heads, "key and value heads");
+        let key_heads = unless_equal(spec.key_value_heads, spec.heads, &heads, shared.clone());
+        // Talking heads and grouped-query attention exclude each other.
+        let stored_values = unless_equal(spec.key_value_heads, spec.heads, &value_heads, shared);
+        let width = |heads: &Formula, dim: &Formula| match heads * dim {
+            product if product.value() == spec.hidden_size => hidden.clone(),
+            product => product,
+        };
+        Sizes {
+            embedding: unless_equal(
+                spec.embedding_size,
+                spec.hidden_size,
+                &hidden,
+                symbol('e', spec.embedding_size, "embedding size"),
+            ),
+            intermediate: symbol('f', spec.intermediate_size, "feed-forward size"),
+            query: width(&heads, &head_dim),
+            key: width(&key_heads, &head_dim),
+            value: width(&stored_values, &v_dim),
+            attended: width(&value_heads, &v_dim),
+            hidden,
+            heads,
+            softmax_heads,
+            value_heads,
+        }
+    }
+
+    /// The weights of a norm of this `width`.
+    fn norm(spec: &EncoderSpec, width: &Formula) -> Formula {
+        width.clone().times(1 + usize::from(spec.norm.bias))
+    }
+
+    /// Elements of the matrices of the query, key, value and output projections.
+    fn attention_matrices(&self) -> Formula {
+        let Sizes { hidden, query, key, value, attended, .. } = self;
+        hidden * query + hidden * key + hidden * value + hidden * attended
+    }
+
+    /// Elements of the projections across heads before and after the softmax: also their multiply-adds for each pair of tokens.
+    fn across_heads(&self, spec: &EncoderSpec) -> Formula {
+        let Sizes { heads, softmax_heads, value_heads, .. } = self;
+        (softmax_heads * heads).when(spec.talking_heads.pre_softmax.is_some())
+            + (value_heads * softmax_heads).when(spec.talking_heads.post_softmax.is_some())
+    }
+
+    /// Elements of the matrices of the feed-forward network.
+    fn feed_forward_matrices(&self, spec: &EncoderSpec) -> Formula {
+        (&self.hidden * &self.intermediate).times(2 + usize::from(spec.gated))
+    }
+}
+
+/// Rows of the table of relative embeddings, and how many of the terms c2p and p2c scores have.
+fn relative_embeddings(spec: &EncoderSpec) -> Option<(Formula, usize, &Disentangled)> {
+    let ScoreBias::Disentangled(relative) = &spec.score_bias else { return None };
+    let rows = symbol('r', relative.relative_positions, "relative positions in each direction").times(2);
+    Some((rows, usize::from(relative.c2p) + usize::from(relative.p2c), relative))
+}
+
+/// The kernel of the convolution beside the first layer, if there is one: elements, and multiply-adds per token.
+fn convolution_kernel(spec: &EncoderSpec, sizes: &Sizes) -> Option<Formula> {
+    let kernel = symbol('w', spec.convolution?.kernel_size, "kernel size");
+    Some(&(&sizes.hidden * &sizes.hidden) * &kernel)
+}
+
+/// The parameters of an encoder by component, those without parameters left out. Weights that several layers share are counted
+/// once.
+pub fn encoder_parameters(spec: &EncoderSpec) -> Vec<ComponentParameters> {
+    let sizes = Sizes::new(spec);
+    let hidden = &sizes.hidden;
+    let layers = spec.layer_sharing.groups.saturating_mul(spec.layer_sharing.inner);
+    let final_norm = usize::from(spec.norm_placement == NormPlacement::PreAndFinal);
+    let norms = 2 * layers - usize::from(spec.skip_first_norm) + final_norm;
+    let convolution = convolution_kernel(spec, &sizes)
+        .map(|kernel| kernel + hidden.clone() + Sizes::norm(spec, hidden))
+        .unwrap_or_default();
+    let components = [
+        (Component::Embeddings, embedding_parameters(spec, &sizes), 1),
+        (Component::RelativePositions, relative_position_parameters(spec, &sizes), 1),
+        (Component::Attention, attention_parameters(spec, &sizes), layers),
+        (Component::FeedForward, feed_forward_parameters(spec, &sizes), layers),
+        (Component::Norms, Sizes::norm(spec, hidden), norms),
+        (Component::Convolution, convolution, 1),
+    ];
+    let component = |(component, each, copies)| ComponentParameters { component, each, copies };
+    components.into_iter().filter(|(_, each, _)| !each.is_zero()).map(component).collect()
+}
+
+fn embedding_parameters(spec: &EncoderSpec, sizes: &Sizes) -> Formula {
+    let Sizes { hidden, embedding, .. } = sizes;
+    let is_learned = matches!(spec.positions, Positions::Learned(_));
+    let table =
+        |letter, rows: Option<usize>, meaning| &symbol(letter, rows.unwrap_or(0), meaning) * embedding;
+    let norm = match spec.embedding_norm {
+        EmbeddingNorm::None => Formula::default(),
+        EmbeddingNorm::BeforeProjection => Sizes::norm(spec, embedding),
+        EmbeddingNorm::AfterProjection => Sizes::norm(spec, hidden),
+    };
+    let projection = embedding * hidden + hidden.clone().when(spec.bias.projection);
+    table('V', Some(spec.vocab_size), "vocabulary")
+        + table('P', is_learned.then_some(spec.max_positions), "positions")
+        + table('S', spec.token_types, "token types")
+        + table('Z', spec.task_types, "task types")
+        + norm
+        + projection.when(spec.embedding_projection)
+}
+
+fn relative_position_parameters(spec: &EncoderSpec, sizes: &Sizes) -> Formula {
+    if let ScoreBias::Bucketed { rows, .. } = spec.score_bias {
+        return &symbol('b', rows, "buckets of relative positions") * &sizes.heads;
+    }
+    let parameters = |(rows, _, relative): (Formula, usize, &Disentangled)| {
+        &rows * &sizes.hidden + Sizes::norm(spec, &sizes.hidden).when(relative.norm)
+    };
+    relative_embeddings(spec).map(parameters).unwrap_or_default()
+}
+
+fn attention_parameters(spec: &EncoderSpec, sizes: &Sizes) -> Formula {
+    let Sizes { hidden, query, key, value, .. } = sizes;
+    let biases = (query.clone() + key.clone() + value.clone()).when(spec.bias.qkv)
+        + hidden.clone().when(spec.bias.attention_output);
+    let own_projections = match relative_embeddings(spec) {
+        Some((_, terms, relative)) if !relative.shared_projections => {
+            (hidden * query + query.clone()).times(terms)
+        }
+        _ => Formula::default(),
+    };
+    sizes.attention_matrices() + own_projections + biases + sizes.across_heads(spec)
+}
+
+fn feed_forward_parameters(spec: &EncoderSpec, sizes: &Sizes) -> Formula {
+    let up_biases = sizes.intermediate.clone().times(1 + usize::from(spec.gated)).when(spec.bias.up);
+    let learned = match spec.activation {
+        Activation::Prelu { .. } => 1,
+        Activation::Xielu(_) => 2,
+        _ => 0,
+    };
+    sizes.feed_forward_matrices(spec)
+        + up_biases
+        + sizes.hidden.clone().when(spec.bias.down)
+        + Formula::number(learned)
+}
+
+/// The parameters of BERT's pooler for hidden states of `hidden_size`.
+pub fn pooler_parameters(hidden_size: usize) -> ComponentParameters {
+    let hidden = symbol('d', hidden_size, "hidden size");
+    ComponentParameters { component: Component::Pooler, each: &hidden * &hidden + hidden.clone(), copies: 1 }
+}
+
+/// The parameters of a post-pooling module.
+pub fn module_parameters(module: &PostPoolingSpec) -> ComponentParameters {
+    let each = match *module {
+        PostPoolingSpec::Dense { outputs, bias, .. } => {
+            module_matrices(module) + symbol('o', outputs, "outputs").when(bias)
+        }
+        PostPoolingSpec::LayerNorm { width } => symbol('i', width, "inputs").times(2),
+        PostPoolingSpec::Normalize => Formula::default(),
+    };
+    ComponentParameters { component: Component::PostPooling, each, copies: 1 }
+}
+
+/// Elements of the matrices of a post-pooling module. The residual of a dense layer has a matrix if the dimensions differ.
+fn module_matrices(module: &PostPoolingSpec) -> Formula {
+    match *module {
+        PostPoolingSpec::Dense { inputs, outputs, residual, .. } => {
+            let matrices = 1 + usize::from(residual && inputs != outputs);
+            (&symbol('i', inputs, "inputs") * &symbol('o', outputs, "outputs")).times(matrices)
+        }
+        PostPoolingSpec::LayerNorm { .. } | PostPoolingSpec::Normalize => Formula::default(),
+    }
+}
+
+/// The multiply-adds of an encoder for one text of `tokens` tokens, parts without any left out. Attention is that of all pairs
+/// of tokens, as an implementation computes it that masks scores; see [`windowed_pairs`].
+pub fn encoder_work(spec: &EncoderSpec, tokens: usize) -> Vec<Work> {
+    let sizes = Sizes::new(spec);
+    let Sizes { hidden, embedding, query, attended, .. } = &sizes;
+    let n = symbol('n', tokens, "tokens");
+    let layers = spec.layers.saturating_mul(spec.layer_sharing.inner);
+    let (rows, terms) =
+        relative_embeddings(spec).map_or_else(Default::default, |(rows, terms, _)| (rows, terms));
+    let kernel = convolution_kernel(spec, &sizes).unwrap_or_default();
+    let projection = (embedding * hidden).when(spec.embedding_projection);
+    let pair = query.clone() + attended.clone() + sizes.across_heads(spec);
+    let parts = [
+        ("embedding projection", Growth::Linear, &projection * &n, 1),
+        ("attention projections", Growth::Linear, &sizes.attention_matrices() * &n, layers),
+        ("relative positions", Growth::Linear, (&(&rows * query) * &n).times(terms), layers),
+        ("feed-forward", Growth::Linear, &sizes.feed_forward_matrices(spec) * &n, layers),
+        ("convolution", Growth::Linear, &kernel * &n, 1),
+        ("attention", Growth::Quadratic, &(&pair * &n) * &n, layers),
+        ("relative projections", Growth::Once, (&(&rows * hidden) * query).times(terms), layers),
+    ];
+    let work = |(name, growth, each, runs)| Work { name, growth, each, runs };
+    parts.into_iter().filter(|(_, _, each, _)| !each.is_zero()).map(work).collect()
+}
+
+/// The multiply-adds of BERT's pooler.
+pub fn pooler_work(hidden_size: usize) -> Work {
+    let hidden = symbol('d', hidden_size, "hidden size");
+    Work { name: "pooler", growth: Growth::PerText, each: &hidden * &hidden, runs: 1 }
+}
+
+/// The multiply-adds of a post-pooling module.
+pub fn module_work(module: &PostPoolingSpec) -> Work {
+    Work { name: "after pooling", growth: Growth::PerText, each: module_matrices(module), runs: 1 }
+}
+
+/// The pairs of a query and a key within the sliding windows, summed over all layers, and all pairs; saturates. Both are equal
+/// without a window. Within a window of radius `r`, `n > r` tokens have `n (2 r + 1) − r (r + 1)` pairs.
+pub fn windowed_pairs(spec: &EncoderSpec, tokens: usize) -> (usize, usize) {
+    let all = tokens.saturating_mul(tokens);
+    let layers = spec.layers.saturating_mul(spec.layer_sharing.inner);
+    let Some(SlidingWindow { radius, layers: is_local }) = &spec.mask.sliding_window else {
+        return (all.saturating_mul(layers), all.saturating_mul(layers));
+    };
+    let r = (*radius).min(tokens.saturating_sub(1));
+    let one_side = tokens.saturating_mul(r) - r.saturating_mul(r + 1) / 2;
+    let windowed = tokens.saturating_add(one_side.saturating_mul(if spec.mask.causal { 1 } else { 2 }));
+    let local =
+        is_local.iter().filter(|is_local| **is_local).count().saturating_mul(spec.layer_sharing.inner);
+    let within = windowed.saturating_mul(local).saturating_add(all.saturating_mul(layers - local));
+    (within, all.saturating_mul(layers))
+}
+
+/// The smallest number of tokens for which attention takes more multiply-adds than the linear part, each query with the keys in
+/// its window; `None` if that is more than 2³⁰.
+pub fn attention_overtakes(spec: &EncoderSpec) -> Option<usize> {
+    let one = encoder_work(spec, 1);
+    let sum = |growth| {
+        let parts = one.iter().filter(|work| work.growth == growth);
+        parts.map(Work::total).fold(0usize, usize::saturating_add) as f64
+    };
+    // The multiply-adds of a pair, which are the same in all layers.
+    let layers = spec.layers.saturating_mul(spec.layer_sharing.inner);
+    let (linear, pair) = (sum(Growth::Linear), sum(Growth::Quadratic) / layers as f64);
+    let overtakes = |n: usize| windowed_pairs(spec, n).0 as f64 * pair > n as f64 * linear;
+    let (mut below, mut above) = (0, 1 << 30);
+    if !overtakes(above) {
+        return None;
+    }
+    while above - below > 1 {
+        let middle = (below + above) / 2;
+        if overtakes(middle) {
+            above = middle;
+        } else {
+            below = middle;
+        }
+    }
+    Some(above)
+}

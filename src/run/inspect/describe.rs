@@ -1,0 +1,139 @@
+//! An encoder in words: key and value of each line, the same on the page and in JSON.
+
+use crate::nn::{
+    Biases, ConvolutionSpec, EncoderSpec, Frequencies, NormKind, NormPlacement, Positions, Rotary,
+    RotaryScaling, ScoreBias, SlidingWindow,
+};
+
+/// The specification of the encoder: key and value of each line.
+pub(super) fn describe_encoder(spec: &EncoderSpec) -> Vec<(&'static str, String)> {
+    let sharing = spec.layer_sharing;
+    let layers = if sharing.groups * sharing.inner == spec.layers {
+        spec.layers.to_string()
+    } else {
+        format!("{} in {} groups of {} shared layers", spec.layers, sharing.groups, sharing.inner)
+    };
+    let mut lines = vec![
+        ("layers", layers),
+        ("hidden size", spec.hidden_size.to_string()),
+        ("heads", describe_heads(spec)),
+    ];
+    lines.extend(describe_score_bias(&spec.score_bias).map(|bias| ("score bias", bias)));
+    if let Some(ConvolutionSpec { kernel_size, activation }) = spec.convolution {
+        lines.push((
+            "convolution",
+            format!("kernel size {kernel_size}, {activation}, parallel to the first layer"),
+        ));
+    }
+    let gated = if spec.gated { ", gated" } else { "" };
+    let token_types = spec.token_types.map_or("none".into(), |types| types.to_string());
+    lines.extend([
+        ("mask", describe_mask(spec)),
+        ("feed-forward", format!("{}, {}{gated}", spec.intermediate_size, spec.activation)),
+        ("norm", describe_norm(spec)),
+        ("biases", describe_biases(spec)),
+        ("vocabulary", spec.vocab_size.to_string()),
+        ("embedding size", spec.embedding_size.to_string()),
+        ("positions", describe_positions(spec)),
+        ("token types", token_types),
+    ]);
+    lines
+}
+
+fn describe_heads(spec: &EncoderSpec) -> String {
+    let mut heads = format!("{} × {}", spec.heads, spec.qk_head_dim);
+    if spec.key_value_heads < spec.heads {
+        heads += &format!(", {} key/value heads", spec.key_value_heads);
+    }
+    if spec.v_head_dim != spec.qk_head_dim {
+        heads += &format!(", value head size {}", spec.v_head_dim);
+    }
+    let projections = [(spec.talking_heads.pre_softmax, "pre"), (spec.talking_heads.post_softmax, "post")];
+    for (projected, stage) in projections {
+        let describe = |projected| format!(", {stage}-softmax projection to {projected} heads");
+        heads += &projected.map(describe).unwrap_or_default();
+    }
+    heads
+}
+
+fn describe_score_bias(bias: &ScoreBias) -> Option<String> {
+    match bias {
+        ScoreBias::None => None,
+        ScoreBias::Bucketed { buckets, .. } => Some(format!("relative positions in {buckets} buckets")),
+        ScoreBias::Disentangled(relative) => {
+            let kinds = [(relative.c2p, "c2p"), (relative.p2c, "p2c")];
+            let kinds: Vec<_> = kinds.iter().filter(|(is_used, _)| *is_used).map(|(_, kind)| *kind).collect();
+            Some(format!(
+                "disentangled, {}, {} relative positions",
+                kinds.join(" + "),
+                2 * relative.relative_positions
+            ))
+        }
+    }
+}
+
+fn describe_mask(spec: &EncoderSpec) -> String {
+    let mask = if spec.mask.causal { "causal" } else { "padding" };
+    match &spec.mask.sliding_window {
+        Some(SlidingWindow { radius, layers }) => {
+            let local = layers.iter().filter(|is_local| **is_local).count();
+            format!("{mask}; sliding window of {radius} tokens on each side in {local} layers")
+        }
+        None => mask.into(),
+    }
+}
+
+fn describe_norm(spec: &EncoderSpec) -> String {
+    let norm = match spec.norm.kind {
+        NormKind::Layer if spec.norm.bias => "LayerNorm",
+        NormKind::Layer => "LayerNorm without bias",
+        NormKind::RootMeanSquare => "RMSNorm",
+    };
+    let placement = match spec.norm_placement {
+        NormPlacement::Post => "post-norm",
+        NormPlacement::Pre => "pre-norm",
+        NormPlacement::PreAndFinal => "pre-norm with final norm",
+    };
+    format!("{norm}, {placement}, eps {:e}", spec.norm.eps)
+}
+
+fn describe_positions(spec: &EncoderSpec) -> String {
+    let max_positions = spec.max_positions;
+    match spec.positions {
+        Positions::None => format!("{max_positions} (no position encoding)"),
+        Positions::Learned(numbering) => match numbering.first() {
+            0 => format!("{max_positions} (learned)"),
+            first => format!("{max_positions} (learned, starting at index {first})"),
+        },
+        Positions::Sinusoidal => format!("{max_positions} (sinusoidal)"),
+        Positions::Rotary(Rotary { frequencies, local, rotate_values, .. }) => {
+            let describe = |Frequencies { theta, scaling }: Frequencies| match scaling {
+                RotaryScaling::None => format!("theta {theta}"),
+                scaling => format!("theta {theta}, {scaling:?}"),
+            };
+            let local = local.map(|local| format!("; in local layers {}", describe(local)));
+            let values = if rotate_values { "; values are rotated, too" } else { "" };
+            format!(
+                "{max_positions} (rotary, {}{}{values})",
+                describe(frequencies),
+                local.unwrap_or_default()
+            )
+        }
+        Positions::Alibi => format!("{max_positions} (ALiBi)"),
+    }
+}
+
+/// Which linear layers have a bias.
+fn describe_biases(spec: &EncoderSpec) -> String {
+    let Biases { projection, qkv, attention_output, up, down } = spec.bias;
+    let projection = projection || !spec.embedding_projection;
+    let layers = [
+        (projection, "embedding projection"),
+        (qkv, "query, key, value"),
+        (attention_output, "attention output"),
+        (up, "FFN up"),
+        (down, "FFN down"),
+    ];
+    let without: Vec<_> = layers.iter().filter(|(has, _)| !has).map(|(_, layer)| *layer).collect();
+    if without.is_empty() { "all linear layers".into() } else { format!("all but {}", without.join(", ")) }
+}

@@ -1,0 +1,343 @@
+//! The report as a page of text, in groups of aligned lines.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use bytesize::ByteSize;
+
+use super::cost::Cost;
+use super::describe::describe_encoder;
+use super::files::ModelFile;
+use crate::model::modules::PoolingModule;
+use crate::model::weights::TensorReport;
+use crate::named::Named;
+use crate::nn::cost::{ComponentParameters, Growth};
+use crate::nn::{PostPoolingSpec, Symbol};
+use crate::run::yes_or_no;
+use crate::sys::console::{counted, thousands};
+use crate::sys::terminal::escape_controls;
+use crate::task::{Examined, MemoryUse};
+
+/// Width of the keys in a group of lines.
+const KEY_WIDTH: usize = 17;
+/// Maximum width of the lines that list symbols and names.
+const PAGE_WIDTH: usize = 100;
+/// Unused tensors that are named without `--tensors`.
+const MAX_UNUSED: usize = 4;
+
+/// A page that grows by groups of lines. Control characters are escaped.
+#[derive(Default)]
+struct Page {
+    text: String,
+}
+
+/// A cell of a table.
+enum Cell {
+    /// Aligned to the left.
+    Text(String),
+    /// Aligned to the right.
+    Number(String),
+}
+
+impl Page {
+    fn push(&mut self, line: &str) {
+        self.text += escape_controls(line.trim_end()).as_ref();
+        self.text.push('\n');
+    }
+
+    fn heading(&mut self, heading: &str) {
+        if !self.text.is_empty() {
+            self.text.push('\n');
+        }
+        self.push(heading);
+    }
+
+    fn lines(&mut self, lines: Vec<(&'static str, String)>) {
+        for (key, value) in lines {
+            self.push(&format!("  {key:<KEY_WIDTH$} {value}"));
+        }
+    }
+
+    /// Rows whose columns are aligned.
+    fn table(&mut self, rows: &[Vec<Cell>]) {
+        let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            let widths = rows.iter().filter_map(|row| row.get(column)).map(Cell::width);
+            widths.max().unwrap_or(0).max(if column == 0 { KEY_WIDTH } else { 0 })
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        for row in rows {
+            let cells: Vec<String> =
+                row.iter().zip(&widths).map(|(cell, width)| cell.aligned(*width)).collect();
+            self.push(&format!("  {}", cells.join("  ")));
+        }
+    }
+
+    /// Items separated by commas, in lines of at most [`PAGE_WIDTH`] characters.
+    fn list(&mut self, start: &str, items: &[String]) {
+        let mut line = format!("  {start}");
+        for (i, item) in items.iter().enumerate() {
+            let item = if i + 1 < items.len() { format!("{item}, ") } else { item.clone() };
+            if line.chars().count() + item.trim_end().chars().count() > PAGE_WIDTH {
+                self.push(&line);
+                line = " ".repeat(2 + start.chars().count());
+            }
+            line += &item;
+        }
+        self.push(&line);
+    }
+}
+
+impl Cell {
+    fn width(&self) -> usize {
+        let (Cell::Text(text) | Cell::Number(text)) = self;
+        text.chars().count()
+    }
+
+    fn aligned(&self, width: usize) -> String {
+        match self {
+            Cell::Text(text) => format!("{text:<width$}"),
+            Cell::Number(text) => format!("{text:>width$}"),
+        }
+    }
+}
+
+fn text(text: impl Into<String>) -> Cell {
+    Cell::Text(text.into())
+}
+
+fn number(number: usize) -> Cell {
+    Cell::Number(thousands(number as u64))
+}
+
+fn size(bytes: usize) -> Cell {
+    Cell::Number(ByteSize(bytes as u64).display().si().to_string())
+}
+
+/// `× 6`; empty for one copy.
+fn copies(copies: usize) -> Cell {
+    if copies == 1 { text("") } else { text(format!("× {}", thousands(copies as u64))) }
+}
+
+/// The page. With `all_tensors` it lists all tensors of the checkpoint.
+pub(super) fn page(
+    examined: &Examined,
+    cost: &Cost,
+    files: &[ModelFile],
+    all_tensors: bool,
+) -> Result<String> {
+    let mut page = Page::default();
+    let folder = model_folder(examined);
+    page.heading("Model");
+    page.lines(model_lines(examined, &folder)?);
+    page.heading("Encoder");
+    page.lines(describe_encoder(&examined.spec));
+    page.heading("Vectors");
+    page.lines(vector_lines(examined, &folder));
+    write_parameters(&mut page, examined, cost);
+    write_work(&mut page, cost);
+    write_memory(&mut page, examined, cost);
+    if !files.is_empty() {
+        write_files(&mut page, files, &folder);
+    }
+    if let Some(report) = &examined.report {
+        write_tensors(&mut page, report, all_tensors);
+    }
+    if !examined.problems.is_empty() {
+        page.heading("Problems");
+        examined.problems.iter().for_each(|problem| page.push(&format!("  {problem:#}")));
+    }
+    Ok(page.text)
+}
+
+/// The folder of the model, which is above that of the encoder in models of the first releases of sentence-transformers.
+fn model_folder(examined: &Examined) -> PathBuf {
+    let mut folder = examined.config.path().parent().unwrap_or(Path::new(""));
+    for _ in examined.modules.encoder_folder.components() {
+        folder = folder.parent().unwrap_or(folder);
+    }
+    folder.to_owned()
+}
+
+/// A path relative to the folder of the model, if it is in there.
+fn shown(path: &Path, folder: &Path) -> String {
+    path.strip_prefix(folder).unwrap_or(path).display().to_string()
+}
+
+fn model_lines(examined: &Examined, folder: &Path) -> Result<Vec<(&'static str, String)>> {
+    let config = &examined.config;
+    let shown_weights = |weights: &String| shown(Path::new(weights), folder);
+    let none = || "none".to_owned();
+    let mut lines = vec![
+        ("folder", if folder == Path::new("") { ".".into() } else { folder.display().to_string() }),
+        ("config", shown(config.path(), folder)),
+        ("model type", config.string("model_type")?.unwrap_or_default().to_owned()),
+    ];
+    lines.extend(examined.purpose.as_ref().map(|purpose| ("task", purpose.to_string())));
+    let backends = examined.backends.iter().map(|backend| format!("{} on {backend}", backend.dtype()));
+    lines.extend([
+        ("weights", examined.weights.as_ref().map_or_else(none, shown_weights)),
+        ("tokenizer", describe_tokenizer(examined, folder).unwrap_or_else(none)),
+        ("computes in", backends.collect::<Vec<_>>().join("; ")),
+    ]);
+    Ok(lines)
+}
+
+/// The tokenizer's file, algorithm and vocabulary; `None` without a file.
+fn describe_tokenizer(examined: &Examined, folder: &Path) -> Option<String> {
+    let file = shown(examined.tokenizer_file.as_ref()?, folder);
+    let Some(tokenizer) = &examined.tokenizer else { return Some(file) };
+    let vocabulary = counted(tokenizer.vocab_size() as u64, "token");
+    let special = counted(tokenizer.num_special_tokens(false) as u64, "special token");
+    Some(format!("{file} ({}, {vocabulary}; {special} per text)", tokenizer.algorithm()))
+}
+
+/// The limit, pooling, post-pooling modules, prompts and lowercasing, each with the file that it comes from.
+fn vector_lines(examined: &Examined, folder: &Path) -> Vec<(&'static str, String)> {
+    let modules = &examined.modules;
+    let limit = &examined.max_length;
+    let source = match &limit.file {
+        Some(file) => format!("{} in {}", limit.key, shown(file, folder)),
+        None => limit.key.clone(),
+    };
+    let pooling = match &modules.pooling {
+        Some(PoolingModule { pooling, include_prompt, file, .. }) => {
+            let prompt = if *include_prompt { "" } else { ", excluding prompt tokens" };
+            format!("{pooling}{prompt} ({})", shown(file, folder))
+        }
+        None => {
+            format!("{} (no pooling configured; the default for this model family)", examined.family.pool)
+        }
+    };
+    let dimensions = match modules.truncate_dim.filter(|kept| *kept < examined.dimensions) {
+        Some(kept) => format!("{kept}, the first of {}", examined.dimensions),
+        None => examined.dimensions.to_string(),
+    };
+    let side = examined.truncation_side.name();
+    let mut lines = vec![
+        ("max length", format!("{} ({source})", counted(limit.tokens as u64, "token"))),
+        ("truncation side", side.to_owned()),
+        ("pooling", pooling),
+    ];
+    for module in modules.post_pooling.iter().filter(|module| module.spec != PostPoolingSpec::Normalize) {
+        lines.push(("after pooling", format!("{} ({})", module.spec, shown(&module.folder, folder))));
+    }
+    let normalize = match examined.applied_modules().last().filter(|_| examined.is_normalized()) {
+        Some(module) => format!("yes ({})", shown(&module.folder, folder)),
+        None => yes_or_no(false),
+    };
+    lines.extend([("normalize", normalize), ("dimensions", dimensions)]);
+    for (name, text) in &modules.prompts.texts {
+        let default = if modules.prompts.default.as_ref() == Some(name) { " (default)" } else { "" };
+        lines.push(("prompt", format!("{name}{default}: {text:?}")));
+    }
+    let lowercase = if modules.lowercase { "yes, before the tokenizer".into() } else { yes_or_no(false) };
+    lines.push(("lowercase", lowercase));
+    lines
+}
+
+/// Parameters by component, as a formula and as a number, and the sizes in the formulas.
+fn write_parameters(page: &mut Page, examined: &Examined, cost: &Cost) {
+    page.heading("Parameters");
+    let row = |part: &ComponentParameters| {
+        let (name, formula) = (text(part.component.name()), text(part.each.to_string()));
+        vec![name, formula, number(part.each.value()), copies(part.copies), number(part.total())]
+    };
+    let mut rows: Vec<_> = cost.components.iter().map(row).collect();
+    rows.push(vec![text("total"), text(""), text(""), text(""), number(examined.count.parameters)]);
+    page.table(&rows);
+    let symbol =
+        |symbol: Symbol| format!("{} {} ({})", symbol.letter, thousands(symbol.size as u64), symbol.meaning);
+    page.list("where ", &cost.symbols().into_iter().map(symbol).collect::<Vec<_>>());
+}
+
+/// The multiply-adds of one text by part.
+fn write_work(page: &mut Page, cost: &Cost) {
+    let tokens = counted(cost.tokens as u64, "token");
+    page.heading(&format!("Multiply-adds for one text of {tokens}"));
+    let total = cost.total();
+    let mut rows = Vec::new();
+    for part in cost.work.iter().filter(|part| part.growth != Growth::Once) {
+        let share = 100.0 * part.total() as f64 / total.max(1) as f64;
+        let (name, formula) = (text(part.name), text(part.each.to_string()));
+        let (each, runs) = (number(part.each.value()), copies(part.runs));
+        rows.push(vec![
+            name,
+            formula,
+            each,
+            runs,
+            number(part.total()),
+            Cell::Number(format!("{share:.1}%")),
+        ]);
+    }
+    rows.push(vec![text("total"), text(""), text(""), text(""), number(total)]);
+    page.table(&rows);
+    if let Some(windowed) = cost.windowed_attention {
+        let windowed = thousands(windowed as u64);
+        page.push(&format!("  within its sliding windows, attention takes {windowed} multiply-adds"));
+    }
+    if cost.multiply_adds(Growth::Once) > 0 {
+        let once = thousands(cost.multiply_adds(Growth::Once) as u64);
+        page.push(&format!("  once per model: {once} for the projections of relative embeddings"));
+    }
+    page.push(&match cost.attention_overtakes {
+        Some(n) => {
+            format!("  attention takes more than the linear parts from {} tokens on", thousands(n as u64))
+        }
+        None => "  attention takes less than the linear parts for every length".into(),
+    });
+}
+
+/// Memory by compute type.
+fn write_memory(page: &mut Page, examined: &Examined, cost: &Cost) {
+    page.heading("Memory");
+    let row = |memory: &MemoryUse| {
+        let batch = ByteSize(memory.batch as u64).display().si();
+        let tokens = counted(memory.batch_tokens as u64, "token");
+        let batch = format!("of weights, {batch} for a batch of {tokens}");
+        vec![text(memory.dtype), size(memory.weights), text(batch)]
+    };
+    let mut rows: Vec<_> = cost.memory.iter().map(row).collect();
+    let stored = match examined.report {
+        Some(_) => "in f32; they stay in the checkpoint, rows are read as tokens need them",
+        None => "in f32",
+    };
+    rows.push(vec![text("embedding tables"), size(examined.count.table_bytes), text(stored)]);
+    page.table(&rows);
+}
+
+fn write_files(page: &mut Page, files: &[ModelFile], folder: &Path) {
+    page.heading("Files");
+    let row = |file: &ModelFile| {
+        let digest = file.digest.map_or(String::new(), |digest| format!("sha256 {digest}"));
+        vec![text(shown(&file.path, folder)), size(file.bytes as usize), text(digest)]
+    };
+    page.table(&files.iter().map(row).collect::<Vec<_>>());
+}
+
+fn write_tensors(page: &mut Page, report: &TensorReport, all: bool) {
+    page.heading("Tensors");
+    let (used, unused) = (report.used.len(), report.unused.len());
+    let counts = format!("{used} used, {unused} unused");
+    let names = match unused {
+        1..=MAX_UNUSED if !all => format!(": {}", report.unused.join(", ")),
+        _ if !all && used > 0 => "; --tensors lists them".into(),
+        _ => String::new(),
+    };
+    page.push(&format!("  {counts}{names}"));
+    for problem in &report.problems {
+        page.push(&format!("  problem  {problem}"));
+    }
+    for (name, count) in &report.not_finite {
+        page.push(&format!("  not finite  {name}: {count} values are NaN or infinite"));
+    }
+    if !all {
+        return;
+    }
+    for name in &report.unused {
+        page.push(&format!("  unused   {name}"));
+    }
+    for (name, shape, dtype) in &report.used {
+        page.push(&format!("  used     {name} {shape:?} {dtype}"));
+    }
+}

@@ -1,0 +1,167 @@
+//! Loads a model for inspection: every fault is collected, and what could be read is shown beside it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Error, Result};
+
+use super::load::{
+    MaxLength, Plan, Prepared, Weights, applied_modules, load_checkpoint, prepare, read_files,
+    read_tokenizer, tokenizer_file, warn_about_tensors, weights,
+};
+use super::options::ModelOptions;
+use crate::model::config::Config;
+use crate::model::families::Family;
+use crate::model::modules::{Modules, PostPoolingModule, post_pooling};
+use crate::model::purpose::Purpose;
+use crate::model::weights::TensorReport;
+use crate::nn::{Backend, EncoderSpec, ParameterCount, Pooling, PostPoolingSpec};
+use crate::sys::console::Console;
+use crate::text::{Tokenizer, TruncationSide};
+
+/// A model as its files and the options describe it.
+pub struct Examined {
+    /// The config of the encoder.
+    pub config: Config,
+    /// The row of the family table for its model type.
+    pub family: &'static Family,
+    /// The encoder.
+    pub spec: EncoderSpec,
+    /// The devices and types of the encoder.
+    pub backends: Vec<Backend>,
+    /// The origin of the weights: a path, or the seed of random weights. `None` if there are none.
+    pub weights: Option<String>,
+    /// Which tensors of the checkpoint are used, missing or wrong. `None` without a readable checkpoint.
+    pub report: Option<TensorReport>,
+    /// Parameters of the encoder, pooler and post-pooling modules.
+    pub count: ParameterCount,
+    /// The modules of the model: pooling and what follows it, prompts, limits.
+    pub modules: Modules,
+    /// The task of the model, if its files say that it is not an embedding model.
+    pub purpose: Option<Purpose>,
+    /// The pooling: the model's, else the default for the model family.
+    pub pooling: Pooling,
+    /// Dimensions of a vector after the last module.
+    pub dimensions: usize,
+    /// The maximum length of a text.
+    pub max_length: MaxLength,
+    /// The side at which texts are truncated.
+    pub truncation_side: TruncationSide,
+    /// The tokenizer file. `None` if there is none.
+    pub tokenizer_file: Option<PathBuf>,
+    /// The tokenizer. `None` if it cannot be read.
+    pub tokenizer: Option<Tokenizer>,
+    /// All files that affect vectors and exist.
+    pub files: Vec<PathBuf>,
+    /// Faults of tokenizer, weights and modules: one sentence each. Faults of single tensors are in the report.
+    pub problems: Vec<Error>,
+}
+
+impl Examined {
+    /// The post-pooling modules that run.
+    pub fn applied_modules(&self) -> &[PostPoolingModule] {
+        applied_modules(&self.modules, &self.pooling)
+    }
+
+    /// Whether vectors have unit length: the last module normalizes.
+    pub fn is_normalized(&self) -> bool {
+        self.applied_modules().last().is_some_and(|module| module.spec == PostPoolingSpec::Normalize)
+    }
+}
+
+/// Examines a model. Tokenizer and weights that are missing or cannot be read are [`Examined::problems`]. With a config alone
+/// there are no weights, and no tokenizer unless the options name one.
+///
+/// # Errors
+/// If the model is not found, or its config or modules cannot be read or contradict each other.
+pub fn examine(options: &ModelOptions, console: &Console) -> Result<Examined> {
+    let prepared = prepare(options, console, false)?;
+    let (tokenizer, weights) =
+        rayon::join(|| examine_tokenizer(options, &prepared), || examine_weights(options, &prepared));
+    let (tokenizer_file, tokenizer) = tokenizer;
+    let (tokenizer, tokenizer_problem) = match tokenizer {
+        Ok(tokenizer) => (tokenizer, None),
+        Err(problem) => (None, Some(problem)),
+    };
+    let (weights, mut report, weights_problem) = weights;
+    let Prepared { backends, modules, plan, count, max_length, truncation_side, .. } = prepared;
+    let Plan { config, family, spec, pooling, dimensions, is_bare_checkpoint, mut purpose } = plan;
+    let applied = applied_modules(&modules, &pooling);
+    let mut problems: Vec<Error> = tokenizer_problem.into_iter().chain(weights_problem).collect();
+    if options.random_weights.is_none() {
+        problems.extend(post_pooling::load(applied, None, &mut report).err());
+    }
+    if let Some(report) = &report {
+        warn_about_tensors(report, &config, console);
+        purpose = purpose.or_else(|| Purpose::of_tensors(&report.unused).filter(|_| is_bare_checkpoint));
+    }
+    let tokenizer_path = tokenizer_file.as_deref();
+    // A fault of a list of files was found when the files were read.
+    let files = read_files(&config, tokenizer_path, weights.as_ref(), &modules, applied);
+    let files = files.or_else(|_| read_files(&config, tokenizer_path, None, &modules, &[]))?;
+    let files = files.into_iter().filter(|file| file.is_file()).collect();
+    let weights = weights.map(|weights| weights.to_string());
+    Ok(Examined {
+        config,
+        family,
+        spec,
+        backends,
+        weights,
+        report,
+        count,
+        modules,
+        purpose,
+        pooling,
+        dimensions,
+        max_length,
+        truncation_side,
+        tokenizer_file,
+        tokenizer,
+        files,
+        problems,
+    })
+}
+
+/// The tokenizer file, and the tokenizer or its fault; neither for a config alone.
+fn examine_tokenizer(
+    options: &ModelOptions,
+    prepared: &Prepared,
+) -> (Option<PathBuf>, Result<Option<Tokenizer>>) {
+    if options.is_config_alone() && options.tokenizer.is_none() {
+        return (None, Ok(None));
+    }
+    match tokenizer_file(options, prepared.files.as_ref()) {
+        Ok(file) => {
+            let tokenizer = read_tokenizer(&file, &prepared.tokenizer_options()).map(Some);
+            (Some(file), tokenizer)
+        }
+        Err(problem) => (None, Err(problem)),
+    }
+}
+
+/// The weights, the report on the tensors of a checkpoint, and the fault if the weights cannot be read. Random weights are not
+/// drawn.
+fn examine_weights(
+    options: &ModelOptions,
+    prepared: &Prepared,
+) -> (Option<Weights>, Option<TensorReport>, Option<Error>) {
+    if options.is_config_alone() {
+        return (None, None, None);
+    }
+    let weights = match weights(options, prepared.files.as_ref()) {
+        Ok(weights) => weights,
+        Err(problem) => return (None, None, Some(problem)),
+    };
+    match examine_checkpoint(&weights, prepared) {
+        Ok(report) => (Some(weights), report, None),
+        Err(problem) => (Some(weights), None, Some(problem)),
+    }
+}
+
+/// Reads the tensors of a checkpoint as for running it.
+fn examine_checkpoint(weights: &Weights, prepared: &Prepared) -> Result<Option<TensorReport>> {
+    let Weights::File(path) = weights else { return Ok(None) };
+    let Plan { family, spec, pooling, .. } = &prepared.plan;
+    let path: &Path = path;
+    let (_, _, report) = load_checkpoint(path, family, spec, pooling, &prepared.backends)?;
+    Ok(report)
+}
