@@ -21,6 +21,7 @@
 //! * [`run`]: one file per subcommand: prepare, run, report.
 //! * [`task`]: tasks (embedding), and loading of models.
 //! * [`pipeline`]: records in, rows out, in bounded memory, for any task; resume, statistics, signals.
+//! * [`figure`]: pictures and pages of attention.
 //! * [`input`]: [`input::Record`] and its readers, one file per format.
 //! * [`text`]: the tokenizer, the chunks of a long text, and grouping sequences into batches.
 //! * [`model`]: reading a model's files: layout, hub, config, families, tensor names, weights, modules.
@@ -61,6 +62,8 @@
 //! | multiply-adds | of matrix products; two FLOPs each |
 //! | head | an attention head; a layer after the encoder is a post-pooling module or a *task head* |
 //! | c2p, p2c | content-to-position and position-to-content scores of disentangled attention |
+//! | attention weights | the softmax of the scores: for each query the weight of every key |
+//! | rollout | the product of the attention of all layers up to one, with residual connections (Abnar & Zuidema 2020) |
 //! | talking heads | projections across heads before and after the softmax |
 //! | ISA | the instruction set of the kernels: `avx512-bf16`, `avx2`, `portable` … (`SCONCE_ISA`) |
 //! | backend | device and GEMM type of an encoder |
@@ -75,6 +78,7 @@
 pub mod cli;
 pub mod error;
 pub mod field;
+pub mod figure;
 pub mod input;
 #[allow(unsafe_code)]
 pub mod kernels;

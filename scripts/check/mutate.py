@@ -72,6 +72,10 @@ MUTATIONS = [
     ("the causal mask is skipped", "src/nn/encoder.rs", "if self.spec.mask.causal { 0 } else { window_left }", "window_left"),
     ("the post-softmax projection needs a pre-softmax projection", "src/nn/attention.rs", "post_softmax: self.post_softmax.as_ref(),", "post_softmax: self.pre_softmax.as_ref().and(self.post_softmax.as_ref()),"),
     ("pre-softmax and post-softmax projections are swapped", "src/model/family_specific.rs", 'pre_softmax: heads("before_softmax")?, post_softmax: heads("after_softmax")?', 'pre_softmax: heads("after_softmax")?, post_softmax: heads("before_softmax")?'),
+    ("rollout multiplies the layers in the other order", "src/task/attention.rs", "((mean + identity)? * 0.5)?.matmul(product)?", "product.matmul(&((mean + identity)? * 0.5)?)?"),
+    ("rollout has no residual connection", "src/task/attention.rs", "((mean + identity)? * 0.5)?", "(mean + (identity * 0.0)?)?"),
+    ("attention before mixing is that after mixing", "src/task/attention.rs", "if mixing == Some(Mixing::Before) { softmax }", "if mixing.is_none() { softmax }"),
+    ("attention layers of a group have the same index", "src/nn/encoder.rs", "index * self.spec.layer_sharing.inner + inner", "index * self.spec.layer_sharing.inner + inner * 0"),
     ("the talking heads projection is transposed", "src/ops/attention/cpu.rs", "projection.chunks(heads)", "(0..).map(|o| projection.iter().skip(o).step_by(heads))"),
     ("the mask is applied before the pre-softmax projection", "src/ops/attention/cpu.rs", "if let Some(projection) = self.pre_softmax {", "if let Some(projection) = self.pre_softmax {\n                for scores in scores.chunks_mut(block_len).take(heads) {\n                    for (query, row) in queries.clone().zip(scores.chunks_mut(task.stride())) {\n                        row[self.visible_keys(query, task.n).end - task.keys.start..].fill(-1e30);\n                    }\n                }"),
     # Positions.
@@ -138,7 +142,7 @@ MUTATIONS = [
     ("the LayerNorm module has the eps of BERT", "src/nn/post_pooling.rs", "eps: 1e-5 }", "eps: 1e-12 }"),
     ("post-pooling modules run in reverse", "src/task/embedding/mod.rs", "self.post_pooling.iter().try_fold", "self.post_pooling.iter().rev().try_fold"),
     ("vectors are truncated before the first module", "src/task/embedding/resolve.rs", "            post_pooling.push(PostPooling::Truncate(n));", "            post_pooling.insert(0, PostPooling::Truncate(n));"),
-    ("the default prompt is ignored", "src/task/embedding/resolve.rs", "(Some(PromptChoice::Name(name)), _) | (None, Some(name)) => name,\n        (None, None)", "(Some(PromptChoice::Name(name)), _) => name,\n        (None, _)"),
+    ("the default prompt is ignored", "src/task/tokens.rs", "(Some(PromptChoice::Name(name)), _) | (None, Some(name)) => name,\n        (None, None)", "(Some(PromptChoice::Name(name)), _) => name,\n        (None, _)"),
     ("truncation leaves one token too many", "src/text/tokenizer.rs", "saturating_sub(self.num_special_tokens(pair.is_some()))", "saturating_sub(self.num_special_tokens(pair.is_some()) - 1)"),
     # CUDA kernels and their launches.
     ("query tiles are twice as large", "src/ops/attention/launch.rs", "const QUERY_TILE: usize = 64;", "const QUERY_TILE: usize = 128;"),

@@ -13,9 +13,10 @@ use crate::named::Named;
 use crate::neighbours::Metric;
 use crate::nn::{ComputeDtype, DeviceRequest, Pool, Pooling};
 use crate::output::{self, OutputDtype, TableFormat};
+use crate::run::attend::AttentionFormat;
 use crate::run::search::WeightKind;
-use crate::task::OnLong;
 use crate::task::{CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS};
+use crate::task::{Mixing, OnLong};
 use crate::text::TruncationSide;
 
 /// The default of `--model`.
@@ -33,6 +34,8 @@ pub(super) struct Cli {
 pub(super) enum Command {
     /// Turn texts into vectors, one per text
     Embed(Box<EmbedArgs>),
+    /// Show what the tokens of a text attend to, as a picture, a page or an array
+    Attend(Box<AttendArgs>),
     /// Find the nearest neighbours of queries in a vector file
     Search(Box<SearchArgs>),
     /// Print the similarities of a few texts
@@ -350,6 +353,81 @@ pub(super) struct VerifyArgs {
 
     #[command(flatten)]
     pub vectors: VectorArgs,
+
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct AttendArgs {
+    /// Text to encode
+    #[arg(id = "attended_text", value_name = "TEXT")]
+    pub text: String,
+
+    /// Second text of a pair
+    #[arg(value_name = "PAIR")]
+    pub pair: Option<String>,
+
+    /// Output file: svg, png, html, npy, safetensors, json or txt by its extension [default: a picture on standard output]. It is
+    /// written atomically and replaces an existing file
+    #[arg(id = "attention_output", short = 'o', long = "output", value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Output format. auto: by file extension, text on standard output; text: a picture in 256 colors, or in plain characters with
+    /// NO_COLOR or if standard output is not a terminal
+    #[arg(
+        id = "attention_format",
+        long = "output-format",
+        value_name = "FORMAT",
+        default_value = "auto",
+        value_parser = named_or_auto::<AttentionFormat>()
+    )]
+    pub format: OrAuto<AttentionFormat>,
+
+    /// Layer, counted from 0 as in output_attentions of transformers [default: all, or with --rollout the last; without --output
+    /// the last]
+    #[arg(long, value_name = "N")]
+    pub layer: Option<usize>,
+
+    /// Head, counted from 0 [default: all; without --output their mean]
+    #[arg(long, value_name = "N", conflicts_with_all = ["mean", "rollout"])]
+    pub head: Option<usize>,
+
+    /// The mean over the heads of each layer
+    #[arg(long, conflicts_with = "rollout")]
+    pub mean: bool,
+
+    /// Attention rollout up to the layer (Abnar & Zuidema 2020): the product over all layers of 0.5 times the mean over the heads plus
+    /// 0.5 times the identity
+    #[arg(long, conflicts_with = "mixing")]
+    pub rollout: bool,
+
+    /// For models with talking heads: the probabilities of the softmax before heads are mixed, or the weights after that, by which
+    /// values are summed [default: after]
+    #[arg(long, value_name = "WHEN", value_parser = named::<Mixing>())]
+    pub mixing: Option<Mixing>,
+
+    /// Prompt to put before the text [default: from the model's files]
+    #[arg(
+        id = "attention_prompt",
+        long = "prompt",
+        value_name = "TEXT",
+        conflicts_with = "attention_prompt_name"
+    )]
+    pub prompt: Option<String>,
+
+    /// Name of a prompt in the model's files to put before the text
+    #[arg(id = "attention_prompt_name", long = "prompt-name", value_name = "NAME")]
+    pub prompt_name: Option<String>,
+
+    /// Maximum tokens, including special tokens; a longer text is an error [default: the model's limit]
+    #[arg(
+        id = "attention_max_length",
+        long = "max-length",
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub max_length: Option<u32>,
 
     #[command(flatten)]
     pub model: ModelArgs,

@@ -50,8 +50,9 @@ mod tests {
     use crate::neighbours::Metric;
     use crate::nn::{ComputeDtype, Pool};
     use crate::output::{self, OutputDtype};
+    use crate::run::attend::AttentionFormat;
     use crate::run::search::WeightKind;
-    use crate::task::OnLong;
+    use crate::task::{Mixing, OnLong};
     use crate::text::TruncationSide;
 
     fn parse<P: TypedValueParser>(parser: P, value: &str) -> Option<P::Value> {
@@ -88,6 +89,8 @@ mod tests {
         check::<output::TableFormat>();
         check::<WeightKind>();
         check::<Metric>();
+        check::<AttentionFormat>();
+        check::<Mixing>();
     }
 
     #[test]

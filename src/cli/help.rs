@@ -46,6 +46,14 @@ const SHORT: &[(&str, &str)] = &[
     ("pairs_metric", "cosine, dot or euclidean [default: cosine]"),
     ("clusters", "Write the cluster of every row, and which row to keep"),
     ("columns", "Columns of the vector file to copy to the output"),
+    ("attended_text", "Text to encode"),
+    ("pair", "Second text of a pair"),
+    ("attention_output", "svg, png, html, npy, safetensors or json [default: a picture on standard output]"),
+    ("layer", "Layer, from 0 [default: all; the last without --output]"),
+    ("head", "Head, from 0 [default: all; their mean without --output]"),
+    ("mean", "Mean over the heads"),
+    ("rollout", "Attention rollout over the layers"),
+    ("mixing", "Talking heads: before or after mixing [default: after]"),
     ("json", "Print JSON"),
     ("tokens", "Show the cost of a text of N tokens [default: the model's limit]"),
     ("tensors", "List all tensors of the checkpoint"),
@@ -168,6 +176,13 @@ Examples:
   sconce verify --against reference.npy -i texts.txt              an array, and its texts one per line
   sconce verify --against reference.jsonl --dtype int8 --json     a report as JSON
   sconce verify --against reference.jsonl --max-difference 1e-6   a stricter bound";
+const ATTEND_EXAMPLES: &str = "\
+Examples:
+  sconce attend \"The lamp is on\"                            mean of the last layer, in the terminal
+  sconce attend \"The lamp is on\" -o lamp.html               a page: hover over a token, choose layer and head
+  sconce attend \"The lamp is on\" -o lamp.svg                a grid of all layers and heads
+  sconce attend \"The lamp is on\" -o lamp.png --layer 3 --head 5
+  sconce attend \"Is it on?\" \"The lamp is on\" -o pair.npy   an array (layers, heads, n, n)";
 
 const INSPECT_EXAMPLES: &str = "\
 Examples:
@@ -210,6 +225,7 @@ pub(super) fn with_help(command: Command, is_short: bool) -> Command {
         ("search", SEARCH_EXAMPLES),
         ("similarity", SIMILARITY_EXAMPLES),
         ("verify", VERIFY_EXAMPLES),
+        ("attend", ATTEND_EXAMPLES),
         ("inspect", INSPECT_EXAMPLES),
         ("pairs", PAIRS_EXAMPLES),
         ("download", DOWNLOAD_EXAMPLES),

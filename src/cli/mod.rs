@@ -46,6 +46,10 @@ pub fn main() -> Result<ExitStatus> {
             build_global_pool(args.model.threads)?;
             run::verify::verify(&resolve::verify(*args)?).map(complete)
         }
+        Command::Attend(args) => {
+            build_global_pool(args.model.threads)?;
+            run::attend::attend(&resolve::attend(*args)?).map(complete)
+        }
         Command::Inspect(args) => inspect(args, &matches).map(complete),
         Command::Pairs(args) => {
             build_global_pool(args.threads)?;

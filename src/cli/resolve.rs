@@ -1,13 +1,14 @@
 //! From arguments to the options of each command.
 
 use std::env;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
 use super::args::{
-    DEFAULT_MODEL, DownloadArgs, EmbedArgs, HubArgs, InspectArgs, ModelArgs, OnError, PairsArgs, SearchArgs,
-    SimilarityArgs, VectorArgs, VerbosityArgs, VerifyArgs,
+    AttendArgs, DEFAULT_MODEL, DownloadArgs, EmbedArgs, HubArgs, InspectArgs, ModelArgs, OnError, PairsArgs,
+    SearchArgs, SimilarityArgs, VectorArgs, VerbosityArgs, VerifyArgs,
 };
 use super::choice::OrAuto;
 use crate::error::UsageError;
@@ -17,14 +18,15 @@ use crate::named::Named;
 use crate::nn::{Isa, Pooling};
 use crate::output::{self, TableFormat, Target};
 use crate::pipeline::{Selection, StartMode};
+use crate::run::attend::{AttendOptions, AttentionFormat};
 use crate::run::embed::{EmbedOptions, Input};
+use crate::run::inspect::InspectOptions;
 use crate::run::pairs::{Found, PairsOptions};
 use crate::run::search::{NeighbourWeights, Queries, Rescore, SearchOptions, WeightKind};
 use crate::run::similarity::{SimilarityOptions, Style};
 use crate::run::verify::VerifyOptions;
-use crate::run::inspect::InspectOptions;
 use crate::sys::console::{Console, Verbosity};
-use crate::task::{ModelOptions, OnLong, PromptChoice, VectorOptions};
+use crate::task::{AttentionOptions, Layers, ModelOptions, OnLong, PromptChoice, VectorOptions, Views};
 use crate::text::Chunking;
 
 /// The options of `embed`.
@@ -60,6 +62,78 @@ pub(super) fn embed(args: EmbedArgs) -> Result<EmbedOptions> {
         hints: args.input_format.0.is_none(),
         stats: args.stats,
         console: console(&args.model.verbosity),
+    })
+}
+
+/// The options of `attend`.
+///
+/// # Errors
+/// [`UsageError`] if the output format is not known, or it is binary and standard output is a terminal.
+pub(super) fn attend(args: AttendArgs) -> Result<AttendOptions> {
+    let output = args.output.filter(|path| !is_stdout(path));
+    let format = attention_format(args.format, output.as_deref())?;
+    let is_terminal = output.is_none() && std::io::stdout().is_terminal();
+    if is_terminal && format.is_binary() {
+        bail!(UsageError(format!(
+            "--output-format {}: standard output is a terminal; name a file with --output",
+            format.name()
+        )));
+    }
+    let views = match (args.head, args.mean, args.rollout) {
+        (Some(head), ..) => Views::Head(head),
+        (_, true, _) => Views::Mean,
+        (.., true) => Views::Rollout,
+        _ => Views::Heads,
+    };
+    let layers = match args.layer {
+        Some(layer) => Layers::One(layer),
+        None if args.rollout => Layers::Last,
+        None => Layers::All,
+    };
+    Ok(AttendOptions {
+        model: ModelOptions {
+            max_length: args.max_length.map(|n| n as usize),
+            // No vector is computed. Models for other tasks than embedding are accepted, too.
+            pooling: Some(Pooling::None),
+            ..model(&args.model)?
+        },
+        text: args.text,
+        pair: args.pair,
+        is_selected: args.layer.is_some() || views != Views::Heads,
+        attention: AttentionOptions {
+            prompt: args.prompt.map(PromptChoice::Text).or(args.prompt_name.map(PromptChoice::Name)),
+            layers,
+            views,
+            mixing: args.mixing,
+        },
+        format,
+        has_colours: is_terminal && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+        output: output.map_or(Target::Stdout, Target::File),
+        console: console(&args.model.verbosity),
+    })
+}
+
+/// The format of `attend`: as the option says, else by the extension of the output file, else text.
+///
+/// # Errors
+/// [`UsageError`] if the extension is not known.
+fn attention_format(format: OrAuto<AttentionFormat>, output: Option<&Path>) -> Result<AttentionFormat> {
+    let (Some(path), None) = (output, format.0) else { return Ok(format.0.unwrap_or(AttentionFormat::Text)) };
+    let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
+    let extension = extension.unwrap_or_default();
+    let mut formats = AttentionFormat::ALL.iter();
+    let found = formats.find(|format| format.name() == extension || format.aliases().contains(&&*extension));
+    found.copied().ok_or_else(|| {
+        let names: Vec<&str> = AttentionFormat::ALL.iter().map(|format| format.name()).collect();
+        let path = path.display();
+        let names = names.join(", ");
+        UsageError(match &*extension {
+            "" => format!("--output {path}: no extension; pass --output-format with one of {names}"),
+            unknown => format!(
+                "--output {path}: no output format has the extension .{unknown}; pass --output-format with one of {names}"
+            ),
+        })
+        .into()
     })
 }
 

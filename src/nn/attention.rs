@@ -8,7 +8,7 @@ use candle_core::Tensor;
 use super::linear::Linear;
 use super::relative_position::{RelativeEmbeddings, RelativeProjections};
 use super::{Activation, Disentangled, EncoderSpec, GemmType, Positions, ScoreBias, WeightSource};
-use crate::ops::attention::{Attention, AttentionWindow, RelativePositions};
+use crate::ops::attention::{Attention, AttentionWeights, AttentionWindow, RelativePositions};
 use crate::ops::rotary::Rotation;
 
 /// Query, key and value projections, attention within each sequence, and the output projection.
@@ -96,12 +96,14 @@ impl SelfAttention {
         })
     }
 
-    /// Self-attention within each sequence, plus the residual if there is one: `(T, H)` → `(T, H)`.
+    /// Self-attention within each sequence, plus the residual if there is one: `(T, H)` → `(T, H)`. With `kept`, attention is
+    /// computed by the reference path, which appends its weights.
     pub(super) fn forward(
         &self,
         x: &Tensor,
         context: &AttentionContext,
         residual: Option<&Tensor>,
+        kept: Option<&mut Vec<AttentionWeights>>,
     ) -> Result<Tensor> {
         let [mut q, mut k, mut v] = Linear::forward_each([&self.query, &self.key, &self.value], x)?;
         if let Some(rotation) = &context.rotation {
@@ -134,7 +136,10 @@ impl SelfAttention {
             post_softmax: self.post_softmax.as_ref(),
             query_tiles: context.tiles.as_ref(),
         };
-        let attended = attention.forward(&q, &k, &v, context.cu_seqlens)?;
+        let attended = match kept {
+            None => attention.forward(&q, &k, &v, context.cu_seqlens)?,
+            Some(kept) => attention.reference_with_weights(&q, &k, &v, context.cu_seqlens, Some(kept))?,
+        };
         self.output.forward_residual(&attended, Activation::Identity, residual)
     }
 }

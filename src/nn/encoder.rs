@@ -14,8 +14,8 @@ use super::norm::Norm;
 use super::relative_position::{RelativeBias, RelativeEmbeddings};
 use super::rotary::RotaryEmbedding;
 use super::{
-    Backend, ChangeCheck, EncoderSpec, NormPlacement, Numbering, Positions, RaggedBatch, ScoreBias,
-    TalkingHeads, WeightSource,
+    AttentionWeights, Backend, ChangeCheck, EncoderSpec, NormPlacement, Numbering, Positions, RaggedBatch,
+    ScoreBias, TalkingHeads, WeightSource,
 };
 use crate::ops::attention::{AttentionWindow, query_tiles};
 use crate::ops::gpu::{AttentionVariant, synchronize};
@@ -35,6 +35,9 @@ pub struct Encoder {
     /// Set where embeddings are read from a mapped file.
     source_check: Option<ChangeCheck>,
 }
+
+/// Receives the attention weights of each attention layer.
+type AttentionObserver<'a> = dyn FnMut(usize, AttentionWeights) -> Result<()> + 'a;
 
 /// A stage of the forward pass, with hidden states of `(T, H)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,7 +142,34 @@ impl Encoder {
     pub fn forward_observed(
         &self,
         batch: &RaggedBatch,
+        observe: impl FnMut(Stage, &Tensor) -> Result<()>,
+    ) -> Result<Tensor> {
+        self.run(batch, observe, None)
+    }
+
+    /// [`Encoder::forward`], which calls `observe` with the attention weights of every attention layer, counted from 0 (a layer
+    /// that consists of several, as in ALBERT, counts as several). Attention is computed by the reference path, in f32.
+    ///
+    /// # Errors
+    /// As [`Encoder::forward`], and those of `observe`.
+    pub fn forward_with_attention(
+        &self,
+        batch: &RaggedBatch,
+        mut observe: impl FnMut(usize, AttentionWeights) -> Result<()>,
+    ) -> Result<Tensor> {
+        self.run(batch, |_, _| Ok(()), Some(&mut observe))
+    }
+
+    /// Number of attention layers: those of [`Encoder::forward_with_attention`].
+    pub fn attention_layers(&self) -> usize {
+        self.spec.layers * self.spec.layer_sharing.inner
+    }
+
+    fn run(
+        &self,
+        batch: &RaggedBatch,
         mut observe: impl FnMut(Stage, &Tensor) -> Result<()>,
+        mut observe_attention: Option<&mut AttentionObserver>,
     ) -> Result<Tensor> {
         self.check(batch)?;
         // Checked before the lookup, since reading past the end of a truncated mapped file ends the process with SIGBUS, and
@@ -153,6 +183,8 @@ impl Encoder {
         let global = self.context(batch, &positions, None)?;
         let window = self.spec.mask.sliding_window.as_ref();
         let local = window.map(|window| self.context(batch, &positions, Some(window.radius))).transpose()?;
+        // The attention weights of one layer, if they are observed.
+        let mut kept = observe_attention.is_some().then(Vec::new);
         for index in 0..self.spec.layers {
             let context = match (&local, window) {
                 (Some(local), Some(window)) if window.layers[index] => local,
@@ -160,7 +192,12 @@ impl Encoder {
             };
             let group = self.spec.layer_sharing.group(index, self.spec.layers);
             for layer in &self.groups[group] {
-                hidden = layer.forward(&hidden, context)?;
+                hidden = layer.forward(&hidden, context, kept.as_mut())?;
+            }
+            if let (Some(observe), Some(kept)) = (&mut observe_attention, &mut kept) {
+                for (inner, weights) in kept.drain(..).enumerate() {
+                    observe(index * self.spec.layer_sharing.inner + inner, weights)?;
+                }
             }
             if let (0, Some(convolution), Some(embeddings)) = (index, &self.convolution, &embeddings) {
                 hidden = convolution.forward(embeddings, &hidden, batch)?;

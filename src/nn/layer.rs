@@ -9,7 +9,7 @@ use super::attention::{AttentionContext, SelfAttention};
 use super::feed_forward::FeedForward;
 use super::norm::Norm;
 use super::relative_position::RelativeEmbeddings;
-use super::{EncoderSpec, NormPlacement, WeightSource};
+use super::{AttentionWeights, EncoderSpec, NormPlacement, WeightSource};
 
 /// Self-attention, then the feed-forward network, each inside a residual connection.
 pub(super) struct Layer {
@@ -52,10 +52,16 @@ impl Layer {
         })
     }
 
-    /// `(T, H)` → `(T, H)`.
-    pub(super) fn forward(&self, x: &Tensor, context: &AttentionContext) -> Result<Tensor> {
-        let x =
-            self.attention_residual.forward(x, |x, residual| self.attention.forward(x, context, residual))?;
+    /// `(T, H)` → `(T, H)`. Appends the attention weights to `kept`, if it is given.
+    pub(super) fn forward(
+        &self,
+        x: &Tensor,
+        context: &AttentionContext,
+        kept: Option<&mut Vec<AttentionWeights>>,
+    ) -> Result<Tensor> {
+        let attend =
+            |x: &Tensor, residual: Option<&Tensor>| self.attention.forward(x, context, residual, kept);
+        let x = self.attention_residual.forward(x, attend)?;
         self.feed_forward_residual.forward(&x, |x, residual| self.feed_forward.forward(x, residual))
     }
 }

@@ -308,7 +308,7 @@ fn is_shared(_: &fs::Metadata, _: &SidecarPaths) -> bool {
 }
 
 /// Gives `file` the permissions of the existing output that it replaces, if there is one.
-fn copy_permissions(output: &Path, file: &File) -> io::Result<()> {
+pub(super) fn copy_permissions(output: &Path, file: &File) -> io::Result<()> {
     match fs::metadata(output) {
         Ok(metadata) => file.set_permissions(metadata.permissions()),
         Err(_) => Ok(()),

@@ -9,17 +9,29 @@ const HEADER_BYTES: usize = 128;
 
 /// An encoder for a NumPy array.
 pub(super) fn encoder(schema: &OutputSchema) -> ArrayEncoder {
-    ArrayEncoder::new(schema, HEADER_BYTES, |schema, rows| header(rows, schema.width(), schema.dtype))
+    ArrayEncoder::new(schema, HEADER_BYTES, |schema, rows| {
+        header(&[rows, schema.width() as u64], schema.dtype)
+    })
 }
 
-/// The header of an array `(rows, width)`.
-fn header(rows: u64, width: usize, dtype: OutputDtype) -> Vec<u8> {
+/// A file with an f32 array of up to four axes, in C order.
+pub(super) fn file(shape: &[usize], values: &[f32]) -> Vec<u8> {
+    let shape: Vec<u64> = shape.iter().map(|&size| size as u64).collect();
+    let mut bytes = header(&shape, OutputDtype::F32);
+    bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    bytes
+}
+
+/// The header of an array of this shape.
+fn header(shape: &[u64], dtype: OutputDtype) -> Vec<u8> {
     let descr = match dtype {
         OutputDtype::F32 => "<f4",
         OutputDtype::F16 => "<f2",
         OutputDtype::Int8 | OutputDtype::Binary => "|i1",
     };
-    let array = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({rows}, {width}), }}");
+    let sizes: Vec<String> = shape.iter().map(u64::to_string).collect();
+    let sizes = sizes.join(", ");
+    let array = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({sizes}), }}");
     let mut header = b"\x93NUMPY\x01\x00".to_vec();
     header.extend_from_slice(&(HEADER_BYTES as u16 - 10).to_le_bytes());
     header.extend_from_slice(array.as_bytes());
@@ -35,7 +47,7 @@ mod tests {
     #[test]
     fn the_header_has_room_for_any_shape() {
         for dtype in [OutputDtype::F32, OutputDtype::F16, OutputDtype::Int8, OutputDtype::Binary] {
-            let header = header(u64::MAX, usize::MAX, dtype);
+            let header = header(&[u64::MAX, usize::MAX as u64], dtype);
             assert_eq!((header.len(), header.last()), (HEADER_BYTES, Some(&b'\n')));
             assert!(String::from_utf8_lossy(&header).contains(&format!(
                 "({}, {}), }}",

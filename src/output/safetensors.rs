@@ -27,6 +27,21 @@ pub(super) fn encoder(schema: &OutputSchema) -> ArrayEncoder {
     })
 }
 
+/// A file with an f32 tensor of this name and shape, and metadata.
+pub(super) fn file(name: &str, shape: &[usize], values: &[f32], metadata: &OutputMetadata) -> Vec<u8> {
+    let shape: Vec<u64> = shape.iter().map(|&size| size as u64).collect();
+    let mut tensors = TensorIndex::default();
+    tensors.add(name, "F32", &shape, size_of::<f32>());
+    let json = tensors.json(metadata);
+    // Padded so that the tensor is aligned.
+    let padded = json.len().next_multiple_of(8);
+    let mut bytes = (padded as u64).to_le_bytes().to_vec();
+    bytes.extend_from_slice(json.as_bytes());
+    bytes.resize(8 + padded, b' ');
+    bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    bytes
+}
+
 /// Number of int64 columns of a chunk: `index` and those of [`Span`].
 const COLUMNS: usize = 1 + Span::NAMES.len();
 /// Size in bytes of an element of such a column.
@@ -128,6 +143,13 @@ impl TensorIndex {
         self.add("embeddings", dtype, &[rows, schema.width() as u64], schema.dtype.element_bytes());
     }
 
+    /// The JSON of the header.
+    fn json(&self, metadata: &OutputMetadata) -> String {
+        let mut fields = Map::from_iter([("__metadata__".to_owned(), json!(metadata))]);
+        fields.extend(self.entries.clone());
+        Value::Object(fields).to_string()
+    }
+
     /// The header: the length of the JSON in 8 bytes, then the JSON, padded with spaces. Metadata that does not fit,
     /// such as a long prompt, is omitted, longest value first.
     fn header(&self, schema: &OutputSchema) -> Vec<u8> {
@@ -137,9 +159,7 @@ impl TensorIndex {
                 .map(|(key, value)| (key.into(), value.into())),
         );
         let json = loop {
-            let mut fields = Map::from_iter([("__metadata__".to_owned(), json!(metadata))]);
-            fields.extend(self.entries.clone());
-            let json = Value::Object(fields).to_string();
+            let json = self.json(&metadata);
             let longest = metadata.iter().max_by_key(|(_, value)| value.len()).map(|(key, _)| key.clone());
             match longest {
                 Some(key) if json.len() > HEADER_BYTES - 8 => metadata.remove(&key),

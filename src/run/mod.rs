@@ -1,5 +1,6 @@
 //! One file per subcommand: prepare, run, report.
 
+pub mod attend;
 pub mod download;
 pub mod embed;
 pub mod inspect;

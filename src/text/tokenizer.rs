@@ -381,6 +381,27 @@ impl Tokenizer {
         self.inner.id_to_token(id)
     }
 
+    /// Whether a token is a special token of the vocabulary, such as `[CLS]`.
+    pub fn is_special(&self, token: &str) -> bool {
+        self.inner.get_added_vocabulary().is_special_token(token)
+    }
+
+    /// The token with this id for a reader. Tokens of byte-level BPE are decoded where they are whole characters, with `Ġ` for a
+    /// space as in the vocabulary (`Ã©` → `é`); others are the strings of the vocabulary, `#ID` if there is none.
+    pub fn label(&self, id: u32) -> String {
+        let Some(token) = self.token(id) else { return format!("#{id}") };
+        let is_byte_level = matches!(self.inner.get_decoder(), Some(DecoderWrapper::ByteLevel(_)));
+        if !is_byte_level || self.is_special(&token) {
+            return token;
+        }
+        match self.inner.decode(&[id], false) {
+            Ok(text) if !text.is_empty() && !text.contains(char::REPLACEMENT_CHARACTER) => {
+                text.replace(' ', "Ġ")
+            }
+            _ => token,
+        }
+    }
+
     /// The number of special tokens that are added to a text, or to a pair: `num_special_tokens_to_add` of transformers.
     pub fn num_special_tokens(&self, is_pair: bool) -> usize {
         self.inner.get_post_processor().map_or(0, |processor| processor.added_tokens(is_pair))

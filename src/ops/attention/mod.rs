@@ -13,6 +13,7 @@ use super::host::is_host_f32;
 pub use config::{Attention, AttentionWindow, RelativePositions};
 pub use cpu::QUERY_BLOCK;
 pub use launch::query_tiles;
+pub use reference::AttentionWeights;
 
 impl Attention<'_> {
     /// Self-attention of every sequence. `q` is `(T, heads · qk_head_dim)`, `k` is `(T, key_value_heads · qk_head_dim)`

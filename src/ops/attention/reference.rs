@@ -4,6 +4,15 @@ use candle_core::{D, DType, Device, Result, Tensor};
 
 use super::config::{Attention, AttentionWindow, RelativePositions};
 
+/// The attention weights of a padded batch of `N` sequences of up to `L` tokens, in f32: row `i` of a head has the weight of
+/// every key for query `i`. Rows of keys outside the window are 0.
+pub struct AttentionWeights {
+    /// The softmax of the scores, `(N, softmax heads, L, L)`: every row sums to 1.
+    pub softmax: Tensor,
+    /// The weights of the values, `(N, value heads, L, L)`: the softmax, or with talking heads its post-softmax projection.
+    pub of_values: Tensor,
+}
+
 /// Maximum scores of a head in one padded batch, unless a single sequence has more.
 const MAX_SCORES: usize = 1 << 22;
 
@@ -44,6 +53,21 @@ impl Attention<'_> {
     /// # Errors
     /// Those of [`Attention::forward`], and if a sequence on a GPU has more scores than candle's kernels can index.
     pub fn reference(&self, q: &Tensor, k: &Tensor, v: &Tensor, cu_seqlens: &[usize]) -> Result<Tensor> {
+        self.reference_with_weights(q, k, v, cu_seqlens, None)
+    }
+
+    /// [`Attention::reference`], which appends the attention weights to `kept`, if it is given.
+    ///
+    /// # Errors
+    /// Those of [`Attention::reference`].
+    pub fn reference_with_weights(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        cu_seqlens: &[usize],
+        kept: Option<&mut Vec<AttentionWeights>>,
+    ) -> Result<Tensor> {
         self.check(q, k, v, cu_seqlens)?;
         let dtype = q.dtype();
         let (q, k, v) = (&to_f32(q)?, &to_f32(k)?, &to_f32(v)?);
@@ -53,6 +77,23 @@ impl Attention<'_> {
         if q.device().is_cuda() && sequences * self.heads * max_seqlen.pow(2) > u32::MAX as usize {
             candle_core::bail!("a sequence of {max_seqlen} tokens has too many attention scores for a GPU");
         }
+        let scores = self.scores(&batch, q, k)?.broadcast_add(&batch.mask(self.window)?)?;
+        let softmax = candle_nn::ops::softmax(&scores, D::Minus1)?;
+        let weights = match self.post_softmax {
+            Some(projection) => project_heads(projection, &softmax)?,
+            None => softmax.clone(),
+        };
+        match kept {
+            Some(kept) => kept.push(AttentionWeights { softmax, of_values: weights.clone() }),
+            None => drop(softmax),
+        }
+        let heads = weights.dim(1)?;
+        let context = weights.matmul(&batch.pad(v, self.value_groups(heads), heads)?)?.transpose(1, 2)?;
+        batch.unpad(&context)?.to_dtype(dtype)
+    }
+
+    /// The scores of every query and key before the mask, with biases and the pre-softmax projection: `(N, softmax heads, L, L)`.
+    fn scores(&self, batch: &PaddedBatch, q: &Tensor, k: &Tensor) -> Result<Tensor> {
         let q = batch.pad(q, self.heads, self.heads)?;
         let k = batch.pad(k, self.key_value_heads, self.heads)?;
         let mut scores = q.matmul(&k.t()?)?;
@@ -66,14 +107,7 @@ impl Attention<'_> {
         if let Some(projection) = self.pre_softmax {
             scores = project_heads(projection, &scores)?;
         }
-        let scores = scores.broadcast_add(&batch.mask(self.window)?)?;
-        let mut weights = candle_nn::ops::softmax(&scores, D::Minus1)?;
-        if let Some(projection) = self.post_softmax {
-            weights = project_heads(projection, &weights)?;
-        }
-        let heads = weights.dim(1)?;
-        let context = weights.matmul(&batch.pad(v, self.value_groups(heads), heads)?)?.transpose(1, 2)?;
-        batch.unpad(&context)?.to_dtype(dtype)
+        Ok(scores)
     }
 }
 

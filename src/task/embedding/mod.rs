@@ -11,6 +11,7 @@ use anyhow::{Result, bail};
 pub use texts::{EmbeddedTexts, TextError};
 
 use super::options::OnLong;
+use super::tokens::check_tokens;
 use crate::error::UsageError;
 use crate::model::modules::Similarity;
 use crate::neighbours::Metric;
@@ -19,7 +20,7 @@ use crate::nn::{
 };
 use crate::output::{OutputDtype, Span};
 use crate::pipeline::{Row, Task, TokenizeError};
-use crate::text::{self, Chunk, Chunking, Sequence, TokenIds, TokenizedText, Tokenizer, consecutive_batches};
+use crate::text::{self, Chunk, Chunking, Sequence, TokenizedText, Tokenizer, consecutive_batches};
 
 /// A model with every option resolved.
 pub struct Embedder {
@@ -79,7 +80,8 @@ impl Embedder {
             Ok::<text::OversizedCharacter, _>(long) => TokenizeError::Failed(long.to_string()),
             Err(error) => tokenizer_failed(error),
         })?;
-        tokenized.sequences.iter().try_for_each(|sequence| self.check_tokens(&sequence.tokens))?;
+        let mut sequences = tokenized.sequences.iter();
+        sequences.try_for_each(|sequence| check_tokens(&sequence.tokens, &self.tokenizer, self.spec()))?;
         Ok(tokenized)
     }
 
@@ -110,29 +112,6 @@ impl Embedder {
             Sequence { tokens: late.tokens, chunks }
         });
         Ok(TokenizedText { sequences: sequences.collect() })
-    }
-
-    /// Rejects tokens without an embedding.
-    fn check_tokens(&self, tokens: &TokenIds) -> Result<(), TokenizeError> {
-        let spec = self.spec();
-        if let Some(id) = tokens.ids.iter().find(|id| **id as usize >= spec.vocab_size) {
-            return Err(TokenizeError::Failed(format!(
-                "has token {:?} with id {id}, but the model has only {} token embeddings; use the model's own tokenizer",
-                self.tokenizer.token(*id).unwrap_or_default(),
-                spec.vocab_size
-            )));
-        }
-        let token_types = spec.token_types.unwrap_or(usize::MAX);
-        if let Some(id) = tokens.token_type_ids.iter().find(|id| **id as usize >= token_types) {
-            return Err(TokenizeError::Failed(format!(
-                "has a token with token type {id}, but the model has only {token_types} token types; use the model's own \
-                 tokenizer"
-            )));
-        }
-        if tokens.ids.is_empty() {
-            return Err(TokenizeError::NoTokens);
-        }
-        Ok(())
     }
 
     /// Encodes and pools the sequences in batches of at most `batch_tokens` tokens.
@@ -224,7 +203,7 @@ impl Task for Embedder {
                 return Err(TokenizeError::TooLong { tokens, reason });
             }
         };
-        sequences.iter().try_for_each(|tokens| self.check_tokens(tokens))?;
+        sequences.iter().try_for_each(|tokens| check_tokens(tokens, &self.tokenizer, self.spec()))?;
         let sequences = sequences.into_iter().map(|tokens| Sequence { tokens, chunks: Vec::new() });
         Ok(TokenizedText { sequences: sequences.collect() })
     }

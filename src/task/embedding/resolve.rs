@@ -4,11 +4,11 @@ use anyhow::{Result, bail};
 
 use super::Embedder;
 use crate::error::UsageError;
-use crate::model::modules::Prompts;
 use crate::nn::{Pool, Pooling, PostPooling, is_normalized};
 use crate::sys::console::Console;
 use crate::task::load::Loaded;
-use crate::task::options::{OnLong, PromptChoice, VectorOptions};
+use crate::task::options::{OnLong, VectorOptions};
+use crate::task::tokens::resolve_prompt;
 use crate::text::{Chunking, Tokenizer};
 
 impl Embedder {
@@ -17,7 +17,7 @@ impl Embedder {
     /// # Errors
     /// If an option contradicts the model: a usage error.
     pub fn new(loaded: Loaded, options: &VectorOptions, console: &Console) -> Result<Self> {
-        let prompt = resolve_prompt(options, &loaded.modules.prompts, console)?;
+        let prompt = resolve_prompt(options.prompt.as_ref(), &loaded.modules.prompts, console)?;
         let similarity = loaded.modules.similarity;
         let Loaded { modules, pooling, tokenizer, encoders, post_pooling, dimensions, .. } = loaded;
         let truncate_dim = match pooling {
@@ -92,31 +92,6 @@ fn resolve_post_pooling(
         post_pooling.push(PostPooling::Normalize);
     }
     Ok((post_pooling, dimensions))
-}
-
-/// The prompt before each text, which may be empty.
-fn resolve_prompt(options: &VectorOptions, prompts: &Prompts, console: &Console) -> Result<String> {
-    let name = match (&options.prompt, &prompts.default) {
-        (Some(PromptChoice::Text(text)), _) => {
-            console.detail(format!("prompt {text:?}"));
-            return Ok(text.clone());
-        }
-        (Some(PromptChoice::Name(name)), _) | (None, Some(name)) => name,
-        (None, None) => return Ok(String::new()),
-    };
-    let Some(text) = prompts.get(name) else {
-        let known = prompts.names();
-        bail!(UsageError(if known.is_empty() {
-            format!("--prompt-name {name}: no such prompt, because the model has none; pass --prompt TEXT")
-        } else {
-            format!(
-                "--prompt-name {name}: the model has no such prompt (prompts: {known}); choose one of these, or pass \
-                 --prompt TEXT"
-            )
-        }))
-    };
-    console.detail(format!("prompt {name}: {text:?}"));
-    Ok(text.into())
 }
 
 /// Checks that special tokens and prompt leave room for the text.

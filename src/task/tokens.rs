@@ -1,0 +1,69 @@
+//! From a text to tokens: the prompt before it, and the check that every token has an embedding.
+
+use anyhow::{Result, bail};
+
+use super::options::PromptChoice;
+use crate::error::UsageError;
+use crate::model::modules::Prompts;
+use crate::nn::EncoderSpec;
+use crate::pipeline::TokenizeError;
+use crate::sys::console::Console;
+use crate::text::{TokenIds, Tokenizer};
+
+/// The prompt before each text, which may be empty: the user's choice, else the model's default prompt.
+///
+/// # Errors
+/// A usage error if the model has no prompt of that name.
+pub(super) fn resolve_prompt(
+    choice: Option<&PromptChoice>,
+    prompts: &Prompts,
+    console: &Console,
+) -> Result<String> {
+    let name = match (choice, &prompts.default) {
+        (Some(PromptChoice::Text(text)), _) => {
+            console.detail(format!("prompt {text:?}"));
+            return Ok(text.clone());
+        }
+        (Some(PromptChoice::Name(name)), _) | (None, Some(name)) => name,
+        (None, None) => return Ok(String::new()),
+    };
+    let Some(text) = prompts.get(name) else {
+        let known = prompts.names();
+        bail!(UsageError(if known.is_empty() {
+            format!("--prompt-name {name}: no such prompt, because the model has none; pass --prompt TEXT")
+        } else {
+            format!(
+                "--prompt-name {name}: the model has no such prompt (prompts: {known}); choose one of these, or pass \
+                 --prompt TEXT"
+            )
+        }))
+    };
+    console.detail(format!("prompt {name}: {text:?}"));
+    Ok(text.into())
+}
+
+/// Rejects tokens without an embedding.
+pub(super) fn check_tokens(
+    tokens: &TokenIds,
+    tokenizer: &Tokenizer,
+    spec: &EncoderSpec,
+) -> Result<(), TokenizeError> {
+    if let Some(id) = tokens.ids.iter().find(|id| **id as usize >= spec.vocab_size) {
+        return Err(TokenizeError::Failed(format!(
+            "has token {:?} with id {id}, but the model has only {} token embeddings; use the model's own tokenizer",
+            tokenizer.token(*id).unwrap_or_default(),
+            spec.vocab_size
+        )));
+    }
+    let token_types = spec.token_types.unwrap_or(usize::MAX);
+    if let Some(id) = tokens.token_type_ids.iter().find(|id| **id as usize >= token_types) {
+        return Err(TokenizeError::Failed(format!(
+            "has a token with token type {id}, but the model has only {token_types} token types; use the model's own \
+             tokenizer"
+        )));
+    }
+    if tokens.ids.is_empty() {
+        return Err(TokenizeError::NoTokens);
+    }
+    Ok(())
+}
