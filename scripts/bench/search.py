@@ -30,6 +30,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+# Idle threads of OpenMP would spin while another process is measured.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("KMP_BLOCKTIME", "0")
+
 import faiss
 import numpy as np
 import pyarrow as pa
@@ -84,7 +88,7 @@ class Search:
         self.args, self.x, self.index = args, x, index
         self.queries = unit_vectors(queries, 2)
         self.name = f"{queries:,} quer{'y' if queries == 1 else 'ies'}"
-        self.out = folder / "found.jsonl"
+        self.out = folder / f"found-{queries}.jsonl"
         np.save(folder / f"queries-{queries}.npy", self.queries)
         command = [args.sconce, "search", folder / "vectors.npy", "--query-vectors", folder / f"queries-{queries}.npy"]
         options = ["-k", str(K), "--metric", "dot", "--threads", str(args.threads), "-o", self.out]

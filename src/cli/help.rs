@@ -1,6 +1,7 @@
 //! The pages of `-h` and `--help`. `-h` has the most used options, on one screen; `--help` has all options in groups,
 //! examples, the environment and the exit codes.
 
+use super::{attend, download, embed, inspect, pairs, search, similarity, verify};
 use clap::{Arg, ArgAction, Command};
 
 /// The arguments on the page of `-h`, with their short descriptions.
@@ -145,63 +146,6 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Hardware", &["batch_tokens"]),
 ];
 
-const EMBED_EXAMPLES: &str = "\
-Examples:
-  sconce embed \"A lamp in the window\"                       one text as a line of JSON
-  sconce embed -i corpus.jsonl -o corpus.parquet            a file
-  sconce embed -i docs --input-format files -o docs.npy     a directory, one vector per file
-  sconce embed -i docs --input-format files --chunk 128     a directory, one row per chunk
-  sconce embed -m BAAI/bge-small-en-v1.5 < lines.txt        another model, one text per line
-  sconce embed -i corpus.jsonl -o corpus.parquet --resume   the rest of an interrupted run";
-
-const SEARCH_EXAMPLES: &str = "\
-Examples:
-  sconce search corpus.parquet \"how do lamps work\"            the ten nearest rows
-  sconce search corpus.npy -k 3 --threshold 0.5 < queries.txt  at most three, with a score of 0.5 or more
-  sconce search corpus.parquet --queries q.jsonl -o hits.jsonl a row per neighbour
-  sconce search signs.npy --rescore corpus.npy \"a lamp\"       signs first, then f32
-  sconce search corpus.parquet --query-vectors queries.npy     without a model
-
-A model with a prompt named query embeds queries with it, unless --prompt or --prompt-name is given.";
-
-const SIMILARITY_EXAMPLES: &str = "\
-Examples:
-  sconce similarity \"A lamp in the window\" \"A light by the pane\"     one number
-  sconce similarity \"a lamp\" \"a light\" \"a key\"                    a matrix
-  sconce similarity --output-format csv \"a lamp\" \"a light\" \"a key\"  one row per pair";
-
-const VERIFY_EXAMPLES: &str = "\
-Examples:
-  sconce verify --against reference.jsonl                         rows with text and embedding
-  sconce verify --against reference.npy -i texts.txt              an array, and its texts one per line
-  sconce verify --against reference.jsonl --dtype int8 --json     a report as JSON
-  sconce verify --against reference.jsonl --max-difference 1e-6   a stricter bound";
-const ATTEND_EXAMPLES: &str = "\
-Examples:
-  sconce attend \"The lamp is on\"                            mean of the last layer, in the terminal
-  sconce attend \"The lamp is on\" -o lamp.html               a page: hover over a token, choose layer and head
-  sconce attend \"The lamp is on\" -o lamp.svg                a grid of all layers and heads
-  sconce attend \"The lamp is on\" -o lamp.png --layer 3 --head 5
-  sconce attend \"Is it on?\" \"The lamp is on\" -o pair.npy   an array (layers, heads, n, n)";
-
-const INSPECT_EXAMPLES: &str = "\
-Examples:
-  sconce inspect                           the default model
-  sconce inspect BAAI/bge-small-en-v1.5    a model on the Hub
-  sconce inspect ./model --json            a local model, as JSON
-  sconce inspect --config config.json      the cost of a design without weights";
-
-const PAIRS_EXAMPLES: &str = "\
-Examples:
-  sconce pairs corpus.parquet --keep text                       the most similar pairs, best first
-  sconce pairs corpus.npy --threshold 0.95 -o pairs.jsonl       near-duplicates
-  sconce pairs corpus.npy --threshold 0.95 --clusters -o clusters.csv";
-
-const DOWNLOAD_EXAMPLES: &str = "\
-Examples:
-  sconce download BAAI/bge-small-en-v1.5
-  sconce download intfloat/e5-small-v2 --revision main";
-
 const ENVIRONMENT: &str = "\
 Environment:
   SCONCE_MODEL             default of --model
@@ -221,14 +165,14 @@ pub(super) fn with_help(command: Command, is_short: bool) -> Command {
     let command = command.after_help("Run 'sconce COMMAND -h' for the options of a command.");
     let command = command.after_long_help(format!("{ENVIRONMENT}\n\n{EXIT_CODES}"));
     let pages = [
-        ("embed", EMBED_EXAMPLES),
-        ("search", SEARCH_EXAMPLES),
-        ("similarity", SIMILARITY_EXAMPLES),
-        ("verify", VERIFY_EXAMPLES),
-        ("attend", ATTEND_EXAMPLES),
-        ("inspect", INSPECT_EXAMPLES),
-        ("pairs", PAIRS_EXAMPLES),
-        ("download", DOWNLOAD_EXAMPLES),
+        ("embed", embed::EXAMPLES),
+        ("search", search::EXAMPLES),
+        ("pairs", pairs::EXAMPLES),
+        ("similarity", similarity::EXAMPLES),
+        ("attend", attend::EXAMPLES),
+        ("inspect", inspect::EXAMPLES),
+        ("verify", verify::EXAMPLES),
+        ("download", download::EXAMPLES),
         ("completions", ""),
     ];
     pages.into_iter().fold(command, |command, (name, examples)| {

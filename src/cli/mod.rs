@@ -2,21 +2,27 @@
 //! module uses clap.
 
 mod args;
+mod attend;
 mod choice;
+mod download;
+mod embed;
 mod help;
+mod inspect;
+mod pairs;
 mod resolve;
+mod search;
+mod similarity;
+mod verify;
 
-use anyhow::{Result, bail};
-use clap::parser::ValueSource;
-use clap::{ArgMatches, CommandFactory, FromArgMatches};
+use anyhow::Result;
+use clap::{CommandFactory, FromArgMatches};
 
-use crate::error::UsageError;
 use crate::nn::avoid_huge_pages;
 use crate::output;
 use crate::pipeline::ExitStatus;
 use crate::run;
 use crate::sys::threads::build_global_pool;
-use args::{Cli, Command, InspectArgs};
+use args::{Cli, Command};
 
 /// Parses the arguments of the process and runs the command that they name. Ends the process for wrong usage with a message and exit
 /// code 2, and for `--help` and `--version` with exit code 0.
@@ -32,30 +38,30 @@ pub fn main() -> Result<ExitStatus> {
     match cli.command {
         Command::Embed(args) => {
             build_global_pool(args.model.threads)?;
-            run::embed::embed(resolve::embed(*args)?)
+            run::embed::embed(embed::options(*args)?)
         }
         Command::Search(args) => {
             build_global_pool(args.model.threads)?;
-            run::search::search(&resolve::search(*args)?).map(complete)
+            run::search::search(&search::options(*args)?).map(complete)
+        }
+        Command::Pairs(args) => {
+            build_global_pool(args.threads)?;
+            run::pairs::pairs(&pairs::options(args)?).map(complete)
         }
         Command::Similarity(args) => {
             build_global_pool(args.model.threads)?;
-            run::similarity::similarity(&resolve::similarity(*args)?).map(complete)
-        }
-        Command::Verify(args) => {
-            build_global_pool(args.model.threads)?;
-            run::verify::verify(&resolve::verify(*args)?).map(complete)
+            run::similarity::similarity(&similarity::options(*args)?).map(complete)
         }
         Command::Attend(args) => {
             build_global_pool(args.model.threads)?;
-            run::attend::attend(&resolve::attend(*args)?).map(complete)
+            run::attend::attend(&attend::options(*args)?).map(complete)
         }
-        Command::Inspect(args) => inspect(args, &matches).map(complete),
-        Command::Pairs(args) => {
-            build_global_pool(args.threads)?;
-            run::pairs::pairs(&resolve::pairs(args)?).map(complete)
+        Command::Inspect(args) => inspect::run(args, &matches).map(complete),
+        Command::Verify(args) => {
+            build_global_pool(args.model.threads)?;
+            run::verify::verify(&verify::options(*args)?).map(complete)
         }
-        Command::Download(args) => run::download::download(&resolve::download(args)).map(complete),
+        Command::Download(args) => run::download::download(&download::options(args)).map(complete),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             let mut command = help::with_help(Cli::command(), false);
@@ -63,26 +69,4 @@ pub fn main() -> Result<ExitStatus> {
             output::print(&script).map(complete)
         }
     }
-}
-
-/// Runs `inspect`, whose model is an argument or an option.
-fn inspect(mut args: InspectArgs, matches: &ArgMatches) -> Result<()> {
-    let inspect = matches.subcommand_matches("inspect");
-    let source = inspect.and_then(|matches| matches.value_source("model"));
-    let option = (source == Some(ValueSource::CommandLine)).then(|| args.model.source.model.clone());
-    if let (Some(argument), Some(option)) = (&args.model_or_id, &option) {
-        bail!(UsageError(format!(
-            "inspect: two models, {argument} and --model {option}; remove one of them"
-        )));
-    }
-    let model = args.model_or_id.take().or(option);
-    if let (Some(model), Some(config), None) = (&model, &args.model.config, args.model.random_weights) {
-        bail!(UsageError(format!(
-            "inspect: --config {} describes a model without weights, so {model} is not used; remove one of them",
-            config.display()
-        )));
-    }
-    args.model.source.model = model.unwrap_or(args.model.source.model);
-    build_global_pool(args.model.threads)?;
-    run::inspect::inspect(&resolve::inspect(&args)?)
 }

@@ -19,6 +19,12 @@ pub fn dot_rows(isa: Isa, x: &[f32], query: &[f32], dots: &mut [f32], squares: &
 /// Elements from what is multiplied to what is prefetched: prefetchers of processors stop at the end of a page.
 const PREFETCH_DISTANCE: usize = 1024;
 
+/// The sum of all lanes.
+#[inline(always)]
+fn sum_lanes<S: Simd>(s: S, [a, b, c, d]: [S::F; 4]) -> f32 {
+    s.reduce_sum(s.add(s.add(a, b), s.add(c, d)))
+}
+
 struct DotRows<'a> {
     x: &'a [f32],
     query: &'a [f32],
@@ -45,8 +51,8 @@ impl Kernel for DotRows<'_> {
                     norms[i] = s.fma(x, x, norms[i]);
                 }
             }
-            [*dot, *square] =
-                [products, norms].map(|[a, b, c, d]| s.reduce_sum(s.add(s.add(a, b), s.add(c, d))));
+            *dot = sum_lanes(s, products);
+            *square = sum_lanes(s, norms);
         }
     }
 }
@@ -74,8 +80,7 @@ impl Kernel for SquaredNorms<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         for (row, square) in self.x.chunks_exact(self.dimensions).zip(self.squares) {
-            let [a, b, c, d] = fold!(s, row, 0.0, 0.0, |sum, x| s.fma(x, x, sum));
-            *square = s.reduce_sum(s.add(s.add(a, b), s.add(c, d)));
+            *square = sum_lanes(s, fold!(s, row, 0.0, 0.0, |sum, x| s.fma(x, x, sum)));
         }
     }
 }

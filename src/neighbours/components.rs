@@ -2,8 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use super::scorer::Sink;
-use super::top_k::Neighbour;
+use super::sink::{Neighbour, Sink};
 
 /// The component of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -24,6 +24,7 @@ mod metric;
 mod pairs;
 mod rows;
 mod scorer;
+mod sink;
 mod top_k;
 
 pub use block::{Block, Elements};
@@ -31,5 +32,6 @@ pub use components::{Components, Membership};
 pub use metric::Metric;
 pub use pairs::{Pair, TopPairs};
 pub use rows::rows_f32;
-pub use scorer::{NotFinite, Scorer, Sink, Stored};
-pub use top_k::{Nearest, Neighbour};
+pub use scorer::{NotFinite, Scorer, Stored};
+pub use sink::{Neighbour, Sink};
+pub use top_k::Nearest;

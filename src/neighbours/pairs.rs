@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::top_k::Neighbour;
+use super::sink::Neighbour;
 
 /// Two rows with their score.
 #[derive(Debug, Clone, Copy, PartialEq)]

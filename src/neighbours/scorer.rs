@@ -20,7 +20,7 @@ use super::block::{Block, Elements};
 use super::bound::Bound;
 use super::metric::Metric;
 use super::rows::rows_f32;
-use super::top_k::Neighbour;
+use super::sink::{Neighbour, Sink};
 use crate::kernels::dot::{dot_f64, dot_rows, squared_distance_f64, squared_norms};
 use crate::kernels::gemm::{Epilogue, GemmType, LhsBuffer, OutputBlock, PackedMatrix, gemm};
 use crate::kernels::isa::Isa;
@@ -46,16 +46,6 @@ impl std::fmt::Display for NotFinite {
 }
 
 impl std::error::Error for NotFinite {}
-
-/// Takes the neighbours that a [`Scorer`] finds, from several threads.
-pub trait Sink: Sync {
-    /// The least score that matters for a query. It may rise in the course of a scan, but never fall.
-    fn least_score(&self, query: usize) -> f32;
-    /// Whether the score of a query and a row of the file is needed.
-    fn wants(&self, query: usize, row: usize) -> bool;
-    /// Takes a score. It may be below the least one.
-    fn offer(&self, query: usize, neighbour: Neighbour);
-}
 
 /// The stored type that the queries are compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

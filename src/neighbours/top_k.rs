@@ -5,16 +5,7 @@ use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-use super::scorer::Sink;
-
-/// A stored vector with its score.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Neighbour {
-    /// Index of its row in the file.
-    pub index: usize,
-    /// Its score by the metric.
-    pub score: f32,
-}
+use super::sink::{Neighbour, Sink};
 
 /// A neighbour in the order of rank: greater scores first, equal scores by lower index.
 #[derive(Debug, PartialEq)]

@@ -148,7 +148,7 @@ impl Encoder {
     }
 
     /// [`Encoder::forward`], which calls `observe` with the attention weights of every attention layer, counted from 0 (a layer
-    /// that consists of several, as in ALBERT, counts as several). Attention is computed by the reference path, in f32.
+    /// that consists of several counts as several). Attention is computed by the reference path, in f32.
     ///
     /// # Errors
     /// As [`Encoder::forward`], and those of `observe`.

@@ -12,7 +12,6 @@ use super::sidecars::SidecarPaths;
 use super::stdout::print;
 use super::target::{Target, parent_dir};
 use super::write_error::write_error;
-use super::{npy, safetensors};
 
 /// An f32 array in C order.
 pub struct Array<'a> {
@@ -27,12 +26,12 @@ pub struct Array<'a> {
 impl Array<'_> {
     /// The bytes of an npy file.
     pub fn npy(&self) -> Vec<u8> {
-        npy::file(self.shape, self.values)
+        super::npy::file(self.shape, self.values)
     }
 
     /// The bytes of a safetensors file with this metadata.
     pub fn safetensors(&self, metadata: &OutputMetadata) -> Vec<u8> {
-        safetensors::file(self.name, self.shape, self.values, metadata)
+        super::safetensors::file(self.name, self.shape, self.values, metadata)
     }
 }
 

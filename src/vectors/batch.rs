@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Float16Type, Float32Type, Int8Type, Schema};
 
 use super::buffer::BlockBuffer;
 use super::error::{no_vectors, per_token};
-use super::file::{checked_width, dimensions_of_int8};
+use super::width::{checked_width, dimensions_of_int8};
 use crate::field::{FieldValue, carried_type, to_json};
 use crate::output::{ColumnType, KeptColumn, OutputDtype, OutputMetadata};
 

@@ -12,8 +12,7 @@ use serde_json::Value;
 
 use super::batch::{SCALE, is_shown};
 use super::buffer::BlockBuffer;
-use super::file::Opened;
-use super::source::{Columns, Vectors, Visit, rows_by_unit};
+use super::source::{Columns, Opened, Vectors, Visit, rows_by_unit};
 use crate::field::FieldValue;
 use crate::output::{ColumnType, KeptColumn, OutputDtype, OutputMetadata};
 

@@ -9,10 +9,9 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow, bail};
 
 use super::buffer::BlockBuffer;
-use super::source::{Columns, Vectors, rows_by_unit};
-use super::{arrow, csv, jsonl, npy, parquet, safetensors};
+use super::source::{Opened, rows_by_unit};
+use super::{arrow, csv, jsonl, npy, safetensors};
 use crate::field::FieldValue;
-use crate::named::Named;
 use crate::neighbours::Block;
 use crate::output::{KeptColumn, OutputDtype, OutputMetadata};
 use crate::sys::regular_file;
@@ -20,29 +19,10 @@ use crate::sys::regular_file;
 /// Rows that are read at a time to find single rows.
 const GATHERED_ROWS: usize = 64;
 
-/// Maximum stored elements of a vector: the sizes of a few vectors in bytes are far from overflowing.
-const MAX_WIDTH: usize = 1 << 24;
-
 /// A file of vectors, one per row, with the columns beside them.
 pub struct VectorFile {
     name: Arc<str>,
     opened: Opened,
-}
-
-/// What a format knows about a file.
-pub(super) struct Opened {
-    /// Number of vectors.
-    pub rows: usize,
-    /// Dimensions of a vector.
-    pub dimensions: usize,
-    /// Type of the stored elements.
-    pub dtype: OutputDtype,
-    /// How the vectors were made; empty if the file does not say.
-    pub metadata: OutputMetadata,
-    /// The vectors.
-    pub vectors: Box<dyn Vectors>,
-    /// The columns beside them.
-    pub columns: Box<dyn Columns>,
 }
 
 impl VectorFile {
@@ -178,7 +158,7 @@ fn open_format(path: &Path, name: &Arc<str>, (file, size): (File, u64), start: &
         return npy::open(path, name, file, size);
     }
     if start.starts_with(b"PAR1") {
-        return parquet::open(path, name);
+        return super::parquet::open(path, name);
     }
     if start.starts_with(b"ARROW1") || start.starts_with(&[0xff; 4]) {
         return arrow::open(path, name, file);
@@ -198,26 +178,4 @@ fn open_format(path: &Path, name: &Arc<str>, (file, size): (File, u64), start: &
             "{name} is not a vector file; pass npy, safetensors, arrow, parquet, jsonl or csv as sconce embed writes them"
         ),
     }
-}
-
-/// Checks the stored elements of a vector that a header declares.
-pub(super) fn checked_width(name: &str, width: u64) -> Result<usize> {
-    match usize::try_from(width) {
-        Ok(width @ 1..=MAX_WIDTH) => Ok(width),
-        _ => bail!("{name} declares vectors of {width} elements; write the file again"),
-    }
-}
-
-/// The type and the dimensions of vectors with `width` int8 elements: `int8`, or signs if the metadata says so. Without metadata, they
-/// are signs if `is_sign`.
-pub(super) fn dimensions_of_int8(
-    metadata: &OutputMetadata,
-    width: usize,
-    is_sign: bool,
-) -> (OutputDtype, usize) {
-    let is_sign = match metadata.get("output_dtype") {
-        Some(dtype) => dtype == OutputDtype::Binary.name(),
-        None => is_sign,
-    };
-    if is_sign { (OutputDtype::Binary, 8 * width) } else { (OutputDtype::Int8, width) }
 }

@@ -13,8 +13,7 @@ use serde_json::{Map, Value};
 use super::batch::{TOKEN_VECTORS, VECTORS, is_shown};
 use super::buffer::BlockBuffer;
 use super::error::{no_vectors, per_token};
-use super::file::Opened;
-use super::source::{Columns, Vectors, Visit, rows_by_unit};
+use super::source::{Columns, Opened, Vectors, Visit, rows_by_unit};
 use crate::field::FieldValue;
 use crate::output::{ColumnType, KeptColumn, OutputDtype, OutputMetadata};
 

@@ -23,6 +23,7 @@ mod parquet;
 mod safetensors;
 mod scan;
 mod source;
+mod width;
 
 pub use buffer::BlockBuffer;
 pub use file::VectorFile;

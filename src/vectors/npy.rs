@@ -11,7 +11,8 @@ use serde_json::{Map, Value};
 use super::array::{ArrayVectors, Segment};
 use super::columns::ChunkCounts;
 use super::error::{malformed, truncated};
-use super::file::{Opened, checked_width, dimensions_of_int8};
+use super::source::Opened;
+use super::width::{checked_width, dimensions_of_int8};
 use crate::output::{OutputDtype, OutputMetadata};
 use crate::sys::regular_file;
 

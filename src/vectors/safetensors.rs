@@ -9,7 +9,8 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use super::array::{ArrayVectors, Segment};
 use super::columns::IntegerTensors;
 use super::error::{malformed, no_vectors, truncated};
-use super::file::{Opened, checked_width, dimensions_of_int8};
+use super::source::Opened;
+use super::width::{checked_width, dimensions_of_int8};
 use crate::output::{OutputDtype, OutputMetadata};
 use crate::sys::regular_file::read_exact_at;
 

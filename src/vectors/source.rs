@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::buffer::BlockBuffer;
 use crate::field::FieldValue;
 use crate::neighbours::Block;
-use crate::output::KeptColumn;
+use crate::output::{KeptColumn, OutputDtype, OutputMetadata};
 
 /// Called with each block of a range of rows. Break ends the reading.
 pub(super) type Visit<'a> = dyn FnMut(&Block) -> Result<ControlFlow<()>> + 'a;
@@ -40,6 +40,22 @@ pub(super) trait Columns: Send + Sync {
     /// # Errors
     /// If they cannot be read.
     fn values(&self, rows: &[usize], columns: &[usize]) -> Result<Vec<Vec<FieldValue>>>;
+}
+
+/// What a format knows about a file.
+pub(super) struct Opened {
+    /// Number of vectors.
+    pub rows: usize,
+    /// Dimensions of a vector.
+    pub dimensions: usize,
+    /// Type of the stored elements.
+    pub dtype: OutputDtype,
+    /// How the vectors were made; empty if the file does not say.
+    pub metadata: OutputMetadata,
+    /// The vectors.
+    pub vectors: Box<dyn Vectors>,
+    /// The columns beside them.
+    pub columns: Box<dyn Columns>,
 }
 
 /// Ranges of at most `max_rows` rows.

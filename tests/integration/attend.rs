@@ -202,7 +202,7 @@ fn pictures_and_the_page_are_written() {
         assert_eq!(svg.contains("layer 1, head 2</title>"), args.is_empty());
         assert_eq!(fs::read(path("a.png")).unwrap()[..8], *b"\x89PNG\r\n\x1a\n");
         let html = fs::read_to_string(path("a.html")).unwrap();
-        assert_eq!(html.contains("\"rollout\""), args.is_empty());
+        assert_eq!(html.contains("\"mean\",\"rollout\"]"), args.is_empty());
         assert!(html.contains("[\"[CLS]\",true]") && html.ends_with("</html>\n"));
         assert!(fs::read_to_string(path("a.txt")).unwrap().contains("0 1 2 3 4 5 6"));
     }

@@ -430,7 +430,7 @@ fn damaged_models_are_shown_or_refused() {
             let intact = fs::read(path).unwrap();
             let bytes = match path.extension().is_some_and(|suffix| suffix == "json") {
                 true => damaged_file(rng, &intact),
-                false => damaged(rng, &[intact.clone()]),
+                false => damaged(rng, std::slice::from_ref(&intact)),
             };
             fs::write(path, bytes).unwrap();
             let as_json = rng.random();

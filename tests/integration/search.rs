@@ -330,21 +330,15 @@ fn tables_have_the_same_rows_in_every_format() {
     assert!(table.starts_with("query,rank,index,id,score,year\n0,0,"), "{table}");
     assert_eq!(table.lines().count(), 13);
     let text = fs::read_to_string(write("a.txt")).unwrap();
-    let widths: Vec<usize> =
-        text.lines().map(|line| line.find("row").unwrap_or(line.find("id").unwrap())).collect();
+    let widths: Vec<usize> = text.lines().map(|line| line.find("row").or(line.find("id")).unwrap()).collect();
     assert!(text.starts_with("query  rank") && widths.iter().all(|width| *width == widths[0]), "{text}");
     // Read back as a vector file would be, by its columns: parquet.
     let parquet = write("a.parquet");
     let batches = sconce::input::ParquetSource::open(&parquet).unwrap();
-    let names: Vec<String> = batches.schema().fields().iter().map(|field| field.to_string()).collect();
-    let expected = [
-        "\"query\": nullable Int64",
-        "\"rank\": nullable Int64",
-        "\"index\": nullable Int64",
-        "\"id\": nullable Utf8",
-    ];
-    assert_eq!(names[..4], expected);
-    assert!(names[4].contains("Float32") && names[5].contains("Int32"), "{names:?}");
+    let fields = batches.schema().fields().iter();
+    let fields: Vec<String> = fields.map(|field| format!("{} {}", field.name(), field.data_type())).collect();
+    let expected = ["query Int64", "rank Int64", "index Int64", "id Utf8", "score Float32", "year Int32"];
+    assert_eq!(fields, expected);
     let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), 4, "{left:?}");
 }
@@ -580,24 +574,24 @@ fn an_empty_file_has_no_neighbours() {
     assert!(rows(&found).is_empty());
 }
 
-/// A sparse file of 4 GB in 1.5 GB of address space.
+/// A sparse file of 1.6 GB in 1 GB of address space.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_file_may_be_larger_than_the_memory() {
     let folder = tempfile::tempdir().unwrap();
-    let (file, rows_of_file) = (folder.path().join("large.npy"), 25_000_000u64);
-    let mut header = format!("\u{93}NUMPY\u{1}\u{0}v\u{0}{{'descr': '|i1', 'fortran_order': False, 'shape': ({rows_of_file}, 160), }}")
+    let (file, rows_of_file) = (folder.path().join("large.npy"), 2_600_000u64);
+    let mut header = format!("\u{93}NUMPY\u{1}\u{0}v\u{0}{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows_of_file}, 160), }}")
         .chars()
         .map(|c| c as u8)
         .collect::<Vec<u8>>();
     header.resize(127, b' ');
     header.push(b'\n');
     fs::write(&file, &header).unwrap();
-    File::options().write(true).open(&file).unwrap().set_len(128 + 160 * rows_of_file).unwrap();
+    File::options().write(true).open(&file).unwrap().set_len(128 + 4 * 160 * rows_of_file).unwrap();
     let query = folder.path().join("query.jsonl");
     fs::write(&query, format!("{{\"embedding\":[{}0.5]}}\n", "0.5,".repeat(159))).unwrap();
     let command = format!(
-        "ulimit -v 1500000; exec '{}' search '{}' --query-vectors '{}' -k 2 --output-format jsonl",
+        "ulimit -v 1000000; exec '{}' search '{}' --query-vectors '{}' -k 2 --output-format jsonl",
         env!("CARGO_BIN_EXE_sconce"),
         file.display(),
         query.display()

@@ -1,0 +1,174 @@
+//! `sconce attend`: its arguments, and the options that they become.
+
+use std::env;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use super::args::ModelArgs;
+use super::choice::{OrAuto, named, named_or_auto};
+use super::resolve::{console, is_stdout, model};
+use crate::error::UsageError;
+use crate::named::Named;
+use crate::nn::Pooling;
+use crate::output::Target;
+use crate::run::attend::{AttendOptions, AttentionFormat};
+use crate::task::{AttentionOptions, Layers, Mixing, ModelOptions, PromptChoice, Views};
+
+/// The examples at the end of the command's help.
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  sconce attend \"The lamp is on\"                            mean of the last layer, in the terminal
+  sconce attend \"The lamp is on\" -o lamp.html               a page: hover over a token, choose layer and head
+  sconce attend \"The lamp is on\" -o lamp.svg                a grid of all layers and heads
+  sconce attend \"The lamp is on\" -o lamp.png --layer 3 --head 5
+  sconce attend \"Is it on?\" \"The lamp is on\" -o pair.npy   an array (layers, heads, n, n)";
+
+#[derive(Debug, Args)]
+pub(super) struct AttendArgs {
+    /// Text to encode
+    #[arg(id = "attended_text", value_name = "TEXT")]
+    pub text: String,
+
+    /// Second text of a pair
+    #[arg(value_name = "PAIR")]
+    pub pair: Option<String>,
+
+    /// Output file: svg, png, html, npy, safetensors, json or txt by its extension [default: a picture on standard output]. It is
+    /// written atomically and replaces an existing file
+    #[arg(id = "attention_output", short = 'o', long = "output", value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Output format. auto: by file extension, text on standard output; text: a picture in 256 colors, or in plain characters with
+    /// NO_COLOR or if standard output is not a terminal
+    #[arg(
+        id = "attention_format",
+        long = "output-format",
+        value_name = "FORMAT",
+        default_value = "auto",
+        value_parser = named_or_auto::<AttentionFormat>()
+    )]
+    pub format: OrAuto<AttentionFormat>,
+
+    /// Layer, counted from 0 as in output_attentions of transformers [default: all, or with --rollout the last; without --output
+    /// the last]
+    #[arg(long, value_name = "N")]
+    pub layer: Option<usize>,
+
+    /// Head, counted from 0 [default: all; without --output their mean]
+    #[arg(long, value_name = "N", conflicts_with_all = ["mean", "rollout"])]
+    pub head: Option<usize>,
+
+    /// The mean over the heads of each layer
+    #[arg(long, conflicts_with = "rollout")]
+    pub mean: bool,
+
+    /// Attention rollout up to the layer (Abnar & Zuidema 2020): the product over all layers of 0.5 times the mean over the heads plus
+    /// 0.5 times the identity
+    #[arg(long, conflicts_with = "mixing")]
+    pub rollout: bool,
+
+    /// For models with talking heads: the probabilities of the softmax before heads are mixed, or the weights after that, by which
+    /// values are summed [default: after]
+    #[arg(long, value_name = "WHEN", value_parser = named::<Mixing>())]
+    pub mixing: Option<Mixing>,
+
+    /// Prompt to put before the text [default: from the model's files]
+    #[arg(
+        id = "attention_prompt",
+        long = "prompt",
+        value_name = "TEXT",
+        conflicts_with = "attention_prompt_name"
+    )]
+    pub prompt: Option<String>,
+
+    /// Name of a prompt in the model's files to put before the text
+    #[arg(id = "attention_prompt_name", long = "prompt-name", value_name = "NAME")]
+    pub prompt_name: Option<String>,
+
+    /// Maximum tokens, including special tokens; a longer text is an error [default: the model's limit]
+    #[arg(
+        id = "attention_max_length",
+        long = "max-length",
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub max_length: Option<u32>,
+
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+/// The options of `attend`.
+///
+/// # Errors
+/// [`UsageError`] if the output format is not known, or it is binary and standard output is a terminal.
+pub(super) fn options(args: AttendArgs) -> Result<AttendOptions> {
+    let output = args.output.filter(|path| !is_stdout(path));
+    let format = attention_format(args.format, output.as_deref())?;
+    let is_terminal = output.is_none() && std::io::stdout().is_terminal();
+    if is_terminal && format.is_binary() {
+        bail!(UsageError(format!(
+            "--output-format {}: standard output is a terminal; name a file with --output",
+            format.name()
+        )));
+    }
+    let views = match (args.head, args.mean, args.rollout) {
+        (Some(head), ..) => Views::Head(head),
+        (_, true, _) => Views::Mean,
+        (.., true) => Views::Rollout,
+        _ => Views::Heads,
+    };
+    let layers = match args.layer {
+        Some(layer) => Layers::One(layer),
+        None if args.rollout => Layers::Last,
+        None => Layers::All,
+    };
+    Ok(AttendOptions {
+        model: ModelOptions {
+            max_length: args.max_length.map(|n| n as usize),
+            // No vector is computed. Models for other tasks than embedding are accepted, too.
+            pooling: Some(Pooling::None),
+            ..model(&args.model)?
+        },
+        text: args.text,
+        pair: args.pair,
+        is_selected: args.layer.is_some() || views != Views::Heads,
+        attention: AttentionOptions {
+            prompt: args.prompt.map(PromptChoice::Text).or(args.prompt_name.map(PromptChoice::Name)),
+            layers,
+            views,
+            mixing: args.mixing,
+        },
+        format,
+        has_colours: is_terminal && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+        output: output.map_or(Target::Stdout, Target::File),
+        console: console(&args.model.verbosity),
+    })
+}
+
+/// The format of `attend`: as the option says, else by the extension of the output file, else text.
+///
+/// # Errors
+/// [`UsageError`] if the extension is not known.
+fn attention_format(format: OrAuto<AttentionFormat>, output: Option<&Path>) -> Result<AttentionFormat> {
+    let (Some(path), None) = (output, format.0) else { return Ok(format.0.unwrap_or(AttentionFormat::Text)) };
+    let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
+    let extension = extension.unwrap_or_default();
+    let mut formats = AttentionFormat::ALL.iter();
+    let found = formats.find(|format| format.name() == extension || format.aliases().contains(&&*extension));
+    found.copied().ok_or_else(|| {
+        let names: Vec<&str> = AttentionFormat::ALL.iter().map(|format| format.name()).collect();
+        let path = path.display();
+        let names = names.join(", ");
+        UsageError(match &*extension {
+            "" => format!("--output {path}: no extension; pass --output-format with one of {names}"),
+            unknown => format!(
+                "--output {path}: no output format has the extension .{unknown}; pass --output-format with one of {names}"
+            ),
+        })
+        .into()
+    })
+}

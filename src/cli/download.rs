@@ -1,0 +1,31 @@
+//! `sconce download`: its arguments, and the options that they become.
+
+use clap::Args;
+
+use super::args::{HubArgs, VerbosityArgs};
+use super::resolve::source;
+use crate::model::Source;
+
+/// The examples at the end of the command's help.
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  sconce download BAAI/bge-small-en-v1.5
+  sconce download intfloat/e5-small-v2 --revision main";
+
+#[derive(Debug, Args)]
+pub(super) struct DownloadArgs {
+    /// Model id on the Hugging Face Hub
+    #[arg(id = "download_id", value_name = "ID")]
+    pub model: String,
+
+    #[command(flatten)]
+    pub hub: HubArgs,
+
+    #[command(flatten)]
+    pub verbosity: VerbosityArgs,
+}
+
+/// The model that `download` downloads.
+pub(super) fn options(args: DownloadArgs) -> Source {
+    source(args.model, &args.hub, &args.verbosity)
+}

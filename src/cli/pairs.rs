@@ -1,0 +1,89 @@
+//! `sconce pairs`: its arguments, and the options that they become.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+
+use super::args::{VerbosityArgs, finite, threads};
+use super::choice::{OrAuto, named, named_or_auto};
+use super::resolve::{console, table_format, target};
+use crate::error::UsageError;
+use crate::neighbours::Metric;
+use crate::nn::Isa;
+use crate::output::TableFormat;
+use crate::run::pairs::{Found, PairsOptions};
+
+/// The examples at the end of the command's help.
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  sconce pairs corpus.parquet --keep text                       the most similar pairs, best first
+  sconce pairs corpus.npy --threshold 0.95 -o pairs.jsonl       near-duplicates
+  sconce pairs corpus.npy --threshold 0.95 --clusters -o clusters.csv";
+
+#[derive(Debug, Args)]
+pub(super) struct PairsArgs {
+    /// Vector file: npy, safetensors, parquet, arrow, jsonl or csv, as embed writes them
+    #[arg(id = "searched_vectors", value_name = "VECTORS")]
+    pub file: PathBuf,
+
+    /// Minimum score of a pair
+    #[arg(id = "least_score", long = "threshold", value_name = "SCORE", value_parser = finite, allow_negative_numbers = true)]
+    pub threshold: Option<f64>,
+
+    /// What scores pairs. euclidean: the negative distance
+    #[arg(id = "pairs_metric", long = "metric", value_name = "METRIC", default_value = "cosine", value_parser = named::<Metric>())]
+    pub metric: Metric,
+
+    /// Nearest neighbours of a row that are considered. A pair is found if either row is a neighbour of the other
+    #[arg(short = 'k', long, value_name = "K", default_value = "100", value_parser = clap::value_parser!(u32).range(1..))]
+    pub top_k: u32,
+
+    /// Write only the N best pairs
+    #[arg(long, value_name = "N", default_value = "500000", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_pairs: u32,
+
+    /// Write the cluster of every row instead of pairs: rows that are connected by pairs of at least --threshold. keep is true for
+    /// the first row of each cluster
+    #[arg(long, requires = "least_score", conflicts_with_all = ["top_k", "max_pairs"])]
+    pub clusters: bool,
+
+    /// Columns of VECTORS to copy to the output, separated by commas or spaces; of pairs, as NAME_a and NAME_b
+    #[arg(id = "columns", long = "keep", value_name = "NAME", num_args = 1.., value_delimiter = ',')]
+    pub keep: Vec<String>,
+
+    /// Output file [default: standard output]. It is written atomically and replaces an existing file
+    #[arg(id = "table_output", short = 'o', long = "output", value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Output format. auto: by file extension, text on standard output
+    #[arg(id = "auto_table_format", long = "output-format", value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<TableFormat>())]
+    pub output_format: OrAuto<TableFormat>,
+
+    /// Number of CPU threads [default: all available cores]
+    #[arg(long, value_name = "N", value_parser = threads, help_heading = "Hardware")]
+    pub threads: Option<usize>,
+
+    #[command(flatten)]
+    pub verbosity: VerbosityArgs,
+}
+
+/// The options of `pairs`.
+///
+/// # Errors
+/// [`UsageError`] if `SCONCE_ISA` names an instruction set that the processor does not have, or the extension of the output is not
+/// known.
+pub(super) fn options(args: PairsArgs) -> Result<PairsOptions> {
+    Isa::check().map_err(UsageError)?;
+    let (top_k, max_pairs) = (args.top_k as usize, args.max_pairs as usize);
+    Ok(PairsOptions {
+        vectors: args.file,
+        metric: args.metric,
+        threshold: args.threshold.map(|threshold| threshold as f32),
+        found: if args.clusters { Found::Clusters } else { Found::Pairs { top_k, max_pairs } },
+        keep: args.keep,
+        format: table_format(args.output_format, args.output.as_deref())?,
+        output: target(args.output),
+        console: console(&args.verbosity),
+    })
+}

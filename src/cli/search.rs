@@ -1,0 +1,184 @@
+//! `sconce search`: its arguments, and the options that they become.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use clap::builder::{PossibleValue, TypedValueParser};
+
+use super::args::{ModelArgs, VectorArgs, finite, number};
+use super::choice::{OrAuto, named, named_or_auto, one_of};
+use super::resolve::{console, embedding_model, table_format, target, vectors};
+use crate::error::UsageError;
+use crate::input::{self, Fields};
+use crate::named::Named;
+use crate::neighbours::Metric;
+use crate::output::TableFormat;
+use crate::run::search::{NeighbourWeights, Queries, Rescore, SearchOptions, WeightKind};
+use crate::task::{OnLong, VectorOptions};
+
+/// The examples at the end of the command's help.
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  sconce search corpus.parquet \"how do lamps work\"            the ten nearest rows
+  sconce search corpus.npy -k 3 --threshold 0.5 < queries.txt  at most three, with a score of 0.5 or more
+  sconce search corpus.parquet --queries q.jsonl -o hits.jsonl a row per neighbour
+  sconce search signs.npy --rescore corpus.npy \"a lamp\"       signs first, then f32
+  sconce search corpus.parquet --query-vectors queries.npy     without a model
+
+A model with a prompt named query embeds queries with it, unless --prompt or --prompt-name is given.";
+
+#[derive(Debug, Args)]
+pub(super) struct SearchArgs {
+    /// Vector file: npy, safetensors, parquet, arrow, jsonl or csv, as embed writes them
+    #[arg(id = "searched_vectors", value_name = "VECTORS")]
+    pub file: PathBuf,
+
+    /// Texts to search for. Without QUERY, --queries and --query-vectors, queries are read from standard input, one per line
+    #[arg(id = "query_texts", value_name = "QUERY", conflicts_with_all = ["queries", "query_vectors"])]
+    pub texts: Vec<String>,
+
+    /// File of queries, in the input formats of embed; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "query_vectors")]
+    pub queries: Option<PathBuf>,
+
+    /// Vector file of queries. No model is loaded
+    #[arg(long, value_name = "FILE")]
+    pub query_vectors: Option<PathBuf>,
+
+    /// Format of the queries. auto: by file extension; lines: one query per line; files: one query per file
+    #[arg(id = "queries_format", long = "input-format", value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<input::Format>())]
+    pub input_format: OrAuto<input::Format>,
+
+    /// Field or column of the query, in jsonl, csv, tsv, parquet and arrow [default: text]
+    #[arg(id = "query_field", long = "text-field", value_name = "NAME")]
+    pub text_field: Option<String>,
+
+    /// Field or column of the query's id [default: id, if the input has one]
+    #[arg(id = "query_id_field", long = "id-field", value_name = "NAME")]
+    pub id_field: Option<String>,
+
+    /// Maximum neighbours per query
+    #[arg(short = 'k', long = "top-k", value_name = "K", default_value = "10", value_parser = clap::value_parser!(u32).range(1..))]
+    pub k: u32,
+
+    /// Minimum score of a neighbour
+    #[arg(id = "least_score", long = "threshold", value_name = "SCORE", value_parser = finite, allow_negative_numbers = true)]
+    pub threshold: Option<f64>,
+
+    /// Score of two vectors; euclidean is the negative distance. Equal scores rank by row [default: the model's similarity function]
+    #[arg(id = "search_metric", long = "metric", value_name = "METRIC", value_parser = named::<Metric>())]
+    pub metric: Option<Metric>,
+
+    /// The vectors of VECTORS in f32 or f16, by which the best candidates are ranked again, for int8 and binary vectors
+    #[arg(long, value_name = "FILE")]
+    pub rescore: Option<PathBuf>,
+
+    /// Candidates per neighbour that --rescore ranks again
+    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u32).range(1..), requires = "rescore")]
+    pub rescore_multiplier: u32,
+
+    /// Weights of the neighbours of a query, which sum to 1. softmax: exp(score / temperature)
+    #[arg(long, value_name = "KIND", value_parser = named::<WeightKind>())]
+    pub weights: Option<WeightKind>,
+
+    /// Temperature of --weights softmax [default: 1]
+    #[arg(long, value_name = "T", value_parser = temperature, requires = "weights")]
+    pub temperature: Option<f64>,
+
+    /// Write the weighted mean of this numeric column over the neighbours, one row per query. Rows without a value are left out
+    #[arg(long, value_name = "NAME", requires = "weights")]
+    pub value_field: Option<String>,
+
+    /// Columns of VECTORS to show, separated by commas or spaces [default: all]
+    #[arg(id = "shown_columns", long = "keep", value_name = "NAME", num_args = 1.., value_delimiter = ',')]
+    pub keep: Option<Vec<String>>,
+
+    /// Output file [default: standard output]. It is written atomically and replaces an existing file
+    #[arg(id = "table_output", short = 'o', long = "output", value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Output format. auto: by file extension, text on standard output
+    #[arg(id = "auto_table_format", long = "output-format", value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<TableFormat>())]
+    pub output_format: OrAuto<TableFormat>,
+
+    /// What to do with queries longer than the limit. error: stop; truncate: take their first tokens; mean: encode the query in chunks
+    /// and take the mean of their vectors, weighted by tokens
+    #[arg(id = "on_long_query", long = "on-long", value_name = "ACTION", default_value = "error", value_parser = on_long_query())]
+    pub on_long: OnLong,
+
+    #[command(flatten)]
+    pub vectors: VectorArgs,
+
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+/// The options of `search`.
+///
+/// # Errors
+/// As [`model`]; [`UsageError`] if the queries cannot be found, or an option contradicts another.
+pub(super) fn options(args: SearchArgs) -> Result<SearchOptions> {
+    let weights = match (args.weights, args.temperature) {
+        (Some(WeightKind::Uniform), Some(_)) => {
+            bail!(UsageError(
+                "--temperature needs --weights softmax, found --weights uniform; remove one of them".into()
+            ))
+        }
+        (Some(WeightKind::Softmax), temperature) => {
+            Some(NeighbourWeights::Softmax { temperature: temperature.unwrap_or(1.0) })
+        }
+        (Some(WeightKind::Uniform), None) => Some(NeighbourWeights::Uniform),
+        (None, _) => None,
+    };
+    Ok(SearchOptions {
+        queries: queries(&args)?,
+        vectors: args.file,
+        k: args.k as usize,
+        threshold: args.threshold.map(|threshold| threshold as f32),
+        metric: args.metric,
+        rescore: args.rescore.map(|path| Rescore { path, multiplier: args.rescore_multiplier as usize }),
+        weights,
+        value_field: args.value_field,
+        keep: args.keep,
+        format: table_format(args.output_format, args.output.as_deref())?,
+        output: target(args.output),
+        model: embedding_model(&args.model, &args.vectors)?,
+        query_vectors: VectorOptions { on_long: args.on_long, ..vectors(&args.vectors) },
+        console: console(&args.model.verbosity),
+    })
+}
+
+/// The queries of `search`.
+fn queries(args: &SearchArgs) -> Result<Queries> {
+    if let Some(path) = &args.query_vectors {
+        return Ok(Queries::Vectors(path.clone()));
+    }
+    let options = [
+        ("--input-format", args.input_format.0.is_some()),
+        ("--text-field", args.text_field.is_some()),
+        ("--id-field", args.id_field.is_some()),
+    ];
+    if !args.texts.is_empty() {
+        if let Some((option, _)) = options.into_iter().find(|(_, is_given)| *is_given) {
+            bail!(UsageError(format!("{option} needs --queries FILE; remove it, or the QUERY arguments")));
+        }
+        return Ok(Queries::Texts(args.texts.clone()));
+    }
+    let path = args.queries.clone().unwrap_or_else(|| "-".into());
+    let sources = input::sources(std::slice::from_ref(&path), args.input_format.0);
+    let sources = sources.map_err(|error| UsageError(error.to_string().replace("--input", "--queries")))?;
+    let text = args.text_field.clone().unwrap_or_else(|| "text".into());
+    Ok(Queries::Files(sources, Fields { text, pair: None, id: args.id_field.clone(), keep: Vec::new() }))
+}
+
+/// A parser for the values of `--on-long` of queries, each of which has a result.
+fn on_long_query() -> impl TypedValueParser<Value = OnLong> {
+    let values = [OnLong::Error, OnLong::Truncate, OnLong::Mean];
+    one_of(values.map(|value| (PossibleValue::new(value.name()), value)).into())
+}
+
+fn temperature(value: &str) -> Result<f64, String> {
+    number(value, f64::MIN_POSITIVE, f64::MAX)
+        .ok_or_else(|| "expected a number above 0, for example 0.05".into())
+}

@@ -1,0 +1,101 @@
+//! `sconce verify`: its arguments, and the options that they become.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use super::args::{ModelArgs, VectorArgs, number};
+use super::resolve::{console, embedding_model, vectors};
+use crate::error::UsageError;
+use crate::input::{self, Fields};
+use crate::run::verify::VerifyOptions;
+
+/// The examples at the end of the command's help.
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  sconce verify --against reference.jsonl                         rows with text and embedding
+  sconce verify --against reference.npy -i texts.txt              an array, and its texts one per line
+  sconce verify --against reference.jsonl --dtype int8 --json     a report as JSON
+  sconce verify --against reference.jsonl --max-difference 1e-6   a stricter bound";
+
+#[derive(Debug, Args)]
+pub(super) struct VerifyArgs {
+    /// File of reference vectors in f32 or f16: jsonl, csv, parquet or arrow with the columns text and embedding, or npy or
+    /// safetensors with --input
+    #[arg(long, value_name = "FILE")]
+    pub against: PathBuf,
+
+    /// File of the texts, in the order of the reference vectors [default: the file of the vectors]
+    #[arg(id = "reference_texts", short = 'i', long = "input", value_name = "FILE")]
+    pub texts: Option<PathBuf>,
+
+    /// Field or column of the text [default: text]
+    #[arg(long, value_name = "NAME")]
+    pub text_field: Option<String>,
+
+    /// Maximum absolute difference of an element [default: 1e-5 for f32, 1e-4 for bf16x3, each times the largest element if that
+    /// exceeds 1; no limit for other data types]
+    #[arg(long, value_name = "X", value_parser = difference)]
+    pub max_difference: Option<f64>,
+
+    /// Minimum cosine of a vector with its reference [default: 0.99999 for f32 and bf16x3, 0.999 for bf16 and f16, 0.99 for int8]
+    #[arg(long, value_name = "X", value_parser = cosine, allow_negative_numbers = true)]
+    pub min_cosine: Option<f64>,
+
+    /// Minimum share of the ten nearest neighbours among the rows that are the same [default: 0.99 for f32 and bf16x3, 0.95 for bf16
+    /// and f16, 0.9 for int8]
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    pub min_neighbours: Option<f64>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub vectors: VectorArgs,
+
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+/// The options of `verify`.
+///
+/// # Errors
+/// As [`model`]; [`UsageError`] if the texts cannot be found.
+pub(super) fn options(args: VerifyArgs) -> Result<VerifyOptions> {
+    let path = args.texts.as_ref().unwrap_or(&args.against);
+    let sources = input::sources(std::slice::from_ref(path), None);
+    let sources = sources.map_err(|error| UsageError(error.to_string()))?;
+    if args.texts.is_none() && !sources.iter().all(|source| source.format.has_fields()) {
+        bail!(UsageError(format!(
+            "--against {}: a file of this format has no texts; pass --input FILE with the texts",
+            path.display()
+        )));
+    }
+    let text = args.text_field.unwrap_or_else(|| "text".into());
+    Ok(VerifyOptions {
+        model: embedding_model(&args.model, &args.vectors)?,
+        vectors: vectors(&args.vectors),
+        against: args.against,
+        texts: sources,
+        fields: Fields { text, pair: None, id: None, keep: Vec::new() },
+        max_difference: args.max_difference,
+        min_cosine: args.min_cosine,
+        min_neighbours: args.min_neighbours,
+        json: args.json,
+        console: console(&args.model.verbosity),
+    })
+}
+
+fn difference(value: &str) -> Result<f64, String> {
+    number(value, 0.0, f64::MAX).ok_or_else(|| "expected a number of at least 0, for example 1e-5".into())
+}
+
+fn cosine(value: &str) -> Result<f64, String> {
+    number(value, -1.0, 1.0).ok_or_else(|| "expected a number from -1 to 1, for example 0.999".into())
+}
+
+fn share(value: &str) -> Result<f64, String> {
+    number(value, 0.0, 1.0).ok_or_else(|| "expected a number from 0 to 1, for example 0.95".into())
+}

@@ -1,0 +1,20 @@
+//! What takes the neighbours that a scan finds.
+
+/// A stored vector with its score.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Neighbour {
+    /// Index of its row in the file.
+    pub index: usize,
+    /// Its score by the metric.
+    pub score: f32,
+}
+
+/// Takes the neighbours that a [`Scorer`](super::Scorer) finds, from several threads.
+pub trait Sink: Sync {
+    /// The least score that matters for a query. It may rise in the course of a scan, but never fall.
+    fn least_score(&self, query: usize) -> f32;
+    /// Whether the score of a query and a row of the file is needed.
+    fn wants(&self, query: usize, row: usize) -> bool;
+    /// Takes a score. It may be below the least one.
+    fn offer(&self, query: usize, neighbour: Neighbour);
+}
