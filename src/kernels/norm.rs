@@ -1,7 +1,7 @@
 //! LayerNorm, RMSNorm and L2 normalisation of rows.
 
 use super::isa::{Isa, Kernel, define_runners};
-use super::simd::{Simd, map, map_with, sum};
+use super::simd::{Simd, map, sum};
 
 /// The kind of a norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,11 +56,11 @@ impl Kernel for NormRows<'_> {
         let Norm { kind, weight, bias, eps } = *self.norm;
         let columns = weight.len() as f64;
         for (i, row) in self.x.chunks_exact_mut(weight.len()).enumerate() {
-            if !self.residual.is_empty() {
-                map_with!(s, row, self.residual[i * weight.len()..], |x, y| s.add(x, y));
-            }
+            let residual =
+                if self.residual.is_empty() { &[] } else { &self.residual[i * row.len()..][..row.len()] };
+            let sum = add_and_sum(s, row, residual);
             let mean = match kind {
-                NormKind::Layer => (sum!(s, row, 0.0, |sum, x| s.add(sum, x)) / columns) as f32,
+                NormKind::Layer => (sum / columns) as f32,
                 NormKind::RootMeanSquare => 0.0,
             };
             let center = s.splat(mean);
@@ -69,12 +69,36 @@ impl Kernel for NormRows<'_> {
                 s.fma(x, x, sum)
             });
             let scale = s.splat((1.0 / (square / columns + f64::from(eps)).sqrt()) as f32);
-            map_with!(s, row, weight, |x, w| s.mul(s.mul(s.sub(x, center), scale), w));
-            if !bias.is_empty() {
-                map_with!(s, row, bias, |x, b| s.add(x, b));
+            for start in (0..row.len()).step_by(S::LANES) {
+                let (x, w) = (s.load_at(row, start, 0.0), s.load_at(weight, start, 0.0));
+                let y = s.mul(s.mul(s.sub(x, center), scale), w);
+                let y = if bias.is_empty() { y } else { s.add(y, s.load_at(bias, start, 0.0)) };
+                s.store_at(row, start, y);
             }
         }
     }
+}
+
+/// Adds the residual, if it is not empty, to a row, in place. Returns the sum of the row.
+#[inline(always)]
+fn add_and_sum<S: Simd>(s: S, row: &mut [f32], residual: &[f32]) -> f64 {
+    if residual.is_empty() {
+        return sum!(s, row, 0.0, |sum, x| s.add(sum, x));
+    }
+    // In the order of `sum!`.
+    let mut sums = [s.splat(0.0); 4];
+    for start in (0..row.len()).step_by(4 * S::LANES) {
+        for (i, sum) in sums.iter_mut().enumerate() {
+            let start = start + i * S::LANES;
+            if start < row.len() {
+                let x = s.add(s.load_at(row, start, 0.0), s.load_at(residual, start, 0.0));
+                s.store_at(row, start, x);
+                *sum = s.add(*sum, x);
+            }
+        }
+    }
+    let [a, b, c, d] = sums;
+    (s.reduce_sum_f64(a) + s.reduce_sum_f64(b)) + (s.reduce_sum_f64(c) + s.reduce_sum_f64(d))
 }
 
 /// Scales a row to unit L2 norm, in place. As in `torch.nn.functional.normalize`, the divisor is at least 1e-12.

@@ -84,10 +84,10 @@ impl Sink for Nearest {
         let mut heap = self.heaps[query].lock().unwrap_or_else(PoisonError::into_inner);
         if heap.len() < self.k {
             heap.push(Ranked(neighbour));
-        } else if let Some(mut last) = heap.peek_mut() {
-            if Ranked(neighbour) < *last {
-                *last = Ranked(neighbour);
-            }
+        } else if let Some(mut last) = heap.peek_mut()
+            && Ranked(neighbour) < *last
+        {
+            *last = Ranked(neighbour);
         }
         if heap.len() == self.k {
             let last = heap.peek().map_or(f32::NEG_INFINITY, |last| last.0.score);

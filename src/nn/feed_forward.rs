@@ -33,10 +33,10 @@ impl FeedForward {
 
     /// The network's output, plus the residual if there is one: `(T, H)` → `(T, H)`.
     pub(super) fn forward(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
-        let intermediate = match &self.gate {
-            Some(gate) => (gate.forward(x, self.activation)? * self.up.forward(x, Activation::Identity)?)?,
-            None => self.up.forward(x, self.activation)?,
+        let Some(gate) = &self.gate else {
+            return self.up.forward_then(&self.down, x, self.activation, residual);
         };
+        let intermediate = (gate.forward(x, self.activation)? * self.up.forward(x, Activation::Identity)?)?;
         self.down.forward_residual(&intermediate, Activation::Identity, residual)
     }
 }

@@ -1,6 +1,8 @@
 //! Linear layers with activation and residual connection: `y = f(x Wᵀ + b) + r`.
 
+use std::cell::RefCell;
 use std::ops::Range;
+use std::thread::LocalKey;
 
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{Linear, Module};
@@ -10,8 +12,10 @@ use super::activation::Activation;
 use super::backend::Backend;
 use super::gpu::{self, Arg, Launch, LaunchOutput, supports_linear};
 use super::host::{host_slice, optional_host_slice};
-use super::scratch::{new_matrix, with_scratch};
-use crate::kernels::gemm::{Epilogue, GemmType, Lhs, LhsBuffer, OutputMatrix, PackedMatrix, gemm};
+use super::scratch::{Scratch, new_matrix, with_scratch};
+use crate::kernels::gemm::{
+    Epilogue, GemmType, Lhs, LhsBuffer, OutputMatrix, PackedMatrix, gemm, gemm_into_lhs,
+};
 use crate::kernels::isa::Isa;
 
 /// The parameters of a linear layer.
@@ -145,6 +149,76 @@ impl LinearWeights {
     }
 }
 
+/// The left operand of the second layer of [`feed_forward`].
+#[derive(Default)]
+struct Intermediate(LhsBuffer);
+
+thread_local! {
+    static INTERMEDIATE: RefCell<Intermediate> = RefCell::default();
+}
+
+impl Scratch for Intermediate {
+    const THREAD_LOCAL: &'static LocalKey<RefCell<Self>> = &INTERMEDIATE;
+}
+
+/// Rows of a task of [`feed_forward`], for which the intermediate values stay in L2 while the weights stream from L3.
+const FEED_FORWARD_ROWS: usize = 256;
+
+/// `down(f(up(x))) + r` for `x` of `(T, inputs)` and an optional residual `r` of `(T, outputs)`; returns `(T,
+/// outputs)`. On tiles the intermediate values are stored only as operands of `down`.
+///
+/// # Errors
+/// If shapes or devices do not match.
+pub fn feed_forward(
+    up: &LinearWeights,
+    down: &LinearWeights,
+    x: &Tensor,
+    activation: Activation,
+    residual: Option<&Tensor>,
+) -> Result<Tensor> {
+    let rows = x.dims2()?.0;
+    let (Matrix::Packed(up_matrix), Matrix::Packed(down_matrix)) = (&up.matrix, &down.matrix) else {
+        return down.forward(&up.forward(x, activation, None)?, Activation::Identity, residual);
+    };
+    // Few rows are divided by panels, which needs the intermediate values of all threads.
+    if !up_matrix.chains_with(down_matrix) || rows < TASK_ROWS * rayon::current_num_threads() {
+        return down.forward(&up.forward(x, activation, None)?, Activation::Identity, residual);
+    }
+    let values = host_slice(x)?;
+    check_inputs(up_matrix, x.dims2()?.1)?;
+    let outputs = down_matrix.outputs();
+    check_residual(residual, rows, outputs)?;
+    let (up_bias, down_bias) =
+        (optional_host_slice(up.bias.as_ref())?, optional_host_slice(down.bias.as_ref())?);
+    let residual = optional_host_slice(residual)?;
+    let up_epilogue =
+        Epilogue { bias: up_bias.as_deref().unwrap_or_default(), activation, ..Epilogue::default() };
+    let down_epilogue = Epilogue { bias: down_bias.as_deref().unwrap_or_default(), ..Epilogue::default() };
+    let run = |x: Lhs, rows: Range<usize>, output: &OutputMatrix| {
+        // SAFETY: no two tasks have a row in common.
+        let mut block = unsafe { output.block(rows.clone(), 0..outputs) };
+        let residual = residual.as_deref().map_or(&[][..], |r| &r[rows.start * outputs..rows.end * outputs]);
+        let epilogue = Epilogue { residual, ..down_epilogue };
+        with_scratch(|Intermediate(buffer)| {
+            let intermediate = gemm_into_lhs(x.slice(rows), up_matrix, &up_epilogue, down_matrix, buffer);
+            gemm(intermediate, down_matrix, 0..down_matrix.panels(), &epilogue, &mut block);
+        });
+    };
+    let even = rows.div_ceil(rayon::current_num_threads()).next_multiple_of(TASK_ROWS);
+    let task_rows = FEED_FORWARD_ROWS.min(even);
+    let y = with_scratch(|buffer: &mut LhsBuffer| {
+        let lhs = buffer.convert(up_matrix, &values, up_matrix.inputs(), rows);
+        // SAFETY: the tasks cover all rows, and `gemm` writes every element of a block.
+        unsafe {
+            new_matrix(rows, outputs, |output| {
+                let tasks = (0..rows.div_ceil(task_rows)).into_par_iter();
+                tasks.for_each(|task| run(lhs, task * task_rows..rows.min((task + 1) * task_rows), output));
+            })
+        }
+    })?;
+    Tensor::from_vec(y, (rows, outputs), &Device::Cpu)
+}
+
 /// Checks that a matrix has elements.
 fn check_not_empty(outputs: usize, inputs: usize) -> Result<()> {
     if outputs == 0 || inputs == 0 {
@@ -157,6 +231,17 @@ fn check_not_empty(outputs: usize, inputs: usize) -> Result<()> {
 fn check_inputs(weight: &PackedMatrix, inputs: usize) -> Result<()> {
     if inputs != weight.inputs() {
         candle_core::bail!("a layer of {} inputs cannot take {inputs} columns", weight.inputs());
+    }
+    Ok(())
+}
+
+/// Checks that a residual has the shape of the output.
+fn check_residual(residual: Option<&Tensor>, rows: usize, outputs: usize) -> Result<()> {
+    if let Some(residual) = residual.filter(|residual| residual.dims() != [rows, outputs]) {
+        candle_core::bail!(
+            "an output of [{rows}, {outputs}] cannot have a residual of {:?}",
+            residual.dims()
+        );
     }
     Ok(())
 }
@@ -252,12 +337,7 @@ fn forward_packed(
     residual: Option<&Tensor>,
 ) -> Result<Tensor> {
     let (rows, outputs) = (x.rows(), weight.outputs());
-    if let Some(residual) = residual.filter(|residual| residual.dims() != [rows, outputs]) {
-        candle_core::bail!(
-            "an output of [{rows}, {outputs}] cannot have a residual of {:?}",
-            residual.dims()
-        );
-    }
+    check_residual(residual, rows, outputs)?;
     let (bias, residual) = (optional_host_slice(bias)?, optional_host_slice(residual)?);
     let bias = bias.as_deref().unwrap_or_default();
     let residual = residual.as_deref().unwrap_or_default();

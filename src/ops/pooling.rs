@@ -4,6 +4,9 @@ use candle_core::{DType, Result, Tensor};
 
 use super::check::check_cu_seqlens;
 use super::gpu::{self, Launch, LaunchOutput};
+use super::host::{host_slice, is_host_f32};
+use crate::kernels::isa::Isa;
+use crate::kernels::softmax::axpy;
 
 /// A pooling mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +77,20 @@ pub fn reference(
     Tensor::cat(&vectors, 0)
 }
 
+/// The sum of the rows of `(n, H)`, `(1, H)`, added up in their order: on the CPU by vectors, as candle's sum over the first
+/// dimension is a loop over single values.
+fn sum_rows(rows: &Tensor) -> Result<Tensor> {
+    if !is_host_f32(rows) {
+        return rows.sum_keepdim(0);
+    }
+    let width = rows.dim(1)?;
+    let mut sum = vec![0.0; width];
+    for row in host_slice(rows)?.chunks_exact(width) {
+        axpy(Isa::selected(), 1.0, row, &mut sum);
+    }
+    Tensor::from_vec(sum, (1, width), rows.device())
+}
+
 /// Concatenates the vectors of all pooling modes.
 fn concatenate(pooled: &[Tensor]) -> Result<Tensor> {
     match pooled {
@@ -125,8 +142,8 @@ impl Pool {
         match self {
             Pool::Cls => rest.narrow(0, 0, 1),
             Pool::Max => rest.max_keepdim(0),
-            Pool::Mean => rest.mean_keepdim(0),
-            Pool::MeanSqrtLen => rest.sum_keepdim(0)? / ((tokens - prompt_tokens) as f64).sqrt(),
+            Pool::Mean => sum_rows(&rest)? * (1.0 / (tokens - prompt_tokens) as f64),
+            Pool::MeanSqrtLen => sum_rows(&rest)? / ((tokens - prompt_tokens) as f64).sqrt(),
             Pool::WeightedMean => {
                 // Weights count from the start of the prompt.
                 let weights = Tensor::arange(prompt_tokens as u32 + 1, tokens as u32 + 1, sequence.device())?;

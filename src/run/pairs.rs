@@ -182,7 +182,7 @@ impl Rows<'_> {
         wanted.dedup();
         let values = self.file.values(&wanted, self.kept)?;
         for (mut row, named) in rows {
-            for column in 0..self.kept.len() {
+            for (column, _) in self.kept.iter().enumerate() {
                 let value = |row| values[wanted.partition_point(|other| *other < row)][column].clone();
                 row.extend(named.map(value));
             }

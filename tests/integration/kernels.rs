@@ -5,7 +5,8 @@
 use half::bf16;
 use sconce::kernels::activation::{Activation, softplus};
 use sconce::kernels::gemm::{
-    Epilogue, GemmType, INT8_GROUP, LhsBuffer, MatrixView, OutputMatrix, PackedMatrix, gemm,
+    AttentionBuffer, Epilogue, GemmType, HeadAttention, HeadRows, INT8_GROUP, LhsBuffer, MatrixView,
+    OutputMatrix, PackedMatrix, attend_head, attends_on_tiles, gemm, gemm_into_lhs,
 };
 use sconce::kernels::isa::{Isa, Kernel};
 use sconce::kernels::math::{self, Accuracy};
@@ -216,6 +217,118 @@ fn every_combination_of_epilogue_operands_matches_f64() {
                         && matches!(gemm_type, GemmType::Bf16 | GemmType::Int8);
                     let atol = if gelu { 2.0 * math::GELU_BF16_MAX_ERROR } else { 3e-6 };
                     assert_close(&what, &found, &expected.collect::<Vec<_>>(), atol, 3e-6);
+                }
+            }
+        }
+    }
+}
+
+/// Results that are stored as operands of the next GEMM are those that are converted after they were stored as f32.
+#[test]
+fn a_gemm_into_the_operands_of_another_has_the_bits_of_two() {
+    let bias = values(4, 417);
+    for isa in Isa::testable().into_iter().chain([Isa::emulated_tiles()]) {
+        for gemm_type in GemmType::ALL {
+            for (rows, inputs, inner, outputs) in
+                [(1, 5, 3, 4), (17, 33, 40, 31), (70, 64, 100, 33), (33, 385, 417, 40)]
+            {
+                let up = PackedMatrix::pack(isa, gemm_type, &values(2, inner * inputs), inner, inputs);
+                let down = PackedMatrix::pack(isa, gemm_type, &values(3, outputs * inner), outputs, inner);
+                if !up.chains_with(&down) {
+                    continue;
+                }
+                let x = values(1, rows * inputs);
+                let activation = Activation::Gelu;
+                let epilogue = Epilogue { bias: &bias[..inner], activation, ..Epilogue::default() };
+                let expected = multiply(&multiply(&x, &up, &epilogue), &down, &Epilogue::default());
+
+                let mut found = vec![f32::NAN; rows * outputs];
+                let (mut buffer, mut next_buffer) = (LhsBuffer::default(), LhsBuffer::default());
+                // The buffer has old values: the bytes −1 and 127, which are NaN as bf16.
+                let int8 = PackedMatrix::pack(isa, GemmType::Int8, &[1.0; 64], 1, 64);
+                let old = [-1.0, 127.0].repeat(32 * 3000);
+                next_buffer.convert(&int8, &old, 64, 3000);
+                let x = buffer.convert(&up, &x, inputs, rows);
+                let next = gemm_into_lhs(x, &up, &epilogue, &down, &mut next_buffer);
+                // SAFETY: there is only one block.
+                let mut block = unsafe { OutputMatrix::new(&mut found, outputs).block(0..rows, 0..outputs) };
+                gemm(next, &down, 0..down.panels(), &Epilogue::default(), &mut block);
+                assert_eq!(found, expected, "{isa:?} {gemm_type:?} {rows} × {inputs} × {inner} × {outputs}");
+            }
+        }
+    }
+}
+
+/// `softmax(scale · Q Kᵀ) V` in f64, of queries and keys rounded as the GEMM type rounds them.
+fn attention_in_f64(
+    isa: Isa,
+    gemm_type: GemmType,
+    [q, k, v]: [&[f32]; 3],
+    (qk_head_dim, v_head_dim, scale): (usize, usize, f32),
+) -> Vec<f64> {
+    let attend = |q: &[f32]| {
+        let scores = k.chunks(qk_head_dim).map(|k| f64::from(scale) * dot(isa, gemm_type, q, k));
+        let weights: Vec<f64> = scores.map(f64::exp).collect();
+        let sum: f64 = weights.iter().sum();
+        let column = |column: usize| {
+            let values = v.chunks(v_head_dim).zip(&weights);
+            values.map(|(v, weight)| weight * f64::from(v[column])).sum::<f64>() / sum
+        };
+        (0..v_head_dim).map(column).collect::<Vec<_>>()
+    };
+    q.chunks(qk_head_dim).flat_map(attend).collect()
+}
+
+#[test]
+fn attention_on_tiles_matches_f64_and_queries_have_the_same_bits_alone() {
+    let sizes = [
+        (1, 1, 1, 1),
+        (16, 15, 31, 16),
+        (17, 18, 32, 33),
+        (33, 32, 33, 32),
+        (40, 65, 64, 20),
+        (5, 130, 40, 65),
+    ];
+    for isa in Isa::testable().into_iter().chain([Isa::emulated_tiles()]) {
+        for gemm_type in GemmType::ALL.into_iter().filter(|gemm_type| attends_on_tiles(isa, *gemm_type)) {
+            for (queries, keys, qk_head_dim, v_head_dim) in sizes {
+                let what =
+                    format!("{isa:?} {gemm_type:?} {queries} × {keys}, {qk_head_dim} and {v_head_dim}");
+                let (q, k, v) = (
+                    values(1, queries * qk_head_dim),
+                    values(2, keys * qk_head_dim),
+                    values(3, keys * v_head_dim),
+                );
+                let scale = 3.0 / (qk_head_dim as f32).sqrt();
+                let mut buffer = AttentionBuffer::default();
+                let mut attend = |q: &[f32]| {
+                    let rows = |data, dim| HeadRows { data, stride: dim, rows: data.len() / dim, dim };
+                    let head = HeadAttention {
+                        queries: rows(q, qk_head_dim),
+                        keys: rows(&k, qk_head_dim),
+                        values: rows(&v, v_head_dim),
+                        scale,
+                    };
+                    let rows = q.len() / qk_head_dim;
+                    let mut y = vec![f32::NAN; rows * v_head_dim];
+                    // SAFETY: there is only one block.
+                    let mut block =
+                        unsafe { OutputMatrix::new(&mut y, v_head_dim).block(0..rows, 0..v_head_dim) };
+                    attend_head(isa, gemm_type, head, &mut buffer, &mut block);
+                    y
+                };
+                let found = attend(&q);
+                let dims = (qk_head_dim, v_head_dim, scale);
+                let expected = attention_in_f64(isa, gemm_type, [&q, &k, &v], dims);
+                // Weights and values are rounded, too.
+                let atol = match gemm_type {
+                    GemmType::Bf16 => 6e-3,
+                    GemmType::Bf16x3 => 3e-5,
+                    _ => 1e-6,
+                };
+                assert_close(&what, &found, &expected, atol, 0.0);
+                for (q, found) in q.chunks(qk_head_dim).zip(found.chunks(v_head_dim)) {
+                    assert_eq!(attend(q), found, "{what}");
                 }
             }
         }

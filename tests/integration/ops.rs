@@ -4,6 +4,7 @@ use crate::support::assert_close;
 use crate::support::operands;
 use crate::support::operands::{flat, plain, tensor};
 use candle_core::{DType, Device, Tensor};
+use sconce::kernels::gemm::GemmType;
 use sconce::nn::{EmbeddingTable, SafetensorsDtype};
 use sconce::ops::activation::Activation;
 use sconce::ops::add_norm::{NormKind, NormWeights};
@@ -31,6 +32,29 @@ fn linear_layers_match_the_reference() {
                     let found = layer.forward(&x, activation, residual).unwrap();
                     let expected = linear::reference(&x, &w, bias, activation, residual).unwrap();
                     assert_close(&flat(&found), &flat(&expected), 1e-5, 1e-5);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_feed_forward_network_has_the_bits_of_its_layers() {
+    for gemm_type in GemmType::ALL {
+        for (inputs, inner, outputs) in [(32, 64, 32), (33, 70, 17)] {
+            let layer = |seed: usize, inputs: usize, outputs: usize| {
+                let matrix =
+                    linear::Matrix::new(tensor(seed, &[outputs, inputs]), &Backend::Cpu(gemm_type)).unwrap();
+                linear::LinearWeights::new(matrix, Some(tensor(seed + 1, &[outputs]))).unwrap()
+            };
+            let (up, down) = (layer(1, inputs, inner), layer(3, inner, outputs));
+            for rows in [1, 17, 95, 96, 97, 300, 600] {
+                let (x, residual) = (tensor(5, &[rows, inputs]), tensor(6, &[rows, outputs]));
+                for residual in [None, Some(&residual)] {
+                    let found = linear::feed_forward(&up, &down, &x, Activation::Gelu, residual).unwrap();
+                    let intermediate = up.forward(&x, Activation::Gelu, None).unwrap();
+                    let expected = down.forward(&intermediate, Activation::Identity, residual).unwrap();
+                    assert_eq!(flat(&found), flat(&expected), "{gemm_type:?} {rows} × {inputs} × {inner}");
                 }
             }
         }

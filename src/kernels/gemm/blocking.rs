@@ -14,10 +14,10 @@ pub(super) const TILE_NR: usize = TILES_PER_PANEL * TILE_ROWS;
 pub(super) const TILE_MR: usize = 2 * TILE_ROWS;
 /// Maximum number of bf16 parts that an f32 value is split into.
 pub(super) const MAX_PARTS: usize = 3;
-/// KC of the tile micro-kernel in steps of 32 inputs, indexed by the number of parts − 1. One part is bound by L1
-/// bandwidth, so the K block of a panel has to stay in L1 while the rows pass. With more parts the dot products take
-/// longer than reading both operands from L2, where the K block of the rows stays while all panels pass.
-pub(super) const TILE_KC: [usize; MAX_PARTS] = [12, 36, 24];
+/// KC of the tile micro-kernel in steps of 32 inputs. With one part the K block of a panel stays in L1 while the rows
+/// pass, which do not displace it ([`crate::kernels::tiles::Tiles::load_streamed`]); with more parts the K block of the
+/// rows stays in L2 while all panels pass.
+pub(super) const TILE_KC: usize = 12;
 
 /// MC of the vector micro-kernel for rows of `row_elements` packed elements: as many rows as stay in L2 while all
 /// panels pass.
@@ -32,7 +32,7 @@ pub(super) fn vector_mc(row_elements: usize) -> usize {
 pub(super) fn tile_mc(steps: usize, parts: usize, row_elements: usize) -> usize {
     const L2_BYTES: usize = 5 << 18;
     let row_bytes = if parts > 1 {
-        TILE_ROW_BYTES * parts * steps.max(1).min(TILE_KC[parts - 1])
+        TILE_ROW_BYTES * parts * steps.clamp(1, TILE_KC)
     } else {
         row_elements * size_of::<u32>()
     };

@@ -2,7 +2,7 @@
 
 use super::blocking::MAX_PARTS;
 use crate::kernels::simd::{Simd, fold};
-use crate::kernels::tiles::TILE_ROW_BYTES;
+use crate::kernels::tiles::{TILE_ROW_BYTES, TILE_ROWS};
 
 /// A tile row as packed elements.
 pub(super) type TileRow = [u32; TILE_ROW_BYTES / 4];
@@ -15,13 +15,41 @@ pub(super) const BF16_PER_TILE_ROW: usize = TILE_ROW_BYTES / 2;
 pub(super) fn split_bf16<S: Simd, const P: usize>(s: S, x: &[f32], mut parts: [&mut TileRow; P]) {
     const { assert!(P <= MAX_PARTS) };
     for start in (0..BF16_PER_TILE_ROW).step_by(S::LANES) {
-        let mut remainder = s.load_at(x, start, 0.0);
+        let mut remainder = match x.first_chunk::<BF16_PER_TILE_ROW>() {
+            // SAFETY: `x` has `LANES` values at `start`, a multiple of `LANES` below 32.
+            Some(x) => unsafe { s.load(x.as_ptr().add(start)) },
+            None => s.load_at(x, start, 0.0),
+        };
         for (part, row) in parts.iter_mut().enumerate() {
             // SAFETY: `row` holds 32 bf16, and `start` is a multiple of `LANES` below 32, so `LANES` u16 can be written
             // at `start`.
             unsafe { s.store_bf16(row.as_mut_ptr().cast::<u16>().add(start), remainder) };
             if part + 1 < P {
                 remainder = s.sub(remainder, s.round_bf16(remainder));
+            }
+        }
+    }
+}
+
+/// Splits two inputs of up to 16 outputs into `P` bf16 parts, one tile row per part: `low` in the lower 16 bits of the
+/// packed elements, `high` in the upper.
+#[inline(always)]
+pub(super) fn split_bf16_pairs<S: Simd, const P: usize>(
+    s: S,
+    low: &[f32],
+    high: &[f32],
+    mut parts: [&mut TileRow; P],
+) {
+    for start in (0..TILE_ROWS).step_by(S::LANES) {
+        let mut remainder = [s.load_at(low, start, 0.0), s.load_at(high, start, 0.0)];
+        for (i, part) in parts.iter_mut().enumerate() {
+            // SAFETY: `part` holds 16 u32, and `start` is a multiple of `LANES` below 16.
+            unsafe { s.store_bf16_pairs(part.as_mut_ptr().add(start), remainder[0], remainder[1]) };
+            if i + 1 < P {
+                remainder = remainder.map(
+                    #[inline(always)]
+                    |x| s.sub(x, s.round_bf16(x)),
+                );
             }
         }
     }

@@ -3,11 +3,13 @@
 use std::ops::Range;
 
 use super::epilogue::Epilogue;
-use super::lhs::Lhs;
+use super::layout::OperandFormat;
+use super::lhs::{Lhs, LhsBuffer};
 use super::output::OutputBlock;
 use super::packed_matrix::PackedMatrix;
-use super::tile_kernel;
+use super::tile_kernel::{self, Output};
 use super::vector_kernel::VectorGemm;
+use crate::kernels::tiles::TILE_ROWS;
 
 /// `output = epilogue(x Wᵀ)` for the given panels of `weights`. Every element of the block is written. The epilogue
 /// counts rows from the first row of `x`, and columns from the first output of the whole matrix.
@@ -32,15 +34,47 @@ pub fn gemm(
     if x.rows == 0 {
         return;
     }
+    check_lhs(x, weights);
+    if weights.layout.format.is_tiles() {
+        tile_kernel::gemm(x, weights, panels, epilogue, Output::Block(output));
+    } else {
+        weights.isa.run(VectorGemm { x, weights, panels, epilogue, output });
+    }
+}
+
+/// `epilogue(x Wᵀ)` in the operand format of `next`, which the result is multiplied with.
+///
+/// # Panics
+/// If [`PackedMatrix::chains_with`] is false, `x` has a different operand format, or the shapes of the epilogue do not
+/// match.
+pub fn gemm_into_lhs<'a>(
+    x: Lhs,
+    weights: &PackedMatrix,
+    epilogue: &Epilogue,
+    next: &PackedMatrix,
+    buffer: &'a mut LhsBuffer,
+) -> Lhs<'a> {
+    assert!(weights.chains_with(next), "the result is a left operand of the next matrix");
+    let OperandFormat::Bf16Tiles { parts } = next.layout.format else {
+        unreachable!("only bf16 tiles are chained")
+    };
+    let row = next.layout.lhs_row;
+    let elements = buffer.reserve(next.layout, x.rows);
+    if x.rows > 0 {
+        check_lhs(x, weights);
+        let group = TILE_ROWS * row * size_of::<u32>() / size_of::<u16>();
+        let to = elements.as_mut_ptr().cast();
+        tile_kernel::gemm(x, weights, 0..weights.panels(), epilogue, Output::Tiles { to, group, parts });
+    }
+    Lhs { elements, stride: row, rows: x.rows, scales: &[], groups: 0 }
+}
+
+/// Checks that `x` has the operand format of `weights`, and all rows that the micro-kernel reads.
+fn check_lhs(x: Lhs, weights: &PackedMatrix) {
     let layout = weights.layout;
     assert_eq!(x.groups, layout.groups(), "x has the operand format of the weights");
     assert!(x.scales.len() >= x.rows * x.groups, "x has a scale for every row and group");
     let rows = layout.format.padded_rows(x.rows);
     let end = (rows - 1).checked_mul(x.stride).and_then(|last| last.checked_add(layout.lhs_row));
     assert!(end.is_some_and(|end| end <= x.elements.len()), "x has all its rows");
-    if layout.format.is_tiles() {
-        tile_kernel::gemm(x, weights, panels, epilogue, output);
-    } else {
-        weights.isa.run(VectorGemm { x, weights, panels, epilogue, output });
-    }
 }

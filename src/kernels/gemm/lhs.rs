@@ -67,6 +67,16 @@ pub struct LhsBuffer {
 const ROWS_PER_TASK: usize = 32;
 
 impl LhsBuffer {
+    /// The packed elements of `rows` rows, padded to whole tiles, in a layout other than f32.
+    pub(super) fn reserve(&mut self, layout: PackedLayout, rows: usize) -> &mut [u32] {
+        let elements = layout.format.padded_rows(rows) * layout.lhs_row;
+        let lines = elements.div_ceil(LINE_ELEMENTS);
+        if self.lines.len() < lines {
+            self.lines.resize(lines, CacheLine([0; LINE_ELEMENTS]));
+        }
+        &mut elements_mut(&mut self.lines)[..elements]
+    }
+
     /// Converts `rows` rows, which begin every `stride` values of `x`, to the operand format of `weights`. f32 rows are
     /// not copied.
     ///
@@ -85,13 +95,10 @@ impl LhsBuffer {
         }
         let (row, groups) = (layout.lhs_row, layout.groups());
         let padded_rows = layout.format.padded_rows(rows);
-        let lines = (padded_rows * row).div_ceil(LINE_ELEMENTS);
-        if self.lines.len() < lines {
-            self.lines.resize(lines, CacheLine([0; LINE_ELEMENTS]));
-        }
         if self.scales.len() < padded_rows * groups {
             self.scales.resize(padded_rows * groups, 0.0);
         }
+        self.reserve(layout, rows);
         let packed = &mut elements_mut(&mut self.lines)[..padded_rows * row];
         let convert = |task: usize, to: &mut [u32], scales: &mut [f32]| {
             let x = &x[task * ROWS_PER_TASK * stride..];
@@ -134,6 +141,12 @@ impl Kernel for ConvertRows<'_> {
     fn run<S: Simd>(self, s: S) {
         let PackedLayout { format, lhs_row, inputs, .. } = self.layout;
         let groups = inputs.div_ceil(INT8_GROUP);
+        match format {
+            OperandFormat::Bf16Tiles { parts: 1 } => return self.bf16_tiles::<S, 1>(s),
+            OperandFormat::Bf16Tiles { parts: 2 } => return self.bf16_tiles::<S, 2>(s),
+            OperandFormat::Bf16Tiles { .. } => return self.bf16_tiles::<S, MAX_PARTS>(s),
+            _ => {}
+        }
         // Tiles interleave 16 rows: each tile row of a row of `x` is in another tile.
         let interleaved = format.padded_rows(1);
         for i in 0..self.rows {
@@ -141,9 +154,7 @@ impl Kernel for ConvertRows<'_> {
             let x = &self.x[i * self.stride..][..inputs];
             match format {
                 OperandFormat::F32 { .. } => unreachable!("f32 rows are not converted"),
-                OperandFormat::Bf16Tiles { parts: 1 } => bf16_tile_row::<S, 1>(s, x, i % TILE_ROWS, to),
-                OperandFormat::Bf16Tiles { parts: 2 } => bf16_tile_row::<S, 2>(s, x, i % TILE_ROWS, to),
-                OperandFormat::Bf16Tiles { .. } => bf16_tile_row::<S, MAX_PARTS>(s, x, i % TILE_ROWS, to),
+                OperandFormat::Bf16Tiles { .. } => unreachable!("handled above"),
                 OperandFormat::Int8Tiles => {
                     let (tile_rows, _) = to.as_chunks_mut::<16>();
                     let tile_rows = tile_rows.iter_mut().skip(i % TILE_ROWS).step_by(TILE_ROWS);
@@ -159,14 +170,26 @@ impl Kernel for ConvertRows<'_> {
     }
 }
 
-/// Converts row `i` of 16 to bf16 tiles.
-#[inline(always)]
-fn bf16_tile_row<S: Simd, const P: usize>(s: S, x: &[f32], i: usize, to: &mut [u32]) {
-    let (tile_rows, _) = to.as_chunks_mut::<16>();
-    for (x, tiles) in x.chunks(BF16_PER_TILE_ROW).zip(tile_rows.chunks_exact_mut(P * TILE_ROWS)) {
-        let mut tiles = tiles.chunks_exact_mut(TILE_ROWS);
-        let parts = std::array::from_fn(|_| &mut tiles.next().expect("there is a tile for every part")[i]);
-        split_bf16::<S, P>(s, x, parts);
+impl ConvertRows<'_> {
+    /// Converts the rows to tiles of `P` bf16 parts, in the order in which the tiles are stored.
+    #[inline(always)]
+    fn bf16_tiles<S: Simd, const P: usize>(self, s: S) {
+        let PackedLayout { lhs_row, inputs, .. } = self.layout;
+        let rows = self.x.chunks(self.stride).take(self.rows);
+        let rows: Vec<&[f32]> = rows.map(|row| &row[..inputs]).collect();
+        for (rows, to) in rows.chunks(TILE_ROWS).zip(self.to.chunks_mut(TILE_ROWS * lhs_row)) {
+            let (tile_rows, _) = to.as_chunks_mut::<16>();
+            for (step, tiles) in tile_rows.chunks_exact_mut(P * TILE_ROWS).enumerate() {
+                let inputs = step * BF16_PER_TILE_ROW..inputs.min((step + 1) * BF16_PER_TILE_ROW);
+                for (i, row) in rows.iter().enumerate() {
+                    let mut parts = tiles.chunks_exact_mut(TILE_ROWS);
+                    let parts = std::array::from_fn(|_| {
+                        &mut parts.next().expect("there is a tile for every part")[i]
+                    });
+                    split_bf16::<S, P>(s, &row[inputs.clone()], parts);
+                }
+            }
+        }
     }
 }
 

@@ -15,11 +15,14 @@
 //!
 //! - `vector_kernel`: NR is two vectors of outputs. Operands are *packed elements*: u32 lanes of one f32, two bf16, or
 //!   two or four 8-bit integers of consecutive inputs.
-//! - `tile_kernel`: MR and NR are two tiles, 32 × 32. f32 is computed from three bf16 parts of each operand.
+//! - `tile_kernel`: MR and NR are two tiles, 32 × 32. f32 is computed from three bf16 parts of each operand. Its
+//!   results can be stored as the left operand of another GEMM ([`gemm_into_lhs`]). [`attend_head`] uses it for both
+//!   GEMMs of attention.
 //!
 //! Every output is accumulated over the inputs in the same order, whatever MR is and however rows are divided among
 //! threads. A row has the same bits alone and in any batch.
 
+mod attention;
 mod blocking;
 mod cache_line;
 mod convert;
@@ -33,7 +36,8 @@ mod packed_matrix;
 mod tile_kernel;
 mod vector_kernel;
 
-pub use driver::gemm;
+pub use attention::{AttentionBuffer, HeadAttention, HeadRows, attend_head, attends_on_tiles};
+pub use driver::{gemm, gemm_into_lhs};
 pub use epilogue::Epilogue;
 pub use layout::{GemmType, INT8_GROUP};
 pub use lhs::{Lhs, LhsBuffer};

@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::blocking::{MAX_PARTS, TILE_NR, TILES_PER_PANEL};
-use super::convert::{BF16_PER_TILE_ROW, TileRow, quantize_i8, split_bf16};
+use super::convert::{BF16_PER_TILE_ROW, TileRow, quantize_i8, split_bf16, split_bf16_pairs};
 use super::layout::{INT8_GROUP, OperandFormat, PackedLayout};
 use crate::kernels::isa::{Kernel, define_runners};
 use crate::kernels::simd::Simd;
@@ -233,23 +233,6 @@ fn pack_bf16_tiles<S: Simd, const P: usize>(s: S, layout: PackedLayout, from: Ma
             for (part, rows) in parts.iter().enumerate() {
                 tiles[part * TILES_PER_PANEL + tile].copy_from_slice(rows.as_flattened());
             }
-        }
-    }
-}
-
-/// Splits two inputs of up to 16 outputs into `P` bf16 parts, one tile row per part: `low` in the lower 16 bits of the
-/// packed elements, `high` in the upper.
-#[inline(always)]
-fn split_bf16_pairs<S: Simd, const P: usize>(s: S, low: &[f32], high: &[f32], mut parts: [&mut TileRow; P]) {
-    for start in (0..TILE_ROWS).step_by(S::LANES) {
-        let mut remainder = [s.load_at(low, start, 0.0), s.load_at(high, start, 0.0)];
-        for part in &mut parts {
-            // SAFETY: `part` holds 16 u32, and `start` is a multiple of `LANES` below 16.
-            unsafe { s.store_bf16_pairs(part.as_mut_ptr().add(start), remainder[0], remainder[1]) };
-            remainder = [
-                s.sub(remainder[0], s.round_bf16(remainder[0])),
-                s.sub(remainder[1], s.round_bf16(remainder[1])),
-            ];
         }
     }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::cache_line::{CacheLine, elements, elements_mut, zeroed_lines};
-use super::layout::{GemmType, INT8_GROUP, PackedLayout};
+use super::layout::{GemmType, INT8_GROUP, OperandFormat, PackedLayout};
 use super::pack::{MatrixView, PackPanel};
 use crate::kernels::isa::Isa;
 
@@ -123,6 +123,13 @@ impl PackedMatrix {
     /// Whether rows of `x` that were converted for `other` can be multiplied with this matrix, too.
     pub fn shares_lhs_with(&self, other: &PackedMatrix) -> bool {
         self.layout.format == other.layout.format && self.inputs() == other.inputs()
+    }
+
+    /// Whether [`super::gemm_into_lhs`] can compute a left operand of `next` with this matrix: both are in bf16 tiles.
+    pub fn chains_with(&self, next: &PackedMatrix) -> bool {
+        matches!(self.layout.format, OperandFormat::Bf16Tiles { .. })
+            && self.layout.format == next.layout.format
+            && self.outputs == next.inputs()
     }
 
     /// The ISA that the matrix is packed for.

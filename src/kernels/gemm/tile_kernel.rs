@@ -1,7 +1,7 @@
 //! The tile micro-kernel: 32 rows of `x` by a panel of 32 outputs, with the accumulators in four tiles.
 //!
-//! While the tile unit multiplies one block, the vector unit applies the epilogue to the block before: to some of its
-//! rows after every K step.
+//! While the tile unit multiplies one block, the accumulators of the block before are stored between its first dot
+//! products, and the vector unit applies the epilogue to the block before that: to some of its rows after some K steps.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -9,11 +9,12 @@ use std::ops::Range;
 use super::blocking::{MAX_PARTS, TILE_KC, TILE_MR, TILE_NR, TILES_PER_PANEL};
 use super::cache_line::LINE_ELEMENTS;
 use super::convert::BF16_PER_TILE_ROW;
-use super::epilogue::{AccumulatorRows, ApplyEpilogue, Epilogue};
+use super::epilogue::{AccumulatorRows, Epilogue, F32Rows, PanelEpilogue, Results, TileRows};
 use super::layout::OperandFormat;
 use super::lhs::Lhs;
 use super::output::OutputBlock;
 use super::packed_matrix::PackedMatrix;
+use crate::kernels::activation::Activation;
 use crate::kernels::isa::{Isa, Kernel, TileUnit, define_runners};
 use crate::kernels::simd::Simd;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -30,7 +31,7 @@ pub(super) fn gemm(
     weights: &PackedMatrix,
     panels: Range<usize>,
     epilogue: &Epilogue,
-    output: &mut OutputBlock,
+    output: Output,
 ) {
     match weights.isa.tile_unit() {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -55,7 +56,7 @@ struct TileGemm<'a, 'b, T> {
     weights: &'a PackedMatrix,
     panels: Range<usize>,
     epilogue: &'a Epilogue<'a>,
-    output: &'a mut OutputBlock<'b>,
+    output: Output<'a, 'b>,
     tiles: T,
 }
 
@@ -91,9 +92,17 @@ struct BlockOrder {
 impl BlockOrder {
     /// The order for operands of `parts` bf16 parts.
     fn new(k_steps: usize, panels: usize, parts: usize) -> Self {
-        let block_steps = k_steps.div_ceil(k_steps.div_ceil(TILE_KC[parts - 1]));
+        let block_steps = k_steps.div_ceil(k_steps.div_ceil(TILE_KC));
         let k_blocks = k_steps.div_ceil(block_steps);
         BlockOrder { k_steps, block_steps, k_blocks, panels, panels_inside: parts > 1 }
+    }
+
+    /// Memory for the accumulators between the K blocks: empty if there is only one, else a block for every row block,
+    /// and with `panels_inside` for every panel.
+    fn partial_sums(&self, row_blocks: usize) -> Vec<AccumulatorBlock> {
+        let panels = if self.panels_inside { self.panels } else { 1 };
+        let blocks = if self.k_blocks > 1 { row_blocks * panels } else { 0 };
+        vec![AccumulatorBlock::ZERO; blocks]
     }
 
     /// The K steps and the panel index of a visit.
@@ -117,41 +126,36 @@ impl<T: Tiles> TileGemm<'_, '_, T> {
         let k_steps = weights.layout.inputs.div_ceil(BF16_PER_TILE_ROW);
         let order = BlockOrder::new(k_steps, panels.len(), P);
         let row_blocks = x.rows.div_ceil(TILE_MR);
-        let mut partial_sums: Vec<AccumulatorBlock> = Vec::new();
-        if order.k_blocks > 1 {
-            let blocks = row_blocks * if order.panels_inside { order.panels } else { 1 };
-            partial_sums.resize(blocks, AccumulatorBlock::ZERO);
-        }
-        // Two blocks: one is written while the epilogue is applied to the other.
+        let mut partial_sums = order.partial_sums(row_blocks);
+        // One pointer for all blocks: those of the previous block are written while the next one is computed.
+        let partial_blocks = partial_sums.as_mut_ptr();
+        // Two blocks: the tiles are stored to one while the epilogue is applied to the other.
         let mut blocks = [const { MaybeUninit::<AccumulatorBlock>::uninit() }; 2];
         let mut current = 0;
+        let mut in_tiles = InTiles { to: blocks[1].as_mut_ptr().cast(), finished: None };
         for visit in 0..order.k_blocks * order.panels {
             let (k_block, index) = order.visit(visit);
             let panel = panels.start + index;
             let first_partial = if order.panels_inside { index * row_blocks } else { 0 };
-            let visits = row_blocks * k_block.len();
+            let visits = row_blocks * k_block.len().min(pending.calls);
             let mut prefetch = Prefetch::new(weights, panel, &k_block, k_steps, order.panels_inside, visits);
             for first in (0..x.rows).step_by(TILE_MR) {
                 let rows = TILE_MR.min(x.rows - first);
-                let partial = partial_sums
-                    .get_mut(first_partial + first / TILE_MR)
-                    .map(|block| block.0.as_mut_ptr().cast::<u8>());
-                let block = blocks[current].as_mut_ptr().cast::<u8>();
-                // The accumulators of all but the last K block go back to memory.
-                let is_last = k_block.end == k_steps;
-                let to = if is_last { block } else { partial.unwrap_or(block) };
+                // In bounds: there is a block for every row block, and with `panels_inside` for every panel.
+                let partial = (order.k_blocks > 1)
+                    .then(|| partial_blocks.wrapping_add(first_partial + first / TILE_MR).cast::<u8>());
                 let micro_kernel = Bf16MicroKernel {
                     a: x.elements[first * x.stride..].as_ptr().cast(),
                     a_second: TILE_ROWS * x.stride * size_of::<u32>(),
                     b: weights.panel(panel).as_ptr().cast(),
                     k_steps: k_block.clone(),
                     partial_sums: partial.filter(|_| k_block.start > 0).map(<*mut u8>::cast_const),
-                    to,
+                    previous: in_tiles.to,
                 };
                 // SAFETY: `driver::gemm` has checked that `x` has whole groups of 16 rows in this format, so 32 rows
-                // can be read at `a` if `rows > 16`; the panel has all K steps. `partial_sums` and `to` point to
+                // can be read at `a` if `rows > 16`; the panel has all K steps. `partial_sums` and `previous` point to
                 // `AccumulatorBlock`s, of 32 × 32 f32 each, and partial sums are read only after an earlier K block has
-                // written them.
+                // written them. The epilogue is not applied to `previous` yet.
                 unsafe {
                     if rows > TILE_ROWS {
                         micro_kernel.run::<S, T, P, true>(s, &mut tiles, &mut prefetch, &mut pending);
@@ -159,12 +163,21 @@ impl<T: Tiles> TileGemm<'_, '_, T> {
                         micro_kernel.run::<S, T, P, false>(s, &mut tiles, &mut prefetch, &mut pending);
                     }
                 }
-                if is_last {
-                    pending.replace(to, first..first + rows, panel);
-                    current = 1 - current;
-                }
+                pending.replace(in_tiles);
+                // The accumulators of all but the last K block go back to memory.
+                in_tiles = match partial.filter(|_| k_block.end < k_steps) {
+                    Some(to) => InTiles { to, finished: None },
+                    None => {
+                        let to = blocks[current].as_mut_ptr().cast();
+                        current = 1 - current;
+                        InTiles { to, finished: Some((first..first + rows, panel)) }
+                    }
+                };
             }
         }
+        // SAFETY: `in_tiles.to` points to an `AccumulatorBlock` that the epilogue is not applied to yet.
+        unsafe { Bf16MicroKernel::store_accumulators(&mut tiles, in_tiles.to) };
+        pending.replace(in_tiles);
         pending.apply(TILE_MR);
     }
 
@@ -196,7 +209,8 @@ impl<T: Tiles> TileGemm<'_, '_, T> {
                     prefetch.advance(s);
                     pending.apply(TILE_ROWS / TILES_PER_PANEL);
                 }
-                pending.replace(block.as_mut_ptr().cast(), first..first + rows, panel);
+                let finished = Some((first..first + rows, panel));
+                pending.replace(InTiles { to: block.as_mut_ptr().cast(), finished });
                 current = 1 - current;
             }
         }
@@ -213,20 +227,42 @@ impl AccumulatorBlock {
     const ZERO: AccumulatorBlock = AccumulatorBlock([[0.0; TILE_NR]; TILE_MR]);
 }
 
-/// The block whose epilogue is applied while the next block is computed.
+/// The accumulators that are in the tiles: they are stored while the next block is computed.
+struct InTiles {
+    /// Where they are stored: an [`AccumulatorBlock`].
+    to: *mut u8,
+    /// The rows and the panel, if no K block is left.
+    finished: Option<(Range<usize>, usize)>,
+}
+
+/// Where a GEMM stores its results.
+pub(super) enum Output<'a, 'b> {
+    /// A block of f32.
+    Block(&'a mut OutputBlock<'b>),
+    /// Tiles of the given number of bf16 parts, a K step for each panel: the left operand of the next GEMM.
+    Tiles {
+        /// The first tile.
+        to: *mut u16,
+        /// u16 from the tiles of 16 rows to those of the next 16.
+        group: usize,
+        parts: usize,
+    },
+}
+
+/// The block whose epilogue is applied while later blocks are computed.
 struct PendingEpilogue<'a> {
     isa: Isa,
     epilogue: &'a Epilogue<'a>,
     weights: &'a PackedMatrix,
-    /// The rows that are left.
-    accumulators: AccumulatorRows,
-    /// Index of the first row that is left, as the epilogue counts rows.
-    first_row: usize,
-    /// Outputs of the panel.
-    columns: Range<usize>,
-    /// The output block, and the first output in it.
-    output: *mut f32,
-    first_column: usize,
+    /// The results of the first row and of the panel `first_panel`.
+    to: Results,
+    first_panel: usize,
+    /// The current block.
+    block: Option<PanelEpilogue<'a>>,
+    /// Its rows that are left.
+    left: Range<usize>,
+    /// Maximum calls per block.
+    calls: usize,
 }
 
 impl<'a> PendingEpilogue<'a> {
@@ -234,66 +270,82 @@ impl<'a> PendingEpilogue<'a> {
         weights: &'a PackedMatrix,
         panels: &Range<usize>,
         epilogue: &'a Epilogue<'a>,
-        output: &mut OutputBlock,
+        output: Output,
     ) -> Self {
-        let none = AccumulatorRows {
-            from: output.data,
-            from_stride: TILE_NR,
-            to: output.data,
-            to_stride: output.stride,
-            rows: 0,
+        let to = match output {
+            Output::Block(block) => Results::F32(F32Rows { to: block.data, stride: block.stride }),
+            Output::Tiles { to, group, parts: 1 } => Results::Bf16(TileRows { to, group }),
+            Output::Tiles { to, group, parts: 2 } => Results::Bf16x2(TileRows { to, group }),
+            Output::Tiles { to, group, .. } => Results::Bf16x3(TileRows { to, group }),
         };
+        let calls = epilogue_calls(epilogue.activation);
         PendingEpilogue {
             isa: weights.isa,
             epilogue,
             weights,
-            accumulators: none,
-            first_row: 0,
-            columns: 0..0,
-            output: output.data,
-            first_column: weights.columns(panels.clone()).start,
+            to,
+            first_panel: panels.start,
+            block: None,
+            left: 0..0,
+            calls,
         }
     }
 
-    /// Applies the epilogue to the rest of the current block and makes another one current: the accumulators of some
-    /// rows and one panel, in rows of [`TILE_NR`].
+    /// The results of a block that begins with `row`, a multiple of 16. In bounds: the output has this row and panel.
+    fn results(&self, row: usize, panel: usize) -> Results {
+        let panel = panel - self.first_panel;
+        fn tiles<const P: usize>(rows: TileRows<P>, row: usize, panel: usize) -> TileRows<P> {
+            let offset = row / TILE_ROWS * rows.group + panel * P * TILE_BYTES / size_of::<u16>();
+            TileRows { to: rows.to.wrapping_add(offset), ..rows }
+        }
+        match self.to {
+            Results::F32(F32Rows { to, stride }) => {
+                Results::F32(F32Rows { to: to.wrapping_add(row * stride + panel * TILE_NR), stride })
+            }
+            Results::Bf16(rows) => Results::Bf16(tiles(rows, row, panel)),
+            Results::Bf16x2(rows) => Results::Bf16x2(tiles(rows, row, panel)),
+            Results::Bf16x3(rows) => Results::Bf16x3(tiles(rows, row, panel)),
+        }
+    }
+
+    /// Applies the epilogue to the rest of the current block and makes another one current, whose accumulators have been
+    /// stored in rows of [`TILE_NR`].
     #[inline(always)]
-    fn replace(&mut self, from: *const u8, rows: Range<usize>, panel: usize) {
+    fn replace(&mut self, block: InTiles) {
         self.apply(TILE_MR);
-        self.first_row = rows.start;
-        self.columns = self.weights.columns(panel..panel + 1);
-        let offset = rows.start * self.accumulators.to_stride + self.columns.start - self.first_column;
-        self.accumulators.from = from.cast();
-        // In bounds: the output block has these rows and columns.
-        self.accumulators.to = self.output.wrapping_add(offset);
-        self.accumulators.rows = rows.len();
+        let Some((rows, panel)) = block.finished else { return };
+        let accumulators = AccumulatorRows {
+            from: block.to.cast_const().cast(),
+            stride: TILE_NR,
+            to: self.results(rows.start, panel),
+        };
+        let (columns, outputs) = (self.weights.columns(panel..panel + 1), self.weights.outputs);
+        let accuracy = self.weights.layout.format.accuracy();
+        // SAFETY: `block.to` has `TILE_NR` accumulators in each of these rows, which stay unchanged until the epilogue
+        // has been applied to them. The results have these rows and columns and are valid for writes.
+        self.block = Some(unsafe {
+            PanelEpilogue::new(
+                self.epilogue,
+                accumulators,
+                rows.len(),
+                rows.start,
+                columns,
+                outputs,
+                accuracy,
+            )
+        });
+        self.left = 0..rows.len();
     }
 
     /// Applies the epilogue to up to `rows` rows.
     #[inline(always)]
     fn apply(&mut self, rows: usize) {
-        let left = self.accumulators.rows;
-        let rows = rows.min(left);
-        if rows == 0 {
-            return;
+        if let Some(block) = self.block.as_ref().filter(|_| !self.left.is_empty()) {
+            let end = self.left.end.min(self.left.start + rows);
+            // SAFETY: these rows are left, so the block has them.
+            self.isa.run(unsafe { block.rows(self.left.start..end) });
+            self.left.start = end;
         }
-        let now = AccumulatorRows { rows, ..self.accumulators };
-        let (columns, outputs) = (self.columns.clone(), self.weights.outputs);
-        let accuracy = self.weights.layout.format.accuracy();
-        // SAFETY: `replace` was given `from` with `TILE_NR` accumulators in each of these rows, which stay unchanged
-        // until it is called again. `to` points to these rows and columns of the output block, which is valid for
-        // writes.
-        let apply =
-            unsafe { ApplyEpilogue::new(self.epilogue, now, self.first_row, columns, outputs, accuracy) };
-        self.isa.run(apply);
-        let AccumulatorRows { from, from_stride, to, to_stride, .. } = now;
-        self.accumulators = AccumulatorRows {
-            from: from.wrapping_add(rows * from_stride),
-            to: to.wrapping_add(rows * to_stride),
-            rows: left - rows,
-            ..now
-        };
-        self.first_row += rows;
     }
 }
 
@@ -347,41 +399,51 @@ impl Prefetch {
 }
 
 /// Computes 32 × 32 accumulators of bf16 dot products.
-struct Bf16MicroKernel {
+pub(super) struct Bf16MicroKernel {
     /// The tiles of 16 rows.
-    a: *const u8,
+    pub a: *const u8,
     /// Bytes from `a` to the tiles of the next 16 rows.
-    a_second: usize,
+    pub a_second: usize,
     /// The panel.
-    b: *const u8,
+    pub b: *const u8,
     /// K steps, of 32 inputs each.
-    k_steps: Range<usize>,
-    /// Accumulators to start from; if there are none, they start from 0.
-    partial_sums: Option<*const u8>,
-    /// Memory for the accumulators.
-    to: *mut u8,
+    pub k_steps: Range<usize>,
+    /// AccumulatorRows to start from; if there are none, they start from 0.
+    pub partial_sums: Option<*const u8>,
+    /// Memory for the accumulators of the previous block, which are still in the tiles.
+    pub previous: *mut u8,
 }
 
-/// The pairs of parts of both operands that are multiplied, smallest products first.
+/// The pairs of parts of both operands that are multiplied. From one pair to the next only one part changes, and every
+/// part of `x` is loaded once.
 const fn part_pairs(parts: usize) -> &'static [(usize, usize)] {
     match parts {
         1 => &[(0, 0)],
-        2 => &[(1, 0), (0, 1), (0, 0)],
-        _ => &[(2, 0), (0, 2), (1, 1), (1, 0), (0, 1), (0, 0)],
+        2 => &[(1, 0), (0, 0), (0, 1)],
+        _ => &[(2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0)],
     }
 }
 
 /// Bytes of a row of an [`AccumulatorBlock`].
 const BLOCK_ROW_BYTES: usize = TILE_NR * size_of::<f32>();
 
+/// Maximum calls of the epilogue per block. A call costs some dozen cycles, so a cheap epilogue is applied in few of them.
+/// A long one keeps the tile unit waiting: its instructions fill the scheduler before the next tile instructions are
+/// reached.
+fn epilogue_calls(activation: Activation) -> usize {
+    if activation == Activation::Identity { 4 } else { 16 }
+}
+
 impl Bf16MicroKernel {
-    /// Multiplies `P` parts of 16 rows, or of 32 if `TWO`, by the panel. After every K step some rows of the pending
-    /// block are finished.
+    /// Multiplies `P` parts of 16 rows, or of 32 if `TWO`, by the panel, and leaves the accumulators in the tiles. The
+    /// accumulators of the previous block are stored between the first dot products: tile stores one after the other
+    /// would keep the tile unit waiting. After some K steps rows of the pending block are finished.
     ///
     /// # Safety
     /// `a` is valid for reads of the tiles of 16 rows in all K steps, and if `TWO` also at `a_second`; `b` of a panel
-    /// with these K steps. `partial_sums` is valid for reads of an initialised [`AccumulatorBlock`], of its first 16
-    /// rows unless `TWO`. `to` is valid for writes of an [`AccumulatorBlock`].
+    /// with these K steps. `partial_sums` is valid for reads of an initialised [`AccumulatorBlock`], once the previous
+    /// accumulators are stored. `previous` is valid for writes of an [`AccumulatorBlock`], which `pending` does not
+    /// read.
     #[inline(always)]
     unsafe fn run<S: Simd, T: Tiles, const P: usize, const TWO: bool>(
         self,
@@ -390,68 +452,111 @@ impl Bf16MicroKernel {
         prefetch: &mut Prefetch,
         pending: &mut PendingEpilogue,
     ) {
-        let Bf16MicroKernel { a, a_second, b, k_steps, partial_sums, to } = self;
-        let pending_rows = TILE_MR.div_ceil(k_steps.len());
-        // SAFETY: `partial_sums` is readable by the contract of this function.
-        unsafe { Self::load_accumulators::<T, TWO>(tiles, partial_sums) };
-        for k_step in k_steps {
-            // SAFETY: a K step of 16 rows has `P` tiles and one of the panel `P · TILES_PER_PANEL`, which are readable
-            // by the contract of this function; `i` and `j` are below `P`.
-            unsafe {
-                let (a, b) =
-                    (a.add(k_step * P * TILE_BYTES), b.add(k_step * P * TILES_PER_PANEL * TILE_BYTES));
-                let mut loaded = (P, P);
-                for &(i, j) in part_pairs(P) {
-                    let (a, b) = (a.add(i * TILE_BYTES), b.add(j * TILES_PER_PANEL * TILE_BYTES));
-                    if loaded.1 != j {
-                        tiles.load::<6>(b, TILE_ROW_BYTES);
-                    }
-                    if loaded.0 != i {
-                        tiles.load::<4>(a, TILE_ROW_BYTES);
-                    }
-                    tiles.dot_bf16::<0, 4, 6>();
-                    if loaded.1 != j {
-                        tiles.load::<7>(b.add(TILE_BYTES), TILE_ROW_BYTES);
-                    }
-                    tiles.dot_bf16::<1, 4, 7>();
-                    if TWO {
-                        if loaded.0 != i {
-                            tiles.load::<5>(a.add(a_second), TILE_ROW_BYTES);
-                        }
-                        tiles.dot_bf16::<2, 5, 6>();
-                        tiles.dot_bf16::<3, 5, 7>();
-                    }
-                    loaded = (i, j);
+        let Range { start, end } = self.k_steps;
+        let steps_per_call = (end - start).div_ceil(pending.calls);
+        let rows_per_call = TILE_MR.div_ceil((end - start).div_ceil(steps_per_call));
+        // SAFETY: `start..end` are the K steps that the operands have by the contract of this function, which is also
+        // that of `step`.
+        unsafe {
+            self.step::<T, P, TWO, true>(tiles, start);
+            let mut from = start + 1;
+            for call in (start..end).step_by(steps_per_call) {
+                let to = end.min(call + steps_per_call);
+                for k_step in from..to {
+                    self.step::<T, P, TWO, false>(tiles, k_step);
                 }
+                from = to;
+                prefetch.advance(s);
+                pending.apply(rows_per_call);
             }
-            prefetch.advance(s);
-            pending.apply(pending_rows);
         }
-        // SAFETY: `to` is valid for writes of an `AccumulatorBlock` by the contract of this function.
-        unsafe { Self::store_accumulators::<T, TWO>(tiles, to) };
     }
 
-    /// Loads the accumulator tiles, or sets them to 0.
+    /// [`Bf16MicroKernel::run`] without an epilogue.
     ///
     /// # Safety
-    /// `from` is valid for reads of the first 16 rows of an [`AccumulatorBlock`], and of all 32 if `TWO`.
+    /// As [`Bf16MicroKernel::run`].
     #[inline(always)]
-    unsafe fn load_accumulators<T: Tiles, const TWO: bool>(tiles: &mut T, from: Option<*const u8>) {
-        let Some(from) = from else {
-            tiles.zero::<0>();
-            tiles.zero::<1>();
-            tiles.zero::<2>();
-            tiles.zero::<3>();
-            return;
-        };
-        // SAFETY: the four tiles are the quarters of an `AccumulatorBlock`, which is readable by the contract of this
-        // function.
+    pub(super) unsafe fn steps<T: Tiles, const P: usize, const TWO: bool>(self, tiles: &mut T) {
+        let Range { start, end } = self.k_steps;
+        // SAFETY: these are the K steps that the operands have by the contract of this function.
         unsafe {
-            tiles.load::<0>(from, BLOCK_ROW_BYTES);
-            tiles.load::<1>(from.add(TILE_ROW_BYTES), BLOCK_ROW_BYTES);
-            if TWO {
-                tiles.load::<2>(from.add(TILE_ROWS * BLOCK_ROW_BYTES), BLOCK_ROW_BYTES);
-                tiles.load::<3>(from.add(TILE_ROWS * BLOCK_ROW_BYTES + TILE_ROW_BYTES), BLOCK_ROW_BYTES);
+            self.step::<T, P, TWO, true>(tiles, start);
+            for k_step in start + 1..end {
+                self.step::<T, P, TWO, false>(tiles, k_step);
+            }
+        }
+    }
+
+    /// Multiplies one K step. With `FIRST` each accumulator tile is first stored for the previous block, and begun anew.
+    ///
+    /// # Safety
+    /// As [`Bf16MicroKernel::run`], for this K step.
+    #[inline(always)]
+    unsafe fn step<T: Tiles, const P: usize, const TWO: bool, const FIRST: bool>(
+        &self,
+        tiles: &mut T,
+        k_step: usize,
+    ) {
+        // SAFETY: a K step of 16 rows has `P` tiles and one of the panel `P · TILES_PER_PANEL`, which are readable by
+        // the contract of this function; `i` and `j` are below `P`.
+        unsafe {
+            let a = self.a.add(k_step * P * TILE_BYTES);
+            let b = self.b.add(k_step * P * TILES_PER_PANEL * TILE_BYTES);
+            let mut loaded = (P, P);
+            for (n, &(i, j)) in part_pairs(P).iter().enumerate() {
+                let begin = FIRST && n == 0;
+                let (a, b) = (a.add(i * TILE_BYTES), b.add(j * TILES_PER_PANEL * TILE_BYTES));
+                if loaded.1 != j {
+                    tiles.load::<6>(b, TILE_ROW_BYTES);
+                }
+                if loaded.0 != i {
+                    tiles.load_streamed::<4>(a, TILE_ROW_BYTES);
+                }
+                if loaded.1 != j {
+                    tiles.load::<7>(b.add(TILE_BYTES), TILE_ROW_BYTES);
+                }
+                if TWO && loaded.0 != i {
+                    tiles.load_streamed::<5>(a.add(self.a_second), TILE_ROW_BYTES);
+                }
+                if begin {
+                    self.begin::<T, 0>(tiles);
+                }
+                tiles.dot_bf16::<0, 4, 6>();
+                if begin {
+                    self.begin::<T, 1>(tiles);
+                }
+                tiles.dot_bf16::<1, 4, 7>();
+                if begin {
+                    self.begin::<T, 2>(tiles);
+                }
+                if TWO {
+                    tiles.dot_bf16::<2, 5, 6>();
+                }
+                if begin {
+                    self.begin::<T, 3>(tiles);
+                }
+                if TWO {
+                    tiles.dot_bf16::<3, 5, 7>();
+                }
+                loaded = (i, j);
+            }
+        }
+    }
+
+    /// Stores accumulator tile `C` of the previous block, and loads its partial sums or sets it to 0.
+    ///
+    /// # Safety
+    /// As [`Bf16MicroKernel::run`].
+    #[inline(always)]
+    unsafe fn begin<T: Tiles, const C: usize>(&self, tiles: &mut T) {
+        // SAFETY: tile `C` is a quarter of an `AccumulatorBlock`, which is writable at `previous` and readable at
+        // `partial_sums` by the contract of this function.
+        unsafe {
+            tiles.store::<C>(self.previous.add(quarter(C)), BLOCK_ROW_BYTES);
+            match self.partial_sums {
+                Some(from) => tiles.load::<C>(from.add(quarter(C)), BLOCK_ROW_BYTES),
+                None => tiles.zero::<C>(),
             }
         }
     }
@@ -459,20 +564,23 @@ impl Bf16MicroKernel {
     /// Stores the accumulator tiles.
     ///
     /// # Safety
-    /// `to` is valid for writes of the first 16 rows of an [`AccumulatorBlock`], and of all 32 if `TWO`.
+    /// `to` is valid for writes of an [`AccumulatorBlock`].
     #[inline(always)]
-    unsafe fn store_accumulators<T: Tiles, const TWO: bool>(tiles: &mut T, to: *mut u8) {
+    pub(super) unsafe fn store_accumulators<T: Tiles>(tiles: &mut T, to: *mut u8) {
         // SAFETY: the four tiles are the quarters of an `AccumulatorBlock`, which is writable by the contract of this
         // function.
         unsafe {
-            tiles.store::<0>(to, BLOCK_ROW_BYTES);
-            tiles.store::<1>(to.add(TILE_ROW_BYTES), BLOCK_ROW_BYTES);
-            if TWO {
-                tiles.store::<2>(to.add(TILE_ROWS * BLOCK_ROW_BYTES), BLOCK_ROW_BYTES);
-                tiles.store::<3>(to.add(TILE_ROWS * BLOCK_ROW_BYTES + TILE_ROW_BYTES), BLOCK_ROW_BYTES);
-            }
+            tiles.store::<0>(to.add(quarter(0)), BLOCK_ROW_BYTES);
+            tiles.store::<1>(to.add(quarter(1)), BLOCK_ROW_BYTES);
+            tiles.store::<2>(to.add(quarter(2)), BLOCK_ROW_BYTES);
+            tiles.store::<3>(to.add(quarter(3)), BLOCK_ROW_BYTES);
         }
     }
+}
+
+/// The byte offset of accumulator tile `tile` in an [`AccumulatorBlock`].
+const fn quarter(tile: usize) -> usize {
+    tile / TILES_PER_PANEL * TILE_ROWS * BLOCK_ROW_BYTES + tile % TILES_PER_PANEL * TILE_ROW_BYTES
 }
 
 /// Computes the 16 × 16 accumulators of 16 rows and one tile of a panel, group by group.
@@ -515,7 +623,7 @@ impl Int8MicroKernel {
                     ($($i:literal: $c:literal $a:literal $b:literal)*) => {
                         $(if $i < count {
                             tiles.zero::<$c>();
-                            tiles.load::<$a>(self.a.add((first + $i) * TILE_BYTES), TILE_ROW_BYTES);
+                            tiles.load_streamed::<$a>(self.a.add((first + $i) * TILE_BYTES), TILE_ROW_BYTES);
                             tiles.load::<$b>(b($i).add(TILE_NR).cast::<u8>().add(self.tile * TILE_BYTES), TILE_ROW_BYTES);
                             tiles.dot_int8::<$c, $a, $b>();
                         })*

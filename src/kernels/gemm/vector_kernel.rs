@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::blocking::VECTOR_KC;
 use super::cache_line::LINE_ELEMENTS;
-use super::epilogue::{AccumulatorRows, ApplyEpilogue, Epilogue};
+use super::epilogue::{AccumulatorRows, Epilogue, PanelEpilogue};
 use super::layout::{INT8_GROUP, OperandFormat};
 use super::lhs::Lhs;
 use super::output::OutputBlock;
@@ -216,13 +216,15 @@ unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const R: usize>(
             }
         }
         if let Some(epilogue) = epilogue {
-            let rows = AccumulatorRows::in_place(output, stride, R);
+            let accumulators = AccumulatorRows::in_place(output, stride);
             // SAFETY: `output` is valid for reads and writes of the columns in these rows, which have just been
             // written.
-            let apply =
-                unsafe { ApplyEpilogue::new(epilogue, rows, row, columns.clone(), outputs, accuracy) };
-            // A call, not inlined: one instance serves all heights of micro-tiles.
-            isa.run(apply);
+            unsafe {
+                let panel =
+                    PanelEpilogue::new(epilogue, accumulators, R, row, columns.clone(), outputs, accuracy);
+                // A call, not inlined: one instance serves all heights of micro-tiles.
+                isa.run(panel.rows(0..R));
+            }
         }
         // After the last micro-tile the pointer may be out of bounds; it is not dereferenced then.
         output = output.wrapping_add(R * stride);

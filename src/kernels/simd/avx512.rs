@@ -159,12 +159,23 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
 
     #[inline(always)]
     unsafe fn store_bf16_pairs(self, to: *mut u32, low: __m512, high: __m512) {
-        let (low, high) = (self.round_bf16(low), self.round_bf16(high));
         // SAFETY: `self` exists only if the processor supports AVX-512; `to` is valid for writes of 16 u32 by the
         // contract of this method.
         unsafe {
-            let low = _mm512_srli_epi32::<16>(_mm512_castps_si512(low));
-            _mm512_storeu_si512(to.cast(), _mm512_or_si512(low, _mm512_castps_si512(high)));
+            let pairs = if BF16 {
+                let halves = std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low));
+                // Element `i` of `low` is u16 `i`, that of `high` is u16 `16 + i`.
+                let order = std::array::from_fn::<u16, 32, _>(
+                    #[inline(always)]
+                    |i| (i / 2 + i % 2 * 16) as u16,
+                );
+                _mm512_permutexvar_epi16(_mm512_loadu_si512(order.as_ptr().cast()), halves)
+            } else {
+                let (low, high) = (self.round_bf16(low), self.round_bf16(high));
+                let low = _mm512_srli_epi32::<16>(_mm512_castps_si512(low));
+                _mm512_or_si512(low, _mm512_castps_si512(high))
+            };
+            _mm512_storeu_si512(to.cast(), pairs);
         }
     }
 

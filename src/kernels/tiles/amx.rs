@@ -109,6 +109,16 @@ impl Tiles for Amx {
     }
 
     #[inline(always)]
+    unsafe fn load_streamed<const T: usize>(&mut self, from: *const u8, stride: usize) {
+        // SAFETY: the tiles are configured as 16 rows of 64 bytes. `from` is valid for reads of 64 bytes at each of the
+        // 16 offsets that are multiples of `stride`, by the contract of this method.
+        unsafe {
+            asm!("tileloaddt1 tmm{t}, [{from} + {stride}*1]", t = const T, from = in(reg) from, stride = in(reg) stride,
+                options(nostack, readonly, preserves_flags));
+        }
+    }
+
+    #[inline(always)]
     unsafe fn store<const T: usize>(&mut self, to: *mut u8, stride: usize) {
         // SAFETY: the tiles are configured as 16 rows of 64 bytes. `to` is valid for writes of 64 bytes at each of the
         // 16 offsets that are multiples of `stride`, by the contract of this method.

@@ -30,6 +30,15 @@ pub trait Tiles {
     /// `from` is valid for reads of 64 bytes at each of the 16 offsets `0, stride, …, 15 · stride`.
     unsafe fn load<const T: usize>(&mut self, from: *const u8, stride: usize);
 
+    /// [`Tiles::load`] of an operand that does not stay in L1.
+    ///
+    /// # Safety
+    /// As [`Tiles::load`].
+    unsafe fn load_streamed<const T: usize>(&mut self, from: *const u8, stride: usize) {
+        // SAFETY: the contract of this method is that of `load`.
+        unsafe { self.load::<T>(from, stride) }
+    }
+
     /// Stores a tile to 16 rows that are `stride` bytes apart.
     ///
     /// # Safety

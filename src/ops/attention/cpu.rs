@@ -1,6 +1,6 @@
 //! Attention on the CPU. For each head of a sequence, keys and values are packed like the weights of a linear layer.
 //! Then both GEMMs are computed for a block of queries at a time, with only the scores of that block in memory: memory
-//! grows with the length of a sequence, not with its square.
+//! grows with the length of a sequence, not with its square. On tiles, plain attention is one kernel.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -10,7 +10,10 @@ use candle_core::{Result, Tensor};
 use rayon::prelude::*;
 
 use super::config::{Attention, AttentionWindow, HeadDims};
-use crate::kernels::gemm::{Epilogue, GemmType, LhsBuffer, MatrixView, OutputMatrix, PackedMatrix, gemm};
+use crate::kernels::gemm::{
+    AttentionBuffer, Epilogue, GemmType, HeadAttention, HeadRows, LhsBuffer, MatrixView, OutputMatrix,
+    PackedMatrix, attend_head, attends_on_tiles, gemm,
+};
 use crate::kernels::isa::Isa;
 use crate::kernels::math::Accuracy;
 use crate::kernels::softmax::{axpy, scale_and_bias, softmax_unnormalized};
@@ -126,6 +129,8 @@ struct TaskScratch {
     /// The softmax denominators of a query block.
     sums: Vec<f32>,
     rows: RowScratch,
+    /// The packed operands of a head on tiles.
+    tiles: AttentionBuffer,
 }
 
 /// Buffers for the rows of a query block.
@@ -171,7 +176,14 @@ impl CpuAttention<'_> {
                     });
                 } else {
                     (0..tasks.len() * heads).into_par_iter().for_each(|i| {
-                        with_scratch(|scratch| self.run_head(&tasks[i / heads], i % heads, scratch, output));
+                        let (task, head) = (&tasks[i / heads], i % heads);
+                        with_scratch(|scratch: &mut TaskScratch| {
+                            if self.is_plain(task) && attends_on_tiles(isa(), self.gemm_type()) {
+                                self.run_head_on_tiles(task, head, &mut scratch.tiles, output);
+                            } else {
+                                self.run_head(task, head, scratch, output);
+                            }
+                        });
                     });
                 }
             })
@@ -199,6 +211,57 @@ impl CpuAttention<'_> {
         self.attention.window.keys(query, n)
     }
 
+    /// Whether every query of a task sees all keys, and nothing is added to the scores.
+    fn is_plain(&self, task: &Task) -> bool {
+        let Task { queries, keys, n, .. } = task;
+        let sees_all = |query: usize| self.visible_keys(query, *n) == *keys;
+        self.bias.is_empty()
+            && self.attention.relative.is_none()
+            && !queries.is_empty()
+            && sees_all(queries.start)
+            && sees_all(queries.end - 1)
+    }
+
+    /// Computes one head of a task for which [`CpuAttention::is_plain`] is true, and writes its columns.
+    fn run_head_on_tiles(
+        &self,
+        task: &Task,
+        head: usize,
+        buffer: &mut AttentionBuffer,
+        output: &OutputMatrix,
+    ) {
+        let Attention { heads, scale, .. } = *self.attention;
+        let HeadDims { qk_head_dim, v_head_dim, .. } = self.dims;
+        let (first_query, first_key) = (task.start + task.queries.start, task.start + task.keys.start);
+        let q = &self.q[first_query * heads * qk_head_dim + head * qk_head_dim..];
+        let queries =
+            HeadRows { data: q, stride: heads * qk_head_dim, rows: task.queries.len(), dim: qk_head_dim };
+        let (first, stride) = self.first_key(first_key, head);
+        let keys = HeadRows { data: &self.k[first..], stride, rows: task.keys.len(), dim: qk_head_dim };
+        let (first, stride) = self.first_value(first_key, head);
+        let values = HeadRows { data: &self.v[first..], stride, rows: task.keys.len(), dim: v_head_dim };
+        let operands = HeadAttention { queries, keys, values, scale: scale as f32 };
+        let columns = head * v_head_dim..(head + 1) * v_head_dim;
+        // SAFETY: no other task has these queries and this head.
+        let mut block = unsafe { output.block(first_query..first_query + task.queries.len(), columns) };
+        attend_head(isa(), self.gemm_type(), operands, buffer, &mut block);
+    }
+
+    /// The index of the first value of a key, and the values from one key to the next.
+    fn first_key(&self, row: usize, head: usize) -> (usize, usize) {
+        let Attention { heads, key_value_heads, .. } = *self.attention;
+        let head_dim = self.dims.qk_head_dim;
+        let stride = key_value_heads * head_dim;
+        (row * stride + head * key_value_heads / heads * head_dim, stride)
+    }
+
+    /// [`CpuAttention::first_key`] for the values.
+    fn first_value(&self, row: usize, head: usize) -> (usize, usize) {
+        let HeadDims { v_head_dim, value_heads, value_groups, .. } = self.dims;
+        let stride = value_groups * v_head_dim;
+        (row * stride + head * value_groups / value_heads * v_head_dim, stride)
+    }
+
     /// Computes one head of a task and writes its columns.
     fn run_head(&self, task: &Task, head: usize, scratch: &mut TaskScratch, output: &OutputMatrix) {
         let TaskScratch { keys, values, scores, sums, rows, .. } = scratch;
@@ -220,7 +283,7 @@ impl CpuAttention<'_> {
 
     /// Computes all heads of a task, projected across heads, and writes all columns.
     fn run_all_heads(&self, task: &Task, scratch: &mut TaskScratch, output: &OutputMatrix) {
-        let TaskScratch { keys, values, scores, projected, sums, rows } = scratch;
+        let TaskScratch { keys, values, scores, projected, sums, rows, .. } = scratch;
         let (heads, HeadDims { softmax_heads, value_heads, .. }) = (self.attention.heads, self.dims);
         keys.resize_with(keys.len().max(heads), HeadKeys::default);
         values.resize_with(values.len().max(value_heads), PackedMatrix::default);
@@ -273,10 +336,8 @@ impl CpuAttention<'_> {
 
     /// Packs the keys of one head, and multiplies them with the position queries if there are any.
     fn pack_keys(&self, task: &Task, head: usize, keys: &mut HeadKeys, lhs: &mut LhsBuffer) {
-        let Attention { heads, key_value_heads, .. } = *self.attention;
         let head_dim = self.dims.qk_head_dim;
-        let stride = key_value_heads * head_dim;
-        let first = (task.start + task.keys.start) * stride + head * key_value_heads / heads * head_dim;
+        let (first, stride) = self.first_key(task.start + task.keys.start, head);
         let from = MatrixView { data: &self.k[first..], stride, transposed: false };
         keys.packed.repack(self.gemm_type(), from, task.keys.len(), head_dim);
         if let Some(tables) = &self.position_queries {
@@ -286,12 +347,9 @@ impl CpuAttention<'_> {
 
     /// Packs the values of one head, transposed: they are the right operand of the second GEMM.
     fn pack_values(&self, task: &Task, head: usize, values: &mut PackedMatrix) {
-        let HeadDims { v_head_dim, value_heads, value_groups, .. } = self.dims;
-        let stride = value_groups * v_head_dim;
-        let group = head * value_groups / value_heads;
-        let first = (task.start + task.keys.start) * stride + group * v_head_dim;
+        let (first, stride) = self.first_value(task.start + task.keys.start, head);
         let from = MatrixView { data: &self.v[first..], stride, transposed: true };
-        values.repack(self.gemm_type(), from, v_head_dim, task.keys.len());
+        values.repack(self.gemm_type(), from, self.dims.v_head_dim, task.keys.len());
     }
 
     /// Computes the scores of a block of queries. Returns the factor that is still to be applied to them: 1 if
