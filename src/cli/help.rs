@@ -222,7 +222,7 @@ mod tests {
     use clap::CommandFactory;
 
     use super::{GROUPS, SHORT, with_help};
-    use crate::cli::args::Cli;
+    use crate::cli::command::Cli;
 
     #[test]
     fn both_pages_are_valid_and_name_only_arguments_that_exist() {

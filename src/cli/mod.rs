@@ -4,6 +4,7 @@
 mod args;
 mod attend;
 mod choice;
+mod command;
 mod download;
 mod embed;
 mod help;
@@ -22,7 +23,7 @@ use crate::output;
 use crate::pipeline::ExitStatus;
 use crate::run;
 use crate::sys::threads::build_global_pool;
-use args::{Cli, Command};
+use command::{Cli, Command};
 
 /// Parses the arguments of the process and runs the command that they name. Ends the process for wrong usage with a message and exit
 /// code 2, and for `--help` and `--version` with exit code 0.

@@ -39,7 +39,7 @@ fn corpus(folder: &Path) -> PathBuf {
     let words = ["lamp", "wick", "flame", "key", "the", "a", "burns", "light"];
     let line = |i: usize| {
         let text: Vec<&str> = (0..6).map(|j| words[(i * i + 3 * j * (i + 1) + j) % words.len()]).collect();
-        let note = if i % 7 == 0 { Value::Null } else { json!(format!("n \"{i}\",\nx")) };
+        let note = if i.is_multiple_of(7) { Value::Null } else { json!(format!("n \"{i}\",\nx")) };
         json!({"id": format!("d{i}"), "text": text.join(" "), "year": 1900 + (i * 37) % 100, "note": note})
             .to_string()
     };

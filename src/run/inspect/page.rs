@@ -280,11 +280,13 @@ fn write_work(page: &mut Page, cost: &Cost) {
         let once = thousands(cost.multiply_adds(Growth::Once) as u64);
         page.push(&format!("  once per model: {once} for the projections of relative embeddings"));
     }
+    let within = if cost.windowed_attention.is_some() { "within its windows, " } else { "" };
     page.push(&match cost.attention_overtakes {
         Some(n) => {
-            format!("  attention takes more than the linear parts from {} tokens on", thousands(n as u64))
+            let n = thousands(n as u64);
+            format!("  {within}attention takes more than the linear parts from {n} tokens on")
         }
-        None => "  attention takes less than the linear parts for every length".into(),
+        None => format!("  {within}attention takes less than the linear parts for every length"),
     });
 }
 

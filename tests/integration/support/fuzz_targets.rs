@@ -242,7 +242,10 @@ fn vectors(bytes: &[u8]) -> bool {
         let columns: Vec<usize> = (0..file.columns().len()).collect();
         let ends = if rows == 1 { vec![0] } else { vec![0, rows - 1] };
         assert_eq!(file.values(&ends, &columns)?.len(), ends.len());
-        file.read_rows(&ends, |block| Ok(assert_eq!(block.rows, ends.len())))?;
+        file.read_rows(&ends, |block| {
+            assert_eq!(block.rows, ends.len());
+            Ok(())
+        })?;
         Ok(rows)
     };
     match VectorFile::open(&path).and_then(read) {

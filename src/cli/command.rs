@@ -1,0 +1,45 @@
+//! The commands, as clap parses them. The doc comments are the text of `--help`.
+
+use clap::{Parser, Subcommand};
+
+use super::attend::AttendArgs;
+use super::download::DownloadArgs;
+use super::embed::EmbedArgs;
+use super::inspect::InspectArgs;
+use super::pairs::PairsArgs;
+use super::search::SearchArgs;
+use super::similarity::SimilarityArgs;
+use super::verify::VerifyArgs;
+
+/// Turn text into vectors with BERT-style encoders.
+#[derive(Debug, Parser)]
+#[command(name = "sconce", version, propagate_version = true)]
+pub(super) struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Turn texts into vectors, one per text
+    Embed(Box<EmbedArgs>),
+    /// Find the nearest neighbours of queries in a vector file
+    Search(Box<SearchArgs>),
+    /// Find the most similar pairs of rows in a vector file, or near-duplicates
+    Pairs(PairsArgs),
+    /// Print the similarities of a few texts
+    Similarity(Box<SimilarityArgs>),
+    /// Show what the tokens of a text attend to, as a picture, a page or an array
+    Attend(Box<AttendArgs>),
+    /// Show a model's configuration, its cost, and how its tensors are used
+    Inspect(InspectArgs),
+    /// Compare a model's vectors on this machine with reference vectors
+    Verify(Box<VerifyArgs>),
+    /// Download a model and print its path
+    Download(DownloadArgs),
+    /// Print a completion script for a shell
+    Completions {
+        /// Shell to complete for
+        shell: clap_complete::Shell,
+    },
+}
