@@ -15,7 +15,8 @@ use sconce::input::{Compression, Fields, Format, InputPath, Source};
 use sconce::model::Source as ModelSource;
 use sconce::output::{self, OutputDtype, Target};
 use sconce::pipeline::{MemoryBudget, Task};
-use sconce::run::embed::{EmbedOptions, Input, embed};
+use sconce::run::embed::{EmbedOptions, embed};
+use sconce::run::records::{Input, RecordOptions};
 use sconce::sys::console::{Console, Verbosity};
 use sconce::sys::threads::{build_global_pool, single_thread_pool};
 use sconce::task::{Embedder, ModelOptions, OnLong, VectorOptions, load, workload};
@@ -44,21 +45,23 @@ fn main() -> Result<()> {
     for round in 1..=rounds {
         let alone = encoder_alone(&embedder, &batches, &budget)?;
         let stats = folder.path().join("stats.json");
-        embed(EmbedOptions {
+        let input = Input::Files(
+            vec![Source {
+                path: InputPath::File(file.clone()),
+                format: Format::Lines,
+                compression: Compression::None,
+                is_lenient: false,
+                fault: None,
+            }],
+            Fields { text: "text".into(), pair: None, id: None, keep: vec![] },
+        );
+        let records = RecordOptions {
             model: model(),
-            input: Input::Files(
-                vec![Source {
-                    path: InputPath::File(file.clone()),
-                    format: Format::Lines,
-                    compression: Compression::None,
-                    is_lenient: false,
-                    fault: None,
-                }],
-                Fields { text: "text".into(), pair: None, id: None, keep: vec![] },
-            ),
+            input,
+            pair_option: "--pair-field",
             output: Target::File(folder.path().join("vectors.jsonl")),
             format: output::OutputFormat::Jsonl,
-            vectors: vector_options(),
+            chunks: false,
             batch_tokens: None,
             skip_unreadable: false,
             start: Default::default(),
@@ -66,7 +69,8 @@ fn main() -> Result<()> {
             hints: false,
             stats: Some(stats.clone()),
             console,
-        })?;
+        };
+        embed(&EmbedOptions { records, vectors: vector_options() })?;
         let stats: serde_json::Value = serde_json::from_slice(&fs::read(stats)?)?;
         let number = |key: &str| stats[key].as_f64().unwrap_or(f64::NAN);
         let whole = number("seconds") - number("seconds_loading");

@@ -1,10 +1,12 @@
 // A library for LD_PRELOAD that makes a newer x86-64 processor report AVX2 as its last vector extension; see as_avx2.sh.
 //
 // arch_prctl(ARCH_SET_CPUID, 0) makes the instruction CPUID raise SIGSEGV. The handler executes it, clears the bits of what
-// AVX2 processors lack, and continues behind it. Rust's runtime keeps a handler that it finds.
+// AVX2 processors lack, and continues behind it. Handlers that the program itself installs for SIGSEGV (Rust's runtime, GCC) are
+// ignored.
 
 #define _GNU_SOURCE
 #include <cpuid.h>
+#include <dlfcn.h>
 #include <signal.h>
 #include <stdint.h>
 #include <string.h>
@@ -14,6 +16,9 @@
 
 #define ARCH_SET_CPUID 0x1012
 #define BIT(n) (1u << (n))
+
+// Whether the handler below is installed for good.
+static volatile sig_atomic_t is_started;
 
 static long allow_cpuid(int allow) { return syscall(SYS_arch_prctl, ARCH_SET_CPUID, allow); }
 
@@ -43,6 +48,7 @@ static void on_segv(int signal_number, siginfo_t *info, void *context) {
     const unsigned char *instruction = (const unsigned char *)registers[REG_RIP];
     if (info->si_code != SI_KERNEL || instruction[0] != 0x0f || instruction[1] != 0xa2) {
         // Another fault: it is raised again, with the default action.
+        is_started = 0;
         signal(signal_number, SIG_DFL);
         return;
     }
@@ -55,12 +61,25 @@ static void on_segv(int signal_number, siginfo_t *info, void *context) {
     registers[REG_RIP] += 2;
 }
 
+int sigaction(int signal_number, const struct sigaction *action, struct sigaction *old) {
+    static int (*next)(int, const struct sigaction *, struct sigaction *);
+    if (next == NULL) next = dlsym(RTLD_NEXT, "sigaction");
+    return next(signal_number, signal_number == SIGSEGV && is_started ? NULL : action, old);
+}
+
+sighandler_t signal(int signal_number, sighandler_t handler) {
+    static sighandler_t (*next)(int, sighandler_t);
+    if (next == NULL) next = dlsym(RTLD_NEXT, "signal");
+    return signal_number == SIGSEGV && is_started ? SIG_DFL : next(signal_number, handler);
+}
+
 __attribute__((constructor(101))) static void start(void) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_sigaction = on_segv;
     action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
     sigaction(SIGSEGV, &action, NULL);
+    is_started = 1;
     if (allow_cpuid(0) != 0) {
         static const char message[] = "avx2_cpuid: this processor or kernel cannot trap CPUID\n";
         (void)!write(2, message, sizeof message - 1);

@@ -175,6 +175,13 @@ MUTATIONS = [
     ("unreadable records are not in the digest", "src/pipeline/cursor.rs", "bad.reason.as_bytes()", "&[]"),
     # Output.
     ("the batches of texts in memory are in another order", "src/task/embedding/texts.rs", "results.sort_unstable_by_key(|(batch, _)| *batch);", ""),
+    ("logits are not pooled per token", "src/nn/classification.rs", "if self.spec.pools_logits {", "if false {"),
+    ("the head has no norm", "src/nn/classification.rs", "Some(norm) => norm.forward(x)?,", "Some(_) => x,"),
+    ("the head's dense layer has tanh always", "src/nn/classification.rs", "self.dense.forward(x, self.spec.activation)?", "self.dense.forward(x, Activation::Tanh)?"),
+    ("a cross-encoder reads the text first", "src/task/classification.rs", "Some(query) => (query, Some(text)),", "Some(query) => (text, Some(query)),"),
+    ("only the first text of a pair is truncated", "src/text/tokenizer.rs", "(TruncationStrategy::OnlySecond, Some((\"second\", second)))", "(TruncationStrategy::OnlyFirst, Some((\"first\", &first)))"),
+    ("one row too many is ranked", "src/pipeline/collector/ranking.rs", "self.rows.pop_last();", "self.rows.len();"),
+    ("labels are not sorted", "src/task/classification.rs", "order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));", ""),
     ("the Euclidean distance is squared", "src/task/similarity.rs", ".sqrt(),\n        Similarity::Manhattan", ",\n        Similarity::Manhattan"),
     ("verify ignores the bound on the difference", "src/run/verify/bounds.rs", "comparison.max_difference.value > *bound", "comparison.max_difference.value > *bound + 1.0"),
     ("verify ignores the bound on the cosine", "src/run/verify/bounds.rs", "comparison.min_cosine.value < self.min_cosine", "comparison.min_cosine.value < -1.0"),

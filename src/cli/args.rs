@@ -39,7 +39,14 @@ pub(super) struct VectorArgs {
     #[arg(long, value_name = "NAME")]
     pub prompt_name: Option<String>,
 
-    /// Maximum tokens per text, including special tokens [default: the model's limit]
+    #[command(flatten)]
+    pub limit: LimitArgs,
+}
+
+/// The limit of a text in tokens.
+#[derive(Debug, Args)]
+pub(super) struct LimitArgs {
+    /// Maximum tokens per text or pair, including special tokens [default: the model's limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_length: Option<u32>,
 

@@ -53,7 +53,7 @@ mod tests {
     use crate::run::attend::AttentionFormat;
     use crate::run::search::WeightKind;
     use crate::task::{Mixing, OnLong};
-    use crate::text::TruncationSide;
+    use crate::text::{PairTruncation, TruncationSide};
 
     fn parse<P: TypedValueParser>(parser: P, value: &str) -> Option<P::Value> {
         parser.parse_ref(&Command::new("test"), None, OsStr::new(value)).ok()
@@ -86,6 +86,7 @@ mod tests {
         check::<Similarity>();
         check::<OnLong>();
         check::<TruncationSide>();
+        check::<PairTruncation>();
         check::<output::TableFormat>();
         check::<WeightKind>();
         check::<Metric>();

@@ -3,10 +3,12 @@
 use clap::{Parser, Subcommand};
 
 use super::attend::AttendArgs;
+use super::classify::ClassifyArgs;
 use super::download::DownloadArgs;
 use super::embed::EmbedArgs;
 use super::inspect::InspectArgs;
 use super::pairs::PairsArgs;
+use super::rerank::RerankArgs;
 use super::search::SearchArgs;
 use super::similarity::SimilarityArgs;
 use super::verify::VerifyArgs;
@@ -23,6 +25,10 @@ pub(super) struct Cli {
 pub(super) enum Command {
     /// Turn texts into vectors, one per text
     Embed(Box<EmbedArgs>),
+    /// Score texts by their relevance to a query
+    Rerank(Box<RerankArgs>),
+    /// Classify texts, or pairs of texts
+    Classify(Box<ClassifyArgs>),
     /// Find the nearest neighbours of queries in a vector file
     Search(Box<SearchArgs>),
     /// Find the most similar pairs of rows in a vector file, or near-duplicates

@@ -1,12 +1,12 @@
 //! The pages of `-h` and `--help`. `-h` has the most used options, on one screen; `--help` has all options in groups,
 //! examples, the environment and the exit codes.
 
-use super::{attend, download, embed, inspect, pairs, search, similarity, verify};
+use super::{attend, classify, download, embed, inspect, pairs, rerank, search, similarity, verify};
 use clap::{Arg, ArgAction, Command};
 
 /// The arguments on the page of `-h`, with their short descriptions.
 const SHORT: &[(&str, &str)] = &[
-    ("texts", "Texts to embed [default: lines of standard input]"),
+    ("texts", "Texts [default: lines of standard input]"),
     ("input", "Files, directories or glob patterns; - is standard input"),
     ("input_format", "Input format [default: by file extension]"),
     ("text_field", "Field or column of the text [default: text]"),
@@ -18,6 +18,12 @@ const SHORT: &[(&str, &str)] = &[
     ("max_length", "Maximum tokens per text [default: the model's limit]"),
     ("on_long", "Longer texts: truncate, error, skip, mean [default: truncate]"),
     ("chunk", "One row per chunk of at most TOKENS tokens"),
+    ("on_long_pair", "Longer texts: truncate, error, skip [default: truncate]"),
+    ("query", "Query that all texts are scored for"),
+    ("record_query_field", "Field or column of the query of each record"),
+    ("top_rows", "Write the K best rows, sorted; 0: all"),
+    ("top_labels", "Write the K best labels; 0: all [default: 1]"),
+    ("raw", "Write logits instead of scores"),
     ("on_error", "Records that cannot be read: stop or skip [default: stop]"),
     ("resume", "Resume an interrupted run"),
     ("restart", "Discard the rows of an interrupted run"),
@@ -82,6 +88,8 @@ const GROUPS: &[(&str, &[&str])] = &[
             "input_format",
             "text_field",
             "pair_field",
+            "query",
+            "record_query_field",
             "id_field",
             "keep",
             "include",
@@ -142,6 +150,7 @@ const GROUPS: &[(&str, &[&str])] = &[
             "chunk_late",
         ],
     ),
+    ("Scores", &["top_rows", "top_labels", "raw", "truncation", "on_long_pair"]),
     ("Bounds", &["max_difference", "min_cosine", "min_neighbours"]),
     ("Hardware", &["batch_tokens"]),
 ];
@@ -166,6 +175,8 @@ pub(super) fn with_help(command: Command, is_short: bool) -> Command {
     let command = command.after_long_help(format!("{ENVIRONMENT}\n\n{EXIT_CODES}"));
     let pages = [
         ("embed", embed::EXAMPLES),
+        ("rerank", rerank::EXAMPLES),
+        ("classify", classify::EXAMPLES),
         ("search", search::EXAMPLES),
         ("pairs", pairs::EXAMPLES),
         ("similarity", similarity::EXAMPLES),

@@ -4,13 +4,17 @@
 mod args;
 mod attend;
 mod choice;
+mod classify;
 mod command;
 mod download;
 mod embed;
 mod help;
 mod inspect;
 mod pairs;
+mod records;
+mod rerank;
 mod resolve;
+mod scores;
 mod search;
 mod similarity;
 mod verify;
@@ -39,7 +43,15 @@ pub fn main() -> Result<ExitStatus> {
     match cli.command {
         Command::Embed(args) => {
             build_global_pool(args.model.threads)?;
-            run::embed::embed(embed::options(*args)?)
+            run::embed::embed(&embed::options(*args)?)
+        }
+        Command::Rerank(args) => {
+            build_global_pool(args.model.threads)?;
+            run::rerank::rerank(&rerank::options(*args)?)
+        }
+        Command::Classify(args) => {
+            build_global_pool(args.model.threads)?;
+            run::classify::classify(&classify::options(*args)?)
         }
         Command::Search(args) => {
             build_global_pool(args.model.threads)?;

@@ -32,8 +32,8 @@ pub(super) fn model(args: &ModelArgs) -> Result<ModelOptions> {
 /// As [`model`].
 pub(super) fn embedding_model(args: &ModelArgs, vectors: &VectorArgs) -> Result<ModelOptions> {
     Ok(ModelOptions {
-        max_length: vectors.max_length.map(|n| n as usize),
-        truncation_side: vectors.truncation_side,
+        max_length: vectors.limit.max_length.map(|n| n as usize),
+        truncation_side: vectors.limit.truncation_side,
         pooling: vectors.pooling.0.clone(),
         ..model(args)?
     })

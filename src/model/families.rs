@@ -6,6 +6,7 @@
 
 use anyhow::Result;
 
+use super::classification::{self, ReadHead};
 use super::config::Config;
 use super::family_specific;
 use super::names::{ModuleNames, TensorNames};
@@ -28,6 +29,8 @@ pub struct Family {
     pub names: &'static [TensorNames],
     /// The pooling of models without a Pooling module.
     pub pool: Pool,
+    /// Reader of the sequence-classification head.
+    pub classification: ReadHead,
     /// Readers of the fields that no other family has, applied in order.
     pub family_specific: &'static [ReadFields],
 }
@@ -210,12 +213,22 @@ const BERT_LAYER: ModuleNames = &[
 
 const BERT_POOLER: ModuleNames = &[("pooler", "pooler.dense")];
 
+/// The head of BERT, whose dense layer is the pooler.
+const BERT_HEAD: ModuleNames = &[("head.classifier", "classifier")];
+
+/// The head of RoBERTa.
+const ROBERTA_HEAD: ModuleNames =
+    &[("head.dense", "classifier.dense"), ("head.classifier", "classifier.out_proj")];
+
 const BERT_NAMES: TensorNames = TensorNames {
     prefixes: &["", "bert."],
     model_modules: &[BERT_MODEL, BERT_POOLER],
     layer_prefix: "encoder.layer.{}.",
     layer_modules: &[BERT_LAYER],
+    head_modules: &[BERT_HEAD],
 };
+
+const ROBERTA_NAMES: TensorNames = TensorNames { head_modules: &[ROBERTA_HEAD], ..BERT_NAMES };
 
 const BERT: Family = Family {
     model_types: &["bert"],
@@ -230,6 +243,7 @@ const BERT: Family = Family {
     names: &[BERT_NAMES],
     // The default of sentence-transformers for a model without modules.json.
     pool: Pool::Mean,
+    classification: classification::pooler,
     family_specific: &[family_specific::variations],
 };
 
@@ -253,6 +267,7 @@ const ROTARY_NAMES: TensorNames = TensorNames {
         ("feed_forward.down", "mlp.down_proj"),
         ("feed_forward_norm", "post_mlp_layernorm"),
     ]],
+    head_modules: &[BERT_HEAD],
 };
 
 /// Every supported family.
@@ -285,13 +300,15 @@ pub static FAMILIES: &[Family] = &[
     Family {
         model_types: &["roberta", "xlm-roberta", "camembert"],
         defaults: Defaults { positions: PositionEncoding::AfterPadding(1), ..BERT_DEFAULTS },
-        names: &[TensorNames { prefixes: &["", "roberta."], ..BERT_NAMES }],
+        names: &[TensorNames { prefixes: &["", "roberta."], ..ROBERTA_NAMES }],
+        classification: classification::dense,
         ..PLAIN
     },
     Family {
         model_types: &["data2vec-text"],
         defaults: Defaults { positions: PositionEncoding::AfterPadding(1), ..BERT_DEFAULTS },
-        names: &[TensorNames { prefixes: &["", "data2vec_text."], ..BERT_NAMES }],
+        names: &[TensorNames { prefixes: &["", "data2vec_text."], ..ROBERTA_NAMES }],
+        classification: classification::dense,
         ..PLAIN
     },
     Family {
@@ -304,8 +321,9 @@ pub static FAMILIES: &[Family] = &[
                 &[("attention_norm", "attention.LayerNorm"), ("feed_forward_norm", "intermediate.LayerNorm")],
                 BERT_LAYER,
             ],
-            ..BERT_NAMES
+            ..ROBERTA_NAMES
         }],
+        classification: classification::dense,
         ..PLAIN
     },
     Family {
@@ -322,8 +340,9 @@ pub static FAMILIES: &[Family] = &[
                 &[("attention_norm", "attention.self_attn_layer_norm"), ("feed_forward_norm", "LayerNorm")],
                 BERT_LAYER,
             ],
-            ..BERT_NAMES
+            ..ROBERTA_NAMES
         }],
+        classification: classification::dense,
         ..PLAIN
     },
     Family {
@@ -348,8 +367,9 @@ pub static FAMILIES: &[Family] = &[
         names: &[TensorNames {
             prefixes: &["", "electra."],
             model_modules: &[&[("embeddings.projection", "embeddings_project")], BERT_MODEL],
-            ..BERT_NAMES
+            ..ROBERTA_NAMES
         }],
+        classification: classification::dense_gelu,
         ..PLAIN
     },
     Family {
@@ -393,6 +413,7 @@ pub static FAMILIES: &[Family] = &[
                 ("feed_forward.down", "ffn_output"),
                 ("feed_forward_norm", "full_layer_layer_norm"),
             ]],
+            head_modules: &[BERT_HEAD],
         }],
         ..PLAIN
     },
@@ -421,8 +442,9 @@ pub static FAMILIES: &[Family] = &[
                 ],
                 BERT_LAYER,
             ],
-            ..BERT_NAMES
+            ..ROBERTA_NAMES
         }],
+        classification: classification::dense,
         ..PLAIN
     },
     Family {
@@ -452,7 +474,9 @@ pub static FAMILIES: &[Family] = &[
                 ("feed_forward.down", "ffn.lin2"),
                 ("feed_forward_norm", "output_layer_norm"),
             ]],
+            head_modules: &[&[("head.dense", "pre_classifier"), ("head.classifier", "classifier")]],
         }],
+        classification: classification::dense_relu,
         ..PLAIN
     },
     Family {
@@ -493,8 +517,10 @@ pub static FAMILIES: &[Family] = &[
                 ],
                 BERT_LAYER,
             ],
+            head_modules: &[&[("head.dense", "pooler.dense"), ("head.classifier", "classifier")]],
             ..BERT_NAMES
         }],
+        classification: classification::context_pooler,
         ..PLAIN
     },
     Family {
@@ -519,8 +545,9 @@ pub static FAMILIES: &[Family] = &[
                 &[("embeddings.projection", "embeddings_project"), ("rotary", "encoder.embed_positions")],
                 BERT_MODEL,
             ],
-            ..BERT_NAMES
+            ..ROBERTA_NAMES
         }],
+        classification: classification::dense_hidden_act,
         ..PLAIN
     },
     // Nomic's own code, which has the config fields of GPT-2.
@@ -562,6 +589,7 @@ pub static FAMILIES: &[Family] = &[
                     ],
                     ROTARY_NAMES.layer_modules[0],
                 ],
+                head_modules: &[ROBERTA_HEAD],
                 ..ROTARY_NAMES
             },
             TensorNames {
@@ -579,8 +607,10 @@ pub static FAMILIES: &[Family] = &[
                     ("feed_forward.down", "mlp.fc2"),
                     ("feed_forward_norm", "norm2"),
                 ]],
+                head_modules: &[ROBERTA_HEAD],
             },
         ],
+        classification: classification::dense,
         ..PLAIN
     },
     // The model type is `new` in Alibaba's own code, `gte` in transformers.
@@ -637,7 +667,13 @@ pub static FAMILIES: &[Family] = &[
                 ("feed_forward.down", "mlp.Wo"),
                 ("feed_forward_norm", "mlp_norm"),
             ]],
+            head_modules: &[&[
+                ("head.dense", "head.dense"),
+                ("head.norm", "head.norm"),
+                ("head.classifier", "classifier"),
+            ]],
         }],
+        classification: classification::prediction_head,
         ..PLAIN
     },
     Family {
@@ -667,8 +703,10 @@ pub static FAMILIES: &[Family] = &[
                 &[("attention_norm", "input_layernorm"), ("feed_forward_norm", "post_attention_layernorm")],
                 ROTARY_NAMES.layer_modules[0],
             ],
+            head_modules: &[&[("head.dense", "dense"), ("head.classifier", "classifier")]],
             ..ROTARY_NAMES
         }],
+        classification: classification::eurobert,
         ..PLAIN
     },
 ];
@@ -690,6 +728,7 @@ const NOMIC_NAMES: TensorNames = TensorNames {
         ("feed_forward.down", "mlp.fc2"),
         ("feed_forward_norm", "norm2"),
     ]],
+    head_modules: &[BERT_HEAD],
 };
 
 const NOMIC: Family = Family {
@@ -757,7 +796,8 @@ mod tests {
     const EXAMPLE: Family = Family {
         model_types: &["data2vec-text"],
         defaults: Defaults { positions: PositionEncoding::AfterPadding(1), ..BERT_DEFAULTS },
-        names: &[TensorNames { prefixes: &["", "data2vec_text."], ..BERT_NAMES }],
+        names: &[TensorNames { prefixes: &["", "data2vec_text."], ..ROBERTA_NAMES }],
+        classification: classification::dense,
         ..PLAIN
     };
 

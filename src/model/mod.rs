@@ -1,5 +1,6 @@
 //! Locates and reads a model's files. Nothing here computes with tensors.
 
+pub mod classification;
 pub mod config;
 pub mod directory;
 pub mod families;

@@ -44,6 +44,8 @@ pub struct Modules {
     pub prompts: Prompts,
     /// The similarity function that the vectors are compared with.
     pub similarity: Similarity,
+    /// The path in PyTorch of the activation of a cross-encoder.
+    pub activation: Option<String>,
     /// The folder of the encoder's files below the model's; empty if they are in the model's own.
     pub encoder_folder: PathBuf,
     /// The purpose of the model if its files say that it is no embedding model; then modules after the encoder are not read.
@@ -97,7 +99,7 @@ impl Modules {
         }
         let settings = prompts::read(&folder.join(MODEL_SETTINGS))?;
         (modules.prompts, modules.truncate_dim) = (settings.prompts, settings.truncate_dim);
-        modules.similarity = settings.similarity;
+        (modules.similarity, modules.activation) = (settings.similarity, settings.activation);
         let entries = read_modules(&list)?;
         let by_module = || entries.iter().find_map(|module| Purpose::of_module(&module.module_type));
         modules.purpose = settings.purpose.or_else(by_module);

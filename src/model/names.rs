@@ -14,6 +14,8 @@ pub struct TensorNames {
     pub layer_prefix: &'static str,
     /// Modules of a layer, without its prefix.
     pub layer_modules: &'static [ModuleNames],
+    /// Modules of the sequence-classification head, whose names have no prefix.
+    pub head_modules: &'static [ModuleNames],
 }
 
 /// Pairs of canonical module and checkpoint module.
@@ -89,7 +91,10 @@ impl TensorNames {
             let pair = lists.iter().copied().flatten().find(|(canonical, _)| *canonical == module);
             pair.unwrap_or_else(|| panic!("the family table has no name for {module}")).1
         };
+        let is_head = module.starts_with("head.");
+        let prefix = if is_head { "" } else { prefix };
         let name = match module.strip_prefix("layers.") {
+            None if is_head => look_up(self.head_modules, module).to_owned(),
             None => look_up(self.model_modules, module).to_owned(),
             Some(rest) => {
                 let mut parts = rest.splitn(3, '.');
@@ -122,6 +127,7 @@ mod tests {
         model_modules: &[&[("embeddings.token", "embed"), ("pooler", "pooler.dense")]],
         layer_prefix: "groups.{}.layers.{}.",
         layer_modules: &[&[("attention.query", "qkv[0/3]"), ("attention.output", "out")]],
+        head_modules: &[&[("head.classifier", "classifier")]],
     };
 
     #[test]
@@ -131,6 +137,8 @@ mod tests {
         assert_eq!(resolve("embeddings.token.weight"), whole);
         let third = TensorRef { name: "model.groups.2.layers.1.qkv.bias".into(), part: (0, 3) };
         assert_eq!(resolve("layers.2.1.attention.query.bias"), third);
+        let head = TensorRef { name: "classifier.weight".into(), part: (0, 1) };
+        assert_eq!(resolve("head.classifier.weight"), head);
     }
 
     #[test]

@@ -171,6 +171,20 @@ impl Purpose {
         })
     }
 
+    /// Whether the model has a sequence-classification head.
+    pub fn is_classifier(&self) -> bool {
+        matches!(self.kind, CrossEncoder | Classification)
+    }
+
+    /// The command for models of this kind.
+    pub fn command(&self) -> Option<&'static str> {
+        match self.kind {
+            CrossEncoder => Some("sconce rerank"),
+            Classification => Some("sconce classify"),
+            _ => None,
+        }
+    }
+
     fn new(kind: ModelKind, evidence: String) -> Self {
         Purpose { kind, evidence }
     }

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 
+use super::content::VectorType;
 use super::destination::{Access, Destination};
 use super::encoder::RowEncoder;
 use super::row::Row;
@@ -10,17 +11,21 @@ use super::schema::{OutputMetadata, OutputSchema};
 /// Encodes rows as the array of a file. The header holds the number of rows, so it is written last.
 pub(super) struct ArrayEncoder {
     schema: OutputSchema,
+    vectors: VectorType,
     header_bytes: usize,
     header: Header,
 }
 
 /// The header of a file with `rows` rows. Its size does not depend on the number of rows.
-pub(super) type Header = fn(schema: &OutputSchema, rows: u64) -> Vec<u8>;
+pub(super) type Header = fn(schema: &OutputSchema, vectors: &VectorType, rows: u64) -> Vec<u8>;
 
 impl ArrayEncoder {
     /// An encoder for rows of `schema` after a header of `header_bytes` bytes.
-    pub(super) fn new(schema: &OutputSchema, header_bytes: usize, header: Header) -> Self {
-        ArrayEncoder { schema: schema.clone(), header_bytes, header }
+    ///
+    /// # Errors
+    /// If rows are no vectors.
+    pub(super) fn new(schema: &OutputSchema, header_bytes: usize, header: Header) -> Result<Self> {
+        Ok(ArrayEncoder { schema: schema.clone(), vectors: schema.vectors()?, header_bytes, header })
     }
 }
 
@@ -30,11 +35,11 @@ impl RowEncoder for ArrayEncoder {
     }
 
     fn row_bytes(&self) -> Option<usize> {
-        Some(self.schema.vector_bytes())
+        Some(self.vectors.vector_bytes())
     }
 
     fn encode(&mut self, row: &Row, bytes: &mut Vec<u8>) -> Result<()> {
-        row.vector.values.write_le_bytes(bytes);
+        row.content.vector()?.values.write_le_bytes(bytes);
         Ok(())
     }
 
@@ -43,6 +48,6 @@ impl RowEncoder for ArrayEncoder {
     }
 
     fn finish(self: Box<Self>, destination: Destination, rows: u64) -> Result<()> {
-        destination.commit_with_header(&(self.header)(&self.schema, rows))
+        destination.commit_with_header(&(self.header)(&self.schema, &self.vectors, rows))
     }
 }

@@ -2,37 +2,46 @@
 
 use anyhow::{Result, bail};
 
+use super::content::{ContentType, VectorType};
 use super::dtype::OutputDtype;
 use super::format::OutputFormat;
 use super::row::Span;
 use super::schema::OutputSchema;
 
-/// Names of the columns that Sconce writes itself.
-const RESERVED_COLUMNS: &[&str] = &["index", "id", "tokens", "truncated", "scale", "embedding", "embeddings"];
+/// Names of the columns that Sconce writes itself, beside those of the content.
+const RESERVED_COLUMNS: &[&str] = &["index", "id", "tokens", "truncated"];
 
 /// Checks that the format supports what the schema asks for.
 ///
 /// # Errors
 /// If it does not; the message names the options to change.
 pub fn check(schema: &OutputSchema) -> Result<()> {
-    check_dtype(schema)?;
+    match &schema.content {
+        ContentType::Vectors(vectors) => check_vectors(schema.format, vectors)?,
+        content if !schema.format.has_columns() => bail!(
+            "{} holds an array of vectors, but a row has {}; write --output-format jsonl, csv, parquet or arrow",
+            schema.format,
+            content.noun()
+        ),
+        ContentType::Scores { .. } | ContentType::Labels => {}
+    }
     check_kept_columns(schema)
 }
 
-fn check_dtype(schema: &OutputSchema) -> Result<()> {
-    let OutputSchema { format, dtype, dimensions, .. } = schema;
+fn check_vectors(format: OutputFormat, vectors: &VectorType) -> Result<()> {
+    let VectorType { dtype, dimensions, per_token, normalized } = vectors;
     let holds_lists = matches!(format, OutputFormat::Jsonl | OutputFormat::Parquet | OutputFormat::Arrow);
-    if schema.per_token && !holds_lists {
+    if *per_token && !holds_lists {
         bail!(
             "{format} holds one vector per row; write --pooling none with --output-format jsonl, parquet or arrow"
         );
     }
-    if schema.per_token && *dtype == OutputDtype::Int8 {
+    if *per_token && *dtype == OutputDtype::Int8 {
         bail!(
             "--output-dtype int8 has one scale per row, but --pooling none gives a row several vectors; choose f32, f16 or binary"
         );
     }
-    if *dtype == OutputDtype::Int8 && !format.has_columns() && !schema.normalized {
+    if *dtype == OutputDtype::Int8 && !format.has_columns() && !normalized {
         bail!(
             "{format} cannot store the scale of an int8 vector; add --normalize, since unit vectors need none, or write \
              --output-format jsonl, csv, parquet or arrow"
@@ -51,7 +60,7 @@ fn check_dtype(schema: &OutputSchema) -> Result<()> {
 }
 
 fn check_kept_columns(schema: &OutputSchema) -> Result<()> {
-    let OutputSchema { format, chunks, kept, .. } = schema;
+    let OutputSchema { format, content, chunks, kept, .. } = schema;
     if !kept.is_empty() && !format.has_columns() {
         bail!(
             "{format} holds vectors only, no columns for --keep; write --output-format jsonl, csv, parquet or arrow"
@@ -62,8 +71,16 @@ fn check_kept_columns(schema: &OutputSchema) -> Result<()> {
         if kept[..i].iter().any(|other| other.name == name) {
             bail!("--keep names {name:?} twice; name it once");
         }
-        let is_reserved = RESERVED_COLUMNS.contains(&name) || *chunks && Span::NAMES.contains(&name);
-        if is_reserved || (*format == OutputFormat::Csv && is_element_column(name, schema.width())) {
+        let is_reserved = RESERVED_COLUMNS.contains(&name)
+            || content.column_names().contains(&name)
+            || *chunks && Span::NAMES.contains(&name);
+        let is_element = match content {
+            ContentType::Vectors(vectors) if *format == OutputFormat::Csv => {
+                is_element_column(name, vectors.width())
+            }
+            _ => false,
+        };
+        if is_reserved || is_element {
             bail!("--keep {name}: {name} is already an output column; rename the field in the input");
         }
     }

@@ -8,27 +8,22 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, BooleanBuilder, FixedSizeListArray, Float16Array, Float32Array,
-    Float64Builder, Int8Array, Int64Array, Int64Builder, ListArray, RecordBatch, StringBuilder,
-    new_empty_array, new_null_array,
+    Array, ArrayRef, AsArray, BooleanArray, BooleanBuilder, Float64Builder, Int64Array, Int64Builder,
+    RecordBatch, StringBuilder, new_empty_array, new_null_array,
 };
-use arrow::buffer::OffsetBuffer;
 use arrow::compute::concat;
-use arrow::datatypes::{
-    DataType, Field, Float16Type, Float32Type, Float64Type, Int8Type, Int64Type, Schema, SchemaRef,
-};
+use arrow::datatypes::{DataType, Field, Float64Type, Int64Type, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use serde_json::Value;
 
 use super::column_type::{ColumnType, exact_f64, to_text};
-use super::dtype::{OutputDtype, StoredVector, VectorValues};
+use super::content_columns::{self, ContentBuilder, ContentColumns};
 use super::row::{Row, Span};
 use super::schema::OutputSchema;
 use crate::field::FieldValue;
 
 /// The Arrow schema of an output: `index`, `id` if rows have ids, `chunk`, `start` and `end` if rows are chunks,
-/// `tokens`, `truncated`, the kept columns, `scale` for `int8`, and `embedding`, a fixed-size list, or `embeddings`, a
-/// list of those. The output's metadata has the prefix `sconce.`.
+/// `tokens`, `truncated`, the kept columns, and those of the content. The output's metadata has the prefix `sconce.`.
 pub(super) fn arrow_schema(schema: &OutputSchema) -> SchemaRef {
     let mut fields = vec![Field::new("index", DataType::Int64, false)];
     fields.extend(schema.ids.as_ref().map(|id_type| Field::new("id", id_type.data_type(), true)));
@@ -40,32 +35,9 @@ pub(super) fn arrow_schema(schema: &OutputSchema) -> SchemaRef {
     for column in &schema.kept {
         fields.push(Field::new(&column.name, column.column_type.data_type(), true));
     }
-    if schema.dtype == OutputDtype::Int8 {
-        fields.push(Field::new("scale", DataType::Float32, false));
-    }
-    let vector = vector_type(schema);
-    fields.push(if schema.per_token {
-        Field::new("embeddings", DataType::List(Arc::new(item_field(vector))), false)
-    } else {
-        Field::new("embedding", vector, false)
-    });
+    fields.extend(content_columns::fields(&schema.content));
     let metadata = schema.metadata.iter().map(|(key, value)| (format!("sconce.{key}"), value.clone()));
     Arc::new(Schema::new_with_metadata(fields, metadata.collect::<BTreeMap<_, _>>()))
-}
-
-/// The Arrow type of one vector.
-fn vector_type(schema: &OutputSchema) -> DataType {
-    let element = match schema.dtype {
-        OutputDtype::F32 => DataType::Float32,
-        OutputDtype::F16 => DataType::Float16,
-        OutputDtype::Int8 | OutputDtype::Binary => DataType::Int8,
-    };
-    DataType::FixedSizeList(Arc::new(item_field(element)), schema.width() as i32)
-}
-
-/// The non-nullable item field of a list.
-fn item_field(data_type: DataType) -> Field {
-    Field::new_list_field(data_type, false)
 }
 
 /// Builds record batches row by row.
@@ -79,10 +51,7 @@ pub(super) struct BatchBuilder {
     tokens: Vec<i64>,
     truncated: BooleanBuilder,
     kept: Vec<ColumnBuilder>,
-    scale: Vec<f32>,
-    /// Number of vectors of each row.
-    vectors: Vec<usize>,
-    values: VectorValues,
+    content: ContentBuilder,
     /// Approximate size in bytes.
     bytes: usize,
 }
@@ -98,9 +67,7 @@ impl BatchBuilder {
             tokens: Vec::new(),
             truncated: BooleanBuilder::new(),
             kept: schema.kept.iter().map(|column| ColumnBuilder::new(&column.column_type)).collect(),
-            scale: Vec::new(),
-            vectors: Vec::new(),
-            values: VectorValues::empty(schema.dtype),
+            content: ContentBuilder::new(&schema.content),
             bytes: 0,
             schema: schema.clone(),
         }
@@ -124,7 +91,6 @@ impl BatchBuilder {
             }
             self.bytes += builder.push(value);
         }
-        let StoredVector { values, scale } = row.vector;
         self.index.push(row.index as i64);
         if let Some(ids) = &mut self.id {
             self.bytes += ids.push(&row.id.cloned().unwrap_or_default().into());
@@ -137,11 +103,8 @@ impl BatchBuilder {
         }
         self.tokens.push(row.tokens as i64);
         self.truncated.append_value(row.truncated);
-        self.scale.extend(scale);
-        self.vectors.push(values.len() / self.schema.width());
-        self.values.extend(values);
         self.bytes += 2 * size_of::<i64>();
-        self.bytes += values.len() * self.schema.dtype.element_bytes();
+        self.bytes += self.content.push(row.content)?;
         Ok(())
     }
 
@@ -170,23 +133,7 @@ impl BatchBuilder {
         columns.push(Arc::new(Int64Array::from(rows.tokens)));
         columns.push(Arc::new(rows.truncated.finish()));
         columns.extend(rows.kept.into_iter().map(ColumnBuilder::finish).collect::<Result<Vec<_>, _>>()?);
-        if schema.dtype == OutputDtype::Int8 {
-            columns.push(Arc::new(Float32Array::from(rows.scale)));
-        }
-        let values: ArrayRef = match rows.values {
-            VectorValues::F32(values) => Arc::new(Float32Array::from(values)),
-            VectorValues::F16(values) => Arc::new(Float16Array::from(values)),
-            VectorValues::Int8(values) => Arc::new(Int8Array::from(values)),
-        };
-        let field = Arc::new(item_field(values.data_type().clone()));
-        let vectors = FixedSizeListArray::try_new(field, schema.width() as i32, values, None)?;
-        columns.push(if schema.per_token {
-            let field = Arc::new(item_field(vectors.data_type().clone()));
-            let offsets = OffsetBuffer::from_lengths(rows.vectors);
-            Arc::new(ListArray::try_new(field, offsets, Arc::new(vectors), None)?)
-        } else {
-            Arc::new(vectors)
-        });
+        columns.extend(rows.content.finish()?);
         RecordBatch::try_new(rows.arrow_schema, columns)
     }
 }
@@ -285,7 +232,7 @@ pub(super) fn for_each_row(
             tokens: columns.tokens.value(i) as usize,
             truncated: columns.truncated.value(i),
             kept: &kept,
-            vector: &columns.vector(i),
+            content: &columns.content.content(i),
         })?;
     }
     Ok(())
@@ -293,17 +240,13 @@ pub(super) fn for_each_row(
 
 /// The columns of a batch by name and type.
 struct BatchColumns<'a> {
-    schema: &'a OutputSchema,
     index: &'a Int64Array,
     id: Option<(&'a ColumnType, &'a ArrayRef)>,
     chunk: Option<[&'a Int64Array; 3]>,
     tokens: &'a Int64Array,
     truncated: &'a BooleanArray,
     kept: Vec<(&'a ColumnType, &'a ArrayRef)>,
-    scale: Option<&'a Float32Array>,
-    /// The vectors of each row, if a row has several.
-    lists: Option<&'a ListArray>,
-    vectors: &'a FixedSizeListArray,
+    content: ContentColumns<'a>,
 }
 
 impl<'a> BatchColumns<'a> {
@@ -316,11 +259,8 @@ impl<'a> BatchColumns<'a> {
         let tokens = next().as_primitive::<Int64Type>();
         let truncated = next().as_boolean();
         let kept = schema.kept.iter().map(|column| (&column.column_type, next())).collect();
-        let scale = (schema.dtype == OutputDtype::Int8).then(|| next().as_primitive::<Float32Type>());
-        let embedding = next();
-        let lists = schema.per_token.then(|| embedding.as_list::<i32>());
-        let vectors = lists.map_or(embedding, ListArray::values).as_fixed_size_list();
-        BatchColumns { schema, index, id, chunk, tokens, truncated, kept, scale, lists, vectors }
+        let content = ContentColumns::new(&schema.content, next);
+        BatchColumns { index, id, chunk, tokens, truncated, kept, content }
     }
 
     fn span(&self, i: usize) -> Option<Span> {
@@ -328,27 +268,6 @@ impl<'a> BatchColumns<'a> {
             let [chunk, start, end] = columns.map(|column| column.value(i) as u64);
             Span { chunk, start, end }
         })
-    }
-
-    fn vector(&self, i: usize) -> StoredVector {
-        let vectors = match self.lists {
-            Some(lists) => lists.value_offsets()[i] as usize..lists.value_offsets()[i + 1] as usize,
-            None => i..i + 1,
-        };
-        let (values, width) = (self.vectors.values(), self.schema.width());
-        let range = vectors.start * width..vectors.end * width;
-        let values = match self.schema.dtype {
-            OutputDtype::F32 => {
-                VectorValues::F32(values.as_primitive::<Float32Type>().values()[range].to_vec())
-            }
-            OutputDtype::F16 => {
-                VectorValues::F16(values.as_primitive::<Float16Type>().values()[range].to_vec())
-            }
-            OutputDtype::Int8 | OutputDtype::Binary => {
-                VectorValues::Int8(values.as_primitive::<Int8Type>().values()[range].to_vec())
-            }
-        };
-        StoredVector { values, scale: self.scale.map(|scale| scale.value(i)) }
     }
 }
 

@@ -1,12 +1,14 @@
 //! Comma-separated values with a header: `index`, `id` if rows have ids, `chunk`, `start` and `end` if rows are chunks,
-//! `tokens`, `truncated`, the kept columns, `scale` for `int8`, and the elements as `e0`, `e1` and so on. Null is an
-//! empty field.
+//! `tokens`, `truncated`, the kept columns, and the content: for vectors `scale` for `int8`, and the elements as `e0`,
+//! `e1` and so on; for scores `rank` if rows are sorted, and `score`; for labels `labels`, as JSON. Null is an empty
+//! field.
 
 use std::borrow::Cow;
 
 use anyhow::Result;
 
 use super::column_type::to_text;
+use super::content::{Content, ContentType};
 use super::dtype::OutputDtype;
 use super::encoder::RowEncoder;
 use super::row::{Row, Span};
@@ -28,12 +30,10 @@ impl RowEncoder for CsvEncoder {
     fn begin(&mut self, bytes: &mut Vec<u8>) -> Result<()> {
         let schema = &self.schema;
         let id = schema.ids.as_ref().map(|_| "id");
-        let scale = (schema.dtype == OutputDtype::Int8).then_some("scale");
         let chunk = Span::NAMES.into_iter().filter(|_| schema.chunks);
         let names = ["index"].into_iter().chain(id).chain(chunk).chain(["tokens", "truncated"]);
-        let names = names.chain(schema.kept.iter().map(|column| column.name.as_str())).chain(scale);
-        let elements = (0..schema.width()).map(|i| Cow::Owned(format!("e{i}")));
-        append_record(bytes, names.map(Cow::Borrowed).chain(elements))
+        let names = names.chain(schema.kept.iter().map(|column| column.name.as_str()));
+        append_record(bytes, names.map(Cow::Borrowed).chain(content_names(&schema.content)))
     }
 
     fn encode(&mut self, row: &Row, bytes: &mut Vec<u8>) -> Result<()> {
@@ -42,13 +42,40 @@ impl RowEncoder for CsvEncoder {
             [row.index.to_string(), row.tokens.to_string(), row.truncated.to_string()].map(Cow::Owned);
         let kept =
             row.kept.iter().map(|value| Cow::Owned(to_text(&value.json()).unwrap_or_default().into_owned()));
-        let scale = row.vector.scale.map(|scale| Cow::Owned(scale.to_string()));
         let chunk =
             row.chunk.iter().flat_map(|chunk| chunk.values()).map(|value| Cow::Owned(value.to_string()));
-        let fields =
-            [index].into_iter().chain(id).chain(chunk).chain([tokens, truncated]).chain(kept).chain(scale);
-        append_record(bytes, fields.chain(row.vector.values.to_strings().into_iter().map(Cow::Owned)))
+        let fields = [index].into_iter().chain(id).chain(chunk).chain([tokens, truncated]).chain(kept);
+        append_record(bytes, fields.chain(content_fields(row.content)?.into_iter().map(Cow::Owned)))
     }
+}
+
+/// The names of the columns of the content.
+fn content_names(content: &ContentType) -> Vec<Cow<'static, str>> {
+    match content {
+        ContentType::Vectors(vectors) => {
+            let scale = (vectors.dtype == OutputDtype::Int8).then_some(Cow::Borrowed("scale"));
+            let elements = (0..vectors.width()).map(|i| Cow::Owned(format!("e{i}")));
+            scale.into_iter().chain(elements).collect()
+        }
+        ContentType::Scores { ranked } => {
+            ranked.then_some("rank").into_iter().chain(["score"]).map(Cow::Borrowed).collect()
+        }
+        ContentType::Labels => vec![Cow::Borrowed("labels")],
+    }
+}
+
+/// The fields of the content, in the order of [`content_names`].
+fn content_fields(content: &Content) -> Result<Vec<String>> {
+    Ok(match content {
+        Content::Vector(vector) => {
+            let scale = vector.scale.map(|scale| scale.to_string());
+            scale.into_iter().chain(vector.values.to_strings()).collect()
+        }
+        Content::Score { score, rank } => {
+            rank.map(|rank| rank.to_string()).into_iter().chain([score.to_string()]).collect()
+        }
+        Content::Labels(labels) => vec![serde_json::to_string(labels)?],
+    })
 }
 
 /// Appends a line with these fields, quoted where necessary.

@@ -1,10 +1,14 @@
 //! JSON Lines: `{"index":0,"id":"…","tokens":12,"truncated":false,…,"embedding":[…]}` per row. After `truncated` come
 //! the kept columns and, for `int8`, `scale`; a chunk of a text has `"chunk":0,"start":0,"end":812` before `tokens`.
+//! Instead of `embedding`, a row may end in `"score":0.97`, after `"rank":0` if rows are sorted, or in
+//! `"labels":[{"label":"positive","score":0.98},…]`.
 
 use anyhow::Result;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
+use super::content::{Content, ContentType};
+use super::dtype::StoredVector;
 use super::encoder::RowEncoder;
 use super::row::{Row, Span};
 use super::schema::OutputSchema;
@@ -52,17 +56,37 @@ impl Serialize for JsonRow<'_> {
         for (column, value) in schema.kept.iter().zip(row.kept) {
             map.serialize_entry(&column.name, &*value.json())?;
         }
-        if let Some(scale) = row.vector.scale {
-            map.serialize_entry("scale", &scale)?;
-        }
-        let (values, width) = (&row.vector.values, schema.width());
-        if schema.per_token {
-            let vectors = 0..values.len() / width;
-            let vectors: Vec<_> = vectors.map(|i| values.slice(i * width..(i + 1) * width)).collect();
-            map.serialize_entry("embeddings", &vectors)?;
-        } else {
-            map.serialize_entry("embedding", &values.slice(0..values.len()))?;
+        match row.content {
+            Content::Vector(vector) => serialize_vector(&mut map, vector, &schema.content)?,
+            Content::Score { score, rank } => {
+                if let Some(rank) = rank {
+                    map.serialize_entry("rank", rank)?;
+                }
+                map.serialize_entry("score", score)?;
+            }
+            Content::Labels(labels) => map.serialize_entry("labels", labels)?,
         }
         map.end()
+    }
+}
+
+/// Adds a vector, or the vectors of the tokens of a text.
+fn serialize_vector<M: SerializeMap>(
+    map: &mut M,
+    vector: &StoredVector,
+    content: &ContentType,
+) -> Result<(), M::Error> {
+    if let Some(scale) = vector.scale {
+        map.serialize_entry("scale", &scale)?;
+    }
+    let values = &vector.values;
+    match content {
+        ContentType::Vectors(vectors) if vectors.per_token => {
+            let width = vectors.width();
+            let vectors = 0..values.len() / width;
+            let vectors: Vec<_> = vectors.map(|i| values.slice(i * width..(i + 1) * width)).collect();
+            map.serialize_entry("embeddings", &vectors)
+        }
+        _ => map.serialize_entry("embedding", &values.slice(0..values.len())),
     }
 }

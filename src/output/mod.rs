@@ -1,4 +1,4 @@
-//! Writes vectors and the columns beside them: jsonl, csv, npy, parquet, arrow and safetensors.
+//! Writes vectors, scores or labels and the columns beside them: jsonl, csv, npy, parquet, arrow and safetensors.
 //!
 //! ```text
 //! Row ──► RowEncoder ──► Destination ──► .out.partial ──► out
@@ -21,6 +21,8 @@ mod arrow;
 mod check;
 mod column_type;
 mod columns;
+mod content;
+mod content_columns;
 mod csv;
 mod destination;
 mod digest;
@@ -49,6 +51,7 @@ mod writer;
 
 pub use check::check;
 pub use column_type::{ColumnType, KeptColumn};
+pub use content::{Content, ContentType, LabelScore, VectorType};
 pub use digest::{Digest, HashedBlock, Hasher};
 pub use dtype::{OutputDtype, StoredVector, VectorValues};
 pub use durable_rows::DurableRows;

@@ -1,5 +1,7 @@
 //! A NumPy array `(N, D)` (NEP 1, format version 1.0).
 
+use anyhow::Result;
+
 use super::array::ArrayEncoder;
 use super::dtype::OutputDtype;
 use super::schema::OutputSchema;
@@ -8,9 +10,12 @@ use super::schema::OutputSchema;
 const HEADER_BYTES: usize = 128;
 
 /// An encoder for a NumPy array.
-pub(super) fn encoder(schema: &OutputSchema) -> ArrayEncoder {
-    ArrayEncoder::new(schema, HEADER_BYTES, |schema, rows| {
-        header(&[rows, schema.width() as u64], schema.dtype)
+///
+/// # Errors
+/// If rows are no vectors.
+pub(super) fn encoder(schema: &OutputSchema) -> Result<ArrayEncoder> {
+    ArrayEncoder::new(schema, HEADER_BYTES, |_, vectors, rows| {
+        header(&[rows, vectors.width() as u64], vectors.dtype)
     })
 }
 

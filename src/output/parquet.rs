@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use anyhow::Result;
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::datatypes::{DataType, FieldRef, SchemaRef};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::ParquetError;
@@ -30,11 +30,18 @@ fn write_file(groups: &mut RowGroups, arrow_schema: SchemaRef, sink: &mut (dyn W
     Ok(())
 }
 
-/// The writer properties. The vector column is stored PLAIN, uncompressed and without statistics: floats hardly
+/// The writer properties. A vector column, which is the last one, is stored PLAIN, uncompressed and without statistics: floats hardly
 /// compress, and a minimum over vector elements prunes nothing. An int8 element has 255 values but takes four bytes in
 /// Parquet; dictionary encoding saves three of them.
 fn properties(arrow_schema: &SchemaRef) -> WriterProperties {
-    let vectors = arrow_schema.fields().last().expect("the vectors are the last column");
+    let metadata = arrow_schema.metadata().iter();
+    let metadata: Vec<_> = metadata.map(|(key, value)| KeyValue::new(key.clone(), value.clone())).collect();
+    let properties = WriterProperties::builder()
+        .set_key_value_metadata((!metadata.is_empty()).then_some(metadata))
+        .set_max_row_group_row_count(None)
+        .set_compression(Compression::ZSTD(ZstdLevel::default()));
+    let is_vector = |field: &&FieldRef| ["embedding", "embeddings"].contains(&field.name().as_str());
+    let Some(vectors) = arrow_schema.fields().last().filter(is_vector) else { return properties.build() };
     let mut path = vec![vectors.name().clone()];
     let mut element = vectors.data_type();
     while let DataType::List(item) | DataType::FixedSizeList(item, _) = element {
@@ -42,12 +49,7 @@ fn properties(arrow_schema: &SchemaRef) -> WriterProperties {
         element = item.data_type();
     }
     let vectors = ColumnPath::new(path);
-    let metadata = arrow_schema.metadata().iter();
-    let metadata: Vec<_> = metadata.map(|(key, value)| KeyValue::new(key.clone(), value.clone())).collect();
-    WriterProperties::builder()
-        .set_key_value_metadata((!metadata.is_empty()).then_some(metadata))
-        .set_max_row_group_row_count(None)
-        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+    properties
         .set_column_compression(vectors.clone(), Compression::UNCOMPRESSED)
         .set_column_dictionary_enabled(vectors.clone(), *element == DataType::Int8)
         .set_column_statistics_enabled(vectors, EnabledStatistics::None)

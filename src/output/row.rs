@@ -1,8 +1,8 @@
-//! A row of the output: one vector, or the vectors of one text's tokens, with the columns beside them.
+//! A row of the output: its content, with the columns beside it.
 
 use serde_json::Value;
 
-use super::dtype::StoredVector;
+use super::content::Content;
 use crate::field::FieldValue;
 
 /// A row of the output.
@@ -12,7 +12,7 @@ pub struct Row<'a> {
     pub index: u64,
     /// The record's id: a string or an integer.
     pub id: Option<&'a Value>,
-    /// The chunk that the vector is of; present where [`OutputSchema::chunks`](super::OutputSchema::chunks) is set.
+    /// The chunk that the row is of; present where [`OutputSchema::chunks`](super::OutputSchema::chunks) is set.
     pub chunk: Option<Span>,
     /// Number of encoded tokens, including special tokens.
     pub tokens: usize,
@@ -20,8 +20,8 @@ pub struct Row<'a> {
     pub truncated: bool,
     /// Values of the kept columns, in the order of [`OutputSchema::kept`](super::OutputSchema::kept).
     pub kept: &'a [FieldValue],
-    /// `(D)`, or `(tokens, D)` with one vector per token.
-    pub vector: &'a StoredVector,
+    /// The content, of the type [`OutputSchema::content`](super::OutputSchema::content).
+    pub content: &'a Content,
 }
 
 /// The part of a text that a chunk covers.

@@ -7,6 +7,7 @@ use anyhow::Result;
 use serde_json::{Map, Value, json};
 
 use super::array::ArrayEncoder;
+use super::content::VectorType;
 use super::destination::{Access, Destination, ReadSeek};
 use super::dtype::OutputDtype;
 use super::encoder::RowEncoder;
@@ -19,11 +20,14 @@ use crate::named::Named;
 const HEADER_BYTES: usize = 4096;
 
 /// An encoder for a file with the tensor `embeddings`.
-pub(super) fn encoder(schema: &OutputSchema) -> ArrayEncoder {
-    ArrayEncoder::new(schema, HEADER_BYTES, |schema, rows| {
+///
+/// # Errors
+/// If rows are no vectors.
+pub(super) fn encoder(schema: &OutputSchema) -> Result<ArrayEncoder> {
+    ArrayEncoder::new(schema, HEADER_BYTES, |schema, vectors, rows| {
         let mut tensors = TensorIndex::default();
-        tensors.add_embeddings(rows, schema);
-        tensors.header(schema)
+        tensors.add_embeddings(rows, vectors);
+        tensors.header(schema, vectors)
     })
 }
 
@@ -51,12 +55,16 @@ const COLUMN_BYTES: usize = size_of::<i64>();
 /// file can be truncated after any row; [`RowEncoder::finish`] copies the tensors out of it one by one.
 pub(super) struct ChunkEncoder {
     schema: OutputSchema,
+    vectors: VectorType,
 }
 
 impl ChunkEncoder {
     /// An encoder for rows of `schema`.
-    pub(super) fn new(schema: &OutputSchema) -> Self {
-        ChunkEncoder { schema: schema.clone() }
+    ///
+    /// # Errors
+    /// If rows are no vectors.
+    pub(super) fn new(schema: &OutputSchema) -> Result<Self> {
+        Ok(ChunkEncoder { schema: schema.clone(), vectors: schema.vectors()? })
     }
 }
 
@@ -66,13 +74,13 @@ impl RowEncoder for ChunkEncoder {
     }
 
     fn row_bytes(&self) -> Option<usize> {
-        Some(COLUMNS * COLUMN_BYTES + self.schema.vector_bytes())
+        Some(COLUMNS * COLUMN_BYTES + self.vectors.vector_bytes())
     }
 
     fn encode(&mut self, row: &Row, bytes: &mut Vec<u8>) -> Result<()> {
         let columns = [row.index].into_iter().chain(row.chunk.unwrap_or_default().values());
         bytes.extend(columns.flat_map(|value| (value as i64).to_le_bytes()));
-        row.vector.values.write_le_bytes(bytes);
+        row.content.vector()?.values.write_le_bytes(bytes);
         Ok(())
     }
 
@@ -81,17 +89,17 @@ impl RowEncoder for ChunkEncoder {
     }
 
     fn finish(self: Box<Self>, destination: Destination, rows: u64) -> Result<()> {
-        let schema = self.schema;
+        let ChunkEncoder { schema, vectors } = *self;
         let mut tensors = TensorIndex::default();
         // Tensors in order of decreasing element size, as the safetensors library writes them, so that all are aligned.
         for name in ["index"].into_iter().chain(Span::NAMES) {
             tensors.add(name, "I64", &[rows], COLUMN_BYTES);
         }
-        tensors.add_embeddings(rows, &schema);
-        let (columns_bytes, vector_bytes) = (COLUMNS * COLUMN_BYTES, schema.vector_bytes());
+        tensors.add_embeddings(rows, &vectors);
+        let (columns_bytes, vector_bytes) = (COLUMNS * COLUMN_BYTES, vectors.vector_bytes());
         let row_bytes = columns_bytes + vector_bytes;
         destination.convert(|partial, sink| {
-            sink.write_all(&tensors.header(&schema))?;
+            sink.write_all(&tensors.header(&schema, &vectors))?;
             let mut copy = |offset, bytes| copy_field(partial, sink, rows, row_bytes, offset, bytes);
             (0..COLUMNS).try_for_each(|column| copy(column * COLUMN_BYTES, COLUMN_BYTES))?;
             copy(columns_bytes, vector_bytes)
@@ -134,13 +142,13 @@ impl TensorIndex {
         self.entries.insert(name.into(), entry);
     }
 
-    fn add_embeddings(&mut self, rows: u64, schema: &OutputSchema) {
-        let dtype = match schema.dtype {
+    fn add_embeddings(&mut self, rows: u64, vectors: &VectorType) {
+        let dtype = match vectors.dtype {
             OutputDtype::F32 => "F32",
             OutputDtype::F16 => "F16",
             OutputDtype::Int8 | OutputDtype::Binary => "I8",
         };
-        self.add("embeddings", dtype, &[rows, schema.width() as u64], schema.dtype.element_bytes());
+        self.add("embeddings", dtype, &[rows, vectors.width() as u64], vectors.dtype.element_bytes());
     }
 
     /// The JSON of the header.
@@ -152,10 +160,10 @@ impl TensorIndex {
 
     /// The header: the length of the JSON in 8 bytes, then the JSON, padded with spaces. Metadata that does not fit,
     /// such as a long prompt, is omitted, longest value first.
-    fn header(&self, schema: &OutputSchema) -> Vec<u8> {
+    fn header(&self, schema: &OutputSchema, vectors: &VectorType) -> Vec<u8> {
         let mut metadata = schema.metadata.clone();
         metadata.extend(
-            [("format", "sconce"), ("output_dtype", schema.dtype.name())]
+            [("format", "sconce"), ("output_dtype", vectors.dtype.name())]
                 .map(|(key, value)| (key.into(), value.into())),
         );
         let json = loop {

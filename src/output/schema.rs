@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::Result;
+
 use super::column_type::{ColumnType, KeptColumn};
-use super::dtype::OutputDtype;
+use super::content::{ContentType, VectorType, other_content};
 use super::format::OutputFormat;
 
 /// What all rows of an output have in common.
@@ -11,14 +13,8 @@ use super::format::OutputFormat;
 pub struct OutputSchema {
     /// The file format.
     pub format: OutputFormat,
-    /// Type of the stored vector elements.
-    pub dtype: OutputDtype,
-    /// Dimensions of a vector, before it is stored as `dtype`.
-    pub dimensions: usize,
-    /// Whether a row holds one vector per token.
-    pub per_token: bool,
-    /// Whether vectors have unit length.
-    pub normalized: bool,
+    /// What each row holds beside its columns.
+    pub content: ContentType,
     /// Whether a row is a chunk of a text.
     pub chunks: bool,
     /// Type of the `id` column; `None` where no row has an id. Formats without column types write an id as it is.
@@ -29,26 +25,23 @@ pub struct OutputSchema {
     pub metadata: OutputMetadata,
 }
 
-/// How the vectors were made, as key-value pairs: model, revision, pooling, prompt and so on.
+/// How the rows were made, as key-value pairs: model, revision, pooling, prompt and so on.
 pub type OutputMetadata = BTreeMap<String, String>;
 
 impl OutputSchema {
-    /// Whether a stored vector that had NaN or infinite elements can be recognised, by its elements or by its scale.
+    /// Whether a row that had NaN or infinite numbers can be recognised.
     pub fn preserves_non_finite(&self) -> bool {
-        match self.dtype {
-            OutputDtype::F32 | OutputDtype::F16 => true,
-            OutputDtype::Int8 => self.format.has_columns(),
-            OutputDtype::Binary => false,
+        self.content.preserves_non_finite(self.format)
+    }
+
+    /// The type of the vectors, for formats that hold nothing else.
+    ///
+    /// # Errors
+    /// If rows have other content, which [`check`](super::check()) refuses.
+    pub(super) fn vectors(&self) -> Result<VectorType> {
+        match self.content {
+            ContentType::Vectors(vectors) => Ok(vectors),
+            ContentType::Scores { .. } | ContentType::Labels => other_content(),
         }
-    }
-
-    /// Number of stored elements per vector.
-    pub(super) fn width(&self) -> usize {
-        self.dtype.width(self.dimensions)
-    }
-
-    /// Size of a stored vector in bytes.
-    pub(super) fn vector_bytes(&self) -> usize {
-        self.width() * self.dtype.element_bytes()
     }
 }

@@ -27,17 +27,22 @@ pub struct Writer {
 }
 
 /// The encoder of a format: the one place that lists them. `is_file` is false for standard output, pipes and devices.
-fn encoder(schema: &OutputSchema, is_file: bool) -> Box<dyn RowEncoder> {
-    match schema.format {
+///
+/// # Errors
+/// If the format does not hold the content of the rows.
+fn encoder(schema: &OutputSchema, is_file: bool) -> Result<Box<dyn RowEncoder>> {
+    Ok(match schema.format {
         OutputFormat::Jsonl => Box::new(jsonl::JsonlEncoder::new(schema)),
         OutputFormat::Csv => Box::new(csv::CsvEncoder::new(schema)),
-        OutputFormat::Npy => Box::new(npy::encoder(schema)),
-        OutputFormat::Safetensors if schema.chunks => Box::new(super::safetensors::ChunkEncoder::new(schema)),
-        OutputFormat::Safetensors => Box::new(super::safetensors::encoder(schema)),
+        OutputFormat::Npy => Box::new(npy::encoder(schema)?),
+        OutputFormat::Safetensors if schema.chunks => {
+            Box::new(super::safetensors::ChunkEncoder::new(schema)?)
+        }
+        OutputFormat::Safetensors => Box::new(super::safetensors::encoder(schema)?),
         OutputFormat::Arrow if is_file => Box::new(arrow::file_encoder(schema)),
         OutputFormat::Arrow => Box::new(arrow::stream_encoder(schema)),
         OutputFormat::Parquet => Box::new(parquet::file_encoder(schema)),
-    }
+    })
 }
 
 impl Writer {
@@ -49,7 +54,7 @@ impl Writer {
     pub fn open(lock: &OutputLock, schema: &OutputSchema, durable: Option<DurableRows>) -> Result<Self> {
         // A run that was interrupted before its first checkpoint has written nothing that could be resumed.
         let durable = durable.filter(|durable| durable.bytes > 0);
-        let encoder = encoder(schema, lock.sidecars().is_some());
+        let encoder = encoder(schema, lock.sidecars().is_some())?;
         if let Some(durable) = &durable {
             check_row_size(&*encoder, lock.target(), durable)?;
         }

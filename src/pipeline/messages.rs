@@ -8,7 +8,7 @@ use crossbeam_channel::{Receiver, Sender};
 use serde_json::Value;
 
 use super::cursor::Cursor;
-use super::task::Row;
+use super::task::TaskRow;
 use crate::field::FieldValue;
 use crate::input::{Entry, Location};
 use crate::text::TokenizedText;
@@ -56,7 +56,7 @@ pub struct Wave {
 }
 
 /// The rows of a batch: for each text, the index of its record in [`Wave::records`].
-pub(super) type BatchRows = Vec<(usize, Vec<Row>)>;
+pub(super) type BatchRows = Vec<(usize, Vec<TaskRow>)>;
 
 /// A record without its text. A record of many chunks is carried in several parts, one `RecordMeta` each.
 pub struct RecordMeta {

@@ -50,5 +50,5 @@ pub use signals::{EXIT_INTERRUPTED, Interrupted, exit_on_signal, listen};
 pub use source::{Pace, RecordSource, Selection};
 pub use stats::{ExitStatus, Stats};
 pub use summary::{Timings, check_writable, write_summary};
-pub use task::{NO_TOKENS, Row, Task, TokenizeError};
+pub use task::{NO_TOKENS, Task, TaskRow, TokenizeError};
 pub use utilization::Utilization;

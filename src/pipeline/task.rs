@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::output::{Span, StoredVector};
+use crate::output::{Content, Span};
 use crate::text::TokenizedText;
 
 /// Turns records into rows. Implementations are shared by all threads of the pipeline.
@@ -22,7 +22,7 @@ pub trait Task: Send + Sync + 'static {
     ///
     /// # Errors
     /// If the encoder fails.
-    fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<Row>>>;
+    fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>>;
 
     /// Called once before the worker threads start. A run that is too short to start worker threads does not call it.
     fn on_workers_start(&self) {}
@@ -30,14 +30,14 @@ pub trait Task: Send + Sync + 'static {
 
 /// A row of the output, without the columns that come from the record.
 #[derive(Debug, Clone)]
-pub struct Row {
+pub struct TaskRow {
     /// The position of the chunk in the text, if rows are chunks.
     pub span: Option<Span>,
     /// Encoded tokens, including special tokens.
     pub tokens: usize,
-    /// One vector, or one per token, concatenated.
-    pub vector: StoredVector,
-    /// Whether all values are finite, before and after the conversion to the output dtype.
+    /// What the row holds: a vector, a score or labels.
+    pub content: Content,
+    /// Whether all values are finite; those of a vector before and after the conversion to the output dtype.
     pub is_finite: bool,
 }
 
@@ -65,12 +65,11 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::output::OutputDtype;
-    use crate::text::{Sequence, Tokenizer, TokenizerOptions, TruncationSide};
+    use crate::text::{PairTruncation, Sequence, Tokenizer, TokenizerOptions, TruncationSide};
 
     // The example of "Add a task" in CONTRIBUTING.md, line by line.
 
-    /// The number of tokens of each text, as a vector of one dimension.
+    /// The number of tokens of each text, as its score.
     struct TokenCounter {
         tokenizer: Tokenizer,
     }
@@ -82,11 +81,11 @@ mod tests {
             Ok(TokenizedText { sequences: vec![Sequence { tokens, chunks: vec![] }] })
         }
 
-        fn run(&self, texts: &[TokenizedText], _tokens: usize, _worker: usize) -> Result<Vec<Vec<Row>>> {
+        fn run(&self, texts: &[TokenizedText], _tokens: usize, _worker: usize) -> Result<Vec<Vec<TaskRow>>> {
             let row = |text: &TokenizedText| {
                 let tokens = text.token_count();
-                let vector = OutputDtype::F32.quantize(vec![tokens as f32], 1);
-                Row { span: None, tokens, vector, is_finite: true }
+                let content = Content::Score { score: tokens as f32, rank: None };
+                TaskRow { span: None, tokens, content, is_finite: true }
             };
             Ok(texts.iter().map(|text| vec![row(text)]).collect())
         }
@@ -95,8 +94,12 @@ mod tests {
     #[test]
     fn the_example_task_has_a_row_for_each_text() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/bert-tiny/tokenizer.json");
-        let options =
-            TokenizerOptions { max_length: 16, truncation_side: TruncationSide::Right, lowercase: false };
+        let options = TokenizerOptions {
+            max_length: 16,
+            truncation_side: TruncationSide::Right,
+            pair_truncation: PairTruncation::LongestFirst,
+            lowercase: false,
+        };
         let task = TokenCounter { tokenizer: Tokenizer::read(&path, &options).unwrap() };
         let texts = [("a", None), ("a lamp", Some("a light"))];
         let texts = texts.map(|(text, pair)| task.tokenize(text, pair).unwrap());

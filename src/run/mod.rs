@@ -1,10 +1,13 @@
-//! One file per subcommand: prepare, run, report.
+//! One file per subcommand: prepare, run, report. `records`: what the commands share that turn records into rows.
 
 pub mod attend;
+pub mod classify;
 pub mod download;
 pub mod embed;
 pub mod inspect;
 pub mod pairs;
+pub mod records;
+pub mod rerank;
 pub mod search;
 pub mod similarity;
 pub mod verify;

@@ -1,13 +1,14 @@
-//! The batch size and the memory of an embedding task.
+//! The batch size and the memory of a task.
 
 use anyhow::Result;
 
-use super::Embedder;
-use super::load::count;
+use super::ModelTask;
+use super::load::{Parts, count};
 use crate::model::modules::PostPoolingModule;
 use crate::nn::{
     Backend, Encoder, EncoderSpec, GemmType, Isa, Pooling, QUERY_BLOCK, ScoreBias, TalkingHeads,
 };
+use crate::output::{ContentType, VectorType};
 use crate::pipeline::Workload;
 use crate::sys::memory::current_memory;
 
@@ -70,30 +71,31 @@ pub fn memory_use(
         let batch =
             batch_tokens.saturating_mul(token_bytes(spec)).saturating_add(attention_bytes(spec, tokens));
         let dtype = backend.dtype();
-        let weights = count(backend, spec, pooling, modules)?.held_bytes;
+        let weights = count(backend, &Parts { spec, pooling, head: None }, modules)?.held_bytes;
         Ok(MemoryUse { dtype, weights, batch_tokens, batch })
     };
     backend.each_dtype().into_iter().map(of_type).collect()
 }
 
-/// The workload of an embedder, with `batch_tokens` tokens per batch or the default of its devices.
-pub fn workload(embedder: &Embedder, batch_tokens: Option<usize>) -> Workload {
-    let encoder = &embedder.encoders[0];
+/// The workload of a task, with `batch_tokens` tokens per batch or the default of its devices.
+pub fn workload(task: &impl ModelTask, batch_tokens: Option<usize>) -> Workload {
+    let encoders = task.encoders();
+    let encoder = &encoders[0];
     let spec = encoder.spec();
-    let max_length = embedder.tokenizer.max_length();
+    let max_length = task.tokenizer().max_length();
     let resident_bytes = Workload::round_up(current_memory().unwrap_or(0) as usize);
     Workload {
-        encoders: embedder.encoders.len(),
+        encoders: encoders.len(),
         is_gpu: encoder.backend().is_gpu(),
         batches_per_gpu: batches_per_gpu(encoder),
         cpu_threads: rayon::current_num_threads(),
-        batch_tokens: batch_tokens.unwrap_or_else(|| default_batch_tokens(&embedder.encoders)),
+        batch_tokens: batch_tokens.unwrap_or_else(|| default_batch_tokens(encoders)),
         max_length,
         model_bytes: resident_bytes + encoder.stored_bytes(),
         token_bytes: token_bytes(spec),
         attention_bytes: attention_bytes(spec, max_length),
-        vector_bytes: size_of::<f32>() * embedder.dimensions,
-        is_per_token: embedder.pooling == Pooling::None,
+        vector_bytes: task.vector_bytes(),
+        is_per_token: matches!(task.content(), ContentType::Vectors(VectorType { per_token: true, .. })),
     }
 }
 

@@ -1,11 +1,11 @@
 //! Loads a model for inspection: every fault is collected, and what could be read is shown beside it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Error, Result};
 
 use super::load::{
-    MaxLength, Plan, Prepared, Weights, applied_modules, load_checkpoint, prepare, read_files,
+    MaxLength, Plan, Prepared, Wanted, Weights, applied_modules, load_checkpoint, prepare, read_files,
     read_tokenizer, tokenizer_file, warn_about_tensors, weights,
 };
 use super::options::ModelOptions;
@@ -74,7 +74,7 @@ impl Examined {
 /// # Errors
 /// If the model is not found, or its config or modules cannot be read or contradict each other.
 pub fn examine(options: &ModelOptions, console: &Console) -> Result<Examined> {
-    let prepared = prepare(options, console, false)?;
+    let prepared = prepare(options, console, Wanted::Inspection)?;
     let (tokenizer, weights) =
         rayon::join(|| examine_tokenizer(options, &prepared), || examine_weights(options, &prepared));
     let (tokenizer_file, tokenizer) = tokenizer;
@@ -84,7 +84,7 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Examined> {
     };
     let (weights, mut report, weights_problem) = weights;
     let Prepared { backends, modules, plan, count, max_length, truncation_side, .. } = prepared;
-    let Plan { config, family, spec, pooling, dimensions, is_bare_checkpoint, mut purpose } = plan;
+    let Plan { config, family, spec, pooling, dimensions, is_bare_checkpoint, mut purpose, .. } = plan;
     let applied = applied_modules(&modules, &pooling);
     let mut problems: Vec<Error> = tokenizer_problem.into_iter().chain(weights_problem).collect();
     if options.random_weights.is_none() {
@@ -160,8 +160,6 @@ fn examine_weights(
 /// Reads the tensors of a checkpoint as for running it.
 fn examine_checkpoint(weights: &Weights, prepared: &Prepared) -> Result<Option<TensorReport>> {
     let Weights::File(path) = weights else { return Ok(None) };
-    let Plan { family, spec, pooling, .. } = &prepared.plan;
-    let path: &Path = path;
-    let (_, _, report) = load_checkpoint(path, family, spec, pooling, &prepared.backends)?;
-    Ok(report)
+    let plan = &prepared.plan;
+    Ok(load_checkpoint(path, plan.family, &plan.parts(), &prepared.backends)?.report)
 }

@@ -11,6 +11,7 @@ use bytesize::ByteSize;
 use super::device::{backends, post_pooling_backend};
 use super::options::ModelOptions;
 use crate::error::UsageError;
+use crate::model::classification;
 use crate::model::config::Config;
 use crate::model::directory::ModelDir;
 use crate::model::families::Family;
@@ -20,9 +21,12 @@ use crate::model::modules::{
 };
 use crate::model::purpose::Purpose;
 use crate::model::weights::{Checkpoint, TensorReport, read_index};
-use crate::nn::{Backend, Encoder, EncoderSpec, ParameterCount, Pooling, PostPooling, RandomWeights};
+use crate::nn::{
+    Backend, ClassificationHead, ClassificationSpec, Encoder, EncoderSpec, ParameterCount, Pooling,
+    PostPooling, RandomWeights, WeightSource,
+};
 use crate::sys::console::Console;
-use crate::text::{Tokenizer, TokenizerOptions, TruncationSide};
+use crate::text::{PairTruncation, Tokenizer, TokenizerOptions, TruncationSide};
 
 /// A loaded model, with all resolved options.
 pub struct Loaded {
@@ -46,10 +50,12 @@ pub struct Loaded {
     pub pooling: Pooling,
     /// The post-pooling modules. Empty without pooling.
     pub post_pooling: Vec<PostPooling>,
-    /// Dimensions of a vector after the last module.
+    /// Dimensions of a vector after the last module; with a head, the number of labels.
     pub dimensions: usize,
     /// All files that affect vectors.
     pub files: Vec<PathBuf>,
+    /// The sequence-classification head, if it was asked for.
+    pub head: Option<ClassificationHead>,
     /// The tokenizer file.
     pub tokenizer_file: PathBuf,
     /// The tokenizer, with its maximum length set.
@@ -87,14 +93,49 @@ impl fmt::Display for Weights {
 /// Maximum size of random weights, in bytes. A larger size is most likely a mistake in a config.
 const MAX_RANDOM_BYTES: usize = 1 << 34;
 
+/// What a model is loaded for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// To be shown, whatever its purpose.
+    Inspection,
+    /// Vectors: an embedding model.
+    Vectors,
+    /// Logits: a model with a sequence-classification head.
+    Logits,
+    /// Logits, or vectors of a model without a head.
+    LogitsOrVectors,
+}
+
 /// Loads a model for embedding. Prints what was loaded, and which pooling is used if the model's files do not configure one.
 ///
 /// # Errors
 /// If a file is missing or malformed, contradicts another file, or the model is not an embedding model.
 pub fn load(options: &ModelOptions, console: &Console) -> Result<Loaded> {
+    load_for(Wanted::Vectors, options, console)
+}
+
+/// Loads a model with its sequence-classification head.
+///
+/// # Errors
+/// If a file is missing or malformed, contradicts another file, or the model has no such head.
+pub fn load_classifier(options: &ModelOptions, console: &Console) -> Result<Loaded> {
+    load_for(Wanted::Logits, options, console)
+}
+
+/// Loads a model that scores texts by a query: a cross-encoder with its head, or an embedding model.
+///
+/// # Errors
+/// If a file is missing or malformed, contradicts another file, or the model is neither.
+pub fn load_reranker(options: &ModelOptions, console: &Console) -> Result<Loaded> {
+    load_for(Wanted::LogitsOrVectors, options, console)
+}
+
+fn load_for(wanted: Wanted, options: &ModelOptions, console: &Console) -> Result<Loaded> {
     let start = Instant::now();
-    let loaded = build(options, console)?;
-    if let Some(purpose) = loaded.purpose.as_ref().filter(|_| options.uses_own_pooling()) {
+    let loaded = build(options, console, wanted)?;
+    if loaded.head.is_none()
+        && let Some(purpose) = loaded.purpose.as_ref().filter(|_| options.uses_own_pooling())
+    {
         return Err(not_an_embedding_model(options, purpose));
     }
     let problems = loaded.report.as_ref().map_or(&[][..], |report| &report.problems);
@@ -113,7 +154,7 @@ pub fn load(options: &ModelOptions, console: &Console) -> Result<Loaded> {
         1e3 * start.elapsed().as_secs_f64(),
         loaded.weights
     ));
-    if options.pooling.is_none() && loaded.modules.pooling.is_none() {
+    if loaded.head.is_none() && options.pooling.is_none() && loaded.modules.pooling.is_none() {
         let pooling = &loaded.pooling;
         console.note(format!("no pooling configured; using {pooling}, the default for this model family"));
     }
@@ -122,31 +163,63 @@ pub fn load(options: &ModelOptions, console: &Console) -> Result<Loaded> {
 
 /// The error for a model that is not an embedding model.
 fn not_an_embedding_model(options: &ModelOptions, purpose: &Purpose) -> Error {
+    let command = purpose.command().map(|command| format!("use {command}, ")).unwrap_or_default();
     Error::msg(format!(
-        "{} is {purpose}, not an embedding model; choose an embedding model, or pass --pooling to pool its hidden states \
-         anyway",
+        "{} is {purpose}, not an embedding model; {command}choose an embedding model, or pass --pooling to pool its hidden \
+         states anyway",
         options.source.model
     ))
 }
 
-/// Loads a model. A model for another task is refused before its weights are read.
-fn build(options: &ModelOptions, console: &Console) -> Result<Loaded> {
-    let prepared = prepare(options, console, true)?;
+/// Whether a model of this purpose is loaded with its head.
+///
+/// # Errors
+/// If it has another purpose than the wanted one.
+fn loads_head(
+    wanted: Wanted,
+    options: &ModelOptions,
+    modules: &Modules,
+    purpose: Option<&Purpose>,
+) -> Result<bool> {
+    let model = &options.source.model;
+    let is_classifier = purpose.is_some_and(Purpose::is_classifier);
+    match (wanted, purpose) {
+        (Wanted::Inspection, _) => Ok(false),
+        (Wanted::Logits | Wanted::LogitsOrVectors, Some(_)) if is_classifier => Ok(true),
+        (Wanted::Logits, Some(purpose)) => {
+            bail!("{model} is {purpose}, not a text classifier; choose a text classifier or a cross-encoder")
+        }
+        (Wanted::Logits, None) if modules.pooling.is_some() => bail!(
+            "{model} is an embedding model without a classification head; use sconce embed, or choose a text classifier"
+        ),
+        // The tensors decide.
+        (Wanted::Logits, None) => Ok(true),
+        (Wanted::Vectors | Wanted::LogitsOrVectors, Some(purpose)) if options.uses_own_pooling() => {
+            Err(not_an_embedding_model(options, purpose))
+        }
+        (Wanted::Vectors | Wanted::LogitsOrVectors, _) => Ok(false),
+    }
+}
+
+/// Loads a model. A model for another task than the wanted one is refused before its weights are read.
+fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Loaded> {
+    let prepared = prepare(options, console, wanted)?;
     let tokenizer_file = tokenizer_file(options, prepared.files.as_ref())?;
     let limits = prepared.tokenizer_options();
     let Prepared { backends, files, modules, plan, count, .. } = prepared;
-    let Plan { config, family, spec, pooling, dimensions, is_bare_checkpoint, mut purpose } = plan;
-    let applied = applied_modules(&modules, &pooling);
+    let applied = plan.applied_modules(&modules);
+    let Plan { config, family, spec, pooling, head, dimensions, is_bare_checkpoint, mut purpose } = plan;
+    let parts = Parts { spec: &spec, pooling: &pooling, head: head.as_ref() };
     let weights = weights(options, files.as_ref())?;
     // In parallel: both take long, and they are independent.
     let (tokenizer, weights_loaded) = rayon::join(
         || read_tokenizer(&tokenizer_file, &limits),
         || match &weights {
-            Weights::File(path) => load_checkpoint(path, family, &spec, &pooling, &backends),
-            Weights::Random(seed) => draw_random(&config, &spec, &pooling, &count, *seed, &backends),
+            Weights::File(path) => load_checkpoint(path, family, &parts, &backends),
+            Weights::Random(seed) => draw_random(&config, &parts, &count, *seed, &backends),
         },
     );
-    let ((encoders, pooler, mut report), tokenizer) = (weights_loaded?, tokenizer?);
+    let (LoadedWeights { encoders, pooler, head, mut report }, tokenizer) = (weights_loaded?, tokenizer?);
     let loaded = post_pooling::load(applied, options.random_weights, &mut report)?;
     let post_pooling = pooler.into_iter().chain(loaded).collect();
     if let Some(report) = &report {
@@ -168,6 +241,7 @@ fn build(options: &ModelOptions, console: &Console) -> Result<Loaded> {
         post_pooling,
         dimensions,
         files,
+        head,
         tokenizer_file,
         tokenizer,
     })
@@ -184,19 +258,20 @@ pub(super) struct Prepared {
     pub count: ParameterCount,
     pub max_length: MaxLength,
     pub truncation_side: TruncationSide,
+    pub pair_truncation: PairTruncation,
 }
 
-/// Resolves the options against config and modules. With `embeds`, a model for another task is an error.
-pub(super) fn prepare(options: &ModelOptions, console: &Console, embeds: bool) -> Result<Prepared> {
+/// Resolves the options against config and modules. A model for another task than the wanted one is an error.
+pub(super) fn prepare(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Prepared> {
     let backends = backends(options, console)?;
     let (files, modules) = locate(options, console)?;
-    let plan = plan(options, files.as_ref(), &modules, embeds)?;
+    let plan = plan(options, files.as_ref(), &modules, wanted)?;
     let max_length = max_length(options, &modules, &plan)?;
     let own_side = if modules.truncate_left { TruncationSide::Left } else { TruncationSide::Right };
     let truncation_side = options.truncation_side.unwrap_or(own_side);
-    let applied = applied_modules(&modules, &plan.pooling);
-    let count = count_parameters(options, &backends, &plan.spec, &plan.pooling, applied)?;
-    Ok(Prepared { backends, files, modules, plan, count, max_length, truncation_side })
+    let count = count_parameters(options, &backends, &plan.parts(), plan.applied_modules(&modules))?;
+    let pair_truncation = options.pair_truncation;
+    Ok(Prepared { backends, files, modules, plan, count, max_length, truncation_side, pair_truncation })
 }
 
 /// The post-pooling modules that run. Without pooling there is no vector for them.
@@ -210,6 +285,7 @@ impl Prepared {
         TokenizerOptions {
             max_length: self.max_length.tokens,
             truncation_side: self.truncation_side,
+            pair_truncation: self.pair_truncation,
             lowercase: self.modules.lowercase,
         }
     }
@@ -268,26 +344,45 @@ pub(super) struct Plan {
     pub pooling: Pooling,
     /// Dimensions of a vector after the last module.
     pub dimensions: usize,
+    /// The head to load.
+    pub head: Option<ClassificationSpec>,
     /// Whether the model is a checkpoint without a Pooling module: its task is known from config and tensors only.
     pub is_bare_checkpoint: bool,
     /// The task, if it is not embedding.
     pub purpose: Option<Purpose>,
 }
 
-/// Reads the config and resolves the options against config and modules. With `embeds`, a model for another task is an error.
-fn plan(options: &ModelOptions, files: Option<&ModelDir>, modules: &Modules, embeds: bool) -> Result<Plan> {
+impl Plan {
+    /// The parts with weights.
+    pub(super) fn parts(&self) -> Parts<'_> {
+        Parts { spec: &self.spec, pooling: &self.pooling, head: self.head.as_ref() }
+    }
+
+    /// The post-pooling modules that run: none before a task head.
+    fn applied_modules<'a>(&self, modules: &'a Modules) -> &'a [PostPoolingModule] {
+        if self.head.is_some() { &[] } else { applied_modules(modules, &self.pooling) }
+    }
+}
+
+/// Reads the config and resolves the options against config and modules. A model for another task than the wanted one is an error.
+fn plan(options: &ModelOptions, files: Option<&ModelDir>, modules: &Modules, wanted: Wanted) -> Result<Plan> {
     let config = Config::read(&match &options.config {
         Some(path) => path.clone(),
         None => require_files(files)?.config(),
     })?;
     let is_bare_checkpoint = modules.pooling.is_none() && options.reads_checkpoint();
-    let purpose =
-        modules.purpose.clone().or_else(|| Purpose::of_config(&config).filter(|_| is_bare_checkpoint));
-    if let Some(purpose) = purpose.as_ref().filter(|_| embeds && options.uses_own_pooling()) {
-        return Err(not_an_embedding_model(options, purpose));
-    }
+    // Random weights have the head that the config describes; for vectors, any config is good.
+    let is_described = is_bare_checkpoint || wanted == Wanted::LogitsOrVectors && !options.reads_checkpoint();
+    let purpose = modules.purpose.clone().or_else(|| Purpose::of_config(&config).filter(|_| is_described));
+    let loads_head = loads_head(wanted, options, modules, purpose.as_ref())?;
     let family = Family::of(&config)?;
     let spec = family.spec(&config)?;
+    if loads_head {
+        let head = (family.classification)(&config, &spec, classification::labels(&config)?.len())?;
+        let (pooling, dimensions) = (Pooling::Text(vec![head.pool]), head.labels);
+        let head = Some(head);
+        return Ok(Plan { config, family, spec, pooling, head, dimensions, is_bare_checkpoint, purpose });
+    }
     let pooling = match (&options.pooling, &modules.pooling) {
         (Some(pooling), _) | (None, Some(PoolingModule { pooling, .. })) => pooling.clone(),
         (None, None) => Pooling::Text(vec![family.pool]),
@@ -299,7 +394,8 @@ fn plan(options: &ModelOptions, files: Option<&ModelDir>, modules: &Modules, emb
         )));
     }
     let dimensions = dimensions(options, modules, &pooling, spec.hidden_size)?;
-    Ok(Plan { config, family, spec, pooling, dimensions, is_bare_checkpoint, purpose })
+    let head = None;
+    Ok(Plan { config, family, spec, pooling, head, dimensions, is_bare_checkpoint, purpose })
 }
 
 /// The dimensions of vectors after all post-pooling modules.
@@ -327,11 +423,10 @@ fn dimensions(
 fn count_parameters(
     options: &ModelOptions,
     backends: &[Backend],
-    spec: &EncoderSpec,
-    pooling: &Pooling,
+    parts: &Parts,
     modules: &[PostPoolingModule],
 ) -> Result<ParameterCount> {
-    let count = count(backends.first().cloned().unwrap_or_default(), spec, pooling, modules)?;
+    let count = count(backends.first().cloned().unwrap_or_default(), parts, modules)?;
     let is_random = options.random_weights.is_some();
     if is_random {
         post_pooling::check_sizes(modules, MAX_RANDOM_BYTES)?;
@@ -344,16 +439,16 @@ fn count_parameters(
     Ok(count)
 }
 
-/// Counts the parameters of an encoder, of its pooler if `pooling` needs it, and of post-pooling `modules`.
+/// Counts the parameters of an encoder, of its pooler and head if there are any, and of post-pooling `modules`.
 pub(super) fn count(
     backend: Backend,
-    spec: &EncoderSpec,
-    pooling: &Pooling,
+    parts: &Parts,
     modules: &[PostPoolingModule],
 ) -> Result<ParameterCount> {
     let mut count = ParameterCount::new(backend);
-    Encoder::load(spec, &mut count)?;
-    PostPooling::load_pooler(&mut count, pooling, spec.hidden_size)?;
+    Encoder::load(parts.spec, &mut count)?;
+    parts.load_pooler(&mut count)?;
+    parts.load_head(&mut count)?;
     for module in modules {
         PostPooling::load(&mut count, "module", &module.spec)?;
     }
@@ -452,18 +547,44 @@ fn max_length(options: &ModelOptions, modules: &Modules, plan: &Plan) -> Result<
     })
 }
 
-/// The encoder once per backend, the pooler if it is needed, and the report on the checkpoint's tensors.
-type LoadedWeights = (Vec<Encoder>, Option<PostPooling>, Option<TensorReport>);
+/// The parts of a model that have weights.
+pub(super) struct Parts<'a> {
+    pub spec: &'a EncoderSpec,
+    pub pooling: &'a Pooling,
+    pub head: Option<&'a ClassificationSpec>,
+}
+
+impl Parts<'_> {
+    fn load_pooler(&self, source: &mut dyn WeightSource) -> Result<Option<PostPooling>> {
+        PostPooling::load_pooler(source, self.pooling, self.spec.hidden_size)
+    }
+
+    fn load_head(&self, source: &mut dyn WeightSource) -> Result<Option<ClassificationHead>> {
+        let head = self.head.map(|head| ClassificationHead::load(source, head, self.spec.hidden_size));
+        head.transpose()
+    }
+}
+
+/// The weights of a model.
+pub(super) struct LoadedWeights {
+    /// The encoder once per backend.
+    encoders: Vec<Encoder>,
+    /// The pooler, if it is needed.
+    pooler: Option<PostPooling>,
+    /// The task head, if it is wanted; in f32 on the CPU.
+    head: Option<ClassificationHead>,
+    /// The report on the tensors of a checkpoint.
+    pub report: Option<TensorReport>,
+}
 
 /// Reads the weights of a checkpoint.
 ///
 /// # Errors
-/// If the checkpoint cannot be read, or lacks the pooler that `pooling` needs. Other missing tensors are in the report.
+/// If the checkpoint cannot be read, or lacks the pooler or the head. Other missing tensors are in the report.
 pub(super) fn load_checkpoint(
     path: &Path,
     family: &'static Family,
-    spec: &EncoderSpec,
-    pooling: &Pooling,
+    parts: &Parts,
     backends: &[Backend],
 ) -> Result<LoadedWeights> {
     let checkpoint = Checkpoint::open(path)?;
@@ -471,9 +592,9 @@ pub(super) fn load_checkpoint(
     let mut encoders = Vec::new();
     for backend in backends {
         reader.set_backend(backend.clone());
-        encoders.push(Encoder::load(spec, &mut reader)?);
+        encoders.push(Encoder::load(parts.spec, &mut reader)?);
     }
-    if pooling.needs_pooler()
+    if parts.pooling.needs_pooler()
         && let Some(name) = reader.missing("pooler.weight")
     {
         bail!(
@@ -481,11 +602,21 @@ pub(super) fn load_checkpoint(
             path.display()
         )
     }
+    if parts.head.is_some()
+        && let Some(name) = reader.missing("head.classifier.weight")
+    {
+        bail!(
+            "{} has no tensor {name}: the model has no classification head; use sconce embed, or choose a text classifier",
+            path.display()
+        )
+    }
     reader.set_backend(post_pooling_backend(backends));
-    let pooler = PostPooling::load_pooler(&mut reader, pooling, spec.hidden_size)?;
-    let report = reader.into_report();
+    let pooler = parts.load_pooler(&mut reader)?;
+    reader.set_backend(Backend::default());
+    let head = parts.load_head(&mut reader)?;
+    let report = Some(reader.into_report());
     checkpoint.check_unchanged()?;
-    Ok((encoders, pooler, Some(report)))
+    Ok(LoadedWeights { encoders, pooler, head, report })
 }
 
 /// Draws random weights.
@@ -494,8 +625,7 @@ pub(super) fn load_checkpoint(
 /// If they exceed [`MAX_RANDOM_BYTES`].
 fn draw_random(
     config: &Config,
-    spec: &EncoderSpec,
-    pooling: &Pooling,
+    parts: &Parts,
     count: &ParameterCount,
     seed: u64,
     backends: &[Backend],
@@ -508,12 +638,9 @@ fn draw_random(
         );
     }
     let encoders = (backends.iter())
-        .map(|backend| Encoder::load(spec, &mut RandomWeights::new(seed, backend.clone())))
+        .map(|backend| Encoder::load(parts.spec, &mut RandomWeights::new(seed, backend.clone())))
         .collect::<Result<_>>()?;
-    let pooler = PostPooling::load_pooler(
-        &mut RandomWeights::new(seed, post_pooling_backend(backends)),
-        pooling,
-        spec.hidden_size,
-    )?;
-    Ok((encoders, pooler, None))
+    let pooler = parts.load_pooler(&mut RandomWeights::new(seed, post_pooling_backend(backends)))?;
+    let head = parts.load_head(&mut RandomWeights::new(seed, Backend::default()))?;
+    Ok(LoadedWeights { encoders, pooler, head, report: None })
 }

@@ -1,26 +1,35 @@
 //! Tasks, one module each. They share loading, devices and batch sizes.
 //!
 //! * `options`: plain option structs. `device`: the backends for `--device` and `--dtype`.
-//! * `load`: from the files of a model to its encoder and tokenizer. `examine`: the same for inspection, with all faults.
-//! * `tokens`: the prompt before a text, and the check of its tokens.
+//! * `load`: from the files of a model to its encoder, head and tokenizer. `examine`: the same for inspection, with all faults.
+//! * `model_task`: what a task is beyond the pipeline's contract. `batch_size`: its batch size and memory per token.
+//! * `tokens`: the prompt before a text, and the check of its tokens. `sequences`: from texts to hidden states.
 //! * `attention`: the attention weights of one text.
-//! * `embedding`: one vector per text, per chunk or per token. `batch_size`: its batch size and memory per token.
+//! * `embedding`: one vector per text, per chunk or per token.
+//! * `classification`: labels, or the scores of a cross-encoder. `reranking`: scores of texts for a query.
 //! * `similarity`: similarities of two vectors.
 
 mod attention;
 mod batch_size;
+mod classification;
 mod device;
 mod embedding;
 mod examine;
 mod load;
+mod model_task;
 mod options;
+mod reranking;
+mod sequences;
 mod similarity;
 mod tokens;
 
 pub use attention::{AttentionMaps, AttentionOptions, Layers, Mixing, View, Views, attend};
 pub use batch_size::{CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS, MemoryUse, memory_use, workload};
+pub use classification::{Classifier, ScoreOptions};
 pub use embedding::{EmbeddedTexts, Embedder, TextError};
 pub use examine::{Examined, examine};
-pub use load::{Loaded, MaxLength, load};
+pub use load::{Loaded, MaxLength, load, load_classifier, load_reranker};
+pub use model_task::ModelTask;
 pub use options::{ModelOptions, OnLong, PromptChoice, VectorOptions};
+pub use reranking::{BiEncoder, Reranker};
 pub use similarity::similarity;

@@ -6,7 +6,7 @@ use crate::model::Source;
 use crate::named::Named;
 use crate::nn::{ComputeDtype, DeviceRequest, Pooling};
 use crate::output::OutputDtype;
-use crate::text::{Chunking, TruncationSide};
+use crate::text::{Chunking, PairTruncation, TruncationSide};
 
 /// Which model to load, and replacements for parts of it.
 #[derive(Debug, Clone)]
@@ -23,6 +23,8 @@ pub struct ModelOptions {
     pub max_length: Option<usize>,
     /// The side at which texts are truncated, instead of the model's own (`--truncation-side`).
     pub truncation_side: Option<TruncationSide>,
+    /// Which text of a pair is truncated (`--truncation`).
+    pub pair_truncation: PairTruncation,
     /// The pooling instead of the model's own (`--pooling`).
     pub pooling: Option<Pooling>,
     /// Maximum memory of the process in bytes (`--max-memory`).
@@ -43,6 +45,7 @@ impl ModelOptions {
             tokenizer: None,
             max_length: None,
             truncation_side: None,
+            pair_truncation: PairTruncation::default(),
             pooling: None,
             max_memory: None,
             device: DeviceRequest::Cpu,

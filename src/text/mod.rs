@@ -19,4 +19,4 @@ mod vocab_files;
 pub use chunks::{Chunking, LateSequence, OversizedCharacter, TokenizedChunk, late_sequences, split};
 pub use planner::{balanced_batches, consecutive_batches};
 pub use sequences::{Chunk, Sequence, TokenizedText};
-pub use tokenizer::{TokenIds, Tokenizer, TokenizerOptions, TruncationSide};
+pub use tokenizer::{PairTruncation, TokenIds, Tokenizer, TokenizerOptions, TruncationSide};

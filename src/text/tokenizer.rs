@@ -23,7 +23,9 @@ use tokenizers::models::bpe::BPE;
 use tokenizers::models::unigram::Unigram;
 use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::{Lowercase, Sequence};
-use tokenizers::utils::truncation::{TruncationDirection, TruncationParams, truncate_encodings};
+use tokenizers::utils::truncation::{
+    TruncationDirection, TruncationParams, TruncationStrategy, truncate_encodings,
+};
 use tokenizers::{
     DecoderWrapper, Encoding, Model, ModelWrapper, NormalizerWrapper, PostProcessor, PostProcessorWrapper,
     PreTokenizerWrapper, TokenizerImpl,
@@ -66,6 +68,31 @@ impl Named for TruncationSide {
     }
 }
 
+/// Which text of a pair that exceeds the limit is truncated, by the names of `transformers`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PairTruncation {
+    /// The longer text, until both are of equal length; then both.
+    #[default]
+    LongestFirst,
+    /// The first text.
+    OnlyFirst,
+    /// The second text.
+    OnlySecond,
+}
+
+impl Named for PairTruncation {
+    const ALL: &'static [Self] =
+        &[PairTruncation::LongestFirst, PairTruncation::OnlyFirst, PairTruncation::OnlySecond];
+
+    fn name(self) -> &'static str {
+        match self {
+            PairTruncation::LongestFirst => "longest_first",
+            PairTruncation::OnlyFirst => "only_first",
+            PairTruncation::OnlySecond => "only_second",
+        }
+    }
+}
+
 /// Options of a [`Tokenizer`] that are not in its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenizerOptions {
@@ -73,6 +100,8 @@ pub struct TokenizerOptions {
     pub max_length: usize,
     /// The end at which longer texts are truncated.
     pub truncation_side: TruncationSide,
+    /// Which text of a pair is truncated.
+    pub pair_truncation: PairTruncation,
     /// Whether texts are lowercased before the tokenizer's own normalizer.
     pub lowercase: bool,
 }
@@ -88,6 +117,7 @@ pub struct Tokenizer {
     has_regex: bool,
     max_length: usize,
     truncation_side: TruncationSide,
+    pair_truncation: PairTruncation,
 }
 
 /// A tokenizer of the library whose model is an `M`.
@@ -218,8 +248,8 @@ impl Tokenizer {
         }
         let pre_tokenizer = inner.get_pre_tokenizer().and_then(|own| serde_json::to_value(own).ok());
         let has_regex = pre_tokenizer.as_ref().is_some_and(has_regex);
-        let TokenizerOptions { max_length, truncation_side, .. } = *options;
-        let tokenizer = Tokenizer { inner, has_regex, max_length, truncation_side };
+        let TokenizerOptions { max_length, truncation_side, pair_truncation, .. } = *options;
+        let tokenizer = Tokenizer { inner, has_regex, max_length, truncation_side, pair_truncation };
         // A template with a special token that it does not define makes the library panic on the first text.
         if catch_panic(|| [None, Some("b")].map(|pair| tokenizer.encode("a", pair).is_ok())).is_none() {
             bail!("its post-processor names a special token that it does not define");
@@ -252,11 +282,17 @@ impl Tokenizer {
         self.truncation_side
     }
 
+    /// Which text of a pair is truncated.
+    pub fn pair_truncation(&self) -> PairTruncation {
+        self.pair_truncation
+    }
+
     /// Tokenizes a text, or a pair of texts, and adds special tokens. Texts over the limit are truncated at
-    /// [`Tokenizer::truncation_side`], the longer text of a pair first; special tokens are kept.
+    /// [`Tokenizer::truncation_side`], pairs by [`Tokenizer::pair_truncation`]; special tokens are kept.
     ///
     /// # Errors
-    /// If the library fails: a model without an `unk_token` does so for an unknown token.
+    /// If the text of a pair that is to be truncated has too few tokens, or if the library fails: a model without an `unk_token` does
+    /// so for an unknown token.
     pub fn encode(&self, text: &str, pair: Option<&str>) -> Result<TokenIds> {
         let first = self.encode_without_special_tokens(text)?;
         let second = pair.map(|pair| self.encode_without_special_tokens(pair)).transpose()?;
@@ -266,7 +302,19 @@ impl Tokenizer {
             TruncationSide::Left => TruncationDirection::Left,
             TruncationSide::Right => TruncationDirection::Right,
         };
-        let truncation = TruncationParams { max_length, direction, ..Default::default() };
+        let removed = tokens.saturating_sub(max_length);
+        let (strategy, only) = match (&second, self.pair_truncation) {
+            (None, _) | (_, PairTruncation::LongestFirst) => (TruncationStrategy::LongestFirst, None),
+            (Some(_), PairTruncation::OnlyFirst) => (TruncationStrategy::OnlyFirst, Some(("first", &first))),
+            (Some(second), PairTruncation::OnlySecond) => {
+                (TruncationStrategy::OnlySecond, Some(("second", second)))
+            }
+        };
+        if let Some((text, tokens)) = only.filter(|(_, text)| removed > 0 && text.len() <= removed) {
+            let (tokens, limit) = (tokens.len(), self.max_length);
+            bail!("{removed} tokens over the limit of {limit}, but its {text} text has only {tokens}");
+        }
+        let truncation = TruncationParams { max_length, direction, strategy, ..Default::default() };
         let (mut first, mut second) =
             truncate_encodings(first, second, &truncation).map_err(|error| anyhow!("{error}"))?;
         // The library keeps the truncated tokens as further encodings of `max_length` tokens, and its post-processor would combine
@@ -274,8 +322,7 @@ impl Tokenizer {
         for encoding in [Some(&mut first), second.as_mut()].into_iter().flatten() {
             drop(encoding.take_overflowing());
         }
-        let truncated_tokens = tokens.saturating_sub(max_length);
-        Ok(TokenIds { truncated_tokens, ..self.with_special_tokens(first, second)? })
+        Ok(TokenIds { truncated_tokens: removed, ..self.with_special_tokens(first, second)? })
     }
 
     /// The number of tokens in a sequence that do not come from its text: the special tokens and those of `prompt`.
@@ -437,6 +484,7 @@ mod tests {
         let options = TokenizerOptions {
             max_length: 2_000_000,
             truncation_side: TruncationSide::Right,
+            pair_truncation: PairTruncation::LongestFirst,
             lowercase: false,
         };
         let read = |pre_tokenizer: &str| {

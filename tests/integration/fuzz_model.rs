@@ -20,11 +20,12 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use safetensors::SafeTensors;
 use sconce::model::Source;
+use sconce::named::Named;
 use sconce::output::OutputDtype;
 use sconce::pipeline::Task;
 use sconce::sys::console::{Console, Verbosity};
 use sconce::task::{Embedder, ModelOptions, OnLong, VectorOptions, examine, load};
-use sconce::text::{TokenizerOptions, TruncationSide};
+use sconce::text::{PairTruncation, TokenizerOptions, TruncationSide};
 use serde_json::{Value, json};
 
 /// Default number of cases per test.
@@ -301,6 +302,7 @@ fn damaged_tokenizers_encode_or_are_refused() {
             let options = TokenizerOptions {
                 max_length: 16,
                 truncation_side: if rng.random() { TruncationSide::Left } else { TruncationSide::Right },
+                pair_truncation: PairTruncation::ALL[rng.random_range(0..3)],
                 lowercase: rng.random(),
             };
             *if encode_with(&entry, &options, &bytes) { &mut accepted } else { &mut refused } += 1;

@@ -14,7 +14,8 @@ use sconce::model::weights::Checkpoint;
 use sconce::nn::{Backend, Encoder, Pool, Pooling, RaggedBatch, RandomWeights};
 use sconce::ops::activation::NAMES;
 use sconce::ops::linear::{LinearWeights, Matrix, reference};
-use sconce::pipeline::Task;
+use sconce::output::{Content, StoredVector, VectorValues};
+use sconce::pipeline::{Task, TaskRow};
 use sconce::sys::console::{Console, Verbosity};
 use sconce::task::{Embedder, Loaded, ModelOptions, OnLong, load};
 use sconce::text::TokenIds;
@@ -231,6 +232,7 @@ fn pairs_reach_the_encoder() {
         dtype: sconce::output::OutputDtype::F32,
         prompt: String::new(),
         prompt_tokens: 0,
+        excludes_prompt: false,
         on_long: OnLong::Truncate,
         chunking: None,
         similarity: Similarity::Cosine,
@@ -239,8 +241,8 @@ fn pairs_reach_the_encoder() {
         .iter()
         .map(|record| embedder.tokenize(&record.text, record.pair.as_deref()).unwrap())
         .collect();
-    let values = |row: sconce::pipeline::Row| match row.vector.values {
-        sconce::output::VectorValues::F32(values) => values,
+    let values = |row: TaskRow| match row.content {
+        Content::Vector(StoredVector { values: VectorValues::F32(values), .. }) => values,
         other => panic!("{other:?}"),
     };
     let encoded = embedder.run(&tokens, 30, 0).unwrap();

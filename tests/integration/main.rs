@@ -16,6 +16,7 @@ mod files;
 mod fuzz_input;
 mod fuzz_model;
 mod goldens;
+mod heads;
 mod hub;
 mod input;
 mod inspect;

@@ -15,9 +15,9 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use sconce::field::{FieldValue, carried_type};
 use sconce::named::Named;
 use sconce::output::{
-    self, ColumnType, Digest, DurableRows, Event, HashedBlock, KeptColumn, Ledger, LedgerEntry, OutputDtype,
-    OutputFormat, OutputLock, OutputSchema, Row, SidecarPaths, StoredVector, Target, VectorValues, Writer,
-    manifest,
+    self, ColumnType, Content, ContentType, Digest, DurableRows, Event, HashedBlock, KeptColumn, LabelScore,
+    Ledger, LedgerEntry, OutputDtype, OutputFormat, OutputLock, OutputSchema, Row, SidecarPaths,
+    StoredVector, Target, VectorType, VectorValues, Writer, manifest,
 };
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ struct TestRow {
     tokens: usize,
     truncated: bool,
     kept: Vec<FieldValue>,
-    vector: StoredVector,
+    content: Content,
 }
 
 /// A row read back from a file. Elements of every dtype are exact as `f64`.
@@ -57,10 +57,12 @@ fn schema(format: OutputFormat, dtype: OutputDtype) -> OutputSchema {
     let columns = format.has_columns();
     OutputSchema {
         format,
-        dtype,
-        dimensions: 16,
-        per_token: false,
-        normalized: true,
+        content: ContentType::Vectors(VectorType {
+            dtype,
+            dimensions: 16,
+            per_token: false,
+            normalized: true,
+        }),
         chunks: false,
         ids: columns.then_some(ColumnType::Text),
         kept: kept.map(column).into_iter().filter(|_| columns).collect(),
@@ -69,13 +71,34 @@ fn schema(format: OutputFormat, dtype: OutputDtype) -> OutputSchema {
     }
 }
 
+/// The type of the vectors of a schema.
+fn vectors(schema: &OutputSchema) -> VectorType {
+    match schema.content {
+        ContentType::Vectors(vectors) => vectors,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A schema with another type of vectors.
+fn with_vectors(schema: OutputSchema, change: impl FnOnce(&mut VectorType)) -> OutputSchema {
+    let mut vectors = vectors(&schema);
+    change(&mut vectors);
+    OutputSchema { content: ContentType::Vectors(vectors), ..schema }
+}
+
+/// The content of a row with these values.
+fn vector(schema: &OutputSchema, values: Vec<f32>) -> Content {
+    let vectors = vectors(schema);
+    Content::Vector(vectors.dtype.quantize(values, vectors.dimensions))
+}
+
 /// Every supported combination of format, dtype, and one vector per row or per token.
 fn schemas() -> Vec<OutputSchema> {
     let mut schemas = Vec::new();
     for &format in OutputFormat::ALL {
         for dtype in DTYPES {
             let plain = schema(format, dtype);
-            let per_token = OutputSchema { per_token: true, ..plain.clone() };
+            let per_token = with_vectors(plain.clone(), |vectors| vectors.per_token = true);
             schemas.extend([plain, per_token].into_iter().filter(|schema| output::check(schema).is_ok()));
         }
     }
@@ -93,6 +116,12 @@ fn values(seed: u64, count: usize) -> Vec<f32> {
     (0..count).map(next).collect()
 }
 
+/// Number of stored elements per vector.
+fn width(schema: &OutputSchema) -> usize {
+    let vectors = vectors(schema);
+    vectors.dtype.width(vectors.dimensions)
+}
+
 fn texts(schema: &OutputSchema, count: u64) -> Vec<TestRow> {
     let titles =
         [json!("a lamp, \"lit\""), Value::Null, json!("灯\nand more"), json!({"a": [1, 2.5]}), json!("")];
@@ -104,7 +133,8 @@ fn texts(schema: &OutputSchema, count: u64) -> Vec<TestRow> {
             if i % 5 == 3 { Value::Null } else { json!(i.is_multiple_of(2)) },
             titles[i as usize % titles.len()].clone(),
         ];
-        let vectors = if schema.per_token { tokens } else { 1 };
+        let VectorType { dimensions, per_token, .. } = vectors(schema);
+        let count = if per_token { tokens } else { 1 };
         TestRow {
             // The indices of skipped records are missing.
             index: i + i / 3,
@@ -112,15 +142,15 @@ fn texts(schema: &OutputSchema, count: u64) -> Vec<TestRow> {
             tokens,
             truncated: i.is_multiple_of(3),
             kept: kept.into_iter().map(FieldValue::Json).take(schema.kept.len()).collect(),
-            vector: schema.dtype.quantize(values(i, vectors * schema.dimensions), schema.dimensions),
+            content: vector(schema, values(i, count * dimensions)),
         }
     };
     (0..count).map(text).collect()
 }
 
 fn row(text: &TestRow) -> Row<'_> {
-    let TestRow { index, id, tokens, truncated, kept, vector } = text;
-    Row { index: *index, id: id.as_ref(), chunk: None, tokens: *tokens, truncated: *truncated, kept, vector }
+    let TestRow { index, id, tokens, truncated, kept, content } = text;
+    Row { index: *index, id: id.as_ref(), chunk: None, tokens: *tokens, truncated: *truncated, kept, content }
 }
 
 fn write(path: &Path, schema: &OutputSchema, texts: &[TestRow]) {
@@ -180,7 +210,8 @@ fn assert_message<T>(result: anyhow::Result<T>, parts: &[&str]) {
 
 /// What a reader of the format must find.
 fn expected(schema: &OutputSchema, text: &TestRow) -> ReadRow {
-    let values = match &text.vector.values {
+    let Content::Vector(stored) = &text.content else { panic!("{:?}", text.content) };
+    let values = match &stored.values {
         VectorValues::F32(values) => values.iter().map(|x| f64::from(*x)).collect(),
         VectorValues::F16(values) => values.iter().map(|x| x.to_f64()).collect(),
         VectorValues::Int8(values) => values.iter().map(|x| f64::from(*x)).collect(),
@@ -204,7 +235,7 @@ fn expected(schema: &OutputSchema, text: &TestRow) -> ReadRow {
         tokens: text.tokens as u64,
         truncated: text.truncated,
         kept: kept.collect(),
-        scale: text.vector.scale,
+        scale: stored.scale,
         values,
     }
 }
@@ -230,7 +261,7 @@ fn read(path: &Path, schema: &OutputSchema) -> Vec<ReadRow> {
 
 fn read_jsonl(path: &Path, schema: &OutputSchema) -> Vec<ReadRow> {
     let values = |list: &Value| -> Vec<f64> {
-        let is_integer = matches!(schema.dtype, OutputDtype::Int8 | OutputDtype::Binary);
+        let is_integer = matches!(vectors(schema).dtype, OutputDtype::Int8 | OutputDtype::Binary);
         let number = |x: &Value| {
             assert_eq!(x.is_i64(), is_integer, "{x}");
             // Floats have the fewest digits that read back as the same f32.
@@ -247,7 +278,7 @@ fn read_jsonl(path: &Path, schema: &OutputSchema) -> Vec<ReadRow> {
             truncated: line["truncated"].as_bool().unwrap(),
             kept: schema.kept.iter().map(|column| line[&column.name].clone()).collect(),
             scale: line.get("scale").map(|scale| scale.to_string().parse().unwrap()),
-            values: if schema.per_token {
+            values: if vectors(schema).per_token {
                 line["embeddings"].as_array().unwrap().iter().flat_map(values).collect()
             } else {
                 values(&line["embedding"])
@@ -260,7 +291,7 @@ fn read_jsonl(path: &Path, schema: &OutputSchema) -> Vec<ReadRow> {
 fn read_csv(path: &Path, schema: &OutputSchema) -> Vec<ReadRow> {
     let mut reader = csv::Reader::from_path(path).unwrap();
     let mut names = vec!["index", "id", "tokens", "truncated", "year", "score", "open", "title"];
-    names.extend((schema.dtype == OutputDtype::Int8).then_some("scale"));
+    names.extend((vectors(schema).dtype == OutputDtype::Int8).then_some("scale"));
     let header = reader.headers().unwrap().clone();
     assert_eq!(header.iter().take(names.len()).collect::<Vec<_>>(), names);
     let first = names.len();
@@ -273,7 +304,7 @@ fn read_csv(path: &Path, schema: &OutputSchema) -> Vec<ReadRow> {
             tokens: row[2].parse().unwrap(),
             truncated: row[3].parse().unwrap(),
             kept: (4..8).map(|i| json!(row[i])).collect(),
-            scale: (schema.dtype == OutputDtype::Int8).then(|| row[8].parse().unwrap()),
+            scale: (vectors(schema).dtype == OutputDtype::Int8).then(|| row[8].parse().unwrap()),
             values: row.iter().skip(first).map(|x| f64::from(x.parse::<f32>().unwrap())).collect(),
         }
     };
@@ -282,7 +313,7 @@ fn read_csv(path: &Path, schema: &OutputSchema) -> Vec<ReadRow> {
 
 /// The rows of an array, which has no other columns.
 fn rows_of(bytes: &[u8], schema: &OutputSchema) -> Vec<ReadRow> {
-    let values: Vec<f64> = match schema.dtype {
+    let values: Vec<f64> = match vectors(schema).dtype {
         OutputDtype::F32 => {
             bytes.chunks(4).map(|x| f64::from(f32::from_le_bytes(x.try_into().unwrap()))).collect()
         }
@@ -291,20 +322,20 @@ fn rows_of(bytes: &[u8], schema: &OutputSchema) -> Vec<ReadRow> {
         }
         OutputDtype::Int8 | OutputDtype::Binary => bytes.iter().map(|x| f64::from(*x as i8)).collect(),
     };
-    let rows = values.chunks(schema.dtype.width(schema.dimensions));
+    let rows = values.chunks(width(schema));
     rows.map(|row| ReadRow { values: row.to_vec(), ..ReadRow::default() }).collect()
 }
 
 fn read_npy(path: &Path, schema: &OutputSchema) -> Vec<ReadRow> {
     let bytes = fs::read(path).unwrap();
-    let descr = match schema.dtype {
+    let descr = match vectors(schema).dtype {
         OutputDtype::F32 => "<f4",
         OutputDtype::F16 => "<f2",
         OutputDtype::Int8 | OutputDtype::Binary => "|i1",
     };
     assert_eq!(bytes[..10], *b"\x93NUMPY\x01\x00\x76\x00");
     let rows = rows_of(&bytes[128..], schema);
-    let width = schema.dtype.width(schema.dimensions);
+    let width = width(schema);
     let header =
         format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({}, {width}), }}", rows.len());
     assert_eq!(std::str::from_utf8(&bytes[10..128]).unwrap(), format!("{header:<117}\n"));
@@ -316,26 +347,26 @@ fn read_safetensors(path: &Path, schema: &OutputSchema) -> Vec<ReadRow> {
     let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
     let metadata = header.metadata().clone().unwrap();
-    assert_eq!((&*metadata["format"], &*metadata["output_dtype"]), ("sconce", schema.dtype.name()));
+    assert_eq!((&*metadata["format"], &*metadata["output_dtype"]), ("sconce", vectors(schema).dtype.name()));
     assert_eq!((&*metadata["model"], &*metadata["prompt"]), ("a/model", "query: "));
     assert_eq!(file.names(), ["embeddings"]);
     let tensor = file.tensor("embeddings").unwrap();
-    let dtype = match schema.dtype {
+    let dtype = match vectors(schema).dtype {
         OutputDtype::F32 => safetensors::Dtype::F32,
         OutputDtype::F16 => safetensors::Dtype::F16,
         OutputDtype::Int8 | OutputDtype::Binary => safetensors::Dtype::I8,
     };
     assert_eq!(tensor.dtype(), dtype);
     let rows = rows_of(tensor.data(), schema);
-    assert_eq!(tensor.shape(), [rows.len(), schema.dtype.width(schema.dimensions)]);
+    assert_eq!(tensor.shape(), [rows.len(), width(schema)]);
     rows
 }
 
 fn read_batch(batch: &RecordBatch, schema: &OutputSchema) -> Vec<ReadRow> {
     let column = |name: &str| batch.column_by_name(name).unwrap_or_else(|| panic!("a column {name}"));
     let mut names = vec!["index", "id", "tokens", "truncated", "year", "score", "open", "title"];
-    names.extend((schema.dtype == OutputDtype::Int8).then_some("scale"));
-    names.push(if schema.per_token { "embeddings" } else { "embedding" });
+    names.extend((vectors(schema).dtype == OutputDtype::Int8).then_some("scale"));
+    names.push(if vectors(schema).per_token { "embeddings" } else { "embedding" });
     let arrow_schema = batch.schema();
     assert_eq!(arrow_schema.fields().iter().map(|field| field.name()).collect::<Vec<_>>(), names);
     if schema.format == OutputFormat::Arrow {
@@ -349,7 +380,7 @@ fn read_batch(batch: &RecordBatch, schema: &OutputSchema) -> Vec<ReadRow> {
 
     let list = column(names.last().unwrap());
     let vectors_of =
-        |i: usize| if schema.per_token { list.as_list::<i32>().value(i) } else { list.slice(i, 1) };
+        |i: usize| if vectors(schema).per_token { list.as_list::<i32>().value(i) } else { list.slice(i, 1) };
     let kept = |name: &str, i: usize| -> Value {
         let column = column(name);
         match column.data_type() {
@@ -373,12 +404,12 @@ fn read_batch(batch: &RecordBatch, schema: &OutputSchema) -> Vec<ReadRow> {
     (0..batch.num_rows()).map(found).collect()
 }
 
-fn elements_of(vectors: &ArrayRef, schema: &OutputSchema) -> Vec<f64> {
-    let vectors = vectors.as_fixed_size_list();
-    assert_eq!(vectors.value_length() as usize, schema.dtype.width(schema.dimensions));
-    let each = (0..vectors.len()).flat_map(|i| {
-        let values = vectors.value(i);
-        match schema.dtype {
+fn elements_of(column: &ArrayRef, schema: &OutputSchema) -> Vec<f64> {
+    let lists = column.as_fixed_size_list();
+    assert_eq!(lists.value_length() as usize, width(schema));
+    let each = (0..lists.len()).flat_map(|i| {
+        let values = lists.value(i);
+        match vectors(schema).dtype {
             OutputDtype::F32 => {
                 values.as_primitive::<Float32Type>().values().iter().map(|x| (*x).into()).collect()
             }
@@ -438,7 +469,7 @@ fn a_resumed_file_has_the_same_bytes() {
 #[test]
 fn row_groups_do_not_depend_on_interruptions() {
     for format in [OutputFormat::Parquet, OutputFormat::Arrow] {
-        let schema = OutputSchema { dimensions: 4096, ..schema(format, OutputDtype::F32) };
+        let schema = with_vectors(schema(format, OutputDtype::F32), |vectors| vectors.dimensions = 4096);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out");
         let texts = texts(&schema, 2200);
@@ -548,26 +579,29 @@ fn json_lines_have_the_documented_fields() {
         tokens: 3,
         truncated: true,
         kept: [json!(1), json!(2.5), Value::Null, json!([1, {"x": "y"}])].map(FieldValue::Json).into(),
-        vector: OutputDtype::Int8.quantize(vec![0.0, -12.7, 1.0], 3),
+        content: Content::Vector(OutputDtype::Int8.quantize(vec![0.0, -12.7, 1.0], 3)),
     };
     assert_eq!(
         lines(&all, &[text.clone()]),
         "{\"index\":7,\"id\":\"a\\\"b\",\"tokens\":3,\"truncated\":true,\"year\":1,\"score\":2.5,\"open\":null,\
          \"title\":[1,{\"x\":\"y\"}],\"scale\":0.1,\"embedding\":[0,-127,10]}\n"
     );
-    text.vector = OutputDtype::Int8.quantize(vec![0.0, f32::INFINITY], 2);
+    text.content = Content::Vector(OutputDtype::Int8.quantize(vec![0.0, f32::INFINITY], 2));
     assert!(lines(&all, &[text.clone()]).ends_with("\"scale\":null,\"embedding\":[0,0]}\n"));
 
     let bare = OutputSchema { ids: None, kept: vec![], ..schema(OutputFormat::Jsonl, OutputDtype::F32) };
     (text.id, text.kept) = (None, vec![]);
-    text.vector =
-        OutputDtype::F32.quantize(vec![0.1, 1e-30, f32::NAN, f32::NEG_INFINITY, 16777216.0, -0.0], 6);
+    text.content = Content::Vector(
+        OutputDtype::F32.quantize(vec![0.1, 1e-30, f32::NAN, f32::NEG_INFINITY, 16777216.0, -0.0], 6),
+    );
     assert_eq!(
         lines(&bare, &[text.clone()]),
         "{\"index\":7,\"tokens\":3,\"truncated\":true,\"embedding\":[0.1,1e-30,null,null,16777216.0,-0.0]}\n"
     );
-    let half = OutputSchema { dtype: OutputDtype::F16, dimensions: 2, per_token: true, ..bare };
-    text.vector = OutputDtype::F16.quantize(vec![0.1, 0.5, 65504.0, 1e9], 2);
+    let half = with_vectors(bare, |vectors| {
+        *vectors = VectorType { dtype: OutputDtype::F16, dimensions: 2, per_token: true, normalized: true };
+    });
+    text.content = Content::Vector(OutputDtype::F16.quantize(vec![0.1, 0.5, 65504.0, 1e9], 2));
     assert_eq!(
         lines(&half, &[text]),
         "{\"index\":7,\"tokens\":3,\"truncated\":true,\"embeddings\":[[0.099975586,0.5],[65504.0,null]]}\n"
@@ -578,7 +612,7 @@ fn json_lines_have_the_documented_fields() {
 fn csv_rows_have_the_documented_fields() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.csv");
-    let all = OutputSchema { dimensions: 3, ..schema(OutputFormat::Csv, OutputDtype::Int8) };
+    let all = with_vectors(schema(OutputFormat::Csv, OutputDtype::Int8), |vectors| vectors.dimensions = 3);
     let mut text = TestRow {
         index: 7,
         id: None,
@@ -587,7 +621,7 @@ fn csv_rows_have_the_documented_fields() {
         kept: [json!(1), Value::Null, json!(true), json!("one, two\r\n\"three\"")]
             .map(FieldValue::Json)
             .into(),
-        vector: OutputDtype::Int8.quantize(vec![0.0, -12.7, 1.0], 3),
+        content: Content::Vector(OutputDtype::Int8.quantize(vec![0.0, -12.7, 1.0], 3)),
     };
     write(&path, &all, &[text.clone()]);
     assert_eq!(
@@ -595,14 +629,10 @@ fn csv_rows_have_the_documented_fields() {
         "index,id,tokens,truncated,year,score,open,title,scale,e0,e1,e2\n\
          7,,3,false,1,,true,\"one, two\r\n\"\"three\"\"\",0.1,0,-127,10\n"
     );
-    let bare = OutputSchema {
-        ids: None,
-        kept: vec![],
-        dimensions: 4,
-        ..schema(OutputFormat::Csv, OutputDtype::F32)
-    };
+    let bare = OutputSchema { ids: None, kept: vec![], ..schema(OutputFormat::Csv, OutputDtype::F32) };
+    let bare = with_vectors(bare, |vectors| vectors.dimensions = 4);
     text.kept = vec![];
-    text.vector = OutputDtype::F32.quantize(vec![0.1, 1e-9, f32::NAN, 3.0], 4);
+    text.content = Content::Vector(OutputDtype::F32.quantize(vec![0.1, 1e-9, f32::NAN, 3.0], 4));
     write(&path, &bare, &[text]);
     assert_eq!(
         fs::read_to_string(&path).unwrap(),
@@ -700,22 +730,157 @@ fn a_value_of_another_type_is_refused() {
     }
 }
 
+/// Rows of scores, of ranked scores and of labels, with the jsonl and csv that they are written as.
+fn other_contents() -> Vec<(ContentType, Vec<Content>, &'static str, &'static str)> {
+    let score = |score, rank| Content::Score { score, rank };
+    let label = |label: &str, score| LabelScore { label: label.into(), score };
+    let labels = vec![label("a, \"b\"", 0.75), label("灯", 0.1)];
+    vec![
+        (
+            ContentType::Scores { ranked: false },
+            vec![score(0.1, None), score(f32::NAN, None)],
+            "\"score\":0.1}\n\"score\":null}\n",
+            "score\n0.1\nNaN\n",
+        ),
+        (
+            ContentType::Scores { ranked: true },
+            vec![score(-2.5, Some(0)), score(-1e-9, Some(1))],
+            "\"rank\":0,\"score\":-2.5}\n\"rank\":1,\"score\":-1e-9}\n",
+            "rank,score\n0,-2.5\n1,-0.000000001\n",
+        ),
+        (
+            ContentType::Labels,
+            vec![Content::Labels(labels), Content::Labels(vec![])],
+            "\"labels\":[{\"label\":\"a, \\\"b\\\"\",\"score\":0.75},{\"label\":\"灯\",\"score\":0.1}]}\n\"labels\":[]}\n",
+            "labels\n\"[{\"\"label\"\":\"\"a, \\\"\"b\\\"\"\"\",\"\"score\"\":0.75},{\"\"label\"\":\"\"灯\"\",\"\"score\"\":0.1}]\"\n[]\n",
+        ),
+    ]
+}
+
+#[test]
+fn scores_and_labels_have_the_documented_columns() {
+    let folder = tempfile::tempdir().unwrap();
+    for (content, contents, jsonl, csv) in other_contents() {
+        for (format, expected) in [(OutputFormat::Jsonl, jsonl), (OutputFormat::Csv, csv)] {
+            let path = folder.path().join("out");
+            let schema =
+                OutputSchema { content, ids: None, kept: vec![], ..schema(format, OutputDtype::F32) };
+            write(&path, &schema, &rows_with(&contents));
+            let text = fs::read_to_string(&path).unwrap();
+            let (header, start) = match format {
+                OutputFormat::Csv => ("index,tokens,truncated,", "0,3,false,"),
+                _ => ("", "{\"index\":0,\"tokens\":3,\"truncated\":false,"),
+            };
+            let text = text.strip_prefix(header).unwrap();
+            let text = text.replace(start, "").replace(&start.replace('0', "1"), "");
+            assert_eq!(text, expected);
+        }
+    }
+}
+
+#[test]
+fn scores_and_labels_are_columns_of_arrow_and_parquet_with_and_without_interruptions() {
+    let folder = tempfile::tempdir().unwrap();
+    for (content, contents, ..) in other_contents() {
+        for format in [OutputFormat::Arrow, OutputFormat::Parquet] {
+            let schema =
+                OutputSchema { content, ids: None, kept: vec![], ..schema(format, OutputDtype::F32) };
+            let texts = rows_with(&contents);
+            let path = folder.path().join("out");
+            write(&path, &schema, &texts);
+            let file = fs::File::open(&path).unwrap();
+            let batches: Vec<RecordBatch> = if format == OutputFormat::Arrow {
+                arrow::ipc::reader::FileReader::try_new(file, None).unwrap().map(Result::unwrap).collect()
+            } else {
+                let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap().build().unwrap();
+                reader.map(Result::unwrap).collect()
+            };
+            assert_eq!(batches.iter().flat_map(contents_of).collect::<Vec<_>>().len(), contents.len());
+            // NaN is not equal to itself: compared as text.
+            let found: Vec<Content> = batches.iter().flat_map(contents_of).collect();
+            assert_eq!(format!("{found:?}"), format!("{contents:?}"));
+            let uninterrupted = fs::read(&path).unwrap();
+            fs::remove_file(&path).unwrap();
+            let durable = interrupt(&path, &schema, &texts, 0..1, None);
+            resume(&path, &schema, &texts, durable);
+            assert_eq!(fs::read(&path).unwrap(), uninterrupted);
+        }
+    }
+}
+
+/// A row for each content.
+fn rows_with(contents: &[Content]) -> Vec<TestRow> {
+    let row = |(content, index): (&Content, u64)| TestRow {
+        index,
+        id: None,
+        tokens: 3,
+        truncated: false,
+        kept: vec![],
+        content: content.clone(),
+    };
+    contents.iter().zip(0..).map(row).collect()
+}
+
+/// The scores or labels of a record batch.
+fn contents_of(batch: &RecordBatch) -> Vec<Content> {
+    let floats = |column: &ArrayRef| column.as_primitive::<Float32Type>().values().to_vec();
+    if let Some(lists) = batch.column_by_name("labels") {
+        let row = |row: Option<ArrayRef>| {
+            let row = row.unwrap();
+            let row = row.as_struct();
+            let names = row.column_by_name("label").unwrap().as_string::<i32>().iter();
+            let scores = floats(row.column_by_name("score").unwrap());
+            let labels = names.zip(scores);
+            let labels = labels.map(|(label, score)| LabelScore { label: label.unwrap().into(), score });
+            Content::Labels(labels.collect())
+        };
+        return lists.as_list::<i32>().iter().map(row).collect();
+    }
+    let scores = floats(batch.column_by_name("score").unwrap()).into_iter();
+    let ranks = batch.column_by_name("rank");
+    let ranks = ranks.map(|ranks| ranks.as_primitive::<Int64Type>().values().to_vec());
+    let rank = |i: usize| ranks.as_ref().map(|ranks| ranks[i] as u64);
+    scores.enumerate().map(|(i, score)| Content::Score { score, rank: rank(i) }).collect()
+}
+
+#[test]
+fn arrays_hold_neither_scores_nor_labels() {
+    for format in [OutputFormat::Npy, OutputFormat::Safetensors] {
+        for (content, noun) in
+            [(ContentType::Scores { ranked: false }, "a score"), (ContentType::Labels, "labels")]
+        {
+            let schema = OutputSchema { content, ..schema(format, OutputDtype::F32) };
+            let remedy = "--output-format jsonl, csv, parquet or arrow";
+            assert_message(output::check(&schema), &[format.name(), noun, remedy]);
+        }
+    }
+    let kept = |content, name: &str| {
+        let kept = vec![KeptColumn { name: name.into(), column_type: ColumnType::Text }];
+        output::check(&OutputSchema { content, kept, ..schema(OutputFormat::Jsonl, OutputDtype::F32) })
+    };
+    assert_message(kept(ContentType::Labels, "labels"), &["--keep labels", "already an output column"]);
+    assert_message(kept(ContentType::Scores { ranked: false }, "rank"), &["--keep rank"]);
+    kept(ContentType::Labels, "embedding").unwrap();
+}
+
 #[test]
 fn unsupported_options_are_refused() {
     use OutputFormat::{Arrow, Csv, Jsonl, Npy, Parquet, Safetensors};
     let refused = |schema: OutputSchema, parts: &[&str]| assert_message(output::check(&schema), parts);
     let plain = |format, dtype| OutputSchema { kept: vec![], ..schema(format, dtype) };
+    let not_normalized =
+        |format| with_vectors(plain(format, OutputDtype::Int8), |vectors| vectors.normalized = false);
     for format in [Csv, Npy, Safetensors] {
-        let schema = OutputSchema { per_token: true, ..plain(format, OutputDtype::F32) };
+        let schema = with_vectors(plain(format, OutputDtype::F32), |vectors| vectors.per_token = true);
         refused(schema, &[format.name(), "--pooling none", "--output-format jsonl, parquet or arrow"]);
     }
     for format in [Jsonl, Parquet, Arrow] {
-        let schema = OutputSchema { per_token: true, ..plain(format, OutputDtype::Int8) };
+        let schema = with_vectors(plain(format, OutputDtype::Int8), |vectors| vectors.per_token = true);
         refused(schema, &["--output-dtype int8", "--pooling none", "f32, f16 or binary"]);
-        output::check(&OutputSchema { normalized: false, ..plain(format, OutputDtype::Int8) }).unwrap();
+        output::check(&not_normalized(format)).unwrap();
     }
     for format in [Npy, Safetensors] {
-        let schema = OutputSchema { normalized: false, ..plain(format, OutputDtype::Int8) };
+        let schema = not_normalized(format);
         refused(schema, &[format.name(), "scale", "--normalize"]);
         let schema = OutputSchema {
             kept: self::schema(Csv, OutputDtype::F32).kept,
@@ -724,7 +889,9 @@ fn unsupported_options_are_refused() {
         refused(schema, &[format.name(), "--keep", "--output-format jsonl, csv, parquet or arrow"]);
     }
     for &format in OutputFormat::ALL {
-        let binary = |dimensions| OutputSchema { dimensions, ..plain(format, OutputDtype::Binary) };
+        let binary = |dimensions| {
+            with_vectors(plain(format, OutputDtype::Binary), |vectors| vectors.dimensions = dimensions)
+        };
         refused(binary(36), &["--output-dtype binary", "have 36", "--dimensions 32"]);
         refused(binary(7), &["--output-dtype binary", "have 7", "choose another --output-dtype"]);
         output::check(&binary(8)).unwrap();
@@ -748,7 +915,7 @@ fn unsupported_options_are_refused() {
     }
     refused(keep(Csv, &["e15"]), &["--keep e15", "is already an output column"]);
     output::check(&keep(Parquet, &["e15"])).unwrap();
-    let binary = OutputSchema { dtype: OutputDtype::Binary, ..keep(Csv, &["e2"]) };
+    let binary = with_vectors(keep(Csv, &["e2"]), |vectors| vectors.dtype = OutputDtype::Binary);
     output::check(&binary).unwrap();
 }
 
@@ -822,7 +989,7 @@ fn unusable_partial_files_are_refused() {
     for format in [OutputFormat::Npy, OutputFormat::Safetensors] {
         let schema = schema(format, OutputDtype::F32);
         let durable = interrupt(&path, &schema, &texts(&schema, 4), 0..3, None);
-        let wider = OutputSchema { dimensions: 24, ..schema };
+        let wider = with_vectors(schema, |vectors| vectors.dimensions = 24);
         assert_message(open(&target, &wider, Some(durable)), &["out", "3 rows of 96 bytes", remedy]);
     }
     let schema = schema(OutputFormat::Arrow, OutputDtype::F32);
@@ -1143,15 +1310,23 @@ fn damage_is_located_by_row() {
     let target = Target::File(path.clone());
     let partial = sidecars(&target).unwrap().unwrap().partial;
     // Rows of 64 KiB.
-    let schema = OutputSchema { dimensions: 1 << 14, ..schema(OutputFormat::Npy, OutputDtype::F32) };
-    let values = (0..schema.dimensions).map(|i| i as f32).collect();
-    let vector = StoredVector { values: VectorValues::F32(values), ..texts(&schema, 1)[0].vector.clone() };
+    let schema =
+        with_vectors(schema(OutputFormat::Npy, OutputDtype::F32), |vectors| vectors.dimensions = 1 << 14);
+    let values = (0..width(&schema)).map(|i| i as f32).collect();
+    let content = vector(&schema, values);
     let mut durable = None;
     for run in 0..4u64 {
         let mut writer = open(&target, &schema, durable).unwrap();
         for index in run * 20..(run + 1) * 20 {
-            let row =
-                Row { index, id: None, chunk: None, tokens: 3, truncated: false, kept: &[], vector: &vector };
+            let row = Row {
+                index,
+                id: None,
+                chunk: None,
+                tokens: 3,
+                truncated: false,
+                kept: &[],
+                content: &content,
+            };
             writer.write(&row).unwrap();
         }
         let bytes = writer.checkpoint().unwrap();

@@ -6,12 +6,16 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use crate::support::{assert_fails, embed, embedding, fixture, rows, sconce};
-use sconce::text::{Tokenizer, TokenizerOptions, TruncationSide};
+use sconce::text::{PairTruncation, Tokenizer, TokenizerOptions, TruncationSide};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-const OPTIONS: TokenizerOptions =
-    TokenizerOptions { max_length: usize::MAX, truncation_side: TruncationSide::Right, lowercase: false };
+const OPTIONS: TokenizerOptions = TokenizerOptions {
+    max_length: usize::MAX,
+    truncation_side: TruncationSide::Right,
+    pair_truncation: PairTruncation::LongestFirst,
+    lowercase: false,
+};
 
 fn read_json(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).expect("a fixture")).expect("JSON")

@@ -31,6 +31,7 @@ static NAMES: TensorNames = TensorNames {
     ]],
     layer_prefix: "",
     layer_modules: &[],
+    head_modules: &[],
 };
 
 /// Activation classes of `torch.nn`, with their default arguments.
@@ -180,19 +181,23 @@ fn check_input_and_output(config: &Config) -> Result<()> {
 fn activation(config: &Config) -> Result<Activation> {
     const KEY: &str = "activation_function";
     let Some(class) = config.string(KEY)? else { return Ok(Activation::Tanh) };
-    let name = class.strip_prefix("torch.").and_then(|class| class.rsplit('.').next());
+    match torch_activation(class) {
+        Ok(activation) => Ok(activation),
+        Err(known) => bail!("{}", config.invalid(KEY, format!("{class:?}"), &known)),
+    }
+}
+
+/// The activation of a class of torch.nn, by its path in PyTorch.
+///
+/// # Errors
+/// What was expected instead, if it is another class.
+pub fn torch_activation(path: &str) -> Result<Activation, String> {
+    let name = path.strip_prefix("torch.").and_then(|path| path.rsplit('.').next());
     match ACTIVATIONS.iter().find(|(known, _)| name == Some(known)) {
         Some((_, activation)) => Ok(*activation),
         None => {
             let known: Vec<_> = ACTIVATIONS.iter().map(|(name, _)| *name).collect();
-            bail!(
-                "{}",
-                config.invalid(
-                    KEY,
-                    format!("{class:?}"),
-                    &format!("a class of torch.nn: {}", known.join(", "))
-                )
-            )
+            Err(format!("a class of torch.nn: {}", known.join(", ")))
         }
     }
 }

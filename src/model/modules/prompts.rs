@@ -44,6 +44,8 @@ pub(super) struct Settings {
     pub truncate_dim: Option<usize>,
     /// The similarity function.
     pub similarity: Similarity,
+    /// The path in PyTorch of the activation of a cross-encoder.
+    pub activation: Option<String>,
     /// The purpose of the model if it is no embedding model.
     pub purpose: Option<Purpose>,
 }
@@ -97,7 +99,8 @@ pub(super) fn read(path: &Path) -> Result<Settings> {
         Some(name) if purpose.is_none() => similarity(name, path)?,
         _ => Similarity::default(),
     };
-    Ok(Settings { prompts, truncate_dim, similarity, purpose })
+    let activation = given("activation_fn").and_then(Value::as_str).map(str::to_owned);
+    Ok(Settings { prompts, truncate_dim, similarity, activation, purpose })
 }
 
 /// The similarity function with a name.

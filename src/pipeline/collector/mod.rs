@@ -1,6 +1,7 @@
 //! The collector: takes waves in order, writes their rows to the output, lists skipped, failed and truncated records in the
 //! ledger, and from time to time makes both durable, so that an interrupted run can be resumed.
 
+mod ranking;
 mod record;
 mod save;
 
@@ -8,6 +9,7 @@ use anyhow::{Result, bail};
 use crossbeam_channel::{Receiver, select};
 use indicatif::ProgressBar;
 
+use self::ranking::Ranking;
 use super::columns;
 use super::cursor::Cursor;
 use super::digests::FileDigests;
@@ -52,6 +54,8 @@ pub struct Collector {
     is_inside_record: bool,
     /// Rows per record, for formats whose rows have no record index.
     rows_per_record: Option<Vec<u64>>,
+    /// The best rows, if rows are sorted by their scores.
+    ranking: Option<Ranking>,
     stats: Stats,
     /// The counts of the runs that this one resumes.
     resumed: Stats,
@@ -88,6 +92,7 @@ impl Collector {
             cursor: Cursor::default(),
             is_inside_record: false,
             rows_per_record,
+            ranking: None,
             stats: Stats::default(),
             resumed: Stats::default(),
             complete: None,
@@ -104,6 +109,11 @@ impl Collector {
     /// The counts so far.
     pub fn stats(&self) -> &Stats {
         &self.stats
+    }
+
+    /// Sorts rows by their scores and writes only the best `top_k`, at the end of the run. For a collector without a journal.
+    pub fn rank(&mut self, top_k: usize) {
+        self.ranking = Some(Ranking::new(top_k));
     }
 
     /// Infers the types of the columns from the first records.
@@ -250,7 +260,7 @@ impl Collector {
         match &self.journal {
             Some(_) => Ok(()),
             // Without a file, the reader of the output gets the rows of each wave at once.
-            None => self.writer()?.checkpoint().map(drop),
+            None => self.writer.as_mut().map_or(Ok(()), |writer| writer.checkpoint().map(drop)),
         }
     }
 

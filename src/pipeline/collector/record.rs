@@ -9,10 +9,7 @@ use crate::input::{Location, Position};
 use crate::output::{self, Event, LedgerEntry};
 use crate::pipeline::columns::null_misfits;
 use crate::pipeline::messages::{Outcome, RecordMeta};
-use crate::pipeline::task::{NO_TOKENS, Row};
-
-/// Why a row is not finite, as the predicate of a sentence.
-const NOT_FINITE: &str = "has a vector with NaN or infinite values";
+use crate::pipeline::task::{NO_TOKENS, TaskRow};
 
 /// The error of a record that ends the run.
 #[derive(Debug)]
@@ -49,14 +46,14 @@ impl<'a> PendingEntry<'a> {
 
 impl Collector {
     /// Writes the rows of a record, or adds the reason why it has none to the ledger.
-    pub(super) fn take_record(&mut self, record: RecordMeta, rows: Option<Vec<Row>>) -> Result<()> {
+    pub(super) fn take_record(&mut self, record: RecordMeta, rows: Option<Vec<TaskRow>>) -> Result<()> {
         self.stats.empty += u64::from(record.is_empty && record.is_last);
         let (index, is_fatal) = (self.cursor.entries, !self.policy.skip_unreadable);
         let location = &record.location;
         match &record.outcome {
             Outcome::Encoded { .. } => match rows {
                 Some(rows) => self.write_rows(record, &rows),
-                None => bail!("{location} has no vector; please report this as a bug"),
+                None => bail!("{location} has no row; please report this as a bug"),
             },
             Outcome::SkippedEmpty => {
                 self.stats.skipped_empty += 1;
@@ -85,7 +82,7 @@ impl Collector {
     }
 
     /// Writes the rows of an encoded record, or of a part of it.
-    fn write_rows(&mut self, record: RecordMeta, rows: &[Row]) -> Result<()> {
+    fn write_rows(&mut self, record: RecordMeta, rows: &[TaskRow]) -> Result<()> {
         let RecordMeta { location, mut id, mut kept, outcome, is_last, .. } = record;
         let Outcome::Encoded { tokens, truncated_tokens, sequences, has_chunks } = outcome else {
             return Ok(());
@@ -100,15 +97,16 @@ impl Collector {
             self.warn(PendingEntry::new(index, &location, Event::Nulled, reason))?;
         }
         let rows_before = self.stats.rows;
+        let not_finite = format!("has {} with NaN or infinite values", self.schema.content.noun());
         for row in rows {
             let reason = |reason: &str| match row.span {
                 Some(span) => format!("chunk {} {reason}", span.chunk),
                 None => reason.into(),
             };
             if !row.is_finite && !self.schema.preserves_non_finite() {
-                let dtype = self.schema.dtype;
+                let dtype = self.schema.content.dtype();
                 let reason =
-                    reason(&format!("{NOT_FINITE}, which {dtype} cannot represent; check the model"));
+                    reason(&format!("{not_finite}, which {dtype} cannot represent; check the model"));
                 self.stop_or_open(&location, &reason, is_fatal, "--on-error skip")?;
                 self.stats.failed += 1;
                 self.warn(PendingEntry::new(index, &location, Event::Failed, reason))?;
@@ -121,11 +119,11 @@ impl Collector {
                 tokens: row.tokens,
                 truncated: truncated_tokens > 0,
                 kept: &kept,
-                vector: &row.vector,
+                content: &row.content,
             })?;
             if !row.is_finite {
                 self.stats.not_finite += 1;
-                let entry = PendingEntry::new(index, &location, Event::NotFinite, reason(NOT_FINITE));
+                let entry = PendingEntry::new(index, &location, Event::NotFinite, reason(&not_finite));
                 self.warn(PendingEntry { tokens: Some(row.tokens), ..entry })?;
             }
         }
@@ -145,9 +143,15 @@ impl Collector {
         self.count_long(PendingEntry { tokens: Some(tokens), ..entry }, truncated_tokens, sequences)
     }
 
+    /// Writes a row, or keeps it until the end of the run if rows are sorted.
     fn write_row(&mut self, row: &output::Row) -> Result<()> {
-        self.open()?;
         self.is_inside_record = true;
+        if let Some(ranking) = &mut self.ranking {
+            ranking.push(row);
+            self.stats.rows += 1;
+            return Ok(());
+        }
+        self.open()?;
         let written = self.writer()?.write(row);
         self.check_write(written)?;
         self.stats.rows += 1;
@@ -156,6 +160,13 @@ impl Collector {
             counts[row.index as usize] += 1;
         }
         Ok(())
+    }
+
+    /// Writes the best rows in order, if rows are sorted.
+    pub(super) fn write_ranking(&mut self) -> Result<()> {
+        let Some(ranking) = self.ranking.take() else { return Ok(()) };
+        self.stats.rows = 0;
+        ranking.into_rows().try_for_each(|row| self.write_row(&row.as_row()))
     }
 
     /// Returns the error that ends the run if `is_fatal`, with the `options` that would skip the record. Otherwise opens the output

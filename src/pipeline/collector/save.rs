@@ -44,6 +44,7 @@ impl Collector {
 
     /// Completes the output and renames it. If the process is killed in between, the next run finds a complete run.
     pub(super) fn finish(&mut self) -> Result<()> {
+        self.write_ranking()?;
         self.save(true)?;
         signals::exit_on_signal();
         let metadata = self.metadata()?;
@@ -89,9 +90,20 @@ impl Collector {
         Ok(self.schema.metadata.clone())
     }
 
+    /// Deletes the rows and the ledger of this run.
+    fn discard(&mut self) {
+        (self.writer, self.ledger) = (None, None);
+        // The next run replaces files that cannot be removed now.
+        let _ = self.lock.discard();
+    }
+
     /// Saves the complete records after an error, and adds to the error how to resume.
     pub(super) fn abort(&mut self, error: Error) -> Error {
-        if error.is::<ClosedPipe>() || self.journal.is_none() {
+        if error.is::<ClosedPipe>() {
+            return error;
+        }
+        if self.journal.is_none() {
+            self.discard();
             return error;
         }
         // This run has not opened the output: the rows of an earlier run are unchanged.
@@ -105,9 +117,7 @@ impl Collector {
             let _ = self.save(false);
         }
         let Some(rows) = self.saved_rows else {
-            (self.writer, self.ledger) = (None, None);
-            // The next run replaces files that cannot be removed now.
-            let _ = self.lock.discard();
+            self.discard();
             return error;
         };
         if error.is::<Interrupted>() {

@@ -13,7 +13,7 @@ use crate::input::{Entries, Entry};
 use crate::named::Named;
 use crate::neighbours::{Metric, rows_f32};
 use crate::pipeline::{FileDigests, weights_digest};
-use crate::run::embed::metadata;
+use crate::run::{embed, records::metadata};
 use crate::task::{Embedder, Loaded, PromptChoice, TextError, load};
 use crate::vectors::VectorFile;
 
@@ -51,7 +51,8 @@ pub(super) fn embed(options: &SearchOptions, file: &VectorFile) -> Result<QueryV
         None => embedder.metric()?,
     };
     let mut own_metadata = own_metadata;
-    own_metadata.extend(metadata::of_vectors(&embedder));
+    own_metadata.extend(metadata::of_task(&embedder));
+    own_metadata.extend(embed::metadata(&embedder));
     let weights_sha256 = digests.map(FileDigests::finish).transpose()?.as_ref().and_then(weights_digest);
     let model = QueryModel {
         metadata: own_metadata,

@@ -10,17 +10,17 @@ use anyhow::{Result, bail};
 
 pub use texts::{EmbeddedTexts, TextError};
 
+use super::model_task::ModelTask;
 use super::options::OnLong;
+use super::sequences::{forward, tokenize, tokenizer_failed};
 use super::tokens::check_tokens;
 use crate::error::UsageError;
 use crate::model::modules::Similarity;
 use crate::neighbours::Metric;
-use crate::nn::{
-    Encoder, EncoderSpec, Pooling, PostPooling, RaggedBatch, is_normalized, is_out_of_memory, keep_memory,
-};
-use crate::output::{OutputDtype, Span};
-use crate::pipeline::{Row, Task, TokenizeError};
-use crate::text::{self, Chunk, Chunking, Sequence, TokenizedText, Tokenizer, consecutive_batches};
+use crate::nn::{Encoder, EncoderSpec, Pooling, PostPooling, is_normalized, keep_memory};
+use crate::output::{Content, ContentType, OutputDtype, Span, VectorType};
+use crate::pipeline::{Task, TaskRow, TokenizeError};
+use crate::text::{self, Chunk, Chunking, Sequence, TokenizedText, Tokenizer};
 
 /// A model with every option resolved.
 pub struct Embedder {
@@ -40,6 +40,8 @@ pub struct Embedder {
     pub prompt: String,
     /// Tokens at the start of each sequence that are not pooled: those of the prompt, if the model excludes them.
     pub prompt_tokens: usize,
+    /// Whether the tokens of a prompt are not pooled.
+    pub excludes_prompt: bool,
     /// What to do with texts over the limit.
     pub on_long: OnLong,
     /// How texts are split into chunks, one row each. `None`: each text is a row.
@@ -121,22 +123,12 @@ impl Embedder {
         batch_tokens: usize,
         encoder: &Encoder,
     ) -> Result<Vec<candle_core::Tensor>> {
-        let lengths: Vec<usize> = sequences.iter().map(|sequence| sequence.tokens.ids.len()).collect();
-        let pooled = consecutive_batches(&lengths, batch_tokens).into_iter().map(|run| {
-            halve_on_out_of_memory(&sequences[run], &|part| {
-                let tokens = part.iter().map(|sequence| &sequence.tokens);
-                let batch =
-                    RaggedBatch::new(tokens.map(|tokens| (&tokens.ids[..], &tokens.token_type_ids[..])))?;
-                let hidden = encoder.forward(&batch)?;
-                match self.chunking {
-                    Some(Chunking { late: true, .. }) => {
-                        self.pooling.forward_spans(&hidden, &self.pooled_spans(part, batch.cu_seqlens()))
-                    }
-                    _ => self.pooling.forward(&hidden, &batch, self.prompt_tokens),
-                }
-            })
-        });
-        Ok(pooled.collect::<Result<Vec<_>>>()?.concat())
+        forward(encoder, sequences, batch_tokens, |part, batch, hidden| match self.chunking {
+            Some(Chunking { late: true, .. }) => {
+                self.pooling.forward_spans(hidden, &self.pooled_spans(part, batch.cu_seqlens()))
+            }
+            _ => self.pooling.forward(hidden, batch, self.prompt_tokens),
+        })
     }
 
     /// The pooled tokens of each chunk in a batch. Tokens of the prompt are excluded; a chunk with no other tokens keeps its last one.
@@ -152,7 +144,12 @@ impl Embedder {
     }
 
     /// The vectors of a batch: one per text, per chunk or per token, in order, after the post-pooling modules.
-    fn vectors(&self, texts: &[&TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<f32>>> {
+    pub(in crate::task) fn vectors(
+        &self,
+        texts: &[&TokenizedText],
+        batch_tokens: usize,
+        worker: usize,
+    ) -> Result<Vec<Vec<f32>>> {
         let encoder = &self.encoders[worker % self.encoders.len()];
         let sequences: Vec<&Sequence> = texts.iter().flat_map(|text| &text.sequences).collect();
         let pooled = self.encode(&sequences, batch_tokens, encoder)?;
@@ -172,11 +169,11 @@ impl Embedder {
     }
 
     /// The row of a text or chunk: `values` converted to the output dtype.
-    fn row(&self, span: Option<Span>, tokens: usize, values: Vec<f32>) -> Row {
+    fn row(&self, span: Option<Span>, tokens: usize, values: Vec<f32>) -> TaskRow {
         let is_finite = values.iter().all(|x| x.is_finite());
-        let vector = self.dtype.quantize(values, self.dimensions);
+        let content = Content::Vector(self.dtype.quantize(values, self.dimensions));
         // A finite f32 can overflow a narrower type.
-        Row { span, tokens, is_finite: is_finite && vector.is_finite(), vector }
+        TaskRow { span, tokens, is_finite: is_finite && content.is_finite(), content }
     }
 }
 
@@ -189,26 +186,19 @@ impl Task for Embedder {
             "" => Cow::Borrowed(text),
             prompt => Cow::Owned(format!("{prompt}{text}")),
         };
-        let tokens = self.tokenizer.encode(&prompted, pair).map_err(tokenizer_failed)?;
+        let tokens = tokenize(&self.tokenizer, self.on_long, &prompted, pair)?;
         let sequences = match self.on_long {
-            _ if tokens.truncated_tokens == 0 => vec![tokens],
-            OnLong::Truncate => vec![tokens],
-            OnLong::Mean => {
+            OnLong::Mean if tokens.truncated_tokens > 0 => {
                 self.tokenizer.encode_in_sequences(&self.prompt, text).map_err(tokenizer_failed)?
             }
-            OnLong::Error | OnLong::Skip => {
-                let (limit, tokens) =
-                    (self.tokenizer.max_length(), tokens.ids.len() + tokens.truncated_tokens);
-                let reason = format!("has {tokens} tokens, over the limit of {limit}");
-                return Err(TokenizeError::TooLong { tokens, reason });
-            }
+            _ => vec![tokens],
         };
         sequences.iter().try_for_each(|tokens| check_tokens(tokens, &self.tokenizer, self.spec()))?;
         let sequences = sequences.into_iter().map(|tokens| Sequence { tokens, chunks: Vec::new() });
         Ok(TokenizedText { sequences: sequences.collect() })
     }
 
-    fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<Row>>> {
+    fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
         let batch: Vec<&TokenizedText> = texts.iter().collect();
         let mut vectors = self.vectors(&batch, batch_tokens, worker)?.into_iter();
         let rows = texts.iter().map(|text| match self.pooling {
@@ -234,89 +224,33 @@ impl Task for Embedder {
     }
 }
 
+impl ModelTask for Embedder {
+    fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    fn encoders(&self) -> &[Encoder] {
+        &self.encoders
+    }
+
+    fn on_long(&self) -> OnLong {
+        self.on_long
+    }
+
+    fn content(&self) -> ContentType {
+        ContentType::Vectors(VectorType {
+            dtype: self.dtype,
+            dimensions: self.dimensions,
+            per_token: self.pooling == Pooling::None,
+            normalized: self.is_normalized(),
+        })
+    }
+
+    fn vector_bytes(&self) -> usize {
+        size_of::<f32>() * self.dimensions
+    }
+}
+
 fn span(chunk: &Chunk) -> Span {
     Span { chunk: chunk.index, start: chunk.characters.start, end: chunk.characters.end }
-}
-
-fn tokenizer_failed(error: anyhow::Error) -> TokenizeError {
-    TokenizeError::Failed(format!("cannot be tokenized ({error}); correct the text"))
-}
-
-/// Encodes sequences together. If the GPU has too little memory, encodes each half on its own, and so on.
-fn halve_on_out_of_memory<T>(
-    sequences: &[&Sequence],
-    encode: &impl Fn(&[&Sequence]) -> Result<T>,
-) -> Result<Vec<T>> {
-    let error = match encode(sequences) {
-        Ok(encoded) => return Ok(vec![encoded]),
-        Err(error) if is_out_of_memory(error.as_ref()) => error,
-        Err(error) => return Err(error),
-    };
-    match sequences {
-        [] => Err(error),
-        [one] => bail!(
-            "the GPU does not have enough free memory for one text of {} tokens; pass a smaller --max-length, or --device cpu",
-            one.tokens.ids.len()
-        ),
-        several => {
-            let (first, second) = several.split_at(several.len() / 2);
-            let mut encoded = halve_on_out_of_memory(first, encode)?;
-            encoded.extend(halve_on_out_of_memory(second, encode)?);
-            Ok(encoded)
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use anyhow::{Result, bail};
-
-    use super::{Sequence, halve_on_out_of_memory};
-    use crate::text::TokenIds;
-
-    fn sequence(tokens: usize) -> Sequence {
-        Sequence {
-            tokens: TokenIds { ids: vec![1; tokens], token_type_ids: vec![0; tokens], truncated_tokens: 0 },
-            chunks: vec![],
-        }
-    }
-
-    /// An encoder on a GPU with memory for `max_tokens` tokens.
-    fn encode(max_tokens: usize) -> impl Fn(&[&Sequence]) -> Result<Vec<usize>> {
-        move |sequences| {
-            let lengths: Vec<usize> = sequences.iter().map(|sequence| sequence.tokens.ids.len()).collect();
-            if lengths.iter().sum::<usize>() > max_tokens {
-                return Err(anyhow::Error::new(crate::nn::OutOfMemory).context("alloc"));
-            }
-            Ok(lengths)
-        }
-    }
-
-    #[test]
-    fn a_batch_that_does_not_fit_is_halved_until_it_does() {
-        let sequences: Vec<Sequence> = [5, 3, 8, 2, 2].map(sequence).into();
-        let sequences: Vec<&Sequence> = sequences.iter().collect();
-        assert_eq!(halve_on_out_of_memory(&sequences, &encode(20)).unwrap(), [[5, 3, 8, 2, 2]]);
-        assert_eq!(
-            halve_on_out_of_memory(&sequences, &encode(10)).unwrap(),
-            [vec![5, 3], vec![8], vec![2, 2]]
-        );
-    }
-
-    #[test]
-    fn a_text_that_does_not_fit_alone_is_named() {
-        let sequences = [sequence(5), sequence(30)];
-        let error = halve_on_out_of_memory(&sequences.each_ref(), &encode(10)).unwrap_err().to_string();
-        assert!(error.contains("one text of 30 tokens") && error.contains("--max-length"), "{error}");
-    }
-
-    #[test]
-    fn another_error_is_returned_at_once() {
-        let fails = |sequences: &[&Sequence]| -> Result<()> {
-            assert_eq!(sequences.len(), 2, "not halved");
-            bail!("another error")
-        };
-        let error = halve_on_out_of_memory(&[&sequence(1), &sequence(1)], &fails).unwrap_err();
-        assert_eq!(error.to_string(), "another error");
-    }
 }

@@ -12,6 +12,16 @@ use crate::task::tokens::resolve_prompt;
 use crate::text::{Chunking, Tokenizer};
 
 impl Embedder {
+    /// Replaces the prompt before each text.
+    ///
+    /// # Errors
+    /// If it cannot be tokenized.
+    pub fn set_prompt(&mut self, prompt: &str) -> Result<()> {
+        self.prompt_tokens = if self.excludes_prompt { prompt_length(&self.tokenizer, prompt)? } else { 0 };
+        self.prompt = prompt.into();
+        Ok(())
+    }
+
     /// Resolves the options against the model.
     ///
     /// # Errors
@@ -27,17 +37,8 @@ impl Embedder {
         };
         let (post_pooling, dimensions) =
             resolve_post_pooling(options, post_pooling, dimensions, truncate_dim)?;
-        let prompt_tokens = match modules.pooling {
-            Some(module) if !module.include_prompt && !prompt.is_empty() => {
-                match tokenizer.prompt_length(&prompt) {
-                    Ok(length) => length,
-                    Err(error) => {
-                        bail!("cannot tokenize the prompt {prompt:?} ({error}); pass another --prompt")
-                    }
-                }
-            }
-            _ => 0,
-        };
+        let excludes_prompt = modules.pooling.is_some_and(|module| !module.include_prompt);
+        let prompt_tokens = if excludes_prompt { prompt_length(&tokenizer, &prompt)? } else { 0 };
         console.detail(format!(
             "pooling {pooling}, {dimensions} dimensions, {}, at most {} tokens per text",
             if is_normalized(&post_pooling) { "normalized" } else { "not normalized" },
@@ -54,10 +55,22 @@ impl Embedder {
             dtype,
             prompt,
             prompt_tokens,
+            excludes_prompt,
             on_long,
             chunking,
             similarity,
         })
+    }
+}
+
+/// The tokens of a prompt, which are not pooled.
+fn prompt_length(tokenizer: &Tokenizer, prompt: &str) -> Result<usize> {
+    if prompt.is_empty() {
+        return Ok(0);
+    }
+    match tokenizer.prompt_length(prompt) {
+        Ok(length) => Ok(length),
+        Err(error) => bail!("cannot tokenize the prompt {prompt:?} ({error}); pass another --prompt"),
     }
 }
 

@@ -20,7 +20,7 @@ use sconce::pipeline::{
     EarlierRun, FileDigests, Journal, Manifest, RunIdentity, StartMode, refuse_interrupted,
 };
 use sconce::sys::console::{Console, Verbosity};
-use sconce::text::{Tokenizer, TokenizerOptions, TruncationSide};
+use sconce::text::{PairTruncation, Tokenizer, TokenizerOptions, TruncationSide};
 use sconce::vectors::VectorFile;
 use serde_json::Value;
 
@@ -407,7 +407,12 @@ const COMPLETE_TOKENIZER: &[(&str, &[u8])] = &[
 fn read_tokenizer(files: &[(&str, &[u8])], name: &str, bytes: &[u8]) -> bool {
     let folder = scratch();
     write_files(folder.path(), files, name, bytes);
-    let options = TokenizerOptions { max_length: 16, truncation_side: TruncationSide::Left, lowercase: true };
+    let options = TokenizerOptions {
+        max_length: 16,
+        truncation_side: TruncationSide::Left,
+        pair_truncation: PairTruncation::LongestFirst,
+        lowercase: true,
+    };
     encode_with(&folder.path().join(files[0].0), &options, bytes)
 }
 

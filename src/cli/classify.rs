@@ -1,0 +1,56 @@
+//! `sconce classify`: its arguments, and the options that they become.
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use super::args::ModelArgs;
+use super::records::{RecordArgs, records};
+use super::scores::{ScoreArgs, scoring};
+use crate::error::UsageError;
+use crate::named::Named;
+use crate::run::classify::ClassifyOptions;
+use crate::text::PairTruncation;
+
+/// The examples at the end of the command's help.
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  sconce classify -m distilbert/distilbert-base-uncased-finetuned-sst-2-english \"What a day\"
+  sconce classify -m ./model -i reviews.jsonl -o labels.parquet --top-k 0    all labels
+  sconce classify -m ./model -i pairs.csv --pair-field hypothesis            pairs of texts";
+
+#[derive(Debug, Args)]
+pub(super) struct ClassifyArgs {
+    #[command(flatten)]
+    pub records: RecordArgs,
+
+    /// Field or column of the second text of a pair
+    #[arg(long, value_name = "NAME")]
+    pub pair_field: Option<String>,
+
+    /// Write the K labels with the highest scores; 0: all
+    #[arg(id = "top_labels", long = "top-k", value_name = "K", default_value_t = 1)]
+    pub top_k: u32,
+
+    #[command(flatten)]
+    pub scores: ScoreArgs,
+
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+/// The options of `classify`.
+///
+/// # Errors
+/// [`UsageError`] if arguments contradict each other.
+pub(super) fn options(args: ClassifyArgs) -> Result<ClassifyOptions> {
+    let (model, scores) = scoring(&args.model, &args.scores)?;
+    if args.pair_field.is_none() && args.scores.truncation != PairTruncation::default() {
+        bail!(UsageError(format!(
+            "--truncation {} needs pairs; pass --pair-field, or remove it",
+            args.scores.truncation.name()
+        )));
+    }
+    let pair_field = ("--pair-field", args.pair_field);
+    let records = records(args.records, model, pair_field, &args.model.verbosity)?;
+    Ok(ClassifyOptions { records, scores, top_k: args.top_k as usize })
+}

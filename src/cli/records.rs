@@ -1,0 +1,241 @@
+//! The arguments of the commands that turn records into rows, and the options that they become.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use bytesize::ByteSize;
+use clap::Args;
+
+use super::args::VerbosityArgs;
+use super::choice::{OrAuto, named, named_or_auto};
+use super::resolve::{console, is_stdout, target};
+use crate::error::UsageError;
+use crate::input::{self, Fields, Filter};
+use crate::named::Named;
+use crate::output;
+use crate::pipeline::{Selection, StartMode};
+use crate::run::records::{Input, RecordOptions};
+use crate::task::{CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS, ModelOptions};
+
+/// The texts, the output and the run of a command that turns records into rows.
+#[derive(Debug, Args)]
+pub(super) struct RecordArgs {
+    /// Texts. Without TEXT and --input, or if TEXT is a single -, texts are read from standard input, one per line
+    #[arg(value_name = "TEXT", conflicts_with = "input")]
+    pub texts: Vec<String>,
+
+    /// Files, directories or glob patterns such as 'docs/*.txt'. Directories are searched recursively, without hidden files and
+    /// files that .gitignore excludes. Files may be compressed (.gz, .zst). - is standard input
+    #[arg(short, long, value_name = "FILE", num_args = 1..)]
+    pub input: Vec<PathBuf>,
+
+    /// In directories and patterns, include only files that match GLOB, for example '*.md'
+    #[arg(long, value_name = "GLOB")]
+    pub include: Vec<String>,
+
+    /// In directories and patterns, exclude files and directories that match GLOB
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<String>,
+
+    /// Do not respect .gitignore and .ignore files
+    #[arg(long)]
+    pub no_ignore: bool,
+
+    /// Input format. auto: by file extension; lines: one text per line; files: one text per file
+    #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<input::Format>())]
+    pub input_format: OrAuto<input::Format>,
+
+    /// Field or column of the text, in jsonl, csv, tsv, parquet and arrow [default: text]
+    #[arg(long, value_name = "NAME")]
+    pub text_field: Option<String>,
+
+    /// Field or column of the id [default: id, if the input has one]
+    #[arg(long, value_name = "NAME")]
+    pub id_field: Option<String>,
+
+    /// Fields or columns to copy to the output, separated by commas or spaces. Every input has text, file and line. Columns of
+    /// parquet and arrow inputs keep their type; other types are inferred from the first records
+    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
+    pub keep: Vec<String>,
+
+    /// Output file [default: standard output]. It is written atomically and replaces an existing file. Skipped, failed and
+    /// truncated records are listed in FILE.ledger.jsonl
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Output format. auto: by file extension, jsonl on standard output
+    #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<output::OutputFormat>())]
+    pub output_format: OrAuto<output::OutputFormat>,
+
+    /// Resume an interrupted run into the same output. Starts from the beginning if there is none, and does nothing if the
+    /// output is up to date
+    #[arg(long)]
+    pub resume: bool,
+
+    /// Start from the beginning and discard the rows of an interrupted run
+    #[arg(long, conflicts_with = "resume")]
+    pub restart: bool,
+
+    /// Skip records whose text is empty or white space
+    #[arg(long)]
+    pub skip_empty: bool,
+
+    /// Read only the first N records
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+
+    /// Write a summary to FILE as JSON: rows, tokens, seconds, peak memory and more
+    #[arg(long, value_name = "FILE")]
+    pub stats: Option<PathBuf>,
+
+    /// What to do with records that cannot be read. skip: list them in the ledger and exit with code 3
+    #[arg(long, value_name = "ACTION", default_value = "stop", value_parser = named::<OnError>())]
+    pub on_error: OnError,
+
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help = batch_tokens_help())]
+    pub batch_tokens: Option<u32>,
+
+    /// Maximum memory of the process, including weights, for example 2GB. Batches are made small enough to fit
+    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Hardware")]
+    pub max_memory: Option<ByteSize>,
+}
+
+/// What to do with records that cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OnError {
+    Stop,
+    Skip,
+}
+
+impl Named for OnError {
+    const ALL: &'static [Self] = &[OnError::Stop, OnError::Skip];
+
+    fn name(self) -> &'static str {
+        match self {
+            OnError::Stop => "stop",
+            OnError::Skip => "skip",
+        }
+    }
+}
+
+/// The options of every command that turns records into rows. `pair` is the field of the second text, with the name of its option.
+pub(super) fn records(
+    args: RecordArgs,
+    model: ModelOptions,
+    pair: (&'static str, Option<String>),
+    verbosity: &VerbosityArgs,
+) -> Result<RecordOptions> {
+    Ok(RecordOptions {
+        model: ModelOptions { max_memory: args.max_memory.map(|size| size.as_u64()), ..model },
+        pair_option: pair.0,
+        input: input(&args, pair)?,
+        format: output_format(args.output_format, args.output.as_deref())?,
+        output: target(args.output),
+        chunks: false,
+        batch_tokens: args.batch_tokens.map(|n| n as usize),
+        skip_unreadable: args.on_error == OnError::Skip,
+        start: match (args.resume, args.restart) {
+            (true, _) => StartMode::Resume,
+            (_, true) => StartMode::Restart,
+            _ => StartMode::Fresh,
+        },
+        selection: Selection { skip_empty: args.skip_empty, limit: args.limit },
+        // A user who names the format needs no hint that the input looks like another one.
+        hints: args.input_format.0.is_none(),
+        stats: args.stats,
+        console: console(verbosity),
+    })
+}
+
+/// The texts, or the files that hold them.
+fn input(args: &RecordArgs, pair: (&'static str, Option<String>)) -> Result<Input> {
+    let RecordArgs { texts, input: files, text_field, id_field, keep, .. } = args;
+    let (pair_option, pair_field) = pair;
+    let stdin = [PathBuf::from("-")];
+    // A single - is standard input. Among other texts, it is a text.
+    let texts = if matches!(&texts[..], [text] if text == "-") { &[][..] } else { &texts[..] };
+    let paths = match (files.is_empty(), texts.is_empty()) {
+        (true, false) => &[][..],
+        (true, true) => &stdin,
+        (false, _) => files,
+    };
+    if paths.iter().filter(|path| is_stdin(path)).count() > 1 {
+        bail!(UsageError("--input names standard input twice, but it can be read only once".into()));
+    }
+    let filter = Filter {
+        include: args.include.clone(),
+        exclude: args.exclude.clone(),
+        no_ignore: args.no_ignore,
+        is_lenient: args.on_error == OnError::Skip,
+    };
+    let sources = input::filtered_sources(paths, args.input_format.0, &filter);
+    let sources = sources.map_err(|error| UsageError(error.to_string()))?;
+    let field_options = [("--text-field", text_field), (pair_option, &pair_field), ("--id-field", id_field)];
+    let field_option = field_options.into_iter().find(|(_, name)| name.is_some()).map(|(option, _)| option);
+    // Records of any format have a text, a file and a line, which --keep may name.
+    let is_own = |name: &String| texts.is_empty() && Fields::is_built_in(name);
+    if let Some(option) = field_option.or((!keep.iter().all(is_own)).then_some("--keep"))
+        && !sources.iter().any(|source| source.format.has_fields())
+    {
+        bail!(UsageError(format!(
+            "{option} needs an input with fields (jsonl, csv, tsv, parquet or arrow); pass --input FILE, and \
+             --input-format if the file extension does not tell the format"
+        )));
+    }
+    if !texts.is_empty() {
+        if args.input_format.0.is_some() {
+            bail!(UsageError("--input-format needs --input FILE; remove it, or the TEXT arguments".into()));
+        }
+        return Ok(Input::Texts(texts.to_vec()));
+    }
+    let text = text_field.clone().unwrap_or_else(|| "text".into());
+    let fields = Fields { text, pair: pair_field, id: id_field.clone(), keep: keep.clone() };
+    Ok(Input::Files(sources, fields))
+}
+
+/// The output format: as the option says, else by the extension of the output file, else jsonl.
+///
+/// # Errors
+/// [`UsageError`] if the extension is not known.
+fn output_format(
+    format: OrAuto<output::OutputFormat>,
+    output: Option<&Path>,
+) -> Result<output::OutputFormat> {
+    use output::OutputFormat::{Arrow, Csv, Jsonl, Npy, Parquet, Safetensors};
+    if let Some(format) = format.0 {
+        return Ok(format);
+    }
+    let Some(path) = output.filter(|path| !is_stdout(path)) else { return Ok(Jsonl) };
+    let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
+    Ok(match extension.as_deref().unwrap_or_default() {
+        "jsonl" | "ndjson" | "" => Jsonl,
+        "csv" => Csv,
+        "npy" => Npy,
+        "parquet" | "pq" => Parquet,
+        "arrow" | "feather" | "ipc" => Arrow,
+        "safetensors" => Safetensors,
+        unknown => {
+            let names: Vec<&str> = output::OutputFormat::ALL.iter().map(|format| format.name()).collect();
+            bail!(UsageError(format!(
+                "--output {}: no output format has the extension .{unknown}; pass --output-format with one of {}",
+                path.display(),
+                names.join(", ")
+            )))
+        }
+    })
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+fn batch_tokens_help() -> String {
+    format!(
+        "Tokens per batch, over all of its texts [default: {CPU_F32_TOKENS} for f32 on a CPU without AMX, \
+         {CPU_TOKENS} otherwise on a CPU; on a GPU as many as fit in its memory, up to {MAX_GPU_TOKENS}]"
+    )
+}
+
+fn size(value: &str) -> Result<ByteSize, String> {
+    value.parse().map_err(|_| "expected a size, for example 512MB or 2GiB".into())
+}

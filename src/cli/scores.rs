@@ -1,0 +1,66 @@
+//! The arguments of the commands that score texts or pairs, and the options that they become.
+
+use anyhow::{Result, bail};
+use clap::Args;
+use clap::builder::TypedValueParser;
+
+use super::args::{LimitArgs, ModelArgs};
+use super::choice::{choices, named, one_of};
+use super::resolve::model;
+use crate::error::UsageError;
+use crate::named::Named;
+use crate::task::{ModelOptions, OnLong, ScoreOptions};
+use crate::text::PairTruncation;
+
+/// How texts or pairs get scores.
+#[derive(Debug, Args)]
+pub(super) struct ScoreArgs {
+    /// Write logits instead of scores: do not apply the model's activation
+    #[arg(long)]
+    pub raw: bool,
+
+    #[command(flatten)]
+    pub limit: LimitArgs,
+
+    /// Which text of a pair over the limit is truncated. longest_first: the longer one, until both are of equal length
+    #[arg(long, value_name = "STRATEGY", default_value = "longest_first", value_parser = named::<PairTruncation>())]
+    pub truncation: PairTruncation,
+
+    /// What to do with texts longer than the limit. error: stop; skip: write no row and exit with code 3
+    #[arg(id = "on_long_pair", long = "on-long", value_name = "ACTION", default_value = "truncate", value_parser = on_long_pair())]
+    pub on_long: OnLong,
+}
+
+/// The options of a command that scores texts or pairs.
+///
+/// # Errors
+/// [`UsageError`] if an option would have no effect.
+pub(super) fn scoring(args: &ModelArgs, scores: &ScoreArgs) -> Result<(ModelOptions, ScoreOptions)> {
+    let ScoreArgs { raw, limit, truncation, on_long } = scores;
+    let truncating = [
+        ("--truncation-side", limit.truncation_side.is_some()),
+        ("--truncation", *truncation != PairTruncation::default()),
+    ];
+    let given = truncating.into_iter().find(|(_, is_given)| *is_given);
+    if let Some((option, _)) = given.filter(|_| *on_long != OnLong::Truncate) {
+        bail!(needs_truncation(option, *on_long));
+    }
+    let model = ModelOptions {
+        max_length: limit.max_length.map(|n| n as usize),
+        truncation_side: limit.truncation_side,
+        pair_truncation: *truncation,
+        ..model(args)?
+    };
+    Ok((model, ScoreOptions { on_long: *on_long, raw: *raw }))
+}
+
+/// The error for an option of truncation if texts are not truncated.
+pub(super) fn needs_truncation(option: &str, on_long: OnLong) -> UsageError {
+    let action = on_long.name();
+    UsageError(format!("{option} needs --on-long truncate, found --on-long {action}; remove one of them"))
+}
+
+/// A parser for the values of `--on-long` that pairs support.
+fn on_long_pair() -> impl TypedValueParser<Value = OnLong> {
+    one_of(choices(|value| value).into_iter().filter(|(_, value)| *value != OnLong::Mean).collect())
+}

@@ -1,0 +1,143 @@
+//! The content of a row beside its columns: a vector, a score or labels.
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+
+use super::dtype::{OutputDtype, StoredVector};
+use super::format::OutputFormat;
+
+/// The content of a row, of the type that [`OutputSchema::content`](super::OutputSchema::content) has.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Content {
+    /// A vector, or the vectors of the tokens of a text.
+    Vector(StoredVector),
+    /// A score.
+    Score {
+        /// The score.
+        score: f32,
+        /// The rank among all rows, from 0; present where rows are sorted by their scores.
+        rank: Option<u64>,
+    },
+    /// Labels, best first.
+    Labels(Vec<LabelScore>),
+}
+
+/// A label with its score.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LabelScore {
+    /// The label.
+    pub label: String,
+    /// Its score: a probability, or a logit.
+    pub score: f32,
+}
+
+/// The type of the content of all rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ContentType {
+    /// [`Content::Vector`].
+    Vectors(VectorType),
+    /// [`Content::Score`].
+    Scores {
+        /// Whether rows are sorted by their scores and have a rank.
+        ranked: bool,
+    },
+    /// [`Content::Labels`].
+    Labels,
+}
+
+/// The type of vectors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VectorType {
+    /// Type of the stored elements.
+    pub dtype: OutputDtype,
+    /// Dimensions of a vector, before it is stored as `dtype`.
+    pub dimensions: usize,
+    /// Whether a row holds one vector per token.
+    pub per_token: bool,
+    /// Whether vectors have unit length.
+    pub normalized: bool,
+}
+
+impl Content {
+    /// Whether all numbers are finite.
+    pub fn is_finite(&self) -> bool {
+        match self {
+            Content::Vector(vector) => vector.is_finite(),
+            Content::Score { score, .. } => score.is_finite(),
+            Content::Labels(labels) => labels.iter().all(|label| label.score.is_finite()),
+        }
+    }
+
+    /// The vector of the row.
+    ///
+    /// # Errors
+    /// If the row has other content.
+    pub(super) fn vector(&self) -> Result<&StoredVector> {
+        match self {
+            Content::Vector(vector) => Ok(vector),
+            Content::Score { .. } | Content::Labels(_) => {
+                bail!("a row has no vector; please report this as a bug")
+            }
+        }
+    }
+}
+
+impl ContentType {
+    /// Whether NaN and infinite numbers can be recognised in an output of this format.
+    pub fn preserves_non_finite(&self, format: OutputFormat) -> bool {
+        match self {
+            ContentType::Vectors(VectorType { dtype, .. }) => match dtype {
+                OutputDtype::F32 | OutputDtype::F16 => true,
+                OutputDtype::Int8 => format.has_columns(),
+                OutputDtype::Binary => false,
+            },
+            ContentType::Scores { .. } | ContentType::Labels => true,
+        }
+    }
+
+    /// Type of the stored numbers.
+    pub fn dtype(&self) -> OutputDtype {
+        match self {
+            ContentType::Vectors(vectors) => vectors.dtype,
+            ContentType::Scores { .. } | ContentType::Labels => OutputDtype::F32,
+        }
+    }
+
+    /// The content of one row with its article, for messages.
+    pub fn noun(&self) -> &'static str {
+        match self {
+            ContentType::Vectors(_) => "a vector",
+            ContentType::Scores { .. } => "a score",
+            ContentType::Labels => "labels",
+        }
+    }
+
+    /// Names of the columns that the content may have.
+    pub(super) fn column_names(&self) -> &'static [&'static str] {
+        match self {
+            ContentType::Vectors(_) => &["scale", "embedding", "embeddings"],
+            ContentType::Scores { .. } => &["rank", "score"],
+            ContentType::Labels => &["labels"],
+        }
+    }
+}
+
+impl VectorType {
+    /// Number of stored elements per vector.
+    pub(super) fn width(&self) -> usize {
+        self.dtype.width(self.dimensions)
+    }
+
+    /// Size of a stored vector in bytes.
+    pub(super) fn vector_bytes(&self) -> usize {
+        self.width() * self.dtype.element_bytes()
+    }
+}
+
+/// The error for a row whose content is not of the schema's type.
+///
+/// # Errors
+/// Always.
+pub(super) fn other_content<T>() -> Result<T> {
+    bail!("a row has other content than the schema; please report this as a bug")
+}

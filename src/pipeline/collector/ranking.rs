@@ -1,0 +1,128 @@
+//! The best rows of a run, which are written in the order of their scores at its end.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::field::FieldValue;
+use crate::output::{self, Content};
+
+/// The best rows so far.
+pub(super) struct Ranking {
+    /// Maximum number of rows.
+    limit: usize,
+    /// The rows, best first.
+    rows: BTreeMap<Key, RankedRow>,
+}
+
+/// The order of rows: by score, the highest first, then by the index of the record. The score is one of [`order`].
+type Key = (Reverse<u32>, u64);
+
+/// A row that is kept until the end of the run.
+pub(super) struct RankedRow {
+    index: u64,
+    id: Option<Value>,
+    tokens: usize,
+    truncated: bool,
+    kept: Vec<FieldValue>,
+    content: Content,
+}
+
+impl Ranking {
+    /// No rows yet, of at most `limit`.
+    pub(super) fn new(limit: usize) -> Self {
+        Ranking { limit, rows: BTreeMap::new() }
+    }
+
+    /// Adds a row with a score if it is among the best.
+    pub(super) fn push(&mut self, row: &output::Row) {
+        let Content::Score { score, .. } = *row.content else { return };
+        let key = (Reverse(order(score)), row.index);
+        let is_full = self.rows.len() >= self.limit;
+        if is_full && self.rows.last_key_value().is_none_or(|(worst, _)| *worst < key) {
+            return;
+        }
+        let row = RankedRow {
+            index: row.index,
+            id: row.id.cloned(),
+            tokens: row.tokens,
+            truncated: row.truncated,
+            kept: row.kept.to_vec(),
+            content: row.content.clone(),
+        };
+        self.rows.insert(key, row);
+        if is_full {
+            self.rows.pop_last();
+        }
+    }
+
+    /// The rows with their ranks, best first.
+    pub(super) fn into_rows(self) -> impl Iterator<Item = RankedRow> {
+        self.rows.into_values().zip(0..).map(|(mut row, place)| {
+            if let Content::Score { rank, .. } = &mut row.content {
+                *rank = Some(place);
+            }
+            row
+        })
+    }
+}
+
+impl RankedRow {
+    /// The row to write.
+    pub(super) fn as_row(&self) -> output::Row<'_> {
+        output::Row {
+            index: self.index,
+            id: self.id.as_ref(),
+            chunk: None,
+            tokens: self.tokens,
+            truncated: self.truncated,
+            kept: &self.kept,
+            content: &self.content,
+        }
+    }
+}
+
+/// A number that is greater for a greater score; for NaN it is the least.
+fn order(score: f32) -> u32 {
+    // -0 and 0 are equal scores.
+    match (score + 0.0).to_bits() {
+        _ if score.is_nan() => 0,
+        bits if bits >> 31 == 0 => bits | 1 << 31,
+        bits => !bits,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ranking, order};
+    use crate::output::{Content, Row};
+
+    #[test]
+    fn scores_are_ordered_and_nan_is_the_least() {
+        let sorted = [f32::NAN, f32::NEG_INFINITY, -2.5, -1e-40, 0.0, 1e-40, 0.5, 3.0, f32::INFINITY];
+        assert!(sorted.map(order).is_sorted_by(|a, b| a < b));
+        assert_eq!(order(-0.0), order(0.0));
+    }
+
+    #[test]
+    fn the_best_rows_are_kept_and_equal_scores_stay_in_the_order_of_input() {
+        for (limit, expected) in [(0, &[][..]), (1, &[3]), (3, &[3, 1, 4]), (9, &[3, 1, 4, 0, 2])] {
+            let mut ranking = Ranking::new(limit);
+            for (score, index) in [0.5, 2.0, f32::NAN, 7.0, 2.0].into_iter().zip(0..) {
+                let content = Content::Score { score, rank: None };
+                let content = &content;
+                let row =
+                    Row { index, id: None, chunk: None, tokens: 1, truncated: false, kept: &[], content };
+                ranking.push(&row);
+            }
+            let rows: Vec<_> = ranking.into_rows().collect();
+            assert_eq!(rows.iter().map(|row| row.index).collect::<Vec<_>>(), expected);
+            let ranks = rows.iter().map(|row| match row.content {
+                Content::Score { rank, .. } => rank,
+                _ => None,
+            });
+            assert!(ranks.eq((0..expected.len() as u64).map(Some)));
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! `sconce embed`: texts → vectors.
+
+use anyhow::Result;
+
+use super::records::{RecordOptions, Setup, run, true_or_false};
+use super::yes_or_no;
+use crate::named::Named;
+use crate::output::OutputMetadata;
+use crate::pipeline::{ExitStatus, RunIdentity};
+use crate::task::{Embedder, VectorOptions, load};
+use crate::text::Chunking;
+
+/// The options of `sconce embed`.
+pub struct EmbedOptions {
+    /// The model, the texts and the output.
+    pub records: RecordOptions,
+    /// How vectors are computed and stored.
+    pub vectors: VectorOptions,
+}
+
+/// Runs `sconce embed`.
+///
+/// # Errors
+/// If the input, the model or the output fails. [`crate::pipeline::Interrupted`] if the user interrupts the run.
+pub fn embed(options: &EmbedOptions) -> Result<ExitStatus> {
+    let EmbedOptions { records, vectors } = options;
+    run(
+        records,
+        |console| load(&records.model, console),
+        |loaded, console| {
+            let task = Embedder::new(loaded, vectors, console)?;
+            Ok(Setup { identity: identity(&task), metadata: metadata(&task), task, top_k: None })
+        },
+    )
+}
+
+/// The resolved options that affect vectors.
+fn identity(embedder: &Embedder) -> RunIdentity {
+    let mut identity = RunIdentity::from([
+        ("--pooling".into(), embedder.pooling.to_string()),
+        ("--normalize".into(), yes_or_no(embedder.is_normalized())),
+        ("--dimensions".into(), embedder.dimensions.to_string()),
+        ("--prompt".into(), format!("{:?}", embedder.prompt)),
+        ("--output-dtype".into(), embedder.dtype.name().into()),
+    ]);
+    if let Some(Chunking { tokens, overlap, late }) = embedder.chunking {
+        identity.extend([
+            ("--chunk".into(), tokens.to_string()),
+            ("--chunk-overlap".into(), overlap.to_string()),
+            ("--chunk-late".into(), yes_or_no(late)),
+        ]);
+    }
+    identity
+}
+
+/// The resolved options that affect vectors, for the metadata of the output.
+pub(super) fn metadata(embedder: &Embedder) -> OutputMetadata {
+    let mut metadata = OutputMetadata::from([
+        ("pooling".into(), embedder.pooling.to_string()),
+        ("normalized".into(), true_or_false(embedder.is_normalized())),
+        ("dimensions".into(), embedder.dimensions.to_string()),
+        ("prompt".into(), embedder.prompt.clone()),
+        ("output_dtype".into(), embedder.dtype.name().into()),
+        ("similarity".into(), embedder.similarity.name().into()),
+    ]);
+    if let Some(Chunking { tokens, overlap, late }) = embedder.chunking {
+        metadata.extend([
+            ("chunk_tokens".into(), tokens.to_string()),
+            ("chunk_overlap".into(), overlap.to_string()),
+            ("chunk_late".into(), true_or_false(late)),
+        ]);
+    }
+    metadata
+}

@@ -1,0 +1,70 @@
+//! The identity of a run: it resumes another only if their identities are equal.
+
+use super::{Input, RecordOptions};
+use crate::named::Named;
+use crate::pipeline::{RunIdentity, sha256_of_texts};
+use crate::run::yes_or_no;
+use crate::task::{Loaded, ModelTask};
+
+/// The identity of a run, without the digests of the model's files.
+pub(super) fn of_run(options: &RecordOptions, loaded: &Loaded) -> RunIdentity {
+    let mut identity = of_input(&options.input, options.pair_option);
+    identity.extend([
+        // Builds of one release can compute different bits.
+        (
+            "the release of Sconce".into(),
+            concat!(env!("CARGO_PKG_VERSION"), " (build ", env!("SCONCE_BUILD"), ")").into(),
+        ),
+        ("--output-format".into(), options.format.name().into()),
+        ("--skip-empty".into(), yes_or_no(options.selection.skip_empty)),
+    ]);
+    if options.model.random_weights.is_some() {
+        identity.insert("--random-weights".into(), loaded.weights.clone());
+    }
+    identity
+}
+
+/// The identity of the input. The records themselves are compared by the digest of the cursor.
+fn of_input(input: &Input, pair_option: &str) -> RunIdentity {
+    let (sources, fields) = match input {
+        Input::Texts(texts) => {
+            let digest = format!("SHA-256 {}", sha256_of_texts(texts));
+            return RunIdentity::from([("the texts".into(), digest)]);
+        }
+        Input::Files(sources, fields) => (sources, fields),
+    };
+    let formats = sources.iter().map(|source| source.format.name()).collect::<Vec<_>>();
+    let formats = match formats.split_first() {
+        Some((first, rest)) if rest.iter().all(|format| format == first) => first.to_string(),
+        _ => formats.join(" "),
+    };
+    let given = |name: &Option<String>| name.clone().unwrap_or_else(|| "not given".into());
+    RunIdentity::from([
+        ("--input-format".into(), formats),
+        ("--text-field".into(), fields.text.clone()),
+        (pair_option.into(), given(&fields.pair)),
+        ("--id-field".into(), given(&fields.id)),
+        ("--keep".into(), fields.keep.join(" ")),
+    ])
+}
+
+/// The resolved options of every task that affect rows.
+pub(super) fn of_task(task: &impl ModelTask) -> RunIdentity {
+    let (tokenizer, backend) = (task.tokenizer(), task.encoders()[0].backend());
+    RunIdentity::from([
+        ("--max-length".into(), tokenizer.max_length().to_string()),
+        ("--truncation-side".into(), tokenizer.truncation_side().name().into()),
+        ("--on-long".into(), task.on_long().name().into()),
+        ("--dtype".into(), backend.dtype().into()),
+        // Devices and instruction sets round differently.
+        ("the device".into(), backend.to_string()),
+    ])
+}
+
+/// The options of commands that write scores.
+pub(in crate::run) fn of_scores(task: &impl ModelTask, raw: bool) -> RunIdentity {
+    RunIdentity::from([
+        ("--raw".into(), yes_or_no(raw)),
+        ("--truncation".into(), task.tokenizer().pair_truncation().name().into()),
+    ])
+}

@@ -1,0 +1,36 @@
+//! The metadata of an output: the model, and the resolved options of every task.
+
+use std::path::Path;
+
+use crate::output::OutputMetadata;
+use crate::task::{Loaded, ModelOptions, ModelTask};
+
+/// The name of the model, the commit of a snapshot in the cache, and the origin of weights that are not the model's own.
+pub(in crate::run) fn of_model(options: &ModelOptions, loaded: &Loaded) -> OutputMetadata {
+    let mut metadata = OutputMetadata::new();
+    let mut insert = |key: &str, value: String| drop(metadata.insert(key.into(), value));
+    match &options.config {
+        Some(config) => insert("model", config.display().to_string()),
+        None => insert("model", options.source.model.clone()),
+    }
+    let folder = loaded.config.path().parent();
+    let is_snapshot = |folder: &&Path| {
+        folder.parent().and_then(Path::file_name).is_some_and(|parent| parent == "snapshots")
+    };
+    if let Some(commit) = folder.filter(is_snapshot).and_then(Path::file_name) {
+        insert("revision", commit.to_string_lossy().into_owned());
+    }
+    if options.random_weights.is_some() {
+        insert("weights", loaded.weights.clone());
+    }
+    metadata
+}
+
+/// The release, and the resolved options of every task.
+pub(in crate::run) fn of_task(task: &impl ModelTask) -> OutputMetadata {
+    OutputMetadata::from([
+        ("release".into(), format!("sconce {}", env!("CARGO_PKG_VERSION"))),
+        ("max_length".into(), task.tokenizer().max_length().to_string()),
+        ("dtype".into(), task.encoders()[0].backend().dtype().into()),
+    ])
+}

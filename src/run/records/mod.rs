@@ -1,0 +1,227 @@
+//! What the commands share that turn records into rows with a task: prepare, run, report.
+
+mod checks;
+mod hints;
+mod identity;
+pub(super) mod metadata;
+mod options;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Result;
+
+pub(super) use identity::of_scores;
+pub use options::{Input, RecordOptions};
+
+use crate::error::UsageError;
+use crate::output::{
+    self, ColumnType, ContentType, KeptColumn, OutputFormat, OutputLock, OutputMetadata, OutputSchema, Target,
+};
+use crate::pipeline::{
+    Collector, EarlierRun, ExitStatus, FileDigests, Journal, Manifest, MemoryBudget, Policy, RecordSource,
+    RunIdentity, Timings, Utilization, exit_on_signal, listen, start_stages, write_summary,
+};
+use crate::sys::console::{Console, counted};
+use crate::task::{Loaded, ModelTask, OnLong, workload};
+
+/// The task of a command, with the resolved options that only this command has.
+pub(super) struct Setup<T> {
+    /// The task.
+    pub task: T,
+    /// The resolved options that affect rows, by the names of the options.
+    pub identity: RunIdentity,
+    /// The resolved options that affect rows, for the metadata of the output.
+    pub metadata: OutputMetadata,
+    /// Sort rows by their scores and write only this many of the best; such a run cannot be resumed.
+    pub top_k: Option<usize>,
+}
+
+/// A run that is ready to start.
+struct Prepared<T> {
+    task: Arc<T>,
+    budget: MemoryBudget,
+    source: RecordSource,
+    collector: Collector,
+    timings: Timings,
+    /// Whether rows go to a terminal or a pipe, where they cannot be resumed.
+    output_is_stream: bool,
+    /// Whether an interrupted run had already written all rows.
+    is_complete: bool,
+}
+
+/// Runs a command: `load` loads the model, and `set_up` makes its task.
+///
+/// # Errors
+/// If the input, the model or the output fails. [`crate::pipeline::Interrupted`] if the user interrupts the run.
+pub(super) fn run<T: ModelTask>(
+    options: &RecordOptions,
+    load: impl FnOnce(&Console) -> Result<Loaded>,
+    set_up: impl FnOnce(Loaded, &Console) -> Result<Setup<T>>,
+) -> Result<ExitStatus> {
+    let mut run = match prepare(options, load, set_up)? {
+        ControlFlow::Continue(run) => run,
+        ControlFlow::Break(status) => return Ok(status),
+    };
+    let utilization = Arc::new(Utilization::new(run.budget.threads));
+    let backends: Vec<String> =
+        run.task.encoders().iter().map(|encoder| encoder.backend().to_string()).collect();
+    if !run.is_complete {
+        let interrupts = listen()?;
+        if run.output_is_stream {
+            // A stream cannot be resumed, so there is nothing to save.
+            exit_on_signal();
+        }
+        let cursor = run.collector.cursor().clone();
+        let waves = start_stages(run.source, cursor, run.task, run.budget, utilization.clone())?;
+        run.collector.run(&waves, &interrupts)?;
+    }
+    run.collector.report(&run.timings);
+    let stats = *run.collector.stats();
+    options.console.detail(format!(
+        "{} texts, {} tokens, {:.2?} in all",
+        stats.texts,
+        stats.tokens,
+        run.timings.start.elapsed()
+    ));
+    if let Some(path) = &options.stats {
+        let metadata = run.collector.metadata()?;
+        let device = backends.join("; ");
+        write_summary(path, &stats, &run.timings, &utilization, &run.budget, &device, &metadata)?;
+    }
+    Ok(stats.exit_status())
+}
+
+/// Locks the output, loads the model and finds the earlier run with the same output. Breaks if the output is up to date.
+fn prepare<T: ModelTask>(
+    options: &RecordOptions,
+    load: impl FnOnce(&Console) -> Result<Loaded>,
+    set_up: impl FnOnce(Loaded, &Console) -> Result<Setup<T>>,
+) -> Result<ControlFlow<ExitStatus, Prepared<T>>> {
+    let start = Instant::now();
+    let lock = checks::lock_output(options)?;
+    let console = if shows_progress(&lock) { options.console } else { options.console.without_progress() };
+    let output_is_stream = lock.sidecars().is_none();
+    let mut source = options.open_input(output_is_stream)?;
+    let loaded = load(&console)?;
+    let loading = start.elapsed();
+    checks::check_model_files(options, &lock, &loaded)?;
+    let mut output_metadata = metadata::of_model(&options.model, &loaded);
+    let mut identity = identity::of_run(options, &loaded);
+    let files = loaded.files.clone();
+    let setup = set_up(loaded, &console)?;
+    let task = setup.task;
+    output_metadata.extend(metadata::of_task(&task).into_iter().chain(setup.metadata));
+    identity.extend(identity::of_task(&task).into_iter().chain(setup.identity));
+    let budget = MemoryBudget::new(&workload(&task, options.batch_tokens), options.model.max_memory)?;
+    source.set_limit(budget.reading);
+    let schema = schema(options, task.content(), output_metadata);
+    output::check(&schema).map_err(|error| UsageError(error.to_string()))?;
+    // The digest of the weights is in the manifest, in --stats, and in the metadata of an Arrow stream.
+    let is_hashed = !output_is_stream || options.stats.is_some() || options.format == OutputFormat::Arrow;
+    let digests = is_hashed.then(|| FileDigests::start(files));
+    let (journal, earlier, digests) = match setup.top_k {
+        None => open_journal(options, &lock, identity, digests, &console)?,
+        Some(_) => (None, EarlierRun::None, digests),
+    };
+    let interrupted = match check_earlier_run(options, earlier, &mut source, &budget)? {
+        ControlFlow::Continue(interrupted) => interrupted,
+        ControlFlow::Break(status) => return Ok(ControlFlow::Break(status)),
+    };
+    if options.hints {
+        hints::of_records(&options.input, &mut source, &options.console);
+    }
+    if !schema.kept.is_empty() {
+        source.check_kept()?;
+    }
+    let bar = console.bar(source.size());
+    let mut collector = Collector::new(lock, schema, policy(options, &task), journal, digests, console, bar);
+    if let Some(top_k) = setup.top_k {
+        collector.rank(top_k);
+    }
+    let mut is_complete = false;
+    if let Some(manifest) = interrupted {
+        source.skip_to(&manifest.cursor)?;
+        is_complete = collector.resume(manifest)?;
+    } else if options.format.has_fixed_columns() {
+        collector.infer_columns(&mut source);
+    }
+    let timings = Timings { start, loading: loading.as_secs_f64(), resumed: *collector.stats() };
+    let task = Arc::new(task);
+    let run = Prepared { task, budget, source, collector, timings, output_is_stream, is_complete };
+    Ok(ControlFlow::Continue(run))
+}
+
+/// The journal and the earlier run, if the output is a file; otherwise returns the digests.
+fn open_journal(
+    options: &RecordOptions,
+    lock: &OutputLock,
+    identity: RunIdentity,
+    digests: Option<FileDigests>,
+    console: &Console,
+) -> Result<(Option<Journal>, EarlierRun, Option<FileDigests>)> {
+    match (lock.sidecars(), digests) {
+        (Some(sidecars), Some(digests)) => {
+            let (journal, earlier) = Journal::open(sidecars, identity, digests, options.start, console)?;
+            Ok((Some(journal), earlier, None))
+        }
+        (_, digests) => Ok((None, EarlierRun::None, digests)),
+    }
+}
+
+/// The interrupted run to resume, if any. Breaks if a complete run has a row for every record of the input.
+fn check_earlier_run(
+    options: &RecordOptions,
+    earlier: EarlierRun,
+    source: &mut RecordSource,
+    budget: &MemoryBudget,
+) -> Result<ControlFlow<ExitStatus, Option<Manifest>>> {
+    let (console, output) = (&options.console, &options.output);
+    let complete = match earlier {
+        EarlierRun::Interrupted(manifest) => return Ok(ControlFlow::Continue(Some(manifest))),
+        EarlierRun::Complete(manifest) if !source.is_stream() => manifest,
+        // A stream cannot be read twice.
+        EarlierRun::None | EarlierRun::Complete(_) => return Ok(ControlFlow::Continue(None)),
+    };
+    if source.skip_to(&complete.cursor).is_ok() && source.next().is_none() {
+        console.note(format!("{output} is up to date: {}", counted(complete.stats.rows, "row")));
+        return Ok(ControlFlow::Break(complete.stats.exit_status()));
+    }
+    console.note(format!("{output} is complete, but the input has changed; starting from the beginning"));
+    *source = options.open_input(false)?;
+    source.set_limit(budget.reading);
+    Ok(ControlFlow::Continue(None))
+}
+
+/// Whether to draw a progress bar: not if rows are written to a terminal or a pipe.
+fn shows_progress(lock: &OutputLock) -> bool {
+    lock.sidecars().is_some() || *lock.target() == Target::Stdout && crate::sys::stdout::is_regular_file()
+}
+
+/// The schema of the output, before the types of its columns are inferred from the first records.
+fn schema(options: &RecordOptions, content: ContentType, metadata: OutputMetadata) -> OutputSchema {
+    let keep = options.input.keep().iter().cloned();
+    OutputSchema {
+        format: options.format,
+        content,
+        chunks: options.chunks,
+        ids: options.input.has_ids().then_some(ColumnType::Text),
+        kept: keep.map(|name| KeptColumn { name, column_type: ColumnType::Text }).collect(),
+        metadata,
+    }
+}
+
+/// The policy for records without a row.
+fn policy(options: &RecordOptions, task: &impl ModelTask) -> Policy {
+    Policy {
+        skip_unreadable: options.skip_unreadable,
+        stop_at_long: task.on_long() == OnLong::Error,
+        max_length: task.tokenizer().max_length(),
+    }
+}
+
+/// A flag in the metadata of an output.
+pub(super) fn true_or_false(value: bool) -> String {
+    if value { "true" } else { "false" }.into()
+}

@@ -1,0 +1,106 @@
+//! The options of commands that turn records into rows.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use crate::input::{Entries, Fields, Format, InputPath, Source};
+use crate::output::{self, Target};
+use crate::pipeline::{Pace, RecordSource, Selection, StartMode};
+use crate::sys::console::Console;
+use crate::task::ModelOptions;
+
+/// The options of every command that turns records into rows.
+pub struct RecordOptions {
+    /// The model.
+    pub model: ModelOptions,
+    /// The texts.
+    pub input: Input,
+    /// The name of the option for the field of the second text.
+    pub pair_option: &'static str,
+    /// The destination of the rows.
+    pub output: Target,
+    /// The format of the output.
+    pub format: output::OutputFormat,
+    /// Whether rows are chunks of texts (`--chunk`).
+    pub chunks: bool,
+    /// Tokens per batch. `None`: the fastest number for the device.
+    pub batch_tokens: Option<usize>,
+    /// Skip records that cannot be read; otherwise they end the run.
+    pub skip_unreadable: bool,
+    /// Where to start if an earlier run has left rows.
+    pub start: StartMode,
+    /// Which records to process.
+    pub selection: Selection,
+    /// Print a hint if texts look like another input format.
+    pub hints: bool,
+    /// The path of the JSON summary (`--stats`).
+    pub stats: Option<PathBuf>,
+    /// Standard error.
+    pub console: Console,
+}
+
+/// The texts.
+pub enum Input {
+    /// Texts on the command line.
+    Texts(Vec<String>),
+    /// Files, one after another.
+    Files(Vec<Source>, Fields),
+}
+
+impl RecordOptions {
+    /// Opens the input. `output_is_stream`: rows go to a terminal or a pipe, where someone may wait for them.
+    ///
+    /// # Errors
+    /// If a file cannot be opened.
+    pub(super) fn open_input(&self, output_is_stream: bool) -> Result<RecordSource> {
+        let entries = match &self.input {
+            Input::Texts(texts) => Entries::arguments(texts.clone()),
+            Input::Files(sources, fields) => Entries::open(sources.clone(), fields.clone())?,
+        };
+        let pace = match (self.input.is_stream(), output_is_stream) {
+            (false, _) => Pace::Files,
+            (true, false) => Pace::Stream,
+            (true, true) => Pace::Interactive,
+        };
+        Ok(RecordSource::new(entries, pace, self.selection))
+    }
+}
+
+impl Input {
+    /// The input files.
+    pub(super) fn sources(&self) -> &[Source] {
+        match self {
+            Input::Texts(_) => &[],
+            Input::Files(sources, _) => sources,
+        }
+    }
+
+    /// The names of the fields that are carried through (`--keep`).
+    pub(super) fn keep(&self) -> &[String] {
+        match self {
+            Input::Texts(_) => &[],
+            Input::Files(_, fields) => &fields.keep,
+        }
+    }
+
+    /// Whether reading may wait for a writer: standard input, or a named pipe.
+    pub(super) fn is_stream(&self) -> bool {
+        self.sources().iter().any(|source| match &source.path {
+            InputPath::Stdin => true,
+            InputPath::File(path) => !path.is_file(),
+        })
+    }
+
+    /// Whether texts are typed on a terminal.
+    pub(super) fn is_terminal(&self) -> bool {
+        self.sources().iter().any(|source| source.path == InputPath::Stdin) && std::io::stdin().is_terminal()
+    }
+
+    /// Whether every row has an id, whatever the first records contain.
+    pub(super) fn has_ids(&self) -> bool {
+        let is_named = matches!(self, Input::Files(_, Fields { id: Some(_), .. }));
+        is_named || self.sources().iter().any(|source| source.format == Format::Files)
+    }
+}

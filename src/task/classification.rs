@@ -1,0 +1,179 @@
+//! Sequence classification: labels of a text or pair, or the score of a pair by a cross-encoder. Tokenize, encode, apply the head.
+
+use anyhow::{Result, bail};
+
+use super::load::Loaded;
+use super::model_task::ModelTask;
+use super::options::OnLong;
+use super::sequences::{forward, tokenize};
+use super::tokens::check_tokens;
+use crate::model::classification::{ScoreFunction, label_function, labels, pair_function};
+use crate::nn::{ClassificationHead, Encoder, keep_memory};
+use crate::output::{Content, ContentType, LabelScore};
+use crate::pipeline::{Task, TaskRow, TokenizeError};
+use crate::text::{Sequence, TokenizedText, Tokenizer};
+
+/// How texts are classified or scored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScoreOptions {
+    /// What to do with texts over the limit; [`OnLong::Mean`] is not supported.
+    pub on_long: OnLong,
+    /// Whether rows hold logits instead of scores.
+    pub raw: bool,
+}
+
+/// A model with a sequence-classification head.
+pub struct Classifier {
+    tokenizer: Tokenizer,
+    encoders: Vec<Encoder>,
+    head: ClassificationHead,
+    function: ScoreFunction,
+    on_long: OnLong,
+    rows: Rows,
+}
+
+/// What becomes of the scores of a text.
+enum Rows {
+    /// The best labels.
+    Labels {
+        labels: Vec<String>,
+        /// Maximum number of labels.
+        top_k: usize,
+    },
+    /// The score of a query and the text.
+    Score {
+        /// The query of texts that have none of their own.
+        query: Option<String>,
+        ranked: bool,
+    },
+}
+
+impl Classifier {
+    /// A classifier, whose rows have the best `top_k` labels, or all of them for 0.
+    ///
+    /// # Errors
+    /// If the model has no head, or its config is malformed.
+    pub fn new(loaded: Loaded, options: ScoreOptions, top_k: usize) -> Result<Self> {
+        let labels = labels(&loaded.config)?;
+        let function =
+            if options.raw { ScoreFunction::LOGITS } else { label_function(&loaded.config, labels.len())? };
+        let top_k = if top_k == 0 { labels.len() } else { top_k };
+        Self::build(loaded, options, function, Rows::Labels { labels, top_k })
+    }
+
+    /// A cross-encoder, whose rows have a score. The first text of a pair is the query: that of the record, or `query`.
+    ///
+    /// # Errors
+    /// If the model has no head with a single label, or its config is malformed.
+    pub fn cross_encoder(
+        loaded: Loaded,
+        options: ScoreOptions,
+        query: Option<String>,
+        ranked: bool,
+    ) -> Result<Self> {
+        let labels = loaded.head.as_ref().map_or(0, ClassificationHead::labels);
+        if labels != 1 {
+            bail!(
+                "{} describes a text classifier with {labels} labels, not a cross-encoder with one score; use sconce classify",
+                loaded.config.path().display()
+            );
+        }
+        let function = if options.raw {
+            ScoreFunction::LOGITS
+        } else {
+            pair_function(&loaded.config, loaded.modules.activation.as_deref())?
+        };
+        Self::build(loaded, options, function, Rows::Score { query, ranked })
+    }
+
+    fn build(loaded: Loaded, options: ScoreOptions, function: ScoreFunction, rows: Rows) -> Result<Self> {
+        let Loaded { tokenizer, encoders, head: Some(head), .. } = loaded else {
+            bail!("the model was loaded without its head; please report this as a bug")
+        };
+        Ok(Classifier { tokenizer, encoders, head, function, on_long: options.on_long, rows })
+    }
+
+    /// The function from logits to scores.
+    pub fn function(&self) -> ScoreFunction {
+        self.function
+    }
+
+    /// The content of the row of a text with these logits.
+    fn row_content(&self, logits: &[f32]) -> Content {
+        let scores = self.function.apply(logits);
+        match &self.rows {
+            Rows::Score { .. } => Content::Score { score: scores[0], rank: None },
+            Rows::Labels { labels, top_k } => {
+                let mut order: Vec<usize> = (0..labels.len()).collect();
+                // Stable: equal scores stay in the order of the labels.
+                order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+                let best = order.into_iter().take(*top_k);
+                let best = best.map(|i| LabelScore { label: labels[i].clone(), score: scores[i] });
+                Content::Labels(best.collect())
+            }
+        }
+    }
+}
+
+impl Task for Classifier {
+    fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
+        let (first, second) = match &self.rows {
+            Rows::Labels { .. } => (text, pair),
+            Rows::Score { query, .. } => match pair.or(query.as_deref()) {
+                Some(query) => (query, Some(text)),
+                None => return Err(TokenizeError::Failed("has no query; add one, or pass --query".into())),
+            },
+        };
+        let tokens = tokenize(&self.tokenizer, self.on_long, first, second)?;
+        check_tokens(&tokens, &self.tokenizer, self.encoders[0].spec())?;
+        Ok(TokenizedText { sequences: vec![Sequence { tokens, chunks: Vec::new() }] })
+    }
+
+    fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
+        let encoder = &self.encoders[worker % self.encoders.len()];
+        let sequences: Vec<&Sequence> = texts.iter().flat_map(|text| &text.sequences).collect();
+        let logits = forward(encoder, &sequences, batch_tokens, |_, batch, hidden| {
+            Ok(self.head.forward(hidden, batch.cu_seqlens())?.to_vec2::<f32>()?)
+        })?;
+        let rows = texts.iter().zip(logits.into_iter().flatten()).map(|(text, logits)| {
+            let content = self.row_content(&logits);
+            vec![TaskRow { span: None, tokens: text.token_count(), is_finite: content.is_finite(), content }]
+        });
+        Ok(rows.collect())
+    }
+
+    fn on_workers_start(&self) {
+        keep_memory();
+    }
+}
+
+impl ModelTask for Classifier {
+    fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    fn encoders(&self) -> &[Encoder] {
+        &self.encoders
+    }
+
+    fn on_long(&self) -> OnLong {
+        self.on_long
+    }
+
+    fn content(&self) -> ContentType {
+        match self.rows {
+            Rows::Labels { .. } => ContentType::Labels,
+            Rows::Score { ranked, .. } => ContentType::Scores { ranked },
+        }
+    }
+
+    fn vector_bytes(&self) -> usize {
+        match &self.rows {
+            Rows::Score { .. } => size_of::<f32>(),
+            Rows::Labels { labels, top_k } => {
+                let longest = labels.iter().map(String::len).max().unwrap_or(0);
+                (*top_k).min(labels.len()) * (size_of::<LabelScore>() + longest)
+            }
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Reranking: the score of a query and each text, by a cross-encoder or by the similarity of vectors.
+
+use anyhow::{Context, Result};
+
+use super::classification::{Classifier, ScoreOptions};
+use super::embedding::Embedder;
+use super::load::Loaded;
+use super::model_task::ModelTask;
+use super::options::{OnLong, PromptChoice, VectorOptions};
+use super::similarity::similarity;
+use crate::error::UsageError;
+use crate::named::Named;
+use crate::nn::{Encoder, keep_memory};
+use crate::output::{Content, ContentType, OutputDtype};
+use crate::pipeline::{Task, TaskRow, TokenizeError};
+use crate::sys::console::Console;
+use crate::text::{TokenizedText, Tokenizer};
+
+/// Names of the prompt before queries, and of the one before documents, as `encode_query` and `encode_document` of
+/// sentence-transformers look for them.
+const QUERY_PROMPTS: &[&str] = &["query"];
+const DOCUMENT_PROMPTS: &[&str] = &["document", "passage", "corpus"];
+
+/// A model that scores texts by a query.
+pub enum Reranker {
+    /// A cross-encoder, which reads query and text together.
+    CrossEncoder(Box<Classifier>),
+    /// An embedding model, which compares their vectors.
+    BiEncoder(Box<BiEncoder>),
+}
+
+/// An embedding model and the vector of a query.
+pub struct BiEncoder {
+    embedder: Embedder,
+    query: Vec<f32>,
+    ranked: bool,
+}
+
+impl Reranker {
+    /// A reranker for the query of each record, or `query`. `ranked`: rows have a rank.
+    ///
+    /// # Errors
+    /// If the model is no cross-encoder, and the options or a query per record need one: a usage error; if the query cannot be encoded.
+    pub fn new(
+        loaded: Loaded,
+        options: ScoreOptions,
+        query: Option<&str>,
+        ranked: bool,
+        console: &Console,
+    ) -> Result<Self> {
+        if loaded.head.is_some() {
+            let classifier = Classifier::cross_encoder(loaded, options, query.map(str::to_owned), ranked)?;
+            return Ok(Reranker::CrossEncoder(Box::new(classifier)));
+        }
+        let needs_head = |option| {
+            UsageError(format!(
+                "{option} needs a cross-encoder, but the model is an embedding model; choose a cross-encoder"
+            ))
+        };
+        if options.raw {
+            return Err(needs_head("--raw").into());
+        }
+        let query = query.ok_or_else(|| needs_head("--query-field"))?;
+        Ok(Reranker::BiEncoder(Box::new(BiEncoder::new(loaded, options.on_long, query, ranked, console)?)))
+    }
+
+    /// The name of what scores are: an activation or a similarity function.
+    pub fn score_name(&self) -> String {
+        match self {
+            Reranker::CrossEncoder(classifier) => classifier.function().to_string(),
+            Reranker::BiEncoder(encoder) => encoder.embedder.similarity.name().into(),
+        }
+    }
+}
+
+impl BiEncoder {
+    fn new(loaded: Loaded, on_long: OnLong, query: &str, ranked: bool, console: &Console) -> Result<Self> {
+        let prompts = loaded.modules.prompts.clone();
+        let prompt = |names: &[&str]| {
+            let name = names.iter().find(|name| prompts.get(name).is_some_and(|text| !text.is_empty()));
+            name.map(|name| PromptChoice::Name((*name).to_owned()))
+        };
+        let options = VectorOptions {
+            normalize: None,
+            dimensions: None,
+            prompt: prompt(QUERY_PROMPTS),
+            dtype: OutputDtype::F32,
+            on_long: OnLong::Truncate,
+            chunking: None,
+        };
+        let mut embedder = Embedder::new(loaded, &options, console)?;
+        let embedded = embedder.embed(&[query]).context("--query")?;
+        embedded.report(embedder.tokenizer.max_length(), console);
+        let query = embedded.vectors.into_iter().next().unwrap_or_default();
+        let document = match prompt(DOCUMENT_PROMPTS) {
+            Some(PromptChoice::Name(name)) => prompts.get(&name).unwrap_or_default(),
+            _ => prompts.default.as_ref().and_then(|name| prompts.get(name)).unwrap_or_default(),
+        };
+        embedder.set_prompt(document)?;
+        embedder.on_long = on_long;
+        Ok(BiEncoder { embedder, query, ranked })
+    }
+
+    fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
+        let batch: Vec<&TokenizedText> = texts.iter().collect();
+        let vectors = self.embedder.vectors(&batch, batch_tokens, worker)?;
+        let rows = texts.iter().zip(vectors).map(|(text, vector)| {
+            let score = similarity(self.embedder.similarity, &self.query, &vector) as f32;
+            let content = Content::Score { score, rank: None };
+            vec![TaskRow { span: None, tokens: text.token_count(), is_finite: score.is_finite(), content }]
+        });
+        Ok(rows.collect())
+    }
+}
+
+impl Task for Reranker {
+    fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
+        match self {
+            Reranker::CrossEncoder(classifier) => classifier.tokenize(text, pair),
+            Reranker::BiEncoder(encoder) => encoder.embedder.tokenize(text, None),
+        }
+    }
+
+    fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
+        match self {
+            Reranker::CrossEncoder(classifier) => classifier.run(texts, batch_tokens, worker),
+            Reranker::BiEncoder(encoder) => encoder.run(texts, batch_tokens, worker),
+        }
+    }
+
+    fn on_workers_start(&self) {
+        keep_memory();
+    }
+}
+
+impl ModelTask for Reranker {
+    fn tokenizer(&self) -> &Tokenizer {
+        match self {
+            Reranker::CrossEncoder(classifier) => classifier.tokenizer(),
+            Reranker::BiEncoder(encoder) => encoder.embedder.tokenizer(),
+        }
+    }
+
+    fn encoders(&self) -> &[Encoder] {
+        match self {
+            Reranker::CrossEncoder(classifier) => classifier.encoders(),
+            Reranker::BiEncoder(encoder) => encoder.embedder.encoders(),
+        }
+    }
+
+    fn on_long(&self) -> OnLong {
+        match self {
+            Reranker::CrossEncoder(classifier) => classifier.on_long(),
+            Reranker::BiEncoder(encoder) => encoder.embedder.on_long(),
+        }
+    }
+
+    fn content(&self) -> ContentType {
+        match self {
+            Reranker::CrossEncoder(classifier) => classifier.content(),
+            Reranker::BiEncoder(encoder) => ContentType::Scores { ranked: encoder.ranked },
+        }
+    }
+
+    fn vector_bytes(&self) -> usize {
+        match self {
+            Reranker::CrossEncoder(classifier) => classifier.vector_bytes(),
+            // The vectors of a batch are compared before they are dropped.
+            Reranker::BiEncoder(encoder) => encoder.embedder.vector_bytes(),
+        }
+    }
+}

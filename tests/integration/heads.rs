@@ -1,0 +1,431 @@
+//! `classify` and `rerank`: logits, labels and scores are those of `transformers` and sentence-transformers, and their runs are
+//! those of `embed`. The models are made by `scripts/fixtures/make_head_fixtures.py`.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sconce::named::Named;
+use sconce::text::{PairTruncation, Tokenizer, TokenizerOptions, TruncationSide};
+use serde_json::{Value, json};
+
+use crate::support::{assert_close, assert_fails, first_difference, fixture, numbers, rows, sconce, stderr};
+
+/// Tolerance of logits.
+const LOGIT_ATOL: f32 = 1e-4;
+/// Tolerance of scores.
+const SCORE_ATOL: f32 = 1e-5;
+/// The limit of the goldens, in tokens.
+const LIMIT: &str = "40";
+
+const CROSS_ENCODERS: &[&str] =
+    &["cross-encoder-bert", "cross-encoder-roberta", "cross-encoder-tanh", "cross-encoder-saved"];
+
+/// `sconce COMMAND` with one of the models.
+fn run(command: &str, model: &str, args: &[&str]) -> Command {
+    let mut run = sconce();
+    run.arg(command).arg("-m").arg(fixture("heads").join(model)).arg("--quiet").args(args);
+    run
+}
+
+fn output(command: &str, model: &str, args: &[&str]) -> Output {
+    run(command, model, args).output().unwrap()
+}
+
+fn goldens(model: &str) -> Value {
+    let path = fixture("heads").join(model).join("goldens.json");
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// Every model with a head.
+fn models() -> Vec<String> {
+    let entries = fs::read_dir(fixture("heads")).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names: Vec<String> = names.collect();
+    assert_eq!(names.len(), 32);
+    names
+}
+
+/// The texts and pairs of the goldens as a jsonl file.
+fn input(folder: &Path, rows: &[Value]) -> String {
+    let line = |row: &Value| {
+        let fields = [("text", &row["text"]), ("pair", &row["pair"])];
+        let fields = fields.into_iter().filter(|(_, value)| !value.is_null());
+        json!(fields.collect::<std::collections::BTreeMap<_, _>>()).to_string() + "\n"
+    };
+    let path = folder.join("texts.jsonl");
+    fs::write(&path, rows.iter().map(line).collect::<String>()).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// The rows of `sconce COMMAND` for all texts of the goldens: those with and those without a pair.
+fn all_labels(model: &str, goldens: &Value, args: &[&str]) -> Vec<Value> {
+    let folder = tempfile::tempdir().unwrap();
+    let texts = goldens["texts"].as_array().unwrap();
+    let (pairs, singles): (Vec<Value>, Vec<Value>) =
+        texts.iter().cloned().partition(|row| !row["pair"].is_null());
+    let classify = |texts: &[Value], more: &[&str]| {
+        let path = input(folder.path(), texts);
+        let common = ["-i", &path, "--top-k", "0", "--max-length", LIMIT];
+        rows(&output("classify", model, &[&common, args, more].concat()))
+    };
+    let (mut pairs, mut singles) =
+        (classify(&pairs, &["--pair-field", "pair"]).into_iter(), classify(&singles, &[]).into_iter());
+    let next = |row: &Value| if row["pair"].is_null() { singles.next() } else { pairs.next() };
+    texts.iter().map(next).collect::<Option<_>>().unwrap()
+}
+
+fn labels(row: &Value) -> Vec<(&str, f32)> {
+    let label = |label: &'_ Value| label["score"].as_f64().unwrap() as f32;
+    let labels = row.as_array().unwrap().iter();
+    labels.map(|entry| (entry["label"].as_str().unwrap(), label(entry))).collect()
+}
+
+/// The names of the labels of a model, in the order of its logits.
+fn names(model: &str) -> Vec<String> {
+    let path = fixture("heads").join(model).join("config.json");
+    let config: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    match config["id2label"].as_object() {
+        Some(names) => (0..names.len()).map(|i| names[&i.to_string()].as_str().unwrap().to_owned()).collect(),
+        None => ["LABEL_0", "LABEL_1"].map(str::to_owned).into(),
+    }
+}
+
+#[test]
+fn logits_of_every_head_are_those_of_transformers() {
+    for model in models() {
+        let (goldens, names) = (goldens(&model), names(&model));
+        let found = all_labels(&model, &goldens, &["--raw"]);
+        for (row, (text, expected)) in found
+            .iter()
+            .zip(goldens["texts"].as_array().unwrap().iter().zip(goldens["logits"].as_array().unwrap()))
+        {
+            assert_eq!(row["tokens"], text["ids"].as_array().unwrap().len(), "{model}: {text}");
+            let labels = labels(&row["labels"]);
+            assert!(labels.is_sorted_by(|a, b| a.1 >= b.1), "{model}: best first");
+            let logit = |name: &String| labels.iter().find(|(label, _)| label == name).unwrap().1;
+            let logits: Vec<f32> = names.iter().map(logit).collect();
+            if let Some(difference) = first_difference(&logits, &numbers(expected), LOGIT_ATOL, 0.0) {
+                panic!("{model}: {text}: {difference}");
+            }
+        }
+    }
+}
+
+#[test]
+fn labels_and_scores_are_those_of_the_text_classification_pipeline() {
+    for model in
+        ["bert", "bert-multi-label", "bert-regression", "roberta", "distilbert", "cross-encoder-bert"]
+    {
+        let goldens = goldens(model);
+        let found = all_labels(model, &goldens, &[]);
+        for (row, expected) in found.iter().zip(goldens["labels"].as_array().unwrap()) {
+            let (found, expected) = (labels(&row["labels"]), labels(expected));
+            let split = |labels: &[(&str, f32)]| -> (Vec<String>, Vec<f32>) {
+                labels.iter().map(|(label, score)| (label.to_string(), *score)).unzip()
+            };
+            let ((names, scores), (expected_names, expected_scores)) = (split(&found), split(&expected));
+            assert_eq!(names, expected_names, "{model}");
+            assert_close(&scores, &expected_scores, SCORE_ATOL, 0.0);
+        }
+        let best = rows(&output("classify", model, &["the candle burns"]));
+        assert_eq!(best[0]["labels"].as_array().unwrap().len(), 1, "one label by default");
+    }
+}
+
+#[test]
+fn scores_are_those_of_the_cross_encoder() {
+    let folder = tempfile::tempdir().unwrap();
+    for model in CROSS_ENCODERS {
+        let goldens = goldens(model);
+        let texts = goldens["texts"].as_array().unwrap().iter();
+        let pairs: Vec<Value> = texts.filter(|row| !row["pair"].is_null()).cloned().collect();
+        let path = input(folder.path(), &pairs);
+        let args = ["-i", &path, "--query-field", "text", "--text-field", "pair", "--max-length", LIMIT];
+        let score = |row: &Value| row["score"].as_f64().unwrap() as f32;
+        let found: Vec<f32> = rows(&output("rerank", model, &args)).iter().map(score).collect();
+        assert_close(&found, &numbers(&goldens["scores"]), SCORE_ATOL, 0.0);
+        // One query for all texts.
+        let (query, text) = (pairs[0]["text"].as_str().unwrap(), pairs[0]["pair"].as_str().unwrap());
+        let one = rows(&output("rerank", model, &["--query", query, text, "--max-length", LIMIT]));
+        assert_eq!(score(&one[0]), found[0]);
+    }
+}
+
+#[test]
+fn pairs_are_truncated_by_the_strategies_of_transformers() {
+    for model in ["bert", "roberta"] {
+        let truncation = &goldens(model)["truncation"];
+        for &strategy in PairTruncation::ALL {
+            let options = TokenizerOptions {
+                max_length: 40,
+                truncation_side: TruncationSide::Right,
+                pair_truncation: strategy,
+                lowercase: false,
+            };
+            let path = fixture("heads").join(model).join("tokenizer.json");
+            let tokenizer = Tokenizer::read(&path, &options).unwrap();
+            for row in truncation[strategy.name()].as_array().unwrap() {
+                let tokens = tokenizer.encode(row["text"].as_str().unwrap(), row["pair"].as_str()).unwrap();
+                assert_eq!(json!(tokens.ids), row["ids"], "{model} {}", strategy.name());
+            }
+        }
+    }
+    // The text that is truncated is too short.
+    let long = "lamp ".repeat(60);
+    let args = ["--query", "key", &long, "--max-length", LIMIT, "--truncation", "only_first"];
+    let found = output("rerank", "cross-encoder-bert", &args);
+    assert_fails(&found, 1, &["argument 1", "over the limit of 40", "its first text has only 1"]);
+}
+
+/// Rows without the index, which depends on the order of the input.
+fn contents(rows: &[Value]) -> Vec<Value> {
+    let content = |row: &Value| {
+        let mut row = row.clone();
+        row.as_object_mut().unwrap().remove("index");
+        row
+    };
+    rows.iter().map(content).collect()
+}
+
+#[test]
+fn a_text_has_the_same_scores_alone_and_in_any_batch() {
+    let words = ["lamp", "wick", "attention", "the", "burning", "query"];
+    let texts: Vec<String> = (1..60)
+        .map(|n| (0..n).map(|i| words[(i * 7 + n) % words.len()]).collect::<Vec<_>>().join(" "))
+        .collect();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    for model in ["bert", "modernbert-mean", "eurobert-late", "cross-encoder-bert"] {
+        let rows_of = |texts: &[&str], args: &[&str]| {
+            let found = if model == "cross-encoder-bert" {
+                output("rerank", model, &[&["--query", "the light"], args, texts].concat())
+            } else {
+                output("classify", model, &[&["--top-k", "0"], args, texts].concat())
+            };
+            contents(&rows(&found))
+        };
+        let expected = rows_of(&texts, &[]);
+        for args in [
+            &["--batch-tokens", "1"][..],
+            &["--batch-tokens", "100"],
+            &["--batch-tokens", "100000"],
+            &["--threads", "1"],
+            &["--threads", "3", "--batch-tokens", "300"],
+        ] {
+            assert_eq!(rows_of(&texts, args), expected, "{model} {args:?}");
+        }
+        let reversed: Vec<&str> = texts.iter().rev().copied().collect();
+        let mut found = rows_of(&reversed, &["--batch-tokens", "200"]);
+        found.reverse();
+        assert_eq!(found, expected, "{model}");
+        for i in [0, 17, 58] {
+            assert_eq!(rows_of(&texts[i..=i], &[]), expected[i..=i], "{model}");
+        }
+    }
+}
+
+#[test]
+fn top_k_sorts_the_rows_and_ranks_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let texts: Vec<String> =
+        (0..400).map(|i| format!("lamp {} key {}", i % 37, "wick ".repeat(i % 5))).collect();
+    let lines = texts.iter().enumerate().map(|(i, text)| json!({"text": text, "id": i, "year": 1900 + i}));
+    let path = folder.path().join("texts.jsonl");
+    fs::write(&path, lines.map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    let path = path.to_str().unwrap();
+    let rerank = |args: &[&str]| {
+        rows(&output("rerank", "cross-encoder-bert", &[&["--query", "a light", "-i", path], args].concat()))
+    };
+    let mut expected = rerank(&["--keep", "year"]);
+    assert_eq!(expected.len(), 400);
+    assert!(expected.iter().zip(0..).all(|(row, i)| row["index"] == i && row.get("rank").is_none()));
+    // Stable: of equal scores, the first in the input.
+    expected.sort_by(|a, b| b["score"].as_f64().unwrap().total_cmp(&a["score"].as_f64().unwrap()));
+    for (rank, row) in expected.iter_mut().enumerate() {
+        row["rank"] = rank.into();
+    }
+    assert_eq!(rerank(&["--keep", "year", "--top-k", "0"]), expected);
+    assert_eq!(rerank(&["--keep", "year", "--top-k", "7"]), expected[..7]);
+    assert_eq!(rerank(&["--keep", "year", "--top-k", "7", "--batch-tokens", "50"]), expected[..7]);
+    // In files, too, with the stats of the written rows.
+    let (csv, stats) = (folder.path().join("best.csv"), folder.path().join("stats.json"));
+    let args = ["--query", "a light", "-i", path, "--top-k", "3", "-o", csv.to_str().unwrap()];
+    let done =
+        output("rerank", "cross-encoder-bert", &[&args[..], &["--stats", stats.to_str().unwrap()]].concat());
+    assert!(done.status.success(), "{}", stderr(&done));
+    let csv = fs::read_to_string(&csv).unwrap();
+    let ranked: Vec<&str> = csv.lines().collect();
+    assert_eq!(ranked[0], "index,id,tokens,truncated,rank,score");
+    for (line, row) in ranked[1..].iter().zip(&expected) {
+        let fields = [&row["index"], &row["id"], &row["tokens"], &row["truncated"], &row["rank"]];
+        let start: Vec<String> = fields.map(Value::to_string).into();
+        assert!(line.starts_with(&(start.join(",") + ",")), "{line}");
+    }
+    let stats: Value = serde_json::from_str(&fs::read_to_string(stats).unwrap()).unwrap();
+    assert_eq!((&stats["rows"], &stats["texts"]), (&json!(3), &json!(400)));
+    assert_eq!(stats["scores"], "sigmoid");
+}
+
+#[test]
+fn a_bi_encoder_ranks_by_the_similarity_of_vectors() {
+    let texts = ["the candle burns", "a lamp, a wick and a flame", "query"];
+    let model = fixture("bert-tiny");
+    let found =
+        sconce().arg("rerank").arg("-m").arg(&model).args(["--query", "a light"]).args(texts).output();
+    let scores: Vec<f32> =
+        rows(&found.unwrap()).iter().map(|row| row["score"].as_f64().unwrap() as f32).collect();
+    let compared =
+        sconce().arg("similarity").arg("--json").arg("-m").arg(&model).arg("a light").args(texts).output();
+    let compared: Value = serde_json::from_slice(&compared.unwrap().stdout).unwrap();
+    assert_eq!(scores, numbers(&compared["similarities"][0])[1..]);
+    let refused = |args: &[&str], parts: &[&str]| {
+        let found = sconce().arg("rerank").arg("-m").arg(&model).args(args).output().unwrap();
+        assert_fails(&found, 2, parts);
+    };
+    refused(&["--query", "a", "--raw", "b"], &["--raw needs a cross-encoder"]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = input(folder.path(), &[json!({"text": "a", "pair": "b"})]);
+    refused(&["--query-field", "pair", "-i", &path], &["--query-field needs a cross-encoder"]);
+}
+
+/// A run that is killed goes on where it was, and its output has the bytes of an uninterrupted run.
+#[test]
+fn a_killed_classification_is_resumed() {
+    const RECORDS: usize = 40_000;
+    let folder = tempfile::tempdir().unwrap();
+    let lines = (0..RECORDS).map(|i| match i % 97 {
+        31 => "{\"text\": 7}\n".into(),
+        _ => format!("{{\"text\": \"{}burns {i}\", \"id\": {i}}}\n", "the wick ".repeat(i % 5)),
+    });
+    let input = folder.path().join("texts.jsonl");
+    fs::write(&input, lines.collect::<String>()).unwrap();
+    for format in ["jsonl", "parquet"] {
+        let path = |name: &str| folder.path().join(format!("{name}.{format}"));
+        let command = |name: &str, args: &[&str]| {
+            let mut command = run("classify", "bert", &["--on-error", "skip", "--top-k", "2"]);
+            command.arg("-i").arg(&input).arg("-o").arg(path(name)).args(args);
+            command
+        };
+        assert_eq!(command("whole", &[]).output().unwrap().status.code(), Some(3));
+        let mut child = command("killed", &[]).spawn().unwrap();
+        let manifest = folder.path().join(format!(".killed.{format}.partial.json"));
+        let start = Instant::now();
+        while !manifest.exists() && start.elapsed() < Duration::from_secs(60) {
+            thread::sleep(Duration::from_millis(2));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!path("killed").exists(), "killed before the end");
+        let other = command("killed", &["--resume", "--raw"]).output().unwrap();
+        assert_fails(&other, 2, &["--raw has changed", "--restart"]);
+        let resumed = command("killed", &["--resume"]).output().unwrap();
+        assert_eq!(resumed.status.code(), Some(3), "{}", stderr(&resumed));
+        assert!(fs::read(path("whole")).unwrap() == fs::read(path("killed")).unwrap());
+        let ledger =
+            |name: &str| fs::read(folder.path().join(format!("{name}.{format}.ledger.jsonl"))).unwrap();
+        assert!(ledger("whole") == ledger("killed"));
+    }
+}
+
+#[test]
+fn a_model_without_the_head_is_refused_with_the_command_for_it() {
+    let classify = |model: &Path| sconce().arg("classify").arg("-m").arg(model).arg("a").output().unwrap();
+    let parts = ["embedding model without a classification head", "sconce embed"];
+    assert_fails(&classify(&fixture("bert-tiny")), 1, &parts);
+    let found = output("embed", "cross-encoder-bert", &["a"]);
+    assert_fails(&found, 1, &["a cross-encoder", "not an embedding model", "use sconce rerank"]);
+    assert_fails(&output("embed", "bert", &["a"]), 1, &["not an embedding model", "use sconce classify"]);
+    let found = output("rerank", "bert", &["--query", "a", "b"]);
+    assert_fails(&found, 1, &["3 labels", "not a cross-encoder", "sconce classify"]);
+    // A checkpoint whose config does not say what it is for, without the tensors of a head.
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        fs::copy(fixture("bert-tiny").join(file), folder.path().join(file)).unwrap();
+    }
+    assert_fails(&classify(folder.path()), 1, &["no tensor classifier.weight", "sconce embed"]);
+}
+
+#[test]
+fn options_without_effect_are_refused() {
+    let rerank = |args: &[&str], parts: &[&str]| {
+        assert_fails(
+            &output("rerank", "cross-encoder-bert", &[&["--query", "a", "b"], args].concat()),
+            2,
+            parts,
+        );
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let scores = folder.path().join("scores.jsonl");
+    let scores = scores.to_str().unwrap();
+    rerank(&["--top-k", "3", "-o", scores, "--resume"], &["--resume", "--top-k"]);
+    rerank(&["--truncation", "only_second", "--on-long", "skip"], &["--truncation needs --on-long truncate"]);
+    rerank(
+        &["--output-format", "npy"],
+        &["npy holds an array of vectors", "a score", "jsonl, csv, parquet or arrow"],
+    );
+    let found = output("classify", "bert", &["a", "--truncation", "only_first"]);
+    assert_fails(&found, 2, &["--truncation only_first needs pairs", "--pair-field"]);
+    assert_eq!(output("rerank", "cross-encoder-bert", &["b"]).status.code(), Some(2), "no query");
+    let found = output("classify", "bert", &["a", "--on-long", "mean"]);
+    assert_eq!(found.status.code(), Some(2), "{}", stderr(&found));
+}
+
+#[test]
+fn long_pairs_are_skipped_or_end_the_run() {
+    let long = "lamp ".repeat(80);
+    let args = ["--query", "a", &long, "b", "--max-length", LIMIT];
+    let skipped = output("rerank", "cross-encoder-bert", &[&args[..], &["--on-long", "skip"]].concat());
+    assert_eq!(skipped.status.code(), Some(3));
+    assert_eq!(String::from_utf8(skipped.stdout).unwrap().lines().count(), 1);
+    let stopped = output("rerank", "cross-encoder-bert", &[&args[..], &["--on-long", "error"]].concat());
+    assert_fails(&stopped, 1, &["argument 1 has 84 tokens, over the limit of 40"]);
+}
+
+/// A copy of a model with other fields in its config.
+fn with_config(model: &str, change: impl FnOnce(&mut Value)) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        fs::copy(fixture("heads").join(model).join(file), folder.path().join(file)).unwrap();
+    }
+    let path = folder.path().join("config.json");
+    let mut config: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    change(&mut config);
+    fs::write(&path, config.to_string()).unwrap();
+    folder
+}
+
+#[test]
+fn malformed_fields_of_a_head_are_named() {
+    for (model, field, value, parts) in [
+        ("bert", "id2label", json!({"0": "a", "2": "c"}), &["id2label", "none with the number 1"][..]),
+        ("bert", "id2label", json!({"0": 1.5, "1": []}), &["id2label.1", "a label"]),
+        ("bert", "id2label", json!({}), &["no labels"]),
+        ("bert", "id2label", json!({"0": "a", "1": "b"}), &["classifier.weight", "[3, 24]", "[2, 24]"]),
+        ("bert", "problem_type", json!("ranking"), &["problem_type", "multi_label_classification"]),
+        ("modernbert", "classifier_pooling", json!("max"), &["classifier_pooling", "cls, mean"]),
+        ("eurobert-bos", "classifier_pooling", json!("cls"), &["classifier_pooling", "bos, late, mean"]),
+        ("deberta-v2", "pooler_hidden_size", json!(12), &["pooler_hidden_size", "hidden size 24"]),
+        ("deberta-v2", "pooler_hidden_act", json!("odd"), &["pooler_hidden_act"]),
+    ] {
+        let folder = with_config(model, |config| config[field] = value);
+        let found = sconce().arg("classify").arg("-m").arg(folder.path()).arg("a").output().unwrap();
+        assert_fails(&found, 1, parts);
+    }
+    let folder = with_config("cross-encoder-bert", |config| {
+        config["sentence_transformers"] = json!({"activation_fn": "torch.nn.Softplus"});
+    });
+    let rerank = |args: &[&str]| {
+        sconce()
+            .arg("rerank")
+            .arg("-m")
+            .arg(folder.path())
+            .args(["--query", "a", "b"])
+            .args(args)
+            .output()
+            .unwrap()
+    };
+    assert_fails(&rerank(&[]), 1, &["torch.nn.Softplus", "--raw"]);
+    assert!(rerank(&["--raw"]).status.success());
+}
