@@ -22,7 +22,7 @@ mod verify;
 use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches};
 
-use crate::nn::avoid_huge_pages;
+use crate::nn::configure_allocator;
 use crate::output;
 use crate::pipeline::ExitStatus;
 use crate::run;
@@ -35,7 +35,7 @@ use command::{Cli, Command};
 /// # Errors
 /// If the command fails.
 pub fn main() -> Result<ExitStatus> {
-    avoid_huge_pages();
+    configure_allocator();
     let complete = |()| ExitStatus::Complete;
     let is_short = std::env::args_os().any(|arg| arg == "-h");
     let matches = help::with_help(Cli::command(), is_short).get_matches();

@@ -7,7 +7,6 @@ use libmimalloc_sys::{mi_option_set_default, mi_option_t};
 
 /// `mi_option_purge_delay`: milliseconds before freed memory is returned. `libmimalloc-sys` has no name for it.
 const PURGE_DELAY: mi_option_t = 15;
-
 /// Keeps freed memory for 250 ms, so that the next operation of the same size reuses it. `MIMALLOC_PURGE_DELAY` in the
 /// environment takes precedence.
 ///
@@ -19,12 +18,31 @@ pub fn keep_freed_memory() {
     allow_huge_pages(true);
 }
 
-/// Uses no huge pages until [`keep_freed_memory`] is called: for the start of the process and for loading a model.
+/// Settings for the start of the process and for loading a model: no huge pages until [`keep_freed_memory`] is called, and one arena of
+/// the C library.
 ///
 /// Each thread fills many of its huge pages in part only: 10 to 30 MB in a process that encodes one text.
-pub fn avoid_huge_pages() {
+pub fn configure_at_start() {
     allow_huge_pages(false);
+    use_one_c_arena();
 }
+
+/// Limits the arenas of glibc's malloc, from which C code allocates little, to one. Otherwise each thread reserves 64 MB of address
+/// space, which may be limited (`ulimit -v`).
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn use_one_c_arena() {
+    use std::ffi::c_int;
+    /// `M_ARENA_MAX` of malloc.h.
+    const ARENA_MAX: c_int = -8;
+    unsafe extern "C" {
+        fn mallopt(parameter: c_int, value: c_int) -> c_int;
+    }
+    // SAFETY: glibc has this function with this signature and parameter (mallopt(3)), and it locks what it changes.
+    unsafe { mallopt(ARENA_MAX, 1) };
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn use_one_c_arena() {}
 
 /// Whether memory that is touched from now on may consist of huge pages. Best effort: a system without this setting decides itself.
 #[cfg(target_os = "linux")]
