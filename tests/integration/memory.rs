@@ -22,8 +22,8 @@ use parquet::file::properties::WriterProperties;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The limit of the address space, in KiB. Thread stacks and the allocator's arenas take all but about 400 MB of it.
-const ADDRESS_SPACE_KIB: u32 = 1_000_000;
+/// The limit of the address space, in KiB. The binary, thread stacks and reservations of the allocator take all but about 400 MB of it.
+const ADDRESS_SPACE_KIB: u32 = 700_000;
 /// The size of a column that does not fit into the address space, in bytes.
 const LARGE: usize = 640 << 20;
 
