@@ -15,7 +15,6 @@ mod source;
 pub mod spec;
 mod unsupported;
 // Maps safetensors files.
-#[allow(unsafe_code)]
 pub mod weights;
 
 pub use source::Source;

@@ -1,17 +1,15 @@
-//! Weights from safetensors files (`huggingface/safetensors`), memory-mapped.
+//! Weights from safetensors files (`huggingface/safetensors`), memory-mapped. Tensors that are needed once are read from the file, which
+//! costs less than page faults in the map; rows of embedding tables are looked up in the map.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::SystemTime;
 
 use anyhow::{Error, Result, bail};
 use candle_core::{Device, Tensor};
-use memmap2::Mmap;
 use rayon::prelude::*;
 use safetensors::tensor::TensorInfo;
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
@@ -20,6 +18,7 @@ use serde_json::Value;
 use super::json::read_json_object;
 use super::names::{TensorNames, TensorRef};
 use crate::nn::{Backend, ChangeCheck, EmbeddingTable, Matrix, SafetensorsDtype, WeightSource, placeholder};
+use crate::sys::mapped_file::MappedFile;
 use crate::sys::regular_file;
 
 /// Values read at a time: few enough (64 KiB as f32) that the check for NaN finds them in the core's L2 cache.
@@ -42,23 +41,6 @@ struct Entry {
     file: Arc<MappedFile>,
     /// Byte range in the file.
     bytes: Range<usize>,
-}
-
-/// A safetensors file. Tensors that are needed once are read from the file, which costs less than page faults in the map; rows
-/// of embedding tables are looked up in the map.
-#[derive(Debug)]
-struct MappedFile {
-    path: PathBuf,
-    file: File,
-    map: Mmap,
-    /// Modification time when the file was opened.
-    modified: Option<SystemTime>,
-}
-
-impl AsRef<[u8]> for MappedFile {
-    fn as_ref(&self) -> &[u8] {
-        &self.map
-    }
 }
 
 /// How the tensors of a checkpoint are used; names are those of the checkpoint.
@@ -198,15 +180,12 @@ fn map_file(path: &Path) -> Result<BTreeMap<String, Entry>> {
         Ok(file) => file,
         Err(error) => bail!("cannot read {shown} ({error})"),
     };
-    let modified = file.metadata().and_then(|metadata| metadata.modified()).ok();
-    // SAFETY: `Mmap::map` requires an unchanged file. This process never writes to it; another one might. Then the map, which is
-    // read as bytes, of which every value is valid, has other values, and `check_unchanged`, called before and after each use,
-    // reports it; and if the file is truncated, an access past its end raises SIGBUS, which ends this process.
-    let map = match unsafe { Mmap::map(&file) } {
-        Ok(map) => map,
+    let file = match MappedFile::new(path, file) {
+        Ok(file) => file,
         Err(error) => bail!("cannot map {shown} into memory ({error})"),
     };
-    let (header, metadata) = match SafeTensors::read_metadata(&map) {
+    let map = file.as_ref();
+    let (header, metadata) = match SafeTensors::read_metadata(map) {
         Ok(parsed) => parsed,
         Err(_) if map.starts_with(b"version https://git-lfs") => {
             bail!("{shown} is a Git LFS pointer, not a safetensors file; run git lfs pull in its directory")
@@ -214,7 +193,7 @@ fn map_file(path: &Path) -> Result<BTreeMap<String, Entry>> {
         Err(error) => bail!("{shown} {}; download the file again", describe(&error, map.len())),
     };
     let data = header + size_of::<u64>();
-    let file = Arc::new(MappedFile { path: path.to_owned(), file, map, modified });
+    let file = Arc::new(file);
     let entry = |info: &TensorInfo| {
         let (start, end) = info.data_offsets;
         let (shape, bytes) = (info.shape.clone(), data + start..data + end);
@@ -237,40 +216,6 @@ pub fn read_index(path: &Path) -> Result<BTreeMap<String, String>> {
     match map.and_then(|map| map.iter().map(shard).collect()) {
         Some(index) => Ok(index),
         None => bail!("{} has no \"weight_map\" from tensors to files; fix the file", path.display()),
-    }
-}
-
-impl MappedFile {
-    /// Fails if the content of the opened file has changed. Another file renamed to its path is no change: the map still has
-    /// the old one.
-    fn check_unchanged(&self) -> Result<()> {
-        let shown = self.path.display();
-        match self.file.metadata() {
-            Ok(now) if now.len() != self.map.len() as u64 || now.modified().ok() != self.modified => bail!(
-                "{shown} was modified while it was in use; run the command again, and update model files by \
-                 renaming new ones over them"
-            ),
-            Ok(_) => Ok(()),
-            Err(error) => bail!("cannot read {shown} any more ({error})"),
-        }
-    }
-
-    /// Fills `into` with the bytes from offset `start` on.
-    #[cfg(unix)]
-    fn read(&self, start: usize, into: &mut [u8]) -> Result<()> {
-        match std::os::unix::fs::FileExt::read_exact_at(&self.file, into, start as u64) {
-            Ok(()) => Ok(()),
-            Err(error) => bail!("cannot read {} ({error})", self.path.display()),
-        }
-    }
-
-    /// Fills `into` with the bytes from offset `start` on.
-    #[cfg(not(unix))]
-    fn read(&self, start: usize, into: &mut [u8]) -> Result<()> {
-        match self.map.get(start..start + into.len()) {
-            Some(bytes) => Ok(into.copy_from_slice(bytes)),
-            None => bail!("cannot read {}: it is shorter than its header describes", self.path.display()),
-        }
     }
 }
 

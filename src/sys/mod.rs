@@ -1,8 +1,10 @@
 //! What touches the process and its operating system: panics, threads, memory figures, standard output and error, and
-//! the opening of regular files. Every other module may use it; it uses none of them.
+//! the opening and mapping of regular files. Every other module may use it; it uses none of them.
 
 pub mod catch_panic;
 pub mod console;
+#[allow(unsafe_code)]
+pub mod mapped_file;
 pub mod memory;
 pub mod regular_file;
 pub mod stdout;

@@ -51,9 +51,7 @@ pub(super) fn open(path: &Path, name: &Arc<str>, file: File) -> Result<Opened> {
     let segments = segments(&batches, &schema, &units, width)?;
     let arrow = Arc::new(ArrowFile { name: name.clone(), batches, schema, units, width });
     let vectors: Box<dyn Vectors> = match segments {
-        Some(segments) => {
-            Box::new(ArrayVectors { name: name.clone(), file: file.into(), segments, dtype, dimensions })
-        }
+        Some(segments) => Box::new(ArrayVectors::new(name.clone(), file.into(), segments, dtype, dimensions)),
         None => Box::new(DecodedVectors(arrow.clone())),
     };
     Ok(Opened { rows: next, dimensions, dtype, metadata, vectors, columns: Box::new(BatchColumns(arrow)) })

@@ -85,15 +85,9 @@ impl BlockBuffer {
         }
     }
 
-    /// Sets the scale of each int8 row so that its vector has unit length, for formats that store no scales: 1 / ‖q‖, or 0 for a row
-    /// of zeros.
+    /// Sets the [`unit_scales`] of the int8 rows.
     pub(super) fn set_unit_scales(&mut self, width: usize) {
-        let scale = |row: &[i8]| {
-            let squares: i64 = row.iter().map(|x| i64::from(i32::from(*x).pow(2))).sum();
-            if squares == 0 { 0.0 } else { (1.0 / (squares as f64).sqrt()) as f32 }
-        };
-        self.scales.clear();
-        self.scales.extend(self.int8s.chunks_exact(width.max(1)).map(scale));
+        unit_scales(&self.int8s, width, &mut self.scales);
     }
 
     /// The block that the buffer holds.
@@ -112,6 +106,17 @@ impl BlockBuffer {
         };
         Block { first_row, rows, dimensions, elements }
     }
+}
+
+/// The scale of each int8 row with which its vector has unit length, for formats that store no scales: 1 / ‖q‖, or 0 for a row of
+/// zeros.
+pub(super) fn unit_scales(values: &[i8], width: usize, scales: &mut Vec<f32>) {
+    let scale = |row: &[i8]| {
+        let squares: i64 = row.iter().map(|x| i64::from(i32::from(*x).pow(2))).sum();
+        if squares == 0 { 0.0 } else { (1.0 / (squares as f64).sqrt()) as f32 }
+    };
+    scales.clear();
+    scales.extend(values.chunks_exact(width.max(1)).map(scale));
 }
 
 #[cfg(test)]

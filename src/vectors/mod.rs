@@ -3,7 +3,7 @@
 //! ```text
 //! VectorFile ──► units ──► read into a BlockBuffer ──► Block
 //! header,        ranges    by one thread each,          rows in f32, f16,
-//! metadata       of rows   pread or decoded             int8 or signs
+//! metadata       of rows   mapped or decoded            int8 or signs
 //! ```
 //!
 //! A file is never in memory as a whole. Elements of npy, safetensors and uncompressed Arrow files are read where they are in the

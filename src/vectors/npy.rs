@@ -56,7 +56,7 @@ pub(super) fn open(path: &Path, name: &Arc<str>, file: File, size: u64) -> Resul
         return Err(truncated(name, expected, size));
     }
     let segments = vec![Segment { rows: 0..rows, offset, scales: None }];
-    let vectors = ArrayVectors { name: name.clone(), file: file.into(), segments, dtype, dimensions };
+    let vectors = ArrayVectors::new(name.clone(), file.into(), segments, dtype, dimensions);
     let columns = ChunkCounts::new(name, chunks, rows)?;
     Ok(Opened { rows, dimensions, dtype, metadata, vectors: Box::new(vectors), columns: Box::new(columns) })
 }

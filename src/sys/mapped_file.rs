@@ -1,0 +1,82 @@
+//! Files mapped into memory.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::{Result, bail};
+use memmap2::Mmap;
+
+/// A file that is mapped into memory.
+#[derive(Debug)]
+pub struct MappedFile {
+    path: PathBuf,
+    file: File,
+    map: Mmap,
+    /// Modification time when the file was mapped.
+    modified: Option<SystemTime>,
+}
+
+impl AsRef<[u8]> for MappedFile {
+    fn as_ref(&self) -> &[u8] {
+        &self.map
+    }
+}
+
+impl MappedFile {
+    /// Maps `file`, a regular file opened at `path`. Its bytes are valid as long as [`MappedFile::check_unchanged`] succeeds: call it
+    /// after each use.
+    ///
+    /// # Errors
+    /// If the system refuses, for example because the address space is limited.
+    pub fn new(path: &Path, file: File) -> io::Result<Self> {
+        let modified = file.metadata().and_then(|metadata| metadata.modified()).ok();
+        // SAFETY: `Mmap::map` requires an unchanged file. This process never writes to it; another one might. Then the map, which is
+        // read as bytes and numbers, of which every value is valid, has other values, and `check_unchanged`, called after each use,
+        // reports it; and if the file is truncated, an access past its end raises SIGBUS, which ends this process.
+        let map = unsafe { Mmap::map(&file)? };
+        Ok(MappedFile { path: path.to_owned(), file, map, modified })
+    }
+
+    /// Fails if the content of the opened file has changed. Another file renamed to its path is no change: the map still has
+    /// the old one.
+    ///
+    /// # Errors
+    /// If size or modification time are not those of the mapped file, or cannot be read.
+    pub fn check_unchanged(&self) -> Result<()> {
+        let shown = self.path.display();
+        match self.file.metadata() {
+            Ok(now) if now.len() != self.map.len() as u64 || now.modified().ok() != self.modified => bail!(
+                "{shown} was modified while it was in use; run the command again, and update files by renaming new ones over \
+                 them"
+            ),
+            Ok(_) => Ok(()),
+            Err(error) => bail!("cannot read {shown} any more ({error})"),
+        }
+    }
+
+    /// Fills `into` with the bytes from offset `start` on: reading once costs less than page faults in the map.
+    ///
+    /// # Errors
+    /// If reading fails, or the file ends before.
+    #[cfg(unix)]
+    pub fn read(&self, start: usize, into: &mut [u8]) -> Result<()> {
+        match std::os::unix::fs::FileExt::read_exact_at(&self.file, into, start as u64) {
+            Ok(()) => Ok(()),
+            Err(error) => bail!("cannot read {} ({error})", self.path.display()),
+        }
+    }
+
+    /// Fills `into` with the bytes from offset `start` on.
+    ///
+    /// # Errors
+    /// If the file ends before.
+    #[cfg(not(unix))]
+    pub fn read(&self, start: usize, into: &mut [u8]) -> Result<()> {
+        match self.map.get(start..start + into.len()) {
+            Some(bytes) => Ok(into.copy_from_slice(bytes)),
+            None => bail!("cannot read {}: it is shorter than its header describes", self.path.display()),
+        }
+    }
+}
