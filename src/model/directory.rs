@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use super::layout::{self, CONFIG, MODULES, NO_TOKENIZER, WEIGHTS, WEIGHTS_INDEX};
+use super::layout::{self, ALL_WEIGHTS, CONFIG, MODULES, NO_TOKENIZER};
 use super::{Source, hub};
 use crate::sys::regular_file::has_dir_entry;
 
@@ -64,9 +64,9 @@ impl ModelDir {
     /// The path of the weights: one file, or the index of several shards.
     ///
     /// # Errors
-    /// If there are none in safetensors form.
+    /// If there are none in a form that is read.
     pub fn weights(&self) -> Result<PathBuf> {
-        for name in [WEIGHTS, WEIGHTS_INDEX] {
+        for name in ALL_WEIGHTS {
             if self.has(name) {
                 return Ok(self.folder.join(name));
             }
@@ -85,7 +85,7 @@ impl ModelDir {
         match layout::unsupported_weights(names.iter().copied()) {
             Some(found) => bail!("{folder} {found}"),
             None => bail!(
-                "{folder} has no model.safetensors; download the model again, or pass --random-weights SEED"
+                "{folder} has no model.safetensors and no pytorch_model.bin; download the model again, or pass --random-weights SEED"
             ),
         }
     }

@@ -21,7 +21,7 @@ use hf_hub::{Cache, Repo, RepoType};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::Source;
-use super::layout::{self, Completeness, MODULES, Snapshot, WEIGHTS_INDEX};
+use super::layout::{self, Completeness, MODULES, Snapshot, WEIGHTS_INDEXES};
 use super::modules::{Module, read_modules};
 use super::weights::read_index;
 use blob::{Blob, LockError};
@@ -146,13 +146,16 @@ impl<'a> Hub<'a> {
             Err(_) => return Cached::Incomplete,
         };
         let encoder = modules.iter().find(|module| module.is_encoder()).map_or("", |module| &module.path);
-        let index = read_index(&snapshot.join(encoder).join(WEIGHTS_INDEX));
+        let encoder_folder = snapshot.join(encoder);
+        let index =
+            WEIGHTS_INDEXES.into_iter().map(|name| encoder_folder.join(name)).find(|path| path.exists());
+        let index = index.and_then(|path| read_index(&path).ok());
         let completeness = Snapshot {
             has: &|name| snapshot.join(name).exists(),
             is_absent: &is_absent,
             encoder,
             modules: (!modules.is_empty()).then(|| modules.iter().flat_map(Module::files).collect()),
-            shards: index.ok().map(|index| index.into_values().collect()),
+            shards: index.map(|index| index.into_values().collect()),
         }
         .completeness();
         match completeness {

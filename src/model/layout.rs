@@ -12,7 +12,17 @@ pub const CONFIG: &str = "config.json";
 /// The weights of the encoder, or of a module.
 pub const WEIGHTS: &str = "model.safetensors";
 /// The index of weights in several shards.
-pub const WEIGHTS_INDEX: &str = "model.safetensors.index.json";
+const WEIGHTS_INDEX: &str = "model.safetensors.index.json";
+/// The weights of the encoder, or of a module, as PyTorch saves them.
+const TORCH_WEIGHTS: &str = "pytorch_model.bin";
+/// The index of weights in several shards, as PyTorch saves them.
+const TORCH_WEIGHTS_INDEX: &str = "pytorch_model.bin.index.json";
+/// The indexes of weights in several shards.
+pub const WEIGHTS_INDEXES: [&str; 2] = [WEIGHTS_INDEX, TORCH_WEIGHTS_INDEX];
+/// The files that hold or list all weights of the encoder; the first one that exists is used.
+pub const ALL_WEIGHTS: [&str; 4] = [WEIGHTS, WEIGHTS_INDEX, TORCH_WEIGHTS, TORCH_WEIGHTS_INDEX];
+/// The files that hold the weights of a module; the first one that exists is used.
+pub const MODULE_WEIGHTS: [&str; 2] = [WEIGHTS, TORCH_WEIGHTS];
 /// The list of modules of a sentence-transformers model.
 pub const MODULES: &str = "modules.json";
 /// The prompts, the truncation and the type of a sentence-transformers model.
@@ -32,10 +42,6 @@ pub const TRANSFORMER_CONFIGS: [&str; 7] = [
     "sentence_xlnet_config.json",
 ];
 
-/// The remedy for a model or module whose weights are pickles.
-pub const CONVERT_MODULE: &str = "pickles can run code, so Sconce does not read them: convert the model once with \
-    sentence-transformers (SentenceTransformer(DIR).save_pretrained(OUT))";
-
 /// The end of a sentence about a model without any tokenizer.
 pub const NO_TOKENIZER: &str = "has no tokenizer.json (nor vocab.txt, nor vocab.json with merges.txt)";
 
@@ -53,14 +59,11 @@ const SENTENCE_PIECES: [&str; 4] =
 /// The folder of the encoder in models of the first releases of sentence-transformers.
 const FIRST_ENCODER_FOLDER: &str = "0_Transformer/";
 
-/// The remedy for weights that are pickles.
-const CONVERT: &str = "pickles can run code, so Sconce does not read them: convert the model once with \
-    transformers (AutoModel.from_pretrained(DIR).save_pretrained(OUT))";
+/// The remedy for PyTorch checkpoints that are not read.
+pub const CONVERT: &str = "if you trust it, convert the model once with transformers (AutoModel.from_pretrained(DIR).save_pretrained(OUT))";
 
 /// Weights in forms that are not read, by the end of the file's name, each with the remedy.
 const UNSUPPORTED_WEIGHTS: &[(&str, &str)] = &[
-    ("pytorch_model.bin", CONVERT),
-    ("pytorch_model.bin.index.json", CONVERT),
     (
         "tf_model.h5",
         "Sconce reads safetensors: convert the model once with transformers 4 and TensorFlow \
@@ -108,25 +111,26 @@ pub fn tokenizer_files(has: impl Fn(&str) -> bool) -> Result<Option<&'static [&'
     }
 }
 
-/// The files that a module of `modules.json` needs in its folder, by the name of its class.
-pub fn module_files(class: &str) -> &'static [&'static str] {
+/// The files that a module of `modules.json` needs in its folder, by the name of its class: one of each list.
+pub fn module_files(class: &str) -> &'static [&'static [&'static str]] {
     match class {
-        "Pooling" => &[CONFIG],
-        "Dense" | "LayerNorm" => &[CONFIG, WEIGHTS],
+        "Pooling" => &[&[CONFIG]],
+        "Dense" | "LayerNorm" => &[&[CONFIG], &MODULE_WEIGHTS],
         _ => &[],
     }
 }
 
 /// Whether an output of this name could overwrite a file of a model.
 pub fn is_model_file(name: &str) -> bool {
-    let is_pickle = name.starts_with("pytorch_model") && name.ends_with(".bin");
+    let is_torch = name.starts_with("pytorch_model") && name.ends_with(".bin");
     let is_transformer_config = name.starts_with("sentence_") && name.ends_with("_config.json");
-    ["README.md", CONFIG, WEIGHTS, WEIGHTS_INDEX, MODULES, MODEL_SETTINGS].contains(&name)
+    ["README.md", CONFIG, WEIGHTS, WEIGHTS_INDEX, TORCH_WEIGHTS_INDEX, MODULES, MODEL_SETTINGS]
+        .contains(&name)
         || TOKENIZERS.iter().any(|files| files.contains(&name))
         || TOKENIZER_SETTINGS.contains(&name)
         || SENTENCE_PIECES.contains(&name)
         || is_shard(name) && name.contains("-of-")
-        || is_pickle
+        || is_torch
         || is_transformer_config
 }
 
@@ -154,13 +158,21 @@ pub fn files_to_download<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a
                 .strip_prefix(folder)
                 .is_some_and(|name| tokenizer.contains(&name) || of_encoder.any(|file| file == name))
     };
-    let is_single = repository.has(&format!("{folder}{WEIGHTS}"));
-    let is_weights = |name: &str| match name.strip_prefix(folder) {
-        Some(WEIGHTS) => true,
-        Some(name) => !is_single && (name == WEIGHTS_INDEX || is_shard(name)),
-        None => false,
+    let weights = repository.weights();
+    let is_weights = |name: &str| {
+        let name = name.strip_prefix(folder);
+        let is_shard = |name: &str| match weights {
+            Some(WEIGHTS_INDEX) => is_shard(name),
+            Some(TORCH_WEIGHTS_INDEX) => is_torch_shard(name),
+            _ => false,
+        };
+        name.is_some_and(|name| Some(name) == weights || is_shard(name))
     };
-    let is_module_file = |name: &str| !is_weights(name) && is_file_of_module(name, &[CONFIG, WEIGHTS]);
+    let is_module_file = |name: &str| {
+        let is_replaced =
+            || name.strip_suffix(TORCH_WEIGHTS).is_some_and(|it| repository.has(&format!("{it}{WEIGHTS}")));
+        !is_weights(name) && is_file_of_module(name, &[CONFIG, WEIGHTS, TORCH_WEIGHTS]) && !is_replaced()
+    };
     let names = names.iter().map(String::as_str);
     let settings = names.clone().filter(|name| is_setting(name) || is_module_file(name));
     Ok(settings.chain(names.filter(|name| is_weights(name))).collect())
@@ -173,27 +185,18 @@ fn check_required(model: &str, repository: &Repository) -> Result<&'static [&'st
     if !has(CONFIG) {
         bail!("model {model} has no config.json on the hub; choose another model")
     }
-    if !has(WEIGHTS) && !has(WEIGHTS_INDEX) {
+    if repository.weights().is_none() {
         let files = repository.names.iter().filter_map(|name| name.strip_prefix(folder));
         match unsupported_weights(files) {
             Some(found) => bail!("model {model} {found}"),
             None => bail!("model {model} has no model.safetensors on the hub; choose another model"),
         }
     }
-    let is_pickled = |name: &&String| {
-        let folder = name.strip_suffix("/pytorch_model.bin");
-        is_file_of_module(name, &["pytorch_model.bin"])
-            && folder.is_some_and(|folder| !repository.has(&format!("{folder}/{WEIGHTS}")))
-    };
-    let tokenizer = match tokenizer_files(has) {
-        Ok(Some(files)) => files,
+    match tokenizer_files(has) {
+        Ok(Some(files)) => Ok(files),
         Ok(None) => bail!("model {model} {NO_TOKENIZER} on the hub; choose another model"),
         Err(why) => bail!("model {model} {why}"),
-    };
-    if let Some(name) = repository.names.iter().find(is_pickled) {
-        bail!("model {model} has the weights of a module only as {name}; {CONVERT_MODULE}")
     }
-    Ok(tokenizer)
 }
 
 /// The optional files that a repository does not have. Without a note of their absence, a cache that lacks them may come from
@@ -226,8 +229,8 @@ pub struct Snapshot<'a> {
     pub is_absent: &'a dyn Fn(&str) -> bool,
     /// The folder of the encoder below the model's; empty or without a `/` at its end.
     pub encoder: &'a str,
-    /// The files that the modules of `modules.json` need; `None` for a model without that file.
-    pub modules: Option<Vec<String>>,
+    /// The files that the modules of `modules.json` need, one of each list; `None` for a model without that file.
+    pub modules: Option<Vec<Vec<String>>>,
     /// The shards that the index of the weights names, relative to the encoder's folder; `None` without an index.
     pub shards: Option<Vec<String>>,
 }
@@ -255,8 +258,9 @@ impl Snapshot<'_> {
                 && is_known(TOKENIZER)
                 && TOKENIZER_SETTINGS.into_iter().all(is_known);
         let shards = || self.shards.as_ref().is_some_and(|shards| shards.iter().all(|shard| has(shard)));
-        let modules = self.modules.iter().flatten().all(|file| (self.has)(file));
-        if !(has(CONFIG) && modules && tokenizer && (has(WEIGHTS) || shards())) {
+        let modules = self.modules.iter().flatten().all(|files| files.iter().any(|file| (self.has)(file)));
+        let weights = || MODULE_WEIGHTS.into_iter().any(has) || shards();
+        if !(has(CONFIG) && modules && tokenizer && weights()) {
             return Completeness::Incomplete;
         }
         let configs = TRANSFORMER_CONFIGS;
@@ -285,6 +289,12 @@ impl Repository<'_> {
         self.names.iter().any(|known| known == name)
     }
 
+    /// The file that holds or lists the weights of the encoder.
+    fn weights(&self) -> Option<&'static str> {
+        let folder = self.encoder_folder();
+        ALL_WEIGHTS.into_iter().find(|name| self.has(&format!("{folder}{name}")))
+    }
+
     /// The folder of the encoder's files, with a `/` at its end; empty where they are on top.
     fn encoder_folder(&self) -> &'static str {
         let has_folder = self.has(MODULES) && self.has(&format!("{FIRST_ENCODER_FOLDER}{CONFIG}"));
@@ -304,6 +314,11 @@ fn is_shard(name: &str) -> bool {
     name.starts_with("model-") && name.ends_with(".safetensors") && !name.contains('/')
 }
 
+/// Whether a name is that of one of several PyTorch checkpoints: `pytorch_model-00001-of-00003.bin`.
+fn is_torch_shard(name: &str) -> bool {
+    name.starts_with("pytorch_model-") && name.ends_with(".bin") && !name.contains('/')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -320,6 +335,21 @@ mod tests {
         assert_eq!(files_to_download("model", &sharded).unwrap(), expected);
         let both = [sharded, names(&[WEIGHTS])].concat();
         assert_eq!(files_to_download("model", &both).unwrap(), [CONFIG, TOKENIZER, WEIGHTS]);
+    }
+
+    #[test]
+    fn pytorch_checkpoints_are_downloaded_only_without_safetensors() {
+        let modules = ["2_Dense/config.json", "2_Dense/pytorch_model.bin"];
+        let torch = names(&[&[MODULES, CONFIG, TOKENIZER, TORCH_WEIGHTS][..], &modules].concat());
+        let found = files_to_download("model", &torch).unwrap();
+        assert_eq!(found, [&[MODULES, CONFIG, TOKENIZER][..], &modules, &[TORCH_WEIGHTS]].concat());
+        let both = [torch, names(&[WEIGHTS, "2_Dense/model.safetensors"])].concat();
+        let found = files_to_download("model", &both).unwrap();
+        assert!(!found.iter().any(|name| name.ends_with(".bin")), "{found:?}");
+        let shards =
+            ["pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin", TORCH_WEIGHTS_INDEX];
+        let sharded = names(&[&[CONFIG, TOKENIZER][..], &shards].concat());
+        assert_eq!(files_to_download("model", &sharded).unwrap(), sharded);
     }
 
     #[test]
@@ -342,7 +372,7 @@ mod tests {
                 has: &|name| files.contains(&name),
                 is_absent: &|name| absent.contains(&name),
                 encoder: "",
-                modules: modules.then(|| vec!["1_Pooling/config.json".into()]),
+                modules: modules.then(|| vec![vec!["1_Pooling/config.json".into()]]),
                 shards: None,
             }
             .completeness()

@@ -10,11 +10,12 @@ mod json;
 pub mod layout;
 pub mod modules;
 pub mod names;
+mod pickle;
 pub mod purpose;
+mod pytorch;
 mod source;
 pub mod spec;
 mod unsupported;
-// Maps safetensors files.
 pub mod weights;
 
 pub use source::Source;

@@ -1,4 +1,4 @@
-//! Weights from safetensors files (`huggingface/safetensors`), memory-mapped. Tensors that are needed once are read from the file, which
+//! Weights from safetensors files (`huggingface/safetensors`) and PyTorch checkpoints, memory-mapped. Tensors that are needed once are read from the file, which
 //! costs less than page faults in the map; rows of embedding tables are looked up in the map.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,10 @@ use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use serde_json::Value;
 
 use super::json::read_json_object;
+use super::layout::CONVERT;
 use super::names::{TensorNames, TensorRef};
+use super::pickle::PickleError;
+use super::pytorch::{TorchTensor, read_tensors};
 use crate::nn::{Backend, ChangeCheck, EmbeddingTable, Matrix, SafetensorsDtype, WeightSource, placeholder};
 use crate::sys::mapped_file::MappedFile;
 use crate::sys::regular_file;
@@ -26,7 +29,7 @@ const CHUNK: usize = 1 << 14;
 /// Minimum number of chunks for a task of a thread.
 const MIN_CHUNKS: usize = 16;
 
-/// A checkpoint: one safetensors file or several shards, mapped, with valid headers.
+/// A checkpoint: one file or several shards, mapped, with valid headers.
 pub struct Checkpoint {
     /// The file, or the index of the shards.
     path: PathBuf,
@@ -103,11 +106,11 @@ impl fmt::Display for Problem {
 }
 
 impl Checkpoint {
-    /// Maps a safetensors file, or the shards that an index (`….index.json`) names, and checks their headers.
+    /// Maps a safetensors file or PyTorch checkpoint, or the shards that an index (`….index.json`) names, and checks their headers.
     ///
     /// # Errors
-    /// If a file cannot be read, is no safetensors file, is shorter or longer than its header describes, or lacks a tensor that
-    /// the index assigns to it.
+    /// If a file cannot be read, is of another format, is shorter or longer than its header describes, holds more than tensors, or lacks a
+    /// tensor that the index assigns to it.
     pub fn open(path: &Path) -> Result<Self> {
         if path.extension().is_none_or(|suffix| suffix != "json") {
             return Ok(Checkpoint { path: path.to_owned(), tensors: map_file(path)? });
@@ -173,7 +176,7 @@ impl Checkpoint {
     }
 }
 
-/// Maps one safetensors file and returns its tensors by name.
+/// Maps one file and returns its tensors by name.
 fn map_file(path: &Path) -> Result<BTreeMap<String, Entry>> {
     let shown = path.display();
     let file = match regular_file::open(path) {
@@ -181,19 +184,33 @@ fn map_file(path: &Path) -> Result<BTreeMap<String, Entry>> {
         Err(error) => bail!("cannot read {shown} ({error})"),
     };
     let file = match MappedFile::new(path, file) {
-        Ok(file) => file,
+        Ok(file) => Arc::new(file),
         Err(error) => bail!("cannot map {shown} into memory ({error})"),
     };
-    let map = file.as_ref();
-    let (header, metadata) = match SafeTensors::read_metadata(map) {
+    let bytes = file.as_ref().as_ref();
+    let is_pickled = path.extension().is_some_and(|suffix| suffix == "bin");
+    if bytes.starts_with(b"version https://git-lfs") {
+        let kind = if is_pickled { "PyTorch checkpoint" } else { "safetensors file" };
+        bail!("{shown} is a Git LFS pointer, not a {kind}; run git lfs pull in its directory")
+    }
+    if is_pickled {
+        let entry = |tensor: TorchTensor| Entry {
+            dtype: tensor.dtype,
+            shape: tensor.shape,
+            file: file.clone(),
+            bytes: tensor.bytes,
+        };
+        return match read_tensors(bytes) {
+            Ok(tensors) => Ok(tensors.into_iter().map(|(name, tensor)| (name, entry(tensor))).collect()),
+            Err(PickleError::Corrupt(reason)) => bail!("{shown} {reason}; download the file again"),
+            Err(PickleError::Unsupported(reason)) => bail!("{shown} {reason}; {CONVERT}"),
+        };
+    }
+    let (header, metadata) = match SafeTensors::read_metadata(bytes) {
         Ok(parsed) => parsed,
-        Err(_) if map.starts_with(b"version https://git-lfs") => {
-            bail!("{shown} is a Git LFS pointer, not a safetensors file; run git lfs pull in its directory")
-        }
-        Err(error) => bail!("{shown} {}; download the file again", describe(&error, map.len())),
+        Err(error) => bail!("{shown} {}; download the file again", describe(&error, bytes.len())),
     };
     let data = header + size_of::<u64>();
-    let file = Arc::new(file);
     let entry = |info: &TensorInfo| {
         let (start, end) = info.data_offsets;
         let (shape, bytes) = (info.shape.clone(), data + start..data + end);

@@ -102,16 +102,12 @@ fn a_missing_file_of_the_model() {
         fs::remove_file(model.path(file)).unwrap();
         assert_fails(&model.embed(), 1, &parts);
     }
-    let model = Model::tiny();
-    fs::rename(model.path("model.safetensors"), model.path("pytorch_model.bin")).unwrap();
-    assert_fails(&model.embed(), 1, &["pytorch_model.bin", "convert"]);
 }
 
 /// If a model has its weights only in another format, the remedy is not to download it again.
 #[test]
 fn weights_in_another_format_are_an_error_with_a_remedy_for_that_format() {
     for (file, remedy) in [
-        ("pytorch_model.bin.index.json", "AutoModel.from_pretrained(DIR).save_pretrained(OUT)"),
         ("tf_model.h5", "from_tf=True"),
         ("flax_model.msgpack", "from_flax=True"),
         ("adapter_model.safetensors", "merge_and_unload"),

@@ -180,6 +180,14 @@ fn damaged_safetensors_headers_are_parsed_or_refused() {
 }
 
 #[test]
+fn damaged_pytorch_checkpoints_are_parsed_or_refused() {
+    let seeds = ["dtypes.bin", "bert-tiny.bin"].map(|name| fs::read(fixture("pytorch").join(name)).unwrap());
+    // Most of a checkpoint is weights: the first seed is mostly the pickle and the archive's directory.
+    let seeds = [seeds[0].clone(), seeds[0].clone(), seeds[1].clone()];
+    fuzz("pytorch_checkpoint", &seeds, CASES, damaged_seed);
+}
+
+#[test]
 fn models_with_damaged_weights_run_or_are_refused() {
     let models = ["bert-tiny", "albert", "gte"].map(fixture);
     fuzz_models("weights", 1, &models, |name| name == "model.safetensors", damaged_header);

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::server::{Fault, Hub, LIST, Request, Site, sha256, small_etag};
-use crate::support::{assert_fails, embedding, fixture, rows, stderr, stdout};
+use crate::support::{assert_fails, embed, embedding, fixture, rows, stderr, stdout};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
@@ -415,12 +415,17 @@ fn weights_of_modules_are_downloaded() {
 }
 
 #[test]
-fn a_module_with_pickled_weights_is_refused_before_the_download() {
-    let (hub, _) = hub_with_a_dense_layer();
-    let weights = hub.site().files.remove("2_Dense/model.safetensors").expect("weights");
-    hub.site().files.insert("2_Dense/pytorch_model.bin".into(), weights);
-    let parts = [MODEL, "2_Dense/pytorch_model.bin", "SentenceTransformer(DIR)"];
-    assert_refused_early(&User::of(&hub), &hub, &parts);
+fn pytorch_checkpoints_are_downloaded_where_there_are_no_safetensors() {
+    let hub = hub_with(|site| {
+        site.files.remove(WEIGHTS);
+        let weights = fixture("pytorch").join("bert-tiny.bin");
+        site.files.insert("pytorch_model.bin".into(), fs::read(weights).expect("a fixture"));
+    });
+    let user = User::of(&hub);
+    let downloaded = user.run(&["embed", "--model", MODEL, TEXT]);
+    assert_eq!(embedding(&rows(&downloaded)[0]), embedding(&rows(&embed("bert-tiny", [TEXT]))[0]));
+    let offline = user.run(&["embed", "--model", MODEL, "--offline", TEXT]);
+    assert_eq!(stdout(&offline), stdout(&downloaded));
 }
 
 #[test]
@@ -777,23 +782,12 @@ fn an_unsupported_tokenizer_is_refused_before_the_download() {
 
 #[test]
 fn unsupported_weights_are_named_with_a_remedy() {
-    let hub = hub_with(|site| drop(site.files.remove(WEIGHTS)));
-    let convert = "transformers (AutoModel.from_pretrained(DIR).save_pretrained(OUT))";
-    assert_refused_early(&User::of(&hub), &hub, &[MODEL, "pytorch_model.bin", convert]);
-
     let hub = hub_with(|site| {
         site.files.remove(WEIGHTS);
         site.files.remove("pytorch_model.bin");
     });
     let exported = "choose the model that this was exported from";
     assert_refused_early(&User::of(&hub), &hub, &[MODEL, "only as onnx/model.onnx", exported]);
-
-    let hub = hub_with(|site| {
-        site.files
-            .retain(|name, _| name != WEIGHTS && name != "pytorch_model.bin" && !name.starts_with("onnx"));
-        site.files.insert("pytorch_model.bin.index.json".into(), b"{}".to_vec());
-    });
-    assert_refused_early(&User::of(&hub), &hub, &[MODEL, "only as pytorch_model.bin.index.json", convert]);
 
     let hub = hub_with(|site| site.files.retain(|name, _| name != WEIGHTS && !name.contains("model.")));
     assert_refused_early(&User::of(&hub), &hub, &[MODEL, "has no", WEIGHTS, "choose another model"]);

@@ -28,6 +28,7 @@ mod neighbours;
 mod ops;
 mod outputs;
 mod pipelines;
+mod pytorch;
 mod quickstart;
 mod real_model;
 mod resume;

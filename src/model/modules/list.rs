@@ -33,10 +33,10 @@ impl Module {
         matches!(self.class(), "Transformer" | "MLMTransformer")
     }
 
-    /// The files that the module needs, relative to the model's directory.
-    pub fn files(&self) -> Vec<String> {
-        let files = module_files(self.class());
-        files.iter().map(|name| Path::new(&self.path).join(name).display().to_string()).collect()
+    /// The files that the module needs, relative to the model's directory: one of each list.
+    pub fn files(&self) -> Vec<Vec<String>> {
+        let path = |name: &&str| Path::new(&self.path).join(name).display().to_string();
+        module_files(self.class()).iter().map(|names| names.iter().map(path).collect()).collect()
     }
 }
 

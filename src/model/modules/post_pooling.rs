@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 
 use crate::model::config::Config;
-use crate::model::layout::{CONFIG, CONVERT_MODULE, WEIGHTS};
+use crate::model::layout::{CONFIG, MODULE_WEIGHTS};
 use crate::model::names::TensorNames;
 use crate::model::weights::{Checkpoint, TensorReport};
 use crate::nn::cost::module_parameters;
@@ -90,20 +90,17 @@ impl PostPoolingModule {
     /// The path of the module's weights; `None` if it has none.
     ///
     /// # Errors
-    /// If there are none in safetensors form.
+    /// If there are none in a form that is read.
     pub fn weights(&self) -> Result<Option<PathBuf>> {
         if self.spec == PostPoolingSpec::Normalize {
             return Ok(None);
         }
-        let path = self.folder.join(WEIGHTS);
-        let folder = self.folder.display();
-        if has_dir_entry(&path) {
+        let mut paths = MODULE_WEIGHTS.iter().map(|name| self.folder.join(name));
+        if let Some(path) = paths.find(|path| has_dir_entry(path)) {
             return Ok(Some(path));
         }
-        if has_dir_entry(&self.folder.join("pytorch_model.bin")) {
-            bail!("{folder} has its weights only as pytorch_model.bin; {CONVERT_MODULE}")
-        }
-        bail!("{folder} has no model.safetensors; download the model again")
+        let folder = self.folder.display();
+        bail!("{folder} has no model.safetensors and no pytorch_model.bin; download the model again")
     }
 }
 

@@ -39,7 +39,7 @@ targets! {
     // Inputs.
     lines, files, jsonl, csv, tsv, parquet, arrow, gzip, zstd,
     // Files of a model.
-    config, safetensors_header, safetensors_index,
+    config, safetensors_header, safetensors_index, pytorch_checkpoint,
     modules, model_settings, transformer_config, pooling_config, dense_config, layer_norm_config, normalize_config,
     // Files of a tokenizer.
     tokenizer_json, vocab_txt, vocab_json, merges_txt, tokenizer_config, special_tokens_map, added_tokens,
@@ -278,6 +278,14 @@ fn safetensors_header(bytes: &[u8]) -> bool {
     fs::write(&path, bytes).expect("the file is written");
     let checkpoint = accepted(Checkpoint::open(&path), folder.path(), bytes);
     checkpoint.inspect(|checkpoint| checkpoint.check_unchanged().expect("the file is unchanged")).is_some()
+}
+
+/// A PyTorch checkpoint: a zip archive with a pickle.
+fn pytorch_checkpoint(bytes: &[u8]) -> bool {
+    let folder = scratch();
+    let path = folder.path().join("pytorch_model.bin");
+    fs::write(&path, bytes).expect("the file is written");
+    accepted(Checkpoint::open(&path), folder.path(), bytes).is_some()
 }
 
 /// A safetensors file with one element in each of its F32 tensors.
