@@ -40,7 +40,7 @@ MUTATIONS = [
     ("norm eps is added outside the square root", "src/kernels/norm.rs", "(square / columns + f64::from(eps)).sqrt()", "((square / columns).sqrt() + f64::from(eps))"),
     ("the variance is divided by n - 1", "src/kernels/norm.rs", "(square / columns + f64::from(eps))", "(square / (columns - 1.0) + f64::from(eps))"),
     ("RMSNorm subtracts the mean", "src/kernels/norm.rs", "NormKind::RootMeanSquare => 0.0,", "NormKind::RootMeanSquare => (sum!(s, row, 0.0, |sum, x| s.add(sum, x)) / columns) as f32,"),
-    ("LayerNorm does not subtract the mean", "src/kernels/norm.rs", "/ columns) as f32,\n                NormKind::RootMeanSquare", "/ columns * 0.0) as f32,\n                NormKind::RootMeanSquare"),
+    ("LayerNorm does not subtract the mean", "src/kernels/norm.rs", "/ columns) as f32,\n                    NormKind::RootMeanSquare", "/ columns * 0.0) as f32,\n                    NormKind::RootMeanSquare"),
     ("the bias of a norm is ignored", "src/kernels/norm.rs", "if bias.is_empty() { y } else {", "if true { y } else {"),
     ("post-norm and pre-norm are swapped", "src/nn/layer.rs", "Some(norm) if self.is_post_norm =>", "Some(norm) if !self.is_post_norm =>"),
     ("a residual is not added", "src/nn/layer.rs", "norm.forward_residual(sublayer(x, None)?, x)", "norm.forward(sublayer(x, None)?)"),

@@ -84,6 +84,20 @@ pub fn exp2_bf16<S: Simd>(s: S, x: S::F) -> S::F {
     s.scale_exp2(polynomial(s, s.sub(x, n), coefficients), n)
 }
 
+/// Maximum relative error of [`exp2_weight`], for normal results.
+pub const EXP2_WEIGHT_MAX_ERROR: f64 = 8e-5;
+
+/// `2ˣ` for `x ≤ 127`, accurate enough for a weight that is rounded to bf16, by a relative error of up to 2e-3; 0 on
+/// underflow. The relative error is at most [`EXP2_WEIGHT_MAX_ERROR`].
+///
+/// Range reduction `x = n + f`; the polynomial is a fit of `2ᶠ` on [0, 1].
+#[inline(always)]
+pub fn exp2_weight<S: Simd>(s: S, x: S::F) -> S::F {
+    let (f, n) = s.split_exp2(x);
+    let coefficients = [7.802_452_264e-2, 2.260_671_554e-1, 6.958_335_405e-1, 9.999_252_186e-1];
+    s.scale_exp2(polynomial(s, f, coefficients), n)
+}
+
 /// The error function. The error is at most [`ERF_MAX_ULP`].
 ///
 /// The rational approximation of Eigen's `erf` on [−4, 4]; outside this range erf is ±1 in f32.

@@ -40,6 +40,10 @@ impl Norm<'_> {
     }
 }
 
+/// Rows whose statistics are computed together: reductions and divisions of one row take longer than its sums, and those
+/// of different rows overlap.
+const ROWS_IN_FLIGHT: usize = 4;
+
 struct NormRows<'a> {
     norm: &'a Norm<'a>,
     x: &'a mut [f32],
@@ -55,25 +59,37 @@ impl Kernel for NormRows<'_> {
     fn run<S: Simd>(self, s: S) {
         let Norm { kind, weight, bias, eps } = *self.norm;
         let columns = weight.len() as f64;
-        for (i, row) in self.x.chunks_exact_mut(weight.len()).enumerate() {
-            let residual =
-                if self.residual.is_empty() { &[] } else { &self.residual[i * row.len()..][..row.len()] };
-            let sum = add_and_sum(s, row, residual);
-            let mean = match kind {
-                NormKind::Layer => (sum / columns) as f32,
-                NormKind::RootMeanSquare => 0.0,
-            };
-            let center = s.splat(mean);
-            let square = sum!(s, row, mean, |sum, x| {
-                let x = s.sub(x, center);
-                s.fma(x, x, sum)
-            });
-            let scale = s.splat((1.0 / (square / columns + f64::from(eps)).sqrt()) as f32);
-            for start in (0..row.len()).step_by(S::LANES) {
-                let (x, w) = (s.load_at(row, start, 0.0), s.load_at(weight, start, 0.0));
-                let y = s.mul(s.mul(s.sub(x, center), scale), w);
-                let y = if bias.is_empty() { y } else { s.add(y, s.load_at(bias, start, 0.0)) };
-                s.store_at(row, start, y);
+        for (block, rows) in self.x.chunks_mut(ROWS_IN_FLIGHT * weight.len()).enumerate() {
+            let first = block * ROWS_IN_FLIGHT * weight.len();
+            let residual = self.residual.get(first..first + rows.len()).unwrap_or_default();
+            let (mut centers, mut scales) = ([s.splat(0.0); ROWS_IN_FLIGHT], [s.splat(0.0); ROWS_IN_FLIGHT]);
+            let mut means = [0.0; ROWS_IN_FLIGHT];
+            for (i, row) in rows.chunks_exact_mut(weight.len()).enumerate() {
+                let residual = residual.get(i * row.len()..(i + 1) * row.len()).unwrap_or_default();
+                let sum = add_and_sum(s, row, residual);
+                means[i] = match kind {
+                    NormKind::Layer => (sum / columns) as f32,
+                    NormKind::RootMeanSquare => 0.0,
+                };
+                centers[i] = s.splat(means[i]);
+            }
+            for (i, row) in rows.chunks_exact(weight.len()).enumerate() {
+                let center = centers[i];
+                let square = sum!(s, row, means[i], |sum, x| {
+                    let x = s.sub(x, center);
+                    s.fma(x, x, sum)
+                });
+                scales[i] = s.splat((1.0 / (square / columns + f64::from(eps)).sqrt()) as f32);
+            }
+            for (row, (center, scale)) in
+                rows.chunks_exact_mut(weight.len()).zip(centers.into_iter().zip(scales))
+            {
+                for start in (0..row.len()).step_by(S::LANES) {
+                    let (x, w) = (s.load_at(row, start, 0.0), s.load_at(weight, start, 0.0));
+                    let y = s.mul(s.mul(s.sub(x, center), scale), w);
+                    let y = if bias.is_empty() { y } else { s.add(y, s.load_at(bias, start, 0.0)) };
+                    s.store_at(row, start, y);
+                }
             }
         }
     }

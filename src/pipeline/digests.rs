@@ -4,10 +4,12 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
+use std::time::SystemTime;
 
 use anyhow::{Result, anyhow};
 use sha2::{Digest, Sha256};
 
+use super::digest_cache;
 use super::manifest::RunIdentity;
 use super::messages::thread_panicked;
 use crate::sys::threads::spawn;
@@ -44,10 +46,11 @@ impl FileDigests {
 
 fn digests(paths: &[PathBuf]) -> Result<RunIdentity> {
     let mut identity = RunIdentity::new();
+    let cache = digest_cache::directory();
     for path in paths {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let digest =
-            sha256_of_file(path).map_err(|error| anyhow!("cannot read {} ({error})", path.display()))?;
+        let digest = digest_cache::digest(cache.as_deref(), path, SystemTime::now(), sha256_of_file)
+            .map_err(|error| anyhow!("cannot read {} ({error})", path.display()))?;
         // Files in different folders can have the same name: their digests are separated by spaces.
         let all = identity.entry(format!("the model's {name}")).or_insert_with(|| "SHA-256".into());
         all.push(' ');

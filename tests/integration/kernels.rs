@@ -439,6 +439,7 @@ macro_rules! row_kernel {
 
 row_kernel!(Exp, math::exp);
 row_kernel!(Exp2, math::exp2_bf16);
+row_kernel!(Exp2Weight, math::exp2_weight);
 row_kernel!(GeluBf16, math::gelu_bf16);
 row_kernel!(Erf, math::erf);
 row_kernel!(Tanh, math::tanh);
@@ -495,18 +496,25 @@ fn functions_keep_their_ulp_bounds() {
 }
 
 #[test]
-fn exp2_bf16_keeps_its_error_bound() {
-    let x: Vec<f32> = (-126_000..=127_000).map(|x| x as f32 / 1000.0).collect();
+fn exp2_keeps_its_error_bounds() {
+    let x: Vec<f32> = (-126_000..=127_000).map(|x| x as f32 / 1000.0).chain([-1e-9]).collect();
+    type Run = fn(Isa, &mut [f32]);
+    let functions: [(Run, f64); 2] = [
+        (|isa, y| isa.run(Exp2(y)), math::EXP2_BF16_MAX_ERROR),
+        (|isa, y| isa.run(Exp2Weight(y)), math::EXP2_WEIGHT_MAX_ERROR),
+    ];
     for isa in Isa::testable() {
-        let mut y = x.clone();
-        isa.run(Exp2(&mut y));
-        for (x, y) in x.iter().zip(&y) {
-            let error = (f64::from(*y) / f64::from(*x).exp2() - 1.0).abs();
-            assert!(error <= math::EXP2_BF16_MAX_ERROR, "{isa:?}: 2^{x} = {y}, error {error:e}");
+        for (run, max_error) in functions {
+            let mut y = x.clone();
+            run(isa, &mut y);
+            for (x, y) in x.iter().zip(&y) {
+                let error = (f64::from(*y) / f64::from(*x).exp2() - 1.0).abs();
+                assert!(error <= max_error, "{isa:?}: 2^{x} = {y}, error {error:e} above {max_error:e}");
+            }
+            let mut y = [f32::NEG_INFINITY, -1e30, -200.0, f32::NAN];
+            run(isa, &mut y);
+            assert!(y[..3] == [0.0; 3] && y[3].is_nan(), "{isa:?}: {y:?}");
         }
-        let mut y = [f32::NEG_INFINITY, -1e30, -200.0, f32::NAN];
-        isa.run(Exp2(&mut y));
-        assert!(y[..3] == [0.0; 3] && y[3].is_nan(), "{isa:?}: {y:?}");
     }
 }
 

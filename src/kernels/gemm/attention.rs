@@ -13,7 +13,7 @@ use super::layout::{GemmType, OperandFormat};
 use super::output::OutputBlock;
 use super::tile_kernel::Bf16MicroKernel;
 use crate::kernels::isa::{Isa, Kernel, TileUnit, define_runners};
-use crate::kernels::math::{exp_below_overflow, exp2_bf16};
+use crate::kernels::math::{exp_below_overflow, exp2_weight};
 use crate::kernels::simd::Simd;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use crate::kernels::tiles::amx::Amx;
@@ -380,19 +380,25 @@ fn scores_at<S: Simd>(s: S, row: &QueryRow, column: usize) -> S::F {
 struct Weight<S: Simd, const P: usize> {
     max: S::F,
     scale: S::F,
+    /// `−scale · max`.
+    offset: S::F,
 }
 
 impl<S: Simd, const P: usize> Weight<S, P> {
     #[inline(always)]
     fn new(s: S, max: S::F, scale: f32) -> Self {
         let scale = s.splat(if P == 1 { scale * std::f32::consts::LOG2_E } else { scale });
-        Weight { max, scale }
+        Weight { max, scale, offset: s.sub(s.splat(0.0), s.mul(scale, max)) }
     }
 
     #[inline(always)]
     fn eval(&self, s: S, score: S::F) -> S::F {
-        let x = s.mul(s.sub(score, self.max), self.scale);
-        if P == 1 { exp2_bf16(s, x) } else { exp_below_overflow(s, x) }
+        if P == 1 {
+            // Its rounding error is that of the score.
+            exp2_weight(s, s.fma(score, self.scale, self.offset))
+        } else {
+            exp_below_overflow(s, s.mul(s.sub(score, self.max), self.scale))
+        }
     }
 }
 

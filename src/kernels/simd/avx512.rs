@@ -69,6 +69,10 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
             _mm512_or_ps(x, _mm512_and_ps(_mm512_set1_ps(-0.0), sign))
         }
         scale_exp2(x: __m512, n: __m512) -> __m512 { _mm512_scalef_ps(x, n) }
+        // `vscalefps` rounds `n` down itself, and `vreduceps` of an infinite value is 0.
+        split_exp2(x: __m512) -> (__m512, __m512) {
+            (_mm512_reduce_ps::<{ _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC }>(x), x)
+        }
         splat_u32(element: u32) -> __m512i { _mm512_set1_epi32(element as i32) }
         prefetch_l1(line: *const u32) -> () { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
         prefetch_l2(line: *const u32) -> () { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }

@@ -94,6 +94,18 @@ pub trait Simd: Copy + Send + Sync {
     fn copysign(self, x: Self::F, sign: Self::F) -> Self::F;
     /// `x · 2ⁿ` for integral `n` from −252 to 252.
     fn scale_exp2(self, x: Self::F, n: Self::F) -> Self::F;
+    /// For `x ≤ 252`: a fraction `f` from 0 to 1 and an `n`, so that `2ˣ` is `scale_exp2(2ᶠ, n)`. Below −252 `2ˣ` becomes
+    /// 0.
+    #[inline(always)]
+    fn split_exp2(self, x: Self::F) -> (Self::F, Self::F) {
+        // This order of operands propagates NaN.
+        let x = self.max(self.splat(-252.0), x);
+        // Adding and subtracting 1.5 · 2²³ rounds to an integer.
+        let shift = self.splat(12_582_912.0);
+        let nearest = self.sub(self.add(x, shift), shift);
+        let floor = self.select_less(x, nearest, self.sub(nearest, self.splat(1.0)), nearest);
+        (self.sub(x, floor), floor)
+    }
 
     /// Prefetches a cache line into L1; ignored if the address is not readable.
     #[inline(always)]

@@ -1,0 +1,134 @@
+//! Digests of large files that have not changed since an earlier run: hashing a model takes as long as embedding some hundred
+//! short texts.
+
+use std::fs::{self, Metadata};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+use std::{env, process};
+
+use sha2::{Digest, Sha256};
+
+/// Smaller files are hashed anew.
+const MIN_BYTES: u64 = 8 << 20;
+/// A file that changed this recently may change again without a new time of change: file systems store some times only to the
+/// second or two.
+const SETTLED_AFTER: Duration = Duration::from_secs(3);
+
+/// The directory of the cache, after the XDG Base Directory Specification; `None` where a file does not tell when it was changed.
+pub(super) fn directory() -> Option<PathBuf> {
+    let absolute = |path: PathBuf| Some(path).filter(|path| path.is_absolute());
+    let cache = env::var_os("XDG_CACHE_HOME").and_then(|cache| absolute(cache.into()));
+    let cache = cache.or_else(|| absolute(env::home_dir()?.join(".cache")));
+    cache.filter(|_| cfg!(unix)).map(|cache| cache.join("sconce").join("digests"))
+}
+
+/// The digest of a file: that of an earlier run if the file is the same and has not changed since, else the result of `hash`. A
+/// cache that cannot be read or written is no error.
+///
+/// # Errors
+/// Those of `hash`, and if the file does not exist.
+pub(super) fn digest(
+    directory: Option<&Path>,
+    path: &Path,
+    now: SystemTime,
+    hash: impl FnOnce(&Path) -> io::Result<String>,
+) -> io::Result<String> {
+    let before = fs::metadata(path)?;
+    let (Some(directory), Some(state)) = (directory, state(&before)) else { return hash(path) };
+    if before.len() < MIN_BYTES {
+        return hash(path);
+    }
+    let full_path = fs::canonicalize(path)?;
+    let entry = directory.join(format!("{:x}", Sha256::digest(full_path.as_os_str().as_encoded_bytes())));
+    if let Some(digest) = read(&entry, &state) {
+        return Ok(digest);
+    }
+    let digest = hash(path)?;
+    let is_settled = changed(&before).is_some_and(|changed| changed + SETTLED_AFTER <= now);
+    if is_settled && fs::metadata(path).is_ok_and(|after| self::state(&after).as_ref() == Some(&state)) {
+        let _ = write(&entry, &format!("{state}\n{digest}\n"));
+    }
+    Ok(digest)
+}
+
+/// What changes with the content of a file: its device, inode, size and times. Programs can set the time of modification, but
+/// not that of the change (ctime).
+#[cfg(unix)]
+fn state(file: &Metadata) -> Option<String> {
+    use std::os::unix::fs::MetadataExt;
+    let (modified, changed) = ((file.mtime(), file.mtime_nsec()), (file.ctime(), file.ctime_nsec()));
+    Some(format!("{} {} {} {modified:?} {changed:?}", file.dev(), file.ino(), file.len()))
+}
+
+#[cfg(not(unix))]
+fn state(_file: &Metadata) -> Option<String> {
+    None
+}
+
+/// When the file was changed.
+#[cfg(unix)]
+fn changed(file: &Metadata) -> Option<SystemTime> {
+    use std::os::unix::fs::MetadataExt;
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(u64::try_from(file.ctime()).ok()?))
+}
+
+#[cfg(not(unix))]
+fn changed(_file: &Metadata) -> Option<SystemTime> {
+    None
+}
+
+/// The digest of an entry, if it is that of a file in this state.
+fn read(entry: &Path, state: &str) -> Option<String> {
+    let found = fs::read_to_string(entry).ok()?;
+    let digest = found.strip_prefix(state)?.strip_prefix('\n')?.strip_suffix('\n')?;
+    let is_digest = digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_digest.then(|| digest.to_owned())
+}
+
+/// Writes an entry, which other processes see complete or not at all.
+fn write(entry: &Path, content: &str) -> io::Result<()> {
+    if let Some(directory) = entry.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    let temporary = entry.with_extension(process::id().to_string());
+    fs::write(&temporary, content)?;
+    fs::rename(&temporary, entry).inspect_err(|_| drop(fs::remove_file(&temporary)))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    /// Calls [`digest`] with a hash of its own for every call; whether it was called, and the result.
+    fn call(directory: &Path, path: &Path, age: Duration, hash: char) -> (bool, String) {
+        let mut is_hashed = false;
+        let now = changed(&fs::metadata(path).unwrap()).unwrap() + age;
+        let digest = digest(Some(directory), path, now, |_| {
+            is_hashed = true;
+            Ok(hash.to_string().repeat(64))
+        });
+        (is_hashed, digest.unwrap())
+    }
+
+    #[test]
+    fn a_file_is_hashed_again_only_after_a_change_and_kept_only_once_it_is_settled() {
+        let folder = tempfile::tempdir().unwrap();
+        let (cache, path) = (folder.path().join("cache"), folder.path().join("weights"));
+        let digest_of = |hash: char| hash.to_string().repeat(64);
+        fs::write(&path, vec![1; MIN_BYTES as usize]).unwrap();
+        assert_eq!(call(&cache, &path, Duration::from_secs(1), 'a'), (true, digest_of('a')));
+        assert_eq!(call(&cache, &path, SETTLED_AFTER, 'b'), (true, digest_of('b')));
+        assert_eq!(call(&cache, &path, SETTLED_AFTER, 'c'), (false, digest_of('b')));
+        let modified = fs::metadata(&path).unwrap().modified().unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        fs::write(&path, vec![2; MIN_BYTES as usize]).unwrap();
+        fs::File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+        assert_eq!(call(&cache, &path, SETTLED_AFTER, 'd'), (true, digest_of('d')));
+        fs::write(fs::read_dir(&cache).unwrap().next().unwrap().unwrap().path(), "damaged").unwrap();
+        assert_eq!(call(&cache, &path, SETTLED_AFTER, 'e'), (true, digest_of('e')));
+        fs::write(&path, "small").unwrap();
+        assert_eq!(call(&cache, &path, SETTLED_AFTER, 'f'), (true, digest_of('f')));
+        assert_eq!(call(&cache, &path, SETTLED_AFTER, 'a'), (true, digest_of('a')));
+    }
+}
