@@ -19,7 +19,7 @@
 //!
 //! * [`cli`]: the command line; the only module that uses clap. Resolves arguments to plain option structs.
 //! * [`run`]: one file per subcommand: prepare, run, report.
-//! * [`task`]: tasks (embedding, classification, reranking), and loading of models.
+//! * [`task`]: tasks (embedding, classification, reranking, tagging, answering), and loading of models.
 //! * [`pipeline`]: records in, rows out, in bounded memory, for any task; resume, statistics, signals.
 //! * [`figure`]: pictures and pages of attention.
 //! * [`input`]: [`input::Record`] and its readers, one file per format.
@@ -30,7 +30,7 @@
 //! * [`kernels`]: SIMD over slices, without candle; `cuda/` has the GPU kernels.
 //! * [`neighbours`]: exact nearest neighbours among blocks of stored vectors.
 //! * [`vectors`]: readers of vector files, one file per format: vectors in blocks, columns of single rows.
-//! * [`output`]: writers of vectors, scores and labels, one file per format; atomic and resumable files; manifest and ledger.
+//! * [`output`]: writers of vectors, scores, labels and spans, one file per format; atomic and resumable files; manifest and ledger.
 //!
 //! Used by all: [`error`], [`field`] (values of carried-through columns), [`named`] (names of option values), [`sys`] (process,
 //! threads, standard error).
@@ -52,9 +52,12 @@
 //! | pooling | hidden states → one vector per text: `cls`, `mean`, `max` … |
 //! | post-pooling modules | the modules after pooling in `modules.json`: dense, layer norm, normalize |
 //! | row | an entry of the output: one text, one chunk, or (without pooling) one text with a vector per token |
-//! | content | what a row holds beside its columns: a vector, a score or labels |
-//! | logits, scores | the outputs of a classification head; what an activation makes of them |
+//! | content | what a row holds beside its columns: a vector, a score, labels, entities or answers |
+//! | logits, scores | the outputs of a task head; what an activation makes of them |
 //! | cross-encoder, bi-encoder | a model that scores a pair of texts; one that compares the vectors of two texts |
+//! | entity, answer | a labelled part of a text; the part of a text that answers a question |
+//! | alignment | where the tokens of a sequence are in its text, in characters |
+//! | window, stride | a part of a long text that `tag` or `answer` encodes on its own; the tokens that it shares with the next one |
 //! | ledger | `FILE.ledger.jsonl`: skipped, failed and truncated records |
 //! | manifest, cursor | the saved state of an interrupted run; its position in the input |
 //! | journal, sidecars | what saves the manifest; the files beside an output: partial rows, manifest, ledger |

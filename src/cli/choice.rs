@@ -52,7 +52,7 @@ mod tests {
     use crate::output::{self, OutputDtype};
     use crate::run::attend::AttentionFormat;
     use crate::run::search::WeightKind;
-    use crate::task::{Mixing, OnLong};
+    use crate::task::{Aggregation, Mixing, OnLong};
     use crate::text::{PairTruncation, TruncationSide};
 
     fn parse<P: TypedValueParser>(parser: P, value: &str) -> Option<P::Value> {
@@ -92,6 +92,7 @@ mod tests {
         check::<Metric>();
         check::<AttentionFormat>();
         check::<Mixing>();
+        check::<Aggregation>();
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
+use super::answer::AnswerArgs;
 use super::attend::AttendArgs;
 use super::classify::ClassifyArgs;
 use super::download::DownloadArgs;
@@ -11,6 +12,7 @@ use super::pairs::PairsArgs;
 use super::rerank::RerankArgs;
 use super::search::SearchArgs;
 use super::similarity::SimilarityArgs;
+use super::tag::TagArgs;
 use super::verify::VerifyArgs;
 
 /// Turn text into vectors with BERT-style encoders.
@@ -29,6 +31,10 @@ pub(super) enum Command {
     Rerank(Box<RerankArgs>),
     /// Classify texts, or pairs of texts
     Classify(Box<ClassifyArgs>),
+    /// Find the entities in texts, such as names
+    Tag(Box<TagArgs>),
+    /// Find the answer to a question in texts
+    Answer(Box<AnswerArgs>),
     /// Find the nearest neighbours of queries in a vector file
     Search(Box<SearchArgs>),
     /// Find the most similar pairs of rows in a vector file, or near-duplicates

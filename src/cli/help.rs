@@ -1,7 +1,9 @@
 //! The pages of `-h` and `--help`. `-h` has the most used options, on one screen; `--help` has all options in groups,
 //! examples, the environment and the exit codes.
 
-use super::{attend, classify, download, embed, inspect, pairs, rerank, search, similarity, verify};
+use super::{
+    answer, attend, classify, download, embed, inspect, pairs, rerank, search, similarity, tag, verify,
+};
 use clap::{Arg, ArgAction, Command};
 
 /// The arguments on the page of `-h`, with their short descriptions.
@@ -24,6 +26,15 @@ const SHORT: &[(&str, &str)] = &[
     ("top_rows", "Write the K best rows, sorted; 0: all"),
     ("top_labels", "Write the K best labels; 0: all [default: 1]"),
     ("raw", "Write logits instead of scores"),
+    ("aggregation", "Join tokens: none, simple, first, average, max [default: simple]"),
+    ("window_stride", "Tag longer texts in windows that share N tokens"),
+    ("question", "Question that is answered from each text"),
+    ("record_question_field", "Field or column of the question of each record"),
+    ("context", "Text with the answer"),
+    ("top_answers", "Write the K best answers [default: 1]"),
+    ("max_answer_length", "Maximum tokens of an answer [default: 15]"),
+    ("window_length", "Maximum tokens per question and text [default: the model's limit]"),
+    ("answer_stride", "Tokens that windows of longer texts share [default: 128]"),
     ("on_error", "Records that cannot be read: stop or skip [default: stop]"),
     ("resume", "Resume an interrupted run"),
     ("restart", "Discard the rows of an interrupted run"),
@@ -90,6 +101,9 @@ const GROUPS: &[(&str, &[&str])] = &[
             "pair_field",
             "query",
             "record_query_field",
+            "question",
+            "record_question_field",
+            "context",
             "id_field",
             "keep",
             "include",
@@ -151,6 +165,17 @@ const GROUPS: &[(&str, &[&str])] = &[
         ],
     ),
     ("Scores", &["top_rows", "top_labels", "raw", "truncation", "on_long_pair"]),
+    (
+        "Spans",
+        &[
+            "aggregation",
+            "window_stride",
+            "top_answers",
+            "max_answer_length",
+            "window_length",
+            "answer_stride",
+        ],
+    ),
     ("Bounds", &["max_difference", "min_cosine", "min_neighbours"]),
     ("Hardware", &["batch_tokens"]),
 ];
@@ -177,6 +202,8 @@ pub(super) fn with_help(command: Command, is_short: bool) -> Command {
         ("embed", embed::EXAMPLES),
         ("rerank", rerank::EXAMPLES),
         ("classify", classify::EXAMPLES),
+        ("tag", tag::EXAMPLES),
+        ("answer", answer::EXAMPLES),
         ("search", search::EXAMPLES),
         ("pairs", pairs::EXAMPLES),
         ("similarity", similarity::EXAMPLES),

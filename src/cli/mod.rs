@@ -1,6 +1,7 @@
 //! The command line: clap parses the arguments, and each command gets the plain options that [`crate::run`] takes. No other
 //! module uses clap.
 
+mod answer;
 mod args;
 mod attend;
 mod choice;
@@ -17,6 +18,7 @@ mod resolve;
 mod scores;
 mod search;
 mod similarity;
+mod tag;
 mod verify;
 
 use anyhow::Result;
@@ -52,6 +54,14 @@ pub fn main() -> Result<ExitStatus> {
         Command::Classify(args) => {
             build_global_pool(args.model.threads)?;
             run::classify::classify(&classify::options(*args)?)
+        }
+        Command::Tag(args) => {
+            build_global_pool(args.model.threads)?;
+            run::tag::tag(&tag::options(*args)?)
+        }
+        Command::Answer(args) => {
+            build_global_pool(args.model.threads)?;
+            run::answer::answer(&answer::options(*args)?)
         }
         Command::Search(args) => {
             build_global_pool(args.model.threads)?;

@@ -61,6 +61,6 @@ pub(super) fn needs_truncation(option: &str, on_long: OnLong) -> UsageError {
 }
 
 /// A parser for the values of `--on-long` that pairs support.
-fn on_long_pair() -> impl TypedValueParser<Value = OnLong> {
+pub(super) fn on_long_pair() -> impl TypedValueParser<Value = OnLong> {
     one_of(choices(|value| value).into_iter().filter(|(_, value)| *value != OnLong::Mean).collect())
 }

@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::config::{Config, MAX_SIZE};
 use super::layout::MODEL_SETTINGS;
 use super::modules::post_pooling::torch_activation;
-use crate::nn::{Activation, ClassificationSpec, EncoderSpec, Isa, NormKind, NormSpec, Pool};
+use super::token_head::prediction_transform;
+use crate::nn::{Activation, ClassificationSpec, EncoderSpec, Isa, Pool, TransformSpec};
 
 /// Reads the head of a family from its config, for this number of labels.
 pub type ReadHead = fn(&Config, &EncoderSpec, labels: usize) -> Result<ClassificationSpec>;
@@ -129,11 +130,14 @@ pub(super) fn pooler(_: &Config, _: &EncoderSpec, labels: usize) -> Result<Class
         pool: Pool::Cls,
         pools_logits: false,
         dense_is_pooler: true,
-        dense_bias: true,
-        activation: Activation::Tanh,
-        norm: None,
+        transform: TransformSpec { bias: true, activation: Activation::Tanh, norm: None },
         labels,
     })
+}
+
+/// A head with another activation of the dense layer.
+fn with_activation(activation: Activation, head: ClassificationSpec) -> ClassificationSpec {
+    ClassificationSpec { transform: TransformSpec { activation, ..head.transform }, ..head }
 }
 
 /// RoBERTa's head, whose dense layer is its own.
@@ -143,12 +147,12 @@ pub(super) fn dense(config: &Config, spec: &EncoderSpec, labels: usize) -> Resul
 
 /// DistilBERT's head: ReLU.
 pub(super) fn dense_relu(config: &Config, spec: &EncoderSpec, labels: usize) -> Result<ClassificationSpec> {
-    Ok(ClassificationSpec { activation: Activation::Relu, ..dense(config, spec, labels)? })
+    Ok(with_activation(Activation::Relu, dense(config, spec, labels)?))
 }
 
 /// ELECTRA's head: GELU.
 pub(super) fn dense_gelu(config: &Config, spec: &EncoderSpec, labels: usize) -> Result<ClassificationSpec> {
-    Ok(ClassificationSpec { activation: Activation::Gelu, ..dense(config, spec, labels)? })
+    Ok(with_activation(Activation::Gelu, dense(config, spec, labels)?))
 }
 
 /// RoFormer's head: the activation of the feed-forward network.
@@ -157,7 +161,7 @@ pub(super) fn dense_hidden_act(
     spec: &EncoderSpec,
     labels: usize,
 ) -> Result<ClassificationSpec> {
-    Ok(ClassificationSpec { activation: spec.activation, ..dense(config, spec, labels)? })
+    Ok(with_activation(spec.activation, dense(config, spec, labels)?))
 }
 
 /// DeBERTa's head: the context pooler.
@@ -171,7 +175,7 @@ pub(super) fn context_pooler(
         bail!("{}", config.invalid("pooler_hidden_size", config.width("pooler_hidden_size")?, &expected));
     }
     let activation = config.activation("pooler_hidden_act")?.unwrap_or(Activation::Gelu);
-    Ok(ClassificationSpec { activation, ..dense(config, spec, labels)? })
+    Ok(with_activation(activation, dense(config, spec, labels)?))
 }
 
 /// ModernBERT's head: pooling, dense layer and norm as the config describes them.
@@ -181,14 +185,8 @@ pub(super) fn prediction_head(
     labels: usize,
 ) -> Result<ClassificationSpec> {
     let (pool, pools_logits) = classifier_pooling(config, "cls", &[("cls", Pool::Cls, false)])?;
-    Ok(ClassificationSpec {
-        pool,
-        pools_logits,
-        dense_bias: config.flag("classifier_bias")?,
-        activation: config.activation("classifier_activation")?.unwrap_or(Activation::Gelu),
-        norm: Some(NormSpec { kind: NormKind::Layer, ..spec.norm }),
-        ..dense(config, spec, labels)?
-    })
+    let transform = prediction_transform(config, spec)?;
+    Ok(ClassificationSpec { pool, pools_logits, transform, ..dense(config, spec, labels)? })
 }
 
 /// EuroBERT's head: GELU, and pooling as the config describes it.

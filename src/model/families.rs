@@ -10,6 +10,7 @@ use super::classification::{self, ReadHead};
 use super::config::Config;
 use super::family_specific;
 use super::names::{ModuleNames, TensorNames};
+use super::token_head::{self, ReadTokenHead};
 use crate::nn::{
     Activation, Biases, EmbeddingNorm, EncoderSpec, NormKind, NormPlacement, NormSpec, Pool, RotaryLayout,
 };
@@ -31,6 +32,8 @@ pub struct Family {
     pub pool: Pool,
     /// Reader of the sequence-classification head.
     pub classification: ReadHead,
+    /// Reader of the heads with logits for each token: token classification and question answering.
+    pub token_head: ReadTokenHead,
     /// Readers of the fields that no other family has, applied in order.
     pub family_specific: &'static [ReadFields],
 }
@@ -216,6 +219,10 @@ const BERT_POOLER: ModuleNames = &[("pooler", "pooler.dense")];
 /// The head of BERT, whose dense layer is the pooler.
 const BERT_HEAD: ModuleNames = &[("head.classifier", "classifier")];
 
+/// The heads with logits for each token, of all families but ModernBERT.
+const TOKEN_HEADS: ModuleNames =
+    &[("head.token_classifier", "classifier"), ("head.qa_outputs", "qa_outputs")];
+
 /// The head of RoBERTa.
 const ROBERTA_HEAD: ModuleNames =
     &[("head.dense", "classifier.dense"), ("head.classifier", "classifier.out_proj")];
@@ -225,10 +232,10 @@ const BERT_NAMES: TensorNames = TensorNames {
     model_modules: &[BERT_MODEL, BERT_POOLER],
     layer_prefix: "encoder.layer.{}.",
     layer_modules: &[BERT_LAYER],
-    head_modules: &[BERT_HEAD],
+    head_modules: &[BERT_HEAD, TOKEN_HEADS],
 };
 
-const ROBERTA_NAMES: TensorNames = TensorNames { head_modules: &[ROBERTA_HEAD], ..BERT_NAMES };
+const ROBERTA_NAMES: TensorNames = TensorNames { head_modules: &[ROBERTA_HEAD, TOKEN_HEADS], ..BERT_NAMES };
 
 const BERT: Family = Family {
     model_types: &["bert"],
@@ -244,6 +251,7 @@ const BERT: Family = Family {
     // The default of sentence-transformers for a model without modules.json.
     pool: Pool::Mean,
     classification: classification::pooler,
+    token_head: token_head::linear,
     family_specific: &[family_specific::variations],
 };
 
@@ -267,7 +275,7 @@ const ROTARY_NAMES: TensorNames = TensorNames {
         ("feed_forward.down", "mlp.down_proj"),
         ("feed_forward_norm", "post_mlp_layernorm"),
     ]],
-    head_modules: &[BERT_HEAD],
+    head_modules: &[BERT_HEAD, TOKEN_HEADS],
 };
 
 /// Every supported family.
@@ -413,7 +421,7 @@ pub static FAMILIES: &[Family] = &[
                 ("feed_forward.down", "ffn_output"),
                 ("feed_forward_norm", "full_layer_layer_norm"),
             ]],
-            head_modules: &[BERT_HEAD],
+            head_modules: &[BERT_HEAD, TOKEN_HEADS],
         }],
         ..PLAIN
     },
@@ -474,7 +482,10 @@ pub static FAMILIES: &[Family] = &[
                 ("feed_forward.down", "ffn.lin2"),
                 ("feed_forward_norm", "output_layer_norm"),
             ]],
-            head_modules: &[&[("head.dense", "pre_classifier"), ("head.classifier", "classifier")]],
+            head_modules: &[
+                &[("head.dense", "pre_classifier"), ("head.classifier", "classifier")],
+                TOKEN_HEADS,
+            ],
         }],
         classification: classification::dense_relu,
         ..PLAIN
@@ -517,7 +528,10 @@ pub static FAMILIES: &[Family] = &[
                 ],
                 BERT_LAYER,
             ],
-            head_modules: &[&[("head.dense", "pooler.dense"), ("head.classifier", "classifier")]],
+            head_modules: &[
+                &[("head.dense", "pooler.dense"), ("head.classifier", "classifier")],
+                TOKEN_HEADS,
+            ],
             ..BERT_NAMES
         }],
         classification: classification::context_pooler,
@@ -589,7 +603,7 @@ pub static FAMILIES: &[Family] = &[
                     ],
                     ROTARY_NAMES.layer_modules[0],
                 ],
-                head_modules: &[ROBERTA_HEAD],
+                head_modules: &[ROBERTA_HEAD, TOKEN_HEADS],
                 ..ROTARY_NAMES
             },
             TensorNames {
@@ -607,7 +621,7 @@ pub static FAMILIES: &[Family] = &[
                     ("feed_forward.down", "mlp.fc2"),
                     ("feed_forward_norm", "norm2"),
                 ]],
-                head_modules: &[ROBERTA_HEAD],
+                head_modules: &[ROBERTA_HEAD, TOKEN_HEADS],
             },
         ],
         classification: classification::dense,
@@ -671,9 +685,12 @@ pub static FAMILIES: &[Family] = &[
                 ("head.dense", "head.dense"),
                 ("head.norm", "head.norm"),
                 ("head.classifier", "classifier"),
+                ("head.token_classifier", "classifier"),
+                ("head.qa_outputs", "classifier"),
             ]],
         }],
         classification: classification::prediction_head,
+        token_head: token_head::prediction_head,
         ..PLAIN
     },
     Family {
@@ -703,7 +720,7 @@ pub static FAMILIES: &[Family] = &[
                 &[("attention_norm", "input_layernorm"), ("feed_forward_norm", "post_attention_layernorm")],
                 ROTARY_NAMES.layer_modules[0],
             ],
-            head_modules: &[&[("head.dense", "dense"), ("head.classifier", "classifier")]],
+            head_modules: &[&[("head.dense", "dense"), ("head.classifier", "classifier")], TOKEN_HEADS],
             ..ROTARY_NAMES
         }],
         classification: classification::eurobert,
@@ -728,7 +745,7 @@ const NOMIC_NAMES: TensorNames = TensorNames {
         ("feed_forward.down", "mlp.fc2"),
         ("feed_forward_norm", "norm2"),
     ]],
-    head_modules: &[BERT_HEAD],
+    head_modules: &[BERT_HEAD, TOKEN_HEADS],
 };
 
 const NOMIC: Family = Family {

@@ -5,6 +5,7 @@ pub mod config;
 pub mod directory;
 pub mod families;
 mod family_specific;
+mod heads;
 mod hub;
 mod json;
 pub mod layout;
@@ -15,6 +16,7 @@ pub mod purpose;
 mod pytorch;
 mod source;
 pub mod spec;
+pub mod token_head;
 mod unsupported;
 pub mod weights;
 

@@ -14,7 +14,7 @@ pub struct TensorNames {
     pub layer_prefix: &'static str,
     /// Modules of a layer, without its prefix.
     pub layer_modules: &'static [ModuleNames],
-    /// Modules of the sequence-classification head, whose names have no prefix.
+    /// Modules of the task heads, whose names have no prefix.
     pub head_modules: &'static [ModuleNames],
 }
 

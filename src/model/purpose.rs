@@ -5,6 +5,7 @@ use std::fmt;
 use serde_json::{Map, Value};
 
 use super::config::Config;
+use crate::nn::HeadKind;
 
 /// A purpose other than text embeddings, with the evidence for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -171,9 +172,14 @@ impl Purpose {
         })
     }
 
-    /// Whether the model has a sequence-classification head.
-    pub fn is_classifier(&self) -> bool {
-        matches!(self.kind, CrossEncoder | Classification)
+    /// The kind of the model's task head, if it has one that is supported.
+    pub fn head(&self) -> Option<HeadKind> {
+        match self.kind {
+            CrossEncoder | Classification => Some(HeadKind::SequenceClassification),
+            TokenClassification => Some(HeadKind::TokenClassification),
+            QuestionAnswering => Some(HeadKind::QuestionAnswering),
+            _ => None,
+        }
     }
 
     /// The command for models of this kind.
@@ -181,12 +187,23 @@ impl Purpose {
         match self.kind {
             CrossEncoder => Some("sconce rerank"),
             Classification => Some("sconce classify"),
+            TokenClassification => Some("sconce tag"),
+            QuestionAnswering => Some("sconce answer"),
             _ => None,
         }
     }
 
     fn new(kind: ModelKind, evidence: String) -> Self {
         Purpose { kind, evidence }
+    }
+}
+
+/// What a model with a head of this kind is called, after its article "a".
+pub fn noun(head: HeadKind) -> &'static str {
+    match head {
+        HeadKind::SequenceClassification => "text classifier",
+        HeadKind::TokenClassification => "token classifier",
+        HeadKind::QuestionAnswering => "question-answering model",
     }
 }
 

@@ -2,11 +2,11 @@
 //! label (Devlin et al. 2019, §4.1; Liu et al. 2019).
 
 use anyhow::Result;
-use candle_core::{DType, Device, Tensor};
+use candle_core::Tensor;
 
+use super::head_transform::{HeadTransform, TransformSpec, on_cpu};
 use super::linear::Linear;
-use super::norm::Norm;
-use super::{Activation, NormSpec, Pool, WeightSource};
+use super::{Activation, Pool, WeightSource};
 use crate::ops::pooling::pool;
 
 /// The computation of a sequence-classification head.
@@ -18,12 +18,8 @@ pub struct ClassificationSpec {
     pub pools_logits: bool,
     /// Whether the dense layer is the encoder's own pooler.
     pub dense_is_pooler: bool,
-    /// Whether the dense layer has a bias.
-    pub dense_bias: bool,
-    /// Activation of the dense layer.
-    pub activation: Activation,
-    /// The norm after the activation.
-    pub norm: Option<NormSpec>,
+    /// The layers before the last one.
+    pub transform: TransformSpec,
     /// Number of labels: logits per sequence.
     pub labels: usize,
 }
@@ -32,8 +28,7 @@ pub struct ClassificationSpec {
 /// on its batch.
 pub struct ClassificationHead {
     spec: ClassificationSpec,
-    dense: Linear,
-    norm: Option<Norm>,
+    transform: HeadTransform,
     classifier: Linear,
 }
 
@@ -48,18 +43,11 @@ impl ClassificationHead {
         hidden_size: usize,
     ) -> Result<Self> {
         let dense = if spec.dense_is_pooler { "pooler" } else { "head.dense" };
-        let norm = spec.norm.map(|norm| Norm::load(source, "head.norm", hidden_size, norm));
         Ok(ClassificationHead {
             spec: *spec,
-            dense: Linear::load(source, dense, hidden_size, hidden_size, spec.dense_bias)?,
-            norm: norm.transpose()?,
+            transform: HeadTransform::load(source, dense, &spec.transform, hidden_size)?,
             classifier: Linear::load(source, "head.classifier", hidden_size, spec.labels, true)?,
         })
-    }
-
-    /// Number of labels.
-    pub fn labels(&self) -> usize {
-        self.spec.labels
     }
 
     /// The logits of `N` sequences from their hidden states: `(T, H)` and `cu_seqlens` of `(N + 1)` → `(N, labels)`, in f32 on the
@@ -77,15 +65,6 @@ impl ClassificationHead {
 
     /// `(N, H)` → `(N, labels)`.
     fn logits(&self, x: &Tensor) -> Result<Tensor> {
-        let x = self.dense.forward(x, self.spec.activation)?;
-        let x = match &self.norm {
-            Some(norm) => norm.forward(x)?,
-            None => x,
-        };
-        self.classifier.forward(&x, Activation::Identity)
+        self.classifier.forward(&self.transform.forward(x)?, Activation::Identity)
     }
-}
-
-fn on_cpu(x: &Tensor) -> Result<Tensor> {
-    Ok(x.to_device(&Device::Cpu)?.to_dtype(DType::F32)?)
 }

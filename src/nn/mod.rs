@@ -14,6 +14,7 @@ mod embeddings;
 mod encoder;
 mod feed_forward;
 mod formula;
+mod head_transform;
 mod layer;
 mod linear;
 mod norm;
@@ -23,6 +24,8 @@ mod ragged_batch;
 mod relative_position;
 mod rotary;
 mod spec;
+mod task_head;
+mod token_head;
 mod weight_source;
 
 pub use crate::kernels::gemm::GemmType;
@@ -42,6 +45,7 @@ pub use classification::{ClassificationHead, ClassificationSpec};
 pub use component::Component;
 pub use encoder::{Encoder, Stage};
 pub use formula::{Formula, Symbol};
+pub use head_transform::TransformSpec;
 pub use pooling::{Pool, Pooling};
 pub use post_pooling::{Dense, PostPooling, PostPoolingSpec, is_normalized};
 pub use ragged_batch::RaggedBatch;
@@ -50,5 +54,7 @@ pub use spec::{
     NormPlacement, NormSpec, Numbering, Positions, Rotary, RotaryLayout, RotaryScaling, ScoreBias,
     SlidingWindow, TalkingHeads,
 };
+pub use task_head::{HeadKind, HeadSpec, TaskHead};
+pub use token_head::{TokenHead, TokenHeadSpec};
 pub(crate) use weight_source::placeholder;
 pub use weight_source::{ChangeCheck, ParameterCount, RandomWeights, WeightSource};

@@ -23,7 +23,7 @@ pub fn check(schema: &OutputSchema) -> Result<()> {
             schema.format,
             content.noun()
         ),
-        ContentType::Scores { .. } | ContentType::Labels => {}
+        ContentType::Scores { .. } | ContentType::Labels | ContentType::Spans(_) => {}
     }
     check_kept_columns(schema)
 }

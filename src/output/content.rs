@@ -1,4 +1,4 @@
-//! The content of a row beside its columns: a vector, a score or labels.
+//! The content of a row beside its columns: a vector, a score, labels, entities or answers.
 
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -20,6 +20,52 @@ pub enum Content {
     },
     /// Labels, best first.
     Labels(Vec<LabelScore>),
+    /// Labelled parts of a text, in its order.
+    Entities(Vec<Entity>),
+    /// Answers to a question, best first.
+    Answers {
+        /// The answers.
+        answers: Vec<Answer>,
+        /// The score of the text having no answer.
+        no_answer: f32,
+    },
+}
+
+/// A labelled part of a text.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Entity {
+    /// The label.
+    pub label: String,
+    /// Its probability.
+    pub score: f32,
+    /// Its first character in the text.
+    pub start: u64,
+    /// The end of its characters.
+    pub end: u64,
+    /// Its characters.
+    pub text: String,
+}
+
+/// A part of a text that answers a question.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Answer {
+    /// Its characters.
+    pub text: String,
+    /// Its first character in the text.
+    pub start: u64,
+    /// The end of its characters.
+    pub end: u64,
+    /// Its probability.
+    pub score: f32,
+}
+
+/// What spans of a text are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpanKind {
+    /// [`Content::Entities`].
+    Entities,
+    /// [`Content::Answers`].
+    Answers,
 }
 
 /// A label with its score.
@@ -43,6 +89,8 @@ pub enum ContentType {
     },
     /// [`Content::Labels`].
     Labels,
+    /// Parts of the text.
+    Spans(SpanKind),
 }
 
 /// The type of vectors.
@@ -65,6 +113,10 @@ impl Content {
             Content::Vector(vector) => vector.is_finite(),
             Content::Score { score, .. } => score.is_finite(),
             Content::Labels(labels) => labels.iter().all(|label| label.score.is_finite()),
+            Content::Entities(entities) => entities.iter().all(|entity| entity.score.is_finite()),
+            Content::Answers { answers, no_answer } => {
+                no_answer.is_finite() && answers.iter().all(|answer| answer.score.is_finite())
+            }
         }
     }
 
@@ -75,9 +127,7 @@ impl Content {
     pub(super) fn vector(&self) -> Result<&StoredVector> {
         match self {
             Content::Vector(vector) => Ok(vector),
-            Content::Score { .. } | Content::Labels(_) => {
-                bail!("a row has no vector; please report this as a bug")
-            }
+            _ => bail!("a row has no vector; please report this as a bug"),
         }
     }
 }
@@ -91,7 +141,7 @@ impl ContentType {
                 OutputDtype::Int8 => format.has_columns(),
                 OutputDtype::Binary => false,
             },
-            ContentType::Scores { .. } | ContentType::Labels => true,
+            ContentType::Scores { .. } | ContentType::Labels | ContentType::Spans(_) => true,
         }
     }
 
@@ -99,7 +149,16 @@ impl ContentType {
     pub fn dtype(&self) -> OutputDtype {
         match self {
             ContentType::Vectors(vectors) => vectors.dtype,
-            ContentType::Scores { .. } | ContentType::Labels => OutputDtype::F32,
+            ContentType::Scores { .. } | ContentType::Labels | ContentType::Spans(_) => OutputDtype::F32,
+        }
+    }
+
+    /// Whether the size of a row grows with the tokens of its text.
+    pub fn is_per_token(&self) -> bool {
+        match self {
+            ContentType::Vectors(vectors) => vectors.per_token,
+            ContentType::Spans(kind) => *kind == SpanKind::Entities,
+            ContentType::Scores { .. } | ContentType::Labels => false,
         }
     }
 
@@ -109,6 +168,8 @@ impl ContentType {
             ContentType::Vectors(_) => "a vector",
             ContentType::Scores { .. } => "a score",
             ContentType::Labels => "labels",
+            ContentType::Spans(SpanKind::Entities) => "entities",
+            ContentType::Spans(SpanKind::Answers) => "answers",
         }
     }
 
@@ -118,6 +179,8 @@ impl ContentType {
             ContentType::Vectors(_) => &["scale", "embedding", "embeddings"],
             ContentType::Scores { .. } => &["rank", "score"],
             ContentType::Labels => &["labels"],
+            ContentType::Spans(SpanKind::Entities) => &["entities"],
+            ContentType::Spans(SpanKind::Answers) => &["answers", "no_answer"],
         }
     }
 }

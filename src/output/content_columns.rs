@@ -1,4 +1,5 @@
-//! The Arrow columns of the content of rows: `scale` and `embedding` or `embeddings`, `rank` and `score`, or `labels`.
+//! The Arrow columns of the content of rows: `scale` and `embedding` or `embeddings`, `rank` and `score`, or `labels`. Those of
+//! entities and answers are in `span_columns`.
 
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use arrow::error::ArrowError;
 
 use super::content::{Content, ContentType, LabelScore, VectorType, other_content};
 use super::dtype::{OutputDtype, StoredVector, VectorValues};
+use super::span_columns::{self, SpanBuilder, SpanColumns};
 
 /// The fields of the content: vectors are a fixed-size list, or a list of those with one vector per token; labels are a list of
 /// structs.
@@ -36,6 +38,9 @@ pub(super) fn fields(content: &ContentType) -> Vec<Field> {
         ContentType::Labels => {
             let label = DataType::Struct(label_fields());
             vec![field("labels", DataType::List(Arc::new(item_field(label))))]
+        }
+        ContentType::Spans(kind) => {
+            span_columns::fields(*kind, |item| DataType::List(Arc::new(item_field(item))))
         }
     }
 }
@@ -80,6 +85,7 @@ pub(super) enum ContentBuilder {
         labels: StringBuilder,
         scores: Vec<f32>,
     },
+    Spans(SpanBuilder),
 }
 
 impl ContentBuilder {
@@ -100,6 +106,7 @@ impl ContentBuilder {
                 labels: StringBuilder::new(),
                 scores: Vec::new(),
             },
+            ContentType::Spans(kind) => ContentBuilder::Spans(SpanBuilder::new(kind)),
         }
     }
 
@@ -131,6 +138,7 @@ impl ContentBuilder {
                 let bytes = row.iter().map(|label| label.label.len() + size_of::<i32>() + size_of::<f32>());
                 Ok(bytes.sum())
             }
+            (ContentBuilder::Spans(spans), content) => spans.push(content),
             _ => other_content(),
         }
     }
@@ -155,6 +163,7 @@ impl ContentBuilder {
                     vec![Arc::new(labels.finish()), Arc::new(Float32Array::from(scores))];
                 Ok(vec![list(Arc::new(StructArray::try_new(label_fields(), columns, None)?), counts)?])
             }
+            ContentBuilder::Spans(spans) => spans.finish(list),
         }
     }
 }
@@ -195,6 +204,7 @@ pub(super) enum ContentColumns<'a> {
         scores: &'a Float32Array,
     },
     Labels(&'a ListArray),
+    Spans(SpanColumns<'a>),
 }
 
 impl<'a> ContentColumns<'a> {
@@ -214,6 +224,7 @@ impl<'a> ContentColumns<'a> {
                 scores: next().as_primitive::<Float32Type>(),
             },
             ContentType::Labels => ContentColumns::Labels(next().as_list::<i32>()),
+            ContentType::Spans(kind) => ContentColumns::Spans(SpanColumns::new(*kind, next)),
         }
     }
 
@@ -243,6 +254,7 @@ impl<'a> ContentColumns<'a> {
                     labels.map(|(label, score)| LabelScore { label: label.into(), score: *score }).collect(),
                 )
             }
+            ContentColumns::Spans(spans) => spans.content(i),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! JSON Lines: `{"index":0,"id":"…","tokens":12,"truncated":false,…,"embedding":[…]}` per row. After `truncated` come
 //! the kept columns and, for `int8`, `scale`; a chunk of a text has `"chunk":0,"start":0,"end":812` before `tokens`.
 //! Instead of `embedding`, a row may end in `"score":0.97`, after `"rank":0` if rows are sorted, or in
-//! `"labels":[{"label":"positive","score":0.98},…]`.
+//! `"labels":[{"label":"positive","score":0.98},…]`, in `"entities":[{"label":"PER",…},…]`, or in `"answers":[{"text":"…",…},…],
+//! "no_answer":0.02`.
 
 use anyhow::Result;
 use serde::ser::SerializeMap;
@@ -65,6 +66,11 @@ impl Serialize for JsonRow<'_> {
                 map.serialize_entry("score", score)?;
             }
             Content::Labels(labels) => map.serialize_entry("labels", labels)?,
+            Content::Entities(entities) => map.serialize_entry("entities", entities)?,
+            Content::Answers { answers, no_answer } => {
+                map.serialize_entry("answers", answers)?;
+                map.serialize_entry("no_answer", no_answer)?;
+            }
         }
         map.end()
     }

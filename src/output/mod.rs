@@ -43,6 +43,7 @@ mod safetensors;
 mod schema;
 mod sidecars;
 mod single_write;
+mod span_columns;
 mod stdout;
 mod table;
 mod target;
@@ -51,7 +52,7 @@ mod writer;
 
 pub use check::check;
 pub use column_type::{ColumnType, KeptColumn};
-pub use content::{Content, ContentType, LabelScore, VectorType};
+pub use content::{Answer, Content, ContentType, Entity, LabelScore, SpanKind, VectorType};
 pub use digest::{Digest, HashedBlock, Hasher};
 pub use dtype::{OutputDtype, StoredVector, VectorValues};
 pub use durable_rows::DurableRows;

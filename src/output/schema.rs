@@ -41,7 +41,7 @@ impl OutputSchema {
     pub(super) fn vectors(&self) -> Result<VectorType> {
         match self.content {
             ContentType::Vectors(vectors) => Ok(vectors),
-            ContentType::Scores { .. } | ContentType::Labels => other_content(),
+            _ => other_content(),
         }
     }
 }

@@ -3,9 +3,10 @@
 use anyhow::Result;
 
 use super::records::{RecordOptions, Setup, of_scores, run};
+use crate::nn::HeadKind;
 use crate::output::OutputMetadata;
 use crate::pipeline::ExitStatus;
-use crate::task::{Classifier, ScoreOptions, load_classifier};
+use crate::task::{Classifier, ScoreOptions, load_head};
 
 /// The options of `sconce classify`.
 pub struct ClassifyOptions {
@@ -25,7 +26,7 @@ pub fn classify(options: &ClassifyOptions) -> Result<ExitStatus> {
     let ClassifyOptions { records, scores, top_k } = options;
     run(
         records,
-        |console| load_classifier(&records.model, console),
+        |console| load_head(HeadKind::SequenceClassification, &records.model, console),
         |loaded, _| {
             let task = Classifier::new(loaded, *scores, *top_k)?;
             let mut identity = of_scores(&task, scores.raw);

@@ -1,5 +1,6 @@
 //! One file per subcommand: prepare, run, report. `records`: what the commands share that turn records into rows.
 
+pub mod answer;
 pub mod attend;
 pub mod classify;
 pub mod download;
@@ -10,6 +11,7 @@ pub mod records;
 pub mod rerank;
 pub mod search;
 pub mod similarity;
+pub mod tag;
 pub mod verify;
 
 /// A flag as `inspect` prints it and manifests store it.

@@ -8,7 +8,6 @@ use crate::model::modules::PostPoolingModule;
 use crate::nn::{
     Backend, Encoder, EncoderSpec, GemmType, Isa, Pooling, QUERY_BLOCK, ScoreBias, TalkingHeads,
 };
-use crate::output::{ContentType, VectorType};
 use crate::pipeline::Workload;
 use crate::sys::memory::current_memory;
 
@@ -95,7 +94,7 @@ pub fn workload(task: &impl ModelTask, batch_tokens: Option<usize>) -> Workload 
         token_bytes: token_bytes(spec),
         attention_bytes: attention_bytes(spec, max_length),
         vector_bytes: task.vector_bytes(),
-        is_per_token: matches!(task.content(), ContentType::Vectors(VectorType { per_token: true, .. })),
+        is_per_token: task.content().is_per_token(),
     }
 }
 

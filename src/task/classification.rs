@@ -8,7 +8,7 @@ use super::options::OnLong;
 use super::sequences::{forward, tokenize};
 use super::tokens::check_tokens;
 use crate::model::classification::{ScoreFunction, label_function, labels, pair_function};
-use crate::nn::{ClassificationHead, Encoder, keep_memory};
+use crate::nn::{ClassificationHead, Encoder, TaskHead, keep_memory};
 use crate::output::{Content, ContentType, LabelScore};
 use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::text::{Sequence, TokenizedText, Tokenizer};
@@ -71,7 +71,7 @@ impl Classifier {
         query: Option<String>,
         ranked: bool,
     ) -> Result<Self> {
-        let labels = loaded.head.as_ref().map_or(0, ClassificationHead::labels);
+        let labels = loaded.dimensions;
         if labels != 1 {
             bail!(
                 "{} describes a text classifier with {labels} labels, not a cross-encoder with one score; use sconce classify",
@@ -87,7 +87,8 @@ impl Classifier {
     }
 
     fn build(loaded: Loaded, options: ScoreOptions, function: ScoreFunction, rows: Rows) -> Result<Self> {
-        let Loaded { tokenizer, encoders, head: Some(head), .. } = loaded else {
+        let Loaded { tokenizer, encoders, head: Some(TaskHead::SequenceClassification(head)), .. } = loaded
+        else {
             bail!("the model was loaded without its head; please report this as a bug")
         };
         Ok(Classifier { tokenizer, encoders, head, function, on_long: options.on_long, rows })

@@ -11,7 +11,6 @@ use bytesize::ByteSize;
 use super::device::{backends, post_pooling_backend};
 use super::options::ModelOptions;
 use crate::error::UsageError;
-use crate::model::classification;
 use crate::model::config::Config;
 use crate::model::directory::ModelDir;
 use crate::model::families::Family;
@@ -19,11 +18,11 @@ use crate::model::layout::optional_files_beside;
 use crate::model::modules::{
     Modules, PoolingModule, PostPoolingModule, TokenLimit, parent_model, post_pooling,
 };
-use crate::model::purpose::Purpose;
+use crate::model::purpose::{self, Purpose};
 use crate::model::weights::{Checkpoint, TensorReport, read_index};
 use crate::nn::{
-    Backend, ClassificationHead, ClassificationSpec, Encoder, EncoderSpec, ParameterCount, Pooling,
-    PostPooling, RandomWeights, WeightSource,
+    Backend, Encoder, EncoderSpec, HeadKind, HeadSpec, ParameterCount, Pooling, PostPooling, RandomWeights,
+    TaskHead, WeightSource,
 };
 use crate::sys::console::Console;
 use crate::text::{PairTruncation, Tokenizer, TokenizerOptions, TruncationSide};
@@ -50,12 +49,12 @@ pub struct Loaded {
     pub pooling: Pooling,
     /// The post-pooling modules. Empty without pooling.
     pub post_pooling: Vec<PostPooling>,
-    /// Dimensions of a vector after the last module; with a head, the number of labels.
+    /// Dimensions of a vector after the last module; with a head, the number of its logits.
     pub dimensions: usize,
     /// All files that affect vectors.
     pub files: Vec<PathBuf>,
-    /// The sequence-classification head, if it was asked for.
-    pub head: Option<ClassificationHead>,
+    /// The task head, if one was asked for.
+    pub head: Option<TaskHead>,
     /// The tokenizer file.
     pub tokenizer_file: PathBuf,
     /// The tokenizer, with its maximum length set.
@@ -100,10 +99,10 @@ pub(super) enum Wanted {
     Inspection,
     /// Vectors: an embedding model.
     Vectors,
-    /// Logits: a model with a sequence-classification head.
-    Logits,
-    /// Logits, or vectors of a model without a head.
-    LogitsOrVectors,
+    /// Its task head, of this kind.
+    Head(HeadKind),
+    /// Scores of pairs: a sequence-classification head, or vectors of a model without one.
+    PairScores,
 }
 
 /// Loads a model for embedding. Prints what was loaded, and which pooling is used if the model's files do not configure one.
@@ -114,12 +113,12 @@ pub fn load(options: &ModelOptions, console: &Console) -> Result<Loaded> {
     load_for(Wanted::Vectors, options, console)
 }
 
-/// Loads a model with its sequence-classification head.
+/// Loads a model with its task head, of this kind.
 ///
 /// # Errors
 /// If a file is missing or malformed, contradicts another file, or the model has no such head.
-pub fn load_classifier(options: &ModelOptions, console: &Console) -> Result<Loaded> {
-    load_for(Wanted::Logits, options, console)
+pub fn load_head(kind: HeadKind, options: &ModelOptions, console: &Console) -> Result<Loaded> {
+    load_for(Wanted::Head(kind), options, console)
 }
 
 /// Loads a model that scores texts by a query: a cross-encoder with its head, or an embedding model.
@@ -127,7 +126,7 @@ pub fn load_classifier(options: &ModelOptions, console: &Console) -> Result<Load
 /// # Errors
 /// If a file is missing or malformed, contradicts another file, or the model is neither.
 pub fn load_reranker(options: &ModelOptions, console: &Console) -> Result<Loaded> {
-    load_for(Wanted::LogitsOrVectors, options, console)
+    load_for(Wanted::PairScores, options, console)
 }
 
 fn load_for(wanted: Wanted, options: &ModelOptions, console: &Console) -> Result<Loaded> {
@@ -171,34 +170,42 @@ fn not_an_embedding_model(options: &ModelOptions, purpose: &Purpose) -> Error {
     ))
 }
 
-/// Whether a model of this purpose is loaded with its head.
+/// The kind of the head that a model of this purpose is loaded with, if any.
 ///
 /// # Errors
 /// If it has another purpose than the wanted one.
-fn loads_head(
+fn head_kind(
     wanted: Wanted,
     options: &ModelOptions,
     modules: &Modules,
     purpose: Option<&Purpose>,
-) -> Result<bool> {
+) -> Result<Option<HeadKind>> {
+    const OF_PAIRS: HeadKind = HeadKind::SequenceClassification;
     let model = &options.source.model;
-    let is_classifier = purpose.is_some_and(Purpose::is_classifier);
     match (wanted, purpose) {
-        (Wanted::Inspection, _) => Ok(false),
-        (Wanted::Logits | Wanted::LogitsOrVectors, Some(_)) if is_classifier => Ok(true),
-        (Wanted::Logits, Some(purpose)) => {
-            bail!("{model} is {purpose}, not a text classifier; choose a text classifier or a cross-encoder")
+        (Wanted::Inspection, _) => Ok(None),
+        (Wanted::Head(kind), Some(purpose)) if purpose.head() == Some(kind) => Ok(Some(kind)),
+        (Wanted::PairScores, Some(purpose)) if purpose.head() == Some(OF_PAIRS) => Ok(Some(OF_PAIRS)),
+        (Wanted::Head(kind), Some(purpose)) => {
+            let (noun, command) = (purpose::noun(kind), use_command(purpose));
+            bail!("{model} is {purpose}, not a {noun}; {command}choose a {noun}")
         }
-        (Wanted::Logits, None) if modules.pooling.is_some() => bail!(
-            "{model} is an embedding model without a classification head; use sconce embed, or choose a text classifier"
-        ),
+        (Wanted::Head(kind), None) if modules.pooling.is_some() => {
+            let noun = purpose::noun(kind);
+            bail!("{model} is an embedding model, not a {noun}; use sconce embed, or choose a {noun}")
+        }
         // The tensors decide.
-        (Wanted::Logits, None) => Ok(true),
-        (Wanted::Vectors | Wanted::LogitsOrVectors, Some(purpose)) if options.uses_own_pooling() => {
+        (Wanted::Head(kind), None) => Ok(Some(kind)),
+        (Wanted::Vectors | Wanted::PairScores, Some(purpose)) if options.uses_own_pooling() => {
             Err(not_an_embedding_model(options, purpose))
         }
-        (Wanted::Vectors | Wanted::LogitsOrVectors, _) => Ok(false),
+        (Wanted::Vectors | Wanted::PairScores, _) => Ok(None),
     }
+}
+
+/// The remedy for a model of another purpose than the wanted one, as the beginning of a list.
+fn use_command(purpose: &Purpose) -> String {
+    purpose.command().map(|command| format!("use {command}, or ")).unwrap_or_default()
 }
 
 /// Loads a model. A model for another task than the wanted one is refused before its weights are read.
@@ -345,7 +352,7 @@ pub(super) struct Plan {
     /// Dimensions of a vector after the last module.
     pub dimensions: usize,
     /// The head to load.
-    pub head: Option<ClassificationSpec>,
+    pub head: Option<HeadSpec>,
     /// Whether the model is a checkpoint without a Pooling module: its task is known from config and tensors only.
     pub is_bare_checkpoint: bool,
     /// The task, if it is not embedding.
@@ -372,14 +379,14 @@ fn plan(options: &ModelOptions, files: Option<&ModelDir>, modules: &Modules, wan
     })?;
     let is_bare_checkpoint = modules.pooling.is_none() && options.reads_checkpoint();
     // Random weights have the head that the config describes; for vectors, any config is good.
-    let is_described = is_bare_checkpoint || wanted == Wanted::LogitsOrVectors && !options.reads_checkpoint();
+    let is_described = is_bare_checkpoint || wanted == Wanted::PairScores && !options.reads_checkpoint();
     let purpose = modules.purpose.clone().or_else(|| Purpose::of_config(&config).filter(|_| is_described));
-    let loads_head = loads_head(wanted, options, modules, purpose.as_ref())?;
+    let head = head_kind(wanted, options, modules, purpose.as_ref())?;
     let family = Family::of(&config)?;
     let spec = family.spec(&config)?;
-    if loads_head {
-        let head = (family.classification)(&config, &spec, classification::labels(&config)?.len())?;
-        let (pooling, dimensions) = (Pooling::Text(vec![head.pool]), head.labels);
+    if let Some(kind) = head {
+        let head = family.head(kind, &config, &spec)?;
+        let (pooling, dimensions) = (head.pooling(), head.outputs());
         let head = Some(head);
         return Ok(Plan { config, family, spec, pooling, head, dimensions, is_bare_checkpoint, purpose });
     }
@@ -551,7 +558,7 @@ fn max_length(options: &ModelOptions, modules: &Modules, plan: &Plan) -> Result<
 pub(super) struct Parts<'a> {
     pub spec: &'a EncoderSpec,
     pub pooling: &'a Pooling,
-    pub head: Option<&'a ClassificationSpec>,
+    pub head: Option<&'a HeadSpec>,
 }
 
 impl Parts<'_> {
@@ -559,9 +566,8 @@ impl Parts<'_> {
         PostPooling::load_pooler(source, self.pooling, self.spec.hidden_size)
     }
 
-    fn load_head(&self, source: &mut dyn WeightSource) -> Result<Option<ClassificationHead>> {
-        let head = self.head.map(|head| ClassificationHead::load(source, head, self.spec.hidden_size));
-        head.transpose()
+    fn load_head(&self, source: &mut dyn WeightSource) -> Result<Option<TaskHead>> {
+        self.head.map(|head| TaskHead::load(source, head, self.spec.hidden_size)).transpose()
     }
 }
 
@@ -572,7 +578,7 @@ pub(super) struct LoadedWeights {
     /// The pooler, if it is needed.
     pooler: Option<PostPooling>,
     /// The task head, if it is wanted; in f32 on the CPU.
-    head: Option<ClassificationHead>,
+    head: Option<TaskHead>,
     /// The report on the tensors of a checkpoint.
     pub report: Option<TensorReport>,
 }
@@ -602,11 +608,12 @@ pub(super) fn load_checkpoint(
             path.display()
         )
     }
-    if parts.head.is_some()
-        && let Some(name) = reader.missing("head.classifier.weight")
+    if let Some(kind) = parts.head.map(HeadSpec::kind)
+        && let Some(name) = reader.missing(&format!("{}.weight", kind.last_layer()))
     {
+        let noun = purpose::noun(kind);
         bail!(
-            "{} has no tensor {name}: the model has no classification head; use sconce embed, or choose a text classifier",
+            "{} has no tensor {name}: the model is not a {noun}; use sconce embed, or choose a {noun}",
             path.display()
         )
     }

@@ -7,13 +7,18 @@
 //! * `attention`: the attention weights of one text.
 //! * `embedding`: one vector per text, per chunk or per token.
 //! * `classification`: labels, or the scores of a cross-encoder. `reranking`: scores of texts for a query.
+//! * `tagging`: entities of a text, which `entities` makes of the logits of tokens. `answering`: answers to a question, which
+//!   `answers` chooses.
 //! * `similarity`: similarities of two vectors.
 
+mod answering;
+mod answers;
 mod attention;
 mod batch_size;
 mod classification;
 mod device;
 mod embedding;
+mod entities;
 mod examine;
 mod load;
 mod model_task;
@@ -21,15 +26,19 @@ mod options;
 mod reranking;
 mod sequences;
 mod similarity;
+mod tagging;
 mod tokens;
 
+pub use answering::{AnswerOptions, Answerer};
 pub use attention::{AttentionMaps, AttentionOptions, Layers, Mixing, View, Views, attend};
 pub use batch_size::{CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS, MemoryUse, memory_use, workload};
 pub use classification::{Classifier, ScoreOptions};
 pub use embedding::{EmbeddedTexts, Embedder, TextError};
+pub use entities::Aggregation;
 pub use examine::{Examined, examine};
-pub use load::{Loaded, MaxLength, load, load_classifier, load_reranker};
+pub use load::{Loaded, MaxLength, load, load_head, load_reranker};
 pub use model_task::ModelTask;
 pub use options::{ModelOptions, OnLong, PromptChoice, VectorOptions};
 pub use reranking::{BiEncoder, Reranker};
 pub use similarity::similarity;
+pub use tagging::{TagOptions, Tagger};

@@ -4,9 +4,9 @@ use anyhow::{Result, bail};
 use candle_core::Tensor;
 
 use super::options::OnLong;
-use crate::nn::{Encoder, RaggedBatch, is_out_of_memory};
+use crate::nn::{Encoder, RaggedBatch, TokenHead, is_out_of_memory};
 use crate::pipeline::TokenizeError;
-use crate::text::{Sequence, TokenIds, Tokenizer, consecutive_batches};
+use crate::text::{Sequence, TokenIds, TokenizedText, Tokenizer, consecutive_batches};
 
 /// Tokenizes a text or a pair, which `on_long` may refuse if it is over the limit; [`OnLong::Mean`] truncates it.
 pub(super) fn tokenize(
@@ -16,12 +16,22 @@ pub(super) fn tokenize(
     pair: Option<&str>,
 ) -> Result<TokenIds, TokenizeError> {
     let tokens = tokenizer.encode(text, pair).map_err(tokenizer_failed)?;
+    check_length(&tokens, tokenizer, on_long)?;
+    Ok(tokens)
+}
+
+/// Refuses truncated tokens if `on_long` does.
+pub(super) fn check_length(
+    tokens: &TokenIds,
+    tokenizer: &Tokenizer,
+    on_long: OnLong,
+) -> Result<(), TokenizeError> {
     if tokens.truncated_tokens > 0 && matches!(on_long, OnLong::Error | OnLong::Skip) {
         let (limit, tokens) = (tokenizer.max_length(), tokens.ids.len() + tokens.truncated_tokens);
         let reason = format!("has {tokens} tokens, over the limit of {limit}");
         return Err(TokenizeError::TooLong { tokens, reason });
     }
-    Ok(tokens)
+    Ok(())
 }
 
 pub(super) fn tokenizer_failed(error: anyhow::Error) -> TokenizeError {
@@ -46,6 +56,32 @@ pub(super) fn forward<T>(
         })
     });
     Ok(reduced.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+}
+
+/// Encodes the sequences of texts as [`forward`], and calls `reduce` with the logits of each sequence: `(tokens, outputs)`. Returns
+/// the results of each text in order.
+pub(super) fn forward_tokens<T>(
+    encoder: &Encoder,
+    head: &TokenHead,
+    texts: &[TokenizedText],
+    batch_tokens: usize,
+    reduce: impl Fn(&TokenIds, &[f32]) -> T,
+) -> Result<Vec<Vec<T>>> {
+    let sequences: Vec<&Sequence> = texts.iter().flat_map(|text| &text.sequences).collect();
+    let reduced = forward(encoder, &sequences, batch_tokens, |part, _, hidden| {
+        let logits = head.forward(hidden)?;
+        let (_, outputs) = logits.dims2()?;
+        let logits = logits.flatten_all()?.to_vec1::<f32>()?;
+        let mut rest = &logits[..];
+        let of_sequence = |sequence: &&Sequence| {
+            let (first, others) = rest.split_at(sequence.tokens.ids.len() * outputs);
+            rest = others;
+            reduce(&sequence.tokens, first)
+        };
+        Ok(part.iter().map(of_sequence).collect::<Vec<T>>())
+    })?;
+    let mut reduced = reduced.into_iter().flatten();
+    Ok(texts.iter().map(|text| reduced.by_ref().take(text.sequences.len()).collect()).collect())
 }
 
 /// Encodes sequences together. If the GPU has too little memory, encodes each half on its own, and so on.
@@ -82,7 +118,12 @@ mod tests {
 
     fn sequence(tokens: usize) -> Sequence {
         Sequence {
-            tokens: TokenIds { ids: vec![1; tokens], token_type_ids: vec![0; tokens], truncated_tokens: 0 },
+            tokens: TokenIds {
+                ids: vec![1; tokens],
+                token_type_ids: vec![0; tokens],
+                truncated_tokens: 0,
+                alignment: None,
+            },
             chunks: vec![],
         }
     }

@@ -3,10 +3,12 @@
 //! * [`tokenizer`]: the tokenizer of a model: encoding, truncation, special tokens. It is built by `tokenizer_json` from a
 //!   `tokenizer.json`, or by `vocab_files` from a `vocab.txt` or a `vocab.json` with `merges.txt`; both ask `tokenizer_config` for the
 //!   settings and special tokens in the files next to it, and `tokenizer_class` for what the model's tokenizer class does.
+//! * `alignment`: where the tokens of a text are in the text. `windows`: tokenizing with alignment, in windows of a long text.
 //! * `chunks`: the ends of the chunks of a long text.
 //! * `sequences`: the token sequences of one text.
 //! * [`planner`]: which sequences share a batch.
 
+mod alignment;
 mod chunks;
 pub mod planner;
 mod sequences;
@@ -15,8 +17,11 @@ mod tokenizer_class;
 mod tokenizer_config;
 mod tokenizer_json;
 mod vocab_files;
+mod windows;
 
+pub use alignment::{Alignment, Characters, TokenSpan};
 pub use chunks::{Chunking, LateSequence, OversizedCharacter, TokenizedChunk, late_sequences, split};
 pub use planner::{balanced_batches, consecutive_batches};
 pub use sequences::{Chunk, Sequence, TokenizedText};
 pub use tokenizer::{PairTruncation, TokenIds, Tokenizer, TokenizerOptions, TruncationSide};
+pub use windows::{NoRoom, Windows};

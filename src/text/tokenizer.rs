@@ -31,6 +31,7 @@ use tokenizers::{
     PreTokenizerWrapper, TokenizerImpl,
 };
 
+use super::alignment::Alignment;
 use super::tokenizer_config::TokenizerConfig;
 use super::{tokenizer_json, vocab_files};
 use crate::named::Named;
@@ -46,6 +47,8 @@ pub struct TokenIds {
     pub token_type_ids: Vec<u32>,
     /// Number of tokens that truncation removed from the text.
     pub truncated_tokens: usize,
+    /// Where the tokens are in the text; only of [`Tokenizer::encode_aligned`].
+    pub alignment: Option<Alignment>,
 }
 
 /// The end at which a text that exceeds the limit is truncated.
@@ -379,6 +382,23 @@ impl Tokenizer {
         [first].into_iter().chain(rest).map(chunk).collect()
     }
 
+    /// Tokenizes a text, or a pair, of any length with special tokens. Offsets are in characters.
+    pub(super) fn encode_characters(&self, first: Option<&str>, text: &str) -> Result<Encoding> {
+        for text in first.into_iter().chain([text]) {
+            self.check_whitespace(text)?;
+        }
+        let encoding = match first {
+            Some(first) => self.inner.encode_char_offsets((first, text), true),
+            None => self.inner.encode_char_offsets(text, true),
+        };
+        encoding.map_err(|error| anyhow!("{error}"))
+    }
+
+    /// How words are split into tokens.
+    pub(super) fn model(&self) -> &ModelWrapper {
+        self.inner.get_model()
+    }
+
     /// The tokens of a text without special tokens.
     fn encode_without_special_tokens(&self, text: &str) -> Result<Encoding> {
         self.check_whitespace(text)?;
@@ -428,6 +448,11 @@ impl Tokenizer {
         self.inner.id_to_token(id)
     }
 
+    /// The id of a token, if the vocabulary has it.
+    pub fn token_to_id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+
     /// Whether a token is a special token of the vocabulary, such as `[CLS]`.
     pub fn is_special(&self, token: &str) -> bool {
         self.inner.get_added_vocabulary().is_special_token(token)
@@ -457,7 +482,7 @@ impl Tokenizer {
 
 fn token_ids(encoding: &Encoding) -> TokenIds {
     let (ids, token_type_ids) = (encoding.get_ids().to_vec(), encoding.get_type_ids().to_vec());
-    TokenIds { ids, token_type_ids, truncated_tokens: 0 }
+    TokenIds { ids, token_type_ids, truncated_tokens: 0, alignment: None }
 }
 
 #[cfg(test)]

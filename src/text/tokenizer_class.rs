@@ -197,7 +197,9 @@ pub(super) fn add_special_tokens(
     let ends = template_tokens(path, class, config, &special_tokens, tokenizer)?;
     tokenizer.add_tokens(special_tokens.tokens).map_err(|error| cannot_build(path, error))?;
     let ends = ends.map(|end| end.and_then(|token| Some((tokenizer.token_to_id(&token)?, token))));
-    let post_processor = post_processor(class.template, ends).map_err(|error| cannot_build(path, error))?;
+    let add_prefix_space = class.model == ModelType::Bpe && config.bool("add_prefix_space", false)?;
+    let post_processor = post_processor(class.template, ends, add_prefix_space);
+    let post_processor = post_processor.map_err(|error| cannot_build(path, error))?;
     tokenizer.with_post_processor(Some(post_processor));
     Ok(())
 }
@@ -233,17 +235,19 @@ fn template_tokens(
     Ok(tokens)
 }
 
-/// The post-processor that adds the tokens `[begin, end]` to a text and a pair, each with its id.
+/// The post-processor that adds the tokens `[begin, end]` to a text and a pair, each with its id. Offsets of tokens are without the
+/// spaces around them where the class has it so; with `add_prefix_space` the first token has none.
 pub(super) fn post_processor(
     template: Template,
     [begin, end]: [Option<(u32, String)>; 2],
+    add_prefix_space: bool,
 ) -> tokenizers::Result<PostProcessorWrapper> {
     if let (Template::Roberta | Template::BosEos, Some((begin_id, begin)), Some((end_id, end))) =
         (template, &begin, &end)
     {
         let post_processor = RobertaProcessing::new((end.clone(), *end_id), (begin.clone(), *begin_id));
-        // Offsets into the text are not used.
-        return Ok(post_processor.trim_offsets(false).into());
+        let trims = template == Template::Roberta;
+        return Ok(post_processor.trim_offsets(trims).add_prefix_space(add_prefix_space).into());
     }
     let piece = |token: &Option<(u32, String)>, token_type: u8| {
         token.as_ref().map(|(_, token)| format!("{token}:{token_type}"))

@@ -138,7 +138,7 @@ fn build<M: DeserializeOwned>(
         Some(own) => Some(own),
         // With a tokenizer.json, transformers ignores add_bos_token and add_eos_token of GPT-2.
         None if class.template == Template::OptionalBosEos => {
-            Some(post_processor(class.template, [None, None]).map_err(cannot_build)?)
+            Some(post_processor(class.template, [None, None], false).map_err(cannot_build)?)
         }
         None => None,
     };
@@ -313,7 +313,7 @@ pub(super) fn add_special_tokens(
     tokenizer.add_tokens(tokens).map_err(cannot_add)?;
     tokenizer.set_encode_special_tokens(config.bool("split_special_tokens", false)?);
     if tokenizer.get_post_processor().is_none() {
-        let without_special_tokens = post_processor(Template::OptionalBosEos, [None, None]);
+        let without_special_tokens = post_processor(Template::OptionalBosEos, [None, None], false);
         tokenizer.with_post_processor(Some(without_special_tokens.map_err(cannot_add)?));
     }
     Ok(())

@@ -332,7 +332,7 @@ fn a_killed_classification_is_resumed() {
 #[test]
 fn a_model_without_the_head_is_refused_with_the_command_for_it() {
     let classify = |model: &Path| sconce().arg("classify").arg("-m").arg(model).arg("a").output().unwrap();
-    let parts = ["embedding model without a classification head", "sconce embed"];
+    let parts = ["an embedding model, not a text classifier", "sconce embed"];
     assert_fails(&classify(&fixture("bert-tiny")), 1, &parts);
     let found = output("embed", "cross-encoder-bert", &["a"]);
     assert_fails(&found, 1, &["a cross-encoder", "not an embedding model", "use sconce rerank"]);

@@ -35,6 +35,7 @@ mod resume;
 mod same_vector;
 mod search;
 mod similarity;
+mod spans;
 mod support;
 mod terminal;
 mod tokenizers;

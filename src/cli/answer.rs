@@ -1,0 +1,80 @@
+//! `sconce answer`: its arguments, and the options that they become.
+
+use anyhow::Result;
+use clap::Args;
+
+use super::args::ModelArgs;
+use super::records::{RecordArgs, records};
+use super::resolve::model;
+use crate::run::answer::AnswerRunOptions;
+use crate::task::{AnswerOptions, ModelOptions};
+
+/// The examples at the end of the command's help.
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  sconce answer -m deepset/roberta-base-squad2 --question \"What burns?\" --context \"The wick burns in the lamp\"
+  sconce answer -m ./model --question \"Who wrote it?\" -i articles.jsonl --top-k 3
+  sconce answer -m ./model --question-field question --text-field context -i squad.parquet -o answers.jsonl";
+
+#[derive(Debug, Args)]
+pub(super) struct AnswerArgs {
+    #[command(flatten)]
+    pub records: RecordArgs,
+
+    /// Question that is answered from each text
+    #[arg(long, value_name = "QUESTION", required_unless_present = "record_question_field")]
+    pub question: Option<String>,
+
+    /// Field or column of the question of each record
+    #[arg(
+        id = "record_question_field",
+        long = "question-field",
+        value_name = "NAME",
+        conflicts_with = "question"
+    )]
+    pub question_field: Option<String>,
+
+    /// Text with the answer: the same as TEXT
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["texts", "input"])]
+    pub context: Option<String>,
+
+    /// Write the K answers with the highest scores
+    #[arg(id = "top_answers", long = "top-k", value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub top_k: u32,
+
+    /// Maximum tokens of an answer, before it is extended to whole words
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_answer_length: u32,
+
+    /// Maximum tokens per question and text, including special tokens; longer texts are read in windows [default: the
+    /// model's limit]
+    #[arg(id = "window_length", long = "max-length", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_length: Option<u32>,
+
+    /// Tokens that the windows of a long text share [default: 128, at most half of the limit]
+    #[arg(id = "answer_stride", long = "stride", value_name = "N")]
+    pub stride: Option<u32>,
+
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+/// The options of `answer`.
+///
+/// # Errors
+/// [`crate::error::UsageError`] if arguments contradict each other.
+pub(super) fn options(args: AnswerArgs) -> Result<AnswerRunOptions> {
+    let model = ModelOptions { max_length: args.max_length.map(|n| n as usize), ..model(&args.model)? };
+    let texts =
+        RecordArgs { texts: args.context.map_or(args.records.texts, |text| vec![text]), ..args.records };
+    let question_field = ("--question-field", args.question_field);
+    Ok(AnswerRunOptions {
+        records: records(texts, model, question_field, &args.model.verbosity)?,
+        answer: AnswerOptions {
+            question: args.question,
+            top_k: args.top_k as usize,
+            max_answer_length: args.max_answer_length as usize,
+            stride: args.stride.map(|n| n as usize),
+        },
+    })
+}

@@ -1,0 +1,31 @@
+//! The task head of each kind that a family has.
+
+use anyhow::Result;
+
+use super::classification::labels;
+use super::config::Config;
+use super::families::Family;
+use crate::nn::{EncoderSpec, HeadKind, HeadSpec};
+
+/// Logits per token in extractive question answering: those of the start and the end of an answer.
+const SPAN_LOGITS: usize = 2;
+
+impl Family {
+    /// The task head of this kind, as the config describes it.
+    ///
+    /// # Errors
+    /// If the config is malformed.
+    pub fn head(&self, kind: HeadKind, config: &Config, spec: &EncoderSpec) -> Result<HeadSpec> {
+        Ok(match kind {
+            HeadKind::SequenceClassification => {
+                HeadSpec::SequenceClassification((self.classification)(config, spec, labels(config)?.len())?)
+            }
+            HeadKind::TokenClassification => {
+                HeadSpec::TokenClassification((self.token_head)(config, spec, labels(config)?.len())?)
+            }
+            HeadKind::QuestionAnswering => {
+                HeadSpec::QuestionAnswering((self.token_head)(config, spec, SPAN_LOGITS)?)
+            }
+        })
+    }
+}

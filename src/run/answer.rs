@@ -1,0 +1,41 @@
+//! `sconce answer`: a question and texts → the parts of the texts that answer it.
+
+use anyhow::Result;
+
+use super::records::{RecordOptions, Setup, run};
+use crate::nn::HeadKind;
+use crate::output::OutputMetadata;
+use crate::pipeline::{ExitStatus, RunIdentity};
+use crate::task::{AnswerOptions, Answerer, load_head};
+
+/// The options of `sconce answer`.
+pub struct AnswerRunOptions {
+    /// The model, the texts and the output. The second text of a pair is the question of its record.
+    pub records: RecordOptions,
+    /// How questions are answered.
+    pub answer: AnswerOptions,
+}
+
+/// Runs `sconce answer`.
+///
+/// # Errors
+/// If the input, the model or the output fails. [`crate::pipeline::Interrupted`] if the user interrupts the run.
+pub fn answer(options: &AnswerRunOptions) -> Result<ExitStatus> {
+    let AnswerRunOptions { records, answer } = options;
+    run(
+        records,
+        |console| load_head(HeadKind::QuestionAnswering, &records.model, console),
+        |loaded, _| {
+            let task = Answerer::new(loaded, answer.clone())?;
+            let identity = RunIdentity::from([
+                ("--question".into(), format!("{:?}", answer.question)),
+                ("--top-k".into(), answer.top_k.to_string()),
+                ("--max-answer-length".into(), answer.max_answer_length.to_string()),
+                ("--stride".into(), task.stride().to_string()),
+            ]);
+            let question = answer.question.as_ref().map(|question| ("question".into(), question.clone()));
+            let metadata = OutputMetadata::from_iter(question);
+            Ok(Setup { task, identity, metadata, top_k: None })
+        },
+    )
+}

@@ -1,0 +1,40 @@
+//! `sconce tag`: texts → entities.
+
+use anyhow::Result;
+
+use super::records::{RecordOptions, Setup, run};
+use crate::named::Named;
+use crate::nn::HeadKind;
+use crate::output::OutputMetadata;
+use crate::pipeline::{ExitStatus, RunIdentity};
+use crate::task::{TagOptions, Tagger, load_head};
+
+/// The options of `sconce tag`.
+pub struct TagRunOptions {
+    /// The model, the texts and the output.
+    pub records: RecordOptions,
+    /// How texts are tagged.
+    pub tag: TagOptions,
+}
+
+/// Runs `sconce tag`.
+///
+/// # Errors
+/// If the input, the model or the output fails. [`crate::pipeline::Interrupted`] if the user interrupts the run.
+pub fn tag(options: &TagRunOptions) -> Result<ExitStatus> {
+    let TagRunOptions { records, tag } = options;
+    run(
+        records,
+        |console| load_head(HeadKind::TokenClassification, &records.model, console),
+        |loaded, _| {
+            let task = Tagger::new(loaded, *tag)?;
+            let aggregation = tag.aggregation.name().to_owned();
+            let identity = RunIdentity::from([
+                ("--aggregation".into(), aggregation.clone()),
+                ("--stride".into(), format!("{:?}", tag.stride)),
+            ]);
+            let metadata = OutputMetadata::from([("aggregation".into(), aggregation)]);
+            Ok(Setup { task, identity, metadata, top_k: None })
+        },
+    )
+}

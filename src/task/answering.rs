@@ -1,0 +1,145 @@
+//! Extractive question answering: the parts of a text that answer a question. Tokenize in windows, encode, apply the head to each
+//! token, choose spans.
+
+use anyhow::{Result, bail};
+
+use super::answers::{Candidates, candidates, merge};
+use super::load::Loaded;
+use super::model_task::ModelTask;
+use super::options::OnLong;
+use super::sequences::{forward_tokens, tokenizer_failed};
+use super::tokens::check_tokens;
+use crate::nn::{Encoder, TaskHead, TokenHead, keep_memory};
+use crate::output::{Answer, Content, ContentType, SpanKind};
+use crate::pipeline::{Task, TaskRow, TokenizeError};
+use crate::text::{Characters, NoRoom, Sequence, TokenSpan, TokenizedText, Tokenizer, Windows};
+
+/// How questions are answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AnswerOptions {
+    /// The question of texts that have none of their own.
+    pub question: Option<String>,
+    /// Maximum number of answers.
+    pub top_k: usize,
+    /// Maximum tokens of an answer, before it is extended to whole words.
+    pub max_answer_length: usize,
+    /// Tokens that a window of a text over the limit shares with the next one. `None`: half of the limit, at most
+    /// 128.
+    pub stride: Option<usize>,
+}
+
+/// The default stride for long windows, as in the pipeline of `transformers`.
+const MAX_DEFAULT_STRIDE: usize = 128;
+
+/// Bytes of an answer's text per token, for the memory budget.
+const BYTES_PER_TOKEN: usize = 8;
+
+/// A model with a question-answering head.
+pub struct Answerer {
+    tokenizer: Tokenizer,
+    encoders: Vec<Encoder>,
+    head: TokenHead,
+    options: AnswerOptions,
+    stride: usize,
+}
+
+impl Answerer {
+    /// A model that answers questions.
+    ///
+    /// # Errors
+    /// If the model has no head.
+    pub fn new(loaded: Loaded, options: AnswerOptions) -> Result<Self> {
+        let Loaded { tokenizer, encoders, head: Some(TaskHead::QuestionAnswering(head)), .. } = loaded else {
+            bail!("the model was loaded without its head; please report this as a bug")
+        };
+        let stride = options.stride.unwrap_or((tokenizer.max_length() / 2).min(MAX_DEFAULT_STRIDE));
+        Ok(Answerer { tokenizer, encoders, head, options, stride })
+    }
+
+    /// Tokens that windows of a long text share.
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// The content of the row of a text, from the candidates of its windows.
+    fn content(&self, text: &TokenizedText, windows: Vec<Candidates>) -> Content {
+        let Some(alignment) = text.sequences.first().and_then(|first| first.tokens.alignment.as_ref()) else {
+            return Content::Answers { answers: Vec::new(), no_answer: 0.0 };
+        };
+        let characters_of = Characters::new(&alignment.text);
+        let (answers, no_answer) = merge(&characters_of, windows, self.options.top_k);
+        let answers = answers.into_iter().map(|(characters, score)| Answer {
+            text: characters_of.slice(&characters).to_owned(),
+            start: characters.start as u64,
+            end: characters.end as u64,
+            score: score as f32,
+        });
+        Content::Answers { answers: answers.collect(), no_answer: no_answer as f32 }
+    }
+}
+
+impl Task for Answerer {
+    fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
+        let Some(question) = pair.or(self.options.question.as_deref()) else {
+            return Err(TokenizeError::Failed("has no question; add one, or pass --question".into()));
+        };
+        let windows = Windows::Overlapping { stride: self.stride };
+        let windows = self.tokenizer.encode_aligned(Some(question), text, windows);
+        let windows = windows.map_err(|error| match error.downcast_ref::<NoRoom>() {
+            Some(no_room) => TokenizeError::Failed(format!(
+                "{no_room} beside its question; shorten the question, or pass a smaller --stride or a larger --max-length"
+            )),
+            None => tokenizer_failed(error),
+        })?;
+        let sequence = |tokens| {
+            check_tokens(&tokens, &self.tokenizer, self.encoders[0].spec())?;
+            Ok(Sequence { tokens, chunks: Vec::new() })
+        };
+        Ok(TokenizedText { sequences: windows.into_iter().map(sequence).collect::<Result<_, _>>()? })
+    }
+
+    fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
+        let encoder = &self.encoders[worker % self.encoders.len()];
+        // Several spans may have the same words, so more are chosen, as many as in the pipeline.
+        let (count, max_tokens) = (2 * self.options.top_k + 10, self.options.max_answer_length);
+        let windows = forward_tokens(encoder, &self.head, texts, batch_tokens, |tokens, logits| {
+            let is_finite = logits.iter().all(|logit| logit.is_finite());
+            (candidates(tokens, logits, count, max_tokens), is_finite)
+        })?;
+        let rows = texts.iter().zip(windows).map(|(text, windows)| {
+            let (windows, finite): (Vec<_>, Vec<bool>) = windows.into_iter().unzip();
+            let is_finite = finite.into_iter().all(|finite| finite);
+            let content = self.content(text, windows);
+            vec![TaskRow { span: None, tokens: text.token_count(), is_finite, content }]
+        });
+        Ok(rows.collect())
+    }
+
+    fn on_workers_start(&self) {
+        keep_memory();
+    }
+}
+
+impl ModelTask for Answerer {
+    fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    fn encoders(&self) -> &[Encoder] {
+        &self.encoders
+    }
+
+    fn on_long(&self) -> OnLong {
+        OnLong::Truncate
+    }
+
+    fn content(&self) -> ContentType {
+        ContentType::Spans(SpanKind::Answers)
+    }
+
+    fn vector_bytes(&self) -> usize {
+        let text = self.options.max_answer_length.min(self.tokenizer.max_length()) * BYTES_PER_TOKEN;
+        let spans = self.tokenizer.max_length() * size_of::<Option<TokenSpan>>();
+        spans + self.options.top_k.min(1 << 10) * (size_of::<Answer>() + text)
+    }
+}

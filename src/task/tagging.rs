@@ -1,0 +1,138 @@
+//! Token classification: the entities of a text. Tokenize, encode, apply the head to each token, join tokens.
+
+use anyhow::{Result, bail};
+
+use super::entities::{Aggregation, Labelled, entities, merge};
+use super::load::Loaded;
+use super::model_task::ModelTask;
+use super::options::OnLong;
+use super::sequences::{check_length, forward_tokens, tokenizer_failed};
+use super::tokens::check_tokens;
+use crate::error::UsageError;
+use crate::model::classification::labels;
+use crate::nn::{Encoder, TaskHead, TokenHead, keep_memory};
+use crate::output::{Content, ContentType, Entity, SpanKind};
+use crate::pipeline::{Task, TaskRow, TokenizeError};
+use crate::text::{Characters, Sequence, TokenSpan, TokenizedText, Tokenizer, Windows};
+
+/// How texts are tagged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TagOptions {
+    /// How tokens are joined to entities.
+    pub aggregation: Aggregation,
+    /// What to do with texts over the limit; [`OnLong::Mean`] is not supported.
+    pub on_long: OnLong,
+    /// Tag texts over the limit in windows that share so many tokens with the next one.
+    pub stride: Option<usize>,
+}
+
+/// A model with a token-classification head.
+pub struct Tagger {
+    tokenizer: Tokenizer,
+    encoders: Vec<Encoder>,
+    head: TokenHead,
+    labels: Vec<String>,
+    options: TagOptions,
+}
+
+impl Tagger {
+    /// A tagger.
+    ///
+    /// # Errors
+    /// If the model has no head, or its config is malformed; if windows would not advance: a usage error.
+    pub fn new(loaded: Loaded, options: TagOptions) -> Result<Self> {
+        let labels = labels(&loaded.config)?;
+        let Loaded { tokenizer, encoders, head: Some(TaskHead::TokenClassification(head)), .. } = loaded
+        else {
+            bail!("the model was loaded without its head; please report this as a bug")
+        };
+        let room = tokenizer.max_length() - tokenizer.num_special_tokens(false);
+        if let Some(stride) = options.stride.filter(|stride| *stride >= room) {
+            bail!(UsageError(format!(
+                "--stride {stride}: windows have {room} tokens beside special tokens; pass a smaller --stride, or a larger \
+                 --max-length"
+            )));
+        }
+        Ok(Tagger { tokenizer, encoders, head, labels, options })
+    }
+}
+
+/// The content of the row of a text, from the entities of its windows.
+fn content(text: &TokenizedText, windows: Vec<Vec<Labelled>>) -> Content {
+    let Some(alignment) = text.sequences.first().and_then(|first| first.tokens.alignment.as_ref()) else {
+        return Content::Entities(Vec::new());
+    };
+    let text = Characters::new(&alignment.text);
+    let entity = |Labelled { label, score, characters }: Labelled| Entity {
+        label,
+        score,
+        start: characters.start as u64,
+        end: characters.end as u64,
+        text: text.slice(&characters).to_owned(),
+    };
+    Content::Entities(merge(windows).into_iter().map(entity).collect())
+}
+
+impl Task for Tagger {
+    fn tokenize(&self, text: &str, _pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
+        let windows = match self.options.stride {
+            Some(stride) => Windows::Overlapping { stride },
+            None => Windows::Truncate,
+        };
+        let windows = self.tokenizer.encode_aligned(None, text, windows).map_err(tokenizer_failed)?;
+        let sequence = |tokens| {
+            check_length(&tokens, &self.tokenizer, self.options.on_long)?;
+            check_tokens(&tokens, &self.tokenizer, self.encoders[0].spec())?;
+            Ok(Sequence { tokens, chunks: Vec::new() })
+        };
+        Ok(TokenizedText { sequences: windows.into_iter().map(sequence).collect::<Result<_, _>>()? })
+    }
+
+    fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
+        let encoder = &self.encoders[worker % self.encoders.len()];
+        let windows = forward_tokens(encoder, &self.head, texts, batch_tokens, |tokens, logits| {
+            let spans = tokens.alignment.as_ref().map_or(&[][..], |alignment| &alignment.spans);
+            let is_finite = logits.iter().all(|logit| logit.is_finite());
+            (entities(spans, logits, &self.labels, self.options.aggregation), is_finite)
+        })?;
+        let rows = texts.iter().zip(windows).map(|(text, windows)| {
+            let (windows, finite): (Vec<_>, Vec<bool>) = windows.into_iter().unzip();
+            let is_finite = finite.into_iter().all(|finite| finite);
+            vec![TaskRow {
+                span: None,
+                tokens: text.token_count(),
+                is_finite,
+                content: content(text, windows),
+            }]
+        });
+        Ok(rows.collect())
+    }
+
+    fn on_workers_start(&self) {
+        keep_memory();
+    }
+}
+
+impl ModelTask for Tagger {
+    fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    fn encoders(&self) -> &[Encoder] {
+        &self.encoders
+    }
+
+    fn on_long(&self) -> OnLong {
+        self.options.on_long
+    }
+
+    fn content(&self) -> ContentType {
+        ContentType::Spans(SpanKind::Entities)
+    }
+
+    fn vector_bytes(&self) -> usize {
+        // Few tokens are entities, but all may be.
+        let entity = size_of::<Entity>() + size_of::<Option<TokenSpan>>();
+        entity + self.labels.iter().map(String::len).max().unwrap_or(0)
+    }
+}
