@@ -52,7 +52,9 @@
 //! | pooling | hidden states → one vector per text: `cls`, `mean`, `max` … |
 //! | post-pooling modules | the modules after pooling in `modules.json`: dense, layer norm, normalize |
 //! | row | an entry of the output: one text, one chunk, or (without pooling) one text with a vector per token |
-//! | content | what a row holds beside its columns: a vector, a score, labels, entities or answers |
+//! | content | what a row holds beside its columns: a vector, a score, labels, entities, answers, tokens for masks, or a sparse vector |
+//! | mask | the token `[MASK]` or `<mask>`, in whose place a masked language model expects other tokens |
+//! | decoder | the last layer of a masked-LM head: a logit for each token of the vocabulary |
 //! | logits, scores | the outputs of a task head; what an activation makes of them |
 //! | cross-encoder, bi-encoder | a model that scores a pair of texts; one that compares the vectors of two texts |
 //! | entity, answer | a labelled part of a text; the part of a text that answers a question |

@@ -18,10 +18,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # Modules of the integration tests; `tests::` are the unit tests of the crate.
-TESTS = ["chunks::", "cuda_kernels::", "goldens::", "long_texts::", "ops::", "pipelines::", "tests::"]
+TESTS = ["chunks::", "cuda_kernels::", "goldens::", "long_texts::", "masked_lm::", "ops::", "pipelines::", "tests::"]
 
 # The description of the fault, the file, the text to replace, and its replacement.
 MUTATIONS = [
+    # Masked-LM heads.
+    ("a decoder of its own is never used", "src/nn/masked_lm.rs", "if spec.is_tied && !source.has(&own)", "if true"),
+    ("the bias of an untied decoder is the module's", "src/nn/masked_lm.rs", "if !spec.is_tied {", "if false {"),
+    ("SPLADE's second logarithm is left out", "src/nn/masked_lm.rs", "if self.is_double_log { weight.ln_1p() }", "if self.is_double_log { weight }"),
+    ("a block of columns begins at 0", "src/ops/linear.rs", "reduce(columns.start, block)", "reduce(0, block)"),
     # Activations.
     ("erf GELU becomes tanh GELU", "src/ops/activation.rs", '("gelu", Activation::Gelu),', '("gelu", Activation::GeluTanh),'),
     ("tanh GELU becomes erf GELU", "src/ops/activation.rs", '("gelu_new", Activation::GeluTanh),', '("gelu_new", Activation::Gelu),'),

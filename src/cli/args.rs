@@ -6,7 +6,7 @@ use clap::Args;
 use clap::builder::{PossibleValue, TypedValueParser};
 
 use super::choice::{OrAuto, choices, named, one_of};
-use crate::nn::{ComputeDtype, DeviceRequest, Pool, Pooling};
+use crate::nn::{ComputeDtype, DeviceRequest, Pool, Pooling, SPLADE};
 use crate::text::TruncationSide;
 
 /// The default of `--model`.
@@ -15,7 +15,8 @@ pub(super) const DEFAULT_MODEL: &str = "sentence-transformers/all-MiniLM-L6-v2";
 /// How a text becomes a vector.
 #[derive(Debug, Args)]
 pub(super) struct VectorArgs {
-    /// How to pool token vectors. auto: from the model's files; none: one vector per token
+    /// How to pool token vectors. auto: from the model's files; none: one vector per token; splade: weights of the vocabulary, from
+    /// the logits of the model's masked-LM head (embed only)
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = pooling())]
     pub pooling: OrAuto<Pooling>,
 
@@ -132,12 +133,13 @@ pub(super) struct VerbosityArgs {
     pub no_progress: bool,
 }
 
-/// A parser for `auto`, one pooling of [`Pool`], and `none`.
+/// A parser for `auto`, one pooling of [`Pool`], `splade`, and `none`.
 fn pooling() -> impl TypedValueParser<Value = OrAuto<Pooling>> {
     let auto = (PossibleValue::new("auto"), OrAuto(None));
     let pools = choices(|pool: Pool| OrAuto(Some(Pooling::Text(vec![pool]))));
+    let splade = (PossibleValue::new(SPLADE), OrAuto(Some(Pooling::Splade)));
     let none = (PossibleValue::new("none"), OrAuto(Some(Pooling::None)));
-    one_of([vec![auto], pools, vec![none]].concat())
+    one_of([vec![auto], pools, vec![splade, none]].concat())
 }
 
 fn device(value: &str) -> Result<DeviceRequest, String> {

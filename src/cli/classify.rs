@@ -1,15 +1,12 @@
 //! `sconce classify`: its arguments, and the options that they become.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
 
 use super::args::ModelArgs;
 use super::records::{RecordArgs, records};
-use super::scores::{ScoreArgs, scoring};
-use crate::error::UsageError;
-use crate::named::Named;
+use super::scores::{ScoreArgs, check_pairs, scoring};
 use crate::run::classify::ClassifyOptions;
-use crate::text::PairTruncation;
 
 /// The examples at the end of the command's help.
 pub(super) const EXAMPLES: &str = "\
@@ -41,15 +38,10 @@ pub(super) struct ClassifyArgs {
 /// The options of `classify`.
 ///
 /// # Errors
-/// [`UsageError`] if arguments contradict each other.
+/// [`UsageError`](crate::error::UsageError) if arguments contradict each other.
 pub(super) fn options(args: ClassifyArgs) -> Result<ClassifyOptions> {
     let (model, scores) = scoring(&args.model, &args.scores)?;
-    if args.pair_field.is_none() && args.scores.truncation != PairTruncation::default() {
-        bail!(UsageError(format!(
-            "--truncation {} needs pairs; pass --pair-field, or remove it",
-            args.scores.truncation.name()
-        )));
-    }
+    check_pairs(&args.scores, args.pair_field.as_deref())?;
     let pair_field = ("--pair-field", args.pair_field);
     let records = records(args.records, model, pair_field, &args.model.verbosity)?;
     Ok(ClassifyOptions { records, scores, top_k: args.top_k as usize })

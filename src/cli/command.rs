@@ -7,6 +7,7 @@ use super::attend::AttendArgs;
 use super::classify::ClassifyArgs;
 use super::download::DownloadArgs;
 use super::embed::EmbedArgs;
+use super::fill::FillArgs;
 use super::inspect::InspectArgs;
 use super::pairs::PairsArgs;
 use super::rerank::RerankArgs;
@@ -31,6 +32,8 @@ pub(super) enum Command {
     Rerank(Box<RerankArgs>),
     /// Classify texts, or pairs of texts
     Classify(Box<ClassifyArgs>),
+    /// Fill the masks of texts with the tokens that a masked language model expects
+    Fill(Box<FillArgs>),
     /// Find the entities in texts, such as names
     Tag(Box<TagArgs>),
     /// Find the answer to a question in texts

@@ -2,7 +2,7 @@
 //! examples, the environment and the exit codes.
 
 use super::{
-    answer, attend, classify, download, embed, inspect, pairs, rerank, search, similarity, tag, verify,
+    answer, attend, classify, download, embed, fill, inspect, pairs, rerank, search, similarity, tag, verify,
 };
 use clap::{Arg, ArgAction, Command};
 
@@ -25,6 +25,7 @@ const SHORT: &[(&str, &str)] = &[
     ("record_query_field", "Field or column of the query of each record"),
     ("top_rows", "Write the K best rows, sorted; 0: all"),
     ("top_labels", "Write the K best labels; 0: all [default: 1]"),
+    ("top_tokens", "Write the K best tokens for each mask; 0: all [default: 5]"),
     ("raw", "Write logits instead of scores"),
     ("aggregation", "Join tokens: none, simple, first, average, max [default: simple]"),
     ("window_stride", "Tag longer texts in windows that share N tokens"),
@@ -164,7 +165,7 @@ const GROUPS: &[(&str, &[&str])] = &[
             "chunk_late",
         ],
     ),
-    ("Scores", &["top_rows", "top_labels", "raw", "truncation", "on_long_pair"]),
+    ("Scores", &["top_rows", "top_labels", "top_tokens", "raw", "truncation", "on_long_pair"]),
     (
         "Spans",
         &[
@@ -202,6 +203,7 @@ pub(super) fn with_help(command: Command, is_short: bool) -> Command {
         ("embed", embed::EXAMPLES),
         ("rerank", rerank::EXAMPLES),
         ("classify", classify::EXAMPLES),
+        ("fill", fill::EXAMPLES),
         ("tag", tag::EXAMPLES),
         ("answer", answer::EXAMPLES),
         ("search", search::EXAMPLES),

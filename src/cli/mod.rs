@@ -9,6 +9,7 @@ mod classify;
 mod command;
 mod download;
 mod embed;
+mod fill;
 mod help;
 mod inspect;
 mod pairs;
@@ -54,6 +55,10 @@ pub fn main() -> Result<ExitStatus> {
         Command::Classify(args) => {
             build_global_pool(args.model.threads)?;
             run::classify::classify(&classify::options(*args)?)
+        }
+        Command::Fill(args) => {
+            build_global_pool(args.model.threads)?;
+            run::fill::fill(&fill::options(*args)?)
         }
         Command::Tag(args) => {
             build_global_pool(args.model.threads)?;

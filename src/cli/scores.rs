@@ -54,6 +54,20 @@ pub(super) fn scoring(args: &ModelArgs, scores: &ScoreArgs) -> Result<(ModelOpti
     Ok((model, ScoreOptions { on_long: *on_long, raw: *raw }))
 }
 
+/// Refuses `--truncation` if records have no second text.
+///
+/// # Errors
+/// [`UsageError`] if it is given without `pair_field`.
+pub(super) fn check_pairs(scores: &ScoreArgs, pair_field: Option<&str>) -> Result<()> {
+    if pair_field.is_none() && scores.truncation != PairTruncation::default() {
+        bail!(UsageError(format!(
+            "--truncation {} needs pairs; pass --pair-field, or remove it",
+            scores.truncation.name()
+        )));
+    }
+    Ok(())
+}
+
 /// The error for an option of truncation if texts are not truncated.
 pub(super) fn needs_truncation(option: &str, on_long: OnLong) -> UsageError {
     let action = on_long.name();

@@ -60,6 +60,11 @@ impl ScoreFunction {
     }
 }
 
+/// The labels of next-sentence prediction, by the order of its logits (Devlin et al. 2019, §3.1). Configs do not name them.
+pub(super) const NEXT_SENTENCE_LABELS: [&str; 2] = ["is_next", "not_next"];
+/// The labels of sentence-order prediction, ALBERT's (Lan et al. 2020, §3.1).
+const SENTENCE_ORDER_LABELS: [&str; 2] = ["in_order", "swapped"];
+
 /// The labels of a classifier, in the order of its logits: `id2label`, else `LABEL_0`, `LABEL_1` and so on, `num_labels` of them,
 /// or two, as in `transformers`.
 ///
@@ -84,6 +89,16 @@ pub fn labels(config: &Config) -> Result<Vec<String>> {
         0 => bail!("{}: \"id2label\" has no labels; fix the file", config.path().display()),
         count => (0..count).map(label).collect(),
     }
+}
+
+/// The labels of next-sentence prediction, or those of sentence-order prediction for ALBERT.
+///
+/// # Errors
+/// If `model_type` is no string.
+pub fn next_sentence_labels(config: &Config) -> Result<Vec<String>> {
+    let is_albert = config.string("model_type")? == Some("albert");
+    let labels = if is_albert { SENTENCE_ORDER_LABELS } else { NEXT_SENTENCE_LABELS };
+    Ok(labels.map(str::to_owned).into())
 }
 
 /// The function from the logits of a classifier to its scores, as the pipeline `text-classification` of `transformers` chooses it.

@@ -9,6 +9,7 @@ use anyhow::Result;
 use super::classification::{self, ReadHead};
 use super::config::Config;
 use super::family_specific;
+use super::masked_lm::{self, ReadMaskedLm};
 use super::names::{ModuleNames, TensorNames};
 use super::token_head::{self, ReadTokenHead};
 use crate::nn::{
@@ -34,6 +35,8 @@ pub struct Family {
     pub classification: ReadHead,
     /// Reader of the heads with logits for each token: token classification and question answering.
     pub token_head: ReadTokenHead,
+    /// Reader of the masked-LM head.
+    pub masked_lm: ReadMaskedLm,
     /// Readers of the fields that no other family has, applied in order.
     pub family_specific: &'static [ReadFields],
 }
@@ -223,6 +226,23 @@ const BERT_HEAD: ModuleNames = &[("head.classifier", "classifier")];
 const TOKEN_HEADS: ModuleNames =
     &[("head.token_classifier", "classifier"), ("head.qa_outputs", "qa_outputs")];
 
+/// BERT's pretraining heads.
+const BERT_PRETRAINING: ModuleNames = &[
+    ("head.mlm", "cls.predictions"),
+    ("head.mlm.dense", "cls.predictions.transform.dense"),
+    ("head.mlm.norm", "cls.predictions.transform.LayerNorm"),
+    ("head.mlm.decoder", "cls.predictions.decoder"),
+    ("head.next_sentence", "cls.seq_relationship"),
+];
+
+/// RoBERTa's masked-LM head.
+const LM_HEAD: ModuleNames = &[
+    ("head.mlm", "lm_head"),
+    ("head.mlm.dense", "lm_head.dense"),
+    ("head.mlm.norm", "lm_head.layer_norm"),
+    ("head.mlm.decoder", "lm_head.decoder"),
+];
+
 /// The head of RoBERTa.
 const ROBERTA_HEAD: ModuleNames =
     &[("head.dense", "classifier.dense"), ("head.classifier", "classifier.out_proj")];
@@ -232,10 +252,11 @@ const BERT_NAMES: TensorNames = TensorNames {
     model_modules: &[BERT_MODEL, BERT_POOLER],
     layer_prefix: "encoder.layer.{}.",
     layer_modules: &[BERT_LAYER],
-    head_modules: &[BERT_HEAD, TOKEN_HEADS],
+    head_modules: &[BERT_HEAD, TOKEN_HEADS, BERT_PRETRAINING],
 };
 
-const ROBERTA_NAMES: TensorNames = TensorNames { head_modules: &[ROBERTA_HEAD, TOKEN_HEADS], ..BERT_NAMES };
+const ROBERTA_NAMES: TensorNames =
+    TensorNames { head_modules: &[ROBERTA_HEAD, TOKEN_HEADS, LM_HEAD], ..BERT_NAMES };
 
 const BERT: Family = Family {
     model_types: &["bert"],
@@ -252,6 +273,7 @@ const BERT: Family = Family {
     pool: Pool::Mean,
     classification: classification::pooler,
     token_head: token_head::linear,
+    masked_lm: masked_lm::hidden_act,
     family_specific: &[family_specific::variations],
 };
 
@@ -275,7 +297,7 @@ const ROTARY_NAMES: TensorNames = TensorNames {
         ("feed_forward.down", "mlp.down_proj"),
         ("feed_forward_norm", "post_mlp_layernorm"),
     ]],
-    head_modules: &[BERT_HEAD, TOKEN_HEADS],
+    head_modules: &[BERT_HEAD, TOKEN_HEADS, LM_HEAD],
 };
 
 /// Every supported family.
@@ -310,6 +332,7 @@ pub static FAMILIES: &[Family] = &[
         defaults: Defaults { positions: PositionEncoding::AfterPadding(1), ..BERT_DEFAULTS },
         names: &[TensorNames { prefixes: &["", "roberta."], ..ROBERTA_NAMES }],
         classification: classification::dense,
+        masked_lm: masked_lm::gelu,
         ..PLAIN
     },
     Family {
@@ -317,6 +340,7 @@ pub static FAMILIES: &[Family] = &[
         defaults: Defaults { positions: PositionEncoding::AfterPadding(1), ..BERT_DEFAULTS },
         names: &[TensorNames { prefixes: &["", "data2vec_text."], ..ROBERTA_NAMES }],
         classification: classification::dense,
+        masked_lm: masked_lm::gelu,
         ..PLAIN
     },
     Family {
@@ -332,6 +356,7 @@ pub static FAMILIES: &[Family] = &[
             ..ROBERTA_NAMES
         }],
         classification: classification::dense,
+        masked_lm: masked_lm::gelu,
         ..PLAIN
     },
     Family {
@@ -351,6 +376,7 @@ pub static FAMILIES: &[Family] = &[
             ..ROBERTA_NAMES
         }],
         classification: classification::dense,
+        masked_lm: masked_lm::gelu,
         ..PLAIN
     },
     Family {
@@ -375,9 +401,20 @@ pub static FAMILIES: &[Family] = &[
         names: &[TensorNames {
             prefixes: &["", "electra."],
             model_modules: &[&[("embeddings.projection", "embeddings_project")], BERT_MODEL],
+            head_modules: &[
+                ROBERTA_HEAD,
+                TOKEN_HEADS,
+                &[
+                    ("head.mlm", "generator_lm_head"),
+                    ("head.mlm.dense", "generator_predictions.dense"),
+                    ("head.mlm.norm", "generator_predictions.LayerNorm"),
+                    ("head.mlm.decoder", "generator_lm_head"),
+                ],
+            ],
             ..ROBERTA_NAMES
         }],
         classification: classification::dense_gelu,
+        masked_lm: masked_lm::electra,
         ..PLAIN
     },
     Family {
@@ -391,8 +428,18 @@ pub static FAMILIES: &[Family] = &[
                 BERT_MODEL,
                 BERT_POOLER,
             ],
+            head_modules: &[
+                BERT_HEAD,
+                TOKEN_HEADS,
+                &[
+                    ("head.mlm.dense", "cls.predictions.dense"),
+                    ("head.mlm.norm", "cls.predictions.LayerNorm"),
+                ],
+                BERT_PRETRAINING,
+            ],
             ..BERT_NAMES
         }],
+        masked_lm: masked_lm::rembert,
         ..PLAIN
     },
     Family {
@@ -421,8 +468,19 @@ pub static FAMILIES: &[Family] = &[
                 ("feed_forward.down", "ffn_output"),
                 ("feed_forward_norm", "full_layer_layer_norm"),
             ]],
-            head_modules: &[BERT_HEAD, TOKEN_HEADS],
+            head_modules: &[
+                BERT_HEAD,
+                TOKEN_HEADS,
+                &[
+                    ("head.mlm", "predictions"),
+                    ("head.mlm.dense", "predictions.dense"),
+                    ("head.mlm.norm", "predictions.LayerNorm"),
+                    ("head.mlm.decoder", "predictions.decoder"),
+                    ("head.next_sentence", "sop_classifier.classifier"),
+                ],
+            ],
         }],
+        masked_lm: masked_lm::embedding_width,
         ..PLAIN
     },
     Family {
@@ -453,6 +511,7 @@ pub static FAMILIES: &[Family] = &[
             ..ROBERTA_NAMES
         }],
         classification: classification::dense,
+        masked_lm: masked_lm::gelu,
         ..PLAIN
     },
     Family {
@@ -485,6 +544,12 @@ pub static FAMILIES: &[Family] = &[
             head_modules: &[
                 &[("head.dense", "pre_classifier"), ("head.classifier", "classifier")],
                 TOKEN_HEADS,
+                &[
+                    ("head.mlm", "vocab_projector"),
+                    ("head.mlm.dense", "vocab_transform"),
+                    ("head.mlm.norm", "vocab_layer_norm"),
+                    ("head.mlm.decoder", "vocab_projector"),
+                ],
             ],
         }],
         classification: classification::dense_relu,
@@ -531,10 +596,18 @@ pub static FAMILIES: &[Family] = &[
             head_modules: &[
                 &[("head.dense", "pooler.dense"), ("head.classifier", "classifier")],
                 TOKEN_HEADS,
+                BERT_PRETRAINING,
+                &[
+                    ("head.enhanced_mlm", "lm_predictions.lm_head"),
+                    ("head.enhanced_mlm.dense", "lm_predictions.lm_head.dense"),
+                    ("head.enhanced_mlm.norm", "lm_predictions.lm_head.LayerNorm"),
+                    ("head.enhanced_mlm.decoder", "lm_predictions.lm_head.decoder"),
+                ],
             ],
             ..BERT_NAMES
         }],
         classification: classification::context_pooler,
+        masked_lm: masked_lm::deberta,
         ..PLAIN
     },
     Family {
@@ -559,9 +632,11 @@ pub static FAMILIES: &[Family] = &[
                 &[("embeddings.projection", "embeddings_project"), ("rotary", "encoder.embed_positions")],
                 BERT_MODEL,
             ],
+            head_modules: &[ROBERTA_HEAD, TOKEN_HEADS, BERT_PRETRAINING],
             ..ROBERTA_NAMES
         }],
         classification: classification::dense_hidden_act,
+        masked_lm: masked_lm::embedding_width,
         ..PLAIN
     },
     // Nomic's own code, which has the config fields of GPT-2.
@@ -603,7 +678,7 @@ pub static FAMILIES: &[Family] = &[
                     ],
                     ROTARY_NAMES.layer_modules[0],
                 ],
-                head_modules: &[ROBERTA_HEAD, TOKEN_HEADS],
+                head_modules: &[ROBERTA_HEAD, TOKEN_HEADS, LM_HEAD],
                 ..ROTARY_NAMES
             },
             TensorNames {
@@ -621,10 +696,11 @@ pub static FAMILIES: &[Family] = &[
                     ("feed_forward.down", "mlp.fc2"),
                     ("feed_forward_norm", "norm2"),
                 ]],
-                head_modules: &[ROBERTA_HEAD, TOKEN_HEADS],
+                head_modules: &[ROBERTA_HEAD, TOKEN_HEADS, LM_HEAD],
             },
         ],
         classification: classification::dense,
+        masked_lm: masked_lm::gelu,
         ..PLAIN
     },
     // The model type is `new` in Alibaba's own code, `gte` in transformers.
@@ -687,10 +763,15 @@ pub static FAMILIES: &[Family] = &[
                 ("head.classifier", "classifier"),
                 ("head.token_classifier", "classifier"),
                 ("head.qa_outputs", "classifier"),
+                ("head.mlm", "decoder"),
+                ("head.mlm.dense", "head.dense"),
+                ("head.mlm.norm", "head.norm"),
+                ("head.mlm.decoder", "decoder"),
             ]],
         }],
         classification: classification::prediction_head,
         token_head: token_head::prediction_head,
+        masked_lm: masked_lm::prediction_head,
         ..PLAIN
     },
     Family {
@@ -720,13 +801,27 @@ pub static FAMILIES: &[Family] = &[
                 &[("attention_norm", "input_layernorm"), ("feed_forward_norm", "post_attention_layernorm")],
                 ROTARY_NAMES.layer_modules[0],
             ],
-            head_modules: &[&[("head.dense", "dense"), ("head.classifier", "classifier")], TOKEN_HEADS],
+            head_modules: &[
+                &[
+                    ("head.dense", "dense"),
+                    ("head.classifier", "classifier"),
+                    ("head.mlm", "lm_head"),
+                    ("head.mlm.dense", "lm_head.dense"),
+                    ("head.mlm.decoder", "lm_head"),
+                ],
+                TOKEN_HEADS,
+            ],
             ..ROTARY_NAMES
         }],
         classification: classification::eurobert,
+        masked_lm: masked_lm::eurobert,
         ..PLAIN
     },
 ];
+
+/// The heads of Nomic BERT.
+const NOMIC_HEADS: &[ModuleNames] =
+    &[BERT_HEAD, TOKEN_HEADS, &[("head.mlm.norm", "cls.predictions.transform.layer_norm")], BERT_PRETRAINING];
 
 /// Names in Nomic's own code.
 const NOMIC_NAMES: TensorNames = TensorNames {
@@ -745,7 +840,7 @@ const NOMIC_NAMES: TensorNames = TensorNames {
         ("feed_forward.down", "mlp.fc2"),
         ("feed_forward_norm", "norm2"),
     ]],
-    head_modules: &[BERT_HEAD, TOKEN_HEADS],
+    head_modules: NOMIC_HEADS,
 };
 
 const NOMIC: Family = Family {
@@ -762,6 +857,7 @@ const NOMIC: Family = Family {
         TensorNames {
             prefixes: &["", "nomic_bert."],
             model_modules: &[BERT_MODEL, BERT_POOLER],
+            head_modules: NOMIC_HEADS,
             ..ROTARY_NAMES
         },
         NOMIC_NAMES,
@@ -784,6 +880,7 @@ const NEW_NAMES: TensorNames = TensorNames {
         ("feed_forward.down", "mlp.down_proj"),
         ("feed_forward_norm", "mlp_ln"),
     ]],
+    head_modules: &[BERT_HEAD, TOKEN_HEADS, &[("head.mlm.norm", "lm_head.norm")], LM_HEAD],
     ..BERT_NAMES
 };
 
@@ -800,6 +897,7 @@ const GTE: Family = Family {
         TensorNames { prefixes: &["", "gte."], model_modules: &[BERT_MODEL, BERT_POOLER], ..ROTARY_NAMES },
         NEW_NAMES,
     ],
+    masked_lm: masked_lm::gelu,
     ..PLAIN
 };
 
@@ -815,6 +913,7 @@ mod tests {
         defaults: Defaults { positions: PositionEncoding::AfterPadding(1), ..BERT_DEFAULTS },
         names: &[TensorNames { prefixes: &["", "data2vec_text."], ..ROBERTA_NAMES }],
         classification: classification::dense,
+        masked_lm: masked_lm::gelu,
         ..PLAIN
     };
 

@@ -1,8 +1,8 @@
 //! The task head of each kind that a family has.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
-use super::classification::labels;
+use super::classification::{NEXT_SENTENCE_LABELS, labels, pooler};
 use super::config::Config;
 use super::families::Family;
 use crate::nn::{EncoderSpec, HeadKind, HeadSpec};
@@ -25,6 +25,17 @@ impl Family {
             }
             HeadKind::QuestionAnswering => {
                 HeadSpec::QuestionAnswering((self.token_head)(config, spec, SPAN_LOGITS)?)
+            }
+            HeadKind::MaskedLm => HeadSpec::MaskedLm((self.masked_lm)(config, spec)?),
+            HeadKind::NextSentence if !self.names.iter().any(|names| names.has_head(kind.last_layer())) => {
+                bail!(
+                    "{}: models of type {} have no next-sentence head; choose another model",
+                    config.path().display(),
+                    self.model_types.join(", ")
+                )
+            }
+            HeadKind::NextSentence => {
+                HeadSpec::NextSentence(pooler(config, spec, NEXT_SENTENCE_LABELS.len())?)
             }
         })
     }

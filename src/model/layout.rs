@@ -114,7 +114,7 @@ pub fn tokenizer_files(has: impl Fn(&str) -> bool) -> Result<Option<&'static [&'
 /// The files that a module of `modules.json` needs in its folder, by the name of its class: one of each list.
 pub fn module_files(class: &str) -> &'static [&'static [&'static str]] {
     match class {
-        "Pooling" => &[&[CONFIG]],
+        "Pooling" | "SpladePooling" => &[&[CONFIG]],
         "Dense" | "LayerNorm" => &[&[CONFIG], &MODULE_WEIGHTS],
         _ => &[],
     }

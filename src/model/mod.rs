@@ -9,6 +9,7 @@ mod heads;
 mod hub;
 mod json;
 pub mod layout;
+pub mod masked_lm;
 pub mod modules;
 pub mod names;
 mod pickle;

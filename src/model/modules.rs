@@ -6,6 +6,7 @@ mod pooling;
 pub mod post_pooling;
 mod prompts;
 mod similarity;
+mod splade;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use super::config::Config;
 use super::json::read_json_object;
 use super::layout::{CONFIG, MODEL_SETTINGS, MODULES, TOKENIZER_CONFIG, TRANSFORMER_CONFIGS};
 use super::purpose::Purpose;
-use crate::nn::Pooling;
+use crate::nn::{Pooling, SpladeSpec};
 use crate::sys::regular_file::has_dir_entry;
 pub use list::{Module, parent_model, read_modules};
 pub use pooling::PoolingModule;
@@ -30,6 +31,8 @@ pub use similarity::Similarity;
 pub struct Modules {
     /// The Pooling module.
     pub pooling: Option<PoolingModule>,
+    /// The SpladePooling module.
+    pub splade: Option<SpladeSpec>,
     /// The modules after pooling, in order.
     pub post_pooling: Vec<PostPoolingModule>,
     /// The number of dimensions that vectors are truncated to.
@@ -106,6 +109,9 @@ impl Modules {
         for module in &entries {
             modules.add(folder, &list, module, pooling)?;
         }
+        // Modules after SPLADE, and different ones for queries, are not supported: the model is refused by its purpose.
+        let is_splade = |module: &Module| module.is_encoder() || module.class() == "SpladePooling";
+        modules.splade = modules.splade.filter(|_| entries.iter().all(is_splade));
         if modules.pooling.is_none() && pooling.is_none() && modules.purpose.is_none() {
             bail!("{} has no Pooling module; pass --pooling", list.display())
         }
@@ -122,6 +128,10 @@ impl Modules {
                 let folder = folder.join(path);
                 self.read_tokenizer(&folder)?;
                 return self.read_transformer(&folder, pooling);
+            }
+            "SpladePooling" => {
+                self.splade = Some(splade::read(&folder.join(path).join(CONFIG))?);
+                return Ok(());
             }
             _ if self.purpose.is_some() => return Ok(()),
             _ if module.is_custom() => bail!(

@@ -51,6 +51,11 @@ impl TensorNames {
         self.model_modules.iter().copied().flatten().any(|(canonical, _)| *canonical == module)
     }
 
+    /// Whether the family has a module of a task head with this canonical name.
+    pub fn has_head(&self, module: &str) -> bool {
+        self.head_modules.iter().copied().flatten().any(|(canonical, _)| *canonical == module)
+    }
+
     /// Whether a checkpoint's tensor belongs to the encoder of this family by its name; the pooler does not.
     pub fn is_encoder_tensor(&self, prefix: &str, name: &str) -> bool {
         let Some((module, _)) = name.strip_prefix(prefix).and_then(|name| name.rsplit_once('.')) else {

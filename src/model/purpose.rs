@@ -178,6 +178,8 @@ impl Purpose {
             CrossEncoder | Classification => Some(HeadKind::SequenceClassification),
             TokenClassification => Some(HeadKind::TokenClassification),
             QuestionAnswering => Some(HeadKind::QuestionAnswering),
+            NextSentence => Some(HeadKind::NextSentence),
+            Sparse => Some(HeadKind::MaskedLm),
             _ => None,
         }
     }
@@ -186,7 +188,7 @@ impl Purpose {
     pub fn command(&self) -> Option<&'static str> {
         match self.kind {
             CrossEncoder => Some("sconce rerank"),
-            Classification => Some("sconce classify"),
+            Classification | NextSentence => Some("sconce classify"),
             TokenClassification => Some("sconce tag"),
             QuestionAnswering => Some("sconce answer"),
             _ => None,
@@ -198,12 +200,21 @@ impl Purpose {
     }
 }
 
+/// Whether the model was saved with the heads of BERT's pretraining, by its class in `config.json`.
+pub fn is_pretrained(config: &Config) -> bool {
+    let classes = config.get("architectures").and_then(Value::as_array);
+    let mut classes = classes.into_iter().flatten().filter_map(Value::as_str);
+    classes.any(|class| class.ends_with("ForPreTraining"))
+}
+
 /// What a model with a head of this kind is called, after its article "a".
 pub fn noun(head: HeadKind) -> &'static str {
     match head {
         HeadKind::SequenceClassification => "text classifier",
         HeadKind::TokenClassification => "token classifier",
         HeadKind::QuestionAnswering => "question-answering model",
+        HeadKind::MaskedLm => "masked language model",
+        HeadKind::NextSentence => "next-sentence predictor",
     }
 }
 

@@ -285,9 +285,14 @@ impl TensorReader<'_> {
         self.report
     }
 
+    /// The checkpoint's name for a tensor.
+    pub fn resolve(&self, canonical: &str) -> String {
+        self.names.resolve(self.prefix, canonical).name
+    }
+
     /// The checkpoint's name for a tensor that it does not have; `None` if it has it.
     pub fn missing(&self, canonical: &str) -> Option<String> {
-        let name = self.names.resolve(self.prefix, canonical).name;
+        let name = self.resolve(canonical);
         (!self.checkpoint.tensors.contains_key(&name)).then_some(name)
     }
 
@@ -376,6 +381,10 @@ impl WeightSource for TensorReader<'_> {
 
     fn backend(&self) -> &Backend {
         &self.backend
+    }
+
+    fn has(&self, canonical: &str) -> bool {
+        self.missing(canonical).is_none()
     }
 
     fn change_check(&self) -> Option<ChangeCheck> {

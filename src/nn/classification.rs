@@ -33,20 +33,27 @@ pub struct ClassificationHead {
 }
 
 impl ClassificationHead {
-    /// Loads `head.dense`, or `pooler`, of `(H, H)`, `head.norm` of `(H)`, and `head.classifier` of `(labels, H)`.
+    /// Loads `head.dense`, or `pooler`, of `(H, H)`, `head.norm` of `(H)`, and the module `last` of `(labels, H)`.
     ///
     /// # Errors
     /// If the source fails.
     pub fn load(
         source: &mut dyn WeightSource,
+        last: &str,
         spec: &ClassificationSpec,
         hidden_size: usize,
     ) -> Result<Self> {
         let dense = if spec.dense_is_pooler { "pooler" } else { "head.dense" };
         Ok(ClassificationHead {
             spec: *spec,
-            transform: HeadTransform::load(source, dense, &spec.transform, hidden_size)?,
-            classifier: Linear::load(source, "head.classifier", hidden_size, spec.labels, true)?,
+            transform: HeadTransform::load(
+                source,
+                [dense, "head.norm"],
+                &spec.transform,
+                hidden_size,
+                hidden_size,
+            )?,
+            classifier: Linear::load(source, last, hidden_size, spec.labels, true)?,
         })
     }
 

@@ -7,7 +7,7 @@ use super::linear::Linear;
 use super::norm::Norm;
 use super::{Activation, NormSpec, WeightSource};
 
-/// A dense layer from the hidden size to the hidden size, its activation, and a norm.
+/// A dense layer, its activation, and a norm.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TransformSpec {
     /// Whether the dense layer has a bias.
@@ -26,20 +26,21 @@ pub(super) struct HeadTransform {
 }
 
 impl HeadTransform {
-    /// Loads the module `dense` of `(H, H)` and, if there is a norm, `head.norm` of `(H)`.
+    /// Loads the modules `dense` of `(outputs, inputs)` and, if there is a norm, `norm` of `(outputs)`.
     pub(super) fn load(
         source: &mut dyn WeightSource,
-        dense: &str,
+        [dense, norm]: [&str; 2],
         spec: &TransformSpec,
-        hidden_size: usize,
+        inputs: usize,
+        outputs: usize,
     ) -> Result<Self> {
-        let TransformSpec { bias, activation, norm } = *spec;
-        let dense = Linear::load(source, dense, hidden_size, hidden_size, bias)?;
-        let norm = norm.map(|norm| Norm::load(source, "head.norm", hidden_size, norm)).transpose()?;
+        let dense = Linear::load(source, dense, inputs, outputs, spec.bias)?;
+        let norm = spec.norm.map(|spec| Norm::load(source, norm, outputs, spec)).transpose()?;
+        let activation = spec.activation;
         Ok(HeadTransform { dense, activation, norm })
     }
 
-    /// `(N, H)` → `(N, H)`.
+    /// `(N, inputs)` → `(N, outputs)`.
     pub(super) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let x = self.dense.forward(x, self.activation)?;
         match &self.norm {

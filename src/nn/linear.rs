@@ -21,9 +21,31 @@ impl Linear {
         out_features: usize,
         bias: bool,
     ) -> Result<Self> {
-        let matrix = source.matrix(&format!("{name}.weight"), out_features, in_features)?;
-        let bias = bias.then(|| source.tensor(&format!("{name}.bias"), &[out_features])).transpose()?;
+        let bias = bias.then(|| format!("{name}.bias"));
+        Self::load_tensors(source, &format!("{name}.weight"), bias.as_deref(), in_features, out_features)
+    }
+
+    /// [`Linear::load`] of tensors with these names.
+    pub(super) fn load_tensors(
+        source: &mut dyn WeightSource,
+        weight: &str,
+        bias: Option<&str>,
+        in_features: usize,
+        out_features: usize,
+    ) -> Result<Self> {
+        let matrix = source.matrix(weight, out_features, in_features)?;
+        let bias = bias.map(|bias| source.tensor(bias, &[out_features])).transpose()?;
         Ok(Linear { weights: LinearWeights::new(matrix, bias)? })
+    }
+
+    /// Applies `reduce` to the outputs `x Wᵀ + b` in blocks of columns, of which each thread holds one at a time: to the index of a
+    /// block's first column, and its values of `(T, columns)`. Returns the results in the order of the columns.
+    pub(super) fn forward_by_columns<R: Send>(
+        &self,
+        x: &Tensor,
+        reduce: impl Fn(usize, &[f32]) -> R + Sync,
+    ) -> Result<Vec<R>> {
+        Ok(self.weights.forward_by_columns(x, reduce)?)
     }
 
     /// `f(x Wᵀ + b)`: `(T, in_features)` → `(T, out_features)`.

@@ -17,6 +17,7 @@ mod formula;
 mod head_transform;
 mod layer;
 mod linear;
+mod masked_lm;
 mod norm;
 mod pooling;
 mod post_pooling;
@@ -46,7 +47,8 @@ pub use component::Component;
 pub use encoder::{Encoder, Stage};
 pub use formula::{Formula, Symbol};
 pub use head_transform::TransformSpec;
-pub use pooling::{Pool, Pooling};
+pub use masked_lm::{MaskedLmHead, MaskedLmSpec, SpladeSpec};
+pub use pooling::{Pool, Pooling, SPLADE};
 pub use post_pooling::{Dense, PostPooling, PostPoolingSpec, is_normalized};
 pub use ragged_batch::RaggedBatch;
 pub use spec::{

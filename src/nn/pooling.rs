@@ -3,13 +3,16 @@
 use std::fmt;
 use std::ops::Range;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use candle_core::{DType, Device, Tensor};
 
 use super::RaggedBatch;
 use crate::named::Named;
 pub use crate::ops::pooling::Pool;
 use crate::ops::pooling::pool;
+
+/// The name of [`Pooling::Splade`].
+pub const SPLADE: &str = "splade";
 
 /// The reduction of the hidden states of a sequence to vectors.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +21,8 @@ pub enum Pooling {
     Text(Vec<Pool>),
     /// No pooling: one vector per token.
     None,
+    /// SPLADE: weights of the vocabulary, from the logits of the masked-LM head (Formal et al. 2021).
+    Splade,
 }
 
 impl Named for Pool {
@@ -50,6 +55,7 @@ impl fmt::Display for Pooling {
                 f.write_str(&pools.iter().map(Pool::to_string).collect::<Vec<_>>().join(" + "))
             }
             Pooling::None => f.write_str("none"),
+            Pooling::Splade => f.write_str(SPLADE),
         }
     }
 }
@@ -59,7 +65,7 @@ impl Pooling {
     pub fn dimensions(&self, hidden_size: usize) -> usize {
         match self {
             Pooling::Text(pools) => pools.len() * hidden_size,
-            Pooling::None => hidden_size,
+            Pooling::None | Pooling::Splade => hidden_size,
         }
     }
 
@@ -81,6 +87,7 @@ impl Pooling {
         let vectors = match self {
             Pooling::Text(pools) => pool(hidden, cu_seqlens, pools, prompt_tokens)?,
             Pooling::None => hidden.clone(),
+            Pooling::Splade => bail!("SPLADE pools logits, not hidden states; please report this as a bug"),
         };
         Ok(vectors.to_device(&Device::Cpu)?.to_dtype(DType::F32)?)
     }

@@ -2,7 +2,10 @@
 
 use anyhow::Result;
 
-use super::{ClassificationHead, ClassificationSpec, Pooling, TokenHead, TokenHeadSpec, WeightSource};
+use super::{
+    ClassificationHead, ClassificationSpec, MaskedLmHead, MaskedLmSpec, Pooling, TokenHead, TokenHeadSpec,
+    WeightSource,
+};
 
 /// The kinds of task heads, by the names of `transformers`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,15 +16,22 @@ pub enum HeadKind {
     TokenClassification,
     /// Logits of the start and the end of an answer for each token.
     QuestionAnswering,
+    /// Logits of the vocabulary for each token.
+    MaskedLm,
+    /// Logits of two labels for each pair: whether the second text follows the first, or their order.
+    NextSentence,
 }
 
 impl HeadKind {
-    /// The canonical name of the last layer, which only heads of this kind have.
+    /// The canonical name of the last layer, which only heads of this kind have; that of [`HeadKind::MaskedLm`] may be the matrix
+    /// of the token embeddings.
     pub fn last_layer(self) -> &'static str {
         match self {
             HeadKind::SequenceClassification => "head.classifier",
             HeadKind::TokenClassification => "head.token_classifier",
             HeadKind::QuestionAnswering => "head.qa_outputs",
+            HeadKind::MaskedLm => "head.mlm.decoder",
+            HeadKind::NextSentence => "head.next_sentence",
         }
     }
 }
@@ -35,6 +45,10 @@ pub enum HeadSpec {
     TokenClassification(TokenHeadSpec),
     /// A head of [`HeadKind::QuestionAnswering`].
     QuestionAnswering(TokenHeadSpec),
+    /// A head of [`HeadKind::MaskedLm`].
+    MaskedLm(MaskedLmSpec),
+    /// A head of [`HeadKind::NextSentence`].
+    NextSentence(ClassificationSpec),
 }
 
 impl HeadSpec {
@@ -44,21 +58,42 @@ impl HeadSpec {
             HeadSpec::SequenceClassification(_) => HeadKind::SequenceClassification,
             HeadSpec::TokenClassification(_) => HeadKind::TokenClassification,
             HeadSpec::QuestionAnswering(_) => HeadKind::QuestionAnswering,
+            HeadSpec::MaskedLm(_) => HeadKind::MaskedLm,
+            HeadSpec::NextSentence(_) => HeadKind::NextSentence,
         }
+    }
+
+    /// The canonical name of a tensor that only heads of this kind have and the checkpoint lacks; `None` if it has the head.
+    pub fn missing(&self, source: &dyn WeightSource) -> Option<String> {
+        let names: Vec<String> = match self {
+            // The decoder may be tied, and have no bias.
+            HeadSpec::MaskedLm(spec) if spec.is_tied && spec.transform.is_none() => return None,
+            HeadSpec::MaskedLm(spec) if spec.transform.is_some() => {
+                spec.modules.iter().map(|module| format!("{module}.dense.weight")).collect()
+            }
+            _ => vec![format!("{}.weight", self.kind().last_layer())],
+        };
+        let has_head = names.iter().any(|name| source.has(name));
+        names.into_iter().next().filter(|_| !has_head)
     }
 
     /// The pooling of hidden states before the head.
     pub fn pooling(&self) -> Pooling {
         match self {
-            HeadSpec::SequenceClassification(spec) => Pooling::Text(vec![spec.pool]),
-            HeadSpec::TokenClassification(_) | HeadSpec::QuestionAnswering(_) => Pooling::None,
+            HeadSpec::SequenceClassification(spec) | HeadSpec::NextSentence(spec) => {
+                Pooling::Text(vec![spec.pool])
+            }
+            HeadSpec::TokenClassification(_) | HeadSpec::QuestionAnswering(_) | HeadSpec::MaskedLm(_) => {
+                Pooling::None
+            }
         }
     }
 
     /// Logits per sequence, or per token.
     pub fn outputs(&self) -> usize {
         match self {
-            HeadSpec::SequenceClassification(spec) => spec.labels,
+            HeadSpec::SequenceClassification(spec) | HeadSpec::NextSentence(spec) => spec.labels,
+            HeadSpec::MaskedLm(spec) => spec.vocab_size,
             HeadSpec::TokenClassification(spec) | HeadSpec::QuestionAnswering(spec) => spec.outputs,
         }
     }
@@ -66,12 +101,14 @@ impl HeadSpec {
 
 /// A task head with its weights.
 pub enum TaskHead {
-    /// A head of [`HeadKind::SequenceClassification`].
+    /// A head of [`HeadKind::SequenceClassification`] or [`HeadKind::NextSentence`].
     SequenceClassification(ClassificationHead),
     /// A head of [`HeadKind::TokenClassification`].
     TokenClassification(TokenHead),
     /// A head of [`HeadKind::QuestionAnswering`].
     QuestionAnswering(TokenHead),
+    /// A head of [`HeadKind::MaskedLm`].
+    MaskedLm(MaskedLmHead),
 }
 
 impl TaskHead {
@@ -82,9 +119,10 @@ impl TaskHead {
     pub fn load(source: &mut dyn WeightSource, spec: &HeadSpec, hidden_size: usize) -> Result<Self> {
         let last = spec.kind().last_layer();
         Ok(match spec {
-            HeadSpec::SequenceClassification(spec) => {
-                TaskHead::SequenceClassification(ClassificationHead::load(source, spec, hidden_size)?)
+            HeadSpec::SequenceClassification(spec) | HeadSpec::NextSentence(spec) => {
+                TaskHead::SequenceClassification(ClassificationHead::load(source, last, spec, hidden_size)?)
             }
+            HeadSpec::MaskedLm(spec) => TaskHead::MaskedLm(MaskedLmHead::load(source, spec, hidden_size)?),
             HeadSpec::TokenClassification(spec) => {
                 TaskHead::TokenClassification(TokenHead::load(source, last, spec, hidden_size)?)
             }

@@ -31,9 +31,10 @@ impl TokenHead {
         spec: &TokenHeadSpec,
         hidden_size: usize,
     ) -> Result<Self> {
+        let names = ["head.dense", "head.norm"];
         let transform = spec
             .transform
-            .map(|transform| HeadTransform::load(source, "head.dense", &transform, hidden_size));
+            .map(|transform| HeadTransform::load(source, names, &transform, hidden_size, hidden_size));
         Ok(TokenHead {
             transform: transform.transpose()?,
             last: Linear::load(source, last, hidden_size, spec.outputs, true)?,

@@ -1,6 +1,6 @@
 //! Where the weights of an encoder come from: a trait, and the sources that read no file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -27,6 +27,11 @@ pub trait WeightSource {
     /// A tensor of `shape`, or `None` where the source has no such tensor.
     fn optional(&mut self, _name: &str, _shape: &[usize]) -> Result<Option<Tensor>> {
         Ok(None)
+    }
+
+    /// Whether the source is a checkpoint that has this tensor. Sources that are no checkpoint give any tensor.
+    fn has(&self, _name: &str) -> bool {
+        false
     }
 
     /// An embedding table of `(rows, width)`.
@@ -132,6 +137,8 @@ pub struct ParameterCount {
     /// Bytes of the embedding tables in f32, which an encoder from a checkpoint reads from the file row by row; saturates.
     pub table_bytes: usize,
     backend: Backend,
+    /// Names of the tensors so far. A decoder may have the matrix of the token embeddings, whose parameters count once.
+    names: BTreeSet<String>,
 }
 
 impl ParameterCount {
@@ -143,6 +150,9 @@ impl ParameterCount {
     /// Adds a tensor and returns the number of its elements.
     fn add(&mut self, name: &str, shape: &[usize]) -> usize {
         let elements = shape.iter().fold(1usize, |elements, n| elements.saturating_mul(*n));
+        if !self.names.insert(name.to_owned()) {
+            return elements;
+        }
         self.parameters = self.parameters.saturating_add(elements);
         let of_component = self.components.entry(Component::of(name)).or_default();
         *of_component = of_component.saturating_add(elements);

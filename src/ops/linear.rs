@@ -14,7 +14,7 @@ use super::gpu::{self, Arg, Launch, LaunchOutput, supports_linear};
 use super::host::{host_slice, optional_host_slice};
 use super::scratch::{Scratch, new_matrix, with_scratch};
 use crate::kernels::gemm::{
-    Epilogue, GemmType, Lhs, LhsBuffer, OutputMatrix, PackedMatrix, gemm, gemm_into_lhs,
+    Epilogue, GemmType, Lhs, LhsBuffer, OutputBlock, OutputMatrix, PackedMatrix, gemm, gemm_into_lhs,
 };
 use crate::kernels::isa::Isa;
 
@@ -114,6 +114,45 @@ impl LinearWeights {
         }
     }
 
+    /// Applies `reduce` to `x Wᵀ + b` for `x` of `(T, inputs)` in blocks of columns: to the index of a block's first column, and its
+    /// values of `(T, columns)`. Each thread holds one block at a time. Returns the results in the order of the columns.
+    ///
+    /// # Errors
+    /// If shapes or devices do not match.
+    pub fn forward_by_columns<R: Send>(
+        &self,
+        x: &Tensor,
+        reduce: impl Fn(usize, &[f32]) -> R + Sync,
+    ) -> Result<Vec<R>> {
+        let Matrix::Packed(weight) = &self.matrix else {
+            let y = self.forward(x, Activation::Identity, None)?.to_device(&Device::Cpu)?;
+            return Ok(vec![reduce(0, &host_slice(&y.to_dtype(DType::F32)?)?)]);
+        };
+        let (values, (rows, inputs)) = (host_slice(x)?, x.dims2()?);
+        check_inputs(weight, inputs)?;
+        let bias = optional_host_slice(self.bias.as_ref())?;
+        let epilogue = Epilogue { bias: bias.as_deref().unwrap_or_default(), ..Epilogue::default() };
+        let panel_values = rows.max(1) * weight.columns(0..1).len();
+        let panels = (COLUMN_BLOCK_VALUES / panel_values).clamp(1, weight.panels());
+        with_scratch(|buffer: &mut LhsBuffer| {
+            let lhs = buffer.convert(weight, &values, inputs, rows);
+            let blocks = (0..weight.panels().div_ceil(panels)).into_par_iter();
+            let block = |block: &mut Vec<f32>, index: usize| {
+                let panels = index * panels..weight.panels().min((index + 1) * panels);
+                let columns = weight.columns(panels.clone());
+                block.resize(rows * columns.len(), 0.0);
+                for first in (0..rows).step_by(weight.mc()) {
+                    let part = first..rows.min(first + weight.mc());
+                    let values = &mut block[part.start * columns.len()..part.end * columns.len()];
+                    let mut output = OutputBlock::whole(values, columns.len());
+                    gemm(lhs.slice(part), weight, panels.clone(), &epilogue, &mut output);
+                }
+                reduce(columns.start, block)
+            };
+            Ok(blocks.map_init(Vec::new, block).collect())
+        })
+    }
+
     /// The outputs `(T, outputs)` of several layers for the same `x` of `(T, inputs)`, which is converted to the
     /// operand format once.
     ///
@@ -160,6 +199,9 @@ thread_local! {
 impl Scratch for Intermediate {
     const THREAD_LOCAL: &'static LocalKey<RefCell<Self>> = &INTERMEDIATE;
 }
+
+/// Values of a block of [`LinearWeights::forward_by_columns`], which stay in L2.
+const COLUMN_BLOCK_VALUES: usize = 1 << 17;
 
 /// Rows of a task of [`feed_forward`], for which the intermediate values stay in L2 while the weights stream from L3.
 const FEED_FORWARD_ROWS: usize = 256;

@@ -23,7 +23,11 @@ pub fn check(schema: &OutputSchema) -> Result<()> {
             schema.format,
             content.noun()
         ),
-        ContentType::Scores { .. } | ContentType::Labels | ContentType::Spans(_) => {}
+        ContentType::Scores { .. }
+        | ContentType::Labels
+        | ContentType::Spans(_)
+        | ContentType::Masks
+        | ContentType::Sparse { .. } => {}
     }
     check_kept_columns(schema)
 }

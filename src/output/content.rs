@@ -1,4 +1,4 @@
-//! The content of a row beside its columns: a vector, a score, labels, entities or answers.
+//! The content of a row beside its columns: a vector, a score, labels, entities, answers, tokens for masks, or a sparse vector.
 
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -20,6 +20,10 @@ pub enum Content {
     },
     /// Labels, best first.
     Labels(Vec<LabelScore>),
+    /// For each mask of a text, the tokens in its place, best first.
+    Masks(Vec<Vec<TokenScore>>),
+    /// A sparse vector.
+    Sparse(SparseVector),
     /// Labelled parts of a text, in its order.
     Entities(Vec<Entity>),
     /// Answers to a question, best first.
@@ -29,6 +33,38 @@ pub enum Content {
         /// The score of the text having no answer.
         no_answer: f32,
     },
+}
+
+/// A token with its score.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TokenScore {
+    /// The token, decoded.
+    pub token: String,
+    /// Its vocabulary id.
+    pub id: u32,
+    /// Its score: a probability, or a logit.
+    pub score: f32,
+}
+
+/// The elements of a vector over the vocabulary that are not zero.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SparseVector {
+    /// Vocabulary ids, ascending.
+    pub indices: Vec<u32>,
+    /// Their weights.
+    pub values: Vec<f32>,
+    /// Their tokens, as in the vocabulary; empty where they are read back from columns.
+    pub tokens: Vec<String>,
+}
+
+impl SparseVector {
+    /// Pairs of a token and its weight, by descending weight; equal weights by ascending index.
+    pub(super) fn by_weight(&self) -> Vec<(&str, f32)> {
+        let mut weights: Vec<(&str, f32)> =
+            self.tokens.iter().map(String::as_str).zip(self.values.iter().copied()).collect();
+        weights.sort_by(|a, b| b.1.total_cmp(&a.1));
+        weights
+    }
 }
 
 /// A labelled part of a text.
@@ -89,6 +125,13 @@ pub enum ContentType {
     },
     /// [`Content::Labels`].
     Labels,
+    /// [`Content::Masks`].
+    Masks,
+    /// [`Content::Sparse`].
+    Sparse {
+        /// Dimensions of a vector: the size of the vocabulary.
+        dimensions: usize,
+    },
     /// Parts of the text.
     Spans(SpanKind),
 }
@@ -113,6 +156,8 @@ impl Content {
             Content::Vector(vector) => vector.is_finite(),
             Content::Score { score, .. } => score.is_finite(),
             Content::Labels(labels) => labels.iter().all(|label| label.score.is_finite()),
+            Content::Masks(masks) => masks.iter().flatten().all(|token| token.score.is_finite()),
+            Content::Sparse(vector) => vector.values.iter().all(|weight| weight.is_finite()),
             Content::Entities(entities) => entities.iter().all(|entity| entity.score.is_finite()),
             Content::Answers { answers, no_answer } => {
                 no_answer.is_finite() && answers.iter().all(|answer| answer.score.is_finite())
@@ -141,7 +186,7 @@ impl ContentType {
                 OutputDtype::Int8 => format.has_columns(),
                 OutputDtype::Binary => false,
             },
-            ContentType::Scores { .. } | ContentType::Labels | ContentType::Spans(_) => true,
+            _ => true,
         }
     }
 
@@ -149,7 +194,7 @@ impl ContentType {
     pub fn dtype(&self) -> OutputDtype {
         match self {
             ContentType::Vectors(vectors) => vectors.dtype,
-            ContentType::Scores { .. } | ContentType::Labels | ContentType::Spans(_) => OutputDtype::F32,
+            _ => OutputDtype::F32,
         }
     }
 
@@ -158,7 +203,10 @@ impl ContentType {
         match self {
             ContentType::Vectors(vectors) => vectors.per_token,
             ContentType::Spans(kind) => *kind == SpanKind::Entities,
-            ContentType::Scores { .. } | ContentType::Labels => false,
+            ContentType::Scores { .. }
+            | ContentType::Labels
+            | ContentType::Masks
+            | ContentType::Sparse { .. } => false,
         }
     }
 
@@ -168,6 +216,8 @@ impl ContentType {
             ContentType::Vectors(_) => "a vector",
             ContentType::Scores { .. } => "a score",
             ContentType::Labels => "labels",
+            ContentType::Masks => "tokens for masks",
+            ContentType::Sparse { .. } => "a sparse vector",
             ContentType::Spans(SpanKind::Entities) => "entities",
             ContentType::Spans(SpanKind::Answers) => "answers",
         }
@@ -179,6 +229,8 @@ impl ContentType {
             ContentType::Vectors(_) => &["scale", "embedding", "embeddings"],
             ContentType::Scores { .. } => &["rank", "score"],
             ContentType::Labels => &["labels"],
+            ContentType::Masks => &["masks"],
+            ContentType::Sparse { .. } => &["weights", "indices", "values"],
             ContentType::Spans(SpanKind::Entities) => &["entities"],
             ContentType::Spans(SpanKind::Answers) => &["answers", "no_answer"],
         }

@@ -1,23 +1,23 @@
-//! The Arrow columns of the content of rows: `scale` and `embedding` or `embeddings`, `rank` and `score`, or `labels`. Those of
-//! entities and answers are in `span_columns`.
+//! The Arrow columns of the content of rows: `scale` and `embedding` or `embeddings`, `rank` and `score`, `labels`, `masks`, or
+//! `indices` and `values`. Those of entities and answers are in `span_columns`.
 
 use std::sync::Arc;
 
 use anyhow::Result;
 use arrow::array::{
-    Array, ArrayRef, AsArray, FixedSizeListArray, Float16Array, Float32Array, Int8Array, Int64Array,
-    ListArray, StringBuilder, StructArray,
+    Array, ArrayRef, AsArray, FixedSizeListArray, Float16Array, Float32Array, Int8Array, Int32Array,
+    Int64Array, ListArray, StringBuilder, StructArray,
 };
 use arrow::buffer::OffsetBuffer;
-use arrow::datatypes::{DataType, Field, Fields, Float16Type, Float32Type, Int8Type, Int64Type};
+use arrow::datatypes::{DataType, Field, Fields, Float16Type, Float32Type, Int8Type, Int32Type, Int64Type};
 use arrow::error::ArrowError;
 
-use super::content::{Content, ContentType, LabelScore, VectorType, other_content};
+use super::content::{Content, ContentType, LabelScore, SparseVector, TokenScore, VectorType, other_content};
 use super::dtype::{OutputDtype, StoredVector, VectorValues};
 use super::span_columns::{self, SpanBuilder, SpanColumns};
 
 /// The fields of the content: vectors are a fixed-size list, or a list of those with one vector per token; labels are a list of
-/// structs.
+/// structs, masks a list of such lists, sparse vectors two lists.
 pub(super) fn fields(content: &ContentType) -> Vec<Field> {
     let field = |name: &str, data_type| Field::new(name, data_type, false);
     match content {
@@ -37,7 +37,13 @@ pub(super) fn fields(content: &ContentType) -> Vec<Field> {
         }
         ContentType::Labels => {
             let label = DataType::Struct(label_fields());
-            vec![field("labels", DataType::List(Arc::new(item_field(label))))]
+            vec![field("labels", list_of(label))]
+        }
+        ContentType::Masks => {
+            vec![field("masks", list_of(list_of(DataType::Struct(token_fields()))))]
+        }
+        ContentType::Sparse { .. } => {
+            vec![field("indices", list_of(DataType::Int32)), field("values", list_of(DataType::Float32))]
         }
         ContentType::Spans(kind) => {
             span_columns::fields(*kind, |item| DataType::List(Arc::new(item_field(item))))
@@ -53,6 +59,17 @@ fn vector_type(vectors: &VectorType) -> DataType {
         OutputDtype::Int8 | OutputDtype::Binary => DataType::Int8,
     };
     DataType::FixedSizeList(Arc::new(item_field(element)), vectors.width() as i32)
+}
+
+/// The type of a list.
+fn list_of(item: DataType) -> DataType {
+    DataType::List(Arc::new(item_field(item)))
+}
+
+/// The fields of a token with its score.
+fn token_fields() -> Fields {
+    let fields = [("token", DataType::Utf8), ("id", DataType::Int32), ("score", DataType::Float32)];
+    fields.map(|(name, data_type)| Field::new(name, data_type, false)).into_iter().collect()
 }
 
 /// The fields of a label.
@@ -85,6 +102,21 @@ pub(super) enum ContentBuilder {
         labels: StringBuilder,
         scores: Vec<f32>,
     },
+    Masks {
+        /// Number of masks of each row.
+        counts: Vec<usize>,
+        /// Number of tokens of each mask.
+        token_counts: Vec<usize>,
+        tokens: StringBuilder,
+        ids: Vec<i32>,
+        scores: Vec<f32>,
+    },
+    Sparse {
+        /// Number of elements of each row.
+        counts: Vec<usize>,
+        indices: Vec<i32>,
+        values: Vec<f32>,
+    },
     Spans(SpanBuilder),
 }
 
@@ -106,6 +138,16 @@ impl ContentBuilder {
                 labels: StringBuilder::new(),
                 scores: Vec::new(),
             },
+            ContentType::Masks => ContentBuilder::Masks {
+                counts: Vec::new(),
+                token_counts: Vec::new(),
+                tokens: StringBuilder::new(),
+                ids: Vec::new(),
+                scores: Vec::new(),
+            },
+            ContentType::Sparse { .. } => {
+                ContentBuilder::Sparse { counts: Vec::new(), indices: Vec::new(), values: Vec::new() }
+            }
             ContentType::Spans(kind) => ContentBuilder::Spans(SpanBuilder::new(kind)),
         }
     }
@@ -138,6 +180,23 @@ impl ContentBuilder {
                 let bytes = row.iter().map(|label| label.label.len() + size_of::<i32>() + size_of::<f32>());
                 Ok(bytes.sum())
             }
+            (ContentBuilder::Masks { counts, token_counts, tokens, ids, scores }, Content::Masks(row)) => {
+                counts.push(row.len());
+                token_counts.extend(row.iter().map(Vec::len));
+                for TokenScore { token, id, score } in row.iter().flatten() {
+                    tokens.append_value(token);
+                    ids.push(*id as i32);
+                    scores.push(*score);
+                }
+                let bytes = row.iter().flatten().map(|token| token.token.len() + 3 * size_of::<i32>());
+                Ok(bytes.sum())
+            }
+            (ContentBuilder::Sparse { counts, indices, values }, Content::Sparse(row)) => {
+                counts.push(row.indices.len());
+                indices.extend(row.indices.iter().map(|&index| index as i32));
+                values.extend(&row.values);
+                Ok(row.indices.len() * (size_of::<i32>() + size_of::<f32>()))
+            }
             (ContentBuilder::Spans(spans), content) => spans.push(content),
             _ => other_content(),
         }
@@ -163,6 +222,19 @@ impl ContentBuilder {
                     vec![Arc::new(labels.finish()), Arc::new(Float32Array::from(scores))];
                 Ok(vec![list(Arc::new(StructArray::try_new(label_fields(), columns, None)?), counts)?])
             }
+            ContentBuilder::Masks { counts, token_counts, mut tokens, ids, scores } => {
+                let columns: Vec<ArrayRef> = vec![
+                    Arc::new(tokens.finish()),
+                    Arc::new(Int32Array::from(ids)),
+                    Arc::new(Float32Array::from(scores)),
+                ];
+                let tokens = Arc::new(StructArray::try_new(token_fields(), columns, None)?);
+                Ok(vec![list(list(tokens, token_counts)?, counts)?])
+            }
+            ContentBuilder::Sparse { counts, indices, values } => Ok(vec![
+                list(Arc::new(Int32Array::from(indices)), counts.clone())?,
+                list(Arc::new(Float32Array::from(values)), counts)?,
+            ]),
             ContentBuilder::Spans(spans) => spans.finish(list),
         }
     }
@@ -204,6 +276,11 @@ pub(super) enum ContentColumns<'a> {
         scores: &'a Float32Array,
     },
     Labels(&'a ListArray),
+    Masks(&'a ListArray),
+    Sparse {
+        indices: &'a ListArray,
+        values: &'a ListArray,
+    },
     Spans(SpanColumns<'a>),
 }
 
@@ -224,6 +301,10 @@ impl<'a> ContentColumns<'a> {
                 scores: next().as_primitive::<Float32Type>(),
             },
             ContentType::Labels => ContentColumns::Labels(next().as_list::<i32>()),
+            ContentType::Masks => ContentColumns::Masks(next().as_list::<i32>()),
+            ContentType::Sparse { .. } => {
+                ContentColumns::Sparse { indices: next().as_list::<i32>(), values: next().as_list::<i32>() }
+            }
             ContentType::Spans(kind) => ContentColumns::Spans(SpanColumns::new(*kind, next)),
         }
     }
@@ -254,9 +335,31 @@ impl<'a> ContentColumns<'a> {
                     labels.map(|(label, score)| LabelScore { label: label.into(), score: *score }).collect(),
                 )
             }
+            ContentColumns::Masks(lists) => {
+                let row = lists.value(i);
+                Content::Masks(row.as_list::<i32>().iter().flatten().map(|mask| tokens(&mask)).collect())
+            }
+            ContentColumns::Sparse { indices, values } => {
+                let (indices, values) = (indices.value(i), values.value(i));
+                let indices = indices.as_primitive::<Int32Type>().values().iter().map(|&index| index as u32);
+                Content::Sparse(SparseVector {
+                    indices: indices.collect(),
+                    values: values.as_primitive::<Float32Type>().values().to_vec(),
+                    tokens: Vec::new(),
+                })
+            }
             ContentColumns::Spans(spans) => spans.content(i),
         }
     }
+}
+
+/// The tokens of a mask.
+fn tokens(mask: &ArrayRef) -> Vec<TokenScore> {
+    let mask = mask.as_struct();
+    let ids = mask.column(1).as_primitive::<Int32Type>().values();
+    let scores = mask.column(2).as_primitive::<Float32Type>().values();
+    let tokens = mask.column(0).as_string::<i32>().iter().flatten().zip(ids.iter().zip(scores));
+    tokens.map(|(token, (&id, &score))| TokenScore { token: token.into(), id: id as u32, score }).collect()
 }
 
 /// A range of the elements of vectors.

@@ -1,7 +1,7 @@
 //! Comma-separated values with a header: `index`, `id` if rows have ids, `chunk`, `start` and `end` if rows are chunks,
 //! `tokens`, `truncated`, the kept columns, and the content: for vectors `scale` for `int8`, and the elements as `e0`,
-//! `e1` and so on; for scores `rank` if rows are sorted, and `score`; for labels `labels`, for
-//! entities `entities`, for answers `answers` and `no_answer`, lists as JSON. Null is an empty
+//! `e1` and so on; for scores `rank` if rows are sorted, and `score`; for labels `labels`, for masks `masks`, for sparse
+//! vectors `weights`, for entities `entities`, for answers `answers` and `no_answer`, lists and maps as JSON. Null is an empty
 //! field.
 
 use std::borrow::Cow;
@@ -12,6 +12,7 @@ use super::column_type::to_text;
 use super::content::{Content, ContentType};
 use super::dtype::OutputDtype;
 use super::encoder::RowEncoder;
+use super::jsonl::Weights;
 use super::row::{Row, Span};
 use super::schema::OutputSchema;
 
@@ -61,7 +62,8 @@ fn content_names(content: &ContentType) -> Vec<Cow<'static, str>> {
         ContentType::Scores { ranked } => {
             ranked.then_some("rank").into_iter().chain(["score"]).map(Cow::Borrowed).collect()
         }
-        ContentType::Labels | ContentType::Spans(_) => {
+        ContentType::Sparse { .. } => vec![Cow::Borrowed("weights")],
+        ContentType::Labels | ContentType::Masks | ContentType::Spans(_) => {
             content.column_names().iter().copied().map(Cow::Borrowed).collect()
         }
     }
@@ -78,6 +80,8 @@ fn content_fields(content: &Content) -> Result<Vec<String>> {
             rank.map(|rank| rank.to_string()).into_iter().chain([score.to_string()]).collect()
         }
         Content::Labels(labels) => vec![serde_json::to_string(labels)?],
+        Content::Masks(masks) => vec![serde_json::to_string(masks)?],
+        Content::Sparse(vector) => vec![serde_json::to_string(&Weights(vector))?],
         Content::Entities(entities) => vec![serde_json::to_string(entities)?],
         Content::Answers { answers, no_answer } => {
             vec![serde_json::to_string(answers)?, no_answer.to_string()]

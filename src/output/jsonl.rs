@@ -1,14 +1,15 @@
 //! JSON Lines: `{"index":0,"id":"…","tokens":12,"truncated":false,…,"embedding":[…]}` per row. After `truncated` come
 //! the kept columns and, for `int8`, `scale`; a chunk of a text has `"chunk":0,"start":0,"end":812` before `tokens`.
 //! Instead of `embedding`, a row may end in `"score":0.97`, after `"rank":0` if rows are sorted, or in
-//! `"labels":[{"label":"positive","score":0.98},…]`, in `"entities":[{"label":"PER",…},…]`, or in `"answers":[{"text":"…",…},…],
+//! `"labels":[{"label":"positive","score":0.98},…]`, `"masks":[[{"token":"lamp","id":10437,"score":0.61},…]]`,
+//! `"weights":{"lamp":1.31,…}`, in `"entities":[{"label":"PER",…},…]`, or in `"answers":[{"text":"…",…},…],
 //! "no_answer":0.02`.
 
 use anyhow::Result;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use super::content::{Content, ContentType};
+use super::content::{Content, ContentType, SparseVector};
 use super::dtype::StoredVector;
 use super::encoder::RowEncoder;
 use super::row::{Row, Span};
@@ -66,6 +67,8 @@ impl Serialize for JsonRow<'_> {
                 map.serialize_entry("score", score)?;
             }
             Content::Labels(labels) => map.serialize_entry("labels", labels)?,
+            Content::Masks(masks) => map.serialize_entry("masks", masks)?,
+            Content::Sparse(vector) => map.serialize_entry("weights", &Weights(vector))?,
             Content::Entities(entities) => map.serialize_entry("entities", entities)?,
             Content::Answers { answers, no_answer } => {
                 map.serialize_entry("answers", answers)?;
@@ -73,6 +76,15 @@ impl Serialize for JsonRow<'_> {
             }
         }
         map.end()
+    }
+}
+
+/// A sparse vector as an object from tokens to weights, by descending weight.
+pub(super) struct Weights<'a>(pub &'a SparseVector);
+
+impl Serialize for Weights<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.by_weight())
     }
 }
 

@@ -52,7 +52,9 @@ mod writer;
 
 pub use check::check;
 pub use column_type::{ColumnType, KeptColumn};
-pub use content::{Answer, Content, ContentType, Entity, LabelScore, SpanKind, VectorType};
+pub use content::{
+    Answer, Content, ContentType, Entity, LabelScore, SpanKind, SparseVector, TokenScore, VectorType,
+};
 pub use digest::{Digest, HashedBlock, Hasher};
 pub use dtype::{OutputDtype, StoredVector, VectorValues};
 pub use durable_rows::DurableRows;

@@ -1,13 +1,14 @@
-//! `sconce embed`: texts → vectors.
+//! `sconce embed`: texts → vectors, or sparse weights.
 
 use anyhow::Result;
 
 use super::records::{RecordOptions, Setup, run, true_or_false};
 use super::yes_or_no;
 use crate::named::Named;
+use crate::nn::SPLADE;
 use crate::output::OutputMetadata;
 use crate::pipeline::{ExitStatus, RunIdentity};
-use crate::task::{Embedder, VectorOptions, load};
+use crate::task::{Embedder, SparseEncoder, TextEncoder, VectorOptions, load_embedding_or_sparse};
 use crate::text::Chunking;
 
 /// The options of `sconce embed`.
@@ -26,12 +27,28 @@ pub fn embed(options: &EmbedOptions) -> Result<ExitStatus> {
     let EmbedOptions { records, vectors } = options;
     run(
         records,
-        |console| load(&records.model, console),
+        |console| load_embedding_or_sparse(&records.model, console),
         |loaded, console| {
-            let task = Embedder::new(loaded, vectors, console)?;
-            Ok(Setup { identity: identity(&task), metadata: metadata(&task), task, top_k: None })
+            let task = TextEncoder::new(loaded, vectors, console)?;
+            let (identity, metadata) = match &task {
+                TextEncoder::Dense(task) => (identity(task), metadata(task)),
+                TextEncoder::Sparse(task) => of_sparse(task),
+            };
+            Ok(Setup { task, identity, metadata, top_k: None })
         },
     )
+}
+
+/// The resolved options that affect sparse weights, as identity and as metadata.
+fn of_sparse(encoder: &SparseEncoder) -> (RunIdentity, OutputMetadata) {
+    let pooling = format!("{SPLADE}: {}", encoder.splade().describe());
+    let identity = RunIdentity::from([
+        ("--pooling".into(), pooling.clone()),
+        ("--prompt".into(), format!("{:?}", encoder.prompt())),
+    ]);
+    let metadata =
+        OutputMetadata::from([("pooling".into(), pooling), ("prompt".into(), encoder.prompt().to_owned())]);
+    (identity, metadata)
 }
 
 /// The resolved options that affect vectors.

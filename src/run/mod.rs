@@ -5,6 +5,7 @@ pub mod attend;
 pub mod classify;
 pub mod download;
 pub mod embed;
+pub mod fill;
 pub mod inspect;
 pub mod pairs;
 pub mod records;

@@ -7,8 +7,10 @@ use super::model_task::ModelTask;
 use super::options::OnLong;
 use super::sequences::{forward, tokenize};
 use super::tokens::check_tokens;
-use crate::model::classification::{ScoreFunction, label_function, labels, pair_function};
-use crate::nn::{ClassificationHead, Encoder, TaskHead, keep_memory};
+use crate::model::classification::{
+    ScoreFunction, label_function, labels, next_sentence_labels, pair_function,
+};
+use crate::nn::{ClassificationHead, Encoder, HeadKind, TaskHead, keep_memory};
 use crate::output::{Content, ContentType, LabelScore};
 use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::text::{Sequence, TokenizedText, Tokenizer};
@@ -54,7 +56,10 @@ impl Classifier {
     /// # Errors
     /// If the model has no head, or its config is malformed.
     pub fn new(loaded: Loaded, options: ScoreOptions, top_k: usize) -> Result<Self> {
-        let labels = labels(&loaded.config)?;
+        let labels = match loaded.head_kind {
+            Some(HeadKind::NextSentence) => next_sentence_labels(&loaded.config)?,
+            _ => labels(&loaded.config)?,
+        };
         let function =
             if options.raw { ScoreFunction::LOGITS } else { label_function(&loaded.config, labels.len())? };
         let top_k = if top_k == 0 { labels.len() } else { top_k };

@@ -22,7 +22,7 @@ use crate::model::purpose::{self, Purpose};
 use crate::model::weights::{Checkpoint, TensorReport, read_index};
 use crate::nn::{
     Backend, Encoder, EncoderSpec, HeadKind, HeadSpec, ParameterCount, Pooling, PostPooling, RandomWeights,
-    TaskHead, WeightSource,
+    SPLADE, TaskHead, WeightSource,
 };
 use crate::sys::console::Console;
 use crate::text::{PairTruncation, Tokenizer, TokenizerOptions, TruncationSide};
@@ -55,6 +55,8 @@ pub struct Loaded {
     pub files: Vec<PathBuf>,
     /// The task head, if one was asked for.
     pub head: Option<TaskHead>,
+    /// The kind of the head.
+    pub head_kind: Option<HeadKind>,
     /// The tokenizer file.
     pub tokenizer_file: PathBuf,
     /// The tokenizer, with its maximum length set.
@@ -103,6 +105,8 @@ pub(super) enum Wanted {
     Head(HeadKind),
     /// Scores of pairs: a sequence-classification head, or vectors of a model without one.
     PairScores,
+    /// Vectors, or the sparse weights of a model with a SpladePooling module or with `--pooling splade`.
+    VectorsOrWeights,
 }
 
 /// Loads a model for embedding. Prints what was loaded, and which pooling is used if the model's files do not configure one.
@@ -111,6 +115,14 @@ pub(super) enum Wanted {
 /// If a file is missing or malformed, contradicts another file, or the model is not an embedding model.
 pub fn load(options: &ModelOptions, console: &Console) -> Result<Loaded> {
     load_for(Wanted::Vectors, options, console)
+}
+
+/// [`load`] of a model that may be a sparse encoder, which is loaded with its masked-LM head.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_embedding_or_sparse(options: &ModelOptions, console: &Console) -> Result<Loaded> {
+    load_for(Wanted::VectorsOrWeights, options, console)
 }
 
 /// Loads a model with its task head, of this kind.
@@ -184,6 +196,13 @@ fn head_kind(
     let model = &options.source.model;
     match (wanted, purpose) {
         (Wanted::Inspection, _) => Ok(None),
+        (Wanted::VectorsOrWeights, _) if gives_weights(options, modules) => Ok(Some(HeadKind::MaskedLm)),
+        (Wanted::Vectors, _) if options.pooling == Some(Pooling::Splade) => bail!(UsageError(format!(
+            "--pooling {SPLADE} gives sparse weights, which only sconce embed writes; choose another --pooling"
+        ))),
+        (Wanted::Head(OF_PAIRS), Some(purpose)) if purpose.head() == Some(HeadKind::NextSentence) => {
+            Ok(Some(HeadKind::NextSentence))
+        }
         (Wanted::Head(kind), Some(purpose)) if purpose.head() == Some(kind) => Ok(Some(kind)),
         (Wanted::PairScores, Some(purpose)) if purpose.head() == Some(OF_PAIRS) => Ok(Some(OF_PAIRS)),
         (Wanted::Head(kind), Some(purpose)) => {
@@ -196,10 +215,20 @@ fn head_kind(
         }
         // The tensors decide.
         (Wanted::Head(kind), None) => Ok(Some(kind)),
-        (Wanted::Vectors | Wanted::PairScores, Some(purpose)) if options.uses_own_pooling() => {
+        (Wanted::Vectors | Wanted::PairScores | Wanted::VectorsOrWeights, Some(purpose))
+            if options.uses_own_pooling() =>
+        {
             Err(not_an_embedding_model(options, purpose))
         }
-        (Wanted::Vectors | Wanted::PairScores, _) => Ok(None),
+        (Wanted::Vectors | Wanted::PairScores | Wanted::VectorsOrWeights, _) => Ok(None),
+    }
+}
+
+/// Whether the model is loaded for SPLADE.
+fn gives_weights(options: &ModelOptions, modules: &Modules) -> bool {
+    match &options.pooling {
+        Some(pooling) => *pooling == Pooling::Splade,
+        None => modules.splade.is_some(),
     }
 }
 
@@ -216,6 +245,7 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Lo
     let Prepared { backends, files, modules, plan, count, .. } = prepared;
     let applied = plan.applied_modules(&modules);
     let Plan { config, family, spec, pooling, head, dimensions, is_bare_checkpoint, mut purpose } = plan;
+    let head_kind = head.as_ref().map(HeadSpec::kind);
     let parts = Parts { spec: &spec, pooling: &pooling, head: head.as_ref() };
     let weights = weights(options, files.as_ref())?;
     // In parallel: both take long, and they are independent.
@@ -249,6 +279,7 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Lo
         dimensions,
         files,
         head,
+        head_kind,
         tokenizer_file,
         tokenizer,
     })
@@ -385,8 +416,16 @@ fn plan(options: &ModelOptions, files: Option<&ModelDir>, modules: &Modules, wan
     let family = Family::of(&config)?;
     let spec = family.spec(&config)?;
     if let Some(kind) = head {
+        let kind = match kind {
+            // A checkpoint of pretraining has no other head for pairs.
+            HeadKind::SequenceClassification if purpose.is_none() && purpose::is_pretrained(&config) => {
+                HeadKind::NextSentence
+            }
+            kind => kind,
+        };
         let head = family.head(kind, &config, &spec)?;
-        let (pooling, dimensions) = (head.pooling(), head.outputs());
+        let pooling = if wanted == Wanted::VectorsOrWeights { Pooling::Splade } else { head.pooling() };
+        let dimensions = head.outputs();
         let head = Some(head);
         return Ok(Plan { config, family, spec, pooling, head, dimensions, is_bare_checkpoint, purpose });
     }
@@ -609,7 +648,8 @@ pub(super) fn load_checkpoint(
         )
     }
     if let Some(kind) = parts.head.map(HeadSpec::kind)
-        && let Some(name) = reader.missing(&format!("{}.weight", kind.last_layer()))
+        && let Some(name) =
+            parts.head.and_then(|head| head.missing(&reader)).map(|name| reader.resolve(&name))
     {
         let noun = purpose::noun(kind);
         bail!(

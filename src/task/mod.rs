@@ -7,6 +7,7 @@
 //! * `attention`: the attention weights of one text.
 //! * `embedding`: one vector per text, per chunk or per token.
 //! * `classification`: labels, or the scores of a cross-encoder. `reranking`: scores of texts for a query.
+//! * `masked_lm`: tokens for masks. `sparse`: weights of the vocabulary (SPLADE). `text_encoder`: vectors or weights.
 //! * `tagging`: entities of a text, which `entities` makes of the logits of tokens. `answering`: answers to a question, which
 //!   `answers` chooses.
 //! * `similarity`: similarities of two vectors.
@@ -21,12 +22,15 @@ mod embedding;
 mod entities;
 mod examine;
 mod load;
+mod masked_lm;
 mod model_task;
 mod options;
 mod reranking;
 mod sequences;
 mod similarity;
+mod sparse;
 mod tagging;
+mod text_encoder;
 mod tokens;
 
 pub use answering::{AnswerOptions, Answerer};
@@ -36,9 +40,12 @@ pub use classification::{Classifier, ScoreOptions};
 pub use embedding::{EmbeddedTexts, Embedder, TextError};
 pub use entities::Aggregation;
 pub use examine::{Examined, examine};
-pub use load::{Loaded, MaxLength, load, load_head, load_reranker};
+pub use load::{Loaded, MaxLength, load, load_embedding_or_sparse, load_head, load_reranker};
+pub use masked_lm::MaskFiller;
 pub use model_task::ModelTask;
 pub use options::{ModelOptions, OnLong, PromptChoice, VectorOptions};
 pub use reranking::{BiEncoder, Reranker};
 pub use similarity::similarity;
+pub use sparse::SparseEncoder;
 pub use tagging::{TagOptions, Tagger};
+pub use text_encoder::TextEncoder;

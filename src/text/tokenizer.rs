@@ -121,6 +121,8 @@ pub struct Tokenizer {
     max_length: usize,
     truncation_side: TruncationSide,
     pair_truncation: PairTruncation,
+    /// The mask token that a file next to the tokenizer names.
+    named_mask: Option<String>,
 }
 
 /// A tokenizer of the library whose model is an `M`.
@@ -223,7 +225,8 @@ impl Tokenizer {
                 )
             };
             let inner = catch_panic(|| vocab_files::read(path)).ok_or_else(cannot_build)??;
-            return Self::new(inner, options).map_err(|_| cannot_build());
+            let tokenizer = Self::new(inner, options).map_err(|_| cannot_build())?;
+            return tokenizer.with_named_mask(path);
         }
         let bytes = match regular_file::read(path, regular_file::MAX_TOKENIZER_BYTES) {
             Ok(bytes) => bytes,
@@ -231,7 +234,7 @@ impl Tokenizer {
         };
         let reason = match catch_panic(|| from_json(path, &bytes)).transpose()? {
             Some(Ok(inner)) => match Self::new(inner, options) {
-                Ok(tokenizer) => return Ok(tokenizer),
+                Ok(tokenizer) => return tokenizer.with_named_mask(path),
                 Err(error) => error.to_string(),
             },
             Some(Err(error)) => format!("line {}, column {}", error.line(), error.column()),
@@ -252,12 +255,34 @@ impl Tokenizer {
         let pre_tokenizer = inner.get_pre_tokenizer().and_then(|own| serde_json::to_value(own).ok());
         let has_regex = pre_tokenizer.as_ref().is_some_and(has_regex);
         let TokenizerOptions { max_length, truncation_side, pair_truncation, .. } = *options;
-        let tokenizer = Tokenizer { inner, has_regex, max_length, truncation_side, pair_truncation };
+        let tokenizer =
+            Tokenizer { inner, has_regex, max_length, truncation_side, pair_truncation, named_mask: None };
         // A template with a special token that it does not define makes the library panic on the first text.
         if catch_panic(|| [None, Some("b")].map(|pair| tokenizer.encode("a", pair).is_ok())).is_none() {
             bail!("its post-processor names a special token that it does not define");
         }
         Ok(tokenizer)
+    }
+
+    /// The same tokenizer with the mask token that the files next to `path` name.
+    fn with_named_mask(self, path: &Path) -> Result<Self> {
+        let named_mask = TokenizerConfig::read(path)?.special_tokens(&[]).get("mask_token").cloned();
+        Ok(Tokenizer { named_mask, ..self })
+    }
+
+    /// The id of the mask token and the token: the one that the tokenizer's files name, else `[MASK]` or `<mask>` if it is in the
+    /// vocabulary.
+    pub fn mask_token(&self) -> Option<(u32, &str)> {
+        let candidates = match &self.named_mask {
+            Some(named) => vec![named.as_str()],
+            None => vec!["[MASK]", "<mask>"],
+        };
+        candidates.into_iter().find_map(|token| Some((self.inner.token_to_id(token)?, token)))
+    }
+
+    /// The text of a token, as `decode` of transformers returns it; that of an id without a token is empty.
+    pub fn decode(&self, id: u32) -> String {
+        self.inner.decode(&[id], false).unwrap_or_default()
     }
 
     /// How it splits words into tokens.

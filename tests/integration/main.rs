@@ -23,6 +23,7 @@ mod inspect;
 mod kernels;
 mod layering;
 mod long_texts;
+mod masked_lm;
 mod memory;
 mod neighbours;
 mod ops;

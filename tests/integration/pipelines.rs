@@ -581,7 +581,7 @@ fn models_for_other_tasks_are_rejected_with_the_name_of_their_task() {
         assert_eq!(rows(&model.run("embed", &["lamp", "--pooling", "cls"])).len(), 1);
     }
     for (kind, part) in [
-        ("sentence_transformers.sparse_encoder.models.SpladePooling", "is a sparse encoder"),
+        ("sentence_transformers.sparse_encoder.models.SparseAutoEncoder", "is a sparse encoder"),
         ("sentence_transformers.cross_encoder.modules.logit_score.LogitScore", "is a cross-encoder"),
         ("pylate.models.Dense.Dense", "is a multi-vector model"),
         ("sentence_transformers.models.Asym", "is a model with different encoders"),

@@ -32,7 +32,7 @@ impl Embedder {
         let Loaded { modules, pooling, tokenizer, encoders, post_pooling, dimensions, .. } = loaded;
         let truncate_dim = match pooling {
             // truncate_dim does not apply to vectors of tokens.
-            Pooling::None => None,
+            Pooling::None | Pooling::Splade => None,
             Pooling::Text(_) => modules.truncate_dim,
         };
         let (post_pooling, dimensions) =

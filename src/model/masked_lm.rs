@@ -1,0 +1,87 @@
+//! What `config.json` says about a masked-LM head.
+
+use anyhow::{Result, bail};
+
+use super::config::Config;
+use super::token_head::prediction_transform;
+use crate::nn::{Activation, EncoderSpec, MaskedLmSpec, NormKind, NormSpec, TransformSpec};
+
+/// Reads the masked-LM head of a family from its config.
+pub type ReadMaskedLm = fn(&Config, &EncoderSpec) -> Result<MaskedLmSpec>;
+
+/// BERT's head: the activation of the feed-forward network.
+pub(super) fn hidden_act(config: &Config, spec: &EncoderSpec) -> Result<MaskedLmSpec> {
+    head(config, spec, spec.activation, spec.hidden_size, true)
+}
+
+/// RoBERTa's head: GELU.
+pub(super) fn gelu(config: &Config, spec: &EncoderSpec) -> Result<MaskedLmSpec> {
+    head(config, spec, Activation::Gelu, spec.hidden_size, true)
+}
+
+/// The head of ALBERT and RoFormer, as wide as their embeddings.
+pub(super) fn embedding_width(config: &Config, spec: &EncoderSpec) -> Result<MaskedLmSpec> {
+    head(config, spec, spec.activation, spec.embedding_size, true)
+}
+
+/// The head of ELECTRA's generator: GELU, as wide as its embeddings.
+pub(super) fn electra(config: &Config, spec: &EncoderSpec) -> Result<MaskedLmSpec> {
+    head(config, spec, Activation::Gelu, spec.embedding_size, true)
+}
+
+/// RemBERT's head, whose width is `output_embedding_size`, with a decoder of its own.
+pub(super) fn rembert(config: &Config, spec: &EncoderSpec) -> Result<MaskedLmSpec> {
+    let width = config.width("output_embedding_size")?;
+    Ok(MaskedLmSpec { is_tied: false, ..head(config, spec, spec.activation, width, false)? })
+}
+
+/// The heads of DeBERTa v2: that of the first code in `transformers`, or with `legacy: false` that of DeBERTa's own code, which its
+/// own checkpoints have.
+pub(super) fn deberta(config: &Config, spec: &EncoderSpec) -> Result<MaskedLmSpec> {
+    let (modules, width): (&[&str], usize) = match config.flag_or("legacy", true)? {
+        true => (&["head.mlm", "head.enhanced_mlm"], spec.embedding_size),
+        false => (&["head.enhanced_mlm", "head.mlm"], spec.hidden_size),
+    };
+    Ok(MaskedLmSpec { modules, ..head(config, spec, spec.activation, width, true)? })
+}
+
+/// ModernBERT's head: dense layer and norm as in its other heads.
+pub(super) fn prediction_head(config: &Config, spec: &EncoderSpec) -> Result<MaskedLmSpec> {
+    let transform = Some(prediction_transform(config, spec)?);
+    let bias = config.flag_or("decoder_bias", true)?;
+    Ok(MaskedLmSpec { transform, bias, ..head(config, spec, Activation::Gelu, spec.hidden_size, true)? })
+}
+
+/// EuroBERT's head: the decoder alone.
+pub(super) fn eurobert(config: &Config, spec: &EncoderSpec) -> Result<MaskedLmSpec> {
+    let bias = config.flag("mlp_bias")?;
+    let head = head(config, spec, Activation::Identity, spec.hidden_size, false)?;
+    Ok(MaskedLmSpec { transform: None, bias, ..head })
+}
+
+/// A head of this `width` with a dense layer, an activation and a LayerNorm. `is_tied` is the default of `tie_word_embeddings`.
+fn head(
+    config: &Config,
+    spec: &EncoderSpec,
+    activation: Activation,
+    width: usize,
+    is_tied: bool,
+) -> Result<MaskedLmSpec> {
+    let is_tied = config.flag_or("tie_word_embeddings", is_tied)?;
+    if is_tied && config.has("tie_word_embeddings") && width != spec.embedding_size {
+        let expected = format!("false, because embeddings have {} columns", spec.embedding_size);
+        bail!(
+            "{}",
+            config.invalid("tie_word_embeddings", is_tied, &format!("{expected} and the head {width}"))
+        );
+    }
+    let norm = NormSpec { kind: NormKind::Layer, bias: true, ..spec.norm };
+    Ok(MaskedLmSpec {
+        modules: &["head.mlm"],
+        transform: Some(TransformSpec { bias: true, activation, norm: Some(norm) }),
+        width,
+        vocab_size: spec.vocab_size,
+        is_tied,
+        bias: true,
+    })
+}

@@ -1,0 +1,29 @@
+//! The SpladePooling module.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use crate::model::config::Config;
+use crate::nn::SpladeSpec;
+
+/// Reads the module's `config.json`.
+///
+/// # Errors
+/// If the file does not parse, or asks for a strategy or an activation that is not supported.
+pub(super) fn read(path: &Path) -> Result<SpladeSpec> {
+    let config = Config::read(path)?;
+    let sums = match config.string("pooling_strategy")?.unwrap_or("max") {
+        "max" => false,
+        "sum" => true,
+        other => bail!("{}", config.invalid("pooling_strategy", format!("{other:?}"), "max or sum")),
+    };
+    let is_double_log = match config.string("activation_function")?.unwrap_or("relu") {
+        "relu" => false,
+        "log1p_relu" => true,
+        other => {
+            bail!("{}", config.invalid("activation_function", format!("{other:?}"), "relu or log1p_relu"))
+        }
+    };
+    Ok(SpladeSpec { sums, is_double_log })
+}

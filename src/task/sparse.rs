@@ -1,0 +1,138 @@
+//! SPLADE: one sparse vector of vocabulary weights per text. Tokenize, encode, apply the masked-LM head, pool its logits.
+
+use anyhow::{Result, bail};
+
+use super::load::Loaded;
+use super::model_task::ModelTask;
+use super::options::{OnLong, VectorOptions};
+use super::sequences::{forward, tokenize};
+use super::tokens::{check_tokens, resolve_prompt};
+use crate::error::UsageError;
+use crate::named::Named;
+use crate::nn::{Encoder, MaskedLmHead, SPLADE, SpladeSpec, TaskHead, keep_memory};
+use crate::output::{Content, ContentType, OutputDtype, SparseVector};
+use crate::pipeline::{Task, TaskRow, TokenizeError};
+use crate::sys::console::Console;
+use crate::text::{Sequence, TokenizedText, Tokenizer};
+
+/// A sparse encoder.
+pub struct SparseEncoder {
+    tokenizer: Tokenizer,
+    encoders: Vec<Encoder>,
+    head: MaskedLmHead,
+    splade: SpladeSpec,
+    /// The prompt before each text.
+    prompt: String,
+    on_long: OnLong,
+    /// The size of the vocabulary.
+    dimensions: usize,
+}
+
+/// Elements of a sparse vector for the estimate of memory: more than texts of 512 tokens usually have.
+const USUAL_ELEMENTS: usize = 512;
+
+impl SparseEncoder {
+    /// A sparse encoder: the module of the model, else `log(1 + relu(x))` and the maximum over tokens.
+    ///
+    /// # Errors
+    /// If an option is for dense vectors: a usage error.
+    pub fn new(loaded: Loaded, options: &VectorOptions, console: &Console) -> Result<Self> {
+        check_options(options)?;
+        let prompt = resolve_prompt(options.prompt.as_ref(), &loaded.modules.prompts, console)?;
+        let Loaded { tokenizer, encoders, head: Some(TaskHead::MaskedLm(head)), modules, dimensions, .. } =
+            loaded
+        else {
+            bail!("the model was loaded without its head; please report this as a bug")
+        };
+        let splade = modules.splade.unwrap_or_default();
+        console.detail(format!(
+            "pooling {SPLADE} ({}), {dimensions} dimensions, at most {} tokens per text",
+            splade.describe(),
+            tokenizer.max_length()
+        ));
+        Ok(SparseEncoder { tokenizer, encoders, head, splade, prompt, on_long: options.on_long, dimensions })
+    }
+
+    /// How logits become weights.
+    pub fn splade(&self) -> SpladeSpec {
+        self.splade
+    }
+
+    /// The prompt before each text.
+    pub fn prompt(&self) -> &str {
+        &self.prompt
+    }
+
+    fn content_of(&self, weights: Vec<(u32, f32)>) -> Content {
+        let (indices, values): (Vec<u32>, Vec<f32>) = weights.into_iter().unzip();
+        let token = |&id: &u32| self.tokenizer.token(id).unwrap_or_else(|| format!("#{id}"));
+        Content::Sparse(SparseVector { tokens: indices.iter().map(token).collect(), indices, values })
+    }
+}
+
+/// Refuses options that have no meaning for sparse vectors.
+fn check_options(options: &VectorOptions) -> Result<()> {
+    let VectorOptions { normalize, dimensions, dtype, on_long, chunking, .. } = options;
+    let given = [
+        ("--normalize", normalize.is_some()),
+        ("--dimensions", dimensions.is_some()),
+        ("--output-dtype", *dtype != OutputDtype::F32),
+        ("--on-long mean", *on_long == OnLong::Mean),
+        ("--chunk", chunking.is_some()),
+    ];
+    match given.iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => bail!(UsageError(format!(
+            "{option} is for dense vectors, but --pooling {SPLADE} gives sparse weights in {}; remove it",
+            OutputDtype::F32.name()
+        ))),
+        None => Ok(()),
+    }
+}
+
+impl Task for SparseEncoder {
+    fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
+        let tokens = tokenize(&self.tokenizer, self.on_long, &format!("{}{text}", self.prompt), pair)?;
+        check_tokens(&tokens, &self.tokenizer, self.encoders[0].spec())?;
+        Ok(TokenizedText { sequences: vec![Sequence { tokens, chunks: Vec::new() }] })
+    }
+
+    fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
+        let encoder = &self.encoders[worker % self.encoders.len()];
+        let sequences: Vec<&Sequence> = texts.iter().flat_map(|text| &text.sequences).collect();
+        let weights = forward(encoder, &sequences, batch_tokens, |_, batch, hidden| {
+            self.head.splade(hidden, batch.cu_seqlens(), self.splade)
+        })?;
+        let rows = texts.iter().zip(weights.into_iter().flatten()).map(|(text, weights)| {
+            let content = self.content_of(weights);
+            vec![TaskRow { span: None, tokens: text.token_count(), is_finite: content.is_finite(), content }]
+        });
+        Ok(rows.collect())
+    }
+
+    fn on_workers_start(&self) {
+        keep_memory();
+    }
+}
+
+impl ModelTask for SparseEncoder {
+    fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    fn encoders(&self) -> &[Encoder] {
+        &self.encoders
+    }
+
+    fn on_long(&self) -> OnLong {
+        self.on_long
+    }
+
+    fn content(&self) -> ContentType {
+        ContentType::Sparse { dimensions: self.dimensions }
+    }
+
+    fn vector_bytes(&self) -> usize {
+        let element = size_of::<u32>() + size_of::<f32>() + size_of::<String>() + size_of::<u64>();
+        USUAL_ELEMENTS.min(self.dimensions) * element
+    }
+}

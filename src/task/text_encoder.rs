@@ -1,0 +1,95 @@
+//! What `sconce embed` runs: an embedding model, or a sparse encoder.
+
+use anyhow::Result;
+
+use super::embedding::Embedder;
+use super::load::Loaded;
+use super::model_task::ModelTask;
+use super::options::{OnLong, VectorOptions};
+use super::sparse::SparseEncoder;
+use crate::nn::{Encoder, Pooling};
+use crate::output::ContentType;
+use crate::pipeline::{Task, TaskRow, TokenizeError};
+use crate::sys::console::Console;
+use crate::text::{TokenizedText, Tokenizer};
+
+/// A model that turns texts into vectors.
+pub enum TextEncoder {
+    /// Dense vectors.
+    Dense(Box<Embedder>),
+    /// Sparse vectors over the vocabulary.
+    Sparse(Box<SparseEncoder>),
+}
+
+impl TextEncoder {
+    /// Resolves the options against the model: a sparse encoder if it was loaded for [`Pooling::Splade`].
+    ///
+    /// # Errors
+    /// If an option contradicts the model: a usage error.
+    pub fn new(loaded: Loaded, options: &VectorOptions, console: &Console) -> Result<Self> {
+        Ok(match loaded.pooling {
+            Pooling::Splade => TextEncoder::Sparse(Box::new(SparseEncoder::new(loaded, options, console)?)),
+            _ => TextEncoder::Dense(Box::new(Embedder::new(loaded, options, console)?)),
+        })
+    }
+}
+
+impl Task for TextEncoder {
+    fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
+        match self {
+            TextEncoder::Dense(task) => task.tokenize(text, pair),
+            TextEncoder::Sparse(task) => task.tokenize(text, pair),
+        }
+    }
+
+    fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
+        match self {
+            TextEncoder::Dense(task) => task.run(texts, batch_tokens, worker),
+            TextEncoder::Sparse(task) => task.run(texts, batch_tokens, worker),
+        }
+    }
+
+    fn on_workers_start(&self) {
+        match self {
+            TextEncoder::Dense(task) => task.on_workers_start(),
+            TextEncoder::Sparse(task) => task.on_workers_start(),
+        }
+    }
+}
+
+impl ModelTask for TextEncoder {
+    fn tokenizer(&self) -> &Tokenizer {
+        match self {
+            TextEncoder::Dense(task) => task.tokenizer(),
+            TextEncoder::Sparse(task) => task.tokenizer(),
+        }
+    }
+
+    fn encoders(&self) -> &[Encoder] {
+        match self {
+            TextEncoder::Dense(task) => task.encoders(),
+            TextEncoder::Sparse(task) => task.encoders(),
+        }
+    }
+
+    fn on_long(&self) -> OnLong {
+        match self {
+            TextEncoder::Dense(task) => task.on_long(),
+            TextEncoder::Sparse(task) => task.on_long(),
+        }
+    }
+
+    fn content(&self) -> ContentType {
+        match self {
+            TextEncoder::Dense(task) => task.content(),
+            TextEncoder::Sparse(task) => task.content(),
+        }
+    }
+
+    fn vector_bytes(&self) -> usize {
+        match self {
+            TextEncoder::Dense(task) => task.vector_bytes(),
+            TextEncoder::Sparse(task) => task.vector_bytes(),
+        }
+    }
+}
