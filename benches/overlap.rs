@@ -116,6 +116,8 @@ fn vector_options() -> VectorOptions {
         normalize: None,
         dimensions: None,
         prompt: None,
+        role: None,
+        token_pooling: None,
         dtype: OutputDtype::F32,
         on_long: OnLong::Truncate,
         chunking: None,

@@ -47,6 +47,7 @@
 //! | special tokens | tokens that the tokenizer adds: `[CLS]`, `[SEP]` |
 //! | prompt | a string put before each text, such as `query: ` |
 //! | batch, `cu_seqlens` | sequences of one forward pass; the offsets of their first tokens |
+//! | `key_lengths` | the first tokens of each sequence, which are keys of attention; the others are queries only |
 //! | group, wave | records that one tokenizer thread takes at once; records that are planned together |
 //! | hidden states | `(T, H)`: one row per token after an encoder layer |
 //! | pooling | hidden states → one vector per text: `cls`, `mean`, `max` … |
@@ -56,6 +57,10 @@
 //! | mask | the token `[MASK]` or `<mask>`, in whose place a masked language model expects other tokens |
 //! | decoder | the last layer of a masked-LM head: a logit for each token of the vocabulary |
 //! | logits, scores | the outputs of a task head; what an activation makes of them |
+//! | multi-vector model, MaxSim | a model like ColBERT with one projected vector per token; its score of a query and a document |
+//! | role | what a text is to such a model, and by its prompt to others: query or document |
+//! | expansion, skiplist | mask tokens after a query; tokens of documents that have no vector |
+//! | token pooling | clustering the vectors of a text and keeping the mean of each cluster |
 //! | cross-encoder, bi-encoder | a model that scores a pair of texts; one that compares the vectors of two texts |
 //! | entity, answer | a labelled part of a text; the part of a text that answers a question |
 //! | alignment | where the tokens of a sequence are in its text, in characters |

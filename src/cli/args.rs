@@ -6,7 +6,8 @@ use clap::Args;
 use clap::builder::{PossibleValue, TypedValueParser};
 
 use super::choice::{OrAuto, choices, named, one_of};
-use crate::nn::{ComputeDtype, DeviceRequest, Pool, Pooling, SPLADE};
+use crate::model::modules::Role;
+use crate::nn::{ComputeDtype, DeviceRequest, MULTI_VECTOR, Pool, Pooling, SPLADE};
 use crate::text::TruncationSide;
 
 /// The default of `--model`.
@@ -15,8 +16,9 @@ pub(super) const DEFAULT_MODEL: &str = "sentence-transformers/all-MiniLM-L6-v2";
 /// How a text becomes a vector.
 #[derive(Debug, Args)]
 pub(super) struct VectorArgs {
-    /// How to pool token vectors. auto: from the model's files; none: one vector per token; splade: weights of the vocabulary, from
-    /// the logits of the model's masked-LM head (embed only)
+    /// How to pool token vectors. auto: from the model's files; multi-vector: one projected vector per token, of a model like
+    /// ColBERT; none: one hidden state per token; splade: weights of the vocabulary, from the logits of the model's masked-LM head
+    /// (embed only)
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = pooling())]
     pub pooling: OrAuto<Pooling>,
 
@@ -39,6 +41,11 @@ pub(super) struct VectorArgs {
     /// Name of a prompt in the model's files to put before each text
     #[arg(long, value_name = "NAME")]
     pub prompt_name: Option<String>,
+
+    /// What the texts are, as encode_query and encode_document of sentence-transformers: chooses the prompt, and in a multi-vector
+    /// model the length of texts and the expansion of queries [default: document for a multi-vector model]
+    #[arg(long, value_name = "ROLE", value_parser = named::<Role>())]
+    pub role: Option<Role>,
 
     #[command(flatten)]
     pub limit: LimitArgs,
@@ -133,13 +140,14 @@ pub(super) struct VerbosityArgs {
     pub no_progress: bool,
 }
 
-/// A parser for `auto`, one pooling of [`Pool`], `splade`, and `none`.
+/// A parser for `auto`, one pooling of [`Pool`], `multi-vector`, `splade`, and `none`.
 fn pooling() -> impl TypedValueParser<Value = OrAuto<Pooling>> {
     let auto = (PossibleValue::new("auto"), OrAuto(None));
     let pools = choices(|pool: Pool| OrAuto(Some(Pooling::Text(vec![pool]))));
     let splade = (PossibleValue::new(SPLADE), OrAuto(Some(Pooling::Splade)));
     let none = (PossibleValue::new("none"), OrAuto(Some(Pooling::None)));
-    one_of([vec![auto], pools, vec![splade, none]].concat())
+    let multi_vector = (PossibleValue::new(MULTI_VECTOR), OrAuto(Some(Pooling::MultiVector)));
+    one_of([vec![auto], pools, vec![multi_vector, splade, none]].concat())
 }
 
 fn device(value: &str) -> Result<DeviceRequest, String> {

@@ -45,7 +45,7 @@ mod tests {
 
     use super::{OrAuto, named, named_or_auto};
     use crate::input;
-    use crate::model::modules::Similarity;
+    use crate::model::modules::{Role, Similarity};
     use crate::named::Named;
     use crate::neighbours::Metric;
     use crate::nn::{ComputeDtype, Pool};
@@ -84,6 +84,7 @@ mod tests {
         check::<ComputeDtype>();
         check::<Pool>();
         check::<Similarity>();
+        check::<Role>();
         check::<OnLong>();
         check::<TruncationSide>();
         check::<PairTruncation>();

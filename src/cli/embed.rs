@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use clap::builder::{PossibleValue, TypedValueParser};
 
-use super::args::{ModelArgs, VectorArgs};
+use super::args::{ModelArgs, VectorArgs, number};
 use super::choice::{choices, named, one_of};
 use super::records::{RecordArgs, records};
 use super::resolve::{console, embedding_model, vectors};
@@ -43,6 +43,11 @@ pub(super) struct EmbedArgs {
 
     #[command(flatten)]
     pub vectors: VectorArgs,
+
+    /// Hierarchical token pooling of a multi-vector model: cluster the vectors of a text, about N in a cluster, and keep the mean
+    /// of each, normalized [default: from the model's files]
+    #[arg(long, value_name = "N", value_parser = factor)]
+    pub token_pooling: Option<f64>,
 
     /// What to do with texts longer than the limit. error: stop; skip: write no row and exit with code 3; mean: encode the text
     /// in chunks and take the mean of their vectors, weighted by tokens
@@ -92,6 +97,7 @@ pub(super) fn options(args: EmbedArgs) -> Result<EmbedOptions> {
             dtype: args.output_dtype,
             on_long: args.on_long.value,
             chunking,
+            token_pooling: args.token_pooling,
             ..vectors(&args.vectors)
         },
     })
@@ -148,6 +154,11 @@ fn chunking(args: &EmbedArgs) -> Result<Option<Chunking>> {
         )));
     }
     Ok(Some(Chunking { tokens: tokens as usize, overlap: overlap as usize, late: args.chunk_late }))
+}
+
+/// A number of vectors, from 1 on.
+fn factor(value: &str) -> Result<f64, String> {
+    number(value, 1.0, f64::from(u16::MAX)).ok_or_else(|| "expected a number from 1 on, for example 2".into())
 }
 
 /// A parser for the values of `--on-long`, and for `chunk`, the former name of `mean`.

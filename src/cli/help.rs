@@ -157,6 +157,8 @@ const GROUPS: &[(&str, &[&str])] = &[
             "dimensions",
             "prompt",
             "prompt_name",
+            "role",
+            "token_pooling",
             "max_length",
             "truncation_side",
             "on_long",

@@ -50,6 +50,8 @@ pub(super) fn vectors(args: &VectorArgs) -> VectorOptions {
         dimensions: args.dimensions.map(|n| n as usize),
         prompt: (args.prompt.clone().map(PromptChoice::Text))
             .or(args.prompt_name.clone().map(PromptChoice::Name)),
+        role: args.role,
+        token_pooling: None,
         dtype: output::OutputDtype::F32,
         on_long: OnLong::Truncate,
         chunking: None,

@@ -32,6 +32,11 @@ impl Config {
         Ok(Config { path: path.to_owned(), parent: String::new(), fields: read_json_object(path)? })
     }
 
+    /// A configuration without fields, for a file that does not exist.
+    pub fn empty(path: &Path) -> Self {
+        Config { path: path.to_owned(), parent: String::new(), fields: Map::new() }
+    }
+
     /// All fields, those that are null included.
     pub fn fields(&self) -> &Map<String, Value> {
         &self.fields

@@ -27,6 +27,8 @@ pub const MODULE_WEIGHTS: [&str; 2] = [WEIGHTS, TORCH_WEIGHTS];
 pub const MODULES: &str = "modules.json";
 /// The prompts, the truncation and the type of a sentence-transformers model.
 pub const MODEL_SETTINGS: &str = "config_sentence_transformers.json";
+/// The settings of an original ColBERT checkpoint.
+pub const ARTIFACT_METADATA: &str = "artifact.metadata";
 /// The settings of the tokenizer, such as its limit and its truncation side.
 pub const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
@@ -114,7 +116,7 @@ pub fn tokenizer_files(has: impl Fn(&str) -> bool) -> Result<Option<&'static [&'
 /// The files that a module of `modules.json` needs in its folder, by the name of its class: one of each list.
 pub fn module_files(class: &str) -> &'static [&'static [&'static str]] {
     match class {
-        "Pooling" | "SpladePooling" => &[&[CONFIG]],
+        "Pooling" | "SpladePooling" | "MultiVectorMask" | "HierarchicalTokenPooling" => &[&[CONFIG]],
         "Dense" | "LayerNorm" => &[&[CONFIG], &MODULE_WEIGHTS],
         _ => &[],
     }
@@ -124,8 +126,9 @@ pub fn module_files(class: &str) -> &'static [&'static [&'static str]] {
 pub fn is_model_file(name: &str) -> bool {
     let is_torch = name.starts_with("pytorch_model") && name.ends_with(".bin");
     let is_transformer_config = name.starts_with("sentence_") && name.ends_with("_config.json");
-    ["README.md", CONFIG, WEIGHTS, WEIGHTS_INDEX, TORCH_WEIGHTS_INDEX, MODULES, MODEL_SETTINGS]
-        .contains(&name)
+    let settings = [MODULES, MODEL_SETTINGS, ARTIFACT_METADATA];
+    ["README.md", CONFIG, WEIGHTS, WEIGHTS_INDEX, TORCH_WEIGHTS_INDEX].contains(&name)
+        || settings.contains(&name)
         || TOKENIZERS.iter().any(|files| files.contains(&name))
         || TOKENIZER_SETTINGS.contains(&name)
         || SENTENCE_PIECES.contains(&name)
@@ -136,8 +139,10 @@ pub fn is_model_file(name: &str) -> bool {
 
 /// The existing optional files beside `file` (a config or a tokenizer) that change how the model is read.
 pub fn optional_files_beside(file: &Path) -> impl Iterator<Item = PathBuf> {
-    let names =
-        [MODULES, MODEL_SETTINGS, MERGES].into_iter().chain(TRANSFORMER_CONFIGS).chain(TOKENIZER_SETTINGS);
+    let names = [MODULES, MODEL_SETTINGS, ARTIFACT_METADATA, MERGES]
+        .into_iter()
+        .chain(TRANSFORMER_CONFIGS)
+        .chain(TOKENIZER_SETTINGS);
     names.map(|name| file.with_file_name(name)).filter(|file| file.is_file())
 }
 
@@ -153,7 +158,7 @@ pub fn files_to_download<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a
     let is_setting = |name: &str| {
         let mut of_encoder =
             [CONFIG, TOKENIZER].into_iter().chain(TRANSFORMER_CONFIGS).chain(TOKENIZER_SETTINGS);
-        [MODULES, MODEL_SETTINGS].contains(&name)
+        [MODULES, MODEL_SETTINGS, ARTIFACT_METADATA].contains(&name)
             || name
                 .strip_prefix(folder)
                 .is_some_and(|name| tokenizer.contains(&name) || of_encoder.any(|file| file == name))

@@ -2,6 +2,7 @@
 //! `config_sentence_transformers.json`.
 
 mod list;
+mod multi_vector;
 mod pooling;
 pub mod post_pooling;
 mod prompts;
@@ -18,13 +19,18 @@ use super::config::Config;
 use super::json::read_json_object;
 use super::layout::{CONFIG, MODEL_SETTINGS, MODULES, TOKENIZER_CONFIG, TRANSFORMER_CONFIGS};
 use super::purpose::Purpose;
-use crate::nn::{Pooling, SpladeSpec};
+use crate::nn::{Pooling, PostPoolingSpec, SpladeSpec};
 use crate::sys::regular_file::has_dir_entry;
 pub use list::{Module, parent_model, read_modules};
+pub use multi_vector::{MultiVector, QueryExpansion, TokenPooling};
 pub use pooling::PoolingModule;
+use post_pooling::ModuleInput;
 pub use post_pooling::PostPoolingModule;
-pub use prompts::Prompts;
+pub use prompts::{Prompts, Role};
 pub use similarity::Similarity;
+
+/// The Dense module of PyLate, whose computation is that of sentence-transformers.
+const PYLATE_DENSE: &str = "pylate.models.Dense.Dense";
 
 /// The modules of a sentence-transformers model around its encoder, and its settings.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -33,7 +39,9 @@ pub struct Modules {
     pub pooling: Option<PoolingModule>,
     /// The SpladePooling module.
     pub splade: Option<SpladeSpec>,
-    /// The modules after pooling, in order.
+    /// What a multi-vector model has beside its modules; `None` for another model.
+    pub multi_vector: Option<MultiVector>,
+    /// The modules after pooling, in order; in a multi-vector model, those after the encoder.
     pub post_pooling: Vec<PostPoolingModule>,
     /// The number of dimensions that vectors are truncated to.
     pub truncate_dim: Option<usize>,
@@ -98,21 +106,43 @@ impl Modules {
         let list = folder.join(MODULES);
         if !has_dir_entry(&list) {
             modules.read_tokenizer(folder)?;
+            let stanford = if uses_own_modules(pooling) {
+                MultiVector::of_stanford(folder, &mut modules.prompts)?
+            } else {
+                None
+            };
+            if let Some((multi_vector, projection)) = stanford {
+                modules.multi_vector = Some(multi_vector);
+                modules.post_pooling = vec![projection];
+                modules.add_normalize(folder)?;
+            }
             return Ok(modules);
         }
-        let settings = prompts::read(&folder.join(MODEL_SETTINGS))?;
+        let settings_file = folder.join(MODEL_SETTINGS);
+        let settings = prompts::read(&settings_file)?;
         (modules.prompts, modules.truncate_dim) = (settings.prompts, settings.truncate_dim);
         (modules.similarity, modules.activation) = (settings.similarity, settings.activation);
         let entries = read_modules(&list)?;
         let by_module = || entries.iter().find_map(|module| Purpose::of_module(&module.module_type));
         modules.purpose = settings.purpose.or_else(by_module);
+        let takes_multi_vector =
+            |purpose: &mut Purpose| purpose.is_multi_vector() && uses_own_modules(pooling);
+        if modules.purpose.take_if(takes_multi_vector).is_some() {
+            modules.multi_vector = Some(MultiVector::of_settings(&settings_file, &mut modules.prompts)?);
+        }
         for module in &entries {
             modules.add(folder, &list, module, pooling)?;
         }
         // Modules after SPLADE, and different ones for queries, are not supported: the model is refused by its purpose.
         let is_splade = |module: &Module| module.is_encoder() || module.class() == "SpladePooling";
         modules.splade = modules.splade.filter(|_| entries.iter().all(is_splade));
-        if modules.pooling.is_none() && pooling.is_none() && modules.purpose.is_none() {
+        // PyLate masks and normalizes without modules for it.
+        if modules.multi_vector.is_some() && !entries.iter().any(|module| module.class() == "MultiVectorMask")
+        {
+            modules.add_normalize(folder)?;
+        }
+        let has_no_pooling = modules.pooling.is_none() && modules.multi_vector.is_none();
+        if has_no_pooling && pooling.is_none() && modules.purpose.is_none() {
             bail!("{} has no Pooling module; pass --pooling", list.display())
         }
         Ok(modules)
@@ -134,6 +164,7 @@ impl Modules {
                 return Ok(());
             }
             _ if self.purpose.is_some() => return Ok(()),
+            _ if self.multi_vector.is_some() => return self.add_to_tokens(folder.join(path), list, module),
             _ if module.is_custom() => bail!(
                 "{shown}: module {module_type} is code of the model's own, which Sconce does not run; choose another model"
             ),
@@ -149,12 +180,46 @@ impl Modules {
             "Dense" | "LayerNorm" | "Normalize" if self.pooling.is_none() => bail!(
                 "{shown}: module {class} ({path:?}) is before Pooling, which is not supported; choose another model"
             ),
-            "Dense" => PostPoolingModule::dense(folder.join(path))?,
+            "Dense" => PostPoolingModule::dense(folder.join(path), ModuleInput::Sentence)?,
             "LayerNorm" => PostPoolingModule::layer_norm(folder.join(path))?,
-            "Normalize" => PostPoolingModule::normalize(folder.join(path))?,
+            "Normalize" => PostPoolingModule::normalize(folder.join(path), ModuleInput::Sentence)?,
             other => bail!("{shown}: module {other} is not supported; choose another model"),
         };
         self.post_pooling.push(post_pooling);
+        Ok(())
+    }
+
+    /// Reads a module of a multi-vector model after its encoder: it takes the vector of each token.
+    fn add_to_tokens(&mut self, folder: PathBuf, list: &Path, module: &Module) -> Result<()> {
+        let Some(multi_vector) = &mut self.multi_vector else { return Ok(()) };
+        let Module { module_type, path } = module;
+        let is_known = !module.is_custom() || module_type == PYLATE_DENSE;
+        match (module.class(), &mut multi_vector.token_pooling) {
+            ("Dense", None) if is_known => {
+                self.post_pooling.push(PostPoolingModule::dense(folder, ModuleInput::Tokens)?);
+            }
+            // The means of clusters are normalized in place of the vectors.
+            ("Normalize", Some(pooling)) if is_known => pooling.normalize = true,
+            ("Normalize", None) if is_known => {
+                self.post_pooling.push(PostPoolingModule::normalize(folder, ModuleInput::Tokens)?);
+            }
+            ("MultiVectorMask", None) if is_known => multi_vector.read_mask(&folder)?,
+            ("HierarchicalTokenPooling", None) if is_known => multi_vector.read_token_pooling(&folder)?,
+            ("Dropout", _) if is_known => {}
+            _ => bail!(
+                "{}: module {module_type} ({path:?}) is not supported at its place in a multi-vector model; choose another model",
+                list.display()
+            ),
+        }
+        Ok(())
+    }
+
+    /// Adds a module that normalizes vectors, unless the last one does.
+    fn add_normalize(&mut self, folder: &Path) -> Result<()> {
+        if self.post_pooling.last().is_none_or(|last| last.spec != PostPoolingSpec::Normalize) {
+            let module = PostPoolingModule::normalize(folder.join("normalize"), ModuleInput::Tokens)?;
+            self.post_pooling.push(module);
+        }
         Ok(())
     }
 
@@ -169,6 +234,14 @@ impl Modules {
     fn read_transformer(&mut self, folder: &Path, pooling: Option<&Pooling>) -> Result<()> {
         let Some(config) = transformer_config(folder)? else { return Ok(()) };
         self.purpose = self.purpose.take().or_else(|| Purpose::of_transformer(&config));
+        let takes_multi_vector =
+            |purpose: &mut Purpose| purpose.is_multi_vector() && uses_own_modules(pooling);
+        if self.purpose.take_if(takes_multi_vector).is_some() {
+            self.multi_vector.get_or_insert_default();
+        }
+        if let Some(multi_vector) = &mut self.multi_vector {
+            multi_vector.read_lengths(&config)?;
+        }
         self.max_length = token_limit(&config, "max_seq_length")?.or(self.max_length.take());
         // Arguments of the tokenizer, by their newer and their older name.
         for key in ["tokenizer_args", "processor_kwargs"] {
@@ -233,8 +306,23 @@ impl Modules {
         Ok(())
     }
 
-    /// The dimensions of the final vectors for `pooling` of hidden states of `hidden_size`, before truncation. Without pooling
-    /// no module runs.
+    /// Whether the model's files say how its token vectors become the vectors of a text.
+    pub fn configures_pooling(&self) -> bool {
+        self.pooling.is_some() || self.multi_vector.is_some()
+    }
+
+    /// The modules after the encoder that run with `pooling`: those of a multi-vector model with its own pooling only, and none without
+    /// pooling, since there is no vector for them.
+    pub fn applied(&self, pooling: &Pooling) -> &[PostPoolingModule] {
+        let applies = match pooling {
+            Pooling::Text(_) => self.multi_vector.is_none(),
+            Pooling::MultiVector => true,
+            Pooling::None | Pooling::Splade => false,
+        };
+        if applies { &self.post_pooling } else { &[] }
+    }
+
+    /// The dimensions of the final vectors for `pooling` of hidden states of `hidden_size`, before truncation.
     ///
     /// # Errors
     /// If the vectors do not have the dimensions of a module's input.
@@ -244,16 +332,18 @@ impl Modules {
         hidden_size: usize,
     ) -> Result<usize, DimensionMismatch> {
         let pooled = pooling.dimensions(hidden_size);
-        if *pooling == Pooling::None {
-            return Ok(pooled);
-        }
-        self.post_pooling.iter().try_fold(pooled, |found, module| match module.spec.inputs() {
+        self.applied(pooling).iter().try_fold(pooled, |found, module| match module.spec.inputs() {
             Some(expected) if expected != found => {
                 Err(DimensionMismatch { file: module.config(), expected, found })
             }
             _ => Ok(module.spec.outputs(found)),
         })
     }
+}
+
+/// Whether the modules of a multi-vector model run: the user's `pooling` is none, or theirs.
+fn uses_own_modules(pooling: Option<&Pooling>) -> bool {
+    pooling.is_none_or(|pooling| *pooling == Pooling::MultiVector)
 }
 
 /// A maximum length in tokens; `None` without the field.

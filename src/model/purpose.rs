@@ -49,7 +49,7 @@ const CLASSES: &[(&str, ModelKind)] = &[
     ("ForCausalLM", Generation),
     ("LMHeadModel", Generation),
     ("ForConditionalGeneration", Generation),
-    ("ForRetrieval", MultiVector),
+    ("ForRetrieval", Images),
     ("ColBERT", MultiVector),
     ("ForSparseEmbedding", Sparse),
 ];
@@ -65,7 +65,7 @@ const MODULE_CLASSES: &[(&str, ModelKind)] = &[
     ("LogitScore", CrossEncoder),
     ("CausalScoreHead", CrossEncoder),
     ("MultiVectorMask", MultiVector),
-    ("TokenPooling", MultiVector),
+    ("HierarchicalTokenPooling", MultiVector),
     ("StaticEmbedding", Static),
     ("WordEmbeddings", Static),
     ("BoW", Static),
@@ -129,7 +129,7 @@ impl Purpose {
             "sequence-classification" => CrossEncoder,
             "fill-mask" => Sparse,
             "text-generation" | "any-to-any" => Generation,
-            "retrieval" => MultiVector,
+            "retrieval" => Images,
             _ => Other,
         };
         Some(Self::new(kind, format!("\"transformer_task\" is {task:?} in {name}")))
@@ -170,6 +170,11 @@ impl Purpose {
             let (_, kind) = TASK_HEADS.iter().find(|(start, _)| is_head(start))?;
             Some(Self::new(*kind, format!("the checkpoint has the tensor {name}")))
         })
+    }
+
+    /// Whether the model gives a projected vector for each token.
+    pub fn is_multi_vector(&self) -> bool {
+        self.kind == MultiVector
     }
 
     /// The kind of the model's task head, if it has one that is supported.

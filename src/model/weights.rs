@@ -134,6 +134,11 @@ impl Checkpoint {
         Ok(Checkpoint { path: path.to_owned(), tensors })
     }
 
+    /// The shape of a tensor, by the checkpoint's name; `None` if it has no such tensor.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.tensors.get(name).map(|entry| &entry.shape[..])
+    }
+
     /// A reader of the encoder's tensors, by the family's names; for the CPU in f32 until [`TensorReader::set_backend`].
     ///
     /// # Errors

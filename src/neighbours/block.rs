@@ -19,13 +19,15 @@ pub enum Elements<'a> {
     Binary(&'a [i8]),
 }
 
-/// Consecutive rows of a vector file.
+/// Consecutive rows of a vector file, or the vectors of consecutive rows with one vector per token.
 #[derive(Debug, Clone, Copy)]
 pub struct Block<'a> {
     /// Index of the first row in the file.
     pub first_row: usize,
-    /// Number of rows.
+    /// Number of vectors: of rows, or of the tokens of all rows.
     pub rows: usize,
+    /// The vectors of each row of a file with one vector per token; empty for a file with one per row.
+    pub token_counts: &'a [usize],
     /// Elements of a vector.
     pub dimensions: usize,
     /// The elements.

@@ -7,7 +7,7 @@
 //! use sconce::neighbours::{Block, Elements, Metric, Nearest, Scorer, Stored};
 //!
 //! let rows = [1.0, 0.0, 0.0, 1.0, 3.0, 4.0];
-//! let block = Block { first_row: 0, rows: 3, dimensions: 2, elements: Elements::F32(&rows) };
+//! let block = Block { first_row: 0, rows: 3, token_counts: &[], dimensions: 2, elements: Elements::F32(&rows) };
 //! let scorer = Scorer::new(Metric::Cosine, Stored::Numbers, &[0.0, 2.0], 2)?;
 //! let nearest = Nearest::new(scorer.queries(), 2, None);
 //! scorer.scan(&block, &nearest)?;
@@ -20,6 +20,7 @@
 mod block;
 mod bound;
 mod components;
+mod max_sim;
 mod metric;
 mod pairs;
 mod rows;
@@ -29,6 +30,7 @@ mod top_k;
 
 pub use block::{Block, Elements};
 pub use components::{Components, Membership};
+pub use max_sim::{MaxSim, MaxSimBuffer};
 pub use metric::Metric;
 pub use pairs::{Pair, TopPairs};
 pub use rows::rows_f32;

@@ -37,6 +37,8 @@ pub(super) struct SelfAttention {
 pub(super) struct AttentionContext<'a> {
     /// Cumulative sequence lengths, `(N + 1)`: sequence `i` has the tokens `cu_seqlens[i]..cu_seqlens[i + 1]`.
     pub cu_seqlens: &'a [usize],
+    /// See [`super::RaggedBatch::key_lengths`].
+    pub key_lengths: Option<&'a [usize]>,
     /// The tiles of `ops::attention::tiles`, on a GPU.
     pub tiles: Option<Tensor>,
     /// The position of every token in its sequence, from 0, `(T)`.
@@ -131,6 +133,7 @@ impl SelfAttention {
             bias: context.bias.as_ref(),
             relative,
             window: context.visible,
+            key_lengths: context.key_lengths,
             gemm_type: self.compute,
             pre_softmax: self.pre_softmax.as_ref(),
             post_softmax: self.post_softmax.as_ref(),

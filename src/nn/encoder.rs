@@ -222,6 +222,7 @@ impl Encoder {
         let window_right = if self.spec.mask.causal { 0 } else { window_left };
         Ok(AttentionContext {
             cu_seqlens: batch.cu_seqlens(),
+            key_lengths: batch.key_lengths(),
             tiles: self.backend.is_gpu().then(|| query_tiles(batch.cu_seqlens(), &device)).transpose()?,
             positions,
             rotation: (self.rotary.as_ref())
@@ -249,6 +250,10 @@ impl Encoder {
             let type_id = max(batch.token_type_ids());
             ensure!(type_id < types, "token type id {type_id} is not below the type vocabulary size {types}");
         }
+        ensure!(
+            batch.key_lengths().is_none() || spec.convolution.is_none(),
+            "tokens that no token attends to are not supported by encoders with a convolution"
+        );
         let (tokens, limit) = (batch.max_seqlen(), spec.max_length());
         ensure!(tokens <= limit, "a sequence has {tokens} tokens, but the model has {limit} positions");
         Ok(())

@@ -27,6 +27,7 @@ mod rotary;
 mod spec;
 mod task_head;
 mod token_head;
+mod token_pooling;
 mod weight_source;
 
 pub use crate::kernels::gemm::GemmType;
@@ -48,7 +49,7 @@ pub use encoder::{Encoder, Stage};
 pub use formula::{Formula, Symbol};
 pub use head_transform::TransformSpec;
 pub use masked_lm::{MaskedLmHead, MaskedLmSpec, SpladeSpec};
-pub use pooling::{Pool, Pooling, SPLADE};
+pub use pooling::{MULTI_VECTOR, Pool, Pooling, SPLADE};
 pub use post_pooling::{Dense, PostPooling, PostPoolingSpec, is_normalized};
 pub use ragged_batch::RaggedBatch;
 pub use spec::{
@@ -58,5 +59,6 @@ pub use spec::{
 };
 pub use task_head::{HeadKind, HeadSpec, TaskHead};
 pub use token_head::{TokenHead, TokenHeadSpec};
+pub use token_pooling::pool_hierarchically;
 pub(crate) use weight_source::placeholder;
 pub use weight_source::{ChangeCheck, ParameterCount, RandomWeights, WeightSource};

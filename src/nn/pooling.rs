@@ -13,13 +13,17 @@ use crate::ops::pooling::pool;
 
 /// The name of [`Pooling::Splade`].
 pub const SPLADE: &str = "splade";
+/// The name of [`Pooling::MultiVector`].
+pub const MULTI_VECTOR: &str = "multi-vector";
 
 /// The reduction of the hidden states of a sequence to vectors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pooling {
     /// One vector per sequence: the results of these poolings, concatenated.
     Text(Vec<Pool>),
-    /// No pooling: one vector per token.
+    /// One vector per token, which the modules of a multi-vector model project (Khattab & Zaharia 2020, §3).
+    MultiVector,
+    /// No pooling: one hidden state per token.
     None,
     /// SPLADE: weights of the vocabulary, from the logits of the masked-LM head (Formal et al. 2021).
     Splade,
@@ -54,6 +58,7 @@ impl fmt::Display for Pooling {
             Pooling::Text(pools) => {
                 f.write_str(&pools.iter().map(Pool::to_string).collect::<Vec<_>>().join(" + "))
             }
+            Pooling::MultiVector => f.write_str(MULTI_VECTOR),
             Pooling::None => f.write_str("none"),
             Pooling::Splade => f.write_str(SPLADE),
         }
@@ -65,8 +70,13 @@ impl Pooling {
     pub fn dimensions(&self, hidden_size: usize) -> usize {
         match self {
             Pooling::Text(pools) => pools.len() * hidden_size,
-            Pooling::None | Pooling::Splade => hidden_size,
+            Pooling::MultiVector | Pooling::None | Pooling::Splade => hidden_size,
         }
+    }
+
+    /// Whether there is one vector per token.
+    pub fn is_per_token(&self) -> bool {
+        matches!(self, Pooling::MultiVector | Pooling::None)
     }
 
     /// Whether the pooling needs the encoder's own pooler.
@@ -74,7 +84,7 @@ impl Pooling {
         matches!(self, Pooling::Text(pools) if pools.contains(&Pool::Pooler))
     }
 
-    /// `(T, H)` → `(N, D)` for a batch of `N` sequences, in f32 on the CPU; [`Pooling::None`] returns all `T` rows. The first
+    /// `(T, H)` → `(N, D)` for a batch of `N` sequences, in f32 on the CPU; with one vector per token, all `T` rows. The first
     /// `prompt_tokens` tokens of each sequence are not pooled.
     ///
     /// # Errors
@@ -86,7 +96,7 @@ impl Pooling {
     fn vectors(&self, hidden: &Tensor, cu_seqlens: &[usize], prompt_tokens: usize) -> Result<Tensor> {
         let vectors = match self {
             Pooling::Text(pools) => pool(hidden, cu_seqlens, pools, prompt_tokens)?,
-            Pooling::None => hidden.clone(),
+            Pooling::MultiVector | Pooling::None => hidden.clone(),
             Pooling::Splade => bail!("SPLADE pools logits, not hidden states; please report this as a bug"),
         };
         Ok(vectors.to_device(&Device::Cpu)?.to_dtype(DType::F32)?)
@@ -111,7 +121,7 @@ impl Pooling {
     /// by the pooled tokens of each. With mean pooling this is the mean over all tokens.
     ///
     /// `vectors` are concatenated to `(S, D)`; `counts`, `(N)`, is the number of sequences of each text, `tokens`, `(S)`,
-    /// the number of pooled tokens of each sequence. Without pooling the vectors of the tokens are returned as they are.
+    /// the number of pooled tokens of each sequence. The vectors of the tokens are returned as they are.
     ///
     /// # Errors
     /// If `counts` do not add up to the rows of `vectors`.
@@ -122,7 +132,7 @@ impl Pooling {
         tokens: &[usize],
     ) -> Result<Tensor> {
         let vectors = Tensor::cat(vectors, 0)?;
-        if *self == Pooling::None || counts.iter().all(|&count| count == 1) {
+        if self.is_per_token() || counts.iter().all(|&count| count == 1) {
             return Ok(vectors);
         }
         let mut start = 0;

@@ -11,6 +11,7 @@ pub struct RaggedBatch {
     ids: Vec<u32>,
     token_type_ids: Vec<u32>,
     cu_seqlens: Vec<usize>,
+    key_lengths: Option<Vec<usize>>,
 }
 
 impl RaggedBatch {
@@ -19,7 +20,8 @@ impl RaggedBatch {
     /// # Errors
     /// If there is no sequence, a sequence is empty, or it has not as many token type ids as tokens.
     pub fn new<'a>(sequences: impl IntoIterator<Item = (&'a [u32], &'a [u32])>) -> Result<Self> {
-        let mut batch = RaggedBatch { ids: vec![], token_type_ids: vec![], cu_seqlens: vec![0] };
+        let mut batch =
+            RaggedBatch { ids: vec![], token_type_ids: vec![], cu_seqlens: vec![0], key_lengths: None };
         for (ids, token_type_ids) in sequences {
             ensure!(!ids.is_empty(), "a sequence in a batch has no tokens");
             ensure!(
@@ -36,6 +38,20 @@ impl RaggedBatch {
         Ok(batch)
     }
 
+    /// Limits the keys of attention to the first tokens of each sequence, `(N)`: no token attends to the others.
+    ///
+    /// # Errors
+    /// If a sequence would have no key, or has not as many tokens.
+    pub fn with_key_lengths(mut self, key_lengths: Vec<usize>) -> Result<Self> {
+        ensure!(
+            key_lengths.len() + 1 == self.cu_seqlens.len()
+                && self.lengths().zip(&key_lengths).all(|(n, keys)| (1..=n).contains(keys)),
+            "key lengths {key_lengths:?} do not fit the sequences of the batch"
+        );
+        self.key_lengths = Some(key_lengths);
+        Ok(self)
+    }
+
     /// Token ids, `(T)`.
     pub fn ids(&self) -> &[u32] {
         &self.ids
@@ -49,6 +65,11 @@ impl RaggedBatch {
     /// Cumulative sequence lengths, `(N + 1)`: 0, then the end of each sequence.
     pub fn cu_seqlens(&self) -> &[usize] {
         &self.cu_seqlens
+    }
+
+    /// The number of tokens of each sequence that are keys of attention, its first ones, `(N)`; `None`: all tokens are.
+    pub fn key_lengths(&self) -> Option<&[usize]> {
+        self.key_lengths.as_deref()
     }
 
     /// The length of each sequence in tokens, `(N)`.

@@ -42,7 +42,7 @@ fn check_vectors(format: OutputFormat, vectors: &VectorType) -> Result<()> {
     }
     if *per_token && *dtype == OutputDtype::Int8 {
         bail!(
-            "--output-dtype int8 has one scale per row, but --pooling none gives a row several vectors; choose f32, f16 or binary"
+            "--output-dtype int8 has one scale per row, but --pooling none and multi-vector give a row several vectors; choose f32, f16 or binary"
         );
     }
     if *dtype == OutputDtype::Int8 && !format.has_columns() && !normalized {

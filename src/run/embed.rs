@@ -8,7 +8,9 @@ use crate::named::Named;
 use crate::nn::SPLADE;
 use crate::output::OutputMetadata;
 use crate::pipeline::{ExitStatus, RunIdentity};
-use crate::task::{Embedder, SparseEncoder, TextEncoder, VectorOptions, load_embedding_or_sparse};
+use crate::task::{
+    Embedder, LateInteraction, SparseEncoder, TextEncoder, VectorOptions, load_embedding_or_sparse,
+};
 use crate::text::Chunking;
 
 /// The options of `sconce embed`.
@@ -60,6 +62,7 @@ fn identity(embedder: &Embedder) -> RunIdentity {
         ("--prompt".into(), format!("{:?}", embedder.prompt)),
         ("--output-dtype".into(), embedder.dtype.name().into()),
     ]);
+    identity.extend(roles(embedder).map(|(key, value)| (format!("--{}", key.replace('_', "-")), value)));
     if let Some(Chunking { tokens, overlap, late }) = embedder.chunking {
         identity.extend([
             ("--chunk".into(), tokens.to_string()),
@@ -70,6 +73,14 @@ fn identity(embedder: &Embedder) -> RunIdentity {
     identity
 }
 
+/// The role of the texts, if anything depends on it, and the factor of token pooling, if there is any.
+fn roles(embedder: &Embedder) -> impl Iterator<Item = (String, String)> {
+    let role = embedder.role.map(|role| ("role".into(), role.name().into()));
+    let late_interaction = embedder.late_interaction.as_ref();
+    let factor = late_interaction.map(LateInteraction::pooling_factor).filter(|factor| *factor > 1.0);
+    role.into_iter().chain(factor.map(|factor| ("token_pooling".into(), factor.to_string())))
+}
+
 /// The resolved options that affect vectors, for the metadata of the output.
 pub(super) fn metadata(embedder: &Embedder) -> OutputMetadata {
     let mut metadata = OutputMetadata::from([
@@ -78,8 +89,9 @@ pub(super) fn metadata(embedder: &Embedder) -> OutputMetadata {
         ("dimensions".into(), embedder.dimensions.to_string()),
         ("prompt".into(), embedder.prompt.clone()),
         ("output_dtype".into(), embedder.dtype.name().into()),
-        ("similarity".into(), embedder.similarity.name().into()),
+        ("similarity".into(), embedder.similarity_name().into()),
     ]);
+    metadata.extend(roles(embedder));
     if let Some(Chunking { tokens, overlap, late }) = embedder.chunking {
         metadata.extend([
             ("chunk_tokens".into(), tokens.to_string()),

@@ -1,15 +1,16 @@
 //! `sconce similarity`: the similarities of a few texts.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::json;
 
+use crate::error::UsageError;
 use crate::field::FieldValue;
 use crate::model::modules::Similarity;
 use crate::named::Named;
 use crate::output::{ColumnType, KeptColumn, OutputLock, TableFormat, TableWriter, Target, print};
 use crate::sys::console::Console;
-use crate::task::{Embedder, ModelOptions, VectorOptions, load, similarity as similarity_of};
+use crate::task::{Embedder, ModelOptions, VectorOptions, load};
 
 /// The options of `sconce similarity`.
 pub struct SimilarityOptions {
@@ -55,19 +56,31 @@ struct Object<'a> {
 /// If the model cannot be loaded, a text has no vector, or standard output cannot be written.
 pub fn similarity(options: &SimilarityOptions) -> Result<()> {
     let console = &options.console;
-    let embedder = Embedder::new(load(&options.model, console)?, &options.vectors, console)?;
+    let mut embedder = Embedder::new(load(&options.model, console)?, &options.vectors, console)?;
     let texts: Vec<&str> = options.texts.iter().map(String::as_str).collect();
-    let embedded = embedder.embed(&texts)?;
+    let embedded = embedder.embed_to_compare(&texts)?;
     embedded.report(embedder.tokenizer.max_length(), console);
-    let metric = options.metric.unwrap_or(embedder.similarity);
-    let score = |a: &Vec<f32>, b: &Vec<f32>| similarity_of(metric, a, b) as f32;
+    if let Some(metric) = options.metric
+        && embedder.late_interaction.is_some()
+    {
+        bail!(UsageError(format!(
+            "--metric {}: a multi-vector model compares by {}; leave the option out",
+            metric.name(),
+            embedder.similarity_name()
+        )));
+    }
+    let metric = options.metric.map_or(embedder.similarity_name(), Similarity::name);
+    embedder.similarity = options.metric.unwrap_or(embedder.similarity);
     let vectors = &embedded.vectors;
-    let matrix: Vec<Vec<f32>> =
-        vectors.iter().map(|a| vectors.iter().map(|b| score(a, b)).collect()).collect();
+    let row = |a: &Vec<f32>| {
+        let a = embedder.compared(a.clone())?;
+        Ok(vectors.iter().map(|b| a.similarity(b)).collect())
+    };
+    let matrix: Vec<Vec<f32>> = vectors.iter().map(row).collect::<Result<_>>()?;
     match options.style {
         Style::Json => {
             let object = Object {
-                metric: metric.name(),
+                metric,
                 tokens: &embedded.tokens,
                 truncated: embedded.truncated_tokens.iter().map(|removed| *removed > 0).collect(),
                 similarities: &matrix,

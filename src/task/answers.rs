@@ -119,6 +119,7 @@ mod tests {
             token_type_ids: vec![0; spans.len()],
             truncated_tokens: 0,
             alignment: Some(Alignment { text: "a lamp Lamp".into(), spans }),
+            unattended_tokens: 0,
         }
     }
 

@@ -172,7 +172,7 @@ fn tokenize(
             bail!(UsageError(format!("{argument} is empty; pass a text with at least one word")));
         }
     }
-    let prompt = resolve_prompt(options.prompt.as_ref(), &loaded.modules.prompts, console)?;
+    let prompt = resolve_prompt(options.prompt.as_ref(), None, &loaded.modules.prompts, console)?;
     let prompted =
         if prompt.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(format!("{prompt}{text}")) };
     let (tokenizer, spec) = (&loaded.tokenizer, loaded.encoders[0].spec());

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Error, Result};
 
 use super::load::{
-    MaxLength, Plan, Prepared, Wanted, Weights, applied_modules, load_checkpoint, prepare, read_files,
-    read_tokenizer, tokenizer_file, warn_about_tensors, weights,
+    MaxLength, Plan, Prepared, Wanted, Weights, load_checkpoint, prepare, read_files, read_tokenizer,
+    tokenizer_file, warn_about_tensors, weights,
 };
 use super::options::ModelOptions;
 use crate::model::config::Config;
@@ -59,7 +59,7 @@ pub struct Examined {
 impl Examined {
     /// The post-pooling modules that run.
     pub fn applied_modules(&self) -> &[PostPoolingModule] {
-        applied_modules(&self.modules, &self.pooling)
+        self.modules.applied(&self.pooling)
     }
 
     /// Whether vectors have unit length: the last module normalizes.
@@ -85,7 +85,7 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Examined> {
     let (weights, mut report, weights_problem) = weights;
     let Prepared { backends, modules, plan, count, max_length, truncation_side, .. } = prepared;
     let Plan { config, family, spec, pooling, dimensions, is_bare_checkpoint, mut purpose, .. } = plan;
-    let applied = applied_modules(&modules, &pooling);
+    let applied = modules.applied(&pooling);
     let mut problems: Vec<Error> = tokenizer_problem.into_iter().chain(weights_problem).collect();
     if options.random_weights.is_none() {
         problems.extend(post_pooling::load(applied, None, &mut report).err());

@@ -61,6 +61,8 @@ pub struct Loaded {
     pub tokenizer_file: PathBuf,
     /// The tokenizer, with its maximum length set.
     pub tokenizer: Tokenizer,
+    /// The maximum length of a text, and where it is set.
+    pub max_length: MaxLength,
 }
 
 /// The source of the weights.
@@ -165,7 +167,7 @@ fn load_for(wanted: Wanted, options: &ModelOptions, console: &Console) -> Result
         1e3 * start.elapsed().as_secs_f64(),
         loaded.weights
     ));
-    if loaded.head.is_none() && options.pooling.is_none() && loaded.modules.pooling.is_none() {
+    if loaded.head.is_none() && options.pooling.is_none() && !loaded.modules.configures_pooling() {
         let pooling = &loaded.pooling;
         console.note(format!("no pooling configured; using {pooling}, the default for this model family"));
     }
@@ -209,7 +211,7 @@ fn head_kind(
             let (noun, command) = (purpose::noun(kind), use_command(purpose));
             bail!("{model} is {purpose}, not a {noun}; {command}choose a {noun}")
         }
-        (Wanted::Head(kind), None) if modules.pooling.is_some() => {
+        (Wanted::Head(kind), None) if modules.configures_pooling() => {
             let noun = purpose::noun(kind);
             bail!("{model} is an embedding model, not a {noun}; use sconce embed, or choose a {noun}")
         }
@@ -242,7 +244,7 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Lo
     let prepared = prepare(options, console, wanted)?;
     let tokenizer_file = tokenizer_file(options, prepared.files.as_ref())?;
     let limits = prepared.tokenizer_options();
-    let Prepared { backends, files, modules, plan, count, .. } = prepared;
+    let Prepared { backends, files, modules, plan, count, max_length, .. } = prepared;
     let applied = plan.applied_modules(&modules);
     let Plan { config, family, spec, pooling, head, dimensions, is_bare_checkpoint, mut purpose } = plan;
     let head_kind = head.as_ref().map(HeadSpec::kind);
@@ -256,7 +258,10 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Lo
             Weights::Random(seed) => draw_random(&config, &parts, &count, *seed, &backends),
         },
     );
-    let (LoadedWeights { encoders, pooler, head, mut report }, tokenizer) = (weights_loaded?, tokenizer?);
+    let (LoadedWeights { encoders, pooler, head, mut report }, mut tokenizer) = (weights_loaded?, tokenizer?);
+    for marker in modules.multi_vector.iter().flat_map(|multi_vector| &multi_vector.markers) {
+        tokenizer.add_marker(marker)?;
+    }
     let loaded = post_pooling::load(applied, options.random_weights, &mut report)?;
     let post_pooling = pooler.into_iter().chain(loaded).collect();
     if let Some(report) = &report {
@@ -282,6 +287,7 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Lo
         head_kind,
         tokenizer_file,
         tokenizer,
+        max_length,
     })
 }
 
@@ -310,11 +316,6 @@ pub(super) fn prepare(options: &ModelOptions, console: &Console, wanted: Wanted)
     let count = count_parameters(options, &backends, &plan.parts(), plan.applied_modules(&modules))?;
     let pair_truncation = options.pair_truncation;
     Ok(Prepared { backends, files, modules, plan, count, max_length, truncation_side, pair_truncation })
-}
-
-/// The post-pooling modules that run. Without pooling there is no vector for them.
-pub(super) fn applied_modules<'a>(modules: &'a Modules, pooling: &Pooling) -> &'a [PostPoolingModule] {
-    if *pooling == Pooling::None { &[] } else { &modules.post_pooling }
 }
 
 impl Prepared {
@@ -398,7 +399,7 @@ impl Plan {
 
     /// The post-pooling modules that run: none before a task head.
     fn applied_modules<'a>(&self, modules: &'a Modules) -> &'a [PostPoolingModule] {
-        if self.head.is_some() { &[] } else { applied_modules(modules, &self.pooling) }
+        if self.head.is_some() { &[] } else { modules.applied(&self.pooling) }
     }
 }
 
@@ -408,7 +409,7 @@ fn plan(options: &ModelOptions, files: Option<&ModelDir>, modules: &Modules, wan
         Some(path) => path.clone(),
         None => require_files(files)?.config(),
     })?;
-    let is_bare_checkpoint = modules.pooling.is_none() && options.reads_checkpoint();
+    let is_bare_checkpoint = !modules.configures_pooling() && options.reads_checkpoint();
     // Random weights have the head that the config describes; for vectors, any config is good.
     let is_described = is_bare_checkpoint || wanted == Wanted::PairScores && !options.reads_checkpoint();
     let purpose = modules.purpose.clone().or_else(|| Purpose::of_config(&config).filter(|_| is_described));
@@ -430,7 +431,13 @@ fn plan(options: &ModelOptions, files: Option<&ModelDir>, modules: &Modules, wan
         return Ok(Plan { config, family, spec, pooling, head, dimensions, is_bare_checkpoint, purpose });
     }
     let pooling = match (&options.pooling, &modules.pooling) {
+        (Some(Pooling::MultiVector), _) if modules.multi_vector.is_none() => bail!(UsageError(format!(
+            "--pooling multi-vector: {} is not a multi-vector model like ColBERT, so nothing projects its token vectors; choose \
+             another model, or pass --pooling none",
+            options.source.model
+        ))),
         (Some(pooling), _) | (None, Some(PoolingModule { pooling, .. })) => pooling.clone(),
+        (None, None) if modules.multi_vector.is_some() => Pooling::MultiVector,
         (None, None) => Pooling::Text(vec![family.pool]),
     };
     if pooling.needs_pooler() && !family.names.iter().any(|names| names.has_module("pooler")) {

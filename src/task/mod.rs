@@ -37,7 +37,7 @@ pub use answering::{AnswerOptions, Answerer};
 pub use attention::{AttentionMaps, AttentionOptions, Layers, Mixing, View, Views, attend};
 pub use batch_size::{CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS, MemoryUse, memory_use, workload};
 pub use classification::{Classifier, ScoreOptions};
-pub use embedding::{EmbeddedTexts, Embedder, TextError};
+pub use embedding::{Compared, EmbeddedTexts, Embedder, LateInteraction, TextError};
 pub use entities::Aggregation;
 pub use examine::{Examined, examine};
 pub use load::{Loaded, MaxLength, load, load_embedding_or_sparse, load_head, load_reranker};

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::model::Source;
+use crate::model::modules::Role;
 use crate::named::Named;
 use crate::nn::{ComputeDtype, DeviceRequest, Pooling};
 use crate::output::OutputDtype;
@@ -76,8 +77,12 @@ pub struct VectorOptions {
     pub normalize: Option<bool>,
     /// Truncate vectors to the first dimensions, this many (`--dimensions`).
     pub dimensions: Option<usize>,
-    /// The prompt before each text. `None`: the model's default prompt.
+    /// The prompt before each text. `None`: that of the role, or the model's default prompt.
     pub prompt: Option<PromptChoice>,
+    /// What the texts are (`--role`). `None`: documents for a multi-vector model; otherwise nothing depends on it.
+    pub role: Option<Role>,
+    /// Vectors per cluster of hierarchical token pooling (`--token-pooling`). `None`: as the model's modules say.
+    pub token_pooling: Option<f64>,
     /// The element type of stored vectors.
     pub dtype: OutputDtype,
     /// What to do with texts over the limit.

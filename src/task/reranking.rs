@@ -3,23 +3,17 @@
 use anyhow::{Context, Result};
 
 use super::classification::{Classifier, ScoreOptions};
-use super::embedding::Embedder;
+use super::embedding::{Compared, Embedder};
 use super::load::Loaded;
 use super::model_task::ModelTask;
-use super::options::{OnLong, PromptChoice, VectorOptions};
-use super::similarity::similarity;
+use super::options::{OnLong, VectorOptions};
 use crate::error::UsageError;
-use crate::named::Named;
+use crate::model::modules::Role;
 use crate::nn::{Encoder, keep_memory};
 use crate::output::{Content, ContentType, OutputDtype};
 use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::sys::console::Console;
 use crate::text::{TokenizedText, Tokenizer};
-
-/// Names of the prompt before queries, and of the one before documents, as `encode_query` and `encode_document` of
-/// sentence-transformers look for them.
-const QUERY_PROMPTS: &[&str] = &["query"];
-const DOCUMENT_PROMPTS: &[&str] = &["document", "passage", "corpus"];
 
 /// A model that scores texts by a query.
 pub enum Reranker {
@@ -29,10 +23,10 @@ pub enum Reranker {
     BiEncoder(Box<BiEncoder>),
 }
 
-/// An embedding model and the vector of a query.
+/// An embedding model and what it makes of a query.
 pub struct BiEncoder {
     embedder: Embedder,
-    query: Vec<f32>,
+    query: Compared,
     ranked: bool,
 }
 
@@ -68,7 +62,7 @@ impl Reranker {
     pub fn score_name(&self) -> String {
         match self {
             Reranker::CrossEncoder(classifier) => classifier.function().to_string(),
-            Reranker::BiEncoder(encoder) => encoder.embedder.similarity.name().into(),
+            Reranker::BiEncoder(encoder) => encoder.embedder.similarity_name().into(),
         }
     }
 }
@@ -76,27 +70,22 @@ impl Reranker {
 impl BiEncoder {
     fn new(loaded: Loaded, on_long: OnLong, query: &str, ranked: bool, console: &Console) -> Result<Self> {
         let prompts = loaded.modules.prompts.clone();
-        let prompt = |names: &[&str]| {
-            let name = names.iter().find(|name| prompts.get(name).is_some_and(|text| !text.is_empty()));
-            name.map(|name| PromptChoice::Name((*name).to_owned()))
-        };
         let options = VectorOptions {
             normalize: None,
             dimensions: None,
-            prompt: prompt(QUERY_PROMPTS),
+            prompt: None,
+            role: Some(Role::Query),
+            token_pooling: None,
             dtype: OutputDtype::F32,
             on_long: OnLong::Truncate,
             chunking: None,
         };
         let mut embedder = Embedder::new(loaded, &options, console)?;
-        let embedded = embedder.embed(&[query]).context("--query")?;
+        let embedded = embedder.embed_to_compare(&[query]).context("--query")?;
         embedded.report(embedder.tokenizer.max_length(), console);
         let query = embedded.vectors.into_iter().next().unwrap_or_default();
-        let document = match prompt(DOCUMENT_PROMPTS) {
-            Some(PromptChoice::Name(name)) => prompts.get(&name).unwrap_or_default(),
-            _ => prompts.default.as_ref().and_then(|name| prompts.get(name)).unwrap_or_default(),
-        };
-        embedder.set_prompt(document)?;
+        let query = embedder.compared(query)?;
+        embedder.set_role(Role::Document, &prompts)?;
         embedder.on_long = on_long;
         Ok(BiEncoder { embedder, query, ranked })
     }
@@ -105,7 +94,7 @@ impl BiEncoder {
         let batch: Vec<&TokenizedText> = texts.iter().collect();
         let vectors = self.embedder.vectors(&batch, batch_tokens, worker)?;
         let rows = texts.iter().zip(vectors).map(|(text, vector)| {
-            let score = similarity(self.embedder.similarity, &self.query, &vector) as f32;
+            let score = self.query.similarity(&vector);
             let content = Content::Score { score, rank: None };
             vec![TaskRow { span: None, tokens: text.token_count(), is_finite: score.is_finite(), content }]
         });

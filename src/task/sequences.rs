@@ -50,7 +50,12 @@ pub(super) fn forward<T>(
     let reduced = consecutive_batches(&lengths, batch_tokens).into_iter().map(|run| {
         halve_on_out_of_memory(&sequences[run], &|part| {
             let tokens = part.iter().map(|sequence| &sequence.tokens);
-            let batch = RaggedBatch::new(tokens.map(|tokens| (&tokens.ids[..], &tokens.token_type_ids[..])))?;
+            let mut batch =
+                RaggedBatch::new(tokens.clone().map(|tokens| (&tokens.ids[..], &tokens.token_type_ids[..])))?;
+            if tokens.clone().any(|tokens| tokens.unattended_tokens > 0) {
+                let key_lengths = tokens.map(|tokens| tokens.ids.len() - tokens.unattended_tokens);
+                batch = batch.with_key_lengths(key_lengths.collect())?;
+            }
             let hidden = encoder.forward(&batch)?;
             reduce(part, &batch, &hidden)
         })
@@ -123,6 +128,7 @@ mod tests {
                 token_type_ids: vec![0; tokens],
                 truncated_tokens: 0,
                 alignment: None,
+                unattended_tokens: 0,
             },
             chunks: vec![],
         }

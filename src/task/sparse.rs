@@ -38,7 +38,7 @@ impl SparseEncoder {
     /// If an option is for dense vectors: a usage error.
     pub fn new(loaded: Loaded, options: &VectorOptions, console: &Console) -> Result<Self> {
         check_options(options)?;
-        let prompt = resolve_prompt(options.prompt.as_ref(), &loaded.modules.prompts, console)?;
+        let prompt = resolve_prompt(options.prompt.as_ref(), options.role, &loaded.modules.prompts, console)?;
         let Loaded { tokenizer, encoders, head: Some(TaskHead::MaskedLm(head)), modules, dimensions, .. } =
             loaded
         else {
@@ -79,6 +79,7 @@ fn check_options(options: &VectorOptions) -> Result<()> {
         ("--output-dtype", *dtype != OutputDtype::F32),
         ("--on-long mean", *on_long == OnLong::Mean),
         ("--chunk", chunking.is_some()),
+        ("--token-pooling", options.token_pooling.is_some()),
     ];
     match given.iter().find(|(_, is_given)| *is_given) {
         Some((option, _)) => bail!(UsageError(format!(

@@ -4,28 +4,35 @@ use anyhow::{Result, bail};
 
 use super::options::PromptChoice;
 use crate::error::UsageError;
-use crate::model::modules::Prompts;
+use crate::model::modules::{Prompts, Role};
+use crate::named::Named;
 use crate::nn::EncoderSpec;
 use crate::pipeline::TokenizeError;
 use crate::sys::console::Console;
 use crate::text::{TokenIds, Tokenizer};
 
-/// The prompt before each text, which may be empty: the user's choice, else the model's default prompt.
+/// The prompt before each text, which may be empty: the user's choice, else that of the role, else the model's default prompt.
 ///
 /// # Errors
 /// A usage error if the model has no prompt of that name.
 pub(super) fn resolve_prompt(
     choice: Option<&PromptChoice>,
+    role: Option<Role>,
     prompts: &Prompts,
     console: &Console,
 ) -> Result<String> {
-    let name = match (choice, &prompts.default) {
-        (Some(PromptChoice::Text(text)), _) => {
+    let name = match (choice, role, &prompts.default) {
+        (Some(PromptChoice::Text(text)), ..) => {
             console.detail(format!("prompt {text:?}"));
             return Ok(text.clone());
         }
-        (Some(PromptChoice::Name(name)), _) | (None, Some(name)) => name,
-        (None, None) => return Ok(String::new()),
+        (None, Some(role), _) => {
+            let (name, text) = prompts.of_role(role);
+            console.detail(format!("role {}, prompt {name}: {text:?}", role.name()));
+            return Ok(text.into());
+        }
+        (Some(PromptChoice::Name(name)), ..) | (None, None, Some(name)) => name,
+        (None, None, None) => return Ok(String::new()),
     };
     let Some(text) = prompts.get(name) else {
         let known = prompts.names();

@@ -27,8 +27,8 @@ use tokenizers::utils::truncation::{
     TruncationDirection, TruncationParams, TruncationStrategy, truncate_encodings,
 };
 use tokenizers::{
-    DecoderWrapper, Encoding, Model, ModelWrapper, NormalizerWrapper, PostProcessor, PostProcessorWrapper,
-    PreTokenizerWrapper, TokenizerImpl,
+    AddedToken, DecoderWrapper, Encoding, Model, ModelWrapper, NormalizerWrapper, PostProcessor,
+    PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl,
 };
 
 use super::alignment::Alignment;
@@ -49,6 +49,8 @@ pub struct TokenIds {
     pub truncated_tokens: usize,
     /// Where the tokens are in the text; only of [`Tokenizer::encode_aligned`].
     pub alignment: Option<Alignment>,
+    /// Number of tokens at the end that no token attends to.
+    pub unattended_tokens: usize,
 }
 
 /// The end at which a text that exceeds the limit is truncated.
@@ -305,6 +307,46 @@ impl Tokenizer {
         self.max_length
     }
 
+    /// Sets the maximum tokens of a text or pair, including special tokens.
+    pub fn set_max_length(&mut self, max_length: usize) {
+        self.max_length = max_length;
+    }
+
+    /// Makes a prompt, or its first word, one token wherever a text contains it, if it is in the vocabulary: the marker of queries or
+    /// documents, which the normalizer or the pre-tokenizer would split.
+    ///
+    /// # Errors
+    /// If the library fails.
+    pub fn add_marker(&mut self, prompt: &str) -> Result<()> {
+        let Some(word) = prompt.split_whitespace().next() else { return Ok(()) };
+        let Some(marker) = [prompt, word].into_iter().find(|marker| self.token_id(marker).is_some()) else {
+            return Ok(());
+        };
+        if self.encode_without_special_tokens(marker)?.get_ids()
+            != [self.token_id(marker).unwrap_or_default()]
+        {
+            let token = AddedToken::from(marker.to_owned(), true).normalized(false);
+            self.inner.add_special_tokens([token]).map_err(|error| anyhow!("{error}"))?;
+        }
+        Ok(())
+    }
+
+    /// The id of a token, if the vocabulary has it.
+    pub fn token_id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+
+    /// The id of the mask token: the one that the settings beside `file`, the tokenizer's, name, else `[MASK]` or `<mask>`, if the
+    /// vocabulary has it.
+    ///
+    /// # Errors
+    /// If a file with settings cannot be read.
+    pub fn mask_token_id(&self, file: &Path) -> Result<Option<u32>> {
+        let config = TokenizerConfig::read(file)?;
+        let names = config.special_token("mask_token").into_iter().chain(["[MASK]", "<mask>"]);
+        Ok(names.filter_map(|name| self.token_id(name)).next())
+    }
+
     /// The end at which longer texts are truncated.
     pub fn truncation_side(&self) -> TruncationSide {
         self.truncation_side
@@ -507,7 +549,7 @@ impl Tokenizer {
 
 fn token_ids(encoding: &Encoding) -> TokenIds {
     let (ids, token_type_ids) = (encoding.get_ids().to_vec(), encoding.get_type_ids().to_vec());
-    TokenIds { ids, token_type_ids, truncated_tokens: 0, alignment: None }
+    TokenIds { ids, token_type_ids, truncated_tokens: 0, alignment: None, unattended_tokens: 0 }
 }
 
 #[cfg(test)]

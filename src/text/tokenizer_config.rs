@@ -95,6 +95,11 @@ impl TokenEntry {
 }
 
 impl TokenizerConfig {
+    /// The special token with this name, for example `mask_token`, if a file names one.
+    pub(super) fn special_token(&self, name: &str) -> Option<&str> {
+        self.special_tokens.get(name)?.as_ref().map(|token| token.content.as_str())
+    }
+
     /// Reads the files next to `tokenizer_file`, a `tokenizer.json` or a vocabulary.
     ///
     /// # Errors

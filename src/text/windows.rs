@@ -87,6 +87,7 @@ impl Tokenizer {
                 token_type_ids: of(encoding.get_type_ids()),
                 truncated_tokens: removed,
                 alignment: Some(Alignment { text: text.clone(), spans }),
+                unattended_tokens: 0,
             }
         };
         Ok(parts.into_iter().map(window).collect())

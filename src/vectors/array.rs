@@ -95,7 +95,13 @@ impl ArrayVectors {
                 Elements::Int8 { values, scales }
             }
         };
-        Some(Block { first_row: rows.start, rows: rows.len(), dimensions: self.dimensions, elements })
+        Some(Block {
+            first_row: rows.start,
+            rows: rows.len(),
+            token_counts: &[],
+            dimensions: self.dimensions,
+            elements,
+        })
     }
 
     /// Reads rows of a segment into `buffer`.

@@ -47,6 +47,7 @@ pub(super) fn open(path: &Path, name: &Arc<str>, file: File) -> Result<Opened> {
         (None, None) => 0,
         (None, Some(batch)) => first_length(&batches, batch, &schema)?,
     };
+    let per_token = schema.per_token;
     let (dtype, dimensions, metadata) = (schema.dtype, schema.dimensions(width), schema.metadata.clone());
     let segments = segments(&batches, &schema, &units, width)?;
     let arrow = Arc::new(ArrowFile { name: name.clone(), batches, schema, units, width });
@@ -54,14 +55,22 @@ pub(super) fn open(path: &Path, name: &Arc<str>, file: File) -> Result<Opened> {
         Some(segments) => Box::new(ArrayVectors::new(name.clone(), file.into(), segments, dtype, dimensions)),
         None => Box::new(DecodedVectors(arrow.clone())),
     };
-    Ok(Opened { rows: next, dimensions, dtype, metadata, vectors, columns: Box::new(BatchColumns(arrow)) })
+    Ok(Opened {
+        rows: next,
+        dimensions,
+        per_token,
+        dtype,
+        metadata,
+        vectors,
+        columns: Box::new(BatchColumns(arrow)),
+    })
 }
 
-/// The length of the first list of a batch.
+/// The stored elements of the first vector of a batch.
 fn first_length(batches: &ArrowBatches, batch: usize, schema: &VectorSchema) -> Result<usize> {
     let batch = batches.read(batch, &[schema.vectors])?;
     let first = to_json(batch.column(0), 0).unwrap_or_default();
-    Ok(first.as_array().map_or(0, Vec::len))
+    Ok(schema.width_of(&first))
 }
 
 /// Where the elements are in the file; `None` if a batch has to be decoded.

@@ -8,7 +8,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float16Type, Float32Type, Int8Type, Schema};
 
 use super::buffer::BlockBuffer;
-use super::error::{no_vectors, per_token};
+use super::error::{no_vectors, token_integers};
 use super::width::{checked_width, dimensions_of_int8};
 use crate::field::{FieldValue, carried_type, to_json};
 use crate::output::{ColumnType, KeptColumn, OutputDtype, OutputMetadata};
@@ -37,6 +37,8 @@ pub(super) struct VectorSchema {
     pub vectors: usize,
     /// The index of the column of the scales.
     pub scale: Option<usize>,
+    /// Whether a row has one vector per token.
+    pub per_token: bool,
     /// Type of the elements.
     pub dtype: OutputDtype,
     /// Stored elements of a vector, if the type of the column says it.
@@ -52,29 +54,32 @@ impl VectorSchema {
     /// Finds the columns of the file `name`, whose metadata has these keys and values.
     ///
     /// # Errors
-    /// If it has no vectors, or vectors of tokens.
+    /// If it has no vectors.
     pub(super) fn new<'a>(
         name: &str,
         schema: &Schema,
         metadata: impl Iterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self> {
         let find = |name: &str| schema.fields().iter().position(|field| field.name() == name);
-        let Some(vectors) = find(VECTORS) else {
-            return Err(match find(TOKEN_VECTORS) {
-                Some(_) => per_token(name),
-                None => no_vectors(name, "column \"embedding\""),
-            });
+        let Some(vectors) = find(VECTORS).or_else(|| find(TOKEN_VECTORS)) else {
+            return Err(no_vectors(name, "column \"embedding\""));
         };
         let strip = |(key, value): (&str, &str)| Some((key.strip_prefix(PREFIX)?.into(), value.into()));
         let metadata: OutputMetadata = metadata.filter_map(strip).collect();
-        let data_type = schema.field(vectors).data_type();
+        let field = schema.field(vectors);
+        let per_token = field.name() == TOKEN_VECTORS;
+        let data_type = match field.data_type() {
+            DataType::List(vector) if per_token => vector.data_type(),
+            other => other,
+        };
         let (item, width) = match data_type {
             DataType::FixedSizeList(item, width) => {
                 (item, Some(checked_width(name, u64::try_from(*width).unwrap_or(0))?))
             }
             DataType::List(item) | DataType::LargeList(item) => (item, None),
             other => bail!(
-                "{name}: column \"embedding\" has the type {other}, expected lists; write it as lists of numbers"
+                "{name}: column \"{}\" has the type {other}, expected lists; write it as lists of numbers",
+                field.name()
             ),
         };
         let scale = find(SCALE).filter(|_| *item.data_type() == DataType::Int8);
@@ -88,6 +93,9 @@ impl VectorSchema {
                 )
             }
         };
+        if per_token && matches!(dtype, OutputDtype::Int8 | OutputDtype::Binary) {
+            return Err(token_integers(name));
+        }
         let mut decoded: Vec<usize> = [vectors].into_iter().chain(scale).collect();
         decoded.sort_unstable();
         let shown = schema.fields().iter().enumerate().filter(|(_, field)| is_shown(field.name()));
@@ -97,7 +105,13 @@ impl VectorSchema {
                 (i, KeptColumn { name: field.name().clone(), column_type })
             })
             .unzip();
-        Ok(VectorSchema { decoded, vectors, scale, dtype, width, metadata, columns, indices })
+        Ok(VectorSchema { decoded, vectors, scale, per_token, dtype, width, metadata, columns, indices })
+    }
+
+    /// The stored elements of a vector, given the value of the column in a row.
+    pub(super) fn width_of(&self, row: &serde_json::Value) -> usize {
+        let vector = if self.per_token { row.get(0) } else { Some(row) };
+        vector.and_then(serde_json::Value::as_array).map_or(0, Vec::len)
     }
 
     /// Dimensions of a vector with `width` stored elements.
@@ -122,7 +136,9 @@ impl VectorSchema {
             |index: usize| self.decoded.iter().position(|i| *i == index).and_then(|i| columns.get(i));
         let vectors =
             column(self.vectors).ok_or_else(|| anyhow!("{name} has no vectors; write the file again"))?;
-        let values = elements(vectors, width).map_err(|(row, reason)| {
+        let (vectors, counts) = self.token_vectors(name, vectors)?;
+        let values = elements(&vectors, width).map_err(|(row, reason)| {
+            let row = row_of_vector(row, &counts);
             anyhow!("{name}: the vector of row {} {reason}; write the file again", first_row + row)
         })?;
         let wrong_type = || {
@@ -151,8 +167,37 @@ impl VectorSchema {
             None if self.dtype == OutputDtype::Int8 => buffer.set_unit_scales(width),
             None => {}
         }
+        buffer.token_counts.extend(counts);
         Ok(())
     }
+
+    /// The vectors of a column, and with one vector per token those of all rows and their number in each row.
+    fn token_vectors(&self, name: &str, column: &ArrayRef) -> Result<(ArrayRef, Vec<usize>)> {
+        if !self.per_token {
+            return Ok((column.clone(), Vec::new()));
+        }
+        let Some(lists) = column.as_list_opt::<i32>().filter(|lists| lists.null_count() == 0) else {
+            bail!(
+                "{name}: column \"embeddings\" has other values than lists of vectors; write the file again"
+            );
+        };
+        let offsets: Vec<usize> = lists.value_offsets().iter().map(|offset| *offset as usize).collect();
+        let (first, end) = (offsets[0], offsets[offsets.len() - 1]);
+        let counts = offsets.windows(2).map(|bounds| bounds[1] - bounds[0]).collect();
+        Ok((lists.values().slice(first, end - first), counts))
+    }
+}
+
+/// The row of a vector, if rows have these numbers of vectors; without numbers, one each.
+fn row_of_vector(vector: usize, counts: &[usize]) -> usize {
+    if counts.is_empty() {
+        return vector;
+    }
+    let ends = counts.iter().scan(0, |end, count| {
+        *end += count;
+        Some(*end)
+    });
+    ends.take_while(|end| *end <= vector).count()
 }
 
 /// The elements of the lists of a column, each of `width` elements without nulls.

@@ -16,6 +16,8 @@ pub struct BlockBuffer {
     int8s: Vec<i8>,
     /// For `int8`, one per row.
     pub(super) scales: Vec<f32>,
+    /// The vectors of each row, if a row has one per token.
+    pub(super) token_counts: Vec<usize>,
 }
 
 impl BlockBuffer {
@@ -44,6 +46,7 @@ impl BlockBuffer {
         self.f16s.clear();
         self.int8s.clear();
         self.scales.clear();
+        self.token_counts.clear();
     }
 
     /// Appends elements in f32.
@@ -90,7 +93,7 @@ impl BlockBuffer {
         unit_scales(&self.int8s, width, &mut self.scales);
     }
 
-    /// The block that the buffer holds.
+    /// The block that the buffer holds, of `rows` rows of the file.
     pub(super) fn block(
         &self,
         dtype: OutputDtype,
@@ -104,7 +107,9 @@ impl BlockBuffer {
             OutputDtype::Int8 => Elements::Int8 { values: &self.int8s, scales: &self.scales },
             OutputDtype::Binary => Elements::Binary(&self.int8s),
         };
-        Block { first_row, rows, dimensions, elements }
+        let token_counts = &self.token_counts[..];
+        let rows = if token_counts.is_empty() { rows } else { token_counts.iter().sum() };
+        Block { first_row, rows, token_counts, dimensions, elements }
     }
 }
 

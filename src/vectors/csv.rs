@@ -78,7 +78,15 @@ pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Option<Opened>> {
         offsets,
     });
     let (vectors, columns) = (Box::new(CsvVectors(file.clone())), Box::new(CsvColumns(file)));
-    Ok(Some(Opened { rows, dimensions, dtype, metadata: OutputMetadata::new(), vectors, columns }))
+    Ok(Some(Opened {
+        rows,
+        dimensions,
+        per_token: false,
+        dtype,
+        metadata: OutputMetadata::new(),
+        vectors,
+        columns,
+    }))
 }
 
 /// Where the rows of a file are.

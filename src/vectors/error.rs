@@ -19,7 +19,16 @@ pub(super) fn truncated(name: &str, expected: u64, found: u64) -> Error {
 
 /// The error for a file with one vector per token.
 pub(super) fn per_token(name: &str) -> Error {
-    anyhow!("{name} has one vector per token (--pooling none); pass a file with one vector per row")
+    anyhow!(
+        "{name} has one vector per token (--pooling multi-vector or none); pass a file with one vector per row"
+    )
+}
+
+/// The error for a file with integers, such as signs, in place of the vectors of tokens.
+pub(super) fn token_integers(name: &str) -> Error {
+    anyhow!(
+        "{name} holds the vectors of tokens as integers, which MaxSim does not compare; embed with --output-dtype f32 or f16"
+    )
 }
 
 /// The error for a file without vectors.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow, bail};
 
 use super::buffer::BlockBuffer;
+use super::error::per_token;
 use super::source::{Opened, rows_by_unit};
 use super::{arrow, csv, jsonl, npy, safetensors};
 use crate::field::FieldValue;
@@ -31,6 +32,15 @@ impl VectorFile {
     /// # Errors
     /// If the file cannot be read, is of no known format, is malformed or truncated, or has one vector per token.
     pub fn open(path: &Path) -> Result<VectorFile> {
+        let file = Self::open_any(path)?;
+        if file.is_per_token() { Err(per_token(&file.name)) } else { Ok(file) }
+    }
+
+    /// Opens a file as [`VectorFile::open`] does, or one with one vector per token: Arrow, Parquet or jsonl.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is of no known format, or is malformed or truncated.
+    pub fn open_any(path: &Path) -> Result<VectorFile> {
         let name: Arc<str> = path.display().to_string().into();
         let unread = |error| anyhow!("cannot read {name} ({error}); check the path");
         let file = regular_file::open(path).map_err(unread)?;
@@ -49,9 +59,14 @@ impl VectorFile {
         &self.name
     }
 
-    /// Number of vectors.
+    /// Number of rows.
     pub fn rows(&self) -> usize {
         self.opened.rows
+    }
+
+    /// Whether a row has one vector per token.
+    pub fn is_per_token(&self) -> bool {
+        self.opened.per_token
     }
 
     /// Dimensions of a vector.

@@ -1,4 +1,4 @@
-//! JSON lines: a vector in `"embedding"`, and for int8 its `"scale"`.
+//! JSON lines: a vector in `"embedding"` or one per token in `"embeddings"`, and for int8 its `"scale"`.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::batch::{TOKEN_VECTORS, VECTORS, is_shown};
 use super::buffer::BlockBuffer;
-use super::error::{no_vectors, per_token};
+use super::error::{no_vectors, token_integers};
 use super::source::{Columns, Opened, Vectors, Visit, rows_by_unit};
 use crate::field::FieldValue;
 use crate::output::{ColumnType, KeptColumn, OutputDtype, OutputMetadata};
@@ -28,6 +28,8 @@ struct JsonLines {
     name: Arc<str>,
     path: PathBuf,
     dtype: OutputDtype,
+    /// Whether a row has one vector per token.
+    per_token: bool,
     width: usize,
     dimensions: usize,
     columns: Vec<KeptColumn>,
@@ -50,6 +52,12 @@ struct Int8Line {
     scale: Option<f32>,
 }
 
+/// The fields of a line with one vector of floats per token.
+#[derive(Deserialize)]
+struct FloatTokensLine {
+    embeddings: Vec<Vec<f32>>,
+}
+
 /// Counts the lines of a file, and reads the first one.
 pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Opened> {
     let unread = |error| anyhow!("cannot read {name} ({error}); check the file");
@@ -63,15 +71,13 @@ pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Opened> {
     }
     let first: Map<String, Value> = serde_json::from_str(&first)
         .map_err(|error| anyhow!("{name}: row 0 is not a JSON object ({error}); write the file again"))?;
-    let Some(vector) = first.get(VECTORS) else {
-        return Err(if first.contains_key(TOKEN_VECTORS) {
-            per_token(name)
-        } else {
-            no_vectors(name, "field \"embedding\"")
-        });
-    };
-    let Some(elements) = vector.as_array() else {
-        bail!("{name}: \"embedding\" of row 0 is not a list of numbers; write the file again");
+    let per_token = !first.contains_key(VECTORS);
+    let (key, expected) =
+        if per_token { (TOKEN_VECTORS, "a list of vectors") } else { (VECTORS, "a list of numbers") };
+    let Some(vector) = first.get(key) else { return Err(no_vectors(name, "field \"embedding\"")) };
+    let vector = if per_token { vector.get(0) } else { Some(vector) };
+    let Some(elements) = vector.and_then(Value::as_array) else {
+        bail!("{name}: \"{key}\" of row 0 is not {expected}; write the file again");
     };
     // Floats are written with a decimal point.
     let is_int8 = !elements.is_empty() && elements.iter().all(Value::is_i64);
@@ -80,6 +86,9 @@ pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Opened> {
         None if is_int8 => OutputDtype::Binary,
         _ => OutputDtype::F32,
     };
+    if per_token && dtype != OutputDtype::F32 {
+        return Err(token_integers(name));
+    }
     let width = elements.len();
     let dimensions = if dtype == OutputDtype::Binary { 8 * width } else { width };
     let columns = first.keys().filter(|key| is_shown(key));
@@ -92,6 +101,7 @@ pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Opened> {
         name: name.clone(),
         path: path.into(),
         dtype,
+        per_token,
         width,
         dimensions,
         columns,
@@ -100,7 +110,7 @@ pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Opened> {
     };
     let file = Arc::new(file);
     let (vectors, columns) = (Box::new(JsonVectors(file.clone())), Box::new(JsonColumns(file)));
-    Ok(Opened { rows, dimensions, dtype, metadata: OutputMetadata::new(), vectors, columns })
+    Ok(Opened { rows, dimensions, per_token, dtype, metadata: OutputMetadata::new(), vectors, columns })
 }
 
 /// The units of a file and their offsets. Empty lines are no rows.
@@ -162,23 +172,32 @@ impl JsonLines {
             };
             anyhow!("{name}: row {row} cannot be used ({reason}); embed its text again, or remove the row")
         };
-        let found = if self.dtype == OutputDtype::F32 {
-            let FloatLine { embedding } = serde_json::from_slice(line).map_err(invalid)?;
-            buffer.extend_f32(&embedding);
-            embedding.len()
-        } else {
-            let Int8Line { embedding, scale } = serde_json::from_slice(line).map_err(invalid)?;
-            buffer.extend_int8(&embedding);
-            // A null scale stands for NaN, which the search refuses.
-            buffer.scales.extend((self.dtype == OutputDtype::Int8).then(|| scale.unwrap_or(f32::NAN)));
-            embedding.len()
+        let widths = match (self.dtype == OutputDtype::F32, self.per_token) {
+            (_, true) => {
+                let FloatTokensLine { embeddings } = serde_json::from_slice(line).map_err(invalid)?;
+                embeddings.iter().for_each(|vector| buffer.extend_f32(vector));
+                embeddings.iter().map(Vec::len).collect()
+            }
+            (true, false) => {
+                let FloatLine { embedding } = serde_json::from_slice(line).map_err(invalid)?;
+                buffer.extend_f32(&embedding);
+                vec![embedding.len()]
+            }
+            (false, false) => {
+                let Int8Line { embedding, scale } = serde_json::from_slice(line).map_err(invalid)?;
+                buffer.extend_int8(&embedding);
+                // A null scale stands for NaN, which the search refuses.
+                buffer.scales.extend((self.dtype == OutputDtype::Int8).then(|| scale.unwrap_or(f32::NAN)));
+                vec![embedding.len()]
+            }
         };
-        if found != self.width {
+        if let Some(found) = widths.iter().find(|width| **width != self.width) {
             bail!(
                 "{name}: the vector of row {row} has {found} elements, expected {}; write the file again",
                 self.width
             );
         }
+        buffer.token_counts.extend(self.per_token.then_some(widths.len()));
         Ok(())
     }
 }

@@ -58,7 +58,15 @@ pub(super) fn open(path: &Path, name: &Arc<str>, file: File, size: u64) -> Resul
     let segments = vec![Segment { rows: 0..rows, offset, scales: None }];
     let vectors = ArrayVectors::new(name.clone(), file.into(), segments, dtype, dimensions);
     let columns = ChunkCounts::new(name, chunks, rows)?;
-    Ok(Opened { rows, dimensions, dtype, metadata, vectors: Box::new(vectors), columns: Box::new(columns) })
+    Ok(Opened {
+        rows,
+        dimensions,
+        per_token: false,
+        dtype,
+        metadata,
+        vectors: Box::new(vectors),
+        columns: Box::new(columns),
+    })
 }
 
 /// The element type and the shape in a header such as `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`.

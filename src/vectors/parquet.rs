@@ -48,17 +48,18 @@ pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Opened> {
         (None, None) => 0,
         (None, Some(group)) => first_length(&source, &schema, group)?,
     };
+    let per_token = schema.per_token;
     let (dtype, dimensions, metadata) = (schema.dtype, schema.dimensions(width), schema.metadata.clone());
     let file = Arc::new(ParquetFile { name: name.clone(), source, schema, units, width });
     let (vectors, columns) = (Box::new(ParquetVectors(file.clone())), Box::new(ParquetColumns(file)));
-    Ok(Opened { rows: next, dimensions, dtype, metadata, vectors, columns })
+    Ok(Opened { rows: next, dimensions, per_token, dtype, metadata, vectors, columns })
 }
 
-/// The length of the first list of a row group.
+/// The stored elements of the first vector of a row group.
 fn first_length(source: &ParquetSource, schema: &VectorSchema, group: usize) -> Result<usize> {
     let batch = source.batches(&[schema.vectors], RowChoice::Group(group), 1)?.next().transpose()?;
     let first = batch.and_then(|batch| to_json(batch.column(0), 0).ok()).unwrap_or_default();
-    Ok(first.as_array().map_or(0, Vec::len))
+    Ok(schema.width_of(&first))
 }
 
 struct ParquetVectors(Arc<ParquetFile>);

@@ -70,5 +70,13 @@ pub(super) fn open(name: &Arc<str>, file: File, size: u64, header_length: u64) -
     let segments = vec![Segment { rows: 0..rows, offset, scales: None }];
     let columns = IntegerTensors::new(name.clone(), file.clone(), columns);
     let vectors = ArrayVectors::new(name.clone(), file, segments, dtype, dimensions);
-    Ok(Opened { rows, dimensions, dtype, metadata, vectors: Box::new(vectors), columns: Box::new(columns) })
+    Ok(Opened {
+        rows,
+        dimensions,
+        per_token: false,
+        dtype,
+        metadata,
+        vectors: Box::new(vectors),
+        columns: Box::new(columns),
+    })
 }

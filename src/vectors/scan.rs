@@ -3,16 +3,18 @@
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use rayon::prelude::*;
 
 use super::buffer::BlockBuffer;
 use super::file::VectorFile;
-use crate::neighbours::{Scorer, Sink, Stored, rows_f32};
+use crate::neighbours::{Block, MaxSim, MaxSimBuffer, Neighbour, NotFinite, Scorer, Sink, Stored, rows_f32};
 use crate::output::OutputDtype;
 
 /// Size in bytes of the blocks that a thread reads and scores: they stay in L2.
 const BLOCK_BYTES: usize = 384 << 10;
+/// Rows with one vector per token that a thread reads at a time.
+const TOKEN_BLOCK_ROWS: usize = 32;
 /// Limits of the rows of a block.
 const MIN_BLOCK_ROWS: usize = 64;
 const MAX_BLOCK_ROWS: usize = 4096;
@@ -44,6 +46,46 @@ impl VectorFile {
                     scorer.scan(block, sink).map_err(|error| anyhow!("{}: {error}", self.name()))?;
                     Ok(ControlFlow::Continue(()))
                 })?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Scores all rows of a file with one vector per token for each of `queries`, and offers them to `sink`. A row without vectors is
+    /// no neighbour.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or a row has a value that is not finite.
+    pub fn scan_tokens(&self, queries: &[MaxSim], sink: &impl Sink) -> Result<()> {
+        let units = self.units(TOKEN_BLOCK_ROWS);
+        units.into_par_iter().with_max_len(1).try_for_each_init(BlockBuffer::default, |buffer, unit| {
+            let _ = self.read_unit(unit, TOKEN_BLOCK_ROWS, buffer, |block| {
+                self.score_tokens(block, queries, sink)?;
+                Ok(ControlFlow::Continue(()))
+            })?;
+            Ok(())
+        })
+    }
+
+    /// Scores the rows of a block with one vector per token, on all threads.
+    fn score_tokens(&self, block: &Block, queries: &[MaxSim], sink: &impl Sink) -> Result<()> {
+        let mut converted = Vec::new();
+        let vectors = rows_f32(block, 0..block.rows, &mut converted);
+        let ends = block.token_counts.iter().scan(0, |end, count| {
+            *end += count * block.dimensions;
+            Some(*end)
+        });
+        let rows: Vec<(usize, &[f32])> = ends
+            .zip(block.token_counts)
+            .enumerate()
+            .map(|(i, (end, count))| (block.first_row + i, &vectors[end - count * block.dimensions..end]))
+            .collect();
+        rows.into_par_iter().try_for_each_init(MaxSimBuffer::default, |buffer, (index, vectors)| {
+            if vectors.iter().any(|x| !x.is_finite()) {
+                bail!("{}: {}", self.name(), NotFinite { row: index });
+            }
+            for (i, query) in queries.iter().enumerate().filter(|_| !vectors.is_empty()) {
+                sink.offer(i, Neighbour { index, score: query.score(vectors, buffer) });
             }
             Ok(())
         })

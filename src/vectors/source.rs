@@ -44,10 +44,12 @@ pub(super) trait Columns: Send + Sync {
 
 /// What a format knows about a file.
 pub(super) struct Opened {
-    /// Number of vectors.
+    /// Number of rows.
     pub rows: usize,
     /// Dimensions of a vector.
     pub dimensions: usize,
+    /// Whether a row has one vector per token.
+    pub per_token: bool,
     /// Type of the stored elements.
     pub dtype: OutputDtype,
     /// How the vectors were made; empty if the file does not say.

@@ -15,6 +15,8 @@ const TRUNCATE: VectorOptions = VectorOptions {
     normalize: None,
     dimensions: None,
     prompt: None,
+    role: None,
+    token_pooling: None,
     dtype: OutputDtype::F32,
     on_long: OnLong::Truncate,
     chunking: None,

@@ -51,6 +51,8 @@ fn try_model(folder: &Path) -> Result<(), String> {
         normalize: None,
         dimensions: None,
         prompt: None,
+        role: None,
+        token_pooling: None,
         dtype: OutputDtype::F32,
         on_long: OnLong::Mean,
         chunking: None,

@@ -236,6 +236,8 @@ fn pairs_reach_the_encoder() {
         on_long: OnLong::Truncate,
         chunking: None,
         similarity: Similarity::Cosine,
+        late_interaction: None,
+        role: None,
     };
     let tokens: Vec<_> = records
         .iter()

@@ -25,6 +25,7 @@ mod layering;
 mod long_texts;
 mod masked_lm;
 mod memory;
+mod multi_vector;
 mod neighbours;
 mod ops;
 mod outputs;

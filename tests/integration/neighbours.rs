@@ -81,7 +81,10 @@ fn search(
             }
             Elements::Binary(signs) => Elements::Binary(&signs[part]),
         };
-        scorer.scan(&Block { first_row, rows: end - first_row, dimensions, elements }, &nearest)?;
+        scorer.scan(
+            &Block { first_row, rows: end - first_row, token_counts: &[], dimensions, elements },
+            &nearest,
+        )?;
     }
     Ok(nearest.into_sorted())
 }
@@ -375,7 +378,8 @@ fn components_are_those_of_all_pairs_at_any_number_of_threads() {
         pool.install(|| {
             let scorer = Scorer::new(Metric::Cosine, Stored::Numbers, &x, dimensions).unwrap();
             let components = Components::new(rows, threshold as f32);
-            let block = Block { first_row: 0, rows, dimensions, elements: Elements::F32(&x) };
+            let block =
+                Block { first_row: 0, rows, token_counts: &[], dimensions, elements: Elements::F32(&x) };
             scorer.scan(&block, &components).unwrap();
             components.memberships()
         })

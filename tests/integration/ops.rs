@@ -175,6 +175,39 @@ fn attention_windows_match_the_reference() {
     }
 }
 
+/// Tokens at the end of a sequence that are queries only. A window may leave them no key: then the result is 0.
+#[test]
+fn attention_with_fewer_keys_than_queries_matches_the_reference() {
+    let (pre, bias) = (tensor(5, &[2, 2]), tensor(8, &[2, 1025]));
+    for lengths in LENGTHS {
+        for kept in [1, 2, 5] {
+            let key_lengths: Vec<usize> = lengths.iter().map(|n| n.div_ceil(kept)).collect();
+            for window in [AttentionWindow::FULL, AttentionWindow { left: 3, right: 3 }] {
+                let attention = Attention { key_lengths: Some(&key_lengths), window, ..plain(2, 6) };
+                compare(&attention, lengths, 6, 2, 6);
+                compare(&Attention { bias: Some(&bias), ..attention.clone() }, lengths, 6, 2, 6);
+                compare(&Attention { pre_softmax: Some(&pre), ..attention }, lengths, 6, 2, 6);
+            }
+        }
+    }
+    let x = tensor(1, &[10, 12]);
+    let attention = Attention { key_lengths: Some(&[2]), ..plain(2, 6) };
+    let window = AttentionWindow { left: 3, right: 3 };
+    let found = Attention { window, ..attention.clone() }.forward(&x, &x, &x, &[0, 10]).unwrap();
+    let found = flat(&found);
+    assert!(found[..5 * 12].iter().all(|x| *x != 0.0) && found[5 * 12..].iter().all(|x| *x == 0.0));
+    // Keys after the first ones change nothing.
+    let mut changed = flat(&x);
+    changed[2 * 12..].fill(7.0);
+    let changed = Tensor::from_vec(changed, (10, 12), &Device::Cpu).unwrap();
+    let all = attention.forward(&x, &x, &x, &[0, 10]).unwrap();
+    assert_eq!(flat(&all), flat(&attention.forward(&x, &changed, &changed, &[0, 10]).unwrap()));
+    for wrong in [&[0][..], &[11], &[1, 1]] {
+        let attention = Attention { key_lengths: Some(wrong), ..plain(2, 6) };
+        assert!(attention.forward(&x, &x, &x, &[0, 10]).is_err(), "{wrong:?}");
+    }
+}
+
 #[test]
 fn talking_heads_match_the_reference() {
     let (pre, post) = (tensor(5, &[5, 3]), tensor(6, &[4, 5]));

@@ -563,13 +563,10 @@ fn models_for_other_tasks_are_rejected_with_the_name_of_their_task() {
     let whole: &[(&str, Value, &str)] = &[
         (SETTINGS, json!({"model_type": "CrossEncoder"}), "is a cross-encoder"),
         (SETTINGS, json!({"model_type": "SparseEncoder"}), "is a sparse encoder like SPLADE"),
-        (SETTINGS, json!({"model_type": "MultiVectorEncoder"}), "is a multi-vector model like ColBERT"),
-        (SETTINGS, json!({"query_length": 32, "skiplist_words": []}), "is a multi-vector model like ColBERT"),
         (SETTINGS, json!({"model_type": "Oracle"}), "\"Oracle\""),
         (TRANSFORMER_CONFIG, task("sequence-classification"), "is a cross-encoder"),
         (TRANSFORMER_CONFIG, task("fill-mask"), "is a sparse encoder"),
         (TRANSFORMER_CONFIG, task("text-generation"), "is a text generator"),
-        (TRANSFORMER_CONFIG, json!({"query_expansion": {"length": 32}}), "is a multi-vector model"),
     ];
     for (file, content, part) in whole {
         let model = Model::copy_of("dense");
@@ -583,7 +580,6 @@ fn models_for_other_tasks_are_rejected_with_the_name_of_their_task() {
     for (kind, part) in [
         ("sentence_transformers.sparse_encoder.models.SparseAutoEncoder", "is a sparse encoder"),
         ("sentence_transformers.cross_encoder.modules.logit_score.LogitScore", "is a cross-encoder"),
-        ("pylate.models.Dense.Dense", "is a multi-vector model"),
         ("sentence_transformers.models.Asym", "is a model with different encoders"),
     ] {
         let model = Model::copy_of("dense");
@@ -621,7 +617,6 @@ fn checkpoints_with_a_task_head_are_rejected_with_the_name_of_their_task() {
         (&[("architectures", class("BertForQuestionAnswering"))], "a question-answering model"),
         (&[("architectures", class("BertForMultipleChoice"))], "a multiple-choice model"),
         (&[("architectures", class("BertForNextSentencePrediction"))], "a next-sentence predictor"),
-        (&[("architectures", class("HF_ColBERT"))], "a multi-vector model like ColBERT"),
         (&[("architectures", Value::Null), ("num_labels", json!(1))], "a cross-encoder"),
         (&[("architectures", Value::Null), ("num_labels", json!(3))], "a text classifier"),
         (&[("sentence_transformers", json!({"activation_fn": "torch.nn.Sigmoid"}))], "a cross-encoder"),

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 
 use crate::model::config::Config;
 use crate::model::layout::{CONFIG, MODULE_WEIGHTS};
@@ -19,6 +19,8 @@ pub struct PostPoolingModule {
     pub spec: PostPoolingSpec,
     /// Its directory.
     pub folder: PathBuf,
+    /// Whether its tensors are in the checkpoint of the encoder, not in a file of its own.
+    pub is_in_checkpoint: bool,
 }
 
 /// The names of the tensors in a module's own file.
@@ -48,14 +50,33 @@ const ACTIVATIONS: &[(&str, Activation)] = &[
     ("Mish", Activation::Mish),
 ];
 
-/// The default input and output of a module.
-const SENTENCE_EMBEDDING: &str = "sentence_embedding";
+/// What a module reads and writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ModuleInput {
+    /// The vector of a text, after pooling.
+    Sentence,
+    /// The vector of each token, in a multi-vector model.
+    Tokens,
+}
+
+impl ModuleInput {
+    /// Its name in the configuration of a module.
+    fn name(self) -> &'static str {
+        match self {
+            ModuleInput::Sentence => "sentence_embedding",
+            ModuleInput::Tokens => "token_embeddings",
+        }
+    }
+}
+
+/// The projection of an original ColBERT checkpoint.
+const PROJECTION: &str = "linear.weight";
 
 impl PostPoolingModule {
     /// A `Dense` module.
-    pub(super) fn dense(folder: PathBuf) -> Result<Self> {
+    pub(super) fn dense(folder: PathBuf, input: ModuleInput) -> Result<Self> {
         let config = Config::read(&folder.join(CONFIG))?;
-        check_input_and_output(&config)?;
+        check_input_and_output(&config, input)?;
         let spec = PostPoolingSpec::Dense {
             inputs: config.width("in_features")?,
             outputs: config.width("out_features")?,
@@ -63,23 +84,38 @@ impl PostPoolingModule {
             activation: activation(&config)?,
             residual: config.flag("use_residual")?,
         };
-        Ok(PostPoolingModule { spec, folder })
+        Ok(PostPoolingModule { spec, folder, is_in_checkpoint: false })
+    }
+
+    /// The projection of an original ColBERT checkpoint, a linear layer without a bias beside the tensors of the encoder.
+    pub(super) fn projection(folder: &Path) -> Result<Self> {
+        let path = weights_in(folder)?;
+        let checkpoint = Checkpoint::open(&path)?;
+        let Some(&[outputs, inputs]) = checkpoint.shape(PROJECTION) else {
+            bail!(
+                "{} has no matrix {PROJECTION}, the projection of ColBERT; choose another model",
+                path.display()
+            )
+        };
+        let activation = Activation::Identity;
+        let spec = PostPoolingSpec::Dense { inputs, outputs, bias: false, activation, residual: false };
+        Ok(PostPoolingModule { spec, folder: folder.to_owned(), is_in_checkpoint: true })
     }
 
     /// A `LayerNorm` module.
     pub(super) fn layer_norm(folder: PathBuf) -> Result<Self> {
         let config = Config::read(&folder.join(CONFIG))?;
         let spec = PostPoolingSpec::LayerNorm { width: config.width("dimension")? };
-        Ok(PostPoolingModule { spec, folder })
+        Ok(PostPoolingModule { spec, folder, is_in_checkpoint: false })
     }
 
     /// A `Normalize` module, which older releases of sentence-transformers save without a file.
-    pub(super) fn normalize(folder: PathBuf) -> Result<Self> {
+    pub(super) fn normalize(folder: PathBuf, input: ModuleInput) -> Result<Self> {
         let path = folder.join(CONFIG);
         if has_dir_entry(&path) {
-            check_input_and_output(&Config::read(&path)?)?;
+            check_input_and_output(&Config::read(&path)?, input)?;
         }
-        Ok(PostPoolingModule { spec: PostPoolingSpec::Normalize, folder })
+        Ok(PostPoolingModule { spec: PostPoolingSpec::Normalize, folder, is_in_checkpoint: false })
     }
 
     /// The path of the module's configuration.
@@ -95,13 +131,17 @@ impl PostPoolingModule {
         if self.spec == PostPoolingSpec::Normalize {
             return Ok(None);
         }
-        let mut paths = MODULE_WEIGHTS.iter().map(|name| self.folder.join(name));
-        if let Some(path) = paths.find(|path| has_dir_entry(path)) {
-            return Ok(Some(path));
-        }
-        let folder = self.folder.display();
-        bail!("{folder} has no model.safetensors and no pytorch_model.bin; download the model again")
+        weights_in(&self.folder).map(Some)
     }
+}
+
+/// The path of the weights in a folder.
+fn weights_in(folder: &Path) -> Result<PathBuf> {
+    let mut paths = MODULE_WEIGHTS.iter().map(|name| folder.join(name));
+    paths.find(|path| has_dir_entry(path)).ok_or_else(|| {
+        let folder = folder.display();
+        anyhow!("{folder} has no model.safetensors and no pytorch_model.bin; download the model again")
+    })
 }
 
 /// Checks the sizes of modules whose weights are random, so that no file bounds them.
@@ -147,27 +187,32 @@ fn load_file(path: &Path, module: &PostPoolingModule, report: &mut TensorReport)
     let checkpoint = Checkpoint::open(path)?;
     let mut reader = checkpoint.reader_with("", &NAMES);
     let loaded = PostPooling::load(&mut reader, "module", &module.spec)?;
-    let own = reader.into_report();
+    let mut own = reader.into_report();
     checkpoint.check_unchanged()?;
     if let Some(first) = own.problems.first() {
         let config = module.config();
         bail!("{}: {first}; the weights do not belong to {}", path.display(), config.display())
     }
+    if module.is_in_checkpoint {
+        // The report has the tensors of the encoder already.
+        own.unused.clear();
+        report.unused.retain(|name| name != PROJECTION);
+    }
     let folder = module.folder.file_name().unwrap_or_default().to_string_lossy();
-    let qualified = |name: String| format!("{folder}: {name}");
+    let qualified = |name: String| if module.is_in_checkpoint { name } else { format!("{folder}: {name}") };
     report.used.extend(own.used.into_iter().map(|(name, shape, dtype)| (qualified(name), shape, dtype)));
     report.unused.extend(own.unused.into_iter().map(qualified));
     report.not_finite.extend(own.not_finite.into_iter().map(|(name, count)| (qualified(name), count)));
     Ok(loaded)
 }
 
-/// Fails if a module reads or writes anything but the vectors of sentences.
-fn check_input_and_output(config: &Config) -> Result<()> {
+/// Fails if a module reads or writes anything else.
+fn check_input_and_output(config: &Config, input: ModuleInput) -> Result<()> {
     for key in ["module_input_name", "module_output_name"] {
-        if let Some(name) = config.string(key)?.filter(|name| *name != SENTENCE_EMBEDDING) {
+        if let Some(name) = config.string(key)?.filter(|name| *name != input.name()) {
             bail!(
                 "{}; other inputs and outputs are not supported",
-                config.invalid(key, format!("{name:?}"), &format!("{SENTENCE_EMBEDDING:?}"))
+                config.invalid(key, format!("{name:?}"), &format!("{:?}", input.name()))
             )
         }
     }

@@ -11,6 +11,26 @@ use crate::model::purpose::Purpose;
 use crate::named::Named;
 use crate::sys::regular_file::has_dir_entry;
 
+/// What a text is: `encode_query` and `encode_document` of sentence-transformers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// A query.
+    Query,
+    /// A document.
+    Document,
+}
+
+impl Named for Role {
+    const ALL: &'static [Self] = &[Role::Query, Role::Document];
+
+    fn name(self) -> &'static str {
+        match self {
+            Role::Query => "query",
+            Role::Document => "document",
+        }
+    }
+}
+
 /// The prompts of a model: prefixes of a text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Prompts {
@@ -27,6 +47,23 @@ impl Prompts {
     /// The prefix of the prompt with this name.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.texts.iter().find(|(known, _)| known == name).map(|(_, text)| text.as_str())
+    }
+
+    /// The prompt of a role: its name and its prefix, by the names that `encode_query` and `encode_document` of sentence-transformers look
+    /// for. Without one of them it is empty, and not the default prompt.
+    pub fn of_role(&self, role: Role) -> (&'static str, &str) {
+        let names: &[&'static str] = match role {
+            Role::Query => &["query"],
+            Role::Document => &["document", "passage", "corpus"],
+        };
+        let named = names.iter().find_map(|name| Some((*name, self.get(name)?)));
+        named.unwrap_or((role.name(), ""))
+    }
+
+    /// Sets the prefix of the prompt with this name.
+    pub(super) fn set(&mut self, name: &str, text: String) {
+        self.texts.retain(|(known, _)| known != name);
+        self.texts.push((name.to_owned(), text));
     }
 
     /// All names, separated by commas.

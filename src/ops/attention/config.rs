@@ -24,6 +24,9 @@ pub struct Attention<'a> {
     pub relative: Option<RelativePositions<'a>>,
     /// The keys that each query sees.
     pub window: AttentionWindow,
+    /// The number of tokens of each sequence that are keys, its first ones, `(N)`; the others are queries only, and 0 where the
+    /// window leaves them no key. `None`: all tokens.
+    pub key_lengths: Option<&'a [usize]>,
     /// The type of both GEMMs on the CPU: bf16 if that is requested and the ISA is faster with it; f32 in place of
     /// int8.
     pub gemm_type: GemmType,
@@ -63,9 +66,10 @@ impl AttentionWindow {
     /// Every token of the sequence.
     pub const FULL: AttentionWindow = AttentionWindow { left: usize::MAX, right: usize::MAX };
 
-    /// The keys that query `i` of a sequence of `n` tokens sees.
+    /// The keys that query `i` of a sequence with `n` keys sees.
     pub(super) fn keys(self, i: usize, n: usize) -> Range<usize> {
-        i.saturating_sub(self.left)..i.saturating_add(self.right).saturating_add(1).min(n)
+        let end = i.saturating_add(self.right).saturating_add(1).min(n);
+        i.saturating_sub(self.left).min(end)..end
     }
 }
 
@@ -89,6 +93,7 @@ impl Attention<'_> {
     pub(super) fn check(&self, q: &Tensor, k: &Tensor, v: &Tensor, cu_seqlens: &[usize]) -> Result<HeadDims> {
         let (tokens, width) = q.dims2()?;
         check_cu_seqlens(cu_seqlens, tokens)?;
+        self.check_key_lengths(cu_seqlens)?;
         let softmax_heads = projected_heads(self.pre_softmax, self.heads)?;
         let value_heads = projected_heads(self.post_softmax, softmax_heads)?;
         let value_groups = self.value_groups(value_heads);
@@ -118,6 +123,24 @@ impl Attention<'_> {
         let max_seqlen = cu_seqlens.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0);
         self.check_positions(width, max_seqlen)?;
         Ok(HeadDims { qk_head_dim, v_head_dim, softmax_heads, value_heads, value_groups })
+    }
+
+    /// Checks that every sequence with tokens has a key, and no more keys than tokens.
+    fn check_key_lengths(&self, cu_seqlens: &[usize]) -> Result<()> {
+        let Some(key_lengths) = self.key_lengths else { return Ok(()) };
+        let lengths = cu_seqlens.windows(2).map(|bounds| bounds[1] - bounds[0]);
+        let fits = |(n, &keys): (usize, &usize)| keys <= n && (keys > 0 || n == 0);
+        if key_lengths.len() + 1 != cu_seqlens.len() || !lengths.zip(key_lengths).all(fits) {
+            candle_core::bail!(
+                "key lengths {key_lengths:?} do not fit sequences that begin at {cu_seqlens:?}"
+            );
+        }
+        Ok(())
+    }
+
+    /// The keys of a sequence of `n` tokens.
+    pub(super) fn key_length(&self, sequence: usize, n: usize) -> usize {
+        self.key_lengths.map_or(n, |lengths| lengths[sequence])
     }
 
     /// Checks that bias and relative positions cover sequences of up to `max_seqlen` tokens, for queries of `width`

@@ -98,7 +98,7 @@ struct CpuAttention<'a> {
 struct Task {
     /// The first row of the sequence.
     start: usize,
-    /// Tokens of the sequence.
+    /// Keys of the sequence.
     n: usize,
     queries: Range<usize>,
     keys: Range<usize>,
@@ -193,13 +193,16 @@ impl CpuAttention<'_> {
     /// Divides the queries of all sequences into tasks: whole sequences, if their queries share all keys.
     fn tasks(&self, cu_seqlens: &[usize], has_talking_heads: bool) -> Vec<Task> {
         let mut tasks = Vec::new();
-        for bounds in cu_seqlens.windows(2) {
-            let (start, n) = (bounds[0], bounds[1] - bounds[0]);
+        for (sequence, bounds) in cu_seqlens.windows(2).enumerate() {
+            let (start, tokens) = (bounds[0], bounds[1] - bounds[0]);
+            let n = self.attention.key_length(sequence, tokens);
             let AttentionWindow { left, right } = self.attention.window;
-            let is_windowed = left.saturating_add(right).saturating_add(QUERIES_PER_TASK) < n;
-            let task_queries = if has_talking_heads || is_windowed { QUERIES_PER_TASK } else { n.max(1) };
-            for first in (0..n).step_by(task_queries) {
-                let queries = first..n.min(first + task_queries);
+            let is_windowed = left.saturating_add(right).saturating_add(QUERIES_PER_TASK) < tokens;
+            // The last queries of a sequence with fewer keys may see none: only all queries together surely see one.
+            let is_divided = (has_talking_heads || is_windowed) && n == tokens;
+            let task_queries = if is_divided { QUERIES_PER_TASK } else { tokens.max(1) };
+            for first in (0..tokens).step_by(task_queries) {
+                let queries = first..tokens.min(first + task_queries);
                 let keys = self.visible_keys(first, n).start..self.visible_keys(queries.end - 1, n).end;
                 tasks.push(Task { start, n, queries, keys });
             }
@@ -426,13 +429,25 @@ impl CpuAttention<'_> {
 
     /// Unnormalised softmax of the scores of a block of queries; writes the denominators to `sums`.
     fn softmax(&self, task: &Task, queries: Range<usize>, scores: &mut [f32], scale: f32, sums: &mut [f32]) {
-        let first = queries.start;
         let visible = |row: usize| {
-            let keys = self.visible_keys(first + row, task.n);
+            let keys = self.visible_keys(queries.start + row, task.n);
+            // A row without keys is set to 0 below.
+            if keys.is_empty() {
+                return 0..task.keys.len();
+            }
             keys.start - task.keys.start..keys.end - task.keys.start
         };
         let accuracy = if self.gemm_type() == GemmType::Bf16 { Accuracy::Bf16 } else { Accuracy::F32 };
         softmax_unnormalized(isa(), scores, task.stride(), scale, visible, sums, accuracy);
+        if self.attention.key_lengths.is_none() {
+            return;
+        }
+        for ((query, row), sum) in queries.clone().zip(scores.chunks_mut(task.stride())).zip(sums) {
+            if self.visible_keys(query, task.n).is_empty() {
+                row.fill(0.0);
+                *sum = 1.0;
+            }
+        }
     }
 
     /// Writes the sum of the values, weighted by `weights` and divided by `sums` if they are given, for a block of

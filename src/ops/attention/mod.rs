@@ -26,6 +26,7 @@ impl Attention<'_> {
     pub fn forward(&self, q: &Tensor, k: &Tensor, v: &Tensor, cu_seqlens: &[usize]) -> Result<Tensor> {
         let dims = self.check(q, k, v, cu_seqlens)?;
         if let Some(query_tiles) = self.query_tiles
+            && self.key_lengths.is_none()
             && supports_attention(q.dtype(), &self.variant(&dims))
         {
             return self.launch(q, k, v, query_tiles)?.run(q);

@@ -36,7 +36,10 @@ impl Attention<'_> {
             }));
             let index = Tensor::new(&rows[..], q.device())?;
             let [q, k, v] = [q, k, v].map(|x| x.index_select(&index, 0));
-            outputs.push(self.reference(&q?, &k?, &v?, &group_seqlens)?);
+            let key_lengths: Option<Vec<usize>> =
+                self.key_lengths.map(|lengths| group.iter().map(|&i| lengths[i]).collect());
+            let attention = Attention { key_lengths: key_lengths.as_deref(), ..self.clone() };
+            outputs.push(attention.reference(&q?, &k?, &v?, &group_seqlens)?);
             order.extend(rows);
         }
         let mut inverse = vec![0; order.len()];
@@ -71,14 +74,18 @@ impl Attention<'_> {
         self.check(q, k, v, cu_seqlens)?;
         let dtype = q.dtype();
         let (q, k, v) = (&to_f32(q)?, &to_f32(k)?, &to_f32(v)?);
-        let batch = PaddedBatch::new(cu_seqlens, q.device())?;
+        let batch = PaddedBatch::new(cu_seqlens, self.key_lengths, q.device())?;
         let (sequences, max_seqlen) = (batch.lengths.len(), batch.max_seqlen);
         // candle's CUDA kernels index in 32 bits.
         if q.device().is_cuda() && sequences * self.heads * max_seqlen.pow(2) > u32::MAX as usize {
             candle_core::bail!("a sequence of {max_seqlen} tokens has too many attention scores for a GPU");
         }
         let scores = self.scores(&batch, q, k)?.broadcast_add(&batch.mask(self.window)?)?;
-        let softmax = candle_nn::ops::softmax(&scores, D::Minus1)?;
+        let mut softmax = candle_nn::ops::softmax(&scores, D::Minus1)?;
+        if let Some(sees_a_key) = batch.sees_a_key(self.window)? {
+            softmax =
+                sees_a_key.broadcast_as(softmax.shape())?.where_cond(&softmax, &softmax.zeros_like()?)?;
+        }
         let weights = match self.post_softmax {
             Some(projection) => project_heads(projection, &softmax)?,
             None => softmax.clone(),
@@ -142,6 +149,8 @@ fn project_heads(projection: &Tensor, x: &Tensor) -> Result<Tensor> {
 struct PaddedBatch {
     /// Tokens of each of the `N` sequences.
     lengths: Vec<usize>,
+    /// Keys of each sequence.
+    key_lengths: Vec<usize>,
     /// L.
     max_seqlen: usize,
     /// The row of every token of the rectangle, `(N · L)`; T for padding.
@@ -149,8 +158,9 @@ struct PaddedBatch {
 }
 
 impl PaddedBatch {
-    fn new(cu_seqlens: &[usize], device: &Device) -> Result<Self> {
+    fn new(cu_seqlens: &[usize], key_lengths: Option<&[usize]>, device: &Device) -> Result<Self> {
         let lengths: Vec<usize> = cu_seqlens.windows(2).map(|w| w[1] - w[0]).collect();
+        let key_lengths = key_lengths.unwrap_or(&lengths).to_vec();
         let max_seqlen = lengths.iter().copied().max().unwrap_or(0);
         let tokens = cu_seqlens.last().copied().unwrap_or(0);
         let row = |sequence: usize, i: usize| {
@@ -158,7 +168,7 @@ impl PaddedBatch {
         };
         let rows = (0..lengths.len()).flat_map(|sequence| (0..max_seqlen).map(move |i| (sequence, i)));
         let rows = Tensor::from_iter(rows.map(|(sequence, i)| row(sequence, i) as u32), device)?;
-        Ok(PaddedBatch { lengths, max_seqlen, rows })
+        Ok(PaddedBatch { lengths, key_lengths, max_seqlen, rows })
     }
 
     /// `(T, groups · d)` → `(N, heads, L, d)`, where `heads / groups` consecutive heads share one. Padding is 0.
@@ -187,13 +197,27 @@ impl PaddedBatch {
         let (sequences, max_seqlen) = (self.lengths.len(), self.max_seqlen);
         let rows = if window == AttentionWindow::FULL { 1 } else { max_seqlen };
         let mut mask = vec![f32::NEG_INFINITY; sequences * rows * max_seqlen];
-        for (sequence, &n) in self.lengths.iter().enumerate() {
+        for (sequence, (&n, &keys)) in self.lengths.iter().zip(&self.key_lengths).enumerate() {
             for i in 0..rows {
                 let row = &mut mask[(sequence * rows + i) * max_seqlen..][..max_seqlen];
-                row[window.keys(if i < n { i } else { 0 }, n)].fill(0.0);
+                row[window.keys(if i < n { i } else { 0 }, keys)].fill(0.0);
             }
         }
         Tensor::from_vec(mask, (sequences, 1, rows, max_seqlen), self.rows.device())
+    }
+
+    /// Whether each query sees a key, `(N, 1, L, 1)` of u8; `None` if all do.
+    fn sees_a_key(&self, window: AttentionWindow) -> Result<Option<Tensor>> {
+        let sequences = self.lengths.iter().zip(&self.key_lengths);
+        let sees = sequences.flat_map(|(&n, &keys)| {
+            (0..self.max_seqlen).map(move |i| u8::from(i >= n || !window.keys(i, keys).is_empty()))
+        });
+        let sees: Vec<u8> = sees.collect();
+        if sees.iter().all(|sees| *sees == 1) {
+            return Ok(None);
+        }
+        let shape = (self.lengths.len(), 1, self.max_seqlen, 1);
+        Ok(Some(Tensor::from_vec(sees, shape, self.rows.device())?))
     }
 
     /// The bias of every pair of tokens, `(1, heads, L, L)`, from a bias by relative position, `(heads, 2 M − 1)` with

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use super::cost::Cost;
 use super::describe::describe_encoder;
 use super::files::ModelFile;
+use super::multi_vector;
 use crate::model::weights::TensorReport;
 use crate::named::Named;
 use crate::nn::cost::Growth;
@@ -52,6 +53,7 @@ pub(super) fn object(examined: &Examined, cost: &Cost, files: &[ModelFile]) -> R
         "pooling_file": pooling.map(|pooling| pooling.file.display().to_string()),
         "include_prompt": pooling.is_none_or(|pooling| pooling.include_prompt),
         "after_pooling": modules.post_pooling.iter().map(|module| module.spec.to_string()).collect::<Vec<_>>(),
+        "multi_vector": modules.multi_vector.as_ref().map(multi_vector::object),
         "normalize": examined.is_normalized(),
         "dimensions": dimensions,
         "prompts": prompts,

@@ -4,6 +4,7 @@ mod cost;
 mod describe;
 mod files;
 mod json;
+mod multi_vector;
 mod page;
 
 use anyhow::{Error, Result, bail};

@@ -8,6 +8,7 @@ use bytesize::ByteSize;
 use super::cost::Cost;
 use super::describe::describe_encoder;
 use super::files::ModelFile;
+use super::multi_vector;
 use crate::model::modules::PoolingModule;
 use crate::model::weights::TensorReport;
 use crate::named::Named;
@@ -205,6 +206,7 @@ fn vector_lines(examined: &Examined, folder: &Path) -> Vec<(&'static str, String
             let prompt = if *include_prompt { "" } else { ", excluding prompt tokens" };
             format!("{pooling}{prompt} ({})", shown(file, folder))
         }
+        None if modules.multi_vector.is_some() => "multi-vector: one vector per token".into(),
         None => {
             format!("{} (no pooling configured; the default for this model family)", examined.family.pool)
         }
@@ -219,6 +221,7 @@ fn vector_lines(examined: &Examined, folder: &Path) -> Vec<(&'static str, String
         ("truncation side", side.to_owned()),
         ("pooling", pooling),
     ];
+    lines.extend(modules.multi_vector.iter().flat_map(multi_vector::lines));
     for module in modules.post_pooling.iter().filter(|module| module.spec != PostPoolingSpec::Normalize) {
         lines.push(("after pooling", format!("{} ({})", module.spec, shown(&module.folder, folder))));
     }

@@ -2,15 +2,14 @@
 
 use anyhow::{Result, bail};
 
-use crate::model::modules::Prompts;
+use super::scan::Comparison;
+use crate::model::modules::{Prompts, Role};
+use crate::named::Named;
 use crate::neighbours::Metric;
 use crate::output::OutputMetadata;
 use crate::sys::console::Console;
 use crate::task::Embedder;
 use crate::vectors::VectorFile;
-
-/// The name of the prompt of queries in a model's files.
-pub(super) const QUERY: &str = "query";
 
 /// The keys of the metadata that files of one model have in common, and `prompt`, in which queries and documents differ.
 const ORIGIN: &[&str] =
@@ -52,6 +51,20 @@ pub(super) fn check_dimensions(file: &VectorFile, dimensions: usize, queries: &s
     )
 }
 
+/// Checks that rows and queries both have one vector, or both one per token.
+pub(super) fn check_kind(file: &VectorFile, queries_are_per_token: bool, queries: &str) -> Result<()> {
+    let kind = |per_token: bool| if per_token { "one vector per token" } else { "one vector" };
+    if file.is_per_token() == queries_are_per_token {
+        return Ok(());
+    }
+    bail!(
+        "rows of {} have {}, but {queries} have {}; pass the model of the file",
+        file.name(),
+        kind(file.is_per_token()),
+        kind(queries_are_per_token)
+    )
+}
+
 /// The model of the queries.
 pub(super) struct QueryModel<'a> {
     /// Its name and choices, as `sconce embed` would write them.
@@ -62,11 +75,13 @@ pub(super) struct QueryModel<'a> {
     pub prompts: &'a Prompts,
     /// Whether the user chose the prompt.
     pub has_chosen_prompt: bool,
-    pub metric: Metric,
+    pub comparison: Comparison,
 }
 
 /// Checks that the file was made by the model of the queries, in the same way, and for documents.
 pub(super) fn check_model(file: &VectorFile, model: &QueryModel, console: &Console) -> Result<()> {
+    let is_per_token = model.embedder.late_interaction.is_some();
+    check_kind(file, is_per_token, &format!("queries of {}", model.metadata["model"]))?;
     check_dimensions(file, model.embedder.dimensions, "queries of this model")?;
     let stored = file.metadata();
     let name = file.name();
@@ -91,7 +106,7 @@ pub(super) fn check_model(file: &VectorFile, model: &QueryModel, console: &Conso
     }
     for (key, option) in [("pooling", "--pooling"), ("normalized", "--normalize or --no-normalize")] {
         // Cosine does not depend on the length of vectors.
-        let matters = key != "normalized" || model.metric != Metric::Cosine;
+        let matters = key != "normalized" || model.comparison != Comparison::Metric(Metric::Cosine);
         if let (Some(a), Some(b), true) = (stored.get(key), model.metadata.get(key), matters)
             && a != b
         {
@@ -105,11 +120,18 @@ pub(super) fn check_model(file: &VectorFile, model: &QueryModel, console: &Conso
 
 /// Refuses vectors of queries, unless the user chose the prompt, and warns of a prompt that queries may need, too.
 fn check_prompt(file: &VectorFile, model: &QueryModel, console: &Console) -> Result<()> {
+    let name = file.name();
+    let stored_role = file.metadata().get("role").filter(|_| !model.has_chosen_prompt);
+    if stored_role.is_some_and(|role| role == Role::Query.name()) {
+        bail!(
+            "{name} was made with --role query; embed the documents again with --role document, or pass --role query to compare \
+             queries with queries"
+        )
+    }
     let Some(stored) = file.metadata().get("prompt").filter(|_| !model.has_chosen_prompt) else {
         return Ok(());
     };
-    let name = file.name();
-    match model.prompts.get(QUERY).filter(|prompt| !prompt.is_empty()) {
+    match model.prompts.get(Role::Query.name()).filter(|prompt| !prompt.is_empty()) {
         Some(query) if query == stored && model.prompts.get("document") != Some(query) => bail!(
             "{name} was made with the prompt {query:?}, which is for queries; embed the documents again with --prompt-name document, \
              or pass --prompt-name query to compare queries with queries"

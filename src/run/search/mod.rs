@@ -25,23 +25,39 @@ use queries::QueryVectors;
 /// # Errors
 /// If a file, the model or the output fails, or the vectors of the file cannot be compared with those of the queries.
 pub fn search(options: &SearchOptions) -> Result<()> {
-    let file = VectorFile::open(&options.vectors)?;
+    let file = VectorFile::open_any(&options.vectors)?;
+    check_token_vectors(options, &file)?;
     let rescored =
         options.rescore.as_ref().map(|rescore| open_rescored(options, rescore, &file)).transpose()?;
     check_output(options)?;
     let shown = results::ShownColumns::new(options, &file)?;
-    let QueryVectors { vectors, ids, metric } = queries::embed(options, &file)?;
+    let QueryVectors { vectors, ids, comparison } = queries::embed(options, &file)?;
     options.console.detail(format!(
         "{} of {} dimensions in {}, queries: {}",
-        counted(file.rows() as u64, "vector"),
+        counted(file.rows() as u64, if file.is_per_token() { "row with vectors" } else { "vector" }),
         file.dimensions(),
         file.dtype(),
         vectors.len()
     ));
-    let found = scan::nearest(options, &file, rescored.as_ref(), metric, &vectors)?;
+    let found = scan::nearest(options, &file, rescored.as_ref(), comparison, &vectors)?;
     drop(vectors);
     let lock = OutputLock::acquire(&options.output)?;
     results::write(options, &file, &lock, &shown, &ids, found)
+}
+
+/// Refuses options that do not apply to a file with one vector per token.
+fn check_token_vectors(options: &SearchOptions, file: &VectorFile) -> Result<()> {
+    if !file.is_per_token() {
+        return Ok(());
+    }
+    let given = [("--metric", options.metric.is_some()), ("--rescore", options.rescore.is_some())];
+    if let Some((option, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
+        let name = file.name();
+        bail!(UsageError(format!(
+            "{option}: {name} has one vector per token, which MaxSim compares; remove it"
+        )));
+    }
+    Ok(())
 }
 
 /// Opens the file of `--rescore`, which has the same rows in f32 or f16.

@@ -6,15 +6,17 @@ use std::path::Path;
 use anyhow::{Result, anyhow, bail};
 use serde_json::Value;
 
-use super::compatibility::{QUERY, QueryModel, check_dimensions, check_model, check_same_model};
+use super::compatibility::{QueryModel, check_dimensions, check_kind, check_model, check_same_model};
+use super::scan::Comparison;
 use super::{Queries, SearchOptions};
 use crate::error::UsageError;
 use crate::input::{Entries, Entry};
+use crate::model::modules::Role;
 use crate::named::Named;
 use crate::neighbours::{Metric, rows_f32};
 use crate::pipeline::{FileDigests, weights_digest};
 use crate::run::{embed, records::metadata};
-use crate::task::{Embedder, Loaded, PromptChoice, TextError, load};
+use crate::task::{Embedder, Loaded, TextError, load};
 use crate::vectors::VectorFile;
 
 /// Rows of a file of query vectors that are read at a time.
@@ -22,12 +24,12 @@ const BLOCK_ROWS: usize = 1024;
 
 /// The queries of a search.
 pub(super) struct QueryVectors {
-    /// One vector per query.
+    /// One vector per query, or the vectors of its tokens, concatenated.
     pub vectors: Vec<Vec<f32>>,
     /// The ids of the queries, if they have any.
     pub ids: Option<Vec<Value>>,
-    /// The metric that they are compared by.
-    pub metric: Metric,
+    /// How they are compared with the rows of the file.
+    pub comparison: Comparison,
 }
 
 /// Embeds or reads the queries, and checks that they can be compared with the vectors of the file.
@@ -46,9 +48,10 @@ pub(super) fn embed(options: &SearchOptions, file: &VectorFile) -> Result<QueryV
         file.metadata().contains_key("weights_sha256").then(|| FileDigests::start(loaded.files.clone()));
     let prompts = loaded.modules.prompts.clone();
     let (embedder, has_chosen_prompt) = embedder(options, loaded)?;
-    let metric = match options.metric {
-        Some(metric) => metric,
-        None => embedder.metric()?,
+    let comparison = match (&embedder.late_interaction, options.metric) {
+        (Some(late_interaction), None) => Comparison::MaxSim { mean: late_interaction.is_mean() },
+        (_, Some(metric)) => Comparison::Metric(metric),
+        (None, None) => Comparison::Metric(embedder.metric()?),
     };
     let mut own_metadata = own_metadata;
     own_metadata.extend(metadata::of_task(&embedder));
@@ -60,26 +63,28 @@ pub(super) fn embed(options: &SearchOptions, file: &VectorFile) -> Result<QueryV
         embedder: &embedder,
         prompts: &prompts,
         has_chosen_prompt,
-        metric,
+        comparison,
     };
     check_model(file, &model, &options.console)?;
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-    let embedded = embedder.embed(&texts).map_err(|error| match error.downcast::<TextError>() {
-        Ok(TextError { index, reason }) => {
-            anyhow!("{} {reason}; shorten it, or pass --on-long truncate or mean", names[index])
-        }
-        Err(error) => error,
-    })?;
+    let embedded =
+        embedder.embed_to_compare(&texts).map_err(|error| match error.downcast::<TextError>() {
+            Ok(TextError { index, reason }) => {
+                anyhow!("{} {reason}; shorten it, or pass --on-long truncate or mean", names[index])
+            }
+            Err(error) => error,
+        })?;
     embedded.report(embedder.tokenizer.max_length(), &options.console);
-    Ok(QueryVectors { vectors: embedded.vectors, ids, metric })
+    Ok(QueryVectors { vectors: embedded.vectors, ids, comparison })
 }
 
-/// The embedder of the queries, with the prompt `query` of the model unless the user chose another; and whether the user did.
+/// The embedder of the queries, in the role of queries unless the user chose another role or prompt; and whether the user did.
 fn embedder(options: &SearchOptions, loaded: Loaded) -> Result<(Embedder, bool)> {
     let mut vectors = options.query_vectors.clone();
-    let has_chosen_prompt = vectors.prompt.is_some();
-    if !has_chosen_prompt && loaded.modules.prompts.get(QUERY).is_some() {
-        vectors.prompt = Some(PromptChoice::Name(QUERY.into()));
+    let has_chosen_prompt = vectors.prompt.is_some() || vectors.role.is_some();
+    let has_query_prompt = loaded.modules.prompts.get(Role::Query.name()).is_some();
+    if !has_chosen_prompt && (has_query_prompt || loaded.modules.multi_vector.is_some()) {
+        vectors.role = Some(Role::Query);
     }
     Ok((Embedder::new(loaded, &vectors, &options.console)?, has_chosen_prompt))
 }
@@ -106,14 +111,22 @@ fn read_texts(entries: Entries) -> Result<Texts> {
 
 /// Reads query vectors from a file.
 fn read(options: &SearchOptions, file: &VectorFile, path: &Path) -> Result<QueryVectors> {
-    let queries = VectorFile::open(path)?;
+    let queries = VectorFile::open_any(path)?;
+    check_kind(file, queries.is_per_token(), queries.name())?;
     check_dimensions(file, queries.dimensions(), &format!("those of {}", queries.name()))?;
     check_same_model(file, &queries)?;
     let mut vectors = Vec::with_capacity(queries.rows());
     let mut buffer = Vec::new();
     queries.for_each_block(0, BLOCK_ROWS, |block| {
         let rows = rows_f32(block, 0..block.rows, &mut buffer);
-        vectors.extend(rows.chunks_exact(block.dimensions).map(<[f32]>::to_vec));
+        if block.token_counts.is_empty() {
+            vectors.extend(rows.chunks_exact(block.dimensions).map(<[f32]>::to_vec));
+            return Ok(ControlFlow::Continue(()));
+        }
+        let mut rows = rows.chunks_exact(block.dimensions);
+        let tokens = block.token_counts.iter();
+        vectors
+            .extend(tokens.map(|count| rows.by_ref().take(*count).flatten().copied().collect::<Vec<f32>>()));
         Ok(ControlFlow::Continue(()))
     })?;
     let id = queries.columns().iter().position(|column| column.name == "id");
@@ -124,11 +137,14 @@ fn read(options: &SearchOptions, file: &VectorFile, path: &Path) -> Result<Query
         }
         None => None,
     };
-    let metric = match options.metric {
-        Some(metric) => metric,
-        None => metric_of(file)?,
+    let comparison = match options.metric {
+        Some(metric) => Comparison::Metric(metric),
+        None if file.is_per_token() => Comparison::MaxSim {
+            mean: file.metadata().get("similarity").is_some_and(|name| name == "meanmaxsim"),
+        },
+        None => Comparison::Metric(metric_of(file)?),
     };
-    Ok(QueryVectors { vectors, ids, metric })
+    Ok(QueryVectors { vectors, ids, comparison })
 }
 
 /// The metric that the metadata of a file names; cosine if it names none.

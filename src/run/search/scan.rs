@@ -1,24 +1,37 @@
 //! Finds the neighbours of queries, and ranks them again by vectors of higher precision.
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use rayon::prelude::*;
 
 use super::SearchOptions;
-use crate::neighbours::{Metric, Nearest, Neighbour, NotFinite, Scorer, Stored, rows_f32};
+use crate::neighbours::{MaxSim, Metric, Nearest, Neighbour, NotFinite, Scorer, Stored, rows_f32};
 use crate::vectors::VectorFile;
+
+/// How queries are compared with the rows of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Comparison {
+    /// By a metric of two vectors.
+    Metric(Metric),
+    /// By the vectors of their tokens. `mean`: scores are divided by the number of query tokens.
+    MaxSim { mean: bool },
+}
 
 /// The neighbours of each query, best first.
 pub(super) fn nearest(
     options: &SearchOptions,
     file: &VectorFile,
     rescored: Option<&VectorFile>,
-    metric: Metric,
+    comparison: Comparison,
     queries: &[Vec<f32>],
 ) -> Result<Vec<Vec<Neighbour>>> {
     let of_query = |NotFinite { row }| {
         anyhow!("query {} has a value that is not finite (NaN or infinity); remove the query", row + 1)
     };
     let dimensions = file.dimensions();
+    let metric = match comparison {
+        Comparison::Metric(metric) => metric,
+        Comparison::MaxSim { mean } => return nearest_by_tokens(options, file, mean, queries),
+    };
     let scorer = Scorer::new(metric, file.stored(), &queries.concat(), dimensions).map_err(of_query)?;
     let Some((rescored, rescore)) = rescored.zip(options.rescore.as_ref()) else {
         let nearest = Nearest::new(queries.len(), options.k, options.threshold);
@@ -30,6 +43,27 @@ pub(super) fn nearest(
     let scorer = Scorer::new(metric, Stored::Numbers, &queries.concat(), dimensions).map_err(of_query)?;
     let candidates = nearest.into_sorted().into_par_iter().enumerate();
     candidates.map(|(query, found)| rank(options, rescored, &scorer, query, found)).collect()
+}
+
+/// The neighbours of each query by the vectors of its tokens, best first.
+fn nearest_by_tokens(
+    options: &SearchOptions,
+    file: &VectorFile,
+    mean: bool,
+    queries: &[Vec<f32>],
+) -> Result<Vec<Vec<Neighbour>>> {
+    let is_usable = |query: &Vec<f32>| !query.is_empty() && query.iter().all(|x| x.is_finite());
+    if let Some(query) = queries.iter().position(|query| !is_usable(query)) {
+        bail!(
+            "query {} has no vectors, or a value that is not finite (NaN or infinity); remove the query",
+            query + 1
+        );
+    }
+    let max_sim = |query: &Vec<f32>| MaxSim::new(query, file.dimensions(), mean);
+    let queries: Vec<MaxSim> = queries.iter().map(max_sim).collect();
+    let nearest = Nearest::new(queries.len(), options.k, options.threshold);
+    file.scan_tokens(&queries, &nearest)?;
+    Ok(nearest.into_sorted())
 }
 
 /// Ranks the candidates of a query by the vectors of another file.

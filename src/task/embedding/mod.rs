@@ -1,5 +1,6 @@
 //! Embedding: one vector per text, per chunk or per token. Tokenize, encode, pool, apply the post-pooling modules, convert.
 
+mod late_interaction;
 mod resolve;
 mod texts;
 
@@ -8,15 +9,18 @@ use std::ops::Range;
 
 use anyhow::{Result, bail};
 
+pub use late_interaction::LateInteraction;
 pub use texts::{EmbeddedTexts, TextError};
 
 use super::model_task::ModelTask;
 use super::options::OnLong;
 use super::sequences::{forward, tokenize, tokenizer_failed};
+use super::similarity::similarity;
 use super::tokens::check_tokens;
 use crate::error::UsageError;
-use crate::model::modules::Similarity;
-use crate::neighbours::Metric;
+use crate::model::modules::{Role, Similarity};
+use crate::named::Named;
+use crate::neighbours::{MaxSim, MaxSimBuffer, Metric};
 use crate::nn::{Encoder, EncoderSpec, Pooling, PostPooling, is_normalized, keep_memory};
 use crate::output::{Content, ContentType, OutputDtype, Span, VectorType};
 use crate::pipeline::{Task, TaskRow, TokenizeError};
@@ -48,6 +52,29 @@ pub struct Embedder {
     pub chunking: Option<Chunking>,
     /// The similarity function that the model's vectors are compared with.
     pub similarity: Similarity,
+    /// The roles, the skiplist and the token pooling of a multi-vector model.
+    pub late_interaction: Option<LateInteraction>,
+    /// What the texts are, if anything depends on it.
+    pub role: Option<Role>,
+}
+
+/// A text or query that others are compared with.
+#[derive(Debug)]
+pub enum Compared {
+    /// The vector of a text.
+    Vector(Similarity, Vec<f32>),
+    /// The vectors of a query's tokens.
+    Tokens(MaxSim),
+}
+
+impl Compared {
+    /// The similarity of a text with this vector, or with these vectors of tokens.
+    pub fn similarity(&self, vector: &[f32]) -> f32 {
+        match self {
+            Compared::Vector(function, own) => similarity(*function, own, vector) as f32,
+            Compared::Tokens(query) => query.score(vector, &mut MaxSimBuffer::default()),
+        }
+    }
 }
 
 impl Embedder {
@@ -59,6 +86,31 @@ impl Embedder {
     /// Whether vectors have unit length.
     pub fn is_normalized(&self) -> bool {
         is_normalized(&self.post_pooling)
+            && self.late_interaction.as_ref().is_none_or(LateInteraction::keeps_unit_length)
+    }
+
+    /// The name of what texts are compared by.
+    pub fn similarity_name(&self) -> &'static str {
+        match &self.late_interaction {
+            Some(late_interaction) => late_interaction.score_name(),
+            None => self.similarity.name(),
+        }
+    }
+
+    /// A text to compare others with, given its vector or the vectors of its tokens.
+    ///
+    /// # Errors
+    /// If no token has a vector.
+    pub fn compared(&self, vector: Vec<f32>) -> Result<Compared> {
+        match &self.late_interaction {
+            Some(_) if vector.is_empty() => {
+                bail!("all tokens of the query are on the model's skiplist; pass another query")
+            }
+            Some(late_interaction) => {
+                Ok(Compared::Tokens(MaxSim::new(&vector, self.dimensions, late_interaction.is_mean())))
+            }
+            None => Ok(Compared::Vector(self.similarity, vector)),
+        }
     }
 
     /// The metric of nearest neighbours for the model's vectors: its similarity function.
@@ -143,7 +195,8 @@ impl Embedder {
         spans.collect()
     }
 
-    /// The vectors of a batch: one per text, per chunk or per token, in order, after the post-pooling modules.
+    /// The vectors of a batch: one per text, per chunk or per token, in order, after the post-pooling modules. Those of a multi-vector
+    /// model are concatenated per text or chunk.
     pub(in crate::task) fn vectors(
         &self,
         texts: &[&TokenizedText],
@@ -165,7 +218,27 @@ impl Embedder {
         let vectors = self.pooling.average_sequences(&pooled, &counts, &weights.collect::<Vec<_>>())?;
         let vectors =
             self.post_pooling.iter().try_fold(vectors, |vectors, module| module.forward(vectors))?;
-        Ok(vectors.to_vec2::<f32>()?)
+        match &self.late_interaction {
+            None => Ok(vectors.to_vec2::<f32>()?),
+            Some(late_interaction) => {
+                Ok(self.select(late_interaction, &sequences, &vectors.flatten_all()?.to_vec1()?))
+            }
+        }
+    }
+
+    /// The vectors of the tokens of each sequence, of a text or a chunk, that a multi-vector model keeps.
+    fn select(
+        &self,
+        late_interaction: &LateInteraction,
+        sequences: &[&Sequence],
+        vectors: &[f32],
+    ) -> Vec<Vec<f32>> {
+        let mut vectors = vectors.chunks_exact(self.dimensions);
+        let select = |sequence: &&Sequence| {
+            let ids = sequence.tokens.ids.iter().copied();
+            late_interaction.select(ids.zip(vectors.by_ref()), self.dimensions)
+        };
+        sequences.iter().map(select).collect()
     }
 
     /// The row of a text or chunk: `values` converted to the output dtype.
@@ -186,7 +259,10 @@ impl Task for Embedder {
             "" => Cow::Borrowed(text),
             prompt => Cow::Owned(format!("{prompt}{text}")),
         };
-        let tokens = tokenize(&self.tokenizer, self.on_long, &prompted, pair)?;
+        let mut tokens = tokenize(&self.tokenizer, self.on_long, &prompted, pair)?;
+        if let Some(late_interaction) = &self.late_interaction {
+            late_interaction.expand(&mut tokens);
+        }
         let sequences = match self.on_long {
             OnLong::Mean if tokens.truncated_tokens > 0 => {
                 self.tokenizer.encode_in_sequences(&self.prompt, text).map_err(tokenizer_failed)?
@@ -206,13 +282,13 @@ impl Task for Embedder {
                 let values = vectors.by_ref().take(text.token_count()).flatten().collect();
                 vec![self.row(None, text.token_count(), values)]
             }
-            _ if self.chunking.is_some() => {
+            Pooling::Text(_) | Pooling::MultiVector | Pooling::Splade if self.chunking.is_some() => {
                 let chunks = text.chunks().zip(vectors.by_ref());
                 chunks
                     .map(|(chunk, values)| self.row(Some(span(chunk)), chunk.tokens.len(), values))
                     .collect()
             }
-            _ => {
+            Pooling::Text(_) | Pooling::MultiVector | Pooling::Splade => {
                 vectors.next().into_iter().map(|values| self.row(None, text.token_count(), values)).collect()
             }
         });
@@ -241,7 +317,7 @@ impl ModelTask for Embedder {
         ContentType::Vectors(VectorType {
             dtype: self.dtype,
             dimensions: self.dimensions,
-            per_token: self.pooling == Pooling::None,
+            per_token: self.pooling.is_per_token(),
             normalized: self.is_normalized(),
         })
     }

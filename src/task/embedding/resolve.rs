@@ -2,8 +2,9 @@
 
 use anyhow::{Result, bail};
 
-use super::Embedder;
+use super::{Embedder, LateInteraction};
 use crate::error::UsageError;
+use crate::model::modules::{Prompts, Role};
 use crate::nn::{Pool, Pooling, PostPooling, is_normalized};
 use crate::sys::console::Console;
 use crate::task::load::Loaded;
@@ -22,21 +23,48 @@ impl Embedder {
         Ok(())
     }
 
+    /// Changes what the texts are: the prompt before each, and in a multi-vector model their length and expansion.
+    ///
+    /// # Errors
+    /// If the prompt cannot be tokenized, or the length leaves no room for a text.
+    pub fn set_role(&mut self, role: Role, prompts: &Prompts) -> Result<()> {
+        if let Some(late_interaction) = &mut self.late_interaction {
+            late_interaction.set_role(role, &mut self.tokenizer)?;
+        }
+        self.set_prompt(prompts.of_role(role).1)
+    }
+
     /// Resolves the options against the model.
     ///
     /// # Errors
     /// If an option contradicts the model: a usage error.
     pub fn new(loaded: Loaded, options: &VectorOptions, console: &Console) -> Result<Self> {
-        let prompt = resolve_prompt(options.prompt.as_ref(), &loaded.modules.prompts, console)?;
+        let mut late_interaction = match &loaded.modules.multi_vector {
+            Some(config) if loaded.pooling == Pooling::MultiVector => {
+                Some(LateInteraction::new(&loaded, config, options)?)
+            }
+            _ => None,
+        };
+        if options.token_pooling.is_some() && late_interaction.is_none() {
+            bail!(UsageError(
+                "--token-pooling needs a multi-vector model like ColBERT; remove it, or choose another model"
+                    .into()
+            ));
+        }
+        let role = late_interaction.as_ref().map(LateInteraction::role).or(options.role);
+        let prompt = resolve_prompt(options.prompt.as_ref(), role, &loaded.modules.prompts, console)?;
         let similarity = loaded.modules.similarity;
-        let Loaded { modules, pooling, tokenizer, encoders, post_pooling, dimensions, .. } = loaded;
+        let Loaded { modules, pooling, mut tokenizer, encoders, post_pooling, dimensions, .. } = loaded;
         let truncate_dim = match pooling {
             // truncate_dim does not apply to vectors of tokens.
-            Pooling::None | Pooling::Splade => None,
+            Pooling::MultiVector | Pooling::None | Pooling::Splade => None,
             Pooling::Text(_) => modules.truncate_dim,
         };
         let (post_pooling, dimensions) =
             resolve_post_pooling(options, post_pooling, dimensions, truncate_dim)?;
+        if let (Some(late_interaction), Some(role)) = (&mut late_interaction, role) {
+            late_interaction.set_role(role, &mut tokenizer)?;
+        }
         let excludes_prompt = modules.pooling.is_some_and(|module| !module.include_prompt);
         let prompt_tokens = if excludes_prompt { prompt_length(&tokenizer, &prompt)? } else { 0 };
         console.detail(format!(
@@ -59,6 +87,8 @@ impl Embedder {
             on_long,
             chunking,
             similarity,
+            late_interaction,
+            role,
         })
     }
 }

@@ -19,7 +19,7 @@ use crate::text::{TokenizedText, balanced_batches, consecutive_batches};
 /// The vectors of texts, in the order of the texts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EmbeddedTexts {
-    /// One vector per text: after the post-pooling modules, before the conversion to the output dtype.
+    /// One vector per text, or those of its tokens in a multi-vector model, concatenated: after the post-pooling modules, before the conversion to the output dtype.
     pub vectors: Vec<Vec<f32>>,
     /// Encoded tokens of each text, including special tokens.
     pub tokens: Vec<usize>,
@@ -80,6 +80,20 @@ impl Embedder {
     /// [`TextError`] for the first text that cannot be tokenized, is too long (unless the embedder truncates or averages), or has a vector
     /// with NaN or infinite values. A usage error if the embedder has one vector per token or per chunk.
     pub fn embed(&self, texts: &[&str]) -> Result<EmbeddedTexts> {
+        if self.late_interaction.is_some() {
+            bail!(UsageError(
+                "one vector per text is needed, but a multi-vector model gives one per token; choose an embedding model".into()
+            ));
+        }
+        self.embed_to_compare(texts)
+    }
+
+    /// Embeds texts as [`Embedder::embed`] does, for [`Embedder::compared`]: with a multi-vector model, the vector of a text has the vectors
+    /// of its tokens, concatenated.
+    ///
+    /// # Errors
+    /// As [`Embedder::embed`], but for multi-vector models.
+    pub fn embed_to_compare(&self, texts: &[&str]) -> Result<EmbeddedTexts> {
         if self.pooling == Pooling::None || self.chunking.is_some() {
             bail!(UsageError(
                 "one vector per text is needed, but --pooling none gives one per token, --chunk one per chunk; remove the option".into()

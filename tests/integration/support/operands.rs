@@ -35,6 +35,7 @@ pub fn plain<'a>(heads: usize, head_dim: usize) -> Attention<'a> {
         bias: None,
         relative: None,
         window: AttentionWindow::FULL,
+        key_lengths: None,
         gemm_type: GemmType::F32,
         pre_softmax: None,
         post_softmax: None,
