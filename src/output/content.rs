@@ -23,7 +23,7 @@ pub enum Content {
     /// For each mask of a text, the tokens in its place, best first.
     Masks(Vec<Vec<TokenScore>>),
     /// A sparse vector.
-    Sparse(SparseVector),
+    Sparse(Box<SparseVector>),
     /// Labelled parts of a text, in its order.
     Entities(Vec<Entity>),
     /// Answers to a question, best first.

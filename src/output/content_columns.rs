@@ -342,11 +342,11 @@ impl<'a> ContentColumns<'a> {
             ContentColumns::Sparse { indices, values } => {
                 let (indices, values) = (indices.value(i), values.value(i));
                 let indices = indices.as_primitive::<Int32Type>().values().iter().map(|&index| index as u32);
-                Content::Sparse(SparseVector {
+                Content::Sparse(Box::new(SparseVector {
                     indices: indices.collect(),
                     values: values.as_primitive::<Float32Type>().values().to_vec(),
                     tokens: Vec::new(),
-                })
+                }))
             }
             ContentColumns::Spans(spans) => spans.content(i),
         }

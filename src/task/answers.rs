@@ -118,7 +118,7 @@ mod tests {
             ids: (0..spans.len() as u32).collect(),
             token_type_ids: vec![0; spans.len()],
             truncated_tokens: 0,
-            alignment: Some(Alignment { text: "a lamp Lamp".into(), spans }),
+            alignment: Some(Alignment { text: "a lamp Lamp".into(), spans }.into()),
             unattended_tokens: 0,
         }
     }

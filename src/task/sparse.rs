@@ -66,7 +66,11 @@ impl SparseEncoder {
     fn content_of(&self, weights: Vec<(u32, f32)>) -> Content {
         let (indices, values): (Vec<u32>, Vec<f32>) = weights.into_iter().unzip();
         let token = |&id: &u32| self.tokenizer.token(id).unwrap_or_else(|| format!("#{id}"));
-        Content::Sparse(SparseVector { tokens: indices.iter().map(token).collect(), indices, values })
+        Content::Sparse(Box::new(SparseVector {
+            tokens: indices.iter().map(token).collect(),
+            indices,
+            values,
+        }))
     }
 }
 

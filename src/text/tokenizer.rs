@@ -48,7 +48,7 @@ pub struct TokenIds {
     /// Number of tokens that truncation removed from the text.
     pub truncated_tokens: usize,
     /// Where the tokens are in the text; only of [`Tokenizer::encode_aligned`].
-    pub alignment: Option<Alignment>,
+    pub alignment: Option<Box<Alignment>>,
     /// Number of tokens at the end that no token attends to.
     pub unattended_tokens: usize,
 }

@@ -86,7 +86,7 @@ impl Tokenizer {
                 ids: of(encoding.get_ids()),
                 token_type_ids: of(encoding.get_type_ids()),
                 truncated_tokens: removed,
-                alignment: Some(Alignment { text: text.clone(), spans }),
+                alignment: Some(Alignment { text: text.clone(), spans }.into()),
                 unattended_tokens: 0,
             }
         };

@@ -191,7 +191,11 @@ fn options_that_do_not_apply_are_refused() {
     }
     let output = run("embed", &model("pylate"), &["--token-pooling", "0.5", "a lamp"]);
     assert!(output.status.code() == Some(2) && stderr(&output).contains("a number from 1 on"));
-    assert_fails(&run("classify", &model("pylate"), &["a lamp"]), 1, &["without a classification head"]);
+    assert_fails(
+        &run("classify", &model("pylate"), &["a lamp"]),
+        1,
+        &["is an embedding model, not a text classifier"],
+    );
     // Another pooling is of hidden states, without the modules of the model.
     let row = &rows(&run("embed", &model("stanford"), &["--pooling", "mean", "a lamp"]))[0];
     assert_eq!(numbers(&row["embedding"]).len(), 32);
