@@ -41,6 +41,13 @@ pub struct TaskRow {
     pub is_finite: bool,
 }
 
+impl TaskRow {
+    /// The only row of a text.
+    pub fn of(text: &TokenizedText, content: Content) -> Self {
+        TaskRow { span: None, tokens: text.token_count(), is_finite: content.is_finite(), content }
+    }
+}
+
 /// The reason of [`TokenizeError::NoTokens`].
 pub const NO_TOKENS: &str = "has no tokens: it is empty, and the model's tokenizer adds no special tokens";
 

@@ -59,7 +59,7 @@ pub fn similarity(options: &SimilarityOptions) -> Result<()> {
     let mut embedder = Embedder::new(load(&options.model, console)?, &options.vectors, console)?;
     let texts: Vec<&str> = options.texts.iter().map(String::as_str).collect();
     let embedded = embedder.embed_to_compare(&texts)?;
-    embedded.report(embedder.tokenizer.max_length(), console);
+    embedded.report(embedder.model.tokenizer.max_length(), console);
     if let Some(metric) = options.metric
         && embedder.late_interaction.is_some()
     {

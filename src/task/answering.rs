@@ -8,11 +8,11 @@ use super::load::Loaded;
 use super::model_task::ModelTask;
 use super::options::OnLong;
 use super::sequences::{forward_tokens, tokenizer_failed};
-use super::tokens::check_tokens;
-use crate::nn::{Encoder, TaskHead, TokenHead, keep_memory};
+use super::text_model::TextModel;
+use crate::nn::{TaskHead, TokenHead, keep_memory};
 use crate::output::{Answer, Content, ContentType, SpanKind};
 use crate::pipeline::{Task, TaskRow, TokenizeError};
-use crate::text::{Characters, NoRoom, Sequence, TokenSpan, TokenizedText, Tokenizer, Windows};
+use crate::text::{Characters, NoRoom, TokenSpan, TokenizedText, Windows};
 
 /// How questions are answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,8 +36,7 @@ const BYTES_PER_TOKEN: usize = 8;
 
 /// A model with a question-answering head.
 pub struct Answerer {
-    tokenizer: Tokenizer,
-    encoders: Vec<Encoder>,
+    model: TextModel,
     head: TokenHead,
     options: AnswerOptions,
     stride: usize,
@@ -53,7 +52,8 @@ impl Answerer {
             bail!("the model was loaded without its head; please report this as a bug")
         };
         let stride = options.stride.unwrap_or((tokenizer.max_length() / 2).min(MAX_DEFAULT_STRIDE));
-        Ok(Answerer { tokenizer, encoders, head, options, stride })
+        let model = TextModel { tokenizer, encoders, on_long: OnLong::Truncate };
+        Ok(Answerer { model, head, options, stride })
     }
 
     /// Tokens that windows of a long text share.
@@ -84,28 +84,24 @@ impl Task for Answerer {
             return Err(TokenizeError::Failed("has no question; add one, or pass --question".into()));
         };
         let windows = Windows::Overlapping { stride: self.stride };
-        let windows = self.tokenizer.encode_aligned(Some(question), text, windows);
+        let windows = self.model.tokenizer.encode_aligned(Some(question), text, windows);
         let windows = windows.map_err(|error| match error.downcast_ref::<NoRoom>() {
             Some(no_room) => TokenizeError::Failed(format!(
                 "{no_room} beside its question; shorten the question, or pass a smaller --stride or a larger --max-length"
             )),
             None => tokenizer_failed(error),
         })?;
-        let sequence = |tokens| {
-            check_tokens(&tokens, &self.tokenizer, self.encoders[0].spec())?;
-            Ok(Sequence { tokens, chunks: Vec::new() })
-        };
-        Ok(TokenizedText { sequences: windows.into_iter().map(sequence).collect::<Result<_, _>>()? })
+        self.model.checked(windows)
     }
 
     fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
-        let encoder = &self.encoders[worker % self.encoders.len()];
         // Several spans may have the same words, so more are chosen, as many as in the pipeline.
         let (count, max_tokens) = (2 * self.options.top_k + 10, self.options.max_answer_length);
-        let windows = forward_tokens(encoder, &self.head, texts, batch_tokens, |tokens, logits| {
-            let is_finite = logits.iter().all(|logit| logit.is_finite());
-            (candidates(tokens, logits, count, max_tokens), is_finite)
-        })?;
+        let windows =
+            forward_tokens(self.model.encoder(worker), &self.head, texts, batch_tokens, |tokens, logits| {
+                let is_finite = logits.iter().all(|logit| logit.is_finite());
+                (candidates(tokens, logits, count, max_tokens), is_finite)
+            })?;
         let rows = texts.iter().zip(windows).map(|(text, windows)| {
             let (windows, finite): (Vec<_>, Vec<bool>) = windows.into_iter().unzip();
             let is_finite = finite.into_iter().all(|finite| finite);
@@ -121,16 +117,8 @@ impl Task for Answerer {
 }
 
 impl ModelTask for Answerer {
-    fn tokenizer(&self) -> &Tokenizer {
-        &self.tokenizer
-    }
-
-    fn encoders(&self) -> &[Encoder] {
-        &self.encoders
-    }
-
-    fn on_long(&self) -> OnLong {
-        OnLong::Truncate
+    fn model(&self) -> &TextModel {
+        &self.model
     }
 
     fn content(&self) -> ContentType {
@@ -138,8 +126,8 @@ impl ModelTask for Answerer {
     }
 
     fn vector_bytes(&self) -> usize {
-        let text = self.options.max_answer_length.min(self.tokenizer.max_length()) * BYTES_PER_TOKEN;
-        let spans = self.tokenizer.max_length() * size_of::<Option<TokenSpan>>();
+        let text = self.options.max_answer_length.min(self.model.tokenizer.max_length()) * BYTES_PER_TOKEN;
+        let spans = self.model.tokenizer.max_length() * size_of::<Option<TokenSpan>>();
         spans + self.options.top_k.min(1 << 10) * (size_of::<Answer>() + text)
     }
 }

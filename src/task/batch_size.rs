@@ -78,10 +78,10 @@ pub fn memory_use(
 
 /// The workload of a task, with `batch_tokens` tokens per batch or the default of its devices.
 pub fn workload(task: &impl ModelTask, batch_tokens: Option<usize>) -> Workload {
-    let encoders = task.encoders();
+    let encoders = &task.model().encoders;
     let encoder = &encoders[0];
     let spec = encoder.spec();
-    let max_length = task.tokenizer().max_length();
+    let max_length = task.model().tokenizer.max_length();
     let resident_bytes = Workload::round_up(current_memory().unwrap_or(0) as usize);
     Workload {
         encoders: encoders.len(),

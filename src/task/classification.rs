@@ -5,15 +5,14 @@ use anyhow::{Result, bail};
 use super::load::Loaded;
 use super::model_task::ModelTask;
 use super::options::OnLong;
-use super::sequences::{forward, tokenize};
-use super::tokens::check_tokens;
+use super::text_model::TextModel;
 use crate::model::classification::{
     ScoreFunction, label_function, labels, next_sentence_labels, pair_function,
 };
-use crate::nn::{ClassificationHead, Encoder, HeadKind, TaskHead, keep_memory};
+use crate::nn::{ClassificationHead, HeadKind, TaskHead, keep_memory};
 use crate::output::{Content, ContentType, LabelScore};
 use crate::pipeline::{Task, TaskRow, TokenizeError};
-use crate::text::{Sequence, TokenizedText, Tokenizer};
+use crate::text::TokenizedText;
 
 /// How texts are classified or scored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,11 +25,9 @@ pub struct ScoreOptions {
 
 /// A model with a sequence-classification head.
 pub struct Classifier {
-    tokenizer: Tokenizer,
-    encoders: Vec<Encoder>,
+    model: TextModel,
     head: ClassificationHead,
     function: ScoreFunction,
-    on_long: OnLong,
     rows: Rows,
 }
 
@@ -96,7 +93,8 @@ impl Classifier {
         else {
             bail!("the model was loaded without its head; please report this as a bug")
         };
-        Ok(Classifier { tokenizer, encoders, head, function, on_long: options.on_long, rows })
+        let model = TextModel { tokenizer, encoders, on_long: options.on_long };
+        Ok(Classifier { model, head, function, rows })
     }
 
     /// The function from logits to scores.
@@ -130,22 +128,15 @@ impl Task for Classifier {
                 None => return Err(TokenizeError::Failed("has no query; add one, or pass --query".into())),
             },
         };
-        let tokens = tokenize(&self.tokenizer, self.on_long, first, second)?;
-        check_tokens(&tokens, &self.tokenizer, self.encoders[0].spec())?;
-        Ok(TokenizedText { sequences: vec![Sequence { tokens, chunks: Vec::new() }] })
+        self.model.tokenize(first, second)
     }
 
     fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
-        let encoder = &self.encoders[worker % self.encoders.len()];
-        let sequences: Vec<&Sequence> = texts.iter().flat_map(|text| &text.sequences).collect();
-        let logits = forward(encoder, &sequences, batch_tokens, |_, batch, hidden| {
+        let logits = self.model.forward(texts, batch_tokens, worker, |batch, hidden| {
             Ok(self.head.forward(hidden, batch.cu_seqlens())?.to_vec2::<f32>()?)
         })?;
-        let rows = texts.iter().zip(logits.into_iter().flatten()).map(|(text, logits)| {
-            let content = self.row_content(&logits);
-            vec![TaskRow { span: None, tokens: text.token_count(), is_finite: content.is_finite(), content }]
-        });
-        Ok(rows.collect())
+        let contents = logits.map(|logits| self.row_content(&logits));
+        Ok(texts.iter().zip(contents).map(|(text, content)| vec![TaskRow::of(text, content)]).collect())
     }
 
     fn on_workers_start(&self) {
@@ -154,16 +145,8 @@ impl Task for Classifier {
 }
 
 impl ModelTask for Classifier {
-    fn tokenizer(&self) -> &Tokenizer {
-        &self.tokenizer
-    }
-
-    fn encoders(&self) -> &[Encoder] {
-        &self.encoders
-    }
-
-    fn on_long(&self) -> OnLong {
-        self.on_long
+    fn model(&self) -> &TextModel {
+        &self.model
     }
 
     fn content(&self) -> ContentType {

@@ -6,22 +6,18 @@ use anyhow::{Result, bail};
 use super::classification::ScoreOptions;
 use super::load::Loaded;
 use super::model_task::ModelTask;
-use super::options::OnLong;
-use super::sequences::{forward, tokenize};
-use super::tokens::check_tokens;
+use super::text_model::TextModel;
 use crate::model::classification::ScoreFunction;
-use crate::nn::{Encoder, MaskedLmHead, TaskHead, keep_memory};
+use crate::nn::{MaskedLmHead, TaskHead, keep_memory};
 use crate::output::{Content, ContentType, TokenScore};
 use crate::pipeline::{Task, TaskRow, TokenizeError};
-use crate::text::{Sequence, TokenizedText, Tokenizer};
+use crate::text::TokenizedText;
 
 /// A masked language model, whose rows have the best tokens for each mask of a text.
 pub struct MaskFiller {
-    tokenizer: Tokenizer,
-    encoders: Vec<Encoder>,
+    model: TextModel,
     head: MaskedLmHead,
     function: ScoreFunction,
-    on_long: OnLong,
     /// The vocabulary id of the mask token.
     mask: u32,
     /// Maximum number of tokens per mask.
@@ -46,11 +42,9 @@ impl MaskFiller {
             )
         };
         Ok(MaskFiller {
-            tokenizer,
-            encoders,
+            model: TextModel { tokenizer, encoders, on_long: options.on_long },
             head,
             function: if options.raw { ScoreFunction::LOGITS } else { ScoreFunction::Softmax },
-            on_long: options.on_long,
             mask,
             top_k: if top_k == 0 { dimensions } else { top_k.min(dimensions) },
         })
@@ -72,48 +66,41 @@ impl MaskFiller {
         }
         ids.sort_unstable_by(by_score);
         let token = |id: usize| TokenScore {
-            token: self.tokenizer.decode(id as u32),
+            token: self.model.tokenizer.decode(id as u32),
             id: id as u32,
             score: scores[id],
         };
         ids.into_iter().map(token).collect()
     }
 
-    /// The number of masks of a sequence.
-    fn count_masks(&self, sequence: &Sequence) -> usize {
-        sequence.tokens.ids.iter().filter(|id| **id == self.mask).count()
+    /// The number of masks of a text.
+    fn count_masks(&self, text: &TokenizedText) -> usize {
+        let ids = text.sequences.iter().flat_map(|sequence| &sequence.tokens.ids);
+        ids.filter(|id| **id == self.mask).count()
     }
 }
 
 impl Task for MaskFiller {
     fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
-        let tokens = tokenize(&self.tokenizer, self.on_long, text, pair)?;
-        check_tokens(&tokens, &self.tokenizer, self.encoders[0].spec())?;
-        let truncated_tokens = tokens.truncated_tokens;
-        let sequence = Sequence { tokens, chunks: Vec::new() };
-        if self.count_masks(&sequence) == 0 {
-            let mask = self.tokenizer.token(self.mask).unwrap_or_default();
-            return Err(TokenizeError::Failed(match truncated_tokens {
+        let tokenized = self.model.tokenize(text, pair)?;
+        if self.count_masks(&tokenized) == 0 {
+            let tokenizer = &self.model.tokenizer;
+            let mask = tokenizer.token(self.mask).unwrap_or_default();
+            return Err(TokenizeError::Failed(match tokenized.truncated_tokens() {
                 0 => format!("has no mask; write {mask} in place of a word"),
-                _ => format!("has no mask {mask} within the limit of {} tokens", self.tokenizer.max_length()),
+                _ => format!("has no mask {mask} within the limit of {} tokens", tokenizer.max_length()),
             }));
         }
-        Ok(TokenizedText { sequences: vec![sequence] })
+        Ok(tokenized)
     }
 
     fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
-        let encoder = &self.encoders[worker % self.encoders.len()];
-        let sequences: Vec<&Sequence> = texts.iter().flat_map(|text| &text.sequences).collect();
-        let best = forward(encoder, &sequences, batch_tokens, |_, batch, hidden| {
+        let mut best = self.model.forward(texts, batch_tokens, worker, |batch, hidden| {
             let masks = (0..).zip(batch.ids()).filter(|(_, id)| **id == self.mask).map(|(token, _)| token);
             self.head.map_logits(hidden, &masks.collect::<Vec<u32>>(), |logits| self.best(logits))
         })?;
-        let mut best = best.into_iter().flatten();
-        let rows = texts.iter().zip(sequences).map(|(text, sequence)| {
-            let content = Content::Masks(best.by_ref().take(self.count_masks(sequence)).collect());
-            vec![TaskRow { span: None, tokens: text.token_count(), is_finite: content.is_finite(), content }]
-        });
-        Ok(rows.collect())
+        let mut content = |text| Content::Masks(best.by_ref().take(self.count_masks(text)).collect());
+        Ok(texts.iter().map(|text| vec![TaskRow::of(text, content(text))]).collect())
     }
 
     fn on_workers_start(&self) {
@@ -122,16 +109,8 @@ impl Task for MaskFiller {
 }
 
 impl ModelTask for MaskFiller {
-    fn tokenizer(&self) -> &Tokenizer {
-        &self.tokenizer
-    }
-
-    fn encoders(&self) -> &[Encoder] {
-        &self.encoders
-    }
-
-    fn on_long(&self) -> OnLong {
-        self.on_long
+    fn model(&self) -> &TextModel {
+        &self.model
     }
 
     fn content(&self) -> ContentType {

@@ -31,6 +31,7 @@ mod similarity;
 mod sparse;
 mod tagging;
 mod text_encoder;
+mod text_model;
 mod tokens;
 
 pub use answering::{AnswerOptions, Answerer};
@@ -49,3 +50,4 @@ pub use similarity::similarity;
 pub use sparse::SparseEncoder;
 pub use tagging::{TagOptions, Tagger};
 pub use text_encoder::TextEncoder;
+pub use text_model::TextModel;

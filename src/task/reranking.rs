@@ -7,13 +7,14 @@ use super::embedding::{Compared, Embedder};
 use super::load::Loaded;
 use super::model_task::ModelTask;
 use super::options::{OnLong, VectorOptions};
+use super::text_model::TextModel;
 use crate::error::UsageError;
 use crate::model::modules::Role;
-use crate::nn::{Encoder, keep_memory};
+use crate::nn::keep_memory;
 use crate::output::{Content, ContentType, OutputDtype};
 use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::sys::console::Console;
-use crate::text::{TokenizedText, Tokenizer};
+use crate::text::TokenizedText;
 
 /// A model that scores texts by a query.
 pub enum Reranker {
@@ -82,11 +83,11 @@ impl BiEncoder {
         };
         let mut embedder = Embedder::new(loaded, &options, console)?;
         let embedded = embedder.embed_to_compare(&[query]).context("--query")?;
-        embedded.report(embedder.tokenizer.max_length(), console);
+        embedded.report(embedder.model.tokenizer.max_length(), console);
         let query = embedded.vectors.into_iter().next().unwrap_or_default();
         let query = embedder.compared(query)?;
         embedder.set_role(Role::Document, &prompts)?;
-        embedder.on_long = on_long;
+        embedder.model.on_long = on_long;
         Ok(BiEncoder { embedder, query, ranked })
     }
 
@@ -96,7 +97,7 @@ impl BiEncoder {
         let rows = texts.iter().zip(vectors).map(|(text, vector)| {
             let score = self.query.similarity(&vector);
             let content = Content::Score { score, rank: None };
-            vec![TaskRow { span: None, tokens: text.token_count(), is_finite: score.is_finite(), content }]
+            vec![TaskRow::of(text, content)]
         });
         Ok(rows.collect())
     }
@@ -123,24 +124,10 @@ impl Task for Reranker {
 }
 
 impl ModelTask for Reranker {
-    fn tokenizer(&self) -> &Tokenizer {
+    fn model(&self) -> &TextModel {
         match self {
-            Reranker::CrossEncoder(classifier) => classifier.tokenizer(),
-            Reranker::BiEncoder(encoder) => encoder.embedder.tokenizer(),
-        }
-    }
-
-    fn encoders(&self) -> &[Encoder] {
-        match self {
-            Reranker::CrossEncoder(classifier) => classifier.encoders(),
-            Reranker::BiEncoder(encoder) => encoder.embedder.encoders(),
-        }
-    }
-
-    fn on_long(&self) -> OnLong {
-        match self {
-            Reranker::CrossEncoder(classifier) => classifier.on_long(),
-            Reranker::BiEncoder(encoder) => encoder.embedder.on_long(),
+            Reranker::CrossEncoder(classifier) => classifier.model(),
+            Reranker::BiEncoder(encoder) => encoder.embedder.model(),
         }
     }
 

@@ -5,25 +5,23 @@ use anyhow::{Result, bail};
 use super::load::Loaded;
 use super::model_task::ModelTask;
 use super::options::{OnLong, VectorOptions};
-use super::sequences::{forward, tokenize};
-use super::tokens::{check_tokens, resolve_prompt};
+use super::text_model::TextModel;
+use super::tokens::resolve_prompt;
 use crate::error::UsageError;
 use crate::named::Named;
-use crate::nn::{Encoder, MaskedLmHead, SPLADE, SpladeSpec, TaskHead, keep_memory};
+use crate::nn::{MaskedLmHead, SPLADE, SpladeSpec, TaskHead, keep_memory};
 use crate::output::{Content, ContentType, OutputDtype, SparseVector};
 use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::sys::console::Console;
-use crate::text::{Sequence, TokenizedText, Tokenizer};
+use crate::text::TokenizedText;
 
 /// A sparse encoder.
 pub struct SparseEncoder {
-    tokenizer: Tokenizer,
-    encoders: Vec<Encoder>,
+    model: TextModel,
     head: MaskedLmHead,
     splade: SpladeSpec,
     /// The prompt before each text.
     prompt: String,
-    on_long: OnLong,
     /// The size of the vocabulary.
     dimensions: usize,
 }
@@ -50,7 +48,8 @@ impl SparseEncoder {
             splade.describe(),
             tokenizer.max_length()
         ));
-        Ok(SparseEncoder { tokenizer, encoders, head, splade, prompt, on_long: options.on_long, dimensions })
+        let model = TextModel { tokenizer, encoders, on_long: options.on_long };
+        Ok(SparseEncoder { model, head, splade, prompt, dimensions })
     }
 
     /// How logits become weights.
@@ -65,7 +64,7 @@ impl SparseEncoder {
 
     fn content_of(&self, weights: Vec<(u32, f32)>) -> Content {
         let (indices, values): (Vec<u32>, Vec<f32>) = weights.into_iter().unzip();
-        let token = |&id: &u32| self.tokenizer.token(id).unwrap_or_else(|| format!("#{id}"));
+        let token = |&id: &u32| self.model.tokenizer.token(id).unwrap_or_else(|| format!("#{id}"));
         Content::Sparse(Box::new(SparseVector {
             tokens: indices.iter().map(token).collect(),
             indices,
@@ -96,22 +95,15 @@ fn check_options(options: &VectorOptions) -> Result<()> {
 
 impl Task for SparseEncoder {
     fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
-        let tokens = tokenize(&self.tokenizer, self.on_long, &format!("{}{text}", self.prompt), pair)?;
-        check_tokens(&tokens, &self.tokenizer, self.encoders[0].spec())?;
-        Ok(TokenizedText { sequences: vec![Sequence { tokens, chunks: Vec::new() }] })
+        self.model.tokenize(&format!("{}{text}", self.prompt), pair)
     }
 
     fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
-        let encoder = &self.encoders[worker % self.encoders.len()];
-        let sequences: Vec<&Sequence> = texts.iter().flat_map(|text| &text.sequences).collect();
-        let weights = forward(encoder, &sequences, batch_tokens, |_, batch, hidden| {
+        let weights = self.model.forward(texts, batch_tokens, worker, |batch, hidden| {
             self.head.splade(hidden, batch.cu_seqlens(), self.splade)
         })?;
-        let rows = texts.iter().zip(weights.into_iter().flatten()).map(|(text, weights)| {
-            let content = self.content_of(weights);
-            vec![TaskRow { span: None, tokens: text.token_count(), is_finite: content.is_finite(), content }]
-        });
-        Ok(rows.collect())
+        let contents = weights.map(|weights| self.content_of(weights));
+        Ok(texts.iter().zip(contents).map(|(text, content)| vec![TaskRow::of(text, content)]).collect())
     }
 
     fn on_workers_start(&self) {
@@ -120,16 +112,8 @@ impl Task for SparseEncoder {
 }
 
 impl ModelTask for SparseEncoder {
-    fn tokenizer(&self) -> &Tokenizer {
-        &self.tokenizer
-    }
-
-    fn encoders(&self) -> &[Encoder] {
-        &self.encoders
-    }
-
-    fn on_long(&self) -> OnLong {
-        self.on_long
+    fn model(&self) -> &TextModel {
+        &self.model
     }
 
     fn content(&self) -> ContentType {

@@ -7,13 +7,13 @@ use super::load::Loaded;
 use super::model_task::ModelTask;
 use super::options::OnLong;
 use super::sequences::{check_length, forward_tokens, tokenizer_failed};
-use super::tokens::check_tokens;
+use super::text_model::TextModel;
 use crate::error::UsageError;
 use crate::model::classification::labels;
-use crate::nn::{Encoder, TaskHead, TokenHead, keep_memory};
+use crate::nn::{TaskHead, TokenHead, keep_memory};
 use crate::output::{Content, ContentType, Entity, SpanKind};
 use crate::pipeline::{Task, TaskRow, TokenizeError};
-use crate::text::{Characters, Sequence, TokenSpan, TokenizedText, Tokenizer, Windows};
+use crate::text::{Characters, TokenSpan, TokenizedText, Windows};
 
 /// How texts are tagged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,8 +28,7 @@ pub struct TagOptions {
 
 /// A model with a token-classification head.
 pub struct Tagger {
-    tokenizer: Tokenizer,
-    encoders: Vec<Encoder>,
+    model: TextModel,
     head: TokenHead,
     labels: Vec<String>,
     options: TagOptions,
@@ -53,7 +52,8 @@ impl Tagger {
                  --max-length"
             )));
         }
-        Ok(Tagger { tokenizer, encoders, head, labels, options })
+        let model = TextModel { tokenizer, encoders, on_long: options.on_long };
+        Ok(Tagger { model, head, labels, options })
     }
 }
 
@@ -79,22 +79,19 @@ impl Task for Tagger {
             Some(stride) => Windows::Overlapping { stride },
             None => Windows::Truncate,
         };
-        let windows = self.tokenizer.encode_aligned(None, text, windows).map_err(tokenizer_failed)?;
-        let sequence = |tokens| {
-            check_length(&tokens, &self.tokenizer, self.options.on_long)?;
-            check_tokens(&tokens, &self.tokenizer, self.encoders[0].spec())?;
-            Ok(Sequence { tokens, chunks: Vec::new() })
-        };
-        Ok(TokenizedText { sequences: windows.into_iter().map(sequence).collect::<Result<_, _>>()? })
+        let TextModel { tokenizer, on_long, .. } = &self.model;
+        let windows = tokenizer.encode_aligned(None, text, windows).map_err(tokenizer_failed)?;
+        windows.iter().try_for_each(|tokens| check_length(tokens, tokenizer, *on_long))?;
+        self.model.checked(windows)
     }
 
     fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
-        let encoder = &self.encoders[worker % self.encoders.len()];
-        let windows = forward_tokens(encoder, &self.head, texts, batch_tokens, |tokens, logits| {
-            let spans = tokens.alignment.as_ref().map_or(&[][..], |alignment| &alignment.spans);
-            let is_finite = logits.iter().all(|logit| logit.is_finite());
-            (entities(spans, logits, &self.labels, self.options.aggregation), is_finite)
-        })?;
+        let windows =
+            forward_tokens(self.model.encoder(worker), &self.head, texts, batch_tokens, |tokens, logits| {
+                let spans = tokens.alignment.as_ref().map_or(&[][..], |alignment| &alignment.spans);
+                let is_finite = logits.iter().all(|logit| logit.is_finite());
+                (entities(spans, logits, &self.labels, self.options.aggregation), is_finite)
+            })?;
         let rows = texts.iter().zip(windows).map(|(text, windows)| {
             let (windows, finite): (Vec<_>, Vec<bool>) = windows.into_iter().unzip();
             let is_finite = finite.into_iter().all(|finite| finite);
@@ -114,16 +111,8 @@ impl Task for Tagger {
 }
 
 impl ModelTask for Tagger {
-    fn tokenizer(&self) -> &Tokenizer {
-        &self.tokenizer
-    }
-
-    fn encoders(&self) -> &[Encoder] {
-        &self.encoders
-    }
-
-    fn on_long(&self) -> OnLong {
-        self.options.on_long
+    fn model(&self) -> &TextModel {
+        &self.model
     }
 
     fn content(&self) -> ContentType {

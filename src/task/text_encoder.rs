@@ -5,13 +5,14 @@ use anyhow::Result;
 use super::embedding::Embedder;
 use super::load::Loaded;
 use super::model_task::ModelTask;
-use super::options::{OnLong, VectorOptions};
+use super::options::VectorOptions;
 use super::sparse::SparseEncoder;
-use crate::nn::{Encoder, Pooling};
+use super::text_model::TextModel;
+use crate::nn::Pooling;
 use crate::output::ContentType;
 use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::sys::console::Console;
-use crate::text::{TokenizedText, Tokenizer};
+use crate::text::TokenizedText;
 
 /// A model that turns texts into vectors.
 pub enum TextEncoder {
@@ -58,24 +59,10 @@ impl Task for TextEncoder {
 }
 
 impl ModelTask for TextEncoder {
-    fn tokenizer(&self) -> &Tokenizer {
+    fn model(&self) -> &TextModel {
         match self {
-            TextEncoder::Dense(task) => task.tokenizer(),
-            TextEncoder::Sparse(task) => task.tokenizer(),
-        }
-    }
-
-    fn encoders(&self) -> &[Encoder] {
-        match self {
-            TextEncoder::Dense(task) => task.encoders(),
-            TextEncoder::Sparse(task) => task.encoders(),
-        }
-    }
-
-    fn on_long(&self) -> OnLong {
-        match self {
-            TextEncoder::Dense(task) => task.on_long(),
-            TextEncoder::Sparse(task) => task.on_long(),
+            TextEncoder::Dense(task) => task.model(),
+            TextEncoder::Sparse(task) => task.model(),
         }
     }
 

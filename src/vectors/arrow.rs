@@ -9,7 +9,7 @@ use anyhow::Result;
 use arrow::datatypes::DataType;
 
 use super::array::{ArrayVectors, Segment};
-use super::batch::{VectorSchema, value};
+use super::batch::{VectorSchema, values};
 use super::buffer::BlockBuffer;
 use super::error::malformed;
 use super::source::{Columns, Opened, Vectors, Visit, rows_by_unit};
@@ -146,19 +146,12 @@ impl Columns for BatchColumns {
 
     fn values(&self, rows: &[usize], columns: &[usize]) -> Result<Vec<Vec<FieldValue>>> {
         let ArrowFile { name, batches, schema, units, .. } = &*self.0;
-        let indices: Vec<usize> = columns.iter().map(|column| schema.indices[*column]).collect();
-        let mut projection = indices.clone();
-        projection.sort_unstable();
-        projection.dedup();
+        let (projection, positions) = schema.projection(columns);
         let mut found = Vec::with_capacity(rows.len());
         for (i, wanted) in rows_by_unit(rows, units) {
             let batch = batches.read(i, &projection)?;
             for row in wanted {
-                let value = |index: &usize| {
-                    let column = projection.partition_point(|other| other < index);
-                    value(name, batch.column(column), row - units[i].start)
-                };
-                found.push(indices.iter().map(value).collect::<Result<_>>()?);
+                found.push(values(name, &batch, &positions, row - units[i].start)?);
             }
         }
         Ok(found)

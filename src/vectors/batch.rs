@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use anyhow::{Result, anyhow, bail};
-use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float16Type, Float32Type, Int8Type, Schema};
 
@@ -51,6 +51,18 @@ pub(super) struct VectorSchema {
 }
 
 impl VectorSchema {
+    /// The columns of the file that `columns`, given by their indices in [`VectorSchema::columns`], are, ascending and distinct; and
+    /// the position of each of `columns` among them.
+    pub(super) fn projection(&self, columns: &[usize]) -> (Vec<usize>, Vec<usize>) {
+        let indices: Vec<usize> = columns.iter().map(|column| self.indices[*column]).collect();
+        let mut projection = indices.clone();
+        projection.sort_unstable();
+        projection.dedup();
+        let position = |index: &usize| projection.partition_point(|other| other < index);
+        let positions = indices.iter().map(position).collect();
+        (projection, positions)
+    }
+
     /// Finds the columns of the file `name`, whose metadata has these keys and values.
     ///
     /// # Errors
@@ -242,11 +254,24 @@ fn elements(lists: &ArrayRef, width: usize) -> Result<ArrayRef, (usize, String)>
     }
 }
 
+/// The values of the columns at `positions` in a row of a record batch of the file `name`.
+///
+/// # Errors
+/// If Arrow cannot convert one of them.
+pub(super) fn values(
+    name: &str,
+    batch: &RecordBatch,
+    positions: &[usize],
+    row: usize,
+) -> Result<Vec<FieldValue>> {
+    positions.iter().map(|position| value(name, batch.column(*position), row)).collect()
+}
+
 /// The value of a column in a row of a batch.
 ///
 /// # Errors
 /// If Arrow cannot convert it.
-pub(super) fn value(name: &str, column: &ArrayRef, row: usize) -> Result<FieldValue> {
+fn value(name: &str, column: &ArrayRef, row: usize) -> Result<FieldValue> {
     let failed = |reason: &dyn std::fmt::Display| {
         anyhow!("{name}: a value cannot be converted ({reason}); leave its column out of --keep")
     };

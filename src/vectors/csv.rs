@@ -12,8 +12,10 @@ use serde_json::Value;
 
 use super::batch::{SCALE, is_shown};
 use super::buffer::BlockBuffer;
-use super::source::{Columns, Opened, Vectors, Visit, rows_by_unit};
+use super::records::{RecordReader, Records, VisitRecord};
+use super::source::Opened;
 use crate::field::FieldValue;
+use crate::neighbours::Block;
 use crate::output::{ColumnType, KeptColumn, OutputDtype, OutputMetadata};
 
 /// Size in bytes at which a unit of rows ends.
@@ -77,7 +79,7 @@ pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Option<Opened>> {
         units,
         offsets,
     });
-    let (vectors, columns) = (Box::new(CsvVectors(file.clone())), Box::new(CsvColumns(file)));
+    let (vectors, columns) = (Box::new(RecordReader(file.clone())), Box::new(RecordReader(file)));
     Ok(Some(Opened {
         rows,
         dimensions,
@@ -128,13 +130,18 @@ fn parse<T: std::str::FromStr>(field: &[u8]) -> Option<T> {
     std::str::from_utf8(field).ok()?.parse().ok()
 }
 
-impl CsvFile {
-    /// Calls `f` with the rows of a unit and their records. Break ends the reading.
-    fn for_each_record(
-        &self,
-        unit: usize,
-        mut f: impl FnMut(usize, &ByteRecord) -> Result<ControlFlow<()>>,
-    ) -> Result<ControlFlow<()>> {
+impl Records for CsvFile {
+    type Record = ByteRecord;
+
+    fn units(&self) -> &[Range<usize>] {
+        &self.units
+    }
+
+    fn columns(&self) -> &[KeptColumn] {
+        &self.columns
+    }
+
+    fn for_each(&self, unit: usize, visit: &mut VisitRecord<ByteRecord>) -> Result<ControlFlow<()>> {
         let unread =
             |error: &dyn std::fmt::Display| anyhow!("cannot read {} ({error}); check the file", self.name);
         let mut file = File::open(&self.path).map_err(|error| unread(&error))?;
@@ -145,14 +152,13 @@ impl CsvFile {
             if !reader.read_byte_record(&mut record).map_err(|error| unread(&error))? {
                 bail!("{} was changed while it was read; run the command again", self.name);
             }
-            if f(row, &record)?.is_break() {
+            if visit(row, &record)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Appends the vector of a record to a buffer.
     fn append(&self, row: usize, record: &ByteRecord, buffer: &mut BlockBuffer) -> Result<()> {
         let invalid = |column: usize| {
             let found = record.get(column).map(String::from_utf8_lossy).unwrap_or_default();
@@ -177,54 +183,13 @@ impl CsvFile {
         }
         Ok(())
     }
-}
 
-struct CsvVectors(Arc<CsvFile>);
-
-impl Vectors for CsvVectors {
-    fn units(&self, _max_rows: usize) -> Vec<Range<usize>> {
-        self.0.units.clone()
+    fn block<'a>(&self, buffer: &'a BlockBuffer, first_row: usize, rows: usize) -> Block<'a> {
+        buffer.block(self.dtype, first_row, rows, self.dimensions)
     }
 
-    fn read(
-        &self,
-        rows: Range<usize>,
-        max_rows: usize,
-        buffer: &mut BlockBuffer,
-        visit: &mut Visit,
-    ) -> Result<ControlFlow<()>> {
-        let file = &*self.0;
-        let unit = file.units.partition_point(|unit| unit.end <= rows.start);
-        buffer.clear();
-        let (mut first, mut flow) = (rows.start, ControlFlow::Continue(()));
-        let _ = file.for_each_record(unit, |row, record| {
-            if row < rows.start {
-                return Ok(ControlFlow::Continue(()));
-            }
-            file.append(row, record, buffer)?;
-            let held = row + 1 - first;
-            if held < max_rows && row + 1 < rows.end {
-                return Ok(ControlFlow::Continue(()));
-            }
-            flow = visit(&buffer.block(file.dtype, first, held, file.dimensions))?;
-            buffer.clear();
-            first = row + 1;
-            Ok(if first == rows.end { ControlFlow::Break(()) } else { flow })
-        })?;
-        Ok(flow)
-    }
-}
-
-/// The columns beside the vectors. CSV has no types: a value that reads as an integer is one.
-struct CsvColumns(Arc<CsvFile>);
-
-impl Columns for CsvColumns {
-    fn columns(&self) -> &[KeptColumn] {
-        &self.0.columns
-    }
-
-    fn values(&self, rows: &[usize], columns: &[usize]) -> Result<Vec<Vec<FieldValue>>> {
-        let file = &*self.0;
+    /// CSV has no types: a value that reads as an integer is one.
+    fn values(&self, _row: usize, record: &ByteRecord, columns: &[usize]) -> Result<Vec<FieldValue>> {
         let value = |field: &[u8]| -> FieldValue {
             match (field.is_empty(), parse::<i64>(field)) {
                 (true, _) => Value::Null.into(),
@@ -232,17 +197,7 @@ impl Columns for CsvColumns {
                 _ => Value::from(String::from_utf8_lossy(field)).into(),
             }
         };
-        let mut found = Vec::with_capacity(rows.len());
-        for (unit, wanted) in rows_by_unit(rows, &file.units) {
-            let mut wanted = wanted.iter().peekable();
-            let _ = file.for_each_record(unit, |row, record| {
-                if wanted.next_if(|next| **next == row).is_some() {
-                    let positions = columns.iter().map(|column| file.positions[*column]);
-                    found.push(positions.map(|i| value(record.get(i).unwrap_or_default())).collect());
-                }
-                Ok(if wanted.peek().is_some() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
-            })?;
-        }
-        Ok(found)
+        let positions = columns.iter().map(|column| self.positions[*column]);
+        Ok(positions.map(|i| value(record.get(i).unwrap_or_default())).collect())
     }
 }

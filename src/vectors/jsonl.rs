@@ -13,8 +13,10 @@ use serde_json::{Map, Value};
 use super::batch::{TOKEN_VECTORS, VECTORS, is_shown};
 use super::buffer::BlockBuffer;
 use super::error::{no_vectors, token_integers};
-use super::source::{Columns, Opened, Vectors, Visit, rows_by_unit};
+use super::records::{RecordReader, Records, VisitRecord};
+use super::source::Opened;
 use crate::field::FieldValue;
+use crate::neighbours::Block;
 use crate::output::{ColumnType, KeptColumn, OutputDtype, OutputMetadata};
 
 /// Size in bytes at which a unit of lines ends.
@@ -109,7 +111,7 @@ pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Opened> {
         offsets,
     };
     let file = Arc::new(file);
-    let (vectors, columns) = (Box::new(JsonVectors(file.clone())), Box::new(JsonColumns(file)));
+    let (vectors, columns) = (Box::new(RecordReader(file.clone())), Box::new(RecordReader(file)));
     Ok(Opened { rows, dimensions, per_token, dtype, metadata: OutputMetadata::new(), vectors, columns })
 }
 
@@ -133,13 +135,18 @@ fn index(reader: &mut impl BufRead) -> std::io::Result<(Vec<Range<usize>>, Vec<u
     }
 }
 
-impl JsonLines {
-    /// Calls `f` with the rows of a unit and their lines. Break ends the reading.
-    fn for_each_line(
-        &self,
-        unit: usize,
-        mut f: impl FnMut(usize, &[u8]) -> Result<ControlFlow<()>>,
-    ) -> Result<ControlFlow<()>> {
+impl Records for JsonLines {
+    type Record = [u8];
+
+    fn units(&self) -> &[Range<usize>] {
+        &self.units
+    }
+
+    fn columns(&self) -> &[KeptColumn] {
+        &self.columns
+    }
+
+    fn for_each(&self, unit: usize, visit: &mut VisitRecord<[u8]>) -> Result<ControlFlow<()>> {
         let unread = |error| anyhow!("cannot read {} ({error}); check the file", self.name);
         let mut file = File::open(&self.path).map_err(unread)?;
         file.seek(SeekFrom::Start(self.offsets[unit])).map_err(unread)?;
@@ -151,7 +158,7 @@ impl JsonLines {
                 bail!("{} was changed while it was read; run the command again", self.name);
             }
             if line.len() > 2 {
-                if f(row, &line)?.is_break() {
+                if visit(row, &line)?.is_break() {
                     return Ok(ControlFlow::Break(()));
                 }
                 row += 1;
@@ -160,7 +167,6 @@ impl JsonLines {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Appends the vector of a line to a buffer.
     fn append(&self, row: usize, line: &[u8], buffer: &mut BlockBuffer) -> Result<()> {
         let name = &self.name;
         let invalid = |error: serde_json::Error| {
@@ -200,70 +206,16 @@ impl JsonLines {
         buffer.token_counts.extend(self.per_token.then_some(widths.len()));
         Ok(())
     }
-}
 
-struct JsonVectors(Arc<JsonLines>);
-
-impl Vectors for JsonVectors {
-    fn units(&self, _max_rows: usize) -> Vec<Range<usize>> {
-        self.0.units.clone()
+    fn block<'a>(&self, buffer: &'a BlockBuffer, first_row: usize, rows: usize) -> Block<'a> {
+        buffer.block(self.dtype, first_row, rows, self.dimensions)
     }
 
-    fn read(
-        &self,
-        rows: Range<usize>,
-        max_rows: usize,
-        buffer: &mut BlockBuffer,
-        visit: &mut Visit,
-    ) -> Result<ControlFlow<()>> {
-        let file = &*self.0;
-        let unit = file.units.partition_point(|unit| unit.end <= rows.start);
-        buffer.clear();
-        let (mut first, mut flow) = (rows.start, ControlFlow::Continue(()));
-        let _ = file.for_each_line(unit, |row, line| {
-            if row < rows.start {
-                return Ok(ControlFlow::Continue(()));
-            }
-            file.append(row, line, buffer)?;
-            let held = row + 1 - first;
-            if held < max_rows && row + 1 < rows.end {
-                return Ok(ControlFlow::Continue(()));
-            }
-            flow = visit(&buffer.block(file.dtype, first, held, file.dimensions))?;
-            buffer.clear();
-            first = row + 1;
-            Ok(if first == rows.end { ControlFlow::Break(()) } else { flow })
-        })?;
-        Ok(flow)
-    }
-}
-
-/// The fields beside the vectors.
-struct JsonColumns(Arc<JsonLines>);
-
-impl Columns for JsonColumns {
-    fn columns(&self) -> &[KeptColumn] {
-        &self.0.columns
-    }
-
-    fn values(&self, rows: &[usize], columns: &[usize]) -> Result<Vec<Vec<FieldValue>>> {
-        let file = &*self.0;
-        let mut found = Vec::with_capacity(rows.len());
-        for (unit, wanted) in rows_by_unit(rows, &file.units) {
-            let mut wanted = wanted.iter().peekable();
-            let _ = file.for_each_line(unit, |row, line| {
-                if wanted.next_if(|next| **next == row).is_some() {
-                    let mut fields: Map<String, Value> = serde_json::from_slice(line)
-                        .map_err(|error| anyhow!("{}: row {row} is malformed ({error})", file.name))?;
-                    let value = |column: &usize| {
-                        fields.remove(&file.columns[*column].name).unwrap_or_default().into()
-                    };
-                    found.push(columns.iter().map(value).collect());
-                }
-                Ok(if wanted.peek().is_some() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
-            })?;
-        }
-        Ok(found)
+    fn values(&self, row: usize, line: &[u8], columns: &[usize]) -> Result<Vec<FieldValue>> {
+        let mut fields: Map<String, Value> = serde_json::from_slice(line)
+            .map_err(|error| anyhow!("{}: row {row} is malformed ({error})", self.name))?;
+        let value = |column: &usize| fields.remove(&self.columns[*column].name).unwrap_or_default().into();
+        Ok(columns.iter().map(value).collect())
     }
 }
 

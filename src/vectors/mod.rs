@@ -20,6 +20,7 @@ mod file;
 mod jsonl;
 mod npy;
 mod parquet;
+mod records;
 mod safetensors;
 mod scan;
 mod source;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 
-use super::batch::{VectorSchema, value};
+use super::batch::{VectorSchema, values};
 use super::buffer::BlockBuffer;
 use super::error::malformed;
 use super::source::{Columns, Opened, Vectors, Visit};
@@ -111,20 +111,14 @@ impl Columns for ParquetColumns {
 
     fn values(&self, rows: &[usize], columns: &[usize]) -> Result<Vec<Vec<FieldValue>>> {
         let ParquetFile { name, source, schema, units, .. } = &*self.0;
-        let indices: Vec<usize> = columns.iter().map(|column| schema.indices[*column]).collect();
-        let mut projection = indices.clone();
-        projection.sort_unstable();
-        projection.dedup();
+        let (projection, positions) = schema.projection(columns);
         let total = units.last().map_or(0, |unit| unit.end);
         let choice = RowChoice::single(rows, total);
         let mut found = Vec::with_capacity(rows.len());
         for batch in source.batches(&projection, choice, COLUMN_ROWS)? {
             let batch = batch?;
             for row in 0..batch.num_rows() {
-                let value = |index: &usize| {
-                    value(name, batch.column(projection.partition_point(|other| other < index)), row)
-                };
-                found.push(indices.iter().map(value).collect::<Result<_>>()?);
+                found.push(values(name, &batch, &positions, row)?);
             }
         }
         if found.len() != rows.len() {

@@ -17,7 +17,7 @@ use sconce::ops::linear::{LinearWeights, Matrix, reference};
 use sconce::output::{Content, StoredVector, VectorValues};
 use sconce::pipeline::{Task, TaskRow};
 use sconce::sys::console::{Console, Verbosity};
-use sconce::task::{Embedder, Loaded, ModelOptions, OnLong, load};
+use sconce::task::{Embedder, Loaded, ModelOptions, OnLong, TextModel, load};
 use sconce::text::TokenIds;
 use serde_json::Value;
 
@@ -224,8 +224,11 @@ fn pairs_reach_the_encoder() {
         })
         .collect();
     let embedder = Embedder {
-        tokenizer: loaded.tokenizer,
-        encoders: loaded.encoders,
+        model: TextModel {
+            tokenizer: loaded.tokenizer,
+            encoders: loaded.encoders,
+            on_long: OnLong::Truncate,
+        },
         pooling: Pooling::Text(vec![Pool::Mean]),
         post_pooling: vec![],
         dimensions: 36,
@@ -233,7 +236,6 @@ fn pairs_reach_the_encoder() {
         prompt: String::new(),
         prompt_tokens: 0,
         excludes_prompt: false,
-        on_long: OnLong::Truncate,
         chunking: None,
         similarity: Similarity::Cosine,
         late_interaction: None,

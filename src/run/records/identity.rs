@@ -50,11 +50,11 @@ fn of_input(input: &Input, pair_option: &str) -> RunIdentity {
 
 /// The resolved options of every task that affect rows.
 pub(super) fn of_task(task: &impl ModelTask) -> RunIdentity {
-    let (tokenizer, backend) = (task.tokenizer(), task.encoders()[0].backend());
+    let (tokenizer, backend) = (&task.model().tokenizer, task.model().encoders[0].backend());
     RunIdentity::from([
         ("--max-length".into(), tokenizer.max_length().to_string()),
         ("--truncation-side".into(), tokenizer.truncation_side().name().into()),
-        ("--on-long".into(), task.on_long().name().into()),
+        ("--on-long".into(), task.model().on_long.name().into()),
         ("--dtype".into(), backend.dtype().into()),
         // Devices and instruction sets round differently.
         ("the device".into(), backend.to_string()),
@@ -65,6 +65,6 @@ pub(super) fn of_task(task: &impl ModelTask) -> RunIdentity {
 pub(in crate::run) fn of_scores(task: &impl ModelTask, raw: bool) -> RunIdentity {
     RunIdentity::from([
         ("--raw".into(), yes_or_no(raw)),
-        ("--truncation".into(), task.tokenizer().pair_truncation().name().into()),
+        ("--truncation".into(), task.model().tokenizer.pair_truncation().name().into()),
     ])
 }

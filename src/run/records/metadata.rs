@@ -30,7 +30,7 @@ pub(in crate::run) fn of_model(options: &ModelOptions, loaded: &Loaded) -> Outpu
 pub(in crate::run) fn of_task(task: &impl ModelTask) -> OutputMetadata {
     OutputMetadata::from([
         ("release".into(), format!("sconce {}", env!("CARGO_PKG_VERSION"))),
-        ("max_length".into(), task.tokenizer().max_length().to_string()),
-        ("dtype".into(), task.encoders()[0].backend().dtype().into()),
+        ("max_length".into(), task.model().tokenizer.max_length().to_string()),
+        ("dtype".into(), task.model().encoders[0].backend().dtype().into()),
     ])
 }

@@ -66,7 +66,7 @@ pub(super) fn run<T: ModelTask>(
     };
     let utilization = Arc::new(Utilization::new(run.budget.threads));
     let backends: Vec<String> =
-        run.task.encoders().iter().map(|encoder| encoder.backend().to_string()).collect();
+        run.task.model().encoders.iter().map(|encoder| encoder.backend().to_string()).collect();
     if !run.is_complete {
         let interrupts = listen()?;
         if run.output_is_stream {
@@ -216,8 +216,8 @@ fn schema(options: &RecordOptions, content: ContentType, metadata: OutputMetadat
 fn policy(options: &RecordOptions, task: &impl ModelTask) -> Policy {
     Policy {
         skip_unreadable: options.skip_unreadable,
-        stop_at_long: task.on_long() == OnLong::Error,
-        max_length: task.tokenizer().max_length(),
+        stop_at_long: task.model().on_long == OnLong::Error,
+        max_length: task.model().tokenizer.max_length(),
     }
 }
 

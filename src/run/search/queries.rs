@@ -74,7 +74,7 @@ pub(super) fn embed(options: &SearchOptions, file: &VectorFile) -> Result<QueryV
             }
             Err(error) => error,
         })?;
-    embedded.report(embedder.tokenizer.max_length(), &options.console);
+    embedded.report(embedder.model.tokenizer.max_length(), &options.console);
     Ok(QueryVectors { vectors: embedded.vectors, ids, comparison })
 }
 

@@ -28,7 +28,7 @@ pub fn verify(options: &VerifyOptions) -> Result<()> {
     let embedder = Embedder::new(load(&options.model, console)?, &options.vectors, console)?;
     reference.check_dimensions(embedder.dimensions)?;
     let embedded = embed(&embedder, &reference)?;
-    embedded.report(embedder.tokenizer.max_length(), console);
+    embedded.report(embedder.model.tokenizer.max_length(), console);
     let comparison = Comparison::new(&embedded.vectors, &reference.vectors, embedder.similarity);
     let bounds = Bounds::new(options, &reference);
     let report =

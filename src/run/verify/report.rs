@@ -23,7 +23,7 @@ impl Report<'_> {
     /// The report for people.
     pub(super) fn text(&self) -> String {
         let Report { comparison, bounds, reference, embedder } = self;
-        let backend = embedder.encoders[0].backend();
+        let backend = embedder.model.encoders[0].backend();
         let rows = counted(reference.vectors.len() as u64, "vector");
         let name = escape_controls(&reference.name).into_owned();
         let mut page = format!(
@@ -73,7 +73,7 @@ impl Report<'_> {
     /// The report as a JSON object.
     pub(super) fn json(&self) -> String {
         let Report { comparison, bounds, reference, embedder } = self;
-        let backend = embedder.encoders[0].backend();
+        let backend = embedder.model.encoders[0].backend();
         let object = json!({
             "rows": reference.vectors.len(),
             "dimensions": reference.dimensions,

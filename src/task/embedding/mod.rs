@@ -24,14 +24,13 @@ use crate::neighbours::{MaxSim, MaxSimBuffer, Metric};
 use crate::nn::{Encoder, EncoderSpec, Pooling, PostPooling, is_normalized, keep_memory};
 use crate::output::{Content, ContentType, OutputDtype, Span, VectorType};
 use crate::pipeline::{Task, TaskRow, TokenizeError};
-use crate::text::{self, Chunk, Chunking, Sequence, TokenizedText, Tokenizer};
+use crate::task::text_model::TextModel;
+use crate::text::{self, Chunk, Chunking, Sequence, TokenizedText};
 
 /// A model with every option resolved.
 pub struct Embedder {
-    /// Text → token ids.
-    pub tokenizer: Tokenizer,
-    /// Token ids → hidden states: the same encoder on each device.
-    pub encoders: Vec<Encoder>,
+    /// Text → token ids → hidden states.
+    pub model: TextModel,
     /// Hidden states → vectors.
     pub pooling: Pooling,
     /// The post-pooling modules, in order.
@@ -46,8 +45,6 @@ pub struct Embedder {
     pub prompt_tokens: usize,
     /// Whether the tokens of a prompt are not pooled.
     pub excludes_prompt: bool,
-    /// What to do with texts over the limit.
-    pub on_long: OnLong,
     /// How texts are split into chunks, one row each. `None`: each text is a row.
     pub chunking: Option<Chunking>,
     /// The similarity function that the model's vectors are compared with.
@@ -80,7 +77,7 @@ impl Compared {
 impl Embedder {
     /// The specification of the encoder.
     pub fn spec(&self) -> &EncoderSpec {
-        self.encoders[0].spec()
+        self.model.spec()
     }
 
     /// Whether vectors have unit length.
@@ -135,13 +132,14 @@ impl Embedder {
             Err(error) => tokenizer_failed(error),
         })?;
         let mut sequences = tokenized.sequences.iter();
-        sequences.try_for_each(|sequence| check_tokens(&sequence.tokens, &self.tokenizer, self.spec()))?;
+        sequences
+            .try_for_each(|sequence| check_tokens(&sequence.tokens, &self.model.tokenizer, self.spec()))?;
         Ok(tokenized)
     }
 
     /// The chunks of a text: each in a sequence of its own, or with late chunking several in one sequence.
     fn chunks(&self, text: &str, chunking: Chunking) -> Result<TokenizedText> {
-        let pieces = text::split(&self.tokenizer, &self.prompt, text, chunking)?;
+        let pieces = text::split(&self.model.tokenizer, &self.prompt, text, chunking)?;
         let (mut byte, mut character) = (0, 0);
         let mut chunks = pieces.iter().zip(0..).map(|(piece, index)| {
             let Range { start, end } = piece.range;
@@ -159,7 +157,7 @@ impl Embedder {
             return Ok(TokenizedText { sequences: sequences.collect() });
         }
         let ranges: Vec<Range<usize>> = pieces.iter().map(|piece| piece.range.clone()).collect();
-        let late = text::late_sequences(&self.tokenizer, &self.prompt, text, &ranges)?;
+        let late = text::late_sequences(&self.model.tokenizer, &self.prompt, text, &ranges)?;
         let sequences = late.into_iter().map(|late| {
             let spans = late.chunks.into_iter();
             let chunks = spans.zip(&mut chunks).map(|(tokens, chunk)| Chunk { tokens, ..chunk }).collect();
@@ -203,7 +201,7 @@ impl Embedder {
         batch_tokens: usize,
         worker: usize,
     ) -> Result<Vec<Vec<f32>>> {
-        let encoder = &self.encoders[worker % self.encoders.len()];
+        let encoder = self.model.encoder(worker);
         let sequences: Vec<&Sequence> = texts.iter().flat_map(|text| &text.sequences).collect();
         let pooled = self.encode(&sequences, batch_tokens, encoder)?;
         // With chunks, every pooled vector is a row. Otherwise the vectors of a text's sequences are averaged.
@@ -259,19 +257,17 @@ impl Task for Embedder {
             "" => Cow::Borrowed(text),
             prompt => Cow::Owned(format!("{prompt}{text}")),
         };
-        let mut tokens = tokenize(&self.tokenizer, self.on_long, &prompted, pair)?;
+        let mut tokens = tokenize(&self.model.tokenizer, self.model.on_long, &prompted, pair)?;
         if let Some(late_interaction) = &self.late_interaction {
             late_interaction.expand(&mut tokens);
         }
-        let sequences = match self.on_long {
+        let sequences = match self.model.on_long {
             OnLong::Mean if tokens.truncated_tokens > 0 => {
-                self.tokenizer.encode_in_sequences(&self.prompt, text).map_err(tokenizer_failed)?
+                self.model.tokenizer.encode_in_sequences(&self.prompt, text).map_err(tokenizer_failed)?
             }
             _ => vec![tokens],
         };
-        sequences.iter().try_for_each(|tokens| check_tokens(tokens, &self.tokenizer, self.spec()))?;
-        let sequences = sequences.into_iter().map(|tokens| Sequence { tokens, chunks: Vec::new() });
-        Ok(TokenizedText { sequences: sequences.collect() })
+        self.model.checked(sequences)
     }
 
     fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
@@ -301,16 +297,8 @@ impl Task for Embedder {
 }
 
 impl ModelTask for Embedder {
-    fn tokenizer(&self) -> &Tokenizer {
-        &self.tokenizer
-    }
-
-    fn encoders(&self) -> &[Encoder] {
-        &self.encoders
-    }
-
-    fn on_long(&self) -> OnLong {
-        self.on_long
+    fn model(&self) -> &TextModel {
+        &self.model
     }
 
     fn content(&self) -> ContentType {

@@ -9,6 +9,7 @@ use crate::nn::{Pool, Pooling, PostPooling, is_normalized};
 use crate::sys::console::Console;
 use crate::task::load::Loaded;
 use crate::task::options::{OnLong, VectorOptions};
+use crate::task::text_model::TextModel;
 use crate::task::tokens::resolve_prompt;
 use crate::text::{Chunking, Tokenizer};
 
@@ -18,7 +19,8 @@ impl Embedder {
     /// # Errors
     /// If it cannot be tokenized.
     pub fn set_prompt(&mut self, prompt: &str) -> Result<()> {
-        self.prompt_tokens = if self.excludes_prompt { prompt_length(&self.tokenizer, prompt)? } else { 0 };
+        self.prompt_tokens =
+            if self.excludes_prompt { prompt_length(&self.model.tokenizer, prompt)? } else { 0 };
         self.prompt = prompt.into();
         Ok(())
     }
@@ -29,7 +31,7 @@ impl Embedder {
     /// If the prompt cannot be tokenized, or the length leaves no room for a text.
     pub fn set_role(&mut self, role: Role, prompts: &Prompts) -> Result<()> {
         if let Some(late_interaction) = &mut self.late_interaction {
-            late_interaction.set_role(role, &mut self.tokenizer)?;
+            late_interaction.set_role(role, &mut self.model.tokenizer)?;
         }
         self.set_prompt(prompts.of_role(role).1)
     }
@@ -75,8 +77,7 @@ impl Embedder {
         let VectorOptions { dtype, on_long, chunking, .. } = *options;
         check_room(options, &tokenizer, &pooling, &prompt)?;
         Ok(Embedder {
-            tokenizer,
-            encoders,
+            model: TextModel { tokenizer, encoders, on_long },
             pooling,
             post_pooling,
             dimensions,
@@ -84,7 +85,6 @@ impl Embedder {
             prompt,
             prompt_tokens,
             excludes_prompt,
-            on_long,
             chunking,
             similarity,
             late_interaction,

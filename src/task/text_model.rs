@@ -1,0 +1,75 @@
+//! The model of a task: text → tokens → hidden states.
+
+use anyhow::Result;
+use candle_core::Tensor;
+
+use super::options::OnLong;
+use super::sequences::{forward, tokenize};
+use super::tokens::check_tokens;
+use crate::nn::{Encoder, EncoderSpec, RaggedBatch};
+use crate::pipeline::TokenizeError;
+use crate::text::{Sequence, TokenIds, TokenizedText, Tokenizer};
+
+/// A tokenizer with an encoder.
+pub struct TextModel {
+    /// Text → token ids.
+    pub tokenizer: Tokenizer,
+    /// Token ids → hidden states: the same encoder on each device.
+    pub encoders: Vec<Encoder>,
+    /// What to do with texts over the limit.
+    pub on_long: OnLong,
+}
+
+impl TextModel {
+    /// The specification of the encoder.
+    pub fn spec(&self) -> &EncoderSpec {
+        self.encoders[0].spec()
+    }
+
+    /// The encoder of a worker thread.
+    pub fn encoder(&self, worker: usize) -> &Encoder {
+        &self.encoders[worker % self.encoders.len()]
+    }
+
+    /// Tokenizes a text or a pair as one sequence.
+    ///
+    /// # Errors
+    /// If it is over the limit, and must not be truncated, or cannot be encoded.
+    pub(super) fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
+        self.checked([tokenize(&self.tokenizer, self.on_long, text, pair)?])
+    }
+
+    /// A text of these sequences.
+    ///
+    /// # Errors
+    /// If a token has no embedding, or there are none.
+    pub(super) fn checked(
+        &self,
+        sequences: impl IntoIterator<Item = TokenIds>,
+    ) -> Result<TokenizedText, TokenizeError> {
+        let sequence = |tokens| {
+            check_tokens(&tokens, &self.tokenizer, self.spec())?;
+            Ok(Sequence { tokens, chunks: Vec::new() })
+        };
+        Ok(TokenizedText { sequences: sequences.into_iter().map(sequence).collect::<Result<_, _>>()? })
+    }
+
+    /// Encodes the sequences of texts as [`forward`] does, with the encoder of a worker thread. `reduce` returns a value for each
+    /// sequence of its batch, or for each thing that it counts in them; they are concatenated.
+    ///
+    /// # Errors
+    /// If the encoder or `reduce` fails.
+    pub(super) fn forward<T>(
+        &self,
+        texts: &[TokenizedText],
+        batch_tokens: usize,
+        worker: usize,
+        reduce: impl Fn(&RaggedBatch, &Tensor) -> Result<Vec<T>>,
+    ) -> Result<impl Iterator<Item = T>> {
+        let sequences: Vec<&Sequence> = texts.iter().flat_map(|text| &text.sequences).collect();
+        let reduced = forward(self.encoder(worker), &sequences, batch_tokens, |_, batch, hidden| {
+            reduce(batch, hidden)
+        })?;
+        Ok(reduced.into_iter().flatten())
+    }
+}

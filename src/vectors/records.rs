@@ -1,0 +1,105 @@
+//! What jsonl and CSV have in common: records that are decoded one after another.
+
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+use anyhow::Result;
+
+use super::buffer::BlockBuffer;
+use super::source::{Columns, Vectors, Visit, rows_by_unit};
+use crate::field::FieldValue;
+use crate::neighbours::Block;
+use crate::output::KeptColumn;
+
+/// An indexed file of records, one per row.
+pub(super) trait Records: Send + Sync {
+    /// A record as it is in the file.
+    type Record: ?Sized;
+
+    /// The rows of each unit.
+    fn units(&self) -> &[Range<usize>];
+
+    /// The columns beside the vectors.
+    fn columns(&self) -> &[KeptColumn];
+
+    /// Calls `visit` with the rows of a unit and their records. Break ends the reading.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or `visit` fails.
+    fn for_each(&self, unit: usize, visit: &mut VisitRecord<Self::Record>) -> Result<ControlFlow<()>>;
+
+    /// Appends the vector of a record to a buffer.
+    ///
+    /// # Errors
+    /// If the record is malformed.
+    fn append(&self, row: usize, record: &Self::Record, buffer: &mut BlockBuffer) -> Result<()>;
+
+    /// The block of the `rows` rows that a buffer holds.
+    fn block<'a>(&self, buffer: &'a BlockBuffer, first_row: usize, rows: usize) -> Block<'a>;
+
+    /// The values of columns, given by their indices, in a record.
+    ///
+    /// # Errors
+    /// If the record is malformed.
+    fn values(&self, row: usize, record: &Self::Record, columns: &[usize]) -> Result<Vec<FieldValue>>;
+}
+
+/// Called with a row and its record. Break ends the reading.
+pub(super) type VisitRecord<'a, R> = dyn FnMut(usize, &R) -> Result<ControlFlow<()>> + 'a;
+
+/// The vectors of a file of records, and the columns beside them.
+pub(super) struct RecordReader<T>(pub Arc<T>);
+
+impl<T: Records> Vectors for RecordReader<T> {
+    fn units(&self, _max_rows: usize) -> Vec<Range<usize>> {
+        self.0.units().to_vec()
+    }
+
+    fn read(
+        &self,
+        rows: Range<usize>,
+        max_rows: usize,
+        buffer: &mut BlockBuffer,
+        visit: &mut Visit,
+    ) -> Result<ControlFlow<()>> {
+        let file = &*self.0;
+        let unit = file.units().partition_point(|unit| unit.end <= rows.start);
+        buffer.clear();
+        let (mut first, mut flow) = (rows.start, ControlFlow::Continue(()));
+        let _ = file.for_each(unit, &mut |row, record| {
+            if row < rows.start {
+                return Ok(ControlFlow::Continue(()));
+            }
+            file.append(row, record, buffer)?;
+            let held = row + 1 - first;
+            if held < max_rows && row + 1 < rows.end {
+                return Ok(ControlFlow::Continue(()));
+            }
+            flow = visit(&file.block(buffer, first, held))?;
+            buffer.clear();
+            first = row + 1;
+            Ok(if first == rows.end { ControlFlow::Break(()) } else { flow })
+        })?;
+        Ok(flow)
+    }
+}
+
+impl<T: Records> Columns for RecordReader<T> {
+    fn columns(&self) -> &[KeptColumn] {
+        self.0.columns()
+    }
+
+    fn values(&self, rows: &[usize], columns: &[usize]) -> Result<Vec<Vec<FieldValue>>> {
+        let mut found = Vec::with_capacity(rows.len());
+        for (unit, wanted) in rows_by_unit(rows, self.0.units()) {
+            let mut wanted = wanted.iter().peekable();
+            let _ = self.0.for_each(unit, &mut |row, record| {
+                if wanted.next_if(|next| **next == row).is_some() {
+                    found.push(self.0.values(row, record, columns)?);
+                }
+                Ok(if wanted.peek().is_some() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+            })?;
+        }
+        Ok(found)
+    }
+}
