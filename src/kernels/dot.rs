@@ -16,7 +16,7 @@ pub fn dot_rows(isa: Isa, x: &[f32], query: &[f32], dots: &mut [f32], squares: &
     isa.run(DotRows { x, query, dots, squares });
 }
 
-/// Elements from what is multiplied to what is prefetched: prefetchers of processors stop at the end of a page.
+/// Distance of the software prefetch in elements: one page, at whose end hardware prefetchers stop.
 const PREFETCH_DISTANCE: usize = 1024;
 
 /// The sum of all lanes.
@@ -104,7 +104,7 @@ pub fn squared_distance_f64(isa: Isa, a: &[f32], b: &[f32]) -> f64 {
     isa.run(SumF64::<SquaredDifference> { a, b, term: PhantomData })
 }
 
-/// A term of a sum in f64.
+/// The term that a pair of elements adds to a sum in f64.
 trait Term {
     fn of(a: f64, b: f64) -> f64;
 }
@@ -133,7 +133,7 @@ struct SumF64<'a, T> {
     term: PhantomData<T>,
 }
 
-/// Partial sums of a sum in f64, whatever the vectors of the ISA are.
+/// Number of partial sums of a sum in f64, the same on every ISA: it fixes the order of additions.
 const PARTIAL_SUMS: usize = 16;
 
 impl<T: Term> Kernel for SumF64<'_, T> {

@@ -11,7 +11,7 @@ use crate::sys::console::Console;
 use crate::task::Embedder;
 use crate::vectors::VectorFile;
 
-/// The keys of the metadata that files of one model have in common, and `prompt`, in which queries and documents differ.
+/// Keys of the metadata whose values have to be equal in the files of queries and documents, and `prompt`, whose values may differ.
 const ORIGIN: &[&str] =
     &["weights_sha256", "model", "revision", "weights", "pooling", "normalized", "dimensions", "prompt"];
 
@@ -26,7 +26,7 @@ pub(super) fn check_same_model(a: &VectorFile, b: &VectorFile) -> Result<()> {
 }
 
 fn check_same(a: &VectorFile, b: &VectorFile, keys: &[&str]) -> Result<()> {
-    // A model may have another path on another day; the digest of its weights identifies it.
+    // The same model may be given by another path or id; the digest of its weights identifies it.
     let has_digests = [a, b].iter().all(|file| file.metadata().contains_key("weights_sha256"));
     for key in keys.iter().filter(|key| !has_digests || !["model", "revision"].contains(key)) {
         if let (Some(of_a), Some(of_b)) = (a.metadata().get(*key), b.metadata().get(*key))
