@@ -22,7 +22,7 @@ use super::purpose::Purpose;
 use crate::nn::{Pooling, PostPoolingSpec, SpladeSpec};
 use crate::sys::regular_file::has_dir_entry;
 pub use list::{Module, parent_model, read_modules};
-pub use multi_vector::{MultiVector, QueryExpansion, TokenPooling};
+pub use multi_vector::{MultiVector, QueryExpansion, TokenPooling, is_mean_max_sim};
 pub use pooling::PoolingModule;
 use post_pooling::ModuleInput;
 pub use post_pooling::PostPoolingModule;

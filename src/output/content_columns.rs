@@ -25,7 +25,7 @@ pub(super) fn fields(content: &ContentType) -> Vec<Field> {
             let scale = (vectors.dtype == OutputDtype::Int8).then(|| field("scale", DataType::Float32));
             let vector = vector_type(vectors);
             let vector = if vectors.per_token {
-                field("embeddings", DataType::List(Arc::new(item_field(vector))))
+                field("embeddings", list_of(vector))
             } else {
                 field("embedding", vector)
             };
@@ -45,9 +45,7 @@ pub(super) fn fields(content: &ContentType) -> Vec<Field> {
         ContentType::Sparse { .. } => {
             vec![field("indices", list_of(DataType::Int32)), field("values", list_of(DataType::Float32))]
         }
-        ContentType::Spans(kind) => {
-            span_columns::fields(*kind, |item| DataType::List(Arc::new(item_field(item))))
-        }
+        ContentType::Spans(kind) => span_columns::fields(*kind, list_of),
     }
 }
 

@@ -63,7 +63,7 @@ impl Answerer {
 
     /// The content of the row of a text, from the candidates of its windows.
     fn content(&self, text: &TokenizedText, windows: Vec<Candidates>) -> Content {
-        let Some(alignment) = text.sequences.first().and_then(|first| first.tokens.alignment.as_ref()) else {
+        let Some(alignment) = text.alignment() else {
             return Content::Answers { answers: Vec::new(), no_answer: 0.0 };
         };
         let characters_of = Characters::new(&alignment.text);
@@ -99,14 +99,10 @@ impl Task for Answerer {
         let (count, max_tokens) = (2 * self.options.top_k + 10, self.options.max_answer_length);
         let windows =
             forward_tokens(self.model.encoder(worker), &self.head, texts, batch_tokens, |tokens, logits| {
-                let is_finite = logits.iter().all(|logit| logit.is_finite());
-                (candidates(tokens, logits, count, max_tokens), is_finite)
+                candidates(tokens, logits, count, max_tokens)
             })?;
-        let rows = texts.iter().zip(windows).map(|(text, windows)| {
-            let (windows, finite): (Vec<_>, Vec<bool>) = windows.into_iter().unzip();
-            let is_finite = finite.into_iter().all(|finite| finite);
-            let content = self.content(text, windows);
-            vec![TaskRow { span: None, tokens: text.token_count(), is_finite, content }]
+        let rows = texts.iter().zip(windows).map(|(text, (windows, is_finite))| {
+            vec![TaskRow { is_finite, ..TaskRow::of(text, self.content(text, windows)) }]
         });
         Ok(rows.collect())
     }

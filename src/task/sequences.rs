@@ -64,14 +64,14 @@ pub(super) fn forward<T>(
 }
 
 /// Encodes the sequences of texts as [`forward`], and calls `reduce` with the logits of each sequence: `(tokens, outputs)`. Returns
-/// the results of each text in order.
+/// the results of each text in order, and whether all of its logits are finite.
 pub(super) fn forward_tokens<T>(
     encoder: &Encoder,
     head: &TokenHead,
     texts: &[TokenizedText],
     batch_tokens: usize,
     reduce: impl Fn(&TokenIds, &[f32]) -> T,
-) -> Result<Vec<Vec<T>>> {
+) -> Result<Vec<(Vec<T>, bool)>> {
     let sequences: Vec<&Sequence> = texts.iter().flat_map(|text| &text.sequences).collect();
     let reduced = forward(encoder, &sequences, batch_tokens, |part, _, hidden| {
         let logits = head.forward(hidden)?;
@@ -81,12 +81,16 @@ pub(super) fn forward_tokens<T>(
         let of_sequence = |sequence: &&Sequence| {
             let (first, others) = rest.split_at(sequence.tokens.ids.len() * outputs);
             rest = others;
-            reduce(&sequence.tokens, first)
+            (reduce(&sequence.tokens, first), first.iter().all(|logit| logit.is_finite()))
         };
-        Ok(part.iter().map(of_sequence).collect::<Vec<T>>())
+        Ok(part.iter().map(of_sequence).collect::<Vec<(T, bool)>>())
     })?;
     let mut reduced = reduced.into_iter().flatten();
-    Ok(texts.iter().map(|text| reduced.by_ref().take(text.sequences.len()).collect()).collect())
+    let of_text = |text: &TokenizedText| {
+        let (reduced, finite): (Vec<T>, Vec<bool>) = reduced.by_ref().take(text.sequences.len()).unzip();
+        (reduced, finite.into_iter().all(|finite| finite))
+    };
+    Ok(texts.iter().map(of_text).collect())
 }
 
 /// Encodes sequences together. If the GPU has too little memory, encodes each half on its own, and so on.

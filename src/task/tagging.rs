@@ -59,7 +59,7 @@ impl Tagger {
 
 /// The content of the row of a text, from the entities of its windows.
 fn content(text: &TokenizedText, windows: Vec<Vec<Labelled>>) -> Content {
-    let Some(alignment) = text.sequences.first().and_then(|first| first.tokens.alignment.as_ref()) else {
+    let Some(alignment) = text.alignment() else {
         return Content::Entities(Vec::new());
     };
     let text = Characters::new(&alignment.text);
@@ -89,18 +89,10 @@ impl Task for Tagger {
         let windows =
             forward_tokens(self.model.encoder(worker), &self.head, texts, batch_tokens, |tokens, logits| {
                 let spans = tokens.alignment.as_ref().map_or(&[][..], |alignment| &alignment.spans);
-                let is_finite = logits.iter().all(|logit| logit.is_finite());
-                (entities(spans, logits, &self.labels, self.options.aggregation), is_finite)
+                entities(spans, logits, &self.labels, self.options.aggregation)
             })?;
-        let rows = texts.iter().zip(windows).map(|(text, windows)| {
-            let (windows, finite): (Vec<_>, Vec<bool>) = windows.into_iter().unzip();
-            let is_finite = finite.into_iter().all(|finite| finite);
-            vec![TaskRow {
-                span: None,
-                tokens: text.token_count(),
-                is_finite,
-                content: content(text, windows),
-            }]
+        let rows = texts.iter().zip(windows).map(|(text, (windows, is_finite))| {
+            vec![TaskRow { is_finite, ..TaskRow::of(text, content(text, windows)) }]
         });
         Ok(rows.collect())
     }

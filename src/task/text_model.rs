@@ -54,8 +54,8 @@ impl TextModel {
         Ok(TokenizedText { sequences: sequences.into_iter().map(sequence).collect::<Result<_, _>>()? })
     }
 
-    /// Encodes the sequences of texts as [`forward`] does, with the encoder of a worker thread. `reduce` returns a value for each
-    /// sequence of its batch, or for each thing that it counts in them; they are concatenated.
+    /// Encodes the sequences of texts as [`forward`] does, with the encoder of a worker thread. `reduce` returns any number of values
+    /// for a batch and its hidden states of `(T, H)`; those of all batches are concatenated.
     ///
     /// # Errors
     /// If the encoder or `reduce` fails.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{TokenIds, consecutive_batches};
+use super::{Alignment, TokenIds, consecutive_batches};
 
 /// A tokenized text: one sequence, or several for a text that is encoded in parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +40,11 @@ impl TokenizedText {
     /// Tokens that truncation removed.
     pub fn truncated_tokens(&self) -> usize {
         self.sequences.iter().map(|sequence| sequence.tokens.truncated_tokens).sum()
+    }
+
+    /// Where the tokens of the first sequence are in the text, if it was tokenized with that.
+    pub fn alignment(&self) -> Option<&Alignment> {
+        self.sequences.first()?.tokens.alignment.as_deref()
     }
 
     /// The chunks of the text, one output row each. Empty if the whole text is one row.

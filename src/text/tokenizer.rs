@@ -195,16 +195,19 @@ fn has_regex(pre_tokenizer: &Value) -> bool {
 ///
 /// # Errors
 /// The outer error is about the files next to it, the inner one about the `tokenizer.json` itself.
-fn from_json(path: &Path, bytes: &[u8]) -> Result<serde_json::Result<tokenizers::Tokenizer>> {
-    let config = TokenizerConfig::read(path)?;
-    if let Some(tokenizer) = tokenizer_json::from_class(path, bytes, model_type(bytes).as_deref(), &config)? {
+fn from_json(
+    path: &Path,
+    bytes: &[u8],
+    config: &TokenizerConfig,
+) -> Result<serde_json::Result<tokenizers::Tokenizer>> {
+    if let Some(tokenizer) = tokenizer_json::from_class(path, bytes, model_type(bytes).as_deref(), config)? {
         return Ok(Ok(tokenizer));
     }
     let mut tokenizer = match parse(bytes) {
         Ok(tokenizer) => tokenizer,
         Err(error) => return Ok(Err(error)),
     };
-    tokenizer_json::add_special_tokens(path, &mut tokenizer, &config)?;
+    tokenizer_json::add_special_tokens(path, &mut tokenizer, config)?;
     Ok(Ok(tokenizer))
 }
 
@@ -226,17 +229,18 @@ impl Tokenizer {
                     "cannot build a tokenizer from {shown} and the files next to it; download the model again"
                 )
             };
-            let inner = catch_panic(|| vocab_files::read(path)).ok_or_else(cannot_build)??;
-            let tokenizer = Self::new(inner, options).map_err(|_| cannot_build())?;
-            return tokenizer.with_named_mask(path);
+            let config = TokenizerConfig::read(path)?;
+            let inner = catch_panic(|| vocab_files::read(path, &config)).ok_or_else(cannot_build)??;
+            return Self::new(inner, options, config.special_token("mask_token")).map_err(|_| cannot_build());
         }
         let bytes = match regular_file::read(path, regular_file::MAX_TOKENIZER_BYTES) {
             Ok(bytes) => bytes,
             Err(error) => bail!("cannot read {shown} ({error}); download the model again"),
         };
-        let reason = match catch_panic(|| from_json(path, &bytes)).transpose()? {
-            Some(Ok(inner)) => match Self::new(inner, options) {
-                Ok(tokenizer) => return tokenizer.with_named_mask(path),
+        let config = TokenizerConfig::read(path)?;
+        let reason = match catch_panic(|| from_json(path, &bytes, &config)).transpose()? {
+            Some(Ok(inner)) => match Self::new(inner, options, config.special_token("mask_token")) {
+                Ok(tokenizer) => return Ok(tokenizer),
                 Err(error) => error.to_string(),
             },
             Some(Err(error)) => format!("line {}, column {}", error.line(), error.column()),
@@ -245,7 +249,11 @@ impl Tokenizer {
         bail!("cannot parse {shown} as a tokenizer ({reason}); download it again")
     }
 
-    fn new(mut inner: tokenizers::Tokenizer, options: &TokenizerOptions) -> Result<Self> {
+    fn new(
+        mut inner: tokenizers::Tokenizer,
+        options: &TokenizerOptions,
+        named_mask: Option<&str>,
+    ) -> Result<Self> {
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| anyhow!("{error}"))?;
         if options.lowercase && !lowercases(inner.get_normalizer()) {
@@ -257,19 +265,14 @@ impl Tokenizer {
         let pre_tokenizer = inner.get_pre_tokenizer().and_then(|own| serde_json::to_value(own).ok());
         let has_regex = pre_tokenizer.as_ref().is_some_and(has_regex);
         let TokenizerOptions { max_length, truncation_side, pair_truncation, .. } = *options;
+        let named_mask = named_mask.map(str::to_owned);
         let tokenizer =
-            Tokenizer { inner, has_regex, max_length, truncation_side, pair_truncation, named_mask: None };
+            Tokenizer { inner, has_regex, max_length, truncation_side, pair_truncation, named_mask };
         // A template with a special token that it does not define makes the library panic on the first text.
         if catch_panic(|| [None, Some("b")].map(|pair| tokenizer.encode("a", pair).is_ok())).is_none() {
             bail!("its post-processor names a special token that it does not define");
         }
         Ok(tokenizer)
-    }
-
-    /// The same tokenizer with the mask token that the files next to `path` name.
-    fn with_named_mask(self, path: &Path) -> Result<Self> {
-        let named_mask = TokenizerConfig::read(path)?.special_tokens(&[]).get("mask_token").cloned();
-        Ok(Tokenizer { named_mask, ..self })
     }
 
     /// The id of the mask token and the token: the one that the tokenizer's files name, else `[MASK]` or `<mask>` if it is in the
@@ -279,7 +282,7 @@ impl Tokenizer {
             Some(named) => vec![named.as_str()],
             None => vec!["[MASK]", "<mask>"],
         };
-        candidates.into_iter().find_map(|token| Some((self.inner.token_to_id(token)?, token)))
+        candidates.into_iter().find_map(|token| Some((self.token_id(token)?, token)))
     }
 
     /// The text of a token, as `decode` of transformers returns it; that of an id without a token is empty.
@@ -334,17 +337,6 @@ impl Tokenizer {
     /// The id of a token, if the vocabulary has it.
     pub fn token_id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
-    }
-
-    /// The id of the mask token: the one that the settings beside `file`, the tokenizer's, name, else `[MASK]` or `<mask>`, if the
-    /// vocabulary has it.
-    ///
-    /// # Errors
-    /// If a file with settings cannot be read.
-    pub fn mask_token_id(&self, file: &Path) -> Result<Option<u32>> {
-        let config = TokenizerConfig::read(file)?;
-        let names = config.special_token("mask_token").into_iter().chain(["[MASK]", "<mask>"]);
-        Ok(names.filter_map(|name| self.token_id(name)).next())
     }
 
     /// The end at which longer texts are truncated.
@@ -515,11 +507,6 @@ impl Tokenizer {
         self.inner.id_to_token(id)
     }
 
-    /// The id of a token, if the vocabulary has it.
-    pub fn token_to_id(&self, token: &str) -> Option<u32> {
-        self.inner.token_to_id(token)
-    }
-
     /// Whether a token is a special token of the vocabulary, such as `[CLS]`.
     pub fn is_special(&self, token: &str) -> bool {
         self.inner.get_added_vocabulary().is_special_token(token)
@@ -580,7 +567,7 @@ mod tests {
             lowercase: false,
         };
         let read = |pre_tokenizer: &str| {
-            Tokenizer::new(parse(file(pre_tokenizer).as_bytes()).unwrap(), &options).unwrap()
+            Tokenizer::new(parse(file(pre_tokenizer).as_bytes()).unwrap(), &options, None).unwrap()
         };
         for pre_tokenizer in [&byte_level(true), split, &sequence] {
             let tokenizer = read(pre_tokenizer);

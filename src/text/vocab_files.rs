@@ -35,20 +35,19 @@ pub(super) fn is_vocab_file(name: &str) -> bool {
     CLASSES.iter().any(|class| class.model.is_vocab_file(name))
 }
 
-/// Reads a vocabulary and the files next to it.
+/// Reads a vocabulary; `config` is what the files next to it say.
 ///
 /// # Errors
 /// If a file is missing or malformed, or if its tokenizer class is not supported.
-pub(super) fn read(path: &Path) -> Result<Tokenizer> {
-    let config = TokenizerConfig::read(path)?;
-    let class = tokenizer_class(path, &config)?;
+pub(super) fn read(path: &Path, config: &TokenizerConfig) -> Result<Tokenizer> {
+    let class = tokenizer_class(path, config)?;
     let special_tokens = config.special_tokens(class.special_tokens);
     let mut tokenizer = match class.model {
-        ModelType::WordPiece => read_word_piece(path, class, &config, &special_tokens)?,
-        _ => read_bpe(path, &config)?,
+        ModelType::WordPiece => read_word_piece(path, class, config, &special_tokens)?,
+        _ => read_bpe(path, config)?,
     };
     tokenizer.set_encode_special_tokens(config.bool("split_special_tokens", false)?);
-    add_special_tokens(path, class, &config, special_tokens, &mut tokenizer)?;
+    add_special_tokens(path, class, config, special_tokens, &mut tokenizer)?;
     Ok(tokenizer)
 }
 

@@ -134,7 +134,7 @@ impl Tokenizer {
             // The library does not say which one it is.
             ModelWrapper::Unigram(_) => Some("<unk>"),
         };
-        token.and_then(|token| self.token_to_id(token))
+        token.and_then(|token| self.token_id(token))
     }
 }
 

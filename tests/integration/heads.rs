@@ -11,7 +11,10 @@ use sconce::named::Named;
 use sconce::text::{PairTruncation, Tokenizer, TokenizerOptions, TruncationSide};
 use serde_json::{Value, json};
 
-use crate::support::{assert_close, assert_fails, first_difference, fixture, numbers, rows, sconce, stderr};
+use crate::support;
+use crate::support::{
+    assert_close, assert_fails, first_difference, fixture, model_command, numbers, rows, sconce, stderr,
+};
 
 /// Tolerance of logits.
 const LOGIT_ATOL: f32 = 1e-4;
@@ -25,9 +28,7 @@ const CROSS_ENCODERS: &[&str] =
 
 /// `sconce COMMAND` with one of the models.
 fn run(command: &str, model: &str, args: &[&str]) -> Command {
-    let mut run = sconce();
-    run.arg(command).arg("-m").arg(fixture("heads").join(model)).arg("--quiet").args(args);
-    run
+    model_command(command, &fixture("heads").join(model), args)
 }
 
 fn output(command: &str, model: &str, args: &[&str]) -> Output {
@@ -35,8 +36,7 @@ fn output(command: &str, model: &str, args: &[&str]) -> Output {
 }
 
 fn goldens(model: &str) -> Value {
-    let path = fixture("heads").join(model).join("goldens.json");
-    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+    support::goldens(&fixture("heads").join(model))
 }
 
 /// Every model with a head.

@@ -10,7 +10,9 @@ use arrow::datatypes::{DataType, Float32Type, Int32Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::{Value, json};
 
-use crate::support::{assert_close, assert_fails, first_difference, fixture, numbers, rows, sconce, stderr};
+use crate::support::{
+    assert_close, assert_fails, first_difference, fixture, goldens, model_command, numbers, rows, stderr,
+};
 
 /// Tolerance of logits, and of the scores of the pipeline.
 const ATOL: f32 = 1e-4;
@@ -20,11 +22,7 @@ const WEIGHT_ATOL: f32 = 1e-5;
 const VOCAB: usize = 97;
 
 fn run(command: &str, model: &Path, args: &[&str]) -> Output {
-    sconce().arg(command).arg("-m").arg(model).arg("--quiet").args(args).output().unwrap()
-}
-
-fn goldens(model: &Path) -> Value {
-    serde_json::from_str(&fs::read_to_string(model.join("goldens.json")).unwrap()).unwrap()
+    model_command(command, model, args).output().unwrap()
 }
 
 /// The models of a folder of fixtures.

@@ -13,7 +13,8 @@ use sconce::sys::console::{Console, Verbosity};
 use sconce::task::{Loaded, ModelOptions, load_head};
 use serde_json::{Value, json};
 
-use crate::support::{assert_fails, first_difference, fixture, numbers, rows, sconce, stderr};
+use crate::support;
+use crate::support::{assert_fails, first_difference, fixture, model_command, numbers, rows, sconce, stderr};
 
 /// Tolerance of logits, and of scores.
 const ATOL: f32 = 1e-4;
@@ -25,9 +26,7 @@ const TOKENIZERS: &[&str] = &["word-piece", "byte-level", "unigram"];
 
 /// `sconce COMMAND` with one of the models.
 fn run(command: &str, model: &str, args: &[&str]) -> Command {
-    let mut run = sconce();
-    run.arg(command).arg("-m").arg(fixture("token-heads").join(model)).arg("--quiet").args(args);
-    run
+    model_command(command, &fixture("token-heads").join(model), args)
 }
 
 fn output(command: &str, model: &str, args: &[&str]) -> Output {
@@ -35,8 +34,7 @@ fn output(command: &str, model: &str, args: &[&str]) -> Output {
 }
 
 fn goldens(model: &str) -> Value {
-    let path = fixture("token-heads").join(model).join("goldens.json");
-    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+    support::goldens(&fixture("token-heads").join(model))
 }
 
 /// A jsonl file with these records.

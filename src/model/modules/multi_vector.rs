@@ -79,6 +79,16 @@ pub struct TokenPooling {
     pub roles: Vec<Role>,
 }
 
+/// The name of the similarity function of a model whose scores are sums, in sentence-transformers.
+const MAX_SIM: &str = "maxsim";
+/// The name of the similarity function of a model whose scores are means.
+const MEAN_MAX_SIM: &str = "meanmaxsim";
+
+/// Whether a similarity function divides scores by the number of query tokens.
+pub fn is_mean_max_sim(name: &str) -> bool {
+    name == MEAN_MAX_SIM
+}
+
 impl TokenPooling {
     /// The defaults of sentence-transformers with this factor.
     pub fn with_factor(factor: f64) -> Self {
@@ -87,6 +97,11 @@ impl TokenPooling {
 }
 
 impl MultiVector {
+    /// The name of the similarity function in sentence-transformers.
+    pub fn similarity_name(&self) -> &'static str {
+        if self.mean { MEAN_MAX_SIM } else { MAX_SIM }
+    }
+
     /// The settings of `config_sentence_transformers.json`; adds the markers of PyLate to `prompts`.
     pub(super) fn of_settings(path: &Path, prompts: &mut Prompts) -> Result<Self> {
         let mut multi_vector = MultiVector { skiplist_roles: vec![Role::Document], ..Self::default() };
@@ -94,7 +109,8 @@ impl MultiVector {
             return Ok(multi_vector);
         }
         let settings = Config::read(path)?;
-        multi_vector.mean = settings.get("similarity_fn_name").is_some_and(|name| name == "meanmaxsim");
+        multi_vector.mean =
+            settings.get("similarity_fn_name").and_then(Value::as_str).is_some_and(is_mean_max_sim);
         let mut has_prefix = false;
         for (key, role) in [("query_prefix", Role::Query), ("document_prefix", Role::Document)] {
             if !settings.fields().contains_key(key) {

@@ -11,7 +11,7 @@ use super::scan::Comparison;
 use super::{Queries, SearchOptions};
 use crate::error::UsageError;
 use crate::input::{Entries, Entry};
-use crate::model::modules::Role;
+use crate::model::modules::{Role, is_mean_max_sim};
 use crate::named::Named;
 use crate::neighbours::{Metric, rows_f32};
 use crate::pipeline::{FileDigests, weights_digest};
@@ -140,7 +140,7 @@ fn read(options: &SearchOptions, file: &VectorFile, path: &Path) -> Result<Query
     let comparison = match options.metric {
         Some(metric) => Comparison::Metric(metric),
         None if file.is_per_token() => Comparison::MaxSim {
-            mean: file.metadata().get("similarity").is_some_and(|name| name == "meanmaxsim"),
+            mean: file.metadata().get("similarity").is_some_and(|name| is_mean_max_sim(name)),
         },
         None => Comparison::Metric(metric_of(file)?),
     };

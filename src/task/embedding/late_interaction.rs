@@ -17,7 +17,7 @@ pub struct LateInteraction {
     config: MultiVector,
     /// What the texts are.
     role: Role,
-    /// The maximum tokens of a text of either role.
+    /// The maximum tokens of a query and of a document, in the order of [`Role`].
     max_length: [usize; 2],
     /// How queries are expanded, with the id of the token.
     expansion: Option<(QueryExpansion, u32)>,
@@ -56,9 +56,8 @@ impl LateInteraction {
             Some(expansion) => Some((expansion.clone(), expansion_token(loaded, expansion)?)),
             None => None,
         };
-        let max_length = Role::ALL.iter().map(|role| max_length(loaded, &config, *role));
-        let max_length = max_length.collect::<Result<Vec<_>>>()?;
-        let max_length = [max_length[0], max_length[1]];
+        let max_length =
+            [max_length(loaded, &config, Role::Query)?, max_length(loaded, &config, Role::Document)?];
         Ok(LateInteraction { config, role, max_length, expansion, skiplist })
     }
 
@@ -103,7 +102,7 @@ impl LateInteraction {
 
     /// The name of the similarity function in sentence-transformers.
     pub fn score_name(&self) -> &'static str {
-        if self.config.mean { "meanmaxsim" } else { "maxsim" }
+        self.config.similarity_name()
     }
 
     /// Expands a query to its length, if queries are expanded.
@@ -155,8 +154,8 @@ fn expansion_token(loaded: &Loaded, expansion: &QueryExpansion) -> Result<u32> {
                 "{file} expands queries with {token:?}, which the vocabulary does not have; fix the file"
             ),
         },
-        None => match tokenizer.mask_token_id(&loaded.tokenizer_file)? {
-            Some(id) => Ok(id),
+        None => match tokenizer.mask_token() {
+            Some((id, _)) => Ok(id),
             None => bail!(
                 "{file} expands queries, but the vocabulary has no mask token; name a token in \"query_expansion\""
             ),

@@ -19,7 +19,8 @@ use crate::text::{TokenizedText, balanced_batches, consecutive_batches};
 /// The vectors of texts, in the order of the texts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EmbeddedTexts {
-    /// One vector per text, or those of its tokens in a multi-vector model, concatenated: after the post-pooling modules, before the conversion to the output dtype.
+    /// One vector per text, or those of its tokens in a multi-vector model, concatenated: after the post-pooling modules, before the
+    /// conversion to the output dtype.
     pub vectors: Vec<Vec<f32>>,
     /// Encoded tokens of each text, including special tokens.
     pub tokens: Vec<usize>,

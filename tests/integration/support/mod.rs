@@ -104,6 +104,18 @@ pub fn embed<S: AsRef<OsStr>>(model: &str, args: impl IntoIterator<Item = S>) ->
     sconce().arg("embed").arg("--model").arg(fixture(model)).args(args).output().expect("sconce starts")
 }
 
+/// `sconce COMMAND` with a model and other arguments, without notes.
+pub fn model_command(command: &str, model: &Path, args: &[&str]) -> Command {
+    let mut run = sconce();
+    run.arg(command).arg("-m").arg(model).arg("--quiet").args(args);
+    run
+}
+
+/// The `goldens.json` of a model.
+pub fn goldens(model: &Path) -> serde_json::Value {
+    serde_json::from_slice(&fs::read(model.join("goldens.json")).unwrap()).unwrap()
+}
+
 pub fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("standard output is UTF-8")
 }
