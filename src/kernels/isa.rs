@@ -122,6 +122,12 @@ pub trait Kernel: Sized {
     /// `#[inline(always)]`, so that they are compiled with the target features of the ISA.
     fn run<S: Simd>(self, simd: S) -> Self::Output;
 
+    /// [`Kernel::run`] with portable vectors: a call as on the other ISAs, so that [`Isa::run`] is short.
+    #[inline(never)]
+    fn run_portable(self) -> Self::Output {
+        self.run(Portable)
+    }
+
     define_runners!();
 }
 
@@ -278,7 +284,7 @@ impl Isa {
             // SAFETY: every AArch64 processor has NEON.
             #[cfg(target_arch = "aarch64")]
             IsaKind::Neon => unsafe { kernel.run_neon() },
-            IsaKind::Portable | IsaKind::EmulatedTiles => kernel.run(Portable),
+            IsaKind::Portable | IsaKind::EmulatedTiles => kernel.run_portable(),
         }
     }
 }

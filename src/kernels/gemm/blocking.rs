@@ -14,10 +14,19 @@ pub(super) const TILE_NR: usize = TILES_PER_PANEL * TILE_ROWS;
 pub(super) const TILE_MR: usize = 2 * TILE_ROWS;
 /// Maximum number of bf16 parts that an f32 value is split into.
 pub(super) const MAX_PARTS: usize = 3;
-/// KC of the tile micro-kernel in steps of 32 inputs. With one part the K block of a panel stays in L1 while the rows
-/// pass, which do not displace it ([`crate::kernels::tiles::Tiles::load_streamed`]); with more parts the K block of the
-/// rows stays in L2 while all panels pass.
-pub(super) const TILE_KC: usize = 12;
+/// KC of the tile micro-kernel in steps of 32 inputs. The K block of a panel stays in L1 while the rows pass, which do not displace it
+/// ([`crate::kernels::tiles::Tiles::load_streamed`]): it takes half of L1 for 1, 2 and 3 parts.
+pub(super) const fn tile_kc(parts: usize) -> usize {
+    12 / parts
+}
+
+/// Bytes of L2 for the rows of `x` that a tile micro-kernel reads again.
+const TILE_L2_BYTES: usize = 5 << 18;
+
+/// Whether `rows` of `steps` steps of inputs in `parts` parts stay in L2 from panel to panel.
+pub(super) fn stays_in_l2(rows: usize, steps: usize, parts: usize) -> bool {
+    rows * steps * parts * TILE_ROW_BYTES <= TILE_L2_BYTES
+}
 
 /// MC of the vector micro-kernel for rows of `row_elements` packed elements: as many rows as stay in L2 while all
 /// panels pass.
@@ -27,14 +36,13 @@ pub(super) fn vector_mc(row_elements: usize) -> usize {
     (L2_BYTES / (row_elements.max(1) * size_of::<u32>())).clamp(48, 512) / 12 * 12
 }
 
-/// MC of the tile micro-kernel: as many rows as stay in L2 while all panels pass. Rows have `steps` steps of inputs in
-/// each of `parts` parts; 0 parts means int8.
+/// MC of the tile micro-kernel: as many rows as stay in L2 while all panels pass, with more than one part those of a K
+/// block. Rows have `steps` steps of inputs in each of `parts` parts; 0 parts means int8.
 pub(super) fn tile_mc(steps: usize, parts: usize, row_elements: usize) -> usize {
-    const L2_BYTES: usize = 5 << 18;
     let row_bytes = if parts > 1 {
-        TILE_ROW_BYTES * parts * steps.clamp(1, TILE_KC)
+        TILE_ROW_BYTES * parts * steps.clamp(1, tile_kc(parts))
     } else {
         row_elements * size_of::<u32>()
     };
-    (L2_BYTES / row_bytes.max(1)).clamp(4 * TILE_MR, 16 * TILE_MR) / TILE_MR * TILE_MR
+    (TILE_L2_BYTES / row_bytes.max(1)).clamp(4 * TILE_MR, 16 * TILE_MR) / TILE_MR * TILE_MR
 }

@@ -1,10 +1,12 @@
 //! The epilogue of a GEMM: the operations on accumulators before they are stored in the output.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
+use super::blocking::TILE_NR;
 use super::convert::BF16_PER_TILE_ROW;
 use crate::kernels::activation::{Activation, gelu};
-use crate::kernels::isa::{Kernel, define_runners};
+use crate::kernels::isa::{Isa, Kernel, define_runners};
 use crate::kernels::math::{Accuracy, gelu_bf16};
 use crate::kernels::simd::Simd;
 use crate::kernels::tiles::{TILE_BYTES, TILE_ROWS};
@@ -62,6 +64,11 @@ pub(super) struct AccumulatorRows {
 }
 
 impl AccumulatorRows {
+    /// Whether the results have the place of the accumulators.
+    fn is_in_place(&self) -> bool {
+        matches!(self.to, Results::F32(to) if to.to.cast_const() == self.from)
+    }
+
     /// AccumulatorRows that are stored in the output already.
     pub(super) fn in_place(output: *mut f32, stride: usize) -> Self {
         AccumulatorRows { from: output, stride, to: Results::F32(F32Rows { to: output, stride }) }
@@ -78,19 +85,17 @@ pub(super) struct PanelEpilogue<'a> {
     columns: Range<usize>,
     /// Outputs of the whole matrix.
     outputs: usize,
-    accuracy: Accuracy,
+    apply: ApplyRows,
 }
 
-/// The kernel that applies an epilogue to some rows of the accumulators of one panel.
-pub(super) struct ApplyEpilogue<'a> {
-    panel: &'a PanelEpilogue<'a>,
-    rows: Range<usize>,
-}
+/// Applies an epilogue to some rows, `isa.run` of an [`ApplyEpilogue`]. There is one instance for every function and kind of results,
+/// because the tile unit waits for the branches and the stack of a larger one.
+type ApplyRows = fn(Isa, &PanelEpilogue, Range<u32>);
 
 impl<'a> PanelEpilogue<'a> {
     /// # Panics
     /// If an operand of the epilogue is not empty and does not cover these rows and columns of a matrix with `outputs`
-    /// outputs.
+    /// outputs, or if there are divisors or a residual and results in tiles.
     ///
     /// # Safety
     /// While the value lives: in each row below `rows`, the accumulators are valid for reads of `columns.len()` values,
@@ -110,95 +115,99 @@ impl<'a> PanelEpilogue<'a> {
         assert!(bias.is_empty() || bias.len() == outputs, "the bias has one value per output");
         assert!(divisors.is_empty() || divisors.len() >= end, "there is one divisor per row");
         assert!(residual.is_empty() || residual.len() >= end * outputs, "the residual has all rows");
-        PanelEpilogue { epilogue, accumulators, first_row, columns, outputs, accuracy }
+        let apply = match epilogue.activation {
+            Activation::Identity if epilogue.is_identity() && accumulators.is_in_place() => unchanged,
+            Activation::Identity => select::<Identity>(epilogue, accumulators.to),
+            Activation::Gelu if accuracy == Accuracy::Bf16 => select::<GeluBf16>(epilogue, accumulators.to),
+            Activation::Gelu => select::<Gelu>(epilogue, accumulators.to),
+            _ => select::<Activation>(epilogue, accumulators.to),
+        };
+        PanelEpilogue { epilogue, accumulators, first_row, columns, outputs, apply }
     }
 
-    /// The kernel for a range of rows.
+    /// Applies the epilogue to some rows.
     ///
     /// # Safety
     /// The rows are below those of [`PanelEpilogue::new`].
     #[inline(always)]
-    pub(super) unsafe fn rows(&'a self, rows: Range<usize>) -> ApplyEpilogue<'a> {
-        ApplyEpilogue { panel: self, rows }
+    pub(super) unsafe fn apply(&self, isa: Isa, rows: Range<usize>) {
+        (self.apply)(isa, self, rows.start as u32..rows.end as u32);
     }
 }
 
-impl Kernel for ApplyEpilogue<'_> {
+/// The results are the accumulators, which are stored already.
+fn unchanged(_isa: Isa, _panel: &PanelEpilogue, _rows: Range<u32>) {}
+
+/// The instance for `F` and the results.
+fn select<F: ElementFunction>(epilogue: &Epilogue, to: Results) -> ApplyRows {
+    let has_rows = !epilogue.divisors.is_empty() || !epilogue.residual.is_empty();
+    assert!(!has_rows || matches!(to, Results::F32(_)), "tiles have neither divisors nor a residual");
+    match to {
+        Results::F32(_) if has_rows => apply_rows::<F, F32Rows, true>,
+        Results::F32(_) => apply_rows::<F, F32Rows, false>,
+        Results::Bf16(_) => apply_rows::<F, TileRows<1>, false>,
+        Results::Bf16x2(_) => apply_rows::<F, TileRows<2>, false>,
+        Results::Bf16x3(_) => apply_rows::<F, TileRows<3>, false>,
+    }
+}
+
+fn apply_rows<F: ElementFunction, R: ResultRows, const ROWS: bool>(
+    isa: Isa,
+    panel: &PanelEpilogue,
+    rows: Range<u32>,
+) {
+    isa.run(ApplyEpilogue::<F, R, ROWS> { panel, rows, instance: PhantomData });
+}
+
+/// The kernel that applies an epilogue to some rows of the accumulators of one panel. Without `ROWS` there are neither divisors nor a
+/// residual. It is small enough to be passed in registers.
+struct ApplyEpilogue<'a, F, R, const ROWS: bool> {
+    panel: &'a PanelEpilogue<'a>,
+    rows: Range<u32>,
+    instance: PhantomData<(F, R)>,
+}
+
+impl<F: ElementFunction, R: ResultRows, const ROWS: bool> Kernel for ApplyEpilogue<'_, F, R, ROWS> {
     type Output = ();
 
     define_runners!();
 
+    /// Applies the epilogue: to two vectors of columns at a time, then to one.
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        match self.panel.epilogue.activation {
-            Activation::Identity => self.apply(s, Identity),
-            Activation::Gelu if self.panel.accuracy == Accuracy::Bf16 => self.apply(s, GeluBf16),
-            Activation::Gelu => self.apply(s, Gelu),
-            other => self.apply(s, other),
+        let width = self.panel.columns.len();
+        let pairs_end = width - width % (2 * S::LANES);
+        // SAFETY: `PanelEpilogue::new` has checked that bias and residual cover these columns. By its contract every
+        // accumulator row is valid for `width` values; `start + count ≤ width` in each call, `count > 0`, and
+        // `count = 2 · LANES` for two vectors.
+        unsafe {
+            for start in (0..pairs_end).step_by(2 * S::LANES) {
+                self.columns::<S, 2>(s, start, 2 * S::LANES);
+            }
+            for start in (pairs_end..width).step_by(S::LANES) {
+                self.columns::<S, 1>(s, start, width - start);
+            }
+            if !width.is_multiple_of(TILE_NR) {
+                let to = R::of(self.panel.accumulators.to);
+                for row in self.rows.clone() {
+                    to.pad(s, row as usize, width.next_multiple_of(S::LANES));
+                }
+            }
         }
     }
 }
 
-impl ApplyEpilogue<'_> {
-    #[inline(always)]
-    fn apply<S: Simd>(&self, s: S, f: impl ElementFunction) {
-        let PanelEpilogue { epilogue, accumulators, .. } = self.panel;
-        match accumulators.to {
-            Results::F32(to) => {
-                if !epilogue.is_identity() || accumulators.from != to.to.cast_const() {
-                    self.columns(s, f, to);
-                }
-            }
-            Results::Bf16(to) => self.columns(s, f, to),
-            Results::Bf16x2(to) => self.columns(s, f, to),
-            Results::Bf16x3(to) => self.columns(s, f, to),
-        }
-    }
-
-    /// Applies the epilogue to all rows: two vectors of columns at a time, then one.
-    #[inline(always)]
-    fn columns<S: Simd>(&self, s: S, f: impl ElementFunction, to: impl ResultRows) {
-        let width = self.panel.columns.len();
-        let pairs_end = width - width % (2 * S::LANES);
-        let Epilogue { divisors, residual, .. } = self.panel.epilogue;
-        let has_rows = !divisors.is_empty() || !residual.is_empty();
-        // SAFETY: `new` has checked that bias and residual cover these columns. By its contract every accumulator row
-        // is valid for `width` values; `start + count ≤ width` in each call, `count > 0`, and `count = 2 · LANES` for
-        // two vectors.
-        unsafe {
-            for start in (0..pairs_end).step_by(2 * S::LANES) {
-                if has_rows {
-                    self.rows::<S, 2, true>(s, f, to, start, 2 * S::LANES);
-                } else {
-                    self.rows::<S, 2, false>(s, f, to, start, 2 * S::LANES);
-                }
-            }
-            for start in (pairs_end..width).step_by(S::LANES) {
-                self.rows::<S, 1, true>(s, f, to, start, width - start);
-            }
-            for row in self.rows.clone() {
-                to.pad(s, row, width.next_multiple_of(S::LANES));
-            }
-        }
-    }
-
-    /// Applies the epilogue to the columns `start..start + min(count, N · LANES)` of all rows. Without `ROWS` there are
-    /// neither divisors nor a residual.
+impl<F: ElementFunction, R: ResultRows, const ROWS: bool> ApplyEpilogue<'_, F, R, ROWS> {
+    /// Applies the epilogue to the columns `start..start + min(count, N · LANES)` of all rows.
     ///
     /// # Safety
     /// All accumulator rows, and the bias and the residual if they are not empty, have these columns. `count > (N − 1)
     /// · LANES`.
     #[inline(always)]
-    unsafe fn rows<S: Simd, const N: usize, const ROWS: bool>(
-        &self,
-        s: S,
-        f: impl ElementFunction,
-        to: impl ResultRows,
-        start: usize,
-        count: usize,
-    ) {
+    unsafe fn columns<S: Simd, const N: usize>(&self, s: S, start: usize, count: usize) {
         let PanelEpilogue { epilogue, accumulators, first_row, ref columns, outputs, .. } = *self.panel;
-        let AccumulatorRows { from, stride, .. } = accumulators;
+        let AccumulatorRows { from, stride, to } = accumulators;
+        let (f, to) = (F::new(epilogue.activation), R::of(to));
         let Epilogue { bias, divisors, residual, .. } = *epilogue;
         let column = columns.start + start;
         // SAFETY: vector `i` reads or writes up to `count − i · LANES > 0` values from column `start + i · LANES`,
@@ -216,7 +225,7 @@ impl ApplyEpilogue<'_> {
             }
             // Adding −0 changes no value.
             let bias = if bias.is_empty() { [s.splat(-0.0); N] } else { load!(bias.as_ptr().add(column)) };
-            for row in self.rows.clone() {
+            for row in self.rows.start as usize..self.rows.end as usize {
                 let mut y = load!(from.add(row * stride + start));
                 for (y, bias) in y.iter_mut().zip(bias) {
                     *y = f.eval(s, s.add(*y, bias));
@@ -233,9 +242,7 @@ impl ApplyEpilogue<'_> {
                         *y = s.add(*y, residual);
                     }
                 }
-                for (i, y) in y.into_iter().enumerate() {
-                    to.store(s, row, start + i * S::LANES, y, count - i * S::LANES);
-                }
+                to.store(s, row, start, y, count);
             }
         }
     }
@@ -243,16 +250,29 @@ impl ApplyEpilogue<'_> {
 
 /// Rows that results are stored to.
 trait ResultRows: Copy {
-    /// Stores the first `min(count, LANES)` lanes from `column` on.
+    /// The rows of a kind of results.
+    ///
+    /// # Panics
+    /// If they are of another kind.
+    fn of(results: Results) -> Self;
+
+    /// Stores `N` vectors from `column` on, up to `count` values.
     ///
     /// # Safety
-    /// The row is valid for writes of these columns, `count > 0`, and `column` is a multiple of `LANES`.
-    unsafe fn store<S: Simd>(self, s: S, row: usize, column: usize, y: S::F, count: usize);
+    /// The row is valid for writes of these columns, `count > (N − 1) · LANES`, and `column` is a multiple of `LANES`.
+    unsafe fn store<S: Simd, const N: usize>(
+        self,
+        s: S,
+        row: usize,
+        column: usize,
+        y: [S::F; N],
+        count: usize,
+    );
 
     /// Sets the columns from `column`, a multiple of `LANES`, to the end of a tile row to 0.
     ///
     /// # Safety
-    /// As [`ResultRows::store`].
+    /// The row is valid for writes of these columns.
     #[inline(always)]
     unsafe fn pad<S: Simd>(self, _s: S, _row: usize, _column: usize) {}
 }
@@ -268,9 +288,25 @@ pub(super) struct F32Rows {
 
 impl ResultRows for F32Rows {
     #[inline(always)]
-    unsafe fn store<S: Simd>(self, s: S, row: usize, column: usize, y: S::F, count: usize) {
-        // SAFETY: the row is valid for writes of these columns by the contract of this method.
-        unsafe { s.store_up_to(self.to.add(row * self.stride + column), y, count) };
+    fn of(results: Results) -> Self {
+        let Results::F32(rows) = results else { panic!("the results are f32") };
+        rows
+    }
+
+    #[inline(always)]
+    unsafe fn store<S: Simd, const N: usize>(
+        self,
+        s: S,
+        row: usize,
+        column: usize,
+        y: [S::F; N],
+        count: usize,
+    ) {
+        for (i, y) in y.into_iter().enumerate() {
+            let lane = i * S::LANES;
+            // SAFETY: the row is valid for writes of these columns by the contract of this method.
+            unsafe { s.store_up_to(self.to.add(row * self.stride + column + lane), y, count - lane) };
+        }
     }
 }
 
@@ -285,15 +321,35 @@ pub(super) struct TileRows<const P: usize> {
 
 impl<const P: usize> ResultRows for TileRows<P> {
     #[inline(always)]
-    unsafe fn store<S: Simd>(self, s: S, row: usize, column: usize, y: S::F, _count: usize) {
+    fn of(results: Results) -> Self {
+        let rows = match results {
+            Results::Bf16(TileRows { to, group }) if P == 1 => Some(TileRows { to, group }),
+            Results::Bf16x2(TileRows { to, group }) if P == 2 => Some(TileRows { to, group }),
+            Results::Bf16x3(TileRows { to, group }) if P == 3 => Some(TileRows { to, group }),
+            _ => None,
+        };
+        rows.expect("the results are tiles of as many parts")
+    }
+
+    #[inline(always)]
+    unsafe fn store<S: Simd, const N: usize>(
+        self,
+        s: S,
+        row: usize,
+        column: usize,
+        y: [S::F; N],
+        _count: usize,
+    ) {
         let offset = row / TILE_ROWS * self.group + row % TILE_ROWS * BF16_PER_TILE_ROW + column;
         let mut remainder = y;
         for part in 0..P {
             // SAFETY: the tile rows are valid for writes by the contract of this method; `column` is a multiple of
-            // `LANES` below 32, so `LANES` u16 can be written there.
-            unsafe { s.store_bf16(self.to.add(offset + part * TILE_BYTES / 2), remainder) };
+            // `LANES`, and `column + N · LANES ≤ 32`, so `N · LANES` u16 can be written there.
+            unsafe { s.store_bf16_each(self.to.add(offset + part * TILE_BYTES / 2), remainder) };
             if part + 1 < P {
-                remainder = s.sub(remainder, s.round_bf16(remainder));
+                for y in &mut remainder {
+                    *y = s.sub(*y, s.round_bf16(*y));
+                }
             }
         }
     }
@@ -302,13 +358,16 @@ impl<const P: usize> ResultRows for TileRows<P> {
     unsafe fn pad<S: Simd>(self, s: S, row: usize, column: usize) {
         for column in (column..BF16_PER_TILE_ROW).step_by(S::LANES) {
             // SAFETY: the tile rows are valid for writes by the contract of this method.
-            unsafe { self.store(s, row, column, s.splat(0.0), S::LANES) };
+            unsafe { self.store(s, row, column, [s.splat(0.0)], S::LANES) };
         }
     }
 }
 
 /// The function `f` of an epilogue. The frequent functions have a type each, so that the loops are compiled for them.
 trait ElementFunction: Copy {
+    /// The function of this type for an activation.
+    fn new(activation: Activation) -> Self;
+
     fn eval<S: Simd>(self, s: S, x: S::F) -> S::F;
 }
 
@@ -318,6 +377,11 @@ macro_rules! functions {
         struct $name;
 
         impl ElementFunction for $name {
+            #[inline(always)]
+            fn new(_activation: Activation) -> Self {
+                $name
+            }
+
             #[inline(always)]
             fn eval<S: Simd>(self, $s: S, $x: S::F) -> S::F {
                 $f
@@ -333,6 +397,11 @@ functions! {
 }
 
 impl ElementFunction for Activation {
+    #[inline(always)]
+    fn new(activation: Activation) -> Self {
+        activation
+    }
+
     #[inline(always)]
     fn eval<S: Simd>(self, s: S, x: S::F) -> S::F {
         Activation::eval(self, s, x)

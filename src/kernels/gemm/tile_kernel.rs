@@ -6,7 +6,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::blocking::{MAX_PARTS, TILE_KC, TILE_MR, TILE_NR, TILES_PER_PANEL};
+use super::blocking::{MAX_PARTS, TILE_MR, TILE_NR, TILES_PER_PANEL, stays_in_l2, tile_kc};
 use super::cache_line::LINE_ELEMENTS;
 use super::convert::BF16_PER_TILE_ROW;
 use super::epilogue::{AccumulatorRows, Epilogue, F32Rows, PanelEpilogue, Results, TileRows};
@@ -90,11 +90,12 @@ struct BlockOrder {
 }
 
 impl BlockOrder {
-    /// The order for operands of `parts` bf16 parts.
-    fn new(k_steps: usize, panels: usize, parts: usize) -> Self {
-        let block_steps = k_steps.div_ceil(k_steps.div_ceil(TILE_KC));
+    /// The order for operands of `parts` bf16 parts, of which the left one has `rows` rows.
+    fn new(rows: usize, k_steps: usize, panels: usize, parts: usize) -> Self {
+        let block_steps = k_steps.div_ceil(k_steps.div_ceil(tile_kc(parts)));
         let k_blocks = k_steps.div_ceil(block_steps);
-        BlockOrder { k_steps, block_steps, k_blocks, panels, panels_inside: parts > 1 }
+        let panels_inside = parts > 1 && !stays_in_l2(rows, k_steps, parts);
+        BlockOrder { k_steps, block_steps, k_blocks, panels, panels_inside }
     }
 
     /// Memory for the accumulators between the K blocks: empty if there is only one, else a block for every row block,
@@ -124,7 +125,7 @@ impl<T: Tiles> TileGemm<'_, '_, T> {
         let TileGemm { x, weights, panels, epilogue, output, mut tiles } = self;
         let mut pending = PendingEpilogue::new(weights, &panels, epilogue, output);
         let k_steps = weights.layout.inputs.div_ceil(BF16_PER_TILE_ROW);
-        let order = BlockOrder::new(k_steps, panels.len(), P);
+        let order = BlockOrder::new(x.rows, k_steps, panels.len(), P);
         let row_blocks = x.rows.div_ceil(TILE_MR);
         let mut partial_sums = order.partial_sums(row_blocks);
         // One pointer for all blocks: those of the previous block are written while the next one is computed.
@@ -343,7 +344,7 @@ impl<'a> PendingEpilogue<'a> {
         if let Some(block) = self.block.as_ref().filter(|_| !self.left.is_empty()) {
             let end = self.left.end.min(self.left.start + rows);
             // SAFETY: these rows are left, so the block has them.
-            self.isa.run(unsafe { block.rows(self.left.start..end) });
+            unsafe { block.apply(self.isa, self.left.start..end) };
             self.left.start = end;
         }
     }

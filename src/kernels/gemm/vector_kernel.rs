@@ -223,7 +223,7 @@ unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const R: usize>(
                 let panel =
                     PanelEpilogue::new(epilogue, accumulators, R, row, columns.clone(), outputs, accuracy);
                 // A call, not inlined: one instance serves all heights of micro-tiles.
-                isa.run(panel.rows(0..R));
+                panel.apply(isa, 0..R);
             }
         }
         // After the last micro-tile the pointer may be out of bounds; it is not dereferenced then.

@@ -23,6 +23,7 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     const MR: usize = 12;
     const INT8_PER_LANE: usize = if VNNI { 4 } else { 2 };
     const FAST_BF16: bool = BF16;
+    const FAST_LOOKUP: bool = true;
     // `vpdpbusd` takes its left operand as unsigned bytes.
     const INT8_OFFSET: i32 = if VNNI { 128 } else { 0 };
     type F = __m512;
@@ -91,6 +92,16 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     }
 
     #[inline(always)]
+    fn lookup(self, table: &[f32; 32], index: __m512) -> __m512 {
+        // SAFETY: `self` exists only if the processor supports AVX-512; the table has two vectors. The instruction reads
+        // the lowest 5 bits of an index.
+        unsafe {
+            let (low, high) = (_mm512_loadu_ps(table.as_ptr()), _mm512_loadu_ps(table.as_ptr().add(16)));
+            _mm512_permutex2var_ps(low, _mm512_castps_si512(index), high)
+        }
+    }
+
+    #[inline(always)]
     fn load_partial(self, from: &[f32], pad: f32) -> __m512 {
         let mask = (1 << from.len().min(16)) - 1;
         // SAFETY: `self` exists only if the processor supports AVX-512; the mask enables only lanes that `from` has.
@@ -142,6 +153,26 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
                 _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(bits))
             };
             _mm256_storeu_si256(to.cast(), halves);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16_each<const N: usize>(self, to: *mut u16, vectors: [__m512; N]) {
+        // SAFETY: `self` exists only if the processor supports AVX-512, and BF16 if `BF16`; `to` is valid for writes of
+        // `16 N` u16 by the contract of this method.
+        unsafe {
+            match vectors.as_slice() {
+                // One instruction and one store for both.
+                [low, high] if BF16 => {
+                    let halves = std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(*high, *low));
+                    _mm512_storeu_si512(to.cast(), halves);
+                }
+                vectors => {
+                    for (i, x) in vectors.iter().enumerate() {
+                        self.store_bf16(to.add(16 * i), *x);
+                    }
+                }
+            }
         }
     }
 

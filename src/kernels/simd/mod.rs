@@ -28,6 +28,8 @@ pub trait Simd: Copy + Send + Sync {
     const INT8_PER_LANE: usize;
     /// Whether bf16 dot products take fewer instructions than f32 FMAs.
     const FAST_BF16: bool;
+    /// Whether [`Simd::lookup`] is one instruction.
+    const FAST_LOOKUP: bool = false;
     /// Offset that [`Simd::store_int8_lhs`] adds to every value: `vpdpbusd` takes its left operand unsigned.
     const INT8_OFFSET: i32;
     /// A vector of f32.
@@ -85,6 +87,13 @@ pub trait Simd: Copy + Send + Sync {
         // SAFETY: `lanes` has `MAX_LANES` values, so it is valid for writes of `LANES`.
         unsafe { self.store(lanes.as_mut_ptr(), x) };
         lanes.iter().map(|x| f64::from(*x)).sum()
+    }
+    /// `table[i]` in each lane, for the `i` in the lowest 5 bits of the lane of `index`.
+    ///
+    /// # Panics
+    /// If the ISA has no [`Simd::FAST_LOOKUP`].
+    fn lookup(self, _table: &[f32; 32], _index: Self::F) -> Self::F {
+        unreachable!("this ISA has no fast lookup")
     }
     /// Maximum of all lanes, with the NaN rule of [`Simd::max`].
     fn reduce_max(self, x: Self::F) -> f32;
@@ -196,6 +205,18 @@ pub trait Simd: Copy + Send + Sync {
     /// # Safety
     /// `to` is valid for writes of `LANES` u16.
     unsafe fn store_bf16(self, to: *mut u16, x: Self::F);
+
+    /// Stores the values of several vectors, one after the other, as bf16, rounded to nearest, ties to even.
+    ///
+    /// # Safety
+    /// `to` is valid for writes of `N · LANES` u16.
+    #[inline(always)]
+    unsafe fn store_bf16_each<const N: usize>(self, to: *mut u16, vectors: [Self::F; N]) {
+        for (i, x) in vectors.into_iter().enumerate() {
+            // SAFETY: `to` is valid for writes of `N · LANES` u16 by the contract of this method.
+            unsafe { self.store_bf16(to.add(i * Self::LANES), x) };
+        }
+    }
 
     /// `sum + Σ aᵢ bᵢ` over the [`Simd::INT8_PER_LANE`] values of every lane; `a` is in the format of
     /// [`Simd::store_int8_lhs`], `b` is signed.
