@@ -100,6 +100,14 @@ pub(super) struct RecordArgs {
     pub max_memory: Option<ByteSize>,
 }
 
+impl RecordArgs {
+    /// Whether the texts are read from standard input.
+    pub(super) fn reads_stdin(&self) -> bool {
+        let has_texts = !self.texts.is_empty() && self.texts != ["-"];
+        !has_texts && (self.input.is_empty() || self.input.iter().any(|path| is_stdin(path)))
+    }
+}
+
 /// What to do with records that cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OnError {
@@ -225,7 +233,7 @@ fn output_format(
     })
 }
 
-fn is_stdin(path: &Path) -> bool {
+pub(super) fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }
 

@@ -1,18 +1,23 @@
 //! `sconce rerank`: its arguments, and the options that they become.
 
-use anyhow::Result;
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
 use clap::Args;
 
 use super::args::ModelArgs;
-use super::records::{RecordArgs, records};
+use super::records::{RecordArgs, is_stdin, records};
 use super::scores::{ScoreArgs, scoring};
-use crate::run::rerank::RerankOptions;
+use crate::error::UsageError;
+use crate::input::{self, Fields};
+use crate::run::rerank::{RerankOptions, RerankQueries};
 
 /// The examples at the end of the command's help.
 pub(super) const EXAMPLES: &str = "\
 Examples:
   sconce rerank -m cross-encoder/ms-marco-MiniLM-L6-v2 --query \"a lamp\" \"a light\" \"a key\"
   sconce rerank -m ./model --query \"a lamp\" -i passages.jsonl --top-k 10       the ten best, sorted
+  sconce rerank -m ./model --queries queries.jsonl -i passages.parquet --top-k 10 -o best.parquet
   sconce rerank -m ./model --query-field query -i pairs.parquet -o scores.parquet
   sconce rerank --query \"a lamp\" \"a light\" \"a key\"                           by the similarity of vectors";
 
@@ -22,16 +27,27 @@ pub(super) struct RerankArgs {
     pub records: RecordArgs,
 
     /// Query that all texts are scored for
-    #[arg(long, value_name = "QUERY", required_unless_present = "record_query_field")]
+    #[arg(long, value_name = "QUERY", group = "common_query", required_unless_present_any = ["record_query_field", "rerank_queries"])]
     pub query: Option<String>,
 
-    /// Field or column of the query of each record
+    /// File of queries, in the input formats of embed, for each of which all texts are scored; - is standard input. Rows have the
+    /// query's index as query and its id, if it has one, as query_id
+    #[arg(
+        id = "rerank_queries",
+        long = "queries",
+        value_name = "FILE",
+        group = "common_query",
+        conflicts_with = "query"
+    )]
+    pub queries: Option<PathBuf>,
+
+    /// Field or column of the query: of each record, or with --queries of its records [default with --queries: text]
     #[arg(id = "record_query_field", long = "query-field", value_name = "NAME", conflicts_with = "query")]
     pub query_field: Option<String>,
 
-    /// Sort rows by their scores, best first, and write only K of them, each with its rank; 0: all. Rows are written at the
-    /// end, so the run cannot be resumed [default: all rows in the order of the input]
-    #[arg(id = "top_rows", long = "top-k", value_name = "K", requires = "query")]
+    /// Sort rows by their scores, best first, and write only K of them per query, each with its rank; 0: all. Rows are written at
+    /// the end [default: all rows in the order of the input]
+    #[arg(id = "top_rows", long = "top-k", value_name = "K", requires = "common_query")]
     pub top_k: Option<u32>,
 
     #[command(flatten)]
@@ -47,11 +63,36 @@ pub(super) struct RerankArgs {
 /// [`UsageError`] if arguments contradict each other.
 pub(super) fn options(args: RerankArgs) -> Result<RerankOptions> {
     let (model, scores) = scoring(&args.model, &args.scores)?;
-    let query_field = ("--query-field", args.query_field);
+    let queries = match (args.query, &args.queries) {
+        (Some(query), _) => RerankQueries::One(query),
+        (None, Some(path)) => query_files(path, args.query_field.clone(), &args.records)?,
+        (None, None) => RerankQueries::OfRecords,
+    };
+    let query_field = args.query_field.filter(|_| args.queries.is_none());
     Ok(RerankOptions {
-        records: records(args.records, model, query_field, &args.model.verbosity)?,
-        query: args.query,
+        records: records(args.records, model, ("--query-field", query_field), &args.model.verbosity)?,
+        queries,
         scores,
         top_k: args.top_k.map(|k| if k == 0 { usize::MAX } else { k as usize }),
     })
+}
+
+/// The file of `--queries`.
+fn query_files(path: &PathBuf, field: Option<String>, records: &RecordArgs) -> Result<RerankQueries> {
+    if is_stdin(path) && records.reads_stdin() {
+        bail!(UsageError(
+            "--queries - and the texts are both read from standard input; pass the texts with --input FILE"
+                .into()
+        ));
+    }
+    let sources = input::sources(std::slice::from_ref(path), None);
+    let sources = sources.map_err(|error| UsageError(error.to_string().replace("--input", "--queries")))?;
+    if field.is_some() && !sources.iter().any(|source| source.format.has_fields()) {
+        bail!(UsageError(format!(
+            "--query-field needs queries with fields (jsonl, csv, tsv, parquet or arrow), but --queries {} has lines; remove it",
+            path.display()
+        )));
+    }
+    let text = field.unwrap_or_else(|| "text".into());
+    Ok(RerankQueries::Files(sources, Fields { text, pair: None, id: None, keep: Vec::new() }))
 }

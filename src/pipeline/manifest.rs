@@ -37,8 +37,26 @@ pub struct Manifest {
     pub ledger: u64,
     /// SHA-256 of the durable part of the ledger.
     pub ledger_sha256: Option<Digest>,
+    /// The best rows so far, if rows are sorted by their scores; none of them is in the output yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranking: Vec<SavedScore>,
     /// Whether all rows are written and only the rename of the output is left.
     pub complete: bool,
+}
+
+/// A row that is sorted by its score: what cannot be read from the input again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedScore {
+    /// The index of its query.
+    pub query: usize,
+    /// The index of its record.
+    pub index: u64,
+    /// The bits of its score, which JSON would not hold if it is NaN.
+    pub score: u32,
+    /// Its tokens.
+    pub tokens: usize,
+    /// Whether the text was truncated.
+    pub truncated: bool,
 }
 
 /// The record of a complete run, saved beside its output, so that `--resume` can tell whether the output is up to date.

@@ -58,7 +58,7 @@ pub struct Wave {
 /// The rows of a batch: for each text, the index of its record in [`Wave::records`].
 pub(super) type BatchRows = Vec<(usize, Vec<TaskRow>)>;
 
-/// A record without its text. A record of many chunks is carried in several parts, one `RecordMeta` each.
+/// A record without its text. A record of many chunks or queries is carried in several parts, one `RecordMeta` each.
 pub struct RecordMeta {
     /// File and line or row.
     pub location: Location,
@@ -70,6 +70,8 @@ pub struct RecordMeta {
     pub is_empty: bool,
     /// The result of tokenizing.
     pub outcome: Outcome,
+    /// The index of the query of the first row of this part; each further row belongs to the next query.
+    pub query: usize,
     /// The cursor after the record.
     pub end: Cursor,
     /// Whether this is the last part of the record.

@@ -41,7 +41,7 @@ mod utilization;
 mod workers;
 
 pub use budget::{MemoryBudget, Workload};
-pub use collector::{Collector, Policy};
+pub use collector::{Collector, Policy, QueryColumns};
 pub use digests::{FileDigests, sha256_of_texts, weights_digest};
 pub use journal::{EarlierRun, Journal, StartMode, refuse_interrupted};
 pub use manifest::{Manifest, RunIdentity};

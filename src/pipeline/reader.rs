@@ -37,7 +37,9 @@ pub fn start_stages<T: Task>(
     let (to_planner, from_tokenizers) = bounded(budget.queued_groups());
     let (to_collector, waves) = bounded(1);
     let is_interactive = source.is_interactive();
-    spawn("read", move || read(source, start, &budget, &to_tokenizers, &to_planner))?;
+    // A record with many queries is as large as many records.
+    let group_records = if source.is_stream() { 1 } else { (GROUP_RECORDS / task.queries()).max(1) };
+    spawn("read", move || read(source, start, &budget, group_records, &to_tokenizers, &to_planner))?;
     let long_text = Arc::new(Mutex::new(()));
     for index in 0..budget.tokenizers {
         let (groups, task, long_text) = (from_reader.clone(), task.clone(), long_text.clone());
@@ -54,11 +56,12 @@ pub fn start_stages<T: Task>(
     Ok(waves)
 }
 
-/// Reads records, sends them to the tokenizers in groups, and sends the channels of the tokenizers' answers to the planner in order.
+/// Reads records, sends them to the tokenizers in groups of at most `max_records`, and sends the channels of the tokenizers' answers to the planner in order.
 fn read(
     mut source: RecordSource,
     mut cursor: Cursor,
     budget: &MemoryBudget,
+    max_records: usize,
     to_tokenizers: &Sender<RecordGroup>,
     to_planner: &Sender<ReaderMessage>,
 ) {
@@ -66,7 +69,6 @@ fn read(
         let (answer, prepared) = bounded(1);
         to_planner.send(ReaderMessage::Group(prepared)).is_ok() && to_tokenizers.send((group, answer)).is_ok()
     };
-    let max_records = if source.is_stream() { 1 } else { GROUP_RECORDS };
     let (mut group, mut bytes) = (Vec::new(), 0);
     loop {
         match source.next() {

@@ -117,15 +117,19 @@ impl RecordSource {
         })
     }
 
-    /// Skips the records before a cursor.
+    /// Skips the records before a cursor. `visit` gets each of them with its index.
     ///
     /// # Errors
     /// If they differ from the records that the interrupted run has read, or cannot be read.
-    pub fn skip_to(&mut self, cursor: &Cursor) -> Result<()> {
+    pub fn skip_to(&mut self, cursor: &Cursor, mut visit: impl FnMut(u64, Record)) -> Result<()> {
         let mut current = Cursor::default();
         while current.entries < cursor.entries {
             let Some((entry, position)) = self.next().transpose()? else { break };
+            let index = current.entries;
             current = current.after(&entry, position);
+            if let Entry::Record(record) = entry {
+                visit(index, record);
+            }
         }
         if current.digest != cursor.digest {
             bail!(UsageError(format!(

@@ -13,6 +13,24 @@ pub trait Task: Send + Sync + 'static {
     /// [`TokenizeError`] if the text cannot be encoded.
     fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError>;
 
+    /// How many queries a record is tokenized with, one after another. A record has a row for each of them.
+    fn queries(&self) -> usize {
+        1
+    }
+
+    /// Tokenizes the text of a record with one of the [`queries`](Task::queries), by its index.
+    ///
+    /// # Errors
+    /// As [`Task::tokenize`].
+    fn tokenize_with(
+        &self,
+        _query: usize,
+        text: &str,
+        pair: Option<&str>,
+    ) -> Result<TokenizedText, TokenizeError> {
+        self.tokenize(text, pair)
+    }
+
     /// Encodes a batch and returns the rows of each text, in order.
     ///
     /// `texts` have at most `batch_tokens` tokens in all, unless a single text has more: such a text should be encoded in several

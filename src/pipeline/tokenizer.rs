@@ -1,17 +1,18 @@
 //! Tokenizing a record: the work of the tokenizer threads.
 
-use std::iter;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::messages::{Outcome, PreparedRecord, RawRecord, RecordMeta};
 use super::task::{Task, TokenizeError};
 use crate::input::{Entry, Record};
+use crate::text::TokenizedText;
 
 /// Texts of at least this many bytes are tokenized one at a time.
 const LONG_TEXT_BYTES: usize = 1 << 20;
 
-/// Tokenizes a record. A text of many chunks is returned in parts of at most `part_tokens` tokens. `long_text` is held while a
-/// long text is tokenized, because tokenizing takes many times the memory of the text.
+/// Tokenizes a record. A text of many chunks is returned in parts of at most `part_tokens` tokens, and a text with several queries
+/// in a part for each. `long_text` is held while a long text is tokenized, because tokenizing takes many times the memory of the
+/// text.
 pub(super) fn prepare<T: Task>(
     task: &T,
     RawRecord { entry, is_selected, end }: RawRecord,
@@ -20,7 +21,7 @@ pub(super) fn prepare<T: Task>(
 ) -> Vec<PreparedRecord> {
     let meta = |location, outcome| {
         let (id, kept, end) = (None, Arc::default(), end.clone());
-        RecordMeta { location, id, kept, is_empty: false, outcome, end, is_last: true }
+        RecordMeta { location, id, kept, is_empty: false, outcome, query: 0, end, is_last: true }
     };
     let record = match entry {
         Entry::Record(record) => record,
@@ -32,29 +33,45 @@ pub(super) fn prepare<T: Task>(
     }
     let guard = (record.text.len() > LONG_TEXT_BYTES)
         .then(|| long_text.lock().unwrap_or_else(PoisonError::into_inner));
-    let tokenized = task.tokenize(&record.text, record.pair.as_deref());
+    let parts: Vec<_> =
+        (0..task.queries()).flat_map(|query| tokenize(task, query, &record, part_tokens)).collect();
     drop(guard);
     let Record { location, id, kept, .. } = record;
-    let outcome = match tokenized {
+    let (kept, last) = (Arc::new(kept), parts.len().saturating_sub(1));
+    let parts = parts.into_iter().enumerate().map(|(i, (query, outcome, text))| {
+        let (location, id, kept, end) = (location.clone(), id.clone(), kept.clone(), end.clone());
+        (RecordMeta { location, id, kept, is_empty, outcome, query, end, is_last: i == last }, text)
+    });
+    parts.collect()
+}
+
+/// The index of a query, the outcome of tokenizing a part of a record with it, and the tokens.
+type Part = (usize, Outcome, Option<TokenizedText>);
+
+/// Tokenizes a record with one of the queries.
+fn tokenize<T: Task>(task: &T, query: usize, record: &Record, part_tokens: usize) -> Vec<Part> {
+    let of_query = |reason: String| match task.queries() {
+        1 => reason,
+        _ => format!("with query {query} {reason}"),
+    };
+    let outcome = match task.tokenize_with(query, &record.text, record.pair.as_deref()) {
         Ok(text) => {
-            let (mut parts, kept) = (text.split(part_tokens).into_iter().peekable(), Arc::new(kept));
-            return iter::from_fn(|| {
-                let part = parts.next()?;
+            let parts = text.split(part_tokens).into_iter().map(|part| {
                 let outcome = Outcome::Encoded {
                     tokens: part.token_count(),
                     truncated_tokens: part.truncated_tokens(),
                     sequences: part.sequences.len(),
                     has_chunks: part.chunks().next().is_some(),
                 };
-                let (location, id, kept, end) = (location.clone(), id.clone(), kept.clone(), end.clone());
-                let is_last = parts.peek().is_none();
-                Some((RecordMeta { location, id, kept, is_empty, outcome, end, is_last }, Some(part)))
-            })
-            .collect();
+                (query, outcome, Some(part))
+            });
+            return parts.collect();
         }
-        Err(TokenizeError::Failed(reason)) => Outcome::Failed(reason),
+        Err(TokenizeError::Failed(reason)) => Outcome::Failed(of_query(reason)),
         Err(TokenizeError::NoTokens) => Outcome::NoTokens,
-        Err(TokenizeError::TooLong { tokens, reason }) => Outcome::TooLong { tokens, reason },
+        Err(TokenizeError::TooLong { tokens, reason }) => {
+            Outcome::TooLong { tokens, reason: of_query(reason) }
+        }
     };
-    vec![(RecordMeta { id, kept: Arc::new(kept), is_empty, ..meta(location, outcome) }, None)]
+    vec![(query, outcome, None)]
 }

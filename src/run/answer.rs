@@ -35,7 +35,7 @@ pub fn answer(options: &AnswerRunOptions) -> Result<ExitStatus> {
             ]);
             let question = answer.question.as_ref().map(|question| ("question".into(), question.clone()));
             let metadata = OutputMetadata::from_iter(question);
-            Ok(Setup { task, identity, metadata, top_k: None })
+            Ok(Setup::in_order(task, identity, metadata))
         },
     )
 }

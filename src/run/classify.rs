@@ -32,7 +32,7 @@ pub fn classify(options: &ClassifyOptions) -> Result<ExitStatus> {
             let mut identity = of_scores(&task, scores.raw);
             identity.insert("--top-k".into(), top_k.to_string());
             let metadata = OutputMetadata::from([("scores".into(), task.function().to_string())]);
-            Ok(Setup { task, identity, metadata, top_k: None })
+            Ok(Setup::in_order(task, identity, metadata))
         },
     )
 }

@@ -36,7 +36,7 @@ pub fn embed(options: &EmbedOptions) -> Result<ExitStatus> {
                 TextEncoder::Dense(task) => (identity(task), metadata(task)),
                 TextEncoder::Sparse(task) => of_sparse(task),
             };
-            Ok(Setup { task, identity, metadata, top_k: None })
+            Ok(Setup::in_order(task, identity, metadata))
         },
     )
 }

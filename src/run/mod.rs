@@ -1,4 +1,5 @@
-//! One file per subcommand: prepare, run, report. `records`: what the commands share that turn records into rows.
+//! One file per subcommand: prepare, run, report. `records`: what the commands share that turn records into rows. `query_texts`:
+//! the queries of `search` and `rerank`.
 
 pub mod answer;
 pub mod attend;
@@ -8,6 +9,7 @@ pub mod embed;
 pub mod fill;
 pub mod inspect;
 pub mod pairs;
+mod query_texts;
 pub mod records;
 pub mod rerank;
 pub mod search;

@@ -34,7 +34,7 @@ pub fn tag(options: &TagRunOptions) -> Result<ExitStatus> {
                 ("--stride".into(), format!("{:?}", tag.stride)),
             ]);
             let metadata = OutputMetadata::from([("aggregation".into(), aggregation)]);
-            Ok(Setup { task, identity, metadata, top_k: None })
+            Ok(Setup::in_order(task, identity, metadata))
         },
     )
 }

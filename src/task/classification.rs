@@ -41,8 +41,8 @@ enum Rows {
     },
     /// The score of a query and the text.
     Score {
-        /// The query of texts that have none of their own.
-        query: Option<String>,
+        /// The queries of texts that have none of their own.
+        queries: Vec<String>,
         ranked: bool,
     },
 }
@@ -63,14 +63,14 @@ impl Classifier {
         Self::build(loaded, options, function, Rows::Labels { labels, top_k })
     }
 
-    /// A cross-encoder, whose rows have a score. The first text of a pair is the query: that of the record, or `query`.
+    /// A cross-encoder, whose rows have a score. The first text of a pair is the query: that of the record, or each of `queries`.
     ///
     /// # Errors
     /// If the model has no head with a single label, or its config is malformed.
     pub fn cross_encoder(
         loaded: Loaded,
         options: ScoreOptions,
-        query: Option<String>,
+        queries: Vec<String>,
         ranked: bool,
     ) -> Result<Self> {
         let labels = loaded.dimensions;
@@ -85,7 +85,7 @@ impl Classifier {
         } else {
             pair_function(&loaded.config, loaded.modules.activation.as_deref())?
         };
-        Self::build(loaded, options, function, Rows::Score { query, ranked })
+        Self::build(loaded, options, function, Rows::Score { queries, ranked })
     }
 
     fn build(loaded: Loaded, options: ScoreOptions, function: ScoreFunction, rows: Rows) -> Result<Self> {
@@ -121,9 +121,25 @@ impl Classifier {
 
 impl Task for Classifier {
     fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
+        self.tokenize_with(0, text, pair)
+    }
+
+    fn queries(&self) -> usize {
+        match &self.rows {
+            Rows::Labels { .. } => 1,
+            Rows::Score { queries, .. } => queries.len().max(1),
+        }
+    }
+
+    fn tokenize_with(
+        &self,
+        query: usize,
+        text: &str,
+        pair: Option<&str>,
+    ) -> Result<TokenizedText, TokenizeError> {
         let (first, second) = match &self.rows {
             Rows::Labels { .. } => (text, pair),
-            Rows::Score { query, .. } => match pair.or(query.as_deref()) {
+            Rows::Score { queries, .. } => match pair.or(queries.get(query).map(String::as_str)) {
                 Some(query) => (query, Some(text)),
                 None => return Err(TokenizeError::Failed("has no query; add one, or pass --query".into())),
             },

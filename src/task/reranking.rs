@@ -1,6 +1,6 @@
 //! Reranking: the score of a query and each text, by a cross-encoder or by the similarity of vectors.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::classification::{Classifier, ScoreOptions};
 use super::embedding::{Compared, Embedder};
@@ -24,27 +24,28 @@ pub enum Reranker {
     BiEncoder(Box<BiEncoder>),
 }
 
-/// An embedding model and what it makes of a query.
+/// An embedding model and what it makes of the queries.
 pub struct BiEncoder {
     embedder: Embedder,
-    query: Compared,
+    queries: Vec<Compared>,
     ranked: bool,
 }
 
 impl Reranker {
-    /// A reranker for the query of each record, or `query`. `ranked`: rows have a rank.
+    /// A reranker for `queries`, or for the query of each record if there are none. `ranked`: rows have a rank.
     ///
     /// # Errors
-    /// If the model is no cross-encoder, and the options or a query per record need one: a usage error; if the query cannot be encoded.
+    /// If the model is no cross-encoder, and the options or a query per record need one: a usage error. [`TextError`](super::TextError)
+    /// for the first query that cannot be encoded.
     pub fn new(
         loaded: Loaded,
         options: ScoreOptions,
-        query: Option<&str>,
+        queries: &[String],
         ranked: bool,
         console: &Console,
     ) -> Result<Self> {
         if loaded.head.is_some() {
-            let classifier = Classifier::cross_encoder(loaded, options, query.map(str::to_owned), ranked)?;
+            let classifier = Classifier::cross_encoder(loaded, options, queries.to_vec(), ranked)?;
             return Ok(Reranker::CrossEncoder(Box::new(classifier)));
         }
         let needs_head = |option| {
@@ -55,8 +56,10 @@ impl Reranker {
         if options.raw {
             return Err(needs_head("--raw").into());
         }
-        let query = query.ok_or_else(|| needs_head("--query-field"))?;
-        Ok(Reranker::BiEncoder(Box::new(BiEncoder::new(loaded, options.on_long, query, ranked, console)?)))
+        if queries.is_empty() {
+            return Err(needs_head("--query-field").into());
+        }
+        Ok(Reranker::BiEncoder(Box::new(BiEncoder::new(loaded, options.on_long, queries, ranked, console)?)))
     }
 
     /// The name of what scores are: an activation or a similarity function.
@@ -69,7 +72,13 @@ impl Reranker {
 }
 
 impl BiEncoder {
-    fn new(loaded: Loaded, on_long: OnLong, query: &str, ranked: bool, console: &Console) -> Result<Self> {
+    fn new(
+        loaded: Loaded,
+        on_long: OnLong,
+        queries: &[String],
+        ranked: bool,
+        console: &Console,
+    ) -> Result<Self> {
         let prompts = loaded.modules.prompts.clone();
         let options = VectorOptions {
             normalize: None,
@@ -82,22 +91,24 @@ impl BiEncoder {
             chunking: None,
         };
         let mut embedder = Embedder::new(loaded, &options, console)?;
-        let embedded = embedder.embed_to_compare(&[query]).context("--query")?;
+        let texts: Vec<&str> = queries.iter().map(String::as_str).collect();
+        let embedded = embedder.embed_to_compare(&texts)?;
         embedded.report(embedder.model.tokenizer.max_length(), console);
-        let query = embedded.vectors.into_iter().next().unwrap_or_default();
-        let query = embedder.compared(query)?;
+        let queries = embedded.vectors.into_iter().map(|vector| embedder.compared(vector));
+        let queries = queries.collect::<Result<_>>()?;
         embedder.set_role(Role::Document, &prompts)?;
         embedder.model.on_long = on_long;
-        Ok(BiEncoder { embedder, query, ranked })
+        Ok(BiEncoder { embedder, queries, ranked })
     }
 
     fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
         let batch: Vec<&TokenizedText> = texts.iter().collect();
         let vectors = self.embedder.vectors(&batch, batch_tokens, worker)?;
         let rows = texts.iter().zip(vectors).map(|(text, vector)| {
-            let score = self.query.similarity(&vector);
-            let content = Content::Score { score, rank: None };
-            vec![TaskRow::of(text, content)]
+            let row = |query: &Compared| {
+                TaskRow::of(text, Content::Score { score: query.similarity(&vector), rank: None })
+            };
+            self.queries.iter().map(row).collect()
         });
         Ok(rows.collect())
     }
@@ -108,6 +119,26 @@ impl Task for Reranker {
         match self {
             Reranker::CrossEncoder(classifier) => classifier.tokenize(text, pair),
             Reranker::BiEncoder(encoder) => encoder.embedder.tokenize(text, None),
+        }
+    }
+
+    fn queries(&self) -> usize {
+        match self {
+            Reranker::CrossEncoder(classifier) => classifier.queries(),
+            // A text is encoded once for all queries.
+            Reranker::BiEncoder(_) => 1,
+        }
+    }
+
+    fn tokenize_with(
+        &self,
+        query: usize,
+        text: &str,
+        pair: Option<&str>,
+    ) -> Result<TokenizedText, TokenizeError> {
+        match self {
+            Reranker::CrossEncoder(classifier) => classifier.tokenize_with(query, text, pair),
+            Reranker::BiEncoder(_) => self.tokenize(text, pair),
         }
     }
 
@@ -142,7 +173,9 @@ impl ModelTask for Reranker {
         match self {
             Reranker::CrossEncoder(classifier) => classifier.vector_bytes(),
             // The vectors of a batch are compared before they are dropped.
-            Reranker::BiEncoder(encoder) => encoder.embedder.vector_bytes(),
+            Reranker::BiEncoder(encoder) => {
+                encoder.embedder.vector_bytes() + encoder.queries.len() * size_of::<TaskRow>()
+            }
         }
     }
 }

@@ -356,10 +356,6 @@ fn options_without_effect_are_refused() {
             parts,
         );
     };
-    let folder = tempfile::tempdir().unwrap();
-    let scores = folder.path().join("scores.jsonl");
-    let scores = scores.to_str().unwrap();
-    rerank(&["--top-k", "3", "-o", scores, "--resume"], &["--resume", "--top-k"]);
     rerank(&["--truncation", "only_second", "--on-long", "skip"], &["--truncation needs --on-long truncate"]);
     rerank(
         &["--output-format", "npy"],

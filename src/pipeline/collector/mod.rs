@@ -5,6 +5,9 @@ mod ranking;
 mod record;
 mod save;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use anyhow::{Result, bail};
 use crossbeam_channel::{Receiver, select};
 use indicatif::ProgressBar;
@@ -14,13 +17,14 @@ use super::columns;
 use super::cursor::Cursor;
 use super::digests::FileDigests;
 use super::journal::Journal;
-use super::manifest::Manifest;
+use super::manifest::{Manifest, SavedScore};
 use super::messages::{CollectorMessage, Wave, thread_panicked};
 use super::signals::Interrupted;
 use super::source::RecordSource;
 use super::stats::Stats;
 use super::summary::Timings;
-use crate::output::{self, Ledger, OutputFormat, OutputLock, OutputSchema, Writer};
+use crate::field::FieldValue;
+use crate::output::{self, KeptColumn, Ledger, OutputFormat, OutputLock, OutputSchema, Writer};
 use crate::sys::console::{Console, QUIET_PERIOD, counted, thousands};
 
 /// What to do with records that have no row.
@@ -32,6 +36,15 @@ pub struct Policy {
     pub stop_at_long: bool,
     /// Maximum tokens of a text.
     pub max_length: usize,
+}
+
+/// The columns that tell the query of a row.
+#[derive(Debug, Clone, Default)]
+pub struct QueryColumns {
+    /// The columns, which follow those that are copied from the input.
+    pub columns: Vec<KeptColumn>,
+    /// Their values for each query.
+    pub values: Vec<Vec<FieldValue>>,
 }
 
 /// Writes the rows of a run in the order of input.
@@ -56,6 +69,8 @@ pub struct Collector {
     rows_per_record: Option<Vec<u64>>,
     /// The best rows, if rows are sorted by their scores.
     ranking: Option<Ranking>,
+    /// The values of the columns of each query; empty if rows have no such columns.
+    queries: Vec<Vec<FieldValue>>,
     stats: Stats,
     /// The counts of the runs that this one resumes.
     resumed: Stats,
@@ -93,6 +108,7 @@ impl Collector {
             is_inside_record: false,
             rows_per_record,
             ranking: None,
+            queries: Vec::new(),
             stats: Stats::default(),
             resumed: Stats::default(),
             complete: None,
@@ -111,9 +127,20 @@ impl Collector {
         &self.stats
     }
 
-    /// Sorts rows by their scores and writes only the best `top_k`, at the end of the run. For a collector without a journal.
+    /// Sorts rows by their scores and writes only the best `top_k` of each query, at the end of the run. Call it before
+    /// [`Collector::resume`].
     pub fn rank(&mut self, top_k: usize) {
         self.ranking = Some(Ranking::new(top_k));
+    }
+
+    /// Adds the columns of the query to each row. Call it after the types of the other columns are known.
+    pub fn add_queries(&mut self, queries: QueryColumns) {
+        let QueryColumns { columns, values } = queries;
+        // A run that is resumed has the columns of its manifest.
+        if !columns.iter().all(|column| self.schema.kept.contains(column)) {
+            self.schema.kept.extend(columns);
+        }
+        self.queries = values;
     }
 
     /// Infers the types of the columns from the first records.
@@ -121,12 +148,14 @@ impl Collector {
         columns::infer(&mut self.schema, source);
     }
 
-    /// Resumes an interrupted run. Returns true if that run had written all rows, so that nothing is left to do.
+    /// Resumes an interrupted run after the records that it has read from `source`. Returns true if that run had written all rows, so
+    /// that nothing is left to do.
     ///
     /// # Errors
-    /// If the files contain less than the manifest says.
-    pub fn resume(&mut self, manifest: Manifest) -> Result<bool> {
+    /// If the records differ, or the files contain less than the manifest says.
+    pub fn resume(&mut self, manifest: Manifest, source: &mut RecordSource) -> Result<bool> {
         let complete = manifest.clone();
+        self.skip_records(&manifest, source)?;
         (self.schema.ids, self.schema.kept) = (manifest.ids, manifest.kept);
         (self.cursor, self.stats, self.resumed) = (manifest.cursor, manifest.stats, manifest.stats);
         self.rows_per_record = manifest.rows_per_record;
@@ -155,6 +184,25 @@ impl Collector {
             self.writer = Some(output::Writer::open(&self.lock, &self.schema, Some(manifest.output))?);
         }
         Ok(is_renamed)
+    }
+
+    /// Skips the records of an interrupted run, and adds the best rows of that run to the ranking, with the columns of their records.
+    fn skip_records(&mut self, manifest: &Manifest, source: &mut RecordSource) -> Result<()> {
+        // A complete run has written its best rows.
+        self.ranking.take_if(|_| manifest.complete);
+        let Some(ranking) = &mut self.ranking else { return source.skip_to(&manifest.cursor, |_, _| {}) };
+        let mut schema = self.schema.clone();
+        (schema.ids, schema.kept) = (manifest.ids.clone(), manifest.kept.clone());
+        let mut saved: BTreeMap<u64, Vec<SavedScore>> = BTreeMap::new();
+        for row in &manifest.ranking {
+            saved.entry(row.index).or_default().push(*row);
+        }
+        source.skip_to(&manifest.cursor, |index, record| {
+            let Some(rows) = saved.get(&index) else { return };
+            let (mut id, mut kept) = (record.id, Arc::new(record.kept));
+            columns::null_misfits(&schema, &mut id, &mut kept);
+            rows.iter().for_each(|row| ranking.restore(row, id.as_ref(), &kept));
+        })
     }
 
     /// Opens the output, if it is not open yet, and deletes the rows of an earlier run.

@@ -7,13 +7,14 @@ use serde_json::Value;
 
 use crate::field::FieldValue;
 use crate::output::{self, Content};
+use crate::pipeline::manifest::SavedScore;
 
 /// The best rows so far.
 pub(super) struct Ranking {
-    /// Maximum number of rows.
+    /// Maximum number of rows of a query.
     limit: usize,
-    /// The rows, best first.
-    rows: BTreeMap<Key, RankedRow>,
+    /// The rows of each query, best first.
+    queries: BTreeMap<usize, BTreeMap<Key, RankedRow>>,
 }
 
 /// The order of rows: by score, the highest first, then by the index of the record. The score is one of [`order`].
@@ -30,17 +31,18 @@ pub(super) struct RankedRow {
 }
 
 impl Ranking {
-    /// No rows yet, of at most `limit`.
+    /// No rows yet, of at most `limit` per query.
     pub(super) fn new(limit: usize) -> Self {
-        Ranking { limit, rows: BTreeMap::new() }
+        Ranking { limit, queries: BTreeMap::new() }
     }
 
-    /// Adds a row with a score if it is among the best.
-    pub(super) fn push(&mut self, row: &output::Row) {
+    /// Adds a row with a score if it is among the best of its query.
+    pub(super) fn push(&mut self, query: usize, row: &output::Row) {
         let Content::Score { score, .. } = *row.content else { return };
+        let rows = self.queries.entry(query).or_default();
         let key = (Reverse(order(score)), row.index);
-        let is_full = self.rows.len() >= self.limit;
-        if is_full && self.rows.last_key_value().is_none_or(|(worst, _)| *worst < key) {
+        let is_full = rows.len() >= self.limit;
+        if is_full && rows.last_key_value().is_none_or(|(worst, _)| *worst < key) {
             return;
         }
         let row = RankedRow {
@@ -51,20 +53,44 @@ impl Ranking {
             kept: row.kept.to_vec(),
             content: row.content.clone(),
         };
-        self.rows.insert(key, row);
+        rows.insert(key, row);
         if is_full {
-            self.rows.pop_last();
+            rows.pop_last();
         }
     }
 
-    /// The rows with their ranks, best first.
-    pub(super) fn into_rows(self) -> impl Iterator<Item = RankedRow> {
-        self.rows.into_values().zip(0..).map(|(mut row, place)| {
-            if let Content::Score { rank, .. } = &mut row.content {
-                *rank = Some(place);
-            }
-            row
-        })
+    /// The rows for the manifest.
+    pub(super) fn saved(&self) -> Vec<SavedScore> {
+        let rows = self.queries.iter().flat_map(|(query, rows)| rows.values().map(|row| (*query, row)));
+        let saved = rows.filter_map(|(query, row)| {
+            let RankedRow { index, tokens, truncated, content: Content::Score { score, .. }, .. } = *row
+            else {
+                return None;
+            };
+            Some(SavedScore { query, index, score: score.to_bits(), tokens, truncated })
+        });
+        saved.collect()
+    }
+
+    /// Adds a row of a manifest, with the columns of its record.
+    pub(super) fn restore(&mut self, saved: &SavedScore, id: Option<&Value>, kept: &[FieldValue]) {
+        let SavedScore { query, index, score, tokens, truncated } = *saved;
+        let content = Content::Score { score: f32::from_bits(score), rank: None };
+        let row = output::Row { index, id, chunk: None, tokens, truncated, kept, content: &content };
+        self.push(query, &row);
+    }
+
+    /// The rows with their ranks, best first, query by query, each with the index of its query.
+    pub(super) fn into_rows(self) -> impl Iterator<Item = (usize, RankedRow)> {
+        let of_query = |(query, rows): (usize, BTreeMap<Key, RankedRow>)| {
+            rows.into_values().zip(0..).map(move |(mut row, place)| {
+                if let Content::Score { rank, .. } = &mut row.content {
+                    *rank = Some(place);
+                }
+                (query, row)
+            })
+        };
+        self.queries.into_iter().flat_map(of_query)
     }
 }
 
@@ -114,9 +140,9 @@ mod tests {
                 let content = &content;
                 let row =
                     Row { index, id: None, chunk: None, tokens: 1, truncated: false, kept: &[], content };
-                ranking.push(&row);
+                ranking.push(7, &row);
             }
-            let rows: Vec<_> = ranking.into_rows().collect();
+            let rows: Vec<_> = ranking.into_rows().map(|(_, row)| row).collect();
             assert_eq!(rows.iter().map(|row| row.index).collect::<Vec<_>>(), expected);
             let ranks = rows.iter().map(|row| match row.content {
                 Content::Score { rank, .. } => rank,

@@ -83,7 +83,7 @@ impl Collector {
 
     /// Writes the rows of an encoded record, or of a part of it.
     fn write_rows(&mut self, record: RecordMeta, rows: &[TaskRow]) -> Result<()> {
-        let RecordMeta { location, mut id, mut kept, outcome, is_last, .. } = record;
+        let RecordMeta { location, mut id, mut kept, outcome, query, is_last, .. } = record;
         let Outcome::Encoded { tokens, truncated_tokens, sequences, has_chunks } = outcome else {
             return Ok(());
         };
@@ -98,7 +98,7 @@ impl Collector {
         }
         let rows_before = self.stats.rows;
         let not_finite = format!("has {} with NaN or infinite values", self.schema.content.noun());
-        for row in rows {
+        for (row, query) in rows.iter().zip(query..) {
             let reason = |reason: &str| match row.span {
                 Some(span) => format!("chunk {} {reason}", span.chunk),
                 None => reason.into(),
@@ -112,7 +112,7 @@ impl Collector {
                 self.warn(PendingEntry::new(index, &location, Event::Failed, reason))?;
                 continue;
             }
-            self.write_row(&output::Row {
+            let row_of_record = output::Row {
                 index,
                 id: id.as_ref(),
                 chunk: row.span,
@@ -120,7 +120,8 @@ impl Collector {
                 truncated: truncated_tokens > 0,
                 kept: &kept,
                 content: &row.content,
-            })?;
+            };
+            self.take_row(query, &row_of_record)?;
             if !row.is_finite {
                 self.stats.not_finite += 1;
                 let entry = PendingEntry::new(index, &location, Event::NotFinite, reason(&not_finite));
@@ -144,15 +145,25 @@ impl Collector {
     }
 
     /// Writes a row, or keeps it until the end of the run if rows are sorted.
-    fn write_row(&mut self, row: &output::Row) -> Result<()> {
+    fn take_row(&mut self, query: usize, row: &output::Row) -> Result<()> {
         self.is_inside_record = true;
-        if let Some(ranking) = &mut self.ranking {
-            ranking.push(row);
-            self.stats.rows += 1;
-            return Ok(());
-        }
         self.open()?;
-        let written = self.writer()?.write(row);
+        match &mut self.ranking {
+            Some(ranking) => {
+                ranking.push(query, row);
+                self.stats.rows += 1;
+                Ok(())
+            }
+            None => self.write_row(query, row),
+        }
+    }
+
+    /// Writes a row, with the columns of its query if rows have those.
+    fn write_row(&mut self, query: usize, row: &output::Row) -> Result<()> {
+        let written = match self.queries.get(query).map(|columns| [row.kept, columns].concat()) {
+            Some(kept) => self.writer()?.write(&output::Row { kept: &kept, ..*row }),
+            None => self.writer()?.write(row),
+        };
         self.check_write(written)?;
         self.stats.rows += 1;
         if let Some(counts) = &mut self.rows_per_record {
@@ -166,7 +177,9 @@ impl Collector {
     pub(super) fn write_ranking(&mut self) -> Result<()> {
         let Some(ranking) = self.ranking.take() else { return Ok(()) };
         self.stats.rows = 0;
-        ranking.into_rows().try_for_each(|row| self.write_row(&row.as_row()))
+        // A run that is interrupted from here on resumes from the last ranking that was saved, not from some of its rows.
+        self.is_inside_record = true;
+        ranking.into_rows().try_for_each(|(query, row)| self.write_row(query, &row.as_row()))
     }
 
     /// Returns the error that ends the run if `is_fatal`, with the `options` that would skip the record. Otherwise opens the output

@@ -5,6 +5,7 @@ use std::time::Instant;
 use anyhow::{Error, Result, anyhow};
 
 use super::Collector;
+use super::ranking::Ranking;
 use super::record::StoppedAtRecord;
 use crate::output::{self, ClosedPipe, DurableRows, Ledger, OutputFormat, OutputMetadata};
 use crate::pipeline::digests::weights_digest;
@@ -19,7 +20,8 @@ impl Collector {
         let since = Instant::now();
         let bytes = self.writer()?.checkpoint();
         let bytes = self.check_write(bytes)?;
-        let rows = self.stats.rows;
+        // Rows that are sorted are not in the output before the end.
+        let rows = if self.ranking.is_some() { 0 } else { self.stats.rows };
         let blocks = self.writer()?.blocks(rows);
         let ledger = self.ledger.as_mut().map_or(Ok(0), Ledger::checkpoint);
         let ledger = self.check_write(ledger)?;
@@ -35,6 +37,7 @@ impl Collector {
             output: DurableRows { rows, bytes, blocks },
             ledger,
             ledger_sha256,
+            ranking: self.ranking.as_ref().map(Ranking::saved).unwrap_or_default(),
             complete,
         })?;
         self.complete = complete.then_some(saved);

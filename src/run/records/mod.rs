@@ -20,8 +20,8 @@ use crate::output::{
     self, ColumnType, ContentType, KeptColumn, OutputFormat, OutputLock, OutputMetadata, OutputSchema, Target,
 };
 use crate::pipeline::{
-    Collector, EarlierRun, ExitStatus, FileDigests, Journal, Manifest, MemoryBudget, Policy, RecordSource,
-    RunIdentity, Timings, Utilization, exit_on_signal, listen, start_stages, write_summary,
+    Collector, EarlierRun, ExitStatus, FileDigests, Journal, Manifest, MemoryBudget, Policy, QueryColumns,
+    RecordSource, RunIdentity, Timings, Utilization, exit_on_signal, listen, start_stages, write_summary,
 };
 use crate::sys::console::{Console, counted};
 use crate::task::{Loaded, ModelTask, OnLong, workload};
@@ -34,8 +34,17 @@ pub(super) struct Setup<T> {
     pub identity: RunIdentity,
     /// The resolved options that affect rows, for the metadata of the output.
     pub metadata: OutputMetadata,
-    /// Sort rows by their scores and write only this many of the best; such a run cannot be resumed.
+    /// Sort rows by their scores and write only this many of the best of each query.
     pub top_k: Option<usize>,
+    /// The columns that tell the query of a row, if there are several queries.
+    pub queries: QueryColumns,
+}
+
+impl<T> Setup<T> {
+    /// A task whose rows are in the order of the input.
+    pub(super) fn in_order(task: T, identity: RunIdentity, metadata: OutputMetadata) -> Self {
+        Setup { task, identity, metadata, top_k: None, queries: QueryColumns::default() }
+    }
 }
 
 /// A run that is ready to start.
@@ -121,10 +130,7 @@ fn prepare<T: ModelTask>(
     // The digest of the weights is in the manifest, in --stats, and in the metadata of an Arrow stream.
     let is_hashed = !output_is_stream || options.stats.is_some() || options.format == OutputFormat::Arrow;
     let digests = is_hashed.then(|| FileDigests::start(files));
-    let (journal, earlier, digests) = match setup.top_k {
-        None => open_journal(options, &lock, identity, digests, &console)?,
-        Some(_) => (None, EarlierRun::None, digests),
-    };
+    let (journal, earlier, digests) = open_journal(options, &lock, identity, digests, &console)?;
     let interrupted = match check_earlier_run(options, earlier, &mut source, &budget)? {
         ControlFlow::Continue(interrupted) => interrupted,
         ControlFlow::Break(status) => return Ok(ControlFlow::Break(status)),
@@ -142,11 +148,11 @@ fn prepare<T: ModelTask>(
     }
     let mut is_complete = false;
     if let Some(manifest) = interrupted {
-        source.skip_to(&manifest.cursor)?;
-        is_complete = collector.resume(manifest)?;
+        is_complete = collector.resume(manifest, &mut source)?;
     } else if options.format.has_fixed_columns() {
         collector.infer_columns(&mut source);
     }
+    collector.add_queries(setup.queries);
     let timings = Timings { start, loading: loading.as_secs_f64(), resumed: *collector.stats() };
     let task = Arc::new(task);
     let run = Prepared { task, budget, source, collector, timings, output_is_stream, is_complete };
@@ -184,7 +190,7 @@ fn check_earlier_run(
         // A stream cannot be read twice.
         EarlierRun::None | EarlierRun::Complete(_) => return Ok(ControlFlow::Continue(None)),
     };
-    if source.skip_to(&complete.cursor).is_ok() && source.next().is_none() {
+    if source.skip_to(&complete.cursor, |_, _| {}).is_ok() && source.next().is_none() {
         console.note(format!("{output} is up to date: {}", counted(complete.stats.rows, "row")));
         return Ok(ControlFlow::Break(complete.stats.exit_status()));
     }

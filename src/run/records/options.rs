@@ -78,7 +78,7 @@ impl Input {
     }
 
     /// The names of the fields that are carried through (`--keep`).
-    pub(super) fn keep(&self) -> &[String] {
+    pub(in crate::run) fn keep(&self) -> &[String] {
         match self {
             Input::Texts(_) => &[],
             Input::Files(_, fields) => &fields.keep,

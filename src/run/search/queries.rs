@@ -3,18 +3,18 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 use serde_json::Value;
 
 use super::compatibility::{QueryModel, check_dimensions, check_kind, check_model, check_same_model};
 use super::scan::Comparison;
 use super::{Queries, SearchOptions};
 use crate::error::UsageError;
-use crate::input::{Entries, Entry};
 use crate::model::modules::{Role, is_mean_max_sim};
 use crate::named::Named;
 use crate::neighbours::{Metric, rows_f32};
 use crate::pipeline::{FileDigests, weights_digest};
+use crate::run::query_texts::QueryTexts;
 use crate::run::{embed, records::metadata};
 use crate::task::{Embedder, Loaded, TextError, load};
 use crate::vectors::VectorFile;
@@ -34,13 +34,13 @@ pub(super) struct QueryVectors {
 
 /// Embeds or reads the queries, and checks that they can be compared with the vectors of the file.
 pub(super) fn embed(options: &SearchOptions, file: &VectorFile) -> Result<QueryVectors> {
-    let (texts, names, ids) = match &options.queries {
+    let QueryTexts { texts, names, ids } = match &options.queries {
         Queries::Vectors(path) => return read(options, file, path),
         Queries::Texts(texts) => {
             let names = (1..=texts.len()).map(|i| format!("query {i}")).collect();
-            (texts.clone(), names, None)
+            QueryTexts { texts: texts.clone(), names, ids: None }
         }
-        Queries::Files(sources, fields) => read_texts(Entries::open(sources.clone(), fields.clone())?)?,
+        Queries::Files(sources, fields) => QueryTexts::read(sources, fields, "--text-field")?,
     };
     let loaded = load(&options.model, &options.console)?;
     let own_metadata = metadata::of_model(&options.model, &loaded);
@@ -87,26 +87,6 @@ fn embedder(options: &SearchOptions, loaded: Loaded) -> Result<(Embedder, bool)>
         vectors.role = Some(Role::Query);
     }
     Ok((Embedder::new(loaded, &vectors, &options.console)?, has_chosen_prompt))
-}
-
-/// Texts with their names for messages, and their ids if they have any.
-type Texts = (Vec<String>, Vec<String>, Option<Vec<Value>>);
-
-/// Reads all texts of an input.
-fn read_texts(entries: Entries) -> Result<Texts> {
-    let (mut texts, mut names, mut ids) = (Vec::new(), Vec::new(), Vec::new());
-    for entry in entries {
-        match entry? {
-            Entry::Record(record) => {
-                names.push(record.location.to_string());
-                texts.push(record.text);
-                ids.push(record.id.unwrap_or_default());
-            }
-            Entry::Unreadable(unreadable) => bail!("{unreadable}"),
-        }
-    }
-    let has_ids = ids.iter().any(|id| !id.is_null());
-    Ok((texts, names, has_ids.then_some(ids)))
 }
 
 /// Reads query vectors from a file.
