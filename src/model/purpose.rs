@@ -212,6 +212,13 @@ pub fn is_pretrained(config: &Config) -> bool {
     classes.any(|class| class.ends_with("ForPreTraining"))
 }
 
+/// Whether the class of the model in `config.json` has a masked-LM head.
+pub fn has_masked_lm(config: &Config) -> bool {
+    let classes = config.get("architectures").and_then(Value::as_array);
+    let mut classes = classes.into_iter().flatten().filter_map(Value::as_str);
+    classes.any(|class| class.ends_with("ForMaskedLM") || class.ends_with("ForPreTraining"))
+}
+
 /// What a model with a head of this kind is called, after its article "a".
 pub fn noun(head: HeadKind) -> &'static str {
     match head {

@@ -4,7 +4,7 @@
 
 use super::formula::{Formula, Symbol};
 use super::{
-    Activation, Component, Disentangled, EmbeddingNorm, EncoderSpec, NormPlacement, Positions,
+    Activation, Component, Disentangled, EmbeddingNorm, EncoderSpec, HeadSpec, NormPlacement, Positions,
     PostPoolingSpec, ScoreBias, SlidingWindow,
 };
 /// The parameters of a component.
@@ -301,6 +301,26 @@ pub fn pooler_work(hidden_size: usize) -> Work {
 /// The multiply-adds of a post-pooling module.
 pub fn module_work(module: &PostPoolingSpec) -> Work {
     Work { name: "after pooling", growth: Growth::PerText, each: module_matrices(module), runs: 1 }
+}
+
+/// The multiply-adds of a task head for one text or, if it is [per token](HeadSpec::is_per_token), for one token: those of the dense
+/// layer before the last one, and of the last one.
+pub fn head_work(head: &HeadSpec, hidden_size: usize) -> Formula {
+    let hidden = symbol('d', hidden_size, "hidden size");
+    let (has_dense, width, outputs) = match head {
+        HeadSpec::SequenceClassification(spec) | HeadSpec::NextSentence(spec) => {
+            (true, hidden.clone(), symbol('l', spec.labels, "labels"))
+        }
+        HeadSpec::TokenClassification(spec) | HeadSpec::QuestionAnswering(spec) => {
+            (spec.transform.is_some(), hidden.clone(), symbol('l', spec.outputs, "labels"))
+        }
+        HeadSpec::MaskedLm(spec) => {
+            let width = symbol('e', spec.width, "embedding size");
+            let width = if spec.width == hidden_size { hidden.clone() } else { width };
+            (spec.transform.is_some(), width, symbol('V', spec.vocab_size, "vocabulary"))
+        }
+    };
+    (&hidden * &width).when(has_dense) + &width * &outputs
 }
 
 /// The pairs of a query and a key within the sliding windows, summed over all layers, and all pairs; saturates. Both are equal

@@ -7,6 +7,7 @@ use candle_core::Tensor;
 use super::head_transform::{HeadTransform, TransformSpec, on_cpu};
 use super::linear::Linear;
 use super::{Activation, WeightSource};
+use crate::ops::linear::COLUMN_BLOCK_VALUES;
 
 /// The computation of a masked-LM head.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,6 +40,7 @@ pub struct SpladeSpec {
 pub struct MaskedLmHead {
     transform: Option<HeadTransform>,
     decoder: Linear,
+    spec: MaskedLmSpec,
 }
 
 /// Tokens whose logits are in memory at a time.
@@ -74,7 +76,22 @@ impl MaskedLmHead {
         let bias = biases.iter().find(|bias| source.has(bias)).unwrap_or(&biases[0]);
         let bias = spec.bias.then_some(bias.as_str());
         let decoder = Linear::load_tensors(source, weight, bias, spec.width, spec.vocab_size)?;
-        Ok(MaskedLmHead { transform, decoder })
+        Ok(MaskedLmHead { transform, decoder, spec: *spec })
+    }
+
+    /// The memory of [`MaskedLmHead::map_logits`] in bytes: the logits of a block of tokens, as a tensor and as vectors, and what becomes
+    /// of those of one token: powers in f64, scores, and indices.
+    pub fn logits_bytes(&self) -> usize {
+        let of_token = size_of::<f64>() + size_of::<f32>() + size_of::<usize>();
+        (2 * TOKENS * size_of::<f32>() + of_token).saturating_mul(self.spec.vocab_size)
+    }
+
+    /// The memory of [`MaskedLmHead::splade`] in bytes, per token and beside that: the inputs of the decoder before and after their
+    /// conversion; a block of logits, and weights of the vocabulary.
+    pub fn splade_bytes(&self) -> (usize, usize) {
+        let weights = size_of::<(u32, f32)>().saturating_mul(self.spec.vocab_size);
+        let of_token = (3 * size_of::<f32>()).saturating_mul(self.spec.width);
+        (of_token, weights.saturating_add(COLUMN_BLOCK_VALUES * size_of::<f32>()))
     }
 
     /// Applies `reduce` to the logits of `tokens`, `(V)` each, and returns the results in order. `hidden` is `(T, H)`; no other token's

@@ -6,6 +6,7 @@ use super::{
     ClassificationHead, ClassificationSpec, MaskedLmHead, MaskedLmSpec, Pooling, TokenHead, TokenHeadSpec,
     WeightSource,
 };
+use crate::named::Named;
 
 /// The kinds of task heads, by the names of `transformers`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +21,26 @@ pub enum HeadKind {
     MaskedLm,
     /// Logits of two labels for each pair: whether the second text follows the first, or their order.
     NextSentence,
+}
+
+impl Named for HeadKind {
+    const ALL: &'static [Self] = &[
+        HeadKind::SequenceClassification,
+        HeadKind::TokenClassification,
+        HeadKind::QuestionAnswering,
+        HeadKind::MaskedLm,
+        HeadKind::NextSentence,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            HeadKind::SequenceClassification => "sequence classification",
+            HeadKind::TokenClassification => "token classification",
+            HeadKind::QuestionAnswering => "question answering",
+            HeadKind::MaskedLm => "masked LM",
+            HeadKind::NextSentence => "next sentence",
+        }
+    }
 }
 
 impl HeadKind {
@@ -86,6 +107,14 @@ impl HeadSpec {
             HeadSpec::TokenClassification(_) | HeadSpec::QuestionAnswering(_) | HeadSpec::MaskedLm(_) => {
                 Pooling::None
             }
+        }
+    }
+
+    /// Whether the head computes logits for each token, which may be pooled after that, and not for each sequence.
+    pub fn is_per_token(&self) -> bool {
+        match self {
+            HeadSpec::SequenceClassification(spec) | HeadSpec::NextSentence(spec) => spec.pools_logits,
+            HeadSpec::TokenClassification(_) | HeadSpec::QuestionAnswering(_) | HeadSpec::MaskedLm(_) => true,
         }
     }
 

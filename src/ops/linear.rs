@@ -201,7 +201,7 @@ impl Scratch for Intermediate {
 }
 
 /// Values of a block of [`LinearWeights::forward_by_columns`], which stay in L2.
-const COLUMN_BLOCK_VALUES: usize = 1 << 17;
+pub const COLUMN_BLOCK_VALUES: usize = 1 << 17;
 
 /// Rows of a task of [`feed_forward`], for which the intermediate values stay in L2 while the weights stream from L3.
 const FEED_FORWARD_ROWS: usize = 256;

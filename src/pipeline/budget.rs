@@ -23,9 +23,10 @@ pub struct Workload {
     pub max_length: usize,
     /// Memory of the process now, plus weights that are not in memory yet, in bytes.
     pub model_bytes: usize,
-    /// Activations per token of a batch, in bytes.
+    /// Activations and logits per token of a batch, in bytes.
     pub token_bytes: usize,
-    /// Attention scores, packed keys and packed values of one sequence of `max_length` tokens, in bytes.
+    /// Attention scores, packed keys and packed values of one sequence of `max_length` tokens, and logits that are computed for a
+    /// fixed number of tokens, in bytes.
     pub attention_bytes: usize,
     /// Size of a vector, in bytes.
     pub vector_bytes: usize,

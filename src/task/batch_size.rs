@@ -82,6 +82,7 @@ pub fn workload(task: &impl ModelTask, batch_tokens: Option<usize>) -> Workload 
     let encoder = &encoders[0];
     let spec = encoder.spec();
     let max_length = task.model().tokenizer.max_length();
+    let head = task.head_memory();
     let resident_bytes = Workload::round_up(current_memory().unwrap_or(0) as usize);
     Workload {
         encoders: encoders.len(),
@@ -91,8 +92,8 @@ pub fn workload(task: &impl ModelTask, batch_tokens: Option<usize>) -> Workload 
         batch_tokens: batch_tokens.unwrap_or_else(|| default_batch_tokens(encoders)),
         max_length,
         model_bytes: resident_bytes + encoder.stored_bytes(),
-        token_bytes: token_bytes(spec),
-        attention_bytes: attention_bytes(spec, max_length),
+        token_bytes: token_bytes(spec).saturating_add(head.token_bytes),
+        attention_bytes: attention_bytes(spec, max_length).saturating_add(head.batch_bytes),
         vector_bytes: task.vector_bytes(),
         is_per_token: task.content().is_per_token(),
     }

@@ -5,18 +5,42 @@ use std::path::PathBuf;
 use anyhow::{Error, Result};
 
 use super::load::{
-    MaxLength, Plan, Prepared, Wanted, Weights, load_checkpoint, prepare, read_files, read_tokenizer,
-    tokenizer_file, warn_about_tensors, weights,
+    MaxLength, Parts, Plan, Prepared, Wanted, Weights, count, load_checkpoint, prepare, read_files,
+    read_tokenizer, tokenizer_file, warn_about_tensors, weights,
 };
 use super::options::ModelOptions;
+use crate::model::classification::{
+    ScoreFunction, label_function, labels, next_sentence_labels, pair_function,
+};
 use crate::model::config::Config;
 use crate::model::families::Family;
 use crate::model::modules::{Modules, PostPoolingModule, post_pooling};
-use crate::model::purpose::Purpose;
-use crate::model::weights::TensorReport;
-use crate::nn::{Backend, EncoderSpec, ParameterCount, Pooling, PostPoolingSpec};
+use crate::model::purpose::{self, Purpose};
+use crate::model::weights::{Checkpoint, TensorReport};
+use crate::nn::cost::head_work;
+use crate::nn::{Backend, EncoderSpec, Formula, HeadKind, ParameterCount, Pooling, PostPoolingSpec};
 use crate::sys::console::Console;
 use crate::text::{Tokenizer, TruncationSide};
+
+/// A task head that the config describes and the checkpoint has.
+pub struct ExaminedHead {
+    /// Its kind.
+    pub kind: HeadKind,
+    /// The names of its logits; none for the vocabulary.
+    pub labels: Vec<String>,
+    /// Logits per sequence, or per token.
+    pub outputs: usize,
+    /// What scores are: the function of the logits.
+    pub scores: String,
+    /// The command that runs it.
+    pub command: &'static str,
+    /// Parameters that the encoder does not have.
+    pub parameters: usize,
+    /// Multiply-adds for one text, or one token.
+    pub work: Formula,
+    /// Whether the multiply-adds are those of a token.
+    pub is_per_token: bool,
+}
 
 /// A model as its files and the options describe it.
 pub struct Examined {
@@ -38,6 +62,8 @@ pub struct Examined {
     pub modules: Modules,
     /// The task of the model, if its files say that it is not an embedding model.
     pub purpose: Option<Purpose>,
+    /// The task head.
+    pub head: Option<ExaminedHead>,
     /// The pooling: the model's, else the default for the model family.
     pub pooling: Pooling,
     /// Dimensions of a vector after the last module.
@@ -83,10 +109,15 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Examined> {
         Err(problem) => (None, Some(problem)),
     };
     let (weights, mut report, weights_problem) = weights;
+    let (head, head_problem) = match examine_head(&prepared, weights.as_ref()) {
+        Ok(head) => (head, None),
+        Err(problem) => (None, Some(problem)),
+    };
     let Prepared { backends, modules, plan, count, max_length, truncation_side, .. } = prepared;
     let Plan { config, family, spec, pooling, dimensions, is_bare_checkpoint, mut purpose, .. } = plan;
     let applied = modules.applied(&pooling);
-    let mut problems: Vec<Error> = tokenizer_problem.into_iter().chain(weights_problem).collect();
+    let mut problems: Vec<Error> =
+        tokenizer_problem.into_iter().chain(weights_problem).chain(head_problem).collect();
     if options.random_weights.is_none() {
         problems.extend(post_pooling::load(applied, None, &mut report).err());
     }
@@ -110,6 +141,7 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Examined> {
         count,
         modules,
         purpose,
+        head,
         pooling,
         dimensions,
         max_length,
@@ -118,6 +150,64 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Examined> {
         tokenizer,
         files,
         problems,
+    })
+}
+
+/// The task head; `None` if the model has none that a command runs.
+fn examine_head(prepared: &Prepared, weights: Option<&Weights>) -> Result<Option<ExaminedHead>> {
+    let Prepared { modules, plan: Plan { config, family, spec, pooling, purpose, .. }, .. } = prepared;
+    let is_masked_lm = modules.splade.is_some() || purpose.is_none() && purpose::has_masked_lm(config);
+    let of_purpose = purpose.as_ref().and_then(Purpose::head);
+    let Some(kind) = of_purpose.or(is_masked_lm.then_some(HeadKind::MaskedLm)) else { return Ok(None) };
+    // Not every family has every head: a model that is loaded for vectors alone needs none.
+    let Ok(head) = family.head(kind, config, spec) else { return Ok(None) };
+    if let Some(Weights::File(path)) = weights {
+        let checkpoint = Checkpoint::open(path)?;
+        if head.missing(&checkpoint.reader(family.names)?).is_some() {
+            return Ok(None);
+        }
+    }
+    let without = count(Backend::default(), &Parts { spec, pooling, head: None }, &[])?.parameters;
+    let with = count(Backend::default(), &Parts { spec, pooling, head: Some(&head) }, &[])?.parameters;
+    let named_command = purpose.as_ref().and_then(Purpose::command);
+    let vocabulary_command = if modules.splade.is_some() { "sconce embed" } else { "sconce fill" };
+    let command = named_command.unwrap_or(vocabulary_command);
+    let (labels, scores) = head_scores(kind, config, modules, command)?;
+    Ok(Some(ExaminedHead {
+        kind,
+        labels,
+        outputs: head.outputs(),
+        scores,
+        command,
+        parameters: with - without,
+        work: head_work(&head, spec.hidden_size),
+        is_per_token: head.is_per_token(),
+    }))
+}
+
+/// The labels of a head and the function from its logits to scores.
+fn head_scores(
+    kind: HeadKind,
+    config: &Config,
+    modules: &Modules,
+    command: &str,
+) -> Result<(Vec<String>, String)> {
+    let softmax = ScoreFunction::Softmax.to_string();
+    Ok(match kind {
+        HeadKind::SequenceClassification => {
+            let labels = labels(config)?;
+            let function = match command {
+                "sconce rerank" => pair_function(config, modules.activation.as_deref())?,
+                _ => label_function(config, labels.len())?,
+            };
+            (labels, function.to_string())
+        }
+        HeadKind::NextSentence => (next_sentence_labels(config)?, softmax),
+        HeadKind::TokenClassification => (labels(config)?, softmax),
+        HeadKind::QuestionAnswering => (["start", "end"].map(str::to_owned).into(), softmax),
+        HeadKind::MaskedLm => {
+            (Vec::new(), modules.splade.map_or(softmax, |splade| splade.describe().to_owned()))
+        }
     })
 }
 

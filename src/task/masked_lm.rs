@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 
 use super::classification::ScoreOptions;
 use super::load::Loaded;
-use super::model_task::ModelTask;
+use super::model_task::{HeadMemory, ModelTask};
 use super::text_model::TextModel;
 use crate::model::classification::ScoreFunction;
 use crate::nn::{MaskedLmHead, TaskHead, keep_memory};
@@ -120,5 +120,9 @@ impl ModelTask for MaskFiller {
     fn vector_bytes(&self) -> usize {
         // The tokens of one mask; few texts have many.
         self.top_k * (size_of::<TokenScore>() + size_of::<u64>())
+    }
+
+    fn head_memory(&self) -> HeadMemory {
+        HeadMemory { batch_bytes: self.head.logits_bytes(), ..HeadMemory::default() }
     }
 }

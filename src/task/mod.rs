@@ -40,10 +40,10 @@ pub use batch_size::{CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS, MemoryUse, memo
 pub use classification::{Classifier, ScoreOptions};
 pub use embedding::{Compared, EmbeddedTexts, Embedder, LateInteraction, TextError};
 pub use entities::Aggregation;
-pub use examine::{Examined, examine};
+pub use examine::{Examined, ExaminedHead, examine};
 pub use load::{Loaded, MaxLength, load, load_embedding_or_sparse, load_head, load_reranker};
 pub use masked_lm::MaskFiller;
-pub use model_task::ModelTask;
+pub use model_task::{HeadMemory, ModelTask};
 pub use options::{ModelOptions, OnLong, PromptChoice, VectorOptions};
 pub use reranking::{BiEncoder, Reranker};
 pub use similarity::similarity;

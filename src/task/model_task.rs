@@ -4,6 +4,15 @@ use super::text_model::TextModel;
 use crate::output::ContentType;
 use crate::pipeline::Task;
 
+/// Memory of the logits of a batch, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HeadMemory {
+    /// Bytes per token of the batch.
+    pub token_bytes: usize,
+    /// Bytes beside those, whatever the size of the batch.
+    pub batch_bytes: usize,
+}
+
 /// A task that runs an encoder over tokenized texts.
 pub trait ModelTask: Task {
     /// The tokenizer and the encoder.
@@ -14,4 +23,9 @@ pub trait ModelTask: Task {
 
     /// Size in bytes of what a row holds, or of what it holds for one token if it grows with the tokens of its text.
     fn vector_bytes(&self) -> usize;
+
+    /// The memory of the task head beside that of the encoder.
+    fn head_memory(&self) -> HeadMemory {
+        HeadMemory::default()
+    }
 }

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 
 use super::load::Loaded;
-use super::model_task::ModelTask;
+use super::model_task::{HeadMemory, ModelTask};
 use super::options::{OnLong, VectorOptions};
 use super::text_model::TextModel;
 use super::tokens::resolve_prompt;
@@ -123,5 +123,10 @@ impl ModelTask for SparseEncoder {
     fn vector_bytes(&self) -> usize {
         let element = size_of::<u32>() + size_of::<f32>() + size_of::<String>() + size_of::<u64>();
         USUAL_ELEMENTS.min(self.dimensions) * element
+    }
+
+    fn head_memory(&self) -> HeadMemory {
+        let (token_bytes, batch_bytes) = self.head.splade_bytes();
+        HeadMemory { token_bytes, batch_bytes }
     }
 }

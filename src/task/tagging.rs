@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 
 use super::entities::{Aggregation, Labelled, entities, merge};
 use super::load::Loaded;
-use super::model_task::ModelTask;
+use super::model_task::{HeadMemory, ModelTask};
 use super::options::OnLong;
 use super::sequences::{check_length, forward_tokens, tokenizer_failed};
 use super::text_model::TextModel;
@@ -115,5 +115,9 @@ impl ModelTask for Tagger {
         // Few tokens are entities, but all may be.
         let entity = size_of::<Entity>() + size_of::<Option<TokenSpan>>();
         entity + self.labels.iter().map(String::len).max().unwrap_or(0)
+    }
+
+    fn head_memory(&self) -> HeadMemory {
+        HeadMemory { token_bytes: 2 * size_of::<f32>() * self.labels.len(), ..HeadMemory::default() }
     }
 }

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::embedding::Embedder;
 use super::load::Loaded;
-use super::model_task::ModelTask;
+use super::model_task::{HeadMemory, ModelTask};
 use super::options::VectorOptions;
 use super::sparse::SparseEncoder;
 use super::text_model::TextModel;
@@ -77,6 +77,13 @@ impl ModelTask for TextEncoder {
         match self {
             TextEncoder::Dense(task) => task.vector_bytes(),
             TextEncoder::Sparse(task) => task.vector_bytes(),
+        }
+    }
+
+    fn head_memory(&self) -> HeadMemory {
+        match self {
+            TextEncoder::Dense(task) => task.head_memory(),
+            TextEncoder::Sparse(task) => task.head_memory(),
         }
     }
 }

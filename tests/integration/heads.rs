@@ -4,8 +4,6 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use sconce::named::Named;
 use sconce::text::{PairTruncation, Tokenizer, TokenizerOptions, TruncationSide};
@@ -268,6 +266,151 @@ fn top_k_sorts_the_rows_and_ranks_them() {
     assert_eq!(stats["scores"], "sigmoid");
 }
 
+/// Queries with ids and passages with another column, as jsonl files.
+fn queries_and_passages(folder: &Path, passages: usize) -> (String, String) {
+    let write = |name: &str, lines: Vec<Value>| {
+        let path = folder.join(name);
+        fs::write(&path, lines.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let queries = ["a light", "a key in the dark", "wick"];
+    let queries = queries.iter().enumerate().map(|(i, text)| json!({"text": text, "id": format!("q{i}")}));
+    let words = ["wick", "lamp", "attention", "query"];
+    let passage = |i: usize| json!({"text": format!("lamp {} {}", words[i % 4].repeat(1 + i % 3), "key ".repeat(i % 7)), "year": i});
+    (write("queries.jsonl", queries.collect()), write("passages.jsonl", (0..passages).map(passage).collect()))
+}
+
+/// A file of queries gives the rows of a run per query, with the columns of the query.
+#[test]
+fn every_query_of_a_file_is_scored_for_every_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let (queries, passages) = queries_and_passages(folder.path(), 200);
+    let texts: Vec<String> = fs::read_to_string(&queries)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["text"].as_str().unwrap().to_owned())
+        .collect();
+    let models =
+        [fixture("heads").join("cross-encoder-bert"), fixture("bert-tiny"), fixture("multi-vector/pylate")];
+    for model in models {
+        let rerank = |args: &[&str]| {
+            let mut command = sconce();
+            command.arg("rerank").arg("-m").arg(&model).args(["-i", &passages, "--keep", "year"]).args(args);
+            rows(&command.output().unwrap())
+        };
+        // In the order of the input: the rows of each query, one after another for each text.
+        let of_query = |query: usize, args: &[&str]| {
+            let mut rows = rerank(&[&["--query", &texts[query]], args].concat());
+            for row in &mut rows {
+                (row["query"], row["query_id"]) = (query.into(), format!("q{query}").into());
+            }
+            rows
+        };
+        let each: Vec<Vec<Value>> = (0..texts.len()).map(|query| of_query(query, &[])).collect();
+        let found = rerank(&["--queries", &queries]);
+        assert_eq!(found.len(), 600);
+        for (i, row) in found.iter().enumerate() {
+            assert_eq!(*row, each[i % 3][i / 3], "{} row {i}", model.display());
+        }
+        // Sorted: the best rows of the first query, of the second, and so on.
+        let expected: Vec<Value> =
+            (0..texts.len()).flat_map(|query| of_query(query, &["--top-k", "5"])).collect();
+        for batch in ["37", "2048"] {
+            let args = ["--queries", &queries, "--top-k", "5", "--batch-tokens", batch];
+            assert_eq!(rerank(&args), expected, "{}", model.display());
+        }
+    }
+}
+
+#[test]
+fn queries_of_a_file_are_refused_if_they_cannot_be_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let (queries, passages) = queries_and_passages(folder.path(), 3);
+    let empty = folder.path().join("empty.txt");
+    fs::write(&empty, "").unwrap();
+    let empty = empty.to_str().unwrap();
+    let refused = |args: &[&str], code: i32, parts: &[&str]| {
+        let found = output("rerank", "cross-encoder-bert", args);
+        assert_fails(&found, code, parts);
+    };
+    let found = output("rerank", "cross-encoder-bert", &["--queries", &queries, "--query", "a", "b"]);
+    assert_eq!(found.status.code(), Some(2), "{}", stderr(&found));
+    refused(&["--queries", empty, "a"], 1, &["--queries", "empty.txt", "no queries"]);
+    refused(&["--queries", "-"], 2, &["--queries -", "standard input", "--input FILE"]);
+    refused(
+        &["--queries", empty, "--query-field", "q", "a"],
+        2,
+        &["--query-field needs queries with fields"],
+    );
+    refused(&["--queries", &queries, "--query-field", "q", "a"], 1, &["no field \"q\"", "--query-field"]);
+    refused(&["--queries", &queries, "-o", &queries, "a"], 2, &["is also the file of --queries"]);
+    let args = ["--queries", &queries, "-i", &passages, "--keep", "query"];
+    refused(&args, 2, &["--keep query", "already an output column"]);
+}
+
+/// Pairs of one Parquet file, and queries and texts of two, into Parquet with typed columns.
+#[test]
+fn reranking_reads_and_writes_parquet() {
+    let folder = tempfile::tempdir().unwrap();
+    let (queries, passages) = queries_and_passages(folder.path(), 20);
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (scores, again) = (at("scores.parquet"), at("again.parquet"));
+    let run = |args: &[&str]| {
+        let found = output("rerank", "cross-encoder-bert", args);
+        assert!(found.status.success(), "{}", stderr(&found));
+        found
+    };
+    let both = ["--queries", &queries, "-i", &passages, "--keep", "text", "year"];
+    run(&[&both[..], &["-o", &scores]].concat());
+    // The texts of the first run and its ids of queries are the pairs of the second.
+    let pairs = ["-i", &scores, "--query-field", "query_id", "--keep", "query", "year"];
+    run(&[&pairs[..], &["-o", &again]].concat());
+    let column = |path: &str, name: &str| {
+        let file = fs::File::open(path).unwrap();
+        let reader = parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
+        let batches: Vec<_> = reader.build().unwrap().map(Result::unwrap).collect();
+        let batch = arrow::compute::concat_batches(&batches[0].schema(), &batches).unwrap();
+        let column = batch.column_by_name(name).unwrap().clone();
+        arrow::compute::cast(&column, &arrow::datatypes::DataType::Utf8).unwrap()
+    };
+    assert_eq!(column(&scores, "query").len(), 60);
+    for name in ["query", "year"] {
+        assert_eq!(&column(&scores, name), &column(&again, name), "{name}");
+    }
+    let lines = rows(&run(&both));
+    let ids: Vec<String> = lines.iter().map(|row| row["query_id"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(
+        &column(&scores, "query_id"),
+        &(std::sync::Arc::new(arrow::array::StringArray::from(ids)) as arrow::array::ArrayRef)
+    );
+}
+
+/// The best rows of a run that is killed are saved, with all that is written of them.
+#[test]
+fn a_killed_ranking_is_resumed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (queries, passages) = queries_and_passages(folder.path(), 12_000);
+    for format in ["jsonl", "parquet"] {
+        let path = |name: &str| folder.path().join(format!("{name}.{format}"));
+        let command = |name: &str, args: &[&str]| {
+            let ranking = ["--queries", &queries, "-i", &passages, "--keep", "year", "--top-k", "50"];
+            let mut command = run("rerank", "cross-encoder-bert", &ranking);
+            command.arg("-o").arg(path(name)).args(args);
+            command
+        };
+        assert_eq!(command("whole", &[]).output().unwrap().status.code(), Some(0));
+        support::kill_after_first_save(&mut command("killed", &[]), &path("killed"));
+        let other = command("killed", &["--resume", "--raw"]).output().unwrap();
+        assert_fails(&other, 2, &["--raw has changed", "--restart"]);
+        let resumed = command("killed", &["--resume"]).output().unwrap();
+        assert!(resumed.status.success(), "{}", stderr(&resumed));
+        assert!(stderr(&resumed).contains("resuming after"), "{}", stderr(&resumed));
+        assert!(fs::read(path("whole")).unwrap() == fs::read(path("killed")).unwrap());
+        let again = command("killed", &["--resume"]).output().unwrap();
+        assert!(stderr(&again).contains("is up to date: 150 rows"), "{}", stderr(&again));
+    }
+}
+
 #[test]
 fn a_bi_encoder_ranks_by_the_similarity_of_vectors() {
     let texts = ["the candle burns", "a lamp, a wick and a flame", "query"];
@@ -309,15 +452,7 @@ fn a_killed_classification_is_resumed() {
             command
         };
         assert_eq!(command("whole", &[]).output().unwrap().status.code(), Some(3));
-        let mut child = command("killed", &[]).spawn().unwrap();
-        let manifest = folder.path().join(format!(".killed.{format}.partial.json"));
-        let start = Instant::now();
-        while !manifest.exists() && start.elapsed() < Duration::from_secs(60) {
-            thread::sleep(Duration::from_millis(2));
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(!path("killed").exists(), "killed before the end");
+        support::kill_after_first_save(&mut command("killed", &[]), &path("killed"));
         let other = command("killed", &["--resume", "--raw"]).output().unwrap();
         assert_fails(&other, 2, &["--raw has changed", "--restart"]);
         let resumed = command("killed", &["--resume"]).output().unwrap();

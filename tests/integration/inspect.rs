@@ -230,6 +230,47 @@ fn every_model_has_a_page_whose_sums_agree() {
 }
 
 /// The page of the smallest model, up to its files.
+/// Elements of the tensors of a checkpoint that `transformers` has saved, each tied one once.
+fn saved_parameters(model: &Path) -> usize {
+    let bytes = fs::read(model.join("model.safetensors")).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    tensors.tensors().iter().map(|(_, tensor)| tensor.shape().iter().product::<usize>()).sum()
+}
+
+#[test]
+fn heads_are_shown_with_their_labels_and_the_command_for_them() {
+    for (model, kind, outputs, scores, command) in [
+        ("heads/bert", "sequence classification", 3, "softmax", "sconce classify"),
+        ("heads/bert-multi-label", "sequence classification", 3, "sigmoid", "sconce classify"),
+        ("heads/roberta", "sequence classification", 3, "softmax", "sconce classify"),
+        ("heads/cross-encoder-bert", "sequence classification", 1, "sigmoid", "sconce rerank"),
+        ("heads/cross-encoder-tanh", "sequence classification", 1, "tanh", "sconce rerank"),
+        ("token-heads/ner-word-piece", "token classification", 6, "softmax", "sconce tag"),
+        ("token-heads/qa-word-piece", "question answering", 2, "softmax", "sconce answer"),
+        ("masked-lm/bert", "masked LM", 97, "softmax", "sconce fill"),
+        ("sparse/bert-max", "masked LM", 97, "maximum of log(1 + relu(x))", "sconce embed"),
+        ("sentence-pairs/bert", "next sentence", 2, "softmax", "sconce classify"),
+    ] {
+        let path = fixture(model);
+        let json = inspect_json(&path, &[]);
+        let head = &json["head"];
+        assert_eq!((&head["kind"], &head["scores"]), (&json!(kind), &json!(scores)), "{model}");
+        assert_eq!((&head["outputs"], &head["command"]), (&json!(outputs), &json!(command)), "{model}");
+        let labels = head["labels"].as_array().unwrap().len();
+        assert_eq!(labels, if kind == "masked LM" { 0 } else { outputs }, "{model}");
+        let sum = json["parameters"].as_u64().unwrap() + head["parameters"].as_u64().unwrap();
+        assert_eq!(sum as usize, saved_parameters(&path), "{model}");
+        let page = stdout(&inspect(&path, &[]));
+        for line in ["\nHead\n", command, scores] {
+            assert!(page.contains(line), "{model}: {page}");
+        }
+    }
+    assert_eq!(inspect_json(&fixture("bert-tiny"), &[])["head"], json!(null));
+    let json = inspect_json(&fixture("masked-lm/bert"), &[]);
+    let work = json!({"formula": "d² + d V", "each": 24 * 24 + 24 * 97, "per": "token"});
+    assert_eq!(json["head"]["multiply_adds"], work);
+}
+
 #[test]
 fn the_page_shows_formulas_with_their_numbers() {
     let page = stdout(&inspect(&fixture("bert-tiny"), &["--tokens", "10"]));

@@ -11,7 +11,8 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::{Value, json};
 
 use crate::support::{
-    assert_close, assert_fails, first_difference, fixture, goldens, model_command, numbers, rows, stderr,
+    assert_close, assert_fails, first_difference, fixture, goldens, kill_after_first_save, model_command,
+    numbers, rows, stderr,
 };
 
 /// Tolerance of logits, and of the scores of the pipeline.
@@ -179,6 +180,61 @@ fn a_text_has_the_same_bits_alone_and_in_any_batch() {
             assert_eq!(contents(&run(command, &model, &[texts[i]]), key), expected[i..=i]);
         }
     }
+}
+
+/// A run that is killed goes on where it was, and its output has the bytes of an uninterrupted run.
+#[test]
+fn a_killed_run_of_masks_is_resumed() {
+    const RECORDS: usize = 20_000;
+    let folder = tempfile::tempdir().unwrap();
+    let lines = (0..RECORDS).map(|i| match i % 97 {
+        31 => "no mask\n".into(),
+        _ => format!("{}burns [MASK] {i}\n", "the wick ".repeat(i % 5)),
+    });
+    let input = folder.path().join("texts.txt");
+    fs::write(&input, lines.collect::<String>()).unwrap();
+    for format in ["jsonl", "parquet"] {
+        let path = |name: &str| folder.path().join(format!("{name}.{format}"));
+        let command = |name: &str, args: &[&str]| {
+            let mut command = model_command("fill", &fixture("masked-lm/bert"), &["--on-error", "skip"]);
+            command.arg("-i").arg(&input).arg("-o").arg(path(name)).args(args);
+            command
+        };
+        assert_eq!(command("whole", &[]).output().unwrap().status.code(), Some(3));
+        kill_after_first_save(&mut command("killed", &[]), &path("killed"));
+        let other = command("killed", &["--resume", "--top-k", "3"]).output().unwrap();
+        assert_fails(&other, 2, &["--top-k has changed", "--restart"]);
+        let resumed = command("killed", &["--resume"]).output().unwrap();
+        assert_eq!(resumed.status.code(), Some(3), "{}", stderr(&resumed));
+        assert!(fs::read(path("whole")).unwrap() == fs::read(path("killed")).unwrap());
+        let ledger =
+            |name: &str| fs::read(folder.path().join(format!("{name}.{format}.ledger.jsonl"))).unwrap();
+        assert!(ledger("whole") == ledger("killed"));
+    }
+}
+
+/// The least memory that `--max-memory` asks for, beside that of the model, has room for the logits of a large vocabulary.
+#[test]
+fn the_memory_limit_leaves_room_for_logits() {
+    let folder = tempfile::tempdir().unwrap();
+    let least = |vocab_size: usize| {
+        let config = folder.path().join(format!("{vocab_size}.json"));
+        let mut fields: Value =
+            serde_json::from_slice(&fs::read(fixture("masked-lm/bert/config.json")).unwrap()).unwrap();
+        fields["vocab_size"] = vocab_size.into();
+        fs::write(&config, fields.to_string()).unwrap();
+        let args = ["--config", config.to_str().unwrap(), "--random-weights", "1", "--max-memory", "100MB"];
+        let found = run("fill", &fixture("masked-lm/bert"), &[&args[..], &["a [MASK]"]].concat());
+        (found.status.code(), stderr(&found))
+    };
+    assert_eq!(least(97).0, Some(0));
+    // 48 tokens of 200,000 logits in f32, twice, are 77 MB; the matrices of the decoder and the embeddings are 38 MB.
+    let (code, message) = least(200_000);
+    assert_eq!(code, Some(2), "{message}");
+    let sizes: Vec<f64> =
+        message.split_whitespace().filter_map(|word| word.trim_end_matches(',').parse().ok()).collect();
+    let [_, model, all] = sizes[..] else { panic!("{message}") };
+    assert!(all - model > 77.0, "{message}");
 }
 
 #[test]

@@ -4,8 +4,6 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use sconce::model::Source;
 use sconce::nn::{HeadKind, RaggedBatch, TaskHead};
@@ -240,20 +238,82 @@ fn a_killed_tagging_is_resumed() {
             command
         };
         assert_eq!(command("whole", &[]).output().unwrap().status.code(), Some(3));
-        let mut child = command("killed", &[]).spawn().unwrap();
-        let manifest = folder.path().join(format!(".killed.{format}.partial.json"));
-        let start = Instant::now();
-        while !manifest.exists() && start.elapsed() < Duration::from_secs(60) {
-            thread::sleep(Duration::from_millis(2));
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(!path("killed").exists(), "killed before the end");
+        support::kill_after_first_save(&mut command("killed", &[]), &path("killed"));
         let other = command("killed", &["--resume", "--aggregation", "max"]).output().unwrap();
         assert_fails(&other, 2, &["--aggregation has changed", "--restart"]);
         let resumed = command("killed", &["--resume"]).output().unwrap();
         assert_eq!(resumed.status.code(), Some(3), "{}", stderr(&resumed));
         assert!(fs::read(path("whole")).unwrap() == fs::read(path("killed")).unwrap());
+    }
+}
+
+#[test]
+fn a_killed_run_of_answers_is_resumed() {
+    const RECORDS: usize = 20_000;
+    let folder = tempfile::tempdir().unwrap();
+    let lines = (0..RECORDS).map(|i| {
+        let record = json!({"context": format!("{}Ada {i} in London", "the wick ".repeat(i % 5)), "id": i});
+        format!("{record}\n")
+    });
+    let input = folder.path().join("texts.jsonl");
+    fs::write(&input, lines.collect::<String>()).unwrap();
+    for format in ["jsonl", "parquet"] {
+        let path = |name: &str| folder.path().join(format!("{name}.{format}"));
+        let command = |name: &str, args: &[&str]| {
+            let question = ["--question", "where is Ada", "--text-field", "context"];
+            let mut command = run("answer", "qa-word-piece", &question);
+            command.arg("-i").arg(&input).arg("-o").arg(path(name)).args(args);
+            command
+        };
+        assert_eq!(command("whole", &[]).output().unwrap().status.code(), Some(0));
+        support::kill_after_first_save(&mut command("killed", &[]), &path("killed"));
+        let other = command("killed", &["--resume", "--top-k", "3"]).output().unwrap();
+        assert_fails(&other, 2, &["--top-k has changed", "--restart"]);
+        let resumed = command("killed", &["--resume"]).output().unwrap();
+        assert!(resumed.status.success(), "{}", stderr(&resumed));
+        assert!(fs::read(path("whole")).unwrap() == fs::read(path("killed")).unwrap());
+    }
+}
+
+/// A second run into the same output does what `embed` does: with `--resume` it finds the rows of the first one, without it starts
+/// again.
+#[test]
+fn a_second_run_with_resume_finds_that_the_output_is_up_to_date() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("texts.txt");
+    fs::write(&input, "Ada in London [MASK]\nthe lamp [MASK]\n").unwrap();
+    for (command, model, args) in [
+        ("embed", "bert-tiny", &[][..]),
+        ("tag", "token-heads/ner-word-piece", &[]),
+        ("answer", "token-heads/qa-word-piece", &["--question", "where is Ada"]),
+        ("classify", "heads/bert", &[]),
+        ("rerank", "heads/cross-encoder-bert", &["--query", "a lamp"]),
+        ("rerank", "heads/cross-encoder-bert", &["--query", "a lamp", "--top-k", "2"]),
+        ("fill", "masked-lm/bert", &[]),
+    ] {
+        let (output, stats) = (folder.path().join("rows.jsonl"), folder.path().join("stats.json"));
+        let run = |args_of_run: &[&str]| {
+            let mut run = model_command(command, &fixture(model), args);
+            run.arg("-i").arg(&input).arg("-o").arg(&output).arg("--restart").arg("--stats").arg(&stats);
+            let mut resumed = model_command(command, &fixture(model), args);
+            resumed.arg("-i").arg(&input).arg("-o").arg(&output).args(args_of_run);
+            let mut run = if args_of_run.is_empty() { run } else { resumed };
+            let found = run.output().unwrap();
+            assert!(found.status.success(), "{command}: {}", stderr(&found));
+            stderr(&found)
+        };
+        run(&[]);
+        let rows = fs::read(&output).unwrap();
+        let written = fs::metadata(&output).unwrap().modified().unwrap();
+        let stats = stats.to_str().unwrap();
+        for again in [&["--resume"][..], &["--resume", "--stats", stats]] {
+            let note = run(again);
+            assert!(note.contains("is up to date: 2 rows"), "{command} {again:?}: {note}");
+            assert_eq!(fs::metadata(&output).unwrap().modified().unwrap(), written, "{command}");
+        }
+        let note = run(&["--stats", stats]);
+        assert!(!note.contains("up to date"), "{command}: {note}");
+        assert_eq!(fs::read(&output).unwrap(), rows, "{command}");
     }
 }
 

@@ -10,7 +10,7 @@ use super::multi_vector;
 use crate::model::weights::TensorReport;
 use crate::named::Named;
 use crate::nn::cost::Growth;
-use crate::task::Examined;
+use crate::task::{Examined, ExaminedHead};
 use crate::text::Tokenizer;
 
 /// The report as a JSON object.
@@ -49,6 +49,7 @@ pub(super) fn object(examined: &Examined, cost: &Cost, files: &[ModelFile]) -> R
         },
         "truncation_side": examined.truncation_side.name(),
         "lowercase": modules.lowercase,
+        "head": examined.head.as_ref().map(head),
         "pooling": examined.pooling.to_string(),
         "pooling_file": pooling.map(|pooling| pooling.file.display().to_string()),
         "include_prompt": pooling.is_none_or(|pooling| pooling.include_prompt),
@@ -120,6 +121,23 @@ fn costs(examined: &Examined, cost: &Cost) -> Map<String, Value> {
         Value::Object(costs) => costs,
         _ => Map::new(),
     }
+}
+
+/// The task head, with what it costs beside the encoder.
+fn head(head: &ExaminedHead) -> Value {
+    json!({
+        "kind": head.kind.name(),
+        "labels": head.labels,
+        "outputs": head.outputs,
+        "scores": head.scores,
+        "command": head.command,
+        "parameters": head.parameters,
+        "multiply_adds": {
+            "formula": head.work.to_string(),
+            "each": head.work.value(),
+            "per": if head.is_per_token { "token" } else { "text" },
+        },
+    })
 }
 
 fn file(file: &ModelFile) -> Value {

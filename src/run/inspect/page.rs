@@ -17,12 +17,14 @@ use crate::nn::{PostPoolingSpec, Symbol};
 use crate::run::yes_or_no;
 use crate::sys::console::{counted, thousands};
 use crate::sys::terminal::escape_controls;
-use crate::task::{Examined, MemoryUse};
+use crate::task::{Examined, ExaminedHead, MemoryUse};
 
 /// Width of the keys in a group of lines.
 const KEY_WIDTH: usize = 17;
 /// Maximum width of the lines that list symbols and names.
 const PAGE_WIDTH: usize = 100;
+/// Labels of a head that are named.
+const MAX_LABELS: usize = 8;
 /// Unused tensors that are named without `--tensors`.
 const MAX_UNUSED: usize = 4;
 
@@ -135,6 +137,10 @@ pub(super) fn page(
     page.lines(describe_encoder(&examined.spec));
     page.heading("Vectors");
     page.lines(vector_lines(examined, &folder));
+    if let Some(head) = &examined.head {
+        page.heading("Head");
+        page.lines(head_lines(head));
+    }
     write_parameters(&mut page, examined, cost);
     write_work(&mut page, cost);
     write_memory(&mut page, examined, cost);
@@ -237,6 +243,29 @@ fn vector_lines(examined: &Examined, folder: &Path) -> Vec<(&'static str, String
     let lowercase = if modules.lowercase { "yes, before the tokenizer".into() } else { yes_or_no(false) };
     lines.push(("lowercase", lowercase));
     lines
+}
+
+/// The kind of the task head, its labels, what scores are, the command for it, and what it costs beside the encoder.
+fn head_lines(head: &ExaminedHead) -> Vec<(&'static str, String)> {
+    let shown = head.labels.iter().take(MAX_LABELS).cloned().collect::<Vec<_>>().join(", ");
+    let more = match head.labels.len().saturating_sub(MAX_LABELS) {
+        0 => String::new(),
+        more => format!(" and {} more", thousands(more as u64)),
+    };
+    let outputs = match head.labels.len() {
+        0 => ("vocabulary", counted(head.outputs as u64, "token")),
+        _ => ("labels", format!("{}: {shown}{more}", thousands(head.outputs as u64))),
+    };
+    let each = if head.is_per_token { "token" } else { "text" };
+    let work = format!("{} = {} per {each}", head.work, thousands(head.work.value() as u64));
+    vec![
+        ("kind", head.kind.name().into()),
+        outputs,
+        ("scores", head.scores.clone()),
+        ("command", head.command.into()),
+        ("parameters", format!("{}, beside those of the encoder", thousands(head.parameters as u64))),
+        ("multiply-adds", work),
+    ]
 }
 
 /// Parameters by component, as a formula and as a number, and the sizes in the formulas.

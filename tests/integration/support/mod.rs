@@ -10,6 +10,8 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// A folder under `tests/fixtures`.
 pub fn fixture(name: &str) -> PathBuf {
@@ -180,4 +182,18 @@ pub fn real_model(command: &mut Command) {
             command.env(name, value);
         }
     }
+}
+
+/// Starts a run into the file `output`, kills it once it has saved rows, and checks that it was not complete.
+pub fn kill_after_first_save(command: &mut Command, output: &Path) {
+    let name = output.file_name().unwrap().to_str().unwrap();
+    let manifest = output.with_file_name(format!(".{name}.partial.json"));
+    let mut child = command.spawn().unwrap();
+    let start = Instant::now();
+    while !manifest.exists() && start.elapsed() < Duration::from_secs(60) {
+        thread::sleep(Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!output.exists(), "killed before the end");
 }
