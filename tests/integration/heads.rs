@@ -394,7 +394,8 @@ fn a_killed_ranking_is_resumed() {
         let path = |name: &str| folder.path().join(format!("{name}.{format}"));
         let command = |name: &str, args: &[&str]| {
             let ranking = ["--queries", &queries, "-i", &passages, "--keep", "year", "--top-k", "50"];
-            let mut command = run("rerank", "cross-encoder-bert", &ranking);
+            let mut command = sconce();
+            command.arg("rerank").arg("-m").arg(fixture("heads/cross-encoder-bert")).args(ranking);
             command.arg("-o").arg(path(name)).args(args);
             command
         };

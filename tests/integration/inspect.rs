@@ -267,7 +267,7 @@ fn heads_are_shown_with_their_labels_and_the_command_for_them() {
     }
     assert_eq!(inspect_json(&fixture("bert-tiny"), &[])["head"], json!(null));
     let json = inspect_json(&fixture("masked-lm/bert"), &[]);
-    let work = json!({"formula": "d² + d V", "each": 24 * 24 + 24 * 97, "per": "token"});
+    let work = json!({"formula": "d² + V·d", "each": 24 * 24 + 24 * 97, "per": "token"});
     assert_eq!(json["head"]["multiply_adds"], work);
 }
 

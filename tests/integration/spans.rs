@@ -292,17 +292,14 @@ fn a_second_run_with_resume_finds_that_the_output_is_up_to_date() {
         ("fill", "masked-lm/bert", &[]),
     ] {
         let (output, stats) = (folder.path().join("rows.jsonl"), folder.path().join("stats.json"));
-        let run = |args_of_run: &[&str]| {
-            let mut run = model_command(command, &fixture(model), args);
-            run.arg("-i").arg(&input).arg("-o").arg(&output).arg("--restart").arg("--stats").arg(&stats);
-            let mut resumed = model_command(command, &fixture(model), args);
-            resumed.arg("-i").arg(&input).arg("-o").arg(&output).args(args_of_run);
-            let mut run = if args_of_run.is_empty() { run } else { resumed };
-            let found = run.output().unwrap();
+        let run = |more: &[&str]| {
+            let mut run = sconce();
+            run.arg(command).arg("-m").arg(fixture(model)).args(args).args(more);
+            let found = run.arg("-i").arg(&input).arg("-o").arg(&output).output().unwrap();
             assert!(found.status.success(), "{command}: {}", stderr(&found));
             stderr(&found)
         };
-        run(&[]);
+        run(&["--restart"]);
         let rows = fs::read(&output).unwrap();
         let written = fs::metadata(&output).unwrap().modified().unwrap();
         let stats = stats.to_str().unwrap();

@@ -10,11 +10,14 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use sconce::input::{Entries, Entry, Fields, Format, sources};
+use sconce::model::classification::{label_function, labels, next_sentence_labels, pair_function};
 use sconce::model::config::Config;
 use sconce::model::families::Family;
 use sconce::model::modules::Modules;
 use sconce::model::purpose::Purpose;
 use sconce::model::weights::Checkpoint;
+use sconce::named::Named;
+use sconce::nn::HeadKind;
 use sconce::output::{self, Ledger, SidecarPaths};
 use sconce::pipeline::{
     EarlierRun, FileDigests, Journal, Manifest, RunIdentity, StartMode, refuse_interrupted,
@@ -266,9 +269,27 @@ fn config(bytes: &[u8]) -> bool {
     fs::write(&path, bytes).expect("the file is written");
     let spec = Config::read(&path).and_then(|config| {
         let _ = Purpose::of_config(&config).map(|purpose| check_sentence(&purpose.to_string(), bytes));
-        Family::of(&config)?.spec(&config)
+        let family = Family::of(&config)?;
+        let spec = family.spec(&config)?;
+        for kind in HeadKind::ALL {
+            let _ = family
+                .head(*kind, &config, &spec)
+                .map_err(|error| check_sentence(&format!("{error:#}"), bytes));
+        }
+        check_scores(&config, bytes);
+        Ok(spec)
     });
     accepted(spec, folder.path(), bytes).is_some()
+}
+
+/// The labels and the functions of a head.
+fn check_scores(config: &Config, bytes: &[u8]) {
+    let labels = labels(config);
+    let count = labels.as_ref().map_or(2, Vec::len);
+    let functions = [label_function(config, count), pair_function(config, None)];
+    let names = next_sentence_labels(config);
+    let errors = functions.into_iter().filter_map(Result::err).chain(labels.err()).chain(names.err());
+    errors.for_each(|error| check_sentence(&format!("{error:#}"), bytes));
 }
 
 /// The header of a safetensors file.
