@@ -137,8 +137,7 @@ impl Purpose {
 
     /// The purpose by `config.json`; only for a model without a Pooling module, which makes it an embedding model.
     pub fn of_config(config: &Config) -> Option<Self> {
-        let classes = config.get("architectures").and_then(Value::as_array);
-        let mut classes = classes.into_iter().flatten().filter_map(Value::as_str).peekable();
+        let mut classes = classes(config).peekable();
         let has_no_class = classes.peek().is_none();
         let labels = config.get("id2label").and_then(Value::as_object).map(Map::len);
         let labels = config.get("num_labels").and_then(Value::as_u64).map(|n| n as usize).or(labels);
@@ -207,16 +206,18 @@ impl Purpose {
 
 /// Whether the model was saved with the heads of BERT's pretraining, by its class in `config.json`.
 pub fn is_pretrained(config: &Config) -> bool {
-    let classes = config.get("architectures").and_then(Value::as_array);
-    let mut classes = classes.into_iter().flatten().filter_map(Value::as_str);
-    classes.any(|class| class.ends_with("ForPreTraining"))
+    classes(config).any(|class| class.ends_with("ForPreTraining"))
 }
 
 /// Whether the class of the model in `config.json` has a masked-LM head.
 pub fn has_masked_lm(config: &Config) -> bool {
+    classes(config).any(|class| class.ends_with("ForMaskedLM") || class.ends_with("ForPreTraining"))
+}
+
+/// The classes of the model in `config.json`.
+fn classes(config: &Config) -> impl Iterator<Item = &str> {
     let classes = config.get("architectures").and_then(Value::as_array);
-    let mut classes = classes.into_iter().flatten().filter_map(Value::as_str);
-    classes.any(|class| class.ends_with("ForMaskedLM") || class.ends_with("ForPreTraining"))
+    classes.into_iter().flatten().filter_map(Value::as_str)
 }
 
 /// What a model with a head of this kind is called, after its article "a".

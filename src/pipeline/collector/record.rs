@@ -112,7 +112,7 @@ impl Collector {
                 self.warn(PendingEntry::new(index, &location, Event::Failed, reason))?;
                 continue;
             }
-            let row_of_record = output::Row {
+            let kept_row = output::Row {
                 index,
                 id: id.as_ref(),
                 chunk: row.span,
@@ -121,7 +121,7 @@ impl Collector {
                 kept: &kept,
                 content: &row.content,
             };
-            self.take_row(query, &row_of_record)?;
+            self.take_row(query, &kept_row)?;
             if !row.is_finite {
                 self.stats.not_finite += 1;
                 let entry = PendingEntry::new(index, &location, Event::NotFinite, reason(&not_finite));
@@ -133,11 +133,8 @@ impl Collector {
         if written > 0 {
             self.stats.tokens += tokens as u64;
         }
-        if has_chunks {
-            self.stats.chunks += written;
-            return Ok(());
-        }
-        if written == 0 {
+        self.stats.chunks += if has_chunks { written } else { 0 };
+        if has_chunks || written == 0 {
             return Ok(());
         }
         let entry = PendingEntry::new(index, &location, Event::Truncated, "");
