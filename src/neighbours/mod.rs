@@ -7,7 +7,7 @@
 //! use sconce::neighbours::{Block, Elements, Metric, Nearest, Scorer, Stored};
 //!
 //! let rows = [1.0, 0.0, 0.0, 1.0, 3.0, 4.0];
-//! let block = Block { first_row: 0, rows: 3, token_counts: &[], dimensions: 2, elements: Elements::F32(&rows) };
+//! let block = Block { first_row: 0, rows: 3, lengths: &[], dimensions: 2, elements: Elements::F32(&rows) };
 //! let scorer = Scorer::new(Metric::Cosine, Stored::Numbers, &[0.0, 2.0], 2)?;
 //! let nearest = Nearest::new(scorer.queries(), 2, None);
 //! scorer.scan(&block, &nearest)?;
@@ -26,6 +26,7 @@ mod pairs;
 mod rows;
 mod scorer;
 mod sink;
+mod sparse;
 mod top_k;
 
 pub use block::{Block, Elements};
@@ -36,4 +37,5 @@ pub use pairs::{Pair, TopPairs};
 pub use rows::rows_f32;
 pub use scorer::{NotFinite, Scorer, Stored};
 pub use sink::{Neighbour, Sink};
+pub use sparse::{SparseRow, SparseScorer};
 pub use top_k::Nearest;

@@ -12,7 +12,7 @@ use crate::kernels::quantized::{dequantize, unpack_signs};
 /// `scale · q` rounded to f32, and signs become ±1.
 ///
 /// # Panics
-/// If the block does not have these rows.
+/// If the block does not have these rows, or its rows are sparse.
 pub fn rows_f32<'a>(block: &Block<'a>, rows: Range<usize>, buffer: &'a mut Vec<f32>) -> &'a [f32] {
     let (isa, dimensions) = (Isa::selected(), block.dimensions);
     let elements = rows.start * dimensions..rows.end * dimensions;
@@ -22,6 +22,7 @@ pub fn rows_f32<'a>(block: &Block<'a>, rows: Range<usize>, buffer: &'a mut Vec<f
     buffer.resize(elements.len(), 0.0);
     match block.elements {
         Elements::F32(_) => unreachable!("f32 rows are not converted"),
+        Elements::Sparse { .. } => panic!("sparse rows have no dense elements"),
         Elements::F16(x) => x[elements].convert_to_f32_slice(buffer),
         Elements::Int8 { values, scales } => dequantize(isa, &values[elements], &scales[rows], buffer),
         Elements::Binary(signs) => {

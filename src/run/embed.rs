@@ -10,6 +10,7 @@ use crate::output::OutputMetadata;
 use crate::pipeline::{ExitStatus, RunIdentity};
 use crate::task::{
     Embedder, LateInteraction, SparseEncoder, TextEncoder, VectorOptions, load_embedding_or_sparse,
+    sparse_similarity_name,
 };
 use crate::text::Chunking;
 
@@ -48,9 +49,22 @@ fn of_sparse(encoder: &SparseEncoder) -> (RunIdentity, OutputMetadata) {
         ("--pooling".into(), pooling.clone()),
         ("--prompt".into(), format!("{:?}", encoder.prompt())),
     ]);
-    let metadata =
-        OutputMetadata::from([("pooling".into(), pooling), ("prompt".into(), encoder.prompt().to_owned())]);
-    (identity, metadata)
+    let metadata = OutputMetadata::from([
+        ("pooling".into(), pooling),
+        ("dimensions".into(), encoder.dimensions().to_string()),
+        ("prompt".into(), encoder.prompt().to_owned()),
+        ("similarity".into(), sparse_similarity_name().into()),
+    ]);
+    let role = encoder.role().map(|role| ("role".into(), role.name().into()));
+    (identity, metadata.into_iter().chain(role).collect())
+}
+
+/// The resolved options that affect vectors, for the metadata of the output.
+pub(super) fn metadata_of(encoder: &TextEncoder) -> OutputMetadata {
+    match encoder {
+        TextEncoder::Dense(encoder) => metadata(encoder),
+        TextEncoder::Sparse(encoder) => of_sparse(encoder).1,
+    }
 }
 
 /// The resolved options that affect vectors.
@@ -82,7 +96,7 @@ fn roles(embedder: &Embedder) -> impl Iterator<Item = (String, String)> {
 }
 
 /// The resolved options that affect vectors, for the metadata of the output.
-pub(super) fn metadata(embedder: &Embedder) -> OutputMetadata {
+fn metadata(embedder: &Embedder) -> OutputMetadata {
     let mut metadata = OutputMetadata::from([
         ("pooling".into(), embedder.pooling.to_string()),
         ("normalized".into(), true_or_false(embedder.is_normalized())),

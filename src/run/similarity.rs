@@ -10,7 +10,9 @@ use crate::model::modules::Similarity;
 use crate::named::Named;
 use crate::output::{ColumnType, KeptColumn, OutputLock, TableFormat, TableWriter, Target, print};
 use crate::sys::console::Console;
-use crate::task::{Embedder, ModelOptions, VectorOptions, load};
+use crate::task::{
+    ModelOptions, ModelTask, TextEncoder, TextVector, VectorOptions, load_embedding_or_sparse,
+};
 
 /// The options of `sconce similarity`.
 pub struct SimilarityOptions {
@@ -56,24 +58,33 @@ struct Object<'a> {
 /// If the model cannot be loaded, a text has no vector, or standard output cannot be written.
 pub fn similarity(options: &SimilarityOptions) -> Result<()> {
     let console = &options.console;
-    let mut embedder = Embedder::new(load(&options.model, console)?, &options.vectors, console)?;
+    let loaded = load_embedding_or_sparse(&options.model, console)?;
+    let mut encoder = TextEncoder::new(loaded, &options.vectors, console)?;
     let texts: Vec<&str> = options.texts.iter().map(String::as_str).collect();
-    let embedded = embedder.embed_to_compare(&texts)?;
-    embedded.report(embedder.model.tokenizer.max_length(), console);
-    if let Some(metric) = options.metric
-        && embedder.late_interaction.is_some()
-    {
-        bail!(UsageError(format!(
-            "--metric {}: a multi-vector model compares by {}; leave the option out",
-            metric.name(),
-            embedder.similarity_name()
-        )));
+    let embedded = encoder.embed_to_compare(&texts)?;
+    embedded.report(encoder.model().tokenizer.max_length(), console);
+    let own_name = encoder.similarity_name();
+    match (&mut encoder, options.metric.filter(|metric| metric.name() != own_name)) {
+        (_, None) => {}
+        (TextEncoder::Dense(embedder), Some(metric)) if embedder.late_interaction.is_none() => {
+            embedder.similarity = metric;
+        }
+        (encoder, Some(metric)) => {
+            let model = if matches!(encoder, TextEncoder::Sparse(_)) {
+                "sparse encoder"
+            } else {
+                "multi-vector model"
+            };
+            bail!(UsageError(format!(
+                "--metric {}: a {model} compares by {own_name}; leave the option out",
+                metric.name()
+            )))
+        }
     }
-    let metric = options.metric.map_or(embedder.similarity_name(), Similarity::name);
-    embedder.similarity = options.metric.unwrap_or(embedder.similarity);
+    let metric = encoder.similarity_name();
     let vectors = &embedded.vectors;
-    let row = |a: &Vec<f32>| {
-        let a = embedder.compared(a.clone())?;
+    let row = |a: &TextVector| {
+        let a = encoder.compared(a.clone())?;
         Ok(vectors.iter().map(|b| a.similarity(b)).collect())
     };
     let matrix: Vec<Vec<f32>> = vectors.iter().map(row).collect::<Result<_>>()?;

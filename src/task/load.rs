@@ -105,13 +105,13 @@ pub(super) enum Wanted {
     Vectors,
     /// Its task head, of this kind.
     Head(HeadKind),
-    /// Scores of pairs: a sequence-classification head, or vectors of a model without one.
+    /// Scores of pairs: a sequence-classification head, or vectors or sparse weights of a model without one.
     PairScores,
     /// Vectors, or the sparse weights of a model with a SpladePooling module or with `--pooling splade`.
     VectorsOrWeights,
 }
 
-/// Loads a model for embedding. Prints what was loaded, and which pooling is used if the model's files do not configure one.
+/// Loads a model for dense embedding. Prints what was loaded, and which pooling is used if the model's files do not configure one.
 ///
 /// # Errors
 /// If a file is missing or malformed, contradicts another file, or the model is not an embedding model.
@@ -198,9 +198,11 @@ fn head_kind(
     let model = &options.source.model;
     match (wanted, purpose) {
         (Wanted::Inspection, _) => Ok(None),
-        (Wanted::VectorsOrWeights, _) if gives_weights(options, modules) => Ok(Some(HeadKind::MaskedLm)),
+        (Wanted::VectorsOrWeights | Wanted::PairScores, _) if gives_weights(options, modules) => {
+            Ok(Some(HeadKind::MaskedLm))
+        }
         (Wanted::Vectors, _) if options.pooling == Some(Pooling::Splade) => bail!(UsageError(format!(
-            "--pooling {SPLADE} gives sparse weights, which only sconce embed writes; choose another --pooling"
+            "--pooling {SPLADE} gives sparse vectors, but this command needs dense ones; choose another --pooling"
         ))),
         (Wanted::Head(OF_PAIRS), Some(purpose)) if purpose.head() == Some(HeadKind::NextSentence) => {
             Ok(Some(HeadKind::NextSentence))
@@ -425,7 +427,8 @@ fn plan(options: &ModelOptions, files: Option<&ModelDir>, modules: &Modules, wan
             kind => kind,
         };
         let head = family.head(kind, &config, &spec)?;
-        let pooling = if wanted == Wanted::VectorsOrWeights { Pooling::Splade } else { head.pooling() };
+        let is_pooled = kind == HeadKind::MaskedLm && wanted != Wanted::Head(kind);
+        let pooling = if is_pooled { Pooling::Splade } else { head.pooling() };
         let dimensions = head.outputs();
         let head = Some(head);
         return Ok(Plan { config, family, spec, pooling, head, dimensions, is_bare_checkpoint, purpose });

@@ -3,14 +3,15 @@
 use anyhow::Result;
 
 use super::classification::{Classifier, ScoreOptions};
-use super::embedding::{Compared, Embedder};
 use super::load::Loaded;
 use super::model_task::ModelTask;
 use super::options::{OnLong, VectorOptions};
+use super::similarity::Compared;
+use super::text_encoder::TextEncoder;
 use super::text_model::TextModel;
 use crate::error::UsageError;
 use crate::model::modules::Role;
-use crate::nn::keep_memory;
+use crate::nn::{Pooling, keep_memory};
 use crate::output::{Content, ContentType, OutputDtype};
 use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::sys::console::Console;
@@ -20,13 +21,13 @@ use crate::text::TokenizedText;
 pub enum Reranker {
     /// A cross-encoder, which reads query and text together.
     CrossEncoder(Box<Classifier>),
-    /// An embedding model, which compares their vectors.
+    /// An embedding model or a sparse encoder, which compares their vectors.
     BiEncoder(Box<BiEncoder>),
 }
 
 /// An embedding model and what it makes of the queries.
 pub struct BiEncoder {
-    embedder: Embedder,
+    encoder: TextEncoder,
     queries: Vec<Compared>,
     ranked: bool,
 }
@@ -44,7 +45,7 @@ impl Reranker {
         ranked: bool,
         console: &Console,
     ) -> Result<Self> {
-        if loaded.head.is_some() {
+        if loaded.head.is_some() && loaded.pooling != Pooling::Splade {
             let classifier = Classifier::cross_encoder(loaded, options, queries.to_vec(), ranked)?;
             return Ok(Reranker::CrossEncoder(Box::new(classifier)));
         }
@@ -66,7 +67,7 @@ impl Reranker {
     pub fn score_name(&self) -> String {
         match self {
             Reranker::CrossEncoder(classifier) => classifier.function().to_string(),
-            Reranker::BiEncoder(encoder) => encoder.embedder.similarity_name().into(),
+            Reranker::BiEncoder(encoder) => encoder.encoder.similarity_name().into(),
         }
     }
 }
@@ -90,20 +91,20 @@ impl BiEncoder {
             on_long: OnLong::Truncate,
             chunking: None,
         };
-        let mut embedder = Embedder::new(loaded, &options, console)?;
+        let mut encoder = TextEncoder::new(loaded, &options, console)?;
         let texts: Vec<&str> = queries.iter().map(String::as_str).collect();
-        let embedded = embedder.embed_to_compare(&texts)?;
-        embedded.report(embedder.model.tokenizer.max_length(), console);
-        let queries = embedded.vectors.into_iter().map(|vector| embedder.compared(vector));
+        let embedded = encoder.embed_to_compare(&texts)?;
+        embedded.report(encoder.model().tokenizer.max_length(), console);
+        let queries = embedded.vectors.into_iter().map(|vector| encoder.compared(vector));
         let queries = queries.collect::<Result<_>>()?;
-        embedder.set_role(Role::Document, &prompts)?;
-        embedder.model.on_long = on_long;
-        Ok(BiEncoder { embedder, queries, ranked })
+        encoder.set_role(Role::Document, &prompts)?;
+        encoder.model_mut().on_long = on_long;
+        Ok(BiEncoder { encoder, queries, ranked })
     }
 
     fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
         let batch: Vec<&TokenizedText> = texts.iter().collect();
-        let vectors = self.embedder.vectors(&batch, batch_tokens, worker)?;
+        let vectors = self.encoder.vectors(&batch, batch_tokens, worker)?;
         let rows = texts.iter().zip(vectors).map(|(text, vector)| {
             let row = |query: &Compared| {
                 TaskRow::of(text, Content::Score { score: query.similarity(&vector), rank: None })
@@ -118,7 +119,7 @@ impl Task for Reranker {
     fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
         match self {
             Reranker::CrossEncoder(classifier) => classifier.tokenize(text, pair),
-            Reranker::BiEncoder(encoder) => encoder.embedder.tokenize(text, None),
+            Reranker::BiEncoder(encoder) => encoder.encoder.tokenize(text, None),
         }
     }
 
@@ -158,7 +159,7 @@ impl ModelTask for Reranker {
     fn model(&self) -> &TextModel {
         match self {
             Reranker::CrossEncoder(classifier) => classifier.model(),
-            Reranker::BiEncoder(encoder) => encoder.embedder.model(),
+            Reranker::BiEncoder(encoder) => encoder.encoder.model(),
         }
     }
 
@@ -173,8 +174,8 @@ impl ModelTask for Reranker {
         match self {
             Reranker::CrossEncoder(classifier) => classifier.vector_bytes(),
             // The vectors of a batch are compared before they are dropped.
-            Reranker::BiEncoder(encoder) => {
-                encoder.embedder.vector_bytes() + encoder.queries.len() * size_of::<TaskRow>()
+            Reranker::BiEncoder(bi_encoder) => {
+                bi_encoder.encoder.vector_bytes() + bi_encoder.queries.len() * size_of::<TaskRow>()
             }
         }
     }

@@ -1,13 +1,17 @@
 //! SPLADE: one sparse vector of vocabulary weights per text. Tokenize, encode, apply the masked-LM head, pool its logits.
 
+use std::borrow::Borrow;
+
 use anyhow::{Result, bail};
 
+use super::embedding::{EmbeddedTexts, embed_texts};
 use super::load::Loaded;
 use super::model_task::{HeadMemory, ModelTask};
 use super::options::{OnLong, VectorOptions};
 use super::text_model::TextModel;
 use super::tokens::resolve_prompt;
 use crate::error::UsageError;
+use crate::model::modules::{Prompts, Role};
 use crate::named::Named;
 use crate::nn::{MaskedLmHead, SPLADE, SpladeSpec, TaskHead, keep_memory};
 use crate::output::{Content, ContentType, OutputDtype, SparseVector};
@@ -20,6 +24,8 @@ pub struct SparseEncoder {
     model: TextModel,
     head: MaskedLmHead,
     splade: SpladeSpec,
+    /// What the texts are, if the user chose it.
+    role: Option<Role>,
     /// The prompt before each text.
     prompt: String,
     /// The size of the vocabulary.
@@ -49,7 +55,7 @@ impl SparseEncoder {
             tokenizer.max_length()
         ));
         let model = TextModel { tokenizer, encoders, on_long: options.on_long };
-        Ok(SparseEncoder { model, head, splade, prompt, dimensions })
+        Ok(SparseEncoder { model, head, splade, role: options.role, prompt, dimensions })
     }
 
     /// How logits become weights.
@@ -62,14 +68,58 @@ impl SparseEncoder {
         &self.prompt
     }
 
-    fn content_of(&self, weights: Vec<(u32, f32)>) -> Content {
+    /// What the texts are, if the user chose it.
+    pub fn role(&self) -> Option<Role> {
+        self.role
+    }
+
+    /// Dimensions of a vector: the size of the vocabulary.
+    pub fn dimensions(&self) -> usize {
+        self.dimensions
+    }
+
+    /// Changes what the texts are: the prompt before each.
+    pub(super) fn set_role(&mut self, role: Role, prompts: &Prompts) {
+        self.role = Some(role);
+        self.prompt = prompts.of_role(role).1.into();
+    }
+
+    /// The tokenizer and the encoder.
+    pub(super) fn model_mut(&mut self) -> &mut TextModel {
+        &mut self.model
+    }
+
+    /// Encodes texts that are in memory.
+    ///
+    /// # Errors
+    /// [`TextError`](super::TextError) for the first text that cannot be tokenized, is too long or has weights that are not finite.
+    pub fn embed(&self, texts: &[&str]) -> Result<EmbeddedTexts<SparseVector>> {
+        let is_finite = |vector: &SparseVector| vector.values.iter().all(|weight| weight.is_finite());
+        embed_texts(self, texts, is_finite, |batch, batch_tokens, worker| {
+            self.vectors(batch, batch_tokens, worker)
+        })
+    }
+
+    /// The vectors of a batch.
+    ///
+    /// # Errors
+    /// If the encoder or the head fails.
+    pub(super) fn vectors(
+        &self,
+        texts: &[impl Borrow<TokenizedText>],
+        batch_tokens: usize,
+        worker: usize,
+    ) -> Result<Vec<SparseVector>> {
+        let weights = self.model.forward(texts, batch_tokens, worker, |batch, hidden| {
+            self.head.splade(hidden, batch.cu_seqlens(), self.splade)
+        })?;
+        Ok(weights.map(|weights| self.vector_of(weights)).collect())
+    }
+
+    fn vector_of(&self, weights: Vec<(u32, f32)>) -> SparseVector {
         let (indices, values): (Vec<u32>, Vec<f32>) = weights.into_iter().unzip();
         let token = |&id: &u32| self.model.tokenizer.token(id).unwrap_or_else(|| format!("#{id}"));
-        Content::Sparse(Box::new(SparseVector {
-            tokens: indices.iter().map(token).collect(),
-            indices,
-            values,
-        }))
+        SparseVector { tokens: indices.iter().map(token).collect(), indices, values }
     }
 }
 
@@ -99,10 +149,8 @@ impl Task for SparseEncoder {
     }
 
     fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
-        let weights = self.model.forward(texts, batch_tokens, worker, |batch, hidden| {
-            self.head.splade(hidden, batch.cu_seqlens(), self.splade)
-        })?;
-        let contents = weights.map(|weights| self.content_of(weights));
+        let contents = self.vectors(texts, batch_tokens, worker)?.into_iter();
+        let contents = contents.map(|vector| Content::Sparse(Box::new(vector)));
         Ok(texts.iter().zip(contents).map(|(text, content)| vec![TaskRow::of(text, content)]).collect())
     }
 

@@ -1,13 +1,15 @@
-//! What `sconce embed` runs: an embedding model, or a sparse encoder.
+//! What turns texts into vectors of their own: an embedding model, or a sparse encoder.
 
 use anyhow::Result;
 
-use super::embedding::Embedder;
+use super::embedding::{EmbeddedTexts, Embedder};
 use super::load::Loaded;
 use super::model_task::{HeadMemory, ModelTask};
 use super::options::VectorOptions;
+use super::similarity::{Compared, TextVector, sparse_similarity_name};
 use super::sparse::SparseEncoder;
 use super::text_model::TextModel;
+use crate::model::modules::{Prompts, Role};
 use crate::nn::Pooling;
 use crate::output::ContentType;
 use crate::pipeline::{Task, TaskRow, TokenizeError};
@@ -31,6 +33,97 @@ impl TextEncoder {
         Ok(match loaded.pooling {
             Pooling::Splade => TextEncoder::Sparse(Box::new(SparseEncoder::new(loaded, options, console)?)),
             _ => TextEncoder::Dense(Box::new(Embedder::new(loaded, options, console)?)),
+        })
+    }
+
+    /// Dimensions of a vector.
+    pub fn dimensions(&self) -> usize {
+        match self {
+            TextEncoder::Dense(encoder) => encoder.dimensions,
+            TextEncoder::Sparse(encoder) => encoder.dimensions(),
+        }
+    }
+
+    /// The prompt before each text.
+    pub fn prompt(&self) -> &str {
+        match self {
+            TextEncoder::Dense(encoder) => &encoder.prompt,
+            TextEncoder::Sparse(encoder) => encoder.prompt(),
+        }
+    }
+
+    /// Changes what the texts are.
+    ///
+    /// # Errors
+    /// As [`Embedder::set_role`].
+    pub fn set_role(&mut self, role: Role, prompts: &Prompts) -> Result<()> {
+        match self {
+            TextEncoder::Dense(encoder) => encoder.set_role(role, prompts),
+            TextEncoder::Sparse(encoder) => {
+                encoder.set_role(role, prompts);
+                Ok(())
+            }
+        }
+    }
+
+    /// The tokenizer and the encoder, to change how texts over the limit are treated.
+    pub fn model_mut(&mut self) -> &mut TextModel {
+        match self {
+            TextEncoder::Dense(encoder) => &mut encoder.model,
+            TextEncoder::Sparse(encoder) => encoder.model_mut(),
+        }
+    }
+
+    /// The name of what texts are compared by.
+    pub fn similarity_name(&self) -> &'static str {
+        match self {
+            TextEncoder::Dense(encoder) => encoder.similarity_name(),
+            TextEncoder::Sparse(_) => sparse_similarity_name(),
+        }
+    }
+
+    /// The vectors of texts that are in memory, for [`TextEncoder::compared`].
+    ///
+    /// # Errors
+    /// As [`Embedder::embed_to_compare`].
+    pub fn embed_to_compare(&self, texts: &[&str]) -> Result<EmbeddedTexts<TextVector>> {
+        Ok(match self {
+            TextEncoder::Dense(encoder) => encoder.embed_to_compare(texts)?.map(TextVector::Dense),
+            TextEncoder::Sparse(encoder) => encoder.embed(texts)?.map(TextVector::Sparse),
+        })
+    }
+
+    /// A text to compare others with, given its vector.
+    ///
+    /// # Errors
+    /// As [`Embedder::compared`].
+    pub fn compared(&self, vector: TextVector) -> Result<Compared> {
+        match (self, vector) {
+            (TextEncoder::Dense(encoder), TextVector::Dense(vector)) => encoder.compared(vector),
+            (_, TextVector::Sparse(vector)) => Ok(Compared::Sparse(vector)),
+            (TextEncoder::Sparse(_), TextVector::Dense(_)) => panic!("the vector is of another model"),
+        }
+    }
+
+    /// The vectors of a batch.
+    ///
+    /// # Errors
+    /// If the encoder fails.
+    pub(super) fn vectors(
+        &self,
+        texts: &[&TokenizedText],
+        batch_tokens: usize,
+        worker: usize,
+    ) -> Result<Vec<TextVector>> {
+        Ok(match self {
+            TextEncoder::Dense(encoder) => {
+                let vectors = encoder.vectors(texts, batch_tokens, worker)?;
+                vectors.into_iter().map(TextVector::Dense).collect()
+            }
+            TextEncoder::Sparse(encoder) => {
+                let vectors = encoder.vectors(texts, batch_tokens, worker)?;
+                vectors.into_iter().map(TextVector::Sparse).collect()
+            }
         })
     }
 }

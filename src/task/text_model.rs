@@ -1,5 +1,7 @@
 //! The model of a task: text → tokens → hidden states.
 
+use std::borrow::Borrow;
+
 use anyhow::Result;
 use candle_core::Tensor;
 
@@ -61,12 +63,12 @@ impl TextModel {
     /// If the encoder or `reduce` fails.
     pub(super) fn forward<T>(
         &self,
-        texts: &[TokenizedText],
+        texts: &[impl Borrow<TokenizedText>],
         batch_tokens: usize,
         worker: usize,
         reduce: impl Fn(&RaggedBatch, &Tensor) -> Result<Vec<T>>,
     ) -> Result<impl Iterator<Item = T>> {
-        let sequences: Vec<&Sequence> = texts.iter().flat_map(|text| &text.sequences).collect();
+        let sequences: Vec<&Sequence> = texts.iter().flat_map(|text| &text.borrow().sequences).collect();
         let reduced = forward(self.encoder(worker), &sequences, batch_tokens, |_, batch, hidden| {
             reduce(batch, hidden)
         })?;

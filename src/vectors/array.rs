@@ -98,7 +98,7 @@ impl ArrayVectors {
         Some(Block {
             first_row: rows.start,
             rows: rows.len(),
-            token_counts: &[],
+            lengths: &[],
             dimensions: self.dimensions,
             elements,
         })

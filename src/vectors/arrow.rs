@@ -47,7 +47,7 @@ pub(super) fn open(path: &Path, name: &Arc<str>, file: File) -> Result<Opened> {
         (None, None) => 0,
         (None, Some(batch)) => first_length(&batches, batch, &schema)?,
     };
-    let per_token = schema.per_token;
+    let kind = schema.kind;
     let (dtype, dimensions, metadata) = (schema.dtype, schema.dimensions(width), schema.metadata.clone());
     let segments = segments(&batches, &schema, &units, width)?;
     let arrow = Arc::new(ArrowFile { name: name.clone(), batches, schema, units, width });
@@ -58,7 +58,8 @@ pub(super) fn open(path: &Path, name: &Arc<str>, file: File) -> Result<Opened> {
     Ok(Opened {
         rows: next,
         dimensions,
-        per_token,
+        kind,
+        token_numbers: None,
         dtype,
         metadata,
         vectors,
@@ -81,7 +82,7 @@ fn segments(
     width: usize,
 ) -> Result<Option<Vec<Segment>>> {
     let is_stored = match batches.schema().field(schema.vectors).data_type() {
-        DataType::FixedSizeList(item, _) => *item.data_type() != DataType::Float64,
+        DataType::FixedSizeList(item, _) => schema.values.is_none() && *item.data_type() != DataType::Float64,
         _ => false,
     };
     if !is_stored {
@@ -127,8 +128,7 @@ impl Vectors for DecodedVectors {
             let slice = columns.slice(part.start - first, part.len());
             buffer.clear();
             schema.append(name, slice.columns(), part.start, *width, buffer)?;
-            let dimensions = schema.dimensions(*width);
-            if visit(&buffer.block(schema.dtype, part.start, part.len(), dimensions))?.is_break() {
+            if visit(&schema.block(buffer, part.start, part.len(), *width))?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }

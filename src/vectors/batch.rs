@@ -5,12 +5,15 @@ use std::borrow::Cow;
 use anyhow::{Result, anyhow, bail};
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Float16Type, Float32Type, Int8Type, Schema};
+use arrow::datatypes::{DataType, FieldRef, Float16Type, Float32Type, Int8Type, Schema};
 
 use super::buffer::BlockBuffer;
 use super::error::{no_vectors, token_integers};
+use super::source::RowKind;
+use super::sparse::{self, INDICES, VALUES, WEIGHTS};
 use super::width::{checked_width, dimensions_of_int8};
 use crate::field::{FieldValue, carried_type, to_json};
+use crate::neighbours::Block;
 use crate::output::{ColumnType, KeptColumn, OutputDtype, OutputMetadata};
 
 /// The column of the vectors.
@@ -21,24 +24,28 @@ pub(super) const TOKEN_VECTORS: &str = "embeddings";
 pub(super) const SCALE: &str = "scale";
 /// Columns that are not shown beside a vector.
 const HIDDEN: &[&str] = &["tokens", "truncated", SCALE, VECTORS, TOKEN_VECTORS];
+/// Columns that are not shown beside a sparse vector.
+const HIDDEN_SPARSE: &[&str] = &[INDICES, VALUES, WEIGHTS];
 /// The prefix of the keys of the metadata.
 const PREFIX: &str = "sconce.";
 
-/// Whether a column is shown beside a vector.
-pub(super) fn is_shown(name: &str) -> bool {
-    !HIDDEN.contains(&name)
+/// Whether a column is shown beside what rows hold.
+pub(super) fn is_shown(name: &str, kind: RowKind) -> bool {
+    !HIDDEN.contains(&name) && !(kind.is_sparse() && HIDDEN_SPARSE.contains(&name))
 }
 
 /// What a schema says about the vectors of a file.
 pub(super) struct VectorSchema {
-    /// The indices of the columns that are decoded, ascending: the vectors and the scales.
+    /// The indices of the columns that are decoded, ascending: the vectors and the scales, or indices and values.
     pub decoded: Vec<usize>,
-    /// The index of the column of the vectors.
+    /// The index of the column of the vectors, or of the indices of sparse ones.
     pub vectors: usize,
+    /// The index of the column of the values of sparse vectors.
+    pub values: Option<usize>,
     /// The index of the column of the scales.
     pub scale: Option<usize>,
-    /// Whether a row has one vector per token.
-    pub per_token: bool,
+    /// What a row holds.
+    pub kind: RowKind,
     /// Type of the elements.
     pub dtype: OutputDtype,
     /// Stored elements of a vector, if the type of the column says it.
@@ -73,13 +80,17 @@ impl VectorSchema {
         metadata: impl Iterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self> {
         let find = |name: &str| schema.fields().iter().position(|field| field.name() == name);
-        let Some(vectors) = find(VECTORS).or_else(|| find(TOKEN_VECTORS)) else {
-            return Err(no_vectors(name, "column \"embedding\""));
-        };
         let strip = |(key, value): (&str, &str)| Some((key.strip_prefix(PREFIX)?.into(), value.into()));
         let metadata: OutputMetadata = metadata.filter_map(strip).collect();
+        let Some(vectors) = find(VECTORS).or_else(|| find(TOKEN_VECTORS)) else {
+            return match (find(INDICES), find(VALUES)) {
+                (Some(indices), Some(values)) => Ok(Self::sparse(schema, metadata, indices, values)),
+                _ => Err(no_vectors(name, "column \"embedding\"")),
+            };
+        };
         let field = schema.field(vectors);
         let per_token = field.name() == TOKEN_VECTORS;
+        let kind = if per_token { RowKind::PerToken } else { RowKind::Dense };
         let data_type = match field.data_type() {
             DataType::List(vector) if per_token => vector.data_type(),
             other => other,
@@ -110,25 +121,49 @@ impl VectorSchema {
         }
         let mut decoded: Vec<usize> = [vectors].into_iter().chain(scale).collect();
         decoded.sort_unstable();
-        let shown = schema.fields().iter().enumerate().filter(|(_, field)| is_shown(field.name()));
-        let (indices, columns) = shown
-            .map(|(i, field)| {
-                let column_type = carried_type(field.data_type()).map_or(ColumnType::Text, ColumnType::Arrow);
-                (i, KeptColumn { name: field.name().clone(), column_type })
-            })
-            .unzip();
-        Ok(VectorSchema { decoded, vectors, scale, per_token, dtype, width, metadata, columns, indices })
+        let (indices, columns) = shown_columns(schema, kind);
+        let values = None;
+        Ok(VectorSchema { decoded, vectors, values, scale, kind, dtype, width, metadata, columns, indices })
+    }
+
+    /// The schema of a file with sparse vectors in these columns.
+    fn sparse(schema: &Schema, metadata: OutputMetadata, indices: usize, values: usize) -> Self {
+        let kind = RowKind::Sparse;
+        let decoded = vec![indices.min(values), indices.max(values)];
+        let (vectors, values, dtype) = (indices, Some(values), OutputDtype::F32);
+        let (indices, columns) = shown_columns(schema, kind);
+        // Rows have any number of elements.
+        let width = Some(0);
+        VectorSchema { decoded, vectors, values, scale: None, kind, dtype, width, metadata, columns, indices }
     }
 
     /// The stored elements of a vector, given the value of the column in a row.
     pub(super) fn width_of(&self, row: &serde_json::Value) -> usize {
-        let vector = if self.per_token { row.get(0) } else { Some(row) };
+        let vector = if self.kind == RowKind::PerToken { row.get(0) } else { Some(row) };
         vector.and_then(serde_json::Value::as_array).map_or(0, Vec::len)
     }
 
-    /// Dimensions of a vector with `width` stored elements.
+    /// Dimensions of a vector with `width` stored elements; those of a sparse vector by the metadata, else 0.
     pub(super) fn dimensions(&self, width: usize) -> usize {
+        if self.kind == RowKind::Sparse {
+            return self.metadata.get("dimensions").and_then(|n| n.parse().ok()).unwrap_or(0);
+        }
         if self.dtype == OutputDtype::Binary { 8 * width } else { width }
+    }
+
+    /// The block of the `rows` rows that a buffer holds, of vectors with `width` stored elements.
+    pub(super) fn block<'a>(
+        &self,
+        buffer: &'a BlockBuffer,
+        first_row: usize,
+        rows: usize,
+        width: usize,
+    ) -> Block<'a> {
+        let dimensions = self.dimensions(width);
+        match self.kind {
+            RowKind::Sparse => buffer.sparse_block(first_row, dimensions),
+            _ => buffer.block(self.dtype, first_row, rows, dimensions),
+        }
     }
 
     /// Appends the vectors of a batch with the columns [`VectorSchema::decoded`], whose first row is row `first_row` of the file, to a
@@ -148,6 +183,9 @@ impl VectorSchema {
             |index: usize| self.decoded.iter().position(|i| *i == index).and_then(|i| columns.get(i));
         let vectors =
             column(self.vectors).ok_or_else(|| anyhow!("{name} has no vectors; write the file again"))?;
+        if let Some(values) = self.values.and_then(column) {
+            return sparse::append(name, [vectors, values], first_row, buffer);
+        }
         let (vectors, counts) = self.token_vectors(name, vectors)?;
         let values = elements(&vectors, width).map_err(|(row, reason)| {
             let row = row_of_vector(row, &counts);
@@ -179,13 +217,13 @@ impl VectorSchema {
             None if self.dtype == OutputDtype::Int8 => buffer.set_unit_scales(width),
             None => {}
         }
-        buffer.token_counts.extend(counts);
+        buffer.lengths.extend(counts);
         Ok(())
     }
 
     /// The vectors of a column, and with one vector per token those of all rows and their number in each row.
     fn token_vectors(&self, name: &str, column: &ArrayRef) -> Result<(ArrayRef, Vec<usize>)> {
-        if !self.per_token {
+        if self.kind != RowKind::PerToken {
             return Ok((column.clone(), Vec::new()));
         }
         let Some(lists) = column.as_list_opt::<i32>().filter(|lists| lists.null_count() == 0) else {
@@ -230,16 +268,7 @@ fn elements(lists: &ArrayRef, width: usize) -> Result<ArrayRef, (usize, String)>
             (list.values().clone(), 0..rows * width)
         }
         _ => {
-            let (values, offsets): (&ArrayRef, Vec<usize>) = match lists.data_type() {
-                DataType::List(_) => {
-                    let list = lists.as_list::<i32>();
-                    (list.values(), list.value_offsets().iter().map(|x| *x as usize).collect())
-                }
-                _ => {
-                    let list = lists.as_list::<i64>();
-                    (list.values(), list.value_offsets().iter().map(|x| *x as usize).collect())
-                }
-            };
+            let (values, offsets) = list_values(lists).ok_or((0, "is no list".to_owned()))?;
             if let Some(row) = offsets.windows(2).position(|pair| pair[1] - pair[0] != width) {
                 let found = offsets[row + 1] - offsets[row];
                 return Err((row, format!("has {found} elements, expected {width}")));
@@ -248,10 +277,34 @@ fn elements(lists: &ArrayRef, width: usize) -> Result<ArrayRef, (usize, String)>
         }
     };
     let values = values.slice(range.start, range.len());
-    match (0..values.len()).find(|i| values.null_count() > 0 && values.is_null(*i)) {
+    match first_null(&values) {
         Some(element) => Err((element / width.max(1), "has an element that is null".into())),
         None => Ok(values),
     }
+}
+
+/// The values of a column of lists of any length, and the offsets of the lists; `None` if it has another type.
+pub(super) fn list_values(lists: &ArrayRef) -> Option<(&ArrayRef, Vec<usize>)> {
+    if let Some(list) = lists.as_list_opt::<i32>() {
+        return Some((list.values(), list.value_offsets().iter().map(|x| *x as usize).collect()));
+    }
+    let list = lists.as_list_opt::<i64>()?;
+    Some((list.values(), list.value_offsets().iter().map(|x| *x as usize).collect()))
+}
+
+/// The first element that is null.
+pub(super) fn first_null(values: &ArrayRef) -> Option<usize> {
+    (0..values.len()).find(|i| values.null_count() > 0 && values.is_null(*i))
+}
+
+/// The columns of a file that are shown beside what rows hold, with their indices in the schema.
+fn shown_columns(schema: &Schema, kind: RowKind) -> (Vec<usize>, Vec<KeptColumn>) {
+    let shown = schema.fields().iter().enumerate().filter(|(_, field)| is_shown(field.name(), kind));
+    let column = |(i, field): (usize, &FieldRef)| {
+        let column_type = carried_type(field.data_type()).map_or(ColumnType::Text, ColumnType::Arrow);
+        (i, KeptColumn { name: field.name().clone(), column_type })
+    };
+    shown.map(column).unzip()
 }
 
 /// The values of the columns at `positions` in a row of a record batch of the file `name`.

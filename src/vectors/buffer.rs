@@ -16,8 +16,10 @@ pub struct BlockBuffer {
     int8s: Vec<i8>,
     /// For `int8`, one per row.
     pub(super) scales: Vec<f32>,
-    /// The vectors of each row, if a row has one per token.
-    pub(super) token_counts: Vec<usize>,
+    /// The dimensions of the elements of sparse rows.
+    indices: Vec<u32>,
+    /// The vectors of each row, if a row has one per token; the elements of each row, if rows are sparse.
+    pub(super) lengths: Vec<usize>,
 }
 
 impl BlockBuffer {
@@ -46,7 +48,8 @@ impl BlockBuffer {
         self.f16s.clear();
         self.int8s.clear();
         self.scales.clear();
-        self.token_counts.clear();
+        self.indices.clear();
+        self.lengths.clear();
     }
 
     /// Appends elements in f32.
@@ -62,6 +65,12 @@ impl BlockBuffer {
     /// Appends elements of `int8`, or signs of `binary`.
     pub(super) fn extend_int8(&mut self, elements: &[i8]) {
         self.int8s.extend_from_slice(elements);
+    }
+
+    /// Appends a part of the elements of sparse rows.
+    pub(super) fn extend_sparse(&mut self, indices: impl IntoIterator<Item = u32>, values: &[f32]) {
+        self.indices.extend(indices);
+        self.f32s.extend_from_slice(values);
     }
 
     /// Appends row `row` of a block.
@@ -85,6 +94,12 @@ impl BlockBuffer {
                 let width = width(values.len());
                 self.extend_int8(&values[row * width..(row + 1) * width]);
             }
+            Elements::Sparse { indices, values } => {
+                let start: usize = block.lengths[..row].iter().sum();
+                let elements = start..start + block.lengths[row];
+                self.extend_sparse(indices[elements.clone()].iter().copied(), &values[elements]);
+                self.lengths.push(block.lengths[row]);
+            }
         }
     }
 
@@ -107,9 +122,15 @@ impl BlockBuffer {
             OutputDtype::Int8 => Elements::Int8 { values: &self.int8s, scales: &self.scales },
             OutputDtype::Binary => Elements::Binary(&self.int8s),
         };
-        let token_counts = &self.token_counts[..];
-        let rows = if token_counts.is_empty() { rows } else { token_counts.iter().sum() };
-        Block { first_row, rows, token_counts, dimensions, elements }
+        let lengths = &self.lengths[..];
+        let rows = if lengths.is_empty() { rows } else { lengths.iter().sum() };
+        Block { first_row, rows, lengths, dimensions, elements }
+    }
+
+    /// The block of sparse rows that the buffer holds.
+    pub(super) fn sparse_block(&self, first_row: usize, dimensions: usize) -> Block<'_> {
+        let elements = Elements::Sparse { indices: &self.indices, values: &self.f32s };
+        Block { first_row, rows: self.lengths.len(), lengths: &self.lengths, dimensions, elements }
     }
 }
 

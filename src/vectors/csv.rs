@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::batch::{SCALE, is_shown};
 use super::buffer::BlockBuffer;
 use super::records::{RecordReader, Records, VisitRecord};
-use super::source::Opened;
+use super::source::{Opened, RowKind};
 use crate::field::FieldValue;
 use crate::neighbours::Block;
 use crate::output::{ColumnType, KeptColumn, OutputDtype, OutputMetadata};
@@ -52,7 +52,10 @@ pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Option<Opened>> {
     let width =
         header.iter().skip(first).enumerate().take_while(|(i, column)| **column == format!("e{i}")).count();
     let elements = first..first + width;
-    let shown = header.iter().enumerate().filter(|(i, column)| !elements.contains(i) && is_shown(column));
+    let shown = header
+        .iter()
+        .enumerate()
+        .filter(|(i, column)| !elements.contains(i) && is_shown(column, RowKind::Dense));
     let (positions, columns) = shown
         .map(|(i, column)| (i, KeptColumn { name: column.into(), column_type: ColumnType::Text }))
         .unzip();
@@ -83,7 +86,8 @@ pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Option<Opened>> {
     Ok(Some(Opened {
         rows,
         dimensions,
-        per_token: false,
+        kind: RowKind::Dense,
+        token_numbers: None,
         dtype,
         metadata: OutputMetadata::new(),
         vectors,

@@ -4,6 +4,8 @@ use std::fmt::Display;
 
 use anyhow::{Error, anyhow};
 
+use super::source::RowKind;
+
 /// The error for a file that is malformed; `reason` is a clause.
 pub(super) fn malformed(name: &str, format: &str, reason: impl Display) -> Error {
     let reason = reason.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
@@ -17,10 +19,12 @@ pub(super) fn truncated(name: &str, expected: u64, found: u64) -> Error {
     )
 }
 
-/// The error for a file with one vector per token.
-pub(super) fn per_token(name: &str) -> Error {
+/// The error for a file whose rows are not one dense vector.
+pub(super) fn not_dense(name: &str, kind: RowKind) -> Error {
+    let pooling = if kind.is_sparse() { "splade" } else { "multi-vector or none" };
     anyhow!(
-        "{name} has one vector per token (--pooling multi-vector or none); pass a file with one vector per row"
+        "rows of {name} have {} (--pooling {pooling}); pass a file with one dense vector per row",
+        kind.noun()
     )
 }
 

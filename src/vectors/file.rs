@@ -9,8 +9,9 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow, bail};
 
 use super::buffer::BlockBuffer;
-use super::error::per_token;
-use super::source::{Opened, rows_by_unit};
+use super::error::not_dense;
+use super::source::{Opened, RowKind, rows_by_unit};
+use super::sparse::TokenNumbers;
 use super::{arrow, csv, jsonl, npy, safetensors};
 use crate::field::FieldValue;
 use crate::neighbours::Block;
@@ -30,13 +31,14 @@ impl VectorFile {
     /// Opens a file: npy, safetensors, Arrow, Parquet, jsonl or csv, as its first bytes tell.
     ///
     /// # Errors
-    /// If the file cannot be read, is of no known format, is malformed or truncated, or has one vector per token.
+    /// If the file cannot be read, is of no known format, is malformed or truncated, or its rows are not one dense vector.
     pub fn open(path: &Path) -> Result<VectorFile> {
         let file = Self::open_any(path)?;
-        if file.is_per_token() { Err(per_token(&file.name)) } else { Ok(file) }
+        if file.kind() == RowKind::Dense { Ok(file) } else { Err(not_dense(&file.name, file.kind())) }
     }
 
-    /// Opens a file as [`VectorFile::open`] does, or one with one vector per token: Arrow, Parquet or jsonl.
+    /// Opens a file as [`VectorFile::open`] does, or one with sparse vectors or one vector per token: Arrow, Parquet or
+    /// jsonl.
     ///
     /// # Errors
     /// If the file cannot be read, is of no known format, or is malformed or truncated.
@@ -48,7 +50,7 @@ impl VectorFile {
         let mut start = Vec::new();
         (&file).take(16).read_to_end(&mut start).map_err(unread)?;
         let opened = open_format(path, &name, (file, size), &start)?;
-        if opened.dimensions == 0 {
+        if opened.dimensions == 0 && !opened.kind.is_sparse() {
             bail!("{name} holds vectors of 0 dimensions; write the file again");
         }
         Ok(VectorFile { name, opened })
@@ -64,12 +66,17 @@ impl VectorFile {
         self.opened.rows
     }
 
-    /// Whether a row has one vector per token.
-    pub fn is_per_token(&self) -> bool {
-        self.opened.per_token
+    /// What a row holds.
+    pub fn kind(&self) -> RowKind {
+        self.opened.kind
     }
 
-    /// Dimensions of a vector.
+    /// The numbers that stand for tokens in place of dimensions, in a file of sparse vectors by token.
+    pub fn token_numbers(&self) -> Option<&TokenNumbers> {
+        self.opened.token_numbers.as_deref()
+    }
+
+    /// Dimensions of a vector; 0 if a file of sparse vectors does not say it.
     pub fn dimensions(&self) -> usize {
         self.opened.dimensions
     }

@@ -1,5 +1,6 @@
-//! JSON lines: a vector in `"embedding"` or one per token in `"embeddings"`, and for int8 its `"scale"`.
+//! JSON lines: a vector in `"embedding"` or one per token in `"embeddings"`, and for int8 its `"scale"`; a sparse vector in `"weights"`.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::ops::{ControlFlow, Range};
@@ -14,7 +15,8 @@ use super::batch::{TOKEN_VECTORS, VECTORS, is_shown};
 use super::buffer::BlockBuffer;
 use super::error::{no_vectors, token_integers};
 use super::records::{RecordReader, Records, VisitRecord};
-use super::source::Opened;
+use super::source::{Opened, RowKind};
+use super::sparse::{TokenNumbers, WEIGHTS};
 use crate::field::FieldValue;
 use crate::neighbours::Block;
 use crate::output::{ColumnType, KeptColumn, OutputDtype, OutputMetadata};
@@ -29,16 +31,29 @@ const MAX_LINE_BYTES: u64 = 64 << 20;
 struct JsonLines {
     name: Arc<str>,
     path: PathBuf,
-    dtype: OutputDtype,
-    /// Whether a row has one vector per token.
-    per_token: bool,
-    width: usize,
-    dimensions: usize,
+    layout: Layout,
+    /// The numbers of the tokens of sparse vectors.
+    token_numbers: Option<Arc<TokenNumbers>>,
     columns: Vec<KeptColumn>,
     /// The rows of each unit.
     units: Vec<Range<usize>>,
     /// Offset of each unit, in bytes.
     offsets: Vec<u64>,
+}
+
+/// What the lines hold.
+struct Layout {
+    kind: RowKind,
+    dtype: OutputDtype,
+    /// Stored elements of a vector; 0 if vectors are sparse.
+    width: usize,
+    dimensions: usize,
+}
+
+/// The fields of a line with a sparse vector. Sums over its elements are in the order of the tokens.
+#[derive(Deserialize)]
+struct SparseLine {
+    weights: BTreeMap<String, f32>,
 }
 
 /// The fields of a line that are vectors of floats.
@@ -73,46 +88,55 @@ pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Opened> {
     }
     let first: Map<String, Value> = serde_json::from_str(&first)
         .map_err(|error| anyhow!("{name}: row 0 is not a JSON object ({error}); write the file again"))?;
-    let per_token = !first.contains_key(VECTORS);
-    let (key, expected) =
-        if per_token { (TOKEN_VECTORS, "a list of vectors") } else { (VECTORS, "a list of numbers") };
-    let Some(vector) = first.get(key) else { return Err(no_vectors(name, "field \"embedding\"")) };
-    let vector = if per_token { vector.get(0) } else { Some(vector) };
-    let Some(elements) = vector.and_then(Value::as_array) else {
-        bail!("{name}: \"{key}\" of row 0 is not {expected}; write the file again");
-    };
-    // Floats are written with a decimal point.
-    let is_int8 = !elements.is_empty() && elements.iter().all(Value::is_i64);
-    let dtype = match first.get("scale") {
-        Some(scale) if is_int8 && !scale.is_string() => OutputDtype::Int8,
-        None if is_int8 => OutputDtype::Binary,
-        _ => OutputDtype::F32,
-    };
-    if per_token && dtype != OutputDtype::F32 {
-        return Err(token_integers(name));
-    }
-    let width = elements.len();
-    let dimensions = if dtype == OutputDtype::Binary { 8 * width } else { width };
-    let columns = first.keys().filter(|key| is_shown(key));
+    let layout = Layout::new(name, &first)?;
+    let Layout { kind, dtype, dimensions, .. } = layout;
+    let columns = first.keys().filter(|key| is_shown(key, kind));
     let columns =
         columns.map(|key| KeptColumn { name: key.clone(), column_type: ColumnType::Text }).collect();
     reader.rewind().map_err(unread)?;
     let (units, offsets) = index(&mut reader).map_err(unread)?;
     let rows = units.last().map_or(0, |unit| unit.end);
-    let file = JsonLines {
-        name: name.clone(),
-        path: path.into(),
-        dtype,
-        per_token,
-        width,
-        dimensions,
-        columns,
-        units,
-        offsets,
-    };
-    let file = Arc::new(file);
+    let token_numbers = (kind == RowKind::SparseByToken).then(Arc::default);
+    let (name, path, numbers) = (name.clone(), path.into(), token_numbers.clone());
+    let file = Arc::new(JsonLines { name, path, layout, token_numbers: numbers, columns, units, offsets });
     let (vectors, columns) = (Box::new(RecordReader(file.clone())), Box::new(RecordReader(file)));
-    Ok(Opened { rows, dimensions, per_token, dtype, metadata: OutputMetadata::new(), vectors, columns })
+    let metadata = OutputMetadata::new();
+    Ok(Opened { rows, dimensions, kind, token_numbers, dtype, metadata, vectors, columns })
+}
+
+impl Layout {
+    /// Finds the vector in the fields of the first line.
+    ///
+    /// # Errors
+    /// If there is none.
+    fn new(name: &str, first: &Map<String, Value>) -> Result<Self> {
+        if !first.contains_key(VECTORS) && !first.contains_key(TOKEN_VECTORS) && first.contains_key(WEIGHTS) {
+            let (kind, dtype) = (RowKind::SparseByToken, OutputDtype::F32);
+            return Ok(Layout { kind, dtype, width: 0, dimensions: 0 });
+        }
+        let per_token = !first.contains_key(VECTORS);
+        let (key, expected) =
+            if per_token { (TOKEN_VECTORS, "a list of vectors") } else { (VECTORS, "a list of numbers") };
+        let Some(vector) = first.get(key) else { return Err(no_vectors(name, "field \"embedding\"")) };
+        let vector = if per_token { vector.get(0) } else { Some(vector) };
+        let Some(elements) = vector.and_then(Value::as_array) else {
+            bail!("{name}: \"{key}\" of row 0 is not {expected}; write the file again");
+        };
+        // Floats are written with a decimal point.
+        let is_int8 = !elements.is_empty() && elements.iter().all(Value::is_i64);
+        let dtype = match first.get("scale") {
+            Some(scale) if is_int8 && !scale.is_string() => OutputDtype::Int8,
+            None if is_int8 => OutputDtype::Binary,
+            _ => OutputDtype::F32,
+        };
+        if per_token && dtype != OutputDtype::F32 {
+            return Err(token_integers(name));
+        }
+        let width = elements.len();
+        let dimensions = if dtype == OutputDtype::Binary { 8 * width } else { width };
+        let kind = if per_token { RowKind::PerToken } else { RowKind::Dense };
+        Ok(Layout { kind, dtype, width, dimensions })
+    }
 }
 
 /// The units of a file and their offsets. Empty lines are no rows.
@@ -178,7 +202,16 @@ impl Records for JsonLines {
             };
             anyhow!("{name}: row {row} cannot be used ({reason}); embed its text again, or remove the row")
         };
-        let widths = match (self.dtype == OutputDtype::F32, self.per_token) {
+        let Layout { kind, dtype, width, .. } = self.layout;
+        if let Some(numbers) = &self.token_numbers {
+            let SparseLine { weights } = serde_json::from_slice(line).map_err(invalid)?;
+            let values: Vec<f32> = weights.values().copied().collect();
+            buffer.extend_sparse(weights.keys().map(|token| numbers.number(token)), &values);
+            buffer.lengths.push(values.len());
+            return Ok(());
+        }
+        let per_token = kind == RowKind::PerToken;
+        let widths = match (dtype == OutputDtype::F32, per_token) {
             (_, true) => {
                 let FloatTokensLine { embeddings } = serde_json::from_slice(line).map_err(invalid)?;
                 embeddings.iter().for_each(|vector| buffer.extend_f32(vector));
@@ -193,22 +226,25 @@ impl Records for JsonLines {
                 let Int8Line { embedding, scale } = serde_json::from_slice(line).map_err(invalid)?;
                 buffer.extend_int8(&embedding);
                 // A null scale stands for NaN, which the search refuses.
-                buffer.scales.extend((self.dtype == OutputDtype::Int8).then(|| scale.unwrap_or(f32::NAN)));
+                buffer.scales.extend((dtype == OutputDtype::Int8).then(|| scale.unwrap_or(f32::NAN)));
                 vec![embedding.len()]
             }
         };
-        if let Some(found) = widths.iter().find(|width| **width != self.width) {
+        if let Some(found) = widths.iter().find(|found| **found != width) {
             bail!(
-                "{name}: the vector of row {row} has {found} elements, expected {}; write the file again",
-                self.width
+                "{name}: the vector of row {row} has {found} elements, expected {width}; write the file again"
             );
         }
-        buffer.token_counts.extend(self.per_token.then_some(widths.len()));
+        buffer.lengths.extend(per_token.then_some(widths.len()));
         Ok(())
     }
 
     fn block<'a>(&self, buffer: &'a BlockBuffer, first_row: usize, rows: usize) -> Block<'a> {
-        buffer.block(self.dtype, first_row, rows, self.dimensions)
+        let Layout { kind, dtype, dimensions, .. } = self.layout;
+        match kind {
+            RowKind::SparseByToken => buffer.sparse_block(first_row, dimensions),
+            _ => buffer.block(dtype, first_row, rows, dimensions),
+        }
     }
 
     fn values(&self, row: usize, line: &[u8], columns: &[usize]) -> Result<Vec<FieldValue>> {

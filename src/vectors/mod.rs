@@ -24,7 +24,10 @@ mod records;
 mod safetensors;
 mod scan;
 mod source;
+mod sparse;
 mod width;
 
 pub use buffer::BlockBuffer;
 pub use file::VectorFile;
+pub use source::RowKind;
+pub use sparse::TokenNumbers;

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::array::{ArrayVectors, Segment};
 use super::columns::ChunkCounts;
 use super::error::{malformed, truncated};
-use super::source::Opened;
+use super::source::{Opened, RowKind};
 use super::width::{checked_width, dimensions_of_int8};
 use crate::output::{OutputDtype, OutputMetadata};
 use crate::sys::regular_file;
@@ -61,7 +61,8 @@ pub(super) fn open(path: &Path, name: &Arc<str>, file: File, size: u64) -> Resul
     Ok(Opened {
         rows,
         dimensions,
-        per_token: false,
+        kind: RowKind::Dense,
+        token_numbers: None,
         dtype,
         metadata,
         vectors: Box::new(vectors),

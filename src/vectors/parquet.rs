@@ -48,11 +48,11 @@ pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Opened> {
         (None, None) => 0,
         (None, Some(group)) => first_length(&source, &schema, group)?,
     };
-    let per_token = schema.per_token;
+    let kind = schema.kind;
     let (dtype, dimensions, metadata) = (schema.dtype, schema.dimensions(width), schema.metadata.clone());
     let file = Arc::new(ParquetFile { name: name.clone(), source, schema, units, width });
     let (vectors, columns) = (Box::new(ParquetVectors(file.clone())), Box::new(ParquetColumns(file)));
-    Ok(Opened { rows: next, dimensions, per_token, dtype, metadata, vectors, columns })
+    Ok(Opened { rows: next, dimensions, kind, token_numbers: None, dtype, metadata, vectors, columns })
 }
 
 /// The stored elements of the first vector of a row group.
@@ -87,7 +87,7 @@ impl Vectors for ParquetVectors {
                 let slice = batch.slice(start - next, end - start);
                 buffer.clear();
                 schema.append(name, slice.columns(), start, *width, buffer)?;
-                let block = buffer.block(schema.dtype, start, end - start, schema.dimensions(*width));
+                let block = schema.block(buffer, start, end - start, *width);
                 if visit(&block)?.is_break() {
                     return Ok(ControlFlow::Break(()));
                 }

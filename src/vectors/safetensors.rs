@@ -9,7 +9,7 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use super::array::{ArrayVectors, Segment};
 use super::columns::IntegerTensors;
 use super::error::{malformed, no_vectors, truncated};
-use super::source::Opened;
+use super::source::{Opened, RowKind};
 use super::width::{checked_width, dimensions_of_int8};
 use crate::output::{OutputDtype, OutputMetadata};
 use crate::sys::regular_file::read_exact_at;
@@ -73,7 +73,8 @@ pub(super) fn open(name: &Arc<str>, file: File, size: u64, header_length: u64) -
     Ok(Opened {
         rows,
         dimensions,
-        per_token: false,
+        kind: RowKind::Dense,
+        token_numbers: None,
         dtype,
         metadata,
         vectors: Box::new(vectors),

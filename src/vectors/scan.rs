@@ -8,13 +8,17 @@ use rayon::prelude::*;
 
 use super::buffer::BlockBuffer;
 use super::file::VectorFile;
-use crate::neighbours::{Block, MaxSim, MaxSimBuffer, Neighbour, NotFinite, Scorer, Sink, Stored, rows_f32};
+use crate::neighbours::{
+    Block, MaxSim, MaxSimBuffer, Neighbour, NotFinite, Scorer, Sink, SparseScorer, Stored, rows_f32,
+};
 use crate::output::OutputDtype;
 
 /// Size in bytes of the blocks that a thread reads and scores: they stay in L2.
 const BLOCK_BYTES: usize = 384 << 10;
 /// Rows with one vector per token that a thread reads at a time.
 const TOKEN_BLOCK_ROWS: usize = 32;
+/// Sparse rows that a thread reads at a time.
+const SPARSE_BLOCK_ROWS: usize = 512;
 /// Limits of the rows of a block.
 const MIN_BLOCK_ROWS: usize = 64;
 const MAX_BLOCK_ROWS: usize = 4096;
@@ -57,10 +61,29 @@ impl VectorFile {
     /// # Errors
     /// If the file cannot be read, or a row has a value that is not finite.
     pub fn scan_tokens(&self, queries: &[MaxSim], sink: &impl Sink) -> Result<()> {
-        let units = self.units(TOKEN_BLOCK_ROWS);
+        self.for_each_block_on_threads(TOKEN_BLOCK_ROWS, |block| self.score_tokens(block, queries, sink))
+    }
+
+    /// Scores all rows of a file with sparse vectors, and offers them to `sink`.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or a row has a value that is not finite.
+    pub fn scan_sparse(&self, scorer: &SparseScorer, sink: &impl Sink) -> Result<()> {
+        self.for_each_block_on_threads(SPARSE_BLOCK_ROWS, |block| {
+            scorer.scan(block, sink).map_err(|error| anyhow!("{}: {error}", self.name()))
+        })
+    }
+
+    /// Calls `visit` with all blocks of at most `max_rows` rows; each thread reads units of its own.
+    fn for_each_block_on_threads(
+        &self,
+        max_rows: usize,
+        visit: impl Fn(&Block) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let units = self.units(max_rows);
         units.into_par_iter().with_max_len(1).try_for_each_init(BlockBuffer::default, |buffer, unit| {
-            let _ = self.read_unit(unit, TOKEN_BLOCK_ROWS, buffer, |block| {
-                self.score_tokens(block, queries, sink)?;
+            let _ = self.read_unit(unit, max_rows, buffer, |block| {
+                visit(block)?;
                 Ok(ControlFlow::Continue(()))
             })?;
             Ok(())
@@ -71,12 +94,12 @@ impl VectorFile {
     fn score_tokens(&self, block: &Block, queries: &[MaxSim], sink: &impl Sink) -> Result<()> {
         let mut converted = Vec::new();
         let vectors = rows_f32(block, 0..block.rows, &mut converted);
-        let ends = block.token_counts.iter().scan(0, |end, count| {
+        let ends = block.lengths.iter().scan(0, |end, count| {
             *end += count * block.dimensions;
             Some(*end)
         });
         let rows: Vec<(usize, &[f32])> = ends
-            .zip(block.token_counts)
+            .zip(block.lengths)
             .enumerate()
             .map(|(i, (end, count))| (block.first_row + i, &vectors[end - count * block.dimensions..end]))
             .collect();

@@ -1,10 +1,12 @@
 //! What a format gives: vectors in blocks, and columns of rows.
 
 use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
 
 use anyhow::Result;
 
 use super::buffer::BlockBuffer;
+use super::sparse::TokenNumbers;
 use crate::field::FieldValue;
 use crate::neighbours::Block;
 use crate::output::{KeptColumn, OutputDtype, OutputMetadata};
@@ -42,14 +44,46 @@ pub(super) trait Columns: Send + Sync {
     fn values(&self, rows: &[usize], columns: &[usize]) -> Result<Vec<Vec<FieldValue>>>;
 }
 
+/// What a row holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowKind {
+    /// One dense vector.
+    Dense,
+    /// One dense vector per token.
+    PerToken,
+    /// One sparse vector, whose elements have dimensions: the ids of the vocabulary.
+    Sparse,
+    /// One sparse vector, whose elements have tokens.
+    SparseByToken,
+}
+
+impl RowKind {
+    /// What a row holds, for messages.
+    pub fn noun(self) -> &'static str {
+        match self {
+            RowKind::Dense => "one vector",
+            RowKind::PerToken => "one vector per token",
+            RowKind::Sparse => "a sparse vector with indices",
+            RowKind::SparseByToken => "a sparse vector with tokens",
+        }
+    }
+
+    /// Whether rows are sparse.
+    pub fn is_sparse(self) -> bool {
+        matches!(self, RowKind::Sparse | RowKind::SparseByToken)
+    }
+}
+
 /// What a format knows about a file.
 pub(super) struct Opened {
     /// Number of rows.
     pub rows: usize,
-    /// Dimensions of a vector.
+    /// Dimensions of a vector; 0 if a file of sparse vectors does not say it.
     pub dimensions: usize,
-    /// Whether a row has one vector per token.
-    pub per_token: bool,
+    /// What a row holds.
+    pub kind: RowKind,
+    /// The numbers that stand for tokens in place of dimensions, for [`RowKind::SparseByToken`].
+    pub token_numbers: Option<Arc<TokenNumbers>>,
     /// Type of the stored elements.
     pub dtype: OutputDtype,
     /// How the vectors were made; empty if the file does not say.

@@ -6,7 +6,7 @@ use crate::named::Named;
 use crate::output::{OutputDtype, OutputMetadata};
 
 /// Maximum stored elements of a vector: the sizes of a few vectors in bytes are far from overflowing.
-const MAX_WIDTH: usize = 1 << 24;
+pub(super) const MAX_WIDTH: usize = 1 << 24;
 
 /// Checks the stored elements of a vector that a header declares.
 pub(super) fn checked_width(name: &str, width: u64) -> Result<usize> {

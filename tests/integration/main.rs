@@ -38,6 +38,7 @@ mod same_vector;
 mod search;
 mod similarity;
 mod spans;
+mod sparse;
 mod support;
 mod terminal;
 mod tokenizers;

@@ -356,7 +356,12 @@ fn models_without_the_head_and_options_without_effect_are_refused() {
         assert_fails(&splade(&sparse, option), 2, &[option[0], "dense vectors", "remove it"]);
     }
     assert_fails(&splade(&sparse, &["--output-format", "npy"]), 2, &["a sparse vector"]);
-    let similarity = run("similarity", &sparse, &["a", "b", "--pooling", "splade"]);
-    assert_fails(&similarity, 2, &["--pooling splade", "only sconce embed"]);
-    assert_fails(&run("similarity", &sparse, &["a", "b"]), 1, &["a sparse encoder like SPLADE"]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    assert!(run("embed", &fixture("bert-tiny"), &["a", "-o", &path("a.npy")]).status.success());
+    fs::write(path("a.txt"), "a\n").unwrap();
+    let verify = ["--against", &path("a.npy"), "-i", &path("a.txt")];
+    let pooled = run("verify", &sparse, &[&verify[..], &["--pooling", "splade"]].concat());
+    assert_fails(&pooled, 2, &["--pooling splade", "needs dense ones"]);
+    assert_fails(&run("verify", &sparse, &verify), 1, &["a sparse encoder like SPLADE"]);
 }

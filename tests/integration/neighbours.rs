@@ -68,6 +68,7 @@ fn search(
         Elements::F16(x) => x.len(),
         Elements::Int8 { values, .. } => values.len(),
         Elements::Binary(signs) => signs.len(),
+        Elements::Sparse { .. } => unreachable!("dense vectors are searched"),
     };
     let rows = length / width;
     for first_row in (0..rows).step_by(block_rows) {
@@ -80,9 +81,10 @@ fn search(
                 Elements::Int8 { values: &values[part], scales: &scales[first_row..end] }
             }
             Elements::Binary(signs) => Elements::Binary(&signs[part]),
+            Elements::Sparse { .. } => elements,
         };
         scorer.scan(
-            &Block { first_row, rows: end - first_row, token_counts: &[], dimensions, elements },
+            &Block { first_row, rows: end - first_row, lengths: &[], dimensions, elements },
             &nearest,
         )?;
     }
@@ -378,8 +380,7 @@ fn components_are_those_of_all_pairs_at_any_number_of_threads() {
         pool.install(|| {
             let scorer = Scorer::new(Metric::Cosine, Stored::Numbers, &x, dimensions).unwrap();
             let components = Components::new(rows, threshold as f32);
-            let block =
-                Block { first_row: 0, rows, token_counts: &[], dimensions, elements: Elements::F32(&x) };
+            let block = Block { first_row: 0, rows, lengths: &[], dimensions, elements: Elements::F32(&x) };
             scorer.scan(&block, &components).unwrap();
             components.memberships()
         })

@@ -8,8 +8,8 @@ use crate::named::Named;
 use crate::neighbours::Metric;
 use crate::output::OutputMetadata;
 use crate::sys::console::Console;
-use crate::task::Embedder;
-use crate::vectors::VectorFile;
+use crate::task::TextEncoder;
+use crate::vectors::{RowKind, VectorFile};
 
 /// Keys of the metadata whose values have to be equal in the files of queries and documents, and `prompt`, whose values may differ.
 const ORIGIN: &[&str] =
@@ -41,7 +41,8 @@ fn check_same(a: &VectorFile, b: &VectorFile, keys: &[&str]) -> Result<()> {
 
 /// Checks that the queries have as many dimensions as the vectors.
 pub(super) fn check_dimensions(file: &VectorFile, dimensions: usize, queries: &str) -> Result<()> {
-    if file.dimensions() == dimensions {
+    // A file of sparse vectors may not say it.
+    if [file.dimensions(), 0].contains(&dimensions) || file.dimensions() == 0 {
         return Ok(());
     }
     bail!(
@@ -51,17 +52,37 @@ pub(super) fn check_dimensions(file: &VectorFile, dimensions: usize, queries: &s
     )
 }
 
-/// Checks that rows and queries both have one vector, or both one per token.
-pub(super) fn check_kind(file: &VectorFile, queries_are_per_token: bool, queries: &str) -> Result<()> {
-    let kind = |per_token: bool| if per_token { "one vector per token" } else { "one vector" };
-    if file.is_per_token() == queries_are_per_token {
+/// Checks that the rows of two files hold the same.
+pub(super) fn check_kinds(file: &VectorFile, queries: &VectorFile) -> Result<()> {
+    let (own, other) = (file.kind(), queries.kind());
+    if own == other {
+        return Ok(());
+    }
+    let remedy = if own.is_sparse() && other.is_sparse() {
+        "write both in formats with indices (parquet, arrow), or both as jsonl"
+    } else {
+        "pass files of the same model"
+    };
+    let (name, queries) = (file.name(), queries.name());
+    bail!("rows of {name} have {}, but {queries} have {}; {remedy}", own.noun(), other.noun())
+}
+
+/// Checks that a model gives what the rows of the file hold.
+fn check_kind(file: &VectorFile, encoder: &TextEncoder, queries: &str) -> Result<()> {
+    let (fits, found) = match encoder {
+        TextEncoder::Sparse(_) => (file.kind().is_sparse(), "a sparse vector"),
+        TextEncoder::Dense(encoder) if encoder.late_interaction.is_some() => {
+            (file.kind() == RowKind::PerToken, RowKind::PerToken.noun())
+        }
+        TextEncoder::Dense(_) => (file.kind() == RowKind::Dense, RowKind::Dense.noun()),
+    };
+    if fits {
         return Ok(());
     }
     bail!(
-        "rows of {} have {}, but {queries} have {}; pass the model of the file",
+        "rows of {} have {}, but {queries} have {found}; pass the model of the file",
         file.name(),
-        kind(file.is_per_token()),
-        kind(queries_are_per_token)
+        file.kind().noun()
     )
 }
 
@@ -71,7 +92,7 @@ pub(super) struct QueryModel<'a> {
     pub metadata: OutputMetadata,
     /// The digest of its weights, if the file has one to compare with.
     pub weights_sha256: Option<String>,
-    pub embedder: &'a Embedder,
+    pub encoder: &'a TextEncoder,
     pub prompts: &'a Prompts,
     /// Whether the user chose the prompt.
     pub has_chosen_prompt: bool,
@@ -80,9 +101,8 @@ pub(super) struct QueryModel<'a> {
 
 /// Checks that the file was made by the model of the queries, in the same way, and for documents.
 pub(super) fn check_model(file: &VectorFile, model: &QueryModel, console: &Console) -> Result<()> {
-    let is_per_token = model.embedder.late_interaction.is_some();
-    check_kind(file, is_per_token, &format!("queries of {}", model.metadata["model"]))?;
-    check_dimensions(file, model.embedder.dimensions, "queries of this model")?;
+    check_kind(file, model.encoder, &format!("queries of {}", model.metadata["model"]))?;
+    check_dimensions(file, model.encoder.dimensions(), "queries of this model")?;
     let stored = file.metadata();
     let name = file.name();
     let made_by = stored.get("model").map_or("another model", String::as_str);
@@ -136,9 +156,9 @@ fn check_prompt(file: &VectorFile, model: &QueryModel, console: &Console) -> Res
             "{name} was made with the prompt {query:?}, which is for queries; embed the documents again with --prompt-name document, \
              or pass --prompt-name query to compare queries with queries"
         ),
-        None if *stored != model.embedder.prompt => console.warn(format!(
+        None if stored != model.encoder.prompt() => console.warn(format!(
             "{name} was made with the prompt {stored:?}, but the queries with {:?}; pass --prompt if queries need another",
-            model.embedder.prompt
+            model.encoder.prompt()
         )),
         _ => {}
     }

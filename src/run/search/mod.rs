@@ -13,11 +13,12 @@ pub use options::{Queries, Rescore, SearchOptions};
 pub use weights::{NeighbourWeights, WeightKind};
 
 use crate::error::UsageError;
+use crate::neighbours::Metric;
 use crate::output::{OutputDtype, OutputLock, Target};
 use crate::pipeline::refuse_interrupted;
 use crate::sys::console::counted;
 use crate::sys::regular_file::is_same_file;
-use crate::vectors::VectorFile;
+use crate::vectors::{RowKind, VectorFile};
 use queries::QueryVectors;
 
 /// Runs `sconce search`.
@@ -26,15 +27,20 @@ use queries::QueryVectors;
 /// If a file, the model or the output fails, or the vectors of the file cannot be compared with those of the queries.
 pub fn search(options: &SearchOptions) -> Result<()> {
     let file = VectorFile::open_any(&options.vectors)?;
-    check_token_vectors(options, &file)?;
+    check_options(options, &file)?;
     let rescored =
         options.rescore.as_ref().map(|rescore| open_rescored(options, rescore, &file)).transpose()?;
     check_output(options)?;
     let shown = results::ShownColumns::new(options, &file)?;
     let QueryVectors { vectors, ids, comparison } = queries::embed(options, &file)?;
+    let noun = match file.kind() {
+        RowKind::Dense => "vector",
+        RowKind::PerToken => "row with vectors",
+        RowKind::Sparse | RowKind::SparseByToken => "sparse vector",
+    };
     options.console.detail(format!(
         "{} of {} dimensions in {}, queries: {}",
-        counted(file.rows() as u64, if file.is_per_token() { "row with vectors" } else { "vector" }),
+        counted(file.rows() as u64, noun),
         file.dimensions(),
         file.dtype(),
         vectors.len()
@@ -45,17 +51,18 @@ pub fn search(options: &SearchOptions) -> Result<()> {
     results::write(options, &file, &lock, &shown, &ids, found)
 }
 
-/// Refuses options that do not apply to a file with one vector per token.
-fn check_token_vectors(options: &SearchOptions, file: &VectorFile) -> Result<()> {
-    if !file.is_per_token() {
-        return Ok(());
-    }
-    let given = [("--metric", options.metric.is_some()), ("--rescore", options.rescore.is_some())];
+/// Refuses options that do not apply to a file with sparse vectors or one vector per token.
+fn check_options(options: &SearchOptions, file: &VectorFile) -> Result<()> {
+    let (kind, function, own_metric) = match file.kind() {
+        RowKind::Dense => return Ok(()),
+        RowKind::PerToken => (RowKind::PerToken.noun(), "MaxSim", None),
+        RowKind::Sparse | RowKind::SparseByToken => ("sparse vectors", "dot", Some(Metric::Dot)),
+    };
+    let has_metric = options.metric.is_some() && options.metric != own_metric;
+    let given = [("--metric", has_metric), ("--rescore", options.rescore.is_some())];
     if let Some((option, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
         let name = file.name();
-        bail!(UsageError(format!(
-            "{option}: {name} has one vector per token, which MaxSim compares; remove it"
-        )));
+        bail!(UsageError(format!("{option}: {name} has {kind}, which {function} compares; remove it")));
     }
     Ok(())
 }

@@ -3,29 +3,30 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use serde_json::Value;
 
-use super::compatibility::{QueryModel, check_dimensions, check_kind, check_model, check_same_model};
+use super::compatibility::{QueryModel, check_dimensions, check_kinds, check_model, check_same_model};
 use super::scan::Comparison;
 use super::{Queries, SearchOptions};
 use crate::error::UsageError;
 use crate::model::modules::{Role, is_mean_max_sim};
 use crate::named::Named;
-use crate::neighbours::{Metric, rows_f32};
+use crate::neighbours::{Elements, Metric, rows_f32};
+use crate::output::SparseVector;
 use crate::pipeline::{FileDigests, weights_digest};
 use crate::run::query_texts::QueryTexts;
 use crate::run::{embed, records::metadata};
-use crate::task::{Embedder, Loaded, TextError, load};
-use crate::vectors::VectorFile;
+use crate::task::{Loaded, ModelTask, TextEncoder, TextError, TextVector, load_embedding_or_sparse};
+use crate::vectors::{RowKind, TokenNumbers, VectorFile};
 
 /// Rows of a file of query vectors that are read at a time.
 const BLOCK_ROWS: usize = 1024;
 
 /// The queries of a search.
 pub(super) struct QueryVectors {
-    /// One vector per query, or the vectors of its tokens, concatenated.
-    pub vectors: Vec<Vec<f32>>,
+    /// The vector of each query.
+    pub vectors: Vec<TextVector>,
     /// The ids of the queries, if they have any.
     pub ids: Option<Vec<Value>>,
     /// How they are compared with the rows of the file.
@@ -42,73 +43,65 @@ pub(super) fn embed(options: &SearchOptions, file: &VectorFile) -> Result<QueryV
         }
         Queries::Files(sources, fields) => QueryTexts::read(sources, fields, "--text-field")?,
     };
-    let loaded = load(&options.model, &options.console)?;
+    let loaded = load_embedding_or_sparse(&options.model, &options.console)?;
     let own_metadata = metadata::of_model(&options.model, &loaded);
     let digests =
         file.metadata().contains_key("weights_sha256").then(|| FileDigests::start(loaded.files.clone()));
     let prompts = loaded.modules.prompts.clone();
-    let (embedder, has_chosen_prompt) = embedder(options, loaded)?;
-    let comparison = match (&embedder.late_interaction, options.metric) {
-        (Some(late_interaction), None) => Comparison::MaxSim { mean: late_interaction.is_mean() },
-        (_, Some(metric)) => Comparison::Metric(metric),
-        (None, None) => Comparison::Metric(embedder.metric()?),
-    };
+    let (encoder, has_chosen_prompt) = encoder(options, loaded)?;
+    let comparison = comparison(&encoder, options.metric)?;
     let mut own_metadata = own_metadata;
-    own_metadata.extend(metadata::of_task(&embedder));
-    own_metadata.extend(embed::metadata(&embedder));
+    own_metadata.extend(metadata::of_task(&encoder));
+    own_metadata.extend(embed::metadata_of(&encoder));
     let weights_sha256 = digests.map(FileDigests::finish).transpose()?.as_ref().and_then(weights_digest);
     let model = QueryModel {
         metadata: own_metadata,
         weights_sha256,
-        embedder: &embedder,
+        encoder: &encoder,
         prompts: &prompts,
         has_chosen_prompt,
         comparison,
     };
     check_model(file, &model, &options.console)?;
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-    let embedded =
-        embedder.embed_to_compare(&texts).map_err(|error| match error.downcast::<TextError>() {
-            Ok(TextError { index, reason }) => {
-                anyhow!("{} {reason}; shorten it, or pass --on-long truncate or mean", names[index])
-            }
-            Err(error) => error,
-        })?;
-    embedded.report(embedder.model.tokenizer.max_length(), &options.console);
+    let embedded = encoder.embed_to_compare(&texts).map_err(|error| match error.downcast::<TextError>() {
+        Ok(TextError { index, reason }) => {
+            anyhow!("{} {reason}; shorten it, or pass --on-long truncate or mean", names[index])
+        }
+        Err(error) => error,
+    })?;
+    embedded.report(encoder.model().tokenizer.max_length(), &options.console);
     Ok(QueryVectors { vectors: embedded.vectors, ids, comparison })
 }
 
-/// The embedder of the queries, in the role of queries unless the user chose another role or prompt; and whether the user did.
-fn embedder(options: &SearchOptions, loaded: Loaded) -> Result<(Embedder, bool)> {
+/// How the queries of a model are compared with the rows of the file.
+fn comparison(encoder: &TextEncoder, metric: Option<Metric>) -> Result<Comparison> {
+    let TextEncoder::Dense(embedder) = encoder else { return Ok(Comparison::SparseDot) };
+    Ok(match (&embedder.late_interaction, metric) {
+        (Some(late_interaction), None) => Comparison::MaxSim { mean: late_interaction.is_mean() },
+        (_, Some(metric)) => Comparison::Metric(metric),
+        (None, None) => Comparison::Metric(embedder.metric()?),
+    })
+}
+
+/// The encoder of the queries, in the role of queries unless the user chose another role or prompt; and whether the user did.
+fn encoder(options: &SearchOptions, loaded: Loaded) -> Result<(TextEncoder, bool)> {
     let mut vectors = options.query_vectors.clone();
     let has_chosen_prompt = vectors.prompt.is_some() || vectors.role.is_some();
     let has_query_prompt = loaded.modules.prompts.get(Role::Query.name()).is_some();
     if !has_chosen_prompt && (has_query_prompt || loaded.modules.multi_vector.is_some()) {
         vectors.role = Some(Role::Query);
     }
-    Ok((Embedder::new(loaded, &vectors, &options.console)?, has_chosen_prompt))
+    Ok((TextEncoder::new(loaded, &vectors, &options.console)?, has_chosen_prompt))
 }
 
 /// Reads query vectors from a file.
 fn read(options: &SearchOptions, file: &VectorFile, path: &Path) -> Result<QueryVectors> {
     let queries = VectorFile::open_any(path)?;
-    check_kind(file, queries.is_per_token(), queries.name())?;
+    check_kinds(file, &queries)?;
     check_dimensions(file, queries.dimensions(), &format!("those of {}", queries.name()))?;
     check_same_model(file, &queries)?;
-    let mut vectors = Vec::with_capacity(queries.rows());
-    let mut buffer = Vec::new();
-    queries.for_each_block(0, BLOCK_ROWS, |block| {
-        let rows = rows_f32(block, 0..block.rows, &mut buffer);
-        if block.token_counts.is_empty() {
-            vectors.extend(rows.chunks_exact(block.dimensions).map(<[f32]>::to_vec));
-            return Ok(ControlFlow::Continue(()));
-        }
-        let mut rows = rows.chunks_exact(block.dimensions);
-        let tokens = block.token_counts.iter();
-        vectors
-            .extend(tokens.map(|count| rows.by_ref().take(*count).flatten().copied().collect::<Vec<f32>>()));
-        Ok(ControlFlow::Continue(()))
-    })?;
+    let vectors = if queries.kind().is_sparse() { read_sparse(&queries)? } else { read_dense(&queries)? };
     let id = queries.columns().iter().position(|column| column.name == "id");
     let rows: Vec<usize> = (0..queries.rows()).collect();
     let ids = match id {
@@ -118,13 +111,52 @@ fn read(options: &SearchOptions, file: &VectorFile, path: &Path) -> Result<Query
         None => None,
     };
     let comparison = match options.metric {
+        _ if file.kind().is_sparse() => Comparison::SparseDot,
         Some(metric) => Comparison::Metric(metric),
-        None if file.is_per_token() => Comparison::MaxSim {
+        None if file.kind() == RowKind::PerToken => Comparison::MaxSim {
             mean: file.metadata().get("similarity").is_some_and(|name| is_mean_max_sim(name)),
         },
         None => Comparison::Metric(metric_of(file)?),
     };
     Ok(QueryVectors { vectors, ids, comparison })
+}
+
+/// Reads dense vectors, those of the tokens of a row concatenated.
+fn read_dense(file: &VectorFile) -> Result<Vec<TextVector>> {
+    let mut vectors = Vec::with_capacity(file.rows());
+    let mut buffer = Vec::new();
+    file.for_each_block(0, BLOCK_ROWS, |block| {
+        let mut rows = rows_f32(block, 0..block.rows, &mut buffer).chunks_exact(block.dimensions);
+        let one_each = vec![1; if block.lengths.is_empty() { block.rows } else { 0 }];
+        for count in block.lengths.iter().chain(&one_each) {
+            vectors.push(TextVector::Dense(rows.by_ref().take(*count).flatten().copied().collect()));
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(vectors)
+}
+
+/// Reads sparse vectors, with the tokens of their elements if the file has them.
+fn read_sparse(file: &VectorFile) -> Result<Vec<TextVector>> {
+    let mut vectors = Vec::with_capacity(file.rows());
+    file.for_each_block(0, BLOCK_ROWS, |block| {
+        let Elements::Sparse { mut indices, mut values } = block.elements else {
+            bail!("rows are not sparse")
+        };
+        let names = file.token_numbers().map(TokenNumbers::tokens).unwrap_or_default();
+        for length in block.lengths {
+            let (row, weights) = (&indices[..*length], &values[..*length]);
+            (indices, values) = (&indices[*length..], &values[*length..]);
+            let tokens = row.iter().filter_map(|index| names.get(*index as usize).cloned()).collect();
+            vectors.push(TextVector::Sparse(SparseVector {
+                indices: row.into(),
+                values: weights.into(),
+                tokens,
+            }));
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(vectors)
 }
 
 /// The metric that the metadata of a file names; cosine if it names none.

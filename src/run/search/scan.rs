@@ -1,10 +1,14 @@
 //! Finds the neighbours of queries, and ranks them again by vectors of higher precision.
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Error, Result, anyhow, bail};
 use rayon::prelude::*;
 
 use super::SearchOptions;
-use crate::neighbours::{MaxSim, Metric, Nearest, Neighbour, NotFinite, Scorer, Stored, rows_f32};
+use crate::neighbours::{
+    MaxSim, Metric, Nearest, Neighbour, NotFinite, Scorer, SparseRow, SparseScorer, Stored, rows_f32,
+};
+use crate::output::SparseVector;
+use crate::task::TextVector;
 use crate::vectors::VectorFile;
 
 /// How queries are compared with the rows of a file.
@@ -12,6 +16,8 @@ use crate::vectors::VectorFile;
 pub(super) enum Comparison {
     /// By a metric of two vectors.
     Metric(Metric),
+    /// By the dot product of sparse vectors.
+    SparseDot,
     /// By the vectors of their tokens. `mean`: scores are divided by the number of query tokens.
     MaxSim { mean: bool },
 }
@@ -22,27 +28,52 @@ pub(super) fn nearest(
     file: &VectorFile,
     rescored: Option<&VectorFile>,
     comparison: Comparison,
-    queries: &[Vec<f32>],
+    queries: &[TextVector],
 ) -> Result<Vec<Vec<Neighbour>>> {
-    let of_query = |NotFinite { row }| {
-        anyhow!("query {} has a value that is not finite (NaN or infinity); remove the query", row + 1)
-    };
-    let dimensions = file.dimensions();
+    let dense: Vec<&Vec<f32>> = queries.iter().filter_map(TextVector::dense).collect();
     let metric = match comparison {
         Comparison::Metric(metric) => metric,
-        Comparison::MaxSim { mean } => return nearest_by_tokens(options, file, mean, queries),
+        Comparison::SparseDot => return nearest_sparse(options, file, queries),
+        Comparison::MaxSim { mean } => return nearest_by_tokens(options, file, mean, &dense),
     };
-    let scorer = Scorer::new(metric, file.stored(), &queries.concat(), dimensions).map_err(of_query)?;
+    let dimensions = file.dimensions();
+    let queries: Vec<f32> = dense.into_iter().flatten().copied().collect();
+    let scorer = Scorer::new(metric, file.stored(), &queries, dimensions).map_err(of_query)?;
     let Some((rescored, rescore)) = rescored.zip(options.rescore.as_ref()) else {
-        let nearest = Nearest::new(queries.len(), options.k, options.threshold);
+        let nearest = Nearest::new(scorer.queries(), options.k, options.threshold);
         file.scan(0, &scorer, &nearest)?;
         return Ok(nearest.into_sorted());
     };
-    let nearest = Nearest::new(queries.len(), options.k.saturating_mul(rescore.multiplier), None);
+    let nearest = Nearest::new(scorer.queries(), options.k.saturating_mul(rescore.multiplier), None);
     file.scan(0, &scorer, &nearest)?;
-    let scorer = Scorer::new(metric, Stored::Numbers, &queries.concat(), dimensions).map_err(of_query)?;
+    let scorer = Scorer::new(metric, Stored::Numbers, &queries, dimensions).map_err(of_query)?;
     let candidates = nearest.into_sorted().into_par_iter().enumerate();
     candidates.map(|(query, found)| rank(options, rescored, &scorer, query, found)).collect()
+}
+
+/// The error for a query with a value that is not finite.
+fn of_query(NotFinite { row }: NotFinite) -> Error {
+    anyhow!("query {} has a value that is not finite (NaN or infinity); remove the query", row + 1)
+}
+
+/// The neighbours of each sparse query, best first. A file by token gets numbers for the tokens of the queries.
+fn nearest_sparse(
+    options: &SearchOptions,
+    file: &VectorFile,
+    queries: &[TextVector],
+) -> Result<Vec<Vec<Neighbour>>> {
+    let queries: Vec<&SparseVector> = queries.iter().filter_map(TextVector::sparse).collect();
+    let indices = |query: &&SparseVector| match file.token_numbers() {
+        Some(numbers) => query.tokens.iter().map(|token| numbers.number(token)).collect(),
+        None => query.indices.clone(),
+    };
+    let indices: Vec<Vec<u32>> = queries.iter().map(indices).collect();
+    let rows = indices.iter().zip(&queries);
+    let rows: Vec<_> = rows.map(|(indices, query)| SparseRow { indices, values: &query.values }).collect();
+    let scorer = SparseScorer::new(&rows).map_err(of_query)?;
+    let nearest = Nearest::new(queries.len(), options.k, options.threshold);
+    file.scan_sparse(&scorer, &nearest)?;
+    Ok(nearest.into_sorted())
 }
 
 /// The neighbours of each query by the vectors of its tokens, best first.
@@ -50,16 +81,16 @@ fn nearest_by_tokens(
     options: &SearchOptions,
     file: &VectorFile,
     mean: bool,
-    queries: &[Vec<f32>],
+    queries: &[&Vec<f32>],
 ) -> Result<Vec<Vec<Neighbour>>> {
-    let is_usable = |query: &Vec<f32>| !query.is_empty() && query.iter().all(|x| x.is_finite());
+    let is_usable = |query: &&Vec<f32>| !query.is_empty() && query.iter().all(|x| x.is_finite());
     if let Some(query) = queries.iter().position(|query| !is_usable(query)) {
         bail!(
             "query {} has no vectors, or a value that is not finite (NaN or infinity); remove the query",
             query + 1
         );
     }
-    let max_sim = |query: &Vec<f32>| MaxSim::new(query, file.dimensions(), mean);
+    let max_sim = |query: &&Vec<f32>| MaxSim::new(query, file.dimensions(), mean);
     let queries: Vec<MaxSim> = queries.iter().map(max_sim).collect();
     let nearest = Nearest::new(queries.len(), options.k, options.threshold);
     file.scan_tokens(&queries, &nearest)?;

@@ -93,7 +93,7 @@ fn read_vectors(file: &VectorFile) -> Result<Vec<Vec<f32>>> {
         let values: Vec<f32> = match block.elements {
             Elements::F32(values) => values.to_vec(),
             Elements::F16(values) => values.iter().map(|x| x.to_f32()).collect(),
-            Elements::Int8 { .. } | Elements::Binary(_) => Vec::new(),
+            Elements::Int8 { .. } | Elements::Binary(_) | Elements::Sparse { .. } => Vec::new(),
         };
         for (vector, row) in values.chunks(block.dimensions).zip(block.first_row..) {
             if vector.iter().any(|x| !x.is_finite()) {

@@ -10,17 +10,18 @@ use std::ops::Range;
 use anyhow::{Result, bail};
 
 pub use late_interaction::LateInteraction;
+pub(in crate::task) use texts::embed_texts;
 pub use texts::{EmbeddedTexts, TextError};
 
 use super::model_task::ModelTask;
 use super::options::OnLong;
 use super::sequences::{forward, tokenize, tokenizer_failed};
-use super::similarity::similarity;
+use super::similarity::Compared;
 use super::tokens::check_tokens;
 use crate::error::UsageError;
 use crate::model::modules::{Role, Similarity};
 use crate::named::Named;
-use crate::neighbours::{MaxSim, MaxSimBuffer, Metric};
+use crate::neighbours::{MaxSim, Metric};
 use crate::nn::{Encoder, EncoderSpec, Pooling, PostPooling, is_normalized, keep_memory};
 use crate::output::{Content, ContentType, OutputDtype, Span, VectorType};
 use crate::pipeline::{Task, TaskRow, TokenizeError};
@@ -53,25 +54,6 @@ pub struct Embedder {
     pub late_interaction: Option<LateInteraction>,
     /// What the texts are, if anything depends on it.
     pub role: Option<Role>,
-}
-
-/// A text or query that others are compared with.
-#[derive(Debug)]
-pub enum Compared {
-    /// The vector of a text.
-    Vector(Similarity, Vec<f32>),
-    /// The vectors of a query's tokens.
-    Tokens(MaxSim),
-}
-
-impl Compared {
-    /// The similarity of a text with this vector, or with these vectors of tokens.
-    pub fn similarity(&self, vector: &[f32]) -> f32 {
-        match self {
-            Compared::Vector(function, own) => similarity(*function, own, vector) as f32,
-            Compared::Tokens(query) => query.score(vector, &mut MaxSimBuffer::default()),
-        }
-    }
 }
 
 impl Embedder {

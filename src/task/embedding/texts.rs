@@ -10,18 +10,19 @@ use rayon::prelude::*;
 use super::Embedder;
 use crate::error::UsageError;
 use crate::nn::Pooling;
-use crate::pipeline::{MemoryBudget, NO_TOKENS, Stats, Task, TokenizeError};
+use crate::pipeline::{MemoryBudget, NO_TOKENS, Stats, TokenizeError};
 use crate::sys::console::Console;
 use crate::sys::threads::single_thread_pool;
 use crate::task::batch_size::workload;
+use crate::task::model_task::ModelTask;
 use crate::text::{TokenizedText, balanced_batches, consecutive_batches};
 
 /// The vectors of texts, in the order of the texts.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct EmbeddedTexts {
+pub struct EmbeddedTexts<V = Vec<f32>> {
     /// One vector per text, or those of its tokens in a multi-vector model, concatenated: after the post-pooling modules, before the
     /// conversion to the output dtype.
-    pub vectors: Vec<Vec<f32>>,
+    pub vectors: Vec<V>,
     /// Encoded tokens of each text, including special tokens.
     pub tokens: Vec<usize>,
     /// Tokens of each text that truncation removed.
@@ -30,7 +31,14 @@ pub struct EmbeddedTexts {
     pub sequences: Vec<usize>,
 }
 
-impl EmbeddedTexts {
+impl<V> EmbeddedTexts<V> {
+    /// The same texts with `convert` applied to their vectors.
+    pub(in crate::task) fn map<W>(self, convert: impl FnMut(V) -> W) -> EmbeddedTexts<W> {
+        let EmbeddedTexts { vectors, tokens, truncated_tokens, sequences } = self;
+        let vectors = vectors.into_iter().map(convert).collect();
+        EmbeddedTexts { vectors, tokens, truncated_tokens, sequences }
+    }
+
     /// Prints the warnings of `sconce embed` about texts that are longer than `limit` tokens.
     pub fn report(&self, limit: usize, console: &Console) {
         let sequences = || self.sequences.iter().filter(|count| **count > 1);
@@ -46,7 +54,7 @@ impl EmbeddedTexts {
     }
 
     /// Appends the vectors of other texts.
-    pub fn append(&mut self, mut other: EmbeddedTexts) {
+    pub fn append(&mut self, mut other: Self) {
         self.vectors.append(&mut other.vectors);
         self.tokens.append(&mut other.tokens);
         self.truncated_tokens.append(&mut other.truncated_tokens);
@@ -100,47 +108,68 @@ impl Embedder {
                 "one vector per text is needed, but --pooling none gives one per token, --chunk one per chunk; remove the option".into()
             ));
         }
-        let tokenized: Vec<_> = texts.par_iter().map(|text| self.tokenize(text, None)).collect();
-        let tokenized = tokenized.into_iter().enumerate().map(|(index, text)| {
-            text.map_err(|error| Error::new(TextError { index, reason: reason(error) }))
-        });
-        let tokenized: Vec<TokenizedText> = tokenized.collect::<Result<_>>()?;
-        let vectors = self.encode_texts(&tokenized)?;
-        if let Some(index) = vectors.iter().position(|vector| vector.iter().any(|x| !x.is_finite())) {
-            let reason = "has a vector with NaN or infinite values; check the model".into();
-            bail!(TextError { index, reason });
-        }
-        Ok(EmbeddedTexts {
-            vectors,
-            tokens: tokenized.iter().map(TokenizedText::token_count).collect(),
-            truncated_tokens: tokenized.iter().map(TokenizedText::truncated_tokens).collect(),
-            sequences: tokenized.iter().map(|text| text.sequences.len()).collect(),
+        let is_finite = |vector: &Vec<f32>| vector.iter().all(|x| x.is_finite());
+        embed_texts(self, texts, is_finite, |batch, batch_tokens, worker| {
+            self.vectors(batch, batch_tokens, worker)
         })
     }
+}
 
-    /// The vector of each text.
-    fn encode_texts(&self, texts: &[TokenizedText]) -> Result<Vec<Vec<f32>>> {
-        let budget = MemoryBudget::new(&workload(self, None), None)?;
-        let batches = plan(texts, &budget);
-        let run = |batch: &[usize], worker| -> Result<Vec<Vec<f32>>> {
-            let batch: Vec<&TokenizedText> = batch.iter().map(|&text| &texts[text]).collect();
-            self.vectors(&batch, budget.batch_tokens, worker)
-        };
-        let encoded: Vec<Result<Vec<Vec<f32>>>> =
-            if batches.len() < budget.threads && budget.can_share_batches {
-                rayon::scope(|_| batches.iter().map(|batch| run(batch, 0)).collect())
-            } else {
-                self.on_workers_start();
-                run_on_workers(&batches, budget.threads, &run)?
-            };
-        let mut vectors = vec![Vec::new(); texts.len()];
-        for (batch, encoded) in batches.iter().zip(encoded) {
-            for (&text, vector) in batch.iter().zip(encoded?) {
-                vectors[text] = vector;
-            }
-        }
-        Ok(vectors)
+/// Tokenizes texts, runs the batches of `task` with `run`, which gets a batch, the tokens per batch and the worker, and checks that what
+/// they become is finite.
+///
+/// # Errors
+/// [`TextError`] for the first text that cannot be tokenized or is not finite; if `run` fails.
+pub(in crate::task) fn embed_texts<V: Send>(
+    task: &impl ModelTask,
+    texts: &[&str],
+    is_finite: impl Fn(&V) -> bool,
+    run: impl Fn(&[&TokenizedText], usize, usize) -> Result<Vec<V>> + Sync,
+) -> Result<EmbeddedTexts<V>> {
+    let tokenized: Vec<_> = texts.par_iter().map(|text| task.tokenize(text, None)).collect();
+    let tokenized = tokenized
+        .into_iter()
+        .enumerate()
+        .map(|(index, text)| text.map_err(|error| Error::new(TextError { index, reason: reason(error) })));
+    let tokenized: Vec<TokenizedText> = tokenized.collect::<Result<_>>()?;
+    let vectors = encode_texts(task, &tokenized, run)?;
+    if let Some(index) = vectors.iter().position(|vector| !is_finite(vector)) {
+        let reason = "has a vector with NaN or infinite values; check the model".into();
+        bail!(TextError { index, reason });
     }
+    Ok(EmbeddedTexts {
+        vectors,
+        tokens: tokenized.iter().map(TokenizedText::token_count).collect(),
+        truncated_tokens: tokenized.iter().map(TokenizedText::truncated_tokens).collect(),
+        sequences: tokenized.iter().map(|text| text.sequences.len()).collect(),
+    })
+}
+
+/// What each text becomes.
+fn encode_texts<V: Send>(
+    task: &impl ModelTask,
+    texts: &[TokenizedText],
+    run: impl Fn(&[&TokenizedText], usize, usize) -> Result<Vec<V>> + Sync,
+) -> Result<Vec<V>> {
+    let budget = MemoryBudget::new(&workload(task, None), None)?;
+    let batches = plan(texts, &budget);
+    let run = |batch: &[usize], worker| -> Result<Vec<V>> {
+        let batch: Vec<&TokenizedText> = batch.iter().map(|&text| &texts[text]).collect();
+        run(&batch, budget.batch_tokens, worker)
+    };
+    let encoded: Vec<Result<Vec<V>>> = if batches.len() < budget.threads && budget.can_share_batches {
+        rayon::scope(|_| batches.iter().map(|batch| run(batch, 0)).collect())
+    } else {
+        task.on_workers_start();
+        run_on_workers(&batches, budget.threads, &run)?
+    };
+    let mut vectors: Vec<Option<V>> = texts.iter().map(|_| None).collect();
+    for (batch, encoded) in batches.iter().zip(encoded) {
+        for (&text, vector) in batch.iter().zip(encoded?) {
+            vectors[text] = Some(vector);
+        }
+    }
+    Ok(vectors.into_iter().flatten().collect())
 }
 
 /// Groups texts into batches as the pipeline does, wave by wave. Returns the indices of the texts in each batch.

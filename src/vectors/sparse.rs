@@ -1,0 +1,114 @@
+//! Sparse vectors: the columns `indices` and `values`, and tokens in place of indices.
+
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
+
+use anyhow::{Result, bail};
+use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Float32Type, UInt32Type};
+
+use super::batch::{first_null, list_values};
+use super::buffer::BlockBuffer;
+use super::width::MAX_WIDTH;
+
+/// The column of the dimensions of the elements that are not zero.
+pub(super) const INDICES: &str = "indices";
+/// The column of these elements.
+pub(super) const VALUES: &str = "values";
+/// The field of jsonl: an object of tokens and their weights.
+pub(super) const WEIGHTS: &str = "weights";
+
+/// Appends rows with the columns [`INDICES`] and [`VALUES`], whose first row is row `first_row` of the file, to a buffer.
+///
+/// # Errors
+/// If a row is null, has not one value for each index, or an index that is no dimension.
+pub(super) fn append(
+    name: &str,
+    [indices, values]: [&ArrayRef; 2],
+    first_row: usize,
+    buffer: &mut BlockBuffer,
+) -> Result<()> {
+    let (index_offsets, indices) = lists(name, INDICES, indices, &DataType::UInt32, first_row)?;
+    let (value_offsets, values) = lists(name, VALUES, values, &DataType::Float32, first_row)?;
+    let row_of = |element: usize| first_row + index_offsets.partition_point(|end| *end <= element) - 1;
+    let mut rows = index_offsets.windows(2).zip(value_offsets.windows(2)).zip(first_row..);
+    if let Some(((a, b), row)) = rows.find(|((a, b), _)| a[1] - a[0] != b[1] - b[0]) {
+        bail!(
+            "{name}: row {row} has {} indices and {} values, expected as many of both; write the file again",
+            a[1] - a[0],
+            b[1] - b[0]
+        );
+    }
+    let (indices, values) = (indices.as_primitive::<UInt32Type>(), values.as_primitive::<Float32Type>());
+    let is_dimension = |i: &usize| !indices.is_null(*i) && (indices.value(*i) as usize) < MAX_WIDTH;
+    if let Some(element) = (0..indices.len()).find(|i| !is_dimension(i)) {
+        bail!(
+            "{name}: row {} has an index that is not from 0 to {}; write the file again",
+            row_of(element),
+            MAX_WIDTH - 1
+        );
+    }
+    buffer.extend_sparse(indices.values().iter().copied(), values.values());
+    buffer.lengths.extend(index_offsets.windows(2).map(|bounds| bounds[1] - bounds[0]));
+    Ok(())
+}
+
+/// The elements of the lists of a column as `data_type`, and the offsets of the lists among them. Elements that have no such value are
+/// null.
+fn lists(
+    name: &str,
+    column: &str,
+    lists: &ArrayRef,
+    data_type: &DataType,
+    first_row: usize,
+) -> Result<(Vec<usize>, ArrayRef)> {
+    if let Some(row) = (0..lists.len()).find(|row| lists.null_count() > 0 && lists.is_null(*row)) {
+        bail!("{name}: column \"{column}\" of row {} is null; write the file again", first_row + row);
+    }
+    let Some((values, offsets)) = list_values(lists) else {
+        bail!(
+            "{name}: column \"{column}\" has the type {}, expected lists; write it as lists of numbers",
+            lists.data_type()
+        );
+    };
+    let (start, end) = (offsets[0], offsets[offsets.len() - 1]);
+    let values = values.slice(start, end - start);
+    if !values.data_type().is_numeric() {
+        bail!(
+            "{name}: the elements of column \"{column}\" have the type {}, expected numbers; write the file again",
+            values.data_type()
+        );
+    }
+    let offsets: Vec<usize> = offsets.iter().map(|offset| offset - start).collect();
+    if let Some(element) = first_null(&values) {
+        let row = first_row + offsets.partition_point(|end| *end <= element) - 1;
+        bail!("{name}: column \"{column}\" of row {row} has an element that is null; write the file again");
+    }
+    let values = if values.data_type() == data_type { values } else { cast(&values, data_type)? };
+    Ok((offsets, values))
+}
+
+/// Numbers for the tokens of a file that names elements by their tokens, in the order in which they are first asked for.
+#[derive(Debug, Default)]
+pub struct TokenNumbers(RwLock<HashMap<String, u32>>);
+
+impl TokenNumbers {
+    /// The number of a token.
+    pub fn number(&self, token: &str) -> u32 {
+        if let Some(number) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(token) {
+            return *number;
+        }
+        let mut numbers = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let next = numbers.len() as u32;
+        *numbers.entry(token.to_owned()).or_insert(next)
+    }
+
+    /// The tokens by their numbers.
+    pub fn tokens(&self) -> Vec<String> {
+        let numbers = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let mut tokens = vec![String::new(); numbers.len()];
+        numbers.iter().for_each(|(token, number)| tokens[*number as usize].clone_from(token));
+        tokens
+    }
+}

@@ -1,0 +1,217 @@
+//! Sparse vectors compared: `similarity`, `rerank` and `search` with sparse encoders, against sentence-transformers' `SparseEncoder` and
+//! plain loops. The models are made by `scripts/fixtures/make_masked_lm_fixtures.py`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Float64Array, Int64Array, LargeListArray, RecordBatch};
+use arrow::buffer::OffsetBuffer;
+use arrow::datatypes::{DataType, Field};
+use arrow::ipc::writer::StreamWriter;
+use serde_json::{Value, json};
+
+use crate::support::{
+    assert_fails, first_difference, fixture, goldens, model_command, numbers, rows, sconce, stderr, stdout,
+};
+
+/// Tolerance of similarities.
+const ATOL: f32 = 1e-5;
+
+fn run(command: &str, model: &Path, args: &[&str]) -> Output {
+    model_command(command, model, args).output().unwrap()
+}
+
+fn texts(goldens: &Value) -> Vec<&str> {
+    goldens["texts"].as_array().unwrap().iter().map(|row| row["text"].as_str().unwrap()).collect()
+}
+
+/// Scores in the order of the rows.
+fn scores(rows: &[Value]) -> Vec<f32> {
+    rows.iter().map(|row| row["score"].as_f64().unwrap() as f32).collect()
+}
+
+#[test]
+fn similarities_are_those_of_the_sparse_encoder() {
+    for name in ["bert-max", "bert-sum", "bert-legacy", "distilbert-log1p"] {
+        let model = fixture("sparse").join(name);
+        let goldens = goldens(&model);
+        let texts = texts(&goldens);
+        let found = stdout(&run("similarity", &model, &[&["--json", "--"], &texts[..]].concat()));
+        let found: Value = serde_json::from_str(&found).unwrap();
+        assert_eq!(found["metric"], "dot");
+        for (i, expected) in goldens["similarity"].as_array().unwrap().iter().enumerate() {
+            let expected = numbers(expected);
+            let differs = |found: &[f32]| first_difference(found, &expected, ATOL, ATOL);
+            if let Some(difference) = differs(&numbers(&found["similarities"][i])) {
+                panic!("{name} similarity {i}: {difference}");
+            }
+            let reranked = run("rerank", &model, &[&["--query", texts[i], "--"], &texts[..]].concat());
+            if let Some(difference) = differs(&scores(&rows(&reranked))) {
+                panic!("{name} rerank {i}: {difference}");
+            }
+        }
+    }
+}
+
+/// Texts of the words of the vocabulary, with an id each; some are equal.
+fn corpus(folder: &Path) -> PathBuf {
+    let words = ["lamp", "wick", "flame", "key", "the", "a", "burns", "light", "query", "value"];
+    let line = |i: usize| {
+        let text: Vec<&str> = (0..1 + i % 9).map(|j| words[(i * i + 3 * j * (i + 1) + j) % 10]).collect();
+        json!({"id": format!("d{i}"), "text": text.join(" ")}).to_string() + "\n"
+    };
+    let path = folder.join("corpus.jsonl");
+    fs::write(&path, (0..700).map(line).collect::<String>()).unwrap();
+    path
+}
+
+const QUERIES: [&str; 3] = ["the lamp burns", "a key", "attention of the flame"];
+
+/// Embeds texts into a file.
+fn embedded(model: &Path, output: PathBuf, args: &[&str]) -> PathBuf {
+    let written = run("embed", model, &[args, &["-o", output.to_str().unwrap()]].concat());
+    assert!(written.status.success(), "{}", stderr(&written));
+    output
+}
+
+fn search(model: &Path, file: &Path, args: &[&str]) -> Output {
+    let common = [file.to_str().unwrap(), "--output-format", "jsonl"];
+    run("search", model, &[&common, args].concat())
+}
+
+/// A file of sparse vectors in jsonl.
+fn weights(path: &Path) -> Vec<BTreeMap<String, f32>> {
+    let lines = fs::read_to_string(path).unwrap();
+    let row = |line: &str| serde_json::from_str::<Value>(line).unwrap()["weights"].clone();
+    lines.lines().map(|line| serde_json::from_value(row(line)).unwrap()).collect()
+}
+
+/// The `k` rows with the greatest dot products, by a loop over all rows, queries and tokens.
+fn plain_search(documents: &Path, queries: &Path, k: usize) -> Vec<Vec<(usize, f32)>> {
+    let documents = weights(documents);
+    let of_query = |query: &BTreeMap<String, f32>| {
+        let score = |document: &BTreeMap<String, f32>| {
+            let products = query.iter().map(|(token, weight)| {
+                f64::from(*weight) * f64::from(document.get(token).copied().unwrap_or_default())
+            });
+            products.sum::<f64>() as f32
+        };
+        let mut scores: Vec<(usize, f32)> = documents.iter().map(score).enumerate().collect();
+        scores.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        scores.truncate(k);
+        scores
+    };
+    weights(queries).iter().map(of_query).collect()
+}
+
+/// Compares found neighbours with expected ones. Sums in another order may differ in their last bit, and then so may the order of rows.
+fn assert_neighbours(found: &[Value], expected: &[Vec<(usize, f32)>], what: &str) {
+    assert_eq!(found.len(), expected.iter().map(Vec::len).sum::<usize>(), "{what}");
+    let mut found = found.iter();
+    for (query, expected) in expected.iter().enumerate() {
+        for (rank, (index, score)) in expected.iter().enumerate() {
+            let row = found.next().unwrap();
+            assert_eq!((&row["query"], &row["rank"]), (&json!(query), &json!(rank)), "{what}");
+            let own = row["score"].as_f64().unwrap() as f32;
+            assert!((own - score).abs() <= 1e-6 * score, "{what}: {row}, expected {score}");
+            let same = expected.iter().find(|(other, _)| row["index"] == json!(other));
+            assert!(row["index"] == json!(index) || same.is_some_and(|same| (same.1 - score).abs() < 1e-5));
+        }
+    }
+}
+
+#[test]
+fn neighbours_are_those_of_a_plain_loop_for_every_format_and_kind_of_query() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = fixture("sparse/bert-max");
+    let input = corpus(folder.path());
+    let input = ["-i", input.to_str().unwrap()];
+    let in_format = |extension: &str| {
+        let file = folder.path().join(format!("corpus.{extension}"));
+        let queries = folder.path().join(format!("queries.{extension}"));
+        (embedded(&model, file, &input), embedded(&model, queries, &QUERIES))
+    };
+    let (documents, queries) = in_format("weights.jsonl");
+    let expected = plain_search(&documents, &queries, 12);
+    for (file, queries) in [(documents, queries), in_format("parquet"), in_format("arrow")] {
+        let name = file.display().to_string();
+        let by_model = rows(&search(&model, &file, &[&QUERIES[..], &["-k", "12"]].concat()));
+        assert_neighbours(&by_model, &expected, &name);
+        for row in &by_model {
+            assert_eq!(row["id"], json!(format!("d{}", row["index"])), "{name}");
+            assert!(row.get("weights").or(row.get("values")).is_none(), "{row}");
+        }
+        let by_vectors = ["--query-vectors", queries.to_str().unwrap(), "-k", "12", "--threads", "1"];
+        assert_eq!(rows(&search(&model, &file, &by_vectors)), by_model, "{name}");
+        let alone = rows(&search(&model, &file, &[QUERIES[1], "-k", "12", "--metric", "dot"]));
+        assert_eq!(scores(&alone), scores(&by_model[12..24]), "{name}");
+        let threshold = by_model[4]["score"].to_string();
+        let found = rows(&search(&model, &file, &[QUERIES[0], "--threshold", &threshold]));
+        assert_eq!(scores(&found), scores(&by_model[..found.len()]), "{name}");
+        assert!(found.len() >= 5 && found.last().unwrap()["score"] >= by_model[4]["score"], "{name}");
+    }
+}
+
+/// A file with one row of lists, as other software may write them.
+fn lists(path: &Path, indices: Vec<Option<i64>>, values: Vec<f64>) {
+    let list = |values: ArrayRef, item: DataType| -> ArrayRef {
+        let offsets = OffsetBuffer::from_lengths([values.len()]);
+        Arc::new(LargeListArray::new(Arc::new(Field::new("item", item, true)), offsets, values, None))
+    };
+    let indices = list(Arc::new(Int64Array::from(indices)), DataType::Int64);
+    let values = list(Arc::new(Float64Array::from(values)), DataType::Float64);
+    let batch = RecordBatch::try_from_iter([("indices", indices), ("values", values)]).unwrap();
+    let mut writer = StreamWriter::try_new(fs::File::create(path).unwrap(), &batch.schema()).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+}
+
+#[test]
+fn lists_of_other_software_are_read_and_malformed_ones_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, queries) = (folder.path().join("a.arrows"), folder.path().join("q.arrows"));
+    lists(&queries, vec![Some(3), Some(90_000)], vec![2.0, 0.5]);
+    let search = || {
+        let mut command = sconce();
+        command.arg("search").arg(&file).arg("--query-vectors").arg(&queries);
+        command.args(["--output-format", "jsonl"]).output().unwrap()
+    };
+    lists(&file, vec![Some(90_000), Some(7), Some(3)], vec![4.0, 1.0, 1.0]);
+    assert_eq!(rows(&search())[0]["score"], 4.0);
+    let name = file.to_str().unwrap();
+    for (indices, values, part) in [
+        (vec![Some(1)], vec![1.0, 2.0], "row 0 has 1 indices and 2 values"),
+        (vec![Some(1), Some(-1)], vec![1.0, 2.0], "row 0 has an index that is not from 0"),
+        (vec![Some(1 << 40)], vec![1.0], "row 0 has an index that is not from 0"),
+        (vec![None], vec![1.0], "row 0 has an element that is null"),
+        (vec![Some(1)], vec![f64::NAN], "row 0 has a value that is not finite"),
+    ] {
+        lists(&file, indices, values);
+        assert_fails(&search(), 1, &[name, part]);
+    }
+}
+
+#[test]
+fn vectors_that_cannot_be_compared_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, other, dense) =
+        (fixture("sparse/bert-max"), fixture("sparse/bert-sum"), fixture("bert-tiny"));
+    let file = |name: &str, model: &Path| embedded(model, folder.path().join(name), &["the lamp"]);
+    let (parquet, jsonl) = (file("a.parquet", &model), file("a.jsonl", &model));
+    let dense_file = file("dense.parquet", &dense);
+    assert_fails(&search(&dense, &parquet, &["a"]), 1, &["a.parquet", "sparse vector", "have one vector"]);
+    assert_fails(&search(&model, &dense_file, &["a"]), 1, &["dense.parquet", "have a sparse vector"]);
+    assert_fails(&search(&other, &parquet, &["a"]), 1, &["a.parquet", "other weights", "--model"]);
+    let query_vectors = ["--query-vectors", jsonl.to_str().unwrap()];
+    assert_fails(&search(&model, &parquet, &query_vectors), 1, &["with tokens", "both as jsonl"]);
+    assert_fails(&search(&model, &parquet, &["a", "--metric", "cosine"]), 2, &["--metric", "dot", "remove"]);
+    let rescore = ["a", "--rescore", parquet.to_str().unwrap()];
+    assert_fails(&search(&model, &jsonl, &rescore), 2, &["--rescore", "sparse vectors"]);
+    let pairs = sconce().arg("pairs").arg(&parquet).output().unwrap();
+    assert_fails(&pairs, 1, &["a.parquet", "sparse vector", "one dense vector"]);
+    let metric = run("similarity", &model, &["a", "b", "--metric", "cosine"]);
+    assert_fails(&metric, 2, &["--metric cosine", "sparse encoder compares by dot"]);
+}
