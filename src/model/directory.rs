@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use super::layout::{self, ALL_WEIGHTS, CONFIG, MODULES, NO_TOKENIZER};
+use super::layout::{self, ALL_WEIGHTS, CONFIG, MODULES};
 use super::{Source, hub};
 use crate::sys::regular_file::has_dir_entry;
 
@@ -95,12 +95,7 @@ impl ModelDir {
     /// # Errors
     /// If there is none, or only in an unsupported form.
     pub fn tokenizer(&self) -> Result<PathBuf> {
-        let folder = self.folder.display();
-        match layout::tokenizer_files(|name| self.has(name)) {
-            Ok(Some(files)) => Ok(self.folder.join(files[0])),
-            Ok(None) => bail!("{folder} {NO_TOKENIZER}; download the model again, or pass --tokenizer FILE"),
-            Err(why) => bail!("{folder} {why}"),
-        }
+        layout::tokenizer_in(&self.folder)
     }
 
     fn has(&self, name: &str) -> bool {

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
+use crate::sys::regular_file::has_dir_entry;
+
 /// The configuration of the encoder.
 pub const CONFIG: &str = "config.json";
 /// The weights of the encoder, or of a module.
@@ -27,6 +29,8 @@ pub const MODULE_WEIGHTS: [&str; 2] = [WEIGHTS, TORCH_WEIGHTS];
 pub const MODULES: &str = "modules.json";
 /// The prompts, the truncation and the type of a sentence-transformers model.
 pub const MODEL_SETTINGS: &str = "config_sentence_transformers.json";
+/// The routes of a Router module.
+pub const ROUTER: &str = "router_config.json";
 /// The settings of an original ColBERT checkpoint.
 pub const ARTIFACT_METADATA: &str = "artifact.metadata";
 /// The settings of the tokenizer, such as its limit and its truncation side.
@@ -45,7 +49,7 @@ pub const TRANSFORMER_CONFIGS: [&str; 7] = [
 ];
 
 /// The end of a sentence about a model without any tokenizer.
-pub const NO_TOKENIZER: &str = "has no tokenizer.json (nor vocab.txt, nor vocab.json with merges.txt)";
+const NO_TOKENIZER: &str = "has no tokenizer.json (nor vocab.txt, nor vocab.json with merges.txt)";
 
 /// A complete tokenizer.
 const TOKENIZER: &str = "tokenizer.json";
@@ -58,8 +62,10 @@ const TOKENIZER_SETTINGS: [&str; 3] = [TOKENIZER_CONFIG, "special_tokens_map.jso
 /// Tokenizers in SentencePiece form, which is not read.
 const SENTENCE_PIECES: [&str; 4] =
     ["sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model"];
-/// The folder of the encoder in models of the first releases of sentence-transformers.
-const FIRST_ENCODER_FOLDER: &str = "0_Transformer/";
+/// The folders of the encoder, if its files are not on top: in models of the first releases of sentence-transformers, and that of
+/// documents in models with a Router.
+const ENCODER_FOLDERS: [&str; 3] =
+    ["0_Transformer/", "document_0_Transformer/", "document_0_MLMTransformer/"];
 
 /// The remedy for PyTorch checkpoints that are not read.
 pub const CONVERT: &str = "if you trust it, convert the model once with transformers (AutoModel.from_pretrained(DIR).save_pretrained(OUT))";
@@ -113,11 +119,26 @@ pub fn tokenizer_files(has: impl Fn(&str) -> bool) -> Result<Option<&'static [&'
     }
 }
 
+/// The path of the tokenizer in a folder.
+///
+/// # Errors
+/// If there is none, or only in an unsupported form.
+pub fn tokenizer_in(folder: &Path) -> Result<PathBuf> {
+    let shown = folder.display();
+    match tokenizer_files(|name| has_dir_entry(&folder.join(name))) {
+        Ok(Some(files)) => Ok(folder.join(files[0])),
+        Ok(None) => bail!("{shown} {NO_TOKENIZER}; download the model again, or pass --tokenizer FILE"),
+        Err(why) => bail!("{shown} {why}"),
+    }
+}
+
 /// The files that a module of `modules.json` needs in its folder, by the name of its class: one of each list.
 pub fn module_files(class: &str) -> &'static [&'static [&'static str]] {
     match class {
         "Pooling" | "SpladePooling" | "MultiVectorMask" | "HierarchicalTokenPooling" => &[&[CONFIG]],
         "Dense" | "LayerNorm" => &[&[CONFIG], &MODULE_WEIGHTS],
+        "SparseStaticEmbedding" => &[&[CONFIG], &MODULE_WEIGHTS, &[TOKENIZER, "vocab.txt", "vocab.json"]],
+        "Router" => &[&[ROUTER]],
         _ => &[],
     }
 }
@@ -126,7 +147,7 @@ pub fn module_files(class: &str) -> &'static [&'static [&'static str]] {
 pub fn is_model_file(name: &str) -> bool {
     let is_torch = name.starts_with("pytorch_model") && name.ends_with(".bin");
     let is_transformer_config = name.starts_with("sentence_") && name.ends_with("_config.json");
-    let settings = [MODULES, MODEL_SETTINGS, ARTIFACT_METADATA];
+    let settings = [MODULES, MODEL_SETTINGS, ROUTER, ARTIFACT_METADATA];
     ["README.md", CONFIG, WEIGHTS, WEIGHTS_INDEX, TORCH_WEIGHTS_INDEX].contains(&name)
         || settings.contains(&name)
         || TOKENIZERS.iter().any(|files| files.contains(&name))
@@ -139,7 +160,7 @@ pub fn is_model_file(name: &str) -> bool {
 
 /// The existing optional files beside `file` (a config or a tokenizer) that change how the model is read.
 pub fn optional_files_beside(file: &Path) -> impl Iterator<Item = PathBuf> {
-    let names = [MODULES, MODEL_SETTINGS, ARTIFACT_METADATA, MERGES]
+    let names = [MODULES, MODEL_SETTINGS, ROUTER, ARTIFACT_METADATA, MERGES]
         .into_iter()
         .chain(TRANSFORMER_CONFIGS)
         .chain(TOKENIZER_SETTINGS);
@@ -158,7 +179,7 @@ pub fn files_to_download<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a
     let is_setting = |name: &str| {
         let mut of_encoder =
             [CONFIG, TOKENIZER].into_iter().chain(TRANSFORMER_CONFIGS).chain(TOKENIZER_SETTINGS);
-        [MODULES, MODEL_SETTINGS, ARTIFACT_METADATA].contains(&name)
+        [MODULES, MODEL_SETTINGS, ROUTER, ARTIFACT_METADATA].contains(&name)
             || name
                 .strip_prefix(folder)
                 .is_some_and(|name| tokenizer.contains(&name) || of_encoder.any(|file| file == name))
@@ -176,7 +197,9 @@ pub fn files_to_download<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a
     let is_module_file = |name: &str| {
         let is_replaced =
             || name.strip_suffix(TORCH_WEIGHTS).is_some_and(|it| repository.has(&format!("{it}{WEIGHTS}")));
-        !is_weights(name) && is_file_of_module(name, &[CONFIG, WEIGHTS, TORCH_WEIGHTS]) && !is_replaced()
+        let is_setting =
+            is_file_of_module(name, &[CONFIG, WEIGHTS, TORCH_WEIGHTS]) || is_query_tokenizer(name);
+        !is_weights(name) && is_setting && !is_replaced()
     };
     let names = names.iter().map(String::as_str);
     let settings = names.clone().filter(|name| is_setting(name) || is_module_file(name));
@@ -302,16 +325,23 @@ impl Repository<'_> {
 
     /// The folder of the encoder's files, with a `/` at its end; empty where they are on top.
     fn encoder_folder(&self) -> &'static str {
-        let has_folder = self.has(MODULES) && self.has(&format!("{FIRST_ENCODER_FOLDER}{CONFIG}"));
-        if has_folder { FIRST_ENCODER_FOLDER } else { "" }
+        let has_encoder = |folder: &&str| self.has(MODULES) && self.has(&format!("{folder}{CONFIG}"));
+        ENCODER_FOLDERS.into_iter().find(has_encoder).unwrap_or("")
     }
 }
 
 /// Whether a file is in the folder of a module and has one of these names: `1_Pooling/config.json`,
-/// `2_Dense/model.safetensors`.
+/// `2_Dense/model.safetensors`, `document_1_SpladePooling/config.json`.
 fn is_file_of_module(name: &str, files: &[&str]) -> bool {
     let Some((folder, file)) = name.split_once('/') else { return false };
-    folder.starts_with(|c: char| c.is_ascii_digit()) && files.contains(&file)
+    let of_route = ["query_", "document_"].iter().find_map(|route| folder.strip_prefix(route));
+    of_route.unwrap_or(folder).starts_with(|c: char| c.is_ascii_digit()) && files.contains(&file)
+}
+
+/// Whether a file is of the tokenizer of queries: `query_0_SparseStaticEmbedding/tokenizer.json`.
+fn is_query_tokenizer(name: &str) -> bool {
+    let mut vocabularies = TOKENIZERS.into_iter().flatten().copied().chain(TOKENIZER_SETTINGS);
+    name.starts_with("query_") && vocabularies.any(|file| is_file_of_module(name, &[file]))
 }
 
 /// Whether a name is that of one of several files of weights: `model-00001-of-00003.safetensors`.
@@ -368,6 +398,20 @@ mod tests {
         assert_eq!(found.last(), Some(&"0_Transformer/model.safetensors"));
         assert!(modules[..3].iter().all(|file| found.contains(file)) && !found.contains(&modules[3]));
         assert!(!found.contains(&CONFIG), "the config on top is not the encoder's");
+    }
+
+    #[test]
+    fn the_files_of_both_routes_are_downloaded() {
+        let query = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
+        let query: Vec<String> =
+            query.iter().map(|name| format!("query_0_SparseStaticEmbedding/{name}")).collect();
+        let encoder = ["config.json", "tokenizer.json", "model.safetensors"];
+        for folder in ["", "document_0_Transformer/"] {
+            let encoder: Vec<String> = encoder.iter().map(|name| format!("{folder}{name}")).collect();
+            let shared = names(&[MODULES, ROUTER, "document_1_SpladePooling/config.json"]);
+            let repository = [shared, query.clone(), encoder].concat();
+            assert_eq!(files_to_download("model", &repository).unwrap(), repository);
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod multi_vector;
 mod pooling;
 pub mod post_pooling;
 mod prompts;
+mod query_weights;
 mod similarity;
 mod splade;
 
@@ -21,12 +22,14 @@ use super::layout::{CONFIG, MODEL_SETTINGS, MODULES, TOKENIZER_CONFIG, TRANSFORM
 use super::purpose::Purpose;
 use crate::nn::{Pooling, PostPoolingSpec, SpladeSpec};
 use crate::sys::regular_file::has_dir_entry;
+use list::QUERY_WEIGHTS;
 pub use list::{Module, parent_model, read_modules};
 pub use multi_vector::{MultiVector, QueryExpansion, TokenPooling, is_mean_max_sim};
 pub use pooling::PoolingModule;
 use post_pooling::ModuleInput;
 pub use post_pooling::PostPoolingModule;
 pub use prompts::{Prompts, Role};
+pub use query_weights::QueryWeights;
 pub use similarity::Similarity;
 
 /// The Dense module of PyLate, whose computation is that of sentence-transformers.
@@ -39,6 +42,8 @@ pub struct Modules {
     pub pooling: Option<PoolingModule>,
     /// The SpladePooling module.
     pub splade: Option<SpladeSpec>,
+    /// What weights the queries of a sparse encoder in place of the encoder.
+    pub query_weights: Option<QueryWeights>,
     /// What a multi-vector model has beside its modules; `None` for another model.
     pub multi_vector: Option<MultiVector>,
     /// The modules after pooling, in order; in a multi-vector model, those after the encoder.
@@ -124,7 +129,9 @@ impl Modules {
         (modules.similarity, modules.activation) = (settings.similarity, settings.activation);
         let entries = read_modules(&list)?;
         let by_module = || entries.iter().find_map(|module| Purpose::of_module(&module.module_type));
-        modules.purpose = settings.purpose.or_else(by_module);
+        let router = entries.iter().find(|module| module.class() == "Router");
+        let by_router = router.and_then(|module| Purpose::of_module(&module.module_type));
+        modules.purpose = by_router.or(settings.purpose).or_else(by_module);
         let takes_multi_vector =
             |purpose: &mut Purpose| purpose.is_multi_vector() && uses_own_modules(pooling);
         if modules.purpose.take_if(takes_multi_vector).is_some() {
@@ -133,8 +140,10 @@ impl Modules {
         for module in &entries {
             modules.add(folder, &list, module, pooling)?;
         }
-        // Modules after SPLADE, and different ones for queries, are not supported: the model is refused by its purpose.
-        let is_splade = |module: &Module| module.is_encoder() || module.class() == "SpladePooling";
+        // Modules after SPLADE, and other ones for queries than weights, are not supported: the model is refused by its purpose.
+        let is_weights = |module: &Module| module.router.is_some() && module.class() == QUERY_WEIGHTS;
+        let is_splade =
+            |module: &Module| module.is_encoder() || module.class() == "SpladePooling" || is_weights(module);
         modules.splade = modules.splade.filter(|_| entries.iter().all(is_splade));
         // PyLate masks and normalizes without modules for it.
         if modules.multi_vector.is_some() && !entries.iter().any(|module| module.class() == "MultiVectorMask")
@@ -150,7 +159,7 @@ impl Modules {
 
     /// Reads the module of an entry of `modules.json`.
     fn add(&mut self, folder: &Path, list: &Path, module: &Module, pooling: Option<&Pooling>) -> Result<()> {
-        let Module { module_type, path } = module;
+        let Module { module_type, path, .. } = module;
         let (shown, class) = (list.display(), module.class());
         let post_pooling = match class {
             "Transformer" | "MLMTransformer" => {
@@ -161,6 +170,13 @@ impl Modules {
             }
             "SpladePooling" => {
                 self.splade = Some(splade::read(&folder.join(path).join(CONFIG))?);
+                return Ok(());
+            }
+            QUERY_WEIGHTS => {
+                if let Some(router) = module.router.clone() {
+                    let weights = QueryWeights::read(folder.join(path), router, module.is_default)?;
+                    self.query_weights = Some(weights);
+                }
                 return Ok(());
             }
             _ if self.purpose.is_some() => return Ok(()),
@@ -192,7 +208,7 @@ impl Modules {
     /// Reads a module of a multi-vector model after its encoder: it takes the vector of each token.
     fn add_to_tokens(&mut self, folder: PathBuf, list: &Path, module: &Module) -> Result<()> {
         let Some(multi_vector) = &mut self.multi_vector else { return Ok(()) };
-        let Module { module_type, path } = module;
+        let Module { module_type, path, .. } = module;
         let is_known = !module.is_custom() || module_type == PYLATE_DENSE;
         match (module.class(), &mut multi_vector.token_pooling) {
             ("Dense", None) if is_known => {

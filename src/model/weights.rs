@@ -139,6 +139,19 @@ impl Checkpoint {
         self.tensors.get(name).map(|entry| &entry.shape[..])
     }
 
+    /// The elements of a tensor with one axis, by the checkpoint's name; `None` if it has no such tensor of floats.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn vector(&self, name: &str) -> Result<Option<Vec<f32>>> {
+        let entry = self.tensors.get(name).filter(|entry| entry.shape.len() == 1);
+        let typed = entry.and_then(|entry| Some((entry, safetensors_dtype(entry.dtype)?)));
+        let Some((entry, dtype)) = typed else { return Ok(None) };
+        let mut values = vec![0.0; entry.shape[0]];
+        entry.read(dtype, 0, &mut values)?;
+        Ok(Some(values))
+    }
+
     /// A reader of the encoder's tensors, by the family's names; for the CPU in f32 until [`TensorReader::set_backend`].
     ///
     /// # Errors

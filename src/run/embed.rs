@@ -45,10 +45,11 @@ pub fn embed(options: &EmbedOptions) -> Result<ExitStatus> {
 /// The resolved options that affect sparse weights, as identity and as metadata.
 fn of_sparse(encoder: &SparseEncoder) -> (RunIdentity, OutputMetadata) {
     let pooling = format!("{SPLADE}: {}", encoder.splade().describe());
-    let identity = RunIdentity::from([
+    let mut identity = RunIdentity::from([
         ("--pooling".into(), pooling.clone()),
         ("--prompt".into(), format!("{:?}", encoder.prompt())),
     ]);
+    identity.extend(encoder.role().map(|role| ("--role".into(), role.name().into())));
     let metadata = OutputMetadata::from([
         ("pooling".into(), pooling),
         ("dimensions".into(), encoder.dimensions().to_string()),

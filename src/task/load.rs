@@ -16,7 +16,7 @@ use crate::model::directory::ModelDir;
 use crate::model::families::Family;
 use crate::model::layout::optional_files_beside;
 use crate::model::modules::{
-    Modules, PoolingModule, PostPoolingModule, TokenLimit, parent_model, post_pooling,
+    Modules, PoolingModule, PostPoolingModule, QueryWeights, TokenLimit, parent_model, post_pooling,
 };
 use crate::model::purpose::{self, Purpose};
 use crate::model::weights::{Checkpoint, TensorReport, read_index};
@@ -57,6 +57,8 @@ pub struct Loaded {
     pub head: Option<TaskHead>,
     /// The kind of the head.
     pub head_kind: Option<HeadKind>,
+    /// What the queries of a sparse encoder become without its encoder, if it is loaded as one and its files say so.
+    pub static_queries: Option<StaticQueries>,
     /// The tokenizer file.
     pub tokenizer_file: PathBuf,
     /// The tokenizer, with its maximum length set.
@@ -264,6 +266,9 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Lo
     for marker in modules.multi_vector.iter().flat_map(|multi_vector| &multi_vector.markers) {
         tokenizer.add_marker(marker)?;
     }
+    let own_weights = modules.query_weights.as_ref();
+    let own_weights = own_weights.filter(|_| pooling == Pooling::Splade && options.reads_checkpoint());
+    let static_queries = own_weights.map(|module| static_queries(options, module, dimensions)).transpose()?;
     let loaded = post_pooling::load(applied, options.random_weights, &mut report)?;
     let post_pooling = pooler.into_iter().chain(loaded).collect();
     if let Some(report) = &report {
@@ -287,10 +292,44 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Lo
         files,
         head,
         head_kind,
+        static_queries,
         tokenizer_file,
         tokenizer,
         max_length,
     })
+}
+
+/// Tokens and their weights for the queries of a sparse encoder without an encoder.
+pub struct StaticQueries {
+    /// The tokenizer of queries, without special tokens.
+    pub tokenizer: Tokenizer,
+    /// The weight of each token of the vocabulary.
+    pub weights: Vec<f32>,
+}
+
+/// Reads the weights of queries of a sparse encoder with `dimensions`, and their tokenizer.
+///
+/// # Errors
+/// If a file cannot be read, or the weights have other dimensions.
+fn static_queries(options: &ModelOptions, module: &QueryWeights, dimensions: usize) -> Result<StaticQueries> {
+    let weights = module.weights()?;
+    if weights.len() != dimensions {
+        bail!(
+            "{} weights {} tokens, but the vocabulary of the model has {dimensions}; use the files of one model",
+            module.folder.display(),
+            weights.len()
+        );
+    }
+    let own_side = if module.truncate_left { TruncationSide::Left } else { TruncationSide::Right };
+    let own_limit = module.max_length.as_ref().map(|limit| limit.tokens);
+    let limits = TokenizerOptions {
+        max_length: options.max_length.or(own_limit).unwrap_or(usize::MAX),
+        truncation_side: options.truncation_side.unwrap_or(own_side),
+        pair_truncation: options.pair_truncation,
+        lowercase: false,
+    };
+    let tokenizer = Tokenizer::read(&module.tokenizer()?, &limits)?.without_special_tokens();
+    Ok(StaticQueries { tokenizer, weights })
 }
 
 /// A model whose config, modules and options are resolved, before its tokenizer and weights are read.
@@ -577,6 +616,9 @@ pub(super) fn read_files(
         }
     }
     files.extend(modules.pooling.iter().map(|pooling| pooling.file.clone()));
+    if let Some(weights) = &modules.query_weights {
+        files.extend(weights.files()?);
+    }
     for module in post_pooling {
         files.extend([module.config()].into_iter().filter(|file| file.is_file()).chain(module.weights()?));
     }

@@ -1,13 +1,15 @@
 //! SPLADE: one sparse vector of vocabulary weights per text. Tokenize, encode, apply the masked-LM head, pool its logits.
 
 use std::borrow::Borrow;
+use std::collections::BTreeSet;
 
 use anyhow::{Result, bail};
 
 use super::embedding::{EmbeddedTexts, embed_texts};
-use super::load::Loaded;
+use super::load::{Loaded, StaticQueries};
 use super::model_task::{HeadMemory, ModelTask};
 use super::options::{OnLong, VectorOptions};
+use super::sequences::tokenize;
 use super::text_model::TextModel;
 use super::tokens::resolve_prompt;
 use crate::error::UsageError;
@@ -24,7 +26,9 @@ pub struct SparseEncoder {
     model: TextModel,
     head: MaskedLmHead,
     splade: SpladeSpec,
-    /// What the texts are, if the user chose it.
+    /// What queries become without the encoder.
+    static_queries: Option<StaticQueries>,
+    /// What the texts are: the user's choice; if queries are encoded in another way, else that of the model.
     role: Option<Role>,
     /// The prompt before each text.
     prompt: String,
@@ -43,8 +47,15 @@ impl SparseEncoder {
     pub fn new(loaded: Loaded, options: &VectorOptions, console: &Console) -> Result<Self> {
         check_options(options)?;
         let prompt = resolve_prompt(options.prompt.as_ref(), options.role, &loaded.modules.prompts, console)?;
-        let Loaded { tokenizer, encoders, head: Some(TaskHead::MaskedLm(head)), modules, dimensions, .. } =
-            loaded
+        let Loaded {
+            tokenizer,
+            encoders,
+            head: Some(TaskHead::MaskedLm(head)),
+            static_queries,
+            modules,
+            dimensions,
+            ..
+        } = loaded
         else {
             bail!("the model was loaded without its head; please report this as a bug")
         };
@@ -55,7 +66,14 @@ impl SparseEncoder {
             tokenizer.max_length()
         ));
         let model = TextModel { tokenizer, encoders, on_long: options.on_long };
-        Ok(SparseEncoder { model, head, splade, role: options.role, prompt, dimensions })
+        let is_default = modules.query_weights.as_ref().is_some_and(|weights| weights.is_default);
+        let default = if is_default { Role::Query } else { Role::Document };
+        let role = options.role.or(static_queries.as_ref().map(|_| default));
+        let encoder = SparseEncoder { model, head, splade, static_queries, role, prompt, dimensions };
+        if encoder.queries().is_some() {
+            console.detail("queries have fixed weights of their tokens; the encoder is not used".to_owned());
+        }
+        Ok(encoder)
     }
 
     /// How logits become weights.
@@ -68,7 +86,12 @@ impl SparseEncoder {
         &self.prompt
     }
 
-    /// What the texts are, if the user chose it.
+    /// What weights the texts in place of the encoder, if they are queries of a model that has it.
+    fn queries(&self) -> Option<&StaticQueries> {
+        self.static_queries.as_ref().filter(|_| self.role == Some(Role::Query))
+    }
+
+    /// What the texts are, if anything depends on it.
     pub fn role(&self) -> Option<Role> {
         self.role
     }
@@ -110,6 +133,10 @@ impl SparseEncoder {
         batch_tokens: usize,
         worker: usize,
     ) -> Result<Vec<SparseVector>> {
+        if let Some(queries) = self.queries() {
+            let vectors = texts.iter().map(|text| queries.weights_of(text.borrow()));
+            return Ok(vectors.map(|weights| self.vector_of(weights)).collect());
+        }
         let weights = self.model.forward(texts, batch_tokens, worker, |batch, hidden| {
             self.head.splade(hidden, batch.cu_seqlens(), self.splade)
         })?;
@@ -120,6 +147,16 @@ impl SparseEncoder {
         let (indices, values): (Vec<u32>, Vec<f32>) = weights.into_iter().unzip();
         let token = |&id: &u32| self.model.tokenizer.token(id).unwrap_or_else(|| format!("#{id}"));
         SparseVector { tokens: indices.iter().map(token).collect(), indices, values }
+    }
+}
+
+impl StaticQueries {
+    /// The tokens of a text with their weights, each once, by ascending id; those of weight 0 are left out.
+    fn weights_of(&self, text: &TokenizedText) -> Vec<(u32, f32)> {
+        let ids = text.sequences.iter().flat_map(|sequence| &sequence.tokens.ids);
+        let ids: BTreeSet<u32> = ids.copied().collect();
+        let weights = ids.into_iter().map(|id| (id, self.weights.get(id as usize).copied().unwrap_or(0.0)));
+        weights.filter(|(_, weight)| *weight != 0.0).collect()
     }
 }
 
@@ -145,7 +182,13 @@ fn check_options(options: &VectorOptions) -> Result<()> {
 
 impl Task for SparseEncoder {
     fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
-        self.model.tokenize(&format!("{}{text}", self.prompt), pair)
+        let text = format!("{}{text}", self.prompt);
+        match self.queries() {
+            Some(queries) => {
+                self.model.checked([tokenize(&queries.tokenizer, self.model.on_long, &text, pair)?])
+            }
+            None => self.model.tokenize(&text, pair),
+        }
     }
 
     fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {

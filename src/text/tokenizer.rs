@@ -334,6 +334,12 @@ impl Tokenizer {
         Ok(())
     }
 
+    /// Removes the special tokens that are added to texts.
+    pub fn without_special_tokens(mut self) -> Self {
+        self.inner.with_post_processor(None::<PostProcessorWrapper>);
+        self
+    }
+
     /// The id of a token, if the vocabulary has it.
     pub fn token_id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)

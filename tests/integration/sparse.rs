@@ -14,7 +14,8 @@ use arrow::ipc::writer::StreamWriter;
 use serde_json::{Value, json};
 
 use crate::support::{
-    assert_fails, first_difference, fixture, goldens, model_command, numbers, rows, sconce, stderr, stdout,
+    assert_fails, copy_folder, first_difference, fixture, goldens, model_command, numbers, rows, sconce,
+    stderr, stdout,
 };
 
 /// Tolerance of similarities.
@@ -214,4 +215,87 @@ fn vectors_that_cannot_be_compared_are_refused() {
     assert_fails(&pairs, 1, &["a.parquet", "sparse vector", "one dense vector"]);
     let metric = run("similarity", &model, &["a", "b", "--metric", "cosine"]);
     assert_fails(&metric, 2, &["--metric cosine", "sparse encoder compares by dot"]);
+}
+
+/// The elements of rows with weights, by the ids of the model's tokens.
+fn assert_weights(found: &Output, expected: &[&Value], vocab: &Value, what: &str) {
+    let found = rows(found);
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (row, expected) in found.iter().zip(expected) {
+        let dense = |elements: &mut dyn Iterator<Item = (u64, f32)>| {
+            let mut weights = vec![0.0; vocab.as_object().unwrap().len()];
+            elements.for_each(|(id, weight)| weights[id as usize] = weight);
+            weights
+        };
+        let own = row["weights"].as_object().unwrap().iter();
+        let own = dense(
+            &mut own.map(|(token, weight)| (vocab[token].as_u64().unwrap(), weight.as_f64().unwrap() as f32)),
+        );
+        let indices = expected["indices"].as_array().unwrap().iter();
+        let values = numbers(&expected["values"]);
+        let expected = dense(&mut indices.map(|id| id.as_u64().unwrap()).zip(values));
+        if let Some(difference) = first_difference(&own, &expected, ATOL, ATOL) {
+            panic!("{what}: {difference}");
+        }
+    }
+}
+
+#[test]
+fn queries_of_a_router_are_weighted_without_the_encoder_and_documents_encoded() {
+    for name in ["folders", "on-top"] {
+        let model = fixture("sparse-router").join(name);
+        let goldens = goldens(&model);
+        let texts = texts(&goldens);
+        let tokenizer = fs::read(model.join("query_0_SparseStaticEmbedding/tokenizer.json")).unwrap();
+        let vocab = serde_json::from_slice::<Value>(&tokenizer).unwrap()["model"]["vocab"].clone();
+        let golden = goldens["texts"].as_array().unwrap();
+        let documents: Vec<&Value> = golden.iter().collect();
+        let queries: Vec<&Value> = golden.iter().map(|row| &row["query"]).collect();
+        let embed = |role: &str| run("embed", &model, &[&["--role", role, "--"], &texts[..]].concat());
+        assert_weights(&embed("document"), &documents, &vocab, &format!("{name} document"));
+        assert_weights(&embed("query"), &queries, &vocab, &format!("{name} query"));
+        for (i, expected) in goldens["similarity"].as_array().unwrap().iter().enumerate() {
+            let reranked = run("rerank", &model, &[&["--query", texts[i], "--"], &texts[..]].concat());
+            let found = scores(&rows(&reranked));
+            if let Some(difference) = first_difference(&found, &numbers(expected), ATOL, ATOL) {
+                panic!("{name} rerank {i}: {difference}");
+            }
+        }
+    }
+}
+
+#[test]
+fn search_takes_the_route_of_queries_and_files_say_their_role() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = fixture("sparse-router/folders");
+    let texts = ["the lamp burns", "a key", "the wick of the lamp"];
+    let roles = ["document", "query"].map(|role| {
+        embedded(
+            &model,
+            folder.path().join(format!("{role}.parquet")),
+            &[&["--role", role], &texts[..]].concat(),
+        )
+    });
+    let [documents, queries] = &roles;
+    let by_model = rows(&search(&model, documents, &texts));
+    let by_vectors = rows(&search(&model, documents, &["--query-vectors", queries.to_str().unwrap()]));
+    assert_eq!(by_model, by_vectors);
+    assert_fails(&search(&model, queries, &texts), 1, &["query.parquet", "--role query"]);
+}
+
+#[test]
+fn routes_that_are_not_supported_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model");
+    copy_folder(&fixture("sparse-router/on-top"), &model);
+    let router = model.join("router_config.json");
+    let own = fs::read_to_string(&router).unwrap();
+    fs::write(&router, own.replace("\"query\": [", "\"question\": [")).unwrap();
+    assert_fails(&run("embed", &model, &["a"]), 1, &["different encoders for queries and documents"]);
+    fs::write(&router, own.replace("\"query_0_SparseStaticEmbedding\"", "\"../x\"")).unwrap();
+    assert_fails(&run("embed", &model, &["a"]), 1, &["router_config.json", "outside the model's directory"]);
+    fs::write(&router, own).unwrap();
+    let config = model.join("query_0_SparseStaticEmbedding/config.json");
+    fs::write(&config, r#"{"frozen": true, "path": "idf.json"}"#).unwrap();
+    assert_fails(&run("embed", &model, &["a"]), 1, &["config.json", "idf.json", "model.safetensors"]);
 }

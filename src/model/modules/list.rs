@@ -1,13 +1,17 @@
-//! `modules.json`: the list of modules.
+//! `modules.json`: the list of modules, and `router_config.json`: those of a sparse encoder whose queries need no encoder.
 
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Result, bail};
 use serde_json::Value;
 
+use crate::model::config::Config;
 use crate::model::json::read_json;
-use crate::model::layout::{MODULES, module_files};
+use crate::model::layout::{MODULES, ROUTER, module_files};
 use crate::sys::regular_file::has_dir_entry;
+
+/// The class of the module that weights the tokens of queries.
+pub(super) const QUERY_WEIGHTS: &str = "SparseStaticEmbedding";
 
 /// An entry of `modules.json`.
 pub struct Module {
@@ -15,6 +19,10 @@ pub struct Module {
     pub module_type: String,
     /// Its folder below the model's; empty for the model's own.
     pub path: String,
+    /// The configuration of the Router that it is a part of.
+    pub router: Option<PathBuf>,
+    /// Whether the Router chooses it for texts without a role; it is known for queries only.
+    pub is_default: bool,
 }
 
 impl Module {
@@ -40,7 +48,7 @@ impl Module {
     }
 }
 
-/// The entries of `modules.json`, in order.
+/// The entries of `modules.json`, in order; in place of a Router of a sparse encoder its modules, those of documents first.
 ///
 /// # Errors
 /// If the file cannot be read, holds no list of modules, or a module's folder is outside the model's directory.
@@ -49,20 +57,81 @@ pub fn read_modules(path: &Path) -> Result<Vec<Module>> {
     let Some(modules) = modules.as_array() else {
         bail!("{} does not hold a list of modules; fix the file", path.display())
     };
-    let module = |module: &Value| {
+    let module = |module: &Value| -> Result<Module> {
         let string = |key: &str| module.get(key).and_then(Value::as_str);
         let (Some(module_type), Some(folder)) = (string("type"), string("path")) else {
             bail!("{}: a module has no \"type\" or no \"path\"; fix the file", path.display())
         };
-        if Path::new(folder).components().any(|part| !matches!(part, Component::Normal(_))) {
-            bail!(
-                "{}: the module path {folder:?} is outside the model's directory; fix the file",
-                path.display()
-            )
-        }
-        Ok(Module { module_type: module_type.to_owned(), path: folder.to_owned() })
+        let folder = checked_folder(path, folder)?.to_owned();
+        Ok(Module { module_type: module_type.to_owned(), path: folder, router: None, is_default: false })
     };
-    modules.iter().map(module).collect()
+    let model = path.parent().unwrap_or(Path::new(""));
+    let mut found = Vec::new();
+    for entry in modules {
+        let module = module(entry)?;
+        let routed = if module.class() == "Router" { routed(model, &module.path)? } else { None };
+        found.extend(routed.unwrap_or_else(|| vec![module]));
+    }
+    Ok(found)
+}
+
+/// The modules of a Router in the folder `path` of the model, if its routes are documents, which an encoder reads, and queries, whose
+/// tokens have fixed weights; `None` for other routes.
+///
+/// # Errors
+/// If the file does not parse, or a folder is outside the model's directory.
+fn routed(model: &Path, path: &str) -> Result<Option<Vec<Module>>> {
+    let file = model.join(path).join(ROUTER);
+    if !has_dir_entry(&file) {
+        return Ok(None);
+    }
+    let config = Config::read(&file)?;
+    let (Some(types), Some(structure)) = (config.object("types")?, config.object("structure")?) else {
+        return Ok(None);
+    };
+    let route = |name: &str| {
+        let ids = structure.get(name).and_then(Value::as_array)?;
+        ids.iter().map(|id| id.as_str()).collect::<Option<Vec<&str>>>()
+    };
+    let parameters = config.object("parameters")?;
+    let has_mappings = parameters.as_ref().and_then(|parameters| parameters.get("route_mappings"));
+    let has_mappings = has_mappings.and_then(Value::as_object).is_some_and(|map| !map.is_empty());
+    let (Some(queries), Some(documents)) = (route("query"), route("document")) else { return Ok(None) };
+    if structure.fields().len() != 2 || has_mappings {
+        return Ok(None);
+    }
+    let default = match &parameters {
+        Some(parameters) => parameters.string("default_route")?,
+        None => None,
+    };
+    // Without a default, sentence-transformers takes the first route.
+    let default = default.or(structure.fields().keys().next().map(String::as_str));
+    let module = |id: &&str| -> Result<Module> {
+        let module_type = types.string(id)?.unwrap_or_default().to_owned();
+        let folder = checked_folder(&file, id)?;
+        let path = PathBuf::from(path).join(folder).display().to_string();
+        Ok(Module { module_type, path, router: Some(file.clone()), is_default: false })
+    };
+    let mut queries = queries.iter().map(module).collect::<Result<Vec<_>>>()?;
+    let [query] = &mut queries[..] else { return Ok(None) };
+    if query.class() != QUERY_WEIGHTS {
+        return Ok(None);
+    }
+    query.is_default = default == Some("query");
+    let documents = documents.iter().map(module).collect::<Result<Vec<_>>>()?;
+    Ok(Some(documents.into_iter().chain(queries).collect()))
+}
+
+/// A folder that `file` names, which is below the model's directory.
+///
+/// # Errors
+/// If it is outside.
+fn checked_folder<'a>(file: &Path, folder: &'a str) -> Result<&'a str> {
+    if Path::new(folder).components().any(|part| !matches!(part, Component::Normal(_))) {
+        let file = file.display();
+        bail!("{file}: the module path {folder:?} is outside the model's directory; fix the file")
+    }
+    Ok(folder)
 }
 
 /// The directory above `folder` if its `modules.json` names `folder` as the encoder: a user who passes the encoder's folder

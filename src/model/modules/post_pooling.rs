@@ -135,8 +135,8 @@ impl PostPoolingModule {
     }
 }
 
-/// The path of the weights in a folder.
-fn weights_in(folder: &Path) -> Result<PathBuf> {
+/// The path of the weights in the folder of a module.
+pub(super) fn weights_in(folder: &Path) -> Result<PathBuf> {
     let mut paths = MODULE_WEIGHTS.iter().map(|name| folder.join(name));
     paths.find(|path| has_dir_entry(path)).ok_or_else(|| {
         let folder = folder.display();

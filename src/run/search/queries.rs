@@ -89,7 +89,8 @@ fn encoder(options: &SearchOptions, loaded: Loaded) -> Result<(TextEncoder, bool
     let mut vectors = options.query_vectors.clone();
     let has_chosen_prompt = vectors.prompt.is_some() || vectors.role.is_some();
     let has_query_prompt = loaded.modules.prompts.get(Role::Query.name()).is_some();
-    if !has_chosen_prompt && (has_query_prompt || loaded.modules.multi_vector.is_some()) {
+    let has_query_modules = loaded.modules.multi_vector.is_some() || loaded.static_queries.is_some();
+    if !has_chosen_prompt && (has_query_prompt || has_query_modules) {
         vectors.role = Some(Role::Query);
     }
     Ok((TextEncoder::new(loaded, &vectors, &options.console)?, has_chosen_prompt))
