@@ -71,7 +71,7 @@ impl SparseEncoder {
         let role = options.role.or(static_queries.as_ref().map(|_| default));
         let encoder = SparseEncoder { model, head, splade, static_queries, role, prompt, dimensions };
         if encoder.queries().is_some() {
-            console.detail("queries have fixed weights of their tokens; the encoder is not used".to_owned());
+            console.detail("queries have fixed weights of their tokens; the encoder is not used");
         }
         Ok(encoder)
     }
