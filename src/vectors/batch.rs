@@ -9,6 +9,7 @@ use arrow::datatypes::{DataType, FieldRef, Float16Type, Float32Type, Int8Type, S
 
 use super::buffer::BlockBuffer;
 use super::error::{no_vectors, token_integers};
+use super::lists::{first_null, list_values};
 use super::source::RowKind;
 use super::sparse::{self, INDICES, VALUES, WEIGHTS};
 use super::width::{checked_width, dimensions_of_int8};
@@ -281,20 +282,6 @@ fn elements(lists: &ArrayRef, width: usize) -> Result<ArrayRef, (usize, String)>
         Some(element) => Err((element / width.max(1), "has an element that is null".into())),
         None => Ok(values),
     }
-}
-
-/// The values of a column of lists of any length, and the offsets of the lists; `None` if it has another type.
-pub(super) fn list_values(lists: &ArrayRef) -> Option<(&ArrayRef, Vec<usize>)> {
-    if let Some(list) = lists.as_list_opt::<i32>() {
-        return Some((list.values(), list.value_offsets().iter().map(|x| *x as usize).collect()));
-    }
-    let list = lists.as_list_opt::<i64>()?;
-    Some((list.values(), list.value_offsets().iter().map(|x| *x as usize).collect()))
-}
-
-/// The first element that is null.
-pub(super) fn first_null(values: &ArrayRef) -> Option<usize> {
-    (0..values.len()).find(|i| values.null_count() > 0 && values.is_null(*i))
 }
 
 /// The columns of a file that are shown beside what rows hold, with their indices in the schema.

@@ -18,6 +18,7 @@ mod csv;
 mod error;
 mod file;
 mod jsonl;
+mod lists;
 mod npy;
 mod parquet;
 mod records;

@@ -8,8 +8,8 @@ use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float32Type, UInt32Type};
 
-use super::batch::{first_null, list_values};
 use super::buffer::BlockBuffer;
+use super::lists::{first_null, list_values};
 use super::width::MAX_WIDTH;
 
 /// The column of the dimensions of the elements that are not zero.
