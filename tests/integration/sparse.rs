@@ -300,3 +300,34 @@ fn routes_that_are_not_supported_are_refused() {
     fs::write(&config, r#"{"frozen": true, "path": "idf.json"}"#).unwrap();
     assert_fails(&run("embed", &model, &["a"]), 1, &["config.json", "idf.json", "model.safetensors"]);
 }
+
+/// A run that is killed goes on where it was in the same role, and its output has the bytes of an uninterrupted run.
+#[test]
+fn a_killed_run_is_resumed() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = fixture("sparse-router/folders");
+    let input = folder.path().join("texts.txt");
+    let lines = (0..20_000).map(|i| format!("{}the lamp {i}\n", "a wick ".repeat(i % 4)));
+    fs::write(&input, lines.collect::<String>()).unwrap();
+    for format in ["jsonl", "parquet"] {
+        let path = |name: &str| folder.path().join(format!("{name}.{format}"));
+        let command = |name: &str, args: &[&str]| {
+            let mut command = model_command("embed", &model, args);
+            command.arg("-i").arg(&input).arg("-o").arg(path(name));
+            command
+        };
+        assert!(command("whole", &[]).output().unwrap().status.success());
+        let mut child = command("killed", &[]).spawn().unwrap();
+        while !folder.path().join(format!(".killed.{format}.partial.json")).exists() {
+            assert!(child.try_wait().unwrap().is_none(), "{format}: the run ended before it saved its state");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let other = command("killed", &["--resume", "--role", "query"]).output().unwrap();
+        assert_fails(&other, 2, &["--role has changed", "--restart"]);
+        let resumed = command("killed", &["--resume"]).output().unwrap();
+        assert!(resumed.status.success(), "{}", stderr(&resumed));
+        assert!(fs::read(path("whole")).unwrap() == fs::read(path("killed")).unwrap(), "{format}");
+    }
+}
