@@ -56,6 +56,8 @@
 //! | content | what a row holds beside its columns: a vector, a score, labels, entities, answers, tokens for masks, or a sparse vector |
 //! | mask | the token `[MASK]` or `<mask>`, in whose place a masked language model expects other tokens |
 //! | decoder | the last layer of a masked-LM head: a logit for each token of the vocabulary |
+//! | sparse vector | the dimensions of a vector over the vocabulary that are not zero, with their values |
+//! | route | what a sparse encoder does with a text of one role, if queries need no encoder |
 //! | logits, scores | the outputs of a task head; what an activation makes of them |
 //! | multi-vector model, MaxSim | a model like ColBERT with one projected vector per token; its score of a query and a document |
 //! | role | what a text is to such a model, and by its prompt to others: query or document |
