@@ -126,6 +126,55 @@ def eurobert(r):
     return s | {key: r.random() < 0.3 for key in ("attention_bias", "mlp_bias")}
 
 
+def decoder(r, has_head_dim=True):
+    """Config fields of language models that follow Llama."""
+    s = gated_sizes(r) | dict(rope_parameters=rope(r))
+    s["rms_norm_eps"] = s.pop("layer_norm_eps")
+    del s["type_vocab_size"]
+    heads = s["num_attention_heads"]
+    s["num_key_value_heads"] = r.choice([n for n in range(1, heads + 1) if heads % n == 0])
+    if has_head_dim:
+        s["head_dim"] = 2 * r.randint(2, 12)
+    if r.random() < 0.3:
+        s["is_causal"] = r.random() < 0.5
+    return s
+
+
+def llama(r):
+    return decoder(r) | {key: r.random() < 0.3 for key in ("attention_bias", "mlp_bias")}
+
+
+def mistral(r):
+    return decoder(r) | dict(sliding_window=r.choice([None, 1, 2, 7, 30]))
+
+
+def qwen(r, **kwargs):
+    s = decoder(r, **kwargs)
+    layers = s["num_hidden_layers"]
+    if r.random() < 0.6:
+        s |= dict(use_sliding_window=True, sliding_window=r.choice([None, 1, 3, 20]), max_window_layers=r.randint(0, layers))
+        if s["sliding_window"] and r.random() < 0.5:
+            s["layer_types"] = [r.choice(["full_attention", "sliding_attention"]) for _ in range(layers)]
+    return s
+
+
+def gemma3(r):
+    s = decoder(r)
+    layers = s["num_hidden_layers"]
+    s["hidden_activation"] = s.pop("hidden_act")
+    del s["rope_parameters"]
+    if r.random() < 0.5:
+        s["rope_parameters"] = {"full_attention": rope(r) or {}, "sliding_attention": rope(r) or {}}
+    else:
+        s |= dict(rope_theta=r.choice([50.0, 1e6]), rope_local_base_freq=r.choice([30.0, 1e4]), rope_scaling=rope(r))
+    if r.random() < 0.5:
+        s["layer_types"] = [r.choice(["full_attention", "sliding_attention"]) for _ in range(layers)]
+    else:
+        s["sliding_window_pattern"] = r.randint(1, 4)
+    s |= dict(query_pre_attn_scalar=r.choice([8, 24, 256]), sliding_window=r.choice([1, 2, 5, 30]), attention_bias=r.random() < 0.3)
+    return s | dict(use_bidirectional_attention=r.random() < 0.6) if s.get("is_causal") is not True else s
+
+
 def optional_embedding(r, key, chance=0.7):
     return {key: r.randint(4, 30)} if r.random() < chance else {}
 
@@ -147,6 +196,8 @@ FAMILIES = {
     "jina_embeddings_v3": lambda r: sizes(r) | dict(rope_parameters=rope(r)) | head_dim(r),
     "gte": lambda r: gated_sizes(r) | dict(rope_parameters=rope(r)) | head_dim(r),
     "modernbert": modernbert, "eurobert": eurobert, "deberta-v2": deberta,
+    "llama": llama, "mistral": mistral, "qwen2": lambda r: qwen(r, has_head_dim=False), "qwen3": lambda r: qwen(r) | dict(attention_bias=r.random() < 0.3),
+    "gemma3_text": gemma3,
 }
 
 

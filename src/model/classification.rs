@@ -10,6 +10,7 @@ use super::config::{Config, MAX_SIZE};
 use super::layout::MODEL_SETTINGS;
 use super::modules::post_pooling::torch_activation;
 use super::token_head::prediction_transform;
+use super::unsupported::unsupported_head;
 use crate::nn::{Activation, ClassificationSpec, EncoderSpec, Isa, Pool, TransformSpec};
 
 /// Reads the head of a family from its config, for this number of labels.
@@ -58,6 +59,11 @@ impl ScoreFunction {
             }
         }
     }
+}
+
+/// The refusal of a head of a decoder language model.
+pub(super) fn unsupported(config: &Config, _: &EncoderSpec, _: usize) -> Result<ClassificationSpec> {
+    Err(unsupported_head(config))
 }
 
 /// The labels of next-sentence prediction, by the order of its logits (Devlin et al. 2019, §3.1). Configs do not name them.

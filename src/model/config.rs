@@ -13,6 +13,8 @@ use crate::nn::{ACTIVATIONS, Activation};
 pub const MAX_SIZE: usize = 1 << 24;
 /// Numbers of attention heads that are accepted; others are an error in the file.
 pub const HEAD_COUNTS: RangeInclusive<usize> = 1..=1 << 12;
+/// Numbers of layers that are accepted; others are an error in the file.
+pub const LAYER_COUNTS: RangeInclusive<usize> = 1..=1 << 12;
 
 /// The fields of a `config.json`, or of an object inside it. Fields that are null count as absent.
 #[derive(Debug, Clone)]

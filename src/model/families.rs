@@ -110,6 +110,12 @@ pub struct Defaults {
     pub gated: bool,
     /// Activation of the feed-forward network.
     pub activation: Activation,
+    /// Head dim; `None`: `hidden_size / heads`.
+    pub head_dim: Option<usize>,
+    /// Key and value heads; `None`: as many as query heads.
+    pub key_value_heads: Option<usize>,
+    /// Whether queries and keys are normalised per head.
+    pub qk_norm: bool,
 }
 
 /// The position encoding of a family.
@@ -129,8 +135,8 @@ pub enum PositionEncoding {
         layout: RotaryLayout,
         /// Default theta.
         theta: f64,
-        /// Default theta of layers with a sliding window; `None`: the family has no such layers.
-        local_theta: Option<f64>,
+        /// The rotation in layers with a sliding window; `None`: as in the others.
+        local: Option<LocalRotary>,
         /// Whether checkpoints may hold the sines and cosines as a table.
         stored_table: bool,
     },
@@ -138,14 +144,20 @@ pub enum PositionEncoding {
     Named(&'static str),
 }
 
+/// Rotary embeddings with a theta of their own in layers with a sliding window.
+#[derive(Clone, Copy)]
+pub struct LocalRotary {
+    /// The field of theta.
+    pub theta_key: &'static str,
+    /// Default theta.
+    pub theta: f64,
+    /// Whether a scaling that the config has for no type of layer applies to these layers, too.
+    pub shares_scaling: bool,
+}
+
 /// Rotary embeddings as in GPT-NeoX.
 const fn rotary(theta: f64) -> PositionEncoding {
-    PositionEncoding::Rotary {
-        layout: RotaryLayout::HalfSplit,
-        theta,
-        local_theta: None,
-        stored_table: false,
-    }
+    PositionEncoding::Rotary { layout: RotaryLayout::HalfSplit, theta, local: None, stored_table: false }
 }
 
 const BERT_KEYS: ConfigKeys = ConfigKeys {
@@ -171,7 +183,9 @@ const BERT_KEYS: ConfigKeys = ConfigKeys {
     mlp_bias: None,
 };
 
-const LAYER_NORM: NormSpec = NormSpec { kind: NormKind::Layer, bias: true, eps: 1e-12 };
+const LAYER_NORM: NormSpec = NormSpec { kind: NormKind::Layer, bias: true, unit_offset: false, eps: 1e-12 };
+const RMS_NORM: NormSpec =
+    NormSpec { kind: NormKind::RootMeanSquare, bias: false, unit_offset: false, eps: 1e-6 };
 
 const ALL_BIASES: Biases =
     Biases { projection: true, qkv: true, attention_output: true, up: true, down: true };
@@ -188,6 +202,9 @@ const BERT_DEFAULTS: Defaults = Defaults {
     bias: ALL_BIASES,
     gated: false,
     activation: Activation::Gelu,
+    head_dim: None,
+    key_value_heads: None,
+    qk_norm: false,
 };
 
 const PRE_NORM: Defaults = Defaults { norm_placement: NormPlacement::PreAndFinal, ..BERT_DEFAULTS };
@@ -621,7 +638,7 @@ pub static FAMILIES: &[Family] = &[
             positions: PositionEncoding::Rotary {
                 layout: RotaryLayout::Interleaved,
                 theta: 10_000.0,
-                local_theta: None,
+                local: None,
                 stored_table: true,
             },
             ..BERT_DEFAULTS
@@ -728,7 +745,11 @@ pub static FAMILIES: &[Family] = &[
             positions: PositionEncoding::Rotary {
                 layout: RotaryLayout::HalfSplit,
                 theta: 160_000.0,
-                local_theta: Some(10_000.0),
+                local: Some(LocalRotary {
+                    theta_key: "local_rope_theta",
+                    theta: 10_000.0,
+                    shares_scaling: true,
+                }),
                 stored_table: false,
             },
             skip_first_norm: true,
@@ -769,6 +790,7 @@ pub static FAMILIES: &[Family] = &[
                 ("head.mlm.decoder", "decoder"),
             ]],
         }],
+        family_specific: &[family_specific::local_attention],
         classification: classification::prediction_head,
         token_head: token_head::prediction_head,
         masked_lm: masked_lm::prediction_head,
@@ -776,48 +798,150 @@ pub static FAMILIES: &[Family] = &[
     },
     Family {
         model_types: &["eurobert"],
+        keys: ConfigKeys { attention_bias: Some("attention_bias"), mlp_bias: Some("mlp_bias"), ..LLAMA.keys },
+        defaults: Defaults { norm: NormSpec { eps: 1e-5, ..RMS_NORM }, ..LLAMA.defaults },
+        family_specific: &[],
+        classification: classification::eurobert,
+        token_head: token_head::linear,
+        masked_lm: masked_lm::eurobert,
+        ..LLAMA
+    },
+    Family {
+        model_types: &["llama"],
+        keys: ConfigKeys { attention_bias: Some("attention_bias"), mlp_bias: Some("mlp_bias"), ..LLAMA.keys },
+        ..LLAMA
+    },
+    // NVIDIA's own code: Llama without the causal mask.
+    Family {
+        model_types: &["llama_bidirec"],
+        keys: ConfigKeys { attention_bias: Some("attention_bias"), mlp_bias: Some("mlp_bias"), ..LLAMA.keys },
+        family_specific: &[],
+        ..LLAMA
+    },
+    Family {
+        model_types: &["mistral"],
+        defaults: Defaults { key_value_heads: Some(8), ..LLAMA.defaults },
+        family_specific: &[family_specific::causal, family_specific::window_of_all_layers],
+        ..LLAMA
+    },
+    Family {
+        model_types: &["qwen2"],
+        keys: ConfigKeys { head_dim: None, ..LLAMA.keys },
+        defaults: Defaults {
+            bias: Biases { qkv: true, ..NO_BIASES },
+            key_value_heads: Some(32),
+            ..LLAMA.defaults
+        },
+        family_specific: &[family_specific::causal, family_specific::window_of_upper_layers],
+        ..LLAMA
+    },
+    Family {
+        model_types: &["qwen3"],
+        keys: ConfigKeys { attention_bias: Some("attention_bias"), ..LLAMA.keys },
+        defaults: Defaults {
+            head_dim: Some(128),
+            key_value_heads: Some(32),
+            qk_norm: true,
+            ..LLAMA.defaults
+        },
+        family_specific: &[family_specific::causal, family_specific::window_of_upper_layers],
+        ..LLAMA
+    },
+    Family {
+        model_types: &["gemma3_text"],
         keys: ConfigKeys {
-            token_types: None,
-            key_value_heads: Some("num_key_value_heads"),
-            head_dim: Some("head_dim"),
-            norm_eps: Some("rms_norm_eps"),
+            activation: Some("hidden_activation"),
             attention_bias: Some("attention_bias"),
-            mlp_bias: Some("mlp_bias"),
-            ..BERT_KEYS
+            ..LLAMA.keys
         },
         defaults: Defaults {
-            positions: rotary(10_000.0),
-            embedding_norm: EmbeddingNorm::None,
-            norm: NormSpec { kind: NormKind::RootMeanSquare, bias: false, eps: 1e-5 },
-            bias: NO_BIASES,
-            gated: true,
-            activation: Activation::Silu,
-            ..PRE_NORM
+            positions: PositionEncoding::Rotary {
+                layout: RotaryLayout::HalfSplit,
+                theta: 1_000_000.0,
+                local: Some(LocalRotary {
+                    theta_key: "rope_local_base_freq",
+                    theta: 10_000.0,
+                    shares_scaling: false,
+                }),
+                stored_table: false,
+            },
+            norm_placement: NormPlacement::SandwichAndFinal,
+            norm: NormSpec { unit_offset: true, ..RMS_NORM },
+            activation: Activation::GeluTanh,
+            head_dim: Some(256),
+            key_value_heads: Some(4),
+            qk_norm: true,
+            ..LLAMA.defaults
         },
         names: &[TensorNames {
-            prefixes: &["", "model."],
-            model_modules: &[&[("embeddings.token", "embed_tokens"), ("final_norm", "norm")]],
             layer_modules: &[
-                &[("attention_norm", "input_layernorm"), ("feed_forward_norm", "post_attention_layernorm")],
+                &[
+                    ("attention_output_norm", "post_attention_layernorm"),
+                    ("feed_forward_norm", "pre_feedforward_layernorm"),
+                    ("feed_forward_output_norm", "post_feedforward_layernorm"),
+                ],
+                LLAMA_LAYER,
                 ROTARY_NAMES.layer_modules[0],
             ],
-            head_modules: &[
-                &[
-                    ("head.dense", "dense"),
-                    ("head.classifier", "classifier"),
-                    ("head.mlm", "lm_head"),
-                    ("head.mlm.dense", "lm_head.dense"),
-                    ("head.mlm.decoder", "lm_head"),
-                ],
-                TOKEN_HEADS,
-            ],
-            ..ROTARY_NAMES
+            ..LLAMA_NAMES
         }],
-        classification: classification::eurobert,
-        masked_lm: masked_lm::eurobert,
-        ..PLAIN
+        family_specific: &[family_specific::causal, family_specific::gemma],
+        ..LLAMA
     },
 ];
+
+/// Modules of a layer of Llama that `ROTARY_NAMES` does not have, or has under other names.
+const LLAMA_LAYER: ModuleNames = &[
+    ("attention.query_norm", "self_attn.q_norm"),
+    ("attention.key_norm", "self_attn.k_norm"),
+    ("attention_norm", "input_layernorm"),
+    ("feed_forward_norm", "post_attention_layernorm"),
+];
+
+/// Names of Llama and of the language models that follow it.
+const LLAMA_NAMES: TensorNames = TensorNames {
+    prefixes: &["", "model."],
+    model_modules: &[&[("embeddings.token", "embed_tokens"), ("final_norm", "norm")]],
+    layer_modules: &[LLAMA_LAYER, ROTARY_NAMES.layer_modules[0]],
+    head_modules: &[
+        &[
+            ("head.dense", "dense"),
+            ("head.classifier", "classifier"),
+            ("head.mlm", "lm_head"),
+            ("head.mlm.dense", "lm_head.dense"),
+            ("head.mlm.decoder", "lm_head"),
+        ],
+        TOKEN_HEADS,
+    ],
+    ..ROTARY_NAMES
+};
+
+/// Llama without the flags of its biases: the base of the rows of decoder language models, whose hidden states are embeddings.
+/// Their heads predict the next token, or classify the last one; they are not supported.
+const LLAMA: Family = Family {
+    keys: ConfigKeys {
+        token_types: None,
+        key_value_heads: Some("num_key_value_heads"),
+        head_dim: Some("head_dim"),
+        norm_eps: Some("rms_norm_eps"),
+        ..BERT_KEYS
+    },
+    defaults: Defaults {
+        positions: rotary(10_000.0),
+        embedding_norm: EmbeddingNorm::None,
+        norm: RMS_NORM,
+        bias: NO_BIASES,
+        gated: true,
+        activation: Activation::Silu,
+        ..PRE_NORM
+    },
+    names: &[LLAMA_NAMES],
+    classification: classification::unsupported,
+    token_head: token_head::unsupported,
+    masked_lm: masked_lm::unsupported,
+    family_specific: &[family_specific::causal],
+    ..PLAIN
+};
 
 /// The heads of Nomic BERT.
 const NOMIC_HEADS: &[ModuleNames] =

@@ -2,11 +2,12 @@
 //! name the functions that read them.
 
 use anyhow::{Result, bail};
+use serde_json::Value;
 
-use super::config::{Config, HEAD_COUNTS};
+use super::config::{Config, HEAD_COUNTS, LAYER_COUNTS};
 use crate::nn::{
     Activation, ConvolutionSpec, Disentangled, EmbeddingNorm, EncoderSpec, NormKind, NormPlacement,
-    ScoreBias, TalkingHeads,
+    ScoreBias, SlidingWindow, TalkingHeads,
 };
 
 /// DeBERTa's disentangled attention.
@@ -80,6 +81,139 @@ pub(super) fn convolution(config: &Config, spec: &mut EncoderSpec) -> Result<()>
     }
     let activation = config.activation("conv_act")?.unwrap_or(Activation::Tanh);
     spec.convolution = Some(ConvolutionSpec { kernel_size, activation });
+    Ok(())
+}
+
+/// ModernBERT's sliding-window attention.
+pub(super) fn local_attention(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    let radius = if config.has("local_attention") {
+        config.width("local_attention")? / 2
+    } else if config.has(WINDOW) {
+        config.width(WINDOW)?
+    } else {
+        64
+    };
+    let layers = match layer_types(config, spec.layers)? {
+        Some(layers) => layers,
+        None => {
+            let every = if config.has("global_attn_every_n_layers") {
+                config.size("global_attn_every_n_layers", LAYER_COUNTS)?
+            } else {
+                3
+            };
+            (0..spec.layers).map(|layer| !layer.is_multiple_of(every)).collect()
+        }
+    };
+    spec.mask.sliding_window = Some(SlidingWindow { radius, layers });
+    Ok(())
+}
+
+/// The field with the size of the sliding window.
+const WINDOW: &str = "sliding_window";
+/// Decoder language models have this window unless their config has another one, or null for none.
+const DEFAULT_WINDOW: usize = 4096;
+
+/// For each layer, whether `layer_types` gives it a sliding window; `None` without the field.
+fn layer_types(config: &Config, layers: usize) -> Result<Option<Vec<bool>>> {
+    const KEY: &str = "layer_types";
+    let Some(types) = config.strings(KEY)? else { return Ok(None) };
+    if types.len() != layers {
+        let found = format!("a list of {}", types.len());
+        let expected = format!("one entry for each of the {layers} layers");
+        bail!("{}", config.invalid(KEY, found, &expected));
+    }
+    let has_window = |layer_type: &&str| match *layer_type {
+        "full_attention" => Ok(false),
+        "sliding_attention" => Ok(true),
+        other => {
+            let found = format!("a list with {other:?}");
+            bail!("{}", config.invalid(KEY, found, "full_attention or sliding_attention in each entry"))
+        }
+    };
+    types.iter().map(has_window).collect::<Result<_>>().map(Some)
+}
+
+/// The mask of decoder language models: causal, unless the config makes them encoders.
+pub(super) fn causal(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    let is_bidirectional = config.flag("use_bidirectional_attention")?;
+    spec.mask.causal = config.flag_or("is_causal", !is_bidirectional)?;
+    if spec.mask.causal && is_bidirectional {
+        let expected = "false, since \"use_bidirectional_attention\" is true";
+        bail!("{}", config.invalid("is_causal", true, expected));
+    }
+    Ok(())
+}
+
+/// The sliding window of Mistral, in all layers.
+pub(super) fn window_of_all_layers(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    let window = decoder_window(config)?;
+    set_window(config, spec, window, vec![true; spec.layers])
+}
+
+/// The sliding window of Qwen, in the layers of `layer_types`, or in those from `max_window_layers` on.
+pub(super) fn window_of_upper_layers(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    let window = if config.flag("use_sliding_window")? { decoder_window(config)? } else { None };
+    let layers = match layer_types(config, spec.layers)? {
+        Some(layers) => layers,
+        None if window.is_none() => vec![false; spec.layers],
+        None => {
+            const KEY: &str = "max_window_layers";
+            let first = if config.has(KEY) { config.size(KEY, 0..=*LAYER_COUNTS.end())? } else { 28 };
+            (0..spec.layers).map(|layer| layer >= first).collect()
+        }
+    };
+    if window.is_none() && layers.contains(&true) {
+        let expected =
+            "full_attention only, since \"use_sliding_window\" or \"sliding_window\" disables the window";
+        bail!("{}", config.invalid("layer_types", "a list with \"sliding_attention\"", expected));
+    }
+    set_window(config, spec, window, layers)
+}
+
+/// Gemma 3: its mask, and the factors on its embeddings and scores.
+pub(super) fn gemma(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    spec.embedding_scale = Some((spec.hidden_size as f64).sqrt());
+    spec.query_scalar = Some(config.number("query_pre_attn_scalar", 256.0)?);
+    let layers = match layer_types(config, spec.layers)? {
+        Some(layers) => layers,
+        None => {
+            const KEY: &str = "sliding_window_pattern";
+            let every = if config.has(KEY) { config.size(KEY, LAYER_COUNTS)? } else { 6 };
+            (1..=spec.layers).map(|layer| !layer.is_multiple_of(every)).collect()
+        }
+    };
+    let window = match decoder_window(config)? {
+        None if layers.contains(&true) => {
+            bail!("{}", config.invalid(WINDOW, "null", "a number, since layers have a sliding window"))
+        }
+        // Of both sides together.
+        Some(window) if config.flag("use_bidirectional_attention")? => Some(window / 2 + 1),
+        window => window,
+    };
+    set_window(config, spec, window, layers)
+}
+
+/// The size of the sliding window of decoder language models.
+fn decoder_window(config: &Config) -> Result<Option<usize>> {
+    match config.fields().get(WINDOW) {
+        None => Ok(Some(DEFAULT_WINDOW)),
+        Some(Value::Null) => Ok(None),
+        Some(_) => config.width(WINDOW).map(Some),
+    }
+}
+
+/// Sets the sliding window of some `layers`. `window` counts the token itself; `transformers` counts it out where `is_causal`
+/// is false.
+fn set_window(
+    config: &Config,
+    spec: &mut EncoderSpec,
+    window: Option<usize>,
+    layers: Vec<bool>,
+) -> Result<()> {
+    let itself = usize::from(config.flag_or("is_causal", true)?);
+    spec.mask.sliding_window = window
+        .filter(|_| layers.contains(&true))
+        .map(|window| SlidingWindow { radius: window - itself, layers });
     Ok(())
 }
 

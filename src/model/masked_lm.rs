@@ -4,6 +4,7 @@ use anyhow::{Result, bail};
 
 use super::config::Config;
 use super::token_head::prediction_transform;
+use super::unsupported::unsupported_head;
 use crate::nn::{Activation, EncoderSpec, MaskedLmSpec, NormKind, NormSpec, TransformSpec};
 
 /// Reads the masked-LM head of a family from its config.
@@ -57,6 +58,11 @@ pub(super) fn eurobert(config: &Config, spec: &EncoderSpec) -> Result<MaskedLmSp
     let bias = config.flag("mlp_bias")?;
     let head = head(config, spec, Activation::Identity, spec.hidden_size, false)?;
     Ok(MaskedLmSpec { transform: None, bias, ..head })
+}
+
+/// The refusal of the head of a decoder language model, which predicts the next token.
+pub(super) fn unsupported(config: &Config, _: &EncoderSpec) -> Result<MaskedLmSpec> {
+    Err(unsupported_head(config))
 }
 
 /// A head of this `width` with a dense layer, an activation and a LayerNorm. `is_tied` is the default of `tie_word_embeddings`.

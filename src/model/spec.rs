@@ -1,19 +1,14 @@
 //! From a config to the spec of its encoder, by a row of the family table.
 
-use std::ops::RangeInclusive;
-
 use anyhow::{Result, bail};
 
-use super::config::{Config, HEAD_COUNTS, MAX_SIZE};
-use super::families::{ConfigKeys, FAMILIES, Family, PositionEncoding};
+use super::config::{Config, HEAD_COUNTS, LAYER_COUNTS, MAX_SIZE};
+use super::families::{ConfigKeys, FAMILIES, Family, LocalRotary, PositionEncoding};
 use super::unsupported;
 use crate::nn::{
     Biases, EncoderSpec, Frequencies, LayerSharing, Mask, NormSpec, Numbering, Positions, Rotary,
-    RotaryLayout, RotaryScaling, ScoreBias, SlidingWindow, TalkingHeads,
+    RotaryLayout, RotaryScaling, ScoreBias, TalkingHeads,
 };
-
-/// Accepted numbers of layers.
-const LAYER_COUNTS: RangeInclusive<usize> = 1..=1 << 12;
 
 /// Buckets of MPNet's relative bias; `transformers` uses this number whatever the size of the table.
 const RELATIVE_BUCKETS: usize = 32;
@@ -70,9 +65,10 @@ impl Family {
             Some(key) if config.has(key) || !keys.embedding_size_or_hidden => config.width(key)?,
             _ => hidden_size,
         };
-        let head_dim = match keys.head_dim.filter(|key| config.has(key)) {
-            Some(key) => config.width(key)?,
-            None => config.head_dim(keys.hidden_size, hidden_size, keys.heads, heads)?,
+        let head_dim = match (keys.head_dim.filter(|key| config.has(key)), defaults.head_dim) {
+            (Some(key), _) => config.width(key)?,
+            (None, Some(head_dim)) => head_dim,
+            (None, None) => config.head_dim(keys.hidden_size, hidden_size, keys.heads, heads)?,
         };
         let max_positions = config.width(keys.max_positions)?;
         let (bias, norm) = (self.bias(config)?, self.norm(config)?);
@@ -84,6 +80,7 @@ impl Family {
             max_positions,
             token_types: self.token_types(config)?,
             task_types: self.task_types(config)?,
+            embedding_scale: None,
             embedding_norm: defaults.embedding_norm,
             hidden_size,
             layers,
@@ -95,6 +92,8 @@ impl Family {
             key_value_heads: self.key_value_heads(config, heads)?,
             qk_head_dim: head_dim,
             v_head_dim: head_dim,
+            query_scalar: None,
+            qk_norm: defaults.qk_norm,
             talking_heads: TalkingHeads::default(),
             score_bias: self.score_bias(config)?,
             mask: Mask { causal: false, sliding_window: None },
@@ -108,9 +107,6 @@ impl Family {
             spec.activation = config.activation(key)?.unwrap_or(defaults.activation);
         }
         self.check_key_value_heads(config, &spec)?;
-        if let PositionEncoding::Rotary { local_theta: Some(_), .. } = defaults.positions {
-            spec.mask.sliding_window = Some(sliding_window(config, layers)?);
-        }
         for read in self.family_specific {
             read(config, &mut spec)?;
         }
@@ -133,9 +129,10 @@ impl Family {
 
     /// The norms of all layers.
     fn norm(&self, config: &Config) -> Result<NormSpec> {
-        let NormSpec { kind, bias, eps } = self.defaults.norm;
+        let NormSpec { kind, bias, unit_offset, eps } = self.defaults.norm;
         Ok(NormSpec {
             kind,
+            unit_offset,
             bias: flag(config, self.keys.norm_bias, bias)?,
             eps: match self.keys.norm_eps {
                 Some(key) => config.fraction(key, eps)?,
@@ -171,7 +168,9 @@ impl Family {
     fn key_value_heads(&self, config: &Config, heads: usize) -> Result<usize> {
         match self.keys.key_value_heads {
             Some(key) if config.has(key) => config.width(key),
-            _ => Ok(heads),
+            // Null means as many as query heads.
+            Some(key) if config.fields().contains_key(key) => Ok(heads),
+            _ => Ok(self.defaults.key_value_heads.unwrap_or(heads)),
         }
     }
 
@@ -188,7 +187,7 @@ impl Family {
     /// Position encoding.
     fn positions(&self, config: &Config) -> Result<Positions> {
         const KEY: &str = "position_embedding_type";
-        let rotary = |layout, theta, local| rotary(config, &self.keys, layout, theta, local);
+        let rotary = |layout, theta| rotary(config, &self.keys, layout, theta, None);
         let learned = |numbering| match config.string(KEY)? {
             None | Some("absolute") => Ok(Positions::Learned(numbering)),
             Some(kind) => {
@@ -203,19 +202,20 @@ impl Family {
             PositionEncoding::AfterPadding(default) => {
                 learned(Numbering::AfterPadding(config.token_id("pad_token_id")?.unwrap_or(default)))
             }
-            PositionEncoding::Rotary { layout, theta, local_theta, stored_table } => {
+            PositionEncoding::Rotary { layout, theta, local, stored_table } => {
                 if let Some(kind) =
                     config.string(KEY)?.filter(|kind| !["rope", "rotary", "absolute"].contains(kind))
                 {
                     let expected = "\"rope\", the only one of this model type";
                     bail!("{}", config.invalid(KEY, format!("{kind:?}"), expected));
                 }
-                Ok(Positions::Rotary(Rotary { stored_table, ..rotary(layout, theta, local_theta)? }))
+                let rotary = self::rotary(config, &self.keys, layout, theta, local)?;
+                Ok(Positions::Rotary(Rotary { stored_table, ..rotary }))
             }
             PositionEncoding::Named(default) => match config.string(KEY)?.unwrap_or(default) {
                 "absolute" => Ok(Positions::Learned(Numbering::FromZero)),
                 "sinusoidal" => Ok(Positions::Sinusoidal),
-                "rope" | "rotary" => Ok(Positions::Rotary(rotary(RotaryLayout::HalfSplit, 10_000.0, None)?)),
+                "rope" | "rotary" => Ok(Positions::Rotary(rotary(RotaryLayout::HalfSplit, 10_000.0)?)),
                 "alibi" => Ok(Positions::Alibi),
                 "none" => Ok(Positions::None),
                 other => {
@@ -307,19 +307,19 @@ fn rotary(
     keys: &ConfigKeys,
     layout: RotaryLayout,
     theta: f64,
-    local_theta: Option<f64>,
+    local: Option<LocalRotary>,
 ) -> Result<Rotary> {
     // transformers prefers the older name where both are present.
     let parameters = match config.object("rope_scaling")? {
         Some(parameters) => Some(parameters),
         None => config.object("rope_parameters")?,
     };
+    const LOCAL: &str = "sliding_attention";
     let frequencies = |layer_type: &str, key: &str, theta: f64| -> Result<Frequencies> {
         // One set of parameters for each type of layer, or one for all.
         let parameters = match &parameters {
-            Some(all) if all.has("full_attention") || all.has("sliding_attention") => {
-                all.object(layer_type)?
-            }
+            Some(all) if all.has("full_attention") || all.has(LOCAL) => all.object(layer_type)?,
+            _ if layer_type == LOCAL && !local.is_some_and(|local| local.shares_scaling) => None,
             all => all.clone(),
         };
         for config in [Some(config), parameters.as_ref()].into_iter().flatten() {
@@ -341,10 +341,7 @@ fn rotary(
     };
     Ok(Rotary {
         frequencies: frequencies("full_attention", keys.rope_theta, theta)?,
-        local: match local_theta {
-            Some(theta) => Some(frequencies("sliding_attention", "local_rope_theta", theta)?),
-            None => None,
-        },
+        local: (local.as_ref()).map(|local| frequencies(LOCAL, local.theta_key, local.theta)).transpose()?,
         layout,
         rotate_values: config.flag("rotary_value")?,
         stored_table: false,
@@ -418,41 +415,4 @@ fn rotary_scaling(config: &Config, max_positions: &str, parameters: &Config) -> 
             bail!("{}", parameters.invalid(key, format!("{other:?}"), expected))
         }
     })
-}
-
-/// Sliding-window attention, by the fields of ModernBERT.
-fn sliding_window(config: &Config, layers: usize) -> Result<SlidingWindow> {
-    let radius = if config.has("local_attention") {
-        config.width("local_attention")? / 2
-    } else if config.has("sliding_window") {
-        config.width("sliding_window")?
-    } else {
-        64
-    };
-    let Some(types) = config.strings("layer_types")? else {
-        let every = if config.has("global_attn_every_n_layers") {
-            config.size("global_attn_every_n_layers", LAYER_COUNTS)?
-        } else {
-            3
-        };
-        let layers = (0..layers).map(|layer| !layer.is_multiple_of(every)).collect();
-        return Ok(SlidingWindow { radius, layers });
-    };
-    if types.len() != layers {
-        let found = format!("a list of {}", types.len());
-        let expected = format!("one entry for each of the {layers} layers");
-        bail!("{}", config.invalid("layer_types", found, &expected));
-    }
-    let has_window = |layer_type: &&str| match *layer_type {
-        "full_attention" => Ok(false),
-        "sliding_attention" => Ok(true),
-        other => {
-            let found = format!("a list with {other:?}");
-            bail!(
-                "{}",
-                config.invalid("layer_types", found, "full_attention or sliding_attention in each entry")
-            )
-        }
-    };
-    Ok(SlidingWindow { radius, layers: types.iter().map(has_window).collect::<Result<_>>()? })
 }

@@ -3,6 +3,7 @@
 use anyhow::Result;
 
 use super::config::Config;
+use super::unsupported::unsupported_head;
 use crate::nn::{Activation, EncoderSpec, NormKind, NormSpec, TokenHeadSpec, TransformSpec};
 
 /// Reads the head with this number of logits per token from the config of a family.
@@ -11,6 +12,11 @@ pub type ReadTokenHead = fn(&Config, &EncoderSpec, outputs: usize) -> Result<Tok
 /// BERT's head: a linear layer.
 pub(super) fn linear(_: &Config, _: &EncoderSpec, outputs: usize) -> Result<TokenHeadSpec> {
     Ok(TokenHeadSpec { transform: None, outputs })
+}
+
+/// The refusal of a head of a decoder language model.
+pub(super) fn unsupported(config: &Config, _: &EncoderSpec, _: usize) -> Result<TokenHeadSpec> {
+    Err(unsupported_head(config))
 }
 
 /// ModernBERT's head: dense layer and norm as the config describes them, and a linear layer.

@@ -1,4 +1,9 @@
-//! Model types of transformers that are not supported, with the kind of each for error messages.
+//! Model types of transformers that are not supported, with the kind of each for error messages; and heads that are not.
+
+use anyhow::{Error, anyhow};
+use serde_json::Value;
+
+use super::config::Config;
 
 /// Kinds of models with their values of `model_type`.
 const KINDS: &[(&str, &[&str])] = &[
@@ -17,7 +22,6 @@ const KINDS: &[(&str, &[&str])] = &[
             "gemma",
             "gemma2",
             "gemma3",
-            "gemma3_text",
             "glm",
             "glm4",
             "gpt2",
@@ -29,12 +33,10 @@ const KINDS: &[(&str, &[&str])] = &[
             "granite",
             "jamba",
             "lfm2",
-            "llama",
             "llama4",
             "mamba",
             "mamba2",
             "ministral",
-            "mistral",
             "mistral3",
             "mixtral",
             "modernbert-decoder",
@@ -49,9 +51,7 @@ const KINDS: &[(&str, &[&str])] = &[
             "phi",
             "phi3",
             "phimoe",
-            "qwen2",
             "qwen2_moe",
-            "qwen3",
             "qwen3_5",
             "qwen3_moe",
             "rwkv",
@@ -181,4 +181,13 @@ const KINDS: &[(&str, &[&str])] = &[
 /// The kind of a known but unsupported model type; `None` if it is unknown.
 pub(super) fn kind_of(model_type: &str) -> Option<&'static str> {
     KINDS.iter().find(|(_, types)| types.contains(&model_type)).map(|(kind, _)| *kind)
+}
+
+/// The error for a head of a decoder language model.
+pub(super) fn unsupported_head(config: &Config) -> Error {
+    let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
+    anyhow!(
+        "{}: models of type {model_type} are supported for embeddings only, without a task head; choose another model",
+        config.path().display()
+    )
 }

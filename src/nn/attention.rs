@@ -6,6 +6,7 @@ use anyhow::Result;
 use candle_core::Tensor;
 
 use super::linear::Linear;
+use super::norm::Norm;
 use super::relative_position::{RelativeEmbeddings, RelativeProjections};
 use super::{Activation, Disentangled, EncoderSpec, GemmType, Positions, ScoreBias, WeightSource};
 use crate::ops::attention::{Attention, AttentionWeights, AttentionWindow, RelativePositions};
@@ -17,6 +18,8 @@ pub(super) struct SelfAttention {
     key: Linear,
     value: Linear,
     output: Linear,
+    /// Norms of each head of the queries and of the keys.
+    qk_norms: Option<[Norm; 2]>,
     heads: usize,
     key_value_heads: usize,
     qk_head_dim: usize,
@@ -54,8 +57,8 @@ pub(super) struct AttentionContext<'a> {
 }
 
 impl SelfAttention {
-    /// Loads `NAME.{query,key,value,output}` and, where the spec has them, `NAME.{mix_before,mix_after}.weight` (talking
-    /// heads) and the projections of `relative` embeddings.
+    /// Loads `NAME.{query,key,value,output}` and, where the spec has them, `NAME.{query_norm,key_norm}`,
+    /// `NAME.{mix_before,mix_after}.weight` (talking heads) and the projections of `relative` embeddings.
     pub(super) fn load(
         source: &mut dyn WeightSource,
         name: &str,
@@ -72,6 +75,8 @@ impl SelfAttention {
         let value = linear("value", hidden_size, value_heads * v_head_dim, spec.bias.qkv)?;
         let output =
             linear("output", spec.value_heads() * v_head_dim, hidden_size, spec.bias.attention_output)?;
+        let mut norm = |module: &str| Norm::load(source, &format!("{name}.{module}"), qk_head_dim, spec.norm);
+        let qk_norms = if spec.qk_norm { Some([norm("query_norm")?, norm("key_norm")?]) } else { None };
         let mut across_heads = |module: &str, outputs: Option<usize>, inputs: usize| {
             outputs
                 .map(|outputs| source.tensor(&format!("{name}.{module}.weight"), &[outputs, inputs]))
@@ -83,6 +88,7 @@ impl SelfAttention {
             key,
             value,
             output,
+            qk_norms,
             heads,
             key_value_heads,
             qk_head_dim,
@@ -108,6 +114,9 @@ impl SelfAttention {
         kept: Option<&mut Vec<AttentionWeights>>,
     ) -> Result<Tensor> {
         let [mut q, mut k, mut v] = Linear::forward_each([&self.query, &self.key, &self.value], x)?;
+        if let Some([query_norm, key_norm]) = &self.qk_norms {
+            (q, k) = (query_norm.forward_heads(q)?, key_norm.forward_heads(k)?);
+        }
         if let Some(rotation) = &context.rotation {
             q = rotation.forward(q, context.positions, self.qk_head_dim)?;
             k = rotation.forward(k, context.positions, self.qk_head_dim)?;
@@ -147,9 +156,12 @@ impl SelfAttention {
     }
 }
 
-/// The factor on the scores: `1 / √(n d)` for head dim `d` and `n` terms of a score, of which disentangled attention has up to
+/// The factor on the scores: `1 / √s` for a query scalar `s`, else `1 / √(n d)` for head dim `d` and `n` terms of a score, of which disentangled attention has up to
 /// three (He et al. 2021, §3.1: content-to-content, c2p, p2c).
 fn scale(spec: &EncoderSpec) -> f64 {
+    if let Some(scalar) = spec.query_scalar {
+        return 1.0 / scalar.sqrt();
+    }
     let terms = match spec.score_bias {
         ScoreBias::Disentangled(Disentangled { c2p, p2c, .. }) => 1 + usize::from(c2p) + usize::from(p2c),
         _ => 1,

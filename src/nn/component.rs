@@ -9,7 +9,7 @@ pub enum Component {
     Embeddings,
     /// Relative position tables, which all layers share, with their norm.
     RelativePositions,
-    /// Linear layers of attention, and projections across heads.
+    /// Linear layers of attention, norms of queries and keys, and projections across heads.
     Attention,
     /// Linear layers of the feed-forward network, and parameters of its activation.
     FeedForward,
@@ -59,8 +59,8 @@ impl Component {
             "convolution" | "convolution_norm" => Component::Convolution,
             "pooler" => Component::Pooler,
             "final_norm" => Component::Norms,
-            "layers" if module.ends_with("_norm") => Component::Norms,
             "layers" if name.contains(".attention.") => Component::Attention,
+            "layers" if module.ends_with("_norm") => Component::Norms,
             "layers" => Component::FeedForward,
             _ => Component::PostPooling,
         }

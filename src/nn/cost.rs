@@ -76,6 +76,8 @@ struct Sizes {
     value: Formula,
     /// Columns of all attended values.
     attended: Formula,
+    /// Head dim of queries and keys.
+    head_dim: Formula,
 }
 
 fn symbol(letter: char, size: usize, meaning: &'static str) -> Formula {
@@ -116,6 +118,7 @@ impl Sizes {
             key: width(&key_heads, &head_dim),
             value: width(&stored_values, &v_dim),
             attended: width(&value_heads, &v_dim),
+            head_dim,
             hidden,
             heads,
             softmax_heads,
@@ -166,8 +169,9 @@ pub fn encoder_parameters(spec: &EncoderSpec) -> Vec<ComponentParameters> {
     let sizes = Sizes::new(spec);
     let hidden = &sizes.hidden;
     let layers = spec.layer_sharing.groups.saturating_mul(spec.layer_sharing.inner);
-    let final_norm = usize::from(spec.norm_placement == NormPlacement::PreAndFinal);
-    let norms = 2 * layers - usize::from(spec.skip_first_norm) + final_norm;
+    let layer_norms = if spec.norm_placement == NormPlacement::SandwichAndFinal { 4 } else { 2 };
+    let final_norm = usize::from(spec.norm_placement.has_final_norm());
+    let norms = layer_norms * layers - usize::from(spec.skip_first_norm) + final_norm;
     let convolution = convolution_kernel(spec, &sizes)
         .map(|kernel| kernel + hidden.clone() + Sizes::norm(spec, hidden))
         .unwrap_or_default();
@@ -222,7 +226,8 @@ fn attention_parameters(spec: &EncoderSpec, sizes: &Sizes) -> Formula {
         }
         _ => Formula::default(),
     };
-    sizes.attention_matrices() + own_projections + biases + sizes.across_heads(spec)
+    let qk_norms = Sizes::norm(spec, &sizes.head_dim).times(2).when(spec.qk_norm);
+    sizes.attention_matrices() + own_projections + biases + qk_norms + sizes.across_heads(spec)
 }
 
 fn feed_forward_parameters(spec: &EncoderSpec, sizes: &Sizes) -> Formula {

@@ -20,6 +20,8 @@ pub(super) struct Embeddings {
     positions: Positions,
     /// Columns of the tables.
     width: usize,
+    /// Factor on the sum of the tables.
+    scale: Option<f64>,
     /// On the sum of the tables.
     norm: Option<Norm>,
     projection: Option<Linear>,
@@ -66,6 +68,7 @@ impl Embeddings {
             task_type,
             positions,
             width,
+            scale: spec.embedding_scale,
             norm: table_norm,
             projection,
             projected_norm,
@@ -92,6 +95,9 @@ impl Embeddings {
         tables.extend(self.position.iter().chain(&sinusoids).map(|table| (table, &position_ids[..])));
         tables.extend(self.task_type.iter().map(|table| (table, &task_type_ids[..])));
         let mut x = lookup_sum(&tables, self.norm.as_ref().map(Norm::weights), &backend.device())?;
+        if let Some(scale) = self.scale {
+            x = (x * scale)?;
+        }
         if let Some(projection) = &self.projection {
             x = projection.forward(&x, Activation::Identity)?;
         }

@@ -14,8 +14,8 @@ use super::norm::Norm;
 use super::relative_position::{RelativeBias, RelativeEmbeddings};
 use super::rotary::RotaryEmbedding;
 use super::{
-    AttentionWeights, Backend, ChangeCheck, EncoderSpec, NormPlacement, Numbering, Positions, RaggedBatch,
-    ScoreBias, TalkingHeads, WeightSource,
+    AttentionWeights, Backend, ChangeCheck, EncoderSpec, Numbering, Positions, RaggedBatch, ScoreBias,
+    TalkingHeads, WeightSource,
 };
 use crate::ops::attention::{AttentionWindow, query_tiles};
 use crate::ops::gpu::{AttentionVariant, synchronize};
@@ -76,7 +76,7 @@ impl Encoder {
             .map(|group| (0..spec.layer_sharing.inner).map(|inner| layer(group, inner)).collect())
             .collect::<Result<_>>()?;
         let convolution = Convolution::load(source, spec)?;
-        let final_norm = (spec.norm_placement == NormPlacement::PreAndFinal)
+        let final_norm = (spec.norm_placement.has_final_norm())
             .then(|| Norm::load(source, "final_norm", spec.hidden_size, spec.norm))
             .transpose()?;
         let (spec, backend) = (spec.clone(), source.backend().clone());

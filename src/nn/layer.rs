@@ -19,16 +19,17 @@ pub(super) struct Layer {
     feed_forward_residual: Residual,
 }
 
-/// A residual connection with its norm: after the sum (post-norm, Vaswani et al. 2017) or before the sublayer
-/// (pre-norm, Xiong et al. 2020).
+/// A residual connection with its norms: after the sum (post-norm, Vaswani et al. 2017), before the sublayer (pre-norm, Xiong
+/// et al. 2020), or before the sublayer and on its output (sandwich-LN, Ding et al. 2021).
 struct Residual {
     norm: Option<Norm>,
     is_post_norm: bool,
+    output_norm: Option<Norm>,
 }
 
 impl Layer {
-    /// Loads `NAME.{attention,attention_norm,feed_forward,feed_forward_norm}`. Some specs skip the attention norm of the
-    /// first layer.
+    /// Loads `NAME.{attention,attention_norm,feed_forward,feed_forward_norm}`, and `NAME.{attention,feed_forward}_output_norm`
+    /// where the spec has them. Some specs skip the attention norm of the first layer.
     pub(super) fn load(
         source: &mut dyn WeightSource,
         name: &str,
@@ -37,10 +38,16 @@ impl Layer {
         is_first: bool,
     ) -> Result<Self> {
         let mut residual = |sublayer: &str, has_norm: bool| -> Result<Residual> {
-            let norm = has_norm
-                .then(|| Norm::load(source, &format!("{name}.{sublayer}_norm"), spec.hidden_size, spec.norm));
-            let is_post_norm = spec.norm_placement == NormPlacement::Post;
-            Ok(Residual { norm: norm.transpose()?, is_post_norm })
+            let mut norm = |module: &str, has_norm: bool| {
+                let name = format!("{name}.{sublayer}_{module}");
+                has_norm.then(|| Norm::load(source, &name, spec.hidden_size, spec.norm)).transpose()
+            };
+            let has_output_norm = spec.norm_placement == NormPlacement::SandwichAndFinal;
+            Ok(Residual {
+                norm: norm("norm", has_norm)?,
+                is_post_norm: spec.norm_placement == NormPlacement::Post,
+                output_norm: norm("output_norm", has_output_norm)?,
+            })
         };
         let attention_residual = residual("attention", !(is_first && spec.skip_first_norm))?;
         let feed_forward_residual = residual("feed_forward", true)?;
@@ -73,6 +80,9 @@ impl Residual {
         x: &Tensor,
         sublayer: impl FnOnce(&Tensor, Option<&Tensor>) -> Result<Tensor>,
     ) -> Result<Tensor> {
+        if let (Some(norm), Some(output_norm)) = (&self.norm, &self.output_norm) {
+            return Ok((output_norm.forward(sublayer(&norm.forward(x.copy()?)?, None)?)? + x)?);
+        }
         match &self.norm {
             // The fused norm adds the residual.
             Some(norm) if self.is_post_norm => norm.forward_residual(sublayer(x, None)?, x),

@@ -14,8 +14,9 @@ pub struct Norm {
 impl Norm {
     /// Loads `NAME.weight` and, if the norm has one, `NAME.bias`, both of `(width)`.
     pub fn load(source: &mut dyn WeightSource, name: &str, width: usize, spec: NormSpec) -> Result<Self> {
-        let NormSpec { kind, bias, eps } = spec;
+        let NormSpec { kind, bias, unit_offset, eps } = spec;
         let weight = source.tensor(&format!("{name}.weight"), &[width])?;
+        let weight = if unit_offset { (weight + 1.0)? } else { weight };
         let bias = bias.then(|| source.tensor(&format!("{name}.bias"), &[width])).transpose()?;
         Ok(Norm { weights: NormWeights { kind, weight, bias, eps } })
     }
@@ -28,6 +29,13 @@ impl Norm {
     /// `norm(x)` for `(T, width)`.
     pub fn forward(&self, x: Tensor) -> Result<Tensor> {
         Ok(add_norm(x, None, &self.weights)?)
+    }
+
+    /// `norm(x)` of every head: `(T, heads · width)` → `(T, heads · width)`.
+    pub fn forward_heads(&self, x: Tensor) -> Result<Tensor> {
+        let (tokens, columns) = x.dims2()?;
+        let heads = x.reshape(((), self.weights.weight.dim(0)?))?;
+        Ok(self.forward(heads)?.reshape((tokens, columns))?)
     }
 
     /// `norm(x + residual)`, both of `(T, width)`: the end of a post-norm sublayer.

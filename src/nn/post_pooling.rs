@@ -115,7 +115,7 @@ impl PostPooling {
             }
             PostPoolingSpec::LayerNorm { width } => {
                 // The default eps of torch.nn.LayerNorm: the module's config.json has no field for it.
-                let spec = NormSpec { kind: NormKind::Layer, bias: true, eps: 1e-5 };
+                let spec = NormSpec { kind: NormKind::Layer, bias: true, unit_offset: false, eps: 1e-5 };
                 Ok(PostPooling::LayerNorm(Norm::load(source, &format!("{name}.norm"), width, spec)?))
             }
             PostPoolingSpec::Normalize => Ok(PostPooling::Normalize),

@@ -25,6 +25,8 @@ pub struct EncoderSpec {
     pub token_types: Option<usize>,
     /// Rows of the task type table, of which every token gets row 0 (Sun et al. 2020).
     pub task_types: Option<usize>,
+    /// Factor on the embeddings; `None`: 1. `√H` in Vaswani et al. 2017 (§3.4) and in Gemma.
+    pub embedding_scale: Option<f64>,
     /// Where the embedding layer has its norm.
     pub embedding_norm: EmbeddingNorm,
     /// Width `H` of the hidden states.
@@ -44,11 +46,16 @@ pub struct EncoderSpec {
     /// Key and value heads; each serves `heads / key_value_heads` consecutive query heads (grouped-query attention,
     /// Ainslie et al. 2023).
     pub key_value_heads: usize,
-    /// Head dim of queries and keys; scores are scaled by `1 / √qk_head_dim`. More than `hidden_size / heads` removes
+    /// Head dim of queries and keys; scores are scaled by `1 / √qk_head_dim` unless there is a `query_scalar`. More than `hidden_size / heads` removes
     /// the low-rank bottleneck (Bhojanapalli et al. 2020).
     pub qk_head_dim: usize,
     /// Head dim of values.
     pub v_head_dim: usize,
+    /// Scores are scaled by `1 / √query_scalar`; `None`: by the head dim. `query_pre_attn_scalar` of Gemma.
+    pub query_scalar: Option<f64>,
+    /// Whether queries and keys are normalised per head before they are rotated, by the kind of norm of the layers (QK-norm,
+    /// Henry et al. 2020).
+    pub qk_norm: bool,
     /// Projections across heads before and after the softmax.
     pub talking_heads: TalkingHeads,
     /// Bias on attention scores.
@@ -191,6 +198,9 @@ pub enum NormPlacement {
     Pre,
     /// Pre-norm, with one more norm after the last layer.
     PreAndFinal,
+    /// Before each sublayer and on its output, before the residual sum (sandwich-LN, Ding et al. 2021), with one more norm after
+    /// the last layer.
+    SandwichAndFinal,
 }
 
 /// A norm.
@@ -200,6 +210,8 @@ pub struct NormSpec {
     pub kind: NormKind,
     /// Whether it has a bias.
     pub bias: bool,
+    /// Whether the checkpoint stores its weights minus 1: rows are multiplied by `1 + weight`, as in Gemma.
+    pub unit_offset: bool,
     /// Added to the variance (LayerNorm) or the mean square (RMSNorm).
     pub eps: f64,
 }
@@ -309,6 +321,13 @@ impl LayerSharing {
     }
 }
 
+impl NormPlacement {
+    /// Whether there is a norm after the last layer.
+    pub fn has_final_norm(self) -> bool {
+        matches!(self, NormPlacement::PreAndFinal | NormPlacement::SandwichAndFinal)
+    }
+}
+
 impl Numbering {
     /// The position id of the first token.
     pub fn first(self) -> usize {
@@ -375,6 +394,10 @@ impl EncoderSpec {
             self.vocab_size,
         ];
         ensure!(!sizes.contains(&0), "a size of the encoder is 0");
+        ensure!(
+            self.embedding_scale.is_none() || self.embedding_norm == EmbeddingNorm::None,
+            "a factor on embeddings before a norm is not supported"
+        );
         let skips = self.skip_first_norm && self.norm_placement == NormPlacement::Post;
         ensure!(!skips, "only pre-norm layers can skip the first norm");
         Ok(())

@@ -102,7 +102,7 @@ pub fn workload(task: &impl ModelTask, batch_tokens: Option<usize>) -> Workload 
 /// Activations per token in one layer, in bytes: hidden states before and after the layer, queries, keys and values, and the inner states of the
 /// feed-forward network, which are also split into three bf16 parts for tiles.
 fn token_bytes(spec: &EncoderSpec) -> usize {
-    let heads = spec.heads * (2 * spec.qk_head_dim + 2 * spec.v_head_dim);
+    let heads = (spec.heads + spec.key_value_heads) * (spec.qk_head_dim + spec.v_head_dim);
     let inner = spec.intermediate_size * if spec.gated { 3 } else { 2 };
     const PARTS: usize = 3;
     let parts = PARTS * size_of::<u16>() * spec.intermediate_size;

@@ -426,8 +426,8 @@ fn a_model_type_that_is_not_supported() {
         assert_fails(&embed(written), 1, &["config.json", &format!("{written:?}"), &meant]);
     }
     for (model_type, kind) in [
-        ("qwen3", "a decoder language model"),
-        ("gemma3_text", "a decoder language model"),
+        ("qwen3_moe", "a decoder language model"),
+        ("gemma2", "a decoder language model"),
         ("t5", "an encoder-decoder"),
         ("longformer", "an encoder of another architecture"),
         ("clip", "a model of images, or of images and texts"),

@@ -33,11 +33,16 @@ pub(super) fn describe_encoder(spec: &EncoderSpec) -> Vec<(&'static str, String)
         ("norm", describe_norm(spec)),
         ("biases", describe_biases(spec)),
         ("vocabulary", spec.vocab_size.to_string()),
-        ("embedding size", spec.embedding_size.to_string()),
+        ("embedding size", describe_embedding_size(spec)),
         ("positions", describe_positions(spec)),
         ("token types", token_types),
     ]);
     lines
+}
+
+fn describe_embedding_size(spec: &EncoderSpec) -> String {
+    let scale = spec.embedding_scale.map(|scale| format!(", multiplied by {scale:.4}"));
+    format!("{}{}", spec.embedding_size, scale.unwrap_or_default())
 }
 
 fn describe_heads(spec: &EncoderSpec) -> String {
@@ -47,6 +52,12 @@ fn describe_heads(spec: &EncoderSpec) -> String {
     }
     if spec.v_head_dim != spec.qk_head_dim {
         heads += &format!(", value head size {}", spec.v_head_dim);
+    }
+    if let Some(scalar) = spec.query_scalar {
+        heads += &format!(", scores divided by √{scalar}");
+    }
+    if spec.qk_norm {
+        heads += ", norms of queries and keys";
     }
     let projections = [(spec.talking_heads.pre_softmax, "pre"), (spec.talking_heads.post_softmax, "post")];
     for (projected, stage) in projections {
@@ -77,7 +88,8 @@ fn describe_mask(spec: &EncoderSpec) -> String {
     match &spec.mask.sliding_window {
         Some(SlidingWindow { radius, layers }) => {
             let local = layers.iter().filter(|is_local| **is_local).count();
-            format!("{mask}; sliding window of {radius} tokens on each side in {local} layers")
+            let side = if spec.mask.causal { "before each token" } else { "on each side" };
+            format!("{mask}; sliding window of {radius} tokens {side} in {local} layers")
         }
         None => mask.into(),
     }
@@ -93,8 +105,10 @@ fn describe_norm(spec: &EncoderSpec) -> String {
         NormPlacement::Post => "post-norm",
         NormPlacement::Pre => "pre-norm",
         NormPlacement::PreAndFinal => "pre-norm with final norm",
+        NormPlacement::SandwichAndFinal => "norms before and after each sublayer, with final norm",
     };
-    format!("{norm}, {placement}, eps {:e}", spec.norm.eps)
+    let offset = if spec.norm.unit_offset { " with weights 1 + w" } else { "" };
+    format!("{norm}{offset}, {placement}, eps {:e}", spec.norm.eps)
 }
 
 fn describe_positions(spec: &EncoderSpec) -> String {
