@@ -171,7 +171,7 @@ def gemma3(r):
         s["layer_types"] = [r.choice(["full_attention", "sliding_attention"]) for _ in range(layers)]
     else:
         s["sliding_window_pattern"] = r.randint(1, 4)
-    s |= dict(query_pre_attn_scalar=r.choice([8, 24, 256]), sliding_window=r.choice([1, 2, 5, 30]), attention_bias=r.random() < 0.3)
+    s |= dict(query_pre_attn_scalar=r.choice([8, 24, 256]), sliding_window=r.choice([2, 3, 5, 30]), attention_bias=r.random() < 0.3)
     return s | dict(use_bidirectional_attention=r.random() < 0.6) if s.get("is_causal") is not True else s
 
 

@@ -388,7 +388,7 @@ fn rotary_scaling(config: &Config, max_positions: &str, parameters: &Config) -> 
                 bail!("{}", parameters.invalid("high_freq_factor", high_freq_factor, expected))
             }
             let original_max_positions = original_max_positions()?;
-            RotaryScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_positions }
+            RotaryScaling::NtkByParts { factor, low_freq_factor, high_freq_factor, original_max_positions }
         }
         "yarn" => {
             for key in ["mscale", "mscale_all_dim"] {

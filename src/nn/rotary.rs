@@ -69,7 +69,12 @@ impl Frequencies {
             RotaryScaling::None => unscaled,
             RotaryScaling::Linear { factor } => unscaled / factor,
             RotaryScaling::Ntk { factor } => power(self.theta * factor) / factor.powf(2.0 / dim as f64),
-            RotaryScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_positions } => {
+            RotaryScaling::NtkByParts {
+                factor,
+                low_freq_factor,
+                high_freq_factor,
+                original_max_positions,
+            } => {
                 // Rotations over the original context: up to `low_freq_factor` the frequency is divided by the factor, from
                 // `high_freq_factor` on it is kept.
                 let rotations = original_max_positions * unscaled / TAU;

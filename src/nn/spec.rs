@@ -25,7 +25,7 @@ pub struct EncoderSpec {
     pub token_types: Option<usize>,
     /// Rows of the task type table, of which every token gets row 0 (Sun et al. 2020).
     pub task_types: Option<usize>,
-    /// Factor on the embeddings; `None`: 1. `√H` in Vaswani et al. 2017 (§3.4) and in Gemma.
+    /// Factor on the embeddings; `None`: 1. `√H` in Vaswani et al. 2017 (§3.4).
     pub embedding_scale: Option<f64>,
     /// Where the embedding layer has its norm.
     pub embedding_norm: EmbeddingNorm,
@@ -51,7 +51,7 @@ pub struct EncoderSpec {
     pub qk_head_dim: usize,
     /// Head dim of values.
     pub v_head_dim: usize,
-    /// Scores are scaled by `1 / √query_scalar`; `None`: by the head dim. `query_pre_attn_scalar` of Gemma.
+    /// Scores are scaled by `1 / √query_scalar`; `None`: by the head dim. `query_pre_attn_scalar` of a config.
     pub query_scalar: Option<f64>,
     /// Whether queries and keys are normalised per head before they are rotated, by the kind of norm of the layers (QK-norm,
     /// Henry et al. 2020).
@@ -149,8 +149,8 @@ pub enum RotaryScaling {
         /// The ratio of the longer context to the original one.
         factor: f64,
     },
-    /// Low frequencies divided by the factor, high ones kept, a linear ramp between (Llama 3.1).
-    Llama3 {
+    /// Low frequencies divided by the factor, high ones kept, a linear ramp between (NTK-by-parts, Peng et al. 2023, §3.2).
+    NtkByParts {
         /// The ratio of the longer context to the original one.
         factor: f64,
         /// Rotations over the original context up to which the frequency is divided by the factor.
@@ -210,7 +210,7 @@ pub struct NormSpec {
     pub kind: NormKind,
     /// Whether it has a bias.
     pub bias: bool,
-    /// Whether the checkpoint stores its weights minus 1: rows are multiplied by `1 + weight`, as in Gemma.
+    /// Whether the checkpoint stores its weights minus 1: rows are multiplied by `1 + weight`.
     pub unit_offset: bool,
     /// Added to the variance (LayerNorm) or the mean square (RMSNorm).
     pub eps: f64,

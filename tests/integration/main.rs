@@ -10,6 +10,7 @@ mod catch_panic;
 mod chunks;
 mod contributing;
 mod cuda_kernels;
+mod decoders;
 mod embed;
 mod embedded_texts;
 mod files;
