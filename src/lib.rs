@@ -79,6 +79,8 @@
 //! | c2p, p2c | content-to-position and position-to-content scores of disentangled attention |
 //! | attention weights | the softmax of the scores: for each query the weight of every key |
 //! | rollout | the product of the attention of all layers up to one, with residual connections (Abnar & Zuidema 2020) |
+//! | QK-norm | norms of the queries and keys of each head, before they are rotated |
+//! | decoder language model | a model that predicts the next token; as an encoder, its hidden states |
 //! | talking heads | projections across heads before and after the softmax |
 //! | ISA | the instruction set of the kernels: `avx512-bf16`, `avx2`, `portable` … (`SCONCE_ISA`) |
 //! | backend | device and GEMM type of an encoder |

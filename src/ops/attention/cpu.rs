@@ -197,7 +197,9 @@ impl CpuAttention<'_> {
             let (start, tokens) = (bounds[0], bounds[1] - bounds[0]);
             let n = self.attention.key_length(sequence, tokens);
             let AttentionWindow { left, right } = self.attention.window;
-            let is_windowed = left.saturating_add(right).saturating_add(QUERIES_PER_TASK) < tokens;
+            // With a causal mask, the first tasks have few keys.
+            let cuts = |side: usize| side.saturating_add(QUERIES_PER_TASK) < tokens;
+            let is_windowed = cuts(left) || cuts(right);
             // The last queries of a sequence with fewer keys may see none: only all queries together surely see one.
             let is_divided = (has_talking_heads || is_windowed) && n == tokens;
             let task_queries = if is_divided { QUERIES_PER_TASK } else { tokens.max(1) };
