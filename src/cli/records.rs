@@ -209,7 +209,7 @@ fn output_format(
     format: OrAuto<output::OutputFormat>,
     output: Option<&Path>,
 ) -> Result<output::OutputFormat> {
-    use output::OutputFormat::{Arrow, Csv, Jsonl, Npy, Parquet, Safetensors};
+    use output::OutputFormat::{Arrow, Csv, Jsonl, Npy, Npz, Parquet, Safetensors};
     if let Some(format) = format.0 {
         return Ok(format);
     }
@@ -219,6 +219,7 @@ fn output_format(
         "jsonl" | "ndjson" | "" => Jsonl,
         "csv" => Csv,
         "npy" => Npy,
+        "npz" => Npz,
         "parquet" | "pq" => Parquet,
         "arrow" | "feather" | "ipc" => Arrow,
         "safetensors" => Safetensors,

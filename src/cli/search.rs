@@ -30,7 +30,7 @@ A model with a prompt named query embeds queries with it, unless --prompt or --p
 
 #[derive(Debug, Args)]
 pub(super) struct SearchArgs {
-    /// Vector file: npy, safetensors, parquet, arrow, jsonl or csv, as embed writes them
+    /// Vector file: npy, npz, safetensors, parquet, arrow, jsonl or csv, as embed writes them
     #[arg(id = "searched_vectors", value_name = "VECTORS")]
     pub file: PathBuf,
 

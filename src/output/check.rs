@@ -17,6 +17,10 @@ const RESERVED_COLUMNS: &[&str] = &["index", "id", "tokens", "truncated"];
 /// If it does not; the message names the options to change.
 pub fn check(schema: &OutputSchema) -> Result<()> {
     match &schema.content {
+        ContentType::Sparse { .. } if schema.format == OutputFormat::Npz => {}
+        content if schema.format == OutputFormat::Npz => {
+            bail!("npz holds sparse vectors, but a row has {}; write another --output-format", content.noun())
+        }
         ContentType::Vectors(vectors) => check_vectors(schema.format, vectors)?,
         content if !schema.format.has_columns() => bail!(
             "{} holds an array of vectors, but a row has {}; write --output-format jsonl, csv, parquet or arrow",

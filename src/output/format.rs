@@ -13,6 +13,8 @@ pub enum OutputFormat {
     Csv,
     /// A NumPy array `(N, D)`.
     Npy,
+    /// Sparse vectors as a matrix `(N, V)` of SciPy.
+    Npz,
     /// A Parquet file.
     Parquet,
     /// An Arrow IPC file; an Arrow IPC stream on standard output, pipes and devices.
@@ -26,6 +28,7 @@ impl Named for OutputFormat {
         OutputFormat::Jsonl,
         OutputFormat::Csv,
         OutputFormat::Npy,
+        OutputFormat::Npz,
         OutputFormat::Parquet,
         OutputFormat::Arrow,
         OutputFormat::Safetensors,
@@ -36,6 +39,7 @@ impl Named for OutputFormat {
             OutputFormat::Jsonl => "jsonl",
             OutputFormat::Csv => "csv",
             OutputFormat::Npy => "npy",
+            OutputFormat::Npz => "npz",
             OutputFormat::Parquet => "parquet",
             OutputFormat::Arrow => "arrow",
             OutputFormat::Safetensors => "safetensors",
@@ -48,7 +52,7 @@ impl OutputFormat {
     pub fn has_columns(self) -> bool {
         match self {
             OutputFormat::Jsonl | OutputFormat::Csv | OutputFormat::Parquet | OutputFormat::Arrow => true,
-            OutputFormat::Npy | OutputFormat::Safetensors => false,
+            OutputFormat::Npy | OutputFormat::Npz | OutputFormat::Safetensors => false,
         }
     }
 

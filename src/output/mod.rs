@@ -37,6 +37,7 @@ mod ledger;
 mod lock;
 pub mod manifest;
 mod npy;
+mod npz;
 mod parquet;
 mod row;
 mod safetensors;

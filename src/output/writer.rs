@@ -10,7 +10,7 @@ use super::format::OutputFormat;
 use super::lock::OutputLock;
 use super::row::Row;
 use super::schema::{OutputMetadata, OutputSchema};
-use super::{arrow, csv, jsonl, npy, parquet};
+use super::{arrow, csv, jsonl, npy, npz, parquet};
 
 /// Capacity above which the buffer of encoded rows is freed after it is written.
 const MAX_BUFFER_BYTES: usize = 1 << 20;
@@ -35,6 +35,7 @@ fn encoder(schema: &OutputSchema, is_file: bool) -> Result<Box<dyn RowEncoder>> 
         OutputFormat::Jsonl => Box::new(jsonl::JsonlEncoder::new(schema)),
         OutputFormat::Csv => Box::new(csv::CsvEncoder::new(schema)),
         OutputFormat::Npy => Box::new(npy::encoder(schema)?),
+        OutputFormat::Npz => Box::new(npz::NpzEncoder::new(schema)?),
         OutputFormat::Safetensors if schema.chunks => {
             Box::new(super::safetensors::ChunkEncoder::new(schema)?)
         }

@@ -32,7 +32,7 @@ const PREFIX: &str = "sconce.";
 
 /// Whether a column is shown beside what rows hold.
 pub(super) fn is_shown(name: &str, kind: RowKind) -> bool {
-    !HIDDEN.contains(&name) && !(kind.is_sparse() && HIDDEN_SPARSE.contains(&name))
+    !(HIDDEN.contains(&name) || kind.is_sparse() && HIDDEN_SPARSE.contains(&name))
 }
 
 /// What a schema says about the vectors of a file.

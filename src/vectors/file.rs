@@ -12,7 +12,7 @@ use super::buffer::BlockBuffer;
 use super::error::not_dense;
 use super::source::{Opened, RowKind, rows_by_unit};
 use super::sparse::TokenNumbers;
-use super::{arrow, csv, jsonl, npy, safetensors};
+use super::{arrow, csv, jsonl, npy, npz, safetensors};
 use crate::field::FieldValue;
 use crate::neighbours::Block;
 use crate::output::{KeptColumn, OutputDtype, OutputMetadata};
@@ -179,6 +179,9 @@ fn open_format(path: &Path, name: &Arc<str>, (file, size): (File, u64), start: &
     if start.starts_with(npy::MAGIC) {
         return npy::open(path, name, file, size);
     }
+    if start.starts_with(npz::MAGIC) {
+        return npz::open(name, file, size);
+    }
     if start.starts_with(b"PAR1") {
         return super::parquet::open(path, name);
     }
@@ -197,7 +200,7 @@ fn open_format(path: &Path, name: &Arc<str>, (file, size): (File, u64), start: &
     match csv::open(path, name)? {
         Some(opened) => Ok(opened),
         None => bail!(
-            "{name} is not a vector file; pass npy, safetensors, arrow, parquet, jsonl or csv as sconce embed writes them"
+            "{name} is not a vector file; pass npy, npz, safetensors, arrow, parquet, jsonl or csv as sconce embed writes them"
         ),
     }
 }

@@ -20,6 +20,7 @@ mod file;
 mod jsonl;
 mod lists;
 mod npy;
+mod npz;
 mod parquet;
 mod records;
 mod safetensors;

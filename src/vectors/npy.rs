@@ -24,21 +24,12 @@ const MAX_HEADER_BYTES: usize = 1 << 16;
 /// Reads the header of a file of `size` bytes.
 pub(super) fn open(path: &Path, name: &Arc<str>, file: File, size: u64) -> Result<Opened> {
     let malformed = |reason: &str| malformed(name, "npy", reason);
-    let mut start = [0; 12];
-    regular_file::read_exact_at(&file, &mut start, 0).map_err(|_| malformed("it ends in its header"))?;
-    let (prefix, length) = match start[6] {
-        1 => (10, usize::from(u16::from_le_bytes([start[8], start[9]]))),
-        2 | 3 => (12, u32::from_le_bytes([start[8], start[9], start[10], start[11]]) as usize),
-        version => return Err(malformed(&format!("version {version} of the format is not known"))),
+    let (descr, shape, offset) = read_header(&file, 0).map_err(|reason| malformed(&reason))?;
+    let [rows, width] = shape[..] else {
+        let sizes: Vec<String> = shape.iter().map(usize::to_string).collect();
+        let sizes = if let [size] = &sizes[..] { format!("{size},") } else { sizes.join(", ") };
+        return Err(malformed(&format!("its shape is ({sizes}), expected (N, D): one vector per row")));
     };
-    if length > MAX_HEADER_BYTES {
-        return Err(malformed(&format!("its header has a length of {length} bytes")));
-    }
-    let mut header = vec![0; length];
-    regular_file::read_exact_at(&file, &mut header, prefix)
-        .map_err(|_| malformed("it ends in its header"))?;
-    let header = String::from_utf8_lossy(&header).into_owned();
-    let (descr, rows, width) = parse_header(&header).map_err(|reason| malformed(&reason))?;
     let width = checked_width(name, width as u64)?;
     let (metadata, chunks) = sidecar(path)?;
     let (dtype, dimensions) = match &*descr {
@@ -49,7 +40,6 @@ pub(super) fn open(path: &Path, name: &Arc<str>, file: File, size: u64) -> Resul
             "{name} holds elements of type {other}, expected <f4, <f2 or |i1; convert the array, for example with .astype(\"float32\")"
         ),
     };
-    let offset = prefix + length as u64;
     let bytes = (rows as u64).checked_mul((width * dtype.element_bytes()) as u64);
     let expected = bytes.and_then(|bytes| bytes.checked_add(offset)).unwrap_or(u64::MAX);
     if size < expected {
@@ -70,8 +60,26 @@ pub(super) fn open(path: &Path, name: &Arc<str>, file: File, size: u64) -> Resul
     })
 }
 
+/// The element type, the shape and the size in bytes of the header of an array that begins at `start`.
+pub(super) fn read_header(file: &File, start: u64) -> Result<(String, Vec<usize>, u64), String> {
+    let mut first = [0; 12];
+    regular_file::read_exact_at(file, &mut first, start).map_err(|_| "it ends in its header")?;
+    let (prefix, length) = match first[6] {
+        1 => (10, usize::from(u16::from_le_bytes([first[8], first[9]]))),
+        2 | 3 => (12, u32::from_le_bytes([first[8], first[9], first[10], first[11]]) as usize),
+        version => return Err(format!("version {version} of the format is not known")),
+    };
+    if length > MAX_HEADER_BYTES {
+        return Err(format!("its header has a length of {length} bytes"));
+    }
+    let mut header = vec![0; length];
+    regular_file::read_exact_at(file, &mut header, start + prefix).map_err(|_| "it ends in its header")?;
+    let (descr, shape) = parse_header(&String::from_utf8_lossy(&header))?;
+    Ok((descr, shape, prefix + length as u64))
+}
+
 /// The element type and the shape in a header such as `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`.
-fn parse_header(header: &str) -> Result<(String, usize, usize), String> {
+fn parse_header(header: &str) -> Result<(String, Vec<usize>), String> {
     let value = |key: &str| {
         let (_, rest) = header.split_once(&format!("'{key}':"))?;
         Some(rest.trim_start())
@@ -84,14 +92,10 @@ fn parse_header(header: &str) -> Result<(String, usize, usize), String> {
     }
     let shape = value("shape").and_then(|rest| rest.strip_prefix('(')).and_then(|rest| rest.split_once(')'));
     let (shape, _) = shape.ok_or("its header has no shape")?;
-    let sizes: Vec<&str> = shape.split(',').map(str::trim).filter(|size| !size.is_empty()).collect();
-    let [rows, width] = sizes[..] else {
-        return Err(format!("its shape is ({shape}), expected (N, D): one vector per row"));
-    };
-    match (rows.parse(), width.parse::<usize>()) {
-        (Ok(rows), Ok(width)) if width > 0 => Ok((descr.into(), rows, width)),
-        _ => Err(format!("its shape is ({shape})")),
-    }
+    let sizes = shape.split(',').map(str::trim).filter(|size| !size.is_empty());
+    let sizes: Option<Vec<usize>> = sizes.map(|size| size.parse().ok()).collect();
+    let sizes = sizes.filter(|sizes| sizes.iter().try_fold(1usize, |a, b| a.checked_mul(*b)).is_some());
+    Ok((descr.into(), sizes.ok_or_else(|| format!("its shape is ({shape})"))?))
 }
 
 /// The metadata of `NAME.meta.json`, and the number of chunks of each record.
@@ -124,11 +128,13 @@ mod tests {
     #[test]
     fn headers_of_numpy() {
         let header = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }   \n";
-        assert_eq!(parse_header(header), Ok(("<f4".into(), 3, 4)));
+        assert_eq!(parse_header(header), Ok(("<f4".into(), vec![3, 4])));
+        let one = "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }";
+        assert_eq!(parse_header(one), Ok(("<f4".into(), vec![3])));
         let refused = [
             "{'descr': '<f4', 'fortran_order': True, 'shape': (3, 4), }",
-            "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }",
-            "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 0), }",
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (3, -1), }",
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999, 99999999999), }",
             "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (3, 4), }",
             "{'descr': '<f4', 'fortran_order': False}",
             "",

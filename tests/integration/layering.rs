@@ -101,7 +101,7 @@ const OWNED: &[(&str, &[&str])] = &[
     ("safetensors", &["model", "vectors"]),
     ("hf_hub", &["model"]),
     ("ureq", &["model"]),
-    ("zip", &["model"]),
+    ("zip", &["model", "output", "vectors"]),
     ("memmap2", &["sys"]),
     ("arrow", &["input", "output", "field", "vectors"]),
     ("bytes", &["input"]),

@@ -137,12 +137,15 @@ fn neighbours_are_those_of_a_plain_loop_for_every_format_and_kind_of_query() {
     };
     let (documents, queries) = in_format("weights.jsonl");
     let expected = plain_search(&documents, &queries, 12);
-    for (file, queries) in [(documents, queries), in_format("parquet"), in_format("arrow")] {
+    for (file, queries) in [(documents, queries), in_format("parquet"), in_format("arrow"), in_format("npz")]
+    {
         let name = file.display().to_string();
+        let has_ids = !name.ends_with("npz");
         let by_model = rows(&search(&model, &file, &[&QUERIES[..], &["-k", "12"]].concat()));
         assert_neighbours(&by_model, &expected, &name);
         for row in &by_model {
-            assert_eq!(row["id"], json!(format!("d{}", row["index"])), "{name}");
+            let id = if has_ids { json!(format!("d{}", row["index"])) } else { Value::Null };
+            assert_eq!(row["id"], id, "{name}");
             assert!(row.get("weights").or(row.get("values")).is_none(), "{row}");
         }
         let by_vectors = ["--query-vectors", queries.to_str().unwrap(), "-k", "12", "--threads", "1"];
@@ -309,7 +312,7 @@ fn a_killed_run_is_resumed() {
     let input = folder.path().join("texts.txt");
     let lines = (0..20_000).map(|i| format!("{}the lamp {i}\n", "a wick ".repeat(i % 4)));
     fs::write(&input, lines.collect::<String>()).unwrap();
-    for format in ["jsonl", "parquet"] {
+    for format in ["jsonl", "parquet", "npz"] {
         let path = |name: &str| folder.path().join(format!("{name}.{format}"));
         let command = |name: &str, args: &[&str]| {
             let mut command = model_command("embed", &model, args);
@@ -325,9 +328,24 @@ fn a_killed_run_is_resumed() {
         child.kill().unwrap();
         child.wait().unwrap();
         let other = command("killed", &["--resume", "--role", "query"]).output().unwrap();
-        assert_fails(&other, 2, &["--role has changed", "--restart"]);
+        assert_fails(&other, 2, &["--prompt has changed", "also changed: --role", "--restart"]);
         let resumed = command("killed", &["--resume"]).output().unwrap();
         assert!(resumed.status.success(), "{}", stderr(&resumed));
         assert!(fs::read(path("whole")).unwrap() == fs::read(path("killed")).unwrap(), "{format}");
     }
+}
+
+#[test]
+fn npz_is_refused_for_dense_vectors_and_resumed_runs_give_the_same_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = fixture("sparse/bert-max");
+    let file = embedded(&model, folder.path().join("a.npz"), &QUERIES);
+    let piped = run("embed", &model, &[&["--output-format", "npz"], &QUERIES[..]].concat());
+    assert!(piped.stdout == fs::read(&file).unwrap(), "a pipe gets the bytes of the file");
+    let dense = run("embed", &fixture("bert-tiny"), &["a", "--output-format", "npz"]);
+    assert_fails(&dense, 2, &["npz holds sparse vectors", "a vector"]);
+    let mut bytes = fs::read(&file).unwrap();
+    bytes.truncate(bytes.len() / 2);
+    fs::write(&file, bytes).unwrap();
+    assert_fails(&search(&model, &file, &["a"]), 1, &["a.npz", "npz"]);
 }
