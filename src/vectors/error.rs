@@ -21,11 +21,9 @@ pub(super) fn truncated(name: &str, expected: u64, found: u64) -> Error {
 
 /// The error for a file whose rows are not one dense vector.
 pub(super) fn not_dense(name: &str, kind: RowKind) -> Error {
-    let pooling = if kind.is_sparse() { "splade" } else { "multi-vector or none" };
-    anyhow!(
-        "rows of {name} have {} (--pooling {pooling}); pass a file with one dense vector per row",
-        kind.noun()
-    )
+    let (held, pooling) =
+        if kind.is_sparse() { ("sparse vectors", "splade") } else { (kind.noun(), "multi-vector or none") };
+    anyhow!("{name} has {held} (--pooling {pooling}); pass a file with one dense vector per row")
 }
 
 /// The error for a file with integers, such as signs, in place of the vectors of tokens.
