@@ -31,7 +31,7 @@ from make_fixtures import tokenizer  # noqa: E402
 
 warnings.filterwarnings("ignore")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast, logging  # noqa: E402
+from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast, T5EncoderModel, logging  # noqa: E402
 from transformers.activations import ACT2FN  # noqa: E402
 
 logging.set_verbosity_error()
@@ -183,6 +183,16 @@ def head_dim(r):
     return {"head_dim": 2 * r.randint(2, 8)} if r.random() < 0.3 else {}
 
 
+def t5(r):
+    heads, activation = r.randint(1, 5), r.choice(["relu", "gelu", "silu"])
+    buckets = 2 * r.randint(2, 20)
+    return dict(
+        d_model=r.randint(4, 40), d_kv=r.randint(1, 16), d_ff=r.randint(4, 60), num_layers=r.randint(1, 4), num_heads=heads,
+        relative_attention_num_buckets=buckets, relative_attention_max_distance=r.randint(buckets // 4 + 1, 60),
+        feed_forward_proj=r.choice(["", "gated-"]) + activation, layer_norm_epsilon=r.choice([1e-6, 1e-3]), dropout_rate=0.0,
+    )
+
+
 FAMILIES = {
     "bert": sizes, "roberta": sizes, "xlm-roberta": sizes, "camembert": sizes, "data2vec-text": sizes,
     "ernie": lambda r: sizes(r) | dict(task_type_vocab_size=3, use_task_id=r.random() < 0.6),
@@ -197,7 +207,7 @@ FAMILIES = {
     "gte": lambda r: gated_sizes(r) | dict(rope_parameters=rope(r)) | head_dim(r),
     "modernbert": modernbert, "eurobert": eurobert, "deberta-v2": deberta,
     "llama": llama, "mistral": mistral, "qwen2": lambda r: qwen(r, has_head_dim=False), "qwen3": lambda r: qwen(r) | dict(attention_bias=r.random() < 0.3),
-    "gemma3_text": gemma3,
+    "gemma3_text": gemma3, "t5": t5, "mt5": t5,
 }
 
 
@@ -251,7 +261,9 @@ def check(name, seed, folder):
         weights = {k: weight.double() for k, weight in weights.items()}
         states = lambda ids: plain_encoder.encode(config, weights, ids, torch.zeros_like(ids))[-1]
     else:
-        model = AutoModel.from_config(AutoConfig.for_model(name, vocab_size=vocab_size, **config), attn_implementation="eager")
+        whole = AutoConfig.for_model(name, vocab_size=vocab_size, **config)
+        build = T5EncoderModel._from_config if name in ("t5", "mt5") else AutoModel.from_config
+        model = build(whole, attn_implementation="eager")
         for weight, parameter in sorted(model.named_parameters()):
             # Gemma's norms store their weights minus 1.
             offset = 1 if name == "gemma3_text" and weight.endswith("norm.weight") else 0

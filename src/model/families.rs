@@ -116,6 +116,8 @@ pub struct Defaults {
     pub key_value_heads: Option<usize>,
     /// Whether queries and keys are normalised per head.
     pub qk_norm: bool,
+    /// The maximum length; `None`: the config has to state it.
+    pub max_positions: Option<usize>,
 }
 
 /// The position encoding of a family.
@@ -129,6 +131,8 @@ pub enum PositionEncoding {
     AfterPadding(u32),
     /// A learned table, numbered from this value + 1. The config does not change it.
     AfterFixed(u32),
+    /// No encoding beside a bias on the scores.
+    None,
     /// Rotary embeddings.
     Rotary {
         /// Which dimensions of a head form a pair.
@@ -205,6 +209,7 @@ const BERT_DEFAULTS: Defaults = Defaults {
     head_dim: None,
     key_value_heads: None,
     qk_norm: false,
+    max_positions: None,
 };
 
 const PRE_NORM: Defaults = Defaults { norm_placement: NormPlacement::PreAndFinal, ..BERT_DEFAULTS };
@@ -531,6 +536,17 @@ pub static FAMILIES: &[Family] = &[
         masked_lm: masked_lm::gelu,
         ..PLAIN
     },
+    Family {
+        model_types: &["t5", "mt5"],
+        discriminator: Some(("feed_forward_proj", &["gated-gelu", "gated-silu", "gated-relu"])),
+        defaults: Defaults { gated: true, ..T5_DEFAULTS },
+        names: &[
+            T5_GATED_NAMES,
+            TensorNames { model_modules: &[T5_ENCODER_TOKENS, T5_MODEL], ..T5_GATED_NAMES },
+        ],
+        ..T5
+    },
+    T5,
     Family {
         model_types: &["distilbert"],
         keys: ConfigKeys {
@@ -940,6 +956,80 @@ const LLAMA: Family = Family {
     token_head: token_head::unsupported,
     masked_lm: masked_lm::unsupported,
     family_specific: &[family_specific::causal],
+    ..PLAIN
+};
+
+const T5_DEFAULTS: Defaults = Defaults {
+    positions: PositionEncoding::None,
+    embedding_norm: EmbeddingNorm::None,
+    norm: RMS_NORM,
+    bias: NO_BIASES,
+    activation: Activation::Relu,
+    // Relative positions have no limit; the number is that of the longest table of biases by position.
+    max_positions: Some(1 << 15),
+    ..PRE_NORM
+};
+
+/// T5's token embeddings, which encoder and decoder share.
+const T5_SHARED_TOKENS: ModuleNames = &[("embeddings.token", "shared")];
+
+/// T5's token embeddings under the name of the encoder's copy, of which some checkpoints have no other.
+const T5_ENCODER_TOKENS: ModuleNames = &[("embeddings.token", "encoder.embed_tokens")];
+
+/// Modules outside the layers, as T5 names them; the first layer has the biases of all.
+const T5_MODEL: ModuleNames = &[
+    ("relative_bias", "encoder.block.0.layer.0.SelfAttention.relative_attention_bias"),
+    ("final_norm", "encoder.final_layer_norm"),
+];
+
+const T5_LAYER: ModuleNames = &[
+    ("attention.query", "layer.0.SelfAttention.q"),
+    ("attention.key", "layer.0.SelfAttention.k"),
+    ("attention.value", "layer.0.SelfAttention.v"),
+    ("attention.output", "layer.0.SelfAttention.o"),
+    ("attention_norm", "layer.0.layer_norm"),
+    ("feed_forward.activation", "layer.1.DenseReluDense.act"),
+    ("feed_forward.down", "layer.1.DenseReluDense.wo"),
+    ("feed_forward_norm", "layer.1.layer_norm"),
+];
+
+const T5_NAMES: TensorNames = TensorNames {
+    prefixes: &["", "transformer."],
+    model_modules: &[T5_SHARED_TOKENS, T5_MODEL],
+    layer_prefix: "encoder.block.{}.",
+    layer_modules: &[&[("feed_forward.up", "layer.1.DenseReluDense.wi")], T5_LAYER],
+    head_modules: &[],
+};
+
+const T5_GATED_NAMES: TensorNames = TensorNames {
+    layer_modules: &[
+        &[
+            ("feed_forward.gate", "layer.1.DenseReluDense.wi_0"),
+            ("feed_forward.up", "layer.1.DenseReluDense.wi_1"),
+        ],
+        T5_LAYER,
+    ],
+    ..T5_NAMES
+};
+
+/// The encoder of T5, whose feed-forward network is not gated.
+const T5: Family = Family {
+    model_types: &["t5", "mt5"],
+    keys: ConfigKeys {
+        max_positions: "n_positions",
+        token_types: None,
+        hidden_size: "d_model",
+        layers: "num_layers",
+        heads: "num_heads",
+        head_dim: Some("d_kv"),
+        intermediate_size: "d_ff",
+        activation: None,
+        norm_eps: Some("layer_norm_epsilon"),
+        ..BERT_KEYS
+    },
+    defaults: T5_DEFAULTS,
+    names: &[T5_NAMES, TensorNames { model_modules: &[T5_ENCODER_TOKENS, T5_MODEL], ..T5_NAMES }],
+    family_specific: &[family_specific::t5],
     ..PLAIN
 };
 

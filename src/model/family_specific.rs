@@ -260,6 +260,39 @@ fn norm_type(config: &Config, key: &str, spec: &mut EncoderSpec) -> Result<()> {
     Ok(())
 }
 
+/// T5's scores, which are not scaled, its buckets and its activation, where "gated-gelu" is the approximation by tanh as in
+/// `transformers`.
+pub(super) fn t5(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    const BUCKETS: &str = "relative_attention_num_buckets";
+    const DISTANCE: &str = "relative_attention_max_distance";
+    let optional = |key: &str, default| if config.has(key) { config.width(key) } else { Ok(default) };
+    let (buckets, max_distance) = (optional(BUCKETS, 32)?, optional(DISTANCE, 128)?);
+    if buckets < 4 || !buckets.is_multiple_of(2) {
+        bail!("{}", config.invalid(BUCKETS, buckets, "an even number from 4 on"));
+    }
+    // Half of the buckets are for each direction, and half of those for a distance each.
+    if max_distance <= buckets / 4 {
+        bail!("{}", config.invalid(DISTANCE, max_distance, &format!("more than {}", buckets / 4)));
+    }
+    spec.score_bias = ScoreBias::Bucketed { rows: buckets, buckets, max_distance };
+    spec.query_scalar = Some(1.0);
+    const PROJECTION: &str = "feed_forward_proj";
+    let projection = config.string(PROJECTION)?.unwrap_or("relu");
+    let name = match projection.strip_prefix("gated-") {
+        Some("gelu") => "gelu_new",
+        Some(name) => name,
+        None => projection,
+    };
+    match Activation::from_name(name) {
+        Some(activation) if spec.gated == projection.starts_with("gated-") => spec.activation = activation,
+        _ => {
+            let expected = "relu, gated-gelu or another activation of transformers";
+            bail!("{}", config.invalid(PROJECTION, format!("{projection:?}"), expected))
+        }
+    }
+    Ok(())
+}
+
 /// Variations of BERT from the literature that no published family has; `configs/README.md` lists their fields.
 pub(super) fn variations(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     match config.string("feed_forward_type")? {

@@ -36,8 +36,12 @@ impl Family {
                 return Ok(family);
             }
         }
-        let mut known: Vec<_> = FAMILIES.iter().flat_map(|family| family.model_types).copied().collect();
-        known.dedup();
+        let mut known: Vec<&str> = Vec::new();
+        for model_type in FAMILIES.iter().flat_map(|family| family.model_types) {
+            if !known.contains(model_type) {
+                known.push(model_type);
+            }
+        }
         let all = known.join(", ");
         let start = format!("{path}: model type {model_type:?} is not supported");
         if let Some(kind) = unsupported::kind_of(model_type) {
@@ -70,7 +74,10 @@ impl Family {
             (None, Some(head_dim)) => head_dim,
             (None, None) => config.head_dim(keys.hidden_size, hidden_size, keys.heads, heads)?,
         };
-        let max_positions = config.width(keys.max_positions)?;
+        let max_positions = match defaults.max_positions {
+            Some(default) if !config.has(keys.max_positions) => default,
+            _ => config.width(keys.max_positions)?,
+        };
         let (bias, norm) = (self.bias(config)?, self.norm(config)?);
         let mut spec = EncoderSpec {
             vocab_size: config.width(keys.vocab_size)?,
@@ -196,6 +203,7 @@ impl Family {
             }
         };
         match self.defaults.positions {
+            PositionEncoding::None => Ok(Positions::None),
             PositionEncoding::LearnedIf(flag) if !config.flag_or(flag, true)? => Ok(Positions::None),
             PositionEncoding::Learned | PositionEncoding::LearnedIf(_) => learned(Numbering::FromZero),
             PositionEncoding::AfterFixed(padding) => learned(Numbering::AfterPadding(padding)),

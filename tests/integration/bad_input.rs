@@ -428,7 +428,7 @@ fn a_model_type_that_is_not_supported() {
     for (model_type, kind) in [
         ("qwen3_moe", "a decoder language model"),
         ("gemma2", "a decoder language model"),
-        ("t5", "an encoder-decoder"),
+        ("bart", "an encoder-decoder"),
         ("longformer", "an encoder of another architecture"),
         ("clip", "a model of images, or of images and texts"),
         ("whisper", "a model of sound"),

@@ -41,6 +41,7 @@ mod similarity;
 mod spans;
 mod sparse;
 mod support;
+mod t5;
 mod terminal;
 mod tokenizers;
 mod unreadable;
