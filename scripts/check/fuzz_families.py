@@ -190,6 +190,7 @@ def t5(r):
         d_model=r.randint(4, 40), d_kv=r.randint(1, 16), d_ff=r.randint(4, 60), num_layers=r.randint(1, 4), num_heads=heads,
         relative_attention_num_buckets=buckets, relative_attention_max_distance=r.randint(buckets // 4 + 1, 60),
         feed_forward_proj=r.choice(["", "gated-"]) + activation, layer_norm_epsilon=r.choice([1e-6, 1e-3]), dropout_rate=0.0,
+        n_positions=r.randint(8, 60),
     )
 
 
