@@ -39,6 +39,11 @@ impl Config {
         Config { path: path.to_owned(), parent: String::new(), fields: Map::new() }
     }
 
+    /// A configuration with these fields, as if the file held them.
+    pub fn with_fields(path: &Path, fields: Map<String, Value>) -> Self {
+        Config { path: path.to_owned(), parent: String::new(), fields }
+    }
+
     /// All fields, those that are null included.
     pub fn fields(&self) -> &Map<String, Value> {
         &self.fields

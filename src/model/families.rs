@@ -11,6 +11,7 @@ use super::config::Config;
 use super::family_specific;
 use super::masked_lm::{self, ReadMaskedLm};
 use super::names::{ModuleNames, TensorNames};
+use super::static_embedding::{MAX_LENGTH, MODEL2VEC};
 use super::token_head::{self, ReadTokenHead};
 use crate::nn::{
     Activation, Biases, EmbeddingNorm, EncoderSpec, NormKind, NormPlacement, NormSpec, Pool, RotaryLayout,
@@ -1113,6 +1114,31 @@ const GTE: Family = Family {
     ],
     masked_lm: masked_lm::gelu,
     ..PLAIN
+};
+
+/// Static embeddings, which have no encoder and no config that describes one.
+pub static STATIC_EMBEDDING: Family = Family {
+    model_types: &[MODEL2VEC],
+    keys: ConfigKeys { max_positions: MAX_LENGTH, ..BERT_KEYS },
+    names: &[
+        TensorNames { model_modules: &[&[("embeddings.token", "embedding")]], ..STATIC_NAMES },
+        STATIC_NAMES,
+    ],
+    ..PLAIN
+};
+
+/// Names of model2vec.
+const STATIC_NAMES: TensorNames = TensorNames {
+    prefixes: &[""],
+    model_modules: &[&[
+        ("embeddings.token", "embeddings="),
+        ("embeddings.token_rows", "mapping="),
+        ("embeddings.token_weights", "weights="),
+    ]],
+    layer_prefix: "layers.{}.",
+    // Without layers there are none, but the choice of a naming asks for one.
+    layer_modules: &[&[("attention.output", "attention.output")]],
+    head_modules: &[],
 };
 
 #[cfg(test)]

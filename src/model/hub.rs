@@ -145,7 +145,9 @@ impl<'a> Hub<'a> {
             Err(_) if is_absent(MODULES) => Vec::new(),
             Err(_) => return Cached::Incomplete,
         };
-        let encoder = modules.iter().find(|module| module.is_encoder()).map_or("", |module| &module.path);
+        let encoder = modules.iter().find(|module| module.is_encoder());
+        let is_static = encoder.is_some_and(Module::is_static);
+        let encoder = encoder.map_or("", |module| &module.path);
         let encoder_folder = snapshot.join(encoder);
         let index =
             WEIGHTS_INDEXES.into_iter().map(|name| encoder_folder.join(name)).find(|path| path.exists());
@@ -154,6 +156,7 @@ impl<'a> Hub<'a> {
             has: &|name| snapshot.join(name).exists(),
             is_absent: &is_absent,
             encoder,
+            is_static,
             modules: (!modules.is_empty()).then(|| modules.iter().flat_map(Module::files).collect()),
             shards: index.map(|index| index.into_values().collect()),
         }

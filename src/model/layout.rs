@@ -62,10 +62,16 @@ const TOKENIZER_SETTINGS: [&str; 3] = [TOKENIZER_CONFIG, "special_tokens_map.jso
 /// Tokenizers in SentencePiece form, which is not read.
 const SENTENCE_PIECES: [&str; 4] =
     ["sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model"];
-/// The folders of the encoder, if its files are not on top: in models of the first releases of sentence-transformers, and that of
-/// documents in models with a Router.
-const ENCODER_FOLDERS: [&str; 3] =
-    ["0_Transformer/", "document_0_Transformer/", "document_0_MLMTransformer/"];
+/// The folders of the encoder, or of the static embeddings, if they are not on top, with a file of each: in models of the first releases
+/// of sentence-transformers, that of documents in models with a Router, and that of static embeddings.
+const ENCODER_FOLDERS: [(&str, &str); 4] = [
+    ("0_Transformer/", CONFIG),
+    ("document_0_Transformer/", CONFIG),
+    ("document_0_MLMTransformer/", CONFIG),
+    ("0_StaticEmbedding/", TOKENIZER),
+];
+/// The class of a module of static embeddings, which needs no config.
+const STATIC_EMBEDDING: &str = "StaticEmbedding";
 
 /// The remedy for PyTorch checkpoints that are not read.
 pub const CONVERT: &str = "if you trust it, convert the model once with transformers (AutoModel.from_pretrained(DIR).save_pretrained(OUT))";
@@ -139,6 +145,7 @@ pub fn module_files(class: &str) -> &'static [&'static [&'static str]] {
         "Dense" | "LayerNorm" => &[&[CONFIG], &MODULE_WEIGHTS],
         "SparseStaticEmbedding" => &[&[CONFIG], &MODULE_WEIGHTS, &[TOKENIZER, "vocab.txt", "vocab.json"]],
         "Router" => &[&[ROUTER]],
+        STATIC_EMBEDDING => &[&[TOKENIZER], &MODULE_WEIGHTS],
         _ => &[],
     }
 }
@@ -210,7 +217,9 @@ pub fn files_to_download<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a
 fn check_required(model: &str, repository: &Repository) -> Result<&'static [&'static str]> {
     let folder = repository.encoder_folder();
     let has = |name: &str| repository.has(&format!("{folder}{name}"));
-    if !has(CONFIG) {
+    // Static embeddings have no config, and nothing that is pooled.
+    let is_static = repository.has(MODULES) && !repository.names.iter().any(|name| name.contains("Pooling/"));
+    if !has(CONFIG) && !is_static {
         bail!("model {model} has no config.json on the hub; choose another model")
     }
     if repository.weights().is_none() {
@@ -257,6 +266,8 @@ pub struct Snapshot<'a> {
     pub is_absent: &'a dyn Fn(&str) -> bool,
     /// The folder of the encoder below the model's; empty or without a `/` at its end.
     pub encoder: &'a str,
+    /// Whether the model has static embeddings, which need no config.
+    pub is_static: bool,
     /// The files that the modules of `modules.json` need, one of each list; `None` for a model without that file.
     pub modules: Option<Vec<Vec<String>>>,
     /// The shards that the index of the weights names, relative to the encoder's folder; `None` without an index.
@@ -288,7 +299,7 @@ impl Snapshot<'_> {
         let shards = || self.shards.as_ref().is_some_and(|shards| shards.iter().all(|shard| has(shard)));
         let modules = self.modules.iter().flatten().all(|files| files.iter().any(|file| (self.has)(file)));
         let weights = || MODULE_WEIGHTS.into_iter().any(has) || shards();
-        if !(has(CONFIG) && modules && tokenizer && weights()) {
+        if !((has(CONFIG) || self.is_static) && modules && tokenizer && weights()) {
             return Completeness::Incomplete;
         }
         let configs = TRANSFORMER_CONFIGS;
@@ -325,8 +336,8 @@ impl Repository<'_> {
 
     /// The folder of the encoder's files, with a `/` at its end; empty where they are on top.
     fn encoder_folder(&self) -> &'static str {
-        let has_encoder = |folder: &&str| self.has(MODULES) && self.has(&format!("{folder}{CONFIG}"));
-        ENCODER_FOLDERS.into_iter().find(has_encoder).unwrap_or("")
+        let folder = ENCODER_FOLDERS.into_iter().find(|(folder, file)| self.has(&format!("{folder}{file}")));
+        folder.filter(|_| self.has(MODULES)).map_or("", |(folder, _)| folder)
     }
 }
 
@@ -421,6 +432,7 @@ mod tests {
                 has: &|name| files.contains(&name),
                 is_absent: &|name| absent.contains(&name),
                 encoder: "",
+                is_static: false,
                 modules: modules.then(|| vec![vec!["1_Pooling/config.json".into()]]),
                 shards: None,
             }

@@ -17,6 +17,7 @@ pub mod purpose;
 mod pytorch;
 mod source;
 pub mod spec;
+pub mod static_embedding;
 pub mod token_head;
 mod unsupported;
 pub mod weights;

@@ -18,9 +18,11 @@ use serde_json::Value;
 
 use super::config::Config;
 use super::json::read_json_object;
-use super::layout::{CONFIG, MODEL_SETTINGS, MODULES, TOKENIZER_CONFIG, TRANSFORMER_CONFIGS};
+use super::layout::{CONFIG, MODEL_SETTINGS, MODULE_WEIGHTS, MODULES, TOKENIZER_CONFIG, TRANSFORMER_CONFIGS};
 use super::purpose::Purpose;
-use crate::nn::{Pooling, PostPoolingSpec, SpladeSpec};
+use super::static_embedding::{self, StaticLayout};
+use crate::error::UsageError;
+use crate::nn::{Pool, Pooling, PostPoolingSpec, SpladeSpec};
 use crate::sys::regular_file::has_dir_entry;
 use list::QUERY_WEIGHTS;
 pub use list::{Module, parent_model, read_modules};
@@ -44,6 +46,8 @@ pub struct Modules {
     pub splade: Option<SpladeSpec>,
     /// What weights the queries of a sparse encoder in place of the encoder.
     pub query_weights: Option<QueryWeights>,
+    /// The layout of a static embedding model; `None` for a model with an encoder.
+    pub static_embedding: Option<StaticLayout>,
     /// What a multi-vector model has beside its modules; `None` for another model.
     pub multi_vector: Option<MultiVector>,
     /// The modules after pooling, in order; in a multi-vector model, those after the encoder.
@@ -109,6 +113,11 @@ impl Modules {
     pub fn read(folder: &Path, pooling: Option<&Pooling>) -> Result<Self> {
         let mut modules = Modules::default();
         let list = folder.join(MODULES);
+        if !has_dir_entry(&list) && is_model2vec(folder)? {
+            modules.read_static(folder, pooling)?;
+            modules.add_own_normalize(folder)?;
+            return Ok(modules);
+        }
         if !has_dir_entry(&list) {
             modules.read_tokenizer(folder)?;
             let stanford = if uses_own_modules(pooling) {
@@ -140,6 +149,7 @@ impl Modules {
         for module in &entries {
             modules.add(folder, &list, module, pooling)?;
         }
+        modules.add_own_normalize(folder)?;
         // Modules after SPLADE, and other ones for queries than weights, are not supported: the model is refused by its purpose.
         let is_weights = |module: &Module| module.router.is_some() && module.class() == QUERY_WEIGHTS;
         let is_splade =
@@ -167,6 +177,10 @@ impl Modules {
                 let folder = folder.join(path);
                 self.read_tokenizer(&folder)?;
                 return self.read_transformer(&folder, pooling);
+            }
+            "StaticEmbedding" if self.purpose.is_none() && !module.is_custom() => {
+                self.encoder_folder = PathBuf::from(path);
+                return self.read_static(&folder.join(path), pooling);
             }
             "SpladePooling" => {
                 self.splade = Some(splade::read(&folder.join(path).join(CONFIG))?);
@@ -226,6 +240,44 @@ impl Modules {
                 "{}: module {module_type} ({path:?}) is not supported at its place in a multi-vector model; choose another model",
                 list.display()
             ),
+        }
+        Ok(())
+    }
+
+    /// Reads the settings of a static embedding model, whose vectors are means over tokens.
+    fn read_static(&mut self, folder: &Path, pooling: Option<&Pooling>) -> Result<()> {
+        let mean = Pooling::Text(vec![Pool::Mean]);
+        if let Some(other) = pooling.filter(|pooling| **pooling != mean) {
+            bail!(UsageError(format!(
+                "--pooling {other}: {} has static embeddings, which are pooled by the mean; leave the option out",
+                folder.display()
+            )))
+        }
+        let layout = StaticLayout::of(folder);
+        self.static_embedding = Some(layout);
+        let config = folder.join(CONFIG);
+        if layout == StaticLayout::Model2Vec {
+            let fields = Config::read(&config)?;
+            let tokens = match fields.fields().get(static_embedding::MAX_LENGTH) {
+                None => Some(static_embedding::MODEL2VEC_MAX_LENGTH),
+                Some(Value::Null) => None,
+                Some(_) => Some(fields.width(static_embedding::MAX_LENGTH)?),
+            };
+            let key = static_embedding::MAX_LENGTH.to_owned();
+            self.max_length = tokens.map(|tokens| TokenLimit { tokens, key, file: config.clone() });
+        }
+        let weights = MODULE_WEIGHTS.map(|name| folder.join(name));
+        let file = weights.iter().find(|file| has_dir_entry(file)).unwrap_or(&weights[0]).clone();
+        self.pooling =
+            Some(PoolingModule { pooling: mean, include_prompt: true, embedding_dimension: None, file });
+        Ok(())
+    }
+
+    /// Adds the normalization that the config of model2vec asks for, unless the last module normalizes.
+    fn add_own_normalize(&mut self, folder: &Path) -> Result<()> {
+        let is_own = self.static_embedding == Some(StaticLayout::Model2Vec);
+        if is_own && Config::read(&folder.join(&self.encoder_folder).join(CONFIG))?.flag("normalize")? {
+            self.add_normalize(folder)?;
         }
         Ok(())
     }
@@ -429,4 +481,12 @@ fn read_truncation(path: &Path) -> Result<(Option<TokenLimit>, bool)> {
     };
     let limit = |n: f64| TokenLimit { tokens: n as usize, key: key.into(), file: path.to_owned() };
     Ok((tokens.map(limit), truncate_left))
+}
+
+/// Whether a folder without `modules.json` has a model of model2vec.
+fn is_model2vec(folder: &Path) -> Result<bool> {
+    let path = folder.join(CONFIG);
+    Ok(has_dir_entry(&path)
+        && Config::read(&path)?.get("model_type").and_then(Value::as_str)
+            == Some(static_embedding::MODEL2VEC))
 }

@@ -4,7 +4,8 @@
 /// How checkpoints of a family name their tensors.
 ///
 /// Modules are listed as pairs of canonical name and checkpoint name; of several lists the first that has a module is used. A
-/// checkpoint name that ends in `[1/3]` is the second of three equal parts of a tensor's rows (a fused projection).
+/// checkpoint name that ends in `[1/3]` is the second of three equal parts of a tensor's rows (a fused projection). One that ends in `=`
+/// is the name of a tensor without a parameter.
 pub struct TensorNames {
     /// Prefixes that all names may have; the first that fits the checkpoint is used.
     pub prefixes: &'static [&'static str],
@@ -119,7 +120,11 @@ impl TensorNames {
                 (name, (number(index), number(of)))
             }
         };
-        TensorRef { name: format!("{prefix}{name}.{parameter}"), part }
+        let name = match name.strip_suffix('=') {
+            Some(name) => format!("{prefix}{name}"),
+            None => format!("{prefix}{name}.{parameter}"),
+        };
+        TensorRef { name, part }
     }
 }
 

@@ -66,7 +66,6 @@ const MODULE_CLASSES: &[(&str, ModelKind)] = &[
     ("CausalScoreHead", CrossEncoder),
     ("MultiVectorMask", MultiVector),
     ("HierarchicalTokenPooling", MultiVector),
-    ("StaticEmbedding", Static),
     ("WordEmbeddings", Static),
     ("BoW", Static),
     ("CLIPModel", Images),

@@ -275,6 +275,43 @@ impl Entry {
     }
 }
 
+impl Entry {
+    /// All elements in f32; those of i8 are not scaled.
+    fn to_f32(&self, name: &str, path: String) -> Result<Vec<f32>> {
+        let count = self.shape.iter().product();
+        if self.dtype == Dtype::I8 {
+            let mut bytes = vec![0u8; count];
+            self.file.read(self.bytes.start, &mut bytes)?;
+            return Ok(bytes.into_iter().map(|byte| f32::from(byte as i8)).collect());
+        }
+        let Some(dtype) = safetensors_dtype(self.dtype) else {
+            bail!("{path}: tensor {name} is of type {:?}, expected I8, F32, F16, BF16 or F64", self.dtype)
+        };
+        let mut values = vec![0f32; count];
+        self.read(dtype, 0, &mut values)?;
+        Ok(values)
+    }
+
+    /// All elements as indices below `end`.
+    fn to_indices(&self, name: &str, path: String, end: usize) -> Result<Vec<usize>> {
+        let mut bytes = vec![0u8; self.bytes.len()];
+        self.file.read(self.bytes.start, &mut bytes)?;
+        let indices: Vec<i64> = match self.dtype {
+            Dtype::I64 => bytes.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect(),
+            Dtype::I32 => bytes.as_chunks().0.iter().map(|b| i64::from(i32::from_le_bytes(*b))).collect(),
+            Dtype::U32 => bytes.as_chunks().0.iter().map(|b| i64::from(u32::from_le_bytes(*b))).collect(),
+            other => bail!("{path}: tensor {name} is of type {other:?}, expected I64, I32 or U32"),
+        };
+        let valid = |index: i64| usize::try_from(index).ok().filter(|index| *index < end);
+        match indices.iter().copied().map(valid).collect() {
+            Some(indices) => Ok(indices),
+            None => bail!(
+                "{path}: tensor {name} names a row that the table of {end} rows does not have; download the file again"
+            ),
+        }
+    }
+}
+
 /// Reads the tensors of a checkpoint by canonical name, and reports how they are used.
 pub struct TensorReader<'a> {
     checkpoint: &'a Checkpoint,
@@ -358,6 +395,71 @@ impl TensorReader<'_> {
         None
     }
 
+    /// The entry of a tensor that belongs to the table of token embeddings, by its canonical module.
+    fn beside_table(&mut self, module: &str) -> Option<(String, Entry)> {
+        if !self.names.has_module(module) {
+            return None;
+        }
+        let name = self.resolve(&format!("{module}.weight"));
+        let entry = self.checkpoint.tensors.get(&name)?.clone();
+        if self.seen.insert(name.clone()) {
+            self.report.used.push((name.clone(), entry.shape.clone(), format!("{:?}", entry.dtype)));
+        }
+        Some((name, entry))
+    }
+
+    /// A table whose rows are shared by tokens, have a weight for each token or are of i8, as model2vec stores it, with a row for
+    /// each token; `None` for another table.
+    ///
+    /// # Errors
+    /// If the tensors contradict each other, or cannot be read.
+    fn folded_table(&mut self, canonical: &str, rows: usize, width: usize) -> Result<Option<EmbeddingTable>> {
+        let (mapping, weights) =
+            (self.beside_table("embeddings.token_rows"), self.beside_table("embeddings.token_weights"));
+        let name = self.resolve(canonical);
+        let Some(table) = self.checkpoint.tensors.get(&name).cloned() else { return Ok(None) };
+        if mapping.is_none() && weights.is_none() && table.dtype != Dtype::I8 {
+            return Ok(None);
+        }
+        let path = self.checkpoint.path.display();
+        let &[stored, stored_width] = &table.shape[..] else { return Ok(None) };
+        let is_fitting =
+            |entry: &Option<(String, Entry)>| entry.as_ref().is_none_or(|(_, entry)| entry.shape == [rows]);
+        if stored_width != width
+            || !is_fitting(&mapping)
+            || !is_fitting(&weights)
+            || mapping.is_none() && stored != rows
+        {
+            bail!(
+                "{path}: tensors {name}, mapping and weights are not of the same number of tokens; download the file again"
+            )
+        }
+        let values = table.to_f32(&name, path.to_string())?;
+        let token_weights = match &weights {
+            Some((name, entry)) => Some(entry.to_f32(name, path.to_string())?),
+            None => None,
+        };
+        let token_rows = match &mapping {
+            Some((name, entry)) => Some(entry.to_indices(name, path.to_string(), stored)?),
+            None => None,
+        };
+        let mut folded = vec![0f32; rows * width];
+        folded.par_chunks_mut(width).enumerate().for_each(|(token, out)| {
+            let row = token_rows.as_ref().map_or(token, |rows| rows[token]);
+            let weight = token_weights.as_ref().map_or(1.0, |weights| weights[token]);
+            for (out, x) in out.iter_mut().zip(&values[row * width..][..width]) {
+                *out = weight * x;
+            }
+        });
+        let not_finite = folded.par_iter().filter(|x| !x.is_finite()).count();
+        if self.seen.insert(name.clone()) {
+            self.report.used.push((name.clone(), table.shape.clone(), format!("{:?}", table.dtype)));
+        }
+        self.note_not_finite(name, table.bytes.start, not_finite);
+        let folded = Tensor::from_vec(folded, (rows, width), &Device::Cpu)?;
+        Ok(Some(EmbeddingTable::resident(folded)?))
+    }
+
     fn note_not_finite(&mut self, name: String, start: usize, count: usize) {
         if count == 0 || !self.counted.insert((name.clone(), start)) {
             return;
@@ -420,6 +522,9 @@ impl WeightSource for TensorReader<'_> {
     fn table(&mut self, canonical: &str, rows: usize, width: usize) -> Result<EmbeddingTable> {
         if !matches!(self.backend, Backend::Cpu(_)) {
             return Ok(EmbeddingTable::resident(self.tensor(canonical, &[rows, width])?)?);
+        }
+        if let Some(table) = self.folded_table(canonical, rows, width)? {
+            return Ok(table);
         }
         let Some((name, entry, dtype)) = self.entry(canonical, &[rows, width]) else {
             return Ok(EmbeddingTable::resident(placeholder(&[rows, width])?)?);

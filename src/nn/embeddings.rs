@@ -75,6 +75,22 @@ impl Embeddings {
         })
     }
 
+    /// The means of the token embeddings of sequences, each given by its ids, `(N, width)`; zeros for one without ids.
+    ///
+    /// # Errors
+    /// If an id has no row in the table.
+    pub(super) fn means<I: Iterator<Item = u32>>(
+        &self,
+        sequences: impl ExactSizeIterator<Item = I>,
+    ) -> Result<Tensor> {
+        let count = sequences.len();
+        let mut means = vec![0f32; count * self.width];
+        for (ids, mean) in sequences.zip(means.chunks_exact_mut(self.width)) {
+            self.token.mean_rows(ids, mean)?;
+        }
+        Ok(Tensor::from_vec(means, (count, self.width), &Device::Cpu)?)
+    }
+
     /// The embeddings of the tokens of a batch, `(T, H)`.
     ///
     /// # Errors

@@ -135,6 +135,21 @@ impl Encoder {
         self.forward_observed(batch, |_, _| Ok(()))
     }
 
+    /// The means of the token embeddings of sequences, each given by its ids, `(N, H)`; zeros for one without ids. What
+    /// [`Encoder::forward`] and a mean compute if [`EncoderSpec::is_static`], without hidden states in between.
+    ///
+    /// # Errors
+    /// If an id has no row in the table, or the file that it is read from has changed.
+    pub fn mean_embeddings<I: Iterator<Item = u32>>(
+        &self,
+        sequences: impl ExactSizeIterator<Item = I>,
+    ) -> Result<Tensor> {
+        self.check_source()?;
+        let means = self.embeddings.means(sequences)?;
+        self.check_source()?;
+        Ok(means)
+    }
+
     /// [`Encoder::forward`], which calls `observe` with the hidden states after every stage.
     ///
     /// # Errors

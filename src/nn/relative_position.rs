@@ -1,4 +1,4 @@
-//! Relative positions in attention: score biases by bucket (T5) and by slope (ALiBi), and the relative embeddings of
+//! Relative positions in attention: score biases by bucket (Raffel et al. 2020) and by slope (ALiBi), and the relative embeddings of
 //! disentangled attention (DeBERTa).
 
 use std::sync::{Arc, OnceLock};

@@ -231,7 +231,7 @@ pub struct TalkingHeads {
 pub enum ScoreBias {
     /// No bias.
     None,
-    /// A learned scalar for each head and bucket of relative positions, the same in every layer (T5, Raffel et al. 2020,
+    /// A learned scalar for each head and bucket of relative positions, the same in every layer (Raffel et al. 2020,
     /// §2.1; Song et al. 2020).
     Bucketed {
         /// Rows of the table.
@@ -339,6 +339,46 @@ impl Numbering {
 }
 
 impl EncoderSpec {
+    /// A table of token embeddings without layers: static embeddings.
+    pub fn without_layers(vocab_size: usize, hidden_size: usize, max_positions: usize) -> Self {
+        EncoderSpec {
+            vocab_size,
+            embedding_size: hidden_size,
+            embedding_projection: false,
+            positions: Positions::None,
+            max_positions,
+            token_types: None,
+            task_types: None,
+            embedding_scale: None,
+            embedding_norm: EmbeddingNorm::None,
+            hidden_size,
+            layers: 0,
+            layer_sharing: LayerSharing { groups: 0, inner: 1 },
+            norm_placement: NormPlacement::Post,
+            skip_first_norm: false,
+            norm: NormSpec { kind: NormKind::Layer, bias: false, unit_offset: false, eps: 0.0 },
+            heads: 1,
+            key_value_heads: 1,
+            qk_head_dim: 1,
+            v_head_dim: 1,
+            query_scalar: None,
+            qk_norm: false,
+            talking_heads: TalkingHeads::default(),
+            score_bias: ScoreBias::None,
+            mask: Mask { causal: false, sliding_window: None },
+            convolution: None,
+            bias: Biases { projection: false, qkv: false, attention_output: false, up: false, down: false },
+            gated: false,
+            intermediate_size: 1,
+            activation: Activation::Identity,
+        }
+    }
+
+    /// Whether the vector of a token does not depend on others: there are no layers.
+    pub fn is_static(&self) -> bool {
+        self.layers == 0
+    }
+
     /// The maximum length of a sequence in tokens.
     pub fn max_length(&self) -> usize {
         match self.positions {
@@ -379,7 +419,7 @@ impl EncoderSpec {
         }
         let LayerSharing { groups, inner } = self.layer_sharing;
         ensure!(
-            groups > 0 && groups <= self.layers && inner > 0,
+            (groups > 0 || self.is_static()) && groups <= self.layers && inner > 0,
             "{} layers cannot share {groups} groups of {inner} layers",
             self.layers
         );

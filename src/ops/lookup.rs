@@ -10,6 +10,8 @@ use super::add_norm::{self, NormWeights, add_norm};
 use super::check::check_indices;
 use super::gpu::{self, Arg, Launch, LaunchOutput};
 use super::host::{host_slice, is_host_f32};
+use crate::kernels::isa::Isa;
+use crate::kernels::softmax::axpy;
 
 /// Bytes with a stable address, such as a memory-mapped file.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
@@ -129,6 +131,40 @@ impl EmbeddingTable {
                 dtype.decode(&bytes[range.clone()], &mut out, |out, x| *out = x);
                 Tensor::from_vec(out, (self.rows, self.width), device)
             }
+        }
+    }
+
+    /// The mean of the rows of these indices, in `out` of `width` values; zeros without an index.
+    ///
+    /// # Errors
+    /// If an index is not below the rows of the table, or the table is not on the CPU.
+    pub fn mean_rows(&self, indices: impl Iterator<Item = u32>, out: &mut [f32]) -> Result<()> {
+        out.fill(0.0);
+        let mut count = 0usize;
+        for index in indices {
+            check_indices(&[index], self.rows)?;
+            match self.host_row(index as usize) {
+                Some(row) => axpy(Isa::selected(), 1.0, row, out),
+                None => self.add_row(index as usize, out)?,
+            }
+            count += 1;
+        }
+        let scale = 1.0 / count.max(1) as f32;
+        out.iter_mut().for_each(|x| *x *= scale);
+        Ok(())
+    }
+
+    /// Row `index` where it can be read as it is stored: aligned values of f32.
+    fn host_row(&self, index: usize) -> Option<&[f32]> {
+        match &self.storage {
+            TableStorage::Mapped { bytes, range, dtype: SafetensorsDtype::F32 }
+                if cfg!(target_endian = "little") =>
+            {
+                let stride = self.width * size_of::<f32>();
+                let row = &(**bytes).as_ref()[range.clone()][index * stride..][..stride];
+                bytemuck::try_cast_slice(row).ok()
+            }
+            _ => None,
         }
     }
 

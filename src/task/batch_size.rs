@@ -15,6 +15,8 @@ use crate::sys::memory::current_memory;
 pub const CPU_F32_TOKENS: usize = 1024;
 /// Tokens per batch on the CPU for the other GEMM types, which are faster if the hidden states fit in L2.
 pub const CPU_TOKENS: usize = 512;
+/// Tokens per batch of static embeddings, whose rows are looked up at little cost beside that of handing over a batch.
+const STATIC_TOKENS: usize = 1 << 14;
 /// Maximum tokens per batch on a GPU. Larger batches are not faster.
 pub const MAX_GPU_TOKENS: usize = 1 << 15;
 
@@ -33,6 +35,7 @@ fn default_batch_tokens(encoders: &[Encoder]) -> usize {
 /// The fastest number of tokens per batch on a backend, for as many batches in flight on a GPU.
 fn batch_tokens(backend: &Backend, spec: &EncoderSpec, batches_per_gpu: usize) -> usize {
     match (backend.free_memory(), backend) {
+        (None, _) if spec.is_static() => STATIC_TOKENS,
         (None, Backend::Cpu(GemmType::F32)) if Isa::selected().tile_unit().is_none() => CPU_F32_TOKENS,
         (None, _) => CPU_TOKENS,
         // Half of the memory is left for attention scores and other processes.
@@ -102,6 +105,10 @@ pub fn workload(task: &impl ModelTask, batch_tokens: Option<usize>) -> Workload 
 /// Activations per token in one layer, in bytes: hidden states before and after the layer, queries, keys and values, and the inner states of the
 /// feed-forward network, which are also split into three bf16 parts for tiles.
 fn token_bytes(spec: &EncoderSpec) -> usize {
+    // Static embeddings have no hidden states.
+    if spec.is_static() {
+        return 2 * size_of::<u32>();
+    }
     let heads = (spec.heads + spec.key_value_heads) * (spec.qk_head_dim + spec.v_head_dim);
     let inner = spec.intermediate_size * if spec.gated { 3 } else { 2 };
     const PARTS: usize = 3;
@@ -112,6 +119,9 @@ fn token_bytes(spec: &EncoderSpec) -> usize {
 /// Memory of attention for one sequence, in bytes: packed keys and values of one head, their products with relative positions, and the
 /// scores of a block of queries. Talking heads need all heads at once.
 fn attention_bytes(spec: &EncoderSpec, max_length: usize) -> usize {
+    if spec.is_static() {
+        return 0;
+    }
     let heads = match spec.talking_heads {
         TalkingHeads { pre_softmax: None, post_softmax: None } => 1,
         TalkingHeads { pre_softmax, post_softmax } => {

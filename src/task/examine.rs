@@ -221,7 +221,9 @@ fn examine_tokenizer(
     }
     match tokenizer_file(options, prepared.files.as_ref()) {
         Ok(file) => {
-            let tokenizer = read_tokenizer(&file, &prepared.tokenizer_options()).map(Some);
+            let tokenizer =
+                read_tokenizer(&file, &prepared.tokenizer_options(), prepared.modules.static_embedding)
+                    .map(Some);
             (Some(file), tokenizer)
         }
         Err(problem) => (None, Err(problem)),

@@ -13,12 +13,13 @@ use super::options::ModelOptions;
 use crate::error::UsageError;
 use crate::model::config::Config;
 use crate::model::directory::ModelDir;
-use crate::model::families::Family;
+use crate::model::families::{Family, STATIC_EMBEDDING};
 use crate::model::layout::optional_files_beside;
 use crate::model::modules::{
     Modules, PoolingModule, PostPoolingModule, QueryWeights, TokenLimit, parent_model, post_pooling,
 };
 use crate::model::purpose::{self, Purpose};
+use crate::model::static_embedding::{self, StaticLayout};
 use crate::model::weights::{Checkpoint, TensorReport, read_index};
 use crate::nn::{
     Backend, Encoder, EncoderSpec, HeadKind, HeadSpec, ParameterCount, Pooling, PostPooling, RandomWeights,
@@ -256,7 +257,7 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Lo
     let weights = weights(options, files.as_ref())?;
     // In parallel: both take long, and they are independent.
     let (tokenizer, weights_loaded) = rayon::join(
-        || read_tokenizer(&tokenizer_file, &limits),
+        || read_tokenizer(&tokenizer_file, &limits, modules.static_embedding),
         || match &weights {
             Weights::File(path) => load_checkpoint(path, family, &parts, &backends),
             Weights::Random(seed) => draw_random(&config, &parts, &count, *seed, &backends),
@@ -348,8 +349,13 @@ pub(super) struct Prepared {
 
 /// Resolves the options against config and modules. A model for another task than the wanted one is an error.
 pub(super) fn prepare(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Prepared> {
-    let backends = backends(options, console)?;
     let (files, modules) = locate(options, console)?;
+    // Static embeddings are looked up on the CPU.
+    let backends = if modules.static_embedding.is_some() {
+        vec![Backend::default()]
+    } else {
+        backends(options, console)?
+    };
     let plan = plan(options, files.as_ref(), &modules, wanted)?;
     let max_length = max_length(options, &modules, &plan)?;
     let own_side = if modules.truncate_left { TruncationSide::Left } else { TruncationSide::Right };
@@ -446,17 +452,23 @@ impl Plan {
 
 /// Reads the config and resolves the options against config and modules. A model for another task than the wanted one is an error.
 fn plan(options: &ModelOptions, files: Option<&ModelDir>, modules: &Modules, wanted: Wanted) -> Result<Plan> {
-    let config = Config::read(&match &options.config {
-        Some(path) => path.clone(),
-        None => require_files(files)?.config(),
-    })?;
+    let config = match &options.config {
+        Some(path) => Config::read(path)?,
+        None if modules.static_embedding.is_some() => {
+            let files = require_files(files)?;
+            static_embedding::config(&files.folder, &files.weights()?)?
+        }
+        None => Config::read(&require_files(files)?.config())?,
+    };
     let is_bare_checkpoint = !modules.configures_pooling() && options.reads_checkpoint();
     // Random weights have the head that the config describes; for vectors, any config is good.
     let is_described = is_bare_checkpoint || wanted == Wanted::PairScores && !options.reads_checkpoint();
     let purpose = modules.purpose.clone().or_else(|| Purpose::of_config(&config).filter(|_| is_described));
     let head = head_kind(wanted, options, modules, purpose.as_ref())?;
-    let family = Family::of(&config)?;
-    let spec = family.spec(&config)?;
+    let (family, spec) = match modules.static_embedding {
+        Some(_) => (&STATIC_EMBEDDING, static_embedding::spec(&config)?),
+        None => Family::of(&config).and_then(|family| Ok((family, family.spec(&config)?)))?,
+    };
     if let Some(kind) = head {
         let kind = match kind {
             // A checkpoint of pretraining has no other head for pairs.
@@ -551,8 +563,18 @@ pub(super) fn count(
 }
 
 /// Reads the tokenizer, and checks that its limit leaves room for a text.
-pub(super) fn read_tokenizer(file: &Path, options: &TokenizerOptions) -> Result<Tokenizer> {
-    let tokenizer = Tokenizer::read(file, options)?;
+pub(super) fn read_tokenizer(
+    file: &Path,
+    options: &TokenizerOptions,
+    static_embedding: Option<StaticLayout>,
+) -> Result<Tokenizer> {
+    let mut tokenizer = match static_embedding {
+        Some(_) => Tokenizer::read_static(file, options)?,
+        None => Tokenizer::read(file, options)?,
+    };
+    if static_embedding == Some(StaticLayout::Model2Vec) {
+        tokenizer.cut_characters();
+    }
     let (max_length, special_tokens) = (tokenizer.max_length(), tokenizer.num_special_tokens(false));
     if max_length <= special_tokens {
         bail!(UsageError(format!(

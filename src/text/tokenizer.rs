@@ -125,6 +125,8 @@ pub struct Tokenizer {
     pair_truncation: PairTruncation,
     /// The mask token that a file next to the tokenizer names.
     named_mask: Option<String>,
+    /// Characters of a text that are tokenized, for each token of `max_length`.
+    characters_per_token: Option<usize>,
 }
 
 /// A tokenizer of the library whose model is an `M`.
@@ -249,6 +251,66 @@ impl Tokenizer {
         bail!("cannot parse {shown} as a tokenizer ({reason}); download it again")
     }
 
+    /// Reads the `tokenizer.json` of a static model: the files next to it are not read, and there are no special tokens.
+    ///
+    /// # Errors
+    /// If the file cannot be read or does not parse.
+    pub fn read_static(path: &Path, options: &TokenizerOptions) -> Result<Self> {
+        let shown = path.display();
+        let bytes = match regular_file::read(path, regular_file::MAX_TOKENIZER_BYTES) {
+            Ok(bytes) => bytes,
+            Err(error) => bail!("cannot read {shown} ({error}); download the model again"),
+        };
+        let reason = match catch_panic(|| parse(&bytes)) {
+            Some(Ok(mut inner)) => {
+                inner.with_post_processor(None::<PostProcessorWrapper>);
+                match Self::new(inner, options, None) {
+                    Ok(tokenizer) => return Ok(tokenizer),
+                    Err(error) => error.to_string(),
+                }
+            }
+            Some(Err(error)) => format!("line {}, column {}", error.line(), error.column()),
+            None => "the tokenizers library panics on it".into(),
+        };
+        bail!("cannot parse {shown} as a tokenizer ({reason}); download it again")
+    }
+
+    /// Cuts texts before they are tokenized, as model2vec does: to the maximum length times the median length of the tokens of the
+    /// vocabulary, in characters.
+    pub fn cut_characters(&mut self) {
+        let vocabulary = self.inner.get_vocab(true);
+        let mut lengths: Vec<usize> = vocabulary.keys().map(|token| token.chars().count()).collect();
+        lengths.sort_unstable();
+        let (low, high) = (lengths.len().saturating_sub(1) / 2, lengths.len() / 2);
+        let at = |index: usize| lengths.get(index).copied().unwrap_or(0);
+        self.characters_per_token = Some((at(low) + at(high)) / 2);
+    }
+
+    /// The text as far as it is tokenized, if that is not all of it.
+    fn cut<'a>(&self, text: &'a str) -> Option<&'a str> {
+        let characters = self.characters_per_token?.saturating_mul(self.max_length);
+        // A text of that many bytes does not have more characters.
+        if text.len() <= characters {
+            return None;
+        }
+        let (end, _) = text.char_indices().nth(characters)?;
+        Some(&text[..end])
+    }
+
+    /// The id of the token for what is not in the vocabulary, if there is one.
+    pub fn unknown_token_id(&self) -> Option<u32> {
+        let token = match self.inner.get_model() {
+            ModelWrapper::WordPiece(model) => &model.unk_token,
+            ModelWrapper::WordLevel(model) => &model.unk_token,
+            ModelWrapper::BPE(model) => model.unk_token.as_ref()?,
+            ModelWrapper::Unigram(model) => {
+                let model = serde_json::to_value(model).ok()?;
+                return model.get("unk_id")?.as_u64().and_then(|id| u32::try_from(id).ok());
+            }
+        };
+        self.token_id(token)
+    }
+
     fn new(
         mut inner: tokenizers::Tokenizer,
         options: &TokenizerOptions,
@@ -266,8 +328,15 @@ impl Tokenizer {
         let has_regex = pre_tokenizer.as_ref().is_some_and(has_regex);
         let TokenizerOptions { max_length, truncation_side, pair_truncation, .. } = *options;
         let named_mask = named_mask.map(str::to_owned);
-        let tokenizer =
-            Tokenizer { inner, has_regex, max_length, truncation_side, pair_truncation, named_mask };
+        let tokenizer = Tokenizer {
+            inner,
+            has_regex,
+            max_length,
+            truncation_side,
+            pair_truncation,
+            named_mask,
+            characters_per_token: None,
+        };
         // A template with a special token that it does not define makes the library panic on the first text.
         if catch_panic(|| [None, Some("b")].map(|pair| tokenizer.encode("a", pair).is_ok())).is_none() {
             bail!("its post-processor names a special token that it does not define");
@@ -362,7 +431,13 @@ impl Tokenizer {
     /// If the text of a pair that is to be truncated has too few tokens, or if the library fails: a model without an `unk_token` does
     /// so for an unknown token.
     pub fn encode(&self, text: &str, pair: Option<&str>) -> Result<TokenIds> {
-        let first = self.encode_without_special_tokens(text)?;
+        let cut = self.cut(text);
+        let first = self.encode_without_special_tokens(cut.unwrap_or(text))?;
+        // The tokens of the whole text are counted.
+        let not_tokenized = match cut {
+            Some(_) => self.encode_without_special_tokens(text)?.len().saturating_sub(first.len()).max(1),
+            None => 0,
+        };
         let second = pair.map(|pair| self.encode_without_special_tokens(pair)).transpose()?;
         let tokens = first.len() + second.as_ref().map_or(0, |encoding| encoding.len());
         let max_length = self.max_length.saturating_sub(self.num_special_tokens(pair.is_some()));
@@ -390,7 +465,7 @@ impl Tokenizer {
         for encoding in [Some(&mut first), second.as_mut()].into_iter().flatten() {
             drop(encoding.take_overflowing());
         }
-        Ok(TokenIds { truncated_tokens: removed, ..self.with_special_tokens(first, second)? })
+        Ok(TokenIds { truncated_tokens: removed + not_tokenized, ..self.with_special_tokens(first, second)? })
     }
 
     /// The number of tokens in a sequence that do not come from its text: the special tokens and those of `prompt`.

@@ -240,6 +240,7 @@ fn pairs_reach_the_encoder() {
         similarity: Similarity::Cosine,
         late_interaction: None,
         role: None,
+        unknown_token: None,
     };
     let tokens: Vec<_> = records
         .iter()

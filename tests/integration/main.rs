@@ -40,6 +40,7 @@ mod search;
 mod similarity;
 mod spans;
 mod sparse;
+mod static_embeddings;
 mod support;
 mod t5;
 mod terminal;

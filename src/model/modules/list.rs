@@ -38,7 +38,12 @@ impl Module {
 
     /// Whether the module is the encoder.
     pub fn is_encoder(&self) -> bool {
-        matches!(self.class(), "Transformer" | "MLMTransformer")
+        matches!(self.class(), "Transformer" | "MLMTransformer" | "StaticEmbedding")
+    }
+
+    /// Whether the module has static embeddings.
+    pub fn is_static(&self) -> bool {
+        self.class() == "StaticEmbedding"
     }
 
     /// The files that the module needs, relative to the model's directory: one of each list.
@@ -62,6 +67,8 @@ pub fn read_modules(path: &Path) -> Result<Vec<Module>> {
         let (Some(module_type), Some(folder)) = (string("type"), string("path")) else {
             bail!("{}: a module has no \"type\" or no \"path\"; fix the file", path.display())
         };
+        // A module in the model's own folder.
+        let folder = if folder == "." { "" } else { folder };
         let folder = checked_folder(path, folder)?.to_owned();
         Ok(Module { module_type: module_type.to_owned(), path: folder, router: None, is_default: false })
     };

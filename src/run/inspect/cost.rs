@@ -41,8 +41,8 @@ impl Cost {
         }
         components.extend(modules.iter().map(|module| module_parameters(&module.spec)));
         work.extend(modules.iter().map(|module| module_work(&module.spec)));
-        components.retain(|component| !component.each.is_zero());
-        work.retain(|part| !part.each.is_zero());
+        components.retain(|component| component.total() > 0);
+        work.retain(|part| part.total() > 0);
         let quadratic = sum(&work, Growth::Quadratic);
         let (within, all) = windowed_pairs(spec, tokens);
         let share = within as f64 / all.max(1) as f64;

@@ -7,6 +7,13 @@ use crate::nn::{
 
 /// The specification of the encoder: key and value of each line.
 pub(super) fn describe_encoder(spec: &EncoderSpec) -> Vec<(&'static str, String)> {
+    if spec.is_static() {
+        return vec![
+            ("layers", "none (static embeddings)".into()),
+            ("vocabulary", spec.vocab_size.to_string()),
+            ("embedding size", describe_embedding_size(spec)),
+        ];
+    }
     let sharing = spec.layer_sharing;
     let layers = if sharing.groups * sharing.inner == spec.layers {
         spec.layers.to_string()

@@ -54,6 +54,8 @@ pub struct Embedder {
     pub late_interaction: Option<LateInteraction>,
     /// What the texts are, if anything depends on it.
     pub role: Option<Role>,
+    /// A token that is left out of the mean of static embeddings.
+    pub unknown_token: Option<u32>,
 }
 
 impl Embedder {
@@ -155,6 +157,12 @@ impl Embedder {
         batch_tokens: usize,
         encoder: &Encoder,
     ) -> Result<Vec<candle_core::Tensor>> {
+        if encoder.spec().is_static() {
+            let known = sequences.iter().map(|sequence| {
+                sequence.tokens.ids.iter().copied().filter(|id| Some(*id) != self.unknown_token)
+            });
+            return Ok(vec![encoder.mean_embeddings(known)?]);
+        }
         forward(encoder, sequences, batch_tokens, |part, batch, hidden| match self.chunking {
             Some(Chunking { late: true, .. }) => {
                 self.pooling.forward_spans(hidden, &self.pooled_spans(part, batch.cu_seqlens()))

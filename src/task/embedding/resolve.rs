@@ -5,6 +5,7 @@ use anyhow::{Result, bail};
 use super::{Embedder, LateInteraction};
 use crate::error::UsageError;
 use crate::model::modules::{Prompts, Role};
+use crate::model::static_embedding::StaticLayout;
 use crate::nn::{Pool, Pooling, PostPooling, is_normalized};
 use crate::sys::console::Console;
 use crate::task::load::Loaded;
@@ -75,6 +76,16 @@ impl Embedder {
             tokenizer.max_length(),
         ));
         let VectorOptions { dtype, on_long, chunking, .. } = *options;
+        if modules.static_embedding.is_some() && chunking.is_some_and(|chunking| chunking.late) {
+            bail!(UsageError(
+                "--chunk-late: static embeddings do not depend on the rest of a text; leave the option out"
+                    .into()
+            ))
+        }
+        let unknown_token = match modules.static_embedding {
+            Some(StaticLayout::Model2Vec) => tokenizer.unknown_token_id(),
+            Some(StaticLayout::SentenceTransformers) | None => None,
+        };
         check_room(options, &tokenizer, &pooling, &prompt)?;
         Ok(Embedder {
             model: TextModel { tokenizer, encoders, on_long },
@@ -89,6 +100,7 @@ impl Embedder {
             similarity,
             late_interaction,
             role,
+            unknown_token,
         })
     }
 }
