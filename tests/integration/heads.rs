@@ -445,24 +445,13 @@ fn a_killed_classification_is_resumed() {
     });
     let input = folder.path().join("texts.jsonl");
     fs::write(&input, lines.collect::<String>()).unwrap();
-    for format in ["jsonl", "parquet"] {
-        let path = |name: &str| folder.path().join(format!("{name}.{format}"));
-        let command = |name: &str, args: &[&str]| {
-            let mut command = run("classify", "bert", &["--on-error", "skip", "--top-k", "2"]);
-            command.arg("-i").arg(&input).arg("-o").arg(path(name)).args(args);
-            command
-        };
-        assert_eq!(command("whole", &[]).output().unwrap().status.code(), Some(3));
-        support::kill_after_first_save(&mut command("killed", &[]), &path("killed"));
-        let other = command("killed", &["--resume", "--raw"]).output().unwrap();
-        assert_fails(&other, 2, &["--raw has changed", "--restart"]);
-        let resumed = command("killed", &["--resume"]).output().unwrap();
-        assert_eq!(resumed.status.code(), Some(3), "{}", stderr(&resumed));
-        assert!(fs::read(path("whole")).unwrap() == fs::read(path("killed")).unwrap());
-        let ledger =
-            |name: &str| fs::read(folder.path().join(format!("{name}.{format}.ledger.jsonl"))).unwrap();
-        assert!(ledger("whole") == ledger("killed"));
-    }
+    support::assert_resumes(&support::KilledRun {
+        command: &|| run("classify", "bert", &["--on-error", "skip", "--top-k", "2"]),
+        input: &input,
+        formats: &["jsonl", "parquet"],
+        code: 3,
+        changed: (&["--raw"], &["--raw has changed", "--restart"]),
+    });
 }
 
 #[test]

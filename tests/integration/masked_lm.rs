@@ -11,7 +11,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::{Value, json};
 
 use crate::support::{
-    assert_close, assert_fails, first_difference, fixture, goldens, kill_after_first_save, model_command,
+    KilledRun, assert_close, assert_fails, assert_resumes, first_difference, fixture, goldens, model_command,
     numbers, rows, stderr,
 };
 
@@ -193,24 +193,13 @@ fn a_killed_run_of_masks_is_resumed() {
     });
     let input = folder.path().join("texts.txt");
     fs::write(&input, lines.collect::<String>()).unwrap();
-    for format in ["jsonl", "parquet"] {
-        let path = |name: &str| folder.path().join(format!("{name}.{format}"));
-        let command = |name: &str, args: &[&str]| {
-            let mut command = model_command("fill", &fixture("masked-lm/bert"), &["--on-error", "skip"]);
-            command.arg("-i").arg(&input).arg("-o").arg(path(name)).args(args);
-            command
-        };
-        assert_eq!(command("whole", &[]).output().unwrap().status.code(), Some(3));
-        kill_after_first_save(&mut command("killed", &[]), &path("killed"));
-        let other = command("killed", &["--resume", "--top-k", "3"]).output().unwrap();
-        assert_fails(&other, 2, &["--top-k has changed", "--restart"]);
-        let resumed = command("killed", &["--resume"]).output().unwrap();
-        assert_eq!(resumed.status.code(), Some(3), "{}", stderr(&resumed));
-        assert!(fs::read(path("whole")).unwrap() == fs::read(path("killed")).unwrap());
-        let ledger =
-            |name: &str| fs::read(folder.path().join(format!("{name}.{format}.ledger.jsonl"))).unwrap();
-        assert!(ledger("whole") == ledger("killed"));
-    }
+    assert_resumes(&KilledRun {
+        command: &|| model_command("fill", &fixture("masked-lm/bert"), &["--on-error", "skip"]),
+        input: &input,
+        formats: &["jsonl", "parquet"],
+        code: 3,
+        changed: (&["--top-k", "3"], &["--top-k has changed", "--restart"]),
+    });
 }
 
 /// The least memory that `--max-memory` asks for, beside that of the model, has room for the logits of a large vocabulary.

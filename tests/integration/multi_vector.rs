@@ -9,6 +9,7 @@ use std::process::Output;
 use candle_core::{Device, Tensor};
 use serde_json::{Value, json};
 
+use crate::support;
 use crate::support::{
     assert_fails, copy_folder, first_difference, fixture, numbers, rows, sconce, stderr, stdout,
 };
@@ -415,22 +416,14 @@ fn the_wrong_model_or_role_is_refused() {
 #[test]
 fn a_killed_run_resumes_in_the_same_role_only() {
     let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name).display().to_string();
+    let input = folder.path().join("texts.txt");
     let lines: Vec<String> = (0..20_000).map(|i| format!("the lamp {i}, a key")).collect();
-    fs::write(path("texts.txt"), lines.join("\n")).unwrap();
-    let (input, whole, output) = (path("texts.txt"), path("whole.parquet"), path("out.parquet"));
-    assert!(run("embed", &model("pylate"), &["-q", "-i", &input, "-o", &whole]).status.success());
-    let args = ["-q", "-i", &input, "-o", &output];
-    let mut child = sconce().arg("embed").arg("-m").arg(model("pylate")).args(args).spawn().unwrap();
-    while !Path::new(&path(".out.parquet.partial.json")).exists() {
-        assert!(child.try_wait().unwrap().is_none(), "the run ended before it saved its state");
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    let other = run("embed", &model("pylate"), &[&args[..], &["--resume", "--role", "query"]].concat());
-    assert!(!other.status.success() && stderr(&other).contains("--role"), "{}", stderr(&other));
-    let resumed = run("embed", &model("pylate"), &[&args[..], &["--resume"]].concat());
-    assert!(resumed.status.success(), "{}", stderr(&resumed));
-    assert_eq!(fs::read(&output).unwrap(), fs::read(&whole).unwrap());
+    fs::write(&input, lines.join("\n")).unwrap();
+    support::assert_resumes(&support::KilledRun {
+        command: &|| support::model_command("embed", &model("pylate"), &[]),
+        input: &input,
+        formats: &["parquet"],
+        code: 0,
+        changed: (&["--role", "query"], &["--role", "--restart"]),
+    });
 }

@@ -230,21 +230,13 @@ fn a_killed_tagging_is_resumed() {
     });
     let input = folder.path().join("texts.jsonl");
     fs::write(&input, lines.collect::<String>()).unwrap();
-    for format in ["jsonl", "parquet"] {
-        let path = |name: &str| folder.path().join(format!("{name}.{format}"));
-        let command = |name: &str, args: &[&str]| {
-            let mut command = run("tag", "ner-word-piece", &["--on-error", "skip"]);
-            command.arg("-i").arg(&input).arg("-o").arg(path(name)).args(args);
-            command
-        };
-        assert_eq!(command("whole", &[]).output().unwrap().status.code(), Some(3));
-        support::kill_after_first_save(&mut command("killed", &[]), &path("killed"));
-        let other = command("killed", &["--resume", "--aggregation", "max"]).output().unwrap();
-        assert_fails(&other, 2, &["--aggregation has changed", "--restart"]);
-        let resumed = command("killed", &["--resume"]).output().unwrap();
-        assert_eq!(resumed.status.code(), Some(3), "{}", stderr(&resumed));
-        assert!(fs::read(path("whole")).unwrap() == fs::read(path("killed")).unwrap());
-    }
+    support::assert_resumes(&support::KilledRun {
+        command: &|| run("tag", "ner-word-piece", &["--on-error", "skip"]),
+        input: &input,
+        formats: &["jsonl", "parquet"],
+        code: 3,
+        changed: (&["--aggregation", "max"], &["--aggregation has changed", "--restart"]),
+    });
 }
 
 #[test]
@@ -257,22 +249,14 @@ fn a_killed_run_of_answers_is_resumed() {
     });
     let input = folder.path().join("texts.jsonl");
     fs::write(&input, lines.collect::<String>()).unwrap();
-    for format in ["jsonl", "parquet"] {
-        let path = |name: &str| folder.path().join(format!("{name}.{format}"));
-        let command = |name: &str, args: &[&str]| {
-            let question = ["--question", "where is Ada", "--text-field", "context"];
-            let mut command = run("answer", "qa-word-piece", &question);
-            command.arg("-i").arg(&input).arg("-o").arg(path(name)).args(args);
-            command
-        };
-        assert_eq!(command("whole", &[]).output().unwrap().status.code(), Some(0));
-        support::kill_after_first_save(&mut command("killed", &[]), &path("killed"));
-        let other = command("killed", &["--resume", "--top-k", "3"]).output().unwrap();
-        assert_fails(&other, 2, &["--top-k has changed", "--restart"]);
-        let resumed = command("killed", &["--resume"]).output().unwrap();
-        assert!(resumed.status.success(), "{}", stderr(&resumed));
-        assert!(fs::read(path("whole")).unwrap() == fs::read(path("killed")).unwrap());
-    }
+    let question = ["--question", "where is Ada", "--text-field", "context"];
+    support::assert_resumes(&support::KilledRun {
+        command: &|| run("answer", "qa-word-piece", &question),
+        input: &input,
+        formats: &["jsonl", "parquet"],
+        code: 0,
+        changed: (&["--top-k", "3"], &["--top-k has changed", "--restart"]),
+    });
 }
 
 /// A second run into the same output does what `embed` does: with `--resume` it finds the rows of the first one, without it starts

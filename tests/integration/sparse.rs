@@ -14,8 +14,8 @@ use arrow::ipc::writer::StreamWriter;
 use serde_json::{Value, json};
 
 use crate::support::{
-    assert_fails, copy_folder, first_difference, fixture, goldens, model_command, numbers, rows, sconce,
-    stderr, stdout,
+    KilledRun, assert_fails, assert_resumes, copy_folder, first_difference, fixture, goldens, model_command,
+    numbers, rows, sconce, stderr, stdout,
 };
 
 /// Tolerance of similarities.
@@ -308,31 +308,16 @@ fn routes_that_are_not_supported_are_refused() {
 #[test]
 fn a_killed_run_is_resumed() {
     let folder = tempfile::tempdir().unwrap();
-    let model = fixture("sparse-router/folders");
     let input = folder.path().join("texts.txt");
     let lines = (0..20_000).map(|i| format!("{}the lamp {i}\n", "a wick ".repeat(i % 4)));
     fs::write(&input, lines.collect::<String>()).unwrap();
-    for format in ["jsonl", "parquet", "npz"] {
-        let path = |name: &str| folder.path().join(format!("{name}.{format}"));
-        let command = |name: &str, args: &[&str]| {
-            let mut command = model_command("embed", &model, args);
-            command.arg("-i").arg(&input).arg("-o").arg(path(name));
-            command
-        };
-        assert!(command("whole", &[]).output().unwrap().status.success());
-        let mut child = command("killed", &[]).spawn().unwrap();
-        while !folder.path().join(format!(".killed.{format}.partial.json")).exists() {
-            assert!(child.try_wait().unwrap().is_none(), "{format}: the run ended before it saved its state");
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let other = command("killed", &["--resume", "--role", "query"]).output().unwrap();
-        assert_fails(&other, 2, &["--prompt has changed", "also changed: --role", "--restart"]);
-        let resumed = command("killed", &["--resume"]).output().unwrap();
-        assert!(resumed.status.success(), "{}", stderr(&resumed));
-        assert!(fs::read(path("whole")).unwrap() == fs::read(path("killed")).unwrap(), "{format}");
-    }
+    assert_resumes(&KilledRun {
+        command: &|| model_command("embed", &fixture("sparse-router/folders"), &[]),
+        input: &input,
+        formats: &["jsonl", "parquet", "npz"],
+        code: 0,
+        changed: (&["--role", "query"], &["--prompt has changed", "also changed: --role", "--restart"]),
+    });
 }
 
 #[test]

@@ -193,6 +193,43 @@ pub fn real_model(command: &mut Command) {
     }
 }
 
+/// A run over a file, which is killed.
+pub struct KilledRun<'a> {
+    /// The command with its model and options, but without input and output.
+    pub command: &'a dyn Fn() -> Command,
+    pub input: &'a Path,
+    pub formats: &'a [&'a str],
+    /// The exit code of the whole run.
+    pub code: i32,
+    /// Options that change the output, and what is said if a run with them shall go on where this one was.
+    pub changed: (&'a [&'a str], &'a [&'a str]),
+}
+
+/// Checks that a killed run goes on where it was, and only with the same options: output and ledger have the bytes of an uninterrupted
+/// run.
+pub fn assert_resumes(run: &KilledRun) {
+    let folder = tempfile::tempdir().unwrap();
+    for format in run.formats {
+        let path = |name: &str| folder.path().join(format!("{name}.{format}"));
+        let command = |name: &str, args: &[&str]| {
+            let mut command = (run.command)();
+            command.arg("-i").arg(run.input).arg("-o").arg(path(name)).args(args);
+            command
+        };
+        assert_eq!(command("whole", &[]).output().unwrap().status.code(), Some(run.code));
+        kill_after_first_save(&mut command("killed", &[]), &path("killed"));
+        let (options, messages) = run.changed;
+        let changed = command("killed", &[&["--resume"], options].concat()).output().unwrap();
+        assert_fails(&changed, 2, messages);
+        let resumed = command("killed", &["--resume"]).output().unwrap();
+        assert_eq!(resumed.status.code(), Some(run.code), "{}", stderr(&resumed));
+        let read = |name: &str| fs::read(path(name)).unwrap();
+        assert!(read("whole") == read("killed"), "{format}");
+        let ledger = |name: &str| fs::read(folder.path().join(format!("{name}.{format}.ledger.jsonl"))).ok();
+        assert!(ledger("whole") == ledger("killed"), "{format}");
+    }
+}
+
 /// Starts a run into the file `output`, kills it once it has saved rows, and checks that it was not complete.
 pub fn kill_after_first_save(command: &mut Command, output: &Path) {
     let name = output.file_name().unwrap().to_str().unwrap();
