@@ -285,6 +285,10 @@ fn write_parameters(page: &mut Page, examined: &Examined, cost: &Cost) {
 
 /// The multiply-adds of one text by part.
 fn write_work(page: &mut Page, cost: &Cost) {
+    // The mean of static embeddings multiplies no matrix.
+    if cost.total() == 0 {
+        return;
+    }
     let tokens = counted(cost.tokens as u64, "token");
     page.heading(&format!("Multiply-adds for one text of {tokens}"));
     let total = cost.total();
