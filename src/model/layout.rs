@@ -217,8 +217,10 @@ pub fn files_to_download<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a
 fn check_required(model: &str, repository: &Repository) -> Result<&'static [&'static str]> {
     let folder = repository.encoder_folder();
     let has = |name: &str| repository.has(&format!("{folder}{name}"));
-    // Static embeddings have no config, and nothing that is pooled.
-    let is_static = repository.has(MODULES) && !repository.names.iter().any(|name| name.contains("Pooling/"));
+    // Static embeddings may lack a config. Then they have neither the settings of an encoder nor a Pooling module.
+    let has_settings = TRANSFORMER_CONFIGS.iter().chain(&TOKENIZER_SETTINGS).any(|name| has(name));
+    let has_pooling = repository.names.iter().any(|name| name.contains("Pooling/"));
+    let is_static = repository.has(MODULES) && !has_settings && !has_pooling;
     if !has(CONFIG) && !is_static {
         bail!("model {model} has no config.json on the hub; choose another model")
     }

@@ -163,6 +163,9 @@ fn poolings_match_the_reference() {
     }
 }
 
+/// The models of t5.rs.
+const T5_MODELS: &[&str] = &["t5/gtr-t5", "t5/mt5", "t5/embed-tokens", "t5/t5-v1-1"];
+
 /// Every row of the family table and each of its namings has a fixture, and every fixture is compared.
 #[test]
 fn every_row_of_the_table_has_a_fixture() {
@@ -179,6 +182,7 @@ fn every_row_of_the_table_has_a_fixture() {
 
     let namings: Vec<*const TensorNames> = MODELS
         .iter()
+        .chain(T5_MODELS)
         .map(|model| {
             let config = Config::read(&fixture(model).join("config.json")).unwrap();
             let tensors =
