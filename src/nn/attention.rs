@@ -156,8 +156,8 @@ impl SelfAttention {
     }
 }
 
-/// The factor on the scores: `1 / √s` for a query scalar `s`, else `1 / √(n d)` for head dim `d` and `n` terms of a score, of which disentangled attention has up to
-/// three (He et al. 2021, §3.1: content-to-content, c2p, p2c).
+/// The factor on the scores: `1 / √s` for a query scalar `s`, else `1 / √(n d)` for head dim `d` and `n` terms of a score, of which
+/// disentangled attention has up to three (He et al. 2021, §3.1: content-to-content, c2p, p2c).
 fn scale(spec: &EncoderSpec) -> f64 {
     if let Some(scalar) = spec.query_scalar {
         return 1.0 / scalar.sqrt();

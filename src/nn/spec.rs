@@ -46,8 +46,8 @@ pub struct EncoderSpec {
     /// Key and value heads; each serves `heads / key_value_heads` consecutive query heads (grouped-query attention,
     /// Ainslie et al. 2023).
     pub key_value_heads: usize,
-    /// Head dim of queries and keys; scores are scaled by `1 / √qk_head_dim` unless there is a `query_scalar`. More than `hidden_size / heads` removes
-    /// the low-rank bottleneck (Bhojanapalli et al. 2020).
+    /// Head dim of queries and keys; scores are scaled by `1 / √qk_head_dim` unless there is a `query_scalar`. More than
+    /// `hidden_size / heads` removes the low-rank bottleneck (Bhojanapalli et al. 2020).
     pub qk_head_dim: usize,
     /// Head dim of values.
     pub v_head_dim: usize,
