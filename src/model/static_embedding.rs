@@ -51,9 +51,9 @@ impl StaticLayout {
 /// If the weights cannot be read, or hold no table of token vectors.
 pub fn config(folder: &Path, weights: &Path) -> Result<Config> {
     let path = folder.join(CONFIG);
-    let (path, fields) = match StaticLayout::of(folder) {
-        StaticLayout::Model2Vec => (path.clone(), read_json_object(&path)?),
-        StaticLayout::SentenceTransformers => (weights.to_owned(), Map::new()),
+    let (model_type, path, fields) = match StaticLayout::of(folder) {
+        StaticLayout::Model2Vec => (MODEL2VEC, path.clone(), read_json_object(&path)?),
+        StaticLayout::SentenceTransformers => ("StaticEmbedding", weights.to_owned(), Map::new()),
     };
     let checkpoint = Checkpoint::open(weights)?;
     let table = ["embedding.weight", "embeddings"].into_iter().find_map(|name| checkpoint.shape(name));
@@ -64,7 +64,7 @@ pub fn config(folder: &Path, weights: &Path) -> Result<Config> {
         )
     };
     let rows = checkpoint.shape("mapping").and_then(|shape| shape.first().copied()).unwrap_or(rows);
-    let sizes = json!({"model_type": MODEL2VEC, "vocab_size": rows, "hidden_size": width});
+    let sizes = json!({"model_type": model_type, "vocab_size": rows, "hidden_size": width});
     let Value::Object(sizes) = sizes else { unreachable!("the literal is an object") };
     Ok(Config::with_fields(&path, fields.into_iter().chain(sizes).collect()))
 }

@@ -164,7 +164,7 @@ fn poolings_match_the_reference() {
 }
 
 /// The models of t5.rs.
-const T5_MODELS: &[&str] = &["t5/gtr-t5", "t5/mt5", "t5/embed-tokens", "t5/t5-v1-1"];
+const T5_MODELS: &[&str] = &["t5/gtr-t5", "t5/mt5", "t5/embed-tokens", "t5/embed-tokens-plain", "t5/t5-v1-1"];
 
 /// Every row of the family table and each of its namings has a fixture, and every fixture is compared.
 #[test]

@@ -36,7 +36,7 @@ fn t5_encoders_give_the_hidden_states_and_vectors_of_the_reference() {
         }
         models += 1;
     }
-    assert_eq!(models, 4);
+    assert_eq!(models, 5);
 }
 
 #[test]
