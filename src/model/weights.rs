@@ -20,7 +20,10 @@ use super::layout::CONVERT;
 use super::names::{TensorNames, TensorRef};
 use super::pickle::PickleError;
 use super::pytorch::{TorchTensor, read_tensors};
-use crate::nn::{Backend, ChangeCheck, EmbeddingTable, Matrix, SafetensorsDtype, WeightSource, placeholder};
+use crate::nn::{
+    Backend, ChangeCheck, EmbeddingTable, F32_SIGNIFICAND_BITS, Matrix, SafetensorsDtype, WeightSource,
+    placeholder,
+};
 use crate::sys::mapped_file::MappedFile;
 use crate::sys::regular_file;
 
@@ -132,6 +135,15 @@ impl Checkpoint {
             );
         }
         Ok(Checkpoint { path: path.to_owned(), tensors })
+    }
+
+    /// Significant bits of the matrices' elements: the most of all that can be loaded.
+    pub fn significand_bits(&self) -> u32 {
+        let matrices = self.tensors.values().filter(|entry| entry.shape.len() > 1);
+        let bits = matrices
+            .filter_map(|entry| safetensors_dtype(entry.dtype))
+            .map(SafetensorsDtype::significand_bits);
+        bits.max().unwrap_or(F32_SIGNIFICAND_BITS)
     }
 
     /// The shape of a tensor, by the checkpoint's name; `None` if it has no such tensor.
@@ -491,7 +503,7 @@ impl WeightSource for TensorReader<'_> {
             return Ok(Matrix::new(placeholder(&[rows, columns])?, &self.backend)?);
         };
         let count = AtomicUsize::new(0);
-        let matrix = Matrix::pack_with(rows, columns, compute, |first, values| {
+        let matrix = Matrix::pack_with(rows, columns, compute, dtype.significand_bits(), |first, values| {
             count.fetch_add(entry.read(dtype, first, values)?, Ordering::Relaxed);
             Ok::<(), Error>(())
         })?;

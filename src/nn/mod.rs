@@ -30,7 +30,7 @@ mod token_head;
 mod token_pooling;
 mod weight_source;
 
-pub use crate::kernels::gemm::GemmType;
+pub use crate::kernels::gemm::{F32_SIGNIFICAND_BITS, GemmType};
 pub use crate::kernels::isa::Isa;
 pub use crate::kernels::norm::l2_normalize;
 pub use crate::ops::activation::{Activation, NAMES as ACTIVATIONS};

@@ -137,14 +137,16 @@ pub struct ParameterCount {
     /// Bytes of the embedding tables in f32, which an encoder from a checkpoint reads from the file row by row; saturates.
     pub table_bytes: usize,
     backend: Backend,
+    /// Significant bits of the matrices' elements, which may take less memory with fewer of them.
+    pub significand_bits: u32,
     /// Names of the tensors so far. A decoder may have the matrix of the token embeddings, whose parameters count once.
     names: BTreeSet<String>,
 }
 
 impl ParameterCount {
-    /// A count of 0, for an encoder on this backend.
-    pub fn new(backend: Backend) -> Self {
-        ParameterCount { backend, ..ParameterCount::default() }
+    /// A count of 0, for an encoder on this backend whose matrices have elements of `significand_bits` bits.
+    pub fn new(backend: Backend, significand_bits: u32) -> Self {
+        ParameterCount { backend, significand_bits, ..ParameterCount::default() }
     }
 
     /// Adds a tensor and returns the number of its elements.
@@ -163,7 +165,9 @@ impl ParameterCount {
     fn add_matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Matrix> {
         let elements = self.add(name, &[rows, columns]);
         let bytes = match &self.backend {
-            Backend::Cpu(compute) => PackedMatrix::packed_bytes(Isa::selected(), *compute, rows, columns),
+            Backend::Cpu(compute) => {
+                PackedMatrix::packed_bytes(Isa::selected(), *compute, rows, columns, self.significand_bits)
+            }
             Backend::Device { dtype, .. } => elements.saturating_mul(dtype.size_in_bytes()),
         };
         self.held_bytes = self.held_bytes.saturating_add(bytes);

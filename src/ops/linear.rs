@@ -50,7 +50,7 @@ impl Matrix {
         }
     }
 
-    /// Packs a matrix that is read panel by panel ([`PackedMatrix::pack_with`]).
+    /// Packs a matrix of values of `significand_bits` bits that is read panel by panel ([`PackedMatrix::pack_with`]).
     ///
     /// # Errors
     /// Those of `read`.
@@ -58,9 +58,11 @@ impl Matrix {
         outputs: usize,
         inputs: usize,
         gemm_type: GemmType,
+        significand_bits: u32,
         read: impl Fn(usize, &mut [f32]) -> std::result::Result<(), E> + Sync,
     ) -> std::result::Result<Self, E> {
-        Ok(Matrix::Packed(PackedMatrix::pack_with(Isa::selected(), gemm_type, outputs, inputs, read)?))
+        let isa = Isa::selected();
+        Ok(Matrix::Packed(PackedMatrix::pack_with(isa, gemm_type, outputs, inputs, significand_bits, read)?))
     }
 
     /// `(outputs, inputs)`.

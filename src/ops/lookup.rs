@@ -39,6 +39,15 @@ impl SafetensorsDtype {
         }
     }
 
+    /// Significant bits of a value in f32, with the implicit one.
+    pub fn significand_bits(self) -> u32 {
+        match self {
+            SafetensorsDtype::F64 | SafetensorsDtype::F32 => f32::MANTISSA_DIGITS,
+            SafetensorsDtype::F16 => f16::MANTISSA_DIGITS,
+            SafetensorsDtype::BF16 => bf16::MANTISSA_DIGITS,
+        }
+    }
+
     /// Decodes `bytes` and calls `update` with each element of `out` and the value at the same index.
     pub fn decode(self, bytes: &[u8], out: &mut [f32], update: impl Fn(&mut f32, f32)) {
         let mut out = out.iter_mut();

@@ -57,7 +57,7 @@ pub struct MemoryUse {
 }
 
 /// The memory of an encoder with `pooling` and post-pooling `modules` in every compute type of `backend`'s device: its weights,
-/// and a batch of texts of up to `tokens` tokens.
+/// stored with `significand_bits` significant bits, and a batch of texts of up to `tokens` tokens.
 ///
 /// # Errors
 /// If the spec contradicts itself.
@@ -66,6 +66,7 @@ pub fn memory_use(
     spec: &EncoderSpec,
     pooling: &Pooling,
     modules: &[PostPoolingModule],
+    significand_bits: u32,
     tokens: usize,
 ) -> Result<Vec<MemoryUse>> {
     let of_type = |backend: Backend| {
@@ -73,7 +74,8 @@ pub fn memory_use(
         let batch =
             batch_tokens.saturating_mul(token_bytes(spec)).saturating_add(attention_bytes(spec, tokens));
         let dtype = backend.dtype();
-        let weights = count(backend, &Parts { spec, pooling, head: None }, modules)?.held_bytes;
+        let weights =
+            count(backend, significand_bits, &Parts { spec, pooling, head: None }, modules)?.held_bytes;
         Ok(MemoryUse { dtype, weights, batch_tokens, batch })
     };
     backend.each_dtype().into_iter().map(of_type).collect()

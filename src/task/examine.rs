@@ -167,8 +167,9 @@ fn examine_head(prepared: &Prepared, weights: Option<&Weights>) -> Result<Option
             return Ok(None);
         }
     }
-    let without = count(Backend::default(), &Parts { spec, pooling, head: None }, &[])?.parameters;
-    let with = count(Backend::default(), &Parts { spec, pooling, head: Some(&head) }, &[])?.parameters;
+    let bits = prepared.count.significand_bits;
+    let without = count(Backend::default(), bits, &Parts { spec, pooling, head: None }, &[])?.parameters;
+    let with = count(Backend::default(), bits, &Parts { spec, pooling, head: Some(&head) }, &[])?.parameters;
     let named_command = purpose.as_ref().and_then(Purpose::command);
     let vocabulary_command = if modules.splade.is_some() { "sconce embed" } else { "sconce fill" };
     let command = named_command.unwrap_or(vocabulary_command);

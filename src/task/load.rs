@@ -22,8 +22,8 @@ use crate::model::purpose::{self, Purpose};
 use crate::model::static_embedding::{self, StaticLayout};
 use crate::model::weights::{Checkpoint, TensorReport, read_index};
 use crate::nn::{
-    Backend, Encoder, EncoderSpec, HeadKind, HeadSpec, ParameterCount, Pooling, PostPooling, RandomWeights,
-    SPLADE, TaskHead, WeightSource,
+    Backend, Encoder, EncoderSpec, F32_SIGNIFICAND_BITS, HeadKind, HeadSpec, ParameterCount, Pooling,
+    PostPooling, RandomWeights, SPLADE, TaskHead, WeightSource,
 };
 use crate::sys::console::Console;
 use crate::text::{PairTruncation, Tokenizer, TokenizerOptions, TruncationSide};
@@ -360,7 +360,8 @@ pub(super) fn prepare(options: &ModelOptions, console: &Console, wanted: Wanted)
     let max_length = max_length(options, &modules, &plan)?;
     let own_side = if modules.truncate_left { TruncationSide::Left } else { TruncationSide::Right };
     let truncation_side = options.truncation_side.unwrap_or(own_side);
-    let count = count_parameters(options, &backends, &plan.parts(), plan.applied_modules(&modules))?;
+    let bits = significand_bits(options, files.as_ref());
+    let count = count_parameters(options, &backends, bits, &plan.parts(), plan.applied_modules(&modules))?;
     let pair_truncation = options.pair_truncation;
     Ok(Prepared { backends, files, modules, plan, count, max_length, truncation_side, pair_truncation })
 }
@@ -530,10 +531,11 @@ fn dimensions(
 fn count_parameters(
     options: &ModelOptions,
     backends: &[Backend],
+    significand_bits: u32,
     parts: &Parts,
     modules: &[PostPoolingModule],
 ) -> Result<ParameterCount> {
-    let count = count(backends.first().cloned().unwrap_or_default(), parts, modules)?;
+    let count = count(backends.first().cloned().unwrap_or_default(), significand_bits, parts, modules)?;
     let is_random = options.random_weights.is_some();
     if is_random {
         post_pooling::check_sizes(modules, MAX_RANDOM_BYTES)?;
@@ -546,13 +548,24 @@ fn count_parameters(
     Ok(count)
 }
 
+/// Significant bits of the matrices of a checkpoint. Faults of its files are found when they are loaded.
+fn significand_bits(options: &ModelOptions, files: Option<&ModelDir>) -> u32 {
+    match weights(options, files) {
+        Ok(Weights::File(path)) => {
+            Checkpoint::open(&path).map_or(F32_SIGNIFICAND_BITS, |file| file.significand_bits())
+        }
+        _ => F32_SIGNIFICAND_BITS,
+    }
+}
+
 /// Counts the parameters of an encoder, of its pooler and head if there are any, and of post-pooling `modules`.
 pub(super) fn count(
     backend: Backend,
+    significand_bits: u32,
     parts: &Parts,
     modules: &[PostPoolingModule],
 ) -> Result<ParameterCount> {
-    let mut count = ParameterCount::new(backend);
+    let mut count = ParameterCount::new(backend, significand_bits);
     Encoder::load(parts.spec, &mut count)?;
     parts.load_pooler(&mut count)?;
     parts.load_head(&mut count)?;

@@ -2,11 +2,13 @@
 //! the same formula in f64.
 #![allow(unsafe_code)]
 
-use half::bf16;
+use std::convert::Infallible;
+
+use half::{bf16, f16};
 use sconce::kernels::activation::{Activation, softplus};
 use sconce::kernels::gemm::{
-    AttentionBuffer, Epilogue, GemmType, HeadAttention, HeadRows, INT8_GROUP, LhsBuffer, MatrixView,
-    OutputMatrix, PackedMatrix, attend_head, attends_on_tiles, gemm, gemm_into_lhs,
+    AttentionBuffer, Epilogue, F32_SIGNIFICAND_BITS, GemmType, HeadAttention, HeadRows, INT8_GROUP,
+    LhsBuffer, MatrixView, OutputMatrix, PackedMatrix, attend_head, attends_on_tiles, gemm, gemm_into_lhs,
 };
 use sconce::kernels::isa::{Isa, Kernel};
 use sconce::kernels::math::{self, Accuracy};
@@ -165,6 +167,42 @@ fn gemm_on_amx_has_the_bits_of_emulated_tiles() {
             }
         }
     }
+}
+
+/// Weights that were stored as bf16 or f16 are fewer bf16 parts, in less memory, and give the same bits as in three.
+#[test]
+fn weights_of_fewer_bits_give_the_same_bits() {
+    let isas = || Isa::testable().into_iter().chain([Isa::emulated_tiles()]);
+    let precisions: [(u32, fn(f32) -> f32); 2] = [
+        (bf16::MANTISSA_DIGITS, |x| bf16::from_f32(x).to_f32()),
+        (f16::MANTISSA_DIGITS, |x| f16::from_f32(x).to_f32()),
+    ];
+    // The last one has K blocks of different lengths, and more rows than stay in L2.
+    for (rows, inputs, outputs) in TILE_SIZES.into_iter().chain([(70, 1537, 100), (400, 1600, 40)]) {
+        let (x, w) = (values(1, rows * inputs), values(2, outputs * inputs));
+        for (bits, round) in precisions {
+            // Small values: those of f16 are subnormal.
+            let small = |i: usize| if i % 7 == 0 { 1e-6 } else { 1.0 };
+            let w: Vec<f32> = w.iter().enumerate().map(|(i, x)| round(x * small(i))).collect();
+            for isa in isas() {
+                for gemm_type in GemmType::ALL {
+                    let read = |first: usize, to: &mut [f32]| -> Result<(), Infallible> {
+                        to.copy_from_slice(&w[first..][..to.len()]);
+                        Ok(())
+                    };
+                    let pack = |bits| {
+                        let Ok(packed) = PackedMatrix::pack_with(isa, gemm_type, outputs, inputs, bits, read);
+                        multiply(&x, &packed, &Epilogue::default())
+                    };
+                    let what =
+                        format!("{} {gemm_type:?} {bits} bits {rows} × {inputs} × {outputs}", isa.name());
+                    assert_eq!(pack(bits), pack(F32_SIGNIFICAND_BITS), "{what}");
+                }
+            }
+        }
+    }
+    let bytes = |bits| PackedMatrix::packed_bytes(Isa::emulated_tiles(), GemmType::F32, 64, 64, bits);
+    assert_eq!([8, 11, 24].map(bytes), [2, 4, 6].map(|bytes| bytes * 64 * 64));
 }
 
 /// Sums over int8 groups are exact, so tiles and vectors give the same bits.

@@ -9,7 +9,7 @@ use std::slice;
 use super::blocking::{MAX_PARTS, TILE_MR, TILE_NR, TILES_PER_PANEL};
 use super::cache_line::{CacheLine, LINE_ELEMENTS, elements_mut};
 use super::convert::{BF16_PER_TILE_ROW, TileRow, split_bf16, split_bf16_pairs};
-use super::layout::{GemmType, OperandFormat};
+use super::layout::{F32_SIGNIFICAND_BITS, GemmType, OperandFormat};
 use super::output::OutputBlock;
 use super::tile_kernel::Bf16MicroKernel;
 use crate::kernels::isa::{Isa, Kernel, TileUnit, define_runners};
@@ -67,7 +67,7 @@ pub struct AttentionBuffer {
 
 /// Whether [`attend_head`] computes GEMMs of this type on this ISA.
 pub fn attends_on_tiles(isa: Isa, gemm_type: GemmType) -> bool {
-    matches!(OperandFormat::select(isa, gemm_type), OperandFormat::Bf16Tiles { .. })
+    matches!(OperandFormat::select(isa, gemm_type, F32_SIGNIFICAND_BITS), OperandFormat::Bf16Tiles { .. })
 }
 
 /// `softmax(scale · Q Kᵀ) V` for one head. Every element of the block is written.
@@ -85,7 +85,8 @@ pub fn attend_head(
     assert_eq!((keys.rows, keys.dim), (values.rows, queries.dim), "queries, keys and values match");
     assert_eq!((output.rows, output.columns), (queries.rows, values.dim), "the block has the result's shape");
     assert!(keys.rows > 0, "there is a key");
-    let OperandFormat::Bf16Tiles { parts } = OperandFormat::select(isa, gemm_type) else {
+    let OperandFormat::Bf16Tiles { parts, .. } = OperandFormat::select(isa, gemm_type, F32_SIGNIFICAND_BITS)
+    else {
         panic!("attention on tiles needs bf16 tiles")
     };
     match isa.tile_unit() {
@@ -303,9 +304,9 @@ fn multiply<T: Tiles, const P: usize>(
         // steps. `previous` is 32 rows of `to`.
         unsafe {
             if count - first > TILE_ROWS {
-                kernel.steps::<T, P, true>(tiles);
+                kernel.steps::<T, P, P, true>(tiles);
             } else {
-                kernel.steps::<T, P, false>(tiles);
+                kernel.steps::<T, P, P, false>(tiles);
             }
         }
         previous = to[first..].as_mut_ptr().cast();

@@ -15,9 +15,9 @@ pub(super) const TILE_MR: usize = 2 * TILE_ROWS;
 /// Maximum number of bf16 parts that an f32 value is split into.
 pub(super) const MAX_PARTS: usize = 3;
 /// KC of the tile micro-kernel in steps of 32 inputs. The K block of a panel stays in L1 while the rows pass, which do not displace it
-/// ([`crate::kernels::tiles::Tiles::load_streamed`]): it takes half of L1 for 1, 2 and 3 parts.
-pub(super) const fn tile_kc(parts: usize) -> usize {
-    12 / parts
+/// ([`crate::kernels::tiles::Tiles::load_streamed`]): it takes half of L1 for weights of 1, 2 and 3 parts.
+pub(super) const fn tile_kc(weight_parts: usize) -> usize {
+    12 / weight_parts
 }
 
 /// Bytes of L2 for the rows of `x` that a tile micro-kernel reads again.
@@ -37,10 +37,10 @@ pub(super) fn vector_mc(row_elements: usize) -> usize {
 }
 
 /// MC of the tile micro-kernel: as many rows as stay in L2 while all panels pass, with more than one part those of a K
-/// block. Rows have `steps` steps of inputs in each of `parts` parts; 0 parts means int8.
-pub(super) fn tile_mc(steps: usize, parts: usize, row_elements: usize) -> usize {
+/// block. Rows have `steps` steps of inputs in each of `parts` parts, their weights have `weight_parts` parts; 0 parts means int8.
+pub(super) fn tile_mc(steps: usize, parts: usize, weight_parts: usize, row_elements: usize) -> usize {
     let row_bytes = if parts > 1 {
-        TILE_ROW_BYTES * parts * steps.clamp(1, tile_kc(parts))
+        TILE_ROW_BYTES * parts * steps.clamp(1, tile_kc(weight_parts))
     } else {
         row_elements * size_of::<u32>()
     };

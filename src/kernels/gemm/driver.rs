@@ -55,7 +55,7 @@ pub fn gemm_into_lhs<'a>(
     buffer: &'a mut LhsBuffer,
 ) -> Lhs<'a> {
     assert!(weights.chains_with(next), "the result is a left operand of the next matrix");
-    let OperandFormat::Bf16Tiles { parts } = next.layout.format else {
+    let OperandFormat::Bf16Tiles { parts, .. } = next.layout.format else {
         unreachable!("only bf16 tiles are chained")
     };
     let row = next.layout.lhs_row;

@@ -1,11 +1,16 @@
 //! Operand types, and the layout of packed operands for an ISA.
 
-use super::blocking::{TILE_NR, tile_mc, vector_mc};
+use super::blocking::{MAX_PARTS, TILE_NR, tile_mc, vector_mc};
 use super::cache_line::LINE_ELEMENTS;
 use crate::kernels::isa::{Isa, Kernel};
 use crate::kernels::math::Accuracy;
 use crate::kernels::simd::Simd;
 use crate::kernels::tiles::{TILE_ROW_BYTES, TILE_ROWS};
+
+/// Significant bits of a bf16 value, with the implicit one.
+const BF16_SIGNIFICAND_BITS: u32 = 8;
+/// Significant bits of an f32 value, with the implicit one.
+pub const F32_SIGNIFICAND_BITS: u32 = f32::MANTISSA_DIGITS;
 
 /// Consecutive inputs that share a scale in [`GemmType::Int8`].
 pub const INT8_GROUP: usize = 64;
@@ -14,7 +19,7 @@ pub const INT8_GROUP: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GemmType {
     /// f32 operands. On tiles each operand is split into three bf16 parts, which is exact; products of parts below 2⁻²⁴
-    /// of the result are dropped (Henry, Tang & Heinecke 2019).
+    /// of the result are dropped (Henry, Tang & Heinecke 2019). Weights that were stored as bf16 or f16 have fewer parts.
     F32,
     /// Operands split into two bf16 parts on ISAs with tiles; f32 on all others.
     Bf16x3,
@@ -50,19 +55,23 @@ pub(super) enum OperandFormat {
     Bf16,
     /// A packed element is [`Simd::INT8_PER_LANE`] 8-bit integers; every group has scales.
     Int8,
-    /// Tiles of bf16; each operand is the sum of `parts` parts.
-    Bf16Tiles { parts: usize },
+    /// Tiles of bf16. A value of `x` is the sum of `parts` parts, a weight that of `weight_parts`, at most as many.
+    Bf16Tiles { parts: usize, weight_parts: usize },
     /// Tiles of 8-bit integers; every group has scales.
     Int8Tiles,
 }
 
 impl OperandFormat {
-    /// The format in which `isa` computes a GEMM of this type.
-    pub(super) fn select(isa: Isa, gemm_type: GemmType) -> OperandFormat {
+    /// The format in which `isa` computes a GEMM of this type, with weights of `significand_bits` bits.
+    pub(super) fn select(isa: Isa, gemm_type: GemmType, significand_bits: u32) -> OperandFormat {
+        let tiles = |parts: usize| {
+            let weight_parts = (significand_bits.div_ceil(BF16_SIGNIFICAND_BITS) as usize).clamp(1, parts);
+            OperandFormat::Bf16Tiles { parts, weight_parts }
+        };
         match (gemm_type, isa.tile_unit()) {
-            (GemmType::F32, Some(_)) => OperandFormat::Bf16Tiles { parts: 3 },
-            (GemmType::Bf16x3, Some(_)) => OperandFormat::Bf16Tiles { parts: 2 },
-            (GemmType::Bf16, Some(_)) => OperandFormat::Bf16Tiles { parts: 1 },
+            (GemmType::F32, Some(_)) => tiles(MAX_PARTS),
+            (GemmType::Bf16x3, Some(_)) => tiles(2),
+            (GemmType::Bf16, Some(_)) => tiles(1),
             (GemmType::Int8, Some(_)) => OperandFormat::Int8Tiles,
             (GemmType::F32 | GemmType::Bf16x3, None) => OperandFormat::F32 { bf16_weights: false },
             (GemmType::Bf16, None) if isa.has_fast_bf16() => OperandFormat::Bf16,
@@ -84,10 +93,20 @@ impl OperandFormat {
     /// The accuracy that an activation in the epilogue needs.
     pub(super) fn accuracy(self) -> Accuracy {
         match self {
-            OperandFormat::F32 { bf16_weights: false } | OperandFormat::Bf16Tiles { parts: 2.. } => {
+            OperandFormat::F32 { bf16_weights: false } | OperandFormat::Bf16Tiles { parts: 2.., .. } => {
                 Accuracy::F32
             }
             _ => Accuracy::Bf16,
+        }
+    }
+
+    /// Whether rows of `x` in this format can be multiplied with weights in the format `other`.
+    pub(super) fn shares_lhs_with(self, other: OperandFormat) -> bool {
+        match (self, other) {
+            (OperandFormat::Bf16Tiles { parts, .. }, OperandFormat::Bf16Tiles { parts: others, .. }) => {
+                parts == others
+            }
+            _ => self == other,
         }
     }
 
@@ -113,8 +132,8 @@ pub(super) struct PackedLayout {
 }
 
 impl PackedLayout {
-    /// The layout of operands with `inputs` columns.
-    pub(super) fn new(isa: Isa, gemm_type: GemmType, inputs: usize) -> PackedLayout {
+    /// The layout of operands with `inputs` columns, and weights of `significand_bits` bits.
+    pub(super) fn new(isa: Isa, gemm_type: GemmType, inputs: usize, significand_bits: u32) -> PackedLayout {
         struct VectorShape;
         impl Kernel for VectorShape {
             type Output = (usize, usize);
@@ -125,7 +144,8 @@ impl PackedLayout {
             }
         }
         let (nr, int8_per_lane) = isa.run(VectorShape);
-        let (format, groups) = (OperandFormat::select(isa, gemm_type), inputs.div_ceil(INT8_GROUP));
+        let format = OperandFormat::select(isa, gemm_type, significand_bits);
+        let groups = inputs.div_ceil(INT8_GROUP);
         let tile_row = TILE_ROW_BYTES / 4;
         let (nr, lhs_row, panel) = match format {
             OperandFormat::F32 { .. } => (nr, inputs, inputs * nr),
@@ -135,9 +155,9 @@ impl PackedLayout {
                 let row = groups * INT8_GROUP / int8_per_lane;
                 (nr, row, (row + 2 * groups) * nr)
             }
-            OperandFormat::Bf16Tiles { parts } => {
-                let tile_rows = inputs.div_ceil(format.inputs_per_tile_row()) * parts;
-                (TILE_NR, tile_rows * tile_row, tile_rows * tile_row * TILE_NR)
+            OperandFormat::Bf16Tiles { parts, weight_parts } => {
+                let elements = inputs.div_ceil(format.inputs_per_tile_row()) * tile_row;
+                (TILE_NR, elements * parts, elements * weight_parts * TILE_NR)
             }
             OperandFormat::Int8Tiles => (TILE_NR, groups * tile_row, groups * (tile_row * TILE_NR + TILE_NR)),
         };
@@ -161,7 +181,10 @@ impl PackedLayout {
             return vector_mc(self.lhs_row);
         }
         let steps = self.inputs.div_ceil(self.format.inputs_per_tile_row());
-        let parts = if let OperandFormat::Bf16Tiles { parts } = self.format { parts } else { 0 };
-        tile_mc(steps, parts, self.lhs_row)
+        let (parts, weight_parts) = match self.format {
+            OperandFormat::Bf16Tiles { parts, weight_parts } => (parts, weight_parts),
+            _ => (0, 0),
+        };
+        tile_mc(steps, parts, weight_parts, self.lhs_row)
     }
 }

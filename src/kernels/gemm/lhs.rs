@@ -142,8 +142,8 @@ impl Kernel for ConvertRows<'_> {
         let PackedLayout { format, lhs_row, inputs, .. } = self.layout;
         let groups = inputs.div_ceil(INT8_GROUP);
         match format {
-            OperandFormat::Bf16Tiles { parts: 1 } => return self.bf16_tiles::<S, 1>(s),
-            OperandFormat::Bf16Tiles { parts: 2 } => return self.bf16_tiles::<S, 2>(s),
+            OperandFormat::Bf16Tiles { parts: 1, .. } => return self.bf16_tiles::<S, 1>(s),
+            OperandFormat::Bf16Tiles { parts: 2, .. } => return self.bf16_tiles::<S, 2>(s),
             OperandFormat::Bf16Tiles { .. } => return self.bf16_tiles::<S, MAX_PARTS>(s),
             _ => {}
         }

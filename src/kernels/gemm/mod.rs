@@ -39,7 +39,7 @@ mod vector_kernel;
 pub use attention::{AttentionBuffer, HeadAttention, HeadRows, attend_head, attends_on_tiles};
 pub use driver::{gemm, gemm_into_lhs};
 pub use epilogue::Epilogue;
-pub use layout::{GemmType, INT8_GROUP};
+pub use layout::{F32_SIGNIFICAND_BITS, GemmType, INT8_GROUP};
 pub use lhs::{Lhs, LhsBuffer};
 pub use output::{OutputBlock, OutputMatrix};
 pub use pack::MatrixView;

@@ -37,8 +37,12 @@ impl Kernel for PackPanel<'_> {
     fn run<S: Simd>(self, s: S) {
         let PackPanel { layout, from, to } = self;
         match (layout.format, from.transposed) {
-            (OperandFormat::Bf16Tiles { parts: 1 }, _) => pack_bf16_tiles::<S, 1>(s, layout, from, to),
-            (OperandFormat::Bf16Tiles { parts: 2 }, _) => pack_bf16_tiles::<S, 2>(s, layout, from, to),
+            (OperandFormat::Bf16Tiles { weight_parts: 1, .. }, _) => {
+                pack_bf16_tiles::<S, 1>(s, layout, from, to)
+            }
+            (OperandFormat::Bf16Tiles { weight_parts: 2, .. }, _) => {
+                pack_bf16_tiles::<S, 2>(s, layout, from, to)
+            }
             (OperandFormat::Bf16Tiles { .. }, _) => pack_bf16_tiles::<S, MAX_PARTS>(s, layout, from, to),
             (OperandFormat::Int8Tiles, false) => pack_int8_tiles(s, layout, from, to),
             (OperandFormat::Bf16, false) => pack_bf16(s, layout, from, to),

@@ -6,7 +6,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::cache_line::{CacheLine, elements, elements_mut, zeroed_lines};
-use super::layout::{GemmType, INT8_GROUP, OperandFormat, PackedLayout};
+use super::layout::{F32_SIGNIFICAND_BITS, GemmType, INT8_GROUP, OperandFormat, PackedLayout};
 use super::pack::{MatrixView, PackPanel};
 use crate::kernels::isa::Isa;
 
@@ -31,14 +31,16 @@ impl PackedMatrix {
             to.copy_from_slice(&weight[first..first + to.len()]);
             Ok(())
         };
-        match Self::pack_with(isa, gemm_type, outputs, inputs, copy) {
+        match Self::pack_with(isa, gemm_type, outputs, inputs, F32_SIGNIFICAND_BITS, copy) {
             Ok(packed) => packed,
             Err(never) => match never {},
         }
     }
 
     /// Packs a row-major `(outputs, inputs)` matrix that is read panel by panel. `read(first, values)` fills `values`
-    /// with the elements from index `first` on; several threads call it concurrently.
+    /// with the elements from index `first` on; several threads call it concurrently. The elements have `significand_bits`
+    /// significant bits: 8 if they were stored as bf16, 11 as f16. On tiles they take no more bf16 parts than that; the
+    /// products have the same bits.
     ///
     /// # Errors
     /// Those of `read`.
@@ -47,10 +49,11 @@ impl PackedMatrix {
         gemm_type: GemmType,
         outputs: usize,
         inputs: usize,
+        significand_bits: u32,
         read: impl Fn(usize, &mut [f32]) -> Result<(), E> + Sync,
     ) -> Result<Self, E> {
         let mut packed = Self::empty(isa, gemm_type);
-        let layout = packed.reshape(outputs, inputs);
+        let layout = packed.reshape(outputs, inputs, significand_bits);
         let panels = packed.lines.par_chunks_mut(layout.panel_lines()).enumerate();
         panels.try_for_each_init(Vec::new, |values, (panel, lines)| {
             let first = panel * layout.nr;
@@ -63,17 +66,23 @@ impl PackedMatrix {
         Ok(packed)
     }
 
-    /// Bytes of a packed `(outputs, inputs)` matrix; saturates on overflow.
-    pub fn packed_bytes(isa: Isa, gemm_type: GemmType, outputs: usize, inputs: usize) -> usize {
+    /// Bytes of a packed `(outputs, inputs)` matrix of [`PackedMatrix::pack_with`]; saturates on overflow.
+    pub fn packed_bytes(
+        isa: Isa,
+        gemm_type: GemmType,
+        outputs: usize,
+        inputs: usize,
+        significand_bits: u32,
+    ) -> usize {
         // The sizes may come from an unchecked config. f64 does not overflow.
-        let layout = PackedLayout::new(isa, gemm_type, INT8_GROUP);
+        let layout = PackedLayout::new(isa, gemm_type, INT8_GROUP, significand_bits);
         let bytes_per_value = (layout.panel * size_of::<u32>()) as f64 / (INT8_GROUP * layout.nr) as f64;
         let outputs = outputs.checked_next_multiple_of(layout.nr).unwrap_or(usize::MAX);
         (outputs as f64 * inputs as f64 * bytes_per_value) as usize
     }
 
     fn empty(isa: Isa, gemm_type: GemmType) -> Self {
-        let layout = PackedLayout::new(isa, gemm_type, 0);
+        let layout = PackedLayout::new(isa, gemm_type, 0, F32_SIGNIFICAND_BITS);
         PackedMatrix { isa, gemm_type, lines: Vec::new(), layout, outputs: 0 }
     }
 
@@ -84,7 +93,7 @@ impl PackedMatrix {
     pub fn repack(&mut self, gemm_type: GemmType, from: MatrixView, outputs: usize, inputs: usize) {
         let isa = self.isa;
         self.gemm_type = gemm_type;
-        let layout = self.reshape(outputs, inputs);
+        let layout = self.reshape(outputs, inputs, F32_SIGNIFICAND_BITS);
         for (panel, lines) in
             self.lines.chunks_mut(layout.panel_lines()).take(outputs.div_ceil(layout.nr)).enumerate()
         {
@@ -100,9 +109,9 @@ impl PackedMatrix {
         }
     }
 
-    fn reshape(&mut self, outputs: usize, inputs: usize) -> PackedLayout {
+    fn reshape(&mut self, outputs: usize, inputs: usize, significand_bits: u32) -> PackedLayout {
         self.outputs = outputs;
-        self.layout = PackedLayout::new(self.isa, self.gemm_type, inputs);
+        self.layout = PackedLayout::new(self.isa, self.gemm_type, inputs, significand_bits);
         let lines = outputs.div_ceil(self.layout.nr) * self.layout.panel_lines();
         if lines > self.lines.len() {
             self.lines = zeroed_lines(lines);
@@ -122,13 +131,13 @@ impl PackedMatrix {
 
     /// Whether rows of `x` that were converted for `other` can be multiplied with this matrix, too.
     pub fn shares_lhs_with(&self, other: &PackedMatrix) -> bool {
-        self.layout.format == other.layout.format && self.inputs() == other.inputs()
+        self.layout.format.shares_lhs_with(other.layout.format) && self.inputs() == other.inputs()
     }
 
     /// Whether [`super::gemm_into_lhs`] can compute a left operand of `next` with this matrix: both are in bf16 tiles.
     pub fn chains_with(&self, next: &PackedMatrix) -> bool {
         matches!(self.layout.format, OperandFormat::Bf16Tiles { .. })
-            && self.layout.format == next.layout.format
+            && self.layout.format.shares_lhs_with(next.layout.format)
             && self.outputs == next.inputs()
     }
 

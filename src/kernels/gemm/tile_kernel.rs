@@ -68,9 +68,14 @@ impl<T: Tiles> Kernel for TileGemm<'_, '_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         match self.weights.layout.format {
-            OperandFormat::Bf16Tiles { parts: 1 } => self.bf16::<S, 1>(s),
-            OperandFormat::Bf16Tiles { parts: 2 } => self.bf16::<S, 2>(s),
-            OperandFormat::Bf16Tiles { .. } => self.bf16::<S, MAX_PARTS>(s),
+            OperandFormat::Bf16Tiles { parts, weight_parts } => match (parts, weight_parts) {
+                (1, _) => self.bf16::<S, 1, 1>(s),
+                (2, 1) => self.bf16::<S, 2, 1>(s),
+                (2, _) => self.bf16::<S, 2, 2>(s),
+                (_, 1) => self.bf16::<S, MAX_PARTS, 1>(s),
+                (_, 2) => self.bf16::<S, MAX_PARTS, 2>(s),
+                (_, _) => self.bf16::<S, MAX_PARTS, MAX_PARTS>(s),
+            },
             _ => self.int8(s),
         }
     }
@@ -90,9 +95,9 @@ struct BlockOrder {
 }
 
 impl BlockOrder {
-    /// The order for operands of `parts` bf16 parts, of which the left one has `rows` rows.
-    fn new(rows: usize, k_steps: usize, panels: usize, parts: usize) -> Self {
-        let block_steps = k_steps.div_ceil(k_steps.div_ceil(tile_kc(parts)));
+    /// The order for `rows` rows of `x` in `parts` bf16 parts, and weights of `weight_parts`.
+    fn new(rows: usize, k_steps: usize, panels: usize, parts: usize, weight_parts: usize) -> Self {
+        let block_steps = k_steps.div_ceil(k_steps.div_ceil(tile_kc(weight_parts)));
         let k_blocks = k_steps.div_ceil(block_steps);
         let panels_inside = parts > 1 && !stays_in_l2(rows, k_steps, parts);
         BlockOrder { k_steps, block_steps, k_blocks, panels, panels_inside }
@@ -119,13 +124,14 @@ impl BlockOrder {
 }
 
 impl<T: Tiles> TileGemm<'_, '_, T> {
-    /// GEMM of `P` bf16 parts. Between the K blocks of an output its accumulators are kept in memory.
+    /// GEMM of `P` bf16 parts of `x` and `Q` of the weights. Between the K blocks of an output its accumulators are kept in
+    /// memory.
     #[inline(always)]
-    fn bf16<S: Simd, const P: usize>(self, s: S) {
+    fn bf16<S: Simd, const P: usize, const Q: usize>(self, s: S) {
         let TileGemm { x, weights, panels, epilogue, output, mut tiles } = self;
         let mut pending = PendingEpilogue::new(weights, &panels, epilogue, output);
         let k_steps = weights.layout.inputs.div_ceil(BF16_PER_TILE_ROW);
-        let order = BlockOrder::new(x.rows, k_steps, panels.len(), P);
+        let order = BlockOrder::new(x.rows, k_steps, panels.len(), P, Q);
         let row_blocks = x.rows.div_ceil(TILE_MR);
         let mut partial_sums = order.partial_sums(row_blocks);
         // One pointer for all blocks: those of the previous block are written while the next one is computed.
@@ -159,9 +165,9 @@ impl<T: Tiles> TileGemm<'_, '_, T> {
                 // written them. The epilogue is not applied to `previous` yet.
                 unsafe {
                     if rows > TILE_ROWS {
-                        micro_kernel.run::<S, T, P, true>(s, &mut tiles, &mut prefetch, &mut pending);
+                        micro_kernel.run::<S, T, P, Q, true>(s, &mut tiles, &mut prefetch, &mut pending);
                     } else {
-                        micro_kernel.run::<S, T, P, false>(s, &mut tiles, &mut prefetch, &mut pending);
+                        micro_kernel.run::<S, T, P, Q, false>(s, &mut tiles, &mut prefetch, &mut pending);
                     }
                 }
                 pending.replace(in_tiles);
@@ -415,13 +421,17 @@ pub(super) struct Bf16MicroKernel {
     pub previous: *mut u8,
 }
 
-/// The pairs of parts of both operands that are multiplied. From one pair to the next only one part changes, and every
-/// part of `x` is loaded once.
-const fn part_pairs(parts: usize) -> &'static [(usize, usize)] {
-    match parts {
-        1 => &[(0, 0)],
-        2 => &[(1, 0), (0, 0), (0, 1)],
-        _ => &[(2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0)],
+/// The pairs of parts of `x` and of the weights that are multiplied. From one pair to the next only one part changes, and every
+/// part of `x` is loaded once. The order does not depend on the parts of the weights: without those that are 0 the sums have
+/// the same bits.
+const fn part_pairs(parts: usize, weight_parts: usize) -> &'static [(usize, usize)] {
+    match (parts, weight_parts) {
+        (1, _) => &[(0, 0)],
+        (2, 1) => &[(1, 0), (0, 0)],
+        (2, _) => &[(1, 0), (0, 0), (0, 1)],
+        (_, 1) => &[(2, 0), (1, 0), (0, 0)],
+        (_, 2) => &[(2, 0), (1, 0), (1, 1), (0, 1), (0, 0)],
+        (_, _) => &[(2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0)],
     }
 }
 
@@ -436,7 +446,7 @@ fn epilogue_calls(activation: Activation) -> usize {
 }
 
 impl Bf16MicroKernel {
-    /// Multiplies `P` parts of 16 rows, or of 32 if `TWO`, by the panel, and leaves the accumulators in the tiles. The
+    /// Multiplies `P` parts of 16 rows, or of 32 if `TWO`, by the `Q` parts of the panel, and leaves the accumulators in the tiles. The
     /// accumulators of the previous block are stored between the first dot products: tile stores one after the other
     /// would keep the tile unit waiting. After some K steps rows of the pending block are finished.
     ///
@@ -446,7 +456,7 @@ impl Bf16MicroKernel {
     /// accumulators are stored. `previous` is valid for writes of an [`AccumulatorBlock`], which `pending` does not
     /// read.
     #[inline(always)]
-    unsafe fn run<S: Simd, T: Tiles, const P: usize, const TWO: bool>(
+    unsafe fn run<S: Simd, T: Tiles, const P: usize, const Q: usize, const TWO: bool>(
         self,
         s: S,
         tiles: &mut T,
@@ -459,12 +469,12 @@ impl Bf16MicroKernel {
         // SAFETY: `start..end` are the K steps that the operands have by the contract of this function, which is also
         // that of `step`.
         unsafe {
-            self.step::<T, P, TWO, true>(tiles, start);
+            self.step::<T, P, Q, TWO, true>(tiles, start);
             let mut from = start + 1;
             for call in (start..end).step_by(steps_per_call) {
                 let to = end.min(call + steps_per_call);
                 for k_step in from..to {
-                    self.step::<T, P, TWO, false>(tiles, k_step);
+                    self.step::<T, P, Q, TWO, false>(tiles, k_step);
                 }
                 from = to;
                 prefetch.advance(s);
@@ -478,13 +488,16 @@ impl Bf16MicroKernel {
     /// # Safety
     /// As [`Bf16MicroKernel::run`].
     #[inline(always)]
-    pub(super) unsafe fn steps<T: Tiles, const P: usize, const TWO: bool>(self, tiles: &mut T) {
+    pub(super) unsafe fn steps<T: Tiles, const P: usize, const Q: usize, const TWO: bool>(
+        self,
+        tiles: &mut T,
+    ) {
         let Range { start, end } = self.k_steps;
         // SAFETY: these are the K steps that the operands have by the contract of this function.
         unsafe {
-            self.step::<T, P, TWO, true>(tiles, start);
+            self.step::<T, P, Q, TWO, true>(tiles, start);
             for k_step in start + 1..end {
-                self.step::<T, P, TWO, false>(tiles, k_step);
+                self.step::<T, P, Q, TWO, false>(tiles, k_step);
             }
         }
     }
@@ -494,18 +507,18 @@ impl Bf16MicroKernel {
     /// # Safety
     /// As [`Bf16MicroKernel::run`], for this K step.
     #[inline(always)]
-    unsafe fn step<T: Tiles, const P: usize, const TWO: bool, const FIRST: bool>(
+    unsafe fn step<T: Tiles, const P: usize, const Q: usize, const TWO: bool, const FIRST: bool>(
         &self,
         tiles: &mut T,
         k_step: usize,
     ) {
-        // SAFETY: a K step of 16 rows has `P` tiles and one of the panel `P · TILES_PER_PANEL`, which are readable by
-        // the contract of this function; `i` and `j` are below `P`.
+        // SAFETY: a K step of 16 rows has `P` tiles and one of the panel `Q · TILES_PER_PANEL`, which are readable by
+        // the contract of this function; `i` is below `P` and `j` below `Q`.
         unsafe {
             let a = self.a.add(k_step * P * TILE_BYTES);
-            let b = self.b.add(k_step * P * TILES_PER_PANEL * TILE_BYTES);
-            let mut loaded = (P, P);
-            for (n, &(i, j)) in part_pairs(P).iter().enumerate() {
+            let b = self.b.add(k_step * Q * TILES_PER_PANEL * TILE_BYTES);
+            let mut loaded = (P, Q);
+            for (n, &(i, j)) in part_pairs(P, Q).iter().enumerate() {
                 let begin = FIRST && n == 0;
                 let (a, b) = (a.add(i * TILE_BYTES), b.add(j * TILES_PER_PANEL * TILE_BYTES));
                 if loaded.1 != j {

@@ -54,7 +54,7 @@ impl Cost {
             components,
             windowed_attention,
             attention_overtakes: attention_overtakes(spec),
-            memory: memory_use(&backend, spec, pooling, modules, tokens)?,
+            memory: memory_use(&backend, spec, pooling, modules, examined.count.significand_bits, tokens)?,
             work,
         })
     }
