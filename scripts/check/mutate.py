@@ -26,6 +26,8 @@ MUTATIONS = [
     ("a decoder of its own is never used", "src/nn/masked_lm.rs", "if spec.is_tied && !source.has(&own)", "if true"),
     ("the bias of an untied decoder is the module's", "src/nn/masked_lm.rs", "if !spec.is_tied {", "if false {"),
     ("SPLADE's second logarithm is left out", "src/nn/masked_lm.rs", "if self.is_double_log { weight.ln_1p() }", "if self.is_double_log { weight }"),
+    ("a block of factors begins at 0", "src/ops/feed_forward.rs", "first_output: columns.start", "first_output: 0"),
+    ("later panels overwrite the first ones", "src/kernels/gemm/driver.rs", "let first = panels.start * parts", "let first = 0 * parts"),
     ("a block of columns begins at 0", "src/ops/linear.rs", "reduce(columns.start, block)", "reduce(0, block)"),
     # Activations.
     ("erf GELU becomes tanh GELU", "src/ops/activation.rs", '("gelu", Activation::Gelu),', '("gelu", Activation::GeluTanh),'),
@@ -37,7 +39,7 @@ MUTATIONS = [
     ("xIELU's parameters are swapped", "src/nn/feed_forward.rs", '[learned("alpha_p")?, learned("alpha_n")?]', '[learned("alpha_n")?, learned("alpha_p")?]'),
     ("ALBERT's default activation is erf GELU", "src/model/families.rs", "activation: Activation::GeluTanh, always_projects", "activation: Activation::Gelu, always_projects"),
     ("ReGLU is GeGLU", "src/model/family_specific.rs", 'Some("reglu") => Activation::Relu', 'Some("reglu") => Activation::Gelu'),
-    ("gate and up projection are swapped", "src/nn/feed_forward.rs", "gate.forward(x, self.activation)? * self.up.forward(x, Activation::Identity)?", "gate.forward(x, Activation::Identity)? * self.up.forward(x, self.activation)?"),
+    ("gate and up projection are swapped", "src/nn/feed_forward.rs", "FeedForwardLayers { gate, up: &up.weights, down: &down.weights }", "FeedForwardLayers { gate: gate.map(|_| &up.weights), up: gate.unwrap_or(&up.weights), down: &down.weights }"),
     ("ModernBERT's halves of Wi are swapped", "src/model/families.rs", '("feed_forward.gate", "mlp.Wi[0/2]")', '("feed_forward.gate", "mlp.Wi[1/2]")'),
     ("the queries are the second third of Wqkv", "src/model/families.rs", '("attention.query", "attn.Wqkv[0/3]"),\n                ("attention.key", "attn.Wqkv[1/3]"),\n                ("attention.value", "attn.Wqkv[2/3]"),\n                ("attention.output", "attn.Wo")', '("attention.query", "attn.Wqkv[1/3]"),\n                ("attention.key", "attn.Wqkv[0/3]"),\n                ("attention.value", "attn.Wqkv[2/3]"),\n                ("attention.output", "attn.Wo")'),
     # Norms.

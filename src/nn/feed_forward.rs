@@ -6,6 +6,7 @@ use candle_core::{DType, Tensor};
 use super::linear::Linear;
 use super::{Activation, EncoderSpec, WeightSource};
 use crate::kernels::activation::softplus;
+use crate::ops::feed_forward::{FeedForwardLayers, feed_forward};
 
 /// `down(f(up(x)))`, or gated: `down(f(gate(x)) ∘ up(x))` (Shazeer 2020).
 pub(super) struct FeedForward {
@@ -33,11 +34,10 @@ impl FeedForward {
 
     /// The network's output, plus the residual if there is one: `(T, H)` → `(T, H)`.
     pub(super) fn forward(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
-        let Some(gate) = &self.gate else {
-            return self.up.forward_then(&self.down, x, self.activation, residual);
-        };
-        let intermediate = (gate.forward(x, self.activation)? * self.up.forward(x, Activation::Identity)?)?;
-        self.down.forward_residual(&intermediate, Activation::Identity, residual)
+        let FeedForward { gate, up, down, activation } = self;
+        let gate = gate.as_ref().map(|gate| &gate.weights);
+        let layers = FeedForwardLayers { gate, up: &up.weights, down: &down.weights };
+        Ok(feed_forward(layers, x, *activation, residual)?)
     }
 }
 

@@ -4,11 +4,11 @@ use anyhow::Result;
 use candle_core::Tensor;
 
 use super::{Activation, WeightSource};
-use crate::ops::linear::{LinearWeights, feed_forward};
+use crate::ops::linear::LinearWeights;
 
 /// `y = x Wᵀ + b`, as `torch.nn.Linear`.
 pub(super) struct Linear {
-    weights: LinearWeights,
+    pub(super) weights: LinearWeights,
 }
 
 impl Linear {
@@ -61,17 +61,6 @@ impl Linear {
         residual: Option<&Tensor>,
     ) -> Result<Tensor> {
         Ok(self.weights.forward(x, activation, residual)?)
-    }
-
-    /// `down(f(self(x)))`, plus the residual if there is one: `(T, in_features)` → `(T, out_features)` of `down`.
-    pub(super) fn forward_then(
-        &self,
-        down: &Linear,
-        x: &Tensor,
-        activation: Activation,
-        residual: Option<&Tensor>,
-    ) -> Result<Tensor> {
-        Ok(feed_forward(&self.weights, &down.weights, x, activation, residual)?)
     }
 
     /// The outputs of several layers for the same input of `(T, in_features)`, each `(T, out_features)`.

@@ -1,8 +1,6 @@
 //! Linear layers with activation and residual connection: `y = f(x Wᵀ + b) + r`.
 
-use std::cell::RefCell;
 use std::ops::Range;
-use std::thread::LocalKey;
 
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{Linear, Module};
@@ -12,9 +10,9 @@ use super::activation::Activation;
 use super::backend::Backend;
 use super::gpu::{self, Arg, Launch, LaunchOutput, supports_linear};
 use super::host::{host_slice, optional_host_slice};
-use super::scratch::{Scratch, new_matrix, with_scratch};
+use super::scratch::{new_matrix, with_scratch};
 use crate::kernels::gemm::{
-    Epilogue, GemmType, Lhs, LhsBuffer, OutputBlock, OutputMatrix, PackedMatrix, gemm, gemm_into_lhs,
+    Epilogue, Factors, GemmType, Lhs, LhsBuffer, OutputBlock, OutputMatrix, PackedMatrix, gemm,
 };
 use crate::kernels::isa::Isa;
 
@@ -88,6 +86,19 @@ impl LinearWeights {
         Ok(LinearWeights { matrix, bias })
     }
 
+    /// The matrix, if it is packed.
+    pub(super) fn packed(&self) -> Option<&PackedMatrix> {
+        match &self.matrix {
+            Matrix::Packed(packed) => Some(packed),
+            Matrix::Tensor(_) => None,
+        }
+    }
+
+    /// The bias of `(outputs)`, if there is one.
+    pub(super) fn bias(&self) -> Option<&Tensor> {
+        self.bias.as_ref()
+    }
+
     /// `f(x Wᵀ + b) + r` for `x` of `(T, inputs)` and an optional residual `r` of `(T, outputs)`; returns `(T,
     /// outputs)`.
     ///
@@ -110,7 +121,7 @@ impl LinearWeights {
                 check_inputs(weight, inputs)?;
                 with_scratch(|buffer: &mut LhsBuffer| {
                     let lhs = buffer.convert(weight, &values, inputs, rows);
-                    forward_packed(lhs, weight, bias, activation, residual)
+                    forward_packed(lhs, weight, bias, activation, None, residual)
                 })
             }
         }
@@ -162,10 +173,7 @@ impl LinearWeights {
     /// If shapes or devices do not match.
     pub fn forward_each<const N: usize>(layers: [&LinearWeights; N], x: &Tensor) -> Result<[Tensor; N]> {
         let plain = |layer: &LinearWeights| layer.forward(x, Activation::Identity, None);
-        let matrices = layers.map(|layer| match &layer.matrix {
-            Matrix::Packed(weight) => Some(weight),
-            Matrix::Tensor(_) => None,
-        });
+        let matrices = layers.map(LinearWeights::packed);
         let outputs: Vec<Tensor> = match matrices[0] {
             Some(first)
                 if matrices
@@ -179,7 +187,7 @@ impl LinearWeights {
                     let lhs = buffer.convert(first, &values, inputs, rows);
                     let layers = layers.iter().zip(matrices.iter().flatten());
                     let forward = |(layer, weight): (&&LinearWeights, &&PackedMatrix)| {
-                        forward_packed(lhs, weight, layer.bias.as_ref(), Activation::Identity, None)
+                        forward_packed(lhs, weight, layer.bias.as_ref(), Activation::Identity, None, None)
                     };
                     layers.map(forward).collect::<Result<_>>()
                 })?
@@ -190,78 +198,8 @@ impl LinearWeights {
     }
 }
 
-/// The left operand of the second layer of [`feed_forward`].
-#[derive(Default)]
-struct Intermediate(LhsBuffer);
-
-thread_local! {
-    static INTERMEDIATE: RefCell<Intermediate> = RefCell::default();
-}
-
-impl Scratch for Intermediate {
-    const THREAD_LOCAL: &'static LocalKey<RefCell<Self>> = &INTERMEDIATE;
-}
-
 /// Values of a block of [`LinearWeights::forward_by_columns`], which stay in L2.
 pub const COLUMN_BLOCK_VALUES: usize = 1 << 17;
-
-/// Rows of a task of [`feed_forward`], for which the intermediate values stay in L2 while the weights stream from L3.
-const FEED_FORWARD_ROWS: usize = 256;
-
-/// `down(f(up(x))) + r` for `x` of `(T, inputs)` and an optional residual `r` of `(T, outputs)`; returns `(T,
-/// outputs)`. On tiles the intermediate values are stored only as operands of `down`.
-///
-/// # Errors
-/// If shapes or devices do not match.
-pub fn feed_forward(
-    up: &LinearWeights,
-    down: &LinearWeights,
-    x: &Tensor,
-    activation: Activation,
-    residual: Option<&Tensor>,
-) -> Result<Tensor> {
-    let rows = x.dims2()?.0;
-    let (Matrix::Packed(up_matrix), Matrix::Packed(down_matrix)) = (&up.matrix, &down.matrix) else {
-        return down.forward(&up.forward(x, activation, None)?, Activation::Identity, residual);
-    };
-    // Few rows are divided by panels, which needs the intermediate values of all threads.
-    if !up_matrix.chains_with(down_matrix) || rows < TASK_ROWS * rayon::current_num_threads() {
-        return down.forward(&up.forward(x, activation, None)?, Activation::Identity, residual);
-    }
-    let values = host_slice(x)?;
-    check_inputs(up_matrix, x.dims2()?.1)?;
-    let outputs = down_matrix.outputs();
-    check_residual(residual, rows, outputs)?;
-    let (up_bias, down_bias) =
-        (optional_host_slice(up.bias.as_ref())?, optional_host_slice(down.bias.as_ref())?);
-    let residual = optional_host_slice(residual)?;
-    let up_epilogue =
-        Epilogue { bias: up_bias.as_deref().unwrap_or_default(), activation, ..Epilogue::default() };
-    let down_epilogue = Epilogue { bias: down_bias.as_deref().unwrap_or_default(), ..Epilogue::default() };
-    let run = |x: Lhs, rows: Range<usize>, output: &OutputMatrix| {
-        // SAFETY: no two tasks have a row in common.
-        let mut block = unsafe { output.block(rows.clone(), 0..outputs) };
-        let residual = residual.as_deref().map_or(&[][..], |r| &r[rows.start * outputs..rows.end * outputs]);
-        let epilogue = Epilogue { residual, ..down_epilogue };
-        with_scratch(|Intermediate(buffer)| {
-            let intermediate = gemm_into_lhs(x.slice(rows), up_matrix, &up_epilogue, down_matrix, buffer);
-            gemm(intermediate, down_matrix, 0..down_matrix.panels(), &epilogue, &mut block);
-        });
-    };
-    let even = rows.div_ceil(rayon::current_num_threads()).next_multiple_of(TASK_ROWS);
-    let task_rows = FEED_FORWARD_ROWS.min(even);
-    let y = with_scratch(|buffer: &mut LhsBuffer| {
-        let lhs = buffer.convert(up_matrix, &values, up_matrix.inputs(), rows);
-        // SAFETY: the tasks cover all rows, and `gemm` writes every element of a block.
-        unsafe {
-            new_matrix(rows, outputs, |output| {
-                let tasks = (0..rows.div_ceil(task_rows)).into_par_iter();
-                tasks.for_each(|task| run(lhs, task * task_rows..rows.min((task + 1) * task_rows), output));
-            })
-        }
-    })?;
-    Tensor::from_vec(y, (rows, outputs), &Device::Cpu)
-}
 
 /// Checks that a matrix has elements.
 fn check_not_empty(outputs: usize, inputs: usize) -> Result<()> {
@@ -272,19 +210,19 @@ fn check_not_empty(outputs: usize, inputs: usize) -> Result<()> {
 }
 
 /// Checks that `x` has the columns that a matrix expects.
-fn check_inputs(weight: &PackedMatrix, inputs: usize) -> Result<()> {
+pub(super) fn check_inputs(weight: &PackedMatrix, inputs: usize) -> Result<()> {
     if inputs != weight.inputs() {
         candle_core::bail!("a layer of {} inputs cannot take {inputs} columns", weight.inputs());
     }
     Ok(())
 }
 
-/// Checks that a residual has the shape of the output.
-fn check_residual(residual: Option<&Tensor>, rows: usize, outputs: usize) -> Result<()> {
-    if let Some(residual) = residual.filter(|residual| residual.dims() != [rows, outputs]) {
+/// Checks that factors or a residual have the shape of the output.
+pub(super) fn check_same_shape(operand: Option<&Tensor>, rows: usize, outputs: usize) -> Result<()> {
+    if let Some(operand) = operand.filter(|operand| operand.dims() != [rows, outputs]) {
         candle_core::bail!(
-            "an output of [{rows}, {outputs}] cannot have a residual of {:?}",
-            residual.dims()
+            "an output of [{rows}, {outputs}] cannot be combined with a matrix of {:?}",
+            operand.dims()
         );
     }
     Ok(())
@@ -332,7 +270,7 @@ pub fn reference(
 }
 
 /// Rows of a task are a multiple of this: of MR of the vector micro-kernel (12 or 6) and of the rows of a tile (16).
-const TASK_ROWS: usize = 48;
+pub(super) const TASK_ROWS: usize = 48;
 
 /// How the output of a layer is divided among threads: into blocks of rows and, if those are too few, of panels. Either
 /// way every output is computed from the same operands in the same order.
@@ -372,29 +310,38 @@ impl Tasks {
     }
 }
 
-/// [`LinearWeights::forward`] for packed weights and a converted left operand; returns `(T, outputs)`.
-fn forward_packed(
+/// The rows of an operand of an epilogue of `(T, outputs)`, which may be empty.
+pub(super) fn operand_rows<'a>(operand: &'a [f32], rows: &Range<usize>, outputs: usize) -> &'a [f32] {
+    if operand.is_empty() { operand } else { &operand[rows.start * outputs..rows.end * outputs] }
+}
+
+/// [`LinearWeights::forward`] for packed weights and a converted left operand: `f(x Wᵀ + b) ∘ g + r` with optional factors `g` of `(T,
+/// outputs)`; returns `(T, outputs)`.
+pub(super) fn forward_packed(
     x: Lhs,
     weight: &PackedMatrix,
     bias: Option<&Tensor>,
     activation: Activation,
+    factors: Option<&Tensor>,
     residual: Option<&Tensor>,
 ) -> Result<Tensor> {
     let (rows, outputs) = (x.rows(), weight.outputs());
-    check_residual(residual, rows, outputs)?;
+    check_same_shape(factors, rows, outputs)?;
+    check_same_shape(residual, rows, outputs)?;
     let (bias, residual) = (optional_host_slice(bias)?, optional_host_slice(residual)?);
+    let factors = optional_host_slice(factors)?;
     let bias = bias.as_deref().unwrap_or_default();
+    let factors = factors.as_deref().unwrap_or_default();
     let residual = residual.as_deref().unwrap_or_default();
     let tasks = Tasks::new(rows, weight);
     let run = |output: &OutputMatrix, task: usize| {
         let (rows, panels) = tasks.get(task);
         // SAFETY: no two tasks have a row and a panel in common, so their blocks are disjoint.
         let mut block = unsafe { output.block(rows.clone(), weight.columns(panels.clone())) };
-        let residual = match residual {
-            [] => &[],
-            residual => &residual[rows.start * outputs..rows.end * outputs],
-        };
-        let epilogue = Epilogue { bias, activation, residual, ..Epilogue::default() };
+        let factors =
+            Factors { values: operand_rows(factors, &rows, outputs), first_output: 0, columns: outputs };
+        let residual = operand_rows(residual, &rows, outputs);
+        let epilogue = Epilogue { bias, activation, factors, residual, ..Epilogue::default() };
         gemm(x.slice(rows), weight, panels, &epilogue, &mut block);
     };
     // SAFETY: the tasks cover all rows and panels, and `gemm` writes every element of a block.

@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use half::{bf16, f16};
 use sconce::kernels::activation::{Activation, softplus};
 use sconce::kernels::gemm::{
-    AttentionBuffer, Epilogue, F32_SIGNIFICAND_BITS, GemmType, HeadAttention, HeadRows, INT8_GROUP,
+    AttentionBuffer, Epilogue, F32_SIGNIFICAND_BITS, Factors, GemmType, HeadAttention, HeadRows, INT8_GROUP,
     LhsBuffer, MatrixView, OutputMatrix, PackedMatrix, attend_head, attends_on_tiles, gemm, gemm_into_lhs,
 };
 use sconce::kernels::isa::{Isa, Kernel};
@@ -220,7 +220,7 @@ fn int8_gemm_has_the_same_bits_on_tiles_and_vectors() {
     }
 }
 
-/// `f(x Wᵀ + b) / d + r`, with every subset of `f`, `b`, `d` and `r`.
+/// `f(x Wᵀ + b) / d · g + r`, with every subset of `f`, `b`, `d`, `g` and `r`.
 #[test]
 fn every_combination_of_epilogue_operands_matches_f64() {
     for isa in Isa::testable().into_iter().chain([Isa::emulated_tiles()]) {
@@ -230,24 +230,26 @@ fn every_combination_of_epilogue_operands_matches_f64() {
                 let packed = PackedMatrix::pack(isa, gemm_type, &w, outputs, inputs);
                 let plain = multiply(&x, &packed, &Epilogue::default());
                 let (bias, residual) = (values(3, outputs), values(4, rows * outputs));
+                let factors = values(6, rows * outputs);
                 let divisors: Vec<f32> = values(5, rows).iter().map(|x| x + 3.0).collect();
-                for which in 0..16 {
+                for which in 0..32 {
                     let take =
                         |bit: usize, values: &'static [f32]| if which >> bit & 1 == 1 { values } else { &[] };
-                    let [bias, divisors, residual] =
-                        [&bias, &divisors, &residual].map(|x| &*x.clone().leak());
+                    let [bias, divisors, factors, residual] =
+                        [&bias, &divisors, &factors, &residual].map(|x| &*x.clone().leak());
                     let activation = if which & 8 == 8 { Activation::Gelu } else { Activation::Identity };
                     let epilogue = Epilogue {
                         bias: take(0, bias),
                         activation,
                         divisors: take(1, divisors),
+                        factors: Factors { values: take(4, factors), first_output: 0, columns: outputs },
                         residual: take(2, residual),
                     };
                     let at = |x: &[f32], i: usize, none: f64| x.get(i).map_or(none, |x| f64::from(*x));
                     let expected = plain.iter().enumerate().map(|(i, y)| {
                         let y = f64::from(*y) + at(epilogue.bias, i % outputs, 0.0);
                         let y = exact(activation, y) / at(epilogue.divisors, i / outputs, 1.0);
-                        y + at(epilogue.residual, i, 0.0)
+                        y * at(epilogue.factors.values, i, 1.0) + at(epilogue.residual, i, 0.0)
                     });
                     let what = format!("{isa:?} {gemm_type:?} {rows} × {inputs} × {outputs}, {which:b}");
                     let found = multiply(&x, &packed, &epilogue);
@@ -287,7 +289,10 @@ fn a_gemm_into_the_operands_of_another_has_the_bits_of_two() {
                 let old = [-1.0, 127.0].repeat(32 * 3000);
                 next_buffer.convert(&int8, &old, 64, 3000);
                 let x = buffer.convert(&up, &x, inputs, rows);
-                let next = gemm_into_lhs(x, &up, &epilogue, &down, &mut next_buffer);
+                let middle = up.panels() / 2;
+                gemm_into_lhs(x, &up, 0..middle, &epilogue, &down, &mut next_buffer);
+                gemm_into_lhs(x, &up, middle..up.panels(), &epilogue, &down, &mut next_buffer);
+                let next = next_buffer.converted(&down, rows);
                 // SAFETY: there is only one block.
                 let mut block = unsafe { OutputMatrix::new(&mut found, outputs).block(0..rows, 0..outputs) };
                 gemm(next, &down, 0..down.panels(), &Epilogue::default(), &mut block);

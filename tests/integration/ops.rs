@@ -10,6 +10,7 @@ use sconce::ops::activation::Activation;
 use sconce::ops::add_norm::{NormKind, NormWeights};
 use sconce::ops::attention::{Attention, AttentionWindow, RelativePositions};
 use sconce::ops::backend::Backend;
+use sconce::ops::feed_forward::{FeedForwardLayers, feed_forward};
 use sconce::ops::pooling::{self, Pool};
 use sconce::ops::rotary::Rotation;
 use sconce::ops::{add_norm, attention, linear, lookup};
@@ -41,20 +42,37 @@ fn linear_layers_match_the_reference() {
 #[test]
 fn a_feed_forward_network_has_the_bits_of_its_layers() {
     for gemm_type in GemmType::ALL {
-        for (inputs, inner, outputs) in [(32, 64, 32), (33, 70, 17)] {
+        // The last one has several blocks of gate values.
+        for (inputs, inner, outputs) in [(32, 64, 32), (33, 70, 17), (40, 600, 20)] {
             let layer = |seed: usize, inputs: usize, outputs: usize| {
                 let matrix =
                     linear::Matrix::new(tensor(seed, &[outputs, inputs]), &Backend::Cpu(gemm_type)).unwrap();
                 linear::LinearWeights::new(matrix, Some(tensor(seed + 1, &[outputs]))).unwrap()
             };
             let (up, down) = (layer(1, inputs, inner), layer(3, inner, outputs));
+            let gate = layer(7, inputs, inner);
             for rows in [1, 17, 95, 96, 97, 300, 600] {
                 let (x, residual) = (tensor(5, &[rows, inputs]), tensor(6, &[rows, outputs]));
-                for residual in [None, Some(&residual)] {
-                    let found = linear::feed_forward(&up, &down, &x, Activation::Gelu, residual).unwrap();
-                    let intermediate = up.forward(&x, Activation::Gelu, None).unwrap();
-                    let expected = down.forward(&intermediate, Activation::Identity, residual).unwrap();
-                    assert_eq!(flat(&found), flat(&expected), "{gemm_type:?} {rows} × {inputs} × {inner}");
+                let up_x = |activation| up.forward(&x, activation, None).unwrap();
+                for (gate, activation) in [
+                    (None, Activation::Gelu),
+                    (Some(&gate), Activation::Silu),
+                    (Some(&gate), Activation::GeluTanh),
+                    (Some(&gate), Activation::Relu),
+                ] {
+                    let intermediate = match gate {
+                        Some(gate) => (gate.forward(&x, activation, None).unwrap()
+                            * up_x(Activation::Identity))
+                        .unwrap(),
+                        None => up_x(activation),
+                    };
+                    for residual in [None, Some(&residual)] {
+                        let layers = FeedForwardLayers { gate, up: &up, down: &down };
+                        let found = feed_forward(layers, &x, activation, residual).unwrap();
+                        let expected = down.forward(&intermediate, Activation::Identity, residual).unwrap();
+                        let what = format!("{gemm_type:?} {rows} × {inputs} × {inner} {activation:?}");
+                        assert_eq!(flat(&found), flat(&expected), "{what}");
+                    }
                 }
             }
         }

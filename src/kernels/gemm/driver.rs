@@ -9,7 +9,7 @@ use super::output::OutputBlock;
 use super::packed_matrix::PackedMatrix;
 use super::tile_kernel::{self, Output};
 use super::vector_kernel::VectorGemm;
-use crate::kernels::tiles::TILE_ROWS;
+use crate::kernels::tiles::{TILE_BYTES, TILE_ROWS};
 
 /// `output = epilogue(x Wᵀ)` for the given panels of `weights`. Every element of the block is written. The epilogue
 /// counts rows from the first row of `x`, and columns from the first output of the whole matrix.
@@ -42,7 +42,8 @@ pub fn gemm(
     }
 }
 
-/// `epilogue(x Wᵀ)` in the operand format of `next`, which the result is multiplied with.
+/// `epilogue(x Wᵀ)` for the given panels in the operand format of `next`, which the result of all panels is multiplied
+/// with: written to `buffer`, and returned. After several calls [`LhsBuffer::converted`] returns the columns of all panels.
 ///
 /// # Panics
 /// If [`PackedMatrix::chains_with`] is false, `x` has a different operand format, or the shapes of the epilogue do not
@@ -50,10 +51,12 @@ pub fn gemm(
 pub fn gemm_into_lhs<'a>(
     x: Lhs,
     weights: &PackedMatrix,
+    panels: Range<usize>,
     epilogue: &Epilogue,
     next: &PackedMatrix,
     buffer: &'a mut LhsBuffer,
 ) -> Lhs<'a> {
+    assert!(panels.end <= weights.panels(), "the matrix has these panels");
     assert!(weights.chains_with(next), "the result is a left operand of the next matrix");
     let OperandFormat::Bf16Tiles { parts, .. } = next.layout.format else {
         unreachable!("only bf16 tiles are chained")
@@ -63,10 +66,12 @@ pub fn gemm_into_lhs<'a>(
     if x.rows > 0 {
         check_lhs(x, weights);
         let group = TILE_ROWS * row * size_of::<u32>() / size_of::<u16>();
-        let to = elements.as_mut_ptr().cast();
-        tile_kernel::gemm(x, weights, 0..weights.panels(), epilogue, Output::Tiles { to, group, parts });
+        // A panel is a K step of `next`, whose first tile is within the reserved elements.
+        let first = panels.start * parts * TILE_BYTES / size_of::<u16>();
+        let to = elements.as_mut_ptr().cast::<u16>().wrapping_add(first);
+        tile_kernel::gemm(x, weights, panels, epilogue, Output::Tiles { to, group, parts });
     }
-    Lhs { elements, stride: row, rows: x.rows, scales: &[], groups: 0 }
+    buffer.converted(next, x.rows)
 }
 
 /// Checks that `x` has the operand format of `weights`, and all rows that the micro-kernel reads.

@@ -11,7 +11,7 @@ use crate::kernels::math::{Accuracy, gelu_bf16};
 use crate::kernels::simd::Simd;
 use crate::kernels::tiles::{TILE_BYTES, TILE_ROWS};
 
-/// `y = f(accumulator + bias) / divisor + residual`, element by element. An empty operand is skipped.
+/// `y = f(accumulator + bias) / divisor · factor + residual`, element by element. An empty operand is skipped.
 #[derive(Debug, Clone, Copy)]
 pub struct Epilogue<'a> {
     /// `(outputs)`, or empty.
@@ -20,22 +20,37 @@ pub struct Epilogue<'a> {
     pub activation: Activation,
     /// `(rows)`, or empty.
     pub divisors: &'a [f32],
+    /// The factors of a gated network.
+    pub factors: Factors<'a>,
     /// `(rows, outputs)`, or empty.
     pub residual: &'a [f32],
+}
+
+/// Factors for some consecutive outputs.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Factors<'a> {
+    /// `(rows, columns)`, or empty.
+    pub values: &'a [f32],
+    /// The output that the first column is for.
+    pub first_output: usize,
+    /// Number of columns.
+    pub columns: usize,
 }
 
 impl Default for Epilogue<'_> {
     /// Stores the accumulators unchanged.
     fn default() -> Self {
-        Epilogue { bias: &[], activation: Activation::Identity, divisors: &[], residual: &[] }
+        let factors = Factors::default();
+        Epilogue { bias: &[], activation: Activation::Identity, divisors: &[], factors, residual: &[] }
     }
 }
 
 impl Epilogue<'_> {
     /// Whether the accumulators are stored unchanged.
     pub(super) fn is_identity(&self) -> bool {
-        let Epilogue { bias, activation, divisors, residual } = self;
-        bias.is_empty() && *activation == Activation::Identity && divisors.is_empty() && residual.is_empty()
+        let Epilogue { bias, activation, divisors, factors, residual } = self;
+        let operands = [bias, divisors, factors.values, residual];
+        *activation == Activation::Identity && operands.iter().all(|operand| operand.is_empty())
     }
 }
 
@@ -95,7 +110,7 @@ type ApplyRows = fn(Isa, &PanelEpilogue, Range<u32>);
 impl<'a> PanelEpilogue<'a> {
     /// # Panics
     /// If an operand of the epilogue is not empty and does not cover these rows and columns of a matrix with `outputs`
-    /// outputs, or if there are divisors or a residual and results in tiles.
+    /// outputs.
     ///
     /// # Safety
     /// While the value lives: in each row below `rows`, the accumulators are valid for reads of `columns.len()` values,
@@ -110,16 +125,25 @@ impl<'a> PanelEpilogue<'a> {
         accuracy: Accuracy,
     ) -> Self {
         let end = first_row + rows;
-        let Epilogue { bias, divisors, residual, .. } = epilogue;
+        let Epilogue { bias, divisors, factors, residual, .. } = epilogue;
         assert!(columns.end <= outputs, "the matrix has these columns");
         assert!(bias.is_empty() || bias.len() == outputs, "the bias has one value per output");
         assert!(divisors.is_empty() || divisors.len() >= end, "there is one divisor per row");
         assert!(residual.is_empty() || residual.len() >= end * outputs, "the residual has all rows");
+        assert!(
+            factors.values.is_empty()
+                || factors.values.len() >= end * factors.columns
+                    && factors.first_output <= columns.start
+                    && columns.end <= factors.first_output + factors.columns,
+            "there is one factor per row and column"
+        );
         let apply = match epilogue.activation {
             Activation::Identity if epilogue.is_identity() && accumulators.is_in_place() => unchanged,
             Activation::Identity => select::<Identity>(epilogue, accumulators.to),
             Activation::Gelu if accuracy == Accuracy::Bf16 => select::<GeluBf16>(epilogue, accumulators.to),
             Activation::Gelu => select::<Gelu>(epilogue, accumulators.to),
+            Activation::GeluTanh => select::<GeluTanh>(epilogue, accumulators.to),
+            Activation::Silu => select::<Silu>(epilogue, accumulators.to),
             _ => select::<Activation>(epilogue, accumulators.to),
         };
         PanelEpilogue { epilogue, accumulators, first_row, columns, outputs, apply }
@@ -140,14 +164,17 @@ fn unchanged(_isa: Isa, _panel: &PanelEpilogue, _rows: Range<u32>) {}
 
 /// The instance for `F` and the results.
 fn select<F: ElementFunction>(epilogue: &Epilogue, to: Results) -> ApplyRows {
-    let has_rows = !epilogue.divisors.is_empty() || !epilogue.residual.is_empty();
-    assert!(!has_rows || matches!(to, Results::F32(_)), "tiles have neither divisors nor a residual");
-    match to {
-        Results::F32(_) if has_rows => apply_rows::<F, F32Rows, true>,
-        Results::F32(_) => apply_rows::<F, F32Rows, false>,
-        Results::Bf16(_) => apply_rows::<F, TileRows<1>, false>,
-        Results::Bf16x2(_) => apply_rows::<F, TileRows<2>, false>,
-        Results::Bf16x3(_) => apply_rows::<F, TileRows<3>, false>,
+    let Epilogue { divisors, factors, residual, .. } = epilogue;
+    let has_matrix = !factors.values.is_empty() || !residual.is_empty();
+    match (to, has_matrix || !divisors.is_empty()) {
+        (Results::F32(_), true) => apply_rows::<F, F32Rows, true>,
+        (Results::F32(_), false) => apply_rows::<F, F32Rows, false>,
+        (Results::Bf16(_), true) => apply_rows::<F, TileRows<1>, true>,
+        (Results::Bf16(_), false) => apply_rows::<F, TileRows<1>, false>,
+        (Results::Bf16x2(_), true) => apply_rows::<F, TileRows<2>, true>,
+        (Results::Bf16x2(_), false) => apply_rows::<F, TileRows<2>, false>,
+        (Results::Bf16x3(_), true) => apply_rows::<F, TileRows<3>, true>,
+        (Results::Bf16x3(_), false) => apply_rows::<F, TileRows<3>, false>,
     }
 }
 
@@ -159,8 +186,8 @@ fn apply_rows<F: ElementFunction, R: ResultRows, const ROWS: bool>(
     isa.run(ApplyEpilogue::<F, R, ROWS> { panel, rows, instance: PhantomData });
 }
 
-/// The kernel that applies an epilogue to some rows of the accumulators of one panel. Without `ROWS` there are neither divisors nor a
-/// residual. It is small enough to be passed in registers.
+/// The kernel that applies an epilogue to some rows of the accumulators of one panel. Without `ROWS` there are neither divisors nor
+/// factors nor a residual. It is small enough to be passed in registers.
 struct ApplyEpilogue<'a, F, R, const ROWS: bool> {
     panel: &'a PanelEpilogue<'a>,
     rows: Range<u32>,
@@ -177,7 +204,7 @@ impl<F: ElementFunction, R: ResultRows, const ROWS: bool> Kernel for ApplyEpilog
     fn run<S: Simd>(self, s: S) {
         let width = self.panel.columns.len();
         let pairs_end = width - width % (2 * S::LANES);
-        // SAFETY: `PanelEpilogue::new` has checked that bias and residual cover these columns. By its contract every
+        // SAFETY: `PanelEpilogue::new` has checked that bias, factors and residual cover these columns. By its contract every
         // accumulator row is valid for `width` values; `start + count ≤ width` in each call, `count > 0`, and
         // `count = 2 · LANES` for two vectors.
         unsafe {
@@ -201,18 +228,18 @@ impl<F: ElementFunction, R: ResultRows, const ROWS: bool> ApplyEpilogue<'_, F, R
     /// Applies the epilogue to the columns `start..start + min(count, N · LANES)` of all rows.
     ///
     /// # Safety
-    /// All accumulator rows, and the bias and the residual if they are not empty, have these columns. `count > (N − 1)
-    /// · LANES`.
+    /// All accumulator rows, and the bias, the factors and the residual if they are not empty, have these columns. `count >
+    /// (N − 1) · LANES`.
     #[inline(always)]
     unsafe fn columns<S: Simd, const N: usize>(&self, s: S, start: usize, count: usize) {
         let PanelEpilogue { epilogue, accumulators, first_row, ref columns, outputs, .. } = *self.panel;
         let AccumulatorRows { from, stride, to } = accumulators;
         let (f, to) = (F::new(epilogue.activation), R::of(to));
-        let Epilogue { bias, divisors, residual, .. } = *epilogue;
+        let Epilogue { bias, divisors, factors, residual, .. } = *epilogue;
         let column = columns.start + start;
         // SAFETY: vector `i` reads or writes up to `count − i · LANES > 0` values from column `start + i · LANES`,
         // which the operands have by the contract of this function. `first_row + row` is below the rows of the
-        // residual, which `new` has checked.
+        // factors and the residual, which `new` has checked.
         unsafe {
             macro_rules! load {
                 ($from:expr) => {{
@@ -234,6 +261,13 @@ impl<F: ElementFunction, R: ResultRows, const ROWS: bool> ApplyEpilogue<'_, F, R
                     let scale = s.splat(1.0 / divisor);
                     for y in &mut y {
                         *y = s.mul(*y, scale);
+                    }
+                }
+                if ROWS && !factors.values.is_empty() {
+                    let first = (first_row + row) * factors.columns + column - factors.first_output;
+                    let factors = load!(factors.values.as_ptr().add(first));
+                    for (y, factor) in y.iter_mut().zip(factors) {
+                        *y = s.mul(*y, factor);
                     }
                 }
                 if ROWS && !residual.is_empty() {
@@ -394,6 +428,8 @@ functions! {
     Identity: |_s, x| x;
     Gelu: |s, x| gelu(s, x);
     GeluBf16: |s, x| gelu_bf16(s, x);
+    GeluTanh: |s, x| Activation::GeluTanh.eval(s, x);
+    Silu: |s, x| Activation::Silu.eval(s, x);
 }
 
 impl ElementFunction for Activation {

@@ -77,6 +77,17 @@ impl LhsBuffer {
         &mut elements_mut(&mut self.lines)[..elements]
     }
 
+    /// The rows that [`super::gemm_into_lhs`] has written for `weights`.
+    ///
+    /// # Panics
+    /// If the buffer has never held as many rows, or `weights` are int8.
+    pub fn converted(&self, weights: &PackedMatrix, rows: usize) -> Lhs<'_> {
+        let layout = weights.layout;
+        assert_eq!(layout.groups(), 0, "the left operand has no scales");
+        let elements = &elements(&self.lines)[..layout.format.padded_rows(rows) * layout.lhs_row];
+        Lhs { elements, stride: layout.lhs_row, rows, scales: &[], groups: 0 }
+    }
+
     /// Converts `rows` rows, which begin every `stride` values of `x`, to the operand format of `weights`. f32 rows are
     /// not copied.
     ///

@@ -1,4 +1,4 @@
-//! GEMM: `y = f(x Wᵀ + bias) / divisor + residual` in f32, with the weights packed once.
+//! GEMM: `y = f(x Wᵀ + bias) / divisor · factor + residual` in f32, with the weights packed once.
 //!
 //! `x` is `(rows, inputs)`, `W` is `(outputs, inputs)`, `y` is `(rows, outputs)`. In BLIS's terms `x` is A, `Wᵀ` is B
 //! and `y` is C:
@@ -38,7 +38,7 @@ mod vector_kernel;
 
 pub use attention::{AttentionBuffer, HeadAttention, HeadRows, attend_head, attends_on_tiles};
 pub use driver::{gemm, gemm_into_lhs};
-pub use epilogue::Epilogue;
+pub use epilogue::{Epilogue, Factors};
 pub use layout::{F32_SIGNIFICAND_BITS, GemmType, INT8_GROUP};
 pub use lhs::{Lhs, LhsBuffer};
 pub use output::{OutputBlock, OutputMatrix};

@@ -1,0 +1,197 @@
+//! The position-wise feed-forward network, plain or gated, as one operation.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::thread::LocalKey;
+
+use candle_core::{Device, Result, Tensor};
+use rayon::prelude::*;
+
+use super::activation::Activation;
+use super::host::{host_slice, optional_host_slice};
+use super::linear::{LinearWeights, TASK_ROWS, check_inputs, check_same_shape, forward_packed, operand_rows};
+use super::scratch::{Scratch, new_matrix, with_scratch};
+use crate::kernels::gemm::{
+    Epilogue, Factors, Lhs, LhsBuffer, OutputBlock, OutputMatrix, PackedMatrix, gemm, gemm_into_lhs,
+};
+
+/// The layers of a feed-forward network: linear layers, or their packed matrices.
+#[derive(Debug, Clone, Copy)]
+pub struct FeedForwardLayers<L> {
+    /// The gate of a gated network, from hidden to intermediate values.
+    pub gate: Option<L>,
+    /// From hidden to intermediate values.
+    pub up: L,
+    /// From intermediate to hidden values.
+    pub down: L,
+}
+
+/// `down(f(up(x))) + r`, or with a gate `down(f(gate(x)) ∘ up(x)) + r`, for `x` of `(T, inputs)` and an optional residual `r` of
+/// `(T, outputs)`; returns `(T, outputs)`. On tiles the intermediate values are stored only as operands of `down`.
+///
+/// # Errors
+/// If shapes or devices do not match.
+pub fn feed_forward(
+    layers: FeedForwardLayers<&LinearWeights>,
+    x: &Tensor,
+    activation: Activation,
+    residual: Option<&Tensor>,
+) -> Result<Tensor> {
+    let FeedForwardLayers { gate, up, down } = layers;
+    // Few rows are divided by panels, which needs the intermediate values of all threads.
+    if let Some(matrices) = chained(layers)
+        && x.dims2()?.0 >= TASK_ROWS * rayon::current_num_threads()
+    {
+        return by_rows(layers, matrices, x, activation, residual);
+    }
+    let intermediate = match gate {
+        Some(gate) => gated(gate, up, x, activation)?,
+        None => up.forward(x, activation, None)?,
+    };
+    down.forward(&intermediate, Activation::Identity, residual)
+}
+
+/// `f(gate(x)) ∘ up(x)`.
+fn gated(gate: &LinearWeights, up: &LinearWeights, x: &Tensor, activation: Activation) -> Result<Tensor> {
+    let (rows, inputs) = x.dims2()?;
+    match (gate.packed(), up.packed()) {
+        (Some(gate_matrix), Some(up_matrix)) if gate_matrix.shares_lhs_with(up_matrix) => {
+            check_inputs(gate_matrix, inputs)?;
+            let values = host_slice(x)?;
+            with_scratch(|buffer: &mut LhsBuffer| {
+                let x = buffer.convert(gate_matrix, &values, inputs, rows);
+                let gate = forward_packed(x, gate_matrix, gate.bias(), activation, None, None)?;
+                forward_packed(x, up_matrix, up.bias(), Activation::Identity, Some(&gate), None)
+            })
+        }
+        _ => gate.forward(x, activation, None)? * up.forward(x, Activation::Identity, None)?,
+    }
+}
+
+/// The matrices, if each can compute the left operand of the next.
+fn chained<'a>(layers: FeedForwardLayers<&'a LinearWeights>) -> Option<FeedForwardLayers<&'a PackedMatrix>> {
+    let (up, down) = (layers.up.packed()?, layers.down.packed()?);
+    let gate = match layers.gate {
+        Some(gate) => {
+            Some(gate.packed().filter(|gate| gate.shares_lhs_with(up) && gate.outputs() == up.outputs())?)
+        }
+        None => None,
+    };
+    up.chains_with(down).then_some(FeedForwardLayers { gate, up, down })
+}
+
+/// The intermediate values of a task.
+#[derive(Default)]
+struct Intermediate {
+    /// Those of the gate, a block of columns at a time.
+    gate: Vec<f32>,
+    /// The left operand of the last layer.
+    lhs: LhsBuffer,
+}
+
+thread_local! {
+    static INTERMEDIATE: RefCell<Intermediate> = RefCell::default();
+}
+
+impl Scratch for Intermediate {
+    const THREAD_LOCAL: &'static LocalKey<RefCell<Self>> = &INTERMEDIATE;
+}
+
+/// Rows of a task, for which the intermediate values stay in L2 while the weights stream from L3.
+const ROWS_PER_TASK: usize = 256;
+
+/// Values of the gate that a task holds at a time, which stay in L2.
+const GATE_BLOCK_VALUES: usize = 1 << 16;
+
+/// [`feed_forward`] of matrices that chain: each task computes some rows from the first layer to the last.
+fn by_rows(
+    layers: FeedForwardLayers<&LinearWeights>,
+    matrices: FeedForwardLayers<&PackedMatrix>,
+    x: &Tensor,
+    activation: Activation,
+    residual: Option<&Tensor>,
+) -> Result<Tensor> {
+    let ((rows, inputs), outputs) = (x.dims2()?, matrices.down.outputs());
+    check_inputs(matrices.up, inputs)?;
+    check_same_shape(residual, rows, outputs)?;
+    let gate_bias = optional_host_slice(layers.gate.and_then(LinearWeights::bias))?;
+    let up_bias = optional_host_slice(layers.up.bias())?;
+    let down_bias = optional_host_slice(layers.down.bias())?;
+    let (values, residual) = (host_slice(x)?, optional_host_slice(residual)?);
+    let network = Network {
+        matrices,
+        gate_bias: gate_bias.as_deref().unwrap_or_default(),
+        up_bias: up_bias.as_deref().unwrap_or_default(),
+        down_bias: down_bias.as_deref().unwrap_or_default(),
+        activation,
+        residual: residual.as_deref().unwrap_or_default(),
+    };
+    let even = rows.div_ceil(rayon::current_num_threads()).next_multiple_of(TASK_ROWS);
+    let task_rows = ROWS_PER_TASK.min(even);
+    let y = with_scratch(|buffer: &mut LhsBuffer| {
+        let x = buffer.convert(matrices.up, &values, inputs, rows);
+        // SAFETY: the tasks cover all rows, and `Network::run` writes every element of a block.
+        unsafe {
+            new_matrix(rows, outputs, |output| {
+                let tasks = (0..rows.div_ceil(task_rows)).into_par_iter();
+                tasks.for_each(|task| {
+                    network.run(x, task * task_rows..rows.min((task + 1) * task_rows), output)
+                });
+            })
+        }
+    })?;
+    Tensor::from_vec(y, (rows, outputs), &Device::Cpu)
+}
+
+/// The operands of a feed-forward network; a bias or residual that it does not have is empty.
+struct Network<'a> {
+    matrices: FeedForwardLayers<&'a PackedMatrix>,
+    gate_bias: &'a [f32],
+    up_bias: &'a [f32],
+    down_bias: &'a [f32],
+    activation: Activation,
+    residual: &'a [f32],
+}
+
+impl Network<'_> {
+    /// Computes some rows of the output.
+    fn run(&self, x: Lhs, rows: Range<usize>, output: &OutputMatrix) {
+        let FeedForwardLayers { gate, up, down } = self.matrices;
+        let outputs = down.outputs();
+        // SAFETY: no two tasks have a row in common.
+        let mut block = unsafe { output.block(rows.clone(), 0..outputs) };
+        let residual = operand_rows(self.residual, &rows, outputs);
+        let epilogue = Epilogue { bias: self.down_bias, residual, ..Epilogue::default() };
+        with_scratch(|intermediate: &mut Intermediate| {
+            let x = x.slice(rows);
+            let intermediate = match gate {
+                Some(gate) => self.gated(x, gate, intermediate),
+                None => {
+                    let Network { up_bias: bias, activation, .. } = *self;
+                    let epilogue = Epilogue { bias, activation, ..Epilogue::default() };
+                    gemm_into_lhs(x, up, 0..up.panels(), &epilogue, down, &mut intermediate.lhs)
+                }
+            };
+            gemm(intermediate, down, 0..down.panels(), &epilogue, &mut block);
+        });
+    }
+
+    /// `f(gate(x)) ∘ up(x)`, some panels at a time.
+    fn gated<'a>(&self, x: Lhs, gate: &PackedMatrix, to: &'a mut Intermediate) -> Lhs<'a> {
+        let FeedForwardLayers { up, down, .. } = self.matrices;
+        let gate_epilogue =
+            Epilogue { bias: self.gate_bias, activation: self.activation, ..Epilogue::default() };
+        let panels = (GATE_BLOCK_VALUES / (x.rows() * up.columns(0..1).len()).max(1)).clamp(1, up.panels());
+        to.gate.resize(x.rows() * up.columns(0..panels).len(), 0.0);
+        for first in (0..up.panels()).step_by(panels) {
+            let panels = first..up.panels().min(first + panels);
+            let columns = up.columns(panels.clone());
+            let values = &mut to.gate[..x.rows() * columns.len()];
+            gemm(x, gate, panels.clone(), &gate_epilogue, &mut OutputBlock::whole(values, columns.len()));
+            let factors = Factors { values, first_output: columns.start, columns: columns.len() };
+            let epilogue = Epilogue { bias: self.up_bias, factors, ..Epilogue::default() };
+            gemm_into_lhs(x, up, panels, &epilogue, down, &mut to.lhs);
+        }
+        to.lhs.converted(down, x.rows())
+    }
+}
