@@ -49,6 +49,8 @@ pub(super) enum Template {
     BosEos,
     /// `bos_token` and `eos_token` only if `add_bos_token` and `add_eos_token` are set; `B` has token type 1.
     OptionalBosEos,
+    /// `A </s>`, and for a pair `B </s>` after it, with token type 0: `eos_token`.
+    Eos,
 }
 
 /// A tokenizer class of transformers, and others that work in the same way.
@@ -161,6 +163,12 @@ pub(super) const CLASSES: &[TokenizerClass] = &[
         ],
         template: Template::Bert,
     },
+    TokenizerClass {
+        names: &["T5Tokenizer"],
+        model: ModelType::Unigram,
+        special_tokens: &[("eos_token", "</s>"), ("unk_token", "<unk>"), ("pad_token", "<pad>")],
+        template: Template::Eos,
+    },
 ];
 
 const ROBERTA_TOKENS: &[(&str, &str)] = &[
@@ -215,6 +223,7 @@ fn template_tokens(
     let names = match class.template {
         Template::Bert | Template::Roberta => [Some("cls_token"), Some("sep_token")],
         Template::BosEos => [Some("bos_token"), Some("eos_token")],
+        Template::Eos => [None, Some("eos_token")],
         Template::OptionalBosEos => [
             config.bool("add_bos_token", false)?.then_some("bos_token"),
             config.bool("add_eos_token", false)?.then_some("eos_token"),
@@ -255,7 +264,8 @@ pub(super) fn post_processor(
     let single = [piece(&begin, 0), Some("$A:0".into()), piece(&end, 0)];
     // GPT-2 begins the second text of a pair with `bos_token`, too.
     let second_begin = if template == Template::OptionalBosEos { piece(&begin, 1) } else { None };
-    let second = [second_begin, Some("$B:1".into()), piece(&end, 1)];
+    let second_type = if template == Template::Eos { 0 } else { 1 };
+    let second = [second_begin, Some(format!("$B:{second_type}")), piece(&end, second_type)];
     let single: Vec<String> = single.into_iter().flatten().collect();
     let pair: Vec<String> = single.iter().cloned().chain(second.into_iter().flatten()).collect();
     let tokens: Vec<(String, u32)> =

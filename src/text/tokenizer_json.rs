@@ -39,11 +39,13 @@ const CLASS_OF_MODEL_TYPE: &[(&str, &str)] = &[
     ("megatron-bert", "BertTokenizer"),
     ("modernbert", BACKEND_CLASS),
     ("mpnet", "MPNetTokenizer"),
+    ("mt5", "T5Tokenizer"),
     ("nomic_bert", "BertTokenizer"),
     ("rembert", "RemBertTokenizer"),
     ("roberta", "RobertaTokenizer"),
     ("roberta-prelayernorm", "RobertaTokenizer"),
     ("roformer", "RoFormerTokenizer"),
+    ("t5", "T5Tokenizer"),
     ("xlm-roberta", "XLMRobertaTokenizer"),
     ("xlm-roberta-xl", BACKEND_CLASS),
 ];
@@ -208,7 +210,7 @@ fn unigram_unk_id(
     Ok(match class {
         "XLMRobertaTokenizer" => 3,
         "CamembertTokenizer" => vocab.iter().position(|(piece, _)| piece == unk_token).unwrap_or(0),
-        "RemBertTokenizer" => 2,
+        "RemBertTokenizer" | "T5Tokenizer" => 2,
         "DebertaV2Tokenizer" => {
             match vocab.iter().position(|(piece, score)| piece == unk_token && *score == 0.0) {
                 Some(id) => id,
@@ -280,6 +282,7 @@ fn unigram_pre_tokenizer(class: &str, config: &TokenizerConfig) -> Result<Value>
             let punctuation = config.bool("split_by_punct", false)?.then_some(punctuation);
             sequence(punctuation.into_iter().chain([metaspace("first")]).collect())
         }
+        "T5Tokenizer" => sequence(vec![json!({"type": "WhitespaceSplit"}), metaspace("always")]),
         _ => sequence(vec![json!({"type": "WhitespaceSplit"}), metaspace("never")]),
     })
 }
