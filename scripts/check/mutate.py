@@ -18,10 +18,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # Modules of the integration tests; `tests::` are the unit tests of the crate.
-TESTS = ["chunks::", "cuda_kernels::", "goldens::", "long_texts::", "masked_lm::", "ops::", "pipelines::", "tests::"]
+TESTS = ["chunks::", "config_defaults::", "cuda_kernels::", "goldens::", "long_texts::", "masked_lm::", "ops::", "pipelines::", "tests::"]
 
 # The description of the fault, the file, the text to replace, and its replacement.
 MUTATIONS = [
+    # Fields that a config lacks.
+    ("a default replaces a field that is there", "src/model/config.rs", "self.fields.get(key).or_else(|| self.defaults.get(key))", "self.defaults.get(key).or_else(|| self.fields.get(key))"),
+    ("a misspelt field has its default", "src/model/config_defaults.rs", "> MIN_SIMILARITY", "> 1.0 + MIN_SIMILARITY"),
+    ("Mistral has as many key heads as query heads", "src/model/config_defaults.rs", '("num_key_value_heads", Size(8))', '("num_key_value_heads", Size(32))'),
     # Masked-LM heads.
     ("a decoder of its own is never used", "src/nn/masked_lm.rs", "if spec.is_tied && !source.has(&own)", "if true"),
     ("the bias of an untied decoder is the module's", "src/nn/masked_lm.rs", "if !spec.is_tied {", "if false {"),
@@ -37,7 +41,7 @@ MUTATIONS = [
     ("clipped GELU clips at 6", "src/kernels/activation.rs", "clamp_max(s, gelu(s, x), 10.0)", "clamp_max(s, gelu(s, x), 6.0)"),
     ("PReLU's slope is not read", "src/nn/feed_forward.rs", 'Activation::Prelu { slope: learned("weight")? }', 'Activation::Prelu { slope: 0.25 + 0.0 * learned("weight")? }'),
     ("xIELU's parameters are swapped", "src/nn/feed_forward.rs", '[learned("alpha_p")?, learned("alpha_n")?]', '[learned("alpha_n")?, learned("alpha_p")?]'),
-    ("ALBERT's default activation is erf GELU", "src/model/families.rs", "activation: Activation::GeluTanh, always_projects", "activation: Activation::Gelu, always_projects"),
+    ("ALBERT's default activation is erf GELU", "src/model/config_defaults.rs", '("hidden_act", Name("gelu_new"))', '("hidden_act", Name("gelu"))'),
     ("ReGLU is GeGLU", "src/model/family_specific.rs", 'Some("reglu") => Activation::Relu', 'Some("reglu") => Activation::Gelu'),
     ("gate and up projection are swapped", "src/nn/feed_forward.rs", "FeedForwardLayers { gate, up: &up.weights, down: &down.weights }", "FeedForwardLayers { gate: gate.map(|_| &up.weights), up: gate.unwrap_or(&up.weights), down: &down.weights }"),
     ("ModernBERT's halves of Wi are swapped", "src/model/families.rs", '("feed_forward.gate", "mlp.Wi[0/2]")', '("feed_forward.gate", "mlp.Wi[1/2]")'),

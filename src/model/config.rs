@@ -16,13 +16,15 @@ pub const HEAD_COUNTS: RangeInclusive<usize> = 1..=1 << 12;
 /// Numbers of layers that are accepted; others are an error in the file.
 pub const LAYER_COUNTS: RangeInclusive<usize> = 1..=1 << 12;
 
-/// The fields of a `config.json`, or of an object inside it. Fields that are null count as absent.
+/// The fields of a `config.json`, or of an object inside it. Fields that are null count as absent, and have no default.
 #[derive(Debug, Clone)]
 pub struct Config {
     path: PathBuf,
     /// The path of the object in the file, with a dot at its end; empty for the file itself.
     parent: String,
     fields: Map<String, Value>,
+    /// The values of fields that the file lacks.
+    defaults: Map<String, Value>,
 }
 
 impl Config {
@@ -31,17 +33,33 @@ impl Config {
     /// # Errors
     /// If the file cannot be read or does not hold a JSON object.
     pub fn read(path: &Path) -> Result<Self> {
-        Ok(Config { path: path.to_owned(), parent: String::new(), fields: read_json_object(path)? })
+        Ok(Self::with_fields(path, read_json_object(path)?))
     }
 
     /// A configuration without fields, for a file that does not exist.
     pub fn empty(path: &Path) -> Self {
-        Config { path: path.to_owned(), parent: String::new(), fields: Map::new() }
+        Self::with_fields(path, Map::new())
     }
 
     /// A configuration with these fields, as if the file held them.
     pub fn with_fields(path: &Path, fields: Map<String, Value>) -> Self {
-        Config { path: path.to_owned(), parent: String::new(), fields }
+        Config { path: path.to_owned(), parent: String::new(), fields, defaults: Map::new() }
+    }
+
+    /// Sets a field, as if the file held this value.
+    pub(super) fn set(&mut self, key: &str, value: Value) {
+        self.fields.insert(key.to_owned(), value);
+    }
+
+    /// Gives a field a default, which applies if the file lacks the field.
+    pub(super) fn set_default(&mut self, key: &str, value: Value) {
+        self.defaults.insert(key.to_owned(), value);
+    }
+
+    /// The fields that the file lacks, with the defaults that apply.
+    pub fn defaults(&self) -> impl Iterator<Item = (&str, &Value)> {
+        let is_absent = |(key, _): &(&String, &Value)| !self.fields.contains_key(*key);
+        self.defaults.iter().filter(is_absent).map(|(key, value)| (key.as_str(), value))
     }
 
     /// All fields, those that are null included.
@@ -54,7 +72,7 @@ impl Config {
         &self.path
     }
 
-    /// A required whole number within `range`. Shapes have no defaults: a misspelt `hidden_size` is an error.
+    /// A required whole number within `range`. Only shapes that `transformers` has a default for may be absent.
     ///
     /// # Errors
     /// If the field is absent, of another type or out of range.
@@ -223,6 +241,7 @@ impl Config {
                 path: self.path.clone(),
                 parent: format!("{}{key}.", self.parent),
                 fields: fields.clone(),
+                defaults: Map::new(),
             })),
             Some(value) => bail!("{}", self.invalid(key, value, "an object")),
         }
@@ -245,11 +264,13 @@ impl Config {
 
     /// The error for a field with an unexpected value.
     pub fn invalid(&self, key: &str, found: impl std::fmt::Display, expected: &str) -> String {
-        format!("{}: \"{}{key}\" is {found}, expected {expected}", self.path.display(), self.parent)
+        let is_default = !self.fields.contains_key(key) && self.defaults.contains_key(key);
+        let origin = if is_default { " (the default of transformers)" } else { "" };
+        format!("{}: \"{}{key}\" is {found}{origin}, expected {expected}", self.path.display(), self.parent)
     }
 
-    /// A field of any type.
+    /// A field of any type: that of the file, else its default.
     pub fn get(&self, key: &str) -> Option<&Value> {
-        self.fields.get(key).filter(|value| !value.is_null())
+        self.fields.get(key).or_else(|| self.defaults.get(key)).filter(|value| !value.is_null())
     }
 }

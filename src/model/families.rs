@@ -8,6 +8,7 @@ use anyhow::Result;
 
 use super::classification::{self, ReadHead};
 use super::config::Config;
+use super::config_defaults::{self, ConfigDefaults};
 use super::family_specific;
 use super::masked_lm::{self, ReadMaskedLm};
 use super::names::{ModuleNames, TensorNames};
@@ -24,6 +25,8 @@ pub struct Family {
     /// A field and its values that distinguish this row from a later one with the same model type. Without values, the presence
     /// of the field does.
     pub discriminator: Option<(&'static str, &'static [&'static str])>,
+    /// The defaults of the configuration class in `transformers`.
+    pub config_defaults: &'static ConfigDefaults,
     /// The names of the config's fields.
     pub keys: ConfigKeys,
     /// Settings of the encoder that apply unless the config has a field for them.
@@ -284,6 +287,7 @@ const ROBERTA_NAMES: TensorNames =
 const BERT: Family = Family {
     model_types: &["bert"],
     discriminator: None,
+    config_defaults: &config_defaults::BERT,
     keys: ConfigKeys {
         head_dim: Some("attention_key_size"),
         attention_bias: Some("attention_bias"),
@@ -301,7 +305,24 @@ const BERT: Family = Family {
 };
 
 /// BERT without the fields of its variations: the base of most other rows.
-const PLAIN: Family = Family { keys: BERT_KEYS, defaults: BERT_DEFAULTS, family_specific: &[], ..BERT };
+const PLAIN: Family = Family {
+    config_defaults: &config_defaults::NONE,
+    keys: BERT_KEYS,
+    defaults: BERT_DEFAULTS,
+    family_specific: &[],
+    ..BERT
+};
+
+/// RoBERTa: the base of XLM-RoBERTa's row.
+const ROBERTA: Family = Family {
+    model_types: &["roberta"],
+    config_defaults: &config_defaults::ROBERTA,
+    defaults: Defaults { positions: PositionEncoding::AfterPadding(1), ..BERT_DEFAULTS },
+    names: &[TensorNames { prefixes: &["", "roberta."], ..ROBERTA_NAMES }],
+    classification: classification::dense,
+    masked_lm: masked_lm::gelu,
+    ..PLAIN
+};
 
 /// Names of rotary families in `transformers`' own implementations.
 const ROTARY_NAMES: TensorNames = TensorNames {
@@ -328,6 +349,7 @@ pub static FAMILIES: &[Family] = &[
     // JinaBERT v2, which has the model type of BERT.
     Family {
         discriminator: Some(("feed_forward_type", &["geglu", "reglu"])),
+        config_defaults: &config_defaults::NONE,
         defaults: Defaults {
             positions: PositionEncoding::Named("absolute"),
             bias: Biases { up: false, ..ALL_BIASES },
@@ -350,16 +372,15 @@ pub static FAMILIES: &[Family] = &[
         ..BERT
     },
     BERT,
+    ROBERTA,
     Family {
-        model_types: &["roberta", "xlm-roberta", "camembert"],
-        defaults: Defaults { positions: PositionEncoding::AfterPadding(1), ..BERT_DEFAULTS },
-        names: &[TensorNames { prefixes: &["", "roberta."], ..ROBERTA_NAMES }],
-        classification: classification::dense,
-        masked_lm: masked_lm::gelu,
-        ..PLAIN
+        model_types: &["xlm-roberta", "camembert"],
+        config_defaults: &config_defaults::XLM_ROBERTA,
+        ..ROBERTA
     },
     Family {
         model_types: &["data2vec-text"],
+        config_defaults: &config_defaults::XLM_ROBERTA,
         defaults: Defaults { positions: PositionEncoding::AfterPadding(1), ..BERT_DEFAULTS },
         names: &[TensorNames { prefixes: &["", "data2vec_text."], ..ROBERTA_NAMES }],
         classification: classification::dense,
@@ -368,6 +389,7 @@ pub static FAMILIES: &[Family] = &[
     },
     Family {
         model_types: &["roberta-prelayernorm"],
+        config_defaults: &config_defaults::ROBERTA,
         defaults: Defaults { positions: PositionEncoding::AfterPadding(1), ..PRE_NORM },
         names: &[TensorNames {
             prefixes: &["", "roberta_prelayernorm."],
@@ -384,6 +406,7 @@ pub static FAMILIES: &[Family] = &[
     },
     Family {
         model_types: &["xlm-roberta-xl"],
+        config_defaults: &config_defaults::XLM_ROBERTA_XL,
         defaults: Defaults {
             positions: PositionEncoding::AfterPadding(1),
             embedding_norm: EmbeddingNorm::None,
@@ -404,6 +427,7 @@ pub static FAMILIES: &[Family] = &[
     },
     Family {
         model_types: &["megatron-bert"],
+        config_defaults: &config_defaults::MEGATRON_BERT,
         defaults: Defaults { embedding_norm: EmbeddingNorm::None, ..PRE_NORM },
         names: &[TensorNames {
             model_modules: &[&[("final_norm", "encoder.ln")], BERT_MODEL, BERT_POOLER],
@@ -414,12 +438,14 @@ pub static FAMILIES: &[Family] = &[
     },
     Family {
         model_types: &["ernie"],
+        config_defaults: &config_defaults::ERNIE,
         keys: ConfigKeys { task_types: Some(("use_task_id", "task_type_vocab_size")), ..BERT_KEYS },
         names: &[TensorNames { prefixes: &["", "ernie."], ..BERT_NAMES }],
         ..PLAIN
     },
     Family {
         model_types: &["electra"],
+        config_defaults: &config_defaults::ELECTRA,
         keys: ConfigKeys { embedding_size: Some("embedding_size"), ..BERT_KEYS },
         names: &[TensorNames {
             prefixes: &["", "electra."],
@@ -442,6 +468,7 @@ pub static FAMILIES: &[Family] = &[
     },
     Family {
         model_types: &["rembert"],
+        config_defaults: &config_defaults::REMBERT,
         keys: ConfigKeys { embedding_size: Some("input_embedding_size"), ..BERT_KEYS },
         defaults: Defaults { always_projects: true, ..BERT_DEFAULTS },
         names: &[TensorNames {
@@ -467,6 +494,7 @@ pub static FAMILIES: &[Family] = &[
     },
     Family {
         model_types: &["albert"],
+        config_defaults: &config_defaults::ALBERT,
         keys: ConfigKeys {
             embedding_size: Some("embedding_size"),
             groups: Some(("num_hidden_groups", "inner_group_num")),
@@ -508,6 +536,7 @@ pub static FAMILIES: &[Family] = &[
     },
     Family {
         model_types: &["mpnet"],
+        config_defaults: &config_defaults::MPNET,
         keys: ConfigKeys {
             token_types: None,
             relative_bias: Some("relative_attention_num_buckets"),
@@ -537,19 +566,13 @@ pub static FAMILIES: &[Family] = &[
         masked_lm: masked_lm::gelu,
         ..PLAIN
     },
-    Family {
-        model_types: &["t5", "mt5"],
-        discriminator: Some(("feed_forward_proj", &["gated-gelu", "gated-silu", "gated-relu"])),
-        defaults: Defaults { gated: true, ..T5_DEFAULTS },
-        names: &[
-            T5_GATED_NAMES,
-            TensorNames { model_modules: &[T5_ENCODER_TOKENS, T5_MODEL], ..T5_GATED_NAMES },
-        ],
-        ..T5
-    },
+    GATED_T5,
+    Family { model_types: &["mt5"], config_defaults: &config_defaults::MT5, ..GATED_T5 },
     T5,
+    Family { model_types: &["mt5"], config_defaults: &config_defaults::MT5, ..T5 },
     Family {
         model_types: &["distilbert"],
+        config_defaults: &config_defaults::DISTILBERT,
         keys: ConfigKeys {
             token_types: None,
             hidden_size: "dim",
@@ -591,6 +614,7 @@ pub static FAMILIES: &[Family] = &[
     },
     Family {
         model_types: &["deberta-v2"],
+        config_defaults: &config_defaults::DEBERTA_V2,
         keys: ConfigKeys {
             embedding_size: Some("embedding_size"),
             embedding_size_or_hidden: true,
@@ -646,6 +670,7 @@ pub static FAMILIES: &[Family] = &[
     },
     Family {
         model_types: &["roformer"],
+        config_defaults: &config_defaults::ROFORMER,
         keys: ConfigKeys {
             embedding_size: Some("embedding_size"),
             embedding_size_or_hidden: true,
@@ -676,6 +701,7 @@ pub static FAMILIES: &[Family] = &[
     // Nomic's own code, which has the config fields of GPT-2.
     Family {
         discriminator: Some(("n_embd", &[])),
+        config_defaults: &config_defaults::NONE,
         keys: ConfigKeys {
             hidden_size: "n_embd",
             layers: "n_layer",
@@ -694,6 +720,7 @@ pub static FAMILIES: &[Family] = &[
     NOMIC,
     Family {
         model_types: &["jina_embeddings_v3"],
+        config_defaults: &config_defaults::JINA_EMBEDDINGS_V3,
         keys: ConfigKeys { head_dim: Some("head_dim"), ..BERT_KEYS },
         defaults: Defaults {
             positions: rotary(20_000.0),
@@ -740,6 +767,7 @@ pub static FAMILIES: &[Family] = &[
     // The model type is `new` in Alibaba's own code, `gte` in transformers.
     Family {
         model_types: &["new"],
+        config_defaults: &config_defaults::NONE,
         defaults: Defaults { positions: PositionEncoding::Named("rope"), ..GTE.defaults },
         names: &[NEW_NAMES],
         family_specific: &[family_specific::layer_norm_type],
@@ -748,6 +776,7 @@ pub static FAMILIES: &[Family] = &[
     GTE,
     Family {
         model_types: &["modernbert"],
+        config_defaults: &config_defaults::MODERNBERT,
         keys: ConfigKeys {
             token_types: None,
             activation: Some("hidden_activation"),
@@ -815,6 +844,7 @@ pub static FAMILIES: &[Family] = &[
     },
     Family {
         model_types: &["eurobert"],
+        config_defaults: &config_defaults::EUROBERT,
         keys: ConfigKeys { attention_bias: Some("attention_bias"), mlp_bias: Some("mlp_bias"), ..LLAMA.keys },
         defaults: Defaults { norm: NormSpec { eps: 1e-5, ..RMS_NORM }, ..LLAMA.defaults },
         family_specific: &[],
@@ -825,6 +855,7 @@ pub static FAMILIES: &[Family] = &[
     },
     Family {
         model_types: &["llama"],
+        config_defaults: &config_defaults::LLAMA,
         keys: ConfigKeys { attention_bias: Some("attention_bias"), mlp_bias: Some("mlp_bias"), ..LLAMA.keys },
         ..LLAMA
     },
@@ -837,12 +868,14 @@ pub static FAMILIES: &[Family] = &[
     },
     Family {
         model_types: &["mistral"],
+        config_defaults: &config_defaults::MISTRAL,
         defaults: Defaults { key_value_heads: Some(8), ..LLAMA.defaults },
         family_specific: &[family_specific::causal, family_specific::window_of_all_layers],
         ..LLAMA
     },
     Family {
         model_types: &["qwen2"],
+        config_defaults: &config_defaults::QWEN2,
         keys: ConfigKeys { head_dim: None, ..LLAMA.keys },
         defaults: Defaults {
             bias: Biases { qkv: true, ..NO_BIASES },
@@ -854,6 +887,7 @@ pub static FAMILIES: &[Family] = &[
     },
     Family {
         model_types: &["qwen3"],
+        config_defaults: &config_defaults::QWEN3,
         keys: ConfigKeys { attention_bias: Some("attention_bias"), ..LLAMA.keys },
         defaults: Defaults {
             head_dim: Some(128),
@@ -866,6 +900,7 @@ pub static FAMILIES: &[Family] = &[
     },
     Family {
         model_types: &["gemma3_text"],
+        config_defaults: &config_defaults::GEMMA3_TEXT,
         keys: ConfigKeys {
             activation: Some("hidden_activation"),
             attention_bias: Some("attention_bias"),
@@ -1015,7 +1050,8 @@ const T5_GATED_NAMES: TensorNames = TensorNames {
 
 /// The encoder of T5, whose feed-forward network is not gated.
 const T5: Family = Family {
-    model_types: &["t5", "mt5"],
+    model_types: &["t5"],
+    config_defaults: &config_defaults::T5,
     keys: ConfigKeys {
         max_positions: "n_positions",
         token_types: None,
@@ -1032,6 +1068,14 @@ const T5: Family = Family {
     names: &[T5_NAMES, TensorNames { model_modules: &[T5_ENCODER_TOKENS, T5_MODEL], ..T5_NAMES }],
     family_specific: &[family_specific::t5],
     ..PLAIN
+};
+
+/// The encoder of T5 1.1 and later, whose feed-forward network is gated.
+const GATED_T5: Family = Family {
+    discriminator: Some(("feed_forward_proj", &["gated-gelu", "gated-silu", "gated-relu"])),
+    defaults: Defaults { gated: true, ..T5_DEFAULTS },
+    names: &[T5_GATED_NAMES, TensorNames { model_modules: &[T5_ENCODER_TOKENS, T5_MODEL], ..T5_GATED_NAMES }],
+    ..T5
 };
 
 /// The heads of Nomic BERT.
@@ -1060,6 +1104,7 @@ const NOMIC_NAMES: TensorNames = TensorNames {
 
 const NOMIC: Family = Family {
     model_types: &["nomic_bert"],
+    config_defaults: &config_defaults::NOMIC_BERT,
     keys: ConfigKeys { head_dim: Some("head_dim"), ..BERT_KEYS },
     defaults: Defaults {
         positions: rotary(1_000.0),
@@ -1101,6 +1146,7 @@ const NEW_NAMES: TensorNames = TensorNames {
 
 const GTE: Family = Family {
     model_types: &["gte"],
+    config_defaults: &config_defaults::GTE,
     keys: ConfigKeys { head_dim: Some("head_dim"), ..BERT_KEYS },
     defaults: Defaults {
         positions: rotary(160_000.0),
@@ -1150,6 +1196,7 @@ mod tests {
     /// The example of "Add a model family" in CONTRIBUTING.md, line by line.
     const EXAMPLE: Family = Family {
         model_types: &["data2vec-text"],
+        config_defaults: &config_defaults::XLM_ROBERTA,
         defaults: Defaults { positions: PositionEncoding::AfterPadding(1), ..BERT_DEFAULTS },
         names: &[TensorNames { prefixes: &["", "data2vec_text."], ..ROBERTA_NAMES }],
         classification: classification::dense,

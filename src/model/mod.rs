@@ -2,6 +2,7 @@
 
 pub mod classification;
 pub mod config;
+pub mod config_defaults;
 pub mod directory;
 pub mod families;
 mod family_specific;

@@ -30,7 +30,10 @@ impl Family {
             let matches = match family.discriminator {
                 None => true,
                 Some((key, [])) => config.has(key),
-                Some((key, values)) => config.string(key)?.is_some_and(|value| values.contains(&value)),
+                Some((key, values)) => {
+                    let config = family.config_defaults.complete(config)?;
+                    config.string(key)?.is_some_and(|value| values.contains(&value))
+                }
             };
             if matches {
                 return Ok(family);
@@ -55,11 +58,12 @@ impl Family {
         }
     }
 
-    /// The encoder that a config of this family describes.
+    /// The encoder that a config of this family describes. Fields that the config lacks have their defaults.
     ///
     /// # Errors
     /// If a field is missing, out of range, contradicts another or asks for what is not supported.
     pub fn spec(&self, config: &Config) -> Result<EncoderSpec> {
+        let config = &self.config_defaults.complete(config)?;
         check_supported(config)?;
         let (keys, defaults) = (&self.keys, &self.defaults);
         let hidden_size = config.width(keys.hidden_size)?;
@@ -300,6 +304,14 @@ fn check_supported(config: &Config) -> Result<()> {
     if config.has("rotary_emb_scale_base") {
         let expected = "null, since xPos is not supported";
         bail!("{}", config.invalid("rotary_emb_scale_base", "a number", expected));
+    }
+    if let Some(quantization) = config.object("quantization_config")? {
+        let method = quantization.string("quant_method")?.unwrap_or("unknown");
+        let expected = "no such field, since quantized weights are not supported; choose the model that this was made from";
+        bail!(
+            "{}",
+            config.invalid("quantization_config", format!("an object with method {method:?}"), expected)
+        );
     }
     let key = "moe_every_n_layers";
     if config.has(key) && config.size(key, 0..=MAX_SIZE)? > 0 {

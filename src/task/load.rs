@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Error, Result, bail};
 use bytesize::ByteSize;
+use serde_json::Value;
 
 use super::device::{backends, post_pooling_backend};
 use super::options::ModelOptions;
@@ -161,8 +162,10 @@ fn load_for(wanted: Wanted, options: &ModelOptions, console: &Console) -> Result
             n => format!(" (and {} more; sconce inspect lists them all)", n - 1),
         };
         let config = loaded.config.path().display();
-        bail!("{}: {first}{more}; the weights do not match {config}", loaded.weights);
+        let defaults = default_sizes(&loaded.config);
+        bail!("{}: {first}{more}; the weights do not match {config}{defaults}", loaded.weights);
     }
+    check_default_layers(&loaded)?;
     console.detail(format!(
         "loaded {} ({:.1} M parameters) in {:.0} ms: {}",
         loaded.config.path().display(),
@@ -175,6 +178,31 @@ fn load_for(wanted: Wanted, options: &ModelOptions, console: &Console) -> Result
         console.note(format!("no pooling configured; using {pooling}, the default for this model family"));
     }
     Ok(loaded)
+}
+
+/// The sizes that the config lacks, as the end of an error about tensors: the default of one of them may be wrong.
+fn default_sizes(config: &Config) -> String {
+    let size = |(key, value): (&str, &Value)| value.is_u64().then(|| format!("\"{key}\": {value}"));
+    let sizes: Vec<String> = config.defaults().filter_map(size).collect();
+    if sizes.is_empty() {
+        return String::new();
+    }
+    let path = config.path().display();
+    format!("; {path} lacks fields and so has the defaults of transformers: {}", sizes.join(", "))
+}
+
+/// Checks that a number of layers that is a default is that of the checkpoint, whose other layers would be left out.
+fn check_default_layers(loaded: &Loaded) -> Result<()> {
+    let key = loaded.family.keys.layers;
+    let unexpected = loaded.report.as_ref().and_then(|report| report.unexpected_tensors.first());
+    match (loaded.config.defaults().find(|(name, _)| *name == key), unexpected) {
+        (Some((_, layers)), Some(tensor)) => bail!(
+            "{} has no field \"{key}\", and {layers}, the default of transformers, leaves tensor {tensor} of the checkpoint without a \
+             layer; add the field",
+            loaded.config.path().display()
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// The error for a model that is not an embedding model.
@@ -470,6 +498,7 @@ fn plan(options: &ModelOptions, files: Option<&ModelDir>, modules: &Modules, wan
         Some(_) => (&STATIC_EMBEDDING, static_embedding::spec(&config)?),
         None => Family::of(&config).and_then(|family| Ok((family, family.spec(&config)?)))?,
     };
+    let config = family.config_defaults.complete(&config)?;
     if let Some(kind) = head {
         let kind = match kind {
             // A checkpoint of pretraining has no other head for pairs.
@@ -501,6 +530,8 @@ fn plan(options: &ModelOptions, files: Option<&ModelDir>, modules: &Modules, wan
             "--pooling pooler: models of type {model_type} have no pooler; choose another --pooling"
         )));
     }
+    let check = modules.check_hidden_size(spec.hidden_size);
+    check.map_err(|error| Error::msg(format!("{error}{}", default_sizes(&config))))?;
     let dimensions = dimensions(options, modules, &pooling, spec.hidden_size)?;
     let head = None;
     Ok(Plan { config, family, spec, pooling, head, dimensions, is_bare_checkpoint, purpose })
@@ -513,7 +544,6 @@ fn dimensions(
     pooling: &Pooling,
     hidden_size: usize,
 ) -> Result<usize> {
-    modules.check_hidden_size(hidden_size)?;
     modules.output_dimensions(pooling, hidden_size).map_err(|mismatch| match &options.pooling {
         Some(chosen) => UsageError(format!(
             "--pooling {chosen} returns {} dimensions, but {} takes vectors of {} dimensions; leave the option out, or pass \

@@ -366,19 +366,14 @@ fn values_that_are_not_finite_are_counted_once_for_all_devices() {
 
 #[test]
 fn a_config_with_a_missing_or_absurd_field() {
-    let required = [
-        "vocab_size",
-        "max_position_embeddings",
-        "type_vocab_size",
-        "hidden_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "intermediate_size",
-        "model_type",
-    ];
-    for field in required {
+    let model = Model::tiny();
+    model.edit_config(|config| drop(config.remove("model_type")));
+    assert_fails(&model.embed(), 1, &["config.json", "model_type", "required"]);
+    for field in ["vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size"] {
         let model = Model::tiny();
-        model.edit_config(|config| drop(config.remove(field)));
+        model.edit_config(|config| {
+            config.insert(field.into(), Value::Null);
+        });
         assert_fails(&model.embed(), 1, &["config.json", field, "required"]);
     }
     for (field, value, part) in [
@@ -396,6 +391,7 @@ fn a_config_with_a_missing_or_absurd_field() {
         ("hidden_act", json!("gelou"), "\"hidden_act\" is \"gelou\""),
         ("hidden_act", json!(3), "\"hidden_act\" is 3"),
         ("model_type", json!("gpt2"), "model type \"gpt2\" is not supported"),
+        ("quantization_config", json!({"quant_method": "gptq"}), "quantized weights are not supported"),
         ("model_type", json!(7), "\"model_type\" is 7"),
         ("position_embedding_type", json!("relative_key"), "\"position_embedding_type\" is \"relative_key\""),
         ("is_decoder", json!(true), "\"is_decoder\" is true"),

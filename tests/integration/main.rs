@@ -8,6 +8,7 @@ mod attend;
 mod bad_input;
 mod catch_panic;
 mod chunks;
+mod config_defaults;
 mod contributing;
 mod cuda_kernels;
 mod decoders;

@@ -1,5 +1,7 @@
 //! The report as JSON.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 
@@ -32,6 +34,7 @@ pub(super) fn object(examined: &Examined, cost: &Cost, files: &[ModelFile]) -> R
     let mut object = json!({
         "config": config.path().display().to_string(),
         "model_type": config.string("model_type")?,
+        "defaults_of_transformers": config.defaults().collect::<BTreeMap<_, _>>(),
         "task": examined.purpose.as_ref().map(ToString::to_string),
         "weights": examined.weights,
         "tokenizer": examined.tokenizer_file.as_ref().map(|file| file.display().to_string()),

@@ -180,6 +180,10 @@ fn model_lines(examined: &Examined, folder: &Path) -> Result<Vec<(&'static str, 
         ("config", shown(config.path(), folder)),
         ("model type", config.string("model_type")?.unwrap_or_default().to_owned()),
     ];
+    lines.extend(config.defaults().map(|(key, value)| {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        ("absent field", format!("{key}: {value} (default of transformers)"))
+    }));
     lines.extend(examined.purpose.as_ref().map(|purpose| ("task", purpose.to_string())));
     let backends = examined.backends.iter().map(|backend| format!("{} on {backend}", backend.dtype()));
     lines.extend([
