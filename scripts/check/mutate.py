@@ -26,6 +26,7 @@ MUTATIONS = [
     ("a default replaces a field that is there", "src/model/config.rs", "self.fields.get(key).or_else(|| self.defaults.get(key))", "self.defaults.get(key).or_else(|| self.fields.get(key))"),
     ("a misspelt field has its default", "src/model/config_defaults.rs", "> MIN_SIMILARITY", "> 1.0 + MIN_SIMILARITY"),
     ("Mistral has as many key heads as query heads", "src/model/config_defaults.rs", '("num_key_value_heads", Size(8))', '("num_key_value_heads", Size(32))'),
+    ("the Dense folder for --dimensions is not chosen", "src/model/modules/dense_sizes.rs", "self.path = chosen;", "drop(chosen);"),
     # Masked-LM heads.
     ("a decoder of its own is never used", "src/nn/masked_lm.rs", "if spec.is_tied && !source.has(&own)", "if true"),
     ("the bias of an untied decoder is the module's", "src/nn/masked_lm.rs", "if !spec.is_tied {", "if false {"),

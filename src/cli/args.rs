@@ -30,7 +30,8 @@ pub(super) struct VectorArgs {
     #[arg(long, overrides_with = "normalize")]
     pub no_normalize: bool,
 
-    /// Truncate vectors to their first N dimensions, before normalization [default: from the model's files]
+    /// Truncate vectors to their first N dimensions, before normalization, or use the model's Dense layer with N outputs if it
+    /// has several to choose from [default: from the model's files]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub dimensions: Option<u32>,
 

@@ -31,11 +31,14 @@ pub(super) fn model(args: &ModelArgs) -> Result<ModelOptions> {
 /// # Errors
 /// As [`model`].
 pub(super) fn embedding_model(args: &ModelArgs, vectors: &VectorArgs) -> Result<ModelOptions> {
+    let model = model(args)?;
+    let dimensions = vectors.dimensions.map(|n| n as usize);
     Ok(ModelOptions {
+        source: Source { dimensions, ..model.source },
         max_length: vectors.limit.max_length.map(|n| n as usize),
         truncation_side: vectors.limit.truncation_side,
         pooling: vectors.pooling.0.clone(),
-        ..model(args)?
+        ..model
     })
 }
 
@@ -123,6 +126,7 @@ pub(super) fn source(model: String, hub: &HubArgs, verbosity: &VerbosityArgs) ->
         // SCONCE_MODEL may be set to an empty string.
         model: if model.is_empty() { DEFAULT_MODEL.into() } else { model },
         revision: hub.revision.clone(),
+        dimensions: None,
         offline: hub.offline || is_set("HF_HUB_OFFLINE") || is_set("TRANSFORMERS_OFFLINE"),
         progress: console(verbosity).progress(),
     }

@@ -21,8 +21,8 @@ use hf_hub::{Cache, Repo, RepoType};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::Source;
-use super::layout::{self, Completeness, MODULES, Snapshot, WEIGHTS_INDEXES};
-use super::modules::{Module, read_modules};
+use super::layout::{self, CONFIG, Completeness, MODULES, Snapshot, WEIGHTS_INDEXES};
+use super::modules::{Module, may_lack_size, read_modules};
 use super::weights::read_index;
 use blob::{Blob, LockError};
 use client::{Client, DownloadError, RequestError};
@@ -140,11 +140,15 @@ impl<'a> Hub<'a> {
         let snapshot = self.folder.join("snapshots").join(commit);
         // Another tool may have downloaded a part of the model: a file is absent only if the cache notes that.
         let is_absent = |name: &str| self.folder.join(".no_exist").join(commit).join(name).exists();
-        let modules = match read_modules(&snapshot.join(MODULES)) {
+        let dimensions = self.source.dimensions;
+        let modules = match read_modules(&snapshot.join(MODULES), dimensions) {
             Ok(modules) => modules,
             Err(_) if is_absent(MODULES) => Vec::new(),
             Err(_) => return Cached::Incomplete,
         };
+        if dimensions.is_some_and(|n| may_lack_size(&modules, &snapshot, n, &is_absent)) {
+            return Cached::Incomplete;
+        }
         let encoder = modules.iter().find(|module| module.is_encoder());
         let is_static = encoder.is_some_and(Module::is_static);
         let encoder = encoder.map_or("", |module| &module.path);
@@ -181,19 +185,33 @@ impl<'a> Hub<'a> {
         let files = layout::files_to_download(&self.source.model, &names)?;
         fs::create_dir_all(self.folder.join("blobs")).map_err(|error| self.cache_error(&error))?;
         let snapshot = self.folder.join("snapshots").join(&commit);
-        for name in files {
-            if !snapshot.join(name).exists() {
-                // Files are requested by commit, so that a branch that moves meanwhile cannot mix two versions.
-                self.download_file(&commit, name, &snapshot)?;
-            }
-        }
-        self.record(&commit, &names).map_err(|error| self.cache_error(&error))?;
+        let is_weights = |name: &&str| name.ends_with(".safetensors") || name.ends_with(".bin");
+        let (weights, settings): (Vec<_>, Vec<_>) = files.into_iter().partition(is_weights);
+        self.download_missing(&commit, &settings, &snapshot)?;
+        // The settings name the folder of a Dense module that is needed, if there is one for each number of dimensions.
+        let modules = read_modules(&snapshot.join(MODULES), self.source.dimensions).unwrap_or_default();
+        let is_needed = |name: &&str| !modules.iter().any(|module| module.is_weights_of_other_size(name));
+        let weights: Vec<_> = weights.into_iter().filter(is_needed).collect();
+        self.download_missing(&commit, &weights, &snapshot)?;
+        self.record(&commit, &names, &modules).map_err(|error| self.cache_error(&error))?;
         Ok(snapshot)
     }
 
+    /// Downloads those of the files that the snapshot lacks.
+    fn download_missing(&self, commit: &str, files: &[&str], snapshot: &Path) -> Result<()> {
+        for name in files.iter().filter(|name| !snapshot.join(name).exists()) {
+            // Files are requested by commit, so that a branch that moves meanwhile cannot mix two versions.
+            self.download_file(commit, name, snapshot)?;
+        }
+        Ok(())
+    }
+
     /// Notes in the cache which optional files the commit does not have, then points the branch to the commit.
-    fn record(&self, commit: &str, names: &[String]) -> io::Result<()> {
-        for name in layout::absent_files(names) {
+    fn record(&self, commit: &str, names: &[String], modules: &[Module]) -> io::Result<()> {
+        let asked = |n| modules.iter().filter_map(move |module| module.folder_for(n));
+        let sizes = self.source.dimensions.into_iter().flat_map(asked);
+        let sizes = sizes.map(|folder| format!("{folder}/{CONFIG}")).filter(|name| !names.contains(name));
+        for name in layout::absent_files(names).into_iter().chain(sizes) {
             let absent = self.folder.join(".no_exist").join(commit).join(name);
             fs::create_dir_all(absent.parent().unwrap_or(&absent))?;
             fs::write(absent, "")?;

@@ -1,6 +1,7 @@
 //! The modules of a sentence-transformers model: `modules.json`, a folder for each module, `sentence_bert_config.json` and
 //! `config_sentence_transformers.json`.
 
+mod dense_sizes;
 mod list;
 mod multi_vector;
 mod pooling;
@@ -24,6 +25,7 @@ use super::static_embedding::{self, StaticLayout};
 use crate::error::UsageError;
 use crate::nn::{Pool, Pooling, PostPoolingSpec, SpladeSpec};
 use crate::sys::regular_file::has_dir_entry;
+pub use dense_sizes::may_lack_size;
 use list::QUERY_WEIGHTS;
 pub use list::{Module, parent_model, read_modules};
 pub use multi_vector::{MultiVector, QueryExpansion, TokenPooling, is_mean_max_sim};
@@ -52,6 +54,8 @@ pub struct Modules {
     pub multi_vector: Option<MultiVector>,
     /// The modules after pooling, in order; in a multi-vector model, those after the encoder.
     pub post_pooling: Vec<PostPoolingModule>,
+    /// The numbers of dimensions that a Dense module has folders for; empty if it has one folder.
+    pub dense_sizes: Vec<usize>,
     /// The number of dimensions that vectors are truncated to.
     pub truncate_dim: Option<usize>,
     /// The maximum length of a text in tokens, including special tokens.
@@ -106,11 +110,11 @@ impl std::error::Error for DimensionMismatch {}
 
 impl Modules {
     /// Reads the modules of a model directory. One without `modules.json` has no Pooling module. A `pooling` of the user's
-    /// replaces that of the files.
+    /// replaces that of the files; `dimensions` choose among the folders of a Dense module.
     ///
     /// # Errors
     /// If a file does not parse, or asks for a module that is not supported.
-    pub fn read(folder: &Path, pooling: Option<&Pooling>) -> Result<Self> {
+    pub fn read(folder: &Path, pooling: Option<&Pooling>, dimensions: Option<usize>) -> Result<Self> {
         let mut modules = Modules::default();
         let list = folder.join(MODULES);
         if !has_dir_entry(&list) && is_model2vec(folder)? {
@@ -136,7 +140,12 @@ impl Modules {
         let settings = prompts::read(&settings_file)?;
         (modules.prompts, modules.truncate_dim) = (settings.prompts, settings.truncate_dim);
         (modules.similarity, modules.activation) = (settings.similarity, settings.activation);
-        let entries = read_modules(&list)?;
+        let entries = read_modules(&list, dimensions)?;
+        modules.dense_sizes = entries
+            .iter()
+            .map(|module| module.dense_sizes(folder))
+            .find(|sizes| sizes.len() > 1)
+            .unwrap_or_default();
         let by_module = || entries.iter().find_map(|module| Purpose::of_module(&module.module_type));
         let router = entries.iter().find(|module| module.class() == "Router");
         let by_router = router.and_then(|module| Purpose::of_module(&module.module_type));

@@ -7,6 +7,8 @@ pub struct Source {
     pub model: String,
     /// Branch, tag or commit on the hub.
     pub revision: String,
+    /// Dimensions of the vectors, which choose among the folders of a Dense module (`--dimensions`).
+    pub dimensions: Option<usize>,
     /// Whether the network must not be used.
     pub offline: bool,
     /// Whether to draw download progress on standard error.

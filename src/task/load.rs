@@ -431,7 +431,9 @@ fn locate(options: &ModelOptions, console: &Console) -> Result<(Option<ModelDir>
     }
     // With --config, the model only supplies its tokenizer: its modules do not apply.
     let modules = match (&files, &options.config) {
-        (Some(files), None) => Modules::read(&files.folder, options.pooling.as_ref())?,
+        (Some(files), None) => {
+            Modules::read(&files.folder, options.pooling.as_ref(), options.source.dimensions)?
+        }
         _ => Modules::default(),
     };
     if let Some(parent) = files.as_ref().and_then(|files| parent_model(&files.folder)) {

@@ -28,6 +28,7 @@ fn open(model: &str) -> Loaded {
     let source = Source {
         model: fixture(model).display().to_string(),
         revision: "main".into(),
+        dimensions: None,
         offline: true,
         progress: false,
     };

@@ -26,6 +26,7 @@ fn embedder(model: &str, options: &VectorOptions) -> Embedder {
     let source = Source {
         model: fixture(model).display().to_string(),
         revision: "main".into(),
+        dimensions: None,
         offline: true,
         progress: false,
     };

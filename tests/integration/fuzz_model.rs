@@ -39,6 +39,7 @@ fn try_model(folder: &Path) -> Result<(), String> {
     let source = Source {
         model: folder.display().to_string(),
         revision: "main".into(),
+        dimensions: None,
         offline: true,
         progress: false,
     };

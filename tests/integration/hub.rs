@@ -414,6 +414,60 @@ fn weights_of_modules_are_downloaded() {
     }
 }
 
+/// Weights of Dense modules are large: only those of the folder for `--dimensions` are downloaded, or of the one in `modules.json`.
+#[test]
+fn only_the_dense_folder_that_is_needed_is_downloaded() {
+    let folder = fixture("pipelines/dense-sizes");
+    let hub = hub_with(|site| {
+        for name in tree(&folder) {
+            site.files.insert(name.clone(), fs::read(folder.join(&name)).expect("a file"));
+        }
+    });
+    let user = User::of(&hub);
+    let sizes = || {
+        let has_weights =
+            |size: &&usize| user.snapshot().join(format!("2_Dense_{size}")).join(WEIGHTS).exists();
+        [4, 12, 256].iter().filter(has_weights).copied().collect::<Vec<usize>>()
+    };
+    let dimensions = |args: &[&str]| {
+        let output = user.run(&[&["embed", "--model", MODEL, TEXT], args].concat());
+        embedding(&rows(&output)[0]).len()
+    };
+    assert_eq!((dimensions(&[]), sizes()), (12, vec![12]));
+    hub.requests();
+    assert_eq!((dimensions(&["--dimensions", "5"]), sizes()), (5, vec![12]));
+    assert_eq!(hub.requests().len(), 0);
+    let offline = user.run(&["embed", "--model", MODEL, "--offline", "--dimensions", "256", TEXT]);
+    assert_fails(&offline, 1, &[MODEL, "incomplete in the cache"]);
+    assert_eq!((dimensions(&["--dimensions", "256"]), sizes()), (256, vec![12, 256]));
+    assert_eq!(dimensions(&["--dimensions", "256", "--offline"]), 256);
+    // Another tool downloaded one folder, so that it is unknown whether there are others.
+    for other in ["2_Dense_4", "2_Dense_256"] {
+        fs::remove_dir_all(user.snapshot().join(other)).expect("a folder");
+    }
+    assert_eq!((dimensions(&["--dimensions", "4"]), sizes()), (4, vec![4, 12]));
+}
+
+/// A number without a folder is looked for once.
+#[test]
+fn the_absence_of_a_dense_folder_is_recorded() {
+    let folder = fixture("pipelines/dense-sizes");
+    let hub = hub_with(|site| {
+        for name in
+            tree(&folder).into_iter().filter(|name| !name.contains("Dense_4") && !name.contains("Dense_256"))
+        {
+            site.files.insert(name.clone(), fs::read(folder.join(&name)).expect("a file"));
+        }
+    });
+    let user = User::of(&hub);
+    assert_eq!(embedding(&rows(&user.embed())[0]).len(), 12);
+    let args = ["embed", "--model", MODEL, "--dimensions", "4", TEXT];
+    assert_eq!(embedding(&rows(&user.run(&args))[0]).len(), 4);
+    hub.requests();
+    assert_eq!(embedding(&rows(&user.run(&args))[0]).len(), 4);
+    assert_eq!(hub.requests().len(), 0);
+}
+
 #[test]
 fn pytorch_checkpoints_are_downloaded_where_there_are_no_safetensors() {
     let hub = hub_with(|site| {

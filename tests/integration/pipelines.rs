@@ -19,6 +19,7 @@ const RTOL: f32 = 1e-5;
 /// The models of `scripts/fixtures/make_pipeline_fixtures.py`, in `tests/fixtures/pipelines`.
 const MODELS: &[&str] = &[
     "dense",
+    "dense-sizes",
     "layer-norm",
     "no-flags",
     "normalize-around",
@@ -649,4 +650,22 @@ fn checkpoints_with_a_task_head_are_rejected_with_the_name_of_their_task() {
     let model = Model::copy_of("dense");
     model.edit("config.json", |config| config["architectures"] = json!(["BertForSequenceClassification"]));
     assert!(model.run("embed", &["lamp"]).status.success());
+}
+
+#[test]
+fn inspect_lists_the_sizes_of_a_dense_module() {
+    let model = fixture("pipelines/dense-sizes");
+    let run = |args: &[&str]| stdout(&sconce().arg("inspect").arg(&model).args(args).output().unwrap());
+    assert!(run(&[]).contains("4, 12, 256 (--dimensions N chooses one of them)"));
+    let report: Value = serde_json::from_str(&run(&["--json"])).unwrap();
+    assert_eq!((&report["dense_sizes"], &report["dimensions"]), (&json!([4, 12, 256]), &json!(12)));
+    let other = sconce().arg("inspect").arg(fixture("pipelines/dense")).arg("--json").output().unwrap();
+    let report: Value = serde_json::from_str(&stdout(&other)).unwrap();
+    assert_eq!(report["dense_sizes"], json!([]));
+}
+
+#[test]
+fn more_dimensions_than_those_of_the_dense_module_are_an_error_without_a_folder_for_them() {
+    let output = embed("pipelines/dense-sizes", ["--dimensions", "13", "a lamp"]);
+    assert_fails(&output, 2, &["--dimensions 13", "12 dimensions"]);
 }

@@ -56,6 +56,7 @@ fn load(kind: HeadKind, model: &str) -> Loaded {
     let source = Source {
         model: fixture("token-heads").join(model).display().to_string(),
         revision: "main".into(),
+        dimensions: None,
         offline: true,
         progress: false,
     };

@@ -53,11 +53,12 @@ impl Module {
     }
 }
 
-/// The entries of `modules.json`, in order; in place of a Router of a sparse encoder its modules, those of documents first.
+/// The entries of `modules.json`, in order; in place of a Router of a sparse encoder its modules, those of documents first. Of a
+/// Dense module with a folder for each number of dimensions, the one for `dimensions` if there is one.
 ///
 /// # Errors
 /// If the file cannot be read, holds no list of modules, or a module's folder is outside the model's directory.
-pub fn read_modules(path: &Path) -> Result<Vec<Module>> {
+pub fn read_modules(path: &Path, dimensions: Option<usize>) -> Result<Vec<Module>> {
     let modules = read_json(path)?;
     let Some(modules) = modules.as_array() else {
         bail!("{} does not hold a list of modules; fix the file", path.display())
@@ -75,7 +76,10 @@ pub fn read_modules(path: &Path) -> Result<Vec<Module>> {
     let model = path.parent().unwrap_or(Path::new(""));
     let mut found = Vec::new();
     for entry in modules {
-        let module = module(entry)?;
+        let mut module = module(entry)?;
+        if let Some(dimensions) = dimensions {
+            module.choose_size(model, dimensions);
+        }
         let routed = if module.class() == "Router" { routed(model, &module.path)? } else { None };
         found.extend(routed.unwrap_or_else(|| vec![module]));
     }
@@ -146,6 +150,6 @@ fn checked_folder<'a>(file: &Path, folder: &'a str) -> Result<&'a str> {
 pub fn parent_model(folder: &Path) -> Option<PathBuf> {
     let folder = folder.canonicalize().ok().filter(|folder| !has_dir_entry(&folder.join(MODULES)))?;
     let (name, parent) = (folder.file_name()?.to_str()?, folder.parent()?);
-    let modules = read_modules(&parent.join(MODULES)).ok()?;
+    let modules = read_modules(&parent.join(MODULES), None).ok()?;
     modules.iter().any(|module| module.is_encoder() && module.path == name).then(|| parent.to_owned())
 }

@@ -57,6 +57,7 @@ pub(super) fn object(examined: &Examined, cost: &Cost, files: &[ModelFile]) -> R
         "pooling_file": pooling.map(|pooling| pooling.file.display().to_string()),
         "include_prompt": pooling.is_none_or(|pooling| pooling.include_prompt),
         "after_pooling": modules.post_pooling.iter().map(|module| module.spec.to_string()).collect::<Vec<_>>(),
+        "dense_sizes": modules.dense_sizes,
         "multi_vector": modules.multi_vector.as_ref().map(multi_vector::object),
         "normalize": examined.is_normalized(),
         "dimensions": dimensions,

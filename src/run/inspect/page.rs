@@ -235,6 +235,10 @@ fn vector_lines(examined: &Examined, folder: &Path) -> Vec<(&'static str, String
     for module in modules.post_pooling.iter().filter(|module| module.spec != PostPoolingSpec::Normalize) {
         lines.push(("after pooling", format!("{} ({})", module.spec, shown(&module.folder, folder))));
     }
+    if !modules.dense_sizes.is_empty() {
+        let sizes: Vec<String> = modules.dense_sizes.iter().map(usize::to_string).collect();
+        lines.push(("dense sizes", format!("{} (--dimensions N chooses one of them)", sizes.join(", "))));
+    }
     let normalize = match examined.applied_modules().last().filter(|_| examined.is_normalized()) {
         Some(module) => format!("yes ({})", shown(&module.folder, folder)),
         None => yes_or_no(false),

@@ -355,7 +355,7 @@ const MODULES: &[u8] = br#"[
 fn read_modules(name: &str, bytes: &[u8]) -> bool {
     let folder = scratch();
     write_files(folder.path(), MODULE_FILES, name, bytes);
-    accepted(Modules::read(folder.path(), None), folder.path(), bytes).is_some()
+    accepted(Modules::read(folder.path(), None, None), folder.path(), bytes).is_some()
 }
 
 /// Writes files to a folder, the one called `name` with other bytes.
