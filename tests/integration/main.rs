@@ -27,6 +27,7 @@ mod layering;
 mod long_texts;
 mod masked_lm;
 mod memory;
+mod models_table;
 mod multi_vector;
 mod neighbours;
 mod ops;
