@@ -42,6 +42,11 @@ pub(super) struct AnswerArgs {
     #[arg(id = "top_answers", long = "top-k", value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub top_k: u32,
 
+    /// Write the sum of the logits of start and end instead of the product of their probabilities; of answers with the same words,
+    /// that with the highest sum
+    #[arg(long)]
+    pub raw: bool,
+
     /// Maximum tokens of an answer, before it is extended to whole words
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_answer_length: u32,
@@ -73,6 +78,7 @@ pub(super) fn options(args: AnswerArgs) -> Result<AnswerRunOptions> {
         answer: AnswerOptions {
             question: args.question,
             top_k: args.top_k as usize,
+            raw: args.raw,
             max_answer_length: args.max_answer_length as usize,
             stride: args.stride.map(|n| n as usize),
         },

@@ -29,6 +29,10 @@ pub(super) struct TagArgs {
     #[arg(long, value_name = "STRATEGY", default_value = "simple", value_parser = named::<Aggregation>())]
     pub aggregation: Aggregation,
 
+    /// Write logits instead of probabilities; labels and means are those of the logits
+    #[arg(long)]
+    pub raw: bool,
+
     #[command(flatten)]
     pub limit: LimitArgs,
 
@@ -49,7 +53,7 @@ pub(super) struct TagArgs {
 /// # Errors
 /// [`UsageError`] if arguments contradict each other.
 pub(super) fn options(args: TagArgs) -> Result<TagRunOptions> {
-    let TagArgs { records: record_args, aggregation, limit, on_long, stride, model: model_args } = args;
+    let TagArgs { records: record_args, aggregation, raw, limit, on_long, stride, model: model_args } = args;
     let truncation_side = limit.truncation_side.map(|_| "--truncation-side");
     if let Some(option) =
         truncation_side.or(stride.map(|_| "--stride")).filter(|_| on_long != OnLong::Truncate)
@@ -73,6 +77,6 @@ pub(super) fn options(args: TagArgs) -> Result<TagRunOptions> {
     };
     Ok(TagRunOptions {
         records: records(record_args, model, ("--pair-field", None), &model_args.verbosity)?,
-        tag: TagOptions { aggregation, on_long, stride: stride.map(|n| n as usize) },
+        tag: TagOptions { aggregation, raw, on_long, stride: stride.map(|n| n as usize) },
     })
 }

@@ -3,6 +3,7 @@
 use anyhow::Result;
 
 use super::records::{RecordOptions, Setup, run};
+use super::yes_or_no;
 use crate::nn::HeadKind;
 use crate::output::OutputMetadata;
 use crate::pipeline::{ExitStatus, RunIdentity};
@@ -30,11 +31,14 @@ pub fn answer(options: &AnswerRunOptions) -> Result<ExitStatus> {
             let identity = RunIdentity::from([
                 ("--question".into(), format!("{:?}", answer.question)),
                 ("--top-k".into(), answer.top_k.to_string()),
+                ("--raw".into(), yes_or_no(answer.raw)),
                 ("--max-answer-length".into(), answer.max_answer_length.to_string()),
                 ("--stride".into(), task.stride().to_string()),
             ]);
             let question = answer.question.as_ref().map(|question| ("question".into(), question.clone()));
-            let metadata = OutputMetadata::from_iter(question);
+            let scores = if answer.raw { "logits" } else { "softmax" };
+            let scores = ("scores".into(), scores.into());
+            let metadata = OutputMetadata::from_iter(question.into_iter().chain([scores]));
             Ok(Setup::in_order(task, identity, metadata))
         },
     )

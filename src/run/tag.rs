@@ -3,6 +3,7 @@
 use anyhow::Result;
 
 use super::records::{RecordOptions, Setup, run};
+use super::yes_or_no;
 use crate::named::Named;
 use crate::nn::HeadKind;
 use crate::output::OutputMetadata;
@@ -31,9 +32,13 @@ pub fn tag(options: &TagRunOptions) -> Result<ExitStatus> {
             let aggregation = tag.aggregation.name().to_owned();
             let identity = RunIdentity::from([
                 ("--aggregation".into(), aggregation.clone()),
+                ("--raw".into(), yes_or_no(tag.raw)),
                 ("--stride".into(), format!("{:?}", tag.stride)),
             ]);
-            let metadata = OutputMetadata::from([("aggregation".into(), aggregation)]);
+            let metadata = OutputMetadata::from([
+                ("aggregation".into(), aggregation),
+                ("scores".into(), if tag.raw { "logits" } else { "softmax" }.into()),
+            ]);
             Ok(Setup::in_order(task, identity, metadata))
         },
     )

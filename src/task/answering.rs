@@ -21,6 +21,8 @@ pub struct AnswerOptions {
     pub question: Option<String>,
     /// Maximum number of answers.
     pub top_k: usize,
+    /// Whether scores are sums of logits, in place of products of probabilities.
+    pub raw: bool,
     /// Maximum tokens of an answer, before it is extended to whole words.
     pub max_answer_length: usize,
     /// Tokens that a window of a text over the limit shares with the next one. `None`: half of the limit, at most
@@ -67,7 +69,7 @@ impl Answerer {
             return Content::Answers { answers: Vec::new(), no_answer: 0.0 };
         };
         let characters_of = Characters::new(&alignment.text);
-        let (answers, no_answer) = merge(&characters_of, windows, self.options.top_k);
+        let (answers, no_answer) = merge(&characters_of, windows, self.options.top_k, self.options.raw);
         let answers = answers.into_iter().map(|(characters, score)| Answer {
             text: characters_of.slice(&characters).to_owned(),
             start: characters.start as u64,
@@ -96,10 +98,11 @@ impl Task for Answerer {
 
     fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
         // Several spans may have the same words, so more are chosen, as many as in the pipeline.
-        let (count, max_tokens) = (2 * self.options.top_k + 10, self.options.max_answer_length);
+        let AnswerOptions { top_k, max_answer_length, raw, .. } = self.options;
+        let count = 2 * top_k + 10;
         let windows =
             forward_tokens(self.model.encoder(worker), &self.head, texts, batch_tokens, |tokens, logits| {
-                candidates(tokens, logits, count, max_tokens)
+                candidates(tokens, logits, count, max_answer_length, raw)
             })?;
         let rows = texts.iter().zip(windows).map(|(text, (windows, is_finite))| {
             vec![TaskRow { is_finite, ..TaskRow::of(text, self.content(text, windows)) }]

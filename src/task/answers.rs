@@ -10,17 +10,24 @@ use crate::text::{Characters, TokenIds, TokenSpan};
 /// The best spans of a window.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Candidates {
-    /// The characters of spans and their probabilities, best first.
+    /// The characters of spans and their scores, best first.
     pub spans: Vec<(Range<usize>, f64)>,
-    /// The probability of the window having no answer.
+    /// The score of the window having no answer.
     pub no_answer: f64,
 }
 
 /// Pairs of start and end above which only the best ones are kept: a long answer in a long text has too many.
 const MAX_PAIRS: usize = 1 << 16;
 
-/// The best `count` spans of at most `max_tokens` tokens of a window, from its logits of `(tokens, 2)`.
-pub(super) fn candidates(tokens: &TokenIds, logits: &[f32], count: usize, max_tokens: usize) -> Candidates {
+/// The best `count` spans of at most `max_tokens` tokens of a window, from its logits of `(tokens, 2)`. A score is the product of the
+/// probabilities of start and end, or if `raw` the sum of their logits.
+pub(super) fn candidates(
+    tokens: &TokenIds,
+    logits: &[f32],
+    count: usize,
+    max_tokens: usize,
+    raw: bool,
+) -> Candidates {
     let spans = tokens.alignment.as_ref().map_or(&[][..], |alignment| &alignment.spans);
     // An answer is in the text, or it is the first special token: the model's prediction of no answer.
     let allowed: Vec<bool> = (spans.iter().zip(&tokens.ids))
@@ -28,7 +35,13 @@ pub(super) fn candidates(tokens: &TokenIds, logits: &[f32], count: usize, max_to
         .collect();
     let mut starts = probabilities(logits.iter().step_by(2), &allowed);
     let mut ends = probabilities(logits.iter().skip(1).step_by(2), &allowed);
-    let no_answer = starts.first().zip(ends.first()).map_or(0.0, |(start, end)| start * end);
+    let raw_score =
+        |first: usize, last: usize| f64::from(logits[2 * first]) + f64::from(logits[2 * last + 1]);
+    let no_answer = match starts.first().zip(ends.first()) {
+        Some(_) if raw => raw_score(0, 0),
+        Some((start, end)) => start * end,
+        None => 0.0,
+    };
     for probabilities in [&mut starts, &mut ends] {
         probabilities.first_mut().into_iter().for_each(|first| *first = 0.0);
     }
@@ -47,6 +60,7 @@ pub(super) fn candidates(tokens: &TokenIds, logits: &[f32], count: usize, max_to
     }
     keep_best(&mut pairs);
     let best = pairs.into_iter().filter_map(|(first, last, score)| {
+        let score = if raw { raw_score(first, last) } else { score };
         let (first, last) = (spans[first].as_ref()?, spans[last].as_ref()?);
         Some((whole_words(spans, first, last), score))
     });
@@ -77,19 +91,23 @@ fn whole_words(spans: &[Option<TokenSpan>], first: &TokenSpan, last: &TokenSpan)
     start..end
 }
 
-/// The best `top_k` answers of a text, from the candidates of its windows, and the probability of no answer: the lowest of a window.
-/// The scores of candidates with the same text, in any letter case, are added.
+/// The best `top_k` answers of a text, from the candidates of its windows, and the score of no answer: the lowest of a window. Of
+/// candidates with the same text, in any letter case, probabilities are added; of `raw` scores, the highest counts.
 pub(super) fn merge(
     text: &Characters,
     windows: Vec<Candidates>,
     top_k: usize,
+    raw: bool,
 ) -> (Vec<(Range<usize>, f64)>, f64) {
     let no_answer = windows.iter().map(|window| window.no_answer).fold(f64::INFINITY, f64::min);
     let mut answers: Vec<(Range<usize>, f64)> = Vec::new();
     let mut known: HashMap<String, usize> = HashMap::new();
     for (characters, score) in windows.into_iter().flat_map(|window| window.spans) {
         match known.entry(text.slice(&characters).to_lowercase()) {
-            Entry::Occupied(answer) => answers[*answer.get()].1 += score,
+            Entry::Occupied(answer) => {
+                let known = &mut answers[*answer.get()].1;
+                *known = if raw { known.max(score) } else { *known + score };
+            }
             Entry::Vacant(answer) => {
                 answer.insert(answers.len());
                 answers.push((characters, score));
@@ -129,11 +147,17 @@ mod tests {
         let tokens =
             tokens(&[None, None, Some((0..1, 0)), Some((2..4, 1)), Some((4..6, 1)), Some((7..11, 2))]);
         let logits = [0.0, 0.0, 90.0, 90.0, -9.0, -9.0, -9.0, -9.0, 5.0, 5.0, 1.0, 1.0];
-        let found = candidates(&tokens, &logits, 2, 15);
+        let found = candidates(&tokens, &logits, 2, 15, false);
         // The start inside of a word, and the question's own logits have no effect.
         assert_eq!(found.spans[0].0, 2..6);
         assert!(found.spans[0].1 > 0.9 && found.no_answer < 0.01);
-        assert_eq!(candidates(&tokens, &logits, 30, 1).spans.len(), 4, "one token each");
+        assert_eq!(candidates(&tokens, &logits, 30, 1, false).spans.len(), 4, "one token each");
+        let raw = candidates(&tokens, &logits, 2, 15, true);
+        assert_eq!(
+            (raw.spans[0].1, raw.no_answer),
+            (10.0, 0.0),
+            "start and end of the best span, and of the first token"
+        );
     }
 
     #[test]
@@ -141,7 +165,8 @@ mod tests {
         let text = Characters::new("a lamp Lamp");
         let window = |spans: &[(Range<usize>, f64)], no_answer| Candidates { spans: spans.into(), no_answer };
         let windows = vec![window(&[(0..1, 0.5), (2..6, 0.25)], 0.5), window(&[(7..11, 0.5)], 0.125)];
-        assert_eq!(merge(&text, windows.clone(), 2), (vec![(2..6, 0.75), (0..1, 0.5)], 0.125));
-        assert_eq!(merge(&text, windows, 1).0, [(2..6, 0.75)]);
+        assert_eq!(merge(&text, windows.clone(), 2, false), (vec![(2..6, 0.75), (0..1, 0.5)], 0.125));
+        assert_eq!(merge(&text, windows.clone(), 1, false).0, [(2..6, 0.75)]);
+        assert_eq!(merge(&text, windows, 2, true).0, [(0..1, 0.5), (2..6, 0.5)]);
     }
 }

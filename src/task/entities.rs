@@ -44,29 +44,29 @@ const OUTSIDE: &str = "O";
 pub(super) struct Labelled {
     /// The label.
     pub label: String,
-    /// Its probability.
+    /// Its probability, or its logit.
     pub score: f32,
     /// Its characters in the text.
     pub characters: Range<usize>,
 }
 
-/// The probabilities of a token's labels.
+/// The probabilities of a token's labels, or their logits.
 struct Token<'a> {
     span: &'a TokenSpan,
     scores: Vec<f32>,
 }
 
-/// The entities of a sequence from its logits, `(tokens, labels)`.
+/// The entities of a sequence from its logits, `(tokens, labels)`, by the scores that `function` makes of those of a token.
 pub(super) fn entities(
     spans: &[Option<TokenSpan>],
     logits: &[f32],
     labels: &[String],
+    function: ScoreFunction,
     aggregation: Aggregation,
 ) -> Vec<Labelled> {
     let tokens = spans.iter().zip(logits.chunks_exact(labels.len()));
-    let tokens = tokens.filter_map(|(span, logits)| {
-        Some(Token { span: span.as_ref()?, scores: ScoreFunction::Softmax.apply(logits) })
-    });
+    let tokens = tokens
+        .filter_map(|(span, logits)| Some(Token { span: span.as_ref()?, scores: function.apply(logits) }));
     let tokens: Vec<Token> = tokens.collect();
     let labelled = match aggregation {
         Aggregation::None => tokens.chunks(1).map(|token| first(token, labels)).collect(),

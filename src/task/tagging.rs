@@ -9,7 +9,7 @@ use super::options::OnLong;
 use super::sequences::{check_length, forward_tokens, tokenizer_failed};
 use super::text_model::TextModel;
 use crate::error::UsageError;
-use crate::model::classification::labels;
+use crate::model::classification::{ScoreFunction, labels};
 use crate::nn::{TaskHead, TokenHead, keep_memory};
 use crate::output::{Content, ContentType, Entity, SpanKind};
 use crate::pipeline::{Task, TaskRow, TokenizeError};
@@ -20,6 +20,8 @@ use crate::text::{Characters, TokenSpan, TokenizedText, Windows};
 pub struct TagOptions {
     /// How tokens are joined to entities.
     pub aggregation: Aggregation,
+    /// Whether scores are logits, in place of probabilities.
+    pub raw: bool,
     /// What to do with texts over the limit; [`OnLong::Mean`] is not supported.
     pub on_long: OnLong,
     /// Tag texts over the limit in windows that share so many tokens with the next one.
@@ -55,6 +57,11 @@ impl Tagger {
         let model = TextModel { tokenizer, encoders, on_long: options.on_long };
         Ok(Tagger { model, head, labels, options })
     }
+
+    /// What scores are: the function of the logits of a token.
+    fn function(&self) -> ScoreFunction {
+        if self.options.raw { ScoreFunction::LOGITS } else { ScoreFunction::Softmax }
+    }
 }
 
 /// The content of the row of a text, from the entities of its windows.
@@ -89,7 +96,7 @@ impl Task for Tagger {
         let windows =
             forward_tokens(self.model.encoder(worker), &self.head, texts, batch_tokens, |tokens, logits| {
                 let spans = tokens.alignment.as_ref().map_or(&[][..], |alignment| &alignment.spans);
-                entities(spans, logits, &self.labels, self.options.aggregation)
+                entities(spans, logits, &self.labels, self.function(), self.options.aggregation)
             })?;
         let rows = texts.iter().zip(windows).map(|(text, (windows, is_finite))| {
             vec![TaskRow { is_finite, ..TaskRow::of(text, content(text, windows)) }]

@@ -150,6 +150,68 @@ fn entities_are_those_of_the_token_classification_pipeline() {
     }
 }
 
+/// The golden file of `--raw`.
+fn raw_goldens(model: &str) -> Value {
+    let path = fixture("token-heads").join(model).join("raw.json");
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn raw_scores_of_entities_are_logits() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut differs = false;
+    for tokenizer in TOKENIZERS {
+        let model = format!("ner-{tokenizer}");
+        let (goldens, raw) = (goldens(&model), raw_goldens(&model));
+        let texts = raw["texts"].as_array().unwrap();
+        let path = input(folder.path(), &texts.iter().map(|text| json!({"text": text})).collect::<Vec<_>>());
+        for aggregation in ["none", "simple", "first", "average", "max"] {
+            let args = ["-i", &path, "--max-length", LIMIT, "--aggregation", aggregation, "--raw"];
+            let found = rows(&output("tag", &model, &args));
+            let expected = raw[aggregation].as_array().unwrap();
+            assert_eq!(found.len(), expected.len());
+            for ((row, expected), text) in found.iter().zip(expected).zip(texts) {
+                assert_spans(&row["entities"], "label", expected, &format!("{model} {aggregation} {text}"));
+            }
+            let labels = |goldens: &Value| -> Vec<Value> {
+                let entities =
+                    goldens[aggregation].as_array().unwrap().iter().flat_map(|row| row.as_array().unwrap());
+                entities.map(|entity| entity[0].clone()).collect()
+            };
+            differs |= labels(&raw) != labels(&goldens);
+        }
+    }
+    assert!(differs, "the labels of means of logits are not always those of means of probabilities");
+}
+
+#[test]
+fn raw_scores_of_answers_are_sums_of_logits() {
+    let folder = tempfile::tempdir().unwrap();
+    for tokenizer in &TOKENIZERS[..2] {
+        let model = format!("qa-{tokenizer}");
+        let raw = raw_goldens(&model);
+        let texts = raw["texts"].as_array().unwrap();
+        let records = texts.iter().map(|pair| json!({"question": pair[0], "context": pair[1]}));
+        let path = input(folder.path(), &records.collect::<Vec<_>>());
+        let fields = ["--question-field", "question", "--text-field", "context"];
+        let args = ["-i", &path, "--max-length", LIMIT, "--top-k", "3", "--raw"];
+        let found = rows(&output("answer", &model, &[&args[..], &fields].concat()));
+        for ((row, expected), text) in found.iter().zip(raw["answers"].as_array().unwrap()).zip(texts) {
+            let answers = row["answers"].as_array().unwrap();
+            let own: Vec<&Value> = answers.iter().map(|answer| &answer["text"]).collect();
+            let expected = expected.as_array().unwrap();
+            assert_eq!(own, expected.iter().map(|answer| &answer[0]).collect::<Vec<_>>(), "{model} {text}");
+            let scores: Vec<f32> =
+                answers.iter().map(|answer| answer["score"].as_f64().unwrap() as f32).collect();
+            let expected: Vec<f32> =
+                expected.iter().map(|answer| answer[1].as_f64().unwrap() as f32).collect();
+            assert_eq!(first_difference(&scores, &expected, ATOL, 0.0), None, "{model} {text}");
+        }
+        let no_answer: Vec<f32> = found.iter().map(|row| row["no_answer"].as_f64().unwrap() as f32).collect();
+        assert_eq!(first_difference(&no_answer, &numbers(&raw["no_answer"]), ATOL, 0.0), None, "{model}");
+    }
+}
+
 #[test]
 fn answers_are_those_of_the_question_answering_pipeline() {
     let folder = tempfile::tempdir().unwrap();
