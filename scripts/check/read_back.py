@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Reads the files that `sconce embed` writes with the libraries that people use: every format with every dtype, with one vector per row,
-per token and per chunk.
+per token and per chunk, and sparse vectors.
 
     pip install -r scripts/check/requirements-readers.txt
     python3 scripts/check/read_back.py [--sconce target/release/sconce] [--model tests/fixtures/bert-tiny] [--files DIR]
 
 Vectors are compared with those of the f32 jsonl file: equal for f32, equal after numpy's conversion for f16, equal to the documented
 formulas for int8 and binary. Ids, kept columns with their nulls, and the spans of chunks must be those of the input; a chunk must
-have the vector of its text. Kept columns of every Arrow type must keep their types and values. With --files, existing outputs in DIR
+have the vector of its text. Sparse vectors of every format, npz by scipy, must be those of the jsonl file. Kept columns of every Arrow type must keep their types and values. With --files, existing outputs in DIR
 are read and nothing is run. Exits with 1 if anything differs or cannot be read.
 """
 
@@ -26,9 +26,11 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+import scipy.sparse
 from safetensors.numpy import load_file
 
 ROOT = Path(__file__).resolve().parents[2]
+SPARSE_MODEL = ROOT / "tests" / "fixtures" / "sparse" / "bert-max"
 TYPED = ROOT / "tests" / "fixtures" / "input" / "typed"
 DIMENSIONS = 32
 CHUNK_TOKENS = 8
@@ -353,6 +355,28 @@ def check_typed(sconce, model, folder, kind):
     return None
 
 
+def check_sparse(sconce, folder, form):
+    """A message about what is wrong with a file of sparse vectors; None if nothing is."""
+    texts = [row["text"] for row in ROWS]
+    for output in (folder / "sparse.jsonl", folder / f"sparse.{form}"):
+        command = [sconce, "embed", "--model", SPARSE_MODEL, "--output", output, "--restart", "--quiet", "--", *texts]
+        if subprocess.run([str(part) for part in command]).returncode != 0:
+            return "failed"
+    tokens = json.loads((SPARSE_MODEL / "tokenizer.json").read_text())["model"]["vocab"]
+    expected = [{tokens[token]: np.float32(weight) for token, weight in row["weights"].items()} for row in read_jsonl(folder / "sparse.jsonl")]
+    if form == "npz":
+        matrix = scipy.sparse.load_npz(output)
+        if matrix.format != "csr" or matrix.dtype != np.float32 or matrix.shape != (len(ROWS), len(tokens)):
+            return f"the matrix is {matrix.format} {matrix.dtype} {matrix.shape}"
+        found = [dict(zip(row.indices.tolist(), row.data)) for row in (matrix[i] for i in range(len(ROWS)))]
+    else:
+        table = pq.read_table(output) if form == "parquet" else ipc(output)
+        found = [dict(zip(row["indices"], map(np.float32, row["values"]))) for row in table.to_pylist()]
+    if found != expected:
+        return f"weights are {found}, not {expected}"
+    return None
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sconce", type=Path, default=ROOT / "target" / "release" / "sconce")
@@ -378,6 +402,8 @@ def main():
 
         for kind in ["parquet", "arrow"] if args.files is None else []:
             report(f"typed.{kind}", "kept columns", check_typed(args.sconce, args.model, folder, kind))
+        for form, reader in [("npz", "scipy"), ("parquet", "pyarrow"), ("arrow", "pyarrow")] if args.files is None else []:
+            report(f"sparse.{form}", reader, check_sparse(args.sconce, folder, form))
         of_texts = vectors(read_jsonl(folder / "of-chunk-texts.jsonl"))
         report("chunks-f32.jsonl", "spans", check_chunks(chunks, expected["chunk"], of_texts))
         for output in outputs():

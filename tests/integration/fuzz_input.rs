@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::Path;
 
 use crate::support::damage::{damaged, fuzz};
-use crate::support::fixture;
+use crate::support::{fixture, model_command};
 use rand::Rng;
 
 /// Default number of cases per target.
@@ -105,6 +105,23 @@ fn damaged_vector_files_give_vectors_or_an_error() {
     ];
     files.extend(more.iter().map(|bytes| bytes.to_vec()));
     fuzz("vectors", &files, CASES, damaged);
+}
+
+/// What `embed` writes of sparse vectors in every format that is read, and of vectors of tokens.
+#[test]
+fn damaged_files_of_sparse_vectors_give_vectors_or_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let written = |extension: &str, args: &[&str]| {
+        let path = folder.path().join(format!("vectors.{extension}"));
+        let texts = ["-o", path.to_str().unwrap(), "the lamp", "a", "the wick burns"];
+        let output = model_command("embed", &fixture("sparse/bert-max"), &[args, &texts].concat()).output();
+        assert!(output.unwrap().status.success());
+        fs::read(path).unwrap()
+    };
+    let mut files: Vec<Vec<u8>> =
+        ["npz", "parquet", "arrow", "jsonl"].iter().map(|extension| written(extension, &[])).collect();
+    files.push(written("tokens.jsonl", &["--pooling", "none"]));
+    fuzz("sparse_vectors", &files, CASES, damaged);
 }
 
 /// Fuzzes a compression over all formats that can be compressed: the content is damaged, in half of the cases the compressed

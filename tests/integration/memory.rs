@@ -11,9 +11,10 @@ use std::sync::Arc;
 
 use crate::support::{assert_fails, embedding, fixture, rows, stderr};
 use arrow::array::{
-    ArrayRef, DictionaryArray, FixedSizeListArray, Int8Array, Int32Array, LargeStringArray, RecordBatch,
-    StringArray,
+    Array, ArrayRef, DictionaryArray, FixedSizeListArray, Float32Array, Int8Array, Int32Array,
+    LargeStringArray, ListArray, RecordBatch, StringArray,
 };
+use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, Int32Type};
 use arrow::ipc::CompressionType;
 use arrow::ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
@@ -276,4 +277,46 @@ fn lines_over_the_memory_limit_are_skipped() {
         let peak = stats["peak_memory_bytes"].as_u64().unwrap();
         assert!(peak < 80_000_000, "{peak} bytes");
     }
+}
+
+/// A file of sparse vectors whose elements take more memory than there is: they are scored block by block.
+#[test]
+fn a_file_of_sparse_vectors_larger_than_memory_is_searched() {
+    const ROWS: usize = 1 << 14;
+    const ELEMENTS: usize = 64;
+    const GROUPS: usize = 110;
+    let folder = Folder::new();
+    let batch = |rows: usize, value: f32| {
+        let indices = Int32Array::from_iter_values((0..rows * ELEMENTS).map(|i| (i % ELEMENTS) as i32));
+        let values = Float32Array::from_value(value, rows * ELEMENTS);
+        let list = |items: ArrayRef| -> ArrayRef {
+            let field = Arc::new(Field::new_list_field(items.data_type().clone(), false));
+            let offsets = OffsetBuffer::from_lengths(std::iter::repeat_n(ELEMENTS, rows));
+            Arc::new(ListArray::new(field, offsets, items, None))
+        };
+        let columns = [("indices", list(Arc::new(indices))), ("values", list(Arc::new(values)))];
+        RecordBatch::try_from_iter(columns).unwrap()
+    };
+    let common = batch(ROWS, 0.5);
+    let write = |name: &str, batches: &[&RecordBatch]| {
+        let path = folder.at(name);
+        let mut writer = ArrowWriter::try_new(File::create(&path).unwrap(), common.schema(), None).unwrap();
+        for batch in batches {
+            writer.write(batch).unwrap();
+            writer.flush().unwrap();
+        }
+        writer.close().unwrap();
+        path
+    };
+    let best = batch(1, 0.75);
+    let rows_of_file: Vec<&RecordBatch> = std::iter::repeat_n(&common, GROUPS).chain([&best]).collect();
+    let path = write("sparse.parquet", &rows_of_file);
+    let queries = write("queries.parquet", &[&batch(1, 1.0)]);
+    assert!(ROWS * GROUPS * ELEMENTS * 8 > 1000 * ADDRESS_SPACE_KIB as usize);
+    let limited = format!("ulimit -v {ADDRESS_SPACE_KIB}; exec \"$@\"");
+    let mut command = Command::new("bash");
+    command.args(["-c", &limited, "-", env!("CARGO_BIN_EXE_sconce"), "search", "--query-vectors"]);
+    command.arg(queries).arg(path).args(["-k", "1", "--output-format", "jsonl"]);
+    let found = rows(&command.output().unwrap());
+    assert_eq!((&found[0]["index"], &found[0]["score"]), (&(ROWS * GROUPS).into(), &48.0.into()));
 }

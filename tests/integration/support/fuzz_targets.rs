@@ -24,7 +24,7 @@ use sconce::pipeline::{
 };
 use sconce::sys::console::{Console, Verbosity};
 use sconce::text::{PairTruncation, Tokenizer, TokenizerOptions, TruncationSide};
-use sconce::vectors::VectorFile;
+use sconce::vectors::{RowKind, VectorFile};
 use serde_json::Value;
 
 /// A fuzz target: parses bytes, and returns whether they were accepted.
@@ -49,7 +49,7 @@ targets! {
     // Files beside an output.
     manifest, completed_run, ledger, output_metadata,
     // Vector files.
-    vectors,
+    vectors, sparse_vectors,
 }
 
 /// Maximum number of entries read from an input: a damaged row count may declare billions of rows.
@@ -226,16 +226,28 @@ fn check_input_message(message: &str, path: &Path) {
     assert!(message.contains("; "), "{message:?} has no remedy");
 }
 
-/// A vector file of any format: all vectors, and the columns of the first and the last row.
+/// A file of dense vectors in any format: all vectors, and the columns of the first and the last row.
 fn vectors(bytes: &[u8]) -> bool {
+    read_vectors(bytes, false)
+}
+
+/// A file of sparse vectors, or of vectors of tokens, in any format.
+fn sparse_vectors(bytes: &[u8]) -> bool {
+    read_vectors(bytes, true)
+}
+
+/// Reads a file of vectors, of `any` kind or one dense vector per row.
+fn read_vectors(bytes: &[u8], any: bool) -> bool {
     let folder = scratch();
     let path = folder.path().join("case.vectors");
     fs::write(&path, bytes).expect("the file is written");
     let read = |file: VectorFile| {
-        let mut rows = 0;
+        let (mut rows, is_dense) = (0, file.kind() == RowKind::Dense);
         file.for_each_block(0, 64, |block| {
-            assert_eq!((block.first_row, block.dimensions), (rows, file.dimensions()));
-            rows += block.rows;
+            assert_eq!(block.first_row, rows);
+            assert!(!is_dense || block.dimensions == file.dimensions());
+            // Of vectors of tokens, a row of the block is a vector.
+            rows += if block.lengths.is_empty() { block.rows } else { block.lengths.len() };
             Ok(if rows < MAX_ENTRIES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
         })?;
         if rows == 0 || rows >= MAX_ENTRIES {
@@ -245,13 +257,16 @@ fn vectors(bytes: &[u8]) -> bool {
         let columns: Vec<usize> = (0..file.columns().len()).collect();
         let ends = if rows == 1 { vec![0] } else { vec![0, rows - 1] };
         assert_eq!(file.values(&ends, &columns)?.len(), ends.len());
-        file.read_rows(&ends, |block| {
-            assert_eq!(block.rows, ends.len());
-            Ok(())
-        })?;
+        if is_dense {
+            file.read_rows(&ends, |block| {
+                assert_eq!(block.rows, ends.len());
+                Ok(())
+            })?;
+        }
         Ok(rows)
     };
-    match VectorFile::open(&path).and_then(read) {
+    let opened = if any { VectorFile::open_any(&path) } else { VectorFile::open(&path) };
+    match opened.and_then(read) {
         Ok(rows) => rows > 0,
         Err(error) => {
             check_input_message(&error.to_string(), &path);
