@@ -53,10 +53,12 @@
 //! | pooling | hidden states → one vector per text: `cls`, `mean`, `max` … |
 //! | post-pooling modules | the modules after pooling in `modules.json`: dense, layer norm, normalize |
 //! | row | an entry of the output: one text, one chunk, or (without pooling) one text with a vector per token |
-//! | content | what a row holds beside its columns: a vector, a score, labels, entities, answers, tokens for masks, or a sparse vector |
+//! | content | what a row holds beside its columns: a vector, a score, labels, entities, answers, tokens for masks, a sparse vector, or several outputs |
 //! | mask | the token `[MASK]` or `<mask>`, in whose place a masked language model expects other tokens |
 //! | decoder | the last layer of a masked-LM head: a logit for each token of the vocabulary |
 //! | sparse vector | the dimensions of a vector over the vocabulary that are not zero, with their values |
+//! | lexical weights | a sparse vector with a weight for each token of the text, from a head with one logit per token |
+//! | outputs | what one forward pass of a model like BGE-M3 gives: a vector, lexical weights, vectors of tokens |
 //! | route | what a sparse encoder does with a text of one role, if queries need no encoder |
 //! | logits, scores | the outputs of a task head; what an activation makes of them |
 //! | multi-vector model, MaxSim | a model like ColBERT with one projected vector per token; its score of a query and a document |

@@ -232,6 +232,8 @@ MUTATIONS = [
     ("the scores of the same answer are not added", "src/task/answers.rs", "if raw { known.max(score) } else { *known + score }", "known.max(score)"),
     ("raw scores of the same answer are added", "src/task/answers.rs", "if raw { known.max(score) } else { *known + score }", "*known + score"),
     ("the raw score of an answer is that of its first token", "src/task/answers.rs", "f64::from(logits[2 * last + 1])", "f64::from(logits[2 * first + 1])"),
+    ("special tokens have lexical weights", "src/task/lexical.rs", "excluded.binary_search(&id).is_err() && ", ""),
+    ("a lexical weight is that of the last token", "src/task/lexical.rs", "if logit > *weight || logit.is_nan() {", "if logit > 0.0 {"),
     ("a cross-encoder reads the text first", "src/task/classification.rs", "Some(query) => (query, Some(text)),", "Some(query) => (text, Some(query)),"),
     ("only the first text of a pair is truncated", "src/text/tokenizer.rs", "(TruncationStrategy::OnlySecond, Some((\"second\", second)))", "(TruncationStrategy::OnlyFirst, Some((\"first\", &first)))"),
     ("one row too many is ranked", "src/pipeline/collector/ranking.rs", "rows.pop_last();", "rows.len();"),

@@ -7,7 +7,7 @@ use clap::builder::{PossibleValue, TypedValueParser};
 
 use super::choice::{OrAuto, choices, named, one_of};
 use crate::model::modules::Role;
-use crate::nn::{ComputeDtype, DeviceRequest, MULTI_VECTOR, Pool, Pooling, SPLADE};
+use crate::nn::{ComputeDtype, DeviceRequest, LEXICAL, MULTI_VECTOR, Pool, Pooling, SPLADE};
 use crate::text::TruncationSide;
 
 /// The default of `--model`.
@@ -17,8 +17,8 @@ pub(super) const DEFAULT_MODEL: &str = "sentence-transformers/all-MiniLM-L6-v2";
 #[derive(Debug, Args)]
 pub(super) struct VectorArgs {
     /// How to pool token vectors. auto: from the model's files; multi-vector: one projected vector per token, of a model like
-    /// ColBERT; none: one hidden state per token; splade: weights of the vocabulary, from the logits of the model's masked-LM head
-    /// (embed only)
+    /// ColBERT; none: one hidden state per token; splade: weights of the vocabulary, from the logits of the model's masked-LM head;
+    /// lexical: weights of the tokens of a text, of a model like BGE-M3
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = pooling())]
     pub pooling: OrAuto<Pooling>,
 
@@ -141,14 +141,15 @@ pub(super) struct VerbosityArgs {
     pub no_progress: bool,
 }
 
-/// A parser for `auto`, one pooling of [`Pool`], `multi-vector`, `splade`, and `none`.
-fn pooling() -> impl TypedValueParser<Value = OrAuto<Pooling>> {
+/// A parser for `auto`, one pooling of [`Pool`], `multi-vector`, `splade`, `lexical`, and `none`.
+pub(super) fn pooling() -> impl TypedValueParser<Value = OrAuto<Pooling>> {
     let auto = (PossibleValue::new("auto"), OrAuto(None));
     let pools = choices(|pool: Pool| OrAuto(Some(Pooling::Text(vec![pool]))));
     let splade = (PossibleValue::new(SPLADE), OrAuto(Some(Pooling::Splade)));
     let none = (PossibleValue::new("none"), OrAuto(Some(Pooling::None)));
     let multi_vector = (PossibleValue::new(MULTI_VECTOR), OrAuto(Some(Pooling::MultiVector)));
-    one_of([vec![auto], pools, vec![multi_vector, splade, none]].concat())
+    let lexical = (PossibleValue::new(LEXICAL), OrAuto(Some(Pooling::Lexical)));
+    one_of([vec![auto], pools, vec![multi_vector, splade, lexical, none]].concat())
 }
 
 fn device(value: &str) -> Result<DeviceRequest, String> {

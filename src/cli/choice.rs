@@ -48,7 +48,7 @@ mod tests {
     use crate::model::modules::{Role, Similarity};
     use crate::named::Named;
     use crate::neighbours::Metric;
-    use crate::nn::{ComputeDtype, Pool};
+    use crate::nn::{ComputeDtype, OutputKind, Pool};
     use crate::output::{self, OutputDtype};
     use crate::run::attend::AttentionFormat;
     use crate::run::search::WeightKind;
@@ -83,6 +83,7 @@ mod tests {
         check::<OutputDtype>();
         check::<ComputeDtype>();
         check::<Pool>();
+        check::<OutputKind>();
         check::<Similarity>();
         check::<Role>();
         check::<OnLong>();

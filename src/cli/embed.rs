@@ -1,5 +1,7 @@
 //! `sconce embed`: its arguments, and the options that they become.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Result, bail};
 use clap::Args;
 use clap::builder::{PossibleValue, TypedValueParser};
@@ -10,11 +12,12 @@ use super::records::{RecordArgs, records};
 use super::resolve::{console, embedding_model, vectors};
 use super::scores::needs_truncation;
 use crate::error::UsageError;
-use crate::nn::Pooling;
+use crate::named::Named;
+use crate::nn::{OutputKind, Pooling};
 use crate::output::OutputDtype;
 use crate::run::embed::EmbedOptions;
 use crate::run::records::RecordOptions;
-use crate::task::{OnLong, VectorOptions};
+use crate::task::{ModelOptions, OnLong, VectorOptions};
 use crate::text::Chunking;
 
 /// The examples at the end of the command's help.
@@ -25,6 +28,7 @@ Examples:
   sconce embed -i docs --input-format files -o docs.npy     a directory, one vector per file
   sconce embed -i docs --input-format files --chunk 128     a directory, one row per chunk
   sconce embed -m BAAI/bge-small-en-v1.5 < lines.txt        another model, one text per line
+  sconce embed -m BAAI/bge-m3 --outputs dense,lexical -i corpus.jsonl -o corpus.parquet
   sconce embed -i corpus.jsonl -o corpus.parquet --resume   the rest of an interrupted run";
 
 #[derive(Debug, Args)]
@@ -43,6 +47,11 @@ pub(super) struct EmbedArgs {
 
     #[command(flatten)]
     pub vectors: VectorArgs,
+
+    /// Several outputs of one forward pass, of a model like BGE-M3, as columns of a row: dense (embedding), lexical (weights),
+    /// multi-vector (embeddings)
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', num_args = 1, conflicts_with = "pooling", value_parser = named::<OutputKind>())]
+    pub outputs: Vec<OutputKind>,
 
     /// Hierarchical token pooling of a multi-vector model: cluster the vectors of a text, about N in a cluster, and keep the mean
     /// of each, normalized [default: from the model's files]
@@ -88,7 +97,8 @@ pub(super) struct OnLongArg {
 pub(super) fn options(args: EmbedArgs) -> Result<EmbedOptions> {
     check_long_text_options(&args)?;
     let chunking = chunking(&args)?;
-    let model = embedding_model(&args.model, &args.vectors)?;
+    let outputs = outputs(&args.outputs)?;
+    let model = ModelOptions { outputs, ..embedding_model(&args.model, &args.vectors)? };
     let verbosity = &args.model.verbosity;
     let records = records(args.records, model, ("--pair-field", args.pair_field), verbosity)?;
     Ok(EmbedOptions {
@@ -101,6 +111,25 @@ pub(super) fn options(args: EmbedArgs) -> Result<EmbedOptions> {
             ..vectors(&args.vectors)
         },
     })
+}
+
+/// The outputs in their order in a row.
+///
+/// # Errors
+/// [`UsageError`] if there is one, or one twice.
+fn outputs(given: &[OutputKind]) -> Result<Vec<OutputKind>> {
+    let distinct: BTreeSet<OutputKind> = given.iter().copied().collect();
+    if distinct.len() != given.len() {
+        bail!(UsageError("--outputs names an output twice; name it once".into()));
+    }
+    if let [only] = given {
+        let remedy = match only {
+            OutputKind::Dense => "leave it out".into(),
+            _ => format!("pass --pooling {}", only.name()),
+        };
+        bail!(UsageError(format!("--outputs {} is a single output; {remedy}", only.name())));
+    }
+    Ok(distinct.into_iter().collect())
 }
 
 /// Refuses options for long texts that would have no effect, and chunks of pairs, which are not supported.

@@ -5,12 +5,15 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::Args;
 
-use super::args::ModelArgs;
+use super::args::{ModelArgs, pooling};
+use super::choice::OrAuto;
 use super::records::{RecordArgs, is_stdin, records};
 use super::scores::{ScoreArgs, scoring};
 use crate::error::UsageError;
 use crate::input::{self, Fields};
+use crate::nn::Pooling;
 use crate::run::rerank::{RerankOptions, RerankQueries};
+use crate::task::ModelOptions;
 
 /// The examples at the end of the command's help.
 pub(super) const EXAMPLES: &str = "\
@@ -50,6 +53,10 @@ pub(super) struct RerankArgs {
     #[arg(id = "top_rows", long = "top-k", value_name = "K", requires = "common_query")]
     pub top_k: Option<u32>,
 
+    /// How to pool token vectors, in place of a cross-encoder's head or an embedding model's own pooling; see embed
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = pooling())]
+    pub pooling: OrAuto<Pooling>,
+
     #[command(flatten)]
     pub scores: ScoreArgs,
 
@@ -63,6 +70,7 @@ pub(super) struct RerankArgs {
 /// [`UsageError`] if arguments contradict each other.
 pub(super) fn options(args: RerankArgs) -> Result<RerankOptions> {
     let (model, scores) = scoring(&args.model, &args.scores)?;
+    let model = ModelOptions { pooling: args.pooling.0.clone(), ..model };
     let queries = match (args.query, &args.queries) {
         (Some(query), _) => RerankQueries::One(query),
         (None, Some(path)) => query_files(path, args.query_field.clone(), &args.records)?,

@@ -9,6 +9,7 @@ use super::args::{DEFAULT_MODEL, HubArgs, ModelArgs, VectorArgs, VerbosityArgs};
 use super::choice::OrAuto;
 use crate::error::UsageError;
 use crate::model::Source;
+use crate::model::modules::Role;
 use crate::named::Named;
 use crate::nn::Isa;
 use crate::output::{self, TableFormat, Target};
@@ -38,6 +39,7 @@ pub(super) fn embedding_model(args: &ModelArgs, vectors: &VectorArgs) -> Result<
         max_length: vectors.limit.max_length.map(|n| n as usize),
         truncation_side: vectors.limit.truncation_side,
         pooling: vectors.pooling.0.clone(),
+        only_queries: vectors.role == Some(Role::Query),
         ..model
     })
 }

@@ -11,11 +11,12 @@ use super::choice::{OrAuto, named, named_or_auto, one_of};
 use super::resolve::{console, embedding_model, table_format, target, vectors};
 use crate::error::UsageError;
 use crate::input::{self, Fields};
+use crate::model::modules::Role;
 use crate::named::Named;
 use crate::neighbours::Metric;
 use crate::output::TableFormat;
 use crate::run::search::{NeighbourWeights, Queries, Rescore, SearchOptions, WeightKind};
-use crate::task::{OnLong, VectorOptions};
+use crate::task::{ModelOptions, OnLong, VectorOptions};
 
 /// The examples at the end of the command's help.
 pub(super) const EXAMPLES: &str = "\
@@ -131,6 +132,9 @@ pub(super) fn options(args: SearchArgs) -> Result<SearchOptions> {
         (Some(WeightKind::Uniform), None) => Some(NeighbourWeights::Uniform),
         (None, _) => None,
     };
+    let has_prompt = args.vectors.prompt.is_some() || args.vectors.prompt_name.is_some();
+    // As the queries are encoded: in the role of queries, unless another role or a prompt is chosen.
+    let only_queries = args.vectors.role.map_or(!has_prompt, |role| role == Role::Query);
     Ok(SearchOptions {
         queries: queries(&args)?,
         vectors: args.file,
@@ -143,7 +147,7 @@ pub(super) fn options(args: SearchArgs) -> Result<SearchOptions> {
         keep: args.keep,
         format: table_format(args.output_format, args.output.as_deref())?,
         output: target(args.output),
-        model: embedding_model(&args.model, &args.vectors)?,
+        model: ModelOptions { only_queries, ..embedding_model(&args.model, &args.vectors)? },
         query_vectors: VectorOptions { on_long: args.on_long, ..vectors(&args.vectors) },
         console: console(&args.model.verbosity),
     })

@@ -18,11 +18,12 @@ pub struct ModelDir {
 }
 
 impl ModelDir {
-    /// Finds a model: first a directory with `config.json` or `modules.json`, then the cache, then the hub.
+    /// Finds a model: first a directory with `config.json` or `modules.json`, then the cache, then the hub. It is asked for the
+    /// files `wanted` beside those that every model may have, unless the cache has them or notes their absence.
     ///
     /// # Errors
     /// If the model is in none of them, or the hub refuses or cannot be reached.
-    pub fn locate(source: &Source) -> Result<Self> {
+    pub fn locate(source: &Source, wanted: &[&'static str]) -> Result<Self> {
         let directory = Path::new(&source.model);
         if [CONFIG, MODULES].iter().any(|name| has_dir_entry(&directory.join(name))) {
             return Ok(ModelDir { folder: directory.to_owned(), warning: None });
@@ -32,7 +33,7 @@ impl ModelDir {
         }
         match (is_hub_id(&source.model), directory.is_dir()) {
             (true, is_dir) => {
-                let (folder, warning) = hub::snapshot(source).map_err(|error| {
+                let (folder, warning) = hub::snapshot(source, wanted).map_err(|error| {
                     if is_dir {
                         error.context(format!("./{} has no config.json", source.model))
                     } else {

@@ -47,12 +47,12 @@ enum Cached {
 }
 
 /// The directory of a model's snapshot: from the cache if it is complete there, otherwise from the hub. If the cache may lack an
-/// optional file and the hub cannot be asked whether it exists, a warning is returned with the directory.
+/// optional file, or one of those `wanted`, and the hub cannot be asked whether it exists, a warning is returned with the directory.
 ///
 /// # Errors
 /// If the model is not in the cache, and the hub refuses, cannot be reached or must not be used.
-pub(super) fn snapshot(source: &Source) -> Result<(PathBuf, Option<String>)> {
-    let hub = Hub::of(source)?;
+pub(super) fn snapshot(source: &Source, wanted: &[&'static str]) -> Result<(PathBuf, Option<String>)> {
+    let hub = Hub::of(source, wanted)?;
     let (folder, file) = match hub.cached() {
         Cached::Complete(folder) => return Ok((folder, None)),
         Cached::Unknown(folder, file) => (folder, file),
@@ -75,9 +75,12 @@ pub(super) fn snapshot(source: &Source) -> Result<(PathBuf, Option<String>)> {
             Err(error) => error,
         }
     };
+    let consequence = match wanted.contains(&file) {
+        true => "",
+        false => "; the maximum length, casing or prompt may differ from those of the model",
+    };
     let warning = format!(
-        "the cache has {} without {file}, and it is unknown whether the hub has that file: {reason:#}; the maximum length, \
-         casing or prompt may differ from those of the model",
+        "the cache has {} without {file}, and it is unknown whether the hub has that file: {reason:#}{consequence}",
         source.model
     );
     Ok((folder, Some(warning)))
@@ -86,6 +89,8 @@ pub(super) fn snapshot(source: &Source) -> Result<(PathBuf, Option<String>)> {
 /// A model, its directory in the cache, and the hub that has it.
 struct Hub<'a> {
     source: &'a Source,
+    /// Files beside those that every model may have.
+    wanted: &'a [&'static str],
     cache: Cache,
     /// The model's directory in the cache.
     folder: PathBuf,
@@ -101,7 +106,7 @@ impl<'a> Hub<'a> {
     ///
     /// # Errors
     /// If the cache directory is relative and there is no working directory.
-    fn of(source: &'a Source) -> Result<Self> {
+    fn of(source: &'a Source, wanted: &'a [&'static str]) -> Result<Self> {
         let home = match (env_var("HF_HOME"), env_var("XDG_CACHE_HOME")) {
             (Some(home), _) => PathBuf::from(home),
             (None, Some(cache)) => Path::new(&cache).join("huggingface"),
@@ -119,6 +124,7 @@ impl<'a> Hub<'a> {
         let timeout = Duration::from_secs_f64(seconds);
         Ok(Hub {
             source,
+            wanted,
             folder: cache.join(Repo::model(source.model.clone()).folder_name()),
             cache: Cache::new(cache),
             has_invalid_token: token
@@ -169,7 +175,13 @@ impl<'a> Hub<'a> {
             Completeness::Incomplete => Cached::Incomplete,
             _ if has_dangling_link(&snapshot) => Cached::Incomplete,
             Completeness::Unknown(file) => Cached::Unknown(snapshot, file),
-            Completeness::Complete => Cached::Complete(snapshot),
+            Completeness::Complete => {
+                let is_known = |name: &&&str| snapshot.join(name).exists() || is_absent(name);
+                match self.wanted.iter().find(|name| !is_known(name)) {
+                    Some(file) => Cached::Unknown(snapshot, file),
+                    None => Cached::Complete(snapshot),
+                }
+            }
         }
     }
 
@@ -210,8 +222,10 @@ impl<'a> Hub<'a> {
     fn record(&self, commit: &str, names: &[String], modules: &[Module]) -> io::Result<()> {
         let asked = |n| modules.iter().filter_map(move |module| module.folder_for(n));
         let sizes = self.source.dimensions.into_iter().flat_map(asked);
-        let sizes = sizes.map(|folder| format!("{folder}/{CONFIG}")).filter(|name| !names.contains(name));
-        for name in layout::absent_files(names).into_iter().chain(sizes) {
+        let sizes = sizes.map(|folder| format!("{folder}/{CONFIG}"));
+        let asked =
+            self.wanted.iter().map(ToString::to_string).chain(sizes).filter(|name| !names.contains(name));
+        for name in layout::absent_files(names).into_iter().chain(asked) {
             let absent = self.folder.join(".no_exist").join(commit).join(name);
             fs::create_dir_all(absent.parent().unwrap_or(&absent))?;
             fs::write(absent, "")?;

@@ -33,6 +33,10 @@ pub const MODEL_SETTINGS: &str = "config_sentence_transformers.json";
 pub const ROUTER: &str = "router_config.json";
 /// The settings of an original ColBERT checkpoint.
 pub const ARTIFACT_METADATA: &str = "artifact.metadata";
+/// The layer of lexical weights, which FlagEmbedding saves beside the encoder of a model like BGE-M3.
+pub const SPARSE_LINEAR: &str = "sparse_linear.pt";
+/// The projection of token vectors, which FlagEmbedding saves beside the encoder of a model like BGE-M3.
+pub const COLBERT_LINEAR: &str = "colbert_linear.pt";
 /// The settings of the tokenizer, such as its limit and its truncation side.
 pub const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
@@ -154,7 +158,7 @@ pub fn module_files(class: &str) -> &'static [&'static [&'static str]] {
 pub fn is_model_file(name: &str) -> bool {
     let is_torch = name.starts_with("pytorch_model") && name.ends_with(".bin");
     let is_transformer_config = name.starts_with("sentence_") && name.ends_with("_config.json");
-    let settings = [MODULES, MODEL_SETTINGS, ROUTER, ARTIFACT_METADATA];
+    let settings = [MODULES, MODEL_SETTINGS, ROUTER, ARTIFACT_METADATA, SPARSE_LINEAR, COLBERT_LINEAR];
     ["README.md", CONFIG, WEIGHTS, WEIGHTS_INDEX, TORCH_WEIGHTS_INDEX].contains(&name)
         || settings.contains(&name)
         || TOKENIZERS.iter().any(|files| files.contains(&name))
@@ -186,7 +190,7 @@ pub fn files_to_download<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a
     let is_setting = |name: &str| {
         let mut of_encoder =
             [CONFIG, TOKENIZER].into_iter().chain(TRANSFORMER_CONFIGS).chain(TOKENIZER_SETTINGS);
-        [MODULES, MODEL_SETTINGS, ROUTER, ARTIFACT_METADATA].contains(&name)
+        [MODULES, MODEL_SETTINGS, ROUTER, ARTIFACT_METADATA, SPARSE_LINEAR, COLBERT_LINEAR].contains(&name)
             || name
                 .strip_prefix(folder)
                 .is_some_and(|name| tokenizer.contains(&name) || of_encoder.any(|file| file == name))
@@ -383,6 +387,14 @@ mod tests {
         assert_eq!(files_to_download("model", &sharded).unwrap(), expected);
         let both = [sharded, names(&[WEIGHTS])].concat();
         assert_eq!(files_to_download("model", &both).unwrap(), [CONFIG, TOKENIZER, WEIGHTS]);
+    }
+
+    #[test]
+    fn the_linear_layers_beside_an_encoder_are_downloaded() {
+        let unified =
+            names(&["colbert_linear.pt", CONFIG, "other.pt", "sparse_linear.pt", TOKENIZER, WEIGHTS]);
+        let expected = ["colbert_linear.pt", CONFIG, "sparse_linear.pt", TOKENIZER, WEIGHTS];
+        assert_eq!(files_to_download("model", &unified).unwrap(), expected);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod prompts;
 mod query_weights;
 mod similarity;
 mod splade;
+pub mod unified;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,10 @@ use serde_json::Value;
 
 use super::config::Config;
 use super::json::read_json_object;
-use super::layout::{CONFIG, MODEL_SETTINGS, MODULE_WEIGHTS, MODULES, TOKENIZER_CONFIG, TRANSFORMER_CONFIGS};
+use super::layout::{
+    COLBERT_LINEAR, CONFIG, MODEL_SETTINGS, MODULE_WEIGHTS, MODULES, SPARSE_LINEAR, TOKENIZER_CONFIG,
+    TRANSFORMER_CONFIGS,
+};
 use super::purpose::Purpose;
 use super::static_embedding::{self, StaticLayout};
 use crate::error::UsageError;
@@ -56,6 +60,10 @@ pub struct Modules {
     pub post_pooling: Vec<PostPoolingModule>,
     /// The numbers of dimensions that a Dense module has folders for; empty if it has one folder.
     pub dense_sizes: Vec<usize>,
+    /// The file of a layer that gives lexical weights.
+    pub lexical_layer: Option<PathBuf>,
+    /// The file of a layer that projects the vector of each token, in a model whose own vectors are those of texts.
+    pub token_projection: Option<PathBuf>,
     /// The number of dimensions that vectors are truncated to.
     pub truncate_dim: Option<usize>,
     /// The maximum length of a text in tokens, including special tokens.
@@ -115,6 +123,21 @@ impl Modules {
     /// # Errors
     /// If a file does not parse, or asks for a module that is not supported.
     pub fn read(folder: &Path, pooling: Option<&Pooling>, dimensions: Option<usize>) -> Result<Self> {
+        let mut modules = Self::read_list(folder, pooling, dimensions)?;
+        let folder = folder.join(&modules.encoder_folder);
+        modules.lexical_layer = unified::file_in(&folder, SPARSE_LINEAR);
+        modules.token_projection = unified::file_in(&folder, COLBERT_LINEAR);
+        if let Some(file) = modules.token_projection.as_ref().filter(|_| modules.multi_vector.is_none())
+            && pooling == Some(&Pooling::MultiVector)
+        {
+            modules.post_pooling = unified::token_projection(file)?;
+            modules.multi_vector = Some(unified::multi_vector());
+        }
+        Ok(modules)
+    }
+
+    /// Reads the modules that sentence-transformers, PyLate, ColBERT or model2vec save.
+    fn read_list(folder: &Path, pooling: Option<&Pooling>, dimensions: Option<usize>) -> Result<Self> {
         let mut modules = Modules::default();
         let list = folder.join(MODULES);
         if !has_dir_entry(&list) && is_model2vec(folder)? {
@@ -394,7 +417,7 @@ impl Modules {
         let applies = match pooling {
             Pooling::Text(_) => self.multi_vector.is_none(),
             Pooling::MultiVector => true,
-            Pooling::None | Pooling::Splade => false,
+            Pooling::None | Pooling::Splade | Pooling::Lexical => false,
         };
         if applies { &self.post_pooling } else { &[] }
     }
@@ -408,14 +431,21 @@ impl Modules {
         pooling: &Pooling,
         hidden_size: usize,
     ) -> Result<usize, DimensionMismatch> {
-        let pooled = pooling.dimensions(hidden_size);
-        self.applied(pooling).iter().try_fold(pooled, |found, module| match module.spec.inputs() {
-            Some(expected) if expected != found => {
-                Err(DimensionMismatch { file: module.config(), expected, found })
-            }
-            _ => Ok(module.spec.outputs(found)),
-        })
+        output_dimensions(self.applied(pooling), pooling.dimensions(hidden_size))
     }
+}
+
+/// The dimensions of vectors of `inputs` dimensions after these modules.
+///
+/// # Errors
+/// If the vectors do not have the dimensions of a module's input.
+pub fn output_dimensions(modules: &[PostPoolingModule], inputs: usize) -> Result<usize, DimensionMismatch> {
+    modules.iter().try_fold(inputs, |found, module| match module.spec.inputs() {
+        Some(expected) if expected != found => {
+            Err(DimensionMismatch { file: module.config(), expected, found })
+        }
+        _ => Ok(module.spec.outputs(found)),
+    })
 }
 
 /// Whether the modules of a multi-vector model run: the user's `pooling` is none, or theirs.

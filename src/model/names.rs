@@ -5,7 +5,7 @@
 ///
 /// Modules are listed as pairs of canonical name and checkpoint name; of several lists the first that has a module is used. A
 /// checkpoint name that ends in `[1/3]` is the second of three equal parts of a tensor's rows (a fused projection). One that ends in `=`
-/// is the name of a tensor without a parameter.
+/// is the name of a tensor without a parameter; an empty one is that of a module whose tensors have the names of their parameters alone.
 pub struct TensorNames {
     /// Prefixes that all names may have; the first that fits the checkpoint is used.
     pub prefixes: &'static [&'static str],
@@ -122,6 +122,7 @@ impl TensorNames {
         };
         let name = match name.strip_suffix('=') {
             Some(name) => format!("{prefix}{name}"),
+            None if name.is_empty() => format!("{prefix}{parameter}"),
             None => format!("{prefix}{name}.{parameter}"),
         };
         TensorRef { name, part }
@@ -137,7 +138,7 @@ mod tests {
         model_modules: &[&[("embeddings.token", "embed"), ("pooler", "pooler.dense")]],
         layer_prefix: "groups.{}.layers.{}.",
         layer_modules: &[&[("attention.query", "qkv[0/3]"), ("attention.output", "out")]],
-        head_modules: &[&[("head.classifier", "classifier")]],
+        head_modules: &[&[("head.classifier", "classifier"), ("head.token_classifier", "")]],
     };
 
     #[test]
@@ -149,6 +150,8 @@ mod tests {
         assert_eq!(resolve("layers.2.1.attention.query.bias"), third);
         let head = TensorRef { name: "classifier.weight".into(), part: (0, 1) };
         assert_eq!(resolve("head.classifier.weight"), head);
+        let bare = TensorRef { name: "bias".into(), part: (0, 1) };
+        assert_eq!(resolve("head.token_classifier.bias"), bare);
     }
 
     #[test]

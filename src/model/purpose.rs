@@ -213,6 +213,12 @@ pub fn has_masked_lm(config: &Config) -> bool {
     classes(config).any(|class| class.ends_with("ForMaskedLM") || class.ends_with("ForPreTraining"))
 }
 
+/// Whether the class of the model in `config.json` labels tokens with a single label, which is a weight.
+pub fn has_token_weights(config: &Config) -> bool {
+    let labels = config.get("id2label").and_then(Value::as_object).map(Map::len);
+    labels == Some(1) && classes(config).any(|class| class.ends_with("ForTokenClassification"))
+}
+
 /// The classes of the model in `config.json`.
 fn classes(config: &Config) -> impl Iterator<Item = &str> {
     let classes = config.get("architectures").and_then(Value::as_array);
@@ -226,6 +232,7 @@ pub fn noun(head: HeadKind) -> &'static str {
         HeadKind::TokenClassification => "token classifier",
         HeadKind::QuestionAnswering => "question-answering model",
         HeadKind::MaskedLm => "masked language model",
+        HeadKind::LexicalWeights => "model with lexical weights",
         HeadKind::NextSentence => "next-sentence predictor",
     }
 }

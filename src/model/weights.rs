@@ -108,6 +108,19 @@ impl fmt::Display for Problem {
     }
 }
 
+impl TensorReport {
+    /// Adds the report on another file, named by the `origin` of its tensors unless it is the same.
+    pub fn add(&mut self, other: TensorReport, origin: Option<&str>) {
+        let qualified = |name: String| match origin {
+            Some(origin) => format!("{origin}: {name}"),
+            None => name,
+        };
+        self.used.extend(other.used.into_iter().map(|(name, shape, dtype)| (qualified(name), shape, dtype)));
+        self.unused.extend(other.unused.into_iter().map(qualified));
+        self.not_finite.extend(other.not_finite.into_iter().map(|(name, count)| (qualified(name), count)));
+    }
+}
+
 impl Checkpoint {
     /// Maps a safetensors file or PyTorch checkpoint, or the shards that an index (`….index.json`) names, and checks their headers.
     ///
@@ -218,7 +231,7 @@ fn map_file(path: &Path) -> Result<BTreeMap<String, Entry>> {
         Err(error) => bail!("cannot map {shown} into memory ({error})"),
     };
     let bytes = file.as_ref().as_ref();
-    let is_pickled = path.extension().is_some_and(|suffix| suffix == "bin");
+    let is_pickled = path.extension().is_some_and(|suffix| suffix == "bin" || suffix == "pt");
     if bytes.starts_with(b"version https://git-lfs") {
         let kind = if is_pickled { "PyTorch checkpoint" } else { "safetensors file" };
         bail!("{shown} is a Git LFS pointer, not a {kind}; run git lfs pull in its directory")

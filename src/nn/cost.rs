@@ -316,7 +316,9 @@ pub fn head_work(head: &HeadSpec, hidden_size: usize) -> Formula {
         HeadSpec::SequenceClassification(spec) | HeadSpec::NextSentence(spec) => {
             (true, hidden.clone(), symbol('l', spec.labels, "labels"))
         }
-        HeadSpec::TokenClassification(spec) | HeadSpec::QuestionAnswering(spec) => {
+        HeadSpec::TokenClassification(spec)
+        | HeadSpec::QuestionAnswering(spec)
+        | HeadSpec::LexicalWeights(spec) => {
             (spec.transform.is_some(), hidden.clone(), symbol('l', spec.outputs, "labels"))
         }
         HeadSpec::MaskedLm(spec) => {

@@ -49,7 +49,7 @@ pub use encoder::{Encoder, Stage};
 pub use formula::{Formula, Symbol};
 pub use head_transform::TransformSpec;
 pub use masked_lm::{MaskedLmHead, MaskedLmSpec, SpladeSpec};
-pub use pooling::{MULTI_VECTOR, Pool, Pooling, SPLADE};
+pub use pooling::{LEXICAL, MULTI_VECTOR, OutputKind, Pool, Pooling, SPLADE};
 pub use post_pooling::{Dense, PostPooling, PostPoolingSpec, is_normalized};
 pub use ragged_batch::RaggedBatch;
 pub use spec::{

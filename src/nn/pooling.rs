@@ -15,6 +15,8 @@ use crate::ops::pooling::pool;
 pub const SPLADE: &str = "splade";
 /// The name of [`Pooling::MultiVector`].
 pub const MULTI_VECTOR: &str = "multi-vector";
+/// The name of [`Pooling::Lexical`].
+pub const LEXICAL: &str = "lexical";
 
 /// The reduction of the hidden states of a sequence to vectors.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +29,39 @@ pub enum Pooling {
     None,
     /// SPLADE: weights of the vocabulary, from the logits of the masked-LM head (Formal et al. 2021).
     Splade,
+    /// Lexical weights: one of each token of the text, from a head with one logit per token (Chen et al. 2024, "BGE M3-Embedding",
+    /// §3.2).
+    Lexical,
+}
+
+impl Pooling {
+    /// Whether there is a sparse vector per text.
+    pub fn is_sparse(&self) -> bool {
+        matches!(self, Pooling::Splade | Pooling::Lexical)
+    }
+}
+
+/// Outputs that one forward pass of a model like BGE-M3 gives together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OutputKind {
+    /// One vector per text.
+    Dense,
+    /// Lexical weights: [`Pooling::Lexical`].
+    Lexical,
+    /// One projected vector per token: [`Pooling::MultiVector`].
+    MultiVector,
+}
+
+impl Named for OutputKind {
+    const ALL: &'static [Self] = &[OutputKind::Dense, OutputKind::Lexical, OutputKind::MultiVector];
+
+    fn name(self) -> &'static str {
+        match self {
+            OutputKind::Dense => "dense",
+            OutputKind::Lexical => LEXICAL,
+            OutputKind::MultiVector => MULTI_VECTOR,
+        }
+    }
 }
 
 impl Named for Pool {
@@ -61,6 +96,7 @@ impl fmt::Display for Pooling {
             Pooling::MultiVector => f.write_str(MULTI_VECTOR),
             Pooling::None => f.write_str("none"),
             Pooling::Splade => f.write_str(SPLADE),
+            Pooling::Lexical => f.write_str(LEXICAL),
         }
     }
 }
@@ -70,7 +106,7 @@ impl Pooling {
     pub fn dimensions(&self, hidden_size: usize) -> usize {
         match self {
             Pooling::Text(pools) => pools.len() * hidden_size,
-            Pooling::MultiVector | Pooling::None | Pooling::Splade => hidden_size,
+            Pooling::MultiVector | Pooling::None | Pooling::Splade | Pooling::Lexical => hidden_size,
         }
     }
 
@@ -97,7 +133,9 @@ impl Pooling {
         let vectors = match self {
             Pooling::Text(pools) => pool(hidden, cu_seqlens, pools, prompt_tokens)?,
             Pooling::MultiVector | Pooling::None => hidden.clone(),
-            Pooling::Splade => bail!("SPLADE pools logits, not hidden states; please report this as a bug"),
+            Pooling::Splade | Pooling::Lexical => {
+                bail!("--pooling {self} pools logits, not hidden states; please report this as a bug")
+            }
         };
         Ok(vectors.to_device(&Device::Cpu)?.to_dtype(DType::F32)?)
     }

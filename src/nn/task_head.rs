@@ -19,6 +19,8 @@ pub enum HeadKind {
     QuestionAnswering,
     /// Logits of the vocabulary for each token.
     MaskedLm,
+    /// The lexical weight of each token, before its ReLU.
+    LexicalWeights,
     /// Logits of two labels for each pair: whether the second text follows the first, or their order.
     NextSentence,
 }
@@ -29,6 +31,7 @@ impl Named for HeadKind {
         HeadKind::TokenClassification,
         HeadKind::QuestionAnswering,
         HeadKind::MaskedLm,
+        HeadKind::LexicalWeights,
         HeadKind::NextSentence,
     ];
 
@@ -38,6 +41,7 @@ impl Named for HeadKind {
             HeadKind::TokenClassification => "token classification",
             HeadKind::QuestionAnswering => "question answering",
             HeadKind::MaskedLm => "masked LM",
+            HeadKind::LexicalWeights => "lexical weights",
             HeadKind::NextSentence => "next sentence",
         }
     }
@@ -49,7 +53,7 @@ impl HeadKind {
     pub fn last_layer(self) -> &'static str {
         match self {
             HeadKind::SequenceClassification => "head.classifier",
-            HeadKind::TokenClassification => "head.token_classifier",
+            HeadKind::TokenClassification | HeadKind::LexicalWeights => "head.token_classifier",
             HeadKind::QuestionAnswering => "head.qa_outputs",
             HeadKind::MaskedLm => "head.mlm.decoder",
             HeadKind::NextSentence => "head.next_sentence",
@@ -68,6 +72,8 @@ pub enum HeadSpec {
     QuestionAnswering(TokenHeadSpec),
     /// A head of [`HeadKind::MaskedLm`].
     MaskedLm(MaskedLmSpec),
+    /// A head of [`HeadKind::LexicalWeights`].
+    LexicalWeights(TokenHeadSpec),
     /// A head of [`HeadKind::NextSentence`].
     NextSentence(ClassificationSpec),
 }
@@ -80,6 +86,7 @@ impl HeadSpec {
             HeadSpec::TokenClassification(_) => HeadKind::TokenClassification,
             HeadSpec::QuestionAnswering(_) => HeadKind::QuestionAnswering,
             HeadSpec::MaskedLm(_) => HeadKind::MaskedLm,
+            HeadSpec::LexicalWeights(_) => HeadKind::LexicalWeights,
             HeadSpec::NextSentence(_) => HeadKind::NextSentence,
         }
     }
@@ -107,6 +114,7 @@ impl HeadSpec {
             HeadSpec::TokenClassification(_) | HeadSpec::QuestionAnswering(_) | HeadSpec::MaskedLm(_) => {
                 Pooling::None
             }
+            HeadSpec::LexicalWeights(_) => Pooling::Lexical,
         }
     }
 
@@ -114,7 +122,10 @@ impl HeadSpec {
     pub fn is_per_token(&self) -> bool {
         match self {
             HeadSpec::SequenceClassification(spec) | HeadSpec::NextSentence(spec) => spec.pools_logits,
-            HeadSpec::TokenClassification(_) | HeadSpec::QuestionAnswering(_) | HeadSpec::MaskedLm(_) => true,
+            HeadSpec::TokenClassification(_)
+            | HeadSpec::QuestionAnswering(_)
+            | HeadSpec::MaskedLm(_)
+            | HeadSpec::LexicalWeights(_) => true,
         }
     }
 
@@ -123,7 +134,9 @@ impl HeadSpec {
         match self {
             HeadSpec::SequenceClassification(spec) | HeadSpec::NextSentence(spec) => spec.labels,
             HeadSpec::MaskedLm(spec) => spec.vocab_size,
-            HeadSpec::TokenClassification(spec) | HeadSpec::QuestionAnswering(spec) => spec.outputs,
+            HeadSpec::TokenClassification(spec)
+            | HeadSpec::QuestionAnswering(spec)
+            | HeadSpec::LexicalWeights(spec) => spec.outputs,
         }
     }
 }
@@ -132,7 +145,7 @@ impl HeadSpec {
 pub enum TaskHead {
     /// A head of [`HeadKind::SequenceClassification`] or [`HeadKind::NextSentence`].
     SequenceClassification(ClassificationHead),
-    /// A head of [`HeadKind::TokenClassification`].
+    /// A head of [`HeadKind::TokenClassification`] or [`HeadKind::LexicalWeights`].
     TokenClassification(TokenHead),
     /// A head of [`HeadKind::QuestionAnswering`].
     QuestionAnswering(TokenHead),
@@ -152,7 +165,7 @@ impl TaskHead {
                 TaskHead::SequenceClassification(ClassificationHead::load(source, last, spec, hidden_size)?)
             }
             HeadSpec::MaskedLm(spec) => TaskHead::MaskedLm(MaskedLmHead::load(source, spec, hidden_size)?),
-            HeadSpec::TokenClassification(spec) => {
+            HeadSpec::TokenClassification(spec) | HeadSpec::LexicalWeights(spec) => {
                 TaskHead::TokenClassification(TokenHead::load(source, last, spec, hidden_size)?)
             }
             HeadSpec::QuestionAnswering(spec) => {

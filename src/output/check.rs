@@ -22,6 +22,10 @@ pub fn check(schema: &OutputSchema) -> Result<()> {
             bail!("npz holds sparse vectors, but a row has {}; write another --output-format", content.noun())
         }
         ContentType::Vectors(vectors) => check_vectors(schema.format, vectors)?,
+        ContentType::Outputs(outputs) if schema.format.has_columns() => {
+            let vectors = [outputs.dense, outputs.tokens].into_iter().flatten();
+            vectors.into_iter().try_for_each(|vectors| check_vectors(schema.format, &vectors))?;
+        }
         content if !schema.format.has_columns() => bail!(
             "{} holds an array of vectors, but a row has {}; write --output-format jsonl, csv, parquet or arrow",
             schema.format,
@@ -31,7 +35,8 @@ pub fn check(schema: &OutputSchema) -> Result<()> {
         | ContentType::Labels
         | ContentType::Spans(_)
         | ContentType::Masks
-        | ContentType::Sparse { .. } => {}
+        | ContentType::Sparse { .. }
+        | ContentType::Outputs(_) => {}
     }
     check_kept_columns(schema)
 }
@@ -41,7 +46,7 @@ fn check_vectors(format: OutputFormat, vectors: &VectorType) -> Result<()> {
     let holds_lists = matches!(format, OutputFormat::Jsonl | OutputFormat::Parquet | OutputFormat::Arrow);
     if *per_token && !holds_lists {
         bail!(
-            "{format} holds one vector per row; write --pooling none with --output-format jsonl, parquet or arrow"
+            "{format} holds one vector per row; write those of tokens (--pooling none or multi-vector) with --output-format jsonl, parquet or arrow"
         );
     }
     if *per_token && *dtype == OutputDtype::Int8 {

@@ -259,7 +259,7 @@ impl<'a> BatchColumns<'a> {
         let tokens = next().as_primitive::<Int64Type>();
         let truncated = next().as_boolean();
         let kept = schema.kept.iter().map(|column| (&column.column_type, next())).collect();
-        let content = ContentColumns::new(&schema.content, next);
+        let content = ContentColumns::new(&schema.content, &mut next);
         BatchColumns { index, id, chunk, tokens, truncated, kept, content }
     }
 

@@ -1,4 +1,5 @@
-//! The content of a row beside its columns: a vector, a score, labels, entities, answers, tokens for masks, or a sparse vector.
+//! The content of a row beside its columns: a vector, a score, labels, entities, answers, tokens for masks, a sparse vector, or several
+//! vectors of different kinds.
 
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -33,6 +34,8 @@ pub enum Content {
         /// The score of the text having no answer.
         no_answer: f32,
     },
+    /// Several outputs of one text, in the order of [`OutputTypes::parts`].
+    Outputs(Vec<Content>),
 }
 
 /// A token with its score.
@@ -72,7 +75,7 @@ impl SparseVector {
 pub struct Entity {
     /// The label.
     pub label: String,
-    /// Its probability.
+    /// Its probability, or its logit.
     pub score: f32,
     /// Its first character in the text.
     pub start: u64,
@@ -91,7 +94,7 @@ pub struct Answer {
     pub start: u64,
     /// The end of its characters.
     pub end: u64,
-    /// Its probability.
+    /// Its probability, or the sum of the logits of its start and end.
     pub score: f32,
 }
 
@@ -134,6 +137,28 @@ pub enum ContentType {
     },
     /// Parts of the text.
     Spans(SpanKind),
+    /// [`Content::Outputs`].
+    Outputs(OutputTypes),
+}
+
+/// The types of several outputs of one text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutputTypes {
+    /// One vector.
+    pub dense: Option<VectorType>,
+    /// Dimensions of a sparse vector.
+    pub sparse: Option<usize>,
+    /// One vector per token.
+    pub tokens: Option<VectorType>,
+}
+
+impl OutputTypes {
+    /// The type of each output.
+    pub fn parts(&self) -> impl Iterator<Item = ContentType> {
+        let sparse = self.sparse.map(|dimensions| ContentType::Sparse { dimensions });
+        let (dense, tokens) = (self.dense.map(ContentType::Vectors), self.tokens.map(ContentType::Vectors));
+        [dense, sparse, tokens].into_iter().flatten()
+    }
 }
 
 /// The type of vectors.
@@ -162,6 +187,7 @@ impl Content {
             Content::Answers { answers, no_answer } => {
                 no_answer.is_finite() && answers.iter().all(|answer| answer.score.is_finite())
             }
+            Content::Outputs(outputs) => outputs.iter().all(Content::is_finite),
         }
     }
 
@@ -186,6 +212,7 @@ impl ContentType {
                 OutputDtype::Int8 => format.has_columns(),
                 OutputDtype::Binary => false,
             },
+            ContentType::Outputs(outputs) => outputs.parts().all(|part| part.preserves_non_finite(format)),
             _ => true,
         }
     }
@@ -194,6 +221,9 @@ impl ContentType {
     pub fn dtype(&self) -> OutputDtype {
         match self {
             ContentType::Vectors(vectors) => vectors.dtype,
+            ContentType::Outputs(outputs) => {
+                outputs.dense.or(outputs.tokens).map_or(OutputDtype::F32, |vectors| vectors.dtype)
+            }
             _ => OutputDtype::F32,
         }
     }
@@ -203,6 +233,7 @@ impl ContentType {
         match self {
             ContentType::Vectors(vectors) => vectors.per_token,
             ContentType::Spans(kind) => *kind == SpanKind::Entities,
+            ContentType::Outputs(outputs) => outputs.tokens.is_some(),
             ContentType::Scores { .. }
             | ContentType::Labels
             | ContentType::Masks
@@ -220,6 +251,7 @@ impl ContentType {
             ContentType::Sparse { .. } => "a sparse vector",
             ContentType::Spans(SpanKind::Entities) => "entities",
             ContentType::Spans(SpanKind::Answers) => "answers",
+            ContentType::Outputs(_) => "several outputs",
         }
     }
 
@@ -233,6 +265,7 @@ impl ContentType {
             ContentType::Sparse { .. } => &["weights", "indices", "values"],
             ContentType::Spans(SpanKind::Entities) => &["entities"],
             ContentType::Spans(SpanKind::Answers) => &["answers", "no_answer"],
+            ContentType::Outputs(_) => &["embedding", "weights", "indices", "values", "embeddings"],
         }
     }
 }

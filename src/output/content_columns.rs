@@ -1,5 +1,5 @@
 //! The Arrow columns of the content of rows: `scale` and `embedding` or `embeddings`, `rank` and `score`, `labels`, `masks`, or
-//! `indices` and `values`. Those of entities and answers are in `span_columns`.
+//! `indices` and `values`; of several outputs, those of each. Those of entities and answers are in `span_columns`.
 
 use std::sync::Arc;
 
@@ -46,6 +46,7 @@ pub(super) fn fields(content: &ContentType) -> Vec<Field> {
             vec![field("indices", list_of(DataType::Int32)), field("values", list_of(DataType::Float32))]
         }
         ContentType::Spans(kind) => span_columns::fields(*kind, list_of),
+        ContentType::Outputs(outputs) => outputs.parts().flat_map(|part| fields(&part)).collect(),
     }
 }
 
@@ -116,6 +117,7 @@ pub(super) enum ContentBuilder {
         values: Vec<f32>,
     },
     Spans(SpanBuilder),
+    Outputs(Vec<ContentBuilder>),
 }
 
 impl ContentBuilder {
@@ -147,6 +149,9 @@ impl ContentBuilder {
                 ContentBuilder::Sparse { counts: Vec::new(), indices: Vec::new(), values: Vec::new() }
             }
             ContentType::Spans(kind) => ContentBuilder::Spans(SpanBuilder::new(kind)),
+            ContentType::Outputs(outputs) => {
+                ContentBuilder::Outputs(outputs.parts().map(|part| ContentBuilder::new(&part)).collect())
+            }
         }
     }
 
@@ -195,6 +200,9 @@ impl ContentBuilder {
                 values.extend(&row.values);
                 Ok(row.indices.len() * (size_of::<i32>() + size_of::<f32>()))
             }
+            (ContentBuilder::Outputs(builders), Content::Outputs(outputs)) => {
+                builders.iter_mut().zip(outputs).map(|(builder, output)| builder.push(output)).sum()
+            }
             (ContentBuilder::Spans(spans), content) => spans.push(content),
             _ => other_content(),
         }
@@ -234,6 +242,11 @@ impl ContentBuilder {
                 list(Arc::new(Float32Array::from(values)), counts)?,
             ]),
             ContentBuilder::Spans(spans) => spans.finish(list),
+            ContentBuilder::Outputs(builders) => {
+                let columns =
+                    builders.into_iter().map(ContentBuilder::finish).collect::<Result<Vec<_>, _>>()?;
+                Ok(columns.into_iter().flatten().collect())
+            }
         }
     }
 }
@@ -263,7 +276,7 @@ fn list(items: ArrayRef, counts: Vec<usize>) -> Result<ArrayRef, ArrowError> {
 /// The columns of the content in a record batch.
 pub(super) enum ContentColumns<'a> {
     Vectors {
-        vector_type: &'a VectorType,
+        vector_type: VectorType,
         scale: Option<&'a Float32Array>,
         /// The vectors of each row, if a row has several.
         lists: Option<&'a ListArray>,
@@ -280,12 +293,13 @@ pub(super) enum ContentColumns<'a> {
         values: &'a ListArray,
     },
     Spans(SpanColumns<'a>),
+    Outputs(Vec<ContentColumns<'a>>),
 }
 
 impl<'a> ContentColumns<'a> {
     /// The columns, which `next` returns in the order of [`fields`].
-    pub(super) fn new(content: &'a ContentType, mut next: impl FnMut() -> &'a ArrayRef) -> Self {
-        match content {
+    pub(super) fn new(content: &ContentType, next: &mut dyn FnMut() -> &'a ArrayRef) -> Self {
+        match *content {
             ContentType::Vectors(vector_type) => {
                 let is_int8 = vector_type.dtype == OutputDtype::Int8;
                 let scale = is_int8.then(|| next().as_primitive::<Float32Type>());
@@ -303,7 +317,10 @@ impl<'a> ContentColumns<'a> {
             ContentType::Sparse { .. } => {
                 ContentColumns::Sparse { indices: next().as_list::<i32>(), values: next().as_list::<i32>() }
             }
-            ContentType::Spans(kind) => ContentColumns::Spans(SpanColumns::new(*kind, next)),
+            ContentType::Spans(kind) => ContentColumns::Spans(SpanColumns::new(kind, next)),
+            ContentType::Outputs(outputs) => {
+                ContentColumns::Outputs(outputs.parts().map(|part| Self::new(&part, &mut *next)).collect())
+            }
         }
     }
 
@@ -347,6 +364,9 @@ impl<'a> ContentColumns<'a> {
                 }))
             }
             ContentColumns::Spans(spans) => spans.content(i),
+            ContentColumns::Outputs(outputs) => {
+                Content::Outputs(outputs.iter().map(|output| output.content(i)).collect())
+            }
         }
     }
 }

@@ -63,6 +63,7 @@ fn content_names(content: &ContentType) -> Vec<Cow<'static, str>> {
             ranked.then_some("rank").into_iter().chain(["score"]).map(Cow::Borrowed).collect()
         }
         ContentType::Sparse { .. } => vec![Cow::Borrowed("weights")],
+        ContentType::Outputs(outputs) => outputs.parts().flat_map(|part| content_names(&part)).collect(),
         ContentType::Labels | ContentType::Masks | ContentType::Spans(_) => {
             content.column_names().iter().copied().map(Cow::Borrowed).collect()
         }
@@ -86,6 +87,7 @@ fn content_fields(content: &Content) -> Result<Vec<String>> {
         Content::Answers { answers, no_answer } => {
             vec![serde_json::to_string(answers)?, no_answer.to_string()]
         }
+        Content::Outputs(outputs) => outputs.iter().map(content_fields).collect::<Result<Vec<_>>>()?.concat(),
     })
 }
 

@@ -3,10 +3,10 @@
 //! Instead of `embedding`, a row may end in `"score":0.97`, after `"rank":0` if rows are sorted, or in
 //! `"labels":[{"label":"positive","score":0.98},…]`, `"masks":[[{"token":"lamp","id":10437,"score":0.61},…]]`,
 //! `"weights":{"lamp":1.31,…}`, in `"entities":[{"label":"PER",…},…]`, or in `"answers":[{"text":"…",…},…],
-//! "no_answer":0.02`.
+//! "no_answer":0.02`; or with several outputs in `"embedding"`, `"weights"` and `"embeddings"`.
 
 use anyhow::Result;
-use serde::ser::SerializeMap;
+use serde::ser::{Error, SerializeMap};
 use serde::{Serialize, Serializer};
 
 use super::content::{Content, ContentType, SparseVector};
@@ -58,24 +58,40 @@ impl Serialize for JsonRow<'_> {
         for (column, value) in schema.kept.iter().zip(row.kept) {
             map.serialize_entry(&column.name, &*value.json())?;
         }
-        match row.content {
-            Content::Vector(vector) => serialize_vector(&mut map, vector, &schema.content)?,
-            Content::Score { score, rank } => {
-                if let Some(rank) = rank {
-                    map.serialize_entry("rank", rank)?;
-                }
-                map.serialize_entry("score", score)?;
-            }
-            Content::Labels(labels) => map.serialize_entry("labels", labels)?,
-            Content::Masks(masks) => map.serialize_entry("masks", masks)?,
-            Content::Sparse(vector) => map.serialize_entry("weights", &Weights(vector))?,
-            Content::Entities(entities) => map.serialize_entry("entities", entities)?,
-            Content::Answers { answers, no_answer } => {
-                map.serialize_entry("answers", answers)?;
-                map.serialize_entry("no_answer", no_answer)?;
-            }
-        }
+        serialize_content(&mut map, row.content, &schema.content)?;
         map.end()
+    }
+}
+
+/// Adds the content of a row.
+fn serialize_content<M: SerializeMap>(
+    map: &mut M,
+    content: &Content,
+    content_type: &ContentType,
+) -> Result<(), M::Error> {
+    match content {
+        Content::Vector(vector) => serialize_vector(map, vector, content_type),
+        Content::Score { score, rank } => {
+            if let Some(rank) = rank {
+                map.serialize_entry("rank", rank)?;
+            }
+            map.serialize_entry("score", score)
+        }
+        Content::Labels(labels) => map.serialize_entry("labels", labels),
+        Content::Masks(masks) => map.serialize_entry("masks", masks),
+        Content::Sparse(vector) => map.serialize_entry("weights", &Weights(vector)),
+        Content::Entities(entities) => map.serialize_entry("entities", entities),
+        Content::Answers { answers, no_answer } => {
+            map.serialize_entry("answers", answers)?;
+            map.serialize_entry("no_answer", no_answer)
+        }
+        Content::Outputs(outputs) => match content_type {
+            ContentType::Outputs(types) => {
+                let mut outputs = types.parts().zip(outputs);
+                outputs.try_for_each(|(part, output)| serialize_content(map, output, &part))
+            }
+            _ => Err(M::Error::custom("a row has several outputs, but the schema has one")),
+        },
     }
 }
 

@@ -54,7 +54,8 @@ mod writer;
 pub use check::check;
 pub use column_type::{ColumnType, KeptColumn};
 pub use content::{
-    Answer, Content, ContentType, Entity, LabelScore, SpanKind, SparseVector, TokenScore, VectorType,
+    Answer, Content, ContentType, Entity, LabelScore, OutputTypes, SpanKind, SparseVector, TokenScore,
+    VectorType,
 };
 pub use digest::{Digest, HashedBlock, Hasher};
 pub use dtype::{OutputDtype, StoredVector, VectorValues};

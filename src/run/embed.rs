@@ -5,12 +5,13 @@ use anyhow::Result;
 use super::records::{RecordOptions, Setup, run, true_or_false};
 use super::yes_or_no;
 use crate::named::Named;
-use crate::nn::SPLADE;
+use crate::nn::OutputKind;
 use crate::output::OutputMetadata;
 use crate::pipeline::{ExitStatus, RunIdentity};
+use crate::sys::console::Console;
 use crate::task::{
-    Embedder, LateInteraction, SparseEncoder, TextEncoder, VectorOptions, load_embedding_or_sparse,
-    sparse_similarity_name,
+    Embedder, LateInteraction, OutputsEncoder, SparseEncoder, TextEncoder, VectorOptions,
+    load_embedding_or_sparse, sparse_similarity_name,
 };
 use crate::text::Chunking;
 
@@ -28,23 +29,37 @@ pub struct EmbedOptions {
 /// If the input, the model or the output fails. [`crate::pipeline::Interrupted`] if the user interrupts the run.
 pub fn embed(options: &EmbedOptions) -> Result<ExitStatus> {
     let EmbedOptions { records, vectors } = options;
-    run(
-        records,
-        |console| load_embedding_or_sparse(&records.model, console),
-        |loaded, console| {
-            let task = TextEncoder::new(loaded, vectors, console)?;
-            let (identity, metadata) = match &task {
-                TextEncoder::Dense(task) => (identity(task), metadata(task)),
-                TextEncoder::Sparse(task) => of_sparse(task),
-            };
+    let load = |console: &Console| load_embedding_or_sparse(&records.model, console);
+    let outputs = &records.model.outputs;
+    if !outputs.is_empty() {
+        return run(records, load, |loaded, console| {
+            let task = OutputsEncoder::new(loaded, outputs, vectors, console)?;
+            let (identity, metadata) = of_outputs(&task, outputs);
             Ok(Setup::in_order(task, identity, metadata))
-        },
-    )
+        });
+    }
+    run(records, load, |loaded, console| {
+        let task = TextEncoder::new(loaded, vectors, console)?;
+        let (identity, metadata) = match &task {
+            TextEncoder::Dense(task) => (identity(task), metadata(task)),
+            TextEncoder::Sparse(task) => of_sparse(task),
+        };
+        Ok(Setup::in_order(task, identity, metadata))
+    })
+}
+
+/// The resolved options that affect several outputs, as identity and as metadata.
+fn of_outputs(encoder: &OutputsEncoder, outputs: &[OutputKind]) -> (RunIdentity, OutputMetadata) {
+    let names = outputs.iter().map(|output| output.name()).collect::<Vec<_>>().join(",");
+    let (mut identity, mut metadata) = (identity(encoder.embedder()), metadata(encoder.embedder()));
+    identity.insert("--outputs".into(), names.clone());
+    metadata.insert("outputs".into(), names);
+    (identity, metadata)
 }
 
 /// The resolved options that affect sparse weights, as identity and as metadata.
 fn of_sparse(encoder: &SparseEncoder) -> (RunIdentity, OutputMetadata) {
-    let pooling = format!("{SPLADE}: {}", encoder.splade().describe());
+    let pooling = encoder.describe();
     let mut identity = RunIdentity::from([
         ("--pooling".into(), pooling.clone()),
         ("--prompt".into(), format!("{:?}", encoder.prompt())),

@@ -74,8 +74,8 @@ pub fn memory_use(
         let batch =
             batch_tokens.saturating_mul(token_bytes(spec)).saturating_add(attention_bytes(spec, tokens));
         let dtype = backend.dtype();
-        let weights =
-            count(backend, significand_bits, &Parts { spec, pooling, head: None }, modules)?.held_bytes;
+        let parts = Parts::without_head(spec, pooling);
+        let weights = count(backend, significand_bits, &parts, modules)?.held_bytes;
         Ok(MemoryUse { dtype, weights, batch_tokens, batch })
     };
     backend.each_dtype().into_iter().map(of_type).collect()

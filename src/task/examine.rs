@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Error, Result};
 
 use super::load::{
-    MaxLength, Parts, Plan, Prepared, Wanted, Weights, count, load_checkpoint, prepare, read_files,
-    read_tokenizer, tokenizer_file, warn_about_tensors, weights,
+    MaxLength, Parts, Plan, Prepared, Wanted, Weights, count, head_spec, load_checkpoint, prepare,
+    read_files, read_tokenizer, tokenizer_file, warn_about_tensors, weights,
 };
 use super::options::ModelOptions;
 use crate::model::classification::{
@@ -114,21 +114,18 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Examined> {
         Err(problem) => (None, Some(problem)),
     };
     let Prepared { backends, modules, plan, count, max_length, truncation_side, .. } = prepared;
-    let Plan { config, family, spec, pooling, dimensions, is_bare_checkpoint, mut purpose, .. } = plan;
-    let applied = modules.applied(&pooling);
+    let applied = modules.applied(&plan.pooling);
     let mut problems: Vec<Error> =
         tokenizer_problem.into_iter().chain(weights_problem).chain(head_problem).collect();
     if options.random_weights.is_none() {
         problems.extend(post_pooling::load(applied, None, &mut report).err());
     }
-    if let Some(report) = &report {
-        warn_about_tensors(report, &config, console);
-        purpose = purpose.or_else(|| Purpose::of_tensors(&report.unused).filter(|_| is_bare_checkpoint));
-    }
+    let purpose = warn_about_tensors(report.as_ref(), &plan, console);
+    let Plan { config, family, spec, pooling, dimensions, .. } = plan;
     let tokenizer_path = tokenizer_file.as_deref();
     // A fault of a list of files was found when the files were read.
-    let files = read_files(&config, tokenizer_path, weights.as_ref(), &modules, applied);
-    let files = files.or_else(|_| read_files(&config, tokenizer_path, None, &modules, &[]))?;
+    let files = read_files(&config, tokenizer_path, weights.as_ref(), &modules, applied.iter());
+    let files = files.or_else(|_| read_files(&config, tokenizer_path, None, &modules, [].iter()))?;
     let files = files.into_iter().filter(|file| file.is_file()).collect();
     let weights = weights.map(|weights| weights.to_string());
     Ok(Examined {
@@ -158,20 +155,29 @@ fn examine_head(prepared: &Prepared, weights: Option<&Weights>) -> Result<Option
     let Prepared { modules, plan: Plan { config, family, spec, pooling, purpose, .. }, .. } = prepared;
     let is_masked_lm = modules.splade.is_some() || purpose.is_none() && purpose::has_masked_lm(config);
     let of_purpose = purpose.as_ref().and_then(Purpose::head);
-    let Some(kind) = of_purpose.or(is_masked_lm.then_some(HeadKind::MaskedLm)) else { return Ok(None) };
+    let is_lexical =
+        modules.lexical_layer.is_some() || purpose.is_none() && purpose::has_token_weights(config);
+    let lexical = is_lexical.then_some(HeadKind::LexicalWeights);
+    let of_vocabulary = lexical.or(is_masked_lm.then_some(HeadKind::MaskedLm));
+    let Some(kind) = of_purpose.or(of_vocabulary) else { return Ok(None) };
     // Not every family has every head: a model that is loaded for vectors alone needs none.
-    let Ok(head) = family.head(kind, config, spec) else { return Ok(None) };
-    if let Some(Weights::File(path)) = weights {
+    let Ok(head) = head_spec(kind, false, modules, family, config, spec) else { return Ok(None) };
+    if let Some(Weights::File(path)) = weights.filter(|_| !(is_lexical && modules.lexical_layer.is_some())) {
         let checkpoint = Checkpoint::open(path)?;
         if head.missing(&checkpoint.reader(family.names)?).is_some() {
             return Ok(None);
         }
     }
     let bits = prepared.count.significand_bits;
-    let without = count(Backend::default(), bits, &Parts { spec, pooling, head: None }, &[])?.parameters;
-    let with = count(Backend::default(), bits, &Parts { spec, pooling, head: Some(&head) }, &[])?.parameters;
+    let parts = Parts::without_head(spec, pooling);
+    let without = count(Backend::default(), bits, &parts, &[])?.parameters;
+    let with = count(Backend::default(), bits, &Parts { head: Some(&head), ..parts }, &[])?.parameters;
     let named_command = purpose.as_ref().and_then(Purpose::command);
-    let vocabulary_command = if modules.splade.is_some() { "sconce embed" } else { "sconce fill" };
+    let vocabulary_command = match kind {
+        HeadKind::LexicalWeights => "sconce embed --pooling lexical",
+        _ if modules.splade.is_some() => "sconce embed",
+        _ => "sconce fill",
+    };
     let command = named_command.unwrap_or(vocabulary_command);
     let (labels, scores) = head_scores(kind, config, modules, command)?;
     Ok(Some(ExaminedHead {
@@ -205,6 +211,7 @@ fn head_scores(
         }
         HeadKind::NextSentence => (next_sentence_labels(config)?, softmax),
         HeadKind::TokenClassification => (labels(config)?, softmax),
+        HeadKind::LexicalWeights => (Vec::new(), "maximum of relu(x) per token id".into()),
         HeadKind::QuestionAnswering => (["start", "end"].map(str::to_owned).into(), softmax),
         HeadKind::MaskedLm => {
             (Vec::new(), modules.splade.map_or(softmax, |splade| splade.describe().to_owned()))
@@ -254,5 +261,5 @@ fn examine_weights(
 fn examine_checkpoint(weights: &Weights, prepared: &Prepared) -> Result<Option<TensorReport>> {
     let Weights::File(path) = weights else { return Ok(None) };
     let plan = &prepared.plan;
-    Ok(load_checkpoint(path, plan.family, &plan.parts(), &prepared.backends)?.report)
+    Ok(load_checkpoint(path, plan.family, &plan.parts(&prepared.modules), &prepared.backends)?.report)
 }

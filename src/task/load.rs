@@ -15,19 +15,23 @@ use crate::error::UsageError;
 use crate::model::config::Config;
 use crate::model::directory::ModelDir;
 use crate::model::families::{Family, STATIC_EMBEDDING};
-use crate::model::layout::optional_files_beside;
+use crate::model::layout::{COLBERT_LINEAR, SPARSE_LINEAR, optional_files_beside};
 use crate::model::modules::{
-    Modules, PoolingModule, PostPoolingModule, QueryWeights, TokenLimit, parent_model, post_pooling,
+    Modules, PoolingModule, PostPoolingModule, QueryWeights, TokenLimit, output_dimensions, parent_model,
+    post_pooling, unified,
 };
 use crate::model::purpose::{self, Purpose};
 use crate::model::static_embedding::{self, StaticLayout};
 use crate::model::weights::{Checkpoint, TensorReport, read_index};
 use crate::nn::{
-    Backend, Encoder, EncoderSpec, F32_SIGNIFICAND_BITS, HeadKind, HeadSpec, ParameterCount, Pooling,
-    PostPooling, RandomWeights, SPLADE, TaskHead, WeightSource,
+    Backend, Encoder, EncoderSpec, F32_SIGNIFICAND_BITS, HeadKind, HeadSpec, OutputKind, ParameterCount,
+    Pooling, PostPooling, RandomWeights, TaskHead, TokenHeadSpec, WeightSource,
 };
 use crate::sys::console::Console;
 use crate::text::{PairTruncation, Tokenizer, TokenizerOptions, TruncationSide};
+
+/// A projection of token vectors, its modules, and the dimensions of its vectors.
+pub(super) type Projection<Module> = (Vec<Module>, usize);
 
 /// A loaded model, with all resolved options.
 pub struct Loaded {
@@ -53,6 +57,8 @@ pub struct Loaded {
     pub post_pooling: Vec<PostPooling>,
     /// Dimensions of a vector after the last module; with a head, the number of its logits.
     pub dimensions: usize,
+    /// The projection of token vectors, if it is an output beside others, and the dimensions of its vectors.
+    pub token_projection: Option<Projection<PostPooling>>,
     /// All files that affect vectors.
     pub files: Vec<PathBuf>,
     /// The task head, if one was asked for.
@@ -173,7 +179,17 @@ fn load_for(wanted: Wanted, options: &ModelOptions, console: &Console) -> Result
         1e3 * start.elapsed().as_secs_f64(),
         loaded.weights
     ));
-    if loaded.head.is_none() && options.pooling.is_none() && !loaded.modules.configures_pooling() {
+    let has_own_vectors = loaded.head.is_none() || options.gives(OutputKind::Dense);
+    let pools_for_a_task = has_own_vectors && options.reads_checkpoint() && wanted != Wanted::Vectors;
+    if let Some(purpose) = loaded.purpose.as_ref().filter(|_| pools_for_a_task)
+        && let Some(command) = purpose.command()
+    {
+        let model = &options.source.model;
+        console.note(format!(
+            "{model} is {purpose}; its hidden states are pooled without its head, which {command} uses"
+        ));
+    }
+    if has_own_vectors && options.pooling.is_none() && !loaded.modules.configures_pooling() {
         let pooling = &loaded.pooling;
         console.note(format!("no pooling configured; using {pooling}, the default for this model family"));
     }
@@ -232,14 +248,29 @@ fn head_kind(
         (Wanted::VectorsOrWeights | Wanted::PairScores, _) if gives_weights(options, modules) => {
             Ok(Some(HeadKind::MaskedLm))
         }
-        (Wanted::Vectors, _) if options.pooling == Some(Pooling::Splade) => bail!(UsageError(format!(
-            "--pooling {SPLADE} gives sparse vectors, but this command needs dense ones; choose another --pooling"
-        ))),
+        (Wanted::VectorsOrWeights | Wanted::PairScores, purpose) if options.gives(OutputKind::Lexical) => {
+            match purpose.filter(|purpose| purpose.head() != Some(HeadKind::TokenClassification)) {
+                Some(purpose) if modules.lexical_layer.is_none() => {
+                    bail!("{model} is {purpose}, without lexical weights; choose a model such as BAAI/bge-m3")
+                }
+                _ => Ok(Some(HeadKind::LexicalWeights)),
+            }
+        }
+        (Wanted::Vectors, _) if options.pooling.as_ref().is_some_and(Pooling::is_sparse) => {
+            let pooling = options.pooling.as_ref().map(Pooling::to_string).unwrap_or_default();
+            bail!(UsageError(format!(
+                "--pooling {pooling} gives sparse vectors, but this command needs dense ones; choose another --pooling"
+            )))
+        }
         (Wanted::Head(OF_PAIRS), Some(purpose)) if purpose.head() == Some(HeadKind::NextSentence) => {
             Ok(Some(HeadKind::NextSentence))
         }
         (Wanted::Head(kind), Some(purpose)) if purpose.head() == Some(kind) => Ok(Some(kind)),
-        (Wanted::PairScores, Some(purpose)) if purpose.head() == Some(OF_PAIRS) => Ok(Some(OF_PAIRS)),
+        (Wanted::PairScores, Some(purpose))
+            if purpose.head() == Some(OF_PAIRS) && options.pooling.is_none() =>
+        {
+            Ok(Some(OF_PAIRS))
+        }
         (Wanted::Head(kind), Some(purpose)) => {
             let (noun, command) = (purpose::noun(kind), use_command(purpose));
             bail!("{model} is {purpose}, not a {noun}; {command}choose a {noun}")
@@ -263,7 +294,7 @@ fn head_kind(
 fn gives_weights(options: &ModelOptions, modules: &Modules) -> bool {
     match &options.pooling {
         Some(pooling) => *pooling == Pooling::Splade,
-        None => modules.splade.is_some(),
+        None => modules.splade.is_some() && options.outputs.is_empty(),
     }
 }
 
@@ -279,33 +310,35 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Lo
     let limits = prepared.tokenizer_options();
     let Prepared { backends, files, modules, plan, count, max_length, .. } = prepared;
     let applied = plan.applied_modules(&modules);
-    let Plan { config, family, spec, pooling, head, dimensions, is_bare_checkpoint, mut purpose } = plan;
-    let head_kind = head.as_ref().map(HeadSpec::kind);
-    let parts = Parts { spec: &spec, pooling: &pooling, head: head.as_ref() };
+    let (projected, head_kind) = (plan.token_projection.as_ref(), plan.head.as_ref().map(HeadSpec::kind));
+    let parts = plan.parts(&modules);
+    let (config, family, pooling) = (&plan.config, plan.family, &plan.pooling);
     let weights = weights(options, files.as_ref())?;
+    let own_weights = modules.query_weights.as_ref();
+    let own_weights = own_weights.filter(|_| *pooling == Pooling::Splade && options.reads_checkpoint());
+    let skips_encoder = own_weights.is_some() && options.only_queries;
     // In parallel: both take long, and they are independent.
     let (tokenizer, weights_loaded) = rayon::join(
         || read_tokenizer(&tokenizer_file, &limits, modules.static_embedding),
         || match &weights {
+            Weights::File(_) if skips_encoder => without_weights(&parts),
             Weights::File(path) => load_checkpoint(path, family, &parts, &backends),
-            Weights::Random(seed) => draw_random(&config, &parts, &count, *seed, &backends),
+            Weights::Random(seed) => draw_random(config, &parts, &count, *seed, &backends),
         },
     );
     let (LoadedWeights { encoders, pooler, head, mut report }, mut tokenizer) = (weights_loaded?, tokenizer?);
-    for marker in modules.multi_vector.iter().flat_map(|multi_vector| &multi_vector.markers) {
-        tokenizer.add_marker(marker)?;
-    }
-    let own_weights = modules.query_weights.as_ref();
-    let own_weights = own_weights.filter(|_| pooling == Pooling::Splade && options.reads_checkpoint());
-    let static_queries = own_weights.map(|module| static_queries(options, module, dimensions)).transpose()?;
-    let loaded = post_pooling::load(applied, options.random_weights, &mut report)?;
+    let mut markers = modules.multi_vector.iter().flat_map(|multi_vector| &multi_vector.markers);
+    markers.try_for_each(|marker| tokenizer.add_marker(marker))?;
+    let static_queries =
+        own_weights.map(|module| static_queries(options, module, plan.dimensions)).transpose()?;
+    let (loaded, token_projection) = load_modules(options, applied, projected, &mut report)?;
     let post_pooling = pooler.into_iter().chain(loaded).collect();
-    if let Some(report) = &report {
-        warn_about_tensors(report, &config, console);
-        purpose = purpose.or_else(|| Purpose::of_tensors(&report.unused).filter(|_| is_bare_checkpoint));
-    }
-    let files = read_files(&config, Some(&tokenizer_file), Some(&weights), &modules, applied)?;
+    let purpose = warn_about_tensors(report.as_ref(), &plan, console);
+    let run_modules = applied.iter().chain(projected.iter().flat_map(|(modules, _)| modules));
+    let mut files = read_files(config, Some(&tokenizer_file), Some(&weights), &modules, run_modules)?;
+    files.extend(parts.head_file.map(Path::to_owned));
     let (weights, parameters) = (weights.to_string(), count.parameters);
+    let Plan { config, family, pooling, dimensions, .. } = plan;
     Ok(Loaded {
         config,
         family,
@@ -318,6 +351,7 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Lo
         pooling,
         post_pooling,
         dimensions,
+        token_projection,
         files,
         head,
         head_kind,
@@ -326,6 +360,23 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Lo
         tokenizer,
         max_length,
     })
+}
+
+/// Loads the post-pooling modules, and the projection of token vectors if there is one.
+fn load_modules(
+    options: &ModelOptions,
+    applied: &[PostPoolingModule],
+    projected: Option<&Projection<PostPoolingModule>>,
+    report: &mut Option<TensorReport>,
+) -> Result<(Vec<PostPooling>, Option<Projection<PostPooling>>)> {
+    let post_pooling = post_pooling::load(applied, options.random_weights, report)?;
+    let projection = match projected {
+        Some((modules, dimensions)) => {
+            Some((post_pooling::load(modules, options.random_weights, report)?, *dimensions))
+        }
+        None => None,
+    };
+    Ok((post_pooling, projection))
 }
 
 /// Tokens and their weights for the queries of a sparse encoder without an encoder.
@@ -389,7 +440,8 @@ pub(super) fn prepare(options: &ModelOptions, console: &Console, wanted: Wanted)
     let own_side = if modules.truncate_left { TruncationSide::Left } else { TruncationSide::Right };
     let truncation_side = options.truncation_side.unwrap_or(own_side);
     let bits = significand_bits(options, files.as_ref());
-    let count = count_parameters(options, &backends, bits, &plan.parts(), plan.applied_modules(&modules))?;
+    let parts = plan.parts(&modules);
+    let count = count_parameters(options, &backends, bits, &parts, plan.applied_modules(&modules))?;
     let pair_truncation = options.pair_truncation;
     Ok(Prepared { backends, files, modules, plan, count, max_length, truncation_side, pair_truncation })
 }
@@ -425,7 +477,8 @@ pub(super) fn weights(options: &ModelOptions, files: Option<&ModelDir>) -> Resul
 /// Locates the files of the encoder and reads the modules of the model.
 fn locate(options: &ModelOptions, console: &Console) -> Result<(Option<ModelDir>, Modules)> {
     let is_replaced = options.is_config_alone() || options.config.is_some() && options.tokenizer.is_some();
-    let files = if is_replaced { None } else { Some(ModelDir::locate(&options.source)?) };
+    let files =
+        if is_replaced { None } else { Some(ModelDir::locate(&options.source, &options.output_files())?) };
     if let Some(warning) = files.as_ref().and_then(|files| files.warning.as_ref()) {
         console.warn(warning);
     }
@@ -463,6 +516,10 @@ pub(super) struct Plan {
     pub dimensions: usize,
     /// The head to load.
     pub head: Option<HeadSpec>,
+    /// The projection of token vectors as an output beside others, and the dimensions of its vectors.
+    pub token_projection: Option<Projection<PostPoolingModule>>,
+    /// Whether there are vectors of the pooling, with or without a head beside them.
+    pub has_vectors: bool,
     /// Whether the model is a checkpoint without a Pooling module: its task is known from config and tensors only.
     pub is_bare_checkpoint: bool,
     /// The task, if it is not embedding.
@@ -471,13 +528,16 @@ pub(super) struct Plan {
 
 impl Plan {
     /// The parts with weights.
-    pub(super) fn parts(&self) -> Parts<'_> {
-        Parts { spec: &self.spec, pooling: &self.pooling, head: self.head.as_ref() }
+    pub(super) fn parts<'a>(&'a self, modules: &'a Modules) -> Parts<'a> {
+        let is_lexical = self.head.as_ref().is_some_and(|head| head.kind() == HeadKind::LexicalWeights);
+        let head_file = modules.lexical_layer.as_deref().filter(|_| is_lexical);
+        let is_masked_lm = purpose::has_masked_lm(&self.config);
+        Parts { spec: &self.spec, pooling: &self.pooling, head: self.head.as_ref(), head_file, is_masked_lm }
     }
 
-    /// The post-pooling modules that run: none before a task head.
+    /// The post-pooling modules that run: none if there is a task head alone.
     fn applied_modules<'a>(&self, modules: &'a Modules) -> &'a [PostPoolingModule] {
-        if self.head.is_some() { &[] } else { modules.applied(&self.pooling) }
+        if self.has_vectors { modules.applied(&self.pooling) } else { &[] }
     }
 }
 
@@ -501,21 +561,68 @@ fn plan(options: &ModelOptions, files: Option<&ModelDir>, modules: &Modules, wan
         None => Family::of(&config).and_then(|family| Ok((family, family.spec(&config)?)))?,
     };
     let config = family.config_defaults.complete(&config)?;
-    if let Some(kind) = head {
-        let kind = match kind {
-            // A checkpoint of pretraining has no other head for pairs.
-            HeadKind::SequenceClassification if purpose.is_none() && purpose::is_pretrained(&config) => {
-                HeadKind::NextSentence
+    let is_pretrained = purpose.is_none() && purpose::is_pretrained(&config);
+    let head =
+        head.map(|kind| head_spec(kind, is_pretrained, modules, family, &config, &spec)).transpose()?;
+    let token_projection = token_projection(options, modules, spec.hidden_size)?;
+    let has_vectors = head.is_none() || options.gives(OutputKind::Dense);
+    let (pooling, dimensions) = match &head {
+        Some(head) if !has_vectors => match head {
+            HeadSpec::MaskedLm(_) if wanted != Wanted::Head(HeadKind::MaskedLm) => {
+                (Pooling::Splade, spec.vocab_size)
             }
-            kind => kind,
-        };
-        let head = family.head(kind, &config, &spec)?;
-        let is_pooled = kind == HeadKind::MaskedLm && wanted != Wanted::Head(kind);
-        let pooling = if is_pooled { Pooling::Splade } else { head.pooling() };
-        let dimensions = head.outputs();
-        let head = Some(head);
-        return Ok(Plan { config, family, spec, pooling, head, dimensions, is_bare_checkpoint, purpose });
+            HeadSpec::LexicalWeights(_) => (Pooling::Lexical, spec.vocab_size),
+            head => (head.pooling(), head.outputs()),
+        },
+        _ => {
+            let pooling = own_pooling(options, modules, family, &config)?;
+            let check = modules.check_hidden_size(spec.hidden_size);
+            check.map_err(|error| Error::msg(format!("{error}{}", default_sizes(&config))))?;
+            let dimensions = dimensions(options, modules, &pooling, spec.hidden_size)?;
+            (pooling, dimensions)
+        }
+    };
+    Ok(Plan {
+        config,
+        family,
+        spec,
+        pooling,
+        dimensions,
+        head,
+        token_projection,
+        has_vectors,
+        is_bare_checkpoint,
+        purpose,
+    })
+}
+
+/// The task head of this kind, or that of pretraining for pairs if the checkpoint has no other.
+pub(super) fn head_spec(
+    kind: HeadKind,
+    is_pretrained: bool,
+    modules: &Modules,
+    family: &'static Family,
+    config: &Config,
+    spec: &EncoderSpec,
+) -> Result<HeadSpec> {
+    match kind {
+        HeadKind::SequenceClassification if is_pretrained => {
+            family.head(HeadKind::NextSentence, config, spec)
+        }
+        HeadKind::LexicalWeights if modules.lexical_layer.is_some() => {
+            Ok(HeadSpec::LexicalWeights(TokenHeadSpec { transform: None, outputs: 1 }))
+        }
+        kind => family.head(kind, config, spec),
     }
+}
+
+/// The pooling of hidden states: the option, else the model's files, else the default for the model family.
+fn own_pooling(
+    options: &ModelOptions,
+    modules: &Modules,
+    family: &'static Family,
+    config: &Config,
+) -> Result<Pooling> {
     let pooling = match (&options.pooling, &modules.pooling) {
         (Some(Pooling::MultiVector), _) if modules.multi_vector.is_none() => bail!(UsageError(format!(
             "--pooling multi-vector: {} is not a multi-vector model like ColBERT, so nothing projects its token vectors; choose \
@@ -532,11 +639,28 @@ fn plan(options: &ModelOptions, files: Option<&ModelDir>, modules: &Modules, wan
             "--pooling pooler: models of type {model_type} have no pooler; choose another --pooling"
         )));
     }
-    let check = modules.check_hidden_size(spec.hidden_size);
-    check.map_err(|error| Error::msg(format!("{error}{}", default_sizes(&config))))?;
-    let dimensions = dimensions(options, modules, &pooling, spec.hidden_size)?;
-    let head = None;
-    Ok(Plan { config, family, spec, pooling, head, dimensions, is_bare_checkpoint, purpose })
+    Ok(pooling)
+}
+
+/// The projection of token vectors as an output beside others, and the dimensions of its vectors, if it is asked for.
+fn token_projection(
+    options: &ModelOptions,
+    modules: &Modules,
+    hidden_size: usize,
+) -> Result<Option<Projection<PostPoolingModule>>> {
+    if !options.outputs.contains(&OutputKind::MultiVector) {
+        return Ok(None);
+    }
+    let Some(file) = &modules.token_projection else {
+        bail!(UsageError(format!(
+            "--outputs multi-vector: {} has no {COLBERT_LINEAR}, so nothing projects its token vectors; leave that output out, or \
+             choose a model such as BAAI/bge-m3",
+            options.source.model
+        )))
+    };
+    let modules = unified::token_projection(file)?;
+    let dimensions = output_dimensions(&modules, hidden_size)?;
+    Ok(Some((modules, dimensions)))
 }
 
 /// The dimensions of vectors after all post-pooling modules.
@@ -630,8 +754,14 @@ pub(super) fn read_tokenizer(
     Ok(tokenizer)
 }
 
-/// Warns about layers of the checkpoint that the config does not have, and about values that are not finite.
-pub(super) fn warn_about_tensors(report: &TensorReport, config: &Config, console: &Console) {
+/// Warns about layers of the checkpoint that the config does not have, and about values that are not finite. Returns the purpose of the
+/// model, which the tensors of a bare checkpoint may tell.
+pub(super) fn warn_about_tensors(
+    report: Option<&TensorReport>,
+    plan: &Plan,
+    console: &Console,
+) -> Option<Purpose> {
+    let Some(report) = report else { return plan.purpose.clone() };
     if let Some((first, more)) = report.unexpected_tensors.split_first() {
         let (more, verb) = match more.len() {
             0 => (String::new(), "is"),
@@ -639,7 +769,7 @@ pub(super) fn warn_about_tensors(report: &TensorReport, config: &Config, console
         };
         console.warn(format!(
             "tensor {first}{more} of the checkpoint {verb} not used, because {} has no such layer",
-            config.path().display()
+            plan.config.path().display()
         ));
     }
     for (name, count) in &report.not_finite {
@@ -647,6 +777,8 @@ pub(super) fn warn_about_tensors(report: &TensorReport, config: &Config, console
             "tensor {name} contains {count} values that are NaN or infinite; vectors that depend on them will be NaN"
         ));
     }
+    let by_tensors = || Purpose::of_tensors(&report.unused).filter(|_| plan.is_bare_checkpoint);
+    plan.purpose.clone().or_else(by_tensors)
 }
 
 /// Checks that the weights fit into `--max-memory`.
@@ -665,12 +797,12 @@ fn check_weights(max_memory: Option<u64>, bytes: usize) -> Result<()> {
 }
 
 /// All files that affect vectors.
-pub(super) fn read_files(
+pub(super) fn read_files<'a>(
     config: &Config,
     tokenizer: Option<&Path>,
     weights: Option<&Weights>,
     modules: &Modules,
-    post_pooling: &[PostPoolingModule],
+    post_pooling: impl Iterator<Item = &'a PostPoolingModule>,
 ) -> Result<Vec<PathBuf>> {
     let mut files: BTreeSet<PathBuf> =
         [config.path()].into_iter().chain(tokenizer).map(Path::to_owned).collect();
@@ -717,9 +849,18 @@ pub(super) struct Parts<'a> {
     pub spec: &'a EncoderSpec,
     pub pooling: &'a Pooling,
     pub head: Option<&'a HeadSpec>,
+    /// The file of the head, if it is not in the checkpoint.
+    pub head_file: Option<&'a Path>,
+    /// Whether the config names the class of a masked language model.
+    pub is_masked_lm: bool,
 }
 
-impl Parts<'_> {
+impl<'a> Parts<'a> {
+    /// An encoder and its pooler, if `pooling` needs it.
+    pub(super) fn without_head(spec: &'a EncoderSpec, pooling: &'a Pooling) -> Self {
+        Parts { spec, pooling, head: None, head_file: None, is_masked_lm: false }
+    }
+
     fn load_pooler(&self, source: &mut dyn WeightSource) -> Result<Option<PostPooling>> {
         PostPooling::load_pooler(source, self.pooling, self.spec.hidden_size)
     }
@@ -766,23 +907,64 @@ pub(super) fn load_checkpoint(
             path.display()
         )
     }
-    if let Some(kind) = parts.head.map(HeadSpec::kind)
-        && let Some(name) =
-            parts.head.and_then(|head| head.missing(&reader)).map(|name| reader.resolve(&name))
+    let own_head = parts.head.filter(|_| parts.head_file.is_none());
+    if let Some(kind) = own_head.map(HeadSpec::kind)
+        && let Some(name) = own_head.and_then(|head| head.missing(&reader)).map(|name| reader.resolve(&name))
     {
-        let noun = purpose::noun(kind);
-        bail!(
-            "{} has no tensor {name}: the model is not a {noun}; use sconce embed, or choose a {noun}",
-            path.display()
-        )
+        bail!("{} has no tensor {name}{}", path.display(), lacks_head(kind, parts.is_masked_lm))
+    }
+    if parts.head.is_some_and(|head| head.kind() == HeadKind::LexicalWeights) && parts.head_file.is_none() {
+        check_one_logit(&checkpoint, &reader.resolve("head.token_classifier.weight"), path)?;
     }
     reader.set_backend(post_pooling_backend(backends));
     let pooler = parts.load_pooler(&mut reader)?;
     reader.set_backend(Backend::default());
-    let head = parts.load_head(&mut reader)?;
-    let report = Some(reader.into_report());
+    let mut head = match parts.head_file {
+        None => parts.load_head(&mut reader)?,
+        Some(_) => None,
+    };
+    let mut report = reader.into_report();
     checkpoint.check_unchanged()?;
-    Ok(LoadedWeights { encoders, pooler, head, report })
+    if let (Some(spec), Some(file)) = (parts.head, parts.head_file) {
+        head = Some(unified::load_lexical_layer(file, spec, parts.spec.hidden_size, &mut report)?);
+    }
+    Ok(LoadedWeights { encoders, pooler, head, report: Some(report) })
+}
+
+/// The end of a sentence about a checkpoint without the head of this kind.
+fn lacks_head(kind: HeadKind, is_masked_lm: bool) -> String {
+    match kind {
+        HeadKind::LexicalWeights => format!(
+            ", and there is no {SPARSE_LINEAR} beside it: the model has no lexical weights; choose a model such as BAAI/bge-m3"
+        ),
+        kind => {
+            let noun = purpose::noun(kind);
+            let (own, command) = match is_masked_lm && kind != HeadKind::MaskedLm {
+                true => ("a masked language model, ", "sconce fill"),
+                false => ("", "sconce embed"),
+            };
+            format!(": the model is {own}not a {noun}; use {command}, or choose a {noun}")
+        }
+    }
+}
+
+/// Checks that a head of lexical weights, whose matrix is the tensor `name`, has one logit per token.
+fn check_one_logit(checkpoint: &Checkpoint, name: &str, path: &Path) -> Result<()> {
+    match checkpoint.shape(name) {
+        Some(&[logits, _]) if logits != 1 => bail!(
+            "{}: tensor {name} gives {logits} logits per token, but a lexical weight is one; choose a model such as BAAI/bge-m3",
+            path.display()
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// An encoder and a head without weights, for texts that they do not run on.
+fn without_weights(parts: &Parts) -> Result<LoadedWeights> {
+    let mut source = ParameterCount::new(Backend::default(), F32_SIGNIFICAND_BITS);
+    let encoders = vec![Encoder::load(parts.spec, &mut source)?];
+    let head = parts.load_head(&mut source)?;
+    Ok(LoadedWeights { encoders, pooler: None, head, report: None })
 }
 
 /// Draws random weights.

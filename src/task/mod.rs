@@ -7,7 +7,8 @@
 //! * `attention`: the attention weights of one text.
 //! * `embedding`: one vector per text, per chunk or per token.
 //! * `classification`: labels, or the scores of a cross-encoder. `reranking`: scores of texts for a query.
-//! * `masked_lm`: tokens for masks. `sparse`: weights of the vocabulary (SPLADE). `text_encoder`: vectors or weights.
+//! * `masked_lm`: tokens for masks. `sparse`: weights of the vocabulary (SPLADE), or of the tokens of a text, which `lexical` gives.
+//!   `text_encoder`: vectors or weights. `outputs`: vectors, weights and vectors of tokens together.
 //! * `tagging`: entities of a text, which `entities` makes of the logits of tokens. `answering`: answers to a question, which
 //!   `answers` chooses.
 //! * `similarity`: similarities of two vectors.
@@ -21,10 +22,12 @@ mod device;
 mod embedding;
 mod entities;
 mod examine;
+mod lexical;
 mod load;
 mod masked_lm;
 mod model_task;
 mod options;
+mod outputs;
 mod reranking;
 mod sequences;
 mod similarity;
@@ -45,6 +48,7 @@ pub use load::{Loaded, MaxLength, StaticQueries, load, load_embedding_or_sparse,
 pub use masked_lm::MaskFiller;
 pub use model_task::{HeadMemory, ModelTask};
 pub use options::{ModelOptions, OnLong, PromptChoice, VectorOptions};
+pub use outputs::OutputsEncoder;
 pub use reranking::{BiEncoder, Reranker};
 pub use similarity::{Compared, TextVector, similarity, sparse_similarity_name};
 pub use sparse::SparseEncoder;

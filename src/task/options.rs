@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use crate::model::Source;
+use crate::model::layout::{COLBERT_LINEAR, SPARSE_LINEAR};
 use crate::model::modules::Role;
 use crate::named::Named;
-use crate::nn::{ComputeDtype, DeviceRequest, Pooling};
+use crate::nn::{ComputeDtype, DeviceRequest, OutputKind, Pooling};
 use crate::output::OutputDtype;
 use crate::text::{Chunking, PairTruncation, TruncationSide};
 
@@ -28,6 +29,10 @@ pub struct ModelOptions {
     pub pair_truncation: PairTruncation,
     /// The pooling instead of the model's own (`--pooling`).
     pub pooling: Option<Pooling>,
+    /// The outputs of one forward pass, in place of what the pooling gives (`--outputs`); empty: that.
+    pub outputs: Vec<OutputKind>,
+    /// Whether all texts are queries: a sparse encoder whose queries need no encoder is loaded without it.
+    pub only_queries: bool,
     /// Maximum memory of the process in bytes (`--max-memory`).
     pub max_memory: Option<u64>,
     /// The device of the encoder (`--device`).
@@ -48,6 +53,8 @@ impl ModelOptions {
             truncation_side: None,
             pair_truncation: PairTruncation::default(),
             pooling: None,
+            outputs: Vec::new(),
+            only_queries: false,
             max_memory: None,
             device: DeviceRequest::Cpu,
             compute_dtype: ComputeDtype::F32,
@@ -62,6 +69,22 @@ impl ModelOptions {
     /// Whether the encoder is described by a config and has no weights, so that it can only be inspected.
     pub fn is_config_alone(&self) -> bool {
         self.config.is_some() && self.random_weights.is_none()
+    }
+
+    /// Whether the model is loaded for this output, alone or beside others.
+    pub fn gives(&self, output: OutputKind) -> bool {
+        let pooling = match output {
+            OutputKind::Dense => None,
+            OutputKind::Lexical => Some(Pooling::Lexical),
+            OutputKind::MultiVector => Some(Pooling::MultiVector),
+        };
+        self.outputs.contains(&output) || pooling.is_some() && self.pooling == pooling
+    }
+
+    /// The files beside the encoder that the outputs may need.
+    pub fn output_files(&self) -> Vec<&'static str> {
+        let files = [(OutputKind::Lexical, SPARSE_LINEAR), (OutputKind::MultiVector, COLBERT_LINEAR)];
+        files.into_iter().filter(|(output, _)| self.gives(*output)).map(|(_, file)| file).collect()
     }
 
     /// Whether the model's own files decide how a text becomes a vector.

@@ -11,7 +11,7 @@ use super::text_encoder::TextEncoder;
 use super::text_model::TextModel;
 use crate::error::UsageError;
 use crate::model::modules::Role;
-use crate::nn::{Pooling, keep_memory};
+use crate::nn::keep_memory;
 use crate::output::{Content, ContentType, OutputDtype};
 use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::sys::console::Console;
@@ -45,7 +45,7 @@ impl Reranker {
         ranked: bool,
         console: &Console,
     ) -> Result<Self> {
-        if loaded.head.is_some() && loaded.pooling != Pooling::Splade {
+        if loaded.head.is_some() && !loaded.pooling.is_sparse() {
             let classifier = Classifier::cross_encoder(loaded, options, queries.to_vec(), ranked)?;
             return Ok(Reranker::CrossEncoder(Box::new(classifier)));
         }

@@ -1,4 +1,5 @@
-//! SPLADE: one sparse vector of vocabulary weights per text. Tokenize, encode, apply the masked-LM head, pool its logits.
+//! One sparse vector of vocabulary weights per text: SPLADE, from the logits of the masked-LM head, or lexical weights. Tokenize,
+//! encode, apply the head, pool its logits.
 
 use std::borrow::Borrow;
 use std::collections::BTreeSet;
@@ -6,6 +7,7 @@ use std::collections::BTreeSet;
 use anyhow::{Result, bail};
 
 use super::embedding::{EmbeddedTexts, embed_texts};
+use super::lexical::LexicalHead;
 use super::load::{Loaded, StaticQueries};
 use super::model_task::{HeadMemory, ModelTask};
 use super::options::{OnLong, VectorOptions};
@@ -15,17 +17,16 @@ use super::tokens::resolve_prompt;
 use crate::error::UsageError;
 use crate::model::modules::{Prompts, Role};
 use crate::named::Named;
-use crate::nn::{MaskedLmHead, SPLADE, SpladeSpec, TaskHead, keep_memory};
+use crate::nn::{LEXICAL, MaskedLmHead, Pooling, SPLADE, SpladeSpec, TaskHead, keep_memory};
 use crate::output::{Content, ContentType, OutputDtype, SparseVector};
 use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::sys::console::Console;
-use crate::text::TokenizedText;
+use crate::text::{TokenizedText, Tokenizer};
 
 /// A sparse encoder.
 pub struct SparseEncoder {
     model: TextModel,
-    head: MaskedLmHead,
-    splade: SpladeSpec,
+    head: SparseHead,
     /// What queries become without the encoder.
     static_queries: Option<StaticQueries>,
     /// What the texts are: the user's choice; if queries are encoded in another way, else that of the model.
@@ -34,6 +35,14 @@ pub struct SparseEncoder {
     prompt: String,
     /// The size of the vocabulary.
     dimensions: usize,
+}
+
+/// What turns hidden states into weights.
+enum SparseHead {
+    /// The masked-LM head, and how its logits become weights.
+    Splade(Box<MaskedLmHead>, SpladeSpec),
+    /// A weight for each token.
+    Lexical(LexicalHead),
 }
 
 /// Elements of a sparse vector for the estimate of memory: more than texts of 512 tokens usually have.
@@ -45,40 +54,35 @@ impl SparseEncoder {
     /// # Errors
     /// If an option is for dense vectors: a usage error.
     pub fn new(loaded: Loaded, options: &VectorOptions, console: &Console) -> Result<Self> {
-        check_options(options)?;
+        check_options(options, &loaded.pooling)?;
         let prompt = resolve_prompt(options.prompt.as_ref(), options.role, &loaded.modules.prompts, console)?;
-        let Loaded {
-            tokenizer,
-            encoders,
-            head: Some(TaskHead::MaskedLm(head)),
-            static_queries,
-            modules,
-            dimensions,
-            ..
-        } = loaded
-        else {
-            bail!("the model was loaded without its head; please report this as a bug")
+        let Loaded { tokenizer, encoders, pooling, head, static_queries, modules, dimensions, .. } = loaded;
+        let head = match (pooling, head) {
+            (Pooling::Lexical, head) => SparseHead::Lexical(LexicalHead::new(head, &tokenizer)?),
+            (_, Some(TaskHead::MaskedLm(head))) => {
+                SparseHead::Splade(Box::new(head), modules.splade.unwrap_or_default())
+            }
+            _ => bail!("the model was loaded without its head; please report this as a bug"),
         };
-        let splade = modules.splade.unwrap_or_default();
         console.detail(format!(
-            "pooling {SPLADE} ({}), {dimensions} dimensions, at most {} tokens per text",
-            splade.describe(),
+            "pooling {}, {dimensions} dimensions, at most {} tokens per text",
+            head.describe(),
             tokenizer.max_length()
         ));
         let model = TextModel { tokenizer, encoders, on_long: options.on_long };
         let is_default = modules.query_weights.as_ref().is_some_and(|weights| weights.is_default);
         let default = if is_default { Role::Query } else { Role::Document };
         let role = options.role.or(static_queries.as_ref().map(|_| default));
-        let encoder = SparseEncoder { model, head, splade, static_queries, role, prompt, dimensions };
+        let encoder = SparseEncoder { model, head, static_queries, role, prompt, dimensions };
         if encoder.queries().is_some() {
             console.detail("queries have fixed weights of their tokens; the encoder is not used");
         }
         Ok(encoder)
     }
 
-    /// How logits become weights.
-    pub fn splade(&self) -> SpladeSpec {
-        self.splade
+    /// The pooling and how logits become weights, for messages and metadata.
+    pub fn describe(&self) -> String {
+        self.head.describe()
     }
 
     /// The prompt before each text.
@@ -137,17 +141,42 @@ impl SparseEncoder {
             let vectors = texts.iter().map(|text| queries.weights_of(text.borrow()));
             return Ok(vectors.map(|weights| self.vector_of(weights)).collect());
         }
-        let weights = self.model.forward(texts, batch_tokens, worker, |batch, hidden| {
-            self.head.splade(hidden, batch.cu_seqlens(), self.splade)
+        let weights = self.model.forward(texts, batch_tokens, worker, |batch, hidden| match &self.head {
+            SparseHead::Splade(head, spec) => head.splade(hidden, batch.cu_seqlens(), *spec),
+            SparseHead::Lexical(head) => head.weights(batch, hidden),
         })?;
         Ok(weights.map(|weights| self.vector_of(weights)).collect())
     }
 
     fn vector_of(&self, weights: Vec<(u32, f32)>) -> SparseVector {
-        let (indices, values): (Vec<u32>, Vec<f32>) = weights.into_iter().unzip();
-        let token = |&id: &u32| self.model.tokenizer.token(id).unwrap_or_else(|| format!("#{id}"));
-        SparseVector { tokens: indices.iter().map(token).collect(), indices, values }
+        sparse_vector(weights, &self.model.tokenizer)
     }
+}
+
+impl SparseHead {
+    fn describe(&self) -> String {
+        match self {
+            SparseHead::Splade(_, spec) => format!("{SPLADE}: {}", spec.describe()),
+            SparseHead::Lexical(_) => LEXICAL.into(),
+        }
+    }
+
+    fn memory(&self) -> HeadMemory {
+        match self {
+            SparseHead::Splade(head, _) => {
+                let (token_bytes, batch_bytes) = head.splade_bytes();
+                HeadMemory { token_bytes, batch_bytes }
+            }
+            SparseHead::Lexical(_) => HeadMemory::default(),
+        }
+    }
+}
+
+/// The vector with these weights, by ascending id.
+pub(super) fn sparse_vector(weights: Vec<(u32, f32)>, tokenizer: &Tokenizer) -> SparseVector {
+    let (indices, values): (Vec<u32>, Vec<f32>) = weights.into_iter().unzip();
+    let token = |&id: &u32| tokenizer.token(id).unwrap_or_else(|| format!("#{id}"));
+    SparseVector { tokens: indices.iter().map(token).collect(), indices, values }
 }
 
 impl StaticQueries {
@@ -160,8 +189,14 @@ impl StaticQueries {
     }
 }
 
+/// An estimate of the size of a sparse vector in bytes.
+pub(super) fn sparse_vector_bytes(dimensions: usize) -> usize {
+    let element = size_of::<u32>() + size_of::<f32>() + size_of::<String>() + size_of::<u64>();
+    USUAL_ELEMENTS.min(dimensions) * element
+}
+
 /// Refuses options that have no meaning for sparse vectors.
-fn check_options(options: &VectorOptions) -> Result<()> {
+fn check_options(options: &VectorOptions, pooling: &Pooling) -> Result<()> {
     let VectorOptions { normalize, dimensions, dtype, on_long, chunking, .. } = options;
     let given = [
         ("--normalize", normalize.is_some()),
@@ -173,7 +208,7 @@ fn check_options(options: &VectorOptions) -> Result<()> {
     ];
     match given.iter().find(|(_, is_given)| *is_given) {
         Some((option, _)) => bail!(UsageError(format!(
-            "{option} is for dense vectors, but --pooling {SPLADE} gives sparse weights in {}; remove it",
+            "{option} is for dense vectors, but --pooling {pooling} gives sparse weights in {}; remove it",
             OutputDtype::F32.name()
         ))),
         None => Ok(()),
@@ -212,12 +247,10 @@ impl ModelTask for SparseEncoder {
     }
 
     fn vector_bytes(&self) -> usize {
-        let element = size_of::<u32>() + size_of::<f32>() + size_of::<String>() + size_of::<u64>();
-        USUAL_ELEMENTS.min(self.dimensions) * element
+        sparse_vector_bytes(self.dimensions)
     }
 
     fn head_memory(&self) -> HeadMemory {
-        let (token_bytes, batch_bytes) = self.head.splade_bytes();
-        HeadMemory { token_bytes, batch_bytes }
+        self.head.memory()
     }
 }

@@ -10,7 +10,6 @@ use super::similarity::{Compared, TextVector, sparse_similarity_name};
 use super::sparse::SparseEncoder;
 use super::text_model::TextModel;
 use crate::model::modules::{Prompts, Role};
-use crate::nn::Pooling;
 use crate::output::ContentType;
 use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::sys::console::Console;
@@ -25,14 +24,14 @@ pub enum TextEncoder {
 }
 
 impl TextEncoder {
-    /// Resolves the options against the model: a sparse encoder if it was loaded for [`Pooling::Splade`].
+    /// Resolves the options against the model: a sparse encoder if it was loaded for sparse vectors.
     ///
     /// # Errors
     /// If an option contradicts the model: a usage error.
     pub fn new(loaded: Loaded, options: &VectorOptions, console: &Console) -> Result<Self> {
-        Ok(match loaded.pooling {
-            Pooling::Splade => TextEncoder::Sparse(Box::new(SparseEncoder::new(loaded, options, console)?)),
-            _ => TextEncoder::Dense(Box::new(Embedder::new(loaded, options, console)?)),
+        Ok(match loaded.pooling.is_sparse() {
+            true => TextEncoder::Sparse(Box::new(SparseEncoder::new(loaded, options, console)?)),
+            false => TextEncoder::Dense(Box::new(Embedder::new(loaded, options, console)?)),
         })
     }
 

@@ -25,14 +25,16 @@ pub(super) const TOKEN_VECTORS: &str = "embeddings";
 pub(super) const SCALE: &str = "scale";
 /// Columns that are not shown beside a vector.
 const HIDDEN: &[&str] = &["tokens", "truncated", SCALE, VECTORS, TOKEN_VECTORS];
-/// Columns that are not shown beside a sparse vector.
+/// Columns of a sparse vector, which are not shown beside it, nor beside another output of the same row.
 const HIDDEN_SPARSE: &[&str] = &[INDICES, VALUES, WEIGHTS];
+/// The key of the metadata of a file with several outputs in a row.
+const OUTPUTS: &str = "outputs";
 /// The prefix of the keys of the metadata.
 const PREFIX: &str = "sconce.";
 
-/// Whether a column is shown beside what rows hold.
-pub(super) fn is_shown(name: &str, kind: RowKind) -> bool {
-    !(HIDDEN.contains(&name) || kind.is_sparse() && HIDDEN_SPARSE.contains(&name))
+/// Whether a column is shown beside what rows hold; `has_sparse`: a sparse vector, alone or beside other outputs.
+pub(super) fn is_shown(name: &str, has_sparse: bool) -> bool {
+    !(HIDDEN.contains(&name) || has_sparse && HIDDEN_SPARSE.contains(&name))
 }
 
 /// What a schema says about the vectors of a file.
@@ -122,7 +124,7 @@ impl VectorSchema {
         }
         let mut decoded: Vec<usize> = [vectors].into_iter().chain(scale).collect();
         decoded.sort_unstable();
-        let (indices, columns) = shown_columns(schema, kind);
+        let (indices, columns) = shown_columns(schema, metadata.contains_key(OUTPUTS));
         let values = None;
         Ok(VectorSchema { decoded, vectors, values, scale, kind, dtype, width, metadata, columns, indices })
     }
@@ -132,7 +134,7 @@ impl VectorSchema {
         let kind = RowKind::Sparse;
         let decoded = vec![indices.min(values), indices.max(values)];
         let (vectors, values, dtype) = (indices, Some(values), OutputDtype::F32);
-        let (indices, columns) = shown_columns(schema, kind);
+        let (indices, columns) = shown_columns(schema, true);
         // Rows have any number of elements.
         let width = Some(0);
         VectorSchema { decoded, vectors, values, scale: None, kind, dtype, width, metadata, columns, indices }
@@ -285,8 +287,8 @@ fn elements(lists: &ArrayRef, width: usize) -> Result<ArrayRef, (usize, String)>
 }
 
 /// The columns of a file that are shown beside what rows hold, with their indices in the schema.
-fn shown_columns(schema: &Schema, kind: RowKind) -> (Vec<usize>, Vec<KeptColumn>) {
-    let shown = schema.fields().iter().enumerate().filter(|(_, field)| is_shown(field.name(), kind));
+fn shown_columns(schema: &Schema, has_sparse: bool) -> (Vec<usize>, Vec<KeptColumn>) {
+    let shown = schema.fields().iter().enumerate().filter(|(_, field)| is_shown(field.name(), has_sparse));
     let column = |(i, field): (usize, &FieldRef)| {
         let column_type = carried_type(field.data_type()).map_or(ColumnType::Text, ColumnType::Arrow);
         (i, KeptColumn { name: field.name().clone(), column_type })

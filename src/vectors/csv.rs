@@ -52,10 +52,8 @@ pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Option<Opened>> {
     let width =
         header.iter().skip(first).enumerate().take_while(|(i, column)| **column == format!("e{i}")).count();
     let elements = first..first + width;
-    let shown = header
-        .iter()
-        .enumerate()
-        .filter(|(i, column)| !elements.contains(i) && is_shown(column, RowKind::Dense));
+    let shown =
+        header.iter().enumerate().filter(|(i, column)| !elements.contains(i) && is_shown(column, false));
     let (positions, columns) = shown
         .map(|(i, column)| (i, KeptColumn { name: column.into(), column_type: ColumnType::Text }))
         .unzip();

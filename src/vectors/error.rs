@@ -21,8 +21,11 @@ pub(super) fn truncated(name: &str, expected: u64, found: u64) -> Error {
 
 /// The error for a file whose rows are not one dense vector.
 pub(super) fn not_dense(name: &str, kind: RowKind) -> Error {
-    let (held, pooling) =
-        if kind.is_sparse() { ("sparse vectors", "splade") } else { (kind.noun(), "multi-vector or none") };
+    let (held, pooling) = if kind.is_sparse() {
+        ("sparse vectors", "splade or lexical")
+    } else {
+        (kind.noun(), "multi-vector or none")
+    };
     anyhow!("{name} has {held} (--pooling {pooling}); pass a file with one dense vector per row")
 }
 

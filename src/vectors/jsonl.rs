@@ -90,7 +90,8 @@ pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Opened> {
         .map_err(|error| anyhow!("{name}: row 0 is not a JSON object ({error}); write the file again"))?;
     let layout = Layout::new(name, &first)?;
     let Layout { kind, dtype, dimensions, .. } = layout;
-    let columns = first.keys().filter(|key| is_shown(key, kind));
+    let has_sparse = kind.is_sparse() || first.get(WEIGHTS).is_some_and(Value::is_object);
+    let columns = first.keys().filter(|key| is_shown(key, has_sparse));
     let columns =
         columns.map(|key| KeptColumn { name: key.clone(), column_type: ColumnType::Text }).collect();
     reader.rewind().map_err(unread)?;

@@ -462,6 +462,9 @@ fn a_model_without_the_head_is_refused_with_the_command_for_it() {
     let found = output("embed", "cross-encoder-bert", &["a"]);
     assert_fails(&found, 1, &["a cross-encoder", "not an embedding model", "use sconce rerank"]);
     assert_fails(&output("embed", "bert", &["a"]), 1, &["not an embedding model", "use sconce classify"]);
+    // With a pooling of the user's, a note.
+    let pooled = support::embed("heads/cross-encoder-bert", ["--pooling", "mean", "a"]);
+    assert!(pooled.status.success() && stderr(&pooled).contains("its head, which sconce rerank uses"));
     let found = output("rerank", "bert", &["--query", "a", "b"]);
     assert_fails(&found, 1, &["3 labels", "not a cross-encoder", "sconce classify"]);
     // A checkpoint whose config does not say what it is for, without the tensors of a head.
@@ -470,6 +473,8 @@ fn a_model_without_the_head_is_refused_with_the_command_for_it() {
         fs::copy(fixture("bert-tiny").join(file), folder.path().join(file)).unwrap();
     }
     assert_fails(&classify(folder.path()), 1, &["no tensor classifier.weight", "sconce embed"]);
+    let masked_lm = model_command("tag", &fixture("masked-lm/bert"), &["a"]).output().unwrap();
+    assert_fails(&masked_lm, 1, &["a masked language model, not a token classifier", "use sconce fill"]);
 }
 
 #[test]

@@ -348,6 +348,49 @@ fn optional_files_of_unknown_absence_are_downloaded_or_warned_about() {
     assert_eq!(hub.requests().len(), 0);
 }
 
+/// Other tools download models like BGE-M3 without the layers that FlagEmbedding saves beside the encoder.
+#[test]
+fn the_layer_of_an_output_is_downloaded_once_it_is_asked_for() {
+    let file = "sparse_linear.pt";
+    let hub = hub_with(|site| {
+        let folder = fixture("unified/m3");
+        let names = [
+            "config.json",
+            "model.safetensors",
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "modules.json",
+            "1_Pooling/config.json",
+            "colbert_linear.pt",
+            file,
+        ];
+        let read = |name: &str| (name.to_owned(), fs::read(folder.join(name)).expect("a fixture"));
+        site.files = names.into_iter().map(read).collect();
+    });
+    let user = User::of(&hub);
+    let lexical = ["embed", "--model", MODEL, "--pooling", "lexical", TEXT];
+    assert!(user.embed().status.success());
+    for name in [file, "colbert_linear.pt"] {
+        assert!(user.snapshot().join(name).exists(), "{name} is downloaded with the model");
+    }
+    hub.requests();
+    fs::remove_file(user.snapshot().join(file)).expect("a file");
+    assert!(user.embed().status.success());
+    assert_eq!(hub.requests().len(), 0, "other outputs do not need it");
+    let offline = user.run(&[&lexical[..], &["--offline"]].concat());
+    assert_fails(&offline, 1, &[file, "offline mode forbids a request", "no lexical weights"]);
+    let found = user.run(&lexical);
+    assert!(found.status.success(), "{}", support::stderr(&found));
+    assert!(!hub.requests().is_empty() && user.snapshot().join(file).exists());
+    // A model without it: its absence is recorded.
+    hub.site().files.remove(file);
+    fs::remove_file(user.snapshot().join(file)).expect("a file");
+    assert_fails(&user.run(&lexical), 1, &["no sparse_linear.pt"]);
+    assert!(!hub.requests().is_empty());
+    assert_fails(&user.run(&lexical), 1, &["no sparse_linear.pt"]);
+    assert_eq!(hub.requests().len(), 0);
+}
+
 /// The Transformer config under the name of another architecture, and the encoder in a folder of its own.
 #[test]
 fn layouts_of_the_first_releases_of_sentence_transformers() {

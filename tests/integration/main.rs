@@ -47,5 +47,6 @@ mod support;
 mod t5;
 mod terminal;
 mod tokenizers;
+mod unified;
 mod unreadable;
 mod verify;

@@ -288,6 +288,30 @@ fn search_takes_the_route_of_queries_and_files_say_their_role() {
 }
 
 #[test]
+fn queries_that_need_no_encoder_do_not_read_its_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = fixture("sparse-router/folders");
+    let file =
+        embedded(&whole, folder.path().join("documents.parquet"), &["--role", "document", "a lamp", "a key"]);
+    let expected = run("embed", &whole, &["--role", "query", "the lamp"]);
+    let model = folder.path().join("model");
+    copy_folder(&whole, &model);
+    let weights = ["0_MLMTransformer", "0_Transformer"]
+        .map(|name| model.join(format!("document_{name}/model.safetensors")));
+    let weights = weights.into_iter().find(|path| path.exists()).unwrap();
+    fs::write(&weights, b"damaged").unwrap();
+    let found = run("embed", &model, &["--role", "query", "the lamp"]);
+    assert_eq!(rows(&found), rows(&expected));
+    assert_fails(&run("embed", &model, &["a lamp"]), 1, &["model.safetensors"]);
+    let of_whole = rows(&search(&whole, &file, &["the lamp"]));
+    assert!(of_whole[0]["score"].as_f64().unwrap() > 0.0);
+    // A prompt without a role takes the encoder.
+    assert_fails(&search(&model, &file, &["--prompt", "a ", "lamp"]), 1, &["model.safetensors"]);
+    let text = stdout(&run("inspect", &whole, &[]));
+    assert!(text.contains("query weights     query_0_SparseStaticEmbedding"), "{text}");
+}
+
+#[test]
 fn routes_that_are_not_supported_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("model");

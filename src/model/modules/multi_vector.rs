@@ -45,6 +45,8 @@ pub struct MultiVector {
     pub skiplist: Vec<String>,
     /// The roles of the texts that the skiplist applies to.
     pub skiplist_roles: Vec<Role>,
+    /// Whether the first token of a text, `[CLS]`, has no vector.
+    pub skips_first_token: bool,
     /// Prompts whose first word is one token.
     pub markers: Vec<String>,
     /// How the vectors of a text are reduced, if they are.

@@ -19,8 +19,19 @@ pub struct PostPoolingModule {
     pub spec: PostPoolingSpec,
     /// Its directory.
     pub folder: PathBuf,
-    /// Whether its tensors are in the checkpoint of the encoder, not in a file of its own.
-    pub is_in_checkpoint: bool,
+    /// Where its tensors are.
+    pub storage: Storage,
+}
+
+/// Where the tensors of a module are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Storage {
+    /// In a checkpoint in the module's folder, beside its configuration.
+    Folder,
+    /// In the checkpoint of the encoder.
+    Encoder,
+    /// `weight` and `bias` of a linear layer in this file, which has nothing else.
+    Linear(&'static str),
 }
 
 /// The names of the tensors in a module's own file.
@@ -34,6 +45,15 @@ static NAMES: TensorNames = TensorNames {
     layer_prefix: "",
     layer_modules: &[],
     head_modules: &[],
+};
+
+/// The names of the tensors in the file of a linear layer: those of its parameters.
+pub(super) static LINEAR_NAMES: TensorNames = TensorNames {
+    prefixes: &[""],
+    model_modules: &[&[("module.linear", "")]],
+    layer_prefix: "",
+    layer_modules: &[],
+    head_modules: &[&[("head.token_classifier", "")]],
 };
 
 /// Activation classes of `torch.nn`, with their default arguments.
@@ -84,7 +104,19 @@ impl PostPoolingModule {
             activation: activation(&config)?,
             residual: config.flag("use_residual")?,
         };
-        Ok(PostPoolingModule { spec, folder, is_in_checkpoint: false })
+        Ok(PostPoolingModule { spec, folder, storage: Storage::Folder })
+    }
+
+    /// A linear layer with a bias, in a file of its own.
+    pub(super) fn linear(folder: &Path, file: &'static str) -> Result<Self> {
+        let path = folder.join(file);
+        let checkpoint = Checkpoint::open(&path)?;
+        let Some(&[outputs, inputs]) = checkpoint.shape("weight") else {
+            bail!("{} has no matrix \"weight\" of a linear layer; download the model again", path.display())
+        };
+        let activation = Activation::Identity;
+        let spec = PostPoolingSpec::Dense { inputs, outputs, bias: true, activation, residual: false };
+        Ok(PostPoolingModule { spec, folder: folder.to_owned(), storage: Storage::Linear(file) })
     }
 
     /// The projection of an original ColBERT checkpoint, a linear layer without a bias beside the tensors of the encoder.
@@ -99,14 +131,14 @@ impl PostPoolingModule {
         };
         let activation = Activation::Identity;
         let spec = PostPoolingSpec::Dense { inputs, outputs, bias: false, activation, residual: false };
-        Ok(PostPoolingModule { spec, folder: folder.to_owned(), is_in_checkpoint: true })
+        Ok(PostPoolingModule { spec, folder: folder.to_owned(), storage: Storage::Encoder })
     }
 
     /// A `LayerNorm` module.
     pub(super) fn layer_norm(folder: PathBuf) -> Result<Self> {
         let config = Config::read(&folder.join(CONFIG))?;
         let spec = PostPoolingSpec::LayerNorm { width: config.width("dimension")? };
-        Ok(PostPoolingModule { spec, folder, is_in_checkpoint: false })
+        Ok(PostPoolingModule { spec, folder, storage: Storage::Folder })
     }
 
     /// A `Normalize` module, which older releases of sentence-transformers save without a file.
@@ -115,12 +147,15 @@ impl PostPoolingModule {
         if has_dir_entry(&path) {
             check_input_and_output(&Config::read(&path)?, input)?;
         }
-        Ok(PostPoolingModule { spec: PostPoolingSpec::Normalize, folder, is_in_checkpoint: false })
+        Ok(PostPoolingModule { spec: PostPoolingSpec::Normalize, folder, storage: Storage::Folder })
     }
 
-    /// The path of the module's configuration.
+    /// The path of the module's configuration: the file that gives its sizes.
     pub fn config(&self) -> PathBuf {
-        self.folder.join(CONFIG)
+        match self.storage {
+            Storage::Folder | Storage::Encoder => self.folder.join(CONFIG),
+            Storage::Linear(file) => self.folder.join(file),
+        }
     }
 
     /// The path of the module's weights; `None` if it has none.
@@ -128,10 +163,11 @@ impl PostPoolingModule {
     /// # Errors
     /// If there are none in a form that is read.
     pub fn weights(&self) -> Result<Option<PathBuf>> {
-        if self.spec == PostPoolingSpec::Normalize {
-            return Ok(None);
+        match self.storage {
+            _ if self.spec == PostPoolingSpec::Normalize => Ok(None),
+            Storage::Linear(file) => Ok(Some(self.folder.join(file))),
+            Storage::Folder | Storage::Encoder => weights_in(&self.folder).map(Some),
         }
-        weights_in(&self.folder).map(Some)
     }
 }
 
@@ -185,7 +221,8 @@ pub fn load(
 /// Loads a module from its file of weights.
 fn load_file(path: &Path, module: &PostPoolingModule, report: &mut TensorReport) -> Result<PostPooling> {
     let checkpoint = Checkpoint::open(path)?;
-    let mut reader = checkpoint.reader_with("", &NAMES);
+    let names = if matches!(module.storage, Storage::Linear(_)) { &LINEAR_NAMES } else { &NAMES };
+    let mut reader = checkpoint.reader_with("", names);
     let loaded = PostPooling::load(&mut reader, "module", &module.spec)?;
     let mut own = reader.into_report();
     checkpoint.check_unchanged()?;
@@ -193,16 +230,18 @@ fn load_file(path: &Path, module: &PostPoolingModule, report: &mut TensorReport)
         let config = module.config();
         bail!("{}: {first}; the weights do not belong to {}", path.display(), config.display())
     }
-    if module.is_in_checkpoint {
+    if module.storage == Storage::Encoder {
         // The report has the tensors of the encoder already.
         own.unused.clear();
         report.unused.retain(|name| name != PROJECTION);
     }
     let folder = module.folder.file_name().unwrap_or_default().to_string_lossy();
-    let qualified = |name: String| if module.is_in_checkpoint { name } else { format!("{folder}: {name}") };
-    report.used.extend(own.used.into_iter().map(|(name, shape, dtype)| (qualified(name), shape, dtype)));
-    report.unused.extend(own.unused.into_iter().map(qualified));
-    report.not_finite.extend(own.not_finite.into_iter().map(|(name, count)| (qualified(name), count)));
+    let origin = match module.storage {
+        Storage::Folder => Some(&*folder),
+        Storage::Encoder => None,
+        Storage::Linear(file) => Some(file),
+    };
+    report.add(own, origin);
     Ok(loaded)
 }
 

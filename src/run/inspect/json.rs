@@ -59,6 +59,9 @@ pub(super) fn object(examined: &Examined, cost: &Cost, files: &[ModelFile]) -> R
         "after_pooling": modules.post_pooling.iter().map(|module| module.spec.to_string()).collect::<Vec<_>>(),
         "dense_sizes": modules.dense_sizes,
         "multi_vector": modules.multi_vector.as_ref().map(multi_vector::object),
+        "query_weights": modules.query_weights.as_ref().map(|weights| {
+            json!({"folder": weights.folder.display().to_string(), "is_default": weights.is_default})
+        }),
         "normalize": examined.is_normalized(),
         "dimensions": dimensions,
         "prompts": prompts,

@@ -9,11 +9,11 @@ use super::cost::Cost;
 use super::describe::describe_encoder;
 use super::files::ModelFile;
 use super::multi_vector;
-use crate::model::modules::PoolingModule;
+use crate::model::modules::{PoolingModule, QueryWeights};
 use crate::model::weights::TensorReport;
 use crate::named::Named;
 use crate::nn::cost::{ComponentParameters, Growth};
-use crate::nn::{PostPoolingSpec, Symbol};
+use crate::nn::{HeadKind, PostPoolingSpec, Symbol};
 use crate::run::yes_or_no;
 use crate::sys::console::{counted, thousands};
 use crate::sys::terminal::escape_controls;
@@ -232,6 +232,13 @@ fn vector_lines(examined: &Examined, folder: &Path) -> Vec<(&'static str, String
         ("pooling", pooling),
     ];
     lines.extend(modules.multi_vector.iter().flat_map(multi_vector::lines));
+    if let Some(QueryWeights { folder: own, is_default, .. }) = &modules.query_weights {
+        let texts = if *is_default { "queries, and texts without a role" } else { "queries" };
+        lines.push((
+            "query weights",
+            format!("{} ({texts}: fixed weights of tokens, no encoder)", shown(own, folder)),
+        ));
+    }
     for module in modules.post_pooling.iter().filter(|module| module.spec != PostPoolingSpec::Normalize) {
         lines.push(("after pooling", format!("{} ({})", module.spec, shown(&module.folder, folder))));
     }
@@ -261,6 +268,7 @@ fn head_lines(head: &ExaminedHead) -> Vec<(&'static str, String)> {
         more => format!(" and {} more", thousands(more as u64)),
     };
     let outputs = match head.labels.len() {
+        0 if head.kind == HeadKind::LexicalWeights => ("outputs", "1 weight per token".into()),
         0 => ("vocabulary", counted(head.outputs as u64, "token")),
         _ => ("labels", format!("{}: {shown}{more}", thousands(head.outputs as u64))),
     };

@@ -128,6 +128,7 @@ impl LateInteraction {
         dimensions: usize,
     ) -> Vec<f32> {
         let skips = self.config.skiplist_roles.contains(&self.role);
+        let tokens = tokens.skip(usize::from(self.config.skips_first_token));
         let kept = tokens.filter(|(id, _)| !skips || self.skiplist.binary_search(id).is_err());
         let vectors = kept.flat_map(|(_, vector)| vector.iter().copied()).collect();
         match self.token_pooling() {

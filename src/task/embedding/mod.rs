@@ -268,13 +268,13 @@ impl Task for Embedder {
                 let values = vectors.by_ref().take(text.token_count()).flatten().collect();
                 vec![self.row(None, text.token_count(), values)]
             }
-            Pooling::Text(_) | Pooling::MultiVector | Pooling::Splade if self.chunking.is_some() => {
+            _ if self.chunking.is_some() => {
                 let chunks = text.chunks().zip(vectors.by_ref());
                 chunks
                     .map(|(chunk, values)| self.row(Some(span(chunk)), chunk.tokens.len(), values))
                     .collect()
             }
-            Pooling::Text(_) | Pooling::MultiVector | Pooling::Splade => {
+            Pooling::Text(_) | Pooling::MultiVector | Pooling::Splade | Pooling::Lexical => {
                 vectors.next().into_iter().map(|values| self.row(None, text.token_count(), values)).collect()
             }
         });

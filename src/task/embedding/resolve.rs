@@ -59,9 +59,9 @@ impl Embedder {
         let similarity = loaded.modules.similarity;
         let Loaded { modules, pooling, mut tokenizer, encoders, post_pooling, dimensions, .. } = loaded;
         let truncate_dim = match pooling {
-            // truncate_dim does not apply to vectors of tokens.
-            Pooling::MultiVector | Pooling::None | Pooling::Splade => None,
             Pooling::Text(_) => modules.truncate_dim,
+            // It does not apply to vectors of tokens.
+            _ => None,
         };
         let (post_pooling, dimensions) =
             resolve_post_pooling(options, post_pooling, dimensions, truncate_dim)?;

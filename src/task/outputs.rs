@@ -1,0 +1,179 @@
+//! Several outputs of one forward pass: a vector, lexical weights and the projected vectors of the tokens of a text, as BGE-M3 gives them
+//! (Chen et al. 2024, "BGE M3-Embedding", §3.2).
+
+use anyhow::{Result, bail};
+use candle_core::Tensor;
+
+use super::embedding::Embedder;
+use super::lexical::LexicalHead;
+use super::load::Loaded;
+use super::model_task::{HeadMemory, ModelTask};
+use super::options::{OnLong, VectorOptions};
+use super::sparse::{sparse_vector, sparse_vector_bytes};
+use super::text_model::TextModel;
+use crate::error::UsageError;
+use crate::named::Named;
+use crate::nn::{OutputKind, Pooling, PostPooling, RaggedBatch, is_normalized, keep_memory};
+use crate::output::{Content, ContentType, OutputDtype, OutputTypes, VectorType};
+use crate::pipeline::{Task, TaskRow, TokenizeError};
+use crate::sys::console::Console;
+use crate::text::TokenizedText;
+
+/// A model with several outputs.
+pub struct OutputsEncoder {
+    /// Tokenizes texts and gives their vectors.
+    embedder: Embedder,
+    /// Whether the vectors are an output.
+    has_dense: bool,
+    lexical: Option<LexicalHead>,
+    /// The projection of token vectors, and their dimensions.
+    projection: Option<(Vec<PostPooling>, usize)>,
+}
+
+impl OutputsEncoder {
+    /// Resolves the options against a model that was loaded for these outputs.
+    ///
+    /// # Errors
+    /// If an option contradicts the model or the outputs: a usage error.
+    pub fn new(
+        mut loaded: Loaded,
+        outputs: &[OutputKind],
+        options: &VectorOptions,
+        console: &Console,
+    ) -> Result<Self> {
+        check_options(options)?;
+        let lexical = match outputs.contains(&OutputKind::Lexical) {
+            true => Some(LexicalHead::new(loaded.head.take(), &loaded.tokenizer)?),
+            false => None,
+        };
+        let projection = loaded.token_projection.take();
+        let embedder = Embedder::new(loaded, options, console)?;
+        Ok(OutputsEncoder { embedder, has_dense: outputs.contains(&OutputKind::Dense), lexical, projection })
+    }
+
+    /// What gives the vectors of texts.
+    pub fn embedder(&self) -> &Embedder {
+        &self.embedder
+    }
+
+    /// The types of the outputs.
+    fn types(&self) -> OutputTypes {
+        let Embedder { dtype, dimensions, .. } = self.embedder;
+        let normalized = self.embedder.is_normalized();
+        OutputTypes {
+            dense: self.has_dense.then_some(VectorType { dtype, dimensions, per_token: false, normalized }),
+            sparse: self.lexical.as_ref().map(|_| self.embedder.spec().vocab_size),
+            tokens: self.projection.as_ref().map(|(modules, dimensions)| VectorType {
+                dtype,
+                dimensions: *dimensions,
+                per_token: true,
+                normalized: is_normalized(modules),
+            }),
+        }
+    }
+
+    /// The outputs of each sequence of a batch, from hidden states of `(T, H)`.
+    fn outputs(&self, batch: &RaggedBatch, hidden: &Tensor) -> Result<Vec<Content>> {
+        let mut dense = self.dense(batch, hidden)?.into_iter();
+        let lexical = self.lexical.as_ref().map(|lexical| lexical.weights(batch, hidden)).transpose()?;
+        let mut lexical = lexical.into_iter().flatten();
+        let projected = match &self.projection {
+            Some((modules, _)) => apply(modules, Pooling::MultiVector.forward(hidden, batch, 0)?)?,
+            None => Vec::new(),
+        };
+        let dtype = self.embedder.dtype;
+        let outputs = batch.cu_seqlens().windows(2).map(|bounds| {
+            let vector =
+                dense.next().map(|vector| Content::Vector(dtype.quantize(vector, self.embedder.dimensions)));
+            let tokenizer = &self.embedder.model.tokenizer;
+            let weights =
+                lexical.next().map(|weights| Content::Sparse(Box::new(sparse_vector(weights, tokenizer))));
+            let tokens = self.projection.as_ref().map(|(_, dimensions)| {
+                // The first token, [CLS], has no vector.
+                let tokens = &projected[(bounds[0] + 1) * dimensions..bounds[1] * dimensions];
+                Content::Vector(dtype.quantize(tokens.to_vec(), *dimensions))
+            });
+            Content::Outputs([vector, weights, tokens].into_iter().flatten().collect())
+        });
+        Ok(outputs.collect())
+    }
+
+    /// The vector of each sequence, if it is an output.
+    fn dense(&self, batch: &RaggedBatch, hidden: &Tensor) -> Result<Vec<Vec<f32>>> {
+        let Embedder { pooling, post_pooling, prompt_tokens, dimensions, .. } = &self.embedder;
+        if !self.has_dense {
+            return Ok(Vec::new());
+        }
+        let vectors = apply(post_pooling, pooling.forward(hidden, batch, *prompt_tokens)?)?;
+        Ok(vectors.chunks_exact(*dimensions).map(<[f32]>::to_vec).collect())
+    }
+}
+
+/// The rows of `x` after these modules, concatenated.
+fn apply(modules: &[PostPooling], x: Tensor) -> Result<Vec<f32>> {
+    let x = modules.iter().try_fold(x, |x, module| module.forward(x))?;
+    Ok(x.flatten_all()?.to_vec1()?)
+}
+
+/// Refuses options that have no meaning for several outputs.
+fn check_options(options: &VectorOptions) -> Result<()> {
+    let VectorOptions { dtype, on_long, chunking, token_pooling, .. } = options;
+    let given = [
+        ("--on-long mean", *on_long == OnLong::Mean),
+        ("--chunk", chunking.is_some()),
+        ("--token-pooling", token_pooling.is_some()),
+    ];
+    if let Some((option, _)) = given.iter().find(|(_, is_given)| *is_given) {
+        bail!(UsageError(format!("{option} does not support --outputs; remove one of them")));
+    }
+    match dtype {
+        OutputDtype::F32 | OutputDtype::F16 => Ok(()),
+        OutputDtype::Int8 | OutputDtype::Binary => bail!(UsageError(format!(
+            "--output-dtype {} does not support --outputs; choose f32 or f16",
+            dtype.name()
+        ))),
+    }
+}
+
+impl Task for OutputsEncoder {
+    fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
+        self.embedder.tokenize(text, pair)
+    }
+
+    fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
+        let model = &self.embedder.model;
+        let outputs =
+            model.forward(texts, batch_tokens, worker, |batch, hidden| self.outputs(batch, hidden))?;
+        Ok(texts.iter().zip(outputs).map(|(text, content)| vec![TaskRow::of(text, content)]).collect())
+    }
+
+    fn on_workers_start(&self) {
+        keep_memory();
+    }
+}
+
+impl ModelTask for OutputsEncoder {
+    fn model(&self) -> &TextModel {
+        self.embedder.model()
+    }
+
+    fn content(&self) -> ContentType {
+        ContentType::Outputs(self.types())
+    }
+
+    fn head_memory(&self) -> HeadMemory {
+        // The hidden states in f32, projected, normalized, and as a row.
+        let projected = self.projection.as_ref().map_or(0, |(_, dimensions)| 3 * dimensions);
+        HeadMemory { token_bytes: size_of::<f32>() * projected, ..HeadMemory::default() }
+    }
+
+    fn vector_bytes(&self) -> usize {
+        let OutputTypes { dense, sparse, tokens } = self.types();
+        let bytes = |vectors: Option<VectorType>| vectors.map_or(0, |it| size_of::<f32>() * it.dimensions);
+        match tokens {
+            // Per token; a token has one lexical weight at most.
+            Some(_) => bytes(tokens) + sparse_vector_bytes(1) + bytes(dense),
+            None => bytes(dense) + sparse.map_or(0, sparse_vector_bytes),
+        }
+    }
+}
