@@ -6,17 +6,20 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayData, ArrayRef, AsArray, BooleanArray, Float32Array, Float64Array, Int64Array, StringArray,
-    StructArray, UInt32Array, UInt64Array, new_null_array,
+use arrow_array::cast::AsArray;
+use arrow_array::types::{
+    Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type,
+    UInt32Type, UInt64Type,
 };
-use arrow::compute::{CastOptions, cast, cast_with_options, take};
-use arrow::datatypes::{
-    DataType, FieldRef, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
-    IntervalUnit, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+use arrow_array::{
+    Array, ArrayRef, BooleanArray, Float32Array, Float64Array, Int64Array, StringArray, StructArray,
+    UInt32Array, UInt64Array, new_null_array,
 };
-use arrow::error::ArrowError;
-use arrow::util::display::{ArrayFormatter, FormatOptions};
+use arrow_cast::display::{ArrayFormatter, FormatOptions};
+use arrow_cast::{CastOptions, cast, cast_with_options};
+use arrow_data::ArrayData;
+use arrow_schema::{ArrowError, DataType, FieldRef, IntervalUnit};
+use arrow_select::take::take;
 use serde_json::{Map, Value};
 
 /// A value of a carried-through column.
@@ -277,8 +280,8 @@ fn format(array: &dyn Array, row: usize) -> Result<String, ArrowError> {
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::{Date64Array, Float32Array, Int8Array, StringArray, TimestampMillisecondArray};
-    use arrow::datatypes::Field;
+    use arrow_array::{Date64Array, Float32Array, Int8Array, StringArray, TimestampMillisecondArray};
+    use arrow_schema::Field;
     use serde_json::json;
 
     use super::*;

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
-use arrow::array::{Array, ArrayRef, AsArray, LargeStringArray, RecordBatch, StringArray, StringViewArray};
-use arrow::datatypes::{DataType, Schema};
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, LargeStringArray, RecordBatch, StringArray, StringViewArray};
+use arrow_schema::{DataType, Schema};
 use serde_json::Value;
 
 use super::error::{missing_column, one_line};
@@ -305,8 +306,8 @@ impl Strings {
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::{ArrayRef, DictionaryArray, Float64Array, Int8Array, StringArray, StringViewArray};
-    use arrow::datatypes::Int8Type;
+    use arrow_array::types::Int8Type;
+    use arrow_array::{ArrayRef, DictionaryArray, Float64Array, Int8Array, StringArray, StringViewArray};
     use serde_json::json;
 
     use super::{Strings, id};

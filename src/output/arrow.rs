@@ -4,9 +4,8 @@
 use std::io::{self, Write};
 
 use anyhow::Result;
-use arrow::datatypes::SchemaRef;
-use arrow::error::ArrowError;
-use arrow::ipc::writer::FileWriter;
+use arrow_ipc::writer::FileWriter;
+use arrow_schema::{ArrowError, SchemaRef};
 
 use super::ipc_stream::{IpcStreamEncoder, RowGroups};
 use super::schema::OutputSchema;

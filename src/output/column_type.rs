@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use arrow::datatypes::{DataType, TimeUnit};
+use arrow_schema::{DataType, TimeUnit};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -149,7 +149,7 @@ pub(super) fn to_text(value: &Value) -> Option<Cow<'_, str>> {
 
 #[cfg(test)]
 mod tests {
-    use arrow::datatypes::{DataType, TimeUnit};
+    use arrow_schema::{DataType, TimeUnit};
     use serde_json::{Value, json};
 
     use super::{ColumnType, exact_f64, to_text};

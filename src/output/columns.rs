@@ -7,13 +7,12 @@ use std::mem;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, BooleanBuilder, Float64Builder, Int64Array, Int64Builder,
-    RecordBatch, StringBuilder, new_empty_array, new_null_array,
-};
-use arrow::compute::concat;
-use arrow::datatypes::{DataType, Field, Float64Type, Int64Type, Schema, SchemaRef};
-use arrow::error::ArrowError;
+use arrow_array::builder::{BooleanBuilder, Float64Builder, Int64Builder, StringBuilder};
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float64Type, Int64Type};
+use arrow_array::{Array, ArrayRef, BooleanArray, Int64Array, RecordBatch, new_empty_array, new_null_array};
+use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
+use arrow_select::concat::concat;
 use serde_json::Value;
 
 use super::column_type::{ColumnType, exact_f64, to_text};

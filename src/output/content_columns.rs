@@ -4,13 +4,15 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use arrow::array::{
-    Array, ArrayRef, AsArray, FixedSizeListArray, Float16Array, Float32Array, Int8Array, Int32Array,
-    Int64Array, ListArray, StringBuilder, StructArray,
+use arrow_array::builder::StringBuilder;
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float16Type, Float32Type, Int8Type, Int32Type, Int64Type};
+use arrow_array::{
+    Array, ArrayRef, FixedSizeListArray, Float16Array, Float32Array, Int8Array, Int32Array, Int64Array,
+    ListArray, StructArray,
 };
-use arrow::buffer::OffsetBuffer;
-use arrow::datatypes::{DataType, Field, Fields, Float16Type, Float32Type, Int8Type, Int32Type, Int64Type};
-use arrow::error::ArrowError;
+use arrow_buffer::OffsetBuffer;
+use arrow_schema::{ArrowError, DataType, Field, Fields};
 
 use super::content::{Content, ContentType, LabelScore, SparseVector, TokenScore, VectorType, other_content};
 use super::dtype::{OutputDtype, StoredVector, VectorValues};

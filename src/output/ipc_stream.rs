@@ -8,11 +8,10 @@ use std::io::{Read, Write};
 use std::iter;
 
 use anyhow::{Result, anyhow, bail};
-use arrow::array::RecordBatch;
-use arrow::datatypes::SchemaRef;
-use arrow::error::ArrowError;
-use arrow::ipc::reader::StreamReader;
-use arrow::ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteOptions, write_message};
+use arrow_array::RecordBatch;
+use arrow_ipc::reader::StreamReader;
+use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteOptions, write_message};
+use arrow_schema::{ArrowError, SchemaRef};
 
 use super::columns::{BatchBuilder, arrow_schema, for_each_row};
 use super::destination::{Access, Destination};

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use arrow::array::{
-    Array, ArrayRef, AsArray, Float32Array, Int64Array, ListArray, StringArray, StringBuilder, StructArray,
-};
-use arrow::datatypes::{DataType, Field, Fields, Float32Type, Int64Type};
-use arrow::error::ArrowError;
+use arrow_array::builder::StringBuilder;
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float32Type, Int64Type};
+use arrow_array::{Array, ArrayRef, Float32Array, Int64Array, ListArray, StringArray, StructArray};
+use arrow_schema::{ArrowError, DataType, Field, Fields};
 
 use super::content::{Answer, Content, Entity, SpanKind, other_content};
 

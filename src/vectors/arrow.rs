@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use arrow::datatypes::DataType;
+use arrow_schema::DataType;
 
 use super::array::{ArrayVectors, Segment};
 use super::batch::{VectorSchema, values};

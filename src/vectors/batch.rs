@@ -3,9 +3,11 @@
 use std::borrow::Cow;
 
 use anyhow::{Result, anyhow, bail};
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
-use arrow::compute::cast;
-use arrow::datatypes::{DataType, FieldRef, Float16Type, Float32Type, Int8Type, Schema};
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float16Type, Float32Type, Int8Type};
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_cast::cast;
+use arrow_schema::{DataType, FieldRef, Schema};
 
 use super::buffer::BlockBuffer;
 use super::error::{no_vectors, token_integers};

@@ -1,6 +1,7 @@
 //! Columns of lists in Arrow record batches.
 
-use arrow::array::{Array, ArrayRef, AsArray};
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef};
 
 /// The values of a column of lists of any length, and the offsets of the lists; `None` if it has another type.
 pub(super) fn list_values(lists: &ArrayRef) -> Option<(&ArrayRef, Vec<usize>)> {

@@ -7,11 +7,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
-use arrow::array::{ArrayRef, RecordBatch};
-use arrow::buffer::Buffer;
-use arrow::datatypes::{DataType, Schema, SchemaRef};
-use arrow::ipc::MessageHeader;
-use arrow::ipc::reader::read_dictionary;
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_buffer::Buffer;
+use arrow_ipc::MessageHeader;
+use arrow_ipc::reader::read_dictionary;
+use arrow_schema::{DataType, Schema, SchemaRef};
 
 use super::file::MessageFile;
 use super::message::{MAGIC, Message, ReadError, decode, schema};
@@ -221,7 +221,7 @@ fn stream_messages(file: &File, size: u64) -> Result<Messages, ReadError> {
 
 /// The number of field nodes of a column and its children.
 fn column_nodes(data_type: &DataType) -> usize {
-    let child = |field: &arrow::datatypes::FieldRef| column_nodes(field.data_type());
+    let child = |field: &arrow_schema::FieldRef| column_nodes(field.data_type());
     1 + match data_type {
         DataType::List(item)
         | DataType::LargeList(item)

@@ -10,9 +10,9 @@ use std::ops::Range;
 use std::path::Path;
 use std::vec;
 
-use arrow::datatypes::Schema;
-use arrow::ipc::reader::read_footer_length;
-use arrow::ipc::{Block, root_as_footer};
+use arrow_ipc::reader::read_footer_length;
+use arrow_ipc::{Block, root_as_footer};
+use arrow_schema::Schema;
 
 use super::message::{Message, ReadError, schema};
 use crate::input::error::one_line;

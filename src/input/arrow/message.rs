@@ -3,9 +3,9 @@
 
 use std::io;
 
-use arrow::datatypes::Schema;
-use arrow::ipc::convert::try_fb_to_schema;
-use arrow::ipc::{self, root_as_message};
+use arrow_ipc::convert::try_fb_to_schema;
+use arrow_ipc::{self as ipc, root_as_message};
+use arrow_schema::Schema;
 
 use crate::input::error::one_line;
 

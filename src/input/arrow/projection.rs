@@ -6,9 +6,9 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use arrow::buffer::Buffer;
-use arrow::datatypes::{DataType, FieldRef, UnionMode};
-use arrow::ipc::{self, MetadataVersion, RecordBatch};
+use arrow_buffer::Buffer;
+use arrow_ipc::{self as ipc, MetadataVersion, RecordBatch};
+use arrow_schema::{DataType, FieldRef, UnionMode};
 
 use super::message::ReadError;
 use crate::input::limit::ReadLimit;
@@ -211,8 +211,8 @@ mod tests {
     use std::collections::VecDeque;
     use std::sync::Arc;
 
-    use arrow::datatypes::{DataType, Field};
-    use arrow::ipc::MetadataVersion;
+    use arrow_ipc::MetadataVersion;
+    use arrow_schema::{DataType, Field};
 
     use super::{BufferCounter, compact, disjoint};
 
