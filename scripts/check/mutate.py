@@ -213,6 +213,8 @@ MUTATIONS = [
     ("the id of a record is not in the digest", "src/pipeline/cursor.rs", 'record.id.as_ref().map_or("\\0".into(), Value::to_string).as_bytes()', "&[]"),
     ("kept fields are not in the digest", "src/pipeline/cursor.rs", "value.json().to_string().as_bytes()", "&[]"),
     ("unreadable records are not in the digest", "src/pipeline/cursor.rs", "bad.reason.as_bytes()", "&[]"),
+    ("the rows of a batch of an Arrow stream wait for the next one", "src/pipeline/collector/mod.rs", "if ends_batch && self.schema.follows_batches", "if false"),
+    ("a batch without rows gives no batch", "src/output/ipc_stream.rs", "let batch = self.rows.take()?;\n        // No column", "if self.rows.rows() == 0 {\n            return Ok(());\n        }\n        let batch = self.rows.take()?;\n        // No column"),
     # Output.
     ("the batches of texts in memory are in another order", "src/task/embedding/texts.rs", "results.sort_unstable_by_key(|(batch, _)| *batch);", ""),
     ("logits are not pooled per token", "src/nn/classification.rs", "if self.spec.pools_logits {", "if false {"),

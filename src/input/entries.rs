@@ -113,6 +113,11 @@ impl Entries {
         self.bytes_before + self.open.as_ref().map_or(0, OpenInput::bytes_read)
     }
 
+    /// Whether the last entry was the last row of a record batch of an Arrow stream.
+    pub fn ends_stream_batch(&self) -> bool {
+        matches!(&self.open, Some(OpenInput { reader: FormatReader::Arrow(rows), .. }) if rows.ends_stream_batch())
+    }
+
     /// The error for a field of [`Fields::keep`] that none of the records of the open input has had so far, if there is
     /// one. The fields of files are checked when they are opened; streams have to be read first.
     pub fn missing_field_error(&self) -> Option<Error> {

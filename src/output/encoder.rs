@@ -45,6 +45,14 @@ pub(super) trait RowEncoder: Send {
         Ok(())
     }
 
+    /// Appends the rows that [`RowEncoder::encode`] held back to `bytes` as a record batch, even if there are none.
+    ///
+    /// # Errors
+    /// If they cannot be encoded.
+    fn end_batch(&mut self, bytes: &mut Vec<u8>) -> Result<()> {
+        self.flush(bytes)
+    }
+
     /// Replaces the metadata of the schema, for formats that write it in [`RowEncoder::finish`].
     fn set_metadata(&mut self, _metadata: &OutputMetadata) {}
 

@@ -78,25 +78,20 @@ impl RowEncoder for IpcStreamEncoder {
 
     fn encode(&mut self, row: &Row, bytes: &mut Vec<u8>) -> Result<()> {
         self.rows.push(row)?;
-        if self.rows.rows() >= MAX_BATCH_ROWS || self.rows.bytes() >= MAX_BATCH_BYTES {
-            self.flush(bytes)?;
-        }
-        Ok(())
+        let is_full = self.rows.rows() >= MAX_BATCH_ROWS || self.rows.bytes() >= MAX_BATCH_BYTES;
+        if is_full && !self.schema.follows_batches { self.end_batch(bytes) } else { Ok(()) }
     }
 
     fn flush(&mut self, bytes: &mut Vec<u8>) -> Result<()> {
-        if self.rows.rows() > 0 {
-            let batch = self.rows.take()?;
-            // No column is dictionary-encoded, so there are no dictionary messages.
-            let (_, message) = self.generator.encode(
-                &batch,
-                &mut self.dictionaries,
-                &self.options,
-                &mut Default::default(),
-            )?;
-            write_message(bytes, message, &self.options)?;
-        }
-        Ok(())
+        if self.rows.rows() > 0 { self.end_batch(bytes) } else { Ok(()) }
+    }
+
+    fn end_batch(&mut self, bytes: &mut Vec<u8>) -> Result<()> {
+        let batch = self.rows.take()?;
+        // No column is dictionary-encoded, so there are no dictionary messages.
+        let (_, message) =
+            self.generator.encode(&batch, &mut self.dictionaries, &self.options, &mut Default::default())?;
+        Ok(write_message(bytes, message, &self.options).map(drop)?)
     }
 
     fn set_metadata(&mut self, metadata: &OutputMetadata) {

@@ -23,6 +23,8 @@ pub struct OutputSchema {
     pub kept: Vec<KeptColumn>,
     /// Metadata of the file, for formats that hold any.
     pub metadata: OutputMetadata,
+    /// Whether the output is an Arrow stream with a record batch for each one of the input.
+    pub follows_batches: bool,
 }
 
 /// How the rows were made, as key-value pairs: model, revision, pooling, prompt and so on.

@@ -90,6 +90,17 @@ impl Writer {
         self.destination.checkpoint()
     }
 
+    /// Ends a record batch of an output that [follows the batches](OutputSchema::follows_batches) of its input, and flushes it. A
+    /// batch may be without rows.
+    ///
+    /// # Errors
+    /// If the rows cannot be written.
+    pub fn end_batch(&mut self) -> Result<()> {
+        self.encoder.end_batch(&mut self.buffer)?;
+        self.write_buffer()?;
+        self.destination.checkpoint().map(drop)
+    }
+
     /// Digests of the partial file, which holds `rows` rows; none for any other target.
     pub fn blocks(&mut self, rows: u64) -> Vec<HashedBlock> {
         self.destination.blocks(rows)

@@ -21,6 +21,8 @@ pub(super) struct RawRecord {
     pub is_selected: bool,
     /// The cursor after the record.
     pub end: Cursor,
+    /// Whether the record is the last row of a record batch of an Arrow stream.
+    pub ends_batch: bool,
 }
 
 /// Records for a tokenizer thread, and the channel for its answer.
@@ -76,6 +78,8 @@ pub struct RecordMeta {
     pub end: Cursor,
     /// Whether this is the last part of the record.
     pub is_last: bool,
+    /// Whether this is the last part of the last row of a record batch of an Arrow stream.
+    pub ends_batch: bool,
 }
 
 /// The result of tokenizing a record.

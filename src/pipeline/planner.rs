@@ -92,8 +92,10 @@ impl<T: Task> Planner<T> {
             };
             for record in prepared {
                 size.add(&record);
+                // No more records have to come until the writer has the rows of this batch. Busy workers would not start with them yet.
+                let is_awaited = record.0.ends_batch && self.is_interactive && self.workers.is_idle();
                 self.next.push(record);
-                if size.is_full(&self.budget) {
+                if is_awaited || size.is_full(&self.budget) {
                     size = WaveSize::default();
                     if !self.send_wave()? {
                         return Ok(false);

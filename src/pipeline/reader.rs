@@ -10,7 +10,7 @@ use super::budget::{GROUP_BYTES, MemoryBudget};
 use super::cursor::Cursor;
 use super::messages::{CollectorMessage, RawRecord, ReaderMessage, RecordGroup, panic_to_error};
 use super::planner::Planner;
-use super::source::{RecordSource, entry_bytes};
+use super::source::{RecordSource, SourceEntry, entry_bytes};
 use super::task::Task;
 use super::tokenizer::prepare;
 use super::utilization::Utilization;
@@ -38,7 +38,8 @@ pub fn start_stages<T: Task>(
     let (to_collector, waves) = bounded(1);
     let is_interactive = source.is_interactive();
     // A record with many queries is as large as many records.
-    let group_records = if source.is_stream() { 1 } else { (GROUP_RECORDS / task.queries()).max(1) };
+    let waits_for_records = source.is_stream() && !source.has_batches();
+    let group_records = if waits_for_records { 1 } else { (GROUP_RECORDS / task.queries()).max(1) };
     spawn("read", move || read(source, start, &budget, group_records, &to_tokenizers, &to_planner))?;
     let long_text = Arc::new(Mutex::new(()));
     for index in 0..budget.tokenizers {
@@ -72,13 +73,13 @@ fn read(
     let (mut group, mut bytes) = (Vec::new(), 0);
     loop {
         match source.next() {
-            Some(Ok((entry, position))) => {
+            Some(Ok(SourceEntry { entry, position, ends_batch })) => {
                 cursor = cursor.after(&entry, position);
                 let is_selected = source.selects(&entry);
                 let (entry, size) = refuse_large(entry, budget.record_bytes);
                 bytes += size;
-                group.push(RawRecord { entry, is_selected, end: cursor.clone() });
-                if group.len() >= max_records || bytes >= GROUP_BYTES {
+                group.push(RawRecord { entry, is_selected, end: cursor.clone(), ends_batch });
+                if group.len() >= max_records || bytes >= GROUP_BYTES || ends_batch {
                     bytes = 0;
                     if !send(mem::take(&mut group)) {
                         return;

@@ -27,9 +27,21 @@ pub enum Pace {
     Stream,
     /// From a pipe, and the writer may wait for the row of a record before it sends the next one.
     Interactive,
+    /// Record batches of an Arrow stream from a pipe, and the writer may wait for the rows of a batch before it sends the next one.
+    InteractiveBatches,
 }
 
-/// An iterator over records in the order of input, each with the byte position after it.
+/// A record as it was read.
+pub struct SourceEntry {
+    /// The record, or why it cannot be read.
+    pub entry: Entry,
+    /// The byte position after it.
+    pub position: u64,
+    /// Whether it is the last row of a record batch of an Arrow stream.
+    pub ends_batch: bool,
+}
+
+/// An iterator over records in the order of input.
 pub struct RecordSource {
     entries: Entries,
     pace: Pace,
@@ -37,7 +49,7 @@ pub struct RecordSource {
     /// Selected records so far.
     selected: u64,
     /// Records that were read by [`RecordSource::peek`] but not yet returned.
-    peeked: VecDeque<Result<(Entry, u64)>>,
+    peeked: VecDeque<Result<SourceEntry>>,
 }
 
 /// Maximum number of records to peek at. Fixed, so that the inferred columns do not depend on how a run is divided into waves.
@@ -73,7 +85,12 @@ impl RecordSource {
 
     /// Whether a writer may wait for the row of each record.
     pub fn is_interactive(&self) -> bool {
-        self.pace == Pace::Interactive
+        matches!(self.pace, Pace::Interactive | Pace::InteractiveBatches)
+    }
+
+    /// Whether a writer may wait for the rows of each record batch, but not for those of a part of it.
+    pub fn has_batches(&self) -> bool {
+        self.pace == Pace::InteractiveBatches
     }
 
     /// The text of the first record, without consuming the record.
@@ -83,7 +100,7 @@ impl RecordSource {
             self.peeked.push_back(first);
         }
         match self.peeked.front() {
-            Some(Ok((Entry::Record(record), _))) => Some(record.text.clone()),
+            Some(Ok(SourceEntry { entry: Entry::Record(record), .. })) => Some(record.text.clone()),
             _ => None,
         }
     }
@@ -103,16 +120,22 @@ impl RecordSource {
     /// The first records, without consuming them. Records that cannot be read are left out.
     pub fn peek(&mut self) -> impl Iterator<Item = &Record> {
         let mut bytes = 0;
-        // An interactive writer does not send a second record before it has the row of the first.
-        let max_records = if self.is_interactive() { 1 } else { MAX_PEEKED_RECORDS };
+        // An interactive writer does not send a second record, or a second batch, before it has the rows of the first.
+        let max_records = if self.pace == Pace::Interactive { 1 } else { MAX_PEEKED_RECORDS };
+        let ends_first = |peeked: &VecDeque<Result<SourceEntry>>, has_batches: bool| {
+            has_batches && peeked.back().is_some_and(|last| last.as_ref().is_ok_and(|last| last.ends_batch))
+        };
         let max_records = self.selection.limit.map_or(max_records, |limit| max_records.min(limit as usize));
-        while self.peeked.len() < max_records && bytes < MAX_PEEKED_BYTES {
+        while self.peeked.len() < max_records
+            && bytes < MAX_PEEKED_BYTES
+            && !ends_first(&self.peeked, self.has_batches())
+        {
             let Some(entry) = self.read() else { break };
-            bytes += entry.as_ref().map_or(0, |(entry, _)| entry_bytes(entry));
+            bytes += entry.as_ref().map_or(0, |read| entry_bytes(&read.entry));
             self.peeked.push_back(entry);
         }
         self.peeked.iter().filter_map(|entry| match entry {
-            Ok((Entry::Record(record), _)) => Some(record),
+            Ok(SourceEntry { entry: Entry::Record(record), .. }) => Some(record),
             _ => None,
         })
     }
@@ -124,7 +147,7 @@ impl RecordSource {
     pub fn skip_to(&mut self, cursor: &Cursor, mut visit: impl FnMut(u64, Record)) -> Result<()> {
         let mut current = Cursor::default();
         while current.entries < cursor.entries {
-            let Some((entry, position)) = self.next().transpose()? else { break };
+            let Some(SourceEntry { entry, position, .. }) = self.next().transpose()? else { break };
             let index = current.entries;
             current = current.after(&entry, position);
             if let Entry::Record(record) = entry {
@@ -141,20 +164,22 @@ impl RecordSource {
         Ok(())
     }
 
-    fn read(&mut self) -> Option<Result<(Entry, u64)>> {
-        Some(self.entries.next()?.map(|entry| (entry, self.entries.bytes_read())))
+    fn read(&mut self) -> Option<Result<SourceEntry>> {
+        let entry = self.entries.next()?;
+        let (position, ends_batch) = (self.entries.bytes_read(), self.entries.ends_stream_batch());
+        Some(entry.map(|entry| SourceEntry { entry, position, ends_batch }))
     }
 }
 
 impl Iterator for RecordSource {
-    type Item = Result<(Entry, u64)>;
+    type Item = Result<SourceEntry>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.selection.limit.is_some_and(|limit| self.selected >= limit) {
             return None;
         }
         let next = self.peeked.pop_front().or_else(|| self.read())?;
-        self.selected += u64::from(next.as_ref().is_ok_and(|(entry, _)| self.selects(entry)));
+        self.selected += u64::from(next.as_ref().is_ok_and(|next| self.selects(&next.entry)));
         Some(next)
     }
 }

@@ -15,13 +15,13 @@ const LONG_TEXT_BYTES: usize = 1 << 20;
 /// text.
 pub(super) fn prepare<T: Task>(
     task: &T,
-    RawRecord { entry, is_selected, end }: RawRecord,
+    RawRecord { entry, is_selected, end, ends_batch }: RawRecord,
     long_text: &Mutex<()>,
     part_tokens: usize,
 ) -> Vec<PreparedRecord> {
     let meta = |location, outcome| {
         let (id, kept, end) = (None, Arc::default(), end.clone());
-        RecordMeta { location, id, kept, is_empty: false, outcome, query: 0, end, is_last: true }
+        RecordMeta { location, id, kept, is_empty: false, outcome, query: 0, end, is_last: true, ends_batch }
     };
     let record = match entry {
         Entry::Record(record) => record,
@@ -40,7 +40,9 @@ pub(super) fn prepare<T: Task>(
     let (kept, last) = (Arc::new(kept), parts.len().saturating_sub(1));
     let parts = parts.into_iter().enumerate().map(|(i, (query, outcome, text))| {
         let (location, id, kept, end) = (location.clone(), id.clone(), kept.clone(), end.clone());
-        (RecordMeta { location, id, kept, is_empty, outcome, query, end, is_last: i == last }, text)
+        let is_last = i == last;
+        let ends_batch = ends_batch && is_last;
+        (RecordMeta { location, id, kept, is_empty, outcome, query, end, is_last, ends_batch }, text)
     });
     parts.collect()
 }

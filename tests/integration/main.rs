@@ -43,6 +43,7 @@ mod similarity;
 mod spans;
 mod sparse;
 mod static_embeddings;
+mod streams;
 mod support;
 mod t5;
 mod terminal;

@@ -174,6 +174,13 @@ impl ArrowRows {
         self.batch_start + (batch * rows.rows_read() as u128 / rows.len().max(1) as u128) as u64
     }
 
+    /// Whether the last row was the last one of a record batch that comes through a stream, so that reading the next row may wait
+    /// for the writer.
+    pub(super) fn ends_stream_batch(&self) -> bool {
+        let is_stream = matches!(self.messages, Messages::Stream(_));
+        is_stream && self.rows.as_ref().is_some_and(|rows| rows.rows_read() == rows.len())
+    }
+
     /// Reads the next row; `None` at the end of the input.
     ///
     /// # Errors

@@ -292,12 +292,15 @@ impl Collector {
         }
         let count = records.len();
         for (i, (record, rows)) in records.into_iter().zip(rows).enumerate() {
-            let (end, is_last) = (record.end.clone(), record.is_last);
+            let (end, is_last, ends_batch) = (record.end.clone(), record.is_last, record.ends_batch);
             self.take_record(record, rows)?;
             if !is_last {
                 continue;
             }
             (self.cursor, self.is_inside_record) = (end, false);
+            if ends_batch && self.schema.follows_batches {
+                self.writer.as_mut().map_or(Ok(()), Writer::end_batch)?;
+            }
             // With chunks, a wave often ends inside of a record: save after any record.
             let may_save = i + 1 == count || self.schema.chunks;
             if may_save && self.journal.as_ref().is_some_and(Journal::is_due) {
@@ -307,6 +310,7 @@ impl Collector {
         self.bar.set_position(self.cursor.position);
         match &self.journal {
             Some(_) => Ok(()),
+            None if self.schema.follows_batches => Ok(()),
             // Without a file, the reader of the output gets the rows of each wave at once.
             None => self.writer.as_mut().map_or(Ok(()), |writer| writer.checkpoint().map(drop)),
         }

@@ -125,7 +125,12 @@ fn prepare<T: ModelTask>(
     identity.extend(identity::of_task(&task).into_iter().chain(setup.identity));
     let budget = MemoryBudget::new(&workload(&task, options.batch_tokens), options.model.max_memory)?;
     source.set_limit(budget.reading);
-    let schema = schema(options, task.content(), output_metadata);
+    // A batch of the output takes memory that --max-memory does not count.
+    let follows_batches = source.has_batches()
+        && options.format == OutputFormat::Arrow
+        && setup.top_k.is_none()
+        && options.model.max_memory.is_none();
+    let schema = OutputSchema { follows_batches, ..schema(options, task.content(), output_metadata) };
     output::check(&schema).map_err(|error| UsageError(error.to_string()))?;
     // The digest of the weights is in the manifest, in --stats, and in the metadata of an Arrow stream.
     let is_hashed = !output_is_stream || options.stats.is_some() || options.format == OutputFormat::Arrow;
@@ -215,6 +220,7 @@ fn schema(options: &RecordOptions, content: ContentType, metadata: OutputMetadat
         ids: options.input.has_ids().then_some(ColumnType::Text),
         kept: keep.map(|name| KeptColumn { name, column_type: ColumnType::Text }).collect(),
         metadata,
+        follows_batches: false,
     }
 }
 

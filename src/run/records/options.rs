@@ -62,6 +62,7 @@ impl RecordOptions {
         let pace = match (self.input.is_stream(), output_is_stream) {
             (false, _) => Pace::Files,
             (true, false) => Pace::Stream,
+            (true, true) if self.input.is_arrow() => Pace::InteractiveBatches,
             (true, true) => Pace::Interactive,
         };
         Ok(RecordSource::new(entries, pace, self.selection))
@@ -91,6 +92,11 @@ impl Input {
             InputPath::Stdin => true,
             InputPath::File(path) => !path.is_file(),
         })
+    }
+
+    /// Whether all inputs are Arrow files or streams.
+    fn is_arrow(&self) -> bool {
+        self.sources().iter().all(|source| source.format == Format::Arrow)
     }
 
     /// Whether texts are typed on a terminal.
