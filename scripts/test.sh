@@ -4,7 +4,7 @@
 #     scripts/test.sh [ISA …]      only under these
 #
 # First builds sconce, downloads all-MiniLM-L6-v2 if it is not in the cache, reads Sconce's output files with numpy, pyarrow, pandas,
-# polars, DuckDB and safetensors, and runs the examples of docs/recipes.md.
+# polars, DuckDB and safetensors, runs the examples of docs/recipes.md, and tests the Python package.
 set -euo pipefail
 case "${1-}" in -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; exit ;; esac
 cd "$(dirname "$0")/.."
@@ -21,6 +21,10 @@ PYTHONPATH=$readers python3 scripts/check/read_back.py | tail -n 1
 PYTHONPATH=$readers python3 scripts/check/recipes.py | tail -n 1
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
+PYTHONPATH=$readers:python SCONCE_COMMAND=$PWD/target/release/sconce \
+    python3 -m unittest discover --start-directory tests/python >"$log" 2>&1 || { cat "$log"; exit 1; }
+tail -n 3 "$log"
+: >"$log"
 status=0
 isas=("$@")
 if [ ${#isas[@]} -eq 0 ]; then
