@@ -1,5 +1,7 @@
 //! The commands, as clap parses them. The doc comments are the text of `--help`.
 
+use std::path::PathBuf;
+
 use clap::{Parser, Subcommand};
 
 use super::answer::AnswerArgs;
@@ -56,5 +58,12 @@ pub(super) enum Command {
     Completions {
         /// Shell to complete for
         shell: clap_complete::Shell,
+    },
+    /// Write the man pages of all commands into a directory
+    #[command(hide = true)]
+    Man {
+        /// Existing directory
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
     },
 }

@@ -22,7 +22,7 @@ mod similarity;
 mod tag;
 mod verify;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use clap::{CommandFactory, FromArgMatches};
 
 use crate::nn::configure_allocator;
@@ -95,6 +95,13 @@ pub fn main() -> Result<ExitStatus> {
             let mut command = help::with_help(Cli::command(), false);
             clap_complete::generate(shell, &mut command, "sconce", &mut script);
             output::print(&script).map(complete)
+        }
+        Command::Man { directory } => {
+            let pages = clap_mangen::generate_to(help::with_help(Cli::command(), false), &directory);
+            let failed = |error| {
+                anyhow!("cannot write man pages to {} ({error}); check the path", directory.display())
+            };
+            pages.map_err(failed).map(complete)
         }
     }
 }

@@ -109,6 +109,7 @@ const OWNED: &[(&str, &[&str])] = &[
     ("arrow_data", &["field"]),
     ("arrow_ipc", &["input", "output"]),
     ("arrow_select", &["output", "field"]),
+    ("clap_mangen", &["cli"]),
     ("bytes", &["input"]),
     ("csv", &["input", "output", "vectors"]),
     ("flate2", &["input"]),
