@@ -106,6 +106,7 @@ fn model() -> ModelOptions {
     ModelOptions::of(ModelSource {
         model: "sentence-transformers/all-MiniLM-L6-v2".into(),
         revision: "main".into(),
+        dimensions: None,
         offline: true,
         progress: false,
     })
