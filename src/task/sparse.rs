@@ -42,7 +42,7 @@ enum SparseHead {
     /// The masked-LM head, and how its logits become weights.
     Splade(Box<MaskedLmHead>, SpladeSpec),
     /// A weight for each token.
-    Lexical(LexicalHead),
+    Lexical(Box<LexicalHead>),
 }
 
 /// Elements of a sparse vector for the estimate of memory: more than texts of 512 tokens usually have.
@@ -58,7 +58,7 @@ impl SparseEncoder {
         let prompt = resolve_prompt(options.prompt.as_ref(), options.role, &loaded.modules.prompts, console)?;
         let Loaded { tokenizer, encoders, pooling, head, static_queries, modules, dimensions, .. } = loaded;
         let head = match (pooling, head) {
-            (Pooling::Lexical, head) => SparseHead::Lexical(LexicalHead::new(head, &tokenizer)?),
+            (Pooling::Lexical, head) => SparseHead::Lexical(Box::new(LexicalHead::new(head, &tokenizer)?)),
             (_, Some(TaskHead::MaskedLm(head))) => {
                 SparseHead::Splade(Box::new(head), modules.splade.unwrap_or_default())
             }
