@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts" / "fixtures"))
 import plain_encoder  # noqa: E402
 from make_fixtures import draw as draw_wide  # noqa: E402
-from make_fixtures import tokenizer  # noqa: E402
+from make_fixtures import NOMIC_MOE, tokenizer  # noqa: E402
 
 warnings.filterwarnings("ignore")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -233,6 +233,29 @@ def variation(r):
     return s | dict(norm_type=r.choice(["layer_norm", "rms_norm"]), norm_placement=r.choice(["post", "pre", "pre+final"]))
 
 
+def nomic_experts(r):
+    """A config of nomic-embed-text-v2-moe."""
+    s, experts = sizes(r), r.randint(1, 6)
+    return NOMIC_MOE | dict(
+        n_embd=s["hidden_size"], n_head=s["num_attention_heads"], n_layer=r.randint(1, 5), n_inner=s["intermediate_size"],
+        n_positions=s["max_position_embeddings"], max_trained_positions=s["max_position_embeddings"], type_vocab_size=s["type_vocab_size"],
+        num_experts=experts, moe_top_k=r.randint(1, experts), moe_every_n_layers=r.randint(1, 4),
+        moe_normalize_expert_weights=r.random() < 0.3, rotary_emb_base=r.choice([50.0, 10_000.0]), qkv_proj_bias=r.random() < 0.7,
+    )
+
+
+def jina_code(r):
+    """A config of jina-embeddings-v2-base-code."""
+    return sizes(r) | dict(
+        model_type="bert", position_embedding_type="alibi", feed_forward_type=r.choice(["geglu", "reglu"]),
+        auto_map={"AutoModel": "jinaai/jina-bert-v2-qk-post-norm--modeling_bert.JinaBertModel"},
+    )
+
+
+# Configs for plain_encoder.py.
+PLAIN = {"variations": variation, "nomic-experts": nomic_experts, "jina-code": jina_code}
+
+
 def texts(r, max_length):
     lengths = [0, 1, 2, 3, max_length, max_length * 2] + [r.randint(1, max_length) for _ in range(6)]
     return [" ".join(r.choice(WORDS) for _ in range(n)) for n in lengths]
@@ -252,13 +275,16 @@ def check(name, seed, folder):
     """The largest difference in units of the tolerance, and the config."""
     r = random.Random(f"{name} {seed}")
     generator = torch.Generator().manual_seed(seed)
-    config = variation(r) if name == "variations" else FAMILIES[name](r)
+    config = (PLAIN.get(name) or FAMILIES[name])(r)
     vocab_size = tokenizer(folder, 10_000, pair_token_types=False)
-    if name == "variations":
+    if name in PLAIN:
         config["vocab_size"] = vocab_size
         (folder / "config.json").write_text(json.dumps(config))
+        fields, is_own = config, plain_encoder.of_repository(config) is not None
+        config = plain_encoder.of_repository(config) or config
         weights = {k: draw(k, shape, generator) for k, shape in sorted(plain_encoder.shapes(config).items())}
-        save_file(weights, folder / "model.safetensors")
+        saved = plain_encoder.to_repository(fields, weights) if is_own else weights
+        save_file({k: weight.contiguous() for k, weight in saved.items()}, folder / "model.safetensors")
         weights = {k: weight.double() for k, weight in weights.items()}
         states = lambda ids: plain_encoder.encode(config, weights, ids, torch.zeros_like(ids))[-1]
     else:
@@ -295,7 +321,7 @@ def main():
     torch.set_num_threads(1)
     failed = False
     print("| family | models | largest difference / tolerance |\n|---|---|---|")
-    for name in [name for name in [*FAMILIES, "variations"] if args.only in name]:
+    for name in [name for name in [*FAMILIES, *PLAIN] if args.only in name]:
         worst = 0.0
         for seed in range(args.first, args.first + args.seeds):
             folder = Path(tempfile.mkdtemp())

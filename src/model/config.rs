@@ -13,6 +13,8 @@ use crate::nn::{ACTIVATIONS, Activation};
 pub const MAX_SIZE: usize = 1 << 24;
 /// Numbers of attention heads that are accepted; others are an error in the file.
 pub const HEAD_COUNTS: RangeInclusive<usize> = 1..=1 << 12;
+/// Numbers of experts that are accepted; others are an error in the file.
+pub const EXPERT_COUNTS: RangeInclusive<usize> = 1..=1 << 8;
 /// Numbers of layers that are accepted; others are an error in the file.
 pub const LAYER_COUNTS: RangeInclusive<usize> = 1..=1 << 12;
 

@@ -22,8 +22,8 @@ use crate::nn::{
 pub struct Family {
     /// Values of `model_type` in `config.json`.
     pub model_types: &'static [&'static str],
-    /// A field and its values that distinguish this row from a later one with the same model type. Without values, the presence
-    /// of the field does.
+    /// A field and its values that distinguish this row from a later one with the same model type; of an object, parts of its strings.
+    /// Without values, the presence of the field does.
     pub discriminator: Option<(&'static str, &'static [&'static str])>,
     /// The defaults of the configuration class in `transformers`.
     pub config_defaults: &'static ConfigDefaults,
@@ -43,6 +43,8 @@ pub struct Family {
     pub masked_lm: ReadMaskedLm,
     /// Readers of the fields that no other family has, applied in order.
     pub family_specific: &'static [ReadFields],
+    /// Fields among those of [`family_specific`](Self::family_specific) that are refused in configs of other families.
+    pub own_fields: &'static [&'static str],
 }
 
 /// Reads fields of a config and changes the spec accordingly.
@@ -302,6 +304,7 @@ const BERT: Family = Family {
     token_head: token_head::linear,
     masked_lm: masked_lm::hidden_act,
     family_specific: &[family_specific::variations],
+    own_fields: &[],
 };
 
 /// BERT without the fields of its variations: the base of most other rows.
@@ -346,6 +349,35 @@ const ROTARY_NAMES: TensorNames = TensorNames {
 
 /// Every supported family.
 pub static FAMILIES: &[Family] = &[
+    // JinaBERT v2 with norms of queries and keys (jina-embeddings-v2-base-code), which has the model type of BERT.
+    Family {
+        discriminator: Some(("auto_map", &["jina-bert-v2-qk-post-norm"])),
+        defaults: Defaults {
+            positions: PositionEncoding::Named("absolute"),
+            bias: Biases { up: false, ..ALL_BIASES },
+            norm_placement: NormPlacement::NestedPost,
+            gated: true,
+            ..BERT_DEFAULTS
+        },
+        family_specific: &[family_specific::gate_type, family_specific::norm_of_all_heads],
+        names: &[TensorNames {
+            layer_modules: &[
+                &[
+                    ("attention.query_norm", "attention.self.layer_norm_q"),
+                    ("attention.key_norm", "attention.self.layer_norm_k"),
+                    ("attention_output_norm", "attention.output.LayerNorm"),
+                    ("attention_norm", "layer_norm_1"),
+                    ("feed_forward.up", "mlp.up_gated_layer[0/2]"),
+                    ("feed_forward.gate", "mlp.up_gated_layer[1/2]"),
+                    ("feed_forward.down", "mlp.down_layer"),
+                    ("feed_forward_norm", "layer_norm_2"),
+                ],
+                BERT_LAYER,
+            ],
+            ..BERT_NAMES
+        }],
+        ..BERT
+    },
     // JinaBERT v2, which has the model type of BERT.
     Family {
         discriminator: Some(("feed_forward_type", &["geglu", "reglu"])),
@@ -698,25 +730,28 @@ pub static FAMILIES: &[Family] = &[
         masked_lm: masked_lm::embedding_width,
         ..PLAIN
     },
-    // Nomic's own code, which has the config fields of GPT-2.
+    // Nomic's own code without a gate, with experts in some layers (nomic-embed-text-v2-moe).
     Family {
-        discriminator: Some(("n_embd", &[])),
-        config_defaults: &config_defaults::NONE,
-        keys: ConfigKeys {
-            hidden_size: "n_embd",
-            layers: "n_layer",
-            heads: "n_head",
-            intermediate_size: "n_inner",
-            max_positions: "n_positions",
-            rope_theta: "rotary_emb_base",
-            norm_eps: Some("layer_norm_epsilon"),
-            activation: None,
-            ..BERT_KEYS
-        },
-        names: &[NOMIC_NAMES],
-        family_specific: &[family_specific::nomic],
-        ..NOMIC
+        discriminator: Some(("activation_function", &["gelu"])),
+        defaults: Defaults { gated: false, activation: Activation::Gelu, ..NOMIC.defaults },
+        names: &[TensorNames {
+            layer_modules: &[
+                &[
+                    ("feed_forward.up", "mlp.fc1"),
+                    ("feed_forward.router", "mlp.router.layer"),
+                    ("feed_forward.experts", "mlp.experts"),
+                    ("feed_forward.experts.up", "mlp.experts.mlp.w1="),
+                    ("feed_forward.experts.down", "mlp.experts.mlp.w2="),
+                ],
+                NOMIC_NAMES.layer_modules[0],
+            ],
+            ..NOMIC_NAMES
+        }],
+        family_specific: &[family_specific::nomic_biases, family_specific::nomic_experts],
+        own_fields: &["qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "moe_every_n_layers"],
+        ..NOMIC_FIRST_CODE
     },
+    NOMIC_FIRST_CODE,
     NOMIC,
     Family {
         model_types: &["jina_embeddings_v3"],
@@ -1123,6 +1158,27 @@ const NOMIC: Family = Family {
         NOMIC_NAMES,
     ],
     ..PLAIN
+};
+
+/// Nomic's own code, which has the config fields of GPT-2.
+const NOMIC_FIRST_CODE: Family = Family {
+    discriminator: Some(("n_embd", &[])),
+    config_defaults: &config_defaults::NONE,
+    keys: ConfigKeys {
+        hidden_size: "n_embd",
+        layers: "n_layer",
+        heads: "n_head",
+        intermediate_size: "n_inner",
+        max_positions: "n_positions",
+        rope_theta: "rotary_emb_base",
+        norm_eps: Some("layer_norm_epsilon"),
+        activation: None,
+        ..BERT_KEYS
+    },
+    names: &[NOMIC_NAMES],
+    family_specific: &[family_specific::nomic_biases, family_specific::nomic],
+    own_fields: &["qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"],
+    ..NOMIC
 };
 
 /// Names in Alibaba's own code.

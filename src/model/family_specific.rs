@@ -4,10 +4,10 @@
 use anyhow::{Result, bail};
 use serde_json::Value;
 
-use super::config::{Config, HEAD_COUNTS, LAYER_COUNTS};
+use super::config::{Config, EXPERT_COUNTS, HEAD_COUNTS, LAYER_COUNTS, MAX_SIZE};
 use crate::nn::{
-    Activation, ConvolutionSpec, Disentangled, EmbeddingNorm, EncoderSpec, NormKind, NormPlacement,
-    ScoreBias, SlidingWindow, TalkingHeads,
+    Activation, ConvolutionSpec, Disentangled, EmbeddingNorm, EncoderSpec, ExpertsSpec, NormKind,
+    NormPlacement, QkNorm, ScoreBias, SlidingWindow, TalkingHeads,
 };
 
 /// DeBERTa's disentangled attention.
@@ -217,15 +217,58 @@ fn set_window(
     Ok(())
 }
 
-/// The fields of Nomic's own code.
+/// The biases of Nomic's own code.
+pub(super) fn nomic_biases(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    let attention = config.flag("qkv_proj_bias")?;
+    (spec.bias.qkv, spec.bias.attention_output) = (attention, attention);
+    spec.bias.up = config.flag("mlp_fc1_bias")?;
+    spec.bias.down = config.flag("mlp_fc2_bias")?;
+    Ok(())
+}
+
+/// The experts of Nomic's own code: in the second of every so many layers.
+pub(super) fn nomic_experts(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    const EVERY: &str = "moe_every_n_layers";
+    nomic_positions(config, spec)?;
+    let every = if config.has(EVERY) { config.size(EVERY, 0..=*LAYER_COUNTS.end())? } else { 0 };
+    let layers: Vec<bool> = (0..spec.layers).map(|layer| every > 0 && layer % every == 1).collect();
+    if !layers.contains(&true) {
+        return Ok(());
+    }
+    for (key, only) in [("num_shared_experts", 0), ("ffn_div", 1)] {
+        if config.has(key) && config.size(key, 0..=MAX_SIZE)? != only {
+            let expected = format!("{only}, since other mixtures of experts are not supported");
+            bail!("{}", config.invalid(key, config.size(key, 0..=MAX_SIZE)?, &expected));
+        }
+    }
+    if config.flag("expert_choice_router")? {
+        let expected = "false, since experts that choose their tokens are not supported";
+        bail!("{}", config.invalid("expert_choice_router", true, expected));
+    }
+    let count = config.size("num_experts", EXPERT_COUNTS)?;
+    spec.experts = Some(ExpertsSpec {
+        count,
+        per_token: config.size("moe_top_k", 1..=count)?,
+        normalize: config.flag("moe_normalize_expert_weights")?,
+        layers,
+    });
+    Ok(())
+}
+
+/// The fields of Nomic's own code with a gate.
 pub(super) fn nomic(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     const KEY: &str = "activation_function";
     spec.activation = match config.string(KEY)? {
         None | Some("swiglu") => Activation::Silu,
         Some("geglu") => Activation::Gelu,
         Some("glu") => Activation::Sigmoid,
-        Some(other) => bail!("{}", config.invalid(KEY, format!("{other:?}"), "swiglu, geglu or glu")),
+        Some(other) => bail!("{}", config.invalid(KEY, format!("{other:?}"), "gelu, swiglu, geglu or glu")),
     };
+    nomic_positions(config, spec)
+}
+
+/// The maximum length of Nomic's own code.
+fn nomic_positions(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     // Its scaling starts past the positions of the pretraining, which is past the maximum length here.
     if config.has("rotary_scaling_factor") && config.has("max_trained_positions") {
         spec.max_positions = config.width("max_trained_positions")?.min(spec.max_positions);
@@ -244,6 +287,12 @@ pub(super) fn gate_type(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
         Some("reglu") => Activation::Relu,
         _ => Activation::Gelu,
     };
+    Ok(())
+}
+
+/// Norms of queries and keys over all heads.
+pub(super) fn norm_of_all_heads(_config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    spec.qk_norm = QkNorm::AllHeads;
     Ok(())
 }
 

@@ -1,12 +1,13 @@
 //! From a config to the spec of its encoder, by a row of the family table.
 
 use anyhow::{Result, bail};
+use serde_json::Value;
 
 use super::config::{Config, HEAD_COUNTS, LAYER_COUNTS, MAX_SIZE};
 use super::families::{ConfigKeys, FAMILIES, Family, LocalRotary, PositionEncoding};
 use super::unsupported;
 use crate::nn::{
-    Biases, EncoderSpec, Frequencies, LayerSharing, Mask, NormSpec, Numbering, Positions, Rotary,
+    Biases, EncoderSpec, Frequencies, LayerSharing, Mask, NormSpec, Numbering, Positions, QkNorm, Rotary,
     RotaryLayout, RotaryScaling, ScoreBias, TalkingHeads,
 };
 
@@ -30,6 +31,12 @@ impl Family {
             let matches = match family.discriminator {
                 None => true,
                 Some((key, [])) => config.has(key),
+                Some((key, parts)) if config.get(key).is_some_and(Value::is_object) => {
+                    let fields = config.object(key)?;
+                    let strings =
+                        fields.iter().flat_map(|fields| fields.fields().values()).filter_map(Value::as_str);
+                    strings.into_iter().any(|value| parts.iter().any(|part| value.contains(part)))
+                }
                 Some((key, values)) => {
                     let config = family.config_defaults.complete(config)?;
                     config.string(key)?.is_some_and(|value| values.contains(&value))
@@ -64,7 +71,7 @@ impl Family {
     /// If a field is missing, out of range, contradicts another or asks for what is not supported.
     pub fn spec(&self, config: &Config) -> Result<EncoderSpec> {
         let config = &self.config_defaults.complete(config)?;
-        check_supported(config)?;
+        self.check_supported(config)?;
         let (keys, defaults) = (&self.keys, &self.defaults);
         let hidden_size = config.width(keys.hidden_size)?;
         let layers = config.size(keys.layers, LAYER_COUNTS)?;
@@ -104,7 +111,7 @@ impl Family {
             qk_head_dim: head_dim,
             v_head_dim: head_dim,
             query_scalar: None,
-            qk_norm: defaults.qk_norm,
+            qk_norm: if defaults.qk_norm { QkNorm::PerHead } else { QkNorm::None },
             talking_heads: TalkingHeads::default(),
             score_bias: self.score_bias(config)?,
             mask: Mask { causal: false, sliding_window: None },
@@ -113,6 +120,7 @@ impl Family {
             gated: defaults.gated,
             intermediate_size: config.width(keys.intermediate_size)?,
             activation: defaults.activation,
+            experts: None,
         };
         if let Some(key) = keys.activation {
             spec.activation = config.activation(key)?.unwrap_or(defaults.activation);
@@ -238,6 +246,51 @@ impl Family {
         }
     }
 
+    /// Fails if a config asks for what encoders of this family, or of this crate, do not compute.
+    fn check_supported(&self, config: &Config) -> Result<()> {
+        const UNSUPPORTED: [&str; 10] = [
+            "logn_attention_scale",
+            "logn_attention_clip1",
+            "prenorm",
+            "causal",
+            "parallel_block",
+            "rotary_emb_interleaved",
+            "qkv_proj_bias",
+            "mlp_fc1_bias",
+            "mlp_fc2_bias",
+            "use_rms_norm",
+        ];
+        for key in ["is_decoder", "add_cross_attention"] {
+            if config.flag(key)? {
+                bail!("{}", config.invalid(key, true, "false, since only encoders are supported"));
+            }
+        }
+        for key in UNSUPPORTED.into_iter().filter(|key| !self.own_fields.contains(key)) {
+            if config.flag(key)? {
+                bail!("{}", config.invalid(key, true, "false, since it is not supported"));
+            }
+        }
+        if config.has("rotary_emb_scale_base") {
+            let expected = "null, since xPos is not supported";
+            bail!("{}", config.invalid("rotary_emb_scale_base", "a number", expected));
+        }
+        if let Some(quantization) = config.object("quantization_config")? {
+            let method = quantization.string("quant_method")?.unwrap_or("unknown");
+            let expected = "no such field, since quantized weights are not supported; choose the model that this was made from";
+            bail!(
+                "{}",
+                config.invalid("quantization_config", format!("an object with method {method:?}"), expected)
+            );
+        }
+        let key = "moe_every_n_layers";
+        let is_own = self.own_fields.contains(&key);
+        if !is_own && config.has(key) && config.size(key, 0..=MAX_SIZE)? > 0 {
+            let expected = "0, since mixtures of experts are not supported for this model type or activation";
+            bail!("{}", config.invalid(key, config.width(key)?, expected));
+        }
+        Ok(())
+    }
+
     /// Checks that query heads can share key and value heads evenly.
     fn check_key_value_heads(&self, config: &Config, spec: &EncoderSpec) -> Result<()> {
         match self.keys.key_value_heads {
@@ -275,50 +328,6 @@ fn flag(config: &Config, key: Option<&str>, default: bool) -> Result<bool> {
         Some(key) => config.flag_or(key, default),
         None => Ok(default),
     }
-}
-
-/// Fails if a config asks for what no encoder of this crate computes.
-fn check_supported(config: &Config) -> Result<()> {
-    const UNSUPPORTED: [&str; 10] = [
-        "logn_attention_scale",
-        "logn_attention_clip1",
-        "prenorm",
-        "causal",
-        "parallel_block",
-        "rotary_emb_interleaved",
-        "qkv_proj_bias",
-        "mlp_fc1_bias",
-        "mlp_fc2_bias",
-        "use_rms_norm",
-    ];
-    for key in ["is_decoder", "add_cross_attention"] {
-        if config.flag(key)? {
-            bail!("{}", config.invalid(key, true, "false, since only encoders are supported"));
-        }
-    }
-    for key in UNSUPPORTED {
-        if config.flag(key)? {
-            bail!("{}", config.invalid(key, true, "false, since it is not supported"));
-        }
-    }
-    if config.has("rotary_emb_scale_base") {
-        let expected = "null, since xPos is not supported";
-        bail!("{}", config.invalid("rotary_emb_scale_base", "a number", expected));
-    }
-    if let Some(quantization) = config.object("quantization_config")? {
-        let method = quantization.string("quant_method")?.unwrap_or("unknown");
-        let expected = "no such field, since quantized weights are not supported; choose the model that this was made from";
-        bail!(
-            "{}",
-            config.invalid("quantization_config", format!("an object with method {method:?}"), expected)
-        );
-    }
-    let key = "moe_every_n_layers";
-    if config.has(key) && config.size(key, 0..=MAX_SIZE)? > 0 {
-        let expected = "0, since mixtures of experts are not supported";
-        bail!("{}", config.invalid(key, config.width(key)?, expected));
-    }
-    Ok(())
 }
 
 /// Rotary embeddings; the thetas are defaults.

@@ -8,7 +8,7 @@ use candle_core::Tensor;
 use super::linear::Linear;
 use super::norm::Norm;
 use super::relative_position::{RelativeEmbeddings, RelativeProjections};
-use super::{Activation, Disentangled, EncoderSpec, GemmType, Positions, ScoreBias, WeightSource};
+use super::{Activation, Disentangled, EncoderSpec, GemmType, Positions, QkNorm, ScoreBias, WeightSource};
 use crate::ops::attention::{Attention, AttentionWeights, AttentionWindow, RelativePositions};
 use crate::ops::rotary::Rotation;
 
@@ -18,7 +18,7 @@ pub(super) struct SelfAttention {
     key: Linear,
     value: Linear,
     output: Linear,
-    /// Norms of each head of the queries and of the keys.
+    /// Norms of the queries and of the keys.
     qk_norms: Option<[Norm; 2]>,
     heads: usize,
     key_value_heads: usize,
@@ -75,8 +75,16 @@ impl SelfAttention {
         let value = linear("value", hidden_size, value_heads * v_head_dim, spec.bias.qkv)?;
         let output =
             linear("output", spec.value_heads() * v_head_dim, hidden_size, spec.bias.attention_output)?;
-        let mut norm = |module: &str| Norm::load(source, &format!("{name}.{module}"), qk_head_dim, spec.norm);
-        let qk_norms = if spec.qk_norm { Some([norm("query_norm")?, norm("key_norm")?]) } else { None };
+        let mut norm =
+            |module: &str, width: usize| Norm::load(source, &format!("{name}.{module}"), width, spec.norm);
+        let qk_norms = match spec.qk_norm {
+            QkNorm::None => None,
+            QkNorm::PerHead => Some([norm("query_norm", qk_head_dim)?, norm("key_norm", qk_head_dim)?]),
+            QkNorm::AllHeads => Some([
+                norm("query_norm", heads * qk_head_dim)?,
+                norm("key_norm", key_value_heads * qk_head_dim)?,
+            ]),
+        };
         let mut across_heads = |module: &str, outputs: Option<usize>, inputs: usize| {
             outputs
                 .map(|outputs| source.tensor(&format!("{name}.{module}.weight"), &[outputs, inputs]))

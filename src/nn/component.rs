@@ -13,6 +13,8 @@ pub enum Component {
     Attention,
     /// Linear layers of the feed-forward network, and parameters of its activation.
     FeedForward,
+    /// Routers and experts of the layers that have them in place of a feed-forward network.
+    Experts,
     /// Norms of the layers, and the final norm.
     Norms,
     /// The convolution beside the first layer, with its norm.
@@ -29,6 +31,7 @@ impl Named for Component {
         Component::RelativePositions,
         Component::Attention,
         Component::FeedForward,
+        Component::Experts,
         Component::Norms,
         Component::Convolution,
         Component::Pooler,
@@ -41,6 +44,7 @@ impl Named for Component {
             Component::RelativePositions => "relative positions",
             Component::Attention => "attention",
             Component::FeedForward => "feed-forward",
+            Component::Experts => "experts",
             Component::Norms => "norms",
             Component::Convolution => "convolution",
             Component::Pooler => "pooler",
@@ -61,6 +65,7 @@ impl Component {
             "final_norm" => Component::Norms,
             "layers" if name.contains(".attention.") => Component::Attention,
             "layers" if module.ends_with("_norm") => Component::Norms,
+            "layers" if module.ends_with(".router") || name.contains(".experts.") => Component::Experts,
             "layers" => Component::FeedForward,
             _ => Component::PostPooling,
         }

@@ -4,8 +4,8 @@
 
 use super::formula::{Formula, Symbol};
 use super::{
-    Activation, Component, Disentangled, EmbeddingNorm, EncoderSpec, HeadSpec, NormPlacement, Positions,
-    PostPoolingSpec, ScoreBias, SlidingWindow,
+    Activation, Component, Disentangled, EmbeddingNorm, EncoderSpec, ExpertsSpec, HeadSpec, NormPlacement,
+    Positions, PostPoolingSpec, QkNorm, ScoreBias, SlidingWindow,
 };
 /// The parameters of a component.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,6 +144,15 @@ impl Sizes {
             + (value_heads * softmax_heads).when(spec.talking_heads.post_softmax.is_some())
     }
 
+    /// Elements of the matrices of a router and of `number` of its experts.
+    fn experts(&self, spec: &EncoderSpec, number: impl Fn(&ExpertsSpec) -> usize) -> Formula {
+        let Some(experts) = &spec.experts else { return Formula::default() };
+        let all = symbol('E', experts.count, "experts");
+        let of_token = symbol('K', experts.per_token, "experts of a token");
+        let number = if number(experts) == experts.count { all.clone() } else { of_token };
+        &all * &self.hidden + (&(&self.hidden * &self.intermediate) * &number).times(2)
+    }
+
     /// Elements of the matrices of the feed-forward network.
     fn feed_forward_matrices(&self, spec: &EncoderSpec) -> Formula {
         (&self.hidden * &self.intermediate).times(2 + usize::from(spec.gated))
@@ -163,13 +172,32 @@ fn convolution_kernel(spec: &EncoderSpec, sizes: &Sizes) -> Option<Formula> {
     Some(&(&sizes.hidden * &sizes.hidden) * &kernel)
 }
 
+/// Layers whose feed-forward network is a mixture of experts.
+fn expert_layers(spec: &EncoderSpec) -> usize {
+    let layers = spec.experts.iter().flat_map(|experts| &experts.layers);
+    layers.filter(|has_experts| **has_experts).count()
+}
+
+/// The parameters of experts that a token is not routed to; saturates.
+pub fn idle_parameters(spec: &EncoderSpec) -> usize {
+    let sizes = Sizes::new(spec);
+    let of = |number: fn(&ExpertsSpec) -> usize| sizes.experts(spec, number).value();
+    let idle = of(|experts| experts.count).saturating_sub(of(|experts| experts.per_token));
+    idle.saturating_mul(expert_layers(spec))
+}
+
 /// The parameters of an encoder by component, those without parameters left out. Weights that several layers share are counted
 /// once.
 pub fn encoder_parameters(spec: &EncoderSpec) -> Vec<ComponentParameters> {
     let sizes = Sizes::new(spec);
     let hidden = &sizes.hidden;
     let layers = spec.layer_sharing.groups.saturating_mul(spec.layer_sharing.inner);
-    let layer_norms = if spec.norm_placement == NormPlacement::SandwichAndFinal { 4 } else { 2 };
+    let expert_layers = expert_layers(spec);
+    let layer_norms = match spec.norm_placement {
+        NormPlacement::SandwichAndFinal => 4,
+        NormPlacement::NestedPost => 3,
+        _ => 2,
+    };
     let final_norm = usize::from(spec.norm_placement.has_final_norm());
     let norms = layer_norms * layers - usize::from(spec.skip_first_norm) + final_norm;
     let convolution = convolution_kernel(spec, &sizes)
@@ -179,12 +207,13 @@ pub fn encoder_parameters(spec: &EncoderSpec) -> Vec<ComponentParameters> {
         (Component::Embeddings, embedding_parameters(spec, &sizes), 1),
         (Component::RelativePositions, relative_position_parameters(spec, &sizes), 1),
         (Component::Attention, attention_parameters(spec, &sizes), layers),
-        (Component::FeedForward, feed_forward_parameters(spec, &sizes), layers),
+        (Component::FeedForward, feed_forward_parameters(spec, &sizes), layers - expert_layers),
+        (Component::Experts, sizes.experts(spec, |experts| experts.count) + hidden.clone(), expert_layers),
         (Component::Norms, Sizes::norm(spec, hidden), norms),
         (Component::Convolution, convolution, 1),
     ];
     let component = |(component, each, copies)| ComponentParameters { component, each, copies };
-    components.into_iter().filter(|(_, each, _)| !each.is_zero()).map(component).collect()
+    components.into_iter().filter(|(_, each, copies)| !each.is_zero() && *copies > 0).map(component).collect()
 }
 
 fn embedding_parameters(spec: &EncoderSpec, sizes: &Sizes) -> Formula {
@@ -226,7 +255,11 @@ fn attention_parameters(spec: &EncoderSpec, sizes: &Sizes) -> Formula {
         }
         _ => Formula::default(),
     };
-    let qk_norms = Sizes::norm(spec, &sizes.head_dim).times(2).when(spec.qk_norm);
+    let qk_norms = match spec.qk_norm {
+        QkNorm::None => Formula::default(),
+        QkNorm::PerHead => Sizes::norm(spec, &sizes.head_dim).times(2),
+        QkNorm::AllHeads => Sizes::norm(spec, query) + Sizes::norm(spec, key),
+    };
     sizes.attention_matrices() + own_projections + biases + qk_norms + sizes.across_heads(spec)
 }
 
@@ -288,13 +321,24 @@ pub fn encoder_work(spec: &EncoderSpec, tokens: usize) -> Vec<Work> {
         ("embedding projection", Growth::Linear, &projection * &n, 1),
         ("attention projections", Growth::Linear, &sizes.attention_matrices() * &n, layers),
         ("relative positions", Growth::Linear, (&(&rows * query) * &n).times(terms), layers),
-        ("feed-forward", Growth::Linear, &sizes.feed_forward_matrices(spec) * &n, layers),
+        (
+            "feed-forward",
+            Growth::Linear,
+            &sizes.feed_forward_matrices(spec) * &n,
+            layers - expert_layers(spec),
+        ),
+        (
+            "experts",
+            Growth::Linear,
+            &sizes.experts(spec, |experts| experts.per_token) * &n,
+            expert_layers(spec),
+        ),
         ("convolution", Growth::Linear, &kernel * &n, 1),
         ("attention", Growth::Quadratic, &(&pair * &n) * &n, layers),
         ("relative projections", Growth::Once, (&(&rows * hidden) * query).times(terms), layers),
     ];
     let work = |(name, growth, each, runs)| Work { name, growth, each, runs };
-    parts.into_iter().filter(|(_, _, each, _)| !each.is_zero()).map(work).collect()
+    parts.into_iter().filter(|(_, _, each, runs)| !each.is_zero() && *runs > 0).map(work).collect()
 }
 
 /// The multiply-adds of BERT's pooler.

@@ -69,8 +69,8 @@ impl Encoder {
         let relative_bias = RelativeBias::load(source, spec)?;
         let relative_embeddings = RelativeEmbeddings::load(source, spec)?;
         let mut layer = |group: usize, inner: usize| {
-            let (name, is_first) = (format!("layers.{group}.{inner}"), group + inner == 0);
-            Layer::load(source, &name, spec, relative_embeddings.as_ref(), is_first)
+            let (name, index) = (format!("layers.{group}.{inner}"), group * spec.layer_sharing.inner + inner);
+            Layer::load(source, &name, spec, relative_embeddings.as_ref(), index)
         };
         let groups = (0..spec.layer_sharing.groups)
             .map(|group| (0..spec.layer_sharing.inner).map(|inner| layer(group, inner)).collect())
@@ -118,7 +118,8 @@ impl Encoder {
             has_score_bias: spec.score_bias != ScoreBias::None || spec.positions == Positions::Alibi,
             has_talking_heads: spec.talking_heads != TalkingHeads::default(),
         };
-        self.backend.has_kernels(&widths, &attention)
+        // A router has as many outputs as there are experts.
+        spec.experts.is_none() && self.backend.has_kernels(&widths, &attention)
     }
 
     /// Bytes of embedding tables that are read from a mapped file as tokens need them.

@@ -1,30 +1,64 @@
-//! The position-wise feed-forward network (Vaswani et al. 2017, §3.3), plain or gated.
+//! The position-wise feed-forward network (Vaswani et al. 2017, §3.3): plain, gated, or a mixture of experts.
 
 use anyhow::Result;
 use candle_core::{DType, Tensor};
 
+use super::experts::Experts;
 use super::linear::Linear;
 use super::{Activation, EncoderSpec, WeightSource};
 use crate::kernels::activation::softplus;
 use crate::ops::feed_forward::{FeedForwardLayers, feed_forward};
 
+/// The feed-forward network of a layer.
+pub(super) enum FeedForward {
+    /// One network for all tokens.
+    Dense(DenseFeedForward),
+    /// A mixture of experts.
+    Experts(Experts),
+}
+
+impl FeedForward {
+    /// Loads the network of layer `index`.
+    pub(super) fn load(
+        source: &mut dyn WeightSource,
+        name: &str,
+        spec: &EncoderSpec,
+        index: usize,
+    ) -> Result<Self> {
+        match &spec.experts {
+            Some(experts) if experts.layers[index] => {
+                Ok(FeedForward::Experts(Experts::load(source, name, spec, experts)?))
+            }
+            _ => Ok(FeedForward::Dense(DenseFeedForward::load(source, name, spec)?)),
+        }
+    }
+
+    /// The network's output, plus the residual if there is one: `(T, H)` → `(T, H)`.
+    pub(super) fn forward(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
+        match self {
+            FeedForward::Dense(network) => network.forward(x, residual),
+            FeedForward::Experts(experts) => experts.forward(x, residual),
+        }
+    }
+}
+
 /// `down(f(up(x)))`, or gated: `down(f(gate(x)) ∘ up(x))` (Shazeer 2020).
-pub(super) struct FeedForward {
+pub(super) struct DenseFeedForward {
     gate: Option<Linear>,
     up: Linear,
     down: Linear,
     activation: Activation,
 }
 
-impl FeedForward {
+impl DenseFeedForward {
     /// Loads `NAME.{up,down}`, `NAME.gate` if the spec is gated, and the weights of `NAME.activation` if it has any.
-    pub(super) fn load(source: &mut dyn WeightSource, name: &str, spec: &EncoderSpec) -> Result<Self> {
+    fn load(source: &mut dyn WeightSource, name: &str, spec: &EncoderSpec) -> Result<Self> {
         let (hidden, intermediate, bias) = (spec.hidden_size, spec.intermediate_size, spec.bias);
         let mut linear = |module: &str, inputs, outputs, bias| {
             Linear::load(source, &format!("{name}.{module}"), inputs, outputs, bias)
         };
         let gate = spec.gated.then(|| linear("gate", hidden, intermediate, bias.up)).transpose()?;
-        Ok(FeedForward {
+        Ok(DenseFeedForward {
             gate,
             up: linear("up", hidden, intermediate, bias.up)?,
             down: linear("down", intermediate, hidden, bias.down)?,
@@ -33,8 +67,8 @@ impl FeedForward {
     }
 
     /// The network's output, plus the residual if there is one: `(T, H)` → `(T, H)`.
-    pub(super) fn forward(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
-        let FeedForward { gate, up, down, activation } = self;
+    fn forward(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
+        let DenseFeedForward { gate, up, down, activation } = self;
         let gate = gate.as_ref().map(|gate| &gate.weights);
         let layers = FeedForwardLayers { gate, up: &up.weights, down: &down.weights };
         Ok(feed_forward(layers, x, *activation, residual)?)

@@ -20,7 +20,8 @@ pub(super) struct Layer {
 }
 
 /// A residual connection with its norms: after the sum (post-norm, Vaswani et al. 2017), before the sublayer (pre-norm, Xiong
-/// et al. 2020), or before the sublayer and on its output (sandwich-LN, Ding et al. 2021).
+/// et al. 2020), before the sublayer and on its output (sandwich-LN, Ding et al. 2021), or
+/// after the sum with one more inside.
 struct Residual {
     norm: Option<Norm>,
     is_post_norm: bool,
@@ -30,22 +31,28 @@ struct Residual {
 impl Layer {
     /// Loads `NAME.{attention,attention_norm,feed_forward,feed_forward_norm}`, and `NAME.{attention,feed_forward}_output_norm`
     /// where the spec has them. Some specs skip the attention norm of the first layer.
+    /// `index` counts the sets of weights.
     pub(super) fn load(
         source: &mut dyn WeightSource,
         name: &str,
         spec: &EncoderSpec,
         relative: Option<&Arc<RelativeEmbeddings>>,
-        is_first: bool,
+        index: usize,
     ) -> Result<Self> {
+        let is_first = index == 0;
         let mut residual = |sublayer: &str, has_norm: bool| -> Result<Residual> {
             let mut norm = |module: &str, has_norm: bool| {
                 let name = format!("{name}.{sublayer}_{module}");
                 has_norm.then(|| Norm::load(source, &name, spec.hidden_size, spec.norm)).transpose()
             };
-            let has_output_norm = spec.norm_placement == NormPlacement::SandwichAndFinal;
+            let has_output_norm = match spec.norm_placement {
+                NormPlacement::SandwichAndFinal => true,
+                NormPlacement::NestedPost => sublayer == "attention",
+                _ => false,
+            };
             Ok(Residual {
                 norm: norm("norm", has_norm)?,
-                is_post_norm: spec.norm_placement == NormPlacement::Post,
+                is_post_norm: spec.norm_placement.is_post_norm(),
                 output_norm: norm("output_norm", has_output_norm)?,
             })
         };
@@ -54,7 +61,7 @@ impl Layer {
         Ok(Layer {
             attention: SelfAttention::load(source, &format!("{name}.attention"), spec, relative)?,
             attention_residual,
-            feed_forward: FeedForward::load(source, &format!("{name}.feed_forward"), spec)?,
+            feed_forward: FeedForward::load(source, &format!("{name}.feed_forward"), spec, index)?,
             feed_forward_residual,
         })
     }
@@ -81,6 +88,9 @@ impl Residual {
         sublayer: impl FnOnce(&Tensor, Option<&Tensor>) -> Result<Tensor>,
     ) -> Result<Tensor> {
         if let (Some(norm), Some(output_norm)) = (&self.norm, &self.output_norm) {
+            if self.is_post_norm {
+                return norm.forward_residual(output_norm.forward_residual(sublayer(x, None)?, x)?, x);
+            }
             return Ok((output_norm.forward(sublayer(&norm.forward(x.copy()?)?, None)?)? + x)?);
         }
         match &self.norm {

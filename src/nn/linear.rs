@@ -3,7 +3,7 @@
 use anyhow::Result;
 use candle_core::Tensor;
 
-use super::{Activation, WeightSource};
+use super::{Activation, Matrix, WeightSource};
 use crate::ops::linear::LinearWeights;
 
 /// `y = x Wᵀ + b`, as `torch.nn.Linear`.
@@ -12,6 +12,11 @@ pub(super) struct Linear {
 }
 
 impl Linear {
+    /// A layer of a matrix `(out_features, in_features)`, without a bias.
+    pub(super) fn new(matrix: Matrix) -> Result<Self> {
+        Ok(Linear { weights: LinearWeights::new(matrix, None)? })
+    }
+
     /// Loads `NAME.weight` of `(out_features, in_features)` and, if the layer has one, `NAME.bias` of
     /// `(out_features)`.
     pub(super) fn load(

@@ -12,6 +12,7 @@ mod convolution;
 pub mod cost;
 mod embeddings;
 mod encoder;
+mod experts;
 mod feed_forward;
 mod formula;
 mod head_transform;
@@ -53,9 +54,9 @@ pub use pooling::{LEXICAL, MULTI_VECTOR, OutputKind, Pool, Pooling, SPLADE};
 pub use post_pooling::{Dense, PostPooling, PostPoolingSpec, is_normalized};
 pub use ragged_batch::RaggedBatch;
 pub use spec::{
-    Biases, ConvolutionSpec, Disentangled, EmbeddingNorm, EncoderSpec, Frequencies, LayerSharing, Mask,
-    NormPlacement, NormSpec, Numbering, Positions, Rotary, RotaryLayout, RotaryScaling, ScoreBias,
-    SlidingWindow, TalkingHeads,
+    Biases, ConvolutionSpec, Disentangled, EmbeddingNorm, EncoderSpec, ExpertsSpec, Frequencies,
+    LayerSharing, Mask, NormPlacement, NormSpec, Numbering, Positions, QkNorm, Rotary, RotaryLayout,
+    RotaryScaling, ScoreBias, SlidingWindow, TalkingHeads,
 };
 pub use task_head::{HeadKind, HeadSpec, TaskHead};
 pub use token_head::{TokenHead, TokenHeadSpec};

@@ -53,9 +53,8 @@ pub struct EncoderSpec {
     pub v_head_dim: usize,
     /// Scores are scaled by `1 / √query_scalar`; `None`: by the head dim. `query_pre_attn_scalar` of a config.
     pub query_scalar: Option<f64>,
-    /// Whether queries and keys are normalised per head before they are rotated, by the kind of norm of the layers (QK-norm,
-    /// Henry et al. 2020).
-    pub qk_norm: bool,
+    /// Norms of queries and keys before they are rotated, of the kind of norm of the layers (QK-norm, Henry et al. 2020).
+    pub qk_norm: QkNorm,
     /// Projections across heads before and after the softmax.
     pub talking_heads: TalkingHeads,
     /// Bias on attention scores.
@@ -72,6 +71,22 @@ pub struct EncoderSpec {
     pub intermediate_size: usize,
     /// Activation of the feed-forward network.
     pub activation: Activation,
+    /// Layers whose feed-forward network is a mixture of experts.
+    pub experts: Option<ExpertsSpec>,
+}
+
+/// Mixture of experts (Shazeer et al. 2017): several feed-forward networks without biases, of which a router chooses a few for each
+/// token; a bias is added to the weighted sum of their outputs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpertsSpec {
+    /// Experts.
+    pub count: usize,
+    /// Experts that each token is routed to.
+    pub per_token: usize,
+    /// Whether the weights of a token's experts are divided by their sum; otherwise they are the softmax over all experts.
+    pub normalize: bool,
+    /// For each layer, whether it has experts. The others have a feed-forward network.
+    pub layers: Vec<bool>,
 }
 
 /// Position encoding.
@@ -189,11 +204,25 @@ pub enum EmbeddingNorm {
     AfterProjection,
 }
 
+/// Norms of queries and keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QkNorm {
+    /// No norms.
+    None,
+    /// Of each head, all with the same weights.
+    PerHead,
+    /// Of all heads together (Dehghani et al. 2023).
+    AllHeads,
+}
+
 /// Where a layer has its norms (Xiong et al. 2020).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormPlacement {
     /// After each residual connection.
     Post,
+    /// After each residual connection, inside of which the input and the output of attention are added and normalised once before:
+    /// `norm(x + norm(x + attention(x)))`.
+    NestedPost,
     /// Before attention and before the feed-forward network.
     Pre,
     /// Pre-norm, with one more norm after the last layer.
@@ -322,6 +351,11 @@ impl LayerSharing {
 }
 
 impl NormPlacement {
+    /// Whether the norm of a sublayer is after its residual connection.
+    pub fn is_post_norm(self) -> bool {
+        matches!(self, NormPlacement::Post | NormPlacement::NestedPost)
+    }
+
     /// Whether there is a norm after the last layer.
     pub fn has_final_norm(self) -> bool {
         matches!(self, NormPlacement::PreAndFinal | NormPlacement::SandwichAndFinal)
@@ -362,7 +396,7 @@ impl EncoderSpec {
             qk_head_dim: 1,
             v_head_dim: 1,
             query_scalar: None,
-            qk_norm: false,
+            qk_norm: QkNorm::None,
             talking_heads: TalkingHeads::default(),
             score_bias: ScoreBias::None,
             mask: Mask { causal: false, sliding_window: None },
@@ -371,6 +405,7 @@ impl EncoderSpec {
             gated: false,
             intermediate_size: 1,
             activation: Activation::Identity,
+            experts: None,
         }
     }
 
@@ -418,6 +453,20 @@ impl EncoderSpec {
             );
         }
         let LayerSharing { groups, inner } = self.layer_sharing;
+        if let Some(experts) = &self.experts {
+            ensure!(
+                experts.layers.len() == groups.saturating_mul(inner) && !self.gated,
+                "experts are described for {} layers, gated: {}, but only layers of their own weights without a gate can have them",
+                experts.layers.len(),
+                self.gated
+            );
+            ensure!(
+                (1..=experts.count).contains(&experts.per_token),
+                "{} experts for each token of {}",
+                experts.per_token,
+                experts.count
+            );
+        }
         ensure!(
             (groups > 0 || self.is_static()) && groups <= self.layers && inner > 0,
             "{} layers cannot share {groups} groups of {inner} layers",
@@ -438,7 +487,7 @@ impl EncoderSpec {
             self.embedding_scale.is_none() || self.embedding_norm == EmbeddingNorm::None,
             "a factor on embeddings before a norm is not supported"
         );
-        let skips = self.skip_first_norm && self.norm_placement == NormPlacement::Post;
+        let skips = self.skip_first_norm && self.norm_placement.is_post_norm();
         ensure!(!skips, "only pre-norm layers can skip the first norm");
         Ok(())
     }

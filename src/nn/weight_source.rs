@@ -53,6 +53,27 @@ pub trait WeightSource {
         Ok(Matrix::new(kernel.transpose(1, 2)?.contiguous()?.flatten_from(1)?, self.backend())?)
     }
 
+    /// `count` matrices in one tensor of `(count · rows, columns)`, each transposed to `(columns, rows)` if `is_transposed`.
+    fn stacked_matrices(
+        &mut self,
+        name: &str,
+        count: usize,
+        [rows, columns]: [usize; 2],
+        is_transposed: bool,
+    ) -> Result<Vec<Matrix>> {
+        let stack = self.tensor(name, &[count.saturating_mul(rows), columns])?;
+        let matrix = |index: usize| {
+            if !stack.is_contiguous() {
+                let shape = if is_transposed { [columns, rows] } else { [rows, columns] };
+                return Ok(Matrix::Tensor(placeholder(&shape)?));
+            }
+            let matrix = stack.narrow(0, index * rows, rows)?;
+            let matrix = if is_transposed { matrix.t()? } else { matrix };
+            Ok(Matrix::new(matrix.contiguous()?, self.backend())?)
+        };
+        (0..count).map(matrix).collect()
+    }
+
     /// A constant that checkpoints hold beside the parameters, a buffer of the module in PyTorch.
     fn buffer(&mut self, name: &str, shape: &[usize]) -> Result<Tensor> {
         self.tensor(name, shape)
@@ -188,6 +209,17 @@ impl WeightSource for ParameterCount {
 
     fn kernel(&mut self, name: &str, channels: usize, kernel_size: usize) -> Result<Matrix> {
         self.add_matrix(name, channels, kernel_size.saturating_mul(channels))
+    }
+
+    fn stacked_matrices(
+        &mut self,
+        name: &str,
+        count: usize,
+        [rows, columns]: [usize; 2],
+        is_transposed: bool,
+    ) -> Result<Vec<Matrix>> {
+        let (rows, columns) = if is_transposed { (columns, rows) } else { (rows, columns) };
+        (0..count).map(|index| self.add_matrix(&format!("{name}.{index}"), rows, columns)).collect()
     }
 
     fn buffer(&mut self, _name: &str, shape: &[usize]) -> Result<Tensor> {

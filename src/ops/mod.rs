@@ -10,6 +10,7 @@ pub mod add_norm;
 pub mod allocator;
 pub mod attention;
 pub mod backend;
+pub mod experts;
 pub mod feed_forward;
 pub mod gpu;
 pub mod linear;

@@ -68,6 +68,7 @@ fn schema(format: OutputFormat, dtype: OutputDtype) -> OutputSchema {
         kept: kept.map(column).into_iter().filter(|_| columns).collect(),
         metadata: [("model".to_owned(), "a/model".to_owned()), ("prompt".to_owned(), "query: ".to_owned())]
             .into(),
+        follows_batches: false,
     }
 }
 

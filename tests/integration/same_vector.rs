@@ -82,6 +82,8 @@ fn every_kind_of_attention_gives_the_same_bits_in_any_batch() {
         "roformer-values",
         "mpnet",
         "jina-bert-v2",
+        "jina-bert-v2-qk-norm",
+        "nomic-bert-moe",
         "sinusoidal",
         "pipelines/two-denses",
     ];

@@ -1,8 +1,8 @@
 //! An encoder in words: key and value of each line, the same on the page and in JSON.
 
 use crate::nn::{
-    Biases, ConvolutionSpec, EncoderSpec, Frequencies, NormKind, NormPlacement, Positions, Rotary,
-    RotaryScaling, ScoreBias, SlidingWindow,
+    Biases, ConvolutionSpec, EncoderSpec, ExpertsSpec, Frequencies, NormKind, NormPlacement, Positions,
+    QkNorm, Rotary, RotaryScaling, ScoreBias, SlidingWindow,
 };
 
 /// The specification of the encoder: key and value of each line.
@@ -34,6 +34,7 @@ pub(super) fn describe_encoder(spec: &EncoderSpec) -> Vec<(&'static str, String)
     }
     let gated = if spec.gated { ", gated" } else { "" };
     let token_types = spec.token_types.map_or("none".into(), |types| types.to_string());
+    lines.extend(spec.experts.as_ref().map(|experts| ("experts", describe_experts(experts))));
     lines.extend([
         ("mask", describe_mask(spec)),
         ("feed-forward", format!("{}, {}{gated}", spec.intermediate_size, spec.activation)),
@@ -45,6 +46,13 @@ pub(super) fn describe_encoder(spec: &EncoderSpec) -> Vec<(&'static str, String)
         ("token types", token_types),
     ]);
     lines
+}
+
+fn describe_experts(experts: &ExpertsSpec) -> String {
+    let ExpertsSpec { count, per_token, normalize, layers } = experts;
+    let with_experts = layers.iter().filter(|has_experts| **has_experts).count();
+    let weights = if *normalize { ", weights with a sum of 1" } else { "" };
+    format!("{count}, {per_token} per token{weights}, in {with_experts} of {} layers", layers.len())
 }
 
 fn describe_embedding_size(spec: &EncoderSpec) -> String {
@@ -63,9 +71,11 @@ fn describe_heads(spec: &EncoderSpec) -> String {
     if let Some(scalar) = spec.query_scalar {
         heads += &format!(", scores divided by √{scalar}");
     }
-    if spec.qk_norm {
-        heads += ", norms of queries and keys";
-    }
+    heads += match spec.qk_norm {
+        QkNorm::None => "",
+        QkNorm::PerHead => ", norms of queries and keys",
+        QkNorm::AllHeads => ", norms of queries and keys over all heads",
+    };
     let projections = [(spec.talking_heads.pre_softmax, "pre"), (spec.talking_heads.post_softmax, "post")];
     for (projected, stage) in projections {
         let describe = |projected| format!(", {stage}-softmax projection to {projected} heads");
@@ -110,6 +120,7 @@ fn describe_norm(spec: &EncoderSpec) -> String {
     };
     let placement = match spec.norm_placement {
         NormPlacement::Post => "post-norm",
+        NormPlacement::NestedPost => "post-norm, with a norm of attention inside its residual connection",
         NormPlacement::Pre => "pre-norm",
         NormPlacement::PreAndFinal => "pre-norm with final norm",
         NormPlacement::SandwichAndFinal => "norms before and after each sublayer, with final norm",

@@ -11,7 +11,7 @@ use super::files::ModelFile;
 use super::multi_vector;
 use crate::model::weights::TensorReport;
 use crate::named::Named;
-use crate::nn::cost::Growth;
+use crate::nn::cost::{Growth, idle_parameters};
 use crate::task::{Examined, ExaminedHead};
 use crate::text::Tokenizer;
 
@@ -42,6 +42,7 @@ pub(super) fn object(examined: &Examined, cost: &Cost, files: &[ModelFile]) -> R
         "tokenizer_vocabulary": tokenizer.map(Tokenizer::vocab_size),
         "special_tokens": tokenizer.map(|tokenizer| tokenizer.num_special_tokens(false)),
         "parameters": examined.count.parameters,
+        "active_parameters": examined.count.parameters.saturating_sub(idle_parameters(&examined.spec)),
         "encoder": encoder,
         "computes_in": backends.iter().map(|backend| backend.dtype()).collect::<Vec<_>>(),
         "devices": backends.iter().map(ToString::to_string).collect::<Vec<_>>(),

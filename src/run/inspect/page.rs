@@ -12,7 +12,7 @@ use super::multi_vector;
 use crate::model::modules::{PoolingModule, QueryWeights};
 use crate::model::weights::TensorReport;
 use crate::named::Named;
-use crate::nn::cost::{ComponentParameters, Growth};
+use crate::nn::cost::{ComponentParameters, Growth, idle_parameters};
 use crate::nn::{HeadKind, PostPoolingSpec, Symbol};
 use crate::run::yes_or_no;
 use crate::sys::console::{counted, thousands};
@@ -293,6 +293,11 @@ fn write_parameters(page: &mut Page, examined: &Examined, cost: &Cost) {
     };
     let mut rows: Vec<_> = cost.components.iter().map(row).collect();
     rows.push(vec![text("total"), text(""), text(""), text(""), number(examined.count.parameters)]);
+    let idle = idle_parameters(&examined.spec);
+    if idle > 0 {
+        let active = number(examined.count.parameters.saturating_sub(idle));
+        rows.push(vec![text("active per token"), text(""), text(""), text(""), active]);
+    }
     page.table(&rows);
     let symbol =
         |symbol: Symbol| format!("{} {} ({})", symbol.letter, thousands(symbol.size as u64), symbol.meaning);
