@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Generates the figures of README.md and docs/speed.md: tables of speeds from benches/peers-*.md, and the README's first vector from sconce.
+"""Generates the figures of README.md and docs/: tables of speeds from benches/peers-*.md and of full-size models from benches/full-size.md,
+and the README's first vector from sconce.
 
     python3 scripts/bench/readme_figures.py [--check] [--sconce target/release/sconce] [--only NAME]
 
@@ -8,8 +9,10 @@ Replaces the text between `<!-- NAME -->` and `<!-- /NAME -->`:
     README.md        vector     a row of `sconce embed`, with the digits that every processor gives
     README.md        speeds     tokens per second: one table for all machines
     docs/speed.md    speeds     tokens per second and mean cosines: one table per machine
+    docs/accuracy.md full-size  differences and memory of full-size models, from benches/full-size.md
+    README.md        full-size  some of them
 
-With --check nothing is written; exits with 1 if a page is out of date. --only speeds needs no binary.
+With --check nothing is written; exits with 1 if a page is out of date. --only speeds and --only full-size need no binary.
 """
 
 import argparse
@@ -22,6 +25,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = {"sconce": "Sconce", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "ctranslate2": "CTranslate2"}
 TEXTS = ["short", "mixed", "long"]
+# The configs that README.md shows.
+LARGE = ["Qwen3-Embedding-0.6B", "embeddinggemma-300m", "bge-m3", "nomic-embed-text-v2-moe", "gtr-t5-base"]
 # The first flag that a processor has names its columns.
 ISAS = {"amx_bf16": "AMX", "avx512f": "AVX-512", "avx2": "AVX2"}
 
@@ -91,6 +96,18 @@ def first_vector(sconce):
     return f'```console\n$ sconce embed "A lamp in the window"\n{row}\n```'
 
 
+def full_size(names=None):
+    """The table of full-size models, or some of its rows without the columns that explain the memory."""
+    lines = (ROOT / "benches" / "full-size.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    if names:
+        rows = [[row[i] for i in (0, 1, 2, 4)] for row in rows[:2]] + [
+            [row[i] for i in (0, 1, 2, 4)] for row in rows[2:] if row[0] in names
+        ]
+    machine = next(line for line in lines if " on " in line and "full_size.py" in line).split("` on ")[1]
+    return "\n".join(["| " + " | ".join(row) + " |" for row in rows] + ["", f"Measured on {machine}"])
+
+
 def replaced(text, name, block, path):
     """`text` with the block of this name replaced."""
     pattern = re.compile(rf"<!-- {name} -->\n.*?<!-- /{name} -->", re.S)
@@ -103,12 +120,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is out of date")
     parser.add_argument("--sconce", default=ROOT / "target" / "release" / "sconce", help="binary for the first vector")
-    parser.add_argument("--only", choices=["speeds", "vector"], help="generate the blocks of this name only")
+    parser.add_argument("--only", choices=["full-size", "speeds", "vector"], help="generate the blocks of this name only")
     args = parser.parse_args()
     pages = [Page(path) for path in sorted((ROOT / "benches").glob("peers-*.md"))]
     blocks = [
         ("README.md", "vector", lambda: first_vector(args.sconce)),
         ("README.md", "speeds", lambda: speeds_of_all_machines(pages)),
+        ("README.md", "full-size", lambda: full_size(LARGE)),
+        ("docs/accuracy.md", "full-size", full_size),
         ("docs/speed.md", "speeds", lambda: "\n\n".join(map(speeds_of_machine, pages))),
     ]
     outdated = []

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Compares full-size models with random weights with transformers, and measures their memory.
 
-    python scripts/check/full_size.py [--only WORD]
+    python scripts/check/full_size.py [--only WORD] [--out benches/full-size.md]
     python scripts/check/full_size.py --float64 [--out benches/accuracy.md] [--isa SET ...]
 
 For every config of MODELS: the maximum absolute difference over all elements of the last hidden states of a few texts, and the peak
-memory of the process next to the size of the weights in f32. Needs a few gigabytes of disk and memory. Exits with 1 if a difference
-exceeds atol 1e-4, rtol 1e-4, or if memory exceeds the weights in f32 by more than 300 MB.
+memory of the process next to the size of its file and of the weights as `sconce inspect` counts them: packed for f32 on this processor,
+without embedding tables. Needs a few gigabytes of disk and memory. Prints a table, and writes a page with --out. Exits with 1 if a
+difference exceeds atol 1e-4, rtol 1e-4, or if memory exceeds the packed weights by more than 300 MB.
 
 With --float64: a model of the shape of gte-large-en-v1.5, whose matmuls have the largest inner dimension of all configs. Compares
 Sconce in f32, under every instruction set (ISA) of the processor, and PyTorch in f32 with PyTorch in float64. Prints a table, and
@@ -26,6 +27,7 @@ import warnings
 from pathlib import Path
 
 import torch
+import transformers
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts" / "fixtures"))
@@ -33,7 +35,7 @@ from make_fixtures import tokenizer  # noqa: E402
 
 warnings.filterwarnings("ignore")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast, logging  # noqa: E402
+from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast, T5EncoderModel, logging  # noqa: E402
 
 logging.set_verbosity_error()
 logging.disable_progress_bar()
@@ -42,7 +44,8 @@ MODELS = [
     ("bert-base-uncased", torch.float32), ("bert-large-uncased", torch.float32), ("roberta-base", torch.float32),
     ("xlm-roberta-base", torch.float32), ("xlm-roberta-base", torch.float16), ("albert-base-v2", torch.float32),
     ("modernbert-base", torch.float32), ("deberta-v3-base", torch.float32), ("Qwen3-Embedding-0.6B", torch.bfloat16),
-    ("embeddinggemma-300m", torch.float32), ("embeddinggemma-300m", torch.bfloat16),
+    ("embeddinggemma-300m", torch.float32), ("embeddinggemma-300m", torch.bfloat16), ("bge-m3", torch.float32),
+    ("bge-m3", torch.float16), ("gtr-t5-base", torch.float32),
 ]
 TEXTS = ["the candle burns", "a", "", "query key value " * 30, "attention head " * 160]
 
@@ -72,14 +75,17 @@ def check(name, dtype):
     fields = json.loads((ROOT / "configs" / f"{name}.json").read_text())
     torch.manual_seed(1)
     config = AutoConfig.for_model(fields.pop("model_type"), **fields)
-    model = AutoModel.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+    of_config, kind = AutoModel.from_config, AutoModel
+    if config.model_type == "t5":
+        of_config, kind = T5EncoderModel._from_config, T5EncoderModel
+    model = of_config(config, attn_implementation="eager", dtype=torch.float32).eval()
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
-        limit = min(config.max_position_embeddings - 2, 512)
+        limit = min(getattr(config, "max_position_embeddings", 514) - 2, 512)
         tokenizer(folder, limit, pair_token_types=False)
         model.to(dtype).save_pretrained(folder, max_shard_size="100GB")
         # Loaded again: a conversion to 16 bits and back would leave the rotary frequencies and other buffers rounded.
-        model = AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+        model = kind.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
         found, memory = run(folder)
         tokens = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
         worst = allowed = 0.0
@@ -89,8 +95,19 @@ def check(name, dtype):
             difference = (vectors - expected).abs()
             worst = max(worst, difference.max().item())
             allowed = max(allowed, (difference / (1e-4 + 1e-4 * expected.abs())).max().item())
-    bytes_in_f32 = 4 * sum(weight.numel() for weight in model.parameters())
-    return worst, allowed, memory, bytes_in_f32
+        stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        inspected = subprocess.run([SCONCE, "inspect", "--json", "--model", str(folder)], check=True, capture_output=True)
+        packed = next(use["weights"] for use in json.loads(inspected.stdout)["memory"] if use["dtype"] == "f32")
+    return worst, allowed, memory, stored, packed
+
+
+SIZES = """# Full-size models
+
+Random weights, f32; the last hidden states of every token of {texts} texts, compared with transformers {transformers} in f32. The packed
+weights are those of all matrices in the operand format of the processor, without the embedding tables, which stay in the mapped
+file. Written by `scripts/check/full_size.py` on {machine}.
+
+{table}"""
 
 
 # The shape of gte-large-en-v1.5, in the fields of transformers' own class.
@@ -200,7 +217,7 @@ def main():
     parser.add_argument("--float64", action="store_true", help="compare f32 with float64")
     parser.add_argument("--isa", nargs="+", help="instruction sets to run [default: all of the processor]")
     parser.add_argument("--layers", type=int, default=WIDE["num_hidden_layers"], help="layers of the model of --float64")
-    parser.add_argument("--out", type=Path, help="page to write, with --float64")
+    parser.add_argument("--out", type=Path, help="page to write")
     args = parser.parse_args()
     if args.float64:
         lines, tokens, largest, failed = against_float64(args.isa or instruction_sets(), args.layers)
@@ -212,12 +229,21 @@ def main():
         sys.exit(failed)
     only = args.only
     failed = False
-    print("| config | stored as | maximum difference | / tolerance | peak memory | weights in f32 |\n|---|---|---|---|---|---|")
+    lines = [
+        "| config | stored as | maximum difference | / tolerance | peak memory | file | packed weights |", "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    print("\n".join(lines))
     for name, dtype in [model for model in MODELS if only in model[0]]:
-        worst, allowed, memory, weights = check(name, dtype)
-        failed |= not allowed <= 1 or memory > weights + 300e6
-        stored = str(dtype).removeprefix("torch.")
-        print(f"| {name} | {stored} | {worst:.1e} | {allowed:.2f} | {memory / 1e6:.0f} MB | {weights / 1e6:.0f} MB |", flush=True)
+        worst, allowed, memory, *sizes = check(name, dtype)
+        failed |= not allowed <= 1 or memory > sizes[1] + 300e6
+        stored = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}[str(dtype).removeprefix("torch.")]
+        megabytes = " | ".join(f"{size / 1e6:,.0f} MB" for size in [memory, *sizes])
+        lines.append(f"| {name} | {stored} | {worst:.1e} | {allowed:.2f} | {megabytes} |")
+        print(lines[-1], flush=True)
+    if args.out:
+        version = transformers.__version__
+        table = "\n".join(lines) + "\n"
+        args.out.write_text(SIZES.format(texts=len(TEXTS), transformers=version, machine=machine(), table=table))
     sys.exit(failed)
 
 
