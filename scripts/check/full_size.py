@@ -31,7 +31,9 @@ import transformers
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts" / "fixtures"))
+import plain_encoder  # noqa: E402
 from make_fixtures import tokenizer  # noqa: E402
+from safetensors.torch import save_file  # noqa: E402
 
 warnings.filterwarnings("ignore")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -45,7 +47,8 @@ MODELS = [
     ("xlm-roberta-base", torch.float32), ("xlm-roberta-base", torch.float16), ("albert-base-v2", torch.float32),
     ("modernbert-base", torch.float32), ("deberta-v3-base", torch.float32), ("Qwen3-Embedding-0.6B", torch.bfloat16),
     ("embeddinggemma-300m", torch.float32), ("embeddinggemma-300m", torch.bfloat16), ("bge-m3", torch.float32),
-    ("bge-m3", torch.float16), ("gtr-t5-base", torch.float32),
+    ("bge-m3", torch.float16), ("gtr-t5-base", torch.float32), ("nomic-embed-text-v2-moe", torch.float32),
+    ("jina-embeddings-v2-base-code", torch.float32),
 ]
 TEXTS = ["the candle burns", "a", "", "query key value " * 30, "attention head " * 160]
 
@@ -70,9 +73,53 @@ def run(folder):
     return vectors, memory
 
 
+def initial(name, shape):
+    """Weights as BERT's are initialised."""
+    if name.endswith(".bias"):
+        return torch.zeros(shape)
+    return torch.ones(shape) if len(shape) == 1 else 0.02 * torch.randn(shape)
+
+
+def save_plain(folder, fields, dtype):
+    """Saves a model of plain_encoder.py; returns its hidden states as a function."""
+    config = plain_encoder.of_repository(fields)
+    (folder / "config.json").write_text(json.dumps(fields))
+    weights = {name: initial(name, shape).to(dtype) for name, shape in sorted(plain_encoder.shapes(config).items())}
+    saved = plain_encoder.to_repository(fields, weights)
+    save_file({name: weight.contiguous() for name, weight in saved.items()}, folder / "model.safetensors")
+    weights = {name: weight.float() for name, weight in weights.items()}
+    return lambda ids: plain_encoder.encode(config, weights, ids[0], torch.zeros_like(ids[0]))[-1]
+
+
+@torch.no_grad()
+def check_plain(fields, dtype):
+    """As `check`, with plain_encoder.py as the reference."""
+    torch.manual_seed(1)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        tokenizer(folder, 512, pair_token_types=False)
+        states = save_plain(folder, fields, dtype)
+        found, memory = run(folder)
+        return *compare(folder, found, states, 512), memory, *sizes(folder)
+
+
+def compare(folder, found, states, limit):
+    """The largest difference of hidden states, and the largest in units of the tolerance."""
+    tokens = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    worst = allowed = 0.0
+    for text, vectors in zip(TEXTS, found):
+        expected = states(torch.tensor([tokens(text, truncation=True, max_length=limit)["input_ids"]]))
+        difference = (vectors - expected).abs()
+        worst = max(worst, difference.max().item())
+        allowed = max(allowed, (difference / (1e-4 + 1e-4 * expected.abs())).max().item())
+    return worst, allowed
+
+
 @torch.no_grad()
 def check(name, dtype):
     fields = json.loads((ROOT / "configs" / f"{name}.json").read_text())
+    if plain_encoder.of_repository(fields):
+        return check_plain(fields, dtype)
     torch.manual_seed(1)
     config = AutoConfig.for_model(fields.pop("model_type"), **fields)
     of_config, kind = AutoModel.from_config, AutoModel
@@ -87,18 +134,15 @@ def check(name, dtype):
         # Loaded again: a conversion to 16 bits and back would leave the rotary frequencies and other buffers rounded.
         model = kind.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
         found, memory = run(folder)
-        tokens = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
-        worst = allowed = 0.0
-        for text, vectors in zip(TEXTS, found):
-            ids = torch.tensor([tokens(text, truncation=True, max_length=limit)["input_ids"]])
-            expected = model(input_ids=ids).last_hidden_state[0]
-            difference = (vectors - expected).abs()
-            worst = max(worst, difference.max().item())
-            allowed = max(allowed, (difference / (1e-4 + 1e-4 * expected.abs())).max().item())
-        stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-        inspected = subprocess.run([SCONCE, "inspect", "--json", "--model", str(folder)], check=True, capture_output=True)
-        packed = next(use["weights"] for use in json.loads(inspected.stdout)["memory"] if use["dtype"] == "f32")
-    return worst, allowed, memory, stored, packed
+        worst, allowed = compare(folder, found, lambda ids: model(input_ids=ids).last_hidden_state[0], limit)
+        return worst, allowed, memory, *sizes(folder)
+
+
+def sizes(folder):
+    """The bytes of the file, and of the weights as Sconce packs them for f32."""
+    stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    inspected = subprocess.run([SCONCE, "inspect", "--json", "--model", str(folder)], check=True, capture_output=True)
+    return stored, next(use["weights"] for use in json.loads(inspected.stdout)["memory"] if use["dtype"] == "f32")
 
 
 SIZES = """# Full-size models

@@ -31,7 +31,7 @@ from make_fixtures import NOMIC_MOE, tokenizer  # noqa: E402
 
 warnings.filterwarnings("ignore")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast, T5EncoderModel, logging  # noqa: E402
+from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast, T5EncoderModel, UMT5EncoderModel, logging  # noqa: E402
 from transformers.activations import ACT2FN  # noqa: E402
 
 logging.set_verbosity_error()
@@ -208,7 +208,7 @@ FAMILIES = {
     "gte": lambda r: gated_sizes(r) | dict(rope_parameters=rope(r)) | head_dim(r),
     "modernbert": modernbert, "eurobert": eurobert, "deberta-v2": deberta,
     "llama": llama, "mistral": mistral, "qwen2": lambda r: qwen(r, has_head_dim=False), "qwen3": lambda r: qwen(r) | dict(attention_bias=r.random() < 0.3),
-    "gemma3_text": gemma3, "t5": t5, "mt5": t5,
+    "gemma3_text": gemma3, "t5": t5, "mt5": t5, "umt5": t5,
 }
 
 
@@ -289,7 +289,8 @@ def check(name, seed, folder):
         states = lambda ids: plain_encoder.encode(config, weights, ids, torch.zeros_like(ids))[-1]
     else:
         whole = AutoConfig.for_model(name, vocab_size=vocab_size, **config)
-        build = T5EncoderModel._from_config if name in ("t5", "mt5") else AutoModel.from_config
+        encoders = {"t5": T5EncoderModel, "mt5": T5EncoderModel, "umt5": UMT5EncoderModel}
+        build = encoders[name]._from_config if name in encoders else AutoModel.from_config
         model = build(whole, attn_implementation="eager")
         for weight, parameter in sorted(model.named_parameters()):
             # Gemma's norms store their weights minus 1.

@@ -77,6 +77,10 @@ pub(super) struct ModelArgs {
     #[arg(long, value_name = "SEED", help_heading = "Model")]
     pub random_weights: Option<u64>,
 
+    /// Merge the adapter (LoRA) of this task into the weights, in a model that has several [default: none]
+    #[arg(long, value_name = "NAME", help_heading = "Model")]
+    pub task: Option<String>,
+
     /// Use this tokenizer.json, vocab.txt or vocab.json instead of the model's own
     #[arg(long, value_name = "FILE", help_heading = "Model")]
     pub tokenizer: Option<PathBuf>,

@@ -103,6 +103,7 @@ pub(super) fn model_or_config(args: &ModelArgs) -> Result<ModelOptions> {
     Ok(ModelOptions {
         config: args.config.clone(),
         random_weights: args.random_weights,
+        task: args.task.clone(),
         tokenizer: args.tokenizer.clone(),
         device: args.device.clone(),
         compute_dtype: args.dtype,

@@ -405,6 +405,16 @@ pub static FAMILIES: &[Family] = &[
     },
     BERT,
     ROBERTA,
+    // Jina's own code, which has the model type of XLM-RoBERTa.
+    Family {
+        model_types: &["xlm-roberta"],
+        discriminator: Some(("position_embedding_type", &["rotary"])),
+        keys: ConfigKeys { rope_theta: "rotary_emb_base", ..BERT_KEYS },
+        defaults: Defaults { positions: rotary(10_000.0), ..JINA_V3.defaults },
+        names: &[JINA_V3_OWN_NAMES],
+        config_defaults: &config_defaults::NONE,
+        ..JINA_V3
+    },
     Family {
         model_types: &["xlm-roberta", "camembert"],
         config_defaults: &config_defaults::XLM_ROBERTA,
@@ -603,6 +613,22 @@ pub static FAMILIES: &[Family] = &[
     T5,
     Family { model_types: &["mt5"], config_defaults: &config_defaults::MT5, ..T5 },
     Family {
+        discriminator: Some(("feed_forward_proj", &["gated-gelu", "gated-silu", "gated-relu"])),
+        ..UMT5_GATED
+    },
+    Family {
+        model_types: &["umt5"],
+        config_defaults: &config_defaults::MT5,
+        discriminator: Some(("feed_forward_proj", &[])),
+        names: &[TensorNames {
+            layer_modules: &[UMT5_LAYER, T5_NAMES.layer_modules[0], T5_LAYER],
+            ..T5_NAMES
+        }],
+        family_specific: &[family_specific::t5, family_specific::bias_per_layer],
+        ..T5
+    },
+    UMT5_GATED,
+    Family {
         model_types: &["distilbert"],
         config_defaults: &config_defaults::DISTILBERT,
         keys: ConfigKeys {
@@ -753,52 +779,7 @@ pub static FAMILIES: &[Family] = &[
     },
     NOMIC_FIRST_CODE,
     NOMIC,
-    Family {
-        model_types: &["jina_embeddings_v3"],
-        config_defaults: &config_defaults::JINA_EMBEDDINGS_V3,
-        keys: ConfigKeys { head_dim: Some("head_dim"), ..BERT_KEYS },
-        defaults: Defaults {
-            positions: rotary(20_000.0),
-            norm: NormSpec { eps: 1e-5, ..LAYER_NORM },
-            ..BERT_DEFAULTS
-        },
-        names: &[
-            TensorNames {
-                prefixes: &["", "roberta."],
-                model_modules: &[BERT_MODEL, BERT_POOLER],
-                layer_modules: &[
-                    &[
-                        ("feed_forward.up", "mlp.fc1"),
-                        ("feed_forward.activation", "mlp.activation_fn"),
-                        ("feed_forward.down", "mlp.fc2"),
-                    ],
-                    ROTARY_NAMES.layer_modules[0],
-                ],
-                head_modules: &[ROBERTA_HEAD, TOKEN_HEADS, LM_HEAD],
-                ..ROTARY_NAMES
-            },
-            TensorNames {
-                prefixes: &["", "roberta."],
-                model_modules: &[&[("embeddings.norm", "emb_ln")], BERT_MODEL, BERT_POOLER],
-                layer_prefix: "encoder.layers.{}.",
-                layer_modules: &[&[
-                    ("attention.query", "mixer.Wqkv[0/3]"),
-                    ("attention.key", "mixer.Wqkv[1/3]"),
-                    ("attention.value", "mixer.Wqkv[2/3]"),
-                    ("attention.output", "mixer.out_proj"),
-                    ("attention_norm", "norm1"),
-                    ("feed_forward.up", "mlp.fc1"),
-                    ("feed_forward.activation", "mlp.activation_fn"),
-                    ("feed_forward.down", "mlp.fc2"),
-                    ("feed_forward_norm", "norm2"),
-                ]],
-                head_modules: &[ROBERTA_HEAD, TOKEN_HEADS, LM_HEAD],
-            },
-        ],
-        classification: classification::dense,
-        masked_lm: masked_lm::gelu,
-        ..PLAIN
-    },
+    JINA_V3,
     // The model type is `new` in Alibaba's own code, `gte` in transformers.
     Family {
         model_types: &["new"],
@@ -1064,6 +1045,10 @@ const T5_LAYER: ModuleNames = &[
     ("feed_forward_norm", "layer.1.layer_norm"),
 ];
 
+/// The biases of UMT5, whose layers have their own.
+const UMT5_LAYER: ModuleNames =
+    &[("attention.relative_bias", "layer.0.SelfAttention.relative_attention_bias")];
+
 const T5_NAMES: TensorNames = TensorNames {
     prefixes: &["", "transformer."],
     model_modules: &[T5_SHARED_TOKENS, T5_MODEL],
@@ -1110,6 +1095,21 @@ const GATED_T5: Family = Family {
     discriminator: Some(("feed_forward_proj", &["gated-gelu", "gated-silu", "gated-relu"])),
     defaults: Defaults { gated: true, ..T5_DEFAULTS },
     names: &[T5_GATED_NAMES, TensorNames { model_modules: &[T5_ENCODER_TOKENS, T5_MODEL], ..T5_GATED_NAMES }],
+    ..T5
+};
+
+const UMT5_GATED_NAMES: &[TensorNames] = &[TensorNames {
+    layer_modules: &[UMT5_LAYER, T5_GATED_NAMES.layer_modules[0], T5_LAYER],
+    ..T5_GATED_NAMES
+}];
+
+/// UMT5 with a gate, which it has unless its config says otherwise.
+const UMT5_GATED: Family = Family {
+    model_types: &["umt5"],
+    config_defaults: &config_defaults::MT5,
+    defaults: Defaults { gated: true, ..T5_DEFAULTS },
+    names: UMT5_GATED_NAMES,
+    family_specific: &[family_specific::t5, family_specific::bias_per_layer],
     ..T5
 };
 
@@ -1179,6 +1179,57 @@ const NOMIC_FIRST_CODE: Family = Family {
     family_specific: &[family_specific::nomic_biases, family_specific::nomic],
     own_fields: &["qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"],
     ..NOMIC
+};
+
+/// Names of jina-embeddings-v3 in its own code.
+const JINA_V3_OWN_NAMES: TensorNames = TensorNames {
+    prefixes: &["", "roberta."],
+    model_modules: &[&[("embeddings.norm", "emb_ln")], BERT_MODEL, BERT_POOLER],
+    layer_prefix: "encoder.layers.{}.",
+    layer_modules: &[&[
+        ("attention.query", "mixer.Wqkv[0/3]"),
+        ("attention.key", "mixer.Wqkv[1/3]"),
+        ("attention.value", "mixer.Wqkv[2/3]"),
+        ("attention.output", "mixer.out_proj"),
+        ("attention_norm", "norm1"),
+        ("feed_forward.up", "mlp.fc1"),
+        ("feed_forward.activation", "mlp.activation_fn"),
+        ("feed_forward.down", "mlp.fc2"),
+        ("feed_forward_norm", "norm2"),
+    ]],
+    head_modules: &[ROBERTA_HEAD, TOKEN_HEADS, LM_HEAD],
+};
+
+/// XLM-RoBERTa with rotary embeddings, the encoder of jina-embeddings-v3.
+const JINA_V3: Family = Family {
+    model_types: &["jina_embeddings_v3"],
+    config_defaults: &config_defaults::JINA_EMBEDDINGS_V3,
+    keys: ConfigKeys { head_dim: Some("head_dim"), ..BERT_KEYS },
+    defaults: Defaults {
+        positions: rotary(20_000.0),
+        norm: NormSpec { eps: 1e-5, ..LAYER_NORM },
+        ..BERT_DEFAULTS
+    },
+    names: &[
+        TensorNames {
+            prefixes: &["", "roberta."],
+            model_modules: &[BERT_MODEL, BERT_POOLER],
+            layer_modules: &[
+                &[
+                    ("feed_forward.up", "mlp.fc1"),
+                    ("feed_forward.activation", "mlp.activation_fn"),
+                    ("feed_forward.down", "mlp.fc2"),
+                ],
+                ROTARY_NAMES.layer_modules[0],
+            ],
+            head_modules: &[ROBERTA_HEAD, TOKEN_HEADS, LM_HEAD],
+            ..ROTARY_NAMES
+        },
+        JINA_V3_OWN_NAMES,
+    ],
+    classification: classification::dense,
+    masked_lm: masked_lm::gelu,
+    ..PLAIN
 };
 
 /// Names in Alibaba's own code.

@@ -323,10 +323,10 @@ pub(super) fn t5(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     if max_distance <= buckets / 4 {
         bail!("{}", config.invalid(DISTANCE, max_distance, &format!("more than {}", buckets / 4)));
     }
-    spec.score_bias = ScoreBias::Bucketed { rows: buckets, buckets, max_distance };
+    spec.score_bias = ScoreBias::Bucketed { rows: buckets, buckets, max_distance, per_layer: false };
     spec.query_scalar = Some(1.0);
     const PROJECTION: &str = "feed_forward_proj";
-    let projection = config.string(PROJECTION)?.unwrap_or("relu");
+    let projection = config.string(PROJECTION)?.unwrap_or(if spec.gated { "gated-gelu" } else { "relu" });
     let name = match projection.strip_prefix("gated-") {
         Some("gelu") => "gelu_new",
         Some(name) => name,
@@ -338,6 +338,14 @@ pub(super) fn t5(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
             let expected = "relu, gated-gelu or another activation of transformers";
             bail!("{}", config.invalid(PROJECTION, format!("{projection:?}"), expected))
         }
+    }
+    Ok(())
+}
+
+/// The biases of UMT5: a table in each layer.
+pub(super) fn bias_per_layer(_config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    if let ScoreBias::Bucketed { per_layer, .. } = &mut spec.score_bias {
+        *per_layer = true;
     }
     Ok(())
 }

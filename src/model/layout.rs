@@ -25,6 +25,12 @@ pub const WEIGHTS_INDEXES: [&str; 2] = [WEIGHTS_INDEX, TORCH_WEIGHTS_INDEX];
 pub const ALL_WEIGHTS: [&str; 4] = [WEIGHTS, WEIGHTS_INDEX, TORCH_WEIGHTS, TORCH_WEIGHTS_INDEX];
 /// The files that hold the weights of a module; the first one that exists is used.
 pub const MODULE_WEIGHTS: [&str; 2] = [WEIGHTS, TORCH_WEIGHTS];
+/// The configuration of a LoRA adapter, as PEFT saves it.
+pub const ADAPTER_CONFIG: &str = "adapter_config.json";
+/// The weights of a LoRA adapter, as PEFT saves them.
+pub const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
+/// The folder that the folders of adapters may be in.
+pub const ADAPTER_FOLDER: &str = "adapters";
 /// The list of modules of a sentence-transformers model.
 pub const MODULES: &str = "modules.json";
 /// The prompts, the truncation and the type of a sentence-transformers model.
@@ -93,7 +99,7 @@ const UNSUPPORTED_WEIGHTS: &[(&str, &str)] = &[
          (AutoModel.from_pretrained(DIR, from_flax=True).save_pretrained(OUT))",
     ),
     (
-        "adapter_model.safetensors",
+        ADAPTER_WEIGHTS,
         "that is an adapter (PEFT): merge it into its base model once \
          (AutoPeftModel.from_pretrained(DIR).merge_and_unload().save_pretrained(OUT))",
     ),
@@ -158,7 +164,16 @@ pub fn module_files(class: &str) -> &'static [&'static [&'static str]] {
 pub fn is_model_file(name: &str) -> bool {
     let is_torch = name.starts_with("pytorch_model") && name.ends_with(".bin");
     let is_transformer_config = name.starts_with("sentence_") && name.ends_with("_config.json");
-    let settings = [MODULES, MODEL_SETTINGS, ROUTER, ARTIFACT_METADATA, SPARSE_LINEAR, COLBERT_LINEAR];
+    let settings = [
+        MODULES,
+        MODEL_SETTINGS,
+        ROUTER,
+        ARTIFACT_METADATA,
+        SPARSE_LINEAR,
+        COLBERT_LINEAR,
+        ADAPTER_CONFIG,
+        ADAPTER_WEIGHTS,
+    ];
     ["README.md", CONFIG, WEIGHTS, WEIGHTS_INDEX, TORCH_WEIGHTS_INDEX].contains(&name)
         || settings.contains(&name)
         || TOKENIZERS.iter().any(|files| files.contains(&name))
@@ -210,7 +225,7 @@ pub fn files_to_download<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a
             || name.strip_suffix(TORCH_WEIGHTS).is_some_and(|it| repository.has(&format!("{it}{WEIGHTS}")));
         let is_setting =
             is_file_of_module(name, &[CONFIG, WEIGHTS, TORCH_WEIGHTS]) || is_query_tokenizer(name);
-        !is_weights(name) && is_setting && !is_replaced()
+        !is_weights(name) && (is_setting || is_adapter_file(folder, name)) && !is_replaced()
     };
     let names = names.iter().map(String::as_str);
     let settings = names.clone().filter(|name| is_setting(name) || is_module_file(name));
@@ -355,6 +370,17 @@ fn is_file_of_module(name: &str, files: &[&str]) -> bool {
     of_route.unwrap_or(folder).starts_with(|c: char| c.is_ascii_digit()) && files.contains(&file)
 }
 
+/// Whether a file is of an adapter: `adapter_config.json` beside the encoder, in a folder of a task, or in one below `adapters`.
+fn is_adapter_file(encoder_folder: &str, name: &str) -> bool {
+    let Some(name) = name.strip_prefix(encoder_folder) else { return false };
+    let (folder, file) = name.rsplit_once('/').unwrap_or(("", name));
+    let folder =
+        folder.strip_prefix(ADAPTER_FOLDER).and_then(|rest| rest.strip_prefix('/')).unwrap_or(folder);
+    [ADAPTER_CONFIG, ADAPTER_WEIGHTS].contains(&file)
+        && !folder.contains('/')
+        && !folder.starts_with("checkpoint-")
+}
+
 /// Whether a file is of the tokenizer of queries: `query_0_SparseStaticEmbedding/tokenizer.json`.
 fn is_query_tokenizer(name: &str) -> bool {
     let mut vocabularies = TOKENIZERS.into_iter().flatten().copied().chain(TOKENIZER_SETTINGS);
@@ -423,6 +449,21 @@ mod tests {
         assert_eq!(found.last(), Some(&"0_Transformer/model.safetensors"));
         assert!(modules[..3].iter().all(|file| found.contains(file)) && !found.contains(&modules[3]));
         assert!(!found.contains(&CONFIG), "the config on top is not the encoder's");
+    }
+
+    #[test]
+    fn adapters_are_downloaded_before_the_weights_of_the_encoder() {
+        let adapters = [
+            "adapters/retrieval/adapter_config.json",
+            "adapters/retrieval/adapter_model.safetensors",
+            "clustering/adapter_config.json",
+            "clustering/adapter_model.safetensors",
+        ];
+        let others =
+            ["checkpoint-5/adapter_model.safetensors", "a/b/adapter_config.json", "adapters/x/optimizer.pt"];
+        let repository = names(&[&[CONFIG, TOKENIZER][..], &adapters, &others, &[WEIGHTS]].concat());
+        let found = files_to_download("model", &repository).unwrap();
+        assert_eq!(found, [&[CONFIG, TOKENIZER][..], &adapters, &[WEIGHTS]].concat());
     }
 
     #[test]

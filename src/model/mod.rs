@@ -1,5 +1,6 @@
 //! Locates and reads a model's files. Nothing here computes with tensors.
 
+pub mod adapter;
 pub mod classification;
 pub mod config;
 pub mod config_defaults;
@@ -10,6 +11,7 @@ mod heads;
 mod hub;
 mod json;
 pub mod layout;
+pub mod low_rank;
 pub mod masked_lm;
 pub mod modules;
 pub mod names;

@@ -47,6 +47,17 @@ impl TensorNames {
         pairs().find(|pair| has_tokens(pair) && has_layer(pair)).or_else(|| pairs().find(has_tokens))
     }
 
+    /// Whether the naming has a name for a tensor, by its canonical name.
+    pub fn names(&self, canonical: &str) -> bool {
+        let module = canonical.rsplit_once('.').map_or(canonical, |(module, _)| module);
+        let (lists, module) = match module.strip_prefix("layers.") {
+            Some(rest) => (self.layer_modules, rest.splitn(3, '.').nth(2).unwrap_or_default()),
+            None if module.starts_with("head.") => (self.head_modules, module),
+            None => (self.model_modules, module),
+        };
+        lists.iter().copied().flatten().any(|(known, _)| *known == module)
+    }
+
     /// Whether the family has a module of this canonical name outside the layers.
     pub fn has_module(&self, module: &str) -> bool {
         self.model_modules.iter().copied().flatten().any(|(canonical, _)| *canonical == module)

@@ -200,6 +200,7 @@ impl Family {
             rows: config.size(key, RELATIVE_BUCKETS..=MAX_SIZE)?,
             buckets: RELATIVE_BUCKETS,
             max_distance: 128,
+            per_layer: false,
         })
     }
 

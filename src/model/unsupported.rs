@@ -87,7 +87,6 @@ const KINDS: &[(&str, &[&str])] = &[
             "t5gemma",
             "t5gemma2",
             "udop",
-            "umt5",
         ],
     ),
     (

@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use super::json::read_json_object;
 use super::layout::CONVERT;
+use super::low_rank::{Adapter, LowRank};
 use super::names::{TensorNames, TensorRef};
 use super::pickle::PickleError;
 use super::pytorch::{TorchTensor, read_tensors};
@@ -60,6 +61,8 @@ pub struct TensorReport {
     pub unexpected_tensors: Vec<String>,
     /// Loaded tensors with NaN or infinite values, and how many of those.
     pub not_finite: Vec<(String, usize)>,
+    /// Modules whose weights an adapter has changed.
+    pub merged: Vec<String>,
     /// Faults that make the checkpoint unusable.
     pub problems: Vec<Problem>,
 }
@@ -159,9 +162,44 @@ impl Checkpoint {
         bits.max().unwrap_or(F32_SIGNIFICAND_BITS)
     }
 
+    /// The file, or the index of the shards.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The names of all tensors, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    /// A tensor and the name that it is stored under: that of a weight with a parametrization (`torch.nn.utils.parametrize`) has an end
+    /// of its own.
+    fn find(&self, name: &str) -> Option<(&String, &Entry)> {
+        self.tensors.get_key_value(name).or_else(|| {
+            let module = name.strip_suffix(".weight")?;
+            self.tensors.get_key_value(&format!("{module}.parametrizations.weight.original"))
+        })
+    }
+
     /// The shape of a tensor, by the checkpoint's name; `None` if it has no such tensor.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
-        self.tensors.get(name).map(|entry| &entry.shape[..])
+        self.find(name).map(|(_, entry)| &entry.shape[..])
+    }
+
+    /// The elements of the part `index` of `parts` equal ones of a tensor's first axis, by the checkpoint's name.
+    ///
+    /// # Errors
+    /// If there is no such tensor of floats, or the file cannot be read.
+    pub fn part(&self, name: &str, index: usize, parts: usize) -> Result<Vec<f32>> {
+        let path = self.path.display().to_string();
+        let Some(entry) = self.tensors.get(name) else { bail!("{path} has no tensor {name}") };
+        let mut part = entry.clone();
+        let length = entry.bytes.len() / parts;
+        part.bytes = entry.bytes.start + index * length..entry.bytes.start + (index + 1) * length;
+        if let Some(rows) = part.shape.first_mut() {
+            *rows /= parts;
+        }
+        part.to_f32(name, path)
     }
 
     /// The elements of a tensor with one axis, by the checkpoint's name; `None` if it has no such tensor of floats.
@@ -182,15 +220,14 @@ impl Checkpoint {
     /// # Errors
     /// If no naming of the family finds a token embedding table.
     pub fn reader(&self, namings: &'static [TensorNames]) -> Result<TensorReader<'_>> {
-        let Some((names, prefix)) = TensorNames::choose(namings, |name| self.tensors.contains_key(name))
-        else {
+        let Some((names, prefix)) = TensorNames::choose(namings, |name| self.find(name).is_some()) else {
             let name = namings[0].resolve("", "embeddings.token.weight").name;
             bail!(
                 "{} has no tensor {name}, with or without a prefix: it is not a checkpoint of this model type",
                 self.path.display()
             )
         };
-        Ok(self.reader_with(prefix, names))
+        Ok(TensorReader { namings, ..self.reader_with(prefix, names) })
     }
 
     /// Checks that no file has changed since it was opened; otherwise the tensors may mix two versions.
@@ -214,8 +251,9 @@ impl Checkpoint {
 
     /// A reader of tensors with a known prefix.
     pub fn reader_with(&self, prefix: &'static str, names: &'static TensorNames) -> TensorReader<'_> {
-        let (backend, report, seen, counted) = Default::default();
-        TensorReader { checkpoint: self, names, prefix, backend, report, seen, counted }
+        let (backend, adapter, report, seen, counted) = Default::default();
+        let namings = std::slice::from_ref(names);
+        TensorReader { checkpoint: self, namings, names, prefix, adapter, backend, report, seen, counted }
     }
 }
 
@@ -340,8 +378,12 @@ impl Entry {
 /// Reads the tensors of a checkpoint by canonical name, and reports how they are used.
 pub struct TensorReader<'a> {
     checkpoint: &'a Checkpoint,
+    /// The namings of the family.
+    namings: &'static [TensorNames],
+    /// That of the checkpoint.
     names: &'static TensorNames,
     prefix: &'static str,
+    adapter: Option<Adapter>,
     backend: Backend,
     report: TensorReport,
     seen: BTreeSet<String>,
@@ -354,6 +396,35 @@ impl TensorReader<'_> {
     /// Places the tensors that are read from now on on another device.
     pub fn set_backend(&mut self, backend: Backend) {
         self.backend = backend;
+    }
+
+    /// Merges an adapter into the tensors that are read from now on.
+    pub fn set_adapter(&mut self, adapter: Option<Adapter>) {
+        self.adapter = adapter;
+    }
+
+    /// Ends the merging of the adapter, and adds the changed modules to the report.
+    ///
+    /// # Errors
+    /// If the adapter changes a module that has not been read.
+    pub fn finish_adapter(&mut self) -> Result<()> {
+        let Some(adapter) = self.adapter.take() else { return Ok(()) };
+        for name in adapter.tensors() {
+            if let Some(entry) = self.checkpoint.tensors.get(&name).filter(|_| self.seen.insert(name.clone()))
+            {
+                self.report.used.push((name, entry.shape.clone(), format!("{:?}", entry.dtype)));
+            }
+        }
+        self.report.merged = adapter.into_merged()?;
+        Ok(())
+    }
+
+    /// What the adapter adds to a tensor, and from which row of the update on.
+    fn update(&mut self, canonical: &str, shape: &[usize]) -> Result<Option<(LowRank, usize)>> {
+        match (&mut self.adapter, shape) {
+            (Some(adapter), &[rows, columns]) => adapter.update(self.namings, canonical, [rows, columns]),
+            _ => Ok(None),
+        }
     }
 
     /// The report, which lists the tensors that were never read as unused.
@@ -373,7 +444,7 @@ impl TensorReader<'_> {
     /// The checkpoint's name for a tensor that it does not have; `None` if it has it.
     pub fn missing(&self, canonical: &str) -> Option<String> {
         let name = self.resolve(canonical);
-        (!self.checkpoint.tensors.contains_key(&name)).then_some(name)
+        self.checkpoint.find(&name).is_none().then_some(name)
     }
 
     /// The entry of a canonical name if it is usable as a tensor of `shape`; otherwise `None`, and the report has the problem.
@@ -391,9 +462,10 @@ impl TensorReader<'_> {
         if let Some(rows) = expected.first_mut() {
             *rows *= parts;
         }
-        let problem = match self.checkpoint.tensors.get(&name) {
+        let problem = match self.checkpoint.find(&name) {
             None => Problem::Missing { name, expected },
-            Some(entry) => {
+            Some((stored, entry)) => {
+                name.clone_from(stored);
                 let is_first_use = self.seen.insert(name.clone());
                 match safetensors_dtype(entry.dtype) {
                     _ if entry.shape != expected => {
@@ -500,10 +572,17 @@ impl TensorReader<'_> {
 impl WeightSource for TensorReader<'_> {
     fn tensor(&mut self, canonical: &str, shape: &[usize]) -> Result<Tensor> {
         let Some((name, entry, dtype)) = self.entry(canonical, shape) else { return placeholder(shape) };
+        let update = self.update(canonical, shape)?;
         let mut values = vec![0f32; shape.iter().product()];
-        let count = (values.par_chunks_mut(CHUNK).with_min_len(MIN_CHUNKS).enumerate())
-            .map(|(i, values)| entry.read(dtype, i * CHUNK, values))
-            .sum::<Result<_>>()?;
+        let read = |(i, values): (usize, &mut [f32])| -> Result<usize> {
+            let count = entry.read(dtype, i * CHUNK, values)?;
+            if let Some((update, row)) = &update {
+                update.add(*row, i * CHUNK, values);
+            }
+            Ok(count)
+        };
+        let chunks = values.par_chunks_mut(CHUNK).with_min_len(MIN_CHUNKS).enumerate();
+        let count = chunks.map(read).sum::<Result<_>>()?;
         self.note_not_finite(name, entry.bytes.start, count);
         Ok(self.backend.transfer(Tensor::from_vec(values, shape, &Device::Cpu)?)?)
     }
@@ -515,9 +594,14 @@ impl WeightSource for TensorReader<'_> {
         let Some((name, entry, dtype)) = self.entry(canonical, &[rows, columns]) else {
             return Ok(Matrix::new(placeholder(&[rows, columns])?, &self.backend)?);
         };
+        let update = self.update(canonical, &[rows, columns])?;
         let count = AtomicUsize::new(0);
-        let matrix = Matrix::pack_with(rows, columns, compute, dtype.significand_bits(), |first, values| {
+        let bits = if update.is_some() { F32_SIGNIFICAND_BITS } else { dtype.significand_bits() };
+        let matrix = Matrix::pack_with(rows, columns, compute, bits, |first, values| {
             count.fetch_add(entry.read(dtype, first, values)?, Ordering::Relaxed);
+            if let Some((update, row)) = &update {
+                update.add(*row, first, values);
+            }
             Ok::<(), Error>(())
         })?;
         self.note_not_finite(name, entry.bytes.start, count.into_inner());
@@ -545,7 +629,8 @@ impl WeightSource for TensorReader<'_> {
     }
 
     fn table(&mut self, canonical: &str, rows: usize, width: usize) -> Result<EmbeddingTable> {
-        if !matches!(self.backend, Backend::Cpu(_)) {
+        let is_changed = self.update(canonical, &[rows, width])?.is_some();
+        if is_changed || !matches!(self.backend, Backend::Cpu(_)) {
             return Ok(EmbeddingTable::resident(self.tensor(canonical, &[rows, width])?)?);
         }
         if let Some(table) = self.folded_table(canonical, rows, width)? {

@@ -27,6 +27,8 @@ pub(super) struct SelfAttention {
     /// Factor on the scores.
     scale: f64,
     rotate_values: bool,
+    /// The index of this layer's score bias.
+    bias_index: usize,
     relative: Option<RelativeProjections>,
     compute: GemmType,
     /// Pre-softmax projection of talking heads, `(softmax heads, heads)`.
@@ -48,8 +50,8 @@ pub(super) struct AttentionContext<'a> {
     pub positions: &'a [u32],
     /// Sines and cosines of rotary embeddings.
     pub rotation: Option<Rotation>,
-    /// The score bias of `RelativeBias::by_relative_position`.
-    pub bias: Option<Tensor>,
+    /// The score biases of `RelativeBias::by_relative_position`, one for all layers or one for each; none without a bias.
+    pub biases: Vec<Tensor>,
     /// The rows of `RelativeEmbeddings::rows`.
     pub relative_rows: Option<Vec<u32>>,
     /// Attention mask within a sequence.
@@ -64,6 +66,7 @@ impl SelfAttention {
         name: &str,
         spec: &EncoderSpec,
         relative: Option<&Arc<RelativeEmbeddings>>,
+        index: usize,
     ) -> Result<Self> {
         let EncoderSpec { hidden_size, heads, key_value_heads, qk_head_dim, v_head_dim, .. } = *spec;
         let value_heads = if key_value_heads < heads { key_value_heads } else { spec.value_heads() };
@@ -102,6 +105,11 @@ impl SelfAttention {
             qk_head_dim,
             v_head_dim,
             scale: scale(spec),
+            bias_index: if matches!(spec.score_bias, ScoreBias::Bucketed { per_layer: true, .. }) {
+                index
+            } else {
+                0
+            },
             rotate_values: matches!(spec.positions, Positions::Rotary(rotary) if rotary.rotate_values),
             pre_softmax: across_heads("mix_before", talking.pre_softmax, heads)?,
             post_softmax: across_heads("mix_after", talking.post_softmax, spec.softmax_heads())?,
@@ -147,7 +155,7 @@ impl SelfAttention {
             heads: self.heads,
             key_value_heads: self.key_value_heads,
             scale: self.scale,
-            bias: context.bias.as_ref(),
+            bias: context.biases.get(self.bias_index),
             relative,
             window: context.visible,
             key_lengths: context.key_lengths,

@@ -235,9 +235,15 @@ fn embedding_parameters(spec: &EncoderSpec, sizes: &Sizes) -> Formula {
         + projection.when(spec.embedding_projection)
 }
 
+/// The parameters of a table of bucketed relative biases, and whether each layer has one.
+fn relative_biases(spec: &EncoderSpec, sizes: &Sizes) -> Option<(Formula, bool)> {
+    let ScoreBias::Bucketed { rows, per_layer, .. } = spec.score_bias else { return None };
+    Some((&symbol('b', rows, "buckets of relative positions") * &sizes.heads, per_layer))
+}
+
 fn relative_position_parameters(spec: &EncoderSpec, sizes: &Sizes) -> Formula {
-    if let ScoreBias::Bucketed { rows, .. } = spec.score_bias {
-        return &symbol('b', rows, "buckets of relative positions") * &sizes.heads;
+    if let Some((biases, false)) = relative_biases(spec, sizes) {
+        return biases;
     }
     let parameters = |(rows, _, relative): (Formula, usize, &Disentangled)| {
         &rows * &sizes.hidden + Sizes::norm(spec, &sizes.hidden).when(relative.norm)
@@ -260,7 +266,14 @@ fn attention_parameters(spec: &EncoderSpec, sizes: &Sizes) -> Formula {
         QkNorm::PerHead => Sizes::norm(spec, &sizes.head_dim).times(2),
         QkNorm::AllHeads => Sizes::norm(spec, query) + Sizes::norm(spec, key),
     };
-    sizes.attention_matrices() + own_projections + biases + qk_norms + sizes.across_heads(spec)
+    let relative_biases = relative_biases(spec, sizes).filter(|(_, per_layer)| *per_layer);
+    let relative_biases = relative_biases.map(|(biases, _)| biases).unwrap_or_default();
+    sizes.attention_matrices()
+        + own_projections
+        + biases
+        + qk_norms
+        + sizes.across_heads(spec)
+        + relative_biases
 }
 
 fn feed_forward_parameters(spec: &EncoderSpec, sizes: &Sizes) -> Formula {

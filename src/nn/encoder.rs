@@ -25,7 +25,8 @@ pub struct Encoder {
     spec: EncoderSpec,
     embeddings: Embeddings,
     rotary: Option<RotaryEmbedding>,
-    relative_bias: Option<RelativeBias>,
+    /// One for all layers, or one for each.
+    relative_biases: Vec<RelativeBias>,
     relative_embeddings: Option<Arc<RelativeEmbeddings>>,
     /// The layers of each group of `LayerSharing`: weights that several layers share are loaded once.
     groups: Vec<Vec<Layer>>,
@@ -66,7 +67,7 @@ impl Encoder {
         spec.check()?;
         let embeddings = Embeddings::load(source, spec)?;
         let rotary = RotaryEmbedding::load(source, spec)?;
-        let relative_bias = RelativeBias::load(source, spec)?;
+        let relative_biases = RelativeBias::load(source, spec)?;
         let relative_embeddings = RelativeEmbeddings::load(source, spec)?;
         let mut layer = |group: usize, inner: usize| {
             let (name, index) = (format!("layers.{group}.{inner}"), group * spec.layer_sharing.inner + inner);
@@ -87,7 +88,7 @@ impl Encoder {
             spec,
             embeddings,
             rotary,
-            relative_bias,
+            relative_biases,
             relative_embeddings,
             groups,
             convolution,
@@ -244,9 +245,9 @@ impl Encoder {
             rotation: (self.rotary.as_ref())
                 .map(|rotary| rotary.rotation(radius.is_some(), max_seqlen, &device))
                 .transpose()?,
-            bias: (self.relative_bias.as_ref())
+            biases: (self.relative_biases.iter())
                 .map(|bias| bias.by_relative_position(max_seqlen, &device))
-                .transpose()?,
+                .collect::<Result<_>>()?,
             relative_rows: (self.relative_embeddings.as_ref()).map(|relative| relative.rows(max_seqlen)),
             visible: AttentionWindow { left: window_left, right: window_right },
         })

@@ -59,7 +59,7 @@ impl Layer {
         let attention_residual = residual("attention", !(is_first && spec.skip_first_norm))?;
         let feed_forward_residual = residual("feed_forward", true)?;
         Ok(Layer {
-            attention: SelfAttention::load(source, &format!("{name}.attention"), spec, relative)?,
+            attention: SelfAttention::load(source, &format!("{name}.attention"), spec, relative, index)?,
             attention_residual,
             feed_forward: FeedForward::load(source, &format!("{name}.feed_forward"), spec, index)?,
             feed_forward_residual,

@@ -8,10 +8,10 @@ use candle_core::{Device, Tensor};
 
 use super::linear::Linear;
 use super::norm::Norm;
-use super::{Activation, Disentangled, EncoderSpec, Positions, ScoreBias, WeightSource};
+use super::{Activation, Disentangled, EncoderSpec, LayerSharing, Positions, ScoreBias, WeightSource};
 use crate::ops::gpu::synchronize;
 
-/// A score bias for each head and relative position, the same in every layer.
+/// A score bias for each head and relative position.
 pub(super) enum RelativeBias {
     /// A learned scalar for each bucket of relative positions: near ones have a bucket each, farther ones share buckets on a
     /// logarithmic scale (Raffel et al. 2020, §2.1).
@@ -26,18 +26,26 @@ pub(super) enum RelativeBias {
 }
 
 impl RelativeBias {
-    /// Loads `relative_bias.weight` if the spec has a table.
-    pub(super) fn load(source: &mut dyn WeightSource, spec: &EncoderSpec) -> Result<Option<Self>> {
-        Ok(match spec.score_bias {
-            ScoreBias::Bucketed { rows, buckets, max_distance } => {
-                let table = source.tensor("relative_bias.weight", &[rows, spec.heads])?;
-                Some(RelativeBias::Bucketed { table, buckets, max_distance })
-            }
-            _ if spec.positions == Positions::Alibi => {
-                Some(RelativeBias::Alibi { slopes: alibi_slopes(spec.heads) })
-            }
-            _ => None,
-        })
+    /// Loads `relative_bias.weight` if the spec has one table for all layers, or `layers.GROUP.INNER.attention.relative_bias.weight` if
+    /// it has one in each. Returns the bias of each layer, or one for all; none without a bias.
+    pub(super) fn load(source: &mut dyn WeightSource, spec: &EncoderSpec) -> Result<Vec<Self>> {
+        let ScoreBias::Bucketed { rows, buckets, max_distance, per_layer } = spec.score_bias else {
+            let is_alibi = spec.positions == Positions::Alibi;
+            let alibi = is_alibi.then(|| RelativeBias::Alibi { slopes: alibi_slopes(spec.heads) });
+            return Ok(alibi.into_iter().collect());
+        };
+        let mut bias = |name: &str| -> Result<Self> {
+            let table = source.tensor(name, &[rows, spec.heads])?;
+            Ok(RelativeBias::Bucketed { table, buckets, max_distance })
+        };
+        if !per_layer {
+            return Ok(vec![bias("relative_bias.weight")?]);
+        }
+        let LayerSharing { groups, inner } = spec.layer_sharing;
+        let layers = (0..groups).flat_map(|group| (0..inner).map(move |inner| (group, inner)));
+        layers
+            .map(|(group, inner)| bias(&format!("layers.{group}.{inner}.attention.relative_bias.weight")))
+            .collect()
     }
 
     /// The bias by relative position, `(heads, 2 · max_seqlen − 1)`: column `i` is for key − query = `i + 1 − max_seqlen`.

@@ -260,8 +260,7 @@ pub struct TalkingHeads {
 pub enum ScoreBias {
     /// No bias.
     None,
-    /// A learned scalar for each head and bucket of relative positions, the same in every layer (Raffel et al. 2020,
-    /// §2.1; Song et al. 2020).
+    /// A learned scalar for each head and bucket of relative positions (Raffel et al. 2020, §2.1; Song et al. 2020).
     Bucketed {
         /// Rows of the table.
         rows: usize,
@@ -269,6 +268,8 @@ pub enum ScoreBias {
         buckets: usize,
         /// All larger distances share the last bucket.
         max_distance: usize,
+        /// Whether each layer has a table of its own (Chung et al. 2023, UniMax); otherwise all share one.
+        per_layer: bool,
     },
     /// Disentangled attention over relative positions (DeBERTa).
     Disentangled(Disentangled),

@@ -9,6 +9,7 @@ use super::load::{
     read_files, read_tokenizer, tokenizer_file, warn_about_tensors, weights,
 };
 use super::options::ModelOptions;
+use crate::model::adapter::{Adapters, ChosenAdapter};
 use crate::model::classification::{
     ScoreFunction, label_function, labels, next_sentence_labels, pair_function,
 };
@@ -62,6 +63,10 @@ pub struct Examined {
     pub modules: Modules,
     /// The task of the model, if its files say that it is not an embedding model.
     pub purpose: Option<Purpose>,
+    /// The adapters of the model.
+    pub adapters: Adapters,
+    /// The adapter that is merged into the weights.
+    pub adapter: Option<ChosenAdapter>,
     /// The task head.
     pub head: Option<ExaminedHead>,
     /// The pooling: the model's, else the default for the model family.
@@ -113,7 +118,8 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Examined> {
         Ok(head) => (head, None),
         Err(problem) => (None, Some(problem)),
     };
-    let Prepared { backends, modules, plan, count, max_length, truncation_side, .. } = prepared;
+    let Prepared { backends, modules, plan, count, max_length, truncation_side, adapters, adapter, .. } =
+        prepared;
     let applied = modules.applied(&plan.pooling);
     let mut problems: Vec<Error> =
         tokenizer_problem.into_iter().chain(weights_problem).chain(head_problem).collect();
@@ -126,7 +132,8 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Examined> {
     // A fault of a list of files was found when the files were read.
     let files = read_files(&config, tokenizer_path, weights.as_ref(), &modules, applied.iter());
     let files = files.or_else(|_| read_files(&config, tokenizer_path, None, &modules, [].iter()))?;
-    let files = files.into_iter().filter(|file| file.is_file()).collect();
+    let files = files.into_iter().chain(adapter.iter().flat_map(ChosenAdapter::files));
+    let files = files.filter(|file| file.is_file()).collect();
     let weights = weights.map(|weights| weights.to_string());
     Ok(Examined {
         config,
@@ -135,6 +142,8 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Examined> {
         backends,
         weights,
         report,
+        adapters,
+        adapter,
         count,
         modules,
         purpose,
@@ -261,5 +270,6 @@ fn examine_weights(
 fn examine_checkpoint(weights: &Weights, prepared: &Prepared) -> Result<Option<TensorReport>> {
     let Weights::File(path) = weights else { return Ok(None) };
     let plan = &prepared.plan;
-    Ok(load_checkpoint(path, plan.family, &plan.parts(&prepared.modules), &prepared.backends)?.report)
+    let (parts, adapter) = (plan.parts(&prepared.modules), prepared.adapter.as_ref());
+    Ok(load_checkpoint(path, plan.family, &parts, &prepared.backends, adapter)?.report)
 }

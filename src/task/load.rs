@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::device::{backends, post_pooling_backend};
 use super::options::ModelOptions;
 use crate::error::UsageError;
+use crate::model::adapter::{Adapters, ChosenAdapter};
 use crate::model::config::Config;
 use crate::model::directory::ModelDir;
 use crate::model::families::{Family, STATIC_EMBEDDING};
@@ -73,6 +74,10 @@ pub struct Loaded {
     pub tokenizer: Tokenizer,
     /// The maximum length of a text, and where it is set.
     pub max_length: MaxLength,
+    /// The adapters of the model.
+    pub adapters: Adapters,
+    /// The adapter that is merged into the weights.
+    pub adapter: Option<ChosenAdapter>,
 }
 
 /// The source of the weights.
@@ -179,6 +184,12 @@ fn load_for(wanted: Wanted, options: &ModelOptions, console: &Console) -> Result
         1e3 * start.elapsed().as_secs_f64(),
         loaded.weights
     ));
+    if loaded.adapter.is_none() && !loaded.adapters.tasks.is_empty() {
+        let tasks = loaded.adapters.names();
+        console.note(format!(
+            "the model has adapters for tasks ({tasks}); using none of them: choose one with --task"
+        ));
+    }
     let has_own_vectors = loaded.head.is_none() || options.gives(OutputKind::Dense);
     let pools_for_a_task = has_own_vectors && options.reads_checkpoint() && wanted != Wanted::Vectors;
     if let Some(purpose) = loaded.purpose.as_ref().filter(|_| pools_for_a_task)
@@ -308,7 +319,7 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Lo
     let prepared = prepare(options, console, wanted)?;
     let tokenizer_file = tokenizer_file(options, prepared.files.as_ref())?;
     let limits = prepared.tokenizer_options();
-    let Prepared { backends, files, modules, plan, count, max_length, .. } = prepared;
+    let Prepared { backends, files, modules, plan, count, max_length, adapters, adapter, .. } = prepared;
     let applied = plan.applied_modules(&modules);
     let (projected, head_kind) = (plan.token_projection.as_ref(), plan.head.as_ref().map(HeadSpec::kind));
     let parts = plan.parts(&modules);
@@ -322,7 +333,7 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Lo
         || read_tokenizer(&tokenizer_file, &limits, modules.static_embedding),
         || match &weights {
             Weights::File(_) if skips_encoder => without_weights(&parts),
-            Weights::File(path) => load_checkpoint(path, family, &parts, &backends),
+            Weights::File(path) => load_checkpoint(path, family, &parts, &backends, adapter.as_ref()),
             Weights::Random(seed) => draw_random(config, &parts, &count, *seed, &backends),
         },
     );
@@ -337,6 +348,7 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Lo
     let run_modules = applied.iter().chain(projected.iter().flat_map(|(modules, _)| modules));
     let mut files = read_files(config, Some(&tokenizer_file), Some(&weights), &modules, run_modules)?;
     files.extend(parts.head_file.map(Path::to_owned));
+    files.extend(adapter.iter().flat_map(ChosenAdapter::files));
     let (weights, parameters) = (weights.to_string(), count.parameters);
     let Plan { config, family, pooling, dimensions, .. } = plan;
     Ok(Loaded {
@@ -359,6 +371,8 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Lo
         tokenizer_file,
         tokenizer,
         max_length,
+        adapters,
+        adapter,
     })
 }
 
@@ -424,11 +438,15 @@ pub(super) struct Prepared {
     pub max_length: MaxLength,
     pub truncation_side: TruncationSide,
     pub pair_truncation: PairTruncation,
+    /// The adapters of the model.
+    pub adapters: Adapters,
+    /// The adapter to merge into the weights.
+    pub adapter: Option<ChosenAdapter>,
 }
 
 /// Resolves the options against config and modules. A model for another task than the wanted one is an error.
 pub(super) fn prepare(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Prepared> {
-    let (files, modules) = locate(options, console)?;
+    let (files, mut modules) = locate(options, console)?;
     // Static embeddings are looked up on the CPU.
     let backends = if modules.static_embedding.is_some() {
         vec![Backend::default()]
@@ -436,6 +454,14 @@ pub(super) fn prepare(options: &ModelOptions, console: &Console, wanted: Wanted)
         backends(options, console)?
     };
     let plan = plan(options, files.as_ref(), &modules, wanted)?;
+    let adapters = match &files {
+        Some(files) if options.reads_checkpoint() => Adapters::of(&plan.config, &files.folder)?,
+        _ => Adapters::default(),
+    };
+    let adapter = adapters.choose(options.task.as_deref())?;
+    if let Some((task, instruction)) = adapters.instruction(adapter.as_ref()) {
+        modules.prompts.set_default(task, instruction);
+    }
     let max_length = max_length(options, &modules, &plan)?;
     let own_side = if modules.truncate_left { TruncationSide::Left } else { TruncationSide::Right };
     let truncation_side = options.truncation_side.unwrap_or(own_side);
@@ -443,7 +469,18 @@ pub(super) fn prepare(options: &ModelOptions, console: &Console, wanted: Wanted)
     let parts = plan.parts(&modules);
     let count = count_parameters(options, &backends, bits, &parts, plan.applied_modules(&modules))?;
     let pair_truncation = options.pair_truncation;
-    Ok(Prepared { backends, files, modules, plan, count, max_length, truncation_side, pair_truncation })
+    Ok(Prepared {
+        backends,
+        files,
+        modules,
+        plan,
+        count,
+        max_length,
+        truncation_side,
+        pair_truncation,
+        adapters,
+        adapter,
+    })
 }
 
 impl Prepared {
@@ -885,15 +922,17 @@ pub(super) struct LoadedWeights {
 /// Reads the weights of a checkpoint.
 ///
 /// # Errors
-/// If the checkpoint cannot be read, or lacks the pooler or the head. Other missing tensors are in the report.
+/// If the checkpoint or the adapter cannot be read, or lacks the pooler or the head. Other missing tensors are in the report.
 pub(super) fn load_checkpoint(
     path: &Path,
     family: &'static Family,
     parts: &Parts,
     backends: &[Backend],
+    adapter: Option<&ChosenAdapter>,
 ) -> Result<LoadedWeights> {
     let checkpoint = Checkpoint::open(path)?;
     let mut reader = checkpoint.reader(family.names)?;
+    reader.set_adapter(adapter.map(|adapter| adapter.read(&checkpoint)).transpose()?);
     let mut encoders = Vec::new();
     for backend in backends {
         reader.set_backend(backend.clone());
@@ -923,6 +962,7 @@ pub(super) fn load_checkpoint(
         None => parts.load_head(&mut reader)?,
         Some(_) => None,
     };
+    reader.finish_adapter()?;
     let mut report = reader.into_report();
     checkpoint.check_unchanged()?;
     if let (Some(spec), Some(file)) = (parts.head, parts.head_file) {

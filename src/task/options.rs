@@ -19,6 +19,8 @@ pub struct ModelOptions {
     pub config: Option<PathBuf>,
     /// The seed of random weights instead of the checkpoint's (`--random-weights`).
     pub random_weights: Option<u64>,
+    /// The task whose adapter is merged into the weights (`--task`).
+    pub task: Option<String>,
     /// A tokenizer instead of the model's own (`--tokenizer`).
     pub tokenizer: Option<PathBuf>,
     /// Maximum tokens of a text instead of the model's own limit (`--max-length`).
@@ -48,6 +50,7 @@ impl ModelOptions {
             source,
             config: None,
             random_weights: None,
+            task: None,
             tokenizer: None,
             max_length: None,
             truncation_side: None,

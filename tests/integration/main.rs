@@ -4,6 +4,7 @@
 
 #![allow(unreachable_pub, reason = "nothing imports a test crate")]
 
+mod adapters;
 mod attend;
 mod bad_input;
 mod catch_panic;

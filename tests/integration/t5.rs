@@ -19,12 +19,14 @@ fn t5_encoders_give_the_hidden_states_and_vectors_of_the_reference() {
         let tensors =
             candle_core::safetensors::load(folder.join("goldens.safetensors"), &Device::Cpu).unwrap();
         let golden = |name: &str| tensors[name].flatten_all().unwrap().to_vec1::<f32>().unwrap();
-        let output = model_command("embed", &folder, &[]).arg("--").args(&texts).output().unwrap();
+        let options: Vec<&str> =
+            goldens["options"].as_array().unwrap().iter().map(|option| option.as_str().unwrap()).collect();
+        let output = model_command("embed", &folder, &options).arg("--").args(&texts).output().unwrap();
         let vectors: Vec<f32> = rows(&output).iter().flat_map(embedding).collect();
         if let Some(difference) = first_difference(&vectors, &golden("vectors"), 1e-5, 1e-5) {
             panic!("{}, vectors: {difference}", folder.display());
         }
-        let options = ["--pooling", "none"];
+        let options = [&options[..], &["--pooling", "none"]].concat();
         let output = model_command("embed", &folder, &options).arg("--").args(&texts).output().unwrap();
         let states: Vec<f32> = (rows(&output).iter())
             .flat_map(|row| row["embeddings"].as_array().unwrap().clone())
@@ -36,7 +38,7 @@ fn t5_encoders_give_the_hidden_states_and_vectors_of_the_reference() {
         }
         models += 1;
     }
-    assert_eq!(models, 5);
+    assert_eq!(models, 8);
 }
 
 #[test]

@@ -60,6 +60,12 @@ impl Prompts {
         named.unwrap_or((role.name(), ""))
     }
 
+    /// Sets the prefix of the prompt with this name, and makes it the default.
+    pub fn set_default(&mut self, name: &str, text: &str) {
+        self.set(name, text.to_owned());
+        self.default = Some(name.to_owned());
+    }
+
     /// Sets the prefix of the prompt with this name.
     pub(super) fn set(&mut self, name: &str, text: String) {
         self.texts.retain(|(known, _)| known != name);

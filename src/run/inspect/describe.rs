@@ -87,7 +87,10 @@ fn describe_heads(spec: &EncoderSpec) -> String {
 fn describe_score_bias(bias: &ScoreBias) -> Option<String> {
     match bias {
         ScoreBias::None => None,
-        ScoreBias::Bucketed { buckets, .. } => Some(format!("relative positions in {buckets} buckets")),
+        ScoreBias::Bucketed { buckets, per_layer, .. } => {
+            let own = if *per_layer { ", with other biases in each layer" } else { "" };
+            Some(format!("relative positions in {buckets} buckets{own}"))
+        }
         ScoreBias::Disentangled(relative) => {
             let kinds = [(relative.c2p, "c2p"), (relative.p2c, "p2c")];
             let kinds: Vec<_> = kinds.iter().filter(|(is_used, _)| *is_used).map(|(_, kind)| *kind).collect();

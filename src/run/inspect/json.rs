@@ -41,6 +41,8 @@ pub(super) fn object(examined: &Examined, cost: &Cost, files: &[ModelFile]) -> R
         "tokenizer_algorithm": tokenizer.map(Tokenizer::algorithm),
         "tokenizer_vocabulary": tokenizer.map(Tokenizer::vocab_size),
         "special_tokens": tokenizer.map(|tokenizer| tokenizer.num_special_tokens(false)),
+        "adapters": examined.adapters.tasks.iter().map(|task| &task.name).collect::<Vec<_>>(),
+        "adapter": examined.adapter.as_ref().and_then(|adapter| adapter.task.as_ref()),
         "parameters": examined.count.parameters,
         "active_parameters": examined.count.parameters.saturating_sub(idle_parameters(&examined.spec)),
         "encoder": encoder,
@@ -164,6 +166,7 @@ fn tensors(report: &TensorReport) -> Value {
     json!({
         "used": used.collect::<Vec<_>>(),
         "unused": report.unused,
+        "merged": report.merged,
         "not_finite": not_finite.collect::<Vec<_>>(),
         "problems": report.problems.iter().map(ToString::to_string).collect::<Vec<_>>(),
     })

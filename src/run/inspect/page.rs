@@ -185,6 +185,14 @@ fn model_lines(examined: &Examined, folder: &Path) -> Result<Vec<(&'static str, 
         ("absent field", format!("{key}: {value} (default of transformers)"))
     }));
     lines.extend(examined.purpose.as_ref().map(|purpose| ("task", purpose.to_string())));
+    if !examined.adapters.tasks.is_empty() {
+        lines.push(("adapters", examined.adapters.names()));
+    }
+    lines.extend(examined.adapter.as_ref().map(|adapter| {
+        let merged = examined.report.as_ref().map_or(0, |report| report.merged.len());
+        let task = adapter.task.as_deref().unwrap_or("the model's own");
+        ("merged adapter", format!("{task}, into {}", counted(merged as u64, "tensor")))
+    }));
     let backends = examined.backends.iter().map(|backend| format!("{} on {backend}", backend.dtype()));
     lines.extend([
         ("weights", examined.weights.as_ref().map_or_else(none, shown_weights)),
@@ -395,6 +403,9 @@ fn write_tensors(page: &mut Page, report: &TensorReport, all: bool) {
     }
     for name in &report.unused {
         page.push(&format!("  unused   {name}"));
+    }
+    for name in &report.merged {
+        page.push(&format!("  merged   {name}"));
     }
     for (name, shape, dtype) in &report.used {
         page.push(&format!("  used     {name} {shape:?} {dtype}"));

@@ -22,6 +22,8 @@ pub(super) fn of_run(options: &RecordOptions, loaded: &Loaded) -> RunIdentity {
         identity.insert("--random-weights".into(), loaded.weights.clone());
     }
     identity
+        .extend(loaded.adapter.iter().filter_map(|adapter| Some(("--task".into(), adapter.task.clone()?))));
+    identity
 }
 
 /// The identity of the input. The records themselves are compared by the digest of the cursor.

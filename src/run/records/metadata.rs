@@ -20,6 +20,9 @@ pub(in crate::run) fn of_model(options: &ModelOptions, loaded: &Loaded) -> Outpu
     if let Some(commit) = folder.filter(is_snapshot).and_then(Path::file_name) {
         insert("revision", commit.to_string_lossy().into_owned());
     }
+    if let Some(task) = loaded.adapter.as_ref().and_then(|adapter| adapter.task.clone()) {
+        insert("task", task);
+    }
     if options.random_weights.is_some() {
         insert("weights", loaded.weights.clone());
     }

@@ -1,0 +1,293 @@
+//! LoRA adapters (Hu et al. 2022), merged into the weights as they are read: `W + s B A`. Two layouts: adapters for several tasks
+//! stacked in the tensors of the checkpoint (jina-embeddings-v3), and a folder for each adapter, as PEFT saves them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+
+use super::config::Config;
+use super::layout::{ADAPTER_CONFIG, ADAPTER_FOLDER, ADAPTER_WEIGHTS};
+use super::low_rank::{Adapter, LowRank, STACKED_A, STACKED_B};
+use super::weights::Checkpoint;
+use crate::error::UsageError;
+use crate::sys::regular_file::has_dir_entry;
+
+/// The config field with the tasks of stacked adapters.
+const STACKED_TASKS: &str = "lora_adaptations";
+/// The start of all names in a file of PEFT.
+const PEFT_PREFIX: &str = "base_model.model.";
+/// The remedy for adapters that are not supported.
+const MERGE: &str = "merge it into its base model once with peft \
+     (AutoPeftModel.from_pretrained(DIR).merge_and_unload().save_pretrained(OUT))";
+
+/// The adapters of a model.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Adapters {
+    /// The folder of the model, if it has an adapter that applies to every text.
+    own: Option<PathBuf>,
+    /// The adapters that a user chooses from.
+    pub tasks: Vec<AdapterTask>,
+}
+
+/// The adapter of a task.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AdapterTask {
+    /// The name of the task.
+    pub name: String,
+    /// What the model's own code puts before each text of the task, if it does.
+    pub instruction: Option<String>,
+    location: Location,
+}
+
+/// Where an adapter is.
+#[derive(Debug, Clone, PartialEq)]
+enum Location {
+    /// In the tensors of the checkpoint, at `index` of `count`.
+    Stacked { index: usize, count: usize, rank: usize, scale: f64 },
+    /// A folder as PEFT saves it.
+    Folder(PathBuf),
+}
+
+/// The adapter of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChosenAdapter {
+    /// Its task; `None` for the adapter of the model's own folder.
+    pub task: Option<String>,
+    location: Location,
+}
+
+impl Adapters {
+    /// The adapters of the model in `folder` with this config.
+    ///
+    /// # Errors
+    /// If a field of the config is invalid.
+    pub fn of(config: &Config, folder: &Path) -> Result<Self> {
+        if let Some(names) = config.strings(STACKED_TASKS)? {
+            return Ok(Adapters { own: None, tasks: stacked_tasks(config, &names)? });
+        }
+        let has_adapter = |folder: &PathBuf| has_dir_entry(&folder.join(ADAPTER_CONFIG));
+        let mut tasks = Vec::new();
+        for parent in [folder.to_owned(), folder.join(ADAPTER_FOLDER)] {
+            let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
+            let folders = entries.map(|entry| entry.path()).filter(has_adapter);
+            tasks.extend(folders.filter_map(|folder| {
+                let name = folder.file_name()?.to_str()?.to_owned();
+                Some(AdapterTask { name, instruction: None, location: Location::Folder(folder) })
+            }));
+        }
+        tasks.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(Adapters { own: Some(folder.to_owned()).filter(has_adapter), tasks })
+    }
+
+    /// The names of all tasks, separated by commas.
+    pub fn names(&self) -> String {
+        self.tasks.iter().map(|task| task.name.as_str()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The task of an adapter, and what the model's own code puts before its texts.
+    pub fn instruction(&self, chosen: Option<&ChosenAdapter>) -> Option<(&str, &str)> {
+        let name = chosen?.task.as_ref()?;
+        let task = self.tasks.iter().find(|task| task.name == *name)?;
+        Some((&task.name, task.instruction.as_ref()?))
+    }
+
+    /// The adapter of a task; without one that of the model's own folder, if it has one.
+    ///
+    /// # Errors
+    /// [`UsageError`] if the model has no such task.
+    pub fn choose(&self, task: Option<&str>) -> Result<Option<ChosenAdapter>> {
+        let Some(name) = task else {
+            let location = self.own.clone().map(Location::Folder);
+            return Ok(location.map(|location| ChosenAdapter { task: None, location }));
+        };
+        match self.tasks.iter().find(|task| task.name == name) {
+            Some(AdapterTask { name, location, .. }) => {
+                Ok(Some(ChosenAdapter { task: Some(name.clone()), location: location.clone() }))
+            }
+            None if self.tasks.is_empty() => bail!(UsageError(format!(
+                "--task {name}: the model has no adapters for tasks; leave the option out, or choose another model"
+            ))),
+            None => bail!(UsageError(format!(
+                "--task {name}: the model has no adapter of this name (tasks: {}); choose one of these",
+                self.names()
+            ))),
+        }
+    }
+}
+
+/// The tasks of stacked adapters, with the defaults of Jina's own code.
+fn stacked_tasks(config: &Config, names: &[&str]) -> Result<Vec<AdapterTask>> {
+    let rank = if config.has("lora_rank") { config.width("lora_rank")? } else { 4 };
+    let scale = config.number("lora_alpha", 1.0)? / rank as f64;
+    let instructions = config.object("task_instructions")?;
+    let task = |(index, name): (usize, &&str)| -> Result<AdapterTask> {
+        let instruction = match &instructions {
+            Some(instructions) => instructions.string(name)?.map(str::to_owned),
+            None => None,
+        };
+        let location = Location::Stacked { index, count: names.len(), rank, scale };
+        Ok(AdapterTask { name: (*name).to_owned(), instruction, location })
+    };
+    names.iter().enumerate().map(task).collect()
+}
+
+impl ChosenAdapter {
+    /// The files of the adapter, beside those of the model.
+    pub fn files(&self) -> Vec<PathBuf> {
+        match &self.location {
+            Location::Stacked { .. } => Vec::new(),
+            Location::Folder(folder) => vec![folder.join(ADAPTER_CONFIG), folder.join(ADAPTER_WEIGHTS)],
+        }
+    }
+
+    /// Reads the adapter of a model with these weights.
+    ///
+    /// # Errors
+    /// If its files are missing or malformed, or it is of a kind that is not supported.
+    pub fn read(&self, weights: &Checkpoint) -> Result<Adapter> {
+        let (updates, file) = match self.location {
+            Location::Stacked { index, count, rank, scale } => {
+                (read_stacked(weights, index, count, rank, scale as f32)?, weights.path().to_owned())
+            }
+            Location::Folder(ref folder) => (read_peft(folder)?, folder.join(ADAPTER_WEIGHTS)),
+        };
+        if updates.is_empty() {
+            bail!("{} has no tensors of an adapter; download the model again", file.display())
+        }
+        // The checkpoint of stacked adapters also has those of the pooler.
+        let is_whole_file = matches!(self.location, Location::Folder(_));
+        Ok(Adapter::new(file, updates, is_whole_file))
+    }
+}
+
+/// Reads the adapter at `index` of `count` stacked ones in the tensors of a checkpoint.
+fn read_stacked(
+    weights: &Checkpoint,
+    index: usize,
+    count: usize,
+    rank: usize,
+    scale: f32,
+) -> Result<BTreeMap<String, LowRank>> {
+    let mut updates = BTreeMap::new();
+    for module in weights.names().filter_map(|name| name.strip_suffix(STACKED_A)) {
+        let [a, b] = [STACKED_A, STACKED_B].map(|end| format!("{module}{end}"));
+        let shape = |name: &str| weights.shape(name).unwrap_or_default();
+        let weight = weights.shape(&format!("{module}.weight")).unwrap_or_default();
+        let &[rows, columns] = weight else {
+            bail!("{} has no weight beside tensor {a}; download the file again", weights.path().display())
+        };
+        let part = |name: &str| weights.part(name, index, count);
+        let update = if shape(&a) == [count, rank, columns] && shape(&b) == [count, rows, rank] {
+            LowRank::new(part(&a)?, part(&b)?, rank, scale)
+        } else if shape(&a) == [count, rows, rank] && shape(&b) == [count, rank, columns] {
+            // Of an embedding table, W + A B.
+            LowRank::new(part(&b)?, part(&a)?, rank, scale)
+        } else {
+            bail!(
+                "{}: tensors {a} of shape {:?} and lora_B of shape {:?} are not {count} adapters of rank {rank}; fix the config",
+                weights.path().display(),
+                shape(&a),
+                shape(&b)
+            )
+        };
+        updates.insert(module.to_owned(), update);
+    }
+    Ok(updates)
+}
+
+/// Reads an adapter from a folder as PEFT saves it.
+fn read_peft(folder: &Path) -> Result<BTreeMap<String, LowRank>> {
+    const PAIRS: [[&str; 2]; 2] =
+        [[".lora_A.weight", ".lora_B.weight"], [".lora_embedding_A", ".lora_embedding_B"]];
+    let config = Config::read(&folder.join(ADAPTER_CONFIG))?;
+    let scale = peft_scale(&config)?;
+    let weights = Checkpoint::open(&folder.join(ADAPTER_WEIGHTS))?;
+    let shown = weights.path().display();
+    let mut updates = BTreeMap::new();
+    for a in weights.names().filter(|name| !PAIRS.iter().any(|[_, b]| name.ends_with(b))) {
+        let Some((path, [end_of_a, end_of_b])) =
+            PAIRS.iter().find_map(|pair| Some((a.strip_suffix(pair[0])?, pair)))
+        else {
+            bail!("{shown}: tensor {a} is not a low-rank update of a linear layer or of embeddings; {MERGE}")
+        };
+        let b = format!("{path}{end_of_b}");
+        let shape = |name: &str| weights.shape(name).unwrap_or_default();
+        let (&[rank, inputs], &[outputs, rank_of_b]) = (shape(a), shape(&b)) else {
+            bail!("{shown}: tensors {a} and {b} are not a pair of matrices; download the file again")
+        };
+        if rank != rank_of_b || rank * inputs * outputs == 0 {
+            bail!("{shown}: tensors {a} and {b} are empty or not of the same rank; download the file again")
+        }
+        let (a, b) = (weights.part(a, 0, 1)?, weights.part(&b, 0, 1)?);
+        let (a, b) = match *end_of_a {
+            // (B A)ᵀ = Aᵀ Bᵀ
+            ".lora_embedding_A" => (transposed(&b, outputs, rank), transposed(&a, rank, inputs)),
+            _ => (a, b),
+        };
+        let module = path.strip_prefix(PEFT_PREFIX).unwrap_or(path).to_owned();
+        updates.insert(module, LowRank::new(a, b, rank, scale(rank)));
+    }
+    Ok(updates)
+}
+
+/// The transpose of a row-major matrix of `(rows, columns)`.
+fn transposed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+    (0..columns).flat_map(|column| (0..rows).map(move |row| matrix[row * columns + column])).collect()
+}
+
+/// The factor of a rank: `α / r`, or rank-stabilized `α / √r` (Kalajdzievski 2023).
+///
+/// # Errors
+/// If the fields of an `adapter_config.json` ask for more than plain low-rank updates.
+fn peft_scale(config: &Config) -> Result<impl Fn(usize) -> f32> {
+    if let Some(other) = config.string("peft_type")?.filter(|kind| *kind != "LORA") {
+        let expected = format!("\"LORA\", the only supported kind; {MERGE}");
+        bail!("{}", config.invalid("peft_type", format!("{other:?}"), &expected))
+    }
+    for key in ["use_dora", "use_qalora", "use_bdlora", "lora_bias", "fan_in_fan_out"] {
+        if config.flag(key)? {
+            bail!("{}", config.invalid(key, true, &format!("false, since it is not supported; {MERGE}")));
+        }
+    }
+    if let Some(bias) = config.string("bias")?.filter(|bias| *bias != "none") {
+        let expected = format!("\"none\", since trained biases are not supported; {MERGE}");
+        bail!("{}", config.invalid("bias", format!("{bias:?}"), &expected))
+    }
+    const EMPTY: [&str; 11] = [
+        "alpha_pattern",
+        "modules_to_save",
+        "layer_replication",
+        "trainable_token_indices",
+        "target_parameters",
+        "alora_invocation_tokens",
+        "arrow_config",
+        "kasa_config",
+        "lora_ga_config",
+        "monteclora_config",
+        "velora_config",
+    ];
+    for key in EMPTY {
+        let is_empty = match config.get(key) {
+            None => true,
+            Some(Value::Object(fields)) => fields.is_empty(),
+            Some(Value::Array(list)) => list.is_empty(),
+            Some(_) => false,
+        };
+        if !is_empty {
+            let expected = format!("no such field, since it is not supported; {MERGE}");
+            bail!("{}", config.invalid(key, "not empty", &expected));
+        }
+    }
+    let initial = config.get("init_lora_weights").and_then(Value::as_str).unwrap_or_default();
+    if ["pissa", "olora", "corda"].iter().any(|kind| initial.starts_with(kind)) {
+        let expected = format!("one that leaves the weights of the base model as they are; {MERGE}");
+        bail!("{}", config.invalid("init_lora_weights", format!("{initial:?}"), &expected));
+    }
+    let (alpha, is_rank_stabilized) = (config.required_number("lora_alpha")?, config.flag("use_rslora")?);
+    Ok(move |rank: usize| {
+        let rank = rank as f64;
+        (alpha / if is_rank_stabilized { rank.sqrt() } else { rank }) as f32
+    })
+}

@@ -1,0 +1,182 @@
+//! LoRA adapters: merged weights give the vectors of the reference, and what is no plain adapter is refused by name. The models are made
+//! by `scripts/fixtures/make_adapter_fixtures.py`.
+
+use std::fs;
+use std::path::Path;
+
+use candle_core::Device;
+use serde_json::{Value, json};
+
+use crate::support::{
+    assert_fails, copy_folder, embedding, first_difference, fixture, goldens, model_command, rows, sconce,
+    stderr, stdout,
+};
+
+const MODELS: [&str; 3] = ["adapters/jina-v3", "adapters/peft", "adapters/peft-own"];
+
+/// Changes a field of a JSON file.
+fn set(path: &Path, key: &str, value: Value) {
+    let mut fields: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    fields[key] = value;
+    fs::write(path, fields.to_string()).unwrap();
+}
+
+#[test]
+fn every_task_gives_the_hidden_states_and_vectors_of_merged_weights() {
+    for model in MODELS {
+        let folder = fixture(model);
+        let goldens = goldens(&folder);
+        let list = |key: &str| goldens[key].as_array().unwrap().clone();
+        let texts: Vec<String> = list("texts").iter().map(|text| text.as_str().unwrap().to_owned()).collect();
+        let tensors =
+            candle_core::safetensors::load(folder.join("goldens.safetensors"), &Device::Cpu).unwrap();
+        for (i, case) in list("cases").iter().enumerate() {
+            let options: Vec<&str> = case["task"].as_str().iter().flat_map(|task| ["--task", task]).collect();
+            let golden =
+                |name: &str| tensors[&format!("{name}.{i}")].flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            let output = model_command("embed", &folder, &options).arg("--").args(&texts).output().unwrap();
+            let vectors: Vec<f32> = rows(&output).iter().flat_map(embedding).collect();
+            if let Some(difference) = first_difference(&vectors, &golden("vectors"), 1e-5, 1e-5) {
+                panic!("{model}, {case}, vectors: {difference}");
+            }
+            let options = [&options[..], &["--pooling", "none"]].concat();
+            let output = model_command("embed", &folder, &options).arg("--").args(&texts).output().unwrap();
+            let states: Vec<f32> = (rows(&output).iter())
+                .flat_map(|row| row["embeddings"].as_array().unwrap().clone())
+                .flat_map(|state| state.as_array().unwrap().clone())
+                .map(|x| x.as_f64().unwrap() as f32)
+                .collect();
+            if let Some(difference) = first_difference(&states, &golden("tokens"), 1e-4, 1e-4) {
+                panic!("{model}, {case}, hidden states: {difference}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_prompt_of_the_user_replaces_the_instruction_of_the_task() {
+    let folder = fixture("adapters/jina-v3");
+    let run = |options: &[&str], text: &str| {
+        let output = model_command("embed", &folder, options).args(["--", text]).output().unwrap();
+        embedding(&rows(&output)[0])
+    };
+    let task = ["--task", "retrieval.query"];
+    let prompted = run(&task, "lamp");
+    assert_eq!(prompted, run(&[&task[..], &["--prompt", "the query: "]].concat(), "lamp"));
+    assert_ne!(prompted, run(&[&task[..], &["--prompt", ""]].concat(), "lamp"));
+}
+
+#[test]
+fn without_a_task_a_note_lists_the_tasks() {
+    let run = |options: &[&str]| {
+        let folder = fixture("adapters/jina-v3");
+        sconce().arg("embed").arg("-m").arg(folder).args(options).args(["--", "a"]).output().unwrap()
+    };
+    let expected = "retrieval.query, retrieval.passage, separation, text-matching";
+    let output = run(&[]);
+    assert!(output.status.success() && stderr(&output).contains(expected), "{}", stderr(&output));
+    let output = run(&["--task", "separation"]);
+    assert!(output.status.success() && !stderr(&output).contains(expected), "{}", stderr(&output));
+}
+
+#[test]
+fn a_task_that_is_not_there_is_refused_with_those_that_are() {
+    let run = |model: &str| {
+        let options = ["--task", "clasification", "--", "a"];
+        model_command("embed", &fixture(model), &options).output().unwrap()
+    };
+    assert_fails(
+        &run("adapters/peft"),
+        2,
+        &["--task clasification", "(tasks: clustering, retrieval, words)"],
+    );
+    assert_fails(&run("adapters/peft-own"), 2, &["--task clasification", "no adapters"]);
+    assert_fails(&run("bert-tiny"), 2, &["--task clasification", "no adapters"]);
+}
+
+#[test]
+fn inspect_shows_tasks_and_merged_tensors() {
+    let inspect = |model: &str, options: &[&str]| -> Value {
+        let options = [&["--json"], options].concat();
+        let output = model_command("inspect", &fixture(model), &options).output().unwrap();
+        serde_json::from_str(&stdout(&output)).unwrap_or_else(|_| panic!("{}", stderr(&output)))
+    };
+    let page = inspect("adapters/jina-v3", &["--task", "separation"]);
+    assert_eq!(page["adapter"], "separation");
+    assert_eq!(page["adapters"].as_array().unwrap().len(), 4);
+    // Two tables, and four matrices in each of two layers.
+    assert_eq!(page["tensors"]["merged"].as_array().unwrap().len(), 2 + 2 * 4);
+    let unused = page["tensors"]["unused"].as_array().unwrap();
+    assert!(unused.iter().all(|name| name.as_str().unwrap().starts_with("roberta.pooler.")), "{unused:?}");
+    let page = inspect("adapters/peft", &["--task", "retrieval"]);
+    assert_eq!(page["tensors"]["merged"].as_array().unwrap().len(), 2 * 4);
+    let page = inspect("adapters/peft", &[]);
+    assert_eq!((&page["adapter"], &page["tensors"]["merged"]), (&Value::Null, &json!([])));
+}
+
+#[test]
+fn a_run_with_another_task_is_not_resumed() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("out.parquet");
+    let run = |task: &str| {
+        let options = ["--task", task, "--resume", "-o", output.to_str().unwrap(), "--", "a lamp"];
+        model_command("embed", &fixture("adapters/jina-v3"), &options).output().unwrap()
+    };
+    assert!(run("separation").status.success());
+    let first = fs::read(&output).unwrap();
+    assert!(String::from_utf8_lossy(&first).contains("separation"), "the metadata names the task");
+    assert!(run("separation").status.success());
+    assert_eq!(fs::read(&output).unwrap(), first);
+    assert!(run("text-matching").status.success());
+    assert_ne!(fs::read(&output).unwrap(), first);
+}
+
+/// The length of this function is that of its table: a changed field of an adapter's config, and parts of the error.
+#[test]
+fn adapters_that_are_not_plain_low_rank_updates_are_refused_by_name() {
+    for (key, value, expected) in [
+        ("use_dora", json!(true), "\"use_dora\" is true"),
+        ("peft_type", json!("IA3"), "\"peft_type\" is \"IA3\""),
+        ("bias", json!("all"), "\"bias\" is \"all\""),
+        ("modules_to_save", json!(["norm"]), "\"modules_to_save\" is not empty"),
+        ("alpha_pattern", json!({"q_proj": 3}), "\"alpha_pattern\" is not empty"),
+        ("init_lora_weights", json!("pissa_niter_16"), "\"init_lora_weights\" is \"pissa_niter_16\""),
+        ("lora_alpha", json!(null), "no field \"lora_alpha\""),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        copy_folder(&fixture("adapters/peft-own"), folder.path());
+        set(&folder.path().join("adapter_config.json"), key, value);
+        let output = model_command("embed", folder.path(), &["--", "a"]).output().unwrap();
+        assert_fails(&output, 1, &["adapter_config.json", expected]);
+    }
+}
+
+#[test]
+fn adapters_of_other_models_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    copy_folder(&fixture("adapters/peft-own"), folder.path());
+    let weights = folder.path().join("adapter_model.safetensors");
+    let renamed = |from: &str, to: &str| {
+        let bytes = fs::read(fixture("adapters/peft-own").join("adapter_model.safetensors")).unwrap();
+        let length = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        let header = String::from_utf8(bytes[8..length].to_vec()).unwrap().replace(from, to);
+        fs::write(
+            &weights,
+            [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &bytes[length..]].concat(),
+        )
+        .unwrap();
+        model_command("embed", folder.path(), &["--", "a"]).output().unwrap()
+    };
+    assert_fails(&renamed("layers.1", "layers.7"), 1, &["adapter_model.safetensors", "layers.7"]);
+    assert_fails(&renamed("lora_A.weight", "ia3_l.weight"), 1, &["adapter_model.safetensors", "ia3_l"]);
+    let output = {
+        set(&folder.path().join("config.json"), "num_key_value_heads", json!(4));
+        renamed("", "")
+    };
+    assert!(!output.status.success());
+    let jina = tempfile::tempdir().unwrap();
+    copy_folder(&fixture("adapters/jina-v3"), jina.path());
+    set(&jina.path().join("config.json"), "lora_rank", json!(5));
+    let output = model_command("embed", jina.path(), &["--task", "separation", "--", "a"]).output().unwrap();
+    assert_fails(&output, 1, &["lora_A", "rank 5"]);
+}
