@@ -73,6 +73,7 @@
 //! | manifest, cursor | the saved state of an interrupted run; its position in the input |
 //! | journal, sidecars | what saves the manifest; the files beside an output: partial rows, manifest, ledger |
 //! | identity | the options and files that a resumed run must share with the interrupted one |
+//! | shard | one of N contiguous parts of the records of an input (`--shard`), for a run of its own |
 //! | family | model types that share config keys, tensor names and defaults |
 //! | canonical name | the name of a tensor in this crate, whatever the checkpoint calls it |
 //! | component | a part of a model that parameters are counted for: embeddings, attention, feed-forward … |

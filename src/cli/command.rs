@@ -11,6 +11,7 @@ use super::download::DownloadArgs;
 use super::embed::EmbedArgs;
 use super::fill::FillArgs;
 use super::inspect::InspectArgs;
+use super::merge::MergeArgs;
 use super::pairs::PairsArgs;
 use super::rerank::RerankArgs;
 use super::search::SearchArgs;
@@ -44,6 +45,8 @@ pub(super) enum Command {
     Search(Box<SearchArgs>),
     /// Find the most similar pairs of rows in a vector file, or near-duplicates
     Pairs(PairsArgs),
+    /// Join the files that several runs wrote, such as shards
+    Merge(MergeArgs),
     /// Print the similarities of a few texts
     Similarity(Box<SimilarityArgs>),
     /// Show what the tokens of a text attend to, as a picture, a page or an array

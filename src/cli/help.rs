@@ -2,7 +2,8 @@
 //! examples, the environment and the exit codes.
 
 use super::{
-    answer, attend, classify, download, embed, fill, inspect, pairs, rerank, search, similarity, tag, verify,
+    answer, attend, classify, download, embed, fill, inspect, merge, pairs, rerank, search, similarity, tag,
+    verify,
 };
 use clap::{Arg, ArgAction, Command};
 
@@ -68,6 +69,8 @@ const SHORT: &[(&str, &str)] = &[
     ("columns", "Columns of the vector file to copy to the output"),
     ("attended_text", "Text to encode"),
     ("pair", "Second text of a pair"),
+    ("merged_output", "Output file; - is standard output"),
+    ("merged_files", "Files of one format, in order"),
     ("attention_output", "svg, png, html, npy, safetensors or json [default: a picture on standard output]"),
     ("layer", "Layer, from 0 [default: all; the last without --output]"),
     ("head", "Head, from 0 [default: all; their mean without --output]"),
@@ -113,6 +116,7 @@ const GROUPS: &[(&str, &[&str])] = &[
             "exclude",
             "no_ignore",
             "limit",
+            "shard",
             "skip_empty",
             "on_error",
         ],
@@ -215,6 +219,7 @@ pub(super) fn with_help(command: Command, is_short: bool) -> Command {
         ("similarity", similarity::EXAMPLES),
         ("attend", attend::EXAMPLES),
         ("inspect", inspect::EXAMPLES),
+        ("merge", merge::EXAMPLES),
         ("verify", verify::EXAMPLES),
         ("download", download::EXAMPLES),
         ("completions", ""),

@@ -12,6 +12,7 @@ mod embed;
 mod fill;
 mod help;
 mod inspect;
+mod merge;
 mod pairs;
 mod records;
 mod rerank;
@@ -76,6 +77,7 @@ pub fn main() -> Result<ExitStatus> {
             build_global_pool(args.threads)?;
             run::pairs::pairs(&pairs::options(args)?).map(complete)
         }
+        Command::Merge(args) => run::merge::merge(&merge::options(args)).map(complete),
         Command::Similarity(args) => {
             build_global_pool(args.model.threads)?;
             run::similarity::similarity(&similarity::options(*args)?).map(complete)

@@ -13,7 +13,7 @@ use crate::error::UsageError;
 use crate::input::{self, Fields, Filter};
 use crate::named::Named;
 use crate::output;
-use crate::pipeline::{Selection, StartMode};
+use crate::pipeline::{Selection, Shard, StartMode};
 use crate::run::records::{Input, RecordOptions};
 use crate::task::{CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS, ModelOptions};
 
@@ -84,6 +84,11 @@ pub(super) struct RecordArgs {
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
 
+    /// Process only part I of N of the records, in contiguous parts of equal size, numbered from 1: -o part-2.parquet --shard 2/8.
+    /// The input is read once more to count its records. sconce merge joins the outputs
+    #[arg(long, value_name = "I/N")]
+    pub shard: Option<Shard>,
+
     /// Write a summary to FILE as JSON: rows, tokens, seconds, peak memory and more
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
@@ -147,7 +152,7 @@ pub(super) fn records(
             (_, true) => StartMode::Restart,
             _ => StartMode::Fresh,
         },
-        selection: Selection { skip_empty: args.skip_empty, limit: args.limit },
+        selection: Selection { skip_empty: args.skip_empty, limit: args.limit, shard: args.shard },
         // A user who names the format needs no hint that the input looks like another one.
         hints: args.input_format.0.is_none(),
         stats: args.stats,

@@ -127,14 +127,30 @@ impl Ledger {
     pub fn write(&mut self, entry: &LedgerEntry) -> Result<()> {
         let mut line = serde_json::to_vec(entry)?;
         line.push(b'\n');
-        self.hasher.add(&line);
+        self.write_line(&line)
+    }
+
+    fn write_line(&mut self, line: &[u8]) -> Result<()> {
+        self.hasher.add(line);
         let result = match &mut self.file {
-            Some(file) => file.write_all(&line),
+            Some(file) => file.write_all(line),
             None => create_sidecar(&self.output)
                 .open(&self.path)
-                .and_then(|file| self.file.insert(BufWriter::new(file)).write_all(&line)),
+                .and_then(|file| self.file.insert(BufWriter::new(file)).write_all(line)),
         };
         result.map_err(|error| self.error(error))
+    }
+
+    /// Appends the entries of another ledger.
+    ///
+    /// # Errors
+    /// If they cannot be read or written.
+    pub fn append(&mut self, entries: impl BufRead) -> Result<()> {
+        for line in entries.lines() {
+            let line = line.map_err(|error| self.error(error))?;
+            self.write_line(format!("{line}\n").as_bytes())?;
+        }
+        Ok(())
     }
 
     /// Makes all entries so far durable and returns the length of the file in bytes.

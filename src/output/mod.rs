@@ -21,6 +21,7 @@ mod arrow;
 mod check;
 mod column_type;
 mod columns;
+mod concatenate;
 mod content;
 mod content_columns;
 mod csv;
@@ -40,6 +41,7 @@ mod npy;
 mod npz;
 mod parquet;
 mod row;
+mod row_file;
 mod safetensors;
 mod schema;
 mod sidecars;
@@ -53,6 +55,7 @@ mod writer;
 
 pub use check::check;
 pub use column_type::{ColumnType, KeptColumn};
+pub use concatenate::concatenate;
 pub use content::{
     Answer, Content, ContentType, Entity, LabelScore, OutputTypes, SpanKind, SparseVector, TokenScore,
     VectorType,
@@ -64,6 +67,7 @@ pub use format::OutputFormat;
 pub use ledger::{Event, Ledger, LedgerEntry};
 pub use lock::OutputLock;
 pub use row::{Row, Span};
+pub use row_file::RowFile;
 pub use schema::{OutputMetadata, OutputSchema};
 pub use sidecars::SidecarPaths;
 pub use single_write::{Array, write};

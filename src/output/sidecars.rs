@@ -38,7 +38,7 @@ impl SidecarPaths {
     ///
     /// # Errors
     /// If the target is a directory or cannot be reached.
-    pub(super) fn of(target: &Target) -> Result<Option<Self>> {
+    pub fn of(target: &Target) -> Result<Option<Self>> {
         let Target::File(path) = target else { return Ok(None) };
         let is_dir = || anyhow!("cannot write {target}: it names a directory; name a file in it");
         if path.as_os_str().as_encoded_bytes().ends_with(b"/") {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cursor::Cursor;
 use super::stats::Stats;
-use crate::output::{self, ColumnType, Digest, DurableRows, KeptColumn, SidecarPaths};
+use crate::output::{self, ColumnType, Digest, DurableRows, KeptColumn, SidecarPaths, Target};
 
 /// What two runs must have in common for one to resume the other: options, inputs and files, each with its value or digest.
 pub type RunIdentity = BTreeMap<String, String>;
@@ -103,6 +103,16 @@ impl CompletedRun {
         let found = output::manifest::load::<CompletedRun>(&sidecars.done).ok()??;
         (Some(found.output) == FileStamp::of(&sidecars.output)).then_some(found.run)
     }
+}
+
+/// The shard (`--shard`) of the run that wrote a file, if the record of that run is still beside the file.
+///
+/// # Errors
+/// If the path cannot be reached.
+pub fn shard_of_run(output: &Path) -> Result<Option<String>> {
+    let sidecars = SidecarPaths::of(&Target::File(output.to_owned()))?;
+    let run = sidecars.as_ref().and_then(CompletedRun::find);
+    Ok(run.and_then(|mut run| run.identity.remove("--shard")))
 }
 
 /// Checks that a run of `identity` can resume the run of a manifest.

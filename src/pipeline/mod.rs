@@ -12,7 +12,7 @@
 //!
 //! A task implements the trait [`Task`]: the tokens of a record, and the rows of a batch.
 //!
-//! * `source`: the records, the first of which can be inspected before the run starts.
+//! * `source`: the records, the first of which can be inspected before the run starts; `shard`: a part of them.
 //! * `reader`, `tokenizer`, `planner`, `workers`: one stage each; `messages`: the types that they send to one another.
 //! * `budget`: how many records, tokens and bytes are in flight, as pure functions.
 //! * `collector`: writes rows and ledger in input order, and saves checkpoints.
@@ -31,6 +31,7 @@ mod manifest;
 mod messages;
 mod planner;
 mod reader;
+mod shard;
 mod signals;
 mod source;
 mod stats;
@@ -44,9 +45,10 @@ pub use budget::{MemoryBudget, Workload};
 pub use collector::{Collector, Policy, QueryColumns};
 pub use digests::{FileDigests, sha256_of_texts, weights_digest};
 pub use journal::{EarlierRun, Journal, StartMode, refuse_interrupted};
-pub use manifest::{Manifest, RunIdentity};
+pub use manifest::{Manifest, RunIdentity, shard_of_run};
 pub use messages::CollectorMessage;
 pub use reader::start_stages;
+pub use shard::Shard;
 pub use signals::{EXIT_INTERRUPTED, Interrupted, exit_on_signal, listen};
 pub use source::{Pace, RecordSource, Selection};
 pub use stats::{ExitStatus, Stats};

@@ -1,10 +1,12 @@
 //! The records of a run, the first of which can be inspected before they are processed.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use anyhow::{Result, bail};
 
 use super::cursor::Cursor;
+use super::shard::Shard;
 use crate::error::UsageError;
 use crate::field::{FieldValue, json_bytes};
 use crate::input::{Entries, Entry, ReadLimit, Record};
@@ -16,6 +18,8 @@ pub struct Selection {
     pub skip_empty: bool,
     /// Process at most this many records, not counting skipped ones (`--limit`).
     pub limit: Option<u64>,
+    /// Process only this part of those records (`--shard`).
+    pub shard: Option<Shard>,
 }
 
 /// How fast records arrive.
@@ -50,6 +54,12 @@ pub struct RecordSource {
     selected: u64,
     /// Records that were read by [`RecordSource::peek`] but not yet returned.
     peeked: VecDeque<Result<SourceEntry>>,
+    /// The cursor before the first record of the shard, or as far as the records before it are read.
+    start: Cursor,
+    /// The records of the shard, among all records of the input; unreadable ones count.
+    range: Range<u64>,
+    /// Records read so far, without those that are only peeked at.
+    entries_read: u64,
 }
 
 /// Maximum number of records to peek at. Fixed, so that the inferred columns do not depend on how a run is divided into waves.
@@ -60,7 +70,43 @@ const MAX_PEEKED_BYTES: usize = 4 << 20;
 impl RecordSource {
     /// The selected records of `entries`.
     pub fn new(entries: Entries, pace: Pace, selection: Selection) -> Self {
-        RecordSource { entries, pace, selection, selected: 0, peeked: VecDeque::new() }
+        RecordSource {
+            entries,
+            pace,
+            selection,
+            selected: 0,
+            peeked: VecDeque::new(),
+            start: Cursor::default(),
+            range: 0..u64::MAX,
+            entries_read: 0,
+        }
+    }
+
+    /// Leaves only the records of a shard. `counted` is the same input, which is read to its end to count its records.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn take_shard(&mut self, shard: Shard, mut counted: RecordSource) -> Result<()> {
+        let total = counted.try_fold(0, |total, entry| entry.map(|_| total + 1))?;
+        self.range = shard.range(total);
+        Ok(())
+    }
+
+    /// The records that are processed, as a range of all records of the input.
+    pub fn range(&self) -> &Range<u64> {
+        &self.range
+    }
+
+    /// The cursor before the first record that is processed: after the records of the shards before this one.
+    ///
+    /// # Errors
+    /// If those cannot be read.
+    pub fn start(&mut self) -> Result<&Cursor> {
+        while self.entries_read < self.range.start {
+            let Some(SourceEntry { position, .. }) = self.advance().transpose()? else { break };
+            self.start = Cursor { entries: self.entries_read, position, ..Cursor::default() };
+        }
+        Ok(&self.start)
     }
 
     /// Limits the memory of the readers. Call it before the first record is read.
@@ -145,7 +191,7 @@ impl RecordSource {
     /// # Errors
     /// If they differ from the records that the interrupted run has read, or cannot be read.
     pub fn skip_to(&mut self, cursor: &Cursor, mut visit: impl FnMut(u64, Record)) -> Result<()> {
-        let mut current = Cursor::default();
+        let mut current = self.start()?.clone();
         while current.entries < cursor.entries {
             let Some(SourceEntry { entry, position, .. }) = self.next().transpose()? else { break };
             let index = current.entries;
@@ -164,6 +210,17 @@ impl RecordSource {
         Ok(())
     }
 
+    /// The next record of the whole input.
+    fn advance(&mut self) -> Option<Result<SourceEntry>> {
+        if self.selection.limit.is_some_and(|limit| self.selected >= limit) {
+            return None;
+        }
+        let next = self.peeked.pop_front().or_else(|| self.read())?;
+        self.selected += u64::from(next.as_ref().is_ok_and(|next| self.selects(&next.entry)));
+        self.entries_read += 1;
+        Some(next)
+    }
+
     fn read(&mut self) -> Option<Result<SourceEntry>> {
         let entry = self.entries.next()?;
         let (position, ends_batch) = (self.entries.bytes_read(), self.entries.ends_stream_batch());
@@ -175,12 +232,10 @@ impl Iterator for RecordSource {
     type Item = Result<SourceEntry>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.selection.limit.is_some_and(|limit| self.selected >= limit) {
-            return None;
+        if let Err(error) = self.start() {
+            return Some(Err(error));
         }
-        let next = self.peeked.pop_front().or_else(|| self.read())?;
-        self.selected += u64::from(next.as_ref().is_ok_and(|next| self.selects(&next.entry)));
-        Some(next)
+        if self.entries_read < self.range.end { self.advance() } else { None }
     }
 }
 

@@ -8,6 +8,7 @@ pub mod download;
 pub mod embed;
 pub mod fill;
 pub mod inspect;
+pub mod merge;
 pub mod pairs;
 mod query_texts;
 pub mod records;

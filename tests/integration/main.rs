@@ -40,6 +40,7 @@ mod real_model;
 mod resume;
 mod same_vector;
 mod search;
+mod shards;
 mod similarity;
 mod spans;
 mod sparse;

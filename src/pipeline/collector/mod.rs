@@ -63,6 +63,8 @@ pub struct Collector {
     digests: Option<FileDigests>,
     /// The position after the last record whose rows are all written.
     cursor: Cursor,
+    /// The index of the first record of this run, or of its shard.
+    first_record: u64,
     /// Whether some but not all rows of the record after the cursor are written. A checkpoint is not possible then.
     is_inside_record: bool,
     /// Rows per record, for formats whose rows have no record index.
@@ -105,6 +107,7 @@ impl Collector {
             journal,
             digests,
             cursor: Cursor::default(),
+            first_record: 0,
             is_inside_record: false,
             rows_per_record,
             ranking: None,
@@ -143,9 +146,24 @@ impl Collector {
         self.queries = values;
     }
 
-    /// Infers the types of the columns from the first records.
-    pub fn infer_columns(&mut self, source: &mut RecordSource) {
-        columns::infer(&mut self.schema, source);
+    /// Infers the types of the columns from the first records of the whole input, and starts at the first record of `source`.
+    ///
+    /// # Errors
+    /// If the records before it cannot be read.
+    pub fn start(&mut self, source: &mut RecordSource) -> Result<()> {
+        if self.schema.format.has_fixed_columns() {
+            columns::infer(&mut self.schema, source);
+        }
+        self.start_at(source)
+    }
+
+    /// Starts at the first record of `source`.
+    fn start_at(&mut self, source: &mut RecordSource) -> Result<()> {
+        self.cursor = source.start()?.clone();
+        self.first_record = self.cursor.entries;
+        self.bar.set_position(self.cursor.position);
+        self.bar.reset_eta();
+        Ok(())
     }
 
     /// Resumes an interrupted run after the records that it has read from `source`. Returns true if that run had written all rows, so
@@ -155,6 +173,7 @@ impl Collector {
     /// If the records differ, or the files contain less than the manifest says.
     pub fn resume(&mut self, manifest: Manifest, source: &mut RecordSource) -> Result<bool> {
         let complete = manifest.clone();
+        self.start_at(source)?;
         self.skip_records(&manifest, source)?;
         (self.schema.ids, self.schema.kept) = (manifest.ids, manifest.kept);
         (self.cursor, self.stats, self.resumed) = (manifest.cursor, manifest.stats, manifest.stats);

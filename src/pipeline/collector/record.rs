@@ -164,8 +164,9 @@ impl Collector {
         self.check_write(written)?;
         self.stats.rows += 1;
         if let Some(counts) = &mut self.rows_per_record {
-            counts.resize(row.index as usize + 1, 0);
-            counts[row.index as usize] += 1;
+            let record = (row.index - self.first_record) as usize;
+            counts.resize(record + 1, 0);
+            counts[record] += 1;
         }
         Ok(())
     }

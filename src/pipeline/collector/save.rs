@@ -68,7 +68,7 @@ impl Collector {
             let mut meta = serde_json::to_value(&self.schema.metadata)?;
             if let Some(counts) = &mut self.rows_per_record {
                 // The last records may have no rows.
-                counts.resize(self.cursor.entries as usize, 0);
+                counts.resize((self.cursor.entries - self.first_record) as usize, 0);
                 meta["chunks"] = counts.as_slice().into();
             }
             output::manifest::save(&sidecars.meta, &sidecars.output, &meta)?;
@@ -114,7 +114,7 @@ impl Collector {
             let saved_rows = self.journal.as_ref().and_then(Journal::earlier_rows);
             return if error.is::<Interrupted>() { Interrupted { saved_rows }.into() } else { error };
         }
-        let has_rows = self.writer.is_some() && self.cursor.entries > 0;
+        let has_rows = self.writer.is_some() && self.cursor.entries > self.first_record;
         if has_rows && !self.is_write_failed && !self.is_inside_record {
             // If this fails, the previous manifest is still valid.
             let _ = self.save(false);

@@ -18,6 +18,9 @@ pub(super) fn of_run(options: &RecordOptions, loaded: &Loaded) -> RunIdentity {
         ("--output-format".into(), options.format.name().into()),
         ("--skip-empty".into(), yes_or_no(options.selection.skip_empty)),
     ]);
+    if let Some(shard) = options.selection.shard {
+        identity.insert("--shard".into(), shard.to_string());
+    }
     if options.model.random_weights.is_some() {
         identity.insert("--random-weights".into(), loaded.weights.clone());
     }

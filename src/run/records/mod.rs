@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 pub(super) use identity::of_scores;
 pub use options::{Input, RecordOptions};
@@ -121,6 +121,7 @@ fn prepare<T: ModelTask>(
     let files = loaded.files.clone();
     let setup = set_up(loaded, &console)?;
     let task = setup.task;
+    output_metadata.extend(shard_metadata(options, setup.top_k, &source)?);
     output_metadata.extend(metadata::of_task(&task).into_iter().chain(setup.metadata));
     identity.extend(identity::of_task(&task).into_iter().chain(setup.identity));
     let budget = MemoryBudget::new(&workload(&task, options.batch_tokens), options.model.max_memory)?;
@@ -151,17 +152,31 @@ fn prepare<T: ModelTask>(
     if let Some(top_k) = setup.top_k {
         collector.rank(top_k);
     }
-    let mut is_complete = false;
-    if let Some(manifest) = interrupted {
-        is_complete = collector.resume(manifest, &mut source)?;
-    } else if options.format.has_fixed_columns() {
-        collector.infer_columns(&mut source);
-    }
+    let is_complete = match interrupted {
+        Some(manifest) => collector.resume(manifest, &mut source)?,
+        None => collector.start(&mut source).map(|()| false)?,
+    };
     collector.add_queries(setup.queries);
     let timings = Timings { start, loading: loading.as_secs_f64(), resumed: *collector.stats() };
     let task = Arc::new(task);
     let run = Prepared { task, budget, source, collector, timings, output_is_stream, is_complete };
     Ok(ControlFlow::Continue(run))
+}
+
+/// The metadata of a shard; none without `--shard`.
+fn shard_metadata(
+    options: &RecordOptions,
+    top_k: Option<usize>,
+    source: &RecordSource,
+) -> Result<OutputMetadata> {
+    let Some(shard) = options.selection.shard else { return Ok(OutputMetadata::new()) };
+    if top_k.is_some() {
+        bail!(UsageError(
+            "--shard: the best rows of a shard are not the best rows of all records; leave out --top-k"
+                .into()
+        ));
+    }
+    Ok(metadata::of_shard(shard, source.range()))
 }
 
 /// The journal and the earlier run, if the output is a file; otherwise returns the digests.

@@ -3,8 +3,9 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
+use crate::error::UsageError;
 use crate::input::{Entries, Fields, Format, InputPath, Source};
 use crate::output::{self, Target};
 use crate::pipeline::{Pace, RecordSource, Selection, StartMode};
@@ -55,9 +56,9 @@ impl RecordOptions {
     /// # Errors
     /// If a file cannot be opened.
     pub(super) fn open_input(&self, output_is_stream: bool) -> Result<RecordSource> {
-        let entries = match &self.input {
-            Input::Texts(texts) => Entries::arguments(texts.clone()),
-            Input::Files(sources, fields) => Entries::open(sources.clone(), fields.clone())?,
+        let entries = || match &self.input {
+            Input::Texts(texts) => Ok(Entries::arguments(texts.clone())),
+            Input::Files(sources, fields) => Entries::open(sources.clone(), fields.clone()),
         };
         let pace = match (self.input.is_stream(), output_is_stream) {
             (false, _) => Pace::Files,
@@ -65,7 +66,17 @@ impl RecordOptions {
             (true, true) if self.input.is_arrow() => Pace::InteractiveBatches,
             (true, true) => Pace::Interactive,
         };
-        Ok(RecordSource::new(entries, pace, self.selection))
+        let mut source = RecordSource::new(entries()?, pace, self.selection);
+        if let Some(shard) = self.selection.shard {
+            if self.input.is_stream() {
+                bail!(UsageError(
+                    "--shard reads its input twice, first to count the records, but a pipe can be read only once; pass --input FILE"
+                        .into()
+                ));
+            }
+            source.take_shard(shard, RecordSource::new(entries()?, pace, self.selection))?;
+        }
+        Ok(source)
     }
 }
 

@@ -1,0 +1,111 @@
+//! `sconce merge`: joins the files that several runs wrote, such as the shards of one.
+
+mod arrays;
+mod parts;
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+
+use self::parts::Part;
+use crate::error::UsageError;
+use crate::output::{
+    self, Ledger, OutputFormat, OutputLock, OutputMetadata, OutputSchema, RowFile, SidecarPaths, Target,
+    Writer,
+};
+use crate::sys::console::{Console, counted};
+use crate::sys::regular_file::is_same_file;
+
+/// The options of `merge`.
+pub struct MergeOptions {
+    /// The destination of the rows.
+    pub output: Target,
+    /// The files to join, in order.
+    pub inputs: Vec<PathBuf>,
+    /// Standard error.
+    pub console: Console,
+}
+
+/// Joins files of one format, in the order of the arguments, in bounded memory.
+///
+/// # Errors
+/// If a file cannot be read, the files do not belong together, or the output cannot be written.
+pub fn merge(options: &MergeOptions) -> Result<()> {
+    let parts = options.inputs.iter().map(|path| Part::open(path)).collect::<Result<Vec<_>>>()?;
+    let (format, metadata) = parts::check(&parts)?;
+    if let Target::File(output) = &options.output
+        && let Some(same) = options.inputs.iter().find(|path| is_same_file(path, output))
+    {
+        bail!(UsageError(format!("{} is also an input; choose another output", same.display())));
+    }
+    let lock = OutputLock::acquire(&options.output)?;
+    if let Some(sidecars) = lock.sidecars() {
+        Ledger::check_replaceable(&sidecars.final_ledger)?;
+        crate::pipeline::refuse_interrupted(sidecars)?;
+    }
+    let merged = match format {
+        OutputFormat::Jsonl | OutputFormat::Csv => output::concatenate(&lock, format, &options.inputs),
+        OutputFormat::Parquet | OutputFormat::Arrow => join_rows(&lock, format, &options.inputs, &metadata),
+        OutputFormat::Npy | OutputFormat::Npz | OutputFormat::Safetensors => {
+            arrays::join(&lock, format, &options.inputs, &metadata)
+        }
+    };
+    if let Err(error) = merged {
+        // A merge is not resumed. What cannot be removed now, the next run replaces.
+        let _ = lock.discard();
+        return Err(error);
+    }
+    if let Some(sidecars) = lock.sidecars() {
+        join_ledgers(sidecars, &options.inputs)?;
+        parts::join_npy_metadata(sidecars, &parts, &metadata)?;
+        options.console.note(format!(
+            "merged {} into {}",
+            counted(parts.len() as u64, "file"),
+            lock.target()
+        ));
+    }
+    Ok(())
+}
+
+/// Joins the rows of Parquet or Arrow files. The row groups depend on the rows only, so they are those of a single run.
+fn join_rows(
+    lock: &OutputLock,
+    format: OutputFormat,
+    inputs: &[PathBuf],
+    metadata: &OutputMetadata,
+) -> Result<()> {
+    let without_metadata =
+        |schema: &OutputSchema| OutputSchema { metadata: OutputMetadata::new(), ..schema.clone() };
+    let schemas = inputs.iter().map(|path| Ok(RowFile::open(path, format)?.schema().clone()));
+    let schemas = schemas.collect::<Result<Vec<_>>>()?;
+    let first = &schemas[0];
+    for (path, schema) in inputs.iter().zip(&schemas) {
+        if without_metadata(schema) != without_metadata(first) {
+            bail!(
+                "{} has other columns than {}; merge files of the same columns and types",
+                path.display(),
+                inputs[0].display()
+            );
+        }
+    }
+    let schema = OutputSchema { metadata: metadata.clone(), ..first.clone() };
+    let mut writer = Writer::open(lock, &schema, None)?;
+    for path in inputs {
+        RowFile::open(path, format)?.for_each_row(|row| writer.write(row))?;
+    }
+    writer.finish()
+}
+
+/// Joins the ledgers beside the inputs. Without any, an earlier ledger of the output is removed.
+fn join_ledgers(sidecars: &SidecarPaths, inputs: &[PathBuf]) -> Result<()> {
+    let mut ledger = Ledger::open(&sidecars.ledger, &sidecars.output, None)?;
+    for input in inputs {
+        let Some(paths) = SidecarPaths::of(&Target::File(input.clone()))? else { continue };
+        if let Ok(file) = File::open(&paths.final_ledger) {
+            ledger.append(BufReader::new(file))?;
+        }
+    }
+    ledger.finish(&sidecars.final_ledger)
+}

@@ -1,0 +1,197 @@
+//! The files to merge: their formats, and whether they belong together.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Result, anyhow, bail};
+use serde_json::{Map, Value};
+
+use crate::output::{self, OutputFormat, OutputMetadata, RowFile, SidecarPaths, Target};
+use crate::pipeline::{Shard, shard_of_run};
+use crate::vectors::VectorFile;
+
+/// Bytes that tell the format of a file.
+const START_BYTES: u64 = 16;
+/// The metadata that only a shard has.
+const SHARD_KEYS: [&str; 2] = ["shard", "shard_records"];
+
+/// A file to merge.
+pub(super) struct Part {
+    name: String,
+    format: OutputFormat,
+    /// What the file says about its rows; only the shard for formats without metadata.
+    metadata: OutputMetadata,
+    /// The number of chunks of each record, for npy.
+    chunks: Option<Vec<Value>>,
+}
+
+impl Part {
+    /// Reads the format and the metadata of a file.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or is of no format that Sconce writes.
+    pub(super) fn open(path: &Path) -> Result<Part> {
+        let name = path.display().to_string();
+        let format = format_of(path, &name)?;
+        let mut chunks = None;
+        let metadata = match format {
+            OutputFormat::Parquet | OutputFormat::Arrow => {
+                RowFile::open(path, format)?.schema().metadata.clone()
+            }
+            OutputFormat::Safetensors => VectorFile::open(path)?.metadata().clone(),
+            OutputFormat::Npy => {
+                let (metadata, counts) = npy_metadata(path)?;
+                chunks = counts;
+                metadata
+            }
+            OutputFormat::Jsonl | OutputFormat::Csv | OutputFormat::Npz => {
+                shard_of_run(path)?.map(|shard| ("shard".to_owned(), shard)).into_iter().collect()
+            }
+        };
+        Ok(Part { name, format, metadata, chunks })
+    }
+
+    fn shard(&self) -> Option<Shard> {
+        self.metadata.get("shard")?.parse().ok()
+    }
+
+    /// The records of the shard, if the file says them.
+    fn records(&self) -> Option<(u64, u64)> {
+        let (start, end) = self.metadata.get("shard_records")?.split_once("..")?;
+        Some((start.parse().ok()?, end.parse().ok()?))
+    }
+}
+
+/// The format of a file, by its first bytes. A file without bytes is a jsonl file without rows.
+fn format_of(path: &Path, name: &str) -> Result<OutputFormat> {
+    let unread = |error| anyhow!("cannot read {name} ({error}); check the path");
+    let mut start = Vec::new();
+    File::open(path).map_err(unread)?.take(START_BYTES).read_to_end(&mut start).map_err(unread)?;
+    let starts = |magic: &[u8]| start.starts_with(magic);
+    Ok(if start.is_empty() || starts(b"{") {
+        OutputFormat::Jsonl
+    } else if starts(b"PAR1") {
+        OutputFormat::Parquet
+    } else if starts(b"ARROW1") || starts(&[0xff; 4]) {
+        OutputFormat::Arrow
+    } else if starts(b"\x93NUMPY") {
+        OutputFormat::Npy
+    } else if starts(b"PK\x03\x04") {
+        OutputFormat::Npz
+    } else if start.get(8) == Some(&b'{') {
+        OutputFormat::Safetensors
+    } else if starts(b"index,") {
+        OutputFormat::Csv
+    } else {
+        bail!(
+            "{name} is in no format that sconce writes; pass npy, npz, safetensors, arrow, parquet, jsonl or csv"
+        )
+    })
+}
+
+/// The metadata beside an npy file, and the number of chunks of each record if rows are chunks.
+fn npy_metadata(path: &Path) -> Result<(OutputMetadata, Option<Vec<Value>>)> {
+    let Some(sidecars) = SidecarPaths::of(&Target::File(path.to_owned()))? else {
+        return Ok((OutputMetadata::new(), None));
+    };
+    let fields: Map<String, Value> = output::manifest::load(&sidecars.meta)?.unwrap_or_default();
+    let chunks = fields.get("chunks").and_then(Value::as_array).cloned();
+    let text = |(key, value): (String, Value)| Some((key, value.as_str()?.to_owned()));
+    Ok((fields.into_iter().filter_map(text).collect(), chunks))
+}
+
+/// Writes the metadata beside a merged npy file, if the parts have any.
+pub(super) fn join_npy_metadata(
+    sidecars: &SidecarPaths,
+    parts: &[Part],
+    metadata: &OutputMetadata,
+) -> Result<()> {
+    if parts[0].format != OutputFormat::Npy || metadata.is_empty() {
+        return Ok(());
+    }
+    let mut meta = serde_json::to_value(metadata)?;
+    if parts[0].chunks.is_some() {
+        meta["chunks"] = parts.iter().filter_map(|part| part.chunks.clone()).flatten().collect();
+    }
+    output::manifest::save(&sidecars.meta, &sidecars.output, &meta)
+}
+
+/// Checks that the files belong together, and that shards are complete and in order. Returns their format and the metadata of all rows.
+///
+/// # Errors
+/// If they do not.
+pub(super) fn check(parts: &[Part]) -> Result<(OutputFormat, OutputMetadata)> {
+    let Some(first) = parts.first() else { bail!("there are no files to merge; name some") };
+    let common = |part: &Part| {
+        let mut metadata = part.metadata.clone();
+        SHARD_KEYS.iter().for_each(|key| drop(metadata.remove(*key)));
+        metadata
+    };
+    let metadata = common(first);
+    for part in &parts[1..] {
+        if part.format != first.format {
+            bail!(
+                "{} is {}, but {} is {}; merge files of one format",
+                first.name,
+                first.format,
+                part.name,
+                part.format
+            );
+        }
+        if part.chunks.is_some() != first.chunks.is_some() {
+            bail!(
+                "only one of {} and {} has rows that are chunks; merge files of one kind",
+                first.name,
+                part.name
+            );
+        }
+        let found = common(part);
+        let mut keys = metadata.keys().chain(found.keys());
+        if let Some(key) = keys.find(|key| metadata.get(*key) != found.get(*key)) {
+            let value = |metadata: &OutputMetadata| {
+                metadata.get(key).map_or("nothing".into(), |value| format!("{value:?}"))
+            };
+            bail!(
+                "{} and {} differ in {key}: {} and {}; merge files that were written with the same model and options",
+                first.name,
+                part.name,
+                value(&metadata),
+                value(&found)
+            );
+        }
+    }
+    check_shards(parts)?;
+    Ok((first.format, metadata))
+}
+
+/// Checks that the files are all shards of a run, in order, or none is a shard.
+fn check_shards(parts: &[Part]) -> Result<()> {
+    if parts.iter().all(|part| part.shard().is_none()) {
+        return Ok(());
+    }
+    let mut end = 0;
+    for (part, number) in parts.iter().zip(1..) {
+        let expected = format!("{number}/{}", parts.len());
+        match part.shard() {
+            Some(shard) if shard.to_string() == expected => {}
+            Some(shard) => bail!(
+                "{} is shard {shard}, but is file {number} of {}; pass all shards of a run in order",
+                part.name,
+                parts.len()
+            ),
+            None => bail!("{} is not a shard, but other files are; merge all shards of a run", part.name),
+        }
+        if let Some((start, next)) = part.records() {
+            if start != end {
+                bail!(
+                    "{} starts at record {start}, but the shard before it ends at record {end}: the input has changed in between; \
+                     write all shards again from the same input",
+                    part.name
+                );
+            }
+            end = next;
+        }
+    }
+    Ok(())
+}
