@@ -66,11 +66,12 @@ fn main() -> Result<()> {
             skip_unreadable: false,
             start: Default::default(),
             selection: Default::default(),
+            append: None,
             hints: false,
             stats: Some(stats.clone()),
             console,
         };
-        embed(&EmbedOptions { records, vectors: vector_options() })?;
+        embed(EmbedOptions { records, vectors: vector_options() })?;
         let stats: serde_json::Value = serde_json::from_slice(&fs::read(stats)?)?;
         let number = |key: &str| stats[key].as_f64().unwrap_or(f64::NAN);
         let whole = number("seconds") - number("seconds_loading");

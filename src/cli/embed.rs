@@ -16,7 +16,7 @@ use crate::named::Named;
 use crate::nn::{OutputKind, Pooling};
 use crate::output::OutputDtype;
 use crate::run::embed::EmbedOptions;
-use crate::run::records::RecordOptions;
+use crate::run::records::{Append, RecordOptions};
 use crate::task::{ModelOptions, OnLong, VectorOptions};
 use crate::text::Chunking;
 
@@ -35,6 +35,11 @@ Examples:
 pub(super) struct EmbedArgs {
     #[command(flatten)]
     pub records: RecordArgs,
+
+    /// Add rows to the output file for the records that it has none of yet, in jsonl, csv, parquet or arrow. The column record_hash
+    /// tells which; the first run with --append writes it, too. Rows of records that are no longer in the input stay
+    #[arg(long, conflicts_with = "shard", requires = "output")]
+    pub append: bool,
 
     /// Field or column of the second text of a pair
     #[arg(long, value_name = "NAME")]
@@ -102,7 +107,11 @@ pub(super) fn options(args: EmbedArgs) -> Result<EmbedOptions> {
     let verbosity = &args.model.verbosity;
     let records = records(args.records, model, ("--pair-field", args.pair_field), verbosity)?;
     Ok(EmbedOptions {
-        records: RecordOptions { chunks: chunking.is_some(), ..records },
+        records: RecordOptions {
+            chunks: chunking.is_some(),
+            append: args.append.then(Append::default),
+            ..records
+        },
         vectors: VectorOptions {
             dtype: args.output_dtype,
             on_long: args.on_long.value,

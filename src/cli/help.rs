@@ -149,6 +149,7 @@ const GROUPS: &[(&str, &[&str])] = &[
             "table_format",
             "auto_table_format",
             "output_dtype",
+            "append",
             "resume",
             "restart",
             "stats",

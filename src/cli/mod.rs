@@ -47,7 +47,7 @@ pub fn main() -> Result<ExitStatus> {
     match cli.command {
         Command::Embed(args) => {
             build_global_pool(args.model.threads)?;
-            run::embed::embed(&embed::options(*args)?)
+            run::embed::embed(embed::options(*args)?)
         }
         Command::Rerank(args) => {
             build_global_pool(args.model.threads)?;

@@ -153,6 +153,7 @@ pub(super) fn records(
             _ => StartMode::Fresh,
         },
         selection: Selection { skip_empty: args.skip_empty, limit: args.limit, shard: args.shard },
+        append: None,
         // A user who names the format needs no hint that the input looks like another one.
         hints: args.input_format.0.is_none(),
         stats: args.stats,

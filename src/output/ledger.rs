@@ -1,6 +1,7 @@
 //! The ledger: one JSON object per line about each skipped, failed, truncated or otherwise unusual record.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -141,14 +142,17 @@ impl Ledger {
         result.map_err(|error| self.error(error))
     }
 
-    /// Appends the entries of another ledger.
+    /// Appends the entries of another ledger that are not in `seen`, to which it adds them.
     ///
     /// # Errors
     /// If they cannot be read or written.
-    pub fn append(&mut self, entries: impl BufRead) -> Result<()> {
+    pub fn append(&mut self, entries: impl BufRead, seen: &mut HashSet<Digest>) -> Result<()> {
         for line in entries.lines() {
             let line = line.map_err(|error| self.error(error))?;
-            self.write_line(format!("{line}\n").as_bytes())?;
+            let line = format!("{line}\n");
+            if seen.insert(Digest::of(line.as_bytes())) {
+                self.write_line(line.as_bytes())?;
+            }
         }
         Ok(())
     }

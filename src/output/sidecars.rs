@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
 
+use super::durable_fs::remove;
 use super::target::{Target, parent_dir};
 use super::write_error::write_error;
 
@@ -81,6 +82,17 @@ impl SidecarPaths {
         let has_length = length.is_none_or(|length| output.len() == length);
         output.is_file() && !self.partial.exists() && has_length && was_renamed_after(&output, &manifest)
     }
+}
+
+/// Removes the files beside an output, except for its lock.
+///
+/// # Errors
+/// If a file cannot be removed.
+pub fn remove_sidecars(sidecars: &SidecarPaths) -> Result<()> {
+    let SidecarPaths { partial, converted, manifest, ledger, final_ledger, meta, done, .. } = sidecars;
+    [manifest, done, ledger, final_ledger, meta, converted, partial]
+        .into_iter()
+        .try_for_each(|path| remove(path))
 }
 
 /// Whether `renamed` was renamed (its ctime) after `written` was written (its mtime).

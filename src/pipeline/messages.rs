@@ -19,6 +19,8 @@ pub(super) struct RawRecord {
     pub entry: Entry,
     /// Whether the record is selected; others have no row.
     pub is_selected: bool,
+    /// Whether the output has its rows already.
+    pub is_known: bool,
     /// The cursor after the record.
     pub end: Cursor,
     /// Whether the record is the last row of a record batch of an Arrow stream.
@@ -97,6 +99,8 @@ pub enum Outcome {
     },
     /// The record cannot be read or tokenized. The string is the predicate of a sentence whose subject is the record.
     Failed(String),
+    /// The output has the rows of the record already (`--append`).
+    Unchanged,
     /// The text is empty, and `--skip-empty` is set.
     SkippedEmpty,
     /// The text has more tokens than the limit, and `--on-long` is `skip` or `error`.

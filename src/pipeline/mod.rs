@@ -12,7 +12,8 @@
 //!
 //! A task implements the trait [`Task`]: the tokens of a record, and the rows of a batch.
 //!
-//! * `source`: the records, the first of which can be inspected before the run starts; `shard`: a part of them.
+//! * `source`: the records, the first of which can be inspected before the run starts; `shard`: a part of them;
+//!   `known_records`: those that the output has rows of already.
 //! * `reader`, `tokenizer`, `planner`, `workers`: one stage each; `messages`: the types that they send to one another.
 //! * `budget`: how many records, tokens and bytes are in flight, as pure functions.
 //! * `collector`: writes rows and ledger in input order, and saves checkpoints.
@@ -27,6 +28,7 @@ mod cursor;
 mod digest_cache;
 mod digests;
 mod journal;
+mod known_records;
 mod manifest;
 mod messages;
 mod planner;
@@ -45,6 +47,7 @@ pub use budget::{MemoryBudget, Workload};
 pub use collector::{Collector, Policy, QueryColumns};
 pub use digests::{FileDigests, sha256_of_texts, weights_digest};
 pub use journal::{EarlierRun, Journal, StartMode, refuse_interrupted};
+pub use known_records::{FileRecords, KnownRecords};
 pub use manifest::{Manifest, RunIdentity, shard_of_run};
 pub use messages::CollectorMessage;
 pub use reader::start_stages;

@@ -75,10 +75,10 @@ fn read(
         match source.next() {
             Some(Ok(SourceEntry { entry, position, ends_batch })) => {
                 cursor = cursor.after(&entry, position);
-                let is_selected = source.selects(&entry);
+                let (is_selected, is_known) = (source.selects(&entry), source.is_known());
                 let (entry, size) = refuse_large(entry, budget.record_bytes);
                 bytes += size;
-                group.push(RawRecord { entry, is_selected, end: cursor.clone(), ends_batch });
+                group.push(RawRecord { entry, is_selected, is_known, end: cursor.clone(), ends_batch });
                 if group.len() >= max_records || bytes >= GROUP_BYTES || ends_batch {
                     bytes = 0;
                     if !send(mem::take(&mut group)) {

@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use anyhow::{Result, bail};
+use serde_json::Value;
 
 use super::cursor::Cursor;
+use super::known_records::KnownRecords;
 use super::shard::Shard;
 use crate::error::UsageError;
 use crate::field::{FieldValue, json_bytes};
@@ -60,6 +62,10 @@ pub struct RecordSource {
     range: Range<u64>,
     /// Records read so far, without those that are only peeked at.
     entries_read: u64,
+    /// The records that the output has rows of already (`--append`).
+    known: Option<KnownRecords>,
+    /// Whether the last record is one of them.
+    is_known: bool,
 }
 
 /// Maximum number of records to peek at. Fixed, so that the inferred columns do not depend on how a run is divided into waves.
@@ -79,6 +85,8 @@ impl RecordSource {
             start: Cursor::default(),
             range: 0..u64::MAX,
             entries_read: 0,
+            known: None,
+            is_known: false,
         }
     }
 
@@ -107,6 +115,16 @@ impl RecordSource {
             self.start = Cursor { entries: self.entries_read, position, ..Cursor::default() };
         }
         Ok(&self.start)
+    }
+
+    /// Adds a field with its hash to each record, and finds those in `known`. Call it before the first record is read.
+    pub fn set_known(&mut self, known: KnownRecords) {
+        self.known = Some(known);
+    }
+
+    /// Whether the output has rows of the last record already, which then gets no row.
+    pub fn is_known(&self) -> bool {
+        self.is_known
     }
 
     /// Limits the memory of the readers. Call it before the first record is read.
@@ -218,11 +236,22 @@ impl RecordSource {
         let next = self.peeked.pop_front().or_else(|| self.read())?;
         self.selected += u64::from(next.as_ref().is_ok_and(|next| self.selects(&next.entry)));
         self.entries_read += 1;
+        let is_known = match (&mut self.known, &next) {
+            (Some(known), Ok(SourceEntry { entry: Entry::Record(record), .. })) => known.take(record),
+            _ => Ok(false),
+        };
+        match is_known {
+            Ok(is_known) => self.is_known = is_known,
+            Err(error) => return Some(Err(error)),
+        }
         Some(next)
     }
 
     fn read(&mut self) -> Option<Result<SourceEntry>> {
-        let entry = self.entries.next()?;
+        let mut entry = self.entries.next()?;
+        if let (Some(known), Ok(Entry::Record(record))) = (&self.known, &mut entry) {
+            record.kept.push(Value::from(known.hash(record)).into());
+        }
         let (position, ends_batch) = (self.entries.bytes_read(), self.entries.ends_stream_batch());
         Some(entry.map(|entry| SourceEntry { entry, position, ends_batch }))
     }

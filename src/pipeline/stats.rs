@@ -38,6 +38,8 @@ pub struct Stats {
     pub empty: u64,
     /// Records with such a text that `--skip-empty` skipped.
     pub skipped_empty: u64,
+    /// Records that the output had rows of already (`--append`): they are not encoded.
+    pub unchanged: u64,
 }
 
 /// The outcome of a run that did not fail.

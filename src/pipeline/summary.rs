@@ -84,6 +84,7 @@ pub fn write_summary(
         "device": device,
         "empty": stats.empty,
         "skipped_empty": stats.skipped_empty,
+        "unchanged": stats.unchanged,
         "peak_memory_bytes": peak_memory(),
     });
     // Under the same names as in the metadata of the output.

@@ -15,7 +15,7 @@ const LONG_TEXT_BYTES: usize = 1 << 20;
 /// text.
 pub(super) fn prepare<T: Task>(
     task: &T,
-    RawRecord { entry, is_selected, end, ends_batch }: RawRecord,
+    RawRecord { entry, is_selected, is_known, end, ends_batch }: RawRecord,
     long_text: &Mutex<()>,
     part_tokens: usize,
 ) -> Vec<PreparedRecord> {
@@ -30,6 +30,9 @@ pub(super) fn prepare<T: Task>(
     let is_empty = record.is_empty();
     if !is_selected {
         return vec![(RecordMeta { is_empty, ..meta(record.location, Outcome::SkippedEmpty) }, None)];
+    }
+    if is_known {
+        return vec![(RecordMeta { is_empty, ..meta(record.location, Outcome::Unchanged) }, None)];
     }
     let guard = (record.text.len() > LONG_TEXT_BYTES)
         .then(|| long_text.lock().unwrap_or_else(PoisonError::into_inner));

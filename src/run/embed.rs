@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 
+use super::append::Appended;
 use super::records::{RecordOptions, Setup, run, true_or_false};
 use super::yes_or_no;
 use crate::named::Named;
@@ -27,7 +28,20 @@ pub struct EmbedOptions {
 ///
 /// # Errors
 /// If the input, the model or the output fails. [`crate::pipeline::Interrupted`] if the user interrupts the run.
-pub fn embed(options: &EmbedOptions) -> Result<ExitStatus> {
+pub fn embed(mut options: EmbedOptions) -> Result<ExitStatus> {
+    if options.records.append.is_none() {
+        return embed_records(&options);
+    }
+    let file = Appended::open(&options.records)?;
+    let Some(file) = file else { return embed_records(&options) };
+    file.redirect(&mut options.records);
+    let status = embed_records(&options)?;
+    file.finish(&options.records)?;
+    Ok(status)
+}
+
+/// Embeds the records into the output.
+fn embed_records(options: &EmbedOptions) -> Result<ExitStatus> {
     let EmbedOptions { records, vectors } = options;
     let load = |console: &Console| load_embedding_or_sparse(&records.model, console);
     let outputs = &records.model.outputs;

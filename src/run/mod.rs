@@ -2,6 +2,7 @@
 //! the queries of `search` and `rerank`.
 
 pub mod answer;
+mod append;
 pub mod attend;
 pub mod classify;
 pub mod download;

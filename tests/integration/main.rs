@@ -5,6 +5,7 @@
 #![allow(unreachable_pub, reason = "nothing imports a test crate")]
 
 mod adapters;
+mod append;
 mod attend;
 mod bad_input;
 mod catch_panic;

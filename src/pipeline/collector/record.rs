@@ -59,6 +59,10 @@ impl Collector {
                 self.stats.skipped_empty += 1;
                 self.open()
             }
+            Outcome::Unchanged => {
+                self.stats.unchanged += 1;
+                self.open()
+            }
             Outcome::NoTokens => {
                 self.stats.failed += 1;
                 self.warn(PendingEntry {

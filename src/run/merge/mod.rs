@@ -3,6 +3,7 @@
 mod arrays;
 mod parts;
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use crate::output::{
     self, Ledger, OutputFormat, OutputLock, OutputMetadata, OutputSchema, RowFile, SidecarPaths, Target,
     Writer,
 };
+use crate::pipeline::refuse_interrupted;
 use crate::sys::console::{Console, counted};
 use crate::sys::regular_file::is_same_file;
 
@@ -33,8 +35,6 @@ pub struct MergeOptions {
 /// # Errors
 /// If a file cannot be read, the files do not belong together, or the output cannot be written.
 pub fn merge(options: &MergeOptions) -> Result<()> {
-    let parts = options.inputs.iter().map(|path| Part::open(path)).collect::<Result<Vec<_>>>()?;
-    let (format, metadata) = parts::check(&parts)?;
     if let Target::File(output) = &options.output
         && let Some(same) = options.inputs.iter().find(|path| is_same_file(path, output))
     {
@@ -43,13 +43,28 @@ pub fn merge(options: &MergeOptions) -> Result<()> {
     let lock = OutputLock::acquire(&options.output)?;
     if let Some(sidecars) = lock.sidecars() {
         Ledger::check_replaceable(&sidecars.final_ledger)?;
-        crate::pipeline::refuse_interrupted(sidecars)?;
+        refuse_interrupted(sidecars)?;
     }
+    join(&lock, &options.inputs)?;
+    if lock.sidecars().is_some() {
+        let files = counted(options.inputs.len() as u64, "file");
+        options.console.note(format!("merged {files} into {}", lock.target()));
+    }
+    Ok(())
+}
+
+/// Joins files of one format into a locked output, and their ledgers and metadata.
+///
+/// # Errors
+/// As [`merge`].
+pub(super) fn join(lock: &OutputLock, inputs: &[PathBuf]) -> Result<()> {
+    let parts = inputs.iter().map(|path| Part::open(path)).collect::<Result<Vec<_>>>()?;
+    let (format, metadata) = parts::check(&parts)?;
     let merged = match format {
-        OutputFormat::Jsonl | OutputFormat::Csv => output::concatenate(&lock, format, &options.inputs),
-        OutputFormat::Parquet | OutputFormat::Arrow => join_rows(&lock, format, &options.inputs, &metadata),
+        OutputFormat::Jsonl | OutputFormat::Csv => output::concatenate(lock, format, inputs),
+        OutputFormat::Parquet | OutputFormat::Arrow => join_rows(lock, format, inputs, &metadata),
         OutputFormat::Npy | OutputFormat::Npz | OutputFormat::Safetensors => {
-            arrays::join(&lock, format, &options.inputs, &metadata)
+            arrays::join(lock, format, inputs, &metadata)
         }
     };
     if let Err(error) = merged {
@@ -58,13 +73,8 @@ pub fn merge(options: &MergeOptions) -> Result<()> {
         return Err(error);
     }
     if let Some(sidecars) = lock.sidecars() {
-        join_ledgers(sidecars, &options.inputs)?;
+        join_ledgers(sidecars, inputs)?;
         parts::join_npy_metadata(sidecars, &parts, &metadata)?;
-        options.console.note(format!(
-            "merged {} into {}",
-            counted(parts.len() as u64, "file"),
-            lock.target()
-        ));
     }
     Ok(())
 }
@@ -98,13 +108,15 @@ fn join_rows(
     writer.finish()
 }
 
-/// Joins the ledgers beside the inputs. Without any, an earlier ledger of the output is removed.
+/// Joins the ledgers beside the inputs, without repeating entries: a record that cannot be read is in the ledger of each run that
+/// appends rows. Without any ledger, an earlier ledger of the output is removed.
 fn join_ledgers(sidecars: &SidecarPaths, inputs: &[PathBuf]) -> Result<()> {
     let mut ledger = Ledger::open(&sidecars.ledger, &sidecars.output, None)?;
+    let mut seen = HashSet::new();
     for input in inputs {
         let Some(paths) = SidecarPaths::of(&Target::File(input.clone()))? else { continue };
         if let Ok(file) = File::open(&paths.final_ledger) {
-            ledger.append(BufReader::new(file))?;
+            ledger.append(BufReader::new(file), &mut seen)?;
         }
     }
     ledger.finish(&sidecars.final_ledger)

@@ -15,6 +15,10 @@ use crate::vectors::VectorFile;
 const START_BYTES: u64 = 16;
 /// The metadata that only a shard has.
 const SHARD_KEYS: [&str; 2] = ["shard", "shard_records"];
+/// The digest of the weights, in the metadata.
+const WEIGHTS: &str = "weights_sha256";
+/// How the release is called, and the model, which has several names where it was moved. Files with the same weights may differ in these.
+const NAMES: [&str; 3] = ["release", "model", "revision"];
 
 /// A file to merge.
 pub(super) struct Part {
@@ -129,6 +133,7 @@ pub(super) fn check(parts: &[Part]) -> Result<(OutputFormat, OutputMetadata)> {
         metadata
     };
     let metadata = common(first);
+    let has_weights = metadata.contains_key(WEIGHTS);
     for part in &parts[1..] {
         if part.format != first.format {
             bail!(
@@ -148,7 +153,9 @@ pub(super) fn check(parts: &[Part]) -> Result<(OutputFormat, OutputMetadata)> {
         }
         let found = common(part);
         let mut keys = metadata.keys().chain(found.keys());
-        if let Some(key) = keys.find(|key| metadata.get(*key) != found.get(*key)) {
+        if let Some(key) = keys.find(|key| {
+            !(has_weights && NAMES.contains(&key.as_str())) && metadata.get(*key) != found.get(*key)
+        }) {
             let value = |metadata: &OutputMetadata| {
                 metadata.get(key).map_or("nothing".into(), |value| format!("{value:?}"))
             };

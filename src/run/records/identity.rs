@@ -2,7 +2,7 @@
 
 use super::{Input, RecordOptions};
 use crate::named::Named;
-use crate::pipeline::{RunIdentity, sha256_of_texts};
+use crate::pipeline::{FileRecords, RunIdentity, sha256_of_texts};
 use crate::run::yes_or_no;
 use crate::task::{Loaded, ModelTask};
 
@@ -64,6 +64,11 @@ pub(super) fn of_task(task: &impl ModelTask) -> RunIdentity {
         // Devices and instruction sets round differently.
         ("the device".into(), backend.to_string()),
     ])
+}
+
+/// The identity of the file that `--append` adds rows to.
+pub(super) fn of_file(records: &FileRecords) -> (String, String) {
+    ("the rows of the file".into(), format!("SHA-256 {}", records.digest()))
 }
 
 /// The options of commands that write scores.

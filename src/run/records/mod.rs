@@ -13,15 +13,17 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 
 pub(super) use identity::of_scores;
-pub use options::{Input, RecordOptions};
+pub use options::{Append, Input, RecordOptions};
 
 use crate::error::UsageError;
 use crate::output::{
-    self, ColumnType, ContentType, KeptColumn, OutputFormat, OutputLock, OutputMetadata, OutputSchema, Target,
+    self, ColumnType, ContentType, HASH_COLUMN, KeptColumn, OutputFormat, OutputLock, OutputMetadata,
+    OutputSchema, Target,
 };
 use crate::pipeline::{
-    Collector, EarlierRun, ExitStatus, FileDigests, Journal, Manifest, MemoryBudget, Policy, QueryColumns,
-    RecordSource, RunIdentity, Timings, Utilization, exit_on_signal, listen, start_stages, write_summary,
+    Collector, EarlierRun, ExitStatus, FileDigests, FileRecords, Journal, KnownRecords, Manifest,
+    MemoryBudget, Policy, QueryColumns, RecordSource, RunIdentity, Timings, Utilization, exit_on_signal,
+    listen, start_stages, write_summary,
 };
 use crate::sys::console::{Console, counted};
 use crate::task::{Loaded, ModelTask, OnLong, workload};
@@ -123,7 +125,10 @@ fn prepare<T: ModelTask>(
     let task = setup.task;
     output_metadata.extend(shard_metadata(options, setup.top_k, &source)?);
     output_metadata.extend(metadata::of_task(&task).into_iter().chain(setup.metadata));
-    identity.extend(identity::of_task(&task).into_iter().chain(setup.identity));
+    let choices: RunIdentity = identity::of_task(&task).into_iter().chain(setup.identity).collect();
+    identity.extend(choices.clone());
+    let file_records = file_records(options)?;
+    identity.extend(file_records.as_ref().map(identity::of_file));
     let budget = MemoryBudget::new(&workload(&task, options.batch_tokens), options.model.max_memory)?;
     source.set_limit(budget.reading);
     // A batch of the output takes memory that --max-memory does not count.
@@ -136,8 +141,9 @@ fn prepare<T: ModelTask>(
     // The digest of the weights is in the manifest, in --stats, and in the metadata of an Arrow stream.
     let is_hashed = !output_is_stream || options.stats.is_some() || options.format == OutputFormat::Arrow;
     let digests = is_hashed.then(|| FileDigests::start(files));
-    let (journal, earlier, digests) = open_journal(options, &lock, identity, digests, &console)?;
-    let interrupted = match check_earlier_run(options, earlier, &mut source, &budget)? {
+    let (mut journal, earlier, digests) = open_journal(options, &lock, identity, digests, &console)?;
+    let known = file_records.map(|records| known_records(choices, journal.as_mut(), records)).transpose()?;
+    let interrupted = match check_earlier_run(options, earlier, &mut source, &budget, known)? {
         ControlFlow::Continue(interrupted) => interrupted,
         ControlFlow::Break(status) => return Ok(ControlFlow::Break(status)),
     };
@@ -196,14 +202,39 @@ fn open_journal(
     }
 }
 
+/// The records of the file that the run appends to; no records if there is no file yet. `None` without `--append`.
+fn file_records(options: &RecordOptions) -> Result<Option<FileRecords>> {
+    let read = |append: &Append| match &append.file {
+        Some(path) => FileRecords::read(path, options.format),
+        None => Ok(FileRecords::default()),
+    };
+    options.append.as_ref().map(read).transpose()
+}
+
+/// The records of the file, which must have been made by the same model and options. Devices and builds may differ.
+fn known_records(
+    mut choices: RunIdentity,
+    journal: Option<&mut Journal>,
+    records: FileRecords,
+) -> Result<KnownRecords> {
+    choices.remove("the device");
+    if let Some(journal) = journal {
+        let files = journal.identity()?.iter().filter(|(key, _)| key.starts_with("the model's "));
+        choices.extend(files.map(|(key, value)| (key.clone(), value.clone())));
+    }
+    KnownRecords::new(&choices, records)
+}
+
 /// The interrupted run to resume, if any. Breaks if a complete run has a row for every record of the input.
 fn check_earlier_run(
     options: &RecordOptions,
     earlier: EarlierRun,
     source: &mut RecordSource,
     budget: &MemoryBudget,
+    known: Option<KnownRecords>,
 ) -> Result<ControlFlow<ExitStatus, Option<Manifest>>> {
     let (console, output) = (&options.console, &options.output);
+    known.iter().for_each(|known| source.set_known(known.clone()));
     let complete = match earlier {
         EarlierRun::Interrupted(manifest) => return Ok(ControlFlow::Continue(Some(manifest))),
         EarlierRun::Complete(manifest) if !source.is_stream() => manifest,
@@ -217,6 +248,7 @@ fn check_earlier_run(
     console.note(format!("{output} is complete, but the input has changed; starting from the beginning"));
     *source = options.open_input(false)?;
     source.set_limit(budget.reading);
+    known.into_iter().for_each(|known| source.set_known(known));
     Ok(ControlFlow::Continue(None))
 }
 
@@ -227,7 +259,8 @@ fn shows_progress(lock: &OutputLock) -> bool {
 
 /// The schema of the output, before the types of its columns are inferred from the first records.
 fn schema(options: &RecordOptions, content: ContentType, metadata: OutputMetadata) -> OutputSchema {
-    let keep = options.input.keep().iter().cloned();
+    let hash = options.append.as_ref().map(|_| HASH_COLUMN.to_owned());
+    let keep = options.input.keep().iter().cloned().chain(hash);
     OutputSchema {
         format: options.format,
         content,

@@ -34,12 +34,21 @@ pub struct RecordOptions {
     pub start: StartMode,
     /// Which records to process.
     pub selection: Selection,
+    /// Add a column with the hash of each record, and write rows only of those that a file does not have yet (`--append`).
+    pub append: Option<Append>,
     /// Print a hint if texts look like another input format.
     pub hints: bool,
     /// The path of the JSON summary (`--stats`).
     pub stats: Option<PathBuf>,
     /// Standard error.
     pub console: Console,
+}
+
+/// What a run with `--append` appends to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Append {
+    /// The file with the rows of earlier runs, if there is one.
+    pub file: Option<PathBuf>,
 }
 
 /// The texts.

@@ -1,0 +1,82 @@
+//! `embed --append`: rows of new records are written to a file of their own, which is joined with the output at the end.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow, bail};
+
+use super::merge;
+use super::records::{Append, RecordOptions};
+use crate::error::UsageError;
+use crate::output::{OutputLock, SidecarPaths, Target, for_each_record_hash, remove_sidecars};
+use crate::pipeline::refuse_interrupted;
+use crate::sys::console::counted;
+
+/// The file that rows are appended to, which is locked until they are.
+pub(super) struct Appended {
+    lock: OutputLock,
+    file: PathBuf,
+    /// The file of the new rows until they are appended: `NAME.append` beside the output.
+    added: PathBuf,
+}
+
+impl Appended {
+    /// Locks the output, if there is one that rows can be appended to.
+    ///
+    /// # Errors
+    /// If the output is not a file with columns, or has rows of an interrupted run.
+    pub(super) fn open(options: &RecordOptions) -> Result<Option<Self>> {
+        if !options.format.has_columns() {
+            bail!(UsageError(format!(
+                "--append needs a column for the hash of each record, which {} does not have; write jsonl, csv, parquet or arrow",
+                options.format
+            )));
+        }
+        let lock = OutputLock::acquire(&options.output)?;
+        let Some(sidecars) = lock.sidecars() else {
+            bail!(UsageError(format!("--append: {} is not a file; pass --output FILE", options.output)));
+        };
+        let file = sidecars.output.clone();
+        if !file.exists() {
+            return Ok(None);
+        }
+        refuse_interrupted(sidecars)?;
+        let mut name: OsString = file.file_name().unwrap_or_default().to_owned();
+        name.push(".append");
+        let added = file.with_file_name(name);
+        Ok(Some(Appended { lock, file, added }))
+    }
+
+    /// Makes a run write rows of new records only, into their own file.
+    pub(super) fn redirect(&self, options: &mut RecordOptions) {
+        options.output = Target::File(self.added.clone());
+        options.append = Some(Append { file: Some(self.file.clone()) });
+    }
+
+    /// Joins the output and the new rows, and removes the file of the new rows. If the process is killed before, the next run with
+    /// `--resume` does it.
+    ///
+    /// # Errors
+    /// If a file cannot be read or written, or the new rows have other columns.
+    pub(super) fn finish(self, options: &RecordOptions) -> Result<()> {
+        let mut records = 0;
+        for_each_record_hash(&self.added, options.format, |_, _| {
+            records += 1;
+            Ok(())
+        })?;
+        if records > 0 {
+            merge::join(&self.lock, &[self.file.clone(), self.added.clone()])?;
+        }
+        options.console.note(format!("appended {} to {}", counted(records, "record"), self.lock.target()));
+        remove_file(&self.added)?;
+        match SidecarPaths::of(&Target::File(self.added))? {
+            Some(sidecars) => remove_sidecars(&sidecars),
+            None => Ok(()),
+        }
+    }
+}
+
+fn remove_file(path: &Path) -> Result<()> {
+    fs::remove_file(path).map_err(|error| anyhow!("cannot remove {} ({error})", path.display()))
+}

@@ -1,0 +1,201 @@
+//! `embed --append` encodes only the records that the output has no rows of, and the output is that of one run.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::{assert_fails, fixture, sconce, stderr};
+
+const FORMATS: [&str; 4] = ["jsonl", "csv", "parquet", "arrow"];
+
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Folder(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Writes records `from..to`, some of which cannot be read, are too long or have the text of another one.
+    fn write(&self, from: usize, to: usize, has_ids: bool) {
+        let lines = (from..to).map(|i| match i % 29 {
+            7 => "{\"text\": 7}\n".to_owned(),
+            _ => {
+                let mut record = json!({"text": "the wick ".repeat(1 + i % 23), "year": i % 5});
+                if has_ids {
+                    record["id"] = i.into();
+                }
+                format!("{record}\n")
+            }
+        });
+        fs::write(self.path("texts.jsonl"), lines.collect::<String>()).unwrap();
+    }
+
+    fn command(&self, output: &str, args: &[&str]) -> Command {
+        let mut command = sconce();
+        command.arg("embed").arg("-m").arg(fixture("bert-tiny")).arg("-i").arg(self.path("texts.jsonl"));
+        command.arg("-o").arg(self.path(output)).args([
+            "-q",
+            "--append",
+            "--on-error",
+            "skip",
+            "--keep",
+            "year",
+        ]);
+        command
+            .arg("--stats")
+            .arg(self.path("stats.json"))
+            .args(args)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, output: &str, args: &[&str]) -> Output {
+        self.command(output, args).output().unwrap()
+    }
+
+    /// Runs, and returns the number of encoded and of unchanged records.
+    #[track_caller]
+    fn counts(&self, output: &str, args: &[&str]) -> (u64, u64) {
+        let run = self.run(output, args);
+        assert!(matches!(run.status.code(), Some(0 | 3)), "{}", stderr(&run));
+        let stats: Value = serde_json::from_slice(&fs::read(self.path("stats.json")).unwrap()).unwrap();
+        (stats["texts"].as_u64().unwrap(), stats["unchanged"].as_u64().unwrap())
+    }
+
+    #[track_caller]
+    fn assert_same(&self, a: &str, b: &str) {
+        assert!(fs::read(self.path(a)).unwrap() == fs::read(self.path(b)).unwrap(), "{a} and {b} differ");
+    }
+
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(self.0.path())
+            .unwrap()
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+#[test]
+fn only_new_records_are_encoded_and_the_file_is_that_of_one_run() {
+    for has_ids in [true, false] {
+        for format in FORMATS {
+            let folder = Folder::new();
+            let (grown, whole) = (format!("grown.{format}"), format!("whole.{format}"));
+            folder.write(0, 87, has_ids);
+            assert_eq!(folder.counts(&grown, &[]), (84, 0));
+            folder.write(0, 145, has_ids);
+            assert_eq!(folder.counts(&grown, &[]), (56, 84));
+            let before = fs::metadata(folder.path(&grown)).unwrap().modified().unwrap();
+            assert_eq!(folder.counts(&grown, &[]), (0, 140), "nothing is encoded twice");
+            assert_eq!(fs::metadata(folder.path(&grown)).unwrap().modified().unwrap(), before);
+            assert_eq!(folder.counts(&whole, &[]), (140, 0));
+            folder.assert_same(&whole, &grown);
+            folder.assert_same(&format!("{whole}.ledger.jsonl"), &format!("{grown}.ledger.jsonl"));
+            let left = folder
+                .names()
+                .into_iter()
+                .filter(|name| name.contains(".append") || name.contains(".partial"));
+            assert_eq!(left.collect::<Vec<_>>(), Vec::<String>::new());
+        }
+    }
+}
+
+#[test]
+fn chunks_of_a_record_are_found_together() {
+    for format in FORMATS {
+        let folder = Folder::new();
+        let (grown, whole) = (format!("grown.{format}"), format!("whole.{format}"));
+        folder.write(0, 20, false);
+        folder.counts(&grown, &["--chunk", "8"]);
+        folder.write(0, 40, false);
+        assert_eq!(folder.counts(&grown, &["--chunk", "8"]).1, 19);
+        folder.counts(&whole, &["--chunk", "8"]);
+        folder.assert_same(&whole, &grown);
+    }
+}
+
+#[test]
+fn rows_of_records_that_are_gone_stay() {
+    let folder = Folder::new();
+    folder.write(0, 30, true);
+    folder.counts("grown.jsonl", &[]);
+    let before = fs::read(folder.path("grown.jsonl")).unwrap();
+    folder.write(20, 50, true);
+    assert_eq!(folder.counts("grown.jsonl", &[]), (19, 10));
+    assert!(fs::read(folder.path("grown.jsonl")).unwrap().starts_with(&before));
+}
+
+#[test]
+fn an_append_that_is_killed_twenty_times_gives_the_file_of_one_run() {
+    thread::scope(|scope| {
+        for format in ["jsonl", "parquet"] {
+            scope.spawn(move || kill_twenty_times(format));
+        }
+    });
+}
+
+/// Kills come at random times; the file is at each of them the old or the new one.
+fn kill_twenty_times(format: &str) {
+    let folder = Folder::new();
+    let (grown, whole) = (format!("grown.{format}"), format!("whole.{format}"));
+    let args = ["--batch-tokens", "256", "--resume"];
+    folder.write(0, 2_000, true);
+    folder.counts(&grown, &args);
+    folder.write(0, 12_000, true);
+    let start = Instant::now();
+    folder.counts(&whole, &args);
+    let took = start.elapsed();
+    let [old, new] = [&grown, &whole].map(|name| fs::read(folder.path(name)).unwrap());
+    let mut random = ChaCha8Rng::seed_from_u64(7);
+    for _ in 0..20 {
+        let mut child = folder.command(&grown, &args).spawn().unwrap();
+        thread::sleep(Duration::from_micros(random.random_range(0..=took.as_micros() as u64 / 4)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let found = fs::read(folder.path(&grown)).unwrap();
+        assert!(found == old || found == new, "neither the old nor the new file");
+    }
+    folder.counts(&grown, &args);
+    folder.assert_same(&whole, &grown);
+    assert_eq!(folder.counts(&grown, &args).0, 0);
+}
+
+#[test]
+fn an_append_that_would_mix_rows_is_refused() {
+    let folder = Folder::new();
+    folder.write(0, 20, true);
+    folder.counts("a.jsonl", &[]);
+    let before = fs::read(folder.path("a.jsonl")).unwrap();
+    let other = folder.run("a.jsonl", &["--pooling", "cls"]);
+    assert_fails(&other, 1, &["a.jsonl was written with another model or other options"]);
+    let text = fs::read_to_string(folder.path("texts.jsonl")).unwrap();
+    fs::write(folder.path("texts.jsonl"), text.replacen("the wick", "the lamp", 1)).unwrap();
+    let changed = folder.run("a.jsonl", &[]);
+    assert_fails(&changed, 1, &["texts.jsonl line 1 has the id \"0\"", "--append only adds records"]);
+    assert!(fs::read(folder.path("a.jsonl")).unwrap() == before);
+    fs::write(folder.path("b.jsonl"), "{\"index\":0,\"tokens\":1,\"truncated\":false,\"embedding\":[1.0]}\n")
+        .unwrap();
+    assert_fails(&folder.run("b.jsonl", &[]), 1, &["b.jsonl has no column record_hash"]);
+    let mut npy = sconce();
+    npy.arg("embed")
+        .arg("-m")
+        .arg(fixture("bert-tiny"))
+        .args(["--append", "a", "-o"])
+        .arg(folder.path("a.npy"));
+    let npy = npy.output().unwrap();
+    assert_fails(&npy, 2, &["--append needs a column", "npy"]);
+}
