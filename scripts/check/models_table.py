@@ -14,7 +14,6 @@ Each row of models.json has
     labels      1: the fixture is cut to the first label of its head, for a cross-encoder
     fixture_family   the model type of the fixture if it is another one, with the same modules
     refused     a part of the sentence that refuses it
-    planned     the mechanism that it waits for; such a row is not on the page, and without a fixture is not tested
 """
 
 import argparse
@@ -33,7 +32,7 @@ def row(entry):
 
 
 def table(entries):
-    lines, shown = [], [entry for entry in entries if "planned" not in entry]
+    lines, shown = [], entries
     for i, entry in enumerate(shown):
         if "section" not in entry:
             lines.append(row(entry))

@@ -612,14 +612,10 @@ pub static FAMILIES: &[Family] = &[
     Family { model_types: &["mt5"], config_defaults: &config_defaults::MT5, ..GATED_T5 },
     T5,
     Family { model_types: &["mt5"], config_defaults: &config_defaults::MT5, ..T5 },
-    Family {
-        discriminator: Some(("feed_forward_proj", &["gated-gelu", "gated-silu", "gated-relu"])),
-        ..UMT5_GATED
-    },
+    UMT5_GATED,
     Family {
         model_types: &["umt5"],
         config_defaults: &config_defaults::MT5,
-        discriminator: Some(("feed_forward_proj", &[])),
         names: &[TensorNames {
             layer_modules: &[UMT5_LAYER, T5_NAMES.layer_modules[0], T5_LAYER],
             ..T5_NAMES
@@ -627,7 +623,6 @@ pub static FAMILIES: &[Family] = &[
         family_specific: &[family_specific::t5, family_specific::bias_per_layer],
         ..T5
     },
-    UMT5_GATED,
     Family {
         model_types: &["distilbert"],
         config_defaults: &config_defaults::DISTILBERT,
@@ -1103,14 +1098,13 @@ const UMT5_GATED_NAMES: &[TensorNames] = &[TensorNames {
     ..T5_GATED_NAMES
 }];
 
-/// UMT5 with a gate, which it has unless its config says otherwise.
+/// UMT5 with a gate.
 const UMT5_GATED: Family = Family {
     model_types: &["umt5"],
     config_defaults: &config_defaults::MT5,
-    defaults: Defaults { gated: true, ..T5_DEFAULTS },
     names: UMT5_GATED_NAMES,
     family_specific: &[family_specific::t5, family_specific::bias_per_layer],
-    ..T5
+    ..GATED_T5
 };
 
 /// The heads of Nomic BERT.

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::support::{MODELS, assert_fails, copy_folder, fixture, model_command, stdout};
 
 /// Fixtures of model types that are not among [`MODELS`].
-const MORE: &[&str] = &["t5/embed-tokens-plain", "t5/mt5"];
+const MORE: &[&str] = &["t5/embed-tokens-plain", "t5/mt5", "t5/umt5"];
 
 /// What `transformers` says about the class of each model type.
 fn goldens() -> BTreeMap<String, Value> {
