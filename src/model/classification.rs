@@ -61,7 +61,7 @@ impl ScoreFunction {
     }
 }
 
-/// The refusal of a head of a decoder language model.
+/// The refusal of a head that the family does not have.
 pub(super) fn unsupported(config: &Config, _: &EncoderSpec, _: usize) -> Result<ClassificationSpec> {
     Err(unsupported_head(config))
 }
@@ -151,14 +151,28 @@ pub(super) fn pooler(_: &Config, _: &EncoderSpec, labels: usize) -> Result<Class
         pool: Pool::Cls,
         pools_logits: false,
         dense_is_pooler: true,
-        transform: TransformSpec { bias: true, activation: Activation::Tanh, norm: None },
+        transform: Some(TransformSpec { bias: true, activation: Activation::Tanh, norm: None }),
+        bias: true,
         labels,
     })
 }
 
 /// A head with another activation of the dense layer.
 fn with_activation(activation: Activation, head: ClassificationSpec) -> ClassificationSpec {
-    ClassificationSpec { transform: TransformSpec { activation, ..head.transform }, ..head }
+    let transform = head.transform.map(|transform| TransformSpec { activation, ..transform });
+    ClassificationSpec { transform, ..head }
+}
+
+/// The head of decoder language models (`GenericForSequenceClassification`): a linear layer without bias at the last token.
+pub(super) fn last_token(_: &Config, _: &EncoderSpec, labels: usize) -> Result<ClassificationSpec> {
+    Ok(ClassificationSpec {
+        pool: Pool::Last,
+        pools_logits: false,
+        dense_is_pooler: false,
+        transform: None,
+        bias: false,
+        labels,
+    })
 }
 
 /// RoBERTa's head, whose dense layer is its own.
@@ -206,7 +220,7 @@ pub(super) fn prediction_head(
     labels: usize,
 ) -> Result<ClassificationSpec> {
     let (pool, pools_logits) = classifier_pooling(config, "cls", &[("cls", Pool::Cls, false)])?;
-    let transform = prediction_transform(config, spec)?;
+    let transform = Some(prediction_transform(config, spec)?);
     Ok(ClassificationSpec { pool, pools_logits, transform, ..dense(config, spec, labels)? })
 }
 

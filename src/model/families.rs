@@ -859,6 +859,20 @@ pub static FAMILIES: &[Family] = &[
         keys: ConfigKeys { attention_bias: Some("attention_bias"), mlp_bias: Some("mlp_bias"), ..LLAMA.keys },
         defaults: Defaults { norm: NormSpec { eps: 1e-5, ..RMS_NORM }, ..LLAMA.defaults },
         family_specific: &[],
+        names: &[TensorNames {
+            prefixes: &["", "model."],
+            head_modules: &[
+                &[
+                    ("head.dense", "dense"),
+                    ("head.classifier", "classifier"),
+                    ("head.mlm", "lm_head"),
+                    ("head.mlm.dense", "lm_head.dense"),
+                    ("head.mlm.decoder", "lm_head"),
+                ],
+                TOKEN_HEADS,
+            ],
+            ..LLAMA_NAMES
+        }],
         classification: classification::eurobert,
         token_head: token_head::linear,
         masked_lm: masked_lm::eurobert,
@@ -875,6 +889,8 @@ pub static FAMILIES: &[Family] = &[
         model_types: &["llama_bidirec"],
         keys: ConfigKeys { attention_bias: Some("attention_bias"), mlp_bias: Some("mlp_bias"), ..LLAMA.keys },
         family_specific: &[],
+        classification: classification::unsupported,
+        token_head: token_head::unsupported,
         ..LLAMA
     },
     Family {
@@ -949,6 +965,7 @@ pub static FAMILIES: &[Family] = &[
             ..LLAMA_NAMES
         }],
         family_specific: &[family_specific::causal, family_specific::gemma],
+        token_head: token_head::unsupported,
         ..LLAMA
     },
 ];
@@ -963,24 +980,20 @@ const LLAMA_LAYER: ModuleNames = &[
 
 /// Names of Llama and of the language models that follow it.
 const LLAMA_NAMES: TensorNames = TensorNames {
-    prefixes: &["", "model."],
+    // `transformer.` in checkpoints for question answering.
+    prefixes: &["", "model.", "transformer."],
     model_modules: &[&[("embeddings.token", "embed_tokens"), ("final_norm", "norm")]],
     layer_modules: &[LLAMA_LAYER, ROTARY_NAMES.layer_modules[0]],
-    head_modules: &[
-        &[
-            ("head.dense", "dense"),
-            ("head.classifier", "classifier"),
-            ("head.mlm", "lm_head"),
-            ("head.mlm.dense", "lm_head.dense"),
-            ("head.mlm.decoder", "lm_head"),
-        ],
-        TOKEN_HEADS,
-    ],
+    head_modules: &[&[
+        ("head.classifier", "score"),
+        ("head.token_classifier", "score"),
+        ("head.qa_outputs", "qa_outputs"),
+    ]],
     ..ROTARY_NAMES
 };
 
 /// Llama without the flags of its biases: the base of the rows of decoder language models, whose hidden states are embeddings.
-/// Their heads predict the next token, or classify the last one; they are not supported.
+/// Their heads classify the last token, each token, or the ends of an answer; those that predict the next token are not used.
 const LLAMA: Family = Family {
     keys: ConfigKeys {
         token_types: None,
@@ -999,8 +1012,8 @@ const LLAMA: Family = Family {
         ..PRE_NORM
     },
     names: &[LLAMA_NAMES],
-    classification: classification::unsupported,
-    token_head: token_head::unsupported,
+    classification: classification::last_token,
+    token_head: token_head::linear,
     masked_lm: masked_lm::unsupported,
     family_specific: &[family_specific::causal],
     ..PLAIN
@@ -1049,7 +1062,8 @@ const T5_NAMES: TensorNames = TensorNames {
     model_modules: &[T5_SHARED_TOKENS, T5_MODEL],
     layer_prefix: "encoder.block.{}.",
     layer_modules: &[&[("feed_forward.up", "layer.1.DenseReluDense.wi")], T5_LAYER],
-    head_modules: &[],
+    // Those of sequences and of answers are heads of the decoder.
+    head_modules: &[&[("head.token_classifier", "classifier")]],
 };
 
 const T5_GATED_NAMES: TensorNames = TensorNames {

@@ -14,7 +14,7 @@ pub(super) fn linear(_: &Config, _: &EncoderSpec, outputs: usize) -> Result<Toke
     Ok(TokenHeadSpec { transform: None, outputs })
 }
 
-/// The refusal of a head of a decoder language model.
+/// The refusal of a head that the family does not have.
 pub(super) fn unsupported(config: &Config, _: &EncoderSpec, _: usize) -> Result<TokenHeadSpec> {
     Err(unsupported_head(config))
 }

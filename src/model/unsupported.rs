@@ -180,11 +180,11 @@ pub(super) fn kind_of(model_type: &str) -> Option<&'static str> {
     KINDS.iter().find(|(_, types)| types.contains(&model_type)).map(|(kind, _)| *kind)
 }
 
-/// The error for a head of a decoder language model.
+/// The error for a head that models of a type do not have.
 pub(super) fn unsupported_head(config: &Config) -> Error {
     let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
     anyhow!(
-        "{}: models of type {model_type} are supported for embeddings only, without a task head; choose another model",
+        "{}: models of type {model_type} have no such task head; choose another model",
         config.path().display()
     )
 }

@@ -19,7 +19,9 @@ pub struct ClassificationSpec {
     /// Whether the dense layer is the encoder's own pooler.
     pub dense_is_pooler: bool,
     /// The layers before the last one.
-    pub transform: TransformSpec,
+    pub transform: Option<TransformSpec>,
+    /// Whether the last layer has a bias.
+    pub bias: bool,
     /// Number of labels: logits per sequence.
     pub labels: usize,
 }
@@ -28,12 +30,12 @@ pub struct ClassificationSpec {
 /// on its batch.
 pub struct ClassificationHead {
     spec: ClassificationSpec,
-    transform: HeadTransform,
+    transform: Option<HeadTransform>,
     classifier: Linear,
 }
 
 impl ClassificationHead {
-    /// Loads `head.dense`, or `pooler`, of `(H, H)`, `head.norm` of `(H)`, and the module `last` of `(labels, H)`.
+    /// Loads `head.dense`, or `pooler`, of `(H, H)` and `head.norm` of `(H)` if the spec has them, and the module `last` of `(labels, H)`.
     ///
     /// # Errors
     /// If the source fails.
@@ -44,16 +46,13 @@ impl ClassificationHead {
         hidden_size: usize,
     ) -> Result<Self> {
         let dense = if spec.dense_is_pooler { "pooler" } else { "head.dense" };
+        let transform = spec.transform.map(|transform| {
+            HeadTransform::load(source, [dense, "head.norm"], &transform, hidden_size, hidden_size)
+        });
         Ok(ClassificationHead {
             spec: *spec,
-            transform: HeadTransform::load(
-                source,
-                [dense, "head.norm"],
-                &spec.transform,
-                hidden_size,
-                hidden_size,
-            )?,
-            classifier: Linear::load(source, last, hidden_size, spec.labels, true)?,
+            transform: transform.transpose()?,
+            classifier: Linear::load(source, last, hidden_size, spec.labels, spec.bias)?,
         })
     }
 
@@ -72,6 +71,9 @@ impl ClassificationHead {
 
     /// `(N, H)` → `(N, labels)`.
     fn logits(&self, x: &Tensor) -> Result<Tensor> {
-        self.classifier.forward(&self.transform.forward(x)?, Activation::Identity)
+        match &self.transform {
+            Some(transform) => self.classifier.forward(&transform.forward(x)?, Activation::Identity),
+            None => self.classifier.forward(x, Activation::Identity),
+        }
     }
 }

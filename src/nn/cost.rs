@@ -371,7 +371,7 @@ pub fn head_work(head: &HeadSpec, hidden_size: usize) -> Formula {
     let hidden = symbol('d', hidden_size, "hidden size");
     let (has_dense, width, outputs) = match head {
         HeadSpec::SequenceClassification(spec) | HeadSpec::NextSentence(spec) => {
-            (true, hidden.clone(), symbol('l', spec.labels, "labels"))
+            (spec.transform.is_some(), hidden.clone(), symbol('l', spec.labels, "labels"))
         }
         HeadSpec::TokenClassification(spec)
         | HeadSpec::QuestionAnswering(spec)

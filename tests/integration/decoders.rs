@@ -138,19 +138,23 @@ fn tokens_of_a_causal_model_do_not_depend_on_later_ones() {
 }
 
 #[test]
-fn a_head_of_a_language_model_is_refused_by_a_sentence() {
-    let class = |name: &str| {
-        let model = Model::copy_of("qwen3", &[("architectures", Some(json!([name])))]);
+fn a_head_that_a_family_does_not_have_is_refused_by_a_sentence() {
+    let class = |model: &str, name: &str| {
+        let model = Model::copy_of(model, &[("architectures", Some(json!([name])))]);
         fs::remove_file(model.path("modules.json")).unwrap();
         model
     };
-    let model = class("Qwen3ForSequenceClassification");
-    for command in ["classify", "rerank"] {
-        let query: &[&str] = if command == "rerank" { &["--query", "a lamp"] } else { &[] };
-        let output = model_command(command, model.0.path(), query).arg("a wick").output().unwrap();
-        assert_fails(&output, 1, &["config.json", "models of type qwen3", "for embeddings only"]);
+    for (model, name, command, args) in [
+        ("llama-bidirectional", "LlamaBidirectionalForSequenceClassification", "classify", &[][..]),
+        ("gemma3", "Gemma3TextForTokenClassification", "tag", &[]),
+        ("t5/mt5", "MT5ForSequenceClassification", "classify", &[]),
+        ("t5/mt5", "MT5ForQuestionAnswering", "answer", &["--question", "who?"]),
+    ] {
+        let model = class(model, name);
+        let output = model_command(command, model.0.path(), args).arg("a wick").output().unwrap();
+        assert_fails(&output, 1, &["config.json", "models of type", "head; choose another model"]);
     }
-    let model = class("Qwen3ForCausalLM");
+    let model = class("qwen3", "Qwen3ForCausalLM");
     let output = model_command("embed", model.0.path(), &[]).arg("a wick").output().unwrap();
     assert_fails(&output, 1, &["a text generator", "Qwen3ForCausalLM", "--pooling"]);
 }
