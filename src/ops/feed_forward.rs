@@ -69,7 +69,7 @@ fn gated(gate: &LinearWeights, up: &LinearWeights, x: &Tensor, activation: Activ
 }
 
 /// The matrices, if each can compute the left operand of the next.
-fn chained<'a>(layers: FeedForwardLayers<&'a LinearWeights>) -> Option<FeedForwardLayers<&'a PackedMatrix>> {
+fn chained(layers: FeedForwardLayers<&LinearWeights>) -> Option<FeedForwardLayers<&PackedMatrix>> {
     let (up, down) = (layers.up.packed()?, layers.down.packed()?);
     let gate = match layers.gate {
         Some(gate) => {
