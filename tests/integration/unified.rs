@@ -275,7 +275,7 @@ fn a_model_without_an_output_is_refused() {
         (&model("gte"), &["--pooling", "multi-vector"], 2, &["nothing projects its token vectors"]),
         (&model("gte"), &ALL, 2, &["--outputs multi-vector", "no colbert_linear.pt"]),
         (&bert, &["--outputs", "dense,lexical"], 1, &["no sparse_linear.pt"]),
-        (&fixture("t5/gtr-t5"), &["--pooling", "lexical"], 1, &["have no lexical weights head"]),
+        (&fixture("t5/gtr-t5"), &["--pooling", "lexical"], 1, &["the model has no lexical weights"]),
         (&fixture("static/potion"), &["--outputs", "dense,lexical"], 1, &["have no lexical weights head"]),
         (
             &fixture("sparse/bert-max"),
