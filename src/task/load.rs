@@ -162,9 +162,9 @@ fn load_for(wanted: Wanted, options: &ModelOptions, console: &Console) -> Result
     let start = Instant::now();
     let loaded = build(options, console, wanted)?;
     if loaded.head.is_none()
-        && let Some(purpose) = loaded.purpose.as_ref().filter(|_| options.uses_own_pooling())
+        && let Some(purpose) = &loaded.purpose
     {
-        return Err(not_an_embedding_model(options, purpose));
+        check_gives_vectors(wanted, options, purpose)?;
     }
     let problems = loaded.report.as_ref().map_or(&[][..], |report| &report.problems);
     if let Some(first) = problems.first() {
@@ -191,8 +191,7 @@ fn load_for(wanted: Wanted, options: &ModelOptions, console: &Console) -> Result
         ));
     }
     let has_own_vectors = loaded.head.is_none() || options.gives(OutputKind::Dense);
-    let pools_for_a_task = has_own_vectors && options.reads_checkpoint() && wanted != Wanted::Vectors;
-    if let Some(purpose) = loaded.purpose.as_ref().filter(|_| pools_for_a_task)
+    if let Some(purpose) = loaded.purpose.as_ref().filter(|_| has_own_vectors && options.reads_checkpoint())
         && let Some(command) = purpose.command()
     {
         let model = &options.source.model;
@@ -232,14 +231,19 @@ fn check_default_layers(loaded: &Loaded) -> Result<()> {
     }
 }
 
-/// The error for a model that is not an embedding model.
-fn not_an_embedding_model(options: &ModelOptions, purpose: &Purpose) -> Error {
-    let command = purpose.command().map(|command| format!("use {command}, ")).unwrap_or_default();
-    Error::msg(format!(
+/// Checks that a model of this purpose may give vectors: it is an embedding model, the user chose a pooling, or another command uses its
+/// head, which [`load_for`] notes.
+fn check_gives_vectors(wanted: Wanted, options: &ModelOptions, purpose: &Purpose) -> Result<()> {
+    let command = purpose.command();
+    if !options.uses_own_pooling() || command.is_some() && wanted != Wanted::PairScores {
+        return Ok(());
+    }
+    let command = command.map(|command| format!("use {command}, ")).unwrap_or_default();
+    bail!(
         "{} is {purpose}, not an embedding model; {command}choose an embedding model, or pass --pooling to pool its hidden \
          states anyway",
         options.source.model
-    ))
+    )
 }
 
 /// The kind of the head that a model of this purpose is loaded with, if any.
@@ -292,12 +296,10 @@ fn head_kind(
         }
         // The tensors decide.
         (Wanted::Head(kind), None) => Ok(Some(kind)),
-        (Wanted::Vectors | Wanted::PairScores | Wanted::VectorsOrWeights, Some(purpose))
-            if options.uses_own_pooling() =>
-        {
-            Err(not_an_embedding_model(options, purpose))
+        (Wanted::Vectors | Wanted::PairScores | Wanted::VectorsOrWeights, Some(purpose)) => {
+            check_gives_vectors(wanted, options, purpose).map(|()| None)
         }
-        (Wanted::Vectors | Wanted::PairScores | Wanted::VectorsOrWeights, _) => Ok(None),
+        (Wanted::Vectors | Wanted::PairScores | Wanted::VectorsOrWeights, None) => Ok(None),
     }
 }
 

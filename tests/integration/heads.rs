@@ -455,16 +455,28 @@ fn a_killed_classification_is_resumed() {
 }
 
 #[test]
+fn embed_pools_a_model_with_a_task_head_and_notes_the_command_for_the_head() {
+    for (model, command) in [("cross-encoder-bert", "sconce rerank"), ("bert", "sconce classify")] {
+        let embed = |args: &[&str]| {
+            let found = support::embed(&format!("heads/{model}"), args);
+            assert!(found.status.success(), "{}", stderr(&found));
+            found
+        };
+        let head = format!("without its head, which {command} uses");
+        let (own, chosen) = (embed(&["a"]), embed(&["a", "--pooling", "mean"]));
+        let notes = stderr(&own);
+        assert!(notes.contains(&head) && notes.contains("no pooling configured; using mean"), "{notes}");
+        assert!(stderr(&chosen).contains(&head));
+        assert_eq!(own.stdout, chosen.stdout, "{model}");
+        assert_eq!(stderr(&embed(&["a", "--quiet"])), "");
+    }
+}
+
+#[test]
 fn a_model_without_the_head_is_refused_with_the_command_for_it() {
     let classify = |model: &Path| sconce().arg("classify").arg("-m").arg(model).arg("a").output().unwrap();
     let parts = ["an embedding model, not a text classifier", "sconce embed"];
     assert_fails(&classify(&fixture("bert-tiny")), 1, &parts);
-    let found = output("embed", "cross-encoder-bert", &["a"]);
-    assert_fails(&found, 1, &["a cross-encoder", "not an embedding model", "use sconce rerank"]);
-    assert_fails(&output("embed", "bert", &["a"]), 1, &["not an embedding model", "use sconce classify"]);
-    // With a pooling of the user's, a note.
-    let pooled = support::embed("heads/cross-encoder-bert", ["--pooling", "mean", "a"]);
-    assert!(pooled.status.success() && stderr(&pooled).contains("its head, which sconce rerank uses"));
     let found = output("rerank", "bert", &["--query", "a", "b"]);
     assert_fails(&found, 1, &["3 labels", "not a cross-encoder", "sconce classify"]);
     // A checkpoint whose config does not say what it is for, without the tensors of a head.

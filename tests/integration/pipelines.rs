@@ -557,22 +557,40 @@ fn dangling_links_to_optional_files_are_errors() {
     }
 }
 
+/// Fields of a config, a part of the model's purpose, and the command for its head, where there is one.
+type Purpose<'a> = (&'a [(&'a str, Value)], &'a str, Option<&'a str>);
+
+/// Checks that a model with a task head gave a vector, with a note that names these.
+fn assert_pooled(found: &Output, parts: &[&str]) {
+    let notes = stderr(found);
+    assert!(found.status.success(), "{notes}");
+    assert_eq!(rows(found).len(), 1);
+    let note = notes.lines().find(|line| line.contains("without its head"));
+    let note = note.unwrap_or_else(|| panic!("{notes}"));
+    parts.iter().for_each(|part| assert!(note.contains(part), "{part}: {note}"));
+}
+
 /// Every field in the files of a sentence-transformers model that identifies a model for another task.
 #[test]
-fn models_for_other_tasks_are_rejected_with_the_name_of_their_task() {
+fn models_for_other_tasks_are_rejected_or_noted_with_the_name_of_their_task() {
     let task = |task: &str| json!({ "transformer_task": task });
-    let whole: &[(&str, Value, &str)] = &[
-        (SETTINGS, json!({"model_type": "CrossEncoder"}), "is a cross-encoder"),
-        (SETTINGS, json!({"model_type": "SparseEncoder"}), "is a sparse encoder like SPLADE"),
-        (SETTINGS, json!({"model_type": "Oracle"}), "\"Oracle\""),
-        (TRANSFORMER_CONFIG, task("sequence-classification"), "is a cross-encoder"),
-        (TRANSFORMER_CONFIG, task("fill-mask"), "is a sparse encoder"),
-        (TRANSFORMER_CONFIG, task("text-generation"), "is a text generator"),
+    // With the command for its head, where there is one.
+    let whole: &[(&str, Value, &str, Option<&str>)] = &[
+        (SETTINGS, json!({"model_type": "CrossEncoder"}), "is a cross-encoder", Some("sconce rerank")),
+        (SETTINGS, json!({"model_type": "SparseEncoder"}), "is a sparse encoder like SPLADE", None),
+        (SETTINGS, json!({"model_type": "Oracle"}), "\"Oracle\"", None),
+        (TRANSFORMER_CONFIG, task("sequence-classification"), "is a cross-encoder", Some("sconce rerank")),
+        (TRANSFORMER_CONFIG, task("fill-mask"), "is a sparse encoder", None),
+        (TRANSFORMER_CONFIG, task("text-generation"), "is a text generator", None),
     ];
-    for (file, content, part) in whole {
+    for (file, content, part, command) in whole {
         let model = Model::copy_of("dense");
         fs::write(model.path(file), content.to_string()).unwrap();
-        assert_fails(&model.run("embed", &["lamp"]), 1, &[part, file, "choose an embedding model"]);
+        let own = model.run("embed", &["lamp"]);
+        match command {
+            Some(command) => assert_pooled(&own, &[part, file, command]),
+            None => assert_fails(&own, 1, &[part, file, "choose an embedding model"]),
+        }
         let page = stdout(&model.run("inspect", &[]));
         assert!(page.contains("task  ") && page.contains(part.trim_start_matches("is ")), "{page}");
         // With --pooling, the hidden states of any model are pooled.
@@ -580,7 +598,6 @@ fn models_for_other_tasks_are_rejected_with_the_name_of_their_task() {
     }
     for (kind, part) in [
         ("sentence_transformers.sparse_encoder.models.SparseAutoEncoder", "is a sparse encoder"),
-        ("sentence_transformers.cross_encoder.modules.logit_score.LogitScore", "is a cross-encoder"),
         ("sentence_transformers.models.Asym", "is a model with different encoders"),
     ] {
         let model = Model::copy_of("dense");
@@ -598,37 +615,70 @@ fn models_for_other_tasks_are_rejected_with_the_name_of_their_task() {
 
 /// Checkpoints of transformers, which have no modules.json.
 #[test]
-fn checkpoints_with_a_task_head_are_rejected_with_the_name_of_their_task() {
+fn checkpoints_with_a_task_head_are_pooled_with_a_note_or_rejected() {
     let bare = || {
         let model = Model::copy_of("dense");
         fs::remove_file(model.path("modules.json")).unwrap();
         model
     };
     let class = |class: &str| json!([class]);
-    let cases: &[(&[(&str, Value)], &str)] = &[
+    let cases: &[Purpose] = &[
         (
             &[
                 ("architectures", class("BertForSequenceClassification")),
                 ("id2label", json!({"0": "LABEL_0"})),
             ],
             "a cross-encoder",
+            Some("sconce rerank"),
         ),
-        (&[("architectures", class("BertForSequenceClassification"))], "a text classifier or cross-encoder"),
-        (&[("architectures", class("BertForTokenClassification"))], "a token classifier"),
-        (&[("architectures", class("BertForQuestionAnswering"))], "a question-answering model"),
-        (&[("architectures", class("BertForMultipleChoice"))], "a multiple-choice model"),
-        (&[("architectures", class("BertForNextSentencePrediction"))], "a next-sentence predictor"),
-        (&[("architectures", Value::Null), ("num_labels", json!(1))], "a cross-encoder"),
-        (&[("architectures", Value::Null), ("num_labels", json!(3))], "a text classifier"),
-        (&[("sentence_transformers", json!({"activation_fn": "torch.nn.Sigmoid"}))], "a cross-encoder"),
-        (&[("sbert_ce_default_activation_function", json!("torch.nn.Identity"))], "a cross-encoder"),
+        (
+            &[("architectures", class("BertForSequenceClassification"))],
+            "a text classifier or cross-encoder",
+            Some("sconce classify"),
+        ),
+        (&[("architectures", class("BertForTokenClassification"))], "a token classifier", Some("sconce tag")),
+        (
+            &[("architectures", class("BertForQuestionAnswering"))],
+            "a question-answering model",
+            Some("sconce answer"),
+        ),
+        (&[("architectures", class("BertForMultipleChoice"))], "a multiple-choice model", None),
+        (
+            &[("architectures", class("BertForNextSentencePrediction"))],
+            "a next-sentence predictor",
+            Some("sconce classify"),
+        ),
+        (
+            &[("architectures", Value::Null), ("num_labels", json!(1))],
+            "a cross-encoder",
+            Some("sconce rerank"),
+        ),
+        (
+            &[("architectures", Value::Null), ("num_labels", json!(3))],
+            "a text classifier",
+            Some("sconce classify"),
+        ),
+        (
+            &[("sentence_transformers", json!({"activation_fn": "torch.nn.Sigmoid"}))],
+            "a cross-encoder",
+            Some("sconce rerank"),
+        ),
+        (
+            &[("sbert_ce_default_activation_function", json!("torch.nn.Identity"))],
+            "a cross-encoder",
+            Some("sconce rerank"),
+        ),
     ];
-    for (fields, part) in cases {
+    for (fields, part, command) in cases {
         let model = bare();
         model.edit("config.json", |config| {
             fields.iter().for_each(|(key, value)| config[*key] = value.clone());
         });
-        assert_fails(&model.run("embed", &["lamp"]), 1, &[part, "config.json", "--pooling"]);
+        let own = model.run("embed", &["lamp"]);
+        match command {
+            Some(command) => assert_pooled(&own, &[part, "config.json", command]),
+            None => assert_fails(&own, 1, &[part, "config.json", "--pooling"]),
+        }
         assert!(model.run("embed", &["lamp", "--pooling", "mean"]).status.success());
         assert!(model.run("inspect", &[]).status.success());
     }
@@ -640,7 +690,7 @@ fn checkpoints_with_a_task_head_are_rejected_with_the_name_of_their_task() {
         Tensor::zeros((1, 16), candle_core::DType::F32, &Device::Cpu).unwrap(),
     );
     candle_core::safetensors::save(&tensors, model.path("model.safetensors")).unwrap();
-    assert_fails(&model.run("embed", &["lamp"]), 1, &["cross-encoder", "classifier.weight"]);
+    assert_pooled(&model.run("embed", &["lamp"]), &["cross-encoder", "classifier.weight", "sconce classify"]);
     // Encoders from pretraining are accepted, and so are all models with a Pooling module.
     for class in ["BertModel", "BertForMaskedLM", "BertForPreTraining"] {
         let model = bare();

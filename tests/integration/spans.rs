@@ -402,7 +402,14 @@ fn a_model_with_another_head_is_refused_with_the_command_for_it() {
     let parts = ["a token classifier", "not a question-answering model", "use sconce tag"];
     refused("answer", "ner-word-piece", &["--question", "a", "b"], &parts);
     refused("classify", "ner-word-piece", &["a"], &["not a text classifier", "use sconce tag"]);
-    refused("embed", "qa-word-piece", &["a"], &["not an embedding model", "use sconce answer"]);
+    refused(
+        "rerank",
+        "qa-word-piece",
+        &["--query", "a", "b"],
+        &["not an embedding model", "use sconce answer"],
+    );
+    let embed = support::embed("token-heads/qa-word-piece", ["a"]);
+    assert!(embed.status.success() && stderr(&embed).contains("its head, which sconce answer uses"));
     let tag = sconce().args(["tag", "-m"]).arg(fixture("bert-tiny")).arg("a").output().unwrap();
     assert_fails(&tag, 1, &["an embedding model, not a token classifier", "use sconce embed"]);
 }
