@@ -37,14 +37,8 @@ fn polynomial<S: Simd, const N: usize>(s: S, x: S::F, coefficients: [f32; N]) ->
 /// Range reduction `x = n ln 2 + r`, then the polynomial of `expf` in the Cephes library.
 #[inline(always)]
 pub fn exp<S: Simd>(s: S, x: S::F) -> S::F {
-    // Above 89 the result is ∞. This order of operands propagates NaN.
-    exp_below_overflow(s, s.select_less(s.splat(89.0), x, s.splat(89.0), x))
-}
-
-/// [`exp`] for `x ≤ 89`.
-#[inline(always)]
-pub fn exp_below_overflow<S: Simd>(s: S, x: S::F) -> S::F {
-    // Below −104 the result is 0. This order of operands propagates NaN.
+    // Above 89 the result is ∞, below −104 it is 0. This order of operands propagates NaN.
+    let x = s.select_less(s.splat(89.0), x, s.splat(89.0), x);
     let x = s.max(s.splat(-104.0), x);
     // Adding and subtracting 1.5 · 2²³ rounds to an integer.
     let shift = s.splat(12_582_912.0);
@@ -65,6 +59,27 @@ pub fn exp_below_overflow<S: Simd>(s: S, x: S::F) -> S::F {
     );
     let p = s.fma(s.mul(r, r), p, r);
     s.scale_exp2(s.add(p, s.splat(1.0)), n)
+}
+
+/// Maximum relative error of [`exp2`], for normal results.
+pub const EXP2_MAX_ERROR: f64 = 1.4e-7;
+
+/// `2ˣ` for `x ≤ 127`; 0 on underflow, and 1 for 0. The relative error is at most [`EXP2_MAX_ERROR`].
+///
+/// Range reduction `x = n + f`; the polynomial is a fit of `2ᶠ` on [0, 1].
+#[inline(always)]
+pub fn exp2<S: Simd>(s: S, x: S::F) -> S::F {
+    let (f, n) = s.split_exp2(x);
+    let coefficients = [
+        2.161_291_670e-4,
+        1.246_784_599e-3,
+        9.675_451_611e-3,
+        5.548_528_060e-2,
+        2.402_293_056e-1,
+        6.931_470_444e-1,
+        1.0,
+    ];
+    s.scale_exp2(polynomial(s, f, coefficients), n)
 }
 
 /// Maximum relative error of [`exp2_bf16`], for normal results.

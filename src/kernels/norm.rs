@@ -113,8 +113,7 @@ fn add_and_sum<S: Simd>(s: S, row: &mut [f32], residual: &[f32]) -> f64 {
             }
         }
     }
-    let [a, b, c, d] = sums;
-    (s.reduce_sum_f64(a) + s.reduce_sum_f64(b)) + (s.reduce_sum_f64(c) + s.reduce_sum_f64(d))
+    s.reduce_sums_f64(sums)
 }
 
 /// Scales a row to unit L2 norm, in place. As in `torch.nn.functional.normalize`, the divisor is at least 1e-12.

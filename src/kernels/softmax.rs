@@ -4,7 +4,7 @@ use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
 use super::isa::{Isa, Kernel, define_runners};
-use super::math::{Accuracy, exp_below_overflow, exp2_bf16};
+use super::math::{Accuracy, exp2, exp2_bf16};
 use super::simd::{Simd, fold, map, map_with};
 
 /// `x = scale · x + bias`, in place; an empty bias means none.
@@ -73,10 +73,7 @@ impl<V: Fn(usize) -> Range<usize>> Kernel for SoftmaxUnnormalized<'_, V> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let scale = s.splat(match self.accuracy {
-            Accuracy::F32 => self.scale,
-            Accuracy::Bf16 => self.scale * LOG2_E,
-        });
+        let scale = s.splat(self.scale * LOG2_E);
         for (i, (row, sum)) in self.rows.chunks_exact_mut(self.stride).zip(self.sums).enumerate() {
             let visible = (self.visible)(i);
             assert!(!visible.is_empty(), "every query has a visible key");
@@ -90,7 +87,7 @@ impl<V: Fn(usize) -> Range<usize>> Kernel for SoftmaxUnnormalized<'_, V> {
                 let x = s.load_at(row, start, f32::NEG_INFINITY);
                 let x = s.mul(s.sub(x, max), scale);
                 let e = match self.accuracy {
-                    Accuracy::F32 => exp_below_overflow(s, x),
+                    Accuracy::F32 => exp2(s, x),
                     Accuracy::Bf16 => exp2_bf16(s, x),
                 };
                 s.store_at(row, start, e);

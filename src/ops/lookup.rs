@@ -152,10 +152,7 @@ impl EmbeddingTable {
         let mut count = 0usize;
         for index in indices {
             check_indices(&[index], self.rows)?;
-            match self.host_row(index as usize) {
-                Some(row) => axpy(Isa::selected(), 1.0, row, out),
-                None => self.add_row(index as usize, out)?,
-            }
+            self.add_row(index as usize, out)?;
             count += 1;
         }
         let scale = 1.0 / count.max(1) as f32;
@@ -179,6 +176,10 @@ impl EmbeddingTable {
 
     /// Adds row `index` to `out`.
     fn add_row(&self, index: usize, out: &mut [f32]) -> Result<()> {
+        if let Some(row) = self.host_row(index) {
+            axpy(Isa::selected(), 1.0, row, out);
+            return Ok(());
+        }
         match &self.storage {
             TableStorage::Mapped { bytes, range, dtype } => {
                 let stride = self.width * dtype.size();

@@ -13,7 +13,7 @@ use super::layout::{F32_SIGNIFICAND_BITS, GemmType, OperandFormat};
 use super::output::OutputBlock;
 use super::tile_kernel::Bf16MicroKernel;
 use crate::kernels::isa::{Isa, Kernel, TileUnit, define_runners};
-use crate::kernels::math::{exp_below_overflow, exp2_weight};
+use crate::kernels::math::{exp2, exp2_weight};
 use crate::kernels::simd::Simd;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use crate::kernels::tiles::amx::Amx;
@@ -357,9 +357,10 @@ fn softmax<S: Simd, const P: usize>(
                 for (part, tiles) in parts.chunks_exact_mut(TILES_PER_PANEL).enumerate() {
                     let [low, high] = values;
                     // SAFETY: a tile row has 16 u32, and `lane` is a multiple of `LANES` below 16.
-                    unsafe { s.store_bf16_pairs(tiles[tile][pair].as_mut_ptr().add(lane), low, high) };
+                    let rounded =
+                        unsafe { s.store_bf16_pairs(tiles[tile][pair].as_mut_ptr().add(lane), low, high) };
                     if part + 1 < P {
-                        values = [s.sub(low, s.round_bf16(low)), s.sub(high, s.round_bf16(high))];
+                        values = [s.sub(low, rounded[0]), s.sub(high, rounded[1])];
                     }
                 }
             }
@@ -377,29 +378,26 @@ fn scores_at<S: Simd>(s: S, row: &QueryRow, column: usize) -> S::F {
     unsafe { s.load(row.as_ptr()) }
 }
 
-/// `exp(scale · (score − max))`, as accurate as `P` bf16 parts need.
+/// `exp(scale · (score − max))`, as accurate as `P` bf16 parts need: `2ˣ` of `x = scale · log₂e · score + offset`. All weights of a query
+/// have the rounding error of the offset in common, so that it cancels in the quotient with their sum.
 struct Weight<S: Simd, const P: usize> {
-    max: S::F,
+    /// `scale · log₂e`.
     scale: S::F,
-    /// `−scale · max`.
+    /// `−scale · log₂e · max`.
     offset: S::F,
 }
 
 impl<S: Simd, const P: usize> Weight<S, P> {
     #[inline(always)]
     fn new(s: S, max: S::F, scale: f32) -> Self {
-        let scale = s.splat(if P == 1 { scale * std::f32::consts::LOG2_E } else { scale });
-        Weight { max, scale, offset: s.sub(s.splat(0.0), s.mul(scale, max)) }
+        let scale = s.splat(scale * std::f32::consts::LOG2_E);
+        Weight { scale, offset: s.sub(s.splat(0.0), s.mul(scale, max)) }
     }
 
     #[inline(always)]
     fn eval(&self, s: S, score: S::F) -> S::F {
-        if P == 1 {
-            // Its rounding error is that of the score.
-            exp2_weight(s, s.fma(score, self.scale, self.offset))
-        } else {
-            exp_below_overflow(s, s.mul(s.sub(score, self.max), self.scale))
-        }
+        let x = s.fma(score, self.scale, self.offset);
+        if P == 1 { exp2_weight(s, x) } else { exp2(s, x) }
     }
 }
 

@@ -44,12 +44,10 @@ pub(super) fn split_bf16_pairs<S: Simd, const P: usize>(
         let mut remainder = [s.load_at(low, start, 0.0), s.load_at(high, start, 0.0)];
         for (i, part) in parts.iter_mut().enumerate() {
             // SAFETY: `part` holds 16 u32, and `start` is a multiple of `LANES` below 16.
-            unsafe { s.store_bf16_pairs(part.as_mut_ptr().add(start), remainder[0], remainder[1]) };
+            let [low, high] =
+                unsafe { s.store_bf16_pairs(part.as_mut_ptr().add(start), remainder[0], remainder[1]) };
             if i + 1 < P {
-                remainder = remainder.map(
-                    #[inline(always)]
-                    |x| s.sub(x, s.round_bf16(x)),
-                );
+                remainder = [s.sub(remainder[0], low), s.sub(remainder[1], high)];
             }
         }
     }

@@ -90,49 +90,47 @@ impl AccumulatorRows {
     }
 }
 
-/// An epilogue and the accumulators of one panel that it is applied to.
-pub(super) struct PanelEpilogue<'a> {
+/// An epilogue, and the block of accumulators that it is applied to: some rows of one panel.
+pub(super) struct BlockEpilogue<'a> {
     epilogue: &'a Epilogue<'a>,
-    accumulators: AccumulatorRows,
-    /// Index of row 0 of the accumulators in the divisors and the residual.
-    first_row: usize,
-    /// The outputs of the panel.
-    columns: Range<usize>,
+    /// The rows and outputs that the operands of the epilogue cover.
+    covered: (usize, Range<usize>),
     /// Outputs of the whole matrix.
     outputs: usize,
     apply: ApplyRows,
+    accumulators: AccumulatorRows,
+    /// Index of row 0 of the accumulators in the divisors, the factors and the residual.
+    first_row: usize,
+    /// The outputs of the panel.
+    columns: Range<usize>,
 }
 
 /// Applies an epilogue to some rows, `isa.run` of an [`ApplyEpilogue`]. There is one instance for every function and kind of results,
 /// because the tile unit waits for the branches and the stack of a larger one.
-type ApplyRows = fn(Isa, &PanelEpilogue, Range<u32>);
+type ApplyRows = fn(Isa, &BlockEpilogue, Range<u32>);
 
-impl<'a> PanelEpilogue<'a> {
-    /// # Panics
-    /// If an operand of the epilogue is not empty and does not cover these rows and columns of a matrix with `outputs`
-    /// outputs.
+impl<'a> BlockEpilogue<'a> {
+    /// An epilogue for accumulators of the first `rows` rows and of `columns`, of a matrix with `outputs` outputs. Every block is like
+    /// `accumulators`, which no block needs to begin with: in place or not, and with results of the same kind.
     ///
-    /// # Safety
-    /// While the value lives: in each row below `rows`, the accumulators are valid for reads of `columns.len()` values,
-    /// and their results for writes: of `columns.len()` f32, or of tile rows.
-    pub(super) unsafe fn new(
+    /// # Panics
+    /// If an operand of the epilogue is not empty and does not cover these rows and columns.
+    pub(super) fn new(
         epilogue: &'a Epilogue<'a>,
-        accumulators: AccumulatorRows,
         rows: usize,
-        first_row: usize,
         columns: Range<usize>,
         outputs: usize,
         accuracy: Accuracy,
+        accumulators: AccumulatorRows,
     ) -> Self {
-        let end = first_row + rows;
         let Epilogue { bias, divisors, factors, residual, .. } = epilogue;
         assert!(columns.end <= outputs, "the matrix has these columns");
         assert!(bias.is_empty() || bias.len() == outputs, "the bias has one value per output");
-        assert!(divisors.is_empty() || divisors.len() >= end, "there is one divisor per row");
-        assert!(residual.is_empty() || residual.len() >= end * outputs, "the residual has all rows");
+        assert!(divisors.is_empty() || divisors.len() >= rows, "there is one divisor per row");
+        assert!(residual.is_empty() || residual.len() >= rows * outputs, "the residual has all rows");
         assert!(
             factors.values.is_empty()
-                || factors.values.len() >= end * factors.columns
+                || factors.values.len() >= rows * factors.columns
                     && factors.first_output <= columns.start
                     && columns.end <= factors.first_output + factors.columns,
             "there is one factor per row and column"
@@ -146,13 +144,41 @@ impl<'a> PanelEpilogue<'a> {
             Activation::Silu => select::<Silu>(epilogue, accumulators.to),
             _ => select::<Activation>(epilogue, accumulators.to),
         };
-        PanelEpilogue { epilogue, accumulators, first_row, columns, outputs, apply }
+        let covered = (rows, columns);
+        BlockEpilogue { epilogue, covered, outputs, apply, accumulators, first_row: 0, columns: 0..0 }
     }
 
-    /// Applies the epilogue to some rows.
+    /// Makes a block current: of `rows` rows from `first_row` on, and `columns`.
+    ///
+    /// # Panics
+    /// If the operands of the epilogue do not cover it.
     ///
     /// # Safety
-    /// The rows are below those of [`PanelEpilogue::new`].
+    /// Until the next block is current, or the value is dropped: the accumulators are valid for reads of `columns.len()` values in
+    /// `rows` rows, and their results for writes, of `columns.len()` f32 or of tile rows. They are like those of
+    /// [`BlockEpilogue::new`].
+    #[inline(always)]
+    pub(super) unsafe fn replace(
+        &mut self,
+        accumulators: AccumulatorRows,
+        first_row: usize,
+        rows: usize,
+        columns: Range<usize>,
+    ) {
+        let (all_rows, all_columns) = &self.covered;
+        let is_covered = first_row + rows <= *all_rows
+            && all_columns.start <= columns.start
+            && columns.end <= all_columns.end;
+        assert!(is_covered, "the operands cover the block");
+        self.accumulators = accumulators;
+        self.first_row = first_row;
+        self.columns = columns;
+    }
+
+    /// Applies the epilogue to some rows of the current block.
+    ///
+    /// # Safety
+    /// The block has these rows.
     #[inline(always)]
     pub(super) unsafe fn apply(&self, isa: Isa, rows: Range<usize>) {
         (self.apply)(isa, self, rows.start as u32..rows.end as u32);
@@ -160,7 +186,7 @@ impl<'a> PanelEpilogue<'a> {
 }
 
 /// The results are the accumulators, which are stored already.
-fn unchanged(_isa: Isa, _panel: &PanelEpilogue, _rows: Range<u32>) {}
+fn unchanged(_isa: Isa, _block: &BlockEpilogue, _rows: Range<u32>) {}
 
 /// The instance for `F` and the results.
 fn select<F: ElementFunction>(epilogue: &Epilogue, to: Results) -> ApplyRows {
@@ -180,16 +206,16 @@ fn select<F: ElementFunction>(epilogue: &Epilogue, to: Results) -> ApplyRows {
 
 fn apply_rows<F: ElementFunction, R: ResultRows, const ROWS: bool>(
     isa: Isa,
-    panel: &PanelEpilogue,
+    block: &BlockEpilogue,
     rows: Range<u32>,
 ) {
-    isa.run(ApplyEpilogue::<F, R, ROWS> { panel, rows, instance: PhantomData });
+    isa.run(ApplyEpilogue::<F, R, ROWS> { block, rows, instance: PhantomData });
 }
 
-/// The kernel that applies an epilogue to some rows of the accumulators of one panel. Without `ROWS` there are neither divisors nor
+/// The kernel that applies an epilogue to some rows of a block. Without `ROWS` there are neither divisors nor
 /// factors nor a residual. It is small enough to be passed in registers.
 struct ApplyEpilogue<'a, F, R, const ROWS: bool> {
-    panel: &'a PanelEpilogue<'a>,
+    block: &'a BlockEpilogue<'a>,
     rows: Range<u32>,
     instance: PhantomData<(F, R)>,
 }
@@ -202,9 +228,9 @@ impl<F: ElementFunction, R: ResultRows, const ROWS: bool> Kernel for ApplyEpilog
     /// Applies the epilogue: to two vectors of columns at a time, then to one.
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let width = self.panel.columns.len();
+        let width = self.block.columns.len();
         let pairs_end = width - width % (2 * S::LANES);
-        // SAFETY: `PanelEpilogue::new` has checked that bias, factors and residual cover these columns. By its contract every
+        // SAFETY: `BlockEpilogue::replace` has checked that bias, factors and residual cover these columns. By its contract every
         // accumulator row is valid for `width` values; `start + count ≤ width` in each call, `count > 0`, and
         // `count = 2 · LANES` for two vectors.
         unsafe {
@@ -215,7 +241,7 @@ impl<F: ElementFunction, R: ResultRows, const ROWS: bool> Kernel for ApplyEpilog
                 self.columns::<S, 1>(s, start, width - start);
             }
             if !width.is_multiple_of(TILE_NR) {
-                let to = R::of(self.panel.accumulators.to);
+                let to = R::of(self.block.accumulators.to);
                 for row in self.rows.clone() {
                     to.pad(s, row as usize, width.next_multiple_of(S::LANES));
                 }
@@ -232,14 +258,14 @@ impl<F: ElementFunction, R: ResultRows, const ROWS: bool> ApplyEpilogue<'_, F, R
     /// (N − 1) · LANES`.
     #[inline(always)]
     unsafe fn columns<S: Simd, const N: usize>(&self, s: S, start: usize, count: usize) {
-        let PanelEpilogue { epilogue, accumulators, first_row, ref columns, outputs, .. } = *self.panel;
+        let BlockEpilogue { epilogue, accumulators, first_row, ref columns, outputs, .. } = *self.block;
         let AccumulatorRows { from, stride, to } = accumulators;
         let (f, to) = (F::new(epilogue.activation), R::of(to));
         let Epilogue { bias, divisors, factors, residual, .. } = *epilogue;
         let column = columns.start + start;
         // SAFETY: vector `i` reads or writes up to `count − i · LANES > 0` values from column `start + i · LANES`,
         // which the operands have by the contract of this function. `first_row + row` is below the rows of the
-        // factors and the residual, which `new` has checked.
+        // factors and the residual, which `replace` has checked.
         unsafe {
             macro_rules! load {
                 ($from:expr) => {{

@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::blocking::{MAX_PARTS, TILE_MR, TILE_NR, TILES_PER_PANEL, stays_in_l2, tile_kc};
 use super::cache_line::LINE_ELEMENTS;
 use super::convert::BF16_PER_TILE_ROW;
-use super::epilogue::{AccumulatorRows, Epilogue, F32Rows, PanelEpilogue, Results, TileRows};
+use super::epilogue::{AccumulatorRows, BlockEpilogue, Epilogue, F32Rows, Results, TileRows};
 use super::layout::OperandFormat;
 use super::lhs::Lhs;
 use super::output::OutputBlock;
@@ -129,7 +129,7 @@ impl<T: Tiles> TileGemm<'_, '_, T> {
     #[inline(always)]
     fn bf16<S: Simd, const P: usize, const Q: usize>(self, s: S) {
         let TileGemm { x, weights, panels, epilogue, output, mut tiles } = self;
-        let mut pending = PendingEpilogue::new(weights, &panels, epilogue, output);
+        let mut pending = PendingEpilogue::new(weights, x.rows, &panels, epilogue, output);
         let k_steps = weights.layout.inputs.div_ceil(BF16_PER_TILE_ROW);
         let order = BlockOrder::new(x.rows, k_steps, panels.len(), P, Q);
         let row_blocks = x.rows.div_ceil(TILE_MR);
@@ -192,7 +192,7 @@ impl<T: Tiles> TileGemm<'_, '_, T> {
     #[inline(always)]
     fn int8<S: Simd>(self, s: S) {
         let TileGemm { x, weights, panels, epilogue, output, mut tiles } = self;
-        let mut pending = PendingEpilogue::new(weights, &panels, epilogue, output);
+        let mut pending = PendingEpilogue::new(weights, x.rows, &panels, epilogue, output);
         // Two blocks: one is written while the epilogue is applied to the other.
         let mut blocks = [AccumulatorBlock::ZERO; 2];
         let mut current = 0;
@@ -259,13 +259,12 @@ pub(super) enum Output<'a, 'b> {
 /// The block whose epilogue is applied while later blocks are computed.
 struct PendingEpilogue<'a> {
     isa: Isa,
-    epilogue: &'a Epilogue<'a>,
     weights: &'a PackedMatrix,
     /// The results of the first row and of the panel `first_panel`.
     to: Results,
     first_panel: usize,
     /// The current block.
-    block: Option<PanelEpilogue<'a>>,
+    block: BlockEpilogue<'a>,
     /// Its rows that are left.
     left: Range<usize>,
     /// Maximum calls per block.
@@ -275,6 +274,7 @@ struct PendingEpilogue<'a> {
 impl<'a> PendingEpilogue<'a> {
     fn new(
         weights: &'a PackedMatrix,
+        rows: usize,
         panels: &Range<usize>,
         epilogue: &'a Epilogue<'a>,
         output: Output,
@@ -285,17 +285,12 @@ impl<'a> PendingEpilogue<'a> {
             Output::Tiles { to, group, parts: 2 } => Results::Bf16x2(TileRows { to, group }),
             Output::Tiles { to, group, .. } => Results::Bf16x3(TileRows { to, group }),
         };
+        let columns = weights.columns(panels.clone());
+        let accumulators = AccumulatorRows { from: std::ptr::null(), stride: TILE_NR, to };
+        let accuracy = weights.layout.format.accuracy();
+        let block = BlockEpilogue::new(epilogue, rows, columns, weights.outputs, accuracy, accumulators);
         let calls = epilogue_calls(epilogue.activation);
-        PendingEpilogue {
-            isa: weights.isa,
-            epilogue,
-            weights,
-            to,
-            first_panel: panels.start,
-            block: None,
-            left: 0..0,
-            calls,
-        }
+        PendingEpilogue { isa: weights.isa, weights, to, first_panel: panels.start, block, left: 0..0, calls }
     }
 
     /// The results of a block that begins with `row`, a multiple of 16. In bounds: the output has this row and panel.
@@ -326,31 +321,20 @@ impl<'a> PendingEpilogue<'a> {
             stride: TILE_NR,
             to: self.results(rows.start, panel),
         };
-        let (columns, outputs) = (self.weights.columns(panel..panel + 1), self.weights.outputs);
-        let accuracy = self.weights.layout.format.accuracy();
+        let columns = self.weights.columns(panel..panel + 1);
         // SAFETY: `block.to` has `TILE_NR` accumulators in each of these rows, which stay unchanged until the epilogue
         // has been applied to them. The results have these rows and columns and are valid for writes.
-        self.block = Some(unsafe {
-            PanelEpilogue::new(
-                self.epilogue,
-                accumulators,
-                rows.len(),
-                rows.start,
-                columns,
-                outputs,
-                accuracy,
-            )
-        });
+        unsafe { self.block.replace(accumulators, rows.start, rows.len(), columns) };
         self.left = 0..rows.len();
     }
 
     /// Applies the epilogue to up to `rows` rows.
     #[inline(always)]
     fn apply(&mut self, rows: usize) {
-        if let Some(block) = self.block.as_ref().filter(|_| !self.left.is_empty()) {
+        if !self.left.is_empty() {
             let end = self.left.end.min(self.left.start + rows);
             // SAFETY: these rows are left, so the block has them.
-            unsafe { block.apply(self.isa, self.left.start..end) };
+            unsafe { self.block.apply(self.isa, self.left.start..end) };
             self.left.start = end;
         }
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::blocking::VECTOR_KC;
 use super::cache_line::LINE_ELEMENTS;
-use super::epilogue::{AccumulatorRows, Epilogue, PanelEpilogue};
+use super::epilogue::{AccumulatorRows, BlockEpilogue, Epilogue};
 use super::layout::{INT8_GROUP, OperandFormat};
 use super::lhs::Lhs;
 use super::output::OutputBlock;
@@ -181,6 +181,10 @@ unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const R: usize>(
     let Target { mut output, stride, mut row, columns, outputs, is_first_k_block, epilogue, accuracy, isa } =
         target;
     let width = columns.len();
+    let mut epilogue = epilogue.map(|epilogue| {
+        let accumulators = AccumulatorRows::in_place(output, stride);
+        BlockEpilogue::new(epilogue, row + x.rows, columns.clone(), outputs, accuracy, accumulators)
+    });
     let mut x = LhsCursor::new(x);
     while x.rows > 0 {
         prefetch.advance(s);
@@ -215,15 +219,13 @@ unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const R: usize>(
                 }
             }
         }
-        if let Some(epilogue) = epilogue {
-            let accumulators = AccumulatorRows::in_place(output, stride);
+        if let Some(block) = &mut epilogue {
             // SAFETY: `output` is valid for reads and writes of the columns in these rows, which have just been
             // written.
             unsafe {
-                let panel =
-                    PanelEpilogue::new(epilogue, accumulators, R, row, columns.clone(), outputs, accuracy);
+                block.replace(AccumulatorRows::in_place(output, stride), row, R, columns.clone());
                 // A call, not inlined: one instance serves all heights of micro-tiles.
-                panel.apply(isa, 0..R);
+                block.apply(isa, 0..R);
             }
         }
         // After the last micro-tile the pointer may be out of bounds; it is not dereferenced then.

@@ -57,10 +57,14 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
             ))
         }
         reduce_sum(x: __m512) -> f32 { _mm512_reduce_add_ps(x) }
-        reduce_sum_f64(x: __m512) -> f64 {{
-            let low = _mm512_cvtps_pd(_mm512_castps512_ps256(x));
-            let high = _mm512_cvtps_pd(_mm512_extractf32x8_ps::<1>(x));
-            _mm512_reduce_add_pd(_mm512_add_pd(low, high))
+        reduce_sums_f64(vectors: [__m512; 4]) -> f64 {{
+            let mut sum = _mm512_setzero_pd();
+            for x in vectors {
+                let low = _mm512_cvtps_pd(_mm512_castps512_ps256(x));
+                let high = _mm512_cvtps_pd(_mm512_extractf32x8_ps::<1>(x));
+                sum = _mm512_add_pd(sum, _mm512_add_pd(low, high));
+            }
+            _mm512_reduce_add_pd(sum)
         }}
         reduce_max(x: __m512) -> f32 { _mm512_reduce_max_ps(x) }
         reduce_max_magnitude(x: __m512) -> f32 {
@@ -193,7 +197,7 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     }
 
     #[inline(always)]
-    unsafe fn store_bf16_pairs(self, to: *mut u32, low: __m512, high: __m512) {
+    unsafe fn store_bf16_pairs(self, to: *mut u32, low: __m512, high: __m512) -> [__m512; 2] {
         // SAFETY: `self` exists only if the processor supports AVX-512; `to` is valid for writes of 16 u32 by the
         // contract of this method.
         unsafe {
@@ -211,6 +215,11 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
                 _mm512_or_si512(low, _mm512_castps_si512(high))
             };
             _mm512_storeu_si512(to.cast(), pairs);
+            let high = _mm512_and_si512(pairs, _mm512_set1_epi32(!0xffff));
+            [_mm512_slli_epi32::<16>(pairs), high].map(
+                #[inline(always)]
+                |x| _mm512_castsi512_ps(x),
+            )
         }
     }
 

@@ -80,13 +80,19 @@ pub trait Simd: Copy + Send + Sync {
     fn max_magnitude(self, a: Self::F, b: Self::F) -> Self::F;
     /// Sum of all lanes.
     fn reduce_sum(self, x: Self::F) -> f32;
-    /// Sum of all lanes, accumulated in f64.
+    /// Sum of all lanes of four vectors, accumulated in f64.
     #[inline(always)]
-    fn reduce_sum_f64(self, x: Self::F) -> f64 {
-        let mut lanes = [0.0; MAX_LANES];
-        // SAFETY: `lanes` has `MAX_LANES` values, so it is valid for writes of `LANES`.
-        unsafe { self.store(lanes.as_mut_ptr(), x) };
-        lanes.iter().map(|x| f64::from(*x)).sum()
+    fn reduce_sums_f64(self, vectors: [Self::F; 4]) -> f64 {
+        let [a, b, c, d] = vectors.map(
+            #[inline(always)]
+            |x| {
+                let mut lanes = [0.0; MAX_LANES];
+                // SAFETY: `lanes` has `MAX_LANES` values, so it is valid for writes of `LANES`.
+                unsafe { self.store(lanes.as_mut_ptr(), x) };
+                lanes.iter().map(|x| f64::from(*x)).sum::<f64>()
+            },
+        );
+        (a + b) + (c + d)
     }
     /// `table[i]` in each lane, for the `i` in the lowest 5 bits of the lane of `index`.
     ///
@@ -154,12 +160,12 @@ pub trait Simd: Copy + Send + Sync {
         }
     }
 
-    /// Stores `LANES` packed elements of two bf16 each: `low` in the lower 16 bits, `high` in the upper.
+    /// Stores `LANES` packed elements of two bf16 each: `low` in the lower 16 bits, `high` in the upper. Returns the rounded values.
     ///
     /// # Safety
     /// `to` is valid for writes of `LANES` u32.
     #[inline(always)]
-    unsafe fn store_bf16_pairs(self, to: *mut u32, low: Self::F, high: Self::F) {
+    unsafe fn store_bf16_pairs(self, to: *mut u32, low: Self::F, high: Self::F) -> [Self::F; 2] {
         let (mut lows, mut highs) = ([0u16; MAX_LANES], [0u16; MAX_LANES]);
         // SAFETY: `lows` and `highs` have `MAX_LANES` values, so they are valid for writes of `LANES`. `to` is valid
         // for writes of `LANES` u32 by the contract of this method, and `lane < LANES`.
@@ -170,6 +176,7 @@ pub trait Simd: Copy + Send + Sync {
                 to.add(lane).write(u32::from(low) | u32::from(high) << 16);
             }
         }
+        [self.round_bf16(low), self.round_bf16(high)]
     }
 
     /// Stores `LANES` values from −127 to 127 as i8, rounded to nearest, ties to even.
@@ -348,10 +355,7 @@ macro_rules! fold {
 /// Sum over a row in f64: `f` adds a vector to a partial sum; for `pad` it must add 0. Partial sums are f32, one per
 /// lane; they are added in f64, so that the error of a statistic that all values of a row share is about one rounding.
 macro_rules! sum {
-    ($s:ident, $row:expr, $pad:expr, |$sum:ident, $x:ident| $f:expr) => {{
-        let [a, b, c, d] = $crate::kernels::simd::fold!($s, $row, 0.0, $pad, |$sum, $x| $f);
-        ($s.reduce_sum_f64(a) + $s.reduce_sum_f64(b)) + ($s.reduce_sum_f64(c) + $s.reduce_sum_f64(d))
-    }};
+    ($s:ident, $row:expr, $pad:expr, |$sum:ident, $x:ident| $f:expr) => {{ $s.reduce_sums_f64($crate::kernels::simd::fold!($s, $row, 0.0, $pad, |$sum, $x| $f)) }};
 }
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
