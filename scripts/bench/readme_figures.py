@@ -10,7 +10,6 @@ Replaces the text between `<!-- NAME -->` and `<!-- /NAME -->`:
     README.md        speeds     tokens per second: one table for all machines
     docs/speed.md    speeds     tokens per second and mean cosines: one table per machine
     docs/accuracy.md full-size  differences and memory of full-size models, from benches/full-size.md
-    README.md        full-size  some of them
 
 With --check nothing is written; exits with 1 if a page is out of date. --only speeds and --only full-size need no binary.
 """
@@ -25,8 +24,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = {"sconce": "Sconce", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "ctranslate2": "CTranslate2"}
 TEXTS = ["short", "mixed", "long"]
-# The configs that README.md shows.
-LARGE = ["Qwen3-Embedding-0.6B", "embeddinggemma-300m", "bge-m3", "nomic-embed-text-v2-moe", "gtr-t5-base"]
 # The first flag that a processor has names its columns.
 ISAS = {"amx_bf16": "AMX", "avx512f": "AVX-512", "avx2": "AVX2"}
 
@@ -96,14 +93,10 @@ def first_vector(sconce):
     return f'```console\n$ sconce embed "A lamp in the window"\n{row}\n```'
 
 
-def full_size(names=None):
-    """The table of full-size models, or some of its rows without the columns that explain the memory."""
+def full_size():
+    """The table of full-size models."""
     lines = (ROOT / "benches" / "full-size.md").read_text().splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
-    if names:
-        rows = [[row[i] for i in (0, 1, 2, 4)] for row in rows[:2]] + [
-            [row[i] for i in (0, 1, 2, 4)] for row in rows[2:] if row[0] in names
-        ]
     machine = next(line for line in lines if " on " in line and "full_size.py" in line).split("` on ")[1]
     return "\n".join(["| " + " | ".join(row) + " |" for row in rows] + ["", f"Measured on {machine}"])
 
@@ -126,7 +119,6 @@ def main():
     blocks = [
         ("README.md", "vector", lambda: first_vector(args.sconce)),
         ("README.md", "speeds", lambda: speeds_of_all_machines(pages)),
-        ("README.md", "full-size", lambda: full_size(LARGE)),
         ("docs/accuracy.md", "full-size", full_size),
         ("docs/speed.md", "speeds", lambda: "\n\n".join(map(speeds_of_machine, pages))),
     ]
