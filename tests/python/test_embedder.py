@@ -210,5 +210,26 @@ class Processes(unittest.TestCase):
         self.assertEqual(subprocess.run([*command[:3], "embed", "--no-such"], capture_output=True).returncode, 2)
 
 
+@unittest.skipUnless(hasattr(os, "sched_setaffinity"), "this system has no CPU affinity")
+class Threads(unittest.TestCase):
+    def compute_threads(self, **options):
+        """The names of the threads of a child that compute."""
+        with Embedder(MODEL, **options) as embedder:
+            embedder.embed(TEXTS[:2])
+            names = [path.read_text() for path in pathlib.Path(f"/proc/{embedder.pid}/task").glob("*/comm")]
+        return [name for name in names if name.startswith("compute-")]
+
+    def test_threads_are_those_of_the_option(self):
+        self.assertEqual([len(self.compute_threads(threads=count)) for count in (1, 3)], [1, 3])
+
+    def test_threads_are_no_more_than_the_affinity_allows(self):
+        allowed = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {min(allowed)})
+        try:
+            self.assertEqual(len(self.compute_threads()), 1)
+        finally:
+            os.sched_setaffinity(0, allowed)
+
+
 if __name__ == "__main__":
     unittest.main()
