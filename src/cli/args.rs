@@ -85,6 +85,11 @@ pub(super) struct ModelArgs {
     #[arg(long, value_name = "FILE", help_heading = "Model")]
     pub tokenizer: Option<PathBuf>,
 
+    /// Neither map packed weights from the cache directory (SCONCE_CACHE, by default ~/.cache/sconce) nor write them there. With them
+    /// processes on one machine share the memory of a model's weights, and start without packing them
+    #[arg(long, help_heading = "Model")]
+    pub no_weight_cache: bool,
+
     /// Device to run on. auto: a GPU, if this build supports GPUs and one is available, else the CPU; cuda:0,1: several GPUs
     #[arg(long, value_name = "auto|cpu|cuda[:N,…]", default_value = "auto", value_parser = device, help_heading = "Hardware")]
     pub device: DeviceRequest,

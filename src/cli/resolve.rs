@@ -105,6 +105,7 @@ pub(super) fn model_or_config(args: &ModelArgs) -> Result<ModelOptions> {
         random_weights: args.random_weights,
         task: args.task.clone(),
         tokenizer: args.tokenizer.clone(),
+        weight_cache: !args.no_weight_cache,
         device: args.device.clone(),
         compute_dtype: args.dtype,
         ..ModelOptions::of(source(args.source.model.clone(), &args.source.hub, &args.verbosity))

@@ -15,6 +15,7 @@ pub mod low_rank;
 pub mod masked_lm;
 pub mod modules;
 pub mod names;
+pub mod packed_weights;
 mod pickle;
 pub mod purpose;
 mod pytorch;

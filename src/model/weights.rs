@@ -19,6 +19,7 @@ use super::json::read_json_object;
 use super::layout::CONVERT;
 use super::low_rank::{Adapter, LowRank};
 use super::names::{TensorNames, TensorRef};
+use super::packed_weights::PackedWeights;
 use super::pickle::PickleError;
 use super::pytorch::{TorchTensor, read_tensors};
 use crate::nn::{
@@ -239,7 +240,7 @@ impl Checkpoint {
     }
 
     /// The files, each once.
-    fn files(&self) -> Vec<Arc<MappedFile>> {
+    pub fn files(&self) -> Vec<Arc<MappedFile>> {
         let mut files: Vec<Arc<MappedFile>> = Vec::new();
         for entry in self.tensors.values() {
             if !files.iter().any(|file| Arc::ptr_eq(file, &entry.file)) {
@@ -251,9 +252,20 @@ impl Checkpoint {
 
     /// A reader of tensors with a known prefix.
     pub fn reader_with(&self, prefix: &'static str, names: &'static TensorNames) -> TensorReader<'_> {
-        let (backend, adapter, report, seen, counted) = Default::default();
+        let (backend, adapter, packed, report, seen, counted) = Default::default();
         let namings = std::slice::from_ref(names);
-        TensorReader { checkpoint: self, namings, names, prefix, adapter, backend, report, seen, counted }
+        TensorReader {
+            checkpoint: self,
+            namings,
+            names,
+            prefix,
+            adapter,
+            packed,
+            backend,
+            report,
+            seen,
+            counted,
+        }
     }
 }
 
@@ -384,6 +396,7 @@ pub struct TensorReader<'a> {
     names: &'static TensorNames,
     prefix: &'static str,
     adapter: Option<Adapter>,
+    packed: Option<PackedWeights>,
     backend: Backend,
     report: TensorReport,
     seen: BTreeSet<String>,
@@ -401,6 +414,16 @@ impl TensorReader<'_> {
     /// Merges an adapter into the tensors that are read from now on.
     pub fn set_adapter(&mut self, adapter: Option<Adapter>) {
         self.adapter = adapter;
+    }
+
+    /// Takes the matrices that are read from now on from a file of packed weights, and adds to it those that it does not have.
+    pub fn set_packed_weights(&mut self, packed: Option<PackedWeights>) {
+        self.packed = packed;
+    }
+
+    /// The file of packed weights, to be finished.
+    pub fn take_packed_weights(&mut self) -> Option<PackedWeights> {
+        self.packed.take()
     }
 
     /// Ends the merging of the adapter, and adds the changed modules to the report.
@@ -595,6 +618,17 @@ impl WeightSource for TensorReader<'_> {
             return Ok(Matrix::new(placeholder(&[rows, columns])?, &self.backend)?);
         };
         let update = self.update(canonical, &[rows, columns])?;
+        // A merged adapter gives other values than the file's.
+        let packing = format!("{name} {} {rows}x{columns} {}", entry.bytes.start, Matrix::packing(compute));
+        if update.is_none()
+            && let Some((file, range, not_finite)) =
+                self.packed.as_ref().and_then(|packed| packed.find(&packing))
+            && let Some(matrix) =
+                Matrix::from_packed([rows, columns], compute, dtype.significand_bits(), file, range)
+        {
+            self.note_not_finite(name, entry.bytes.start, not_finite);
+            return Ok(matrix);
+        }
         let count = AtomicUsize::new(0);
         let bits = if update.is_some() { F32_SIGNIFICAND_BITS } else { dtype.significand_bits() };
         let matrix = Matrix::pack_with(rows, columns, compute, bits, |first, values| {
@@ -604,7 +638,11 @@ impl WeightSource for TensorReader<'_> {
             }
             Ok::<(), Error>(())
         })?;
-        self.note_not_finite(name, entry.bytes.start, count.into_inner());
+        let count = count.into_inner();
+        if let (None, Some(packed), Some(elements)) = (&update, &mut self.packed, matrix.packed_elements()) {
+            packed.add(packing, bytemuck::cast_slice(elements), count);
+        }
+        self.note_not_finite(name, entry.bytes.start, count);
         Ok(matrix)
     }
 
@@ -617,7 +655,8 @@ impl WeightSource for TensorReader<'_> {
     }
 
     fn change_check(&self) -> Option<ChangeCheck> {
-        let files = self.checkpoint.files();
+        let mut files = self.checkpoint.files();
+        files.extend(self.packed.as_ref().and_then(PackedWeights::file).cloned());
         Some(Arc::new(move || files.iter().try_for_each(|file| file.check_unchanged())))
     }
 
@@ -640,6 +679,11 @@ impl WeightSource for TensorReader<'_> {
             return Ok(EmbeddingTable::resident(placeholder(&[rows, width])?)?);
         };
         let elements = rows * width;
+        let checked = format!("{name} {} {rows}x{width} table", entry.bytes.start);
+        if let Some((_, _, not_finite)) = self.packed.as_ref().and_then(|packed| packed.find(&checked)) {
+            self.note_not_finite(name, entry.bytes.start, not_finite);
+            return Ok(EmbeddingTable::mapped(entry.file, entry.bytes, dtype, rows, width)?);
+        }
         let count = (0..elements.div_ceil(CHUNK))
             .into_par_iter()
             .with_min_len(MIN_CHUNKS)
@@ -648,6 +692,9 @@ impl WeightSource for TensorReader<'_> {
                 entry.read(dtype, i * CHUNK, buffer)
             })
             .sum::<Result<_>>()?;
+        if let Some(packed) = &mut self.packed {
+            packed.add(checked, &[], count);
+        }
         self.note_not_finite(name, entry.bytes.start, count);
         Ok(EmbeddingTable::mapped(entry.file, entry.bytes, dtype, rows, width)?)
     }

@@ -12,7 +12,7 @@ use super::gpu::{self, Arg, Launch, LaunchOutput, supports_linear};
 use super::host::{host_slice, optional_host_slice};
 use super::scratch::{new_matrix, with_scratch};
 use crate::kernels::gemm::{
-    Epilogue, Factors, GemmType, Lhs, LhsBuffer, OutputBlock, OutputMatrix, PackedMatrix, gemm,
+    Epilogue, Factors, GemmType, Lhs, LhsBuffer, OutputBlock, OutputMatrix, PackedMatrix, SharedBytes, gemm,
 };
 use crate::kernels::isa::Isa;
 
@@ -63,6 +63,37 @@ impl Matrix {
         Ok(Matrix::Packed(PackedMatrix::pack_with(isa, gemm_type, outputs, inputs, significand_bits, read)?))
     }
 
+    /// What the layout of [`Matrix::packed_elements`] depends on, beside shape and significant bits.
+    pub fn packing(gemm_type: GemmType) -> String {
+        format!("{} on {}", gemm_type.name(), Isa::selected().name())
+    }
+
+    /// The elements of a packed matrix, in memory order; `None` of a tensor.
+    pub fn packed_elements(&self) -> Option<&[u32]> {
+        self.packed().map(PackedMatrix::elements)
+    }
+
+    /// A matrix of [`Matrix::pack_with`] with the same arguments, whose [`Matrix::packed_elements`] are `range` of `bytes`; `None` if
+    /// the range cannot be those.
+    pub fn from_packed(
+        shape: [usize; 2],
+        gemm_type: GemmType,
+        significand_bits: u32,
+        bytes: SharedBytes,
+        range: Range<usize>,
+    ) -> Option<Self> {
+        let isa = Isa::selected();
+        PackedMatrix::from_packed(isa, gemm_type, shape, significand_bits, bytes, range).map(Matrix::Packed)
+    }
+
+    /// The packed matrix, if it is one.
+    fn packed(&self) -> Option<&PackedMatrix> {
+        match self {
+            Matrix::Packed(packed) => Some(packed),
+            Matrix::Tensor(_) => None,
+        }
+    }
+
     /// `(outputs, inputs)`.
     fn shape(&self) -> Result<(usize, usize)> {
         match self {
@@ -88,10 +119,7 @@ impl LinearWeights {
 
     /// The matrix, if it is packed.
     pub(super) fn packed(&self) -> Option<&PackedMatrix> {
-        match &self.matrix {
-            Matrix::Packed(packed) => Some(packed),
-            Matrix::Tensor(_) => None,
-        }
+        self.matrix.packed()
     }
 
     /// The bias of `(outputs)`, if there is one.

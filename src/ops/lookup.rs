@@ -1,7 +1,6 @@
 //! Embedding tables, and the sum of the rows that a batch looks up in them, with an optional norm.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor};
 use half::{bf16, f16};
@@ -13,8 +12,7 @@ use super::host::{host_slice, is_host_f32};
 use crate::kernels::isa::Isa;
 use crate::kernels::softmax::axpy;
 
-/// Bytes with a stable address, such as a memory-mapped file.
-pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+pub use crate::kernels::gemm::SharedBytes;
 
 /// The dtype of a tensor in a safetensors file; values are little-endian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

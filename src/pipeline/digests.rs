@@ -1,17 +1,14 @@
 //! SHA-256 digests of the model's files and of texts.
 
-use std::fs::File;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread::JoinHandle;
-use std::time::SystemTime;
 
 use anyhow::{Result, anyhow};
 use sha2::{Digest, Sha256};
 
-use super::digest_cache;
 use super::manifest::RunIdentity;
 use super::messages::thread_panicked;
+use crate::sys::digest_cache;
 use crate::sys::threads::spawn;
 
 /// The digests of files, computed in a background thread: hashing a large model takes longer than embedding a short text.
@@ -46,10 +43,9 @@ impl FileDigests {
 
 fn digests(paths: &[PathBuf]) -> Result<RunIdentity> {
     let mut identity = RunIdentity::new();
-    let cache = digest_cache::directory();
     for path in paths {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let digest = digest_cache::digest(cache.as_deref(), path, SystemTime::now(), sha256_of_file)
+        let digest = digest_cache::sha256(path)
             .map_err(|error| anyhow!("cannot read {} ({error})", path.display()))?;
         // Files in different folders can have the same name: their digests are separated by spaces.
         let all = identity.entry(format!("the model's {name}")).or_insert_with(|| "SHA-256".into());
@@ -74,12 +70,6 @@ pub fn sha256_of_texts(texts: &[String]) -> String {
         hash.update(text);
     }
     format!("{:x}", hash.finalize())
-}
-
-fn sha256_of_file(path: &Path) -> io::Result<String> {
-    let mut hash = Sha256::new();
-    io::copy(&mut File::open(path)?, &mut hash)?;
-    Ok(format!("{:x}", hash.finalize()))
 }
 
 #[cfg(test)]

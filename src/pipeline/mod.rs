@@ -18,14 +18,13 @@
 //! * `budget`: how many records, tokens and bytes are in flight, as pure functions.
 //! * `collector`: writes rows and ledger in input order, and saves checkpoints.
 //! * `columns`: the types of the columns that come from the input.
-//! * `cursor`, `manifest`, `journal`, `digests`, `digest_cache`: resuming an interrupted run.
+//! * `cursor`, `manifest`, `journal`, `digests`: resuming an interrupted run.
 //! * `stats`, `utilization`, `summary`: counts and timings. `signals`: Ctrl-C.
 
 mod budget;
 mod collector;
 mod columns;
 mod cursor;
-mod digest_cache;
 mod digests;
 mod journal;
 mod known_records;

@@ -1,6 +1,6 @@
 //! Files mapped into memory.
 
-use std::fs::File;
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -37,6 +37,25 @@ impl MappedFile {
         // reports it; and if the file is truncated, an access past its end raises SIGBUS, which ends this process.
         let map = unsafe { Mmap::map(&file)? };
         Ok(MappedFile { path: path.to_owned(), file, map, modified })
+    }
+
+    /// The path that the file was opened at.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the path still leads to this file, and not to another one that was renamed to it.
+    #[cfg(unix)]
+    pub fn is_at_path(&self) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        let id = |file: Metadata| (file.dev(), file.ino());
+        self.file.metadata().map(id).ok() == fs::metadata(&self.path).map(id).ok()
+    }
+
+    /// Whether the path still leads to this file: unknown here.
+    #[cfg(not(unix))]
+    pub fn is_at_path(&self) -> bool {
+        false
     }
 
     /// Fails if the content of the opened file has changed. Another file renamed to its path is no change: the map still has

@@ -271,5 +271,5 @@ fn examine_checkpoint(weights: &Weights, prepared: &Prepared) -> Result<Option<T
     let Weights::File(path) = weights else { return Ok(None) };
     let plan = &prepared.plan;
     let (parts, adapter) = (plan.parts(&prepared.modules), prepared.adapter.as_ref());
-    Ok(load_checkpoint(path, plan.family, &parts, &prepared.backends, adapter)?.report)
+    Ok(load_checkpoint(path, plan.family, &parts, &prepared.backends, adapter, false)?.report)
 }

@@ -21,6 +21,7 @@ use crate::model::modules::{
     Modules, PoolingModule, PostPoolingModule, QueryWeights, TokenLimit, output_dimensions, parent_model,
     post_pooling, unified,
 };
+use crate::model::packed_weights::PackedWeights;
 use crate::model::purpose::{self, Purpose};
 use crate::model::static_embedding::{self, StaticLayout};
 use crate::model::weights::{Checkpoint, TensorReport, read_index};
@@ -335,7 +336,9 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Lo
         || read_tokenizer(&tokenizer_file, &limits, modules.static_embedding),
         || match &weights {
             Weights::File(_) if skips_encoder => without_weights(&parts),
-            Weights::File(path) => load_checkpoint(path, family, &parts, &backends, adapter.as_ref()),
+            Weights::File(path) => {
+                load_checkpoint(path, family, &parts, &backends, adapter.as_ref(), options.weight_cache)
+            }
             Weights::Random(seed) => draw_random(config, &parts, &count, *seed, &backends),
         },
     );
@@ -931,10 +934,13 @@ pub(super) fn load_checkpoint(
     parts: &Parts,
     backends: &[Backend],
     adapter: Option<&ChosenAdapter>,
+    uses_cache: bool,
 ) -> Result<LoadedWeights> {
     let checkpoint = Checkpoint::open(path)?;
     let mut reader = checkpoint.reader(family.names)?;
     reader.set_adapter(adapter.map(|adapter| adapter.read(&checkpoint)).transpose()?);
+    let cpu = backends.iter().find(|backend| uses_cache && matches!(backend, Backend::Cpu(_)));
+    reader.set_packed_weights(cpu.and_then(|cpu| PackedWeights::open(&checkpoint.files(), cpu.gemm_type())));
     let mut encoders = Vec::new();
     for backend in backends {
         reader.set_backend(backend.clone());
@@ -965,8 +971,12 @@ pub(super) fn load_checkpoint(
         Some(_) => None,
     };
     reader.finish_adapter()?;
+    let packed = reader.take_packed_weights();
     let mut report = reader.into_report();
     checkpoint.check_unchanged()?;
+    if let Some(packed) = packed {
+        packed.finish()?;
+    }
     if let (Some(spec), Some(file)) = (parts.head, parts.head_file) {
         head = Some(unified::load_lexical_layer(file, spec, parts.spec.hidden_size, &mut report)?);
     }

@@ -34,6 +34,7 @@ mod multi_vector;
 mod neighbours;
 mod ops;
 mod outputs;
+mod packed_weights;
 mod pipelines;
 mod pytorch;
 mod quickstart;

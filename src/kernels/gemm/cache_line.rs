@@ -41,3 +41,14 @@ pub(super) fn elements_mut(lines: &mut [CacheLine]) -> &mut [u32] {
     // u32. The result borrows `lines` mutably, so there is no other reference to them.
     unsafe { slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * LINE_ELEMENTS) }
 }
+
+/// The lines that some bytes are; `None` if they are no whole lines, or not aligned to them.
+pub(super) fn lines_of_bytes(bytes: &[u8]) -> Option<&[CacheLine]> {
+    let is_aligned = bytes.as_ptr().addr().is_multiple_of(align_of::<CacheLine>());
+    if !is_aligned || !bytes.len().is_multiple_of(size_of::<CacheLine>()) {
+        return None;
+    }
+    // SAFETY: the pointer is aligned to a line, the slice has the bytes of `len / 64` of them, and all bytes are valid lines. The
+    // result borrows `bytes`.
+    Some(unsafe { slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size_of::<CacheLine>()) })
+}

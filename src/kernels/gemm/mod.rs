@@ -43,4 +43,4 @@ pub use layout::{F32_SIGNIFICAND_BITS, GemmType, INT8_GROUP};
 pub use lhs::{Lhs, LhsBuffer};
 pub use output::{OutputBlock, OutputMatrix};
 pub use pack::MatrixView;
-pub use packed_matrix::PackedMatrix;
+pub use packed_matrix::{PackedMatrix, SharedBytes};

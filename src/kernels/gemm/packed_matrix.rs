@@ -1,21 +1,69 @@
 //! The packed right operand of a GEMM.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::cache_line::{CacheLine, elements, elements_mut, zeroed_lines};
+use super::cache_line::{CacheLine, elements, elements_mut, lines_of_bytes, zeroed_lines};
 use super::layout::{F32_SIGNIFICAND_BITS, GemmType, INT8_GROUP, OperandFormat, PackedLayout};
 use super::pack::{MatrixView, PackPanel};
 use crate::kernels::isa::Isa;
+
+/// Bytes with a stable address, such as a memory-mapped file.
+pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+
+/// The packed elements of a matrix.
+#[derive(Clone)]
+pub(super) enum Lines {
+    /// In memory of this process.
+    Owned(Vec<CacheLine>),
+    /// A range of shared bytes, of whole lines at the alignment of a line.
+    Shared(SharedBytes, Range<usize>),
+}
+
+impl Lines {
+    /// All lines.
+    fn as_slice(&self) -> &[CacheLine] {
+        match self {
+            Lines::Owned(lines) => lines,
+            Lines::Shared(bytes, range) => {
+                lines_of_bytes(&(**bytes).as_ref()[range.clone()]).expect("the range was checked")
+            }
+        }
+    }
+
+    /// The number of lines.
+    pub(super) fn len(&self) -> usize {
+        self.as_slice().len()
+    }
+
+    /// The lines, to be written; shared ones are given up for none.
+    fn owned(&mut self) -> &mut Vec<CacheLine> {
+        if matches!(self, Lines::Shared(..)) {
+            *self = Lines::Owned(Vec::new());
+        }
+        match self {
+            Lines::Owned(lines) => lines,
+            Lines::Shared(..) => unreachable!("shared lines were replaced"),
+        }
+    }
+}
+
+impl fmt::Debug for Lines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} lines", self.len())
+    }
+}
 
 /// A weight matrix `(outputs, inputs)`, packed into panels of NR outputs. The last panel is padded with zeros.
 #[derive(Debug, Clone)]
 pub struct PackedMatrix {
     pub(super) isa: Isa,
     gemm_type: GemmType,
-    pub(super) lines: Vec<CacheLine>,
+    pub(super) lines: Lines,
     pub(super) layout: PackedLayout,
     pub(super) outputs: usize,
 }
@@ -54,7 +102,7 @@ impl PackedMatrix {
     ) -> Result<Self, E> {
         let mut packed = Self::empty(isa, gemm_type);
         let layout = packed.reshape(outputs, inputs, significand_bits);
-        let panels = packed.lines.par_chunks_mut(layout.panel_lines()).enumerate();
+        let panels = packed.lines.owned().par_chunks_mut(layout.panel_lines()).enumerate();
         panels.try_for_each_init(Vec::new, |values, (panel, lines)| {
             let first = panel * layout.nr;
             values.resize(layout.nr.min(outputs - first) * inputs, 0.0);
@@ -64,6 +112,32 @@ impl PackedMatrix {
             Ok(())
         })?;
         Ok(packed)
+    }
+
+    /// A matrix that [`PackedMatrix::pack_with`] packed with the same arguments, whose [`PackedMatrix::elements`] are `range` of
+    /// `bytes`. `None` if the range does not have the size of such a matrix or the alignment of a cache line.
+    pub fn from_packed(
+        isa: Isa,
+        gemm_type: GemmType,
+        [outputs, inputs]: [usize; 2],
+        significand_bits: u32,
+        bytes: SharedBytes,
+        range: Range<usize>,
+    ) -> Option<Self> {
+        let layout = PackedLayout::new(isa, gemm_type, inputs, significand_bits);
+        let lines = lines_of_bytes((*bytes).as_ref().get(range.clone())?)?.len();
+        (lines == outputs.div_ceil(layout.nr) * layout.panel_lines()).then(|| PackedMatrix {
+            isa,
+            gemm_type,
+            lines: Lines::Shared(bytes, range),
+            layout,
+            outputs,
+        })
+    }
+
+    /// The packed elements of all panels, whose layout depends on ISA, GEMM type and significant bits.
+    pub fn elements(&self) -> &[u32] {
+        elements(self.lines.as_slice())
     }
 
     /// Bytes of a packed `(outputs, inputs)` matrix of [`PackedMatrix::pack_with`]; saturates on overflow.
@@ -83,7 +157,7 @@ impl PackedMatrix {
 
     fn empty(isa: Isa, gemm_type: GemmType) -> Self {
         let layout = PackedLayout::new(isa, gemm_type, 0, F32_SIGNIFICAND_BITS);
-        PackedMatrix { isa, gemm_type, lines: Vec::new(), layout, outputs: 0 }
+        PackedMatrix { isa, gemm_type, lines: Lines::Owned(Vec::new()), layout, outputs: 0 }
     }
 
     /// Packs another matrix into the memory of this one, which grows as needed.
@@ -95,7 +169,7 @@ impl PackedMatrix {
         self.gemm_type = gemm_type;
         let layout = self.reshape(outputs, inputs, F32_SIGNIFICAND_BITS);
         for (panel, lines) in
-            self.lines.chunks_mut(layout.panel_lines()).take(outputs.div_ceil(layout.nr)).enumerate()
+            self.lines.owned().chunks_mut(layout.panel_lines()).take(outputs.div_ceil(layout.nr)).enumerate()
         {
             let first = panel * layout.nr;
             let width = layout.nr.min(outputs - first);
@@ -114,7 +188,7 @@ impl PackedMatrix {
         self.layout = PackedLayout::new(self.isa, self.gemm_type, inputs, significand_bits);
         let lines = outputs.div_ceil(self.layout.nr) * self.layout.panel_lines();
         if lines > self.lines.len() {
-            self.lines = zeroed_lines(lines);
+            self.lines = Lines::Owned(zeroed_lines(lines));
         }
         self.layout
     }
@@ -165,7 +239,7 @@ impl PackedMatrix {
     /// The packed elements of a panel.
     pub(super) fn panel(&self, index: usize) -> &[u32] {
         let lines = self.layout.panel_lines();
-        elements(&self.lines[index * lines..][..lines])
+        elements(&self.lines.as_slice()[index * lines..][..lines])
     }
 }
 

@@ -1,7 +1,7 @@
 //! Digests of large files that have not changed since an earlier run: hashing a model takes as long as embedding some hundred
 //! short texts.
 
-use std::fs::{self, Metadata};
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -15,12 +15,34 @@ const MIN_BYTES: u64 = 8 << 20;
 /// second or two.
 const SETTLED_AFTER: Duration = Duration::from_secs(3);
 
-/// The directory of the cache, after the XDG Base Directory Specification; `None` where a file does not tell when it was changed.
-pub(super) fn directory() -> Option<PathBuf> {
+/// The directory of all caches: `SCONCE_CACHE`, or after the XDG Base Directory Specification; `None` where a file does not tell when it
+/// was changed.
+pub fn cache_directory() -> Option<PathBuf> {
+    let given = env::var_os("SCONCE_CACHE").filter(|given| !given.is_empty() && cfg!(unix));
+    if let Some(given) = given {
+        return Some(given.into());
+    }
     let absolute = |path: PathBuf| Some(path).filter(|path| path.is_absolute());
     let cache = env::var_os("XDG_CACHE_HOME").and_then(|cache| absolute(cache.into()));
     let cache = cache.or_else(|| absolute(env::home_dir()?.join(".cache")));
-    cache.filter(|_| cfg!(unix)).map(|cache| cache.join("sconce").join("digests"))
+    cache.filter(|_| cfg!(unix)).map(|cache| cache.join("sconce"))
+}
+
+/// The directory of the digests.
+pub fn directory() -> Option<PathBuf> {
+    cache_directory().map(|cache| cache.join("digests"))
+}
+
+/// SHA-256 of a file in hexadecimal, from the cache of the user if it has not changed.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn sha256(path: &Path) -> io::Result<String> {
+    digest(directory().as_deref(), path, SystemTime::now(), |path| {
+        let mut hash = Sha256::new();
+        io::copy(&mut File::open(path)?, &mut hash)?;
+        Ok(format!("{:x}", hash.finalize()))
+    })
 }
 
 /// The digest of a file: that of an earlier run if the file is the same and has not changed since, else the result of `hash`. A
@@ -28,7 +50,7 @@ pub(super) fn directory() -> Option<PathBuf> {
 ///
 /// # Errors
 /// Those of `hash`, and if the file does not exist.
-pub(super) fn digest(
+pub fn digest(
     directory: Option<&Path>,
     path: &Path,
     now: SystemTime,

@@ -1,0 +1,212 @@
+//! Packed weights in a file of the user's cache, which processes map: those on one machine share its pages, and none packs or checks
+//! the matrices again.
+//!
+//! A file is named by its key: release, ISA, compute type, and SHA-256 of the checkpoint. It is written beside its name and renamed.
+//! Its layout: magic, offset and length of the table as little-endian u64, zeros up to byte 64, SHA-256 of all other bytes in hexadecimal,
+//! the matrices, each at a multiple of 64 bytes, and the table in JSON.
+//!
+//! A file whose checksum is wrong is packed anew. What has been hashed is not hashed again as long as device, inode, size and times of
+//! the file stay the same ([`digest_cache`]), so that start-up does not read the weights; this holds for the checkpoint, too.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tempfile::NamedTempFile;
+
+use crate::nn::{GemmType, Matrix};
+use crate::sys::mapped_file::MappedFile;
+use crate::sys::{digest_cache, regular_file};
+
+const MAGIC: &[u8; 8] = b"SCONCEPW";
+/// Where the checksum begins.
+const CHECKSUM: usize = 64;
+/// Where the matrices begin.
+const DATA: usize = 128;
+/// A matrix begins on a cache line.
+const ALIGNMENT: usize = 64;
+/// To be increased when the layout of the file or of packed matrices changes between releases.
+const FORMAT: &str = concat!("format 1 of sconce ", env!("CARGO_PKG_VERSION"));
+/// Smaller checkpoints are packed faster than a file of theirs is found.
+const MIN_BYTES: usize = 8 << 20;
+
+/// A file of packed weights, and what is to be added to it.
+pub struct PackedWeights {
+    path: PathBuf,
+    key: String,
+    found: Option<Found>,
+    added: Option<Writer>,
+    /// Whether the file cannot be written.
+    is_read_only: bool,
+}
+
+/// A valid file.
+struct Found {
+    file: Arc<MappedFile>,
+    entries: BTreeMap<String, Span>,
+}
+
+/// The end of a file.
+#[derive(Serialize, Deserialize)]
+struct Table {
+    key: String,
+    entries: BTreeMap<String, Span>,
+}
+
+/// A matrix in the file, or the check of an embedding table, which is mapped from the checkpoint and has no bytes here.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Span {
+    offset: usize,
+    bytes: usize,
+    /// NaN and infinite values of the tensor.
+    not_finite: usize,
+}
+
+impl PackedWeights {
+    /// The packed weights of a checkpoint in `files` for this type of GEMM on the selected ISA. `None` if the checkpoint is small, or there is no
+    /// directory for them.
+    pub fn open(files: &[Arc<MappedFile>], compute: GemmType) -> Option<Self> {
+        if files.iter().map(|file| (**file).as_ref().len()).sum::<usize>() < MIN_BYTES {
+            return None;
+        }
+        let directory = digest_cache::cache_directory()?.join("weights");
+        // Without a directory, nothing would be gained from hashing the checkpoint.
+        fs::create_dir_all(&directory).ok()?;
+        let mut key = format!("{FORMAT}, {}", Matrix::packing(compute));
+        for file in files {
+            key = format!("{key}, {}", digest_cache::sha256(file.path()).ok()?);
+            if !file.is_at_path() {
+                return None;
+            }
+        }
+        let name = format!("{:x}", Sha256::digest(&key));
+        let path = directory.join(format!("{}.weights", &name[..32]));
+        let found = Found::open(&path, &key);
+        Some(PackedWeights { path, key, found, added: None, is_read_only: false })
+    }
+
+    /// The mapped file.
+    pub fn file(&self) -> Option<&Arc<MappedFile>> {
+        self.found.as_ref().map(|found| &found.file)
+    }
+
+    /// The file, the range of an entry in it, and the number of NaN and infinite values of the tensor.
+    pub fn find(&self, name: &str) -> Option<(Arc<MappedFile>, Range<usize>, usize)> {
+        let found = self.found.as_ref()?;
+        let span = found.entries.get(name)?;
+        Some((found.file.clone(), span.offset..span.offset.checked_add(span.bytes)?, span.not_finite))
+    }
+
+    /// Adds an entry. A cache that cannot be written is no error.
+    pub fn add(&mut self, name: String, bytes: &[u8], not_finite: usize) {
+        if self.is_read_only {
+            return;
+        }
+        let writer = self.added.take().map_or_else(|| Writer::new(&self.path), Ok);
+        let added = writer.and_then(|mut writer| writer.add(name, bytes, not_finite).map(|()| writer));
+        self.added = added.ok();
+        self.is_read_only = self.added.is_none();
+    }
+
+    /// Writes the file, if it has new entries. A cache that cannot be written is no error.
+    ///
+    /// # Errors
+    /// If the mapped file has changed since it was opened.
+    pub fn finish(self) -> Result<()> {
+        let Some(found) = &self.found else {
+            let _ = self.added.map(|added| added.finish(&self.path, self.key));
+            return Ok(());
+        };
+        found.file.check_unchanged()?;
+        if let Some(mut added) = self.added {
+            let old = found.entries.iter().filter_map(|(name, span)| {
+                let bytes = (*found.file).as_ref().get(span.offset..span.offset.checked_add(span.bytes)?)?;
+                Some((name.clone(), bytes, span.not_finite))
+            });
+            let is_copied = { old }.try_for_each(|(name, bytes, count)| added.add(name, bytes, count));
+            let _ = is_copied.and_then(|()| added.finish(&self.path, self.key));
+        }
+        Ok(())
+    }
+}
+
+impl Found {
+    /// The file of this path, if it is complete, undamaged and has this key.
+    fn open(path: &Path, key: &str) -> Option<Self> {
+        let file = MappedFile::new(path, regular_file::open(path).ok()?).ok()?;
+        let bytes: &[u8] = file.as_ref();
+        let header = bytes.get(..DATA).filter(|header| header.starts_with(MAGIC))?;
+        let number =
+            |at: usize| usize::try_from(u64::from_le_bytes(header[at..at + 8].try_into().ok()?)).ok();
+        let (offset, length) = (number(8)?, number(16)?);
+        let directory = digest_cache::directory();
+        let checksum = |_: &Path| {
+            let hash = Sha256::new_with_prefix(&bytes[DATA..]);
+            Ok(format!("{:x}", hash.chain_update(&bytes[..CHECKSUM]).finalize()))
+        };
+        let checksum = digest_cache::digest(directory.as_deref(), path, SystemTime::now(), checksum).ok()?;
+        if header[CHECKSUM..] != *checksum.as_bytes() || !file.is_at_path() {
+            return None;
+        }
+        let table = bytes.get(offset..offset.checked_add(length)?)?;
+        let Table { key: found, entries } = serde_json::from_slice(table).ok()?;
+        (found == key).then(|| Found { file: Arc::new(file), entries })
+    }
+}
+
+/// A new file, beside its later name.
+struct Writer {
+    file: BufWriter<NamedTempFile>,
+    /// SHA-256 of the bytes from [`DATA`] on.
+    hash: Sha256,
+    /// Bytes so far.
+    position: usize,
+    entries: BTreeMap<String, Span>,
+}
+
+impl Writer {
+    fn new(path: &Path) -> io::Result<Self> {
+        let directory = path.parent().unwrap_or(Path::new("."));
+        let mut file = BufWriter::new(NamedTempFile::new_in(directory)?);
+        file.write_all(&[0; DATA])?;
+        Ok(Writer { file, hash: Sha256::new(), position: DATA, entries: BTreeMap::new() })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)?;
+        self.hash.update(bytes);
+        self.position += bytes.len();
+        Ok(())
+    }
+
+    fn add(&mut self, name: String, bytes: &[u8], not_finite: usize) -> io::Result<()> {
+        let padding = self.position.next_multiple_of(ALIGNMENT) - self.position;
+        self.write(&[0; ALIGNMENT][..padding])?;
+        self.entries.insert(name, Span { offset: self.position, bytes: bytes.len(), not_finite });
+        self.write(bytes)
+    }
+
+    /// Writes table and header, and renames the file to `path`.
+    fn finish(mut self, path: &Path, key: String) -> io::Result<()> {
+        let offset = self.position;
+        let table = serde_json::to_vec(&Table { key, entries: std::mem::take(&mut self.entries) })?;
+        self.write(&table)?;
+        let mut header = [0; DATA];
+        header[..8].copy_from_slice(MAGIC);
+        header[8..16].copy_from_slice(&(offset as u64).to_le_bytes());
+        header[16..24].copy_from_slice(&(table.len() as u64).to_le_bytes());
+        let checksum = format!("{:x}", self.hash.chain_update(&header[..CHECKSUM]).finalize());
+        header[CHECKSUM..].copy_from_slice(checksum.as_bytes());
+        self.file.seek(SeekFrom::Start(0))?;
+        self.file.write_all(&header)?;
+        self.file.into_inner().map_err(io::IntoInnerError::into_error)?.persist(path)?;
+        Ok(())
+    }
+}
