@@ -193,7 +193,9 @@ const GROUPS: &[(&str, &[&str])] = &[
 const ENVIRONMENT: &str = "\
 Environment:
   SCONCE_MODEL             default of --model
-  SCONCE_ISA               CPU instruction set: portable, avx2, avx512, avx512-vnni, avx512-bf16, neon
+  SCONCE_ISA               CPU instruction set: portable, avx2, avx512, avx512-vnni, avx512-bf16, amx,
+                           neon, neon-dotprod
+  SCONCE_CACHE             directory of packed weights and digests [default: ~/.cache/sconce]
   HF_HOME, HF_HUB_CACHE    location of the model cache
   HF_ENDPOINT              URL of the Hub or of a mirror
   HF_TOKEN, HF_TOKEN_PATH  token for private and gated models

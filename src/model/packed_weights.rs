@@ -1,7 +1,8 @@
 //! Packed weights in a file of the user's cache, which processes map: those on one machine share its pages, and none packs or checks
 //! the matrices again.
 //!
-//! A file is named by its key: release, ISA, compute type, and SHA-256 of the checkpoint. It is written beside its name and renamed.
+//! A file is named by ISA, compute type, and SHA-256 of the checkpoint. Its key is the same and the build of Sconce, because the layout of
+//! packed matrices may change from build to build: another build writes the file anew. It is written beside its name and renamed.
 //! Its layout: magic, offset and length of the table as little-endian u64, zeros up to byte 64, SHA-256 of all other bytes in hexadecimal,
 //! the matrices, each at a multiple of 64 bytes, and the table in JSON.
 //!
@@ -14,7 +15,7 @@ use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -32,8 +33,12 @@ const CHECKSUM: usize = 64;
 const DATA: usize = 128;
 /// A matrix begins on a cache line.
 const ALIGNMENT: usize = 64;
-/// To be increased when the layout of the file or of packed matrices changes between releases.
-const FORMAT: &str = concat!("format 1 of sconce ", env!("CARGO_PKG_VERSION"));
+/// The build that packed the matrices.
+const BUILD: &str = concat!("sconce ", env!("CARGO_PKG_VERSION"), " (build ", env!("SCONCE_BUILD"), ")");
+/// A temporary file that is older was left by a process that was killed.
+const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
+/// The beginning of the names of temporary files.
+const TEMPORARY: &str = ".packing-";
 /// Smaller checkpoints are packed faster than a file of theirs is found.
 const MIN_BYTES: usize = 8 << 20;
 
@@ -79,15 +84,16 @@ impl PackedWeights {
         let directory = digest_cache::cache_directory()?.join("weights");
         // Without a directory, nothing would be gained from hashing the checkpoint.
         fs::create_dir_all(&directory).ok()?;
-        let mut key = format!("{FORMAT}, {}", Matrix::packing(compute));
+        let mut content = Matrix::packing(compute);
         for file in files {
-            key = format!("{key}, {}", digest_cache::sha256(file.path()).ok()?);
+            content = format!("{content}, {}", digest_cache::sha256(file.path()).ok()?);
             if !file.is_at_path() {
                 return None;
             }
         }
-        let name = format!("{:x}", Sha256::digest(&key));
+        let name = format!("{:x}", Sha256::digest(&content));
         let path = directory.join(format!("{}.weights", &name[..32]));
+        let key = format!("{BUILD}, {content}");
         let found = Found::open(&path, &key);
         Some(PackedWeights { path, key, found, added: None, is_read_only: false })
     }
@@ -161,6 +167,17 @@ impl Found {
     }
 }
 
+/// Removes temporary files that processes left which were killed while they wrote.
+fn remove_abandoned(directory: &Path) {
+    for file in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let is_temporary = file.file_name().to_string_lossy().starts_with(TEMPORARY);
+        let age = file.metadata().and_then(|file| file.modified()).map(|time| time.elapsed());
+        if is_temporary && matches!(age, Ok(Ok(age)) if age > ABANDONED_AFTER) {
+            let _ = fs::remove_file(file.path());
+        }
+    }
+}
+
 /// A new file, beside its later name.
 struct Writer {
     file: BufWriter<NamedTempFile>,
@@ -174,7 +191,8 @@ struct Writer {
 impl Writer {
     fn new(path: &Path) -> io::Result<Self> {
         let directory = path.parent().unwrap_or(Path::new("."));
-        let mut file = BufWriter::new(NamedTempFile::new_in(directory)?);
+        remove_abandoned(directory);
+        let mut file = BufWriter::new(tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(directory)?);
         file.write_all(&[0; DATA])?;
         Ok(Writer { file, hash: Sha256::new(), position: DATA, entries: BTreeMap::new() })
     }

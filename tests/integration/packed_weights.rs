@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::time::{Duration, SystemTime};
 
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
@@ -131,6 +132,22 @@ fn another_checkpoint_and_another_file_under_its_name_are_told_apart() {
     fs::copy(&file, &other).unwrap();
     assert_eq!(embed(&model, &cache, &[]), second, "a valid file of another checkpoint");
     assert!(fs::read(&file).unwrap() != fs::read(&other).unwrap(), "rebuilt");
+}
+
+#[test]
+fn files_of_killed_processes_are_removed_after_a_day() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, cache) = (large_model(folder.path()), folder.path().join("cache"));
+    let weights = cache.join("weights");
+    fs::create_dir_all(&weights).unwrap();
+    let old = SystemTime::now() - Duration::from_secs(25 * 60 * 60);
+    for (name, time) in [(".packing-old", old), (".packing-new", SystemTime::now()), ("other-old", old)] {
+        let file = fs::File::create(weights.join(name)).unwrap();
+        file.set_modified(time).unwrap();
+    }
+    embed(&model, &cache, &[]);
+    assert_eq!(files(&cache).len(), 3, "the new file, and two others");
+    assert!(!weights.join(".packing-old").exists());
 }
 
 #[test]

@@ -110,6 +110,7 @@ pub fn sconce() -> Command {
         }
     }
     command.env("HF_HUB_OFFLINE", "1").env("HF_HOME", "/nonexistent");
+    command.env("SCONCE_CACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
     command
 }
 
