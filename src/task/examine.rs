@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Error, Result};
 
 use super::load::{
-    MaxLength, Parts, Plan, Prepared, Wanted, Weights, count, head_spec, load_checkpoint, prepare,
-    read_files, read_tokenizer, tokenizer_file, warn_about_tensors, weights,
+    MaxLength, Parts, Plan, Prepared, Wanted, Weights, count, find_weights, head_spec, load_checkpoint,
+    prepare, read_files, read_tokenizer, tokenizer_file, warn_about_tensors,
 };
 use super::options::ModelOptions;
 use crate::model::adapter::{Adapters, ChosenAdapter};
@@ -256,7 +256,7 @@ fn examine_weights(
     if options.is_config_alone() {
         return (None, None, None);
     }
-    let weights = match weights(options, prepared.files.as_ref()) {
+    let weights = match find_weights(options, prepared.files.as_ref()) {
         Ok(weights) => weights,
         Err(problem) => return (None, None, Some(problem)),
     };

@@ -185,7 +185,7 @@ fn a_text_has_the_same_bits_alone_and_in_any_batch() {
 /// A run that is killed goes on where it was, and its output has the bytes of an uninterrupted run.
 #[test]
 fn a_killed_run_of_masks_is_resumed() {
-    const RECORDS: usize = 20_000;
+    const RECORDS: usize = 40_000;
     let folder = tempfile::tempdir().unwrap();
     let lines = (0..RECORDS).map(|i| match i % 97 {
         31 => "no mask\n".into(),

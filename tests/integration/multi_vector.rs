@@ -417,7 +417,7 @@ fn the_wrong_model_or_role_is_refused() {
 fn a_killed_run_resumes_in_the_same_role_only() {
     let folder = tempfile::tempdir().unwrap();
     let input = folder.path().join("texts.txt");
-    let lines: Vec<String> = (0..20_000).map(|i| format!("the lamp {i}, a key")).collect();
+    let lines: Vec<String> = (0..40_000).map(|i| format!("the lamp {i}, a key")).collect();
     fs::write(&input, lines.join("\n")).unwrap();
     support::assert_resumes(&support::KilledRun {
         command: &|| support::model_command("embed", &model("pylate"), &[]),

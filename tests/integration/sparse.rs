@@ -333,7 +333,7 @@ fn routes_that_are_not_supported_are_refused() {
 fn a_killed_run_is_resumed() {
     let folder = tempfile::tempdir().unwrap();
     let input = folder.path().join("texts.txt");
-    let lines = (0..20_000).map(|i| format!("{}the lamp {i}\n", "a wick ".repeat(i % 4)));
+    let lines = (0..40_000).map(|i| format!("{}the lamp {i}\n", "a wick ".repeat(i % 4)));
     fs::write(&input, lines.collect::<String>()).unwrap();
     assert_resumes(&KilledRun {
         command: &|| model_command("embed", &fixture("sparse-router/folders"), &[]),

@@ -249,7 +249,7 @@ fn formats_that_hold_one_array_refuse_several_outputs() {
 #[test]
 fn a_killed_run_with_several_outputs_is_resumed() {
     let folder = tempfile::tempdir().unwrap();
-    let texts: Vec<String> = (0..9000).map(|i| format!("{} key {i}", "the lamp ".repeat(i % 6))).collect();
+    let texts: Vec<String> = (0..40_000).map(|i| format!("{} key {i}", "the lamp ".repeat(i % 6))).collect();
     let path = input(folder.path(), &texts.iter().map(String::as_str).collect::<Vec<_>>());
     assert_resumes(&KilledRun {
         command: &|| model_command("embed", &model("m3"), &ALL),

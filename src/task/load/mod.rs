@@ -1,0 +1,368 @@
+//! Loads a model: locates its files, resolves config, modules and options, reads tokenizer and weights.
+//!
+//! * `prepare`: from files and options to a model without weights, with `plan`: what of it is loaded.
+//! * `weights`: from a checkpoint or a seed to encoder, pooler and head.
+
+mod plan;
+mod prepare;
+mod weights;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+
+use super::options::ModelOptions;
+use crate::error::UsageError;
+use crate::model::adapter::{Adapters, ChosenAdapter};
+use crate::model::config::Config;
+use crate::model::families::Family;
+use crate::model::layout::optional_files_beside;
+use crate::model::modules::{Modules, PostPoolingModule, QueryWeights, post_pooling};
+use crate::model::purpose::Purpose;
+use crate::model::static_embedding::StaticLayout;
+use crate::model::weights::{TensorReport, read_index};
+use crate::nn::{Encoder, HeadKind, HeadSpec, OutputKind, Pooling, PostPooling, TaskHead};
+use crate::sys::console::Console;
+use crate::text::{Tokenizer, TokenizerOptions, TruncationSide};
+
+use plan::{Projection, check_gives_vectors, default_sizes};
+use weights::{LoadedWeights, draw_random, without_weights};
+
+pub(super) use plan::{Plan, Wanted, head_spec};
+pub use prepare::MaxLength;
+pub(super) use prepare::{Prepared, find_weights, prepare, tokenizer_file};
+pub(super) use weights::{Parts, Weights, count, load_checkpoint};
+
+/// A loaded model, with all resolved options.
+pub struct Loaded {
+    /// The config of the encoder.
+    pub config: Config,
+    /// The row of the family table for its model type.
+    pub family: &'static Family,
+    /// The origin of the weights: a path, or the seed of random weights.
+    pub weights: String,
+    /// Which tensors of the checkpoint are used, missing or wrong. `None` for random weights.
+    pub report: Option<TensorReport>,
+    /// Parameters of the encoder, pooler and post-pooling modules.
+    pub parameters: usize,
+    /// The encoder, once per device.
+    pub encoders: Vec<Encoder>,
+    /// The modules of the model: pooling and what follows it, prompts, limits.
+    pub modules: Modules,
+    /// The task of the model, if its files say that it is not an embedding model.
+    pub purpose: Option<Purpose>,
+    /// The pooling: the option, else the model's files, else the default for the model family.
+    pub pooling: Pooling,
+    /// The post-pooling modules. Empty without pooling.
+    pub post_pooling: Vec<PostPooling>,
+    /// Dimensions of a vector after the last module; with a head, the number of its logits.
+    pub dimensions: usize,
+    /// The projection of token vectors, if it is an output beside others, and the dimensions of its vectors.
+    pub token_projection: Option<Projection<PostPooling>>,
+    /// All files that affect vectors.
+    pub files: Vec<PathBuf>,
+    /// The task head, if one was asked for.
+    pub head: Option<TaskHead>,
+    /// The kind of the head.
+    pub head_kind: Option<HeadKind>,
+    /// What the queries of a sparse encoder become without its encoder, if it is loaded as one and its files say so.
+    pub static_queries: Option<StaticQueries>,
+    /// The tokenizer file.
+    pub tokenizer_file: PathBuf,
+    /// The tokenizer, with its maximum length set.
+    pub tokenizer: Tokenizer,
+    /// The maximum length of a text, and where it is set.
+    pub max_length: MaxLength,
+    /// The adapters of the model.
+    pub adapters: Adapters,
+    /// The adapter that is merged into the weights.
+    pub adapter: Option<ChosenAdapter>,
+}
+
+/// Tokens and their weights for the queries of a sparse encoder without an encoder.
+pub struct StaticQueries {
+    /// The tokenizer of queries, without special tokens.
+    pub tokenizer: Tokenizer,
+    /// The weight of each token of the vocabulary.
+    pub weights: Vec<f32>,
+}
+
+/// Loads a model for dense embedding. Prints what was loaded, and which pooling is used if the model's files do not configure one.
+///
+/// # Errors
+/// If a file is missing or malformed, contradicts another file, or the model is not an embedding model.
+pub fn load(options: &ModelOptions, console: &Console) -> Result<Loaded> {
+    load_for(Wanted::Vectors, options, console)
+}
+
+/// [`load`] of a model that may be a sparse encoder, which is loaded with its masked-LM head.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_embedding_or_sparse(options: &ModelOptions, console: &Console) -> Result<Loaded> {
+    load_for(Wanted::VectorsOrWeights, options, console)
+}
+
+/// Loads a model with its task head, of this kind.
+///
+/// # Errors
+/// If a file is missing or malformed, contradicts another file, or the model has no such head.
+pub fn load_head(kind: HeadKind, options: &ModelOptions, console: &Console) -> Result<Loaded> {
+    load_for(Wanted::Head(kind), options, console)
+}
+
+/// Loads a model that scores texts by a query: a cross-encoder with its head, or an embedding model.
+///
+/// # Errors
+/// If a file is missing or malformed, contradicts another file, or the model is neither.
+pub fn load_reranker(options: &ModelOptions, console: &Console) -> Result<Loaded> {
+    load_for(Wanted::PairScores, options, console)
+}
+
+fn load_for(wanted: Wanted, options: &ModelOptions, console: &Console) -> Result<Loaded> {
+    let start = Instant::now();
+    let loaded = build(options, console, wanted)?;
+    if loaded.head.is_none()
+        && let Some(purpose) = &loaded.purpose
+    {
+        check_gives_vectors(wanted, options, purpose)?;
+    }
+    let problems = loaded.report.as_ref().map_or(&[][..], |report| &report.problems);
+    if let Some(first) = problems.first() {
+        let more = match problems.len() {
+            1 => String::new(),
+            n => format!(" (and {} more; sconce inspect lists them all)", n - 1),
+        };
+        let config = loaded.config.path().display();
+        let defaults = default_sizes(&loaded.config);
+        bail!("{}: {first}{more}; the weights do not match {config}{defaults}", loaded.weights);
+    }
+    check_default_layers(&loaded)?;
+    console.detail(format!(
+        "loaded {} ({:.1} M parameters) in {:.0} ms: {}",
+        loaded.config.path().display(),
+        loaded.parameters as f64 / 1e6,
+        1e3 * start.elapsed().as_secs_f64(),
+        loaded.weights
+    ));
+    if loaded.adapter.is_none() && !loaded.adapters.tasks.is_empty() {
+        let tasks = loaded.adapters.names();
+        console.note(format!(
+            "the model has adapters for tasks ({tasks}); using none of them: choose one with --task"
+        ));
+    }
+    let has_own_vectors = loaded.head.is_none() || options.gives(OutputKind::Dense);
+    if let Some(purpose) = loaded.purpose.as_ref().filter(|_| has_own_vectors && options.reads_checkpoint())
+        && let Some(command) = purpose.command()
+    {
+        let model = &options.source.model;
+        console.note(format!(
+            "{model} is {purpose}; its hidden states are pooled without its head, which {command} uses"
+        ));
+    }
+    if has_own_vectors && options.pooling.is_none() && !loaded.modules.configures_pooling() {
+        let pooling = &loaded.pooling;
+        console.note(format!("no pooling configured; using {pooling}, the default for this model family"));
+    }
+    Ok(loaded)
+}
+
+/// Checks that a number of layers that is a default is that of the checkpoint, whose other layers would be left out.
+fn check_default_layers(loaded: &Loaded) -> Result<()> {
+    let key = loaded.family.keys.layers;
+    let unexpected = loaded.report.as_ref().and_then(|report| report.unexpected_tensors.first());
+    match (loaded.config.defaults().find(|(name, _)| *name == key), unexpected) {
+        (Some((_, layers)), Some(tensor)) => bail!(
+            "{} has no field \"{key}\", and {layers}, the default of transformers, leaves tensor {tensor} of the checkpoint without a \
+             layer; add the field",
+            loaded.config.path().display()
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Loads a model. A model for another task than the wanted one is refused before its weights are read.
+fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Loaded> {
+    let prepared = prepare(options, console, wanted)?;
+    let tokenizer_file = tokenizer_file(options, prepared.files.as_ref())?;
+    let limits = prepared.tokenizer_options();
+    let Prepared { backends, files, modules, plan, count, max_length, adapters, adapter, .. } = prepared;
+    let applied = plan.applied_modules(&modules);
+    let (projected, head_kind) = (plan.token_projection.as_ref(), plan.head.as_ref().map(HeadSpec::kind));
+    let parts = plan.parts(&modules);
+    let (config, family, pooling) = (&plan.config, plan.family, &plan.pooling);
+    let weights = find_weights(options, files.as_ref())?;
+    let own_weights = modules.query_weights.as_ref();
+    let own_weights = own_weights.filter(|_| *pooling == Pooling::Splade && options.reads_checkpoint());
+    let skips_encoder = own_weights.is_some() && options.only_queries;
+    // In parallel: both take long, and they are independent.
+    let (tokenizer, weights_loaded) = rayon::join(
+        || read_tokenizer(&tokenizer_file, &limits, modules.static_embedding),
+        || match &weights {
+            Weights::File(_) if skips_encoder => without_weights(&parts),
+            Weights::File(path) => {
+                load_checkpoint(path, family, &parts, &backends, adapter.as_ref(), options.weight_cache)
+            }
+            Weights::Random(seed) => draw_random(config, &parts, &count, *seed, &backends),
+        },
+    );
+    let (LoadedWeights { encoders, pooler, head, mut report }, mut tokenizer) = (weights_loaded?, tokenizer?);
+    let mut markers = modules.multi_vector.iter().flat_map(|multi_vector| &multi_vector.markers);
+    markers.try_for_each(|marker| tokenizer.add_marker(marker))?;
+    let static_queries =
+        own_weights.map(|module| static_queries(options, module, plan.dimensions)).transpose()?;
+    let (loaded, token_projection) = load_modules(options, applied, projected, &mut report)?;
+    let post_pooling = pooler.into_iter().chain(loaded).collect();
+    let purpose = warn_about_tensors(report.as_ref(), &plan, console);
+    let run_modules = applied.iter().chain(projected.iter().flat_map(|(modules, _)| modules));
+    let mut files = read_files(config, Some(&tokenizer_file), Some(&weights), &modules, run_modules)?;
+    files.extend(parts.head_file.map(Path::to_owned));
+    files.extend(adapter.iter().flat_map(ChosenAdapter::files));
+    let (weights, parameters) = (weights.to_string(), count.parameters);
+    let Plan { config, family, pooling, dimensions, .. } = plan;
+    Ok(Loaded {
+        config,
+        family,
+        weights,
+        report,
+        parameters,
+        encoders,
+        modules,
+        purpose,
+        pooling,
+        post_pooling,
+        dimensions,
+        token_projection,
+        files,
+        head,
+        head_kind,
+        static_queries,
+        tokenizer_file,
+        tokenizer,
+        max_length,
+        adapters,
+        adapter,
+    })
+}
+
+/// Loads the post-pooling modules, and the projection of token vectors if there is one.
+fn load_modules(
+    options: &ModelOptions,
+    applied: &[PostPoolingModule],
+    projected: Option<&Projection<PostPoolingModule>>,
+    report: &mut Option<TensorReport>,
+) -> Result<(Vec<PostPooling>, Option<Projection<PostPooling>>)> {
+    let post_pooling = post_pooling::load(applied, options.random_weights, report)?;
+    let projection = match projected {
+        Some((modules, dimensions)) => {
+            Some((post_pooling::load(modules, options.random_weights, report)?, *dimensions))
+        }
+        None => None,
+    };
+    Ok((post_pooling, projection))
+}
+
+/// Reads the weights of queries of a sparse encoder with `dimensions`, and their tokenizer.
+///
+/// # Errors
+/// If a file cannot be read, or the weights have other dimensions.
+fn static_queries(options: &ModelOptions, module: &QueryWeights, dimensions: usize) -> Result<StaticQueries> {
+    let weights = module.weights()?;
+    if weights.len() != dimensions {
+        bail!(
+            "{} weights {} tokens, but the vocabulary of the model has {dimensions}; use the files of one model",
+            module.folder.display(),
+            weights.len()
+        );
+    }
+    let own_side = if module.truncate_left { TruncationSide::Left } else { TruncationSide::Right };
+    let own_limit = module.max_length.as_ref().map(|limit| limit.tokens);
+    let limits = TokenizerOptions {
+        max_length: options.max_length.or(own_limit).unwrap_or(usize::MAX),
+        truncation_side: options.truncation_side.unwrap_or(own_side),
+        pair_truncation: options.pair_truncation,
+        lowercase: false,
+    };
+    let tokenizer = Tokenizer::read(&module.tokenizer()?, &limits)?.without_special_tokens();
+    Ok(StaticQueries { tokenizer, weights })
+}
+
+/// Reads the tokenizer, and checks that its limit leaves room for a text.
+pub(super) fn read_tokenizer(
+    file: &Path,
+    options: &TokenizerOptions,
+    static_embedding: Option<StaticLayout>,
+) -> Result<Tokenizer> {
+    let mut tokenizer = match static_embedding {
+        Some(_) => Tokenizer::read_static(file, options)?,
+        None => Tokenizer::read(file, options)?,
+    };
+    if static_embedding == Some(StaticLayout::Model2Vec) {
+        tokenizer.cut_characters();
+    }
+    let (max_length, special_tokens) = (tokenizer.max_length(), tokenizer.num_special_tokens(false));
+    if max_length <= special_tokens {
+        bail!(UsageError(format!(
+            "a limit of {max_length} tokens leaves no room for a text beside {special_tokens} special tokens; pass a larger \
+             --max-length"
+        )));
+    }
+    Ok(tokenizer)
+}
+
+/// Warns about layers of the checkpoint that the config does not have, and about values that are not finite. Returns the purpose of the
+/// model, which the tensors of a bare checkpoint may tell.
+pub(super) fn warn_about_tensors(
+    report: Option<&TensorReport>,
+    plan: &Plan,
+    console: &Console,
+) -> Option<Purpose> {
+    let Some(report) = report else { return plan.purpose.clone() };
+    if let Some((first, more)) = report.unexpected_tensors.split_first() {
+        let (more, verb) = match more.len() {
+            0 => (String::new(), "is"),
+            n => (format!(" and {n} more"), "are"),
+        };
+        console.warn(format!(
+            "tensor {first}{more} of the checkpoint {verb} not used, because {} has no such layer",
+            plan.config.path().display()
+        ));
+    }
+    for (name, count) in &report.not_finite {
+        console.warn(format!(
+            "tensor {name} contains {count} values that are NaN or infinite; vectors that depend on them will be NaN"
+        ));
+    }
+    let by_tensors = || Purpose::of_tensors(&report.unused).filter(|_| plan.is_bare_checkpoint);
+    plan.purpose.clone().or_else(by_tensors)
+}
+
+/// All files that affect vectors.
+pub(super) fn read_files<'a>(
+    config: &Config,
+    tokenizer: Option<&Path>,
+    weights: Option<&Weights>,
+    modules: &Modules,
+    post_pooling: impl Iterator<Item = &'a PostPoolingModule>,
+) -> Result<Vec<PathBuf>> {
+    let mut files: BTreeSet<PathBuf> =
+        [config.path()].into_iter().chain(tokenizer).map(Path::to_owned).collect();
+    let optional: Vec<PathBuf> = files.iter().flat_map(|file| optional_files_beside(file)).collect();
+    files.extend(optional);
+    if let Some(Weights::File(path)) = weights {
+        files.insert(path.clone());
+        if path.extension().is_some_and(|suffix| suffix == "json") {
+            files.extend(read_index(path)?.values().map(|shard| path.with_file_name(shard)));
+        }
+    }
+    files.extend(modules.pooling.iter().map(|pooling| pooling.file.clone()));
+    if let Some(weights) = &modules.query_weights {
+        files.extend(weights.files()?);
+    }
+    for module in post_pooling {
+        files.extend([module.config()].into_iter().filter(|file| file.is_file()).chain(module.weights()?));
+    }
+    Ok(files.into_iter().collect())
+}

@@ -1,0 +1,319 @@
+//! What is loaded of a model: the decisions that depend only on options, config and modules, before its tokenizer and weights are read.
+
+use anyhow::{Error, Result, bail};
+use serde_json::Value;
+
+use super::weights::Parts;
+use crate::error::UsageError;
+use crate::model::config::Config;
+use crate::model::directory::ModelDir;
+use crate::model::families::{Family, STATIC_EMBEDDING};
+use crate::model::layout::COLBERT_LINEAR;
+use crate::model::modules::{Modules, PoolingModule, PostPoolingModule, output_dimensions, unified};
+use crate::model::purpose::{self, Purpose};
+use crate::model::static_embedding;
+use crate::nn::{EncoderSpec, HeadKind, HeadSpec, OutputKind, Pooling, TokenHeadSpec};
+use crate::task::options::ModelOptions;
+
+/// A projection of token vectors, its modules, and the dimensions of its vectors.
+pub(in crate::task) type Projection<Module> = (Vec<Module>, usize);
+
+/// What a model is loaded for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::task) enum Wanted {
+    /// To be shown, whatever its purpose.
+    Inspection,
+    /// Vectors: an embedding model.
+    Vectors,
+    /// Its task head, of this kind.
+    Head(HeadKind),
+    /// Scores of pairs: a sequence-classification head, or vectors or sparse weights of a model without one.
+    PairScores,
+    /// Vectors, or the sparse weights of a model with a SpladePooling module or with `--pooling splade`.
+    VectorsOrWeights,
+}
+
+/// The decisions that depend only on options, config and modules, before weights and tokenizer are read.
+pub(in crate::task) struct Plan {
+    pub config: Config,
+    pub family: &'static Family,
+    pub spec: EncoderSpec,
+    pub pooling: Pooling,
+    /// Dimensions of a vector after the last module.
+    pub dimensions: usize,
+    /// The head to load.
+    pub head: Option<HeadSpec>,
+    /// The projection of token vectors as an output beside others, and the dimensions of its vectors.
+    pub token_projection: Option<Projection<PostPoolingModule>>,
+    /// Whether there are vectors of the pooling, with or without a head beside them.
+    pub has_vectors: bool,
+    /// Whether the model is a checkpoint without a Pooling module: its task is known from config and tensors only.
+    pub is_bare_checkpoint: bool,
+    /// The task, if it is not embedding.
+    pub purpose: Option<Purpose>,
+}
+
+impl Plan {
+    /// The parts with weights.
+    pub(in crate::task) fn parts<'a>(&'a self, modules: &'a Modules) -> Parts<'a> {
+        let is_lexical = self.head.as_ref().is_some_and(|head| head.kind() == HeadKind::LexicalWeights);
+        let head_file = modules.lexical_layer.as_deref().filter(|_| is_lexical);
+        let is_masked_lm = purpose::has_masked_lm(&self.config);
+        Parts { spec: &self.spec, pooling: &self.pooling, head: self.head.as_ref(), head_file, is_masked_lm }
+    }
+
+    /// The post-pooling modules that run: none if there is a task head alone.
+    pub(super) fn applied_modules<'a>(&self, modules: &'a Modules) -> &'a [PostPoolingModule] {
+        if self.has_vectors { modules.applied(&self.pooling) } else { &[] }
+    }
+}
+
+/// Reads the config and resolves the options against config and modules. A model for another task than the wanted one is an error.
+pub(super) fn plan(
+    options: &ModelOptions,
+    files: Option<&ModelDir>,
+    modules: &Modules,
+    wanted: Wanted,
+) -> Result<Plan> {
+    let config = match &options.config {
+        Some(path) => Config::read(path)?,
+        None if modules.static_embedding.is_some() => {
+            let files = require_files(files)?;
+            static_embedding::config(&files.folder, &files.weights()?)?
+        }
+        None => Config::read(&require_files(files)?.config())?,
+    };
+    let is_bare_checkpoint = !modules.configures_pooling() && options.reads_checkpoint();
+    // Random weights have the head that the config describes; for vectors, any config is good.
+    let is_described = is_bare_checkpoint || wanted == Wanted::PairScores && !options.reads_checkpoint();
+    let purpose = modules.purpose.clone().or_else(|| Purpose::of_config(&config).filter(|_| is_described));
+    let head = head_kind(wanted, options, modules, purpose.as_ref())?;
+    let (family, spec) = match modules.static_embedding {
+        Some(_) => (&STATIC_EMBEDDING, static_embedding::spec(&config)?),
+        None => Family::of(&config).and_then(|family| Ok((family, family.spec(&config)?)))?,
+    };
+    let config = family.config_defaults.complete(&config)?;
+    let is_pretrained = purpose.is_none() && purpose::is_pretrained(&config);
+    let head =
+        head.map(|kind| head_spec(kind, is_pretrained, modules, family, &config, &spec)).transpose()?;
+    let token_projection = token_projection(options, modules, spec.hidden_size)?;
+    let has_vectors = head.is_none() || options.gives(OutputKind::Dense);
+    let (pooling, dimensions) = match &head {
+        Some(head) if !has_vectors => match head {
+            HeadSpec::MaskedLm(_) if wanted != Wanted::Head(HeadKind::MaskedLm) => {
+                (Pooling::Splade, spec.vocab_size)
+            }
+            HeadSpec::LexicalWeights(_) => (Pooling::Lexical, spec.vocab_size),
+            head => (head.pooling(), head.outputs()),
+        },
+        _ => {
+            let pooling = own_pooling(options, modules, family, &config)?;
+            let check = modules.check_hidden_size(spec.hidden_size);
+            check.map_err(|error| Error::msg(format!("{error}{}", default_sizes(&config))))?;
+            let dimensions = dimensions(options, modules, &pooling, spec.hidden_size)?;
+            (pooling, dimensions)
+        }
+    };
+    Ok(Plan {
+        config,
+        family,
+        spec,
+        pooling,
+        dimensions,
+        head,
+        token_projection,
+        has_vectors,
+        is_bare_checkpoint,
+        purpose,
+    })
+}
+
+/// The files of the model, which exist unless `--config` and `--tokenizer` replace all of them.
+pub(super) fn require_files(files: Option<&ModelDir>) -> Result<&ModelDir> {
+    files.ok_or_else(|| {
+        Error::msg("--config and --tokenizer replace the files of the model; please report this as a bug")
+    })
+}
+
+/// The sizes that the config lacks, as the end of an error about tensors: the default of one of them may be wrong.
+pub(super) fn default_sizes(config: &Config) -> String {
+    let size = |(key, value): (&str, &Value)| value.is_u64().then(|| format!("\"{key}\": {value}"));
+    let sizes: Vec<String> = config.defaults().filter_map(size).collect();
+    if sizes.is_empty() {
+        return String::new();
+    }
+    let path = config.path().display();
+    format!("; {path} lacks fields and so has the defaults of transformers: {}", sizes.join(", "))
+}
+
+/// The kind of the head that a model of this purpose is loaded with, if any.
+///
+/// # Errors
+/// If it has another purpose than the wanted one.
+fn head_kind(
+    wanted: Wanted,
+    options: &ModelOptions,
+    modules: &Modules,
+    purpose: Option<&Purpose>,
+) -> Result<Option<HeadKind>> {
+    const OF_PAIRS: HeadKind = HeadKind::SequenceClassification;
+    let model = &options.source.model;
+    match (wanted, purpose) {
+        (Wanted::Inspection, _) => Ok(None),
+        (Wanted::VectorsOrWeights | Wanted::PairScores, _) if gives_weights(options, modules) => {
+            Ok(Some(HeadKind::MaskedLm))
+        }
+        (Wanted::VectorsOrWeights | Wanted::PairScores, purpose) if options.gives(OutputKind::Lexical) => {
+            match purpose.filter(|purpose| purpose.head() != Some(HeadKind::TokenClassification)) {
+                Some(purpose) if modules.lexical_layer.is_none() => {
+                    bail!("{model} is {purpose}, without lexical weights; choose a model such as BAAI/bge-m3")
+                }
+                _ => Ok(Some(HeadKind::LexicalWeights)),
+            }
+        }
+        (Wanted::Vectors, _) if options.pooling.as_ref().is_some_and(Pooling::is_sparse) => {
+            let pooling = options.pooling.as_ref().map(Pooling::to_string).unwrap_or_default();
+            bail!(UsageError(format!(
+                "--pooling {pooling} gives sparse vectors, but this command needs dense ones; choose another --pooling"
+            )))
+        }
+        (Wanted::Head(OF_PAIRS), Some(purpose)) if purpose.head() == Some(HeadKind::NextSentence) => {
+            Ok(Some(HeadKind::NextSentence))
+        }
+        (Wanted::Head(kind), Some(purpose)) if purpose.head() == Some(kind) => Ok(Some(kind)),
+        (Wanted::PairScores, Some(purpose))
+            if purpose.head() == Some(OF_PAIRS) && options.pooling.is_none() =>
+        {
+            Ok(Some(OF_PAIRS))
+        }
+        (Wanted::Head(kind), Some(purpose)) => {
+            let (noun, command) = (purpose::noun(kind), use_command(purpose));
+            bail!("{model} is {purpose}, not a {noun}; {command}choose a {noun}")
+        }
+        (Wanted::Head(kind), None) if modules.configures_pooling() => {
+            let noun = purpose::noun(kind);
+            bail!("{model} is an embedding model, not a {noun}; use sconce embed, or choose a {noun}")
+        }
+        // The tensors decide.
+        (Wanted::Head(kind), None) => Ok(Some(kind)),
+        (Wanted::Vectors | Wanted::PairScores | Wanted::VectorsOrWeights, Some(purpose)) => {
+            check_gives_vectors(wanted, options, purpose).map(|()| None)
+        }
+        (Wanted::Vectors | Wanted::PairScores | Wanted::VectorsOrWeights, None) => Ok(None),
+    }
+}
+
+/// Checks that a model of this purpose may give vectors: it is an embedding model, the user chose a pooling, or another command uses its
+/// head, which [`load_for`] notes.
+pub(super) fn check_gives_vectors(wanted: Wanted, options: &ModelOptions, purpose: &Purpose) -> Result<()> {
+    let command = purpose.command();
+    if !options.uses_own_pooling() || command.is_some() && wanted != Wanted::PairScores {
+        return Ok(());
+    }
+    let command = command.map(|command| format!("use {command}, ")).unwrap_or_default();
+    bail!(
+        "{} is {purpose}, not an embedding model; {command}choose an embedding model, or pass --pooling to pool its hidden \
+         states anyway",
+        options.source.model
+    )
+}
+
+/// Whether the model is loaded for SPLADE.
+fn gives_weights(options: &ModelOptions, modules: &Modules) -> bool {
+    match &options.pooling {
+        Some(pooling) => *pooling == Pooling::Splade,
+        None => modules.splade.is_some() && options.outputs.is_empty(),
+    }
+}
+
+/// The remedy for a model of another purpose than the wanted one, as the beginning of a list.
+fn use_command(purpose: &Purpose) -> String {
+    purpose.command().map(|command| format!("use {command}, or ")).unwrap_or_default()
+}
+
+/// The task head of this kind, or that of pretraining for pairs if the checkpoint has no other.
+pub(in crate::task) fn head_spec(
+    kind: HeadKind,
+    is_pretrained: bool,
+    modules: &Modules,
+    family: &'static Family,
+    config: &Config,
+    spec: &EncoderSpec,
+) -> Result<HeadSpec> {
+    match kind {
+        HeadKind::SequenceClassification if is_pretrained => {
+            family.head(HeadKind::NextSentence, config, spec)
+        }
+        HeadKind::LexicalWeights if modules.lexical_layer.is_some() => {
+            Ok(HeadSpec::LexicalWeights(TokenHeadSpec { transform: None, outputs: 1 }))
+        }
+        kind => family.head(kind, config, spec),
+    }
+}
+
+/// The pooling of hidden states: the option, else the model's files, else the default for the model family.
+fn own_pooling(
+    options: &ModelOptions,
+    modules: &Modules,
+    family: &'static Family,
+    config: &Config,
+) -> Result<Pooling> {
+    let pooling = match (&options.pooling, &modules.pooling) {
+        (Some(Pooling::MultiVector), _) if modules.multi_vector.is_none() => bail!(UsageError(format!(
+            "--pooling multi-vector: {} is not a multi-vector model like ColBERT, so nothing projects its token vectors; choose \
+             another model, or pass --pooling none",
+            options.source.model
+        ))),
+        (Some(pooling), _) | (None, Some(PoolingModule { pooling, .. })) => pooling.clone(),
+        (None, None) if modules.multi_vector.is_some() => Pooling::MultiVector,
+        (None, None) => Pooling::Text(vec![family.pool]),
+    };
+    if pooling.needs_pooler() && !family.names.iter().any(|names| names.has_module("pooler")) {
+        let model_type = config.string("model_type")?.unwrap_or_default();
+        bail!(UsageError(format!(
+            "--pooling pooler: models of type {model_type} have no pooler; choose another --pooling"
+        )));
+    }
+    Ok(pooling)
+}
+
+/// The projection of token vectors as an output beside others, and the dimensions of its vectors, if it is asked for.
+fn token_projection(
+    options: &ModelOptions,
+    modules: &Modules,
+    hidden_size: usize,
+) -> Result<Option<Projection<PostPoolingModule>>> {
+    if !options.outputs.contains(&OutputKind::MultiVector) {
+        return Ok(None);
+    }
+    let Some(file) = &modules.token_projection else {
+        bail!(UsageError(format!(
+            "--outputs multi-vector: {} has no {COLBERT_LINEAR}, so nothing projects its token vectors; leave that output out, or \
+             choose a model such as BAAI/bge-m3",
+            options.source.model
+        )))
+    };
+    let modules = unified::token_projection(file)?;
+    let dimensions = output_dimensions(&modules, hidden_size)?;
+    Ok(Some((modules, dimensions)))
+}
+
+/// The dimensions of vectors after all post-pooling modules.
+fn dimensions(
+    options: &ModelOptions,
+    modules: &Modules,
+    pooling: &Pooling,
+    hidden_size: usize,
+) -> Result<usize> {
+    modules.output_dimensions(pooling, hidden_size).map_err(|mismatch| match &options.pooling {
+        Some(chosen) => UsageError(format!(
+            "--pooling {chosen} returns {} dimensions, but {} takes vectors of {} dimensions; leave the option out, or pass \
+             --pooling none",
+            mismatch.found,
+            mismatch.file.display(),
+            mismatch.expected
+        ))
+        .into(),
+        None => mismatch.into(),
+    })
+}

@@ -1,0 +1,210 @@
+//! Locates the files of a model and resolves config, modules and options: the limit of a text, the adapter, the memory of the weights.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use bytesize::ByteSize;
+
+use super::plan::{Plan, Wanted, plan, require_files};
+use super::weights::{MAX_RANDOM_BYTES, Parts, Weights, count};
+use crate::error::UsageError;
+use crate::model::adapter::{Adapters, ChosenAdapter};
+use crate::model::directory::ModelDir;
+use crate::model::modules::{Modules, PostPoolingModule, TokenLimit, parent_model, post_pooling};
+use crate::model::weights::Checkpoint;
+use crate::nn::{Backend, F32_SIGNIFICAND_BITS, ParameterCount};
+use crate::sys::console::Console;
+use crate::task::device::backends;
+use crate::task::options::ModelOptions;
+use crate::text::{PairTruncation, TokenizerOptions, TruncationSide};
+
+/// A model whose config, modules and options are resolved, before its tokenizer and weights are read.
+pub(in crate::task) struct Prepared {
+    pub backends: Vec<Backend>,
+    /// The files of the encoder; `None` if options replace all of them.
+    pub files: Option<ModelDir>,
+    pub modules: Modules,
+    pub plan: Plan,
+    /// Parameters of the encoder, pooler and applied modules, and the memory of the weights.
+    pub count: ParameterCount,
+    pub max_length: MaxLength,
+    pub truncation_side: TruncationSide,
+    pub pair_truncation: PairTruncation,
+    /// The adapters of the model.
+    pub adapters: Adapters,
+    /// The adapter to merge into the weights.
+    pub adapter: Option<ChosenAdapter>,
+}
+
+impl Prepared {
+    /// How texts are tokenized.
+    pub(in crate::task) fn tokenizer_options(&self) -> TokenizerOptions {
+        TokenizerOptions {
+            max_length: self.max_length.tokens,
+            truncation_side: self.truncation_side,
+            pair_truncation: self.pair_truncation,
+            lowercase: self.modules.lowercase,
+        }
+    }
+}
+
+/// Resolves the options against config and modules. A model for another task than the wanted one is an error.
+pub(in crate::task) fn prepare(
+    options: &ModelOptions,
+    console: &Console,
+    wanted: Wanted,
+) -> Result<Prepared> {
+    let (files, mut modules) = locate(options, console)?;
+    // Static embeddings are looked up on the CPU.
+    let backends = if modules.static_embedding.is_some() {
+        vec![Backend::default()]
+    } else {
+        backends(options, console)?
+    };
+    let plan = plan(options, files.as_ref(), &modules, wanted)?;
+    let adapters = match &files {
+        Some(files) if options.reads_checkpoint() => Adapters::of(&plan.config, &files.folder)?,
+        _ => Adapters::default(),
+    };
+    let adapter = adapters.choose(options.task.as_deref())?;
+    if let Some((task, instruction)) = adapters.instruction(adapter.as_ref()) {
+        modules.prompts.set_default(task, instruction);
+    }
+    let max_length = max_length(options, &modules, &plan)?;
+    let own_side = if modules.truncate_left { TruncationSide::Left } else { TruncationSide::Right };
+    let truncation_side = options.truncation_side.unwrap_or(own_side);
+    let bits = significand_bits(options, files.as_ref());
+    let parts = plan.parts(&modules);
+    let count = count_parameters(options, &backends, bits, &parts, plan.applied_modules(&modules))?;
+    let pair_truncation = options.pair_truncation;
+    Ok(Prepared {
+        backends,
+        files,
+        modules,
+        plan,
+        count,
+        max_length,
+        truncation_side,
+        pair_truncation,
+        adapters,
+        adapter,
+    })
+}
+
+/// The maximum length of a text, and where it is set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MaxLength {
+    /// Tokens, including special tokens.
+    pub tokens: usize,
+    /// The option or the field.
+    pub key: String,
+    /// The file of the field.
+    pub file: Option<PathBuf>,
+}
+
+/// Locates the files of the encoder and reads the modules of the model.
+fn locate(options: &ModelOptions, console: &Console) -> Result<(Option<ModelDir>, Modules)> {
+    let is_replaced = options.is_config_alone() || options.config.is_some() && options.tokenizer.is_some();
+    let files =
+        if is_replaced { None } else { Some(ModelDir::locate(&options.source, &options.output_files())?) };
+    if let Some(warning) = files.as_ref().and_then(|files| files.warning.as_ref()) {
+        console.warn(warning);
+    }
+    // With --config, the model only supplies its tokenizer: its modules do not apply.
+    let modules = match (&files, &options.config) {
+        (Some(files), None) => {
+            Modules::read(&files.folder, options.pooling.as_ref(), options.source.dimensions)?
+        }
+        _ => Modules::default(),
+    };
+    if let Some(parent) = files.as_ref().and_then(|files| parent_model(&files.folder)) {
+        console.warn(format!(
+            "{} is the encoder of the model in {}: the pooling and later modules of that model are not applied; pass --model {1}",
+            options.source.model,
+            parent.display()
+        ));
+    }
+    Ok((files.map(|files| files.subdirectory(&modules.encoder_folder)), modules))
+}
+
+/// The tokenizer: the option, else the model's own.
+pub(in crate::task) fn tokenizer_file(options: &ModelOptions, files: Option<&ModelDir>) -> Result<PathBuf> {
+    match &options.tokenizer {
+        Some(path) => Ok(path.clone()),
+        None => require_files(files)?.tokenizer(),
+    }
+}
+
+/// The source of the weights: the seed of the option, else the model's checkpoint.
+pub(in crate::task) fn find_weights(options: &ModelOptions, files: Option<&ModelDir>) -> Result<Weights> {
+    Ok(match options.random_weights {
+        None => Weights::File(require_files(files)?.weights()?),
+        Some(seed) => Weights::Random(seed),
+    })
+}
+
+/// Maximum tokens of a text: the option, else the model's own limit, at most the number of positions.
+fn max_length(options: &ModelOptions, modules: &Modules, plan: &Plan) -> Result<MaxLength> {
+    let positions = plan.spec.max_length();
+    if let Some(tokens) = options.max_length {
+        if tokens > positions {
+            bail!(UsageError(format!("--max-length {tokens} exceeds the model's {positions} positions")))
+        }
+        return Ok(MaxLength { tokens, key: "--max-length".into(), file: None });
+    }
+    Ok(match &modules.max_length {
+        Some(TokenLimit { tokens, key, file }) if *tokens <= positions => {
+            MaxLength { tokens: *tokens, key: key.clone(), file: Some(file.clone()) }
+        }
+        _ => {
+            let (key, file) = (plan.family.keys.max_positions.to_owned(), plan.config.path().to_owned());
+            MaxLength { tokens: positions, key, file: Some(file) }
+        }
+    })
+}
+
+/// Counts the parameters, rejects weights that do not fit into `--max-memory`.
+fn count_parameters(
+    options: &ModelOptions,
+    backends: &[Backend],
+    significand_bits: u32,
+    parts: &Parts,
+    modules: &[PostPoolingModule],
+) -> Result<ParameterCount> {
+    let count = count(backends.first().cloned().unwrap_or_default(), significand_bits, parts, modules)?;
+    let is_random = options.random_weights.is_some();
+    if is_random {
+        post_pooling::check_sizes(modules, MAX_RANDOM_BYTES)?;
+    }
+    if !backends.iter().any(Backend::is_gpu) {
+        // Embedding tables of a checkpoint stay in the mapped file and are read row by row.
+        let tables = if is_random { count.table_bytes } else { 0 };
+        check_weights(options.max_memory, count.held_bytes.saturating_add(tables))?;
+    }
+    Ok(count)
+}
+
+/// Checks that the weights fit into `--max-memory`.
+///
+/// # Errors
+/// If they do not: a usage error.
+fn check_weights(max_memory: Option<u64>, bytes: usize) -> Result<()> {
+    match max_memory {
+        Some(max_bytes) if bytes as u64 > max_bytes => bail!(UsageError(format!(
+            "--max-memory {}: the weights of the model need {}; pass a larger --max-memory, or choose a smaller model",
+            ByteSize(max_bytes).display().si(),
+            ByteSize(bytes as u64).display().si()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Significant bits of the matrices of a checkpoint. Faults of its files are found when they are loaded.
+fn significand_bits(options: &ModelOptions, files: Option<&ModelDir>) -> u32 {
+    match find_weights(options, files) {
+        Ok(Weights::File(path)) => {
+            Checkpoint::open(&path).map_or(F32_SIGNIFICAND_BITS, |file| file.significand_bits())
+        }
+        _ => F32_SIGNIFICAND_BITS,
+    }
+}
