@@ -67,6 +67,7 @@ fn main() -> Result<()> {
             start: Default::default(),
             selection: Default::default(),
             append: None,
+            cache: None,
             hints: false,
             stats: Some(stats.clone()),
             console,

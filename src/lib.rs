@@ -72,6 +72,7 @@
 //! | ledger | `FILE.ledger.jsonl`: skipped, failed and truncated records |
 //! | manifest, cursor | the saved state of an interrupted run; its position in the input |
 //! | journal, sidecars | what saves the manifest; the files beside an output: partial rows, manifest, ledger |
+//! | row cache | rows of earlier runs by the digest of their tokens, in a directory (`--cache`) |
 //! | identity | the options and files that a resumed run must share with the interrupted one |
 //! | shard | one of N contiguous parts of the records of an input (`--shard`), for a run of its own |
 //! | family | model types that share config keys, tensor names and defaults |

@@ -1,6 +1,7 @@
 //! `sconce embed`: its arguments, and the options that they become.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -40,6 +41,11 @@ pub(super) struct EmbedArgs {
     /// tells which; the first run with --append writes it, too. Rows of records that are no longer in the input stay
     #[arg(long, conflicts_with = "shard", requires = "output")]
     pub append: bool,
+
+    /// Keep rows in the directory DIR, and take those of texts that an earlier run with --cache has encoded with the same model and
+    /// options from there. Processes can share it
+    #[arg(long, value_name = "DIR")]
+    pub cache: Option<PathBuf>,
 
     /// Field or column of the second text of a pair
     #[arg(long, value_name = "NAME")]
@@ -110,6 +116,7 @@ pub(super) fn options(args: EmbedArgs) -> Result<EmbedOptions> {
         records: RecordOptions {
             chunks: chunking.is_some(),
             append: args.append.then(Append::default),
+            cache: args.cache,
             ..records
         },
         vectors: VectorOptions {

@@ -154,6 +154,7 @@ pub(super) fn records(
         },
         selection: Selection { skip_empty: args.skip_empty, limit: args.limit, shard: args.shard },
         append: None,
+        cache: None,
         // A user who names the format needs no hint that the input looks like another one.
         hints: args.input_format.0.is_none(),
         stats: args.stats,

@@ -2,13 +2,13 @@
 //! vectors of different kinds.
 
 use anyhow::{Result, bail};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::dtype::{OutputDtype, StoredVector};
 use super::format::OutputFormat;
 
 /// The content of a row, of the type that [`OutputSchema::content`](super::OutputSchema::content) has.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Content {
     /// A vector, or the vectors of the tokens of a text.
     Vector(StoredVector),
@@ -39,7 +39,7 @@ pub enum Content {
 }
 
 /// A token with its score.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TokenScore {
     /// The token, decoded.
     pub token: String,
@@ -50,7 +50,7 @@ pub struct TokenScore {
 }
 
 /// The elements of a vector over the vocabulary that are not zero.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SparseVector {
     /// Vocabulary ids, ascending.
     pub indices: Vec<u32>,
@@ -71,7 +71,7 @@ impl SparseVector {
 }
 
 /// A labelled part of a text.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entity {
     /// The label.
     pub label: String,
@@ -86,7 +86,7 @@ pub struct Entity {
 }
 
 /// A part of a text that answers a question.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
     /// Its characters.
     pub text: String,
@@ -108,7 +108,7 @@ pub enum SpanKind {
 }
 
 /// A label with its score.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LabelScore {
     /// The label.
     pub label: String,

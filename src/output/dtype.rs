@@ -111,7 +111,7 @@ fn pack_signs(dimensions: &[f32]) -> i8 {
 }
 
 /// The vector of a row as it is stored, or its vectors, `(tokens, D)`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StoredVector {
     /// The stored elements.
     pub values: VectorValues,
@@ -132,7 +132,7 @@ impl StoredVector {
 }
 
 /// Stored elements of one type.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum VectorValues {
     /// Elements of `f32` vectors.
     F32(Vec<f32>),

@@ -1,5 +1,6 @@
 //! A row of the output: its content, with the columns beside it.
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::content::Content;
@@ -25,7 +26,7 @@ pub struct Row<'a> {
 }
 
 /// The part of a text that a chunk covers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Span {
     /// Index of the chunk in its text, from 0.
     pub chunk: u64,

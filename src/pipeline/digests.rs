@@ -1,5 +1,6 @@
 //! SHA-256 digests of the model's files and of texts.
 
+use std::mem;
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 
@@ -15,8 +16,10 @@ use crate::sys::threads::spawn;
 pub enum FileDigests {
     /// Computed by a background thread.
     Running(JoinHandle<Result<RunIdentity>>),
-    /// Computed by [`FileDigests::finish`], because the system refused to start a thread.
+    /// Computed when they are needed, because the system refused to start a thread.
     Deferred(Vec<PathBuf>),
+    /// Computed.
+    Finished(RunIdentity),
 }
 
 impl FileDigests {
@@ -37,7 +40,18 @@ impl FileDigests {
         match self {
             FileDigests::Running(thread) => thread.join().map_err(thread_panicked)?,
             FileDigests::Deferred(files) => digests(&files),
+            FileDigests::Finished(digests) => Ok(digests),
         }
+    }
+
+    /// Waits for the digests and keeps them.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub fn wait(&mut self) -> Result<RunIdentity> {
+        let digests = mem::replace(self, FileDigests::Deferred(Vec::new())).finish()?;
+        *self = FileDigests::Finished(digests.clone());
+        Ok(digests)
     }
 }
 

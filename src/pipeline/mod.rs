@@ -14,6 +14,7 @@
 //!
 //! * `source`: the records, the first of which can be inspected before the run starts; `shard`: a part of them;
 //!   `known_records`: those that the output has rows of already.
+//! * `row_cache`, `row_store`: rows of earlier runs, in the place of a batch's (`--cache`).
 //! * `reader`, `tokenizer`, `planner`, `workers`: one stage each; `messages`: the types that they send to one another.
 //! * `budget`: how many records, tokens and bytes are in flight, as pure functions.
 //! * `collector`: writes rows and ledger in input order, and saves checkpoints.
@@ -32,6 +33,8 @@ mod manifest;
 mod messages;
 mod planner;
 mod reader;
+mod row_cache;
+mod row_store;
 mod shard;
 mod signals;
 mod source;
@@ -50,6 +53,7 @@ pub use known_records::{FileRecords, KnownRecords};
 pub use manifest::{Manifest, RunIdentity, shard_of_run};
 pub use messages::CollectorMessage;
 pub use reader::start_stages;
+pub use row_cache::{CachedTask, RowCache};
 pub use shard::Shard;
 pub use signals::{EXIT_INTERRUPTED, Interrupted, exit_on_signal, listen};
 pub use source::{Pace, RecordSource, Selection};

@@ -40,6 +40,9 @@ pub struct Stats {
     pub skipped_empty: u64,
     /// Records that the output had rows of already (`--append`): they are not encoded.
     pub unchanged: u64,
+    /// Texts of this run alone whose rows came from the cache (`--cache`).
+    #[serde(skip)]
+    pub cached: u64,
 }
 
 /// The outcome of a run that did not fail.

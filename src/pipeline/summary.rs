@@ -85,6 +85,7 @@ pub fn write_summary(
         "empty": stats.empty,
         "skipped_empty": stats.skipped_empty,
         "unchanged": stats.unchanged,
+        "cached": stats.cached,
         "peak_memory_bytes": peak_memory(),
     });
     // Under the same names as in the metadata of the output.

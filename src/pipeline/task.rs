@@ -1,6 +1,7 @@
 //! The contract between the pipeline and a task.
 
 use anyhow::Result;
+use serde::{Deserialize, Serialize};
 
 use crate::output::{Content, Span};
 use crate::text::TokenizedText;
@@ -47,7 +48,7 @@ pub trait Task: Send + Sync + 'static {
 }
 
 /// A row of the output, without the columns that come from the record.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TaskRow {
     /// The position of the chunk in the text, if rows are chunks.
     pub span: Option<Span>,

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// A text, and where the tokens of a sequence are in it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Alignment {
     /// The whole text, of which the sequence may have a part.
     pub text: Arc<str>,
@@ -13,7 +13,7 @@ pub struct Alignment {
 }
 
 /// The place of a token in its text.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TokenSpan {
     /// Its characters.
     pub characters: Range<usize>,

@@ -5,14 +5,14 @@ use std::ops::Range;
 use super::{Alignment, TokenIds, consecutive_batches};
 
 /// A tokenized text: one sequence, or several for a text that is encoded in parts.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TokenizedText {
     /// The sequences, in the order of the text.
     pub sequences: Vec<Sequence>,
 }
 
 /// Tokens that attend to each other: one forward pass of the encoder.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Sequence {
     /// Token ids, including special tokens.
     pub tokens: TokenIds,
@@ -21,7 +21,7 @@ pub struct Sequence {
 }
 
 /// A chunk of a text.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Chunk {
     /// Its index in the text, from 0.
     pub index: u64,

@@ -39,7 +39,7 @@ use crate::sys::catch_panic::catch_panic;
 use crate::sys::regular_file;
 
 /// The tokens of one sequence: of a text, a pair of texts or a chunk, with special tokens.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TokenIds {
     /// `input_ids`: vocabulary ids.
     pub ids: Vec<u32>,

@@ -40,6 +40,7 @@ mod pytorch;
 mod quickstart;
 mod real_model;
 mod resume;
+mod row_cache;
 mod same_vector;
 mod search;
 mod shards;

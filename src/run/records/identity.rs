@@ -6,27 +6,31 @@ use crate::pipeline::{FileRecords, RunIdentity, sha256_of_texts};
 use crate::run::yes_or_no;
 use crate::task::{Loaded, ModelTask};
 
-/// The identity of a run, without the digests of the model's files.
-pub(super) fn of_run(options: &RecordOptions, loaded: &Loaded) -> RunIdentity {
+/// The identity of a run, without its choices and the digests of the model's files.
+pub(super) fn of_run(options: &RecordOptions) -> RunIdentity {
     let mut identity = of_input(&options.input, options.pair_option);
     identity.extend([
-        // Builds of one release can compute different bits.
-        (
-            "the release of Sconce".into(),
-            concat!(env!("CARGO_PKG_VERSION"), " (build ", env!("SCONCE_BUILD"), ")").into(),
-        ),
+        of_build(),
         ("--output-format".into(), options.format.name().into()),
         ("--skip-empty".into(), yes_or_no(options.selection.skip_empty)),
     ]);
     if let Some(shard) = options.selection.shard {
         identity.insert("--shard".into(), shard.to_string());
     }
-    if options.model.random_weights.is_some() {
-        identity.insert("--random-weights".into(), loaded.weights.clone());
-    }
     identity
-        .extend(loaded.adapter.iter().filter_map(|adapter| Some(("--task".into(), adapter.task.clone()?))));
-    identity
+}
+
+/// The choices that make the weights, beside the files.
+pub(super) fn of_weights(options: &RecordOptions, loaded: &Loaded) -> RunIdentity {
+    let seed = options.model.random_weights.map(|_| ("--random-weights".into(), loaded.weights.clone()));
+    let task = loaded.adapter.as_ref().and_then(|adapter| Some(("--task".into(), adapter.task.clone()?)));
+    seed.into_iter().chain(task).collect()
+}
+
+/// Builds of one release can compute different bits.
+pub(super) fn of_build() -> (String, String) {
+    let build = concat!(env!("CARGO_PKG_VERSION"), " (build ", env!("SCONCE_BUILD"), ")");
+    ("the release of Sconce".into(), build.into())
 }
 
 /// The identity of the input. The records themselves are compared by the digest of the cursor.

@@ -21,9 +21,9 @@ use crate::output::{
     OutputSchema, Target,
 };
 use crate::pipeline::{
-    Collector, EarlierRun, ExitStatus, FileDigests, FileRecords, Journal, KnownRecords, Manifest,
-    MemoryBudget, Policy, QueryColumns, RecordSource, RunIdentity, Timings, Utilization, exit_on_signal,
-    listen, start_stages, write_summary,
+    CachedTask, Collector, EarlierRun, ExitStatus, FileDigests, FileRecords, Journal, KnownRecords, Manifest,
+    MemoryBudget, Policy, QueryColumns, RecordSource, RowCache, RunIdentity, Stats, Timings, Utilization,
+    exit_on_signal, listen, start_stages, write_summary,
 };
 use crate::sys::console::{Console, counted};
 use crate::task::{Loaded, ModelTask, OnLong, workload};
@@ -56,6 +56,8 @@ struct Prepared<T> {
     source: RecordSource,
     collector: Collector,
     timings: Timings,
+    /// The rows of earlier runs.
+    cache: Option<Arc<RowCache>>,
     /// Whether rows go to a terminal or a pipe, where they cannot be resumed.
     output_is_stream: bool,
     /// Whether an interrupted run had already written all rows.
@@ -85,17 +87,22 @@ pub(super) fn run<T: ModelTask>(
             exit_on_signal();
         }
         let cursor = run.collector.cursor().clone();
-        let waves = start_stages(run.source, cursor, run.task, run.budget, utilization.clone())?;
+        let task = Arc::new(CachedTask::new(run.task, run.cache.clone()));
+        let waves = start_stages(run.source, cursor, task, run.budget, utilization.clone())?;
         run.collector.run(&waves, &interrupts)?;
     }
     run.collector.report(&run.timings);
-    let stats = *run.collector.stats();
+    let cached = run.cache.as_ref().map_or(0, |cache| cache.found());
+    let stats = Stats { cached, ..*run.collector.stats() };
     options.console.detail(format!(
         "{} texts, {} tokens, {:.2?} in all",
         stats.texts,
         stats.tokens,
         run.timings.start.elapsed()
     ));
+    if cached > 0 {
+        options.console.detail(format!("{} from the cache", counted(cached, "text")));
+    }
     if let Some(path) = &options.stats {
         let metadata = run.collector.metadata()?;
         let device = backends.join("; ");
@@ -119,13 +126,15 @@ fn prepare<T: ModelTask>(
     let loading = start.elapsed();
     checks::check_model_files(options, &lock, &loaded)?;
     let mut output_metadata = metadata::of_model(&options.model, &loaded);
-    let mut identity = identity::of_run(options, &loaded);
+    let mut identity = identity::of_run(options);
+    let weights = identity::of_weights(options, &loaded);
     let files = loaded.files.clone();
     let setup = set_up(loaded, &console)?;
     let task = setup.task;
     output_metadata.extend(shard_metadata(options, setup.top_k, &source)?);
     output_metadata.extend(metadata::of_task(&task).into_iter().chain(setup.metadata));
-    let choices: RunIdentity = identity::of_task(&task).into_iter().chain(setup.identity).collect();
+    let choices: RunIdentity =
+        weights.into_iter().chain(identity::of_task(&task)).chain(setup.identity).collect();
     identity.extend(choices.clone());
     let file_records = file_records(options)?;
     identity.extend(file_records.as_ref().map(identity::of_file));
@@ -139,9 +148,13 @@ fn prepare<T: ModelTask>(
     let schema = OutputSchema { follows_batches, ..schema(options, task.content(), output_metadata) };
     output::check(&schema).map_err(|error| UsageError(error.to_string()))?;
     // The digest of the weights is in the manifest, in --stats, and in the metadata of an Arrow stream.
-    let is_hashed = !output_is_stream || options.stats.is_some() || options.format == OutputFormat::Arrow;
+    let is_hashed = !output_is_stream
+        || options.stats.is_some()
+        || options.format == OutputFormat::Arrow
+        || options.cache.is_some();
     let digests = is_hashed.then(|| FileDigests::start(files));
-    let (mut journal, earlier, digests) = open_journal(options, &lock, identity, digests, &console)?;
+    let (mut journal, earlier, mut digests) = open_journal(options, &lock, identity, digests, &console)?;
+    let cache = open_cache(options, &choices, journal.as_mut(), digests.as_mut())?;
     let known = file_records.map(|records| known_records(choices, journal.as_mut(), records)).transpose()?;
     let interrupted = match check_earlier_run(options, earlier, &mut source, &budget, known)? {
         ControlFlow::Continue(interrupted) => interrupted,
@@ -165,7 +178,7 @@ fn prepare<T: ModelTask>(
     collector.add_queries(setup.queries);
     let timings = Timings { start, loading: loading.as_secs_f64(), resumed: *collector.stats() };
     let task = Arc::new(task);
-    let run = Prepared { task, budget, source, collector, timings, output_is_stream, is_complete };
+    let run = Prepared { task, budget, source, collector, timings, cache, output_is_stream, is_complete };
     Ok(ControlFlow::Continue(run))
 }
 
@@ -202,6 +215,30 @@ fn open_journal(
     }
 }
 
+/// The rows that earlier runs of the same build, model and options have made on such a device, if there is a directory for them.
+fn open_cache(
+    options: &RecordOptions,
+    choices: &RunIdentity,
+    journal: Option<&mut Journal>,
+    digests: Option<&mut FileDigests>,
+) -> Result<Option<Arc<RowCache>>> {
+    let Some(directory) = &options.cache else { return Ok(None) };
+    let files = match (journal, digests) {
+        (Some(journal), _) => model_files(journal)?,
+        (None, Some(digests)) => digests.wait()?,
+        (None, None) => RunIdentity::new(),
+    };
+    let identity: RunIdentity =
+        choices.clone().into_iter().chain(files).chain([identity::of_build()]).collect();
+    RowCache::open(directory, &identity).map(|cache| Some(Arc::new(cache)))
+}
+
+/// The digests of the model's files.
+fn model_files(journal: &mut Journal) -> Result<RunIdentity> {
+    let files = journal.identity()?.iter().filter(|(key, _)| key.starts_with("the model's "));
+    Ok(files.map(|(key, value)| (key.clone(), value.clone())).collect())
+}
+
 /// The records of the file that the run appends to; no records if there is no file yet. `None` without `--append`.
 fn file_records(options: &RecordOptions) -> Result<Option<FileRecords>> {
     let read = |append: &Append| match &append.file {
@@ -219,8 +256,7 @@ fn known_records(
 ) -> Result<KnownRecords> {
     choices.remove("the device");
     if let Some(journal) = journal {
-        let files = journal.identity()?.iter().filter(|(key, _)| key.starts_with("the model's "));
-        choices.extend(files.map(|(key, value)| (key.clone(), value.clone())));
+        choices.extend(model_files(journal)?);
     }
     KnownRecords::new(&choices, records)
 }

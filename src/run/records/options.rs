@@ -36,6 +36,8 @@ pub struct RecordOptions {
     pub selection: Selection,
     /// Add a column with the hash of each record, and write rows only of those that a file does not have yet (`--append`).
     pub append: Option<Append>,
+    /// The directory with rows of earlier runs (`--cache`).
+    pub cache: Option<PathBuf>,
     /// Print a hint if texts look like another input format.
     pub hints: bool,
     /// The path of the JSON summary (`--stats`).

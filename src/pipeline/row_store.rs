@@ -1,0 +1,137 @@
+//! Encoded rows by key, in files that are only appended to.
+//!
+//! Each process appends to a file of its own, which it holds a lock on for as long as it runs, and reads all files. A file is a
+//! sequence of entries: key (16 bytes), checksum (8 bytes), length (4 bytes, little-endian), content. An entry that was torn by a crash, or
+//! damaged, is not found; its text is encoded again.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Result, anyhow};
+use sha2::{Digest, Sha256};
+
+const KEY_BYTES: usize = 16;
+const CHECKSUM_BYTES: usize = 8;
+const HEADER_BYTES: usize = KEY_BYTES + CHECKSUM_BYTES + size_of::<u32>();
+
+/// The rows in a directory.
+pub(super) struct RowStore(Mutex<Files>);
+
+struct Files {
+    files: Vec<File>,
+    places: HashMap<u128, Place>,
+    /// The index of the file that this process appends to, and its length. `None` after a write has failed.
+    own: Option<(usize, u64)>,
+}
+
+/// The place of an entry's content.
+#[derive(Clone, Copy)]
+struct Place {
+    file: usize,
+    offset: u64,
+    checksum: [u8; CHECKSUM_BYTES],
+    length: u32,
+}
+
+impl RowStore {
+    /// Opens the files in `directory`, which is made if it does not exist, and locks one that no other process appends to.
+    ///
+    /// # Errors
+    /// If a file cannot be opened or locked.
+    pub(super) fn open(directory: &Path) -> Result<Self> {
+        let failed = |error: io::Error| {
+            anyhow!("cannot use the cache {} ({error}); pass another --cache, or none", directory.display())
+        };
+        fs::create_dir_all(directory).map_err(failed)?;
+        let mut files = Files { files: Vec::new(), places: HashMap::new(), own: None };
+        for index in 0.. {
+            let is_searching = files.own.is_none();
+            let mut options = OpenOptions::new();
+            options.read(true).write(is_searching).create(is_searching);
+            let mut file = match options.open(directory.join(format!("{index}.rows"))) {
+                Ok(file) => file,
+                Err(error) if error.kind() == ErrorKind::NotFound && !is_searching => break,
+                Err(error) => return Err(failed(error)),
+            };
+            let is_own = is_searching
+                && match file.try_lock() {
+                    Ok(()) => true,
+                    Err(TryLockError::WouldBlock) => false,
+                    Err(TryLockError::Error(error)) => return Err(failed(error)),
+                };
+            let end = files.read_places(&mut file, index).map_err(failed)?;
+            if is_own {
+                // What follows the last whole entry was torn by a crash.
+                file.set_len(end).map_err(failed)?;
+                files.own = Some((index, end));
+            }
+            files.files.push(file);
+        }
+        Ok(RowStore(Mutex::new(files)))
+    }
+
+    /// The content of an entry.
+    pub(super) fn find(&self, key: u128) -> Option<Vec<u8>> {
+        let mut files = self.lock();
+        let Place { file, offset, checksum, length } = *files.places.get(&key)?;
+        let file = &mut files.files[file];
+        let mut content = vec![0; length as usize];
+        let is_read = file.seek(SeekFrom::Start(offset)).and_then(|_| file.read_exact(&mut content)).is_ok();
+        (is_read && self::checksum(key, &content) == checksum).then_some(content)
+    }
+
+    /// Adds an entry. A write that fails, for example because the disk is full, is no error: later entries are not written.
+    pub(super) fn add(&self, key: u128, content: &[u8]) {
+        let Ok(length) = u32::try_from(content.len()) else { return };
+        let checksum = checksum(key, content);
+        let entry = [&key.to_le_bytes()[..], &checksum, &length.to_le_bytes(), content].concat();
+        let mut files = self.lock();
+        let Some((index, end)) = files.own else { return };
+        let file = &mut files.files[index];
+        let is_written = file.seek(SeekFrom::Start(end)).and_then(|_| file.write_all(&entry)).is_ok();
+        files.own = is_written.then_some((index, end + entry.len() as u64));
+        if is_written {
+            let offset = end + HEADER_BYTES as u64;
+            files.places.insert(key, Place { file: index, offset, checksum, length });
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Files> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Files {
+    /// Reads the places of all entries of a file, and returns the end of the last whole one. The contents are not read: a damaged header
+    /// leads to keys and checksums that no text has.
+    fn read_places(&mut self, file: &mut File, index: usize) -> io::Result<u64> {
+        let length_of_file = file.metadata()?.len();
+        let mut end = 0;
+        while length_of_file - end >= HEADER_BYTES as u64 {
+            let mut header = [0; HEADER_BYTES];
+            file.seek(SeekFrom::Start(end))?;
+            file.read_exact(&mut header)?;
+            let (key, rest) = header.split_at(KEY_BYTES);
+            let (checksum, length) = rest.split_at(CHECKSUM_BYTES);
+            let fold =
+                |bytes: &[u8]| bytes.iter().rev().fold(0, |value, byte| value << 8 | u128::from(*byte));
+            let (offset, length) = (end + HEADER_BYTES as u64, fold(length) as u32);
+            if length_of_file - offset < u64::from(length) {
+                break;
+            }
+            let checksum = checksum.try_into().unwrap_or_default();
+            self.places.insert(fold(key), Place { file: index, offset, checksum, length });
+            end = offset + u64::from(length);
+        }
+        Ok(end)
+    }
+}
+
+/// The first bytes of SHA-256 over key and content.
+fn checksum(key: u128, content: &[u8]) -> [u8; CHECKSUM_BYTES] {
+    let digest = Sha256::new_with_prefix(key.to_le_bytes()).chain_update(content).finalize();
+    std::array::from_fn(|i| digest[i])
+}
