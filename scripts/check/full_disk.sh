@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks that a run whose output disk becomes full prints one sentence, exits with 1 and leaves no file under the final name, and that
-# --resume with more space then writes the same bytes as a run that always had enough space. For every output format.
+# --resume with more space then writes the same bytes as a run that always had enough space. For every output format. A cache
+# (--cache) on a full disk affects no row.
 #
 #     scripts/check/full_disk.sh [SCONCE]      default: target/release/sconce
 #
@@ -39,3 +40,16 @@ for format in jsonl csv npy parquet arrow safetensors; do
     mount -o remount,size=12m "$work/disk"
     echo "$format: disk full, resumed, same bytes"
 done
+
+sed -i 's/[0-9]/& /g' "$work/texts.txt" # texts of different tokens
+embed=("$sconce" embed --quiet -m "$model" -i "$work/texts.txt")
+"${embed[@]}" -o "$work/expected.npy"
+for space in 12m 200m; do
+    mount -o remount,size=$space "$work/disk"
+    "${embed[@]}" -o "$work/out.npy" --cache "$work/disk/cache" --restart --stats "$work/stats-$space.json" 2> "$work/stderr"
+    [ ! -s "$work/stderr" ] || { echo "cache:"; cat "$work/stderr"; exit 1; }
+    cmp "$work/expected.npy" "$work/out.npy"
+done
+grep -q '"cached": [1-9][0-9]*' "$work/stats-200m.json" && ! grep -q '"cached": 160000,' "$work/stats-200m.json" ||
+    { echo "cache: the disk was not full"; exit 1; }
+echo "cache: disk full, same bytes"

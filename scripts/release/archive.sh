@@ -12,8 +12,8 @@ cd "$(dirname "$0")/../.."
 out=${1:-target/archives}
 binary=${2-}
 if [ -z "$binary" ]; then
-    cargo build --release --locked
-    binary=${CARGO_TARGET_DIR:-target}/release/sconce
+    cargo build --profile dist --locked
+    binary=${CARGO_TARGET_DIR:-target}/dist/sconce
     [ -e "$binary" ] || binary=$binary.exe
 fi
 host=$(rustc -vV | sed -n 's/^host: //p')

@@ -31,9 +31,9 @@ fail() {
 
 rm -f "$out"/sconce_embed-*.whl
 if [ "$(uname -s)" = Linux ]; then
-    maturin build --release --locked --zig --compatibility manylinux_2_17 --auditwheel check --out "$out"
+    maturin build --profile dist --locked --zig --compatibility manylinux_2_17 --auditwheel check --out "$out"
 else
-    maturin build --release --locked --out "$out"
+    maturin build --profile dist --locked --out "$out"
 fi
 wheel=$(ls "$out"/sconce_embed-*.whl)
 bytes=$(wc -c <"$wheel")

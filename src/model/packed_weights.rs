@@ -2,7 +2,8 @@
 //! the matrices again.
 //!
 //! A file is named by ISA, compute type, and SHA-256 of the checkpoint. Its key is the same and the build of Sconce, because the layout of
-//! packed matrices may change from build to build: another build writes the file anew. It is written beside its name and renamed.
+//! packed matrices may change from build to build: another build writes the file anew, but not one that was just written, so that two builds that
+//! take turns do not write it at every start. It is written beside its name and renamed.
 //! Its layout: magic, offset and length of the table as little-endian u64, zeros up to byte 64, SHA-256 of all other bytes in hexadecimal,
 //! the matrices, each at a multiple of 64 bytes, and the table in JSON.
 //!
@@ -37,6 +38,8 @@ const ALIGNMENT: usize = 64;
 const BUILD: &str = concat!("sconce ", env!("CARGO_PKG_VERSION"), " (build ", env!("SCONCE_BUILD"), ")");
 /// A temporary file that is older was left by a process that was killed.
 const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
+/// A file of another build is left alone for this long.
+const LEFT_TO_OTHERS: Duration = Duration::from_secs(10 * 60);
 /// The beginning of the names of temporary files.
 const TEMPORARY: &str = ".packing-";
 /// Smaller checkpoints are packed faster than a file of theirs is found.
@@ -94,8 +97,12 @@ impl PackedWeights {
         let name = format!("{:x}", Sha256::digest(&content));
         let path = directory.join(format!("{}.weights", &name[..32]));
         let key = format!("{BUILD}, {content}");
-        let found = Found::open(&path, &key);
-        Some(PackedWeights { path, key, found, added: None, is_read_only: false })
+        let found = Found::open(&path);
+        let is_of_other_build =
+            matches!(&found, Some((other, _)) if *other != key && other.ends_with(&content));
+        let is_read_only = is_of_other_build && age(&path).is_some_and(|age| age < LEFT_TO_OTHERS);
+        let found = found.filter(|(found, _)| *found == key).map(|(_, found)| found);
+        Some(PackedWeights { path, key, found, added: None, is_read_only })
     }
 
     /// The mapped file.
@@ -144,8 +151,8 @@ impl PackedWeights {
 }
 
 impl Found {
-    /// The file of this path, if it is complete, undamaged and has this key.
-    fn open(path: &Path, key: &str) -> Option<Self> {
+    /// The file of this path with its key, if it is complete and undamaged.
+    fn open(path: &Path) -> Option<(String, Self)> {
         let file = MappedFile::new(path, regular_file::open(path).ok()?).ok()?;
         let bytes: &[u8] = file.as_ref();
         let header = bytes.get(..DATA).filter(|header| header.starts_with(MAGIC))?;
@@ -162,17 +169,21 @@ impl Found {
             return None;
         }
         let table = bytes.get(offset..offset.checked_add(length)?)?;
-        let Table { key: found, entries } = serde_json::from_slice(table).ok()?;
-        (found == key).then(|| Found { file: Arc::new(file), entries })
+        let Table { key, entries } = serde_json::from_slice(table).ok()?;
+        Some((key, Found { file: Arc::new(file), entries }))
     }
+}
+
+/// The time since a file was modified.
+fn age(path: &Path) -> Option<Duration> {
+    fs::metadata(path).ok()?.modified().ok()?.elapsed().ok()
 }
 
 /// Removes temporary files that processes left which were killed while they wrote.
 fn remove_abandoned(directory: &Path) {
     for file in fs::read_dir(directory).into_iter().flatten().flatten() {
         let is_temporary = file.file_name().to_string_lossy().starts_with(TEMPORARY);
-        let age = file.metadata().and_then(|file| file.modified()).map(|time| time.elapsed());
-        if is_temporary && matches!(age, Ok(Ok(age)) if age > ABANDONED_AFTER) {
+        if is_temporary && age(&file.path()).is_some_and(|age| age > ABANDONED_AFTER) {
             let _ = fs::remove_file(file.path());
         }
     }

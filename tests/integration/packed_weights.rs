@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
+use sha2::{Digest, Sha256};
 
 use crate::support::{copy_folder, fixture, model_command};
 
@@ -132,6 +133,34 @@ fn another_checkpoint_and_another_file_under_its_name_are_told_apart() {
     fs::copy(&file, &other).unwrap();
     assert_eq!(embed(&model, &cache, &[]), second, "a valid file of another checkpoint");
     assert!(fs::read(&file).unwrap() != fs::read(&other).unwrap(), "rebuilt");
+}
+
+#[test]
+fn a_file_of_another_build_is_left_alone_for_ten_minutes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, cache) = (large_model(folder.path()), folder.path().join("cache"));
+    let expected = embed(&model, &cache, &[]);
+    let file = files(&cache).pop().unwrap();
+    let own = fs::read(&file).unwrap();
+    let foreign = of_another_build(&own);
+    fs::write(&file, &foreign).unwrap();
+    assert_eq!(embed(&model, &cache, &[]), expected);
+    assert!(fs::read(&file).unwrap() == foreign, "not written");
+    let old = SystemTime::now() - Duration::from_secs(11 * 60);
+    fs::File::options().write(true).open(&file).unwrap().set_modified(old).unwrap();
+    assert_eq!(embed(&model, &cache, &[]), expected);
+    assert!(fs::read(&file).unwrap() == own, "written anew");
+}
+
+/// The file with another build in its key, and the checksum of that.
+fn of_another_build(file: &[u8]) -> Vec<u8> {
+    let mut file = file.to_vec();
+    let key = b"(build ";
+    let at = file.windows(key.len()).rposition(|bytes| bytes == key).unwrap() + key.len();
+    file[at] = if file[at] == b'0' { b'1' } else { b'0' };
+    let checksum = Sha256::new_with_prefix(&file[128..]).chain_update(&file[..64]).finalize();
+    file[64..128].copy_from_slice(format!("{checksum:x}").as_bytes());
+    file
 }
 
 #[test]
