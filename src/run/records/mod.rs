@@ -140,19 +140,10 @@ fn prepare<T: ModelTask>(
     identity.extend(file_records.as_ref().map(identity::of_file));
     let budget = MemoryBudget::new(&workload(&task, options.batch_tokens), options.model.max_memory)?;
     source.set_limit(budget.reading);
-    // A batch of the output takes memory that --max-memory does not count.
-    let follows_batches = source.has_batches()
-        && options.format == OutputFormat::Arrow
-        && setup.top_k.is_none()
-        && options.model.max_memory.is_none();
+    let follows_batches = setup.top_k.is_none() && follows_batches(options, &source);
     let schema = OutputSchema { follows_batches, ..schema(options, task.content(), output_metadata) };
     output::check(&schema).map_err(|error| UsageError(error.to_string()))?;
-    // The digest of the weights is in the manifest, in --stats, and in the metadata of an Arrow stream.
-    let is_hashed = !output_is_stream
-        || options.stats.is_some()
-        || options.format == OutputFormat::Arrow
-        || options.cache.is_some();
-    let digests = is_hashed.then(|| FileDigests::start(files));
+    let digests = needs_digests(options, output_is_stream).then(|| FileDigests::start(files));
     let (mut journal, earlier, mut digests) = open_journal(options, &lock, identity, digests, &console)?;
     let cache = open_cache(options, &choices, journal.as_mut(), digests.as_mut())?;
     let known = file_records.map(|records| known_records(choices, journal.as_mut(), records)).transpose()?;
@@ -180,6 +171,17 @@ fn prepare<T: ModelTask>(
     let task = Arc::new(task);
     let run = Prepared { task, budget, source, collector, timings, cache, output_is_stream, is_complete };
     Ok(ControlFlow::Continue(run))
+}
+
+/// Whether an output batch can be made of each input batch. It takes memory that `--max-memory` does not count.
+fn follows_batches(options: &RecordOptions, source: &RecordSource) -> bool {
+    source.has_batches() && options.format == OutputFormat::Arrow && options.model.max_memory.is_none()
+}
+
+/// Whether the digests of the model's files are used: in the manifest, in `--stats`, in the metadata of an Arrow stream, or for a cache.
+fn needs_digests(options: &RecordOptions, output_is_stream: bool) -> bool {
+    let is_in_output = options.stats.is_some() || options.format == OutputFormat::Arrow;
+    !output_is_stream || is_in_output || options.cache.is_some()
 }
 
 /// The metadata of a shard; none without `--shard`.
