@@ -66,6 +66,8 @@
 //! | expansion, skiplist | mask tokens after a query; tokens of documents that have no vector |
 //! | token pooling | clustering the vectors of a text and keeping the mean of each cluster |
 //! | cross-encoder, bi-encoder | a model that scores a pair of texts; one that compares the vectors of two texts |
+//! | chat template, message | the Jinja template of a tokenizer; what it renders: a text of a role, such as query or document |
+//! | causal-LM head | logits of the next token, of which rerankers use one or two (LogitScore) |
 //! | entity, answer | a labelled part of a text; the part of a text that answers a question |
 //! | alignment | where the tokens of a sequence are in its text, in characters |
 //! | window, stride | a part of a long text that `tag` or `answer` encodes on its own; the tokens that it shares with the next one |

@@ -4,7 +4,8 @@
     python scripts/check/fuzz_families.py [--seeds N] [--first SEED] [--only WORD]
 
 Each model is built by transformers (variations by plain_encoder.py), saved, and run by `sconce embed --pooling none` on texts of
-all lengths; the hidden states of all tokens are compared element by element with atol 1e-4 and rtol 1e-4. Prints one row per
+all lengths; the hidden states of all tokens are compared element by element with atol 1e-4 and rtol 1e-4. So are the logits of heads
+of decoder language models: of classifiers, and of one or two tokens (`sconce classify` and `sconce rerank`). Prints one row per
 family with the largest difference, and exits with 1 if a difference exceeds the tolerance. `SCONCE` is the path of the binary
 [default: target/release/sconce].
 """
@@ -31,7 +32,10 @@ from make_fixtures import NOMIC_MOE, tokenizer  # noqa: E402
 
 warnings.filterwarnings("ignore")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast, T5EncoderModel, UMT5EncoderModel, logging  # noqa: E402
+from transformers import (  # noqa: E402
+    AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedTokenizerFast, T5EncoderModel,
+    UMT5EncoderModel, logging,
+)
 from transformers.activations import ACT2FN  # noqa: E402
 
 logging.set_verbosity_error()
@@ -256,6 +260,10 @@ def jina_code(r):
 PLAIN = {"variations": variation, "nomic-experts": nomic_experts, "jina-code": jina_code}
 
 
+# Heads of decoder language models: those of classifiers, and the logits of tokens.
+HEADS = [f"{family} {head}" for family in ("gemma3_text", "llama", "mistral", "qwen2", "qwen3") for head in ("classifier", "logits")]
+
+
 def texts(r, max_length):
     lengths = [0, 1, 2, 3, max_length, max_length * 2] + [r.randint(1, max_length) for _ in range(6)]
     return [" ".join(r.choice(WORDS) for _ in range(n)) for n in lengths]
@@ -313,6 +321,58 @@ def check(name, seed, folder):
     return worst, config
 
 
+def scores(folder, lines, command):
+    """Logits of pairs of a line and the next one: of `classify` the list of each, of `rerank` one."""
+    texts = [json.dumps({"text": second, "pair": first}) for first, second in zip(lines, lines[1:])]
+    fields = {"rerank": ["--query-field", "pair"], "classify": ["--text-field", "pair", "--pair-field", "text", "--top-k", "0"]}[command]
+    (folder / "pairs.jsonl").write_text("\n".join(texts) + "\n")
+    words = [SCONCE, command, "--quiet", "--raw", "--model", str(folder), "--input", str(folder / "pairs.jsonl"), *fields]
+    out = subprocess.run(words, capture_output=True, text=True)
+    if out.returncode:
+        sys.exit(out.stderr)
+    rows = [json.loads(line) for line in out.stdout.splitlines()]
+    by_label = lambda row: [entry["score"] for entry in sorted(row["labels"], key=lambda entry: entry["label"])]
+    return [torch.tensor([row["score"]] if command == "rerank" else by_label(row), dtype=torch.float64) for row in rows]
+
+
+@torch.no_grad()
+def check_head(name, seed, folder):
+    """The same for logits of pairs: of a classification head, or of one or two tokens of a causal language model."""
+    family, _, head = name.rpartition(" ")
+    r = random.Random(f"{name} {seed}")
+    generator = torch.Generator().manual_seed(seed)
+    vocab_size = tokenizer(folder, 10_000, pair_token_types=False)
+    # The padding token is one that no text has.
+    config = FAMILIES[family](r) | dict(pad_token_id=0, num_labels=r.randint(1, 5), tie_word_embeddings=r.random() < 0.5)
+    whole = AutoConfig.for_model(family, vocab_size=vocab_size, **config)
+    build = AutoModelForCausalLM if head == "logits" else AutoModelForSequenceClassification
+    model = build.from_config(whole, attn_implementation="eager")
+    for weight, parameter in sorted(model.named_parameters()):
+        offset = 1 if family == "gemma3_text" and weight.endswith("norm.weight") else 0
+        parameter.copy_(draw(weight, parameter.shape, generator) - offset)
+    model.save_pretrained(folder)
+    model = model.float().double().eval()
+    tokens = [r.randrange(vocab_size), r.choice([None, r.randrange(vocab_size)])]
+    if head == "logits":
+        (folder / "1_LogitScore").mkdir()
+        (folder / "1_LogitScore" / "config.json").write_text(json.dumps({"true_token_id": tokens[0], "false_token_id": tokens[1]}))
+        modules = [("", "Transformer"), ("1_LogitScore", "LogitScore")]
+        (folder / "modules.json").write_text(json.dumps([
+            {"path": path, "type": f"sentence_transformers.cross_encoder.modules.{kind}"} for path, kind in modules
+        ]))
+    encode = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    limit = whole.max_position_embeddings
+    lines = [line or "a" for line in texts(r, limit // 2)]
+    worst = 0.0
+    for first, second, found in zip(lines, lines[1:], scores(folder, lines, "rerank" if head == "logits" else "classify")):
+        ids = torch.tensor(encode(first, second, truncation="longest_first", max_length=limit)["input_ids"])
+        logits = model(input_ids=ids[None]).logits[0]
+        if head == "logits":
+            logits = logits[-1, tokens[0]].reshape(1) - (0 if tokens[1] is None else logits[-1, tokens[1]])
+        worst = max(worst, ((found - logits).abs() / (ATOL + RTOL * logits.abs())).max().item())
+    return worst, config | {"tokens": tokens}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10, help="models per family")
@@ -322,11 +382,11 @@ def main():
     torch.set_num_threads(1)
     failed = False
     print("| family | models | largest difference / tolerance |\n|---|---|---|")
-    for name in [name for name in [*FAMILIES, *PLAIN] if args.only in name]:
+    for name in [name for name in [*FAMILIES, *PLAIN, *HEADS] if args.only in name]:
         worst = 0.0
         for seed in range(args.first, args.first + args.seeds):
             folder = Path(tempfile.mkdtemp())
-            difference, config = check(name, seed, folder)
+            difference, config = (check_head if name in HEADS else check)(name, seed, folder)
             shutil.rmtree(folder)
             worst = max(worst, difference)
             if not difference <= 1:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # Modules of the integration tests; `tests::` are the unit tests of the crate.
-TESTS = ["chunks::", "config_defaults::", "cuda_kernels::", "goldens::", "long_texts::", "masked_lm::", "ops::", "pipelines::", "tests::"]
+TESTS = ["causal_rerankers::", "chunks::", "config_defaults::", "cuda_kernels::", "goldens::", "long_texts::", "masked_lm::", "ops::", "pipelines::", "tests::"]
 
 # The description of the fault, the file, the text to replace, and its replacement.
 MUTATIONS = [
@@ -27,6 +27,17 @@ MUTATIONS = [
     ("a misspelt field has its default", "src/model/config_defaults.rs", "> MIN_SIMILARITY", "> 1.0 + MIN_SIMILARITY"),
     ("Mistral has as many key heads as query heads", "src/model/config_defaults.rs", '("num_key_value_heads", Size(8))', '("num_key_value_heads", Size(32))'),
     ("the Dense folder for --dimensions is not chosen", "src/model/modules/dense_sizes.rs", "self.path = chosen;", "drop(chosen);"),
+    # Causal-LM heads and chat templates.
+    ("the logit of the false token is left out", "src/nn/causal_lm.rs", "if let Some(token) = self.false_token {", "if let Some(token) = self.false_token.filter(|_| false) {"),
+    ("a tied LM head is one of its own", "src/nn/causal_lm.rs", "if self.is_tied {", "if !self.is_tied {"),
+    ("the suffix of a chat template is not restored", "src/task/pair_template.rs", "if tokens.ids.len() >= tokenizer.max_length() {", "if false {"),
+    ("the suffix of a chat template is always restored", "src/task/pair_template.rs", "if options.restores_suffix {", "if true {"),
+    ("the prompt is no message", "src/task/pair_template.rs", "messages(&self.prompt, query, text)", 'messages("", query, text)'),
+    ("contents are never lists of parts", "src/task/pair_template.rs", "options.has_parts.unwrap_or(template.reads_parts())", "false"),
+    ("rendered texts get special tokens", "src/text/tokenizer.rs", "let mut encoding = self.encode_without_special_tokens(text)?;", "let mut encoding = self.inner.encode(text, true).map_err(|error| anyhow!(\"{error}\"))?;"),
+    ("lines of blocks are not trimmed", "src/text/chat_template.rs", ".trim_blocks(true)", ".trim_blocks(false)"),
+    ("the prompt is not before the query", "src/task/classification.rs", 'format!("{prompt}{query}")', 'format!("{query}")'),
+    ("the last token may be padding", "src/nn/classification.rs", "rposition(|id| *id != pad_token)", "rposition(|_| true)"),
     # Masked-LM heads.
     ("a decoder of its own is never used", "src/nn/masked_lm.rs", "if spec.is_tied && !source.has(&own)", "if true"),
     ("the bias of an untied decoder is the module's", "src/nn/masked_lm.rs", "if !spec.is_tied {", "if false {"),
@@ -252,7 +263,7 @@ MUTATIONS = [
     ("the raw score of an answer is that of its first token", "src/task/answers.rs", "f64::from(logits[2 * last + 1])", "f64::from(logits[2 * first + 1])"),
     ("special tokens have lexical weights", "src/task/lexical.rs", "excluded.binary_search(&id).is_err() && ", ""),
     ("a lexical weight is that of the last token", "src/task/lexical.rs", "if logit > *weight || logit.is_nan() {", "if logit > 0.0 {"),
-    ("a cross-encoder reads the text first", "src/task/classification.rs", "Some(query) => (query, Some(text)),", "Some(query) => (text, Some(query)),"),
+    ("a cross-encoder reads the text first", "src/task/classification.rs", "self.tokenize_pair(query, text, prompt", "self.tokenize_pair(text, query, prompt"),
     ("only the first text of a pair is truncated", "src/text/tokenizer.rs", "(TruncationStrategy::OnlySecond, Some((\"second\", second)))", "(TruncationStrategy::OnlyFirst, Some((\"first\", &first)))"),
     ("one row too many is ranked", "src/pipeline/collector/ranking.rs", "rows.pop_last();", "rows.len();"),
     ("labels are not sorted", "src/task/classification.rs", "order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));", ""),

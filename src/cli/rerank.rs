@@ -13,7 +13,7 @@ use crate::error::UsageError;
 use crate::input::{self, Fields};
 use crate::nn::Pooling;
 use crate::run::rerank::{RerankOptions, RerankQueries};
-use crate::task::ModelOptions;
+use crate::task::{ModelOptions, PromptChoice};
 
 /// The examples at the end of the command's help.
 pub(super) const EXAMPLES: &str = "\
@@ -53,6 +53,14 @@ pub(super) struct RerankArgs {
     #[arg(id = "top_rows", long = "top-k", value_name = "K", requires = "common_query")]
     pub top_k: Option<u32>,
 
+    /// Prompt of a cross-encoder: put before each query, or the instruction in a chat template [default: from the model's files]
+    #[arg(long, value_name = "TEXT", conflicts_with = "prompt_name")]
+    pub prompt: Option<String>,
+
+    /// Name of a prompt in the files of a cross-encoder
+    #[arg(long, value_name = "NAME")]
+    pub prompt_name: Option<String>,
+
     /// How to pool token vectors, in place of a cross-encoder's head or an embedding model's own pooling; see embed
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = pooling())]
     pub pooling: OrAuto<Pooling>,
@@ -80,6 +88,7 @@ pub(super) fn options(args: RerankArgs) -> Result<RerankOptions> {
     Ok(RerankOptions {
         records: records(args.records, model, ("--query-field", query_field), &args.model.verbosity)?,
         queries,
+        prompt: args.prompt.map(PromptChoice::Text).or(args.prompt_name.map(PromptChoice::Name)),
         scores,
         top_k: args.top_k.map(|k| if k == 0 { usize::MAX } else { k as usize }),
     })

@@ -149,6 +149,7 @@ pub fn pair_function(config: &Config, of_settings: Option<&str>) -> Result<Score
 pub(super) fn pooler(_: &Config, _: &EncoderSpec, labels: usize) -> Result<ClassificationSpec> {
     Ok(ClassificationSpec {
         pool: Pool::Cls,
+        pad_token: None,
         pools_logits: false,
         dense_is_pooler: true,
         transform: Some(TransformSpec { bias: true, activation: Activation::Tanh, norm: None }),
@@ -163,10 +164,12 @@ fn with_activation(activation: Activation, head: ClassificationSpec) -> Classifi
     ClassificationSpec { transform, ..head }
 }
 
-/// The head of decoder language models (`GenericForSequenceClassification`): a linear layer without bias at the last token.
-pub(super) fn last_token(_: &Config, _: &EncoderSpec, labels: usize) -> Result<ClassificationSpec> {
+/// The head of decoder language models (`GenericForSequenceClassification`): a linear layer without bias at the last token that is
+/// not the padding token.
+pub(super) fn last_token(config: &Config, _: &EncoderSpec, labels: usize) -> Result<ClassificationSpec> {
     Ok(ClassificationSpec {
         pool: Pool::Last,
+        pad_token: config.token_id("pad_token_id")?,
         pools_logits: false,
         dense_is_pooler: false,
         transform: None,

@@ -332,6 +332,7 @@ static DECODER: ConfigDefaults = based_on(
         ("num_attention_heads", Size(32)),
         ("hidden_act", Name("silu")),
         ("rms_norm_eps", Number(1e-6)),
+        ("tie_word_embeddings", Flag(false)),
     ],
 );
 
@@ -392,6 +393,7 @@ pub static GEMMA3_TEXT: ConfigDefaults = based_on(
         ("query_pre_attn_scalar", Size(256)),
         ("sliding_window", Size(4096)),
         ("use_bidirectional_attention", Flag(false)),
+        ("tie_word_embeddings", Flag(true)),
     ],
 );
 

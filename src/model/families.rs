@@ -988,12 +988,14 @@ const LLAMA_NAMES: TensorNames = TensorNames {
         ("head.classifier", "score"),
         ("head.token_classifier", "score"),
         ("head.qa_outputs", "qa_outputs"),
+        ("head.lm_head", "lm_head"),
     ]],
     ..ROTARY_NAMES
 };
 
 /// Llama without the flags of its biases: the base of the rows of decoder language models, whose hidden states are embeddings.
-/// Their heads classify the last token, each token, or the ends of an answer; those that predict the next token are not used.
+/// Their heads classify the last token, each token, or the ends of an answer; of those that predict the next token, rerankers use the
+/// logits of one or two tokens.
 const LLAMA: Family = Family {
     keys: ConfigKeys {
         token_types: None,

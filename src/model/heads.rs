@@ -5,8 +5,10 @@ use anyhow::{Result, bail};
 use super::classification::{NEXT_SENTENCE_LABELS, labels, pooler};
 use super::config::Config;
 use super::families::Family;
+use super::modules::LogitScore;
+use super::unsupported::unsupported_head;
 use crate::named::Named;
-use crate::nn::{EncoderSpec, HeadKind, HeadSpec};
+use crate::nn::{CausalLmSpec, EncoderSpec, HeadKind, HeadSpec};
 
 /// Logits per token in extractive question answering: those of the start and the end of an answer.
 const SPAN_LOGITS: usize = 2;
@@ -19,8 +21,43 @@ impl Family {
     pub fn head(&self, kind: HeadKind, config: &Config, spec: &EncoderSpec) -> Result<HeadSpec> {
         let head = self.described_head(kind, config, spec)?;
         // The decoder of a masked language model may be the matrix of the token embeddings.
-        let has_own_layer = self.names.iter().any(|names| names.has_head(kind.last_layer()));
-        if kind != HeadKind::MaskedLm && !has_own_layer {
+        if kind != HeadKind::MaskedLm {
+            self.check_has_head(kind, config)?;
+        }
+        Ok(head)
+    }
+
+    /// The causal-LM head for the logits of these tokens.
+    ///
+    /// # Errors
+    /// If the config is malformed, models of the family have no such head, or a token is not in its vocabulary.
+    pub fn causal_lm(&self, tokens: &LogitScore, config: &Config, spec: &EncoderSpec) -> Result<HeadSpec> {
+        const SOFT_CAP: &str = "final_logit_softcapping";
+        self.check_has_head(HeadKind::CausalLm, config)?;
+        if let Some(cap) = config.get(SOFT_CAP) {
+            bail!("{}", config.invalid(SOFT_CAP, cap, "null, since it is not supported"))
+        }
+        let LogitScore { true_token, false_token, file } = tokens;
+        let vocab_size = spec.vocab_size;
+        let mut ids = [Some(*true_token), *false_token].into_iter().flatten();
+        if let Some(id) = ids.find(|id| *id as usize >= vocab_size) {
+            bail!(
+                "{} names the token {id}, but the model has only {vocab_size}; use the files of one model",
+                file.display()
+            )
+        }
+        let is_tied = config.flag("tie_word_embeddings")?;
+        Ok(HeadSpec::CausalLm(CausalLmSpec {
+            true_token: *true_token,
+            false_token: *false_token,
+            is_tied,
+            vocab_size,
+        }))
+    }
+
+    /// Checks that models of the family have a head of this kind with a layer of its own.
+    fn check_has_head(&self, kind: HeadKind, config: &Config) -> Result<()> {
+        if !self.names.iter().any(|names| names.has_head(kind.last_layer())) {
             bail!(
                 "{}: models of type {} have no {} head; choose another model",
                 config.path().display(),
@@ -28,7 +65,7 @@ impl Family {
                 kind.name()
             )
         }
-        Ok(head)
+        Ok(())
     }
 
     fn described_head(&self, kind: HeadKind, config: &Config, spec: &EncoderSpec) -> Result<HeadSpec> {
@@ -44,6 +81,8 @@ impl Family {
             }
             HeadKind::LexicalWeights => HeadSpec::LexicalWeights((self.token_head)(config, spec, 1)?),
             HeadKind::MaskedLm => HeadSpec::MaskedLm((self.masked_lm)(config, spec)?),
+            // Its tokens are not in the config: `Family::causal_lm`.
+            HeadKind::CausalLm => return Err(unsupported_head(config)),
             HeadKind::NextSentence => {
                 HeadSpec::NextSentence(pooler(config, spec, NEXT_SENTENCE_LABELS.len())?)
             }

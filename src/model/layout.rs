@@ -45,6 +45,8 @@ pub const SPARSE_LINEAR: &str = "sparse_linear.pt";
 pub const COLBERT_LINEAR: &str = "colbert_linear.pt";
 /// The settings of the tokenizer, such as its limit and its truncation side.
 pub const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+/// The chat template of the tokenizer.
+const CHAT_TEMPLATE: &str = "chat_template.jinja";
 
 /// The configuration of sentence-transformers' Transformer module, by the class of the model that it was saved from; the first
 /// file that is not an empty object is used.
@@ -151,7 +153,9 @@ pub fn tokenizer_in(folder: &Path) -> Result<PathBuf> {
 /// The files that a module of `modules.json` needs in its folder, by the name of its class: one of each list.
 pub fn module_files(class: &str) -> &'static [&'static [&'static str]] {
     match class {
-        "Pooling" | "SpladePooling" | "MultiVectorMask" | "HierarchicalTokenPooling" => &[&[CONFIG]],
+        "Pooling" | "SpladePooling" | "MultiVectorMask" | "HierarchicalTokenPooling" | "LogitScore" => {
+            &[&[CONFIG]]
+        }
         "Dense" | "LayerNorm" => &[&[CONFIG], &MODULE_WEIGHTS],
         "SparseStaticEmbedding" => &[&[CONFIG], &MODULE_WEIGHTS, &[TOKENIZER, "vocab.txt", "vocab.json"]],
         "Router" => &[&[ROUTER]],
@@ -173,6 +177,7 @@ pub fn is_model_file(name: &str) -> bool {
         COLBERT_LINEAR,
         ADAPTER_CONFIG,
         ADAPTER_WEIGHTS,
+        CHAT_TEMPLATE,
     ];
     ["README.md", CONFIG, WEIGHTS, WEIGHTS_INDEX, TORCH_WEIGHTS_INDEX].contains(&name)
         || settings.contains(&name)
@@ -186,7 +191,7 @@ pub fn is_model_file(name: &str) -> bool {
 
 /// The existing optional files beside `file` (a config or a tokenizer) that change how the model is read.
 pub fn optional_files_beside(file: &Path) -> impl Iterator<Item = PathBuf> {
-    let names = [MODULES, MODEL_SETTINGS, ROUTER, ARTIFACT_METADATA, MERGES]
+    let names = [MODULES, MODEL_SETTINGS, ROUTER, ARTIFACT_METADATA, MERGES, CHAT_TEMPLATE]
         .into_iter()
         .chain(TRANSFORMER_CONFIGS)
         .chain(TOKENIZER_SETTINGS);
@@ -203,8 +208,10 @@ pub fn files_to_download<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a
     let folder = repository.encoder_folder();
     let tokenizer = check_required(model, &repository)?;
     let is_setting = |name: &str| {
-        let mut of_encoder =
-            [CONFIG, TOKENIZER].into_iter().chain(TRANSFORMER_CONFIGS).chain(TOKENIZER_SETTINGS);
+        let mut of_encoder = [CONFIG, TOKENIZER, CHAT_TEMPLATE]
+            .into_iter()
+            .chain(TRANSFORMER_CONFIGS)
+            .chain(TOKENIZER_SETTINGS);
         [MODULES, MODEL_SETTINGS, ROUTER, ARTIFACT_METADATA, SPARSE_LINEAR, COLBERT_LINEAR].contains(&name)
             || name
                 .strip_prefix(folder)
@@ -421,6 +428,21 @@ mod tests {
             names(&["colbert_linear.pt", CONFIG, "other.pt", "sparse_linear.pt", TOKENIZER, WEIGHTS]);
         let expected = ["colbert_linear.pt", CONFIG, "sparse_linear.pt", TOKENIZER, WEIGHTS];
         assert_eq!(files_to_download("model", &unified).unwrap(), expected);
+    }
+
+    #[test]
+    fn the_chat_template_and_the_tokens_of_a_reranker_are_downloaded() {
+        let reranker = names(&[
+            "1_LogitScore/config.json",
+            CHAT_TEMPLATE,
+            CONFIG,
+            MODULES,
+            TOKENIZER,
+            "additional_chat_templates/tool_use.jinja",
+            WEIGHTS,
+        ]);
+        let found = files_to_download("model", &reranker).unwrap();
+        assert_eq!(found, ["1_LogitScore/config.json", CHAT_TEMPLATE, CONFIG, MODULES, TOKENIZER, WEIGHTS]);
     }
 
     #[test]

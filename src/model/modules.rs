@@ -3,6 +3,7 @@
 
 mod dense_sizes;
 mod list;
+mod logit_score;
 mod multi_vector;
 mod pooling;
 pub mod post_pooling;
@@ -27,11 +28,12 @@ use super::layout::{
 use super::purpose::Purpose;
 use super::static_embedding::{self, StaticLayout};
 use crate::error::UsageError;
-use crate::nn::{Pool, Pooling, PostPoolingSpec, SpladeSpec};
+use crate::nn::{HeadKind, Pool, Pooling, PostPoolingSpec, SpladeSpec};
 use crate::sys::regular_file::has_dir_entry;
 pub use dense_sizes::may_lack_size;
 use list::QUERY_WEIGHTS;
 pub use list::{Module, parent_model, read_modules};
+pub use logit_score::{LogitScore, MessageOptions, PairInput};
 pub use multi_vector::{MultiVector, QueryExpansion, TokenPooling, is_mean_max_sim};
 pub use pooling::PoolingModule;
 use post_pooling::ModuleInput;
@@ -78,6 +80,10 @@ pub struct Modules {
     pub similarity: Similarity,
     /// The path in PyTorch of the activation of a cross-encoder.
     pub activation: Option<String>,
+    /// The LogitScore module.
+    pub logit_score: Option<LogitScore>,
+    /// What a cross-encoder reads of a query and a text.
+    pub pair_input: PairInput,
     /// The folder of the encoder's files below the model's; empty if they are in the model's own.
     pub encoder_folder: PathBuf,
     /// The purpose of the model if its files say that it is no embedding model; then modules after the encoder are not read.
@@ -159,6 +165,7 @@ impl Modules {
             }
             return Ok(modules);
         }
+        modules.pair_input = PairInput::Pair;
         let settings_file = folder.join(MODEL_SETTINGS);
         let settings = prompts::read(&settings_file)?;
         (modules.prompts, modules.truncate_dim) = (settings.prompts, settings.truncate_dim);
@@ -218,6 +225,13 @@ impl Modules {
                 self.splade = Some(splade::read(&folder.join(path).join(CONFIG))?);
                 return Ok(());
             }
+            "LogitScore" => {
+                self.logit_score = Some(LogitScore::read(&folder.join(path).join(CONFIG))?);
+                return Ok(());
+            }
+            _ if self.logit_score.is_some() => bail!(
+                "{shown}: module {module_type} ({path:?}) after LogitScore is not supported; choose another model"
+            ),
             QUERY_WEIGHTS => {
                 if let Some(router) = module.router.clone() {
                     let weights = QueryWeights::read(folder.join(path), router, module.is_default)?;
@@ -357,6 +371,12 @@ impl Modules {
                 check_tokenizer_arguments(&arguments)?;
             }
         }
+        // Embedding models read no pairs.
+        if self.purpose.is_some() {
+            let limit;
+            (self.pair_input, limit) = PairInput::read(&config)?;
+            self.max_length = limit.or(self.max_length.take());
+        }
         self.read_output(&config, pooling)
     }
 
@@ -404,6 +424,14 @@ impl Modules {
             )
         }
         Ok(())
+    }
+
+    /// The kind of the head that a model of this purpose has.
+    pub fn head(&self, purpose: &Purpose) -> Option<HeadKind> {
+        match purpose.head() {
+            Some(HeadKind::SequenceClassification) if self.logit_score.is_some() => Some(HeadKind::CausalLm),
+            head => head,
+        }
     }
 
     /// Whether the model's files say how its token vectors become the vectors of a text.
@@ -471,7 +499,8 @@ fn token_limit(config: &Config, key: &str) -> Result<Option<TokenLimit>> {
 fn check_tokenizer_arguments(arguments: &Config) -> Result<()> {
     for (key, value) in arguments.fields() {
         let is_supported = match key.as_str() {
-            "max_length" | "padding" | "padding_side" | "pad_to_multiple_of" | "verbose" => true,
+            "max_length" | "padding" | "padding_side" | "pad_to_multiple_of" | "verbose"
+            | "logits_to_keep" => true,
             "truncation" => {
                 !matches!(value.as_str(), Some("do_not_truncate")) && value != &Value::Bool(false)
             }

@@ -81,6 +81,9 @@ const TASK_HEADS: &[(&str, ModelKind)] = &[
     ("qa_outputs.", QuestionAnswering),
 ];
 
+/// The beginning of the evidence of a tensor.
+const TENSOR_EVIDENCE: &str = "the checkpoint has the tensor";
+
 impl Purpose {
     /// The purpose by `config_sentence_transformers.json`.
     pub fn of_settings(fields: &Map<String, Value>) -> Option<Self> {
@@ -166,13 +169,23 @@ impl Purpose {
             // With any prefix: bert.classifier.weight.
             let is_head = |start: &str| name.starts_with(start) || name.contains(&format!(".{start}"));
             let (_, kind) = TASK_HEADS.iter().find(|(start, _)| is_head(start))?;
-            Some(Self::new(*kind, format!("the checkpoint has the tensor {name}")))
+            Some(Self::new(*kind, format!("{TENSOR_EVIDENCE} {name}")))
         })
     }
 
     /// Whether the model gives a projected vector for each token.
     pub fn is_multi_vector(&self) -> bool {
         self.kind == MultiVector
+    }
+
+    /// Whether only a tensor tells that the model is a classifier: the config does not describe its labels.
+    pub fn is_undescribed_classifier(&self) -> bool {
+        self.kind == Classification && self.evidence.starts_with(TENSOR_EVIDENCE)
+    }
+
+    /// Whether the model predicts the next token.
+    pub fn is_causal_lm(&self) -> bool {
+        self.kind == Generation
     }
 
     /// The kind of the model's task head, if it has one that is supported.
@@ -234,6 +247,7 @@ pub fn noun(head: HeadKind) -> &'static str {
         HeadKind::MaskedLm => "masked language model",
         HeadKind::LexicalWeights => "model with lexical weights",
         HeadKind::NextSentence => "next-sentence predictor",
+        HeadKind::CausalLm => "causal language model",
     }
 }
 

@@ -6,7 +6,7 @@ use candle_core::Tensor;
 
 use super::head_transform::{HeadTransform, TransformSpec, on_cpu};
 use super::linear::Linear;
-use super::{Activation, Pool, WeightSource};
+use super::{Activation, Matrix, Pool, RaggedBatch, WeightSource};
 use crate::ops::pooling::pool;
 
 /// The computation of a sequence-classification head.
@@ -14,6 +14,8 @@ use crate::ops::pooling::pool;
 pub struct ClassificationSpec {
     /// The pooling of hidden states.
     pub pool: Pool,
+    /// The padding token, if pooling by the last token takes the last one that is another.
+    pub pad_token: Option<u32>,
     /// Whether logits are computed for each token and pooled after that.
     pub pools_logits: bool,
     /// Whether the dense layer is the encoder's own pooler.
@@ -56,13 +58,33 @@ impl ClassificationHead {
         })
     }
 
-    /// The logits of `N` sequences from their hidden states: `(T, H)` and `cu_seqlens` of `(N + 1)` → `(N, labels)`, in f32 on the
-    /// CPU.
+    /// A head with one label: a linear layer of `(1, H)` without bias at the last token.
     ///
     /// # Errors
-    /// If `cu_seqlens` does not divide the `T` tokens into sequences.
-    pub fn forward(&self, hidden: &Tensor, cu_seqlens: &[usize]) -> Result<Tensor> {
-        let pooled = |x: &Tensor| pool(x, cu_seqlens, &[self.spec.pool], 0);
+    /// If the matrix cannot be packed.
+    pub(super) fn at_last_token(classifier: Matrix) -> Result<Self> {
+        let spec = ClassificationSpec {
+            pool: Pool::Last,
+            pad_token: None,
+            pools_logits: false,
+            dense_is_pooler: false,
+            transform: None,
+            bias: false,
+            labels: 1,
+        };
+        Ok(ClassificationHead { spec, transform: None, classifier: Linear::new(classifier)? })
+    }
+
+    /// The logits of the `N` sequences of a batch from their hidden states: `(T, H)` → `(N, labels)`, in f32 on the CPU.
+    ///
+    /// # Errors
+    /// If `hidden` has not the tokens of the batch.
+    pub fn forward(&self, hidden: &Tensor, batch: &RaggedBatch) -> Result<Tensor> {
+        if let Some(pad_token) = self.spec.pad_token.filter(|pad_token| batch.ids().contains(pad_token)) {
+            let last = Tensor::new(last_tokens(batch, pad_token), hidden.device())?;
+            return self.logits(&on_cpu(&hidden.index_select(&last, 0)?)?);
+        }
+        let pooled = |x: &Tensor| pool(x, batch.cu_seqlens(), &[self.spec.pool], 0);
         if self.spec.pools_logits {
             return Ok(pooled(&self.logits(&on_cpu(hidden)?)?)?);
         }
@@ -75,5 +97,26 @@ impl ClassificationHead {
             Some(transform) => self.classifier.forward(&transform.forward(x)?, Activation::Identity),
             None => self.classifier.forward(x, Activation::Identity),
         }
+    }
+}
+
+/// The index of the last token of each sequence that is not the padding token, which a text may contain; of the first one if all are.
+fn last_tokens(batch: &RaggedBatch, pad_token: u32) -> Vec<u32> {
+    let last = |bounds: &[usize]| {
+        let tokens = &batch.ids()[bounds[0]..bounds[1]];
+        (bounds[0] + tokens.iter().rposition(|id| *id != pad_token).unwrap_or(0)) as u32
+    };
+    batch.cu_seqlens().windows(2).map(last).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{RaggedBatch, last_tokens};
+
+    #[test]
+    fn the_last_token_is_none_of_the_padding() {
+        let sequences: [&[u32]; 4] = [&[5, 7, 0], &[0, 0], &[3, 0, 4], &[6]];
+        let batch = RaggedBatch::new(sequences.map(|ids| (ids, &[0; 3][..ids.len()]))).unwrap();
+        assert_eq!(last_tokens(&batch, 0), [1, 3, 7, 8]);
     }
 }

@@ -373,6 +373,7 @@ pub fn head_work(head: &HeadSpec, hidden_size: usize) -> Formula {
         HeadSpec::SequenceClassification(spec) | HeadSpec::NextSentence(spec) => {
             (spec.transform.is_some(), hidden.clone(), symbol('l', spec.labels, "labels"))
         }
+        HeadSpec::CausalLm(_) => (false, hidden.clone(), symbol('l', 1, "labels")),
         HeadSpec::TokenClassification(spec)
         | HeadSpec::QuestionAnswering(spec)
         | HeadSpec::LexicalWeights(spec) => {

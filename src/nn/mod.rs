@@ -6,6 +6,7 @@
 //! formulas. Nothing here depends on the names of tensors in a checkpoint or on the model type.
 
 mod attention;
+mod causal_lm;
 mod classification;
 mod component;
 mod convolution;
@@ -44,6 +45,7 @@ pub use crate::ops::backend::{Backend, ComputeDtype, DeviceError, DeviceRequest,
 pub use crate::ops::gpu::{OutOfMemory, is_out_of_memory};
 pub use crate::ops::linear::Matrix;
 pub use crate::ops::lookup::{EmbeddingTable, SafetensorsDtype, SharedBytes};
+pub use causal_lm::CausalLmSpec;
 pub use classification::{ClassificationHead, ClassificationSpec};
 pub use component::Component;
 pub use encoder::{Encoder, Stage};

@@ -3,8 +3,8 @@
 use anyhow::Result;
 
 use super::{
-    ClassificationHead, ClassificationSpec, MaskedLmHead, MaskedLmSpec, Pooling, TokenHead, TokenHeadSpec,
-    WeightSource,
+    CausalLmSpec, ClassificationHead, ClassificationSpec, MaskedLmHead, MaskedLmSpec, Pool, Pooling,
+    TokenHead, TokenHeadSpec, WeightSource,
 };
 use crate::named::Named;
 
@@ -23,6 +23,8 @@ pub enum HeadKind {
     LexicalWeights,
     /// Logits of two labels for each pair: whether the second text follows the first, or their order.
     NextSentence,
+    /// The logit of a next token for each sequence, or the difference of two.
+    CausalLm,
 }
 
 impl Named for HeadKind {
@@ -33,6 +35,7 @@ impl Named for HeadKind {
         HeadKind::MaskedLm,
         HeadKind::LexicalWeights,
         HeadKind::NextSentence,
+        HeadKind::CausalLm,
     ];
 
     fn name(self) -> &'static str {
@@ -43,13 +46,14 @@ impl Named for HeadKind {
             HeadKind::MaskedLm => "masked LM",
             HeadKind::LexicalWeights => "lexical weights",
             HeadKind::NextSentence => "next sentence",
+            HeadKind::CausalLm => "causal LM",
         }
     }
 }
 
 impl HeadKind {
-    /// The canonical name of the last layer, which only heads of this kind have; that of [`HeadKind::MaskedLm`] may be the matrix
-    /// of the token embeddings.
+    /// The canonical name of the last layer, which only heads of this kind have; those of [`HeadKind::MaskedLm`] and
+    /// [`HeadKind::CausalLm`] may be the matrix of the token embeddings.
     pub fn last_layer(self) -> &'static str {
         match self {
             HeadKind::SequenceClassification => "head.classifier",
@@ -57,6 +61,7 @@ impl HeadKind {
             HeadKind::QuestionAnswering => "head.qa_outputs",
             HeadKind::MaskedLm => "head.mlm.decoder",
             HeadKind::NextSentence => "head.next_sentence",
+            HeadKind::CausalLm => "head.lm_head",
         }
     }
 }
@@ -76,6 +81,8 @@ pub enum HeadSpec {
     LexicalWeights(TokenHeadSpec),
     /// A head of [`HeadKind::NextSentence`].
     NextSentence(ClassificationSpec),
+    /// A head of [`HeadKind::CausalLm`].
+    CausalLm(CausalLmSpec),
 }
 
 impl HeadSpec {
@@ -88,6 +95,7 @@ impl HeadSpec {
             HeadSpec::MaskedLm(_) => HeadKind::MaskedLm,
             HeadSpec::LexicalWeights(_) => HeadKind::LexicalWeights,
             HeadSpec::NextSentence(_) => HeadKind::NextSentence,
+            HeadSpec::CausalLm(_) => HeadKind::CausalLm,
         }
     }
 
@@ -96,6 +104,7 @@ impl HeadSpec {
         let names: Vec<String> = match self {
             // The decoder may be tied, and have no bias.
             HeadSpec::MaskedLm(spec) if spec.is_tied && spec.transform.is_none() => return None,
+            HeadSpec::CausalLm(spec) if spec.is_tied => return None,
             HeadSpec::MaskedLm(spec) if spec.transform.is_some() => {
                 spec.modules.iter().map(|module| format!("{module}.dense.weight")).collect()
             }
@@ -115,6 +124,7 @@ impl HeadSpec {
                 Pooling::None
             }
             HeadSpec::LexicalWeights(_) => Pooling::Lexical,
+            HeadSpec::CausalLm(_) => Pooling::Text(vec![Pool::Last]),
         }
     }
 
@@ -122,6 +132,7 @@ impl HeadSpec {
     pub fn is_per_token(&self) -> bool {
         match self {
             HeadSpec::SequenceClassification(spec) | HeadSpec::NextSentence(spec) => spec.pools_logits,
+            HeadSpec::CausalLm(_) => false,
             HeadSpec::TokenClassification(_)
             | HeadSpec::QuestionAnswering(_)
             | HeadSpec::MaskedLm(_)
@@ -133,6 +144,7 @@ impl HeadSpec {
     pub fn outputs(&self) -> usize {
         match self {
             HeadSpec::SequenceClassification(spec) | HeadSpec::NextSentence(spec) => spec.labels,
+            HeadSpec::CausalLm(_) => 1,
             HeadSpec::MaskedLm(spec) => spec.vocab_size,
             HeadSpec::TokenClassification(spec)
             | HeadSpec::QuestionAnswering(spec)
@@ -143,7 +155,7 @@ impl HeadSpec {
 
 /// A task head with its weights.
 pub enum TaskHead {
-    /// A head of [`HeadKind::SequenceClassification`] or [`HeadKind::NextSentence`].
+    /// A head of [`HeadKind::SequenceClassification`], [`HeadKind::NextSentence`] or [`HeadKind::CausalLm`].
     SequenceClassification(ClassificationHead),
     /// A head of [`HeadKind::TokenClassification`] or [`HeadKind::LexicalWeights`].
     TokenClassification(TokenHead),
@@ -163,6 +175,9 @@ impl TaskHead {
         Ok(match spec {
             HeadSpec::SequenceClassification(spec) | HeadSpec::NextSentence(spec) => {
                 TaskHead::SequenceClassification(ClassificationHead::load(source, last, spec, hidden_size)?)
+            }
+            HeadSpec::CausalLm(spec) => {
+                TaskHead::SequenceClassification(spec.load(source, last, hidden_size)?)
             }
             HeadSpec::MaskedLm(spec) => TaskHead::MaskedLm(MaskedLmHead::load(source, spec, hidden_size)?),
             HeadSpec::TokenClassification(spec) | HeadSpec::LexicalWeights(spec) => {

@@ -141,6 +141,24 @@ impl EmbeddingTable {
         }
     }
 
+    /// Row `index` in f32 on the CPU, `(width)`.
+    ///
+    /// # Errors
+    /// If the index is not below the rows of the table.
+    pub fn row(&self, index: u32) -> Result<Tensor> {
+        check_indices(&[index], self.rows)?;
+        match &self.storage {
+            TableStorage::Tensor(table) => {
+                table.get(index as usize)?.to_device(&Device::Cpu)?.to_dtype(DType::F32)
+            }
+            TableStorage::Mapped { .. } => {
+                let mut row = vec![0f32; self.width];
+                self.add_row(index as usize, &mut row)?;
+                Tensor::from_vec(row, self.width, &Device::Cpu)
+            }
+        }
+    }
+
     /// The mean of the rows of these indices, in `out` of `width` values; zeros without an index.
     ///
     /// # Errors

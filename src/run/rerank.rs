@@ -10,7 +10,7 @@ use crate::input::{Fields, InputPath, Source};
 use crate::output::{ColumnType, KeptColumn, OutputMetadata, Target};
 use crate::pipeline::{ExitStatus, QueryColumns, RunIdentity, sha256_of_texts};
 use crate::sys::regular_file::is_same_file;
-use crate::task::{Reranker, ScoreOptions, TextError, load_reranker};
+use crate::task::{PromptChoice, QueryOptions, Reranker, ScoreOptions, TextError, load_reranker};
 
 /// The options of `sconce rerank`.
 pub struct RerankOptions {
@@ -18,6 +18,8 @@ pub struct RerankOptions {
     pub records: RecordOptions,
     /// The queries of all texts.
     pub queries: RerankQueries,
+    /// The prompt of a cross-encoder. `None`: the model's default prompt.
+    pub prompt: Option<PromptChoice>,
     /// How texts are scored.
     pub scores: ScoreOptions,
     /// Sort the rows of each query by their scores and write only this many of the best. `None`: in the order of the input.
@@ -48,10 +50,12 @@ pub fn rerank(options: &RerankOptions) -> Result<ExitStatus> {
         records,
         |console| load_reranker(&records.model, console),
         |loaded, console| {
-            let task = Reranker::new(loaded, *scores, &queries.texts, top_k.is_some(), console)
+            let of_texts = QueryOptions { texts: queries.texts.clone(), prompt: options.prompt.clone() };
+            let task = Reranker::new(loaded, *scores, &of_texts, top_k.is_some(), console)
                 .map_err(|error| name_query(error, &queries.names))?;
             let mut identity = of_scores(&task, scores.raw);
             identity.extend(identity_of(options, &queries));
+            identity.insert("--prompt".into(), format!("{:?}", task.prompt()));
             let mut metadata = OutputMetadata::from([("scores".into(), task.score_name())]);
             if let RerankQueries::One(query) = &options.queries {
                 metadata.insert("query".into(), query.clone());

@@ -4,15 +4,21 @@ use anyhow::{Result, bail};
 
 use super::load::Loaded;
 use super::model_task::ModelTask;
-use super::options::OnLong;
+use super::options::{OnLong, QueryOptions};
+use super::pair_template::PairTemplate;
+use super::sequences::check_length;
 use super::text_model::TextModel;
+use super::tokens::resolve_prompt;
+use crate::error::UsageError;
 use crate::model::classification::{
     ScoreFunction, label_function, labels, next_sentence_labels, pair_function,
 };
+use crate::named::Named;
 use crate::nn::{ClassificationHead, HeadKind, TaskHead, keep_memory};
 use crate::output::{Content, ContentType, LabelScore};
 use crate::pipeline::{Task, TaskRow, TokenizeError};
-use crate::text::TokenizedText;
+use crate::sys::console::Console;
+use crate::text::{PairTruncation, TokenizedText};
 
 /// How texts are classified or scored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +49,10 @@ enum Rows {
     Score {
         /// The queries of texts that have none of their own.
         queries: Vec<String>,
+        /// Put before each query, unless the template renders it.
+        prompt: String,
+        /// What makes one text of a query and a text.
+        template: Option<Box<PairTemplate>>,
         ranked: bool,
     },
 }
@@ -70,8 +80,9 @@ impl Classifier {
     pub fn cross_encoder(
         loaded: Loaded,
         options: ScoreOptions,
-        queries: Vec<String>,
+        queries: &QueryOptions,
         ranked: bool,
+        console: &Console,
     ) -> Result<Self> {
         let labels = loaded.dimensions;
         if labels != 1 {
@@ -85,7 +96,18 @@ impl Classifier {
         } else {
             pair_function(&loaded.config, loaded.modules.activation.as_deref())?
         };
-        Self::build(loaded, options, function, Rows::Score { queries, ranked })
+        let prompt = resolve_prompt(queries.prompt.as_ref(), None, &loaded.modules.prompts, console)?;
+        let template = PairTemplate::of(&loaded, &prompt, console)?.map(Box::new);
+        let truncation = loaded.tokenizer.pair_truncation();
+        if template.is_some() && truncation != PairTruncation::default() {
+            bail!(UsageError(format!(
+                "--truncation {}: the model reads a query and a text as one text of its chat template, which is truncated as a whole; \
+                 leave the option out",
+                truncation.name()
+            )));
+        }
+        let queries = queries.texts.clone();
+        Self::build(loaded, options, function, Rows::Score { queries, prompt, template, ranked })
     }
 
     fn build(loaded: Loaded, options: ScoreOptions, function: ScoreFunction, rows: Rows) -> Result<Self> {
@@ -95,6 +117,33 @@ impl Classifier {
         };
         let model = TextModel { tokenizer, encoders, on_long: options.on_long };
         Ok(Classifier { model, head, function, rows })
+    }
+
+    /// The prompt of a cross-encoder, which may be empty.
+    pub fn prompt(&self) -> &str {
+        match &self.rows {
+            Rows::Labels { .. } => "",
+            Rows::Score { prompt, .. } => prompt,
+        }
+    }
+
+    /// Tokenizes a query and a text for a cross-encoder.
+    fn tokenize_pair(
+        &self,
+        query: &str,
+        text: &str,
+        prompt: &str,
+        template: Option<&PairTemplate>,
+    ) -> Result<TokenizedText, TokenizeError> {
+        match template {
+            Some(template) => {
+                let tokens = template.encode(&self.model.tokenizer, query, text)?;
+                check_length(&tokens, &self.model.tokenizer, self.model.on_long)?;
+                self.model.checked([tokens])
+            }
+            None if prompt.is_empty() => self.model.tokenize(query, Some(text)),
+            None => self.model.tokenize(&format!("{prompt}{query}"), Some(text)),
+        }
     }
 
     /// The function from logits to scores.
@@ -137,19 +186,20 @@ impl Task for Classifier {
         text: &str,
         pair: Option<&str>,
     ) -> Result<TokenizedText, TokenizeError> {
-        let (first, second) = match &self.rows {
-            Rows::Labels { .. } => (text, pair),
-            Rows::Score { queries, .. } => match pair.or(queries.get(query).map(String::as_str)) {
-                Some(query) => (query, Some(text)),
-                None => return Err(TokenizeError::Failed("has no query; add one, or pass --query".into())),
-            },
-        };
-        self.model.tokenize(first, second)
+        match &self.rows {
+            Rows::Labels { .. } => self.model.tokenize(text, pair),
+            Rows::Score { queries, prompt, template, .. } => {
+                match pair.or(queries.get(query).map(String::as_str)) {
+                    Some(query) => self.tokenize_pair(query, text, prompt, template.as_deref()),
+                    None => Err(TokenizeError::Failed("has no query; add one, or pass --query".into())),
+                }
+            }
+        }
     }
 
     fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
         let logits = self.model.forward(texts, batch_tokens, worker, |batch, hidden| {
-            Ok(self.head.forward(hidden, batch.cu_seqlens())?.to_vec2::<f32>()?)
+            Ok(self.head.forward(hidden, batch)?.to_vec2::<f32>()?)
         })?;
         let contents = logits.map(|logits| self.row_content(&logits));
         Ok(texts.iter().zip(contents).map(|(text, content)| vec![TaskRow::of(text, content)]).collect())

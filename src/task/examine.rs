@@ -15,7 +15,7 @@ use crate::model::classification::{
 };
 use crate::model::config::Config;
 use crate::model::families::Family;
-use crate::model::modules::{Modules, PostPoolingModule, post_pooling};
+use crate::model::modules::{LogitScore, Modules, PostPoolingModule, post_pooling};
 use crate::model::purpose::{self, Purpose};
 use crate::model::weights::{Checkpoint, TensorReport};
 use crate::nn::cost::head_work;
@@ -114,7 +114,7 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Examined> {
         Err(problem) => (None, Some(problem)),
     };
     let (weights, mut report, weights_problem) = weights;
-    let (head, head_problem) = match examine_head(&prepared, weights.as_ref()) {
+    let (head, head_problem) = match examine_head(&prepared, weights.as_ref(), tokenizer.as_ref()) {
         Ok(head) => (head, None),
         Err(problem) => (None, Some(problem)),
     };
@@ -160,10 +160,14 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Examined> {
 }
 
 /// The task head; `None` if the model has none that a command runs.
-fn examine_head(prepared: &Prepared, weights: Option<&Weights>) -> Result<Option<ExaminedHead>> {
+fn examine_head(
+    prepared: &Prepared,
+    weights: Option<&Weights>,
+    tokenizer: Option<&Tokenizer>,
+) -> Result<Option<ExaminedHead>> {
     let Prepared { modules, plan: Plan { config, family, spec, pooling, purpose, .. }, .. } = prepared;
     let is_masked_lm = modules.splade.is_some() || purpose.is_none() && purpose::has_masked_lm(config);
-    let of_purpose = purpose.as_ref().and_then(Purpose::head);
+    let of_purpose = purpose.as_ref().and_then(|purpose| modules.head(purpose));
     let is_lexical =
         modules.lexical_layer.is_some() || purpose.is_none() && purpose::has_token_weights(config);
     let lexical = is_lexical.then_some(HeadKind::LexicalWeights);
@@ -188,7 +192,7 @@ fn examine_head(prepared: &Prepared, weights: Option<&Weights>) -> Result<Option
         _ => "sconce fill",
     };
     let command = named_command.unwrap_or(vocabulary_command);
-    let (labels, scores) = head_scores(kind, config, modules, command)?;
+    let (labels, scores) = head_scores(kind, config, modules, command, tokenizer)?;
     Ok(Some(ExaminedHead {
         kind,
         labels,
@@ -207,6 +211,7 @@ fn head_scores(
     config: &Config,
     modules: &Modules,
     command: &str,
+    tokenizer: Option<&Tokenizer>,
 ) -> Result<(Vec<String>, String)> {
     let softmax = ScoreFunction::Softmax.to_string();
     Ok(match kind {
@@ -218,6 +223,11 @@ fn head_scores(
             };
             (labels, function.to_string())
         }
+        HeadKind::CausalLm => {
+            let function = pair_function(config, modules.activation.as_deref())?;
+            let names = modules.logit_score.iter().map(|tokens| logit_name(tokens, tokenizer));
+            (names.collect(), function.to_string())
+        }
         HeadKind::NextSentence => (next_sentence_labels(config)?, softmax),
         HeadKind::TokenClassification => (labels(config)?, softmax),
         HeadKind::LexicalWeights => (Vec::new(), "maximum of relu(x) per token id".into()),
@@ -226,6 +236,17 @@ fn head_scores(
             (Vec::new(), modules.splade.map_or(softmax, |splade| splade.describe().to_owned()))
         }
     })
+}
+
+/// The logit of a causal language model that is a score: `logit(yes) - logit(no)`.
+fn logit_name(tokens: &LogitScore, tokenizer: Option<&Tokenizer>) -> String {
+    let logit = |id: u32| {
+        format!("logit({})", tokenizer.map_or_else(|| format!("#{id}"), |tokenizer| tokenizer.label(id)))
+    };
+    match tokens.false_token {
+        Some(other) => format!("{} - {}", logit(tokens.true_token), logit(other)),
+        None => logit(tokens.true_token),
+    }
 }
 
 /// The tokenizer file, and the tokenizer or its fault; neither for a config alone.

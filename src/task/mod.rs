@@ -7,6 +7,7 @@
 //! * `attention`: the attention weights of one text.
 //! * `embedding`: one vector per text, per chunk or per token.
 //! * `classification`: labels, or the scores of a cross-encoder. `reranking`: scores of texts for a query.
+//!   `pair_template`: a query and a text in the words of a chat template.
 //! * `masked_lm`: tokens for masks. `sparse`: weights of the vocabulary (SPLADE), or of the tokens of a text, which `lexical` gives.
 //!   `text_encoder`: vectors or weights. `outputs`: vectors, weights and vectors of tokens together.
 //! * `tagging`: entities of a text, which `entities` makes of the logits of tokens. `answering`: answers to a question, which
@@ -28,6 +29,7 @@ mod masked_lm;
 mod model_task;
 mod options;
 mod outputs;
+mod pair_template;
 mod reranking;
 mod sequences;
 mod similarity;
@@ -47,7 +49,7 @@ pub use examine::{Examined, ExaminedHead, examine};
 pub use load::{Loaded, MaxLength, StaticQueries, load, load_embedding_or_sparse, load_head, load_reranker};
 pub use masked_lm::MaskFiller;
 pub use model_task::{HeadMemory, ModelTask};
-pub use options::{ModelOptions, OnLong, PromptChoice, VectorOptions};
+pub use options::{ModelOptions, OnLong, PromptChoice, QueryOptions, VectorOptions};
 pub use outputs::OutputsEncoder;
 pub use reranking::{BiEncoder, Reranker};
 pub use similarity::{Compared, TextVector, similarity, sparse_similarity_name};

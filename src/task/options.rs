@@ -129,6 +129,16 @@ pub enum PromptChoice {
     Name(String),
 }
 
+/// The queries of a reranker.
+#[derive(Debug, Clone, Default)]
+pub struct QueryOptions {
+    /// Their texts; none if each record has its own.
+    pub texts: Vec<String>,
+    /// The prompt of a cross-encoder: what is put before each query, or the instruction in its chat template. `None`: the model's
+    /// default prompt.
+    pub prompt: Option<PromptChoice>,
+}
+
 /// What to do with texts over the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnLong {

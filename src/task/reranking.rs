@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::classification::{Classifier, ScoreOptions};
 use super::load::Loaded;
 use super::model_task::ModelTask;
-use super::options::{OnLong, VectorOptions};
+use super::options::{OnLong, PromptChoice, QueryOptions, VectorOptions};
 use super::similarity::Compared;
 use super::text_encoder::TextEncoder;
 use super::text_model::TextModel;
@@ -41,12 +41,12 @@ impl Reranker {
     pub fn new(
         loaded: Loaded,
         options: ScoreOptions,
-        queries: &[String],
+        queries: &QueryOptions,
         ranked: bool,
         console: &Console,
     ) -> Result<Self> {
         if loaded.head.is_some() && !loaded.pooling.is_sparse() {
-            let classifier = Classifier::cross_encoder(loaded, options, queries.to_vec(), ranked)?;
+            let classifier = Classifier::cross_encoder(loaded, options, queries, ranked, console)?;
             return Ok(Reranker::CrossEncoder(Box::new(classifier)));
         }
         let needs_head = |option| {
@@ -57,10 +57,24 @@ impl Reranker {
         if options.raw {
             return Err(needs_head("--raw").into());
         }
-        if queries.is_empty() {
+        match &queries.prompt {
+            Some(PromptChoice::Text(_)) => return Err(needs_head("--prompt").into()),
+            Some(PromptChoice::Name(_)) => return Err(needs_head("--prompt-name").into()),
+            None => {}
+        }
+        if queries.texts.is_empty() {
             return Err(needs_head("--query-field").into());
         }
-        Ok(Reranker::BiEncoder(Box::new(BiEncoder::new(loaded, options.on_long, queries, ranked, console)?)))
+        let bi_encoder = BiEncoder::new(loaded, options.on_long, &queries.texts, ranked, console)?;
+        Ok(Reranker::BiEncoder(Box::new(bi_encoder)))
+    }
+
+    /// The prompt of a cross-encoder, which may be empty; a bi-encoder has one for each role.
+    pub fn prompt(&self) -> &str {
+        match self {
+            Reranker::CrossEncoder(classifier) => classifier.prompt(),
+            Reranker::BiEncoder(_) => "",
+        }
     }
 
     /// The name of what scores are: an activation or a similarity function.

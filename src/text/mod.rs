@@ -4,11 +4,13 @@
 //!   `tokenizer.json`, or by `vocab_files` from a `vocab.txt` or a `vocab.json` with `merges.txt`; both ask `tokenizer_config` for the
 //!   settings and special tokens in the files next to it, and `tokenizer_class` for what the model's tokenizer class does.
 //! * `alignment`: where the tokens of a text are in the text. `windows`: tokenizing with alignment, in windows of a long text.
+//! * `chat_template`: the template that renders messages as a text.
 //! * `chunks`: the ends of the chunks of a long text.
 //! * `sequences`: the token sequences of one text.
 //! * [`planner`]: which sequences share a batch.
 
 mod alignment;
+mod chat_template;
 mod chunks;
 pub mod planner;
 mod sequences;
@@ -20,6 +22,7 @@ mod vocab_files;
 mod windows;
 
 pub use alignment::{Alignment, Characters, TokenSpan};
+pub use chat_template::{ChatTemplate, Message};
 pub use chunks::{Chunking, LateSequence, OversizedCharacter, TokenizedChunk, late_sequences, split};
 pub use planner::{balanced_batches, consecutive_batches};
 pub use sequences::{Chunk, Sequence, TokenizedText};

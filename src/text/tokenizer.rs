@@ -468,6 +468,29 @@ impl Tokenizer {
         Ok(TokenIds { truncated_tokens: removed + not_tokenized, ..self.with_special_tokens(first, second)? })
     }
 
+    /// Tokenizes a text that has its special tokens, such as the text of a chat template. One over the limit is truncated.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_rendered(&self, text: &str) -> Result<TokenIds> {
+        let mut encoding = self.encode_without_special_tokens(text)?;
+        let truncated_tokens = encoding.len().saturating_sub(self.max_length);
+        let direction = match self.truncation_side {
+            TruncationSide::Left => TruncationDirection::Left,
+            TruncationSide::Right => TruncationDirection::Right,
+        };
+        encoding.truncate(self.max_length, 0, direction);
+        Ok(TokenIds { truncated_tokens, ..token_ids(&encoding) })
+    }
+
+    /// The tokens of a text of any length that has its special tokens.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn rendered_ids(&self, text: &str) -> Result<Vec<u32>> {
+        Ok(self.encode_without_special_tokens(text)?.get_ids().to_vec())
+    }
+
     /// The number of tokens in a sequence that do not come from its text: the special tokens and those of `prompt`.
     ///
     /// # Errors

@@ -100,6 +100,22 @@ impl TokenizerConfig {
         self.special_tokens.get(name)?.as_ref().map(|token| token.content.as_str())
     }
 
+    /// The special tokens that files name, with their names.
+    pub(super) fn named_special_tokens(&self) -> impl Iterator<Item = (&str, &str)> {
+        let named = self.special_tokens.iter();
+        named.filter_map(|(name, token)| Some((name.as_str(), token.as_ref()?.content.as_str())))
+    }
+
+    /// The path of `tokenizer_config.json`.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A field of `tokenizer_config.json`.
+    pub(super) fn field(&self, key: &str) -> Option<&Value> {
+        self.fields.get(key)
+    }
+
     /// Reads the files next to `tokenizer_file`, a `tokenizer.json` or a vocabulary.
     ///
     /// # Errors

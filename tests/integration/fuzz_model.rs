@@ -291,6 +291,12 @@ fn damaged_files_of_a_tokenizer_are_parsed_or_refused() {
     .for_each(fuzz_files);
 }
 
+#[test]
+fn damaged_chat_templates_render_or_are_refused() {
+    let templates = seeds(&fixture("causal-rerankers"), |path| path.ends_with("/chat_template.jinja"));
+    fuzz("chat_template", &templates, 4 * CASES, damaged_seed);
+}
+
 /// Any file of any tokenizer, beside the other files of that tokenizer.
 #[test]
 fn damaged_tokenizers_encode_or_are_refused() {

@@ -92,6 +92,8 @@ const SHARED: &[&str] = &["error", "named", "sys"];
 /// Crates that only one room may name.
 const OWNED: &[(&str, &[&str])] = &[
     ("clap", &["cli"]),
+    ("minijinja", &["text"]),
+    ("minijinja_contrib", &["text"]),
     ("tokenizers", &["text"]),
     ("resvg", &["figure"]),
     ("dejavu", &["figure"]),

@@ -9,6 +9,7 @@ mod append;
 mod attend;
 mod bad_input;
 mod catch_panic;
+mod causal_rerankers;
 mod chunks;
 mod config_defaults;
 mod contributing;

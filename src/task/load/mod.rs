@@ -30,9 +30,9 @@ use crate::text::{Tokenizer, TokenizerOptions, TruncationSide};
 use plan::{Projection, check_gives_vectors, default_sizes};
 use weights::{LoadedWeights, draw_random, without_weights};
 
-pub(super) use plan::{Plan, Wanted, head_spec};
+pub(super) use plan::{Plan, Wanted, head_spec, tokenizer_file};
 pub use prepare::MaxLength;
-pub(super) use prepare::{Prepared, find_weights, prepare, tokenizer_file};
+pub(super) use prepare::{Prepared, find_weights, prepare};
 pub(super) use weights::{Parts, Weights, count, load_checkpoint};
 
 /// A loaded model, with all resolved options.
@@ -160,6 +160,13 @@ fn load_for(wanted: Wanted, options: &ModelOptions, console: &Console) -> Result
         let model = &options.source.model;
         console.note(format!(
             "{model} is {purpose}; its hidden states are pooled without its head, which {command} uses"
+        ));
+    }
+    if loaded.head_kind == Some(HeadKind::CausalLm) && loaded.modules.logit_score.is_none() {
+        let model = &options.source.model;
+        console.note(format!(
+            "{model} is a causal language model without a LogitScore module; its score is logit(yes) - logit(no), as in \
+             sentence-transformers"
         ));
     }
     if has_own_vectors && options.pooling.is_none() && !loaded.modules.configures_pooling() {
@@ -358,6 +365,7 @@ pub(super) fn read_files<'a>(
         }
     }
     files.extend(modules.pooling.iter().map(|pooling| pooling.file.clone()));
+    files.extend(modules.logit_score.iter().map(|module| module.file.clone()));
     if let Some(weights) = &modules.query_weights {
         files.extend(weights.files()?);
     }

@@ -1,5 +1,7 @@
 //! What is loaded of a model: the decisions that depend only on options, config and modules, before its tokenizer and weights are read.
 
+use std::path::PathBuf;
+
 use anyhow::{Error, Result, bail};
 use serde_json::Value;
 
@@ -9,11 +11,14 @@ use crate::model::config::Config;
 use crate::model::directory::ModelDir;
 use crate::model::families::{Family, STATIC_EMBEDDING};
 use crate::model::layout::COLBERT_LINEAR;
-use crate::model::modules::{Modules, PoolingModule, PostPoolingModule, output_dimensions, unified};
+use crate::model::modules::{
+    LogitScore, Modules, PoolingModule, PostPoolingModule, output_dimensions, unified,
+};
 use crate::model::purpose::{self, Purpose};
 use crate::model::static_embedding;
 use crate::nn::{EncoderSpec, HeadKind, HeadSpec, OutputKind, Pooling, TokenHeadSpec};
 use crate::task::options::ModelOptions;
+use crate::text::{PairTruncation, Tokenizer, TokenizerOptions, TruncationSide};
 
 /// A projection of token vectors, its modules, and the dimensions of its vectors.
 pub(in crate::task) type Projection<Module> = (Vec<Module>, usize);
@@ -94,8 +99,13 @@ pub(super) fn plan(
     };
     let config = family.config_defaults.complete(&config)?;
     let is_pretrained = purpose.is_none() && purpose::is_pretrained(&config);
-    let head =
-        head.map(|kind| head_spec(kind, is_pretrained, modules, family, &config, &spec)).transpose()?;
+    let head = match head {
+        Some(HeadKind::CausalLm) if modules.logit_score.is_none() => {
+            Some(family.causal_lm(&yes_and_no(options, files)?, &config, &spec)?)
+        }
+        Some(kind) => Some(head_spec(kind, is_pretrained, modules, family, &config, &spec)?),
+        None => None,
+    };
     let token_projection = token_projection(options, modules, spec.hidden_size)?;
     let has_vectors = head.is_none() || options.gives(OutputKind::Dense);
     let (pooling, dimensions) = match &head {
@@ -133,6 +143,36 @@ pub(super) fn require_files(files: Option<&ModelDir>) -> Result<&ModelDir> {
     files.ok_or_else(|| {
         Error::msg("--config and --tokenizer replace the files of the model; please report this as a bug")
     })
+}
+
+/// The tokens `yes` and `no`, whose logits sentence-transformers takes from a causal language model without a LogitScore module.
+///
+/// # Errors
+/// If the tokenizer cannot be read, or lacks one of them.
+fn yes_and_no(options: &ModelOptions, files: Option<&ModelDir>) -> Result<LogitScore> {
+    let file = tokenizer_file(options, files)?;
+    let limits = TokenizerOptions {
+        max_length: usize::MAX,
+        truncation_side: TruncationSide::Right,
+        pair_truncation: PairTruncation::default(),
+        lowercase: false,
+    };
+    let tokenizer = Tokenizer::read(&file, &limits)?;
+    match ["yes", "no"].map(|token| tokenizer.token_id(token)) {
+        [Some(true_token), Some(no)] => Ok(LogitScore { true_token, false_token: Some(no), file }),
+        _ => bail!(
+            "{} has no tokens \"yes\" and \"no\", whose logits are the score of a causal language model; choose a reranker",
+            file.display()
+        ),
+    }
+}
+
+/// The tokenizer: the option, else the model's own.
+pub(in crate::task) fn tokenizer_file(options: &ModelOptions, files: Option<&ModelDir>) -> Result<PathBuf> {
+    match &options.tokenizer {
+        Some(path) => Ok(path.clone()),
+        None => require_files(files)?.tokenizer(),
+    }
 }
 
 /// The sizes that the config lacks, as the end of an error about tensors: the default of one of them may be wrong.
@@ -180,11 +220,15 @@ fn head_kind(
         (Wanted::Head(OF_PAIRS), Some(purpose)) if purpose.head() == Some(HeadKind::NextSentence) => {
             Ok(Some(HeadKind::NextSentence))
         }
-        (Wanted::Head(kind), Some(purpose)) if purpose.head() == Some(kind) => Ok(Some(kind)),
+        (Wanted::Head(kind), Some(purpose)) if modules.head(purpose) == Some(kind) => Ok(Some(kind)),
         (Wanted::PairScores, Some(purpose))
-            if purpose.head() == Some(OF_PAIRS) && options.pooling.is_none() =>
+            if options.pooling.is_none()
+                && matches!(modules.head(purpose), Some(OF_PAIRS | HeadKind::CausalLm)) =>
         {
-            Ok(Some(OF_PAIRS))
+            Ok(modules.head(purpose))
+        }
+        (Wanted::PairScores, Some(purpose)) if purpose.is_causal_lm() && options.uses_own_pooling() => {
+            Ok(Some(HeadKind::CausalLm))
         }
         (Wanted::Head(kind), Some(purpose)) => {
             let (noun, command) = (purpose::noun(kind), use_command(purpose));
@@ -209,6 +253,13 @@ pub(super) fn check_gives_vectors(wanted: Wanted, options: &ModelOptions, purpos
     let command = purpose.command();
     if !options.uses_own_pooling() || command.is_some() && wanted != Wanted::PairScores {
         return Ok(());
+    }
+    if wanted == Wanted::PairScores && purpose.is_undescribed_classifier() {
+        bail!(
+            "{} is {purpose}, but its config.json names no labels; add \"id2label\" with one label for a cross-encoder, or pass \
+             --pooling to compare its pooled hidden states",
+            options.source.model
+        )
     }
     let command = command.map(|command| format!("use {command}, ")).unwrap_or_default();
     bail!(
@@ -247,7 +298,10 @@ pub(in crate::task) fn head_spec(
         HeadKind::LexicalWeights if modules.lexical_layer.is_some() => {
             Ok(HeadSpec::LexicalWeights(TokenHeadSpec { transform: None, outputs: 1 }))
         }
-        kind => family.head(kind, config, spec),
+        kind => match &modules.logit_score {
+            Some(tokens) if kind == HeadKind::CausalLm => family.causal_lm(tokens, config, spec),
+            _ => family.head(kind, config, spec),
+        },
     }
 }
 

@@ -127,14 +127,6 @@ fn locate(options: &ModelOptions, console: &Console) -> Result<(Option<ModelDir>
     Ok((files.map(|files| files.subdirectory(&modules.encoder_folder)), modules))
 }
 
-/// The tokenizer: the option, else the model's own.
-pub(in crate::task) fn tokenizer_file(options: &ModelOptions, files: Option<&ModelDir>) -> Result<PathBuf> {
-    match &options.tokenizer {
-        Some(path) => Ok(path.clone()),
-        None => require_files(files)?.tokenizer(),
-    }
-}
-
 /// The source of the weights: the seed of the option, else the model's checkpoint.
 pub(in crate::task) fn find_weights(options: &ModelOptions, files: Option<&ModelDir>) -> Result<Weights> {
     Ok(match options.random_weights {

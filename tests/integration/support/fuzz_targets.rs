@@ -23,9 +23,9 @@ use sconce::pipeline::{
     EarlierRun, FileDigests, Journal, Manifest, RunIdentity, StartMode, refuse_interrupted,
 };
 use sconce::sys::console::{Console, Verbosity};
-use sconce::text::{PairTruncation, Tokenizer, TokenizerOptions, TruncationSide};
+use sconce::text::{ChatTemplate, Message, PairTruncation, Tokenizer, TokenizerOptions, TruncationSide};
 use sconce::vectors::{RowKind, VectorFile};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// A fuzz target: parses bytes, and returns whether they were accepted.
 pub type Target = fn(&[u8]) -> bool;
@@ -45,7 +45,7 @@ targets! {
     config, safetensors_header, safetensors_index, pytorch_checkpoint,
     modules, model_settings, transformer_config, pooling_config, dense_config, layer_norm_config, normalize_config,
     // Files of a tokenizer.
-    tokenizer_json, vocab_txt, vocab_json, merges_txt, tokenizer_config, special_tokens_map, added_tokens,
+    tokenizer_json, vocab_txt, vocab_json, merges_txt, tokenizer_config, special_tokens_map, added_tokens, chat_template,
     // Files beside an output.
     manifest, completed_run, ledger, output_metadata,
     // Vector files.
@@ -470,6 +470,25 @@ pub fn encode_with(entry: &Path, options: &TokenizerOptions, bytes: &[u8]) -> bo
             Err(error) => check_sentence(&format!("{error:#}"), bytes),
         }
         let _ = tokenizer.prompt_length(text);
+    }
+    true
+}
+
+/// `chat_template.jinja`.
+fn chat_template(bytes: &[u8]) -> bool {
+    let folder = scratch();
+    fs::write(folder.path().join("chat_template.jinja"), bytes).expect("the file is written");
+    let entry = folder.path().join("tokenizer.json");
+    let Some(template) = accepted(ChatTemplate::read(&entry, &Map::new()), folder.path(), bytes) else {
+        return false;
+    };
+    let template = template.expect("the folder has a template");
+    let messages = [("system", "find"), ("query", ""), ("document", "a lamp, ünd 日本\n")];
+    let messages = messages.map(|(role, content)| Message { role, content });
+    for has_parts in [false, true] {
+        if let Err(error) = template.render(&messages, has_parts) {
+            check_sentence(&error, bytes);
+        }
     }
     true
 }

@@ -1,0 +1,42 @@
+//! The task head of rerankers that are causal language models: the logit of a token such as "yes" as the next one, or its
+//! difference from that of another token, the log-odds of the two (Nogueira et al. 2020; `LogitScore` of sentence-transformers).
+
+use anyhow::Result;
+
+use super::{Backend, ClassificationHead, Matrix, WeightSource};
+
+/// The computation of a causal-LM head for the logits of one or two tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CausalLmSpec {
+    /// The token whose logit is the score.
+    pub true_token: u32,
+    /// The token whose logit is subtracted from it.
+    pub false_token: Option<u32>,
+    /// Whether the matrix of the LM head is that of the token embeddings.
+    pub is_tied: bool,
+    /// Rows of the matrix.
+    pub vocab_size: usize,
+}
+
+impl CausalLmSpec {
+    /// Loads the rows of the tokens from `LAST.weight`, or `embeddings.token.weight`, of `(V, H)`. The difference of two logits is the
+    /// product with the difference of their rows, so that the head is a linear layer of `(1, H)` at the last token.
+    ///
+    /// # Errors
+    /// If the source fails, or a token is not below `V`.
+    pub(super) fn load(
+        &self,
+        source: &mut dyn WeightSource,
+        last: &str,
+        hidden_size: usize,
+    ) -> Result<ClassificationHead> {
+        let own = format!("{last}.weight");
+        let name = if self.is_tied { "embeddings.token.weight" } else { own.as_str() };
+        let table = source.table(name, self.vocab_size, hidden_size)?;
+        let mut row = table.row(self.true_token)?;
+        if let Some(token) = self.false_token {
+            row = row.sub(&table.row(token)?)?;
+        }
+        ClassificationHead::at_last_token(Matrix::new(row.reshape((1, hidden_size))?, &Backend::default())?)
+    }
+}
