@@ -33,8 +33,8 @@ from make_fixtures import NOMIC_MOE, tokenizer  # noqa: E402
 warnings.filterwarnings("ignore")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 from transformers import (  # noqa: E402
-    AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedTokenizerFast, T5EncoderModel,
-    UMT5EncoderModel, logging,
+    AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification, CLIPTextModel, PreTrainedTokenizerFast,
+    SiglipTextModel, T5EncoderModel, UMT5EncoderModel, logging,
 )
 from transformers.activations import ACT2FN  # noqa: E402
 
@@ -198,6 +198,11 @@ def t5(r):
     )
 
 
+def tower(r):
+    """The text tower of CLIP or SigLIP; the end of a text in CLIP is [SEP] or the highest id."""
+    return {k: v for k, v in sizes(r).items() if k != "type_vocab_size"} | dict(eos_token_id=r.choice([2, 3]))
+
+
 FAMILIES = {
     "bert": sizes, "roberta": sizes, "xlm-roberta": sizes, "camembert": sizes, "data2vec-text": sizes,
     "ernie": lambda r: sizes(r) | dict(task_type_vocab_size=3, use_task_id=r.random() < 0.6),
@@ -212,7 +217,7 @@ FAMILIES = {
     "gte": lambda r: gated_sizes(r) | dict(rope_parameters=rope(r)) | head_dim(r),
     "modernbert": modernbert, "eurobert": eurobert, "deberta-v2": deberta,
     "llama": llama, "mistral": mistral, "qwen2": lambda r: qwen(r, has_head_dim=False), "qwen3": lambda r: qwen(r) | dict(attention_bias=r.random() < 0.3),
-    "gemma3_text": gemma3, "t5": t5, "mt5": t5, "umt5": t5,
+    "gemma3_text": gemma3, "t5": t5, "mt5": t5, "umt5": t5, "clip_text_model": tower, "siglip_text_model": tower,
 }
 
 
@@ -297,7 +302,10 @@ def check(name, seed, folder):
         states = lambda ids: plain_encoder.encode(config, weights, ids, torch.zeros_like(ids))[-1]
     else:
         whole = AutoConfig.for_model(name, vocab_size=vocab_size, **config)
-        encoders = {"t5": T5EncoderModel, "mt5": T5EncoderModel, "umt5": UMT5EncoderModel}
+        encoders = {
+            "t5": T5EncoderModel, "mt5": T5EncoderModel, "umt5": UMT5EncoderModel, "clip_text_model": CLIPTextModel,
+            "siglip_text_model": SiglipTextModel,
+        }
         build = encoders[name]._from_config if name in encoders else AutoModel.from_config
         model = build(whole, attn_implementation="eager")
         for weight, parameter in sorted(model.named_parameters()):
@@ -311,11 +319,13 @@ def check(name, seed, folder):
     if page.returncode:
         sys.exit(f"{name}, seed {seed}: {config}\n{page.stderr}")
     limit = json.loads(page.stdout)["max_length"]
-    tokens = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    tokens = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), pad_token="[PAD]")
+    # SigLIP attends to padding.
+    padding = "max_length" if name == "siglip_text_model" else False
     lines = texts(r, limit)
     worst = 0.0
     for line, found in zip(lines, vectors(folder, lines)):
-        ids = torch.tensor(tokens(line, truncation=True, max_length=limit)["input_ids"])
+        ids = torch.tensor(tokens(line, truncation=True, max_length=limit, padding=padding)["input_ids"])
         expected = states(ids)
         worst = max(worst, ((found - expected).abs() / (ATOL + RTOL * expected.abs())).max().item())
     return worst, config

@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # Modules of the integration tests; `tests::` are the unit tests of the crate.
-TESTS = ["causal_rerankers::", "chunks::", "config_defaults::", "cuda_kernels::", "goldens::", "long_texts::", "masked_lm::", "ops::", "pipelines::", "tests::"]
+TESTS = ["causal_rerankers::", "chunks::", "config_defaults::", "cuda_kernels::", "goldens::", "long_texts::", "masked_lm::", "ops::", "pipelines::", "tests::", "towers::"]
 
 # The description of the fault, the file, the text to replace, and its replacement.
 MUTATIONS = [
@@ -61,6 +61,15 @@ MUTATIONS = [
     ("the adapter of the first task is merged for every task", "src/model/adapter.rs", "weights.part(name, index, count)", "weights.part(name, 0 * index, count)"),
     ("rank-stabilized adapters are scaled by the rank", "src/model/adapter.rs", "rank.sqrt()", "rank"),
     ("the instruction of a task is not put before its texts", "src/task/load/prepare.rs", "modules.prompts.set_default(task, instruction);", "modules.prompts.set_default(task, &instruction[..0]);"),
+    ("the projection of CLIP is left out", "src/model/family_specific.rs", "dense: is_projected.then_some(dense) }", "dense: (is_projected && false).then_some(dense) }"),
+    ("the end of a text in CLIP is the last token with the id", "src/nn/spec.rs", "ids.iter().position(|id| *id == token)", "ids.iter().rposition(|id| *id == token)"),
+    ("the end of a text in CLIP is the last of the highest ids", "src/nn/spec.rs", "ids.iter().position(|id| Some(id) == highest)", "ids.iter().rposition(|id| Some(id) == highest)"),
+    ("CLIP is bidirectional", "src/model/family_specific.rs", "spec.mask.causal = true;\n    let token", "spec.mask.causal = false;\n    let token"),
+    ("the configs of OpenAI's CLIP name the end of a text", "src/model/family_specific.rs", "const WRONG_END: u32 = 2;", "const WRONG_END: u32 = 3;"),
+    ("SigLIP's texts are not padded", "src/text/tokenizer.rs", "let missing = self.max_length.saturating_sub(tokens.ids.len());", "let missing = 0 * self.max_length;"),
+    ("SigLIP pools the first token", "src/model/family_specific.rs", "token: PooledToken::Last, dense", "token: PooledToken::First, dense"),
+    ("texts for SigLIP 2 keep their case", "src/model/families.rs", "lowercases: true", "lowercases: false"),
+    ("the last token of a word in CLIP has no end", "src/text/tokenizer_json.rs", "Some(CLIP_WORD_END.into())", "None"),
     ("embedding tables have no adapters", "src/model/weights.rs", "if is_changed || !matches!", "if is_changed && false || !matches!"),
     ("all layers of umt5 have the biases of the first", "src/nn/attention.rs", "per_layer: true, .. }) {\n                index", "per_layer: true, .. }) {\n                0 * index"),
     ("each token runs one expert too few", "src/ops/experts.rs", "for id in &ranked[..chosen] {\n            routes", "for id in &ranked[..(chosen - 1).max(1)] {\n            routes"),

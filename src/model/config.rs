@@ -249,6 +249,24 @@ impl Config {
         }
     }
 
+    /// The object of a field, empty if the file lacks it, with the `outer` fields of this config in place of its own.
+    ///
+    /// # Errors
+    /// If the field is no object.
+    pub(super) fn part(&self, key: &str, outer: &[&str]) -> Result<Config> {
+        let mut part = self.object(key)?.unwrap_or_else(|| Config {
+            parent: format!("{}{key}.", self.parent),
+            ..Config::empty(&self.path)
+        });
+        for key in outer {
+            match self.get(key) {
+                Some(value) => part.set(key, value.clone()),
+                None => drop(part.fields.remove(*key)),
+            }
+        }
+        Ok(part)
+    }
+
     /// The path of a field in the file: `tokenizer_args.model_max_length`.
     pub fn key_path(&self, key: &str) -> String {
         format!("{}{key}", self.parent)

@@ -431,3 +431,34 @@ pub static MT5: ConfigDefaults = based_on(
         ("feed_forward_proj", Name("gated-gelu")),
     ],
 );
+
+/// `CLIPTextConfig`.
+pub static CLIP_TEXT: ConfigDefaults = based_on(
+    &NONE,
+    &[
+        ("vocab_size", Size(49_408)),
+        ("hidden_size", Size(512)),
+        ("intermediate_size", Size(2048)),
+        ("projection_dim", Size(512)),
+        ("num_hidden_layers", Size(12)),
+        ("num_attention_heads", Size(8)),
+        ("max_position_embeddings", Size(77)),
+        ("hidden_act", Name("quick_gelu")),
+        ("layer_norm_eps", Number(1e-5)),
+    ],
+);
+
+/// `SiglipTextConfig` and `Siglip2TextConfig`.
+pub static SIGLIP_TEXT: ConfigDefaults = based_on(
+    &NONE,
+    &[
+        ("vocab_size", Size(32_000)),
+        ("hidden_size", Size(768)),
+        ("intermediate_size", Size(3072)),
+        ("num_hidden_layers", Size(12)),
+        ("num_attention_heads", Size(12)),
+        ("max_position_embeddings", Size(64)),
+        ("hidden_act", Name("gelu_pytorch_tanh")),
+        ("layer_norm_eps", Number(1e-6)),
+    ],
+);

@@ -27,6 +27,8 @@ pub struct Family {
     pub discriminator: Option<(&'static str, &'static [&'static str])>,
     /// The defaults of the configuration class in `transformers`.
     pub config_defaults: &'static ConfigDefaults,
+    /// Where the fields of the encoder are in the config, if they are in an object of it.
+    pub text_config: Option<TextConfig>,
     /// The names of the config's fields.
     pub keys: ConfigKeys,
     /// Settings of the encoder that apply unless the config has a field for them.
@@ -35,6 +37,8 @@ pub struct Family {
     pub names: &'static [TensorNames],
     /// The pooling of models without a Pooling module.
     pub pool: Pool,
+    /// Whether the tokenizer class of the family in `transformers` lowercases texts, which the files of its models do not say.
+    pub lowercases: bool,
     /// Reader of the sequence-classification head.
     pub classification: ReadHead,
     /// Reader of the heads with logits for each token: token classification and question answering.
@@ -46,6 +50,18 @@ pub struct Family {
     /// Fields among those of [`family_specific`](Self::family_specific) that are refused in configs of other families.
     pub own_fields: &'static [&'static str],
 }
+
+/// The object of a config that has the fields of a text encoder, beside one for images.
+#[derive(Clone, Copy)]
+pub struct TextConfig {
+    /// The model types with such an object.
+    pub model_types: &'static [&'static str],
+    /// The names of the object; the first one that a config has is used.
+    pub keys: &'static [&'static str],
+}
+
+/// The object of a config with the fields of a text encoder.
+pub(super) const TEXT_CONFIG: &str = "text_config";
 
 /// Reads fields of a config and changes the spec accordingly.
 pub type ReadFields = fn(&Config, &mut EncoderSpec) -> Result<()>;
@@ -290,6 +306,7 @@ const BERT: Family = Family {
     model_types: &["bert"],
     discriminator: None,
     config_defaults: &config_defaults::BERT,
+    text_config: None,
     keys: ConfigKeys {
         head_dim: Some("attention_key_size"),
         attention_bias: Some("attention_bias"),
@@ -300,6 +317,7 @@ const BERT: Family = Family {
     names: &[BERT_NAMES],
     // The default of sentence-transformers for a model without modules.json.
     pool: Pool::Mean,
+    lowercases: false,
     classification: classification::pooler,
     token_head: token_head::linear,
     masked_lm: masked_lm::hidden_act,
@@ -968,7 +986,96 @@ pub static FAMILIES: &[Family] = &[
         token_head: token_head::unsupported,
         ..LLAMA
     },
+    CLIP,
+    SIGLIP,
+    Family {
+        model_types: &["siglip2"],
+        text_config: Some(TextConfig { model_types: &["siglip2"], keys: &[TEXT_CONFIG] }),
+        lowercases: true,
+        ..SIGLIP
+    },
 ];
+
+/// Modules of a layer of CLIP.
+const CLIP_LAYER: ModuleNames = &[
+    ("attention.query", "self_attn.q_proj"),
+    ("attention.key", "self_attn.k_proj"),
+    ("attention.value", "self_attn.v_proj"),
+    ("attention.output", "self_attn.out_proj"),
+    ("attention_norm", "layer_norm1"),
+    ("feed_forward.up", "mlp.fc1"),
+    ("feed_forward.activation", "mlp.activation_fn"),
+    ("feed_forward.down", "mlp.fc2"),
+    ("feed_forward_norm", "layer_norm2"),
+];
+
+/// Names of CLIP's text tower.
+const CLIP_NAMES: TensorNames = TensorNames {
+    prefixes: &[""],
+    model_modules: &[&[
+        ("embeddings.token", "text_model.embeddings.token_embedding"),
+        ("embeddings.position", "text_model.embeddings.position_embedding"),
+        ("final_norm", "text_model.final_layer_norm"),
+        ("pooler", "text_projection"),
+    ]],
+    layer_prefix: "text_model.encoder.layers.{}.",
+    layer_modules: &[CLIP_LAYER],
+    head_modules: &[],
+};
+
+/// Names of a text tower that was saved without the model around it.
+const TOWER_NAMES: TensorNames = TensorNames {
+    model_modules: &[&[
+        ("embeddings.token", "embeddings.token_embedding"),
+        ("embeddings.position", "embeddings.position_embedding"),
+        ("final_norm", "final_layer_norm"),
+        ("pooler", "head"),
+    ]],
+    layer_prefix: "encoder.layers.{}.",
+    ..CLIP_NAMES
+};
+
+/// The text tower of CLIP (Radford et al. 2021). The tower for images is not read.
+const CLIP: Family = Family {
+    model_types: &["clip_text_model", "clip"],
+    text_config: Some(TextConfig { model_types: &["clip"], keys: &["text_config_dict", TEXT_CONFIG] }),
+    config_defaults: &config_defaults::CLIP_TEXT,
+    keys: ConfigKeys { token_types: None, ..BERT_KEYS },
+    defaults: Defaults {
+        embedding_norm: EmbeddingNorm::None,
+        norm: NormSpec { eps: 1e-5, ..LAYER_NORM },
+        activation: Activation::QuickGelu,
+        ..PRE_NORM
+    },
+    names: &[CLIP_NAMES, TOWER_NAMES],
+    pool: Pool::Pooler,
+    classification: classification::unsupported,
+    token_head: token_head::unsupported,
+    masked_lm: masked_lm::unsupported,
+    family_specific: &[family_specific::clip],
+    ..PLAIN
+};
+
+/// The text tower of SigLIP (Zhai et al. 2023).
+const SIGLIP: Family = Family {
+    model_types: &["siglip_text_model", "siglip"],
+    text_config: Some(TextConfig { model_types: &["siglip"], keys: &[TEXT_CONFIG] }),
+    config_defaults: &config_defaults::SIGLIP_TEXT,
+    defaults: Defaults {
+        norm: NormSpec { eps: 1e-6, ..LAYER_NORM },
+        activation: Activation::GeluTanh,
+        ..CLIP.defaults
+    },
+    names: &[
+        TensorNames {
+            model_modules: &[&[("pooler", "text_model.head")], CLIP_NAMES.model_modules[0]],
+            ..CLIP_NAMES
+        },
+        TOWER_NAMES,
+    ],
+    family_specific: &[family_specific::siglip],
+    ..CLIP
+};
 
 /// Modules of a layer of Llama that `ROTARY_NAMES` does not have, or has under other names.
 const LLAMA_LAYER: ModuleNames = &[

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::config::{Config, EXPERT_COUNTS, HEAD_COUNTS, LAYER_COUNTS, MAX_SIZE};
 use crate::nn::{
     Activation, ConvolutionSpec, Disentangled, EmbeddingNorm, EncoderSpec, ExpertsSpec, NormKind,
-    NormPlacement, QkNorm, ScoreBias, SlidingWindow, TalkingHeads,
+    NormPlacement, PooledToken, PoolerDense, PoolerSpec, QkNorm, ScoreBias, SlidingWindow, TalkingHeads,
 };
 
 /// DeBERTa's disentangled attention.
@@ -214,6 +214,39 @@ fn set_window(
     spec.mask.sliding_window = window
         .filter(|_| layers.contains(&true))
         .map(|window| SlidingWindow { radius: window - itself, layers });
+    Ok(())
+}
+
+/// The text tower of CLIP: its mask, the token that stands for the text, and the projection, which a tower saved on its own may lack.
+pub(super) fn clip(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    /// The id of the end of a text in the vocabulary of OpenAI's models, the default of `transformers`.
+    const END: u32 = 49_407;
+    /// The id in the configs of first releases, which is not that of the token: the highest id of a text is.
+    const WRONG_END: u32 = 2;
+    spec.mask.causal = true;
+    let token = match config.token_id("eos_token_id")?.unwrap_or(END) {
+        WRONG_END => PooledToken::HighestId,
+        end => PooledToken::FirstOf(end),
+    };
+    let classes = config.strings("architectures")?.unwrap_or_default();
+    let is_projected = config.string("model_type")? == Some("clip")
+        || classes.iter().any(|class| class.ends_with("WithProjection"));
+    let dense = PoolerDense {
+        outputs: config.width("projection_dim")?,
+        bias: false,
+        activation: Activation::Identity,
+    };
+    spec.pooler = PoolerSpec { token, dense: is_projected.then_some(dense) };
+    Ok(())
+}
+
+/// The text tower of SigLIP: its padding, and its pooler.
+pub(super) fn siglip(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    const OUTPUTS: &str = "projection_size";
+    let outputs = if config.has(OUTPUTS) { config.width(OUTPUTS)? } else { spec.hidden_size };
+    let dense = PoolerDense { outputs, bias: true, activation: Activation::Identity };
+    spec.pooler = PoolerSpec { token: PooledToken::Last, dense: Some(dense) };
+    spec.padding = Some(config.token_id("pad_token_id")?.unwrap_or(1));
     Ok(())
 }
 

@@ -75,9 +75,10 @@ const TOKENIZER_SETTINGS: [&str; 3] = [TOKENIZER_CONFIG, "special_tokens_map.jso
 const SENTENCE_PIECES: [&str; 4] =
     ["sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model"];
 /// The folders of the encoder, or of the static embeddings, if they are not on top, with a file of each: in models of the first releases
-/// of sentence-transformers, that of documents in models with a Router, and that of static embeddings.
-const ENCODER_FOLDERS: [(&str, &str); 4] = [
+/// of sentence-transformers, that of CLIP, that of documents in models with a Router, and that of static embeddings.
+const ENCODER_FOLDERS: [(&str, &str); 5] = [
     ("0_Transformer/", CONFIG),
+    ("0_CLIPModel/", CONFIG),
     ("document_0_Transformer/", CONFIG),
     ("document_0_MLMTransformer/", CONFIG),
     ("0_StaticEmbedding/", TOKENIZER),

@@ -28,10 +28,10 @@ use super::layout::{
 use super::purpose::Purpose;
 use super::static_embedding::{self, StaticLayout};
 use crate::error::UsageError;
-use crate::nn::{HeadKind, Pool, Pooling, PostPoolingSpec, SpladeSpec};
+use crate::nn::{EncoderSpec, HeadKind, Pool, Pooling, PostPoolingSpec, SpladeSpec};
 use crate::sys::regular_file::has_dir_entry;
 pub use dense_sizes::may_lack_size;
-use list::QUERY_WEIGHTS;
+use list::{CLIP_MODEL, QUERY_WEIGHTS};
 pub use list::{Module, parent_model, read_modules};
 pub use logit_score::{LogitScore, MessageOptions, PairInput};
 pub use multi_vector::{MultiVector, QueryExpansion, TokenPooling, is_mean_max_sim};
@@ -211,10 +211,13 @@ impl Modules {
         let Module { module_type, path, .. } = module;
         let (shown, class) = (list.display(), module.class());
         let post_pooling = match class {
-            "Transformer" | "MLMTransformer" => {
+            "Transformer" | "MLMTransformer" | CLIP_MODEL => {
                 self.encoder_folder = PathBuf::from(path);
                 let folder = folder.join(path);
                 self.read_tokenizer(&folder)?;
+                if class == CLIP_MODEL {
+                    self.pooling = Some(PoolingModule::pooler(&folder.join(CONFIG), pooling));
+                }
                 return self.read_transformer(&folder, pooling);
             }
             "StaticEmbedding" if self.purpose.is_none() && !module.is_custom() => {
@@ -383,10 +386,13 @@ impl Modules {
     /// `modality_config` and `module_output_name`: which output of the encoder the next module gets.
     fn read_output(&mut self, config: &Config, pooling: Option<&Pooling>) -> Result<()> {
         let Some(modalities) = config.object("modality_config")? else { return Ok(()) };
-        if self.purpose.is_some() || pooling.is_some() {
+        if self.purpose.is_some() {
             return Ok(());
         }
         let Some(text) = modalities.object("text")? else {
+            if pooling.is_some() {
+                return Ok(());
+            }
             bail!(
                 "{}: \"modality_config\" has no entry for text; choose another model",
                 config.path().display()
@@ -396,9 +402,11 @@ impl Modules {
         let output = text.get("method_output_name").and_then(Value::as_str).unwrap_or_default();
         match (method, output, config.string("module_output_name")?.unwrap_or_default()) {
             ("forward", "last_hidden_state", "token_embeddings") => {}
-            ("forward", "pooler_output", "sentence_embedding") => {
-                self.pooling = Some(PoolingModule::pooler(config.path()));
+            ("forward", "pooler_output", "sentence_embedding")
+            | ("get_text_features", "pooler_output" | "", "sentence_embedding") => {
+                self.pooling = Some(PoolingModule::pooler(config.path(), pooling));
             }
+            _ if pooling.is_some() => {}
             (_, _, name) => bail!(
                 "{}: {name:?} from output {} of the encoder's {method:?} is not supported; pass --pooling",
                 config.path().display(),
@@ -450,16 +458,16 @@ impl Modules {
         if applies { &self.post_pooling } else { &[] }
     }
 
-    /// The dimensions of the final vectors for `pooling` of hidden states of `hidden_size`, before truncation.
+    /// The dimensions of the final vectors for `pooling` of the hidden states of an encoder, before truncation.
     ///
     /// # Errors
     /// If the vectors do not have the dimensions of a module's input.
     pub fn output_dimensions(
         &self,
         pooling: &Pooling,
-        hidden_size: usize,
+        spec: &EncoderSpec,
     ) -> Result<usize, DimensionMismatch> {
-        output_dimensions(self.applied(pooling), pooling.dimensions(hidden_size))
+        output_dimensions(self.applied(pooling), pooling.dimensions(spec.hidden_size, &spec.pooler))
     }
 }
 

@@ -68,7 +68,6 @@ const MODULE_CLASSES: &[(&str, ModelKind)] = &[
     ("HierarchicalTokenPooling", MultiVector),
     ("WordEmbeddings", Static),
     ("BoW", Static),
-    ("CLIPModel", Images),
     ("Router", SeveralEncoders),
     ("Asym", SeveralEncoders),
 ];

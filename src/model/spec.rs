@@ -4,11 +4,11 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 
 use super::config::{Config, HEAD_COUNTS, LAYER_COUNTS, MAX_SIZE};
-use super::families::{ConfigKeys, FAMILIES, Family, LocalRotary, PositionEncoding};
+use super::families::{ConfigKeys, FAMILIES, Family, LocalRotary, PositionEncoding, TEXT_CONFIG};
 use super::unsupported;
 use crate::nn::{
-    Biases, EncoderSpec, Frequencies, LayerSharing, Mask, NormSpec, Numbering, Positions, QkNorm, Rotary,
-    RotaryLayout, RotaryScaling, ScoreBias, TalkingHeads,
+    Biases, EncoderSpec, Frequencies, LayerSharing, Mask, NormSpec, Numbering, PoolerSpec, Positions, QkNorm,
+    Rotary, RotaryLayout, RotaryScaling, ScoreBias, TalkingHeads,
 };
 
 /// Buckets of MPNet's relative bias; `transformers` uses this number whatever the size of the table.
@@ -65,12 +65,27 @@ impl Family {
         }
     }
 
+    /// The config of the encoder: the whole file, or an object in it, with the defaults of its class.
+    ///
+    /// # Errors
+    /// As [`ConfigDefaults::complete`](super::config_defaults::ConfigDefaults::complete).
+    pub fn encoder_config(&self, config: &Config) -> Result<Config> {
+        // Fields of the file that are about the encoder, too.
+        const OUTER: [&str; 4] = ["model_type", "architectures", "projection_dim", "quantization_config"];
+        let model_type = config.string("model_type")?.unwrap_or_default();
+        let Some(object) = self.text_config.filter(|object| object.model_types.contains(&model_type)) else {
+            return self.config_defaults.complete(config);
+        };
+        let key = object.keys.iter().copied().find(|key| config.has(key)).unwrap_or(TEXT_CONFIG);
+        self.config_defaults.complete(&config.part(key, &OUTER)?)
+    }
+
     /// The encoder that a config of this family describes. Fields that the config lacks have their defaults.
     ///
     /// # Errors
     /// If a field is missing, out of range, contradicts another or asks for what is not supported.
     pub fn spec(&self, config: &Config) -> Result<EncoderSpec> {
-        let config = &self.config_defaults.complete(config)?;
+        let config = &self.encoder_config(config)?;
         self.check_supported(config)?;
         let (keys, defaults) = (&self.keys, &self.defaults);
         let hidden_size = config.width(keys.hidden_size)?;
@@ -121,6 +136,8 @@ impl Family {
             intermediate_size: config.width(keys.intermediate_size)?,
             activation: defaults.activation,
             experts: None,
+            pooler: PoolerSpec::of_bert(hidden_size),
+            padding: None,
         };
         if let Some(key) = keys.activation {
             spec.activation = config.activation(key)?.unwrap_or(defaults.activation);

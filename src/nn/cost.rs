@@ -290,9 +290,24 @@ fn feed_forward_parameters(spec: &EncoderSpec, sizes: &Sizes) -> Formula {
 }
 
 /// The parameters of BERT's pooler for hidden states of `hidden_size`.
-pub fn pooler_parameters(hidden_size: usize) -> ComponentParameters {
-    let hidden = symbol('d', hidden_size, "hidden size");
-    ComponentParameters { component: Component::Pooler, each: &hidden * &hidden + hidden.clone(), copies: 1 }
+pub fn pooler_parameters(spec: &EncoderSpec) -> ComponentParameters {
+    let bias = spec.pooler.dense.is_some_and(|dense| dense.bias);
+    let each = pooler_matrix(spec) + pooler_outputs(spec).when(bias);
+    ComponentParameters { component: Component::Pooler, each, copies: 1 }
+}
+
+/// The matrix of the pooler; nothing without one.
+fn pooler_matrix(spec: &EncoderSpec) -> Formula {
+    let matrix = &symbol('d', spec.hidden_size, "hidden size") * &pooler_outputs(spec);
+    matrix.when(spec.pooler.dense.is_some())
+}
+
+/// The outputs of the pooler.
+fn pooler_outputs(spec: &EncoderSpec) -> Formula {
+    match spec.pooler.outputs(spec.hidden_size) {
+        outputs if outputs == spec.hidden_size => symbol('d', outputs, "hidden size"),
+        outputs => symbol('q', outputs, "outputs of the pooler"),
+    }
 }
 
 /// The parameters of a post-pooling module.
@@ -355,9 +370,8 @@ pub fn encoder_work(spec: &EncoderSpec, tokens: usize) -> Vec<Work> {
 }
 
 /// The multiply-adds of BERT's pooler.
-pub fn pooler_work(hidden_size: usize) -> Work {
-    let hidden = symbol('d', hidden_size, "hidden size");
-    Work { name: "pooler", growth: Growth::PerText, each: &hidden * &hidden, runs: 1 }
+pub fn pooler_work(spec: &EncoderSpec) -> Work {
+    Work { name: "pooler", growth: Growth::PerText, each: pooler_matrix(spec), runs: 1 }
 }
 
 /// The multiply-adds of a post-pooling module.

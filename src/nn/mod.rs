@@ -57,8 +57,8 @@ pub use post_pooling::{Dense, PostPooling, PostPoolingSpec, is_normalized};
 pub use ragged_batch::RaggedBatch;
 pub use spec::{
     Biases, ConvolutionSpec, Disentangled, EmbeddingNorm, EncoderSpec, ExpertsSpec, Frequencies,
-    LayerSharing, Mask, NormPlacement, NormSpec, Numbering, Positions, QkNorm, Rotary, RotaryLayout,
-    RotaryScaling, ScoreBias, SlidingWindow, TalkingHeads,
+    LayerSharing, Mask, NormPlacement, NormSpec, Numbering, PooledToken, PoolerDense, PoolerSpec, Positions,
+    QkNorm, Rotary, RotaryLayout, RotaryScaling, ScoreBias, SlidingWindow, TalkingHeads,
 };
 pub use task_head::{HeadKind, HeadSpec, TaskHead};
 pub use token_head::{TokenHead, TokenHeadSpec};

@@ -6,7 +6,7 @@ use std::ops::Range;
 use anyhow::{Result, bail};
 use candle_core::{DType, Device, Tensor};
 
-use super::RaggedBatch;
+use super::{PooledToken, PoolerSpec, RaggedBatch};
 use crate::named::Named;
 pub use crate::ops::pooling::Pool;
 use crate::ops::pooling::pool;
@@ -102,9 +102,10 @@ impl fmt::Display for Pooling {
 }
 
 impl Pooling {
-    /// Dimensions of a vector for hidden states of `hidden_size`.
-    pub fn dimensions(&self, hidden_size: usize) -> usize {
+    /// Dimensions of a vector for hidden states of `hidden_size`, after the pooler if the pooling needs it.
+    pub fn dimensions(&self, hidden_size: usize, pooler: &PoolerSpec) -> usize {
         match self {
+            Pooling::Text(_) if self.needs_pooler() => pooler.outputs(hidden_size),
             Pooling::Text(pools) => pools.len() * hidden_size,
             Pooling::MultiVector | Pooling::None | Pooling::Splade | Pooling::Lexical => hidden_size,
         }
@@ -121,12 +122,23 @@ impl Pooling {
     }
 
     /// `(T, H)` → `(N, D)` for a batch of `N` sequences, in f32 on the CPU; with one vector per token, all `T` rows. The first
-    /// `prompt_tokens` tokens of each sequence are not pooled.
+    /// `prompt_tokens` tokens of each sequence are not pooled. The pooler takes its `token`.
     ///
     /// # Errors
     /// If `hidden` has not as many rows as the batch has tokens.
-    pub fn forward(&self, hidden: &Tensor, batch: &RaggedBatch, prompt_tokens: usize) -> Result<Tensor> {
-        self.vectors(hidden, batch.cu_seqlens(), prompt_tokens)
+    pub fn forward(
+        &self,
+        hidden: &Tensor,
+        batch: &RaggedBatch,
+        prompt_tokens: usize,
+        token: PooledToken,
+    ) -> Result<Tensor> {
+        if !self.needs_pooler() {
+            return self.vectors(hidden, batch.cu_seqlens(), prompt_tokens);
+        }
+        let row = |bounds: &[usize]| (bounds[0] + token.index(&batch.ids()[bounds[0]..bounds[1]])) as u32;
+        let rows = Tensor::from_iter(batch.cu_seqlens().windows(2).map(row), hidden.device())?;
+        Ok(hidden.index_select(&rows, 0)?.to_device(&Device::Cpu)?.to_dtype(DType::F32)?)
     }
 
     fn vectors(&self, hidden: &Tensor, cu_seqlens: &[usize], prompt_tokens: usize) -> Result<Tensor> {

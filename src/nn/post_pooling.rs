@@ -8,7 +8,9 @@ use candle_core::Tensor;
 
 use super::linear::Linear;
 use super::norm::Norm;
-use super::{Activation, Isa, NormKind, NormSpec, Pooling, WeightSource, l2_normalize};
+use super::{
+    Activation, EncoderSpec, Isa, NormKind, NormSpec, PoolerDense, Pooling, WeightSource, l2_normalize,
+};
 
 /// The computation of a post-pooling module.
 #[derive(Debug, Clone, PartialEq)]
@@ -122,22 +124,23 @@ impl PostPooling {
         }
     }
 
-    /// Loads the encoder's own pooler if `pooling` needs it: a dense layer with tanh over the hidden state of the first token
-    /// (Devlin et al. 2019), `pooler.weight` of `(H, H)` and `pooler.bias` of `(H)`.
+    /// Loads the linear layer of the encoder's own pooler if it has one and `pooling` needs it: `pooler.weight` of `(outputs, H)` and
+    /// `pooler.bias` of `(outputs)`.
     ///
     /// # Errors
     /// If the source fails.
     pub fn load_pooler(
         source: &mut dyn WeightSource,
         pooling: &Pooling,
-        hidden_size: usize,
+        spec: &EncoderSpec,
     ) -> Result<Option<Self>> {
-        if !pooling.needs_pooler() {
+        let Some(PoolerDense { outputs, bias, activation }) =
+            spec.pooler.dense.filter(|_| pooling.needs_pooler())
+        else {
             return Ok(None);
-        }
-        let linear = Linear::load(source, "pooler", hidden_size, hidden_size, true)?;
-        let dense = Dense { linear, activation: Activation::Tanh, residual: None };
-        Ok(Some(PostPooling::Dense(Box::new(dense))))
+        };
+        let linear = Linear::load(source, "pooler", spec.hidden_size, outputs, bias)?;
+        Ok(Some(PostPooling::Dense(Box::new(Dense { linear, activation, residual: None }))))
     }
 
     /// `(N, inputs)` → `(N, outputs)`.

@@ -73,6 +73,72 @@ pub struct EncoderSpec {
     pub activation: Activation,
     /// Layers whose feed-forward network is a mixture of experts.
     pub experts: Option<ExpertsSpec>,
+    /// What the vector of a sequence is by the model's own pooler.
+    pub pooler: PoolerSpec,
+    /// The token that sequences are padded with to the maximum length, unless the tokenizer names another one, if tokens attend to the
+    /// padding (Zhai et al. 2023).
+    pub padding: Option<u32>,
+}
+
+/// The model's own pooler: a linear layer over the hidden state of one token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PoolerSpec {
+    /// The token.
+    pub token: PooledToken,
+    /// The linear layer; `None`: the hidden state is the vector.
+    pub dense: Option<PoolerDense>,
+}
+
+/// The linear layer of a pooler.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PoolerDense {
+    /// Dimensions of the output.
+    pub outputs: usize,
+    /// Whether the layer has a bias.
+    pub bias: bool,
+    /// Activation of the output.
+    pub activation: Activation,
+}
+
+/// The token of a sequence that a pooler takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PooledToken {
+    /// The first one, `[CLS]`.
+    First,
+    /// The last one, which may be padding.
+    Last,
+    /// The first one with the highest id, the end of the text in some vocabularies (Radford et al. 2021, §2.4).
+    HighestId,
+    /// The first one with this id, or the first of all without it.
+    FirstOf(u32),
+}
+
+impl PooledToken {
+    /// The index of the token in a sequence with these ids.
+    pub fn index(self, ids: &[u32]) -> usize {
+        match self {
+            PooledToken::First => 0,
+            PooledToken::Last => ids.len().saturating_sub(1),
+            PooledToken::HighestId => {
+                let highest = ids.iter().max();
+                ids.iter().position(|id| Some(id) == highest).unwrap_or(0)
+            }
+            PooledToken::FirstOf(token) => ids.iter().position(|id| *id == token).unwrap_or(0),
+        }
+    }
+}
+
+impl PoolerSpec {
+    /// BERT's pooler: a dense layer with tanh over the hidden state of the first token (Devlin et al. 2019).
+    pub fn of_bert(hidden_size: usize) -> Self {
+        let dense = PoolerDense { outputs: hidden_size, bias: true, activation: Activation::Tanh };
+        PoolerSpec { token: PooledToken::First, dense: Some(dense) }
+    }
+
+    /// Dimensions of the vector for hidden states of `hidden_size`.
+    pub fn outputs(&self, hidden_size: usize) -> usize {
+        self.dense.map_or(hidden_size, |dense| dense.outputs)
+    }
 }
 
 /// Mixture of experts (Shazeer et al. 2017): several feed-forward networks without biases, of which a router chooses a few for each
@@ -407,6 +473,8 @@ impl EncoderSpec {
             intermediate_size: 1,
             activation: Activation::Identity,
             experts: None,
+            pooler: PoolerSpec::of_bert(hidden_size),
+            padding: None,
         }
     }
 

@@ -13,7 +13,7 @@ use super::sparse::{sparse_vector, sparse_vector_bytes};
 use super::text_model::TextModel;
 use crate::error::UsageError;
 use crate::named::Named;
-use crate::nn::{OutputKind, Pooling, PostPooling, RaggedBatch, is_normalized, keep_memory};
+use crate::nn::{OutputKind, PooledToken, Pooling, PostPooling, RaggedBatch, is_normalized, keep_memory};
 use crate::output::{Content, ContentType, OutputDtype, OutputTypes, VectorType};
 use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::sys::console::Console;
@@ -78,7 +78,9 @@ impl OutputsEncoder {
         let lexical = self.lexical.as_ref().map(|lexical| lexical.weights(batch, hidden)).transpose()?;
         let mut lexical = lexical.into_iter().flatten();
         let projected = match &self.projection {
-            Some((modules, _)) => apply(modules, Pooling::MultiVector.forward(hidden, batch, 0)?)?,
+            Some((modules, _)) => {
+                apply(modules, Pooling::MultiVector.forward(hidden, batch, 0, PooledToken::First)?)?
+            }
             None => Vec::new(),
         };
         let dtype = self.embedder.dtype;
@@ -104,7 +106,8 @@ impl OutputsEncoder {
         if !self.has_dense {
             return Ok(Vec::new());
         }
-        let vectors = apply(post_pooling, pooling.forward(hidden, batch, *prompt_tokens)?)?;
+        let token = self.embedder.spec().pooler.token;
+        let vectors = apply(post_pooling, pooling.forward(hidden, batch, *prompt_tokens, token)?)?;
         Ok(vectors.chunks_exact(*dimensions).map(<[f32]>::to_vec).collect())
     }
 }

@@ -13,6 +13,7 @@
 //! pre-tokenizers may depend on what follows a white-space character, and an added token may contain one.
 
 use std::borrow::Cow;
+use std::iter::repeat_n;
 use std::ops::Range;
 use std::path::Path;
 
@@ -125,6 +126,12 @@ pub struct Tokenizer {
     pair_truncation: PairTruncation,
     /// The mask token that a file next to the tokenizer names.
     named_mask: Option<String>,
+    /// The padding token that a file next to the tokenizer names.
+    named_padding: Option<String>,
+    /// The side of the text that `padding_side` names.
+    padding_side: TruncationSide,
+    /// The token that sequences are padded with to `max_length`; `None`: they are not padded.
+    padding: Option<u32>,
     /// Characters of a text that are tokenized, for each token of `max_length`.
     characters_per_token: Option<usize>,
 }
@@ -233,7 +240,7 @@ impl Tokenizer {
             };
             let config = TokenizerConfig::read(path)?;
             let inner = catch_panic(|| vocab_files::read(path, &config)).ok_or_else(cannot_build)??;
-            return Self::new(inner, options, config.special_token("mask_token")).map_err(|_| cannot_build());
+            return Self::new(inner, options, Some(&config)).map_err(|_| cannot_build());
         }
         let bytes = match regular_file::read(path, regular_file::MAX_TOKENIZER_BYTES) {
             Ok(bytes) => bytes,
@@ -241,7 +248,7 @@ impl Tokenizer {
         };
         let config = TokenizerConfig::read(path)?;
         let reason = match catch_panic(|| from_json(path, &bytes, &config)).transpose()? {
-            Some(Ok(inner)) => match Self::new(inner, options, config.special_token("mask_token")) {
+            Some(Ok(inner)) => match Self::new(inner, options, Some(&config)) {
                 Ok(tokenizer) => return Ok(tokenizer),
                 Err(error) => error.to_string(),
             },
@@ -314,7 +321,7 @@ impl Tokenizer {
     fn new(
         mut inner: tokenizers::Tokenizer,
         options: &TokenizerOptions,
-        named_mask: Option<&str>,
+        config: Option<&TokenizerConfig>,
     ) -> Result<Self> {
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| anyhow!("{error}"))?;
@@ -327,14 +334,18 @@ impl Tokenizer {
         let pre_tokenizer = inner.get_pre_tokenizer().and_then(|own| serde_json::to_value(own).ok());
         let has_regex = pre_tokenizer.as_ref().is_some_and(has_regex);
         let TokenizerOptions { max_length, truncation_side, pair_truncation, .. } = *options;
-        let named_mask = named_mask.map(str::to_owned);
+        let named = |name: &str| config.and_then(|config| config.special_token(name)).map(str::to_owned);
+        let pads_left = config.map_or(Ok(false), TokenizerConfig::pads_left)?;
         let tokenizer = Tokenizer {
             inner,
             has_regex,
             max_length,
             truncation_side,
             pair_truncation,
-            named_mask,
+            named_mask: named("mask_token"),
+            named_padding: named("pad_token"),
+            padding_side: if pads_left { TruncationSide::Left } else { TruncationSide::Right },
+            padding: None,
             characters_per_token: None,
         };
         // A template with a special token that it does not define makes the library panic on the first text.
@@ -382,6 +393,12 @@ impl Tokenizer {
     /// Sets the maximum tokens of a text or pair, including special tokens.
     pub fn set_max_length(&mut self, max_length: usize) {
         self.max_length = max_length;
+    }
+
+    /// Pads sequences to the maximum length: with the padding token that the tokenizer's files name, else with `default`.
+    pub fn pad_to_max_length(&mut self, default: u32) {
+        let named = self.named_padding.as_deref().and_then(|token| self.token_id(token));
+        self.padding = Some(named.unwrap_or(default));
     }
 
     /// Makes a prompt, or its first word, one token wherever a text contains it, if it is in the vocabulary: the marker of queries or
@@ -585,7 +602,20 @@ impl Tokenizer {
     /// Adds special tokens to the tokens of a text or pair.
     fn with_special_tokens(&self, first: Encoding, second: Option<Encoding>) -> Result<TokenIds> {
         let encoding = self.inner.post_process(first, second, true).map_err(|error| anyhow!("{error}"))?;
-        Ok(token_ids(&encoding))
+        Ok(self.padded(token_ids(&encoding)))
+    }
+
+    /// The tokens with padding up to the maximum length, if sequences are padded.
+    fn padded(&self, mut tokens: TokenIds) -> TokenIds {
+        let Some(padding) = self.padding else { return tokens };
+        let missing = self.max_length.saturating_sub(tokens.ids.len());
+        let at = match self.padding_side {
+            TruncationSide::Left => 0,
+            TruncationSide::Right => tokens.ids.len(),
+        };
+        tokens.ids.splice(at..at, repeat_n(padding, missing));
+        tokens.token_type_ids.splice(at..at, repeat_n(0, missing));
+        tokens
     }
 
     /// The number of prompt tokens that are excluded from pooling, as sentence-transformers counts them: the tokens of the prompt

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Error, Result, anyhow};
+use serde_json::{Value, json};
 use tokenizers::Tokenizer;
 use tokenizers::processors::PostProcessorWrapper;
 use tokenizers::processors::roberta::RobertaProcessing;
@@ -126,6 +127,17 @@ pub(super) const CLASSES: &[TokenizerClass] = &[
         template: Template::OptionalBosEos,
     },
     TokenizerClass {
+        names: &[CLIP],
+        model: ModelType::Bpe,
+        special_tokens: &[
+            ("bos_token", "<|startoftext|>"),
+            ("eos_token", "<|endoftext|>"),
+            ("unk_token", "<|endoftext|>"),
+            ("pad_token", "<|endoftext|>"),
+        ],
+        template: Template::BosEos,
+    },
+    TokenizerClass {
         names: &["XLMRobertaTokenizer"],
         model: ModelType::Unigram,
         special_tokens: ROBERTA_TOKENS,
@@ -170,6 +182,27 @@ pub(super) const CLASSES: &[TokenizerClass] = &[
         template: Template::Eos,
     },
 ];
+
+/// The name of CLIP's class: a BPE of lowercased words, whose last token ends in [`CLIP_WORD_END`].
+pub(super) const CLIP: &str = "CLIPTokenizer";
+/// The end of the last token of a word.
+pub(super) const CLIP_WORD_END: &str = "</w>";
+
+/// CLIP's normalizer, as in a `tokenizer.json`.
+pub(super) fn clip_normalizer() -> Value {
+    let white_space = json!({"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "});
+    json!({"type": "Sequence", "normalizers": [{"type": "NFC"}, white_space, {"type": "Lowercase"}]})
+}
+
+/// CLIP's pre-tokenizer, as in a `tokenizer.json`.
+pub(super) fn clip_pre_tokenizer() -> Value {
+    const WORDS: &str =
+        r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
+    let words = json!({"type": "Split", "pattern": {"Regex": WORDS}, "behavior": "Removed", "invert": true});
+    let bytes =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+    json!({"type": "Sequence", "pretokenizers": [words, bytes]})
+}
 
 const ROBERTA_TOKENS: &[(&str, &str)] = &[
     ("bos_token", "<s>"),

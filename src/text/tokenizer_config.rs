@@ -116,6 +116,18 @@ impl TokenizerConfig {
         self.fields.get(key)
     }
 
+    /// Whether `padding_side` is left.
+    ///
+    /// # Errors
+    /// If it is neither left nor right.
+    pub(super) fn pads_left(&self) -> Result<bool> {
+        match self.fields.get("padding_side") {
+            None | Some(Value::Null) => Ok(false),
+            Some(Value::String(side)) if side == "left" || side == "right" => Ok(side == "left"),
+            Some(value) => invalid(&self.path, "padding_side", value, "left or right"),
+        }
+    }
+
     /// Reads the files next to `tokenizer_file`, a `tokenizer.json` or a vocabulary.
     ///
     /// # Errors

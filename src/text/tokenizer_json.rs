@@ -16,7 +16,10 @@ use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::processors::PostProcessorWrapper;
 use tokenizers::{ModelWrapper, NormalizerWrapper, PreTokenizerWrapper, Tokenizer};
 
-use super::tokenizer_class::{self, ModelType, Template, TokenizerClass, post_processor};
+use super::tokenizer_class::{
+    self, CLIP, CLIP_WORD_END, ModelType, Template, TokenizerClass, clip_normalizer, clip_pre_tokenizer,
+    post_processor,
+};
 use super::tokenizer_config::{SpecialTokens, TokenizerConfig};
 use super::vocab_files::bert_normalizer;
 
@@ -28,6 +31,7 @@ const CLASS_OF_MODEL_TYPE: &[(&str, &str)] = &[
     ("albert", "AlbertTokenizer"),
     ("bert", "BertTokenizer"),
     ("camembert", "CamembertTokenizer"),
+    ("clip", CLIP),
     ("data2vec-text", "RobertaTokenizer"),
     ("deberta-v2", "DebertaV2Tokenizer"),
     ("distilbert", "BertTokenizer"),
@@ -86,6 +90,7 @@ pub(super) fn from_class(
     }
     match class.model {
         ModelType::WordPiece => build(path, class, config, bytes, word_piece_parts),
+        ModelType::Bpe if class.names[0] == CLIP => build(path, class, config, bytes, clip_parts),
         ModelType::Bpe => build(path, class, config, bytes, bpe_parts),
         ModelType::Unigram => {
             build(path, class, config, bytes, |model, normalizer, special_tokens, config| {
@@ -176,6 +181,21 @@ fn bpe_parts(mut model: BPE, _: Value, _: &SpecialTokens, config: &TokenizerConf
         "type": "ByteLevel", "add_prefix_space": add_prefix_space, "trim_offsets": true, "use_regex": true,
     });
     Ok((model.into(), None, pre_tokenizer))
+}
+
+/// The parts of `CLIPTokenizer`.
+fn clip_parts(
+    model: BPE,
+    normalizer: Value,
+    special_tokens: &SpecialTokens,
+    config: &TokenizerConfig,
+) -> Result<Parts> {
+    let (mut model, ..) = bpe_parts(model, normalizer, special_tokens, config)?;
+    if let ModelWrapper::BPE(model) = &mut model {
+        model.unk_token = special_tokens.get("unk_token").cloned();
+        model.end_of_word_suffix = Some(CLIP_WORD_END.into());
+    }
+    Ok((model, Some(NormalizerWrapper::deserialize(clip_normalizer())?), clip_pre_tokenizer()))
 }
 
 /// The parts of the classes with a Unigram model, which transformers converts from a SentencePiece file.

@@ -4,15 +4,17 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use tokenizers::models::bpe::{self, BPE};
+use serde::Deserialize;
+use tokenizers::models::bpe::{self, BPE, BpeBuilder};
 use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::BertNormalizer;
 use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
-use tokenizers::{ModelWrapper, Tokenizer};
+use tokenizers::{NormalizerWrapper, PreTokenizerWrapper, Tokenizer};
 
 use super::tokenizer_class::{
-    CLASSES, ModelType, TokenizerClass, add_special_tokens, cannot_build, missing_token,
+    CLASSES, CLIP, CLIP_WORD_END, ModelType, TokenizerClass, add_special_tokens, cannot_build,
+    clip_normalizer, clip_pre_tokenizer, missing_token,
 };
 use super::tokenizer_config::{SpecialTokens, TokenizerConfig};
 use crate::sys::regular_file;
@@ -24,6 +26,7 @@ pub(super) const CONVERT: &str = "convert it to a tokenizer.json with transforme
 /// The classes of model types whose vocabulary file has the name of BERT's or RoBERTa's, but not its class. They count if no file has
 /// a `tokenizer_class`.
 const CLASS_OF_MODEL_TYPE: &[(&str, &str)] = &[
+    ("clip", CLIP),
     ("mpnet", "MPNetTokenizer"),
     ("gpt2", "GPT2Tokenizer"),
     ("roformer", "RoFormerTokenizer"),
@@ -44,7 +47,8 @@ pub(super) fn read(path: &Path, config: &TokenizerConfig) -> Result<Tokenizer> {
     let special_tokens = config.special_tokens(class.special_tokens);
     let mut tokenizer = match class.model {
         ModelType::WordPiece => read_word_piece(path, class, config, &special_tokens)?,
-        _ => read_bpe(path, config)?,
+        _ if class.names[0] == CLIP => clip(path, read_bpe(path)?, special_tokens.get("unk_token"))?,
+        _ => byte_level(path, read_bpe(path)?, config)?,
     };
     tokenizer.set_encode_special_tokens(config.bool("split_special_tokens", false)?);
     add_special_tokens(path, class, config, special_tokens, &mut tokenizer)?;
@@ -105,8 +109,30 @@ pub(super) fn bert_normalizer(config: &TokenizerConfig) -> Result<BertNormalizer
     ))
 }
 
-/// Reads a `vocab.json` with its `merges.txt`: a byte-level BPE.
-fn read_bpe(path: &Path, config: &TokenizerConfig) -> Result<Tokenizer> {
+/// The tokenizer of CLIP, a BPE whose last token of a word has an end.
+fn clip(path: &Path, model: BpeBuilder, unk_token: Option<&String>) -> Result<Tokenizer> {
+    let model = match unk_token {
+        Some(token) => model.unk_token(token.clone()),
+        None => model,
+    };
+    let model = model.end_of_word_suffix(CLIP_WORD_END.into()).build();
+    let mut tokenizer = Tokenizer::new(model.map_err(|error| cannot_build(path, error))?);
+    let normalizer = NormalizerWrapper::deserialize(clip_normalizer())?;
+    tokenizer.with_normalizer(Some(normalizer)).map_err(|error| cannot_build(path, error))?;
+    tokenizer.with_pre_tokenizer(Some(PreTokenizerWrapper::deserialize(clip_pre_tokenizer())?));
+    Ok(tokenizer)
+}
+
+/// The tokenizer of the other classes, a byte-level BPE.
+fn byte_level(path: &Path, model: BpeBuilder, config: &TokenizerConfig) -> Result<Tokenizer> {
+    let mut tokenizer = Tokenizer::new(model.build().map_err(|error| cannot_build(path, error))?);
+    let add_prefix_space = config.bool("add_prefix_space", false)?;
+    tokenizer.with_pre_tokenizer(Some(ByteLevel::new(add_prefix_space, false, true)));
+    Ok(tokenizer)
+}
+
+/// Reads a `vocab.json` with its `merges.txt`: a BPE over bytes.
+fn read_bpe(path: &Path) -> Result<BpeBuilder> {
     let shown = path.display();
     let vocab: bpe::Vocab = match serde_json::from_str::<HashMap<_, _>>(&read_text(path)?) {
         Ok(vocab) => vocab.into_iter().collect(),
@@ -137,11 +163,7 @@ fn read_bpe(path: &Path, config: &TokenizerConfig) -> Result<Tokenizer> {
             ),
         }
     }
-    let model = BPE::builder().vocab_and_merges(vocab, merges).build();
-    let mut tokenizer = Tokenizer::new(ModelWrapper::from(model.map_err(|error| cannot_build(path, error))?));
-    let add_prefix_space = config.bool("add_prefix_space", false)?;
-    tokenizer.with_pre_tokenizer(Some(ByteLevel::new(add_prefix_space, false, true)));
-    Ok(tokenizer)
+    Ok(BPE::builder().vocab_and_merges(vocab, merges))
 }
 
 fn read_text(path: &Path) -> Result<String> {

@@ -17,8 +17,8 @@ use sconce::nn::cost::{
     windowed_pairs,
 };
 use sconce::nn::{
-    Activation, Component, Encoder, EncoderSpec, ParameterCount, Pool, Pooling, PostPooling, PostPoolingSpec,
-    SlidingWindow,
+    Activation, Component, Encoder, EncoderSpec, ParameterCount, Pool, PoolerDense, Pooling, PostPooling,
+    PostPoolingSpec, SlidingWindow,
 };
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -28,6 +28,12 @@ fn specs() -> Vec<(String, EncoderSpec)> {
     let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
     let mut paths: Vec<(String, PathBuf)> =
         MODELS.iter().map(|name| ((*name).to_owned(), fixture(name).join("config.json"))).collect();
+    for entry in fs::read_dir(fixture("towers")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        paths.push((format!("towers/{name}"), path.join("config.json")));
+    }
+    paths.retain(|(_, path)| path.exists());
     for folder in ["configs", "configs/variations"] {
         let path = configs.parent().unwrap().join(folder);
         for entry in fs::read_dir(path).unwrap() {
@@ -68,10 +74,18 @@ fn formulas_count_every_tensor_that_an_encoder_loads() {
 #[test]
 fn formulas_count_every_tensor_of_poolers_and_modules() {
     let pooling = Pooling::Text(vec![Pool::Pooler]);
-    let mut count = ParameterCount::default();
-    PostPooling::load_pooler(&mut count, &pooling, 36).unwrap();
-    let pooler = pooler_parameters(36);
-    assert_eq!(BTreeMap::from([(pooler.component, pooler.total())]), count.components);
+    let mut spec = EncoderSpec::without_layers(10, 36, 10);
+    let projection = |outputs, bias| PoolerDense { outputs, bias, activation: Activation::Identity };
+    for dense in [spec.pooler.dense, Some(projection(20, false)), Some(projection(36, true)), None] {
+        let mut count = ParameterCount::default();
+        spec.pooler.dense = dense;
+        PostPooling::load_pooler(&mut count, &pooling, &spec).unwrap();
+        let pooler = pooler_parameters(&spec);
+        assert_eq!(pooler.total(), count.parameters, "{dense:?}");
+        let components: BTreeMap<Component, usize> =
+            [(pooler.component, pooler.total())].into_iter().filter(|(_, total)| *total > 0).collect();
+        assert_eq!(components, count.components);
+    }
     let dense = |inputs, outputs, bias, residual| PostPoolingSpec::Dense {
         inputs,
         outputs,
@@ -103,7 +117,7 @@ fn parameters_are_those_of_the_reference() {
         let parameters: usize = encoder_parameters(&spec).iter().map(|part| part.total()).sum();
         assert_eq!(golden["parameters"], parameters, "{name}");
         if !golden["pooler"].is_null() {
-            assert_eq!(golden["pooler"], pooler_parameters(spec.hidden_size).total(), "{name}");
+            assert_eq!(golden["pooler"], pooler_parameters(&spec).total(), "{name}");
         }
     }
 }

@@ -54,6 +54,7 @@ mod support;
 mod t5;
 mod terminal;
 mod tokenizers;
+mod towers;
 mod unified;
 mod unreadable;
 mod verify;

@@ -13,6 +13,9 @@ use crate::sys::regular_file::has_dir_entry;
 /// The class of the module that weights the tokens of queries.
 pub(super) const QUERY_WEIGHTS: &str = "SparseStaticEmbedding";
 
+/// The class of the module with a CLIP model, whose text tower is an encoder with its own pooler.
+pub(super) const CLIP_MODEL: &str = "CLIPModel";
+
 /// An entry of `modules.json`.
 pub struct Module {
     /// Its class, with the packages around it.
@@ -38,7 +41,7 @@ impl Module {
 
     /// Whether the module is the encoder.
     pub fn is_encoder(&self) -> bool {
-        matches!(self.class(), "Transformer" | "MLMTransformer" | "StaticEmbedding")
+        matches!(self.class(), "Transformer" | "MLMTransformer" | "StaticEmbedding" | CLIP_MODEL)
     }
 
     /// Whether the module has static embeddings.

@@ -33,9 +33,10 @@ const MODES: &[(&str, &str, Pool)] = &[
 ];
 
 impl PoolingModule {
-    /// The encoder's own pooler, whose output the Transformer module with this configuration `file` returns.
-    pub(super) fn pooler(file: &Path) -> Self {
-        let pooling = Pooling::Text(vec![Pool::Pooler]);
+    /// The encoder's own pooler, whose output the Transformer module with this configuration `file` returns. A `pooling` of the user's
+    /// replaces it.
+    pub(super) fn pooler(file: &Path, pooling: Option<&Pooling>) -> Self {
+        let pooling = pooling.cloned().unwrap_or(Pooling::Text(vec![Pool::Pooler]));
         PoolingModule { pooling, include_prompt: true, embedding_dimension: None, file: file.to_owned() }
     }
 

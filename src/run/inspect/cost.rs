@@ -36,8 +36,8 @@ impl Cost {
         let mut components = encoder_parameters(spec);
         let mut work = encoder_work(spec, tokens);
         if pooling.needs_pooler() {
-            components.push(pooler_parameters(spec.hidden_size));
-            work.push(pooler_work(spec.hidden_size));
+            components.push(pooler_parameters(spec));
+            work.push(pooler_work(spec));
         }
         components.extend(modules.iter().map(|module| module_parameters(&module.spec)));
         work.extend(modules.iter().map(|module| module_work(&module.spec)));

@@ -382,6 +382,9 @@ fn write_files(page: &mut Page, files: &[ModelFile], folder: &Path) {
     page.table(&files.iter().map(row).collect::<Vec<_>>());
 }
 
+/// The start of the names of tensors in the tower of images, beside the text tower of CLIP or SigLIP.
+const VISION_TOWER: &str = "vision_model.";
+
 fn write_tensors(page: &mut Page, report: &TensorReport, all: bool) {
     page.heading("Tensors");
     let (used, unused) = (report.used.len(), report.unused.len());
@@ -392,6 +395,10 @@ fn write_tensors(page: &mut Page, report: &TensorReport, all: bool) {
         _ => String::new(),
     };
     page.push(&format!("  {counts}{names}"));
+    let of_images = report.unused.iter().filter(|name| name.starts_with(VISION_TOWER)).count();
+    if of_images > 0 {
+        page.push(&format!("  the tower of images is not read: {of_images} of the unused tensors are its"));
+    }
     for problem in &report.problems {
         page.push(&format!("  problem  {problem}"));
     }

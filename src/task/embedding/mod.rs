@@ -167,7 +167,7 @@ impl Embedder {
             Some(Chunking { late: true, .. }) => {
                 self.pooling.forward_spans(hidden, &self.pooled_spans(part, batch.cu_seqlens()))
             }
-            _ => self.pooling.forward(hidden, batch, self.prompt_tokens),
+            _ => self.pooling.forward(hidden, batch, self.prompt_tokens, self.spec().pooler.token),
         })
     }
 

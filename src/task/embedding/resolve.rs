@@ -6,7 +6,7 @@ use super::{Embedder, LateInteraction};
 use crate::error::UsageError;
 use crate::model::modules::{Prompts, Role};
 use crate::model::static_embedding::StaticLayout;
-use crate::nn::{Pool, Pooling, PostPooling, is_normalized};
+use crate::nn::{EncoderSpec, Pool, Pooling, PostPooling, is_normalized};
 use crate::sys::console::Console;
 use crate::task::load::Loaded;
 use crate::task::options::{OnLong, VectorOptions};
@@ -76,11 +76,8 @@ impl Embedder {
             tokenizer.max_length(),
         ));
         let VectorOptions { dtype, on_long, chunking, .. } = *options;
-        if modules.static_embedding.is_some() && chunking.is_some_and(|chunking| chunking.late) {
-            bail!(UsageError(
-                "--chunk-late: static embeddings do not depend on the rest of a text; leave the option out"
-                    .into()
-            ))
+        if let Some(chunking) = chunking {
+            check_has_chunks(encoders[0].spec(), chunking.late)?;
         }
         let unknown_token = match modules.static_embedding {
             Some(StaticLayout::Model2Vec) => tokenizer.unknown_token_id(),
@@ -160,6 +157,22 @@ fn check_room(options: &VectorOptions, tokenizer: &Tokenizer, pooling: &Pooling,
             "the prompt fills the limit of {max_length} tokens and leaves no room for a text with --on-long mean; pass a \
              shorter --prompt or a larger --max-length"
         )));
+    }
+    Ok(())
+}
+
+/// Checks that the encoder may encode chunks, and with `late` chunks of one sequence.
+fn check_has_chunks(spec: &EncoderSpec, late: bool) -> Result<()> {
+    if spec.padding.is_some() {
+        bail!(UsageError(
+            "--chunk: the model pads every text to its limit and attends to the padding; pass --on-long mean instead".into()
+        ))
+    }
+    if late && spec.is_static() {
+        bail!(UsageError(
+            "--chunk-late: static embeddings do not depend on the rest of a text; leave the option out"
+                .into()
+        ))
     }
     Ok(())
 }

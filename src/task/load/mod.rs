@@ -216,8 +216,7 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Lo
         },
     );
     let (LoadedWeights { encoders, pooler, head, mut report }, mut tokenizer) = (weights_loaded?, tokenizer?);
-    let mut markers = modules.multi_vector.iter().flat_map(|multi_vector| &multi_vector.markers);
-    markers.try_for_each(|marker| tokenizer.add_marker(marker))?;
+    add_markers_and_padding(&mut tokenizer, &modules, plan.spec.padding)?;
     let static_queries =
         own_weights.map(|module| static_queries(options, module, plan.dimensions)).transpose()?;
     let (loaded, token_projection) = load_modules(options, applied, projected, &mut report)?;
@@ -252,6 +251,16 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Lo
         adapters,
         adapter,
     })
+}
+
+/// Has the tokenizer keep the markers of a multi-vector model whole, and pad sequences if the encoder attends to `padding`.
+fn add_markers_and_padding(tokenizer: &mut Tokenizer, modules: &Modules, padding: Option<u32>) -> Result<()> {
+    let mut markers = modules.multi_vector.iter().flat_map(|multi_vector| &multi_vector.markers);
+    markers.try_for_each(|marker| tokenizer.add_marker(marker))?;
+    if let Some(default) = padding {
+        tokenizer.pad_to_max_length(default);
+    }
+    Ok(())
 }
 
 /// Loads the post-pooling modules, and the projection of token vectors if there is one.

@@ -97,7 +97,7 @@ pub(super) fn plan(
         Some(_) => (&STATIC_EMBEDDING, static_embedding::spec(&config)?),
         None => Family::of(&config).and_then(|family| Ok((family, family.spec(&config)?)))?,
     };
-    let config = family.config_defaults.complete(&config)?;
+    let config = family.encoder_config(&config)?;
     let is_pretrained = purpose.is_none() && purpose::is_pretrained(&config);
     let head = match head {
         Some(HeadKind::CausalLm) if modules.logit_score.is_none() => {
@@ -120,7 +120,7 @@ pub(super) fn plan(
             let pooling = own_pooling(options, modules, family, &config)?;
             let check = modules.check_hidden_size(spec.hidden_size);
             check.map_err(|error| Error::msg(format!("{error}{}", default_sizes(&config))))?;
-            let dimensions = dimensions(options, modules, &pooling, spec.hidden_size)?;
+            let dimensions = dimensions(options, modules, &pooling, &spec)?;
             (pooling, dimensions)
         }
     };
@@ -357,9 +357,9 @@ fn dimensions(
     options: &ModelOptions,
     modules: &Modules,
     pooling: &Pooling,
-    hidden_size: usize,
+    spec: &EncoderSpec,
 ) -> Result<usize> {
-    modules.output_dimensions(pooling, hidden_size).map_err(|mismatch| match &options.pooling {
+    modules.output_dimensions(pooling, spec).map_err(|mismatch| match &options.pooling {
         Some(chosen) => UsageError(format!(
             "--pooling {chosen} returns {} dimensions, but {} takes vectors of {} dimensions; leave the option out, or pass \
              --pooling none",

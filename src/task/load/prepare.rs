@@ -43,7 +43,7 @@ impl Prepared {
             max_length: self.max_length.tokens,
             truncation_side: self.truncation_side,
             pair_truncation: self.pair_truncation,
-            lowercase: self.modules.lowercase,
+            lowercase: self.modules.lowercase || self.plan.family.lowercases,
         }
     }
 }

@@ -57,7 +57,7 @@ impl<'a> Parts<'a> {
     }
 
     fn load_pooler(&self, source: &mut dyn WeightSource) -> Result<Option<PostPooling>> {
-        PostPooling::load_pooler(source, self.pooling, self.spec.hidden_size)
+        PostPooling::load_pooler(source, self.pooling, self.spec)
     }
 
     fn load_head(&self, source: &mut dyn WeightSource) -> Result<Option<TaskHead>> {
@@ -100,6 +100,7 @@ pub(in crate::task) fn load_checkpoint(
         encoders.push(Encoder::load(parts.spec, &mut reader)?);
     }
     if parts.pooling.needs_pooler()
+        && parts.spec.pooler.dense.is_some()
         && let Some(name) = reader.missing("pooler.weight")
     {
         bail!(
