@@ -9,15 +9,13 @@ use serde_json::Value;
 
 use super::config::Config;
 use super::layout::{ADAPTER_CONFIG, ADAPTER_FOLDER, ADAPTER_WEIGHTS};
-use super::low_rank::{Adapter, LowRank, STACKED_A, STACKED_B};
+use super::low_rank::{Adapter, LowRank, PEFT_PREFIX, STACKED_A, STACKED_B};
 use super::weights::Checkpoint;
 use crate::error::UsageError;
 use crate::sys::regular_file::has_dir_entry;
 
 /// The config field with the tasks of stacked adapters.
 const STACKED_TASKS: &str = "lora_adaptations";
-/// The start of all names in a file of PEFT.
-const PEFT_PREFIX: &str = "base_model.model.";
 /// The remedy for adapters that are not supported.
 const MERGE: &str = "merge it into its base model once with peft \
      (AutoPeftModel.from_pretrained(DIR).merge_and_unload().save_pretrained(OUT))";

@@ -244,6 +244,9 @@ pub fn files_to_download<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a
 fn check_required(model: &str, repository: &Repository) -> Result<&'static [&'static str]> {
     let folder = repository.encoder_folder();
     let has = |name: &str| repository.has(&format!("{folder}{name}"));
+    if repository.is_adapter() {
+        return Ok(tokenizer_files(has).ok().flatten().unwrap_or_default());
+    }
     // Static embeddings may lack a config. Then they have neither the settings of an encoder nor a Pooling module.
     let has_settings = TRANSFORMER_CONFIGS.iter().chain(&TOKENIZER_SETTINGS).any(|name| has(name));
     let has_pooling = repository.names.iter().any(|name| name.contains("Pooling/"));
@@ -276,6 +279,9 @@ pub fn absent_files(names: &[String]) -> Vec<String> {
     // Beside a tokenizer.json, the other settings hardly ever change anything.
     if !repository.has(&in_folder(TOKENIZER)) {
         optional.extend([TOKENIZER].into_iter().chain(TOKENIZER_SETTINGS).map(in_folder));
+    }
+    if repository.is_adapter() {
+        optional.push(in_folder(WEIGHTS));
     }
     if has_modules {
         optional.push(MODEL_SETTINGS.to_owned());
@@ -328,8 +334,14 @@ impl Snapshot<'_> {
         let shards = || self.shards.as_ref().is_some_and(|shards| shards.iter().all(|shard| has(shard)));
         let modules = self.modules.iter().flatten().all(|files| files.iter().any(|file| (self.has)(file)));
         let weights = || MODULE_WEIGHTS.into_iter().any(has) || shards();
-        if !((has(CONFIG) || self.is_static) && modules && tokenizer && weights()) {
+        // An adapter alone: its base model has the config and the weights, and the tokenizer if there is none here.
+        let is_adapter = !weights() && [ADAPTER_CONFIG, ADAPTER_WEIGHTS].into_iter().all(has);
+        let is_whole = (has(CONFIG) || self.is_static) && tokenizer && weights();
+        if !(modules && (is_whole || is_adapter)) {
             return Completeness::Incomplete;
+        }
+        if is_adapter && !is_absent(WEIGHTS) {
+            return Completeness::Unknown(WEIGHTS);
         }
         let configs = TRANSFORMER_CONFIGS;
         let is_transformer_known = || configs.into_iter().any(has) || configs.into_iter().all(is_absent);
@@ -361,6 +373,13 @@ impl Repository<'_> {
     fn weights(&self) -> Option<&'static str> {
         let folder = self.encoder_folder();
         ALL_WEIGHTS.into_iter().find(|name| self.has(&format!("{folder}{name}")))
+    }
+
+    /// Whether it has an adapter and not the weights of its base model.
+    fn is_adapter(&self) -> bool {
+        let folder = self.encoder_folder();
+        self.weights().is_none()
+            && [ADAPTER_CONFIG, ADAPTER_WEIGHTS].iter().all(|name| self.has(&format!("{folder}{name}")))
     }
 
     /// The folder of the encoder's files, with a `/` at its end; empty where they are on top.
@@ -487,6 +506,31 @@ mod tests {
         let repository = names(&[&[CONFIG, TOKENIZER][..], &adapters, &others, &[WEIGHTS]].concat());
         let found = files_to_download("model", &repository).unwrap();
         assert_eq!(found, [&[CONFIG, TOKENIZER][..], &adapters, &[WEIGHTS]].concat());
+    }
+
+    #[test]
+    fn an_adapter_alone_is_downloaded_without_config_and_weights() {
+        let adapter = ["1_Pooling/config.json", ADAPTER_CONFIG, MODULES, ADAPTER_WEIGHTS];
+        let repository = names(&[&adapter[..], &["README.md", "optimizer.pt"]].concat());
+        assert_eq!(files_to_download("model", &repository).unwrap(), adapter);
+        assert!(absent_files(&repository).contains(&WEIGHTS.to_owned()));
+        let without_weights = names(&[ADAPTER_CONFIG, MODULES]);
+        assert!(files_to_download("model", &without_weights).is_err());
+        let completeness = |files: &[&str], absent: &[&str]| {
+            Snapshot {
+                has: &|name| files.contains(&name),
+                is_absent: &|name| absent.contains(&name),
+                encoder: "",
+                is_static: false,
+                modules: None,
+                shards: None,
+            }
+            .completeness()
+        };
+        let files = [ADAPTER_CONFIG, ADAPTER_WEIGHTS];
+        assert_eq!(completeness(&files, &[WEIGHTS, TOKENIZER_CONFIG]), Completeness::Complete);
+        assert_eq!(completeness(&files, &[TOKENIZER_CONFIG]), Completeness::Unknown(WEIGHTS));
+        assert_eq!(completeness(&files[..1], &[WEIGHTS, TOKENIZER_CONFIG]), Completeness::Incomplete);
     }
 
     #[test]

@@ -7,8 +7,12 @@ use anyhow::{Result, bail};
 
 use super::names::TensorNames;
 
+/// The start of the names of all modules in a model that PEFT has wrapped.
+pub const PEFT_PREFIX: &str = "base_model.model.";
 /// The ends of the names of adapters that are stacked in the checkpoint of the weights, after that of their module.
 pub const STACKED_A: &str = ".parametrizations.weight.0.lora_A";
+/// The canonical name of the pooler.
+const POOLER: &str = "pooler";
 /// See [`STACKED_A`].
 pub const STACKED_B: &str = ".parametrizations.weight.0.lora_B";
 
@@ -105,9 +109,20 @@ impl Adapter {
     /// The modules whose weights have been changed.
     ///
     /// # Errors
-    /// If the adapter changes a module that the encoder does not have.
-    pub fn into_merged(self) -> Result<Vec<String>> {
-        let unused = self.updates.keys().find(|module| !self.merged.contains(*module));
+    /// If the adapter changes a module that the encoder does not have; its pooler may be one that the pooling does not need.
+    pub fn into_merged(self, namings: &'static [TensorNames]) -> Result<Vec<String>> {
+        let poolers = namings.iter().filter(|names| names.has_module(POOLER));
+        let is_pooler = |module: &str| {
+            let mut poolers = poolers.clone().flat_map(|names| {
+                names
+                    .prefixes
+                    .iter()
+                    .map(move |prefix| names.resolve(prefix, &format!("{POOLER}.weight")).name)
+            });
+            poolers.any(|name| name.strip_suffix(".weight") == Some(module))
+        };
+        let is_unused = |module: &&String| !self.merged.contains(*module) && !is_pooler(module);
+        let unused = self.updates.keys().find(is_unused);
         if let Some(module) = unused.filter(|_| self.is_whole_file) {
             bail!(
                 "{} changes {module}, which the encoder does not have; choose another adapter",

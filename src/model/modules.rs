@@ -346,6 +346,17 @@ impl Modules {
         Ok(())
     }
 
+    /// The maximum length and the truncation side in the folder of a base model, whose adapter has no tokenizer of its own.
+    ///
+    /// # Errors
+    /// If the file does not parse.
+    pub fn read_base_tokenizer(&mut self, base: &Path) -> Result<()> {
+        let (limit, is_left) = read_truncation(&base.join(TOKENIZER_CONFIG))?;
+        self.max_length = self.max_length.take().or(limit);
+        self.truncate_left |= is_left;
+        Ok(())
+    }
+
     /// `sentence_bert_config.json` or the like: maximum length and casing of the encoder's input, and which of its outputs is
     /// used.
     fn read_transformer(&mut self, folder: &Path, pooling: Option<&Pooling>) -> Result<()> {

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::json::read_json_object;
 use super::layout::CONVERT;
-use super::low_rank::{Adapter, LowRank};
+use super::low_rank::{Adapter, LowRank, PEFT_PREFIX};
 use super::names::{TensorNames, TensorRef};
 use super::packed_weights::PackedWeights;
 use super::pickle::PickleError;
@@ -31,6 +31,8 @@ use crate::sys::regular_file;
 
 /// Values read at a time: few enough (64 KiB as f32) that the check for NaN finds them in the core's L2 cache.
 const CHUNK: usize = 1 << 14;
+/// What PEFT puts between a module that it has wrapped and the parameters of that.
+const BASE_LAYER: &str = ".base_layer.";
 /// Minimum number of chunks for a task of a thread.
 const MIN_CHUNKS: usize = 16;
 
@@ -133,7 +135,7 @@ impl Checkpoint {
     /// tensor that the index assigns to it.
     pub fn open(path: &Path) -> Result<Self> {
         if path.extension().is_none_or(|suffix| suffix != "json") {
-            return Ok(Checkpoint { path: path.to_owned(), tensors: map_file(path)? });
+            return Ok(Self::unwrapped(path, map_file(path)?));
         }
         let shown = path.display();
         let index = read_index(path)?;
@@ -151,7 +153,32 @@ impl Checkpoint {
                 "{shown} assigns tensor {name} to {shard}, which does not have it; download the model again"
             );
         }
-        Ok(Checkpoint { path: path.to_owned(), tensors })
+        Ok(Self::unwrapped(path, tensors))
+    }
+
+    /// A checkpoint of these tensors, whose names lose what PEFT adds to those of a model with adapters.
+    fn unwrapped(path: &Path, mut tensors: BTreeMap<String, Entry>) -> Self {
+        if tensors.keys().any(|name| name.contains(BASE_LAYER)) {
+            let name =
+                |name: String| name.strip_prefix(PEFT_PREFIX).unwrap_or(&name).replacen(BASE_LAYER, ".", 1);
+            tensors = tensors.into_iter().map(|(wrapped, entry)| (name(wrapped), entry)).collect();
+        }
+        Checkpoint { path: path.to_owned(), tensors }
+    }
+
+    /// Checks that there are no adapters beside the weights, whose scale is not known here.
+    ///
+    /// # Errors
+    /// If there are.
+    pub fn check_has_no_adapter(&self) -> Result<()> {
+        match self.names().find(|name| name.contains(".lora_A.")) {
+            None => Ok(()),
+            Some(name) => bail!(
+                "{} has the tensor {name} of an adapter beside its weights, but no adapter_config.json says how to merge it; merge it \
+                 once with peft (merge_and_unload), or save the adapter with save_pretrained",
+                self.path.display()
+            ),
+        }
     }
 
     /// Significant bits of the matrices' elements: the most of all that can be loaded.
@@ -438,7 +465,7 @@ impl TensorReader<'_> {
                 self.report.used.push((name, entry.shape.clone(), format!("{:?}", entry.dtype)));
             }
         }
-        self.report.merged = adapter.into_merged()?;
+        self.report.merged = adapter.into_merged(self.namings)?;
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! `sconce download`: downloads a model into the cache.
+//! `sconce download`: downloads a model into the cache, with the base model of an adapter.
 
 use anyhow::{Result, bail};
 
@@ -11,7 +11,7 @@ use crate::output::print;
 /// # Errors
 /// If the hub cannot be reached, or does not have the model or refuses access to it.
 pub fn download(source: &Source) -> Result<()> {
-    let files = ModelDir::locate(source, &[])?;
+    let files = ModelDir::locate(source, &[])?.with_base(source)?;
     if let Some(warning) = files.warning {
         bail!(warning)
     }

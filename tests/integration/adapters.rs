@@ -12,7 +12,7 @@ use crate::support::{
     stderr, stdout,
 };
 
-const MODELS: [&str; 3] = ["adapters/jina-v3", "adapters/peft", "adapters/peft-own"];
+const MODELS: [&str; 4] = ["adapters/jina-v3", "adapters/peft", "adapters/peft-own", "adapters/peft-alone"];
 
 /// Changes a field of a JSON file.
 fn set(path: &Path, key: &str, value: Value) {
@@ -179,4 +179,96 @@ fn adapters_of_other_models_are_refused() {
     set(&jina.path().join("config.json"), "lora_rank", json!(5));
     let output = model_command("embed", jina.path(), &["--task", "separation", "--", "a"]).output().unwrap();
     assert_fails(&output, 1, &["lora_A", "rank 5"]);
+}
+
+/// A copy of the adapter without weights of a base model, which is named by a path.
+fn adapter_alone(base: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    copy_folder(&fixture("adapters/peft-alone"), folder.path());
+    set(&folder.path().join("adapter_config.json"), "base_model_name_or_path", json!(base));
+    folder
+}
+
+fn embed(folder: &Path, options: &[&str]) -> std::process::Output {
+    model_command("embed", folder, options).args(["--", "The wick burns.", "a lamp"]).output().unwrap()
+}
+
+#[test]
+fn the_base_model_of_an_adapter_is_named_by_a_path() {
+    let expected = stdout(&embed(&fixture("adapters/peft-alone"), &[]));
+    let base = fixture("bert-tiny");
+    assert_eq!(stdout(&embed(adapter_alone(base.to_str().unwrap()).path(), &[])), expected);
+    // A path from the adapter, and from the working directory.
+    let parent = tempfile::tempdir().unwrap();
+    copy_folder(&base, &parent.path().join("base"));
+    copy_folder(&fixture("adapters/peft-alone"), &parent.path().join("adapter"));
+    let config = parent.path().join("adapter/adapter_config.json");
+    set(&config, "base_model_name_or_path", json!("../base"));
+    assert_eq!(stdout(&embed(&parent.path().join("adapter"), &[])), expected);
+    set(&config, "base_model_name_or_path", json!("base"));
+    let mut command = model_command("embed", Path::new("adapter"), &[]);
+    let output =
+        command.args(["--", "The wick burns.", "a lamp"]).current_dir(parent.path()).output().unwrap();
+    assert_eq!(stdout(&output), expected);
+    assert_ne!(stdout(&embed(&base, &[])), expected);
+}
+
+/// The tokenizer and its limit are those of the base model where the adapter has no tokenizer.
+#[test]
+fn an_adapter_without_a_tokenizer_has_that_of_its_base_model() {
+    let base = fixture("bert-tiny");
+    let folder = adapter_alone(base.to_str().unwrap());
+    let expected = stdout(&embed(folder.path(), &[]));
+    for file in ["tokenizer.json", "tokenizer_config.json", "sentence_bert_config.json"] {
+        fs::remove_file(folder.path().join(file)).unwrap();
+    }
+    assert_eq!(stdout(&embed(folder.path(), &[])), expected);
+    let long = "lamp ".repeat(100);
+    let output = model_command("embed", folder.path(), &["--", &long]).output().unwrap();
+    assert!(rows(&output)[0]["truncated"] == true, "{}", stdout(&output));
+}
+
+#[test]
+fn an_adapter_without_a_base_model_is_refused_with_the_remedy() {
+    let config = |folder: &tempfile::TempDir| folder.path().join("adapter_config.json");
+    let folder = adapter_alone("");
+    assert_fails(&embed(folder.path(), &[]), 1, &["adapter_config.json", "base_model_name_or_path"]);
+    set(&config(&folder), "base_model_name_or_path", json!(null));
+    assert_fails(&embed(folder.path(), &[]), 1, &["adapter_config.json", "base_model_name_or_path"]);
+    set(&config(&folder), "base_model_name_or_path", json!("tiny/base"));
+    let cache = tempfile::tempdir().unwrap();
+    let mut command = model_command("embed", folder.path(), &["--offline", "--", "a"]);
+    let output = command.env("HF_HUB_CACHE", cache.path()).output().unwrap();
+    assert_fails(&output, 1, &["adapter_config.json", "tiny/base", "sconce download tiny/base"]);
+    let other = adapter_alone("x/y");
+    let chain = adapter_alone(other.path().to_str().unwrap());
+    assert_fails(&embed(chain.path(), &[]), 1, &["no config.json", "no adapter itself"]);
+    let qwen = fixture("qwen3");
+    assert_fails(&embed(adapter_alone(qwen.to_str().unwrap()).path(), &[]), 1, &["hidden states of 36"]);
+}
+
+/// A checkpoint that was saved while PEFT wrapped its modules: the weights have other names, adapters beside them are refused.
+#[test]
+fn weights_that_were_saved_in_the_wrapping_of_peft_are_read() {
+    let bytes = fs::read(fixture("bert-tiny").join("model.safetensors")).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap().tensors();
+    let wrapped = |name: &str| {
+        let name = name.replace("attention.self.query.", "attention.self.query.base_layer.");
+        format!("base_model.model.{name}")
+    };
+    let folder = tempfile::tempdir().unwrap();
+    copy_folder(&fixture("bert-tiny"), folder.path());
+    let save = |adapter: bool| {
+        let mut named: Vec<_> =
+            tensors.iter().map(|(name, tensor)| (wrapped(name), tensor.clone())).collect();
+        if adapter {
+            let name = "base_model.model.encoder.layer.0.attention.self.query.lora_A.default.weight";
+            named.push((name.to_owned(), tensors[0].1.clone()));
+        }
+        let weights = safetensors::serialize(named, None).unwrap();
+        fs::write(folder.path().join("model.safetensors"), weights).unwrap();
+        embed(folder.path(), &[])
+    };
+    assert_eq!(stdout(&save(false)), stdout(&embed(&fixture("bert-tiny"), &[])));
+    assert_fails(&save(true), 1, &["lora_A.default.weight", "merge_and_unload"]);
 }

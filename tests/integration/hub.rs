@@ -391,6 +391,58 @@ fn the_layer_of_an_output_is_downloaded_once_it_is_asked_for() {
     assert_eq!(hub.requests().len(), 0);
 }
 
+/// The files of an adapter whose base model is `base`.
+fn adapter(base: &str) -> BTreeMap<String, Vec<u8>> {
+    let folder = fixture("adapters/peft-alone");
+    let names = [
+        "1_Pooling/config.json",
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "modules.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ];
+    let read = |name: &str| (name.to_owned(), fs::read(folder.join(name)).expect("a fixture"));
+    let mut files: BTreeMap<String, Vec<u8>> = names.into_iter().map(read).collect();
+    let mut config: Value = serde_json::from_slice(&files["adapter_config.json"]).expect("JSON");
+    config["base_model_name_or_path"] = json!(base);
+    files.insert("adapter_config.json".into(), config.to_string().into_bytes());
+    files
+}
+
+#[test]
+fn an_adapter_without_config_and_weights_is_downloaded_once() {
+    let hub = hub_with(|site| site.files = adapter(&fixture("bert-tiny").display().to_string()));
+    let user = User::of(&hub);
+    let found = user.embed();
+    assert!(found.status.success(), "{}", stderr(&found));
+    let expected = embed("adapters/peft-alone", [TEXT]);
+    support::assert_close(&embedding(&rows(&found)[0]), &embedding(&rows(&expected)[0]), 1e-6, 0.0);
+    assert!(!hub.requests().is_empty());
+    assert_eq!(user.embed().stdout, found.stdout);
+    assert_eq!(hub.requests().len(), 0);
+}
+
+#[test]
+fn the_base_model_of_an_adapter_is_downloaded() {
+    let hub = hub();
+    let user = User::of(&hub);
+    let folder = user.home.path().join("adapter");
+    for (name, content) in adapter(MODEL) {
+        fs::create_dir_all(folder.join(&name).parent().expect("a folder")).expect("a folder");
+        fs::write(folder.join(name), content).expect("a file");
+    }
+    let embed_here = || user.run(&["embed", "--model", folder.to_str().expect("UTF-8"), TEXT]);
+    let found = embed_here();
+    assert!(found.status.success(), "{}", stderr(&found));
+    let expected = embed("adapters/peft-alone", [TEXT]);
+    support::assert_close(&embedding(&rows(&found)[0]), &embedding(&rows(&expected)[0]), 1e-6, 0.0);
+    assert!(user.snapshot().join(WEIGHTS).exists());
+    hub.requests();
+    assert_eq!(embed_here().stdout, found.stdout);
+    assert_eq!(hub.requests().len(), 0);
+}
+
 /// The Transformer config under the name of another architecture, and the encoder in a folder of its own.
 #[test]
 fn layouts_of_the_first_releases_of_sentence_transformers() {

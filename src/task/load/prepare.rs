@@ -111,7 +111,7 @@ fn locate(options: &ModelOptions, console: &Console) -> Result<(Option<ModelDir>
         console.warn(warning);
     }
     // With --config, the model only supplies its tokenizer: its modules do not apply.
-    let modules = match (&files, &options.config) {
+    let mut modules = match (&files, &options.config) {
         (Some(files), None) => {
             Modules::read(&files.folder, options.pooling.as_ref(), options.source.dimensions)?
         }
@@ -124,7 +124,21 @@ fn locate(options: &ModelOptions, console: &Console) -> Result<(Option<ModelDir>
             parent.display()
         ));
     }
-    Ok((files.map(|files| files.subdirectory(&modules.encoder_folder)), modules))
+    let files = files.map(|files| files.subdirectory(&modules.encoder_folder));
+    let files = match files {
+        Some(files) if options.config.is_none() => {
+            let files = files.with_base(&options.source)?;
+            if let Some(warning) = &files.warning {
+                console.warn(warning);
+            }
+            if files.tokenizer_folder() != files.folder {
+                modules.read_base_tokenizer(files.tokenizer_folder())?;
+            }
+            Some(files)
+        }
+        files => files,
+    };
+    Ok((files, modules))
 }
 
 /// The source of the weights: the seed of the option, else the model's checkpoint.

@@ -90,6 +90,9 @@ pub(in crate::task) fn load_checkpoint(
     uses_cache: bool,
 ) -> Result<LoadedWeights> {
     let checkpoint = Checkpoint::open(path)?;
+    if adapter.is_none() {
+        checkpoint.check_has_no_adapter()?;
+    }
     let mut reader = checkpoint.reader(family.names)?;
     reader.set_adapter(adapter.map(|adapter| adapter.read(&checkpoint)).transpose()?);
     let cpu = backends.iter().find(|backend| uses_cache && matches!(backend, Backend::Cpu(_)));
