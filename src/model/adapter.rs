@@ -8,6 +8,7 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 
 use super::config::Config;
+use super::families::JINA_V5;
 use super::layout::{ADAPTER_CONFIG, ADAPTER_FOLDER, ADAPTER_WEIGHTS};
 use super::low_rank::{Adapter, LowRank, PEFT_PREFIX, STACKED_A, STACKED_B};
 use super::weights::Checkpoint;
@@ -27,6 +28,8 @@ pub struct Adapters {
     own: Option<PathBuf>,
     /// The adapters that a user chooses from.
     pub tasks: Vec<AdapterTask>,
+    /// Whether the model is not used without one of them.
+    is_required: bool,
 }
 
 /// The adapter of a task.
@@ -63,7 +66,7 @@ impl Adapters {
     /// If a field of the config is invalid.
     pub fn of(config: &Config, folder: &Path) -> Result<Self> {
         if let Some(names) = config.strings(STACKED_TASKS)? {
-            return Ok(Adapters { own: None, tasks: stacked_tasks(config, &names)? });
+            return Ok(Adapters { own: None, tasks: stacked_tasks(config, &names)?, is_required: false });
         }
         let has_adapter = |folder: &PathBuf| has_dir_entry(&folder.join(ADAPTER_CONFIG));
         let mut tasks = Vec::new();
@@ -76,7 +79,22 @@ impl Adapters {
             }));
         }
         tasks.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(Adapters { own: Some(folder.to_owned()).filter(has_adapter), tasks })
+        let is_required = config.string("model_type")? == Some(JINA_V5);
+        Ok(Adapters { own: Some(folder.to_owned()).filter(has_adapter), tasks, is_required })
+    }
+
+    /// Checks that a task is chosen if the model needs one.
+    ///
+    /// # Errors
+    /// [`UsageError`] if none is.
+    pub fn check_chosen(&self, chosen: Option<&ChosenAdapter>) -> Result<()> {
+        if self.is_required && chosen.is_none() {
+            bail!(UsageError(format!(
+                "the model needs one of its adapters for tasks ({}); choose one with --task",
+                self.names()
+            )))
+        }
+        Ok(())
     }
 
     /// The names of all tasks, separated by commas.

@@ -63,6 +63,19 @@ pub struct TextConfig {
 /// The object of a config with the fields of a text encoder.
 pub(super) const TEXT_CONFIG: &str = "text_config";
 
+/// The model type of jina-embeddings-v5.
+pub const JINA_V5: &str = "jina_embeddings_v5";
+
+/// The model type whose config a config of `model_type` is, under a name of its own: that of jina-embeddings-v5 extends the class of
+/// EuroBERT, which names a mask token, or of Qwen3.
+pub(super) fn base_model_type<'a>(config: &Config, model_type: &'a str) -> &'a str {
+    match model_type {
+        JINA_V5 if config.has("mask_token_id") => "eurobert",
+        JINA_V5 => "qwen3",
+        other => other,
+    }
+}
+
 /// Reads fields of a config and changes the spec accordingly.
 pub type ReadFields = fn(&Config, &mut EncoderSpec) -> Result<()>;
 

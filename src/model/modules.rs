@@ -206,6 +206,13 @@ impl Modules {
         Ok(modules)
     }
 
+    /// Adds what an encoder module does without modules for it: its pooling, unless the user gives another one, and after that of the
+    /// last token the normalization.
+    fn add_own_pooling(&mut self, folder: &Path, pool: Pool, pooling: Option<&Pooling>) -> Result<()> {
+        self.pooling = Some(PoolingModule::of_encoder(&folder.join(CONFIG), pool, pooling));
+        if pool == Pool::Last { self.add_normalize(folder) } else { Ok(()) }
+    }
+
     /// Reads the module of an entry of `modules.json`.
     fn add(&mut self, folder: &Path, list: &Path, module: &Module, pooling: Option<&Pooling>) -> Result<()> {
         let Module { module_type, path, .. } = module;
@@ -215,10 +222,11 @@ impl Modules {
                 self.encoder_folder = PathBuf::from(path);
                 let folder = folder.join(path);
                 self.read_tokenizer(&folder)?;
-                if class == CLIP_MODEL {
-                    self.pooling = Some(PoolingModule::pooler(&folder.join(CONFIG), pooling));
-                }
-                return self.read_transformer(&folder, pooling);
+                self.read_transformer(&folder, pooling)?;
+                return match module.own_pooling(&folder.join(CONFIG))? {
+                    Some(pool) => self.add_own_pooling(&folder, pool, pooling),
+                    None => Ok(()),
+                };
             }
             "StaticEmbedding" if self.purpose.is_none() && !module.is_custom() => {
                 self.encoder_folder = PathBuf::from(path);
@@ -415,7 +423,7 @@ impl Modules {
             ("forward", "last_hidden_state", "token_embeddings") => {}
             ("forward", "pooler_output", "sentence_embedding")
             | ("get_text_features", "pooler_output" | "", "sentence_embedding") => {
-                self.pooling = Some(PoolingModule::pooler(config.path(), pooling));
+                self.pooling = Some(PoolingModule::of_encoder(config.path(), Pool::Pooler, pooling));
             }
             _ if pooling.is_some() => {}
             (_, _, name) => bail!(

@@ -4,7 +4,9 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 
 use super::config::{Config, HEAD_COUNTS, LAYER_COUNTS, MAX_SIZE};
-use super::families::{ConfigKeys, FAMILIES, Family, LocalRotary, PositionEncoding, TEXT_CONFIG};
+use super::families::{
+    ConfigKeys, FAMILIES, Family, LocalRotary, PositionEncoding, TEXT_CONFIG, base_model_type,
+};
 use super::unsupported;
 use crate::nn::{
     Biases, EncoderSpec, Frequencies, LayerSharing, Mask, NormSpec, Numbering, PoolerSpec, Positions, QkNorm,
@@ -27,7 +29,8 @@ impl Family {
         let Some(model_type) = config.string("model_type")? else {
             bail!("{path} has no field \"model_type\", which is required")
         };
-        for family in FAMILIES.iter().filter(|family| family.model_types.contains(&model_type)) {
+        let base = base_model_type(config, model_type);
+        for family in FAMILIES.iter().filter(|family| family.model_types.contains(&base)) {
             let matches = match family.discriminator {
                 None => true,
                 Some((key, [])) => config.has(key),

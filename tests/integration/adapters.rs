@@ -12,7 +12,14 @@ use crate::support::{
     stderr, stdout,
 };
 
-const MODELS: [&str; 4] = ["adapters/jina-v3", "adapters/peft", "adapters/peft-own", "adapters/peft-alone"];
+const MODELS: [&str; 6] = [
+    "adapters/jina-v3",
+    "adapters/jina-v5-small",
+    "adapters/jina-v5-nano",
+    "adapters/peft",
+    "adapters/peft-own",
+    "adapters/peft-alone",
+];
 
 /// Changes a field of a JSON file.
 fn set(path: &Path, key: &str, value: Value) {
@@ -77,6 +84,14 @@ fn without_a_task_a_note_lists_the_tasks() {
     assert!(output.status.success() && stderr(&output).contains(expected), "{}", stderr(&output));
     let output = run(&["--task", "separation"]);
     assert!(output.status.success() && !stderr(&output).contains(expected), "{}", stderr(&output));
+}
+
+#[test]
+fn a_model_that_is_not_used_without_an_adapter_asks_for_a_task() {
+    for model in ["adapters/jina-v5-small", "adapters/jina-v5-nano"] {
+        let output = model_command("embed", &fixture(model), &["--", "a"]).output().unwrap();
+        assert_fails(&output, 2, &["needs one of its adapters", "(clustering, retrieval)", "--task"]);
+    }
 }
 
 #[test]

@@ -6,8 +6,10 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 
 use crate::model::config::Config;
+use crate::model::families::JINA_V5;
 use crate::model::json::read_json;
 use crate::model::layout::{MODULES, ROUTER, module_files};
+use crate::nn::Pool;
 use crate::sys::regular_file::has_dir_entry;
 
 /// The class of the module that weights the tokens of queries.
@@ -42,6 +44,20 @@ impl Module {
     /// Whether the module is the encoder.
     pub fn is_encoder(&self) -> bool {
         matches!(self.class(), "Transformer" | "MLMTransformer" | "StaticEmbedding" | CLIP_MODEL)
+    }
+
+    /// The pooling that an encoder module with this config does itself: that of CLIP, and of jina-embeddings-v5's own code.
+    ///
+    /// # Errors
+    /// If the config of own code cannot be read.
+    pub fn own_pooling(&self, config: &Path) -> Result<Option<Pool>> {
+        let is_jina_v5 =
+            || -> Result<bool> { Ok(Config::read(config)?.string("model_type")? == Some(JINA_V5)) };
+        Ok(match self.class() {
+            CLIP_MODEL => Some(Pool::Pooler),
+            _ if self.is_custom() && is_jina_v5()? => Some(Pool::Last),
+            _ => None,
+        })
     }
 
     /// Whether the module has static embeddings.

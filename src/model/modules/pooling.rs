@@ -33,10 +33,9 @@ const MODES: &[(&str, &str, Pool)] = &[
 ];
 
 impl PoolingModule {
-    /// The encoder's own pooler, whose output the Transformer module with this configuration `file` returns. A `pooling` of the user's
-    /// replaces it.
-    pub(super) fn pooler(file: &Path, pooling: Option<&Pooling>) -> Self {
-        let pooling = pooling.cloned().unwrap_or(Pooling::Text(vec![Pool::Pooler]));
+    /// The pooling of the Transformer module itself, with this configuration `file`. A `pooling` of the user's replaces it.
+    pub(super) fn of_encoder(file: &Path, pool: Pool, pooling: Option<&Pooling>) -> Self {
+        let pooling = pooling.cloned().unwrap_or(Pooling::Text(vec![pool]));
         PoolingModule { pooling, include_prompt: true, embedding_dimension: None, file: file.to_owned() }
     }
 

@@ -196,6 +196,7 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Lo
     let tokenizer_file = tokenizer_file(options, prepared.files.as_ref())?;
     let limits = prepared.tokenizer_options();
     let Prepared { backends, files, modules, plan, count, max_length, adapters, adapter, .. } = prepared;
+    adapters.check_chosen(adapter.as_ref())?;
     let applied = plan.applied_modules(&modules);
     let (projected, head_kind) = (plan.token_projection.as_ref(), plan.head.as_ref().map(HeadSpec::kind));
     let parts = plan.parts(&modules);
