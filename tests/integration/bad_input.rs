@@ -426,7 +426,7 @@ fn a_model_type_that_is_not_supported() {
         ("gemma2", "a decoder language model"),
         ("bart", "an encoder-decoder"),
         ("longformer", "an encoder of another architecture"),
-        ("clip", "a model of images, or of images and texts"),
+        ("altclip", "a model of images, or of images and texts"),
         ("whisper", "a model of sound"),
         ("abacus", "not supported; supported encoders: bert"),
     ] {

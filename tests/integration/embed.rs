@@ -412,7 +412,9 @@ fn every_model_type_has_a_file_in_configs() {
         .unwrap()
         .filter_map(|entry| fs::read(entry.unwrap().path()).ok())
         .filter_map(|text| serde_json::from_slice::<Value>(&text).ok())
-        .map(|config| config["model_type"].as_str().unwrap().to_owned())
+        // The type of a text tower is in the config of the whole model.
+        .flat_map(|config| [config["model_type"].clone(), config["text_config"]["model_type"].clone()])
+        .filter_map(|model_type| model_type.as_str().map(str::to_owned))
         .collect();
     for model_type in sconce::model::families::FAMILIES.iter().flat_map(|family| family.model_types) {
         // `gte` is the name that transformers gives to `new`.
