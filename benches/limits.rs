@@ -20,6 +20,7 @@ use sconce::kernels::tiles::amx::Amx;
 use sconce::kernels::tiles::{TILE_ROW_BYTES, TILE_ROWS, Tiles};
 use sconce::model::config::Config;
 use sconce::model::families::Family;
+use sconce::nn::cost::{Growth, encoder_work};
 use sconce::nn::{Backend, Encoder, RaggedBatch, RandomWeights};
 
 /// Rows, inputs and outputs: the linear layers of MiniLM-L6, BERT base and BERT large, and one layer for a single short
@@ -38,7 +39,8 @@ const SHAPES: [(usize, usize, usize); 10] = [
 ];
 const ROUNDS: usize = 7;
 
-const MODELS: [&str; 3] = ["all-MiniLM-L6-v2", "bert-base-uncased", "bert-large-uncased"];
+const MODELS: [&str; 4] =
+    ["all-MiniLM-L6-v2", "bert-base-uncased", "bert-large-uncased", "Qwen3-Embedding-0.6B"];
 /// Sequences of a batch, and tokens of a sequence.
 const BATCH: (usize, usize) = (16, 64);
 /// Tokens of a batch of one sequence.
@@ -92,16 +94,20 @@ fn encoders(isa: Isa, threads: usize) {
         let config = Config::read(&path).expect("the config exists");
         let spec = Family::of(&config)
             .and_then(|family| family.spec(&config))
-            .expect("the config is a BERT model's");
+            .expect("the config is of a known family");
         let load = |gemm_type| {
             Encoder::load(&spec, &mut RandomWeights::new(1, Backend::Cpu(gemm_type)))
                 .expect("random weights load")
         };
-        let (hidden, layers) = (spec.hidden_size, spec.layers);
-        let weights = layers * hidden * (4 * hidden + 2 * spec.intermediate_size);
+        let multiply_adds = |growths: &[Growth], tokens: usize| -> usize {
+            let work = encoder_work(&spec, tokens).into_iter();
+            work.filter(|part| growths.contains(&part.growth)).map(|part| part.total()).sum()
+        };
+        // One for each weight of a linear layer.
+        let weights = multiply_adds(&[Growth::Linear], 1);
 
         let (sequences, length) = BATCH;
-        let operations = sequences * length * (2 * weights + layers * 4 * length * hidden);
+        let operations = 2 * sequences * multiply_adds(&[Growth::Linear, Growth::Quadratic], length);
         let (batch, single) = (ragged(sequences, length), ragged(1, SINGLE));
         let cells = GemmType::ALL.map(|gemm_type| {
             let encoder = load(gemm_type);
