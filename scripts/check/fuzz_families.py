@@ -5,8 +5,8 @@
 
 Each model is built by transformers (variations by plain_encoder.py), saved, and run by `sconce embed --pooling none` on texts of
 all lengths; the hidden states of all tokens are compared element by element with atol 1e-4 and rtol 1e-4. So are the logits of heads
-of decoder language models: of classifiers, and of one or two tokens (`sconce classify` and `sconce rerank`). Prints one row per
-family with the largest difference, and exits with 1 if a difference exceeds the tolerance. `SCONCE` is the path of the binary
+of decoder language models: of classifiers, and of one or two tokens (`sconce classify` and `sconce rerank`). Some models have a LoRA
+adapter over random linear layers in their folder, as peft saves it, merged into the reference. Prints one row per family with the largest difference, and exits with 1 if a difference exceeds the tolerance. `SCONCE` is the path of the binary
 [default: target/release/sconce].
 """
 
@@ -269,6 +269,28 @@ PLAIN = {"variations": variation, "nomic-experts": nomic_experts, "jina-code": j
 HEADS = [f"{family} {head}" for family in ("gemma3_text", "llama", "mistral", "qwen2", "qwen3") for head in ("classifier", "logits")]
 
 
+# Models with a LoRA adapter.
+ADAPTED = [f"{family} adapter" for family in ("bert", "modernbert", "eurobert", "gemma3_text", "llama", "qwen2", "qwen3")]
+
+
+def add_adapter(model, r, generator, folder):
+    """Saves an adapter over some linear layers, and merges it into the model: W + alpha / rank · B A, or alpha / √rank."""
+    rank, alpha, is_stabilized = r.randint(1, 6), r.randint(1, 8), r.random() < 0.5
+    linear = [name for name, layer in model.named_modules() if isinstance(layer, torch.nn.Linear) and "pooler" not in name]
+    chosen, tensors = sorted(r.sample(linear, r.randint(1, len(linear)))), {}
+    for name in chosen:
+        weight = model.get_submodule(name).weight
+        a = draw("lora", (rank, weight.shape[1]), generator) / 4
+        b = draw("lora", (weight.shape[0], rank), generator) / 4
+        weight += alpha / (rank**0.5 if is_stabilized else rank) * b.double() @ a.double()
+        tensors |= {f"base_model.model.{name}.lora_A.weight": a, f"base_model.model.{name}.lora_B.weight": b}
+    save_file({name: weight.contiguous() for name, weight in tensors.items()}, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps({
+        "peft_type": "LORA", "task_type": "FEATURE_EXTRACTION", "base_model_name_or_path": "base", "r": rank, "lora_alpha": alpha,
+        "use_rslora": is_stabilized, "target_modules": chosen, "bias": "none",
+    }))
+
+
 def texts(r, max_length):
     lengths = [0, 1, 2, 3, max_length, max_length * 2] + [r.randint(1, max_length) for _ in range(6)]
     return [" ".join(r.choice(WORDS) for _ in range(n)) for n in lengths]
@@ -288,6 +310,7 @@ def check(name, seed, folder):
     """The largest difference in units of the tolerance, and the config."""
     r = random.Random(f"{name} {seed}")
     generator = torch.Generator().manual_seed(seed)
+    is_adapted, name = name in ADAPTED, name.removesuffix(" adapter")
     config = (PLAIN.get(name) or FAMILIES[name])(r)
     vocab_size = tokenizer(folder, 10_000, pair_token_types=False)
     if name in PLAIN:
@@ -314,6 +337,8 @@ def check(name, seed, folder):
             parameter.copy_(draw(weight, parameter.shape, generator) - offset)
         model.save_pretrained(folder)
         model = model.float().double().eval()
+        if is_adapted:
+            add_adapter(model, r, generator, folder)
         states = lambda ids: model(input_ids=ids[None]).last_hidden_state[0]
     page = subprocess.run([SCONCE, "inspect", "--json", "--model", str(folder)], capture_output=True, text=True)
     if page.returncode:
@@ -392,7 +417,7 @@ def main():
     torch.set_num_threads(1)
     failed = False
     print("| family | models | largest difference / tolerance |\n|---|---|---|")
-    for name in [name for name in [*FAMILIES, *PLAIN, *HEADS] if args.only in name]:
+    for name in [name for name in [*FAMILIES, *PLAIN, *ADAPTED, *HEADS] if args.only in name]:
         worst = 0.0
         for seed in range(args.first, args.first + args.seeds):
             folder = Path(tempfile.mkdtemp())
