@@ -76,6 +76,22 @@ pub fn weights_digest(identity: &RunIdentity) -> Option<String> {
     (!digests.is_empty()).then(|| digests.join(" "))
 }
 
+/// The first 128 bits of the SHA-256 over the keys and values of an identity.
+pub(super) fn identity_digest(identity: &RunIdentity) -> u128 {
+    let mut digest = Sha256::new();
+    for part in identity.iter().flat_map(|(key, value)| [key, value]) {
+        digest.update((part.len() as u64).to_le_bytes());
+        digest.update(part.as_bytes());
+    }
+    first_bits(digest)
+}
+
+/// The first 128 bits of a digest.
+pub(super) fn first_bits(digest: Sha256) -> u128 {
+    let digest = digest.finalize();
+    digest.iter().take(16).fold(0, |bits, byte| bits << 8 | u128::from(*byte))
+}
+
 /// SHA-256 over texts and their lengths, in hexadecimal.
 pub fn sha256_of_texts(texts: &[String]) -> String {
     let mut hash = Sha256::new();

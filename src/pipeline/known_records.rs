@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use super::digests::{first_bits, identity_digest};
 use super::manifest::RunIdentity;
 use crate::input::Record;
 use crate::output::{OutputFormat, for_each_record_hash};
@@ -76,12 +77,7 @@ impl KnownRecords {
     /// # Errors
     /// If the rows of the file were made with other options.
     pub fn new(choices: &RunIdentity, file: FileRecords) -> Result<Self> {
-        let mut digest = Sha256::new();
-        for part in choices.iter().flat_map(|(key, value)| [key, value]) {
-            digest.update((part.len() as u64).to_le_bytes());
-            digest.update(part.as_bytes());
-        }
-        let choices = format!("{:032x}", first_bits(digest))[..CHOICE_DIGITS].to_owned();
+        let choices = format!("{:032x}", identity_digest(choices))[..CHOICE_DIGITS].to_owned();
         if file.hashes.keys().any(|hash| !format!("{hash:032x}").starts_with(&choices)) {
             bail!(
                 "--append: {} was written with another model or other options; use the same ones, or write to another file",
@@ -129,10 +125,4 @@ impl KnownRecords {
         *count = count.saturating_sub(1);
         Ok(is_known)
     }
-}
-
-/// The first 128 bits of a digest.
-fn first_bits(digest: Sha256) -> u128 {
-    let digest = digest.finalize();
-    digest.iter().take(16).fold(0, |bits, byte| bits << 8 | u128::from(*byte))
 }

@@ -53,7 +53,7 @@ pub use known_records::{FileRecords, KnownRecords};
 pub use manifest::{Manifest, RunIdentity, shard_of_run};
 pub use messages::CollectorMessage;
 pub use reader::start_stages;
-pub use row_cache::{CachedTask, RowCache};
+pub use row_cache::RowCache;
 pub use shard::Shard;
 pub use signals::{EXIT_INTERRUPTED, Interrupted, exit_on_signal, listen};
 pub use source::{Pace, RecordSource, Selection};

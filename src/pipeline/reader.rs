@@ -10,6 +10,7 @@ use super::budget::{GROUP_BYTES, MemoryBudget};
 use super::cursor::Cursor;
 use super::messages::{CollectorMessage, RawRecord, ReaderMessage, RecordGroup, panic_to_error};
 use super::planner::Planner;
+use super::row_cache::RowCache;
 use super::source::{RecordSource, SourceEntry, entry_bytes};
 use super::task::Task;
 use super::tokenizer::prepare;
@@ -22,7 +23,7 @@ use crate::sys::threads::spawn;
 const GROUP_RECORDS: usize = 64;
 
 /// Starts all stages but the collector, and returns the channel for the collector: waves in the order of input, then the end or an
-/// error. `start` is the cursor of `source`.
+/// error. `start` is the cursor of `source`; rows that are in `cache` are not made again.
 ///
 /// # Errors
 /// If the system refuses to start a thread.
@@ -32,6 +33,7 @@ pub fn start_stages<T: Task>(
     task: Arc<T>,
     budget: MemoryBudget,
     utilization: Arc<Utilization>,
+    cache: Option<Arc<RowCache>>,
 ) -> Result<Receiver<Result<CollectorMessage>>> {
     let (to_tokenizers, from_reader) = bounded::<RecordGroup>(budget.tokenizers);
     let (to_planner, from_tokenizers) = bounded(budget.queued_groups());
@@ -52,7 +54,7 @@ pub fn start_stages<T: Task>(
             }
         })?;
     }
-    let workers = Workers::new(task, utilization, &budget);
+    let workers = Workers::new(task, utilization, cache, &budget);
     spawn("plan", move || Planner::new(budget, workers, is_interactive, to_collector).run(&from_tokenizers))?;
     Ok(waves)
 }

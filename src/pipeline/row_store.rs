@@ -114,16 +114,14 @@ impl Files {
             let mut header = [0; HEADER_BYTES];
             file.seek(SeekFrom::Start(end))?;
             file.read_exact(&mut header)?;
-            let (key, rest) = header.split_at(KEY_BYTES);
-            let (checksum, length) = rest.split_at(CHECKSUM_BYTES);
-            let fold =
-                |bytes: &[u8]| bytes.iter().rev().fold(0, |value, byte| value << 8 | u128::from(*byte));
-            let (offset, length) = (end + HEADER_BYTES as u64, fold(length) as u32);
+            let key = u128::from_le_bytes(array_at(&header, 0));
+            let checksum = array_at(&header, KEY_BYTES);
+            let length = u32::from_le_bytes(array_at(&header, KEY_BYTES + CHECKSUM_BYTES));
+            let offset = end + HEADER_BYTES as u64;
             if length_of_file - offset < u64::from(length) {
                 break;
             }
-            let checksum = checksum.try_into().unwrap_or_default();
-            self.places.insert(fold(key), Place { file: index, offset, checksum, length });
+            self.places.insert(key, Place { file: index, offset, checksum, length });
             end = offset + u64::from(length);
         }
         Ok(end)
@@ -132,6 +130,10 @@ impl Files {
 
 /// The first bytes of SHA-256 over key and content.
 fn checksum(key: u128, content: &[u8]) -> [u8; CHECKSUM_BYTES] {
-    let digest = Sha256::new_with_prefix(key.to_le_bytes()).chain_update(content).finalize();
-    std::array::from_fn(|i| digest[i])
+    array_at(&Sha256::new_with_prefix(key.to_le_bytes()).chain_update(content).finalize(), 0)
+}
+
+/// `N` bytes from `start` on.
+fn array_at<const N: usize>(bytes: &[u8], start: usize) -> [u8; N] {
+    std::array::from_fn(|i| bytes[start + i])
 }

@@ -8,6 +8,7 @@ use crossbeam_channel::{Sender, bounded};
 
 use super::budget::MemoryBudget;
 use super::messages::{BatchRows, panic_to_error, thread_panicked};
+use super::row_cache::RowCache;
 use super::task::Task;
 use super::utilization::Utilization;
 use crate::sys::threads::single_thread_pool;
@@ -32,10 +33,14 @@ impl Job {
         worker: usize,
         threads: usize,
         utilization: &Utilization,
+        cache: Option<&RowCache>,
     ) {
         let busy = utilization.enter(threads);
-        let result = panic_to_error(|| task.run(&self.texts, batch_tokens, worker))
-            .map(|rows| self.slots.into_iter().zip(rows).collect());
+        let run = || match cache {
+            Some(cache) => cache.run(task, &self.texts, batch_tokens, worker),
+            None => task.run(&self.texts, batch_tokens, worker),
+        };
+        let result = panic_to_error(run).map(|rows| self.slots.into_iter().zip(rows).collect());
         // Dropped first, because the run can end as soon as it has the rows, and then the utilization is read.
         drop(busy);
         let _ = self.results.send(result);
@@ -46,6 +51,8 @@ impl Job {
 pub(super) struct Workers<T> {
     task: Arc<T>,
     utilization: Arc<Utilization>,
+    /// The rows of earlier runs.
+    cache: Option<Arc<RowCache>>,
     threads: usize,
     batch_tokens: usize,
     /// The queue of the workers, once they are started.
@@ -56,9 +63,14 @@ pub(super) struct Workers<T> {
 
 impl<T: Task> Workers<T> {
     /// Workers that start with the first batch.
-    pub(super) fn new(task: Arc<T>, utilization: Arc<Utilization>, budget: &MemoryBudget) -> Self {
+    pub(super) fn new(
+        task: Arc<T>,
+        utilization: Arc<Utilization>,
+        cache: Option<Arc<RowCache>>,
+        budget: &MemoryBudget,
+    ) -> Self {
         let (threads, batch_tokens) = (budget.threads, budget.batch_tokens);
-        Workers { task, utilization, threads, batch_tokens, jobs: None, pending: Arc::default() }
+        Workers { task, utilization, cache, threads, batch_tokens, jobs: None, pending: Arc::default() }
     }
 
     /// Whether no batch is queued or running.
@@ -86,11 +98,12 @@ impl<T: Task> Workers<T> {
             // Parallel operations inside of a worker run on its own thread.
             let pool = single_thread_pool(format!("encode-{worker}"))?;
             let (queue, task, utilization) = (queue.clone(), self.task.clone(), self.utilization.clone());
-            let (pending, batch_tokens) = (self.pending.clone(), self.batch_tokens);
+            let (cache, pending, batch_tokens) =
+                (self.cache.clone(), self.pending.clone(), self.batch_tokens);
             // The pool is dropped here; its thread ends after this closure returns.
             pool.spawn(move || {
                 queue.into_iter().for_each(|job| {
-                    job.run(&*task, batch_tokens, worker, 1, &utilization);
+                    job.run(&*task, batch_tokens, worker, 1, &utilization, cache.as_deref());
                     pending.fetch_sub(1, Ordering::AcqRel);
                 });
             });
@@ -100,6 +113,9 @@ impl<T: Task> Workers<T> {
 
     /// Runs a batch now, on all threads of the global pool.
     pub(super) fn run_shared(&self, job: Job) {
-        rayon::scope(|_| job.run(&*self.task, self.batch_tokens, 0, self.threads, &self.utilization));
+        let cache = self.cache.as_deref();
+        rayon::scope(|_| {
+            job.run(&*self.task, self.batch_tokens, 0, self.threads, &self.utilization, cache);
+        });
     }
 }

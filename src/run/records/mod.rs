@@ -21,7 +21,7 @@ use crate::output::{
     OutputSchema, Target,
 };
 use crate::pipeline::{
-    CachedTask, Collector, EarlierRun, ExitStatus, FileDigests, FileRecords, Journal, KnownRecords, Manifest,
+    Collector, EarlierRun, ExitStatus, FileDigests, FileRecords, Journal, KnownRecords, Manifest,
     MemoryBudget, Policy, QueryColumns, RecordSource, RowCache, RunIdentity, Stats, Timings, Utilization,
     exit_on_signal, listen, start_stages, write_summary,
 };
@@ -87,8 +87,8 @@ pub(super) fn run<T: ModelTask>(
             exit_on_signal();
         }
         let cursor = run.collector.cursor().clone();
-        let task = Arc::new(CachedTask::new(run.task, run.cache.clone()));
-        let waves = start_stages(run.source, cursor, task, run.budget, utilization.clone())?;
+        let waves =
+            start_stages(run.source, cursor, run.task, run.budget, utilization.clone(), run.cache.clone())?;
         run.collector.run(&waves, &interrupts)?;
     }
     run.collector.report(&run.timings);
@@ -145,8 +145,7 @@ fn prepare<T: ModelTask>(
     output::check(&schema).map_err(|error| UsageError(error.to_string()))?;
     let digests = needs_digests(options, output_is_stream).then(|| FileDigests::start(files));
     let (mut journal, earlier, mut digests) = open_journal(options, &lock, identity, digests, &console)?;
-    let cache = open_cache(options, &choices, journal.as_mut(), digests.as_mut())?;
-    let known = file_records.map(|records| known_records(choices, journal.as_mut(), records)).transpose()?;
+    let known = file_records.map(|records| known_records(&choices, journal.as_mut(), records)).transpose()?;
     let interrupted = match check_earlier_run(options, earlier, &mut source, &budget, known)? {
         ControlFlow::Continue(interrupted) => interrupted,
         ControlFlow::Break(status) => return Ok(ControlFlow::Break(status)),
@@ -157,6 +156,7 @@ fn prepare<T: ModelTask>(
     if !schema.kept.is_empty() {
         source.check_kept()?;
     }
+    let cache = open_cache(options, choices, journal.as_mut(), digests.as_mut())?;
     let bar = console.bar(source.size());
     let mut collector = Collector::new(lock, schema, policy(options, &task), journal, digests, console, bar);
     if let Some(top_k) = setup.top_k {
@@ -220,7 +220,7 @@ fn open_journal(
 /// The rows that earlier runs of the same build, model and options have made on such a device, if there is a directory for them.
 fn open_cache(
     options: &RecordOptions,
-    choices: &RunIdentity,
+    choices: RunIdentity,
     journal: Option<&mut Journal>,
     digests: Option<&mut FileDigests>,
 ) -> Result<Option<Arc<RowCache>>> {
@@ -230,8 +230,7 @@ fn open_cache(
         (None, Some(digests)) => digests.wait()?,
         (None, None) => RunIdentity::new(),
     };
-    let identity: RunIdentity =
-        choices.clone().into_iter().chain(files).chain([identity::of_build()]).collect();
+    let identity: RunIdentity = choices.into_iter().chain(files).chain([identity::of_build()]).collect();
     RowCache::open(directory, &identity).map(|cache| Some(Arc::new(cache)))
 }
 
@@ -252,10 +251,11 @@ fn file_records(options: &RecordOptions) -> Result<Option<FileRecords>> {
 
 /// The records of the file, which must have been made by the same model and options. Devices and builds may differ.
 fn known_records(
-    mut choices: RunIdentity,
+    choices: &RunIdentity,
     journal: Option<&mut Journal>,
     records: FileRecords,
 ) -> Result<KnownRecords> {
+    let mut choices = choices.clone();
     choices.remove("the device");
     if let Some(journal) = journal {
         choices.extend(model_files(journal)?);
