@@ -77,7 +77,7 @@ struct Apply<'a> {
 impl Kernel for Apply<'_> {
     type Output = ();
 
-    define_runners!();
+    define_runners!(f32 only);
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {

@@ -35,7 +35,7 @@ struct DotRows<'a> {
 impl Kernel for DotRows<'_> {
     type Output = ();
 
-    define_runners!();
+    define_runners!(f32 only);
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
@@ -75,7 +75,7 @@ struct SquaredNorms<'a> {
 impl Kernel for SquaredNorms<'_> {
     type Output = ();
 
-    define_runners!();
+    define_runners!(f32 only);
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
@@ -139,7 +139,7 @@ const PARTIAL_SUMS: usize = 16;
 impl<T: Term> Kernel for SumF64<'_, T> {
     type Output = f64;
 
-    define_runners!();
+    define_runners!(f32 only);
 
     #[inline(always)]
     fn run<S: Simd>(self, _: S) -> f64 {

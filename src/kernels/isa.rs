@@ -69,8 +69,14 @@ macro_rules! define_runner {
 
 /// Defines the methods of [`Kernel`] that run it with the target features of an ISA. Inside an `impl` they override the
 /// provided methods, so that the symbol of the compiled kernel names its type: `<Softmax as Kernel>::run_avx2` instead
-/// of `Kernel::run_avx2`. (Rust's legacy symbol names leave out generic parameters.)
+/// of `Kernel::run_avx2`. (Rust's legacy symbol names leave out generic parameters.) With `f32 only` the kernel is
+/// [`Kernel::F32_ONLY`].
 macro_rules! define_runners {
+    (f32 only) => {
+        const F32_ONLY: bool = true;
+
+        $crate::kernels::isa::define_runners!(f32);
+    };
     () => {
         $crate::kernels::isa::define_runner!(
             "x86_64",
@@ -85,6 +91,15 @@ macro_rules! define_runners {
             $crate::kernels::simd::avx512::Avx512<true, false>
         );
         $crate::kernels::isa::define_runner!(
+            "aarch64",
+            run_neon_dotprod,
+            "neon,dotprod",
+            $crate::kernels::simd::neon::Neon<true>
+        );
+        $crate::kernels::isa::define_runners!(f32);
+    };
+    (f32) => {
+        $crate::kernels::isa::define_runner!(
             "x86_64",
             run_avx512,
             "avx512f,avx512bw,avx512dq,avx512vl",
@@ -95,12 +110,6 @@ macro_rules! define_runners {
             run_avx2,
             "avx2,fma",
             $crate::kernels::simd::avx2::Avx2
-        );
-        $crate::kernels::isa::define_runner!(
-            "aarch64",
-            run_neon_dotprod,
-            "neon,dotprod",
-            $crate::kernels::simd::neon::Neon<true>
         );
         $crate::kernels::isa::define_runner!(
             "aarch64",
@@ -117,6 +126,9 @@ pub(super) use {define_runner, define_runners};
 pub trait Kernel: Sized {
     /// The result.
     type Output;
+
+    /// Whether the kernel uses no dot products and no conversions to bf16. ISAs that differ only in those share its code.
+    const F32_ONLY: bool = false;
 
     /// Runs the kernel with the vectors of one ISA. This method and every function it calls with `S` must be
     /// `#[inline(always)]`, so that they are compiled with the target features of the ISA.
@@ -258,13 +270,45 @@ impl Isa {
         }
     }
 
+    /// Runs a kernel with the vectors of an ISA with tiles. It is compiled for no other ISA.
+    ///
+    /// # Panics
+    /// If this ISA has no tile unit.
+    #[inline]
+    pub fn run_beside_tiles<K: Kernel>(self, kernel: K) -> K::Output {
+        match self.tile_unit() {
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Some(TileUnit::Amx) => self.run_beside_amx(kernel),
+            Some(TileUnit::Emulated) => kernel.run_portable(),
+            None => panic!("{} has no tiles", self.name()),
+        }
+    }
+
+    /// [`Isa::run_beside_tiles`] for AMX only.
+    ///
+    /// # Panics
+    /// If this ISA does not have AMX.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    #[inline]
+    pub fn run_beside_amx<K: Kernel>(self, kernel: K) -> K::Output {
+        assert_eq!(self.0, IsaKind::Amx, "the ISA has AMX");
+        if K::F32_ONLY {
+            // SAFETY: an `Isa` of this kind is made only after `available` has detected the features of `Avx512`.
+            return unsafe { kernel.run_avx512() };
+        }
+        // SAFETY: an `Isa` of this kind is made only after `available` has detected the features of `Avx512Bf16`.
+        unsafe { kernel.run_avx512_bf16() }
+    }
+
     /// Runs a kernel with the vectors of this ISA.
     #[inline]
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
-            // SAFETY: an `Isa` of this kind is made only after `available` has detected the features of `Avx512Bf16`.
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-            IsaKind::Amx => unsafe { kernel.run_avx512_bf16() },
+            IsaKind::Amx => self.run_beside_amx(kernel),
+            // SAFETY: an `Isa` of these kinds is made only after AVX-512 F, BW, DQ and VL have been detected.
+            #[cfg(target_arch = "x86_64")]
+            IsaKind::Avx512Bf16 | IsaKind::Avx512Vnni if K::F32_ONLY => unsafe { kernel.run_avx512() },
             // SAFETY: an `Isa` of this kind is made only after AVX-512 F, BW, DQ, VL, VNNI and BF16 have been detected.
             #[cfg(target_arch = "x86_64")]
             IsaKind::Avx512Bf16 => unsafe { kernel.run_avx512_bf16() },
@@ -277,6 +321,9 @@ impl Isa {
             // SAFETY: an `Isa` of this kind is made only after AVX2 and FMA have been detected.
             #[cfg(target_arch = "x86_64")]
             IsaKind::Avx2 => unsafe { kernel.run_avx2() },
+            // SAFETY: every AArch64 processor has NEON.
+            #[cfg(target_arch = "aarch64")]
+            IsaKind::NeonDotprod if K::F32_ONLY => unsafe { kernel.run_neon() },
             // SAFETY: an `Isa` of this kind is made only after the dot product extension has been detected; AArch64 has
             // NEON.
             #[cfg(target_arch = "aarch64")]

@@ -53,7 +53,7 @@ struct NormRows<'a> {
 impl Kernel for NormRows<'_> {
     type Output = ();
 
-    define_runners!();
+    define_runners!(f32 only);
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
@@ -128,7 +128,7 @@ struct L2Normalize<'a> {
 impl Kernel for L2Normalize<'_> {
     type Output = ();
 
-    define_runners!();
+    define_runners!(f32 only);
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {

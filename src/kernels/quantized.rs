@@ -22,7 +22,7 @@ struct Dequantize<'a> {
 impl Kernel for Dequantize<'_> {
     type Output = ();
 
-    define_runners!();
+    define_runners!(f32 only);
 
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
@@ -68,7 +68,7 @@ struct UnpackSigns<'a> {
 impl Kernel for UnpackSigns<'_> {
     type Output = ();
 
-    define_runners!();
+    define_runners!(f32 only);
 
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {

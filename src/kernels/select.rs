@@ -33,7 +33,7 @@ struct ReachingEach<'a> {
 impl Kernel for ReachingEach<'_> {
     type Output = ();
 
-    define_runners!();
+    define_runners!(f32 only);
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
@@ -85,7 +85,7 @@ struct Reaching<'a> {
 impl Kernel for Reaching<'_> {
     type Output = ();
 
-    define_runners!();
+    define_runners!(f32 only);
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {

@@ -24,7 +24,7 @@ struct ScaleAndBias<'a> {
 impl Kernel for ScaleAndBias<'_> {
     type Output = ();
 
-    define_runners!();
+    define_runners!(f32 only);
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
@@ -69,7 +69,7 @@ struct SoftmaxUnnormalized<'a, V> {
 impl<V: Fn(usize) -> Range<usize>> Kernel for SoftmaxUnnormalized<'_, V> {
     type Output = ();
 
-    define_runners!();
+    define_runners!(f32 only);
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
@@ -115,7 +115,7 @@ struct Axpy<'a> {
 impl Kernel for Axpy<'_> {
     type Output = ();
 
-    define_runners!();
+    define_runners!(f32 only);
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {

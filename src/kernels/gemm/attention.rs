@@ -96,10 +96,10 @@ pub fn attend_head(
             // are released before this function returns, and the kernel calls no code that uses tiles, so this thread
             // has no other value of this type.
             let tiles = unsafe { Amx::new() };
-            isa.run(AttendHead { parts, head, buffer, output, tiles });
+            isa.run_beside_amx(AttendHead { parts, head, buffer, output, tiles });
         }
         Some(TileUnit::Emulated) => {
-            isa.run(AttendHead { parts, head, buffer, output, tiles: EmulatedTiles::default() });
+            AttendHead { parts, head, buffer, output, tiles: EmulatedTiles::default() }.run_portable();
         }
         None => unreachable!("only an ISA with a tile unit has bf16 tiles"),
     }

@@ -35,10 +35,16 @@ pub fn gemm(
         return;
     }
     check_lhs(x, weights);
-    if weights.layout.format.is_tiles() {
-        tile_kernel::gemm(x, weights, panels, epilogue, Output::Block(output));
-    } else {
-        weights.isa.run(VectorGemm { x, weights, panels, epilogue, output });
+    match weights.layout.format {
+        OperandFormat::Bf16Tiles { .. } | OperandFormat::Int8Tiles => {
+            tile_kernel::gemm(x, weights, panels, epilogue, Output::Block(output));
+        }
+        OperandFormat::F32 { .. } => {
+            weights.isa.run(VectorGemm::<false> { x, weights, panels, epilogue, output });
+        }
+        OperandFormat::Bf16 | OperandFormat::Int8 => {
+            weights.isa.run(VectorGemm::<true> { x, weights, panels, epilogue, output });
+        }
     }
 }
 

@@ -209,7 +209,8 @@ fn apply_rows<F: ElementFunction, R: ResultRows, const ROWS: bool>(
     block: &BlockEpilogue,
     rows: Range<u32>,
 ) {
-    isa.run(ApplyEpilogue::<F, R, ROWS> { block, rows, instance: PhantomData });
+    let kernel = ApplyEpilogue::<F, R, ROWS> { block, rows, instance: PhantomData };
+    if R::ARE_TILES { isa.run_beside_tiles(kernel) } else { isa.run(kernel) }
 }
 
 /// The kernel that applies an epilogue to some rows of a block. Without `ROWS` there are neither divisors nor
@@ -222,6 +223,8 @@ struct ApplyEpilogue<'a, F, R, const ROWS: bool> {
 
 impl<F: ElementFunction, R: ResultRows, const ROWS: bool> Kernel for ApplyEpilogue<'_, F, R, ROWS> {
     type Output = ();
+
+    const F32_ONLY: bool = !R::ARE_TILES;
 
     define_runners!();
 
@@ -310,6 +313,9 @@ impl<F: ElementFunction, R: ResultRows, const ROWS: bool> ApplyEpilogue<'_, F, R
 
 /// Rows that results are stored to.
 trait ResultRows: Copy {
+    /// Whether they are rows of tiles, which only an ISA with tiles stores.
+    const ARE_TILES: bool;
+
     /// The rows of a kind of results.
     ///
     /// # Panics
@@ -347,6 +353,8 @@ pub(super) struct F32Rows {
 }
 
 impl ResultRows for F32Rows {
+    const ARE_TILES: bool = false;
+
     #[inline(always)]
     fn of(results: Results) -> Self {
         let Results::F32(rows) = results else { panic!("the results are f32") };
@@ -380,6 +388,8 @@ pub(super) struct TileRows<const P: usize> {
 }
 
 impl<const P: usize> ResultRows for TileRows<P> {
+    const ARE_TILES: bool = true;
+
     #[inline(always)]
     fn of(results: Results) -> Self {
         let rows = match results {

@@ -40,11 +40,11 @@ pub(super) fn gemm(
             // are released before this function returns, and the kernel calls no code that uses tiles, so this thread
             // has no other value of this type.
             let tiles = unsafe { Amx::new() };
-            weights.isa.run(TileGemm { x, weights, panels, epilogue, output, tiles });
+            weights.isa.run_beside_amx(TileGemm { x, weights, panels, epilogue, output, tiles });
         }
         Some(TileUnit::Emulated) => {
             let tiles = EmulatedTiles::default();
-            weights.isa.run(TileGemm { x, weights, panels, epilogue, output, tiles });
+            TileGemm { x, weights, panels, epilogue, output, tiles }.run_portable();
         }
         None => unreachable!("a matrix is packed into tiles only for an ISA with a tile unit"),
     }

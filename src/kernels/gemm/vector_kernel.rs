@@ -15,8 +15,9 @@ use crate::kernels::isa::{Isa, Kernel, define_runners};
 use crate::kernels::math::Accuracy;
 use crate::kernels::simd::Simd;
 
-/// The kernel of a GEMM in an operand format of vectors. `driver::gemm` has checked the operands.
-pub(super) struct VectorGemm<'a, 'b> {
+/// The kernel of a GEMM in an operand format of vectors: f32, or with `DOT_PRODUCTS` bf16 or int8. `driver::gemm` has checked the
+/// operands.
+pub(super) struct VectorGemm<'a, 'b, const DOT_PRODUCTS: bool> {
     /// The left-hand side: `(rows, inputs)`.
     pub x: Lhs<'a>,
     /// The weights: `(outputs, inputs)`.
@@ -29,20 +30,20 @@ pub(super) struct VectorGemm<'a, 'b> {
     pub output: &'a mut OutputBlock<'b>,
 }
 
-impl Kernel for VectorGemm<'_, '_> {
+impl<const DOT_PRODUCTS: bool> Kernel for VectorGemm<'_, '_, DOT_PRODUCTS> {
     type Output = ();
+
+    const F32_ONLY: bool = !DOT_PRODUCTS;
 
     define_runners!();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         match self.weights.layout.format {
-            OperandFormat::F32 { .. } => self.panels::<S, Direct<F32Dot>>(s),
-            OperandFormat::Bf16 => self.panels::<S, Direct<Bf16Dot>>(s),
-            OperandFormat::Int8 => self.panels::<S, GroupScaled>(s),
-            OperandFormat::Bf16Tiles { .. } | OperandFormat::Int8Tiles => {
-                unreachable!("these formats are for the tile micro-kernel")
-            }
+            OperandFormat::F32 { .. } if !DOT_PRODUCTS => self.panels::<S, Direct<F32Dot>>(s),
+            OperandFormat::Bf16 if DOT_PRODUCTS && S::FAST_BF16 => self.panels::<S, Direct<Bf16Dot>>(s),
+            OperandFormat::Int8 if DOT_PRODUCTS => self.panels::<S, GroupScaled>(s),
+            format => unreachable!("{format:?} is not a format of this kernel"),
         }
     }
 }
@@ -53,7 +54,7 @@ const MAX_PREFETCHING_TILES: usize = 8;
 /// Cache lines of a matrix that does not fit in L2 beside everything else.
 const MIN_PREFETCHED_LINES: usize = 2 << 10;
 
-impl VectorGemm<'_, '_> {
+impl<const DOT_PRODUCTS: bool> VectorGemm<'_, '_, DOT_PRODUCTS> {
     #[inline(always)]
     fn panels<S: Simd, K: MicroKernel<S>>(self, s: S) {
         let VectorGemm { x, weights, panels, epilogue, output } = self;

@@ -45,11 +45,14 @@ impl EmulatedTiles {
     }
 }
 
+/// Not inlined: a kernel has hundreds of these instructions.
 impl Tiles for EmulatedTiles {
+    #[inline(never)]
     fn zero<const C: usize>(&mut self) {
         self.0[C].fill(0);
     }
 
+    #[inline(never)]
     unsafe fn load<const T: usize>(&mut self, from: *const u8, stride: usize) {
         for (row, to) in self.0[T].chunks_exact_mut(TILE_ROW_BYTES).enumerate() {
             // SAFETY: `from` is valid for reads of 64 bytes at the offset `row · stride` by the contract of this
@@ -58,6 +61,7 @@ impl Tiles for EmulatedTiles {
         }
     }
 
+    #[inline(never)]
     unsafe fn store<const T: usize>(&mut self, to: *mut u8, stride: usize) {
         for (row, from) in self.0[T].chunks_exact(TILE_ROW_BYTES).enumerate() {
             // SAFETY: `to` is valid for writes of 64 bytes at the offset `row · stride` by the contract of this method;
@@ -66,6 +70,7 @@ impl Tiles for EmulatedTiles {
         }
     }
 
+    #[inline(never)]
     fn dot_bf16<const C: usize, const A: usize, const B: usize>(&mut self) {
         self.update(C, |tiles, accumulator, row, column| {
             // Sums of the even and of the odd inputs.
@@ -81,6 +86,7 @@ impl Tiles for EmulatedTiles {
         });
     }
 
+    #[inline(never)]
     fn dot_int8<const C: usize, const A: usize, const B: usize>(&mut self) {
         self.update(C, |tiles, accumulator, row, column| {
             let mut accumulator = i32::from_le_bytes(accumulator);
