@@ -3,7 +3,7 @@
 
 use std::ffi::c_long;
 
-use libmimalloc_sys::{mi_option_set_default, mi_option_t};
+use libmimalloc_sys::{mi_collect, mi_option_set_default, mi_option_t};
 
 /// `mi_option_purge_delay`: milliseconds before freed memory is returned. `libmimalloc-sys` has no name for it.
 const PURGE_DELAY: mi_option_t = 15;
@@ -18,11 +18,22 @@ pub fn keep_freed_memory() {
     allow_huge_pages(true);
 }
 
-/// Settings for the start of the process and for loading a model: no huge pages until [`keep_freed_memory`] is called, and one arena of
-/// the C library.
+/// Returns the memory that loading has freed to the system: an idle thread returns none, so that each of several processes with one
+/// model would keep some megabytes. From now on it is returned after 10 ms, the default.
+pub fn return_freed_memory() {
+    // SAFETY: any thread may collect its heap at any time.
+    let collect = || unsafe { mi_collect(true) };
+    collect();
+    rayon::broadcast(|_| collect());
+    set(PURGE_DELAY, 10);
+}
+
+/// Settings for the start of the process and for loading a model: freed memory is returned at once until [`return_freed_memory`] is
+/// called, no huge pages until [`keep_freed_memory`] is called, and one arena of the C library.
 ///
 /// Each thread fills many of its huge pages in part only: 10 to 30 MB in a process that encodes one text.
 pub fn configure_at_start() {
+    set(PURGE_DELAY, 0);
     allow_huge_pages(false);
     use_one_c_arena();
 }

@@ -23,7 +23,9 @@ use crate::model::modules::{Modules, PostPoolingModule, QueryWeights, post_pooli
 use crate::model::purpose::Purpose;
 use crate::model::static_embedding::StaticLayout;
 use crate::model::weights::{TensorReport, read_index};
-use crate::nn::{Encoder, HeadKind, HeadSpec, OutputKind, Pooling, PostPooling, TaskHead};
+use crate::nn::{
+    Encoder, HeadKind, HeadSpec, OutputKind, Pooling, PostPooling, TaskHead, return_freed_memory,
+};
 use crate::sys::console::Console;
 use crate::text::{Tokenizer, TokenizerOptions, TruncationSide};
 
@@ -173,6 +175,7 @@ fn load_for(wanted: Wanted, options: &ModelOptions, console: &Console) -> Result
         let pooling = &loaded.pooling;
         console.note(format!("no pooling configured; using {pooling}, the default for this model family"));
     }
+    return_freed_memory();
     Ok(loaded)
 }
 
