@@ -20,6 +20,7 @@ pub enum TileUnit {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     Amx,
     /// AMX emulated in plain Rust.
+    #[cfg(feature = "emulated-tiles")]
     Emulated,
 }
 
@@ -51,6 +52,7 @@ enum IsaKind {
     /// The baseline of the compilation target.
     Portable,
     /// `Portable` with emulated AMX tiles.
+    #[cfg(feature = "emulated-tiles")]
     EmulatedTiles,
 }
 
@@ -130,6 +132,9 @@ pub trait Kernel: Sized {
     /// Whether the kernel uses no dot products and no conversions to bf16. ISAs that differ only in those share its code.
     const F32_ONLY: bool = false;
 
+    /// Whether the kernel runs only on an ISA with tiles. It is compiled for no other.
+    const TILES_ONLY: bool = false;
+
     /// Runs the kernel with the vectors of one ISA. This method and every function it calls with `S` must be
     /// `#[inline(always)]`, so that they are compiled with the target features of the ISA.
     fn run<S: Simd>(self, simd: S) -> Self::Output;
@@ -190,6 +195,7 @@ impl Isa {
     }
 
     /// Portable vectors and emulated AMX tiles, for tests on any machine.
+    #[cfg(feature = "emulated-tiles")]
     pub fn emulated_tiles() -> Isa {
         Isa(IsaKind::EmulatedTiles)
     }
@@ -242,6 +248,7 @@ impl Isa {
             #[cfg(target_arch = "aarch64")]
             IsaKind::Neon => "neon",
             IsaKind::Portable => "portable",
+            #[cfg(feature = "emulated-tiles")]
             IsaKind::EmulatedTiles => "emulated-tiles",
         }
     }
@@ -265,26 +272,25 @@ impl Isa {
         match self.0 {
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             IsaKind::Amx => Some(TileUnit::Amx),
+            #[cfg(feature = "emulated-tiles")]
             IsaKind::EmulatedTiles => Some(TileUnit::Emulated),
             _ => None,
         }
     }
 
-    /// Runs a kernel with the vectors of an ISA with tiles. It is compiled for no other ISA.
-    ///
-    /// # Panics
-    /// If this ISA has no tile unit.
+    /// [`Isa::run`] of a kernel that is [`Kernel::TILES_ONLY`].
     #[inline]
-    pub fn run_beside_tiles<K: Kernel>(self, kernel: K) -> K::Output {
+    fn run_beside_tiles<K: Kernel>(self, kernel: K) -> K::Output {
         match self.tile_unit() {
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             Some(TileUnit::Amx) => self.run_beside_amx(kernel),
+            #[cfg(feature = "emulated-tiles")]
             Some(TileUnit::Emulated) => kernel.run_portable(),
             None => panic!("{} has no tiles", self.name()),
         }
     }
 
-    /// [`Isa::run_beside_tiles`] for AMX only.
+    /// [`Isa::run`] with the vectors of AMX only, for a kernel that uses its tiles.
     ///
     /// # Panics
     /// If this ISA does not have AMX.
@@ -301,8 +307,14 @@ impl Isa {
     }
 
     /// Runs a kernel with the vectors of this ISA.
+    ///
+    /// # Panics
+    /// If the kernel is [`Kernel::TILES_ONLY`], and this ISA has no tile unit.
     #[inline]
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        if K::TILES_ONLY {
+            return self.run_beside_tiles(kernel);
+        }
         match self.0 {
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             IsaKind::Amx => self.run_beside_amx(kernel),
@@ -331,7 +343,9 @@ impl Isa {
             // SAFETY: every AArch64 processor has NEON.
             #[cfg(target_arch = "aarch64")]
             IsaKind::Neon => unsafe { kernel.run_neon() },
-            IsaKind::Portable | IsaKind::EmulatedTiles => kernel.run_portable(),
+            IsaKind::Portable => kernel.run_portable(),
+            #[cfg(feature = "emulated-tiles")]
+            IsaKind::EmulatedTiles => kernel.run_portable(),
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::kernels::math::{exp2, exp2_weight};
 use crate::kernels::simd::Simd;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use crate::kernels::tiles::amx::Amx;
+#[cfg(feature = "emulated-tiles")]
 use crate::kernels::tiles::emulated::EmulatedTiles;
 use crate::kernels::tiles::{TILE_BYTES, TILE_ROWS, Tiles};
 
@@ -98,6 +99,7 @@ pub fn attend_head(
             let tiles = unsafe { Amx::new() };
             isa.run_beside_amx(AttendHead { parts, head, buffer, output, tiles });
         }
+        #[cfg(feature = "emulated-tiles")]
         Some(TileUnit::Emulated) => {
             AttendHead { parts, head, buffer, output, tiles: EmulatedTiles::default() }.run_portable();
         }

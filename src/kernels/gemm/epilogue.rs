@@ -209,8 +209,7 @@ fn apply_rows<F: ElementFunction, R: ResultRows, const ROWS: bool>(
     block: &BlockEpilogue,
     rows: Range<u32>,
 ) {
-    let kernel = ApplyEpilogue::<F, R, ROWS> { block, rows, instance: PhantomData };
-    if R::ARE_TILES { isa.run_beside_tiles(kernel) } else { isa.run(kernel) }
+    isa.run(ApplyEpilogue::<F, R, ROWS> { block, rows, instance: PhantomData });
 }
 
 /// The kernel that applies an epilogue to some rows of a block. Without `ROWS` there are neither divisors nor
@@ -225,6 +224,7 @@ impl<F: ElementFunction, R: ResultRows, const ROWS: bool> Kernel for ApplyEpilog
     type Output = ();
 
     const F32_ONLY: bool = !R::ARE_TILES;
+    const TILES_ONLY: bool = R::ARE_TILES;
 
     define_runners!();
 

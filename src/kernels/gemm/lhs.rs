@@ -114,7 +114,11 @@ impl LhsBuffer {
         let convert = |task: usize, to: &mut [u32], scales: &mut [f32]| {
             let x = &x[task * ROWS_PER_TASK * stride..];
             let rows = ROWS_PER_TASK.min(rows - task * ROWS_PER_TASK);
-            isa.run(ConvertRows { layout, x, stride, rows, to, scales });
+            if layout.format.is_tiles() {
+                isa.run(ConvertRows::<true> { layout, x, stride, rows, to, scales });
+            } else {
+                isa.run(ConvertRows::<false> { layout, x, stride, rows, to, scales });
+            }
         };
         if rows <= ROWS_PER_TASK {
             convert(0, packed, &mut self.scales[..rows * groups]);
@@ -133,8 +137,8 @@ impl LhsBuffer {
     }
 }
 
-/// The kernel that converts rows of f32 to an operand format.
-struct ConvertRows<'a> {
+/// The kernel that converts rows of f32 to an operand format, one of tiles or another.
+struct ConvertRows<'a, const TILES: bool> {
     layout: PackedLayout,
     x: &'a [f32],
     stride: usize,
@@ -143,45 +147,61 @@ struct ConvertRows<'a> {
     scales: &'a mut [f32],
 }
 
-impl Kernel for ConvertRows<'_> {
+impl<const TILES: bool> Kernel for ConvertRows<'_, TILES> {
     type Output = ();
+
+    const TILES_ONLY: bool = TILES;
 
     define_runners!();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let PackedLayout { format, lhs_row, inputs, .. } = self.layout;
-        let groups = inputs.div_ceil(INT8_GROUP);
-        match format {
-            OperandFormat::Bf16Tiles { parts: 1, .. } => return self.bf16_tiles::<S, 1>(s),
-            OperandFormat::Bf16Tiles { parts: 2, .. } => return self.bf16_tiles::<S, 2>(s),
-            OperandFormat::Bf16Tiles { .. } => return self.bf16_tiles::<S, MAX_PARTS>(s),
-            _ => {}
+        if TILES {
+            return match format {
+                OperandFormat::Bf16Tiles { parts: 1, .. } => self.bf16_tiles::<S, 1>(s),
+                OperandFormat::Bf16Tiles { parts: 2, .. } => self.bf16_tiles::<S, 2>(s),
+                OperandFormat::Bf16Tiles { .. } => self.bf16_tiles::<S, MAX_PARTS>(s),
+                OperandFormat::Int8Tiles => self.int8_tiles(s),
+                OperandFormat::F32 { .. } | OperandFormat::Bf16 | OperandFormat::Int8 => {
+                    unreachable!("not a format of tiles")
+                }
+            };
         }
-        // Tiles interleave 16 rows: each tile row of a row of `x` is in another tile.
-        let interleaved = format.padded_rows(1);
+        let groups = self.layout.groups();
         for i in 0..self.rows {
-            let to = &mut self.to[i / interleaved * interleaved * lhs_row..][..interleaved * lhs_row];
+            let to = &mut self.to[i * lhs_row..][..lhs_row];
             let x = &self.x[i * self.stride..][..inputs];
             match format {
                 OperandFormat::F32 { .. } => unreachable!("f32 rows are not converted"),
-                OperandFormat::Bf16Tiles { .. } => unreachable!("handled above"),
-                OperandFormat::Int8Tiles => {
-                    let (tile_rows, _) = to.as_chunks_mut::<16>();
-                    let tile_rows = tile_rows.iter_mut().skip(i % TILE_ROWS).step_by(TILE_ROWS);
-                    let scales = &mut self.scales[i * groups..][..groups];
-                    for ((group, row), scale) in x.chunks(INT8_GROUP).zip(tile_rows).zip(scales) {
-                        *scale = quantize_i8(s, group, row);
-                    }
-                }
                 OperandFormat::Bf16 => bf16_row(s, x, to),
                 OperandFormat::Int8 => int8_row(s, x, to, &mut self.scales[i * groups..][..groups]),
+                OperandFormat::Bf16Tiles { .. } | OperandFormat::Int8Tiles => {
+                    unreachable!("a format of tiles")
+                }
             }
         }
     }
 }
 
-impl ConvertRows<'_> {
+impl<const TILES: bool> ConvertRows<'_, TILES> {
+    /// Converts the rows to tiles of 8-bit integers and writes the scales of their groups.
+    #[inline(always)]
+    fn int8_tiles<S: Simd>(self, s: S) {
+        let PackedLayout { lhs_row, inputs, .. } = self.layout;
+        let groups = self.layout.groups();
+        for i in 0..self.rows {
+            // Each tile row of a row of `x` is in another tile.
+            let (tile_rows, _) = self.to[i / TILE_ROWS * TILE_ROWS * lhs_row..].as_chunks_mut::<16>();
+            let tile_rows = tile_rows.iter_mut().skip(i % TILE_ROWS).step_by(TILE_ROWS);
+            let x = &self.x[i * self.stride..][..inputs];
+            let scales = &mut self.scales[i * groups..][..groups];
+            for ((group, row), scale) in x.chunks(INT8_GROUP).zip(tile_rows).zip(scales) {
+                *scale = quantize_i8(s, group, row);
+            }
+        }
+    }
+
     /// Converts the rows to tiles of `P` bf16 parts, in the order in which the tiles are stored.
     #[inline(always)]
     fn bf16_tiles<S: Simd, const P: usize>(self, s: S) {

@@ -5,7 +5,7 @@ use half::bf16;
 use super::blocking::{MAX_PARTS, TILE_NR, TILES_PER_PANEL};
 use super::convert::{BF16_PER_TILE_ROW, TileRow, quantize_i8, split_bf16, split_bf16_pairs};
 use super::layout::{INT8_GROUP, OperandFormat, PackedLayout};
-use crate::kernels::isa::{Kernel, define_runners};
+use crate::kernels::isa::{Isa, Kernel, define_runners};
 use crate::kernels::simd::Simd;
 use crate::kernels::tiles::TILE_ROWS;
 
@@ -20,31 +20,52 @@ pub struct MatrixView<'a> {
     pub transposed: bool,
 }
 
-/// The kernel that packs one panel.
-pub(super) struct PackPanel<'a> {
-    pub(super) layout: PackedLayout,
-    /// The outputs of the panel, fewer than NR in the last one.
-    pub(super) from: MatrixView<'a>,
-    pub(super) to: &'a mut [u32],
+/// Packs one panel: `from` are its outputs, fewer than NR in the last one.
+pub(super) fn pack_panel(isa: Isa, layout: PackedLayout, from: MatrixView, to: &mut [u32]) {
+    if layout.format.is_tiles() {
+        isa.run(PackPanel::<true> { layout, from, to });
+    } else {
+        isa.run(PackPanel::<false> { layout, from, to });
+    }
 }
 
-impl Kernel for PackPanel<'_> {
+/// Why weights of an int8 format are not transposed.
+const NOT_TRANSPOSED: &str = "int8 groups are packed from rows of consecutive inputs";
+
+/// The kernel of [`pack_panel`], for formats of tiles or for all others.
+struct PackPanel<'a, const TILES: bool> {
+    layout: PackedLayout,
+    from: MatrixView<'a>,
+    to: &'a mut [u32],
+}
+
+impl<const TILES: bool> Kernel for PackPanel<'_, TILES> {
     type Output = ();
+
+    const TILES_ONLY: bool = TILES;
 
     define_runners!();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let PackPanel { layout, from, to } = self;
+        if TILES {
+            return match (layout.format, from.transposed) {
+                (OperandFormat::Bf16Tiles { weight_parts: 1, .. }, _) => {
+                    pack_bf16_tiles::<S, 1>(s, layout, from, to)
+                }
+                (OperandFormat::Bf16Tiles { weight_parts: 2, .. }, _) => {
+                    pack_bf16_tiles::<S, 2>(s, layout, from, to)
+                }
+                (OperandFormat::Bf16Tiles { .. }, _) => pack_bf16_tiles::<S, MAX_PARTS>(s, layout, from, to),
+                (OperandFormat::Int8Tiles, false) => pack_int8_tiles(s, layout, from, to),
+                (OperandFormat::Int8Tiles, true) => unreachable!("{NOT_TRANSPOSED}"),
+                (OperandFormat::F32 { .. } | OperandFormat::Bf16 | OperandFormat::Int8, _) => {
+                    unreachable!("not a format of tiles")
+                }
+            };
+        }
         match (layout.format, from.transposed) {
-            (OperandFormat::Bf16Tiles { weight_parts: 1, .. }, _) => {
-                pack_bf16_tiles::<S, 1>(s, layout, from, to)
-            }
-            (OperandFormat::Bf16Tiles { weight_parts: 2, .. }, _) => {
-                pack_bf16_tiles::<S, 2>(s, layout, from, to)
-            }
-            (OperandFormat::Bf16Tiles { .. }, _) => pack_bf16_tiles::<S, MAX_PARTS>(s, layout, from, to),
-            (OperandFormat::Int8Tiles, false) => pack_int8_tiles(s, layout, from, to),
             (OperandFormat::Bf16, false) => pack_bf16(s, layout, from, to),
             (OperandFormat::Bf16, true) => pack_bf16_transposed(s, layout, from, to),
             (OperandFormat::F32 { bf16_weights }, false) => pack_f32(s, layout, from, bf16_weights, to),
@@ -52,8 +73,9 @@ impl Kernel for PackPanel<'_> {
                 pack_f32_transposed(layout, from, bf16_weights, to)
             }
             (OperandFormat::Int8, false) => pack_int8(s, layout, from, to),
-            (OperandFormat::Int8 | OperandFormat::Int8Tiles, true) => {
-                unreachable!("int8 groups are packed from rows of consecutive inputs")
+            (OperandFormat::Int8, true) => unreachable!("{NOT_TRANSPOSED}"),
+            (OperandFormat::Bf16Tiles { .. } | OperandFormat::Int8Tiles, _) => {
+                unreachable!("a format of tiles")
             }
         }
     }

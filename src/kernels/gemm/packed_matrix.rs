@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::cache_line::{CacheLine, elements, elements_mut, lines_of_bytes, zeroed_lines};
 use super::layout::{F32_SIGNIFICAND_BITS, GemmType, INT8_GROUP, OperandFormat, PackedLayout};
-use super::pack::{MatrixView, PackPanel};
+use super::pack::{MatrixView, pack_panel};
 use crate::kernels::isa::Isa;
 
 /// Bytes with a stable address, such as a memory-mapped file.
@@ -108,7 +108,7 @@ impl PackedMatrix {
             values.resize(layout.nr.min(outputs - first) * inputs, 0.0);
             read(first * inputs, values)?;
             let from = MatrixView { data: values, stride: inputs, transposed: false };
-            isa.run(PackPanel { layout, from, to: elements_mut(lines) });
+            pack_panel(isa, layout, from, elements_mut(lines));
             Ok(())
         })?;
         Ok(packed)
@@ -179,7 +179,7 @@ impl PackedMatrix {
                 (first * from.stride, (first + width - 1) * from.stride + inputs)
             };
             let from = MatrixView { data: &from.data[start..end], ..from };
-            isa.run(PackPanel { layout, from, to: elements_mut(lines) });
+            pack_panel(isa, layout, from, elements_mut(lines));
         }
     }
 

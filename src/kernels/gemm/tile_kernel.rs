@@ -19,6 +19,7 @@ use crate::kernels::isa::{Isa, Kernel, TileUnit, define_runners};
 use crate::kernels::simd::Simd;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use crate::kernels::tiles::amx::Amx;
+#[cfg(feature = "emulated-tiles")]
 use crate::kernels::tiles::emulated::EmulatedTiles;
 use crate::kernels::tiles::{TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, Tiles};
 
@@ -42,6 +43,7 @@ pub(super) fn gemm(
             let tiles = unsafe { Amx::new() };
             weights.isa.run_beside_amx(TileGemm { x, weights, panels, epilogue, output, tiles });
         }
+        #[cfg(feature = "emulated-tiles")]
         Some(TileUnit::Emulated) => {
             let tiles = EmulatedTiles::default();
             TileGemm { x, weights, panels, epilogue, output, tiles }.run_portable();
