@@ -75,6 +75,6 @@ pub use sidecars::{SidecarPaths, remove_sidecars};
 pub use single_write::{Array, write};
 pub use stdout::print;
 pub use table::{TableFormat, TableWriter};
-pub use target::Target;
+pub use target::{Target, parent_dir};
 pub use write_error::ClosedPipe;
 pub use writer::Writer;

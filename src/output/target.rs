@@ -22,7 +22,7 @@ impl fmt::Display for Target {
 }
 
 /// The directory of a path; `.` for a bare file name.
-pub(super) fn parent_dir(path: &Path) -> &Path {
+pub fn parent_dir(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::budget::MemoryBudget;
 use super::stats::Stats;
 use super::utilization::Utilization;
-use crate::output::OutputMetadata;
+use crate::output::{OutputMetadata, parent_dir};
 use crate::sys::memory::peak_memory;
 
 /// The timings of a run.
@@ -29,13 +29,13 @@ pub struct Timings {
 /// # Errors
 /// If the file cannot be opened for writing.
 pub fn check_writable(path: &Path) -> Result<()> {
-    let is_new = !path.exists();
-    OpenOptions::new().append(true).create(true).open(path).map_err(|error| cannot_write(path, &error))?;
-    if is_new {
-        // A run that fails must not leave an empty summary.
-        fs::remove_file(path).map_err(|error| cannot_write(path, &error))?;
-    }
-    Ok(())
+    let checked = if path.exists() {
+        OpenOptions::new().append(true).open(path).map(drop)
+    } else {
+        // A run that fails must not leave an empty summary, nor remove that of another run which ends meanwhile.
+        tempfile::tempfile_in(parent_dir(path)).map(drop)
+    };
+    checked.map_err(|error| cannot_write(path, &error))
 }
 
 fn cannot_write(path: &Path, error: &io::Error) -> anyhow::Error {
