@@ -27,7 +27,7 @@ pub struct FeedForwardLayers<L> {
 }
 
 /// `down(f(up(x))) + r`, or with a gate `down(f(gate(x)) ∘ up(x)) + r`, for `x` of `(T, inputs)` and an optional residual `r` of
-/// `(T, outputs)`; returns `(T, outputs)`. On tiles the intermediate values are stored only as operands of `down`.
+/// `(T, outputs)`; returns `(T, outputs)`. Packed layers compute some rows at a time, whose intermediate values stay in L2.
 ///
 /// # Errors
 /// If shapes or devices do not match.
@@ -39,7 +39,7 @@ pub fn feed_forward(
 ) -> Result<Tensor> {
     let FeedForwardLayers { gate, up, down } = layers;
     // Few rows are divided by panels, which needs the intermediate values of all threads.
-    if let Some(matrices) = chained(layers)
+    if let Some(matrices) = packed(layers)
         && x.dims2()?.0 >= TASK_ROWS * rayon::current_num_threads()
     {
         return by_rows(layers, matrices, x, activation, residual);
@@ -68,8 +68,8 @@ fn gated(gate: &LinearWeights, up: &LinearWeights, x: &Tensor, activation: Activ
     }
 }
 
-/// The matrices, if each can compute the left operand of the next.
-fn chained(layers: FeedForwardLayers<&LinearWeights>) -> Option<FeedForwardLayers<&PackedMatrix>> {
+/// The matrices, if they are packed and fit together.
+fn packed(layers: FeedForwardLayers<&LinearWeights>) -> Option<FeedForwardLayers<&PackedMatrix>> {
     let (up, down) = (layers.up.packed()?, layers.down.packed()?);
     let gate = match layers.gate {
         Some(gate) => {
@@ -77,7 +77,7 @@ fn chained(layers: FeedForwardLayers<&LinearWeights>) -> Option<FeedForwardLayer
         }
         None => None,
     };
-    up.chains_with(down).then_some(FeedForwardLayers { gate, up, down })
+    (up.outputs() == down.inputs()).then_some(FeedForwardLayers { gate, up, down })
 }
 
 /// The intermediate values of a task.
@@ -85,6 +85,8 @@ fn chained(layers: FeedForwardLayers<&LinearWeights>) -> Option<FeedForwardLayer
 struct Intermediate {
     /// Those of the gate, a block of columns at a time.
     gate: Vec<f32>,
+    /// `(rows, intermediate)`; empty on tiles.
+    values: Vec<f32>,
     /// The left operand of the last layer.
     lhs: LhsBuffer,
 }
@@ -97,13 +99,16 @@ impl Scratch for Intermediate {
     const THREAD_LOCAL: &'static LocalKey<RefCell<Self>> = &INTERMEDIATE;
 }
 
-/// Rows of a task, for which the intermediate values stay in L2 while the weights stream from L3.
+/// Rows of a task on tiles, for which the intermediate values stay in L2 while the weights stream from L3.
 const ROWS_PER_TASK: usize = 256;
+
+/// Bytes of L2 for the intermediate values of a task in f32.
+const INTERMEDIATE_BYTES: usize = 640 << 10;
 
 /// Values of the gate that a task holds at a time, which stay in L2.
 const GATE_BLOCK_VALUES: usize = 1 << 16;
 
-/// [`feed_forward`] of matrices that chain: each task computes some rows from the first layer to the last.
+/// [`feed_forward`] of packed matrices: each task computes some rows from the first layer to the last.
 fn by_rows(
     layers: FeedForwardLayers<&LinearWeights>,
     matrices: FeedForwardLayers<&PackedMatrix>,
@@ -127,7 +132,13 @@ fn by_rows(
         residual: residual.as_deref().unwrap_or_default(),
     };
     let even = rows.div_ceil(rayon::current_num_threads()).next_multiple_of(TASK_ROWS);
-    let task_rows = ROWS_PER_TASK.min(even);
+    let rows_in_l2 = if matrices.up.chains_with(matrices.down) {
+        ROWS_PER_TASK
+    } else {
+        let rows = INTERMEDIATE_BYTES / (matrices.up.outputs() * size_of::<f32>());
+        (rows / TASK_ROWS * TASK_ROWS).clamp(TASK_ROWS, ROWS_PER_TASK)
+    };
+    let task_rows = rows_in_l2.min(even);
     let y = with_scratch(|buffer: &mut LhsBuffer| {
         let x = buffer.convert(matrices.up, &values, inputs, rows);
         // SAFETY: the tasks cover all rows, and `Network::run` writes every element of a block.
@@ -156,7 +167,7 @@ struct Network<'a> {
 impl Network<'_> {
     /// Computes some rows of the output.
     fn run(&self, x: Lhs, rows: Range<usize>, output: &OutputMatrix) {
-        let FeedForwardLayers { gate, up, down } = self.matrices;
+        let down = self.matrices.down;
         let outputs = down.outputs();
         // SAFETY: no two tasks have a row in common.
         let mut block = unsafe { output.block(rows.clone(), 0..outputs) };
@@ -164,34 +175,55 @@ impl Network<'_> {
         let epilogue = Epilogue { bias: self.down_bias, residual, ..Epilogue::default() };
         with_scratch(|intermediate: &mut Intermediate| {
             let x = x.slice(rows);
-            let intermediate = match gate {
-                Some(gate) => self.gated(x, gate, intermediate),
-                None => {
-                    let Network { up_bias: bias, activation, .. } = *self;
-                    let epilogue = Epilogue { bias, activation, ..Epilogue::default() };
-                    gemm_into_lhs(x, up, 0..up.panels(), &epilogue, down, &mut intermediate.lhs)
-                }
-            };
+            let intermediate = self.intermediate(x, intermediate);
             gemm(intermediate, down, 0..down.panels(), &epilogue, &mut block);
         });
     }
 
-    /// `f(gate(x)) ∘ up(x)`, some panels at a time.
-    fn gated<'a>(&self, x: Lhs, gate: &PackedMatrix, to: &'a mut Intermediate) -> Lhs<'a> {
-        let FeedForwardLayers { up, down, .. } = self.matrices;
-        let gate_epilogue =
-            Epilogue { bias: self.gate_bias, activation: self.activation, ..Epilogue::default() };
-        let panels = (GATE_BLOCK_VALUES / (x.rows() * up.columns(0..1).len()).max(1)).clamp(1, up.panels());
-        to.gate.resize(x.rows() * up.columns(0..panels).len(), 0.0);
-        for first in (0..up.panels()).step_by(panels) {
-            let panels = first..up.panels().min(first + panels);
-            let columns = up.columns(panels.clone());
-            let values = &mut to.gate[..x.rows() * columns.len()];
-            gemm(x, gate, panels.clone(), &gate_epilogue, &mut OutputBlock::whole(values, columns.len()));
-            let factors = Factors { values, first_output: columns.start, columns: columns.len() };
-            let epilogue = Epilogue { bias: self.up_bias, factors, ..Epilogue::default() };
-            gemm_into_lhs(x, up, panels, &epilogue, down, &mut to.lhs);
+    /// `f(up(x))`, or `f(gate(x)) ∘ up(x)`, as the left operand of `down`.
+    fn intermediate<'a>(&self, x: Lhs, to: &'a mut Intermediate) -> Lhs<'a> {
+        let FeedForwardLayers { gate, up, down } = self.matrices;
+        let chains = up.chains_with(down);
+        if !chains {
+            to.values.resize(x.rows() * up.outputs(), 0.0);
         }
-        to.lhs.converted(down, x.rows())
+        let Intermediate { gate: gate_values, values, lhs } = to;
+        let mut multiply = |panels: Range<usize>, epilogue: &Epilogue| {
+            if chains {
+                gemm_into_lhs(x, up, panels, epilogue, down, lhs);
+                return;
+            }
+            let matrix = OutputMatrix::new(values, up.outputs());
+            // SAFETY: there is only one block.
+            let mut block = unsafe { matrix.block(0..x.rows(), up.columns(panels.clone())) };
+            gemm(x, up, panels, epilogue, &mut block);
+        };
+        let Network { gate_bias, up_bias, activation, .. } = *self;
+        match gate {
+            None => {
+                let epilogue = Epilogue { bias: up_bias, activation, ..Epilogue::default() };
+                multiply(0..up.panels(), &epilogue);
+            }
+            // Some panels at a time.
+            Some(gate) => {
+                let gate_epilogue = Epilogue { bias: gate_bias, activation, ..Epilogue::default() };
+                let panels =
+                    (GATE_BLOCK_VALUES / (x.rows() * up.columns(0..1).len()).max(1)).clamp(1, up.panels());
+                gate_values.resize(x.rows() * up.columns(0..panels).len(), 0.0);
+                for first in (0..up.panels()).step_by(panels) {
+                    let panels = first..up.panels().min(first + panels);
+                    let columns = up.columns(panels.clone());
+                    let values = &mut gate_values[..x.rows() * columns.len()];
+                    let mut block = OutputBlock::whole(values, columns.len());
+                    gemm(x, gate, panels.clone(), &gate_epilogue, &mut block);
+                    let factors = Factors { values, first_output: columns.start, columns: columns.len() };
+                    multiply(panels, &Epilogue { bias: up_bias, factors, ..Epilogue::default() });
+                }
+            }
+        }
+        if chains {
+            return to.lhs.converted(down, x.rows());
+        }
+        to.lhs.convert(down, &to.values, up.outputs(), x.rows())
     }
 }
