@@ -38,7 +38,7 @@ fi
 once=(kernels:: hub:: fuzz_input:: fuzz_model:: terminal:: layering:: contributing::)
 run() {
     echo "== SCONCE_ISA=$isa"
-    SCONCE_ISA=$isa cargo test --release --locked --no-fail-fast "$@" 2>&1 | tee -a "$log" || status=$?
+    SCONCE_ISA=$isa cargo test --release --workspace --locked --no-fail-fast "$@" 2>&1 | tee -a "$log" || status=$?
 }
 isa=${isas[0]}
 run

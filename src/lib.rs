@@ -27,7 +27,7 @@
 //! * [`model`]: reading a model's files: layout, hub, config, families, tensor names, weights, modules.
 //! * [`nn`]: the maths over candle tensors.
 //! * [`ops`]: candle operations, each with a plain reference, a CPU path and, where it pays, a GPU path.
-//! * [`kernels`]: SIMD over slices, without candle; `cuda/` has the GPU kernels.
+//! * [`kernels`]: SIMD over slices, without candle; a crate of its own, `sconce-kernels`. `cuda/` has the GPU kernels.
 //! * [`neighbours`]: exact nearest neighbours among blocks of stored vectors.
 //! * [`vectors`]: readers of vector files, one file per format: vectors in blocks, columns of single rows.
 //! * [`output`]: writers of vectors, scores, labels and spans, one file per format; atomic and resumable files; manifest and ledger.
@@ -103,8 +103,6 @@ pub mod error;
 pub mod field;
 pub mod figure;
 pub mod input;
-#[allow(unsafe_code)]
-pub mod kernels;
 pub mod model;
 pub mod named;
 pub mod neighbours;
@@ -118,3 +116,5 @@ pub mod sys;
 pub mod task;
 pub mod text;
 pub mod vectors;
+
+pub use sconce_kernels as kernels;

@@ -46,9 +46,9 @@ MUTATIONS = [
     ("later panels overwrite the first ones", "src/kernels/gemm/driver.rs", "let first = panels.start * parts", "let first = 0 * parts"),
     ("a block of columns begins at 0", "src/ops/linear.rs", "reduce(columns.start, block)", "reduce(0, block)"),
     # Activations.
-    ("erf GELU becomes tanh GELU", "src/ops/activation.rs", '("gelu", Activation::Gelu),', '("gelu", Activation::GeluTanh),'),
-    ("tanh GELU becomes erf GELU", "src/ops/activation.rs", '("gelu_new", Activation::GeluTanh),', '("gelu_new", Activation::Gelu),'),
-    ("ReLU becomes GELU", "src/ops/activation.rs", '("relu", Activation::Relu),', '("relu", Activation::Gelu),'),
+    ("erf GELU becomes tanh GELU", "src/kernels/activation.rs", '("gelu", Activation::Gelu),', '("gelu", Activation::GeluTanh),'),
+    ("tanh GELU becomes erf GELU", "src/kernels/activation.rs", '("gelu_new", Activation::GeluTanh),', '("gelu_new", Activation::Gelu),'),
+    ("ReLU becomes GELU", "src/kernels/activation.rs", '("relu", Activation::Relu),', '("relu", Activation::Gelu),'),
     ("quick GELU's factor is 1.7", "src/kernels/activation.rs", "s.splat(1.702)", "s.splat(1.7)"),
     ("clipped GELU clips at 6", "src/kernels/activation.rs", "clamp_max(s, gelu(s, x), 10.0)", "clamp_max(s, gelu(s, x), 6.0)"),
     ("PReLU's slope is not read", "src/nn/feed_forward.rs", 'Activation::Prelu { slope: learned("weight")? }', 'Activation::Prelu { slope: 0.25 + 0.0 * learned("weight")? }'),
@@ -293,7 +293,7 @@ TARGET = str(ROOT / "target" / "mutants")
 def failing_tests(tree):
     """The tests that fail in a tree, or None if it does not compile."""
     # The tiny models run fast without optimisation; compiling with it would take longer.
-    quick = ["profile.release.package.sconce.opt-level=0", "profile.release.incremental=true"]
+    quick = ["profile.release.package.sconce.opt-level=0", "profile.release.package.sconce-kernels.opt-level=1", "profile.release.incremental=true"]
     command = ["cargo", "test", "--release", "--locked", "--no-fail-fast", "--lib", "--test", "integration"]
     command += [word for setting in quick for word in ("--config", setting)]
     command += ["--", *TESTS]

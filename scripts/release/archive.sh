@@ -12,7 +12,7 @@ cd "$(dirname "$0")/../.."
 out=${1:-target/archives}
 binary=${2-}
 if [ -z "$binary" ]; then
-    cargo build --profile dist --locked --no-default-features
+    cargo build --profile dist --locked
     binary=${CARGO_TARGET_DIR:-target}/dist/sconce
     [ -e "$binary" ] || binary=$binary.exe
 fi

@@ -1,6 +1,8 @@
 //! Activation functions.
 
 use std::f32::consts::{FRAC_1_SQRT_2, PI};
+use std::fmt;
+use std::mem::discriminant;
 
 use super::isa::{Isa, Kernel, define_runners};
 use super::math::{erf, exp, sigmoid, tanh};
@@ -51,6 +53,41 @@ pub enum Activation {
     Xielu([f32; 4]),
 }
 
+/// The names in Hugging Face configs. Functions with learned parameters have their initial values here.
+pub const NAMES: &[(&str, Activation)] = &[
+    ("gelu", Activation::Gelu),
+    ("gelu_python", Activation::Gelu),
+    ("gelu_new", Activation::GeluTanh),
+    ("gelu_pytorch_tanh", Activation::GeluTanh),
+    ("gelu_python_tanh", Activation::GeluTanh),
+    ("gelu_fast", Activation::GeluTanh),
+    ("gelu_accurate", Activation::GeluTanh),
+    ("gelu_10", Activation::GeluClipped),
+    ("quick_gelu", Activation::QuickGelu),
+    ("relu", Activation::Relu),
+    ("relu2", Activation::ReluSquared),
+    ("relu6", Activation::Relu6),
+    ("leaky_relu", Activation::LeakyRelu),
+    ("silu", Activation::Silu),
+    ("swish", Activation::Silu),
+    ("hardswish", Activation::HardSwish),
+    ("mish", Activation::Mish),
+    ("sqrtsoftplus", Activation::SqrtSoftplus),
+    ("laplace", Activation::Laplace),
+    ("sigmoid", Activation::Sigmoid),
+    ("tanh", Activation::Tanh),
+    ("linear", Activation::Identity),
+    ("prelu", Activation::Prelu { slope: 0.25 }),
+    ("xielu", Activation::Xielu([0.8, 0.8, 0.5, -1e-6])),
+];
+
+impl fmt::Display for Activation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let same = |(_, other): &&(&str, Activation)| discriminant(other) == discriminant(self);
+        f.write_str(NAMES.iter().find(same).map_or("unnamed activation", |(name, _)| name))
+    }
+}
+
 /// Names and initial values of the checkpoint tensors of [`Activation::Xielu`]: `positive` is `softplus(alpha_p)`,
 /// `negative` is `beta + softplus(alpha_n)` ([`softplus`]).
 pub const XIELU_INIT: [(&str, f32); 4] =
@@ -63,6 +100,11 @@ pub const LAPLACE_MU: f64 = 0.707107;
 pub const LAPLACE_SIGMA: f64 = 0.282095;
 
 impl Activation {
+    /// The activation with this name in a config.
+    pub fn from_name(name: &str) -> Option<Self> {
+        NAMES.iter().find(|(known, _)| *known == name).map(|(_, activation)| *activation)
+    }
+
     /// Applies the function to every value of a row, in place.
     pub fn apply(self, isa: Isa, row: &mut [f32]) {
         isa.run(Apply { activation: self, row });

@@ -77,47 +77,47 @@ macro_rules! define_runners {
     (f32 only) => {
         const F32_ONLY: bool = true;
 
-        $crate::kernels::isa::define_runners!(f32);
+        $crate::isa::define_runners!(f32);
     };
     () => {
-        $crate::kernels::isa::define_runner!(
+        $crate::isa::define_runner!(
             "x86_64",
             run_avx512_bf16,
             "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16",
-            $crate::kernels::simd::avx512::Avx512<true, true>
+            $crate::simd::avx512::Avx512<true, true>
         );
-        $crate::kernels::isa::define_runner!(
+        $crate::isa::define_runner!(
             "x86_64",
             run_avx512_vnni,
             "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni",
-            $crate::kernels::simd::avx512::Avx512<true, false>
+            $crate::simd::avx512::Avx512<true, false>
         );
-        $crate::kernels::isa::define_runner!(
+        $crate::isa::define_runner!(
             "aarch64",
             run_neon_dotprod,
             "neon,dotprod",
-            $crate::kernels::simd::neon::Neon<true>
+            $crate::simd::neon::Neon<true>
         );
-        $crate::kernels::isa::define_runners!(f32);
+        $crate::isa::define_runners!(f32);
     };
     (f32) => {
-        $crate::kernels::isa::define_runner!(
+        $crate::isa::define_runner!(
             "x86_64",
             run_avx512,
             "avx512f,avx512bw,avx512dq,avx512vl",
-            $crate::kernels::simd::avx512::Avx512<false, false>
+            $crate::simd::avx512::Avx512<false, false>
         );
-        $crate::kernels::isa::define_runner!(
+        $crate::isa::define_runner!(
             "x86_64",
             run_avx2,
             "avx2,fma",
-            $crate::kernels::simd::avx2::Avx2
+            $crate::simd::avx2::Avx2
         );
-        $crate::kernels::isa::define_runner!(
+        $crate::isa::define_runner!(
             "aarch64",
             run_neon,
             "neon",
-            $crate::kernels::simd::neon::Neon<false>
+            $crate::simd::neon::Neon<false>
         );
     };
 }

@@ -49,7 +49,7 @@ pub fn softmax_unnormalized(
     rows: &mut [f32],
     stride: usize,
     scale: f32,
-    visible: impl Fn(usize) -> Range<usize>,
+    visible: &dyn Fn(usize) -> Range<usize>,
     sums: &mut [f32],
     accuracy: Accuracy,
 ) {
@@ -57,16 +57,16 @@ pub fn softmax_unnormalized(
     isa.run(SoftmaxUnnormalized { rows, stride, scale, visible, sums, accuracy });
 }
 
-struct SoftmaxUnnormalized<'a, V> {
+struct SoftmaxUnnormalized<'a> {
     rows: &'a mut [f32],
     stride: usize,
     scale: f32,
-    visible: V,
+    visible: &'a dyn Fn(usize) -> Range<usize>,
     sums: &'a mut [f32],
     accuracy: Accuracy,
 }
 
-impl<V: Fn(usize) -> Range<usize>> Kernel for SoftmaxUnnormalized<'_, V> {
+impl Kernel for SoftmaxUnnormalized<'_> {
     type Output = ();
 
     define_runners!(f32 only);

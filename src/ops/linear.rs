@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{Linear, Module};
 use rayon::prelude::*;
 
-use super::activation::Activation;
+use super::activation::{self, Activation};
 use super::backend::Backend;
 use super::gpu::{self, Arg, Launch, LaunchOutput, supports_linear};
 use super::host::{host_slice, optional_host_slice};
@@ -264,7 +264,7 @@ pub fn launch<'a>(y: &'a Tensor, activation: Activation, residual: Option<&'a Te
     const VALUES_PER_BLOCK: usize = 256 * 8;
     let (rows, width) = y.dims2()?;
     gpu::expect(residual, y.dtype(), &[rows, width])?;
-    let (code, parameters) = activation.code();
+    let (code, parameters) = activation::code(activation);
     let mut args = vec![Arg::from(residual), rows.into(), width.into(), code.into()];
     args.extend(parameters.map(Arg::F32));
     Ok(Launch {
@@ -290,7 +290,7 @@ pub fn reference(
     let accumulator = if dtype == DType::F32 && x.device().is_cpu() { DType::F64 } else { dtype };
     let bias = bias.map(|bias| bias.to_dtype(accumulator)).transpose()?;
     let y = Linear::new(weight.to_dtype(accumulator)?, bias).forward(&x.to_dtype(accumulator)?)?;
-    let y = activation.reference(&y.to_dtype(dtype)?)?;
+    let y = activation::reference(activation, &y.to_dtype(dtype)?)?;
     match residual {
         Some(residual) => y + residual,
         None => Ok(y),

@@ -762,7 +762,7 @@ fn softmax_matches_f64() {
                 let x: Vec<f32> = values(1, 4 * stride).iter().map(|x| 30.0 * x).collect();
                 for accuracy in [Accuracy::F32, Accuracy::Bf16] {
                     let (mut y, mut sums) = (x.clone(), [0.0; 4]);
-                    softmax_unnormalized(isa, &mut y, stride, 0.7, |_| visible.clone(), &mut sums, accuracy);
+                    softmax_unnormalized(isa, &mut y, stride, 0.7, &|_| visible.clone(), &mut sums, accuracy);
                     for ((x, y), sum) in x.chunks(stride).zip(y.chunks(stride)).zip(sums) {
                         let max = x[visible.clone()].iter().fold(f32::NEG_INFINITY, |max, x| max.max(*x));
                         let numerator = |i: usize| {
@@ -779,9 +779,9 @@ fn softmax_matches_f64() {
             // A NaN score makes the denominator of its row NaN.
             let (mut y, mut sums) = (values(1, width), [0.0]);
             y[width / 2] = f32::NAN;
-            softmax_unnormalized(isa, &mut y, width, 1.0, |_| 0..width, &mut sums, Accuracy::F32);
+            softmax_unnormalized(isa, &mut y, width, 1.0, &|_| 0..width, &mut sums, Accuracy::F32);
             assert!(sums[0].is_nan(), "{isa:?} {width}");
-            softmax_unnormalized(isa, &mut y, width, 1.0, |_| 0..width, &mut sums, Accuracy::Bf16);
+            softmax_unnormalized(isa, &mut y, width, 1.0, &|_| 0..width, &mut sums, Accuracy::Bf16);
             assert!(sums[0].is_nan(), "{isa:?} {width}");
         }
     }

@@ -244,7 +244,8 @@ impl Module {
     fn absolute(&self, path: &str, children: &[String]) -> Option<Vec<String>> {
         let mut parts: Vec<String> = path.split("::").map(String::from).collect();
         let mut base = match parts[0].as_str() {
-            "crate" => Vec::new(),
+            // The kernels are a crate of their own.
+            "crate" => self.path.iter().take(1).filter(|room| *room == "kernels").cloned().collect(),
             "self" | "super" => self.path.clone(),
             child if children.iter().any(|name| name == child) => {
                 return Some([self.path.clone(), parts].concat());
@@ -440,12 +441,12 @@ fn the_rule_catches_what_it_forbids() {
     assert_eq!(faults("text", "use tokenizers::Tokenizer;").len(), 0);
 }
 
-/// Modules that may contain `unsafe`, by the file that declares them. Everywhere else the lint `unsafe_code` denies it.
-const UNSAFE: &[(&str, &str)] =
-    &[("lib.rs", "pub mod kernels;"), ("lib.rs", "pub mod ops;"), ("sys/mod.rs", "pub mod mapped_file;")];
+/// Modules that may contain `unsafe`, by the file that declares them. Everywhere else in the crate the lint `unsafe_code` denies it; the
+/// kernels are a crate of their own.
+const UNSAFE: &[(&str, &str)] = &[("lib.rs", "pub mod ops;"), ("sys/mod.rs", "pub mod mapped_file;")];
 
 #[test]
-fn only_three_modules_allow_unsafe_code() {
+fn only_two_modules_allow_unsafe_code() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut found = Vec::new();
     for path in sources(&src) {

@@ -12,14 +12,14 @@ use super::convert::{BF16_PER_TILE_ROW, TileRow, split_bf16, split_bf16_pairs};
 use super::layout::{F32_SIGNIFICAND_BITS, GemmType, OperandFormat};
 use super::output::OutputBlock;
 use super::tile_kernel::Bf16MicroKernel;
-use crate::kernels::isa::{Isa, Kernel, TileUnit, define_runners};
-use crate::kernels::math::{exp2, exp2_weight};
-use crate::kernels::simd::Simd;
+use crate::isa::{Isa, Kernel, TileUnit, define_runners};
+use crate::math::{exp2, exp2_weight};
+use crate::simd::Simd;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-use crate::kernels::tiles::amx::Amx;
+use crate::tiles::amx::Amx;
 #[cfg(feature = "emulated-tiles")]
-use crate::kernels::tiles::emulated::EmulatedTiles;
-use crate::kernels::tiles::{TILE_BYTES, TILE_ROWS, Tiles};
+use crate::tiles::emulated::EmulatedTiles;
+use crate::tiles::{TILE_BYTES, TILE_ROWS, Tiles};
 
 /// The queries, keys or values of one head, as rows of f32.
 #[derive(Debug, Clone, Copy)]

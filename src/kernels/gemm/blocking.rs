@@ -1,6 +1,6 @@
 //! Blocking parameters of the micro-kernels: MR, NR, KC and MC.
 
-use crate::kernels::tiles::{TILE_ROW_BYTES, TILE_ROWS};
+use crate::tiles::{TILE_ROW_BYTES, TILE_ROWS};
 
 /// KC of the vector micro-kernel, in packed elements. One K block of a panel stays in L1 while the rows of `x` pass.
 /// The rounding error of a sum grows with the length of its K blocks.
@@ -15,7 +15,7 @@ pub(super) const TILE_MR: usize = 2 * TILE_ROWS;
 /// Maximum number of bf16 parts that an f32 value is split into.
 pub(super) const MAX_PARTS: usize = 3;
 /// KC of the tile micro-kernel in steps of 32 inputs. The K block of a panel stays in L1 while the rows pass, which do not displace it
-/// ([`crate::kernels::tiles::Tiles::load_streamed`]): it takes half of L1 for weights of 1, 2 and 3 parts.
+/// ([`crate::tiles::Tiles::load_streamed`]): it takes half of L1 for weights of 1, 2 and 3 parts.
 pub(super) const fn tile_kc(weight_parts: usize) -> usize {
     12 / weight_parts
 }

@@ -1,8 +1,8 @@
 //! Conversion of f32 values to bf16 parts and to int8, one 64-byte tile row at a time.
 
 use super::blocking::MAX_PARTS;
-use crate::kernels::simd::{Simd, fold};
-use crate::kernels::tiles::{TILE_ROW_BYTES, TILE_ROWS};
+use crate::simd::{Simd, fold};
+use crate::tiles::{TILE_ROW_BYTES, TILE_ROWS};
 
 /// A tile row as packed elements.
 pub(super) type TileRow = [u32; TILE_ROW_BYTES / 4];

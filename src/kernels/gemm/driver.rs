@@ -9,7 +9,7 @@ use super::output::OutputBlock;
 use super::packed_matrix::PackedMatrix;
 use super::tile_kernel::{self, Output};
 use super::vector_kernel::VectorGemm;
-use crate::kernels::tiles::{TILE_BYTES, TILE_ROWS};
+use crate::tiles::{TILE_BYTES, TILE_ROWS};
 
 /// `output = epilogue(x Wᵀ)` for the given panels of `weights`. Every element of the block is written. The epilogue
 /// counts rows from the first row of `x`, and columns from the first output of the whole matrix.

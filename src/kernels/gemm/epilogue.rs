@@ -5,11 +5,11 @@ use std::ops::Range;
 
 use super::blocking::TILE_NR;
 use super::convert::BF16_PER_TILE_ROW;
-use crate::kernels::activation::{Activation, gelu};
-use crate::kernels::isa::{Isa, Kernel, define_runners};
-use crate::kernels::math::{Accuracy, gelu_bf16};
-use crate::kernels::simd::Simd;
-use crate::kernels::tiles::{TILE_BYTES, TILE_ROWS};
+use crate::activation::{Activation, gelu};
+use crate::isa::{Isa, Kernel, define_runners};
+use crate::math::{Accuracy, gelu_bf16};
+use crate::simd::Simd;
+use crate::tiles::{TILE_BYTES, TILE_ROWS};
 
 /// `y = f(accumulator + bias) / divisor · factor + residual`, element by element. An empty operand is skipped.
 #[derive(Debug, Clone, Copy)]

@@ -2,10 +2,10 @@
 
 use super::blocking::{MAX_PARTS, TILE_NR, tile_mc, vector_mc};
 use super::cache_line::LINE_ELEMENTS;
-use crate::kernels::isa::{Isa, Kernel};
-use crate::kernels::math::Accuracy;
-use crate::kernels::simd::Simd;
-use crate::kernels::tiles::{TILE_ROW_BYTES, TILE_ROWS};
+use crate::isa::{Isa, Kernel};
+use crate::math::Accuracy;
+use crate::simd::Simd;
+use crate::tiles::{TILE_ROW_BYTES, TILE_ROWS};
 
 /// Significant bits of a bf16 value, with the implicit one.
 const BF16_SIGNIFICAND_BITS: u32 = 8;

@@ -10,9 +10,9 @@ use super::cache_line::{CacheLine, LINE_ELEMENTS, elements, elements_mut};
 use super::convert::{BF16_PER_TILE_ROW, int8_scale, quantize_i8, split_bf16};
 use super::layout::{INT8_GROUP, OperandFormat, PackedLayout};
 use super::packed_matrix::PackedMatrix;
-use crate::kernels::isa::{Kernel, define_runners};
-use crate::kernels::simd::{MAX_LANES, Simd};
-use crate::kernels::tiles::TILE_ROWS;
+use crate::isa::{Kernel, define_runners};
+use crate::simd::{MAX_LANES, Simd};
+use crate::tiles::TILE_ROWS;
 
 /// Rows of `x` in an operand format.
 ///

@@ -5,9 +5,9 @@ use half::bf16;
 use super::blocking::{MAX_PARTS, TILE_NR, TILES_PER_PANEL};
 use super::convert::{BF16_PER_TILE_ROW, TileRow, quantize_i8, split_bf16, split_bf16_pairs};
 use super::layout::{INT8_GROUP, OperandFormat, PackedLayout};
-use crate::kernels::isa::{Isa, Kernel, define_runners};
-use crate::kernels::simd::Simd;
-use crate::kernels::tiles::TILE_ROWS;
+use crate::isa::{Isa, Kernel, define_runners};
+use crate::simd::Simd;
+use crate::tiles::TILE_ROWS;
 
 /// A strided weight matrix to pack: `(outputs, inputs)`, or `(inputs, outputs)` if transposed.
 #[derive(Debug, Clone, Copy)]

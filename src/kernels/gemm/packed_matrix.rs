@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use super::cache_line::{CacheLine, elements, elements_mut, lines_of_bytes, zeroed_lines};
 use super::layout::{F32_SIGNIFICAND_BITS, GemmType, INT8_GROUP, OperandFormat, PackedLayout};
 use super::pack::{MatrixView, pack_panel};
-use crate::kernels::isa::Isa;
+use crate::isa::Isa;
 
 /// Bytes with a stable address, such as a memory-mapped file.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;

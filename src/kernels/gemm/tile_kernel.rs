@@ -14,14 +14,14 @@ use super::layout::OperandFormat;
 use super::lhs::Lhs;
 use super::output::OutputBlock;
 use super::packed_matrix::PackedMatrix;
-use crate::kernels::activation::Activation;
-use crate::kernels::isa::{Isa, Kernel, TileUnit, define_runners};
-use crate::kernels::simd::Simd;
+use crate::activation::Activation;
+use crate::isa::{Isa, Kernel, TileUnit, define_runners};
+use crate::simd::Simd;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-use crate::kernels::tiles::amx::Amx;
+use crate::tiles::amx::Amx;
 #[cfg(feature = "emulated-tiles")]
-use crate::kernels::tiles::emulated::EmulatedTiles;
-use crate::kernels::tiles::{TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, Tiles};
+use crate::tiles::emulated::EmulatedTiles;
+use crate::tiles::{TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, Tiles};
 
 /// Int8 groups in flight: each accumulates into a tile of its own, so that no dot product waits for the one before.
 const GROUPS_IN_FLIGHT: usize = 4;

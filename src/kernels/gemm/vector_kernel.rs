@@ -11,9 +11,9 @@ use super::layout::{INT8_GROUP, OperandFormat};
 use super::lhs::Lhs;
 use super::output::OutputBlock;
 use super::packed_matrix::PackedMatrix;
-use crate::kernels::isa::{Isa, Kernel, define_runners};
-use crate::kernels::math::Accuracy;
-use crate::kernels::simd::Simd;
+use crate::isa::{Isa, Kernel, define_runners};
+use crate::math::Accuracy;
+use crate::simd::Simd;
 
 /// The kernel of a GEMM in an operand format of vectors: f32, or with `DOT_PRODUCTS` bf16 or int8. `driver::gemm` has checked the
 /// operands.
@@ -66,6 +66,9 @@ impl<const DOT_PRODUCTS: bool> VectorGemm<'_, '_, DOT_PRODUCTS> {
         // K blocks of equal length, at most KC.
         let block_steps = k_steps.div_ceil((k_steps * K::k_step()).div_ceil(VECTOR_KC));
         let k_blocks = k_steps.div_ceil(block_steps);
+        let bias = epilogue.bias;
+        assert!(bias.is_empty() || bias.len() == weights.outputs, "the bias has one value per output");
+        let epilogue = Epilogue { bias: &[], ..*epilogue };
         for (panel, k_block) in panels.flat_map(|panel| (0..k_blocks).map(move |k_block| (panel, k_block))) {
             let k_steps = k_block * block_steps..k_steps.min((k_block + 1) * block_steps);
             let columns = weights.columns(panel..panel + 1);
@@ -74,7 +77,9 @@ impl<const DOT_PRODUCTS: bool> VectorGemm<'_, '_, DOT_PRODUCTS> {
             let lines = elements.div_ceil(LINE_ELEMENTS).div_ceil(x.rows.div_ceil(K::MR));
             let next = weights.as_ptr().wrapping_add(k_steps.end * K::k_step() * 2 * S::LANES);
             let mut prefetch = Prefetch { next, lines };
-            let epilogue = (k_block + 1 == k_blocks && !epilogue.is_identity()).then_some(epilogue);
+            let is_last_k_block = k_block + 1 == k_blocks;
+            let bias = if is_last_k_block { bias.get(columns.clone()).unwrap_or_default() } else { &[] };
+            let epilogue = (is_last_k_block && !epilogue.is_identity()).then_some(&epilogue);
             let mut row = 0;
             for (height, tiles) in micro_tiles(x.rows, K::MR).into_iter().filter(|(_, tiles)| *tiles > 0) {
                 let rows = row..row + height * tiles;
@@ -93,6 +98,7 @@ impl<const DOT_PRODUCTS: bool> VectorGemm<'_, '_, DOT_PRODUCTS> {
                         columns: columns.clone(),
                         outputs: self.weights.outputs,
                         is_first_k_block: k_block == 0,
+                        bias,
                         epilogue,
                         accuracy: layout.format.accuracy(),
                         isa: self.weights.isa,
@@ -158,7 +164,9 @@ struct Target<'a> {
     outputs: usize,
     /// Whether accumulators start from 0, not from the partial sums in the output.
     is_first_k_block: bool,
-    /// The epilogue, if this is the last K block.
+    /// The bias of these columns if this is the last K block; empty otherwise, or if there is none. It is added in registers.
+    bias: &'a [f32],
+    /// The rest of the epilogue, if this is the last K block.
     epilogue: Option<&'a Epilogue<'a>>,
     accuracy: Accuracy,
     isa: Isa,
@@ -179,13 +187,14 @@ unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const R: usize>(
     target: Target,
     prefetch: &mut Prefetch,
 ) {
-    let Target { mut output, stride, mut row, columns, outputs, is_first_k_block, epilogue, accuracy, isa } =
-        target;
+    let Target { mut output, stride, mut row, columns, outputs, is_first_k_block, .. } = target;
+    let Target { bias, epilogue, accuracy, isa, .. } = target;
     let width = columns.len();
     let mut epilogue = epilogue.map(|epilogue| {
         let accumulators = AccumulatorRows::in_place(output, stride);
         BlockEpilogue::new(epilogue, row + x.rows, columns.clone(), outputs, accuracy, accumulators)
     });
+    let bias = (!bias.is_empty()).then(|| [s.load_at(bias, 0, 0.0), s.load_at(bias, S::LANES, 0.0)]);
     let mut x = LhsCursor::new(x);
     while x.rows > 0 {
         prefetch.advance(s);
@@ -210,6 +219,9 @@ unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const R: usize>(
             if !K::STARTS_FROM_PARTIAL_SUMS && !is_first_k_block {
                 accumulators =
                     [s.add(partial_sum(r, 0), accumulators[0]), s.add(partial_sum(r, 1), accumulators[1])];
+            }
+            if let Some(bias) = bias {
+                accumulators = [s.add(accumulators[0], bias[0]), s.add(accumulators[1], bias[1])];
             }
             // SAFETY: `output` is valid for writes of `width > 0` values in row `r` by the contract of this function.
             unsafe {

@@ -355,7 +355,7 @@ macro_rules! fold {
 /// Sum over a row in f64: `f` adds a vector to a partial sum; for `pad` it must add 0. Partial sums are f32, one per
 /// lane; they are added in f64, so that the error of a statistic that all values of a row share is about one rounding.
 macro_rules! sum {
-    ($s:ident, $row:expr, $pad:expr, |$sum:ident, $x:ident| $f:expr) => {{ $s.reduce_sums_f64($crate::kernels::simd::fold!($s, $row, 0.0, $pad, |$sum, $x| $f)) }};
+    ($s:ident, $row:expr, $pad:expr, |$sum:ident, $x:ident| $f:expr) => {{ $s.reduce_sums_f64($crate::simd::fold!($s, $row, 0.0, $pad, |$sum, $x| $f)) }};
 }
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]

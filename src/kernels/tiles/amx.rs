@@ -147,11 +147,11 @@ impl Tiles for Amx {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "emulated-tiles"))]
 mod tests {
     use super::*;
-    use crate::kernels::tiles::TILE_BYTES;
-    use crate::kernels::tiles::emulated::EmulatedTiles;
+    use crate::tiles::TILE_BYTES;
+    use crate::tiles::emulated::EmulatedTiles;
 
     /// Deterministic bytes from a linear congruential generator.
     fn bytes(seed: u64) -> impl FnMut() -> u8 {

@@ -440,7 +440,7 @@ impl CpuAttention<'_> {
             keys.start - task.keys.start..keys.end - task.keys.start
         };
         let accuracy = if self.gemm_type() == GemmType::Bf16 { Accuracy::Bf16 } else { Accuracy::F32 };
-        softmax_unnormalized(isa(), scores, task.stride(), scale, visible, sums, accuracy);
+        softmax_unnormalized(isa(), scores, task.stride(), scale, &visible, sums, accuracy);
         if self.attention.key_lengths.is_none() {
             return;
         }

@@ -31,9 +31,9 @@
 //! A linear layer, `y = relu(x Wᵀ + b)`, with `x` of `(2, 3)` and `W` of `(2, 3)`:
 //!
 //! ```
-//! use sconce::kernels::activation::Activation;
-//! use sconce::kernels::gemm::{Epilogue, GemmType, LhsBuffer, OutputMatrix, PackedMatrix, gemm};
-//! use sconce::kernels::isa::Isa;
+//! use sconce_kernels::activation::Activation;
+//! use sconce_kernels::gemm::{Epilogue, GemmType, LhsBuffer, OutputMatrix, PackedMatrix, gemm};
+//! use sconce_kernels::isa::Isa;
 //!
 //! let isa = Isa::selected();
 //! let weights = PackedMatrix::pack(isa, GemmType::F32, &[1.0, 0.0, 2.0, 0.0, -1.0, 0.0], 2, 3);
