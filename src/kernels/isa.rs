@@ -9,7 +9,7 @@ use super::simd::portable::Portable;
 pub const ISA_VARIABLE: &str = "SCONCE_ISA";
 
 /// An ISA that this machine supports. Values come only from [`Isa::available`], [`Isa::testable`],
-/// [`Isa::emulated_tiles`] and [`Isa::selected`], so a value proves that its instructions can be executed.
+/// `Isa::emulated_tiles` and [`Isa::selected`], so a value proves that its instructions can be executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Isa(IsaKind);
 
