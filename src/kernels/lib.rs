@@ -17,7 +17,7 @@
 //! | `neon` | NEON, 4 × f32 | f32 FMA | `smull` |
 //! | `portable` | arrays of 4 × f32 | f32 | plain Rust |
 //!
-//! Functions of this module take the ISA as an argument. The table is in the order of preference:
+//! Functions of this crate take the ISA as an argument. The table is in the order of preference:
 //! [`isa::Isa::selected`] is the first one that the machine has, or the one that `SCONCE_ISA` names. `avx512-bf16` is not
 //! selected on Intel, where it is slower than `avx512-vnni`.
 //!

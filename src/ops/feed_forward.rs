@@ -85,7 +85,7 @@ fn packed(layers: FeedForwardLayers<&LinearWeights>) -> Option<FeedForwardLayers
 struct Intermediate {
     /// Those of the gate, a block of columns at a time.
     gate: Vec<f32>,
-    /// `(rows, intermediate)`; empty on tiles.
+    /// `(rows, intermediate)` in f32; empty if the layers chain ([`PackedMatrix::chains_with`]).
     values: Vec<f32>,
     /// The left operand of the last layer.
     lhs: LhsBuffer,
@@ -99,10 +99,10 @@ impl Scratch for Intermediate {
     const THREAD_LOCAL: &'static LocalKey<RefCell<Self>> = &INTERMEDIATE;
 }
 
-/// Rows of a task on tiles, for which the intermediate values stay in L2 while the weights stream from L3.
+/// Rows of a task of layers that chain, for which the intermediate values stay in L2 while the weights stream from L3.
 const ROWS_PER_TASK: usize = 256;
 
-/// Bytes of L2 for the intermediate values of a task in f32.
+/// Bytes of L2 for the intermediate values of a task of other layers, which are f32.
 const INTERMEDIATE_BYTES: usize = 640 << 10;
 
 /// Values of the gate that a task holds at a time, which stay in L2.

@@ -29,12 +29,13 @@ pub struct Timings {
 /// # Errors
 /// If the file cannot be opened for writing.
 pub fn check_writable(path: &Path) -> Result<()> {
-    let checked = if path.exists() {
-        OpenOptions::new().append(true).open(path).map(drop)
-    } else {
+    let checked = path.try_exists().and_then(|exists| {
+        if exists {
+            return OpenOptions::new().append(true).open(path).map(drop);
+        }
         // A run that fails must not leave an empty summary, nor remove that of another run which ends meanwhile.
         tempfile::tempfile_in(parent_dir(path)).map(drop)
-    };
+    });
     checked.map_err(|error| cannot_write(path, &error))
 }
 

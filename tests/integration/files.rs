@@ -276,9 +276,12 @@ fn stats_agree_with_the_run() {
     assert!(number("tokens_per_second") > 0.0 && number("peak_memory_bytes") > 1e6);
     assert!((0.0..=1.0).contains(&number("idle")));
     assert!(stats["device"].as_str().unwrap().starts_with("cpu (") && stats["dtype"] == "f32");
-    let output = run(&["a", "--stats", "/nowhere/stats.json", "-o", &at("other.npy")]);
-    assert_fails(&output, 1, &["--stats /nowhere/stats.json"]);
-    assert!(!Path::new(&at("other.npy")).exists(), "refused before any work");
+    let too_long = at(&"s".repeat(300));
+    for stats in ["/nowhere/stats.json", &too_long] {
+        let output = run(&["a", "--stats", stats, "-o", &at("other.npy")]);
+        assert_fails(&output, 1, &[&format!("--stats {stats}")]);
+        assert!(!Path::new(&at("other.npy")).exists(), "refused before any work");
+    }
 }
 
 /// A path used for two files is refused before either is overwritten.
