@@ -7,32 +7,27 @@
 //!
 //! * a regular expression that backtracks: its engine gives up after a million steps, but starts again at each position of the text
 //!   (`(?=(a+)+b)a` takes a second for 30,000 letters `a`, and more than forty for 300,000);
-//! * a WordPiece model with a large `max_input_chars_per_word`, on a long word (10 seconds for 8,000 letters).
+//! * a WordPiece model with a large `max_input_chars_per_word` and a token of thousands of characters, on a long word.
 //!
 //! A long text is tokenized as a whole, although only its beginning may be used: truncated tokens are counted, normalizers and
 //! pre-tokenizers may depend on what follows a white-space character, and an added token may contain one.
 
-use std::borrow::Cow;
 use std::iter::repeat_n;
 use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
-use serde::Deserialize;
 use serde_json::Value;
-use tokenizers::models::bpe::BPE;
-use tokenizers::models::unigram::Unigram;
-use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::{Lowercase, Sequence};
 use tokenizers::utils::truncation::{
     TruncationDirection, TruncationParams, TruncationStrategy, truncate_encodings,
 };
 use tokenizers::{
-    AddedToken, DecoderWrapper, Encoding, Model, ModelWrapper, NormalizerWrapper, PostProcessor,
-    PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl,
+    AddedToken, DecoderWrapper, Encoding, NormalizerWrapper, PostProcessor, PostProcessorWrapper,
 };
 
 use super::alignment::Alignment;
+use super::token_model::{LibraryTokenizer, TokenModel};
 use super::tokenizer_config::TokenizerConfig;
 use super::{tokenizer_json, vocab_files};
 use crate::named::Named;
@@ -118,7 +113,7 @@ const MAX_WHITESPACE_RUN: usize = 999_000;
 
 /// A tokenizer with a maximum length.
 pub struct Tokenizer {
-    inner: tokenizers::Tokenizer,
+    inner: LibraryTokenizer,
     /// Whether the pre-tokenizer has a regular expression.
     has_regex: bool,
     max_length: usize,
@@ -136,44 +131,12 @@ pub struct Tokenizer {
     characters_per_token: Option<usize>,
 }
 
-/// A tokenizer of the library whose model is an `M`.
-type WithModel<M> =
-    TokenizerImpl<M, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
-
-/// The part of a `tokenizer.json` that gives the type of its model.
-#[derive(Deserialize)]
-struct TokenizerHeader<'a> {
-    #[serde(borrow)]
-    model: ModelHeader<'a>,
-}
-
-#[derive(Deserialize)]
-struct ModelHeader<'a> {
-    #[serde(rename = "type", borrow)]
-    model_type: Option<Cow<'a, str>>,
-}
-
-/// The type of the model in a `tokenizer.json`, if it has one.
-fn model_type(bytes: &[u8]) -> Option<Cow<'_, str>> {
-    serde_json::from_slice::<TokenizerHeader>(bytes).ok()?.model.model_type
-}
-
-/// Parses a `tokenizer.json`. The library finds the type of the model by parsing the file to a [`Value`] first, which takes twice as long
-/// as parsing the model of a known type.
-fn parse(bytes: &[u8]) -> serde_json::Result<tokenizers::Tokenizer> {
-    fn with_model<'a, M: Deserialize<'a> + Model + Into<ModelWrapper>>(
-        bytes: &'a [u8],
-    ) -> Option<tokenizers::Tokenizer> {
-        serde_json::from_slice::<WithModel<M>>(bytes).ok().map(tokenizers::Tokenizer::from)
-    }
-    let parsed = match model_type(bytes).as_deref() {
-        Some("WordPiece") => with_model::<WordPiece>(bytes),
-        Some("BPE") => with_model::<BPE>(bytes),
-        Some("Unigram") => with_model::<Unigram>(bytes),
-        _ => None,
-    };
-    // The library reports errors, and reads the files of its first releases, which have no type.
-    parsed.map_or_else(|| serde_json::from_slice(bytes), Ok)
+/// Parses a `tokenizer.json`.
+fn parse(bytes: &[u8]) -> serde_json::Result<LibraryTokenizer> {
+    serde_json::from_slice::<LibraryTokenizer>(bytes).map_err(|error| {
+        // The library gives the line of an error in the model, too.
+        serde_json::from_slice::<tokenizers::Tokenizer>(bytes).err().unwrap_or(error)
+    })
 }
 
 /// Whether a normalizer has a step that lowercases. If so, sentence-transformers does not add one.
@@ -208,8 +171,8 @@ fn from_json(
     path: &Path,
     bytes: &[u8],
     config: &TokenizerConfig,
-) -> Result<serde_json::Result<tokenizers::Tokenizer>> {
-    if let Some(tokenizer) = tokenizer_json::from_class(path, bytes, model_type(bytes).as_deref(), config)? {
+) -> Result<serde_json::Result<LibraryTokenizer>> {
+    if let Some(tokenizer) = tokenizer_json::from_class(path, bytes, config)? {
         return Ok(Ok(tokenizer));
     }
     let mut tokenizer = match parse(bytes) {
@@ -307,10 +270,10 @@ impl Tokenizer {
     /// The id of the token for what is not in the vocabulary, if there is one.
     pub fn unknown_token_id(&self) -> Option<u32> {
         let token = match self.inner.get_model() {
-            ModelWrapper::WordPiece(model) => &model.unk_token,
-            ModelWrapper::WordLevel(model) => &model.unk_token,
-            ModelWrapper::BPE(model) => model.unk_token.as_ref()?,
-            ModelWrapper::Unigram(model) => {
+            TokenModel::WordPiece(model) => &model.unk_token,
+            TokenModel::WordLevel(model) => &model.unk_token,
+            TokenModel::Bpe(model) => model.unk_token.as_ref()?,
+            TokenModel::Unigram(model) => {
                 let model = serde_json::to_value(model).ok()?;
                 return model.get("unk_id")?.as_u64().and_then(|id| u32::try_from(id).ok());
             }
@@ -319,7 +282,7 @@ impl Tokenizer {
     }
 
     fn new(
-        mut inner: tokenizers::Tokenizer,
+        mut inner: LibraryTokenizer,
         options: &TokenizerOptions,
         config: Option<&TokenizerConfig>,
     ) -> Result<Self> {
@@ -372,12 +335,7 @@ impl Tokenizer {
 
     /// How it splits words into tokens.
     pub fn algorithm(&self) -> &'static str {
-        match self.inner.get_model() {
-            ModelWrapper::BPE(_) => "BPE",
-            ModelWrapper::WordPiece(_) => "WordPiece",
-            ModelWrapper::WordLevel(_) => "WordLevel",
-            ModelWrapper::Unigram(_) => "Unigram",
-        }
+        self.inner.get_model().algorithm()
     }
 
     /// Tokens in the vocabulary, added tokens included.
@@ -575,7 +533,7 @@ impl Tokenizer {
     }
 
     /// How words are split into tokens.
-    pub(super) fn model(&self) -> &ModelWrapper {
+    pub(super) fn model(&self) -> &TokenModel {
         self.inner.get_model()
     }
 
@@ -675,7 +633,14 @@ fn token_ids(encoding: &Encoding) -> TokenIds {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use tokenizers::{Model, ModelWrapper, PreTokenizerWrapper, TokenizerImpl};
+
     use super::*;
+
+    type WithModel<M> =
+        TokenizerImpl<M, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
 
     #[test]
     fn white_space_that_a_regular_expression_cannot_split_is_an_error() {
@@ -724,9 +689,15 @@ mod tests {
         assert_eq!(tokens.ids.len(), 1_000_100 + 3);
     }
 
-    /// The tokenizer as JSON, or the error.
-    fn outcome(read: serde_json::Result<tokenizers::Tokenizer>) -> String {
-        read.map_or_else(|error| error.to_string(), |tokenizer| serde_json::to_string(&tokenizer).unwrap())
+    /// The vocabulary and what some texts become, or the error.
+    fn outcome<M: Model>(read: serde_json::Result<WithModel<M>>) -> Result<String, String> {
+        let tokenizer = read.map_err(|error| error.to_string())?;
+        let vocabulary: BTreeMap<String, u32> = tokenizer.get_vocab(true).into_iter().collect();
+        let tokens = |text| match tokenizer.encode(text, true) {
+            Ok(encoding) => Ok((encoding.get_tokens().to_vec(), encoding.get_ids().to_vec())),
+            Err(error) => Err(error.to_string()),
+        };
+        Ok(format!("{vocabulary:?} {:?}", ["ab", "ba", "abababababab", "[UNK]", "c"].map(tokens)))
     }
 
     #[test]
@@ -760,7 +731,8 @@ mod tests {
                 "normalized": false, "special": true}]"#;
             let file = format!(r#"{{"version": "1.0", "added_tokens": {added}, "model": {{{model}}}}}"#);
             let bytes = file.as_bytes();
-            assert_eq!(outcome(parse(bytes)), outcome(serde_json::from_slice(bytes)), "{file}");
+            let by_library = serde_json::from_slice::<WithModel<ModelWrapper>>(bytes);
+            assert_eq!(outcome(parse(bytes)), outcome(by_library), "{file}");
         }
     }
 }

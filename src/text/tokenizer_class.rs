@@ -4,11 +4,11 @@ use std::path::Path;
 
 use anyhow::{Error, Result, anyhow};
 use serde_json::{Value, json};
-use tokenizers::Tokenizer;
 use tokenizers::processors::PostProcessorWrapper;
 use tokenizers::processors::roberta::RobertaProcessing;
 use tokenizers::processors::template::TemplateProcessing;
 
+use super::token_model::LibraryTokenizer;
 use super::tokenizer_config::{SpecialTokens, TokenizerConfig};
 
 /// How the model of a tokenizer splits words into tokens.
@@ -233,7 +233,7 @@ pub(super) fn add_special_tokens(
     class: &TokenizerClass,
     config: &TokenizerConfig,
     special_tokens: SpecialTokens,
-    tokenizer: &mut Tokenizer,
+    tokenizer: &mut LibraryTokenizer,
 ) -> Result<()> {
     let ends = template_tokens(path, class, config, &special_tokens, tokenizer)?;
     tokenizer.add_tokens(special_tokens.tokens).map_err(|error| cannot_build(path, error))?;
@@ -251,7 +251,7 @@ fn template_tokens(
     class: &TokenizerClass,
     config: &TokenizerConfig,
     special_tokens: &SpecialTokens,
-    tokenizer: &Tokenizer,
+    tokenizer: &LibraryTokenizer,
 ) -> Result<[Option<String>; 2]> {
     let names = match class.template {
         Template::Bert | Template::Roberta => [Some("cls_token"), Some("sep_token")],

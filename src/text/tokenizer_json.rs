@@ -9,19 +9,21 @@ use std::path::Path;
 use anyhow::{Result, anyhow};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokenizers::models::bpe::BPE;
 use tokenizers::models::unigram::Unigram;
-use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::processors::PostProcessorWrapper;
-use tokenizers::{ModelWrapper, NormalizerWrapper, PreTokenizerWrapper, Tokenizer};
+use tokenizers::{NormalizerWrapper, PreTokenizerWrapper};
 
+use super::token_model::{LibraryTokenizer, TokenModel, model_type};
 use super::tokenizer_class::{
     self, CLIP, CLIP_WORD_END, ModelType, Template, TokenizerClass, clip_normalizer, clip_pre_tokenizer,
     post_processor,
 };
 use super::tokenizer_config::{SpecialTokens, TokenizerConfig};
 use super::vocab_files::bert_normalizer;
+use super::word_piece::{CONTINUING_SUBWORD_PREFIX, MAX_CHARACTERS_PER_WORD, WordPiece};
 
 /// The class that takes a `tokenizer.json` as it is.
 const BACKEND_CLASS: &str = "TokenizersBackend";
@@ -54,11 +56,11 @@ const CLASS_OF_MODEL_TYPE: &[(&str, &str)] = &[
     ("xlm-roberta-xl", BACKEND_CLASS),
 ];
 
-/// The parts of a `tokenizer.json` that a class uses, whose model is an `M`.
+/// The parts of a `tokenizer.json` that a class uses.
 #[derive(Deserialize)]
-#[serde(bound(deserialize = "M: DeserializeOwned"))]
-struct TokenizerJson<M> {
-    model: M,
+struct TokenizerJson<'a> {
+    #[serde(borrow)]
+    model: &'a RawValue,
     #[serde(default)]
     normalizer: Value,
     #[serde(default)]
@@ -73,27 +75,27 @@ struct UnigramVocab {
     vocab: Vec<(String, f64)>,
 }
 
-/// Builds the tokenizer of the class that the files name from a `tokenizer.json` with this `model_type`. Returns `None` if the whole
-/// file is to be used, or if it does not parse: reading it as a whole then gives the error with its line.
+/// Builds the tokenizer of the class that the files name from a `tokenizer.json`. Returns `None` if the whole file is to be used, or if
+/// it does not parse: reading it as a whole then gives the error with its line.
 ///
 /// # Errors
 /// If a file next to it is malformed, or if its special tokens or settings do not fit the class.
 pub(super) fn from_class(
     path: &Path,
     bytes: &[u8],
-    model_type: Option<&str>,
     config: &TokenizerConfig,
-) -> Result<Option<Tokenizer>> {
+) -> Result<Option<LibraryTokenizer>> {
     let Some(class) = tokenizer_class(config) else { return Ok(None) };
-    if model_type.is_some_and(|model_type| model_type != class.model.name()) {
+    let Ok(file) = serde_json::from_slice::<TokenizerJson>(bytes) else { return Ok(None) };
+    if model_type(file.model.get()).is_some_and(|model_type| model_type != class.model.name()) {
         return Ok(None);
     }
     match class.model {
-        ModelType::WordPiece => build(path, class, config, bytes, word_piece_parts),
-        ModelType::Bpe if class.names[0] == CLIP => build(path, class, config, bytes, clip_parts),
-        ModelType::Bpe => build(path, class, config, bytes, bpe_parts),
+        ModelType::WordPiece => build(path, class, config, file, word_piece_parts),
+        ModelType::Bpe if class.names[0] == CLIP => build(path, class, config, file, clip_parts),
+        ModelType::Bpe => build(path, class, config, file, bpe_parts),
         ModelType::Unigram => {
-            build(path, class, config, bytes, |model, normalizer, special_tokens, config| {
+            build(path, class, config, file, |model, normalizer, special_tokens, config| {
                 unigram_parts(path, class.names[0], model, &normalizer, special_tokens, config)
             })
         }
@@ -114,26 +116,26 @@ fn tokenizer_class(config: &TokenizerConfig) -> Option<&'static TokenizerClass> 
 }
 
 /// The model, the normalizer and the pre-tokenizer (as in a `tokenizer.json`) of a tokenizer.
-type Parts = (ModelWrapper, Option<NormalizerWrapper>, Value);
+type Parts = (TokenModel, Option<NormalizerWrapper>, Value);
 
-/// Builds a tokenizer from the `parts` that its class makes of the file's model and normalizer. Returns `None` if the file does not
-/// parse.
+/// Builds a tokenizer from the `parts` that its class makes of the file's model, an `M`, and its normalizer. Returns `None` if the model
+/// does not parse.
 fn build<M: DeserializeOwned>(
     path: &Path,
     class: &'static TokenizerClass,
     config: &TokenizerConfig,
-    bytes: &[u8],
+    file: TokenizerJson<'_>,
     parts: impl FnOnce(M, Value, &SpecialTokens, &TokenizerConfig) -> Result<Parts>,
-) -> Result<Option<Tokenizer>> {
-    let Ok(file) = serde_json::from_slice::<TokenizerJson<M>>(bytes) else { return Ok(None) };
+) -> Result<Option<LibraryTokenizer>> {
+    let Ok(model) = serde_json::from_str(file.model.get()) else { return Ok(None) };
     let special_tokens =
         config.clone().with_added_tokens(&file.added_tokens).special_tokens(class.special_tokens);
     let cannot_build = |error: tokenizers::Error| {
         let class = class.names[0];
         anyhow!("cannot build a {class} from {} ({error}); fix tokenizer_class", path.display())
     };
-    let (model, normalizer, pre_tokenizer) = parts(file.model, file.normalizer, &special_tokens, config)?;
-    let mut tokenizer = Tokenizer::new(model);
+    let (model, normalizer, pre_tokenizer) = parts(model, file.normalizer, &special_tokens, config)?;
+    let mut tokenizer = LibraryTokenizer::new(model);
     tokenizer.with_normalizer(normalizer).map_err(cannot_build)?;
     let pre_tokenizer =
         PreTokenizerWrapper::deserialize(pre_tokenizer).map_err(|error| cannot_build(error.into()))?;
@@ -167,8 +169,13 @@ fn word_piece_parts(
     config: &TokenizerConfig,
 ) -> Result<Parts> {
     model.unk_token = special_tokens.get("unk_token").cloned().unwrap_or_default();
-    (model.continuing_subword_prefix, model.max_input_chars_per_word) = ("##".into(), 100);
-    Ok((model.into(), Some(bert_normalizer(config)?.into()), json!({"type": "BertPreTokenizer"})))
+    model.continuing_subword_prefix = CONTINUING_SUBWORD_PREFIX.into();
+    model.max_input_chars_per_word = MAX_CHARACTERS_PER_WORD;
+    Ok((
+        TokenModel::WordPiece(model),
+        Some(bert_normalizer(config)?.into()),
+        json!({"type": "BertPreTokenizer"}),
+    ))
 }
 
 /// The parts of `RobertaTokenizer` and `GPT2Tokenizer`.
@@ -180,7 +187,7 @@ fn bpe_parts(mut model: BPE, _: Value, _: &SpecialTokens, config: &TokenizerConf
     let pre_tokenizer = json!({
         "type": "ByteLevel", "add_prefix_space": add_prefix_space, "trim_offsets": true, "use_regex": true,
     });
-    Ok((model.into(), None, pre_tokenizer))
+    Ok((TokenModel::Bpe(model), None, pre_tokenizer))
 }
 
 /// The parts of `CLIPTokenizer`.
@@ -191,7 +198,7 @@ fn clip_parts(
     config: &TokenizerConfig,
 ) -> Result<Parts> {
     let (mut model, ..) = bpe_parts(model, normalizer, special_tokens, config)?;
-    if let ModelWrapper::BPE(model) = &mut model {
+    if let TokenModel::Bpe(model) = &mut model {
         model.unk_token = special_tokens.get("unk_token").cloned();
         model.end_of_word_suffix = Some(CLIP_WORD_END.into());
     }
@@ -216,7 +223,7 @@ fn unigram_parts(
             path.display()
         )
     })?;
-    Ok((model.into(), normalizer, pre_tokenizer))
+    Ok((TokenModel::Unigram(model), normalizer, pre_tokenizer))
 }
 
 /// The id of the unknown token.
@@ -320,7 +327,7 @@ fn precompiled_normalizer(normalizer: &Value) -> Option<Value> {
 /// If the library rejects them, or if a setting has the wrong type.
 pub(super) fn add_special_tokens(
     path: &Path,
-    tokenizer: &mut Tokenizer,
+    tokenizer: &mut LibraryTokenizer,
     config: &TokenizerConfig,
 ) -> Result<()> {
     let cannot_add = |error: tokenizers::Error| {

@@ -6,17 +6,18 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use serde::Deserialize;
 use tokenizers::models::bpe::{self, BPE, BpeBuilder};
-use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::BertNormalizer;
 use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
-use tokenizers::{NormalizerWrapper, PreTokenizerWrapper, Tokenizer};
+use tokenizers::{NormalizerWrapper, PreTokenizerWrapper};
 
+use super::token_model::{LibraryTokenizer, TokenModel};
 use super::tokenizer_class::{
     CLASSES, CLIP, CLIP_WORD_END, ModelType, TokenizerClass, add_special_tokens, cannot_build,
     clip_normalizer, clip_pre_tokenizer, missing_token,
 };
 use super::tokenizer_config::{SpecialTokens, TokenizerConfig};
+use super::word_piece::{CONTINUING_SUBWORD_PREFIX, MAX_CHARACTERS_PER_WORD, Vocabulary, WordPiece};
 use crate::sys::regular_file;
 
 /// How to get a `tokenizer.json` from a tokenizer in another form: the last part of an error message.
@@ -42,7 +43,7 @@ pub(super) fn is_vocab_file(name: &str) -> bool {
 ///
 /// # Errors
 /// If a file is missing or malformed, or if its tokenizer class is not supported.
-pub(super) fn read(path: &Path, config: &TokenizerConfig) -> Result<Tokenizer> {
+pub(super) fn read(path: &Path, config: &TokenizerConfig) -> Result<LibraryTokenizer> {
     let class = tokenizer_class(path, config)?;
     let special_tokens = config.special_tokens(class.special_tokens);
     let mut tokenizer = match class.model {
@@ -79,18 +80,23 @@ fn read_word_piece(
     class: &TokenizerClass,
     config: &TokenizerConfig,
     special_tokens: &SpecialTokens,
-) -> Result<Tokenizer> {
+) -> Result<LibraryTokenizer> {
     let text = read_text(path)?;
     if text.trim().is_empty() {
         bail!("{} is empty; download the model again", path.display());
     }
-    let vocab = WordPiece::read_bytes(text.as_bytes()).map_err(|error| cannot_build(path, error))?;
+    let vocab = Vocabulary::from_lines(&text);
     let unk_token = special_tokens.get("unk_token");
-    let Some(unk_token) = unk_token.filter(|token| vocab.contains_key(*token)) else {
+    let Some(unk_token) = unk_token.filter(|token| vocab.id(token).is_some()) else {
         return Err(missing_token(path, class, "unk_token", unk_token));
     };
-    let model = WordPiece::builder().vocab(vocab).unk_token(unk_token.clone()).build();
-    let mut tokenizer = Tokenizer::new(model.map_err(|error| cannot_build(path, error))?);
+    let model = WordPiece {
+        unk_token: unk_token.clone(),
+        continuing_subword_prefix: CONTINUING_SUBWORD_PREFIX.into(),
+        max_input_chars_per_word: MAX_CHARACTERS_PER_WORD,
+        vocab,
+    };
+    let mut tokenizer = LibraryTokenizer::new(TokenModel::WordPiece(model));
     tokenizer.with_normalizer(Some(bert_normalizer(config)?)).map_err(|error| cannot_build(path, error))?;
     tokenizer.with_pre_tokenizer(Some(BertPreTokenizer));
     Ok(tokenizer)
@@ -110,13 +116,14 @@ pub(super) fn bert_normalizer(config: &TokenizerConfig) -> Result<BertNormalizer
 }
 
 /// The tokenizer of CLIP, a BPE whose last token of a word has an end.
-fn clip(path: &Path, model: BpeBuilder, unk_token: Option<&String>) -> Result<Tokenizer> {
+fn clip(path: &Path, model: BpeBuilder, unk_token: Option<&String>) -> Result<LibraryTokenizer> {
     let model = match unk_token {
         Some(token) => model.unk_token(token.clone()),
         None => model,
     };
     let model = model.end_of_word_suffix(CLIP_WORD_END.into()).build();
-    let mut tokenizer = Tokenizer::new(model.map_err(|error| cannot_build(path, error))?);
+    let model = model.map_err(|error| cannot_build(path, error))?;
+    let mut tokenizer = LibraryTokenizer::new(TokenModel::Bpe(model));
     let normalizer = NormalizerWrapper::deserialize(clip_normalizer())?;
     tokenizer.with_normalizer(Some(normalizer)).map_err(|error| cannot_build(path, error))?;
     tokenizer.with_pre_tokenizer(Some(PreTokenizerWrapper::deserialize(clip_pre_tokenizer())?));
@@ -124,8 +131,9 @@ fn clip(path: &Path, model: BpeBuilder, unk_token: Option<&String>) -> Result<To
 }
 
 /// The tokenizer of the other classes, a byte-level BPE.
-fn byte_level(path: &Path, model: BpeBuilder, config: &TokenizerConfig) -> Result<Tokenizer> {
-    let mut tokenizer = Tokenizer::new(model.build().map_err(|error| cannot_build(path, error))?);
+fn byte_level(path: &Path, model: BpeBuilder, config: &TokenizerConfig) -> Result<LibraryTokenizer> {
+    let model = model.build().map_err(|error| cannot_build(path, error))?;
+    let mut tokenizer = LibraryTokenizer::new(TokenModel::Bpe(model));
     let add_prefix_space = config.bool("add_prefix_space", false)?;
     tokenizer.with_pre_tokenizer(Some(ByteLevel::new(add_prefix_space, false, true)));
     Ok(tokenizer)

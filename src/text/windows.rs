@@ -5,9 +5,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::Result;
-use tokenizers::{Encoding, ModelWrapper};
+use tokenizers::Encoding;
 
 use super::alignment::{Alignment, TokenSpan};
+use super::token_model::TokenModel;
 use super::tokenizer::{TokenIds, Tokenizer, TruncationSide};
 
 /// How a text over the limit is divided.
@@ -117,22 +118,22 @@ impl Tokenizer {
     /// Whether the tokens of the vocabulary that continue a word have a prefix, such as `##`.
     fn has_word_prefix(&self) -> bool {
         match self.model() {
-            ModelWrapper::WordPiece(model) => !model.continuing_subword_prefix.is_empty(),
-            ModelWrapper::BPE(model) => {
+            TokenModel::WordPiece(model) => !model.continuing_subword_prefix.is_empty(),
+            TokenModel::Bpe(model) => {
                 model.continuing_subword_prefix.as_ref().is_some_and(|prefix| !prefix.is_empty())
             }
-            ModelWrapper::WordLevel(_) | ModelWrapper::Unigram(_) => false,
+            TokenModel::WordLevel(_) | TokenModel::Unigram(_) => false,
         }
     }
 
     /// The id of the token for what is not in the vocabulary.
     fn unknown_token(&self) -> Option<u32> {
         let token = match self.model() {
-            ModelWrapper::WordPiece(model) => Some(&*model.unk_token),
-            ModelWrapper::BPE(model) => model.unk_token.as_deref(),
-            ModelWrapper::WordLevel(model) => Some(&*model.unk_token),
+            TokenModel::WordPiece(model) => Some(&*model.unk_token),
+            TokenModel::Bpe(model) => model.unk_token.as_deref(),
+            TokenModel::WordLevel(model) => Some(&*model.unk_token),
             // The library does not say which one it is.
-            ModelWrapper::Unigram(_) => Some("<unk>"),
+            TokenModel::Unigram(_) => Some("<unk>"),
         };
         token.and_then(|token| self.token_id(token))
     }
