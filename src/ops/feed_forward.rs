@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use super::activation::Activation;
 use super::host::{host_slice, optional_host_slice};
 use super::linear::{LinearWeights, TASK_ROWS, check_inputs, check_same_shape, forward_packed, operand_rows};
-use super::scratch::{Scratch, new_matrix, with_scratch};
+use super::scratch::{Scratch, at_least, new_matrix, with_scratch};
 use crate::kernels::gemm::{
     Epilogue, Factors, Lhs, LhsBuffer, OutputBlock, OutputMatrix, PackedMatrix, gemm, gemm_into_lhs,
 };
@@ -184,10 +184,8 @@ impl Network<'_> {
     fn intermediate<'a>(&self, x: Lhs, to: &'a mut Intermediate) -> Lhs<'a> {
         let FeedForwardLayers { gate, up, down } = self.matrices;
         let chains = up.chains_with(down);
-        if !chains {
-            to.values.resize(x.rows() * up.outputs(), 0.0);
-        }
         let Intermediate { gate: gate_values, values, lhs } = to;
+        let values = if chains { &mut [] } else { at_least(values, x.rows() * up.outputs()) };
         let mut multiply = |panels: Range<usize>, epilogue: &Epilogue| {
             if chains {
                 gemm_into_lhs(x, up, panels, epilogue, down, lhs);
@@ -209,7 +207,7 @@ impl Network<'_> {
                 let gate_epilogue = Epilogue { bias: gate_bias, activation, ..Epilogue::default() };
                 let panels =
                     (GATE_BLOCK_VALUES / (x.rows() * up.columns(0..1).len()).max(1)).clamp(1, up.panels());
-                gate_values.resize(x.rows() * up.columns(0..panels).len(), 0.0);
+                let gate_values = at_least(gate_values, x.rows() * up.columns(0..panels).len());
                 for first in (0..up.panels()).step_by(panels) {
                     let panels = first..up.panels().min(first + panels);
                     let columns = up.columns(panels.clone());
@@ -222,8 +220,8 @@ impl Network<'_> {
             }
         }
         if chains {
-            return to.lhs.converted(down, x.rows());
+            return lhs.converted(down, x.rows());
         }
-        to.lhs.convert(down, &to.values, up.outputs(), x.rows())
+        lhs.convert(down, values, up.outputs(), x.rows())
     }
 }

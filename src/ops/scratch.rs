@@ -25,6 +25,15 @@ pub(super) fn with_scratch<S: Scratch, T>(f: impl FnOnce(&mut S) -> T) -> T {
     result
 }
 
+/// The first `count` values of a buffer, which grows to hold them. They are whatever an earlier call has left: a buffer that shrank for
+/// a short batch would be zeroed for the next long one.
+pub(super) fn at_least(buffer: &mut Vec<f32>, count: usize) -> &mut [f32] {
+    if buffer.len() < count {
+        buffer.resize(count, 0.0);
+    }
+    &mut buffer[..count]
+}
+
 thread_local! {
     static LHS_BUFFER: RefCell<LhsBuffer> = RefCell::default();
 }

@@ -18,7 +18,7 @@ use crate::kernels::isa::Isa;
 use crate::kernels::math::Accuracy;
 use crate::kernels::softmax::{axpy, scale_and_bias, softmax_unnormalized};
 use crate::ops::host::{host_slice, optional_host_slice};
-use crate::ops::scratch::{Scratch, new_matrix, with_scratch};
+use crate::ops::scratch::{Scratch, at_least, new_matrix, with_scratch};
 
 /// Queries whose scores are in memory at a time: a multiple of MR of the vector micro-kernel (12 or 6) and of the rows
 /// of a tile (16).
@@ -276,8 +276,8 @@ impl CpuAttention<'_> {
         self.pack_keys(task, head, keys, &mut rows.lhs);
         self.pack_values(task, head, values);
         let stride = task.stride();
-        scores.resize(QUERY_BLOCK * stride, 0.0);
-        sums.resize(QUERY_BLOCK, 0.0);
+        let scores = at_least(scores, QUERY_BLOCK * stride);
+        let sums = at_least(sums, QUERY_BLOCK);
         for queries in task.query_blocks() {
             let sums = &mut sums[..queries.len()];
             let scale = self.scores(task, head, queries.clone(), keys, scores, rows, false);
@@ -300,16 +300,16 @@ impl CpuAttention<'_> {
         }
         let block_len = QUERY_BLOCK * task.stride();
         let max_heads = heads.max(softmax_heads).max(value_heads);
-        scores.resize(max_heads * block_len, 0.0);
-        projected.resize(max_heads * block_len, 0.0);
-        sums.resize(QUERY_BLOCK, 0.0);
+        let mut scores = at_least(scores, max_heads * block_len);
+        let mut projected = at_least(projected, max_heads * block_len);
+        let sums = at_least(sums, QUERY_BLOCK);
         for queries in task.query_blocks() {
             for (head, scores) in scores.chunks_mut(block_len).take(heads).enumerate() {
                 self.scores(task, head, queries.clone(), &keys[head], scores, rows, true);
             }
             if let Some(projection) = self.pre_softmax {
                 project_heads(projection, &scores[..heads * block_len], projected, block_len);
-                std::mem::swap(scores, projected);
+                std::mem::swap(&mut scores, &mut projected);
             }
             for scores in scores.chunks_mut(block_len).take(softmax_heads) {
                 let sums = &mut sums[..queries.len()];
@@ -320,7 +320,7 @@ impl CpuAttention<'_> {
             }
             if let Some(projection) = self.post_softmax {
                 project_heads(projection, &scores[..softmax_heads * block_len], projected, block_len);
-                std::mem::swap(scores, projected);
+                std::mem::swap(&mut scores, &mut projected);
             }
             for (head, scores) in scores.chunks_mut(block_len).take(value_heads).enumerate() {
                 self.weighted_sum(task, head, queries.clone(), scores, &values[head], rows, None, output);
@@ -488,7 +488,7 @@ fn gemm_into(
     lhs: &mut LhsBuffer,
     to: &mut Vec<f32>,
 ) {
-    to.resize(rows * weights.outputs(), 0.0);
+    let to = at_least(to, rows * weights.outputs());
     let x = lhs.convert(weights, x, stride, rows);
     // SAFETY: there is only one block.
     let mut block = unsafe { OutputMatrix::new(to, weights.outputs()).block(0..rows, 0..weights.outputs()) };
