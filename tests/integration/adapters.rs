@@ -213,14 +213,15 @@ fn the_base_model_of_an_adapter_is_named_by_a_path() {
     let expected = stdout(&embed(&fixture("adapters/peft-alone"), &[]));
     let base = fixture("bert-tiny");
     assert_eq!(stdout(&embed(adapter_alone(base.to_str().unwrap()).path(), &[])), expected);
-    // A path from the adapter, and from the working directory.
+    // A path from the adapter, and from the working directory. No folder beside that of this repository has this name.
+    let name = "base-model-of-the-adapter";
     let parent = tempfile::tempdir().unwrap();
-    copy_folder(&base, &parent.path().join("base"));
+    copy_folder(&base, &parent.path().join(name));
     copy_folder(&fixture("adapters/peft-alone"), &parent.path().join("adapter"));
     let config = parent.path().join("adapter/adapter_config.json");
-    set(&config, "base_model_name_or_path", json!("../base"));
+    set(&config, "base_model_name_or_path", json!(format!("../{name}")));
     assert_eq!(stdout(&embed(&parent.path().join("adapter"), &[])), expected);
-    set(&config, "base_model_name_or_path", json!("base"));
+    set(&config, "base_model_name_or_path", json!(name));
     let mut command = model_command("embed", Path::new("adapter"), &[]);
     let output =
         command.args(["--", "The wick burns.", "a lamp"]).current_dir(parent.path()).output().unwrap();
