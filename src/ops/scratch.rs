@@ -25,8 +25,8 @@ pub(super) fn with_scratch<S: Scratch, T>(f: impl FnOnce(&mut S) -> T) -> T {
     result
 }
 
-/// The first `count` values of a buffer, which grows to hold them. They are whatever an earlier call has left: a buffer that shrank for
-/// a short batch would be zeroed for the next long one.
+/// The first `count` values of a buffer, which grows to hold them and never shrinks: for the next longer batch it would be zeroed again.
+/// The values are those of earlier calls.
 pub(super) fn at_least(buffer: &mut Vec<f32>, count: usize) -> &mut [f32] {
     if buffer.len() < count {
         buffer.resize(count, 0.0);

@@ -18,7 +18,7 @@ use tokenizers::{
 
 use super::word_piece::WordPiece;
 
-/// A tokenizer of the library with our WordPiece.
+/// A tokenizer of the library whose model is a [`TokenModel`].
 pub(super) type LibraryTokenizer =
     TokenizerImpl<TokenModel, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
 
@@ -38,6 +38,16 @@ impl TokenModel {
             TokenModel::Unigram(_) => "Unigram",
             TokenModel::WordLevel(_) => "WordLevel",
             TokenModel::WordPiece(_) => "WordPiece",
+        }
+    }
+
+    /// The token for what is not in the vocabulary, if the model names one. A Unigram model has only its id.
+    pub(super) fn unk_token(&self) -> Option<&str> {
+        match self {
+            TokenModel::Bpe(model) => model.unk_token.as_deref(),
+            TokenModel::Unigram(_) => None,
+            TokenModel::WordLevel(model) => Some(&model.unk_token),
+            TokenModel::WordPiece(model) => Some(&model.unk_token),
         }
     }
 }

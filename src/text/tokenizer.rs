@@ -269,16 +269,13 @@ impl Tokenizer {
 
     /// The id of the token for what is not in the vocabulary, if there is one.
     pub fn unknown_token_id(&self) -> Option<u32> {
-        let token = match self.inner.get_model() {
-            TokenModel::WordPiece(model) => &model.unk_token,
-            TokenModel::WordLevel(model) => &model.unk_token,
-            TokenModel::Bpe(model) => model.unk_token.as_ref()?,
+        match self.model() {
             TokenModel::Unigram(model) => {
                 let model = serde_json::to_value(model).ok()?;
-                return model.get("unk_id")?.as_u64().and_then(|id| u32::try_from(id).ok());
+                model.get("unk_id")?.as_u64().and_then(|id| u32::try_from(id).ok())
             }
-        };
-        self.token_id(token)
+            model => self.token_id(model.unk_token()?),
+        }
     }
 
     fn new(
@@ -335,7 +332,7 @@ impl Tokenizer {
 
     /// How it splits words into tokens.
     pub fn algorithm(&self) -> &'static str {
-        self.inner.get_model().algorithm()
+        self.model().algorithm()
     }
 
     /// Tokens in the vocabulary, added tokens included.

@@ -23,7 +23,7 @@ use super::tokenizer_class::{
 };
 use super::tokenizer_config::{SpecialTokens, TokenizerConfig};
 use super::vocab_files::bert_normalizer;
-use super::word_piece::{CONTINUING_SUBWORD_PREFIX, MAX_CHARACTERS_PER_WORD, WordPiece};
+use super::word_piece::WordPiece;
 
 /// The class that takes a `tokenizer.json` as it is.
 const BACKEND_CLASS: &str = "TokenizersBackend";
@@ -163,19 +163,14 @@ fn build<M: DeserializeOwned>(
 
 /// The parts of `BertTokenizer` and `MPNetTokenizer`.
 fn word_piece_parts(
-    mut model: WordPiece,
+    model: WordPiece,
     _: Value,
     special_tokens: &SpecialTokens,
     config: &TokenizerConfig,
 ) -> Result<Parts> {
-    model.unk_token = special_tokens.get("unk_token").cloned().unwrap_or_default();
-    model.continuing_subword_prefix = CONTINUING_SUBWORD_PREFIX.into();
-    model.max_input_chars_per_word = MAX_CHARACTERS_PER_WORD;
-    Ok((
-        TokenModel::WordPiece(model),
-        Some(bert_normalizer(config)?.into()),
-        json!({"type": "BertPreTokenizer"}),
-    ))
+    let unk_token = special_tokens.get("unk_token").cloned().unwrap_or_default();
+    let model = TokenModel::WordPiece(WordPiece::bert(model.vocab, unk_token));
+    Ok((model, Some(bert_normalizer(config)?.into()), json!({"type": "BertPreTokenizer"})))
 }
 
 /// The parts of `RobertaTokenizer` and `GPT2Tokenizer`.

@@ -17,7 +17,7 @@ use super::tokenizer_class::{
     clip_normalizer, clip_pre_tokenizer, missing_token,
 };
 use super::tokenizer_config::{SpecialTokens, TokenizerConfig};
-use super::word_piece::{CONTINUING_SUBWORD_PREFIX, MAX_CHARACTERS_PER_WORD, Vocabulary, WordPiece};
+use super::word_piece::{Vocabulary, WordPiece};
 use crate::sys::regular_file;
 
 /// How to get a `tokenizer.json` from a tokenizer in another form: the last part of an error message.
@@ -90,12 +90,7 @@ fn read_word_piece(
     let Some(unk_token) = unk_token.filter(|token| vocab.id(token).is_some()) else {
         return Err(missing_token(path, class, "unk_token", unk_token));
     };
-    let model = WordPiece {
-        unk_token: unk_token.clone(),
-        continuing_subword_prefix: CONTINUING_SUBWORD_PREFIX.into(),
-        max_input_chars_per_word: MAX_CHARACTERS_PER_WORD,
-        vocab,
-    };
+    let model = WordPiece::bert(vocab, unk_token.clone());
     let mut tokenizer = LibraryTokenizer::new(TokenModel::WordPiece(model));
     tokenizer.with_normalizer(Some(bert_normalizer(config)?)).map_err(|error| cannot_build(path, error))?;
     tokenizer.with_pre_tokenizer(Some(BertPreTokenizer));

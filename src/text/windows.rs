@@ -129,13 +129,11 @@ impl Tokenizer {
     /// The id of the token for what is not in the vocabulary.
     fn unknown_token(&self) -> Option<u32> {
         let token = match self.model() {
-            TokenModel::WordPiece(model) => Some(&*model.unk_token),
-            TokenModel::Bpe(model) => model.unk_token.as_deref(),
-            TokenModel::WordLevel(model) => Some(&*model.unk_token),
-            // The library does not say which one it is.
-            TokenModel::Unigram(_) => Some("<unk>"),
+            // Its name in the vocabularies of SentencePiece.
+            TokenModel::Unigram(_) => "<unk>",
+            model => model.unk_token()?,
         };
-        token.and_then(|token| self.token_id(token))
+        self.token_id(token)
     }
 }
 

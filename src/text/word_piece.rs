@@ -10,16 +10,11 @@ use std::path::{Path, PathBuf};
 
 use ahash::RandomState;
 use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use tokenizers::models::wordpiece::{self, WordPieceTrainer};
 use tokenizers::{Model, Token};
-
-/// The maximum characters of a word that is split into tokens, in BERT's tokenizers.
-pub(super) const MAX_CHARACTERS_PER_WORD: usize = 100;
-
-/// The prefix of a token that continues a word, in BERT's tokenizers.
-pub(super) const CONTINUING_SUBWORD_PREFIX: &str = "##";
 
 /// A WordPiece model, as in a `tokenizer.json`.
 #[derive(Deserialize)]
@@ -34,6 +29,12 @@ pub(super) struct WordPiece {
 }
 
 impl WordPiece {
+    /// The model of BERT's tokenizers.
+    pub(super) fn bert(vocab: Vocabulary, unk_token: String) -> Self {
+        let continuing_subword_prefix = "##".into();
+        WordPiece { unk_token, continuing_subword_prefix, max_input_chars_per_word: 100, vocab }
+    }
+
     /// The one token of a word that cannot be split.
     fn unknown(&self, word: &str) -> tokenizers::Result<Vec<Token>> {
         let id = self.vocab.id(&self.unk_token).ok_or(wordpiece::Error::MissingUnkToken)?;
@@ -52,11 +53,12 @@ impl Model for WordPiece {
         let mut start = 0;
         while start < word.len() {
             let prefix = if start > 0 { self.continuing_subword_prefix.as_str() } else { "" };
-            let mut end = word.len().min(start + self.vocab.longest);
-            while !word.is_char_boundary(end) {
-                end -= 1;
+            // No token ends later.
+            let mut limit = word.len().min(start + self.vocab.longest);
+            while !word.is_char_boundary(limit) {
+                limit -= 1;
             }
-            let mut token = [prefix, &word[start..end]].concat();
+            let mut token = [prefix, &word[start..limit]].concat();
             let id = loop {
                 if token.len() == prefix.len() {
                     return self.unknown(word);
@@ -134,19 +136,21 @@ impl Vocabulary {
     /// # Panics
     /// If the tokens have 4 GiB or more; the files of a tokenizer are smaller.
     fn insert(&mut self, token: &str, id: u32) {
-        if let Some(index) = self.index(token) {
-            self.ids[index] = id;
-            return;
+        let Vocabulary { text, ends, ids, indices, hasher, longest } = self;
+        let known = |index: &u32| nth(text, ends, *index as usize);
+        let hash = |token: &str| hasher.hash_one(token);
+        match indices.entry(hash(token), |index| known(index) == token, |index| hash(known(index))) {
+            Entry::Occupied(index) => ids[*index.get() as usize] = id,
+            Entry::Vacant(place) => {
+                let as_u32 =
+                    |length: usize| u32::try_from(length).expect("a tokenizer's file is smaller than 4 GiB");
+                place.insert(as_u32(ids.len()));
+                text.push_str(token);
+                ends.push(as_u32(text.len()));
+                ids.push(id);
+                *longest = token.len().max(*longest);
+            }
         }
-        let as_u32 = |length: usize| u32::try_from(length).expect("a tokenizer's file is smaller than 4 GiB");
-        let index = as_u32(self.ids.len());
-        self.text.push_str(token);
-        self.ends.push(as_u32(self.text.len()));
-        self.ids.push(id);
-        self.longest = self.longest.max(token.len());
-        let (text, ends, hasher) = (&self.text, &self.ends, &self.hasher);
-        let hash = |index: &u32| hasher.hash_one(nth(text, ends, *index as usize));
-        self.indices.insert_unique(hasher.hash_one(token), index, hash);
     }
 
     /// The id of a token.

@@ -213,7 +213,7 @@ fn the_base_model_of_an_adapter_is_named_by_a_path() {
     let expected = stdout(&embed(&fixture("adapters/peft-alone"), &[]));
     let base = fixture("bert-tiny");
     assert_eq!(stdout(&embed(adapter_alone(base.to_str().unwrap()).path(), &[])), expected);
-    // A path from the adapter, and from the working directory. No folder beside that of this repository has this name.
+    // A path from the adapter, and from the working directory. No folder beside a clone of this repository has this name.
     let name = "base-model-of-the-adapter";
     let parent = tempfile::tempdir().unwrap();
     copy_folder(&base, &parent.path().join(name));
