@@ -1,12 +1,9 @@
 //! Vectors and columns in Arrow record batches, for Arrow and Parquet files.
 
-use std::borrow::Cow;
-
 use anyhow::{Result, anyhow, bail};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float16Type, Float32Type, Int8Type};
 use arrow_array::{Array, ArrayRef, RecordBatch};
-use arrow_cast::cast;
 use arrow_schema::{DataType, FieldRef, Schema};
 
 use super::buffer::BlockBuffer;
@@ -15,7 +12,7 @@ use super::lists::{first_null, list_values};
 use super::source::RowKind;
 use super::sparse::{self, INDICES, VALUES, WEIGHTS};
 use super::width::{checked_width, dimensions_of_int8};
-use crate::field::{FieldValue, carried_type, to_json};
+use crate::field::{FieldValue, carried_type, convert, to_json};
 use crate::neighbours::Block;
 use crate::output::{ColumnType, KeptColumn, OutputDtype, OutputMetadata};
 
@@ -201,11 +198,7 @@ impl VectorSchema {
         };
         match self.dtype {
             OutputDtype::F32 => {
-                let values = match values.data_type() {
-                    DataType::Float64 => Cow::Owned(cast(&values, &DataType::Float32)?),
-                    _ => Cow::Borrowed(&values),
-                };
-                buffer.extend_f32(values.as_primitive_opt::<Float32Type>().ok_or_else(wrong_type)?.values());
+                buffer.extend_f32(convert::rounded_to_f32(&values).ok_or_else(wrong_type)?.values());
             }
             OutputDtype::F16 => {
                 buffer.extend_f16(values.as_primitive_opt::<Float16Type>().ok_or_else(wrong_type)?.values());

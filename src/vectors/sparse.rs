@@ -5,14 +5,14 @@ use std::sync::{PoisonError, RwLock};
 
 use anyhow::{Result, bail};
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Float32Type, UInt32Type};
+use arrow_array::types::UInt32Type;
 use arrow_array::{Array, ArrayRef};
-use arrow_cast::cast;
 use arrow_schema::DataType;
 
 use super::buffer::BlockBuffer;
 use super::lists::{first_null, list_values};
 use super::width::MAX_WIDTH;
+use crate::field::convert;
 
 /// The column of the dimensions of the elements that are not zero.
 pub(super) const INDICES: &str = "indices";
@@ -31,8 +31,10 @@ pub(super) fn append(
     first_row: usize,
     buffer: &mut BlockBuffer,
 ) -> Result<()> {
-    let (index_offsets, indices) = lists(name, INDICES, indices, &DataType::UInt32, first_row)?;
-    let (value_offsets, values) = lists(name, VALUES, values, &DataType::Float32, first_row)?;
+    let (index_offsets, indices) =
+        lists(name, INDICES, indices, first_row, |indices| convert::numbers(indices, &DataType::UInt32))?;
+    let (value_offsets, values) =
+        lists(name, VALUES, values, first_row, |values| convert::rounded_to_f32(values))?;
     let row_of = |element: usize| first_row + index_offsets.partition_point(|end| *end <= element) - 1;
     let mut rows = index_offsets.windows(2).zip(value_offsets.windows(2)).zip(first_row..);
     if let Some(((a, b), row)) = rows.find(|((a, b), _)| a[1] - a[0] != b[1] - b[0]) {
@@ -42,7 +44,7 @@ pub(super) fn append(
             b[1] - b[0]
         );
     }
-    let (indices, values) = (indices.as_primitive::<UInt32Type>(), values.as_primitive::<Float32Type>());
+    let indices = indices.as_primitive::<UInt32Type>();
     let is_dimension = |i: &usize| !indices.is_null(*i) && (indices.value(*i) as usize) < MAX_WIDTH;
     if let Some(element) = (0..indices.len()).find(|i| !is_dimension(i)) {
         bail!(
@@ -56,15 +58,14 @@ pub(super) fn append(
     Ok(())
 }
 
-/// The elements of the lists of a column as `data_type`, and the offsets of the lists among them. Elements that have no such value are
-/// null.
-fn lists(
+/// The elements of the lists of a column, converted by `convert`, and the offsets of the lists among them.
+fn lists<T>(
     name: &str,
     column: &str,
     lists: &ArrayRef,
-    data_type: &DataType,
     first_row: usize,
-) -> Result<(Vec<usize>, ArrayRef)> {
+    convert: impl Fn(&ArrayRef) -> Option<T>,
+) -> Result<(Vec<usize>, T)> {
     if let Some(row) = (0..lists.len()).find(|row| lists.null_count() > 0 && lists.is_null(*row)) {
         bail!("{name}: column \"{column}\" of row {} is null; write the file again", first_row + row);
     }
@@ -76,18 +77,17 @@ fn lists(
     };
     let (start, end) = (offsets[0], offsets[offsets.len() - 1]);
     let values = values.slice(start, end - start);
-    if !values.data_type().is_numeric() {
-        bail!(
-            "{name}: the elements of column \"{column}\" have the type {}, expected numbers; write the file again",
-            values.data_type()
-        );
-    }
     let offsets: Vec<usize> = offsets.iter().map(|offset| offset - start).collect();
     if let Some(element) = first_null(&values) {
         let row = first_row + offsets.partition_point(|end| *end <= element) - 1;
         bail!("{name}: column \"{column}\" of row {row} has an element that is null; write the file again");
     }
-    let values = if values.data_type() == data_type { values } else { cast(&values, data_type)? };
+    let Some(values) = convert(&values) else {
+        bail!(
+            "{name}: the elements of column \"{column}\" have the type {}, expected integers or floats; write the file again",
+            values.data_type()
+        );
+    };
     Ok((offsets, values))
 }
 

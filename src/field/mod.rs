@@ -3,24 +3,27 @@
 //! Values of Parquet and Arrow inputs keep their Arrow data type, so that a typed output has the same column; values of
 //! other inputs are JSON.
 
+pub(crate) mod convert;
+
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
-    Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type,
-    UInt32Type, UInt64Type,
+    Date64Type, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type,
+    UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow_array::{
-    Array, ArrayRef, BooleanArray, Float32Array, Float64Array, Int64Array, StringArray, StructArray,
-    UInt32Array, UInt64Array, new_null_array,
+    Array, ArrayRef, BooleanArray, Date32Array, Float32Array, Float64Array, Int64Array, StringArray,
+    StructArray, UInt32Array, UInt64Array, new_null_array,
 };
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
-use arrow_cast::{CastOptions, cast, cast_with_options};
 use arrow_data::ArrayData;
 use arrow_schema::{ArrowError, DataType, FieldRef, IntervalUnit};
 use arrow_select::take::take;
 use serde_json::{Map, Value};
+
+const MILLISECONDS_PER_DAY: i64 = 86_400_000;
 
 /// A value of a carried-through column.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,15 +53,17 @@ impl From<f32> for FieldValue {
 }
 
 impl FieldValue {
-    /// The value in row `row` of a column, cast to `data_type`, the [`carried_type`] of the column.
+    /// The value in row `row` of a column, converted to `data_type`, the [`carried_type`] of the column.
     ///
     /// # Errors
-    /// If the cast fails.
+    /// If it has no exact value of this type.
     pub fn from_row(column: &ArrayRef, row: usize, data_type: &DataType) -> Result<Self, ArrowError> {
         let row = u32::try_from(row).map_err(|error| ArrowError::InvalidArgumentError(error.to_string()))?;
         // A slice would keep the buffers of the whole column in memory; `take` copies the value.
         let value = take(column, &UInt32Array::from(vec![row]), None)?;
-        let value = if value.data_type() == data_type { value } else { strict_cast(&value, data_type)? };
+        let value = convert::exact(&value, data_type).ok_or_else(|| {
+            ArrowError::CastError(format!("{} has no exact {data_type}", value.data_type()))
+        })?;
         Ok(FieldValue::Arrow(value))
     }
 
@@ -78,28 +83,39 @@ impl FieldValue {
         }
     }
 
-    /// The value as an array of length 1 of the given type; `None` unless casting it back gives the same value.
+    /// The value as an array of length 1 of the given type; `None` if the type cannot hold it exactly. Numbers and booleans are also
+    /// held by strings, and strings that [`to_json`] gives for dates and timestamps by those.
     pub fn array(&self, data_type: &DataType) -> Option<ArrayRef> {
         if self.is_null() {
             return Some(new_null_array(data_type, 1));
         }
-        let array: ArrayRef = match self {
-            FieldValue::Arrow(array) => array.clone(),
-            FieldValue::Json(Value::Bool(value)) => Arc::new(BooleanArray::from(vec![*value])),
-            FieldValue::Json(Value::String(value)) => Arc::new(StringArray::from(vec![value.as_str()])),
-            FieldValue::Json(Value::Number(number)) => match (number.as_i64(), number.as_u64()) {
+        if let FieldValue::Arrow(array) = self
+            && let Some(converted) = convert::exact(array, data_type)
+        {
+            return Some(converted);
+        }
+        let json = self.json();
+        let array: ArrayRef = match &*json {
+            Value::Bool(value) => Arc::new(BooleanArray::from(vec![*value])),
+            Value::Number(number) => match (number.as_i64(), number.as_u64()) {
                 (Some(value), _) => Arc::new(Int64Array::from(vec![value])),
                 (None, Some(value)) => Arc::new(UInt64Array::from(vec![value])),
                 (None, None) => Arc::new(Float64Array::from(vec![number.as_f64()?])),
             },
-            FieldValue::Json(_) => return None,
+            Value::String(text) if data_type.is_temporal() => {
+                let instant = convert::parse_instant(text, data_type)?;
+                return (to_json(&instant, 0).as_ref() == Ok(&*json)).then_some(instant);
+            }
+            Value::String(text) => Arc::new(StringArray::from(vec![text.as_str()])),
+            Value::Null | Value::Array(_) | Value::Object(_) => return None,
         };
-        if array.data_type() == data_type {
-            return Some(array);
-        }
-        let converted = strict_cast(&array, data_type).ok()?;
-        let back = strict_cast(&converted, array.data_type()).ok()?;
-        (back == array).then_some(converted)
+        let array = match data_type {
+            DataType::Utf8 | DataType::LargeUtf8 if !json.is_string() => {
+                Arc::new(StringArray::from(vec![json.to_string()]))
+            }
+            _ => array,
+        };
+        convert::exact(&array, data_type)
     }
 
     /// The approximate size of the value in memory, in bytes. It depends on the value alone.
@@ -126,11 +142,6 @@ pub fn json_bytes(value: &Value) -> usize {
 fn buffer_bytes(data: &ArrayData) -> usize {
     let own: usize = data.buffers().iter().map(|buffer| buffer.len()).sum();
     own + data.child_data().iter().map(buffer_bytes).sum::<usize>()
-}
-
-/// Casts an array; a value that does not fit the type is an error, not null.
-fn strict_cast(array: &dyn Array, data_type: &DataType) -> Result<ArrayRef, ArrowError> {
-    cast_with_options(array, data_type, &CastOptions { safe: false, ..CastOptions::default() })
 }
 
 /// The data type in which the values of a column are carried through: that of the column, with dictionaries and views
@@ -207,10 +218,18 @@ pub fn to_json(array: &dyn Array, row: usize) -> Result<Value, String> {
             Value::Object(values.collect::<Result<Map<_, _>, String>>()?)
         }
         DataType::Map(..) => map_to_json(&array.as_map().value(row))?,
-        DataType::Date64 => cast_to_json(array, row, &DataType::Date32)?,
+        // Only the date: Arrow formats the time, too.
+        DataType::Date64 => {
+            let milliseconds = array.as_primitive::<Date64Type>().value(row);
+            let days = i32::try_from(milliseconds.div_euclid(MILLISECONDS_PER_DAY));
+            return to_json(&Date32Array::from(vec![days.map_err(|error| error.to_string())?]), 0);
+        }
         // Arrow formats an instant in its own time zone, and "+00:00" is the only one that needs no time zone database.
         DataType::Timestamp(unit, Some(zone)) if **zone != *"+00:00" => {
-            cast_to_json(array, row, &DataType::Timestamp(*unit, Some("+00:00".into())))?
+            let in_utc = DataType::Timestamp(*unit, Some("+00:00".into()));
+            let instant =
+                convert::exact(&array.slice(row, 1), &in_utc).ok_or("an instant has no UTC time")?;
+            return to_json(&instant, 0);
         }
         data_type => match number_to_json(array, row, data_type) {
             Some(number) => number,
@@ -255,12 +274,6 @@ fn map_to_json(entries: &StructArray) -> Result<Value, String> {
     })
 }
 
-/// The value in row `row`, cast to another type.
-fn cast_to_json(array: &dyn Array, row: usize, data_type: &DataType) -> Result<Value, String> {
-    let value = cast(&array.slice(row, 1), data_type).map_err(|error| error.to_string())?;
-    to_json(&value, 0)
-}
-
 /// The key in row `row` of the keys of a dictionary array; `None` if it is null or negative.
 pub fn dictionary_key(keys: &dyn Array, row: usize) -> Option<usize> {
     to_json(keys, row).ok()?.as_u64()?.try_into().ok()
@@ -281,7 +294,7 @@ mod tests {
     use std::sync::Arc;
 
     use arrow_array::{Date64Array, Float32Array, Int8Array, StringArray, TimestampMillisecondArray};
-    use arrow_schema::Field;
+    use arrow_schema::{Field, TimeUnit};
     use serde_json::json;
 
     use super::*;
@@ -315,6 +328,41 @@ mod tests {
         assert!(FieldValue::Json(json!([1])).array(&DataType::Utf8).is_none());
         let null = FieldValue::default().array(&DataType::Utf8).unwrap();
         assert!(null.is_null(0) && null.len() == 1);
+    }
+
+    #[test]
+    fn strings_hold_scalars_and_temporal_types_what_is_printed_for_them() {
+        let text = |value: Value| {
+            FieldValue::Json(value).array(&DataType::LargeUtf8).map(|array| to_json(&array, 0))
+        };
+        assert_eq!(text(json!(5)), Some(Ok(json!("5"))));
+        assert_eq!(text(json!(true)), Some(Ok(json!("true"))));
+        let number = FieldValue::Arrow(Arc::new(Int8Array::from(vec![7])));
+        assert_eq!(to_json(&number.array(&DataType::Utf8).unwrap(), 0), Ok(json!("7")));
+        assert!(FieldValue::Json(json!("7")).array(&DataType::Int8).is_none());
+
+        let local = DataType::Timestamp(TimeUnit::Microsecond, None);
+        let zoned = DataType::Timestamp(TimeUnit::Second, Some("Europe/Berlin".into()));
+        for (text, data_type) in [
+            ("2026-11-21", &DataType::Date32),
+            ("2026-11-21", &DataType::Date64),
+            ("2026-11-21T06:02:17.250001", &local),
+            ("2026-11-21T06:02:17Z", &zoned),
+        ] {
+            let array = FieldValue::Json(json!(text)).array(data_type).expect(text);
+            assert_eq!(array.data_type(), data_type);
+            assert_eq!(to_json(&array, 0), Ok(json!(text)));
+        }
+        for (text, data_type) in [
+            ("2026-11-21T06:00:00", &DataType::Date32),
+            ("2026-11-21T06:02:17.2500015", &local),
+            ("2026-11-21T06:02:17", &zoned),
+            ("2026-11-21T07:02:17+01:00", &zoned),
+            ("yesterday", &local),
+            ("06:02:17", &DataType::Time32(TimeUnit::Second)),
+        ] {
+            assert!(FieldValue::Json(json!(text)).array(data_type).is_none(), "{text}");
+        }
     }
 
     #[test]

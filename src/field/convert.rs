@@ -1,0 +1,421 @@
+//! Conversions between Arrow types that keep every value.
+//!
+//! Not `arrow_cast::cast`: it also rounds, wraps, parses and formats, between any two types, and is a tenth of a binary that needs a few
+//! of them.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{
+    ArrowPrimitiveType, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
+    UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+};
+use arrow_array::{
+    Array, ArrayRef, BinaryArray, Float32Array, LargeBinaryArray, LargeStringArray, PrimitiveArray,
+    StringArray, TimestampNanosecondArray, UInt32Array, make_array,
+};
+use arrow_cast::parse::string_to_timestamp_nanos;
+use arrow_schema::{DataType, TimeUnit};
+use arrow_select::take::take;
+use half::f16;
+
+/// An array with the values of `array` in another type: numbers as other numbers, instants and durations in another unit, strings and
+/// bytes with other offsets, values of a dictionary without it, and lists, maps and structs of all these. `None` if the type cannot hold
+/// one of them exactly, or is another kind of type.
+pub(crate) fn exact(array: &ArrayRef, data_type: &DataType) -> Option<ArrayRef> {
+    let from = array.data_type();
+    if from == data_type {
+        return Some(array.clone());
+    }
+    if let DataType::Dictionary(..) = from {
+        let dictionary = array.as_any_dictionary();
+        return exact(&take(dictionary.values(), dictionary.keys(), None).ok()?, data_type);
+    }
+    if from.is_nested() {
+        return nested(array, data_type);
+    }
+    let converted = match data_type {
+        DataType::Utf8 => Arc::new(StringArray::from_iter(strings(array)?)),
+        DataType::LargeUtf8 => Arc::new(LargeStringArray::from_iter(strings(array)?)) as ArrayRef,
+        DataType::Binary => Arc::new(BinaryArray::from_iter(byte_strings(array)?)),
+        DataType::LargeBinary => Arc::new(LargeBinaryArray::from_iter(byte_strings(array)?)),
+        _ if data_type.is_temporal() => temporal(array, data_type)?,
+        _ => numbers(array, data_type)?,
+    };
+    (converted.logical_null_count() == array.logical_null_count()).then_some(converted)
+}
+
+/// A list, map or struct with converted children.
+fn nested(array: &ArrayRef, data_type: &DataType) -> Option<ArrayRef> {
+    let types: Vec<&DataType> = match (array.data_type(), data_type) {
+        (DataType::List(_), DataType::List(child))
+        | (DataType::LargeList(_), DataType::LargeList(child))
+        | (DataType::Map(..), DataType::Map(child, _)) => vec![child.data_type()],
+        (DataType::FixedSizeList(_, from), DataType::FixedSizeList(child, size)) if from == size => {
+            vec![child.data_type()]
+        }
+        (DataType::Struct(from), DataType::Struct(fields))
+            if from.iter().map(|field| field.name()).eq(fields.iter().map(|field| field.name())) =>
+        {
+            fields.iter().map(|field| field.data_type()).collect()
+        }
+        _ => return None,
+    };
+    // Without the elements of other rows, which a slice still has.
+    let rows = UInt32Array::from_iter_values(0..u32::try_from(array.len()).ok()?);
+    let data = take(array, &rows, None).ok()?.to_data();
+    let children = data.child_data().iter().zip(types);
+    let children = children
+        .map(|(child, data_type)| exact(&make_array(child.clone()), data_type).map(|child| child.to_data()));
+    let children = children.collect::<Option<_>>()?;
+    data.into_builder().data_type(data_type.clone()).child_data(children).build().ok().map(make_array)
+}
+
+/// The strings of an array.
+fn strings(array: &dyn Array) -> Option<Vec<Option<&str>>> {
+    Some(match array.data_type() {
+        DataType::Utf8 => array.as_string::<i32>().iter().collect(),
+        DataType::LargeUtf8 => array.as_string::<i64>().iter().collect(),
+        DataType::Utf8View => array.as_string_view().iter().collect(),
+        _ => return None,
+    })
+}
+
+/// The byte strings of an array.
+fn byte_strings(array: &dyn Array) -> Option<Vec<Option<&[u8]>>> {
+    Some(match array.data_type() {
+        DataType::Binary => array.as_binary::<i32>().iter().collect(),
+        DataType::LargeBinary => array.as_binary::<i64>().iter().collect(),
+        DataType::BinaryView => array.as_binary_view().iter().collect(),
+        DataType::FixedSizeBinary(_) => array.as_fixed_size_binary().iter().collect(),
+        _ => return None,
+    })
+}
+
+/// Dates, times, instants or durations in another unit, and local times at midnight as dates; null where the unit does not divide the
+/// value.
+fn temporal(array: &ArrayRef, data_type: &DataType) -> Option<ArrayRef> {
+    let (from, to) = (tick(array.data_type())?, tick(data_type)?);
+    if from.0 != to.0 && (from.0, &to.0) != (Counts::LocalTimes, &Counts::Dates) {
+        return None;
+    }
+    let physical = |data_type: &DataType| match data_type.primitive_width() {
+        Some(4) => DataType::Int32,
+        _ => DataType::Int64,
+    };
+    let retyped = |array: &dyn Array, data_type: DataType| {
+        array.to_data().into_builder().data_type(data_type).build().ok().map(make_array)
+    };
+    let ticks = retyped(array, physical(array.data_type()))?;
+    let ticks = read_numbers(&ticks)?.into_iter().map(|ticks| match ticks? {
+        Number::Integer(ticks) if ticks * from.1 % to.1 == 0 => Some(Number::Integer(ticks * from.1 / to.1)),
+        _ => None,
+    });
+    retyped(&write_numbers(ticks.collect(), &physical(data_type))?, data_type.clone())
+}
+
+/// A date or timestamp that Arrow parses, as an array of length 1; `None` if it is none, or the type holds others.
+pub(crate) fn parse_instant(text: &str, data_type: &DataType) -> Option<ArrayRef> {
+    let zone = match tick(data_type)?.0 {
+        Counts::Dates | Counts::LocalTimes => None,
+        Counts::Instants => Some("+00:00"),
+        Counts::TimesOfDay | Counts::Durations => return None,
+    };
+    let instant = TimestampNanosecondArray::from(vec![string_to_timestamp_nanos(text).ok()?]);
+    let instant: ArrayRef = Arc::new(instant.with_timezone_opt(zone));
+    exact(&instant, data_type)
+}
+
+/// What a value of a temporal type counts.
+#[derive(PartialEq)]
+enum Counts {
+    Dates,
+    TimesOfDay,
+    LocalTimes,
+    Instants,
+    Durations,
+}
+
+/// What values of a type count, and in which unit, in nanoseconds.
+fn tick(data_type: &DataType) -> Option<(Counts, i128)> {
+    let nanoseconds = |unit: &TimeUnit| match unit {
+        TimeUnit::Second => 1_000_000_000,
+        TimeUnit::Millisecond => 1_000_000,
+        TimeUnit::Microsecond => 1_000,
+        TimeUnit::Nanosecond => 1,
+    };
+    Some(match data_type {
+        DataType::Date32 => (Counts::Dates, 86_400_000_000_000),
+        DataType::Date64 => (Counts::Dates, 1_000_000),
+        DataType::Time32(unit) | DataType::Time64(unit) => (Counts::TimesOfDay, nanoseconds(unit)),
+        DataType::Timestamp(unit, None) => (Counts::LocalTimes, nanoseconds(unit)),
+        DataType::Timestamp(unit, Some(_)) => (Counts::Instants, nanoseconds(unit)),
+        DataType::Duration(unit) => (Counts::Durations, nanoseconds(unit)),
+        _ => return None,
+    })
+}
+
+/// Numbers as another type of numbers; null where it cannot hold one exactly. `None` if either type has no
+/// numbers.
+pub(crate) fn numbers(array: &ArrayRef, data_type: &DataType) -> Option<ArrayRef> {
+    if array.data_type() == data_type {
+        return Some(array.clone());
+    }
+    write_numbers(read_numbers(array)?, data_type)
+}
+
+/// The nearest f32 of the numbers of an array; `None` if they are no numbers.
+pub(crate) fn rounded_to_f32(array: &dyn Array) -> Option<Float32Array> {
+    match array.data_type() {
+        DataType::Float32 => return Some(array.as_primitive().clone()),
+        DataType::Float64 => return Some(array.as_primitive::<Float64Type>().unary(|value| value as f32)),
+        _ => {}
+    }
+    let round = |number| match number {
+        Number::Integer(value) => value as f32,
+        Number::Float(value) => value as f32,
+    };
+    Some(read_numbers(array)?.into_iter().map(|number| number.map(round)).collect())
+}
+
+/// A number of any type.
+#[derive(Clone, Copy)]
+enum Number {
+    Integer(i128),
+    Float(f64),
+}
+
+impl Number {
+    fn integer<T: TryFrom<i128>>(self) -> Option<T> {
+        match self {
+            Number::Integer(value) => value.try_into().ok(),
+            // The cast saturates, far outside of every type of integers.
+            Number::Float(value) if value.fract() == 0.0 => (value as i128).try_into().ok(),
+            Number::Float(_) => None,
+        }
+    }
+
+    /// A float that widens to the number, which `narrow` rounds to.
+    fn float<T: Copy + Into<f64>>(self, narrow: impl Fn(f64) -> T) -> Option<T> {
+        let exact = match self {
+            Number::Integer(value) => (value as f64 as i128 == value).then_some(value as f64)?,
+            Number::Float(value) => value,
+        };
+        let narrowed = narrow(exact);
+        let widened: f64 = narrowed.into();
+        (widened == exact || exact.is_nan()).then_some(narrowed)
+    }
+}
+
+/// The numbers of an array; `None` if they are no numbers.
+fn read_numbers(array: &dyn Array) -> Option<Vec<Option<Number>>> {
+    fn read<T: ArrowPrimitiveType>(
+        array: &dyn Array,
+        number: fn(T::Native) -> Number,
+    ) -> Vec<Option<Number>> {
+        array.as_primitive::<T>().iter().map(|value| value.map(number)).collect()
+    }
+    Some(match array.data_type() {
+        DataType::Int8 => read::<Int8Type>(array, |value| Number::Integer(value.into())),
+        DataType::Int16 => read::<Int16Type>(array, |value| Number::Integer(value.into())),
+        DataType::Int32 => read::<Int32Type>(array, |value| Number::Integer(value.into())),
+        DataType::Int64 => read::<Int64Type>(array, |value| Number::Integer(value.into())),
+        DataType::UInt8 => read::<UInt8Type>(array, |value| Number::Integer(value.into())),
+        DataType::UInt16 => read::<UInt16Type>(array, |value| Number::Integer(value.into())),
+        DataType::UInt32 => read::<UInt32Type>(array, |value| Number::Integer(value.into())),
+        DataType::UInt64 => read::<UInt64Type>(array, |value| Number::Integer(value.into())),
+        DataType::Float16 => read::<Float16Type>(array, |value| Number::Float(value.into())),
+        DataType::Float32 => read::<Float32Type>(array, |value| Number::Float(value.into())),
+        DataType::Float64 => read::<Float64Type>(array, Number::Float),
+        _ => return None,
+    })
+}
+
+/// An array of numbers; null where the type cannot hold one exactly. `None` if it is no type of numbers.
+fn write_numbers(numbers: Vec<Option<Number>>, data_type: &DataType) -> Option<ArrayRef> {
+    fn write<T: ArrowPrimitiveType>(
+        numbers: Vec<Option<Number>>,
+        value: fn(Number) -> Option<T::Native>,
+    ) -> ArrayRef {
+        Arc::new(PrimitiveArray::<T>::from_iter(numbers.into_iter().map(|number| number.and_then(value))))
+    }
+    Some(match data_type {
+        DataType::Int8 => write::<Int8Type>(numbers, Number::integer),
+        DataType::Int16 => write::<Int16Type>(numbers, Number::integer),
+        DataType::Int32 => write::<Int32Type>(numbers, Number::integer),
+        DataType::Int64 => write::<Int64Type>(numbers, Number::integer),
+        DataType::UInt8 => write::<UInt8Type>(numbers, Number::integer),
+        DataType::UInt16 => write::<UInt16Type>(numbers, Number::integer),
+        DataType::UInt32 => write::<UInt32Type>(numbers, Number::integer),
+        DataType::UInt64 => write::<UInt64Type>(numbers, Number::integer),
+        DataType::Float16 => write::<Float16Type>(numbers, |number| number.float(f16::from_f64)),
+        DataType::Float32 => write::<Float32Type>(numbers, |number| number.float(|value| value as f32)),
+        DataType::Float64 => write::<Float64Type>(numbers, |number| number.float(|value| value)),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::types::Int32Type;
+    use arrow_array::{
+        DictionaryArray, FixedSizeListArray, Float64Array, Int64Array, ListArray, StringViewArray,
+        StructArray, TimestampMillisecondArray, UInt64Array,
+    };
+    use arrow_cast::{CastOptions, cast, cast_with_options};
+    use arrow_schema::Field;
+
+    use super::*;
+
+    fn checked_cast(array: &ArrayRef, data_type: &DataType) -> Option<ArrayRef> {
+        cast_with_options(array, data_type, &CastOptions { safe: false, ..CastOptions::default() }).ok()
+    }
+
+    /// Compares with `arrow_cast`: a conversion there and back that changes nothing is exact.
+    fn assert_as_cast(array: &ArrayRef, data_type: &DataType) {
+        let there = checked_cast(array, data_type);
+        let expected = there.filter(|there| checked_cast(there, array.data_type()).as_ref() == Some(array));
+        let found = exact(array, data_type);
+        let from = array.data_type();
+        assert_eq!(found, expected, "{array:?} ({from}) as {data_type}");
+    }
+
+    #[test]
+    fn numbers_are_converted_as_arrow_casts_them() {
+        let types = [
+            DataType::Int8,
+            DataType::Int16,
+            DataType::Int32,
+            DataType::Int64,
+            DataType::UInt8,
+            DataType::UInt16,
+            DataType::UInt32,
+            DataType::UInt64,
+            DataType::Float16,
+            DataType::Float32,
+            DataType::Float64,
+        ];
+        let integers =
+            [0, 1, -1, 127, 128, 255, 256, 2048, 2049, 65_504, 65_536, 1 << 24, (1 << 24) + 1, 1 << 40];
+        let floats = [0.0, 0.5, 0.1, -3.0, 1e10, f64::INFINITY, 65_504.0, 1e300];
+        let mut arrays: Vec<ArrayRef> = vec![];
+        for value in integers {
+            arrays.push(Arc::new(Int64Array::from(vec![Some(value), None])));
+        }
+        for value in floats {
+            arrays.push(Arc::new(Float64Array::from(vec![Some(value), None])));
+        }
+        let mut compared = 0;
+        for array in &arrays {
+            for from in &types {
+                let Some(array) = checked_cast(array, from) else { continue };
+                for to in &types {
+                    assert_as_cast(&array, to);
+                    compared += 1;
+                }
+            }
+        }
+        assert!(compared > 1000, "{compared}");
+        // Arrow casts these to the nearest float and back to the same integer, by saturation.
+        let large: ArrayRef = Arc::new(UInt64Array::from(vec![u64::MAX]));
+        assert_eq!(exact(&large, &DataType::Float64), None);
+        assert_eq!(exact(&large, &DataType::Float32), None);
+        let nan: ArrayRef = Arc::new(Float64Array::from(vec![f64::NAN]));
+        assert!(exact(&nan, &DataType::Float32).unwrap().as_primitive::<Float32Type>().value(0).is_nan());
+        assert_eq!(exact(&nan, &DataType::Int64), None);
+    }
+
+    #[test]
+    fn temporal_values_are_converted_as_arrow_casts_them() {
+        let units = [TimeUnit::Second, TimeUnit::Millisecond, TimeUnit::Microsecond, TimeUnit::Nanosecond];
+        let zone = Some(Arc::from("+02:00"));
+        let timestamps = |zone: Option<Arc<str>>| units.map(|unit| DataType::Timestamp(unit, zone.clone()));
+        let dates = [DataType::Date32, DataType::Date64];
+        let times = [
+            DataType::Time32(TimeUnit::Second),
+            DataType::Time32(TimeUnit::Millisecond),
+            DataType::Time64(TimeUnit::Microsecond),
+            DataType::Time64(TimeUnit::Nanosecond),
+        ];
+        let durations = units.map(DataType::Duration);
+        let groups = [&timestamps(None)[..], &timestamps(zone), &dates, &times, &durations];
+        for types in groups {
+            for (from, to) in types.iter().flat_map(|from| types.iter().map(move |to| (from, to))) {
+                for value in [0, 1, 999, 1_000, 86_400_000, 3_000_000, i32::MAX.into()] {
+                    let ticks: ArrayRef = Arc::new(Int64Array::from(vec![Some(value), None]));
+                    let physical =
+                        if from.primitive_width() == Some(4) { DataType::Int32 } else { DataType::Int64 };
+                    let ticks = cast(&ticks, &physical).unwrap();
+                    assert_as_cast(&cast(&ticks, from).unwrap(), to);
+                }
+            }
+        }
+        // Of other groups, only midnights are dates.
+        let midnights: ArrayRef = Arc::new(TimestampMillisecondArray::from(vec![86_400_000]));
+        assert_eq!(exact(&midnights, &DataType::Date32), checked_cast(&midnights, &DataType::Date32));
+        assert_eq!(exact(&midnights, &DataType::Duration(TimeUnit::Second)), None);
+        assert_eq!(exact(&midnights, &DataType::Timestamp(TimeUnit::Second, Some("+00:00".into()))), None);
+    }
+
+    #[test]
+    fn strings_and_bytes_change_their_layout() {
+        let long = "longer than a view holds inline";
+        let strings: ArrayRef = Arc::new(StringViewArray::from(vec![Some("a"), None, Some(long)]));
+        for data_type in [DataType::Utf8, DataType::LargeUtf8] {
+            assert_as_cast(&strings, &data_type);
+        }
+        let bytes = cast(&strings, &DataType::BinaryView).unwrap();
+        for data_type in [DataType::Binary, DataType::LargeBinary] {
+            assert_as_cast(&bytes, &data_type);
+        }
+        assert_eq!(exact(&strings, &DataType::Binary), None);
+        assert_eq!(exact(&strings, &DataType::Int8), None);
+    }
+
+    #[test]
+    fn nested_values_and_dictionaries_are_converted() {
+        let dictionary: DictionaryArray<Int32Type> = [Some("a"), None, Some("a")].into_iter().collect();
+        let dictionary: ArrayRef = Arc::new(dictionary);
+        assert_as_cast(&dictionary, &DataType::Utf8);
+        let list = |item: DataType| DataType::List(Arc::new(Field::new_list_field(item, true)));
+        let lists = ListArray::from_iter_primitive::<Int32Type, _, _>([
+            Some(vec![Some(1), None]),
+            None,
+            Some(vec![Some(300)]),
+        ]);
+        let lists: ArrayRef = Arc::new(lists);
+        for lists in [lists.clone(), lists.slice(1, 2), lists.slice(0, 1)] {
+            assert_as_cast(&lists, &list(DataType::Int64));
+            assert_as_cast(&lists, &list(DataType::Int8));
+        }
+        let pairs =
+            FixedSizeListArray::from_iter_primitive::<Int32Type, _, _>([Some([Some(1), Some(2)]), None], 2);
+        let pairs: ArrayRef = Arc::new(pairs);
+        let pair =
+            |size| DataType::FixedSizeList(Arc::new(Field::new_list_field(DataType::Float32, true)), size);
+        assert_as_cast(&pairs, &pair(2));
+        assert_eq!(exact(&pairs, &pair(3)), None);
+        let fields = |a, b| DataType::Struct(vec![Field::new("a", a, true), Field::new("b", b, true)].into());
+        let columns = vec![dictionary, lists];
+        let DataType::Struct(from) = fields(columns[0].data_type().clone(), columns[1].data_type().clone())
+        else {
+            unreachable!()
+        };
+        let structs: ArrayRef = Arc::new(StructArray::new(from, columns, None));
+        assert_as_cast(&structs, &fields(DataType::Utf8, list(DataType::UInt16)));
+        assert_eq!(exact(&structs, &fields(DataType::Utf8, DataType::Utf8)), None);
+    }
+
+    #[test]
+    fn numbers_are_rounded_to_f32() {
+        let doubles: ArrayRef = Arc::new(Float64Array::from(vec![Some(0.1), None, Some(1e300)]));
+        let floats = rounded_to_f32(&doubles).unwrap();
+        assert_eq!(floats.iter().collect::<Vec<_>>(), [Some(0.1f32), None, Some(f32::INFINITY)]);
+        let integers: ArrayRef = Arc::new(Int64Array::from(vec![Some(3), None]));
+        assert_eq!(rounded_to_f32(&integers).unwrap().iter().collect::<Vec<_>>(), [Some(3.0), None]);
+        assert!(rounded_to_f32(&StringArray::from(vec!["3"])).is_none());
+        let indices: ArrayRef = Arc::new(Int64Array::from(vec![Some(3), Some(-1)]));
+        let indices = numbers(&indices, &DataType::UInt32).unwrap();
+        assert_eq!((indices.is_null(0), indices.is_null(1)), (false, true));
+    }
+}
