@@ -62,6 +62,8 @@ pub mod gemm;
 pub mod isa;
 pub mod math;
 pub mod norm;
+#[cfg(feature = "peak")]
+pub mod peak;
 pub mod quantized;
 pub mod select;
 pub mod simd;
