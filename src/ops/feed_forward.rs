@@ -13,6 +13,7 @@ use super::linear::{LinearWeights, TASK_ROWS, check_inputs, check_same_shape, fo
 use super::scratch::{Scratch, at_least, new_matrix, with_scratch};
 use crate::kernels::gemm::{
     Epilogue, Factors, Lhs, LhsBuffer, OutputBlock, OutputMatrix, PackedMatrix, gemm, gemm_into_lhs,
+    row_stride,
 };
 
 /// The layers of a feed-forward network: linear layers, or their packed matrices.
@@ -85,7 +86,7 @@ fn packed(layers: FeedForwardLayers<&LinearWeights>) -> Option<FeedForwardLayers
 struct Intermediate {
     /// Those of the gate, a block of columns at a time.
     gate: Vec<f32>,
-    /// `(rows, intermediate)` in f32; empty if the layers chain ([`PackedMatrix::chains_with`]).
+    /// `(rows, intermediate)` in f32, with the stride [`row_stride`]; empty if the layers chain ([`PackedMatrix::chains_with`]).
     values: Vec<f32>,
     /// The left operand of the last layer.
     lhs: LhsBuffer,
@@ -104,6 +105,10 @@ const ROWS_PER_TASK: usize = 256;
 
 /// Bytes of L2 for the intermediate values of a task of other layers, which are f32.
 const INTERMEDIATE_BYTES: usize = 640 << 10;
+
+/// Rows of such a task. Where fewer stay in L2, reading the weights for each task takes longer than intermediate values from L3.
+const MIN_ROWS_IN_L2: usize = 2 * TASK_ROWS;
+const ROWS_IN_L3: usize = 4 * TASK_ROWS;
 
 /// Values of the gate that a task holds at a time, which stay in L2.
 const GATE_BLOCK_VALUES: usize = 1 << 16;
@@ -136,7 +141,7 @@ fn by_rows(
         ROWS_PER_TASK
     } else {
         let rows = INTERMEDIATE_BYTES / (matrices.up.outputs() * size_of::<f32>());
-        (rows / TASK_ROWS * TASK_ROWS).clamp(TASK_ROWS, ROWS_PER_TASK)
+        if rows < MIN_ROWS_IN_L2 { ROWS_IN_L3 } else { (rows / TASK_ROWS * TASK_ROWS).min(ROWS_PER_TASK) }
     };
     let task_rows = rows_in_l2.min(even);
     let y = with_scratch(|buffer: &mut LhsBuffer| {
@@ -185,13 +190,14 @@ impl Network<'_> {
         let FeedForwardLayers { gate, up, down } = self.matrices;
         let chains = up.chains_with(down);
         let Intermediate { gate: gate_values, values, lhs } = to;
-        let values = if chains { &mut [] } else { at_least(values, x.rows() * up.outputs()) };
+        let stride = row_stride(up.outputs());
+        let values = if chains { &mut [] } else { at_least(values, x.rows() * stride) };
         let mut multiply = |panels: Range<usize>, epilogue: &Epilogue| {
             if chains {
                 gemm_into_lhs(x, up, panels, epilogue, down, lhs);
                 return;
             }
-            let matrix = OutputMatrix::new(values, up.outputs());
+            let matrix = OutputMatrix::new(values, stride);
             // SAFETY: there is only one block.
             let mut block = unsafe { matrix.block(0..x.rows(), up.columns(panels.clone())) };
             gemm(x, up, panels, epilogue, &mut block);
@@ -222,6 +228,6 @@ impl Network<'_> {
         if chains {
             return lhs.converted(down, x.rows());
         }
-        lhs.convert(down, values, up.outputs(), x.rows())
+        lhs.convert(down, values, stride, x.rows())
     }
 }

@@ -9,6 +9,7 @@ use sconce::kernels::activation::{Activation, softplus};
 use sconce::kernels::gemm::{
     AttentionBuffer, Epilogue, F32_SIGNIFICAND_BITS, Factors, GemmType, HeadAttention, HeadRows, INT8_GROUP,
     LhsBuffer, MatrixView, OutputMatrix, PackedMatrix, attend_head, attends_on_tiles, gemm, gemm_into_lhs,
+    row_stride,
 };
 use sconce::kernels::isa::{Isa, Kernel};
 use sconce::kernels::math::{self, Accuracy};
@@ -414,6 +415,32 @@ fn gemm_by_blocks_has_the_bits_of_one_call() {
                 }
             }
             assert_eq!(found, expected, "{isa:?} {gemm_type:?}");
+        }
+    }
+}
+
+/// Rows of 4 KiB are copied with another stride if there are many, and many panels; the product has the bits of rows with a stride of
+/// their own.
+#[test]
+fn gemm_of_rows_that_compete_for_l1_has_the_bits_of_other_rows() {
+    for isa in Isa::testable() {
+        for (rows, inputs, outputs) in [(23, 1024, 260), (24, 1024, 40), (24, 1024, 260), (101, 2048, 300)] {
+            let packed =
+                PackedMatrix::pack(isa, GemmType::F32, &values(2, outputs * inputs), outputs, inputs);
+            let x = values(1, rows * inputs);
+            let stride = row_stride(inputs);
+            assert!(stride > inputs && row_stride(stride) == stride);
+            let mut strided = vec![f32::NAN; rows * stride];
+            for (to, from) in strided.chunks_mut(stride).zip(x.chunks(inputs)) {
+                to[..inputs].copy_from_slice(from);
+            }
+            let mut expected = vec![f32::NAN; rows * outputs];
+            let mut buffer = LhsBuffer::default();
+            let lhs = buffer.convert(&packed, &strided, stride, rows);
+            // SAFETY: there is only one block.
+            let mut block = unsafe { OutputMatrix::new(&mut expected, outputs).block(0..rows, 0..outputs) };
+            gemm(lhs, &packed, 0..packed.panels(), &Epilogue::default(), &mut block);
+            assert_eq!(multiply(&x, &packed, &Epilogue::default()), expected, "{isa:?} {rows} × {inputs}");
         }
     }
 }

@@ -5,6 +5,9 @@ use crate::tiles::{TILE_ROW_BYTES, TILE_ROWS};
 /// KC of the vector micro-kernel, in packed elements. One K block of a panel stays in L1 while the rows of `x` pass.
 /// The rounding error of a sum grows with the length of its K blocks.
 pub(super) const VECTOR_KC: usize = 192;
+/// Packed elements of a row of `x` that are multiplied with all panels before the next ones: those of MC rows stay in L2. With more, MC
+/// would be smaller, and the weights read more often; with fewer, the partial sums.
+pub(super) const VECTOR_L2_KC: usize = 384;
 
 /// Tiles side by side in a panel.
 pub(super) const TILES_PER_PANEL: usize = 2;
@@ -29,11 +32,11 @@ pub(super) fn stays_in_l2(rows: usize, steps: usize, parts: usize) -> bool {
 }
 
 /// MC of the vector micro-kernel for rows of `row_elements` packed elements: as many rows as stay in L2 while all
-/// panels pass.
+/// panels pass, at most [`VECTOR_L2_KC`] elements at a time.
 pub(super) fn vector_mc(row_elements: usize) -> usize {
     const L2_BYTES: usize = 384 << 10;
     // 12 is a multiple of MR on every ISA.
-    (L2_BYTES / (row_elements.max(1) * size_of::<u32>())).clamp(48, 512) / 12 * 12
+    (L2_BYTES / (row_elements.clamp(1, VECTOR_L2_KC) * size_of::<u32>())).clamp(48, 512) / 12 * 12
 }
 
 /// MC of the tile micro-kernel: as many rows as stay in L2 while all panels pass, with more than one part those of a K

@@ -55,7 +55,14 @@ impl<'a> Lhs<'a> {
     }
 }
 
-/// Memory for rows of `x` in an operand format other than f32, reused from call to call.
+/// The stride at which rows of `length` f32 are stored for a GEMM. Where it is a multiple of the 4 KiB that the sets of L1 cover, the
+/// rows of a micro-tile would compete for the lines of one set; two lines more, and they do not.
+pub fn row_stride(length: usize) -> usize {
+    const SETS: usize = (4 << 10) / size_of::<f32>();
+    if length.is_multiple_of(SETS) { length + 2 * LINE_ELEMENTS } else { length }
+}
+
+/// Memory for rows of `x` in another operand format or with another stride, reused from call to call.
 #[derive(Debug, Default)]
 pub struct LhsBuffer {
     /// Cache lines, so that tile rows are aligned.
@@ -65,6 +72,10 @@ pub struct LhsBuffer {
 
 /// Rows that one rayon task converts.
 const ROWS_PER_TASK: usize = 32;
+
+/// Rows, and panels, for which a copy of f32 rows takes less time than it saves.
+const MIN_COPIED_ROWS: usize = 24;
+const MIN_PANELS_OF_COPIES: usize = 8;
 
 impl LhsBuffer {
     /// The packed elements of `rows` rows, padded to whole tiles, in a layout other than f32.
@@ -88,8 +99,8 @@ impl LhsBuffer {
         Lhs { elements, stride: layout.lhs_row, rows, scales: &[], groups: 0 }
     }
 
-    /// Converts `rows` rows, which begin every `stride` values of `x`, to the operand format of `weights`. f32 rows are
-    /// not copied.
+    /// Converts `rows` rows, which begin every `stride` values of `x`, to the operand format of `weights`. f32 rows are copied only
+    /// if their stride is not [`row_stride`], and they are multiplied with many panels.
     ///
     /// # Panics
     /// If `x` does not contain all rows.
@@ -101,23 +112,28 @@ impl LhsBuffer {
         rows: usize,
     ) -> Lhs<'a> {
         let (isa, layout) = (weights.isa, weights.layout);
-        if matches!(layout.format, OperandFormat::F32 { .. }) || rows == 0 {
+        let is_f32 = matches!(layout.format, OperandFormat::F32 { .. });
+        let is_copied = row_stride(stride) != stride
+            && rows >= MIN_COPIED_ROWS
+            && weights.panels() >= MIN_PANELS_OF_COPIES;
+        if rows == 0 || is_f32 && !is_copied {
             return Lhs { groups: layout.groups(), ..Lhs::f32(x, stride, rows) };
         }
-        let (row, groups) = (layout.lhs_row, layout.groups());
+        let (row, groups) =
+            (if is_f32 { row_stride(layout.lhs_row) } else { layout.lhs_row }, layout.groups());
         let padded_rows = layout.format.padded_rows(rows);
         if self.scales.len() < padded_rows * groups {
             self.scales.resize(padded_rows * groups, 0.0);
         }
-        self.reserve(layout, rows);
+        self.reserve(PackedLayout { lhs_row: row, ..layout }, rows);
         let packed = &mut elements_mut(&mut self.lines)[..padded_rows * row];
         let convert = |task: usize, to: &mut [u32], scales: &mut [f32]| {
             let x = &x[task * ROWS_PER_TASK * stride..];
             let rows = ROWS_PER_TASK.min(rows - task * ROWS_PER_TASK);
             if layout.format.is_tiles() {
-                isa.run(ConvertRows::<true> { layout, x, stride, rows, to, scales });
+                isa.run(ConvertRows::<true> { layout, x, stride, rows, to, to_stride: row, scales });
             } else {
-                isa.run(ConvertRows::<false> { layout, x, stride, rows, to, scales });
+                isa.run(ConvertRows::<false> { layout, x, stride, rows, to, to_stride: row, scales });
             }
         };
         if rows <= ROWS_PER_TASK {
@@ -144,6 +160,8 @@ struct ConvertRows<'a, const TILES: bool> {
     stride: usize,
     rows: usize,
     to: &'a mut [u32],
+    /// Packed elements from the start of one row to the start of the next, in formats without tiles.
+    to_stride: usize,
     scales: &'a mut [f32],
 }
 
@@ -170,10 +188,10 @@ impl<const TILES: bool> Kernel for ConvertRows<'_, TILES> {
         }
         let groups = self.layout.groups();
         for i in 0..self.rows {
-            let to = &mut self.to[i * lhs_row..][..lhs_row];
+            let to = &mut self.to[i * self.to_stride..][..lhs_row];
             let x = &self.x[i * self.stride..][..inputs];
             match format {
-                OperandFormat::F32 { .. } => unreachable!("f32 rows are not converted"),
+                OperandFormat::F32 { .. } => to.iter_mut().zip(x).for_each(|(to, x)| *to = x.to_bits()),
                 OperandFormat::Bf16 => bf16_row(s, x, to),
                 OperandFormat::Int8 => int8_row(s, x, to, &mut self.scales[i * groups..][..groups]),
                 OperandFormat::Bf16Tiles { .. } | OperandFormat::Int8Tiles => {

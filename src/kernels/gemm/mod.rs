@@ -40,7 +40,7 @@ pub use attention::{AttentionBuffer, HeadAttention, HeadRows, attend_head, atten
 pub use driver::{gemm, gemm_into_lhs};
 pub use epilogue::{Epilogue, Factors};
 pub use layout::{F32_SIGNIFICAND_BITS, GemmType, INT8_GROUP};
-pub use lhs::{Lhs, LhsBuffer};
+pub use lhs::{Lhs, LhsBuffer, row_stride};
 pub use output::{OutputBlock, OutputMatrix};
 pub use pack::MatrixView;
 pub use packed_matrix::{PackedMatrix, SharedBytes};

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::blocking::VECTOR_KC;
+use super::blocking::{VECTOR_KC, VECTOR_L2_KC};
 use super::cache_line::LINE_ELEMENTS;
 use super::epilogue::{AccumulatorRows, BlockEpilogue, Epilogue};
 use super::layout::{INT8_GROUP, OperandFormat};
@@ -48,10 +48,7 @@ impl<const DOT_PRODUCTS: bool> Kernel for VectorGemm<'_, '_, DOT_PRODUCTS> {
     }
 }
 
-/// Up to this many micro-tiles per panel, the time goes into reading weights from L3 or memory, so the next K block is
-/// prefetched.
-const MAX_PREFETCHING_TILES: usize = 8;
-/// Cache lines of a matrix that does not fit in L2 beside everything else.
+/// Cache lines of a matrix that does not fit in L2 beside everything else: the next K block is prefetched.
 const MIN_PREFETCHED_LINES: usize = 2 << 10;
 
 impl<const DOT_PRODUCTS: bool> VectorGemm<'_, '_, DOT_PRODUCTS> {
@@ -60,23 +57,37 @@ impl<const DOT_PRODUCTS: bool> VectorGemm<'_, '_, DOT_PRODUCTS> {
         let VectorGemm { x, weights, panels, epilogue, output } = self;
         let first_column = weights.columns(panels.clone()).start;
         let layout = weights.layout;
+        // Packed elements of a K step of a panel.
+        let step = K::k_step() * 2 * S::LANES;
         let k_steps = (layout.panel / layout.nr).div_ceil(K::k_step());
-        let prefetches =
-            x.rows <= MAX_PREFETCHING_TILES * S::MR && weights.lines.len() >= MIN_PREFETCHED_LINES;
-        // K blocks of equal length, at most KC.
+        // K blocks of equal length, at most KC, in groups whose inputs stay in L2.
         let block_steps = k_steps.div_ceil((k_steps * K::k_step()).div_ceil(VECTOR_KC));
         let k_blocks = k_steps.div_ceil(block_steps);
+        let group = (VECTOR_L2_KC / (block_steps * K::k_step())).max(1);
+        let groups = (0..k_blocks).step_by(group).map(|first| first..k_blocks.min(first + group));
+        let mut blocks = groups.flat_map(|group| {
+            let panels = panels.clone();
+            panels.flat_map(move |panel| group.clone().map(move |k_block| (panel, k_block)))
+        });
+        let prefetches = weights.lines.len() >= MIN_PREFETCHED_LINES;
         let bias = epilogue.bias;
         assert!(bias.is_empty() || bias.len() == weights.outputs, "the bias has one value per output");
         let epilogue = Epilogue { bias: &[], ..*epilogue };
-        for (panel, k_block) in panels.flat_map(|panel| (0..k_blocks).map(move |k_block| (panel, k_block))) {
-            let k_steps = k_block * block_steps..k_steps.min((k_block + 1) * block_steps);
+        let mut next = blocks.next();
+        while let Some((panel, k_block)) = next {
+            next = blocks.next();
+            let k_steps_of = |k_block: usize| k_block * block_steps..k_steps.min((k_block + 1) * block_steps);
+            let k_steps = k_steps_of(k_block);
             let columns = weights.columns(panel..panel + 1);
+            let mut prefetch = match next {
+                Some((panel, k_block)) if prefetches => {
+                    let k_steps = k_steps_of(k_block);
+                    let weights = &weights.panel(panel)[k_steps.start * step..k_steps.end * step];
+                    Prefetch::new(weights, x.rows.div_ceil(K::MR))
+                }
+                _ => Prefetch::new(&[], 1),
+            };
             let weights = &weights.panel(panel)[..layout.panel];
-            let elements = if prefetches { k_steps.len() * K::k_step() * 2 * S::LANES } else { 0 };
-            let lines = elements.div_ceil(LINE_ELEMENTS).div_ceil(x.rows.div_ceil(K::MR));
-            let next = weights.as_ptr().wrapping_add(k_steps.end * K::k_step() * 2 * S::LANES);
-            let mut prefetch = Prefetch { next, lines };
             let is_last_k_block = k_block + 1 == k_blocks;
             let bias = if is_last_k_block { bias.get(columns.clone()).unwrap_or_default() } else { &[] };
             let epilogue = (is_last_k_block && !epilogue.is_identity()).then_some(&epilogue);
@@ -121,7 +132,7 @@ impl<const DOT_PRODUCTS: bool> VectorGemm<'_, '_, DOT_PRODUCTS> {
     }
 }
 
-/// Weights that the micro-tiles of a panel prefetch for the next K block.
+/// Weights of the next K block that the micro-tiles of this one prefetch into L2. L1 has no room for them.
 struct Prefetch {
     next: *const u32,
     /// Cache lines that each micro-tile prefetches.
@@ -129,11 +140,17 @@ struct Prefetch {
 }
 
 impl Prefetch {
+    /// Divides the weights among micro-tiles.
+    fn new(weights: &[u32], micro_tiles: usize) -> Self {
+        let lines = weights.len().div_ceil(LINE_ELEMENTS).div_ceil(micro_tiles);
+        Prefetch { next: weights.as_ptr(), lines }
+    }
+
     /// Prefetches the lines of one micro-tile.
     #[inline(always)]
     fn advance<S: Simd>(&mut self, s: S) {
         for _ in 0..self.lines {
-            s.prefetch_l1(self.next);
+            s.prefetch_l2(self.next);
             self.next = self.next.wrapping_add(LINE_ELEMENTS);
         }
     }
