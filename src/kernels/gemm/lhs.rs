@@ -113,14 +113,14 @@ impl LhsBuffer {
     ) -> Lhs<'a> {
         let (isa, layout) = (weights.isa, weights.layout);
         let is_f32 = matches!(layout.format, OperandFormat::F32 { .. });
-        let is_copied = row_stride(stride) != stride
+        let copies_f32 = row_stride(stride) != stride
             && rows >= MIN_COPIED_ROWS
             && weights.panels() >= MIN_PANELS_OF_COPIES;
-        if rows == 0 || is_f32 && !is_copied {
+        if rows == 0 || (is_f32 && !copies_f32) {
             return Lhs { groups: layout.groups(), ..Lhs::f32(x, stride, rows) };
         }
-        let (row, groups) =
-            (if is_f32 { row_stride(layout.lhs_row) } else { layout.lhs_row }, layout.groups());
+        let row = if is_f32 { row_stride(layout.lhs_row) } else { layout.lhs_row };
+        let groups = layout.groups();
         let padded_rows = layout.format.padded_rows(rows);
         if self.scales.len() < padded_rows * groups {
             self.scales.resize(padded_rows * groups, 0.0);

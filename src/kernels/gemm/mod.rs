@@ -9,7 +9,7 @@
 //!   registers.
 //! - The *epilogue* ([`Epilogue`]) is applied to the accumulators on their way to the output.
 //! - Callers loop over blocks of MC rows ([`PackedMatrix::mc`]), which stay in L2 while all panels are multiplied with
-//!   them.
+//!   them; with many inputs, some K blocks of the rows at a time.
 //!
 //! There are two micro-kernels:
 //!
