@@ -162,7 +162,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// The sum of the rates of threads that run at the same time. They are busy before they measure: the scheduler may start two of them on
-/// one core, and moves them apart later, when the process is new only after some tenths of a second.
+/// one core, and moves them apart after some milliseconds, or tenths of a second if the process is new.
 fn total_rate(threads: usize, rate: impl Fn() -> f64 + Sync) -> f64 {
     static FIRST: Once = Once::new();
     let mut warm_up = Duration::from_millis(20);
