@@ -83,9 +83,9 @@ impl<const DOT_PRODUCTS: bool> VectorGemm<'_, '_, DOT_PRODUCTS> {
                 Some((panel, k_block)) if prefetches => {
                     let k_steps = k_steps_of(k_block);
                     let weights = &weights.panel(panel)[k_steps.start * step..k_steps.end * step];
-                    Prefetch::new(weights, x.rows.div_ceil(K::MR))
+                    Prefetch::new(weights, x.rows.div_ceil(K::MR), k_steps.len() / K::UNROLL)
                 }
-                _ => Prefetch::new(&[], 1),
+                _ => Prefetch::new(&[], 1, 1),
             };
             let weights = &weights.panel(panel)[..layout.panel];
             let is_last_k_block = k_block + 1 == k_blocks;
@@ -132,24 +132,38 @@ impl<const DOT_PRODUCTS: bool> VectorGemm<'_, '_, DOT_PRODUCTS> {
     }
 }
 
-/// Weights of the next K block that the micro-tiles of this one prefetch into L2. L1 has no room for them.
+/// Weights of the next K block that the micro-tiles of this one prefetch into L2; L1 has no room for them. Prefetches are spread over
+/// the inner loop: more at once than the core has miss buffers would make the products wait.
 struct Prefetch {
     next: *const u32,
-    /// Cache lines that each micro-tile prefetches.
+    /// Cache lines for each micro-tile.
     lines: usize,
+    /// Cache lines for each iteration of the inner loop, until those of the micro-tile are prefetched.
+    lines_per_iteration: usize,
+    /// Cache lines that the current micro-tile has not prefetched yet.
+    left: usize,
 }
 
 impl Prefetch {
-    /// Divides the weights among micro-tiles.
-    fn new(weights: &[u32], micro_tiles: usize) -> Self {
+    /// Divides the weights among micro-tiles of `iterations` iterations.
+    fn new(weights: &[u32], micro_tiles: usize, iterations: usize) -> Self {
         let lines = weights.len().div_ceil(LINE_ELEMENTS).div_ceil(micro_tiles);
-        Prefetch { next: weights.as_ptr(), lines }
+        let lines_per_iteration = lines.div_ceil(iterations.max(1));
+        Prefetch { next: weights.as_ptr(), lines, lines_per_iteration, left: 0 }
     }
 
-    /// Prefetches the lines of one micro-tile.
+    /// Begins a micro-tile.
+    #[inline(always)]
+    fn begin_micro_tile(&mut self) {
+        self.left = self.lines;
+    }
+
+    /// Prefetches the cache lines of one iteration.
     #[inline(always)]
     fn advance<S: Simd>(&mut self, s: S) {
-        for _ in 0..self.lines {
+        let lines = self.lines_per_iteration.min(self.left);
+        self.left -= lines;
+        for _ in 0..lines {
             s.prefetch_l2(self.next);
             self.next = self.next.wrapping_add(LINE_ELEMENTS);
         }
@@ -214,7 +228,7 @@ unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const R: usize>(
     let bias = (!bias.is_empty()).then(|| [s.load_at(bias, 0, 0.0), s.load_at(bias, S::LANES, 0.0)]);
     let mut x = LhsCursor::new(x);
     while x.rows > 0 {
-        prefetch.advance(s);
+        prefetch.begin_micro_tile();
         let mut accumulators = [[s.splat(0.0); 2]; R];
         let partial_sum = |r: usize, half: usize| match width.checked_sub(half * S::LANES) {
             // SAFETY: called only if this is not the first K block: an earlier one has written `width` values in row
@@ -231,7 +245,7 @@ unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const R: usize>(
         }
         // SAFETY: `x` has at least `R` rows left, and the rows and the panel have these K steps by the contract of this
         // function.
-        let accumulators = unsafe { K::accumulate(s, x, panel, k_steps.clone(), accumulators) };
+        let accumulators = unsafe { K::accumulate(s, x, panel, k_steps.clone(), accumulators, prefetch) };
         for (r, mut accumulators) in accumulators.into_iter().enumerate() {
             if !K::STARTS_FROM_PARTIAL_SUMS && !is_first_k_block {
                 accumulators =
@@ -321,6 +335,8 @@ trait MicroKernel<S: Simd> {
     const STARTS_FROM_PARTIAL_SUMS: bool;
     /// Maximum rows of a micro-tile.
     const MR: usize = S::MR;
+    /// K steps of an iteration, in which some weights of the next K block are prefetched.
+    const UNROLL: usize;
     /// Packed elements of a K step.
     fn k_step() -> usize;
 
@@ -335,6 +351,7 @@ trait MicroKernel<S: Simd> {
         panel: &[u32],
         k_steps: Range<usize>,
         accumulators: Accumulators<S, R>,
+        prefetch: &mut Prefetch,
     ) -> Accumulators<S, R>;
 }
 
@@ -355,7 +372,8 @@ trait DotProduct<S: Simd> {
     fn accumulate(s: S, sum: Self::Accumulator, a: Self::Operand, b: Self::Operand) -> Self::Accumulator;
 }
 
-/// Accumulates the products of the packed elements `elements` of `R` rows and as many rows of a panel.
+/// Accumulates the products of the packed elements `elements` of `R` rows and as many rows of a panel, and advances `prefetch` in
+/// each iteration of the unrolled loop.
 ///
 /// # Safety
 /// Each pointer in `rows` is valid for reads of `elements.end` u32. `panel`, which points to the element
@@ -367,12 +385,16 @@ unsafe fn dot_products<S: Simd, D: DotProduct<S>, const R: usize>(
     elements: Range<usize>,
     mut panel: *const u32,
     mut accumulators: [[D::Accumulator; 2]; R],
+    mut prefetch: Option<&mut Prefetch>,
 ) -> [[D::Accumulator; 2]; R] {
     let mut element = elements.start;
     let unrolled_end = elements.end - elements.len() % D::UNROLL;
     macro_rules! loop_until {
         ($end:expr, $unroll:expr) => {
             while element < $end {
+                if let Some(prefetch) = &mut prefetch {
+                    prefetch.advance(s);
+                }
                 for step in 0..$unroll {
                     // SAFETY: `element + step < elements.end`, so `rows` can be read there; the panel has 2 · `LANES`
                     // u32 for each element by the contract of this function.
@@ -463,6 +485,7 @@ struct Direct<D>(PhantomData<D>);
 
 impl<S: Simd, D: DotProduct<S, Accumulator = S::F>> MicroKernel<S> for Direct<D> {
     const STARTS_FROM_PARTIAL_SUMS: bool = false;
+    const UNROLL: usize = D::UNROLL;
 
     #[inline(always)]
     fn k_step() -> usize {
@@ -476,12 +499,13 @@ impl<S: Simd, D: DotProduct<S, Accumulator = S::F>> MicroKernel<S> for Direct<D>
         panel: &[u32],
         k_steps: Range<usize>,
         accumulators: Accumulators<S, R>,
+        prefetch: &mut Prefetch,
     ) -> Accumulators<S, R> {
         // SAFETY: a K step is one packed element. `x` has `R` rows with these elements, and the panel has 2 · `LANES`
         // u32 for each, by the contract of this method.
         unsafe {
             let panel = panel.as_ptr().add(k_steps.start * 2 * S::LANES);
-            dot_products::<S, D, R>(s, x.row_pointers(0), k_steps, panel, accumulators)
+            dot_products::<S, D, R>(s, x.row_pointers(0), k_steps, panel, accumulators, Some(prefetch))
         }
     }
 }
@@ -494,6 +518,7 @@ impl<S: Simd> MicroKernel<S> for GroupScaled {
     const STARTS_FROM_PARTIAL_SUMS: bool = true;
     /// Each row also needs the i32 accumulators of a group; both sets have to stay in registers.
     const MR: usize = S::MR / 2;
+    const UNROLL: usize = 1;
 
     /// A group: its scales, its initial accumulators and its packed elements.
     #[inline(always)]
@@ -508,6 +533,7 @@ impl<S: Simd> MicroKernel<S> for GroupScaled {
         panel: &[u32],
         k_steps: Range<usize>,
         mut accumulators: Accumulators<S, R>,
+        prefetch: &mut Prefetch,
     ) -> Accumulators<S, R> {
         let elements = INT8_GROUP / S::INT8_PER_LANE;
         // SAFETY: a K step is a group. `x` has `R` rows with the packed elements and scales of these groups, and the
@@ -515,12 +541,12 @@ impl<S: Simd> MicroKernel<S> for GroupScaled {
         unsafe {
             let load = |from: *const u32| [s.load_u32(from), s.load_u32(from.add(S::LANES))];
             for g in k_steps {
+                prefetch.advance(s);
                 let scales = panel.as_ptr().add(g * (2 + elements) * 2 * S::LANES);
                 let initial = scales.add(2 * S::LANES);
                 let exact = [load(initial); R];
-                let rows = x.row_pointers(g * elements);
-                let exact =
-                    dot_products::<S, Int8Dot, R>(s, rows, 0..elements, initial.add(2 * S::LANES), exact);
+                let (rows, weights) = (x.row_pointers(g * elements), initial.add(2 * S::LANES));
+                let exact = dot_products::<S, Int8Dot, R>(s, rows, 0..elements, weights, exact, None);
                 let scales = [s.load(scales.cast()), s.load(scales.add(S::LANES).cast())];
                 for (r, (sums, exact)) in accumulators.iter_mut().zip(exact).enumerate() {
                     let scale = s.splat(*x.scales.add(r * x.groups + g));
