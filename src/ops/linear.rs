@@ -213,8 +213,10 @@ impl LinearWeights {
                 check_inputs(first, inputs)?;
                 with_scratch(|buffer: &mut LhsBuffer| {
                     let lhs = buffer.convert(first, &values, inputs, rows);
-                    let layers = layers.iter().zip(matrices.iter().flatten());
-                    let forward = |(layer, weight): (&&LinearWeights, &&PackedMatrix)| {
+                    // A thread that finds no task of one layer goes on with another.
+                    let layers = layers.par_iter().zip(&matrices);
+                    let forward = |(layer, weight): (&&LinearWeights, &Option<&PackedMatrix>)| {
+                        let weight = weight.expect("all matrices are packed");
                         forward_packed(lhs, weight, layer.bias.as_ref(), Activation::Identity, None, None)
                     };
                     layers.map(forward).collect::<Result<_>>()

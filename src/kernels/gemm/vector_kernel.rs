@@ -76,10 +76,12 @@ impl<const DOT_PRODUCTS: bool> VectorGemm<'_, '_, DOT_PRODUCTS> {
         let mut next = blocks.next();
         while let Some((panel, k_block)) = next {
             next = blocks.next();
+            // After its last panel a thread mostly goes on with the panel behind it, in its next task.
+            let next_task = (panel + 1 < weights.panels()).then_some((panel + 1, 0));
             let k_steps_of = |k_block: usize| k_block * block_steps..k_steps.min((k_block + 1) * block_steps);
             let k_steps = k_steps_of(k_block);
             let columns = weights.columns(panel..panel + 1);
-            let mut prefetch = match next {
+            let mut prefetch = match next.or(next_task) {
                 Some((panel, k_block)) if prefetches => {
                     let k_steps = k_steps_of(k_block);
                     let weights = &weights.panel(panel)[k_steps.start * step..k_steps.end * step];
