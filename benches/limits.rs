@@ -121,9 +121,16 @@ fn encoders(isa: Isa, threads: usize) {
 
         let encoder = load(GemmType::F32);
         let bytes = (weights * size_of::<f32>()) as f64;
-        let (encoding, reading): (Vec<f64>, Vec<f64>) = thread_pool(threads).install(|| {
-            encode(&encoder, &single);
-            (0..ROUNDS).map(|_| (seconds(|| encode(&encoder, &single)), bytes / bandwidth())).unzip()
+        // Read before each encoding, so that no weights are in the caches.
+        let values = vec![1.0; 64 << 20];
+        let (reading, encoding): (Vec<f64>, Vec<f64>) = thread_pool(threads).install(|| {
+            // Threads of a new pool may share a core at first.
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_millis(500) {
+                encode(&encoder, &single);
+            }
+            let round = |_| (bytes / bandwidth(isa, &values), seconds(|| encode(&encoder, &single)));
+            (0..3 * ROUNDS).map(round).unzip()
         });
         let [encoding, reading] = [encoding, reading].map(|times| 1e3 * median(times));
         println!("| {model} | {} | {encoding:.1} ms | {reading:.1} ms |", cells.join(" | "));
@@ -149,11 +156,10 @@ fn seconds(work: impl FnOnce()) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// Memory bandwidth of the current thread pool in bytes per second: it reads more than the caches hold.
-fn bandwidth() -> f64 {
-    let values = vec![1u64; 32 << 20];
-    let sum = || values.par_chunks(1 << 16).map(|part| part.iter().fold(0, |sum, x| sum ^ x)).max();
-    size_of_val(&values[..]) as f64 / seconds(|| _ = black_box(sum()))
+/// Memory bandwidth of the current thread pool in bytes per second, for values that the caches cannot hold.
+fn bandwidth(isa: Isa, values: &[f32]) -> f64 {
+    let load = || values.par_chunks(1 << 16).for_each(|part| peak::load(isa, part));
+    size_of_val(values) as f64 / seconds(load)
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

@@ -1,11 +1,12 @@
-//! The peak of the processor: the rate of the instructions of a GEMM on registers alone. For benchmarks, and compiled as kernels are.
+//! The peak of the processor: the rate of the instructions of a GEMM on registers alone, and of loads from memory. For benchmarks, and
+//! compiled as kernels are.
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use crate::gemm::GemmType;
 use crate::isa::{Isa, Kernel, TileUnit, define_runners};
-use crate::simd::Simd;
+use crate::simd::{Simd, fold};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use crate::tiles::amx::Amx;
 use crate::tiles::{TILE_ROW_BYTES, TILE_ROWS, Tiles};
@@ -98,5 +99,23 @@ impl Kernel for VectorPeak {
             }
         };
         (2 * per_lane * S::LANES * ACCUMULATORS * TIMES) as f64 / start.elapsed().as_secs_f64() / 1e9
+    }
+}
+
+/// Loads values, as many in one instruction as the vector unit can.
+pub fn load(isa: Isa, values: &[f32]) {
+    isa.run(Loads(values));
+}
+
+struct Loads<'a>(&'a [f32]);
+
+impl Kernel for Loads<'_> {
+    type Output = ();
+
+    define_runners!();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        black_box(fold!(s, self.0, 0.0, 0.0, |sum, x| s.add(sum, x)));
     }
 }
