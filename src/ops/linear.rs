@@ -201,22 +201,17 @@ impl LinearWeights {
     /// If shapes or devices do not match.
     pub fn forward_each<const N: usize>(layers: [&LinearWeights; N], x: &Tensor) -> Result<[Tensor; N]> {
         let plain = |layer: &LinearWeights| layer.forward(x, Activation::Identity, None);
-        let matrices = layers.map(LinearWeights::packed);
-        let outputs: Vec<Tensor> = match matrices[0] {
-            Some(first)
-                if matrices
-                    .iter()
-                    .all(|weight| weight.is_some_and(|weight| weight.shares_lhs_with(first))) =>
-            {
+        let matrices: Option<Vec<&PackedMatrix>> = layers.iter().map(|layer| layer.packed()).collect();
+        let outputs: Vec<Tensor> = match matrices.as_deref() {
+            Some(matrices @ [first, ..]) if matrices.iter().all(|weight| weight.shares_lhs_with(first)) => {
                 let values = host_slice(x)?;
                 let (rows, inputs) = x.dims2()?;
                 check_inputs(first, inputs)?;
                 with_scratch(|buffer: &mut LhsBuffer| {
                     let lhs = buffer.convert(first, &values, inputs, rows);
                     // A thread that finds no task of one layer goes on with another.
-                    let layers = layers.par_iter().zip(&matrices);
-                    let forward = |(layer, weight): (&&LinearWeights, &Option<&PackedMatrix>)| {
-                        let weight = weight.expect("all matrices are packed");
+                    let layers = layers.par_iter().zip(matrices);
+                    let forward = |(layer, weight): (&&LinearWeights, &&PackedMatrix)| {
                         forward_packed(lhs, weight, layer.bias.as_ref(), Activation::Identity, None, None)
                     };
                     layers.map(forward).collect::<Result<_>>()

@@ -178,7 +178,7 @@ fn kill_twenty_times(format: &str) {
 #[test]
 fn a_signal_saves_the_rows() {
     for signal in ["INT", "TERM"] {
-        // On a busy machine the signal takes its time.
+        // On a busy machine the signal comes late.
         let run_dir = Fixture::new(3 * MANY);
         let mut child = run_dir.command("out.npy", &[]).spawn().unwrap();
         wait_for(&run_dir.path(".out.npy.partial.json"), &mut child);

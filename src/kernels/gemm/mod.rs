@@ -33,6 +33,7 @@ mod lhs;
 mod output;
 mod pack;
 mod packed_matrix;
+mod prefetch;
 mod tile_kernel;
 mod vector_kernel;
 

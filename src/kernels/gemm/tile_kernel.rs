@@ -7,13 +7,13 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::blocking::{MAX_PARTS, TILE_MR, TILE_NR, TILES_PER_PANEL, stays_in_l2, tile_kc};
-use super::cache_line::LINE_ELEMENTS;
 use super::convert::BF16_PER_TILE_ROW;
 use super::epilogue::{AccumulatorRows, BlockEpilogue, Epilogue, F32Rows, Results, TileRows};
 use super::layout::OperandFormat;
 use super::lhs::Lhs;
 use super::output::OutputBlock;
 use super::packed_matrix::PackedMatrix;
+use super::prefetch::Prefetch;
 use crate::activation::Activation;
 use crate::isa::{Isa, Kernel, TileUnit, define_runners};
 use crate::simd::Simd;
@@ -147,7 +147,7 @@ impl<T: Tiles> TileGemm<'_, '_, T> {
             let panel = panels.start + index;
             let first_partial = if order.panels_inside { index * row_blocks } else { 0 };
             let visits = row_blocks * k_block.len().min(pending.calls);
-            let mut prefetch = Prefetch::new(weights, panel, &k_block, k_steps, order.panels_inside, visits);
+            let mut prefetch = prefetch_next(weights, panel, &k_block, k_steps, order.panels_inside, visits);
             for first in (0..x.rows).step_by(TILE_MR) {
                 let rows = TILE_MR.min(x.rows - first);
                 // In bounds: there is a block for every row block, and with `panels_inside` for every panel.
@@ -200,7 +200,7 @@ impl<T: Tiles> TileGemm<'_, '_, T> {
         let mut current = 0;
         let visits = x.rows.div_ceil(TILE_ROWS) * TILES_PER_PANEL;
         for panel in panels {
-            let mut prefetch = Prefetch::new(weights, panel, &(0..x.groups), x.groups, false, visits);
+            let mut prefetch = prefetch_next(weights, panel, &(0..x.groups), x.groups, false, visits);
             for first in (0..x.rows).step_by(TILE_ROWS) {
                 let rows = TILE_ROWS.min(x.rows - first);
                 let block = &mut blocks[current].0;
@@ -342,53 +342,27 @@ impl<'a> PendingEpilogue<'a> {
     }
 }
 
-/// Prefetches the weights that are multiplied next into L2.
-struct Prefetch {
-    next: *const u32,
-    /// Cache lines that are left.
-    lines: usize,
-    /// Cache lines per call of `advance`.
-    lines_per_visit: usize,
-}
-
-impl Prefetch {
-    /// Prefetches what follows a K block of a panel: with `panels_inside` the same K block of the next panel, else the
-    /// next K block of this panel or the first of the next one. `advance` is called `visits` times.
-    fn new(
-        weights: &PackedMatrix,
-        panel: usize,
-        k_block: &Range<usize>,
-        k_steps: usize,
-        panels_inside: bool,
-        visits: usize,
-    ) -> Self {
-        let layout = weights.layout;
-        // In packed elements, not in tiles: int8 groups also store their scales.
-        let offset = |step: usize| layout.panel * step / k_steps;
-        let (next, first) = if panels_inside || k_block.end == k_steps {
-            (panel + 1, if panels_inside { k_block.start } else { 0 })
-        } else {
-            (panel, k_block.end)
-        };
-        let elements = if next < weights.panels() {
-            offset(first)..offset(k_steps.min(first + k_block.len()))
-        } else {
-            0..0
-        };
-        let lines = elements.len().div_ceil(LINE_ELEMENTS);
-        let next = if lines > 0 { weights.panel(next)[elements].as_ptr() } else { std::ptr::null() };
-        Prefetch { next, lines, lines_per_visit: lines.div_ceil(visits.max(1)) }
+/// Prefetches what follows a K block of a panel: with `panels_inside` the same K block of the next panel, else the next K block of this
+/// panel or the first of the next one. `advance` is called `visits` times.
+fn prefetch_next(
+    weights: &PackedMatrix,
+    panel: usize,
+    k_block: &Range<usize>,
+    k_steps: usize,
+    panels_inside: bool,
+    visits: usize,
+) -> Prefetch {
+    // In packed elements, not in tiles: int8 groups also store their scales.
+    let offset = |step: usize| weights.layout.panel * step / k_steps;
+    let (next, first) = if panels_inside || k_block.end == k_steps {
+        (panel + 1, if panels_inside { k_block.start } else { 0 })
+    } else {
+        (panel, k_block.end)
+    };
+    if next == weights.panels() {
+        return Prefetch::new(&[], visits);
     }
-
-    /// Prefetches the lines of one visit.
-    #[inline(always)]
-    fn advance<S: Simd>(&mut self, s: S) {
-        for _ in 0..self.lines_per_visit.min(self.lines) {
-            s.prefetch_l2(self.next);
-            self.next = self.next.wrapping_add(LINE_ELEMENTS);
-        }
-        self.lines -= self.lines_per_visit.min(self.lines);
-    }
+    Prefetch::new(&weights.panel(next)[offset(first)..offset(k_steps.min(first + k_block.len()))], visits)
 }
 
 /// Computes 32 × 32 accumulators of bf16 dot products.

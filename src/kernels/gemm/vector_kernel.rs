@@ -5,12 +5,12 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::blocking::{VECTOR_KC, VECTOR_L2_KC};
-use super::cache_line::LINE_ELEMENTS;
 use super::epilogue::{AccumulatorRows, BlockEpilogue, Epilogue};
 use super::layout::{INT8_GROUP, OperandFormat};
 use super::lhs::Lhs;
 use super::output::OutputBlock;
 use super::packed_matrix::PackedMatrix;
+use super::prefetch::Prefetch;
 use crate::isa::{Isa, Kernel, define_runners};
 use crate::math::Accuracy;
 use crate::simd::Simd;
@@ -85,9 +85,9 @@ impl<const DOT_PRODUCTS: bool> VectorGemm<'_, '_, DOT_PRODUCTS> {
                 Some((panel, k_block)) if prefetches => {
                     let k_steps = k_steps_of(k_block);
                     let weights = &weights.panel(panel)[k_steps.start * step..k_steps.end * step];
-                    Prefetch::new(weights, x.rows.div_ceil(K::MR), k_steps.len() / K::UNROLL)
+                    Prefetch::new(weights, x.rows.div_ceil(K::MR) * (k_steps.len() / K::UNROLL))
                 }
-                _ => Prefetch::new(&[], 1, 1),
+                _ => Prefetch::new(&[], 1),
             };
             let weights = &weights.panel(panel)[..layout.panel];
             let is_last_k_block = k_block + 1 == k_blocks;
@@ -130,44 +130,6 @@ impl<const DOT_PRODUCTS: bool> VectorGemm<'_, '_, DOT_PRODUCTS> {
                     dispatch_height!(1 2 3 4 5 6 7 8 9 10 11 12)
                 }
             }
-        }
-    }
-}
-
-/// Weights of the next K block that the micro-tiles of this one prefetch into L2; L1 has no room for them. Prefetches are spread over
-/// the inner loop: more at once than the core has miss buffers would make the products wait.
-struct Prefetch {
-    next: *const u32,
-    /// Cache lines for each micro-tile.
-    lines: usize,
-    /// Cache lines for each iteration of the inner loop, until those of the micro-tile are prefetched.
-    lines_per_iteration: usize,
-    /// Cache lines that the current micro-tile has not prefetched yet.
-    left: usize,
-}
-
-impl Prefetch {
-    /// Divides the weights among micro-tiles of `iterations` iterations.
-    fn new(weights: &[u32], micro_tiles: usize, iterations: usize) -> Self {
-        let lines = weights.len().div_ceil(LINE_ELEMENTS).div_ceil(micro_tiles);
-        let lines_per_iteration = lines.div_ceil(iterations.max(1));
-        Prefetch { next: weights.as_ptr(), lines, lines_per_iteration, left: 0 }
-    }
-
-    /// Begins a micro-tile.
-    #[inline(always)]
-    fn begin_micro_tile(&mut self) {
-        self.left = self.lines;
-    }
-
-    /// Prefetches the cache lines of one iteration.
-    #[inline(always)]
-    fn advance<S: Simd>(&mut self, s: S) {
-        let lines = self.lines_per_iteration.min(self.left);
-        self.left -= lines;
-        for _ in 0..lines {
-            s.prefetch_l2(self.next);
-            self.next = self.next.wrapping_add(LINE_ELEMENTS);
         }
     }
 }
@@ -230,7 +192,6 @@ unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const R: usize>(
     let bias = (!bias.is_empty()).then(|| [s.load_at(bias, 0, 0.0), s.load_at(bias, S::LANES, 0.0)]);
     let mut x = LhsCursor::new(x);
     while x.rows > 0 {
-        prefetch.begin_micro_tile();
         let mut accumulators = [[s.splat(0.0); 2]; R];
         let partial_sum = |r: usize, half: usize| match width.checked_sub(half * S::LANES) {
             // SAFETY: called only if this is not the first K block: an earlier one has written `width` values in row
