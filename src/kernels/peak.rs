@@ -19,7 +19,7 @@ pub fn rate(isa: Isa, gemm_type: GemmType) -> f64 {
         // other value of the type.
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         Some(TileUnit::Amx) => tile_peak(&mut unsafe { Amx::new() }, gemm_type),
-        _ => isa.run(VectorPeak { gemm_type, has_fast_bf16: isa.has_fast_bf16() }),
+        _ => isa.run(VectorPeak(gemm_type)),
     }
 }
 
@@ -52,10 +52,7 @@ fn tile_peak(tiles: &mut impl Tiles, gemm_type: GemmType) -> f64 {
 }
 
 /// The kernel that measures the peak of the vector unit.
-struct VectorPeak {
-    gemm_type: GemmType,
-    has_fast_bf16: bool,
-}
+struct VectorPeak(GemmType);
 
 impl Kernel for VectorPeak {
     type Output = f64;
@@ -81,8 +78,8 @@ impl Kernel for VectorPeak {
             }};
         }
         let start = Instant::now();
-        let per_lane = match self.gemm_type {
-            GemmType::Bf16 if self.has_fast_bf16 => {
+        let per_lane = match self.0 {
+            GemmType::Bf16 if S::FAST_BF16 => {
                 let (a, b) = (s.splat_u32(0x3f80_3f80), s.splat_u32(0x3000_3000));
                 times!(s.splat(0.0), a, b, |sum, x, y| s.dot_bf16(*sum, x, y));
                 2
@@ -95,7 +92,7 @@ impl Kernel for VectorPeak {
                 let ones = s.splat_u32(0x0001_0001);
                 // The accumulator is also an operand, so the compiler cannot hoist anything out of the loop.
                 times!(s.splat_u32(0), ones, ones, |sum, _x, y| s.dot_int8(*sum, *sum, y));
-                S::INT8_PER_LANE
+                INT8_PER_LANE
             }
         };
         (2 * per_lane * S::LANES * ACCUMULATORS * TIMES) as f64 / start.elapsed().as_secs_f64() / 1e9

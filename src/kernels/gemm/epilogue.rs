@@ -273,10 +273,12 @@ impl<F: ElementFunction, R: ResultRows, const ROWS: bool> ApplyEpilogue<'_, F, R
             macro_rules! load {
                 ($from:expr) => {{
                     let from: *const f32 = $from;
-                    std::array::from_fn::<S::F, N, _>(
-                        #[inline(always)]
-                        |i| s.load_up_to(from.add(i * S::LANES), count - i * S::LANES),
-                    )
+                    // `array::from_fn` could be compiled without the target features of the ISA.
+                    let mut vectors = [s.splat(0.0); N];
+                    for (i, vector) in vectors.iter_mut().enumerate() {
+                        *vector = s.load_up_to(from.add(i * S::LANES), count - i * S::LANES);
+                    }
+                    vectors
                 }};
             }
             // Adding −0 changes no value.

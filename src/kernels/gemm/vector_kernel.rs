@@ -193,17 +193,10 @@ unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const R: usize>(
     let mut x = LhsCursor::new(x);
     while x.rows > 0 {
         let mut accumulators = [[s.splat(0.0); 2]; R];
-        let partial_sum = |r: usize, half: usize| match width.checked_sub(half * S::LANES) {
-            // SAFETY: called only if this is not the first K block: an earlier one has written `width` values in row
-            // `r`, of which `count` begin at column `half · LANES`.
-            Some(count) if count > 0 => unsafe {
-                s.load_up_to(output.add(r * stride + half * S::LANES), count)
-            },
-            _ => s.splat(0.0),
-        };
         if K::STARTS_FROM_PARTIAL_SUMS && !is_first_k_block {
             for (r, accumulators) in accumulators.iter_mut().enumerate() {
-                *accumulators = [partial_sum(r, 0), partial_sum(r, 1)];
+                // SAFETY: an earlier K block has written `width` values in row `r`.
+                *accumulators = unsafe { load_row(s, output.add(r * stride), width) };
             }
         }
         // SAFETY: `x` has at least `R` rows left, and the rows and the panel have these K steps by the contract of this
@@ -211,8 +204,10 @@ unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const R: usize>(
         let accumulators = unsafe { K::accumulate(s, x, panel, k_steps.clone(), accumulators, prefetch) };
         for (r, mut accumulators) in accumulators.into_iter().enumerate() {
             if !K::STARTS_FROM_PARTIAL_SUMS && !is_first_k_block {
+                // SAFETY: an earlier K block has written `width` values in row `r`.
+                let partial_sums = unsafe { load_row(s, output.add(r * stride), width) };
                 accumulators =
-                    [s.add(partial_sum(r, 0), accumulators[0]), s.add(partial_sum(r, 1), accumulators[1])];
+                    [s.add(partial_sums[0], accumulators[0]), s.add(partial_sums[1], accumulators[1])];
             }
             if let Some(bias) = bias {
                 accumulators = [s.add(accumulators[0], bias[0]), s.add(accumulators[1], bias[1])];
@@ -239,6 +234,22 @@ unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const R: usize>(
         output = output.wrapping_add(R * stride);
         row += R;
         x.advance(R);
+    }
+}
+
+/// Loads up to two vectors of a row; the remaining lanes are 0. Not a closure: that could be compiled without the target features of
+/// the ISA.
+///
+/// # Safety
+/// `width > 0`, and `from` is valid for reads of `width` values.
+#[inline(always)]
+unsafe fn load_row<S: Simd>(s: S, from: *const f32, width: usize) -> [S::F; 2] {
+    // SAFETY: by the contract of this function; the second vector has the values after the first.
+    unsafe {
+        let first = s.load_up_to(from, width);
+        let second =
+            if width > S::LANES { s.load_up_to(from.add(S::LANES), width - S::LANES) } else { s.splat(0.0) };
+        [first, second]
     }
 }
 

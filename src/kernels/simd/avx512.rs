@@ -83,8 +83,7 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
         prefetch_l2(line: *const u32) -> () { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }
         i32_to_f32(x: __m512i) -> __m512 { _mm512_cvtepi32_ps(x) }
         dot_bf16(sum: __m512, a: __m512i, b: __m512i) -> __m512 {{
-            let [a, b] = [a, b].map(|x| std::mem::transmute::<__m512i, __m512bh>(x));
-            _mm512_dpbf16_ps(sum, a, b)
+            _mm512_dpbf16_ps(sum, std::mem::transmute::<__m512i, __m512bh>(a), std::mem::transmute::<__m512i, __m512bh>(b))
         }}
         dot_int8(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
             if VNNI {
@@ -216,10 +215,7 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
             };
             _mm512_storeu_si512(to.cast(), pairs);
             let high = _mm512_and_si512(pairs, _mm512_set1_epi32(!0xffff));
-            [_mm512_slli_epi32::<16>(pairs), high].map(
-                #[inline(always)]
-                |x| _mm512_castsi512_ps(x),
-            )
+            [_mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs)), _mm512_castsi512_ps(high)]
         }
     }
 
@@ -235,8 +231,10 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
         // SAFETY: `self` exists only if the processor supports AVX-512; each row is valid for reads and writes of 16
         // u32.
         unsafe {
-            let mut rows: [__m512i; 16] =
-                std::array::from_fn(|row| _mm512_loadu_si512(matrix[row].as_ptr().cast()));
+            let mut rows = [_mm512_setzero_si512(); 16];
+            for (row, from) in rows.iter_mut().zip(matrix.iter()) {
+                *row = _mm512_loadu_si512(from.as_ptr().cast());
+            }
             // Rows are interleaved by single elements, then by pairs, then by fours, then by eights.
             let mut next = rows;
             for i in 0..8 {

@@ -83,16 +83,14 @@ pub trait Simd: Copy + Send + Sync {
     /// Sum of all lanes of four vectors, accumulated in f64.
     #[inline(always)]
     fn reduce_sums_f64(self, vectors: [Self::F; 4]) -> f64 {
-        let [a, b, c, d] = vectors.map(
-            #[inline(always)]
-            |x| {
-                let mut lanes = [0.0; MAX_LANES];
-                // SAFETY: `lanes` has `MAX_LANES` values, so it is valid for writes of `LANES`.
-                unsafe { self.store(lanes.as_mut_ptr(), x) };
-                lanes.iter().map(|x| f64::from(*x)).sum::<f64>()
-            },
-        );
-        (a + b) + (c + d)
+        let mut sums = [0.0; 4];
+        for (sum, x) in sums.iter_mut().zip(vectors) {
+            let mut lanes = [0.0; MAX_LANES];
+            // SAFETY: `lanes` has `MAX_LANES` values, so it is valid for writes of `LANES`.
+            unsafe { self.store(lanes.as_mut_ptr(), x) };
+            *sum = lanes.iter().map(|x| f64::from(*x)).sum();
+        }
+        (sums[0] + sums[1]) + (sums[2] + sums[3])
     }
     /// `table[i]` in each lane, for the `i` in the lowest 5 bits of the lane of `index`.
     ///
