@@ -1,5 +1,6 @@
 //! GEMM and whole encoders against the peak of the machine: the rate of the same instructions on registers alone, in
-//! every GEMM type. And the latency of one short sequence, against the time to read the weights from memory.
+//! every GEMM type. The latency of one short sequence, against the time to read the weights from memory; one long sequence; and all
+//! threads against one.
 //!
 //! `cargo bench --bench limits [-- [--json] [--threads N]]`; `--json` prints only the peaks, for `scripts/bench/peers.py`.
 //! `SCONCE_ISA` selects the ISA. All threads run at the same time, each on its own data. Figures are the median of
@@ -19,7 +20,7 @@ use sconce::kernels::peak;
 use sconce::model::config::Config;
 use sconce::model::families::Family;
 use sconce::nn::cost::{Growth, encoder_work};
-use sconce::nn::{Backend, Encoder, RaggedBatch, RandomWeights};
+use sconce::nn::{Backend, Encoder, EncoderSpec, RaggedBatch, RandomWeights};
 
 /// Rows, inputs and outputs: the linear layers of MiniLM-L6, BERT base and BERT large, and one layer for a single short
 /// sequence.
@@ -43,6 +44,8 @@ const MODELS: [&str; 4] =
 const BATCH: (usize, usize) = (16, 64);
 /// Tokens of a batch of one sequence.
 const SINGLE: usize = 16;
+/// The model of a long sequence, and its tokens: attention takes two thirds of the operations.
+const LONG: (&str, usize) = ("jina-embeddings-v2-small-en", 8192);
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
@@ -79,6 +82,25 @@ fn main() {
         println!("| {rows} × {inputs} × {outputs} | {} |", cells.join(" | "));
     }
     encoders(isa, threads);
+    long_sequence(isa, threads);
+    scaling(threads);
+}
+
+/// The architecture of a model in configs/.
+fn spec_of(model: &str) -> EncoderSpec {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs").join(format!("{model}.json"));
+    let config = Config::read(&path).expect("the config exists");
+    Family::of(&config).and_then(|family| family.spec(&config)).expect("the config is of a known family")
+}
+
+fn load(spec: &EncoderSpec, gemm_type: GemmType) -> Encoder {
+    Encoder::load(spec, &mut RandomWeights::new(1, Backend::Cpu(gemm_type))).expect("random weights load")
+}
+
+/// Multiplications with an addition in a sequence of `tokens` tokens.
+fn multiply_adds(spec: &EncoderSpec, growths: &[Growth], tokens: usize) -> usize {
+    let work = encoder_work(spec, tokens).into_iter();
+    work.filter(|part| growths.contains(&part.growth)).map(|part| part.total()).sum()
 }
 
 /// Throughput with one batch per thread, and the latency of a single sequence that all threads share.
@@ -88,27 +110,15 @@ fn encoders(isa: Isa, threads: usize) {
     );
     println!("|---|---|---|---|---|---|---|");
     for model in MODELS {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs").join(format!("{model}.json"));
-        let config = Config::read(&path).expect("the config exists");
-        let spec = Family::of(&config)
-            .and_then(|family| family.spec(&config))
-            .expect("the config is of a known family");
-        let load = |gemm_type| {
-            Encoder::load(&spec, &mut RandomWeights::new(1, Backend::Cpu(gemm_type)))
-                .expect("random weights load")
-        };
-        let multiply_adds = |growths: &[Growth], tokens: usize| -> usize {
-            let work = encoder_work(&spec, tokens).into_iter();
-            work.filter(|part| growths.contains(&part.growth)).map(|part| part.total()).sum()
-        };
+        let spec = spec_of(model);
         // One for each weight of a linear layer.
-        let weights = multiply_adds(&[Growth::Linear], 1);
+        let weights = multiply_adds(&spec, &[Growth::Linear], 1);
 
         let (sequences, length) = BATCH;
-        let operations = 2 * sequences * multiply_adds(&[Growth::Linear, Growth::Quadratic], length);
+        let operations = 2 * sequences * multiply_adds(&spec, &[Growth::Linear, Growth::Quadratic], length);
         let (batch, single) = (ragged(sequences, length), ragged(1, SINGLE));
         let cells = GemmType::ALL.map(|gemm_type| {
-            let encoder = load(gemm_type);
+            let encoder = load(&spec, gemm_type);
             let share = |_| {
                 let peak = peak(isa, gemm_type, threads);
                 let rate = total_rate(threads, || {
@@ -119,7 +129,7 @@ fn encoders(isa: Isa, threads: usize) {
             format!("{:.0} %", 100.0 * median((0..3).map(share).collect()))
         });
 
-        let encoder = load(GemmType::F32);
+        let encoder = load(&spec, GemmType::F32);
         let bytes = (weights * size_of::<f32>()) as f64;
         // Read before each encoding, so that no weights are in the caches.
         let values = vec![1.0; 64 << 20];
@@ -135,6 +145,45 @@ fn encoders(isa: Isa, threads: usize) {
         let [encoding, reading] = [encoding, reading].map(|times| 1e3 * median(times));
         println!("| {model} | {} | {encoding:.1} ms | {reading:.1} ms |", cells.join(" | "));
     }
+}
+
+/// One sequence that all threads share.
+fn long_sequence(isa: Isa, threads: usize) {
+    let (model, length) = LONG;
+    let spec = spec_of(model);
+    let operations = 2 * multiply_adds(&spec, &[Growth::Linear, Growth::Quadratic], length);
+    let sequence = ragged(1, length);
+    let cells = GemmType::ALL.map(|gemm_type| {
+        let encoder = load(&spec, gemm_type);
+        let pool = thread_pool(threads);
+        let share = |_| {
+            let peak = peak(isa, gemm_type, threads);
+            operations as f64 / pool.install(|| seconds(|| encode(&encoder, &sequence))) / 1e9 / peak
+        };
+        format!("{:.0} %", 100.0 * median((0..3).map(share).collect()))
+    });
+    println!("\n| one sequence of {length} tokens | f32 | bf16x3 | bf16 | int8 |\n|---|---|---|---|---|");
+    println!("| {model} | {} |", cells.join(" | "));
+}
+
+/// The throughput of all threads with a batch each, as a multiple of that of one thread.
+fn scaling(threads: usize) {
+    let model = MODELS[0];
+    let spec = spec_of(model);
+    let (sequences, length) = BATCH;
+    let batch = ragged(sequences, length);
+    let cells = GemmType::ALL.map(|gemm_type| {
+        let encoder = load(&spec, gemm_type);
+        let rate = |threads| {
+            total_rate(threads, || {
+                1.0 / thread_pool(1).install(|| seconds(|| (0..8).for_each(|_| encode(&encoder, &batch))))
+            })
+        };
+        let ratio = |_| rate(threads) / rate(1);
+        format!("{:.2}", median((0..ROUNDS).map(ratio).collect()))
+    });
+    println!("\n| {threads} threads / one | f32 | bf16x3 | bf16 | int8 |\n|---|---|---|---|---|");
+    println!("| {model} | {} |", cells.join(" | "));
 }
 
 fn thread_pool(threads: usize) -> rayon::ThreadPool {

@@ -467,6 +467,25 @@ fn gemm_of_rows_that_compete_for_l1_has_the_bits_of_other_rows() {
     }
 }
 
+/// Rows of 4 KiB in bf16 and in int8, which are converted with a stride of their own.
+#[test]
+fn gemm_of_converted_rows_that_compete_for_l1_matches_f64() {
+    let (rows, outputs) = (13, 34);
+    for isa in Isa::testable() {
+        for (gemm_type, inputs) in [(GemmType::Bf16, 2048), (GemmType::Int8, 4096)] {
+            let (x, w) = (values(1, rows * inputs), values(2, outputs * inputs));
+            let packed = PackedMatrix::pack(isa, gemm_type, &w, outputs, inputs);
+            let found = multiply(&x, &packed, &Epilogue::default());
+            for (row, found) in x.chunks(inputs).zip(found.chunks(outputs)) {
+                let what = format!("{isa:?} {gemm_type:?} {rows} × {inputs}");
+                let expected: Vec<f64> = w.chunks(inputs).map(|w| dot(isa, gemm_type, row, w)).collect();
+                assert_close(&what, found, &expected, 2e-5, 1e-5);
+                assert_eq!(multiply(row, &packed, &Epilogue::default()), found, "{what}");
+            }
+        }
+    }
+}
+
 /// Packing into the memory of another matrix, from strided views, transposed or not.
 #[test]
 fn repacking_gives_the_same_matrix_as_packing() {

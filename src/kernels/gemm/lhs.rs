@@ -55,7 +55,7 @@ impl<'a> Lhs<'a> {
     }
 }
 
-/// The stride at which rows of `length` f32 are stored for a GEMM. Where it is a multiple of the 4 KiB that the sets of L1 cover, the
+/// The stride at which rows of `length` f32 or packed elements are stored for a GEMM. Where it is a multiple of the 4 KiB that the sets of L1 cover, the
 /// rows of a micro-tile would compete for the lines of one set; two lines more, and they do not.
 pub fn row_stride(length: usize) -> usize {
     const SETS: usize = (4 << 10) / size_of::<f32>();
@@ -99,8 +99,8 @@ impl LhsBuffer {
         Lhs { elements, stride: layout.lhs_row, rows, scales: &[], groups: 0 }
     }
 
-    /// Converts `rows` rows, which begin every `stride` values of `x`, to the operand format of `weights`. f32 rows are copied only
-    /// if their stride is not [`row_stride`], and they are multiplied with many panels.
+    /// Converts `rows` rows, which begin every `stride` values of `x`, to the operand format of `weights`, with the stride [`row_stride`].
+    /// f32 rows are copied only if they have another one, and they are multiplied with many panels.
     ///
     /// # Panics
     /// If `x` does not contain all rows.
@@ -119,7 +119,7 @@ impl LhsBuffer {
         if rows == 0 || (is_f32 && !copies_f32) {
             return Lhs { groups: layout.groups, ..Lhs::f32(x, stride, rows) };
         }
-        let row = if is_f32 { row_stride(layout.lhs_row) } else { layout.lhs_row };
+        let row = if layout.format.is_tiles() { layout.lhs_row } else { row_stride(layout.lhs_row) };
         let groups = layout.groups;
         let padded_rows = layout.format.padded_rows(rows);
         if self.scales.len() < padded_rows * groups {

@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use super::config::{Attention, AttentionWindow, HeadDims};
 use crate::kernels::gemm::{
     AttentionBuffer, Epilogue, GemmType, HeadAttention, HeadRows, LhsBuffer, MatrixView, OutputMatrix,
-    PackedMatrix, attend_head, attends_on_tiles, gemm,
+    PackedMatrix, attend_head, attends_on_tiles, gemm, row_stride,
 };
 use crate::kernels::isa::Isa;
 use crate::kernels::math::Accuracy;
@@ -107,7 +107,7 @@ struct Task {
 impl Task {
     /// Values from the scores of one query to those of the next.
     fn stride(&self) -> usize {
-        self.keys.len().next_multiple_of(16)
+        row_stride(self.keys.len().next_multiple_of(16))
     }
 
     /// The queries in blocks of [`QUERY_BLOCK`].
