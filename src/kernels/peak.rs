@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::gemm::GemmType;
 use crate::isa::{Isa, Kernel, TileUnit, define_runners};
-use crate::simd::{INT8_PER_LANE, Simd, fold};
+use crate::simd::{Simd, fold};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use crate::tiles::amx::Amx;
 use crate::tiles::{TILE_ROW_BYTES, TILE_ROWS, Tiles};

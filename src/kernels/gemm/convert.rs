@@ -53,11 +53,10 @@ pub(super) fn split_bf16_pairs<S: Simd, const P: usize>(
     }
 }
 
-/// Quantises a group of up to 64 values to integers up to `max` in magnitude and returns its scale. Elements past the last value
-/// are 0.
+/// Quantises a group of up to 64 values to i8 and returns its scale. Elements past the last value are 0.
 #[inline(always)]
-pub(super) fn quantize_i8<S: Simd>(s: S, x: &[f32], max: i8, row: &mut TileRow) -> f32 {
-    let (scale, factor) = int8_scale(s, x, max);
+pub(super) fn quantize_i8<S: Simd>(s: S, x: &[f32], row: &mut TileRow) -> f32 {
+    let (scale, factor) = int8_scale(s, x);
     for start in (0..TILE_ROW_BYTES).step_by(S::LANES) {
         let x = s.mul(s.load_at(x, start, 0.0), s.splat(factor));
         // SAFETY: `row` holds 64 bytes, and `start` is a multiple of `LANES` below 64, so `LANES` bytes can be written
@@ -67,17 +66,16 @@ pub(super) fn quantize_i8<S: Simd>(s: S, x: &[f32], max: i8, row: &mut TileRow) 
     scale
 }
 
-/// The scale of a group and its reciprocal factor: `x ≈ scale · round(factor · x)` with `|factor · x| ≤ max`. A NaN or
+/// The scale of a group and its reciprocal factor: `x ≈ scale · round(factor · x)` with `|factor · x| ≤ 127`. A NaN or
 /// infinite value makes the scale NaN.
 #[inline(always)]
-pub(super) fn int8_scale<S: Simd>(s: S, group: &[f32], max: i8) -> (f32, f32) {
-    let limit = f32::from(max);
+pub(super) fn int8_scale<S: Simd>(s: S, group: &[f32]) -> (f32, f32) {
     let [a, b, c, d] = fold!(s, group, 0.0, 0.0, |max, x| s.max_magnitude(max, x));
     let max = s.reduce_max_magnitude(s.max_magnitude(s.max_magnitude(a, b), s.max_magnitude(c, d)));
     match max {
         // The factor of a smaller maximum could overflow.
         max if max < 1e-30 => (0.0, 0.0),
-        max if max.is_finite() => (max / limit, limit / max),
+        max if max.is_finite() => (max / 127.0, 127.0 / max),
         _ => (f32::NAN, 0.0),
     }
 }

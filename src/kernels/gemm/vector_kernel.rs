@@ -6,14 +6,14 @@ use std::ops::Range;
 
 use super::blocking::{VECTOR_KC, VECTOR_L2_KC};
 use super::epilogue::{AccumulatorRows, BlockEpilogue, Epilogue};
-use super::layout::OperandFormat;
+use super::layout::{INT8_GROUP, OperandFormat};
 use super::lhs::Lhs;
 use super::output::OutputBlock;
 use super::packed_matrix::PackedMatrix;
 use super::prefetch::Prefetch;
 use crate::isa::{Isa, Kernel, define_runners};
 use crate::math::Accuracy;
-use crate::simd::{INT8_PER_LANE, Simd};
+use crate::simd::Simd;
 
 /// The kernel of a GEMM in an operand format of vectors: f32, or with `DOT_PRODUCTS` bf16 or int8. `driver::gemm` has checked the
 /// operands.
@@ -497,7 +497,7 @@ impl<S: Simd> MicroKernel<S> for GroupScaled {
     /// A group: its scales, its initial accumulators and its packed elements.
     #[inline(always)]
     fn k_step() -> usize {
-        2 + S::INT8.group / INT8_PER_LANE
+        2 + INT8_GROUP / S::INT8_PER_LANE
     }
 
     #[inline(always)]
@@ -509,7 +509,7 @@ impl<S: Simd> MicroKernel<S> for GroupScaled {
         mut accumulators: Accumulators<S, R>,
         prefetch: &mut Prefetch,
     ) -> Accumulators<S, R> {
-        let elements = S::INT8.group / INT8_PER_LANE;
+        let elements = INT8_GROUP / S::INT8_PER_LANE;
         // SAFETY: a K step is a group. `x` has `R` rows with the packed elements and scales of these groups, and the
         // panel has `(2 + elements) · 2 · LANES` u32 for each group, by the contract of this method.
         unsafe {
@@ -520,8 +520,7 @@ impl<S: Simd> MicroKernel<S> for GroupScaled {
                 let initial = scales.add(2 * S::LANES);
                 let exact = [load(initial); R];
                 let (rows, weights) = (x.row_pointers(g * elements), initial.add(2 * S::LANES));
-                let exact =
-                    dot_products::<S, Int8Dot, R>(s, rows, 0..black_box(elements), weights, exact, None);
+                let exact = dot_products::<S, Int8Dot, R>(s, rows, 0..elements, weights, exact, None);
                 let scales = [s.load(scales.cast()), s.load(scales.add(S::LANES).cast())];
                 for (r, (sums, exact)) in accumulators.iter_mut().zip(exact).enumerate() {
                     let scale = s.splat(*x.scales.add(r * x.groups + g));

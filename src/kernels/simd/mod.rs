@@ -13,30 +13,6 @@ use half::bf16;
 /// Maximum [`Simd::LANES`] of any ISA.
 pub const MAX_LANES: usize = 16;
 
-/// 8-bit integers in a u32 lane.
-pub const INT8_PER_LANE: usize = size_of::<u32>();
-
-/// How an ISA multiplies 8-bit integers.
-#[derive(Debug, Clone, Copy)]
-pub struct Int8Format {
-    /// Consecutive inputs that share a scale.
-    pub group: usize,
-    /// Maximum magnitude of a weight.
-    pub max_weight: i8,
-    /// What [`Simd::store_int8_lhs`] adds to every value.
-    pub lhs_offset: i32,
-}
-
-impl Int8Format {
-    /// Both operands are signed bytes.
-    pub const SIGNED: Int8Format = Int8Format { group: 64, max_weight: i8::MAX, lhs_offset: 0 };
-    /// `vpdpbusd` takes its left operand as unsigned bytes.
-    pub const UNSIGNED_LHS: Int8Format = Int8Format { lhs_offset: 128, ..Self::SIGNED };
-    /// `vpmaddubsw` also adds two products in 16 bits with saturation, which is exact for weights of 7 bits: `2 · 255 · 63 < 2¹⁵`.
-    /// Smaller groups make up for the lost bit.
-    pub const SEVEN_BIT_WEIGHTS: Int8Format = Int8Format { group: 32, max_weight: 63, ..Self::UNSIGNED_LHS };
-}
-
 /// The vector operations of one ISA.
 ///
 /// A value of an implementing type exists only if the processor supports the ISA. That makes the arithmetic methods
@@ -48,12 +24,14 @@ pub trait Simd: Copy + Send + Sync {
     const LANES: usize;
     /// MR of the GEMM micro-kernel: with two accumulators per row, MR rows leave enough registers for the operands.
     const MR: usize;
-    /// The format of 8-bit integers.
-    const INT8: Int8Format;
+    /// 8-bit operand values packed into one u32 lane: 4 if the ISA multiplies bytes, 2 if they are widened to 16 bits.
+    const INT8_PER_LANE: usize;
     /// Whether bf16 dot products take fewer instructions than f32 FMAs.
     const FAST_BF16: bool;
     /// Whether [`Simd::lookup`] is one instruction.
     const FAST_LOOKUP: bool = false;
+    /// Offset that [`Simd::store_int8_lhs`] adds to every value: `vpdpbusd` takes its left operand unsigned.
+    const INT8_OFFSET: i32;
     /// A vector of f32.
     type F: Copy;
     /// A vector of u32 lanes: 32-bit integers or packed elements.
@@ -245,14 +223,14 @@ pub trait Simd: Copy + Send + Sync {
         }
     }
 
-    /// `sum + Σ aᵢ bᵢ` over the four values of every lane; `a` is in the format of [`Simd::store_int8_lhs`], `b` is signed, at most
-    /// [`Int8Format::max_weight`] in magnitude.
+    /// `sum + Σ aᵢ bᵢ` over the [`Simd::INT8_PER_LANE`] values of every lane; `a` is in the format of
+    /// [`Simd::store_int8_lhs`], `b` is signed.
     fn dot_int8(self, sum: Self::I, a: Self::I, b: Self::I) -> Self::I;
     /// Stores `LANES` values from −127 to 127, rounded to nearest, ties to even, as left operands of
     /// [`Simd::dot_int8`].
     ///
     /// # Safety
-    /// `to` is valid for writes of `LANES` bytes.
+    /// `to` is valid for writes of `LANES · 4 / INT8_PER_LANE` bytes.
     unsafe fn store_int8_lhs(self, to: *mut u8, x: Self::F);
 
     /// Loads `min(count, LANES)` values; the remaining lanes are 0.

@@ -3,7 +3,7 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::{Int8Format, Simd, methods};
+use super::{Simd, methods};
 
 /// [`Simd`] with NEON, and with the dot product extension if `DOTPROD`. A value exists only if the processor supports
 /// them.
@@ -22,8 +22,9 @@ impl<const DOTPROD: bool> Neon<DOTPROD> {
 impl<const DOTPROD: bool> Simd for Neon<DOTPROD> {
     const LANES: usize = 4;
     const MR: usize = 12;
+    const INT8_PER_LANE: usize = if DOTPROD { 4 } else { 2 };
     const FAST_BF16: bool = false;
-    const INT8: Int8Format = Int8Format::SIGNED;
+    const INT8_OFFSET: i32 = 0;
     type F = float32x4_t;
     type I = uint32x4_t;
 
@@ -73,9 +74,9 @@ impl<const DOTPROD: bool> Simd for Neon<DOTPROD> {
                 );
                 sum
             } else {
-                let (a, b) = (vreinterpretq_s8_u32(a), vreinterpretq_s8_u32(b));
-                let low = vmull_s8(vget_low_s8(a), vget_low_s8(b));
-                vpadalq_s16(sum, vpaddq_s16(low, vmull_high_s8(a, b)))
+                let (a, b) = (vreinterpretq_s16_u32(a), vreinterpretq_s16_u32(b));
+                let low = vmull_s16(vget_low_s16(a), vget_low_s16(b));
+                vaddq_s32(sum, vpaddq_s32(low, vmull_high_s16(a, b)))
             })
         }}
     }
@@ -137,12 +138,16 @@ impl<const DOTPROD: bool> Simd for Neon<DOTPROD> {
 
     #[inline(always)]
     unsafe fn store_int8_lhs(self, to: *mut u8, x: float32x4_t) {
-        // SAFETY: `self` exists only if the processor supports NEON; `to` is valid for writes of 4 bytes by the contract
-        // of this method.
+        // SAFETY: `self` exists only if the processor supports NEON; `to` is valid for writes of 4 values of `4 /
+        // INT8_PER_LANE` bytes by the contract of this method: 4 bytes with `DOTPROD`, 8 without.
         unsafe {
             let x = vqmovn_s32(vcvtnq_s32_f32(x));
-            let x = vreinterpret_u32_s8(vqmovn_s16(vcombine_s16(x, x)));
-            to.cast::<u32>().write_unaligned(vget_lane_u32::<0>(x));
+            if DOTPROD {
+                let x = vreinterpret_u32_s8(vqmovn_s16(vcombine_s16(x, x)));
+                to.cast::<u32>().write_unaligned(vget_lane_u32::<0>(x));
+            } else {
+                vst1_s16(to.cast(), x);
+            }
         }
     }
 }
