@@ -92,7 +92,7 @@ impl Kernel for VectorPeak {
                 let ones = s.splat_u32(0x0001_0001);
                 // The accumulator is also an operand, so the compiler cannot hoist anything out of the loop.
                 times!(s.splat_u32(0), ones, ones, |sum, _x, y| s.dot_int8(*sum, *sum, y));
-                INT8_PER_LANE
+                S::INT8_PER_LANE
             }
         };
         (2 * per_lane * S::LANES * ACCUMULATORS * TIMES) as f64 / start.elapsed().as_secs_f64() / 1e9
