@@ -273,7 +273,7 @@ impl<F: ElementFunction, R: ResultRows, const ROWS: bool> ApplyEpilogue<'_, F, R
             macro_rules! load {
                 ($from:expr) => {{
                     let from: *const f32 = $from;
-                    // `array::from_fn` could be compiled without the target features of the ISA.
+                    // `array::from_fn` might be compiled without the target features of the ISA.
                     let mut vectors = [s.splat(0.0); N];
                     for (i, vector) in vectors.iter_mut().enumerate() {
                         *vector = s.load_up_to(from.add(i * S::LANES), count - i * S::LANES);

@@ -55,8 +55,8 @@ impl<'a> Lhs<'a> {
     }
 }
 
-/// The stride at which rows of `length` f32 or packed elements are stored for a GEMM. Where it is a multiple of the 4 KiB that the sets of L1 cover, the
-/// rows of a micro-tile would compete for the lines of one set; two lines more, and they do not.
+/// The stride at which rows of `length` f32 or packed elements are stored for a GEMM. Where it is a multiple of the 4 KiB that the sets of
+/// L1 cover, the rows of a micro-tile would compete for the lines of one set; two lines more, and they do not.
 pub fn row_stride(length: usize) -> usize {
     const SETS: usize = (4 << 10) / size_of::<f32>();
     if length.is_multiple_of(SETS) { length + 2 * LINE_ELEMENTS } else { length }
@@ -99,8 +99,8 @@ impl LhsBuffer {
         Lhs { elements, stride: layout.lhs_row, rows, scales: &[], groups: 0 }
     }
 
-    /// Converts `rows` rows, which begin every `stride` values of `x`, to the operand format of `weights`, with the stride [`row_stride`].
-    /// f32 rows are copied only if they have another one, and they are multiplied with many panels.
+    /// Converts `rows` rows, which begin every `stride` values of `x`, to the operand format of `weights`; in formats without tiles, with
+    /// the stride [`row_stride`]. f32 rows are copied only if they have another stride, and are multiplied with many panels.
     ///
     /// # Panics
     /// If `x` does not contain all rows.

@@ -237,14 +237,15 @@ unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const R: usize>(
     }
 }
 
-/// Loads up to two vectors of a row; the remaining lanes are 0. Not a closure: that could be compiled without the target features of
+/// Loads up to two vectors of a row; the remaining lanes are 0. A closure in its place might be compiled without the target features of
 /// the ISA.
 ///
 /// # Safety
 /// `width > 0`, and `from` is valid for reads of `width` values.
 #[inline(always)]
 unsafe fn load_row<S: Simd>(s: S, from: *const f32, width: usize) -> [S::F; 2] {
-    // SAFETY: by the contract of this function; the second vector has the values after the first.
+    // SAFETY: `from` is valid for reads of `width > 0` values by the contract of this function; the second vector is loaded only if there
+    // are `width − LANES > 0` values after the first.
     unsafe {
         let first = s.load_up_to(from, width);
         let second =

@@ -83,7 +83,9 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
         prefetch_l2(line: *const u32) -> () { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }
         i32_to_f32(x: __m512i) -> __m512 { _mm512_cvtepi32_ps(x) }
         dot_bf16(sum: __m512, a: __m512i, b: __m512i) -> __m512 {{
-            _mm512_dpbf16_ps(sum, std::mem::transmute::<__m512i, __m512bh>(a), std::mem::transmute::<__m512i, __m512bh>(b))
+            let a = std::mem::transmute::<__m512i, __m512bh>(a);
+            let b = std::mem::transmute::<__m512i, __m512bh>(b);
+            _mm512_dpbf16_ps(sum, a, b)
         }}
         dot_int8(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
             if VNNI {
