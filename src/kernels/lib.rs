@@ -11,8 +11,8 @@
 //! | `amx` | AVX-512, 16 × f32 | tiles | tiles |
 //! | `avx512-bf16` | AVX-512, 16 × f32 | `vdpbf16ps` | `vpdpbusd` |
 //! | `avx512-vnni` | AVX-512, 16 × f32 | f32 FMA | `vpdpbusd` |
-//! | `avx512` | AVX-512, 16 × f32 | f32 FMA | `vpmaddwd` |
-//! | `avx2` | AVX2 with FMA, 8 × f32 | f32 FMA | `vpmaddwd` |
+//! | `avx512` | AVX-512, 16 × f32 | f32 FMA | `vpmaddubsw` |
+//! | `avx2` | AVX2 with FMA, 8 × f32 | f32 FMA | `vpmaddubsw` |
 //! | `neon-dotprod` | NEON, 4 × f32 | f32 FMA | `sdot` |
 //! | `neon` | NEON, 4 × f32 | f32 FMA | `smull` |
 //! | `portable` | arrays of 4 × f32 | f32 | plain Rust |

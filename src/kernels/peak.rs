@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::gemm::GemmType;
 use crate::isa::{Isa, Kernel, TileUnit, define_runners};
-use crate::simd::{Simd, fold};
+use crate::simd::{INT8_PER_LANE, Simd, fold};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use crate::tiles::amx::Amx;
 use crate::tiles::{TILE_ROW_BYTES, TILE_ROWS, Tiles};
@@ -89,10 +89,15 @@ impl Kernel for VectorPeak {
                 1
             }
             GemmType::Int8 => {
-                let ones = s.splat_u32(0x0001_0001);
+                let (x, y) = (s.splat_u32(0x0001_0001), s.splat_u32(0x0100_0100));
                 // The accumulator is also an operand, so the compiler cannot hoist anything out of the loop.
-                times!(s.splat_u32(0), ones, ones, |sum, _x, y| s.dot_int8(*sum, *sum, y));
-                S::INT8_PER_LANE
+                if S::INT8.adds_in_i16 {
+                    times!(s.splat_u32(0), x, y, |sum, x, y| s.dot_int8(*sum, [*sum, *sum], [x, y]));
+                    2 * INT8_PER_LANE
+                } else {
+                    times!(s.splat_u32(0), x, y, |sum, _x, y| s.dot_int8(*sum, [*sum], [y]));
+                    INT8_PER_LANE
+                }
             }
         };
         (2 * per_lane * S::LANES * ACCUMULATORS * TIMES) as f64 / start.elapsed().as_secs_f64() / 1e9

@@ -7,8 +7,8 @@ use std::convert::Infallible;
 use half::{bf16, f16};
 use sconce::kernels::activation::{Activation, softplus};
 use sconce::kernels::gemm::{
-    AttentionBuffer, Epilogue, F32_SIGNIFICAND_BITS, Factors, GemmType, HeadAttention, HeadRows, INT8_GROUP,
-    LhsBuffer, MatrixView, OutputMatrix, PackedMatrix, attend_head, attends_on_tiles, gemm, gemm_into_lhs,
+    AttentionBuffer, Epilogue, F32_SIGNIFICAND_BITS, Factors, GemmType, HeadAttention, HeadRows, LhsBuffer,
+    MatrixView, OutputMatrix, PackedMatrix, attend_head, attends_on_tiles, gemm, gemm_into_lhs, int8_format,
     row_stride,
 };
 use sconce::kernels::isa::{Isa, Kernel};
@@ -43,15 +43,32 @@ fn bf16_parts(x: f32, count: usize) -> Vec<f64> {
     (0..count).map(&mut next).collect()
 }
 
-/// A row after quantisation to int8 in groups, dequantised.
-fn quantized(row: &[f32]) -> Vec<f64> {
-    let group = |group: &[f32]| {
-        let max = group.iter().fold(0f32, |max, x| max.max(x.abs()));
-        let (scale, factor) = (max / 127.0, if max > 0.0 { 127.0 / max } else { 0.0 });
+/// A row after quantisation in groups, to integers up to `limit` of the magnitude that `max` finds in a group, dequantised.
+fn quantized(row: &[f32], group: usize, limit: i8, max: impl Fn(&[f32]) -> f32) -> Vec<f64> {
+    let limit = f32::from(limit);
+    let dequantized = |group: &[f32]| {
+        let max = max(group);
+        let (scale, factor) = (max / limit, if max > 0.0 { limit / max } else { 0.0 });
         let x = |x: &f32| f64::from((x * factor).round_ties_even()) * f64::from(scale);
         group.iter().map(x).collect::<Vec<f64>>()
     };
-    row.chunks(INT8_GROUP).flat_map(group).collect()
+    row.chunks(group).flat_map(dequantized).collect()
+}
+
+fn max_magnitude(group: &[f32]) -> f32 {
+    group.iter().fold(0f32, |max, x| max.max(x.abs()))
+}
+
+/// The magnitude of weights whose products are added in 16 bits: 127 for a weight is 161 for the sum of four of one sign.
+fn max_weight_or_sum(group: &[f32]) -> f32 {
+    let sum = |eight: &[f32], sign: f32, first: usize| -> f32 {
+        let four = [first, first + 1, first + 4, first + 5];
+        four.iter().filter_map(|i| eight.get(*i)).map(|x| (sign * x).max(0.0)).sum()
+    };
+    let sums =
+        |eight| [(1.0, 0), (1.0, 2), (-1.0, 0), (-1.0, 2)].map(|(sign, first)| sum(eight, sign, first));
+    let max_sum = group.chunks(8).flat_map(sums).fold(0f32, f32::max);
+    max_magnitude(group).max(max_sum * (127.0 / 161.0))
 }
 
 /// `x · w` in f64, of operands rounded as the GEMM type rounds them.
@@ -60,7 +77,12 @@ fn dot(isa: Isa, gemm_type: GemmType, x: &[f32], w: &[f32]) -> f64 {
     let wide = |row: &[f32]| -> Vec<f64> { row.iter().map(|x| f64::from(*x)).collect() };
     let rounded = |row: &[f32]| -> Vec<f64> { row.iter().map(|x| bf16_parts(*x, 1)[0]).collect() };
     match (gemm_type, isa.tile_unit()) {
-        (GemmType::Int8, _) => sum(&quantized(x), &quantized(w)),
+        (GemmType::Int8, _) => {
+            let format = int8_format(isa);
+            let weights = if format.adds_in_i16 { max_weight_or_sum } else { max_magnitude };
+            let x = quantized(x, format.group, format.max_lhs, max_magnitude);
+            sum(&x, &quantized(w, format.group, i8::MAX, weights))
+        }
         (GemmType::Bf16x3, Some(_)) => {
             let product = |(x, w): (&f32, &f32)| {
                 let (x, w) = (bf16_parts(*x, 2), bf16_parts(*w, 2));
@@ -218,6 +240,28 @@ fn int8_gemm_has_the_same_bits_on_tiles_and_vectors() {
             multiply(&x, &PackedMatrix::pack(*isa, GemmType::Int8, &w, outputs, inputs), &Epilogue::default())
         });
         assert_eq!(tiles, vectors, "{rows} × {inputs} × {outputs}");
+    }
+}
+
+/// Sums of products at the limits of the integers: of equal signs, of alternating signs, and of weights that are all rounded up.
+#[test]
+fn int8_sums_of_the_largest_magnitudes_are_exact() {
+    let patterns: [fn(usize) -> f32; 5] = [
+        |_| 1.0,
+        |_| -1.0,
+        |i| if i % 2 == 0 { 1.0 } else { -1.0 },
+        |i| if i % 4 == 1 { 39.2 } else { 40.6 },
+        |i| if i % 8 == 0 { -127.0 } else { -11.51 },
+    ];
+    for isa in Isa::testable().into_iter().chain([Isa::emulated_tiles()]) {
+        for inputs in [4, 32, 64, 200] {
+            let rows: Vec<f32> = patterns.iter().flat_map(|pattern| (0..inputs).map(pattern)).collect();
+            let packed = PackedMatrix::pack(isa, GemmType::Int8, &rows, patterns.len(), inputs);
+            let found = multiply(&rows, &packed, &Epilogue::default());
+            let dots = |x| rows.chunks(inputs).map(move |w| dot(isa, GemmType::Int8, x, w));
+            let expected: Vec<f64> = rows.chunks(inputs).flat_map(dots).collect();
+            assert_close(&format!("{isa:?} {inputs} inputs"), &found, &expected, 1e-4, 1e-6);
+        }
     }
 }
 

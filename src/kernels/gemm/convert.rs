@@ -1,7 +1,7 @@
 //! Conversion of f32 values to bf16 parts and to int8, one 64-byte tile row at a time.
 
 use super::blocking::MAX_PARTS;
-use crate::simd::{Simd, fold};
+use crate::simd::{MAX_QUAD_SUM, Simd, fold};
 use crate::tiles::{TILE_ROW_BYTES, TILE_ROWS};
 
 /// A tile row as packed elements.
@@ -53,10 +53,16 @@ pub(super) fn split_bf16_pairs<S: Simd, const P: usize>(
     }
 }
 
-/// Quantises a group of up to 64 values to i8 and returns its scale. Elements past the last value are 0.
+/// Quantises a group of up to 64 values to i8 and returns its scale. Elements past the last value are 0. With `adds_in_i16` the integers
+/// keep to [`MAX_QUAD_SUM`].
 #[inline(always)]
-pub(super) fn quantize_i8<S: Simd>(s: S, x: &[f32], row: &mut TileRow) -> f32 {
-    let (scale, factor) = int8_scale(s, x);
+pub(super) fn quantize_i8<S: Simd>(s: S, x: &[f32], adds_in_i16: bool, row: &mut TileRow) -> f32 {
+    const MAX: f32 = i8::MAX as f32;
+    let mut max = max_magnitude(s, x);
+    if adds_in_i16 && max.is_finite() {
+        max = max.max(max_quad_sum(x) * (MAX / MAX_QUAD_SUM));
+    }
+    let (scale, factor) = int8_scale(max, MAX);
     for start in (0..TILE_ROW_BYTES).step_by(S::LANES) {
         let x = s.mul(s.load_at(x, start, 0.0), s.splat(factor));
         // SAFETY: `row` holds 64 bytes, and `start` is a multiple of `LANES` below 64, so `LANES` bytes can be written
@@ -66,16 +72,40 @@ pub(super) fn quantize_i8<S: Simd>(s: S, x: &[f32], row: &mut TileRow) -> f32 {
     scale
 }
 
-/// The scale of a group and its reciprocal factor: `x ≈ scale · round(factor · x)` with `|factor · x| ≤ 127`. A NaN or
-/// infinite value makes the scale NaN.
+/// Maximum sum of the values of one sign among four that [`MAX_QUAD_SUM`] is about.
 #[inline(always)]
-pub(super) fn int8_scale<S: Simd>(s: S, group: &[f32]) -> (f32, f32) {
-    let [a, b, c, d] = fold!(s, group, 0.0, 0.0, |max, x| s.max_magnitude(max, x));
-    let max = s.reduce_max_magnitude(s.max_magnitude(s.max_magnitude(a, b), s.max_magnitude(c, d)));
+fn max_quad_sum(x: &[f32]) -> f32 {
+    let mut group = [0.0; TILE_ROW_BYTES];
+    group[..x.len()].copy_from_slice(x);
+    let mut max = [0f32; 2];
+    for eight in group.as_chunks::<8>().0 {
+        for sign in [1.0, -1.0] {
+            let mut sums = [0.0; 4];
+            for i in 0..4 {
+                sums[i] = (sign * eight[i]).max(0.0) + (sign * eight[i + 4]).max(0.0);
+            }
+            max[0] = max[0].max(sums[0] + sums[1]);
+            max[1] = max[1].max(sums[2] + sums[3]);
+        }
+    }
+    max[0].max(max[1])
+}
+
+/// Maximum magnitude of the values; NaN if one of them is NaN.
+#[inline(always)]
+pub(super) fn max_magnitude<S: Simd>(s: S, x: &[f32]) -> f32 {
+    let [a, b, c, d] = fold!(s, x, 0.0, 0.0, |max, x| s.max_magnitude(max, x));
+    s.reduce_max_magnitude(s.max_magnitude(s.max_magnitude(a, b), s.max_magnitude(c, d)))
+}
+
+/// The scale of a group with the maximum magnitude `max`, and its reciprocal factor: `x ≈ scale · round(factor · x)` with `|factor · x| ≤
+/// limit`. A NaN or infinite maximum makes the scale NaN.
+#[inline(always)]
+pub(super) fn int8_scale(max: f32, limit: f32) -> (f32, f32) {
     match max {
         // The factor of a smaller maximum could overflow.
         max if max < 1e-30 => (0.0, 0.0),
-        max if max.is_finite() => (max / 127.0, 127.0 / max),
+        max if max.is_finite() => (max / limit, limit / max),
         _ => (f32::NAN, 0.0),
     }
 }

@@ -4,16 +4,13 @@ use super::blocking::{MAX_PARTS, TILE_NR, tile_mc, vector_mc};
 use super::cache_line::LINE_ELEMENTS;
 use crate::isa::{Isa, Kernel};
 use crate::math::Accuracy;
-use crate::simd::Simd;
+use crate::simd::{INT8_PER_LANE, Int8Format, Simd};
 use crate::tiles::{TILE_ROW_BYTES, TILE_ROWS};
 
 /// Significant bits of a bf16 value, with the implicit one.
 const BF16_SIGNIFICAND_BITS: u32 = 8;
 /// Significant bits of an f32 value, with the implicit one.
 pub const F32_SIGNIFICAND_BITS: u32 = f32::MANTISSA_DIGITS;
-
-/// Consecutive inputs that share a scale in [`GemmType::Int8`].
-pub const INT8_GROUP: usize = 64;
 
 /// The operand type of a GEMM. Accumulators are always f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,8 +23,9 @@ pub enum GemmType {
     /// Operands rounded to bf16 on ISAs whose bf16 dot products are faster than f32 FMAs. On all others only the
     /// weights are rounded to bf16, and the products are f32.
     Bf16,
-    /// Both operands quantised to integers from −127 to 127, with one scale per row (of `x` or of the weights) and
-    /// [`INT8_GROUP`] inputs. The sum over a group is exact.
+    /// Both operands quantised to integers from −127 to 127, with one scale per row (of `x` or of the weights) and group of 64
+    /// inputs. The sum over a group is exact. On x86 without VNNI activations are integers from −100 to 100, weights are limited so that
+    /// four products can be added in 16 bits, and groups have 32 inputs ([`int8_format`]).
     Int8,
 }
 
@@ -53,7 +51,7 @@ pub(super) enum OperandFormat {
     F32 { bf16_weights: bool },
     /// A packed element is two bf16.
     Bf16,
-    /// A packed element is [`Simd::INT8_PER_LANE`] 8-bit integers; every group has scales.
+    /// A packed element is four 8-bit integers; every group has scales.
     Int8,
     /// Tiles of bf16. A value of `x` is the sum of `parts` parts, a weight that of `weight_parts`, at most as many.
     Bf16Tiles { parts: usize, weight_parts: usize },
@@ -112,8 +110,22 @@ impl OperandFormat {
 
     /// Inputs in a tile row: the K step of the tile micro-kernel.
     pub(super) fn inputs_per_tile_row(self) -> usize {
-        if self == OperandFormat::Int8Tiles { INT8_GROUP } else { TILE_ROW_BYTES / 2 }
+        if self == OperandFormat::Int8Tiles { TILE_ROW_BYTES } else { TILE_ROW_BYTES / 2 }
     }
+}
+
+/// The integers of [`GemmType::Int8`] on an ISA.
+pub fn int8_format(isa: Isa) -> Int8Format {
+    struct VectorFormat;
+    impl Kernel for VectorFormat {
+        type Output = Int8Format;
+
+        #[inline(always)]
+        fn run<S: Simd>(self, _: S) -> Int8Format {
+            S::INT8
+        }
+    }
+    if isa.tile_unit().is_some() { Int8Format::SIGNED } else { isa.run(VectorFormat) }
 }
 
 /// The layout of packed operands. Lengths are in packed elements (u32).
@@ -129,6 +141,8 @@ pub(super) struct PackedLayout {
     pub lhs_row: usize,
     /// Packed elements of a panel.
     pub panel: usize,
+    /// Int8 groups, and so scales, per row of `x`; 0 in all other formats.
+    pub groups: usize,
 }
 
 impl PackedLayout {
@@ -136,23 +150,25 @@ impl PackedLayout {
     pub(super) fn new(isa: Isa, gemm_type: GemmType, inputs: usize, significand_bits: u32) -> PackedLayout {
         struct VectorShape;
         impl Kernel for VectorShape {
-            type Output = (usize, usize);
+            type Output = usize;
 
             #[inline(always)]
-            fn run<S: Simd>(self, _: S) -> (usize, usize) {
-                (2 * S::LANES, S::INT8_PER_LANE)
+            fn run<S: Simd>(self, _: S) -> usize {
+                2 * S::LANES
             }
         }
-        let (nr, int8_per_lane) = isa.run(VectorShape);
+        let nr = isa.run(VectorShape);
         let format = OperandFormat::select(isa, gemm_type, significand_bits);
-        let groups = inputs.div_ceil(INT8_GROUP);
+        let group = int8_format(isa).group;
+        let is_int8 = matches!(format, OperandFormat::Int8 | OperandFormat::Int8Tiles);
+        let groups = if is_int8 { inputs.div_ceil(group) } else { 0 };
         let tile_row = TILE_ROW_BYTES / 4;
         let (nr, lhs_row, panel) = match format {
             OperandFormat::F32 { .. } => (nr, inputs, inputs * nr),
             OperandFormat::Bf16 => (nr, inputs.div_ceil(2), inputs.div_ceil(2) * nr),
             // Each group also stores a scale and an initial accumulator for every output.
             OperandFormat::Int8 => {
-                let row = groups * INT8_GROUP / int8_per_lane;
+                let row = groups * group / INT8_PER_LANE;
                 (nr, row, (row + 2 * groups) * nr)
             }
             OperandFormat::Bf16Tiles { parts, weight_parts } => {
@@ -161,18 +177,12 @@ impl PackedLayout {
             }
             OperandFormat::Int8Tiles => (TILE_NR, groups * tile_row, groups * (tile_row * TILE_NR + TILE_NR)),
         };
-        PackedLayout { format, nr, inputs, lhs_row, panel }
+        PackedLayout { format, nr, inputs, lhs_row, panel, groups }
     }
 
     /// Cache lines of a panel; every panel begins on a cache line.
     pub(super) fn panel_lines(&self) -> usize {
         self.panel.div_ceil(LINE_ELEMENTS).max(1)
-    }
-
-    /// Int8 groups, and so scales, per row of `x`; 0 in all other formats.
-    pub(super) fn groups(&self) -> usize {
-        let is_int8 = matches!(self.format, OperandFormat::Int8 | OperandFormat::Int8Tiles);
-        if is_int8 { self.inputs.div_ceil(INT8_GROUP) } else { 0 }
     }
 
     /// MC: rows of `x` to multiply with all panels before the next rows; they stay in L2.

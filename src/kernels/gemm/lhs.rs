@@ -7,12 +7,12 @@ use rayon::prelude::*;
 
 use super::blocking::MAX_PARTS;
 use super::cache_line::{CacheLine, LINE_ELEMENTS, elements, elements_mut};
-use super::convert::{BF16_PER_TILE_ROW, int8_scale, quantize_i8, split_bf16};
-use super::layout::{INT8_GROUP, OperandFormat, PackedLayout};
+use super::convert::{BF16_PER_TILE_ROW, int8_scale, max_magnitude, quantize_i8, split_bf16};
+use super::layout::{OperandFormat, PackedLayout};
 use super::packed_matrix::PackedMatrix;
 use crate::isa::{Kernel, define_runners};
-use crate::simd::{MAX_LANES, Simd};
-use crate::tiles::TILE_ROWS;
+use crate::simd::{INT8_PER_LANE, MAX_LANES, Simd};
+use crate::tiles::{TILE_ROW_BYTES, TILE_ROWS};
 
 /// Rows of `x` in an operand format.
 ///
@@ -94,7 +94,7 @@ impl LhsBuffer {
     /// If the buffer has never held as many rows, or `weights` are int8.
     pub fn converted(&self, weights: &PackedMatrix, rows: usize) -> Lhs<'_> {
         let layout = weights.layout;
-        assert_eq!(layout.groups(), 0, "the left operand has no scales");
+        assert_eq!(layout.groups, 0, "the left operand has no scales");
         let elements = &elements(&self.lines)[..layout.format.padded_rows(rows) * layout.lhs_row];
         Lhs { elements, stride: layout.lhs_row, rows, scales: &[], groups: 0 }
     }
@@ -117,10 +117,10 @@ impl LhsBuffer {
             && rows >= MIN_COPIED_ROWS
             && weights.panels() >= MIN_PANELS_OF_COPIES;
         if rows == 0 || (is_f32 && !copies_f32) {
-            return Lhs { groups: layout.groups(), ..Lhs::f32(x, stride, rows) };
+            return Lhs { groups: layout.groups, ..Lhs::f32(x, stride, rows) };
         }
         let row = if layout.format.is_tiles() { layout.lhs_row } else { row_stride(layout.lhs_row) };
-        let groups = layout.groups();
+        let groups = layout.groups;
         let padded_rows = layout.format.padded_rows(rows);
         if self.scales.len() < padded_rows * groups {
             self.scales.resize(padded_rows * groups, 0.0);
@@ -186,7 +186,7 @@ impl<const TILES: bool> Kernel for ConvertRows<'_, TILES> {
                 }
             };
         }
-        let groups = self.layout.groups();
+        let groups = self.layout.groups;
         for i in 0..self.rows {
             let to = &mut self.to[i * self.to_stride..][..lhs_row];
             let x = &self.x[i * self.stride..][..inputs];
@@ -206,16 +206,15 @@ impl<const TILES: bool> ConvertRows<'_, TILES> {
     /// Converts the rows to tiles of 8-bit integers and writes the scales of their groups.
     #[inline(always)]
     fn int8_tiles<S: Simd>(self, s: S) {
-        let PackedLayout { lhs_row, inputs, .. } = self.layout;
-        let groups = self.layout.groups();
+        let PackedLayout { lhs_row, inputs, groups, .. } = self.layout;
         for i in 0..self.rows {
             // Each tile row of a row of `x` is in another tile.
             let (tile_rows, _) = self.to[i / TILE_ROWS * TILE_ROWS * lhs_row..].as_chunks_mut::<16>();
             let tile_rows = tile_rows.iter_mut().skip(i % TILE_ROWS).step_by(TILE_ROWS);
             let x = &self.x[i * self.stride..][..inputs];
             let scales = &mut self.scales[i * groups..][..groups];
-            for ((group, row), scale) in x.chunks(INT8_GROUP).zip(tile_rows).zip(scales) {
-                *scale = quantize_i8(s, group, row);
+            for ((group, row), scale) in x.chunks(TILE_ROW_BYTES).zip(tile_rows).zip(scales) {
+                *scale = quantize_i8(s, group, false, row);
             }
         }
     }
@@ -262,16 +261,15 @@ fn bf16_row<S: Simd>(s: S, x: &[f32], to: &mut [u32]) {
 /// Converts a row to packed elements of int8 and writes the scales of its groups.
 #[inline(always)]
 fn int8_row<S: Simd>(s: S, x: &[f32], to: &mut [u32], scales: &mut [f32]) {
-    let to = to.chunks_exact_mut(INT8_GROUP / S::INT8_PER_LANE);
-    for ((group, to), scale) in x.chunks(INT8_GROUP).zip(to).zip(scales) {
+    let to = to.chunks_exact_mut(S::INT8.group / INT8_PER_LANE);
+    for ((group, to), scale) in x.chunks(S::INT8.group).zip(to).zip(scales) {
         let factor;
-        (*scale, factor) = int8_scale(s, group);
+        (*scale, factor) = int8_scale(max_magnitude(s, group), f32::from(S::INT8.max_lhs));
         // Elements past the last input keep old values: the weights there are 0.
         for start in (0..group.len()).step_by(S::LANES) {
             let x = s.mul(s.load_at(group, start, 0.0), s.splat(factor));
-            let to = &mut to[start / S::INT8_PER_LANE..][..S::LANES / S::INT8_PER_LANE];
-            // SAFETY: `to` is valid for writes of `LANES / INT8_PER_LANE` u32, the size of `LANES` values of `4 /
-            // INT8_PER_LANE` bytes.
+            let to = &mut to[start / INT8_PER_LANE..][..S::LANES / INT8_PER_LANE];
+            // SAFETY: `to` is valid for writes of `LANES / INT8_PER_LANE` u32, the size of `LANES` bytes.
             unsafe { s.store_int8_lhs(to.as_mut_ptr().cast(), x) };
         }
     }

@@ -40,7 +40,7 @@ mod vector_kernel;
 pub use attention::{AttentionBuffer, HeadAttention, HeadRows, attend_head, attends_on_tiles};
 pub use driver::{gemm, gemm_into_lhs};
 pub use epilogue::{Epilogue, Factors};
-pub use layout::{F32_SIGNIFICAND_BITS, GemmType, INT8_GROUP};
+pub use layout::{F32_SIGNIFICAND_BITS, GemmType, int8_format};
 pub use lhs::{Lhs, LhsBuffer, row_stride};
 pub use output::{OutputBlock, OutputMatrix};
 pub use pack::MatrixView;

@@ -4,10 +4,10 @@ use half::bf16;
 
 use super::blocking::{MAX_PARTS, TILE_NR, TILES_PER_PANEL};
 use super::convert::{BF16_PER_TILE_ROW, TileRow, quantize_i8, split_bf16, split_bf16_pairs};
-use super::layout::{INT8_GROUP, OperandFormat, PackedLayout};
+use super::layout::{OperandFormat, PackedLayout};
 use crate::isa::{Isa, Kernel, define_runners};
-use crate::simd::Simd;
-use crate::tiles::TILE_ROWS;
+use crate::simd::{INT8_PER_LANE, Int8Format, Simd};
+use crate::tiles::{TILE_ROW_BYTES, TILE_ROWS};
 
 /// A strided weight matrix to pack: `(outputs, inputs)`, or `(inputs, outputs)` if transposed.
 #[derive(Debug, Clone, Copy)]
@@ -185,40 +185,25 @@ fn pack_bf16_transposed<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, t
 fn pack_int8<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, to: &mut [u32]) {
     let PackedLayout { nr, inputs, .. } = layout;
     let MatrixView { data, stride, .. } = from;
-    let elements = INT8_GROUP / S::INT8_PER_LANE;
+    let Int8Format { group: length, lhs_offset, adds_in_i16, .. } = S::INT8;
+    let elements = length / INT8_PER_LANE;
     for (group, to) in to.chunks_exact_mut((2 + elements) * nr).enumerate() {
-        let inputs = group * INT8_GROUP..inputs.min((group + 1) * INT8_GROUP);
+        let inputs = group * length..inputs.min((group + 1) * length);
         let (scales, to) = to.split_at_mut(nr);
         let (initial, to) = to.split_at_mut(nr);
         for column in (0..nr).step_by(16) {
             let mut bytes: SixteenRows = [[0; 16]; 16];
             let rows = data.chunks(stride).skip(column).take((nr - column).min(16));
             for (i, (from, row)) in rows.zip(&mut bytes).enumerate() {
-                scales[column + i] = quantize_i8(s, &from[inputs.clone()], row).to_bits();
+                scales[column + i] = quantize_i8(s, &from[inputs.clone()], adds_in_i16, row).to_bits();
                 let sum: i32 =
                     row.map(u32::to_ne_bytes).as_flattened().iter().map(|x| i32::from(*x as i8)).sum();
                 // Cancels the offset of the left operands.
-                initial[column + i] = (-S::INT8_OFFSET * sum) as u32;
+                initial[column + i] = (-lhs_offset * sum) as u32;
             }
-            if S::INT8_PER_LANE == 4 {
-                write_transposed(s, &mut bytes, elements, column, nr, to);
-                continue;
-            }
-            for half in 0..2 {
-                let mut rows = bytes.map(|row| widen_int8(&row[half * 8..][..8]));
-                write_transposed(s, &mut rows, 16, column, nr, &mut to[half * 16 * nr..]);
-            }
+            write_transposed(s, &mut bytes, elements, column, nr, to);
         }
     }
-}
-
-/// Widens 32 signed bytes to packed elements of two 16-bit integers.
-fn widen_int8(bytes: &[u32]) -> TileRow {
-    std::array::from_fn(|i| {
-        let [a, b, c, d] = bytes[i / 2].to_le_bytes().map(|x| i16::from(x as i8) as u16);
-        let (low, high) = if i % 2 == 0 { (a, b) } else { (c, d) };
-        u32::from(low) | u32::from(high) << 16
-    })
 }
 
 /// Packs a panel of bf16 tiles: for every 32 inputs and every part the two tiles of the panel. Row `r` of a tile holds
@@ -270,7 +255,7 @@ fn pack_int8_tiles<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, to: &m
     let MatrixView { data, stride, .. } = from;
     let group_elements = TILE_NR + TILES_PER_PANEL * 16 * TILE_ROWS;
     for (group, to) in to.chunks_exact_mut(group_elements).enumerate() {
-        let inputs = group * INT8_GROUP..layout.inputs.min((group + 1) * INT8_GROUP);
+        let inputs = group * TILE_ROW_BYTES..layout.inputs.min((group + 1) * TILE_ROW_BYTES);
         let (scales, to) = to.split_at_mut(TILE_NR);
         scales.fill(0);
         for (tile, to) in to.chunks_exact_mut(16 * TILE_ROWS).enumerate() {
@@ -278,7 +263,7 @@ fn pack_int8_tiles<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, to: &m
             let outputs = data.chunks(stride).skip(tile * TILE_ROWS);
             let scales = &mut scales[tile * TILE_ROWS..];
             for ((from, row), scale) in outputs.zip(&mut rows).zip(scales) {
-                *scale = quantize_i8(s, &from[inputs.clone()], row).to_bits();
+                *scale = quantize_i8(s, &from[inputs.clone()], false, row).to_bits();
             }
             s.transpose_u32(&mut rows);
             to.copy_from_slice(rows.as_flattened());

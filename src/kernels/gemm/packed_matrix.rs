@@ -8,9 +8,10 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::cache_line::{CacheLine, elements, elements_mut, lines_of_bytes, zeroed_lines};
-use super::layout::{F32_SIGNIFICAND_BITS, GemmType, INT8_GROUP, OperandFormat, PackedLayout};
+use super::layout::{F32_SIGNIFICAND_BITS, GemmType, OperandFormat, PackedLayout};
 use super::pack::{MatrixView, pack_panel};
 use crate::isa::Isa;
+use crate::tiles::TILE_ROW_BYTES;
 
 /// Bytes with a stable address, such as a memory-mapped file.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
@@ -149,8 +150,9 @@ impl PackedMatrix {
         significand_bits: u32,
     ) -> usize {
         // The sizes may come from an unchecked config. f64 does not overflow.
-        let layout = PackedLayout::new(isa, gemm_type, INT8_GROUP, significand_bits);
-        let bytes_per_value = (layout.panel * size_of::<u32>()) as f64 / (INT8_GROUP * layout.nr) as f64;
+        const INPUTS: usize = TILE_ROW_BYTES;
+        let layout = PackedLayout::new(isa, gemm_type, INPUTS, significand_bits);
+        let bytes_per_value = (layout.panel * size_of::<u32>()) as f64 / (INPUTS * layout.nr) as f64;
         let outputs = outputs.checked_next_multiple_of(layout.nr).unwrap_or(usize::MAX);
         (outputs as f64 * inputs as f64 * bytes_per_value) as usize
     }

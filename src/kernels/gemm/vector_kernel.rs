@@ -6,14 +6,14 @@ use std::ops::Range;
 
 use super::blocking::{VECTOR_KC, VECTOR_L2_KC};
 use super::epilogue::{AccumulatorRows, BlockEpilogue, Epilogue};
-use super::layout::{INT8_GROUP, OperandFormat};
+use super::layout::OperandFormat;
 use super::lhs::Lhs;
 use super::output::OutputBlock;
 use super::packed_matrix::PackedMatrix;
 use super::prefetch::Prefetch;
 use crate::isa::{Isa, Kernel, define_runners};
 use crate::math::Accuracy;
-use crate::simd::Simd;
+use crate::simd::{INT8_PER_LANE, Simd};
 
 /// The kernel of a GEMM in an operand format of vectors: f32, or with `DOT_PRODUCTS` bf16 or int8. `driver::gemm` has checked the
 /// operands.
@@ -334,14 +334,19 @@ trait MicroKernel<S: Simd> {
 trait DotProduct<S: Simd> {
     type Operand: Copy;
     type Accumulator: Copy;
-    /// K steps per iteration of the unrolled loop. Fewer would cost loop overhead, more would need too many registers.
+    /// Packed elements of an operand.
+    const ELEMENTS: usize = 1;
+    /// Operands per iteration of the unrolled loop. Fewer would cost loop overhead, more would need too many registers.
     const UNROLL: usize;
-    /// Broadcasts a packed element of `x` to every lane.
-    fn splat(s: S, element: u32) -> Self::Operand;
-    /// Loads the packed elements of `LANES` outputs.
+    /// Broadcasts packed elements of `x` to every lane.
     ///
     /// # Safety
-    /// `from` is valid for reads of `LANES` u32.
+    /// `from` is valid for reads of `ELEMENTS` u32.
+    unsafe fn splat(s: S, from: *const u32) -> Self::Operand;
+    /// Loads the packed elements of `LANES` outputs, from rows of a panel.
+    ///
+    /// # Safety
+    /// `from` is valid for reads of `LANES` u32, and so are the next `ELEMENTS − 1` rows of 2 · `LANES` u32.
     unsafe fn load(s: S, from: *const u32) -> Self::Operand;
     /// `sum + a · b`, over all values of the packed elements.
     fn accumulate(s: S, sum: Self::Accumulator, a: Self::Operand, b: Self::Operand) -> Self::Accumulator;
@@ -352,7 +357,7 @@ trait DotProduct<S: Simd> {
 ///
 /// # Safety
 /// Each pointer in `rows` is valid for reads of `elements.end` u32. `panel`, which points to the element
-/// `elements.start`, is valid for reads of `elements.len() · 2 · LANES` u32.
+/// `elements.start`, is valid for reads of `elements.len() · 2 · LANES` u32. `elements.len()` is a multiple of `D::ELEMENTS`.
 #[inline(always)]
 unsafe fn dot_products<S: Simd, D: DotProduct<S>, const R: usize>(
     s: S,
@@ -363,33 +368,36 @@ unsafe fn dot_products<S: Simd, D: DotProduct<S>, const R: usize>(
     mut prefetch: Option<&mut Prefetch>,
 ) -> [[D::Accumulator; 2]; R] {
     let mut element = elements.start;
-    let unrolled_end = elements.end - elements.len() % D::UNROLL;
+    let left = if D::UNROLL == 1 { 0 } else { elements.len() % (D::UNROLL * D::ELEMENTS) };
+    let unrolled_end = elements.end - left;
     macro_rules! loop_until {
         ($end:expr, $unroll:expr) => {
             while element < $end {
                 if let Some(prefetch) = &mut prefetch {
                     prefetch.advance(s);
                 }
-                for step in 0..$unroll {
-                    // SAFETY: `element + step < elements.end`, so `rows` can be read there; the panel has 2 · `LANES`
+                for step in (0..$unroll * D::ELEMENTS).step_by(D::ELEMENTS) {
+                    // SAFETY: `element + step + ELEMENTS <= elements.end`, so `rows` can be read there; the panel has 2 · `LANES`
                     // u32 for each element by the contract of this function.
                     unsafe {
                         let weights = panel.add(step * 2 * S::LANES);
                         let weights = [D::load(s, weights), D::load(s, weights.add(S::LANES))];
                         for (row, sums) in rows.iter().zip(&mut accumulators) {
-                            let x = D::splat(s, *row.add(element + step));
+                            let x = D::splat(s, row.add(element + step));
                             *sums =
                                 [D::accumulate(s, sums[0], x, weights[0]), D::accumulate(s, sums[1], x, weights[1])];
                         }
                     }
                 }
-                panel = panel.wrapping_add($unroll * 2 * S::LANES);
-                element += $unroll;
+                panel = panel.wrapping_add($unroll * D::ELEMENTS * 2 * S::LANES);
+                element += $unroll * D::ELEMENTS;
             }
         };
     }
     loop_until!(unrolled_end, D::UNROLL);
-    loop_until!(elements.end, 1);
+    if D::UNROLL > 1 {
+        loop_until!(elements.end, 1);
+    }
     accumulators
 }
 
@@ -402,8 +410,9 @@ impl<S: Simd> DotProduct<S> for F32Dot {
     const UNROLL: usize = 4;
 
     #[inline(always)]
-    fn splat(s: S, element: u32) -> S::F {
-        s.splat(f32::from_bits(element))
+    unsafe fn splat(s: S, from: *const u32) -> S::F {
+        // SAFETY: `from` is valid for reads of a u32 by the contract of this method.
+        s.splat(f32::from_bits(unsafe { *from }))
     }
 
     #[inline(always)]
@@ -419,40 +428,65 @@ impl<S: Simd> DotProduct<S> for F32Dot {
     }
 }
 
-/// Defines dot products whose instruction takes packed elements.
-macro_rules! packed_dot_products {
-    ($($(#[$doc:meta])* $name:ident: $accumulator:ident, $dot:ident, unroll $unroll:literal;)*) => {
-        $($(#[$doc])* struct $name;
+/// Dot product of two bf16, accumulated in f32.
+struct Bf16Dot;
 
-        impl<S: Simd> DotProduct<S> for $name {
-            type Operand = S::I;
-            type Accumulator = S::$accumulator;
-            const UNROLL: usize = $unroll;
+impl<S: Simd> DotProduct<S> for Bf16Dot {
+    type Operand = S::I;
+    type Accumulator = S::F;
+    const UNROLL: usize = 4;
 
-            #[inline(always)]
-            fn splat(s: S, element: u32) -> S::I {
-                s.splat_u32(element)
-            }
+    #[inline(always)]
+    unsafe fn splat(s: S, from: *const u32) -> S::I {
+        // SAFETY: `from` is valid for reads of a u32 by the contract of this method.
+        s.splat_u32(unsafe { *from })
+    }
 
-            #[inline(always)]
-            unsafe fn load(s: S, from: *const u32) -> S::I {
-                // SAFETY: `from` is valid for reads of `LANES` u32 by the contract of this method.
-                unsafe { s.load_u32(from) }
-            }
+    #[inline(always)]
+    unsafe fn load(s: S, from: *const u32) -> S::I {
+        // SAFETY: `from` is valid for reads of `LANES` u32 by the contract of this method.
+        unsafe { s.load_u32(from) }
+    }
 
-            #[inline(always)]
-            fn accumulate(s: S, sum: S::$accumulator, a: S::I, b: S::I) -> S::$accumulator {
-                s.$dot(sum, a, b)
-            }
-        })*
-    };
+    #[inline(always)]
+    fn accumulate(s: S, sum: S::F, a: S::I, b: S::I) -> S::F {
+        s.dot_bf16(sum, a, b)
+    }
 }
 
-packed_dot_products! {
-    /// Dot product of two bf16, accumulated in f32.
-    Bf16Dot: F, dot_bf16, unroll 4;
-    /// Dot product of 8-bit integers, accumulated in i32.
-    Int8Dot: I, dot_int8, unroll 2;
+/// Dot product of the 8-bit integers of `N` packed elements, accumulated in i32.
+struct Int8Dot<const N: usize>;
+
+impl<S: Simd, const N: usize> DotProduct<S> for Int8Dot<N> {
+    type Operand = [S::I; N];
+    type Accumulator = S::I;
+    const ELEMENTS: usize = N;
+    const UNROLL: usize = 2 / N;
+
+    #[inline(always)]
+    unsafe fn splat(s: S, from: *const u32) -> [S::I; N] {
+        let mut elements = [s.splat_u32(0); N];
+        for (i, element) in elements.iter_mut().enumerate() {
+            // SAFETY: `from` is valid for reads of `N` u32 by the contract of this method.
+            *element = s.splat_u32(unsafe { *from.add(i) });
+        }
+        elements
+    }
+
+    #[inline(always)]
+    unsafe fn load(s: S, from: *const u32) -> [S::I; N] {
+        let mut elements = [s.splat_u32(0); N];
+        for (i, element) in elements.iter_mut().enumerate() {
+            // SAFETY: `LANES` u32 can be read in each of `N` rows of 2 · `LANES` u32 by the contract of this method.
+            *element = unsafe { s.load_u32(from.add(i * 2 * S::LANES)) };
+        }
+        elements
+    }
+
+    #[inline(always)]
+    fn accumulate(s: S, sum: S::I, a: [S::I; N], b: [S::I; N]) -> S::I {
+        s.dot_int8(sum, a, b)
+    }
 }
 
 /// Accumulates every dot product in f32.
@@ -498,7 +532,7 @@ impl<S: Simd> MicroKernel<S> for GroupScaled {
     /// A group: its scales, its initial accumulators and its packed elements.
     #[inline(always)]
     fn k_step() -> usize {
-        2 + INT8_GROUP / S::INT8_PER_LANE
+        2 + S::INT8.group / INT8_PER_LANE
     }
 
     #[inline(always)]
@@ -510,18 +544,24 @@ impl<S: Simd> MicroKernel<S> for GroupScaled {
         mut accumulators: Accumulators<S, R>,
         prefetch: &mut Prefetch,
     ) -> Accumulators<S, R> {
-        let elements = INT8_GROUP / S::INT8_PER_LANE;
+        let elements = S::INT8.group / INT8_PER_LANE;
         // SAFETY: a K step is a group. `x` has `R` rows with the packed elements and scales of these groups, and the
         // panel has `(2 + elements) · 2 · LANES` u32 for each group, by the contract of this method.
         unsafe {
-            let load = |from: *const u32| [s.load_u32(from), s.load_u32(from.add(S::LANES))];
+            let rows = x.row_pointers(0);
+            // With a known count the compiler would unroll the loop over the elements, and spill the weights.
+            let count = if S::INT8.adds_in_i16 { black_box(elements) } else { elements };
             for g in k_steps {
                 prefetch.advance(s);
                 let scales = panel.as_ptr().add(g * (2 + elements) * 2 * S::LANES);
                 let initial = scales.add(2 * S::LANES);
-                let exact = [load(initial); R];
-                let (rows, weights) = (x.row_pointers(g * elements), initial.add(2 * S::LANES));
-                let exact = dot_products::<S, Int8Dot, R>(s, rows, 0..elements, weights, exact, None);
+                let exact = [[s.load_u32(initial), s.load_u32(initial.add(S::LANES))]; R];
+                let (group, weights) = (g * elements..g * elements + count, initial.add(2 * S::LANES));
+                let exact = if S::INT8.adds_in_i16 {
+                    dot_products::<S, Int8Dot<2>, R>(s, rows, group, weights, exact, None)
+                } else {
+                    dot_products::<S, Int8Dot<1>, R>(s, rows, group, weights, exact, None)
+                };
                 let scales = [s.load(scales.cast()), s.load(scales.add(S::LANES).cast())];
                 for (r, (sums, exact)) in accumulators.iter_mut().zip(exact).enumerate() {
                     let scale = s.splat(*x.scales.add(r * x.groups + g));

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Simd, methods};
+use super::{Int8Format, Simd, methods};
 
 /// [`Simd`] with AVX2 and FMA. A value exists only if the processor supports both.
 #[derive(Debug, Clone, Copy)]
@@ -44,9 +44,8 @@ impl Avx2 {
 impl Simd for Avx2 {
     const LANES: usize = 8;
     const MR: usize = 6;
-    const INT8_PER_LANE: usize = 2;
     const FAST_BF16: bool = false;
-    const INT8_OFFSET: i32 = 0;
+    const INT8: Int8Format = Int8Format::SUMS_IN_I16;
     type F = __m256;
     type I = __m256i;
 
@@ -98,8 +97,17 @@ impl Simd for Avx2 {
         prefetch_l1(line: *const u32) -> () { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
         prefetch_l2(line: *const u32) -> () { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }
         i32_to_f32(x: __m256i) -> __m256 { _mm256_cvtepi32_ps(x) }
-        dot_int8(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
-            _mm256_add_epi32(sum, _mm256_madd_epi16(a, b))
+    }
+
+    #[inline(always)]
+    fn dot_int8<const N: usize>(self, sum: __m256i, a: [__m256i; N], b: [__m256i; N]) -> __m256i {
+        // SAFETY: `self` exists only if the processor supports AVX2; the intrinsics access no memory.
+        unsafe {
+            let mut pairs = _mm256_maddubs_epi16(a[0], b[0]);
+            for i in 1..N {
+                pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(a[i], b[i]));
+            }
+            _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
         }
     }
 
@@ -153,12 +161,12 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn store_int8_lhs(self, to: *mut u8, x: __m256) {
-        // SAFETY: `self` exists only if the processor supports AVX2; `to` is valid for writes of 16 bytes by the
-        // contract of this method.
+        // SAFETY: `self` exists only if the processor supports AVX2; `to` is valid for writes of 8 bytes by the contract
+        // of this method.
         unsafe {
-            let x = _mm256_cvtps_epi32(x);
-            let halves = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
-            _mm_storeu_si128(to.cast(), halves);
+            let x = _mm256_add_epi32(_mm256_cvtps_epi32(x), _mm256_set1_epi32(Self::INT8.lhs_offset));
+            let x = _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
+            _mm_storel_epi64(to.cast(), _mm_packus_epi16(x, x));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Simd, methods};
+use super::{Int8Format, Simd, methods};
 
 /// [`Simd`] with AVX-512 F, BW, DQ and VL, and with VNNI and BF16 as the parameters say. A value exists only if the
 /// processor supports all of them.
@@ -21,11 +21,9 @@ impl<const VNNI: bool, const BF16: bool> Avx512<VNNI, BF16> {
 impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     const LANES: usize = 16;
     const MR: usize = 12;
-    const INT8_PER_LANE: usize = if VNNI { 4 } else { 2 };
     const FAST_BF16: bool = BF16;
     const FAST_LOOKUP: bool = true;
-    // `vpdpbusd` takes its left operand as unsigned bytes.
-    const INT8_OFFSET: i32 = if VNNI { 128 } else { 0 };
+    const INT8: Int8Format = if VNNI { Int8Format::UNSIGNED_LHS } else { Int8Format::SUMS_IN_I16 };
     type F = __m512;
     type I = __m512i;
 
@@ -87,12 +85,23 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
             let b = std::mem::transmute::<__m512i, __m512bh>(b);
             _mm512_dpbf16_ps(sum, a, b)
         }}
-        dot_int8(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
+    }
+
+    #[inline(always)]
+    fn dot_int8<const N: usize>(self, mut sum: __m512i, a: [__m512i; N], b: [__m512i; N]) -> __m512i {
+        // SAFETY: `self` exists only if the processor supports AVX-512, and VNNI if `VNNI`; the intrinsics access no memory.
+        unsafe {
             if VNNI {
-                _mm512_dpbusd_epi32(sum, a, b)
-            } else {
-                _mm512_add_epi32(sum, _mm512_madd_epi16(a, b))
+                for i in 0..N {
+                    sum = _mm512_dpbusd_epi32(sum, a[i], b[i]);
+                }
+                return sum;
             }
+            let mut pairs = _mm512_maddubs_epi16(a[0], b[0]);
+            for i in 1..N {
+                pairs = _mm512_add_epi16(pairs, _mm512_maddubs_epi16(a[i], b[i]));
+            }
+            _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
         }
     }
 
@@ -293,16 +302,11 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
 
     #[inline(always)]
     unsafe fn store_int8_lhs(self, to: *mut u8, x: __m512) {
-        // SAFETY: `self` exists only if the processor supports AVX-512, and VNNI if `VNNI`; `to` is valid for writes of
-        // 16 values of `4 / INT8_PER_LANE` bytes by the contract of this method: 16 bytes with VNNI, 32 without.
+        // SAFETY: `self` exists only if the processor supports AVX-512; `to` is valid for writes of 16 bytes by the
+        // contract of this method.
         unsafe {
-            let x = _mm512_cvtps_epi32(x);
-            if VNNI {
-                let x = _mm512_add_epi32(x, _mm512_set1_epi32(128));
-                _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(x));
-            } else {
-                _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(x));
-            }
+            let x = _mm512_add_epi32(_mm512_cvtps_epi32(x), _mm512_set1_epi32(Self::INT8.lhs_offset));
+            _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(x));
         }
     }
 }

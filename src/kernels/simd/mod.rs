@@ -13,6 +13,41 @@ use half::bf16;
 /// Maximum [`Simd::LANES`] of any ISA.
 pub const MAX_LANES: usize = 16;
 
+/// 8-bit integers in a u32 lane.
+pub const INT8_PER_LANE: usize = size_of::<u32>();
+
+/// How an ISA multiplies 8-bit integers.
+#[derive(Debug, Clone, Copy)]
+pub struct Int8Format {
+    /// Consecutive inputs that share a scale.
+    pub group: usize,
+    /// Maximum magnitude of a left operand.
+    pub max_lhs: i8,
+    /// What [`Simd::store_int8_lhs`] adds to every value.
+    pub lhs_offset: i32,
+    /// Whether the products of two packed elements are added in 16 bits: [`Simd::dot_int8`] takes two of them, and
+    /// [`MAX_QUAD_SUM`] limits the weights.
+    pub adds_in_i16: bool,
+}
+
+/// With [`Int8Format::adds_in_i16`]: maximum sum of the weights of one sign among four that are multiplied for the same 16 bits, before
+/// they are rounded. Those are the weights 0, 1, 4 and 5, and 2, 3, 6 and 7, of any eight. Rounding adds 2 at most, so a sum of their
+/// products with left operands from 0 to 200 is at most 200 · 163 < 2¹⁵.
+pub const MAX_QUAD_SUM: f32 = 161.0;
+
+impl Int8Format {
+    /// Both operands are signed bytes.
+    pub const SIGNED: Int8Format =
+        Int8Format { group: 64, max_lhs: i8::MAX, lhs_offset: 0, adds_in_i16: false };
+    /// `vpdpbusd` takes its left operand as unsigned bytes.
+    pub const UNSIGNED_LHS: Int8Format = Int8Format { lhs_offset: 128, ..Self::SIGNED };
+    /// `vpmaddubsw` takes its left operand as unsigned bytes, too, and adds two products in 16 bits; adding two of its results there
+    /// saves a quarter of the multiplications. Left operands of 200 steps and limited weights keep the sums exact; smaller groups make up
+    /// for what that takes from the precision.
+    pub const SUMS_IN_I16: Int8Format =
+        Int8Format { group: 32, max_lhs: 100, lhs_offset: 100, adds_in_i16: true };
+}
+
 /// The vector operations of one ISA.
 ///
 /// A value of an implementing type exists only if the processor supports the ISA. That makes the arithmetic methods
@@ -24,14 +59,12 @@ pub trait Simd: Copy + Send + Sync {
     const LANES: usize;
     /// MR of the GEMM micro-kernel: with two accumulators per row, MR rows leave enough registers for the operands.
     const MR: usize;
-    /// 8-bit operand values packed into one u32 lane: 4 if the ISA multiplies bytes, 2 if they are widened to 16 bits.
-    const INT8_PER_LANE: usize;
+    /// The format of 8-bit integers.
+    const INT8: Int8Format;
     /// Whether bf16 dot products take fewer instructions than f32 FMAs.
     const FAST_BF16: bool;
     /// Whether [`Simd::lookup`] is one instruction.
     const FAST_LOOKUP: bool = false;
-    /// Offset that [`Simd::store_int8_lhs`] adds to every value: `vpdpbusd` takes its left operand unsigned.
-    const INT8_OFFSET: i32;
     /// A vector of f32.
     type F: Copy;
     /// A vector of u32 lanes: 32-bit integers or packed elements.
@@ -223,14 +256,14 @@ pub trait Simd: Copy + Send + Sync {
         }
     }
 
-    /// `sum + Σ aᵢ bᵢ` over the [`Simd::INT8_PER_LANE`] values of every lane; `a` is in the format of
-    /// [`Simd::store_int8_lhs`], `b` is signed.
-    fn dot_int8(self, sum: Self::I, a: Self::I, b: Self::I) -> Self::I;
-    /// Stores `LANES` values from −127 to 127, rounded to nearest, ties to even, as left operands of
+    /// `sum + Σ aᵢ bᵢ` over the four values of every lane of `N` packed elements, one or two; `a` is in the format of
+    /// [`Simd::store_int8_lhs`], `b` is signed, within the limits of [`Simd::INT8`].
+    fn dot_int8<const N: usize>(self, sum: Self::I, a: [Self::I; N], b: [Self::I; N]) -> Self::I;
+    /// Stores `LANES` values up to [`Int8Format::max_lhs`] in magnitude, rounded to nearest, ties to even, as left operands of
     /// [`Simd::dot_int8`].
     ///
     /// # Safety
-    /// `to` is valid for writes of `LANES · 4 / INT8_PER_LANE` bytes.
+    /// `to` is valid for writes of `LANES` bytes.
     unsafe fn store_int8_lhs(self, to: *mut u8, x: Self::F);
 
     /// Loads `min(count, LANES)` values; the remaining lanes are 0.

@@ -3,7 +3,7 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::{Simd, methods};
+use super::{Int8Format, Simd, methods};
 
 /// [`Simd`] with NEON, and with the dot product extension if `DOTPROD`. A value exists only if the processor supports
 /// them.
@@ -22,9 +22,8 @@ impl<const DOTPROD: bool> Neon<DOTPROD> {
 impl<const DOTPROD: bool> Simd for Neon<DOTPROD> {
     const LANES: usize = 4;
     const MR: usize = 12;
-    const INT8_PER_LANE: usize = if DOTPROD { 4 } else { 2 };
     const FAST_BF16: bool = false;
-    const INT8_OFFSET: i32 = 0;
+    const INT8: Int8Format = Int8Format::SIGNED;
     type F = float32x4_t;
     type I = uint32x4_t;
 
@@ -60,25 +59,31 @@ impl<const DOTPROD: bool> Simd for Neon<DOTPROD> {
         }}
         splat_u32(element: u32) -> uint32x4_t { vdupq_n_u32(element) }
         i32_to_f32(x: uint32x4_t) -> float32x4_t { vcvtq_f32_s32(vreinterpretq_s32_u32(x)) }
-        dot_int8(sum: uint32x4_t, a: uint32x4_t, b: uint32x4_t) -> uint32x4_t {{
-            let sum = vreinterpretq_s32_u32(sum);
-            vreinterpretq_u32_s32(if DOTPROD {
-                let mut sum = sum;
-                // `vdotq_s32` is not stable yet.
-                asm!(
-                    "sdot {sum:v}.4s, {a:v}.16b, {b:v}.16b",
-                    sum = inout(vreg) sum,
-                    a = in(vreg) a,
-                    b = in(vreg) b,
-                    options(pure, nomem, nostack, preserves_flags),
-                );
-                sum
-            } else {
-                let (a, b) = (vreinterpretq_s16_u32(a), vreinterpretq_s16_u32(b));
-                let low = vmull_s16(vget_low_s16(a), vget_low_s16(b));
-                vaddq_s32(sum, vpaddq_s32(low, vmull_high_s16(a, b)))
-            })
-        }}
+    }
+
+    #[inline(always)]
+    fn dot_int8<const N: usize>(self, sum: uint32x4_t, a: [uint32x4_t; N], b: [uint32x4_t; N]) -> uint32x4_t {
+        // SAFETY: `self` exists only if the processor supports NEON, and dot products if `DOTPROD`; nothing here accesses memory.
+        unsafe {
+            let mut sum = vreinterpretq_s32_u32(sum);
+            for (a, b) in a.into_iter().zip(b) {
+                if DOTPROD {
+                    // `vdotq_s32` is not stable yet.
+                    asm!(
+                        "sdot {sum:v}.4s, {a:v}.16b, {b:v}.16b",
+                        sum = inout(vreg) sum,
+                        a = in(vreg) a,
+                        b = in(vreg) b,
+                        options(pure, nomem, nostack, preserves_flags),
+                    );
+                } else {
+                    let (a, b) = (vreinterpretq_s8_u32(a), vreinterpretq_s8_u32(b));
+                    let low = vmull_s8(vget_low_s8(a), vget_low_s8(b));
+                    sum = vpadalq_s16(sum, vpaddq_s16(low, vmull_high_s8(a, b)));
+                }
+            }
+            vreinterpretq_u32_s32(sum)
+        }
     }
 
     #[inline(always)]
@@ -138,16 +143,12 @@ impl<const DOTPROD: bool> Simd for Neon<DOTPROD> {
 
     #[inline(always)]
     unsafe fn store_int8_lhs(self, to: *mut u8, x: float32x4_t) {
-        // SAFETY: `self` exists only if the processor supports NEON; `to` is valid for writes of 4 values of `4 /
-        // INT8_PER_LANE` bytes by the contract of this method: 4 bytes with `DOTPROD`, 8 without.
+        // SAFETY: `self` exists only if the processor supports NEON; `to` is valid for writes of 4 bytes by the contract
+        // of this method.
         unsafe {
             let x = vqmovn_s32(vcvtnq_s32_f32(x));
-            if DOTPROD {
-                let x = vreinterpret_u32_s8(vqmovn_s16(vcombine_s16(x, x)));
-                to.cast::<u32>().write_unaligned(vget_lane_u32::<0>(x));
-            } else {
-                vst1_s16(to.cast(), x);
-            }
+            let x = vreinterpret_u32_s8(vqmovn_s16(vcombine_s16(x, x)));
+            to.cast::<u32>().write_unaligned(vget_lane_u32::<0>(x));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::array::from_fn;
 
 use half::bf16;
 
-use super::Simd;
+use super::{Int8Format, Simd};
 
 /// [`Simd`] for every processor.
 #[derive(Debug, Clone, Copy)]
@@ -15,9 +15,8 @@ const N: usize = 4;
 impl Simd for Portable {
     const LANES: usize = N;
     const MR: usize = 6;
-    const INT8_PER_LANE: usize = 2;
     const FAST_BF16: bool = false;
-    const INT8_OFFSET: i32 = 0;
+    const INT8: Int8Format = Int8Format::SIGNED;
     type F = [f32; N];
     type I = [u32; N];
 
@@ -157,17 +156,24 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    fn dot_int8(self, sum: [u32; N], a: [u32; N], b: [u32; N]) -> [u32; N] {
-        let product = |a: u32, b: u32| i32::from(a as i16) * i32::from(b as i16);
-        from_fn(|i| {
-            let sum = sum[i].wrapping_add(product(a[i], b[i]) as u32);
-            sum.wrapping_add(product(a[i] >> 16, b[i] >> 16) as u32)
-        })
+    fn dot_int8<const E: usize>(self, mut sum: [u32; N], a: [[u32; N]; E], b: [[u32; N]; E]) -> [u32; N] {
+        // Products of 16-bit integers, which every vector unit has.
+        let product = |a: i16, b: i16| i32::from(a) * i32::from(b);
+        let even = |x: u32| ((x as i16) << 8) >> 8;
+        let odd = |x: u32| (x as i16) >> 8;
+        let products = |a: u32, b: u32| product(even(a), even(b)) + product(odd(a), odd(b));
+        for (a, b) in a.into_iter().zip(b) {
+            for i in 0..N {
+                let low = products(a[i], b[i]);
+                sum[i] = sum[i].wrapping_add((low + products(a[i] >> 16, b[i] >> 16)) as u32);
+            }
+        }
+        sum
     }
 
     #[inline(always)]
     unsafe fn store_int8_lhs(self, to: *mut u8, x: [f32; N]) {
-        // SAFETY: `to` is valid for writes of 8 bytes (`INT8_PER_LANE` is 2) by the contract of this method.
-        unsafe { to.cast::<[i16; N]>().write_unaligned(x.map(|x| x.round_ties_even() as i16)) }
+        // SAFETY: `to` is valid for writes of 4 bytes by the contract of this method.
+        unsafe { to.cast::<[i8; N]>().write(x.map(|x| x.round_ties_even() as i8)) }
     }
 }
