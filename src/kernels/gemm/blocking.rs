@@ -1,5 +1,6 @@
 //! Blocking parameters of the micro-kernels: MR, NR, KC and MC.
 
+use crate::simd::MAX_LANES;
 use crate::tiles::{TILE_ROW_BYTES, TILE_ROWS};
 
 /// KC of the vector micro-kernel, in packed elements. One K block of a panel stays in L1 while the rows of `x` pass.
@@ -31,12 +32,13 @@ pub(super) fn stays_in_l2(rows: usize, steps: usize, parts: usize) -> bool {
     rows * steps * parts * TILE_ROW_BYTES <= TILE_L2_BYTES
 }
 
-/// MC of the vector micro-kernel for rows of `row_elements` packed elements: as many rows as stay in L2 while all
-/// panels pass, at most [`VECTOR_L2_KC`] elements at a time.
-pub(super) fn vector_mc(row_elements: usize) -> usize {
-    const L2_BYTES: usize = 384 << 10;
+/// MC of the vector micro-kernel for rows of `row_elements` packed elements and panels of `nr` outputs: as many rows as stay in L2 while
+/// all panels pass, at most [`VECTOR_L2_KC`] elements at a time.
+pub(super) fn vector_mc(row_elements: usize, nr: usize) -> usize {
+    // Processors with AVX-512 have an L2 of 1 MiB or more, others also of 512 KiB.
+    let l2_bytes = if nr == 2 * MAX_LANES { 384 << 10 } else { 192 << 10 };
     // 12 is a multiple of MR on every ISA.
-    (L2_BYTES / (row_elements.clamp(1, VECTOR_L2_KC) * size_of::<u32>())).clamp(48, 512) / 12 * 12
+    (l2_bytes / (row_elements.clamp(1, VECTOR_L2_KC) * size_of::<u32>())).clamp(48, 512) / 12 * 12
 }
 
 /// MC of the tile micro-kernel: as many rows as stay in L2 while all panels pass, with more than one part those of a K

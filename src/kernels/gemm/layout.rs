@@ -188,7 +188,7 @@ impl PackedLayout {
     /// MC: rows of `x` to multiply with all panels before the next rows; they stay in L2.
     pub(super) fn mc(&self) -> usize {
         if !self.format.is_tiles() {
-            return vector_mc(self.lhs_row);
+            return vector_mc(self.lhs_row, self.nr);
         }
         let steps = self.inputs.div_ceil(self.format.inputs_per_tile_row());
         let (parts, weight_parts) = match self.format {

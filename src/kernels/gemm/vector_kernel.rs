@@ -120,7 +120,7 @@ impl<const DOT_PRODUCTS: bool> VectorGemm<'_, '_, DOT_PRODUCTS> {
                     macro_rules! dispatch_height {
                         ($($height:literal)*) => {
                             match height {
-                                $($height if $height <= S::MR => {
+                                $($height if $height <= K::MR => {
                                     tile_column::<S, K, $height>(s, x, weights, k_steps, target, &mut prefetch)
                                 })*
                                 _ => unreachable!("a micro-tile of {height} rows"),

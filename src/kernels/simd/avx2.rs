@@ -39,6 +39,45 @@ impl Avx2 {
             _mm256_srli_epi32::<16>(_mm256_blendv_epi8(rounded, nan, is_nan))
         }
     }
+
+    /// The transpose of the 8 × 8 block from `row` and `column` on.
+    #[inline(always)]
+    fn transposed_block(self, matrix: &[[u32; 16]; 16], row: usize, column: usize) -> [__m256i; 8] {
+        // SAFETY: `self` exists only if the processor supports AVX2; the slices have 8 u32.
+        unsafe {
+            let mut rows = [_mm256_setzero_si256(); 8];
+            for (to, from) in rows.iter_mut().zip(&matrix[row..row + 8]) {
+                *to = _mm256_loadu_si256(from[column..column + 8].as_ptr().cast());
+            }
+            // Rows are interleaved by single elements, then by pairs, then by fours.
+            let mut next = rows;
+            for i in 0..4 {
+                next[2 * i] = _mm256_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
+                next[2 * i + 1] = _mm256_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
+            }
+            for i in 0..2 {
+                let [a, b, c, d] = [next[4 * i], next[4 * i + 1], next[4 * i + 2], next[4 * i + 3]];
+                rows[4 * i] = _mm256_unpacklo_epi64(a, c);
+                rows[4 * i + 1] = _mm256_unpackhi_epi64(a, c);
+                rows[4 * i + 2] = _mm256_unpacklo_epi64(b, d);
+                rows[4 * i + 3] = _mm256_unpackhi_epi64(b, d);
+            }
+            for i in 0..4 {
+                next[i] = _mm256_permute2x128_si256::<0x20>(rows[i], rows[4 + i]);
+                next[4 + i] = _mm256_permute2x128_si256::<0x31>(rows[i], rows[4 + i]);
+            }
+            next
+        }
+    }
+
+    /// Stores an 8 × 8 block from `row` and `column` on.
+    #[inline(always)]
+    fn store_block(self, matrix: &mut [[u32; 16]; 16], row: usize, column: usize, block: [__m256i; 8]) {
+        for (to, from) in matrix[row..row + 8].iter_mut().zip(block) {
+            // SAFETY: `self` exists only if the processor supports AVX2; the slice has 8 u32.
+            unsafe { _mm256_storeu_si256(to[column..column + 8].as_mut_ptr().cast(), from) };
+        }
+    }
 }
 
 impl Simd for Avx2 {
@@ -109,6 +148,18 @@ impl Simd for Avx2 {
             }
             _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
         }
+    }
+
+    #[inline(always)]
+    fn transpose_u32(self, matrix: &mut [[u32; 16]; 16]) {
+        // Four blocks are transposed; those off the diagonal change places.
+        for first in [0, 8] {
+            let block = self.transposed_block(matrix, first, first);
+            self.store_block(matrix, first, first, block);
+        }
+        let (right, left) = (self.transposed_block(matrix, 0, 8), self.transposed_block(matrix, 8, 0));
+        self.store_block(matrix, 8, 0, right);
+        self.store_block(matrix, 0, 8, left);
     }
 
     #[inline(always)]
