@@ -288,15 +288,14 @@ impl LhsCursor {
         self.rows -= rows;
     }
 
-    /// Pointers to the packed element `first` of the next `R` rows.
+    /// Pointers to the next `R` rows.
     ///
     /// # Safety
-    /// There are `R` rows left, each with a packed element `first`.
+    /// There are `R` rows left.
     #[inline(always)]
-    unsafe fn row_pointers<const R: usize>(self, first: usize) -> [*const u32; R] {
-        // SAFETY: row `r < R` has the element `first` by the contract of this function, so the offset is inside the
-        // rows.
-        let pointers = std::array::from_fn(|r| unsafe { self.elements.add(r * self.stride + first) });
+    unsafe fn row_pointers<const R: usize>(self) -> [*const u32; R] {
+        // SAFETY: there is a row `r < R` by the contract of this function, so the offset is inside the rows.
+        let pointers = std::array::from_fn(|r| unsafe { self.elements.add(r * self.stride) });
         // If the compiler knew how the pointers relate, it would recompute them in every K step, with half as many
         // instructions as the products take.
         black_box(pointers)
@@ -514,7 +513,7 @@ impl<S: Simd, D: DotProduct<S, Accumulator = S::F>> MicroKernel<S> for Direct<D>
         // u32 for each, by the contract of this method.
         unsafe {
             let panel = panel.as_ptr().add(k_steps.start * 2 * S::LANES);
-            dot_products::<S, D, R>(s, x.row_pointers(0), k_steps, panel, accumulators, Some(prefetch))
+            dot_products::<S, D, R>(s, x.row_pointers(), k_steps, panel, accumulators, Some(prefetch))
         }
     }
 }
@@ -548,7 +547,7 @@ impl<S: Simd> MicroKernel<S> for GroupScaled {
         // SAFETY: a K step is a group. `x` has `R` rows with the packed elements and scales of these groups, and the
         // panel has `(2 + elements) · 2 · LANES` u32 for each group, by the contract of this method.
         unsafe {
-            let rows = x.row_pointers(0);
+            let rows = x.row_pointers();
             // With a known count the compiler would unroll the loop over the elements, and spill the weights.
             let count = if S::INT8.adds_in_i16 { black_box(elements) } else { elements };
             for g in k_steps {

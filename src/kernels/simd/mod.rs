@@ -42,7 +42,7 @@ impl Int8Format {
     /// `vpdpbusd` takes its left operand as unsigned bytes.
     pub const UNSIGNED_LHS: Int8Format = Int8Format { lhs_offset: 128, ..Self::SIGNED };
     /// `vpmaddubsw` takes its left operand as unsigned bytes, too, and adds two products in 16 bits; adding two of its results there
-    /// saves a quarter of the multiplications. Left operands of 200 steps and limited weights keep the sums exact; smaller groups make up
+    /// saves a quarter of the multiplications. Left operands from −100 to 100 and limited weights keep the sums exact; smaller groups make up
     /// for what that takes from the precision.
     pub const SUMS_IN_I16: Int8Format =
         Int8Format { group: 32, max_lhs: 100, lhs_offset: 100, adds_in_i16: true };
