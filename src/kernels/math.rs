@@ -25,11 +25,26 @@ pub enum Accuracy {
 /// Evaluates a polynomial by Horner's scheme; the coefficient of the highest power comes first.
 #[inline(always)]
 fn polynomial<S: Simd, const N: usize>(s: S, x: S::F, coefficients: [f32; N]) -> S::F {
-    let mut sum = s.splat(coefficients[0]);
+    horner(s, x, &splat_all(s, coefficients))
+}
+
+#[inline(always)]
+fn horner<S: Simd, const N: usize>(s: S, x: S::F, coefficients: &[S::F; N]) -> S::F {
+    let mut sum = coefficients[0];
     for c in &coefficients[1..] {
-        sum = s.fma(sum, x, s.splat(*c));
+        sum = s.fma(sum, x, *c);
     }
     sum
+}
+
+/// A vector of each value. A closure in its place might be compiled without the target features of the ISA.
+#[inline(always)]
+fn splat_all<S: Simd, const N: usize>(s: S, values: [f32; N]) -> [S::F; N] {
+    let mut vectors = [s.splat(0.0); N];
+    for (vector, x) in vectors.iter_mut().zip(values) {
+        *vector = s.splat(x);
+    }
+    vectors
 }
 
 /// `eˣ`; 0 on underflow, ∞ on overflow. The error is at most [`EXP_MAX_ULP`].
@@ -69,17 +84,31 @@ pub const EXP2_MAX_ERROR: f64 = 1.4e-7;
 /// Range reduction `x = n + f`; the polynomial is a fit of `2ᶠ` on [0, 1].
 #[inline(always)]
 pub fn exp2<S: Simd>(s: S, x: S::F) -> S::F {
+    exp2_with(s, x, &exp2_coefficients(s))
+}
+
+/// [`exp2`] with the [`exp2_coefficients`].
+#[inline(always)]
+pub(super) fn exp2_with<S: Simd>(s: S, x: S::F, coefficients: &[S::F; 7]) -> S::F {
     let (f, n) = s.split_exp2(x);
-    let coefficients = [
-        2.161_291_670e-4,
-        1.246_784_599e-3,
-        9.675_451_611e-3,
-        5.548_528_060e-2,
-        2.402_293_056e-1,
-        6.931_470_444e-1,
-        1.0,
-    ];
-    s.scale_exp2(polynomial(s, f, coefficients), n)
+    s.multiply_exp2(horner(s, f, coefficients), n)
+}
+
+/// The coefficients of [`exp2`]; that of the highest power comes first.
+#[inline(always)]
+pub(super) fn exp2_coefficients<S: Simd>(s: S) -> [S::F; 7] {
+    splat_all(
+        s,
+        [
+            2.161_291_670e-4,
+            1.246_784_599e-3,
+            9.675_451_611e-3,
+            5.548_528_060e-2,
+            2.402_293_056e-1,
+            6.931_470_444e-1,
+            1.0,
+        ],
+    )
 }
 
 /// Maximum relative error of [`exp2_bf16`], for normal results.

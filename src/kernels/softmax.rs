@@ -1,10 +1,11 @@
 //! Softmax over rows of attention scores.
 
 use std::f32::consts::LOG2_E;
+use std::hint::black_box;
 use std::ops::Range;
 
 use super::isa::{Isa, Kernel, define_runners};
-use super::math::{Accuracy, exp2, exp2_bf16};
+use super::math::{Accuracy, exp2_bf16, exp2_coefficients, exp2_with};
 use super::simd::{Simd, fold, map, map_with};
 
 /// `x = scale · x + bias`, in place; an empty bias means none.
@@ -73,7 +74,19 @@ impl Kernel for SoftmaxUnnormalized<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
+        match self.accuracy {
+            Accuracy::F32 => self.rows::<S, true>(s),
+            Accuracy::Bf16 => self.rows::<S, false>(s),
+        }
+    }
+}
+
+impl SoftmaxUnnormalized<'_> {
+    #[inline(always)]
+    fn rows<S: Simd, const F32: bool>(self, s: S) {
         let scale = s.splat(self.scale * LOG2_E);
+        // If the compiler knew these constants, it would load each of them again for every vector.
+        let coefficients = black_box(exp2_coefficients(s));
         for (i, (row, sum)) in self.rows.chunks_exact_mut(self.stride).zip(self.sums).enumerate() {
             let visible = (self.visible)(i);
             assert!(!visible.is_empty(), "every query has a visible key");
@@ -85,17 +98,19 @@ impl Kernel for SoftmaxUnnormalized<'_> {
             let mut total = s.splat(0.0);
             for start in (0..row.len()).step_by(S::LANES) {
                 let x = s.load_at(row, start, f32::NEG_INFINITY);
-                let x = s.mul(s.sub(x, max), scale);
-                let e = match self.accuracy {
-                    Accuracy::F32 => exp2(s, x),
-                    Accuracy::Bf16 => exp2_bf16(s, x),
-                };
+                let e = exp2_to::<S, F32>(s, s.mul(s.sub(x, max), scale), &coefficients);
                 s.store_at(row, start, e);
                 total = s.add(total, e);
             }
             *sum = s.reduce_sum(total);
         }
     }
+}
+
+/// `2ˣ` for scores of f32, with the coefficients of [`exp2_with`], or of bf16.
+#[inline(always)]
+fn exp2_to<S: Simd, const F32: bool>(s: S, x: S::F, coefficients: &[S::F; 7]) -> S::F {
+    if F32 { exp2_with(s, x, coefficients) } else { exp2_bf16(s, x) }
 }
 
 /// `y = alpha · x + y`, in place.

@@ -132,6 +132,19 @@ impl Simd for Avx2 {
             };
             _mm256_mul_ps(_mm256_mul_ps(x, power(half)), power(_mm256_sub_epi32(n, half)))
         }}
+        split_exp2(x: __m256) -> (__m256, __m256) {{
+            // This order of operands propagates NaN.
+            let x = _mm256_max_ps(_mm256_set1_ps(-252.0), x);
+            let floor = _mm256_floor_ps(x);
+            (_mm256_sub_ps(x, floor), floor)
+        }}
+        // `n` is added to the exponent of `x`, which would not be one below 2⁻¹²⁶.
+        multiply_exp2(x: __m256, n: __m256) -> __m256 {{
+            let exponent = _mm256_slli_epi32::<23>(_mm256_cvtps_epi32(n));
+            let product = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), exponent));
+            let is_zero = _mm256_cmp_ps::<_CMP_LT_OQ>(n, _mm256_set1_ps(-126.0));
+            _mm256_andnot_ps(is_zero, product)
+        }}
         splat_u32(element: u32) -> __m256i { _mm256_set1_epi32(element as i32) }
         prefetch_l1(line: *const u32) -> () { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
         prefetch_l2(line: *const u32) -> () { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }

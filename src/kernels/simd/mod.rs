@@ -140,7 +140,7 @@ pub trait Simd: Copy + Send + Sync {
     fn copysign(self, x: Self::F, sign: Self::F) -> Self::F;
     /// `x · 2ⁿ` for integral `n` from −252 to 252.
     fn scale_exp2(self, x: Self::F, n: Self::F) -> Self::F;
-    /// For `x ≤ 252`: a fraction `f` from 0 to 1 and an `n`, so that `2ˣ` is `scale_exp2(2ᶠ, n)`. Below −252 `2ˣ` becomes
+    /// For `x ≤ 127`: a fraction `f` from 0 to 1 and an `n`, so that `2ˣ` is `scale_exp2(2ᶠ, n)`. Below −252 `2ˣ` becomes
     /// 0.
     #[inline(always)]
     fn split_exp2(self, x: Self::F) -> (Self::F, Self::F) {
@@ -151,6 +151,11 @@ pub trait Simd: Copy + Send + Sync {
         let nearest = self.sub(self.add(x, shift), shift);
         let floor = self.select_less(x, nearest, self.sub(nearest, self.splat(1.0)), nearest);
         (self.sub(x, floor), floor)
+    }
+    /// [`Simd::scale_exp2`] for `x` from 1 to 2 and the `n` of [`Simd::split_exp2`]. A result below 2⁻¹²⁶ may be 0.
+    #[inline(always)]
+    fn multiply_exp2(self, x: Self::F, n: Self::F) -> Self::F {
+        self.scale_exp2(x, n)
     }
 
     /// Prefetches a cache line into L1; ignored if the address is not readable.
@@ -373,11 +378,17 @@ macro_rules! fold {
     ($s:ident, $row:expr, $begin:expr, $pad:expr, |$fold:ident, $x:ident| $f:expr) => {{
         let row: &[f32] = $row;
         let mut folds = [$s.splat($begin); 4];
-        for start in (0..row.len()).step_by(4 * S::LANES) {
+        let mut chunks = row.chunks_exact(4 * S::LANES);
+        for chunk in &mut chunks {
             for (i, fold) in folds.iter_mut().enumerate() {
-                let ($fold, $x) = (*fold, $s.load_at(row, start + i * S::LANES, $pad));
+                let ($fold, $x) = (*fold, $s.load_at(chunk, i * S::LANES, $pad));
                 *fold = $f;
             }
+        }
+        let rest = chunks.remainder();
+        for (start, fold) in (0..rest.len()).step_by(S::LANES).zip(&mut folds) {
+            let ($fold, $x) = (*fold, $s.load_at(rest, start, $pad));
+            *fold = $f;
         }
         folds
     }};
