@@ -107,7 +107,7 @@ impl SoftmaxUnnormalized<'_> {
     }
 }
 
-/// `2ˣ` for scores of f32, with the coefficients of [`exp2_with`], or of bf16.
+/// `2ˣ` with the accuracy of f32, for which it takes the [`exp2_coefficients`], or of bf16.
 #[inline(always)]
 fn exp2_to<S: Simd, const F32: bool>(s: S, x: S::F, coefficients: &[S::F; 7]) -> S::F {
     if F32 { exp2_with(s, x, coefficients) } else { exp2_bf16(s, x) }

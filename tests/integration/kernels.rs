@@ -649,7 +649,7 @@ fn exp2_keeps_its_error_bounds() {
             let mut y = [f32::NEG_INFINITY, -1e30, -200.0, f32::NAN];
             run(isa, &mut y);
             assert!(y[..3] == [0.0; 3] && y[3].is_nan(), "{isa:?}: {y:?}");
-            // Results that are not normal are 0, or as small.
+            // Below 2⁻¹²⁶ the result is 0 or subnormal.
             let mut y = [-126.5, -127.0, -149.0, -151.0];
             run(isa, &mut y);
             assert!(y.iter().all(|y| (0.0..f32::MIN_POSITIVE).contains(y)), "{isa:?}: {y:?}");

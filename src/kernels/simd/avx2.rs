@@ -138,7 +138,7 @@ impl Simd for Avx2 {
             let floor = _mm256_floor_ps(x);
             (_mm256_sub_ps(x, floor), floor)
         }}
-        // `n` is added to the exponent of `x`, which would not be one below 2⁻¹²⁶.
+        // `n` is added to the biased exponent of `x`. Below 2⁻¹²⁶ that would be 0 or negative; these results are 0.
         multiply_exp2(x: __m256, n: __m256) -> __m256 {{
             let exponent = _mm256_slli_epi32::<23>(_mm256_cvtps_epi32(n));
             let product = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), exponent));

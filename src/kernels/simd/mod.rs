@@ -152,6 +152,7 @@ pub trait Simd: Copy + Send + Sync {
         let floor = self.select_less(x, nearest, self.sub(nearest, self.splat(1.0)), nearest);
         (self.sub(x, floor), floor)
     }
+
     /// [`Simd::scale_exp2`] for `x` from 1 to 2 and the `n` of [`Simd::split_exp2`]. A result below 2⁻¹²⁶ may be 0.
     #[inline(always)]
     fn multiply_exp2(self, x: Self::F, n: Self::F) -> Self::F {
@@ -378,6 +379,7 @@ macro_rules! fold {
     ($s:ident, $row:expr, $begin:expr, $pad:expr, |$fold:ident, $x:ident| $f:expr) => {{
         let row: &[f32] = $row;
         let mut folds = [$s.splat($begin); 4];
+        // Loads from a chunk of known length need no check.
         let mut chunks = row.chunks_exact(4 * S::LANES);
         for chunk in &mut chunks {
             for (i, fold) in folds.iter_mut().enumerate() {
