@@ -62,7 +62,7 @@ pub fn row_stride(length: usize) -> usize {
     if length.is_multiple_of(SETS) { length + 2 * LINE_ELEMENTS } else { length }
 }
 
-/// Memory for rows of `x` in another operand format or with another stride, reused from call to call.
+/// Memory for rows of `x` in another operand format, reused from call to call.
 #[derive(Debug, Default)]
 pub struct LhsBuffer {
     /// Cache lines, so that tile rows are aligned.
@@ -72,10 +72,6 @@ pub struct LhsBuffer {
 
 /// Rows that one rayon task converts.
 const ROWS_PER_TASK: usize = 32;
-
-/// Rows, and panels, for which a copy of f32 rows takes less time than it saves.
-const MIN_COPIED_ROWS: usize = 24;
-const MIN_PANELS_OF_COPIES: usize = 8;
 
 impl LhsBuffer {
     /// The packed elements of `rows` rows, padded to whole tiles, in a layout other than f32.
@@ -99,8 +95,8 @@ impl LhsBuffer {
         Lhs { elements, stride: layout.lhs_row, rows, scales: &[], groups: 0 }
     }
 
-    /// Converts `rows` rows, which begin every `stride` values of `x`, to the operand format of `weights`; in formats without tiles, with
-    /// the stride [`row_stride`]. f32 rows are copied only if they have another stride, and are multiplied with many panels.
+    /// Converts `rows` rows, which begin every `stride` values of `x`, to the operand format of `weights`: f32 stays where it is, other
+    /// formats without tiles get the stride [`row_stride`].
     ///
     /// # Panics
     /// If `x` does not contain all rows.
@@ -112,11 +108,7 @@ impl LhsBuffer {
         rows: usize,
     ) -> Lhs<'a> {
         let (isa, layout) = (weights.isa, weights.layout);
-        let is_f32 = matches!(layout.format, OperandFormat::F32 { .. });
-        let copies_f32 = row_stride(stride) != stride
-            && rows >= MIN_COPIED_ROWS
-            && weights.panels() >= MIN_PANELS_OF_COPIES;
-        if rows == 0 || (is_f32 && !copies_f32) {
+        if rows == 0 || matches!(layout.format, OperandFormat::F32 { .. }) {
             return Lhs { groups: layout.groups, ..Lhs::f32(x, stride, rows) };
         }
         let row = if layout.format.is_tiles() { layout.lhs_row } else { row_stride(layout.lhs_row) };
@@ -191,12 +183,9 @@ impl<const TILES: bool> Kernel for ConvertRows<'_, TILES> {
             let to = &mut self.to[i * self.to_stride..][..lhs_row];
             let x = &self.x[i * self.stride..][..inputs];
             match format {
-                OperandFormat::F32 { .. } => to.iter_mut().zip(x).for_each(|(to, x)| *to = x.to_bits()),
                 OperandFormat::Bf16 => bf16_row(s, x, to),
                 OperandFormat::Int8 => int8_row(s, x, to, &mut self.scales[i * groups..][..groups]),
-                OperandFormat::Bf16Tiles { .. } | OperandFormat::Int8Tiles => {
-                    unreachable!("a format of tiles")
-                }
+                format => unreachable!("{format:?} is not converted to rows"),
             }
         }
     }

@@ -3,8 +3,8 @@
 //! `x` is `(rows, inputs)`, `W` is `(outputs, inputs)`, `y` is `(rows, outputs)`. In BLIS's terms `x` is A, `Wᵀ` is B
 //! and `y` is C:
 //!
-//! - Weights are packed into *panels* of NR outputs ([`PackedMatrix`]). `x` is read row by row, or first converted to
-//!   the operand type of the weights ([`LhsBuffer`]).
+//! - Weights are packed into *panels* of NR outputs ([`PackedMatrix`]). `x` is f32, or first converted to the operand
+//!   type of the weights ([`LhsBuffer`]); for many panels its rows are packed into *micro-panels* (`micro_panels`).
 //! - A *micro-kernel* multiplies MR rows of `x` by one panel, KC inputs at a time, with MR × NR *accumulators* in
 //!   registers.
 //! - The *epilogue* ([`Epilogue`]) is applied to the accumulators on their way to the output.
@@ -30,6 +30,7 @@ mod driver;
 mod epilogue;
 mod layout;
 mod lhs;
+mod micro_panels;
 mod output;
 mod pack;
 mod packed_matrix;

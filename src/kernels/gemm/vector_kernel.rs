@@ -1,19 +1,22 @@
 //! The vector micro-kernel: MR rows of `x` by a panel of two vectors of outputs, with the accumulators in registers.
 
+use std::cell::Cell;
 use std::hint::black_box;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::ptr;
 
 use super::blocking::{VECTOR_KC, VECTOR_L2_KC};
 use super::epilogue::{AccumulatorRows, BlockEpilogue, Epilogue};
 use super::layout::OperandFormat;
 use super::lhs::Lhs;
+use super::micro_panels::{MicroTiles, pack_micro_panels};
 use super::output::OutputBlock;
 use super::packed_matrix::PackedMatrix;
 use super::prefetch::Prefetch;
 use crate::isa::{Isa, Kernel, define_runners};
 use crate::math::Accuracy;
-use crate::simd::{INT8_PER_LANE, Simd};
+use crate::simd::{INT8_PER_LANE, MAX_LANES, Simd};
 
 /// The kernel of a GEMM in an operand format of vectors: f32, or with `DOT_PRODUCTS` bf16 or int8. `driver::gemm` has checked the
 /// operands.
@@ -51,6 +54,14 @@ impl<const DOT_PRODUCTS: bool> Kernel for VectorGemm<'_, '_, DOT_PRODUCTS> {
 /// Cache lines of a matrix that does not fit in L2 beside everything else: the next K block is prefetched.
 const MIN_PREFETCHED_LINES: usize = 2 << 10;
 
+/// Panels with which packing the rows of `x` takes less time than it saves.
+const MIN_PANELS_OF_MICRO_PANELS: usize = 8;
+
+thread_local! {
+    /// Memory for the micro-panels of a thread, reused from call to call.
+    static MICRO_PANELS: Cell<Vec<u32>> = const { Cell::new(Vec::new()) };
+}
+
 impl<const DOT_PRODUCTS: bool> VectorGemm<'_, '_, DOT_PRODUCTS> {
     #[inline(always)]
     fn panels<S: Simd, K: MicroKernel<S>>(self, s: S) {
@@ -63,86 +74,84 @@ impl<const DOT_PRODUCTS: bool> VectorGemm<'_, '_, DOT_PRODUCTS> {
         // K blocks of equal length, at most KC, in groups whose inputs stay in L2.
         let block_steps = k_steps.div_ceil((k_steps * K::k_step()).div_ceil(VECTOR_KC));
         let k_blocks = k_steps.div_ceil(block_steps);
+        let k_steps_of = |k_block: usize| k_block * block_steps..k_steps.min((k_block + 1) * block_steps);
         let group = (VECTOR_L2_KC / (block_steps * K::k_step())).max(1);
-        let groups = (0..k_blocks).step_by(group).map(|first| first..k_blocks.min(first + group));
-        let mut blocks = groups.flat_map(|group| {
-            let panels = panels.clone();
-            panels.flat_map(move |panel| group.clone().map(move |k_block| (panel, k_block)))
-        });
         let prefetches = weights.lines.len() >= MIN_PREFETCHED_LINES;
         let bias = epilogue.bias;
         assert!(bias.is_empty() || bias.len() == weights.outputs, "the bias has one value per output");
         let epilogue = Epilogue { bias: &[], ..*epilogue };
-        let mut next = blocks.next();
-        while let Some((panel, k_block)) = next {
-            next = blocks.next();
-            // After its last panel a thread mostly goes on with the panel behind it, in its next task.
-            let next_task = (panel + 1 < weights.panels()).then_some((panel + 1, 0));
-            let k_steps_of = |k_block: usize| k_block * block_steps..k_steps.min((k_block + 1) * block_steps);
-            let k_steps = k_steps_of(k_block);
-            let columns = weights.columns(panel..panel + 1);
-            let mut prefetch = match next.or(next_task) {
-                Some((panel, k_block)) if prefetches => {
+        let tiles = MicroTiles::new(x.rows, K::MR);
+        let packs_rows = K::PACKS_ROWS && panels.len() >= MIN_PANELS_OF_MICRO_PANELS;
+        let mut packed = if packs_rows { MICRO_PANELS.take() } else { Vec::new() };
+        for first in (0..k_blocks).step_by(group) {
+            let group = first..k_blocks.min(first + group);
+            let group_steps = k_steps_of(group.start).start..k_steps_of(group.end - 1).end;
+            if packs_rows {
+                pack_micro_panels(s, x, group_steps.clone(), tiles, &mut packed);
+            }
+            let next_group = (group.end < k_blocks).then_some((panels.start, group.end));
+            let mut blocks =
+                panels.clone().flat_map(|panel| group.clone().map(move |k_block| (panel, k_block)));
+            let mut next = blocks.next();
+            while let Some((panel, k_block)) = next {
+                next = blocks.next();
+                // After its last panel a thread mostly goes on with the panel behind it, in its next task.
+                let next_task = (panel + 1 < weights.panels()).then_some((panel + 1, 0));
+                let block = |(panel, k_block): (usize, usize)| {
                     let k_steps = k_steps_of(k_block);
-                    let weights = &weights.panel(panel)[k_steps.start * step..k_steps.end * step];
-                    Prefetch::new(weights, x.rows.div_ceil(K::MR) * (k_steps.len() / K::UNROLL))
-                }
-                _ => Prefetch::new(&[], 1),
-            };
-            let weights = &weights.panel(panel)[..layout.panel];
-            let is_last_k_block = k_block + 1 == k_blocks;
-            let bias = if is_last_k_block { bias.get(columns.clone()).unwrap_or_default() } else { &[] };
-            let epilogue = (is_last_k_block && !epilogue.is_identity()).then_some(&epilogue);
-            let mut row = 0;
-            for (height, tiles) in micro_tiles(x.rows, K::MR).into_iter().filter(|(_, tiles)| *tiles > 0) {
-                let rows = row..row + height * tiles;
-                row = rows.end;
-                // SAFETY: the block has these rows and the columns of this panel, as `driver::gemm` has checked, so the
-                // offset is inside the block and `output` is valid for these rows and columns. `x` has these rows in
-                // the format of the panel, and the panel has these K steps. `height · tiles` rows are whole
-                // micro-tiles.
-                unsafe {
-                    let stride = output.stride;
-                    let output = output.data.add(rows.start * stride + columns.start - first_column);
-                    let target = Target {
-                        output,
-                        stride,
-                        row: rows.start,
-                        columns: columns.clone(),
-                        outputs: self.weights.outputs,
-                        is_first_k_block: k_block == 0,
-                        bias,
-                        epilogue,
-                        accuracy: layout.format.accuracy(),
-                        isa: self.weights.isa,
+                    &weights.panel(panel)[k_steps.start * step..k_steps.end * step]
+                };
+                let k_steps = k_steps_of(k_block);
+                let visits = tiles.count() * (k_steps.len() / K::UNROLL);
+                let next = next.or(next_group).or(next_task).filter(|_| prefetches);
+                let mut prefetch = Prefetch::new(next.map_or(&[], block), visits);
+                let block = block((panel, k_block));
+                let columns = weights.columns(panel..panel + 1);
+                let is_last_k_block = k_block + 1 == k_blocks;
+                let bias = if is_last_k_block { bias.get(columns.clone()).unwrap_or_default() } else { &[] };
+                let epilogue = (is_last_k_block && !epilogue.is_identity()).then_some(&epilogue);
+                for (height, rows) in tiles.segments() {
+                    let x = if packs_rows {
+                        LhsCursor::micro_panels(&packed, &group_steps, k_steps.start, height, &rows)
+                    } else {
+                        LhsCursor::rows(x.slice(rows.clone()), k_steps.start, K::lhs_elements())
                     };
-                    let (x, k_steps) = (x.slice(rows), k_steps.clone());
-                    macro_rules! dispatch_height {
-                        ($($height:literal)*) => {
-                            match height {
-                                $($height if $height <= K::MR => {
-                                    tile_column::<S, K, $height>(s, x, weights, k_steps, target, &mut prefetch)
-                                })*
-                                _ => unreachable!("a micro-tile of {height} rows"),
-                            }
+                    // SAFETY: the output has these rows and the columns of this panel, as `driver::gemm` has checked, so the
+                    // offset is inside the output, which is valid for these rows and columns. `x` has these rows in the
+                    // format of the panel, and both have these K steps. The rows are whole micro-tiles of `height` rows.
+                    unsafe {
+                        let stride = output.stride;
+                        let target = Target {
+                            output: output.data.add(rows.start * stride + columns.start - first_column),
+                            stride,
+                            row: rows.start,
+                            columns: columns.clone(),
+                            outputs: weights.outputs,
+                            is_first_k_block: k_block == 0,
+                            bias,
+                            epilogue,
+                            accuracy: layout.format.accuracy(),
+                            isa: weights.isa,
                         };
+                        macro_rules! dispatch_height {
+                            ($($height:literal)*) => {
+                                match height {
+                                    $($height if $height <= K::MR => if packs_rows {
+                                        tile_column::<S, K, true, $height>(s, x, block, target, &mut prefetch)
+                                    } else {
+                                        tile_column::<S, K, false, $height>(s, x, block, target, &mut prefetch)
+                                    },)*
+                                    _ => unreachable!("a micro-tile of {height} rows"),
+                                }
+                            };
+                        }
+                        dispatch_height!(1 2 3 4 5 6 7 8 9 10 11 12)
                     }
-                    dispatch_height!(1 2 3 4 5 6 7 8 9 10 11 12)
                 }
             }
         }
-    }
-}
-
-/// Heights of the micro-tiles that cover `rows` rows, with the number of tiles of each height. The last two share the
-/// remaining rows: low tiles have too few accumulators to hide the latency of FMA.
-fn micro_tiles(rows: usize, mr: usize) -> [(usize, usize); 3] {
-    match (rows / mr, rows % mr) {
-        (0, left) => [(left, 1), (0, 0), (0, 0)],
-        (full, 0) => [(mr, full), (0, 0), (0, 0)],
-        (full, left) => {
-            let first = (mr + left).div_ceil(2);
-            [(mr, full - 1), (first, 1), (mr + left - first, 1)]
+        if packs_rows {
+            MICRO_PANELS.set(packed);
         }
     }
 }
@@ -170,15 +179,14 @@ struct Target<'a> {
 /// Computes a column of micro-tiles of `R` rows each, for one K block.
 ///
 /// # Safety
-/// `x` has a multiple of `R` rows in the operand format of `K`, and with the panel the K steps `k_steps`. In each row,
+/// `x` has a multiple of `R` rows, in micro-panels if `PACKED`, in the operand format of `K`, and the K steps of the panel `weights`. In each row,
 /// `target.output` is valid for writes of `target.columns.len()` values, and for reads if this is not the first K block
 /// or there is an epilogue.
 #[inline(always)]
-unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const R: usize>(
+unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const PACKED: bool, const R: usize>(
     s: S,
-    x: Lhs,
-    panel: &[u32],
-    k_steps: Range<usize>,
+    mut x: LhsCursor,
+    weights: &[u32],
     target: Target,
     prefetch: &mut Prefetch,
 ) {
@@ -190,35 +198,47 @@ unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const R: usize>(
         BlockEpilogue::new(epilogue, row + x.rows, columns.clone(), outputs, accuracy, accumulators)
     });
     let bias = (!bias.is_empty()).then(|| [s.load_at(bias, 0, 0.0), s.load_at(bias, S::LANES, 0.0)]);
-    let mut x = LhsCursor::new(x);
+    // A micro-tile of the last panel may have fewer columns; it is computed here, as in BLIS.
+    let mut edge = [[0.0; 2 * MAX_LANES]; R];
+    let is_edge = width < 2 * S::LANES;
     while x.rows > 0 {
-        let mut accumulators = [[s.splat(0.0); 2]; R];
-        if K::STARTS_FROM_PARTIAL_SUMS && !is_first_k_block {
-            for (r, accumulators) in accumulators.iter_mut().enumerate() {
+        let (c, c_stride) =
+            if is_edge { (edge.as_mut_ptr().cast(), 2 * MAX_LANES) } else { (output, stride) };
+        if is_edge && !is_first_k_block {
+            for (r, edge) in edge.iter_mut().enumerate() {
                 // SAFETY: an earlier K block has written `width` values in row `r`.
-                *accumulators = unsafe { load_row(s, output.add(r * stride), width) };
+                unsafe { ptr::copy_nonoverlapping(output.add(r * stride), edge.as_mut_ptr(), width) };
             }
         }
-        // SAFETY: `x` has at least `R` rows left, and the rows and the panel have these K steps by the contract of this
+        // SAFETY: `c` is valid for reads and writes of NR values in `R` rows: of `edge`, or of the output, where an earlier K block has
+        // written them if they are read. `x` has at least `R` rows left, and the K steps of the panel, by the contract of this
         // function.
-        let accumulators = unsafe { K::accumulate(s, x, panel, k_steps.clone(), accumulators, prefetch) };
-        for (r, mut accumulators) in accumulators.into_iter().enumerate() {
-            if !K::STARTS_FROM_PARTIAL_SUMS && !is_first_k_block {
-                // SAFETY: an earlier K block has written `width` values in row `r`.
-                let partial_sums = unsafe { load_row(s, output.add(r * stride), width) };
-                accumulators =
-                    [s.add(partial_sums[0], accumulators[0]), s.add(partial_sums[1], accumulators[1])];
-            }
-            if let Some(bias) = bias {
-                accumulators = [s.add(accumulators[0], bias[0]), s.add(accumulators[1], bias[1])];
-            }
-            // SAFETY: `output` is valid for writes of `width > 0` values in row `r` by the contract of this function.
-            unsafe {
-                let output = output.add(r * stride);
-                s.store_up_to(output, accumulators[0], width);
-                if width > S::LANES {
-                    s.store_up_to(output.add(S::LANES), accumulators[1], width - S::LANES);
+        unsafe {
+            let mut accumulators = [[s.splat(0.0); 2]; R];
+            if K::STARTS_FROM_PARTIAL_SUMS && !is_first_k_block {
+                for (r, accumulators) in accumulators.iter_mut().enumerate() {
+                    let partial_sums = c.add(r * c_stride);
+                    *accumulators = [s.load(partial_sums), s.load(partial_sums.add(S::LANES))];
                 }
+            }
+            let accumulators = K::accumulate::<PACKED, R>(s, x, weights, accumulators, prefetch);
+            for (r, mut accumulators) in accumulators.into_iter().enumerate() {
+                let c = c.add(r * c_stride);
+                if !K::STARTS_FROM_PARTIAL_SUMS && !is_first_k_block {
+                    accumulators =
+                        [s.add(s.load(c), accumulators[0]), s.add(s.load(c.add(S::LANES)), accumulators[1])];
+                }
+                if let Some(bias) = bias {
+                    accumulators = [s.add(accumulators[0], bias[0]), s.add(accumulators[1], bias[1])];
+                }
+                s.store(c, accumulators[0]);
+                s.store(c.add(S::LANES), accumulators[1]);
+            }
+        }
+        if is_edge {
+            for (r, edge) in edge.iter().enumerate() {
+                // SAFETY: `output` is valid for writes of `width` values in row `r` by the contract of this function.
+                unsafe { ptr::copy_nonoverlapping(edge.as_ptr(), output.add(r * stride), width) };
             }
         }
         if let Some(block) = &mut epilogue {
@@ -237,30 +257,14 @@ unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const R: usize>(
     }
 }
 
-/// Loads up to two vectors of a row; the remaining lanes are 0. A closure in its place might be compiled without the target features of
-/// the ISA.
-///
-/// # Safety
-/// `width > 0`, and `from` is valid for reads of `width` values.
-#[inline(always)]
-unsafe fn load_row<S: Simd>(s: S, from: *const f32, width: usize) -> [S::F; 2] {
-    // SAFETY: `from` is valid for reads of `width > 0` values by the contract of this function; the second vector is loaded only if there
-    // are `width − LANES > 0` values after the first.
-    unsafe {
-        let first = s.load_up_to(from, width);
-        let second =
-            if width > S::LANES { s.load_up_to(from.add(S::LANES), width - S::LANES) } else { s.splat(0.0) };
-        [first, second]
-    }
-}
-
 /// The two accumulator vectors of each row of a micro-tile.
 type Accumulators<S, const R: usize> = [[<S as Simd>::F; 2]; R];
 
-/// The rows of `x` that remain to be multiplied.
+/// The rows of `x` that remain to be multiplied, from the first element of a K block on.
 #[derive(Clone, Copy)]
 struct LhsCursor {
     elements: *const u32,
+    /// Elements that a row takes: from one to the next, or of a micro-panel for each of its rows.
     stride: usize,
     scales: *const f32,
     /// Scales per row.
@@ -269,14 +273,33 @@ struct LhsCursor {
 }
 
 impl LhsCursor {
+    /// Rows, one after the other, from the K step `k_step` on, of `k_step_elements` elements each.
     #[inline(always)]
-    fn new(x: Lhs) -> Self {
+    fn rows(x: Lhs, k_step: usize, k_step_elements: usize) -> Self {
         LhsCursor {
-            elements: x.elements.as_ptr(),
+            elements: x.elements[k_step * k_step_elements..].as_ptr(),
             stride: x.stride,
-            scales: x.scales.as_ptr(),
+            scales: if x.groups > 0 { x.scales[k_step..].as_ptr() } else { x.scales.as_ptr() },
             groups: x.groups,
             rows: x.rows,
+        }
+    }
+
+    /// The micro-panels of `rows`, of `height` rows each, from the K step `k_step` on. They hold the K steps `k_steps`.
+    #[inline(always)]
+    fn micro_panels(
+        packed: &[u32],
+        k_steps: &Range<usize>,
+        k_step: usize,
+        height: usize,
+        rows: &Range<usize>,
+    ) -> Self {
+        LhsCursor {
+            elements: packed[rows.start * k_steps.len() + (k_step - k_steps.start) * height..].as_ptr(),
+            stride: k_steps.len(),
+            scales: [].as_ptr(),
+            groups: 0,
+            rows: rows.len(),
         }
     }
 
@@ -287,18 +310,53 @@ impl LhsCursor {
         self.scales = self.scales.wrapping_add(rows * self.groups);
         self.rows -= rows;
     }
+}
 
-    /// Pointers to the next `R` rows.
+/// The elements of `R` rows of `x`.
+trait LhsTile<const R: usize>: Copy {
+    /// Element `k` of each row.
+    ///
+    /// # Safety
+    /// The rows have this element.
+    unsafe fn element(self, k: usize) -> [*const u32; R];
+}
+
+/// A micro-panel: element `k` of all `R` rows, then element `k + 1`.
+#[derive(Clone, Copy)]
+struct MicroPanel<const R: usize>(*const u32);
+
+impl<const R: usize> LhsTile<R> for MicroPanel<R> {
+    #[inline(always)]
+    unsafe fn element(self, k: usize) -> [*const u32; R] {
+        // SAFETY: the micro-panel has `R` elements for each K step up to `k` by the contract of this method.
+        std::array::from_fn(|r| unsafe { self.0.add(k * R + r) })
+    }
+}
+
+/// Pointers to rows.
+#[derive(Clone, Copy)]
+struct RowPointers<const R: usize>([*const u32; R]);
+
+impl<const R: usize> RowPointers<R> {
+    /// The next `R` rows.
     ///
     /// # Safety
     /// There are `R` rows left.
     #[inline(always)]
-    unsafe fn row_pointers<const R: usize>(self) -> [*const u32; R] {
+    unsafe fn new(x: LhsCursor) -> Self {
         // SAFETY: there is a row `r < R` by the contract of this function, so the offset is inside the rows.
-        let pointers = std::array::from_fn(|r| unsafe { self.elements.add(r * self.stride) });
+        let pointers = std::array::from_fn(|r| unsafe { x.elements.add(r * x.stride) });
         // If the compiler knew how the pointers relate, it would recompute them in every K step, with half as many
         // instructions as the products take.
-        black_box(pointers)
+        RowPointers(black_box(pointers))
+    }
+}
+
+impl<const R: usize> LhsTile<R> for RowPointers<R> {
+    #[inline(always)]
+    unsafe fn element(self, k: usize) -> [*const u32; R] {
+        // SAFETY: every row has this element by the contract of this method.
+        std::array::from_fn(|r| unsafe { self.0[r].add(k) })
     }
 }
 
@@ -307,23 +365,28 @@ trait MicroKernel<S: Simd> {
     /// Whether accumulators start from the partial sums of the K blocks before. If not, they start from 0 and are added
     /// to them.
     const STARTS_FROM_PARTIAL_SUMS: bool;
+    /// Whether it takes micro-panels.
+    const PACKS_ROWS: bool;
     /// Maximum rows of a micro-tile.
     const MR: usize = S::MR;
     /// K steps of an iteration, in which some weights of the next K block are prefetched.
     const UNROLL: usize;
-    /// Packed elements of a K step.
+    /// Packed elements of a K step of an output.
     fn k_step() -> usize;
+    /// Packed elements of a K step of a row of `x`.
+    fn lhs_elements() -> usize {
+        Self::k_step()
+    }
 
-    /// Accumulates the products of `R` rows and a panel over a range of K steps.
+    /// Accumulates the products of `R` rows and the K steps `weights` of a panel.
     ///
     /// # Safety
-    /// `x` has at least `R` rows left. They and the panel are in the operand format of this kernel and have these K
-    /// steps.
-    unsafe fn accumulate<const R: usize>(
+    /// `x` has at least `R` rows left, as a micro-panel if `PACKED`. They and the weights are in the operand format of this kernel, and
+    /// have the same K steps.
+    unsafe fn accumulate<const PACKED: bool, const R: usize>(
         s: S,
         x: LhsCursor,
-        panel: &[u32],
-        k_steps: Range<usize>,
+        weights: &[u32],
         accumulators: Accumulators<S, R>,
         prefetch: &mut Prefetch,
     ) -> Accumulators<S, R>;
@@ -355,12 +418,12 @@ trait DotProduct<S: Simd> {
 /// each iteration of the unrolled loop.
 ///
 /// # Safety
-/// Each pointer in `rows` is valid for reads of `elements.end` u32. `panel`, which points to the element
-/// `elements.start`, is valid for reads of `elements.len() · 2 · LANES` u32. `elements.len()` is a multiple of `D::ELEMENTS`.
+/// `x` has these elements. `panel`, which points to the element `elements.start`, is valid for reads of `elements.len() · 2 · LANES` u32.
+/// `elements.len()` is a multiple of `D::ELEMENTS`.
 #[inline(always)]
 unsafe fn dot_products<S: Simd, D: DotProduct<S>, const R: usize>(
     s: S,
-    rows: [*const u32; R],
+    x: impl LhsTile<R>,
     elements: Range<usize>,
     mut panel: *const u32,
     mut accumulators: [[D::Accumulator; 2]; R],
@@ -376,13 +439,13 @@ unsafe fn dot_products<S: Simd, D: DotProduct<S>, const R: usize>(
                     prefetch.advance(s);
                 }
                 for step in (0..$unroll * D::ELEMENTS).step_by(D::ELEMENTS) {
-                    // SAFETY: `element + step + ELEMENTS <= elements.end`, so `rows` can be read there; the panel has 2 · `LANES`
-                    // u32 for each element by the contract of this function.
+                    // SAFETY: `element + step + ELEMENTS <= elements.end`, so `x` has these elements; the panel has 2 · `LANES` u32 for
+                    // each by the contract of this function.
                     unsafe {
                         let weights = panel.add(step * 2 * S::LANES);
                         let weights = [D::load(s, weights), D::load(s, weights.add(S::LANES))];
-                        for (row, sums) in rows.iter().zip(&mut accumulators) {
-                            let x = D::splat(s, row.add(element + step));
+                        for (x, sums) in x.element(element + step).into_iter().zip(&mut accumulators) {
+                            let x = D::splat(s, x);
                             *sums =
                                 [D::accumulate(s, sums[0], x, weights[0]), D::accumulate(s, sums[1], x, weights[1])];
                         }
@@ -493,6 +556,7 @@ struct Direct<D>(PhantomData<D>);
 
 impl<S: Simd, D: DotProduct<S, Accumulator = S::F>> MicroKernel<S> for Direct<D> {
     const STARTS_FROM_PARTIAL_SUMS: bool = false;
+    const PACKS_ROWS: bool = true;
     const UNROLL: usize = D::UNROLL;
 
     #[inline(always)]
@@ -501,19 +565,31 @@ impl<S: Simd, D: DotProduct<S, Accumulator = S::F>> MicroKernel<S> for Direct<D>
     }
 
     #[inline(always)]
-    unsafe fn accumulate<const R: usize>(
+    unsafe fn accumulate<const PACKED: bool, const R: usize>(
         s: S,
         x: LhsCursor,
-        panel: &[u32],
-        k_steps: Range<usize>,
+        weights: &[u32],
         accumulators: Accumulators<S, R>,
         prefetch: &mut Prefetch,
     ) -> Accumulators<S, R> {
-        // SAFETY: a K step is one packed element. `x` has `R` rows with these elements, and the panel has 2 · `LANES`
-        // u32 for each, by the contract of this method.
+        let elements = 0..weights.len() / (2 * S::LANES);
+        let weights = weights.as_ptr();
+        // SAFETY: a K step is one packed element. `x` has `R` rows with these elements, and there are 2 · `LANES` weights for each, by the
+        // contract of this method.
         unsafe {
-            let panel = panel.as_ptr().add(k_steps.start * 2 * S::LANES);
-            dot_products::<S, D, R>(s, x.row_pointers(), k_steps, panel, accumulators, Some(prefetch))
+            if PACKED {
+                let x = MicroPanel(x.elements);
+                dot_products::<S, D, R>(s, x, elements, weights, accumulators, Some(prefetch))
+            } else {
+                dot_products::<S, D, R>(
+                    s,
+                    RowPointers::new(x),
+                    elements,
+                    weights,
+                    accumulators,
+                    Some(prefetch),
+                )
+            }
         }
     }
 }
@@ -524,6 +600,7 @@ struct GroupScaled;
 impl<S: Simd> MicroKernel<S> for GroupScaled {
     /// Each K step adds only one value per group, so a sum that starts from 0 gains nothing.
     const STARTS_FROM_PARTIAL_SUMS: bool = true;
+    const PACKS_ROWS: bool = false;
     /// Each row also needs the i32 accumulators of a group; both sets have to stay in registers.
     const MR: usize = S::MR / 2;
     const UNROLL: usize = 1;
@@ -531,28 +608,32 @@ impl<S: Simd> MicroKernel<S> for GroupScaled {
     /// A group: its scales, its initial accumulators and its packed elements.
     #[inline(always)]
     fn k_step() -> usize {
-        2 + S::INT8.group / INT8_PER_LANE
+        2 + <Self as MicroKernel<S>>::lhs_elements()
     }
 
     #[inline(always)]
-    unsafe fn accumulate<const R: usize>(
+    fn lhs_elements() -> usize {
+        S::INT8.group / INT8_PER_LANE
+    }
+
+    #[inline(always)]
+    unsafe fn accumulate<const PACKED: bool, const R: usize>(
         s: S,
         x: LhsCursor,
-        panel: &[u32],
-        k_steps: Range<usize>,
+        weights: &[u32],
         mut accumulators: Accumulators<S, R>,
         prefetch: &mut Prefetch,
     ) -> Accumulators<S, R> {
         let elements = S::INT8.group / INT8_PER_LANE;
-        // SAFETY: a K step is a group. `x` has `R` rows with the packed elements and scales of these groups, and the
-        // panel has `(2 + elements) · 2 · LANES` u32 for each group, by the contract of this method.
+        // SAFETY: a K step is a group. `x` has `R` rows with the packed elements and scales of these groups, and there are
+        // `(2 + elements) · 2 · LANES` u32 of weights for each group, by the contract of this method.
         unsafe {
-            let rows = x.row_pointers();
+            let rows = RowPointers::<R>::new(x);
             // With a known count the compiler would unroll the loop over the elements, and spill the weights.
             let count = if S::INT8.adds_in_i16 { black_box(elements) } else { elements };
-            for g in k_steps {
+            for g in 0..weights.len() / (<Self as MicroKernel<S>>::k_step() * 2 * S::LANES) {
                 prefetch.advance(s);
-                let scales = panel.as_ptr().add(g * (2 + elements) * 2 * S::LANES);
+                let scales = weights.as_ptr().add(g * (2 + elements) * 2 * S::LANES);
                 let initial = scales.add(2 * S::LANES);
                 let exact = [[s.load_u32(initial), s.load_u32(initial.add(S::LANES))]; R];
                 let (group, weights) = (g * elements..g * elements + count, initial.add(2 * S::LANES));

@@ -40,34 +40,43 @@ impl Avx2 {
         }
     }
 
+    /// The transpose of an 8 × 8 block of rows that begin at `rows`.
+    ///
+    /// # Safety
+    /// Each pointer is valid for reads of 8 u32.
+    #[inline(always)]
+    unsafe fn transposed(self, rows: [*const u32; 8]) -> [__m256i; 8] {
+        let mut columns = [self.splat_u32(0); 8];
+        for (half, columns) in columns.chunks_exact_mut(4).enumerate() {
+            // SAFETY: `self` exists only if the processor supports AVX2. The pointers are valid for reads of 8 u32 by the contract of this
+            // function, and `half` is 0 or 1.
+            unsafe {
+                // Loading halves costs no shuffle: the rows `i` and `4 + i` meet here.
+                let mut pairs = [_mm256_setzero_si256(); 4];
+                for (i, pair) in pairs.iter_mut().enumerate() {
+                    let low = _mm256_castsi128_si256(_mm_loadu_si128(rows[i].add(4 * half).cast()));
+                    *pair =
+                        _mm256_inserti128_si256::<1>(low, _mm_loadu_si128(rows[4 + i].add(4 * half).cast()));
+                }
+                let [a, b, c, d] = pairs;
+                // Rows are interleaved by single elements, then by pairs.
+                let (ab, ab2) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+                let (cd, cd2) = (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+                columns[0] = _mm256_unpacklo_epi64(ab, cd);
+                columns[1] = _mm256_unpackhi_epi64(ab, cd);
+                columns[2] = _mm256_unpacklo_epi64(ab2, cd2);
+                columns[3] = _mm256_unpackhi_epi64(ab2, cd2);
+            }
+        }
+        columns
+    }
+
     /// The transpose of the 8 × 8 block from `row` and `column` on.
     #[inline(always)]
     fn transposed_block(self, matrix: &[[u32; 16]; 16], row: usize, column: usize) -> [__m256i; 8] {
-        // SAFETY: `self` exists only if the processor supports AVX2; the slices have 8 u32.
-        unsafe {
-            let mut rows = [_mm256_setzero_si256(); 8];
-            for (to, from) in rows.iter_mut().zip(&matrix[row..row + 8]) {
-                *to = _mm256_loadu_si256(from[column..column + 8].as_ptr().cast());
-            }
-            // Rows are interleaved by single elements, then by pairs, then by fours.
-            let mut next = rows;
-            for i in 0..4 {
-                next[2 * i] = _mm256_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
-                next[2 * i + 1] = _mm256_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
-            }
-            for i in 0..2 {
-                let [a, b, c, d] = [next[4 * i], next[4 * i + 1], next[4 * i + 2], next[4 * i + 3]];
-                rows[4 * i] = _mm256_unpacklo_epi64(a, c);
-                rows[4 * i + 1] = _mm256_unpackhi_epi64(a, c);
-                rows[4 * i + 2] = _mm256_unpacklo_epi64(b, d);
-                rows[4 * i + 3] = _mm256_unpackhi_epi64(b, d);
-            }
-            for i in 0..4 {
-                next[i] = _mm256_permute2x128_si256::<0x20>(rows[i], rows[4 + i]);
-                next[4 + i] = _mm256_permute2x128_si256::<0x31>(rows[i], rows[4 + i]);
-            }
-            next
-        }
+        let rows = std::array::from_fn(|i| matrix[row + i][column..column + 8].as_ptr());
+        // SAFETY: the slices have 8 u32.
+        unsafe { self.transposed(rows) }
     }
 
     /// Stores an 8 × 8 block from `row` and `column` on.
@@ -173,6 +182,18 @@ impl Simd for Avx2 {
         let (right, left) = (self.transposed_block(matrix, 0, 8), self.transposed_block(matrix, 8, 0));
         self.store_block(matrix, 8, 0, right);
         self.store_block(matrix, 0, 8, left);
+    }
+
+    #[inline(always)]
+    unsafe fn interleave(self, x: *const u32, stride: usize, height: usize, to: *mut u32) {
+        // SAFETY: `self` exists only if the processor supports AVX2. `x` and `to` are valid for these reads and writes by the contract of
+        // this method: a vector at `k · height` ends at most at `height · 7 + 8`. Its lanes after `height` are overwritten by the next one.
+        unsafe {
+            let rows = std::array::from_fn(|r: usize| x.add(r.min(height - 1) * stride));
+            for (k, elements) in self.transposed(rows).into_iter().enumerate() {
+                _mm256_storeu_si256(to.add(k * height).cast(), elements);
+            }
+        }
     }
 
     #[inline(always)]

@@ -16,6 +16,38 @@ impl<const VNNI: bool, const BF16: bool> Avx512<VNNI, BF16> {
     pub unsafe fn new() -> Self {
         Avx512(())
     }
+
+    /// The transpose of a 16 × 16 block.
+    #[inline(always)]
+    fn transpose(self, mut rows: [__m512i; 16]) -> [__m512i; 16] {
+        // SAFETY: `self` exists only if the processor supports AVX-512; the intrinsics access no memory.
+        unsafe {
+            // Rows are interleaved by single elements, then by pairs, then by fours, then by eights.
+            let mut next = rows;
+            for i in 0..8 {
+                next[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
+                next[2 * i + 1] = _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
+            }
+            for i in 0..4 {
+                let [a, b, c, d] = [next[4 * i], next[4 * i + 1], next[4 * i + 2], next[4 * i + 3]];
+                rows[4 * i] = _mm512_unpacklo_epi64(a, c);
+                rows[4 * i + 1] = _mm512_unpackhi_epi64(a, c);
+                rows[4 * i + 2] = _mm512_unpacklo_epi64(b, d);
+                rows[4 * i + 3] = _mm512_unpackhi_epi64(b, d);
+            }
+            // Here the quarter `q` of row `4 i + j` holds column `4 q + j` of the rows `4 i..4 i + 4`.
+            for j in 0..4 {
+                let [a, b, c, d] = [rows[j], rows[4 + j], rows[8 + j], rows[12 + j]];
+                let (low, high) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
+                let (low2, high2) = (_mm512_shuffle_i32x4::<0x88>(c, d), _mm512_shuffle_i32x4::<0xdd>(c, d));
+                next[j] = _mm512_shuffle_i32x4::<0x88>(low, low2);
+                next[4 + j] = _mm512_shuffle_i32x4::<0x88>(high, high2);
+                next[8 + j] = _mm512_shuffle_i32x4::<0xdd>(low, low2);
+                next[12 + j] = _mm512_shuffle_i32x4::<0xdd>(high, high2);
+            }
+            next
+        }
+    }
 }
 
 impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
@@ -246,31 +278,23 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
             for (row, from) in rows.iter_mut().zip(matrix.iter()) {
                 *row = _mm512_loadu_si512(from.as_ptr().cast());
             }
-            // Rows are interleaved by single elements, then by pairs, then by fours, then by eights.
-            let mut next = rows;
-            for i in 0..8 {
-                next[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
-                next[2 * i + 1] = _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
-            }
-            for i in 0..4 {
-                let [a, b, c, d] = [next[4 * i], next[4 * i + 1], next[4 * i + 2], next[4 * i + 3]];
-                rows[4 * i] = _mm512_unpacklo_epi64(a, c);
-                rows[4 * i + 1] = _mm512_unpackhi_epi64(a, c);
-                rows[4 * i + 2] = _mm512_unpacklo_epi64(b, d);
-                rows[4 * i + 3] = _mm512_unpackhi_epi64(b, d);
-            }
-            // Here the quarter `q` of row `4 i + j` holds column `4 q + j` of the rows `4 i..4 i + 4`.
-            for j in 0..4 {
-                let [a, b, c, d] = [rows[j], rows[4 + j], rows[8 + j], rows[12 + j]];
-                let (low, high) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
-                let (low2, high2) = (_mm512_shuffle_i32x4::<0x88>(c, d), _mm512_shuffle_i32x4::<0xdd>(c, d));
-                next[j] = _mm512_shuffle_i32x4::<0x88>(low, low2);
-                next[4 + j] = _mm512_shuffle_i32x4::<0x88>(high, high2);
-                next[8 + j] = _mm512_shuffle_i32x4::<0xdd>(low, low2);
-                next[12 + j] = _mm512_shuffle_i32x4::<0xdd>(high, high2);
-            }
-            for (to, row) in matrix.iter_mut().zip(next) {
+            for (to, row) in matrix.iter_mut().zip(self.transpose(rows)) {
                 _mm512_storeu_si512(to.as_mut_ptr().cast(), row);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn interleave(self, x: *const u32, stride: usize, height: usize, to: *mut u32) {
+        // SAFETY: `self` exists only if the processor supports AVX-512. `x` and `to` are valid for these reads and writes by the contract of
+        // this method: a vector at `k · height` ends at most at `height · 15 + 16`. Its lanes after `height` are overwritten by the next one.
+        unsafe {
+            let mut rows = [_mm512_setzero_si512(); 16];
+            for (r, row) in rows.iter_mut().enumerate() {
+                *row = _mm512_loadu_si512(x.add(r.min(height - 1) * stride).cast());
+            }
+            for (k, elements) in self.transpose(rows).into_iter().enumerate() {
+                _mm512_storeu_si512(to.add(k * height).cast(), elements);
             }
         }
     }

@@ -244,6 +244,22 @@ pub trait Simd: Copy + Send + Sync {
         }
     }
 
+    /// Writes `LANES` elements of each of `height` rows, which begin every `stride` elements of `x`: the first element of all rows, then the
+    /// second of all.
+    ///
+    /// # Safety
+    /// `x` is valid for reads of `LANES` u32 in each row. `height` is from 1 to [`Simd::MR`], and `to` is valid for writes of `(height + 1) ·
+    /// LANES` u32, of which those after the elements are arbitrary.
+    #[inline(always)]
+    unsafe fn interleave(self, x: *const u32, stride: usize, height: usize, to: *mut u32) {
+        for k in 0..Self::LANES {
+            for r in 0..height {
+                // SAFETY: row `r` has an element `k`, and `to` has place for it, by the contract of this method.
+                unsafe { to.add(k * height + r).write(x.add(r * stride + k).read()) };
+            }
+        }
+    }
+
     /// Stores `LANES` values as bf16, rounded to nearest, ties to even.
     ///
     /// # Safety
