@@ -254,9 +254,21 @@ fn int8_row<S: Simd>(s: S, x: &[f32], to: &mut [u32], scales: &mut [f32]) {
     for ((group, to), scale) in x.chunks(S::INT8.group).zip(to).zip(scales) {
         let factor;
         (*scale, factor) = int8_scale(max_magnitude(s, group), f32::from(S::INT8.max_lhs));
+        let factor = s.splat(factor);
+        let fours = group.chunks_exact(4 * S::LANES);
+        let rest = fours.remainder();
+        let (to_fours, to) = to.split_at_mut((group.len() - rest.len()) / INT8_PER_LANE);
+        for (x, to) in fours.zip(to_fours.chunks_exact_mut(4 * S::LANES / INT8_PER_LANE)) {
+            let mut vectors = [factor; 4];
+            for (i, vector) in vectors.iter_mut().enumerate() {
+                *vector = s.mul(s.load_at(x, i * S::LANES, 0.0), factor);
+            }
+            // SAFETY: `to` is valid for writes of `4 · LANES / INT8_PER_LANE` u32, the size of `4 · LANES` bytes.
+            unsafe { s.store_int8_lhs_four(to.as_mut_ptr().cast(), vectors) };
+        }
         // Elements past the last input keep old values: the weights there are 0.
-        for start in (0..group.len()).step_by(S::LANES) {
-            let x = s.mul(s.load_at(group, start, 0.0), s.splat(factor));
+        for start in (0..rest.len()).step_by(S::LANES) {
+            let x = s.mul(s.load_at(rest, start, 0.0), factor);
             let to = &mut to[start / INT8_PER_LANE..][..S::LANES / INT8_PER_LANE];
             // SAFETY: `to` is valid for writes of `LANES / INT8_PER_LANE` u32, the size of `LANES` bytes.
             unsafe { s.store_int8_lhs(to.as_mut_ptr().cast(), x) };

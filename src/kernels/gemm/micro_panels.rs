@@ -68,7 +68,9 @@ pub(super) fn pack_micro_panels<S: Simd>(
             for k in (0..whole).step_by(S::LANES) {
                 // SAFETY: `x` has `LANES` elements from `k` on in each of `height` rows, at most MR, and `to` has place for them and a
                 // vector more.
-                unsafe { s.interleave(x.as_ptr().add(k), stride, height, to.as_mut_ptr().add(k * height)) };
+                unsafe {
+                    s.interleave(x.as_ptr().add(k), stride, height, to.as_mut_ptr().add(k * height), height);
+                }
             }
             for k in whole..count {
                 for r in 0..height {

@@ -1,7 +1,5 @@
 //! Packing of weights into panels.
 
-use half::bf16;
-
 use super::blocking::{MAX_PARTS, TILE_NR, TILES_PER_PANEL};
 use super::convert::{BF16_PER_TILE_ROW, TileRow, quantize_i8, split_bf16, split_bf16_pairs};
 use super::layout::{OperandFormat, PackedLayout};
@@ -68,10 +66,7 @@ impl<const TILES: bool> Kernel for PackPanel<'_, TILES> {
         match (layout.format, from.transposed) {
             (OperandFormat::Bf16, false) => pack_bf16(s, layout, from, to),
             (OperandFormat::Bf16, true) => pack_bf16_transposed(s, layout, from, to),
-            (OperandFormat::F32 { bf16_weights }, false) => pack_f32(s, layout, from, bf16_weights, to),
-            (OperandFormat::F32 { bf16_weights }, true) => {
-                pack_f32_transposed(layout, from, bf16_weights, to)
-            }
+            (OperandFormat::F32 { bf16_weights }, _) => pack_f32(s, layout, from, bf16_weights, to),
             (OperandFormat::Int8, false) => pack_int8(s, layout, from, to),
             (OperandFormat::Int8, true) => unreachable!("{NOT_TRANSPOSED}"),
             (OperandFormat::Bf16Tiles { .. } | OperandFormat::Int8Tiles, _) => {
@@ -84,11 +79,6 @@ impl<const TILES: bool> Kernel for PackPanel<'_, TILES> {
 /// Outputs of a transposed view: its last row ends with the panel.
 fn transposed_outputs(layout: PackedLayout, from: MatrixView) -> usize {
     from.data.len() - (layout.inputs - 1) * from.stride
-}
-
-/// A value rounded to bf16, in the lower 16 bits.
-fn bf16_bits(x: f32) -> u32 {
-    bf16::from_f32(x).to_bits().into()
 }
 
 /// Consecutive packed elements of each of 16 outputs. If there are fewer outputs, the last rows are 0.
@@ -112,36 +102,50 @@ fn write_transposed<S: Simd>(
     }
 }
 
-/// Packs a panel of f32, rounded to bf16 if `bf16_weights`.
+/// Packs a panel of f32, rounded to bf16 if `bf16_weights`. If there are fewer outputs than columns, the others are arbitrary.
 #[inline(always)]
 fn pack_f32<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, bf16_weights: bool, to: &mut [u32]) {
     let PackedLayout { nr, inputs, .. } = layout;
-    let MatrixView { data, stride, .. } = from;
-    for column in (0..nr).step_by(16) {
-        for first in (0..inputs).step_by(16) {
-            let mut rows: SixteenRows = [[0; 16]; 16];
-            let count = (inputs - first).min(16);
-            for (from, row) in data.chunks(stride).skip(column).zip(&mut rows) {
-                let from = &from[first..first + count];
-                for start in (0..16).step_by(S::LANES) {
-                    let x = s.load_at(from, start, 0.0);
-                    let x = if bf16_weights { s.round_bf16(x) } else { x };
-                    // SAFETY: `row` holds 16 u32, the size of 16 f32, and `start` is a multiple of `LANES` below 16.
-                    unsafe { s.store(row.as_mut_ptr().cast::<f32>().add(start), x) };
+    let MatrixView { data, stride, transposed } = from;
+    let to = &mut to[..inputs * nr];
+    if transposed {
+        let outputs = transposed_outputs(layout, from);
+        for (to, row) in to.chunks_exact_mut(nr).zip(data.chunks(stride)) {
+            for column in (0..nr).step_by(S::LANES) {
+                let x = s.load_at(&row[..outputs], column, 0.0);
+                // SAFETY: `to` holds NR u32, the size of NR f32, and `column` is a multiple of `LANES` below NR, itself a multiple of
+                // `LANES`.
+                unsafe { s.store(to.as_mut_ptr().cast::<f32>().add(column), x) };
+            }
+        }
+    } else {
+        let outputs = data.len().div_ceil(stride);
+        for column in (0..outputs).step_by(S::LANES) {
+            let height = (outputs - column).min(S::LANES);
+            let rows = &data[column * stride..][..(height - 1) * stride + inputs];
+            let whole = inputs / S::LANES * S::LANES;
+            for input in (0..whole).step_by(S::LANES) {
+                // SAFETY: f32 has the size of u32, and all bits are valid. There are `LANES` inputs from `input` on in each of `height ≤
+                // LANES` rows, and `to` has NR columns for each of them, of which `LANES` from `column` on.
+                unsafe {
+                    let to = to.as_mut_ptr().add(input * nr + column);
+                    s.interleave(rows.as_ptr().cast::<u32>().add(input), stride, height, to, nr);
                 }
             }
-            write_transposed(s, &mut rows, count, column, nr, &mut to[first * nr..]);
+            for input in whole..inputs {
+                for r in 0..height {
+                    to[input * nr + column + r] = rows[r * stride + input].to_bits();
+                }
+            }
         }
     }
-}
-
-/// [`pack_f32`] from a transposed view.
-#[inline(always)]
-fn pack_f32_transposed(layout: PackedLayout, from: MatrixView, bf16_weights: bool, to: &mut [u32]) {
-    let outputs = transposed_outputs(layout, from);
-    for (to, row) in to.chunks_exact_mut(layout.nr).zip(from.data.chunks(from.stride)) {
-        for (to, x) in to.iter_mut().zip(&row[..outputs]) {
-            *to = if bf16_weights { bf16_bits(*x) << 16 } else { x.to_bits() };
+    if bf16_weights {
+        for to in to.chunks_exact_mut(S::LANES) {
+            // SAFETY: `to` holds `LANES` u32, the size of `LANES` f32, and all bits are valid f32.
+            unsafe {
+                let x = s.load(to.as_ptr().cast());
+                s.store(to.as_mut_ptr().cast(), s.round_bf16(x));
+            }
         }
     }
 }

@@ -14,6 +14,7 @@ use super::micro_panels::{MicroTiles, pack_micro_panels};
 use super::output::OutputBlock;
 use super::packed_matrix::PackedMatrix;
 use super::prefetch::Prefetch;
+use crate::activation::Activation;
 use crate::isa::{Isa, Kernel, define_runners};
 use crate::math::Accuracy;
 use crate::simd::{INT8_PER_LANE, MAX_LANES, Simd};
@@ -77,9 +78,16 @@ impl<const DOT_PRODUCTS: bool> VectorGemm<'_, '_, DOT_PRODUCTS> {
         let k_steps_of = |k_block: usize| k_block * block_steps..k_steps.min((k_block + 1) * block_steps);
         let group = (VECTOR_L2_KC / (block_steps * K::k_step())).max(1);
         let prefetches = weights.lines.len() >= MIN_PREFETCHED_LINES;
-        let bias = epilogue.bias;
+        // Bias and, if nothing comes in between, divisors are applied in registers.
+        let (bias, mut divisors) = (epilogue.bias, epilogue.divisors);
         assert!(bias.is_empty() || bias.len() == weights.outputs, "the bias has one value per output");
-        let epilogue = Epilogue { bias: &[], ..*epilogue };
+        assert!(divisors.is_empty() || divisors.len() >= x.rows, "there is one divisor per row");
+        let mut epilogue = Epilogue { bias: &[], ..*epilogue };
+        if epilogue.activation == Activation::Identity {
+            epilogue.divisors = &[];
+        } else {
+            divisors = &[];
+        }
         let tiles = MicroTiles::new(x.rows, K::MR);
         let packs_rows = K::PACKS_ROWS && panels.len() >= MIN_PANELS_OF_MICRO_PANELS;
         let mut packed = if packs_rows { MICRO_PANELS.take() } else { Vec::new() };
@@ -109,6 +117,7 @@ impl<const DOT_PRODUCTS: bool> VectorGemm<'_, '_, DOT_PRODUCTS> {
                 let columns = weights.columns(panel..panel + 1);
                 let is_last_k_block = k_block + 1 == k_blocks;
                 let bias = if is_last_k_block { bias.get(columns.clone()).unwrap_or_default() } else { &[] };
+                let divisors = if is_last_k_block { divisors } else { &[] };
                 let epilogue = (is_last_k_block && !epilogue.is_identity()).then_some(&epilogue);
                 for (height, rows) in tiles.segments() {
                     let x = if packs_rows {
@@ -129,6 +138,7 @@ impl<const DOT_PRODUCTS: bool> VectorGemm<'_, '_, DOT_PRODUCTS> {
                             outputs: weights.outputs,
                             is_first_k_block: k_block == 0,
                             bias,
+                            divisors,
                             epilogue,
                             accuracy: layout.format.accuracy(),
                             isa: weights.isa,
@@ -170,6 +180,8 @@ struct Target<'a> {
     is_first_k_block: bool,
     /// The bias of these columns if this is the last K block; empty otherwise, or if there is none. It is added in registers.
     bias: &'a [f32],
+    /// The divisors of all rows, likewise.
+    divisors: &'a [f32],
     /// The rest of the epilogue, if this is the last K block.
     epilogue: Option<&'a Epilogue<'a>>,
     accuracy: Accuracy,
@@ -191,7 +203,7 @@ unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const PACKED: bool, const R: u
     prefetch: &mut Prefetch,
 ) {
     let Target { mut output, stride, mut row, columns, outputs, is_first_k_block, .. } = target;
-    let Target { bias, epilogue, accuracy, isa, .. } = target;
+    let Target { bias, divisors, epilogue, accuracy, isa, .. } = target;
     let width = columns.len();
     let mut epilogue = epilogue.map(|epilogue| {
         let accumulators = AccumulatorRows::in_place(output, stride);
@@ -230,6 +242,10 @@ unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const PACKED: bool, const R: u
                 }
                 if let Some(bias) = bias {
                     accumulators = [s.add(accumulators[0], bias[0]), s.add(accumulators[1], bias[1])];
+                }
+                if let Some(divisor) = divisors.get(row + r) {
+                    let scale = s.splat(1.0 / divisor);
+                    accumulators = [s.mul(accumulators[0], scale), s.mul(accumulators[1], scale)];
                 }
                 s.store(c, accumulators[0]);
                 s.store(c.add(S::LANES), accumulators[1]);

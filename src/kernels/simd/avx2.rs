@@ -185,13 +185,13 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn interleave(self, x: *const u32, stride: usize, height: usize, to: *mut u32) {
+    unsafe fn interleave(self, x: *const u32, stride: usize, height: usize, to: *mut u32, to_stride: usize) {
         // SAFETY: `self` exists only if the processor supports AVX2. `x` and `to` are valid for these reads and writes by the contract of
-        // this method: a vector at `k · height` ends at most at `height · 7 + 8`. Its lanes after `height` are overwritten by the next one.
+        // this method. What a vector writes after `height` elements, the next one overwrites if it belongs to it.
         unsafe {
             let rows = std::array::from_fn(|r: usize| x.add(r.min(height - 1) * stride));
             for (k, elements) in self.transposed(rows).into_iter().enumerate() {
-                _mm256_storeu_si256(to.add(k * height).cast(), elements);
+                _mm256_storeu_si256(to.add(k * to_stride).cast(), elements);
             }
         }
     }
@@ -252,6 +252,21 @@ impl Simd for Avx2 {
             let x = _mm256_add_epi32(_mm256_cvtps_epi32(x), _mm256_set1_epi32(Self::INT8.lhs_offset));
             let x = _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
             _mm_storel_epi64(to.cast(), _mm_packus_epi16(x, x));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_int8_lhs_four(self, to: *mut u8, vectors: [__m256; 4]) {
+        // SAFETY: `self` exists only if the processor supports AVX2; `to` is valid for writes of 32 bytes by the contract of this method.
+        unsafe {
+            let [a, b, c, d] = vectors;
+            let (a, b) = (_mm256_cvtps_epi32(a), _mm256_cvtps_epi32(b));
+            let (c, d) = (_mm256_cvtps_epi32(c), _mm256_cvtps_epi32(d));
+            // Packing works on halves: each gets four bytes of every vector.
+            let bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+            let bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+            let offset = _mm256_set1_epi8(Self::INT8.lhs_offset as i8);
+            _mm256_storeu_si256(to.cast(), _mm256_add_epi8(bytes, offset));
         }
     }
 }

@@ -285,16 +285,16 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     }
 
     #[inline(always)]
-    unsafe fn interleave(self, x: *const u32, stride: usize, height: usize, to: *mut u32) {
+    unsafe fn interleave(self, x: *const u32, stride: usize, height: usize, to: *mut u32, to_stride: usize) {
         // SAFETY: `self` exists only if the processor supports AVX-512. `x` and `to` are valid for these reads and writes by the contract of
-        // this method: a vector at `k · height` ends at most at `height · 15 + 16`. Its lanes after `height` are overwritten by the next one.
+        // this method. What a vector writes after `height` elements, the next one overwrites if it belongs to it.
         unsafe {
             let mut rows = [_mm512_setzero_si512(); 16];
             for (r, row) in rows.iter_mut().enumerate() {
                 *row = _mm512_loadu_si512(x.add(r.min(height - 1) * stride).cast());
             }
             for (k, elements) in self.transpose(rows).into_iter().enumerate() {
-                _mm512_storeu_si512(to.add(k * height).cast(), elements);
+                _mm512_storeu_si512(to.add(k * to_stride).cast(), elements);
             }
         }
     }

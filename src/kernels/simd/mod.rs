@@ -244,18 +244,18 @@ pub trait Simd: Copy + Send + Sync {
         }
     }
 
-    /// Writes `LANES` elements of each of `height` rows, which begin every `stride` elements of `x`: the first element of all rows, then the
-    /// second of all.
+    /// Transposes `LANES` elements of each of `height` rows, which begin every `stride` elements of `x`: element `k` of all rows is written to
+    /// `to` from `k · to_stride` on. What follows it is arbitrary, up to `LANES` elements in all.
     ///
     /// # Safety
-    /// `x` is valid for reads of `LANES` u32 in each row. `height` is from 1 to [`Simd::MR`], and `to` is valid for writes of `(height + 1) ·
-    /// LANES` u32, of which those after the elements are arbitrary.
+    /// `x` is valid for reads of `LANES` u32 in each row. `height` is from 1 to the greater of `LANES` and [`Simd::MR`], and at most
+    /// `to_stride`. `to` is valid for writes of `LANES · to_stride`, and of `(LANES − 1) · to_stride + LANES` u32.
     #[inline(always)]
-    unsafe fn interleave(self, x: *const u32, stride: usize, height: usize, to: *mut u32) {
+    unsafe fn interleave(self, x: *const u32, stride: usize, height: usize, to: *mut u32, to_stride: usize) {
         for k in 0..Self::LANES {
             for r in 0..height {
                 // SAFETY: row `r` has an element `k`, and `to` has place for it, by the contract of this method.
-                unsafe { to.add(k * height + r).write(x.add(r * stride + k).read()) };
+                unsafe { to.add(k * to_stride + r).write(x.add(r * stride + k).read()) };
             }
         }
     }
@@ -287,6 +287,18 @@ pub trait Simd: Copy + Send + Sync {
     /// # Safety
     /// `to` is valid for writes of `LANES` bytes.
     unsafe fn store_int8_lhs(self, to: *mut u8, x: Self::F);
+
+    /// [`Simd::store_int8_lhs`] of four vectors, one after the other.
+    ///
+    /// # Safety
+    /// `to` is valid for writes of `4 · LANES` bytes.
+    #[inline(always)]
+    unsafe fn store_int8_lhs_four(self, to: *mut u8, vectors: [Self::F; 4]) {
+        for (i, x) in vectors.into_iter().enumerate() {
+            // SAFETY: `to` is valid for writes of `4 · LANES` bytes by the contract of this method.
+            unsafe { self.store_int8_lhs(to.add(i * Self::LANES), x) };
+        }
+    }
 
     /// Loads `min(count, LANES)` values; the remaining lanes are 0.
     ///
