@@ -43,24 +43,32 @@ fn bf16_parts(x: f32, count: usize) -> Vec<f64> {
     (0..count).map(&mut next).collect()
 }
 
-/// A row after quantisation in groups, to integers up to `limit` of the magnitude that `max` finds in a group, dequantised.
-fn quantized(row: &[f32], group: usize, limit: i8, max: impl Fn(&[f32]) -> f32) -> Vec<f64> {
+/// A row after quantisation in groups, dequantised: `range` finds the value that the integers of a group count from, and the distance that
+/// is `limit` of them.
+fn quantized(row: &[f32], group: usize, limit: i8, range: impl Fn(&[f32]) -> (f32, f32)) -> Vec<f64> {
     let limit = f32::from(limit);
     let dequantized = |group: &[f32]| {
-        let max = max(group);
-        let (scale, factor) = (max / limit, if max > 0.0 { limit / max } else { 0.0 });
-        let x = |x: &f32| f64::from((x * factor).round_ties_even()) * f64::from(scale);
+        let (from, distance) = range(group);
+        let (scale, factor) = (distance / limit, if distance > 0.0 { limit / distance } else { 0.0 });
+        let x =
+            |x: &f32| f64::from(from) + f64::from(((x - from) * factor).round_ties_even()) * f64::from(scale);
         group.iter().map(x).collect::<Vec<f64>>()
     };
     row.chunks(group).flat_map(dequantized).collect()
 }
 
-fn max_magnitude(group: &[f32]) -> f32 {
-    group.iter().fold(0f32, |max, x| max.max(x.abs()))
+fn max_magnitude(group: &[f32]) -> (f32, f32) {
+    (0.0, group.iter().fold(0f32, |max, x| max.max(x.abs())))
+}
+
+fn minimum_and_half_range(group: &[f32]) -> (f32, f32) {
+    let max = group.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let min = group.iter().copied().fold(f32::INFINITY, f32::min);
+    (min, 0.5 * max - 0.5 * min)
 }
 
 /// The magnitude of weights whose products are added in 16 bits: 127 for a weight is 161 for the sum of four of one sign.
-fn max_weight_or_sum(group: &[f32]) -> f32 {
+fn max_weight_or_sum(group: &[f32]) -> (f32, f32) {
     let sum = |eight: &[f32], sign: f32, first: usize| -> f32 {
         let four = [first, first + 1, first + 4, first + 5];
         four.iter().filter_map(|i| eight.get(*i)).map(|x| (sign * x).max(0.0)).sum()
@@ -68,7 +76,7 @@ fn max_weight_or_sum(group: &[f32]) -> f32 {
     let sums =
         |eight| [(1.0, 0), (1.0, 2), (-1.0, 0), (-1.0, 2)].map(|(sign, first)| sum(eight, sign, first));
     let max_sum = group.chunks(8).flat_map(sums).fold(0f32, f32::max);
-    max_magnitude(group).max(max_sum * (127.0 / 161.0))
+    (0.0, max_magnitude(group).1.max(max_sum * (127.0 / 161.0)))
 }
 
 /// `x · w` in f64, of operands rounded as the GEMM type rounds them.
@@ -80,7 +88,8 @@ fn dot(isa: Isa, gemm_type: GemmType, x: &[f32], w: &[f32]) -> f64 {
         (GemmType::Int8, _) => {
             let format = int8_format(isa);
             let weights = if format.adds_in_i16 { max_weight_or_sum } else { max_magnitude };
-            let x = quantized(x, format.group, format.max_lhs, max_magnitude);
+            let range = if format.lhs_from_minimum { minimum_and_half_range } else { max_magnitude };
+            let x = quantized(x, format.group, format.max_lhs, range);
             sum(&x, &quantized(w, format.group, i8::MAX, weights))
         }
         (GemmType::Bf16x3, Some(_)) => {
@@ -248,24 +257,38 @@ fn int8_gemm_has_the_same_bits_on_tiles_and_vectors() {
     }
 }
 
-/// Sums of products at the limits of the integers: of equal signs, of alternating signs, and of weights that are all rounded up.
+/// Sums of products at the limits of the integers: of equal signs, of alternating signs, of weights that are all rounded up, and of the
+/// greatest distance from the minimum.
 #[test]
 fn int8_sums_of_the_largest_magnitudes_are_exact() {
-    let patterns: [fn(usize) -> f32; 5] = [
+    let patterns: [fn(usize) -> f32; 6] = [
         |_| 1.0,
         |_| -1.0,
         |i| if i % 2 == 0 { 1.0 } else { -1.0 },
         |i| if i % 4 == 1 { 39.2 } else { 40.6 },
         |i| if i % 8 == 0 { -127.0 } else { -11.51 },
+        |i| if i == 0 { -1.0 } else { 1.0 },
     ];
     for isa in Isa::testable().into_iter().chain([Isa::emulated_tiles()]) {
         for inputs in [4, 32, 64, 200] {
             let rows: Vec<f32> = patterns.iter().flat_map(|pattern| (0..inputs).map(pattern)).collect();
             let packed = PackedMatrix::pack(isa, GemmType::Int8, &rows, patterns.len(), inputs);
             let found = multiply(&rows, &packed, &Epilogue::default());
-            let dots = |x| rows.chunks(inputs).map(move |w| dot(isa, GemmType::Int8, x, w));
-            let expected: Vec<f64> = rows.chunks(inputs).flat_map(dots).collect();
-            assert_close(&format!("{isa:?} {inputs} inputs"), &found, &expected, 1e-4, 1e-6);
+            let mut found = found.iter();
+            for x in rows.chunks(inputs) {
+                for (w, found) in rows.chunks(inputs).zip(&mut found) {
+                    let expected = dot(isa, GemmType::Int8, x, w);
+                    // What counts from a minimum is added to the product with the minimum, which is rounded, too.
+                    let magnitude = if int8_format(isa).lhs_from_minimum {
+                        x.iter().zip(w).map(|(x, w)| f64::from((x * w).abs())).sum()
+                    } else {
+                        expected.abs()
+                    };
+                    let difference = (f64::from(*found) - expected).abs();
+                    let what = format!("{isa:?} {inputs} inputs: {found} for {expected}");
+                    assert!(difference <= 1e-4 + 1e-6 * magnitude, "{what}");
+                }
+            }
         }
     }
 }

@@ -98,6 +98,22 @@ pub(super) fn max_magnitude<S: Simd>(s: S, x: &[f32]) -> f32 {
     s.reduce_max_magnitude(s.max_magnitude(s.max_magnitude(a, b), s.max_magnitude(c, d)))
 }
 
+/// The minimum of the values, and half their range, which is NaN if a value is NaN or infinite.
+#[inline(always)]
+pub(super) fn minimum_and_half_range<S: Simd>(s: S, x: &[f32]) -> (f32, f32) {
+    let Some(first) = x.first() else { return (0.0, 0.0) };
+    let (mut min, mut max, mut zero) = (s.splat(*first), s.splat(*first), s.splat(0.0));
+    for start in (0..x.len()).step_by(S::LANES) {
+        let x = s.load_at(x, start, *first);
+        (min, max) = (s.min(min, x), s.max(max, x));
+        // 0 times a value that is not finite is NaN.
+        zero = s.fma(x, s.splat(0.0), zero);
+    }
+    let min = -s.reduce_max(s.sub(s.splat(0.0), min));
+    // The range itself could overflow.
+    (min, 0.5 * s.reduce_max(max) - 0.5 * min + s.reduce_sum(zero))
+}
+
 /// The scale of a group with the maximum magnitude `max`, and its reciprocal factor: `x ≈ scale · round(factor · x)` with `|factor · x| ≤
 /// limit`. A NaN or infinite maximum makes the scale NaN.
 #[inline(always)]

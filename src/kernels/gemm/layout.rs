@@ -24,8 +24,8 @@ pub enum GemmType {
     /// weights are rounded to bf16, and the products are f32.
     Bf16,
     /// Both operands quantised to integers from −127 to 127, with one scale per row (of `x` or of the weights) and group of 64
-    /// inputs. The sum over a group is exact. On x86 without VNNI activations are integers from −100 to 100, weights are limited so that
-    /// four products can be added in 16 bits, and groups have 32 inputs ([`int8_format`]).
+    /// inputs. The sum over a group is exact. On x86 without VNNI activations are integers from 0 to 200, counted from the minimum of their
+    /// group, and weights are limited so that four products can be added in 16 bits ([`int8_format`]).
     Int8,
 }
 
@@ -141,8 +141,10 @@ pub(super) struct PackedLayout {
     pub lhs_row: usize,
     /// Packed elements of a panel.
     pub panel: usize,
-    /// Int8 groups, and so scales, per row of `x`; 0 in all other formats.
+    /// Int8 groups per row of `x`; 0 in all other formats.
     pub groups: usize,
+    /// Scales, and after them minima if the format has any, per row of `x`: one for each group.
+    pub lhs_scales: usize,
 }
 
 impl PackedLayout {
@@ -159,7 +161,7 @@ impl PackedLayout {
         }
         let nr = isa.run(VectorShape);
         let format = OperandFormat::select(isa, gemm_type, significand_bits);
-        let group = int8_format(isa).group;
+        let Int8Format { group, lhs_from_minimum, .. } = int8_format(isa);
         let is_int8 = matches!(format, OperandFormat::Int8 | OperandFormat::Int8Tiles);
         let groups = if is_int8 { inputs.div_ceil(group) } else { 0 };
         let tile_row = TILE_ROW_BYTES / 4;
@@ -177,7 +179,8 @@ impl PackedLayout {
             }
             OperandFormat::Int8Tiles => (TILE_NR, groups * tile_row, groups * (tile_row * TILE_NR + TILE_NR)),
         };
-        PackedLayout { format, nr, inputs, lhs_row, panel, groups }
+        let lhs_scales = if lhs_from_minimum { 2 * groups } else { groups };
+        PackedLayout { format, nr, inputs, lhs_row, panel, groups, lhs_scales }
     }
 
     /// Cache lines of a panel; every panel begins on a cache line.

@@ -7,7 +7,9 @@ use rayon::prelude::*;
 
 use super::blocking::MAX_PARTS;
 use super::cache_line::{CacheLine, LINE_ELEMENTS, elements, elements_mut};
-use super::convert::{BF16_PER_TILE_ROW, int8_scale, max_magnitude, quantize_i8, split_bf16};
+use super::convert::{
+    BF16_PER_TILE_ROW, int8_scale, max_magnitude, minimum_and_half_range, quantize_i8, split_bf16,
+};
 use super::layout::{OperandFormat, PackedLayout};
 use super::packed_matrix::PackedMatrix;
 use crate::isa::{Kernel, define_runners};
@@ -25,10 +27,11 @@ pub struct Lhs<'a> {
     /// Packed elements from the start of one row to the start of the next.
     pub(super) stride: usize,
     pub(super) rows: usize,
-    /// `(rows, groups)` scales of int8 groups; empty in all other formats.
+    /// `(rows, scales_per_row)`: the scales of the int8 groups of a row, and then their minima if the format has any
+    /// ([`crate::simd::Int8Format::lhs_from_minimum`]); empty in all other formats.
     pub(super) scales: &'a [f32],
-    /// Scales per row.
-    pub(super) groups: usize,
+    /// Scales and minima per row.
+    pub(super) scales_per_row: usize,
 }
 
 impl<'a> Lhs<'a> {
@@ -36,7 +39,7 @@ impl<'a> Lhs<'a> {
     fn f32(x: &'a [f32], stride: usize, rows: usize) -> Self {
         // SAFETY: u32 has the size and alignment of f32, and every bit pattern is a valid u32.
         let elements = unsafe { slice::from_raw_parts(x.as_ptr().cast(), x.len()) };
-        Lhs { elements, stride, rows, scales: &[], groups: 0 }
+        Lhs { elements, stride, rows, scales: &[], scales_per_row: 0 }
     }
 
     /// Number of rows.
@@ -49,7 +52,7 @@ impl<'a> Lhs<'a> {
         Lhs {
             elements: &self.elements[rows.start * self.stride..],
             rows: rows.len(),
-            scales: &self.scales[rows.start * self.groups..],
+            scales: &self.scales[rows.start * self.scales_per_row..],
             ..*self
         }
     }
@@ -90,9 +93,9 @@ impl LhsBuffer {
     /// If the buffer has never held as many rows, or `weights` are int8.
     pub fn converted(&self, weights: &PackedMatrix, rows: usize) -> Lhs<'_> {
         let layout = weights.layout;
-        assert_eq!(layout.groups, 0, "the left operand has no scales");
+        assert_eq!(layout.lhs_scales, 0, "the left operand has no scales");
         let elements = &elements(&self.lines)[..layout.format.padded_rows(rows) * layout.lhs_row];
-        Lhs { elements, stride: layout.lhs_row, rows, scales: &[], groups: 0 }
+        Lhs { elements, stride: layout.lhs_row, rows, scales: &[], scales_per_row: 0 }
     }
 
     /// Converts `rows` rows, which begin every `stride` values of `x`, to the operand format of `weights`: f32 stays where it is, other
@@ -109,13 +112,13 @@ impl LhsBuffer {
     ) -> Lhs<'a> {
         let (isa, layout) = (weights.isa, weights.layout);
         if rows == 0 || matches!(layout.format, OperandFormat::F32 { .. }) {
-            return Lhs { groups: layout.groups, ..Lhs::f32(x, stride, rows) };
+            return Lhs { scales_per_row: layout.lhs_scales, ..Lhs::f32(x, stride, rows) };
         }
         let row = if layout.format.is_tiles() { layout.lhs_row } else { row_stride(layout.lhs_row) };
-        let groups = layout.groups;
+        let scales_per_row = layout.lhs_scales;
         let padded_rows = layout.format.padded_rows(rows);
-        if self.scales.len() < padded_rows * groups {
-            self.scales.resize(padded_rows * groups, 0.0);
+        if self.scales.len() < padded_rows * scales_per_row {
+            self.scales.resize(padded_rows * scales_per_row, 0.0);
         }
         self.reserve(PackedLayout { lhs_row: row, ..layout }, rows);
         let packed = &mut elements_mut(&mut self.lines)[..padded_rows * row];
@@ -129,19 +132,25 @@ impl LhsBuffer {
             }
         };
         if rows <= ROWS_PER_TASK {
-            convert(0, packed, &mut self.scales[..rows * groups]);
-        } else if groups == 0 {
+            convert(0, packed, &mut self.scales[..rows * scales_per_row]);
+        } else if scales_per_row == 0 {
             let tasks = packed.par_chunks_mut(ROWS_PER_TASK * row).enumerate();
             tasks.for_each(|(task, to)| convert(task, to, &mut []));
         } else {
             packed
                 .par_chunks_mut(ROWS_PER_TASK * row)
-                .zip(self.scales[..rows * groups].par_chunks_mut(ROWS_PER_TASK * groups))
+                .zip(self.scales[..rows * scales_per_row].par_chunks_mut(ROWS_PER_TASK * scales_per_row))
                 .enumerate()
                 .for_each(|(task, (to, scales))| convert(task, to, scales));
         }
         let elements = &elements(&self.lines)[..padded_rows * row];
-        Lhs { elements, stride: row, rows, scales: &self.scales[..padded_rows * groups], groups }
+        Lhs {
+            elements,
+            stride: row,
+            rows,
+            scales: &self.scales[..padded_rows * scales_per_row],
+            scales_per_row,
+        }
     }
 }
 
@@ -178,13 +187,15 @@ impl<const TILES: bool> Kernel for ConvertRows<'_, TILES> {
                 }
             };
         }
-        let groups = self.layout.groups;
+        let scales_per_row = self.layout.lhs_scales;
         for i in 0..self.rows {
             let to = &mut self.to[i * self.to_stride..][..lhs_row];
             let x = &self.x[i * self.stride..][..inputs];
             match format {
                 OperandFormat::Bf16 => bf16_row(s, x, to),
-                OperandFormat::Int8 => int8_row(s, x, to, &mut self.scales[i * groups..][..groups]),
+                OperandFormat::Int8 => {
+                    int8_row(s, x, to, &mut self.scales[i * scales_per_row..][..scales_per_row]);
+                }
                 format => unreachable!("{format:?} is not converted to rows"),
             }
         }
@@ -247,28 +258,39 @@ fn bf16_row<S: Simd>(s: S, x: &[f32], to: &mut [u32]) {
     }
 }
 
-/// Converts a row to packed elements of int8 and writes the scales of its groups.
+/// Converts a row to packed elements of int8 and writes the scales of its groups, and their minima.
 #[inline(always)]
 fn int8_row<S: Simd>(s: S, x: &[f32], to: &mut [u32], scales: &mut [f32]) {
+    let (scales, minima) = scales.split_at_mut(x.len().div_ceil(S::INT8.group));
+    let mut minima = minima.iter_mut();
     let to = to.chunks_exact_mut(S::INT8.group / INT8_PER_LANE);
     for ((group, to), scale) in x.chunks(S::INT8.group).zip(to).zip(scales) {
+        let (minimum, max) = if S::INT8.lhs_from_minimum {
+            minimum_and_half_range(s, group)
+        } else {
+            (0.0, max_magnitude(s, group))
+        };
+        if let Some(to) = minima.next() {
+            *to = minimum;
+        }
         let factor;
-        (*scale, factor) = int8_scale(max_magnitude(s, group), f32::from(S::INT8.max_lhs));
-        let factor = s.splat(factor);
+        (*scale, factor) = int8_scale(max, f32::from(S::INT8.max_lhs));
+        let (minimum, factor) = (s.splat(minimum), s.splat(factor));
         let fours = group.chunks_exact(4 * S::LANES);
         let rest = fours.remainder();
         let (to_fours, to) = to.split_at_mut((group.len() - rest.len()) / INT8_PER_LANE);
         for (x, to) in fours.zip(to_fours.chunks_exact_mut(4 * S::LANES / INT8_PER_LANE)) {
             let mut vectors = [factor; 4];
             for (i, vector) in vectors.iter_mut().enumerate() {
-                *vector = s.mul(s.load_at(x, i * S::LANES, 0.0), factor);
+                let x = s.load_at(x, i * S::LANES, 0.0);
+                *vector = s.mul(s.sub(x, minimum), factor);
             }
             // SAFETY: `to` is valid for writes of `4 · LANES / INT8_PER_LANE` u32, the size of `4 · LANES` bytes.
             unsafe { s.store_int8_lhs_four(to.as_mut_ptr().cast(), vectors) };
         }
         // Elements past the last input keep old values: the weights there are 0.
         for start in (0..rest.len()).step_by(S::LANES) {
-            let x = s.mul(s.load_at(rest, start, 0.0), factor);
+            let x = s.mul(s.sub(s.load_at(rest, start, 0.0), minimum), factor);
             let to = &mut to[start / INT8_PER_LANE..][..S::LANES / INT8_PER_LANE];
             // SAFETY: `to` is valid for writes of `LANES / INT8_PER_LANE` u32, the size of `LANES` bytes.
             unsafe { s.store_int8_lhs(to.as_mut_ptr().cast(), x) };

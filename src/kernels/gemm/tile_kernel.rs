@@ -200,15 +200,16 @@ impl<T: Tiles> TileGemm<'_, '_, T> {
         let mut current = 0;
         let visits = x.rows.div_ceil(TILE_ROWS) * TILES_PER_PANEL;
         for panel in panels {
-            let mut prefetch = prefetch_next(weights, panel, &(0..x.groups), x.groups, false, visits);
+            let mut prefetch =
+                prefetch_next(weights, panel, &(0..x.scales_per_row), x.scales_per_row, false, visits);
             for first in (0..x.rows).step_by(TILE_ROWS) {
                 let rows = TILE_ROWS.min(x.rows - first);
                 let block = &mut blocks[current].0;
                 for tile in 0..TILES_PER_PANEL {
                     let micro_kernel = Int8MicroKernel {
                         a: x.elements[first * x.stride..].as_ptr().cast(),
-                        a_scales: x.scales[first * x.groups..].as_ptr(),
-                        groups: x.groups,
+                        a_scales: x.scales[first * x.scales_per_row..].as_ptr(),
+                        groups: x.scales_per_row,
                         b: weights.panel(panel).as_ptr(),
                         tile,
                     };

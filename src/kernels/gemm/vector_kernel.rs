@@ -282,9 +282,10 @@ struct LhsCursor {
     elements: *const u32,
     /// Elements that a row takes: from one to the next, or of a micro-panel for each of its rows.
     stride: usize,
+    /// The scales of a row, from the K block on.
     scales: *const f32,
-    /// Scales per row.
-    groups: usize,
+    /// Scales and minima per row.
+    scales_per_row: usize,
     rows: usize,
 }
 
@@ -295,8 +296,8 @@ impl LhsCursor {
         LhsCursor {
             elements: x.elements[k_step * k_step_elements..].as_ptr(),
             stride: x.stride,
-            scales: if x.groups > 0 { x.scales[k_step..].as_ptr() } else { x.scales.as_ptr() },
-            groups: x.groups,
+            scales: if x.scales_per_row > 0 { x.scales[k_step..].as_ptr() } else { x.scales.as_ptr() },
+            scales_per_row: x.scales_per_row,
             rows: x.rows,
         }
     }
@@ -314,7 +315,7 @@ impl LhsCursor {
             elements: packed[rows.start * k_steps.len() + (k_step - k_steps.start) * height..].as_ptr(),
             stride: k_steps.len(),
             scales: [].as_ptr(),
-            groups: 0,
+            scales_per_row: 0,
             rows: rows.len(),
         }
     }
@@ -323,7 +324,7 @@ impl LhsCursor {
     #[inline(always)]
     fn advance(&mut self, rows: usize) {
         self.elements = self.elements.wrapping_add(rows * self.stride);
-        self.scales = self.scales.wrapping_add(rows * self.groups);
+        self.scales = self.scales.wrapping_add(rows * self.scales_per_row);
         self.rows -= rows;
     }
 }
@@ -621,7 +622,7 @@ impl<S: Simd> MicroKernel<S> for GroupScaled {
     const MR: usize = S::MR / 2;
     const UNROLL: usize = 1;
 
-    /// A group: its scales, its initial accumulators and its packed elements.
+    /// A group: its scales, its initial accumulators or the sums of its weights, and its packed elements.
     #[inline(always)]
     fn k_step() -> usize {
         2 + <Self as MicroKernel<S>>::lhs_elements()
@@ -641,7 +642,7 @@ impl<S: Simd> MicroKernel<S> for GroupScaled {
         prefetch: &mut Prefetch,
     ) -> Accumulators<S, R> {
         let elements = S::INT8.group / INT8_PER_LANE;
-        // SAFETY: a K step is a group. `x` has `R` rows with the packed elements and scales of these groups, and there are
+        // SAFETY: a K step is a group. `x` has `R` rows with the packed elements, scales and minima of these groups, and there are
         // `(2 + elements) · 2 · LANES` u32 of weights for each group, by the contract of this method.
         unsafe {
             let rows = RowPointers::<R>::new(x);
@@ -651,7 +652,17 @@ impl<S: Simd> MicroKernel<S> for GroupScaled {
                 prefetch.advance(s);
                 let scales = weights.as_ptr().add(g * (2 + elements) * 2 * S::LANES);
                 let initial = scales.add(2 * S::LANES);
-                let exact = [[s.load_u32(initial), s.load_u32(initial.add(S::LANES))]; R];
+                let exact = if S::INT8.lhs_from_minimum {
+                    let weight_sums = [s.load(initial.cast()), s.load(initial.add(S::LANES).cast())];
+                    for (r, sums) in accumulators.iter_mut().enumerate() {
+                        let minimum = s.splat(*x.scales.add(r * x.scales_per_row + x.scales_per_row / 2 + g));
+                        sums[0] = s.fma(minimum, weight_sums[0], sums[0]);
+                        sums[1] = s.fma(minimum, weight_sums[1], sums[1]);
+                    }
+                    [[s.splat_u32(0); 2]; R]
+                } else {
+                    [[s.load_u32(initial), s.load_u32(initial.add(S::LANES))]; R]
+                };
                 let (group, weights) = (g * elements..g * elements + count, initial.add(2 * S::LANES));
                 let exact = if S::INT8.adds_in_i16 {
                     dot_products::<S, Int8Dot<2>, R>(s, rows, group, weights, exact, None)
@@ -660,7 +671,7 @@ impl<S: Simd> MicroKernel<S> for GroupScaled {
                 };
                 let scales = [s.load(scales.cast()), s.load(scales.add(S::LANES).cast())];
                 for (r, (sums, exact)) in accumulators.iter_mut().zip(exact).enumerate() {
-                    let scale = s.splat(*x.scales.add(r * x.groups + g));
+                    let scale = s.splat(*x.scales.add(r * x.scales_per_row + g));
                     sums[0] = s.fma(s.i32_to_f32(exact[0]), s.mul(scale, scales[0]), sums[0]);
                     sums[1] = s.fma(s.i32_to_f32(exact[1]), s.mul(scale, scales[1]), sums[1]);
                 }

@@ -249,7 +249,7 @@ impl Simd for Avx2 {
         // SAFETY: `self` exists only if the processor supports AVX2; `to` is valid for writes of 8 bytes by the contract
         // of this method.
         unsafe {
-            let x = _mm256_add_epi32(_mm256_cvtps_epi32(x), _mm256_set1_epi32(Self::INT8.lhs_offset));
+            let x = _mm256_cvtps_epi32(x);
             let x = _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
             _mm_storel_epi64(to.cast(), _mm_packus_epi16(x, x));
         }
@@ -263,10 +263,9 @@ impl Simd for Avx2 {
             let (a, b) = (_mm256_cvtps_epi32(a), _mm256_cvtps_epi32(b));
             let (c, d) = (_mm256_cvtps_epi32(c), _mm256_cvtps_epi32(d));
             // Packing works on halves: each gets four bytes of every vector.
-            let bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+            let bytes = _mm256_packus_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
             let bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-            let offset = _mm256_set1_epi8(Self::INT8.lhs_offset as i8);
-            _mm256_storeu_si256(to.cast(), _mm256_add_epi8(bytes, offset));
+            _mm256_storeu_si256(to.cast(), bytes);
         }
     }
 }

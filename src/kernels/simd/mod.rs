@@ -21,10 +21,12 @@ pub const INT8_PER_LANE: usize = size_of::<u32>();
 pub struct Int8Format {
     /// Consecutive inputs that share a scale.
     pub group: usize,
-    /// Maximum magnitude of a left operand.
+    /// Maximum magnitude of a left operand; half its maximum with `lhs_from_minimum`.
     pub max_lhs: i8,
     /// What [`Simd::store_int8_lhs`] adds to every value.
     pub lhs_offset: i32,
+    /// Whether left operands count from the minimum of their group, not from 0.
+    pub lhs_from_minimum: bool,
     /// Whether the products of two packed elements are added in 16 bits: [`Simd::dot_int8`] takes two of them, and
     /// [`MAX_QUAD_SUM`] limits the weights.
     pub adds_in_i16: bool,
@@ -37,15 +39,20 @@ pub const MAX_QUAD_SUM: f32 = 161.0;
 
 impl Int8Format {
     /// Both operands are signed bytes.
-    pub const SIGNED: Int8Format =
-        Int8Format { group: 64, max_lhs: i8::MAX, lhs_offset: 0, adds_in_i16: false };
+    pub const SIGNED: Int8Format = Int8Format {
+        group: 64,
+        max_lhs: i8::MAX,
+        lhs_offset: 0,
+        lhs_from_minimum: false,
+        adds_in_i16: false,
+    };
     /// `vpdpbusd` takes its left operand as unsigned bytes.
     pub const UNSIGNED_LHS: Int8Format = Int8Format { lhs_offset: 128, ..Self::SIGNED };
     /// `vpmaddubsw` takes its left operand as unsigned bytes, too, and adds two products in 16 bits; adding two of its results there
-    /// saves a quarter of the multiplications. Left operands from −100 to 100 and limited weights keep the sums exact; smaller groups make up
-    /// for what that takes from the precision.
+    /// saves a quarter of the multiplications. Left operands up to 200 and limited weights keep the sums exact; what that takes from the precision,
+    /// counting from the minimum gives back: the outputs of GELU use the whole range.
     pub const SUMS_IN_I16: Int8Format =
-        Int8Format { group: 32, max_lhs: 100, lhs_offset: 100, adds_in_i16: true };
+        Int8Format { group: 64, max_lhs: 100, lhs_offset: 0, lhs_from_minimum: true, adds_in_i16: true };
 }
 
 /// The vector operations of one ISA.
@@ -249,7 +256,7 @@ pub trait Simd: Copy + Send + Sync {
     ///
     /// # Safety
     /// `x` is valid for reads of `LANES` u32 in each row. `height` is from 1 to the greater of `LANES` and [`Simd::MR`], and at most
-    /// `to_stride`. `to` is valid for writes of `LANES · to_stride`, and of `(LANES − 1) · to_stride + LANES` u32.
+    /// `to_stride`. From every `k · to_stride` on, `to` is valid for writes of `LANES`, and of `height` u32.
     #[inline(always)]
     unsafe fn interleave(self, x: *const u32, stride: usize, height: usize, to: *mut u32, to_stride: usize) {
         for k in 0..Self::LANES {
