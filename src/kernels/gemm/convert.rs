@@ -98,13 +98,12 @@ pub(super) fn max_magnitude<S: Simd>(s: S, x: &[f32]) -> f32 {
     s.reduce_max_magnitude(s.max_magnitude(s.max_magnitude(a, b), s.max_magnitude(c, d)))
 }
 
-/// The minimum of the values, and half their range, which is NaN if a value is NaN or infinite.
+/// The minimum of 0 and the values, and half the range of both, which is NaN if a value is NaN or infinite.
 #[inline(always)]
 pub(super) fn minimum_and_half_range<S: Simd>(s: S, x: &[f32]) -> (f32, f32) {
-    let Some(first) = x.first() else { return (0.0, 0.0) };
-    let (mut min, mut max, mut zero) = (s.splat(*first), s.splat(*first), s.splat(0.0));
+    let (mut min, mut max, mut zero) = (s.splat(0.0), s.splat(0.0), s.splat(0.0));
     for start in (0..x.len()).step_by(S::LANES) {
-        let x = s.load_at(x, start, *first);
+        let x = s.load_at(x, start, 0.0);
         (min, max) = (s.min(min, x), s.max(max, x));
         // 0 times a value that is not finite is NaN.
         zero = s.fma(x, s.splat(0.0), zero);

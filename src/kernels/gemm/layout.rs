@@ -24,8 +24,8 @@ pub enum GemmType {
     /// weights are rounded to bf16, and the products are f32.
     Bf16,
     /// Both operands quantised to integers from −127 to 127, with one scale per row (of `x` or of the weights) and group of 64
-    /// inputs. The sum over a group is exact. On x86 without VNNI activations are integers from 0 to 200, counted from the minimum of their
-    /// group, and weights are limited so that four products can be added in 16 bits ([`int8_format`]).
+    /// inputs. The sum over a group is exact. On x86 without VNNI activations are integers of 200 steps with a zero point per group, and
+    /// weights are limited so that four products can be added in 16 bits ([`int8_format`]).
     Int8,
 }
 
@@ -143,7 +143,7 @@ pub(super) struct PackedLayout {
     pub panel: usize,
     /// Int8 groups per row of `x`; 0 in all other formats.
     pub groups: usize,
-    /// Scales, and after them minima if the format has any, per row of `x`: one for each group.
+    /// Scales, and zero points if the format has them, per row of `x`: one for each group.
     pub lhs_scales: usize,
 }
 
@@ -161,7 +161,7 @@ impl PackedLayout {
         }
         let nr = isa.run(VectorShape);
         let format = OperandFormat::select(isa, gemm_type, significand_bits);
-        let Int8Format { group, lhs_from_minimum, .. } = int8_format(isa);
+        let Int8Format { group, lhs_zero_points, .. } = int8_format(isa);
         let is_int8 = matches!(format, OperandFormat::Int8 | OperandFormat::Int8Tiles);
         let groups = if is_int8 { inputs.div_ceil(group) } else { 0 };
         let tile_row = TILE_ROW_BYTES / 4;
@@ -179,7 +179,7 @@ impl PackedLayout {
             }
             OperandFormat::Int8Tiles => (TILE_NR, groups * tile_row, groups * (tile_row * TILE_NR + TILE_NR)),
         };
-        let lhs_scales = if lhs_from_minimum { 2 * groups } else { groups };
+        let lhs_scales = if lhs_zero_points { 2 * groups } else { groups };
         PackedLayout { format, nr, inputs, lhs_row, panel, groups, lhs_scales }
     }
 

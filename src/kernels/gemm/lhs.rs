@@ -27,10 +27,10 @@ pub struct Lhs<'a> {
     /// Packed elements from the start of one row to the start of the next.
     pub(super) stride: usize,
     pub(super) rows: usize,
-    /// `(rows, scales_per_row)`: the scales of the int8 groups of a row, and then their minima if the format has any
-    /// ([`crate::simd::Int8Format::lhs_from_minimum`]); empty in all other formats.
+    /// `(rows, scales_per_row)`: the scales of the int8 groups of a row, then their zero points if the format has them
+    /// ([`crate::simd::Int8Format::lhs_zero_points`]); empty in all other formats.
     pub(super) scales: &'a [f32],
-    /// Scales and minima per row.
+    /// Scales and zero points per row.
     pub(super) scales_per_row: usize,
 }
 
@@ -258,24 +258,25 @@ fn bf16_row<S: Simd>(s: S, x: &[f32], to: &mut [u32]) {
     }
 }
 
-/// Converts a row to packed elements of int8 and writes the scales of its groups, and their minima.
+/// Converts a row to packed elements of int8 and writes the scales of its groups, and their zero points.
 #[inline(always)]
 fn int8_row<S: Simd>(s: S, x: &[f32], to: &mut [u32], scales: &mut [f32]) {
-    let (scales, minima) = scales.split_at_mut(x.len().div_ceil(S::INT8.group));
-    let mut minima = minima.iter_mut();
+    let (scales, zero_points) = scales.split_at_mut(x.len().div_ceil(S::INT8.group));
+    let mut zero_points = zero_points.iter_mut();
     let to = to.chunks_exact_mut(S::INT8.group / INT8_PER_LANE);
     for ((group, to), scale) in x.chunks(S::INT8.group).zip(to).zip(scales) {
-        let (minimum, max) = if S::INT8.lhs_from_minimum {
+        let (min, max) = if S::INT8.lhs_zero_points {
             minimum_and_half_range(s, group)
         } else {
             (0.0, max_magnitude(s, group))
         };
-        if let Some(to) = minima.next() {
-            *to = minimum;
-        }
         let factor;
         (*scale, factor) = int8_scale(max, f32::from(S::INT8.max_lhs));
-        let (minimum, factor) = (s.splat(minimum), s.splat(factor));
+        let zero_point = (-min * factor).round_ties_even();
+        if let Some(to) = zero_points.next() {
+            *to = zero_point;
+        }
+        let (zero_point, factor) = (s.splat(zero_point), s.splat(factor));
         let fours = group.chunks_exact(4 * S::LANES);
         let rest = fours.remainder();
         let (to_fours, to) = to.split_at_mut((group.len() - rest.len()) / INT8_PER_LANE);
@@ -283,14 +284,14 @@ fn int8_row<S: Simd>(s: S, x: &[f32], to: &mut [u32], scales: &mut [f32]) {
             let mut vectors = [factor; 4];
             for (i, vector) in vectors.iter_mut().enumerate() {
                 let x = s.load_at(x, i * S::LANES, 0.0);
-                *vector = s.mul(s.sub(x, minimum), factor);
+                *vector = s.add(s.mul(x, factor), zero_point);
             }
             // SAFETY: `to` is valid for writes of `4 · LANES / INT8_PER_LANE` u32, the size of `4 · LANES` bytes.
             unsafe { s.store_int8_lhs_four(to.as_mut_ptr().cast(), vectors) };
         }
         // Elements past the last input keep old values: the weights there are 0.
         for start in (0..rest.len()).step_by(S::LANES) {
-            let x = s.mul(s.sub(s.load_at(rest, start, 0.0), minimum), factor);
+            let x = s.add(s.mul(s.load_at(rest, start, 0.0), factor), zero_point);
             let to = &mut to[start / INT8_PER_LANE..][..S::LANES / INT8_PER_LANE];
             // SAFETY: `to` is valid for writes of `LANES / INT8_PER_LANE` u32, the size of `LANES` bytes.
             unsafe { s.store_int8_lhs(to.as_mut_ptr().cast(), x) };

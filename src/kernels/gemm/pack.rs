@@ -183,13 +183,13 @@ fn pack_bf16_transposed<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, t
     }
 }
 
-/// Packs a panel of int8. For every group: the scales of its outputs, their initial accumulators or the sums of their weights, and their
-/// packed elements.
+/// Packs a panel of int8. For every group: the scales of its outputs, their initial accumulators, or the negated sums of their weights for
+/// zero points, and their packed elements.
 #[inline(always)]
 fn pack_int8<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, to: &mut [u32]) {
     let PackedLayout { nr, inputs, .. } = layout;
     let MatrixView { data, stride, .. } = from;
-    let Int8Format { group: length, lhs_offset, lhs_from_minimum, adds_in_i16, .. } = S::INT8;
+    let Int8Format { group: length, lhs_offset, lhs_zero_points, adds_in_i16, .. } = S::INT8;
     let elements = length / INT8_PER_LANE;
     for (group, to) in to.chunks_exact_mut((2 + elements) * nr).enumerate() {
         let inputs = group * length..inputs.min((group + 1) * length);
@@ -199,17 +199,12 @@ fn pack_int8<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, to: &mut [u3
             let mut bytes: SixteenRows = [[0; 16]; 16];
             let rows = data.chunks(stride).skip(column).take((nr - column).min(16));
             for (i, (from, row)) in rows.zip(&mut bytes).enumerate() {
-                let scale = quantize_i8(s, &from[inputs.clone()], adds_in_i16, row);
-                scales[column + i] = scale.to_bits();
+                scales[column + i] = quantize_i8(s, &from[inputs.clone()], adds_in_i16, row).to_bits();
                 let sum: i32 =
                     row.map(u32::to_ne_bytes).as_flattened().iter().map(|x| i32::from(*x as i8)).sum();
-                initial[column + i] = if lhs_from_minimum {
-                    // What a minimum of 1 adds to the sum.
-                    (scale * sum as f32).to_bits()
-                } else {
-                    // Cancels the offset of the left operands.
-                    (-lhs_offset * sum) as u32
-                };
+                // Cancels the zero point or the offset of the left operands.
+                initial[column + i] =
+                    if lhs_zero_points { (-sum as f32).to_bits() } else { (-lhs_offset * sum) as u32 };
             }
             write_transposed(s, &mut bytes, elements, column, nr, to);
         }

@@ -284,7 +284,7 @@ struct LhsCursor {
     stride: usize,
     /// The scales of a row, from the K block on.
     scales: *const f32,
-    /// Scales and minima per row.
+    /// Scales and zero points per row.
     scales_per_row: usize,
     rows: usize,
 }
@@ -622,7 +622,7 @@ impl<S: Simd> MicroKernel<S> for GroupScaled {
     const MR: usize = S::MR / 2;
     const UNROLL: usize = 1;
 
-    /// A group: its scales, its initial accumulators or the sums of its weights, and its packed elements.
+    /// A group: its scales, its initial accumulators or negated sums of its weights, and its packed elements.
     #[inline(always)]
     fn k_step() -> usize {
         2 + <Self as MicroKernel<S>>::lhs_elements()
@@ -642,7 +642,7 @@ impl<S: Simd> MicroKernel<S> for GroupScaled {
         prefetch: &mut Prefetch,
     ) -> Accumulators<S, R> {
         let elements = S::INT8.group / INT8_PER_LANE;
-        // SAFETY: a K step is a group. `x` has `R` rows with the packed elements, scales and minima of these groups, and there are
+        // SAFETY: a K step is a group. `x` has `R` rows with the packed elements, scales and zero points of these groups, and there are
         // `(2 + elements) · 2 · LANES` u32 of weights for each group, by the contract of this method.
         unsafe {
             let rows = RowPointers::<R>::new(x);
@@ -652,13 +652,7 @@ impl<S: Simd> MicroKernel<S> for GroupScaled {
                 prefetch.advance(s);
                 let scales = weights.as_ptr().add(g * (2 + elements) * 2 * S::LANES);
                 let initial = scales.add(2 * S::LANES);
-                let exact = if S::INT8.lhs_from_minimum {
-                    let weight_sums = [s.load(initial.cast()), s.load(initial.add(S::LANES).cast())];
-                    for (r, sums) in accumulators.iter_mut().enumerate() {
-                        let minimum = s.splat(*x.scales.add(r * x.scales_per_row + x.scales_per_row / 2 + g));
-                        sums[0] = s.fma(minimum, weight_sums[0], sums[0]);
-                        sums[1] = s.fma(minimum, weight_sums[1], sums[1]);
-                    }
+                let exact = if S::INT8.lhs_zero_points {
                     [[s.splat_u32(0); 2]; R]
                 } else {
                     [[s.load_u32(initial), s.load_u32(initial.add(S::LANES))]; R]
@@ -671,9 +665,17 @@ impl<S: Simd> MicroKernel<S> for GroupScaled {
                 };
                 let scales = [s.load(scales.cast()), s.load(scales.add(S::LANES).cast())];
                 for (r, (sums, exact)) in accumulators.iter_mut().zip(exact).enumerate() {
-                    let scale = s.splat(*x.scales.add(r * x.scales_per_row + g));
-                    sums[0] = s.fma(s.i32_to_f32(exact[0]), s.mul(scale, scales[0]), sums[0]);
-                    sums[1] = s.fma(s.i32_to_f32(exact[1]), s.mul(scale, scales[1]), sums[1]);
+                    let scale = x.scales.add(r * x.scales_per_row + g);
+                    let mut exact = [s.i32_to_f32(exact[0]), s.i32_to_f32(exact[1])];
+                    if S::INT8.lhs_zero_points {
+                        // Exact, too: these are integers below 2²⁴.
+                        let zero_point = s.splat(*scale.add(x.scales_per_row / 2));
+                        exact[0] = s.fma(zero_point, s.load(initial.cast()), exact[0]);
+                        exact[1] = s.fma(zero_point, s.load(initial.add(S::LANES).cast()), exact[1]);
+                    }
+                    let scale = s.splat(*scale);
+                    sums[0] = s.fma(exact[0], s.mul(scale, scales[0]), sums[0]);
+                    sums[1] = s.fma(exact[1], s.mul(scale, scales[1]), sums[1]);
                 }
             }
         }

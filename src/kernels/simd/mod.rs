@@ -21,12 +21,12 @@ pub const INT8_PER_LANE: usize = size_of::<u32>();
 pub struct Int8Format {
     /// Consecutive inputs that share a scale.
     pub group: usize,
-    /// Maximum magnitude of a left operand; half its maximum with `lhs_from_minimum`.
+    /// Maximum magnitude of a left operand; with zero points, half the difference of the greatest and the smallest.
     pub max_lhs: i8,
     /// What [`Simd::store_int8_lhs`] adds to every value.
     pub lhs_offset: i32,
-    /// Whether left operands count from the minimum of their group, not from 0.
-    pub lhs_from_minimum: bool,
+    /// Whether the left operands of a group have a zero point: unsigned bytes `u` stand for `scale · (u − zero_point)`.
+    pub lhs_zero_points: bool,
     /// Whether the products of two packed elements are added in 16 bits: [`Simd::dot_int8`] takes two of them, and
     /// [`MAX_QUAD_SUM`] limits the weights.
     pub adds_in_i16: bool,
@@ -34,25 +34,20 @@ pub struct Int8Format {
 
 /// With [`Int8Format::adds_in_i16`]: maximum sum of the weights of one sign among four that are multiplied for the same 16 bits, before
 /// they are rounded. Those are the weights 0, 1, 4 and 5, and 2, 3, 6 and 7, of any eight. Rounding adds 2 at most, so a sum of their
-/// products with left operands from 0 to 200 is at most 200 · 163 < 2¹⁵.
+/// products with left operands from 0 to 200, or 201 by rounding, is at most 201 · 163 < 2¹⁵.
 pub const MAX_QUAD_SUM: f32 = 161.0;
 
 impl Int8Format {
     /// Both operands are signed bytes.
-    pub const SIGNED: Int8Format = Int8Format {
-        group: 64,
-        max_lhs: i8::MAX,
-        lhs_offset: 0,
-        lhs_from_minimum: false,
-        adds_in_i16: false,
-    };
+    pub const SIGNED: Int8Format =
+        Int8Format { group: 64, max_lhs: i8::MAX, lhs_offset: 0, lhs_zero_points: false, adds_in_i16: false };
     /// `vpdpbusd` takes its left operand as unsigned bytes.
     pub const UNSIGNED_LHS: Int8Format = Int8Format { lhs_offset: 128, ..Self::SIGNED };
     /// `vpmaddubsw` takes its left operand as unsigned bytes, too, and adds two products in 16 bits; adding two of its results there
-    /// saves a quarter of the multiplications. Left operands up to 200 and limited weights keep the sums exact; what that takes from the precision,
-    /// counting from the minimum gives back: the outputs of GELU use the whole range.
+    /// saves a quarter of the multiplications. Left operands of 200 steps and limited weights keep the sums exact; what that takes from the precision,
+    /// zero points give back: the outputs of GELU use all steps.
     pub const SUMS_IN_I16: Int8Format =
-        Int8Format { group: 64, max_lhs: 100, lhs_offset: 0, lhs_from_minimum: true, adds_in_i16: true };
+        Int8Format { group: 64, max_lhs: 100, lhs_offset: 0, lhs_zero_points: true, adds_in_i16: true };
 }
 
 /// The vector operations of one ISA.
