@@ -45,8 +45,7 @@ fn bf16_parts(x: f32, count: usize) -> Vec<f64> {
 
 /// A row after quantisation in groups, dequantised: `range` finds the minimum that becomes 0 with the zero point, and the distance that is
 /// `limit` steps.
-fn quantized(row: &[f32], group: usize, limit: i8, range: impl Fn(&[f32]) -> (f32, f32)) -> Vec<f64> {
-    let limit = f32::from(limit);
+fn quantized(row: &[f32], group: usize, limit: f32, range: impl Fn(&[f32]) -> (f32, f32)) -> Vec<f64> {
     let dequantized = |group: &[f32]| {
         let (min, distance) = range(group);
         let (scale, factor) = (distance / limit, if distance > 0.0 { limit / distance } else { 0.0 });
@@ -88,9 +87,8 @@ fn dot(isa: Isa, gemm_type: GemmType, x: &[f32], w: &[f32]) -> f64 {
         (GemmType::Int8, _) => {
             let format = int8_format(isa);
             let weights = if format.adds_in_i16 { max_weight_or_sum } else { max_magnitude };
-            let range = if format.lhs_zero_points { minimum_and_half_range } else { max_magnitude };
-            let x = quantized(x, format.group, format.max_lhs, range);
-            sum(&x, &quantized(w, format.group, i8::MAX, weights))
+            let x = quantized(x, format.group, 0.5 * f32::from(format.lhs_steps), minimum_and_half_range);
+            sum(&x, &quantized(w, format.group, 127.0, weights))
         }
         (GemmType::Bf16x3, Some(_)) => {
             let product = |(x, w): (&f32, &f32)| {
@@ -270,7 +268,7 @@ fn int8_sums_of_the_largest_magnitudes_are_exact() {
         |i| if i == 0 { -1.0 } else { 1.0 },
     ];
     for isa in Isa::testable().into_iter().chain([Isa::emulated_tiles()]) {
-        for inputs in [4, 32, 64, 200] {
+        for inputs in [4, 32, 64, 128, 200] {
             let rows: Vec<f32> = patterns.iter().flat_map(|pattern| (0..inputs).map(pattern)).collect();
             let packed = PackedMatrix::pack(isa, GemmType::Int8, &rows, patterns.len(), inputs);
             let found = multiply(&rows, &packed, &Epilogue::default());

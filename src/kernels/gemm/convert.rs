@@ -1,7 +1,7 @@
 //! Conversion of f32 values to bf16 parts and to int8, one 64-byte tile row at a time.
 
 use super::blocking::MAX_PARTS;
-use crate::simd::{MAX_QUAD_SUM, Simd, fold};
+use crate::simd::{INT8_PER_LANE, MAX_INT8_GROUP, MAX_QUAD_SUM, Simd};
 use crate::tiles::{TILE_ROW_BYTES, TILE_ROWS};
 
 /// A tile row as packed elements.
@@ -53,23 +53,66 @@ pub(super) fn split_bf16_pairs<S: Simd, const P: usize>(
     }
 }
 
-/// Quantises a group of up to 64 values to i8 and returns its scale. Elements past the last value are 0. With `adds_in_i16` the integers
-/// keep to [`MAX_QUAD_SUM`].
+/// Tile rows of an int8 group.
+pub(super) const TILE_ROWS_PER_GROUP: usize = MAX_INT8_GROUP / TILE_ROW_BYTES;
+
+/// Quantises a group of weights to i8 and returns its scale. Elements past the last value are 0.
 #[inline(always)]
-pub(super) fn quantize_i8<S: Simd>(s: S, x: &[f32], adds_in_i16: bool, row: &mut TileRow) -> f32 {
+pub(super) fn quantize_weights<S: Simd>(s: S, x: &[f32], rows: [&mut TileRow; TILE_ROWS_PER_GROUP]) -> f32 {
     const MAX: f32 = i8::MAX as f32;
-    let mut max = max_magnitude(s, x);
-    if adds_in_i16 && max.is_finite() {
+    let [min, max] = range(s, x);
+    // Not `max`, which drops NaN.
+    let mut max = if min.is_nan() || -min > max { -min } else { max };
+    if S::INT8.adds_in_i16 && max.is_finite() {
         max = max.max(max_quad_sum(x) * (MAX / MAX_QUAD_SUM));
     }
     let (scale, factor) = int8_scale(max, MAX);
-    for start in (0..TILE_ROW_BYTES).step_by(S::LANES) {
-        let x = s.mul(s.load_at(x, start, 0.0), s.splat(factor));
-        // SAFETY: `row` holds 64 bytes, and `start` is a multiple of `LANES` below 64, so `LANES` bytes can be written
-        // at `start`.
-        unsafe { s.store_i8(row.as_mut_ptr().cast::<i8>().add(start), x) };
+    for (i, row) in rows.into_iter().enumerate() {
+        for start in (0..TILE_ROW_BYTES).step_by(S::LANES) {
+            let x = s.mul(s.load_at(x, i * TILE_ROW_BYTES + start, 0.0), s.splat(factor));
+            // SAFETY: `row` holds 64 bytes, and `start` is a multiple of `LANES` below 64, so `LANES` bytes can be written
+            // at `start`.
+            unsafe { s.store_i8(row.as_mut_ptr().cast::<i8>().add(start), x) };
+        }
     }
     scale
+}
+
+/// What the bytes `u` of an int8 group of `x` stand for: `scale · (u − zero_point)`.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct GroupScale {
+    pub(super) scale: f32,
+    /// An integer.
+    pub(super) zero_point: f32,
+}
+
+/// Quantises a group of `x` to packed elements. Those past the last value keep what they were: the weights there are 0.
+#[inline(always)]
+pub(super) fn quantize_lhs<S: Simd>(s: S, x: &[f32], to: &mut [u32]) -> GroupScale {
+    let [min, max] = range(s, x);
+    // The range itself could overflow.
+    let half_range = 0.5 * max - 0.5 * min;
+    let (scale, factor) = int8_scale(half_range, 0.5 * f32::from(S::INT8.lhs_steps));
+    let zero_point = (-min * factor).round_ties_even();
+    let (shift, factor) = (s.splat(zero_point), s.splat(factor));
+    let fours = x.chunks_exact(4 * S::LANES);
+    let rest = fours.remainder();
+    let (to_fours, to) = to.split_at_mut((x.len() - rest.len()) / INT8_PER_LANE);
+    for (x, to) in fours.zip(to_fours.chunks_exact_mut(4 * S::LANES / INT8_PER_LANE)) {
+        let mut vectors = [factor; 4];
+        for (i, vector) in vectors.iter_mut().enumerate() {
+            *vector = s.add(s.mul(s.load_at(x, i * S::LANES, 0.0), factor), shift);
+        }
+        // SAFETY: `to` is valid for writes of `4 · LANES / INT8_PER_LANE` u32, the size of `4 · LANES` bytes.
+        unsafe { s.store_int8_lhs_four(to.as_mut_ptr().cast(), vectors) };
+    }
+    for start in (0..rest.len()).step_by(S::LANES) {
+        let x = s.add(s.mul(s.load_at(rest, start, 0.0), factor), shift);
+        let to = &mut to[start / INT8_PER_LANE..][..S::LANES / INT8_PER_LANE];
+        // SAFETY: `to` is valid for writes of `LANES / INT8_PER_LANE` u32, the size of `LANES` bytes.
+        unsafe { s.store_int8_lhs(to.as_mut_ptr().cast(), x) };
+    }
+    GroupScale { scale, zero_point: zero_point - f32::from(S::INT8.lhs_offset) }
 }
 
 /// Maximum sum of the values of one sign among four that [`MAX_QUAD_SUM`] is about.
@@ -91,32 +134,20 @@ fn max_quad_sum(x: &[f32]) -> f32 {
     max[0].max(max[1])
 }
 
-/// Maximum magnitude of the values; NaN if one of them is NaN.
+/// Minimum and maximum of 0 and the values; one of them is NaN if a value is NaN.
 #[inline(always)]
-pub(super) fn max_magnitude<S: Simd>(s: S, x: &[f32]) -> f32 {
-    let [a, b, c, d] = fold!(s, x, 0.0, 0.0, |max, x| s.max_magnitude(max, x));
-    s.reduce_max_magnitude(s.max_magnitude(s.max_magnitude(a, b), s.max_magnitude(c, d)))
-}
-
-/// The minimum of 0 and the values, and half the range of both, which is NaN if a value is NaN or infinite.
-#[inline(always)]
-pub(super) fn minimum_and_half_range<S: Simd>(s: S, x: &[f32]) -> (f32, f32) {
-    let (mut min, mut max, mut zero) = (s.splat(0.0), s.splat(0.0), s.splat(0.0));
+fn range<S: Simd>(s: S, x: &[f32]) -> [f32; 2] {
+    let mut range = [s.splat(0.0); 2];
     for start in (0..x.len()).step_by(S::LANES) {
-        let x = s.load_at(x, start, 0.0);
-        (min, max) = (s.min(min, x), s.max(max, x));
-        // 0 times a value that is not finite is NaN.
-        zero = s.fma(x, s.splat(0.0), zero);
+        range = s.extend_range(range, s.load_at(x, start, 0.0));
     }
-    let min = -s.reduce_max(s.sub(s.splat(0.0), min));
-    // The range itself could overflow.
-    (min, 0.5 * s.reduce_max(max) - 0.5 * min + s.reduce_sum(zero))
+    s.reduce_range(range)
 }
 
 /// The scale of a group with the maximum magnitude `max`, and its reciprocal factor: `x ≈ scale · round(factor · x)` with `|factor · x| ≤
 /// limit`. A NaN or infinite maximum makes the scale NaN.
 #[inline(always)]
-pub(super) fn int8_scale(max: f32, limit: f32) -> (f32, f32) {
+fn int8_scale(max: f32, limit: f32) -> (f32, f32) {
     match max {
         // The factor of a smaller maximum could overflow.
         max if max < 1e-30 => (0.0, 0.0),

@@ -83,8 +83,8 @@ pub fn gemm_into_lhs<'a>(
 /// Checks that `x` has the operand format of `weights`, and all rows that the micro-kernel reads.
 fn check_lhs(x: Lhs, weights: &PackedMatrix) {
     let layout = weights.layout;
-    assert_eq!(x.scales_per_row, layout.lhs_scales, "x has the operand format of the weights");
-    assert!(x.scales.len() >= x.rows * x.scales_per_row, "x has a scale for every row and group");
+    assert_eq!(x.groups, layout.groups, "x has the operand format of the weights");
+    assert!(x.scales.len() >= x.rows * x.groups, "x has a scale for every row and group");
     let rows = layout.format.padded_rows(x.rows);
     let end = (rows - 1).checked_mul(x.stride).and_then(|last| last.checked_add(layout.lhs_row));
     assert!(end.is_some_and(|end| end <= x.elements.len()), "x has all its rows");

@@ -2,6 +2,7 @@
 
 use super::blocking::{MAX_PARTS, TILE_NR, tile_mc, vector_mc};
 use super::cache_line::LINE_ELEMENTS;
+use super::convert::TILE_ROWS_PER_GROUP;
 use crate::isa::{Isa, Kernel};
 use crate::math::Accuracy;
 use crate::simd::{INT8_PER_LANE, Int8Format, Simd};
@@ -23,9 +24,9 @@ pub enum GemmType {
     /// Operands rounded to bf16 on ISAs whose bf16 dot products are faster than f32 FMAs. On all others only the
     /// weights are rounded to bf16, and the products are f32.
     Bf16,
-    /// Both operands quantised to integers from −127 to 127, with one scale per row (of `x` or of the weights) and group of 64
-    /// inputs. The sum over a group is exact. On x86 without VNNI activations are integers of 200 steps with a zero point per group, and
-    /// weights are limited so that four products can be added in 16 bits ([`int8_format`]).
+    /// Both operands quantised to 8-bit integers, with one scale per row (of `x` or of the weights) and group of 128 inputs, and for `x` also
+    /// a zero point. The sum over a group is exact. On x86 without VNNI a group has 64 inputs, and the integers are limited so that four
+    /// products can be added in 16 bits ([`int8_format`]).
     Int8,
 }
 
@@ -125,7 +126,7 @@ pub fn int8_format(isa: Isa) -> Int8Format {
             S::INT8
         }
     }
-    if isa.tile_unit().is_some() { Int8Format::SIGNED } else { isa.run(VectorFormat) }
+    isa.run(VectorFormat)
 }
 
 /// The layout of packed operands. Lengths are in packed elements (u32).
@@ -143,8 +144,6 @@ pub(super) struct PackedLayout {
     pub panel: usize,
     /// Int8 groups per row of `x`; 0 in all other formats.
     pub groups: usize,
-    /// Scales, and zero points if the format has them, per row of `x`: one for each group.
-    pub lhs_scales: usize,
 }
 
 impl PackedLayout {
@@ -161,14 +160,14 @@ impl PackedLayout {
         }
         let nr = isa.run(VectorShape);
         let format = OperandFormat::select(isa, gemm_type, significand_bits);
-        let Int8Format { group, lhs_zero_points, .. } = int8_format(isa);
+        let Int8Format { group, .. } = int8_format(isa);
         let is_int8 = matches!(format, OperandFormat::Int8 | OperandFormat::Int8Tiles);
         let groups = if is_int8 { inputs.div_ceil(group) } else { 0 };
         let tile_row = TILE_ROW_BYTES / 4;
         let (nr, lhs_row, panel) = match format {
             OperandFormat::F32 { .. } => (nr, inputs, inputs * nr),
             OperandFormat::Bf16 => (nr, inputs.div_ceil(2), inputs.div_ceil(2) * nr),
-            // Each group also stores a scale and an initial accumulator for every output.
+            // Each group also stores the scale and the sum of its weights for every output.
             OperandFormat::Int8 => {
                 let row = groups * group / INT8_PER_LANE;
                 (nr, row, (row + 2 * groups) * nr)
@@ -177,10 +176,12 @@ impl PackedLayout {
                 let elements = inputs.div_ceil(format.inputs_per_tile_row()) * tile_row;
                 (TILE_NR, elements * parts, elements * weight_parts * TILE_NR)
             }
-            OperandFormat::Int8Tiles => (TILE_NR, groups * tile_row, groups * (tile_row * TILE_NR + TILE_NR)),
+            OperandFormat::Int8Tiles => {
+                let row = groups * TILE_ROWS_PER_GROUP * tile_row;
+                (TILE_NR, row, (row + 2 * groups) * TILE_NR)
+            }
         };
-        let lhs_scales = if lhs_zero_points { 2 * groups } else { groups };
-        PackedLayout { format, nr, inputs, lhs_row, panel, groups, lhs_scales }
+        PackedLayout { format, nr, inputs, lhs_row, panel, groups }
     }
 
     /// Cache lines of a panel; every panel begins on a cache line.

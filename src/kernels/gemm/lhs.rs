@@ -7,14 +7,12 @@ use rayon::prelude::*;
 
 use super::blocking::MAX_PARTS;
 use super::cache_line::{CacheLine, LINE_ELEMENTS, elements, elements_mut};
-use super::convert::{
-    BF16_PER_TILE_ROW, int8_scale, max_magnitude, minimum_and_half_range, quantize_i8, split_bf16,
-};
+use super::convert::{BF16_PER_TILE_ROW, GroupScale, quantize_lhs, split_bf16};
 use super::layout::{OperandFormat, PackedLayout};
 use super::packed_matrix::PackedMatrix;
 use crate::isa::{Kernel, define_runners};
-use crate::simd::{INT8_PER_LANE, MAX_LANES, Simd};
-use crate::tiles::{TILE_ROW_BYTES, TILE_ROWS};
+use crate::simd::{INT8_PER_LANE, MAX_INT8_GROUP, MAX_LANES, Simd};
+use crate::tiles::TILE_ROWS;
 
 /// Rows of `x` in an operand format.
 ///
@@ -27,11 +25,10 @@ pub struct Lhs<'a> {
     /// Packed elements from the start of one row to the start of the next.
     pub(super) stride: usize,
     pub(super) rows: usize,
-    /// `(rows, scales_per_row)`: the scales of the int8 groups of a row, then their zero points if the format has them
-    /// ([`crate::simd::Int8Format::lhs_zero_points`]); empty in all other formats.
-    pub(super) scales: &'a [f32],
-    /// Scales and zero points per row.
-    pub(super) scales_per_row: usize,
+    /// `(rows, groups)`: the scales of the int8 groups; empty in all other formats.
+    pub(super) scales: &'a [GroupScale],
+    /// Int8 groups per row; 0 in all other formats.
+    pub(super) groups: usize,
 }
 
 impl<'a> Lhs<'a> {
@@ -39,7 +36,7 @@ impl<'a> Lhs<'a> {
     fn f32(x: &'a [f32], stride: usize, rows: usize) -> Self {
         // SAFETY: u32 has the size and alignment of f32, and every bit pattern is a valid u32.
         let elements = unsafe { slice::from_raw_parts(x.as_ptr().cast(), x.len()) };
-        Lhs { elements, stride, rows, scales: &[], scales_per_row: 0 }
+        Lhs { elements, stride, rows, scales: &[], groups: 0 }
     }
 
     /// Number of rows.
@@ -52,7 +49,7 @@ impl<'a> Lhs<'a> {
         Lhs {
             elements: &self.elements[rows.start * self.stride..],
             rows: rows.len(),
-            scales: &self.scales[rows.start * self.scales_per_row..],
+            scales: &self.scales[rows.start * self.groups..],
             ..*self
         }
     }
@@ -70,7 +67,7 @@ pub fn row_stride(length: usize) -> usize {
 pub struct LhsBuffer {
     /// Cache lines, so that tile rows are aligned.
     lines: Vec<CacheLine>,
-    scales: Vec<f32>,
+    scales: Vec<GroupScale>,
 }
 
 /// Rows that one rayon task converts.
@@ -93,9 +90,9 @@ impl LhsBuffer {
     /// If the buffer has never held as many rows, or `weights` are int8.
     pub fn converted(&self, weights: &PackedMatrix, rows: usize) -> Lhs<'_> {
         let layout = weights.layout;
-        assert_eq!(layout.lhs_scales, 0, "the left operand has no scales");
+        assert_eq!(layout.groups, 0, "the left operand has no scales");
         let elements = &elements(&self.lines)[..layout.format.padded_rows(rows) * layout.lhs_row];
-        Lhs { elements, stride: layout.lhs_row, rows, scales: &[], scales_per_row: 0 }
+        Lhs { elements, stride: layout.lhs_row, rows, scales: &[], groups: 0 }
     }
 
     /// Converts `rows` rows, which begin every `stride` values of `x`, to the operand format of `weights`: f32 stays where it is, other
@@ -112,17 +109,17 @@ impl LhsBuffer {
     ) -> Lhs<'a> {
         let (isa, layout) = (weights.isa, weights.layout);
         if rows == 0 || matches!(layout.format, OperandFormat::F32 { .. }) {
-            return Lhs { scales_per_row: layout.lhs_scales, ..Lhs::f32(x, stride, rows) };
+            return Lhs { groups: layout.groups, ..Lhs::f32(x, stride, rows) };
         }
         let row = if layout.format.is_tiles() { layout.lhs_row } else { row_stride(layout.lhs_row) };
-        let scales_per_row = layout.lhs_scales;
+        let groups = layout.groups;
         let padded_rows = layout.format.padded_rows(rows);
-        if self.scales.len() < padded_rows * scales_per_row {
-            self.scales.resize(padded_rows * scales_per_row, 0.0);
+        if self.scales.len() < padded_rows * groups {
+            self.scales.resize(padded_rows * groups, GroupScale::default());
         }
         self.reserve(PackedLayout { lhs_row: row, ..layout }, rows);
         let packed = &mut elements_mut(&mut self.lines)[..padded_rows * row];
-        let convert = |task: usize, to: &mut [u32], scales: &mut [f32]| {
+        let convert = |task: usize, to: &mut [u32], scales: &mut [GroupScale]| {
             let x = &x[task * ROWS_PER_TASK * stride..];
             let rows = ROWS_PER_TASK.min(rows - task * ROWS_PER_TASK);
             if layout.format.is_tiles() {
@@ -132,25 +129,19 @@ impl LhsBuffer {
             }
         };
         if rows <= ROWS_PER_TASK {
-            convert(0, packed, &mut self.scales[..rows * scales_per_row]);
-        } else if scales_per_row == 0 {
+            convert(0, packed, &mut self.scales[..rows * groups]);
+        } else if groups == 0 {
             let tasks = packed.par_chunks_mut(ROWS_PER_TASK * row).enumerate();
             tasks.for_each(|(task, to)| convert(task, to, &mut []));
         } else {
             packed
                 .par_chunks_mut(ROWS_PER_TASK * row)
-                .zip(self.scales[..rows * scales_per_row].par_chunks_mut(ROWS_PER_TASK * scales_per_row))
+                .zip(self.scales[..rows * groups].par_chunks_mut(ROWS_PER_TASK * groups))
                 .enumerate()
                 .for_each(|(task, (to, scales))| convert(task, to, scales));
         }
         let elements = &elements(&self.lines)[..padded_rows * row];
-        Lhs {
-            elements,
-            stride: row,
-            rows,
-            scales: &self.scales[..padded_rows * scales_per_row],
-            scales_per_row,
-        }
+        Lhs { elements, stride: row, rows, scales: &self.scales[..padded_rows * groups], groups }
     }
 }
 
@@ -163,7 +154,7 @@ struct ConvertRows<'a, const TILES: bool> {
     to: &'a mut [u32],
     /// Packed elements from the start of one row to the start of the next, in formats without tiles.
     to_stride: usize,
-    scales: &'a mut [f32],
+    scales: &'a mut [GroupScale],
 }
 
 impl<const TILES: bool> Kernel for ConvertRows<'_, TILES> {
@@ -175,7 +166,7 @@ impl<const TILES: bool> Kernel for ConvertRows<'_, TILES> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let PackedLayout { format, lhs_row, inputs, .. } = self.layout;
+        let PackedLayout { format, lhs_row, inputs, groups, .. } = self.layout;
         if TILES {
             return match format {
                 OperandFormat::Bf16Tiles { parts: 1, .. } => self.bf16_tiles::<S, 1>(s),
@@ -187,14 +178,17 @@ impl<const TILES: bool> Kernel for ConvertRows<'_, TILES> {
                 }
             };
         }
-        let scales_per_row = self.layout.lhs_scales;
         for i in 0..self.rows {
             let to = &mut self.to[i * self.to_stride..][..lhs_row];
             let x = &self.x[i * self.stride..][..inputs];
             match format {
                 OperandFormat::Bf16 => bf16_row(s, x, to),
                 OperandFormat::Int8 => {
-                    int8_row(s, x, to, &mut self.scales[i * scales_per_row..][..scales_per_row]);
+                    let to = to.chunks_exact_mut(S::INT8.group / INT8_PER_LANE);
+                    let scales = &mut self.scales[i * groups..][..groups];
+                    for ((group, to), scale) in x.chunks(S::INT8.group).zip(to).zip(scales) {
+                        *scale = quantize_lhs(s, group, to);
+                    }
                 }
                 format => unreachable!("{format:?} is not converted to rows"),
             }
@@ -210,11 +204,15 @@ impl<const TILES: bool> ConvertRows<'_, TILES> {
         for i in 0..self.rows {
             // Each tile row of a row of `x` is in another tile.
             let (tile_rows, _) = self.to[i / TILE_ROWS * TILE_ROWS * lhs_row..].as_chunks_mut::<16>();
-            let tile_rows = tile_rows.iter_mut().skip(i % TILE_ROWS).step_by(TILE_ROWS);
+            let mut tile_rows = tile_rows.iter_mut().skip(i % TILE_ROWS).step_by(TILE_ROWS);
             let x = &self.x[i * self.stride..][..inputs];
             let scales = &mut self.scales[i * groups..][..groups];
-            for ((group, row), scale) in x.chunks(TILE_ROW_BYTES).zip(tile_rows).zip(scales) {
-                *scale = quantize_i8(s, group, false, row);
+            let mut bytes = [0; MAX_INT8_GROUP / INT8_PER_LANE];
+            for (group, scale) in x.chunks(MAX_INT8_GROUP).zip(scales) {
+                *scale = quantize_lhs(s, group, &mut bytes);
+                for (bytes, row) in bytes.as_chunks().0.iter().zip(&mut tile_rows) {
+                    *row = *bytes;
+                }
             }
         }
     }
@@ -254,47 +252,6 @@ fn bf16_row<S: Simd>(s: S, x: &[f32], to: &mut [u32]) {
             // SAFETY: `last` is valid for writes of `MAX_LANES / 2` u32, at least the size of `LANES` u16.
             unsafe { s.store_bf16(last.as_mut_ptr().cast(), x) };
             to.copy_from_slice(&last[..to.len()]);
-        }
-    }
-}
-
-/// Converts a row to packed elements of int8 and writes the scales of its groups, and their zero points.
-#[inline(always)]
-fn int8_row<S: Simd>(s: S, x: &[f32], to: &mut [u32], scales: &mut [f32]) {
-    let (scales, zero_points) = scales.split_at_mut(x.len().div_ceil(S::INT8.group));
-    let mut zero_points = zero_points.iter_mut();
-    let to = to.chunks_exact_mut(S::INT8.group / INT8_PER_LANE);
-    for ((group, to), scale) in x.chunks(S::INT8.group).zip(to).zip(scales) {
-        let (min, max) = if S::INT8.lhs_zero_points {
-            minimum_and_half_range(s, group)
-        } else {
-            (0.0, max_magnitude(s, group))
-        };
-        let factor;
-        (*scale, factor) = int8_scale(max, f32::from(S::INT8.max_lhs));
-        let zero_point = (-min * factor).round_ties_even();
-        if let Some(to) = zero_points.next() {
-            *to = zero_point;
-        }
-        let (zero_point, factor) = (s.splat(zero_point), s.splat(factor));
-        let fours = group.chunks_exact(4 * S::LANES);
-        let rest = fours.remainder();
-        let (to_fours, to) = to.split_at_mut((group.len() - rest.len()) / INT8_PER_LANE);
-        for (x, to) in fours.zip(to_fours.chunks_exact_mut(4 * S::LANES / INT8_PER_LANE)) {
-            let mut vectors = [factor; 4];
-            for (i, vector) in vectors.iter_mut().enumerate() {
-                let x = s.load_at(x, i * S::LANES, 0.0);
-                *vector = s.add(s.mul(x, factor), zero_point);
-            }
-            // SAFETY: `to` is valid for writes of `4 · LANES / INT8_PER_LANE` u32, the size of `4 · LANES` bytes.
-            unsafe { s.store_int8_lhs_four(to.as_mut_ptr().cast(), vectors) };
-        }
-        // Elements past the last input keep old values: the weights there are 0.
-        for start in (0..rest.len()).step_by(S::LANES) {
-            let x = s.add(s.mul(s.load_at(rest, start, 0.0), factor), zero_point);
-            let to = &mut to[start / INT8_PER_LANE..][..S::LANES / INT8_PER_LANE];
-            // SAFETY: `to` is valid for writes of `LANES / INT8_PER_LANE` u32, the size of `LANES` bytes.
-            unsafe { s.store_int8_lhs(to.as_mut_ptr().cast(), x) };
         }
     }
 }

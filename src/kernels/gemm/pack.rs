@@ -1,11 +1,13 @@
 //! Packing of weights into panels.
 
 use super::blocking::{MAX_PARTS, TILE_NR, TILES_PER_PANEL};
-use super::convert::{BF16_PER_TILE_ROW, TileRow, quantize_i8, split_bf16, split_bf16_pairs};
+use super::convert::{
+    BF16_PER_TILE_ROW, TILE_ROWS_PER_GROUP, TileRow, quantize_weights, split_bf16, split_bf16_pairs,
+};
 use super::layout::{OperandFormat, PackedLayout};
 use crate::isa::{Isa, Kernel, define_runners};
-use crate::simd::{INT8_PER_LANE, Int8Format, Simd};
-use crate::tiles::{TILE_ROW_BYTES, TILE_ROWS};
+use crate::simd::{INT8_PER_LANE, MAX_INT8_GROUP, Simd};
+use crate::tiles::TILE_ROWS;
 
 /// A strided weight matrix to pack: `(outputs, inputs)`, or `(inputs, outputs)` if transposed.
 #[derive(Debug, Clone, Copy)]
@@ -183,30 +185,36 @@ fn pack_bf16_transposed<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, t
     }
 }
 
-/// Packs a panel of int8. For every group: the scales of its outputs, their initial accumulators, or the negated sums of their weights for
-/// zero points, and their packed elements.
+/// The negated sum of a group of weights, which is multiplied with the zero point of the left operands.
+fn negated_sum(rows: [&TileRow; TILE_ROWS_PER_GROUP]) -> f32 {
+    let sum = |row: &TileRow| -> i32 {
+        row.map(u32::to_ne_bytes).as_flattened().iter().map(|x| i32::from(x.cast_signed())).sum()
+    };
+    -rows.map(sum).iter().sum::<i32>() as f32
+}
+
+/// Packs a panel of int8. For every group: the scales of its outputs, the negated sums of their weights, and their packed elements.
 #[inline(always)]
 fn pack_int8<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, to: &mut [u32]) {
     let PackedLayout { nr, inputs, .. } = layout;
     let MatrixView { data, stride, .. } = from;
-    let Int8Format { group: length, lhs_offset, lhs_zero_points, adds_in_i16, .. } = S::INT8;
+    let length = S::INT8.group;
     let elements = length / INT8_PER_LANE;
     for (group, to) in to.chunks_exact_mut((2 + elements) * nr).enumerate() {
         let inputs = group * length..inputs.min((group + 1) * length);
         let (scales, to) = to.split_at_mut(nr);
-        let (initial, to) = to.split_at_mut(nr);
+        let (sums, to) = to.split_at_mut(nr);
         for column in (0..nr).step_by(16) {
-            let mut bytes: SixteenRows = [[0; 16]; 16];
+            let mut bytes: [SixteenRows; TILE_ROWS_PER_GROUP] = [[[0; 16]; 16]; TILE_ROWS_PER_GROUP];
             let rows = data.chunks(stride).skip(column).take((nr - column).min(16));
-            for (i, (from, row)) in rows.zip(&mut bytes).enumerate() {
-                scales[column + i] = quantize_i8(s, &from[inputs.clone()], adds_in_i16, row).to_bits();
-                let sum: i32 =
-                    row.map(u32::to_ne_bytes).as_flattened().iter().map(|x| i32::from(*x as i8)).sum();
-                // Cancels the zero point or the offset of the left operands.
-                initial[column + i] =
-                    if lhs_zero_points { (-sum as f32).to_bits() } else { (-lhs_offset * sum) as u32 };
+            for (i, from) in rows.enumerate() {
+                let rows = bytes.each_mut().map(|rows| &mut rows[i]);
+                scales[column + i] = quantize_weights(s, &from[inputs.clone()], rows).to_bits();
+                sums[column + i] = negated_sum(bytes.each_ref().map(|rows| &rows[i])).to_bits();
             }
-            write_transposed(s, &mut bytes, elements, column, nr, to);
+            for (rows, to) in bytes.iter_mut().zip(to.chunks_mut(16 * nr)) {
+                write_transposed(s, rows, 16, column, nr, to);
+            }
         }
     }
 }
@@ -253,25 +261,32 @@ fn pack_bf16_tiles<S: Simd, const P: usize>(s: S, layout: PackedLayout, from: Ma
     }
 }
 
-/// Packs a panel of int8 tiles: for every group the scales of its outputs and its two tiles. Row `r` of a tile holds
-/// inputs `4 r` to `4 r + 3` of its 16 outputs.
+/// Packed elements of an int8 group in a panel of tiles.
+pub(super) const INT8_TILE_GROUP: usize =
+    2 * TILE_NR + TILE_ROWS_PER_GROUP * TILES_PER_PANEL * 16 * TILE_ROWS;
+
+/// Packs a panel of int8 tiles: for every group the scales of its outputs, the negated sums of their weights, and for every 64 inputs two
+/// tiles. Row `r` of a tile holds inputs `4 r` to `4 r + 3` of its 16 outputs.
 #[inline(always)]
 fn pack_int8_tiles<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, to: &mut [u32]) {
     let MatrixView { data, stride, .. } = from;
-    let group_elements = TILE_NR + TILES_PER_PANEL * 16 * TILE_ROWS;
-    for (group, to) in to.chunks_exact_mut(group_elements).enumerate() {
-        let inputs = group * TILE_ROW_BYTES..layout.inputs.min((group + 1) * TILE_ROW_BYTES);
+    for (group, to) in to.chunks_exact_mut(INT8_TILE_GROUP).enumerate() {
+        let inputs = group * MAX_INT8_GROUP..layout.inputs.min((group + 1) * MAX_INT8_GROUP);
         let (scales, to) = to.split_at_mut(TILE_NR);
+        let (sums, to) = to.split_at_mut(TILE_NR);
         scales.fill(0);
-        for (tile, to) in to.chunks_exact_mut(16 * TILE_ROWS).enumerate() {
-            let mut rows: SixteenRows = [[0; 16]; TILE_ROWS];
-            let outputs = data.chunks(stride).skip(tile * TILE_ROWS);
-            let scales = &mut scales[tile * TILE_ROWS..];
-            for ((from, row), scale) in outputs.zip(&mut rows).zip(scales) {
-                *scale = quantize_i8(s, &from[inputs.clone()], false, row).to_bits();
+        sums.fill(0);
+        for column in (0..TILE_NR).step_by(TILE_ROWS) {
+            let mut bytes: [SixteenRows; TILE_ROWS_PER_GROUP] = [[[0; 16]; 16]; TILE_ROWS_PER_GROUP];
+            for (i, from) in data.chunks(stride).skip(column).take(TILE_ROWS).enumerate() {
+                let rows = bytes.each_mut().map(|rows| &mut rows[i]);
+                scales[column + i] = quantize_weights(s, &from[inputs.clone()], rows).to_bits();
+                sums[column + i] = negated_sum(bytes.each_ref().map(|rows| &rows[i])).to_bits();
             }
-            s.transpose_u32(&mut rows);
-            to.copy_from_slice(rows.as_flattened());
+            for (rows, to) in bytes.iter_mut().zip(to.chunks_exact_mut(TILES_PER_PANEL * 16 * TILE_ROWS)) {
+                s.transpose_u32(rows);
+                to[column * 16..][..16 * TILE_ROWS].copy_from_slice(rows.as_flattened());
+            }
         }
     }
 }

@@ -7,11 +7,12 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::blocking::{MAX_PARTS, TILE_MR, TILE_NR, TILES_PER_PANEL, stays_in_l2, tile_kc};
-use super::convert::BF16_PER_TILE_ROW;
+use super::convert::{BF16_PER_TILE_ROW, GroupScale, TILE_ROWS_PER_GROUP};
 use super::epilogue::{AccumulatorRows, BlockEpilogue, Epilogue, F32Rows, Results, TileRows};
 use super::layout::OperandFormat;
 use super::lhs::Lhs;
 use super::output::OutputBlock;
+use super::pack::INT8_TILE_GROUP;
 use super::packed_matrix::PackedMatrix;
 use super::prefetch::Prefetch;
 use crate::activation::Activation;
@@ -200,16 +201,15 @@ impl<T: Tiles> TileGemm<'_, '_, T> {
         let mut current = 0;
         let visits = x.rows.div_ceil(TILE_ROWS) * TILES_PER_PANEL;
         for panel in panels {
-            let mut prefetch =
-                prefetch_next(weights, panel, &(0..x.scales_per_row), x.scales_per_row, false, visits);
+            let mut prefetch = prefetch_next(weights, panel, &(0..x.groups), x.groups, false, visits);
             for first in (0..x.rows).step_by(TILE_ROWS) {
                 let rows = TILE_ROWS.min(x.rows - first);
                 let block = &mut blocks[current].0;
                 for tile in 0..TILES_PER_PANEL {
                     let micro_kernel = Int8MicroKernel {
                         a: x.elements[first * x.stride..].as_ptr().cast(),
-                        a_scales: x.scales[first * x.scales_per_row..].as_ptr(),
-                        groups: x.scales_per_row,
+                        a_scales: x.scales[first * x.groups..].as_ptr(),
+                        groups: x.groups,
                         b: weights.panel(panel).as_ptr(),
                         tile,
                     };
@@ -563,7 +563,7 @@ struct Int8MicroKernel {
     /// The tiles of the rows.
     a: *const u8,
     /// `(16, groups)` scales of the rows.
-    a_scales: *const f32,
+    a_scales: *const GroupScale,
     groups: usize,
     /// The panel.
     b: *const u32,
@@ -580,11 +580,10 @@ impl Int8MicroKernel {
     /// Adds the sums of all groups, multiplied by their scales, and writes them to the columns of the tile.
     ///
     /// # Safety
-    /// `a` is valid for reads of the tiles of 16 rows, `a_scales` of `16 · groups` f32, `b` of a panel of `groups`
+    /// `a` is valid for reads of the tiles of 16 rows, `a_scales` of `16 · groups` scales, `b` of a panel of `groups`
     /// groups.
     #[inline(always)]
     unsafe fn run<S: Simd, T: Tiles>(&self, s: S, tiles: &mut T, to: &mut [[f32; TILE_NR]; TILE_MR]) {
-        const GROUP_ELEMENTS: usize = TILE_NR + TILES_PER_PANEL * TILE_BYTES / 4;
         let mut accumulators = [[s.splat(0.0); TILE_ROWS]; 4];
         let vectors = TILE_ROWS / S::LANES;
         let mut group_sums = [GroupSums([[0; TILE_ROWS]; TILE_ROWS]); GROUPS_IN_FLIGHT];
@@ -593,15 +592,23 @@ impl Int8MicroKernel {
             // SAFETY: `first + i < groups` for every `i < count`, so the tiles, the scales of both operands and
             // `group_sums[i]` are readable or writable by the contract of this function.
             unsafe {
-                let b = |i: usize| self.b.add((first + i) * GROUP_ELEMENTS);
+                let b = |i: usize| self.b.add((first + i) * INT8_TILE_GROUP);
                 macro_rules! multiply_groups {
                     ($($i:literal: $c:literal $a:literal $b:literal)*) => {
-                        $(if $i < count {
-                            tiles.zero::<$c>();
-                            tiles.load_streamed::<$a>(self.a.add((first + $i) * TILE_BYTES), TILE_ROW_BYTES);
-                            tiles.load::<$b>(b($i).add(TILE_NR).cast::<u8>().add(self.tile * TILE_BYTES), TILE_ROW_BYTES);
-                            tiles.dot_int8::<$c, $a, $b>();
-                        })*
+                        // The same part of all groups, then the next part, so that no dot product waits for the one before.
+                        for part in 0..TILE_ROWS_PER_GROUP {
+                            $(if $i < count {
+                                if part == 0 {
+                                    tiles.zero::<$c>();
+                                }
+                                let a = self.a.add(((first + $i) * TILE_ROWS_PER_GROUP + part) * TILE_BYTES);
+                                let b = b($i).add(2 * TILE_NR).cast::<u8>();
+                                let b = b.add((part * TILES_PER_PANEL + self.tile) * TILE_BYTES);
+                                tiles.load_streamed::<$a>(a, TILE_ROW_BYTES);
+                                tiles.load::<$b>(b, TILE_ROW_BYTES);
+                                tiles.dot_int8::<$c, $a, $b>();
+                            })*
+                        }
                         $(if $i < count {
                             tiles.store::<$c>(group_sums[$i].0.as_mut_ptr().cast(), TILE_ROW_BYTES);
                         })*
@@ -611,12 +618,17 @@ impl Int8MicroKernel {
                 for (i, group_sums) in group_sums.iter().enumerate().take(count) {
                     for (vector, accumulators) in accumulators.iter_mut().enumerate().take(vectors) {
                         let start = vector * S::LANES;
-                        let scales = s.load(b(i).add(self.tile * TILE_ROWS + start).cast());
+                        let column = self.tile * TILE_ROWS + start;
+                        let scales = s.load(b(i).add(column).cast());
+                        let sums_of_weights = s.load(b(i).add(TILE_NR + column).cast());
                         for (row, sums) in group_sums.0.iter().enumerate() {
-                            let scale = s.splat(*self.a_scales.add(row * self.groups + first + i));
+                            let GroupScale { scale, zero_point } =
+                                *self.a_scales.add(row * self.groups + first + i);
+                            // Exact, too: these are integers below 2²⁴.
                             let exact = s.i32_to_f32(s.load_u32(sums.as_ptr().add(start)));
+                            let exact = s.fma(s.splat(zero_point), sums_of_weights, exact);
                             let accumulator = &mut accumulators[row];
-                            *accumulator = s.fma(exact, s.mul(scale, scales), *accumulator);
+                            *accumulator = s.fma(exact, s.mul(s.splat(scale), scales), *accumulator);
                         }
                     }
                 }

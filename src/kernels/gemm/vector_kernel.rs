@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::ptr;
 
 use super::blocking::{VECTOR_KC, VECTOR_L2_KC};
+use super::convert::GroupScale;
 use super::epilogue::{AccumulatorRows, BlockEpilogue, Epilogue};
 use super::layout::OperandFormat;
 use super::lhs::Lhs;
@@ -283,9 +284,9 @@ struct LhsCursor {
     /// Elements that a row takes: from one to the next, or of a micro-panel for each of its rows.
     stride: usize,
     /// The scales of a row, from the K block on.
-    scales: *const f32,
-    /// Scales and zero points per row.
-    scales_per_row: usize,
+    scales: *const GroupScale,
+    /// Int8 groups per row.
+    groups: usize,
     rows: usize,
 }
 
@@ -296,8 +297,8 @@ impl LhsCursor {
         LhsCursor {
             elements: x.elements[k_step * k_step_elements..].as_ptr(),
             stride: x.stride,
-            scales: if x.scales_per_row > 0 { x.scales[k_step..].as_ptr() } else { x.scales.as_ptr() },
-            scales_per_row: x.scales_per_row,
+            scales: if x.groups > 0 { x.scales[k_step..].as_ptr() } else { x.scales.as_ptr() },
+            groups: x.groups,
             rows: x.rows,
         }
     }
@@ -315,7 +316,7 @@ impl LhsCursor {
             elements: packed[rows.start * k_steps.len() + (k_step - k_steps.start) * height..].as_ptr(),
             stride: k_steps.len(),
             scales: [].as_ptr(),
-            scales_per_row: 0,
+            groups: 0,
             rows: rows.len(),
         }
     }
@@ -324,7 +325,7 @@ impl LhsCursor {
     #[inline(always)]
     fn advance(&mut self, rows: usize) {
         self.elements = self.elements.wrapping_add(rows * self.stride);
-        self.scales = self.scales.wrapping_add(rows * self.scales_per_row);
+        self.scales = self.scales.wrapping_add(rows * self.groups);
         self.rows -= rows;
     }
 }
@@ -622,7 +623,7 @@ impl<S: Simd> MicroKernel<S> for GroupScaled {
     const MR: usize = S::MR / 2;
     const UNROLL: usize = 1;
 
-    /// A group: its scales, its initial accumulators or negated sums of its weights, and its packed elements.
+    /// A group: its scales, the negated sums of its weights, and its packed elements.
     #[inline(always)]
     fn k_step() -> usize {
         2 + <Self as MicroKernel<S>>::lhs_elements()
@@ -642,7 +643,7 @@ impl<S: Simd> MicroKernel<S> for GroupScaled {
         prefetch: &mut Prefetch,
     ) -> Accumulators<S, R> {
         let elements = S::INT8.group / INT8_PER_LANE;
-        // SAFETY: a K step is a group. `x` has `R` rows with the packed elements, scales and zero points of these groups, and there are
+        // SAFETY: a K step is a group. `x` has `R` rows with the packed elements and scales of these groups, and there are
         // `(2 + elements) · 2 · LANES` u32 of weights for each group, by the contract of this method.
         unsafe {
             let rows = RowPointers::<R>::new(x);
@@ -651,31 +652,25 @@ impl<S: Simd> MicroKernel<S> for GroupScaled {
             for g in 0..weights.len() / (<Self as MicroKernel<S>>::k_step() * 2 * S::LANES) {
                 prefetch.advance(s);
                 let scales = weights.as_ptr().add(g * (2 + elements) * 2 * S::LANES);
-                let initial = scales.add(2 * S::LANES);
-                let exact = if S::INT8.lhs_zero_points {
-                    [[s.splat_u32(0); 2]; R]
-                } else {
-                    [[s.load_u32(initial), s.load_u32(initial.add(S::LANES))]; R]
-                };
-                let (group, weights) = (g * elements..g * elements + count, initial.add(2 * S::LANES));
+                let sums_of_weights = scales.add(2 * S::LANES);
+                let exact = [[s.splat_u32(0); 2]; R];
+                let (group, weights) =
+                    (g * elements..g * elements + count, sums_of_weights.add(2 * S::LANES));
                 let exact = if S::INT8.adds_in_i16 {
                     dot_products::<S, Int8Dot<2>, R>(s, rows, group, weights, exact, None)
                 } else {
                     dot_products::<S, Int8Dot<1>, R>(s, rows, group, weights, exact, None)
                 };
-                let scales = [s.load(scales.cast()), s.load(scales.add(S::LANES).cast())];
                 for (r, (sums, exact)) in accumulators.iter_mut().zip(exact).enumerate() {
-                    let scale = x.scales.add(r * x.scales_per_row + g);
-                    let mut exact = [s.i32_to_f32(exact[0]), s.i32_to_f32(exact[1])];
-                    if S::INT8.lhs_zero_points {
+                    let GroupScale { scale, zero_point } = *x.scales.add(r * x.groups + g);
+                    let (scale, zero_point) = (s.splat(scale), s.splat(zero_point));
+                    for (i, (sum, exact)) in sums.iter_mut().zip(exact).enumerate() {
+                        let column = i * S::LANES;
                         // Exact, too: these are integers below 2²⁴.
-                        let zero_point = s.splat(*scale.add(x.scales_per_row / 2));
-                        exact[0] = s.fma(zero_point, s.load(initial.cast()), exact[0]);
-                        exact[1] = s.fma(zero_point, s.load(initial.add(S::LANES).cast()), exact[1]);
+                        let sum_of_weights = s.load(sums_of_weights.add(column).cast());
+                        let exact = s.fma(zero_point, sum_of_weights, s.i32_to_f32(exact));
+                        *sum = s.fma(exact, s.mul(scale, s.load(scales.add(column).cast())), *sum);
                     }
-                    let scale = s.splat(*scale);
-                    sums[0] = s.fma(exact[0], s.mul(scale, scales[0]), sums[0]);
-                    sums[1] = s.fma(exact[1], s.mul(scale, scales[1]), sums[1]);
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Int8Format, Simd, methods};
+use super::{Int8Format, Simd, methods, range_of_bits};
 
 /// [`Simd`] with AVX2 and FMA. A value exists only if the processor supports both.
 #[derive(Debug, Clone, Copy)]
@@ -110,9 +110,21 @@ impl Simd for Avx2 {
             _mm256_blendv_ps(no, yes, _mm256_cmp_ps::<_CMP_LT_OQ>(a, b))
         }
         abs(x: __m256) -> __m256 { _mm256_andnot_ps(_mm256_set1_ps(-0.0), x) }
-        max_magnitude(a: __m256, b: __m256) -> __m256 {{
-            let b = _mm256_andnot_ps(_mm256_set1_ps(-0.0), b);
-            _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)))
+        extend_range(range: [__m256; 2], x: __m256) -> [__m256; 2] {{
+            let [min, max] = [_mm256_castps_si256(range[0]), _mm256_castps_si256(range[1])];
+            let x = _mm256_castps_si256(x);
+            [_mm256_castsi256_ps(_mm256_max_epu32(min, x)), _mm256_castsi256_ps(_mm256_max_epi32(max, x))]
+        }}
+        reduce_range(range: [__m256; 2]) -> [f32; 2] {{
+            let [min, max] = [_mm256_castps_si256(range[0]), _mm256_castps_si256(range[1])];
+            // With the sign bit flipped u32 are in the order of i32, so one reduction does for both.
+            let min = _mm256_xor_si256(min, _mm256_set1_epi32(i32::MIN));
+            let low = _mm256_permute2x128_si256::<0x20>(min, max);
+            let x = _mm256_max_epi32(low, _mm256_permute2x128_si256::<0x31>(min, max));
+            let x = _mm256_max_epi32(x, _mm256_shuffle_epi32::<0b01_00_11_10>(x));
+            let x = _mm256_max_epi32(x, _mm256_shuffle_epi32::<0b10_11_00_01>(x));
+            let min = _mm256_cvtsi256_si32(x) ^ i32::MIN;
+            range_of_bits(min.cast_unsigned(), _mm_cvtsi128_si32(_mm256_extracti128_si256::<1>(x)))
         }}
         reduce_sum(x: __m256) -> f32 {{
             let x = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
@@ -123,12 +135,6 @@ impl Simd for Avx2 {
             let x = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
             let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
             _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)))
-        }}
-        reduce_max_magnitude(x: __m256) -> f32 {{
-            let x = _mm256_castps_si256(x);
-            let x = _mm_max_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
-            let x = _mm_max_epi32(x, _mm_shuffle_epi32::<0b01_00_11_10>(x));
-            f32::from_bits(_mm_cvtsi128_si32(_mm_max_epi32(x, _mm_shuffle_epi32::<0b10_11_00_01>(x))) as u32)
         }}
         copysign(x: __m256, sign: __m256) -> __m256 {
             _mm256_or_ps(x, _mm256_and_ps(_mm256_set1_ps(-0.0), sign))

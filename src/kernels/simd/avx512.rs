@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Int8Format, Simd, methods};
+use super::{Int8Format, Simd, methods, range_of_bits};
 
 /// [`Simd`] with AVX-512 F, BW, DQ and VL, and with VNNI and BF16 as the parameters say. A value exists only if the
 /// processor supports all of them.
@@ -80,12 +80,25 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
             _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), no, yes)
         }
         abs(x: __m512) -> __m512 { _mm512_abs_ps(x) }
-        max_magnitude(a: __m512, b: __m512) -> __m512 {
-            _mm512_castsi512_ps(_mm512_max_epi32(
-                _mm512_castps_si512(a),
-                _mm512_castps_si512(_mm512_abs_ps(b)),
-            ))
-        }
+        extend_range(range: [__m512; 2], x: __m512) -> [__m512; 2] {{
+            let [min, max] = [_mm512_castps_si512(range[0]), _mm512_castps_si512(range[1])];
+            let x = _mm512_castps_si512(x);
+            [_mm512_castsi512_ps(_mm512_max_epu32(min, x)), _mm512_castsi512_ps(_mm512_max_epi32(max, x))]
+        }}
+        reduce_range(range: [__m512; 2]) -> [f32; 2] {{
+            let [min, max] = [_mm512_castps_si512(range[0]), _mm512_castps_si512(range[1])];
+            // With the sign bit flipped u32 are in the order of i32, so one reduction does for both.
+            let min = _mm512_xor_si512(min, _mm512_set1_epi32(i32::MIN));
+            let x = _mm512_max_epi32(
+                _mm512_shuffle_i64x2::<0b01_00_01_00>(min, max),
+                _mm512_shuffle_i64x2::<0b11_10_11_10>(min, max),
+            );
+            let x = _mm512_max_epi32(x, _mm512_shuffle_i64x2::<0b10_11_00_01>(x, x));
+            let x = _mm512_max_epi32(x, _mm512_shuffle_epi32::<0b01_00_11_10>(x));
+            let x = _mm512_max_epi32(x, _mm512_shuffle_epi32::<0b10_11_00_01>(x));
+            let min = _mm512_cvtsi512_si32(x) ^ i32::MIN;
+            range_of_bits(min.cast_unsigned(), _mm_cvtsi128_si32(_mm512_extracti32x4_epi32::<2>(x)))
+        }}
         reduce_sum(x: __m512) -> f32 { _mm512_reduce_add_ps(x) }
         reduce_sums_f64(vectors: [__m512; 4]) -> f64 {{
             let mut sum = _mm512_setzero_pd();
@@ -97,9 +110,6 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
             _mm512_reduce_add_pd(sum)
         }}
         reduce_max(x: __m512) -> f32 { _mm512_reduce_max_ps(x) }
-        reduce_max_magnitude(x: __m512) -> f32 {
-            f32::from_bits(_mm512_reduce_max_epi32(_mm512_castps_si512(x)) as u32)
-        }
         copysign(x: __m512, sign: __m512) -> __m512 {
             _mm512_or_ps(x, _mm512_and_ps(_mm512_set1_ps(-0.0), sign))
         }
@@ -328,9 +338,20 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     unsafe fn store_int8_lhs(self, to: *mut u8, x: __m512) {
         // SAFETY: `self` exists only if the processor supports AVX-512; `to` is valid for writes of 16 bytes by the
         // contract of this method.
+        unsafe { _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x))) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_int8_lhs_four(self, to: *mut u8, vectors: [__m512; 4]) {
+        // SAFETY: `self` exists only if the processor supports AVX-512; `to` is valid for writes of 64 bytes by the contract of this method.
         unsafe {
-            let x = _mm512_add_epi32(_mm512_cvtps_epi32(x), _mm512_set1_epi32(Self::INT8.lhs_offset));
-            _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(x));
+            let [a, b, c, d] = vectors;
+            let (a, b) = (_mm512_cvtps_epi32(a), _mm512_cvtps_epi32(b));
+            let (c, d) = (_mm512_cvtps_epi32(c), _mm512_cvtps_epi32(d));
+            // Packing works on quarters: each gets four bytes of every vector.
+            let bytes = _mm512_packus_epi16(_mm512_packs_epi32(a, b), _mm512_packs_epi32(c, d));
+            let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+            _mm512_storeu_si512(to.cast(), _mm512_permutexvar_epi32(order, bytes));
         }
     }
 }

@@ -16,21 +16,24 @@ pub const MAX_LANES: usize = 16;
 /// 8-bit integers in a u32 lane.
 pub const INT8_PER_LANE: usize = size_of::<u32>();
 
-/// How an ISA multiplies 8-bit integers.
+/// How an ISA multiplies 8-bit integers. A byte `u` of a left operand stands for `scale · (u − zero_point)`, a byte `q` of the weights for
+/// `scale · q`.
 #[derive(Debug, Clone, Copy)]
 pub struct Int8Format {
-    /// Consecutive inputs that share a scale.
+    /// Consecutive inputs that share a scale and a zero point.
     pub group: usize,
-    /// Maximum magnitude of a left operand; with zero points, half the difference of the greatest and the smallest.
-    pub max_lhs: i8,
-    /// What [`Simd::store_int8_lhs`] adds to every value.
-    pub lhs_offset: i32,
-    /// Whether the left operands of a group have a zero point: unsigned bytes `u` stand for `scale · (u − zero_point)`.
-    pub lhs_zero_points: bool,
+    /// Steps from the smallest left operand of a group to the greatest.
+    pub lhs_steps: u8,
+    /// The smallest left operand: what [`Simd::store_int8_lhs`] subtracts from every value.
+    pub lhs_offset: u8,
     /// Whether the products of two packed elements are added in 16 bits: [`Simd::dot_int8`] takes two of them, and
     /// [`MAX_QUAD_SUM`] limits the weights.
     pub adds_in_i16: bool,
 }
+
+/// Maximum [`Int8Format::group`] of any ISA. The sum over a group and the part of its zero point are below 2²⁴, so that f32 has both of them
+/// exactly.
+pub const MAX_INT8_GROUP: usize = 128;
 
 /// With [`Int8Format::adds_in_i16`]: maximum sum of the weights of one sign among four that are multiplied for the same 16 bits, before
 /// they are rounded. Those are the weights 0, 1, 4 and 5, and 2, 3, 6 and 7, of any eight. Rounding adds 2 at most, so a sum of their
@@ -38,16 +41,16 @@ pub struct Int8Format {
 pub const MAX_QUAD_SUM: f32 = 161.0;
 
 impl Int8Format {
-    /// Both operands are signed bytes.
-    pub const SIGNED: Int8Format =
-        Int8Format { group: 64, max_lhs: i8::MAX, lhs_offset: 0, lhs_zero_points: false, adds_in_i16: false };
-    /// `vpdpbusd` takes its left operand as unsigned bytes.
-    pub const UNSIGNED_LHS: Int8Format = Int8Format { lhs_offset: 128, ..Self::SIGNED };
-    /// `vpmaddubsw` takes its left operand as unsigned bytes, too, and adds two products in 16 bits; adding two of its results there
-    /// saves a quarter of the multiplications. Left operands of 200 steps and limited weights keep the sums exact; what that takes from the precision,
-    /// zero points give back: the outputs of GELU use all steps.
+    /// Unsigned bytes, as `vpdpbusd` takes them. The greatest may be rounded to 255. With zero points groups of 128 are as accurate as groups
+    /// of 64 without: the outputs of GELU use all steps.
+    pub const UNSIGNED_LHS: Int8Format =
+        Int8Format { group: MAX_INT8_GROUP, lhs_steps: 254, lhs_offset: 0, adds_in_i16: false };
+    /// The same integers as signed bytes.
+    pub const SIGNED_LHS: Int8Format = Int8Format { lhs_offset: 128, ..Self::UNSIGNED_LHS };
+    /// `vpmaddubsw` adds two products in 16 bits; adding two of its results there saves a quarter of the multiplications. Left operands of
+    /// 200 steps and limited weights keep the sums exact. What that takes from the precision, smaller groups give back.
     pub const SUMS_IN_I16: Int8Format =
-        Int8Format { group: 64, max_lhs: 100, lhs_offset: 0, lhs_zero_points: true, adds_in_i16: true };
+        Int8Format { group: 64, lhs_steps: 200, lhs_offset: 0, adds_in_i16: true };
 }
 
 /// The vector operations of one ISA.
@@ -111,8 +114,10 @@ pub trait Simd: Copy + Send + Sync {
     fn select_less(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F;
     /// `|x|`.
     fn abs(self, x: Self::F) -> Self::F;
-    /// `max(a, |b|)` for `a ≥ 0`; NaN counts as greater than every number.
-    fn max_magnitude(self, a: Self::F, b: Self::F) -> Self::F;
+    /// Extends the range of each lane by `x`. A range begins with two zeros, and only [`Simd::reduce_range`] reads it.
+    fn extend_range(self, range: [Self::F; 2], x: Self::F) -> [Self::F; 2];
+    /// Minimum and maximum of the ranges of all lanes; one of them is NaN if a range was extended by NaN.
+    fn reduce_range(self, range: [Self::F; 2]) -> [f32; 2];
     /// Sum of all lanes.
     fn reduce_sum(self, x: Self::F) -> f32;
     /// Sum of all lanes of four vectors, accumulated in f64.
@@ -136,8 +141,6 @@ pub trait Simd: Copy + Send + Sync {
     }
     /// Maximum of all lanes, with the NaN rule of [`Simd::max`].
     fn reduce_max(self, x: Self::F) -> f32;
-    /// Maximum of all lanes, with the NaN rule of [`Simd::max_magnitude`].
-    fn reduce_max_magnitude(self, x: Self::F) -> f32;
     /// The magnitude of `x ≥ 0` with the sign of `sign`.
     fn copysign(self, x: Self::F, sign: Self::F) -> Self::F;
     /// `x · 2ⁿ` for integral `n` from −252 to 252.
@@ -283,8 +286,8 @@ pub trait Simd: Copy + Send + Sync {
     /// `sum + Σ aᵢ bᵢ` over the four values of every lane of `N` packed elements, one or two; `a` is in the format of
     /// [`Simd::store_int8_lhs`], `b` is signed, within the limits of [`Simd::INT8`].
     fn dot_int8<const N: usize>(self, sum: Self::I, a: [Self::I; N], b: [Self::I; N]) -> Self::I;
-    /// Stores `LANES` values up to [`Int8Format::max_lhs`] in magnitude, rounded to nearest, ties to even, as left operands of
-    /// [`Simd::dot_int8`].
+    /// Stores `LANES` values from 0 to 255, rounded to nearest, ties to even, as left operands of [`Simd::dot_int8`]: minus
+    /// [`Int8Format::lhs_offset`].
     ///
     /// # Safety
     /// `to` is valid for writes of `LANES` bytes.
@@ -360,6 +363,14 @@ pub trait Simd: Copy + Send + Sync {
             self.store_partial(row, x);
         }
     }
+}
+
+/// Minimum and maximum of 0 and some values, from the greatest of their bits as u32, which belongs to the smallest negative value if there
+/// is one, and as i32, which belongs to the greatest positive one. NaN is beyond all other values of its sign.
+#[inline(always)]
+fn range_of_bits(as_u32: u32, as_i32: i32) -> [f32; 2] {
+    let min = if as_u32.cast_signed() < 0 { as_u32 } else { 0 };
+    [f32::from_bits(min), f32::from_bits(as_i32.cast_unsigned())]
 }
 
 /// Defines methods of [`Simd`] that are one expression of intrinsics each.

@@ -23,7 +23,7 @@ impl<const DOTPROD: bool> Simd for Neon<DOTPROD> {
     const LANES: usize = 4;
     const MR: usize = 12;
     const FAST_BF16: bool = false;
-    const INT8: Int8Format = Int8Format::SIGNED;
+    const INT8: Int8Format = Int8Format::SIGNED_LHS;
     type F = float32x4_t;
     type I = uint32x4_t;
 
@@ -40,14 +40,13 @@ impl<const DOTPROD: bool> Simd for Neon<DOTPROD> {
             vbslq_f32(vcltq_f32(a, b), yes, no)
         }
         abs(x: float32x4_t) -> float32x4_t { vabsq_f32(x) }
-        max_magnitude(a: float32x4_t, b: float32x4_t) -> float32x4_t {
-            vreinterpretq_f32_u32(vmaxq_u32(vreinterpretq_u32_f32(a), vreinterpretq_u32_f32(vabsq_f32(b))))
+        // Both operations propagate NaN.
+        extend_range(range: [float32x4_t; 2], x: float32x4_t) -> [float32x4_t; 2] {
+            [vminq_f32(range[0], x), vmaxq_f32(range[1], x)]
         }
+        reduce_range(range: [float32x4_t; 2]) -> [f32; 2] { [vminvq_f32(range[0]), vmaxvq_f32(range[1])] }
         reduce_sum(x: float32x4_t) -> f32 { vaddvq_f32(x) }
         reduce_max(x: float32x4_t) -> f32 { vmaxvq_f32(x) }
-        reduce_max_magnitude(x: float32x4_t) -> f32 {
-            f32::from_bits(vmaxvq_u32(vreinterpretq_u32_f32(x)))
-        }
         copysign(x: float32x4_t, sign: float32x4_t) -> float32x4_t {
             vbslq_f32(vdupq_n_u32(1 << 31), sign, x)
         }
@@ -146,7 +145,8 @@ impl<const DOTPROD: bool> Simd for Neon<DOTPROD> {
         // SAFETY: `self` exists only if the processor supports NEON; `to` is valid for writes of 4 bytes by the contract
         // of this method.
         unsafe {
-            let x = vqmovn_s32(vcvtnq_s32_f32(x));
+            let offset = vdupq_n_s32(i32::from(Self::INT8.lhs_offset));
+            let x = vqmovn_s32(vsubq_s32(vcvtnq_s32_f32(x), offset));
             let x = vreinterpret_u32_s8(vqmovn_s16(vcombine_s16(x, x)));
             to.cast::<u32>().write_unaligned(vget_lane_u32::<0>(x));
         }

@@ -4,7 +4,7 @@ use std::array::from_fn;
 
 use half::bf16;
 
-use super::{Int8Format, Simd};
+use super::{Int8Format, Simd, range_of_bits};
 
 /// [`Simd`] for every processor.
 #[derive(Debug, Clone, Copy)]
@@ -16,7 +16,7 @@ impl Simd for Portable {
     const LANES: usize = N;
     const MR: usize = 6;
     const FAST_BF16: bool = false;
-    const INT8: Int8Format = Int8Format::SIGNED;
+    const INT8: Int8Format = Int8Format::UNSIGNED_LHS;
     type F = [f32; N];
     type I = [u32; N];
 
@@ -99,9 +99,21 @@ impl Simd for Portable {
         x.map(f32::abs)
     }
 
+    // As on AVX2.
     #[inline(always)]
-    fn max_magnitude(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
-        from_fn(|i| f32::from_bits(a[i].to_bits().max(b[i].abs().to_bits())))
+    fn extend_range(self, [min, max]: [[f32; N]; 2], x: [f32; N]) -> [[f32; N]; 2] {
+        let greater = |a: f32, b: f32| {
+            f32::from_bits(a.to_bits().cast_signed().max(b.to_bits().cast_signed()).cast_unsigned())
+        };
+        let min = from_fn(|i| f32::from_bits(min[i].to_bits().max(x[i].to_bits())));
+        [min, from_fn(|i| greater(max[i], x[i]))]
+    }
+
+    #[inline(always)]
+    fn reduce_range(self, [min, max]: [[f32; N]; 2]) -> [f32; 2] {
+        let min = min.map(f32::to_bits).into_iter().fold(0, u32::max);
+        let max = max.map(|x| x.to_bits().cast_signed()).into_iter().fold(0, i32::max);
+        range_of_bits(min, max)
     }
 
     #[inline(always)]
@@ -112,11 +124,6 @@ impl Simd for Portable {
     #[inline(always)]
     fn reduce_max(self, x: [f32; N]) -> f32 {
         x.into_iter().fold(f32::NEG_INFINITY, f32::max)
-    }
-
-    #[inline(always)]
-    fn reduce_max_magnitude(self, x: [f32; N]) -> f32 {
-        f32::from_bits(x.map(f32::to_bits).into_iter().fold(0, u32::max))
     }
 
     #[inline(always)]
@@ -159,9 +166,10 @@ impl Simd for Portable {
     fn dot_int8<const E: usize>(self, mut sum: [u32; N], a: [[u32; N]; E], b: [[u32; N]; E]) -> [u32; N] {
         // Products of 16-bit integers, which every vector unit has.
         let product = |a: i16, b: i16| i32::from(a) * i32::from(b);
-        let even = |x: u32| ((x as i16) << 8) >> 8;
-        let odd = |x: u32| (x as i16) >> 8;
-        let products = |a: u32, b: u32| product(even(a), even(b)) + product(odd(a), odd(b));
+        let products = |a: u32, b: u32| {
+            let [even, odd, ..] = a.to_le_bytes().map(i16::from);
+            product(even, ((b as i16) << 8) >> 8) + product(odd, (b as i16) >> 8)
+        };
         for (a, b) in a.into_iter().zip(b) {
             for i in 0..N {
                 let low = products(a[i], b[i]);
@@ -174,6 +182,6 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn store_int8_lhs(self, to: *mut u8, x: [f32; N]) {
         // SAFETY: `to` is valid for writes of 4 bytes by the contract of this method.
-        unsafe { to.cast::<[i8; N]>().write(x.map(|x| x.round_ties_even() as i8)) }
+        unsafe { to.cast::<[u8; N]>().write(x.map(|x| x.round_ties_even() as u8)) }
     }
 }

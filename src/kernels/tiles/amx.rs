@@ -141,7 +141,7 @@ impl Tiles for Amx {
     fn dot_int8<const C: usize, const A: usize, const B: usize>(&mut self) {
         // SAFETY: `self` exists only while the tiles are configured. The instruction accesses no memory.
         unsafe {
-            asm!("tdpbssd tmm{c}, tmm{a}, tmm{b}", c = const C, a = const A, b = const B,
+            asm!("tdpbusd tmm{c}, tmm{a}, tmm{b}", c = const C, a = const A, b = const B,
                 options(nostack, nomem, preserves_flags));
         }
     }

@@ -92,7 +92,7 @@ impl Tiles for EmulatedTiles {
             let mut accumulator = i32::from_le_bytes(accumulator);
             for k in 0..ROW_ELEMENTS {
                 for (a, b) in tiles.element(A, row, k).into_iter().zip(tiles.element(B, k, column)) {
-                    accumulator = accumulator.wrapping_add(i32::from(a as i8) * i32::from(b as i8));
+                    accumulator = accumulator.wrapping_add(i32::from(a) * i32::from(b as i8));
                 }
             }
             accumulator.to_le_bytes()

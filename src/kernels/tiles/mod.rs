@@ -50,6 +50,6 @@ pub trait Tiles {
     /// to `C`. Subnormal operands and results are flushed to 0.
     fn dot_bf16<const C: usize, const A: usize, const B: usize>(&mut self);
 
-    /// `C += A B` for `A` and `B` in i8 and `C` in i32 (TDPBSSD).
+    /// `C += A B` for `A` in u8, `B` in i8 and `C` in i32 (TDPBUSD).
     fn dot_int8<const C: usize, const A: usize, const B: usize>(&mut self);
 }
