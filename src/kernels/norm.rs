@@ -1,7 +1,7 @@
 //! LayerNorm, RMSNorm and L2 normalisation of rows.
 
 use super::isa::{Isa, Kernel, define_runners};
-use super::simd::{Simd, map, sum};
+use super::simd::{Simd, map, map_with, sum};
 
 /// The kind of a norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +58,8 @@ impl Kernel for NormRows<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Norm { kind, weight, bias, eps } = *self.norm;
-        let columns = weight.len() as f64;
+        let columns = weight.len();
+        let count = columns as f64;
         for (block, rows) in self.x.chunks_mut(ROWS_IN_FLIGHT * weight.len()).enumerate() {
             let first = block * ROWS_IN_FLIGHT * weight.len();
             let residual = self.residual.get(first..first + rows.len()).unwrap_or_default();
@@ -68,7 +69,7 @@ impl Kernel for NormRows<'_> {
                 let residual = residual.get(i * row.len()..(i + 1) * row.len()).unwrap_or_default();
                 let sum = add_and_sum(s, row, residual);
                 means[i] = match kind {
-                    NormKind::Layer => (sum / columns) as f32,
+                    NormKind::Layer => (sum / count) as f32,
                     NormKind::RootMeanSquare => 0.0,
                 };
                 centers[i] = s.splat(means[i]);
@@ -79,16 +80,21 @@ impl Kernel for NormRows<'_> {
                     let x = s.sub(x, center);
                     s.fma(x, x, sum)
                 });
-                scales[i] = s.splat((1.0 / (square / columns + f64::from(eps)).sqrt()) as f32);
+                scales[i] = s.splat((1.0 / (square / count + f64::from(eps)).sqrt()) as f32);
             }
             for (row, (center, scale)) in
                 rows.chunks_exact_mut(weight.len()).zip(centers.into_iter().zip(scales))
             {
-                for start in (0..row.len()).step_by(S::LANES) {
-                    let (x, w) = (s.load_at(row, start, 0.0), s.load_at(weight, start, 0.0));
-                    let y = s.mul(s.mul(s.sub(x, center), scale), w);
-                    let y = if bias.is_empty() { y } else { s.add(y, s.load_at(bias, start, 0.0)) };
-                    s.store_at(row, start, y);
+                if bias.is_empty() {
+                    map_with!(s, row, weight, |x, w| s.mul(s.mul(s.sub(x, center), scale), w));
+                } else {
+                    // Equal lengths, so that one check does for all loads.
+                    let (row, weight, bias) = (&mut row[..columns], &weight[..columns], &bias[..columns]);
+                    for start in (0..columns).step_by(S::LANES) {
+                        let (x, w) = (s.load_at(row, start, 0.0), s.load_at(weight, start, 0.0));
+                        let y = s.mul(s.mul(s.sub(x, center), scale), w);
+                        s.store_at(row, start, s.add(y, s.load_at(bias, start, 0.0)));
+                    }
                 }
             }
         }

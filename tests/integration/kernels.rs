@@ -8,8 +8,8 @@ use half::{bf16, f16};
 use sconce::kernels::activation::{Activation, softplus};
 use sconce::kernels::gemm::{
     AttentionBuffer, Epilogue, F32_SIGNIFICAND_BITS, Factors, GemmType, HeadAttention, HeadRows, LhsBuffer,
-    MatrixView, OutputMatrix, PackedMatrix, attend_head, attends_on_tiles, gemm, gemm_into_lhs, int8_format,
-    row_stride,
+    MatrixView, OutputBlock, OutputMatrix, PackedMatrix, attend_head, attends_on_tiles, gemm, gemm_into_lhs,
+    int8_format, row_stride,
 };
 use sconce::kernels::isa::{Isa, Kernel};
 use sconce::kernels::math::{self, Accuracy};
@@ -238,6 +238,42 @@ fn weights_of_fewer_bits_give_the_same_bits() {
     }
     let bytes = |bits| PackedMatrix::packed_bytes(Isa::emulated_tiles(), GemmType::F32, 64, 64, bits);
     assert_eq!([8, 11, 24].map(bytes), [2, 4, 6].map(|bytes| bytes * 64 * 64));
+}
+
+/// A block that is wider than the result: the columns after the last panel stay as they are.
+#[test]
+fn gemm_into_a_wider_block_gives_the_same_bits() {
+    const PANEL: usize = 32;
+    for isa in Isa::testable().into_iter().chain([Isa::emulated_tiles()]) {
+        for gemm_type in GemmType::ALL {
+            for (rows, inputs, outputs) in
+                [(1, 5, 1), (7, 33, 18), (13, 400, 31), (12, 64, 32), (14, 385, 50)]
+            {
+                let (x, w) = (values(1, rows * inputs), values(2, outputs * inputs));
+                let packed = PackedMatrix::pack(isa, gemm_type, &w, outputs, inputs);
+                let expected = multiply(&x, &packed, &Epilogue::default());
+                let columns = outputs.next_multiple_of(PANEL) + 3;
+                let mut found = vec![7.5; rows * columns];
+                let mut buffer = LhsBuffer::default();
+                let x = buffer.convert(&packed, &x, inputs, rows);
+                gemm(
+                    x,
+                    &packed,
+                    0..packed.panels(),
+                    &Epilogue::default(),
+                    &mut OutputBlock::whole(&mut found, columns),
+                );
+                for (found, expected) in found.chunks(columns).zip(expected.chunks(outputs)) {
+                    assert_eq!(
+                        &found[..outputs],
+                        expected,
+                        "{isa:?} {gemm_type:?} {rows} × {inputs} × {outputs}"
+                    );
+                    assert_eq!(found[columns - 3..], [7.5; 3]);
+                }
+            }
+        }
+    }
 }
 
 /// Sums over int8 groups are exact, so tiles and vectors give the same bits.

@@ -1,13 +1,38 @@
 //! Conversion of f32 values to bf16 parts and to int8, one 64-byte tile row at a time.
 
 use super::blocking::MAX_PARTS;
-use crate::simd::{INT8_PER_LANE, MAX_INT8_GROUP, MAX_QUAD_SUM, Simd};
+use crate::simd::{INT8_PER_LANE, MAX_INT8_GROUP, MAX_LANES, MAX_QUAD_SUM, Simd};
 use crate::tiles::{TILE_ROW_BYTES, TILE_ROWS};
 
 /// A tile row as packed elements.
 pub(super) type TileRow = [u32; TILE_ROW_BYTES / 4];
 /// bf16 values of a tile row.
 pub(super) const BF16_PER_TILE_ROW: usize = TILE_ROW_BYTES / 2;
+
+/// Converts a row to packed elements of two bf16.
+#[inline(always)]
+pub(super) fn bf16_row<S: Simd>(s: S, x: &[f32], to: &mut [u32]) {
+    let pairs = x.chunks_exact(2 * S::LANES);
+    let x = pairs.remainder();
+    let (to_pairs, to) = to.split_at_mut(pairs.len() * S::LANES);
+    for (x, to) in pairs.zip(to_pairs.chunks_exact_mut(S::LANES)) {
+        let vectors = [s.load_at(x, 0, 0.0), s.load_at(x, S::LANES, 0.0)];
+        // SAFETY: `to` is valid for writes of `LANES` u32, the size of `2 · LANES` u16.
+        unsafe { s.store_bf16_each(to.as_mut_ptr().cast(), vectors) };
+    }
+    for start in (0..x.len()).step_by(S::LANES) {
+        let (x, to) = (s.load_at(x, start, 0.0), &mut to[start / 2..]);
+        if let Some(to) = to.get_mut(..S::LANES / 2) {
+            // SAFETY: `to` is valid for writes of `LANES / 2` u32, the size of `LANES` u16.
+            unsafe { s.store_bf16(to.as_mut_ptr().cast(), x) };
+        } else {
+            let mut last = [0u32; MAX_LANES / 2];
+            // SAFETY: `last` is valid for writes of `MAX_LANES / 2` u32, at least the size of `LANES` u16.
+            unsafe { s.store_bf16(last.as_mut_ptr().cast(), x) };
+            to.copy_from_slice(&last[..to.len()]);
+        }
+    }
+}
 
 /// Splits up to 32 values into `P` bf16 parts, one tile row per part: the first part is the rounded value, each further
 /// part the rounded remainder. Elements past the last value are 0.
@@ -86,33 +111,42 @@ pub(super) struct GroupScale {
     pub(super) zero_point: f32,
 }
 
-/// Quantises a group of `x` to packed elements. Those past the last value keep what they were: the weights there are 0.
+/// Quantises a row of `x` to packed elements and scales, one for every group. Elements past the last value keep what they were: the weights
+/// there are 0.
 #[inline(always)]
-pub(super) fn quantize_lhs<S: Simd>(s: S, x: &[f32], to: &mut [u32]) -> GroupScale {
-    let [min, max] = range(s, x);
-    // The range itself could overflow.
-    let half_range = 0.5 * max - 0.5 * min;
-    let (scale, factor) = int8_scale(half_range, 0.5 * f32::from(S::INT8.lhs_steps));
-    let zero_point = (-min * factor).round_ties_even();
-    let (shift, factor) = (s.splat(zero_point), s.splat(factor));
+pub(super) fn quantize_lhs<S: Simd>(s: S, x: &[f32], to: &mut [u32], scales: &mut [GroupScale]) {
+    let to = to.chunks_mut(S::INT8.group / INT8_PER_LANE);
+    for ((x, to), group) in x.chunks(S::INT8.group).zip(to).zip(scales) {
+        let [min, max] = range(s, x);
+        // The range itself could overflow.
+        let half_range = 0.5 * max - 0.5 * min;
+        let (scale, factor) = int8_scale(half_range, 0.5 * f32::from(S::INT8.lhs_steps));
+        let zero_point = (-min * factor).round_ties_even();
+        quantize_group(s, x, s.splat(factor), s.splat(zero_point), to);
+        *group = GroupScale { scale, zero_point: zero_point - f32::from(S::INT8.lhs_offset) };
+    }
+}
+
+/// Stores `factor · x + zero_point` as left operands.
+#[inline(always)]
+fn quantize_group<S: Simd>(s: S, x: &[f32], factor: S::F, zero_point: S::F, to: &mut [u32]) {
     let fours = x.chunks_exact(4 * S::LANES);
     let rest = fours.remainder();
     let (to_fours, to) = to.split_at_mut((x.len() - rest.len()) / INT8_PER_LANE);
     for (x, to) in fours.zip(to_fours.chunks_exact_mut(4 * S::LANES / INT8_PER_LANE)) {
         let mut vectors = [factor; 4];
         for (i, vector) in vectors.iter_mut().enumerate() {
-            *vector = s.add(s.mul(s.load_at(x, i * S::LANES, 0.0), factor), shift);
+            *vector = s.add(s.mul(s.load_at(x, i * S::LANES, 0.0), factor), zero_point);
         }
         // SAFETY: `to` is valid for writes of `4 · LANES / INT8_PER_LANE` u32, the size of `4 · LANES` bytes.
         unsafe { s.store_int8_lhs_four(to.as_mut_ptr().cast(), vectors) };
     }
     for start in (0..rest.len()).step_by(S::LANES) {
-        let x = s.add(s.mul(s.load_at(rest, start, 0.0), factor), shift);
+        let x = s.add(s.mul(s.load_at(rest, start, 0.0), factor), zero_point);
         let to = &mut to[start / INT8_PER_LANE..][..S::LANES / INT8_PER_LANE];
         // SAFETY: `to` is valid for writes of `LANES / INT8_PER_LANE` u32, the size of `LANES` bytes.
         unsafe { s.store_int8_lhs(to.as_mut_ptr().cast(), x) };
     }
-    GroupScale { scale, zero_point: zero_point - f32::from(S::INT8.lhs_offset) }
 }
 
 /// Maximum sum of the values of one sign among four that [`MAX_QUAD_SUM`] is about.
@@ -138,8 +172,16 @@ fn max_quad_sum(x: &[f32]) -> f32 {
 #[inline(always)]
 fn range<S: Simd>(s: S, x: &[f32]) -> [f32; 2] {
     let mut range = [s.splat(0.0); 2];
-    for start in (0..x.len()).step_by(S::LANES) {
-        range = s.extend_range(range, s.load_at(x, start, 0.0));
+    // Loads from a chunk of known length need no check.
+    let chunks = x.chunks_exact(4 * S::LANES);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for i in 0..4 {
+            range = s.extend_range(range, s.load_at(chunk, i * S::LANES, 0.0));
+        }
+    }
+    for start in (0..rest.len()).step_by(S::LANES) {
+        range = s.extend_range(range, s.load_at(rest, start, 0.0));
     }
     s.reduce_range(range)
 }

@@ -7,11 +7,11 @@ use rayon::prelude::*;
 
 use super::blocking::MAX_PARTS;
 use super::cache_line::{CacheLine, LINE_ELEMENTS, elements, elements_mut};
-use super::convert::{BF16_PER_TILE_ROW, GroupScale, quantize_lhs, split_bf16};
+use super::convert::{BF16_PER_TILE_ROW, GroupScale, bf16_row, quantize_lhs, split_bf16};
 use super::layout::{OperandFormat, PackedLayout};
 use super::packed_matrix::PackedMatrix;
 use crate::isa::{Kernel, define_runners};
-use crate::simd::{INT8_PER_LANE, MAX_INT8_GROUP, MAX_LANES, Simd};
+use crate::simd::{INT8_PER_LANE, MAX_INT8_GROUP, Simd};
 use crate::tiles::TILE_ROWS;
 
 /// Rows of `x` in an operand format.
@@ -184,11 +184,8 @@ impl<const TILES: bool> Kernel for ConvertRows<'_, TILES> {
             match format {
                 OperandFormat::Bf16 => bf16_row(s, x, to),
                 OperandFormat::Int8 => {
-                    let to = to.chunks_exact_mut(S::INT8.group / INT8_PER_LANE);
                     let scales = &mut self.scales[i * groups..][..groups];
-                    for ((group, to), scale) in x.chunks(S::INT8.group).zip(to).zip(scales) {
-                        *scale = quantize_lhs(s, group, to);
-                    }
+                    quantize_lhs(s, x, to, scales);
                 }
                 format => unreachable!("{format:?} is not converted to rows"),
             }
@@ -209,7 +206,7 @@ impl<const TILES: bool> ConvertRows<'_, TILES> {
             let scales = &mut self.scales[i * groups..][..groups];
             let mut bytes = [0; MAX_INT8_GROUP / INT8_PER_LANE];
             for (group, scale) in x.chunks(MAX_INT8_GROUP).zip(scales) {
-                *scale = quantize_lhs(s, group, &mut bytes);
+                quantize_lhs(s, group, &mut bytes, slice::from_mut(scale));
                 for (bytes, row) in bytes.as_chunks().0.iter().zip(&mut tile_rows) {
                     *row = *bytes;
                 }
@@ -235,23 +232,6 @@ impl<const TILES: bool> ConvertRows<'_, TILES> {
                     split_bf16::<S, P>(s, &row[inputs.clone()], parts);
                 }
             }
-        }
-    }
-}
-
-/// Converts a row to packed elements of two bf16.
-#[inline(always)]
-fn bf16_row<S: Simd>(s: S, x: &[f32], to: &mut [u32]) {
-    for start in (0..x.len()).step_by(S::LANES) {
-        let (x, to) = (s.load_at(x, start, 0.0), &mut to[start / 2..]);
-        if let Some(to) = to.get_mut(..S::LANES / 2) {
-            // SAFETY: `to` is valid for writes of `LANES / 2` u32, the size of `LANES` u16.
-            unsafe { s.store_bf16(to.as_mut_ptr().cast(), x) };
-        } else {
-            let mut last = [0u32; MAX_LANES / 2];
-            // SAFETY: `last` is valid for writes of `MAX_LANES / 2` u32, at least the size of `LANES` u16.
-            unsafe { s.store_bf16(last.as_mut_ptr().cast(), x) };
-            to.copy_from_slice(&last[..to.len()]);
         }
     }
 }

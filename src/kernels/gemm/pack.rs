@@ -2,7 +2,7 @@
 
 use super::blocking::{MAX_PARTS, TILE_NR, TILES_PER_PANEL};
 use super::convert::{
-    BF16_PER_TILE_ROW, TILE_ROWS_PER_GROUP, TileRow, quantize_weights, split_bf16, split_bf16_pairs,
+    BF16_PER_TILE_ROW, TILE_ROWS_PER_GROUP, TileRow, bf16_row, quantize_weights, split_bf16, split_bf16_pairs,
 };
 use super::layout::{OperandFormat, PackedLayout};
 use crate::isa::{Isa, Kernel, define_runners};
@@ -152,19 +152,34 @@ fn pack_f32<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, bf16_weights:
     }
 }
 
-/// Packs a panel of bf16, two consecutive inputs per packed element.
+/// Packs a panel of bf16, two consecutive inputs per packed element. If there are fewer outputs than columns, the others are arbitrary.
 #[inline(always)]
 fn pack_bf16<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, to: &mut [u32]) {
     let PackedLayout { nr, inputs, .. } = layout;
     let MatrixView { data, stride, .. } = from;
     for column in (0..nr).step_by(16) {
+        let outputs = data.len().div_ceil(stride).saturating_sub(column).min(16);
+        if outputs == 0 {
+            break;
+        }
         for first in (0..inputs).step_by(BF16_PER_TILE_ROW) {
             let mut rows: SixteenRows = [[0; 16]; 16];
             let count = (inputs - first).min(BF16_PER_TILE_ROW);
             for (from, row) in data.chunks(stride).skip(column).zip(&mut rows) {
-                split_bf16(s, &from[first..first + count], [row]);
+                bf16_row(s, &from[first..first + count], row);
             }
-            write_transposed(s, &mut rows, count.div_ceil(2), column, nr, &mut to[first / 2 * nr..]);
+            let to = &mut to[first / 2 * nr..];
+            if S::LANES == 16 && count == BF16_PER_TILE_ROW {
+                assert!(to.len() >= 16 * nr, "the panel has these K steps");
+                // SAFETY: `rows` has 16 = `LANES` elements in each of `outputs` rows, at most 16. `to` has NR columns in each of 16 rows by the
+                // assertion, of which 16 from `column` on: NR is a multiple of `LANES`.
+                unsafe {
+                    let rows = rows.as_flattened().as_ptr();
+                    s.interleave(rows, 16, outputs, to.as_mut_ptr().add(column), nr);
+                }
+            } else {
+                write_transposed(s, &mut rows, count.div_ceil(2), column, nr, to);
+            }
         }
     }
 }

@@ -135,6 +135,7 @@ impl<const DOT_PRODUCTS: bool> VectorGemm<'_, '_, DOT_PRODUCTS> {
                             output: output.data.add(rows.start * stride + columns.start - first_column),
                             stride,
                             row: rows.start,
+                            writable: output.columns - (columns.start - first_column),
                             columns: columns.clone(),
                             outputs: weights.outputs,
                             is_first_k_block: k_block == 0,
@@ -173,6 +174,8 @@ struct Target<'a> {
     stride: usize,
     /// The first row, as the epilogue counts rows.
     row: usize,
+    /// Columns of the output from the first one of the panel on.
+    writable: usize,
     /// Outputs of the panel.
     columns: Range<usize>,
     /// Outputs of the whole matrix.
@@ -193,8 +196,8 @@ struct Target<'a> {
 ///
 /// # Safety
 /// `x` has a multiple of `R` rows, in micro-panels if `PACKED`, in the operand format of `K`, and the K steps of the panel `weights`. In each row,
-/// `target.output` is valid for writes of `target.columns.len()` values, and for reads if this is not the first K block
-/// or there is an epilogue.
+/// `target.output` is valid for writes of `target.writable` values, at least `target.columns.len()`, and for reads of the columns if this is
+/// not the first K block or there is an epilogue.
 #[inline(always)]
 unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const PACKED: bool, const R: usize>(
     s: S,
@@ -203,7 +206,7 @@ unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const PACKED: bool, const R: u
     target: Target,
     prefetch: &mut Prefetch,
 ) {
-    let Target { mut output, stride, mut row, columns, outputs, is_first_k_block, .. } = target;
+    let Target { mut output, stride, mut row, writable, columns, outputs, is_first_k_block, .. } = target;
     let Target { bias, divisors, epilogue, accuracy, isa, .. } = target;
     let width = columns.len();
     let mut epilogue = epilogue.map(|epilogue| {
@@ -211,9 +214,11 @@ unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const PACKED: bool, const R: u
         BlockEpilogue::new(epilogue, row + x.rows, columns.clone(), outputs, accuracy, accumulators)
     });
     let bias = (!bias.is_empty()).then(|| [s.load_at(bias, 0, 0.0), s.load_at(bias, S::LANES, 0.0)]);
-    // A micro-tile of the last panel may have fewer columns; it is computed here, as in BLIS.
+    // If the output has no more columns, a micro-tile of the last panel is computed here, as in BLIS.
     let mut edge = [[0.0; 2 * MAX_LANES]; R];
-    let is_edge = width < 2 * S::LANES;
+    // Rows whose epilogue is still to be applied.
+    let mut pending = 0;
+    let is_edge = writable < 2 * S::LANES;
     while x.rows > 0 {
         let (c, c_stride) =
             if is_edge { (edge.as_mut_ptr().cast(), 2 * MAX_LANES) } else { (output, stride) };
@@ -258,14 +263,20 @@ unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const PACKED: bool, const R: u
                 unsafe { ptr::copy_nonoverlapping(edge.as_ptr(), output.add(r * stride), width) };
             }
         }
-        if let Some(block) = &mut epilogue {
+        pending += R;
+        if let Some(block) = &mut epilogue
+            && (pending >= S::MR || x.rows == R)
+        {
+            let before = pending - R;
             // SAFETY: `output` is valid for reads and writes of the columns in these rows, which have just been
-            // written.
+            // written, and in the pending ones before them.
             unsafe {
-                block.replace(AccumulatorRows::in_place(output, stride), row, R, columns.clone());
+                let rows = AccumulatorRows::in_place(output.sub(before * stride), stride);
+                block.replace(rows, row - before, pending, columns.clone());
                 // A call, not inlined: one instance serves all heights of micro-tiles.
-                block.apply(isa, 0..R);
+                block.apply(isa, 0..pending);
             }
+            pending = 0;
         }
         // After the last micro-tile the pointer may be out of bounds; it is not dereferenced then.
         output = output.wrapping_add(R * stride);

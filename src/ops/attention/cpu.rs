@@ -23,6 +23,8 @@ use crate::ops::scratch::{Scratch, at_least, new_matrix, with_scratch};
 /// Queries whose scores are in memory at a time: a multiple of MR of the vector micro-kernel (12 or 6) and of the rows
 /// of a tile (16).
 pub const QUERY_BLOCK: usize = 48;
+/// A multiple of NR on every ISA: with rows that have place for it, panels of scores are stored whole.
+const MAX_NR: usize = 32;
 /// Queries of a task, if they do not see the whole sequence or heads are projected.
 const QUERIES_PER_TASK: usize = 96;
 
@@ -107,7 +109,7 @@ struct Task {
 impl Task {
     /// Values from the scores of one query to those of the next.
     fn stride(&self) -> usize {
-        row_stride(self.keys.len().next_multiple_of(16))
+        row_stride(self.keys.len().next_multiple_of(MAX_NR))
     }
 
     /// The queries in blocks of [`QUERY_BLOCK`].
@@ -375,8 +377,7 @@ impl CpuAttention<'_> {
         let lhs = rows.lhs.convert(&keys.packed, q, row, queries.len());
         let stride = task.stride();
         // SAFETY: there is only one block.
-        let mut block =
-            unsafe { OutputMatrix::new(scores, stride).block(0..queries.len(), 0..task.keys.len()) };
+        let mut block = unsafe { OutputMatrix::new(scores, stride).block(0..queries.len(), 0..stride) };
         gemm(lhs, &keys.packed, 0..keys.packed.panels(), &Epilogue::default(), &mut block);
         if self.attention.relative.is_some() {
             if let Some(tables) = &self.position_keys {
