@@ -14,7 +14,9 @@ use crate::sys::memory::current_memory;
 /// Tokens per batch on the CPU for f32 with FMA. With smaller batches, the weights of a large model are read more often.
 pub const CPU_F32_TOKENS: usize = 1024;
 /// Tokens per batch on the CPU for the other GEMM types, which are faster if the hidden states fit in L2.
-pub const CPU_TOKENS: usize = 512;
+pub const CPU_TOKENS: usize = 384;
+/// Tokens per batch on the CPU with AMX. Those processors have an L2 of 2 MiB.
+pub const AMX_TOKENS: usize = 512;
 /// Tokens per batch of static embeddings, whose rows are looked up at little cost beside that of handing over a batch.
 const STATIC_TOKENS: usize = 1 << 14;
 /// Maximum tokens per batch on a GPU. Larger batches are not faster.
@@ -36,7 +38,8 @@ fn default_batch_tokens(encoders: &[Encoder]) -> usize {
 fn batch_tokens(backend: &Backend, spec: &EncoderSpec, batches_per_gpu: usize) -> usize {
     match (backend.free_memory(), backend) {
         (None, _) if spec.is_static() => STATIC_TOKENS,
-        (None, Backend::Cpu(GemmType::F32)) if Isa::selected().tile_unit().is_none() => CPU_F32_TOKENS,
+        (None, _) if Isa::selected().tile_unit().is_some() => AMX_TOKENS,
+        (None, Backend::Cpu(GemmType::F32)) => CPU_F32_TOKENS,
         (None, _) => CPU_TOKENS,
         // Half of the memory is left for attention scores and other processes.
         (Some(free), _) => (free / 2 / batches_per_gpu / token_bytes(spec)).clamp(1, MAX_GPU_TOKENS),
