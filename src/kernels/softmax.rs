@@ -90,71 +90,23 @@ impl SoftmaxUnnormalized<'_> {
         for (i, (row, sum)) in self.rows.chunks_exact_mut(self.stride).zip(self.sums).enumerate() {
             let visible = (self.visible)(i);
             assert!(!visible.is_empty(), "every query has a visible key");
-            // Whole vectors are stored: a load of what several smaller stores have written would wait for them.
+            // Whole vectors are stored, the last one with zeros: a load of what several smaller stores have written would wait for them.
             let end = self.stride.min(visible.start + visible.len().next_multiple_of(S::LANES));
             row[..visible.start].fill(0.0);
             row[end..].fill(0.0);
-            let row = ScoreRow { visible: visible.len(), row: &mut row[visible.start..end] };
-            *sum = match row.visible.div_ceil(S::LANES) {
-                1 => row.softmax_in_registers::<S, F32, 1>(s, scale, &coefficients),
-                2 => row.softmax_in_registers::<S, F32, 2>(s, scale, &coefficients),
-                3 => row.softmax_in_registers::<S, F32, 3>(s, scale, &coefficients),
-                4 => row.softmax_in_registers::<S, F32, 4>(s, scale, &coefficients),
-                _ => row.softmax::<S, F32>(s, scale, &coefficients),
-            };
+            let (length, row) = (visible.len(), &mut row[visible.start..end]);
+            let [a, b, c, d] =
+                fold!(s, &row[..length], f32::NEG_INFINITY, f32::NEG_INFINITY, |max, x| s.max(max, x));
+            let max = s.splat(s.reduce_max(s.max(s.max(a, b), s.max(c, d))));
+            let mut total = s.splat(0.0);
+            for start in (0..length).step_by(S::LANES) {
+                let x = s.load_at(&row[..length], start, f32::NEG_INFINITY);
+                let e = exp2_to::<S, F32>(s, s.mul(s.sub(x, max), scale), &coefficients);
+                s.store_at(row, start, e);
+                total = s.add(total, e);
+            }
+            *sum = s.reduce_sum(total);
         }
-    }
-}
-
-/// The scores that a query sees, and the rest of their last vector, which becomes 0.
-struct ScoreRow<'a> {
-    row: &'a mut [f32],
-    visible: usize,
-}
-
-impl ScoreRow<'_> {
-    /// Replaces the scores by the numerators of the softmax and returns their sum.
-    #[inline(always)]
-    fn softmax<S: Simd, const F32: bool>(self, s: S, scale: S::F, coefficients: &[S::F; 7]) -> f32 {
-        let ScoreRow { row, visible } = self;
-        let [a, b, c, d] =
-            fold!(s, &row[..visible], f32::NEG_INFINITY, f32::NEG_INFINITY, |max, x| s.max(max, x));
-        let max = s.splat(s.reduce_max(s.max(s.max(a, b), s.max(c, d))));
-        let mut total = s.splat(0.0);
-        for start in (0..visible).step_by(S::LANES) {
-            let x = s.load_at(&row[..visible], start, f32::NEG_INFINITY);
-            let e = exp2_to::<S, F32>(s, s.mul(s.sub(x, max), scale), coefficients);
-            s.store_at(row, start, e);
-            total = s.add(total, e);
-        }
-        s.reduce_sum(total)
-    }
-
-    /// [`ScoreRow::softmax`] of `N` vectors, with the same bits.
-    #[inline(always)]
-    fn softmax_in_registers<S: Simd, const F32: bool, const N: usize>(
-        self,
-        s: S,
-        scale: S::F,
-        coefficients: &[S::F; 7],
-    ) -> f32 {
-        let ScoreRow { row, visible } = self;
-        let mut vectors = [s.splat(f32::NEG_INFINITY); N];
-        for (i, x) in vectors.iter_mut().enumerate() {
-            *x = s.load_at(&row[..visible], i * S::LANES, f32::NEG_INFINITY);
-        }
-        let mut max = s.splat(f32::NEG_INFINITY);
-        for x in vectors {
-            max = s.max(max, x);
-        }
-        let max = s.splat(s.reduce_max(max));
-        let mut total = s.splat(0.0);
-        for (i, x) in vectors.into_iter().enumerate() {
-            let e = exp2_to::<S, F32>(s, s.mul(s.sub(x, max), scale), coefficients);
-            s.store_at(row, i * S::LANES, e);
-            total = s.add(total, e);
-        }
-        s.reduce_sum(total)
     }
 }
 

@@ -8,8 +8,8 @@ use half::{bf16, f16};
 use sconce::kernels::activation::{Activation, softplus};
 use sconce::kernels::gemm::{
     AttentionBuffer, Epilogue, F32_SIGNIFICAND_BITS, Factors, GemmType, HeadAttention, HeadRows, LhsBuffer,
-    MatrixView, OutputBlock, OutputMatrix, PackedMatrix, attend_head, attends_on_tiles, gemm, gemm_into_lhs,
-    int8_format, row_stride,
+    MAX_NR, MatrixView, OutputBlock, OutputMatrix, PackedMatrix, attend_head, attends_on_tiles, gemm,
+    gemm_into_lhs, int8_format, row_stride,
 };
 use sconce::kernels::isa::{Isa, Kernel};
 use sconce::kernels::math::{self, Accuracy};
@@ -243,7 +243,6 @@ fn weights_of_fewer_bits_give_the_same_bits() {
 /// A block that is wider than the result: the columns after the last panel stay as they are.
 #[test]
 fn gemm_into_a_wider_block_gives_the_same_bits() {
-    const PANEL: usize = 32;
     for isa in Isa::testable().into_iter().chain([Isa::emulated_tiles()]) {
         for gemm_type in GemmType::ALL {
             for (rows, inputs, outputs) in
@@ -252,7 +251,7 @@ fn gemm_into_a_wider_block_gives_the_same_bits() {
                 let (x, w) = (values(1, rows * inputs), values(2, outputs * inputs));
                 let packed = PackedMatrix::pack(isa, gemm_type, &w, outputs, inputs);
                 let expected = multiply(&x, &packed, &Epilogue::default());
-                let columns = outputs.next_multiple_of(PANEL) + 3;
+                let columns = outputs.next_multiple_of(MAX_NR) + 3;
                 let mut found = vec![7.5; rows * columns];
                 let mut buffer = LhsBuffer::default();
                 let x = buffer.convert(&packed, &x, inputs, rows);

@@ -10,6 +10,9 @@ pub(super) const VECTOR_KC: usize = 192;
 /// would be smaller, and the weights read more often; with fewer, the partial sums.
 pub(super) const VECTOR_L2_KC: usize = 384;
 
+/// Maximum NR of any micro-kernel; a multiple of all.
+pub const MAX_NR: usize = 2 * MAX_LANES;
+
 /// Tiles side by side in a panel.
 pub(super) const TILES_PER_PANEL: usize = 2;
 /// NR of the tile micro-kernel: outputs of a panel.
@@ -36,7 +39,7 @@ pub(super) fn stays_in_l2(rows: usize, steps: usize, parts: usize) -> bool {
 /// all panels pass, at most [`VECTOR_L2_KC`] elements at a time.
 pub(super) fn vector_mc(row_elements: usize, nr: usize) -> usize {
     // Processors with AVX-512 have an L2 of 1 MiB or more, others also of 512 KiB.
-    let l2_bytes = if nr == 2 * MAX_LANES { 384 << 10 } else { 192 << 10 };
+    let l2_bytes = if nr == MAX_NR { 384 << 10 } else { 192 << 10 };
     // 12 is a multiple of MR on every ISA.
     (l2_bytes / (row_elements.clamp(1, VECTOR_L2_KC) * size_of::<u32>())).clamp(48, 512) / 12 * 12
 }

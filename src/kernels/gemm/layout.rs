@@ -1,17 +1,21 @@
 //! Operand types, and the layout of packed operands for an ISA.
 
-use super::blocking::{MAX_PARTS, TILE_NR, tile_mc, vector_mc};
+use super::blocking::{MAX_PARTS, TILE_NR, TILES_PER_PANEL, tile_mc, vector_mc};
 use super::cache_line::LINE_ELEMENTS;
 use super::convert::TILE_ROWS_PER_GROUP;
 use crate::isa::{Isa, Kernel};
 use crate::math::Accuracy;
 use crate::simd::{INT8_PER_LANE, Int8Format, Simd};
-use crate::tiles::{TILE_ROW_BYTES, TILE_ROWS};
+use crate::tiles::{TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS};
 
 /// Significant bits of a bf16 value, with the implicit one.
 const BF16_SIGNIFICAND_BITS: u32 = 8;
 /// Significant bits of an f32 value, with the implicit one.
 pub const F32_SIGNIFICAND_BITS: u32 = f32::MANTISSA_DIGITS;
+
+/// Packed elements of an int8 group in a panel of tiles: the scale and the sum of its weights for every output, and its tiles.
+pub(super) const INT8_TILE_GROUP: usize =
+    2 * TILE_NR + TILE_ROWS_PER_GROUP * TILES_PER_PANEL * TILE_BYTES / 4;
 
 /// The operand type of a GEMM. Accumulators are always f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -177,8 +181,7 @@ impl PackedLayout {
                 (TILE_NR, elements * parts, elements * weight_parts * TILE_NR)
             }
             OperandFormat::Int8Tiles => {
-                let row = groups * TILE_ROWS_PER_GROUP * tile_row;
-                (TILE_NR, row, (row + 2 * groups) * TILE_NR)
+                (TILE_NR, groups * TILE_ROWS_PER_GROUP * tile_row, groups * INT8_TILE_GROUP)
             }
         };
         PackedLayout { format, nr, inputs, lhs_row, panel, groups }

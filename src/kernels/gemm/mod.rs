@@ -39,6 +39,7 @@ mod tile_kernel;
 mod vector_kernel;
 
 pub use attention::{AttentionBuffer, HeadAttention, HeadRows, attend_head, attends_on_tiles};
+pub use blocking::MAX_NR;
 pub use driver::{gemm, gemm_into_lhs};
 pub use epilogue::{Epilogue, Factors};
 pub use layout::{F32_SIGNIFICAND_BITS, GemmType, int8_format};

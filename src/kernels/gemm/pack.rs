@@ -4,7 +4,7 @@ use super::blocking::{MAX_PARTS, TILE_NR, TILES_PER_PANEL};
 use super::convert::{
     BF16_PER_TILE_ROW, TILE_ROWS_PER_GROUP, TileRow, bf16_row, quantize_weights, split_bf16, split_bf16_pairs,
 };
-use super::layout::{OperandFormat, PackedLayout};
+use super::layout::{INT8_TILE_GROUP, OperandFormat, PackedLayout};
 use crate::isa::{Isa, Kernel, define_runners};
 use crate::simd::{INT8_PER_LANE, MAX_INT8_GROUP, Simd};
 use crate::tiles::TILE_ROWS;
@@ -208,6 +208,23 @@ fn negated_sum(rows: [&TileRow; TILE_ROWS_PER_GROUP]) -> f32 {
     -rows.map(sum).iter().sum::<i32>() as f32
 }
 
+/// Quantises a group of up to 16 outputs, and writes their scales and [`negated_sum`]s. Tile row `k` of all outputs is in element `k` of the
+/// result.
+#[inline(always)]
+fn quantize_outputs<'a, S: Simd>(
+    s: S,
+    outputs: impl Iterator<Item = &'a [f32]>,
+    scales: &mut [u32],
+    sums: &mut [u32],
+) -> [SixteenRows; TILE_ROWS_PER_GROUP] {
+    let mut bytes: [SixteenRows; TILE_ROWS_PER_GROUP] = [[[0; 16]; 16]; TILE_ROWS_PER_GROUP];
+    for (i, output) in outputs.enumerate() {
+        scales[i] = quantize_weights(s, output, bytes.each_mut().map(|rows| &mut rows[i])).to_bits();
+        sums[i] = negated_sum(bytes.each_ref().map(|rows| &rows[i])).to_bits();
+    }
+    bytes
+}
+
 /// Packs a panel of int8. For every group: the scales of its outputs, the negated sums of their weights, and their packed elements.
 #[inline(always)]
 fn pack_int8<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, to: &mut [u32]) {
@@ -220,13 +237,9 @@ fn pack_int8<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, to: &mut [u3
         let (scales, to) = to.split_at_mut(nr);
         let (sums, to) = to.split_at_mut(nr);
         for column in (0..nr).step_by(16) {
-            let mut bytes: [SixteenRows; TILE_ROWS_PER_GROUP] = [[[0; 16]; 16]; TILE_ROWS_PER_GROUP];
-            let rows = data.chunks(stride).skip(column).take((nr - column).min(16));
-            for (i, from) in rows.enumerate() {
-                let rows = bytes.each_mut().map(|rows| &mut rows[i]);
-                scales[column + i] = quantize_weights(s, &from[inputs.clone()], rows).to_bits();
-                sums[column + i] = negated_sum(bytes.each_ref().map(|rows| &rows[i])).to_bits();
-            }
+            let outputs = data.chunks(stride).skip(column).take((nr - column).min(16));
+            let outputs = outputs.map(|output| &output[inputs.clone()]);
+            let mut bytes = quantize_outputs(s, outputs, &mut scales[column..], &mut sums[column..]);
             for (rows, to) in bytes.iter_mut().zip(to.chunks_mut(16 * nr)) {
                 write_transposed(s, rows, 16, column, nr, to);
             }
@@ -276,10 +289,6 @@ fn pack_bf16_tiles<S: Simd, const P: usize>(s: S, layout: PackedLayout, from: Ma
     }
 }
 
-/// Packed elements of an int8 group in a panel of tiles.
-pub(super) const INT8_TILE_GROUP: usize =
-    2 * TILE_NR + TILE_ROWS_PER_GROUP * TILES_PER_PANEL * 16 * TILE_ROWS;
-
 /// Packs a panel of int8 tiles: for every group the scales of its outputs, the negated sums of their weights, and for every 64 inputs two
 /// tiles. Row `r` of a tile holds inputs `4 r` to `4 r + 3` of its 16 outputs.
 #[inline(always)]
@@ -292,12 +301,9 @@ fn pack_int8_tiles<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, to: &m
         scales.fill(0);
         sums.fill(0);
         for column in (0..TILE_NR).step_by(TILE_ROWS) {
-            let mut bytes: [SixteenRows; TILE_ROWS_PER_GROUP] = [[[0; 16]; 16]; TILE_ROWS_PER_GROUP];
-            for (i, from) in data.chunks(stride).skip(column).take(TILE_ROWS).enumerate() {
-                let rows = bytes.each_mut().map(|rows| &mut rows[i]);
-                scales[column + i] = quantize_weights(s, &from[inputs.clone()], rows).to_bits();
-                sums[column + i] = negated_sum(bytes.each_ref().map(|rows| &rows[i])).to_bits();
-            }
+            let outputs = data.chunks(stride).skip(column).take(TILE_ROWS);
+            let outputs = outputs.map(|output| &output[inputs.clone()]);
+            let mut bytes = quantize_outputs(s, outputs, &mut scales[column..], &mut sums[column..]);
             for (rows, to) in bytes.iter_mut().zip(to.chunks_exact_mut(TILES_PER_PANEL * 16 * TILE_ROWS)) {
                 s.transpose_u32(rows);
                 to[column * 16..][..16 * TILE_ROWS].copy_from_slice(rows.as_flattened());

@@ -11,8 +11,8 @@ use rayon::prelude::*;
 
 use super::config::{Attention, AttentionWindow, HeadDims};
 use crate::kernels::gemm::{
-    AttentionBuffer, Epilogue, GemmType, HeadAttention, HeadRows, LhsBuffer, MatrixView, OutputMatrix,
-    PackedMatrix, attend_head, attends_on_tiles, gemm, row_stride,
+    AttentionBuffer, Epilogue, GemmType, HeadAttention, HeadRows, LhsBuffer, MAX_NR, MatrixView,
+    OutputMatrix, PackedMatrix, attend_head, attends_on_tiles, gemm, row_stride,
 };
 use crate::kernels::isa::Isa;
 use crate::kernels::math::Accuracy;
@@ -23,8 +23,6 @@ use crate::ops::scratch::{Scratch, at_least, new_matrix, with_scratch};
 /// Queries whose scores are in memory at a time: a multiple of MR of the vector micro-kernel (12 or 6) and of the rows
 /// of a tile (16).
 pub const QUERY_BLOCK: usize = 48;
-/// A multiple of NR on every ISA: with rows that have place for it, panels of scores are stored whole.
-const MAX_NR: usize = 32;
 /// Queries of a task, if they do not see the whole sequence or heads are projected.
 const QUERIES_PER_TASK: usize = 96;
 
@@ -107,7 +105,7 @@ struct Task {
 }
 
 impl Task {
-    /// Values from the scores of one query to those of the next.
+    /// Values from the scores of one query to those of the next: whole panels are stored faster.
     fn stride(&self) -> usize {
         row_stride(self.keys.len().next_multiple_of(MAX_NR))
     }
