@@ -139,7 +139,7 @@ pub const EXP2_WEIGHT_MAX_ERROR: f64 = 8e-5;
 pub fn exp2_weight<S: Simd>(s: S, x: S::F) -> S::F {
     let (f, n) = s.split_exp2(x);
     let coefficients = [7.802_452_264e-2, 2.260_671_554e-1, 6.958_335_405e-1, 9.999_252_186e-1];
-    s.scale_exp2(polynomial(s, f, coefficients), n)
+    s.scale_exp2_or_zero(polynomial(s, f, coefficients), n)
 }
 
 /// The error function. The error is at most [`ERF_MAX_ULP`].

@@ -118,6 +118,10 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
         split_exp2(x: __m512) -> (__m512, __m512) {
             (_mm512_reduce_ps::<{ _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC }>(x), x)
         }
+        // A subnormal result of `vscalefps` takes an Intel processor more than a hundred cycles. What is not less than −126 may be NaN.
+        scale_exp2_or_zero(x: __m512, n: __m512) -> __m512 {
+            _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(n, _mm512_set1_ps(-126.0)), x, n)
+        }
         splat_u32(element: u32) -> __m512i { _mm512_set1_epi32(element as i32) }
         prefetch_l1(line: *const u32) -> () { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
         prefetch_l2(line: *const u32) -> () { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }

@@ -158,10 +158,16 @@ pub trait Simd: Copy + Send + Sync {
         (self.sub(x, floor), floor)
     }
 
-    /// [`Simd::scale_exp2`] for `x` from 1 to 2 and the `n` of [`Simd::split_exp2`]. A result below 2⁻¹²⁶ may be 0.
+    /// [`Simd::scale_exp2`] for the `n` of [`Simd::split_exp2`]. If `2ⁿ` is below 2⁻¹²⁶, the result may be 0.
+    #[inline(always)]
+    fn scale_exp2_or_zero(self, x: Self::F, n: Self::F) -> Self::F {
+        self.scale_exp2(x, n)
+    }
+
+    /// [`Simd::scale_exp2_or_zero`] for `x` from 1 to 2. A result below 2⁻¹²⁶ may be 0.
     #[inline(always)]
     fn multiply_exp2(self, x: Self::F, n: Self::F) -> Self::F {
-        self.scale_exp2(x, n)
+        self.scale_exp2_or_zero(x, n)
     }
 
     /// Prefetches a cache line into L1; ignored if the address is not readable.
