@@ -396,26 +396,82 @@ fn a_gemm_into_the_operands_of_another_has_the_bits_of_two() {
     }
 }
 
-/// `softmax(scale · Q Kᵀ) V` in f64, of queries and keys rounded as the GEMM type rounds them.
-fn attention_in_f64(
-    isa: Isa,
-    gemm_type: GemmType,
-    [q, k, v]: [&[f32]; 3],
-    (qk_head_dim, v_head_dim, scale): (usize, usize, f32),
-) -> Vec<f64> {
-    let attend = |q: &[f32]| {
-        let scores = k.chunks(qk_head_dim).map(|k| f64::from(scale) * dot(isa, gemm_type, q, k));
-        let weights: Vec<f64> = scores.map(f64::exp).collect();
-        let sum: f64 = weights.iter().sum();
-        let column = |column: usize| {
-            let values = v.chunks(v_head_dim).zip(&weights);
-            values.map(|(v, weight)| weight * f64::from(v[column])).sum::<f64>() / sum
-        };
-        (0..v_head_dim).map(column).collect::<Vec<_>>()
-    };
-    q.chunks(qk_head_dim).flat_map(attend).collect()
+/// [`attend_head`] of rows that follow each other.
+fn attend(isa: Isa, gemm_type: GemmType, head: HeadAttention) -> Vec<f32> {
+    let (rows, columns) = (head.queries.rows, head.values.dim);
+    let mut y = vec![f32::NAN; rows * columns];
+    // SAFETY: there is only one block.
+    let mut block = unsafe { OutputMatrix::new(&mut y, columns).block(0..rows, 0..columns) };
+    attend_head(isa, gemm_type, head, &mut AttentionBuffer::default(), &mut block);
+    y
 }
 
+/// The result of [`attend`] in f64, of queries and keys rounded as the GEMM type rounds them.
+fn attention_in_f64(isa: Isa, gemm_type: GemmType, head: &HeadAttention) -> Vec<f64> {
+    let rows = |rows: HeadRows| rows.data.chunks(rows.dim).map(<[f32]>::to_vec).collect::<Vec<_>>();
+    let [queries, keys, values] = [head.queries, head.keys, head.values].map(rows);
+    let attend = |(i, q): (usize, &Vec<f32>)| {
+        let position = (head.first_query + i) as f64;
+        let (first, last) = (position - head.left as f64, position + head.right as f64);
+        let weight = |(j, k): (usize, &Vec<f32>)| {
+            let bias = match head.bias {
+                [] => 0.0,
+                bias => f64::from(bias[j + (bias.len() - 1) / 2 - head.first_query - i]),
+            };
+            let is_visible = first <= j as f64 && j as f64 <= last;
+            let score = f64::from(head.scale) * dot(isa, gemm_type, q, k) + bias;
+            if is_visible { score.exp() } else { 0.0 }
+        };
+        let weights: Vec<f64> = keys.iter().enumerate().map(weight).collect();
+        let sum = weights.iter().sum::<f64>();
+        let column = |column: usize| {
+            let sum_of_values: f64 = values.iter().zip(&weights).map(|(v, w)| w * f64::from(v[column])).sum();
+            if sum == 0.0 { 0.0 } else { sum_of_values / sum }
+        };
+        (0..head.values.dim).map(column).collect::<Vec<_>>()
+    };
+    queries.iter().enumerate().flat_map(attend).collect()
+}
+
+/// Asserts that [`attend`] matches f64, and that every `step`-th query alone has the same bits.
+fn check_attention(isa: Isa, gemm_type: GemmType, what: &str, head: HeadAttention, step: usize) {
+    let what = format!("{isa:?} {gemm_type:?} {what}");
+    let found = attend(isa, gemm_type, head);
+    // Weights and values are rounded, too.
+    let atol = match gemm_type {
+        GemmType::Bf16 => 6e-3,
+        GemmType::Bf16x3 => 3e-5,
+        _ => 1e-6,
+    };
+    // A score is rounded as a number of the size of its bias, and its weight changes by the difference.
+    let largest_bias = head.bias.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+    let atol = atol + f64::from(f32::EPSILON * largest_bias);
+    assert_close(&what, &found, &attention_in_f64(isa, gemm_type, &head), atol, 0.0);
+    for (i, found) in found.chunks(head.values.dim).enumerate().step_by(step) {
+        let HeadRows { data, dim, .. } = head.queries;
+        let queries = HeadRows { data: &data[i * dim..][..dim], rows: 1, ..head.queries };
+        let alone =
+            attend(isa, gemm_type, HeadAttention { queries, first_query: head.first_query + i, ..head });
+        assert_eq!(alone, found, "{what}, query {i}");
+    }
+}
+
+/// Rows that follow each other.
+fn head_rows(data: &[f32], dim: usize) -> HeadRows<'_> {
+    HeadRows { data, stride: dim, rows: data.len() / dim, dim }
+}
+
+fn isas_with_tiles() -> impl Iterator<Item = (Isa, GemmType)> {
+    let isas = Isa::testable().into_iter().chain([Isa::emulated_tiles()]);
+    isas.flat_map(|isa| {
+        GemmType::ALL
+            .map(|gemm_type| (isa, gemm_type))
+            .into_iter()
+            .filter(|&(isa, gemm_type)| attends_on_tiles(isa, gemm_type))
+    })
+}
+
+/// The last two have more keys than a block of keys.
 #[test]
 fn attention_on_tiles_matches_f64_and_queries_have_the_same_bits_alone() {
     let sizes = [
@@ -425,51 +481,69 @@ fn attention_on_tiles_matches_f64_and_queries_have_the_same_bits_alone() {
         (33, 32, 33, 32),
         (40, 65, 64, 20),
         (5, 130, 40, 65),
+        (33, 513, 4, 17),
+        (3, 1100, 33, 32),
     ];
-    for isa in Isa::testable().into_iter().chain([Isa::emulated_tiles()]) {
-        for gemm_type in GemmType::ALL.into_iter().filter(|gemm_type| attends_on_tiles(isa, *gemm_type)) {
-            for (queries, keys, qk_head_dim, v_head_dim) in sizes {
-                let what =
-                    format!("{isa:?} {gemm_type:?} {queries} × {keys}, {qk_head_dim} and {v_head_dim}");
-                let (q, k, v) = (
-                    values(1, queries * qk_head_dim),
-                    values(2, keys * qk_head_dim),
-                    values(3, keys * v_head_dim),
-                );
-                let scale = 3.0 / (qk_head_dim as f32).sqrt();
-                let mut buffer = AttentionBuffer::default();
-                let mut attend = |q: &[f32]| {
-                    let rows = |data, dim| HeadRows { data, stride: dim, rows: data.len() / dim, dim };
-                    let head = HeadAttention {
-                        queries: rows(q, qk_head_dim),
-                        keys: rows(&k, qk_head_dim),
-                        values: rows(&v, v_head_dim),
-                        scale,
-                    };
-                    let rows = q.len() / qk_head_dim;
-                    let mut y = vec![f32::NAN; rows * v_head_dim];
-                    // SAFETY: there is only one block.
-                    let mut block =
-                        unsafe { OutputMatrix::new(&mut y, v_head_dim).block(0..rows, 0..v_head_dim) };
-                    attend_head(isa, gemm_type, head, &mut buffer, &mut block);
-                    y
+    for (isa, gemm_type) in isas_with_tiles() {
+        for (queries, keys, qk_head_dim, v_head_dim) in sizes {
+            let (q, k, v) = (
+                values(1, queries * qk_head_dim),
+                values(2, keys * qk_head_dim),
+                values(3, keys * v_head_dim),
+            );
+            let head = HeadAttention {
+                queries: head_rows(&q, qk_head_dim),
+                keys: head_rows(&k, qk_head_dim),
+                values: head_rows(&v, v_head_dim),
+                scale: 3.0 / (qk_head_dim as f32).sqrt(),
+                first_query: 0,
+                left: usize::MAX,
+                right: usize::MAX,
+                bias: &[],
+            };
+            let what = format!("{queries} × {keys}, {qk_head_dim} and {v_head_dim}");
+            check_attention(isa, gemm_type, &what, head, 1);
+        }
+    }
+}
+
+/// Windows of a query that begin and end in, before and after a block of keys; some queries see no key. The maximum of the scores is in the last
+/// block of keys with a rising bias, and in the first with a falling one.
+#[test]
+fn attention_on_tiles_with_windows_and_biases_matches_f64() {
+    let (dim, n) = (5, 1050);
+    let windows =
+        [(usize::MAX, 0), (0, 0), (3, 40), (40, 3), (600, 31), (0, usize::MAX), (usize::MAX, usize::MAX)];
+    // First query, queries and keys.
+    let sizes = [(0, 70, 70), (0, 50, 20), (5, 33, 545), (480, 65, 1050), (1000, 50, 1050)];
+    let (q, k, v) = (values(1, 70 * dim), values(2, n * dim), values(3, n * dim));
+    let biases = [vec![], values(4, 2 * n - 1), relative_bias(n, 0.2), relative_bias(n, -0.2)];
+    for (isa, gemm_type) in isas_with_tiles() {
+        for (first_query, queries, keys) in sizes {
+            for ((left, right), bias) in
+                windows.into_iter().flat_map(|window| biases.iter().map(move |bias| (window, bias)))
+            {
+                let head = HeadAttention {
+                    queries: head_rows(&q[..queries * dim], dim),
+                    keys: head_rows(&k[..keys * dim], dim),
+                    values: head_rows(&v[..keys * dim], dim),
+                    scale: 1.5,
+                    first_query,
+                    left,
+                    right,
+                    bias,
                 };
-                let found = attend(&q);
-                let dims = (qk_head_dim, v_head_dim, scale);
-                let expected = attention_in_f64(isa, gemm_type, [&q, &k, &v], dims);
-                // Weights and values are rounded, too.
-                let atol = match gemm_type {
-                    GemmType::Bf16 => 6e-3,
-                    GemmType::Bf16x3 => 3e-5,
-                    _ => 1e-6,
-                };
-                assert_close(&what, &found, &expected, atol, 0.0);
-                for (q, found) in q.chunks(qk_head_dim).zip(found.chunks(v_head_dim)) {
-                    assert_eq!(attend(q), found, "{what}");
-                }
+                let bias = bias.first();
+                let what = format!("{first_query} + {queries} × {keys}, {left} and {right}, bias {bias:?}");
+                check_attention(isa, gemm_type, &what, head, 17);
             }
         }
     }
+}
+
+/// A bias that grows with the position of the key, for sequences of up to `n` tokens.
+fn relative_bias(n: usize, slope: f32) -> Vec<f32> {
+    (0..2 * n - 1).map(|i| slope * (i as f32 - n as f32)).collect()
 }
 
 /// With this stride, the offset of the third row overflows to 0.

@@ -35,6 +35,9 @@ pub(super) fn stays_in_l2(rows: usize, steps: usize, parts: usize) -> bool {
     rows * steps * parts * TILE_ROW_BYTES <= TILE_L2_BYTES
 }
 
+/// KC of attention on tiles: keys whose packed operands and scores stay in L2 while all queries pass. A multiple of the inputs of a K step.
+pub(super) const ATTENTION_KC: usize = 512;
+
 /// MC of the vector micro-kernel for rows of `row_elements` packed elements and panels of `nr` outputs: as many rows as stay in L2 while
 /// all panels pass, at most [`VECTOR_L2_KC`] elements at a time.
 pub(super) fn vector_mc(row_elements: usize, nr: usize) -> usize {

@@ -1,6 +1,7 @@
 //! Attention on the CPU. For each head of a sequence, keys and values are packed like the weights of a linear layer.
 //! Then both GEMMs are computed for a block of queries at a time, with only the scores of that block in memory: memory
-//! grows with the length of a sequence, not with its square. On tiles, plain attention is one kernel.
+//! grows with the length of a sequence, not with its square. On tiles, attention without talking heads and content by position
+//! is one kernel.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -23,8 +24,10 @@ use crate::ops::scratch::{Scratch, at_least, new_matrix, with_scratch};
 /// Queries whose scores are in memory at a time: a multiple of MR of the vector micro-kernel (12 or 6) and of the rows
 /// of a tile (16).
 pub const QUERY_BLOCK: usize = 48;
-/// Queries of a task, if they do not see the whole sequence or heads are projected.
+/// Queries of a task, if they do not see the whole sequence or heads are projected; otherwise a task has all of a sequence.
 const QUERIES_PER_TASK: usize = 96;
+/// Queries of a task on tiles: so many that packing the keys takes little of its time.
+const QUERIES_PER_TILE_TASK: usize = 2048;
 
 impl Attention<'_> {
     /// [`Attention::forward`] on the CPU in f32.
@@ -161,7 +164,8 @@ impl CpuAttention<'_> {
     /// `(T, value_heads · v_head_dim)`, for `cu_seqlens` that `Attention::check` has accepted.
     fn run(&self, cu_seqlens: &[usize]) -> Result<Vec<f32>> {
         let has_talking_heads = self.pre_softmax.is_some() || self.post_softmax.is_some();
-        let tasks = self.tasks(cu_seqlens, has_talking_heads);
+        let is_on_tiles = self.is_on_tiles();
+        let tasks = self.tasks(cu_seqlens, has_talking_heads, is_on_tiles);
         let (tokens, heads) = (cu_seqlens.last().copied().unwrap_or(0), self.attention.heads);
         let columns = self.dims.value_heads * self.dims.v_head_dim;
         // SAFETY: `cu_seqlens` begins with 0, does not decrease and ends with `tokens` (`Attention::check`), so the
@@ -178,7 +182,7 @@ impl CpuAttention<'_> {
                     (0..tasks.len() * heads).into_par_iter().for_each(|i| {
                         let (task, head) = (&tasks[i / heads], i % heads);
                         with_scratch(|scratch: &mut TaskScratch| {
-                            if self.is_plain(task) && attends_on_tiles(isa(), self.gemm_type()) {
+                            if is_on_tiles {
                                 self.run_head_on_tiles(task, head, &mut scratch.tiles, output);
                             } else {
                                 self.run_head(task, head, scratch, output);
@@ -190,8 +194,8 @@ impl CpuAttention<'_> {
         }
     }
 
-    /// Divides the queries of all sequences into tasks: whole sequences, if their queries share all keys.
-    fn tasks(&self, cu_seqlens: &[usize], has_talking_heads: bool) -> Vec<Task> {
+    /// Divides the queries of all sequences into tasks.
+    fn tasks(&self, cu_seqlens: &[usize], has_talking_heads: bool, is_on_tiles: bool) -> Vec<Task> {
         let mut tasks = Vec::new();
         for (sequence, bounds) in cu_seqlens.windows(2).enumerate() {
             let (start, tokens) = (bounds[0], bounds[1] - bounds[0]);
@@ -199,10 +203,16 @@ impl CpuAttention<'_> {
             let AttentionWindow { left, right } = self.attention.window;
             // With a causal mask, the first tasks have few keys.
             let cuts = |side: usize| side.saturating_add(QUERIES_PER_TASK) < tokens;
-            let is_windowed = cuts(left) || cuts(right);
-            // The last queries of a sequence with fewer keys may see none: only all queries together surely see one.
-            let is_divided = (has_talking_heads || is_windowed) && n == tokens;
-            let task_queries = if is_divided { QUERIES_PER_TASK } else { tokens.max(1) };
+            let task_queries = if n < tokens {
+                // The last queries may see no key: only all queries together surely see one.
+                tokens
+            } else if is_on_tiles {
+                QUERIES_PER_TILE_TASK
+            } else if has_talking_heads || cuts(left) || cuts(right) {
+                QUERIES_PER_TASK
+            } else {
+                tokens.max(1)
+            };
             for first in (0..tokens).step_by(task_queries) {
                 let queries = first..tokens.min(first + task_queries);
                 let keys = self.visible_keys(first, n).start..self.visible_keys(queries.end - 1, n).end;
@@ -216,18 +226,13 @@ impl CpuAttention<'_> {
         self.attention.window.keys(query, n)
     }
 
-    /// Whether every query of a task sees all keys, and nothing is added to the scores.
-    fn is_plain(&self, task: &Task) -> bool {
-        let Task { queries, keys, n, .. } = task;
-        let sees_all = |query: usize| self.visible_keys(query, *n) == *keys;
-        self.bias.is_empty()
-            && self.attention.relative.is_none()
-            && !queries.is_empty()
-            && sees_all(queries.start)
-            && sees_all(queries.end - 1)
+    /// Whether [`CpuAttention::run_head_on_tiles`] can compute the heads.
+    fn is_on_tiles(&self) -> bool {
+        let has_talking_heads = self.pre_softmax.is_some() || self.post_softmax.is_some();
+        !has_talking_heads && self.attention.relative.is_none() && attends_on_tiles(isa(), self.gemm_type())
     }
 
-    /// Computes one head of a task for which [`CpuAttention::is_plain`] is true, and writes its columns.
+    /// Computes one head of a task if [`CpuAttention::is_on_tiles`] is true, and writes its columns.
     fn run_head_on_tiles(
         &self,
         task: &Task,
@@ -235,7 +240,7 @@ impl CpuAttention<'_> {
         buffer: &mut AttentionBuffer,
         output: &OutputMatrix,
     ) {
-        let Attention { heads, scale, .. } = *self.attention;
+        let Attention { heads, scale, window, .. } = *self.attention;
         let HeadDims { qk_head_dim, v_head_dim, .. } = self.dims;
         let (first_query, first_key) = (task.start + task.queries.start, task.start + task.keys.start);
         let q = &self.q[first_query * heads * qk_head_dim + head * qk_head_dim..];
@@ -245,7 +250,16 @@ impl CpuAttention<'_> {
         let keys = HeadRows { data: &self.k[first..], stride, rows: task.keys.len(), dim: qk_head_dim };
         let (first, stride) = self.first_value(first_key, head);
         let values = HeadRows { data: &self.v[first..], stride, rows: task.keys.len(), dim: v_head_dim };
-        let operands = HeadAttention { queries, keys, values, scale: scale as f32 };
+        let operands = HeadAttention {
+            queries,
+            keys,
+            values,
+            scale: scale as f32,
+            first_query: task.queries.start - task.keys.start,
+            left: window.left,
+            right: window.right,
+            bias: &self.bias[head * self.bias_width..][..self.bias_width],
+        };
         let columns = head * v_head_dim..(head + 1) * v_head_dim;
         // SAFETY: no other task has these queries and this head.
         let mut block = unsafe { output.block(first_query..first_query + task.queries.len(), columns) };
