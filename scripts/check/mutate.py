@@ -130,7 +130,7 @@ MUTATIONS = [
     ("masked attention weights are not 0", "src/kernels/softmax.rs", "row[end..].fill(0.0);", "row[end..].fill(0.1);"),
     ("queries and keys are swapped", "src/nn/attention.rs", "attention.forward(&q, &k, &v, context.cu_seqlens)", "attention.forward(&k, &q, &v, context.cu_seqlens)"),
     ("shared keys are interleaved across heads", "src/ops/attention/cpu.rs", "head * key_value_heads / heads * head_dim", "head % key_value_heads * head_dim"),
-    ("the window is one token wider", "src/ops/attention/config.rs", "i.saturating_sub(self.left).min(end)..", "i.saturating_sub(self.left.saturating_add(1)).min(end).."),
+    ("the window is one token wider", "src/kernels/gemm/attention/head.rs", "i.saturating_sub(self.left).min(end)..", "i.saturating_sub(self.left.saturating_add(1)).min(end).."),
     ("the window is one token narrower", "src/nn/encoder.rs", "let window_left = radius.unwrap_or(usize::MAX);", "let window_left = radius.map_or(usize::MAX, |radius| radius - 1);"),
     ("the window is twice as wide", "src/model/family_specific.rs", 'config.width("local_attention")? / 2', 'config.width("local_attention")?'),
     ("layers without a window have one", "src/model/family_specific.rs", "(0..spec.layers).map(|layer| !layer.is_multiple_of(every))", "(0..spec.layers).map(|layer| layer.is_multiple_of(every))"),

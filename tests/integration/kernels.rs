@@ -7,9 +7,9 @@ use std::convert::Infallible;
 use half::{bf16, f16};
 use sconce::kernels::activation::{Activation, softplus};
 use sconce::kernels::gemm::{
-    AttentionBuffer, Epilogue, F32_SIGNIFICAND_BITS, Factors, GemmType, HeadAttention, HeadRows, LhsBuffer,
-    MAX_NR, MatrixView, OutputBlock, OutputMatrix, PackedMatrix, attend_head, attends_on_tiles, gemm,
-    gemm_into_lhs, int8_format, row_stride,
+    AttentionBuffer, AttentionWindow, Epilogue, F32_SIGNIFICAND_BITS, Factors, GemmType, HeadAttention,
+    HeadRows, LhsBuffer, MAX_NR, MatrixView, OutputBlock, OutputMatrix, PackedMatrix, attend_head,
+    attends_on_tiles, gemm, gemm_into_lhs, int8_format, row_stride,
 };
 use sconce::kernels::isa::{Isa, Kernel};
 use sconce::kernels::math::{self, Accuracy};
@@ -397,12 +397,12 @@ fn a_gemm_into_the_operands_of_another_has_the_bits_of_two() {
 }
 
 /// [`attend_head`] of rows that follow each other.
-fn attend(isa: Isa, gemm_type: GemmType, head: HeadAttention) -> Vec<f32> {
+fn attend(isa: Isa, gemm_type: GemmType, head: HeadAttention, buffer: &mut AttentionBuffer) -> Vec<f32> {
     let (rows, columns) = (head.queries.rows, head.values.dim);
     let mut y = vec![f32::NAN; rows * columns];
     // SAFETY: there is only one block.
     let mut block = unsafe { OutputMatrix::new(&mut y, columns).block(0..rows, 0..columns) };
-    attend_head(isa, gemm_type, head, &mut AttentionBuffer::default(), &mut block);
+    attend_head(isa, gemm_type, head, buffer, &mut block);
     y
 }
 
@@ -412,7 +412,7 @@ fn attention_in_f64(isa: Isa, gemm_type: GemmType, head: &HeadAttention) -> Vec<
     let [queries, keys, values] = [head.queries, head.keys, head.values].map(rows);
     let attend = |(i, q): (usize, &Vec<f32>)| {
         let position = (head.first_query + i) as f64;
-        let (first, last) = (position - head.left as f64, position + head.right as f64);
+        let (first, last) = (position - head.window.left as f64, position + head.window.right as f64);
         let weight = |(j, k): (usize, &Vec<f32>)| {
             let bias = match head.bias {
                 [] => 0.0,
@@ -436,7 +436,9 @@ fn attention_in_f64(isa: Isa, gemm_type: GemmType, head: &HeadAttention) -> Vec<
 /// Asserts that [`attend`] matches f64, and that every `step`-th query alone has the same bits.
 fn check_attention(isa: Isa, gemm_type: GemmType, what: &str, head: HeadAttention, step: usize) {
     let what = format!("{isa:?} {gemm_type:?} {what}");
-    let found = attend(isa, gemm_type, head);
+    // Used again while it holds other operands.
+    let mut buffer = AttentionBuffer::default();
+    let found = attend(isa, gemm_type, head, &mut buffer);
     // Weights and values are rounded, too.
     let atol = match gemm_type {
         GemmType::Bf16 => 6e-3,
@@ -450,8 +452,8 @@ fn check_attention(isa: Isa, gemm_type: GemmType, what: &str, head: HeadAttentio
     for (i, found) in found.chunks(head.values.dim).enumerate().step_by(step) {
         let HeadRows { data, dim, .. } = head.queries;
         let queries = HeadRows { data: &data[i * dim..][..dim], rows: 1, ..head.queries };
-        let alone =
-            attend(isa, gemm_type, HeadAttention { queries, first_query: head.first_query + i, ..head });
+        let alone = HeadAttention { queries, first_query: head.first_query + i, ..head };
+        let alone = attend(isa, gemm_type, alone, &mut buffer);
         assert_eq!(alone, found, "{what}, query {i}");
     }
 }
@@ -497,8 +499,7 @@ fn attention_on_tiles_matches_f64_and_queries_have_the_same_bits_alone() {
                 values: head_rows(&v, v_head_dim),
                 scale: 3.0 / (qk_head_dim as f32).sqrt(),
                 first_query: 0,
-                left: usize::MAX,
-                right: usize::MAX,
+                window: AttentionWindow::FULL,
                 bias: &[],
             };
             let what = format!("{queries} × {keys}, {qk_head_dim} and {v_head_dim}");
@@ -507,8 +508,8 @@ fn attention_on_tiles_matches_f64_and_queries_have_the_same_bits_alone() {
     }
 }
 
-/// Windows of a query that begin and end in, before and after a block of keys; some queries see no key. The maximum of the scores is in the last
-/// block of keys with a rising bias, and in the first with a falling one.
+/// Windows that begin and end inside, before and after a block of keys; some queries see no key. With a rising bias the maximum of the scores is in
+/// the last block of keys, with a falling one in the first.
 #[test]
 fn attention_on_tiles_with_windows_and_biases_matches_f64() {
     let (dim, n) = (5, 1050);
@@ -529,8 +530,7 @@ fn attention_on_tiles_with_windows_and_biases_matches_f64() {
                     values: head_rows(&v[..keys * dim], dim),
                     scale: 1.5,
                     first_query,
-                    left,
-                    right,
+                    window: AttentionWindow { left, right },
                     bias,
                 };
                 let bias = bias.first();

@@ -38,7 +38,9 @@ mod prefetch;
 mod tile_kernel;
 mod vector_kernel;
 
-pub use attention::{AttentionBuffer, HeadAttention, HeadRows, attend_head, attends_on_tiles};
+pub use attention::{
+    AttentionBuffer, AttentionWindow, HeadAttention, HeadRows, attend_head, attends_on_tiles,
+};
 pub use blocking::MAX_NR;
 pub use driver::{gemm, gemm_into_lhs};
 pub use epilogue::{Epilogue, Factors};

@@ -1,10 +1,8 @@
 //! The parameters of an attention layer, and the check of its operands.
 
-use std::ops::Range;
-
 use candle_core::{Result, Tensor};
 
-use crate::kernels::gemm::GemmType;
+use crate::kernels::gemm::{AttentionWindow, GemmType};
 use crate::ops::check::{check_cu_seqlens, check_indices};
 use crate::ops::gpu::AttentionVariant;
 
@@ -51,26 +49,6 @@ pub struct RelativePositions<'a> {
     pub position_queries: Option<&'a Tensor>,
     /// The row of every relative position, `(2 L − 1)`, each below `R`.
     pub buckets: &'a [u32],
-}
-
-/// The tokens before (`left`) and after (`right`) its own position that a query sees.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AttentionWindow {
-    /// Tokens before the query; `usize::MAX` is unlimited.
-    pub left: usize,
-    /// Tokens after the query; `usize::MAX` is unlimited, 0 is a causal mask.
-    pub right: usize,
-}
-
-impl AttentionWindow {
-    /// Every token of the sequence.
-    pub const FULL: AttentionWindow = AttentionWindow { left: usize::MAX, right: usize::MAX };
-
-    /// The keys that query `i` of a sequence with `n` keys sees.
-    pub(super) fn keys(self, i: usize, n: usize) -> Range<usize> {
-        let end = i.saturating_add(self.right).saturating_add(1).min(n);
-        i.saturating_sub(self.left).min(end)..end
-    }
 }
 
 /// Head dims and numbers of heads, derived from the operands.

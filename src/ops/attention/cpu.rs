@@ -10,10 +10,10 @@ use std::thread::LocalKey;
 use candle_core::{Result, Tensor};
 use rayon::prelude::*;
 
-use super::config::{Attention, AttentionWindow, HeadDims};
+use super::config::{Attention, HeadDims};
 use crate::kernels::gemm::{
-    AttentionBuffer, Epilogue, GemmType, HeadAttention, HeadRows, LhsBuffer, MAX_NR, MatrixView,
-    OutputMatrix, PackedMatrix, attend_head, attends_on_tiles, gemm, row_stride,
+    AttentionBuffer, AttentionWindow, Epilogue, GemmType, HeadAttention, HeadRows, LhsBuffer, MAX_NR,
+    MatrixView, OutputMatrix, PackedMatrix, attend_head, attends_on_tiles, gemm, row_stride,
 };
 use crate::kernels::isa::Isa;
 use crate::kernels::math::Accuracy;
@@ -163,9 +163,8 @@ impl Scratch for TaskScratch {
 impl CpuAttention<'_> {
     /// `(T, value_heads · v_head_dim)`, for `cu_seqlens` that `Attention::check` has accepted.
     fn run(&self, cu_seqlens: &[usize]) -> Result<Vec<f32>> {
-        let has_talking_heads = self.pre_softmax.is_some() || self.post_softmax.is_some();
-        let is_on_tiles = self.is_on_tiles();
-        let tasks = self.tasks(cu_seqlens, has_talking_heads, is_on_tiles);
+        let (has_talking_heads, is_on_tiles) = (self.has_talking_heads(), self.is_on_tiles());
+        let tasks = self.tasks(cu_seqlens);
         let (tokens, heads) = (cu_seqlens.last().copied().unwrap_or(0), self.attention.heads);
         let columns = self.dims.value_heads * self.dims.v_head_dim;
         // SAFETY: `cu_seqlens` begins with 0, does not decrease and ends with `tokens` (`Attention::check`), so the
@@ -195,7 +194,8 @@ impl CpuAttention<'_> {
     }
 
     /// Divides the queries of all sequences into tasks.
-    fn tasks(&self, cu_seqlens: &[usize], has_talking_heads: bool, is_on_tiles: bool) -> Vec<Task> {
+    fn tasks(&self, cu_seqlens: &[usize]) -> Vec<Task> {
+        let (has_talking_heads, is_on_tiles) = (self.has_talking_heads(), self.is_on_tiles());
         let mut tasks = Vec::new();
         for (sequence, bounds) in cu_seqlens.windows(2).enumerate() {
             let (start, tokens) = (bounds[0], bounds[1] - bounds[0]);
@@ -226,10 +226,15 @@ impl CpuAttention<'_> {
         self.attention.window.keys(query, n)
     }
 
+    fn has_talking_heads(&self) -> bool {
+        self.pre_softmax.is_some() || self.post_softmax.is_some()
+    }
+
     /// Whether [`CpuAttention::run_head_on_tiles`] can compute the heads.
     fn is_on_tiles(&self) -> bool {
-        let has_talking_heads = self.pre_softmax.is_some() || self.post_softmax.is_some();
-        !has_talking_heads && self.attention.relative.is_none() && attends_on_tiles(isa(), self.gemm_type())
+        !self.has_talking_heads()
+            && self.attention.relative.is_none()
+            && attends_on_tiles(isa(), self.gemm_type())
     }
 
     /// Computes one head of a task if [`CpuAttention::is_on_tiles`] is true, and writes its columns.
@@ -256,8 +261,7 @@ impl CpuAttention<'_> {
             values,
             scale: scale as f32,
             first_query: task.queries.start - task.keys.start,
-            left: window.left,
-            right: window.right,
+            window,
             bias: &self.bias[head * self.bias_width..][..self.bias_width],
         };
         let columns = head * v_head_dim..(head + 1) * v_head_dim;

@@ -10,7 +10,8 @@ use candle_core::{Result, Tensor};
 
 use super::gpu::supports_attention;
 use super::host::is_host_f32;
-pub use config::{Attention, AttentionWindow, RelativePositions};
+pub use crate::kernels::gemm::AttentionWindow;
+pub use config::{Attention, RelativePositions};
 pub use cpu::QUERY_BLOCK;
 pub use launch::query_tiles;
 pub use reference::AttentionWeights;

@@ -2,7 +2,8 @@
 
 use candle_core::{D, DType, Device, Result, Tensor};
 
-use super::config::{Attention, AttentionWindow, RelativePositions};
+use super::config::{Attention, RelativePositions};
+use crate::kernels::gemm::AttentionWindow;
 
 /// The attention weights of a padded batch of `N` sequences of up to `L` tokens, in f32: row `i` of a head has the weight of
 /// every key for query `i`. Rows of keys outside the window are 0.

@@ -42,6 +42,26 @@ impl<'a> HeadRows<'a> {
     }
 }
 
+/// The tokens before (`left`) and after (`right`) its own position that a query sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttentionWindow {
+    /// Tokens before the query; `usize::MAX` is unlimited.
+    pub left: usize,
+    /// Tokens after the query; `usize::MAX` is unlimited, 0 is a causal mask.
+    pub right: usize,
+}
+
+impl AttentionWindow {
+    /// Every token of the sequence.
+    pub const FULL: AttentionWindow = AttentionWindow { left: usize::MAX, right: usize::MAX };
+
+    /// The keys that query `i` of a sequence with `n` keys sees.
+    pub fn keys(self, i: usize, n: usize) -> Range<usize> {
+        let end = i.saturating_add(self.right).saturating_add(1).min(n);
+        i.saturating_sub(self.left).min(end)..end
+    }
+}
+
 /// The operands of [`attend_head`].
 #[derive(Debug, Clone, Copy)]
 pub struct HeadAttention<'a> {
@@ -55,10 +75,8 @@ pub struct HeadAttention<'a> {
     pub scale: f32,
     /// The position of the first query. That of the first key is 0.
     pub first_query: usize,
-    /// Keys before its own position that a query sees; `usize::MAX` is unlimited.
-    pub left: usize,
-    /// Keys after its own position that a query sees; `usize::MAX` is unlimited.
-    pub right: usize,
+    /// The keys that each query sees.
+    pub window: AttentionWindow,
     /// Added to the scaled scores: element `j − i + (bias.len() − 1) / 2` for the query at position `i` and key `j`. Empty: nothing.
     pub bias: &'a [f32],
 }
@@ -67,20 +85,15 @@ impl HeadAttention<'_> {
     /// The keys that some of the queries see, given by their indexes: from the first one of the first query to the last one of
     /// the last.
     pub(super) fn visible(&self, queries: &Range<usize>) -> Range<usize> {
-        let (first, last) = (self.first_query + queries.start, self.first_query + queries.end - 1);
-        let end = last.saturating_add(self.right).saturating_add(1).min(self.keys.rows);
-        first.saturating_sub(self.left).min(end)..end
+        let keys = |query: usize| self.window.keys(self.first_query + query, self.keys.rows);
+        keys(queries.start).start..keys(queries.end - 1).end
     }
 
-    /// Whether each of the queries sees all of the keys, given by their indexes.
-    pub(super) fn sees_all(&self, queries: &Range<usize>, keys: &Range<usize>) -> bool {
-        let (first, last) = (self.first_query + queries.start, self.first_query + queries.end - 1);
-        last.saturating_sub(self.left) <= keys.start
-            && first.saturating_add(self.right).saturating_add(1) >= keys.end
-    }
-
-    /// Whether a query sees no key.
-    pub(super) fn sees_none(&self, query: usize) -> bool {
-        (self.first_query + query).saturating_sub(self.left) >= self.keys.rows
+    /// Whether something is added to the scores of these queries and keys, given by their indexes: a bias, or −∞ where a query does
+    /// not see a key.
+    pub(super) fn adds_to_scores(&self, queries: &Range<usize>, keys: &Range<usize>) -> bool {
+        let seen = |query: usize| self.window.keys(self.first_query + query, self.keys.rows);
+        let is_masked = seen(queries.end - 1).start > keys.start || seen(queries.start).end < keys.end;
+        is_masked || !self.bias.is_empty()
     }
 }

@@ -27,7 +27,7 @@ use crate::tiles::amx::Amx;
 #[cfg(feature = "emulated-tiles")]
 use crate::tiles::emulated::EmulatedTiles;
 use crate::tiles::{TILE_BYTES, TILE_ROWS, Tiles};
-pub use head::{HeadAttention, HeadRows};
+pub use head::{AttentionWindow, HeadAttention, HeadRows};
 use head::{QueryRow, Tile};
 use pack::{pack_columns, pack_queries, pack_rows};
 use softmax::{OnlineSoftmax, RelativeTable};
@@ -106,7 +106,7 @@ impl<T: Tiles> Kernel for AttendHead<'_, '_, T> {
     }
 }
 
-/// Memory for the operands of a block of keys and of the queries, packed for `P` bf16 parts.
+/// Memory for the operands of a block of keys and of the queries, packed in bf16 parts.
 struct Operands<'a> {
     /// A left operand: for every 16 keys and every K step the tiles of the parts.
     keys: &'a mut [Tile],
@@ -228,7 +228,7 @@ impl<T: Tiles> AttendHead<'_, '_, T> {
                         rows: seen.len(),
                     };
                     multiply::<T, P>(&mut tiles, keys, panel, 0..queries.steps(), scores, None);
-                    if relative.changes(&head, &rows, &seen) {
+                    if head.adds_to_scores(&rows, &seen) {
                         relative.add_to(s, &mut scores[..seen.len()], &rows, seen.start);
                     }
                     let is_first = visible.start >= first_key;
@@ -248,7 +248,7 @@ impl<T: Tiles> AttendHead<'_, '_, T> {
                     if visible.is_empty() {
                         results.fill([0.0; TILE_NR]);
                     }
-                    for query in rows.clone().filter(|query| head.sees_none(*query)) {
+                    for query in rows.clone().filter(|query| head.visible(&(*query..query + 1)).is_empty()) {
                         softmax.sums[query - first] = 1.0;
                     }
                     store_results(s, results, softmax.sums, &rows, output);

@@ -147,7 +147,7 @@ impl<'a> RelativeTable<'a> {
     /// Rows of memory for the table of a head.
     pub(super) fn rows(head: &HeadAttention) -> usize {
         let (queries, keys) = (head.queries.rows, head.keys.rows);
-        if head.bias.is_empty() && head.sees_all(&(0..queries), &(0..keys)) {
+        if !head.adds_to_scores(&(0..queries), &(0..keys)) {
             return 0;
         }
         // Whole query blocks are read.
@@ -165,7 +165,7 @@ impl<'a> RelativeTable<'a> {
                 (at + head.first_query + 1).saturating_sub(keys),
                 (keys - 1).saturating_sub(at + head.first_query),
             );
-            *value = if before > head.left || after > head.right {
+            *value = if before > head.window.left || after > head.window.right {
                 f32::NEG_INFINITY
             } else {
                 // Only queries past the last are beyond the bias.
@@ -174,11 +174,6 @@ impl<'a> RelativeTable<'a> {
         }
         let (factor, scale) = if head.bias.is_empty() { (1.0, head.scale) } else { (head.scale, 1.0) };
         RelativeTable { values, keys, factor, scale }
-    }
-
-    /// Whether the table changes the scores of these queries and keys.
-    pub(super) fn changes(&self, head: &HeadAttention, queries: &Range<usize>, keys: &Range<usize>) -> bool {
-        !head.bias.is_empty() || !head.sees_all(queries, keys)
     }
 
     /// Adds the table to the scores of some queries, a row per key from `first_key` on.
