@@ -62,7 +62,7 @@ impl AttentionWindow {
     }
 }
 
-/// The operands of [`attend_head`].
+/// The operands of attention in one head.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadAttention<'a> {
     /// `(queries, qk_head_dim)`.
