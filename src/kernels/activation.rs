@@ -5,7 +5,7 @@ use std::fmt;
 use std::mem::discriminant;
 
 use super::isa::{Isa, Kernel, define_runners};
-use super::math::{erf, exp, sigmoid, tanh};
+use super::math::{erf, exp, gelu, sigmoid, tanh};
 use super::simd::{MAX_LANES, Simd, map};
 
 /// An activation function.
@@ -194,13 +194,6 @@ fn lane_by_lane<S: Simd>(s: S, x: S::F, f: impl Fn(f32) -> f32) -> S::F {
         }
         s.load(lanes.as_ptr())
     }
-}
-
-/// `x Φ(x)`.
-#[inline(always)]
-pub(super) fn gelu<S: Simd>(s: S, x: S::F) -> S::F {
-    let half = s.mul(x, s.splat(0.5));
-    s.fma(half, erf(s, s.mul(x, s.splat(FRAC_1_SQRT_2))), half)
 }
 
 /// `max(x, 0)`.

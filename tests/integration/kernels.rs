@@ -703,6 +703,7 @@ row_kernel!(Exp, math::exp);
 row_kernel!(Exp2, math::exp2);
 row_kernel!(Exp2Bf16, math::exp2_bf16);
 row_kernel!(Exp2Weight, math::exp2_weight);
+row_kernel!(Gelu, math::gelu);
 row_kernel!(GeluBf16, math::gelu_bf16);
 row_kernel!(Erf, math::erf);
 row_kernel!(Tanh, math::tanh);
@@ -787,20 +788,25 @@ fn exp2_keeps_its_error_bounds() {
 }
 
 #[test]
-fn gelu_bf16_keeps_its_error_bound() {
+fn gelu_keeps_its_error_bounds() {
+    type Run = fn(Isa, &mut [f32]);
+    let functions: [(Run, f64); 2] = [
+        (|isa, y| isa.run(Gelu(y)), math::GELU_MAX_ERROR),
+        (|isa, y| isa.run(GeluBf16(y)), math::GELU_BF16_MAX_ERROR),
+    ];
     let x: Vec<f32> =
         (-120_000..=120_000).map(|x| x as f32 / 10_000.0).chain([-1e30, -50.0, 50.0, 1e30]).collect();
-    for isa in Isa::testable() {
+    for (isa, (run, bound)) in Isa::testable().into_iter().flat_map(|isa| functions.map(|f| (isa, f))) {
         let mut y = x.clone();
-        isa.run(GeluBf16(&mut y));
+        run(isa, &mut y);
         for (x, y) in x.iter().zip(&y) {
             let expected = exact(Activation::Gelu, f64::from(*x));
             let error = (f64::from(*y) - expected).abs() / expected.abs().max(1.0);
-            assert!(error <= math::GELU_BF16_MAX_ERROR, "{isa:?}: gelu({x}) = {y}, error {error:e}");
+            assert!(error <= bound, "{isa:?}: gelu({x}) = {y}, error {error:e}");
         }
-        let mut y = [f32::NAN];
-        isa.run(GeluBf16(&mut y));
-        assert!(y[0].is_nan(), "{isa:?}");
+        let mut y = [f32::NAN, f32::INFINITY];
+        run(isa, &mut y);
+        assert!(y[0].is_nan() && y[1] == f32::INFINITY, "{isa:?}: {y:?}");
     }
 }
 

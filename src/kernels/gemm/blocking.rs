@@ -22,9 +22,13 @@ pub(super) const TILE_MR: usize = 2 * TILE_ROWS;
 /// Maximum number of bf16 parts that an f32 value is split into.
 pub(super) const MAX_PARTS: usize = 3;
 /// KC of the tile micro-kernel in steps of 32 inputs. The K block of a panel stays in L1 while the rows pass, which do not displace it
-/// ([`crate::tiles::Tiles::load_streamed`]): it takes half of L1 for weights of 1, 2 and 3 parts.
+/// ([`crate::tiles::Tiles::load_streamed`]): it takes half of L1 for weights of 1 and 3 parts, two thirds for 2.
 pub(super) const fn tile_kc(weight_parts: usize) -> usize {
-    12 / weight_parts
+    match weight_parts {
+        0 | 1 => 12,
+        2 => 8,
+        _ => 4,
+    }
 }
 
 /// Bytes of L2 for the rows of `x` that a tile micro-kernel reads again.

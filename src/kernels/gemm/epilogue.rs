@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use super::blocking::TILE_NR;
 use super::convert::BF16_PER_TILE_ROW;
-use crate::activation::{Activation, gelu};
+use crate::activation::Activation;
 use crate::isa::{Isa, Kernel, define_runners};
-use crate::math::{Accuracy, gelu_bf16};
+use crate::math::{Accuracy, gelu, gelu_bf16};
 use crate::simd::Simd;
 use crate::tiles::{TILE_BYTES, TILE_ROWS};
 

@@ -1,7 +1,7 @@
 //! The tile micro-kernel: 32 rows of `x` by a panel of 32 outputs, with the accumulators in four tiles.
 //!
 //! While the tile unit multiplies one block, the accumulators of the block before are stored between its first dot
-//! products, and the vector unit applies the epilogue to the block before that: to some of its rows after some K steps.
+//! products, and the vector unit applies the epilogue to the block before that: to some of its rows at a time.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -146,7 +146,7 @@ impl<T: Tiles> TileGemm<'_, '_, T> {
             let (k_block, index) = order.visit(visit);
             let panel = panels.start + index;
             let first_partial = if order.panels_inside { index * row_blocks } else { 0 };
-            let visits = row_blocks * k_block.len().min(pending.calls);
+            let visits = row_blocks * pending.calls_for(k_block.len() * part_pairs(P, Q).len());
             let mut prefetch = prefetch_next(weights, panel, &k_block, k_steps, order.panels_inside, visits);
             for first in (0..x.rows).step_by(TILE_MR) {
                 let rows = TILE_MR.min(x.rows - first);
@@ -291,8 +291,17 @@ impl<'a> PendingEpilogue<'a> {
         let accumulators = AccumulatorRows { from: std::ptr::null(), stride: TILE_NR, to };
         let accuracy = weights.layout.format.accuracy();
         let block = BlockEpilogue::new(epilogue, rows, columns, weights.outputs, accuracy, accumulators);
-        let calls = epilogue_calls(epilogue.activation);
+        let parts = match weights.layout.format {
+            OperandFormat::Bf16Tiles { parts, .. } => parts,
+            _ => 0,
+        };
+        let calls = epilogue_calls(epilogue.activation, parts);
         PendingEpilogue { isa: weights.isa, weights, to, first_panel: panels.start, block, left: 0..0, calls }
+    }
+
+    /// Calls per block with this number of slots.
+    fn calls_for(&self, slots: usize) -> usize {
+        slots.div_ceil(slots.div_ceil(self.calls))
     }
 
     /// The results of a block that begins with `row`, a multiple of 16. In bounds: the output has this row and panel.
@@ -398,17 +407,53 @@ const fn part_pairs(parts: usize, weight_parts: usize) -> &'static [(usize, usiz
 /// Bytes of a row of an [`AccumulatorBlock`].
 const BLOCK_ROW_BYTES: usize = TILE_NR * size_of::<f32>();
 
-/// Maximum calls of the epilogue per block. A call costs some dozen cycles, so a cheap epilogue is applied in few of them.
-/// A long one keeps the tile unit waiting: its instructions fill the scheduler before the next tile instructions are
-/// reached.
-fn epilogue_calls(activation: Activation) -> usize {
-    if activation == Activation::Identity { 4 } else { 16 }
+/// Maximum calls of the epilogue per block, for `parts` parts of `x`. A call costs some dozen cycles, so that a cheap epilogue is applied
+/// in fewer of them.
+fn epilogue_calls(activation: Activation, parts: usize) -> usize {
+    match activation {
+        Activation::Gelu => 32,
+        Activation::Identity if parts == 1 => 8,
+        _ => 16,
+    }
+}
+
+/// What the vector unit does beside the tile unit: in *slots*, one after the dot products of every pair of parts. No more than about one
+/// slot's dot products wait in the processor, so that whatever takes longer than those keeps the tile unit waiting.
+struct Beside<'a, 'b> {
+    prefetch: &'a mut Prefetch,
+    pending: &'a mut PendingEpilogue<'b>,
+    /// Slots from one call of the epilogue to the next.
+    slots_per_call: usize,
+    rows_per_call: usize,
+    /// Slots up to the next call.
+    left: usize,
+}
+
+impl<'a, 'b> Beside<'a, 'b> {
+    /// For a block with this number of slots.
+    #[inline(always)]
+    fn new(slots: usize, prefetch: &'a mut Prefetch, pending: &'a mut PendingEpilogue<'b>) -> Self {
+        let slots_per_call = slots.div_ceil(pending.calls);
+        let rows_per_call = TILE_MR.div_ceil(slots.div_ceil(slots_per_call));
+        Beside { prefetch, pending, slots_per_call, rows_per_call, left: slots_per_call }
+    }
+
+    /// Uses the next slot.
+    #[inline(always)]
+    fn take_slot<S: Simd>(&mut self, s: S) {
+        self.left -= 1;
+        if self.left == 0 {
+            self.left = self.slots_per_call;
+            self.prefetch.advance(s);
+            self.pending.apply(self.rows_per_call);
+        }
+    }
 }
 
 impl Bf16MicroKernel {
     /// Multiplies `P` parts of 16 rows, or of 32 if `TWO`, by the `Q` parts of the panel, and leaves the accumulators in the tiles. The
     /// accumulators of the previous block are stored between the first dot products: tile stores one after the other
-    /// would keep the tile unit waiting. After some K steps rows of the pending block are finished.
+    /// would keep the tile unit waiting. After some dot products rows of the pending block are finished.
     ///
     /// # Safety
     /// `a` is valid for reads of the tiles of 16 rows in all K steps, and if `TWO` also at `a_second`; `b` of a panel
@@ -424,21 +469,14 @@ impl Bf16MicroKernel {
         pending: &mut PendingEpilogue,
     ) {
         let Range { start, end } = self.k_steps;
-        let steps_per_call = (end - start).div_ceil(pending.calls);
-        let rows_per_call = TILE_MR.div_ceil((end - start).div_ceil(steps_per_call));
+        let slots = (end - start) * part_pairs(P, Q).len();
+        let mut beside = Beside::new(slots, prefetch, pending);
         // SAFETY: `start..end` are the K steps that the operands have by the contract of this function, which is also
         // that of `step`.
         unsafe {
-            self.step::<T, P, Q, TWO, true>(tiles, start);
-            let mut from = start + 1;
-            for call in (start..end).step_by(steps_per_call) {
-                let to = end.min(call + steps_per_call);
-                for k_step in from..to {
-                    self.step::<T, P, Q, TWO, false>(tiles, k_step);
-                }
-                from = to;
-                prefetch.advance(s);
-                pending.apply(rows_per_call);
+            self.step::<S, T, P, Q, TWO, true>(s, tiles, start, Some(&mut beside));
+            for k_step in start + 1..end {
+                self.step::<S, T, P, Q, TWO, false>(s, tiles, k_step, Some(&mut beside));
             }
         }
     }
@@ -448,29 +486,33 @@ impl Bf16MicroKernel {
     /// # Safety
     /// As [`Bf16MicroKernel::run`].
     #[inline(always)]
-    pub(super) unsafe fn steps<T: Tiles, const P: usize, const Q: usize, const TWO: bool>(
+    pub(super) unsafe fn steps<S: Simd, T: Tiles, const P: usize, const Q: usize, const TWO: bool>(
         self,
+        s: S,
         tiles: &mut T,
     ) {
         let Range { start, end } = self.k_steps;
         // SAFETY: these are the K steps that the operands have by the contract of this function.
         unsafe {
-            self.step::<T, P, Q, TWO, true>(tiles, start);
+            self.step::<S, T, P, Q, TWO, true>(s, tiles, start, None);
             for k_step in start + 1..end {
-                self.step::<T, P, Q, TWO, false>(tiles, k_step);
+                self.step::<S, T, P, Q, TWO, false>(s, tiles, k_step, None);
             }
         }
     }
 
-    /// Multiplies one K step. With `FIRST` each accumulator tile is first stored for the previous block, and begun anew.
+    /// Multiplies one K step, and uses the slots between its dot products. With `FIRST` each accumulator tile is first stored for the
+    /// previous block, and begun anew.
     ///
     /// # Safety
     /// As [`Bf16MicroKernel::run`], for this K step.
     #[inline(always)]
-    unsafe fn step<T: Tiles, const P: usize, const Q: usize, const TWO: bool, const FIRST: bool>(
+    unsafe fn step<S: Simd, T: Tiles, const P: usize, const Q: usize, const TWO: bool, const FIRST: bool>(
         &self,
+        s: S,
         tiles: &mut T,
         k_step: usize,
+        mut beside: Option<&mut Beside>,
     ) {
         // SAFETY: a K step of 16 rows has `P` tiles and one of the panel `Q · TILES_PER_PANEL`, which are readable by
         // the contract of this function; `i` is below `P` and `j` below `Q`.
@@ -512,6 +554,9 @@ impl Bf16MicroKernel {
                 }
                 if TWO {
                     tiles.dot_bf16::<3, 5, 7>();
+                }
+                if let Some(beside) = &mut beside {
+                    beside.take_slot(s);
                 }
                 loaded = (i, j);
             }

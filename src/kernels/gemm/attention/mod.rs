@@ -227,7 +227,7 @@ impl<T: Tiles> AttendHead<'_, '_, T> {
                         group: key_group,
                         rows: seen.len(),
                     };
-                    multiply::<T, P>(&mut tiles, keys, panel, 0..queries.steps(), scores, None);
+                    multiply::<S, T, P>(s, &mut tiles, keys, panel, 0..queries.steps(), scores, None);
                     if head.adds_to_scores(&rows, &seen) {
                         relative.add_to(s, &mut scores[..seen.len()], &rows, seen.start);
                     }
@@ -242,7 +242,7 @@ impl<T: Tiles> AttendHead<'_, '_, T> {
                     let values = LeftOperand { tiles: packed_values, group: value_group, rows: values.dim };
                     // The scores are not read any more.
                     let spare = if is_first { None } else { Some(&mut *scores) };
-                    multiply::<T, P>(&mut tiles, values, weights, steps, results, spare);
+                    multiply::<S, T, P>(s, &mut tiles, values, weights, steps, results, spare);
                 }
                 if block.contains(&(visible.end - 1)) {
                     if visible.is_empty() {
@@ -269,7 +269,8 @@ struct LeftOperand<'a> {
 /// Multiplies some K steps of a left operand by those of a panel, of `P` parts each. Writes the rows of the left operand, rounded up to 32;
 /// with `spare`, memory of 32 rows that is overwritten, adds to them.
 #[inline(always)]
-fn multiply<T: Tiles, const P: usize>(
+fn multiply<S: Simd, T: Tiles, const P: usize>(
+    s: S,
     tiles: &mut T,
     a: LeftOperand,
     b: &[Tile],
@@ -304,9 +305,9 @@ fn multiply<T: Tiles, const P: usize>(
         // steps. `previous` and `results` are 32 rows of `spare` or `to` each, and `to` is initialised.
         unsafe {
             if a.rows - first > TILE_ROWS {
-                kernel.steps::<T, P, P, true>(tiles);
+                kernel.steps::<S, T, P, P, true>(s, tiles);
             } else {
-                kernel.steps::<T, P, P, false>(tiles);
+                kernel.steps::<S, T, P, P, false>(s, tiles);
             }
         }
         previous = results;
