@@ -794,8 +794,8 @@ impl Kernel for GeluMaxErrors {
     type Output = [f64; 2];
 
     fn run<S: Simd>(self, _: S) -> [f64; 2] {
-        let exact = if S::FAST_LOOKUP { math::GELU_MAX_ERROR } else { math::GELU_BY_ERF_MAX_ERROR };
-        [exact, math::GELU_BF16_MAX_ERROR]
+        let gelu = if S::FAST_LOOKUP { math::GELU_MAX_ERROR } else { math::GELU_BY_ERF_MAX_ERROR };
+        [gelu, math::GELU_BF16_MAX_ERROR]
     }
 }
 

@@ -88,6 +88,14 @@ impl OperandFormat {
         matches!(self, OperandFormat::Bf16Tiles { .. } | OperandFormat::Int8Tiles)
     }
 
+    /// The bf16 parts of a value of `x` and of a weight; 0 in other formats.
+    pub(super) fn parts(self) -> (usize, usize) {
+        match self {
+            OperandFormat::Bf16Tiles { parts, weight_parts } => (parts, weight_parts),
+            _ => (0, 0),
+        }
+    }
+
     /// Rows of `x` that the micro-kernel reads for `count > 0` rows: tiles are loaded whole.
     pub(super) fn padded_rows(self, count: usize) -> usize {
         if self.is_tiles() { count.next_multiple_of(TILE_ROWS) } else { count }
@@ -198,10 +206,7 @@ impl PackedLayout {
             return vector_mc(self.lhs_row, self.nr);
         }
         let steps = self.inputs.div_ceil(self.format.inputs_per_tile_row());
-        let (parts, weight_parts) = match self.format {
-            OperandFormat::Bf16Tiles { parts, weight_parts } => (parts, weight_parts),
-            _ => (0, 0),
-        };
+        let (parts, weight_parts) = self.format.parts();
         tile_mc(steps, parts, weight_parts, self.lhs_row)
     }
 }

@@ -146,7 +146,8 @@ impl<T: Tiles> TileGemm<'_, '_, T> {
             let (k_block, index) = order.visit(visit);
             let panel = panels.start + index;
             let first_partial = if order.panels_inside { index * row_blocks } else { 0 };
-            let visits = row_blocks * pending.calls_for(k_block.len() * part_pairs(P, Q).len());
+            let (_, calls) = pending.divide(k_block.len() * part_pairs(P, Q).len());
+            let visits = row_blocks * calls;
             let mut prefetch = prefetch_next(weights, panel, &k_block, k_steps, order.panels_inside, visits);
             for first in (0..x.rows).step_by(TILE_MR) {
                 let rows = TILE_MR.min(x.rows - first);
@@ -291,17 +292,16 @@ impl<'a> PendingEpilogue<'a> {
         let accumulators = AccumulatorRows { from: std::ptr::null(), stride: TILE_NR, to };
         let accuracy = weights.layout.format.accuracy();
         let block = BlockEpilogue::new(epilogue, rows, columns, weights.outputs, accuracy, accumulators);
-        let parts = match weights.layout.format {
-            OperandFormat::Bf16Tiles { parts, .. } => parts,
-            _ => 0,
-        };
+        let (parts, _) = weights.layout.format.parts();
         let calls = epilogue_calls(epilogue.activation, parts);
         PendingEpilogue { isa: weights.isa, weights, to, first_panel: panels.start, block, left: 0..0, calls }
     }
 
-    /// Calls per block with this number of slots.
-    fn calls_for(&self, slots: usize) -> usize {
-        slots.div_ceil(slots.div_ceil(self.calls))
+    /// Slots from one call to the next, and calls per block, for a block with this number of slots.
+    #[inline(always)]
+    fn divide(&self, slots: usize) -> (usize, usize) {
+        let slots_per_call = slots.div_ceil(self.calls);
+        (slots_per_call, slots.div_ceil(slots_per_call))
     }
 
     /// The results of a block that begins with `row`, a multiple of 16. In bounds: the output has this row and panel.
@@ -433,8 +433,8 @@ impl<'a, 'b> Beside<'a, 'b> {
     /// For a block with this number of slots.
     #[inline(always)]
     fn new(slots: usize, prefetch: &'a mut Prefetch, pending: &'a mut PendingEpilogue<'b>) -> Self {
-        let slots_per_call = slots.div_ceil(pending.calls);
-        let rows_per_call = TILE_MR.div_ceil(slots.div_ceil(slots_per_call));
+        let (slots_per_call, calls) = pending.divide(slots);
+        let rows_per_call = TILE_MR.div_ceil(calls);
         Beside { prefetch, pending, slots_per_call, rows_per_call, left: slots_per_call }
     }
 
