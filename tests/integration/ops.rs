@@ -193,6 +193,62 @@ fn attention_windows_match_the_reference() {
     }
 }
 
+/// `−slope · |j − i|` for each head, for sequences of up to `tokens` tokens.
+fn alibi(slopes: &[f32], tokens: usize) -> Tensor {
+    let distance = |i: usize| i.abs_diff(tokens - 1) as f32;
+    let of_head = |slope: &f32| (0..2 * tokens - 1).map(|i| -slope * distance(i)).collect();
+    let bias: Vec<Vec<f32>> = slopes.iter().map(of_head).collect();
+    Tensor::new(bias, &Device::Cpu).unwrap()
+}
+
+/// A steep bias leaves far keys no weight, and they are not computed: here a head sees all of a long sequence, another one a few dozen keys.
+#[test]
+fn attention_with_a_steep_bias_matches_the_reference() {
+    for lengths in [&[1][..], &[200, 3], &[513, 190], &[700], &[2100]] {
+        let bias = alibi(&[6.0, 1.0, 0.25, 0.01], *lengths.iter().max().unwrap());
+        let attention = Attention { bias: Some(&bias), ..plain(4, 12) };
+        compare(&attention, lengths, 12, 4, 12);
+        for (left, right) in [(usize::MAX, 0), (150, 20)] {
+            let window = AttentionWindow { left, right };
+            compare(&Attention { window, ..attention.clone() }, lengths, 12, 4, 12);
+        }
+    }
+}
+
+/// What a head does not see depends on the sequence alone.
+#[test]
+fn a_sequence_with_a_steep_bias_has_the_same_bits_alone_and_in_a_batch() {
+    let lengths = [700, 3, 513];
+    let cu_seqlens = operands::cu_seqlens(&lengths);
+    let [q, k, v] = [1, 2, 3].map(|seed| (tensor(seed, &[cu_seqlens[3], 48]) * 3.0).unwrap());
+    let bias = alibi(&[6.0, 1.0, 0.25, 0.01], 700);
+    let attention = Attention { bias: Some(&bias), ..plain(4, 12) };
+    let batch = attention.forward(&q, &k, &v, &cu_seqlens).unwrap();
+    for (start, length) in cu_seqlens.into_iter().zip(lengths) {
+        let [q, k, v, batch] = [&q, &k, &v, &batch].map(|x| x.narrow(0, start, length).unwrap());
+        let alone = attention.forward(&q, &k, &v, &[0, length]).unwrap();
+        assert_eq!(flat(&alone), flat(&batch));
+    }
+}
+
+/// A far key whose product with every query outweighs a steep bias.
+#[test]
+fn a_far_key_can_outweigh_a_steep_bias() {
+    let (tokens, width, far) = (600, 4, 590);
+    let bias = alibi(&[0.5], tokens);
+    let attention = Attention { bias: Some(&bias), ..plain(1, width) };
+    let q = Tensor::full(5f32, (tokens, width), &Device::Cpu).unwrap();
+    let v = tensor(3, &[tokens, width]);
+    let mut keys = flat(&tensor(2, &[tokens, width]));
+    // A score of 400 less half of the distance.
+    keys[far * width..][..width].fill(40.0);
+    let k = Tensor::from_vec(keys, (tokens, width), &Device::Cpu).unwrap();
+    let found = flat(&attention.forward(&q, &k, &v, &[0, tokens]).unwrap());
+    let expected = flat(&attention.reference(&q, &k, &v, &[0, tokens]).unwrap());
+    assert_close(&found, &expected, 5e-6, 1e-5);
+    assert_close(&found[..width], &flat(&v)[far * width..][..width], 1e-5, 1e-5);
+}
+
 /// Tokens at the end of a sequence that are queries only. A window may leave them no key: then the result is 0.
 #[test]
 fn attention_with_fewer_keys_than_queries_matches_the_reference() {

@@ -11,6 +11,7 @@ use candle_core::{Result, Tensor};
 use rayon::prelude::*;
 
 use super::config::{Attention, HeadDims};
+use super::reach::reach;
 use crate::kernels::gemm::{
     AttentionBuffer, AttentionWindow, Epilogue, GemmType, HeadAttention, HeadRows, LhsBuffer, MAX_NR,
     MatrixView, OutputMatrix, PackedMatrix, attend_head, attends_on_tiles, gemm, row_stride,
@@ -24,8 +25,11 @@ use crate::ops::scratch::{Scratch, at_least, new_matrix, with_scratch};
 /// Queries whose scores are in memory at a time: a multiple of MR of the vector micro-kernel (12 or 6) and of the rows
 /// of a tile (16).
 pub const QUERY_BLOCK: usize = 48;
-/// Queries of a task, if they do not see the whole sequence or heads are projected; otherwise a task has all of a sequence.
+/// Least queries of a task, if they do not see the whole sequence or heads are projected; otherwise a task has all of a sequence.
 const QUERIES_PER_TASK: usize = 96;
+/// Keys that a query sees for each query of a task, if its window has two sides: packing them takes little of the time then, and few are
+/// packed that it does not see.
+const KEYS_PER_QUERY: usize = 8;
 /// Queries of a task on tiles: so many that packing the keys takes little of its time.
 const QUERIES_PER_TILE_TASK: usize = 2048;
 
@@ -99,6 +103,10 @@ struct CpuAttention<'a> {
 /// Some queries of a sequence, and the keys that they see.
 #[derive(Clone)]
 struct Task {
+    /// One head, or all with talking heads.
+    heads: Range<usize>,
+    /// The keys that a query of these heads sees.
+    window: AttentionWindow,
     /// The first row of the sequence.
     start: usize,
     /// Keys of the sequence.
@@ -111,6 +119,11 @@ impl Task {
     /// Values from the scores of one query to those of the next: whole panels are stored faster.
     fn stride(&self) -> usize {
         row_stride(self.keys.len().next_multiple_of(MAX_NR))
+    }
+
+    /// The keys that a query sees.
+    fn visible_keys(&self, query: usize) -> Range<usize> {
+        self.window.keys(query, self.n)
     }
 
     /// The queries in blocks of [`QUERY_BLOCK`].
@@ -165,7 +178,7 @@ impl CpuAttention<'_> {
     fn run(&self, cu_seqlens: &[usize]) -> Result<Vec<f32>> {
         let (has_talking_heads, is_on_tiles) = (self.has_talking_heads(), self.is_on_tiles());
         let tasks = self.tasks(cu_seqlens);
-        let (tokens, heads) = (cu_seqlens.last().copied().unwrap_or(0), self.attention.heads);
+        let tokens = cu_seqlens.last().copied().unwrap_or(0);
         let columns = self.dims.value_heads * self.dims.v_head_dim;
         // SAFETY: `cu_seqlens` begins with 0, does not decrease and ends with `tokens` (`Attention::check`), so the
         // queries of the tasks are all rows. `run_all_heads` writes all columns of its queries. `run_head` writes the
@@ -173,57 +186,91 @@ impl CpuAttention<'_> {
         // columns.
         unsafe {
             new_matrix(tokens, columns, |output| {
-                if has_talking_heads {
-                    tasks.par_iter().for_each(|task| {
-                        with_scratch(|scratch| self.run_all_heads(task, scratch, output));
+                tasks.par_iter().for_each(|task| {
+                    let head = task.heads.start;
+                    with_scratch(|scratch: &mut TaskScratch| {
+                        if has_talking_heads {
+                            self.run_all_heads(task, scratch, output);
+                        } else if is_on_tiles {
+                            self.run_head_on_tiles(task, head, &mut scratch.tiles, output);
+                        } else {
+                            self.run_head(task, head, scratch, output);
+                        }
                     });
-                } else {
-                    (0..tasks.len() * heads).into_par_iter().for_each(|i| {
-                        let (task, head) = (&tasks[i / heads], i % heads);
-                        with_scratch(|scratch: &mut TaskScratch| {
-                            if is_on_tiles {
-                                self.run_head_on_tiles(task, head, &mut scratch.tiles, output);
-                            } else {
-                                self.run_head(task, head, scratch, output);
-                            }
-                        });
-                    });
-                }
+                });
             })
         }
     }
 
     /// Divides the queries of all sequences into tasks.
     fn tasks(&self, cu_seqlens: &[usize]) -> Vec<Task> {
-        let (has_talking_heads, is_on_tiles) = (self.has_talking_heads(), self.is_on_tiles());
-        let mut tasks = Vec::new();
-        for (sequence, bounds) in cu_seqlens.windows(2).enumerate() {
-            let (start, tokens) = (bounds[0], bounds[1] - bounds[0]);
-            let n = self.attention.key_length(sequence, tokens);
-            let AttentionWindow { left, right } = self.attention.window;
-            // With a causal mask, the first tasks have few keys.
-            let cuts = |side: usize| side.saturating_add(QUERIES_PER_TASK) < tokens;
-            let task_queries = if n < tokens {
-                // The last queries may see no key: only all queries together surely see one.
-                tokens
-            } else if is_on_tiles {
-                QUERIES_PER_TILE_TASK
-            } else if has_talking_heads || cuts(left) || cuts(right) {
-                QUERIES_PER_TASK
-            } else {
-                tokens.max(1)
-            };
-            for first in (0..tokens).step_by(task_queries) {
-                let queries = first..tokens.min(first + task_queries);
-                let keys = self.visible_keys(first, n).start..self.visible_keys(queries.end - 1, n).end;
-                tasks.push(Task { start, n, queries, keys });
-            }
-        }
-        tasks
+        let heads_per_task = if self.has_talking_heads() { self.attention.heads } else { 1 };
+        let groups = self.attention.heads / heads_per_task;
+        let of_group = |i: usize| {
+            let (sequence, first_head) = (i / groups, i % groups * heads_per_task);
+            let rows = cu_seqlens[sequence]..cu_seqlens[sequence + 1];
+            let n = self.attention.key_length(sequence, rows.len());
+            self.tasks_of_heads(rows, n, first_head..first_head + heads_per_task)
+        };
+        let sequences = cu_seqlens.len().saturating_sub(1);
+        (0..sequences * groups).into_par_iter().flat_map_iter(of_group).collect()
     }
 
-    fn visible_keys(&self, query: usize, n: usize) -> Range<usize> {
-        self.attention.window.keys(query, n)
+    /// Divides the queries of the sequence in these rows, whose first `n` tokens are keys.
+    fn tasks_of_heads(&self, rows: Range<usize>, n: usize, heads: Range<usize>) -> Vec<Task> {
+        let (start, tokens) = (rows.start, rows.len());
+        let window = self.window(&rows, n, heads.start);
+        let AttentionWindow { left, right } = window;
+        // With a causal mask, the first tasks have few keys.
+        let cuts = |side: usize| side.saturating_add(QUERIES_PER_TASK) < tokens;
+        let task_queries = if n < tokens {
+            // The last queries may see no key: only all queries together surely see one.
+            tokens
+        } else if self.is_on_tiles() {
+            QUERIES_PER_TILE_TASK
+        } else if self.has_talking_heads() {
+            QUERIES_PER_TASK
+        } else if cuts(left) || cuts(right) {
+            let keys = if left.max(right) < tokens { left + right } else { 0 };
+            (keys / KEYS_PER_QUERY).next_multiple_of(QUERY_BLOCK).max(QUERIES_PER_TASK)
+        } else {
+            tokens.max(1)
+        };
+        let task = |first: usize| {
+            let queries = first..tokens.min(first + task_queries);
+            let keys = window.keys(first, n).start..window.keys(queries.end - 1, n).end;
+            Task { heads: heads.clone(), window, start, n, queries, keys }
+        };
+        (0..tokens).step_by(task_queries).map(task).collect()
+    }
+
+    /// The keys that a head sees, of the sequence in these rows: without those that its bias leaves no weight.
+    fn window(&self, rows: &Range<usize>, n: usize, head: usize) -> AttentionWindow {
+        let window = self.attention.window;
+        let is_only_bias = !self.has_talking_heads() && self.attention.relative.is_none();
+        if self.bias.is_empty() || !is_only_bias || rows.is_empty() || n < rows.len() {
+            return window;
+        }
+        let (queries, keys) = (self.queries(rows.clone(), head), self.keys(rows.clone(), head));
+        reach(window, self.bias_of(head), queries, keys, self.attention.scale as f32)
+    }
+
+    /// The bias of a head, or nothing.
+    fn bias_of(&self, head: usize) -> &[f32] {
+        &self.bias[head * self.bias_width..][..self.bias_width]
+    }
+
+    /// Some rows of the queries of a head.
+    fn queries(&self, rows: Range<usize>, head: usize) -> HeadRows<'_> {
+        let dim = self.dims.qk_head_dim;
+        let stride = self.attention.heads * dim;
+        HeadRows { data: &self.q[rows.start * stride + head * dim..], stride, rows: rows.len(), dim }
+    }
+
+    /// Some rows of the keys of a head.
+    fn keys(&self, rows: Range<usize>, head: usize) -> HeadRows<'_> {
+        let (first, stride) = self.first_key(rows.start, head);
+        HeadRows { data: &self.k[first..], stride, rows: rows.len(), dim: self.dims.qk_head_dim }
     }
 
     fn has_talking_heads(&self) -> bool {
@@ -245,28 +292,23 @@ impl CpuAttention<'_> {
         buffer: &mut AttentionBuffer,
         output: &OutputMatrix,
     ) {
-        let Attention { heads, scale, window, .. } = *self.attention;
-        let HeadDims { qk_head_dim, v_head_dim, .. } = self.dims;
-        let (first_query, first_key) = (task.start + task.queries.start, task.start + task.keys.start);
-        let q = &self.q[first_query * heads * qk_head_dim + head * qk_head_dim..];
-        let queries =
-            HeadRows { data: q, stride: heads * qk_head_dim, rows: task.queries.len(), dim: qk_head_dim };
-        let (first, stride) = self.first_key(first_key, head);
-        let keys = HeadRows { data: &self.k[first..], stride, rows: task.keys.len(), dim: qk_head_dim };
-        let (first, stride) = self.first_value(first_key, head);
-        let values = HeadRows { data: &self.v[first..], stride, rows: task.keys.len(), dim: v_head_dim };
+        let v_head_dim = self.dims.v_head_dim;
+        let [query_rows, key_rows] =
+            [&task.queries, &task.keys].map(|rows| task.start + rows.start..task.start + rows.end);
+        let (first, stride) = self.first_value(key_rows.start, head);
+        let values = HeadRows { data: &self.v[first..], stride, rows: key_rows.len(), dim: v_head_dim };
         let operands = HeadAttention {
-            queries,
-            keys,
+            queries: self.queries(query_rows.clone(), head),
+            keys: self.keys(key_rows, head),
             values,
-            scale: scale as f32,
+            scale: self.attention.scale as f32,
             first_query: task.queries.start - task.keys.start,
-            window,
-            bias: &self.bias[head * self.bias_width..][..self.bias_width],
+            window: task.window,
+            bias: self.bias_of(head),
         };
         let columns = head * v_head_dim..(head + 1) * v_head_dim;
         // SAFETY: no other task has these queries and this head.
-        let mut block = unsafe { output.block(first_query..first_query + task.queries.len(), columns) };
+        let mut block = unsafe { output.block(query_rows, columns) };
         attend_head(isa(), self.gemm_type(), operands, buffer, &mut block);
     }
 
@@ -449,7 +491,7 @@ impl CpuAttention<'_> {
     /// Unnormalised softmax of the scores of a block of queries; writes the denominators to `sums`.
     fn softmax(&self, task: &Task, queries: Range<usize>, scores: &mut [f32], scale: f32, sums: &mut [f32]) {
         let visible = |row: usize| {
-            let keys = self.visible_keys(queries.start + row, task.n);
+            let keys = task.visible_keys(queries.start + row);
             // A row without keys is set to 0 below.
             if keys.is_empty() {
                 return 0..task.keys.len();
@@ -462,7 +504,7 @@ impl CpuAttention<'_> {
             return;
         }
         for ((query, row), sum) in queries.clone().zip(scores.chunks_mut(task.stride())).zip(sums) {
-            if self.visible_keys(query, task.n).is_empty() {
+            if task.visible_keys(query).is_empty() {
                 row.fill(0.0);
                 *sum = 1.0;
             }

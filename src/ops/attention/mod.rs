@@ -4,6 +4,7 @@
 mod config;
 mod cpu;
 mod launch;
+mod reach;
 mod reference;
 
 use candle_core::{Result, Tensor};
