@@ -4,7 +4,7 @@
 
 use std::f32::consts::FRAC_1_SQRT_2;
 
-use super::simd::Simd;
+use super::simd::{ROUNDING_SHIFT, Simd};
 
 /// Maximum error of [`exp`] in ULP, for normal results.
 pub const EXP_MAX_ULP: f64 = 1.0;
@@ -57,8 +57,7 @@ pub fn exp<S: Simd>(s: S, x: S::F) -> S::F {
     // Above 89 the result is ∞, below −104 it is 0. This order of operands propagates NaN.
     let x = s.select_less(s.splat(89.0), x, s.splat(89.0), x);
     let x = s.max(s.splat(-104.0), x);
-    // Adding and subtracting 1.5 · 2²³ rounds to an integer.
-    let shift = s.splat(12_582_912.0);
+    let shift = s.splat(ROUNDING_SHIFT);
     let n = s.sub(s.fma(x, s.splat(std::f32::consts::LOG2_E), shift), shift);
     let r = s.fma(n, s.splat(-0.693_359_375), x);
     let r = s.fma(n, s.splat(2.121_944_4e-4), r);
@@ -123,7 +122,7 @@ pub const EXP2_BF16_MAX_ERROR: f64 = 3e-6;
 pub fn exp2_bf16<S: Simd>(s: S, x: S::F) -> S::F {
     // This order of operands propagates NaN.
     let x = s.max(s.splat(-150.0), x);
-    let shift = s.splat(12_582_912.0);
+    let shift = s.splat(ROUNDING_SHIFT);
     let n = s.sub(s.add(x, shift), shift);
     let coefficients =
         [9.570_096_619e-3, 5.591_786_280e-2, 2.402_474_433e-1, 6.931_217_909e-1, 9.999_992_847e-1];
@@ -379,8 +378,7 @@ const NEGATIVE_TAIL: [[f32; 32]; 5] = [
 fn gelu_by_tail<S: Simd>(s: S, x: S::F) -> S::F {
     // This order of operands propagates NaN.
     let t = s.min(s.splat(31.0 * TAIL_INTERVAL), s.abs(x));
-    // Adding 1.5 · 2²³ leaves the nearest integer in the low bits.
-    let shift = s.splat(12_582_912.0);
+    let shift = s.splat(ROUNDING_SHIFT);
     let interval = s.fma(t, s.splat(1.0 / TAIL_INTERVAL), shift);
     let centre = s.sub(interval, shift);
     let offset = s.fma(centre, s.splat(-TAIL_INTERVAL), t);
@@ -539,8 +537,7 @@ fn gelu_by_intervals<S: Simd>(s: S, x: S::F) -> S::F {
     // The range of the table; outside Φ is 0 or 1 to this accuracy. This order of operands propagates NaN.
     let x = s.max(s.splat(-16.4 / PHI_INTERVALS), x);
     let clamped = s.min(s.splat(15.4 / PHI_INTERVALS), x);
-    // Adding 1.5 · 2²³ leaves the nearest integer in the low bits.
-    let interval = s.fma(clamped, s.splat(PHI_INTERVALS), s.splat(12_582_912.0 + 16.0));
+    let interval = s.fma(clamped, s.splat(PHI_INTERVALS), s.splat(ROUNDING_SHIFT + 16.0));
     let [a, b, c] = [s.lookup(&PHI[0], interval), s.lookup(&PHI[1], interval), s.lookup(&PHI[2], interval)];
     s.mul(x, s.fma(s.fma(a, clamped, b), clamped, c))
 }

@@ -10,6 +10,9 @@ pub mod portable;
 
 use half::bf16;
 
+/// 1.5 · 2²³. The sum of it and of a small number has the nearest integer in its low bits, and less it again is that integer.
+pub(crate) const ROUNDING_SHIFT: f32 = 12_582_912.0;
+
 /// Maximum [`Simd::LANES`] of any ISA.
 pub const MAX_LANES: usize = 16;
 
@@ -151,8 +154,7 @@ pub trait Simd: Copy + Send + Sync {
     fn split_exp2(self, x: Self::F) -> (Self::F, Self::F) {
         // This order of operands propagates NaN.
         let x = self.max(self.splat(-252.0), x);
-        // Adding and subtracting 1.5 · 2²³ rounds to an integer.
-        let shift = self.splat(12_582_912.0);
+        let shift = self.splat(ROUNDING_SHIFT);
         let nearest = self.sub(self.add(x, shift), shift);
         let floor = self.select_less(x, nearest, self.sub(nearest, self.splat(1.0)), nearest);
         (self.sub(x, floor), floor)

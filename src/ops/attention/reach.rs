@@ -2,8 +2,8 @@
 
 use crate::kernels::gemm::{AttentionWindow, HeadRows};
 
-/// The logarithm of 2⁻¹²⁶, rounded down. The softmax divides every weight by the largest one of its row and takes what is smaller than this
-/// as 0.
+/// The logarithm of 2⁻¹²⁶, the least normal f32, rounded down. The largest weight of a row is 1 before it is divided by their sum: what is
+/// smaller than this adds nothing to the sum, and is 0 where the softmax has no subnormal numbers.
 const MIN_LOG_WEIGHT: f32 = -87.5;
 
 /// An upper bound of the rounding of queries and keys to bf16, and of that of norms: a factor.
