@@ -208,11 +208,24 @@ fn attention_with_a_steep_bias_matches_the_reference() {
         let bias = alibi(&[6.0, 1.0, 0.25, 0.01], *lengths.iter().max().unwrap());
         let attention = Attention { bias: Some(&bias), ..plain(4, 12) };
         compare(&attention, lengths, 12, 4, 12);
+        compare(&Attention { key_value_heads: 2, ..attention.clone() }, lengths, 12, 2, 12);
         for (left, right) in [(usize::MAX, 0), (150, 20)] {
             let window = AttentionWindow { left, right };
             compare(&Attention { window, ..attention.clone() }, lengths, 12, 4, 12);
         }
     }
+}
+
+/// The last queries have no key near them, and yet see the last keys.
+#[test]
+fn queries_far_from_all_keys_of_a_steep_bias_match_the_reference() {
+    let [q, k, v] = [1, 2, 3].map(|seed| tensor(seed, &[200, 8]));
+    let bias = alibi(&[6.0, 1.0], 200);
+    let attention = Attention { bias: Some(&bias), key_lengths: Some(&[100]), ..plain(2, 4) };
+    let found = attention.forward(&q, &k, &v, &[0, 200]).unwrap();
+    let expected = attention.reference(&q, &k, &v, &[0, 200]).unwrap();
+    // Scores of −600 are rounded to multiples of 6e-5.
+    assert_close(&flat(&found), &flat(&expected), 1e-4, 1e-4);
 }
 
 /// What a head does not see depends on the sequence alone.

@@ -25,9 +25,10 @@ use crate::ops::scratch::{Scratch, at_least, new_matrix, with_scratch};
 /// Queries whose scores are in memory at a time: a multiple of MR of the vector micro-kernel (12 or 6) and of the rows
 /// of a tile (16).
 pub const QUERY_BLOCK: usize = 48;
-/// Least queries of a task, if they do not see the whole sequence or heads are projected; otherwise a task has all of a sequence.
+/// Fewest queries of a task, but the last one, if they do not see the whole sequence or heads are projected; otherwise a task has all of a
+/// sequence.
 const QUERIES_PER_TASK: usize = 96;
-/// Keys that a query sees for each query of a task, if its window has two sides: packing them takes little of the time then, and few are
+/// Keys that a query sees for each query of a task, where a bias leaves out others: packing them takes little of the time then, and few are
 /// packed that it does not see.
 const KEYS_PER_QUERY: usize = 8;
 /// Queries of a task on tiles: so many that packing the keys takes little of its time.
@@ -101,11 +102,10 @@ struct CpuAttention<'a> {
 }
 
 /// Some queries of a sequence, and the keys that they see.
-#[derive(Clone)]
 struct Task {
-    /// One head, or all with talking heads.
-    heads: Range<usize>,
-    /// The keys that a query of these heads sees.
+    /// The head; 0 with talking heads, where a task has all of them.
+    head: usize,
+    /// The keys that a query sees.
     window: AttentionWindow,
     /// The first row of the sequence.
     start: usize,
@@ -180,21 +180,20 @@ impl CpuAttention<'_> {
         let tasks = self.tasks(cu_seqlens);
         let tokens = cu_seqlens.last().copied().unwrap_or(0);
         let columns = self.dims.value_heads * self.dims.v_head_dim;
-        // SAFETY: `cu_seqlens` begins with 0, does not decrease and ends with `tokens` (`Attention::check`), so the
-        // queries of the tasks are all rows. `run_all_heads` writes all columns of its queries. `run_head` writes the
-        // columns of one head, and without talking heads `value_heads` is `heads`, so the calls for all heads write all
-        // columns.
+        // SAFETY: `cu_seqlens` begins with 0, does not decrease and ends with `tokens` (`Attention::check`), so the queries of
+        // the tasks of each head are all rows, or with talking heads those of all tasks. `run_all_heads` writes all columns of its
+        // queries. `run_head` and `run_head_on_tiles` write the columns of one head, and without talking heads
+        // `value_heads` is `heads`, so the tasks of all heads write all columns.
         unsafe {
             new_matrix(tokens, columns, |output| {
                 tasks.par_iter().for_each(|task| {
-                    let head = task.heads.start;
                     with_scratch(|scratch: &mut TaskScratch| {
                         if has_talking_heads {
                             self.run_all_heads(task, scratch, output);
                         } else if is_on_tiles {
-                            self.run_head_on_tiles(task, head, &mut scratch.tiles, output);
+                            self.run_head_on_tiles(task, &mut scratch.tiles, output);
                         } else {
-                            self.run_head(task, head, scratch, output);
+                            self.run_head(task, scratch, output);
                         }
                     });
                 });
@@ -204,22 +203,26 @@ impl CpuAttention<'_> {
 
     /// Divides the queries of all sequences into tasks.
     fn tasks(&self, cu_seqlens: &[usize]) -> Vec<Task> {
-        let heads_per_task = if self.has_talking_heads() { self.attention.heads } else { 1 };
-        let groups = self.attention.heads / heads_per_task;
-        let of_group = |i: usize| {
-            let (sequence, first_head) = (i / groups, i % groups * heads_per_task);
+        let heads = if self.has_talking_heads() { 1 } else { self.attention.heads };
+        let of_head = |i: usize| {
+            let (sequence, head) = (i / heads, i % heads);
             let rows = cu_seqlens[sequence]..cu_seqlens[sequence + 1];
             let n = self.attention.key_length(sequence, rows.len());
-            self.tasks_of_heads(rows, n, first_head..first_head + heads_per_task)
+            self.tasks_of_head(rows, n, head)
         };
-        let sequences = cu_seqlens.len().saturating_sub(1);
-        (0..sequences * groups).into_par_iter().flat_map_iter(of_group).collect()
+        let all = 0..cu_seqlens.len().saturating_sub(1) * heads;
+        // Only a bias makes this worth several threads: it takes the norms of all queries and keys.
+        if self.bias.is_empty() {
+            all.flat_map(of_head).collect()
+        } else {
+            all.into_par_iter().flat_map_iter(of_head).collect()
+        }
     }
 
     /// Divides the queries of the sequence in these rows, whose first `n` tokens are keys.
-    fn tasks_of_heads(&self, rows: Range<usize>, n: usize, heads: Range<usize>) -> Vec<Task> {
+    fn tasks_of_head(&self, rows: Range<usize>, n: usize, head: usize) -> impl Iterator<Item = Task> + use<> {
         let (start, tokens) = (rows.start, rows.len());
-        let window = self.window(&rows, n, heads.start);
+        let window = self.window(&rows, n, head);
         let AttentionWindow { left, right } = window;
         // With a causal mask, the first tasks have few keys.
         let cuts = |side: usize| side.saturating_add(QUERIES_PER_TASK) < tokens;
@@ -231,22 +234,24 @@ impl CpuAttention<'_> {
         } else if self.has_talking_heads() {
             QUERIES_PER_TASK
         } else if cuts(left) || cuts(right) {
-            let keys = if left.max(right) < tokens { left + right } else { 0 };
+            let is_narrowed = window != self.attention.window;
+            let keys = if is_narrowed { left.min(tokens) + right.min(tokens) } else { 0 };
             (keys / KEYS_PER_QUERY).next_multiple_of(QUERY_BLOCK).max(QUERIES_PER_TASK)
         } else {
             tokens.max(1)
         };
-        let task = |first: usize| {
+        let task = move |first: usize| {
             let queries = first..tokens.min(first + task_queries);
             let keys = window.keys(first, n).start..window.keys(queries.end - 1, n).end;
-            Task { heads: heads.clone(), window, start, n, queries, keys }
+            Task { head, window, start, n, queries, keys }
         };
-        (0..tokens).step_by(task_queries).map(task).collect()
+        (0..tokens).step_by(task_queries).map(task)
     }
 
-    /// The keys that a head sees, of the sequence in these rows: without those that its bias leaves no weight.
+    /// The keys that a query of a head sees, of the sequence in these rows: without those that its bias leaves hardly any weight.
     fn window(&self, rows: &Range<usize>, n: usize, head: usize) -> AttentionWindow {
         let window = self.attention.window;
+        // With fewer keys than queries, the last queries do not have their own key.
         let is_only_bias = !self.has_talking_heads() && self.attention.relative.is_none();
         if self.bias.is_empty() || !is_only_bias || rows.is_empty() || n < rows.len() {
             return window;
@@ -285,14 +290,8 @@ impl CpuAttention<'_> {
     }
 
     /// Computes one head of a task if [`CpuAttention::is_on_tiles`] is true, and writes its columns.
-    fn run_head_on_tiles(
-        &self,
-        task: &Task,
-        head: usize,
-        buffer: &mut AttentionBuffer,
-        output: &OutputMatrix,
-    ) {
-        let v_head_dim = self.dims.v_head_dim;
+    fn run_head_on_tiles(&self, task: &Task, buffer: &mut AttentionBuffer, output: &OutputMatrix) {
+        let (head, v_head_dim) = (task.head, self.dims.v_head_dim);
         let [query_rows, key_rows] =
             [&task.queries, &task.keys].map(|rows| task.start + rows.start..task.start + rows.end);
         let (first, stride) = self.first_value(key_rows.start, head);
@@ -328,7 +327,8 @@ impl CpuAttention<'_> {
     }
 
     /// Computes one head of a task and writes its columns.
-    fn run_head(&self, task: &Task, head: usize, scratch: &mut TaskScratch, output: &OutputMatrix) {
+    fn run_head(&self, task: &Task, scratch: &mut TaskScratch, output: &OutputMatrix) {
+        let head = task.head;
         let TaskScratch { keys, values, scores, sums, rows, .. } = scratch;
         keys.resize_with(keys.len().max(1), HeadKeys::default);
         values.resize_with(values.len().max(1), PackedMatrix::default);

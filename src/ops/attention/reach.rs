@@ -1,4 +1,4 @@
-//! How far a head sees with a bias on its scores: beyond some distance, ALiBi (Press et al. 2022) leaves no weight.
+//! How far a head sees with a bias on its scores: beyond some distance, ALiBi (Press et al. 2022) leaves hardly any weight.
 
 use crate::kernels::gemm::{AttentionWindow, HeadRows};
 
@@ -9,9 +9,9 @@ const MIN_LOG_WEIGHT: f32 = -87.5;
 /// An upper bound of the rounding of queries and keys to bf16, and of that of norms: a factor.
 const ROUNDING: f32 = 1.02;
 
-/// The part of `window` in which a key can have a weight. A query at position `i` gives its own key a score of at least `bias(0) − p`
+/// The part of `window` outside of which every weight is below 2⁻¹²⁶; `window` itself on a side where that is nowhere. A query at position `i` gives its own key a score of at least `bias(0) − p`
 /// and key `j` one of at most `bias(j − i) + p`, where `p` is the largest `|scale · q · k|` that the norms of all queries and keys
-/// allow (Cauchy and Schwarz). So key `j` has no weight if `bias(j − i) − bias(0) + 2 p` is below [`MIN_LOG_WEIGHT`].
+/// allow (Cauchy and Schwarz). So key `j` is left out if `bias(j − i) − bias(0) + 2 p` is below [`MIN_LOG_WEIGHT`].
 ///
 /// `bias` is that of one head, element `j − i + (bias.len() − 1) / 2`; every query has the key at its own position.
 pub(super) fn reach(
@@ -27,16 +27,18 @@ pub(super) fn reach(
     // farthest keys could have a weight without them.
     let (before, after) = bias[middle - farthest..=middle + farthest].split_at(farthest);
     let own = after[0];
-    let has_no_weight = |bias: f32, products: f32| bias - own + 2.0 * products < MIN_LOG_WEIGHT;
-    if !has_no_weight(before.first().copied().unwrap_or(own), 0.0) && !has_no_weight(after[farthest], 0.0) {
+    let is_left_out = |bias: f32, products: f32| bias - own + 2.0 * products < MIN_LOG_WEIGHT;
+    if !is_left_out(before.first().copied().unwrap_or(own), 0.0) && !is_left_out(after[farthest], 0.0) {
         return window;
     }
     // NaN and infinite values leave the window as it is.
     let products = ROUNDING * scale.abs() * max_norm(queries) * max_norm(keys);
-    let beyond = |bias: &f32| has_no_weight(*bias, products);
-    let left = farthest - before.iter().take_while(|bias| beyond(bias)).count();
-    let right = farthest - after.iter().rev().take_while(|bias| beyond(bias)).count();
-    AttentionWindow { left: window.left.min(left), right: window.right.min(right) }
+    let beyond = |bias: &&f32| is_left_out(**bias, products);
+    let narrowed = |side: usize, beyond: usize| if beyond == 0 { side } else { side.min(farthest - beyond) };
+    AttentionWindow {
+        left: narrowed(window.left, before.iter().take_while(beyond).count()),
+        right: narrowed(window.right, after.iter().rev().take_while(beyond).count()),
+    }
 }
 
 /// The largest Euclidean norm of a row; infinite or NaN if a value is.
@@ -72,23 +74,22 @@ mod tests {
     }
 
     fn reach_of(window: AttentionWindow, bias: &[f32], x: &[f32], tokens: usize) -> AttentionWindow {
-        reach(window, bias, rows(x, tokens), rows(x, tokens), 0.5)
+        reach(window, bias, rows(x, tokens), rows(x, tokens), 0.4)
     }
 
     #[test]
-    fn a_key_has_no_weight_beyond_what_norms_can_make_up_for() {
+    fn keys_are_left_out_where_norms_cannot_make_up_for_the_bias() {
         let tokens = 400;
-        // Rows of norm 5: scores are at most 12.5, and differ by at most 25.
+        // Rows of norm 5: scores are at most 10, and differ by at most 20.
         let x = [3.0, -4.0].repeat(tokens);
         let AttentionWindow { left, right } = reach_of(FULL, &alibi(0.5, 500), &x, tokens);
-        assert_eq!((left, right), (226, 226), "2 · (87.5 + 25 · 1.02), rounded down");
-        assert_eq!(reach_of(FULL, &alibi(0.25, 500), &x, tokens), AttentionWindow { left: 399, right: 399 });
+        assert_eq!((left, right), (215, 215), "2 · (87.5 + 20 · 1.02), rounded down");
+        assert_eq!(reach_of(FULL, &alibi(0.25, 500), &x, tokens), FULL);
         // Nothing is known of these keys.
         for value in [f32::NAN, f32::INFINITY, f32::MAX] {
             let mut x = x.clone();
             x[401] = value;
-            let AttentionWindow { left, right } = reach_of(FULL, &alibi(0.5, 500), &x, tokens);
-            assert!(left >= tokens - 1 && right >= tokens - 1, "{value}");
+            assert_eq!(reach_of(FULL, &alibi(0.5, 500), &x, tokens), FULL, "{value}");
         }
     }
 
@@ -105,7 +106,7 @@ mod tests {
         // A learned bias that falls on one side only, and grows again at the end.
         let mut bias = alibi(0.5, 400);
         bias[400..].fill(0.0);
-        assert_eq!(reach_of(FULL, &bias, &x, tokens), AttentionWindow { left: 175, right: 399 });
+        assert_eq!(reach_of(FULL, &bias, &x, tokens), AttentionWindow { left: 175, right: usize::MAX });
         bias[0] = 0.0;
         assert_eq!(reach_of(FULL, &bias, &x, tokens), FULL);
     }
