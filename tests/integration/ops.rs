@@ -201,7 +201,7 @@ fn alibi(slopes: &[f32], tokens: usize) -> Tensor {
     Tensor::new(bias, &Device::Cpu).unwrap()
 }
 
-/// A steep bias leaves far keys no weight, and they are not computed: here a head sees all of a long sequence, another one a few dozen keys.
+/// A steep bias leaves far keys hardly any weight, and their scores are not computed: here a head sees all of a long sequence, another one a few dozen keys.
 #[test]
 fn attention_with_a_steep_bias_matches_the_reference() {
     for lengths in [&[1][..], &[200, 3], &[513, 190], &[700], &[2100]] {

@@ -10,7 +10,7 @@ pub mod portable;
 
 use half::bf16;
 
-/// 1.5 · 2²³. The sum of it and of a small number has the nearest integer in its low bits, and less it again is that integer.
+/// 1.5 · 2²³. Adding it to a small number leaves the nearest integer in the low bits; subtracting it again gives that integer.
 pub(crate) const ROUNDING_SHIFT: f32 = 12_582_912.0;
 
 /// Maximum [`Simd::LANES`] of any ISA.

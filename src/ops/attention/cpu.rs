@@ -253,7 +253,7 @@ impl CpuAttention<'_> {
         let window = self.attention.window;
         // With fewer keys than queries, the last queries do not have their own key.
         let is_only_bias = !self.has_talking_heads() && self.attention.relative.is_none();
-        if self.bias.is_empty() || !is_only_bias || rows.is_empty() || n < rows.len() {
+        if !is_only_bias || rows.is_empty() || n < rows.len() {
             return window;
         }
         let (queries, keys) = (self.queries(rows.clone(), head), self.keys(rows.clone(), head));
@@ -430,8 +430,8 @@ impl CpuAttention<'_> {
         rows: &mut RowScratch,
         must_scale: bool,
     ) -> f32 {
-        let row = self.attention.heads * self.dims.qk_head_dim;
-        let q = &self.q[(task.start + queries.start) * row + head * self.dims.qk_head_dim..];
+        let query_rows = task.start + queries.start..task.start + queries.end;
+        let HeadRows { data: q, stride: row, .. } = self.queries(query_rows, head);
         let lhs = rows.lhs.convert(&keys.packed, q, row, queries.len());
         let stride = task.stride();
         // SAFETY: there is only one block.
@@ -448,10 +448,10 @@ impl CpuAttention<'_> {
             return scale;
         }
         for (query, scores) in queries.zip(scores.chunks_mut(stride)) {
-            let bias = match self.bias {
+            let bias = match self.bias_of(head) {
                 [] => &[],
                 bias => {
-                    let middle = head * self.bias_width + (self.bias_width - 1) / 2;
+                    let middle = (self.bias_width - 1) / 2;
                     &bias[middle + task.keys.start - query..][..task.keys.len()]
                 }
             };

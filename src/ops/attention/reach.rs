@@ -9,9 +9,10 @@ const MIN_LOG_WEIGHT: f32 = -87.5;
 /// An upper bound of the rounding of queries and keys to bf16, and of that of norms: a factor.
 const ROUNDING: f32 = 1.02;
 
-/// The part of `window` outside of which every weight is below 2⁻¹²⁶; `window` itself on a side where that is nowhere. A query at position `i` gives its own key a score of at least `bias(0) − p`
-/// and key `j` one of at most `bias(j − i) + p`, where `p` is the largest `|scale · q · k|` that the norms of all queries and keys
-/// allow (Cauchy and Schwarz). So key `j` is left out if `bias(j − i) − bias(0) + 2 p` is below [`MIN_LOG_WEIGHT`].
+/// The part of `window` outside of which every weight is below 2⁻¹²⁶; a side where there are no such keys is that of `window`.
+///
+/// A query at position `i` gives its own key a score of at least `bias(0) − p` and key `j` one of at most `bias(j − i) + p`, where `p` is
+/// the largest `|scale · q · k|` that the norms of all queries and keys allow (Cauchy and Schwarz). So key `j` is left out if `bias(j − i) − bias(0) + 2 p` is below [`MIN_LOG_WEIGHT`].
 ///
 /// `bias` is that of one head, element `j − i + (bias.len() − 1) / 2`; every query has the key at its own position.
 pub(super) fn reach(
