@@ -86,24 +86,25 @@ fn packed(layers: FeedForwardLayers<&LinearWeights>) -> Option<FeedForwardLayers
 struct Intermediate {
     /// Those of the gate, a block of columns at a time.
     gate: Vec<f32>,
-    /// `(rows, intermediate)` in f32, with the stride [`row_stride`]; empty if the layers chain ([`PackedMatrix::chains_with`]).
+    /// In f32: `(rows, intermediate)` with the stride [`row_stride`] if they are the left operand of the last layer, a block of columns at a
+    /// time if they are converted to it, and empty if the layers chain ([`PackedMatrix::chains_with`]).
     values: Vec<f32>,
-    /// The left operand of the last layer.
+    /// The left operand of the last layer, if it is not f32.
     lhs: LhsBuffer,
 }
 
 thread_local! {
-    static INTERMEDIATE: RefCell<Intermediate> = RefCell::default();
+    static INTERMEDIATE: RefCell<Option<Box<Intermediate>>> = const { RefCell::new(None) };
 }
 
 impl Scratch for Intermediate {
-    const THREAD_LOCAL: &'static LocalKey<RefCell<Self>> = &INTERMEDIATE;
+    const THREAD_LOCAL: &'static LocalKey<RefCell<Option<Box<Self>>>> = &INTERMEDIATE;
 }
 
-/// Rows of a task of layers that chain, for which the intermediate values stay in L2 while the weights stream from L3.
+/// Maximum rows of a task, for which the intermediate values stay in L2 while the weights stream from L3.
 const ROWS_PER_TASK: usize = 256;
 
-/// Bytes of L2 for the intermediate values of a task of other layers, which are f32.
+/// Bytes of L2 for the intermediate values of a task of layers that do not chain.
 const INTERMEDIATE_BYTES: usize = 640 << 10;
 
 /// Rows of such a task. Where fewer stay in L2, reading the weights for each task takes longer than intermediate values from L3.
@@ -112,6 +113,9 @@ const ROWS_IN_L3: usize = 4 * TASK_ROWS;
 
 /// Values of the gate that a task holds at a time, which stay in L2.
 const GATE_BLOCK_VALUES: usize = 1 << 16;
+
+/// Values that a task converts at a time, and of a gate beside them.
+const CONVERTED_BLOCK_VALUES: usize = 1 << 15;
 
 /// [`feed_forward`] of packed matrices: each task computes some rows from the first layer to the last.
 fn by_rows(
@@ -140,10 +144,12 @@ fn by_rows(
     let rows_in_l2 = if matrices.up.chains_with(matrices.down) {
         ROWS_PER_TASK
     } else {
-        let rows = INTERMEDIATE_BYTES / (matrices.up.outputs() * size_of::<f32>());
+        let converted = if matrices.down.converts_lhs() { CONVERTED_BLOCK_VALUES } else { 0 };
+        let rows = (INTERMEDIATE_BYTES - converted * size_of::<f32>()) / matrices.down.lhs_row_bytes();
         if rows < MIN_ROWS_IN_L2 { ROWS_IN_L3 } else { (rows / TASK_ROWS * TASK_ROWS).min(ROWS_PER_TASK) }
     };
-    let task_rows = rows_in_l2.min(even);
+    let max_rows = rows_in_l2.min(even);
+    let task_rows = rows.div_ceil(rows.div_ceil(max_rows)).next_multiple_of(TASK_ROWS).min(max_rows);
     let y = with_scratch(|buffer: &mut LhsBuffer| {
         let x = buffer.convert(matrices.up, &values, inputs, rows);
         // SAFETY: the tasks cover all rows, and `Network::run` writes every element of a block.
@@ -188,46 +194,57 @@ impl Network<'_> {
     /// `f(up(x))`, or `f(gate(x)) ∘ up(x)`, as the left operand of `down`.
     fn intermediate<'a>(&self, x: Lhs, to: &'a mut Intermediate) -> Lhs<'a> {
         let FeedForwardLayers { gate, up, down } = self.matrices;
-        let chains = up.chains_with(down);
+        let Network { gate_bias, up_bias, activation, .. } = *self;
+        let (rows, chains, converts) = (x.rows(), up.chains_with(down), down.converts_lhs());
         let Intermediate { gate: gate_values, values, lhs } = to;
         let stride = row_stride(up.outputs());
-        let values = if chains { &mut [] } else { at_least(values, x.rows() * stride) };
-        let mut multiply = |panels: Range<usize>, epilogue: &Epilogue| {
-            if chains {
-                gemm_into_lhs(x, up, panels, epilogue, down, lhs);
-                return;
-            }
-            let matrix = OutputMatrix::new(values, stride);
-            // SAFETY: there is only one block.
-            let mut block = unsafe { matrix.block(0..x.rows(), up.columns(panels.clone())) };
-            gemm(x, up, panels, epilogue, &mut block);
+        let panels = if converts && !chains {
+            block_panels(up, down, rows, CONVERTED_BLOCK_VALUES)
+        } else if gate.is_some() {
+            block_panels(up, down, rows, GATE_BLOCK_VALUES)
+        } else {
+            up.panels()
         };
-        let Network { gate_bias, up_bias, activation, .. } = *self;
-        match gate {
-            None => {
-                let epilogue = Epilogue { bias: up_bias, activation, ..Epilogue::default() };
-                multiply(0..up.panels(), &epilogue);
-            }
-            // Some panels at a time.
-            Some(gate) => {
+        let block = rows * up.columns(0..panels).len();
+        let gate_values = if gate.is_some() { at_least(gate_values, block) } else { &mut [] };
+        let values = match (chains, converts) {
+            (true, _) => &mut [],
+            (false, true) => at_least(values, block),
+            (false, false) => at_least(values, rows * stride),
+        };
+        for first in (0..up.panels()).step_by(panels) {
+            let panels = first..up.panels().min(first + panels);
+            let columns = up.columns(panels.clone());
+            let mut epilogue = Epilogue { bias: up_bias, activation, ..Epilogue::default() };
+            if let Some(gate) = gate {
                 let gate_epilogue = Epilogue { bias: gate_bias, activation, ..Epilogue::default() };
-                let panels =
-                    (GATE_BLOCK_VALUES / (x.rows() * up.columns(0..1).len()).max(1)).clamp(1, up.panels());
-                let gate_values = at_least(gate_values, x.rows() * up.columns(0..panels).len());
-                for first in (0..up.panels()).step_by(panels) {
-                    let panels = first..up.panels().min(first + panels);
-                    let columns = up.columns(panels.clone());
-                    let values = &mut gate_values[..x.rows() * columns.len()];
-                    let mut block = OutputBlock::whole(values, columns.len());
-                    gemm(x, gate, panels.clone(), &gate_epilogue, &mut block);
-                    let factors = Factors { values, first_output: columns.start, columns: columns.len() };
-                    multiply(panels, &Epilogue { bias: up_bias, factors, ..Epilogue::default() });
-                }
+                let values = &mut gate_values[..rows * columns.len()];
+                gemm(x, gate, panels.clone(), &gate_epilogue, &mut OutputBlock::whole(values, columns.len()));
+                let factors = Factors { values, first_output: columns.start, columns: columns.len() };
+                epilogue = Epilogue { bias: up_bias, factors, ..Epilogue::default() };
+            }
+            if chains {
+                gemm_into_lhs(x, up, panels, &epilogue, down, lhs);
+            } else if converts {
+                let values = &mut values[..rows * columns.len()];
+                gemm(x, up, panels, &epilogue, &mut OutputBlock::whole(values, columns.len()));
+                lhs.convert_inputs(down, columns.clone(), values, columns.len(), rows);
+            } else {
+                let matrix = OutputMatrix::new(values, stride);
+                // SAFETY: there is only one block at a time.
+                let mut block = unsafe { matrix.block(0..rows, columns) };
+                gemm(x, up, panels, &epilogue, &mut block);
             }
         }
-        if chains {
-            return lhs.converted(down, x.rows());
-        }
-        lhs.convert(down, values, stride, x.rows())
+        if chains || converts { lhs.converted(down, rows) } else { lhs.convert(down, values, stride, rows) }
     }
+}
+
+/// Panels of `up` whose values for `rows` rows are held at a time, at most `block_values` if one step of inputs is not more: each block of
+/// columns but the last can be converted to the left operand of `down`.
+fn block_panels(up: &PackedMatrix, down: &PackedMatrix, rows: usize, block_values: usize) -> usize {
+    let nr = up.columns(0..1).len();
+    let step = down.lhs_step().div_ceil(nr);
+    let panels = block_values / (rows * nr).max(1);
+    (panels / step * step).clamp(step, up.panels().max(step))
 }

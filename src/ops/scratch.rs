@@ -12,16 +12,16 @@ pub(super) const ROWS_PER_TASK: usize = 16;
 
 /// A buffer that a thread reuses from call to call.
 pub(super) trait Scratch: Default + 'static {
-    /// The buffer of the current thread.
-    const THREAD_LOCAL: &'static LocalKey<RefCell<Self>>;
+    /// The buffer of the current thread, once it has one.
+    const THREAD_LOCAL: &'static LocalKey<RefCell<Option<Box<Self>>>>;
 }
 
 /// Calls `f` with this thread's buffer, which holds the values of the last call. A nested call, as when rayon runs
 /// another task on this thread while a task waits, gets a buffer of its own.
 pub(super) fn with_scratch<S: Scratch, T>(f: impl FnOnce(&mut S) -> T) -> T {
-    let mut scratch = S::THREAD_LOCAL.take();
+    let mut scratch = S::THREAD_LOCAL.take().unwrap_or_default();
     let result = f(&mut scratch);
-    S::THREAD_LOCAL.set(scratch);
+    S::THREAD_LOCAL.set(Some(scratch));
     result
 }
 
@@ -35,11 +35,11 @@ pub(super) fn at_least(buffer: &mut Vec<f32>, count: usize) -> &mut [f32] {
 }
 
 thread_local! {
-    static LHS_BUFFER: RefCell<LhsBuffer> = RefCell::default();
+    static LHS_BUFFER: RefCell<Option<Box<LhsBuffer>>> = const { RefCell::new(None) };
 }
 
 impl Scratch for LhsBuffer {
-    const THREAD_LOCAL: &'static LocalKey<RefCell<Self>> = &LHS_BUFFER;
+    const THREAD_LOCAL: &'static LocalKey<RefCell<Option<Box<Self>>>> = &LHS_BUFFER;
 }
 
 /// Allocates a row-major `(rows, columns)` matrix and lets `write` fill it; the memory is not zeroed first.

@@ -14,7 +14,7 @@ use crate::sys::memory::current_memory;
 /// Tokens per batch on the CPU for f32 with FMA. With smaller batches, the weights of a large model are read more often.
 pub const CPU_F32_TOKENS: usize = 1024;
 /// Tokens per batch on the CPU for the other GEMM types, which are faster if the hidden states fit in L2.
-pub const CPU_TOKENS: usize = 384;
+pub const CPU_TOKENS: usize = 256;
 /// Tokens per batch on the CPU with AMX. Those processors have an L2 of 2 MiB.
 pub const AMX_TOKENS: usize = 512;
 /// Tokens per batch of static embeddings, whose rows are looked up at little cost beside that of handing over a batch.

@@ -396,6 +396,48 @@ fn a_gemm_into_the_operands_of_another_has_the_bits_of_two() {
     }
 }
 
+/// Rows whose inputs are converted in parts, here the last ones first.
+#[test]
+fn rows_converted_in_parts_have_the_bits_of_whole_rows() {
+    for isa in Isa::testable().into_iter().chain([Isa::emulated_tiles()]) {
+        for gemm_type in GemmType::ALL {
+            for (rows, inputs) in [(1, 300), (17, 256), (33, 390), (70, 1000)] {
+                let packed = PackedMatrix::pack(isa, gemm_type, &values(2, 35 * inputs), 35, inputs);
+                if !packed.converts_lhs() {
+                    continue;
+                }
+                let x = values(1, rows * inputs);
+                let mut buffer = LhsBuffer::default();
+                // The buffer has old values.
+                buffer.convert(&packed, &values(3, rows * inputs), inputs, rows);
+                let part = packed.lhs_step();
+                for first in (0..inputs).step_by(part).rev() {
+                    let columns = first..inputs.min(first + part);
+                    let values: Vec<f32> =
+                        x.chunks(inputs).flat_map(|row| row[columns.clone()].iter().copied()).collect();
+                    buffer.convert_inputs(&packed, columns.clone(), &values, columns.len(), rows);
+                }
+                let mut found = vec![f32::NAN; rows * 35];
+                let lhs = buffer.converted(&packed, rows);
+                // SAFETY: there is only one block.
+                let mut block = unsafe { OutputMatrix::new(&mut found, 35).block(0..rows, 0..35) };
+                gemm(lhs, &packed, 0..packed.panels(), &Epilogue::default(), &mut block);
+                let expected = multiply(&x, &packed, &Epilogue::default());
+                assert_eq!(found, expected, "{isa:?} {gemm_type:?} {rows} × {inputs}");
+            }
+        }
+    }
+}
+
+/// The part would overwrite inputs of the next one.
+#[test]
+#[should_panic(expected = "other inputs stay as they are")]
+fn a_part_of_the_inputs_ends_with_a_group() {
+    let portable = *Isa::available().last().unwrap();
+    let packed = PackedMatrix::pack(portable, GemmType::Int8, &[1.0; 600], 2, 300);
+    LhsBuffer::default().convert_inputs(&packed, 0..130, &[1.0; 130], 130, 1);
+}
+
 /// [`attend_head`] of rows that follow each other.
 fn attend(isa: Isa, gemm_type: GemmType, head: HeadAttention, buffer: &mut AttentionBuffer) -> Vec<f32> {
     let (rows, columns) = (head.queries.rows, head.values.dim);

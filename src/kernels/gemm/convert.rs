@@ -1,7 +1,7 @@
 //! Conversion of f32 values to bf16 parts and to int8, one 64-byte tile row at a time.
 
 use super::blocking::MAX_PARTS;
-use crate::simd::{INT8_PER_LANE, MAX_INT8_GROUP, MAX_LANES, MAX_QUAD_SUM, Simd};
+use crate::simd::{INT8_PER_LANE, MAX_INT8_GROUP, MAX_LANES, MAX_QUAD_SUM, ROUNDING_SHIFT, Simd};
 use crate::tiles::{TILE_ROW_BYTES, TILE_ROWS};
 
 /// A tile row as packed elements.
@@ -9,7 +9,8 @@ pub(super) type TileRow = [u32; TILE_ROW_BYTES / 4];
 /// bf16 values of a tile row.
 pub(super) const BF16_PER_TILE_ROW: usize = TILE_ROW_BYTES / 2;
 
-/// Converts a row to packed elements of two bf16.
+/// Converts a row to packed elements of two bf16. Whole vectors are stored: `to` has `LANES` elements for every `2 · LANES` values or fewer,
+/// and those past the last value are 0.
 #[inline(always)]
 pub(super) fn bf16_row<S: Simd>(s: S, x: &[f32], to: &mut [u32]) {
     let pairs = x.chunks_exact(2 * S::LANES);
@@ -20,17 +21,11 @@ pub(super) fn bf16_row<S: Simd>(s: S, x: &[f32], to: &mut [u32]) {
         // SAFETY: `to` is valid for writes of `LANES` u32, the size of `2 · LANES` u16.
         unsafe { s.store_bf16_each(to.as_mut_ptr().cast(), vectors) };
     }
-    for start in (0..x.len()).step_by(S::LANES) {
-        let (x, to) = (s.load_at(x, start, 0.0), &mut to[start / 2..]);
-        if let Some(to) = to.get_mut(..S::LANES / 2) {
-            // SAFETY: `to` is valid for writes of `LANES / 2` u32, the size of `LANES` u16.
-            unsafe { s.store_bf16(to.as_mut_ptr().cast(), x) };
-        } else {
-            let mut last = [0u32; MAX_LANES / 2];
-            // SAFETY: `last` is valid for writes of `MAX_LANES / 2` u32, at least the size of `LANES` u16.
-            unsafe { s.store_bf16(last.as_mut_ptr().cast(), x) };
-            to.copy_from_slice(&last[..to.len()]);
-        }
+    if !x.is_empty() {
+        let vectors = [s.load_at(x, 0, 0.0), s.load_at(x, S::LANES, 0.0)];
+        let to = &mut to[..S::LANES];
+        // SAFETY: as above.
+        unsafe { s.store_bf16_each(to.as_mut_ptr().cast(), vectors) };
     }
 }
 
@@ -111,19 +106,52 @@ pub(super) struct GroupScale {
     pub(super) zero_point: f32,
 }
 
-/// Quantises a row of `x` to packed elements and scales, one for every group. Elements past the last value keep what they were: the weights
-/// there are 0.
-#[inline(always)]
-pub(super) fn quantize_lhs<S: Simd>(s: S, x: &[f32], to: &mut [u32], scales: &mut [GroupScale]) {
-    let to = to.chunks_mut(S::INT8.group / INT8_PER_LANE);
-    for ((x, to), group) in x.chunks(S::INT8.group).zip(to).zip(scales) {
-        let [min, max] = range(s, x);
-        // The range itself could overflow.
-        let half_range = 0.5 * max - 0.5 * min;
-        let (scale, factor) = int8_scale(half_range, 0.5 * f32::from(S::INT8.lhs_steps));
-        let zero_point = (-min * factor).round_ties_even();
-        quantize_group(s, x, s.splat(factor), s.splat(zero_point), to);
-        *group = GroupScale { scale, zero_point: zero_point - f32::from(S::INT8.lhs_offset) };
+/// Groups that are quantised together: the reduction and the divisions of a group take longer than all its other operations, and those of
+/// different groups overlap.
+pub(super) const GROUPS_IN_FLIGHT: usize = MAX_LANES;
+
+/// How some int8 groups of `x` become bytes, and what those stand for.
+pub(super) struct Quantization {
+    factors: [f32; GROUPS_IN_FLIGHT],
+    zero_points: [f32; GROUPS_IN_FLIGHT],
+    scales: [f32; GROUPS_IN_FLIGHT],
+}
+
+impl Quantization {
+    /// The quantisation of at most [`GROUPS_IN_FLIGHT`] groups, whose values use all steps. A group with NaN or infinity has a scale of NaN.
+    #[inline(always)]
+    pub(super) fn of<S: Simd>(s: S, groups: &[&[f32]]) -> Self {
+        let (mut min, mut max) = ([0.0; GROUPS_IN_FLIGHT], [0.0; GROUPS_IN_FLIGHT]);
+        for ((min, max), x) in min.iter_mut().zip(&mut max).zip(groups) {
+            [*min, *max] = range(s, x);
+        }
+        let [mut factors, mut zero_points, mut scales] = [[0.0; GROUPS_IN_FLIGHT]; 3];
+        let [zero, half, limit] = [0.0, 0.5, 0.5 * f32::from(S::INT8.lhs_steps)].map(|x| s.splat(x));
+        let (tiny, infinity) = (s.splat(MIN_INT8_MAXIMUM), s.splat(f32::INFINITY));
+        let shift = s.splat(ROUNDING_SHIFT);
+        for start in (0..GROUPS_IN_FLIGHT).step_by(S::LANES) {
+            let (min, max) = (s.load_at(&min, start, 0.0), s.load_at(&max, start, 0.0));
+            // The range itself could overflow.
+            let half_range = s.sub(s.mul(half, max), s.mul(half, min));
+            let scale = s.select_less(half_range, infinity, s.div(half_range, limit), s.splat(f32::NAN));
+            let factor = s.select_less(half_range, infinity, s.div(limit, half_range), zero);
+            let scale = s.select_less(half_range, tiny, zero, scale);
+            let factor = s.select_less(half_range, tiny, zero, factor);
+            let zero_point = s.mul(s.sub(zero, min), factor);
+            s.store_at(&mut zero_points, start, s.sub(s.add(zero_point, shift), shift));
+            s.store_at(&mut factors, start, factor);
+            s.store_at(&mut scales, start, scale);
+        }
+        Quantization { factors, zero_points, scales }
+    }
+
+    /// Quantises group `group`, whose values are `x`, to packed elements, and returns its scale. Elements past the last value keep what they
+    /// were: the weights there are 0.
+    #[inline(always)]
+    pub(super) fn quantize<S: Simd>(&self, s: S, group: usize, x: &[f32], to: &mut [u32]) -> GroupScale {
+        let zero_point = self.zero_points[group];
+        quantize_group(s, x, s.splat(self.factors[group]), s.splat(zero_point), to);
+        GroupScale { scale: self.scales[group], zero_point: zero_point - f32::from(S::INT8.lhs_offset) }
     }
 }
 
@@ -186,13 +214,15 @@ fn range<S: Simd>(s: S, x: &[f32]) -> [f32; 2] {
     s.reduce_range(range)
 }
 
-/// The scale of a group with the maximum magnitude `max`, and its reciprocal factor: `x ≈ scale · round(factor · x)` with `|factor · x| ≤
-/// limit`. A NaN or infinite maximum makes the scale NaN.
+/// A group whose maximum magnitude is smaller is quantised to zeros: the factor could overflow.
+const MIN_INT8_MAXIMUM: f32 = 1e-30;
+
+/// The scale of a group of weights with the maximum magnitude `max`, and its reciprocal factor: `x ≈ scale · round(factor · x)` with
+/// `|factor · x| ≤ limit`. A NaN or infinite maximum makes the scale NaN.
 #[inline(always)]
 fn int8_scale(max: f32, limit: f32) -> (f32, f32) {
     match max {
-        // The factor of a smaller maximum could overflow.
-        max if max < 1e-30 => (0.0, 0.0),
+        max if max < MIN_INT8_MAXIMUM => (0.0, 0.0),
         max if max.is_finite() => (max / limit, limit / max),
         _ => (f32::NAN, 0.0),
     }

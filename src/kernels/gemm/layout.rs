@@ -5,7 +5,7 @@ use super::cache_line::LINE_ELEMENTS;
 use super::convert::TILE_ROWS_PER_GROUP;
 use crate::isa::{Isa, Kernel};
 use crate::math::Accuracy;
-use crate::simd::{INT8_PER_LANE, Int8Format, Simd};
+use crate::simd::{INT8_PER_LANE, Int8Format, MAX_LANES, Simd};
 use crate::tiles::{TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS};
 
 /// Significant bits of a bf16 value, with the implicit one.
@@ -193,6 +193,18 @@ impl PackedLayout {
             }
         };
         PackedLayout { format, nr, inputs, lhs_row, panel, groups }
+    }
+
+    /// Inputs that are converted together: those of a vector, a tile row or an int8 group.
+    pub(super) fn lhs_step(&self) -> usize {
+        match self.format {
+            OperandFormat::F32 { .. } => 1,
+            OperandFormat::Bf16 => 2 * MAX_LANES,
+            OperandFormat::Bf16Tiles { .. } => self.format.inputs_per_tile_row(),
+            OperandFormat::Int8 | OperandFormat::Int8Tiles => {
+                self.lhs_row * INT8_PER_LANE / self.groups.max(1)
+            }
+        }
     }
 
     /// Cache lines of a panel; every panel begins on a cache line.

@@ -7,12 +7,14 @@ use rayon::prelude::*;
 
 use super::blocking::MAX_PARTS;
 use super::cache_line::{CacheLine, LINE_ELEMENTS, elements, elements_mut};
-use super::convert::{BF16_PER_TILE_ROW, GroupScale, bf16_row, quantize_lhs, split_bf16};
+use super::convert::{
+    BF16_PER_TILE_ROW, GROUPS_IN_FLIGHT, GroupScale, Quantization, TILE_ROWS_PER_GROUP, bf16_row, split_bf16,
+};
 use super::layout::{OperandFormat, PackedLayout};
 use super::packed_matrix::PackedMatrix;
 use crate::isa::{Kernel, define_runners};
-use crate::simd::{INT8_PER_LANE, MAX_INT8_GROUP, Simd};
-use crate::tiles::TILE_ROWS;
+use crate::simd::{INT8_PER_LANE, MAX_INT8_GROUP, MAX_LANES, Simd};
+use crate::tiles::{TILE_ROW_BYTES, TILE_ROWS};
 
 /// Rows of `x` in an operand format.
 ///
@@ -76,7 +78,7 @@ const ROWS_PER_TASK: usize = 32;
 impl LhsBuffer {
     /// The packed elements of `rows` rows, padded to whole tiles, in a layout other than f32.
     pub(super) fn reserve(&mut self, layout: PackedLayout, rows: usize) -> &mut [u32] {
-        let elements = layout.format.padded_rows(rows) * layout.lhs_row;
+        let elements = layout.format.padded_rows(rows) * stride(layout);
         let lines = elements.div_ceil(LINE_ELEMENTS);
         if self.lines.len() < lines {
             self.lines.resize(lines, CacheLine([0; LINE_ELEMENTS]));
@@ -84,15 +86,16 @@ impl LhsBuffer {
         &mut elements_mut(&mut self.lines)[..elements]
     }
 
-    /// The rows that [`super::gemm_into_lhs`] has written for `weights`.
+    /// The rows whose inputs have all been written for `weights`, by [`super::gemm_into_lhs`] or [`LhsBuffer::convert_inputs`].
     ///
     /// # Panics
-    /// If the buffer has never held as many rows, or `weights` are int8.
+    /// If the buffer has never held as many rows.
     pub fn converted(&self, weights: &PackedMatrix, rows: usize) -> Lhs<'_> {
         let layout = weights.layout;
-        assert_eq!(layout.groups, 0, "the left operand has no scales");
-        let elements = &elements(&self.lines)[..layout.format.padded_rows(rows) * layout.lhs_row];
-        Lhs { elements, stride: layout.lhs_row, rows, scales: &[], groups: 0 }
+        let (stride, padded_rows) = (stride(layout), layout.format.padded_rows(rows));
+        let elements = &elements(&self.lines)[..padded_rows * stride];
+        let scales = &self.scales[..padded_rows * layout.groups];
+        Lhs { elements, stride, rows, scales, groups: layout.groups }
     }
 
     /// Converts `rows` rows, which begin every `stride` values of `x`, to the operand format of `weights`: f32 stays where it is, other
@@ -107,25 +110,49 @@ impl LhsBuffer {
         stride: usize,
         rows: usize,
     ) -> Lhs<'a> {
-        let (isa, layout) = (weights.isa, weights.layout);
-        if rows == 0 || matches!(layout.format, OperandFormat::F32 { .. }) {
-            return Lhs { groups: layout.groups, ..Lhs::f32(x, stride, rows) };
+        if rows == 0 || !weights.converts_lhs() {
+            return Lhs { groups: weights.layout.groups, ..Lhs::f32(x, stride, rows) };
         }
-        let row = if layout.format.is_tiles() { layout.lhs_row } else { row_stride(layout.lhs_row) };
-        let groups = layout.groups;
+        self.convert_inputs(weights, 0..weights.inputs(), x, stride, rows);
+        self.converted(weights, rows)
+    }
+
+    /// Converts some inputs of `rows` rows, which begin every `stride` values of `x`; they are the values of `x`. The inputs begin and
+    /// end at multiples of [`PackedMatrix::lhs_step`], or with the last input.
+    ///
+    /// # Panics
+    /// If `x` does not contain all rows, or rows are not converted for `weights`.
+    pub fn convert_inputs(
+        &mut self,
+        weights: &PackedMatrix,
+        inputs: Range<usize>,
+        x: &[f32],
+        stride: usize,
+        rows: usize,
+    ) {
+        assert!(weights.converts_lhs(), "the operand format is not f32");
+        assert!(inputs.end <= weights.inputs(), "the matrix has these inputs");
+        let is_boundary =
+            |input: usize| input.is_multiple_of(weights.lhs_step()) || input == weights.inputs();
+        assert!(is_boundary(inputs.start) && is_boundary(inputs.end), "other inputs stay as they are");
+        let values = rows.checked_sub(1).map_or(0, |last| last * stride + inputs.len());
+        assert!(values <= x.len() && inputs.len() <= stride, "x has all rows");
+        let (isa, layout) = (weights.isa, weights.layout);
+        let (row, groups) = (self::stride(layout), layout.groups);
         let padded_rows = layout.format.padded_rows(rows);
         if self.scales.len() < padded_rows * groups {
             self.scales.resize(padded_rows * groups, GroupScale::default());
         }
-        self.reserve(PackedLayout { lhs_row: row, ..layout }, rows);
+        self.reserve(layout, rows);
         let packed = &mut elements_mut(&mut self.lines)[..padded_rows * row];
         let convert = |task: usize, to: &mut [u32], scales: &mut [GroupScale]| {
             let x = &x[task * ROWS_PER_TASK * stride..];
             let rows = ROWS_PER_TASK.min(rows - task * ROWS_PER_TASK);
+            let inputs = inputs.clone();
             if layout.format.is_tiles() {
-                isa.run(ConvertRows::<true> { layout, x, stride, rows, to, to_stride: row, scales });
+                isa.run(ConvertRows::<true> { layout, inputs, x, stride, rows, to, to_stride: row, scales });
             } else {
-                isa.run(ConvertRows::<false> { layout, x, stride, rows, to, to_stride: row, scales });
+                isa.run(ConvertRows::<false> { layout, inputs, x, stride, rows, to, to_stride: row, scales });
             }
         };
         if rows <= ROWS_PER_TASK {
@@ -140,19 +167,28 @@ impl LhsBuffer {
                 .enumerate()
                 .for_each(|(task, (to, scales))| convert(task, to, scales));
         }
-        let elements = &elements(&self.lines)[..padded_rows * row];
-        Lhs { elements, stride: row, rows, scales: &self.scales[..padded_rows * groups], groups }
     }
 }
 
-/// The kernel that converts rows of f32 to an operand format, one of tiles or another.
+/// Packed elements from the start of one converted row to the start of the next. Rows of bf16 are whole vectors.
+fn stride(layout: PackedLayout) -> usize {
+    match layout.format {
+        OperandFormat::Bf16Tiles { .. } | OperandFormat::Int8Tiles => layout.lhs_row,
+        OperandFormat::Bf16 => row_stride(layout.lhs_row.next_multiple_of(MAX_LANES)),
+        OperandFormat::F32 { .. } | OperandFormat::Int8 => row_stride(layout.lhs_row),
+    }
+}
+
+/// The kernel that converts some inputs of rows of f32 to an operand format, one of tiles or another.
 struct ConvertRows<'a, const TILES: bool> {
     layout: PackedLayout,
+    /// The inputs, which are all values of the rows of `x`.
+    inputs: Range<usize>,
     x: &'a [f32],
     stride: usize,
     rows: usize,
     to: &'a mut [u32],
-    /// Packed elements from the start of one row to the start of the next, in formats without tiles.
+    /// Packed elements from the start of one row to the start of the next.
     to_stride: usize,
     scales: &'a mut [GroupScale],
 }
@@ -166,49 +202,68 @@ impl<const TILES: bool> Kernel for ConvertRows<'_, TILES> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let PackedLayout { format, lhs_row, inputs, groups, .. } = self.layout;
-        if TILES {
-            return match format {
-                OperandFormat::Bf16Tiles { parts: 1, .. } => self.bf16_tiles::<S, 1>(s),
-                OperandFormat::Bf16Tiles { parts: 2, .. } => self.bf16_tiles::<S, 2>(s),
-                OperandFormat::Bf16Tiles { .. } => self.bf16_tiles::<S, MAX_PARTS>(s),
-                OperandFormat::Int8Tiles => self.int8_tiles(s),
-                OperandFormat::F32 { .. } | OperandFormat::Bf16 | OperandFormat::Int8 => {
-                    unreachable!("not a format of tiles")
-                }
-            };
-        }
-        for i in 0..self.rows {
-            let to = &mut self.to[i * self.to_stride..][..lhs_row];
-            let x = &self.x[i * self.stride..][..inputs];
-            match format {
-                OperandFormat::Bf16 => bf16_row(s, x, to),
-                OperandFormat::Int8 => {
-                    let scales = &mut self.scales[i * groups..][..groups];
-                    quantize_lhs(s, x, to, scales);
-                }
-                format => unreachable!("{format:?} is not converted to rows"),
-            }
+        match self.layout.format {
+            OperandFormat::Bf16Tiles { parts: 1, .. } if TILES => self.bf16_tiles::<S, 1>(s),
+            OperandFormat::Bf16Tiles { parts: 2, .. } if TILES => self.bf16_tiles::<S, 2>(s),
+            OperandFormat::Bf16Tiles { .. } if TILES => self.bf16_tiles::<S, MAX_PARTS>(s),
+            OperandFormat::Int8Tiles if TILES => self.int8(s),
+            OperandFormat::Bf16 if !TILES => self.bf16(s),
+            OperandFormat::Int8 if !TILES => self.int8(s),
+            format => unreachable!("{format:?} is not a format of this kernel"),
         }
     }
 }
 
 impl<const TILES: bool> ConvertRows<'_, TILES> {
-    /// Converts the rows to tiles of 8-bit integers and writes the scales of their groups.
+    /// Converts the rows to bf16.
     #[inline(always)]
-    fn int8_tiles<S: Simd>(self, s: S) {
-        let PackedLayout { lhs_row, inputs, groups, .. } = self.layout;
-        for i in 0..self.rows {
-            // Each tile row of a row of `x` is in another tile.
-            let (tile_rows, _) = self.to[i / TILE_ROWS * TILE_ROWS * lhs_row..].as_chunks_mut::<16>();
-            let mut tile_rows = tile_rows.iter_mut().skip(i % TILE_ROWS).step_by(TILE_ROWS);
-            let x = &self.x[i * self.stride..][..inputs];
-            let scales = &mut self.scales[i * groups..][..groups];
-            let mut bytes = [0; MAX_INT8_GROUP / INT8_PER_LANE];
-            for (group, scale) in x.chunks(MAX_INT8_GROUP).zip(scales) {
-                quantize_lhs(s, group, &mut bytes, slice::from_mut(scale));
-                for (bytes, row) in bytes.as_chunks().0.iter().zip(&mut tile_rows) {
-                    *row = *bytes;
+    fn bf16<S: Simd>(self, s: S) {
+        let elements = self.inputs.start / 2..self.inputs.end.div_ceil(2).next_multiple_of(S::LANES);
+        for (x, to) in self.x.chunks(self.stride).zip(self.to.chunks_mut(self.to_stride)).take(self.rows) {
+            bf16_row(s, &x[..self.inputs.len()], &mut to[elements.clone()]);
+        }
+    }
+
+    /// Converts the rows to 8-bit integers and writes the scales of their groups.
+    #[inline(always)]
+    fn int8<S: Simd>(self, s: S) {
+        let group = if TILES { MAX_INT8_GROUP } else { S::INT8.group };
+        let first_group = self.inputs.start / group;
+        let rows = self.x.chunks(self.stride).take(self.rows).enumerate();
+        let mut groups = rows.flat_map(|(row, x)| {
+            let x = x[..self.inputs.len()].chunks(group).enumerate();
+            x.map(move |(i, x)| (row, first_group + i, x))
+        });
+        loop {
+            let mut batch = [(0, 0); GROUPS_IN_FLIGHT];
+            let mut x: [&[f32]; GROUPS_IN_FLIGHT] = [&[]; GROUPS_IN_FLIGHT];
+            let mut count = 0;
+            for (row, group, values) in groups.by_ref().take(GROUPS_IN_FLIGHT) {
+                (batch[count], x[count]) = ((row, group), values);
+                count += 1;
+            }
+            if count == 0 {
+                return;
+            }
+            let x = &x[..count];
+            let quantization = Quantization::of(s, x);
+            for (i, (x, (row, group))) in x.iter().zip(batch).enumerate() {
+                let scale = &mut self.scales[row * self.layout.groups + group];
+                if TILES {
+                    let mut bytes = [0; MAX_INT8_GROUP / INT8_PER_LANE];
+                    *scale = quantization.quantize(s, i, x, &mut bytes);
+                    // Each tile row of a row of `x` is in another tile.
+                    let tiles = &mut self.to[row / TILE_ROWS * TILE_ROWS * self.to_stride..];
+                    let (tile_rows, _) = tiles.as_chunks_mut::<{ TILE_ROW_BYTES / INT8_PER_LANE }>();
+                    let tile_rows =
+                        tile_rows.iter_mut().skip(group * TILE_ROWS_PER_GROUP * TILE_ROWS + row % TILE_ROWS);
+                    for (bytes, to) in bytes.as_chunks().0.iter().zip(tile_rows.step_by(TILE_ROWS)) {
+                        *to = *bytes;
+                    }
+                } else {
+                    let elements = S::INT8.group / INT8_PER_LANE;
+                    let to = &mut self.to[row * self.to_stride + group * elements..][..elements];
+                    *scale = quantization.quantize(s, i, x, to);
                 }
             }
         }
@@ -217,13 +272,15 @@ impl<const TILES: bool> ConvertRows<'_, TILES> {
     /// Converts the rows to tiles of `P` bf16 parts, in the order in which the tiles are stored.
     #[inline(always)]
     fn bf16_tiles<S: Simd, const P: usize>(self, s: S) {
-        let PackedLayout { lhs_row, inputs, .. } = self.layout;
+        let PackedLayout { lhs_row, .. } = self.layout;
         let rows = self.x.chunks(self.stride).take(self.rows);
-        let rows: Vec<&[f32]> = rows.map(|row| &row[..inputs]).collect();
+        let rows: Vec<&[f32]> = rows.map(|row| &row[..self.inputs.len()]).collect();
+        let first = self.inputs.start / BF16_PER_TILE_ROW * P * TILE_ROWS;
         for (rows, to) in rows.chunks(TILE_ROWS).zip(self.to.chunks_mut(TILE_ROWS * lhs_row)) {
             let (tile_rows, _) = to.as_chunks_mut::<16>();
-            for (step, tiles) in tile_rows.chunks_exact_mut(P * TILE_ROWS).enumerate() {
-                let inputs = step * BF16_PER_TILE_ROW..inputs.min((step + 1) * BF16_PER_TILE_ROW);
+            let tiles = tile_rows[first..].chunks_exact_mut(P * TILE_ROWS);
+            for (tiles, start) in tiles.zip((0..self.inputs.len()).step_by(BF16_PER_TILE_ROW)) {
+                let inputs = start..self.inputs.len().min(start + BF16_PER_TILE_ROW);
                 for (i, row) in rows.iter().enumerate() {
                     let mut parts = tiles.chunks_exact_mut(TILE_ROWS);
                     let parts = std::array::from_fn(|_| {

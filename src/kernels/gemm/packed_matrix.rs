@@ -210,6 +210,21 @@ impl PackedMatrix {
         self.layout.format.shares_lhs_with(other.layout.format) && self.inputs() == other.inputs()
     }
 
+    /// Whether rows of `x` are converted: to bf16 or to 8-bit integers.
+    pub fn converts_lhs(&self) -> bool {
+        !matches!(self.layout.format, OperandFormat::F32 { .. })
+    }
+
+    /// Bytes of a row of `x` in the operand format.
+    pub fn lhs_row_bytes(&self) -> usize {
+        self.layout.lhs_row * size_of::<u32>()
+    }
+
+    /// The inputs of a row of `x` can be converted in parts that begin and end at multiples of this.
+    pub fn lhs_step(&self) -> usize {
+        self.layout.lhs_step()
+    }
+
     /// Whether [`super::gemm_into_lhs`] can compute a left operand of `next` with this matrix: both are in bf16 tiles.
     pub fn chains_with(&self, next: &PackedMatrix) -> bool {
         matches!(self.layout.format, OperandFormat::Bf16Tiles { .. })

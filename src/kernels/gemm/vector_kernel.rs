@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::hint::black_box;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr;
 
@@ -215,10 +216,12 @@ unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const PACKED: bool, const R: u
     });
     let bias = (!bias.is_empty()).then(|| [s.load_at(bias, 0, 0.0), s.load_at(bias, S::LANES, 0.0)]);
     // If the output has no more columns, a micro-tile of the last panel is computed here, as in BLIS.
-    let mut edge = [[0.0; 2 * MAX_LANES]; R];
+    let is_edge = writable < 2 * S::LANES;
+    let mut edge = MaybeUninit::<[[f32; 2 * MAX_LANES]; R]>::uninit();
+    let edge: &mut [[f32; 2 * MAX_LANES]] =
+        if is_edge { edge.write([[0.0; 2 * MAX_LANES]; R]) } else { &mut [] };
     // Rows whose epilogue is still to be applied.
     let mut pending = 0;
-    let is_edge = writable < 2 * S::LANES;
     while x.rows > 0 {
         let (c, c_stride) =
             if is_edge { (edge.as_mut_ptr().cast(), 2 * MAX_LANES) } else { (output, stride) };

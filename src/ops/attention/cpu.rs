@@ -166,11 +166,11 @@ struct HeadKeys {
 }
 
 thread_local! {
-    static TASK_SCRATCH: RefCell<TaskScratch> = RefCell::default();
+    static TASK_SCRATCH: RefCell<Option<Box<TaskScratch>>> = const { RefCell::new(None) };
 }
 
 impl Scratch for TaskScratch {
-    const THREAD_LOCAL: &'static LocalKey<RefCell<Self>> = &TASK_SCRATCH;
+    const THREAD_LOCAL: &'static LocalKey<RefCell<Option<Box<Self>>>> = &TASK_SCRATCH;
 }
 
 impl CpuAttention<'_> {
