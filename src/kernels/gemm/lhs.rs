@@ -78,7 +78,7 @@ const ROWS_PER_TASK: usize = 32;
 impl LhsBuffer {
     /// The packed elements of `rows` rows, padded to whole tiles, in a layout other than f32.
     pub(super) fn reserve(&mut self, layout: PackedLayout, rows: usize) -> &mut [u32] {
-        let elements = layout.format.padded_rows(rows) * stride(layout);
+        let elements = layout.format.padded_rows(rows) * lhs_stride(layout);
         let lines = elements.div_ceil(LINE_ELEMENTS);
         if self.lines.len() < lines {
             self.lines.resize(lines, CacheLine([0; LINE_ELEMENTS]));
@@ -92,7 +92,7 @@ impl LhsBuffer {
     /// If the buffer has never held as many rows.
     pub fn converted(&self, weights: &PackedMatrix, rows: usize) -> Lhs<'_> {
         let layout = weights.layout;
-        let (stride, padded_rows) = (stride(layout), layout.format.padded_rows(rows));
+        let (stride, padded_rows) = (lhs_stride(layout), layout.format.padded_rows(rows));
         let elements = &elements(&self.lines)[..padded_rows * stride];
         let scales = &self.scales[..padded_rows * layout.groups];
         Lhs { elements, stride, rows, scales, groups: layout.groups }
@@ -121,7 +121,7 @@ impl LhsBuffer {
     /// end at multiples of [`PackedMatrix::lhs_step`], or with the last input.
     ///
     /// # Panics
-    /// If `x` does not contain all rows, or rows are not converted for `weights`.
+    /// If `x` does not contain all rows, the inputs begin or end elsewhere, or `weights` take f32 ([`PackedMatrix::converts_lhs`]).
     pub fn convert_inputs(
         &mut self,
         weights: &PackedMatrix,
@@ -135,10 +135,11 @@ impl LhsBuffer {
         let is_boundary =
             |input: usize| input.is_multiple_of(weights.lhs_step()) || input == weights.inputs();
         assert!(is_boundary(inputs.start) && is_boundary(inputs.end), "other inputs stay as they are");
-        let values = rows.checked_sub(1).map_or(0, |last| last * stride + inputs.len());
+        let values =
+            rows.checked_sub(1).map_or(0, |last| last.saturating_mul(stride).saturating_add(inputs.len()));
         assert!(values <= x.len() && inputs.len() <= stride, "x has all rows");
         let (isa, layout) = (weights.isa, weights.layout);
-        let (row, groups) = (self::stride(layout), layout.groups);
+        let (row, groups) = (lhs_stride(layout), layout.groups);
         let padded_rows = layout.format.padded_rows(rows);
         if self.scales.len() < padded_rows * groups {
             self.scales.resize(padded_rows * groups, GroupScale::default());
@@ -171,7 +172,7 @@ impl LhsBuffer {
 }
 
 /// Packed elements from the start of one converted row to the start of the next. Rows of bf16 are whole vectors.
-fn stride(layout: PackedLayout) -> usize {
+fn lhs_stride(layout: PackedLayout) -> usize {
     match layout.format {
         OperandFormat::Bf16Tiles { .. } | OperandFormat::Int8Tiles => layout.lhs_row,
         OperandFormat::Bf16 => row_stride(layout.lhs_row.next_multiple_of(MAX_LANES)),
