@@ -114,7 +114,7 @@ const ROWS_IN_L3: usize = 4 * TASK_ROWS;
 /// Values of the gate that a task holds at a time, which stay in L2.
 const GATE_BLOCK_VALUES: usize = 1 << 16;
 
-/// Values that a task converts at a time, and of a gate beside them.
+/// Values that a task converts to the operand format at a time, and as many of a gate; they stay in L2.
 const CONVERTED_BLOCK_VALUES: usize = 1 << 15;
 
 /// [`feed_forward`] of packed matrices: each task computes some rows from the first layer to the last.
@@ -236,7 +236,7 @@ impl Network<'_> {
                 gemm(x, up, panels, &epilogue, &mut block);
             }
         }
-        if chains || converts { lhs.converted(down, rows) } else { lhs.convert(down, values, stride, rows) }
+        if converts { lhs.converted(down, rows) } else { lhs.convert(down, values, stride, rows) }
     }
 }
 

@@ -117,8 +117,8 @@ impl LhsBuffer {
         self.converted(weights, rows)
     }
 
-    /// Converts some inputs of `rows` rows, which begin every `stride` values of `x`; they are the values of `x`. The inputs begin and
-    /// end at multiples of [`PackedMatrix::lhs_step`], or with the last input.
+    /// Converts the columns `inputs` of `rows` rows; other columns of the buffer stay as they are. `x` has only these columns, and a row begins
+    /// every `stride` values. The columns begin and end at multiples of [`PackedMatrix::lhs_step`], or end with the last input.
     ///
     /// # Panics
     /// If `x` does not contain all rows, the inputs begin or end elsewhere, or `weights` take f32 ([`PackedMatrix::converts_lhs`]).
