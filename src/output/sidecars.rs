@@ -2,10 +2,10 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 
 use super::durable_fs::remove;
 use super::target::{Target, parent_dir};
@@ -41,19 +41,10 @@ impl SidecarPaths {
     /// If the target is a directory or cannot be reached.
     pub fn of(target: &Target) -> Result<Option<Self>> {
         let Target::File(path) = target else { return Ok(None) };
-        let is_dir = || anyhow!("cannot write {target}: it names a directory; name a file in it");
-        if path.as_os_str().as_encoded_bytes().ends_with(b"/") {
-            return Err(is_dir());
-        }
-        let path = match fs::metadata(path) {
-            Ok(metadata) if metadata.is_dir() => return Err(is_dir()),
-            Ok(metadata) if !metadata.is_file() => return Ok(None),
-            // The target of a symbolic link is replaced, not the link.
-            Ok(_) => fs::canonicalize(path).map_err(|error| write_error(target, false, error))?,
-            Err(error) if error.kind() == ErrorKind::NotFound => follow_links(path),
-            Err(error) => return Err(write_error(target, false, error)),
+        let Some(path) = regular_file(path).map_err(|error| write_error(target, false, error))? else {
+            return Ok(None);
         };
-        let name = path.file_name().ok_or_else(is_dir)?.to_owned();
+        let name = path.file_name().unwrap_or_default().to_owned();
         let sidecar = |prefix: &str, suffix: &str| {
             let mut sidecar = OsString::from(prefix);
             sidecar.push(&name);
@@ -106,6 +97,26 @@ fn was_renamed_after(renamed: &fs::Metadata, written: &fs::Metadata) -> bool {
 #[cfg(not(unix))]
 fn was_renamed_after(_: &fs::Metadata, _: &fs::Metadata) -> bool {
     true
+}
+
+/// The path of the regular file that a write to `path` creates or replaces: the target of a symbolic link, not the link. `None`
+/// for an existing pipe or device.
+///
+/// # Errors
+/// If the path names a directory or cannot be reached.
+pub fn regular_file(path: &Path) -> io::Result<Option<PathBuf>> {
+    if path.as_os_str().as_encoded_bytes().ends_with(b"/") {
+        return Err(ErrorKind::IsADirectory.into());
+    }
+    let found = match fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => return Err(ErrorKind::IsADirectory.into()),
+        Ok(metadata) if !metadata.is_file() => return Ok(None),
+        Ok(_) => fs::canonicalize(path)?,
+        Err(error) if error.kind() == ErrorKind::NotFound => follow_links(path),
+        Err(error) => return Err(error),
+    };
+    // A path such as `new/..` has no name.
+    if found.file_name().is_none() { Err(ErrorKind::IsADirectory.into()) } else { Ok(Some(found)) }
 }
 
 /// The path at which a file would be created, through symbolic links whose target does not exist yet.

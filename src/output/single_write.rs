@@ -1,14 +1,15 @@
 //! Files that are written at once: from complete bytes to the final name.
 
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
+use std::path::Path;
 
 use anyhow::Result;
 
 use super::destination::copy_permissions;
 use super::durable_fs::{create_sidecar, rename};
 use super::schema::OutputMetadata;
-use super::sidecars::SidecarPaths;
+use super::sidecars::regular_file;
 use super::stdout::print;
 use super::target::{Target, parent_dir};
 use super::write_error::write_error;
@@ -41,21 +42,27 @@ impl Array<'_> {
 /// # Errors
 /// If it cannot be written; [`ClosedPipe`](super::ClosedPipe) if it is a pipe whose reader closed it.
 pub fn write(target: &Target, bytes: &[u8]) -> Result<()> {
-    let Target::File(path) = target else { return print(bytes) };
-    let failed = |error| write_error(target, false, error);
-    let Some(SidecarPaths { output, .. }) = SidecarPaths::of(target)? else {
-        let file = fs::OpenOptions::new().write(true).open(path);
-        return file.and_then(|mut file| file.write_all(bytes)).map_err(failed);
+    match target {
+        Target::Stdout => print(bytes),
+        Target::File(path) => write_file(path, bytes).map_err(|error| write_error(target, false, error)),
+    }
+}
+
+/// [`write()`] for a path: a regular file has all of its old bytes or all of the new ones at each moment.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let Some(output) = regular_file(path)? else {
+        return fs::OpenOptions::new().write(true).open(path)?.write_all(bytes);
     };
     let temporary = tempfile::Builder::new()
         .prefix(".sconce-")
-        .make_in(parent_dir(&output), |path| create_sidecar(&output).open(path))
-        .map_err(failed)?;
+        .make_in(parent_dir(&output), |path| create_sidecar(&output).open(path))?;
     let mut file = temporary.as_file();
-    file.write_all(bytes)
-        .and_then(|()| copy_permissions(&output, file))
-        .and_then(|()| file.sync_all())
-        .map_err(failed)?;
+    file.write_all(bytes)?;
+    copy_permissions(&output, file)?;
+    file.sync_all()?;
     // If this fails, the temporary file is removed on drop.
-    rename(temporary.path(), &output).map_err(failed)
+    rename(temporary.path(), &output)
 }

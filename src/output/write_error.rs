@@ -32,6 +32,9 @@ pub(super) fn write_error(target: &Target, resumable: bool, error: io::Error) ->
             };
             anyhow!("cannot write {target}: the disk is full; {remedy}")
         }
+        (ErrorKind::IsADirectory, _) => {
+            anyhow!("cannot write {target}: it names a directory; name a file in it")
+        }
         (ErrorKind::NotFound, Target::File(path)) if !parent_dir(path).is_dir() => {
             let dir = parent_dir(path).display();
             anyhow!("cannot write {target}: directory {dir} does not exist; create it first")

@@ -1,6 +1,6 @@
 //! The JSON summary of a run (`--stats`).
 
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
 use std::path::Path;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use serde_json::json;
 use super::budget::MemoryBudget;
 use super::stats::Stats;
 use super::utilization::Utilization;
-use crate::output::{OutputMetadata, parent_dir};
+use crate::output::{OutputMetadata, parent_dir, regular_file, write_file};
 use crate::sys::memory::peak_memory;
 
 /// The timings of a run.
@@ -27,14 +27,14 @@ pub struct Timings {
 /// Checks that the summary can be written, before the run starts.
 ///
 /// # Errors
-/// If the file cannot be opened for writing.
+/// If the file cannot be opened for writing, or its directory cannot take another file.
 pub fn check_writable(path: &Path) -> Result<()> {
-    let checked = path.try_exists().and_then(|exists| {
-        if exists {
-            return OpenOptions::new().append(true).open(path).map(drop);
+    let checked = regular_file(path).and_then(|file| {
+        if path.exists() {
+            OpenOptions::new().append(true).open(path)?;
         }
         // A run that fails must not leave an empty summary, nor remove that of another run which ends meanwhile.
-        tempfile::tempfile_in(parent_dir(path)).map(drop)
+        file.map_or(Ok(()), |file| tempfile::tempfile_in(parent_dir(&file)).map(drop))
     });
     checked.map_err(|error| cannot_write(path, &error))
 }
@@ -94,5 +94,5 @@ pub fn write_summary(
         summary.extend(metadata.iter().map(|(key, value)| (key.clone(), value.clone().into())));
     });
     let json = format!("{summary:#}\n");
-    fs::write(path, json).map_err(|error| cannot_write(path, &error))
+    write_file(path, json.as_bytes()).map_err(|error| cannot_write(path, &error))
 }

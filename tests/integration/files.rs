@@ -284,6 +284,34 @@ fn stats_agree_with_the_run() {
     }
 }
 
+/// A process that is killed leaves the old summary or the new one, because the new one is a file of its own until it is complete.
+#[test]
+#[cfg(unix)]
+fn a_summary_is_replaced_when_it_is_complete() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for name in ["stats.json", "target.json"] {
+        fs::write(at(name), "old").unwrap();
+    }
+    fs::hard_link(at("stats.json"), at("also stats.json")).unwrap();
+    std::os::unix::fs::symlink("target.json", at("link.json")).unwrap();
+    for name in ["stats.json", "link.json", "new.json"] {
+        let done = run(&["a", "-o", at("v.npy").to_str().unwrap(), "--stats", at(name).to_str().unwrap()]);
+        assert!(done.status.success(), "{}", stderr(&done));
+        let stats: Value = serde_json::from_slice(&fs::read(at(name)).unwrap()).unwrap();
+        assert_eq!(stats["rows"], 1, "{name}");
+    }
+    assert_eq!(fs::read_to_string(at("also stats.json")).unwrap(), "old", "not written over");
+    assert!(fs::symlink_metadata(at("link.json")).unwrap().is_symlink());
+    assert_eq!(fs::read(at("link.json")).unwrap(), fs::read(at("target.json")).unwrap());
+    let mut names = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(!names.any(|name| name.to_string_lossy().starts_with(".sconce-")), "no temporary file is left");
+    // A device stays one.
+    let full = run(&["a", "-o", at("v.npy").to_str().unwrap(), "--stats", "/dev/full"]);
+    assert_fails(&full, 1, &["--stats /dev/full", "No space left", "choose another path"]);
+    assert!(!fs::metadata("/dev/full").unwrap().is_file());
+}
+
 /// A path used for two files is refused before either is overwritten.
 #[test]
 fn one_path_for_two_files_is_refused() {

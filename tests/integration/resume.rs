@@ -18,6 +18,18 @@ const MANY: usize = 40_000;
 
 const FORMATS: [&str; 6] = ["jsonl", "csv", "npy", "parquet", "arrow", "safetensors"];
 
+/// The fields of a summary in which two runs of the same command differ.
+const MEASURED: [&str; 8] = [
+    "rows_resumed",
+    "seconds",
+    "seconds_loading",
+    "seconds_encoding",
+    "rows_per_second",
+    "tokens_per_second",
+    "idle",
+    "peak_memory_bytes",
+];
+
 /// A folder with `texts.jsonl`, in which some texts are too long and some records are unreadable.
 struct Fixture {
     folder: TempDir,
@@ -72,6 +84,13 @@ impl Fixture {
 
     fn run(&self, output: &str, args: &[&str]) -> Output {
         self.command(output, args).output().unwrap()
+    }
+
+    /// Removes `stats.json` and returns its fields.
+    fn take_summary(&self) -> serde_json::Map<String, serde_json::Value> {
+        let stats = fs::read(self.path("stats.json")).unwrap();
+        fs::remove_file(self.path("stats.json")).unwrap();
+        serde_json::from_slice(&stats).unwrap()
     }
 
     fn names(&self) -> Vec<String> {
@@ -312,9 +331,19 @@ fn a_finished_output_is_up_to_date() {
         assert_eq!(output.status.code(), Some(3), "the exit code of the run that wrote it");
         assert!(stderr(&output).contains(&format!("{name} is up to date: 297 rows")), "{}", stderr(&output));
         assert_eq!(written(&name), time);
+        // The run that wrote it may have been killed before it had written its summary.
+        let stats = run_dir.path("stats.json").display().to_string();
+        assert_eq!(run_dir.run(&name, &["--resume", "--stats", &stats]).status.code(), Some(3));
+        let resumed = run_dir.take_summary();
+        assert_eq!((&resumed["rows"], &resumed["rows_resumed"]), (&297.into(), &297.into()), "{format}");
+        assert_eq!(written(&name), time);
         // It is computed again without --resume, and with another option.
-        assert_eq!(run_dir.run(&name, &[]).status.code(), Some(3));
+        assert_eq!(run_dir.run(&name, &["--stats", &stats]).status.code(), Some(3));
         assert!(fs::read(run_dir.path(&name)).unwrap() == complete && written(&name) > time);
+        let computed = run_dir.take_summary();
+        for (key, value) in &resumed {
+            assert!(MEASURED.contains(&key.as_str()) || *value == computed[key], "{format}: {key}");
+        }
         let output = run_dir.run(&name, &["--resume", "--no-normalize"]);
         assert!(stderr(&output).contains("--normalize has changed"), "{}", stderr(&output));
         assert!(fs::read(run_dir.path(&name)).unwrap() != complete);

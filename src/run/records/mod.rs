@@ -23,7 +23,7 @@ use crate::output::{
 use crate::pipeline::{
     Collector, EarlierRun, ExitStatus, FileDigests, FileRecords, Journal, KnownRecords, Manifest,
     MemoryBudget, Policy, QueryColumns, RecordSource, RowCache, RunIdentity, Stats, Timings, Utilization,
-    exit_on_signal, listen, start_stages, write_summary,
+    exit_on_signal, listen, start_stages, weights_digest, write_summary,
 };
 use crate::sys::console::{Console, counted};
 use crate::task::{Loaded, ModelTask, OnLong, workload};
@@ -78,8 +78,7 @@ pub(super) fn run<T: ModelTask>(
         ControlFlow::Break(status) => return Ok(status),
     };
     let utilization = Arc::new(Utilization::new(run.budget.threads));
-    let backends: Vec<String> =
-        run.task.model().encoders.iter().map(|encoder| encoder.backend().to_string()).collect();
+    let device = device_names(&*run.task);
     if !run.is_complete {
         let interrupts = listen()?;
         if run.output_is_stream {
@@ -105,7 +104,6 @@ pub(super) fn run<T: ModelTask>(
     }
     if let Some(path) = &options.stats {
         let metadata = run.collector.metadata()?;
-        let device = backends.join("; ");
         write_summary(path, &stats, &run.timings, &utilization, &run.budget, &device, &metadata)?;
     }
     Ok(stats.exit_status())
@@ -148,7 +146,11 @@ fn prepare<T: ModelTask>(
     let known = file_records.map(|records| known_records(&choices, journal.as_mut(), records)).transpose()?;
     let interrupted = match check_earlier_run(options, earlier, &mut source, &budget, known)? {
         ControlFlow::Continue(interrupted) => interrupted,
-        ControlFlow::Break(status) => return Ok(ControlFlow::Break(status)),
+        ControlFlow::Break(complete) => {
+            let timings = Timings { start, loading: loading.as_secs_f64(), resumed: complete.stats };
+            summarize_complete(options, &complete, schema.metadata, &timings, &budget, &device_names(&task))?;
+            return Ok(ControlFlow::Break(complete.stats.exit_status()));
+        }
     };
     if options.hints {
         hints::of_records(&options.input, &mut source, &options.console);
@@ -270,7 +272,7 @@ fn check_earlier_run(
     source: &mut RecordSource,
     budget: &MemoryBudget,
     known: Option<KnownRecords>,
-) -> Result<ControlFlow<ExitStatus, Option<Manifest>>> {
+) -> Result<ControlFlow<Manifest, Option<Manifest>>> {
     let (console, output) = (&options.console, &options.output);
     known.iter().for_each(|known| source.set_known(known.clone()));
     let complete = match earlier {
@@ -281,13 +283,34 @@ fn check_earlier_run(
     };
     if source.skip_to(&complete.cursor, |_, _| {}).is_ok() && source.next().is_none() {
         console.note(format!("{output} is up to date: {}", counted(complete.stats.rows, "row")));
-        return Ok(ControlFlow::Break(complete.stats.exit_status()));
+        return Ok(ControlFlow::Break(complete));
     }
     console.note(format!("{output} is complete, but the input has changed; starting from the beginning"));
     *source = options.open_input(false)?;
     source.set_limit(budget.reading);
     known.into_iter().for_each(|known| source.set_known(known));
     Ok(ControlFlow::Continue(None))
+}
+
+/// Writes the summary of a complete run that has nothing left to do. It may have been killed before it wrote its own.
+fn summarize_complete(
+    options: &RecordOptions,
+    complete: &Manifest,
+    mut metadata: OutputMetadata,
+    timings: &Timings,
+    budget: &MemoryBudget,
+    device: &str,
+) -> Result<()> {
+    let Some(path) = &options.stats else { return Ok(()) };
+    metadata.extend(weights_digest(&complete.identity).map(|digest| ("weights_sha256".into(), digest)));
+    let utilization = Utilization::new(budget.threads);
+    write_summary(path, &complete.stats, timings, &utilization, budget, device, &metadata)
+}
+
+/// The devices of the encoders, for the summary.
+fn device_names(task: &impl ModelTask) -> String {
+    let backends = task.model().encoders.iter().map(|encoder| encoder.backend().to_string());
+    backends.collect::<Vec<_>>().join("; ")
 }
 
 /// Whether to draw a progress bar: not if rows are written to a terminal or a pipe.
