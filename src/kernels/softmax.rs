@@ -75,45 +75,58 @@ impl Kernel for SoftmaxUnnormalized<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         match self.accuracy {
-            Accuracy::F32 => self.rows::<S, true>(s),
-            Accuracy::Bf16 => self.rows::<S, false>(s),
+            Accuracy::F32 => self.rows::<S, false>(s),
+            Accuracy::Bf16 => self.rows::<S, true>(s),
         }
     }
 }
 
 impl SoftmaxUnnormalized<'_> {
     #[inline(always)]
-    fn rows<S: Simd, const F32: bool>(self, s: S) {
+    fn rows<S: Simd, const BF16: bool>(self, s: S) {
         let scale = s.splat(self.scale * LOG2_E);
         // If the compiler knew these constants, it would load each of them again for every vector.
         let coefficients = black_box(exp2_coefficients(s));
         for (i, (row, sum)) in self.rows.chunks_exact_mut(self.stride).zip(self.sums).enumerate() {
-            let visible = (self.visible)(i);
-            assert!(!visible.is_empty(), "every query has a visible key");
-            // Whole vectors are stored, the last one with zeros: a load of what several smaller stores have written would wait for them.
-            let end = self.stride.min(visible.start + visible.len().next_multiple_of(S::LANES));
-            row[..visible.start].fill(0.0);
-            row[end..].fill(0.0);
-            let (length, row) = (visible.len(), &mut row[visible.start..end]);
-            let [a, b, c, d] =
-                fold!(s, &row[..length], f32::NEG_INFINITY, f32::NEG_INFINITY, |max, x| s.max(max, x));
-            let max = s.splat(s.reduce_max(s.max(s.max(a, b), s.max(c, d))));
-            let mut total = s.splat(0.0);
-            for start in (0..length).step_by(S::LANES) {
-                let x = s.load_at(&row[..length], start, f32::NEG_INFINITY);
-                let e = exp2_to::<S, F32>(s, s.mul(s.sub(x, max), scale), &coefficients);
-                s.store_at(row, start, e);
-                total = s.add(total, e);
-            }
-            *sum = s.reduce_sum(total);
+            *sum = softmax_row::<S, BF16>(s, row, (self.visible)(i), scale, &coefficients);
         }
     }
 }
 
+/// One row of [`softmax_unnormalized`]: returns the denominator. `scale` is that of the scores times log₂ e.
+///
+/// # Panics
+/// If no score is visible, or the range exceeds the row.
+#[inline(always)]
+pub(crate) fn softmax_row<S: Simd, const BF16: bool>(
+    s: S,
+    row: &mut [f32],
+    visible: Range<usize>,
+    scale: S::F,
+    coefficients: &[S::F; 7],
+) -> f32 {
+    assert!(!visible.is_empty(), "every query has a visible key");
+    // Whole vectors are stored, the last one with zeros: a load of what several smaller stores have written would wait for them.
+    let end = row.len().min(visible.start + visible.len().next_multiple_of(S::LANES));
+    row[..visible.start].fill(0.0);
+    row[end..].fill(0.0);
+    let (length, row) = (visible.len(), &mut row[visible.start..end]);
+    let [a, b, c, d] = fold!(s, &row[..length], f32::NEG_INFINITY, f32::NEG_INFINITY, |max, x| s.max(max, x));
+    let max = s.splat(s.reduce_max(s.max(s.max(a, b), s.max(c, d))));
+    let mut total = s.splat(0.0);
+    for start in (0..length).step_by(S::LANES) {
+        let x = s.load_at(&row[..length], start, f32::NEG_INFINITY);
+        let e = exp2_to::<S, BF16>(s, s.mul(s.sub(x, max), scale), coefficients);
+        s.store_at(row, start, e);
+        total = s.add(total, e);
+    }
+    s.reduce_sum(total)
+}
+
 /// `2ˣ` with the accuracy of f32, for which it takes the [`exp2_coefficients`], or of bf16.
 #[inline(always)]
-fn exp2_to<S: Simd, const F32: bool>(s: S, x: S::F, coefficients: &[S::F; 7]) -> S::F {
-    if F32 { exp2_with(s, x, coefficients) } else { exp2_bf16(s, x) }
+pub(crate) fn exp2_to<S: Simd, const BF16: bool>(s: S, x: S::F, coefficients: &[S::F; 7]) -> S::F {
+    if BF16 { exp2_bf16(s, x) } else { exp2_with(s, x, coefficients) }
 }
 
 /// `y = alpha · x + y`, in place.

@@ -8,8 +8,8 @@ use half::{bf16, f16};
 use sconce::kernels::activation::{Activation, softplus};
 use sconce::kernels::gemm::{
     AttentionBuffer, AttentionWindow, Epilogue, F32_SIGNIFICAND_BITS, Factors, GemmType, HeadAttention,
-    HeadRows, LhsBuffer, MAX_NR, MatrixView, OutputBlock, OutputMatrix, PackedMatrix, attend_head,
-    attends_on_tiles, gemm, gemm_into_lhs, int8_format, row_stride,
+    HeadRows, LhsBuffer, MAX_NR, MatrixView, OutputBlock, OutputMatrix, PackedMatrix, attend_head, attends,
+    gemm, gemm_into_lhs, int8_format, row_stride,
 };
 use sconce::kernels::isa::{Isa, Kernel};
 use sconce::kernels::math::{self, Accuracy};
@@ -478,8 +478,21 @@ fn attention_in_f64(isa: Isa, gemm_type: GemmType, head: &HeadAttention) -> Vec<
 /// Asserts that [`attend`] matches f64, and that every `step`-th query alone has the same bits.
 fn check_attention(isa: Isa, gemm_type: GemmType, what: &str, head: HeadAttention, step: usize) {
     let what = format!("{isa:?} {gemm_type:?} {what}");
-    // Used again while it holds other operands.
+    // Used again while it holds other operands, at first NaN of more keys.
     let mut buffer = AttentionBuffer::default();
+    let [keys, dim, v_head_dim] = [head.keys.rows, head.keys.dim, head.values.dim];
+    let has_kernel = |keys: &usize| attends(isa, gemm_type, *keys, [dim, v_head_dim]);
+    let keys = (keys..keys + 40).rev().find(has_kernel).unwrap();
+    let nan = vec![f32::NAN; keys.max(head.queries.rows) * dim.max(v_head_dim)];
+    let rows = |rows: usize, dim: usize| head_rows(&nan[..rows * dim], dim);
+    let nan = HeadAttention {
+        queries: rows(head.queries.rows, dim),
+        keys: rows(keys, dim),
+        values: rows(keys, v_head_dim),
+        bias: &[],
+        ..head
+    };
+    assert!(attend(isa, gemm_type, nan, &mut buffer).iter().any(|x| x.is_nan()), "{what}");
     let found = attend(isa, gemm_type, head, &mut buffer);
     // Weights and values are rounded, too.
     let atol = match gemm_type {
@@ -505,21 +518,42 @@ fn head_rows(data: &[f32], dim: usize) -> HeadRows<'_> {
     HeadRows { data, stride: dim, rows: data.len() / dim, dim }
 }
 
-fn isas_with_tiles() -> impl Iterator<Item = (Isa, GemmType)> {
+/// The ISAs and GEMM types in which [`attend_head`] computes heads with so many keys.
+fn kernels_of_heads(keys: usize, head_dims: [usize; 2]) -> impl Iterator<Item = (Isa, GemmType)> {
     let isas = Isa::testable().into_iter().chain([Isa::emulated_tiles()]);
-    isas.flat_map(|isa| {
+    isas.flat_map(move |isa| {
         GemmType::ALL
             .map(|gemm_type| (isa, gemm_type))
             .into_iter()
-            .filter(|&(isa, gemm_type)| attends_on_tiles(isa, gemm_type))
+            .filter(move |&(isa, gemm_type)| attends(isa, gemm_type, keys, head_dims))
     })
 }
 
-/// The last two have more keys than a block of keys.
 #[test]
-fn attention_on_tiles_matches_f64_and_queries_have_the_same_bits_alone() {
+fn few_keys_have_a_kernel_in_every_isa() {
+    for isa in Isa::testable() {
+        let types = kernels_of_heads(46, [32, 32]).filter(|(other, _)| *other == isa);
+        let types: Vec<GemmType> = types.map(|(_, gemm_type)| gemm_type).collect();
+        let expected = match (isa.tile_unit().is_some(), isa.has_fast_bf16()) {
+            (true, _) => &GemmType::ALL[..],
+            (false, true) => &[GemmType::F32, GemmType::Bf16x3, GemmType::Bf16],
+            (false, false) => &[GemmType::F32, GemmType::Bf16x3],
+        };
+        assert_eq!(types, expected, "{isa:?}");
+    }
+}
+
+/// On tiles, the last two have more keys than a block of keys.
+#[test]
+fn attention_in_one_kernel_matches_f64_and_queries_have_the_same_bits_alone() {
     let sizes = [
         (1, 1, 1, 1),
+        (13, 7, 8, 9),
+        (24, 48, 7, 32),
+        (25, 63, 9, 8),
+        (12, 64, 32, 48),
+        (49, 97, 16, 16),
+        (7, 192, 8, 7),
         (16, 15, 31, 16),
         (17, 18, 32, 33),
         (33, 32, 33, 32),
@@ -528,8 +562,8 @@ fn attention_on_tiles_matches_f64_and_queries_have_the_same_bits_alone() {
         (33, 513, 4, 17),
         (3, 1100, 33, 32),
     ];
-    for (isa, gemm_type) in isas_with_tiles() {
-        for (queries, keys, qk_head_dim, v_head_dim) in sizes {
+    for (queries, keys, qk_head_dim, v_head_dim) in sizes {
+        for (isa, gemm_type) in kernels_of_heads(keys, [qk_head_dim, v_head_dim]) {
             let (q, k, v) = (
                 values(1, queries * qk_head_dim),
                 values(2, keys * qk_head_dim),
@@ -553,7 +587,7 @@ fn attention_on_tiles_matches_f64_and_queries_have_the_same_bits_alone() {
 /// Windows that begin and end inside, before and after a block of keys; some queries see no key. With a rising bias the maximum of the scores is in
 /// the last block of keys, with a falling one in the first.
 #[test]
-fn attention_on_tiles_with_windows_and_biases_matches_f64() {
+fn attention_in_one_kernel_with_windows_and_biases_matches_f64() {
     let (dim, n) = (5, 1050);
     let windows =
         [(usize::MAX, 0), (0, 0), (3, 40), (40, 3), (600, 31), (0, usize::MAX), (usize::MAX, usize::MAX)];
@@ -561,8 +595,8 @@ fn attention_on_tiles_with_windows_and_biases_matches_f64() {
     let sizes = [(0, 70, 70), (0, 50, 20), (5, 33, 545), (480, 65, 1050), (1000, 50, 1050)];
     let (q, k, v) = (values(1, 70 * dim), values(2, n * dim), values(3, n * dim));
     let biases = [vec![], values(4, 2 * n - 1), relative_bias(n, 0.2), relative_bias(n, -0.2)];
-    for (isa, gemm_type) in isas_with_tiles() {
-        for (first_query, queries, keys) in sizes {
+    for (first_query, queries, keys) in sizes {
+        for (isa, gemm_type) in kernels_of_heads(keys, [dim, dim]) {
             for ((left, right), bias) in
                 windows.into_iter().flat_map(|window| biases.iter().map(move |bias| (window, bias)))
             {

@@ -153,8 +153,9 @@ fn compare(
     assert_close(&flat(&found), &flat(&expected), 5e-6, 1e-5);
 }
 
-/// Sequence lengths of batches. The last one is longer than `QUERY_BLOCK`.
-const LENGTHS: [&[usize]; 7] = [&[1], &[16], &[17], &[1, 2, 3], &[15, 1, 33], &[64, 5], &[513, 3]];
+/// Sequence lengths of batches. On vectors, up to 192 keys are few.
+const LENGTHS: [&[usize]; 8] =
+    [&[1], &[16], &[17], &[1, 2, 3], &[15, 1, 33], &[64, 5], &[193, 192, 70], &[513, 3]];
 
 /// Ragged attention against a padded batch with a padding mask, without and with a bias.
 #[test]
@@ -186,7 +187,7 @@ fn grouped_query_attention_and_a_v_head_dim_other_than_qk_head_dim_match_the_ref
 #[test]
 fn attention_windows_match_the_reference() {
     for lengths in LENGTHS {
-        for (left, right) in [(0, 0), (usize::MAX, 0), (3, 3), (16, 1), (40, 40)] {
+        for (left, right) in [(0, 0), (usize::MAX, 0), (3, 3), (16, 1), (40, 40), (100, 60)] {
             let attention = Attention { window: AttentionWindow { left, right }, ..plain(2, 6) };
             compare(&attention, lengths, 6, 2, 6);
         }

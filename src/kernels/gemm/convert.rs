@@ -13,19 +13,20 @@ pub(super) const BF16_PER_TILE_ROW: usize = TILE_ROW_BYTES / 2;
 /// and those past the last value are 0.
 #[inline(always)]
 pub(super) fn bf16_row<S: Simd>(s: S, x: &[f32], to: &mut [u32]) {
-    let pairs = x.chunks_exact(2 * S::LANES);
-    let x = pairs.remainder();
-    let (to_pairs, to) = to.split_at_mut(pairs.len() * S::LANES);
-    for (x, to) in pairs.zip(to_pairs.chunks_exact_mut(S::LANES)) {
-        let vectors = [s.load_at(x, 0, 0.0), s.load_at(x, S::LANES, 0.0)];
-        // SAFETY: `to` is valid for writes of `LANES` u32, the size of `2 · LANES` u16.
-        unsafe { s.store_bf16_each(to.as_mut_ptr().cast(), vectors) };
+    let to = &mut to[..x.len().div_ceil(2 * S::LANES) * S::LANES];
+    let whole = x.len() / (2 * S::LANES) * S::LANES;
+    for start in (0..whole).step_by(S::LANES) {
+        // SAFETY: `x` has `2 · LANES` values from `2 · start` on, and `to` is valid for writes of `LANES` u32, the size of as many u16.
+        unsafe {
+            let x = x.as_ptr().add(2 * start);
+            let vectors = [s.load(x), s.load(x.add(S::LANES))];
+            s.store_bf16_each(to.as_mut_ptr().add(start).cast(), vectors);
+        }
     }
-    if !x.is_empty() {
-        let vectors = [s.load_at(x, 0, 0.0), s.load_at(x, S::LANES, 0.0)];
-        let to = &mut to[..S::LANES];
-        // SAFETY: as above.
-        unsafe { s.store_bf16_each(to.as_mut_ptr().cast(), vectors) };
+    if whole < to.len() {
+        let vectors = [s.load_at(x, 2 * whole, 0.0), s.load_at(x, 2 * whole + S::LANES, 0.0)];
+        // SAFETY: `to` has `LANES` u32 from `whole` on.
+        unsafe { s.store_bf16_each(to.as_mut_ptr().add(whole).cast(), vectors) };
     }
 }
 

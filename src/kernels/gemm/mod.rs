@@ -16,8 +16,9 @@
 //! - `vector_kernel`: NR is two vectors of outputs. Operands are *packed elements*: u32 lanes of one f32, two bf16, or
 //!   two or four 8-bit integers of consecutive inputs.
 //! - `tile_kernel`: MR and NR are two tiles, 32 × 32. f32 is computed from three bf16 parts of each operand. Its
-//!   results can be stored as the left operand of another GEMM ([`gemm_into_lhs`]). [`attend_head`] uses it for both
-//!   GEMMs of attention.
+//!   results can be stored as the left operand of another GEMM ([`gemm_into_lhs`]).
+//!
+//! [`attend_head`] uses them for both GEMMs of attention.
 //!
 //! Every output is accumulated over the inputs in the same order, whatever MR is and however rows are divided among
 //! threads. A row has the same bits alone and in any batch.
@@ -26,6 +27,7 @@ mod attention;
 mod blocking;
 mod cache_line;
 mod convert;
+mod dot_product;
 mod driver;
 mod epilogue;
 mod layout;
@@ -38,9 +40,7 @@ mod prefetch;
 mod tile_kernel;
 mod vector_kernel;
 
-pub use attention::{
-    AttentionBuffer, AttentionWindow, HeadAttention, HeadRows, attend_head, attends_on_tiles,
-};
+pub use attention::{AttentionBuffer, AttentionWindow, HeadAttention, HeadRows, attend_head, attends};
 pub use blocking::MAX_NR;
 pub use driver::{gemm, gemm_into_lhs};
 pub use epilogue::{Epilogue, Factors};

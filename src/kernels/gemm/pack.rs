@@ -1,5 +1,7 @@
 //! Packing of weights into panels.
 
+use std::ops::Range;
+
 use super::blocking::{MAX_PARTS, TILE_NR, TILES_PER_PANEL};
 use super::convert::{
     BF16_PER_TILE_ROW, TILE_ROWS_PER_GROUP, TileRow, bf16_row, quantize_weights, split_bf16, split_bf16_pairs,
@@ -18,6 +20,18 @@ pub struct MatrixView<'a> {
     pub stride: usize,
     /// Whether rows are inputs: the matrix is `(inputs, outputs)`.
     pub transposed: bool,
+}
+
+impl MatrixView<'_> {
+    /// The outputs of a panel, of `inputs` inputs.
+    pub(super) fn panel(&self, outputs: Range<usize>, inputs: usize) -> Self {
+        let (start, end) = if self.transposed {
+            (outputs.start, (inputs - 1) * self.stride + outputs.end)
+        } else {
+            (outputs.start * self.stride, (outputs.end - 1) * self.stride + inputs)
+        };
+        MatrixView { data: &self.data[start..end], ..*self }
+    }
 }
 
 /// Packs one panel: `from` are its outputs, fewer than NR in the last one.
@@ -106,7 +120,13 @@ fn write_transposed<S: Simd>(
 
 /// Packs a panel of f32, rounded to bf16 if `bf16_weights`. If there are fewer outputs than columns, the others are arbitrary.
 #[inline(always)]
-fn pack_f32<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, bf16_weights: bool, to: &mut [u32]) {
+pub(super) fn pack_f32<S: Simd>(
+    s: S,
+    layout: PackedLayout,
+    from: MatrixView,
+    bf16_weights: bool,
+    to: &mut [u32],
+) {
     let PackedLayout { nr, inputs, .. } = layout;
     let MatrixView { data, stride, transposed } = from;
     let to = &mut to[..inputs * nr];
@@ -154,7 +174,7 @@ fn pack_f32<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, bf16_weights:
 
 /// Packs a panel of bf16, two consecutive inputs per packed element. If there are fewer outputs than columns, the others are arbitrary.
 #[inline(always)]
-fn pack_bf16<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, to: &mut [u32]) {
+pub(super) fn pack_bf16<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, to: &mut [u32]) {
     let PackedLayout { nr, inputs, .. } = layout;
     let MatrixView { data, stride, .. } = from;
     for column in (0..nr).step_by(16) {
@@ -186,7 +206,7 @@ fn pack_bf16<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, to: &mut [u3
 
 /// [`pack_bf16`] from a transposed view.
 #[inline(always)]
-fn pack_bf16_transposed<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, to: &mut [u32]) {
+pub(super) fn pack_bf16_transposed<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, to: &mut [u32]) {
     let PackedLayout { nr, inputs, .. } = layout;
     let outputs = transposed_outputs(layout, from);
     let mut rows = from.data.chunks(from.stride).map(|row| &row[..outputs]);

@@ -174,13 +174,7 @@ impl PackedMatrix {
             self.lines.owned().chunks_mut(layout.panel_lines()).take(outputs.div_ceil(layout.nr)).enumerate()
         {
             let first = panel * layout.nr;
-            let width = layout.nr.min(outputs - first);
-            let (start, end) = if from.transposed {
-                (first, (inputs - 1) * from.stride + first + width)
-            } else {
-                (first * from.stride, (first + width - 1) * from.stride + inputs)
-            };
-            let from = MatrixView { data: &from.data[start..end], ..from };
+            let from = from.panel(first..outputs.min(first + layout.nr), inputs);
             pack_panel(isa, layout, from, elements_mut(lines));
         }
     }

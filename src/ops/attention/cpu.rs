@@ -1,7 +1,7 @@
 //! Attention on the CPU. For each head of a sequence, keys and values are packed like the weights of a linear layer.
 //! Then both GEMMs are computed for a block of queries at a time, with only the scores of that block in memory: memory
-//! grows with the length of a sequence, not with its square. On tiles, attention without talking heads and content by position
-//! is one kernel.
+//! grows with the length of a sequence, not with its square. On tiles and for few keys, attention without talking heads and content by
+//! position is one kernel.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use super::config::{Attention, HeadDims};
 use super::reach::reach;
 use crate::kernels::gemm::{
     AttentionBuffer, AttentionWindow, Epilogue, GemmType, HeadAttention, HeadRows, LhsBuffer, MAX_NR,
-    MatrixView, OutputMatrix, PackedMatrix, attend_head, attends_on_tiles, gemm, row_stride,
+    MatrixView, OutputMatrix, PackedMatrix, attend_head, attends, gemm, row_stride,
 };
 use crate::kernels::isa::Isa;
 use crate::kernels::math::Accuracy;
@@ -31,8 +31,8 @@ const QUERIES_PER_TASK: usize = 96;
 /// Keys that a query sees for each query of a task, where a bias leaves out others: packing them takes little of the time then, and few are
 /// packed that it does not see.
 const KEYS_PER_QUERY: usize = 8;
-/// Queries of a task on tiles: so many that packing the keys takes little of its time.
-const QUERIES_PER_TILE_TASK: usize = 2048;
+/// Queries of a task that is one kernel: so many that packing the keys takes little of its time.
+const QUERIES_PER_KERNEL: usize = 2048;
 
 impl Attention<'_> {
     /// [`Attention::forward`] on the CPU in f32.
@@ -145,8 +145,8 @@ struct TaskScratch {
     /// The softmax denominators of a query block.
     sums: Vec<f32>,
     rows: RowScratch,
-    /// The packed operands of a head on tiles.
-    tiles: AttentionBuffer,
+    /// The packed operands of a head that is one kernel.
+    head: AttentionBuffer,
 }
 
 /// Buffers for the rows of a query block.
@@ -176,13 +176,13 @@ impl Scratch for TaskScratch {
 impl CpuAttention<'_> {
     /// `(T, value_heads · v_head_dim)`, for `cu_seqlens` that `Attention::check` has accepted.
     fn run(&self, cu_seqlens: &[usize]) -> Result<Vec<f32>> {
-        let (has_talking_heads, is_on_tiles) = (self.has_talking_heads(), self.is_on_tiles());
+        let has_talking_heads = self.has_talking_heads();
         let tasks = self.tasks(cu_seqlens);
         let tokens = cu_seqlens.last().copied().unwrap_or(0);
         let columns = self.dims.value_heads * self.dims.v_head_dim;
         // SAFETY: `cu_seqlens` begins with 0, does not decrease and ends with `tokens` (`Attention::check`), so the queries of
         // the tasks of each head are all rows, or with talking heads those of all tasks. `run_all_heads` writes all columns of its
-        // queries. `run_head` and `run_head_on_tiles` write the columns of one head, and without talking heads
+        // queries. `run_head` and `run_kernel` write the columns of one head, and without talking heads
         // `value_heads` is `heads`, so the tasks of all heads write all columns.
         unsafe {
             new_matrix(tokens, columns, |output| {
@@ -190,8 +190,8 @@ impl CpuAttention<'_> {
                     with_scratch(|scratch: &mut TaskScratch| {
                         if has_talking_heads {
                             self.run_all_heads(task, scratch, output);
-                        } else if is_on_tiles {
-                            self.run_head_on_tiles(task, &mut scratch.tiles, output);
+                        } else if self.attends(task.keys.len()) {
+                            self.run_kernel(task, &mut scratch.head, output);
                         } else {
                             self.run_head(task, scratch, output);
                         }
@@ -229,8 +229,8 @@ impl CpuAttention<'_> {
         let task_queries = if n < tokens {
             // The last queries may see no key: only all queries together surely see one.
             tokens
-        } else if self.is_on_tiles() {
-            QUERIES_PER_TILE_TASK
+        } else if self.attends(n) {
+            QUERIES_PER_KERNEL
         } else if self.has_talking_heads() {
             QUERIES_PER_TASK
         } else if cuts(left) || cuts(right) {
@@ -282,15 +282,16 @@ impl CpuAttention<'_> {
         self.pre_softmax.is_some() || self.post_softmax.is_some()
     }
 
-    /// Whether [`CpuAttention::run_head_on_tiles`] can compute the heads.
-    fn is_on_tiles(&self) -> bool {
+    /// Whether [`CpuAttention::run_kernel`] computes heads with so many keys.
+    fn attends(&self, keys: usize) -> bool {
+        let HeadDims { qk_head_dim, v_head_dim, .. } = self.dims;
         !self.has_talking_heads()
             && self.attention.relative.is_none()
-            && attends_on_tiles(isa(), self.gemm_type())
+            && attends(isa(), self.gemm_type(), keys, [qk_head_dim, v_head_dim])
     }
 
-    /// Computes one head of a task if [`CpuAttention::is_on_tiles`] is true, and writes its columns.
-    fn run_head_on_tiles(&self, task: &Task, buffer: &mut AttentionBuffer, output: &OutputMatrix) {
+    /// Computes one head of a task in one kernel if [`CpuAttention::attends`] is true, and writes its columns.
+    fn run_kernel(&self, task: &Task, buffer: &mut AttentionBuffer, output: &OutputMatrix) {
         let (head, v_head_dim) = (task.head, self.dims.v_head_dim);
         let [query_rows, key_rows] =
             [&task.queries, &task.keys].map(|rows| task.start + rows.start..task.start + rows.end);

@@ -1,12 +1,14 @@
-//! Attention of one head on tiles: both GEMMs, with the softmax between them.
+//! Attention of one head in one kernel: both GEMMs, with the softmax between them. For few keys it is a kernel of vectors (`few_keys`), for any
+//! number one of tiles, in this file.
 //!
-//! Everything is transposed, so that a column of vectors belongs to a query. The scores are `K Qᵀ`, whose maximum and
+//! On tiles everything is transposed, so that a column of vectors belongs to a query. The scores are `K Qᵀ`, whose maximum and
 //! sum over the keys are taken without adding up the lanes of a vector; two rows of weights are the pairs of inputs of a
 //! right operand; and the result is `Vᵀ W`, which is transposed once more on its way to the output.
 //!
 //! Keys are taken in blocks, whose packed operands and scores stay in L2. From block to block, every query keeps its
 //! maximum, its sum and its result, which are rescaled when the maximum grows (Milakov and Gimelshein 2018; Dao et al. 2022).
 
+mod few_keys;
 mod head;
 mod pack;
 mod softmax;
@@ -17,7 +19,7 @@ use std::slice;
 use super::blocking::{ATTENTION_KC, MAX_PARTS, TILE_MR, TILE_NR, TILES_PER_PANEL};
 use super::cache_line::{CacheLine, LINE_ELEMENTS, elements_mut};
 use super::convert::BF16_PER_TILE_ROW;
-use super::layout::{F32_SIGNIFICAND_BITS, GemmType, OperandFormat};
+use super::layout::{F32_SIGNIFICAND_BITS, GemmType, OperandFormat, PackedLayout};
 use super::output::OutputBlock;
 use super::tile_kernel::Bf16MicroKernel;
 use crate::isa::{Isa, Kernel, TileUnit, define_runners};
@@ -27,6 +29,7 @@ use crate::tiles::amx::Amx;
 #[cfg(feature = "emulated-tiles")]
 use crate::tiles::emulated::EmulatedTiles;
 use crate::tiles::{TILE_BYTES, TILE_ROWS, Tiles};
+use few_keys::AttendFewKeys;
 pub use head::{AttentionWindow, HeadAttention, HeadRows};
 use head::{QueryRow, Tile};
 use pack::{pack_columns, pack_queries, pack_rows};
@@ -38,16 +41,20 @@ pub struct AttentionBuffer {
     lines: Vec<CacheLine>,
 }
 
-/// Whether [`attend_head`] computes GEMMs of this type on this ISA.
-pub fn attends_on_tiles(isa: Isa, gemm_type: GemmType) -> bool {
-    matches!(OperandFormat::select(isa, gemm_type, F32_SIGNIFICAND_BITS), OperandFormat::Bf16Tiles { .. })
+/// Whether [`attend_head`] computes heads with so many keys and these head dims, of queries and keys and of values: any on tiles, on vectors
+/// those whose keys and values fit in L1.
+pub fn attends(isa: Isa, gemm_type: GemmType, keys: usize, head_dims: [usize; 2]) -> bool {
+    match OperandFormat::select(isa, gemm_type, F32_SIGNIFICAND_BITS) {
+        OperandFormat::Bf16Tiles { .. } => true,
+        format => few_keys::takes(format, keys, head_dims),
+    }
 }
 
 /// `softmax(scale · Q Kᵀ + bias) V` for one head, over the keys that each query sees; 0 if it sees none. Every element of
 /// the block is written.
 ///
 /// # Panics
-/// If shapes do not match, there is no query or no key, the bias does not cover the positions, or [`attends_on_tiles`] is false.
+/// If shapes do not match, there is no query or no key, the bias does not cover the positions, or [`attends`] is false.
 pub fn attend_head(
     isa: Isa,
     gemm_type: GemmType,
@@ -61,9 +68,16 @@ pub fn attend_head(
     assert!(queries.rows > 0 && keys.rows > 0, "there are queries and keys");
     let farthest = keys.rows.max(head.first_query + queries.rows) - 1;
     assert!(head.bias.is_empty() || head.bias.len() > 2 * farthest, "the bias covers the positions");
+    assert!(attends(isa, gemm_type, keys.rows, [keys.dim, values.dim]), "there is a kernel for this head");
     let OperandFormat::Bf16Tiles { parts, .. } = OperandFormat::select(isa, gemm_type, F32_SIGNIFICAND_BITS)
     else {
-        panic!("attention on tiles needs bf16 tiles")
+        let layout = |inputs: usize| PackedLayout::new(isa, gemm_type, inputs, F32_SIGNIFICAND_BITS);
+        let layouts = [layout(keys.dim), layout(keys.rows)];
+        let lines = &mut buffer.lines;
+        return match layouts[0].format {
+            OperandFormat::Bf16 => isa.run(AttendFewKeys::<true> { layouts, head, lines, output }),
+            _ => isa.run(AttendFewKeys::<false> { layouts, head, lines, output }),
+        };
     };
     match isa.tile_unit() {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -82,7 +96,7 @@ pub fn attend_head(
     }
 }
 
-/// The kernel of [`attend_head`].
+/// The kernel of [`attend_head`] on tiles.
 struct AttendHead<'a, 'b, T> {
     parts: usize,
     head: HeadAttention<'a>,
