@@ -1,7 +1,7 @@
 //! The JSON summary of a run (`--stats`).
 
-use std::fs::OpenOptions;
-use std::io;
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use serde_json::json;
 use super::budget::MemoryBudget;
 use super::stats::Stats;
 use super::utilization::Utilization;
-use crate::output::{OutputMetadata, parent_dir, regular_file, write_file};
+use crate::output::{OutputMetadata, parent_dir, write_file};
 use crate::sys::memory::peak_memory;
 
 /// The timings of a run.
@@ -27,20 +27,32 @@ pub struct Timings {
 /// Checks that the summary can be written, before the run starts.
 ///
 /// # Errors
-/// If the file cannot be opened for writing, or its directory cannot take another file.
+/// If the file cannot be opened for writing.
 pub fn check_writable(path: &Path) -> Result<()> {
-    let checked = regular_file(path).and_then(|file| {
-        if path.exists() {
-            OpenOptions::new().append(true).open(path)?;
+    let checked = path.try_exists().and_then(|exists| {
+        if exists {
+            return OpenOptions::new().append(true).open(path).map(drop);
         }
         // A run that fails must not leave an empty summary, nor remove that of another run which ends meanwhile.
-        file.map_or(Ok(()), |file| tempfile::tempfile_in(parent_dir(&file)).map(drop))
+        tempfile::tempfile_in(parent_dir(path)).map(drop)
     });
     checked.map_err(|error| cannot_write(path, &error))
 }
 
 fn cannot_write(path: &Path, error: &io::Error) -> anyhow::Error {
     anyhow!("cannot write --stats {} ({error}); choose another path", path.display())
+}
+
+/// Replaces a file, or writes over one that cannot be replaced: in a directory where no file can be created, mounted by itself, or
+/// without a name.
+fn replace_or_write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_file(path, bytes).or_else(|error| match error.kind() {
+        ErrorKind::PermissionDenied
+        | ErrorKind::ReadOnlyFilesystem
+        | ErrorKind::ResourceBusy
+        | ErrorKind::NotFound => fs::write(path, bytes),
+        _ => Err(error),
+    })
 }
 
 /// Writes the summary. `device` names the devices of the encoders; `metadata` is that of the output.
@@ -94,5 +106,5 @@ pub fn write_summary(
         summary.extend(metadata.iter().map(|(key, value)| (key.clone(), value.clone().into())));
     });
     let json = format!("{summary:#}\n");
-    write_file(path, json.as_bytes()).map_err(|error| cannot_write(path, &error))
+    replace_or_write(path, json.as_bytes()).map_err(|error| cannot_write(path, &error))
 }

@@ -306,6 +306,14 @@ fn a_summary_is_replaced_when_it_is_complete() {
     assert_eq!(fs::read(at("link.json")).unwrap(), fs::read(at("target.json")).unwrap());
     let mut names = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
     assert!(!names.any(|name| name.to_string_lossy().starts_with(".sconce-")), "no temporary file is left");
+    // A file without a name cannot be replaced.
+    let script = "exec 3<>\"$1\" && rm \"$1\" && shift && \"$@\" && cat <&3";
+    let mut nameless = Command::new("bash");
+    nameless.args(["-c", script, "-"]).arg(at("nameless")).arg(env!("CARGO_BIN_EXE_sconce"));
+    nameless.args(["embed", "a", "-o"]).arg(at("v.npy")).args(["--stats", "/dev/fd/3"]);
+    let printed = nameless.env("SCONCE_MODEL", fixture("bert-tiny")).output().unwrap();
+    let stats: Value = serde_json::from_slice(&printed.stdout).unwrap();
+    assert_eq!(stats["rows"], 1, "{}", stderr(&printed));
     // A device stays one.
     let full = run(&["a", "-o", at("v.npy").to_str().unwrap(), "--stats", "/dev/full"]);
     assert_fails(&full, 1, &["--stats /dev/full", "No space left", "choose another path"]);
@@ -321,6 +329,7 @@ fn one_path_for_two_files_is_refused() {
         fs::write(at(name), "{\"text\": \"a\"}\n").unwrap();
     }
     std::os::unix::fs::symlink(at("in.jsonl"), at("link")).unwrap();
+    std::os::unix::fs::symlink("v.npy", at("to v.npy")).unwrap();
     for (args, parts) in [
         (
             vec!["-i", &at("in.jsonl"), "-o", &at("v.npy"), "--stats", &at("in.jsonl")],
@@ -328,6 +337,14 @@ fn one_path_for_two_files_is_refused() {
         ),
         (
             vec!["-i", &at("in.jsonl"), "-o", &at("v.npy"), "--stats", &at("v.npy")],
+            ["--stats", "is also the output"],
+        ),
+        (
+            vec!["-i", &at("in.jsonl"), "-o", &at("v.npy"), "--stats", &at("./v.npy")],
+            ["--stats", "is also the output"],
+        ),
+        (
+            vec!["-i", &at("in.jsonl"), "-o", &at("v.npy"), "--stats", &at("to v.npy")],
             ["--stats", "is also the output"],
         ),
         (

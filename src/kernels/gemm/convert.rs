@@ -16,7 +16,8 @@ pub(super) fn bf16_row<S: Simd>(s: S, x: &[f32], to: &mut [u32]) {
     let to = &mut to[..x.len().div_ceil(2 * S::LANES) * S::LANES];
     let whole = x.len() / (2 * S::LANES) * S::LANES;
     for start in (0..whole).step_by(S::LANES) {
-        // SAFETY: `x` has `2 · LANES` values from `2 · start` on, and `to` is valid for writes of `LANES` u32, the size of as many u16.
+        // SAFETY: `x` has `2 · LANES` values from `2 · start` on, and `to` is valid for writes of `LANES` u32, the size of as many
+        // pairs of u16.
         unsafe {
             let x = x.as_ptr().add(2 * start);
             let vectors = [s.load(x), s.load(x.add(S::LANES))];

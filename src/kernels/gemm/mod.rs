@@ -18,7 +18,7 @@
 //! - `tile_kernel`: MR and NR are two tiles, 32 × 32. f32 is computed from three bf16 parts of each operand. Its
 //!   results can be stored as the left operand of another GEMM ([`gemm_into_lhs`]).
 //!
-//! [`attend_head`] uses them for both GEMMs of attention.
+//! [`attend_head`] computes both GEMMs of attention with the tile micro-kernel, or with the inner loop of the vector micro-kernel.
 //!
 //! Every output is accumulated over the inputs in the same order, whatever MR is and however rows are divided among
 //! threads. A row has the same bits alone and in any batch.

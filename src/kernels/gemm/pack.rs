@@ -25,6 +25,7 @@ pub struct MatrixView<'a> {
 impl MatrixView<'_> {
     /// The outputs of a panel, of `inputs` inputs.
     pub(super) fn panel(&self, outputs: Range<usize>, inputs: usize) -> Self {
+        assert!(self.transposed || self.stride >= inputs || outputs.len() == 1, "rows do not overlap");
         let (start, end) = if self.transposed {
             (outputs.start, (inputs - 1) * self.stride + outputs.end)
         } else {

@@ -31,7 +31,7 @@ const QUERIES_PER_TASK: usize = 96;
 /// Keys that a query sees for each query of a task, where a bias leaves out others: packing them takes little of the time then, and few are
 /// packed that it does not see.
 const KEYS_PER_QUERY: usize = 8;
-/// Queries of a task that is one kernel: so many that packing the keys takes little of its time.
+/// Queries of a task where one kernel takes all keys of a sequence: so many that packing them takes little of its time.
 const QUERIES_PER_KERNEL: usize = 2048;
 
 impl Attention<'_> {

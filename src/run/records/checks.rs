@@ -115,6 +115,12 @@ fn check_paths(options: &RecordOptions, lock: &OutputLock) -> Result<()> {
     Ok(())
 }
 
+/// The canonical path of a file, which need not exist.
 fn canonical(path: &Path) -> PathBuf {
-    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+    let file = output::regular_file(path).ok().flatten().unwrap_or_else(|| path.to_owned());
+    let directory = fs::canonicalize(output::parent_dir(&file));
+    match (directory, file.file_name()) {
+        (Ok(directory), Some(name)) => directory.join(name),
+        _ => file,
+    }
 }

@@ -21,18 +21,21 @@ use crate::softmax::{exp2_to, softmax_row};
 /// Bytes of keys and values that stay in L1 beside the scores of a micro-tile.
 const L1_BYTES: usize = 24 << 10;
 
-/// Whether [`AttendFewKeys`] takes so many keys, of these head dims. Each GEMM has one K block then.
+/// Whether [`AttendFewKeys`] takes so many keys, of these head dims. Each GEMM has one K block then, so that sums have the same bits as those
+/// of a call for each GEMM.
 pub(super) fn takes(format: OperandFormat, keys: usize, [qk_head_dim, v_head_dim]: [usize; 2]) -> bool {
     let value_bytes = match format {
         OperandFormat::F32 { bf16_weights: false } => size_of::<f32>(),
         OperandFormat::Bf16 => size_of::<u16>(),
         _ => return false,
     };
-    keys.max(qk_head_dim) <= VECTOR_KC && keys * (qk_head_dim + v_head_dim) * value_bytes <= L1_BYTES
+    qk_head_dim.min(v_head_dim) > 0
+        && keys.max(qk_head_dim) <= VECTOR_KC
+        && keys * (qk_head_dim + v_head_dim) * value_bytes <= L1_BYTES
 }
 
-/// The kernel of [`super::attend_head`] in f32, or with `DOT_PRODUCTS` in bf16.
-pub(super) struct AttendFewKeys<'a, 'b, const DOT_PRODUCTS: bool> {
+/// The kernel of [`super::attend_head`] in f32, or with `BF16` in bf16.
+pub(super) struct AttendFewKeys<'a, 'b, const BF16: bool> {
     /// The layout of the keys, which are the weights of the first GEMM, and of the values.
     pub layouts: [PackedLayout; 2],
     pub head: HeadAttention<'a>,
@@ -40,18 +43,18 @@ pub(super) struct AttendFewKeys<'a, 'b, const DOT_PRODUCTS: bool> {
     pub output: &'a mut OutputBlock<'b>,
 }
 
-impl<const DOT_PRODUCTS: bool> Kernel for AttendFewKeys<'_, '_, DOT_PRODUCTS> {
+impl<const BF16: bool> Kernel for AttendFewKeys<'_, '_, BF16> {
     type Output = ();
 
-    const F32_ONLY: bool = !DOT_PRODUCTS;
+    const F32_ONLY: bool = !BF16;
 
     define_runners!();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         match self.layouts[0].format {
-            OperandFormat::F32 { .. } if !DOT_PRODUCTS => self.attend::<S, F32Dot>(s),
-            OperandFormat::Bf16 if DOT_PRODUCTS && S::FAST_BF16 => self.attend::<S, Bf16Dot>(s),
+            OperandFormat::F32 { .. } if !BF16 => self.attend::<S, F32Dot>(s),
+            OperandFormat::Bf16 if BF16 && S::FAST_BF16 => self.attend::<S, Bf16Dot>(s),
             format => unreachable!("{format:?} is not a format of this kernel"),
         }
     }
@@ -69,30 +72,30 @@ struct Operands<'a> {
     weights: &'a mut [u32],
 }
 
-impl<const DOT_PRODUCTS: bool> AttendFewKeys<'_, '_, DOT_PRODUCTS> {
+impl<const BF16: bool> AttendFewKeys<'_, '_, BF16> {
     #[inline(always)]
     fn attend<S: Simd, D: DotProduct<S, Accumulator = S::F>>(self, s: S) {
         let AttendFewKeys { layouts: [key_layout, value_layout], head, lines, output } = self;
         let HeadAttention { queries, keys, values, .. } = head;
         // Whole panels of scores are stored, and whole vectors of bf16.
         let stride = keys.rows.next_multiple_of(key_layout.nr);
-        let converted = |layout: PackedLayout| layout.lhs_row.next_multiple_of(S::LANES);
-        let [query_stride, weight_stride] = [key_layout, value_layout].map(converted);
-        let panels = |count: usize, layout: PackedLayout| count.div_ceil(layout.nr) * layout.panel;
+        let [query_stride, weight_stride] =
+            [key_layout, value_layout].map(|layout| layout.lhs_row.next_multiple_of(S::LANES));
+        let packed = |outputs: usize, layout: PackedLayout| outputs.div_ceil(layout.nr) * layout.panel;
         let operands = Operands::new(
             lines,
             [
-                panels(keys.rows, key_layout),
-                panels(values.dim, value_layout),
-                if DOT_PRODUCTS { S::MR * query_stride } else { 0 },
+                packed(keys.rows, key_layout),
+                packed(values.dim, value_layout),
+                if BF16 { S::MR * query_stride } else { 0 },
                 S::MR * stride,
-                if DOT_PRODUCTS { S::MR * weight_stride } else { 0 },
+                if BF16 { S::MR * weight_stride } else { 0 },
             ],
         );
         let keys_from = MatrixView { data: keys.data, stride: keys.stride, transposed: false };
-        pack::<S, DOT_PRODUCTS>(s, key_layout, keys_from, keys.rows, operands.keys);
+        pack::<S, BF16>(s, key_layout, keys_from, keys.rows, operands.keys);
         let values_from = MatrixView { data: values.data, stride: values.stride, transposed: true };
-        pack::<S, DOT_PRODUCTS>(s, value_layout, values_from, values.dim, operands.values);
+        pack::<S, BF16>(s, value_layout, values_from, values.dim, operands.values);
         prefetch_next_head(s, keys);
         prefetch_next_head(s, values);
         let softmax = Softmax::new(s, &head, stride, weight_stride);
@@ -100,22 +103,22 @@ impl<const DOT_PRODUCTS: bool> AttendFewKeys<'_, '_, DOT_PRODUCTS> {
             for first in rows.step_by(height) {
                 let rows = queries.slice(&(first..first + height));
                 prefetch_next_head(s, rows);
-                let x = if DOT_PRODUCTS {
+                let x = if BF16 {
                     for (i, to) in operands.queries.chunks_exact_mut(query_stride).take(height).enumerate() {
                         bf16_row(s, rows.row(i), to);
                     }
                     Rows { elements: operands.queries.as_ptr(), stride: query_stride, height }
                 } else {
-                    let values = (height - 1) * rows.stride + rows.dim;
-                    Rows { elements: rows.data[..values].as_ptr().cast(), stride: rows.stride, height }
+                    let length = (height - 1) * rows.stride + rows.dim;
+                    Rows { elements: rows.data[..length].as_ptr().cast(), stride: rows.stride, height }
                 };
                 let to = Target { data: operands.scores.as_mut_ptr(), stride, columns: stride };
                 // SAFETY: `x` has `height ≤ MR` rows of the elements of the layout, and there is memory for as many rows of scores, whose
                 // columns are those of the panels.
                 unsafe { multiply::<S, D>(s, x, key_layout, operands.keys, to, None) };
                 let scores = &mut operands.scores[..height * stride];
-                let factors = softmax.apply::<DOT_PRODUCTS>(s, scores, first, operands.weights);
-                let x = if DOT_PRODUCTS {
+                let factors = softmax.apply::<BF16>(s, scores, first, operands.weights);
+                let x = if BF16 {
                     Rows { elements: operands.weights.as_ptr(), stride: weight_stride, height }
                 } else {
                     Rows { elements: operands.scores.as_ptr().cast(), stride, height }
@@ -148,7 +151,7 @@ impl<'a> Operands<'a> {
     }
 }
 
-/// Prefetches the same rows of the next head. Mostly the thread computes it next, and another one may have written it.
+/// Prefetches the columns of the next head in these rows, which are mostly multiplied next and no longer in L1.
 #[inline(always)]
 fn prefetch_next_head<S: Simd>(s: S, rows: HeadRows) {
     for row in 0..rows.rows {
@@ -161,7 +164,7 @@ fn prefetch_next_head<S: Simd>(s: S, rows: HeadRows) {
 
 /// Packs all panels of a matrix of `outputs` outputs.
 #[inline(always)]
-fn pack<S: Simd, const DOT_PRODUCTS: bool>(
+fn pack<S: Simd, const BF16: bool>(
     s: S,
     layout: PackedLayout,
     from: MatrixView,
@@ -170,7 +173,7 @@ fn pack<S: Simd, const DOT_PRODUCTS: bool>(
 ) {
     for (first, to) in (0..outputs).step_by(layout.nr).zip(to.chunks_exact_mut(layout.panel)) {
         let from = from.panel(first..outputs.min(first + layout.nr), layout.inputs);
-        match (DOT_PRODUCTS, from.transposed) {
+        match (BF16, from.transposed) {
             (false, _) => pack_f32(s, layout, from, false, to),
             (true, false) => pack_bf16(s, layout, from, to),
             (true, true) => pack_bf16_transposed(s, layout, from, to),
@@ -179,7 +182,6 @@ fn pack<S: Simd, const DOT_PRODUCTS: bool>(
 }
 
 /// Rows of a left operand.
-#[derive(Clone, Copy)]
 struct Rows {
     elements: *const u32,
     /// Elements from the start of one row to the start of the next.
@@ -188,7 +190,6 @@ struct Rows {
 }
 
 /// Rows that a product is written to.
-#[derive(Clone, Copy)]
 struct Target {
     data: *mut f32,
     stride: usize,
@@ -209,8 +210,10 @@ unsafe fn multiply<S: Simd, D: DotProduct<S, Accumulator = S::F>>(
     to: Target,
     factors: Option<&[f32; MAX_LANES]>,
 ) {
+    let panel_elements = layout.lhs_row * 2 * S::LANES;
+    assert!(panels.len() >= to.columns.div_ceil(2 * S::LANES) * panel_elements, "there are all panels");
     let firsts = (0..to.columns).step_by(2 * S::LANES);
-    for (first, panel) in firsts.zip(panels.chunks_exact(layout.lhs_row * 2 * S::LANES)) {
+    for (first, panel) in firsts.zip(panels.chunks_exact(panel_elements)) {
         let width = to.columns - first;
         let data = to.data.wrapping_add(first);
         macro_rules! dispatch_height {
@@ -289,20 +292,20 @@ impl<'a, S: Simd> Softmax<'a, S> {
         first: usize,
         converted: &mut [u32],
     ) -> [f32; MAX_LANES] {
-        let mut sums = [1.0; MAX_LANES];
+        let [mut sums, mut factors] = [[1.0; MAX_LANES]; 2];
         for (i, (row, sum)) in scores.chunks_exact_mut(self.stride).zip(&mut sums).enumerate() {
             let converted =
                 if BF16 { &mut converted[i * self.weight_stride..][..self.weight_stride] } else { &mut [] };
             *sum = self.row::<BF16>(s, row, first + i, converted);
         }
         for start in (0..MAX_LANES).step_by(S::LANES) {
-            let factors = s.div(s.splat(1.0), s.load_at(&sums, start, 1.0));
-            s.store_at(&mut sums, start, factors);
+            let reciprocals = s.div(s.splat(1.0), s.load_at(&sums, start, 1.0));
+            s.store_at(&mut factors, start, reciprocals);
         }
-        sums
+        factors
     }
 
-    /// [`Softmax::apply`] to the scores of one query; returns their sum.
+    /// [`Softmax::apply`] to one query; returns the sum of its weights.
     #[inline(always)]
     fn row<const BF16: bool>(&self, s: S, row: &mut [f32], query: usize, converted: &mut [u32]) -> f32 {
         let HeadAttention { keys, bias, window, first_query, .. } = *self.head;
@@ -318,7 +321,7 @@ impl<'a, S: Simd> Softmax<'a, S> {
                 _ => {}
             }
         }
-        let (row, visible) = (&mut row[..keys.rows], window.keys(position, keys.rows));
+        let visible = window.keys(position, keys.rows);
         let sum = if visible.is_empty() {
             row.fill(0.0);
             1.0

@@ -1,11 +1,11 @@
-//! Attention of one head in one kernel: both GEMMs, with the softmax between them. For few keys it is a kernel of vectors (`few_keys`), for any
-//! number one of tiles, in this file.
+//! Attention of one head in one kernel: both GEMMs, with the softmax between them. On an ISA with tiles it is the kernel in this file, on
+//! others that of `few_keys`.
 //!
 //! On tiles everything is transposed, so that a column of vectors belongs to a query. The scores are `K Qᵀ`, whose maximum and
 //! sum over the keys are taken without adding up the lanes of a vector; two rows of weights are the pairs of inputs of a
 //! right operand; and the result is `Vᵀ W`, which is transposed once more on its way to the output.
 //!
-//! Keys are taken in blocks, whose packed operands and scores stay in L2. From block to block, every query keeps its
+//! There keys are taken in blocks, whose packed operands and scores stay in L2. From block to block, every query keeps its
 //! maximum, its sum and its result, which are rescaled when the maximum grows (Milakov and Gimelshein 2018; Dao et al. 2022).
 
 mod few_keys;
@@ -41,8 +41,8 @@ pub struct AttentionBuffer {
     lines: Vec<CacheLine>,
 }
 
-/// Whether [`attend_head`] computes heads with so many keys and these head dims, of queries and keys and of values: any on tiles, on vectors
-/// those whose keys and values fit in L1.
+/// Whether [`attend_head`] computes heads with so many keys and these head dims, of queries and keys and of values. It computes all of
+/// them where the GEMM type is in bf16 tiles; on vectors those whose keys and values fit in L1, in f32 and where it is fast in bf16.
 pub fn attends(isa: Isa, gemm_type: GemmType, keys: usize, head_dims: [usize; 2]) -> bool {
     match OperandFormat::select(isa, gemm_type, F32_SIGNIFICAND_BITS) {
         OperandFormat::Bf16Tiles { .. } => true,
@@ -66,6 +66,7 @@ pub fn attend_head(
     assert_eq!((keys.rows, keys.dim), (values.rows, queries.dim), "queries, keys and values match");
     assert_eq!((output.rows, output.columns), (queries.rows, values.dim), "the block has the result's shape");
     assert!(queries.rows > 0 && keys.rows > 0, "there are queries and keys");
+    assert!([queries, keys, values].iter().all(|rows| rows.stride >= rows.dim), "rows do not overlap");
     let farthest = keys.rows.max(head.first_query + queries.rows) - 1;
     assert!(head.bias.is_empty() || head.bias.len() > 2 * farthest, "the bias covers the positions");
     assert!(attends(isa, gemm_type, keys.rows, [keys.dim, values.dim]), "there is a kernel for this head");
