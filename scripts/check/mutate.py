@@ -131,6 +131,7 @@ MUTATIONS = [
     ("a steep bias hides keys that have a weight", "src/ops/attention/reach.rs", "const MIN_LOG_WEIGHT: f32 = -87.5;", "const MIN_LOG_WEIGHT: f32 = -8.75;"),
     ("padding is not masked", "src/ops/attention/reference.rs", "row[window.keys(if i < n { i } else { 0 }, keys)].fill(0.0);", "row[window.keys(if i < n { i } else { 0 }, max_seqlen)].fill(0.0);"),
     ("masked attention weights are not 0", "src/kernels/softmax.rs", "row[end..].fill(0.0);", "row[end..].fill(0.1);"),
+    ("groups of a part of the inputs begin at the first group", "src/kernels/gemm/lhs.rs", "let first_group = self.inputs.start / group;", "let first_group = 0 * self.inputs.start / group;"),
     ("what follows the last of few keys has a weight", "src/kernels/gemm/attention/few_keys.rs", "s.select_less(self.lanes, s.splat(keys as f32 - start as f32), score, lowest)", "score"),
     ("queries and keys are swapped", "src/nn/attention.rs", "attention.forward(&q, &k, &v, context.cu_seqlens)", "attention.forward(&k, &q, &v, context.cu_seqlens)"),
     ("shared keys are interleaved across heads", "src/ops/attention/cpu.rs", "head * key_value_heads / heads * head_dim", "head % key_value_heads * head_dim"),
