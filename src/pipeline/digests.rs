@@ -76,6 +76,11 @@ pub fn weights_digest(identity: &RunIdentity) -> Option<String> {
     (!digests.is_empty()).then(|| digests.join(" "))
 }
 
+/// [`weights_digest`] as an entry of the metadata of an output.
+pub fn weights_metadata(identity: &RunIdentity) -> Option<(String, String)> {
+    weights_digest(identity).map(|digest| ("weights_sha256".into(), digest))
+}
+
 /// The first 128 bits of the SHA-256 over the keys and values of an identity.
 pub(super) fn identity_digest(identity: &RunIdentity) -> u128 {
     let mut digest = Sha256::new();

@@ -47,7 +47,7 @@ mod workers;
 
 pub use budget::{MemoryBudget, Workload};
 pub use collector::{Collector, Policy, QueryColumns};
-pub use digests::{FileDigests, sha256_of_texts, weights_digest};
+pub use digests::{FileDigests, sha256_of_texts, weights_digest, weights_metadata};
 pub use journal::{EarlierRun, Journal, StartMode, refuse_interrupted};
 pub use known_records::{FileRecords, KnownRecords};
 pub use manifest::{Manifest, RunIdentity, shard_of_run};

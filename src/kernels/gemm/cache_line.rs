@@ -28,6 +28,14 @@ pub(super) fn zeroed_lines(count: usize) -> Vec<CacheLine> {
     }
 }
 
+/// The first `count` lines of memory that is reused from call to call, which grows to hold them. They hold what they held before.
+pub(super) fn at_least(lines: &mut Vec<CacheLine>, count: usize) -> &mut [CacheLine] {
+    if lines.len() < count {
+        lines.resize(count, CacheLine([0; LINE_ELEMENTS]));
+    }
+    &mut lines[..count]
+}
+
 /// The packed elements of some lines.
 pub(super) fn elements(lines: &[CacheLine]) -> &[u32] {
     // SAFETY: `CacheLine` is `repr(C)` with 16 u32 and no padding, so the slice covers `16 · lines.len()` initialised

@@ -6,7 +6,7 @@ use std::slice;
 use rayon::prelude::*;
 
 use super::blocking::MAX_PARTS;
-use super::cache_line::{CacheLine, LINE_ELEMENTS, elements, elements_mut};
+use super::cache_line::{CacheLine, LINE_ELEMENTS, at_least, elements, elements_mut};
 use super::convert::{
     BF16_PER_TILE_ROW, GROUPS_IN_FLIGHT, GroupScale, Quantization, TILE_ROWS_PER_GROUP, bf16_row, split_bf16,
 };
@@ -80,10 +80,7 @@ impl LhsBuffer {
     pub(super) fn reserve(&mut self, layout: PackedLayout, rows: usize) -> &mut [u32] {
         let elements = layout.format.padded_rows(rows) * lhs_stride(layout);
         let lines = elements.div_ceil(LINE_ELEMENTS);
-        if self.lines.len() < lines {
-            self.lines.resize(lines, CacheLine([0; LINE_ELEMENTS]));
-        }
-        &mut elements_mut(&mut self.lines)[..elements]
+        &mut elements_mut(at_least(&mut self.lines, lines))[..elements]
     }
 
     /// The rows whose inputs have all been written for `weights`, by [`super::gemm_into_lhs`] or [`LhsBuffer::convert_inputs`].

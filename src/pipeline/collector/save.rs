@@ -8,7 +8,7 @@ use super::Collector;
 use super::ranking::Ranking;
 use super::record::StoppedAtRecord;
 use crate::output::{self, ClosedPipe, DurableRows, Ledger, OutputFormat, OutputMetadata};
-use crate::pipeline::digests::weights_digest;
+use crate::pipeline::digests::weights_metadata;
 use crate::pipeline::journal::Journal;
 use crate::pipeline::manifest::{CompletedRun, Manifest};
 use crate::pipeline::signals::{self, Interrupted};
@@ -85,11 +85,11 @@ impl Collector {
     /// If one of the files cannot be read.
     pub fn metadata(&mut self) -> Result<OutputMetadata> {
         let digest = match (&mut self.journal, self.digests.take()) {
-            (Some(journal), _) => weights_digest(journal.identity()?),
-            (None, Some(digests)) => weights_digest(&digests.finish()?),
+            (Some(journal), _) => weights_metadata(journal.identity()?),
+            (None, Some(digests)) => weights_metadata(&digests.finish()?),
             (None, None) => None,
         };
-        self.schema.metadata.extend(digest.map(|digest| ("weights_sha256".into(), digest)));
+        self.schema.metadata.extend(digest);
         Ok(self.schema.metadata.clone())
     }
 

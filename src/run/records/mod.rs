@@ -23,7 +23,7 @@ use crate::output::{
 use crate::pipeline::{
     Collector, EarlierRun, ExitStatus, FileDigests, FileRecords, Journal, KnownRecords, Manifest,
     MemoryBudget, Policy, QueryColumns, RecordSource, RowCache, RunIdentity, Stats, Timings, Utilization,
-    exit_on_signal, listen, start_stages, weights_digest, write_summary,
+    exit_on_signal, listen, start_stages, weights_metadata, write_summary,
 };
 use crate::sys::console::{Console, counted};
 use crate::task::{Loaded, ModelTask, OnLong, workload};
@@ -302,7 +302,7 @@ fn summarize_complete(
     device: &str,
 ) -> Result<()> {
     let Some(path) = &options.stats else { return Ok(()) };
-    metadata.extend(weights_digest(&complete.identity).map(|digest| ("weights_sha256".into(), digest)));
+    metadata.extend(weights_metadata(&complete.identity));
     let utilization = Utilization::new(budget.threads);
     write_summary(path, &complete.stats, timings, &utilization, budget, device, &metadata)
 }

@@ -6,7 +6,7 @@ use std::hint::black_box;
 
 use super::head::{AttentionWindow, HeadAttention, HeadRows};
 use crate::gemm::blocking::VECTOR_KC;
-use crate::gemm::cache_line::{CacheLine, LINE_ELEMENTS, elements_mut};
+use crate::gemm::cache_line::{CacheLine, LINE_ELEMENTS, at_least, elements_mut};
 use crate::gemm::convert::bf16_row;
 use crate::gemm::dot_product::{Bf16Dot, DotProduct, F32Dot, RowPointers, dot_products};
 use crate::gemm::layout::{OperandFormat, PackedLayout};
@@ -137,21 +137,17 @@ impl<'a> Operands<'a> {
     fn new(lines: &'a mut Vec<CacheLine>, lengths: [usize; 5]) -> Self {
         let lengths = lengths.map(|length| length.next_multiple_of(LINE_ELEMENTS));
         let count = lengths.iter().sum::<usize>() / LINE_ELEMENTS;
-        if lines.len() < count {
-            lines.resize(count, CacheLine([0; LINE_ELEMENTS]));
-        }
-        let (keys, rest) = elements_mut(lines).split_at_mut(lengths[0]);
+        let (keys, rest) = elements_mut(at_least(lines, count)).split_at_mut(lengths[0]);
         let (values, rest) = rest.split_at_mut(lengths[1]);
         let (queries, rest) = rest.split_at_mut(lengths[2]);
-        let (scores, rest) = rest.split_at_mut(lengths[3]);
-        let weights = &mut rest[..lengths[4]];
+        let (scores, weights) = rest.split_at_mut(lengths[3]);
         // SAFETY: f32 has the size and alignment of u32, and every bit pattern is a valid f32. The result borrows the elements mutably.
         let scores = unsafe { std::slice::from_raw_parts_mut(scores.as_mut_ptr().cast(), scores.len()) };
         Operands { keys, values, queries, scores, weights }
     }
 }
 
-/// Prefetches the columns of the next head in these rows, which are mostly multiplied next and no longer in L1.
+/// Prefetches the columns of the next head in these rows: mostly they are multiplied next, and have left L1.
 #[inline(always)]
 fn prefetch_next_head<S: Simd>(s: S, rows: HeadRows) {
     for row in 0..rows.rows {

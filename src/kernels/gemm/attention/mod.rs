@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::slice;
 
 use super::blocking::{ATTENTION_KC, MAX_PARTS, TILE_MR, TILE_NR, TILES_PER_PANEL};
-use super::cache_line::{CacheLine, LINE_ELEMENTS, elements_mut};
+use super::cache_line::{CacheLine, LINE_ELEMENTS, at_least, elements_mut};
 use super::convert::BF16_PER_TILE_ROW;
 use super::layout::{F32_SIGNIFICAND_BITS, GemmType, OperandFormat, PackedLayout};
 use super::output::OutputBlock;
@@ -69,17 +69,30 @@ pub fn attend_head(
     assert!([queries, keys, values].iter().all(|rows| rows.stride >= rows.dim), "rows do not overlap");
     let farthest = keys.rows.max(head.first_query + queries.rows) - 1;
     assert!(head.bias.is_empty() || head.bias.len() > 2 * farthest, "the bias covers the positions");
-    assert!(attends(isa, gemm_type, keys.rows, [keys.dim, values.dim]), "there is a kernel for this head");
-    let OperandFormat::Bf16Tiles { parts, .. } = OperandFormat::select(isa, gemm_type, F32_SIGNIFICAND_BITS)
-    else {
-        let layout = |inputs: usize| PackedLayout::new(isa, gemm_type, inputs, F32_SIGNIFICAND_BITS);
-        let layouts = [layout(keys.dim), layout(keys.rows)];
-        let lines = &mut buffer.lines;
-        return match layouts[0].format {
-            OperandFormat::Bf16 => isa.run(AttendFewKeys::<true> { layouts, head, lines, output }),
-            _ => isa.run(AttendFewKeys::<false> { layouts, head, lines, output }),
-        };
-    };
+    let layout = |inputs: usize| PackedLayout::new(isa, gemm_type, inputs, F32_SIGNIFICAND_BITS);
+    match OperandFormat::select(isa, gemm_type, F32_SIGNIFICAND_BITS) {
+        OperandFormat::Bf16Tiles { parts, .. } => attend_on_tiles(isa, parts, head, buffer, output),
+        format => {
+            let has_kernel = few_keys::takes(format, keys.rows, [keys.dim, values.dim]);
+            assert!(has_kernel, "there is a kernel for this head");
+            let (layouts, lines) = ([layout(keys.dim), layout(keys.rows)], &mut buffer.lines);
+            if format == OperandFormat::Bf16 {
+                isa.run(AttendFewKeys::<true> { layouts, head, lines, output });
+            } else {
+                isa.run(AttendFewKeys::<false> { layouts, head, lines, output });
+            }
+        }
+    }
+}
+
+/// [`attend_head`] in `parts` bf16 parts.
+fn attend_on_tiles(
+    isa: Isa,
+    parts: usize,
+    head: HeadAttention,
+    buffer: &mut AttentionBuffer,
+    output: &mut OutputBlock,
+) {
     match isa.tile_unit() {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         Some(TileUnit::Amx) => {
@@ -175,10 +188,7 @@ impl<'a> Operands<'a> {
         let tiles = key_tiles + value_tiles + weight_tiles + panel_tiles;
         let rows = score_rows + query_rows + relative_rows;
         let lines = tiles * TILE_ROWS + rows * size_of::<QueryRow>() / size_of::<CacheLine>();
-        if buffer.lines.len() < lines {
-            buffer.lines.resize(lines, CacheLine([0; LINE_ELEMENTS]));
-        }
-        let (packed, plain) = buffer.lines[..lines].split_at_mut(tiles * TILE_ROWS);
+        let (packed, plain) = at_least(&mut buffer.lines, lines).split_at_mut(tiles * TILE_ROWS);
         let (tile_rows, _) = elements_mut(packed).as_chunks_mut::<{ LINE_ELEMENTS }>();
         let (tiles, _) = tile_rows.as_chunks_mut::<TILE_ROWS>();
         let (keys, tiles) = tiles.split_at_mut(key_tiles);
