@@ -3,7 +3,7 @@
 //! * [`tokenizer`]: the tokenizer of a model: encoding, truncation, special tokens. It is built by `tokenizer_json` from a
 //!   `tokenizer.json`, or by `vocab_files` from a `vocab.txt` or a `vocab.json` with `merges.txt`; both ask `tokenizer_config` for the
 //!   settings and special tokens in the files next to it, and `tokenizer_class` for what the model's tokenizer class does.
-//! * `token_model`: how a tokenizer splits words into tokens: by the library, or by `word_piece`.
+//! * `words`: how a tokenizer splits texts into words. `token_model`: how it splits words into tokens, by the library or by `word_piece`.
 //! * `alignment`: where the tokens of a text are in the text. `windows`: tokenizing with alignment, in windows of a long text.
 //! * `chat_template`: the template that renders messages as a text.
 //! * `chunks`: the ends of the chunks of a long text.
@@ -23,6 +23,7 @@ mod tokenizer_json;
 mod vocab_files;
 mod windows;
 mod word_piece;
+mod words;
 
 pub use alignment::{Alignment, Characters, TokenSpan};
 pub use chat_template::{ChatTemplate, Message};

@@ -285,13 +285,13 @@ impl Tokenizer {
     ) -> Result<Self> {
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| anyhow!("{error}"))?;
-        if options.lowercase && !lowercases(inner.get_normalizer()) {
-            let own = inner.get_normalizer().cloned();
+        if options.lowercase && !lowercases(inner.get_normalizer().map(|own| &own.0)) {
+            let own = inner.get_normalizer().map(|own| own.0.clone());
             let steps = [Some(NormalizerWrapper::Lowercase(Lowercase)), own];
             let sequence = Sequence::new(steps.into_iter().flatten().collect());
             inner.with_normalizer(Some(sequence)).map_err(|error| anyhow!("{error}"))?;
         }
-        let pre_tokenizer = inner.get_pre_tokenizer().and_then(|own| serde_json::to_value(own).ok());
+        let pre_tokenizer = inner.get_pre_tokenizer().and_then(|own| serde_json::to_value(&own.0).ok());
         let has_regex = pre_tokenizer.as_ref().is_some_and(has_regex);
         let TokenizerOptions { max_length, truncation_side, pair_truncation, .. } = *options;
         let named = |name: &str| config.and_then(|config| config.special_token(name)).map(str::to_owned);
@@ -632,12 +632,12 @@ fn token_ids(encoding: &Encoding) -> TokenIds {
 mod tests {
     use std::collections::BTreeMap;
 
-    use tokenizers::{Model, ModelWrapper, PreTokenizerWrapper, TokenizerImpl};
+    use tokenizers::{Model, ModelWrapper, Normalizer, PreTokenizer, PreTokenizerWrapper, TokenizerImpl};
 
     use super::*;
 
-    type WithModel<M> =
-        TokenizerImpl<M, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
+    type WithParts<M, N, P> = TokenizerImpl<M, N, P, PostProcessorWrapper, DecoderWrapper>;
+    type OfLibrary = WithParts<ModelWrapper, NormalizerWrapper, PreTokenizerWrapper>;
 
     #[test]
     fn white_space_that_a_regular_expression_cannot_split_is_an_error() {
@@ -687,7 +687,9 @@ mod tests {
     }
 
     /// The vocabulary and what some texts become, or the error.
-    fn outcome<M: Model>(read: serde_json::Result<WithModel<M>>) -> Result<String, String> {
+    fn outcome<M: Model, N: Normalizer, P: PreTokenizer>(
+        read: serde_json::Result<WithParts<M, N, P>>,
+    ) -> Result<String, String> {
         let tokenizer = read.map_err(|error| error.to_string())?;
         let vocabulary: BTreeMap<String, u32> = tokenizer.get_vocab(true).into_iter().collect();
         let tokens = |text| match tokenizer.encode(text, true) {
@@ -728,7 +730,7 @@ mod tests {
                 "normalized": false, "special": true}]"#;
             let file = format!(r#"{{"version": "1.0", "added_tokens": {added}, "model": {{{model}}}}}"#);
             let bytes = file.as_bytes();
-            let by_library = serde_json::from_slice::<WithModel<ModelWrapper>>(bytes);
+            let by_library = serde_json::from_slice::<OfLibrary>(bytes);
             assert_eq!(outcome(parse(bytes)), outcome(by_library), "{file}");
         }
     }

@@ -20,15 +20,6 @@ pub(super) enum ModelType {
 }
 
 impl ModelType {
-    /// Its `type` in a `tokenizer.json`.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            ModelType::WordPiece => "WordPiece",
-            ModelType::Bpe => "BPE",
-            ModelType::Unigram => "Unigram",
-        }
-    }
-
     /// Whether its vocabulary may be in a file of this name, which older releases wrote without a `tokenizer.json`.
     pub(super) fn is_vocab_file(self, name: &str) -> bool {
         match self {

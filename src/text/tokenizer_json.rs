@@ -9,14 +9,13 @@ use std::path::Path;
 use anyhow::{Result, anyhow};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokenizers::models::bpe::BPE;
 use tokenizers::models::unigram::Unigram;
 use tokenizers::processors::PostProcessorWrapper;
 use tokenizers::{NormalizerWrapper, PreTokenizerWrapper};
 
-use super::token_model::{LibraryTokenizer, TokenModel, model_type};
+use super::token_model::{LibraryTokenizer, TokenModel};
 use super::tokenizer_class::{
     self, CLIP, CLIP_WORD_END, ModelType, Template, TokenizerClass, clip_normalizer, clip_pre_tokenizer,
     post_processor,
@@ -56,11 +55,10 @@ const CLASS_OF_MODEL_TYPE: &[(&str, &str)] = &[
     ("xlm-roberta-xl", BACKEND_CLASS),
 ];
 
-/// The parts of a `tokenizer.json` that a class uses.
+/// The parts of a `tokenizer.json` that a class uses, with a model of its type.
 #[derive(Deserialize)]
-struct TokenizerJson<'a> {
-    #[serde(borrow)]
-    model: &'a RawValue,
+struct TokenizerJson<M> {
+    model: M,
     #[serde(default)]
     normalizer: Value,
     #[serde(default)]
@@ -72,7 +70,16 @@ struct TokenizerJson<'a> {
 /// The vocabulary of a Unigram model: pieces with their log probabilities.
 #[derive(Deserialize)]
 struct UnigramVocab {
+    /// A model of another type does not parse.
+    #[serde(rename = "type")]
+    _type: Option<UnigramType>,
     vocab: Vec<(String, f64)>,
+}
+
+/// The only `type` of a [`UnigramVocab`].
+#[derive(Deserialize)]
+enum UnigramType {
+    Unigram,
 }
 
 /// Builds the tokenizer of the class that the files name from a `tokenizer.json`. Returns `None` if the whole file is to be used, or if
@@ -86,16 +93,12 @@ pub(super) fn from_class(
     config: &TokenizerConfig,
 ) -> Result<Option<LibraryTokenizer>> {
     let Some(class) = tokenizer_class(config) else { return Ok(None) };
-    let Ok(file) = serde_json::from_slice::<TokenizerJson>(bytes) else { return Ok(None) };
-    if model_type(file.model.get()).is_some_and(|model_type| model_type != class.model.name()) {
-        return Ok(None);
-    }
     match class.model {
-        ModelType::WordPiece => build(path, class, config, file, word_piece_parts),
-        ModelType::Bpe if class.names[0] == CLIP => build(path, class, config, file, clip_parts),
-        ModelType::Bpe => build(path, class, config, file, bpe_parts),
+        ModelType::WordPiece => build(path, class, config, bytes, word_piece_parts),
+        ModelType::Bpe if class.names[0] == CLIP => build(path, class, config, bytes, clip_parts),
+        ModelType::Bpe => build(path, class, config, bytes, bpe_parts),
         ModelType::Unigram => {
-            build(path, class, config, file, |model, normalizer, special_tokens, config| {
+            build(path, class, config, bytes, |model, normalizer, special_tokens, config| {
                 unigram_parts(path, class.names[0], model, &normalizer, special_tokens, config)
             })
         }
@@ -118,23 +121,23 @@ fn tokenizer_class(config: &TokenizerConfig) -> Option<&'static TokenizerClass> 
 /// The model, the normalizer and the pre-tokenizer (as in a `tokenizer.json`) of a tokenizer.
 type Parts = (TokenModel, Option<NormalizerWrapper>, Value);
 
-/// Builds a tokenizer from the `parts` that its class makes of the file's model, an `M`, and its normalizer. Returns `None` if the model
+/// Builds a tokenizer from the `parts` that its class makes of the file's model, an `M`, and its normalizer. Returns `None` if the file
 /// does not parse.
 fn build<M: DeserializeOwned>(
     path: &Path,
     class: &'static TokenizerClass,
     config: &TokenizerConfig,
-    file: TokenizerJson<'_>,
+    bytes: &[u8],
     parts: impl FnOnce(M, Value, &SpecialTokens, &TokenizerConfig) -> Result<Parts>,
 ) -> Result<Option<LibraryTokenizer>> {
-    let Ok(model) = serde_json::from_str(file.model.get()) else { return Ok(None) };
+    let Ok(file) = serde_json::from_slice::<TokenizerJson<M>>(bytes) else { return Ok(None) };
     let special_tokens =
         config.clone().with_added_tokens(&file.added_tokens).special_tokens(class.special_tokens);
     let cannot_build = |error: tokenizers::Error| {
         let class = class.names[0];
         anyhow!("cannot build a {class} from {} ({error}); fix tokenizer_class", path.display())
     };
-    let (model, normalizer, pre_tokenizer) = parts(model, file.normalizer, &special_tokens, config)?;
+    let (model, normalizer, pre_tokenizer) = parts(file.model, file.normalizer, &special_tokens, config)?;
     let mut tokenizer = LibraryTokenizer::new(model);
     tokenizer.with_normalizer(normalizer).map_err(cannot_build)?;
     let pre_tokenizer =
@@ -204,7 +207,7 @@ fn clip_parts(
 fn unigram_parts(
     path: &Path,
     class: &str,
-    UnigramVocab { vocab }: UnigramVocab,
+    UnigramVocab { vocab, .. }: UnigramVocab,
     normalizer: &Value,
     special_tokens: &SpecialTokens,
     config: &TokenizerConfig,
