@@ -104,8 +104,8 @@ pub(super) fn quantize_weights<S: Simd>(s: S, x: &[f32], rows: [&mut TileRow; TI
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct GroupScale {
     pub(super) scale: f32,
-    /// An integer.
-    pub(super) zero_point: f32,
+    /// An integer of 16 bits, with zeros above.
+    pub(super) zero_point: u32,
 }
 
 /// Groups that are quantised together: the reduction and the divisions of a group take longer than all its other operations, and those of
@@ -153,7 +153,8 @@ impl Quantization {
     pub(super) fn quantize<S: Simd>(&self, s: S, group: usize, x: &[f32], to: &mut [u32]) -> GroupScale {
         let zero_point = self.zero_points[group];
         quantize_group(s, x, s.splat(self.factors[group]), s.splat(zero_point), to);
-        GroupScale { scale: self.scales[group], zero_point: zero_point - f32::from(S::INT8.lhs_offset) }
+        let integer = zero_point as i16 - i16::from(S::INT8.lhs_offset);
+        GroupScale { scale: self.scales[group], zero_point: u32::from(integer.cast_unsigned()) }
     }
 }
 

@@ -222,11 +222,11 @@ pub(super) fn pack_bf16_transposed<S: Simd>(s: S, layout: PackedLayout, from: Ma
 }
 
 /// The negated sum of a group of weights, which is multiplied with the zero point of the left operands.
-fn negated_sum(rows: [&TileRow; TILE_ROWS_PER_GROUP]) -> f32 {
+fn negated_sum(rows: [&TileRow; TILE_ROWS_PER_GROUP]) -> i32 {
     let sum = |row: &TileRow| -> i32 {
         row.map(u32::to_ne_bytes).as_flattened().iter().map(|x| i32::from(x.cast_signed())).sum()
     };
-    -rows.map(sum).iter().sum::<i32>() as f32
+    -rows.map(sum).iter().sum::<i32>()
 }
 
 /// Quantises a group of up to 16 outputs, and writes their scales and [`negated_sum`]s. Tile row `k` of all outputs is in element `k` of the
@@ -241,7 +241,7 @@ fn quantize_outputs<'a, S: Simd>(
     let mut bytes: [SixteenRows; TILE_ROWS_PER_GROUP] = [[[0; 16]; 16]; TILE_ROWS_PER_GROUP];
     for (i, output) in outputs.enumerate() {
         scales[i] = quantize_weights(s, output, bytes.each_mut().map(|rows| &mut rows[i])).to_bits();
-        sums[i] = negated_sum(bytes.each_ref().map(|rows| &rows[i])).to_bits();
+        sums[i] = negated_sum(bytes.each_ref().map(|rows| &rows[i])).cast_unsigned();
     }
     bytes
 }

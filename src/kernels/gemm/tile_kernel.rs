@@ -665,15 +665,16 @@ impl Int8MicroKernel {
                         let start = vector * S::LANES;
                         let column = self.tile * TILE_ROWS + start;
                         let scales = s.load(b(i).add(column).cast());
-                        let sums_of_weights = s.load(b(i).add(TILE_NR + column).cast());
+                        let sums_of_weights = s.load_u32(b(i).add(TILE_NR + column));
                         for (row, sums) in group_sums.0.iter().enumerate() {
                             let GroupScale { scale, zero_point } =
                                 *self.a_scales.add(row * self.groups + first + i);
-                            // Exact, too: these are integers below 2²⁴.
-                            let exact = s.i32_to_f32(s.load_u32(sums.as_ptr().add(start)));
-                            let exact = s.fma(s.splat(zero_point), sums_of_weights, exact);
+                            let exact = s.load_u32(sums.as_ptr().add(start));
+                            let exact = s.add_product_i16(exact, s.splat_u32(zero_point), sums_of_weights);
                             let accumulator = &mut accumulators[row];
-                            *accumulator = s.fma(exact, s.mul(s.splat(scale), scales), *accumulator);
+                            // Exact, too: these are integers below 2²⁴.
+                            let scale = s.mul(s.splat(scale), scales);
+                            *accumulator = s.fma(s.i32_to_f32(exact), scale, *accumulator);
                         }
                     }
                 }

@@ -461,7 +461,14 @@ impl<S: Simd> MicroKernel<S> for GroupScaled {
                 prefetch.advance(s);
                 let scales = weights.as_ptr().add(g * (2 + elements) * 2 * S::LANES);
                 let sums_of_weights = scales.add(2 * S::LANES);
-                let exact = [[s.splat_u32(0); 2]; R];
+                let zero = s.splat_u32(0);
+                let negated_sums = [s.load_u32(sums_of_weights), s.load_u32(sums_of_weights.add(S::LANES))];
+                let mut exact = [[zero; 2]; R];
+                for (r, exact) in exact.iter_mut().enumerate() {
+                    let zero_point = s.splat_u32((*x.scales.add(r * x.groups + g)).zero_point);
+                    // Not in f32: that multiplier is busy with the dot products.
+                    *exact = negated_sums.map(|sum| s.add_product_i16(zero, zero_point, sum));
+                }
                 let (group, weights) =
                     (g * elements..g * elements + count, sums_of_weights.add(2 * S::LANES));
                 let exact = if S::INT8.adds_in_i16 {
@@ -470,14 +477,11 @@ impl<S: Simd> MicroKernel<S> for GroupScaled {
                     dot_products::<S, Int8Dot<1>, R>(s, rows, group, weights, exact, None)
                 };
                 for (r, (sums, exact)) in accumulators.iter_mut().zip(exact).enumerate() {
-                    let GroupScale { scale, zero_point } = *x.scales.add(r * x.groups + g);
-                    let (scale, zero_point) = (s.splat(scale), s.splat(zero_point));
+                    let scale = s.splat((*x.scales.add(r * x.groups + g)).scale);
                     for (i, (sum, exact)) in sums.iter_mut().zip(exact).enumerate() {
-                        let column = i * S::LANES;
+                        let scale = s.mul(scale, s.load(scales.add(i * S::LANES).cast()));
                         // Exact, too: these are integers below 2²⁴.
-                        let sum_of_weights = s.load(sums_of_weights.add(column).cast());
-                        let exact = s.fma(zero_point, sum_of_weights, s.i32_to_f32(exact));
-                        *sum = s.fma(exact, s.mul(scale, s.load(scales.add(column).cast())), *sum);
+                        *sum = s.fma(s.i32_to_f32(exact), scale, *sum);
                     }
                 }
             }

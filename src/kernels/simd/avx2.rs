@@ -164,6 +164,9 @@ impl Simd for Avx2 {
         prefetch_l1(line: *const u32) -> () { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
         prefetch_l2(line: *const u32) -> () { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }
         i32_to_f32(x: __m256i) -> __m256 { _mm256_cvtepi32_ps(x) }
+        add_product_i16(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
+            _mm256_add_epi32(sum, _mm256_madd_epi16(a, b))
+        }
     }
 
     #[inline(always)]

@@ -126,6 +126,9 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
         prefetch_l1(line: *const u32) -> () { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
         prefetch_l2(line: *const u32) -> () { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }
         i32_to_f32(x: __m512i) -> __m512 { _mm512_cvtepi32_ps(x) }
+        add_product_i16(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
+            _mm512_add_epi32(sum, _mm512_madd_epi16(a, b))
+        }
         dot_bf16(sum: __m512, a: __m512i, b: __m512i) -> __m512 {{
             let a = std::mem::transmute::<__m512i, __m512bh>(a);
             let b = std::mem::transmute::<__m512i, __m512bh>(b);

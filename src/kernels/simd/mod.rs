@@ -291,6 +291,8 @@ pub trait Simd: Copy + Send + Sync {
         }
     }
 
+    /// `sum + a · b` of integers in every lane. Those of `a` and `b` are the lower 16 bits, and above those of `a` are zeros.
+    fn add_product_i16(self, sum: Self::I, a: Self::I, b: Self::I) -> Self::I;
     /// `sum + Σ aᵢ bᵢ` over the four values of every lane of `N` packed elements, one or two; `a` is in the format of
     /// [`Simd::store_int8_lhs`], `b` is signed, within the limits of [`Simd::INT8`].
     fn dot_int8<const N: usize>(self, sum: Self::I, a: [Self::I; N], b: [Self::I; N]) -> Self::I;

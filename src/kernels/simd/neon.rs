@@ -58,6 +58,10 @@ impl<const DOTPROD: bool> Simd for Neon<DOTPROD> {
         }}
         splat_u32(element: u32) -> uint32x4_t { vdupq_n_u32(element) }
         i32_to_f32(x: uint32x4_t) -> float32x4_t { vcvtq_f32_s32(vreinterpretq_s32_u32(x)) }
+        add_product_i16(sum: uint32x4_t, a: uint32x4_t, b: uint32x4_t) -> uint32x4_t {{
+            let [a, b] = [a, b].map(|x| vreinterpret_s16_u16(vmovn_u32(x)));
+            vreinterpretq_u32_s32(vmlal_s16(vreinterpretq_s32_u32(sum), a, b))
+        }}
     }
 
     #[inline(always)]

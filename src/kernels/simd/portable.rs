@@ -152,6 +152,13 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn add_product_i16(self, sum: [u32; N], a: [u32; N], b: [u32; N]) -> [u32; N] {
+        std::array::from_fn(|i| {
+            sum[i].wrapping_add((i32::from(a[i] as i16) * i32::from(b[i] as i16)).cast_unsigned())
+        })
+    }
+
+    #[inline(always)]
     fn i32_to_f32(self, x: [u32; N]) -> [f32; N] {
         x.map(|x| x as i32 as f32)
     }
