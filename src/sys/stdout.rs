@@ -10,9 +10,6 @@ static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 // Runs before `main`: Rust's runtime opens /dev/null in place of a closed standard output, which cannot be told
 // afterwards from an output that the user redirected to /dev/null.
 //
-// It must not allocate: an allocation before `main` keeps the allocator from using huge pages later, which doubles the
-// time of `sconce embed hello`.
-//
 // SAFETY: a constructor must not rely on anything that Rust's runtime sets up before `main`. This one calls
 // fcntl(F_GETFD) on descriptor 1, which is valid for any descriptor number, open or not, and stores an atomic.
 #[cfg(unix)]
