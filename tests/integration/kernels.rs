@@ -8,8 +8,8 @@ use half::{bf16, f16};
 use sconce::kernels::activation::{Activation, softplus};
 use sconce::kernels::gemm::{
     AttentionBuffer, AttentionWindow, Epilogue, F32_SIGNIFICAND_BITS, Factors, GemmType, HeadAttention,
-    HeadRows, LhsBuffer, MAX_NR, MatrixView, OutputBlock, OutputMatrix, PackedMatrix, attend_head, attends,
-    gemm, gemm_into_lhs, int8_format, row_stride,
+    HeadRows, LhsBuffer, MAX_NR, MatrixView, OutputBlock, OutputMatrix, PackedMatrix, attend_head, gemm,
+    gemm_into_lhs, int8_format, max_attended_keys, row_stride,
 };
 use sconce::kernels::isa::{Isa, Kernel};
 use sconce::kernels::math::{self, Accuracy};
@@ -481,7 +481,7 @@ fn check_attention(isa: Isa, gemm_type: GemmType, what: &str, head: HeadAttentio
     // Used again while it holds other operands, at first NaN of more keys.
     let mut buffer = AttentionBuffer::default();
     let [keys, dim, v_head_dim] = [head.keys.rows, head.keys.dim, head.values.dim];
-    let has_kernel = |keys: &usize| attends(isa, gemm_type, *keys, [dim, v_head_dim]);
+    let has_kernel = |keys: &usize| *keys <= max_attended_keys(isa, gemm_type, [dim, v_head_dim]);
     let keys = (keys..keys + 40).rev().find(has_kernel).unwrap();
     let nan = vec![f32::NAN; keys.max(head.queries.rows) * dim.max(v_head_dim)];
     let rows = |rows: usize, dim: usize| head_rows(&nan[..rows * dim], dim);
@@ -525,7 +525,7 @@ fn kernels_of_heads(keys: usize, head_dims: [usize; 2]) -> impl Iterator<Item = 
         GemmType::ALL
             .map(|gemm_type| (isa, gemm_type))
             .into_iter()
-            .filter(move |&(isa, gemm_type)| attends(isa, gemm_type, keys, head_dims))
+            .filter(move |&(isa, gemm_type)| keys <= max_attended_keys(isa, gemm_type, head_dims))
     })
 }
 

@@ -40,7 +40,9 @@ mod prefetch;
 mod tile_kernel;
 mod vector_kernel;
 
-pub use attention::{AttentionBuffer, AttentionWindow, HeadAttention, HeadRows, attend_head, attends};
+pub use attention::{
+    AttentionBuffer, AttentionWindow, HeadAttention, HeadRows, attend_head, max_attended_keys,
+};
 pub use blocking::MAX_NR;
 pub use driver::{gemm, gemm_into_lhs};
 pub use epilogue::{Epilogue, Factors};

@@ -14,7 +14,7 @@ use super::config::{Attention, HeadDims};
 use super::reach::reach;
 use crate::kernels::gemm::{
     AttentionBuffer, AttentionWindow, Epilogue, GemmType, HeadAttention, HeadRows, LhsBuffer, MAX_NR,
-    MatrixView, OutputMatrix, PackedMatrix, attend_head, attends, gemm, row_stride,
+    MatrixView, OutputMatrix, PackedMatrix, attend_head, gemm, max_attended_keys, row_stride,
 };
 use crate::kernels::isa::Isa;
 use crate::kernels::math::Accuracy;
@@ -51,6 +51,9 @@ impl Attention<'_> {
         let relative = self.relative.as_ref();
         let position_keys = optional_host_slice(relative.and_then(|relative| relative.position_keys))?;
         let position_queries = optional_host_slice(relative.and_then(|relative| relative.position_queries))?;
+        let gemm_type = self.cpu_gemm_type();
+        let is_plain = pre_softmax.is_none() && post_softmax.is_none() && relative.is_none();
+        let head_dims = [dims.qk_head_dim, dims.v_head_dim];
         let cpu = CpuAttention {
             attention: self,
             dims,
@@ -63,9 +66,22 @@ impl Attention<'_> {
             post_softmax: post_softmax.as_deref(),
             position_keys: position_keys.map(|table| self.pack_heads(&table, dims.qk_head_dim)),
             position_queries: position_queries.map(|table| self.pack_heads(&table, dims.qk_head_dim)),
+            gemm_type,
+            max_kernel_keys: if is_plain { max_attended_keys(isa(), gemm_type, head_dims) } else { 0 },
         };
         let output = cpu.run(cu_seqlens)?;
         Tensor::from_vec(output, (q.dim(0)?, dims.value_heads * dims.v_head_dim), q.device())
+    }
+
+    /// The type of both GEMMs.
+    fn cpu_gemm_type(&self) -> GemmType {
+        match self.gemm_type {
+            GemmType::F32 => GemmType::F32,
+            GemmType::Bf16x3 => GemmType::Bf16x3,
+            // Int8 would not be accurate enough here.
+            GemmType::Bf16 | GemmType::Int8 if isa().has_fast_bf16() => GemmType::Bf16,
+            GemmType::Bf16 | GemmType::Int8 => GemmType::F32,
+        }
     }
 
     /// Packs a table of relative positions, `(R, heads · head_dim)`, as one matrix per head.
@@ -99,6 +115,10 @@ struct CpuAttention<'a> {
     position_keys: Option<Vec<PackedMatrix>>,
     /// The position queries of p2c, per head `(R, qk_head_dim)`.
     position_queries: Option<Vec<PackedMatrix>>,
+    /// The type of both GEMMs.
+    gemm_type: GemmType,
+    /// The most keys with which [`CpuAttention::run_kernel`] computes a head.
+    max_kernel_keys: usize,
 }
 
 /// Some queries of a sequence, and the keys that they see.
@@ -190,7 +210,7 @@ impl CpuAttention<'_> {
                     with_scratch(|scratch: &mut TaskScratch| {
                         if has_talking_heads {
                             self.run_all_heads(task, scratch, output);
-                        } else if self.attends(task.keys.len()) {
+                        } else if self.has_kernel(task.keys.len()) {
                             self.run_kernel(task, &mut scratch.head, output);
                         } else {
                             self.run_head(task, scratch, output);
@@ -229,7 +249,7 @@ impl CpuAttention<'_> {
         let task_queries = if n < tokens {
             // The last queries may see no key: only all queries together surely see one.
             tokens
-        } else if self.attends(n) {
+        } else if self.has_kernel(n) {
             QUERIES_PER_KERNEL
         } else if self.has_talking_heads() {
             QUERIES_PER_TASK
@@ -282,19 +302,16 @@ impl CpuAttention<'_> {
         self.pre_softmax.is_some() || self.post_softmax.is_some()
     }
 
-    /// Whether [`CpuAttention::run_kernel`] computes heads with so many keys.
-    fn attends(&self, keys: usize) -> bool {
-        let HeadDims { qk_head_dim, v_head_dim, .. } = self.dims;
-        !self.has_talking_heads()
-            && self.attention.relative.is_none()
-            && attends(isa(), self.gemm_type(), keys, [qk_head_dim, v_head_dim])
+    /// Whether heads with so many keys are one kernel.
+    fn has_kernel(&self, keys: usize) -> bool {
+        (1..=self.max_kernel_keys).contains(&keys)
     }
 
-    /// Computes one head of a task in one kernel if [`CpuAttention::attends`] is true, and writes its columns.
+    /// Computes one head of a task in one kernel if it [has one](CpuAttention::has_kernel), and writes its columns.
     fn run_kernel(&self, task: &Task, buffer: &mut AttentionBuffer, output: &OutputMatrix) {
         let (head, v_head_dim) = (task.head, self.dims.v_head_dim);
-        let [query_rows, key_rows] =
-            [&task.queries, &task.keys].map(|rows| task.start + rows.start..task.start + rows.end);
+        let rows = |rows: &Range<usize>| task.start + rows.start..task.start + rows.end;
+        let (query_rows, key_rows) = (rows(&task.queries), rows(&task.keys));
         let (first, stride) = self.first_value(key_rows.start, head);
         let values = HeadRows { data: &self.v[first..], stride, rows: key_rows.len(), dim: v_head_dim };
         let operands = HeadAttention {
@@ -309,7 +326,7 @@ impl CpuAttention<'_> {
         let columns = head * v_head_dim..(head + 1) * v_head_dim;
         // SAFETY: no other task has these queries and this head.
         let mut block = unsafe { output.block(query_rows, columns) };
-        attend_head(isa(), self.gemm_type(), operands, buffer, &mut block);
+        attend_head(isa(), self.gemm_type, operands, buffer, &mut block);
     }
 
     /// The index of the first value of a key, and the values from one key to the next.
@@ -389,23 +406,12 @@ impl CpuAttention<'_> {
         }
     }
 
-    /// The type of both GEMMs.
-    fn gemm_type(&self) -> GemmType {
-        match self.attention.gemm_type {
-            GemmType::F32 => GemmType::F32,
-            GemmType::Bf16x3 => GemmType::Bf16x3,
-            // Int8 would not be accurate enough here.
-            GemmType::Bf16 | GemmType::Int8 if isa().has_fast_bf16() => GemmType::Bf16,
-            GemmType::Bf16 | GemmType::Int8 => GemmType::F32,
-        }
-    }
-
     /// Packs the keys of one head, and multiplies them with the position queries if there are any.
     fn pack_keys(&self, task: &Task, head: usize, keys: &mut HeadKeys, lhs: &mut LhsBuffer) {
         let head_dim = self.dims.qk_head_dim;
         let (first, stride) = self.first_key(task.start + task.keys.start, head);
         let from = MatrixView { data: &self.k[first..], stride, transposed: false };
-        keys.packed.repack(self.gemm_type(), from, task.keys.len(), head_dim);
+        keys.packed.repack(self.gemm_type, from, task.keys.len(), head_dim);
         if let Some(tables) = &self.position_queries {
             gemm_into((&self.k[first..], stride, task.keys.len()), &tables[head], lhs, &mut keys.p2c);
         }
@@ -415,7 +421,7 @@ impl CpuAttention<'_> {
     fn pack_values(&self, task: &Task, head: usize, values: &mut PackedMatrix) {
         let (first, stride) = self.first_value(task.start + task.keys.start, head);
         let from = MatrixView { data: &self.v[first..], stride, transposed: true };
-        values.repack(self.gemm_type(), from, self.dims.v_head_dim, task.keys.len());
+        values.repack(self.gemm_type, from, self.dims.v_head_dim, task.keys.len());
     }
 
     /// Computes the scores of a block of queries. Returns the factor that is still to be applied to them: 1 if
@@ -499,7 +505,7 @@ impl CpuAttention<'_> {
             }
             keys.start - task.keys.start..keys.end - task.keys.start
         };
-        let accuracy = if self.gemm_type() == GemmType::Bf16 { Accuracy::Bf16 } else { Accuracy::F32 };
+        let accuracy = if self.gemm_type == GemmType::Bf16 { Accuracy::Bf16 } else { Accuracy::F32 };
         softmax_unnormalized(isa(), scores, task.stride(), scale, &visible, sums, accuracy);
         if self.attention.key_lengths.is_none() {
             return;

@@ -21,17 +21,18 @@ use crate::softmax::{exp2_to, softmax_row};
 /// Bytes of keys and values that stay in L1 beside the scores of a micro-tile.
 const L1_BYTES: usize = 24 << 10;
 
-/// Whether [`AttendFewKeys`] takes so many keys, of these head dims. Each GEMM has one K block then, so that sums have the same bits as those
+/// The most keys of these head dims that [`AttendFewKeys`] takes. Each GEMM has one K block then, so that sums have the same bits as those
 /// of a call for each GEMM.
-pub(super) fn takes(format: OperandFormat, keys: usize, [qk_head_dim, v_head_dim]: [usize; 2]) -> bool {
+pub(super) fn max_keys(format: OperandFormat, [qk_head_dim, v_head_dim]: [usize; 2]) -> usize {
     let value_bytes = match format {
         OperandFormat::F32 { bf16_weights: false } => size_of::<f32>(),
         OperandFormat::Bf16 => size_of::<u16>(),
-        _ => return false,
+        _ => return 0,
     };
-    qk_head_dim.min(v_head_dim) > 0
-        && keys.max(qk_head_dim) <= VECTOR_KC
-        && keys * (qk_head_dim + v_head_dim) * value_bytes <= L1_BYTES
+    if qk_head_dim.min(v_head_dim) == 0 || qk_head_dim > VECTOR_KC {
+        return 0;
+    }
+    VECTOR_KC.min(L1_BYTES / ((qk_head_dim + v_head_dim) * value_bytes))
 }
 
 /// The kernel of [`super::attend_head`] in f32, or with `BF16` in bf16.

@@ -41,12 +41,12 @@ pub struct AttentionBuffer {
     lines: Vec<CacheLine>,
 }
 
-/// Whether [`attend_head`] computes heads with so many keys and these head dims, of queries and keys and of values. It computes all of
-/// them where the GEMM type is in bf16 tiles; on vectors those whose keys and values fit in L1, in f32 and where it is fast in bf16.
-pub fn attends(isa: Isa, gemm_type: GemmType, keys: usize, head_dims: [usize; 2]) -> bool {
+/// The most keys with which [`attend_head`] computes heads of these dims, of queries and keys and of values. There is no limit where the
+/// GEMM type is in bf16 tiles; on vectors keys and values have to fit in L1, in f32 and where it is fast in bf16.
+pub fn max_attended_keys(isa: Isa, gemm_type: GemmType, head_dims: [usize; 2]) -> usize {
     match OperandFormat::select(isa, gemm_type, F32_SIGNIFICAND_BITS) {
-        OperandFormat::Bf16Tiles { .. } => true,
-        format => few_keys::takes(format, keys, head_dims),
+        OperandFormat::Bf16Tiles { .. } => usize::MAX,
+        format => few_keys::max_keys(format, head_dims),
     }
 }
 
@@ -54,7 +54,7 @@ pub fn attends(isa: Isa, gemm_type: GemmType, keys: usize, head_dims: [usize; 2]
 /// the block is written.
 ///
 /// # Panics
-/// If shapes do not match, there is no query or no key, the bias does not cover the positions, or [`attends`] is false.
+/// If shapes do not match, there is no query or no key, the bias does not cover the positions, or there are more keys than [`max_attended_keys`].
 pub fn attend_head(
     isa: Isa,
     gemm_type: GemmType,
@@ -73,8 +73,8 @@ pub fn attend_head(
     match OperandFormat::select(isa, gemm_type, F32_SIGNIFICAND_BITS) {
         OperandFormat::Bf16Tiles { parts, .. } => attend_on_tiles(isa, parts, head, buffer, output),
         format => {
-            let has_kernel = few_keys::takes(format, keys.rows, [keys.dim, values.dim]);
-            assert!(has_kernel, "there is a kernel for this head");
+            let max_keys = few_keys::max_keys(format, [keys.dim, values.dim]);
+            assert!(keys.rows <= max_keys, "there is a kernel for this head");
             let (layouts, lines) = ([layout(keys.dim), layout(keys.rows)], &mut buffer.lines);
             if format == OperandFormat::Bf16 {
                 isa.run(AttendFewKeys::<true> { layouts, head, lines, output });
