@@ -476,14 +476,22 @@ impl<S: Simd> MicroKernel<S> for GroupScaled {
                 } else {
                     dot_products::<S, Int8Dot<1>, R>(s, rows, group, weights, exact, None)
                 };
-                for (r, (sums, exact)) in accumulators.iter_mut().zip(exact).enumerate() {
-                    let scale = s.splat((*x.scales.add(r * x.groups + g)).scale);
-                    for (i, (sum, exact)) in sums.iter_mut().zip(exact).enumerate() {
-                        let scale = s.mul(scale, s.load(scales.add(i * S::LANES).cast()));
-                        // Exact, too: these are integers below 2²⁴.
-                        *sum = s.fma(s.i32_to_f32(exact), scale, *sum);
-                    }
+                assert!(R <= 6, "all rows are added");
+                // Not a loop: in a program that is optimized as a whole, the compiler would not unroll it, and keep the sums in memory.
+                macro_rules! add_rows {
+                    ($($r:literal)*) => {
+                        $(if $r < R {
+                            let scale = s.splat((*x.scales.add($r * x.groups + g)).scale);
+                            for i in 0..2 {
+                                let scale = s.mul(scale, s.load(scales.add(i * S::LANES).cast()));
+                                // Exact, too: these are integers below 2²⁴.
+                                let sum = &mut accumulators[$r][i];
+                                *sum = s.fma(s.i32_to_f32(exact[$r][i]), scale, *sum);
+                            }
+                        })*
+                    };
                 }
+                add_rows!(0 1 2 3 4 5);
             }
         }
         accumulators
