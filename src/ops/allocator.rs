@@ -1,4 +1,4 @@
-//! Settings of the allocator: whether freed memory is kept for the next operation or returned to the system, and pages of the usual size.
+//! Settings of the allocator: whether freed memory is kept for the next operation or returned to the system, and no huge pages.
 
 use std::ffi::c_long;
 
@@ -30,7 +30,7 @@ pub fn return_freed_memory() {
 /// called, no huge pages, and one arena of the C library.
 ///
 /// Each thread would fill many of its huge pages in part only: 10 to 30 MB in a process that encodes one text, and 11 MB with two workers
-/// and the sizes of all-MiniLM-L6-v2. Where a virtual machine has to get them from its host first, a run takes 20 ms more; what they save
+/// and the sizes of all-MiniLM-L6-v2. Where a virtual machine has to get them from its host first, a run takes 10 to 20 ms more; what they save
 /// in address translation is below 0.5 %, and nothing with the sizes of BERT-base.
 pub fn configure_at_start() {
     set(PURGE_DELAY, 0);

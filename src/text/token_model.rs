@@ -2,10 +2,9 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
-use serde::de::{Error, IgnoredAny, MapAccess, Visitor};
+use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use tokenizers::models::TrainerWrapper;
@@ -14,7 +13,7 @@ use tokenizers::models::unigram::Unigram;
 use tokenizers::models::wordlevel::WordLevel;
 use tokenizers::{DecoderWrapper, Model, ModelWrapper, PostProcessorWrapper, Token, TokenizerImpl};
 
-use super::word_piece::{Text, WordPiece};
+use super::word_piece::WordPiece;
 use super::words::{TextNormalizer, TextPreTokenizer};
 
 /// A tokenizer of the library with steps of its own: normalizer, pre-tokenizer and model.
@@ -62,34 +61,16 @@ impl From<ModelWrapper> for TokenModel {
     }
 }
 
-/// The type of a model in a `tokenizer.json`, if it has one.
-fn model_type(json: &str) -> Option<Cow<'_, str>> {
-    let mut model_type = None;
-    // The error is that the map goes on: it is not read further than to its type, which comes before the vocabulary.
-    let _ = serde_json::Deserializer::from_str(json).deserialize_map(FindType(&mut model_type));
-    model_type
+/// The part of a model in a `tokenizer.json` that gives its type.
+#[derive(Deserialize)]
+struct ModelHeader<'a> {
+    #[serde(rename = "type", borrow)]
+    model_type: Option<Cow<'a, str>>,
 }
 
-/// Reads a map as far as its `type`.
-struct FindType<'a, 'de>(&'a mut Option<Cow<'de, str>>);
-
-impl<'de> Visitor<'de> for FindType<'_, 'de> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a map with a type")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(Text(key)) = map.next_key()? {
-            if key == "type" {
-                *self.0 = map.next_value::<Option<Text>>()?.map(|Text(model_type)| model_type);
-                break;
-            }
-            map.next_value::<IgnoredAny>()?;
-        }
-        Ok(())
-    }
+/// The type of a model in a `tokenizer.json`, if it has one.
+fn model_type(json: &str) -> Option<Cow<'_, str>> {
+    serde_json::from_str::<ModelHeader>(json).ok()?.model_type
 }
 
 /// The model in a `tokenizer.json`. The library finds its type by parsing it to a [`serde_json::Value`] first, which takes twice as

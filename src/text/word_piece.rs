@@ -216,9 +216,9 @@ impl<'de> Deserialize<'de> for Vocabulary {
     }
 }
 
-/// A string of a file, borrowed unless it has escapes.
+/// A token of a file, borrowed unless it has escapes.
 #[derive(Deserialize)]
-pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
+struct BorrowedToken<'a>(#[serde(borrow)] Cow<'a, str>);
 
 struct VocabularyVisitor;
 
@@ -232,10 +232,10 @@ impl<'de> Visitor<'de> for VocabularyVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vocabulary, A::Error> {
         // A table that grew would hash its tokens again: they are counted first.
         let mut tokens = Vec::new();
-        while let Some(token) = map.next_entry::<Text, u32>()? {
+        while let Some(token) = map.next_entry::<BorrowedToken, u32>()? {
             tokens.push(token);
         }
-        Ok(tokens.iter().map(|(Text(token), id)| (token.as_ref(), *id)).collect())
+        Ok(tokens.iter().map(|(BorrowedToken(token), id)| (token.as_ref(), *id)).collect())
     }
 }
 

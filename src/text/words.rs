@@ -1,5 +1,5 @@
-//! From a text to its words: the normalizer and the pre-tokenizer of a tokenizer. They are those of the library, but for texts in ASCII,
-//! of which BERT's change and look up little: there they take a third of the time.
+//! From a text to its words: the normalizer and the pre-tokenizer of a tokenizer. They are those of the library, but BERT's skip the steps
+//! that cannot change a text in ASCII, which takes two thirds of the time to be tokenized then.
 
 use serde::Deserialize;
 use tokenizers::normalizers::BertNormalizer;
@@ -10,7 +10,7 @@ use tokenizers::{
 use unicode_categories::UnicodeCategories;
 
 /// A normalizer of the library.
-#[derive(Clone, Deserialize)]
+#[derive(Deserialize)]
 #[serde(transparent)]
 pub(super) struct TextNormalizer(pub(super) NormalizerWrapper);
 

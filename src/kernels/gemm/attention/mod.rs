@@ -54,7 +54,8 @@ pub fn max_attended_keys(isa: Isa, gemm_type: GemmType, head_dims: [usize; 2]) -
 /// the block is written.
 ///
 /// # Panics
-/// If shapes do not match, there is no query or no key, the bias does not cover the positions, or there are more keys than [`max_attended_keys`].
+/// If shapes do not match, there is no query or no key, the bias does not cover the positions, or there are more keys than
+/// [`max_attended_keys`].
 pub fn attend_head(
     isa: Isa,
     gemm_type: GemmType,
