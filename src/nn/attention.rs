@@ -120,12 +120,13 @@ impl SelfAttention {
         })
     }
 
-    /// Self-attention within each sequence, plus the residual if there is one: `(T, H)` → `(T, H)`. With `kept`, attention is
-    /// computed by the reference path, which appends its weights.
+    /// Self-attention within each sequence, plus the residual if there is one: `(T, H)` → `(T, H)`, or `(R, H)` for the `selected` tokens,
+    /// `(R)` of u32. With `kept`, attention is computed by the reference path, which appends its weights.
     pub(super) fn forward(
         &self,
         x: &Tensor,
         context: &AttentionContext,
+        selected: Option<&Tensor>,
         residual: Option<&Tensor>,
         kept: Option<&mut Vec<AttentionWeights>>,
     ) -> Result<Tensor> {
@@ -164,10 +165,13 @@ impl SelfAttention {
             post_softmax: self.post_softmax.as_ref(),
             query_tiles: context.tiles.as_ref(),
         };
-        let attended = match kept {
+        let mut attended = match kept {
             None => attention.forward(&q, &k, &v, context.cu_seqlens)?,
             Some(kept) => attention.reference_with_weights(&q, &k, &v, context.cu_seqlens, Some(kept))?,
         };
+        if let Some(selected) = selected {
+            attended = attended.index_select(selected, 0)?;
+        }
         self.output.forward_residual(&attended, Activation::Identity, residual)
     }
 }

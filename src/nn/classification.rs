@@ -80,15 +80,23 @@ impl ClassificationHead {
     /// # Errors
     /// If `hidden` has not the tokens of the batch.
     pub fn forward(&self, hidden: &Tensor, batch: &RaggedBatch) -> Result<Tensor> {
-        if let Some(pad_token) = self.spec.pad_token.filter(|pad_token| batch.ids().contains(pad_token)) {
-            let last = Tensor::new(last_tokens(batch, pad_token), hidden.device())?;
-            return self.logits(&on_cpu(&hidden.index_select(&last, 0)?)?);
+        if let Some(tokens) = self.pooled_tokens(batch) {
+            let tokens = Tensor::new(tokens, hidden.device())?;
+            return self.logits(&on_cpu(&hidden.index_select(&tokens, 0)?)?);
         }
         let pooled = |x: &Tensor| pool(x, batch.cu_seqlens(), &[self.spec.pool], 0);
         if self.spec.pools_logits {
             return Ok(pooled(&self.logits(&on_cpu(hidden)?)?)?);
         }
         self.logits(&on_cpu(&pooled(hidden)?)?)
+    }
+
+    /// The token of each sequence whose hidden state the head takes, `(N)`; `None` if it takes several.
+    pub fn pooled_tokens(&self, batch: &RaggedBatch) -> Option<Vec<u32>> {
+        match self.spec.pad_token.filter(|pad_token| batch.ids().contains(pad_token)) {
+            Some(pad_token) => Some(last_tokens(batch, pad_token)),
+            None => self.spec.pool.tokens(batch.cu_seqlens()),
+        }
     }
 
     /// `(N, H)` → `(N, labels)`.

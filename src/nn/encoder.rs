@@ -137,6 +137,15 @@ impl Encoder {
         self.forward_observed(batch, |_, _| Ok(()))
     }
 
+    /// The last hidden states of some tokens, `(R, H)`: those rows of [`Encoder::forward`], with the same values. The last layer
+    /// needs keys and values of all tokens, and computes the rest of these tokens only.
+    ///
+    /// # Errors
+    /// As [`Encoder::forward`], and if the batch does not have one of the tokens.
+    pub fn forward_selected(&self, batch: &RaggedBatch, tokens: &[u32]) -> Result<Tensor> {
+        self.run(batch, Some(tokens), |_, _| Ok(()), None)
+    }
+
     /// The means of the token embeddings of sequences, each given by its ids, `(N, H)`; zeros for one without ids. What
     /// [`Encoder::forward`] and a mean compute if [`EncoderSpec::is_static`], without hidden states in between.
     ///
@@ -161,7 +170,7 @@ impl Encoder {
         batch: &RaggedBatch,
         observe: impl FnMut(Stage, &Tensor) -> Result<()>,
     ) -> Result<Tensor> {
-        self.run(batch, observe, None)
+        self.run(batch, None, observe, None)
     }
 
     /// [`Encoder::forward`], which calls `observe` with the attention weights of every attention layer, counted from 0 (a layer
@@ -174,7 +183,7 @@ impl Encoder {
         batch: &RaggedBatch,
         mut observe: impl FnMut(usize, AttentionWeights) -> Result<()>,
     ) -> Result<Tensor> {
-        self.run(batch, |_, _| Ok(()), Some(&mut observe))
+        self.run(batch, None, |_, _| Ok(()), Some(&mut observe))
     }
 
     /// Number of attention layers: those of [`Encoder::forward_with_attention`].
@@ -182,9 +191,11 @@ impl Encoder {
         self.spec.layers * self.spec.layer_sharing.inner
     }
 
+    /// The last hidden states of all tokens, or of the `selected` ones.
     fn run(
         &self,
         batch: &RaggedBatch,
+        selected: Option<&[u32]>,
         mut observe: impl FnMut(Stage, &Tensor) -> Result<()>,
         mut observe_attention: Option<&mut AttentionObserver>,
     ) -> Result<Tensor> {
@@ -200,16 +211,22 @@ impl Encoder {
         let global = self.context(batch, &positions, None)?;
         let window = self.spec.mask.sliding_window.as_ref();
         let local = window.map(|window| self.context(batch, &positions, Some(window.radius))).transpose()?;
+        let selected = selected.map(|tokens| Tensor::new(tokens, &self.backend.device())).transpose()?;
+        // The layer after which only the selected tokens are left; a convolution needs all of them after the first.
+        let layers = self.spec.layers;
+        let last = layers.checked_sub(1).filter(|last| *last > 0 || self.convolution.is_none());
         // The attention weights of one layer, if they are observed.
         let mut kept = observe_attention.is_some().then(Vec::new);
-        for index in 0..self.spec.layers {
+        for index in 0..layers {
             let context = match (&local, window) {
                 (Some(local), Some(window)) if window.layers[index] => local,
                 _ => &global,
             };
-            let group = self.spec.layer_sharing.group(index, self.spec.layers);
-            for layer in &self.groups[group] {
-                hidden = layer.forward(&hidden, context, kept.as_mut())?;
+            let group = &self.groups[self.spec.layer_sharing.group(index, layers)];
+            for (inner, layer) in group.iter().enumerate() {
+                let is_last = last == Some(index) && inner + 1 == group.len();
+                let selected = selected.as_ref().filter(|_| is_last);
+                hidden = layer.forward(&hidden, context, selected, kept.as_mut())?;
             }
             if let (Some(observe), Some(kept)) = (&mut observe_attention, &mut kept) {
                 for (inner, weights) in kept.drain(..).enumerate() {
@@ -219,12 +236,15 @@ impl Encoder {
             if let (0, Some(convolution), Some(embeddings)) = (index, &self.convolution, &embeddings) {
                 hidden = convolution.forward(embeddings, &hidden, batch)?;
             }
-            if let Some(norm) = self.final_norm.as_ref().filter(|_| index + 1 == self.spec.layers) {
+            if let Some(norm) = self.final_norm.as_ref().filter(|_| index + 1 == layers) {
                 hidden = norm.forward(hidden)?;
             }
             observe(Stage::Layer(index), &hidden)?;
         }
-        Ok(hidden)
+        match &selected {
+            Some(selected) if last.is_none() => Ok(hidden.index_select(selected, 0)?),
+            _ => Ok(hidden),
+        }
     }
 
     /// The attention context of a batch in layers with a sliding window of this `radius`, or without a window.

@@ -66,38 +66,47 @@ impl Layer {
         })
     }
 
-    /// `(T, H)` → `(T, H)`. Appends the attention weights to `kept`, if it is given.
+    /// `(T, H)` → `(T, H)`, or `(R, H)` for the `selected` tokens, `(R)` of u32. Appends the attention weights to `kept`, if it is given.
     pub(super) fn forward(
         &self,
         x: &Tensor,
         context: &AttentionContext,
+        selected: Option<&Tensor>,
         kept: Option<&mut Vec<AttentionWeights>>,
     ) -> Result<Tensor> {
-        let attend =
-            |x: &Tensor, residual: Option<&Tensor>| self.attention.forward(x, context, residual, kept);
-        let x = self.attention_residual.forward(x, attend)?;
-        self.feed_forward_residual.forward(&x, |x, residual| self.feed_forward.forward(x, residual))
+        let attend = |x: &Tensor, residual: Option<&Tensor>| {
+            self.attention.forward(x, context, selected, residual, kept)
+        };
+        let x = self.attention_residual.forward(x, selected, attend)?;
+        self.feed_forward_residual.forward(&x, None, |x, residual| self.feed_forward.forward(x, residual))
     }
 }
 
 impl Residual {
-    /// `(T, H)` → `(T, H)`. The sublayer gets its input and, where it can add it to its output itself, the residual.
+    /// `(T, H)` → `(T, H)`, or `(R, H)` if the sublayer returns the `selected` rows of its output. The sublayer gets its input and, where
+    /// it can add it to its output itself, the residual.
     fn forward(
         &self,
         x: &Tensor,
+        selected: Option<&Tensor>,
         sublayer: impl FnOnce(&Tensor, Option<&Tensor>) -> Result<Tensor>,
     ) -> Result<Tensor> {
+        let residual = match selected {
+            Some(selected) => &x.index_select(selected, 0)?,
+            None => x,
+        };
         if let (Some(norm), Some(output_norm)) = (&self.norm, &self.output_norm) {
             if self.is_post_norm {
-                return norm.forward_residual(output_norm.forward_residual(sublayer(x, None)?, x)?, x);
+                let output = output_norm.forward_residual(sublayer(x, None)?, residual)?;
+                return norm.forward_residual(output, residual);
             }
-            return Ok((output_norm.forward(sublayer(&norm.forward(x.copy()?)?, None)?)? + x)?);
+            return Ok((output_norm.forward(sublayer(&norm.forward(x.copy()?)?, None)?)? + residual)?);
         }
         match &self.norm {
             // The fused norm adds the residual.
-            Some(norm) if self.is_post_norm => norm.forward_residual(sublayer(x, None)?, x),
-            Some(norm) => sublayer(&norm.forward(x.copy()?)?, Some(x)),
-            None => sublayer(x, Some(x)),
+            Some(norm) if self.is_post_norm => norm.forward_residual(sublayer(x, None)?, residual),
+            Some(norm) => sublayer(&norm.forward(x.copy()?)?, Some(residual)),
+            None => sublayer(x, Some(residual)),
         }
     }
 }

@@ -94,21 +94,16 @@ impl MaskedLmHead {
         (of_token, weights.saturating_add(COLUMN_BLOCK_VALUES * size_of::<f32>()))
     }
 
-    /// Applies `reduce` to the logits of `tokens`, `(V)` each, and returns the results in order. `hidden` is `(T, H)`; no other token's
-    /// logits are computed.
+    /// Applies `reduce` to the logits of each token, `(V)`, and returns the results in order. `hidden` is `(T, H)`.
     ///
     /// # Errors
-    /// If a token is not below `T`.
-    pub fn map_logits<R>(
-        &self,
-        hidden: &Tensor,
-        tokens: &[u32],
-        reduce: impl Fn(&[f32]) -> R,
-    ) -> Result<Vec<R>> {
-        let mut results = Vec::with_capacity(tokens.len());
-        for tokens in tokens.chunks(TOKENS) {
-            let rows = Tensor::new(tokens, hidden.device())?;
-            let x = self.transform(&on_cpu(&hidden.index_select(&rows, 0)?)?)?;
+    /// If `hidden` has another shape.
+    pub fn map_logits<R>(&self, hidden: &Tensor, reduce: impl Fn(&[f32]) -> R) -> Result<Vec<R>> {
+        let tokens = hidden.dim(0)?;
+        let mut results = Vec::with_capacity(tokens);
+        for first in (0..tokens).step_by(TOKENS) {
+            let block = hidden.narrow(0, first, TOKENS.min(tokens - first))?;
+            let x = self.transform(&on_cpu(&block)?)?;
             let logits = self.decoder.forward(&x, Activation::Identity)?.to_vec2::<f32>()?;
             results.extend(logits.iter().map(|logits| reduce(logits)));
         }

@@ -133,12 +133,29 @@ impl Pooling {
         prompt_tokens: usize,
         token: PooledToken,
     ) -> Result<Tensor> {
-        if !self.needs_pooler() {
+        let Some(tokens) = self.pooled_tokens(batch, prompt_tokens, token) else {
             return self.vectors(hidden, batch.cu_seqlens(), prompt_tokens);
-        }
+        };
+        let tokens = Tensor::new(tokens, hidden.device())?;
+        Ok(hidden.index_select(&tokens, 0)?.to_device(&Device::Cpu)?.to_dtype(DType::F32)?)
+    }
+
+    /// The token of each sequence whose hidden state is its vector, `(N)`; `None` if [`Pooling::forward`] takes several.
+    pub fn pooled_tokens(
+        &self,
+        batch: &RaggedBatch,
+        prompt_tokens: usize,
+        token: PooledToken,
+    ) -> Option<Vec<u32>> {
         let row = |bounds: &[usize]| (bounds[0] + token.index(&batch.ids()[bounds[0]..bounds[1]])) as u32;
-        let rows = Tensor::from_iter(batch.cu_seqlens().windows(2).map(row), hidden.device())?;
-        Ok(hidden.index_select(&rows, 0)?.to_device(&Device::Cpu)?.to_dtype(DType::F32)?)
+        match self {
+            _ if self.needs_pooler() => Some(batch.cu_seqlens().windows(2).map(row).collect()),
+            // A prompt that is not pooled can be all of a text.
+            Pooling::Text(pools) if pools.len() == 1 && prompt_tokens == 0 => {
+                pools[0].tokens(batch.cu_seqlens())
+            }
+            _ => None,
+        }
     }
 
     fn vectors(&self, hidden: &Tensor, cu_seqlens: &[usize], prompt_tokens: usize) -> Result<Tensor> {

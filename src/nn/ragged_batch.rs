@@ -52,6 +52,20 @@ impl RaggedBatch {
         Ok(self)
     }
 
+    /// These tokens, each as a sequence of its own: the batch for the hidden states of `Encoder::forward_selected`.
+    ///
+    /// # Panics
+    /// If the batch does not have one of the tokens.
+    pub fn select(&self, tokens: &[u32]) -> Self {
+        let of = |values: &[u32]| tokens.iter().map(|token| values[*token as usize]).collect();
+        RaggedBatch {
+            ids: of(&self.ids),
+            token_type_ids: of(&self.token_type_ids),
+            cu_seqlens: (0..=tokens.len()).collect(),
+            key_lengths: None,
+        }
+    }
+
     /// Token ids, `(T)`.
     pub fn ids(&self) -> &[u32] {
         &self.ids

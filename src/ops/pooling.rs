@@ -100,6 +100,16 @@ fn concatenate(pooled: &[Tensor]) -> Result<Tensor> {
 }
 
 impl Pool {
+    /// The token that each sequence is pooled to, as a row of the batch, `(N)`; `None` if it is pooled from several.
+    pub fn tokens(self, cu_seqlens: &[usize]) -> Option<Vec<u32>> {
+        let token = |bounds: &[usize]| match self {
+            Pool::Cls | Pool::Pooler => Some(bounds[0] as u32),
+            Pool::Last => Some((bounds[1] - 1) as u32),
+            Pool::Max | Pool::Mean | Pool::MeanSqrtLen | Pool::WeightedMean => None,
+        };
+        cu_seqlens.windows(2).map(token).collect()
+    }
+
     /// The launch of this mode on a GPU, `(T, H)` → `(N, H)`, for `cu_seqlens` of `(N + 1)`: one block per sequence and
     /// 128 columns.
     ///

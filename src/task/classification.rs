@@ -14,7 +14,7 @@ use crate::model::classification::{
     ScoreFunction, label_function, labels, next_sentence_labels, pair_function,
 };
 use crate::named::Named;
-use crate::nn::{ClassificationHead, HeadKind, TaskHead, keep_memory};
+use crate::nn::{ClassificationHead, HeadKind, RaggedBatch, TaskHead, keep_memory};
 use crate::output::{Content, ContentType, LabelScore};
 use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::sys::console::Console;
@@ -198,7 +198,8 @@ impl Task for Classifier {
     }
 
     fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
-        let logits = self.model.forward(texts, batch_tokens, worker, |batch, hidden| {
+        let select = |batch: &RaggedBatch| self.head.pooled_tokens(batch);
+        let logits = self.model.forward(texts, batch_tokens, worker, select, |batch, hidden| {
             Ok(self.head.forward(hidden, batch)?.to_vec2::<f32>()?)
         })?;
         let contents = logits.map(|logits| self.row_content(&logits));

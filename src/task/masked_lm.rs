@@ -8,7 +8,7 @@ use super::load::Loaded;
 use super::model_task::{HeadMemory, ModelTask};
 use super::text_model::TextModel;
 use crate::model::classification::ScoreFunction;
-use crate::nn::{MaskedLmHead, TaskHead, keep_memory};
+use crate::nn::{MaskedLmHead, RaggedBatch, TaskHead, keep_memory};
 use crate::output::{Content, ContentType, TokenScore};
 use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::text::TokenizedText;
@@ -95,9 +95,12 @@ impl Task for MaskFiller {
     }
 
     fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
-        let mut best = self.model.forward(texts, batch_tokens, worker, |batch, hidden| {
-            let masks = (0..).zip(batch.ids()).filter(|(_, id)| **id == self.mask).map(|(token, _)| token);
-            self.head.map_logits(hidden, &masks.collect::<Vec<u32>>(), |logits| self.best(logits))
+        let masks = |batch: &RaggedBatch| {
+            let masks = (0..).zip(batch.ids()).filter(|(_, id)| **id == self.mask);
+            Some(masks.map(|(token, _)| token).collect())
+        };
+        let mut best = self.model.forward(texts, batch_tokens, worker, masks, |_, hidden| {
+            self.head.map_logits(hidden, |logits| self.best(logits))
         })?;
         let mut content = |text| Content::Masks(best.by_ref().take(self.count_masks(text)).collect());
         Ok(texts.iter().map(|text| vec![TaskRow::of(text, content(text))]).collect())

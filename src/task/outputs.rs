@@ -9,6 +9,7 @@ use super::lexical::LexicalHead;
 use super::load::Loaded;
 use super::model_task::{HeadMemory, ModelTask};
 use super::options::{OnLong, VectorOptions};
+use super::sequences::all_tokens;
 use super::sparse::{sparse_vector, sparse_vector_bytes};
 use super::text_model::TextModel;
 use crate::error::UsageError;
@@ -145,8 +146,8 @@ impl Task for OutputsEncoder {
 
     fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
         let model = &self.embedder.model;
-        let outputs =
-            model.forward(texts, batch_tokens, worker, |batch, hidden| self.outputs(batch, hidden))?;
+        let outputs = |batch: &RaggedBatch, hidden: &Tensor| self.outputs(batch, hidden);
+        let outputs = model.forward(texts, batch_tokens, worker, all_tokens, outputs)?;
         Ok(texts.iter().zip(outputs).map(|(text, content)| vec![TaskRow::of(text, content)]).collect())
     }
 

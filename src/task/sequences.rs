@@ -38,12 +38,19 @@ pub(super) fn tokenizer_failed(error: anyhow::Error) -> TokenizeError {
     TokenizeError::Failed(format!("cannot be tokenized ({error}); correct the text"))
 }
 
+/// For [`forward`], of a task that needs the hidden states of all tokens.
+pub(super) fn all_tokens(_: &RaggedBatch) -> Option<Vec<u32>> {
+    None
+}
+
 /// Encodes sequences in batches of at most `batch_tokens` tokens, and calls `reduce` with the sequences of each batch and their hidden
-/// states of `(T, H)`. Returns its results in order.
+/// states of `(T, H)`. If `select` returns tokens of a batch, `reduce` gets only these, each as a sequence of its own, `(R, H)`.
+/// Returns its results in order.
 pub(super) fn forward<T>(
     encoder: &Encoder,
     sequences: &[&Sequence],
     batch_tokens: usize,
+    select: impl Fn(&RaggedBatch) -> Option<Vec<u32>>,
     reduce: impl Fn(&[&Sequence], &RaggedBatch, &Tensor) -> Result<T>,
 ) -> Result<Vec<T>> {
     let lengths: Vec<usize> = sequences.iter().map(|sequence| sequence.tokens.ids.len()).collect();
@@ -56,8 +63,13 @@ pub(super) fn forward<T>(
                 let key_lengths = tokens.map(|tokens| tokens.ids.len() - tokens.unattended_tokens);
                 batch = batch.with_key_lengths(key_lengths.collect())?;
             }
-            let hidden = encoder.forward(&batch)?;
-            reduce(part, &batch, &hidden)
+            match select(&batch) {
+                Some(tokens) => {
+                    let hidden = encoder.forward_selected(&batch, &tokens)?;
+                    reduce(part, &batch.select(&tokens), &hidden)
+                }
+                None => reduce(part, &batch, &encoder.forward(&batch)?),
+            }
         })
     });
     Ok(reduced.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
@@ -73,7 +85,7 @@ pub(super) fn forward_tokens<T>(
     reduce: impl Fn(&TokenIds, &[f32]) -> T,
 ) -> Result<Vec<(Vec<T>, bool)>> {
     let sequences: Vec<&Sequence> = texts.iter().flat_map(|text| &text.sequences).collect();
-    let reduced = forward(encoder, &sequences, batch_tokens, |part, _, hidden| {
+    let reduced = forward(encoder, &sequences, batch_tokens, all_tokens, |part, _, hidden| {
         let logits = head.forward(hidden)?;
         let (_, outputs) = logits.dims2()?;
         let logits = logits.flatten_all()?.to_vec1::<f32>()?;

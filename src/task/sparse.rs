@@ -5,19 +5,20 @@ use std::borrow::Borrow;
 use std::collections::BTreeSet;
 
 use anyhow::{Result, bail};
+use candle_core::Tensor;
 
 use super::embedding::{EmbeddedTexts, embed_texts};
 use super::lexical::LexicalHead;
 use super::load::{Loaded, StaticQueries};
 use super::model_task::{HeadMemory, ModelTask};
 use super::options::{OnLong, VectorOptions};
-use super::sequences::tokenize;
+use super::sequences::{all_tokens, tokenize};
 use super::text_model::TextModel;
 use super::tokens::resolve_prompt;
 use crate::error::UsageError;
 use crate::model::modules::{Prompts, Role};
 use crate::named::Named;
-use crate::nn::{LEXICAL, MaskedLmHead, Pooling, SPLADE, SpladeSpec, TaskHead, keep_memory};
+use crate::nn::{LEXICAL, MaskedLmHead, Pooling, RaggedBatch, SPLADE, SpladeSpec, TaskHead, keep_memory};
 use crate::output::{Content, ContentType, OutputDtype, SparseVector};
 use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::sys::console::Console;
@@ -141,10 +142,11 @@ impl SparseEncoder {
             let vectors = texts.iter().map(|text| queries.weights_of(text.borrow()));
             return Ok(vectors.map(|weights| self.vector_of(weights)).collect());
         }
-        let weights = self.model.forward(texts, batch_tokens, worker, |batch, hidden| match &self.head {
+        let weigh = |batch: &RaggedBatch, hidden: &Tensor| match &self.head {
             SparseHead::Splade(head, spec) => head.splade(hidden, batch.cu_seqlens(), *spec),
             SparseHead::Lexical(head) => head.weights(batch, hidden),
-        })?;
+        };
+        let weights = self.model.forward(texts, batch_tokens, worker, all_tokens, weigh)?;
         Ok(weights.map(|weights| self.vector_of(weights)).collect())
     }
 

@@ -57,7 +57,7 @@ impl TextModel {
     }
 
     /// Encodes the sequences of texts as [`forward`] does, with the encoder of a worker thread. `reduce` returns any number of values
-    /// for a batch and its hidden states of `(T, H)`; those of all batches are concatenated.
+    /// for a batch and its hidden states of `(T, H)`, or those of the tokens that `select` returns; those of all batches are concatenated.
     ///
     /// # Errors
     /// If the encoder or `reduce` fails.
@@ -66,12 +66,13 @@ impl TextModel {
         texts: &[impl Borrow<TokenizedText>],
         batch_tokens: usize,
         worker: usize,
+        select: impl Fn(&RaggedBatch) -> Option<Vec<u32>>,
         reduce: impl Fn(&RaggedBatch, &Tensor) -> Result<Vec<T>>,
     ) -> Result<impl Iterator<Item = T>> {
         let sequences: Vec<&Sequence> = texts.iter().flat_map(|text| &text.borrow().sequences).collect();
-        let reduced = forward(self.encoder(worker), &sequences, batch_tokens, |_, batch, hidden| {
-            reduce(batch, hidden)
-        })?;
+        let encoder = self.encoder(worker);
+        let reduced =
+            forward(encoder, &sequences, batch_tokens, select, |_, batch, hidden| reduce(batch, hidden))?;
         Ok(reduced.into_iter().flatten())
     }
 }

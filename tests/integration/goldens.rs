@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use crate::support::{MODELS, assert_close, embed, embedding, first_difference, fixture, rows};
 use candle_core::{DType, Device, Tensor};
 use sconce::input::{Location, Position, Record};
+use sconce::kernels::gemm::GemmType;
 use sconce::model::Source;
 use sconce::model::config::Config;
 use sconce::model::families::{FAMILIES, Family};
 use sconce::model::modules::Similarity;
 use sconce::model::names::TensorNames;
 use sconce::model::weights::Checkpoint;
-use sconce::nn::{Backend, Encoder, Pool, PooledToken, Pooling, RaggedBatch, RandomWeights};
+use sconce::nn::{Backend, Encoder, LayerSharing, Pool, PooledToken, Pooling, RaggedBatch, RandomWeights};
 use sconce::ops::activation::NAMES;
 use sconce::ops::linear::{LinearWeights, Matrix, reference};
 use sconce::output::{Content, StoredVector, VectorValues};
@@ -125,6 +126,53 @@ fn hidden_states_of_the_reference_path() {
     }
 }
 
+/// The bits of the hidden states of `tokens`, from a pass of all tokens and from one of these tokens.
+fn selected(encoder: &Encoder, batch: &RaggedBatch, tokens: &[u32]) -> [Vec<u32>; 2] {
+    let index = Tensor::new(tokens, &Device::Cpu).unwrap();
+    let all = encoder.forward(batch).unwrap().index_select(&index, 0).unwrap();
+    let some = encoder.forward_selected(batch, tokens).unwrap();
+    assert_eq!(some.dims(), [tokens.len(), encoder.spec().hidden_size]);
+    [all, some].map(|hidden| flat(&hidden).into_iter().map(f32::to_bits).collect())
+}
+
+/// What a task does not need is not computed in the last layer, which changes no bit of the rest.
+#[test]
+fn selected_tokens_have_the_hidden_states_of_the_whole_batch() {
+    for model in MODELS {
+        let batch = golden_batch(model);
+        let config = Config::read(&fixture(model).join("config.json")).unwrap();
+        let family = Family::of(&config).unwrap();
+        let spec = family.spec(&config).unwrap();
+        let checkpoint = Checkpoint::open(&fixture(model).join("model.safetensors")).unwrap();
+        let first: Vec<u32> = batch.cu_seqlens().windows(2).map(|bounds| bounds[0] as u32).collect();
+        let some: Vec<u32> = (0..batch.ids().len() as u32).rev().step_by(3).collect();
+        for gemm_type in [GemmType::F32, GemmType::Bf16x3, GemmType::Bf16, GemmType::Int8] {
+            let mut reader = checkpoint.reader(family.names).unwrap();
+            reader.set_backend(Backend::Cpu(gemm_type));
+            let encoder = Encoder::load(&spec, &mut reader).unwrap();
+            for tokens in [&first[..], &some, &some[..1]] {
+                let [expected, found] = selected(&encoder, &batch, tokens);
+                assert!(found == expected, "{model} in {}: the tokens {tokens:?} differ", gemm_type.name());
+            }
+        }
+    }
+}
+
+/// Where the last layer needs all tokens, or there is none, the tokens are selected after it.
+#[test]
+fn tokens_are_selected_after_a_convolution_and_without_layers() {
+    for (model, layers) in [("deberta-v2-c2p", 1), ("bert-tiny", 0)] {
+        let config = Config::read(&fixture(model).join("config.json")).unwrap();
+        let mut spec = Family::of(&config).unwrap().spec(&config).unwrap();
+        (spec.layers, spec.layer_sharing) = (layers, LayerSharing { groups: layers, inner: 1 });
+        assert_eq!(spec.convolution.is_some(), layers == 1, "{model}");
+        let backend = Backend::Cpu(GemmType::F32);
+        let encoder = Encoder::load(&spec, &mut RandomWeights::new(1, backend)).unwrap();
+        let [expected, found] = selected(&encoder, &golden_batch(model), &[0, 7, 3]);
+        assert_eq!(found, expected, "{model}");
+    }
+}
+
 /// Several threads share a GPU only if candle computes no matmul.
 #[test]
 fn encoders_whose_batches_overlap_on_a_gpu() {
@@ -163,6 +211,24 @@ fn poolings_match_the_reference() {
             }
         }
     }
+}
+
+/// As in sentence-transformers, also where a text is all prompt.
+#[test]
+fn one_token_is_pooled_without_the_prompt() {
+    let lengths = [4, 2, 3];
+    let ids = [1u32; 4];
+    let batch = RaggedBatch::new(lengths.map(|length| (&ids[..length], &ids[..length]))).unwrap();
+    let hidden = Tensor::arange(1f32, 10.0, &Device::Cpu).unwrap().reshape((9, 1)).unwrap();
+    let vectors = |pool: Pool, prompt_tokens: usize| {
+        let pooling = Pooling::Text(vec![pool]);
+        flat(&pooling.forward(&hidden, &batch, prompt_tokens, PooledToken::First).unwrap())
+    };
+    assert_eq!(vectors(Pool::Cls, 0), [1.0, 5.0, 7.0]);
+    assert_eq!(vectors(Pool::Cls, 2), [3.0, 5.0, 9.0]);
+    assert_eq!(vectors(Pool::Last, 0), [4.0, 6.0, 9.0]);
+    assert_eq!(vectors(Pool::Last, 2), [4.0, 0.0, 9.0]);
+    assert_eq!(vectors(Pool::Pooler, 2), [1.0, 5.0, 7.0]);
 }
 
 /// Models of t5.rs and adapters.rs.

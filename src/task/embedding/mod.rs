@@ -15,14 +15,14 @@ pub use texts::{EmbeddedTexts, TextError};
 
 use super::model_task::ModelTask;
 use super::options::OnLong;
-use super::sequences::{forward, tokenize, tokenizer_failed};
+use super::sequences::{all_tokens, forward, tokenize, tokenizer_failed};
 use super::similarity::Compared;
 use super::tokens::check_tokens;
 use crate::error::UsageError;
 use crate::model::modules::{Role, Similarity};
 use crate::named::Named;
 use crate::neighbours::{MaxSim, Metric};
-use crate::nn::{Encoder, EncoderSpec, Pooling, PostPooling, is_normalized, keep_memory};
+use crate::nn::{Encoder, EncoderSpec, Pooling, PostPooling, RaggedBatch, is_normalized, keep_memory};
 use crate::output::{Content, ContentType, OutputDtype, Span, VectorType};
 use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::task::text_model::TextModel;
@@ -163,11 +163,15 @@ impl Embedder {
             });
             return Ok(vec![encoder.mean_embeddings(known)?]);
         }
-        forward(encoder, sequences, batch_tokens, |part, batch, hidden| match self.chunking {
-            Some(Chunking { late: true, .. }) => {
+        if matches!(self.chunking, Some(Chunking { late: true, .. })) {
+            return forward(encoder, sequences, batch_tokens, all_tokens, |part, batch, hidden| {
                 self.pooling.forward_spans(hidden, &self.pooled_spans(part, batch.cu_seqlens()))
-            }
-            _ => self.pooling.forward(hidden, batch, self.prompt_tokens, self.spec().pooler.token),
+            });
+        }
+        let (prompt_tokens, token) = (self.prompt_tokens, self.spec().pooler.token);
+        let select = |batch: &RaggedBatch| self.pooling.pooled_tokens(batch, prompt_tokens, token);
+        forward(encoder, sequences, batch_tokens, select, |_, batch, hidden| {
+            self.pooling.forward(hidden, batch, prompt_tokens, token)
         })
     }
 
