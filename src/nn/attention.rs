@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 
 use super::linear::Linear;
 use super::norm::Norm;
@@ -56,6 +56,30 @@ pub(super) struct AttentionContext<'a> {
     pub relative_rows: Option<Vec<u32>>,
     /// Attention mask within a sequence.
     pub visible: AttentionWindow,
+}
+
+/// Some tokens of a batch, which a layer is computed for without the others.
+pub(super) struct Selection<'a> {
+    /// Their rows in the batch, `(R)`.
+    pub tokens: &'a [u32],
+    /// `tokens` on the encoder's device.
+    index: Tensor,
+}
+
+impl<'a> Selection<'a> {
+    pub(super) fn new(tokens: &'a [u32], device: &Device) -> Result<Self> {
+        Ok(Selection { tokens, index: Tensor::new(tokens, device)? })
+    }
+
+    /// `(T)` → `(R)`.
+    fn of(&self, values: &[u32]) -> Vec<u32> {
+        self.tokens.iter().map(|token| values[*token as usize]).collect()
+    }
+
+    /// `(T, H)` → `(R, H)`.
+    pub(super) fn rows(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(x.index_select(&self.index, 0)?)
+    }
 }
 
 impl SelfAttention {
@@ -120,39 +144,26 @@ impl SelfAttention {
         })
     }
 
-    /// Self-attention within each sequence, plus the residual if there is one: `(T, H)` → `(T, H)`, or `(R, H)` for the `selected` tokens,
-    /// `(R)` of u32. With `kept`, attention is computed by the reference path, which appends its weights.
+    /// Self-attention within each sequence, plus the residual if there is one: `(T, H)` → `(T, H)`, or `(R, H)` for selected tokens.
+    /// With `kept`, attention is computed by the reference path, which appends its weights.
     pub(super) fn forward(
         &self,
         x: &Tensor,
         context: &AttentionContext,
-        selected: Option<&Tensor>,
+        selection: Option<&Selection>,
         residual: Option<&Tensor>,
         kept: Option<&mut Vec<AttentionWeights>>,
     ) -> Result<Tensor> {
-        let [mut q, mut k, mut v] = Linear::forward_each([&self.query, &self.key, &self.value], x)?;
-        if let Some([query_norm, key_norm]) = &self.qk_norms {
-            (q, k) = (query_norm.forward_heads(q)?, key_norm.forward_heads(k)?);
-        }
-        if let Some(rotation) = &context.rotation {
-            q = rotation.forward(q, context.positions, self.qk_head_dim)?;
-            k = rotation.forward(k, context.positions, self.qk_head_dim)?;
-            if self.rotate_values {
-                v = rotation.forward(v, context.positions, self.v_head_dim)?;
-            }
-        }
         let relative = match (&self.relative, &context.relative_rows) {
-            (Some(projections), Some(rows)) => {
-                let [keys, queries] = projections.forward(&self.key, &self.query)?;
-                Some(RelativePositions {
-                    position_keys: keys.as_ref(),
-                    position_queries: queries.as_ref(),
-                    buckets: rows,
-                })
-            }
+            (Some(projections), Some(rows)) => Some((projections.forward(&self.key, &self.query)?, rows)),
             _ => None,
         };
-        let attention = Attention {
+        let relative = relative.as_ref().map(|([keys, queries], rows)| RelativePositions {
+            position_keys: keys.as_ref(),
+            position_queries: queries.as_ref(),
+            buckets: rows,
+        });
+        let mut attention = Attention {
             heads: self.heads,
             key_value_heads: self.key_value_heads,
             scale: self.scale,
@@ -164,13 +175,35 @@ impl SelfAttention {
             pre_softmax: self.pre_softmax.as_ref(),
             post_softmax: self.post_softmax.as_ref(),
             query_tiles: context.tiles.as_ref(),
+            queries: None,
         };
+        // Where attention can do without them, other tokens have no queries.
+        let queries = selection.filter(|_| kept.is_none() && attention.selects_queries(x));
+        attention.queries = queries.map(|selection| selection.tokens);
+        let [mut q, mut k, mut v] = match queries {
+            Some(selection) => {
+                let [k, v] = Linear::forward_each([&self.key, &self.value], x)?;
+                [self.query.forward(&selection.rows(x)?, Activation::Identity)?, k, v]
+            }
+            None => Linear::forward_each([&self.query, &self.key, &self.value], x)?,
+        };
+        if let Some([query_norm, key_norm]) = &self.qk_norms {
+            (q, k) = (query_norm.forward_heads(q)?, key_norm.forward_heads(k)?);
+        }
+        if let Some(rotation) = &context.rotation {
+            let positions = queries.map(|selection| selection.of(context.positions));
+            q = rotation.forward(q, positions.as_deref().unwrap_or(context.positions), self.qk_head_dim)?;
+            k = rotation.forward(k, context.positions, self.qk_head_dim)?;
+            if self.rotate_values {
+                v = rotation.forward(v, context.positions, self.v_head_dim)?;
+            }
+        }
         let mut attended = match kept {
             None => attention.forward(&q, &k, &v, context.cu_seqlens)?,
             Some(kept) => attention.reference_with_weights(&q, &k, &v, context.cu_seqlens, Some(kept))?,
         };
-        if let Some(selected) = selected {
-            attended = attended.index_select(selected, 0)?;
+        if let Some(selection) = selection.filter(|_| queries.is_none()) {
+            attended = selection.rows(&attended)?;
         }
         self.output.forward_residual(&attended, Activation::Identity, residual)
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use candle_core::Tensor;
 
-use super::attention::AttentionContext;
+use super::attention::{AttentionContext, Selection};
 use super::convolution::Convolution;
 use super::embeddings::Embeddings;
 use super::layer::Layer;
@@ -138,7 +138,7 @@ impl Encoder {
     }
 
     /// The last hidden states of some tokens, `(R, H)`: those rows of [`Encoder::forward`], with the same values. The last layer
-    /// needs keys and values of all tokens, and computes the rest of these tokens only.
+    /// needs keys and values of all tokens, and computes the rest for these tokens only.
     ///
     /// # Errors
     /// As [`Encoder::forward`], and if the batch does not have one of the tokens.
@@ -211,7 +211,7 @@ impl Encoder {
         let global = self.context(batch, &positions, None)?;
         let window = self.spec.mask.sliding_window.as_ref();
         let local = window.map(|window| self.context(batch, &positions, Some(window.radius))).transpose()?;
-        let selected = selected.map(|tokens| Tensor::new(tokens, &self.backend.device())).transpose()?;
+        let selection = selected.map(|tokens| Selection::new(tokens, &self.backend.device())).transpose()?;
         // The layer after which only the selected tokens are left; a convolution needs all of them after the first.
         let layers = self.spec.layers;
         let last = layers.checked_sub(1).filter(|last| *last > 0 || self.convolution.is_none());
@@ -225,8 +225,8 @@ impl Encoder {
             let group = &self.groups[self.spec.layer_sharing.group(index, layers)];
             for (inner, layer) in group.iter().enumerate() {
                 let is_last = last == Some(index) && inner + 1 == group.len();
-                let selected = selected.as_ref().filter(|_| is_last);
-                hidden = layer.forward(&hidden, context, selected, kept.as_mut())?;
+                let selection = selection.as_ref().filter(|_| is_last);
+                hidden = layer.forward(&hidden, context, selection, kept.as_mut())?;
             }
             if let (Some(observe), Some(kept)) = (&mut observe_attention, &mut kept) {
                 for (inner, weights) in kept.drain(..).enumerate() {
@@ -241,8 +241,8 @@ impl Encoder {
             }
             observe(Stage::Layer(index), &hidden)?;
         }
-        match &selected {
-            Some(selected) if last.is_none() => Ok(hidden.index_select(selected, 0)?),
+        match &selection {
+            Some(selection) if last.is_none() => selection.rows(&hidden),
             _ => Ok(hidden),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use candle_core::Tensor;
 
-use super::attention::{AttentionContext, SelfAttention};
+use super::attention::{AttentionContext, Selection, SelfAttention};
 use super::feed_forward::FeedForward;
 use super::norm::Norm;
 use super::relative_position::RelativeEmbeddings;
@@ -66,33 +66,33 @@ impl Layer {
         })
     }
 
-    /// `(T, H)` → `(T, H)`, or `(R, H)` for the `selected` tokens, `(R)` of u32. Appends the attention weights to `kept`, if it is given.
+    /// `(T, H)` → `(T, H)`, or `(R, H)` for selected tokens. Appends the attention weights to `kept`, if it is given.
     pub(super) fn forward(
         &self,
         x: &Tensor,
         context: &AttentionContext,
-        selected: Option<&Tensor>,
+        selection: Option<&Selection>,
         kept: Option<&mut Vec<AttentionWeights>>,
     ) -> Result<Tensor> {
         let attend = |x: &Tensor, residual: Option<&Tensor>| {
-            self.attention.forward(x, context, selected, residual, kept)
+            self.attention.forward(x, context, selection, residual, kept)
         };
-        let x = self.attention_residual.forward(x, selected, attend)?;
+        let x = self.attention_residual.forward(x, selection, attend)?;
         self.feed_forward_residual.forward(&x, None, |x, residual| self.feed_forward.forward(x, residual))
     }
 }
 
 impl Residual {
-    /// `(T, H)` → `(T, H)`, or `(R, H)` if the sublayer returns the `selected` rows of its output. The sublayer gets its input and, where
+    /// `(T, H)` → `(T, H)`, or `(R, H)` if the sublayer computes selected tokens only. The sublayer gets its input and, where
     /// it can add it to its output itself, the residual.
     fn forward(
         &self,
         x: &Tensor,
-        selected: Option<&Tensor>,
+        selection: Option<&Selection>,
         sublayer: impl FnOnce(&Tensor, Option<&Tensor>) -> Result<Tensor>,
     ) -> Result<Tensor> {
-        let residual = match selected {
-            Some(selected) => &x.index_select(selected, 0)?,
+        let residual = match selection {
+            Some(selection) => &selection.rows(x)?,
             None => x,
         };
         if let (Some(norm), Some(output_norm)) = (&self.norm, &self.output_norm) {

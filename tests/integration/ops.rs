@@ -296,6 +296,61 @@ fn attention_with_fewer_keys_than_queries_matches_the_reference() {
     }
 }
 
+/// The result of some queries, in any order, has the bits that it has among all queries.
+#[test]
+fn attention_of_some_queries_is_that_of_all() {
+    for lengths in LENGTHS {
+        let cu_seqlens = operands::cu_seqlens(lengths);
+        let tokens = cu_seqlens[lengths.len()];
+        let queries: Vec<u32> = (0..tokens as u32).rev().step_by(7).chain([0]).collect();
+        let index = Tensor::new(&queries[..], &Device::Cpu).unwrap();
+        let half: Vec<usize> = lengths.iter().map(|n| n.div_ceil(2)).collect();
+        for (heads, key_value_heads, head_dim) in [(1, 1, 1), (6, 2, 12), (4, 4, 32), (2, 1, 64)] {
+            let [q, k, v] = [(1, heads), (2, key_value_heads), (3, key_value_heads)]
+                .map(|(seed, heads)| (tensor(seed, &[tokens, heads * head_dim]) * 3.0).unwrap());
+            for gemm_type in [GemmType::F32, GemmType::Bf16x3, GemmType::Bf16] {
+                for key_lengths in [None, Some(&half[..])] {
+                    let all = Attention { key_value_heads, gemm_type, key_lengths, ..plain(heads, head_dim) };
+                    let expected = all.forward(&q, &k, &v, &cu_seqlens).unwrap();
+                    let expected = expected.index_select(&index, 0).unwrap();
+                    let some = Attention { queries: Some(&queries), ..all };
+                    let q = q.index_select(&index, 0).unwrap();
+                    let found = some.forward(&q, &k, &v, &cu_seqlens).unwrap();
+                    let [found, expected] = [found, expected].map(|x| flat(&x));
+                    assert_eq!(found, expected, "{lengths:?} in {heads} heads of {head_dim}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn attention_of_some_queries_is_refused_where_it_could_differ() {
+    let (x, bias) = (tensor(1, &[6, 8]), tensor(2, &[2, 7]));
+    let q = x.narrow(0, 0, 2).unwrap();
+    let forward = |attention: Attention| attention.forward(&q, &x, &x, &[0, 4, 6]);
+    let some = Attention { queries: Some(&[5, 1]), ..plain(2, 4) };
+    assert!(forward(some.clone()).is_ok());
+    let window = AttentionWindow { left: 3, right: 3 };
+    let square = tensor(3, &[2, 2]);
+    for refused in [
+        Attention { queries: Some(&[6, 1]), ..some.clone() },
+        Attention { queries: Some(&[1]), ..some.clone() },
+        Attention { queries: None, ..some.clone() },
+        Attention { bias: Some(&bias), ..some.clone() },
+        Attention { window, ..some.clone() },
+        Attention { pre_softmax: Some(&square), ..some.clone() },
+        Attention { post_softmax: Some(&square), ..some.clone() },
+    ] {
+        assert!(forward(refused).is_err());
+    }
+    let relative = Some(RelativePositions { position_keys: None, position_queries: None, buckets: &[0; 7] });
+    assert!(forward(Attention { relative, ..some.clone() }).is_err());
+    assert!(some.reference(&q, &x, &x, &[0, 4, 6]).is_err());
+    let [q, x] = [&q, &x].map(|x| x.to_dtype(DType::F16).unwrap());
+    assert!(some.forward(&q, &x, &x, &[0, 4, 6]).is_err());
+}
+
 #[test]
 fn talking_heads_match_the_reference() {
     let (pre, post) = (tensor(5, &[5, 3]), tensor(6, &[4, 5]));

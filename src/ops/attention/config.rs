@@ -5,6 +5,7 @@ use candle_core::{Result, Tensor};
 use crate::kernels::gemm::{AttentionWindow, GemmType};
 use crate::ops::check::{check_cu_seqlens, check_indices};
 use crate::ops::gpu::AttentionVariant;
+use crate::ops::host::is_host_f32;
 
 /// The parameters of an attention layer, without the queries, keys and values.
 #[derive(Debug, Clone)]
@@ -36,6 +37,8 @@ pub struct Attention<'a> {
     pub post_softmax: Option<&'a Tensor>,
     /// The tiles of [`super::query_tiles`], if the batch is on a GPU.
     pub query_tiles: Option<&'a Tensor>,
+    /// The tokens of the queries, in their order, where [`Attention::selects_queries`]. `None`: all tokens.
+    pub queries: Option<&'a [u32]>,
 }
 
 /// Disentangled attention (He et al. 2021, equation 4). The score of query `i` and key `j` gets two more terms: content
@@ -69,8 +72,11 @@ pub(super) struct HeadDims {
 impl Attention<'_> {
     /// Checks that the operands and `cu_seqlens` match, which every path relies on, and derives the head dims.
     pub(super) fn check(&self, q: &Tensor, k: &Tensor, v: &Tensor, cu_seqlens: &[usize]) -> Result<HeadDims> {
-        let (tokens, width) = q.dims2()?;
+        let ((queries, width), tokens) = (q.dims2()?, k.dims2()?.0);
         check_cu_seqlens(cu_seqlens, tokens)?;
+        if let Some(queries) = self.queries {
+            check_indices(queries, tokens)?;
+        }
         self.check_key_lengths(cu_seqlens)?;
         let softmax_heads = projected_heads(self.pre_softmax, self.heads)?;
         let value_heads = projected_heads(self.post_softmax, softmax_heads)?;
@@ -87,7 +93,9 @@ impl Attention<'_> {
             || qk_head_dim == 0
             || v_head_dim == 0
             || head_dim(k.dims2()?.1, self.key_value_heads) != qk_head_dim
-            || [k, v].iter().any(|x| x.dims()[0] != tokens)
+            || v.dims()[0] != tokens
+            || queries != self.queries.map_or(tokens, <[u32]>::len)
+            || (self.queries.is_some() && !self.selects_queries(q))
         {
             candle_core::bail!(
                 "queries of {:?} in {} heads do not match keys of {:?} and values of {:?} in {} heads",
@@ -101,6 +109,13 @@ impl Attention<'_> {
         let max_seqlen = cu_seqlens.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0);
         self.check_positions(width, max_seqlen)?;
         Ok(HeadDims { qk_head_dim, v_head_dim, softmax_heads, value_heads, value_groups })
+    }
+
+    /// Whether attention of some queries of a batch is supported, for operands like `x`: on the CPU in f32, where a query sees the keys of
+    /// its whole sequence whatever other queries there are.
+    pub fn selects_queries(&self, x: &Tensor) -> bool {
+        let is_plain = self.pre_softmax.is_none() && self.post_softmax.is_none() && self.relative.is_none();
+        is_host_f32(x) && is_plain && self.bias.is_none() && self.window == AttentionWindow::FULL
     }
 
     /// Checks that every sequence with tokens has a key, and no more keys than tokens.

@@ -127,8 +127,10 @@ struct Task {
     head: usize,
     /// The keys that a query sees.
     window: AttentionWindow,
-    /// The first row of the sequence.
+    /// The first row of the sequence among keys and values.
     start: usize,
+    /// The row of the first query among queries and outputs.
+    first_row: usize,
     /// Keys of the sequence.
     n: usize,
     queries: Range<usize>,
@@ -144,6 +146,12 @@ impl Task {
     /// The keys that a query sees.
     fn visible_keys(&self, query: usize) -> Range<usize> {
         self.window.keys(query, self.n)
+    }
+
+    /// The rows of some of the queries.
+    fn rows(&self, queries: &Range<usize>) -> Range<usize> {
+        let first = self.first_row + queries.start - self.queries.start;
+        first..first + queries.len()
     }
 
     /// The queries in blocks of [`QUERY_BLOCK`].
@@ -198,14 +206,15 @@ impl CpuAttention<'_> {
     fn run(&self, cu_seqlens: &[usize]) -> Result<Vec<f32>> {
         let has_talking_heads = self.has_talking_heads();
         let tasks = self.tasks(cu_seqlens);
-        let tokens = cu_seqlens.last().copied().unwrap_or(0);
+        let rows =
+            (self.attention.queries).map_or_else(|| cu_seqlens.last().copied().unwrap_or(0), <[u32]>::len);
         let columns = self.dims.value_heads * self.dims.v_head_dim;
-        // SAFETY: `cu_seqlens` begins with 0, does not decrease and ends with `tokens` (`Attention::check`), so the queries of
-        // the tasks of each head are all rows, or with talking heads those of all tasks. `run_all_heads` writes all columns of its
-        // queries. `run_head` and `run_kernel` write the columns of one head, and without talking heads
-        // `value_heads` is `heads`, so the tasks of all heads write all columns.
+        // SAFETY: `cu_seqlens` begins with 0, does not decrease and ends with the number of tokens (`Attention::check`), so the queries
+        // of the tasks of each head are all rows, or with talking heads those of all tasks; selected queries have a task for each row and
+        // head, and no talking heads (`Attention::check`). `run_all_heads` writes all columns of its queries. `run_head` and `run_kernel`
+        // write the columns of one head, and without talking heads `value_heads` is `heads`, so the tasks of all heads write all columns.
         unsafe {
-            new_matrix(tokens, columns, |output| {
+            new_matrix(rows, columns, |output| {
                 tasks.par_iter().for_each(|task| {
                     with_scratch(|scratch: &mut TaskScratch| {
                         if has_talking_heads {
@@ -224,6 +233,13 @@ impl CpuAttention<'_> {
     /// Divides the queries of all sequences into tasks.
     fn tasks(&self, cu_seqlens: &[usize]) -> Vec<Task> {
         let heads = if self.has_talking_heads() { 1 } else { self.attention.heads };
+        if let Some(queries) = self.attention.queries {
+            let of_query = |(row, token): (usize, &u32)| {
+                let token = *token as usize;
+                (0..heads).map(move |head| self.task_of_query(cu_seqlens, row, token, head))
+            };
+            return queries.iter().enumerate().flat_map(of_query).collect();
+        }
         let of_head = |i: usize| {
             let (sequence, head) = (i / heads, i % heads);
             let rows = cu_seqlens[sequence]..cu_seqlens[sequence + 1];
@@ -237,6 +253,16 @@ impl CpuAttention<'_> {
         } else {
             all.into_par_iter().flat_map_iter(of_head).collect()
         }
+    }
+
+    /// The task of the query of one token, whose row among queries and outputs is `first_row`.
+    fn task_of_query(&self, cu_seqlens: &[usize], first_row: usize, token: usize, head: usize) -> Task {
+        let sequence = cu_seqlens.partition_point(|start| *start <= token) - 1;
+        let (start, end) = (cu_seqlens[sequence], cu_seqlens[sequence + 1]);
+        let n = self.attention.key_length(sequence, end - start);
+        let (window, query) = (self.attention.window, token - start);
+        let (queries, keys) = (query..query + 1, window.keys(query, n));
+        Task { head, window, start, first_row, n, queries, keys }
     }
 
     /// Divides the queries of the sequence in these rows, whose first `n` tokens are keys.
@@ -263,7 +289,7 @@ impl CpuAttention<'_> {
         let task = move |first: usize| {
             let queries = first..tokens.min(first + task_queries);
             let keys = window.keys(first, n).start..window.keys(queries.end - 1, n).end;
-            Task { head, window, start, n, queries, keys }
+            Task { head, window, start, first_row: start + first, n, queries, keys }
         };
         (0..tokens).step_by(task_queries).map(task)
     }
@@ -310,8 +336,8 @@ impl CpuAttention<'_> {
     /// Computes one head of a task in one kernel if it [has one](CpuAttention::has_kernel), and writes its columns.
     fn run_kernel(&self, task: &Task, buffer: &mut AttentionBuffer, output: &OutputMatrix) {
         let (head, v_head_dim) = (task.head, self.dims.v_head_dim);
-        let rows = |rows: &Range<usize>| task.start + rows.start..task.start + rows.end;
-        let (query_rows, key_rows) = (rows(&task.queries), rows(&task.keys));
+        let query_rows = task.rows(&task.queries);
+        let key_rows = task.start + task.keys.start..task.start + task.keys.end;
         let (first, stride) = self.first_value(key_rows.start, head);
         let values = HeadRows { data: &self.v[first..], stride, rows: key_rows.len(), dim: v_head_dim };
         let operands = HeadAttention {
@@ -437,8 +463,7 @@ impl CpuAttention<'_> {
         rows: &mut RowScratch,
         must_scale: bool,
     ) -> f32 {
-        let query_rows = task.start + queries.start..task.start + queries.end;
-        let HeadRows { data: q, stride: row, .. } = self.queries(query_rows, head);
+        let HeadRows { data: q, stride: row, .. } = self.queries(task.rows(&queries), head);
         let lhs = rows.lhs.convert(&keys.packed, q, row, queries.len());
         let stride = task.stride();
         // SAFETY: there is only one block.
@@ -534,9 +559,9 @@ impl CpuAttention<'_> {
     ) {
         let lhs = rows.lhs.convert(values, weights, task.stride(), queries.len());
         let v_head_dim = self.dims.v_head_dim;
-        let output_rows = task.start + queries.start..task.start + queries.end;
         // SAFETY: no other task has these queries and this head, and a task writes one block after the other.
-        let mut block = unsafe { output.block(output_rows, head * v_head_dim..(head + 1) * v_head_dim) };
+        let mut block =
+            unsafe { output.block(task.rows(&queries), head * v_head_dim..(head + 1) * v_head_dim) };
         let epilogue = Epilogue { divisors: sums.unwrap_or_default(), ..Epilogue::default() };
         gemm(lhs, values, 0..values.panels(), &epilogue, &mut block);
     }

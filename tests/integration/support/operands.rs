@@ -40,5 +40,6 @@ pub fn plain<'a>(heads: usize, head_dim: usize) -> Attention<'a> {
         pre_softmax: None,
         post_softmax: None,
         query_tiles: None,
+        queries: None,
     }
 }
