@@ -58,7 +58,7 @@ pub(super) struct AttentionContext<'a> {
     pub visible: AttentionWindow,
 }
 
-/// Some tokens of a batch, which a layer is computed for without the others.
+/// The tokens of a batch that the last layer is computed for.
 pub(super) struct Selection<'a> {
     /// Their rows in the batch, `(R)`.
     pub tokens: &'a [u32],
@@ -177,7 +177,7 @@ impl SelfAttention {
             query_tiles: context.tiles.as_ref(),
             queries: None,
         };
-        // Where attention can do without them, other tokens have no queries.
+        // Queries of other tokens are not needed, but not every attention can do without them.
         let queries = selection.filter(|_| kept.is_none() && attention.selects_queries(x));
         attention.queries = queries.map(|selection| selection.tokens);
         let [mut q, mut k, mut v] = match queries {

@@ -7,7 +7,7 @@ use candle_core::Tensor;
 use super::head_transform::{HeadTransform, TransformSpec, on_cpu};
 use super::linear::Linear;
 use super::{Activation, Matrix, Pool, RaggedBatch, WeightSource};
-use crate::ops::pooling::pool;
+use crate::ops::pooling::{pool, select};
 
 /// The computation of a sequence-classification head.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -81,8 +81,7 @@ impl ClassificationHead {
     /// If `hidden` has not the tokens of the batch.
     pub fn forward(&self, hidden: &Tensor, batch: &RaggedBatch) -> Result<Tensor> {
         if let Some(tokens) = self.pooled_tokens(batch) {
-            let tokens = Tensor::new(tokens, hidden.device())?;
-            return self.logits(&on_cpu(&hidden.index_select(&tokens, 0)?)?);
+            return self.logits(&on_cpu(&select(hidden, batch.cu_seqlens(), &tokens)?)?);
         }
         let pooled = |x: &Tensor| pool(x, batch.cu_seqlens(), &[self.spec.pool], 0);
         if self.spec.pools_logits {
@@ -91,7 +90,7 @@ impl ClassificationHead {
         self.logits(&on_cpu(&pooled(hidden)?)?)
     }
 
-    /// The token of each sequence whose hidden state the head takes, `(N)`; `None` if it takes several.
+    /// The token of each sequence whose hidden state the head takes, as a row of the batch, `(N)`; `None` if it pools several.
     pub fn pooled_tokens(&self, batch: &RaggedBatch) -> Option<Vec<u32>> {
         match self.spec.pad_token.filter(|pad_token| batch.ids().contains(pad_token)) {
             Some(pad_token) => Some(last_tokens(batch, pad_token)),

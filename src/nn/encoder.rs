@@ -137,8 +137,9 @@ impl Encoder {
         self.forward_observed(batch, |_, _| Ok(()))
     }
 
-    /// The last hidden states of some tokens, `(R, H)`: those rows of [`Encoder::forward`], with the same values. The last layer
-    /// needs keys and values of all tokens, and computes the rest for these tokens only.
+    /// The last hidden states of some tokens, `(R, H)`: these rows of [`Encoder::forward`]. The last layer computes the keys and values of all
+    /// tokens, and the output projection and feed-forward network of these tokens only; their queries and attention only, too, where
+    /// [`Attention::selects_queries`](crate::ops::attention::Attention::selects_queries) allows it.
     ///
     /// # Errors
     /// As [`Encoder::forward`], and if the batch does not have one of the tokens.

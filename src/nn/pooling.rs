@@ -4,12 +4,13 @@ use std::fmt;
 use std::ops::Range;
 
 use anyhow::{Result, bail};
-use candle_core::{DType, Device, Tensor};
+use candle_core::Tensor;
 
+use super::head_transform::on_cpu;
 use super::{PooledToken, PoolerSpec, RaggedBatch};
 use crate::named::Named;
 pub use crate::ops::pooling::Pool;
-use crate::ops::pooling::pool;
+use crate::ops::pooling::{pool, select};
 
 /// The name of [`Pooling::Splade`].
 pub const SPLADE: &str = "splade";
@@ -136,11 +137,11 @@ impl Pooling {
         let Some(tokens) = self.pooled_tokens(batch, prompt_tokens, token) else {
             return self.vectors(hidden, batch.cu_seqlens(), prompt_tokens);
         };
-        let tokens = Tensor::new(tokens, hidden.device())?;
-        Ok(hidden.index_select(&tokens, 0)?.to_device(&Device::Cpu)?.to_dtype(DType::F32)?)
+        on_cpu(&select(hidden, batch.cu_seqlens(), &tokens)?)
     }
 
-    /// The token of each sequence whose hidden state is its vector, `(N)`; `None` if [`Pooling::forward`] takes several.
+    /// The token of each sequence whose hidden state is its vector, as a row of the batch, `(N)`; `None` if [`Pooling::forward`] pools
+    /// several.
     pub fn pooled_tokens(
         &self,
         batch: &RaggedBatch,
@@ -166,7 +167,7 @@ impl Pooling {
                 bail!("--pooling {self} pools logits, not hidden states; please report this as a bug")
             }
         };
-        Ok(vectors.to_device(&Device::Cpu)?.to_dtype(DType::F32)?)
+        on_cpu(&vectors)
     }
 
     /// `(T, H)` → `(S, D)` for `S` spans of tokens, each pooled like a sequence of its own, in f32 on the CPU.

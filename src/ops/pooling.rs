@@ -55,6 +55,15 @@ fn check(hidden: &Tensor, cu_seqlens: &[usize]) -> Result<()> {
     Ok(())
 }
 
+/// The hidden state of one token of each sequence, `(T, H)` → `(N, H)`; `tokens` are rows of the batch.
+///
+/// # Errors
+/// Those of [`pool`], and if the batch does not have one of the tokens.
+pub fn select(hidden: &Tensor, cu_seqlens: &[usize], tokens: &[u32]) -> Result<Tensor> {
+    check(hidden, cu_seqlens)?;
+    hidden.index_select(&Tensor::new(tokens, hidden.device())?, 0)
+}
+
 /// [`pool`] in plain candle operations.
 ///
 /// # Errors
@@ -100,7 +109,8 @@ fn concatenate(pooled: &[Tensor]) -> Result<Tensor> {
 }
 
 impl Pool {
-    /// The token that each sequence is pooled to, as a row of the batch, `(N)`; `None` if it is pooled from several.
+    /// The token whose hidden state is the vector of a sequence, as a row of the batch: one of each sequence, `(N)`; `None` if several tokens
+    /// are pooled. No sequence is empty.
     pub fn tokens(self, cu_seqlens: &[usize]) -> Option<Vec<u32>> {
         let token = |bounds: &[usize]| match self {
             Pool::Cls | Pool::Pooler => Some(bounds[0] as u32),

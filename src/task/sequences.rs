@@ -38,7 +38,7 @@ pub(super) fn tokenizer_failed(error: anyhow::Error) -> TokenizeError {
     TokenizeError::Failed(format!("cannot be tokenized ({error}); correct the text"))
 }
 
-/// For [`forward`], of a task that needs the hidden states of all tokens.
+/// The `select` of [`forward`] for tasks that need the hidden states of all tokens.
 pub(super) fn all_tokens(_: &RaggedBatch) -> Option<Vec<u32>> {
     None
 }

@@ -37,7 +37,7 @@ pub struct Attention<'a> {
     pub post_softmax: Option<&'a Tensor>,
     /// The tiles of [`super::query_tiles`], if the batch is on a GPU.
     pub query_tiles: Option<&'a Tensor>,
-    /// The tokens of the queries, in their order, where [`Attention::selects_queries`]. `None`: all tokens.
+    /// The token of each row of the queries, where [`Attention::selects_queries`] allows it. `None`: the queries of all tokens.
     pub queries: Option<&'a [u32]>,
 }
 
@@ -76,6 +76,11 @@ impl Attention<'_> {
         check_cu_seqlens(cu_seqlens, tokens)?;
         if let Some(queries) = self.queries {
             check_indices(queries, tokens)?;
+            if !self.selects_queries(q) {
+                candle_core::bail!(
+                    "attention of some queries needs f32 on the CPU, without a bias, a window or talking heads"
+                );
+            }
         }
         self.check_key_lengths(cu_seqlens)?;
         let softmax_heads = projected_heads(self.pre_softmax, self.heads)?;
@@ -95,7 +100,6 @@ impl Attention<'_> {
             || head_dim(k.dims2()?.1, self.key_value_heads) != qk_head_dim
             || v.dims()[0] != tokens
             || queries != self.queries.map_or(tokens, <[u32]>::len)
-            || (self.queries.is_some() && !self.selects_queries(q))
         {
             candle_core::bail!(
                 "queries of {:?} in {} heads do not match keys of {:?} and values of {:?} in {} heads",
@@ -111,8 +115,8 @@ impl Attention<'_> {
         Ok(HeadDims { qk_head_dim, v_head_dim, softmax_heads, value_heads, value_groups })
     }
 
-    /// Whether attention of some queries of a batch is supported, for operands like `x`: on the CPU in f32, where a query sees the keys of
-    /// its whole sequence whatever other queries there are.
+    /// Whether queries of some tokens alone are supported, with operands of the device and dtype of `x`: on the CPU in f32, without a bias, a
+    /// window or talking heads. There the same keys are multiplied in the same order whatever other queries a task has.
     pub fn selects_queries(&self, x: &Tensor) -> bool {
         let is_plain = self.pre_softmax.is_none() && self.post_softmax.is_none() && self.relative.is_none();
         is_host_f32(x) && is_plain && self.bias.is_none() && self.window == AttentionWindow::FULL

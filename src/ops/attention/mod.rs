@@ -20,8 +20,8 @@ pub use reference::AttentionWeights;
 impl Attention<'_> {
     /// Self-attention of every sequence. `q` is `(T, heads · qk_head_dim)`, `k` is `(T, key_value_heads · qk_head_dim)`
     /// and `v` is `(T, key_value_heads · v_head_dim)`; returns `(T, heads · v_head_dim)`. With talking heads, `v` and
-    /// the result have the heads that the last projection returns. With [`Attention::queries`], `q` and the result have a row for each of
-    /// those.
+    /// the result have the heads that the last projection returns. With [`Attention::queries`], `q` and the result have
+    /// `R` rows, one for each of those tokens.
     ///
     /// # Errors
     /// If `cu_seqlens` does not divide T tokens into sequences, or the shapes of the operands, the bias, the relative

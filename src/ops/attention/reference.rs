@@ -74,7 +74,7 @@ impl Attention<'_> {
     ) -> Result<Tensor> {
         self.check(q, k, v, cu_seqlens)?;
         if self.queries.is_some() {
-            candle_core::bail!("the reference computes attention of all queries");
+            candle_core::bail!("the reference of attention needs the queries of all tokens");
         }
         let dtype = q.dtype();
         let (q, k, v) = (&to_f32(q)?, &to_f32(k)?, &to_f32(v)?);
