@@ -46,5 +46,10 @@ for isa in "${isas[@]:1}"; do
     run --lib --bins
     run --test integration -- "${once[@]/#/--skip=}"
 done
+if [ $# -eq 0 ]; then
+    # The encoder as AMX computes it, on any machine. Tests of single bits take minutes there; kernels:: has those of the tiles.
+    isa=emulated-tiles
+    run --test integration -- goldens:: --skip=common_prefixes --skip=selected_tokens
+fi
 awk '/^test result:/ { passed += $4; failed += $6 } END { print passed + 0 " passed, " failed + 0 " failed" }' "$log"
 exit "$status"

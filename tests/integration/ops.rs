@@ -296,28 +296,76 @@ fn attention_with_fewer_keys_than_queries_matches_the_reference() {
     }
 }
 
+/// The masks of attention without a bias: all keys, causal, and windows.
+const WINDOWS: [AttentionWindow; 5] = [
+    AttentionWindow::FULL,
+    AttentionWindow { left: usize::MAX, right: 0 },
+    AttentionWindow { left: 130, right: 0 },
+    AttentionWindow { left: 31, right: 0 },
+    AttentionWindow { left: 7, right: 7 },
+];
+
 /// The result of some queries, in any order, has the bits that it has among all queries.
 #[test]
 fn attention_of_some_queries_is_that_of_all() {
     for lengths in LENGTHS {
         let cu_seqlens = operands::cu_seqlens(lengths);
-        let tokens = cu_seqlens[lengths.len()];
-        let queries: Vec<u32> = (0..tokens as u32).rev().step_by(7).chain([0]).collect();
-        let index = Tensor::new(&queries[..], &Device::Cpu).unwrap();
+        let tokens = cu_seqlens[lengths.len()] as u32;
+        // Single queries, and all from one on.
+        let selections: [Vec<u32>; 2] =
+            [(0..tokens).rev().step_by(7).chain([0]).collect(), (tokens / 3..tokens).collect()];
         let half: Vec<usize> = lengths.iter().map(|n| n.div_ceil(2)).collect();
         for (heads, key_value_heads, head_dim) in [(1, 1, 1), (6, 2, 12), (4, 4, 32), (2, 1, 64)] {
             let [q, k, v] = [(1, heads), (2, key_value_heads), (3, key_value_heads)]
-                .map(|(seed, heads)| (tensor(seed, &[tokens, heads * head_dim]) * 3.0).unwrap());
+                .map(|(seed, heads)| (tensor(seed, &[tokens as usize, heads * head_dim]) * 3.0).unwrap());
             for gemm_type in [GemmType::F32, GemmType::Bf16x3, GemmType::Bf16] {
-                for key_lengths in [None, Some(&half[..])] {
-                    let all = Attention { key_value_heads, gemm_type, key_lengths, ..plain(heads, head_dim) };
+                for (window, key_lengths) in
+                    WINDOWS.map(|window| (window, None)).into_iter().chain([(WINDOWS[0], Some(&half[..]))])
+                {
+                    let all = Attention {
+                        key_value_heads,
+                        gemm_type,
+                        key_lengths,
+                        window,
+                        ..plain(heads, head_dim)
+                    };
                     let expected = all.forward(&q, &k, &v, &cu_seqlens).unwrap();
-                    let expected = expected.index_select(&index, 0).unwrap();
-                    let some = Attention { queries: Some(&queries), ..all };
-                    let q = q.index_select(&index, 0).unwrap();
-                    let found = some.forward(&q, &k, &v, &cu_seqlens).unwrap();
-                    let [found, expected] = [found, expected].map(|x| flat(&x));
-                    assert_eq!(found, expected, "{lengths:?} in {heads} heads of {head_dim}");
+                    for queries in &selections {
+                        let index = Tensor::new(&queries[..], &Device::Cpu).unwrap();
+                        let some = Attention { queries: Some(queries), ..all.clone() };
+                        let q = q.index_select(&index, 0).unwrap();
+                        let found = some.forward(&q, &k, &v, &cu_seqlens).unwrap();
+                        let expected = expected.index_select(&index, 0).unwrap();
+                        let [found, expected] = [found, expected].map(|x| flat(&x));
+                        assert_eq!(found, expected, "{lengths:?} in {heads} heads of {head_dim}, {window:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// With a causal mask, the result of a token has the same bits whatever follows, also where that changes the kernel or the division into
+/// tasks: sequences can have the first of them in common.
+#[test]
+fn causal_attention_of_a_prefix_does_not_depend_on_what_follows() {
+    const LENGTHS: [usize; 9] = [1, 17, 95, 97, 150, 193, 250, 400, 700];
+    for (heads, key_value_heads, head_dim) in [(1, 1, 1), (6, 2, 12), (4, 4, 32), (2, 1, 64)] {
+        let [q, k, v] = [(1, heads), (2, key_value_heads), (3, key_value_heads)]
+            .map(|(seed, heads)| (tensor(seed, &[700, heads * head_dim]) * 3.0).unwrap());
+        for gemm_type in [GemmType::F32, GemmType::Bf16x3, GemmType::Bf16] {
+            for left in [usize::MAX, 130, 63, 1] {
+                let window = AttentionWindow { left, right: 0 };
+                let attention = Attention { key_value_heads, gemm_type, window, ..plain(heads, head_dim) };
+                let of_prefix = |n: usize| {
+                    let [q, k, v] = [&q, &k, &v].map(|x| x.narrow(0, 0, n).unwrap());
+                    flat(&attention.forward(&q, &k, &v, &[0, n]).unwrap())
+                };
+                let whole = of_prefix(700);
+                for n in LENGTHS {
+                    let found = of_prefix(n);
+                    let what = format!("{n} tokens in {heads} heads of {head_dim}, {left} to the left");
+                    assert_eq!(found, whole[..found.len()], "{what} in {}", gemm_type.name());
                 }
             }
         }
@@ -331,14 +379,12 @@ fn attention_of_some_queries_is_refused_where_it_could_differ() {
     let forward = |attention: Attention| attention.forward(&q, &x, &x, &[0, 4, 6]);
     let some = Attention { queries: Some(&[5, 1]), ..plain(2, 4) };
     assert!(forward(some.clone()).is_ok());
-    let window = AttentionWindow { left: 3, right: 3 };
     let square = tensor(3, &[2, 2]);
     for refused in [
         Attention { queries: Some(&[6, 1]), ..some.clone() },
         Attention { queries: Some(&[1]), ..some.clone() },
         Attention { queries: None, ..some.clone() },
         Attention { bias: Some(&bias), ..some.clone() },
-        Attention { window, ..some.clone() },
         Attention { pre_softmax: Some(&square), ..some.clone() },
         Attention { post_softmax: Some(&square), ..some.clone() },
     ] {

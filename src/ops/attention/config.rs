@@ -78,7 +78,7 @@ impl Attention<'_> {
             check_indices(queries, tokens)?;
             if !self.selects_queries(q) {
                 candle_core::bail!(
-                    "attention of some queries needs f32 on the CPU, without a bias, a window or talking heads"
+                    "attention of some queries needs f32 on the CPU, without a bias or talking heads"
                 );
             }
         }
@@ -115,11 +115,11 @@ impl Attention<'_> {
         Ok(HeadDims { qk_head_dim, v_head_dim, softmax_heads, value_heads, value_groups })
     }
 
-    /// Whether queries of some tokens alone are supported, with operands of the device and dtype of `x`: on the CPU in f32, without a bias, a
-    /// window or talking heads. There the same keys are multiplied in the same order whatever other queries a task has.
+    /// Whether queries of some tokens alone are supported, with operands of the device and dtype of `x`: on the CPU in f32, without a bias or
+    /// talking heads. There the same keys are multiplied in the same order whatever other queries a task has.
     pub fn selects_queries(&self, x: &Tensor) -> bool {
         let is_plain = self.pre_softmax.is_none() && self.post_softmax.is_none() && self.relative.is_none();
-        is_host_f32(x) && is_plain && self.bias.is_none() && self.window == AttentionWindow::FULL
+        is_host_f32(x) && is_plain && self.bias.is_none()
     }
 
     /// Checks that every sequence with tokens has a key, and no more keys than tokens.

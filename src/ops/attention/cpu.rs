@@ -121,6 +121,15 @@ struct CpuAttention<'a> {
     max_kernel_keys: usize,
 }
 
+/// Consecutive queries of a sequence.
+struct QueryRun {
+    sequence: usize,
+    /// Their positions in it.
+    queries: Range<usize>,
+    /// The row of the first one among queries and outputs.
+    first_row: usize,
+}
+
 /// Some queries of a sequence, and the keys that they see.
 struct Task {
     /// The head; 0 with talking heads, where a task has all of them.
@@ -210,9 +219,10 @@ impl CpuAttention<'_> {
             (self.attention.queries).map_or_else(|| cu_seqlens.last().copied().unwrap_or(0), <[u32]>::len);
         let columns = self.dims.value_heads * self.dims.v_head_dim;
         // SAFETY: `cu_seqlens` begins with 0, does not decrease and ends with the number of tokens (`Attention::check`), so the queries
-        // of the tasks of each head are all rows, or with talking heads those of all tasks; selected queries have a task for each row and
-        // head, and no talking heads (`Attention::check`). `run_all_heads` writes all columns of its queries. `run_head` and `run_kernel`
-        // write the columns of one head, and without talking heads `value_heads` is `heads`, so the tasks of all heads write all columns.
+        // of the tasks of each head are all rows, or with talking heads those of all tasks; selected queries are each in one run, whose
+        // rows follow each other, and have no talking heads (`Attention::check`). `run_all_heads` writes all columns of its queries. `run_head`
+        // and `run_kernel` write the columns of one head, and without talking heads `value_heads` is `heads`, so the tasks of all heads
+        // write all columns.
         unsafe {
             new_matrix(rows, columns, |output| {
                 tasks.par_iter().for_each(|task| {
@@ -230,23 +240,12 @@ impl CpuAttention<'_> {
         }
     }
 
-    /// Divides the queries of all sequences into tasks.
+    /// Divides the queries into tasks.
     fn tasks(&self, cu_seqlens: &[usize]) -> Vec<Task> {
         let heads = if self.has_talking_heads() { 1 } else { self.attention.heads };
-        if let Some(queries) = self.attention.queries {
-            let of_query = |(row, token): (usize, &u32)| {
-                let token = *token as usize;
-                (0..heads).map(move |head| self.task_of_query(cu_seqlens, row, token, head))
-            };
-            return queries.iter().enumerate().flat_map(of_query).collect();
-        }
-        let of_head = |i: usize| {
-            let (sequence, head) = (i / heads, i % heads);
-            let rows = cu_seqlens[sequence]..cu_seqlens[sequence + 1];
-            let n = self.attention.key_length(sequence, rows.len());
-            self.tasks_of_head(rows, n, head)
-        };
-        let all = 0..cu_seqlens.len().saturating_sub(1) * heads;
+        let runs = self.query_runs(cu_seqlens);
+        let of_head = |i: usize| self.tasks_of_head(cu_seqlens, &runs[i / heads], i % heads);
+        let all = 0..runs.len() * heads;
         // Only a bias makes this worth several threads: it takes the norms of all queries and keys.
         if self.bias.is_empty() {
             all.flat_map(of_head).collect()
@@ -255,19 +254,39 @@ impl CpuAttention<'_> {
         }
     }
 
-    /// The task of the query of one token, whose row among queries and outputs is `first_row`.
-    fn task_of_query(&self, cu_seqlens: &[usize], first_row: usize, token: usize, head: usize) -> Task {
-        let sequence = cu_seqlens.partition_point(|start| *start <= token) - 1;
-        let (start, end) = (cu_seqlens[sequence], cu_seqlens[sequence + 1]);
-        let n = self.attention.key_length(sequence, end - start);
-        let (window, query) = (self.attention.window, token - start);
-        let (queries, keys) = (query..query + 1, window.keys(query, n));
-        Task { head, window, start, first_row, n, queries, keys }
+    /// The queries in runs: all of each sequence, or the selected ones.
+    fn query_runs(&self, cu_seqlens: &[usize]) -> Vec<QueryRun> {
+        let Some(tokens) = self.attention.queries else {
+            let of_sequence = |(sequence, bounds): (usize, &[usize])| {
+                let (start, end) = (bounds[0], bounds[1]);
+                QueryRun { sequence, queries: 0..end - start, first_row: start }
+            };
+            return cu_seqlens.windows(2).enumerate().map(of_sequence).collect();
+        };
+        let mut runs: Vec<QueryRun> = Vec::new();
+        for (row, token) in tokens.iter().enumerate() {
+            let token = *token as usize;
+            let sequence = cu_seqlens.partition_point(|start| *start <= token) - 1;
+            let query = token - cu_seqlens[sequence];
+            match runs.last_mut() {
+                Some(run) if run.sequence == sequence && run.queries.end == query => run.queries.end += 1,
+                _ => runs.push(QueryRun { sequence, queries: query..query + 1, first_row: row }),
+            }
+        }
+        runs
     }
 
-    /// Divides the queries of the sequence in these rows, whose first `n` tokens are keys.
-    fn tasks_of_head(&self, rows: Range<usize>, n: usize, head: usize) -> impl Iterator<Item = Task> + use<> {
+    /// Divides a run of queries. A query has the same keys in any run, hence the same result: tasks are those of the whole sequence, without
+    /// the other queries.
+    fn tasks_of_head<'a>(
+        &self,
+        cu_seqlens: &[usize],
+        run: &'a QueryRun,
+        head: usize,
+    ) -> impl Iterator<Item = Task> + use<'a> {
+        let rows = cu_seqlens[run.sequence]..cu_seqlens[run.sequence + 1];
         let (start, tokens) = (rows.start, rows.len());
+        let n = self.attention.key_length(run.sequence, tokens);
         let window = self.window(&rows, n, head);
         let AttentionWindow { left, right } = window;
         // With a causal mask, the first tasks have few keys.
@@ -287,18 +306,25 @@ impl CpuAttention<'_> {
             tokens.max(1)
         };
         let task = move |first: usize| {
-            let queries = first..tokens.min(first + task_queries);
-            let keys = window.keys(first, n).start..window.keys(queries.end - 1, n).end;
-            Task { head, window, start, first_row: start + first, n, queries, keys }
+            let end = tokens.min(first + task_queries);
+            // bf16 multiplies pairs of keys; they are the same wherever a task begins.
+            let first_key = window.keys(first, n).start / 2 * 2;
+            let keys = first_key..window.keys(end - 1, n).end;
+            let queries = first.max(run.queries.start)..end.min(run.queries.end);
+            (!queries.is_empty()).then(|| {
+                let first_row = run.first_row + queries.start - run.queries.start;
+                Task { head, window, start, first_row, n, queries, keys }
+            })
         };
-        (0..tokens).step_by(task_queries).map(task)
+        (0..tokens).step_by(task_queries).filter_map(task)
     }
 
     /// The keys that a query of a head sees, of the sequence in these rows: without those that its bias leaves hardly any weight.
     fn window(&self, rows: &Range<usize>, n: usize, head: usize) -> AttentionWindow {
         let window = self.attention.window;
         // With fewer keys than queries, the last queries do not have their own key.
-        let is_only_bias = !self.has_talking_heads() && self.attention.relative.is_none();
+        let is_only_bias =
+            !self.bias.is_empty() && !self.has_talking_heads() && self.attention.relative.is_none();
         if !is_only_bias || rows.is_empty() || n < rows.len() {
             return window;
         }
