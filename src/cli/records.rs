@@ -15,7 +15,7 @@ use crate::named::Named;
 use crate::output;
 use crate::pipeline::{Selection, Shard, StartMode};
 use crate::run::records::{Input, RecordOptions};
-use crate::task::{AMX_TOKENS, CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS, ModelOptions};
+use crate::task::{AMX_TOKENS, CAUSAL_TOKENS, CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS, ModelOptions};
 
 /// The texts, the output and the run of a command that turns records into rows.
 #[derive(Debug, Args)]
@@ -248,7 +248,7 @@ pub(super) fn is_stdin(path: &Path) -> bool {
 fn batch_tokens_help() -> String {
     format!(
         "Tokens per batch, over all of its texts [default: {CPU_F32_TOKENS} for f32 on a CPU, {CPU_TOKENS} for \
-         other types, {AMX_TOKENS} with AMX; on a GPU as many as fit in its memory, up to {MAX_GPU_TOKENS}]"
+         other types, {AMX_TOKENS} with AMX, {CAUSAL_TOKENS} for decoders; on a GPU as many as fit in its memory, up to {MAX_GPU_TOKENS}]"
     )
 }
 

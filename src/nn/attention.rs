@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 
 use super::linear::Linear;
 use super::norm::Norm;
 use super::relative_position::{RelativeEmbeddings, RelativeProjections};
+use super::rows::{PrefixTree, Selection};
 use super::{Activation, Disentangled, EncoderSpec, GemmType, Positions, QkNorm, ScoreBias, WeightSource};
 use crate::ops::attention::{Attention, AttentionWeights, AttentionWindow, RelativePositions};
 use crate::ops::rotary::Rotation;
@@ -46,7 +47,9 @@ pub(super) struct AttentionContext<'a> {
     pub key_lengths: Option<&'a [usize]>,
     /// The tiles of `ops::attention::tiles`, on a GPU.
     pub tiles: Option<Tensor>,
-    /// The position of every token in its sequence, from 0, `(T)`.
+    /// Prefixes that sequences have in common: hidden states have one row for each of its `U` nodes, in place of one for each of `T` tokens.
+    pub tree: Option<&'a PrefixTree>,
+    /// The position in its sequence of every row of the hidden states, from 0.
     pub positions: &'a [u32],
     /// Sines and cosines of rotary embeddings.
     pub rotation: Option<Rotation>,
@@ -56,30 +59,6 @@ pub(super) struct AttentionContext<'a> {
     pub relative_rows: Option<Vec<u32>>,
     /// Attention mask within a sequence.
     pub visible: AttentionWindow,
-}
-
-/// The tokens of a batch that the last layer is computed for.
-pub(super) struct Selection<'a> {
-    /// Their rows in the batch, `(R)`.
-    pub tokens: &'a [u32],
-    /// `tokens` on the encoder's device.
-    index: Tensor,
-}
-
-impl<'a> Selection<'a> {
-    pub(super) fn new(tokens: &'a [u32], device: &Device) -> Result<Self> {
-        Ok(Selection { tokens, index: Tensor::new(tokens, device)? })
-    }
-
-    /// `(T)` → `(R)`.
-    fn of(&self, values: &[u32]) -> Vec<u32> {
-        self.tokens.iter().map(|token| values[*token as usize]).collect()
-    }
-
-    /// `(T, H)` → `(R, H)`.
-    pub(super) fn rows(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(x.index_select(&self.index, 0)?)
-    }
 }
 
 impl SelfAttention {
@@ -144,8 +123,8 @@ impl SelfAttention {
         })
     }
 
-    /// Self-attention within each sequence, plus the residual if there is one: `(T, H)` → `(T, H)`, or `(R, H)` for selected tokens.
-    /// With `kept`, attention is computed by the reference path, which appends its weights.
+    /// Self-attention within each sequence, plus the residual if there is one: `(T, H)` → `(T, H)`, or `(U, H)` → `(U, H)` with a prefix tree; to
+    /// `(R, H)` for selected tokens. With `kept`, attention is computed by the reference path, which appends its weights.
     pub(super) fn forward(
         &self,
         x: &Tensor,
@@ -177,13 +156,14 @@ impl SelfAttention {
             query_tiles: context.tiles.as_ref(),
             queries: None,
         };
-        // Queries of other tokens are not needed, but not every attention can do without them.
-        let queries = selection.filter(|_| kept.is_none() && attention.selects_queries(x));
-        attention.queries = queries.map(|selection| selection.tokens);
-        let [mut q, mut k, mut v] = match queries {
-            Some(selection) => {
+        // The tokens whose outputs are needed. Queries of others are not, but not every attention can do without them.
+        let tokens = selection.map(|selection| &selection.tokens).or(context.tree.map(|tree| &tree.tokens));
+        let selects_queries = kept.is_none() && attention.selects_queries(x);
+        let of_query = selection.filter(|_| selects_queries).map(|selection| &selection.hidden);
+        let [mut q, mut k, mut v] = match of_query {
+            Some(rows) => {
                 let [k, v] = Linear::forward_each([&self.key, &self.value], x)?;
-                [self.query.forward(&selection.rows(x)?, Activation::Identity)?, k, v]
+                [self.query.forward(&rows.select(x)?, Activation::Identity)?, k, v]
             }
             None => Linear::forward_each([&self.query, &self.key, &self.value], x)?,
         };
@@ -191,19 +171,28 @@ impl SelfAttention {
             (q, k) = (query_norm.forward_heads(q)?, key_norm.forward_heads(k)?);
         }
         if let Some(rotation) = &context.rotation {
-            let positions = queries.map(|selection| selection.of(context.positions));
+            let positions = of_query.map(|rows| rows.of(context.positions));
             q = rotation.forward(q, positions.as_deref().unwrap_or(context.positions), self.qk_head_dim)?;
             k = rotation.forward(k, context.positions, self.qk_head_dim)?;
             if self.rotate_values {
                 v = rotation.forward(v, context.positions, self.v_head_dim)?;
             }
         }
+        if let Some(PrefixTree { nodes, .. }) = context.tree {
+            (k, v) = (nodes.select(&k)?, nodes.select(&v)?);
+            if !selects_queries {
+                q = nodes.select(&q)?;
+            }
+        }
+        if selects_queries {
+            attention.queries = tokens.map(|tokens| &tokens.indices[..]);
+        }
         let mut attended = match kept {
             None => attention.forward(&q, &k, &v, context.cu_seqlens)?,
             Some(kept) => attention.reference_with_weights(&q, &k, &v, context.cu_seqlens, Some(kept))?,
         };
-        if let Some(selection) = selection.filter(|_| queries.is_none()) {
-            attended = selection.rows(&attended)?;
+        if let Some(tokens) = tokens.filter(|_| !selects_queries) {
+            attended = tokens.select(&attended)?;
         }
         self.output.forward_residual(&attended, Activation::Identity, residual)
     }

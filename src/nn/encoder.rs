@@ -6,13 +6,14 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use candle_core::Tensor;
 
-use super::attention::{AttentionContext, Selection};
+use super::attention::AttentionContext;
 use super::convolution::Convolution;
 use super::embeddings::Embeddings;
 use super::layer::Layer;
 use super::norm::Norm;
 use super::relative_position::{RelativeBias, RelativeEmbeddings};
 use super::rotary::RotaryEmbedding;
+use super::rows::{PrefixTree, Selection};
 use super::{
     AttentionWeights, Backend, ChangeCheck, EncoderSpec, Numbering, Positions, RaggedBatch, ScoreBias,
     TalkingHeads, WeightSource,
@@ -37,6 +38,8 @@ pub struct Encoder {
     source_check: Option<ChangeCheck>,
 }
 
+/// Receives the hidden states after each stage.
+type StageObserver<'a> = dyn FnMut(Stage, &Tensor) -> Result<()> + 'a;
 /// Receives the attention weights of each attention layer.
 type AttentionObserver<'a> = dyn FnMut(usize, AttentionWeights) -> Result<()> + 'a;
 
@@ -128,13 +131,14 @@ impl Encoder {
         self.embeddings.stored_bytes()
     }
 
-    /// The last hidden states of a batch of `T` tokens, `(T, H)`.
+    /// The last hidden states of a batch of `T` tokens, `(T, H)`. With a causal mask, what sequences of the batch have in common at their
+    /// beginning is computed once.
     ///
     /// # Errors
     /// If a token id or token type id has no row in its table, a sequence is longer than [`EncoderSpec::max_length`], or a
     /// file that embeddings are read from has changed.
     pub fn forward(&self, batch: &RaggedBatch) -> Result<Tensor> {
-        self.forward_observed(batch, |_, _| Ok(()))
+        self.run(batch, None, None, None)
     }
 
     /// The last hidden states of some tokens, `(R, H)`: these rows of [`Encoder::forward`]. The last layer computes the keys and values of all
@@ -144,7 +148,7 @@ impl Encoder {
     /// # Errors
     /// As [`Encoder::forward`], and if the batch does not have one of the tokens.
     pub fn forward_selected(&self, batch: &RaggedBatch, tokens: &[u32]) -> Result<Tensor> {
-        self.run(batch, Some(tokens), |_, _| Ok(()), None)
+        self.run(batch, Some(tokens), None, None)
     }
 
     /// The means of the token embeddings of sequences, each given by its ids, `(N, H)`; zeros for one without ids. What
@@ -162,16 +166,16 @@ impl Encoder {
         Ok(means)
     }
 
-    /// [`Encoder::forward`], which calls `observe` with the hidden states after every stage.
+    /// [`Encoder::forward`], which calls `observe` with the hidden states of all tokens after every stage.
     ///
     /// # Errors
     /// As [`Encoder::forward`], and those of `observe`.
     pub fn forward_observed(
         &self,
         batch: &RaggedBatch,
-        observe: impl FnMut(Stage, &Tensor) -> Result<()>,
+        mut observe: impl FnMut(Stage, &Tensor) -> Result<()>,
     ) -> Result<Tensor> {
-        self.run(batch, None, observe, None)
+        self.run(batch, None, Some(&mut observe), None)
     }
 
     /// [`Encoder::forward`], which calls `observe` with the attention weights of every attention layer, counted from 0 (a layer
@@ -184,7 +188,7 @@ impl Encoder {
         batch: &RaggedBatch,
         mut observe: impl FnMut(usize, AttentionWeights) -> Result<()>,
     ) -> Result<Tensor> {
-        self.run(batch, None, |_, _| Ok(()), Some(&mut observe))
+        self.run(batch, None, None, Some(&mut observe))
     }
 
     /// Number of attention layers: those of [`Encoder::forward_with_attention`].
@@ -197,7 +201,7 @@ impl Encoder {
         &self,
         batch: &RaggedBatch,
         selected: Option<&[u32]>,
-        mut observe: impl FnMut(Stage, &Tensor) -> Result<()>,
+        mut observe: Option<&mut StageObserver>,
         mut observe_attention: Option<&mut AttentionObserver>,
     ) -> Result<Tensor> {
         self.check(batch)?;
@@ -206,13 +210,23 @@ impl Encoder {
         self.check_source()?;
         let mut hidden = self.embeddings.forward(batch, &self.backend)?;
         self.check_source()?;
+        let device = self.backend.device();
+        let is_observed = observe.is_some() || observe_attention.is_some();
+        let tree = if is_observed { None } else { self.prefix_tree(batch)? };
+        let tree = tree.as_ref();
+        let mut positions = batch.position_ids(Numbering::FromZero);
+        if let Some(tree) = tree {
+            (hidden, positions) = (tree.tokens.select(&hidden)?, tree.tokens.of(&positions));
+        }
+        let mut observe =
+            |stage: Stage, hidden: &Tensor| observe.as_mut().map_or(Ok(()), |observe| observe(stage, hidden));
         observe(Stage::Embeddings, &hidden)?;
         let embeddings = self.convolution.as_ref().map(|_| hidden.clone());
-        let positions = batch.position_ids(Numbering::FromZero);
-        let global = self.context(batch, &positions, None)?;
+        let global = self.context(batch, tree, &positions, None)?;
         let window = self.spec.mask.sliding_window.as_ref();
-        let local = window.map(|window| self.context(batch, &positions, Some(window.radius))).transpose()?;
-        let selection = selected.map(|tokens| Selection::new(tokens, &self.backend.device())).transpose()?;
+        let local =
+            window.map(|window| self.context(batch, tree, &positions, Some(window.radius))).transpose()?;
+        let selection = selected.map(|tokens| Selection::new(tokens, tree, &device)).transpose()?;
         // The layer after which only the selected tokens are left; a convolution needs all of them after the first.
         let layers = self.spec.layers;
         let last = layers.checked_sub(1).filter(|last| *last > 0 || self.convolution.is_none());
@@ -242,16 +256,29 @@ impl Encoder {
             }
             observe(Stage::Layer(index), &hidden)?;
         }
-        match &selection {
-            Some(selection) if last.is_none() => selection.rows(&hidden),
+        match (&selection, tree) {
+            (Some(selection), _) if last.is_none() => selection.hidden.select(&hidden),
+            (None, Some(tree)) => tree.nodes.select(&hidden),
             _ => Ok(hidden),
         }
+    }
+
+    /// The prefixes that sequences of a batch have in common, where hidden states depend on no later token: with a causal mask, without a
+    /// convolution, and without a bias, since attention finds by the queries and keys of a whole sequence which of them to leave out.
+    fn prefix_tree(&self, batch: &RaggedBatch) -> Result<Option<PrefixTree>> {
+        let EncoderSpec { mask, convolution, score_bias, positions, .. } = &self.spec;
+        let has_bias = *score_bias != ScoreBias::None || *positions == Positions::Alibi;
+        if !mask.causal || convolution.is_some() || has_bias || batch.key_lengths().is_some() {
+            return Ok(None);
+        }
+        PrefixTree::of(batch, &self.backend.device())
     }
 
     /// The attention context of a batch in layers with a sliding window of this `radius`, or without a window.
     fn context<'a>(
         &self,
         batch: &'a RaggedBatch,
+        tree: Option<&'a PrefixTree>,
         positions: &'a [u32],
         radius: Option<usize>,
     ) -> Result<AttentionContext<'a>> {
@@ -262,6 +289,7 @@ impl Encoder {
             cu_seqlens: batch.cu_seqlens(),
             key_lengths: batch.key_lengths(),
             tiles: self.backend.is_gpu().then(|| query_tiles(batch.cu_seqlens(), &device)).transpose()?,
+            tree,
             positions,
             rotation: (self.rotary.as_ref())
                 .map(|rotary| rotary.rotation(radius.is_some(), max_seqlen, &device))

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use anyhow::Result;
 use candle_core::Tensor;
 
-use super::attention::{AttentionContext, Selection, SelfAttention};
+use super::attention::{AttentionContext, SelfAttention};
 use super::feed_forward::FeedForward;
 use super::norm::Norm;
 use super::relative_position::RelativeEmbeddings;
+use super::rows::Selection;
 use super::{AttentionWeights, EncoderSpec, NormPlacement, WeightSource};
 
 /// Self-attention, then the feed-forward network, each inside a residual connection.
@@ -92,7 +93,7 @@ impl Residual {
         sublayer: impl FnOnce(&Tensor, Option<&Tensor>) -> Result<Tensor>,
     ) -> Result<Tensor> {
         let residual = match selection {
-            Some(selection) => &selection.rows(x)?,
+            Some(selection) => &selection.hidden.select(x)?,
             None => x,
         };
         if let (Some(norm), Some(output_norm)) = (&self.norm, &self.output_norm) {

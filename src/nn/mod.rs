@@ -26,6 +26,7 @@ mod post_pooling;
 mod ragged_batch;
 mod relative_position;
 mod rotary;
+mod rows;
 mod spec;
 mod task_head;
 mod token_head;

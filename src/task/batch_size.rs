@@ -17,6 +17,9 @@ pub const CPU_F32_TOKENS: usize = 1024;
 pub const CPU_TOKENS: usize = 256;
 /// Tokens per batch on the CPU with AMX. Those processors have an L2 of 2 MiB.
 pub const AMX_TOKENS: usize = 512;
+/// Tokens per batch on the CPU with a causal mask: the more texts a batch has, the more often their common beginning, such as a prompt
+/// or a chat template with its query, is computed once for several.
+pub const CAUSAL_TOKENS: usize = 1024;
 /// Tokens per batch of static embeddings, whose rows are looked up at little cost beside that of handing over a batch.
 const STATIC_TOKENS: usize = 1 << 14;
 /// Maximum tokens per batch on a GPU. Larger batches are not faster.
@@ -38,6 +41,8 @@ fn default_batch_tokens(encoders: &[Encoder]) -> usize {
 fn batch_tokens(backend: &Backend, spec: &EncoderSpec, batches_per_gpu: usize) -> usize {
     match (backend.free_memory(), backend) {
         (None, _) if spec.is_static() => STATIC_TOKENS,
+        // Several texts fit in a smaller batch if the model takes short ones only.
+        (None, _) if spec.mask.causal && spec.max_length() > CPU_TOKENS => CAUSAL_TOKENS,
         (None, _) if Isa::selected().tile_unit().is_some() => AMX_TOKENS,
         (None, Backend::Cpu(GemmType::F32)) => CPU_F32_TOKENS,
         (None, _) => CPU_TOKENS,

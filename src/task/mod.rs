@@ -42,7 +42,7 @@ mod tokens;
 pub use answering::{AnswerOptions, Answerer};
 pub use attention::{AttentionMaps, AttentionOptions, Layers, Mixing, View, Views, attend};
 pub use batch_size::{
-    AMX_TOKENS, CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS, MemoryUse, memory_use, workload,
+    AMX_TOKENS, CAUSAL_TOKENS, CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS, MemoryUse, memory_use, workload,
 };
 pub use classification::{Classifier, ScoreOptions};
 pub use embedding::{EmbeddedTexts, Embedder, LateInteraction, TextError};

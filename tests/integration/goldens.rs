@@ -12,7 +12,9 @@ use sconce::model::families::{FAMILIES, Family};
 use sconce::model::modules::Similarity;
 use sconce::model::names::TensorNames;
 use sconce::model::weights::Checkpoint;
-use sconce::nn::{Backend, Encoder, LayerSharing, Pool, PooledToken, Pooling, RaggedBatch, RandomWeights};
+use sconce::nn::{
+    Backend, Encoder, EncoderSpec, LayerSharing, Pool, PooledToken, Pooling, RaggedBatch, RandomWeights,
+};
 use sconce::ops::activation::NAMES;
 use sconce::ops::linear::{LinearWeights, Matrix, reference};
 use sconce::output::{Content, StoredVector, VectorValues};
@@ -177,6 +179,112 @@ fn tokens_are_selected_after_a_convolution_and_without_layers() {
         let [expected, found] = selected(&encoder, &golden_batch(model), &[0, 7, 3]);
         assert_eq!(found, expected, "{model}");
     }
+}
+
+/// The encoder of a fixture's config with random weights, for sequences of up to 1,000 tokens.
+fn random_encoder(model: &str, backend: Backend, change: impl Fn(&mut EncoderSpec)) -> Encoder {
+    let config = Config::read(&fixture(model).join("config.json")).unwrap();
+    let mut spec = Family::of(&config).unwrap().spec(&config).unwrap();
+    spec.max_positions = 1002;
+    change(&mut spec);
+    Encoder::load(&spec, &mut RandomWeights::new(1, backend)).unwrap()
+}
+
+/// Sequences that have beginnings of different lengths in common, some of them twice.
+fn sequences_with_common_prefixes() -> Vec<Vec<u32>> {
+    let id = |seed: u32, token: u32| 5 + (token * 7 + seed * 11 + token * token) % 40;
+    let common: Vec<u32> = (0..300).map(|token| id(0, token)).collect();
+    let sequence = |seed: u32, kept: usize, own: u32| -> Vec<u32> {
+        common[..kept].iter().copied().chain((0..own).map(|token| id(seed, token))).collect()
+    };
+    vec![
+        sequence(1, 60, 5),
+        sequence(2, 60, 30),
+        sequence(3, 0, 20),
+        sequence(1, 60, 5),
+        sequence(4, 150, 60),
+        sequence(5, 150, 0),
+        sequence(6, 300, 100),
+        sequence(8, 300, 1),
+        sequence(7, 1, 7),
+    ]
+}
+
+fn batch_of(sequences: &[Vec<u32>]) -> RaggedBatch {
+    let types = vec![0; 1000];
+    RaggedBatch::new(sequences.iter().map(|ids| (&ids[..], &types[..ids.len()]))).unwrap()
+}
+
+/// Hidden states of a batch whose sequences have prefixes in common have the bits of each sequence alone, whether their common tokens are
+/// computed once, under a causal mask, or see what follows them.
+#[test]
+fn common_prefixes_have_the_hidden_states_of_each_sequence_alone() {
+    let unchanged = |_: &mut EncoderSpec| {};
+    let with_mask = |spec: &mut EncoderSpec| spec.mask.causal = true;
+    let sequences = sequences_with_common_prefixes();
+    let batch = batch_of(&sequences);
+    let last: Vec<u32> = batch.cu_seqlens()[1..].iter().map(|end| *end as u32 - 1).collect();
+    let some: Vec<u32> = (0..batch.ids().len() as u32).rev().step_by(11).collect();
+    type Change<'a> = &'a dyn Fn(&mut EncoderSpec);
+    let models: &[(&str, Change)] = &[
+        ("causal", &unchanged),
+        ("llama", &unchanged),
+        ("mistral", &unchanged),
+        ("qwen3", &unchanged),
+        ("gemma3-causal", &unchanged),
+        ("roformer-values", &with_mask),
+        ("roberta", &with_mask),
+        ("talking-heads-both", &with_mask),
+        ("nomic-bert-moe", &with_mask),
+        ("albert-groups", &with_mask),
+        // Without a tree.
+        ("alibi", &with_mask),
+        ("mpnet", &with_mask),
+        ("deberta-v2-c2p", &with_mask),
+        ("bert-tiny", &unchanged),
+    ];
+    for (model, change) in models {
+        for gemm_type in [GemmType::F32, GemmType::Bf16x3, GemmType::Bf16, GemmType::Int8] {
+            let encoder = random_encoder(model, Backend::Cpu(gemm_type), change);
+            let alone: Vec<f32> = sequences
+                .iter()
+                .flat_map(|ids| flat(&encoder.forward(&batch_of(std::slice::from_ref(ids))).unwrap()))
+                .collect();
+            let what = format!("{model} in {}", gemm_type.name());
+            assert!(flat(&encoder.forward(&batch).unwrap()) == alone, "{what}");
+            let width = encoder.spec().hidden_size;
+            for tokens in [&last, &some] {
+                let rows = tokens.iter().flat_map(|token| alone[*token as usize * width..][..width].to_vec());
+                let found = flat(&encoder.forward_selected(&batch, tokens).unwrap());
+                assert!(found == rows.collect::<Vec<_>>(), "{what}: the tokens {tokens:?} differ");
+            }
+        }
+        // Where candle computes matmuls, their bits depend on the number of rows.
+        let backend = Backend::Device { device: Device::Cpu, dtype: DType::F32 };
+        let encoder = random_encoder(model, backend, change);
+        let [expected, found] = selected(&encoder, &batch, &some);
+        let mut observed = Vec::new();
+        let observe = |_, hidden: &Tensor| {
+            observed = flat(hidden);
+            Ok(())
+        };
+        encoder.forward_observed(&batch, observe).unwrap();
+        assert_close(&flat(&encoder.forward(&batch).unwrap()), &observed, ATOL, RTOL);
+        assert_close(&found, &expected, ATOL, RTOL);
+    }
+}
+
+/// Tokens that are no keys make the tokens before them differ, too: they see fewer keys in one sequence than in another.
+#[test]
+fn tokens_without_keys_have_no_common_prefix() {
+    let sequences = vec![(5..45).collect::<Vec<u32>>(), (5..50).collect()];
+    let encoder = random_encoder("causal", Backend::Cpu(GemmType::F32), |_| {});
+    let forward = |sequences: &[Vec<u32>], key_lengths: &[usize]| {
+        let batch = batch_of(sequences).with_key_lengths(key_lengths.to_vec()).unwrap();
+        flat(&encoder.forward(&batch).unwrap())
+    };
+    let alone = [forward(&sequences[..1], &[30]), forward(&sequences[1..], &[20])].concat();
+    assert!(forward(&sequences, &[30, 20]) == alone);
 }
 
 /// Several threads share a GPU only if candle computes no matmul.
