@@ -9,6 +9,8 @@
 set -euo pipefail
 case "${1-}" in -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; exit ;; esac
 cd "$(dirname "$0")/.."
+# The checks run target/release/sconce, wherever else builds go.
+export CARGO_TARGET_DIR=$PWD/target
 
 cargo build --release --locked
 scripts/fetch_model.sh >/dev/null

@@ -14,6 +14,7 @@ use sconce::model::names::TensorNames;
 use sconce::model::weights::Checkpoint;
 use sconce::nn::{
     Backend, Encoder, EncoderSpec, LayerSharing, Pool, PooledToken, Pooling, RaggedBatch, RandomWeights,
+    ScoreBias,
 };
 use sconce::ops::activation::NAMES;
 use sconce::ops::linear::{LinearWeights, Matrix, reference};
@@ -193,7 +194,7 @@ fn random_encoder(model: &str, backend: Backend, change: impl Fn(&mut EncoderSpe
 /// Sequences that have beginnings of different lengths in common, some of them twice.
 fn sequences_with_common_prefixes() -> Vec<Vec<u32>> {
     let id = |seed: u32, token: u32| 5 + (token * 7 + seed * 11 + token * token) % 40;
-    let common: Vec<u32> = (0..300).map(|token| id(0, token)).collect();
+    let common: Vec<u32> = (0..900).map(|token| id(0, token)).collect();
     let sequence = |seed: u32, kept: usize, own: u32| -> Vec<u32> {
         common[..kept].iter().copied().chain((0..own).map(|token| id(seed, token))).collect()
     };
@@ -204,8 +205,8 @@ fn sequences_with_common_prefixes() -> Vec<Vec<u32>> {
         sequence(1, 60, 5),
         sequence(4, 150, 60),
         sequence(5, 150, 0),
-        sequence(6, 300, 100),
-        sequence(8, 300, 1),
+        sequence(6, 900, 60),
+        sequence(8, 900, 1),
         sequence(7, 1, 7),
     ]
 }
@@ -221,6 +222,7 @@ fn batch_of(sequences: &[Vec<u32>]) -> RaggedBatch {
 fn common_prefixes_have_the_hidden_states_of_each_sequence_alone() {
     let unchanged = |_: &mut EncoderSpec| {};
     let with_mask = |spec: &mut EncoderSpec| spec.mask.causal = true;
+    let without_bias = |spec: &mut EncoderSpec| (spec.mask.causal, spec.score_bias) = (true, ScoreBias::None);
     let sequences = sequences_with_common_prefixes();
     let batch = batch_of(&sequences);
     let last: Vec<u32> = batch.cu_seqlens()[1..].iter().map(|end| *end as u32 - 1).collect();
@@ -241,6 +243,7 @@ fn common_prefixes_have_the_hidden_states_of_each_sequence_alone() {
         ("alibi", &with_mask),
         ("mpnet", &with_mask),
         ("deberta-v2-c2p", &with_mask),
+        ("deberta-v2-c2p", &without_bias),
         ("bert-tiny", &unchanged),
     ];
     for (model, change) in models {
@@ -272,6 +275,22 @@ fn common_prefixes_have_the_hidden_states_of_each_sequence_alone() {
         assert_close(&flat(&encoder.forward(&batch).unwrap()), &observed, ATOL, RTOL);
         assert_close(&found, &expected, ATOL, RTOL);
     }
+}
+
+/// How far a head with ALiBi sees follows from the queries and keys of the whole sequence, so that tokens of a common prefix may see
+/// different keys.
+#[test]
+fn sequences_with_a_bias_have_no_common_prefix() {
+    let sequence = |own: u32| -> Vec<u32> {
+        (0..800).map(|token| 5 + (token * 7 + token * token) % 40).chain([own]).collect()
+    };
+    let sequences: Vec<Vec<u32>> = (50..70).map(sequence).collect();
+    // Random weights give small scores, which would not matter beside the bias.
+    let large_scores = |spec: &mut EncoderSpec| (spec.mask.causal, spec.query_scalar) = (true, Some(1e-4));
+    let encoder = random_encoder("alibi", Backend::Cpu(GemmType::F32), large_scores);
+    let forward = |sequences: &[Vec<u32>]| flat(&encoder.forward(&batch_of(sequences)).unwrap());
+    let alone: Vec<f32> = sequences.iter().flat_map(|ids| forward(std::slice::from_ref(ids))).collect();
+    assert!(forward(&sequences) == alone);
 }
 
 /// Tokens that are no keys make the tokens before them differ, too: they see fewer keys in one sequence than in another.
