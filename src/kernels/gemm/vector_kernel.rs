@@ -76,8 +76,11 @@ impl<const DOT_PRODUCTS: bool> VectorGemm<'_, '_, DOT_PRODUCTS> {
         let step = K::k_step() * 2 * S::LANES;
         let k_steps = (layout.panel / layout.nr).div_ceil(K::k_step());
         // K blocks of KC, in groups whose inputs stay in L2. They begin at the same inputs whatever follows: the sums of attention over the
-        // first keys of a sequence do not depend on how many there are.
-        let block_steps = VECTOR_KC / K::k_step();
+        // first keys of a sequence do not depend on how many there are. Where sums do not depend on blocks, these have equal lengths.
+        let block_steps = match K::STARTS_FROM_PARTIAL_SUMS {
+            true => k_steps.div_ceil((k_steps * K::k_step()).div_ceil(VECTOR_KC)),
+            false => VECTOR_KC / K::k_step(),
+        };
         let k_blocks = k_steps.div_ceil(block_steps);
         let k_steps_of = |k_block: usize| k_block * block_steps..k_steps.min((k_block + 1) * block_steps);
         let group = (VECTOR_L2_KC / (block_steps * K::k_step())).max(1);
