@@ -51,7 +51,7 @@ done
 if [ $# -eq 0 ]; then
     # The encoder as AMX computes it, on any machine. Tests of single bits take minutes there; kernels:: has those of the tiles.
     isa=emulated-tiles
-    run --test integration -- goldens:: --skip=common_prefixes --skip=selected_tokens
+    run --test integration -- goldens:: --skip=common_prefix --skip=selected_tokens
 fi
 awk '/^test result:/ { passed += $4; failed += $6 } END { print passed + 0 " passed, " failed + 0 " failed" }' "$log"
 exit "$status"
