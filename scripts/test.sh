@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs all tests under every instruction set (ISA) of the processor, and prints how many passed. Tests that run every set themselves, or
-# whose subject does not compute with the selected one, run once.
+# whose subject does not compute with the selected one, run once. Then compares the encoder with its goldens on emulated AMX tiles.
 #
 #     scripts/test.sh [ISA …]      only under these
 #
@@ -9,7 +9,7 @@
 set -euo pipefail
 case "${1-}" in -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; exit ;; esac
 cd "$(dirname "$0")/.."
-# The checks run target/release/sconce, wherever else builds go.
+# The checks run target/release/sconce, so it has to be built there.
 export CARGO_TARGET_DIR=$PWD/target
 
 cargo build --release --locked
@@ -49,7 +49,7 @@ for isa in "${isas[@]:1}"; do
     run --test integration -- "${once[@]/#/--skip=}"
 done
 if [ $# -eq 0 ]; then
-    # The encoder as AMX computes it, on any machine. Tests of single bits take minutes there; kernels:: has those of the tiles.
+    # Tests that compare bits take minutes on emulated tiles; those of kernels:: do so for the tiles themselves.
     isa=emulated-tiles
     run --test integration -- goldens:: --skip=common_prefix --skip=selected_tokens
 fi

@@ -51,7 +51,7 @@
 //! | group, wave | records that one tokenizer thread takes at once; records that are planned together |
 //! | hidden states | `(T, H)`: one row per token after an encoder layer |
 //! | selected tokens | the tokens whose last hidden states a task needs; the last layer computes only these |
-//! | prefix tree | the tokens of a batch by their common beginnings: with a causal mask, each node is computed once |
+//! | prefix tree | the tokens of a batch, where sequences with the same prefix share its nodes; with a causal mask, each node is computed once |
 //! | pooling | hidden states → one vector per text: `cls`, `mean`, `max` … |
 //! | post-pooling modules | the modules after pooling in `modules.json`: dense, layer norm, normalize |
 //! | row | an entry of the output: one text, one chunk, or (without pooling) one text with a vector per token |

@@ -248,7 +248,7 @@ pub(super) fn is_stdin(path: &Path) -> bool {
 fn batch_tokens_help() -> String {
     format!(
         "Tokens per batch, over all of its texts [default: {CPU_F32_TOKENS} for f32 on a CPU, {CPU_TOKENS} for \
-         other types, {AMX_TOKENS} with AMX, {CAUSAL_TOKENS} for decoders; on a GPU as many as fit in its memory, up to {MAX_GPU_TOKENS}]"
+         other types, {AMX_TOKENS} with AMX, {CAUSAL_TOKENS} for decoder language models; on a GPU as many as fit in its memory, up to {MAX_GPU_TOKENS}]"
     )
 }
 

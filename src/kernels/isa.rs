@@ -220,7 +220,7 @@ impl Isa {
     fn from_environment() -> Result<Isa, String> {
         let isas = Self::available();
         let Some(name) = std::env::var_os(ISA_VARIABLE) else { return Ok(isas[0]) };
-        // Tests select it, but it is not listed.
+        // For tests: selected by its name only, and not in the list of the error.
         #[cfg(feature = "emulated-tiles")]
         if name == Self::emulated_tiles().name() {
             return Ok(Self::emulated_tiles());

@@ -47,7 +47,7 @@ pub(super) struct AttentionContext<'a> {
     pub key_lengths: Option<&'a [usize]>,
     /// The tiles of `ops::attention::tiles`, on a GPU.
     pub tiles: Option<Tensor>,
-    /// Prefixes that sequences have in common: hidden states have one row for each of its `U` nodes, in place of one for each of `T` tokens.
+    /// The prefix tree of the batch, if sequences share prefixes: hidden states have a row for each of its `U` nodes, not of the `T` tokens.
     pub tree: Option<&'a PrefixTree>,
     /// The position in its sequence of every row of the hidden states, from 0.
     pub positions: &'a [u32],

@@ -15,8 +15,7 @@ use super::relative_position::{RelativeBias, RelativeEmbeddings};
 use super::rotary::RotaryEmbedding;
 use super::rows::{PrefixTree, Selection};
 use super::{
-    AttentionWeights, Backend, ChangeCheck, EncoderSpec, Numbering, Positions, RaggedBatch, ScoreBias,
-    TalkingHeads, WeightSource,
+    AttentionWeights, Backend, ChangeCheck, EncoderSpec, Numbering, RaggedBatch, TalkingHeads, WeightSource,
 };
 use crate::ops::attention::{AttentionWindow, query_tiles};
 use crate::ops::gpu::{AttentionVariant, synchronize};
@@ -119,7 +118,7 @@ impl Encoder {
         let attention = AttentionVariant {
             qk_head_dim: spec.qk_head_dim,
             v_head_dim: spec.v_head_dim,
-            has_score_bias: spec.score_bias != ScoreBias::None || spec.positions == Positions::Alibi,
+            has_score_bias: spec.has_score_bias(),
             has_talking_heads: spec.talking_heads != TalkingHeads::default(),
         };
         // A router has as many outputs as there are experts.
@@ -131,8 +130,8 @@ impl Encoder {
         self.embeddings.stored_bytes()
     }
 
-    /// The last hidden states of a batch of `T` tokens, `(T, H)`. With a causal mask, what sequences of the batch have in common at their
-    /// beginning is computed once.
+    /// The last hidden states of a batch of `T` tokens, `(T, H)`. With a causal mask, prefixes that sequences of the batch share are computed
+    /// once.
     ///
     /// # Errors
     /// If a token id or token type id has no row in its table, a sequence is longer than [`EncoderSpec::max_length`], or a
@@ -263,12 +262,15 @@ impl Encoder {
         }
     }
 
-    /// The prefixes that sequences of a batch have in common, where hidden states depend on no later token: with a causal mask, without a
-    /// convolution, and without a bias, since attention finds by the queries and keys of a whole sequence which of them to leave out.
+    /// The prefix tree of a batch, where hidden states depend on no later token: with a causal mask and without a convolution or a score bias,
+    /// as how far a head with a bias sees follows from the queries and keys of the whole sequence.
     fn prefix_tree(&self, batch: &RaggedBatch) -> Result<Option<PrefixTree>> {
-        let EncoderSpec { mask, convolution, score_bias, positions, .. } = &self.spec;
-        let has_bias = *score_bias != ScoreBias::None || *positions == Positions::Alibi;
-        if !mask.causal || convolution.is_some() || has_bias || batch.key_lengths().is_some() {
+        let spec = &self.spec;
+        if !spec.mask.causal
+            || spec.convolution.is_some()
+            || spec.has_score_bias()
+            || batch.key_lengths().is_some()
+        {
             return Ok(None);
         }
         PrefixTree::of(batch, &self.backend.device())

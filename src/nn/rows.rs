@@ -32,9 +32,9 @@ impl Rows {
     }
 }
 
-/// The tokens of a batch as a prefix tree: sequences that begin with the same tokens have their nodes in common. With a causal mask a token
-/// sees nothing but the path from the root, and what is computed for a node holds for all of its tokens. As in RadixAttention
-/// (Zheng et al. 2024, §3), within one batch.
+/// The tokens of a batch as a prefix tree: sequences with the same prefix share its nodes. With a causal mask a token sees nothing but the
+/// path from the root, so that the hidden state of a node is that of all of its tokens. As in RadixAttention (Zheng et al. 2024, §3),
+/// within one batch.
 pub(super) struct PrefixTree {
     /// The node of each token, `(T)`.
     pub nodes: Rows,
@@ -46,7 +46,7 @@ pub(super) struct PrefixTree {
 const TOKENS_PER_SAVED_TOKEN: usize = 8;
 
 impl PrefixTree {
-    /// The tree of a batch; `None` if its sequences have too little in common.
+    /// The tree of a batch; `None` if its sequences share too few tokens.
     pub(super) fn of(batch: &RaggedBatch, device: &Device) -> Result<Option<Self>> {
         let [nodes, tokens] = prefix_nodes(batch);
         if tokens.len() + nodes.len().div_ceil(TOKENS_PER_SAVED_TOKEN) > nodes.len() {

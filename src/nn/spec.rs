@@ -483,6 +483,11 @@ impl EncoderSpec {
         self.layers == 0
     }
 
+    /// Whether something is added to attention scores: a score bias, or the bias of ALiBi.
+    pub fn has_score_bias(&self) -> bool {
+        self.score_bias != ScoreBias::None || self.positions == Positions::Alibi
+    }
+
     /// The maximum length of a sequence in tokens.
     pub fn max_length(&self) -> usize {
         match self.positions {

@@ -17,8 +17,8 @@ pub const CPU_F32_TOKENS: usize = 1024;
 pub const CPU_TOKENS: usize = 256;
 /// Tokens per batch on the CPU with AMX. Those processors have an L2 of 2 MiB.
 pub const AMX_TOKENS: usize = 512;
-/// Tokens per batch on the CPU with a causal mask: the more texts a batch has, the more often their common beginning, such as a prompt
-/// or a chat template with its query, is computed once for several.
+/// Tokens per batch on the CPU with a causal mask: the more texts a batch has, the more of them share a prefix, such as a prompt or a chat
+/// template with its query, which is computed once.
 pub const CAUSAL_TOKENS: usize = 1024;
 /// Tokens per batch of static embeddings, whose rows are looked up at little cost beside that of handing over a batch.
 const STATIC_TOKENS: usize = 1 << 14;

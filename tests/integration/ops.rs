@@ -296,6 +296,10 @@ fn attention_with_fewer_keys_than_queries_matches_the_reference() {
     }
 }
 
+fn bits(x: &Tensor) -> Vec<u32> {
+    flat(x).into_iter().map(f32::to_bits).collect()
+}
+
 /// The masks of attention without a bias: all keys, causal, and windows.
 const WINDOWS: [AttentionWindow; 5] = [
     AttentionWindow::FULL,
@@ -336,7 +340,7 @@ fn attention_of_some_queries_is_that_of_all() {
                         let q = q.index_select(&index, 0).unwrap();
                         let found = some.forward(&q, &k, &v, &cu_seqlens).unwrap();
                         let expected = expected.index_select(&index, 0).unwrap();
-                        let [found, expected] = [found, expected].map(|x| flat(&x));
+                        let [found, expected] = [found, expected].map(|x| bits(&x));
                         assert_eq!(found, expected, "{lengths:?} in {heads} heads of {head_dim}, {window:?}");
                     }
                 }
@@ -346,7 +350,7 @@ fn attention_of_some_queries_is_that_of_all() {
 }
 
 /// With a causal mask, the result of a token has the same bits whatever follows, also where that changes the kernel or the division into
-/// tasks: sequences can have the first of them in common.
+/// tasks, so that sequences can share a prefix.
 #[test]
 fn causal_attention_of_a_prefix_does_not_depend_on_what_follows() {
     const LENGTHS: [usize; 9] = [1, 17, 95, 97, 150, 193, 250, 400, 700];
@@ -359,7 +363,7 @@ fn causal_attention_of_a_prefix_does_not_depend_on_what_follows() {
                 let attention = Attention { key_value_heads, gemm_type, window, ..plain(heads, head_dim) };
                 let of_prefix = |n: usize| {
                     let [q, k, v] = [&q, &k, &v].map(|x| x.narrow(0, 0, n).unwrap());
-                    flat(&attention.forward(&q, &k, &v, &[0, n]).unwrap())
+                    bits(&attention.forward(&q, &k, &v, &[0, n]).unwrap())
                 };
                 let whole = of_prefix(700);
                 for n in LENGTHS {

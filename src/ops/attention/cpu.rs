@@ -307,7 +307,7 @@ impl CpuAttention<'_> {
         };
         let task = move |first: usize| {
             let end = tokens.min(first + task_queries);
-            // bf16 multiplies pairs of keys; they are the same wherever a task begins.
+            // bf16 multiplies keys in pairs, which are the same wherever a task begins.
             let first_key = window.keys(first, n).start / 2 * 2;
             let keys = first_key..window.keys(end - 1, n).end;
             let queries = first.max(run.queries.start)..end.min(run.queries.end);
