@@ -308,6 +308,9 @@ MUTATIONS = [
     ("verify ignores the bound on neighbours", "src/run/verify/bounds.rs", "*share < self.min_neighbours", "*share < 0.0"),
     ("NaN in a reference is accepted", "src/run/verify/reference.rs", "vector.iter().any(|x| !x.is_finite())", "false"),
     ("int8 rounds down", "src/output/dtype.rs", ".round_ties_even()", ".floor()"),
+    # Threads.
+    ("threads of a pool share CPUs", "src/sys/threads.rs", ".skip(index).step_by(threads)", ".skip(0 * index).step_by(1)"),
+    ("threads keep the CPUs of the thread that starts them", "src/sys/threads.rs", "cpus.len() >= threads", "cpus.len() >= threads && threads > 1"),
 ]
 
 
