@@ -13,6 +13,7 @@ use super::lock::OutputLock;
 use super::sidecars::SidecarPaths;
 use super::target::Target;
 use super::write_error::write_error;
+use crate::sys::stdout;
 
 /// Capacity in bytes of the buffers for reading and writing.
 const BUFFER_BYTES: usize = 1 << 16;
@@ -42,7 +43,7 @@ pub(super) struct Destination {
 enum Sink {
     /// The partial file, or an open pipe or device.
     File(File),
-    Stdout(io::Stdout),
+    Stdout(Box<dyn Write + Send>),
     /// An unnamed temporary file in front of a target that cannot seek, for access other than sequential.
     Spool(File, Box<Sink>),
 }
@@ -70,7 +71,7 @@ impl Destination {
                 None => create_partial(target, sidecars)?,
                 Some(durable) => resume_partial(target, sidecars, &durable, header as u64, &mut hasher)?,
             }),
-            (Target::Stdout, None) => Sink::Stdout(io::stdout()),
+            (Target::Stdout, None) => Sink::Stdout(stdout::unbuffered()),
             // A pipe or device is written to, not replaced.
             (Target::File(path), None) => {
                 let file = OpenOptions::new().write(true).open(path);

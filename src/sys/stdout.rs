@@ -1,6 +1,9 @@
 //! Standard output: whether it was open at start-up, and what it is connected to.
 
 #[cfg(unix)]
+use std::fs::File;
+use std::io::{self, Write};
+#[cfg(unix)]
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether standard output was closed when the process started.
@@ -34,10 +37,24 @@ pub fn was_closed() -> bool {
 pub fn is_regular_file() -> bool {
     #[cfg(unix)]
     {
-        use std::os::fd::AsFd;
-        let file = std::io::stdout().as_fd().try_clone_to_owned().map(std::fs::File::from);
-        file.and_then(|file| file.metadata()).is_ok_and(|metadata| metadata.is_file())
+        file().and_then(|file| file.metadata()).is_ok_and(|metadata| metadata.is_file())
     }
     #[cfg(not(unix))]
     false
+}
+
+/// Standard output for rows. On Unix without the buffer of [`io::stdout`], which writes binary rows in two parts: up to the last byte that looks
+/// like the end of a line, and the rest.
+pub fn unbuffered() -> Box<dyn Write + Send> {
+    #[cfg(unix)]
+    if let Ok(file) = file() {
+        return Box::new(file);
+    }
+    Box::new(io::stdout())
+}
+
+#[cfg(unix)]
+fn file() -> io::Result<File> {
+    use std::os::fd::AsFd;
+    io::stdout().as_fd().try_clone_to_owned().map(File::from)
 }
