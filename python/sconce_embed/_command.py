@@ -15,6 +15,8 @@ import pyarrow as pa
 
 _NAME = "sconce.exe" if os.name == "nt" else "sconce"
 _ERROR = "sconce: error: "
+# A batch of at most this many bytes fits into an empty pipe on every system, so that no thread has to write it while answers are read.
+_PIPE_BYTES = 4096
 _log = logging.getLogger("sconce_embed")
 
 
@@ -86,13 +88,13 @@ class Child:
 
     def exchange(self, batches):
         """The batches of rows for each of the batches, in order. Each batch must have texts."""
+        if len(batches) == 1 and batches[0].nbytes <= _PIPE_BYTES:
+            self._send(batches)
+            return self._receive_all(batches)
         sender = threading.Thread(target=self._send, args=(batches,), daemon=True)
-        first_row = self.rows_sent
         sender.start()
         try:
-            answers = [self._receive(first_row) for _ in batches]
-            self.rows_sent += sum(batch.num_rows for batch in batches)
-            return answers
+            return self._receive_all(batches)
         finally:
             # It ends with the last batch, or with the child.
             sender.join(timeout=5)
@@ -107,6 +109,13 @@ class Child:
         except (OSError, ValueError):
             # The child has ended: the reader finds out why.
             pass
+
+    def _receive_all(self, batches):
+        """The batches of rows for each of the batches that are sent."""
+        first_row = self.rows_sent
+        answers = [self._receive(first_row) for _ in batches]
+        self.rows_sent += sum(batch.num_rows for batch in batches)
+        return answers
 
     def _receive(self, first_row):
         """The rows of the next batch."""

@@ -157,8 +157,12 @@ def _batches(texts):
     if not isinstance(texts, (pa.Array, pa.ChunkedArray)):
         if hasattr(texts, "to_arrow"):
             texts = texts.to_arrow()
+        elif isinstance(texts, (list, tuple)):
+            # Inferring a type takes longer than converting one text.
+            are_strings = all(text is None or isinstance(text, str) for text in texts)
+            texts = pa.array(texts, type=pa.large_string() if are_strings else None)
         else:
-            texts = pa.array(texts, from_pandas=not isinstance(texts, (list, tuple)))
+            texts = pa.array(texts, from_pandas=True)
     if pa.types.is_null(texts.type) or pa.types.is_dictionary(texts.type):
         texts = texts.cast(pa.large_string())
     if not (pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type) or str(texts.type) == "string_view"):

@@ -120,6 +120,8 @@ class Errors(unittest.TestCase):
                 embedder.embed("a lamp")
             with self.assertRaisesRegex(TypeError, "int64"):
                 embedder.embed([1, 2])
+            with self.assertRaisesRegex(TypeError, "binary"):
+                embedder.embed([b"a lamp"])
         with self.assertRaisesRegex(TypeError, "output_format"):
             Embedder(MODEL, output_format="csv")
         with Embedder(MODEL, no_such_option=True) as embedder:
@@ -152,6 +154,26 @@ class Processes(unittest.TestCase):
             parts = list(threads.map(lambda i: embedder.embed(TEXTS[i : i + 10], as_numpy=True), range(0, 200, 10)))
             self.assertEqual(embedder.pid, pid)
         self.assertTrue(np.array_equal(np.concatenate(parts), expected))
+
+    @unittest.skipUnless(hasattr(os, "O_DIRECT"), "this system has no pipes of packets")
+    def test_a_batch_is_answered_with_one_write(self):
+        read, write = os.pipe2(os.O_DIRECT)
+        command = [sconce_embed.find_command(), "embed", "--quiet", "-m", MODEL, "--input", "-"]
+        command += ["--input-format", "arrow", "--output-format", "arrow"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=write) as child:
+            os.close(write)
+            batch = pa.record_batch({"text": pa.array(TEXTS[:4], pa.large_string())})
+            with pa.ipc.new_stream(child.stdin, batch.schema) as writer:
+                writer.write_batch(batch)
+                child.stdin.flush()
+                # A read gets what one write has written, at most 4 KiB.
+                packet = os.read(read, 1 << 16)
+            child.stdin.close()
+            while os.read(read, 1 << 16):
+                pass
+        os.close(read)
+        self.assertIn(b"\n", packet)
+        self.assertEqual(pa.ipc.open_stream(packet).read_next_batch().num_rows, 4)
 
     def test_a_forked_process_starts_a_child_of_its_own(self):
         with Embedder(MODEL) as embedder:
