@@ -87,7 +87,16 @@ def ctranslate2(args):
     return by_batches(args, hidden), ["ctranslate2"]
 
 
+def sconce(args):
+    """The Python package over the sconce that SCONCE_COMMAND names."""
+    from sconce_embed import Embedder
+
+    embedder = Embedder(args.model, dtype=args.type, threads=args.threads, offline=True)
+    return lambda texts: embedder.embed(texts, as_numpy=True), ["pyarrow"]
+
+
 PEERS = {
+    "sconce": sconce,
     "sentence-transformers": sentence_transformers,
     "onnxruntime": onnxruntime,
     "openvino": openvino,
@@ -130,7 +139,7 @@ def by_batches(args, hidden):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=PEERS)
-    parser.add_argument("type", choices=["f32", "bf16", "int8"])
+    parser.add_argument("type", choices=["f32", "bf16x3", "bf16", "int8"])
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--conversions", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=2)

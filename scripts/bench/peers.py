@@ -11,6 +11,10 @@ each peer embeds each file, one peer after another, so that a slower phase of th
 is reported. Idle peers keep their memory. Sconce is its binary, from a text file to a .npy file, in a new process each time; its time
 is `seconds - seconds_loading` of --stats.
 
+After the files of a round each peer embeds single texts, the first of the short ones: one right after another, and each after a pause
+of 50 ms, as queries come. The median over all calls is reported. Sconce is the child of its Python package there, which the peer's
+process asks through pipes.
+
 Vectors are compared with those of sentence-transformers in f32, which therefore always runs.
 
 --limit-json names a file such as {"f32": 250, "bf16": 500, "int8": 1000}: the peak of the processor on --threads threads in
@@ -53,6 +57,9 @@ TYPES = ["f32", "bf16x3", "bf16", "int8"]
 # The type of the peers to compare with, for types that no peer has.
 NEAREST = {"bf16x3": "f32"}
 BATCH = 32
+# Single texts of a round, and seconds between two of them.
+SINGLE_TEXTS = 32
+PAUSES = {"one text, ms": 0, "after a pause, ms": 0.05}
 INSTRUCTIONS = ["avx2", "fma", "avx_vnni", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8"]
 
 
@@ -103,6 +110,8 @@ class Server:
             raise Failed(last_line(self.log)) from None
         return self.answer()["seconds"]
 
+    embed_single = embed
+
     def peak_bytes(self):
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.split("VmHWM:")[1].split()[0]) * 1024
@@ -113,9 +122,10 @@ class Server:
 
 
 class Sconce:
-    """The sconce binary, one process per file."""
+    """The sconce binary, one process per file; for single texts, the Python package over it."""
 
     def __init__(self, binary, type, args, folder):
+        self.package, self.start_package = None, lambda: start_process("sconce", type, args, folder)
         self.command = [binary, "embed", "--offline", "--quiet", "--model", args.model, "--threads", str(args.threads)]
         self.folder, self.patience, self.peak, self.loads = folder, args.patience, 0, []
         self.type = ["--dtype", type]
@@ -150,6 +160,11 @@ class Sconce:
         self.whole.setdefault(source.stem, []).append(whole)
         return seconds
 
+    def embed_single(self, source):
+        if self.package is None:
+            self.package = self.start_package()
+        return self.package.embed(source)
+
     @property
     def load_seconds(self):
         return statistics.median(self.loads)
@@ -158,13 +173,19 @@ class Sconce:
         return self.peak
 
     def close(self):
-        pass
+        if self.package is not None:
+            self.package.close()
 
 
 def start(name, type, args, folder):
     if name == "sconce":
         return Sconce(args.sconce, type, args, folder)
-    environment = dict(os.environ, RAYON_NUM_THREADS=str(args.threads))
+    return start_process(name, type, args, folder)
+
+
+def start_process(name, type, args, folder):
+    path = os.pathsep.join(filter(None, [str(ROOT / "python"), os.environ.get("PYTHONPATH")]))
+    environment = dict(os.environ, RAYON_NUM_THREADS=str(args.threads), PYTHONPATH=path, SCONCE_COMMAND=str(args.sconce))
     if name == "candle-transformers":
         command = [CACHE / "candle_peer/release/candle_peer", args.model, str(args.max_length), str(BATCH)]
         if not command[0].exists():
@@ -184,8 +205,8 @@ def convert(model):
 
 
 def texts(args, folder):
-    """The chosen files, cut to --part of their texts, with the number of tokens of each text; and a file to warm up with: the first
-    texts of each."""
+    """The chosen files, cut to --part of their texts, with the number of tokens of each text; a file to warm up with: the first texts of
+    each; and a file for each single text."""
     whole = CACHE / "texts" / folder_of(args.model).name
     if not all((whole / f"{name}.txt").exists() for name in TEXTS):
         command = [sys.executable, ROOT / "scripts/bench/bench_texts.py", whole, "--model", args.model]
@@ -203,13 +224,17 @@ def texts(args, folder):
         files[path] = [len(encoding.ids) for encoding in tokenizer.encode_batch(lines)]
     warm_up = folder / "warm-up.txt"
     warm_up.write_text("".join(line + "\n" for line in first))
-    return files, warm_up
+    singles = [folder / f"single-{index}.txt" for index in range(SINGLE_TEXTS)]
+    for line, path in zip((whole / f"{TEXTS[0]}.txt").read_text().split("\n"), singles):
+        path.write_text(line + "\n")
+    return files, warm_up, singles
 
 
-def measure(peers, files, warm_up, args, folder):
-    """Three dictionaries: the running peers; the seconds of every round, by peer and file; the reason of each peer that failed."""
+def measure(peers, files, warm_up, singles, args, folder):
+    """Four dictionaries: the running peers; the seconds of every round, by peer and file; those of all single texts, by peer and pause; the
+    reason of each peer that failed."""
     warm_up_tokens = sum(sum(tokens[:BATCH]) for tokens in files.values())
-    running, seconds, failed = {}, {}, {}
+    running, seconds, single, failed = {}, {}, {}, {}
 
     def attempt(peer, doing, what):
         try:
@@ -237,7 +262,23 @@ def measure(peers, files, warm_up, args, folder):
                 if took is not None:
                     seconds.setdefault((peer, file), []).append(took)
                     progress(f"round {round + 1}, {file.stem}, {' '.join(peer)}: {sum(files[file]) / took:,.0f} tokens/s")
-    return running, seconds, failed
+        for peer in list(running):
+            what = f"single texts, round {round + 1}"
+            # Twice: only the second time counts for texts without pauses.
+            if attempt(peer, lambda: [running[peer].embed_single(text) for text in singles], what) is None:
+                continue
+            for pause in PAUSES.values():
+                took = attempt(peer, lambda: [paused(pause, running[peer].embed_single, text) for text in singles], what)
+                if took is None:
+                    break
+                single.setdefault((peer, pause), []).extend(took)
+                progress(f"{what}, {pause} s apart, {' '.join(peer)}: {1e3 * statistics.median(took):.2f} ms")
+    return running, seconds, single, failed
+
+
+def paused(seconds, call, argument):
+    time.sleep(seconds)
+    return call(argument)
 
 
 def nearest_neighbours(vectors, count=10):
@@ -280,9 +321,12 @@ def machine():
     ]
 
 
-def table(running, seconds, failed, files, args, folder):
+def table(running, seconds, single, failed, files, args, folder):
     def speed(peer, file):
         return sum(files[file]) / statistics.median(seconds[peer, file])
+
+    def latency(peer, pause):
+        return 1e3 * statistics.median(single[peer, pause])
 
     def ratio(peer, file):
         sconce = ("sconce", peer[1])
@@ -290,11 +334,12 @@ def table(running, seconds, failed, files, args, folder):
 
     names = [file.stem for file in files]
     columns = ["peer", "type", *(f"{name}, tokens/s" for name in names), *(f"Sconce / peer, {name}" for name in names)]
-    columns += ["cosine, mean", "minimum", "top 10", "peak MB", "load s"]
+    columns += [*PAUSES, "cosine, mean", "minimum", "top 10", "peak MB", "load s"]
     lines = ["| " + " | ".join(columns) + " |", "|---|---|" + "---:|" * (len(columns) - 2)]
     for peer in sorted(running, key=lambda peer: (TYPES.index(peer[1]), list(PEERS).index(peer[0]))):
         mean, least, same = compare(peer, files, folder)
         cells = [*peer, *(f"{speed(peer, file):,.0f}" for file in files), *(ratio(peer, file) for file in files)]
+        cells += [f"{latency(peer, pause):.2f}" for pause in PAUSES.values()]
         cells += [f"{mean:.6f}", f"{least:.6f}", "" if same is None else f"{same:.4f}"]
         cells += [f"{running[peer].peak_bytes() / 1e6:,.0f}", f"{running[peer].load_seconds:.2f}"]
         lines.append("| " + " | ".join(cells) + " |")
@@ -307,6 +352,10 @@ def table(running, seconds, failed, files, args, folder):
         best = {file: max(others, key=lambda peer: speed(peer, file)) for file in files}
         over = {file: speed(sconce, file) / speed(best[file], file) for file in files}
         found = [f"{file.stem} {over[file]:.2f} ({best[file][0]})" for file in files]
+        for column, pause in PAUSES.items():
+            fastest = min(others, key=lambda peer: latency(peer, pause))
+            over = latency(fastest, pause) / latency(sconce, pause)
+            found.append(f"{column.removesuffix(', ms')} {over:.2f} ({fastest[0]})")
         lines.append(f"- Sconce {type} / fastest peer in {nearest}: {', '.join(found)}")
     limits = json.loads(args.limit_json.read_text()) if args.limit_json else {}
     for peer, found in running.items():
@@ -370,15 +419,15 @@ def main():
         folder = Path(folder)
         # A copy: a build that finishes during the run must not replace the binary.
         args.sconce = Path(shutil.copy2(args.sconce, folder / "sconce"))
-        files, warm_up = texts(args, folder)
-        running, seconds, failed = measure(peers, files, warm_up, args, folder)
+        files, warm_up, singles = texts(args, folder)
+        running, seconds, single, failed = measure(peers, files, warm_up, singles, args, folder)
         try:
             if REFERENCE not in running:
                 sys.exit(f"the reference, sentence-transformers in f32, failed: {failed[REFERENCE]}")
             head.append(f"- {', '.join(dict.fromkeys(found.version for found in running.values()))}; Python {platform.python_version()}")
             sizes = [f"{file.stem} {len(tokens):,} texts, {sum(tokens):,} tokens" for file, tokens in files.items()]
             head.append(f"- {args.threads} threads; median of {args.rounds} round{'s' * (args.rounds > 1)}; {'; '.join(sizes)}")
-            lines = [*head, "", *table(running, seconds, failed, files, args, folder)]
+            lines = [*head, "", *table(running, seconds, single, failed, files, args, folder)]
         finally:
             for found in running.values():
                 found.close()

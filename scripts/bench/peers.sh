@@ -12,7 +12,7 @@ peers=${XDG_CACHE_HOME:-$HOME/.cache}/sconce-peers
 python=$peers/v/bin/python
 
 [ -x "$python" ] || python3 -m venv "$peers/v"
-"$python" -c 'import ctranslate2, onnxruntime, onnxscript, openvino, sentence_transformers' 2>/dev/null ||
+"$python" -c 'import ctranslate2, onnxruntime, onnxscript, openvino, pyarrow, sentence_transformers' 2>/dev/null ||
     "$python" -m pip install --quiet --disable-pip-version-check -r "$scripts/requirements-peers.txt"
 CARGO_TARGET_DIR=$peers/candle_peer cargo build --release --locked --quiet --manifest-path "$scripts/candle_peer/Cargo.toml"
 

@@ -9,9 +9,10 @@ Replaces the text between `<!-- NAME -->` and `<!-- /NAME -->`:
     README.md        vector     a row of `sconce embed`, with the digits that every processor gives
     README.md        speeds     tokens per second: one table for all machines
     docs/speed.md    speeds     tokens per second and mean cosines: one table per machine
+    docs/speed.md    single     milliseconds of a single text: one table per machine
     docs/accuracy.md full-size  differences and memory of full-size models, from benches/full-size.md
 
-With --check nothing is written; exits with 1 if a page is out of date. --only speeds and --only full-size need no binary.
+With --check nothing is written; exits with 1 if a page is out of date. --only full-size, --only single and --only speeds need no binary.
 """
 
 import argparse
@@ -84,6 +85,15 @@ def speeds_of_all_machines(pages):
     return "\n".join([*lines, "", f"{machines}."])
 
 
+def single_texts(page):
+    """The table of single texts of one machine."""
+    columns = ["one text, ms", "after a pause, ms"]
+    lines = ["| | one after another, ms | after a pause of 50 ms |", "|---|---:|---:|"]
+    for row in page.sorted_rows():
+        lines.append("| " + " | ".join([peer_name(row), *(page.cell(row, column) for column in columns)]) + " |")
+    return f"Measured on {page.machine}.\n\n" + "\n".join(lines)
+
+
 def first_vector(sconce):
     """The README's first example: the row of a text, with two elements of its vector, rounded to five decimals."""
     command = [sconce, "embed", "--offline", "A lamp in the window"]
@@ -113,7 +123,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is out of date")
     parser.add_argument("--sconce", default=ROOT / "target" / "release" / "sconce", help="binary for the first vector")
-    parser.add_argument("--only", choices=["full-size", "speeds", "vector"], help="generate the blocks of this name only")
+    parser.add_argument("--only", choices=["full-size", "single", "speeds", "vector"], help="generate the blocks of this name only")
     args = parser.parse_args()
     pages = [Page(path) for path in sorted((ROOT / "benches").glob("peers-*.md"))]
     blocks = [
@@ -121,6 +131,7 @@ def main():
         ("README.md", "speeds", lambda: speeds_of_all_machines(pages)),
         ("docs/accuracy.md", "full-size", full_size),
         ("docs/speed.md", "speeds", lambda: "\n\n".join(map(speeds_of_machine, pages))),
+        ("docs/speed.md", "single", lambda: "\n\n".join(single_texts(page) for page in pages if "one text, ms" in page.columns)),
     ]
     outdated = []
     for file, name, make in blocks:
