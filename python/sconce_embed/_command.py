@@ -15,8 +15,6 @@ import pyarrow as pa
 
 _NAME = "sconce.exe" if os.name == "nt" else "sconce"
 _ERROR = "sconce: error: "
-# A batch of at most this many bytes fits into an empty pipe on every system, so that no thread has to write it while answers are read.
-_PIPE_BYTES = 4096
 _log = logging.getLogger("sconce_embed")
 
 
@@ -88,7 +86,8 @@ class Child:
 
     def exchange(self, batches):
         """The batches of rows for each of the batches, in order. Each batch must have texts."""
-        if len(batches) == 1 and batches[0].nbytes <= _PIPE_BYTES:
+        if len(batches) == 1:
+            # The child reads all of a batch before it answers, so that no thread has to write one batch while answers are read.
             self._send(batches)
             return self._receive_all(batches)
         sender = threading.Thread(target=self._send, args=(batches,), daemon=True)

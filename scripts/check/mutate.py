@@ -310,7 +310,7 @@ MUTATIONS = [
     ("int8 rounds down", "src/output/dtype.rs", ".round_ties_even()", ".floor()"),
     # Threads.
     ("threads of a pool share CPUs", "src/sys/threads.rs", ".skip(index).step_by(threads)", ".skip(0 * index).step_by(1)"),
-    ("threads keep the CPUs of the thread that starts them", "src/sys/threads.rs", "cpus.len() >= threads", "cpus.len() >= threads && threads > 1"),
+    ("more threads than CPUs are kept apart", "src/sys/threads.rs", "threads > 1 && threads <= cpus.len()", "threads > 1"),
 ]
 
 

@@ -71,7 +71,7 @@ impl Destination {
                 None => create_partial(target, sidecars)?,
                 Some(durable) => resume_partial(target, sidecars, &durable, header as u64, &mut hasher)?,
             }),
-            (Target::Stdout, None) => Sink::Stdout(stdout::unbuffered()),
+            (Target::Stdout, None) => Sink::Stdout(stdout::for_rows()),
             // A pipe or device is written to, not replaced.
             (Target::File(path), None) => {
                 let file = OpenOptions::new().write(true).open(path);

@@ -45,7 +45,7 @@ pub fn is_regular_file() -> bool {
 
 /// Standard output for rows. On Unix without the buffer of [`io::stdout`], which writes binary rows in two parts: up to the last byte that looks
 /// like the end of a line, and the rest.
-pub fn unbuffered() -> Box<dyn Write + Send> {
+pub fn for_rows() -> Box<dyn Write + Send> {
     #[cfg(unix)]
     if let Ok(file) = file() {
         return Box::new(file);

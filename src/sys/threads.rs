@@ -27,11 +27,9 @@ pub fn single_thread_pool(name: String) -> Result<ThreadPool> {
 }
 
 fn pool(threads: usize, name: impl FnMut(usize) -> String + 'static) -> ThreadPoolBuilder {
-    let cpus = cpus::of_process();
-    ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .thread_name(name)
-        .start_handler(move |index| cpus::keep_apart(cpus, index, threads))
+    let cpus = cpus::of_this_thread();
+    let pool = ThreadPoolBuilder::new().num_threads(threads).thread_name(name);
+    pool.start_handler(move |index| cpus::keep_apart(&cpus, index, threads))
 }
 
 /// Starts a named thread.
@@ -42,11 +40,6 @@ pub fn spawn<T: Send + 'static>(
     name: impl Into<String>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>> {
-    let cpus = cpus::of_process();
-    let work = move || {
-        cpus::keep_apart(cpus, 0, 1);
-        work()
-    };
     Builder::new().name(name.into()).spawn(work).map_err(|error| refused(1, error))
 }
 
@@ -60,80 +53,56 @@ fn refused(threads: usize, error: impl Display) -> anyhow::Error {
 /// The CPUs that threads may run on. The threads of a pool that share the work on one text are needed at the same time. Some kernels wake a
 /// thread on the CPU that it ran on last, even if the thread that wakes it runs there now and another CPU is idle. Both would run one after the
 /// other until the scheduler balances its queues, which takes longer than a text. Hence no two threads of a pool may run on the same CPU, if
-/// there are enough. With fewer threads than CPUs each still has a choice, so that processes side by side get out of each other's way.
+/// there are enough. With at most half as many threads as CPUs, each still has a choice, so that processes side by side get out of each other's
+/// way.
 #[cfg(target_os = "linux")]
 mod cpus {
-    use std::sync::OnceLock;
-
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-    /// The CPUs of the process: those of the thread that asks first. `None` if the system does not tell.
-    pub(super) fn of_process() -> Option<&'static [usize]> {
-        static CPUS: OnceLock<Option<Vec<usize>>> = OnceLock::new();
-        let read = || {
-            let set = sched_getaffinity(None).ok()?;
-            Some((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
-        };
-        CPUS.get_or_init(read).as_deref()
+    /// The CPUs that this thread may run on, and those that it starts; none if the system does not tell.
+    pub(super) fn of_this_thread() -> Vec<usize> {
+        let Ok(set) = sched_getaffinity(None) else { return Vec::new() };
+        (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
     }
 
-    /// Restricts this thread, the one of this index among `threads`, to every `threads`-th of the CPUs. Best effort: without a CPU of its own,
-    /// or where the system refuses, it may run on all that its parent may run on.
-    pub(super) fn keep_apart(cpus: Option<&[usize]>, index: usize, threads: usize) {
-        let Some(cpus) = cpus.filter(|cpus| cpus.len() >= threads) else { return };
-        let mut set = CpuSet::new();
-        cpus.iter().skip(index).step_by(threads).for_each(|cpu| set.set(*cpu));
-        let _ = sched_setaffinity(None, &set);
+    /// Restricts this thread, the one of this index among several, to every `threads`-th of the CPUs. Best effort: without a CPU of its own, or
+    /// where the system refuses, it may run on all that its parent may run on.
+    pub(super) fn keep_apart(cpus: &[usize], index: usize, threads: usize) {
+        if threads > 1 && threads <= cpus.len() {
+            let mut set = CpuSet::new();
+            cpus.iter().skip(index).step_by(threads).for_each(|cpu| set.set(*cpu));
+            let _ = sched_setaffinity(None, &set);
+        }
     }
 }
 
 #[cfg(not(target_os = "linux"))]
 mod cpus {
-    pub(super) fn of_process() -> Option<&'static [usize]> {
-        None
+    pub(super) fn of_this_thread() -> Vec<usize> {
+        Vec::new()
     }
 
-    pub(super) fn keep_apart(_cpus: Option<&[usize]>, _index: usize, _threads: usize) {}
+    pub(super) fn keep_apart(_cpus: &[usize], _index: usize, _threads: usize) {}
 }
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use rustix::thread::{CpuSet, sched_getaffinity};
-
+    use super::cpus::of_this_thread;
     use super::*;
-
-    /// The CPUs that the calling thread may run on.
-    fn own_cpus() -> Vec<usize> {
-        let set = sched_getaffinity(None).expect("the system tells");
-        (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
-    }
 
     #[test]
     fn the_threads_of_a_pool_share_no_cpu_if_there_are_enough() {
-        let all = own_cpus();
-        for threads in 1..=all.len() + 1 {
+        let all = of_this_thread();
+        assert!(!all.is_empty(), "the system tells");
+        for threads in [1, 2, all.len().div_ceil(2), all.len(), all.len() + 1] {
             let pool = pool(threads, |index| format!("test-{index}")).build().expect("threads start");
-            let cpus = pool.broadcast(|_| own_cpus());
+            let cpus = pool.broadcast(|_| of_this_thread());
             assert!(cpus.iter().all(|cpus| !cpus.is_empty()), "{threads} threads: {cpus:?}");
             let mut joined = cpus.concat();
             joined.sort_unstable();
-            let expected = if threads <= all.len() { all.clone() } else { all.repeat(threads) };
-            assert_eq!(joined.len(), expected.len(), "{threads} threads: {cpus:?}");
-            joined.dedup();
-            assert_eq!(joined, all, "{threads} threads: {cpus:?}");
-        }
-    }
-
-    #[test]
-    fn threads_that_a_thread_of_a_pool_starts_may_run_on_all_cpus() {
-        let all = own_cpus();
-        let pool = pool(all.len(), |index| format!("test-{index}")).build().expect("threads start");
-        for started in pool.broadcast(|_| {
-            let thread = spawn("test", own_cpus).expect("a thread starts").join().expect("it does not panic");
-            let pool = single_thread_pool("test".into()).expect("a thread starts");
-            [thread, pool.install(own_cpus)]
-        }) {
-            assert_eq!(started, [all.clone(), all.clone()]);
+            let mut expected = if threads <= all.len() { all.clone() } else { all.repeat(threads) };
+            expected.sort_unstable();
+            assert_eq!(joined, expected, "{threads} threads: {cpus:?}");
         }
     }
 }

@@ -162,6 +162,8 @@ class Processes(unittest.TestCase):
         command += ["--input-format", "arrow", "--output-format", "arrow"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=write) as child:
             os.close(write)
+            timer = threading.Timer(60, child.kill)
+            timer.start()
             batch = pa.record_batch({"text": pa.array(TEXTS[:4], pa.large_string())})
             with pa.ipc.new_stream(child.stdin, batch.schema) as writer:
                 writer.write_batch(batch)
@@ -171,6 +173,7 @@ class Processes(unittest.TestCase):
             child.stdin.close()
             while os.read(read, 1 << 16):
                 pass
+            timer.cancel()
         os.close(read)
         self.assertIn(b"\n", packet)
         self.assertEqual(pa.ipc.open_stream(packet).read_next_batch().num_rows, 4)
