@@ -11,9 +11,9 @@ each peer embeds each file, one peer after another, so that a slower phase of th
 is reported. Idle peers keep their memory. Sconce is its binary, from a text file to a .npy file, in a new process each time; its time
 is `seconds - seconds_loading` of --stats.
 
-After the files of a round each peer embeds single texts, the first of the short ones: one right after another, and each after a pause
-of 50 ms, as queries come. The median over all calls is reported. Sconce is the child of its Python package there, which the peer's
-process asks through pipes.
+After the files of a round each peer embeds single texts, the first of the short ones: one right after another, and with a pause before
+each, as queries come. Peers take turns to be the first. The median over all calls is reported. Sconce is the child of its Python package
+there, so that its times include pipes.
 
 Vectors are compared with those of sentence-transformers in f32, which therefore always runs.
 
@@ -57,9 +57,9 @@ TYPES = ["f32", "bf16x3", "bf16", "int8"]
 # The type of the peers to compare with, for types that no peer has.
 NEAREST = {"bf16x3": "f32"}
 BATCH = 32
-# Single texts of a round, and seconds between two of them.
+# Single texts of a round, and seconds before each.
 SINGLE_TEXTS = 32
-PAUSES = {"one text, ms": 0, "after a pause, ms": 0.05}
+PAUSES = {"one text, ms": 0, "one text after 50 ms, ms": 0.05}
 INSTRUCTIONS = ["avx2", "fma", "avx_vnni", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8"]
 
 
@@ -206,7 +206,7 @@ def convert(model):
 
 def texts(args, folder):
     """The chosen files, cut to --part of their texts, with the number of tokens of each text; a file to warm up with: the first texts of
-    each; and a file for each single text."""
+    each; a file for each single text, and the number of their tokens."""
     whole = CACHE / "texts" / folder_of(args.model).name
     if not all((whole / f"{name}.txt").exists() for name in TEXTS):
         command = [sys.executable, ROOT / "scripts/bench/bench_texts.py", whole, "--model", args.model]
@@ -227,12 +227,13 @@ def texts(args, folder):
     singles = [folder / f"single-{index}.txt" for index in range(SINGLE_TEXTS)]
     for line, path in zip((whole / f"{TEXTS[0]}.txt").read_text().split("\n"), singles):
         path.write_text(line + "\n")
-    return files, warm_up, singles
+    single_tokens = sum(len(encoding.ids) for encoding in tokenizer.encode_batch([path.read_text()[:-1] for path in singles]))
+    return files, warm_up, singles, single_tokens
 
 
 def measure(peers, files, warm_up, singles, args, folder):
-    """Four dictionaries: the running peers; the seconds of every round, by peer and file; those of all single texts, by peer and pause; the
-    reason of each peer that failed."""
+    """Four dictionaries: the running peers; the seconds of every round, by peer and file; those of each single text, a list per round, by
+    peer and pause; the reason of each peer that failed."""
     warm_up_tokens = sum(sum(tokens[:BATCH]) for tokens in files.values())
     running, seconds, single, failed = {}, {}, {}, {}
 
@@ -262,23 +263,28 @@ def measure(peers, files, warm_up, singles, args, folder):
                 if took is not None:
                     seconds.setdefault((peer, file), []).append(took)
                     progress(f"round {round + 1}, {file.stem}, {' '.join(peer)}: {sum(files[file]) / took:,.0f} tokens/s")
-        for peer in list(running):
+        order = list(running)
+        for peer in order[round:] + order[:round]:
             what = f"single texts, round {round + 1}"
-            # Twice: only the second time counts for texts without pauses.
-            if attempt(peer, lambda: [running[peer].embed_single(text) for text in singles], what) is None:
-                continue
-            for pause in PAUSES.values():
-                took = attempt(peer, lambda: [paused(pause, running[peer].embed_single, text) for text in singles], what)
-                if took is None:
-                    break
-                single.setdefault((peer, pause), []).extend(took)
-                progress(f"{what}, {pause} s apart, {' '.join(peer)}: {1e3 * statistics.median(took):.2f} ms")
+            try:
+                # Only the second time counts.
+                embed_singles(running[peer], singles, 0)
+                for column, pause in PAUSES.items():
+                    took = embed_singles(running[peer], singles, pause)
+                    single.setdefault((peer, column), []).append(took)
+                    progress(f"{what}, {' '.join(peer)}: {column} {1e3 * statistics.median(took):.2f}")
+            except Failed as reason:
+                failed[peer] = f"{reason} ({what})"
     return running, seconds, single, failed
 
 
-def paused(seconds, call, argument):
-    time.sleep(seconds)
-    return call(argument)
+def embed_singles(peer, texts, pause):
+    """The seconds of each text."""
+    took = []
+    for text in texts:
+        time.sleep(pause)
+        took.append(peer.embed_single(text))
+    return took
 
 
 def nearest_neighbours(vectors, count=10):
@@ -325,8 +331,8 @@ def table(running, seconds, single, failed, files, args, folder):
     def speed(peer, file):
         return sum(files[file]) / statistics.median(seconds[peer, file])
 
-    def latency(peer, pause):
-        return 1e3 * statistics.median(single[peer, pause])
+    def latency(peer, column):
+        return 1e3 * statistics.median(sum(single[peer, column], []))
 
     def ratio(peer, file):
         sconce = ("sconce", peer[1])
@@ -339,7 +345,7 @@ def table(running, seconds, single, failed, files, args, folder):
     for peer in sorted(running, key=lambda peer: (TYPES.index(peer[1]), list(PEERS).index(peer[0]))):
         mean, least, same = compare(peer, files, folder)
         cells = [*peer, *(f"{speed(peer, file):,.0f}" for file in files), *(ratio(peer, file) for file in files)]
-        cells += [f"{latency(peer, pause):.2f}" for pause in PAUSES.values()]
+        cells += [f"{latency(peer, column):.2f}" if (peer, column) in single else "" for column in PAUSES]
         cells += [f"{mean:.6f}", f"{least:.6f}", "" if same is None else f"{same:.4f}"]
         cells += [f"{running[peer].peak_bytes() / 1e6:,.0f}", f"{running[peer].load_seconds:.2f}"]
         lines.append("| " + " | ".join(cells) + " |")
@@ -352,10 +358,12 @@ def table(running, seconds, single, failed, files, args, folder):
         best = {file: max(others, key=lambda peer: speed(peer, file)) for file in files}
         over = {file: speed(sconce, file) / speed(best[file], file) for file in files}
         found = [f"{file.stem} {over[file]:.2f} ({best[file][0]})" for file in files]
-        for column, pause in PAUSES.items():
-            fastest = min(others, key=lambda peer: latency(peer, pause))
-            over = latency(fastest, pause) / latency(sconce, pause)
-            found.append(f"{column.removesuffix(', ms')} {over:.2f} ({fastest[0]})")
+        for column in PAUSES:
+            measured = [peer for peer in others if (peer, column) in single]
+            if (sconce, column) in single and measured:
+                fastest = min(measured, key=lambda peer: latency(peer, column))
+                over = latency(fastest, column) / latency(sconce, column)
+                found.append(f"{column.removesuffix(', ms')} {over:.2f} ({fastest[0]})")
         lines.append(f"- Sconce {type} / fastest peer in {nearest}: {', '.join(found)}")
     limits = json.loads(args.limit_json.read_text()) if args.limit_json else {}
     for peer, found in running.items():
@@ -376,6 +384,9 @@ def table(running, seconds, single, failed, files, args, folder):
             f"- Spread between the slowest and the fastest round: {100 * statistics.median(apart.values()):.0f} % (median), "
             f"{100 * apart[peer, file]:.0f} % (maximum: {' '.join(peer)}, {file.stem})"
         )
+        medians = [[statistics.median(took) for took in rounds] for rounds in single.values()]
+        apart = [(max(rounds) - min(rounds)) / statistics.median(rounds) for rounds in medians] or [0]
+        lines.append(f"- The same of single texts: {100 * statistics.median(apart):.0f} % (median), {100 * max(apart):.0f} % (maximum)")
     lines += [f"- Failed: {' '.join(peer)}: {reason}" for peer, reason in failed.items()]
     return lines
 
@@ -419,7 +430,7 @@ def main():
         folder = Path(folder)
         # A copy: a build that finishes during the run must not replace the binary.
         args.sconce = Path(shutil.copy2(args.sconce, folder / "sconce"))
-        files, warm_up, singles = texts(args, folder)
+        files, warm_up, singles, single_tokens = texts(args, folder)
         running, seconds, single, failed = measure(peers, files, warm_up, singles, args, folder)
         try:
             if REFERENCE not in running:
@@ -427,6 +438,10 @@ def main():
             head.append(f"- {', '.join(dict.fromkeys(found.version for found in running.values()))}; Python {platform.python_version()}")
             sizes = [f"{file.stem} {len(tokens):,} texts, {sum(tokens):,} tokens" for file, tokens in files.items()]
             head.append(f"- {args.threads} threads; median of {args.rounds} round{'s' * (args.rounds > 1)}; {'; '.join(sizes)}")
+            head.append(
+                f"- single texts: {len(singles)} of {single_tokens:,} tokens in all; median of {len(singles) * args.rounds} calls; "
+                "Sconce is the child of its Python package"
+            )
             lines = [*head, "", *table(running, seconds, single, failed, files, args, folder)]
         finally:
             for found in running.values():

@@ -87,8 +87,8 @@ def speeds_of_all_machines(pages):
 
 def single_texts(page):
     """The table of single texts of one machine."""
-    columns = ["one text, ms", "after a pause, ms"]
-    lines = ["| | one after another, ms | after a pause of 50 ms |", "|---|---:|---:|"]
+    columns = [column for column in page.columns if column.startswith("one text")]
+    lines = ["| | " + " | ".join(columns) + " |", "|---|" + "---:|" * len(columns)]
     for row in page.sorted_rows():
         lines.append("| " + " | ".join([peer_name(row), *(page.cell(row, column) for column in columns)]) + " |")
     return f"Measured on {page.machine}.\n\n" + "\n".join(lines)
