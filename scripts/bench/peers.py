@@ -206,7 +206,7 @@ def convert(model):
 
 def texts(args, folder):
     """The chosen files, cut to --part of their texts, with the number of tokens of each text; a file to warm up with: the first texts of
-    each; a file for each single text, and the number of their tokens."""
+    each; and a file for each single text, with the number of its tokens."""
     whole = CACHE / "texts" / folder_of(args.model).name
     if not all((whole / f"{name}.txt").exists() for name in TEXTS):
         command = [sys.executable, ROOT / "scripts/bench/bench_texts.py", whole, "--model", args.model]
@@ -224,11 +224,12 @@ def texts(args, folder):
         files[path] = [len(encoding.ids) for encoding in tokenizer.encode_batch(lines)]
     warm_up = folder / "warm-up.txt"
     warm_up.write_text("".join(line + "\n" for line in first))
-    singles = [folder / f"single-{index}.txt" for index in range(SINGLE_TEXTS)]
-    for line, path in zip((whole / f"{TEXTS[0]}.txt").read_text().split("\n"), singles):
+    singles = {}
+    for index, line in enumerate((whole / f"{TEXTS[0]}.txt").read_text().split("\n")[:SINGLE_TEXTS]):
+        path = folder / f"single-{index}.txt"
         path.write_text(line + "\n")
-    single_tokens = sum(len(encoding.ids) for encoding in tokenizer.encode_batch([path.read_text()[:-1] for path in singles]))
-    return files, warm_up, singles, single_tokens
+        singles[path] = len(tokenizer.encode(line).ids)
+    return files, warm_up, singles
 
 
 def measure(peers, files, warm_up, singles, args, folder):
@@ -386,7 +387,7 @@ def table(running, seconds, single, failed, files, args, folder):
         )
         medians = [[statistics.median(took) for took in rounds] for rounds in single.values()]
         apart = [(max(rounds) - min(rounds)) / statistics.median(rounds) for rounds in medians] or [0]
-        lines.append(f"- The same of single texts: {100 * statistics.median(apart):.0f} % (median), {100 * max(apart):.0f} % (maximum)")
+        lines.append(f"- Spread of single texts: {100 * statistics.median(apart):.0f} % (median), {100 * max(apart):.0f} % (maximum)")
     lines += [f"- Failed: {' '.join(peer)}: {reason}" for peer, reason in failed.items()]
     return lines
 
@@ -430,7 +431,7 @@ def main():
         folder = Path(folder)
         # A copy: a build that finishes during the run must not replace the binary.
         args.sconce = Path(shutil.copy2(args.sconce, folder / "sconce"))
-        files, warm_up, singles, single_tokens = texts(args, folder)
+        files, warm_up, singles = texts(args, folder)
         running, seconds, single, failed = measure(peers, files, warm_up, singles, args, folder)
         try:
             if REFERENCE not in running:
@@ -439,7 +440,7 @@ def main():
             sizes = [f"{file.stem} {len(tokens):,} texts, {sum(tokens):,} tokens" for file, tokens in files.items()]
             head.append(f"- {args.threads} threads; median of {args.rounds} round{'s' * (args.rounds > 1)}; {'; '.join(sizes)}")
             head.append(
-                f"- single texts: {len(singles)} of {single_tokens:,} tokens in all; median of {len(singles) * args.rounds} calls; "
+                f"- single texts: {len(singles)} of {sum(singles.values()):,} tokens in all; median of {len(singles) * args.rounds} calls; "
                 "Sconce is the child of its Python package"
             )
             lines = [*head, "", *table(running, seconds, single, failed, files, args, folder)]

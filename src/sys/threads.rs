@@ -52,7 +52,7 @@ fn refused(threads: usize, error: impl Display) -> anyhow::Error {
 
 /// The CPUs that threads may run on. The threads of a pool that share the work on one text are needed at the same time. Some kernels wake a
 /// thread on the CPU that it ran on last, even if the thread that wakes it runs there now and another CPU is idle. Both would run one after the
-/// other until the scheduler balances its queues, which takes longer than a text. Hence no two threads of a pool may run on the same CPU, if
+/// other until the scheduler balances its queues, which takes longer than encoding a text. Hence no two threads of a pool may run on the same CPU, if
 /// there are enough. With at most half as many threads as CPUs, each still has a choice, so that processes side by side get out of each other's
 /// way.
 #[cfg(target_os = "linux")]
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn the_threads_of_a_pool_share_no_cpu_if_there_are_enough() {
         let all = of_this_thread();
-        assert!(!all.is_empty(), "the system tells");
+        assert!(!all.is_empty(), "the system tells the CPUs of a thread");
         for threads in [1, 2, all.len().div_ceil(2), all.len(), all.len() + 1] {
             let pool = pool(threads, |index| format!("test-{index}")).build().expect("threads start");
             let cpus = pool.broadcast(|_| of_this_thread());

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::process::Output;
 
+use crate::support::operands::flat;
 use crate::support::{
     MODELS, assert_fails, copy_folder, first_difference, fixture, numbers, sconce, stderr, stdout,
 };
@@ -45,10 +46,6 @@ fn golden_text(model: &str, index: usize) -> (String, Option<String>) {
     let json = fs::read(fixture(model).join("goldens.json")).expect("goldens are there");
     let rows: Vec<Value> = serde_json::from_slice(&json).expect("goldens are JSON");
     (rows[index]["text"].as_str().unwrap().into(), rows[index]["pair"].as_str().map(String::from))
-}
-
-fn flat(tensor: &Tensor) -> Vec<f32> {
-    tensor.flatten_all().and_then(|t| t.to_vec1()).expect("a tensor of f32")
 }
 
 /// All layers of a golden text.

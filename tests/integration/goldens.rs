@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::support::operands::{bits, flat};
 use crate::support::{MODELS, assert_close, embed, embedding, first_difference, fixture, rows};
 use candle_core::{DType, Device, Tensor};
 use sconce::input::{Location, Position, Record};
@@ -47,14 +48,6 @@ fn tensors(model: &str) -> HashMap<String, Tensor> {
 fn texts(model: &str) -> Vec<Value> {
     let json = std::fs::read(fixture(model).join("goldens.json")).expect("goldens are there");
     serde_json::from_slice(&json).expect("goldens are JSON")
-}
-
-fn flat(tensor: &Tensor) -> Vec<f32> {
-    tensor.flatten_all().and_then(|t| t.to_vec1()).expect("a tensor of f32")
-}
-
-fn bits(tensor: &Tensor) -> Vec<u32> {
-    flat(tensor).into_iter().map(f32::to_bits).collect()
 }
 
 fn ids(list: &Value) -> Vec<u32> {

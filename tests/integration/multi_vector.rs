@@ -10,6 +10,7 @@ use candle_core::{Device, Tensor};
 use serde_json::{Value, json};
 
 use crate::support;
+use crate::support::operands::flat;
 use crate::support::{
     assert_fails, copy_folder, first_difference, fixture, numbers, rows, sconce, stderr, stdout,
 };
@@ -28,10 +29,6 @@ fn goldens(name: &str) -> (Value, HashMap<String, Tensor>) {
     let json = fs::read(model(name).join("goldens.json")).expect("goldens exist");
     let tensors = candle_core::safetensors::load(model(name).join("goldens.safetensors"), &Device::Cpu);
     (serde_json::from_slice(&json).expect("goldens are JSON"), tensors.expect("goldens load"))
-}
-
-fn flat(tensor: &Tensor) -> Vec<f32> {
-    tensor.flatten_all().and_then(|t| t.to_vec1()).expect("a tensor of f32")
 }
 
 fn strings(list: &Value) -> Vec<String> {

@@ -2,7 +2,7 @@
 
 use crate::support::assert_close;
 use crate::support::operands;
-use crate::support::operands::{flat, plain, tensor};
+use crate::support::operands::{bits, flat, plain, tensor};
 use candle_core::{DType, Device, Tensor};
 use sconce::kernels::gemm::GemmType;
 use sconce::nn::{EmbeddingTable, SafetensorsDtype};
@@ -294,10 +294,6 @@ fn attention_with_fewer_keys_than_queries_matches_the_reference() {
         let attention = Attention { key_lengths: Some(wrong), ..plain(2, 6) };
         assert!(attention.forward(&x, &x, &x, &[0, 10]).is_err(), "{wrong:?}");
     }
-}
-
-fn bits(x: &Tensor) -> Vec<u32> {
-    flat(x).into_iter().map(f32::to_bits).collect()
 }
 
 /// The masks of attention without a bias: all keys, causal, and windows.

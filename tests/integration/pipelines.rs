@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
+use crate::support::operands::flat;
 use crate::support::{
     assert_close, assert_fails, copy_folder, embed, embedding, first_difference, fixture, numbers, rows,
     sconce, stderr, stdout,
@@ -34,10 +35,6 @@ const MODELS: &[&str] = &[
 
 fn tensors(path: &str) -> HashMap<String, Tensor> {
     candle_core::safetensors::load(fixture("pipelines").join(path), &Device::Cpu).expect("goldens load")
-}
-
-fn flat(tensor: &Tensor) -> Vec<f32> {
-    tensor.flatten_all().and_then(|t| t.to_vec1()).expect("a tensor of f32")
 }
 
 fn goldens(name: &str) -> Value {

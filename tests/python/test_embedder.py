@@ -155,7 +155,7 @@ class Processes(unittest.TestCase):
             self.assertEqual(embedder.pid, pid)
         self.assertTrue(np.array_equal(np.concatenate(parts), expected))
 
-    @unittest.skipUnless(hasattr(os, "O_DIRECT"), "this system has no pipes of packets")
+    @unittest.skipUnless(hasattr(os, "O_DIRECT"), "this system has no pipes in packet mode")
     def test_a_batch_is_answered_with_one_write(self):
         read, write = os.pipe2(os.O_DIRECT)
         command = [sconce_embed.find_command(), "embed", "--quiet", "-m", MODEL, "--input", "-"]

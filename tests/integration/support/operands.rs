@@ -12,9 +12,14 @@ pub fn tensor(seed: usize, shape: &[usize]) -> Tensor {
     Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
 }
 
-/// All elements in row-major order.
+/// All elements of an f32 tensor in row-major order.
 pub fn flat(tensor: &Tensor) -> Vec<f32> {
-    tensor.flatten_all().unwrap().to_vec1().unwrap()
+    tensor.flatten_all().and_then(|t| t.to_vec1()).expect("a tensor of f32")
+}
+
+/// Their bits: -0 is not 0.
+pub fn bits(tensor: &Tensor) -> Vec<u32> {
+    flat(tensor).into_iter().map(f32::to_bits).collect()
 }
 
 /// The `cu_seqlens` of sequences of these lengths.
