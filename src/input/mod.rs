@@ -4,9 +4,9 @@
 //! hold at most as much of an input in memory as [`ReadLimit`] allows, even if the input declares other sizes.
 
 mod arrow;
-mod binary;
 mod columns;
 mod csv;
+mod delimited;
 mod entries;
 mod error;
 mod file;
@@ -17,11 +17,14 @@ mod lines;
 mod parquet;
 mod reader;
 mod record;
+mod sniff;
 mod source;
+mod utf16;
 
 pub use arrow::ArrowBatches;
+pub use delimited::FieldSyntax;
 pub use entries::Entries;
-pub use find::{Filter, filtered_sources, sources};
+pub use find::{Filter, Inputs, find};
 pub use limit::ReadLimit;
 pub use parquet::{ParquetBatches, ParquetSource, RowChoice};
 pub use record::{Entry, Fields, Location, Position, Record, Unreadable};
