@@ -3,7 +3,7 @@
 use std::str;
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use serde_json::Value;
 
 use super::delimited::{Advance, FieldSyntax, Malformation, Row};
@@ -67,7 +67,11 @@ impl CsvRows {
             }
             Advance::Row(_) | Advance::End => {}
         }
-        rows.find_columns(fields)?;
+        rows.find_columns(fields).map_err(|error| match rows.other_delimiter() {
+            Some(delimiter) => anyhow!("{error}, or pass --delimiter '{delimiter}'"),
+            None => error,
+        })?;
+        rows.check_names()?;
         rows.row.store_fields(rows.columns);
         Ok(rows)
     }
@@ -91,6 +95,34 @@ impl CsvRows {
         });
         let keep = keep.collect::<Result<_>>()?;
         (self.text, self.pair, self.id, self.keep, self.columns) = (text, pair, id, keep, self.row.len());
+        Ok(())
+    }
+
+    /// What delimits the names of a header that is one field, if that is another delimiter.
+    fn other_delimiter(&self) -> Option<std::ascii::EscapeDefault> {
+        let [name] = self.row.iter().collect::<Vec<_>>()[..] else { return None };
+        b";\t|,".iter().find(|byte| name.contains(byte)).map(|byte| byte.escape_ascii())
+    }
+
+    /// Checks that the columns that are read have names of their own.
+    fn check_names(&self) -> Result<()> {
+        let keep = self.keep.iter().filter_map(|kept| match kept {
+            KeptField::Column(column) => Some((*column, "--keep")),
+            KeptField::BuiltIn(_) => None,
+        });
+        let pair = self.pair.map(|column| (column, "--pair-field"));
+        let id = self.id.map(|column| (column, "--id-field"));
+        for (column, option) in [(self.text, "--text-field")].into_iter().chain(pair).chain(id).chain(keep) {
+            let name = &self.row[column];
+            let columns = self.row.iter().filter(|other| *other == name).count();
+            if columns > 1 {
+                let name = String::from_utf8_lossy(name);
+                bail!(
+                    "{}: the header has {columns} columns {name:?}; rename one of them, or choose another with {option}",
+                    self.name
+                );
+            }
+        }
         Ok(())
     }
 

@@ -1186,14 +1186,19 @@ fn stray_quotes_do_not_join_rows() {
 #[test]
 fn columns_of_one_name_are_an_error_if_they_are_read() {
     let content = b"text,x,x,text\na,1,2,b\n";
-    let error = "a.csv: the header has 2 columns \"text\"; rename one of them, or choose another with --text-field";
+    let error =
+        "a.csv: the header has 2 columns \"text\"; rename one of them, or choose another with --text-field";
     assert_eq!(read_bytes("a.csv", content, fields()).error.as_deref(), Some(error));
     let content = b"text,x,x\na,1,2\n";
     assert_eq!(shown(&read_bytes("a.csv", content, fields())), ["a.csv line 2|-|a"]);
     let error = "a.csv: the header has 2 columns \"x\"; rename one of them, or choose another with --keep";
     assert_eq!(read_bytes("a.csv", content, keeping(&["x"])).error.as_deref(), Some(error));
-    let error = "a.csv: the header has 2 columns \"id\"; rename one of them, or choose another with --id-field";
+    let error =
+        "a.csv: the header has 2 columns \"id\"; rename one of them, or choose another with --id-field";
     assert_eq!(read_bytes("a.csv", b"id,text,id\n1,a,2\n", fields()).error.as_deref(), Some(error));
+    let error =
+        "a.csv: no column \"text\" (columns: id;text); choose one with --text-field, or pass --delimiter ';'";
+    assert_eq!(read_bytes("a.csv", b"id;text\n1;a\n", fields()).error.as_deref(), Some(error));
 }
 
 /// `--delimiter` and `--quote`; TSV has no quotes.
