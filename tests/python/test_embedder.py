@@ -301,7 +301,7 @@ class Processes(unittest.TestCase):
     def test_the_module_is_the_command(self):
         command = [os.sys.executable, "-m", "sconce_embed", "--version"]
         shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        self.assertTrue(shown.startswith("sconce "), shown)
+        self.assertRegex(shown, r"^sconce \d+\.\d+\.\d+\ncommit: \S+\nbuild: [0-9a-f]{16}\nISA: \S+\nfeatures: \S+\n$")
         self.assertEqual(subprocess.run([*command[:3], "embed", "--no-such"], capture_output=True).returncode, 2)
 
 
