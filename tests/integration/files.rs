@@ -506,7 +506,7 @@ fn a_bad_file_does_not_end_a_run_over_a_folder() {
     assert_eq!((data.status.code(), data.stdout.len()), (Some(3), 0));
     let message = stderr(&data);
     assert!(
-        message.contains("6 files of --input") && message.contains("(a.txt, b.json, c.txt.gz and 3 more)"),
+        message.contains("7 files of --input") && message.contains("(a.txt, b.json, c.txt.gz and 4 more)"),
         "{message}"
     );
     let files = run(&["-i", &input, "--input-format", "files", "--on-error", "skip"]);
