@@ -15,7 +15,6 @@ use safetensors::tensor::TensorInfo;
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use serde_json::Value;
 
-use super::json::read_json_object;
 use super::layout::CONVERT;
 use super::low_rank::{Adapter, LowRank, PEFT_PREFIX};
 use super::names::{TensorNames, TensorRef};
@@ -27,6 +26,7 @@ use crate::nn::{
     placeholder,
 };
 use crate::sys::mapped_file::MappedFile;
+use crate::sys::model_json::read_json_object;
 use crate::sys::regular_file;
 
 /// Values read at a time: few enough (64 KiB as f32) that the check for NaN finds them in the core's L2 cache.
