@@ -220,3 +220,27 @@ fn catch<T>(call: impl FnOnce() -> errors::Result<T>) -> Result<T, ReadError> {
         None => Err("its metadata is damaged".into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_schema::{DataType, Field};
+
+    use super::fixed_bytes;
+
+    #[test]
+    fn a_null_list_of_a_fixed_size_takes_memory() {
+        let list = |item: DataType, count| {
+            DataType::FixedSizeList(Arc::new(Field::new_list_field(item, true)), count)
+        };
+        assert_eq!(fixed_bytes(&list(DataType::Float32, 1 << 20)), 4 << 20);
+        assert_eq!(fixed_bytes(&list(list(DataType::Utf8, 1 << 20), i32::MAX)), (i32::MAX as u64) << 20);
+        let deep = list(list(list(DataType::Float64, i32::MAX), i32::MAX), i32::MAX);
+        assert_eq!(fixed_bytes(&deep), u64::MAX);
+        assert_eq!(fixed_bytes(&list(DataType::Float32, -1)), 0);
+        let fields = [("a", DataType::Int8), ("b", DataType::FixedSizeBinary(7)), ("c", DataType::Utf8)];
+        let fields = fields.map(|(name, data_type)| Field::new(name, data_type, true));
+        assert_eq!(fixed_bytes(&DataType::Struct(fields.to_vec().into())), 8);
+    }
+}
