@@ -99,8 +99,12 @@ impl ParquetSource {
             return Err(ReadError::TooLarge { bytes: row_bytes, max_bytes: self.max_bytes });
         }
         let fitting = usize::try_from(self.max_bytes / row_bytes.max(1)).unwrap_or(usize::MAX);
-        let all_rows = !matches!(rows, RowChoice::Rows(_));
-        let pages = Arc::new(PageMemory::new(self.metadata(), &mask, all_rows, self.max_bytes));
+        let (groups, all_rows) = match rows {
+            RowChoice::All => (0..self.metadata().num_row_groups(), true),
+            RowChoice::Group(group) => (group..group + 1, true),
+            RowChoice::Rows(_) => (0..self.metadata().num_row_groups(), false),
+        };
+        let pages = Arc::new(PageMemory::new(self.metadata(), groups, &mask, all_rows, self.max_bytes));
         let file = BoundedFile { file: self.file.clone(), size: self.size, pages: Some(pages.clone()) };
         let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.metadata.clone());
         let builder = builder.with_projection(mask).with_batch_size(batch_rows.min(fitting));
