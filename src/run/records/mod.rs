@@ -86,8 +86,9 @@ pub(super) fn run<T: ModelTask>(
             exit_on_signal();
         }
         let cursor = run.collector.cursor().clone();
-        let waves =
-            start_stages(run.source, cursor, run.task, run.budget, utilization.clone(), run.cache.clone())?;
+        let (utilization, cache) = (utilization.clone(), run.cache.clone());
+        let is_resumable = !run.output_is_stream;
+        let waves = start_stages(run.source, cursor, is_resumable, run.task, run.budget, utilization, cache)?;
         run.collector.run(&waves, &interrupts)?;
     }
     run.collector.report(&run.timings);
