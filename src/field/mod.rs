@@ -19,11 +19,16 @@ use arrow_array::{
 };
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_data::ArrayData;
-use arrow_schema::{ArrowError, DataType, FieldRef, IntervalUnit};
+use arrow_schema::{ArrowError, DataType, Field, FieldRef, IntervalUnit};
 use arrow_select::take::take;
 use serde_json::{Map, Value};
 
 const MILLISECONDS_PER_DAY: i64 = 86_400_000;
+
+/// The key of the extension type in the metadata of a field.
+pub const EXTENSION_NAME: &str = "ARROW:extension:name";
+/// The extension type of UUIDs.
+pub const UUID: &str = "arrow.uuid";
 
 /// A value of a carried-through column.
 #[derive(Debug, Clone, PartialEq)]
@@ -277,6 +282,26 @@ fn map_to_json(entries: &StructArray) -> Result<Value, String> {
 /// The key in row `row` of the keys of a dictionary array; `None` if it is null or negative.
 pub fn dictionary_key(keys: &dyn Array, row: usize) -> Option<usize> {
     to_json(keys, row).ok()?.as_u64()?.try_into().ok()
+}
+
+/// Whether the values of a field are UUIDs.
+pub fn is_uuid(field: &Field) -> bool {
+    let name = field.metadata().get(EXTENSION_NAME);
+    *field.data_type() == DataType::FixedSizeBinary(16) && name.is_some_and(|name| name == UUID)
+}
+
+/// The UUID in row `row` of an array in its canonical form: 8-4-4-4-12 hexadecimal digits. `None` if it is null.
+pub fn uuid_text(array: &dyn Array, row: usize) -> Option<String> {
+    let bytes = array.as_fixed_size_binary_opt().filter(|array| array.is_valid(row))?.value(row);
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| digits.get(range).unwrap_or_default());
+    Some(parts.join("-"))
+}
+
+/// The infinite float in row `row` as text; `None` if the value is another.
+pub fn infinity(array: &dyn Array, row: usize) -> Option<String> {
+    let is_valid_float = array.data_type().is_floating() && array.is_valid(row);
+    is_valid_float.then(|| format(array, row).ok())?.filter(|text| text.ends_with("inf"))
 }
 
 /// A float of 16 or 32 bits as the shortest number that parses to the same float: 0.1, not 0.10000000149.

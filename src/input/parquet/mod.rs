@@ -2,6 +2,7 @@
 
 mod footer;
 mod thrift;
+mod uuid;
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -152,7 +153,8 @@ impl ParquetRows {
         let total = builder.metadata().file_metadata().num_rows();
         let total = u64::try_from(total)
             .map_err(|_| malformed(&name, &format!("its footer declares {total} rows")))?;
-        let columns = Columns::new(&name, builder.schema(), fields, limit)?;
+        let schema = uuid::with_uuids(builder.schema(), builder.parquet_schema().root_schema());
+        let columns = Columns::new(&name, &schema, fields, limit)?;
         let mask = ProjectionMask::roots(builder.parquet_schema(), columns.projection.iter().copied());
         let max_bytes = MAX_BATCH_BYTES.min(limit.batch_bytes());
         let rows = batch_rows(&source.file, builder.metadata(), &mask, max_bytes);

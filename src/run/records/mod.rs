@@ -156,7 +156,7 @@ fn prepare<T: ModelTask>(
     if options.hints {
         hints::of_records(&options.input, &mut source, &options.console);
     }
-    if !schema.kept.is_empty() {
+    if options.input.keeps_fields() {
         source.check_kept()?;
     }
     let cache = open_cache(options, choices, journal.as_mut(), digests.as_mut())?;
@@ -322,7 +322,7 @@ fn shows_progress(lock: &OutputLock) -> bool {
 /// The schema of the output, before the types of its columns are inferred from the first records.
 fn schema(options: &RecordOptions, content: ContentType, metadata: OutputMetadata) -> OutputSchema {
     let hash = options.append.as_ref().map(|_| HASH_COLUMN.to_owned());
-    let keep = options.input.keep().iter().cloned().chain(hash);
+    let keep = options.input.keep().iter().map(|kept| kept.output.clone()).chain(hash);
     OutputSchema {
         format: options.format,
         content,
