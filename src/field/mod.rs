@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
-    Date64Type, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type,
-    UInt16Type, UInt32Type, UInt64Type,
+    Date64Type, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
+    RunEndIndexType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow_array::{
-    Array, ArrayRef, BooleanArray, Date32Array, Float32Array, Float64Array, Int64Array, StringArray,
-    StructArray, UInt32Array, UInt64Array, new_null_array,
+    Array, ArrayRef, BooleanArray, Date32Array, Float32Array, Float64Array, Int64Array, RunArray,
+    StringArray, StructArray, UInt32Array, UInt64Array, new_null_array,
 };
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_data::ArrayData;
@@ -212,6 +212,12 @@ pub fn to_json(array: &dyn Array, row: usize) -> Result<Value, String> {
             let key = dictionary_key(dictionary.keys(), row).ok_or("a dictionary key is out of range")?;
             return to_json(dictionary.values(), key);
         }
+        DataType::RunEndEncoded(..) => {
+            let run = run_value::<Int16Type>(array, row).or_else(|| run_value::<Int32Type>(array, row));
+            let (values, run) =
+                run.or_else(|| run_value::<Int64Type>(array, row)).ok_or("a run has no value")?;
+            return to_json(values, run);
+        }
         DataType::List(_) => list_to_json(&array.as_list::<i32>().value(row))?,
         DataType::LargeList(_) => list_to_json(&array.as_list::<i64>().value(row))?,
         DataType::FixedSizeList(..) => list_to_json(&array.as_fixed_size_list().value(row))?,
@@ -259,6 +265,12 @@ fn number_to_json(array: &dyn Array, row: usize, data_type: &DataType) -> Option
         DataType::Float64 => array.as_primitive::<Float64Type>().value(row).into(),
         _ => return None,
     })
+}
+
+/// The values of a run-end encoded array, and the index of that of row `row`; `None` if its run ends are of another type.
+fn run_value<R: RunEndIndexType>(array: &dyn Array, row: usize) -> Option<(&ArrayRef, usize)> {
+    let runs = array.as_any().downcast_ref::<RunArray<R>>()?;
+    Some((runs.values(), runs.get_physical_index(row)))
 }
 
 /// All elements of an array.
@@ -343,6 +355,11 @@ mod tests {
         let instants = TimestampMillisecondArray::from(vec![0]).with_timezone("Europe/Berlin");
         assert_eq!(to_json(&instants, 0), Ok(json!("1970-01-01T00:00:00Z")));
         assert_eq!(dictionary_key(&Int8Array::from(vec![-1]), 0), None);
+        let values = Int8Array::from(vec![Some(7), None, Some(9)]);
+        let runs = RunArray::<Int16Type>::try_new(&vec![2, 3, 4].into(), &values).unwrap();
+        let found = [0, 1, 2, 3].map(|row| to_json(&runs, row));
+        assert_eq!(found, [json!(7), json!(7), Value::Null, json!(9)].map(Ok));
+        assert_eq!(to_json(&runs.slice(2, 2), 1), Ok(json!(9)));
     }
 
     #[test]

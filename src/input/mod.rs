@@ -18,6 +18,7 @@ mod parquet;
 mod reader;
 mod record;
 mod source;
+mod uuid;
 
 pub use arrow::ArrowBatches;
 pub use entries::Entries;

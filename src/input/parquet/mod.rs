@@ -2,7 +2,6 @@
 
 mod footer;
 mod thrift;
-mod uuid;
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -27,6 +26,7 @@ use super::columns::{Columns, Rows};
 use super::error::{cannot_open, one_line};
 use super::limit::ReadLimit;
 use super::record::{Entry, Fields};
+use super::uuid::with_uuids;
 use crate::sys::catch_panic::catch_panic;
 use crate::sys::regular_file::read_exact_at;
 
@@ -153,7 +153,7 @@ impl ParquetRows {
         let total = builder.metadata().file_metadata().num_rows();
         let total = u64::try_from(total)
             .map_err(|_| malformed(&name, &format!("its footer declares {total} rows")))?;
-        let schema = uuid::with_uuids(builder.schema(), builder.parquet_schema().root_schema());
+        let schema = with_uuids(builder.schema(), builder.parquet_schema().root_schema());
         let columns = Columns::new(&name, &schema, fields, limit)?;
         let mask = ProjectionMask::roots(builder.parquet_schema(), columns.projection.iter().copied());
         let max_bytes = MAX_BATCH_BYTES.min(limit.batch_bytes());
