@@ -10,7 +10,7 @@ use super::choice::OrAuto;
 use super::records::{RecordArgs, is_stdin, records};
 use super::scores::{ScoreArgs, scoring};
 use crate::error::UsageError;
-use crate::input::{self, Fields};
+use crate::input::{self, Fields, TextFields};
 use crate::nn::Pooling;
 use crate::run::rerank::{RerankOptions, RerankQueries};
 use crate::task::{ModelOptions, PromptChoice};
@@ -110,6 +110,6 @@ fn query_files(path: &PathBuf, field: Option<String>, records: &RecordArgs) -> R
             path.display()
         )));
     }
-    let text = field.unwrap_or_else(|| "text".into());
-    Ok(RerankQueries::Files(sources, Fields { text, pair: None, id: None, keep: Vec::new() }))
+    let text = field.map_or_else(TextFields::default, TextFields::from);
+    Ok(RerankQueries::Files(sources, Fields { text, ..Fields::default() }))
 }

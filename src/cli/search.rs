@@ -8,6 +8,7 @@ use clap::builder::{PossibleValue, TypedValueParser};
 
 use super::args::{ModelArgs, VectorArgs, finite, number};
 use super::choice::{OrAuto, named, named_or_auto, one_of};
+use super::records::text_fields;
 use super::resolve::{console, embedding_model, table_format, target, vectors};
 use crate::error::UsageError;
 use crate::input::{self, Fields};
@@ -51,9 +52,14 @@ pub(super) struct SearchArgs {
     #[arg(id = "queries_format", long = "input-format", value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<input::Format>())]
     pub input_format: OrAuto<input::Format>,
 
-    /// Field or column of the query, in jsonl, csv, tsv, parquet and arrow [default: text]
-    #[arg(id = "query_field", long = "text-field", value_name = "NAME")]
-    pub text_field: Option<String>,
+    /// Field or column of the query, in jsonl, csv, tsv, parquet and arrow, or several, separated by commas, whose values are joined
+    /// [default: text]
+    #[arg(id = "query_field", long = "text-field", value_name = "NAME", value_delimiter = ',')]
+    pub text_field: Vec<String>,
+
+    /// What to put between the values of several fields of a query that are not blank [default: a newline]
+    #[arg(long, value_name = "SEPARATOR", allow_hyphen_values = true)]
+    pub text_separator: Option<String>,
 
     /// Field or column of the query's id [default: id, if the input has one]
     #[arg(id = "query_id_field", long = "id-field", value_name = "NAME")]
@@ -160,7 +166,8 @@ fn queries(args: &SearchArgs) -> Result<Queries> {
     }
     let options = [
         ("--input-format", args.input_format.0.is_some()),
-        ("--text-field", args.text_field.is_some()),
+        ("--text-field", !args.text_field.is_empty()),
+        ("--text-separator", args.text_separator.is_some()),
         ("--id-field", args.id_field.is_some()),
     ];
     if !args.texts.is_empty() {
@@ -172,8 +179,8 @@ fn queries(args: &SearchArgs) -> Result<Queries> {
     let path = args.queries.clone().unwrap_or_else(|| "-".into());
     let sources = input::sources(std::slice::from_ref(&path), args.input_format.0);
     let sources = sources.map_err(|error| UsageError(error.to_string().replace("--input", "--queries")))?;
-    let text = args.text_field.clone().unwrap_or_else(|| "text".into());
-    Ok(Queries::Files(sources, Fields { text, pair: None, id: args.id_field.clone(), keep: Vec::new() }))
+    let text = text_fields(&args.text_field, args.text_separator.as_deref())?;
+    Ok(Queries::Files(sources, Fields { text, id: args.id_field.clone(), ..Fields::default() }))
 }
 
 /// A parser for the values of `--on-long` of queries, each of which has a result.

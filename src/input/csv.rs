@@ -11,7 +11,9 @@ use serde_json::Value;
 use super::error::missing_column;
 use super::limit::ReadLimit;
 use super::reader::InputReader;
-use super::record::{Entry, Fields, KeptField, Location, Position, Record, built_in_field};
+use super::record::{
+    Entry, Fields, KeptField, KeptName, Location, Position, Record, TextFields, built_in_field,
+};
 
 /// What the reader appends to the input: an extra row, or, if a quoted field is still open at the end of the input, the
 /// end of that field. The `csv` crate would accept the open field, with all following rows in it.
@@ -36,7 +38,9 @@ pub(super) struct CsvRows {
     line: u64,
     /// The number of columns in the header.
     columns: usize,
-    text: usize,
+    text: TextFields,
+    /// The columns of the text.
+    text_columns: Vec<usize>,
     pair: Option<usize>,
     id: Option<usize>,
     keep: Vec<KeptField<usize>>,
@@ -55,9 +59,19 @@ impl CsvRows {
             .flexible(true)
             .buffer_capacity(BUFFER_BYTES)
             .from_reader(BoundedReader::new(input, delimiter));
-        let (row, keep) = (ByteRecord::new(), Vec::new());
-        let mut rows =
-            CsvRows { name, reader, row, limit, line: 1, columns: 0, text: 0, pair: None, id: None, keep };
+        let mut rows = CsvRows {
+            name,
+            reader,
+            row: ByteRecord::new(),
+            limit,
+            line: 1,
+            columns: 0,
+            text: fields.text.clone(),
+            text_columns: Vec::new(),
+            pair: None,
+            id: None,
+            keep: Vec::new(),
+        };
         match rows.advance()? {
             Some(line) if rows.row.iter().any(|name| str::from_utf8(name).is_err()) => {
                 bail!("{} line {line} {NOT_UTF8}", rows.name);
@@ -78,18 +92,20 @@ impl CsvRows {
         let require = |name: &str, option: &str| {
             find(name).ok_or_else(|| missing_column(&self.name, name, names(), option))
         };
-        let text = require(&fields.text, "--text-field")?;
+        let text = fields.text.names.iter().map(|name| require(name, "--text-field"));
+        let text = text.collect::<Result<_>>()?;
         let pair = fields.pair.as_ref().map(|name| require(name, "--pair-field")).transpose()?;
-        let id = match &fields.id {
-            Some(name) => Some(require(name, "--id-field")?),
+        let id = match fields.id_option() {
+            Some(option) => Some(require(fields.id_name(), option)?),
             None => find(fields.id_name()),
         };
-        let keep = fields.keep.iter().map(|name| match find(name) {
-            None if Fields::is_built_in(name) => Ok(KeptField::BuiltIn(name.clone())),
-            _ => require(name, "--keep").map(KeptField::Column),
+        let keep = fields.keep.iter().map(|KeptName { field, .. }| match find(field) {
+            None if Fields::is_built_in(field) => Ok(KeptField::BuiltIn(field.clone())),
+            _ => require(field, "--keep").map(KeptField::Column),
         });
         let keep = keep.collect::<Result<_>>()?;
-        (self.text, self.pair, self.id, self.keep, self.columns) = (text, pair, id, keep, self.row.len());
+        (self.text_columns, self.pair, self.id, self.keep) = (text, pair, id, keep);
+        self.columns = self.row.len();
         Ok(())
     }
 
@@ -116,14 +132,16 @@ impl CsvRows {
         }
         Ok(Some(match self.record(location.clone()) {
             Ok(record) => Entry::Record(record),
-            Err(_) => Entry::unreadable(location, NOT_UTF8),
+            Err(reason) => Entry::unreadable(location, reason),
         }))
     }
 
-    /// The record of the last row.
-    fn record(&self, location: Location) -> Result<Record, str::Utf8Error> {
-        let field = |column: usize| str::from_utf8(&self.row[column]).map(str::to_owned);
-        let text = field(self.text)?;
+    /// The record of the last row, or why it cannot be read.
+    fn record(&self, location: Location) -> Result<Record, String> {
+        let field = |column: usize| {
+            str::from_utf8(&self.row[column]).map(str::to_owned).map_err(|_| NOT_UTF8.to_owned())
+        };
+        let text = self.text.join(|i| field(self.text_columns[i]).map(Some))?;
         let kept = self.keep.iter().map(|kept| match kept {
             KeptField::Column(column) => field(*column).map(|value| Value::String(value).into()),
             KeptField::BuiltIn(name) => Ok(built_in_field(name, &location, &text).unwrap_or_default()),

@@ -22,5 +22,5 @@ mod source;
 pub use entries::Entries;
 pub use find::{Filter, filtered_sources, sources};
 pub use limit::ReadLimit;
-pub use record::{Entry, Fields, Location, Position, Record, Unreadable};
+pub use record::{Entry, Fields, KeptName, Location, Position, Record, TextFields, Unreadable};
 pub use source::{Compression, Format, InputPath, Source};

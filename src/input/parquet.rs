@@ -48,7 +48,7 @@ impl ParquetRows {
         let total = u64::try_from(total).map_err(|_| {
             anyhow!("cannot read {name} as Parquet (its footer declares {total} rows); {REMEDY}")
         })?;
-        let columns = Columns::new(&name, source.schema(), fields, limit)?;
+        let columns = Columns::new(&name, &source.schema_with_uuids(), fields, limit)?;
         let max_bytes = MAX_BATCH_BYTES.min(limit.batch_bytes());
         let rows = source.batch_rows(&columns.projection, MAX_ROWS, max_bytes);
         let batches = source.batches(&columns.projection, RowChoice::All, rows)?;

@@ -55,7 +55,7 @@ mod target;
 mod write_error;
 mod writer;
 
-pub use check::check;
+pub use check::{already_a_column, check};
 pub use column_type::{ColumnType, KeptColumn};
 pub use concatenate::concatenate;
 pub use content::{

@@ -53,7 +53,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("input", &["field", "formats"]),
     ("text", &[]),
     ("output", &["field", "formats"]),
-    ("formats", &[]),
+    ("formats", &["field"]),
     ("field", &[]),
     ("figure", &[]),
     ("model", &["nn"]),

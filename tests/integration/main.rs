@@ -17,6 +17,7 @@ mod cuda_kernels;
 mod decoders;
 mod embed;
 mod embedded_texts;
+mod fields;
 mod files;
 mod fuzz_input;
 mod fuzz_model;

@@ -3,6 +3,7 @@
 mod footer;
 mod pages;
 mod thrift;
+mod uuid;
 
 use std::fs::File;
 use std::sync::Arc;
@@ -62,6 +63,11 @@ impl ParquetSource {
     /// The Arrow schema of the file.
     pub fn schema(&self) -> &SchemaRef {
         self.metadata.schema()
+    }
+
+    /// The Arrow schema of the file, in which columns of UUIDs have the extension type of UUIDs, also without an Arrow schema of the writer.
+    pub fn schema_with_uuids(&self) -> Schema {
+        uuid::with_uuids(self.schema(), self.metadata().file_metadata().schema_descr().root_schema())
     }
 
     /// The metadata of the file, row groups and columns.

@@ -48,13 +48,18 @@ fn of_input(input: &Input, pair_option: &str) -> RunIdentity {
         _ => formats.join(" "),
     };
     let given = |name: &Option<String>| name.clone().unwrap_or_else(|| "not given".into());
-    RunIdentity::from([
+    let kept: Vec<String> = fields.keep.iter().map(ToString::to_string).collect();
+    let mut identity = RunIdentity::from([
         ("--input-format".into(), formats),
-        ("--text-field".into(), fields.text.clone()),
+        ("--text-field".into(), fields.text.names.join(" ")),
         (pair_option.into(), given(&fields.pair)),
         ("--id-field".into(), given(&fields.id)),
-        ("--keep".into(), fields.keep.join(" ")),
-    ])
+        ("--keep".into(), kept.join(" ")),
+    ]);
+    if fields.text.names.len() > 1 {
+        identity.insert("--text-separator".into(), format!("{:?}", fields.text.separator));
+    }
+    identity
 }
 
 /// The resolved options of every task that affect rows.

@@ -86,8 +86,9 @@ pub(super) fn run<T: ModelTask>(
             exit_on_signal();
         }
         let cursor = run.collector.cursor().clone();
-        let waves =
-            start_stages(run.source, cursor, run.task, run.budget, utilization.clone(), run.cache.clone())?;
+        let (utilization, cache) = (utilization.clone(), run.cache.clone());
+        let is_resumable = !run.output_is_stream;
+        let waves = start_stages(run.source, cursor, is_resumable, run.task, run.budget, utilization, cache)?;
         run.collector.run(&waves, &interrupts)?;
     }
     run.collector.report(&run.timings);
@@ -155,7 +156,7 @@ fn prepare<T: ModelTask>(
     if options.hints {
         hints::of_records(&options.input, &mut source, &options.console);
     }
-    if !schema.kept.is_empty() {
+    if options.input.keeps_fields() {
         source.check_kept()?;
     }
     let cache = open_cache(options, choices, journal.as_mut(), digests.as_mut())?;
@@ -321,7 +322,7 @@ fn shows_progress(lock: &OutputLock) -> bool {
 /// The schema of the output, before the types of its columns are inferred from the first records.
 fn schema(options: &RecordOptions, content: ContentType, metadata: OutputMetadata) -> OutputSchema {
     let hash = options.append.as_ref().map(|_| HASH_COLUMN.to_owned());
-    let keep = options.input.keep().iter().cloned().chain(hash);
+    let keep = options.input.keep().iter().map(|kept| kept.output.clone()).chain(hash);
     OutputSchema {
         format: options.format,
         content,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 
 use crate::error::UsageError;
-use crate::input::{Entries, Fields, Format, InputPath, Source};
+use crate::input::{Entries, Fields, Format, InputPath, KeptName, Source};
 use crate::output::{self, Target};
 use crate::pipeline::{Pace, RecordSource, Selection, StartMode};
 use crate::sys::console::Console;
@@ -100,8 +100,8 @@ impl Input {
         }
     }
 
-    /// The names of the fields that are carried through (`--keep`).
-    pub(in crate::run) fn keep(&self) -> &[String] {
+    /// The fields that are carried through (`--keep`).
+    pub(in crate::run) fn keep(&self) -> &[KeptName] {
         match self {
             Input::Texts(_) => &[],
             Input::Files(_, fields) => &fields.keep,
@@ -126,9 +126,14 @@ impl Input {
         self.sources().iter().any(|source| source.path == InputPath::Stdin) && std::io::stdin().is_terminal()
     }
 
-    /// Whether every row has an id, whatever the first records contain.
+    /// Whether `--keep` names fields, which must be in the input.
+    pub(super) fn keeps_fields(&self) -> bool {
+        matches!(self, Input::Files(_, fields) if fields.keeps_id || !fields.keep.is_empty())
+    }
+
+    /// Whether rows have an id column, whatever the first records contain.
     pub(super) fn has_ids(&self) -> bool {
-        let is_named = matches!(self, Input::Files(_, Fields { id: Some(_), .. }));
+        let is_named = matches!(self, Input::Files(_, fields) if fields.keeps_id || fields.id.is_some());
         is_named || self.sources().iter().any(|source| source.format == Format::Files)
     }
 }

@@ -9,7 +9,7 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use sconce::input::{Entries, Entry, Fields, Format, sources};
+use sconce::input::{Entries, Entry, Fields, Format, KeptName, sources};
 use sconce::model::classification::{label_function, labels, next_sentence_labels, pair_function};
 use sconce::model::config::Config;
 use sconce::model::families::Family;
@@ -180,15 +180,15 @@ fn read_input(name: &str, bytes: &[u8]) -> bool {
         ["jsonl", "parquet", "arrow"].iter().any(|format| name.starts_with(&format!("case.{format}")));
     if is_typed {
         let keep = ["number", "double", "flag", "day", "time", "price", "kind", "nested", "before"];
-        read_entries(&path, keep.map(String::from).to_vec());
+        read_entries(&path, keep.map(KeptName::from).to_vec());
     }
     read_entries(&path, Vec::new())
 }
 
 /// Reads the entries of an input up to its end or an error. True if there was no error, and at least one record.
-fn read_entries(path: &Path, keep: Vec<String>) -> bool {
+fn read_entries(path: &Path, keep: Vec<KeptName>) -> bool {
     let is_file_per_text = path.to_string_lossy().contains("case.text");
-    let fields = Fields { text: "text".into(), pair: None, id: None, keep };
+    let fields = Fields { keep, ..Fields::default() };
     let format = is_file_per_text.then_some(Format::Files);
     let opened = sources(&[path.to_owned()], format).and_then(|sources| Entries::open(sources, fields));
     let mut entries = match opened {
