@@ -15,6 +15,7 @@ mod config_defaults;
 mod contributing;
 mod cuda_kernels;
 mod decoders;
+mod edited;
 mod embed;
 mod embedded_texts;
 mod files;

@@ -326,7 +326,7 @@ fn contradictions_between_files_are_errors() {
         (DENSE, "out_features", json!(11), "tensor linear.weight has shape [12, 16]"),
         (DENSE, "out_features", json!(0), "\"out_features\" is 0"),
         (DENSE, "bias", json!("yes"), "\"bias\" is \"yes\""),
-        (DENSE, "activation_function", json!("torch.nn.modules.activation.Softmax"), "Softmax"),
+        (DENSE, "activation_function", json!("torch.nn.modules.activation.Threshold"), "Threshold"),
         (DENSE, "activation_function", json!("my.own.Tanh"), "\"my.own.Tanh\""),
         (DENSE, "module_input_name", json!("token_embeddings"), "\"token_embeddings\""),
         (DENSE, "module_output_name", json!("other"), "\"module_output_name\""),
@@ -463,7 +463,7 @@ fn the_transformer_config_of_sentence_transformers_6_is_read() {
         (json!({"max_seq_length": 9, "processing_kwargs": {"common": {"max_length": 8}}}), 8),
         (
             json!({"processing_kwargs": {"common": {"max_length": 8}, "text": {"max_length": 11, "truncation": true}}}),
-            11,
+            8,
         ),
         (json!({"max_seq_length": 9, "processor_kwargs": {"model_max_length": 10}}), 10),
         (json!({"max_seq_length": 9, "tokenizer_args": {"model_max_length": 5}}), 5),
@@ -482,7 +482,6 @@ fn the_transformer_config_of_sentence_transformers_6_is_read() {
             json!({"processing_kwargs": {"text": {"truncation": false}}}),
             "\"processing_kwargs.text.truncation\" is false",
         ),
-        (json!({"processing_kwargs": {"text": {"add_special_tokens": false}}}), "add_special_tokens"),
         (
             json!({"modality_config": text("forward", json!("last_hidden_state")), "module_output_name": "all_layer_embeddings"}),
             "\"all_layer_embeddings\"",

@@ -217,8 +217,6 @@ fn vectors_that_cannot_be_compared_are_refused() {
     assert_fails(&search(&model, &jsonl, &rescore), 2, &["--rescore", "sparse vectors"]);
     let pairs = sconce().arg("pairs").arg(&parquet).output().unwrap();
     assert_fails(&pairs, 1, &["a.parquet", "sparse vector", "one dense vector"]);
-    let metric = run("similarity", &model, &["a", "b", "--metric", "cosine"]);
-    assert_fails(&metric, 2, &["--metric cosine", "sparse encoder compares by dot"]);
 }
 
 /// The elements of rows with weights, by the ids of the model's tokens.

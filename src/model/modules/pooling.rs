@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use serde_json::Value;
 
+use super::fields;
 use crate::model::config::Config;
 use crate::nn::{Pool, Pooling};
 
@@ -44,7 +45,7 @@ impl PoolingModule {
     /// # Errors
     /// If the file does not parse, contradicts itself or asks for a mode that is not supported.
     pub fn read(path: &Path, pooling: Option<&Pooling>) -> Result<Self> {
-        let config = Config::read(path)?;
+        let config = fields::POOLING.read(path)?;
         let embedding_dimension = match config
             .get("embedding_dimension")
             .or(config.get("word_embedding_dimension"))

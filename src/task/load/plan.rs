@@ -80,7 +80,7 @@ pub(super) fn plan(
     modules: &Modules,
     wanted: Wanted,
 ) -> Result<Plan> {
-    let config = match &options.config {
+    let mut config = match &options.config {
         Some(path) => Config::read(path)?,
         None if modules.static_embedding.is_some() => {
             let files = require_files(files)?;
@@ -88,6 +88,9 @@ pub(super) fn plan(
         }
         None => Config::read(&require_files(files)?.config())?,
     };
+    for (key, value) in &modules.config_overrides {
+        config.set(key, value.clone());
+    }
     let is_bare_checkpoint = !modules.configures_pooling() && options.reads_checkpoint();
     // Random weights have the head that the config describes; for vectors, any config is good.
     let is_described = is_bare_checkpoint || wanted == Wanted::PairScores && !options.reads_checkpoint();
