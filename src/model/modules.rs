@@ -32,7 +32,6 @@ use super::static_embedding::{self, StaticLayout};
 use crate::error::UsageError;
 use crate::nn::{EncoderSpec, HeadKind, Pool, Pooling, PostPoolingSpec, SpladeSpec};
 use crate::sys::regular_file::has_dir_entry;
-use arguments::Arguments;
 pub use dense_sizes::may_lack_size;
 use list::{CLIP_MODEL, QUERY_WEIGHTS};
 pub use list::{Module, parent_model, read_modules};
@@ -182,11 +181,12 @@ impl Modules {
         }
         modules.pair_input = PairInput::Pair;
         let settings_file = folder.join(MODEL_SETTINGS);
-        let settings = prompts::read(&settings_file)?;
+        let entries = read_modules(&list, dimensions)?;
+        let pools = entries.iter().any(|module| module.class() == "Pooling");
+        let settings = prompts::read(&settings_file, pools)?;
         (modules.prompts, modules.truncate_dim) = (settings.prompts, settings.truncate_dim);
         (modules.similarity, modules.activation) = (settings.similarity, settings.activation);
         modules.max_active_dims = settings.max_active_dims;
-        let entries = read_modules(&list, dimensions)?;
         modules.dense_sizes = entries
             .iter()
             .map(|module| module.dense_sizes(folder))
@@ -200,7 +200,6 @@ impl Modules {
         if modules.purpose.take_if(takes_multi_vector).is_some() {
             modules.multi_vector = Some(MultiVector::of_settings(&settings_file, &mut modules.prompts)?);
         }
-        let pools = entries.iter().any(|module| module.class() == "Pooling");
         for module in &entries {
             modules.add(folder, &list, (module, pools), pooling)?;
         }
@@ -412,7 +411,8 @@ impl Modules {
         }
         // A model that pools gives vectors of texts, whose lengths may depend on their roles, too.
         let by_lengths = || Purpose::of_lengths(&config).filter(|_| !pools);
-        self.purpose = self.purpose.take().or_else(|| Purpose::of_transformer(&config)).or_else(by_lengths);
+        let by_task = Purpose::of_transformer(&config)?;
+        self.purpose = self.purpose.take().or(by_task).or_else(by_lengths);
         let takes_multi_vector =
             |purpose: &mut Purpose| purpose.is_multi_vector() && uses_own_modules(pooling);
         if self.purpose.take_if(takes_multi_vector).is_some() {
@@ -424,7 +424,7 @@ impl Modules {
         }
         self.max_length = token_limit(&config, "max_seq_length")?.or(self.max_length.take());
         self.lowercase = config.flag("do_lower_case")?;
-        let arguments = Arguments::read(&config)?;
+        let arguments = arguments::Arguments::read(&config)?;
         self.max_length = arguments.tokenizer_length.or(self.max_length.take());
         self.truncate_left = arguments.truncate_left.unwrap_or(self.truncate_left);
         self.no_special_tokens = arguments.no_special_tokens;

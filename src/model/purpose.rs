@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use anyhow::Result;
 use serde_json::{Map, Value};
 
 use super::config::Config;
@@ -85,16 +86,15 @@ const TASK_HEADS: &[(&str, ModelKind)] = &[
 const TENSOR_EVIDENCE: &str = "the checkpoint has the tensor";
 
 impl Purpose {
-    /// The purpose by `config_sentence_transformers.json`.
-    pub fn of_settings(fields: &Map<String, Value>) -> Option<Self> {
+    /// The purpose by `config_sentence_transformers.json`. `pools`: the model has a Pooling module.
+    pub fn of_settings(fields: &Map<String, Value>, pools: bool) -> Option<Self> {
         let model_type = fields.get("model_type").and_then(Value::as_str);
         if model_type == Some("SentenceTransformer") {
             return None;
         }
-        // PyLate writes these for ColBERT models.
-        if let Some(key) =
-            ["query_length", "skiplist_words"].into_iter().find(|key| fields.contains_key(*key))
-        {
+        // PyLate writes these for ColBERT models, which do not pool.
+        let mut keys = ["query_length", "skiplist_words"].into_iter().filter(|_| !pools);
+        if let Some(key) = keys.find(|key| fields.contains_key(*key)) {
             return Some(Self::new(MultiVector, format!("config_sentence_transformers.json has {key:?}")));
         }
         let model_type = model_type?;
@@ -131,18 +131,21 @@ impl Purpose {
     }
 
     /// The purpose by the configuration of the Transformer module.
-    pub fn of_transformer(config: &Config) -> Option<Self> {
+    ///
+    /// # Errors
+    /// If its task is no string.
+    pub fn of_transformer(config: &Config) -> Result<Option<Self>> {
         let name = config.path().file_name().unwrap_or_default().to_string_lossy();
-        let task = config.get("transformer_task")?.as_str()?;
+        let Some(task) = config.string("transformer_task")? else { return Ok(None) };
         let kind = match task {
-            "feature-extraction" => return None,
+            "feature-extraction" => return Ok(None),
             "sequence-classification" => CrossEncoder,
             "fill-mask" => Sparse,
             "text-generation" | "any-to-any" => Generation,
             "retrieval" => Images,
             _ => Other,
         };
-        Some(Self::new(kind, format!("\"transformer_task\" is {task:?} in {name}")))
+        Ok(Some(Self::new(kind, format!("\"transformer_task\" is {task:?} in {name}"))))
     }
 
     /// The purpose by `config.json`; only for a model without a Pooling module, which makes it an embedding model.

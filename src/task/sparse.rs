@@ -66,9 +66,10 @@ impl SparseEncoder {
         let role_lengths = loaded.role_lengths();
         let Loaded { mut tokenizer, encoders, pooling, head, static_queries, modules, dimensions, .. } =
             loaded;
-        // The default of sentence-transformers' `SparseEncoder`.
-        let similarity = modules.similarity.unwrap_or(Similarity::Dot);
-        let max_active_dims = modules.max_active_dims.filter(|_| pooling == Pooling::Splade);
+        // The settings of another model are for its own vectors. The default is that of sentence-transformers' `SparseEncoder`.
+        let is_own = pooling == Pooling::Splade && modules.splade.is_some();
+        let similarity = modules.similarity.filter(|_| is_own).unwrap_or(Similarity::Dot);
+        let max_active_dims = modules.max_active_dims.filter(|_| is_own);
         if let (Some(lengths), Some(role)) = (role_lengths, options.role) {
             set_length(&mut tokenizer, lengths, role)?;
         }

@@ -32,6 +32,7 @@ mod long_texts;
 mod masked_lm;
 mod memory;
 mod models_table;
+mod module_fields;
 mod multi_vector;
 mod neighbours;
 mod ops;

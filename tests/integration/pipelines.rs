@@ -29,6 +29,7 @@ const MODELS: &[&str] = &[
     "prompts-left-out-bare",
     "prompts-left-out-cls",
     "residuals",
+    "token-modules",
     "truncated",
     "two-denses",
 ];
@@ -361,6 +362,60 @@ fn contradictions_between_files_are_errors() {
     }
 }
 
+/// A model that pools is no multi-vector model, whatever lengths its roles have; `--max-length` replaces them.
+#[test]
+fn lengths_of_roles_do_not_make_a_multi_vector_model() {
+    let model = Model::copy_of("dense");
+    let long = "lamp ".repeat(40);
+    let tokens = |args: &[&str]| {
+        rows(&model.run("embed", &[&[long.as_str()], args].concat()))[0]["tokens"].as_u64().unwrap()
+    };
+    for with_type in [true, false] {
+        model.edit(SETTINGS, |settings| {
+            *settings = json!({"query_length": 3});
+            if with_type {
+                settings["model_type"] = json!("SentenceTransformer");
+            }
+        });
+        model.edit(TRANSFORMER_CONFIG, |config| {
+            config["query_length"] = json!(5);
+            config["document_length"] = json!(7);
+        });
+        assert_eq!([tokens(&["--role", "query"]), tokens(&["--role", "document"])], [5, 7]);
+        assert_eq!([tokens(&[]), tokens(&["--role", "query", "--max-length", "9"])], [24, 9]);
+        let page = stdout(&model.run("inspect", &[]));
+        assert!(
+            page.contains("query length      5 tokens") && page.contains("pooling           mean"),
+            "{page}"
+        );
+    }
+    model.edit(SETTINGS, |settings| *settings = json!({}));
+    model.edit(TRANSFORMER_CONFIG, |config| {
+        config["query_expansion"] = json!({"strategy": "fixed", "length": 9});
+    });
+    let expected = ["\"query_expansion\" is", "expanded in multi-vector models"];
+    assert_fails(&model.run("embed", &["lamp"]), 1, &expected);
+}
+
+#[test]
+fn arguments_that_are_not_supported_are_refused_by_name() {
+    for (config, part) in [
+        (json!({"config_kwargs": {"rope_scaling": {"factor": 2}}}), "\"config_kwargs.rope_scaling\" is {"),
+        (json!({"config_args": {"layer_types": []}}), "\"config_args.layer_types\" is []"),
+        (json!({"model_kwargs": {"variant": "fp16"}}), "\"model_kwargs.variant\" is \"fp16\""),
+        (json!({"model_args": {"load_in_8bit": true}}), "\"model_args.load_in_8bit\" is true"),
+        (json!({"tokenizer_args": {"do_lower_case": false}}), "\"tokenizer_args.do_lower_case\" is false"),
+        (json!({"processor_kwargs": {"truncation_side": "both"}}), "\"processor_kwargs.truncation_side\""),
+        (json!({"processing_kwargs": {"common": {"stride": 2}}}), "\"processing_kwargs.common.stride\" is 2"),
+        (json!({"tokenizer_name_or_path": "elsewhere"}), "\"tokenizer_name_or_path\" is \"elsewhere\""),
+        (json!({"max_seq_len": 9}), "\"max_seq_len\" is 9, expected no such field"),
+    ] {
+        let model = Model::copy_of("dense");
+        fs::write(model.path(TRANSFORMER_CONFIG), config.to_string()).unwrap();
+        assert_fails(&model.run("embed", &["lamp"]), 1, &[TRANSFORMER_CONFIG, part]);
+    }
+}
+
 #[test]
 fn misplaced_modules_are_errors() {
     type Edit = fn(&mut Vec<Value>);
@@ -593,7 +648,10 @@ fn models_for_other_tasks_are_rejected_or_noted_with_the_name_of_their_task() {
         assert_eq!(rows(&model.run("embed", &["lamp", "--pooling", "cls"])).len(), 1);
     }
     for (kind, part) in [
-        ("sentence_transformers.sparse_encoder.models.SparseAutoEncoder", "is a sparse encoder"),
+        (
+            "sentence_transformers.sparse_encoder.models.SparseAutoEncoder",
+            "is a sparse encoder like CSR, which gives the features of a sparse autoencoder",
+        ),
         ("sentence_transformers.models.Asym", "is a model with different encoders"),
     ] {
         let model = Model::copy_of("dense");

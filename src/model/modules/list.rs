@@ -136,7 +136,7 @@ fn routed(model: &Path, path: &str) -> Result<Option<Vec<Module>>> {
     };
     let parameters = config.object("parameters")?;
     let has_mappings = parameters.as_ref().and_then(|parameters| parameters.get("route_mappings"));
-    let has_mappings = has_mappings.and_then(Value::as_object).is_some_and(|map| !map.is_empty());
+    let has_mappings = has_mappings.is_some_and(|map| map.as_object().is_none_or(|map| !map.is_empty()));
     let (Some(queries), Some(documents)) = (route("query"), route("document")) else { return Ok(None) };
     if structure.fields().len() != 2 || has_mappings {
         return Ok(None);

@@ -46,15 +46,13 @@ impl PoolingModule {
     /// If the file does not parse, contradicts itself or asks for a mode that is not supported.
     pub fn read(path: &Path, pooling: Option<&Pooling>) -> Result<Self> {
         let config = fields::POOLING.read(path)?;
-        let embedding_dimension = match config
-            .get("embedding_dimension")
-            .or(config.get("word_embedding_dimension"))
-        {
+        let keys = ["embedding_dimension", "word_embedding_dimension"];
+        let embedding_dimension = match keys.into_iter().find_map(|key| Some((key, config.get(key)?))) {
             None => None,
-            Some(value) => match value.as_u64() {
+            Some((key, value)) => match value.as_u64() {
                 Some(n) => Some(n as usize).filter(|n| *n > 0),
                 None => bail!(
-                    "{}: \"embedding_dimension\" is {value}, expected a number of dimensions; fix the file",
+                    "{}: {key:?} is {value}, expected a number of dimensions; fix the file",
                     path.display()
                 ),
             },

@@ -95,11 +95,11 @@ pub(super) struct Settings {
     pub purpose: Option<Purpose>,
 }
 
-/// Reads the settings of a model; those of a model without the file are empty.
+/// Reads the settings of a model; those of a model without the file are empty. `pools`: the model has a Pooling module.
 ///
 /// # Errors
 /// If the file does not parse.
-pub(super) fn read(path: &Path) -> Result<Settings> {
+pub(super) fn read(path: &Path, pools: bool) -> Result<Settings> {
     if !has_dir_entry(path) {
         return Ok(Settings::default());
     }
@@ -137,7 +137,10 @@ pub(super) fn read(path: &Path) -> Result<Settings> {
             None => bail!("{shown}: {key:?} is {value}, expected a number of dimensions; fix the file"),
         },
     };
-    let purpose = Purpose::of_settings(&fields);
+    if let Some(other) = given("model_type").filter(|kind| !kind.is_string()) {
+        bail!("{shown}: \"model_type\" is {other}, expected a string; fix the file")
+    }
+    let purpose = Purpose::of_settings(&fields, pools);
     let similarity = match given("similarity_fn_name") {
         Some(name) if purpose.as_ref().is_none_or(Purpose::is_sparse) => Some(similarity(name, path)?),
         _ => None,

@@ -60,7 +60,8 @@ impl Embedder {
         }
         let role = late_interaction.as_ref().map(LateInteraction::role).or(options.role);
         let prompt = resolve_prompt(options.prompt.as_ref(), role, &loaded.modules.prompts, console)?;
-        let similarity = loaded.modules.similarity.unwrap_or_default();
+        // That of a sparse encoder is for its sparse vectors.
+        let similarity = loaded.modules.similarity.filter(|_| loaded.modules.splade.is_none());
         let role_lengths = loaded.role_lengths().filter(|_| late_interaction.is_none());
         let Loaded {
             modules, pooling, mut tokenizer, encoders, token_modules, post_pooling, dimensions, ..
@@ -105,7 +106,7 @@ impl Embedder {
             prompt_tokens,
             excludes_prompt,
             chunking,
-            similarity,
+            similarity: similarity.unwrap_or_default(),
             late_interaction,
             role_lengths,
             role,

@@ -12,7 +12,7 @@ use crate::model::adapter::{Adapters, ChosenAdapter};
 use crate::model::directory::ModelDir;
 use crate::model::modules::{Modules, PostPoolingModule, TokenLimit, parent_model, post_pooling};
 use crate::model::weights::Checkpoint;
-use crate::nn::{Backend, F32_SIGNIFICAND_BITS, ParameterCount};
+use crate::nn::{Backend, F32_SIGNIFICAND_BITS, ParameterCount, Positions, ScoreBias};
 use crate::sys::console::Console;
 use crate::task::device::backends;
 use crate::task::options::ModelOptions;
@@ -169,8 +169,12 @@ fn max_length(options: &ModelOptions, modules: &Modules, plan: &Plan) -> Result<
         }
         return Ok(MaxLength { tokens, key: "--max-length".into(), file: None });
     }
-    let has_positions =
-        |limit: &TokenLimit| limit.tokens <= positions || position_limit.is_none() && !limit.of_tokenizer;
+    // The configs of T5 have no field that sentence-transformers compares the limit of a tokenizer with.
+    let is_t5 =
+        plan.spec.positions == Positions::None && matches!(plan.spec.score_bias, ScoreBias::Bucketed { .. });
+    let has_positions = |limit: &TokenLimit| {
+        limit.tokens <= positions || position_limit.is_none() && (is_t5 || !limit.of_tokenizer)
+    };
     Ok(match modules.max_length.as_ref().filter(|limit| has_positions(limit)) {
         Some(TokenLimit { tokens, key, file, .. }) => {
             MaxLength { tokens: *tokens, key: key.clone(), file: Some(file.clone()) }
