@@ -100,7 +100,8 @@ enum Residual {
 
 impl PostPooling {
     /// Loads a module: for Dense `NAME.linear.weight` of `(outputs, inputs)`, `NAME.linear.bias` of `(outputs)` and
-    /// `NAME.residual.weight` of `(outputs, inputs)`, and `NAME.activation.weight` of `(1)` where the activation has it; for LayerNorm `NAME.norm.weight` and `NAME.norm.bias` of `(width)`.
+    /// `NAME.residual.weight` of `(outputs, inputs)`, and `NAME.activation.weight` of `(1)` where the activation has it; for LayerNorm
+    /// `NAME.norm.weight` and `NAME.norm.bias` of `(width)`.
     ///
     /// # Errors
     /// If the source fails.
