@@ -145,11 +145,6 @@ fn scores_of_weights_and_of_token_vectors_are_those_of_flag_embedding() {
 fn settings_of_vectors_do_not_change_lexical_weights() {
     let folder = tempfile::tempdir().unwrap();
     copy_folder(&model("m3"), folder.path());
-    let module = |path: &str, class: &str| json!({"path": path, "type": format!("sentence_transformers.models.{class}")});
-    let modules = json!([module("", "Transformer"), module("1_Pooling", "Pooling")]);
-    fs::write(folder.path().join("modules.json"), modules.to_string()).unwrap();
-    fs::create_dir(folder.path().join("1_Pooling")).unwrap();
-    fs::write(folder.path().join("1_Pooling/config.json"), r#"{"pooling_mode": "cls"}"#).unwrap();
     let score =
         || stdout(&run("similarity", folder.path(), &["--pooling", "lexical", "the lamp", "the lamp burns"]));
     let before = score();
