@@ -49,7 +49,7 @@ impl Config {
     }
 
     /// Sets a field, as if the file held this value.
-    pub(super) fn set(&mut self, key: &str, value: Value) {
+    pub fn set(&mut self, key: &str, value: Value) {
         self.fields.insert(key.to_owned(), value);
     }
 

@@ -221,11 +221,15 @@ impl Tokenizer {
         bail!("cannot parse {shown} as a tokenizer ({reason}); download it again")
     }
 
-    /// Reads the `tokenizer.json` of a static model: the files next to it are not read, and there are no special tokens.
+    /// Reads the `tokenizer.json` of a static model: the files next to it are not read, and there are no special tokens. `options` gets the
+    /// limit and the side of truncation that the file sets, if it does.
     ///
     /// # Errors
     /// If the file cannot be read or does not parse.
-    pub fn read_static(path: &Path, options: &TokenizerOptions) -> Result<Self> {
+    pub fn read_static(
+        path: &Path,
+        options: impl FnOnce(Option<(usize, TruncationSide)>) -> TokenizerOptions,
+    ) -> Result<Self> {
         let shown = path.display();
         let bytes = match regular_file::read(path, regular_file::MAX_TOKENIZER_BYTES) {
             Ok(bytes) => bytes,
@@ -234,7 +238,11 @@ impl Tokenizer {
         let reason = match catch_panic(|| parse(&bytes)) {
             Some(Ok(mut inner)) => {
                 inner.with_post_processor(None::<PostProcessorWrapper>);
-                match Self::new(inner, options, None) {
+                let own = inner.get_truncation().map(|own| match own.direction {
+                    TruncationDirection::Left => (own.max_length, TruncationSide::Left),
+                    TruncationDirection::Right => (own.max_length, TruncationSide::Right),
+                });
+                match Self::new(inner, &options(own), None) {
                     Ok(tokenizer) => return Ok(tokenizer),
                     Err(error) => error.to_string(),
                 }

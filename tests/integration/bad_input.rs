@@ -539,9 +539,40 @@ fn config_fields_that_are_invalid_or_contradict_each_other() {
         (
             "eurobert",
             "rope_parameters",
-            json!({"rope_type": "longrope"}),
+            json!({"rope_type": "mrope"}),
             &["\"rope_parameters.rope_type\"", "longrope"],
         ),
+        (
+            "eurobert",
+            "rope_parameters",
+            json!({"rope_type": "longrope", "long_factor": [1.0, 2.0]}),
+            &["\"rope_parameters.short_factor\" is null", "a list of positive numbers"],
+        ),
+        (
+            "eurobert",
+            "rope_parameters",
+            json!({"rope_type": "longrope", "long_factor": [1.0], "short_factor": [1.0]}),
+            &["short_factor", "a list of 1", "one factor for each of"],
+        ),
+        (
+            "eurobert",
+            "rope_parameters",
+            json!({"rope_type": "linear", "factor": 2, "partial_rotary_factor": 0.5}),
+            &["\"rope_parameters.partial_rotary_factor\" is 0.5", "frequencies are scaled"],
+        ),
+        (
+            "eurobert",
+            "rope_parameters",
+            json!({"rope_type": "dynamic"}),
+            &["no field \"rope_parameters.factor\""],
+        ),
+        (
+            "nomic-bert-first-code",
+            "rotary_emb_fraction",
+            json!(0.3),
+            &["\"rotary_emb_fraction\" is 0.3", "head size 8"],
+        ),
+        ("gte", "rotary_emb_fraction", json!(0.5), &["\"rotary_emb_fraction\" is 0.5", "not supported"]),
         (
             "eurobert",
             "rope_parameters",
@@ -683,7 +714,7 @@ fn implausible_sizes_in_a_config() {
         ),
         ("rotary", &[("rope_theta", json!(1e-300))], &["\"rope_theta\""]),
         ("bert-tiny", &[("layer_norm_eps", json!(1e-60))], &["\"layer_norm_eps\""]),
-        ("eurobert", &[("partial_rotary_factor", json!(0.5))], &["\"partial_rotary_factor\" is 0.5"]),
+        ("rotary", &[("partial_rotary_factor", json!(0.5))], &["\"partial_rotary_factor\" is 0.5"]),
         ("gte", &[("is_causal", json!(true))], &["\"is_causal\" is true"]),
         (
             "jina-embeddings-v3",
@@ -735,9 +766,9 @@ fn a_config_that_leaves_tensors_of_the_checkpoint_unused_is_a_warning() {
     }
 }
 
-/// Dynamic scaling of rotary embeddings is not supported, so the limit is the length up to which it has no effect.
+/// Texts are as long as the positions, of which those past the trained length are scaled.
 #[test]
-fn the_limit_of_nomic_bert_is_its_trained_length() {
+fn the_limit_of_nomic_bert_is_not_its_trained_length() {
     let model = Model::copy_of("nomic-bert-first-code");
     model.edit_config(|config| {
         config.extend(
@@ -746,7 +777,8 @@ fn the_limit_of_nomic_bert_is_its_trained_length() {
         );
     });
     let report = stdout(&model.run("inspect"));
-    assert!(report.contains("  max length        16 tokens"), "{report}");
+    assert!(report.contains("  max length        40 tokens"), "{report}");
+    assert!(report.contains("Dynamic { factor: 2.0, original_max_positions: 16.0 }"), "{report}");
 }
 
 #[test]

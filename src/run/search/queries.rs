@@ -76,7 +76,12 @@ pub(super) fn embed(options: &SearchOptions, file: &VectorFile) -> Result<QueryV
 
 /// How the queries of a model are compared with the rows of the file.
 fn comparison(encoder: &TextEncoder, metric: Option<Metric>) -> Result<Comparison> {
-    let TextEncoder::Dense(embedder) = encoder else { return Ok(Comparison::SparseDot) };
+    let embedder = match encoder {
+        TextEncoder::Dense(embedder) => embedder,
+        TextEncoder::Sparse(encoder) => {
+            return sparse_comparison(encoder.similarity_name(), metric);
+        }
+    };
     Ok(match (&embedder.late_interaction, metric) {
         (Some(late_interaction), None) => Comparison::MaxSim { mean: late_interaction.is_mean() },
         (_, Some(metric)) => Comparison::Metric(metric),
@@ -84,12 +89,27 @@ fn comparison(encoder: &TextEncoder, metric: Option<Metric>) -> Result<Compariso
     })
 }
 
+/// How sparse vectors are compared that have this similarity function: by the dot product, which the user may choose.
+///
+/// # Errors
+/// If it is another function, and the user did not choose: a usage error.
+fn sparse_comparison(similarity: &str, metric: Option<Metric>) -> Result<Comparison> {
+    if metric.is_none() && similarity != Metric::Dot.name() {
+        bail!(UsageError(format!(
+            "the similarity function of the sparse vectors is {similarity}, which search does not support; pass --metric dot"
+        )))
+    }
+    Ok(Comparison::SparseDot)
+}
+
 /// The encoder of the queries, in the role of queries unless the user chose another role or prompt; and whether the user did.
 fn encoder(options: &SearchOptions, loaded: Loaded) -> Result<(TextEncoder, bool)> {
     let mut vectors = options.query_vectors.clone();
     let has_chosen_prompt = vectors.prompt.is_some() || vectors.role.is_some();
     let has_query_prompt = loaded.modules.prompts.get(Role::Query.name()).is_some();
-    let has_query_modules = loaded.modules.multi_vector.is_some() || loaded.static_queries.is_some();
+    let has_query_modules = loaded.modules.multi_vector.is_some()
+        || loaded.static_queries.is_some()
+        || loaded.modules.role_lengths.iter().any(Option::is_some);
     if !has_chosen_prompt && (has_query_prompt || has_query_modules) {
         vectors.role = Some(Role::Query);
     }
@@ -112,7 +132,10 @@ fn read(options: &SearchOptions, file: &VectorFile, path: &Path) -> Result<Query
         None => None,
     };
     let comparison = match options.metric {
-        _ if file.kind().is_sparse() => Comparison::SparseDot,
+        metric if file.kind().is_sparse() => sparse_comparison(
+            file.metadata().get("similarity").map_or(Metric::Dot.name(), String::as_str),
+            metric,
+        )?,
         Some(metric) => Comparison::Metric(metric),
         None if file.kind() == RowKind::PerToken => Comparison::MaxSim {
             mean: file.metadata().get("similarity").is_some_and(|name| is_mean_max_sim(name)),

@@ -81,7 +81,7 @@ pub(super) fn plan(
     modules: &Modules,
     wanted: Wanted,
 ) -> Result<Plan> {
-    let config = match &options.config {
+    let mut config = match &options.config {
         Some(path) => Config::read(path)?,
         None if modules.static_embedding.is_some() => {
             let files = require_files(files)?;
@@ -89,11 +89,13 @@ pub(super) fn plan(
         }
         None => Config::read(&require_files(files)?.config())?,
     };
+    for (key, value) in &modules.config_overrides {
+        config.set(key, value.clone());
+    }
     let family_of = |config: &Config| match modules.static_embedding {
         Some(_) => Ok(&STATIC_EMBEDDING),
         None => Family::of(config),
     };
-    let mut config = config;
     let trained = match files.filter(|_| options.config.is_none() && options.reads_checkpoint()) {
         Some(files) => family_of(&config)
             .ok()
