@@ -68,6 +68,11 @@ fn byte_level(add_prefix_space: bool, use_regex: bool) -> Value {
     })
 }
 
+/// A pre-tokenizer that splits a text at what the pattern finds, or with `invert` at what is between that.
+fn split(pattern: Value, behavior: &str, invert: bool) -> Value {
+    json!({"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert})
+}
+
 /// The parts of a class with this BPE model, of which only the vocabulary and the merges are used.
 ///
 /// # Errors
@@ -83,7 +88,6 @@ pub(super) fn bpe_parts(
     (model.fuse_unk, model.byte_fallback, model.ignore_merges) = (false, false, false);
     let unk_token = special_tokens.get("unk_token").cloned();
     let sequence = |key: &str, steps: Vec<Value>| json!({"type": "Sequence", key: steps});
-    let split = |pattern: Value, behavior: &str, invert: bool| json!({"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert});
     let regex = |regex: &str| json!({"Regex": regex});
     let pieces = || vec![replace("▁", " "), json!({"type": "ByteFallback"}), json!({"type": "Fuse"})];
     let byte_level_decoder = byte_level(true, true);

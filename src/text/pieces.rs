@@ -83,10 +83,11 @@ pub(super) fn takes_pieces(tokenizer: &LibraryTokenizer) -> bool {
         }
 }
 
-/// Whether an added token has no space, and does not take one after a letter or digit.
+/// Whether an added token has no space beside another character, and does not take one after a letter or digit.
 fn is_local_token(token: &AddedToken) -> bool {
-    let is_plain_text = !token.content.chars().any(char::is_whitespace);
-    is_plain_text
+    let spaces =
+        token.content.chars().filter(|character| character.is_whitespace() || *character == '▁').count();
+    (spaces == 0 || spaces == token.content.chars().count())
         && (!token.normalized || token.content.is_ascii())
         && !(token.rstrip && token.content.chars().next_back().is_some_and(is_plain))
 }

@@ -9,7 +9,7 @@
 //!   (`(?=(a+)+b)a` takes a second for 30,000 letters `a`, and more than forty for 300,000);
 //! * a WordPiece model with a large `max_input_chars_per_word` and a token of thousands of characters, on a long word.
 //!
-//! Files that would make much of a short text are refused: see [`check_growth`].
+//! Files that would make much of a short text are refused: see `check_growth`.
 //!
 //! The whole of a long text is tokenized, although only its beginning may be used: truncated tokens are counted. See `pieces` for the
 //! memory that it takes.
@@ -306,13 +306,11 @@ impl Tokenizer {
         let ClassTokenizer { tokenizer, unk_token } = built;
         let named = |name: &str| config.special_token(name).map(str::to_owned);
         let tokenizer = Self::new(tokenizer, options)?;
-        let may_clean_up = match tokenizer.model() {
-            TokenModel::Bpe(_) => config.field(CLEAN_UP_BPE).is_some_and(|value| value == &Value::Bool(true)),
-            _ => true,
-        };
+        let is_set = |key: &str| config.field(key) == Some(&Value::Bool(true));
+        let may_clean_up = !matches!(tokenizer.model(), TokenModel::Bpe(_)) || is_set(CLEAN_UP_BPE);
         Ok(Tokenizer {
             unknown: unk_token.and_then(|token| tokenizer.token_id(&token)),
-            cleans_up: may_clean_up && config.bool("clean_up_tokenization_spaces", false)?,
+            cleans_up: may_clean_up && is_set("clean_up_tokenization_spaces"),
             named_mask: named("mask_token"),
             named_padding: named("pad_token"),
             padding_side: if config.pads_left()? { TruncationSide::Left } else { TruncationSide::Right },
@@ -750,7 +748,7 @@ fn repeated_text(post_processor: &Value) -> Option<(String, usize)> {
         ["A", "B"].map(|text| (text.to_owned(), times(text))).into_iter().find(|(_, times)| *times > 1)
     };
     let processors = post_processor.get("processors").and_then(Value::as_array);
-    let own = ["single", "pair"].iter().filter_map(|key| of_template(post_processor.get(key)?)).next();
+    let own = ["single", "pair"].iter().find_map(|key| of_template(post_processor.get(key)?));
     own.or_else(|| processors?.iter().find_map(repeated_text))
 }
 
@@ -896,7 +894,7 @@ mod tests {
             }
         }
         assert!(count > 40 && cuts > 10_000, "{count} tokenizers, {cuts} cuts");
-        whole.sort();
+        whole.sort_unstable();
         // Their normalizers put a prefix before each text.
         assert_eq!(whole, ["json-llama-classless", "json-mistral"]);
     }
