@@ -347,3 +347,21 @@ fn a_file_of_sparse_vectors_larger_than_memory_is_searched() {
     let found = rows(&command.output().unwrap());
     assert_eq!((&found[0]["index"], &found[0]["score"]), (&(ROWS * GROUPS).into(), &48.0.into()));
 }
+
+/// Of a text far over the limit, the tokens within it are kept and the others are counted.
+#[test]
+fn a_long_text_takes_little_memory() {
+    let folder = Folder::new();
+    let text = "the lamp burns on the wick, a query in London ".repeat((6 << 20) / 46);
+    let input = folder.write("long.txt", text.as_bytes());
+    let stats = folder.at("stats.json");
+    let output = run(&input, &["--input-format", "files", "--stats", stats.to_str().unwrap()]);
+    let found = rows(&output);
+    assert_eq!((found.len(), &found[0]["truncated"]), (1, &Value::Bool(true)), "{}", stderr(&output));
+    // As many tokens as those of a short part, so many times.
+    let part = rows(&support::embed("bert-tiny", ["the lamp burns on the wick, a query in London"]));
+    let tokens = (part[0]["tokens"].as_u64().unwrap() - 2) * ((6 << 20) / 46);
+    let stats: Value = serde_json::from_slice(&fs::read(stats).unwrap()).unwrap();
+    let kept = found[0]["tokens"].as_u64().unwrap() - 2;
+    assert_eq!(stats["tokens_cut"].as_u64(), Some(tokens - kept), "{stats}");
+}

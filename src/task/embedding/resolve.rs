@@ -91,7 +91,7 @@ impl Embedder {
             check_has_chunks(encoders[0].spec(), chunking.late)?;
         }
         let unknown_token = match modules.static_embedding {
-            Some(StaticLayout::Model2Vec) => tokenizer.unknown_token_id(),
+            Some(StaticLayout::Model2Vec) => tokenizer.model_unknown_token_id(),
             Some(StaticLayout::SentenceTransformers) | None => None,
         };
         check_room(options, &tokenizer, &pooling, &prompt)?;
