@@ -19,10 +19,8 @@ mod reader;
 mod record;
 mod source;
 
-pub use arrow::ArrowBatches;
 pub use entries::Entries;
 pub use find::{Filter, filtered_sources, sources};
 pub use limit::ReadLimit;
-pub use parquet::{ParquetBatches, ParquetSource, RowChoice};
 pub use record::{Entry, Fields, Location, Position, Record, Unreadable};
 pub use source::{Compression, Format, InputPath, Source};

@@ -49,9 +49,9 @@ enum Sink {
 }
 
 /// The bytes that were written, for [`Destination::convert`].
-pub(super) trait ReadSeek: Read + Seek {}
+pub(super) trait ReadSeek: Read + Seek + Send {}
 
-impl<T: Read + Seek> ReadSeek for T {}
+impl<T: Read + Seek + Send> ReadSeek for T {}
 
 impl Destination {
     /// Opens a locked target: from the beginning, or after the durable rows of an interrupted run.

@@ -6,9 +6,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use serde::Serialize;
 
+use super::bounded_rows::read_line;
 use super::digest::{Digest, Hasher};
 use super::durable_fs::{create_sidecar, remove, rename};
 use super::target::Target;
@@ -142,16 +143,25 @@ impl Ledger {
         result.map_err(|error| self.error(error))
     }
 
-    /// Appends the entries of another ledger that are not in `seen`, to which it adds them.
+    /// Appends the entries of the ledger at `path` that are not in `seen`, to which it adds them.
     ///
     /// # Errors
     /// If they cannot be read or written.
-    pub fn append(&mut self, entries: impl BufRead, seen: &mut HashSet<Digest>) -> Result<()> {
-        for line in entries.lines() {
-            let line = line.map_err(|error| self.error(error))?;
-            let line = format!("{line}\n");
-            if seen.insert(Digest::of(line.as_bytes())) {
-                self.write_line(line.as_bytes())?;
+    pub fn append(
+        &mut self,
+        path: &Path,
+        mut entries: impl BufRead,
+        seen: &mut HashSet<Digest>,
+    ) -> Result<()> {
+        let mut line = Vec::new();
+        let unread =
+            |error| anyhow!("cannot read the ledger {} ({error}); restore or remove it", path.display());
+        while read_line(&mut entries, &mut line).map_err(unread)? {
+            if line.last() != Some(&b'\n') {
+                line.push(b'\n');
+            }
+            if seen.insert(Digest::of(&line)) {
+                self.write_line(&line)?;
             }
         }
         Ok(())

@@ -5,19 +5,23 @@ use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::digest::Digest;
 pub use super::durable_fs::remove;
 use super::durable_fs::{create_sidecar, rename};
 use super::target::Target;
 use super::write_error::write_error;
+use crate::error::one_line;
+use crate::sys::regular_file;
 
 /// Name of the field with the SHA-256 of all other fields, serialised without whitespace.
 const CHECKSUM: &str = "checksum";
+/// Maximum size of the metadata of an npy file, which has a number for each record.
+const MAX_METADATA_BYTES: u64 = 512 << 20;
 
 /// Writes a value to `path` durably and atomically, with the permissions of `output` if that exists. An object gets a
 /// checksum.
@@ -61,6 +65,20 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     }
 }
 
+/// Reads the metadata beside an npy file, which [`save`] wrote, or other software without a checksum; `None` if the file does not exist.
+///
+/// # Errors
+/// If the file cannot be read, its checksum does not match, or it is not a JSON object.
+pub fn load_metadata(path: &Path) -> Result<Option<Map<String, Value>>> {
+    if !regular_file::has_dir_entry(path) {
+        return Ok(None);
+    }
+    let bytes = regular_file::read(path, MAX_METADATA_BYTES).map_err(anyhow::Error::from);
+    bytes.and_then(|bytes| parse(&bytes)).map(Some).map_err(|error| {
+        anyhow!("cannot read {} ({}); restore it, or remove it", path.display(), one_line(&error))
+    })
+}
+
 /// Refuses to replace an existing file unless it is a JSON object with the field `field`, as every earlier version of
 /// the file is.
 ///
@@ -68,7 +86,7 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
 /// If there is another file at `path`.
 pub fn check_replaceable(path: &Path, field: &str) -> Result<()> {
     let Ok(bytes) = fs::read(path) else { return Ok(()) };
-    let fields = serde_json::from_slice::<serde_json::Map<String, Value>>(&bytes);
+    let fields = serde_json::from_slice::<Map<String, Value>>(&bytes);
     if fields.is_ok_and(|fields| fields.contains_key(field)) {
         return Ok(());
     }

@@ -18,6 +18,7 @@
 
 mod array;
 mod arrow;
+mod bounded_rows;
 mod check;
 mod column_type;
 mod columns;

@@ -2,19 +2,18 @@
 
 use std::fs::File;
 use std::ops::{ControlFlow, Range};
-use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use arrow_schema::DataType;
 
 use super::array::{ArrayVectors, Segment};
 use super::batch::{VectorSchema, values};
 use super::buffer::BlockBuffer;
-use super::error::malformed;
+use super::error::{REMEDY, malformed};
 use super::source::{Columns, Opened, Vectors, Visit, rows_by_unit};
 use crate::field::{FieldValue, to_json};
-use crate::input::ArrowBatches;
+use crate::formats::arrow::{self, ArrowBatches};
 use crate::output::KeptColumn;
 
 /// A file whose record batches are decoded.
@@ -29,8 +28,9 @@ struct ArrowFile {
 }
 
 /// Reads the metadata of a file.
-pub(super) fn open(path: &Path, name: &Arc<str>, file: File) -> Result<Opened> {
-    let batches = ArrowBatches::open(path)?;
+pub(super) fn open(name: &Arc<str>, file: File) -> Result<Opened> {
+    let unread = |error| anyhow!("cannot read {name} ({error}); check the file");
+    let batches = arrow::open(name, file.try_clone().map_err(unread)?, REMEDY)?;
     let arrow_schema = batches.schema().clone();
     let metadata = arrow_schema.metadata().iter().map(|(key, value)| (key.as_str(), value.as_str()));
     let schema = VectorSchema::new(name, &arrow_schema, metadata)?;

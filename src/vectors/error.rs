@@ -5,11 +5,14 @@ use std::fmt::Display;
 use anyhow::{Error, anyhow};
 
 use super::source::RowKind;
+use crate::error::one_line;
+
+/// What to do about a malformed file, as a clause.
+pub(super) const REMEDY: &str = "write the file again with sconce embed";
 
 /// The error for a file that is malformed; `reason` is a clause.
 pub(super) fn malformed(name: &str, format: &str, reason: impl Display) -> Error {
-    let reason = reason.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-    anyhow!("cannot read {name} as {format} ({reason}); write the file again with sconce embed")
+    anyhow!("cannot read {name} as {format} ({}); {REMEDY}", one_line(&reason))
 }
 
 /// The error for a file that is shorter than its header declares.

@@ -183,10 +183,10 @@ fn open_format(path: &Path, name: &Arc<str>, (file, size): (File, u64), start: &
         return npz::open(name, file, size);
     }
     if start.starts_with(b"PAR1") {
-        return super::parquet::open(path, name);
+        return super::parquet::open(name, file);
     }
     if start.starts_with(b"ARROW1") || start.starts_with(&[0xff; 4]) {
-        return arrow::open(path, name, file);
+        return arrow::open(name, file);
     }
     if let Some(header_length) = safetensors::header_length(start, size) {
         return safetensors::open(name, file, size, header_length);

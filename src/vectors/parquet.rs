@@ -1,17 +1,17 @@
 //! Parquet files, decoded by row groups.
 
+use std::fs::File;
 use std::ops::{ControlFlow, Range};
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
 
 use super::batch::{VectorSchema, values};
 use super::buffer::BlockBuffer;
-use super::error::malformed;
+use super::error::{REMEDY, malformed};
 use super::source::{Columns, Opened, Vectors, Visit};
 use crate::field::{FieldValue, to_json};
-use crate::input::{ParquetSource, RowChoice};
+use crate::formats::parquet::{self, ParquetSource, RowChoice};
 use crate::output::KeptColumn;
 
 /// Rows of columns that are decoded at a time.
@@ -29,8 +29,8 @@ struct ParquetFile {
 }
 
 /// Reads the footer of a file.
-pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Opened> {
-    let source = ParquetSource::open(path)?;
+pub(super) fn open(name: &Arc<str>, file: File) -> Result<Opened> {
+    let source = parquet::open(name, file, REMEDY)?;
     let pairs = source.metadata().file_metadata().key_value_metadata().into_iter().flatten();
     let pairs = pairs.filter_map(|pair| Some((pair.key.as_str(), pair.value.as_deref()?)));
     let schema = VectorSchema::new(name, source.schema(), pairs)?;

@@ -334,7 +334,8 @@ fn tables_have_the_same_rows_in_every_format() {
     assert!(text.starts_with("query  rank") && widths.iter().all(|width| *width == widths[0]), "{text}");
     // Read back as a vector file would be, by its columns: parquet.
     let parquet = write("a.parquet");
-    let batches = sconce::input::ParquetSource::open(&parquet).unwrap();
+    let file = fs::File::open(&parquet).unwrap();
+    let batches = sconce::formats::parquet::open("a.parquet", file, "write it again").unwrap();
     let fields = batches.schema().fields().iter();
     let fields: Vec<String> = fields.map(|field| format!("{} {}", field.name(), field.data_type())).collect();
     let expected = ["query Int64", "rank Int64", "index Int64", "id Utf8", "score Float32", "year Int32"];

@@ -116,7 +116,7 @@ fn join_ledgers(sidecars: &SidecarPaths, inputs: &[PathBuf]) -> Result<()> {
     for input in inputs {
         let Some(paths) = SidecarPaths::of(&Target::File(input.clone()))? else { continue };
         if let Ok(file) = File::open(&paths.final_ledger) {
-            ledger.append(BufReader::new(file), &mut seen)?;
+            ledger.append(&paths.final_ledger, BufReader::new(file), &mut seen)?;
         }
     }
     ledger.finish(&sidecars.final_ledger)

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use crate::output::OutputMetadata;
-use crate::pipeline::Shard;
+use crate::pipeline::{SHARD_KEYS, Shard};
 use crate::task::{Loaded, ModelOptions, ModelTask};
 
 /// The name of the model, the commit of a snapshot in the cache, and the origin of weights that are not the model's own.
@@ -33,10 +33,8 @@ pub(in crate::run) fn of_model(options: &ModelOptions, loaded: &Loaded) -> Outpu
 
 /// The shard of a run, and its records: the indices of the first one and of the one after the last.
 pub(super) fn of_shard(shard: Shard, range: &Range<u64>) -> OutputMetadata {
-    OutputMetadata::from([
-        ("shard".into(), shard.to_string()),
-        ("shard_records".into(), format!("{}..{}", range.start, range.end)),
-    ])
+    let values = [shard.to_string(), format!("{}..{}", range.start, range.end)];
+    SHARD_KEYS.map(String::from).into_iter().zip(values).collect()
 }
 
 /// The release, and the resolved options of every task.

@@ -1,13 +1,11 @@
 //! Encapsulated messages of Arrow IPC, and their metadata: see the
 //! [specification](https://arrow.apache.org/docs/format/Columnar.html#encapsulated-message-format).
 
-use std::io;
-
 use arrow_ipc::convert::try_fb_to_schema;
 use arrow_ipc::{self as ipc, root_as_message};
 use arrow_schema::Schema;
 
-use crate::input::error::one_line;
+use crate::error::one_line;
 
 /// The magic number that an IPC file starts with. Its first six bytes are also the last bytes of the file.
 pub(super) const MAGIC: &[u8; 8] = b"ARROW1\0\0";
@@ -18,34 +16,6 @@ pub(super) struct Message {
     pub metadata: Vec<u8>,
     /// The length of the body, in bytes.
     pub body_length: u64,
-}
-
-/// Why the next message cannot be read.
-pub(super) enum ReadError {
-    /// Reading the input failed.
-    Io(io::Error),
-    /// The input is malformed. The reason is a clause.
-    Malformed(String),
-    /// The message takes more memory than the limit allows, or than there is. The reason is a predicate.
-    TooLarge(String),
-}
-
-impl From<io::Error> for ReadError {
-    fn from(error: io::Error) -> Self {
-        ReadError::Io(error)
-    }
-}
-
-impl From<String> for ReadError {
-    fn from(reason: String) -> Self {
-        ReadError::Malformed(reason)
-    }
-}
-
-impl From<&str> for ReadError {
-    fn from(reason: &str) -> Self {
-        ReadError::Malformed(reason.into())
-    }
 }
 
 /// Decodes the metadata of a message.

@@ -5,17 +5,18 @@
 //! each offset and length against the size of the file, and reads the parts of a body that are needed.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
-use std::path::Path;
 use std::vec;
 
 use arrow_ipc::reader::read_footer_length;
 use arrow_ipc::{Block, root_as_footer};
 use arrow_schema::Schema;
 
-use super::message::{Message, ReadError, schema};
-use crate::input::error::one_line;
+use super::message::{Message, schema};
+use crate::error::one_line;
+use crate::formats::MAX_METADATA_BYTES;
+use crate::formats::error::ReadError;
+use crate::sys::regular_file::read_exact_at;
 
 /// The length of the end of a file: the length of the footer, and the magic number.
 const TAIL_BYTES: u64 = 10;
@@ -39,19 +40,20 @@ impl MessageFile {
     ///
     /// # Errors
     /// If reading fails, or the footer is malformed.
-    pub(super) fn open(path: &Path, size: u64) -> Result<(Self, Schema), ReadError> {
-        let (file, blocks) = (File::open(path)?, Vec::new().into_iter());
+    pub(super) fn new(file: File, size: u64) -> Result<(Self, Schema), ReadError> {
+        let blocks = Vec::new().into_iter();
         let mut messages = MessageFile { file, size, blocks, body: 0..0, bytes_read: 0 };
         let tail_start = size.checked_sub(TAIL_BYTES).ok_or("it is truncated")?;
         let mut tail = [0; TAIL_BYTES as usize];
-        messages.read_at(tail_start, &mut tail)?;
+        read_exact_at(&messages.file, &mut tail, tail_start)?;
         let length =
             read_footer_length(tail).map_err(|_| "it does not end with a footer, and may be truncated")?;
         let start = tail_start.checked_sub(length as u64);
         let start = start
+            .filter(|_| length as u64 <= MAX_METADATA_BYTES)
             .ok_or_else(|| format!("its footer has a length of {length} bytes, but the file has {size}"))?;
         let mut footer = vec![0; length];
-        messages.read_at(start, &mut footer)?;
+        read_exact_at(&messages.file, &mut footer, start)?;
         let footer = root_as_footer(&footer).map_err(|error| format!("{MALFORMED}: {}", one_line(&error)))?;
         let schema = schema(footer.schema().ok_or("its footer has no schema")?)?;
         let dictionaries = footer.dictionaries().into_iter().flatten();
@@ -76,8 +78,11 @@ impl MessageFile {
         let body_length = u64::try_from(block.bodyLength()).map_err(|_| MALFORMED)?;
         let length = metadata_length.checked_add(body_length).ok_or(MALFORMED)?;
         let end = start.checked_add(length).filter(|end| *end <= self.size).ok_or(MALFORMED)?;
+        if metadata_length > MAX_METADATA_BYTES {
+            return Err(MALFORMED.into());
+        }
         let mut metadata = vec![0; metadata_length as usize];
-        self.read_at(start, &mut metadata)?;
+        read_exact_at(&self.file, &mut metadata, start)?;
         // The length of the metadata comes first: four bytes, after four of a marker since version 0.15 of the format.
         let prefix = if metadata.starts_with(&[0xff; 4]) { 8 } else { 4 };
         let metadata = metadata.get(prefix..).ok_or(MALFORMED)?.to_vec();
@@ -96,12 +101,6 @@ impl MessageFile {
     /// # Errors
     /// If reading fails.
     pub(super) fn read_body(&mut self, start: u64, part: &mut [u8]) -> Result<(), ReadError> {
-        Ok(self.read_at(self.body.start + start, part)?)
-    }
-
-    /// Fills `bytes` with the file from offset `start` on.
-    fn read_at(&mut self, start: u64, bytes: &mut [u8]) -> io::Result<()> {
-        self.file.seek(SeekFrom::Start(start))?;
-        self.file.read_exact(bytes)
+        Ok(read_exact_at(&self.file, part, self.body.start + start)?)
     }
 }

@@ -6,7 +6,8 @@
 use std::io::{self, BufRead, ErrorKind, Read};
 use std::mem;
 
-use super::message::{MAGIC, Message, ReadError, decode};
+use super::message::{MAGIC, Message, decode};
+use crate::formats::error::ReadError;
 
 /// Maximum length of the metadata of a message, in bytes. An input in another format may start with any length.
 const MAX_METADATA_BYTES: u32 = 64 << 20;
@@ -16,8 +17,8 @@ const CONTINUATION: [u8; 4] = [0xff; 4];
 const TRUNCATED: &str = "it is truncated";
 
 /// The messages of an input that is read from start to end.
-pub(super) struct MessageStream {
-    reader: Box<dyn BufRead + Send>,
+pub(super) struct MessageStream<'a> {
+    reader: Box<dyn BufRead + Send + 'a>,
     /// Bytes that were read ahead to recognise the format.
     peeked: Vec<u8>,
     /// Whether the input is an IPC file: a footer follows its messages.
@@ -27,12 +28,12 @@ pub(super) struct MessageStream {
     body: (u64, u64),
 }
 
-impl MessageStream {
+impl<'a> MessageStream<'a> {
     /// The messages of `reader`, and the first 8 bytes of the input, or all of a shorter one.
     ///
     /// # Errors
     /// If reading fails.
-    pub(super) fn new(reader: Box<dyn BufRead + Send>) -> io::Result<(Self, Vec<u8>)> {
+    pub(super) fn new(reader: Box<dyn BufRead + Send + 'a>) -> io::Result<(Self, Vec<u8>)> {
         let mut stream =
             MessageStream { reader, peeked: Vec::new(), is_file: false, bytes_read: 0, body: (0, 0) };
         let start = stream.take(MAGIC.len() as u64)?;

@@ -3,27 +3,29 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_buffer::Buffer;
 use arrow_ipc::MessageHeader;
 use arrow_ipc::reader::read_dictionary;
 use arrow_schema::{DataType, Schema, SchemaRef};
 
+use super::decode::{NO_BATCH, NO_DICTIONARY, decode_batch, malformed, projection};
 use super::file::MessageFile;
-use super::message::{MAGIC, Message, ReadError, decode, schema};
-use super::projection::{ALIGNMENT, BodyProjection, check_memory};
-use super::{NO_BATCH, NO_DICTIONARY, decode_batch, malformed, projection};
-use crate::input::limit::ReadLimit;
+use super::message::{MAGIC, Message, decode, schema};
+use super::projection::{ALIGNMENT, BodyProjection};
+use crate::formats::MAX_METADATA_BYTES;
+use crate::formats::error::{Format, MAX_BATCH_BYTES, ReadError, check_memory};
 use crate::sys::catch_panic::catch_panic;
-use crate::sys::regular_file::{self, read_exact_at};
+use crate::sys::regular_file::read_exact_at;
 
 /// The record batches of a file, whose columns can be read one by one. Only their metadata is in memory.
 pub struct ArrowBatches {
     name: Arc<str>,
+    /// What to do if the file is malformed, as a clause.
+    remedy: &'static str,
     file: File,
     schema: SchemaRef,
     batches: Vec<Batch>,
@@ -38,21 +40,19 @@ struct Batch {
     rows: usize,
 }
 
-impl ArrowBatches {
-    /// Reads the metadata of all record batches of a file, and its dictionaries.
-    ///
-    /// # Errors
-    /// If the file cannot be read or is malformed.
-    pub fn open(path: &Path) -> Result<Self> {
-        let name: Arc<str> = path.display().to_string().into();
-        let opened = catch_panic(|| Self::read_metadata(path, name.clone()));
-        opened
-            .unwrap_or_else(|| Err("its metadata is damaged".into()))
-            .map_err(|error| unreadable(&name, error))
-    }
+/// Reads the metadata of all record batches of a regular file, and its dictionaries. `name` is the file in messages, and `remedy` what to
+/// do if it is malformed, as a clause.
+///
+/// # Errors
+/// If the file cannot be read or is malformed.
+pub fn open(name: &str, file: File, remedy: &'static str) -> Result<ArrowBatches> {
+    let opened = catch_panic(|| ArrowBatches::read_metadata(name.into(), file, remedy));
+    let opened = opened.unwrap_or_else(|| Err("its metadata is damaged".into()));
+    opened.map_err(|error| error.of_file(name, Format::ARROW, remedy))
+}
 
-    fn read_metadata(path: &Path, name: Arc<str>) -> Result<Self, ReadError> {
-        let file = regular_file::open(path)?;
+impl ArrowBatches {
+    fn read_metadata(name: Arc<str>, file: File, remedy: &'static str) -> Result<Self, ReadError> {
         let size = file.metadata()?.len();
         let mut magic = [0; MAGIC.len()];
         let is_file = size >= MAGIC.len() as u64 && {
@@ -60,9 +60,10 @@ impl ArrowBatches {
             magic == *MAGIC
         };
         let (schema, messages) =
-            if is_file { file_messages(path, size)? } else { stream_messages(&file, size)? };
+            if is_file { file_messages(file.try_clone()?, size)? } else { stream_messages(&file, size)? };
         let mut batches = ArrowBatches {
             name,
+            remedy,
             file,
             schema: schema.into(),
             batches: Vec::new(),
@@ -86,7 +87,7 @@ impl ArrowBatches {
     fn read_dictionary(&mut self, message: &Message, body: &Range<u64>) -> Result<(), ReadError> {
         let decoded = decode(&message.metadata)?;
         let dictionary = decoded.header_as_dictionary_batch().ok_or(NO_DICTIONARY)?;
-        check_memory(message.body_length, 0, ReadLimit::default())?;
+        check_memory(message.body_length, 0, MAX_BATCH_BYTES)?;
         let mut bytes = vec![0; message.body_length as usize];
         read_exact_at(&self.file, &mut bytes, body.start)?;
         let (schema, version) = (self.schema.clone(), decoded.version());
@@ -112,15 +113,15 @@ impl ArrowBatches {
         // The `arrow` crate panics on buffers whose length is not a multiple of the size of their elements.
         let read = catch_panic(|| self.read_columns(&self.batches[batch], columns));
         read.unwrap_or_else(|| Err("one of its record batches is damaged".into()))
-            .map_err(|error| unreadable(&self.name, error))
+            .map_err(|error| self.unreadable(error))
     }
 
     fn read_columns(&self, batch: &Batch, columns: &[usize]) -> Result<RecordBatch, ReadError> {
         let body_length = batch.body.end - batch.body.start;
         let projection = projection(&batch.metadata, &self.schema, columns, body_length)?;
-        check_memory(projection.bytes(), 0, ReadLimit::default())?;
+        check_memory(projection.bytes(), 0, MAX_BATCH_BYTES)?;
         let body = self.read_body(&projection, batch.body.start)?;
-        check_memory(projection.decompressed_bytes(&body), body.len() as u64, ReadLimit::default())?;
+        check_memory(projection.decompressed_bytes(&body), body.len() as u64, MAX_BATCH_BYTES)?;
         decode_batch(batch.metadata.clone(), &projection, &body, &self.schema, &self.dictionaries, columns)
     }
 
@@ -144,9 +145,7 @@ impl ArrowBatches {
     /// If the metadata is malformed.
     pub fn values_offset(&self, batch: usize, column: usize, bytes: u64) -> Result<Option<u64>> {
         let found = catch_panic(|| self.find_values(&self.batches[batch], column, bytes));
-        found
-            .unwrap_or_else(|| Err("its metadata is damaged".into()))
-            .map_err(|error| unreadable(&self.name, error))
+        found.unwrap_or_else(|| Err("its metadata is damaged".into())).map_err(|error| self.unreadable(error))
     }
 
     fn find_values(&self, batch: &Batch, column: usize, bytes: u64) -> Result<Option<u64>, ReadError> {
@@ -163,20 +162,17 @@ impl ArrowBatches {
         Ok(values.filter(|_| is_plain).map(|range| batch.body.start + range.start))
     }
 
-    /// Fills `bytes` with the file from `offset` on.
-    ///
-    /// # Errors
-    /// If reading fails.
-    pub fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
-        read_exact_at(&self.file, bytes, offset).map_err(|error| unreadable(&self.name, error.into()))
+    /// The error for a file that cannot be read.
+    fn unreadable(&self, error: ReadError) -> anyhow::Error {
+        error.of_file(&self.name, Format::ARROW, self.remedy)
     }
 }
 
 /// The messages of a file by its footer, each with the range of its body.
 type Messages = (Schema, Vec<(Message, Range<u64>)>);
 
-fn file_messages(path: &Path, size: u64) -> Result<Messages, ReadError> {
-    let (mut file, schema) = MessageFile::open(path, size)?;
+fn file_messages(file: File, size: u64) -> Result<Messages, ReadError> {
+    let (mut file, schema) = MessageFile::new(file, size)?;
     let mut messages = Vec::new();
     while let Some(message) = file.next()? {
         messages.push((message, file.body()));
@@ -204,6 +200,9 @@ fn stream_messages(file: &File, size: u64) -> Result<Messages, ReadError> {
         }
         let start = offset + prefix_bytes;
         let body_start = start.checked_add(length).filter(|end| *end <= size).ok_or(TRUNCATED)?;
+        if length > MAX_METADATA_BYTES {
+            return Err(format!("the metadata of a message has a length of {length} bytes").into());
+        }
         let mut metadata = vec![0; length as usize];
         read_exact_at(file, &mut metadata, start)?;
         let decoded = decode(&metadata)?;
@@ -233,16 +232,5 @@ fn column_nodes(data_type: &DataType) -> usize {
         DataType::Union(fields, _) => fields.iter().map(|(_, field)| child(field)).sum(),
         DataType::RunEndEncoded(ends, values) => child(ends) + child(values),
         _ => 0,
-    }
-}
-
-/// The error for a file that cannot be read.
-fn unreadable(name: &str, error: ReadError) -> anyhow::Error {
-    match error {
-        ReadError::Io(error) => anyhow!("cannot read {name} ({error}); check the file"),
-        ReadError::Malformed(reason) => {
-            anyhow!("cannot read {name} as Arrow ({reason}); write the file again")
-        }
-        ReadError::TooLarge(reason) => anyhow!("{name}: a record batch {reason}"),
     }
 }

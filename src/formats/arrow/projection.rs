@@ -10,8 +10,7 @@ use arrow_buffer::Buffer;
 use arrow_ipc::{self as ipc, MetadataVersion, RecordBatch};
 use arrow_schema::{DataType, FieldRef, UnionMode};
 
-use super::message::ReadError;
-use crate::input::limit::ReadLimit;
+use crate::formats::error::ReadError;
 
 /// Alignment of the ranges in a compact body, in bytes.
 pub(super) const ALIGNMENT: u64 = 64;
@@ -91,21 +90,6 @@ impl BodyProjection {
         });
         lengths.fold(0, u64::saturating_add)
     }
-}
-
-/// Checks that `bytes` bytes in addition to the `held` bytes are within the limit, and that there is memory for them. For LZ4, the
-/// `arrow` crate allocates the decompressed length that a buffer declares; if there is no memory for it, the process
-/// aborts.
-///
-/// # Errors
-/// If they are not: [`ReadError::TooLarge`].
-pub(super) fn check_memory(bytes: u64, held: u64, limit: ReadLimit) -> Result<(), ReadError> {
-    let all = bytes.saturating_add(held);
-    if all > limit.batch_bytes() {
-        return Err(ReadError::TooLarge(limit.too_large(all)));
-    }
-    let is_free = usize::try_from(bytes).is_ok_and(|bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok());
-    if is_free { Ok(()) } else { Err(ReadError::TooLarge(ReadLimit::no_memory(all))) }
 }
 
 /// The union of ranges, as disjoint ascending ranges.

@@ -37,6 +37,11 @@ impl<'a> ThriftDecoder<'a> {
         ThriftDecoder { bytes }
     }
 
+    /// The number of bytes that are still to be decoded.
+    pub(super) fn remaining(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Calls `on_field` with the id and the type of each field of a struct; `on_field` has to decode or skip the value.
     pub(super) fn read_struct(
         &mut self,

@@ -5,12 +5,13 @@
 //! levels overflow the stack of a thread. Neither can be caught.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 
 use parquet::file::metadata::FooterTail;
 
 use super::thrift::{I16, I64, LIST, STRUCT, ThriftDecoder};
-use crate::input::error::one_line;
+use crate::error::one_line;
+use crate::formats::MAX_METADATA_BYTES;
+use crate::sys::regular_file::read_exact_at;
 
 /// Maximum nesting depth of the schema.
 const MAX_DEPTH: usize = 64;
@@ -23,27 +24,17 @@ const TAIL_BYTES: u64 = 8;
 const SCHEMA: i64 = 2;
 /// `SchemaElement.num_children`
 const NUM_CHILDREN: i64 = 5;
-/// `PageHeader.type`
-const PAGE_TYPE: i64 = 1;
-/// `PageHeader.uncompressed_page_size`
-const UNCOMPRESSED_PAGE_SIZE: i64 = 2;
-/// `PageType.DICTIONARY_PAGE`
-const DICTIONARY_PAGE: i64 = 2;
-/// More bytes than the first two fields of a page header take.
-const PAGE_HEADER_BYTES: u64 = 32;
 
 /// Checks the schema in the footer of a file of `size` bytes.
 ///
 /// # Errors
 /// The fault of the file, as a clause.
-pub(super) fn check(mut file: &File, size: u64) -> Result<(), String> {
+pub(super) fn check(file: &File, size: u64) -> Result<(), String> {
     let Some(tail_start) = size.checked_sub(TAIL_BYTES) else {
         return Err(format!("it has only {size} bytes"));
     };
-    let mut read = |start: u64, bytes: &mut [u8]| {
-        let read = file.seek(SeekFrom::Start(start)).and_then(|_| file.read_exact(bytes));
-        read.map_err(|error| one_line(&error))
-    };
+    let read =
+        |start: u64, bytes: &mut [u8]| read_exact_at(file, bytes, start).map_err(|error| one_line(&error));
     let mut tail = [0; TAIL_BYTES as usize];
     read(tail_start, &mut tail)?;
     let tail = FooterTail::try_new(&tail).map_err(|_| "it does not end with the magic number of Parquet")?;
@@ -54,6 +45,9 @@ pub(super) fn check(mut file: &File, size: u64) -> Result<(), String> {
     let Some(start) = tail_start.checked_sub(length as u64) else {
         return Err(format!("its footer has a length of {length} bytes, but the file has {size}"));
     };
+    if length as u64 > MAX_METADATA_BYTES {
+        return Err(format!("its footer has a length of {length} bytes"));
+    }
     let mut metadata = vec![0; length];
     read(start, &mut metadata)?;
     let children = schema_children(&metadata).ok_or("its footer is malformed")?;
@@ -111,25 +105,6 @@ fn schema_children(metadata: &[u8]) -> Option<Vec<i64>> {
         Some(())
     })?;
     Some(all)
-}
-
-/// The uncompressed size in bytes of the dictionary page at offset `start`; 0 if the page there is of another type, and
-/// `None` if there is no page header.
-pub(super) fn dictionary_bytes(mut file: &File, start: u64) -> Option<u64> {
-    let mut bytes = Vec::new();
-    file.seek(SeekFrom::Start(start)).ok()?;
-    file.take(PAGE_HEADER_BYTES).read_to_end(&mut bytes).ok()?;
-    let (mut page_type, mut size) = (None, None);
-    // The header may be longer than the bytes read, and so may end early.
-    let _ = ThriftDecoder::new(&bytes).read_struct(|decoder, id, field_type| match (id, field_type) {
-        (PAGE_TYPE, I16..=I64) => decoder.read_integer().map(|found| page_type = Some(found)),
-        (UNCOMPRESSED_PAGE_SIZE, I16..=I64) => decoder.read_integer().map(|found| size = Some(found)),
-        _ => None,
-    });
-    match page_type? {
-        DICTIONARY_PAGE => u64::try_from(size?).ok(),
-        _ => Some(0),
-    }
 }
 
 #[cfg(test)]
