@@ -10,8 +10,8 @@ use super::columns::{Columns, Rows};
 use super::error::cannot_open;
 use super::limit::ReadLimit;
 use super::record::{Entry, Fields};
-use crate::formats::ReadError;
-use crate::formats::parquet::{self, ParquetBatches, RowChoice};
+use crate::formats::parquet::{ParquetBatches, RowChoice};
+use crate::formats::{self, ReadError};
 use crate::sys::catch_panic::catch_panic;
 
 /// Maximum number of rows that are decoded at a time.
@@ -43,7 +43,7 @@ impl ParquetRows {
     pub(super) fn open(path: &Path, fields: &Fields, limit: ReadLimit) -> Result<Self> {
         let name: Arc<str> = path.display().to_string().into();
         let file = File::open(path).map_err(|error| cannot_open(path, &error))?;
-        let source = parquet::open(&name, file, REMEDY)?.with_max_bytes(limit.page_bytes());
+        let source = formats::parquet::open(&name, file, REMEDY)?.with_max_bytes(limit.page_bytes());
         let total = source.metadata().file_metadata().num_rows();
         let total = u64::try_from(total).map_err(|_| {
             anyhow!("cannot read {name} as Parquet (its footer declares {total} rows); {REMEDY}")

@@ -17,8 +17,9 @@ use super::format::OutputFormat;
 use super::row::{Row, Span};
 use super::schema::{OutputMetadata, OutputSchema};
 use crate::field::FieldValue;
-use crate::formats::arrow::{self, ArrowBatches};
-use crate::formats::parquet::{self, ParquetSource, RowChoice};
+use crate::formats;
+use crate::formats::arrow::ArrowBatches;
+use crate::formats::parquet::{ParquetSource, RowChoice};
 use crate::named::Named;
 use crate::sys::regular_file;
 
@@ -64,9 +65,9 @@ impl RowFile {
         let file = regular_file::open(path)
             .map_err(|error| anyhow!("cannot read {name} ({error}); check the path"))?;
         let source = if format == OutputFormat::Parquet {
-            Source::Parquet(parquet::open(&name, file, REMEDY)?)
+            Source::Parquet(formats::parquet::open(&name, file, REMEDY)?)
         } else {
-            Source::Arrow(arrow::open(&name, file, REMEDY)?)
+            Source::Arrow(formats::arrow::open(&name, file, REMEDY)?)
         };
         let Some(schema) = output_schema(source.schema(), format) else {
             bail!("{name} has other columns than sconce writes; pass files that sconce wrote");

@@ -7,6 +7,7 @@ pub mod digest_cache;
 #[allow(unsafe_code)]
 pub mod mapped_file;
 pub mod memory;
+pub mod model_json;
 pub mod regular_file;
 pub mod stdout;
 pub mod terminal;

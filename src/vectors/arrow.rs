@@ -13,7 +13,8 @@ use super::buffer::BlockBuffer;
 use super::error::{REMEDY, malformed};
 use super::source::{Columns, Opened, Vectors, Visit, rows_by_unit};
 use crate::field::FieldValue;
-use crate::formats::arrow::{self, ArrowBatches};
+use crate::formats;
+use crate::formats::arrow::ArrowBatches;
 use crate::output::KeptColumn;
 
 /// A file whose record batches are decoded.
@@ -30,7 +31,7 @@ struct ArrowFile {
 /// Reads the metadata of a file.
 pub(super) fn open(name: &Arc<str>, file: File) -> Result<Opened> {
     let unread = |error| anyhow!("cannot read {name} ({error}); check the file");
-    let batches = arrow::open(name, file.try_clone().map_err(unread)?, REMEDY)?;
+    let batches = formats::arrow::open(name, file.try_clone().map_err(unread)?, REMEDY)?;
     let arrow_schema = batches.schema().clone();
     let metadata = arrow_schema.metadata().iter().map(|(key, value)| (key.as_str(), value.as_str()));
     let schema = VectorSchema::new(name, &arrow_schema, metadata)?;

@@ -11,7 +11,8 @@ use super::buffer::BlockBuffer;
 use super::error::{REMEDY, malformed};
 use super::source::{Columns, Opened, Vectors, Visit};
 use crate::field::FieldValue;
-use crate::formats::parquet::{self, ParquetSource, RowChoice};
+use crate::formats;
+use crate::formats::parquet::{ParquetSource, RowChoice};
 use crate::output::KeptColumn;
 
 /// Rows of columns that are decoded at a time.
@@ -32,7 +33,7 @@ struct ParquetFile {
 
 /// Reads the footer of a file.
 pub(super) fn open(name: &Arc<str>, file: File) -> Result<Opened> {
-    let source = parquet::open(name, file, REMEDY)?;
+    let source = formats::parquet::open(name, file, REMEDY)?;
     let pairs = source.metadata().file_metadata().key_value_metadata().into_iter().flatten();
     let pairs = pairs.filter_map(|pair| Some((pair.key.as_str(), pair.value.as_deref()?)));
     let schema = VectorSchema::new(name, source.schema(), pairs)?;

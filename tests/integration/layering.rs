@@ -493,6 +493,38 @@ fn unsafe_code_for_other_processors_is_documented() {
     }
 }
 
+/// The readers of the `parquet` and `arrow` crates trust what a file declares; `formats/` guards them.
+#[test]
+fn parquet_and_arrow_are_read_in_one_place() {
+    let readers = [
+        "arrow_ipc::reader",
+        "arrow_ipc::convert",
+        "arrow_ipc::root_as",
+        "arrow_reader",
+        "async_reader",
+        "parquet::file::reader",
+        "parquet::file::serialized_reader",
+        "ParquetRecordBatchReader",
+        "SerializedFileReader",
+        "StreamReader",
+        "FileReader",
+        "StreamDecoder",
+    ];
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let (mut guarded, mut found) = (0, Vec::new());
+    for file in sources(&src) {
+        let code = fs::read_to_string(&file).expect("a readable file");
+        let named = readers.iter().filter(|reader| code.contains(**reader)).count();
+        match room(&src, &file).as_str() {
+            "formats" => guarded += named,
+            _ if named > 0 => found.push(file),
+            _ => {}
+        }
+    }
+    assert!(guarded > 3, "the readers were found");
+    assert!(found.is_empty(), "read Parquet and Arrow through crate::formats: {found:?}");
+}
+
 /// `thread::spawn` panics where the system grants no thread, as under `ulimit -u`; what is in `sys/threads.rs` returns an error.
 #[test]
 fn threads_are_started_in_one_place() {

@@ -19,6 +19,7 @@ use arrow::datatypes::{DataType, Field, Int32Type};
 use arrow::ipc::CompressionType;
 use arrow::ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
 use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -198,6 +199,32 @@ fn parquet_rows_of_a_large_dictionary_are_decoded_a_few_at_a_time() {
     writer.close().unwrap();
     assert!(fs::metadata(&path).unwrap().len() < 16 << 20, "each string is in the file once");
     assert_lamp_and_wick(&run(&path, &["--limit", "2"]));
+}
+
+/// A page is decompressed as a whole, however few of its rows are decoded at a time.
+#[test]
+fn a_parquet_page_over_the_limit_is_refused() {
+    let folder = Folder::new();
+    let long = "lamp ".repeat(1 << 20);
+    for (name, has_dictionary) in [("plain.parquet", false), ("dictionary.parquet", true)] {
+        let texts = (0..12).map(|i| format!("{i}{long}"));
+        let column: ArrayRef = Arc::new(StringArray::from_iter_values(texts));
+        let batch = RecordBatch::try_from_iter([("text", column)]).unwrap();
+        let options = WriterProperties::builder()
+            .set_dictionary_enabled(has_dictionary)
+            .set_dictionary_page_size_limit(usize::MAX)
+            .set_data_page_size_limit(usize::MAX)
+            .set_compression(Compression::ZSTD(ZstdLevel::default()));
+        let path = folder.at(name);
+        let file = File::create(&path).unwrap();
+        let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(options.build())).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        assert!(fs::metadata(&path).unwrap().len() < 1 << 20, "a page is small on disk");
+        let refused = run(&path, &["--max-memory", "150MB"]);
+        let parts = ["the page after row 0 takes 6", "--max-memory leaves", "smaller row groups"];
+        assert_fails(&refused, 1, &[&[name][..], &parts].concat());
+    }
 }
 
 #[test]

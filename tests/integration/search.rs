@@ -624,7 +624,8 @@ fn files_that_are_no_vector_files_are_refused() {
         assert_fails(&search(&file, args), 1, &[name, reason]);
     }
     assert_fails(&search(&folder.path().join("absent.npy"), args), 1, &["absent.npy", "check the path"]);
-    assert_fails(&search(folder.path(), args), 1, &["directory"]);
+    let empty = tempfile::tempdir().unwrap();
+    assert_fails(&search(empty.path(), args), 1, &["directory without vector files"]);
 }
 
 #[test]

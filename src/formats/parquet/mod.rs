@@ -99,8 +99,12 @@ impl ParquetSource {
             return Err(ReadError::TooLarge { bytes: row_bytes, max_bytes: self.max_bytes });
         }
         let fitting = usize::try_from(self.max_bytes / row_bytes.max(1)).unwrap_or(usize::MAX);
-        let all_rows = !matches!(rows, RowChoice::Rows(_));
-        let pages = Arc::new(PageMemory::new(self.metadata(), &mask, all_rows, self.max_bytes));
+        let (groups, all_rows) = match rows {
+            RowChoice::All => (0..self.metadata().num_row_groups(), true),
+            RowChoice::Group(group) => (group..group + 1, true),
+            RowChoice::Rows(_) => (0..self.metadata().num_row_groups(), false),
+        };
+        let pages = Arc::new(PageMemory::new(self.metadata(), groups, &mask, all_rows, self.max_bytes));
         let file = BoundedFile { file: self.file.clone(), size: self.size, pages: Some(pages.clone()) };
         let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.metadata.clone());
         let builder = builder.with_projection(mask).with_batch_size(batch_rows.min(fitting));
@@ -218,5 +222,29 @@ fn catch<T>(call: impl FnOnce() -> errors::Result<T>) -> Result<T, ReadError> {
     match catch_panic(call) {
         Some(result) => result.map_err(|error| one_line(&error).into()),
         None => Err("its metadata is damaged".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_schema::{DataType, Field};
+
+    use super::fixed_bytes;
+
+    #[test]
+    fn a_null_list_of_a_fixed_size_takes_memory() {
+        let list = |item: DataType, count| {
+            DataType::FixedSizeList(Arc::new(Field::new_list_field(item, true)), count)
+        };
+        assert_eq!(fixed_bytes(&list(DataType::Float32, 1 << 20)), 4 << 20);
+        assert_eq!(fixed_bytes(&list(list(DataType::Utf8, 1 << 20), i32::MAX)), (i32::MAX as u64) << 20);
+        let deep = list(list(list(DataType::Float64, i32::MAX), i32::MAX), i32::MAX);
+        assert_eq!(fixed_bytes(&deep), u64::MAX);
+        assert_eq!(fixed_bytes(&list(DataType::Float32, -1)), 0);
+        let fields = [("a", DataType::Int8), ("b", DataType::FixedSizeBinary(7)), ("c", DataType::Utf8)];
+        let fields = fields.map(|(name, data_type)| Field::new(name, data_type, true));
+        assert_eq!(fixed_bytes(&DataType::Struct(fields.to_vec().into())), 8);
     }
 }

@@ -122,16 +122,17 @@ struct ColumnPages {
 }
 
 impl PageMemory {
-    /// The pages of these columns within `max_bytes` bytes. With `all_rows`, the rows of a batch are consecutive.
+    /// The pages of these columns in some row groups, within `max_bytes` bytes. With `all_rows`, the rows of a batch are consecutive.
     pub(super) fn new(
         metadata: &ParquetMetaData,
+        groups: Range<usize>,
         mask: &ProjectionMask,
         all_rows: bool,
         max_bytes: u64,
     ) -> Self {
         let schema = metadata.file_metadata().schema_descr();
         let mut chunks = Vec::new();
-        for group in metadata.row_groups() {
+        for group in metadata.row_groups().get(groups).unwrap_or_default() {
             let columns = group.columns().iter().enumerate().filter(|(i, _)| mask.leaf_included(*i));
             chunks.extend(columns.map(|(column, chunk)| {
                 let (start, length) = chunk.byte_range();

@@ -31,8 +31,7 @@ use queries::QueryVectors;
 pub fn search(options: &SearchOptions) -> Result<()> {
     let file = VectorFile::open_all(&options.vectors)?;
     check_options(options, &file)?;
-    let rescored =
-        options.rescore.as_ref().map(|rescore| open_rescored(rescore, &file)).transpose()?;
+    let rescored = options.rescore.as_ref().map(|rescore| open_rescored(rescore, &file)).transpose()?;
     check_output(options)?;
     let shown = results::ShownColumns::new(options, &file)?;
     let QueryVectors { vectors, ids, comparison } = queries::embed(options, &file)?;
