@@ -72,7 +72,7 @@ pub use record_hashes::{HASH_COLUMN, for_each_record_hash};
 pub use row::{Row, Span};
 pub use row_file::RowFile;
 pub use schema::{OutputMetadata, OutputSchema};
-pub use sidecars::{SidecarPaths, regular_file, remove_sidecars};
+pub use sidecars::{LEDGER_SUFFIX, SidecarPaths, regular_file, remove_sidecars};
 pub use single_write::{Array, write, write_file};
 pub use stdout::print;
 pub use table::{TableFormat, TableWriter};

@@ -11,6 +11,9 @@ use super::durable_fs::remove;
 use super::target::{Target, parent_dir};
 use super::write_error::write_error;
 
+/// What the name of a ledger has after that of the output.
+pub const LEDGER_SUFFIX: &str = ".ledger.jsonl";
+
 /// The paths of an output file and of the files beside it. Each field gives the path for the output `dir/vectors.npy`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SidecarPaths {
@@ -57,7 +60,7 @@ impl SidecarPaths {
             converted: sidecar(".", ".partial.whole"),
             manifest: sidecar(".", ".partial.json"),
             ledger: sidecar(".", ".partial.ledger"),
-            final_ledger: sidecar("", ".ledger.jsonl"),
+            final_ledger: sidecar("", LEDGER_SUFFIX),
             meta: sidecar("", ".meta.json"),
             done: sidecar(".", ".done.json"),
             output: path,

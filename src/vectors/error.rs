@@ -39,6 +39,11 @@ pub(super) fn token_integers(name: &str) -> Error {
     )
 }
 
+/// The error for a row without a vector, where each row needs one.
+pub(super) fn no_vector(name: &str, row: usize) -> Error {
+    anyhow!("{name}: row {row} has no vector; remove the row, or embed its text")
+}
+
 /// The error for a file without vectors.
 pub(super) fn no_vectors(name: &str, what: &str) -> Error {
     anyhow!("{name} has no {what}; pass a file that sconce embed wrote")

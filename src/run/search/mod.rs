@@ -7,9 +7,12 @@ mod results;
 mod scan;
 mod weights;
 
+use std::path::PathBuf;
+
 use anyhow::{Result, bail};
 
 pub use options::{Queries, Rescore, SearchOptions};
+pub(super) use scan::warn_of_missing;
 pub use weights::{NeighbourWeights, WeightKind};
 
 use crate::error::UsageError;
@@ -26,10 +29,9 @@ use queries::QueryVectors;
 /// # Errors
 /// If a file, the model or the output fails, or the vectors of the file cannot be compared with those of the queries.
 pub fn search(options: &SearchOptions) -> Result<()> {
-    let file = VectorFile::open_any(&options.vectors)?;
+    let file = VectorFile::open_all(&options.vectors)?;
     check_options(options, &file)?;
-    let rescored =
-        options.rescore.as_ref().map(|rescore| open_rescored(options, rescore, &file)).transpose()?;
+    let rescored = options.rescore.as_ref().map(|rescore| open_rescored(rescore, &file)).transpose()?;
     check_output(options)?;
     let shown = results::ShownColumns::new(options, &file)?;
     let QueryVectors { vectors, ids, comparison } = queries::embed(options, &file)?;
@@ -68,9 +70,9 @@ fn check_options(options: &SearchOptions, file: &VectorFile) -> Result<()> {
 }
 
 /// Opens the file of `--rescore`, which has the same rows in f32 or f16.
-fn open_rescored(options: &SearchOptions, rescore: &Rescore, file: &VectorFile) -> Result<VectorFile> {
+fn open_rescored(rescore: &Rescore, file: &VectorFile) -> Result<VectorFile> {
     let other = VectorFile::open(&rescore.path)?;
-    let (name, searched) = (other.name(), options.vectors.display());
+    let (name, searched) = (other.name(), file.name());
     if (other.rows(), other.dimensions()) != (file.rows(), file.dimensions()) {
         bail!(
             "--rescore {name} holds {} of {} dimensions, but {searched} {} of {}; pass the same vectors in f32",
@@ -93,7 +95,8 @@ fn check_output(options: &SearchOptions) -> Result<()> {
     lock.sidecars().map_or(Ok(()), refuse_interrupted)?;
     let Target::File(output) = &options.output else { return Ok(()) };
     let rescored = options.rescore.as_ref().map(|rescore| rescore.path.as_path());
-    let read = [options.vectors.as_path()].into_iter().chain(rescored).chain(options.queries.paths());
+    let vectors = options.vectors.iter().map(PathBuf::as_path);
+    let read = vectors.chain(rescored).chain(options.queries.paths());
     for path in read {
         if is_same_file(path, output) {
             bail!(UsageError(format!("--output {} is also an input; choose another path", output.display())));

@@ -17,6 +17,7 @@ use crate::output::SparseVector;
 use crate::pipeline::{FileDigests, weights_digest};
 use crate::run::query_texts::QueryTexts;
 use crate::run::{embed, records::metadata};
+use crate::sys::console::counted;
 use crate::task::{Loaded, ModelTask, TextEncoder, TextError, TextVector, load_embedding_or_sparse};
 use crate::vectors::{RowKind, TokenNumbers, VectorFile};
 
@@ -123,6 +124,7 @@ fn read(options: &SearchOptions, file: &VectorFile, path: &Path) -> Result<Query
     check_dimensions(file, queries.dimensions(), &format!("those of {}", queries.name()))?;
     check_same_model(file, &queries)?;
     let vectors = if queries.kind().is_sparse() { read_sparse(&queries)? } else { read_dense(&queries)? };
+    check_complete(&queries, vectors.len())?;
     let id = queries.columns().iter().position(|column| column.name == "id");
     let rows: Vec<usize> = (0..queries.rows()).collect();
     let ids = match id {
@@ -143,6 +145,16 @@ fn read(options: &SearchOptions, file: &VectorFile, path: &Path) -> Result<Query
         None => Comparison::Metric(metric_of(file)?),
     };
     Ok(QueryVectors { vectors, ids, comparison })
+}
+
+/// Checks that each row has a vector.
+fn check_complete(file: &VectorFile, vectors: usize) -> Result<()> {
+    match file.rows() - vectors {
+        0 => Ok(()),
+        missing => {
+            bail!("{} of {} have no vector (null); remove them", counted(missing as u64, "row"), file.name())
+        }
+    }
 }
 
 /// Reads dense vectors, those of the tokens of a row concatenated.
