@@ -9,6 +9,7 @@ use anyhow::{Result, anyhow, bail};
 use super::destination::{Access, Destination};
 use super::format::OutputFormat;
 use super::lock::OutputLock;
+use crate::sys::regular_file;
 
 /// Size in bytes of the buffer for copying.
 const BUFFER_BYTES: usize = 1 << 18;
@@ -69,7 +70,7 @@ fn append_rows(destination: &mut Destination, path: &Path, start: u64) -> Result
 }
 
 fn open(path: &Path) -> Result<BufReader<File>> {
-    File::open(path).map(BufReader::new).map_err(|error| unread(path, &error))
+    regular_file::open(path).map(BufReader::new).map_err(|error| unread(path, &error))
 }
 
 /// The error for a file that cannot be read.

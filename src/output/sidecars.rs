@@ -32,6 +32,8 @@ pub struct SidecarPaths {
     pub meta: PathBuf,
     /// `dir/.vectors.npy.done.json`: the manifest of a finished run.
     pub done: PathBuf,
+    /// `dir/.vectors.npy.append`: the rows that `--append` adds, until they are in the output.
+    pub added: PathBuf,
 }
 
 impl SidecarPaths {
@@ -60,6 +62,7 @@ impl SidecarPaths {
             final_ledger: sidecar("", ".ledger.jsonl"),
             meta: sidecar("", ".meta.json"),
             done: sidecar(".", ".done.json"),
+            added: sidecar(".", ".append"),
             output: path,
         }))
     }

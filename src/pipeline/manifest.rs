@@ -100,19 +100,23 @@ impl CompletedRun {
     /// The manifest of the run that wrote the current output, or `None` if there is none or the output has changed since.
     pub(super) fn find(sidecars: &SidecarPaths) -> Option<Manifest> {
         // If it cannot be read, the run starts from the beginning.
-        let found = output::manifest::load::<CompletedRun>(&sidecars.done).ok()??;
-        (Some(found.output) == FileStamp::of(&sidecars.output)).then_some(found.run)
+        output::manifest::load::<CompletedRun>(&sidecars.done).ok()??.of_current(sidecars)
+    }
+
+    /// The manifest, unless the output has changed since.
+    fn of_current(self, sidecars: &SidecarPaths) -> Option<Manifest> {
+        (Some(self.output) == FileStamp::of(&sidecars.output)).then_some(self.run)
     }
 }
 
-/// The shard (`--shard`) of the run that wrote a file, if the record of that run is still beside the file.
+/// The shard (`--shard`) of the run that wrote an input, if the record of that run is still beside the file.
 ///
 /// # Errors
 /// If the path cannot be reached.
-pub fn shard_of_run(output: &Path) -> Result<Option<String>> {
-    let sidecars = SidecarPaths::of(&Target::File(output.to_owned()))?;
-    let run = sidecars.as_ref().and_then(CompletedRun::find);
-    Ok(run.and_then(|mut run| run.identity.remove("--shard")))
+pub fn shard_of_run(input: &Path) -> Result<Option<String>> {
+    let Some(sidecars) = SidecarPaths::of(&Target::File(input.to_owned()))? else { return Ok(None) };
+    let run = output::manifest::load_beside_input::<CompletedRun>(&sidecars.done).ok().flatten();
+    Ok(run.and_then(|run| run.of_current(&sidecars)?.identity.remove("--shard")))
 }
 
 /// Checks that a run of `identity` can resume the run of a manifest.

@@ -35,6 +35,7 @@ mod multi_vector;
 mod neighbours;
 mod ops;
 mod outputs;
+mod own_files;
 mod packed_weights;
 mod pipelines;
 mod pytorch;

@@ -12,6 +12,7 @@ use arrow_schema::{DataType, FieldRef, UnionMode};
 
 use super::message::ReadError;
 use crate::input::limit::ReadLimit;
+use crate::sys::memory;
 
 /// Alignment of the ranges in a compact body, in bytes.
 pub(super) const ALIGNMENT: u64 = 64;
@@ -104,7 +105,7 @@ pub(super) fn check_memory(bytes: u64, held: u64, limit: ReadLimit) -> Result<()
     if all > limit.batch_bytes() {
         return Err(ReadError::TooLarge(limit.too_large(all)));
     }
-    let is_free = usize::try_from(bytes).is_ok_and(|bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok());
+    let is_free = usize::try_from(bytes).is_ok_and(memory::is_free);
     if is_free { Ok(()) } else { Err(ReadError::TooLarge(ReadLimit::no_memory(all))) }
 }
 

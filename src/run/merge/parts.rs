@@ -1,6 +1,5 @@
 //! The files to merge: their formats, and whether they belong together.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -9,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::output::{self, OutputFormat, OutputMetadata, RowFile, SidecarPaths, Target};
 use crate::pipeline::{Shard, shard_of_run};
+use crate::sys::regular_file;
 use crate::vectors::VectorFile;
 
 /// Bytes that tell the format of a file.
@@ -71,7 +71,7 @@ impl Part {
 fn format_of(path: &Path, name: &str) -> Result<OutputFormat> {
     let unread = |error| anyhow!("cannot read {name} ({error}); check the path");
     let mut start = Vec::new();
-    File::open(path).map_err(unread)?.take(START_BYTES).read_to_end(&mut start).map_err(unread)?;
+    regular_file::open(path).map_err(unread)?.take(START_BYTES).read_to_end(&mut start).map_err(unread)?;
     let starts = |magic: &[u8]| start.starts_with(magic);
     Ok(if start.is_empty() || starts(b"{") {
         OutputFormat::Jsonl
@@ -99,7 +99,7 @@ fn npy_metadata(path: &Path) -> Result<(OutputMetadata, Option<Vec<Value>>)> {
     let Some(sidecars) = SidecarPaths::of(&Target::File(path.to_owned()))? else {
         return Ok((OutputMetadata::new(), None));
     };
-    let fields: Map<String, Value> = output::manifest::load(&sidecars.meta)?.unwrap_or_default();
+    let fields: Map<String, Value> = output::manifest::load_beside_input(&sidecars.meta)?.unwrap_or_default();
     let chunks = fields.get("chunks").and_then(Value::as_array).cloned();
     let text = |(key, value): (String, Value)| Some((key, value.as_str()?.to_owned()));
     Ok((fields.into_iter().filter_map(text).collect(), chunks))
