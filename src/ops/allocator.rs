@@ -43,6 +43,7 @@ pub fn return_freed_memory() {
 /// and the sizes of all-MiniLM-L6-v2. Where a virtual machine has to get them from its host first, a run takes 10 to 20 ms more; what they save
 /// in address translation is below 0.5 %, and nothing with the sizes of BERT-base.
 pub fn configure_at_start() {
+    #[cfg(not(unix))]
     report_refusals();
     set(PURGE_DELAY, 0);
     disallow_huge_pages();
@@ -58,6 +59,17 @@ fn report_refusals() {
     }
     // SAFETY: the function may be called at any time from any thread, and has no argument of its own to be valid.
     unsafe { mi_register_error(Some(on_error), ptr::null_mut()) };
+}
+
+// Runs before `main`: Rust's runtime allocates before, too.
+//
+// SAFETY: a constructor must not rely on anything that Rust's runtime sets up before `main`. This one stores a pointer.
+#[cfg(unix)]
+ctor::declarative::ctor! {
+    #[ctor(unsafe)]
+    fn report_refusals_before_main() {
+        report_refusals();
+    }
 }
 
 /// Limits the arenas of glibc's malloc, from which C code allocates little, to one. Otherwise each thread reserves 64 MB of address
