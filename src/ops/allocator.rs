@@ -52,7 +52,7 @@ pub fn configure_at_start() {
 
 /// Makes the allocator call [`on_refusal`] where it would return no memory: Rust would abort the process.
 fn report_refusals() {
-    unsafe extern "C" fn on_error(code: c_int, _: *mut c_void) {
+    extern "C" fn on_error(code: c_int, _: *mut c_void) {
         if REFUSALS.contains(&code) {
             on_refusal();
         }

@@ -32,15 +32,12 @@ impl UncheckedOutput {
         self.0.sidecars()
     }
 
-    /// Refuses an output, given by `option`, that would replace a file that the run reads: as the output, its ledger or its metadata.
+    /// [`ReadFiles::refuse_output`] for this output.
     ///
     /// # Errors
-    /// If it would: a usage error.
+    /// If it would replace a file that the run reads: a usage error.
     pub fn refuse(&self, option: &str, read: &ReadFiles) -> Result<()> {
-        let Some(SidecarPaths { output, final_ledger, meta, .. }) = self.sidecars() else { return Ok(()) };
-        read.refuse(option, output)?;
-        read.refuse("the ledger of the output,", final_ledger)?;
-        read.refuse("the metadata of the output,", meta)
+        self.sidecars().map_or(Ok(()), |sidecars| read.refuse_output(option, sidecars))
     }
 
     /// The output, which can be written to, after [`UncheckedOutput::refuse`].
@@ -116,10 +113,11 @@ impl Drop for OutputLock {
 
 /// Checks that the file system has names that are long enough for the files beside an output.
 fn check_name_length(sidecars: &SidecarPaths, target: &Target) -> Result<()> {
+    let directory = parent_dir(&sidecars.output);
     #[cfg(unix)]
-    let limit = rustix::fs::statvfs(parent_dir(&sidecars.output)).map_or(u64::MAX, |system| system.f_namemax);
+    let limit = rustix::fs::statvfs(directory).map_or(u64::MAX, |system| system.f_namemax);
     #[cfg(not(unix))]
-    let limit: u64 = 255;
+    let (limit, _) = (255, directory);
     let length = |path: &Path| path.file_name().map_or(0, |name| name.len() as u64);
     // The longest of the names.
     let (longest, own) = (length(&manifest::temporary_path(&sidecars.manifest)), length(&sidecars.output));

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
+use super::sidecars::SidecarPaths;
 use super::target::parent_dir;
 use crate::error::UsageError;
 use crate::sys::regular_file::is_same_file;
@@ -13,8 +14,17 @@ use crate::sys::regular_file::is_same_file;
 pub struct ReadFiles {
     /// Files, with what they are.
     files: Vec<(PathBuf, &'static str)>,
-    /// Directories, with the names that belong to them, whether such a file exists or not, and what such a file is.
-    folders: Vec<(PathBuf, fn(&str) -> bool, &'static str)>,
+    folders: Vec<Folder>,
+}
+
+/// A directory of which files are read, or would be if they existed.
+#[derive(Debug, Clone)]
+struct Folder {
+    path: PathBuf,
+    /// Whether a file of this name is read.
+    is_read: fn(&str) -> bool,
+    /// What such a file is.
+    what: &'static str,
 }
 
 impl ReadFiles {
@@ -25,8 +35,8 @@ impl ReadFiles {
     }
 
     /// Adds a directory in which files whose names `is_read` accepts are `what`.
-    pub fn add_folder(&mut self, folder: PathBuf, is_read: fn(&str) -> bool, what: &'static str) {
-        self.folders.push((folder, is_read, what));
+    pub fn add_folder(&mut self, path: PathBuf, is_read: fn(&str) -> bool, what: &'static str) {
+        self.folders.push(Folder { path, is_read, what });
     }
 
     /// Adds other files.
@@ -41,15 +51,26 @@ impl ReadFiles {
     /// If it is: a usage error.
     pub fn refuse(&self, option: &str, path: &Path) -> Result<()> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let folder = self.folders.iter().find(|(folder, is_read, _)| {
-            is_read(&name)
-                && (is_same_file(folder, parent_dir(path)) || is_same_file(&folder.join(&*name), path))
+        let folder = self.folders.iter().find(|folder| {
+            let of_folder = || is_same_file(&folder.path, parent_dir(path));
+            (folder.is_read)(&name) && (of_folder() || is_same_file(&folder.path.join(&*name), path))
         });
         let file = || self.files.iter().find(|(file, _)| path.exists() && is_same_file(file, path));
-        match folder.map(|(_, _, what)| what).or_else(|| file().map(|(_, what)| what)) {
+        match folder.map(|folder| folder.what).or_else(|| file().map(|(_, what)| *what)) {
             Some(what) => refuse(option, path, what),
             None => Ok(()),
         }
+    }
+
+    /// Refuses an output, given by `option`, that would replace one of the files: as the output, its ledger or its metadata.
+    ///
+    /// # Errors
+    /// If it would: a usage error.
+    pub fn refuse_output(&self, option: &str, sidecars: &SidecarPaths) -> Result<()> {
+        let SidecarPaths { output, final_ledger, meta, .. } = sidecars;
+        self.refuse(option, output)?;
+        self.refuse("the ledger of the output,", final_ledger)?;
+        self.refuse("the metadata of the output,", meta)
     }
 }
 

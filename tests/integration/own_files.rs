@@ -229,9 +229,20 @@ fn append_replaces_no_file_of_the_user() {
         fs::write(folder.path().join(&name), "mine").unwrap();
         assert!(append(&folder, "two").status.success());
         assert_eq!(fs::read_to_string(folder.path().join(&name)).unwrap(), "mine");
+        // The output is no file for anything else.
+        let before = fs::read(folder.path().join(&output)).unwrap();
+        for (args, reason) in
+            [(["--append", "--stats", &output], "--stats"), (["--append", "--input", &output], "--output")]
+        {
+            let mut command = sconce();
+            command.current_dir(&folder).args(["embed", "-q", "-o", &output]).args(args);
+            command.args(if reason == "--stats" { ["-i", "in.jsonl"] } else { ["--text-field", "id"] });
+            let refused = run(command.arg("-m").arg(fixture("bert-tiny")), reason);
+            assert_fails(&refused, 2, &[reason, &output, "is also the"]);
+            assert!(fs::read(folder.path().join(&output)).unwrap() == before, "{reason}");
+        }
         // Nothing that is not of an interrupted run is replaced, under the name of the new rows either.
         let hidden = format!(".{name}");
-        let before = fs::read(folder.path().join(&output)).unwrap();
         for kind in ALL {
             let Some(plant) = Plant::new(kind, &folder.path().join(&hidden), folder.path()) else { continue };
             let refused = append(&folder, "three");

@@ -53,7 +53,7 @@ pub(super) fn lock_output(options: &RecordOptions) -> Result<UncheckedOutput> {
     Ok(lock)
 }
 
-/// Rejects output paths that are files of the model. With `--append`, the file that rows are appended to is one of the outputs.
+/// Rejects output paths that are files of the model.
 ///
 /// # Errors
 /// If an output or the summary would overwrite such a file: a usage error.
@@ -64,19 +64,21 @@ pub(super) fn check_model_files(
 ) -> Result<OutputLock> {
     let read = loaded.read_files();
     options.stats.as_deref().map_or(Ok(()), |path| read.refuse("--stats", path))?;
-    let appended = options.append.as_ref().and_then(|append| append.file.as_deref());
-    appended.map_or(Ok(()), |path| read.refuse("--output", path))?;
+    options.appended()?.map_or(Ok(()), |appended| read.refuse_output("--output", &appended))?;
     output.check("--output", &read)
 }
 
 /// Rejects paths that are given for two files, one of which would overwrite the other.
 fn check_paths(options: &RecordOptions, output: &UncheckedOutput) -> Result<()> {
     let stats = options.stats.as_deref().map(canonical);
-    if let (Some(stats), Some(sidecars)) = (&stats, output.sidecars()) {
+    // With --append, the file that rows are appended to is an output, too.
+    let appended = options.appended()?;
+    let outputs = || output.sidecars().into_iter().chain(&appended);
+    for sidecars in outputs() {
         for (path, what) in
             [(&sidecars.output, "the output"), (&sidecars.final_ledger, "the ledger of the output")]
         {
-            if *stats == canonical(path) {
+            if let Some(stats) = stats.as_ref().filter(|stats| **stats == canonical(path)) {
                 return output::refuse("--stats", stats, what);
             }
         }
@@ -87,7 +89,7 @@ fn check_paths(options: &RecordOptions, output: &UncheckedOutput) -> Result<()> 
     });
     let read = ReadFiles::new(paths, "the input");
     stats.map_or(Ok(()), |stats| read.refuse("--stats", &stats))?;
-    output.refuse("--output", &read)
+    outputs().try_for_each(|sidecars| read.refuse_output("--output", sidecars))
 }
 
 /// The canonical path of a file, which need not exist.

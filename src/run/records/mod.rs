@@ -18,7 +18,7 @@ pub use options::{Append, Input, RecordOptions};
 use crate::error::UsageError;
 use crate::output::{
     self, ColumnType, ContentType, HASH_COLUMN, KeptColumn, OutputFormat, OutputLock, OutputMetadata,
-    OutputSchema, SidecarPaths, Target, UncheckedOutput,
+    OutputSchema, Target, UncheckedOutput,
 };
 use crate::pipeline::{
     Collector, EarlierRun, ExitStatus, FileDigests, FileRecords, Journal, KnownRecords, Manifest,
@@ -90,9 +90,7 @@ pub(super) fn run<T: ModelTask>(
             start_stages(run.source, cursor, run.task, run.budget, utilization.clone(), run.cache.clone())?;
         run.collector.run(&waves, &interrupts)?;
     }
-    let appended = options.append.as_ref().and_then(|append| append.file.clone());
-    let appended = appended.map(|file| SidecarPaths::of(&Target::File(file))).transpose()?.flatten();
-    run.collector.report(&run.timings, appended.as_ref());
+    run.collector.report(&run.timings, options.appended()?.as_ref());
     let cached = run.cache.as_ref().map_or(0, |cache| cache.found());
     let stats = Stats { cached, ..*run.collector.stats() };
     options.console.detail(format!(
