@@ -124,7 +124,7 @@ fn embed(folder: &Path, output: &str, args: &[&str]) -> Command {
     command
 }
 
-/// Every file beside an output, for a format that uses it, and whether a run with `--restart` replaces whatever has its name.
+/// Every file beside an output, with an output that uses it.
 const BESIDE_OUTPUTS: &[(&str, &str)] = &[
     ("out.npy", ".out.npy.partial.lock"),
     ("out.npy", ".out.npy.partial"),
