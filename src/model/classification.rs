@@ -71,15 +71,17 @@ pub(super) const NEXT_SENTENCE_LABELS: [&str; 2] = ["is_next", "not_next"];
 /// The labels of sentence-order prediction, ALBERT's (Lan et al. 2020, §3.1).
 const SENTENCE_ORDER_LABELS: [&str; 2] = ["in_order", "swapped"];
 
-/// The labels of a classifier, in the order of its logits: `id2label`, else `LABEL_0`, `LABEL_1` and so on, `num_labels` of them,
-/// or two, as in `transformers`.
+/// The labels of a classifier, in the order of its logits: `id2label`, else `LABEL_0`, `LABEL_1` and so on. There are `num_labels` of them,
+/// which an `id2label` of another length does not name, or as many as `id2label` has, or two, as in `transformers`.
 ///
 /// # Errors
 /// If `id2label` does not name the labels 0, 1, 2 and so on.
 pub fn labels(config: &Config) -> Result<Vec<String>> {
-    let Some(named) = config.object("id2label")? else {
-        let count = if config.has("num_labels") { config.size("num_labels", 1..=MAX_SIZE)? } else { 2 };
-        return Ok((0..count).map(|i| format!("LABEL_{i}")).collect());
+    let count = if config.has("num_labels") { Some(config.size("num_labels", 1..=MAX_SIZE)?) } else { None };
+    let named = config.object("id2label")?;
+    let named = named.filter(|named| count.is_none_or(|count| count == named.fields().len()));
+    let Some(named) = named else {
+        return Ok((0..count.unwrap_or(2)).map(|i| format!("LABEL_{i}")).collect());
     };
     let label = |i: usize| match named.get(&i.to_string()) {
         Some(Value::String(label)) => Ok(label.clone()),

@@ -1293,7 +1293,7 @@ const NOMIC: Family = Family {
 /// Nomic's own code, which has the config fields of GPT-2.
 const NOMIC_FIRST_CODE: Family = Family {
     discriminator: Some(("n_embd", &[])),
-    config_defaults: &config_defaults::NONE,
+    config_defaults: &config_defaults::NOMIC_FIRST_CODE,
     keys: ConfigKeys {
         hidden_size: "n_embd",
         layers: "n_layer",

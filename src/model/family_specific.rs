@@ -86,10 +86,11 @@ pub(super) fn convolution(config: &Config, spec: &mut EncoderSpec) -> Result<()>
 
 /// ModernBERT's sliding-window attention.
 pub(super) fn local_attention(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
-    let radius = if config.has("local_attention") {
-        config.width("local_attention")? / 2
-    } else if config.has(WINDOW) {
+    // transformers sets the window by the second field after it has read the first one.
+    let radius = if config.has(WINDOW) {
         config.width(WINDOW)?
+    } else if config.has("local_attention") {
+        config.width("local_attention")? / 2
     } else {
         64
     };

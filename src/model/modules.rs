@@ -20,7 +20,6 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 
 use super::config::Config;
-use super::json::read_json_object;
 use super::layout::{
     COLBERT_LINEAR, CONFIG, MODEL_SETTINGS, MODULE_WEIGHTS, MODULES, SPARSE_LINEAR, TOKENIZER_CONFIG,
     TRANSFORMER_CONFIGS,
@@ -29,6 +28,7 @@ use super::purpose::Purpose;
 use super::static_embedding::{self, StaticLayout};
 use crate::error::UsageError;
 use crate::nn::{EncoderSpec, HeadKind, Pool, Pooling, PostPoolingSpec, SpladeSpec};
+use crate::sys::model_json::{self, read_json_object};
 use crate::sys::regular_file::has_dir_entry;
 pub use dense_sizes::may_lack_size;
 use list::{CLIP_MODEL, QUERY_WEIGHTS};
@@ -565,7 +565,20 @@ fn read_truncation(path: &Path) -> Result<(Option<TokenLimit>, bool)> {
     }
     let fields = read_json_object(path)?;
     let key = "model_max_length";
-    let tokens = fields.get(key).and_then(Value::as_f64).filter(|n| (1.0..1e9).contains(n));
+    let tokens = match fields.get(key) {
+        None | Some(Value::Null) => None,
+        Some(value) => match model_json::as_f64(value).filter(|n| !n.is_nan()) {
+            Some(n) => Some(n).filter(|n| (1.0..1e9).contains(n)),
+            None => {
+                let found = value.to_string();
+                bail!(
+                    "{}: {key:?} is {}, expected a number of tokens; fix the file",
+                    path.display(),
+                    model_json::shown(&found)
+                )
+            }
+        },
+    };
     let truncate_left = match fields.get("truncation_side") {
         None | Some(Value::Null) => false,
         Some(Value::String(side)) if side == "right" => false,

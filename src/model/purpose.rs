@@ -140,8 +140,7 @@ impl Purpose {
     pub fn of_config(config: &Config) -> Option<Self> {
         let mut classes = classes(config).peekable();
         let has_no_class = classes.peek().is_none();
-        let labels = config.get("id2label").and_then(Value::as_object).map(Map::len);
-        let labels = config.get("num_labels").and_then(Value::as_u64).map(|n| n as usize).or(labels);
+        let labels = label_count(config);
         let classifier = if labels == Some(1) { CrossEncoder } else { Classification };
         // The fields in which current and first releases of sentence-transformers store the activation of a cross-encoder.
         let has_activation =
@@ -160,6 +159,17 @@ impl Purpose {
             classifier,
             format!("config.json has {labels} {}", if labels == 1 { "label" } else { "labels" }),
         ))
+    }
+
+    /// The purpose by the `task_type` of an adapter's config, which tells the head that it was trained with.
+    pub fn of_adapter(task_type: &str) -> Option<Self> {
+        let kind = match task_type {
+            "SEQ_CLS" => Classification,
+            "TOKEN_CLS" => TokenClassification,
+            "QUESTION_ANS" => QuestionAnswering,
+            _ => return None,
+        };
+        Some(Self::new(kind, format!("\"task_type\" is {task_type:?} in adapter_config.json")))
     }
 
     /// The purpose by the tensors that the encoder does not use; only for a model without a Pooling module.
@@ -227,8 +237,13 @@ pub fn has_masked_lm(config: &Config) -> bool {
 
 /// Whether the class of the model in `config.json` labels tokens with a single label, which is a weight.
 pub fn has_token_weights(config: &Config) -> bool {
-    let labels = config.get("id2label").and_then(Value::as_object).map(Map::len);
-    labels == Some(1) && classes(config).any(|class| class.ends_with("ForTokenClassification"))
+    label_count(config) == Some(1) && classes(config).any(|class| class.ends_with("ForTokenClassification"))
+}
+
+/// The number of labels that `config.json` states: `num_labels` where it contradicts `id2label`.
+fn label_count(config: &Config) -> Option<usize> {
+    let named = config.get("id2label").and_then(Value::as_object).map(Map::len);
+    config.get("num_labels").and_then(Value::as_u64).map(|n| n as usize).or(named)
 }
 
 /// The classes of the model in `config.json`.

@@ -360,7 +360,7 @@ fn rotary(
     local: Option<LocalRotary>,
 ) -> Result<Rotary> {
     // transformers prefers the older name where both are present.
-    let parameters = match config.object("rope_scaling")? {
+    let parameters = match config.object("rope_scaling")?.filter(|scaling| !scaling.fields().is_empty()) {
         Some(parameters) => Some(parameters),
         None => config.object("rope_parameters")?,
     };

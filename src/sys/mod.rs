@@ -9,6 +9,7 @@ pub mod file_size_limit;
 #[allow(unsafe_code)]
 pub mod mapped_file;
 pub mod memory;
+pub mod model_json;
 pub mod own_file;
 pub mod regular_file;
 pub mod stdout;

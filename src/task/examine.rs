@@ -176,8 +176,11 @@ fn examine_head(
     // Not every family has every head: a model that is loaded for vectors alone needs none.
     let Ok(head) = head_spec(kind, false, modules, family, config, spec) else { return Ok(None) };
     if let Some(Weights::File(path)) = weights.filter(|_| !(is_lexical && modules.lexical_layer.is_some())) {
-        let checkpoint = Checkpoint::open(path)?;
-        if head.missing(&checkpoint.reader(family.names)?).is_some() {
+        let checkpoint = Checkpoint::open_encoder(path, family.names)?;
+        let mut reader = checkpoint.reader(family.names)?;
+        reader
+            .set_adapter(prepared.adapter.as_ref().map(|adapter| adapter.read(&checkpoint)).transpose()?)?;
+        if head.missing(&reader).is_some() {
             return Ok(None);
         }
     }

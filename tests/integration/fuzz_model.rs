@@ -184,9 +184,10 @@ fn damaged_safetensors_headers_are_parsed_or_refused() {
 
 #[test]
 fn damaged_pytorch_checkpoints_are_parsed_or_refused() {
-    let seeds = ["dtypes.bin", "bert-tiny.bin"].map(|name| fs::read(fixture("pytorch").join(name)).unwrap());
-    // Most of a checkpoint is weights: the first seed is mostly the pickle and the archive's directory.
-    let seeds = [seeds[0].clone(), seeds[0].clone(), seeds[1].clone()];
+    // Most of a checkpoint is weights: those of the dtypes are mostly pickles and the archive's directory. The older format has a reader
+    // of its own.
+    let seeds = ["dtypes.bin", "legacy-dtypes.bin", "strided.bin"];
+    let seeds = seeds.map(|name| fs::read(fixture("pytorch").join(name)).unwrap());
     fuzz("pytorch_checkpoint", &seeds, CASES, damaged_seed);
 }
 

@@ -184,7 +184,7 @@ fn malformed_files_next_to_a_vocabulary_are_errors() {
     let bert = || Folder::of("tokenizers/bert-cased");
     let fails = |folder: Folder, parts: &[&str]| assert_fails(&folder.embed("vocab.txt"), 1, parts);
     for name in ["tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json"] {
-        fails(bert().with(name, "{"), &[name, "is not valid JSON", "download the file again"]);
+        fails(bert().with(name, "{"), &[name, "is not valid JSON", "download it again"]);
         fails(bert().with(name, "[]"), &[name, "does not hold a JSON object"]);
     }
     for (key, value) in [

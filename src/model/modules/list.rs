@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use crate::model::config::Config;
 use crate::model::families::JINA_V5;
-use crate::model::json::read_json;
 use crate::model::layout::{MODULES, ROUTER, module_files};
 use crate::nn::Pool;
+use crate::sys::model_json::read_json;
 use crate::sys::regular_file::has_dir_entry;
 
 /// The class of the module that weights the tokens of queries.

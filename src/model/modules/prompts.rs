@@ -5,10 +5,10 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use serde_json::Value;
 
-use crate::model::json::read_json_object;
 use crate::model::modules::similarity::Similarity;
 use crate::model::purpose::Purpose;
 use crate::named::Named;
+use crate::sys::model_json::read_json_object;
 use crate::sys::regular_file::has_dir_entry;
 
 /// What a text is: `encode_query` and `encode_document` of sentence-transformers.

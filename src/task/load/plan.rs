@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::weights::Parts;
 use crate::error::UsageError;
+use crate::model::adapter;
 use crate::model::config::Config;
 use crate::model::directory::ModelDir;
 use crate::model::families::{Family, STATIC_EMBEDDING};
@@ -88,14 +89,29 @@ pub(super) fn plan(
         }
         None => Config::read(&require_files(files)?.config())?,
     };
+    let family_of = |config: &Config| match modules.static_embedding {
+        Some(_) => Ok(&STATIC_EMBEDDING),
+        None => Family::of(config),
+    };
+    let mut config = config;
+    let trained = match files.filter(|_| options.config.is_none() && options.reads_checkpoint()) {
+        Some(files) => family_of(&config)
+            .ok()
+            .map(|family| adapter::trained_purpose(&mut config, family, &files.folder))
+            .transpose()?
+            .flatten(),
+        None => None,
+    };
     let is_bare_checkpoint = !modules.configures_pooling() && options.reads_checkpoint();
     // Random weights have the head that the config describes; for vectors, any config is good.
     let is_described = is_bare_checkpoint || wanted == Wanted::PairScores && !options.reads_checkpoint();
-    let purpose = modules.purpose.clone().or_else(|| Purpose::of_config(&config).filter(|_| is_described));
+    let of_config = || trained.or_else(|| Purpose::of_config(&config)).filter(|_| is_described);
+    let purpose = modules.purpose.clone().or_else(of_config);
     let head = head_kind(wanted, options, modules, purpose.as_ref())?;
-    let (family, spec) = match modules.static_embedding {
-        Some(_) => (&STATIC_EMBEDDING, static_embedding::spec(&config)?),
-        None => Family::of(&config).and_then(|family| Ok((family, family.spec(&config)?)))?,
+    let family = family_of(&config)?;
+    let spec = match modules.static_embedding {
+        Some(_) => static_embedding::spec(&config)?,
+        None => family.spec(&config)?,
     };
     let config = family.encoder_config(&config)?;
     let is_pretrained = purpose.is_none() && purpose::is_pretrained(&config);

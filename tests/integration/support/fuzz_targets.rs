@@ -316,12 +316,19 @@ fn safetensors_header(bytes: &[u8]) -> bool {
     checkpoint.inspect(|checkpoint| checkpoint.check_unchanged().expect("the file is unchanged")).is_some()
 }
 
-/// A PyTorch checkpoint: a zip archive with a pickle.
+/// A PyTorch checkpoint: a zip archive with a pickle, or the pickles of the older format.
 fn pytorch_checkpoint(bytes: &[u8]) -> bool {
     let folder = scratch();
     let path = folder.path().join("pytorch_model.bin");
     fs::write(&path, bytes).expect("the file is written");
-    accepted(Checkpoint::open(&path), folder.path(), bytes).is_some()
+    let checkpoint = accepted(Checkpoint::open(&path), folder.path(), bytes);
+    let whole = checkpoint.and_then(|checkpoint| {
+        for name in checkpoint.names() {
+            let _ = checkpoint.part(name, 0, 1);
+        }
+        accepted(checkpoint.check_unchanged(), folder.path(), bytes)
+    });
+    whole.is_some()
 }
 
 /// A safetensors file with one element in each of its F32 tensors.
