@@ -7,6 +7,7 @@ use anyhow::{Error, anyhow};
 use bytesize::ByteSize;
 
 use crate::error::one_line;
+use crate::sys::memory;
 
 /// Memory of the rows that are decoded at a time, in bytes, where no option sets it: enough for the record batches and row groups of
 /// common writers.
@@ -109,6 +110,6 @@ pub(super) fn check_memory(bytes: u64, held: u64, max_bytes: u64) -> Result<(), 
     if all > max_bytes {
         return Err(ReadError::TooLarge { bytes: all, max_bytes });
     }
-    let is_free = usize::try_from(bytes).is_ok_and(|bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok());
+    let is_free = usize::try_from(bytes).is_ok_and(memory::is_free);
     if is_free { Ok(()) } else { Err(ReadError::NoMemory(all)) }
 }

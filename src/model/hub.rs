@@ -17,13 +17,15 @@ use std::time::Duration;
 use std::{env, fs, thread};
 
 use anyhow::{Error, Result, bail};
-use hf_hub::{Cache, Repo, RepoType};
+use hf_hub::{Cache, Repo};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::Source;
 use super::layout::{self, CONFIG, Completeness, MODULES, Snapshot, WEIGHTS_INDEXES};
 use super::modules::{Module, may_lack_size, read_modules};
 use super::weights::read_index;
+use crate::sys::own_file::{self, SHARED};
+use crate::sys::regular_file;
 use blob::{Blob, LockError};
 use client::{Client, DownloadError, RequestError};
 use file_names::{is_plain, is_relative};
@@ -33,6 +35,8 @@ use url::encode_path;
 const ATTEMPTS: u32 = 3;
 /// Default of `HF_HUB_DOWNLOAD_TIMEOUT`: seconds without data after which a server counts as stalled.
 const TIMEOUT: f64 = 30.0;
+/// Maximum size of a reference or a token.
+const MAX_TEXT_BYTES: u64 = 1 << 20;
 /// Maximum of that timeout in seconds: a day.
 const MAX_TIMEOUT: f64 = 86_400.0;
 
@@ -114,7 +118,7 @@ impl<'a> Hub<'a> {
         };
         let token = env_var("HF_TOKEN").or_else(|| {
             let file = env_var("HF_TOKEN_PATH").map_or(home.join("token"), PathBuf::from);
-            fs::read_to_string(file).ok()
+            read_text(&file)
         });
         let token = token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
         let cache = std::path::absolute(env_var("HF_HUB_CACHE").map_or(home.join("hub"), PathBuf::from))?;
@@ -138,7 +142,7 @@ impl<'a> Hub<'a> {
     /// The state of the model in the cache.
     fn cached(&self) -> Cached {
         let revision = &self.source.revision;
-        let commit = fs::read_to_string(self.folder.join("refs").join(revision));
+        let commit = read_text(&self.folder.join("refs").join(revision));
         let commit = commit.as_ref().map_or(revision.as_str(), |commit| commit.trim());
         if !commit.split('/').all(|part| is_plain(&part.replace('.', "_")) && part != "." && part != "..") {
             return Cached::Incomplete;
@@ -228,12 +232,15 @@ impl<'a> Hub<'a> {
         for name in layout::absent_files(names).into_iter().chain(asked) {
             let absent = self.folder.join(".no_exist").join(commit).join(name);
             fs::create_dir_all(absent.parent().unwrap_or(&absent))?;
-            fs::write(absent, "")?;
+            if !absent.exists() {
+                own_file::replace(&absent, SHARED, b"")?;
+            }
         }
-        let Source { model, revision, .. } = self.source;
+        let revision = &self.source.revision;
         if revision != commit {
-            let branch = Repo::with_revision(model.clone(), RepoType::Model, revision.clone());
-            self.cache.repo(branch).create_ref(commit)?;
+            let reference = self.folder.join("refs").join(revision);
+            fs::create_dir_all(reference.parent().unwrap_or(&reference))?;
+            own_file::replace(&reference, SHARED, commit.as_bytes())?;
         }
         Ok(())
     }
@@ -301,7 +308,7 @@ impl<'a> Hub<'a> {
         let cache_error = |error: io::Error| self.cache_error(&error);
         for attempt in 1..=ATTEMPTS {
             let is_last = attempt == ATTEMPTS;
-            match self.download_rest(path, blob, &part) {
+            match self.download_rest(path, blob) {
                 Ok(()) if blob.is_valid(&part).map_err(cache_error)? => {
                     return fs::rename(&part, &blob.path).map_err(cache_error);
                 }
@@ -330,10 +337,8 @@ impl<'a> Hub<'a> {
     }
 
     /// Downloads the rest of a partial file, or all of it if the server cannot resume.
-    fn download_rest(&self, path: &str, blob: &Blob, part: &Path) -> Result<(), DownloadError> {
-        let mut options = fs::OpenOptions::new();
-        let file =
-            options.write(true).create(true).truncate(false).open(part).map_err(DownloadError::Disk)?;
+    fn download_rest(&self, path: &str, blob: &Blob) -> Result<(), DownloadError> {
+        let file = blob.open_part().map_err(DownloadError::Disk)?;
         let mut start = file.metadata().map_err(DownloadError::Disk)?.len();
         if start > blob.size {
             // The part is of another file.
@@ -444,6 +449,11 @@ fn has_dangling_link(snapshot: &Path) -> bool {
         let suffix = path.extension().unwrap_or_default();
         ["json", "txt", "safetensors"].iter().any(|read| suffix == *read) && !path.exists()
     })
+}
+
+/// The text of a file that has one line, such as a reference or a token. `None` if it cannot be read.
+fn read_text(path: &Path) -> Option<String> {
+    String::from_utf8(regular_file::read(path, MAX_TEXT_BYTES).ok()?).ok()
 }
 
 /// A variable of the environment, unless it is empty.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -14,6 +14,7 @@ use super::digest::{Digest, Hasher};
 use super::durable_fs::{create_sidecar, remove, rename};
 use super::target::Target;
 use super::write_error::write_error;
+use crate::sys::{own_file, regular_file};
 
 /// Maximum number of bytes of a file that are read to recognise a ledger by its first line.
 const MAX_FIRST_LINE_BYTES: u64 = 1 << 16;
@@ -76,10 +77,13 @@ impl Ledger {
     /// # Errors
     /// If there is such a file at `final_path`.
     pub fn check_replaceable(final_path: &Path) -> Result<()> {
-        let Ok(file) = File::open(final_path) else { return Ok(()) };
+        if !regular_file::has_dir_entry(final_path) {
+            return Ok(());
+        }
         let mut line = String::new();
-        let read = BufReader::new(file.take(MAX_FIRST_LINE_BYTES)).read_line(&mut line);
-        if read.is_ok() && is_entry(&line) {
+        let first_line = |file: File| BufReader::new(file.take(MAX_FIRST_LINE_BYTES)).read_line(&mut line);
+        let is_read = !final_path.is_symlink() && regular_file::open(final_path).and_then(first_line).is_ok();
+        if is_read && is_entry(&line) {
             return Ok(());
         }
         bail!(
@@ -109,7 +113,7 @@ impl Ledger {
                 path.display()
             );
         }
-        let mut file = OpenOptions::new().read(true).write(true).open(path).map_err(failed)?;
+        let mut file = own_file::open_to_write(path).map_err(failed)?;
         let mut hasher = Hasher::default();
         hasher.add_all(BufReader::new((&file).take(bytes))).map_err(failed)?;
         file.set_len(bytes).and_then(|()| file.seek(SeekFrom::Start(bytes))).map_err(failed)?;
@@ -136,8 +140,7 @@ impl Ledger {
         self.hasher.add(line);
         let result = match &mut self.file {
             Some(file) => file.write_all(line),
-            None => create_sidecar(&self.output)
-                .open(&self.path)
+            None => create_sidecar(&self.path, &self.output)
                 .and_then(|file| self.file.insert(BufWriter::new(file)).write_all(line)),
         };
         result.map_err(|error| self.error(error))

@@ -35,6 +35,8 @@ pub struct SidecarPaths {
     pub meta: PathBuf,
     /// `dir/.vectors.npy.done.json`: the manifest of a finished run.
     pub done: PathBuf,
+    /// `dir/.vectors.npy.append`: the rows that `--append` adds, until they are in the output.
+    pub added: PathBuf,
 }
 
 impl SidecarPaths {
@@ -63,6 +65,7 @@ impl SidecarPaths {
             final_ledger: sidecar("", LEDGER_SUFFIX),
             meta: sidecar("", ".meta.json"),
             done: sidecar(".", ".done.json"),
+            added: sidecar(".", ".append"),
             output: path,
         }))
     }

@@ -110,8 +110,12 @@ impl CompletedRun {
     /// The run that wrote the current output, or `None` if there is none or the output has changed since.
     fn load(sidecars: &SidecarPaths) -> Option<Self> {
         // If it cannot be read, the run starts from the beginning.
-        let found = output::manifest::load::<CompletedRun>(&sidecars.done).ok()??;
-        (Some(&found.output) == FileStamp::of(&sidecars.output).as_ref()).then_some(found)
+        output::manifest::load::<CompletedRun>(&sidecars.done).ok()??.of_current(sidecars)
+    }
+
+    /// The run, unless the output has changed since.
+    fn of_current(self, sidecars: &SidecarPaths) -> Option<Self> {
+        (Some(&self.output) == FileStamp::of(&sidecars.output).as_ref()).then_some(self)
     }
 
     /// The manifest of the run that wrote the current output, or `None` if there is none or the output has changed since.
@@ -127,7 +131,9 @@ impl CompletedRun {
 /// If the path cannot be reached.
 pub fn shard_of_run(output: &Path) -> Result<OutputMetadata> {
     let sidecars = SidecarPaths::of(&Target::File(output.to_owned()))?;
-    let Some(CompletedRun { mut run, mut shard, .. }) = sidecars.as_ref().and_then(CompletedRun::load) else {
+    let Some(sidecars) = sidecars else { return Ok(OutputMetadata::new()) };
+    let found = output::manifest::load_beside_input::<CompletedRun>(&sidecars.done).ok().flatten();
+    let Some(CompletedRun { mut run, mut shard, .. }) = found.and_then(|run| run.of_current(&sidecars)) else {
         return Ok(OutputMetadata::new());
     };
     // Runs of earlier releases have saved the shard without its records.

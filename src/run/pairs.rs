@@ -3,17 +3,16 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 use serde_json::Value;
 
 use crate::error::UsageError;
 use crate::field::FieldValue;
 use crate::neighbours::{Components, Except, Membership, Metric, Nearest, Pair, Scorer, Sink, TopPairs};
-use crate::output::{ColumnType, KeptColumn, OutputLock, TableFormat, TableWriter, Target};
+use crate::output::{ColumnType, KeptColumn, OutputLock, ReadFiles, TableFormat, TableWriter, Target};
 use crate::pipeline::refuse_interrupted;
 use crate::run::search::warn_of_missing;
 use crate::sys::console::{Console, counted};
-use crate::sys::regular_file::is_same_file;
 use crate::vectors::VectorFile;
 
 /// Size in bytes of the rows in f32 that are compared with the whole file at a time.
@@ -64,12 +63,8 @@ pub enum Found {
 /// If the file cannot be read, a row is not finite, or the output fails.
 pub fn pairs(options: &PairsOptions) -> Result<()> {
     let file = VectorFile::open(&options.vectors)?;
-    if let Target::File(output) = &options.output
-        && is_same_file(&options.vectors, output)
-    {
-        bail!(UsageError(format!("--output {} is also the input; choose another path", output.display())));
-    }
     let lock = OutputLock::acquire(&options.output)?;
+    let lock = lock.check("--output", &ReadFiles::new([&options.vectors], "the input"))?;
     lock.sidecars().map_or(Ok(()), refuse_interrupted)?;
     let kept = kept_columns(options, &file)?;
     match options.found {

@@ -8,7 +8,7 @@ use crate::error::UsageError;
 use crate::field::FieldValue;
 use crate::model::modules::Similarity;
 use crate::named::Named;
-use crate::output::{ColumnType, KeptColumn, OutputLock, TableFormat, TableWriter, Target, print};
+use crate::output::{ColumnType, KeptColumn, OutputLock, ReadFiles, TableFormat, TableWriter, Target, print};
 use crate::sys::console::Console;
 use crate::task::{
     ModelOptions, ModelTask, TextEncoder, TextVector, VectorOptions, load_embedding_or_sparse,
@@ -126,7 +126,7 @@ fn print_table(
     columns: Vec<KeptColumn>,
     mut rows: impl Iterator<Item = Vec<FieldValue>>,
 ) -> Result<()> {
-    let lock = OutputLock::acquire(&Target::Stdout)?;
+    let lock = OutputLock::acquire(&Target::Stdout)?.check("--output", &ReadFiles::default())?;
     let mut table = TableWriter::open(&lock, format, columns)?;
     rows.try_for_each(|row| table.write(row))?;
     table.finish()

@@ -38,6 +38,7 @@ mod multi_vector;
 mod neighbours;
 mod ops;
 mod outputs;
+mod own_files;
 mod packed_weights;
 mod pipelines;
 mod pytorch;

@@ -1,6 +1,6 @@
 //! A blob of the cache: the content of a file under its ETag, the part downloaded so far, and the link from a snapshot.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::path::{Component, Path, PathBuf};
 use std::thread;
@@ -11,7 +11,8 @@ use sha2::{Digest, Sha256};
 
 use super::client::FileInfo;
 use super::file_names::is_plain;
-use crate::sys::terminal;
+use crate::sys::own_file::{self, SHARED};
+use crate::sys::{regular_file, terminal};
 
 /// Another process that downloads the same file counts as stalled after this multiple of the timeout for a silent server,
 /// because it makes several attempts.
@@ -50,6 +51,19 @@ impl Blob {
         self.path.with_extension("part")
     }
 
+    /// Opens the part downloaded so far, or an empty one in place of a file that Sconce did not make.
+    ///
+    /// # Errors
+    /// If it cannot be opened or replaced.
+    pub(super) fn open_part(&self) -> io::Result<File> {
+        let part = self.part();
+        own_file::open_or_create(&part, SHARED).or_else(|error| {
+            // A partial file holds nothing that the hub does not have. What it links to is not touched.
+            fs::remove_file(&part).map_err(|_| error)?;
+            own_file::create_new(&part, SHARED)
+        })
+    }
+
     /// Locks the blob against other processes until the returned file is dropped; `None` on file systems without locks. Waits
     /// for another process for as long as its part of the file grows.
     ///
@@ -57,8 +71,7 @@ impl Blob {
     /// If the other process has stalled, or the lock file cannot be used.
     pub(super) fn lock(&self, name: &str, timeout: Duration) -> Result<Option<File>, LockError> {
         let path = self.path.with_extension("lock");
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
-        let file = file.map_err(LockError::Disk)?;
+        let file = own_file::open_lock(&path).map_err(LockError::Disk)?;
         let part_size = || fs::metadata(self.part()).map_or(0, |part| part.len());
         let (mut since, mut previous_size, mut has_warned) = (Instant::now(), part_size(), false);
         loop {
@@ -92,7 +105,7 @@ impl Blob {
     /// # Errors
     /// If the file cannot be read.
     pub(super) fn is_valid(&self, path: &Path) -> io::Result<bool> {
-        let mut file = match File::open(path) {
+        let mut file = match regular_file::open(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
             file => file?,
         };

@@ -1,6 +1,5 @@
 //! The files to merge: their formats, and whether they belong together.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -9,6 +8,7 @@ use serde_json::Value;
 
 use crate::output::{self, OutputFormat, OutputMetadata, RowFile, SidecarPaths, Target};
 use crate::pipeline::{SHARD_KEYS, Shard, shard_of_run};
+use crate::sys::regular_file;
 use crate::vectors::VectorFile;
 
 /// Bytes that tell the format of a file.
@@ -67,7 +67,7 @@ impl Part {
 fn format_of(path: &Path, name: &str) -> Result<OutputFormat> {
     let unread = |error| anyhow!("cannot read {name} ({error}); check the path");
     let mut start = Vec::new();
-    File::open(path).map_err(unread)?.take(START_BYTES).read_to_end(&mut start).map_err(unread)?;
+    regular_file::open(path).map_err(unread)?.take(START_BYTES).read_to_end(&mut start).map_err(unread)?;
     let starts = |magic: &[u8]| start.starts_with(magic);
     Ok(if start.is_empty() || starts(b"{") {
         OutputFormat::Jsonl

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 use crate::error::UsageError;
 use crate::input::{Entries, Fields, Format, InputPath, KeptName, Source};
-use crate::output::{self, Target};
+use crate::output::{self, SidecarPaths, Target};
 use crate::pipeline::{Pace, RecordSource, Selection, StartMode};
 use crate::sys::console::Console;
 use crate::task::ModelOptions;
@@ -62,6 +62,15 @@ pub enum Input {
 }
 
 impl RecordOptions {
+    /// The file that the rows are appended to, with the files beside it. `None` without `--append`, and without such a file.
+    ///
+    /// # Errors
+    /// If the file cannot be reached.
+    pub(super) fn appended(&self) -> Result<Option<SidecarPaths>> {
+        let file = self.append.as_ref().and_then(|append| append.file.clone());
+        Ok(file.map(|file| SidecarPaths::of(&Target::File(file))).transpose()?.flatten())
+    }
+
     /// Opens the input. `output_is_stream`: rows go to a terminal or a pipe, where someone may wait for them.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use crate::error::UsageError;
 use crate::model::modules::{Role, is_mean_max_sim};
 use crate::named::Named;
 use crate::neighbours::{Elements, Metric, rows_f32};
-use crate::output::SparseVector;
+use crate::output::{ReadFiles, SparseVector};
 use crate::pipeline::{FileDigests, weights_digest};
 use crate::run::query_texts::QueryTexts;
 use crate::run::{embed, records::metadata};
@@ -32,6 +32,8 @@ pub(super) struct QueryVectors {
     pub ids: Option<Vec<Value>>,
     /// How they are compared with the rows of the file.
     pub comparison: Comparison,
+    /// The files of the model that embedded them.
+    pub read: ReadFiles,
 }
 
 /// Embeds or reads the queries, and checks that they can be compared with the vectors of the file.
@@ -45,6 +47,7 @@ pub(super) fn embed(options: &SearchOptions, file: &VectorFile) -> Result<QueryV
         Queries::Files(sources, fields) => QueryTexts::read(sources, fields, "--text-field")?,
     };
     let loaded = load_embedding_or_sparse(&options.model, &options.console)?;
+    let read = loaded.read_files();
     let own_metadata = metadata::of_model(&options.model, &loaded);
     let digests =
         file.metadata().contains_key("weights_sha256").then(|| FileDigests::start(loaded.files.clone()));
@@ -72,7 +75,7 @@ pub(super) fn embed(options: &SearchOptions, file: &VectorFile) -> Result<QueryV
         Err(error) => error,
     })?;
     embedded.report(encoder.model().tokenizer.max_length(), &options.console);
-    Ok(QueryVectors { vectors: embedded.vectors, ids, comparison })
+    Ok(QueryVectors { vectors: embedded.vectors, ids, comparison, read })
 }
 
 /// How the queries of a model are compared with the rows of the file.
@@ -144,7 +147,7 @@ fn read(options: &SearchOptions, file: &VectorFile, path: &Path) -> Result<Query
         },
         None => Comparison::Metric(metric_of(file)?),
     };
-    Ok(QueryVectors { vectors, ids, comparison })
+    Ok(QueryVectors { vectors, ids, comparison, read: ReadFiles::default() })
 }
 
 /// Checks that each row has a vector.

@@ -18,7 +18,7 @@ use crate::error::UsageError;
 use crate::model::adapter::{Adapters, ChosenAdapter};
 use crate::model::config::Config;
 use crate::model::families::Family;
-use crate::model::layout::optional_files_beside;
+use crate::model::layout::{is_model_file, optional_files_beside};
 use crate::model::modules::{Modules, PostPoolingModule, QueryWeights, TokenLimit, post_pooling};
 use crate::model::purpose::Purpose;
 use crate::model::static_embedding::StaticLayout;
@@ -26,6 +26,7 @@ use crate::model::weights::{TensorReport, read_index};
 use crate::nn::{
     Encoder, HeadKind, HeadSpec, OutputKind, Pooling, PostPooling, TaskHead, return_freed_memory,
 };
+use crate::output::{ReadFiles, parent_dir};
 use crate::sys::console::Console;
 use crate::text::{Tokenizer, TokenizerOptions, TruncationSide};
 
@@ -100,6 +101,14 @@ impl Loaded {
     pub(super) fn role_lengths(&self) -> Option<[usize; 2]> {
         let own = &self.modules.role_lengths;
         own.iter().any(Option::is_some).then(|| own.each_ref().map(|own| self.role_length(own.as_ref())))
+    }
+
+    /// The files of the model, none of which an output may replace.
+    pub fn read_files(&self) -> ReadFiles {
+        const WHAT: &str = "a file of the model";
+        let mut files = ReadFiles::new(&self.files, WHAT);
+        files.add_folder(parent_dir(self.config.path()).to_owned(), is_model_file, WHAT);
+        files
     }
 }
 

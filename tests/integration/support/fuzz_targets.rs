@@ -599,6 +599,7 @@ fn sidecars(folder: &Path) -> SidecarPaths {
         final_ledger: path("out.npy.ledger.jsonl"),
         meta: path("out.npy.meta.json"),
         done: path(".out.npy.done.json"),
+        added: path(".out.npy.append"),
     }
 }
 
