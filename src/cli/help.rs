@@ -102,6 +102,8 @@ const GROUPS: &[(&str, &[&str])] = &[
             "against",
             "reference_texts",
             "input_format",
+            "delimiter",
+            "quote",
             "text_field",
             "text_separator",
             "pair_field",

@@ -8,9 +8,9 @@ use clap::Args;
 
 use super::args::VerbosityArgs;
 use super::choice::{OrAuto, named, named_or_auto};
-use super::resolve::{console, is_stdout, target};
+use super::resolve::{console, inputs, is_stdout, target};
 use crate::error::UsageError;
-use crate::input::{self, Fields, Filter, KeptName, TextFields};
+use crate::input::{self, FieldSyntax, Fields, Filter, KeptName, TextFields};
 use crate::named::Named;
 use crate::output;
 use crate::pipeline::{Selection, Shard, StartMode};
@@ -25,11 +25,12 @@ pub(super) struct RecordArgs {
     pub texts: Vec<String>,
 
     /// Files, directories or glob patterns such as 'docs/*.txt'. Directories are searched recursively, without hidden files and
-    /// files that .gitignore excludes. Files may be compressed (.gz, .zst). - is standard input
+    /// files that .gitignore excludes; if some files have fields (jsonl, csv, tsv, parquet, arrow), only those are read. Files may be
+    /// compressed (.gz, .zst). - is standard input
     #[arg(short, long, value_name = "FILE", num_args = 1..)]
     pub input: Vec<PathBuf>,
 
-    /// In directories and patterns, include only files that match GLOB, for example '*.md'
+    /// In directories and patterns, include all files that match GLOB, for example '*.md', and no others
     #[arg(long, value_name = "GLOB")]
     pub include: Vec<String>,
 
@@ -44,6 +45,14 @@ pub(super) struct RecordArgs {
     /// Input format. auto: by file extension; lines: one text per line; files: one text per file
     #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<input::Format>())]
     pub input_format: OrAuto<input::Format>,
+
+    /// Delimiter of the fields in csv and tsv, one ASCII character; '\t' is a tab [default: a comma, in tsv a tab]
+    #[arg(long, value_name = "CHAR", value_parser = delimiter)]
+    pub delimiter: Option<u8>,
+
+    /// Quote around fields of csv and tsv, one ASCII character, or none: quotes are plain text [default: \", in tsv none]
+    #[arg(long, value_name = "CHAR|none", value_parser = quote)]
+    pub quote: Option<Quote>,
 
     /// Field or column of the text, in jsonl, csv, tsv, parquet and arrow, or several, separated by commas or spaces, whose values are
     /// joined. meta.text is the field text in the object or struct meta, here and in the other options [default: text]
@@ -146,7 +155,7 @@ pub(super) fn records(
     Ok(RecordOptions {
         model: ModelOptions { max_memory: args.max_memory.map(|size| size.as_u64()), ..model },
         pair_option: pair.0,
-        input: input(&args, pair)?,
+        input: input(&args, pair, verbosity)?,
         format: output_format(args.output_format, args.output.as_deref())?,
         output: target(args.output),
         chunks: false,
@@ -168,7 +177,11 @@ pub(super) fn records(
 }
 
 /// The texts, or the files that hold them.
-fn input(args: &RecordArgs, pair: (&'static str, Option<String>)) -> Result<Input> {
+fn input(
+    args: &RecordArgs,
+    pair: (&'static str, Option<String>),
+    verbosity: &VerbosityArgs,
+) -> Result<Input> {
     let RecordArgs { texts, input: files, text_field, id_field, keep, .. } = args;
     let (pair_option, pair_field) = pair;
     let stdin = [PathBuf::from("-")];
@@ -188,8 +201,8 @@ fn input(args: &RecordArgs, pair: (&'static str, Option<String>)) -> Result<Inpu
         no_ignore: args.no_ignore,
         is_lenient: args.on_error == OnError::Skip,
     };
-    let sources = input::filtered_sources(paths, args.input_format.0, &filter);
-    let sources = sources.map_err(|error| UsageError(error.to_string()))?;
+    let mut sources = inputs(paths, args.input_format.0, &filter, "--input", verbosity)?;
+    set_syntax(&mut sources, args)?;
     let field_options = [
         ("--text-field", !text_field.is_empty()),
         (pair_option, pair_field.is_some()),
@@ -255,6 +268,32 @@ fn kept_name(value: &str) -> Result<KeptName, String> {
     }
 }
 
+/// Sets the delimiter and the quote of csv and tsv files.
+///
+/// # Errors
+/// [`UsageError`] if there is no such file, or both are the same.
+fn set_syntax(sources: &mut [input::Source], args: &RecordArgs) -> Result<()> {
+    let options = [("--delimiter", args.delimiter.is_some()), ("--quote", args.quote.is_some())];
+    let Some((option, _)) = options.into_iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
+    let mut is_used = false;
+    for source in sources.iter_mut().filter(|source| source.format.is_delimited()) {
+        let FieldSyntax { delimiter, quote } = &mut source.syntax;
+        *delimiter = args.delimiter.unwrap_or(*delimiter);
+        *quote = args.quote.map_or(*quote, |Quote(quote)| quote);
+        if *quote == Some(*delimiter) {
+            bail!(UsageError(format!("{option}: the delimiter and the quote are the same; choose another")));
+        }
+        is_used = true;
+    }
+    if !is_used {
+        bail!(UsageError(format!(
+            "{option} needs an input in csv or tsv; pass --input FILE, and --input-format csv if the file extension does \
+             not tell the format"
+        )));
+    }
+    Ok(())
+}
+
 /// The output format: as the option says, else by the extension of the output file, else jsonl.
 ///
 /// # Errors
@@ -297,6 +336,27 @@ fn batch_tokens_help() -> String {
         "Tokens per batch, over all of its texts [default: {CPU_F32_TOKENS} for f32 on a CPU, {CPU_TOKENS} for \
          other types, {AMX_TOKENS} with AMX, {CAUSAL_TOKENS} for decoder language models; on a GPU as many as fit in its memory, up to {MAX_GPU_TOKENS}]"
     )
+}
+
+/// The value of `--quote`; `None` if quotes are plain text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Quote(Option<u8>);
+
+fn delimiter(value: &str) -> Result<u8, String> {
+    let value = if value == "\\t" { "\t" } else { value };
+    match value.as_bytes() {
+        [byte] if byte.is_ascii() && !b"\r\n".contains(byte) => Ok(*byte),
+        _ => Err("expected one ASCII character, for example ; or '\\t'".into()),
+    }
+}
+
+fn quote(value: &str) -> Result<Quote, String> {
+    match value {
+        "none" => Ok(Quote(None)),
+        _ => delimiter(value)
+            .map(|byte| Quote(Some(byte)))
+            .map_err(|_| "expected one ASCII character, or none".into()),
+    }
 }
 
 fn size(value: &str) -> Result<ByteSize, String> {

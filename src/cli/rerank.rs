@@ -8,9 +8,10 @@ use clap::Args;
 use super::args::{ModelArgs, pooling};
 use super::choice::OrAuto;
 use super::records::{RecordArgs, is_stdin, records};
+use super::resolve::inputs;
 use super::scores::{ScoreArgs, scoring};
 use crate::error::UsageError;
-use crate::input::{self, Fields, TextFields};
+use crate::input::{Fields, Filter, TextFields};
 use crate::nn::Pooling;
 use crate::run::rerank::{RerankOptions, RerankQueries};
 use crate::task::{ModelOptions, PromptChoice};
@@ -79,9 +80,9 @@ pub(super) struct RerankArgs {
 pub(super) fn options(args: RerankArgs) -> Result<RerankOptions> {
     let (model, scores) = scoring(&args.model, &args.scores)?;
     let model = ModelOptions { pooling: args.pooling.0.clone(), ..model };
-    let queries = match (args.query, &args.queries) {
-        (Some(query), _) => RerankQueries::One(query),
-        (None, Some(path)) => query_files(path, args.query_field.clone(), &args.records)?,
+    let queries = match (&args.query, &args.queries) {
+        (Some(query), _) => RerankQueries::One(query.clone()),
+        (None, Some(path)) => query_files(path, args.query_field.clone(), &args)?,
         (None, None) => RerankQueries::OfRecords,
     };
     let query_field = args.query_field.filter(|_| args.queries.is_none());
@@ -95,15 +96,15 @@ pub(super) fn options(args: RerankArgs) -> Result<RerankOptions> {
 }
 
 /// The file of `--queries`.
-fn query_files(path: &PathBuf, field: Option<String>, records: &RecordArgs) -> Result<RerankQueries> {
-    if is_stdin(path) && records.reads_stdin() {
+fn query_files(path: &PathBuf, field: Option<String>, args: &RerankArgs) -> Result<RerankQueries> {
+    if is_stdin(path) && args.records.reads_stdin() {
         bail!(UsageError(
             "--queries - and the texts are both read from standard input; pass the texts with --input FILE"
                 .into()
         ));
     }
-    let sources = input::sources(std::slice::from_ref(path), None);
-    let sources = sources.map_err(|error| UsageError(error.to_string().replace("--input", "--queries")))?;
+    let paths = std::slice::from_ref(path);
+    let sources = inputs(paths, None, &Filter::default(), "--queries", &args.model.verbosity)?;
     if field.is_some() && !sources.iter().any(|source| source.format.has_fields()) {
         bail!(UsageError(format!(
             "--query-field needs queries with fields (jsonl, csv, tsv, parquet or arrow), but --queries {} has lines; remove it",

@@ -8,6 +8,7 @@ use anyhow::{Result, bail};
 use super::args::{DEFAULT_MODEL, HubArgs, ModelArgs, VectorArgs, VerbosityArgs};
 use super::choice::OrAuto;
 use crate::error::UsageError;
+use crate::input::{self, Filter, Format};
 use crate::model::Source;
 use crate::model::modules::Role;
 use crate::named::Named;
@@ -120,6 +121,24 @@ pub(super) fn console(args: &VerbosityArgs) -> Console {
         _ => Verbosity::Normal,
     };
     Console::new(verbosity, !args.no_progress)
+}
+
+/// The inputs that the paths of `option` name. Prints a note about files that are left out.
+///
+/// # Errors
+/// [`UsageError`] if they cannot be found.
+pub(super) fn inputs(
+    paths: &[PathBuf],
+    format: Option<Format>,
+    filter: &Filter,
+    option: &str,
+    verbosity: &VerbosityArgs,
+) -> Result<Vec<input::Source>> {
+    let with_option = |message: String| message.replace("--input ", &format!("{option} "));
+    let inputs = input::find(paths, format, filter);
+    let inputs = inputs.map_err(|error| UsageError(with_option(error.to_string())))?;
+    inputs.notes().for_each(|note| console(verbosity).note(with_option(note)));
+    Ok(inputs.sources)
 }
 
 pub(super) fn source(model: String, hub: &HubArgs, verbosity: &VerbosityArgs) -> Source {

@@ -10,9 +10,9 @@ use clap::builder::{PossibleValue, TypedValueParser};
 use super::args::{ModelArgs, VectorArgs, finite, number};
 use super::choice::{OrAuto, named, named_or_auto, one_of};
 use super::records::text_fields;
-use super::resolve::{console, embedding_model, table_format, target, vectors};
+use super::resolve::{console, embedding_model, inputs, table_format, target, vectors};
 use crate::error::UsageError;
-use crate::input::{self, Fields};
+use crate::input::{self, Fields, Filter};
 use crate::model::modules::Role;
 use crate::named::Named;
 use crate::neighbours::Metric;
@@ -243,8 +243,8 @@ fn queries(args: &SearchArgs) -> Result<Queries> {
         return Ok(Queries::Texts(args.texts.clone()));
     }
     let path = args.queries.clone().unwrap_or_else(|| "-".into());
-    let sources = input::sources(std::slice::from_ref(&path), args.input_format.0);
-    let sources = sources.map_err(|error| UsageError(error.to_string().replace("--input", "--queries")))?;
+    let (paths, format) = (std::slice::from_ref(&path), args.input_format.0);
+    let sources = inputs(paths, format, &Filter::default(), "--queries", &args.model.verbosity)?;
     let text = text_fields(&args.text_field, args.text_separator.as_deref())?;
     Ok(Queries::Files(sources, Fields { text, id: args.id_field.clone(), ..Fields::default() }))
 }

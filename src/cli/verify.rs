@@ -7,9 +7,9 @@ use clap::Args;
 
 use super::args::{ModelArgs, VectorArgs, number};
 use super::records::text_fields;
-use super::resolve::{console, embedding_model, vectors};
+use super::resolve::{console, embedding_model, inputs, vectors};
 use crate::error::UsageError;
-use crate::input::{self, Fields};
+use crate::input::{Fields, Filter};
 use crate::run::verify::VerifyOptions;
 
 /// The examples at the end of the command's help.
@@ -70,8 +70,9 @@ pub(super) struct VerifyArgs {
 /// As [`model`]; [`UsageError`] if the texts cannot be found.
 pub(super) fn options(args: VerifyArgs) -> Result<VerifyOptions> {
     let path = args.texts.as_ref().unwrap_or(&args.against);
-    let sources = input::sources(std::slice::from_ref(path), None);
-    let sources = sources.map_err(|error| UsageError(error.to_string()))?;
+    let option = if args.texts.is_some() { "--input" } else { "--against" };
+    let paths = std::slice::from_ref(path);
+    let sources = inputs(paths, None, &Filter::default(), option, &args.model.verbosity)?;
     if args.texts.is_none() && !sources.iter().all(|source| source.format.has_fields()) {
         bail!(UsageError(format!(
             "--against {}: a file of this format has no texts; pass --input FILE with the texts",

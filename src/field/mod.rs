@@ -51,6 +51,12 @@ impl From<Value> for FieldValue {
     }
 }
 
+impl From<f64> for FieldValue {
+    fn from(value: f64) -> Self {
+        FieldValue::Arrow(Arc::new(Float64Array::from(vec![value])))
+    }
+}
+
 impl From<f32> for FieldValue {
     fn from(value: f32) -> Self {
         FieldValue::Arrow(Arc::new(Float32Array::from(vec![value])))
@@ -70,6 +76,17 @@ impl FieldValue {
             ArrowError::CastError(format!("{} has no exact {data_type}", value.data_type()))
         })?;
         Ok(FieldValue::Arrow(value))
+    }
+
+    /// The value, if it is a 64-bit float that JSON does not have: NaN or infinity.
+    pub fn not_finite(&self) -> Option<f64> {
+        match self {
+            FieldValue::Arrow(array) if array.is_valid(0) => {
+                let float = array.as_primitive_opt::<Float64Type>()?.value(0);
+                (!float.is_finite()).then_some(float)
+            }
+            _ => None,
+        }
     }
 
     /// Whether the value is null.

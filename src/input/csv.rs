@@ -1,41 +1,36 @@
 //! CSV and TSV: a header row, then one record per row.
 
-use std::io::{self, BufRead, Read};
 use std::str;
 use std::sync::Arc;
 
-use anyhow::{Error, Result, anyhow, bail};
-use csv::{ByteRecord, Reader, ReaderBuilder};
+use anyhow::{Result, anyhow, bail};
 use serde_json::Value;
 
+use super::delimited::{Advance, FieldSyntax, Malformation, Row};
 use super::error::missing_column;
 use super::limit::ReadLimit;
 use super::reader::InputReader;
 use super::record::{
     Entry, Fields, KeptField, KeptName, Location, Position, Record, TextFields, built_in_field,
 };
+use crate::sys::console::counted;
 
-/// What the reader appends to the input: an extra row, or, if a quoted field is still open at the end of the input, the
-/// end of that field. The `csv` crate would accept the open field, with all following rows in it.
-const END_MARK: &[u8] = b"\n\x1a";
-
-/// Bytes of a row for each field that it may have. The `csv` crate holds the end of each field, in twice as many bytes.
-const BYTES_PER_FIELD: u64 = 4;
-/// Bytes that are passed to the `csv` crate at a time.
-const BUFFER_BYTES: usize = 1 << 16;
+/// Bytes of a header for each column that it may have: the reader holds the position of each.
+const BYTES_PER_COLUMN: u64 = 4;
 
 const NOT_UTF8: &str = "is not valid UTF-8; convert the file to UTF-8, for example with iconv";
-const CLOSE_QUOTE: &str = "close the open quote, and write a quote inside a quoted field twice";
+/// How a quoted field is written, and what to do if quotes are plain text.
+const QUOTE_TWICE: &str =
+    "write a quote inside a quoted field twice, or pass --quote none if quotes are plain text";
 
 /// The rows of an input.
 pub(super) struct CsvRows {
     name: Arc<str>,
-    reader: Reader<BoundedReader>,
+    input: InputReader,
+    syntax: FieldSyntax,
     /// The last row that was read.
-    row: ByteRecord,
+    row: Row,
     limit: ReadLimit,
-    /// The line after the last row: the next row starts in it, or after blank lines.
-    line: u64,
     /// The number of columns in the header.
     columns: usize,
     text: TextFields,
@@ -51,20 +46,19 @@ impl CsvRows {
     ///
     /// # Errors
     /// If reading fails, the header is not UTF-8, or it does not have one of the columns.
-    pub(super) fn open(input: InputReader, delimiter: u8, fields: &Fields, limit: ReadLimit) -> Result<Self> {
-        let name = input.name.clone();
-        let reader = ReaderBuilder::new()
-            .delimiter(delimiter)
-            .has_headers(false)
-            .flexible(true)
-            .buffer_capacity(BUFFER_BYTES)
-            .from_reader(BoundedReader::new(input, delimiter));
+    pub(super) fn open(
+        input: InputReader,
+        syntax: FieldSyntax,
+        fields: &Fields,
+        limit: ReadLimit,
+    ) -> Result<Self> {
+        let max_columns = (limit.line_bytes() / BYTES_PER_COLUMN) as usize;
         let mut rows = CsvRows {
-            name,
-            reader,
-            row: ByteRecord::new(),
+            name: input.name.clone(),
+            input,
+            syntax,
+            row: Row::new(syntax, limit.line_bytes(), max_columns),
             limit,
-            line: 1,
             columns: 0,
             text: fields.text.clone(),
             text_columns: Vec::new(),
@@ -73,22 +67,32 @@ impl CsvRows {
             keep: Vec::new(),
         };
         match rows.advance()? {
-            Some(line) if rows.row.iter().any(|name| str::from_utf8(name).is_err()) => {
+            Advance::Row(line) if rows.row.iter().any(|name| str::from_utf8(name).is_err()) => {
                 bail!("{} line {line} {NOT_UTF8}", rows.name);
             }
-            Some(_) => {}
-            // The input is empty, and the row is the end mark.
-            None => rows.row.clear(),
+            Advance::Row(line) if rows.row.len() > max_columns => bail!(
+                "{} line {line} has more than {max_columns} fields, the maximum that fits into memory; check the \
+                 delimiter, or remove columns",
+                rows.name
+            ),
+            Advance::Malformed(line, malformation) => {
+                bail!("{} line {line} {}", rows.name, rows.reason(malformation));
+            }
+            Advance::Row(_) | Advance::End => {}
         }
-        rows.find_columns(fields)?;
+        rows.find_columns(fields).map_err(|error| match rows.other_delimiter() {
+            Some(delimiter) => anyhow!("{error}, or pass --delimiter '{delimiter}'"),
+            None => error,
+        })?;
+        rows.check_names()?;
+        rows.row.store_fields(rows.columns);
         Ok(rows)
     }
 
     /// Finds the columns of the fields in the header, which is the last row that was read.
     fn find_columns(&mut self, fields: &Fields) -> Result<()> {
         let names = || self.row.iter().filter_map(|name| str::from_utf8(name).ok());
-        // A byte order mark is not part of the first name.
-        let find = |name: &str| names().position(|column| column.trim_start_matches('\u{feff}') == name);
+        let find = |name: &str| names().position(|column| column == name);
         let require = |name: &str, option: &str| {
             find(name).ok_or_else(|| missing_column(&self.name, name, names(), option))
         };
@@ -109,31 +113,54 @@ impl CsvRows {
         Ok(())
     }
 
+    /// What delimits the names of a header that is one field, if that is another delimiter.
+    fn other_delimiter(&self) -> Option<std::ascii::EscapeDefault> {
+        let [name] = self.row.iter().collect::<Vec<_>>()[..] else { return None };
+        b";\t|,".iter().find(|byte| name.contains(byte)).map(|byte| byte.escape_ascii())
+    }
+
+    /// Checks that the columns that are read have names of their own.
+    fn check_names(&self) -> Result<()> {
+        let keep = self.keep.iter().filter_map(|kept| match kept {
+            KeptField::Column(column) => Some((*column, "--keep")),
+            KeptField::BuiltIn(_) => None,
+        });
+        let pair = self.pair.map(|column| (column, "--pair-field"));
+        let id = self.id.map(|column| (column, "--id-field"));
+        let text = self.text_columns.iter().map(|column| (*column, "--text-field"));
+        for (column, option) in text.chain(pair).chain(id).chain(keep) {
+            let name = &self.row[column];
+            let columns = self.row.iter().filter(|other| *other == name).count();
+            if columns > 1 {
+                let name = String::from_utf8_lossy(name);
+                bail!(
+                    "{}: the header has {columns} columns {name:?}; rename one of them, or choose another with {option}",
+                    self.name
+                );
+            }
+        }
+        Ok(())
+    }
+
     /// Bytes of the rows read so far, after decompression.
     pub(super) fn bytes_read(&self) -> u64 {
-        let byte = self.reader.position().byte();
-        self.reader.get_ref().end.map_or(byte, |end| byte.min(end))
+        self.row.bytes_read()
     }
 
     /// Reads the next row; `None` at the end of the input.
     ///
     /// # Errors
-    /// If reading fails, a row is too long, or a quoted field does not end.
+    /// If reading fails.
     pub(super) fn read(&mut self) -> Result<Option<Entry>> {
-        let Some(line) = self.advance()? else { return Ok(None) };
+        let advance = self.advance()?;
+        let (Advance::Row(line) | Advance::Malformed(line, _)) = advance else { return Ok(None) };
         let location = Location { source: self.name.clone(), position: Position::Line(line) };
-        if self.row.len() != self.columns {
-            let reason = format!(
-                "has {} fields, but the header has {}; fix the row, or quote fields that contain the delimiter",
-                self.row.len(),
-                self.columns
-            );
-            return Ok(Some(Entry::unreadable(location, reason)));
-        }
-        Ok(Some(match self.record(location.clone()) {
-            Ok(record) => Entry::Record(record),
-            Err(reason) => Entry::unreadable(location, reason),
-        }))
+        let record = match advance {
+            Advance::Malformed(_, malformation) => Err(self.reason(malformation)),
+            _ if self.row.len() != self.columns => Err(self.wrong_length()),
+            _ => self.record(location.clone()),
+        };
+        Ok(Some(record.map_or_else(|reason| Entry::unreadable(location, reason), Entry::Record)))
     }
 
     /// The record of the last row, or why it cannot be read.
@@ -152,114 +179,43 @@ impl CsvRows {
         Ok(Record { location, id, text, pair, kept })
     }
 
-    /// Reads the next row into `row` and returns the line that it starts in; `None` at the end of the input.
-    fn advance(&mut self) -> Result<Option<u64>> {
-        // The bytes in the buffer of the `csv` crate were counted for the row before.
-        let max_fields = self.limit.line_bytes() / BYTES_PER_FIELD;
-        let bounded = self.reader.get_mut();
-        bounded.bytes_left = self.limit.line_bytes() + BUFFER_BYTES as u64;
-        bounded.fields_left = max_fields + BUFFER_BYTES as u64;
-        match self.reader.read_byte_record(&mut self.row) {
-            Ok(true) => {}
-            Ok(false) => return Ok(None),
-            Err(error) => return Err(self.row_error(error, max_fields)),
-        }
-        let position = self.reader.position();
-        let (byte, line) = (position.byte(), position.line());
-        // The `csv` crate counts line feeds, and leaves the line feed of `\r\n` to the next row.
-        let inside = self.row.as_slice().iter().filter(|byte| **byte == b'\n').count() as u64;
-        let ended = u64::from(self.reader.get_ref().byte_at(byte - 1) == Some(b'\n'));
-        let start = line.saturating_sub(inside + ended);
-        self.line = start + inside + 1;
-        if self.reader.get_ref().end.is_some_and(|end| byte > end + 1) {
-            if self.row.len() == 1 && self.row[0] == END_MARK[1..] {
-                return Ok(None);
-            }
-            bail!("{} line {start}: a quoted field of this row does not end; {CLOSE_QUOTE}", self.name);
-        }
-        Ok(Some(start))
+    /// Reads the next row into `row`.
+    fn advance(&mut self) -> Result<Advance> {
+        let after = self.row.next_line() - 1;
+        let advance = self.row.advance(&mut *self.input.reader);
+        advance.map_err(|error| self.input.read_error(&format!("after line {after}"), &error))
     }
 
-    /// The error for a row that the `csv` crate could not read.
-    fn row_error(&self, error: csv::Error, max_fields: u64) -> Error {
-        let bounded = self.reader.get_ref();
-        match error.into_kind() {
-            csv::ErrorKind::Io(_) if bounded.bytes_left == 0 => {
-                let reason = self.limit.too_long(CLOSE_QUOTE);
-                anyhow!("{} line {}: the row that starts here {reason}", self.name, self.line)
+    /// Why a row cannot be read, as the predicate of an error.
+    fn reason(&self, malformation: Malformation) -> String {
+        match malformation {
+            Malformation::OpenQuote => format!("has a quoted field that does not end; {QUOTE_TWICE}"),
+            Malformation::TextAfterQuote => {
+                format!("has a quoted field with text after its closing quote; {QUOTE_TWICE}")
             }
-            csv::ErrorKind::Io(_) if bounded.fields_left == 0 => anyhow!(
-                "{} line {}: the row that starts here has more than {max_fields} fields, the maximum that fits into \
-                 memory; check the delimiter, or remove columns",
-                self.name,
-                self.line
+            Malformation::QuoteAfterBackslash => format!(
+                "has a quote after a backslash in a quoted field, which ends the field there; {QUOTE_TWICE}"
             ),
-            csv::ErrorKind::Io(error) => {
-                bounded.input.read_error(&format!("after line {}", self.line - 1), &error)
+            Malformation::TooLong { is_quoted: true } => self.limit.too_long(QUOTE_TWICE),
+            Malformation::TooLong { is_quoted: false } => {
+                self.limit.too_long("split the text into several rows")
             }
-            _ => anyhow!("{} line {} is not a CSV row; fix it", self.name, self.line),
-        }
-    }
-}
-
-/// The bytes of an input, up to limits that are reset for each row, and then [`END_MARK`].
-struct BoundedReader {
-    input: InputReader,
-    delimiter: u8,
-    /// Bytes that the next row may still have.
-    bytes_left: u64,
-    /// Fields that the next row may still have: the `csv` crate holds the end of each one in memory.
-    fields_left: u64,
-    /// The bytes of the last read.
-    last: Vec<u8>,
-    /// Bytes read in all.
-    read: u64,
-    /// The length of the input, once it is known.
-    end: Option<u64>,
-}
-
-impl BoundedReader {
-    fn new(input: InputReader, delimiter: u8) -> Self {
-        BoundedReader {
-            input,
-            delimiter,
-            bytes_left: 0,
-            fields_left: 0,
-            last: Vec::new(),
-            read: 0,
-            end: None,
         }
     }
 
-    /// The byte at `offset` in the input, if it is one of the last read.
-    fn byte_at(&self, offset: u64) -> Option<u8> {
-        let start = self.read - self.last.len() as u64;
-        offset.checked_sub(start).and_then(|i| self.last.get(i as usize)).copied()
-    }
-}
-
-impl Read for BoundedReader {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.bytes_left == 0 || self.fields_left == 0 {
-            return Err(io::Error::other("the row is too long"));
-        }
-        if self.end.is_some() {
-            return Ok(0);
-        }
-        let available = self.input.reader.fill_buf()?;
-        let taken = available.len().min(buffer.len()).min(self.bytes_left as usize);
-        let bytes = if taken == 0 { END_MARK } else { &available[..taken] };
-        buffer[..bytes.len()].copy_from_slice(bytes);
-        self.last.clear();
-        self.last.extend_from_slice(bytes);
-        if taken == 0 {
-            self.end = Some(self.read);
-        }
-        self.read += self.last.len() as u64;
-        self.bytes_left -= taken as u64;
-        let fields = self.last.iter().filter(|byte| **byte == self.delimiter).count();
-        self.fields_left = self.fields_left.saturating_sub(fields as u64);
-        self.input.reader.consume(taken);
-        Ok(self.last.len())
+    /// The reason of a row with too few or too many fields.
+    fn wrong_length(&self) -> String {
+        let (fields, columns) = (counted(self.row.len() as u64, "field"), self.columns);
+        let lines = match self.row.lines() {
+            1 => String::new(),
+            lines => format!(" in {lines} lines"),
+        };
+        let has_quotes = || self.row.iter().any(|field| field.starts_with(b"\""));
+        let remedy = match self.syntax.quote {
+            Some(_) => "fix the row, or quote fields that contain the delimiter",
+            None if has_quotes() => "fix the row, or pass --quote '\"' if some fields are quoted",
+            None => "fix the row",
+        };
+        format!("has {fields}{lines}, but the header has {columns}; {remedy}")
     }
 }

@@ -36,6 +36,8 @@ struct OpenInput {
     reader: FormatReader,
     /// Compressed bytes read so far; `None` if the input is not compressed.
     compressed_bytes_read: Option<Arc<AtomicU64>>,
+    /// Whether the input is UTF-16.
+    is_utf16: bool,
     /// The size of the input in bytes, if it is known.
     size: Option<u64>,
     /// The name of the input, if it [is lenient](Source::is_lenient).
@@ -84,6 +86,7 @@ impl Entries {
         let open = OpenInput {
             reader: FormatReader::Arguments(arguments),
             compressed_bytes_read: None,
+            is_utf16: false,
             size: total_bytes,
             lenient_name: None,
         };
@@ -111,6 +114,11 @@ impl Entries {
     /// Bytes of the entries read so far, on the scale of [`Self::total_bytes`], which it reaches at the end.
     pub fn bytes_read(&self) -> u64 {
         self.bytes_before + self.open.as_ref().map_or(0, OpenInput::bytes_read)
+    }
+
+    /// Whether the input of the last entry is UTF-16.
+    pub fn is_utf16(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.is_utf16)
     }
 
     /// Whether the last entry was the last row of a record batch of an Arrow stream.
@@ -187,29 +195,32 @@ impl OpenInput {
         if let Some(fault) = &source.fault {
             bail!("{fault}");
         }
-        let mut compressed_bytes_read = None;
+        let (mut compressed_bytes_read, mut is_utf16) = (None, false);
         let mut input = || -> Result<InputReader> {
             let input =
                 InputReader::open(source).map_err(|error| cannot_open(source.path.to_string(), &error))?;
             compressed_bytes_read.clone_from(&input.compressed_bytes_read);
+            is_utf16 = input.is_utf16;
             Ok(input)
         };
         let reader = match (source.format, &source.path) {
             (Format::Lines, _) => FormatReader::Lines(Lines::new(input()?, fields.keep.clone(), limit)),
             (Format::Jsonl, _) => FormatReader::Json(JsonLines::new(input()?, fields.clone(), limit)),
-            (Format::Csv, _) => FormatReader::Csv(Box::new(CsvRows::open(input()?, b',', fields, limit)?)),
-            (Format::Tsv, _) => FormatReader::Csv(Box::new(CsvRows::open(input()?, b'\t', fields, limit)?)),
+            (Format::Csv | Format::Tsv, _) => {
+                FormatReader::Csv(Box::new(CsvRows::open(input()?.checked()?, source.syntax, fields, limit)?))
+            }
             (Format::Arrow, _) => {
-                FormatReader::Arrow(Box::new(ArrowRows::open(input()?, source, fields, limit)?))
+                FormatReader::Arrow(Box::new(ArrowRows::open(input()?.checked()?, source, fields, limit)?))
             }
             (Format::Parquet, InputPath::File(path)) => {
+                input()?.checked()?;
                 FormatReader::Parquet(Box::new(ParquetRows::open(path, fields, limit)?))
             }
             (Format::Parquet, InputPath::Stdin) => unreachable!("Source::check_format rejects it"),
             (Format::Files, _) => FormatReader::File(Some(Box::new(file::read(source, &fields.keep, limit)))),
         };
         let lenient_name = source.is_lenient.then(|| source.path.to_string().into());
-        Ok(OpenInput { reader, compressed_bytes_read, size: source.size(), lenient_name })
+        Ok(OpenInput { reader, compressed_bytes_read, is_utf16, size: source.size(), lenient_name })
     }
 
     /// Bytes of the entries read so far, before decompression.

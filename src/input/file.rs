@@ -2,11 +2,11 @@
 
 use std::io::Read;
 
-use super::binary;
 use super::error::one_line;
 use super::limit::ReadLimit;
 use super::reader::InputReader;
 use super::record::{Entry, KeptName, Location, Position};
+use super::sniff;
 use super::source::{InputPath, Source};
 
 /// Reads a file as one record, with its path, as errors name it, as the id and the built-in fields in `keep`. A byte order mark at the
@@ -27,20 +27,19 @@ pub(super) fn read(source: &Source, keep: &[KeptName], limit: ReadLimit) -> Entr
 
 /// The text of a file, or why it cannot be read.
 fn read_text(source: &Source, limit: ReadLimit) -> Result<String, String> {
+    let unread = |error| format!("cannot be read ({}); check the file", one_line(&error));
+    let input = InputReader::open(source).map_err(unread)?;
+    if let Some(fault) = input.fault {
+        return Err(fault);
+    }
     let mut bytes = Vec::new();
-    InputReader::open(source)
-        .and_then(|input| input.reader.take(limit.line_bytes() + 1).read_to_end(&mut bytes))
-        .map_err(|error| format!("cannot be read ({}); check the file", one_line(&error)))?;
+    input.reader.take(limit.line_bytes() + 1).read_to_end(&mut bytes).map_err(unread)?;
     if bytes.len() as u64 > limit.line_bytes() {
         return Err(limit.too_long("split the file: it is read as one text"));
     }
     if bytes.starts_with(b"\xef\xbb\xbf") {
         bytes.drain(..3);
     }
-    // Some binary files are valid UTF-8: a PDF document may be.
-    if let Some(reason) = binary::not_text(&bytes) {
-        return Err(reason);
-    }
     String::from_utf8(bytes)
-        .map_err(|error| binary::not_text_file(error.as_bytes(), error.utf8_error().valid_up_to()))
+        .map_err(|error| sniff::not_text_file(error.as_bytes(), error.utf8_error().valid_up_to()))
 }

@@ -10,9 +10,24 @@ use glob::{MatchOptions, glob_with};
 use ignore::WalkBuilder;
 use ignore::overrides::{Override, OverrideBuilder};
 
-use super::error::{cannot_open, one_line};
+use super::error::{cannot_open, list_names, one_line};
 use super::source::{Compression, Format, InputPath, Source};
+use crate::named::Named;
+use crate::sys::console::counted;
 use crate::sys::regular_file;
+
+/// Files that describe data: of Hugging Face's datasets, Spark and Parquet.
+const METADATA: &[&str] = &[
+    "dataset_info.json",
+    "dataset_infos.json",
+    "dataset_dict.json",
+    "state.json",
+    "_SUCCESS",
+    "_metadata",
+    "_common_metadata",
+];
+/// Maximum number of files that a note names.
+const MAX_NAMED_FILES: usize = 3;
 
 /// Which files of directories and globs are inputs. Files that `--input` names themselves always are.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -44,12 +59,39 @@ impl Filter {
     }
 }
 
-/// The inputs that `paths` name, unfiltered: see [`filtered_sources`].
-///
-/// # Errors
-/// See [`filtered_sources`].
-pub fn sources(paths: &[PathBuf], format: Option<Format>) -> Result<Vec<Source>> {
-    filtered_sources(paths, format, &Filter::default())
+/// What [`find`] finds.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Inputs {
+    /// The inputs.
+    pub sources: Vec<Source>,
+    /// The files of each directory or glob that are not inputs, because other files are of another kind.
+    left_out: Vec<(PathBuf, Vec<PathBuf>)>,
+}
+
+impl Inputs {
+    /// Which files of directories and globs are not inputs, and which inputs are lines beside others with fields: one
+    /// sentence each.
+    pub fn notes(&self) -> impl Iterator<Item = String> {
+        let lines = self.sources.iter().find(|source| !source.format.has_fields());
+        let lines = lines.filter(|_| self.sources.iter().any(|source| source.format.has_fields()));
+        let lines = lines.map(|source| {
+            format!(
+                "{} is read as {}, without fields, beside inputs that have fields",
+                source.path,
+                source.format.name()
+            )
+        });
+        let left_out = self.left_out.iter().map(|(path, files)| {
+            let names: Vec<_> = files.iter().take(MAX_NAMED_FILES).map(|file| file_name(file)).collect();
+            let names = list_names(&names, files.len() - names.len());
+            format!(
+                "{} of --input {} left out, because other files are data ({names}); pass --include to choose files",
+                counted(files.len() as u64, "file"),
+                path.display()
+            )
+        });
+        left_out.chain(lines)
+    }
 }
 
 /// The inputs that `paths` name:
@@ -59,28 +101,42 @@ pub fn sources(paths: &[PathBuf], format: Option<Format>) -> Result<Vec<Source>>
 /// - a directory is all files in it and below it, except for hidden files and those that `.gitignore` excludes;
 /// - any other path with `*`, `?` or `[` is a glob, and names the files and directories that match it.
 ///
-/// The files of a directory or a glob are sorted by path, component by component, and filtered by `filter`. If `format`
-/// is `None`, the extension of each file gives its format. The extension always gives the compression.
+/// The files of a directory or a glob are sorted by path, component by component, and filtered by `filter`. If some of
+/// them are data, files of records with fields, those are the inputs, unless the filter includes files by name. If
+/// `format` is `None`, the extension of each file gives its format. The extension always gives the compression.
 ///
 /// # Errors
 /// If a directory or a glob has no files, a directory cannot be read, or a file that is not lenient has an extension or
 /// a compression that is not supported.
-pub fn filtered_sources(paths: &[PathBuf], format: Option<Format>, filter: &Filter) -> Result<Vec<Source>> {
-    let mut sources = Vec::new();
+pub fn find(paths: &[PathBuf], format: Option<Format>, filter: &Filter) -> Result<Inputs> {
+    let mut inputs = Inputs::default();
     for path in paths {
         if path == Path::new("-") {
+            let format = format.unwrap_or(Format::Lines);
             let source = Source {
                 path: InputPath::Stdin,
-                format: format.unwrap_or(Format::Lines),
+                format,
                 compression: Compression::None,
+                syntax: format.syntax(),
                 is_lenient: false,
                 fault: None,
             };
             source.check_format()?;
-            sources.push(source);
+            inputs.sources.push(source);
             continue;
         }
-        let (files, is_found) = expand(path, filter)?;
+        let (mut files, is_found) = expand(path, filter)?;
+        if is_found && filter.include.is_empty() {
+            let left_out = leave_out(&mut files, format);
+            if files.is_empty() {
+                bail!(
+                    "--input {} has only files that are not texts ({}); pass --include to choose files",
+                    path.display(),
+                    file_name(&left_out[0])
+                );
+            }
+            inputs.left_out.extend((!left_out.is_empty()).then(|| (path.clone(), left_out)));
+        }
         for file in files {
             let mut source = source_of_file(file, format);
             source.is_lenient = is_found && filter.is_lenient;
@@ -89,29 +145,68 @@ pub fn filtered_sources(paths: &[PathBuf], format: Option<Format>, filter: &Filt
             }
             match &source.fault {
                 Some(fault) if !source.is_lenient => bail!("{fault}"),
-                _ => sources.push(source),
+                _ => inputs.sources.push(source),
             }
         }
     }
-    Ok(sources)
+    Ok(inputs)
+}
+
+/// Removes and returns the files of a directory or a glob that are not inputs: without a `format`, all that are not
+/// data, if there are data; those that describe the others in any case.
+fn leave_out(files: &mut Vec<PathBuf>, format: Option<Format>) -> Vec<PathBuf> {
+    let is_data = |file: &PathBuf| !is_metadata(file) && format_of(file).0.is_some_and(Format::has_fields);
+    let has_data = format.map_or(files.iter().any(is_data), Format::has_fields);
+    files
+        .extract_if(.., |file| match format {
+            None if has_data => !is_data(file),
+            Some(Format::Files) => false,
+            _ => is_metadata(file) || has_data && is_document(file),
+        })
+        .collect()
+}
+
+/// Whether a file beside data or texts describes them or the job that wrote them, by its name.
+fn is_metadata(file: &Path) -> bool {
+    METADATA.contains(&file_name(file).as_str()) || extension(file) == "crc"
+}
+
+/// Whether a file is one that repositories have beside their data.
+fn is_document(file: &Path) -> bool {
+    let name = file_name(file).to_lowercase();
+    let stem = name.split('.').next().unwrap_or_default();
+    ["readme", "license", "licence", "notice", "citation", "changelog"].contains(&stem)
+        && extension(file) != "jsonl"
+}
+
+/// The name of a file, without its directory.
+fn file_name(file: &Path) -> String {
+    file.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The format, if it is supported, and the compression that the extensions of a file give.
+fn format_of(file: &Path) -> (Option<Format>, Compression) {
+    let (uncompressed, compression) = match extension(file).as_str() {
+        "gz" | "gzip" => (file.with_extension(""), Compression::Gzip),
+        "zst" | "zstd" => (file.with_extension(""), Compression::Zstd),
+        _ => (file.to_owned(), Compression::None),
+    };
+    (Format::from_extension(&extension(&uncompressed)), compression)
 }
 
 /// The input of a file, with the compression, and without a `format` also the format, that its extensions give.
-fn source_of_file(path: PathBuf, format: Option<Format>) -> Source {
-    let (uncompressed, compression) = match extension(&path).as_str() {
-        "gz" | "gzip" => (path.with_extension(""), Compression::Gzip),
-        "zst" | "zstd" => (path.with_extension(""), Compression::Zstd),
-        _ => (path.clone(), Compression::None),
-    };
-    let format = format.or_else(|| Format::from_extension(&extension(&uncompressed)));
+pub(super) fn source_of_file(path: PathBuf, format: Option<Format>) -> Source {
+    let (of_extension, compression) = format_of(&path);
+    let format = format.or(of_extension);
     let fault = format.is_none().then(|| {
         format!(
-            "--input {}: .json files are not supported; write one object per line, or pass --input-format",
+            "--input {}: .json files are not supported; write one object per line, pass --input-format, or leave it out \
+             with --exclude",
             path.display()
         )
     });
     let (path, format) = (InputPath::File(path), format.unwrap_or(Format::Lines));
-    Source { path, format, compression, is_lenient: false, fault }
+    Source { path, format, compression, syntax: format.syntax(), is_lenient: false, fault }
 }
 
 /// The last extension of a path, in lower case; empty if there is none.

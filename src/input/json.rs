@@ -1,10 +1,12 @@
 //! JSON lines: one object per line, one of whose fields is the text.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::mem;
 
 use anyhow::{Result, anyhow};
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use memchr::memchr2;
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::error::Error as JsonError;
 use serde_json::value::RawValue;
@@ -105,8 +107,9 @@ pub(super) fn check_optional_fields(sources: &[Source], fields: &Fields) -> Resu
         let mut lines = Lines::new(input, Vec::new(), ReadLimit::default());
         while let Some(entry) = lines.read().ok().flatten() {
             let Entry::Record(line) = entry else { continue };
-            if serde_json::from_str::<IgnoredAny>(&line.text).is_ok() {
-                missing.remove_fields_of(&line.text);
+            let json = parseable(&line.text);
+            if serde_json::from_str::<IgnoredAny>(&json).is_ok() {
+                missing.remove_fields_of(&json);
             }
             if missing.names.is_empty() {
                 return Ok(());
@@ -166,14 +169,15 @@ impl JsonLines {
             .chain(pair.as_deref())
             .chain(keep.iter().map(|kept| kept.field.as_str()))
             .collect();
-        let found = find_fields(&line.text, &mut |_| {}, &wanted)
-            .map_err(|(offset, error)| object_error(&line.text, offset, &error))?;
-        self.missing.remove_fields_of(&line.text);
+        let json = parseable(&line.text);
+        let found =
+            find_fields(&json, &mut |_| {}, &wanted).map_err(|error| object_error(&line.text, &error))?;
+        self.missing.remove_fields_of(&json);
         let field = |name: &str| {
             let index = wanted.iter().position(|wanted| *wanted == name)?;
-            found[index].map(|raw| RawField {
-                json: raw.get(),
-                offset: raw.get().as_ptr().addr() - line.text.as_ptr().addr(),
+            found[index].map(|raw| {
+                let offset = raw.get().as_ptr().addr() - json.as_ptr().addr();
+                RawField { json: &line.text[offset..offset + raw.get().len()], offset }
             })
         };
         let kept = keep.iter().map(|KeptName { field: name, .. }| {
@@ -185,10 +189,7 @@ impl JsonLines {
         let text = join(text, field)?;
         let kept = (kept.into_iter().zip(keep))
             .map(|(value, kept)| {
-                value
-                    .map(FieldValue::Json)
-                    .or_else(|| built_in_field(&kept.field, &line.location, &text))
-                    .unwrap_or_default()
+                value.or_else(|| built_in_field(&kept.field, &line.location, &text)).unwrap_or_default()
             })
             .collect();
         Ok(Record { location: line.location, id, text, pair, kept })
@@ -198,6 +199,12 @@ impl JsonLines {
     fn id(&self, raw: Option<RawField>) -> Result<Option<Value>, String> {
         let name = self.fields.id_name();
         let raw = match raw {
+            Some(raw) if raw.not_finite().is_some() => {
+                return Err(format!(
+                    "cannot be used: field {name:?} is {}, expected a string or an integer; choose another with --id-field",
+                    raw.json
+                ));
+            }
             Some(raw) if raw.is_string() || raw.is_number() => raw,
             Some(raw) if raw.is_null() => return Ok(None),
             Some(raw) => return Ok(Some(without_white_space(raw.json).into())),
@@ -206,7 +213,7 @@ impl JsonLines {
             }
             None => return Ok(None),
         };
-        match raw.value()? {
+        match raw.value(name)? {
             Value::Number(id) => match id.as_f64() {
                 Some(float) if id.is_f64() && float.abs() >= MAX_EXACT_INTEGER => Err(format!(
                     "cannot be used: field {name:?} is a number that 64 bits cannot hold exactly; write it in quotes"
@@ -244,20 +251,93 @@ fn without_white_space(json: &str) -> String {
     json.chars().filter(is_kept).collect()
 }
 
-/// The predicate of an error about a line in which [`find_fields`] rejects the object at byte `offset`.
-fn object_error(line: &str, offset: usize, error: &JsonError) -> String {
+/// The numbers that Python writes and JSON does not have.
+const NOT_FINITE: [(&str, f64); 3] =
+    [("NaN", f64::NAN), ("-Infinity", f64::NEG_INFINITY), ("Infinity", f64::INFINITY)];
+
+/// A line in which numbers that JSON does not have are replaced by others of the same length, so that offsets are the
+/// same. A line that is valid JSON is as it was.
+fn parseable(line: &str) -> Cow<'_, str> {
+    // Most lines are not searched further: no other letter of JSON's literals is an upper-case one.
+    if memchr2(b'N', b'I', line.as_bytes()).is_none() {
+        return line.into();
+    }
+    replace_not_finite(line, |number| match number.len() {
+        3 => "0.0",
+        8 => "0.000000",
+        _ => "-0.000000",
+    })
+}
+
+/// Replaces the numbers of [`NOT_FINITE`] outside of strings.
+fn replace_not_finite(json: &str, replacement: impl Fn(&str) -> &'static str) -> Cow<'_, str> {
+    let (mut replaced, mut copied) = (String::new(), 0);
+    let (mut rest, mut is_string) = (0, false);
+    let is_special: fn(char) -> bool = |c| matches!(c, '"' | '\\' | 'N' | 'I' | '-');
+    while let Some(at) = json[rest..].find(is_special).map(|at| rest + at) {
+        rest = at + 1;
+        let number = NOT_FINITE.iter().find(|(number, _)| !is_string && json[at..].starts_with(number));
+        match (json.as_bytes()[at], number) {
+            (b'"', _) => is_string = !is_string,
+            // An escaped character, which may have several bytes.
+            (b'\\', _) if is_string => rest += json[rest..].chars().next().map_or(0, char::len_utf8),
+            (_, Some((number, _))) => {
+                replaced.push_str(&json[copied..at]);
+                replaced.push_str(replacement(number));
+                rest = at + number.len();
+                copied = rest;
+            }
+            _ => {}
+        }
+    }
+    if copied == 0 {
+        return json.into();
+    }
+    replaced.push_str(&json[copied..]);
+    replaced.into()
+}
+
+/// The predicate of an error about a line that [`find_fields`] rejects.
+fn object_error(line: &str, error: &JsonError) -> String {
+    let is_object = line.trim_start().starts_with('{');
+    if line.trim_start().starts_with("{'") {
+        return "is a Python dict, not JSON; write it with json.dumps".into();
+    }
+    let invalid = |error: &JsonError| {
+        let remedy = if is_object { "" } else { ", or pass --input-format lines" };
+        format!("{}{remedy}", invalid_json(error.column()))
+    };
     if !error.is_data() {
-        return invalid_json(offset + error.column());
+        return invalid(error);
     }
     // A data error is a value that is not an object, and may come before a syntax error.
     match serde_json::from_str::<IgnoredAny>(line) {
         Ok(_) => "is not a JSON object; write one per line, or pass --input-format lines".into(),
-        Err(error) => invalid_json(error.column()),
+        Err(error) => invalid(&error),
     }
 }
 
 fn invalid_json(column: usize) -> String {
-    format!("is not valid JSON (column {column}); fix the line, or pass --input-format lines")
+    format!("is not valid JSON (column {column}); fix the line")
+}
+
+/// The first escape of half of a UTF-16 surrogate pair without its other half, as it is written. JSON has these, but
+/// strings of Unicode characters do not.
+fn lone_surrogate(json: &str) -> Option<&str> {
+    let unit = |at: usize| {
+        let digits = json.get(at..at + 6)?.strip_prefix("\\u")?;
+        u16::from_str_radix(digits, 16).ok()
+    };
+    let mut at = 0;
+    loop {
+        at += json[at..].find('\\')?;
+        at += match (unit(at), unit(at + 6)) {
+            (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => 12,
+            (Some(0xd800..=0xdfff), _) => return json.get(at..at + 6),
+            (Some(_), _) => 6,
+            (None, _) => 1 + json[at + 1..].chars().next().map_or(0, char::len_utf8),
+        };
+    }
 }
 
 /// Calls `on_name` with each field name of a JSON object, and returns the values of the `wanted` fields as they are
@@ -265,25 +345,23 @@ fn invalid_json(column: usize) -> String {
 /// A field that the object does not have is looked for in its objects, if its name has dots: see [`Fields`].
 ///
 /// # Errors
-/// The offset of an object that is not valid, and the error in it.
+/// If the object is not valid.
 fn find_fields<'a>(
     object: &'a str,
     on_name: &mut dyn FnMut(&str),
     wanted: &[&str],
-) -> Result<Vec<Option<&'a RawValue>>, (usize, JsonError)> {
+) -> Result<Vec<Option<&'a RawValue>>, JsonError> {
     let outer = wanted.iter().flat_map(|name| name.rmatch_indices('.').map(|(dot, _)| &name[..dot]));
     let names: Vec<&str> = wanted.iter().copied().chain(outer).collect();
     let mut json = serde_json::Deserializer::from_str(object);
     let found = json.deserialize_map(FieldVisitor { on_name, wanted: &names });
-    let mut found = found.and_then(|found| json.end().map(|()| found)).map_err(|error| (0, error))?;
+    let mut found = found.and_then(|found| json.end().map(|()| found))?;
     let mut outer = found.split_off(wanted.len()).into_iter();
     for (name, value) in wanted.iter().zip(&mut found) {
         for (dot, _) in name.rmatch_indices('.') {
             let object_in = outer.next().flatten().map(RawValue::get).filter(|json| json.starts_with('{'));
             let (None, Some(inner)) = (&value, object_in) else { continue };
-            let offset = inner.as_ptr().addr() - object.as_ptr().addr();
-            let in_object = find_fields(inner, &mut |_| {}, &[&name[dot + 1..]]);
-            *value = in_object.map_err(|(start, error)| (offset + start, error))?[0];
+            *value = find_fields(inner, &mut |_| {}, &[&name[dot + 1..]])?[0];
         }
     }
     Ok(found)
@@ -303,17 +381,45 @@ impl<'de> Visitor<'de> for FieldVisitor<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut found = vec![None; self.wanted.len()];
-        while let Some(name) = map.next_key::<String>()? {
-            (self.on_name)(&name);
-            if self.wanted.contains(&name.as_str()) {
+        while let Some(Name(name)) = map.next_key()? {
+            (self.on_name)(&String::from_utf8_lossy(&name));
+            let is_wanted = |wanted: &&str| wanted.as_bytes() == &*name;
+            if self.wanted.iter().any(is_wanted) {
                 let value = map.next_value()?;
-                let slots = found.iter_mut().zip(self.wanted).filter(|(_, wanted)| **wanted == name);
+                let slots = found.iter_mut().zip(self.wanted).filter(|(_, wanted)| is_wanted(wanted));
                 slots.for_each(|(slot, _)| *slot = Some(value));
             } else {
                 map.next_value::<IgnoredAny>()?;
             }
         }
         Ok(found)
+    }
+}
+
+/// The name of a field. A lone surrogate in it, which UTF-8 does not have, is three bytes.
+struct Name<'a>(Cow<'a, [u8]>);
+
+impl<'de> Deserialize<'de> for Name<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_bytes(NameVisitor)
+    }
+}
+
+struct NameVisitor;
+
+impl<'de> Visitor<'de> for NameVisitor {
+    type Value = Name<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_borrowed_bytes<E>(self, name: &'de [u8]) -> Result<Self::Value, E> {
+        Ok(Name(name.into()))
+    }
+
+    fn visit_bytes<E>(self, name: &[u8]) -> Result<Self::Value, E> {
+        Ok(Name(name.to_vec().into()))
     }
 }
 
@@ -338,8 +444,16 @@ impl RawField<'_> {
         self.json.starts_with(|c: char| c == '-' || c.is_ascii_digit())
     }
 
-    /// The JSON type, with an article.
+    /// The value, if it is one of [`NOT_FINITE`].
+    fn not_finite(self) -> Option<f64> {
+        NOT_FINITE.iter().find(|(number, _)| *number == self.json).map(|(_, value)| *value)
+    }
+
+    /// The JSON type, with an article; a number of [`NOT_FINITE`] itself.
     fn type_name(self) -> &'static str {
+        if let Some((number, _)) = NOT_FINITE.iter().find(|(number, _)| *number == self.json) {
+            return number;
+        }
         match self.json.as_bytes().first() {
             Some(b'n') => "null",
             Some(b't' | b'f') => "a boolean",
@@ -350,16 +464,31 @@ impl RawField<'_> {
         }
     }
 
-    /// Parses the value.
-    fn value(self) -> Result<Value, String> {
-        serde_json::from_str(self.json).map_err(|error| invalid_json(self.offset + error.column()))
+    /// Parses the value of the field `name`.
+    fn value(self, name: &str) -> Result<Value, String> {
+        serde_json::from_str(self.json).map_err(|error| self.invalid(name, &error))
     }
 
-    /// Parses the value of the carried-through field `name`.
+    /// The error about the value of the field `name`, which cannot be parsed.
+    fn invalid(self, name: &str, error: &JsonError) -> String {
+        match lone_surrogate(self.json) {
+            Some(escape) => format!(
+                "cannot be used: field {name:?} has a lone surrogate, {escape}, which is half of a character; write the \
+                 whole character, or remove the escape"
+            ),
+            None => invalid_json(self.offset + error.column()),
+        }
+    }
+
+    /// Parses the value of the carried-through field `name`. Numbers that JSON does not have are floats, and null inside
+    /// of lists and objects.
     ///
     /// # Errors
     /// If the value takes more memory than `limit` allows, or has an integer that `f64` would round.
-    fn kept(self, name: &str, limit: ReadLimit) -> Result<Value, String> {
+    fn kept(self, name: &str, limit: ReadLimit) -> Result<FieldValue, String> {
+        if let Some(float) = self.not_finite() {
+            return Ok(float.into());
+        }
         // Each element follows a comma or a bracket, and takes the memory of a key and a value.
         let elements = self.json.bytes().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count();
         let bytes = (elements as u64).saturating_mul((2 * mem::size_of::<Value>()) as u64);
@@ -369,14 +498,16 @@ impl RawField<'_> {
                  --keep, or pass a larger --max-memory"
             ));
         }
-        let value = self.value()?;
+        let json =
+            if self.is_string() { self.json.into() } else { replace_not_finite(self.json, |_| "null") };
+        let value = RawField { json: &json, ..self }.value(name)?;
         if has_rounded_integer(&value, self.json) {
             return Err(format!(
                 "cannot be used: field {name:?} has an integer of more than 64 bits, which would be rounded; write it in \
                  quotes, or leave the field out of --keep"
             ));
         }
-        Ok(value)
+        Ok(value.into())
     }
 }
 
@@ -384,7 +515,7 @@ impl RawField<'_> {
 fn string(raw: Option<RawField>, name: &str, option: &str) -> Result<String, String> {
     match raw {
         Some(raw) if raw.is_string() => {
-            serde_json::from_str(raw.json).map_err(|error| invalid_json(raw.offset + error.column()))
+            serde_json::from_str(raw.json).map_err(|error| raw.invalid(name, &error))
         }
         Some(other) => Err(format!(
             "cannot be used: field {name:?} is {}, expected a string; choose another with {option}",
@@ -416,7 +547,9 @@ fn integers(json: &str) -> impl Iterator<Item = &str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{find_fields, has_rounded_integer, without_white_space};
+    use super::{
+        find_fields, has_rounded_integer, lone_surrogate, parseable, replace_not_finite, without_white_space,
+    };
 
     #[test]
     fn the_last_of_repeated_fields_is_found() {
@@ -428,7 +561,7 @@ mod tests {
             [Some("\"x\""), None]
         );
         assert_eq!(names, ["a", "b", "a"]);
-        assert!(find_fields("[1]", &mut |_| {}, &[]).is_err_and(|(_, error)| error.is_data()));
+        assert!(find_fields("[1]", &mut |_| {}, &[]).is_err_and(|error| error.is_data()));
         assert!(find_fields("{} {}", &mut |_| {}, &[]).is_err());
     }
 
@@ -459,6 +592,42 @@ mod tests {
     fn white_space_inside_strings_is_kept() {
         let json = "{ \"a b\": [1,\t\"x \\\" y\" , \"\\\\\" ] }";
         assert_eq!(without_white_space(json), r#"{"a b":[1,"x \" y","\\"]}"#);
+    }
+
+    #[test]
+    fn numbers_that_json_does_not_have_are_replaced_outside_of_strings() {
+        for (json, parsed, nulls) in [
+            (r#"{"a": NaN}"#, r#"{"a": 0.0}"#, r#"{"a": null}"#),
+            ("[-Infinity,Infinity]", "[-0.000000,0.000000]", "[null,null]"),
+            (
+                r#"{"NaN": "\"NaN", "b": [NaN]}"#,
+                r#"{"NaN": "\"NaN", "b": [0.0]}"#,
+                r#"{"NaN": "\"NaN", "b": [null]}"#,
+            ),
+            (
+                r#"["\火", "Infinity\\", -1, "I"]"#,
+                r#"["\火", "Infinity\\", -1, "I"]"#,
+                r#"["\火", "Infinity\\", -1, "I"]"#,
+            ),
+        ] {
+            assert_eq!(parseable(json), parsed);
+            assert_eq!(replace_not_finite(json, |_| "null"), nulls);
+        }
+    }
+
+    #[test]
+    fn halves_of_surrogate_pairs_are_found() {
+        for (json, expected) in [
+            (r#""a \ud83d""#, Some(r"\ud83d")),
+            (r#""\ud83d\udd25 \uDD25""#, Some(r"\uDD25")),
+            (r#""\ud83d\ud83d\udd25""#, Some(r"\ud83d")),
+            (r#""\\ud83d \n \u0041 \ud83d\udd25 火""#, None),
+            (r#""\ud83d火火""#, Some(r"\ud83d")),
+        ] {
+            assert_eq!(lone_surrogate(json), expected, "{json}");
+        }
+        let found = find_fields(r#"{"\ud83d": 1, "a": 2}"#, &mut |_| {}, &["a"]).unwrap();
+        assert_eq!(found[0].map(|raw| raw.get()), Some("2"));
     }
 
     #[test]

@@ -4,10 +4,10 @@ use std::io::{self, BufRead, Read};
 
 use anyhow::Result;
 
-use super::binary;
 use super::limit::ReadLimit;
 use super::reader::InputReader;
 use super::record::{Entry, KeptName, Location, Position};
+use super::sniff;
 
 /// The lines of an input. A line ends in `\n` or `\r\n`; an empty line is an empty text; a byte order mark at the start
 /// of the input is not part of the first text.
@@ -41,10 +41,9 @@ impl Lines {
     /// # Errors
     /// If reading the input fails.
     pub(super) fn read(&mut self) -> Result<Option<Entry>> {
-        if self.line == 0
-            && let Some(entry) = self.check_start()?
-        {
-            return Ok(Some(entry));
+        if let Some(reason) = self.input.fault.take() {
+            self.line = 1;
+            return Ok(Some(Entry::unreadable(self.location(Position::File), reason)));
         }
         let mut line = Vec::new();
         let read = take_line(&mut self.input.reader, &mut line, self.limit.line_bytes())
@@ -66,21 +65,10 @@ impl Lines {
         Ok(Some(match String::from_utf8(line) {
             Ok(text) => Entry::plain_text(location, None, text, &self.keep),
             Err(error) => {
-                Entry::unreadable(location, binary::not_utf8(error.utf8_error().valid_up_to(), "line"))
+                let valid = error.utf8_error().valid_up_to();
+                Entry::unreadable(location, sniff::not_utf8(error.as_bytes(), valid, "line"))
             }
         }))
-    }
-
-    /// If the input does not start like text, an entry that says so for the whole input. The rest of it is not read.
-    fn check_start(&mut self) -> Result<Option<Entry>> {
-        let reason = match self.input.reader.fill_buf() {
-            Ok(start) => binary::not_text(start),
-            Err(error) => return Err(self.input.read_error("after line 0", &error)),
-        };
-        let Some(reason) = reason else { return Ok(None) };
-        self.input.reader = Box::new(io::empty());
-        self.line = 1;
-        Ok(Some(Entry::unreadable(self.location(Position::File), reason)))
     }
 
     fn location(&self, position: Position) -> Location {

@@ -4,9 +4,9 @@
 //! hold at most as much of an input in memory as [`ReadLimit`] allows, even if the input declares other sizes.
 
 mod arrow;
-mod binary;
 mod columns;
 mod csv;
+mod delimited;
 mod entries;
 mod error;
 mod file;
@@ -17,10 +17,13 @@ mod lines;
 mod parquet;
 mod reader;
 mod record;
+mod sniff;
 mod source;
+mod utf16;
 
+pub use delimited::FieldSyntax;
 pub use entries::Entries;
-pub use find::{Filter, filtered_sources, sources};
+pub use find::{Filter, Inputs, find};
 pub use limit::ReadLimit;
 pub use record::{Entry, Fields, KeptName, Location, Position, Record, TextFields, Unreadable};
 pub use source::{Compression, Format, InputPath, Source};

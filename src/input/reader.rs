@@ -1,15 +1,17 @@
-//! Opens an input and decompresses it.
+//! Opens an input, decompresses it and decodes UTF-16.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::anyhow;
+use anyhow::{Result, anyhow, bail};
 use flate2::bufread::MultiGzDecoder;
 
 use super::error::one_line;
+use super::sniff::{self, Kind};
 use super::source::{Compression, InputPath, Source};
+use super::utf16::Utf16Reader;
 
 /// Size of read buffers, in bytes.
 const BUFFER_BYTES: usize = 1 << 16;
@@ -18,37 +20,74 @@ const BUFFER_BYTES: usize = 1 << 16;
 pub(super) struct InputReader {
     /// The name of the input in messages.
     pub name: Arc<str>,
-    /// The bytes of the input, decompressed.
+    /// The bytes of the input, decompressed; text in UTF-16 as UTF-8.
     pub reader: Box<dyn BufRead + Send>,
-    /// Compressed bytes read so far; `None` if the input is not compressed.
+    /// Bytes of the input read so far; `None` if they are those of `reader`.
     pub compressed_bytes_read: Option<Arc<AtomicU64>>,
+    /// Whether the input is UTF-16.
+    pub is_utf16: bool,
+    /// Why the input cannot be read in its format, if its first bytes show that, as the predicate of an error. There is
+    /// nothing to read then.
+    pub fault: Option<String>,
 }
 
 impl InputReader {
-    /// Opens an input.
+    /// Opens an input, and recognises its kind by its first bytes.
     ///
     /// # Errors
-    /// If the file cannot be opened.
+    /// If the file cannot be opened. An error in reading it comes from the first read of `reader`.
     pub(super) fn open(source: &Source) -> io::Result<Self> {
         let reader: Box<dyn Read + Send> = match &source.path {
             InputPath::Stdin => Box::new(io::stdin()),
             InputPath::File(path) => Box::new(File::open(path)?),
         };
         let count = Arc::new(AtomicU64::new(0));
-        let counted =
-            |reader| BufReader::with_capacity(BUFFER_BYTES, CountingReader { reader, count: count.clone() });
-        let (reader, compressed_bytes_read): (Box<dyn BufRead + Send>, _) = match source.compression {
-            Compression::None => (Box::new(BufReader::with_capacity(BUFFER_BYTES, reader)), None),
-            Compression::Gzip => {
-                let reader = MultiGzDecoder::new(counted(reader));
-                (Box::new(BufReader::with_capacity(BUFFER_BYTES, reader)), Some(count))
+        let mut reader = buffered(CountingReader { reader, count: count.clone() });
+        let compression = source.compression;
+        let name = source.path.to_string().into();
+        let mut input = InputReader {
+            name,
+            reader: Box::new(io::empty()),
+            compressed_bytes_read: None,
+            is_utf16: false,
+            fault: None,
+        };
+        input.compressed_bytes_read = (compression != Compression::None).then(|| count.clone());
+        let recognise = || -> io::Result<Box<dyn BufRead + Send>> {
+            if compression != Compression::None {
+                input.fault = sniff::not_compressed(source, reader.fill_buf()?);
             }
-            Compression::Zstd => {
-                let reader = zstd::Decoder::with_buffer(counted(reader))?;
-                (Box::new(BufReader::with_capacity(BUFFER_BYTES, reader)), Some(count))
+            let mut reader: Box<dyn BufRead + Send> = match compression {
+                _ if input.fault.is_some() => return Ok(Box::new(io::empty())),
+                Compression::None => Box::new(reader),
+                Compression::Gzip => Box::new(buffered(MultiGzDecoder::new(reader))),
+                Compression::Zstd => Box::new(buffered(zstd::Decoder::with_buffer(reader)?)),
+            };
+            let start = reader.fill_buf()?;
+            input.fault = sniff::mismatch(source, start);
+            match (sniff::kind(start), &input.fault) {
+                (_, Some(_)) => Ok(Box::new(io::empty())),
+                (Some(Kind::Utf16(order)), None) => {
+                    input.compressed_bytes_read = Some(count.clone());
+                    input.is_utf16 = true;
+                    Ok(Box::new(buffered(Utf16Reader::new(reader, order))))
+                }
+                _ => Ok(reader),
             }
         };
-        Ok(InputReader { name: source.path.to_string().into(), reader, compressed_bytes_read })
+        input.reader = recognise().unwrap_or_else(|error| Box::new(buffered(FailedReader(Some(error)))));
+        Ok(input)
+    }
+
+    /// The input, if it can be read in its format.
+    ///
+    /// # Errors
+    /// The fault, after the name of the input.
+    pub(super) fn checked(self) -> Result<Self> {
+        match &self.fault {
+            Some(fault) => bail!("{} {fault}", self.name),
+            None => Ok(self),
+        }
     }
 
     /// The error for a read that failed; `after` names the last position that was read, such as `after line 7`.
@@ -66,6 +105,19 @@ pub(super) fn read_error(name: &str, after: &str, is_compressed: bool, error: &i
         "check the file"
     };
     anyhow!("cannot read {name} {after} ({}); {remedy}", one_line(error))
+}
+
+fn buffered<R: Read>(reader: R) -> BufReader<R> {
+    BufReader::with_capacity(BUFFER_BYTES, reader)
+}
+
+/// A reader that fails with an error, and then ends.
+struct FailedReader(Option<io::Error>);
+
+impl Read for FailedReader {
+    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        self.0.take().map_or(Ok(0), Err)
+    }
 }
 
 /// A reader that counts the bytes read.

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
+use super::delimited::FieldSyntax;
 use super::error::cannot_open;
 
 /// The format of an input.
@@ -53,6 +54,25 @@ impl Named for Format {
 }
 
 impl Format {
+    /// Whether the format has bytes that are not text.
+    pub fn is_binary(self) -> bool {
+        matches!(self, Format::Parquet | Format::Arrow)
+    }
+
+    /// Whether the fields of a record are separated by a delimiter.
+    pub fn is_delimited(self) -> bool {
+        matches!(self, Format::Csv | Format::Tsv)
+    }
+
+    /// How fields are delimited and quoted in csv and tsv. TSV has no quotes, as
+    /// [registered](https://www.iana.org/assignments/media-types/text/tab-separated-values).
+    pub fn syntax(self) -> FieldSyntax {
+        match self {
+            Format::Tsv => FieldSyntax { delimiter: b'\t', quote: None },
+            _ => FieldSyntax { delimiter: b',', quote: Some(b'"') },
+        }
+    }
+
     /// Whether a file names its columns before its first row.
     pub(super) fn has_header(self) -> bool {
         matches!(self, Format::Csv | Format::Tsv | Format::Parquet | Format::Arrow)
@@ -89,6 +109,26 @@ pub enum Compression {
     Zstd,
 }
 
+impl Compression {
+    /// The program that makes it.
+    pub(super) fn program(self) -> &'static str {
+        match self {
+            Compression::None => "un",
+            Compression::Gzip => "gzip",
+            Compression::Zstd => "zstd",
+        }
+    }
+
+    /// The extension of a compressed file.
+    pub(super) fn suffix(self) -> &'static str {
+        match self {
+            Compression::None => "",
+            Compression::Gzip => "gz",
+            Compression::Zstd => "zst",
+        }
+    }
+}
+
 /// Where the bytes of an input are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InputPath {
@@ -96,6 +136,24 @@ pub enum InputPath {
     File(PathBuf),
     /// Standard input.
     Stdin,
+}
+
+impl InputPath {
+    /// The name of the file, without its directory.
+    pub(super) fn file_name(&self) -> String {
+        match self {
+            InputPath::File(path) => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            InputPath::Stdin => self.to_string(),
+        }
+    }
+
+    /// The last extension of the file.
+    pub(super) fn extension(&self) -> String {
+        match self {
+            InputPath::File(path) => path.extension().unwrap_or_default().to_string_lossy().into_owned(),
+            InputPath::Stdin => String::new(),
+        }
+    }
 }
 
 impl Display for InputPath {
@@ -123,6 +181,8 @@ pub struct Source {
     pub format: Format,
     /// The compression.
     pub compression: Compression,
+    /// How fields are delimited and quoted, if the format is csv or tsv.
+    pub syntax: FieldSyntax,
     /// Whether the run goes on if the input cannot be read, with one [`Unreadable`](super::Unreadable) entry for it: it
     /// was found in a directory or by a glob, and `--on-error skip` is given.
     pub is_lenient: bool,

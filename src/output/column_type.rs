@@ -48,7 +48,12 @@ impl ColumnType {
         match first.filter(|first| types.all(|other| other == Some(first))) {
             Some(data_type) => ColumnType::Arrow(data_type),
             None => {
-                let values: Vec<_> = fields.map(FieldValue::json).collect();
+                // NaN and infinity are null in JSON, but only floats hold them.
+                let value = |field: &'a FieldValue| match field.not_finite() {
+                    Some(_) => Cow::Owned(Value::from(0.5)),
+                    None => field.json(),
+                };
+                let values: Vec<_> = fields.map(value).collect();
                 ColumnType::infer(values.iter().map(AsRef::as_ref))
             }
         }

@@ -176,7 +176,7 @@ impl ColumnBuilder {
                 size_of::<i64>()
             }
             ColumnBuilder::Float(column) => {
-                column.append_option(exact_f64(value));
+                column.append_option(field.not_finite().or_else(|| exact_f64(value)));
                 size_of::<f64>()
             }
             ColumnBuilder::Text(column) => {
@@ -284,7 +284,10 @@ pub(super) fn field_value(column_type: &ColumnType, column: &ArrayRef, i: usize)
     let value: Value = match column_type {
         ColumnType::Boolean => column.as_boolean().value(i).into(),
         ColumnType::Integer => column.as_primitive::<Int64Type>().value(i).into(),
-        ColumnType::Float => column.as_primitive::<Float64Type>().value(i).into(),
+        ColumnType::Float => match column.as_primitive::<Float64Type>().value(i) {
+            float if float.is_finite() => float.into(),
+            float => return Ok(float.into()),
+        },
         ColumnType::Text | ColumnType::Arrow(_) => column.as_string::<i32>().value(i).into(),
     };
     Ok(value.into())

@@ -104,8 +104,7 @@ pub fn check_replaceable(path: &Path, field: &str) -> Result<()> {
         return Ok(());
     }
     let bytes = if path.is_symlink() { None } else { regular_file::read(path, MAX_BYTES).ok() };
-    let fields =
-        bytes.and_then(|bytes| serde_json::from_slice::<Map<String, Value>>(&bytes).ok());
+    let fields = bytes.and_then(|bytes| serde_json::from_slice::<Map<String, Value>>(&bytes).ok());
     if fields.is_some_and(|fields| fields.contains_key(field)) {
         return Ok(());
     }

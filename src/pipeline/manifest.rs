@@ -133,7 +133,8 @@ pub fn shard_of_run(output: &Path) -> Result<OutputMetadata> {
     let sidecars = SidecarPaths::of(&Target::File(output.to_owned()))?;
     let Some(sidecars) = sidecars else { return Ok(OutputMetadata::new()) };
     let found = output::manifest::load_beside_input::<CompletedRun>(&sidecars.done).ok().flatten();
-    let Some(CompletedRun { mut run, mut shard, .. }) = found.and_then(|run| run.of_current(&sidecars)) else {
+    let Some(CompletedRun { mut run, mut shard, .. }) = found.and_then(|run| run.of_current(&sidecars))
+    else {
         return Ok(OutputMetadata::new());
     };
     // Runs of earlier releases have saved the shard without its records.

@@ -169,6 +169,11 @@ impl RecordSource {
         }
     }
 
+    /// Whether the input of the last record that was read is UTF-16.
+    pub fn is_utf16(&self) -> bool {
+        self.entries.is_utf16()
+    }
+
     /// Checks the fields of `--keep` against the first records of a stream.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
-use sconce::input::{Entries, Entry, Fields, Format, KeptName, TextFields, sources};
+use sconce::input::{Entries, Entry, Fields, Filter, Format, KeptName, TextFields, find};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -15,7 +15,8 @@ use crate::support::{assert_fails, embed, embedding, fixture, rows, sconce, stde
 fn read(path: &Path, fields: &Fields, format: Option<Format>) -> Result<Vec<Value>, String> {
     let folder = format!("{}/", path.parent().unwrap().display());
     let without_folder = |error: anyhow::Error| error.to_string().replace(&folder, "");
-    let entries = Entries::open(sources(&[path.to_owned()], format).unwrap(), fields.clone());
+    let found = find(&[path.to_owned()], format, &Filter::default()).unwrap();
+    let entries = Entries::open(found.sources, fields.clone());
     entries
         .map_err(without_folder)?
         .map(|entry| match entry.map_err(without_folder)? {

@@ -479,14 +479,14 @@ fn a_bad_file_does_not_end_a_run_over_a_folder() {
     std::os::unix::fs::symlink(folder.path().join("nowhere"), at("h.txt")).unwrap();
     let (input, output) = (at("").display().to_string(), folder.path().join("o.jsonl").display().to_string());
     for input in [&input, &format!("{input}*")] {
-        let done = run(&["-i", input, "-o", &output, "--on-error", "skip"]);
+        let done = run(&["-i", input, "--include", "*", "-o", &output, "--on-error", "skip"]);
         assert_eq!(done.status.code(), Some(3), "{}", stderr(&done));
         assert_eq!(fs::read_to_string(&output).unwrap().lines().count(), 2);
         let ledger = fs::read_to_string(format!("{output}.ledger.jsonl")).unwrap();
         let entries: Vec<Value> = ledger.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let expected = [
             ("b.json", ".json files are not supported"),
-            ("c.txt.gz", "the compressed file is damaged or truncated"),
+            ("c.txt.gz", "is not gzip-compressed; remove .gz from its name"),
             ("d.txt", "is a PNG image, not text"),
             ("e.csv", "no column \"text\""),
             ("f.parquet", "as Parquet"),
@@ -500,7 +500,15 @@ fn a_bad_file_does_not_end_a_run_over_a_folder() {
         }
     }
     // Without --on-error skip it is refused before any work.
-    assert_fails(&run(&["-i", &input]), 2, &["b.json", ".json files are not supported"]);
+    assert_fails(&run(&["-i", &input, "--include", "*"]), 2, &["b.json", ".json files are not supported"]);
+    // Without --include, only files with fields are read.
+    let data = run(&["-i", &input, "--on-error", "skip"]);
+    assert_eq!((data.status.code(), data.stdout.len()), (Some(3), 0));
+    let message = stderr(&data);
+    assert!(
+        message.contains("6 files of --input") && message.contains("(a.txt, b.json, c.txt.gz and 3 more)"),
+        "{message}"
+    );
     let files = run(&["-i", &input, "--input-format", "files", "--on-error", "skip"]);
     let message = stderr(&files);
     for (name, part) in [("d.txt", "a PNG image"), ("g.pdf", "a PDF document"), ("h.txt", "cannot be read")] {

@@ -13,10 +13,15 @@ use crate::support::damage::malformed_parquet;
 use crate::support::{assert_fails, embed, embedding, fixture, rows, sconce, stdout};
 use sconce::field::FieldValue;
 use sconce::input::{
-    Compression, Entries, Entry, Fields, Format, InputPath, Record, Source, Unreadable, sources,
+    Compression, Entries, Entry, Fields, Filter, Format, InputPath, Record, Source, Unreadable, find,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+/// The inputs that paths name, without a filter.
+fn sources(paths: &[PathBuf], format: Option<Format>) -> anyhow::Result<Vec<Source>> {
+    Ok(find(paths, format, &Filter::default())?.sources)
+}
 
 /// `embed` of one file with this name and content.
 fn run(name: &str, content: &str, args: &[&str]) -> Output {
@@ -87,7 +92,7 @@ fn csv_and_tsv_give_the_vectors_of_plain_lines() {
     assert_same_vectors(&found);
     assert_eq!(ids(&found), [Some(json!("a")), Some(json!("7")), Some(json!(""))]);
     let tsv = "\u{feff}body\tid\na lamp\ta\r\n\"the \"\"wick\"\", burning\nlight\"\tb\n\"\"\tc\n";
-    let found = rows(&run("texts.tsv", tsv, &["--text-field", "body"]));
+    let found = rows(&run("texts.tsv", tsv, &["--text-field", "body", "--quote", "\""]));
     assert_same_vectors(&found);
     assert_eq!(ids(&found), [Some(json!("a")), Some(json!("b")), Some(json!("c"))]);
     // A file that is only a header has no records.
@@ -165,7 +170,7 @@ fn a_row_that_cannot_be_read_ends_the_run() {
         ),
         ("a.jsonl", "{\"text\": \"a\"}\n", &["--pair-field", "b"], &["a.jsonl line 1", "no field \"b\""]),
         ("a.csv", "body,id\nx,1\n", &[], &["a.csv", "no column \"text\"", "body, id", "--text-field"]),
-        ("a.csv", "text,id\nx,1\ny\n", &[], &["a.csv line 3", "1 fields", "header has 2"]),
+        ("a.csv", "text,id\nx,1\ny\n", &[], &["a.csv line 3", "1 field,", "header has 2"]),
         ("a.csv", "text\nx\n", &["--id-field", "key"], &["a.csv", "no column \"key\""]),
         ("a.csv", "", &[], &["a.csv", "no column \"text\""]),
     ];
@@ -612,7 +617,7 @@ fn compressed_files_have_the_same_records() {
         assert!(found.entries.len() > 1000);
     }
     let error = read_bytes("a.csv.gz", b"text\na\n", fields()).error.unwrap();
-    assert!(error.starts_with("cannot read a.csv.gz after line 0 ("), "{error}");
+    assert_eq!(error, "a.csv.gz is not gzip-compressed; remove .gz from its name");
     let error = read_bytes("a.arrow.gz", &gzip(&arrow)[..900], fields()).error.unwrap();
     assert!(error.starts_with("cannot read a.arrow.gz "), "{error}");
     assert!(error.ends_with("the compressed file is damaged or truncated; write it again"), "{error}");
@@ -650,12 +655,17 @@ fn folder_of_inputs() -> TempDir {
     folder
 }
 
+/// A filter that includes all files but hidden ones, whatever they are.
+fn everything() -> Filter {
+    Filter { include: vec!["[!.]*".into()], ..Filter::default() }
+}
+
 #[test]
 fn directories_are_walked_in_the_order_of_paths() {
     let folder = folder_of_inputs();
     #[cfg(unix)]
     std::os::unix::fs::symlink(folder.path(), folder.path().join("b/loop")).unwrap();
-    let found = sources(&[folder.path().to_owned()], None).unwrap();
+    let found = find(&[folder.path().to_owned()], None, &everything()).unwrap().sources;
     assert_eq!(names(&found), ["a.txt", "3.csv", "4.txt", "b.jsonl.gz", "c.parquet", "5.txt", "d[1].txt"]);
     let formats: Vec<_> = found.iter().map(|source| (source.format, source.compression)).collect();
     let plain = |format| (format, Compression::None);
@@ -677,7 +687,7 @@ fn directories_are_walked_in_the_order_of_paths() {
 fn globs_match_files_and_directories() {
     let folder = folder_of_inputs();
     let at = |name: &str| folder.path().join(name);
-    let matched = |pattern: &str| names(&sources(&[at(pattern)], None).unwrap());
+    let matched = |pattern: &str| names(&find(&[at(pattern)], None, &everything()).unwrap().sources);
     assert_eq!(matched("*.txt"), ["a.txt", "d[1].txt"]);
     assert_eq!(matched("?.txt"), ["a.txt"]);
     assert_eq!(matched("b*"), ["3.csv", "4.txt", "b.jsonl.gz"]);
@@ -694,6 +704,78 @@ fn globs_match_files_and_directories() {
     assert_eq!((given[0].format, given[0].compression), (Format::Files, Compression::Gzip));
 }
 
+/// In a directory or among the files of a glob, files of records win over other files, and what describes them is no
+/// input. A note says what is left out.
+#[test]
+fn data_win_over_other_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let found = |files: &[&str], path: &str, format, include: &[&str]| {
+        for entry in fs::read_dir(folder.path()).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }
+        }
+        for file in files {
+            fs::create_dir_all(at(file).parent().unwrap()).unwrap();
+            fs::write(at(file), "").unwrap();
+        }
+        let include = include.iter().map(|glob| (*glob).to_owned()).collect();
+        let found = find(&[at(path)], format, &Filter { include, ..Filter::default() });
+        match found {
+            Ok(found) => {
+                let notes: Vec<_> =
+                    found.notes().map(|note| note.replace(folder.path().to_str().unwrap(), "F")).collect();
+                (names(&found.sources), notes.join("; "))
+            }
+            Err(error) => (Vec::new(), error.to_string().replace(folder.path().to_str().unwrap(), "F")),
+        }
+    };
+    let left_out = |count: &str, path: &str, names: &str| {
+        format!(
+            "{count} of --input F{path} left out, because other files are data ({names}); pass --include to choose files"
+        )
+    };
+    let hub = ["README.md", ".gitattributes", "LICENSE", "data/train.jsonl", "data/test.jsonl.gz"];
+    let note = left_out("2 files", "/", "LICENSE, README.md");
+    assert_eq!(found(&hub, "", None, &[]), (vec!["test.jsonl.gz".into(), "train.jsonl".into()], note));
+    let note = left_out("2 files", "/*", "LICENSE, README.md");
+    assert_eq!(found(&hub, "*", None, &[]), (vec!["test.jsonl.gz".into(), "train.jsonl".into()], note));
+    assert_eq!(found(&hub, "", None, &["*.md"]), (vec!["README.md".into()], String::new()));
+    let (all, note) = found(&hub, "", None, &["[!.]*"]);
+    assert_eq!(all.len(), 4);
+    assert_eq!(note, "F/LICENSE is read as lines, without fields, beside inputs that have fields");
+    // With a format that has fields, all files have it but those that describe data.
+    let (jsonl, note) = found(&["README.md", "a.json", "b.txt", "state.json"], "", Some(Format::Jsonl), &[]);
+    assert_eq!(
+        (jsonl, note),
+        (vec!["a.json".into(), "b.txt".into()], left_out("2 files", "/", "README.md, state.json"))
+    );
+    // Data sets as the package datasets, Spark and pandas write them.
+    let saved = ["data-00000-of-00001.arrow", "dataset_info.json", "state.json"];
+    let note = left_out("2 files", "/", "dataset_info.json, state.json");
+    assert_eq!(found(&saved, "", None, &[]), (vec![saved[0].into()], note));
+    let spark =
+        ["part-0.parquet", "_SUCCESS", "_metadata", "_common_metadata", "part-0.parquet.crc", "x.json"];
+    let note = left_out("5 files", "/", "_SUCCESS, _common_metadata, _metadata and 2 more");
+    assert_eq!(found(&spark, "", None, &[]), (vec!["part-0.parquet".into()], note));
+    let (texts, _) = found(&["part-0.txt", "_SUCCESS"], "", None, &[]);
+    assert_eq!(texts, ["part-0.txt"]);
+    // Texts alone are all read, a .json file may hold the data, and files of several formats of data are data.
+    assert_eq!(
+        found(&["README.md", "a.rst"], "", None, &[]),
+        (vec!["README.md".into(), "a.rst".into()], String::new())
+    );
+    assert!(
+        found(&["README.md", "train.json"], "", None, &[])
+            .1
+            .contains("train.json: .json files are not supported")
+    );
+    assert_eq!(found(&["a.csv", "b.parquet"], "", None, &[]).0, ["a.csv", "b.parquet"]);
+    assert_eq!(found(&["README.md", "a.csv"], "", Some(Format::Files), &[]).0, ["README.md", "a.csv"]);
+    let (none, error) = found(&["_SUCCESS"], "", None, &[]);
+    assert!(none.is_empty() && error.contains("only files that are not texts (_SUCCESS)"), "{error}");
+}
+
 #[test]
 fn inputs_without_a_readable_format_are_refused() {
     let folder = folder_of_inputs();
@@ -706,8 +788,7 @@ fn inputs_without_a_readable_format_are_refused() {
     let nothing = "matches no file; check the glob and the current directory";
     fails("*.png", None, &format!("--input *.png {nothing}"));
     fails("empty/*", None, &format!("--input empty/* {nothing}"));
-    let json =
-        "--input x.json: .json files are not supported; write one object per line, or pass --input-format";
+    let json = "--input x.json: .json files are not supported; write one object per line, pass --input-format, or leave it out with --exclude";
     fails("x.json", None, json);
     fails("x.json.gz", None, &json.replace(".json:", ".json.gz:"));
     assert_eq!(sources(&[at("x.json")], Some(Format::Jsonl)).unwrap()[0].format, Format::Jsonl);
@@ -739,11 +820,173 @@ fn inputs_that_cannot_be_opened_are_errors() {
         path: InputPath::File(fixture("input")),
         format: Format::Lines,
         compression: Compression::None,
+        syntax: Format::Lines.syntax(),
         is_lenient: false,
         fault: None,
     };
     let error = Entries::open(vec![source], fields()).err().unwrap().to_string();
     assert!(error.ends_with("input is a directory; pass the text files in it"), "{error}");
+}
+
+/// Text in UTF-16 with a byte order mark gives the records of UTF-8, in all formats of text.
+#[test]
+fn utf_16_is_read() {
+    let encoded = |text: &str, big: bool| -> Vec<u8> {
+        let units = "\u{feff}".encode_utf16().chain(text.trim_start_matches('\u{feff}').encode_utf16());
+        units.flat_map(|unit| if big { unit.to_be_bytes() } else { unit.to_le_bytes() }).collect()
+    };
+    let long = format!("text\n{}", "ünïcode 火 🔥\n".repeat(20_000));
+    for (name, content) in [
+        ("a.txt", "a lamp\r\nthe 🔥\n"),
+        ("a.jsonl", JSONL),
+        ("a.csv", CSV),
+        ("a.tsv", "text\na\n"),
+        ("b.csv", &long),
+    ] {
+        let plain = read_bytes(name, content.as_bytes(), fields());
+        assert!(plain.error.is_none() && !plain.entries.is_empty());
+        for big in [false, true] {
+            assert_eq!(read_bytes(name, &encoded(content, big), fields()), plain, "{name}");
+            let compressed = read_bytes(&format!("{name}.gz"), &gzip(&encoded(content, big)), fields());
+            assert_eq!((compressed.entries.len(), compressed.error), (plain.entries.len(), None), "{name}");
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.csv");
+    fs::write(&path, encoded(CSV, false)).unwrap();
+    let output = embed("bert-tiny", ["--input", path.to_str().unwrap()]);
+    assert_same_vectors(&rows(&output));
+    assert!(support::stderr(&output).contains("a.csv is UTF-16; it is converted to UTF-8"));
+    let mut odd = encoded("a\nb", false);
+    odd.extend([0x3d, 0xd8, b'\n', 0, b'c', 0, 0xff]);
+    let found = read_bytes("a.txt", &odd, fields());
+    assert_eq!(
+        shown(&found),
+        [
+            "a.txt line 1|-|a",
+            "a.txt line 2 has half of a UTF-16 surrogate pair (byte 2 of the line); write the whole character, or remove the half",
+            "a.txt line 3 is not valid UTF-8 (byte 2 of the line); convert the file to UTF-8, for example with iconv",
+        ]
+    );
+}
+
+/// A file of another kind than its name says is named as what it is, by every reader.
+#[test]
+fn names_that_lie_are_told() {
+    let parquet = fs::read(input("snappy.parquet")).unwrap();
+    let arrow = fs::read(input("file.arrow")).unwrap();
+    let stream = fs::read(input("stream.arrows")).unwrap();
+    let rename = |what: &str, suffix: &str| {
+        format!("is {what}, but its name does not end in .{suffix}; rename it to NAME.{suffix}")
+    };
+    let contents: [(&[u8], String); 6] = [
+        (&gzip(b"text\na\n"), rename("gzip-compressed", "gz")),
+        (&zstd(b"text\na\n"), rename("zstd-compressed", "zst")),
+        (b"BZh91AY&SY\0\0", "is bzip2-compressed; decompress it with bzip2 -d".into()),
+        (&parquet, "is a Parquet file, not".into()),
+        (&arrow, "is Arrow data, not".into()),
+        (&stream, "is Arrow data, not".into()),
+    ];
+    for name in ["a.txt", "a.jsonl", "a.csv", "a.tsv"] {
+        for (bytes, expected) in &contents {
+            let found = read_bytes(name, bytes, fields());
+            let message = found.error.clone().unwrap_or_else(|| shown(&found).join("; "));
+            assert!(message.starts_with(&format!("{name} {}", expected.replace("NAME", name))), "{message}");
+        }
+    }
+    for (name, bytes, expected) in [
+        ("a.parquet", &arrow[..], "a.parquet is Arrow data, not a Parquet file; pass --input-format arrow"),
+        ("a.parquet", b"text\na\n", "a.parquet is text, not a Parquet file; pass --input-format"),
+        (
+            "a.parquet",
+            &gzip(&parquet),
+            "a.parquet is gzip-compressed, not a Parquet file; decompress it with gzip -d",
+        ),
+        ("a.arrow", &parquet, "a.arrow is a Parquet file, not Arrow data; pass --input-format parquet"),
+        ("a.arrow", b"{\"text\": \"a\"}\n", "a.arrow is text, not Arrow data; pass --input-format"),
+        ("a.csv.zst", &gzip(b"text\na\n"), "a.csv.zst is gzip-compressed, not zstd-compressed; rename it"),
+        ("a.arrow.gz", &arrow, "a.arrow.gz is Arrow data, not gzip-compressed; remove .gz from its name"),
+        (
+            "a.csv.gz",
+            &gzip(&parquet),
+            "a.csv.gz is a Parquet file, not a csv file; save it to an uncompressed file",
+        ),
+    ] {
+        let error = read_bytes(name, bytes, fields()).error.unwrap();
+        assert!(error.starts_with(expected), "{error}");
+    }
+}
+
+/// NaN, Infinity and lone surrogates, as Python's `json.dumps` writes them: of no account in fields that are not read.
+#[test]
+fn json_as_python_writes_it_is_read() {
+    let lines = [
+        r#"{"text": "a NaN", "score": NaN, "more": {"a": [-Infinity]}}"#,
+        r#"{"text": "b", "score": -Infinity, "more": ["NaN", NaN]}"#,
+        r#"{"text": "c", "score": 0.5, "more": null}"#,
+        r#"{"text": "d", "score": 1, "\ud83d": "\ud83d"}"#,
+        r#"{"text": NaN}"#,
+        r#"{"text": "e", "id": Infinity}"#,
+        r#"{"text": "f \ud83d"}"#,
+        r#"{"text": "g", "more": {"x": "\udd25"}}"#,
+        r#"{"text": "h", "score": nan}"#,
+        r#"{'text': 'i'}"#,
+        r#"NaN"#,
+    ];
+    let surrogate = |field: &str, escape: &str| {
+        format!(
+            "cannot be used: field \"{field}\" has a lone surrogate, {escape}, which is half of a character; write the whole \
+             character, or remove the escape"
+        )
+    };
+    let found = read_bytes("a.jsonl", lines.join("\n").as_bytes(), keeping(&["score", "more"]));
+    let kept = found.entries[..4].iter().map(|entry| match entry {
+        Entry::Record(record) => (record.kept[0].not_finite(), json_of(&record.kept)),
+        Entry::Unreadable(unreadable) => panic!("{unreadable}"),
+    });
+    let kept: Vec<_> = kept.collect();
+    assert!(kept[0].0.is_some_and(f64::is_nan));
+    assert_eq!(kept[1], (Some(f64::NEG_INFINITY), json!([null, ["NaN", null]])));
+    let values: Vec<_> = kept.into_iter().map(|(_, value)| value).collect();
+    assert_eq!(values[0], json!([null, {"a": [null]}]));
+    assert_eq!(values[2..], [json!([0.5, null]), json!([1, null])]);
+    let reasons: Vec<_> = shown(&found).split_off(4);
+    let expected = [
+        "cannot be used: field \"text\" is NaN, expected a string; choose another with --text-field".to_owned(),
+        "cannot be used: field \"id\" is Infinity, expected a string or an integer; choose another with --id-field".into(),
+        surrogate("text", "\\ud83d"),
+        surrogate("more", "\\udd25"),
+        "is not valid JSON (column 25); fix the line".into(),
+        "is a Python dict, not JSON; write it with json.dumps".into(),
+        "is not valid JSON (column 1); fix the line, or pass --input-format lines".into(),
+    ];
+    let expected: Vec<_> =
+        expected.iter().zip(5..).map(|(reason, line)| format!("a.jsonl line {line} {reason}")).collect();
+    assert_eq!(reasons, expected);
+    // A column with NaN is one of floats, and jsonl has null for it, as for NaN of a column of floats.
+    let content = lines[..4].join("\n");
+    let found = rows(&run("a.jsonl", &content, &["--keep", "score"]));
+    assert_eq!(
+        found.iter().map(|row| row["score"].clone()).collect::<Vec<_>>(),
+        [json!(null), json!(null), json!(0.5), json!(1)]
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("o.parquet").display().to_string();
+    assert!(run("a.jsonl", &content, &["--keep", "score", "-o", &output]).status.success());
+    let read_back = read(&[PathBuf::from(&output)], None, Fields { text: "score".into(), ..fields() });
+    assert!(read_back.error.is_some_and(|error| error.contains("\"score\" has type Float64")));
+    let file = fs::File::open(&output).unwrap();
+    let reader = parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(file)
+        .unwrap()
+        .build()
+        .unwrap();
+    let batch = reader.into_iter().next().unwrap().unwrap();
+    let scores = batch.column_by_name("score").unwrap();
+    let scores: Vec<_> = (0..4)
+        .map(|row| arrow::array::AsArray::as_primitive::<arrow::datatypes::Float64Type>(scores).value(row))
+        .collect();
+    assert!(scores[0].is_nan());
+    assert_eq!(scores[1..], [f64::NEG_INFINITY, 0.5, 1.0]);
 }
 
 /// With `--input-format files` each file is one text; a file that cannot be read does not stop the others from being
@@ -769,7 +1012,7 @@ fn each_file_is_one_text() {
         ),
         format!("{} is longer than 16 MiB; split the file: it is read as one text", path("d.txt")),
         format!("{0}|{0}|", path("e.txt")),
-        format!("{} cannot be read (invalid gzip header); check the file", path("f.gz")),
+        format!("{} is not gzip-compressed; remove .gz from its name", path("f.gz")),
     ];
     assert_eq!(shown(&found), expected);
 }
@@ -806,9 +1049,10 @@ fn records_after_unreadable_ones_are_read() {
             "a.jsonl line 2 is not a JSON object; write one per line, or pass --input-format lines",
             "a.jsonl line 3 cannot be used: field \"text\" is a number, expected a string; choose another with \
              --text-field",
-            "a.jsonl line 5 is not valid JSON (column 17); fix the line, or pass --input-format lines",
+            "a.jsonl line 5 cannot be used: field \"text\" has a lone surrogate, \\ud800, which is half of a character; write the \
+             whole character, or remove the escape",
             "a.jsonl line 6 has no field \"text\"; choose another with --text-field",
-            "a.jsonl line 7 is not valid JSON (column 100009); fix the line, or pass --input-format lines",
+            "a.jsonl line 7 is not valid JSON (column 100009); fix the line",
             "a.jsonl line 8 cannot be used: field \"id\" is a number that 64 bits cannot hold exactly; write it \
              in quotes",
             "a.jsonl line 9|18446744073709551615|c",
@@ -821,7 +1065,7 @@ fn records_after_unreadable_ones_are_read() {
         shown(&found),
         [
             "a.csv line 3|1|a".to_owned(),
-            format!("a.csv line 4 has 1 fields, but the header has 2; {counts}"),
+            format!("a.csv line 4 has 1 field, but the header has 2; {counts}"),
             "a.csv line 5|2\nx|c".into(),
             format!("a.csv line 7 has 3 fields, but the header has 2; {counts}"),
             "a.csv line 9 is not valid UTF-8; convert the file to UTF-8, for example with iconv".into(),
@@ -857,34 +1101,125 @@ fn lines_over_16_mib_are_skipped() {
     }
 }
 
-/// A quote that is not closed is an error: without it, the rest of the file would be one field.
+const QUOTES: &str =
+    "write a quote inside a quoted field twice, or pass --quote none if quotes are plain text";
+
+/// A quoted field that does not end, or that goes on after its closing quote, is an error in the line where it begins; the
+/// lines after that are read.
 #[test]
-fn an_open_quote_is_an_error() {
-    const CLOSE: &str = "close the open quote, and write a quote inside a quoted field twice";
-    for (content, line, rows) in [
-        ("text\na\n\"b\nc\nd\n", 3, 1),
-        ("text\na\n\"b\nc\nd", 3, 1),
-        ("id,text\r\n1,a\r\n2,\"b\r\n3,c\r\n", 3, 1),
-        ("text\n\"", 2, 0),
-    ] {
+fn stray_quotes_do_not_join_rows() {
+    let open = format!("has a quoted field that does not end; {QUOTES}");
+    let after = format!("has a quoted field with text after its closing quote; {QUOTES}");
+    let backslash =
+        format!("has a quote after a backslash in a quoted field, which ends the field there; {QUOTES}");
+    let missing =
+        "has 1 field, but the header has 2; fix the row, or quote fields that contain the delimiter";
+    let cases: [(&str, &[&str]); 10] = [
+        ("text\na\n\"b\nc\nd\n", &["2|-|a", "3 OPEN", "4|-|c", "5|-|d"]),
+        ("text\na\n\"b\nc\nd", &["2|-|a", "3 OPEN", "4|-|c", "5|-|d"]),
+        ("id,text\r\n1,a\r\n2,\"b\r\n3,c\r\n", &["2|1|a", "3 OPEN", "4|3|c"]),
+        ("text\n\"", &["2 OPEN"]),
+        (
+            "id,text\n1,a\n2,\"5 inch\n3,c\n4,a 7\" d\n5,e\n",
+            &["2|1|a", "3 AFTER", "4|3|c", "5|4|a 7\" d", "6|5|e"],
+        ),
+        ("text\n\"a\" \nb\n", &["2 AFTER", "3|-|b"]),
+        ("text\n\"a\"\"\"b\nc\n", &["2 AFTER", "3|-|c"]),
+        ("id,text\n1,\"the \\\"old\\\" lamp\"\n2,b\n", &["2 BACKSLASH", "3|2|b"]),
+        // The line where the field begins, after a field of two lines.
+        ("text,x\n\"a\nb\",\"c\nd\n", &["3 OPEN", "4 MISSING"]),
+        ("text\ra\r\"b\rc\r", &["2|-|a", "3 OPEN", "4|-|c"]),
+    ];
+    for (content, expected) in cases {
         let found = read_bytes("a.csv", content.as_bytes(), fields());
-        assert_eq!(found.entries.len(), rows, "{content:?}");
-        let expected = format!("a.csv line {line}: a quoted field of this row does not end; {CLOSE}");
-        assert_eq!(found.error, Some(expected), "{content:?}");
+        let reasons = [("OPEN", &*open), ("AFTER", &after), ("BACKSLASH", &backslash), ("MISSING", missing)];
+        let expected: Vec<_> = expected
+            .iter()
+            .map(|entry| {
+                let replaced = reasons
+                    .iter()
+                    .fold((*entry).to_owned(), |entry, (name, reason)| entry.replace(name, reason));
+                format!("a.csv line {replaced}")
+            })
+            .collect();
+        assert_eq!((shown(&found), &found.error), (expected, &None), "{content:?}");
     }
-    // Quotes that only look open, and a text that looks like the mark that the reader appends.
-    for content in
-        ["text\na\"b\nc", "text\n\"a\"\"\"\n\"c\"", "text\n\u{1a}\n\u{1a}", "text\r\"\n\u{1a}\"\rb\r"]
-    {
+    // Quotes inside a field without quotes are text, and so is what the csv crate takes for the end of a file.
+    for content in [
+        "text\na\"b\nc",
+        "text\n\"a\"\"\"\n\"c\"",
+        "text\n\u{1a}\n\u{1a}",
+        "text\r\"\n\u{1a}\"\rb\r",
+        "text\n \"a\"\nb",
+    ] {
         let found = read_bytes("a.csv", content.as_bytes(), fields());
         assert_eq!((found.entries.len(), found.error), (2, None), "{content:?}");
     }
+    let header = read_bytes("a.csv", b"\"id\"x,text\n1,a\n", fields());
+    assert_eq!(header.error, Some(format!("a.csv line 1 {after}")));
+    let lines = read_bytes("a.csv", b"text\n\"a\nb\",x\n", fields());
+    let counts = "has 2 fields in 2 lines, but the header has 1; fix the row, or quote fields that contain the delimiter";
+    assert_eq!(shown(&lines), [format!("a.csv line 2 {counts}")]);
     let mut content = b"text\na\n\"b".to_vec();
     content.resize(40 << 20, b'\n');
+    content.extend(b"c\n");
     let found = read_bytes("a.csv", &content, fields());
-    assert_eq!(found.entries.len(), 1);
-    let expected = format!("a.csv line 3: the row that starts here is longer than 16 MiB; {CLOSE}");
-    assert_eq!(found.error, Some(expected));
+    let expected = [
+        "a.csv line 2|-|a".to_owned(),
+        format!("a.csv line 3 is longer than 16 MiB; {QUOTES}"),
+        format!("a.csv line {}|-|c", (40 << 20) - 6),
+    ];
+    assert_eq!((shown(&found), found.error), (expected.to_vec(), None));
+}
+
+/// A column that is read has to have a name of its own; others need none.
+#[test]
+fn columns_of_one_name_are_an_error_if_they_are_read() {
+    let content = b"text,x,x,text\na,1,2,b\n";
+    let error =
+        "a.csv: the header has 2 columns \"text\"; rename one of them, or choose another with --text-field";
+    assert_eq!(read_bytes("a.csv", content, fields()).error.as_deref(), Some(error));
+    let content = b"text,x,x\na,1,2\n";
+    assert_eq!(shown(&read_bytes("a.csv", content, fields())), ["a.csv line 2|-|a"]);
+    let error = "a.csv: the header has 2 columns \"x\"; rename one of them, or choose another with --keep";
+    assert_eq!(read_bytes("a.csv", content, keeping(&["x"])).error.as_deref(), Some(error));
+    let error =
+        "a.csv: the header has 2 columns \"id\"; rename one of them, or choose another with --id-field";
+    assert_eq!(read_bytes("a.csv", b"id,text,id\n1,a,2\n", fields()).error.as_deref(), Some(error));
+    let error =
+        "a.csv: no column \"text\" (columns: id;text); choose one with --text-field, or pass --delimiter ';'";
+    assert_eq!(read_bytes("a.csv", b"id;text\n1;a\n", fields()).error.as_deref(), Some(error));
+}
+
+/// `--delimiter` and `--quote`; TSV has no quotes.
+#[test]
+fn delimiters_and_quotes_are_chosen() {
+    let kept = |name: &str, content: &str, args: &[&str]| -> Vec<Value> {
+        let found = rows(&run(name, content, &[args, &["--keep", "text", "--dimensions", "2"]].concat()));
+        found.into_iter().map(|row| row["text"].clone()).collect()
+    };
+    let stray = "id\ttext\n1\tfirst\n2\t\"5 inch pipe\n3\t\"x\"\n";
+    assert_eq!(kept("a.tsv", stray, &[]), ["first", "\"5 inch pipe", "\"x\""]);
+    assert_eq!(kept("a.csv", "id,text\n2,\"5 inch\n3,a\n", &["--quote", "none"]), ["\"5 inch", "a"]);
+    assert_eq!(kept("a.csv", "id;text\n1;\"a;b\"\n", &["--delimiter", ";"]), ["a;b"]);
+    assert_eq!(kept("a.csv", "id\ttext\n1\ta, b\n", &["--delimiter", "\\t"]), ["a, b"]);
+    assert_eq!(kept("a.csv", "id,text\n1,'it''s, \"b\"'\n", &["--quote", "'"]), ["it's, \"b\""]);
+    let quoted = "id\ttext\n1\t\"a\nb\"\n";
+    assert_eq!(kept("a.tsv", quoted, &["--quote", "\""]), ["a\nb"]);
+    assert_fails(&run("a.tsv", quoted, &[]), 1, &["a.tsv line 3 has 1 field,", "fix the row"]);
+    let split = run("a.tsv", "id\ttext\n1\t\"a\tb\"\n", &[]);
+    assert_fails(&split, 1, &["a.tsv line 2 has 3 fields", "pass --quote '\"' if some fields are quoted"]);
+    for (name, args, parts) in [
+        ("a.jsonl", &["--delimiter", ";"][..], &["--delimiter needs an input in csv or tsv"][..]),
+        ("a.txt", &["--quote", "none"], &["--quote needs an input in csv or tsv"]),
+        ("a.csv", &["--quote", ","], &["the delimiter and the quote are the same"]),
+    ] {
+        assert_fails(&run(name, "text\na\n", args), 2, parts);
+    }
+    for args in [["--delimiter", ";;"], ["--delimiter", "\n"], ["--quote", "\u{201c}"], ["--quote", ""]] {
+        let message = support::stderr(&run("a.csv", "text\na\n", &args));
+        assert!(message.contains(args[0]) && message.contains("expected one ASCII character"), "{message}");
+    }
 }
 
 /// Lengths in damaged files for which there is no memory.

@@ -21,12 +21,14 @@ pub(super) fn of_arguments(input: &Input, console: &Console) {
     }
 }
 
-/// Prints a hint if the first line of a text file is JSON or HTML.
+/// Prints a note if the first input is UTF-16, and a hint if the first line of a text file is JSON or HTML.
 pub(super) fn of_records(input: &Input, records: &mut RecordSource, console: &Console) {
-    let Some(source) = input.sources().first().filter(|source| source.format == Format::Lines) else {
-        return;
-    };
-    let Some(text) = records.first_text() else { return };
+    let Some(source) = input.sources().first().filter(|source| !source.format.is_binary()) else { return };
+    let text = records.first_text();
+    if records.is_utf16() {
+        console.note(format!("{} is UTF-16; it is converted to UTF-8", source.path));
+    }
+    let Some(text) = text.filter(|_| source.format == Format::Lines) else { return };
     if let Some((format, remedy)) = detect(&text) {
         let source = &source.path;
         console.note(format!(

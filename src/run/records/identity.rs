@@ -42,11 +42,10 @@ fn of_input(input: &Input, pair_option: &str) -> RunIdentity {
         }
         Input::Files(sources, fields) => (sources, fields),
     };
-    let formats = sources.iter().map(|source| source.format.name()).collect::<Vec<_>>();
-    let formats = match formats.split_first() {
-        Some((first, rest)) if rest.iter().all(|format| format == first) => first.to_string(),
-        _ => formats.join(" "),
-    };
+    let formats = of_all(sources.iter().map(|source| source.format.name().to_owned()));
+    let syntaxes =
+        || sources.iter().filter(|source| source.format.is_delimited()).map(|source| source.syntax);
+    let shown = |byte: Option<u8>| byte.map_or("none".into(), |byte| byte.escape_ascii().to_string());
     let given = |name: &Option<String>| name.clone().unwrap_or_else(|| "not given".into());
     let kept: Vec<String> = fields.keep.iter().map(ToString::to_string).collect();
     let mut identity = RunIdentity::from([
@@ -59,7 +58,21 @@ fn of_input(input: &Input, pair_option: &str) -> RunIdentity {
     if fields.text.names.len() > 1 {
         identity.insert("--text-separator".into(), format!("{:?}", fields.text.separator));
     }
+    if syntaxes().next().is_some() {
+        let delimiters = syntaxes().map(|syntax| shown(Some(syntax.delimiter)));
+        let quotes = syntaxes().map(|syntax| shown(syntax.quote));
+        identity.extend([("--delimiter".into(), of_all(delimiters)), ("--quote".into(), of_all(quotes))]);
+    }
     identity
+}
+
+/// A choice of each input: once, if it is the same for all.
+fn of_all(choices: impl Iterator<Item = String>) -> String {
+    let choices: Vec<String> = choices.collect();
+    match choices.split_first() {
+        Some((first, rest)) if rest.iter().all(|choice| choice == first) => first.clone(),
+        _ => choices.join(" "),
+    }
 }
 
 /// The resolved options of every task that affect rows.

@@ -9,7 +9,7 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use sconce::input::{Entries, Entry, Fields, Format, KeptName, sources};
+use sconce::input::{Entries, Entry, Fields, Filter, Format, KeptName, find};
 use sconce::model::classification::{label_function, labels, next_sentence_labels, pair_function};
 use sconce::model::config::Config;
 use sconce::model::families::Family;
@@ -190,7 +190,8 @@ fn read_entries(path: &Path, keep: Vec<KeptName>) -> bool {
     let is_file_per_text = path.to_string_lossy().contains("case.text");
     let fields = Fields { keep, ..Fields::default() };
     let format = is_file_per_text.then_some(Format::Files);
-    let opened = sources(&[path.to_owned()], format).and_then(|sources| Entries::open(sources, fields));
+    let found = find(&[path.to_owned()], format, &Filter::default());
+    let opened = found.and_then(|found| Entries::open(found.sources, fields));
     let mut entries = match opened {
         Ok(entries) => entries,
         Err(error) => {
