@@ -9,6 +9,8 @@ use std::{env, process};
 
 use sha2::{Digest, Sha256};
 
+use super::environment;
+
 /// Smaller files are hashed anew.
 const MIN_BYTES: u64 = 8 << 20;
 /// A file that changed this recently may change again without a new time of change: file systems store some times only to the
@@ -18,12 +20,12 @@ const SETTLED_AFTER: Duration = Duration::from_secs(3);
 /// The directory of all caches: `SCONCE_CACHE`, or after the XDG Base Directory Specification; `None` where a file does not tell when it
 /// was changed.
 pub fn cache_directory() -> Option<PathBuf> {
-    let given = env::var_os("SCONCE_CACHE").filter(|given| !given.is_empty() && cfg!(unix));
-    if let Some(given) = given {
-        return Some(given.into());
+    let given = environment::path("SCONCE_CACHE").filter(|_| cfg!(unix));
+    if given.is_some() {
+        return given;
     }
     let absolute = |path: PathBuf| Some(path).filter(|path| path.is_absolute());
-    let cache = env::var_os("XDG_CACHE_HOME").and_then(|cache| absolute(cache.into()));
+    let cache = environment::path("XDG_CACHE_HOME").and_then(absolute);
     let cache = cache.or_else(|| absolute(env::home_dir()?.join(".cache")));
     cache.filter(|_| cfg!(unix)).map(|cache| cache.join("sconce"))
 }
