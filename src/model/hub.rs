@@ -471,9 +471,9 @@ impl<'a> Hub<'a> {
     fn refusal(&self, status: u16, what: &str) -> Error {
         let endpoint = self.client.endpoint();
         let model = &self.source.model;
-        let similar = match self.check_of_id() {
-            Some((check, true)) => format!(": {check}"),
-            _ => String::new(),
+        let check = match self.check_of_id() {
+            Some((check, true)) => check,
+            _ => "check the id".to_owned(),
         };
         Error::msg(match (status, self.client.has_token()) {
             (401 | 403, true) => format!(
@@ -482,11 +482,11 @@ impl<'a> Hub<'a> {
             ),
             (401 | 403, false) => format!(
                 "the hub at {endpoint} refuses {what} of {model} (status {status}): there is no such model, or it \
-                 is private or gated; check the id, or set HF_TOKEN{similar}"
+                 is private or gated; {check}, or set HF_TOKEN"
             ),
             (404, _) => {
                 format!(
-                    "{what} of {model} not found on the hub at {endpoint}; check the id and --revision{similar}"
+                    "{what} of {model} not found on the hub at {endpoint}; {check} and --revision"
                 )
             }
             _ => format!(

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Output;
 
 use crate::hub::{COMMIT, MODEL, TEXT, User, WEIGHTS, assert_vector, hub, hub_with, output, tree};
-use crate::support::server::{Fault, Hub, LIST, encrypted};
+use crate::support::server::{Hub, encrypted};
 use crate::support::{assert_fails, fixture, stderr, stdout};
 use serde_json::Value;
 
@@ -250,7 +250,7 @@ fn a_slip_is_answered_with_the_ids_in_the_cache() {
         let offline = user.run(&["embed", "--offline", "--model", slip, TEXT]);
         assert_fails(&offline, 1, &[slip, listed, "sconce download"]);
     }
-    hub.fail(LIST, Fault::Raw(b"HTTP/1.1 401 Unauthorized\r\nX-Error-Code: RepoNotFound\r\n\r\n".into()));
+    hub.site().token = Some("hf_right".into());
     assert_fails(&user.run(&["embed", "--model", slips[0], TEXT]), 1, &[slips[0], "401", listed]);
     let url = hub.url.clone();
     hub.stop();

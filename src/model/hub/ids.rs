@@ -102,7 +102,8 @@ pub(super) fn meanings(name: &str, cache: &Path) -> Vec<String> {
     let mut ids: Vec<String> =
         ORGANIZATIONS.iter().map(|organization| format!("{organization}/{name}")).collect();
     ids.push(name.to_owned());
-    match ids.iter().rev().find(|id| is_cached(&cache.join(folder_name(id)))) {
+    let own = ids.last().into_iter();
+    match own.chain(&ids).find(|id| is_cached(&cache.join(folder_name(id)))) {
         Some(cached) => vec![cached.clone()],
         None => ids,
     }
@@ -148,6 +149,8 @@ mod tests {
         assert_eq!(of("org/name"), ["org/name"]);
         assert_eq!(of("BERT-base-uncased"), ["BERT-base-uncased"]);
         assert_eq!(of("name"), ["sentence-transformers/name", "cross-encoder/name", "name"]);
+        add("cross-encoder/name");
+        assert_eq!(of("name"), ["cross-encoder/name"]);
         add("sentence-transformers/name");
         assert_eq!(of("name"), ["sentence-transformers/name"]);
         add("name");
