@@ -17,6 +17,16 @@ fn main() {
         println!("cargo::rustc-link-arg-bins=-no-pie");
     }
     println!("cargo::rustc-env=SCONCE_BUILD={:016x}", identity());
+    println!("cargo::rustc-env=SCONCE_COMMIT={}", commit());
+}
+
+/// The commit of the clone, with `-dirty` if a file was changed since. It is not part of the identity.
+fn commit() -> String {
+    let described =
+        Command::new("git").args(["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]).output();
+    let described = described.ok().filter(|output| output.status.success());
+    let commit = described.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    commit.filter(|commit| !commit.is_empty()).unwrap_or_else(|| "unknown".into())
 }
 
 /// A hash of what a build is made from: the sources, the versions of the dependencies, the compiler, and what it compiles for. It is

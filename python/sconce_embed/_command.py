@@ -1,10 +1,12 @@
 """The command sconce: its path, and a child process that turns record batches into record batches."""
 
 import importlib.metadata
+import io
 import logging
 import os
 import pathlib
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -15,6 +17,8 @@ import pyarrow as pa
 
 _NAME = "sconce.exe" if os.name == "nt" else "sconce"
 _ERROR = "sconce: error: "
+# How wrong usage of the command line begins.
+_WRONG_USAGE = "error: "
 _log = logging.getLogger("sconce_embed")
 
 
@@ -51,6 +55,23 @@ def run_command(arguments):
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(command[0], command)
+
+
+class _Pipe(io.RawIOBase):
+    """A pipe that waits in poll(), which a signal ends even if its handler asks for system calls to be restarted, as that of polars
+    does: Ctrl-C would have no effect on a read until the child writes."""
+
+    def __init__(self, file):
+        self._file = file
+        self._poll = select.poll()
+        self._poll.register(file, select.POLLIN)
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        self._poll.poll()
+        return self._file.readinto(buffer)
 
 
 class Child:
@@ -94,9 +115,13 @@ class Child:
         sender.start()
         try:
             return self._receive_all(batches)
+        except BaseException:
+            # The sender may wait for a child that nobody reads from any more, as after Ctrl-C.
+            self._process.kill()
+            raise
         finally:
             # It ends with the last batch, or with the child.
-            sender.join(timeout=5)
+            sender.join()
 
     def _send(self, batches):
         try:
@@ -120,7 +145,9 @@ class Child:
         """The rows of the next batch."""
         try:
             if self._reader is None:
-                self._reader = pa.ipc.open_stream(self._process.stdout)
+                # Windows has no poll().
+                pipe = self._process.stdout if os.name == "nt" else io.BufferedReader(_Pipe(self._process.stdout.raw))
+                self._reader = pa.ipc.open_stream(pipe)
             return self._reader.read_next_batch()
         except (OSError, StopIteration, pa.ArrowInvalid) as error:
             raise self._failure(first_row) from error
@@ -140,6 +167,10 @@ class Child:
             return SconceError(re.sub(r"standard input row (\d+)", name, errors[-1]))
         if code < 0:
             return SconceError(f"sconce was killed by {signal.Signals(-code).name}; embed again to start it again")
+        # The first line of wrong usage is its error; a tip and the usage follow.
+        errors = [line[len(_WRONG_USAGE) :] for line in self._errors if line.startswith(_WRONG_USAGE)]
+        if errors:
+            return SconceError(f"{errors[0]}; options of Embedder() are those of sconce embed, with underscores")
         return SconceError("\n".join(self._errors) or f"sconce has ended with exit code {code} and without an error")
 
     def _has_ended(self):

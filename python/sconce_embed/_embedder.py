@@ -69,16 +69,12 @@ class Embedder:
         `texts` is a list of strings, a pyarrow.Array or ChunkedArray, or a pandas or polars Series. A text that an option such as
         `on_long="skip"` leaves out has a null in place of its vector. With `pooling="none"`, each text has a list of vectors.
 
-        Raises SconceError with the sentence of sconce.
+        Raises SconceError with the sentence of sconce, and TypeError for texts that are no texts.
         """
-        chunks = _batches(texts)
+        batches = _batches(texts)
         with self._lock:
-            parts = self._exchange(chunks)
-            if not parts:
-                vectors = pa.array([], type=self._vector_type())
-            else:
-                vectors = pa.concat_arrays(parts)
-        return _to_numpy(vectors) if as_numpy else vectors
+            parts = self._exchange(batches) or [pa.array([], type=self._vector_type())]
+        return _to_numpy(parts) if as_numpy else pa.concat_arrays(parts)
 
     def close(self):
         """Ends the child. The next texts start another one."""
@@ -150,23 +146,27 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
+# What to pass in place of what holds texts, but is no column of them.
+_INSTEAD = {
+    "str": "put a single text into a list",
+    "bytes": "decode it, and put a single text into a list",
+    "dict": "pass list(texts.values())",
+    "set": "it has no order; pass sorted(texts)",
+    "frozenset": "it has no order; pass sorted(texts)",
+    "DataFrame": 'pass one of its columns, such as frame["text"]',
+    "LazyFrame": 'pass a column of its rows, such as frame.collect()["text"]',
+    "Table": 'pass one of its columns, such as table["text"]',
+    "RecordBatch": 'pass one of its columns, such as batch["text"]',
+}
+
+
 def _batches(texts):
     """Texts as record batches of at most `_BATCH_ROWS` rows."""
-    if isinstance(texts, (str, bytes)):
-        raise TypeError("embed() takes a list of texts; put a single text into a list")
-    if not isinstance(texts, (pa.Array, pa.ChunkedArray)):
-        if hasattr(texts, "to_arrow"):
-            texts = texts.to_arrow()
-        elif isinstance(texts, (list, tuple)):
-            # Inferring a type takes longer than converting one text.
-            are_strings = all(text is None or isinstance(text, str) for text in texts)
-            texts = pa.array(texts, type=pa.large_string() if are_strings else None)
-        else:
-            texts = pa.array(texts, from_pandas=True)
+    texts = _column(texts)
     if pa.types.is_null(texts.type) or pa.types.is_dictionary(texts.type):
         texts = texts.cast(pa.large_string())
     if not (pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type) or str(texts.type) == "string_view"):
-        raise TypeError(f"embed() takes texts, not values of type {texts.type}")
+        raise TypeError(f"embed() takes texts, not values of type {texts.type}; convert them to strings")
     chunks = texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]
     batches = []
     for chunk in chunks:
@@ -174,6 +174,48 @@ def _batches(texts):
             column = chunk.slice(start, _BATCH_ROWS).cast(pa.large_string())
             batches.append(pa.RecordBatch.from_arrays([column], schema=Child.SCHEMA))
     return batches
+
+
+def _column(texts):
+    """Texts as a pyarrow Array or ChunkedArray: a column, or a list or tuple of strings and None."""
+    if isinstance(texts, (pa.Array, pa.ChunkedArray)):
+        return texts
+    for kind in type(texts).__mro__:
+        if kind.__name__ in _INSTEAD:
+            raise TypeError(f"embed() takes a list of texts, not a {kind.__name__}; {_INSTEAD[kind.__name__]}")
+    is_list = isinstance(texts, (list, tuple))
+    if not (is_list or hasattr(texts, "dtype")):
+        raise TypeError(f"embed() takes a list of texts, not a {type(texts).__name__}; pass list(texts)")
+    if getattr(texts, "ndim", 1) != 1:
+        raise TypeError(f"embed() takes a list of texts, not an array of {texts.ndim} dimensions; pass one of its columns")
+    if is_list and not all(text is None or isinstance(text, str) for text in texts):
+        raise _not_a_text(texts)
+    try:
+        if hasattr(texts, "to_arrow"):
+            return texts.to_arrow()
+        # Inferring the type of a list takes longer than converting one text. In a series, NaN is a missing value.
+        return pa.array(texts, type=pa.large_string()) if is_list else pa.array(texts, from_pandas=True)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise _not_a_text(texts, error) from error
+
+
+def _not_a_text(texts, error=None):
+    """The TypeError for the first element that is no text."""
+    for i, text in enumerate(texts):
+        if isinstance(text, str):
+            try:
+                text.encode()
+            except UnicodeEncodeError as broken:
+                unit = ord(text[broken.start])
+                return TypeError(
+                    f"texts[{i}] has a lone surrogate, U+{unit:04X}, which is half of a character; "
+                    'remove it, such as with text.encode(errors="ignore").decode()'
+                )
+        elif text is not None and text == text:
+            return TypeError(f"texts[{i}] is of type {type(text).__name__}, not str; convert it to a string")
+        elif text is not None:
+            return TypeError(f"texts[{i}] is {text!r}, not a text; pass None or an empty string for a missing text")
+    return TypeError(f"embed() takes a list of texts, not a {type(texts).__name__} ({error}); pass list(texts)")
 
 
 def _vectors(rows, start, count):
@@ -187,9 +229,13 @@ def _vectors(rows, start, count):
     return vectors.take(pa.array(places, type=pa.int64()))
 
 
-def _to_numpy(vectors):
-    if not pa.types.is_fixed_size_list(vectors.type):
+def _to_numpy(parts):
+    """The vectors of all parts in one array, which can be written to."""
+    import numpy as np
+
+    if not pa.types.is_fixed_size_list(parts[0].type):
         raise TypeError("vectors per token have no common shape; leave as_numpy out")
-    if vectors.null_count:
-        raise ValueError(f"{vectors.null_count} texts have no vector, which numpy cannot represent; leave as_numpy out")
-    return vectors.flatten().to_numpy().reshape(len(vectors), vectors.type.list_size)
+    missing = sum(part.null_count for part in parts)
+    if missing:
+        raise ValueError(f"{missing} texts have no vector, which numpy cannot represent; leave as_numpy out")
+    return np.concatenate([part.flatten().to_numpy().reshape(len(part), part.type.list_size) for part in parts])

@@ -6,13 +6,14 @@ and the README's first vector from sconce.
 
 Replaces the text between `<!-- NAME -->` and `<!-- /NAME -->`:
 
+    README.md        install    how to install sconce: with pip once Cargo.toml says that it is on PyPI, else from the clone
     README.md        vector     a row of `sconce embed`, with the digits that every processor gives
     README.md        speeds     tokens per second: one table for all machines
     docs/speed.md    speeds     tokens per second and mean cosines: one table per machine
     docs/speed.md    single     milliseconds of a single text: one table per machine
     docs/accuracy.md full-size  differences and memory of full-size models, from benches/full-size.md
 
-With --check nothing is written; exits with 1 if a page is out of date. --only full-size, --only single and --only speeds need no binary.
+With --check nothing is written; exits with 1 if a page is out of date. Only the block vector needs a binary.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,6 +96,20 @@ def single_texts(page):
     return f"Measured on {page.machine}.\n\n" + "\n".join(lines)
 
 
+def installation():
+    """The commands that install sconce."""
+    with open(ROOT / "Cargo.toml", "rb") as file:
+        if tomllib.load(file)["package"]["metadata"]["release"]["pypi"]:
+            return "```sh\npip install sconce-embed          # the command sconce and a Python package; no Rust, no PyTorch\n```"
+    return (
+        "```sh\n"
+        "scripts/quickstart.sh     # in a clone: build, install, download all-MiniLM-L6-v2, compare three texts\n"
+        "scripts/test.sh           # all tests\n"
+        "```\n\n"
+        "[Both need](#from-source) Rust, a C compiler and Python with pip. [One command](docs/install.md) makes a Python wheel."
+    )
+
+
 def first_vector(sconce):
     """The README's first example: the row of a text, with two elements of its vector, rounded to five decimals."""
     command = [sconce, "embed", "--offline", "A lamp in the window"]
@@ -123,10 +139,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is out of date")
     parser.add_argument("--sconce", default=ROOT / "target" / "release" / "sconce", help="binary for the first vector")
-    parser.add_argument("--only", choices=["full-size", "single", "speeds", "vector"], help="generate the blocks of this name only")
+    parser.add_argument("--only", choices=["full-size", "install", "single", "speeds", "vector"], help="generate the blocks of this name only")
     args = parser.parse_args()
     pages = [Page(path) for path in sorted((ROOT / "benches").glob("peers-*.md"))]
     blocks = [
+        ("README.md", "install", installation),
         ("README.md", "vector", lambda: first_vector(args.sconce)),
         ("README.md", "speeds", lambda: speeds_of_all_machines(pages)),
         ("docs/accuracy.md", "full-size", full_size),

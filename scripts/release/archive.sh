@@ -17,7 +17,7 @@ if [ -z "$binary" ]; then
     [ -e "$binary" ] || binary=$binary.exe
 fi
 host=$(rustc -vV | sed -n 's/^host: //p')
-version=$("$binary" --version | awk '{ print $2 }')
+version=$("$binary" -V | awk '{ print $2 }')
 name=sconce-$version-$host
 
 mkdir -p "$out"

@@ -94,8 +94,8 @@ pub(super) struct ModelArgs {
     #[arg(long, value_name = "auto|cpu|cuda[:N,…]", default_value = "auto", value_parser = device, help_heading = "Hardware")]
     pub device: DeviceRequest,
 
-    /// Data type of matrix products (accumulation is always f32). Faster than f32 where the hardware supports it: bf16 and int8
-    /// with AVX-512 or AMX, bf16x3 (each value as two bf16 values) with AMX, f16 and bf16 on a GPU
+    /// Data type of matrix products (accumulation is always f32). Faster than f32: int8 on any CPU; bf16 on a CPU
+    /// with AVX-512 BF16 or AMX, bf16x3 (each value as two bf16 values) with AMX; f16 and bf16 on a GPU. Elsewhere bf16 takes the time of f32
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = named::<ComputeDtype>(), help_heading = "Hardware")]
     pub dtype: ComputeDtype,
 

@@ -26,12 +26,21 @@ mod verify;
 use anyhow::{Result, anyhow};
 use clap::{CommandFactory, FromArgMatches};
 
-use crate::nn::configure_allocator;
+use crate::nn::{Isa, configure_allocator};
 use crate::output;
 use crate::pipeline::ExitStatus;
 use crate::run;
 use crate::sys::threads::build_global_pool;
 use command::{Cli, Command};
+
+/// What `--version` prints after the name, to tell builds and machines apart; `-V` prints the version alone.
+fn version() -> &'static str {
+    let features = if cfg!(feature = "cuda") { "cuda" } else { "none" };
+    let version = env!("CARGO_PKG_VERSION");
+    let (commit, build) = (env!("SCONCE_COMMIT"), env!("SCONCE_BUILD"));
+    let isa = Isa::check().map_or("unknown", |()| Isa::selected().name());
+    format!("{version}\ncommit: {commit}\nbuild: {build}\nISA: {isa}\nfeatures: {features}").leak()
+}
 
 /// Parses the arguments of the process and runs the command that they name. Ends the process for wrong usage with a message and exit
 /// code 2, and for `--help` and `--version` with exit code 0.
@@ -42,7 +51,7 @@ pub fn main() -> Result<ExitStatus> {
     configure_allocator();
     let complete = |()| ExitStatus::Complete;
     let is_short = std::env::args_os().any(|arg| arg == "-h");
-    let matches = help::with_help(Cli::command(), is_short).get_matches();
+    let matches = help::with_help(Cli::command(), is_short).long_version(version()).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match cli.command {
         Command::Embed(args) => {

@@ -16,7 +16,7 @@ use crate::text::TokenizedText;
 /// The rows of texts, by their tokens, for one model with one set of options.
 pub struct RowCache {
     store: RowStore,
-    /// Texts whose rows were found.
+    /// Rows that were found.
     found: AtomicU64,
 }
 
@@ -30,7 +30,7 @@ impl RowCache {
         Ok(RowCache { store, found: AtomicU64::new(0) })
     }
 
-    /// The number of texts whose rows were found.
+    /// The number of rows that were found.
     pub fn found(&self) -> u64 {
         self.found.load(Ordering::Relaxed)
     }
@@ -49,7 +49,8 @@ impl RowCache {
         let keys: Vec<u128> = texts.iter().map(key).collect();
         let mut rows: Vec<_> = keys.iter().map(|key| self.find(*key)).collect();
         let missing: Vec<usize> = (0..texts.len()).filter(|i| rows[*i].is_none()).collect();
-        self.found.fetch_add((texts.len() - missing.len()) as u64, Ordering::Relaxed);
+        let found: usize = rows.iter().flatten().map(Vec::len).sum();
+        self.found.fetch_add(found as u64, Ordering::Relaxed);
         if !missing.is_empty() {
             let texts: Vec<_> = missing.iter().map(|i| texts[*i].clone()).collect();
             let made = task.run(&texts, batch_tokens, worker)?;

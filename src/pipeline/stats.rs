@@ -40,7 +40,9 @@ pub struct Stats {
     pub skipped_empty: u64,
     /// Records that the output had rows of already (`--append`): they are not encoded.
     pub unchanged: u64,
-    /// Texts of this run alone whose rows came from the cache (`--cache`).
+    /// Milliseconds of all runs, up to the last checkpoint.
+    pub milliseconds: u64,
+    /// Rows of this run alone that came from the cache (`--cache`).
     #[serde(skip)]
     pub cached: u64,
 }

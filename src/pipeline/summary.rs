@@ -72,6 +72,7 @@ pub fn write_summary(
     let tokens = stats.tokens - timings.resumed.tokens;
     let rows = stats.rows - timings.resumed.rows;
     let rate = |count: u64| if encoding > 0.0 { count as f64 / encoding } else { 0.0 };
+    let seconds_resumed = timings.resumed.milliseconds as f64 / 1000.0;
     let mut summary = json!({
         "rows": stats.rows,
         "texts": stats.texts,
@@ -86,7 +87,8 @@ pub fn write_summary(
         "nulled": stats.nulled,
         "not_finite": stats.not_finite,
         "rows_resumed": timings.resumed.rows,
-        "seconds": timings.start.elapsed().as_secs_f64(),
+        "seconds": seconds_resumed + timings.start.elapsed().as_secs_f64(),
+        "seconds_resumed": seconds_resumed,
         "seconds_loading": timings.loading,
         "seconds_encoding": encoding,
         "rows_per_second": rate(rows),

@@ -130,6 +130,29 @@ fn succeed(output: &Output) {
 }
 
 #[test]
+fn titles_name_the_weights_that_were_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let svg = folder.path().join("a.svg");
+    let config = folder.path().join("made-up.json");
+    fs::copy(fixture("roberta").join("config.json"), &config).unwrap();
+    let random = ["--random-weights", "7"];
+    let with_config = [&["--config", config.to_str().unwrap()][..], &random].concat();
+    for (args, expected) in [
+        (&[][..], "roberta"),
+        (&random, "roberta (random weights, seed 7)"),
+        (&with_config, "made-up (random weights, seed 7)"),
+    ] {
+        succeed(&run("roberta", &[&["the lamp", "-o", svg.to_str().unwrap()], args].concat()));
+        let svg = fs::read_to_string(&svg).unwrap();
+        assert!(svg.contains(&format!(">{expected}</text>")), "{expected}: {}", &svg[..600]);
+    }
+    let json = folder.path().join("a.json");
+    succeed(&run("roberta", &[&["the lamp", "-o", json.to_str().unwrap()], &with_config[..]].concat()));
+    let values: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    assert_eq!(values["model"], config.to_str().unwrap());
+}
+
+#[test]
 fn arrays_and_json_have_the_same_values() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();

@@ -19,9 +19,10 @@ const MANY: usize = 40_000;
 const FORMATS: [&str; 6] = ["jsonl", "csv", "npy", "parquet", "arrow", "safetensors"];
 
 /// The fields of a summary in which two runs of the same command differ.
-const MEASURED: [&str; 8] = [
+const MEASURED: [&str; 9] = [
     "rows_resumed",
     "seconds",
+    "seconds_resumed",
     "seconds_loading",
     "seconds_encoding",
     "rows_per_second",

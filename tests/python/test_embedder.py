@@ -3,6 +3,7 @@
     PYTHONPATH=python SCONCE_COMMAND=target/release/sconce python3 -m unittest discover --start-directory tests/python
 """
 
+import collections
 import io
 import os
 import pathlib
@@ -45,7 +46,10 @@ class Vectors(unittest.TestCase):
             self.assertIsInstance(vectors, pa.FixedSizeListArray)
             expected = of_command_line(TEXTS)
             self.assert_same_bits(vectors.flatten().to_numpy().reshape(expected.shape), expected)
-            self.assert_same_bits(embedder.embed(TEXTS, as_numpy=True), expected)
+            matrix = embedder.embed(TEXTS, as_numpy=True)
+            self.assert_same_bits(matrix, expected)
+            matrix *= 2
+            self.assertEqual(matrix[0, 0], 2 * expected[0, 0])
 
     def test_texts_of_many_batches_come_back_in_their_order(self):
         texts = TEXTS * 50
@@ -118,18 +122,84 @@ class Errors(unittest.TestCase):
         with Embedder(MODEL) as embedder:
             with self.assertRaisesRegex(TypeError, "list"):
                 embedder.embed("a lamp")
-            with self.assertRaisesRegex(TypeError, "int64"):
-                embedder.embed([1, 2])
-            with self.assertRaisesRegex(TypeError, "binary"):
-                embedder.embed([b"a lamp"])
         with self.assertRaisesRegex(TypeError, "output_format"):
             Embedder(MODEL, output_format="csv")
         with Embedder(MODEL, no_such_option=True) as embedder:
-            with self.assertRaisesRegex(SconceError, "--no-such-option"):
+            with self.assertRaisesRegex(SconceError, r"^[^\n]*'--no-such-option'[^\n]*; options of Embedder\(\)[^\n]*$"):
                 embedder.embed(["a"])
         with Embedder(MODEL, command="/nonexistent/sconce") as embedder:
             with self.assertRaisesRegex(SconceError, "/nonexistent/sconce"):
                 embedder.embed(["a"])
+
+    def test_only_texts_are_taken_for_texts(self):
+        frame = pd.DataFrame({"text": ["a lamp", "a wick"]})
+        refused = [
+            ({"a": "a lamp"}, r"not a dict; pass list\(texts\.values\(\)\)"),
+            (collections.OrderedDict(a="a lamp"), r"not a dict; pass list\(texts\.values\(\)\)"),
+            ({"a lamp", "a wick"}, "not a set; it has no order; pass sorted"),
+            (frozenset(["a lamp"]), "not a frozenset; it has no order; pass sorted"),
+            (b"a lamp", "not a bytes; decode it"),
+            ({"a": "a lamp"}.values(), r"not a dict_values; pass list\(texts\)"),
+            ((text for text in TEXTS), r"not a generator; pass list\(texts\)"),
+            (iter(TEXTS), r"not a list_iterator; pass list\(texts\)"),
+            (None, r"not a NoneType; pass list\(texts\)"),
+            (frame, r'not a DataFrame; pass one of its columns, such as frame\["text"\]'),
+            (pl.DataFrame(frame), r'not a DataFrame; pass one of its columns, such as frame\["text"\]'),
+            (pl.LazyFrame(frame), r'not a LazyFrame; pass a column of its rows, such as frame.collect\(\)\["text"\]'),
+            (pa.table(frame), r'not a Table; pass one of its columns, such as table\["text"\]'),
+            (np.array([["a", "b"]]), "not an array of 2 dimensions; pass one of its columns"),
+            (np.array("a"), "not an array of 0 dimensions"),
+            (np.array([1.5]), "values of type double"),
+            (pd.Series([1, 2]), "values of type int64"),
+            (pl.Series([1, 2]), "values of type int64"),
+            (["a", float("nan")], r"^texts\[1\] is nan, not a text; pass None or an empty string"),
+            (["a", pd.NaT], r"^texts\[1\] is NaT, not a text; pass None or an empty string"),
+            ([1, 2], r"^texts\[0\] is of type int, not str"),
+            ([b"a lamp"], r"^texts\[0\] is of type bytes, not str"),
+            (pd.Series([b"a lamp"]), "values of type binary"),
+            (["a", 7], r"^texts\[1\] is of type int, not str"),
+            (["a", b"b"], r"^texts\[1\] is of type bytes, not str"),
+            (["a", "b", {"text": "c"}], r"^texts\[2\] is of type dict, not str"),
+            (["a", ["b"]], r"^texts\[1\] is of type list, not str"),
+            (["a", "cut \ud83d"], r"^texts\[1\] has a lone surrogate, U\+D83D"),
+            (("a", "cut \udd25"), r"^texts\[1\] has a lone surrogate, U\+DD25"),
+            (pd.Series(["a", 7], dtype=object), r"^texts\[1\] is of type int, not str"),
+            (pd.Series(["a", b"b"], dtype=object), "values of type binary"),
+            (np.array(["a", None, {}], dtype=object), r"^texts\[2\] is of type dict, not str"),
+            (np.array(["a", "cut \ud83d"], dtype=object), r"^texts\[1\] has a lone surrogate"),
+        ]
+        with Embedder(MODEL) as embedder:
+            for texts, expected in refused:
+                with self.subTest(texts=repr(texts)), self.assertRaisesRegex(TypeError, expected):
+                    embedder.embed(texts)
+            self.assertIsNone(embedder.pid)
+
+    def test_missing_texts_of_a_column_are_null(self):
+        columns = [
+            ["a", None],
+            pd.Series(["a", float("nan")], dtype=object),
+            pd.Series(["a", None]),
+            pd.Series(["a", pd.NA], dtype="string"),
+            pl.Series(["a", None]),
+        ]
+        with Embedder(MODEL, on_error="skip") as embedder, self.assertLogs("sconce_embed", "WARNING"):
+            for texts in columns:
+                with self.subTest(texts=repr(texts)):
+                    self.assertEqual(embedder.embed(texts).is_null().to_pylist(), [False, True])
+            embedder.close()
+
+    def test_ctrl_c_returns_at_once(self):
+        with Embedder(MODEL) as embedder:
+            embedder.embed(["a"])
+            pid = embedder.pid
+            os.kill(pid, signal.SIGSTOP)
+            threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+            start = time.monotonic()
+            with self.assertRaises(KeyboardInterrupt):
+                embedder.embed(TEXTS * 50)
+            self.assertLess(time.monotonic() - start, 4)
+            self.assertFalse(pathlib.Path(f"/proc/{pid}").exists())
+            self.assertEqual(len(embedder.embed(["a"])), 1)
 
     def test_a_killed_child_is_an_exception_and_not_a_hang(self):
         with Embedder(MODEL) as embedder:
@@ -231,7 +301,7 @@ class Processes(unittest.TestCase):
     def test_the_module_is_the_command(self):
         command = [os.sys.executable, "-m", "sconce_embed", "--version"]
         shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        self.assertTrue(shown.startswith("sconce "), shown)
+        self.assertRegex(shown, r"^sconce \d+\.\d+\.\d+\ncommit: \S+\nbuild: [0-9a-f]{16}\nISA: \S+\nfeatures: \S+\n$")
         self.assertEqual(subprocess.run([*command[:3], "embed", "--no-such"], capture_output=True).returncode, 2)
 
 

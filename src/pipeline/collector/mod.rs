@@ -7,6 +7,7 @@ mod save;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Result, bail};
 use crossbeam_channel::{Receiver, select};
@@ -76,6 +77,8 @@ pub struct Collector {
     stats: Stats,
     /// The counts of the runs that this one resumes.
     resumed: Stats,
+    /// When the command started.
+    started: Instant,
     /// The last manifest, once the run is complete.
     complete: Option<Manifest>,
     /// Rows in the last saved manifest, which the next run could resume after.
@@ -114,6 +117,7 @@ impl Collector {
             queries: Vec::new(),
             stats: Stats::default(),
             resumed: Stats::default(),
+            started: Instant::now(),
             complete: None,
             saved_rows: None,
             is_write_failed: false,
@@ -146,11 +150,13 @@ impl Collector {
         self.queries = values;
     }
 
-    /// Infers the types of the columns from the first records of the whole input, and starts at the first record of `source`.
+    /// Infers the types of the columns from the first records of the whole input, and starts at the first record of `source`. The
+    /// command started at `started`.
     ///
     /// # Errors
     /// If the records before it cannot be read.
-    pub fn start(&mut self, source: &mut RecordSource) -> Result<()> {
+    pub fn start(&mut self, source: &mut RecordSource, started: Instant) -> Result<()> {
+        self.started = started;
         if self.schema.format.has_fixed_columns() {
             columns::infer(&mut self.schema, source);
         }
@@ -171,7 +177,13 @@ impl Collector {
     ///
     /// # Errors
     /// If the records differ, or the files contain less than the manifest says.
-    pub fn resume(&mut self, manifest: Manifest, source: &mut RecordSource) -> Result<bool> {
+    pub fn resume(
+        &mut self,
+        manifest: Manifest,
+        source: &mut RecordSource,
+        started: Instant,
+    ) -> Result<bool> {
+        self.started = started;
         let complete = manifest.clone();
         self.start_at(source)?;
         self.skip_records(&manifest, source)?;

@@ -26,6 +26,7 @@ impl Collector {
         let ledger = self.ledger.as_mut().map_or(Ok(0), Ledger::checkpoint);
         let ledger = self.check_write(ledger)?;
         let ledger_sha256 = self.ledger.as_ref().map(Ledger::digest);
+        self.stats.milliseconds = self.resumed.milliseconds + self.started.elapsed().as_millis() as u64;
         let Some(journal) = &mut self.journal else { return Ok(()) };
         let saved = journal.save(since, |identity| Manifest {
             identity,

@@ -77,8 +77,11 @@ pub fn attend(options: &AttendOptions) -> Result<()> {
 
 /// The bytes of the result.
 fn encode(options: &AttendOptions, loaded: &Loaded, maps: AttentionMaps) -> Result<Vec<u8>> {
-    let model = &options.model.source.model;
-    let (title, shape) = (model_name(loaded, model), format::shape(&maps));
+    let (title, shape) = (title(options, loaded), format::shape(&maps));
+    let model = match &options.model.config {
+        Some(config) => &*config.display().to_string(),
+        None => &*options.model.source.model,
+    };
     Ok(match options.format {
         AttentionFormat::Npy => format::array(&maps, &shape).npy(),
         AttentionFormat::Safetensors => {
@@ -120,7 +123,18 @@ fn warn_about_characters(picture: &figure::Png, console: &Console) {
     ));
 }
 
-/// The name of the model in titles: the last part of its path or id.
+/// The model as titles name it: the checkpoint, or the config that replaces that of the checkpoint, and whether its weights are random.
+fn title(options: &AttendOptions, loaded: &Loaded) -> String {
+    let config = options.model.config.as_deref().and_then(Path::file_stem);
+    let name = match config {
+        Some(config) => config.to_string_lossy().into_owned(),
+        None => model_name(loaded, &options.model.source.model),
+    };
+    let weights = options.model.random_weights.map(|seed| format!(" (random weights, seed {seed})"));
+    name + &weights.unwrap_or_default()
+}
+
+/// The name of a model: the last part of its path or id.
 fn model_name(loaded: &Loaded, model: &str) -> String {
     let folder = || {
         let folder = loaded.config.path().canonicalize().ok()?;

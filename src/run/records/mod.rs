@@ -100,7 +100,7 @@ pub(super) fn run<T: ModelTask>(
         run.timings.start.elapsed()
     ));
     if cached > 0 {
-        options.console.detail(format!("{} from the cache", counted(cached, "text")));
+        options.console.detail(format!("{} from the cache", counted(cached, "row")));
     }
     if let Some(path) = &options.stats {
         let metadata = run.collector.metadata()?;
@@ -165,8 +165,8 @@ fn prepare<T: ModelTask>(
         collector.rank(top_k);
     }
     let is_complete = match interrupted {
-        Some(manifest) => collector.resume(manifest, &mut source)?,
-        None => collector.start(&mut source).map(|()| false)?,
+        Some(manifest) => collector.resume(manifest, &mut source, start)?,
+        None => collector.start(&mut source, start).map(|()| false)?,
     };
     collector.add_queries(setup.queries);
     let timings = Timings { start, loading: loading.as_secs_f64(), resumed: *collector.stats() };

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# The checks that are too slow for every change, or that rarely fail: every night, and before a release. Run .ci/run first, which
+# installs what both need.
+#
+#     scripts/check/nightly.sh
+set -euo pipefail
+case "${1-}" in -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; exit ;; esac
+cd "$(dirname "$0")/../.."
+export CARGO_TARGET_DIR=$PWD/target
+
+step() { printf '\n== %s (after %d s)\n' "$*" "$SECONDS"; }
+
+command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
+
+step "clippy with the feature cuda and a stub of nvcc"
+# In a separate target directory: a real build must not use the empty files of the stub.
+PATH="$PWD/scripts/gpu/stand_in_nvcc:$PATH" NVCC="$PWD/scripts/gpu/stand_in_nvcc/nvcc" CUDA_COMPUTE_CAP=80 \
+    cargo clippy --release --workspace --all-targets --locked --features cuda --target-dir target/cuda-check -- -D warnings
+
+step "CUDA kernels and their emulator compile"
+scripts/check/check_cuda_kernels.sh
+
+step "fuzzing of inputs and models"
+SCONCE_FUZZ_CASES=8000 cargo test --release --locked --test integration fuzz_input::
+SCONCE_FUZZ_CASES=2000 cargo test --release --locked --test integration fuzz_model::
+
+step "hidden states compared with the reference: random models of every family, and one full-size model"
+.venv/bin/python scripts/check/fuzz_families.py --seeds 3
+.venv/bin/python scripts/check/full_size.py --only xlm-roberta
+
+step "the page of sconce attend in headless Chromium"
+.venv/bin/pip install --quiet --disable-pip-version-check -r scripts/check/requirements-browser.txt
+.venv/bin/python scripts/check/attend_page.py
+
+step "an input of 2 GB"
+cargo build --release --locked
+python3 scripts/check/scale.py --formats npy --input-gb 2
+
+step "all tests under every ISA"
+scripts/test.sh --all
