@@ -485,9 +485,7 @@ impl<'a> Hub<'a> {
                  is private or gated; {check}, or set HF_TOKEN"
             ),
             (404, _) => {
-                format!(
-                    "{what} of {model} not found on the hub at {endpoint}; {check} and --revision"
-                )
+                format!("{what} of {model} not found on the hub at {endpoint}; {check} and --revision")
             }
             _ => format!(
                 "the hub at {endpoint} answered {what} of {model} with status {status}; try again later"

@@ -4,7 +4,6 @@
 use std::env;
 use std::net::IpAddr;
 
-use glob::Pattern;
 use ureq::ProxyProtocol;
 
 use super::url::{Origin, default_port};
@@ -77,7 +76,7 @@ fn covers(entry: &str, host: &str, port: Option<u16>) -> bool {
         return false;
     }
     if name.contains('*') {
-        return Pattern::new(name).is_ok_and(|pattern| pattern.matches(host));
+        return matches(name, host);
     }
     match (name.parse::<IpAddr>(), address) {
         (Ok(name), Some(address)) => name == address,
@@ -88,6 +87,16 @@ fn covers(entry: &str, host: &str, port: Option<u16>) -> bool {
             !domain.is_empty() && prefix.is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('.'))
         }
     }
+}
+
+/// Whether a pattern, in which `*` stands for any characters, is that of a host.
+fn matches(pattern: &str, host: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else { return pattern == host };
+    let tail_matches = |host: &str| {
+        let ends = host.char_indices().map(|(at, _)| at).chain([host.len()]);
+        ends.map(|at| &host[at..]).any(|tail| matches(rest, tail))
+    };
+    host.strip_prefix(start).is_some_and(tail_matches)
 }
 
 /// Whether an address is in a network in CIDR notation; `None` if the notation is malformed or the host is a name.
