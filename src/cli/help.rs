@@ -203,6 +203,8 @@ Environment:
   HF_ENDPOINT              URL of the Hub or of a mirror
   HF_TOKEN, HF_TOKEN_PATH  token for private and gated models
   HF_HUB_OFFLINE           1: do not use the network; TRANSFORMERS_OFFLINE, too
+  HTTPS_PROXY, NO_PROXY    proxy of downloads, and hosts without it
+  SSL_CERT_FILE            certificate authorities, for a hub or a proxy with one of your own
   NO_COLOR                 disable colors";
 
 const EXIT_CODES: &str = "\

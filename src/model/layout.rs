@@ -332,25 +332,63 @@ pub enum Completeness {
 }
 
 impl Snapshot<'_> {
-    /// Whether the snapshot has all files of the model.
-    pub fn completeness(&self) -> Completeness {
-        let in_folder = |name: &str| Path::new(self.encoder).join(name).display().to_string();
+    /// The path of a file of the encoder.
+    fn in_folder(&self, name: &str) -> String {
+        Path::new(self.encoder).join(name).display().to_string()
+    }
+
+    /// Whether the encoder's folder has an adapter and no weights.
+    fn is_adapter(&self) -> bool {
+        let has = |name: &str| (self.has)(&self.in_folder(name));
+        self.shards.is_none()
+            && !MODULE_WEIGHTS.into_iter().any(has)
+            && has(ADAPTER_CONFIG)
+            && ADAPTER_WEIGHTS.into_iter().any(has)
+    }
+
+    /// The required files that are missing.
+    pub fn missing(&self) -> Vec<String> {
+        let in_folder = |name: &str| self.in_folder(name);
         let has = |name: &str| (self.has)(&in_folder(name));
-        let is_absent = |name: &str| (self.is_absent)(&in_folder(name));
-        let is_known = |name: &str| has(name) || is_absent(name);
-        let tokenizer = has(TOKENIZER)
+        let is_known = |name: &str| has(name) || (self.is_absent)(&in_folder(name));
+        let of_modules =
+            self.modules.iter().flatten().filter(|files| !files.iter().any(|file| (self.has)(file)));
+        let mut missing: Vec<String> = of_modules.filter_map(|files| files.first().cloned()).collect();
+        // An adapter alone: its base model has the config and the weights, and the tokenizer if there is none here.
+        if self.is_adapter() {
+            return missing;
+        }
+        let has_tokenizer = has(TOKENIZER)
             || tokenizer_files(has).is_ok_and(|files| files.is_some())
                 && is_known(TOKENIZER)
                 && TOKENIZER_SETTINGS.into_iter().all(is_known);
-        let shards = || self.shards.as_ref().is_some_and(|shards| shards.iter().all(|shard| has(shard)));
-        let modules = self.modules.iter().flatten().all(|files| files.iter().any(|file| (self.has)(file)));
-        let weights = || MODULE_WEIGHTS.into_iter().any(has) || shards();
-        // An adapter alone: its base model has the config and the weights, and the tokenizer if there is none here.
-        let is_adapter = !weights() && has(ADAPTER_CONFIG) && ADAPTER_WEIGHTS.into_iter().any(has);
-        let is_whole = (has(CONFIG) || self.is_static) && tokenizer && weights();
-        if !(modules && (is_whole || is_adapter)) {
+        missing.extend((!has(CONFIG) && !self.is_static).then(|| in_folder(CONFIG)));
+        missing.extend((!has_tokenizer).then(|| in_folder(TOKENIZER)));
+        if !MODULE_WEIGHTS.into_iter().any(has) {
+            match &self.shards {
+                Some(shards) => {
+                    missing.extend(
+                        shards.iter().map(|shard| in_folder(shard)).filter(|shard| !(self.has)(shard)),
+                    );
+                }
+                None => missing.push(in_folder(WEIGHTS)),
+            }
+        }
+        missing.sort();
+        missing.dedup();
+        missing
+    }
+
+    /// Whether the snapshot has all files of the model.
+    pub fn completeness(&self) -> Completeness {
+        let in_folder = |name: &str| self.in_folder(name);
+        let has = |name: &str| (self.has)(&in_folder(name));
+        let is_absent = |name: &str| (self.is_absent)(&in_folder(name));
+        let is_known = |name: &str| has(name) || is_absent(name);
+        if !self.missing().is_empty() {
             return Completeness::Incomplete;
         }
+        let is_adapter = self.is_adapter();
         if is_adapter && !is_absent(WEIGHTS) {
             return Completeness::Unknown(WEIGHTS);
         }

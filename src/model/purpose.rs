@@ -287,6 +287,20 @@ pub fn noun(head: HeadKind) -> &'static str {
     }
 }
 
+/// A well-known model with a head of this kind; `None` for kinds that no command needs.
+pub fn example(head: HeadKind) -> Option<&'static str> {
+    match head {
+        HeadKind::SequenceClassification => {
+            Some("distilbert/distilbert-base-uncased-finetuned-sst-2-english")
+        }
+        HeadKind::TokenClassification => Some("dslim/bert-base-NER"),
+        HeadKind::QuestionAnswering => Some("deepset/roberta-base-squad2"),
+        HeadKind::MaskedLm => Some("google-bert/bert-base-uncased"),
+        HeadKind::LexicalWeights => Some("BAAI/bge-m3"),
+        HeadKind::NextSentence | HeadKind::CausalLm => None,
+    }
+}
+
 /// Continues "the model is": `a cross-encoder, which scores pairs of texts ("model_type" is …)`.
 impl fmt::Display for Purpose {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

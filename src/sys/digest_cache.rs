@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use sha2::{Digest, Sha256};
 
-use super::{own_file, regular_file};
+use super::{environment, own_file, regular_file};
 
 /// Smaller files are hashed anew.
 const MIN_BYTES: u64 = 8 << 20;
@@ -22,12 +22,12 @@ const MAX_ENTRY_BYTES: u64 = 1 << 12;
 /// The directory of all caches: `SCONCE_CACHE`, or after the XDG Base Directory Specification; `None` where a file does not tell when it
 /// was changed.
 pub fn cache_directory() -> Option<PathBuf> {
-    let given = env::var_os("SCONCE_CACHE").filter(|given| !given.is_empty() && cfg!(unix));
-    if let Some(given) = given {
-        return Some(given.into());
+    let given = environment::path("SCONCE_CACHE").filter(|_| cfg!(unix));
+    if given.is_some() {
+        return given;
     }
     let absolute = |path: PathBuf| Some(path).filter(|path| path.is_absolute());
-    let cache = env::var_os("XDG_CACHE_HOME").and_then(|cache| absolute(cache.into()));
+    let cache = environment::path("XDG_CACHE_HOME").and_then(absolute);
     let cache = cache.or_else(|| absolute(env::home_dir()?.join(".cache")));
     cache.filter(|_| cfg!(unix)).map(|cache| cache.join("sconce"))
 }

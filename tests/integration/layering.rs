@@ -106,6 +106,8 @@ const OWNED: &[(&str, &[&str])] = &[
     ("safetensors", &["model", "vectors"]),
     ("hf_hub", &["model"]),
     ("ureq", &["model"]),
+    ("rustls", &["model"]),
+    ("rustls_native_certs", &["model"]),
     ("zip", &["model", "output", "vectors"]),
     ("memmap2", &["sys"]),
     ("arrow_array", &["formats", "input", "output", "field", "vectors"]),

@@ -25,6 +25,7 @@ mod fuzz_model;
 mod goldens;
 mod heads;
 mod hub;
+mod hub_settings;
 mod input;
 mod inspect;
 mod kernels;

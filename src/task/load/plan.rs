@@ -250,11 +250,14 @@ fn head_kind(
         }
         (Wanted::Head(kind), Some(purpose)) => {
             let (noun, command) = (purpose::noun(kind), use_command(purpose));
-            bail!("{model} is {purpose}, not a {noun}; {command}choose a {noun}")
+            bail!("{model} is {purpose}, not a {noun}; {command}choose a {noun}{}", such_as(kind))
         }
         (Wanted::Head(kind), None) if modules.configures_pooling() => {
             let noun = purpose::noun(kind);
-            bail!("{model} is an embedding model, not a {noun}; use sconce embed, or choose a {noun}")
+            bail!(
+                "{model} is an embedding model, not a {noun}; use sconce embed, or choose a {noun}{}",
+                such_as(kind)
+            )
         }
         // The tensors decide.
         (Wanted::Head(kind), None) => Ok(Some(kind)),
@@ -263,6 +266,11 @@ fn head_kind(
         }
         (Wanted::Vectors | Wanted::PairScores | Wanted::VectorsOrWeights, None) => Ok(None),
     }
+}
+
+/// Continues "choose a …": with an example of a model with this head.
+fn such_as(kind: HeadKind) -> String {
+    purpose::example(kind).map(|model| format!(" such as --model {model}")).unwrap_or_default()
 }
 
 /// Checks that a model of this purpose may give vectors: it is an embedding model, the user chose a pooling, or another command uses its
