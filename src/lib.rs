@@ -15,7 +15,8 @@
 //! # Modules
 //!
 //! Imports run downward only: `main → cli → run → {task, pipeline}`, `task → {pipeline, text, model, nn}`,
-//! `pipeline → {input, text, output}` and `model → nn → ops → kernels`. A test checks this, and that no imports form a circle.
+//! `pipeline → {input, text, output}`, `{input, output, vectors} → formats` and `model → nn → ops → kernels`. A test checks this, and
+//! that no imports form a circle.
 //!
 //! * [`cli`]: the command line; the only module that uses clap. Resolves arguments to plain option structs.
 //! * [`run`]: one file per subcommand: prepare, run, report.
@@ -30,6 +31,7 @@
 //! * [`kernels`]: SIMD over slices, without candle; a crate of its own, `sconce-kernels`. `cuda/` has the GPU kernels.
 //! * [`neighbours`]: exact nearest neighbours among blocks of stored vectors.
 //! * [`vectors`]: readers of vector files, one file per format: vectors in blocks, columns of single rows.
+//! * [`formats`]: guarded readers of Parquet and Arrow files, for inputs, outputs and vector files alike.
 //! * [`output`]: writers of vectors, scores, labels and spans, one file per format; atomic and resumable files; manifest and ledger.
 //!
 //! Used by all: [`error`], [`field`] (values of carried-through columns), [`named`] (names of option values), [`sys`] (process,
@@ -104,6 +106,7 @@ pub mod cli;
 pub mod error;
 pub mod field;
 pub mod figure;
+pub mod formats;
 pub mod input;
 pub mod model;
 pub mod named;

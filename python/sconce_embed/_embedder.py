@@ -12,8 +12,8 @@ from ._command import Child, find_command
 _BATCH_ROWS = 4096
 # Options that decide what goes through the pipes, or have an argument of their own.
 _RESERVED = {
-    "model", "input", "input_format", "text_field", "pair_field", "id_field", "keep", "include", "exclude", "limit",
-    "output", "output_format", "restart", "resume", "append", "shard", "cache", "chunk", "chunk_overlap", "chunk_late",
+    "model", "input", "input_format", "text_field", "text_separator", "pair_field", "id_field", "keep", "include", "exclude",
+    "limit", "output", "output_format", "restart", "resume", "append", "shard", "cache", "chunk", "chunk_overlap", "chunk_late",
     "max_memory", "verbose", "quiet", "no_progress",
 }
 _embedders = weakref.WeakSet()

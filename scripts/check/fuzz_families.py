@@ -71,9 +71,23 @@ def rope(r):
         None, {"rope_type": "default", "rope_theta": theta}, {"rope_type": "linear", "rope_theta": theta, "factor": 3.0},
         {"rope_type": "dynamic", "rope_theta": theta, "factor": 2.0},
         {"rope_type": "yarn", "rope_theta": theta, "factor": 4.0, "original_max_position_embeddings": 32},
+        {"rope_type": "yarn", "rope_theta": theta, "factor": 4.0, "original_max_position_embeddings": 20,
+         "mscale": r.choice([0.0, 0.7, 1.0]), "mscale_all_dim": r.choice([0.4, 1.0])},
         {"rope_type": "llama3", "rope_theta": theta, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
          "original_max_position_embeddings": 64},
+        # More factors than any head has pairs of dimensions.
+        {"rope_type": "longrope", "rope_theta": theta, "original_max_position_embeddings": r.randint(3, 40),
+         "short_factor": [r.uniform(0.5, 2) for _ in range(64)], "long_factor": [r.uniform(1, 9) for _ in range(64)]},
     ])
+
+
+def fit_factors(config):
+    """Leaves as many factors of LongRoPE as a head of this config has pairs of dimensions."""
+    pairs = (config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]) // 2
+    for key in ("rope_parameters", "rope_scaling"):
+        parameters = config.get(key) or {}
+        for each in [parameters, *(value for value in parameters.values() if isinstance(value, dict))]:
+            each.update({name: each[name][:pairs] for name in ("short_factor", "long_factor") if name in each})
 
 
 def albert(r):
@@ -324,6 +338,8 @@ def check(name, seed, folder):
         weights = {k: weight.double() for k, weight in weights.items()}
         states = lambda ids: plain_encoder.encode(config, weights, ids, torch.zeros_like(ids))[-1]
     else:
+        if "hidden_size" in config:
+            fit_factors(config)
         whole = AutoConfig.for_model(name, vocab_size=vocab_size, **config)
         encoders = {
             "t5": T5EncoderModel, "mt5": T5EncoderModel, "umt5": UMT5EncoderModel, "clip_text_model": CLIPTextModel,
@@ -379,6 +395,7 @@ def check_head(name, seed, folder):
     vocab_size = tokenizer(folder, 10_000, pair_token_types=False)
     # The padding token is one that no text has.
     config = FAMILIES[family](r) | dict(pad_token_id=0, num_labels=r.randint(1, 5), tie_word_embeddings=r.random() < 0.5)
+    fit_factors(config)
     whole = AutoConfig.for_model(family, vocab_size=vocab_size, **config)
     build = AutoModelForCausalLM if head == "logits" else AutoModelForSequenceClassification
     model = build.from_config(whole, attn_implementation="eager")

@@ -12,7 +12,7 @@ const SHORT: &[(&str, &str)] = &[
     ("texts", "Texts [default: lines of standard input]"),
     ("input", "Files, directories or glob patterns; - is standard input"),
     ("input_format", "Input format [default: by file extension]"),
-    ("text_field", "Field or column of the text [default: text]"),
+    ("text_field", "Fields or columns of the text [default: text]"),
     ("keep", "Fields or columns to copy to the output"),
     ("output", "Output file [default: standard output]"),
     ("output_format", "Output format [default: by file extension, else jsonl]"),
@@ -105,6 +105,7 @@ const GROUPS: &[(&str, &[&str])] = &[
             "delimiter",
             "quote",
             "text_field",
+            "text_separator",
             "pair_field",
             "query",
             "rerank_queries",
@@ -202,6 +203,8 @@ Environment:
   HF_ENDPOINT              URL of the Hub or of a mirror
   HF_TOKEN, HF_TOKEN_PATH  token for private and gated models
   HF_HUB_OFFLINE           1: do not use the network; TRANSFORMERS_OFFLINE, too
+  HTTPS_PROXY, NO_PROXY    proxy of downloads, and hosts without it
+  SSL_CERT_FILE            certificate authorities, for a hub or a proxy with one of your own
   NO_COLOR                 disable colors";
 
 const EXIT_CODES: &str = "\

@@ -30,6 +30,7 @@ use crate::nn::{Isa, configure_allocator};
 use crate::output;
 use crate::pipeline::ExitStatus;
 use crate::run;
+use crate::sys::file_size_limit::report_size_limits;
 use crate::sys::threads::build_global_pool;
 use command::{Cli, Command};
 
@@ -43,15 +44,21 @@ fn version() -> &'static str {
 }
 
 /// Parses the arguments of the process and runs the command that they name. Ends the process for wrong usage with a message and exit
-/// code 2, and for `--help` and `--version` with exit code 0.
+/// code 2.
 ///
 /// # Errors
 /// If the command fails.
 pub fn main() -> Result<ExitStatus> {
     configure_allocator();
+    report_size_limits()?;
     let complete = |()| ExitStatus::Complete;
     let is_short = std::env::args_os().any(|arg| arg == "-h");
-    let matches = help::with_help(Cli::command(), is_short).long_version(version()).get_matches();
+    let command = help::with_help(Cli::command(), is_short).long_version(version());
+    let matches = match command.try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) if error.use_stderr() => error.exit(),
+        Err(page) => return output::print_with(|| page.print()).map(complete),
+    };
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match cli.command {
         Command::Embed(args) => {

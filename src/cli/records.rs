@@ -10,7 +10,7 @@ use super::args::VerbosityArgs;
 use super::choice::{OrAuto, named, named_or_auto};
 use super::resolve::{console, inputs, is_stdout, target};
 use crate::error::UsageError;
-use crate::input::{self, FieldSyntax, Fields, Filter};
+use crate::input::{self, FieldSyntax, Fields, Filter, KeptName, TextFields};
 use crate::named::Named;
 use crate::output;
 use crate::pipeline::{Selection, Shard, StartMode};
@@ -54,18 +54,23 @@ pub(super) struct RecordArgs {
     #[arg(long, value_name = "CHAR|none", value_parser = quote)]
     pub quote: Option<Quote>,
 
-    /// Field or column of the text, in jsonl, csv, tsv, parquet and arrow [default: text]
-    #[arg(long, value_name = "NAME")]
-    pub text_field: Option<String>,
+    /// Field or column of the text, in jsonl, csv, tsv, parquet and arrow, or several, separated by commas or spaces, whose values are
+    /// joined. meta.text is the field text in the object or struct meta, here and in the other options [default: text]
+    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
+    pub text_field: Vec<String>,
+
+    /// What to put between the values of several fields of the text that are not blank [default: a newline]
+    #[arg(long, value_name = "SEPARATOR", allow_hyphen_values = true)]
+    pub text_separator: Option<String>,
 
     /// Field or column of the id [default: id, if the input has one]
     #[arg(long, value_name = "NAME")]
     pub id_field: Option<String>,
 
-    /// Fields or columns to copy to the output, separated by commas or spaces. Every input has text, file and line. Columns of
-    /// parquet and arrow inputs keep their type; other types are inferred from the first records
-    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
-    pub keep: Vec<String>,
+    /// Fields or columns to copy to the output, separated by commas or spaces; NAME=AS copies NAME under the name AS. Every input has
+    /// text, file and line. Columns of parquet and arrow inputs keep their type; other types are inferred from the first records
+    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',', value_parser = kept_name)]
+    pub keep: Vec<KeptName>,
 
     /// Output file [default: standard output]. It is written atomically and replaces an existing file. Skipped, failed and
     /// truncated records are listed in FILE.ledger.jsonl
@@ -198,10 +203,14 @@ fn input(
     };
     let mut sources = inputs(paths, args.input_format.0, &filter, "--input", verbosity)?;
     set_syntax(&mut sources, args)?;
-    let field_options = [("--text-field", text_field), (pair_option, &pair_field), ("--id-field", id_field)];
-    let field_option = field_options.into_iter().find(|(_, name)| name.is_some()).map(|(option, _)| option);
+    let field_options = [
+        ("--text-field", !text_field.is_empty()),
+        (pair_option, pair_field.is_some()),
+        ("--id-field", id_field.is_some()),
+    ];
+    let field_option = field_options.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option);
     // Records of any format have a text, a file and a line, which --keep may name.
-    let is_own = |name: &String| texts.is_empty() && Fields::is_built_in(name);
+    let is_own = |kept: &KeptName| texts.is_empty() && Fields::is_built_in(&kept.field);
     if let Some(option) = field_option.or((!keep.iter().all(is_own)).then_some("--keep"))
         && !sources.iter().any(|source| source.format.has_fields())
     {
@@ -210,15 +219,53 @@ fn input(
              --input-format if the file extension does not tell the format"
         )));
     }
+    let text_field = match text_field.split_last() {
+        // A single - after the names is the TEXT that stands for standard input.
+        Some((last, names)) if last == "-" && !names.is_empty() && files.is_empty() => names,
+        _ => text_field,
+    };
+    let text = text_fields(text_field, args.text_separator.as_deref())?;
     if !texts.is_empty() {
         if args.input_format.0.is_some() {
             bail!(UsageError("--input-format needs --input FILE; remove it, or the TEXT arguments".into()));
         }
         return Ok(Input::Texts(texts.to_vec()));
     }
-    let text = text_field.clone().unwrap_or_else(|| "text".into());
-    let fields = Fields { text, pair: pair_field, id: id_field.clone(), keep: keep.clone() };
+    // The output has the id in any case.
+    let id_name = id_field.as_deref().unwrap_or("id");
+    let (ids, keep): (Vec<_>, Vec<_>) =
+        keep.iter().cloned().partition(|kept| kept.field == id_name && kept.output == "id");
+    let fields = Fields { text, pair: pair_field, id: id_field.clone(), keeps_id: !ids.is_empty(), keep };
     Ok(Input::Files(sources, fields))
+}
+
+/// The fields of the text.
+///
+/// # Errors
+/// [`UsageError`] if there is a separator, but only one field.
+pub(super) fn text_fields(names: &[String], separator: Option<&str>) -> Result<TextFields> {
+    let default = TextFields::default();
+    match (separator, names) {
+        (Some(_), [] | [_]) => bail!(UsageError(
+            "--text-separator needs several fields: name them with --text-field, or leave it out".into()
+        )),
+        (None, []) => Ok(default),
+        (separator, names) => Ok(TextFields {
+            names: names.to_vec(),
+            separator: separator.map_or(default.separator, str::to_owned),
+        }),
+    }
+}
+
+/// A value of `--keep`: the name of a field, and after the last = its name in the output.
+fn kept_name(value: &str) -> Result<KeptName, String> {
+    match value.rsplit_once('=') {
+        None => Ok(value.into()),
+        Some((field, output)) if !field.is_empty() && !output.is_empty() => {
+            Ok(KeptName { field: field.into(), output: output.into() })
+        }
+        Some(_) => Err("expected NAME or NAME=AS".into()),
+    }
 }
 
 /// Sets the delimiter and the quote of csv and tsv files.

@@ -11,7 +11,7 @@ use super::records::{RecordArgs, is_stdin, records};
 use super::resolve::inputs;
 use super::scores::{ScoreArgs, scoring};
 use crate::error::UsageError;
-use crate::input::{Fields, Filter};
+use crate::input::{Fields, Filter, TextFields};
 use crate::nn::Pooling;
 use crate::run::rerank::{RerankOptions, RerankQueries};
 use crate::task::{ModelOptions, PromptChoice};
@@ -111,6 +111,6 @@ fn query_files(path: &PathBuf, field: Option<String>, args: &RerankArgs) -> Resu
             path.display()
         )));
     }
-    let text = field.unwrap_or_else(|| "text".into());
-    Ok(RerankQueries::Files(sources, Fields { text, pair: None, id: None, keep: Vec::new() }))
+    let text = field.map_or_else(TextFields::default, TextFields::from);
+    Ok(RerankQueries::Files(sources, Fields { text, ..Fields::default() }))
 }

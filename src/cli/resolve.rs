@@ -1,6 +1,5 @@
 //! From shared arguments to the options of commands.
 
-use std::env;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -15,6 +14,7 @@ use crate::named::Named;
 use crate::nn::Isa;
 use crate::output::{self, TableFormat, Target};
 use crate::sys::console::{Console, Verbosity};
+use crate::sys::environment;
 use crate::task::{ModelOptions, OnLong, PromptChoice, VectorOptions};
 
 /// The options of every command that loads a model.
@@ -142,16 +142,15 @@ pub(super) fn inputs(
 }
 
 pub(super) fn source(model: String, hub: &HubArgs, verbosity: &VerbosityArgs) -> Source {
-    // The values that huggingface_hub takes as true. clap's own parser of flags would refuse any other value.
-    let is_set =
-        |name| env::var(name).is_ok_and(|v| matches!(v.to_lowercase().as_str(), "1" | "on" | "yes" | "true"));
+    // As huggingface_hub: the older variable counts if the other one is not set. clap's own parser of flags would refuse any other value.
+    let offline = environment::text("HF_HUB_OFFLINE").or_else(|| environment::text("TRANSFORMERS_OFFLINE"));
     Source {
         // SCONCE_MODEL may be set to an empty string.
         model: if model.is_empty() { DEFAULT_MODEL.into() } else { model },
         revision: hub.revision.clone(),
         dimensions: None,
-        offline: hub.offline || is_set("HF_HUB_OFFLINE") || is_set("TRANSFORMERS_OFFLINE"),
-        progress: console(verbosity).progress(),
+        offline: hub.offline || offline.is_some_and(|value| environment::is_true_value(&value)),
+        progress: console(verbosity).progress() && !environment::is_true("HF_HUB_DISABLE_PROGRESS_BARS"),
     }
 }
 

@@ -1,21 +1,24 @@
 //! `sconce search`: its arguments, and the options that they become.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use clap::builder::{PossibleValue, TypedValueParser};
 
 use super::args::{ModelArgs, VectorArgs, finite, number};
 use super::choice::{OrAuto, named, named_or_auto, one_of};
+use super::records::text_fields;
 use super::resolve::{console, embedding_model, inputs, table_format, target, vectors};
 use crate::error::UsageError;
 use crate::input::{self, Fields, Filter};
 use crate::model::modules::Role;
 use crate::named::Named;
 use crate::neighbours::Metric;
-use crate::output::TableFormat;
+use crate::output::{LEDGER_SUFFIX, TableFormat};
 use crate::run::search::{NeighbourWeights, Queries, Rescore, SearchOptions, WeightKind};
+use crate::sys::console::Console;
 use crate::task::{ModelOptions, OnLong, VectorOptions};
 
 /// The examples at the end of the command's help.
@@ -31,11 +34,12 @@ A model with a prompt named query embeds queries with it, unless --prompt or --p
 
 #[derive(Debug, Args)]
 pub(super) struct SearchArgs {
-    /// Vector file: npy, npz, safetensors, parquet, arrow, jsonl or csv, as embed writes them
+    /// Vector file: npy, npz, safetensors, parquet, arrow, jsonl or csv, as embed writes them. Several, or a directory of them, such as
+    /// shards, are searched as one
     #[arg(id = "searched_vectors", value_name = "VECTORS")]
     pub file: PathBuf,
 
-    /// Texts to search for. Without QUERY, --queries and --query-vectors, queries are read from standard input, one per line
+    /// More vector files, and after them texts to search for. Without QUERY, --queries and --query-vectors, queries are read from standard input, one per line
     #[arg(id = "query_texts", value_name = "QUERY", conflicts_with_all = ["queries", "query_vectors"])]
     pub texts: Vec<String>,
 
@@ -51,9 +55,14 @@ pub(super) struct SearchArgs {
     #[arg(id = "queries_format", long = "input-format", value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<input::Format>())]
     pub input_format: OrAuto<input::Format>,
 
-    /// Field or column of the query, in jsonl, csv, tsv, parquet and arrow [default: text]
-    #[arg(id = "query_field", long = "text-field", value_name = "NAME")]
-    pub text_field: Option<String>,
+    /// Field or column of the query, in jsonl, csv, tsv, parquet and arrow, or several, separated by commas, whose values are joined
+    /// [default: text]
+    #[arg(id = "query_field", long = "text-field", value_name = "NAME", value_delimiter = ',')]
+    pub text_field: Vec<String>,
+
+    /// What to put between the values of several fields of a query that are not blank [default: a newline]
+    #[arg(long, value_name = "SEPARATOR", allow_hyphen_values = true)]
+    pub text_separator: Option<String>,
 
     /// Field or column of the query's id [default: id, if the input has one]
     #[arg(id = "query_id_field", long = "id-field", value_name = "NAME")]
@@ -119,7 +128,7 @@ pub(super) struct SearchArgs {
 ///
 /// # Errors
 /// As [`model`]; [`UsageError`] if the queries cannot be found, or an option contradicts another.
-pub(super) fn options(args: SearchArgs) -> Result<SearchOptions> {
+pub(super) fn options(mut args: SearchArgs) -> Result<SearchOptions> {
     let weights = match (args.weights, args.temperature) {
         (Some(WeightKind::Uniform), Some(_)) => {
             bail!(UsageError(
@@ -132,12 +141,16 @@ pub(super) fn options(args: SearchArgs) -> Result<SearchOptions> {
         (Some(WeightKind::Uniform), None) => Some(NeighbourWeights::Uniform),
         (None, _) => None,
     };
+    let console = console(&args.model.verbosity);
+    let (vectors_of, texts) = vector_files(&args.file, std::mem::take(&mut args.texts))?;
+    args.texts = texts;
+    hint_at_files(&args.texts, &console);
     let has_prompt = args.vectors.prompt.is_some() || args.vectors.prompt_name.is_some();
     // As the queries are encoded: in the role of queries, unless another role or a prompt is chosen.
     let only_queries = args.vectors.role.map_or(!has_prompt, |role| role == Role::Query);
     Ok(SearchOptions {
         queries: queries(&args)?,
-        vectors: args.file,
+        vectors: vectors_of,
         k: args.k as usize,
         threshold: args.threshold.map(|threshold| threshold as f32),
         metric: args.metric,
@@ -149,8 +162,67 @@ pub(super) fn options(args: SearchArgs) -> Result<SearchOptions> {
         output: target(args.output),
         model: ModelOptions { only_queries, ..embedding_model(&args.model, &args.vectors)? },
         query_vectors: VectorOptions { on_long: args.on_long, ..vectors(&args.vectors) },
-        console: console(&args.model.verbosity),
+        console,
     })
+}
+
+/// Extensions of vector files, by which they are told from queries.
+const EXTENSIONS: [&str; 12] = [
+    "npy",
+    "npz",
+    "safetensors",
+    "parquet",
+    "pq",
+    "arrow",
+    "arrows",
+    "feather",
+    "ipc",
+    "jsonl",
+    "ndjson",
+    "csv",
+];
+
+fn is_vector_file(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let extension = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+    EXTENSIONS.contains(&&*extension)
+        && !name.ends_with(LEDGER_SUFFIX)
+        && !name.starts_with('.')
+        && path.is_file()
+}
+
+/// The vector files that the arguments name, and the rest of them, which are queries: a shell has made several files of a glob.
+fn vector_files(first: &Path, texts: Vec<String>) -> Result<(Vec<PathBuf>, Vec<String>)> {
+    let more = texts.iter().take_while(|text| is_vector_file(Path::new(text))).count();
+    let mut files = Vec::new();
+    for path in std::iter::once(first).chain(texts[..more].iter().map(Path::new)) {
+        if !path.is_dir() {
+            files.push(path.to_owned());
+            continue;
+        }
+        let cannot = |error| anyhow!("cannot read {} ({error}); check the path", path.display());
+        let entries = fs::read_dir(path).and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(cannot)?;
+        let found = entries.iter().map(fs::DirEntry::path).filter(|path| is_vector_file(path));
+        let mut found: Vec<PathBuf> = found.collect();
+        if found.is_empty() {
+            bail!(
+                "{} is a directory without vector files; pass one that sconce embed wrote to",
+                path.display()
+            );
+        }
+        found.sort();
+        files.extend(found);
+    }
+    Ok((files, texts[more..].to_vec()))
+}
+
+/// Prints a hint if a query is the path of a file.
+fn hint_at_files(texts: &[String], console: &Console) {
+    if let Some(name) = texts.iter().find(|text| Path::new(text).is_file()) {
+        console.note(format!(
+            "hint: {name:?} is taken as a query; pass --queries {name} to search for the texts in the file"
+        ));
+    }
 }
 
 /// The queries of `search`.
@@ -160,7 +232,8 @@ fn queries(args: &SearchArgs) -> Result<Queries> {
     }
     let options = [
         ("--input-format", args.input_format.0.is_some()),
-        ("--text-field", args.text_field.is_some()),
+        ("--text-field", !args.text_field.is_empty()),
+        ("--text-separator", args.text_separator.is_some()),
         ("--id-field", args.id_field.is_some()),
     ];
     if !args.texts.is_empty() {
@@ -172,8 +245,8 @@ fn queries(args: &SearchArgs) -> Result<Queries> {
     let path = args.queries.clone().unwrap_or_else(|| "-".into());
     let (paths, format) = (std::slice::from_ref(&path), args.input_format.0);
     let sources = inputs(paths, format, &Filter::default(), "--queries", &args.model.verbosity)?;
-    let text = args.text_field.clone().unwrap_or_else(|| "text".into());
-    Ok(Queries::Files(sources, Fields { text, pair: None, id: args.id_field.clone(), keep: Vec::new() }))
+    let text = text_fields(&args.text_field, args.text_separator.as_deref())?;
+    Ok(Queries::Files(sources, Fields { text, id: args.id_field.clone(), ..Fields::default() }))
 }
 
 /// A parser for the values of `--on-long` of queries, each of which has a result.

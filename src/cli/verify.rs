@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 
 use super::args::{ModelArgs, VectorArgs, number};
+use super::records::text_fields;
 use super::resolve::{console, embedding_model, inputs, vectors};
 use crate::error::UsageError;
 use crate::input::{Fields, Filter};
@@ -30,9 +31,13 @@ pub(super) struct VerifyArgs {
     #[arg(id = "reference_texts", short = 'i', long = "input", value_name = "FILE")]
     pub texts: Option<PathBuf>,
 
-    /// Field or column of the text [default: text]
-    #[arg(long, value_name = "NAME")]
-    pub text_field: Option<String>,
+    /// Field or column of the text, or several, separated by commas or spaces, whose values are joined [default: text]
+    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
+    pub text_field: Vec<String>,
+
+    /// What to put between the values of several fields of the text that are not blank [default: a newline]
+    #[arg(long, value_name = "SEPARATOR", allow_hyphen_values = true)]
+    pub text_separator: Option<String>,
 
     /// Maximum absolute difference of an element [default: 1e-5 for f32, 1e-4 for bf16x3, each times the largest element if that
     /// exceeds 1; no limit for other data types]
@@ -74,13 +79,13 @@ pub(super) fn options(args: VerifyArgs) -> Result<VerifyOptions> {
             path.display()
         )));
     }
-    let text = args.text_field.unwrap_or_else(|| "text".into());
+    let text = text_fields(&args.text_field, args.text_separator.as_deref())?;
     Ok(VerifyOptions {
         model: embedding_model(&args.model, &args.vectors)?,
         vectors: vectors(&args.vectors),
         against: args.against,
         texts: sources,
-        fields: Fields { text, pair: None, id: None, keep: Vec::new() },
+        fields: Fields { text, ..Fields::default() },
         max_difference: args.max_difference,
         min_cosine: args.min_cosine,
         min_neighbours: args.min_neighbours,

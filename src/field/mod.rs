@@ -10,20 +10,25 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
-    Date64Type, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type,
-    UInt16Type, UInt32Type, UInt64Type,
+    Date64Type, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
+    RunEndIndexType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow_array::{
-    Array, ArrayRef, BooleanArray, Date32Array, Float32Array, Float64Array, Int64Array, StringArray,
-    StructArray, UInt32Array, UInt64Array, new_null_array,
+    Array, ArrayRef, BooleanArray, Date32Array, Float32Array, Float64Array, Int64Array, RunArray,
+    StringArray, StructArray, UInt32Array, UInt64Array, new_null_array,
 };
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_data::ArrayData;
-use arrow_schema::{ArrowError, DataType, FieldRef, IntervalUnit};
+use arrow_schema::{ArrowError, DataType, Field, FieldRef, IntervalUnit};
 use arrow_select::take::take;
 use serde_json::{Map, Value};
 
 const MILLISECONDS_PER_DAY: i64 = 86_400_000;
+
+/// The key of the extension type in the metadata of a field.
+pub const EXTENSION_NAME: &str = "ARROW:extension:name";
+/// The extension type of UUIDs.
+pub const UUID: &str = "arrow.uuid";
 
 /// A value of a carried-through column.
 #[derive(Debug, Clone, PartialEq)]
@@ -224,6 +229,12 @@ pub fn to_json(array: &dyn Array, row: usize) -> Result<Value, String> {
             let key = dictionary_key(dictionary.keys(), row).ok_or("a dictionary key is out of range")?;
             return to_json(dictionary.values(), key);
         }
+        DataType::RunEndEncoded(..) => {
+            let run = run_value::<Int16Type>(array, row).or_else(|| run_value::<Int32Type>(array, row));
+            let (values, run) =
+                run.or_else(|| run_value::<Int64Type>(array, row)).ok_or("a run has no value")?;
+            return to_json(values, run);
+        }
         DataType::List(_) => list_to_json(&array.as_list::<i32>().value(row))?,
         DataType::LargeList(_) => list_to_json(&array.as_list::<i64>().value(row))?,
         DataType::FixedSizeList(..) => list_to_json(&array.as_fixed_size_list().value(row))?,
@@ -273,6 +284,12 @@ fn number_to_json(array: &dyn Array, row: usize, data_type: &DataType) -> Option
     })
 }
 
+/// The values of a run-end encoded array, and the index of that of row `row`; `None` if its run ends are of another type.
+fn run_value<R: RunEndIndexType>(array: &dyn Array, row: usize) -> Option<(&ArrayRef, usize)> {
+    let runs = array.as_any().downcast_ref::<RunArray<R>>()?;
+    Some((runs.values(), runs.get_physical_index(row)))
+}
+
 /// All elements of an array.
 fn list_to_json(values: &dyn Array) -> Result<Value, String> {
     (0..values.len()).map(|i| to_json(values, i)).collect()
@@ -294,6 +311,26 @@ fn map_to_json(entries: &StructArray) -> Result<Value, String> {
 /// The key in row `row` of the keys of a dictionary array; `None` if it is null or negative.
 pub fn dictionary_key(keys: &dyn Array, row: usize) -> Option<usize> {
     to_json(keys, row).ok()?.as_u64()?.try_into().ok()
+}
+
+/// Whether the values of a field are UUIDs.
+pub fn is_uuid(field: &Field) -> bool {
+    let name = field.metadata().get(EXTENSION_NAME);
+    *field.data_type() == DataType::FixedSizeBinary(16) && name.is_some_and(|name| name == UUID)
+}
+
+/// The UUID in row `row` of an array in its canonical form: 8-4-4-4-12 hexadecimal digits. `None` if it is null.
+pub fn uuid_text(array: &dyn Array, row: usize) -> Option<String> {
+    let bytes = array.as_fixed_size_binary_opt().filter(|array| array.is_valid(row))?.value(row);
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| digits.get(range).unwrap_or_default());
+    Some(parts.join("-"))
+}
+
+/// The infinite float in row `row` as text; `None` if the value is another.
+pub fn infinity(array: &dyn Array, row: usize) -> Option<String> {
+    let is_valid_float = array.data_type().is_floating() && array.is_valid(row);
+    is_valid_float.then(|| format(array, row).ok())?.filter(|text| text.ends_with("inf"))
 }
 
 /// A float of 16 or 32 bits as the shortest number that parses to the same float: 0.1, not 0.10000000149.
@@ -335,6 +372,11 @@ mod tests {
         let instants = TimestampMillisecondArray::from(vec![0]).with_timezone("Europe/Berlin");
         assert_eq!(to_json(&instants, 0), Ok(json!("1970-01-01T00:00:00Z")));
         assert_eq!(dictionary_key(&Int8Array::from(vec![-1]), 0), None);
+        let values = Int8Array::from(vec![Some(7), None, Some(9)]);
+        let runs = RunArray::<Int16Type>::try_new(&vec![2, 3, 4].into(), &values).unwrap();
+        let found = [0, 1, 2, 3].map(|row| to_json(&runs, row));
+        assert_eq!(found, [json!(7), json!(7), Value::Null, json!(9)].map(Ok));
+        assert_eq!(to_json(&runs.slice(2, 2), 1), Ok(json!(9)));
     }
 
     #[test]

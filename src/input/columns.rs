@@ -1,38 +1,52 @@
 //! Records from the rows of Arrow record batches, for Parquet and Arrow IPC.
 
+use std::str::{self, Utf8Error};
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, LargeStringArray, RecordBatch, StringArray, StringViewArray};
-use arrow_schema::{DataType, Schema};
+use arrow_array::{
+    Array, ArrayRef, BinaryArray, BinaryViewArray, FixedSizeBinaryArray, LargeBinaryArray, LargeStringArray,
+    RecordBatch, StringArray, StringViewArray, new_null_array,
+};
+use arrow_buffer::NullBuffer;
+use arrow_schema::{DataType, Field, Fields as ColumnFields, Schema};
 use serde_json::Value;
 
 use super::error::{missing_column, one_line};
 use super::limit::{MAX_TEXT_BYTES, MAX_TEXT_MIB, ReadLimit};
 use super::record::{
-    Entry, Fields, KeptField, Location, MAX_EXACT_INTEGER, Position, Record, built_in_field,
+    Entry, Fields, KeptField, KeptName, Location, MAX_EXACT_INTEGER, Position, Record, TextFields,
+    built_in_field,
 };
-use crate::field::{FieldValue, carried_type, dictionary_key, to_json};
+use crate::field::{FieldValue, carried_type, dictionary_key, infinity, is_uuid, to_json, uuid_text};
 
 /// The columns of a schema that are read.
 pub(super) struct Columns {
     /// The indices of the columns in the schema, ascending, without duplicates.
     pub projection: Vec<usize>,
-    text: Column,
+    text: TextFields,
+    /// The columns of the text.
+    text_columns: Vec<Column>,
     pair: Option<Column>,
     id: Option<Column>,
     keep: Vec<KeptField<Column>>,
     limit: ReadLimit,
 }
 
-/// A column that is read.
+/// A column that is read, or a field of the structs in one.
 #[derive(Clone)]
 struct Column {
-    /// The index in [`Columns::projection`].
+    /// The index of the column in [`Columns::projection`].
     index: usize,
+    /// The indices of the fields that lead through its structs.
+    path: Vec<usize>,
     name: String,
+    is_uuid: bool,
 }
+
+/// A field that was found in a schema: its path, from the index of its column on, and its type.
+type Found<'a> = (Vec<usize>, &'a Field);
 
 impl Columns {
     /// Finds the fields in the schema of the input `input`.
@@ -40,85 +54,138 @@ impl Columns {
     /// # Errors
     /// If a column is missing, or has a data type that the field cannot have.
     pub(super) fn new(input: &str, schema: &Schema, fields: &Fields, limit: ReadLimit) -> Result<Self> {
+        let find = |name: &str| find(schema.fields(), name);
         let require = |name: &str, option: &str| {
             let columns = schema.fields().iter().map(|field| field.name().as_str());
-            find(schema, name).ok_or_else(|| missing_column(input, name, columns, option))
+            find(name).ok_or_else(|| missing_column(input, name, columns, option))
         };
-        let require_type = |name: &str, option: &str, fits: fn(&DataType) -> bool, expected: &str| {
-            let column = require(name, option)?;
-            let found = schema.field(column).data_type();
-            if !fits(found) {
-                let found = one_line(found);
-                return Err(anyhow!(
-                    "{input}: column {name:?} has type {found}, expected {expected}; choose another with {option}"
-                ));
+        let require_text = |name: &str, option: &str| {
+            let (path, field) = require(name, option)?;
+            if is_text(field) {
+                return Ok((path, field));
             }
-            Ok(column)
+            let found = if is_uuid(field) { "UUID".into() } else { one_line(field.data_type()) };
+            let another = match field.data_type() {
+                DataType::Struct(fields) => match fields.iter().find(|field| is_text(field)) {
+                    Some(field) => format!("one of its fields, such as {name}.{},", field.name()),
+                    None => "another".into(),
+                },
+                _ => "another".into(),
+            };
+            Err(anyhow!(
+                "{input}: column {name:?} has type {found}, expected strings; choose {another} with {option}"
+            ))
         };
-        let text = require_type(&fields.text, "--text-field", is_text, "strings")?;
-        let pair = fields.pair.as_ref().map(|name| require_type(name, "--pair-field", is_text, "strings"));
-        let id = match &fields.id {
-            Some(name) => Some(require_type(name, "--id-field", is_id, "strings, numbers or dates")?),
-            None => {
-                let mut columns = schema.fields().iter();
-                columns.position(|field| field.name() == fields.id_name() && is_id(field.data_type()))
-            }
+        let text = fields.text.names.iter().map(|name| require_text(name, "--text-field"));
+        let text: Vec<Found> = text.collect::<Result<_>>()?;
+        let pair = fields.pair.as_ref().map(|name| require_text(name, "--pair-field")).transpose()?;
+        let id = match fields.id_option() {
+            Some(option) => Some(require(fields.id_name(), option)?),
+            None => find(fields.id_name()),
         };
-        let pair = pair.transpose()?;
-        let keep = fields.keep.iter().map(|name| match find(schema, name) {
-            None if Fields::is_built_in(name) => Ok(KeptField::BuiltIn(name.clone())),
-            _ => require(name, "--keep").map(KeptField::Column),
+        let keep = fields.keep.iter().map(|KeptName { field, .. }| match find(field) {
+            None if Fields::is_built_in(field) => Ok(KeptField::BuiltIn(field.clone())),
+            _ => Ok(KeptField::Column((require(field, "--keep")?, field))),
         });
         let keep = keep.collect::<Result<Vec<_>>>()?;
 
         let kept_columns = keep.iter().filter_map(|kept| match kept {
-            KeptField::Column(column) => Some(*column),
+            KeptField::Column((found, _)) => Some(found),
             KeptField::BuiltIn(_) => None,
         });
-        let mut projection: Vec<usize> =
-            [text].into_iter().chain(pair).chain(id).chain(kept_columns).collect();
+        let found = text.iter().chain(&pair).chain(&id).chain(kept_columns);
+        let mut projection: Vec<usize> = found.map(|(path, _)| path[0]).collect();
         projection.sort_unstable();
         projection.dedup();
-        let column = |column: usize| Column {
-            index: projection.partition_point(|other| *other < column),
-            name: schema.field(column).name().clone(),
+        let column = |(path, field): Found, name: &String| Column {
+            index: projection.partition_point(|other| *other < path[0]),
+            path: path[1..].to_vec(),
+            name: name.clone(),
+            is_uuid: is_uuid(field),
         };
         let keep = keep.into_iter().map(|kept| match kept {
-            KeptField::Column(index) => KeptField::Column(column(index)),
+            KeptField::Column((found, name)) => KeptField::Column(column(found, name)),
             KeptField::BuiltIn(name) => KeptField::BuiltIn(name),
         });
         let keep = keep.collect();
-        let (text, pair, id) = (column(text), pair.map(column), id.map(column));
-        Ok(Columns { text, pair, id, keep, projection, limit })
+        let text_columns = text.into_iter().zip(&fields.text.names);
+        let text_columns = text_columns.map(|(found, name)| column(found, name)).collect();
+        let pair = pair.zip(fields.pair.as_ref()).map(|(found, name)| column(found, name));
+        let id = id.map(|found| column(found, &fields.id_name().to_owned()));
+        Ok(Columns { text: fields.text.clone(), text_columns, pair, id, keep, projection, limit })
     }
 }
 
-/// The index of the first column with this name.
-fn find(schema: &Schema, name: &str) -> Option<usize> {
-    schema.fields().iter().position(|field| field.name() == name)
+/// The first column of this name, or else the nested field: see [`Fields`].
+fn find<'a>(fields: &'a ColumnFields, name: &str) -> Option<Found<'a>> {
+    if let Some((index, field)) = fields.find(name) {
+        return Some((vec![index], field));
+    }
+    name.rmatch_indices('.').find_map(|(dot, _)| {
+        let (index, outer) = fields.find(&name[..dot])?;
+        let DataType::Struct(fields) = outer.data_type() else { return None };
+        let (mut path, field) = find(fields, &name[dot + 1..])?;
+        path.insert(0, index);
+        Some((path, field))
+    })
 }
 
-/// Whether a column of this type has strings.
-fn is_text(data_type: &DataType) -> bool {
-    match data_type {
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => true,
-        DataType::Dictionary(_, values) => is_text(values),
-        _ => false,
+/// Whether a column has strings, or bytes that may be strings.
+fn is_text(field: &Field) -> bool {
+    fn is_text(data_type: &DataType) -> bool {
+        match data_type {
+            DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => true,
+            DataType::Binary | DataType::LargeBinary | DataType::BinaryView => true,
+            DataType::FixedSizeBinary(_) => true,
+            DataType::Dictionary(_, values) => is_text(values),
+            _ => false,
+        }
+    }
+    is_text(field.data_type()) && !is_uuid(field)
+}
+
+/// A column of a record batch, or a field of the structs in one.
+struct ColumnArray {
+    array: ArrayRef,
+    /// The rows whose structs are not null.
+    parents: Option<NullBuffer>,
+}
+
+impl ColumnArray {
+    /// The array of a column.
+    ///
+    /// # Errors
+    /// If the batch does not have the structs of the schema.
+    fn new(batch: &RecordBatch, column: &Column) -> Result<Self, String> {
+        let (mut array, mut parents) = (batch.column(column.index).clone(), None);
+        for child in &column.path {
+            let structs = array.as_struct_opt();
+            let (field, nulls) = structs
+                .and_then(|structs| Some((structs.columns().get(*child)?.clone(), structs.nulls())))
+                .ok_or_else(|| {
+                    format!("column {:?} does not have the structs that its schema declares", column.name)
+                })?;
+            parents = NullBuffer::union(parents.as_ref(), nulls);
+            array = field;
+        }
+        Ok(ColumnArray { array, parents })
     }
 }
 
-/// Whether a column of this type can be the id.
-fn is_id(data_type: &DataType) -> bool {
-    is_text(data_type) || data_type.is_numeric() || data_type.is_temporal() || *data_type == DataType::Boolean
+/// Whether a row has a null struct.
+fn has_null_parent(parents: &Option<NullBuffer>, row: usize) -> bool {
+    parents.as_ref().is_some_and(|parents| parents.is_null(row))
 }
 
 /// The rows of a record batch, read one by one.
 pub(super) struct Rows {
     next: usize,
     rows: usize,
-    text: TextColumn,
+    text: TextFields,
+    /// The columns of the text.
+    text_columns: Vec<TextColumn>,
     pair: Option<TextColumn>,
-    id: Option<ArrayRef>,
+    id: Option<IdColumn>,
     /// The carried-through fields and their names.
     keep: Vec<(KeptField<KeptColumn>, String)>,
     limit: ReadLimit,
@@ -131,28 +198,22 @@ impl Rows {
     /// If the type of a column is not that of the schema. The `parquet` and `arrow` crates do not check this in all
     /// damaged files.
     pub(super) fn new(batch: &RecordBatch, columns: &Columns) -> Result<Self, String> {
-        let array = |column: &Column| batch.column(column.index).clone();
-        let texts = |column: &Column| match Strings::new(&array(column)) {
-            Some(strings) => Ok(TextColumn { strings, name: column.name.clone() }),
-            None => {
-                Err(format!("column {:?} does not have the strings that its schema declares", column.name))
+        let text_columns = columns.text_columns.iter().map(|column| TextColumn::new(batch, column));
+        let keep = columns.keep.iter().map(|kept| match kept {
+            KeptField::Column(column) => {
+                Ok((KeptField::Column(KeptColumn::new(batch, column)?), column.name.clone()))
             }
-        };
+            KeptField::BuiltIn(name) => Ok((KeptField::BuiltIn(name.clone()), name.clone())),
+        });
         Ok(Rows {
             next: 0,
             rows: batch.num_rows(),
-            text: texts(&columns.text)?,
-            pair: columns.pair.as_ref().map(texts).transpose()?,
-            id: columns.id.as_ref().map(array),
+            text: columns.text.clone(),
+            text_columns: text_columns.collect::<Result<_, String>>()?,
+            pair: columns.pair.as_ref().map(|pair| TextColumn::new(batch, pair)).transpose()?,
+            id: columns.id.as_ref().map(|id| IdColumn::new(batch, id)).transpose()?,
             limit: columns.limit,
-            keep: (columns.keep.iter())
-                .map(|kept| match kept {
-                    KeptField::Column(column) => {
-                        (KeptField::Column(KeptColumn::new(array(column))), column.name.clone())
-                    }
-                    KeptField::BuiltIn(name) => (KeptField::BuiltIn(name.clone()), name.clone()),
-                })
-                .collect(),
+            keep: keep.collect::<Result<_, String>>()?,
         })
     }
 
@@ -182,9 +243,12 @@ impl Rows {
 
     /// The record of a row of the batch, or why it cannot be read.
     fn record(&self, row: usize, location: Location) -> Result<Record, String> {
-        let text = self.text.get(row)?;
-        let pair = self.pair.as_ref().map(|pair| pair.get(row)).transpose()?;
-        let id = self.id.as_ref().map(|ids| id(ids, row)).transpose()?.flatten();
+        let text = self.text.join(|i| match self.text_columns[i].get(row)? {
+            None if !self.text.is_several() => Err(self.text_columns[i].is_null()),
+            text => Ok(text),
+        })?;
+        let pair = self.pair.as_ref().map(|pair| pair.get(row)?.ok_or_else(|| pair.is_null())).transpose()?;
+        let id = self.id.as_ref().map(|ids| ids.get(row, self.limit)).transpose()?.flatten();
         let kept = self.keep.iter().map(|(kept, name)| match kept {
             KeptField::BuiltIn(name) => Ok(built_in_field(name, &location, &text).unwrap_or_default()),
             KeptField::Column(column) => column
@@ -196,30 +260,65 @@ impl Rows {
     }
 }
 
-/// The id of a row: an integer or a string; `None` for null.
-fn id(ids: &dyn Array, row: usize) -> Result<Option<Value>, String> {
-    Ok(match to_json(ids, row)? {
-        Value::Null => None,
-        // Some writers, among them pandas, write a column of integers and nulls as floats.
-        Value::Number(id) if id.is_f64() => Some(match id.as_f64() {
-            Some(float) if float.fract() == 0.0 && float.abs() < MAX_EXACT_INTEGER => (float as i64).into(),
-            _ => id.to_string().into(),
-        }),
-        id @ (Value::String(_) | Value::Number(_)) => Some(id),
-        other => Some(other.to_string().into()),
-    })
+/// The column of the ids.
+struct IdColumn {
+    values: KeptColumn,
+    name: String,
+    is_uuid: bool,
+}
+
+impl IdColumn {
+    fn new(batch: &RecordBatch, column: &Column) -> Result<Self, String> {
+        let values = KeptColumn::new(batch, column)?;
+        Ok(IdColumn { values, name: column.name.clone(), is_uuid: column.is_uuid })
+    }
+
+    /// The id of a row: an integer or a string, which is the JSON text of a list or struct; `None` for null.
+    fn get(&self, row: usize, limit: ReadLimit) -> Result<Option<Value>, String> {
+        let KeptColumn { array, parents, .. } = &self.values;
+        if has_null_parent(parents, row) {
+            return Ok(None);
+        }
+        if self.is_uuid {
+            return Ok(uuid_text(array, row).map(Value::from));
+        }
+        let json = if array.data_type().is_nested() {
+            self.values.value(row, limit).map(|value| value.json().into_owned())
+        } else {
+            to_json(array, row).map_err(|reason| format!("cannot be converted ({reason})"))
+        };
+        let json = json.map_err(|reason| {
+            format!("cannot be used: field {:?} {reason}; choose another with --id-field", self.name)
+        })?;
+        Ok(match json {
+            // A float that is NaN is how pandas writes null.
+            Value::Null => infinity(array, row).map(Value::from),
+            // Some writers, among them pandas, write a column of integers and nulls as floats.
+            Value::Number(id) if id.is_f64() => Some(match id.as_f64() {
+                Some(float) if float.fract() == 0.0 && float.abs() < MAX_EXACT_INTEGER => {
+                    (float as i64).into()
+                }
+                _ => id.to_string().into(),
+            }),
+            id @ (Value::String(_) | Value::Number(_)) => Some(id),
+            other => Some(other.to_string().into()),
+        })
+    }
 }
 
 /// A carried-through column.
 struct KeptColumn {
     array: ArrayRef,
+    /// The rows whose structs are not null.
+    parents: Option<NullBuffer>,
     /// The type that the values are carried through in; `None` if they are carried through as JSON.
     carried_type: Option<DataType>,
 }
 
 impl KeptColumn {
-    fn new(array: ArrayRef) -> Self {
-        KeptColumn { carried_type: carried_type(array.data_type()), array }
+    fn new(batch: &RecordBatch, column: &Column) -> Result<Self, String> {
+        let ColumnArray { array, parents } = ColumnArray::new(batch, column)?;
+        Ok(KeptColumn { carried_type: carried_type(array.data_type()), array, parents })
     }
 
     /// The value of a row.
@@ -228,6 +327,10 @@ impl KeptColumn {
     /// If it cannot be converted, or is nested and takes more memory than `limit` allows; as a predicate.
     fn value(&self, row: usize, limit: ReadLimit) -> Result<FieldValue, String> {
         let value = match &self.carried_type {
+            Some(data_type) if has_null_parent(&self.parents, row) => {
+                return Ok(FieldValue::Arrow(new_null_array(data_type, 1)));
+            }
+            None if has_null_parent(&self.parents, row) => return Ok(FieldValue::default()),
             Some(data_type) => {
                 FieldValue::from_row(&self.array, row, data_type).map_err(|error| one_line(&error))
             }
@@ -247,31 +350,57 @@ impl KeptColumn {
 /// A column of texts.
 struct TextColumn {
     strings: Strings,
+    /// The rows whose structs are not null.
+    parents: Option<NullBuffer>,
     name: String,
 }
 
 impl TextColumn {
-    /// The text of a row, or why it cannot be used.
-    fn get(&self, row: usize) -> Result<String, String> {
+    fn new(batch: &RecordBatch, column: &Column) -> Result<Self, String> {
+        let ColumnArray { array, parents } = ColumnArray::new(batch, column)?;
+        let strings = Strings::new(&array).ok_or_else(|| {
+            format!("column {:?} does not have the strings that its schema declares", column.name)
+        })?;
+        Ok(TextColumn { strings, parents, name: column.name.clone() })
+    }
+
+    /// The text of a row, `None` for null, or why it cannot be used.
+    fn get(&self, row: usize) -> Result<Option<String>, String> {
+        if has_null_parent(&self.parents, row) {
+            return Ok(None);
+        }
         match self.strings.get(row) {
-            Some(text) if text.len() as u64 > MAX_TEXT_BYTES => Err(format!(
+            Ok(Some(text)) if text.len() as u64 > MAX_TEXT_BYTES => Err(format!(
                 "cannot be used: field {:?} is longer than {MAX_TEXT_MIB} MiB; split the text",
                 self.name
             )),
-            Some(text) => Ok(text.to_owned()),
-            None => Err(format!(
-                "cannot be used: field {:?} is null, expected a string; write an empty string, or remove the row",
-                self.name
+            Ok(text) => Ok(text.map(str::to_owned)),
+            Err(error) => Err(format!(
+                "cannot be used: field {:?} is not valid UTF-8 (byte {} of the value); write it as UTF-8, or remove the row",
+                self.name,
+                error.valid_up_to() + 1
             )),
         }
     }
+
+    /// Why null is not a text.
+    fn is_null(&self) -> String {
+        format!(
+            "cannot be used: field {:?} is null, expected a string; write an empty string, or remove the row",
+            self.name
+        )
+    }
 }
 
-/// A string array, in any of Arrow's layouts.
+/// An array of strings, or of bytes that are strings, in any of Arrow's layouts.
 enum Strings {
     Utf8(StringArray),
     LargeUtf8(LargeStringArray),
     Utf8View(StringViewArray),
+    Binary(BinaryArray),
+    LargeBinary(LargeBinaryArray),
+    BinaryView(BinaryViewArray),
+    FixedSizeBinary(FixedSizeBinaryArray),
     Dictionary { keys: ArrayRef, values: Box<Strings> },
 }
 
@@ -282,6 +411,10 @@ impl Strings {
             DataType::Utf8 => Strings::Utf8(array.as_string().clone()),
             DataType::LargeUtf8 => Strings::LargeUtf8(array.as_string().clone()),
             DataType::Utf8View => Strings::Utf8View(array.as_string_view().clone()),
+            DataType::Binary => Strings::Binary(array.as_binary().clone()),
+            DataType::LargeBinary => Strings::LargeBinary(array.as_binary().clone()),
+            DataType::BinaryView => Strings::BinaryView(array.as_binary_view().clone()),
+            DataType::FixedSizeBinary(_) => Strings::FixedSizeBinary(array.as_fixed_size_binary().clone()),
             DataType::Dictionary(..) => {
                 let dictionary = array.as_any_dictionary();
                 let keys = dictionary.keys().slice(0, dictionary.len());
@@ -292,13 +425,23 @@ impl Strings {
     }
 
     /// The string of a row; `None` if it is null.
-    fn get(&self, row: usize) -> Option<&str> {
-        match self {
-            Strings::Utf8(array) => array.is_valid(row).then(|| array.value(row)),
-            Strings::LargeUtf8(array) => array.is_valid(row).then(|| array.value(row)),
-            Strings::Utf8View(array) => array.is_valid(row).then(|| array.value(row)),
-            Strings::Dictionary { keys, values } => values.get(dictionary_key(keys, row)?),
-        }
+    ///
+    /// # Errors
+    /// If its bytes are not UTF-8.
+    fn get(&self, row: usize) -> Result<Option<&str>, Utf8Error> {
+        let bytes = match self {
+            Strings::Utf8(array) => return Ok(array.is_valid(row).then(|| array.value(row))),
+            Strings::LargeUtf8(array) => return Ok(array.is_valid(row).then(|| array.value(row))),
+            Strings::Utf8View(array) => return Ok(array.is_valid(row).then(|| array.value(row))),
+            Strings::Binary(array) => array.is_valid(row).then(|| array.value(row)),
+            Strings::LargeBinary(array) => array.is_valid(row).then(|| array.value(row)),
+            Strings::BinaryView(array) => array.is_valid(row).then(|| array.value(row)),
+            Strings::FixedSizeBinary(array) => array.is_valid(row).then(|| array.value(row)),
+            Strings::Dictionary { keys, values } => {
+                return dictionary_key(keys, row).map_or(Ok(None), |key| values.get(key));
+            }
+        };
+        bytes.map(str::from_utf8).transpose()
     }
 }
 
@@ -307,32 +450,78 @@ mod tests {
     use std::sync::Arc;
 
     use arrow_array::types::Int8Type;
-    use arrow_array::{ArrayRef, DictionaryArray, Float64Array, Int8Array, StringArray, StringViewArray};
+    use arrow_array::{
+        ArrayRef, BinaryArray, BinaryViewArray, DictionaryArray, FixedSizeBinaryArray, Float64Array,
+        Int8Array, LargeBinaryArray, StringArray, StringViewArray, StructArray,
+    };
+    use arrow_schema::Schema;
     use serde_json::json;
 
-    use super::{Strings, id};
+    use super::*;
 
     #[test]
     fn strings_of_every_layout() {
         let texts = [Some("a"), None, Some("b")];
+        let bytes = texts.map(|text| text.map(str::as_bytes)).to_vec();
         let keys = Int8Array::from(vec![Some(0), None, Some(1)]);
-        let dictionary = DictionaryArray::<Int8Type>::new(keys, Arc::new(StringArray::from(vec!["a", "b"])));
-        let arrays: [ArrayRef; 3] = [
+        let dictionary =
+            |values: ArrayRef| Arc::new(DictionaryArray::<Int8Type>::new(keys.clone(), values)) as ArrayRef;
+        let fixed = FixedSizeBinaryArray::try_from_sparse_iter_with_size(bytes.iter().copied(), 1).unwrap();
+        let arrays: [ArrayRef; 9] = [
             Arc::new(StringArray::from(texts.to_vec())),
+            Arc::new(LargeStringArray::from(texts.to_vec())),
             Arc::new(StringViewArray::from(texts.to_vec())),
-            Arc::new(dictionary),
+            Arc::new(BinaryArray::from(bytes.clone())),
+            Arc::new(LargeBinaryArray::from(bytes.clone())),
+            Arc::new(BinaryViewArray::from(bytes)),
+            Arc::new(fixed),
+            dictionary(Arc::new(StringArray::from(vec!["a", "b"]))),
+            dictionary(Arc::new(BinaryArray::from(vec![&b"a"[..], b"b"]))),
         ];
         for array in arrays {
             let strings = Strings::new(&array).unwrap();
-            assert_eq!([0, 1, 2].map(|row| strings.get(row)), texts, "{}", array.data_type());
+            assert_eq!([0, 1, 2].map(|row| strings.get(row).unwrap()), texts, "{}", array.data_type());
+            assert!(is_text(&Field::new("a", array.data_type().clone(), true)));
         }
         assert!(Strings::new(&(Arc::new(Int8Array::from(vec![1])) as ArrayRef)).is_none());
+        let damaged: ArrayRef = Arc::new(BinaryArray::from(vec![&b"ab\xff"[..]]));
+        assert_eq!(Strings::new(&damaged).unwrap().get(0).unwrap_err().valid_up_to(), 2);
     }
 
     #[test]
     fn ids_that_are_floats() {
-        let ids = Float64Array::from(vec![Some(7.0), Some(0.5), None, Some(1e300)]);
-        let found = [0, 1, 2, 3].map(|row| id(&ids, row).unwrap());
-        assert_eq!(found, [Some(json!(7)), Some(json!("0.5")), None, Some(json!("1e+300"))]);
+        let floats = [Some(7.0), Some(0.5), None, Some(1e300), Some(f64::NAN), Some(f64::NEG_INFINITY)];
+        let array: ArrayRef = Arc::new(Float64Array::from(floats.to_vec()));
+        let values = KeptColumn { carried_type: None, array, parents: None };
+        let ids = IdColumn { values, name: "id".into(), is_uuid: false };
+        let found = [0, 1, 2, 3, 4, 5].map(|row| ids.get(row, ReadLimit::default()).unwrap());
+        assert_eq!(
+            found,
+            [Some(json!(7)), Some(json!("0.5")), None, Some(json!("1e+300")), None, Some(json!("-inf"))]
+        );
+    }
+
+    /// A field of a null struct is null, whatever value is stored for it.
+    #[test]
+    fn fields_of_null_structs_are_null() {
+        let inner = Arc::new(Field::new("b.c", DataType::Utf8, true));
+        let texts: ArrayRef = Arc::new(StringArray::from(vec!["x", "hidden", "z"]));
+        let structs = StructArray::new(vec![inner].into(), vec![texts], Some(vec![true, false, true].into()));
+        let a = Field::new("a", structs.data_type().clone(), true);
+        let schema = Schema::new(vec![a]);
+        let batch = RecordBatch::try_new(Arc::new(schema.clone()), vec![Arc::new(structs)]).unwrap();
+        let name = || "a.b.c".to_owned();
+        let fields =
+            Fields { text: name().into(), id: Some(name()), keep: vec![name().into()], ..Fields::default() };
+        let columns = Columns::new("a.arrow", &schema, &fields, ReadLimit::default()).unwrap();
+        let rows = Rows::new(&batch.slice(1, 2), &columns).unwrap();
+        assert_eq!(rows.text_columns[0].get(0), Ok(None));
+        assert_eq!(rows.text_columns[0].get(1), Ok(Some("z".into())));
+        let id = |row| rows.id.as_ref().unwrap().get(row, ReadLimit::default()).unwrap();
+        assert_eq!([id(0), id(1)], [None, Some(json!("z"))]);
+        let KeptField::Column(kept) = &rows.keep[0].0 else { panic!("a column is kept") };
+        let kept = [0, 1].map(|row| kept.value(row, ReadLimit::default()).unwrap());
+        let expected = [new_null_array(&DataType::Utf8, 1), Arc::new(StringArray::from(vec!["z"]))];
+        assert_eq!(kept, expected.map(FieldValue::Arrow));
     }
 }

@@ -10,7 +10,9 @@ use super::delimited::{Advance, FieldSyntax, Malformation, Row};
 use super::error::missing_column;
 use super::limit::ReadLimit;
 use super::reader::InputReader;
-use super::record::{Entry, Fields, KeptField, Location, Position, Record, built_in_field};
+use super::record::{
+    Entry, Fields, KeptField, KeptName, Location, Position, Record, TextFields, built_in_field,
+};
 use crate::sys::console::counted;
 
 /// Bytes of a header for each column that it may have: the reader holds the position of each.
@@ -31,7 +33,9 @@ pub(super) struct CsvRows {
     limit: ReadLimit,
     /// The number of columns in the header.
     columns: usize,
-    text: usize,
+    text: TextFields,
+    /// The columns of the text.
+    text_columns: Vec<usize>,
     pair: Option<usize>,
     id: Option<usize>,
     keep: Vec<KeptField<usize>>,
@@ -48,11 +52,20 @@ impl CsvRows {
         fields: &Fields,
         limit: ReadLimit,
     ) -> Result<Self> {
-        let (name, keep) = (input.name.clone(), Vec::new());
         let max_columns = (limit.line_bytes() / BYTES_PER_COLUMN) as usize;
-        let row = Row::new(syntax, limit.line_bytes(), max_columns);
-        let mut rows =
-            CsvRows { name, input, syntax, row, limit, columns: 0, text: 0, pair: None, id: None, keep };
+        let mut rows = CsvRows {
+            name: input.name.clone(),
+            input,
+            syntax,
+            row: Row::new(syntax, limit.line_bytes(), max_columns),
+            limit,
+            columns: 0,
+            text: fields.text.clone(),
+            text_columns: Vec::new(),
+            pair: None,
+            id: None,
+            keep: Vec::new(),
+        };
         match rows.advance()? {
             Advance::Row(line) if rows.row.iter().any(|name| str::from_utf8(name).is_err()) => {
                 bail!("{} line {line} {NOT_UTF8}", rows.name);
@@ -83,18 +96,20 @@ impl CsvRows {
         let require = |name: &str, option: &str| {
             find(name).ok_or_else(|| missing_column(&self.name, name, names(), option))
         };
-        let text = require(&fields.text, "--text-field")?;
+        let text = fields.text.names.iter().map(|name| require(name, "--text-field"));
+        let text = text.collect::<Result<_>>()?;
         let pair = fields.pair.as_ref().map(|name| require(name, "--pair-field")).transpose()?;
-        let id = match &fields.id {
-            Some(name) => Some(require(name, "--id-field")?),
+        let id = match fields.id_option() {
+            Some(option) => Some(require(fields.id_name(), option)?),
             None => find(fields.id_name()),
         };
-        let keep = fields.keep.iter().map(|name| match find(name) {
-            None if Fields::is_built_in(name) => Ok(KeptField::BuiltIn(name.clone())),
-            _ => require(name, "--keep").map(KeptField::Column),
+        let keep = fields.keep.iter().map(|KeptName { field, .. }| match find(field) {
+            None if Fields::is_built_in(field) => Ok(KeptField::BuiltIn(field.clone())),
+            _ => require(field, "--keep").map(KeptField::Column),
         });
         let keep = keep.collect::<Result<_>>()?;
-        (self.text, self.pair, self.id, self.keep, self.columns) = (text, pair, id, keep, self.row.len());
+        (self.text_columns, self.pair, self.id, self.keep) = (text, pair, id, keep);
+        self.columns = self.row.len();
         Ok(())
     }
 
@@ -112,7 +127,8 @@ impl CsvRows {
         });
         let pair = self.pair.map(|column| (column, "--pair-field"));
         let id = self.id.map(|column| (column, "--id-field"));
-        for (column, option) in [(self.text, "--text-field")].into_iter().chain(pair).chain(id).chain(keep) {
+        let text = self.text_columns.iter().map(|column| (*column, "--text-field"));
+        for (column, option) in text.chain(pair).chain(id).chain(keep) {
             let name = &self.row[column];
             let columns = self.row.iter().filter(|other| *other == name).count();
             if columns > 1 {
@@ -142,15 +158,17 @@ impl CsvRows {
         let record = match advance {
             Advance::Malformed(_, malformation) => Err(self.reason(malformation)),
             _ if self.row.len() != self.columns => Err(self.wrong_length()),
-            _ => self.record(location.clone()).map_err(|_| NOT_UTF8.into()),
+            _ => self.record(location.clone()),
         };
         Ok(Some(record.map_or_else(|reason| Entry::unreadable(location, reason), Entry::Record)))
     }
 
-    /// The record of the last row.
-    fn record(&self, location: Location) -> Result<Record, str::Utf8Error> {
-        let field = |column: usize| str::from_utf8(&self.row[column]).map(str::to_owned);
-        let text = field(self.text)?;
+    /// The record of the last row, or why it cannot be read.
+    fn record(&self, location: Location) -> Result<Record, String> {
+        let field = |column: usize| {
+            str::from_utf8(&self.row[column]).map(str::to_owned).map_err(|_| NOT_UTF8.to_owned())
+        };
+        let text = self.text.join(|i| field(self.text_columns[i]).map(Some))?;
         let kept = self.keep.iter().map(|kept| match kept {
             KeptField::Column(column) => field(*column).map(|value| Value::String(value).into()),
             KeptField::BuiltIn(name) => Ok(built_in_field(name, &location, &text).unwrap_or_default()),

@@ -67,7 +67,7 @@ impl Entries {
         for source in strict().filter(|source| source.format.has_header() && source.size().is_some()) {
             OpenInput::new(source, &fields, ReadLimit::default())?;
         }
-        json::check_kept_fields(&sources, &fields)?;
+        json::check_optional_fields(&sources, &fields)?;
         let total_bytes = sources.iter().map(Source::size).sum();
         Ok(Entries {
             sources: sources.into_iter(),
@@ -92,7 +92,7 @@ impl Entries {
         };
         Entries {
             sources: Vec::new().into_iter(),
-            fields: Fields { text: String::new(), pair: None, id: None, keep: Vec::new() },
+            fields: Fields::default(),
             limit: ReadLimit::default(),
             open: Some(open),
             total_bytes,

@@ -1,18 +1,14 @@
 //! Wording that the errors of several readers share.
 
-use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
 use anyhow::anyhow;
 
+pub(super) use crate::error::one_line;
+
 /// Maximum number of field or column names that an error lists.
 pub(super) const MAX_LISTED_NAMES: usize = 20;
-
-/// An error as one line: each run of white space becomes one space.
-pub(super) fn one_line(error: &dyn Display) -> String {
-    error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
-}
 
 /// The first names of a list on one line, and `more`, the number of the remaining names.
 pub(super) fn list_names<S: AsRef<str>>(first: &[S], more: usize) -> String {
@@ -43,12 +39,7 @@ pub(super) fn missing_column<'a>(
 
 #[cfg(test)]
 mod tests {
-    use super::{list_names, missing_column, one_line};
-
-    #[test]
-    fn errors_are_one_line() {
-        assert_eq!(one_line(&" a\n\tb  c\r\n"), "a b c");
-    }
+    use super::{list_names, missing_column};
 
     #[test]
     fn long_lists_of_names_are_cut() {

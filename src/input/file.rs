@@ -5,19 +5,19 @@ use std::io::Read;
 use super::error::one_line;
 use super::limit::ReadLimit;
 use super::reader::InputReader;
-use super::record::{Entry, Location, Position};
+use super::record::{Entry, KeptName, Location, Position};
 use super::sniff;
 use super::source::{InputPath, Source};
 
-/// Reads a file as one record, with its path as the id and the built-in fields in `keep`. A byte order mark at the
+/// Reads a file as one record, with its path, as errors name it, as the id and the built-in fields in `keep`. A byte order mark at the
 /// start is not part of the text.
 ///
 /// A file that cannot be read is an unreadable entry, not an error: the files after it can still be read.
-pub(super) fn read(source: &Source, keep: &[String], limit: ReadLimit) -> Entry {
+pub(super) fn read(source: &Source, keep: &[KeptName], limit: ReadLimit) -> Entry {
     let location = Location { source: source.path.to_string().into(), position: Position::File };
     let id = match &source.path {
         InputPath::Stdin => "-".to_owned(),
-        InputPath::File(path) => path.display().to_string(),
+        InputPath::File(_) => source.path.to_string(),
     };
     match read_text(source, limit) {
         Ok(text) => Entry::plain_text(location, Some(id.into()), text, keep),

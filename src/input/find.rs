@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Result, anyhow, bail};
 use glob::{MatchOptions, glob_with};
@@ -13,6 +14,7 @@ use super::error::{cannot_open, list_names, one_line};
 use super::source::{Compression, Format, InputPath, Source};
 use crate::named::Named;
 use crate::sys::console::counted;
+use crate::sys::regular_file;
 
 /// Files that describe data: of Hugging Face's datasets, Spark and Parquet.
 const METADATA: &[&str] = &[
@@ -271,6 +273,16 @@ fn walk(directory: &Path, filter: &Filter, files: &mut Vec<PathBuf>) -> Result<(
     let root = fs::canonicalize(directory).map_err(|error| cannot_open(directory, &error))?;
     let mut walk = WalkBuilder::new(directory);
     let ignores = !filter.no_ignore;
+    let fault = Arc::new(OnceLock::new());
+    if ignores {
+        root.ancestors().try_for_each(check_ignore_files)?;
+        let fault = fault.clone();
+        walk.filter_entry(move |entry| {
+            let is_directory = entry.file_type().is_some_and(|kind| kind.is_dir());
+            let checked = if is_directory { check_ignore_files(entry.path()) } else { Ok(()) };
+            checked.map_err(|error| fault.set(error.to_string())).is_ok()
+        });
+    }
     walk.git_ignore(ignores).git_exclude(ignores).ignore(ignores).parents(ignores).git_global(false);
     walk.require_git(false).follow_links(false).overrides(filter.overrides(directory)?);
     for entry in walk.build() {
@@ -287,6 +299,24 @@ fn walk(directory: &Path, filter: &Filter, files: &mut Vec<PathBuf>) -> Result<(
             Ok(_) if is_link && !fs::canonicalize(&path).is_ok_and(|target| target.starts_with(&root)) => {}
             // A broken link is an input, too: opening it gives the error that names it.
             _ => files.push(path),
+        }
+    }
+    fault.get().map_or(Ok(()), |fault| bail!("{fault}"))
+}
+
+/// Refuses ignore files that are no regular files or too large, before the walk reads all of them.
+fn check_ignore_files(directory: &Path) -> Result<()> {
+    for name in [".gitignore", ".ignore", ".git/info/exclude"] {
+        let path = directory.join(name);
+        let is_bounded = |file: &fs::Metadata| {
+            file.is_dir() || file.is_file() && file.len() <= regular_file::MAX_CONFIG_BYTES
+        };
+        if fs::metadata(&path).is_ok_and(|file| !is_bounded(&file)) {
+            bail!(
+                "{} is not a regular file of at most {} MiB, as a list of ignored files is; remove it, or pass --no-ignore",
+                path.display(),
+                regular_file::MAX_CONFIG_BYTES >> 20
+            );
         }
     }
     Ok(())

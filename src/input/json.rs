@@ -15,7 +15,7 @@ use super::error::{MAX_LISTED_NAMES, list_names};
 use super::limit::ReadLimit;
 use super::lines::Lines;
 use super::reader::InputReader;
-use super::record::{Entry, Fields, MAX_EXACT_INTEGER, Record, built_in_field};
+use super::record::{Entry, Fields, KeptName, MAX_EXACT_INTEGER, Record, TextFields, built_in_field};
 use super::source::{Format, Source};
 use crate::field::FieldValue;
 
@@ -27,11 +27,11 @@ pub(super) struct JsonLines {
     missing: MissingFields,
 }
 
-/// The fields of [`Fields::keep`] that no record has had so far.
+/// Fields that no record has had so far, of those that not every record needs to have.
 #[derive(Debug, Clone)]
 struct MissingFields {
-    /// The fields that are missing.
-    names: Vec<String>,
+    /// The fields that are missing, and the options that name them.
+    names: Vec<(String, &'static str)>,
     /// The first field names of the first record, for the error; empty until there is a record.
     found: Vec<String>,
     /// The number of other fields of the first record.
@@ -39,9 +39,22 @@ struct MissingFields {
 }
 
 impl MissingFields {
-    fn new(fields: &Fields) -> Self {
-        let names = fields.keep.iter().filter(|field| !Fields::is_built_in(field)).cloned().collect();
+    /// The fields that `--keep` names.
+    fn kept(fields: &Fields) -> Self {
+        let id = fields.keeps_id.then(|| fields.id_name());
+        let kept =
+            fields.keep.iter().map(|kept| kept.field.as_str()).filter(|name| !Fields::is_built_in(name));
+        let names = id.into_iter().chain(kept).map(|name| (name.to_owned(), "--keep")).collect();
         MissingFields { names, found: Vec::new(), more: 0 }
+    }
+
+    /// The fields that `--keep` names, and those of a text that is made of several fields.
+    fn all(fields: &Fields) -> Self {
+        let mut missing = MissingFields::kept(fields);
+        if fields.text.is_several() {
+            missing.names.extend(fields.text.names.iter().map(|name| (name.clone(), "--text-field")));
+        }
+        missing
     }
 
     /// Removes the fields that the record of a line has.
@@ -51,36 +64,39 @@ impl MissingFields {
         }
         let is_first = self.found.is_empty();
         let mut on_name = |name: &str| {
-            self.names.retain(|missing| missing != name);
             if is_first && self.found.len() < MAX_LISTED_NAMES {
                 self.found.push(name.to_owned());
             } else if is_first {
                 self.more += 1;
             }
         };
+        let names: Vec<&str> = self.names.iter().map(|(name, _)| name.as_str()).collect();
         // A line that is not an object has no fields; its error is reported when it is read as a record.
-        let _ = find_fields(line, &mut on_name, &[]);
+        let Ok(found) = find_fields(line, &mut on_name, &names) else { return };
+        let mut found = found.into_iter();
+        self.names.retain(|_| found.next().flatten().is_none());
     }
 
     /// The error for the first missing field. `None` if no field is missing, or there was no record.
     fn error(&self, input: &str) -> Option<anyhow::Error> {
-        let name = self.names.first().filter(|_| !self.found.is_empty())?;
+        let (name, option) = self.names.first().filter(|_| !self.found.is_empty())?;
         let found = list_names(&self.found, self.more);
         Some(anyhow!(
-            "{input}: no record has the field {name:?} (fields: {found}); choose another with --keep"
+            "{input}: no record has the field {name:?} (fields: {found}); choose another with {option}"
         ))
     }
 }
 
-/// Checks that at least one record of the sources has each field of [`Fields::keep`].
+/// Checks that at least one record of the sources has each field of [`Fields::keep`], and of a text that is made of
+/// several fields.
 ///
 /// Reads the files, and so checks nothing unless all sources are JSON lines files. Lines that cannot be read are not
 /// reported.
 ///
 /// # Errors
 /// If no record has one of the fields.
-pub(super) fn check_kept_fields(sources: &[Source], fields: &Fields) -> Result<()> {
-    let mut missing = MissingFields::new(fields);
+pub(super) fn check_optional_fields(sources: &[Source], fields: &Fields) -> Result<()> {
+    let mut missing = MissingFields::all(fields);
     let is_file = |source: &&Source| source.format == Format::Jsonl && source.size().is_some();
     let files: Vec<&Source> = sources.iter().filter(is_file).collect();
     if missing.names.is_empty() || files.is_empty() || files.len() < sources.len() {
@@ -110,7 +126,7 @@ pub(super) fn check_kept_fields(sources: &[Source], fields: &Fields) -> Result<(
 impl JsonLines {
     /// The objects of `input`.
     pub(super) fn new(input: InputReader, fields: Fields, limit: ReadLimit) -> Self {
-        let missing = MissingFields::new(&fields);
+        let missing = MissingFields::kept(&fields);
         JsonLines { lines: Lines::new(input, Vec::new(), limit), fields, limit, missing }
     }
 
@@ -147,11 +163,11 @@ impl JsonLines {
 
     /// The record of a line, or why it cannot be read.
     fn record(&mut self, line: Record) -> Result<Record, String> {
-        let Fields { text, pair, id: _, keep } = &self.fields;
-        let wanted: Vec<&str> = [text.as_str(), self.fields.id_name()]
-            .into_iter()
+        let Fields { text, pair, keep, .. } = &self.fields;
+        let wanted: Vec<&str> = (text.names.iter().map(String::as_str))
+            .chain([self.fields.id_name()])
             .chain(pair.as_deref())
-            .chain(keep.iter().map(String::as_str))
+            .chain(keep.iter().map(|kept| kept.field.as_str()))
             .collect();
         let json = parseable(&line.text);
         let found =
@@ -164,23 +180,24 @@ impl JsonLines {
                 RawField { json: &line.text[offset..offset + raw.get().len()], offset }
             })
         };
-        let kept = keep.iter().map(|name| field(name).map(|raw| raw.kept(name, self.limit)).transpose());
+        let kept = keep.iter().map(|KeptName { field: name, .. }| {
+            field(name).map(|raw| raw.kept(name, self.limit)).transpose()
+        });
         let kept = kept.collect::<Result<Vec<_>, String>>()?;
         let id = self.id(field(self.fields.id_name()))?;
         let pair = pair.as_ref().map(|name| string(field(name), name, "--pair-field")).transpose()?;
-        let text = string(field(text), text, "--text-field")?;
+        let text = join(text, field)?;
         let kept = (kept.into_iter().zip(keep))
-            .map(|(value, name)| {
-                value.or_else(|| built_in_field(name, &line.location, &text)).unwrap_or_default()
+            .map(|(value, kept)| {
+                value.or_else(|| built_in_field(&kept.field, &line.location, &text)).unwrap_or_default()
             })
             .collect();
         Ok(Record { location: line.location, id, text, pair, kept })
     }
 
-    /// The id of a record whose id field is `raw`. Without `--id-field`, a field of another type is not an id.
+    /// The id of a record whose id field is `raw`: a string or an integer, or the JSON text of another value. Null is no id.
     fn id(&self, raw: Option<RawField>) -> Result<Option<Value>, String> {
         let name = self.fields.id_name();
-        let is_required = self.fields.id.is_some();
         let raw = match raw {
             Some(raw) if raw.not_finite().is_some() => {
                 return Err(format!(
@@ -189,14 +206,12 @@ impl JsonLines {
                 ));
             }
             Some(raw) if raw.is_string() || raw.is_number() => raw,
-            _ if !is_required => return Ok(None),
-            None => return Err(format!("has no field {name:?}; choose another with --id-field")),
-            Some(raw) => {
-                return Err(format!(
-                    "cannot be used: field {name:?} is {}, expected a string or a number; choose another with --id-field",
-                    raw.type_name()
-                ));
+            Some(raw) if raw.is_null() => return Ok(None),
+            Some(raw) => return Ok(Some(without_white_space(raw.json).into())),
+            None if self.fields.id.is_some() => {
+                return Err(format!("has no field {name:?}; choose another with --id-field"));
             }
+            None => return Ok(None),
         };
         match raw.value(name)? {
             Value::Number(id) => match id.as_f64() {
@@ -209,6 +224,31 @@ impl JsonLines {
             id => Ok(Some(id)),
         }
     }
+}
+
+/// The text of a record: the string of its only field, or of several fields. Null is as good as none of these.
+fn join<'a>(fields: &TextFields, field: impl Fn(&str) -> Option<RawField<'a>>) -> Result<String, String> {
+    fields.join(|i| {
+        let name = &fields.names[i];
+        match field(name) {
+            raw if fields.is_several() && raw.is_none_or(RawField::is_null) => Ok(None),
+            raw => string(raw, name, "--text-field").map(Some),
+        }
+    })
+}
+
+/// JSON without the white space between its tokens.
+fn without_white_space(json: &str) -> String {
+    let (mut is_string, mut is_escaped) = (false, false);
+    let is_kept = |c: &char| {
+        let is_kept = is_string || !c.is_ascii_whitespace();
+        if *c == '"' && !is_escaped {
+            is_string = !is_string;
+        }
+        is_escaped = *c == '\\' && !is_escaped;
+        is_kept
+    };
+    json.chars().filter(is_kept).collect()
 }
 
 /// The numbers that Python writes and JSON does not have.
@@ -302,14 +342,28 @@ fn lone_surrogate(json: &str) -> Option<&str> {
 
 /// Calls `on_name` with each field name of a JSON object, and returns the values of the `wanted` fields as they are
 /// written; the last one if a name is repeated. No other value is built, so memory does not grow with the other fields.
+/// A field that the object does not have is looked for in its objects, if its name has dots: see [`Fields`].
+///
+/// # Errors
+/// If the object is not valid.
 fn find_fields<'a>(
     object: &'a str,
     on_name: &mut dyn FnMut(&str),
     wanted: &[&str],
 ) -> Result<Vec<Option<&'a RawValue>>, JsonError> {
+    let outer = wanted.iter().flat_map(|name| name.rmatch_indices('.').map(|(dot, _)| &name[..dot]));
+    let names: Vec<&str> = wanted.iter().copied().chain(outer).collect();
     let mut json = serde_json::Deserializer::from_str(object);
-    let found = json.deserialize_map(FieldVisitor { on_name, wanted })?;
-    json.end()?;
+    let found = json.deserialize_map(FieldVisitor { on_name, wanted: &names });
+    let mut found = found.and_then(|found| json.end().map(|()| found))?;
+    let mut outer = found.split_off(wanted.len()).into_iter();
+    for (name, value) in wanted.iter().zip(&mut found) {
+        for (dot, _) in name.rmatch_indices('.') {
+            let object_in = outer.next().flatten().map(RawValue::get).filter(|json| json.starts_with('{'));
+            let (None, Some(inner)) = (&value, object_in) else { continue };
+            *value = find_fields(inner, &mut |_| {}, &[&name[dot + 1..]])?[0];
+        }
+    }
     Ok(found)
 }
 
@@ -380,6 +434,10 @@ struct RawField<'a> {
 impl RawField<'_> {
     fn is_string(self) -> bool {
         self.json.starts_with('"')
+    }
+
+    fn is_null(self) -> bool {
+        self.json.starts_with('n')
     }
 
     fn is_number(self) -> bool {
@@ -489,7 +547,9 @@ fn integers(json: &str) -> impl Iterator<Item = &str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{find_fields, has_rounded_integer, lone_surrogate, parseable, replace_not_finite};
+    use super::{
+        find_fields, has_rounded_integer, lone_surrogate, parseable, replace_not_finite, without_white_space,
+    };
 
     #[test]
     fn the_last_of_repeated_fields_is_found() {
@@ -503,6 +563,35 @@ mod tests {
         assert_eq!(names, ["a", "b", "a"]);
         assert!(find_fields("[1]", &mut |_| {}, &[]).is_err_and(|error| error.is_data()));
         assert!(find_fields("{} {}", &mut |_| {}, &[]).is_err());
+    }
+
+    #[test]
+    fn names_with_dots_are_those_of_nested_fields() {
+        let object = r#"{"a": {"b": {"c": 1}, "b.c": 2, "d": null, "e": {}}, "a.b": {"c": 3, "x.y": 4}, "a.d": 5, "n": null}"#;
+        for (name, expected) in [
+            ("a.d", Some("5")),
+            ("a.b.c", Some("3")),
+            ("a.b.x.y", Some("4")),
+            ("a.b", Some(r#"{"c": 3, "x.y": 4}"#)),
+            ("a.e", Some("{}")),
+            ("a.e.f", None),
+            ("a.d.e", None),
+            ("n.a", None),
+            ("a.", None),
+            (".a", None),
+        ] {
+            let found = find_fields(object, &mut |_| {}, &["n", name, "a.e"]).unwrap();
+            assert_eq!(found[1].map(|raw| raw.get()), expected, "{name}");
+            assert_eq!([found[0], found[2]].map(|raw| raw.map(|raw| raw.get())), [Some("null"), Some("{}")]);
+        }
+        let repeated = find_fields(r#"{"a": {"b": 1}, "a": {"b": 2}}"#, &mut |_| {}, &["a.b"]).unwrap();
+        assert_eq!(repeated[0].map(|raw| raw.get()), Some("2"));
+    }
+
+    #[test]
+    fn white_space_inside_strings_is_kept() {
+        let json = "{ \"a b\": [1,\t\"x \\\" y\" , \"\\\\\" ] }";
+        assert_eq!(without_white_space(json), r#"{"a b":[1,"x \" y","\\"]}"#);
     }
 
     #[test]

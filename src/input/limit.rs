@@ -61,21 +61,26 @@ impl ReadLimit {
         }
     }
 
-    /// The predicate of an error about a record batch of `bytes` bytes, over [`Self::batch_bytes`].
-    pub(super) fn too_large(self, bytes: u64) -> String {
+    /// Maximum size of a page of a Parquet file in memory, in bytes. Without `--max-memory` it may have any size.
+    pub(super) fn page_bytes(self) -> u64 {
+        if self == Self::default() { u64::MAX } else { self.0 }
+    }
+
+    /// The predicate of an error about rows that take `bytes` bytes, over the limit; `units` are what the file has them in.
+    pub(super) fn too_large(self, bytes: u64, units: &str) -> String {
         let si = |bytes| ByteSize(bytes).display().si();
         format!(
-            "takes {}, but --max-memory leaves {} for reading; write the file in smaller record batches, or pass a larger \
+            "takes {}, but --max-memory leaves {} for reading; write the file in smaller {units}, or pass a larger \
              --max-memory",
             si(bytes),
             si(self.0)
         )
     }
 
-    /// The predicate of an error about a record batch of `bytes` bytes that the system has no memory for.
-    pub(super) fn no_memory(bytes: u64) -> String {
+    /// The predicate of an error about rows of `bytes` bytes that the system has no memory for.
+    pub(super) fn no_memory(bytes: u64, units: &str) -> String {
         let bytes = ByteSize(bytes).display().si();
-        format!("takes {bytes}, more than the free memory; write the file in smaller record batches")
+        format!("takes {bytes}, more than the free memory; write the file in smaller {units}")
     }
 }
 
@@ -93,7 +98,7 @@ mod tests {
 
     #[test]
     fn batches_over_the_limit_are_named_with_both_sizes() {
-        let error = ReadLimit::new(2_000_000).too_large(3_000_000);
+        let error = ReadLimit::new(2_000_000).too_large(3_000_000, "record batches");
         assert!(error.starts_with("takes 3.0 MB, but --max-memory leaves 2.0 MB for reading"), "{error}");
     }
 }

@@ -6,14 +6,14 @@ use anyhow::Result;
 
 use super::limit::ReadLimit;
 use super::reader::InputReader;
-use super::record::{Entry, Location, Position};
+use super::record::{Entry, KeptName, Location, Position};
 use super::sniff;
 
 /// The lines of an input. A line ends in `\n` or `\r\n`; an empty line is an empty text; a byte order mark at the start
 /// of the input is not part of the first text.
 pub(super) struct Lines {
     input: InputReader,
-    keep: Vec<String>,
+    keep: Vec<KeptName>,
     limit: ReadLimit,
     /// Lines read so far.
     line: u64,
@@ -22,7 +22,7 @@ pub(super) struct Lines {
 
 impl Lines {
     /// The lines of `input`, each with the built-in fields in `keep`.
-    pub(super) fn new(input: InputReader, keep: Vec<String>, limit: ReadLimit) -> Self {
+    pub(super) fn new(input: InputReader, keep: Vec<KeptName>, limit: ReadLimit) -> Self {
         Lines { input, keep, limit, line: 0, bytes_read: 0 }
     }
 

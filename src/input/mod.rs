@@ -21,11 +21,9 @@ mod sniff;
 mod source;
 mod utf16;
 
-pub use arrow::ArrowBatches;
 pub use delimited::FieldSyntax;
 pub use entries::Entries;
 pub use find::{Filter, Inputs, find};
 pub use limit::ReadLimit;
-pub use parquet::{ParquetBatches, ParquetSource, RowChoice};
-pub use record::{Entry, Fields, Location, Position, Record, Unreadable};
+pub use record::{Entry, Fields, KeptName, Location, Position, Record, TextFields, Unreadable};
 pub use source::{Compression, Format, InputPath, Source};

@@ -50,7 +50,7 @@ impl Display for Location {
 pub struct Record {
     /// The location in the input.
     pub location: Location,
-    /// The id that the input gives the record: an integer or a string.
+    /// The id that the input gives the record: an integer or a string. Values of other types are ids as text.
     pub id: Option<Value>,
     /// The text.
     pub text: String,
@@ -98,24 +98,111 @@ impl Entry {
     }
 
     /// A record of an input without columns: a text, and the built-in ones of the fields in `keep`.
-    pub(super) fn plain_text(location: Location, id: Option<Value>, text: String, keep: &[String]) -> Self {
-        let kept =
-            keep.iter().map(|name| built_in_field(name, &location, &text).unwrap_or_default()).collect();
+    pub(super) fn plain_text(location: Location, id: Option<Value>, text: String, keep: &[KeptName]) -> Self {
+        let kept = keep.iter().map(|kept| built_in_field(&kept.field, &location, &text).unwrap_or_default());
+        let kept = kept.collect();
         Entry::Record(Record { location, id, text, pair: None, kept })
     }
 }
 
 /// Which fields of the input become which parts of a record.
-#[derive(Debug, Clone, PartialEq, Eq)]
+///
+/// A name with dots is that of a nested field, `meta.text` of the field `text` in the object or struct `meta`, unless the
+/// input has a field of the whole name.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Fields {
-    /// The field of the text.
-    pub text: String,
+    /// The fields of the text.
+    pub text: TextFields,
     /// The field of the second text of a pair.
     pub pair: Option<String>,
     /// The field of the id; by default `id`, if the input has it.
     pub id: Option<String>,
+    /// Whether the input must have the field of the id, because `--keep` names it.
+    pub keeps_id: bool,
     /// Fields that are carried through to the output.
-    pub keep: Vec<String>,
+    pub keep: Vec<KeptName>,
+}
+
+/// The fields whose values are the text of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TextFields {
+    /// The names of the fields, in the order of their values.
+    pub names: Vec<String>,
+    /// What is put between the values of several fields.
+    pub separator: String,
+}
+
+impl Default for TextFields {
+    fn default() -> Self {
+        "text".into()
+    }
+}
+
+impl<S: Into<String>> From<S> for TextFields {
+    fn from(name: S) -> Self {
+        TextFields { names: vec![name.into()], separator: "\n".into() }
+    }
+}
+
+impl TextFields {
+    /// Whether the text is made of several fields. A record need not have all of them.
+    pub(super) fn is_several(&self) -> bool {
+        self.names.len() > 1
+    }
+
+    /// The text of a record: the value of the only field, or the values of several fields that are not blank, with the
+    /// separator between them. `value` returns the value of the field of an index, and `None` if a record does not have
+    /// this one of several.
+    ///
+    /// # Errors
+    /// If `value` fails, or the record has none of the fields; as a predicate.
+    pub(super) fn join(
+        &self,
+        mut value: impl FnMut(usize) -> Result<Option<String>, String>,
+    ) -> Result<String, String> {
+        let mut text: Option<String> = None;
+        for i in 0..self.names.len() {
+            let Some(value) = value(i)? else { continue };
+            match &mut text {
+                Some(_) if value.trim().is_empty() => {}
+                Some(text) if !text.trim().is_empty() => {
+                    text.push_str(&self.separator);
+                    text.push_str(&value);
+                }
+                _ => text = Some(value),
+            }
+        }
+        text.ok_or_else(|| {
+            let names: Vec<String> = self.names.iter().map(|name| format!("{name:?}")).collect();
+            format!(
+                "has a string in none of the fields {}; choose others with --text-field",
+                names.join(", ")
+            )
+        })
+    }
+}
+
+/// A field that is carried through to the output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptName {
+    /// The name in the input.
+    pub field: String,
+    /// The name in the output.
+    pub output: String,
+}
+
+impl<S: Into<String>> From<S> for KeptName {
+    fn from(name: S) -> Self {
+        let field = name.into();
+        KeptName { output: field.clone(), field }
+    }
+}
+
+impl Display for KeptName {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let KeptName { field, output } = self;
+        if field == output { write!(f, "{field}") } else { write!(f, "{field}={output}") }
+    }
 }
 
 impl Fields {
@@ -128,6 +215,14 @@ impl Fields {
     /// The name of the id field, whether or not it has to exist.
     pub(super) fn id_name(&self) -> &str {
         self.id.as_deref().unwrap_or("id")
+    }
+
+    /// The option that requires an input to have the field of the id, if one does.
+    pub(super) fn id_option(&self) -> Option<&'static str> {
+        match &self.id {
+            Some(_) => Some("--id-field"),
+            None => self.keeps_id.then_some("--keep"),
+        }
     }
 }
 
@@ -159,7 +254,7 @@ pub(super) fn built_in_field(name: &str, location: &Location, text: &str) -> Opt
 mod tests {
     use serde_json::json;
 
-    use super::{Fields, Location, Position, built_in_field};
+    use super::{Fields, Location, Position, TextFields, built_in_field};
 
     #[test]
     fn locations_name_the_input_and_the_position() {
@@ -168,6 +263,20 @@ mod tests {
         assert_eq!(shown(Position::Row(7)), "a.csv row 7");
         assert_eq!(shown(Position::Argument(2)), "argument 2");
         assert_eq!(shown(Position::File), "a.csv");
+    }
+
+    #[test]
+    fn the_values_of_several_fields_are_joined() {
+        let fields = TextFields { names: ["a", "b", "c"].map(String::from).into(), separator: ": ".into() };
+        let joined = |values: [Option<&str>; 3]| fields.join(|i| Ok(values[i].map(String::from)));
+        assert_eq!(joined([Some("x"), Some("y"), Some("z")]), Ok("x: y: z".into()));
+        assert_eq!(joined([Some(""), Some("y"), Some(" \n")]), Ok("y".into()));
+        assert_eq!(joined([None, Some(" y"), None]), Ok(" y".into()));
+        assert_eq!(joined([Some("x"), None, Some("z")]), Ok("x: z".into()));
+        assert_eq!(joined([None, Some(""), None]), Ok("".into()));
+        let none = "has a string in none of the fields \"a\", \"b\", \"c\"; choose others with --text-field";
+        assert_eq!(joined([None, None, None]), Err(none.into()));
+        assert_eq!(TextFields::default().join(|_| Ok(Some(" ".into()))), Ok(" ".into()));
     }
 
     #[test]

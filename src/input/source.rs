@@ -157,9 +157,16 @@ impl InputPath {
 }
 
 impl Display for InputPath {
+    /// The path of a file; each byte that is not UTF-8 as `\xff`, so that two paths do not become one.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            InputPath::File(path) => write!(f, "{}", path.display()),
+            InputPath::File(path) => {
+                for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {
+                    f.write_str(chunk.valid())?;
+                    chunk.invalid().iter().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
+                }
+                Ok(())
+            }
             InputPath::Stdin => write!(f, "standard input"),
         }
     }

@@ -209,7 +209,7 @@ impl Isa {
         *SELECTED.get_or_init(|| Self::from_environment().expect("Isa::check has accepted the variable"))
     }
 
-    /// Checks that this machine supports the ISA that [`ISA_VARIABLE`] names, if the variable is set.
+    /// Checks that this machine supports the ISA that [`ISA_VARIABLE`] names, if the variable is set and not empty.
     ///
     /// # Errors
     /// If it does not: a message that lists the available ISAs.
@@ -219,7 +219,8 @@ impl Isa {
 
     fn from_environment() -> Result<Isa, String> {
         let isas = Self::available();
-        let Some(name) = std::env::var_os(ISA_VARIABLE) else { return Ok(isas[0]) };
+        let name = std::env::var_os(ISA_VARIABLE).filter(|name| !name.is_empty());
+        let Some(name) = name else { return Ok(isas[0]) };
         // For tests: selected by its name only, and not in the list of the error.
         #[cfg(feature = "emulated-tiles")]
         if name == Self::emulated_tiles().name() {

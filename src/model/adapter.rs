@@ -1,25 +1,26 @@
 //! LoRA adapters (Hu et al. 2022), merged into the weights as they are read: `W + s B A`. Two layouts: adapters for several tasks
-//! stacked in the tensors of the checkpoint (jina-embeddings-v3), and a folder for each adapter, as PEFT saves them.
+//! stacked in the tensors of the checkpoint (jina-embeddings-v3), and a folder for each adapter, as PEFT saves them. One of PEFT may also
+//! have tensors that replace those of the model: trained biases, and modules that were trained as a whole, such as a head.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use regex::{Regex, RegexBuilder};
 use serde_json::Value;
 
 use super::config::Config;
-use super::families::JINA_V5;
-use super::layout::{ADAPTER_CONFIG, ADAPTER_FOLDER, ADAPTER_WEIGHTS};
-use super::low_rank::{Adapter, LowRank, PEFT_PREFIX, STACKED_A, STACKED_B};
-use super::weights::Checkpoint;
+use super::families::{Family, JINA_V5};
+use super::layout::{ADAPTER_CONFIG, ADAPTER_FOLDER, adapter_weights};
+use super::low_rank::{Adapter, Axis, LowRank, MERGE, Magnitudes, PEFT_PREFIX, STACKED_A, STACKED_B};
+use super::purpose::Purpose;
+use super::weights::{Checkpoint, Replacements};
 use crate::error::UsageError;
+use crate::nn::HeadKind;
 use crate::sys::regular_file::has_dir_entry;
 
 /// The config field with the tasks of stacked adapters.
 const STACKED_TASKS: &str = "lora_adaptations";
-/// The remedy for adapters that are not supported.
-const MERGE: &str = "merge it into its base model once with peft \
-     (AutoPeftModel.from_pretrained(DIR).merge_and_unload().save_pretrained(OUT))";
 
 /// The adapters of a model.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -149,12 +150,46 @@ fn stacked_tasks(config: &Config, names: &[&str]) -> Result<Vec<AdapterTask>> {
     names.iter().enumerate().map(task).collect()
 }
 
+/// The purpose of a model whose own folder has an adapter that was trained with a task head. The number of labels is the head's then,
+/// whatever the `config` of the base model says.
+///
+/// # Errors
+/// If a file of the adapter cannot be read.
+pub fn trained_purpose(config: &mut Config, family: &Family, folder: &Path) -> Result<Option<Purpose>> {
+    let path = folder.join(ADAPTER_CONFIG);
+    if !has_dir_entry(&path) {
+        return Ok(None);
+    }
+    let of_adapter = Config::read(&path)?;
+    let purpose = of_adapter.string("task_type")?.and_then(Purpose::of_adapter);
+    let head = match purpose.as_ref().and_then(Purpose::head) {
+        Some(HeadKind::SequenceClassification) => "head.classifier",
+        Some(HeadKind::TokenClassification) => "head.token_classifier",
+        _ => return Ok(purpose),
+    };
+    let weights = Checkpoint::open(&adapter_weights(folder))?;
+    let matrices = family.names.iter().filter(|names| names.has_head(head));
+    let matrices: Vec<String> =
+        matrices.map(|names| names.resolve("", &format!("{head}.weight")).name).collect();
+    let is_head = |name: &&str| matrices.contains(&in_model(name));
+    let rows = weights.names().find(is_head).and_then(|name| weights.shape(name)?.first().copied());
+    if let Some(rows) = rows {
+        config.set("num_labels", rows.into());
+    }
+    Ok(purpose)
+}
+
+/// A tensor's name in the model, by its name in the file of an adapter.
+fn in_model(name: &str) -> String {
+    name.strip_prefix(PEFT_PREFIX).unwrap_or(name).replacen(SAVED_MODULE, ".", 1)
+}
+
 impl ChosenAdapter {
     /// The files of the adapter, beside those of the model.
     pub fn files(&self) -> Vec<PathBuf> {
         match &self.location {
             Location::Stacked { .. } => Vec::new(),
-            Location::Folder(folder) => vec![folder.join(ADAPTER_CONFIG), folder.join(ADAPTER_WEIGHTS)],
+            Location::Folder(folder) => vec![folder.join(ADAPTER_CONFIG), adapter_weights(folder)],
         }
     }
 
@@ -162,19 +197,23 @@ impl ChosenAdapter {
     ///
     /// # Errors
     /// If its files are missing or malformed, or it is of a kind that is not supported.
-    pub fn read(&self, weights: &Checkpoint) -> Result<Adapter> {
-        let (updates, file) = match self.location {
+    pub fn read(&self, weights: &Checkpoint) -> Result<(Adapter, Replacements)> {
+        let (updates, replacements, file) = match self.location {
             Location::Stacked { index, count, rank, scale } => {
-                (read_stacked(weights, index, count, rank, scale as f32)?, weights.path().to_owned())
+                let updates = read_stacked(weights, index, count, rank, scale as f32)?;
+                (updates, Replacements::default(), weights.path().to_owned())
             }
-            Location::Folder(ref folder) => (read_peft(folder)?, folder.join(ADAPTER_WEIGHTS)),
+            Location::Folder(ref folder) => {
+                let (updates, replacements) = read_peft(folder)?;
+                (updates, replacements, adapter_weights(folder))
+            }
         };
-        if updates.is_empty() {
+        if updates.is_empty() && replacements.is_empty() {
             bail!("{} has no tensors of an adapter; download the model again", file.display())
         }
         // The checkpoint of stacked adapters also has those of the pooler.
         let is_whole_file = matches!(self.location, Location::Folder(_));
-        Ok(Adapter::new(file, updates, is_whole_file))
+        Ok((Adapter::new(file, updates, is_whole_file), replacements))
     }
 }
 
@@ -187,8 +226,19 @@ fn read_stacked(
     scale: f32,
 ) -> Result<BTreeMap<String, LowRank>> {
     let mut updates = BTreeMap::new();
+    let has = |name: &str| weights.shape(name).is_some();
+    if let Some(module) = weights
+        .names()
+        .filter_map(|name| name.strip_suffix(STACKED_B))
+        .find(|module| !has(&format!("{module}{STACKED_A}")))
+    {
+        bail!("{}", half_a_pair(weights, &format!("{module}{STACKED_B}"), &format!("{module}{STACKED_A}")))
+    }
     for module in weights.names().filter_map(|name| name.strip_suffix(STACKED_A)) {
         let [a, b] = [STACKED_A, STACKED_B].map(|end| format!("{module}{end}"));
+        if !has(&b) {
+            bail!("{}", half_a_pair(weights, &a, &b))
+        }
         let shape = |name: &str| weights.shape(name).unwrap_or_default();
         let weight = weights.shape(&format!("{module}.weight")).unwrap_or_default();
         let &[rows, columns] = weight else {
@@ -213,39 +263,102 @@ fn read_stacked(
     Ok(updates)
 }
 
+/// The error for a matrix of an update without the other one.
+fn half_a_pair(weights: &Checkpoint, found: &str, missing: &str) -> String {
+    let shown = weights.path().display();
+    format!(
+        "{shown} has tensor {found}, but no {missing}: half of an update is missing; download the file again"
+    )
+}
+
+/// The ends of the names of an update's matrices as PEFT saves them, and the axis that a magnitude is of.
+const PAIRS: [(&str, &str, Axis); 2] = [
+    (".lora_A.weight", ".lora_B.weight", Axis::Rows),
+    (".lora_embedding_A", ".lora_embedding_B", Axis::Columns),
+];
+/// The ends that the name of an update's magnitudes may have.
+const MAGNITUDES: [&str; 2] = [".lora_magnitude_vector.weight", ".lora_magnitude_vector"];
+/// What PEFT has put before the parameters of modules that were trained as a whole.
+const SAVED_MODULE: &str = ".modules_to_save.";
+
 /// Reads an adapter from a folder as PEFT saves it.
-fn read_peft(folder: &Path) -> Result<BTreeMap<String, LowRank>> {
-    const PAIRS: [[&str; 2]; 2] =
-        [[".lora_A.weight", ".lora_B.weight"], [".lora_embedding_A", ".lora_embedding_B"]];
+fn read_peft(folder: &Path) -> Result<(BTreeMap<String, LowRank>, Replacements)> {
     let config = Config::read(&folder.join(ADAPTER_CONFIG))?;
     let scale = peft_scale(&config)?;
-    let weights = Checkpoint::open(&folder.join(ADAPTER_WEIGHTS))?;
+    let weights = Checkpoint::open(&adapter_weights(folder))?;
     let shown = weights.path().display();
+    let has = |name: &str| weights.shape(name).is_some();
     let mut updates = BTreeMap::new();
-    for a in weights.names().filter(|name| !PAIRS.iter().any(|[_, b]| name.ends_with(b))) {
-        let Some((path, [end_of_a, end_of_b])) =
-            PAIRS.iter().find_map(|pair| Some((a.strip_suffix(pair[0])?, pair)))
+    let mut replaced = BTreeMap::new();
+    for name in weights.names() {
+        let by_end = |ends: (&'static str, &'static str)| Some((name.strip_suffix(ends.0)?, ends.1));
+        if let Some((path, end)) = PAIRS.iter().find_map(|(a, b, _)| by_end((b, a))) {
+            let a = format!("{path}{end}");
+            if !has(&a) {
+                bail!("{}", half_a_pair(&weights, name, &a))
+            }
+            continue;
+        }
+        if let Some(path) = MAGNITUDES.iter().find_map(|end| name.strip_suffix(end)) {
+            if !config.flag("use_dora")? || !PAIRS.iter().any(|(a, ..)| has(&format!("{path}{a}"))) {
+                bail!(
+                    "{shown}: tensor {name} is of DoRA, but \"use_dora\" is not true or the update is missing; {MERGE}"
+                )
+            }
+            continue;
+        }
+        let Some((path, end_of_b, axis)) =
+            PAIRS.iter().find_map(|(a, b, axis)| Some((name.strip_suffix(a)?, *b, *axis)))
         else {
-            bail!("{shown}: tensor {a} is not a low-rank update of a linear layer or of embeddings; {MERGE}")
+            replaced.insert(name.to_owned(), in_model(name));
+            continue;
         };
         let b = format!("{path}{end_of_b}");
+        if !has(&b) {
+            bail!("{}", half_a_pair(&weights, name, &b))
+        }
         let shape = |name: &str| weights.shape(name).unwrap_or_default();
-        let (&[rank, inputs], &[outputs, rank_of_b]) = (shape(a), shape(&b)) else {
-            bail!("{shown}: tensors {a} and {b} are not a pair of matrices; download the file again")
+        let (&[rank, inputs], &[outputs, rank_of_b]) = (shape(name), shape(&b)) else {
+            bail!("{shown}: tensors {name} and {b} are not a pair of matrices; download the file again")
         };
         if rank != rank_of_b || rank * inputs * outputs == 0 {
-            bail!("{shown}: tensors {a} and {b} are empty or not of the same rank; download the file again")
+            bail!(
+                "{shown}: tensors {name} and {b} are empty or not of the same rank; download the file again"
+            )
         }
-        let (a, b) = (weights.part(a, 0, 1)?, weights.part(&b, 0, 1)?);
-        let (a, b) = match *end_of_a {
+        let (a, b) = (weights.part(name, 0, 1)?, weights.part(&b, 0, 1)?);
+        let (a, b) = match axis {
+            Axis::Rows => (a, b),
             // (B A)ᵀ = Aᵀ Bᵀ
-            ".lora_embedding_A" => (transposed(&b, outputs, rank), transposed(&a, rank, inputs)),
-            _ => (a, b),
+            Axis::Columns => (transposed(&b, outputs, rank), transposed(&a, rank, inputs)),
         };
-        let module = path.strip_prefix(PEFT_PREFIX).unwrap_or(path).to_owned();
-        updates.insert(module, LowRank::new(a, b, rank, scale(rank)));
+        let module = in_model(path);
+        let magnitudes = match config.flag("use_dora")? {
+            true => Some(Magnitudes { axis, values: magnitudes(&weights, path, outputs)? }),
+            false => None,
+        };
+        let update = LowRank::new(a, b, rank, scale(&module, rank)).with_magnitudes(magnitudes);
+        updates.insert(module, update);
     }
-    Ok(updates)
+    weights.check_unchanged()?;
+    let replacements = weights.into_replacements(&replaced);
+    Ok((updates, replacements))
+}
+
+/// The magnitudes of the update at `path`, one for each output.
+fn magnitudes(weights: &Checkpoint, path: &str, outputs: usize) -> Result<Vec<f32>> {
+    let shown = weights.path().display();
+    let name = MAGNITUDES.iter().map(|end| format!("{path}{end}")).find(|name| weights.shape(name).is_some());
+    let Some(name) = name else {
+        bail!(
+            "{shown} has no tensor {path}{}, which \"use_dora\" needs; download the file again",
+            MAGNITUDES[1]
+        )
+    };
+    match weights.vector(&name)?.filter(|values| values.len() == outputs) {
+        Some(values) => Ok(values),
+        None => bail!("{shown}: tensor {name} is not a vector of {outputs} numbers; download the file again"),
+    }
 }
 
 /// The transpose of a row-major matrix of `(rows, columns)`.
@@ -253,27 +366,22 @@ fn transposed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     (0..columns).flat_map(|column| (0..rows).map(move |row| matrix[row * columns + column])).collect()
 }
 
-/// The factor of a rank: `α / r`, or rank-stabilized `α / √r` (Kalajdzievski 2023).
+/// The factor of a module with a rank: `α / r`, or rank-stabilized `α / √r` (Kalajdzievski 2023); `alpha_pattern` may have another `α` for
+/// the module. The rank is that of the tensors, whatever `rank_pattern` says.
 ///
 /// # Errors
-/// If the fields of an `adapter_config.json` ask for more than plain low-rank updates.
-fn peft_scale(config: &Config) -> Result<impl Fn(usize) -> f32> {
+/// If the fields of an `adapter_config.json` ask for more than low-rank updates, their norms and replaced tensors.
+fn peft_scale(config: &Config) -> Result<impl Fn(&str, usize) -> f32> {
     if let Some(other) = config.string("peft_type")?.filter(|kind| *kind != "LORA") {
         let expected = format!("\"LORA\", the only supported kind; {MERGE}");
         bail!("{}", config.invalid("peft_type", format!("{other:?}"), &expected))
     }
-    for key in ["use_dora", "use_qalora", "use_bdlora", "lora_bias", "fan_in_fan_out"] {
+    for key in ["use_qalora", "use_bdlora", "lora_bias", "fan_in_fan_out"] {
         if config.flag(key)? {
             bail!("{}", config.invalid(key, true, &format!("false, since it is not supported; {MERGE}")));
         }
     }
-    if let Some(bias) = config.string("bias")?.filter(|bias| *bias != "none") {
-        let expected = format!("\"none\", since trained biases are not supported; {MERGE}");
-        bail!("{}", config.invalid("bias", format!("{bias:?}"), &expected))
-    }
-    const EMPTY: [&str; 11] = [
-        "alpha_pattern",
-        "modules_to_save",
+    const EMPTY: [&str; 9] = [
         "layer_replication",
         "trainable_token_indices",
         "target_parameters",
@@ -302,8 +410,30 @@ fn peft_scale(config: &Config) -> Result<impl Fn(usize) -> f32> {
         bail!("{}", config.invalid("init_lora_weights", format!("{initial:?}"), &expected));
     }
     let (alpha, is_rank_stabilized) = (config.required_number("lora_alpha")?, config.flag("use_rslora")?);
-    Ok(move |rank: usize| {
+    let patterns = alpha_patterns(config)?;
+    Ok(move |module: &str, rank: usize| {
         let rank = rank as f64;
+        let of_pattern = patterns.iter().find(|(pattern, _)| pattern.is_match(module));
+        let alpha = of_pattern.map_or(alpha, |(_, alpha)| *alpha);
         (alpha / if is_rank_stabilized { rank.sqrt() } else { rank }) as f32
     })
+}
+
+/// The regular expressions of `alpha_pattern` with their values; the first one that matches the end of a module's path counts, as in PEFT.
+fn alpha_patterns(config: &Config) -> Result<Vec<(Regex, f64)>> {
+    const KEY: &str = "alpha_pattern";
+    /// Maximum size of a compiled expression, in bytes.
+    const MAX_BYTES: usize = 1 << 20;
+    let Some(fields) = config.object(KEY)? else { return Ok(Vec::new()) };
+    let pattern = |key: &String| -> Result<(Regex, f64)> {
+        let expression = format!(r"^(?:.*\.)?(?:{key})$");
+        match RegexBuilder::new(&expression).size_limit(MAX_BYTES).build() {
+            Ok(regex) => Ok((regex, fields.required_number(key)?)),
+            Err(_) => {
+                let expected = format!("a simpler regular expression as the key of each number; {MERGE}");
+                bail!("{}", config.invalid(KEY, format!("an object with {key:?}"), &expected))
+            }
+        }
+    };
+    fields.fields().keys().map(pattern).collect()
 }

@@ -11,7 +11,7 @@ use super::layout::MODEL_SETTINGS;
 use super::modules::post_pooling::torch_activation;
 use super::token_head::prediction_transform;
 use super::unsupported::unsupported_head;
-use crate::nn::{Activation, ClassificationSpec, EncoderSpec, Isa, Pool, TransformSpec};
+use crate::nn::{Activation, ClassificationSpec, EncoderSpec, Pool, TorchActivation, TransformSpec};
 
 /// Reads the head of a family from its config, for this number of labels.
 pub type ReadHead = fn(&Config, &EncoderSpec, labels: usize) -> Result<ClassificationSpec>;
@@ -21,15 +21,15 @@ pub type ReadHead = fn(&Config, &EncoderSpec, labels: usize) -> Result<Classific
 pub enum ScoreFunction {
     /// Probabilities of labels that exclude one another.
     Softmax,
-    /// A function of each logit alone: the sigmoid, the identity or another activation.
-    Each(Activation),
+    /// The sigmoid, the identity or another activation.
+    Each(TorchActivation),
 }
 
 impl fmt::Display for ScoreFunction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ScoreFunction::Softmax => f.write_str("softmax"),
-            ScoreFunction::Each(Activation::Identity) => f.write_str("logits"),
+            ScoreFunction::Each(TorchActivation::Fused(Activation::Identity)) => f.write_str("logits"),
             ScoreFunction::Each(activation) => write!(f, "{activation}"),
         }
     }
@@ -40,7 +40,9 @@ const FORMER_ACTIVATION: &str = "sbert_ce_default_activation_function";
 
 impl ScoreFunction {
     /// The logits themselves.
-    pub const LOGITS: ScoreFunction = ScoreFunction::Each(Activation::Identity);
+    pub const LOGITS: ScoreFunction = ScoreFunction::Each(TorchActivation::Fused(Activation::Identity));
+    /// The sigmoid of each logit.
+    const SIGMOID: ScoreFunction = ScoreFunction::Each(TorchActivation::Fused(Activation::Sigmoid));
 
     /// The scores of one sequence's logits, `(labels)`.
     pub fn apply(self, logits: &[f32]) -> Vec<f32> {
@@ -54,7 +56,7 @@ impl ScoreFunction {
             }
             ScoreFunction::Each(activation) => {
                 let mut scores = logits.to_vec();
-                activation.apply(Isa::selected(), &mut scores);
+                activation.apply(&mut scores);
                 scores
             }
         }
@@ -71,15 +73,17 @@ pub(super) const NEXT_SENTENCE_LABELS: [&str; 2] = ["is_next", "not_next"];
 /// The labels of sentence-order prediction, ALBERT's (Lan et al. 2020, §3.1).
 const SENTENCE_ORDER_LABELS: [&str; 2] = ["in_order", "swapped"];
 
-/// The labels of a classifier, in the order of its logits: `id2label`, else `LABEL_0`, `LABEL_1` and so on, `num_labels` of them,
-/// or two, as in `transformers`.
+/// The labels of a classifier, in the order of its logits: `id2label`, else `LABEL_0`, `LABEL_1` and so on. There are `num_labels` of them,
+/// which an `id2label` of another length does not name, or as many as `id2label` has, or two, as in `transformers`.
 ///
 /// # Errors
 /// If `id2label` does not name the labels 0, 1, 2 and so on.
 pub fn labels(config: &Config) -> Result<Vec<String>> {
-    let Some(named) = config.object("id2label")? else {
-        let count = if config.has("num_labels") { config.size("num_labels", 1..=MAX_SIZE)? } else { 2 };
-        return Ok((0..count).map(|i| format!("LABEL_{i}")).collect());
+    let count = if config.has("num_labels") { Some(config.size("num_labels", 1..=MAX_SIZE)?) } else { None };
+    let named = config.object("id2label")?;
+    let named = named.filter(|named| count.is_none_or(|count| count == named.fields().len()));
+    let Some(named) = named else {
+        return Ok((0..count.unwrap_or(2)).map(|i| format!("LABEL_{i}")).collect());
     };
     let label = |i: usize| match named.get(&i.to_string()) {
         Some(Value::String(label)) => Ok(label.clone()),
@@ -114,8 +118,8 @@ pub fn next_sentence_labels(config: &Config) -> Result<Vec<String>> {
 pub fn label_function(config: &Config, labels: usize) -> Result<ScoreFunction> {
     Ok(match config.string("problem_type")? {
         Some("regression") => ScoreFunction::LOGITS,
-        Some("multi_label_classification") => ScoreFunction::Each(Activation::Sigmoid),
-        Some("single_label_classification") | None if labels == 1 => ScoreFunction::Each(Activation::Sigmoid),
+        Some("multi_label_classification") => ScoreFunction::SIGMOID,
+        Some("single_label_classification") | None if labels == 1 => ScoreFunction::SIGMOID,
         Some("single_label_classification") | None => ScoreFunction::Softmax,
         Some(other) => {
             let known = "regression, single_label_classification or multi_label_classification";
@@ -135,7 +139,7 @@ pub fn pair_function(config: &Config, of_settings: Option<&str>) -> Result<Score
     let former = config.string(FORMER_ACTIVATION)?;
     // Code of the model's own is not run: sentence-transformers takes the sigmoid then, unless it is told to trust it.
     let path = of_settings.or(present).or(former).filter(|path| path.starts_with("torch."));
-    let Some(path) = path else { return Ok(ScoreFunction::Each(Activation::Sigmoid)) };
+    let Some(path) = path else { return Ok(ScoreFunction::SIGMOID) };
     match torch_activation(path) {
         Ok(activation) => Ok(ScoreFunction::Each(activation)),
         Err(known) => bail!(
@@ -251,13 +255,12 @@ fn classifier_pooling(config: &Config, default: &str, own: &[(&str, Pool, bool)]
 #[cfg(test)]
 mod tests {
     use super::ScoreFunction;
-    use crate::nn::Activation;
 
     #[test]
     fn scores_do_not_overflow() {
         let softmax = ScoreFunction::Softmax.apply(&[1000.0, 0.0, 1000.0]);
         assert_eq!(softmax, [0.5, 0.0, 0.5]);
-        let sigmoid = ScoreFunction::Each(Activation::Sigmoid).apply(&[-1000.0, 0.0, 1000.0]);
+        let sigmoid = ScoreFunction::SIGMOID.apply(&[-1000.0, 0.0, 1000.0]);
         assert!(sigmoid.iter().zip([0.0, 0.5, 1.0]).all(|(found, score)| (found - score).abs() < 1e-7));
         assert!(ScoreFunction::Softmax.apply(&[f32::NAN, 0.0]).iter().all(|score| score.is_nan()));
     }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use serde_json::{Map, Value};
 
-use super::json::read_json_object;
 use crate::nn::{ACTIVATIONS, Activation};
+use crate::sys::model_json::{self, read_json_object};
 
 /// Maximum width, vocabulary size or number of positions; a larger one is an error in the file.
 pub const MAX_SIZE: usize = 1 << 24;
@@ -49,7 +49,7 @@ impl Config {
     }
 
     /// Sets a field, as if the file held this value.
-    pub(super) fn set(&mut self, key: &str, value: Value) {
+    pub fn set(&mut self, key: &str, value: Value) {
         self.fields.insert(key.to_owned(), value);
     }
 
@@ -286,6 +286,8 @@ impl Config {
     pub fn invalid(&self, key: &str, found: impl std::fmt::Display, expected: &str) -> String {
         let is_default = !self.fields.contains_key(key) && self.defaults.contains_key(key);
         let origin = if is_default { " (the default of transformers)" } else { "" };
+        let found = found.to_string();
+        let found = model_json::shown(&found);
         format!("{}: \"{}{key}\" is {found}{origin}, expected {expected}", self.path.display(), self.parent)
     }
 

@@ -17,7 +17,8 @@ pub struct ConfigDefaults {
     pub base: Option<&'static ConfigDefaults>,
     /// Fields with their values; they replace those of the base.
     pub fields: &'static [(&'static str, DefaultValue)],
-    /// Other names of fields: the name and the field that it stands for (`attribute_map`).
+    /// Other names of fields: the name and the field that it stands for (`attribute_map`). Where a config has both, the other name counts,
+    /// the last one in the file if it has several.
     pub aliases: &'static [(&'static str, &'static str)],
 }
 
@@ -69,18 +70,12 @@ impl ConfigDefaults {
     /// The config with the defaults for the fields that it lacks.
     ///
     /// # Errors
-    /// If a field that would get its default seems to be there under a misspelt name, or two names of one field contradict
-    /// each other.
+    /// If a field that would get its default seems to be there under a misspelt name.
     pub fn complete(&self, config: &Config) -> Result<Config> {
         let mut complete = config.clone();
-        for (alias, key) in self.all_aliases() {
-            let Some(value) = config.get(alias) else { continue };
-            match config.get(key) {
-                Some(other) if other != value => {
-                    let expected = format!("{other} as {key:?}, which is another name of this field");
-                    bail!("{}", config.invalid(alias, value, &expected))
-                }
-                _ => complete.set(key, value.clone()),
+        for (name, value) in config.fields().iter().filter(|(_, value)| !value.is_null()) {
+            if let Some((_, key)) = self.all_aliases().find(|(alias, _)| alias == name) {
+                complete.set(key, value.clone());
             }
         }
         for (key, value) in self.all() {
@@ -105,6 +100,17 @@ impl ConfigDefaults {
 
 /// No defaults: the class is not one of `transformers`, but code of the model's own.
 pub const NONE: ConfigDefaults = ConfigDefaults { base: None, fields: &[], aliases: &[] };
+
+/// The names of GPT-2, whose class that of Nomic's own code is based on; its defaults are not used.
+pub static NOMIC_FIRST_CODE: ConfigDefaults = ConfigDefaults {
+    aliases: &[
+        ("hidden_size", "n_embd"),
+        ("max_position_embeddings", "n_positions"),
+        ("num_attention_heads", "n_head"),
+        ("num_hidden_layers", "n_layer"),
+    ],
+    ..NONE
+};
 
 /// A class with the fields of `base` and its own.
 const fn based_on(

@@ -54,6 +54,19 @@ impl ModelDir {
         }
     }
 
+    /// The required files that the directory lacks.
+    pub fn missing_files(&self) -> Vec<String> {
+        hub::missing_files(&self.folder)
+    }
+
+    /// The id and the commit of a model, if a directory is a snapshot in a cache.
+    pub fn snapshot_of(folder: &Path) -> Option<(String, String)> {
+        let snapshots =
+            folder.parent().filter(|parent| parent.file_name().is_some_and(|name| name == "snapshots"))?;
+        let id = hub::id_of_folder(snapshots.parent()?.file_name()?.to_str()?)?;
+        Some((id, folder.file_name()?.to_str()?.to_owned()))
+    }
+
     /// The directory of the encoder's files, `folder` below this one; empty where they are in this one.
     pub fn subdirectory(&self, folder: &Path) -> Self {
         let folder = if folder == Path::new("") { self.folder.clone() } else { self.folder.join(folder) };

@@ -800,7 +800,13 @@ pub static FAMILIES: &[Family] = &[
             ..NOMIC_NAMES
         }],
         family_specific: &[family_specific::nomic_biases, family_specific::nomic_experts],
-        own_fields: &["qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "moe_every_n_layers"],
+        own_fields: &[
+            "qkv_proj_bias",
+            "mlp_fc1_bias",
+            "mlp_fc2_bias",
+            "moe_every_n_layers",
+            family_specific::ROTARY_FRACTION,
+        ],
         ..NOMIC_FIRST_CODE
     },
     NOMIC_FIRST_CODE,
@@ -1293,7 +1299,7 @@ const NOMIC: Family = Family {
 /// Nomic's own code, which has the config fields of GPT-2.
 const NOMIC_FIRST_CODE: Family = Family {
     discriminator: Some(("n_embd", &[])),
-    config_defaults: &config_defaults::NONE,
+    config_defaults: &config_defaults::NOMIC_FIRST_CODE,
     keys: ConfigKeys {
         hidden_size: "n_embd",
         layers: "n_layer",
@@ -1307,7 +1313,7 @@ const NOMIC_FIRST_CODE: Family = Family {
     },
     names: &[NOMIC_NAMES],
     family_specific: &[family_specific::nomic_biases, family_specific::nomic],
-    own_fields: &["qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"],
+    own_fields: &["qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", family_specific::ROTARY_FRACTION],
     ..NOMIC
 };
 

@@ -7,7 +7,8 @@ use serde_json::Value;
 use super::config::{Config, EXPERT_COUNTS, HEAD_COUNTS, LAYER_COUNTS, MAX_SIZE};
 use crate::nn::{
     Activation, ConvolutionSpec, Disentangled, EmbeddingNorm, EncoderSpec, ExpertsSpec, NormKind,
-    NormPlacement, PooledToken, PoolerDense, PoolerSpec, QkNorm, ScoreBias, SlidingWindow, TalkingHeads,
+    NormPlacement, PooledToken, PoolerDense, PoolerSpec, Positions, QkNorm, RotaryScaling, ScoreBias,
+    SlidingWindow, TalkingHeads,
 };
 
 /// DeBERTa's disentangled attention.
@@ -86,10 +87,11 @@ pub(super) fn convolution(config: &Config, spec: &mut EncoderSpec) -> Result<()>
 
 /// ModernBERT's sliding-window attention.
 pub(super) fn local_attention(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
-    let radius = if config.has("local_attention") {
-        config.width("local_attention")? / 2
-    } else if config.has(WINDOW) {
+    // transformers sets the window by the second field after it has read the first one.
+    let radius = if config.has(WINDOW) {
         config.width(WINDOW)?
+    } else if config.has("local_attention") {
+        config.width("local_attention")? / 2
     } else {
         64
     };
@@ -300,12 +302,26 @@ pub(super) fn nomic(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     nomic_positions(config, spec)
 }
 
-/// The maximum length of Nomic's own code.
+/// The field of Nomic's own code with the part of each head that is rotated.
+pub(super) const ROTARY_FRACTION: &str = "rotary_emb_fraction";
+
+/// The rotation of Nomic's own code: of a part of each head, and with dynamic scaling past the positions of the pretraining.
 fn nomic_positions(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
-    // Its scaling starts past the positions of the pretraining, which is past the maximum length here.
-    if config.has("rotary_scaling_factor") && config.has("max_trained_positions") {
-        spec.max_positions = config.width("max_trained_positions")?.min(spec.max_positions);
+    const FACTOR: &str = "rotary_scaling_factor";
+    let Positions::Rotary(rotary) = &mut spec.positions else { return Ok(()) };
+    if config.has(FACTOR) {
+        rotary.frequencies.scaling = RotaryScaling::Dynamic {
+            factor: config.required_number(FACTOR)?,
+            original_max_positions: config.required_number("max_trained_positions")?,
+        };
     }
+    let fraction = config.number(ROTARY_FRACTION, 1.0)?;
+    let rotated = spec.qk_head_dim as f64 * fraction;
+    if rotated.fract() != 0.0 || rotated % 2.0 != 0.0 || fraction > 1.0 {
+        let expected = format!("a fraction of the head size {} that is even", spec.qk_head_dim);
+        bail!("{}", config.invalid(ROTARY_FRACTION, fraction, &expected));
+    }
+    rotary.rotated_dims = Some(rotated as usize).filter(|rotated| *rotated < spec.qk_head_dim);
     Ok(())
 }
 

@@ -7,44 +7,63 @@
 //! a server's answers to any path, any host and any length.
 
 mod blob;
+mod certificates;
 mod client;
 mod file_names;
+mod ids;
+mod proxy;
+mod settings;
 mod url;
 
+use std::fmt;
 use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use std::{env, fs, thread};
+use std::{fs, thread};
 
 use anyhow::{Error, Result, bail};
-use hf_hub::{Cache, Repo, RepoType};
+use hf_hub::Cache;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::Source;
 use super::layout::{self, CONFIG, Completeness, MODULES, Snapshot, WEIGHTS_INDEXES};
 use super::modules::{Module, may_lack_size, read_modules};
 use super::weights::read_index;
+use crate::sys::own_file::{self, SHARED};
+use crate::sys::regular_file::MAX_TOKENIZER_BYTES;
 use blob::{Blob, LockError};
 use client::{Client, DownloadError, RequestError};
 use file_names::{is_plain, is_relative};
+pub(super) use ids::id_of_folder;
+use settings::{Settings, read_text};
 use url::encode_path;
 
 /// Attempts to download a file if the connection breaks, or the content is not that of the file.
 const ATTEMPTS: u32 = 3;
-/// Default of `HF_HUB_DOWNLOAD_TIMEOUT`: seconds without data after which a server counts as stalled.
-const TIMEOUT: f64 = 30.0;
-/// Maximum of that timeout in seconds: a day.
-const MAX_TIMEOUT: f64 = 86_400.0;
+/// Maximum number of ids or files that a message lists.
+const MAX_LISTED: usize = 5;
 
 /// The state of a model in the cache.
 enum Cached {
-    /// Not all required files.
-    Incomplete,
+    /// Without these required files; none are named if it is unknown which ones there are.
+    Incomplete(Vec<String>),
     /// All required files; this optional file, which would change vectors, may be missing.
     Unknown(PathBuf, &'static str),
     /// All files.
     Complete(PathBuf),
 }
+
+/// An error that the hub has no such model: a sentence.
+#[derive(Debug)]
+struct NoSuchModel(String);
+
+impl fmt::Display for NoSuchModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NoSuchModel {}
 
 /// The directory of a model's snapshot: from the cache if it is complete there, otherwise from the hub. If the cache may lack an
 /// optional file, or one of those `wanted`, and the hub cannot be asked whether it exists, a warning is returned with the directory.
@@ -52,20 +71,30 @@ enum Cached {
 /// # Errors
 /// If the model is not in the cache, and the hub refuses, cannot be reached or must not be used.
 pub(super) fn snapshot(source: &Source, wanted: &[&'static str]) -> Result<(PathBuf, Option<String>)> {
-    let hub = Hub::of(source, wanted)?;
+    let cache = settings::cache_directory()?;
+    let mut meanings = ids::meanings(&source.model, &cache);
+    if source.offline {
+        meanings.truncate(1);
+    }
+    let last = meanings.len() - 1;
+    let source_of = |model: &String| Source { model: model.clone(), ..source.clone() };
+    for meaning in &meanings[..last] {
+        match snapshot_of(&source_of(meaning), &cache, wanted) {
+            Err(error) if error.is::<NoSuchModel>() => {}
+            result => return result,
+        }
+    }
+    snapshot_of(&source_of(&meanings[last]), &cache, wanted)
+}
+
+/// [`snapshot`] of the model with this id.
+fn snapshot_of(source: &Source, cache: &Path, wanted: &[&'static str]) -> Result<(PathBuf, Option<String>)> {
+    let hub = Hub::new(source, cache, wanted);
     let (folder, file) = match hub.cached() {
         Cached::Complete(folder) => return Ok((folder, None)),
         Cached::Unknown(folder, file) => (folder, file),
-        Cached::Incomplete if source.offline => {
-            let Source { model, revision, .. } = source;
-            let option = if revision == "main" { String::new() } else { format!(" --revision {revision}") };
-            bail!(
-                "{}, and offline mode (--offline, HF_HUB_OFFLINE) forbids a download: run `sconce download {model}{option}` once with network access, or \
-                 pass --model DIR",
-                hub.absence()
-            );
-        }
-        Cached::Incomplete => return hub.download().map(|folder| (folder, None)),
+        Cached::Incomplete(missing) if source.offline => return Err(hub.forbidden(&missing)),
+        Cached::Incomplete(_) => return hub.download().map(|folder| (folder, None)),
     };
     let reason = if source.offline {
         Error::msg("offline mode forbids a request")
@@ -95,85 +124,42 @@ struct Hub<'a> {
     /// The model's directory in the cache.
     folder: PathBuf,
     client: Client,
-    /// Whether the token has characters that no HTTP header can hold.
-    has_invalid_token: bool,
-    /// Maximum time without a byte from the server.
-    timeout: Duration,
+    settings: Settings,
 }
 
 impl<'a> Hub<'a> {
-    /// A hub by the environment variables that all Hugging Face tools share.
-    ///
-    /// # Errors
-    /// If the cache directory is relative and there is no working directory.
-    fn of(source: &'a Source, wanted: &'a [&'static str]) -> Result<Self> {
-        let home = match (env_var("HF_HOME"), env_var("XDG_CACHE_HOME")) {
-            (Some(home), _) => PathBuf::from(home),
-            (None, Some(cache)) => Path::new(&cache).join("huggingface"),
-            (None, None) => env::home_dir().unwrap_or_default().join(".cache/huggingface"),
-        };
-        let token = env_var("HF_TOKEN").or_else(|| {
-            let file = env_var("HF_TOKEN_PATH").map_or(home.join("token"), PathBuf::from);
-            fs::read_to_string(file).ok()
-        });
-        let token = token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
-        let cache = std::path::absolute(env_var("HF_HUB_CACHE").map_or(home.join("hub"), PathBuf::from))?;
-        let endpoint = env_var("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".into());
-        let seconds = env_var("HF_HUB_DOWNLOAD_TIMEOUT").and_then(|seconds| seconds.trim().parse().ok());
-        let seconds = seconds.filter(|seconds| *seconds > 0.0).unwrap_or(TIMEOUT).min(MAX_TIMEOUT);
-        let timeout = Duration::from_secs_f64(seconds);
-        Ok(Hub {
+    fn new(source: &'a Source, cache: &Path, wanted: &'a [&'static str]) -> Self {
+        let settings = Settings::read();
+        Hub {
             source,
             wanted,
-            folder: cache.join(Repo::model(source.model.clone()).folder_name()),
-            cache: Cache::new(cache),
-            has_invalid_token: token
-                .as_ref()
-                .is_some_and(|token| !token.bytes().all(|b| b.is_ascii_graphic())),
-            client: Client::new(&endpoint, token, timeout),
-            timeout,
-        })
+            folder: cache.join(ids::folder_name(&source.model)),
+            cache: Cache::new(cache.to_owned()),
+            client: Client::new(&settings.endpoint, settings.token.clone(), settings.timeout),
+            settings,
+        }
     }
 
     /// The state of the model in the cache.
     fn cached(&self) -> Cached {
         let revision = &self.source.revision;
-        let commit = fs::read_to_string(self.folder.join("refs").join(revision));
+        let commit = read_text(&self.folder.join("refs").join(revision));
         let commit = commit.as_ref().map_or(revision.as_str(), |commit| commit.trim());
         if !commit.split('/').all(|part| is_plain(&part.replace('.', "_")) && part != "." && part != "..") {
-            return Cached::Incomplete;
+            return Cached::Incomplete(Vec::new());
         }
+        self.cached_commit(commit)
+    }
+
+    /// The state of a commit of the model in the cache.
+    fn cached_commit(&self, commit: &str) -> Cached {
         let snapshot = self.folder.join("snapshots").join(commit);
         // Another tool may have downloaded a part of the model: a file is absent only if the cache notes that.
         let is_absent = |name: &str| self.folder.join(".no_exist").join(commit).join(name).exists();
-        let dimensions = self.source.dimensions;
-        let modules = match read_modules(&snapshot.join(MODULES), dimensions) {
-            Ok(modules) => modules,
-            Err(_) if is_absent(MODULES) => Vec::new(),
-            Err(_) => return Cached::Incomplete,
-        };
-        if dimensions.is_some_and(|n| may_lack_size(&modules, &snapshot, n, &is_absent)) {
-            return Cached::Incomplete;
-        }
-        let encoder = modules.iter().find(|module| module.is_encoder());
-        let is_static = encoder.is_some_and(Module::is_static);
-        let encoder = encoder.map_or("", |module| &module.path);
-        let encoder_folder = snapshot.join(encoder);
-        let index =
-            WEIGHTS_INDEXES.into_iter().map(|name| encoder_folder.join(name)).find(|path| path.exists());
-        let index = index.and_then(|path| read_index(&path).ok());
-        let completeness = Snapshot {
-            has: &|name| snapshot.join(name).exists(),
-            is_absent: &is_absent,
-            encoder,
-            is_static,
-            modules: (!modules.is_empty()).then(|| modules.iter().flat_map(Module::files).collect()),
-            shards: index.map(|index| index.into_values().collect()),
-        }
-        .completeness();
+        let (completeness, missing) = completeness(&snapshot, self.source.dimensions, &is_absent);
         match completeness {
-            Completeness::Incomplete => Cached::Incomplete,
-            _ if has_dangling_link(&snapshot) => Cached::Incomplete,
+            Completeness::Incomplete => Cached::Incomplete(missing),
+            _ if has_dangling_link(&snapshot) => Cached::Incomplete(Vec::new()),
             Completeness::Unknown(file) => Cached::Unknown(snapshot, file),
             Completeness::Complete => {
                 let is_known = |name: &&&str| snapshot.join(name).exists() || is_absent(name);
@@ -187,11 +173,8 @@ impl<'a> Hub<'a> {
 
     /// Downloads the files that Sconce needs into the cache.
     fn download(&self) -> Result<PathBuf> {
-        if self.has_invalid_token {
-            bail!(
-                "the token of HF_TOKEN, of the file HF_TOKEN_PATH or of the token file in HF_HOME has characters that no \
-                 token has; copy it from the hub again"
-            );
+        if let Some(fault) = &self.settings.fault {
+            bail!("{fault}");
         }
         let (commit, names) = self.list()?;
         let files = layout::files_to_download(&self.source.model, &names)?;
@@ -205,7 +188,18 @@ impl<'a> Hub<'a> {
         let is_needed = |name: &&str| !modules.iter().any(|module| module.is_weights_of_other_size(name));
         let weights: Vec<_> = weights.into_iter().filter(is_needed).collect();
         self.download_missing(&commit, &weights, &snapshot)?;
-        self.record(&commit, &names, &modules).map_err(|error| self.cache_error(&error))?;
+        self.record_absent(&commit, &names, &modules).map_err(|error| self.cache_error(&error))?;
+        if let Cached::Incomplete(missing) = self.cached_commit(&commit)
+            && !missing.is_empty()
+        {
+            bail!(
+                "the hub at {} does not have {} of {}, which its other files need; choose another --revision or another model",
+                self.client.endpoint(),
+                listed(&missing),
+                self.source.model
+            );
+        }
+        self.record_reference(&commit).map_err(|error| self.cache_error(&error))?;
         Ok(snapshot)
     }
 
@@ -218,8 +212,8 @@ impl<'a> Hub<'a> {
         Ok(())
     }
 
-    /// Notes in the cache which optional files the commit does not have, then points the branch to the commit.
-    fn record(&self, commit: &str, names: &[String], modules: &[Module]) -> io::Result<()> {
+    /// Notes in the cache which optional files the commit does not have.
+    fn record_absent(&self, commit: &str, names: &[String], modules: &[Module]) -> io::Result<()> {
         let asked = |n| modules.iter().filter_map(move |module| module.folder_for(n));
         let sizes = self.source.dimensions.into_iter().flat_map(asked);
         let sizes = sizes.map(|folder| format!("{folder}/{CONFIG}"));
@@ -228,12 +222,20 @@ impl<'a> Hub<'a> {
         for name in layout::absent_files(names).into_iter().chain(asked) {
             let absent = self.folder.join(".no_exist").join(commit).join(name);
             fs::create_dir_all(absent.parent().unwrap_or(&absent))?;
-            fs::write(absent, "")?;
+            if !absent.exists() {
+                own_file::replace(&absent, SHARED, b"")?;
+            }
         }
-        let Source { model, revision, .. } = self.source;
+        Ok(())
+    }
+
+    /// Points the branch to the commit.
+    fn record_reference(&self, commit: &str) -> io::Result<()> {
+        let revision = &self.source.revision;
         if revision != commit {
-            let branch = Repo::with_revision(model.clone(), RepoType::Model, revision.clone());
-            self.cache.repo(branch).create_ref(commit)?;
+            let reference = self.folder.join("refs").join(revision);
+            fs::create_dir_all(reference.parent().unwrap_or(&reference))?;
+            own_file::replace(&reference, SHARED, commit.as_bytes())?;
         }
         Ok(())
     }
@@ -252,15 +254,24 @@ impl<'a> Hub<'a> {
                     self.client.endpoint()
                 ))
             }
-            error => self.request_error(WHAT, error),
+            error => {
+                let refused = |code: &Option<String>| code.as_deref() == Some("RepoNotFound");
+                let is_absent = match &error {
+                    RequestError::Refused { status: 404, .. } => true,
+                    RequestError::Refused { status: 401, code } => refused(code),
+                    _ => false,
+                };
+                let error = self.request_error(WHAT, error);
+                if is_absent { Error::new(NoSuchModel(error.to_string())) } else { error }
+            }
         })?;
-        let listed = || {
+        let parsed = || {
             let commit = listing.get("sha")?.as_str().filter(|commit| is_plain(commit))?;
             let files = listing.get("siblings")?.as_array()?;
             let names = files.iter().map(|file| Some(file.get("rfilename")?.as_str()?.to_owned()));
             Some((commit.to_owned(), names.collect::<Option<Vec<_>>>()?))
         };
-        let Some((commit, names)) = listed() else {
+        let Some((commit, names)) = parsed() else {
             return Err(self.malformed_answer(WHAT, "it has no commit or no files"));
         };
         // Names become paths in the cache.
@@ -277,10 +288,16 @@ impl<'a> Hub<'a> {
     fn download_file(&self, commit: &str, name: &str, snapshot: &Path) -> Result<()> {
         let path = format!("/{}/resolve/{commit}/{}", self.source.model, encode_path(name));
         let info = self.client.info(&path).map_err(|error| self.request_error(name, error))?;
-        let Some(blob) = Blob::new(&self.folder, info) else {
+        // Larger files of these kinds would not be read.
+        if [".json", ".txt", ".jinja"].iter().any(|end| name.ends_with(end))
+            && info.size > MAX_TOKENIZER_BYTES
+        {
+            return Err(self.malformed_answer(name, &format!("it states a size of {} bytes", info.size)));
+        }
+        let Some(blob) = Blob::new(&self.folder, &path, info) else {
             return Err(self.malformed_answer(name, "its ETag cannot be a file name"));
         };
-        let _lock = blob.lock(name, self.timeout).map_err(|error| match error {
+        let _lock = blob.lock(name, self.settings.timeout).map_err(|error| match error {
             LockError::Held(path) => Error::msg(format!(
                 "another process holds the lock {}, but its download of {name} of {} has stalled; end that process, then \
                  run the command again",
@@ -292,7 +309,8 @@ impl<'a> Hub<'a> {
         if !blob.is_valid(&blob.path).map_err(|error| self.cache_error(&error))? {
             self.download_blob(&path, name, &blob)?;
         }
-        blob.link(&snapshot.join(name), snapshot).map_err(|error| self.cache_error(&error))
+        let has_links = self.settings.has_links;
+        blob.link(&snapshot.join(name), snapshot, has_links).map_err(|error| self.cache_error(&error))
     }
 
     /// Downloads the content of a file, with several attempts.
@@ -301,7 +319,7 @@ impl<'a> Hub<'a> {
         let cache_error = |error: io::Error| self.cache_error(&error);
         for attempt in 1..=ATTEMPTS {
             let is_last = attempt == ATTEMPTS;
-            match self.download_rest(path, blob, &part) {
+            match self.download_rest(path, blob) {
                 Ok(()) if blob.is_valid(&part).map_err(cache_error)? => {
                     return fs::rename(&part, &blob.path).map_err(cache_error);
                 }
@@ -316,10 +334,15 @@ impl<'a> Hub<'a> {
                 }
                 Err(DownloadError::Request(error)) => return Err(self.request_error(name, error)),
                 Err(DownloadError::Disk(error)) => return Err(self.cache_error(&error)),
-                Err(DownloadError::Interrupted(reason)) if is_last => bail!(
+                Err(DownloadError::Interrupted { reason, from_start: true }) if is_last => bail!(
+                    "the download of {name} of {model} was interrupted ({reason}), and the server cannot resume it: it sends the \
+                     whole file in place of the rest; run the command again with a better connection, or set HF_ENDPOINT to \
+                     another mirror"
+                ),
+                Err(DownloadError::Interrupted { reason, .. }) if is_last => bail!(
                     "the download of {name} of {model} was interrupted ({reason}); run the command again to resume it"
                 ),
-                Err(DownloadError::Interrupted(_)) => thread::sleep(Duration::from_millis(500)),
+                Err(DownloadError::Interrupted { .. }) => thread::sleep(Duration::from_millis(500)),
             }
         }
         let checksum = blob.checksum().map(|name| format!(" or {name}")).unwrap_or_default();
@@ -330,10 +353,8 @@ impl<'a> Hub<'a> {
     }
 
     /// Downloads the rest of a partial file, or all of it if the server cannot resume.
-    fn download_rest(&self, path: &str, blob: &Blob, part: &Path) -> Result<(), DownloadError> {
-        let mut options = fs::OpenOptions::new();
-        let file =
-            options.write(true).create(true).truncate(false).open(part).map_err(DownloadError::Disk)?;
+    fn download_rest(&self, path: &str, blob: &Blob) -> Result<(), DownloadError> {
+        let file = blob.open_part().map_err(DownloadError::Disk)?;
         let mut start = file.metadata().map_err(DownloadError::Disk)?.len();
         if start > blob.size {
             // The part is of another file.
@@ -373,6 +394,10 @@ impl<'a> Hub<'a> {
             RequestError::Unreachable(reason) => self.unreachable(&reason),
             RequestError::Refused { status, .. } => self.refusal(status, what),
             RequestError::Malformed(reason) => self.malformed_answer(what, &reason),
+            RequestError::Certificate(fault) => Error::msg(format!("{}, and {fault}", self.absence())),
+            RequestError::Setting(fault) => {
+                Error::msg(format!("cannot download {what} of {}: {fault}", self.source.model))
+            }
         }
     }
 
@@ -383,13 +408,50 @@ impl<'a> Hub<'a> {
         format!("model {model} (revision {revision}) is {state} at {}", self.cache.path().display())
     }
 
-    fn unreachable(&self, reason: &str) -> Error {
+    /// What to do about a model that is not in the cache, if it may be a slip, and whether that is likely: the ids in the cache.
+    fn check_of_id(&self) -> Option<(String, bool)> {
+        let (ids, is_slip) = ids::similar(&self.source.model, self.cache.path());
+        let has_others = !self.folder.exists() && !ids.is_empty();
+        has_others.then(|| (format!("check the id (the cache has {})", listed(&ids)), is_slip))
+    }
+
+    /// How to get the model without the network.
+    fn remedy_without_network(&self) -> String {
+        let folder = ids::folder_name(&self.source.model);
+        let cache = self.cache.path().display();
+        format!(
+            "copy the directory {folder} from the cache of another machine into {cache}, or pass --model DIR"
+        )
+    }
+
+    /// The error for a model that would have to be downloaded in offline mode.
+    fn forbidden(&self, missing: &[String]) -> Error {
+        let Source { model, revision, .. } = self.source;
+        let option = if revision == "main" { String::new() } else { format!(" --revision {revision}") };
+        let what = if missing.is_empty() { String::new() } else { format!(" of {}", listed(missing)) };
+        let check = self.check_of_id().map(|(check, _)| format!("{check}, ")).unwrap_or_default();
         Error::msg(format!(
-            "{}, and the hub at {} cannot be reached ({reason}); check the network and HF_ENDPOINT, or pass \
-             --model DIR",
+            "{}, and offline mode (--offline, HF_HUB_OFFLINE) forbids a download{what}: {check}run `sconce download \
+             {model}{option}` once with network access, {}",
             self.absence(),
-            self.client.endpoint()
+            self.remedy_without_network()
         ))
+    }
+
+    fn unreachable(&self, reason: &str) -> Error {
+        let (absence, endpoint) = (self.absence(), self.client.endpoint());
+        let remedy = format!("check the network and HF_ENDPOINT, {}", self.remedy_without_network());
+        Error::msg(match self.check_of_id() {
+            Some((check, true)) => format!(
+                "{absence}: {check}; if it is right, the hub at {endpoint} may have it but cannot be reached ({reason}): {remedy}"
+            ),
+            Some((check, false)) => {
+                format!(
+                    "{absence}, and the hub at {endpoint} cannot be reached ({reason}); {check}, {remedy}"
+                )
+            }
+            None => format!("{absence}, and the hub at {endpoint} cannot be reached ({reason}); {remedy}"),
+        })
     }
 
     fn cache_error(&self, error: &io::Error) -> Error {
@@ -411,6 +473,10 @@ impl<'a> Hub<'a> {
     fn refusal(&self, status: u16, what: &str) -> Error {
         let endpoint = self.client.endpoint();
         let model = &self.source.model;
+        let check = match self.check_of_id() {
+            Some((check, true)) => check,
+            _ => "check the id".to_owned(),
+        };
         Error::msg(match (status, self.client.has_token()) {
             (401 | 403, true) => format!(
                 "the hub at {endpoint} refuses {what} of {model} to your token (status {status}); check HF_TOKEN, \
@@ -418,10 +484,10 @@ impl<'a> Hub<'a> {
             ),
             (401 | 403, false) => format!(
                 "the hub at {endpoint} refuses {what} of {model} (status {status}): there is no such model, or it \
-                 is private or gated; check the id, or set HF_TOKEN"
+                 is private or gated; {check}, or set HF_TOKEN"
             ),
             (404, _) => {
-                format!("{what} of {model} not found on the hub at {endpoint}; check the id and --revision")
+                format!("{what} of {model} not found on the hub at {endpoint}; {check} and --revision")
             }
             _ => format!(
                 "the hub at {endpoint} answered {what} of {model} with status {status}; try again later"
@@ -446,7 +512,50 @@ fn has_dangling_link(snapshot: &Path) -> bool {
     })
 }
 
-/// A variable of the environment, unless it is empty.
-fn env_var(name: &str) -> Option<String> {
-    env::var(name).ok().filter(|value| !value.is_empty())
+/// Up to [`MAX_LISTED`] names, and the number of the others.
+fn listed(names: &[String]) -> String {
+    let shown = names[..names.len().min(MAX_LISTED)].join(", ");
+    match names.len().saturating_sub(MAX_LISTED) {
+        0 => shown,
+        others => format!("{shown} and {others} more"),
+    }
+}
+
+/// Whether a snapshot has all files of a model, and the required ones that it lacks, as far as it is known which ones there are.
+fn completeness(
+    snapshot: &Path,
+    dimensions: Option<usize>,
+    is_absent: &dyn Fn(&str) -> bool,
+) -> (Completeness, Vec<String>) {
+    const UNKNOWN: (Completeness, Vec<String>) = (Completeness::Incomplete, Vec::new());
+    let modules = match read_modules(&snapshot.join(MODULES), dimensions) {
+        Ok(modules) => modules,
+        Err(_) if is_absent(MODULES) => Vec::new(),
+        Err(_) => return UNKNOWN,
+    };
+    if dimensions.is_some_and(|n| may_lack_size(&modules, snapshot, n, is_absent)) {
+        return UNKNOWN;
+    }
+    let encoder = modules.iter().find(|module| module.is_encoder());
+    let is_static = encoder.is_some_and(Module::is_static);
+    let encoder = encoder.map_or("", |module| &module.path);
+    let encoder_folder = snapshot.join(encoder);
+    let index = WEIGHTS_INDEXES.into_iter().map(|name| encoder_folder.join(name)).find(|path| path.exists());
+    // What is wrong with an index is said when the model is loaded.
+    let shards =
+        |path: PathBuf| read_index(&path).map(|index| index.into_values().collect()).unwrap_or_default();
+    let files = Snapshot {
+        has: &|name| snapshot.join(name).exists(),
+        is_absent,
+        encoder,
+        is_static,
+        modules: (!modules.is_empty()).then(|| modules.iter().flat_map(Module::files).collect()),
+        shards: index.map(shards),
+    };
+    (files.completeness(), files.missing())
+}
+
+/// The required files that a model's directory lacks.
+pub(super) fn missing_files(folder: &Path) -> Vec<String> {
+    completeness(folder, None, &|_| true).1
 }

@@ -27,8 +27,8 @@ pub const ALL_WEIGHTS: [&str; 4] = [WEIGHTS, WEIGHTS_INDEX, TORCH_WEIGHTS, TORCH
 pub const MODULE_WEIGHTS: [&str; 2] = [WEIGHTS, TORCH_WEIGHTS];
 /// The configuration of a LoRA adapter, as PEFT saves it.
 pub const ADAPTER_CONFIG: &str = "adapter_config.json";
-/// The weights of a LoRA adapter, as PEFT saves them.
-pub const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
+/// The files that hold the weights of a LoRA adapter, as PEFT saves them; the first one that exists is used.
+const ADAPTER_WEIGHTS: [&str; 2] = ["adapter_model.safetensors", "adapter_model.bin"];
 /// The folder that the folders of adapters may be in.
 pub const ADAPTER_FOLDER: &str = "adapters";
 /// The list of modules of a sentence-transformers model.
@@ -89,6 +89,10 @@ const STATIC_EMBEDDING: &str = "StaticEmbedding";
 /// The remedy for PyTorch checkpoints that are not read.
 pub const CONVERT: &str = "if you trust it, convert the model once with transformers (AutoModel.from_pretrained(DIR).save_pretrained(OUT))";
 
+/// The remedy for the weights of an adapter without `adapter_config.json`.
+const LONE_ADAPTER: &str = "that is an adapter (PEFT): merge it into its base model once \
+     (AutoPeftModel.from_pretrained(DIR).merge_and_unload().save_pretrained(OUT))";
+
 /// Weights in forms that are not read, by the end of the file's name, each with the remedy.
 const UNSUPPORTED_WEIGHTS: &[(&str, &str)] = &[
     (
@@ -101,11 +105,8 @@ const UNSUPPORTED_WEIGHTS: &[(&str, &str)] = &[
         "Sconce reads safetensors: convert the model once with transformers 4 and Flax \
          (AutoModel.from_pretrained(DIR, from_flax=True).save_pretrained(OUT))",
     ),
-    (
-        ADAPTER_WEIGHTS,
-        "that is an adapter (PEFT): merge it into its base model once \
-         (AutoPeftModel.from_pretrained(DIR).merge_and_unload().save_pretrained(OUT))",
-    ),
+    (ADAPTER_WEIGHTS[0], LONE_ADAPTER),
+    (ADAPTER_WEIGHTS[1], LONE_ADAPTER),
     (".onnx", "Sconce reads safetensors: choose the model that this was exported from"),
     (".gguf", "Sconce reads safetensors: choose the model that this was converted from"),
     ("openvino_model.xml", "Sconce reads safetensors: choose the model that this was exported from"),
@@ -136,6 +137,12 @@ pub fn tokenizer_files(has: impl Fn(&str) -> bool) -> Result<Option<&'static [&'
              tokenizer.json once with transformers (AutoTokenizer.from_pretrained(DIR).save_pretrained(OUT))"
         )),
     }
+}
+
+/// The path of the weights of an adapter in its folder.
+pub fn adapter_weights(folder: &Path) -> PathBuf {
+    let mut files = ADAPTER_WEIGHTS.into_iter().map(|name| folder.join(name));
+    files.find(|file| has_dir_entry(file)).unwrap_or_else(|| folder.join(ADAPTER_WEIGHTS[0]))
 }
 
 /// The path of the tokenizer in a folder.
@@ -177,7 +184,8 @@ pub fn is_model_file(name: &str) -> bool {
         SPARSE_LINEAR,
         COLBERT_LINEAR,
         ADAPTER_CONFIG,
-        ADAPTER_WEIGHTS,
+        ADAPTER_WEIGHTS[0],
+        ADAPTER_WEIGHTS[1],
         CHAT_TEMPLATE,
     ];
     ["README.md", CONFIG, WEIGHTS, WEIGHTS_INDEX, TORCH_WEIGHTS_INDEX].contains(&name)
@@ -229,8 +237,11 @@ pub fn files_to_download<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a
         name.is_some_and(|name| Some(name) == weights || is_shard(name))
     };
     let is_module_file = |name: &str| {
-        let is_replaced =
-            || name.strip_suffix(TORCH_WEIGHTS).is_some_and(|it| repository.has(&format!("{it}{WEIGHTS}")));
+        let is_replaced = || {
+            [MODULE_WEIGHTS, ADAPTER_WEIGHTS].iter().any(|[safetensors, torch]| {
+                name.strip_suffix(torch).is_some_and(|it| repository.has(&format!("{it}{safetensors}")))
+            })
+        };
         let is_setting =
             is_file_of_module(name, &[CONFIG, WEIGHTS, TORCH_WEIGHTS]) || is_query_tokenizer(name);
         !is_weights(name) && (is_setting || is_adapter_file(folder, name)) && !is_replaced()
@@ -321,25 +332,63 @@ pub enum Completeness {
 }
 
 impl Snapshot<'_> {
-    /// Whether the snapshot has all files of the model.
-    pub fn completeness(&self) -> Completeness {
-        let in_folder = |name: &str| Path::new(self.encoder).join(name).display().to_string();
+    /// The path of a file of the encoder.
+    fn in_folder(&self, name: &str) -> String {
+        Path::new(self.encoder).join(name).display().to_string()
+    }
+
+    /// Whether the encoder's folder has an adapter and no weights.
+    fn is_adapter(&self) -> bool {
+        let has = |name: &str| (self.has)(&self.in_folder(name));
+        self.shards.is_none()
+            && !MODULE_WEIGHTS.into_iter().any(has)
+            && has(ADAPTER_CONFIG)
+            && ADAPTER_WEIGHTS.into_iter().any(has)
+    }
+
+    /// The required files that are missing.
+    pub fn missing(&self) -> Vec<String> {
+        let in_folder = |name: &str| self.in_folder(name);
         let has = |name: &str| (self.has)(&in_folder(name));
-        let is_absent = |name: &str| (self.is_absent)(&in_folder(name));
-        let is_known = |name: &str| has(name) || is_absent(name);
-        let tokenizer = has(TOKENIZER)
+        let is_known = |name: &str| has(name) || (self.is_absent)(&in_folder(name));
+        let of_modules =
+            self.modules.iter().flatten().filter(|files| !files.iter().any(|file| (self.has)(file)));
+        let mut missing: Vec<String> = of_modules.filter_map(|files| files.first().cloned()).collect();
+        // An adapter alone: its base model has the config and the weights, and the tokenizer if there is none here.
+        if self.is_adapter() {
+            return missing;
+        }
+        let has_tokenizer = has(TOKENIZER)
             || tokenizer_files(has).is_ok_and(|files| files.is_some())
                 && is_known(TOKENIZER)
                 && TOKENIZER_SETTINGS.into_iter().all(is_known);
-        let shards = || self.shards.as_ref().is_some_and(|shards| shards.iter().all(|shard| has(shard)));
-        let modules = self.modules.iter().flatten().all(|files| files.iter().any(|file| (self.has)(file)));
-        let weights = || MODULE_WEIGHTS.into_iter().any(has) || shards();
-        // An adapter alone: its base model has the config and the weights, and the tokenizer if there is none here.
-        let is_adapter = !weights() && [ADAPTER_CONFIG, ADAPTER_WEIGHTS].into_iter().all(has);
-        let is_whole = (has(CONFIG) || self.is_static) && tokenizer && weights();
-        if !(modules && (is_whole || is_adapter)) {
+        missing.extend((!has(CONFIG) && !self.is_static).then(|| in_folder(CONFIG)));
+        missing.extend((!has_tokenizer).then(|| in_folder(TOKENIZER)));
+        if !MODULE_WEIGHTS.into_iter().any(has) {
+            match &self.shards {
+                Some(shards) => {
+                    missing.extend(
+                        shards.iter().map(|shard| in_folder(shard)).filter(|shard| !(self.has)(shard)),
+                    );
+                }
+                None => missing.push(in_folder(WEIGHTS)),
+            }
+        }
+        missing.sort();
+        missing.dedup();
+        missing
+    }
+
+    /// Whether the snapshot has all files of the model.
+    pub fn completeness(&self) -> Completeness {
+        let in_folder = |name: &str| self.in_folder(name);
+        let has = |name: &str| (self.has)(&in_folder(name));
+        let is_absent = |name: &str| (self.is_absent)(&in_folder(name));
+        let is_known = |name: &str| has(name) || is_absent(name);
+        if !self.missing().is_empty() {
             return Completeness::Incomplete;
         }
+        let is_adapter = self.is_adapter();
         if is_adapter && !is_absent(WEIGHTS) {
             return Completeness::Unknown(WEIGHTS);
         }
@@ -378,8 +427,8 @@ impl Repository<'_> {
     /// Whether it has an adapter and not the weights of its base model.
     fn is_adapter(&self) -> bool {
         let folder = self.encoder_folder();
-        self.weights().is_none()
-            && [ADAPTER_CONFIG, ADAPTER_WEIGHTS].iter().all(|name| self.has(&format!("{folder}{name}")))
+        let has = |name: &str| self.has(&format!("{folder}{name}"));
+        self.weights().is_none() && has(ADAPTER_CONFIG) && ADAPTER_WEIGHTS.into_iter().any(has)
     }
 
     /// The folder of the encoder's files, with a `/` at its end; empty where they are on top.
@@ -403,7 +452,7 @@ fn is_adapter_file(encoder_folder: &str, name: &str) -> bool {
     let (folder, file) = name.rsplit_once('/').unwrap_or(("", name));
     let folder =
         folder.strip_prefix(ADAPTER_FOLDER).and_then(|rest| rest.strip_prefix('/')).unwrap_or(folder);
-    [ADAPTER_CONFIG, ADAPTER_WEIGHTS].contains(&file)
+    (file == ADAPTER_CONFIG || ADAPTER_WEIGHTS.contains(&file))
         && !folder.contains('/')
         && !folder.starts_with("checkpoint-")
 }
@@ -510,7 +559,7 @@ mod tests {
 
     #[test]
     fn an_adapter_alone_is_downloaded_without_config_and_weights() {
-        let adapter = ["1_Pooling/config.json", ADAPTER_CONFIG, MODULES, ADAPTER_WEIGHTS];
+        let adapter = ["1_Pooling/config.json", ADAPTER_CONFIG, MODULES, ADAPTER_WEIGHTS[0]];
         let repository = names(&[&adapter[..], &["README.md", "optimizer.pt"]].concat());
         assert_eq!(files_to_download("model", &repository).unwrap(), adapter);
         assert!(absent_files(&repository).contains(&WEIGHTS.to_owned()));
@@ -527,7 +576,7 @@ mod tests {
             }
             .completeness()
         };
-        let files = [ADAPTER_CONFIG, ADAPTER_WEIGHTS];
+        let files = [ADAPTER_CONFIG, ADAPTER_WEIGHTS[0]];
         assert_eq!(completeness(&files, &[WEIGHTS, TOKENIZER_CONFIG]), Completeness::Complete);
         assert_eq!(completeness(&files, &[TOKENIZER_CONFIG]), Completeness::Unknown(WEIGHTS));
         assert_eq!(completeness(&files[..1], &[WEIGHTS, TOKENIZER_CONFIG]), Completeness::Incomplete);

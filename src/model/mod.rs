@@ -9,7 +9,6 @@ pub mod families;
 mod family_specific;
 mod heads;
 mod hub;
-mod json;
 pub mod layout;
 pub mod low_rank;
 pub mod masked_lm;

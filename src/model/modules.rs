@@ -1,7 +1,9 @@
 //! The modules of a sentence-transformers model: `modules.json`, a folder for each module, `sentence_bert_config.json` and
 //! `config_sentence_transformers.json`.
 
+mod arguments;
 mod dense_sizes;
+mod fields;
 mod list;
 mod logit_score;
 mod multi_vector;
@@ -17,10 +19,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::config::Config;
-use super::json::read_json_object;
 use super::layout::{
     COLBERT_LINEAR, CONFIG, MODEL_SETTINGS, MODULE_WEIGHTS, MODULES, SPARSE_LINEAR, TOKENIZER_CONFIG,
     TRANSFORMER_CONFIGS,
@@ -29,6 +30,7 @@ use super::purpose::Purpose;
 use super::static_embedding::{self, StaticLayout};
 use crate::error::UsageError;
 use crate::nn::{EncoderSpec, HeadKind, Pool, Pooling, PostPoolingSpec, SpladeSpec};
+use crate::sys::model_json::{self, read_json_object};
 use crate::sys::regular_file::has_dir_entry;
 pub use dense_sizes::may_lack_size;
 use list::{CLIP_MODEL, QUERY_WEIGHTS};
@@ -58,8 +60,10 @@ pub struct Modules {
     pub static_embedding: Option<StaticLayout>,
     /// What a multi-vector model has beside its modules; `None` for another model.
     pub multi_vector: Option<MultiVector>,
-    /// The modules after pooling, in order; in a multi-vector model, those after the encoder.
+    /// The modules after the encoder but for its pooling, in order.
     pub post_pooling: Vec<PostPoolingModule>,
+    /// How many of them are before pooling: they take the vector of each token.
+    pub before_pooling: usize,
     /// The numbers of dimensions that a Dense module has folders for; empty if it has one folder.
     pub dense_sizes: Vec<usize>,
     /// The file of a layer that gives lexical weights.
@@ -70,14 +74,22 @@ pub struct Modules {
     pub truncate_dim: Option<usize>,
     /// The maximum length of a text in tokens, including special tokens.
     pub max_length: Option<TokenLimit>,
+    /// The maximum lengths of queries and of documents where they have their own, in the order of [`Role`].
+    pub role_lengths: [Option<TokenLimit>; 2],
     /// Whether longer texts lose their beginning (`truncation_side` is left) rather than their end.
     pub truncate_left: bool,
     /// Whether texts are lowercased before tokenization.
     pub lowercase: bool,
+    /// Whether texts have no special tokens.
+    pub no_special_tokens: bool,
+    /// Fields that replace those of the encoder's config.json.
+    pub config_overrides: Map<String, Value>,
     /// Prompts.
     pub prompts: Prompts,
-    /// The similarity function that the vectors are compared with.
-    pub similarity: Similarity,
+    /// The similarity function that the vectors are compared with. `None`: the default for vectors of their kind.
+    pub similarity: Option<Similarity>,
+    /// The number of elements of a sparse vector, of which the largest are kept.
+    pub max_active_dims: Option<usize>,
     /// The path in PyTorch of the activation of a cross-encoder.
     pub activation: Option<String>,
     /// The LogitScore module.
@@ -99,6 +111,8 @@ pub struct TokenLimit {
     pub key: String,
     /// The file.
     pub file: PathBuf,
+    /// Whether it is the limit of a tokenizer, which applies up to the number of positions that the model was made for.
+    pub of_tokenizer: bool,
 }
 
 /// Vectors that do not have the dimensions of a post-pooling module's input.
@@ -167,26 +181,27 @@ impl Modules {
         }
         modules.pair_input = PairInput::Pair;
         let settings_file = folder.join(MODEL_SETTINGS);
-        let settings = prompts::read(&settings_file)?;
+        let entries = read_modules(&list, dimensions)?;
+        let pools = entries.iter().any(|module| module.class() == "Pooling");
+        let settings = prompts::read(&settings_file, pools)?;
         (modules.prompts, modules.truncate_dim) = (settings.prompts, settings.truncate_dim);
         (modules.similarity, modules.activation) = (settings.similarity, settings.activation);
-        let entries = read_modules(&list, dimensions)?;
+        modules.max_active_dims = settings.max_active_dims;
         modules.dense_sizes = entries
             .iter()
             .map(|module| module.dense_sizes(folder))
             .find(|sizes| sizes.len() > 1)
             .unwrap_or_default();
-        let by_module = || entries.iter().find_map(|module| Purpose::of_module(&module.module_type));
-        let router = entries.iter().find(|module| module.class() == "Router");
-        let by_router = router.and_then(|module| Purpose::of_module(&module.module_type));
-        modules.purpose = by_router.or(settings.purpose).or_else(by_module);
+        let mut by_module = entries.iter().filter_map(|module| Purpose::of_module(&module.module_type));
+        let special = by_module.clone().find(Purpose::is_special);
+        modules.purpose = special.or(settings.purpose).or_else(|| by_module.next());
         let takes_multi_vector =
             |purpose: &mut Purpose| purpose.is_multi_vector() && uses_own_modules(pooling);
         if modules.purpose.take_if(takes_multi_vector).is_some() {
             modules.multi_vector = Some(MultiVector::of_settings(&settings_file, &mut modules.prompts)?);
         }
         for module in &entries {
-            modules.add(folder, &list, module, pooling)?;
+            modules.add(folder, &list, (module, pools), pooling)?;
         }
         modules.add_own_normalize(folder)?;
         // Modules after SPLADE, and other ones for queries than weights, are not supported: the model is refused by its purpose.
@@ -214,7 +229,13 @@ impl Modules {
     }
 
     /// Reads the module of an entry of `modules.json`.
-    fn add(&mut self, folder: &Path, list: &Path, module: &Module, pooling: Option<&Pooling>) -> Result<()> {
+    fn add(
+        &mut self,
+        folder: &Path,
+        list: &Path,
+        (module, pools): (&Module, bool),
+        pooling: Option<&Pooling>,
+    ) -> Result<()> {
         let Module { module_type, path, .. } = module;
         let (shown, class) = (list.display(), module.class());
         let post_pooling = match class {
@@ -222,7 +243,7 @@ impl Modules {
                 self.encoder_folder = PathBuf::from(path);
                 let folder = folder.join(path);
                 self.read_tokenizer(&folder)?;
-                self.read_transformer(&folder, pooling)?;
+                self.read_transformer(&folder, module.is_custom(), pools, pooling)?;
                 return match module.own_pooling(&folder.join(CONFIG))? {
                     Some(pool) => self.add_own_pooling(&folder, pool, pooling),
                     None => Ok(()),
@@ -264,8 +285,18 @@ impl Modules {
             }
             // Dropout is the identity outside training.
             "Dropout" => return Ok(()),
-            "Dense" | "LayerNorm" | "Normalize" if self.pooling.is_none() => bail!(
-                "{shown}: module {class} ({path:?}) is before Pooling, which is not supported; choose another model"
+            "Dense" | "Normalize" if self.pooling.is_none() && module.takes_tokens(folder)? => {
+                self.before_pooling += 1;
+                match class {
+                    "Dense" => PostPoolingModule::dense(folder.join(path), ModuleInput::Tokens)?,
+                    _ => PostPoolingModule::normalize(folder.join(path), ModuleInput::Tokens)?,
+                }
+            }
+            // There is no vector of the text to normalize yet.
+            "Normalize" if self.pooling.is_none() => return Ok(()),
+            "Dense" | "LayerNorm" if self.pooling.is_none() => bail!(
+                "{shown}: module {class} ({path:?}) is before Pooling and does not take token_embeddings, which is not supported; \
+                 choose another model"
             ),
             "Dense" => PostPoolingModule::dense(folder.join(path), ModuleInput::Sentence)?,
             "LayerNorm" => PostPoolingModule::layer_norm(folder.join(path))?,
@@ -321,7 +352,8 @@ impl Modules {
                 Some(_) => Some(fields.width(static_embedding::MAX_LENGTH)?),
             };
             let key = static_embedding::MAX_LENGTH.to_owned();
-            self.max_length = tokens.map(|tokens| TokenLimit { tokens, key, file: config.clone() });
+            self.max_length =
+                tokens.map(|tokens| TokenLimit { tokens, key, file: config.clone(), of_tokenizer: false });
         }
         let weights = MODULE_WEIGHTS.map(|name| folder.join(name));
         let file = weights.iter().find(|file| has_dir_entry(file)).unwrap_or(&weights[0]).clone();
@@ -365,32 +397,43 @@ impl Modules {
         Ok(())
     }
 
-    /// `sentence_bert_config.json` or the like: maximum length and casing of the encoder's input, and which of its outputs is
-    /// used.
-    fn read_transformer(&mut self, folder: &Path, pooling: Option<&Pooling>) -> Result<()> {
+    /// `sentence_bert_config.json` or the like: lengths and casing of the encoder's input, arguments, and which of its outputs is used.
+    fn read_transformer(
+        &mut self,
+        folder: &Path,
+        is_custom: bool,
+        pools: bool,
+        pooling: Option<&Pooling>,
+    ) -> Result<()> {
         let Some(config) = transformer_config(folder)? else { return Ok(()) };
-        self.purpose = self.purpose.take().or_else(|| Purpose::of_transformer(&config));
+        if !is_custom {
+            fields::TRANSFORMER.check(&config)?;
+        }
+        // A model that pools gives vectors of texts, whose lengths may depend on their roles, too.
+        let by_lengths = || Purpose::of_lengths(&config).filter(|_| !pools);
+        let by_task = Purpose::of_transformer(&config)?;
+        self.purpose = self.purpose.take().or(by_task).or_else(by_lengths);
         let takes_multi_vector =
             |purpose: &mut Purpose| purpose.is_multi_vector() && uses_own_modules(pooling);
         if self.purpose.take_if(takes_multi_vector).is_some() {
             self.multi_vector.get_or_insert_default();
         }
-        if let Some(multi_vector) = &mut self.multi_vector {
-            multi_vector.read_lengths(&config)?;
+        match &mut self.multi_vector {
+            Some(multi_vector) => multi_vector.read_lengths(&config)?,
+            None => self.read_role_lengths(&config)?,
         }
         self.max_length = token_limit(&config, "max_seq_length")?.or(self.max_length.take());
-        // Arguments of the tokenizer, by their newer and their older name.
-        for key in ["tokenizer_args", "processor_kwargs"] {
-            if let Some(arguments) = config.object(key)? {
-                self.max_length = token_limit(&arguments, "model_max_length")?.or(self.max_length.take());
-            }
-        }
         self.lowercase = config.flag("do_lower_case")?;
-        if let Some(calls) = config.object("processing_kwargs")? {
-            for key in ["common", "text"] {
-                let Some(arguments) = calls.object(key)? else { continue };
-                self.max_length = token_limit(&arguments, "max_length")?.or(self.max_length.take());
-                check_tokenizer_arguments(&arguments)?;
+        let arguments = arguments::Arguments::read(&config)?;
+        self.max_length = arguments.tokenizer_length.or(self.max_length.take());
+        self.truncate_left = arguments.truncate_left.unwrap_or(self.truncate_left);
+        self.no_special_tokens = arguments.no_special_tokens;
+        self.config_overrides = arguments.config;
+        if let Some(limit) = arguments.call_length {
+            self.max_length = Some(limit);
+            self.role_lengths = [None, None];
+            if let Some(multi_vector) = &mut self.multi_vector {
+                (multi_vector.query_length, multi_vector.document_length) = (None, None);
             }
         }
         // Embedding models read no pairs.
@@ -400,6 +443,20 @@ impl Modules {
             self.max_length = limit.or(self.max_length.take());
         }
         self.read_output(&config, pooling)
+    }
+
+    /// The maximum lengths of queries and documents of a model that is no multi-vector model.
+    fn read_role_lengths(&mut self, config: &Config) -> Result<()> {
+        for (length, key) in self.role_lengths.iter_mut().zip(["query_length", "document_length"]) {
+            *length = token_limit(config, key)?;
+        }
+        match config.get("query_expansion") {
+            Some(expansion) if !self.purpose.as_ref().is_some_and(Purpose::is_multi_vector) => {
+                let expected = "null, since queries are only expanded in multi-vector models";
+                bail!("{}", config.invalid("query_expansion", expansion, expected))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// `modality_config` and `module_output_name`: which output of the encoder the next module gets.
@@ -443,6 +500,7 @@ impl Modules {
         let Some(PoolingModule { embedding_dimension: Some(expected), file, .. }) = &self.pooling else {
             return Ok(());
         };
+        let hidden_size = output_dimensions(&self.post_pooling[..self.before_pooling], hidden_size)?;
         if *expected != hidden_size {
             bail!(
                 "{} is for hidden states of {expected} dimensions, but the model has {hidden_size}; use the files of one \
@@ -466,15 +524,27 @@ impl Modules {
         self.pooling.is_some() || self.multi_vector.is_some()
     }
 
-    /// The modules after the encoder that run with `pooling`: those of a multi-vector model with its own pooling only, and none without
-    /// pooling, since there is no vector for them.
+    /// The modules after the encoder that run with `pooling`: those of a multi-vector model with its own pooling only, and without pooling
+    /// those for the vectors of tokens.
     pub fn applied(&self, pooling: &Pooling) -> &[PostPoolingModule] {
-        let applies = match pooling {
-            Pooling::Text(_) => self.multi_vector.is_none(),
-            Pooling::MultiVector => true,
-            Pooling::None | Pooling::Splade | Pooling::Lexical => false,
+        let all = 0..self.post_pooling.len();
+        let applied = match pooling {
+            Pooling::Text(_) if self.multi_vector.is_some() => 0..0,
+            Pooling::Text(_) if pooling.needs_pooler() => self.before_pooling..all.end,
+            Pooling::Text(_) | Pooling::MultiVector => all,
+            Pooling::None => 0..self.before_pooling,
+            Pooling::Splade | Pooling::Lexical => 0..0,
         };
-        if applies { &self.post_pooling } else { &[] }
+        &self.post_pooling[applied]
+    }
+
+    /// How many of the modules that run with `pooling` are before it.
+    pub fn applied_before(&self, pooling: &Pooling) -> usize {
+        match pooling {
+            Pooling::Text(_) if self.multi_vector.is_none() && !pooling.needs_pooler() => self.before_pooling,
+            Pooling::None => self.before_pooling,
+            _ => 0,
+        }
     }
 
     /// The dimensions of the final vectors for `pooling` of the hidden states of an encoder, before truncation.
@@ -486,7 +556,9 @@ impl Modules {
         pooling: &Pooling,
         spec: &EncoderSpec,
     ) -> Result<usize, DimensionMismatch> {
-        output_dimensions(self.applied(pooling), pooling.dimensions(spec.hidden_size, &spec.pooler))
+        let (before, after) = self.applied(pooling).split_at(self.applied_before(pooling));
+        let width = output_dimensions(before, spec.hidden_size)?;
+        output_dimensions(after, pooling.dimensions(width, &spec.pooler))
     }
 }
 
@@ -515,31 +587,11 @@ fn token_limit(config: &Config, key: &str) -> Result<Option<TokenLimit>> {
         Some(value) => match value.as_u64().filter(|n| *n > 0) {
             Some(n) => {
                 let (key, file) = (config.key_path(key), config.path().to_owned());
-                Ok(Some(TokenLimit { tokens: n as usize, key, file }))
+                Ok(Some(TokenLimit { tokens: n as usize, key, file, of_tokenizer: false }))
             }
             None => bail!("{}", config.invalid(key, value, "a number of tokens")),
         },
     }
-}
-
-/// Fails if arguments of a tokenizer call change tokens in a way that is not supported.
-fn check_tokenizer_arguments(arguments: &Config) -> Result<()> {
-    for (key, value) in arguments.fields() {
-        let is_supported = match key.as_str() {
-            "max_length" | "padding" | "padding_side" | "pad_to_multiple_of" | "verbose"
-            | "logits_to_keep" => true,
-            "truncation" => {
-                !matches!(value.as_str(), Some("do_not_truncate")) && value != &Value::Bool(false)
-            }
-            "add_special_tokens" => value == &Value::Bool(true),
-            other => other.starts_with("return_"),
-        };
-        if !is_supported && !value.is_null() {
-            let expected = "no such argument, since it is not supported";
-            bail!("{}", arguments.invalid(key, value, expected))
-        }
-    }
-    Ok(())
 }
 
 /// The configuration of the Transformer module in a folder: the first of its names with a non-empty object.
@@ -565,7 +617,20 @@ fn read_truncation(path: &Path) -> Result<(Option<TokenLimit>, bool)> {
     }
     let fields = read_json_object(path)?;
     let key = "model_max_length";
-    let tokens = fields.get(key).and_then(Value::as_f64).filter(|n| (1.0..1e9).contains(n));
+    let tokens = match fields.get(key) {
+        None | Some(Value::Null) => None,
+        Some(value) => match model_json::as_f64(value).filter(|n| !n.is_nan()) {
+            Some(n) => Some(n).filter(|n| (1.0..1e9).contains(n)),
+            None => {
+                let found = value.to_string();
+                bail!(
+                    "{}: {key:?} is {}, expected a number of tokens; fix the file",
+                    path.display(),
+                    model_json::shown(&found)
+                )
+            }
+        },
+    };
     let truncate_left = match fields.get("truncation_side") {
         None | Some(Value::Null) => false,
         Some(Value::String(side)) if side == "right" => false,
@@ -574,7 +639,12 @@ fn read_truncation(path: &Path) -> Result<(Option<TokenLimit>, bool)> {
             bail!("{}: \"truncation_side\" is {other}, expected left or right; fix the file", path.display())
         }
     };
-    let limit = |n: f64| TokenLimit { tokens: n as usize, key: key.into(), file: path.to_owned() };
+    let limit = |n: f64| TokenLimit {
+        tokens: n as usize,
+        key: key.into(),
+        file: path.to_owned(),
+        of_tokenizer: true,
+    };
     Ok((tokens.map(limit), truncate_left))
 }
 

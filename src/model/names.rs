@@ -68,6 +68,16 @@ impl TensorNames {
         self.head_modules.iter().copied().flatten().any(|(canonical, _)| *canonical == module)
     }
 
+    /// Whether an adapter's tensor is of a task head by its name.
+    pub fn is_head_tensor(&self, name: &str) -> bool {
+        let module = name.rsplit_once('.').map_or("", |(module, _)| module);
+        self.head_modules
+            .iter()
+            .copied()
+            .flatten()
+            .any(|(_, known)| known.trim_end_matches('=') == module && !module.is_empty())
+    }
+
     /// Whether a checkpoint's tensor belongs to the encoder of this family by its name; the pooler does not.
     pub fn is_encoder_tensor(&self, prefix: &str, name: &str) -> bool {
         let Some((module, _)) = name.strip_prefix(prefix).and_then(|name| name.rsplit_once('.')) else {

@@ -25,7 +25,7 @@ use tempfile::NamedTempFile;
 
 use crate::nn::{GemmType, Matrix};
 use crate::sys::mapped_file::MappedFile;
-use crate::sys::{digest_cache, regular_file};
+use crate::sys::{digest_cache, own_file};
 
 const MAGIC: &[u8; 8] = b"SCONCEPW";
 /// Where the checksum begins.
@@ -151,9 +151,9 @@ impl PackedWeights {
 }
 
 impl Found {
-    /// The file of this path with its key, if it is complete and undamaged.
+    /// The file of this path with its key, if it is complete and undamaged, and nobody else can have written it.
     fn open(path: &Path) -> Option<(String, Self)> {
-        let file = MappedFile::new(path, regular_file::open(path).ok()?).ok()?;
+        let file = MappedFile::new(path, own_file::open_trusted(path).ok()?).ok()?;
         let bytes: &[u8] = file.as_ref();
         let header = bytes.get(..DATA).filter(|header| header.starts_with(MAGIC))?;
         let number =

@@ -28,31 +28,111 @@ type Result<T> = std::result::Result<T, PickleError>;
 pub(super) struct PickledTensor<'a> {
     /// Type of the elements.
     pub dtype: Dtype,
-    /// Its shape; the elements are in row-major order without gaps.
+    /// Its shape.
     pub shape: Vec<usize>,
+    /// The distance of consecutive elements along each axis, in elements; `None` for row-major order without gaps.
+    pub strides: Option<Vec<usize>>,
     /// The name of its storage.
     pub storage: &'a str,
     /// Offset of the first element in the storage, in elements.
     pub offset: usize,
-    /// Number of elements.
-    pub elements: usize,
+    /// Number of elements of the storage from `offset` to the last one of the tensor.
+    pub span: usize,
 }
 
-/// The tensors of a state dict by name. Other plain values are left out.
+/// A state dict.
+pub(super) struct StateDict<'a> {
+    /// The tensors by name. Other plain values are left out.
+    pub tensors: BTreeMap<&'a str, PickledTensor<'a>>,
+    /// The storages by name: the size of an element, and the number of elements.
+    pub storages: BTreeMap<&'a str, (usize, usize)>,
+    /// The bytes after the pickle.
+    pub rest: &'a [u8],
+}
+
+/// Reads the pickle of a state dict, which may use `max_values` values.
 ///
 /// # Errors
-/// If the pickle is damaged, or holds anything but dicts, tensors and plain values.
-pub(super) fn read_state_dict(pickle: &[u8]) -> Result<BTreeMap<&str, PickledTensor<'_>>> {
-    let mut unpickler = Unpickler { rest: pickle, ..Unpickler::default() };
+/// If the pickle is damaged, or holds anything but dicts, tensors and plain values, or more values.
+pub(super) fn read_state_dict(pickle: &[u8], max_values: usize) -> Result<StateDict<'_>> {
+    let mut unpickler = Unpickler::new(pickle, max_values);
     let root = unpickler.run()?;
     let Value::Dict(entries) = unpickler.value(root) else {
         return Err(Unsupported("holds no state dict, a dict from names to tensors".into()));
     };
     let tensor = |&(key, value): &(Id, Id)| match (unpickler.value(key), unpickler.value(value)) {
-        (Value::Text(name), Value::Tensor(tensor)) => Some((*name, tensor.clone())),
+        (Value::Text(name), Value::Tensor(tensor)) => Some((*name, (**tensor).clone())),
         _ => None,
     };
-    Ok(entries.iter().filter_map(tensor).collect())
+    let tensors = entries.iter().filter_map(tensor).collect();
+    Ok(StateDict { tensors, storages: unpickler.storages, rest: unpickler.rest })
+}
+
+/// What PyTorch wrote before a state dict up to release 1.5.
+pub(super) struct LegacyHeader<'a> {
+    /// Whether numbers are little-endian.
+    pub is_little_endian: bool,
+    /// The bytes after it.
+    pub rest: &'a [u8],
+}
+
+/// The number that a file of PyTorch before 1.6 begins with, as a pickle has it.
+const LEGACY_MAGIC: &[u8] = &[0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
+/// The version of that format.
+const LEGACY_VERSION: i64 = 1001;
+/// Values of a pickle beside the state dict.
+const MAX_HEADER_VALUES: usize = 1 << 10;
+
+/// Whether a file begins as those of PyTorch before 1.6 do.
+pub(super) fn is_legacy(file: &[u8]) -> bool {
+    file.first() == Some(&0x80) && file.get(2..2 + LEGACY_MAGIC.len()) == Some(LEGACY_MAGIC)
+}
+
+/// Reads the three pickles before a state dict: the number, the version, and the machine.
+///
+/// # Errors
+/// If they are damaged, or of another version.
+pub(super) fn read_legacy_header(file: &[u8]) -> Result<LegacyHeader<'_>> {
+    let mut rest = file;
+    let mut next = || -> Result<(Unpickler<'_>, Id)> {
+        let mut unpickler = Unpickler::new(rest, MAX_HEADER_VALUES);
+        let root = unpickler.run()?;
+        rest = unpickler.rest;
+        Ok((unpickler, root))
+    };
+    next()?;
+    let (unpickler, version) = next()?;
+    if !matches!(unpickler.value(version), Value::Int(LEGACY_VERSION)) {
+        return Err(Unsupported(format!(
+            "has a version of the format of PyTorch before 1.6 other than {LEGACY_VERSION}, which is not read"
+        )));
+    }
+    let (unpickler, machine) = next()?;
+    let Value::Dict(entries) = unpickler.value(machine) else {
+        return Err(malformed("describes no machine"));
+    };
+    let is_little_endian = entries.iter().any(|(key, value)| {
+        matches!(unpickler.value(*key), Value::Text("little_endian"))
+            && matches!(unpickler.value(*value), Value::Bool(true))
+    });
+    Ok(LegacyHeader { is_little_endian, rest })
+}
+
+/// Reads a pickled list of at most `max_values` texts, and returns the bytes after it, too.
+///
+/// # Errors
+/// If it is damaged, or holds something else.
+pub(super) fn read_texts(pickle: &[u8], max_values: usize) -> Result<(Vec<&str>, &[u8])> {
+    let mut unpickler = Unpickler::new(pickle, max_values);
+    let root = unpickler.run()?;
+    let Value::Sequence(items) = unpickler.value(root) else {
+        return Err(malformed("has no list of storages"));
+    };
+    let text = |item: &Id| match unpickler.value(*item) {
+        Value::Text(text) => Ok(*text),
+        _ => Err(malformed("names a storage by something else than a text")),
+    };
+    Ok((items.iter().map(text).collect::<Result<_>>()?, unpickler.rest))
 }
 
 /// Index of a value. Values refer to others by index, so that a value in itself, or deep inside others, costs no recursion.
@@ -60,8 +140,9 @@ type Id = usize;
 
 #[derive(Debug)]
 enum Value<'a> {
-    /// `None`, a bool or a float, which no tensor needs.
+    /// `None`, a float or a large integer, which no tensor needs.
     Plain,
+    Bool(bool),
     Int(i64),
     Text(&'a str),
     /// A tuple or a list.
@@ -69,7 +150,8 @@ enum Value<'a> {
     Dict(Vec<(Id, Id)>),
     Global(Global),
     Storage(Storage<'a>),
-    Tensor(PickledTensor<'a>),
+    /// Boxed, because it is much larger than the other values.
+    Tensor(Box<PickledTensor<'a>>),
 }
 
 /// What a state dict names.
@@ -103,8 +185,12 @@ const STORAGES: &[(&str, Dtype)] = &[
     ("BoolStorage", Dtype::BOOL),
 ];
 
+/// The first values of every pickle, so that the opcodes of one byte that push them need no memory for a value.
+const PLAIN: Id = 0;
+const FALSE: Id = 1;
+const TRUE: Id = 2;
+
 /// The virtual machine of pickles.
-#[derive(Default)]
 struct Unpickler<'a> {
     rest: &'a [u8],
     values: Vec<Value<'a>>,
@@ -112,6 +198,9 @@ struct Unpickler<'a> {
     /// Heights of the stack at the marks.
     marks: Vec<usize>,
     memo: HashMap<u32, Id>,
+    storages: BTreeMap<&'a str, (usize, usize)>,
+    /// Values, marks and entries of the memo that may still be made.
+    left: usize,
 }
 
 fn truncated() -> PickleError {
@@ -123,6 +212,26 @@ fn malformed(what: &str) -> PickleError {
 }
 
 impl<'a> Unpickler<'a> {
+    fn new(pickle: &'a [u8], max_values: usize) -> Self {
+        Unpickler {
+            rest: pickle,
+            values: vec![Value::Plain, Value::Bool(false), Value::Bool(true)],
+            stack: Vec::new(),
+            marks: Vec::new(),
+            memo: HashMap::new(),
+            storages: BTreeMap::new(),
+            left: max_values,
+        }
+    }
+
+    /// Counts a value, a mark or an entry of the memo: a byte of a pickle may make one that takes 50 bytes of memory.
+    fn count(&mut self) -> Result<()> {
+        self.left = self.left.checked_sub(1).ok_or_else(|| {
+            Unsupported("has a pickle of more values than its tensors need, and is not read".into())
+        })?;
+        Ok(())
+    }
+
     /// Runs the opcodes until STOP and returns the result.
     fn run(&mut self) -> Result<Id> {
         loop {
@@ -140,23 +249,25 @@ impl<'a> Unpickler<'a> {
             0x80 => return self.array::<1>().map(drop),
             0x95 => return self.array::<8>().map(drop),
             // NONE, NEWTRUE, NEWFALSE, BINFLOAT
-            b'N' | 0x88 | 0x89 => self.push(Value::Plain),
+            b'N' => return self.push_id(PLAIN),
+            0x88 => return self.push_id(TRUE),
+            0x89 => return self.push_id(FALSE),
             b'G' => {
                 self.array::<8>()?;
-                self.push(Value::Plain);
+                return self.push_id(PLAIN);
             }
             // BININT1, BININT2, BININT, LONG1
             b'K' => {
                 let [x] = self.array()?;
-                self.push(Value::Int(x.into()));
+                return self.push(Value::Int(x.into()));
             }
             b'M' => {
                 let x = u16::from_le_bytes(self.array()?);
-                self.push(Value::Int(x.into()));
+                return self.push(Value::Int(x.into()));
             }
             b'J' => {
                 let x = i32::from_le_bytes(self.array()?);
-                self.push(Value::Int(x.into()));
+                return self.push(Value::Int(x.into()));
             }
             0x8a => self.long()?,
             // SHORT_BINUNICODE, BINUNICODE
@@ -168,14 +279,17 @@ impl<'a> Unpickler<'a> {
                 let length = u32::from_le_bytes(self.array()?);
                 self.text(length as usize)?;
             }
-            b'(' => self.marks.push(self.stack.len()),
+            b'(' => {
+                self.count()?;
+                self.marks.push(self.stack.len());
+            }
             // EMPTY_TUPLE, EMPTY_LIST, EMPTY_DICT, TUPLE1 to TUPLE3, TUPLE
-            b')' | b']' => self.push(Value::Sequence(Vec::new())),
-            b'}' => self.push(Value::Dict(Vec::new())),
+            b')' | b']' => return self.push(Value::Sequence(Vec::new())),
+            b'}' => return self.push(Value::Dict(Vec::new())),
             0x85..=0x87 => self.tuple(usize::from(opcode - 0x84))?,
             b't' => {
                 let items = self.items()?;
-                self.push(Value::Sequence(items));
+                return self.push(Value::Sequence(items));
             }
             _ => return self.change(opcode),
         }
@@ -235,8 +349,13 @@ impl<'a> Unpickler<'a> {
             b'Q' => {
                 let id = self.pop()?;
                 let storage = self.storage(id).ok_or_else(|| malformed("has a malformed storage"))?;
-                self.push(Value::Storage(storage));
-                Ok(())
+                let size = storage.dtype.bitsize() / 8;
+                if *self.storages.entry(storage.name).or_insert((size, storage.elements))
+                    != (size, storage.elements)
+                {
+                    return Err(malformed("gives a storage two sizes"));
+                }
+                self.push(Value::Storage(storage))
             }
             b'R' => self.reduce(),
             // BUILD: the `_metadata` of a state dict.
@@ -257,9 +376,15 @@ impl<'a> Unpickler<'a> {
         &self.values[id]
     }
 
-    fn push(&mut self, value: Value<'a>) {
-        self.stack.push(self.values.len());
+    fn push(&mut self, value: Value<'a>) -> Result<()> {
         self.values.push(value);
+        self.push_id(self.values.len() - 1)
+    }
+
+    fn push_id(&mut self, id: Id) -> Result<()> {
+        self.count()?;
+        self.stack.push(id);
+        Ok(())
     }
 
     /// Takes the value on top, which must be above the last mark.
@@ -305,41 +430,38 @@ impl<'a> Unpickler<'a> {
 
     fn text(&mut self, length: usize) -> Result<()> {
         let text = utf8(self.bytes(length)?)?;
-        self.push(Value::Text(text));
-        Ok(())
+        self.push(Value::Text(text))
     }
 
-    /// LONG1: an integer of up to 255 bytes, of which 8 are enough here.
+    /// LONG1: an integer of up to 255 bytes, of which 8 are enough for those that count.
     fn long(&mut self) -> Result<()> {
         let [length] = self.array()?;
         let bytes = self.bytes(length.into())?;
         if bytes.len() > 8 {
-            return Err(malformed("has an integer of more than 64 bits"));
+            return self.push_id(PLAIN);
         }
         let sign = if bytes.last().is_some_and(|byte| *byte >= 0x80) { 0xff } else { 0 };
         let mut wide = [sign; 8];
         wide[..bytes.len()].copy_from_slice(bytes);
-        self.push(Value::Int(i64::from_le_bytes(wide)));
-        Ok(())
+        self.push(Value::Int(i64::from_le_bytes(wide)))
     }
 
     fn tuple(&mut self, count: usize) -> Result<()> {
         let mut items = (0..count).map(|_| self.pop()).collect::<Result<Vec<Id>>>()?;
         items.reverse();
-        self.push(Value::Sequence(items));
-        Ok(())
+        self.push(Value::Sequence(items))
     }
 
     fn put(&mut self, slot: u32) -> Result<()> {
+        self.count()?;
         let id = self.stack.last().ok_or_else(|| malformed("keeps a value that it does not have"))?;
         self.memo.insert(slot, *id);
         Ok(())
     }
 
     fn get(&mut self, slot: u32) -> Result<()> {
-        let id = self.memo.get(&slot).ok_or_else(|| malformed("uses a value that it has not kept"))?;
-        self.stack.push(*id);
-        Ok(())
+        let id = *self.memo.get(&slot).ok_or_else(|| malformed("uses a value that it has not kept"))?;
+        self.push_id(id)
     }
 
     fn append(&mut self, items: Vec<Id>) -> Result<()> {
@@ -385,14 +507,16 @@ impl<'a> Unpickler<'a> {
                 )));
             }
         };
-        self.push(Value::Global(global));
-        Ok(())
+        self.push(Value::Global(global))
     }
 
-    /// The storage of a persistent id `("storage", class, name, device, number of elements)`.
+    /// The storage of a persistent id `("storage", class, name, device, number of elements)`; before PyTorch 1.6 also with `None`, and
+    /// before 0.4 with the part of another storage that it is.
     fn storage(&self, id: Id) -> Option<Storage<'a>> {
         let Value::Sequence(parts) = self.value(id) else { return None };
-        let &[kind, class, name, _, elements] = &parts[..] else { return None };
+        let &([kind, class, name, _, elements] | [kind, class, name, _, elements, PLAIN]) = &parts[..] else {
+            return None;
+        };
         let (Value::Text("storage"), Value::Global(Global::StorageType(dtype)), Value::Text(name)) =
             (self.value(kind), self.value(class), self.value(name))
         else {
@@ -425,14 +549,13 @@ impl<'a> Unpickler<'a> {
         };
         match (function, &args[..]) {
             (Global::OrderedDict, []) => self.push(Value::Dict(Vec::new())),
-            (Global::RebuildParameter, &[tensor, ..]) => self.stack.push(tensor),
+            (Global::RebuildParameter, &[tensor, ..]) => self.push_id(tensor),
             (Global::RebuildTensor, &[storage, offset, shape, strides, ..]) => {
                 let tensor = self.tensor(storage, offset, shape, strides)?;
-                self.push(Value::Tensor(tensor));
+                self.push(Value::Tensor(Box::new(tensor)))
             }
-            _ => return Err(malformed("calls a function with too few or too many arguments")),
+            _ => Err(malformed("calls a function with too few or too many arguments")),
         }
-        Ok(())
     }
 
     fn tensor(&self, storage: Id, offset: Id, shape: Id, strides: Id) -> Result<PickledTensor<'a>> {
@@ -446,20 +569,29 @@ impl<'a> Unpickler<'a> {
             return Err(malformed("has a tensor with a malformed shape"));
         };
         let elements = shape.iter().try_fold(1, |product: usize, size| product.checked_mul(*size));
-        let end = elements.and_then(|elements| offset.checked_add(elements));
-        let Some(elements) = elements.filter(|_| end.is_some_and(|end| end <= storage.elements)) else {
+        let last = shape.iter().zip(&strides).try_fold(0, |last: usize, (size, stride)| {
+            last.checked_add(size.saturating_sub(1).checked_mul(*stride)?)
+        });
+        let span = match elements {
+            Some(0) => Some(0),
+            _ => last.and_then(|last| last.checked_add(1)),
+        };
+        let end = span.and_then(|span| offset.checked_add(span));
+        // A tensor that repeats elements, which `expand` gives, could have any size.
+        let has_all = |elements: &usize| *elements <= storage.elements;
+        let (Some(elements), Some(span), Some(_)) =
+            (elements.filter(has_all), span, end.filter(|end| *end <= storage.elements))
+        else {
             return Err(malformed("has a tensor that is larger than its storage"));
         };
         let mut stride = 1;
+        let mut is_row_major = true;
         for (size, found) in shape.iter().zip(&strides).rev() {
-            if *size > 1 && *found != stride && elements > 0 {
-                return Err(Unsupported(format!(
-                    "has a tensor of shape {shape:?} with the strides {strides:?}, which are not those of consecutive rows"
-                )));
-            }
+            is_row_major &= *size <= 1 || *found == stride || elements == 0;
             stride *= (*size).max(1);
         }
-        Ok(PickledTensor { dtype: storage.dtype, shape, storage: storage.name, offset, elements })
+        let strides = Some(strides).filter(|_| !is_row_major);
+        Ok(PickledTensor { dtype: storage.dtype, shape, strides, storage: storage.name, offset, span })
     }
 }
 

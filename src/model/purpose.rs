@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use anyhow::Result;
 use serde_json::{Map, Value};
 
 use super::config::Config;
@@ -26,6 +27,7 @@ enum ModelKind {
     NextSentence,
     Generation,
     Sparse,
+    SparseAutoEncoder,
     MultiVector,
     Static,
     Images,
@@ -35,7 +37,7 @@ enum ModelKind {
 
 use ModelKind::{
     Classification, CrossEncoder, Generation, Images, MultiVector, MultipleChoice, NextSentence, Other,
-    QuestionAnswering, SeveralEncoders, Sparse, Static, TokenClassification,
+    QuestionAnswering, SeveralEncoders, Sparse, SparseAutoEncoder, Static, TokenClassification,
 };
 
 /// Classes with a task head, by a part of their names. Classes with a pretraining head (`ForMaskedLM`, `ForPreTraining`) are
@@ -58,8 +60,8 @@ const CLASSES: &[(&str, ModelKind)] = &[
 const MODULE_CLASSES: &[(&str, ModelKind)] = &[
     ("SpladePooling", Sparse),
     ("MLMTransformer", Sparse),
-    ("SparseAutoEncoder", Sparse),
-    ("CSRSparsity", Sparse),
+    ("SparseAutoEncoder", SparseAutoEncoder),
+    ("CSRSparsity", SparseAutoEncoder),
     ("SparseStaticEmbedding", Sparse),
     ("IDF", Sparse),
     ("LogitScore", CrossEncoder),
@@ -84,17 +86,19 @@ const TASK_HEADS: &[(&str, ModelKind)] = &[
 const TENSOR_EVIDENCE: &str = "the checkpoint has the tensor";
 
 impl Purpose {
-    /// The purpose by `config_sentence_transformers.json`.
-    pub fn of_settings(fields: &Map<String, Value>) -> Option<Self> {
-        // PyLate writes these for ColBERT models.
-        if let Some(key) =
-            ["query_length", "skiplist_words"].into_iter().find(|key| fields.contains_key(*key))
-        {
+    /// The purpose by `config_sentence_transformers.json`. `pools`: the model has a Pooling module.
+    pub fn of_settings(fields: &Map<String, Value>, pools: bool) -> Option<Self> {
+        let model_type = fields.get("model_type").and_then(Value::as_str);
+        if model_type == Some("SentenceTransformer") {
+            return None;
+        }
+        // PyLate writes these for ColBERT models, which do not pool.
+        let mut keys = ["query_length", "skiplist_words"].into_iter().filter(|_| !pools);
+        if let Some(key) = keys.find(|key| fields.contains_key(*key)) {
             return Some(Self::new(MultiVector, format!("config_sentence_transformers.json has {key:?}")));
         }
-        let model_type = fields.get("model_type")?.as_str()?;
+        let model_type = model_type?;
         let kind = match model_type {
-            "SentenceTransformer" => return None,
             "CrossEncoder" => CrossEncoder,
             "SparseEncoder" => Sparse,
             "MultiVectorEncoder" | "ColBERT" => MultiVector,
@@ -117,31 +121,38 @@ impl Purpose {
         Some(Self::new(kind, format!("modules.json has the module {module_type}")))
     }
 
-    /// The purpose by the configuration of the Transformer module.
-    pub fn of_transformer(config: &Config) -> Option<Self> {
+    /// The purpose by the lengths of queries and documents in the configuration of the Transformer module; only for a model without a
+    /// Pooling module.
+    pub fn of_lengths(config: &Config) -> Option<Self> {
         let name = config.path().file_name().unwrap_or_default().to_string_lossy();
-        let multi_vector = ["query_expansion", "query_length", "document_length"];
-        if let Some(key) = multi_vector.into_iter().find(|key| config.has(key)) {
-            return Some(Self::new(MultiVector, format!("{name} has {key:?}")));
-        }
-        let task = config.get("transformer_task")?.as_str()?;
+        let key =
+            ["query_expansion", "query_length", "document_length"].into_iter().find(|key| config.has(key))?;
+        Some(Self::new(MultiVector, format!("{name} has {key:?}")))
+    }
+
+    /// The purpose by the configuration of the Transformer module.
+    ///
+    /// # Errors
+    /// If its task is no string.
+    pub fn of_transformer(config: &Config) -> Result<Option<Self>> {
+        let name = config.path().file_name().unwrap_or_default().to_string_lossy();
+        let Some(task) = config.string("transformer_task")? else { return Ok(None) };
         let kind = match task {
-            "feature-extraction" => return None,
+            "feature-extraction" => return Ok(None),
             "sequence-classification" => CrossEncoder,
             "fill-mask" => Sparse,
             "text-generation" | "any-to-any" => Generation,
             "retrieval" => Images,
             _ => Other,
         };
-        Some(Self::new(kind, format!("\"transformer_task\" is {task:?} in {name}")))
+        Ok(Some(Self::new(kind, format!("\"transformer_task\" is {task:?} in {name}"))))
     }
 
     /// The purpose by `config.json`; only for a model without a Pooling module, which makes it an embedding model.
     pub fn of_config(config: &Config) -> Option<Self> {
         let mut classes = classes(config).peekable();
         let has_no_class = classes.peek().is_none();
-        let labels = config.get("id2label").and_then(Value::as_object).map(Map::len);
-        let labels = config.get("num_labels").and_then(Value::as_u64).map(|n| n as usize).or(labels);
+        let labels = label_count(config);
         let classifier = if labels == Some(1) { CrossEncoder } else { Classification };
         // The fields in which current and first releases of sentence-transformers store the activation of a cross-encoder.
         let has_activation =
@@ -162,6 +173,17 @@ impl Purpose {
         ))
     }
 
+    /// The purpose by the `task_type` of an adapter's config, which tells the head that it was trained with.
+    pub fn of_adapter(task_type: &str) -> Option<Self> {
+        let kind = match task_type {
+            "SEQ_CLS" => Classification,
+            "TOKEN_CLS" => TokenClassification,
+            "QUESTION_ANS" => QuestionAnswering,
+            _ => return None,
+        };
+        Some(Self::new(kind, format!("\"task_type\" is {task_type:?} in adapter_config.json")))
+    }
+
     /// The purpose by the tensors that the encoder does not use; only for a model without a Pooling module.
     pub fn of_tensors(unused: &[String]) -> Option<Self> {
         unused.iter().find_map(|name| {
@@ -170,6 +192,16 @@ impl Purpose {
             let (_, kind) = TASK_HEADS.iter().find(|(start, _)| is_head(start))?;
             Some(Self::new(*kind, format!("{TENSOR_EVIDENCE} {name}")))
         })
+    }
+
+    /// Whether the purpose is that of a module that tells more than the type of the model.
+    pub fn is_special(&self) -> bool {
+        matches!(self.kind, SeveralEncoders | SparseAutoEncoder)
+    }
+
+    /// Whether the model gives sparse vectors.
+    pub fn is_sparse(&self) -> bool {
+        self.kind == Sparse
     }
 
     /// Whether the model gives a projected vector for each token.
@@ -227,8 +259,13 @@ pub fn has_masked_lm(config: &Config) -> bool {
 
 /// Whether the class of the model in `config.json` labels tokens with a single label, which is a weight.
 pub fn has_token_weights(config: &Config) -> bool {
-    let labels = config.get("id2label").and_then(Value::as_object).map(Map::len);
-    labels == Some(1) && classes(config).any(|class| class.ends_with("ForTokenClassification"))
+    label_count(config) == Some(1) && classes(config).any(|class| class.ends_with("ForTokenClassification"))
+}
+
+/// The number of labels that `config.json` states: `num_labels` where it contradicts `id2label`.
+fn label_count(config: &Config) -> Option<usize> {
+    let named = config.get("id2label").and_then(Value::as_object).map(Map::len);
+    config.get("num_labels").and_then(Value::as_u64).map(|n| n as usize).or(named)
 }
 
 /// The classes of the model in `config.json`.
@@ -250,6 +287,20 @@ pub fn noun(head: HeadKind) -> &'static str {
     }
 }
 
+/// A well-known model with a head of this kind; `None` for kinds that no command needs.
+pub fn example(head: HeadKind) -> Option<&'static str> {
+    match head {
+        HeadKind::SequenceClassification => {
+            Some("distilbert/distilbert-base-uncased-finetuned-sst-2-english")
+        }
+        HeadKind::TokenClassification => Some("dslim/bert-base-NER"),
+        HeadKind::QuestionAnswering => Some("deepset/roberta-base-squad2"),
+        HeadKind::MaskedLm => Some("google-bert/bert-base-uncased"),
+        HeadKind::LexicalWeights => Some("BAAI/bge-m3"),
+        HeadKind::NextSentence | HeadKind::CausalLm => None,
+    }
+}
+
 /// Continues "the model is": `a cross-encoder, which scores pairs of texts ("model_type" is …)`.
 impl fmt::Display for Purpose {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -262,6 +313,9 @@ impl fmt::Display for Purpose {
             NextSentence => "a next-sentence predictor, which scores pairs of texts",
             Generation => "a text generator",
             Sparse => "a sparse encoder like SPLADE, which gives weights of vocabulary words",
+            SparseAutoEncoder => {
+                "a sparse encoder like CSR, which gives the features of a sparse autoencoder"
+            }
             MultiVector => "a multi-vector model like ColBERT, which gives a projected vector for each token",
             Static => "a model of static word embeddings, which has no encoder",
             Images => "a model of images and texts",

@@ -7,10 +7,10 @@ use anyhow::{Result, bail};
 use serde_json::{Map, Value, json};
 
 use super::config::Config;
-use super::json::read_json_object;
 use super::layout::CONFIG;
 use super::weights::Checkpoint;
 use crate::nn::EncoderSpec;
+use crate::sys::model_json::read_json_object;
 use crate::sys::regular_file::has_dir_entry;
 
 /// The layout of a static model, after which the reference implementation differs.

@@ -15,42 +15,68 @@ use safetensors::tensor::TensorInfo;
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use serde_json::Value;
 
-use super::json::read_json_object;
 use super::layout::CONVERT;
 use super::low_rank::{Adapter, LowRank, PEFT_PREFIX};
 use super::names::{TensorNames, TensorRef};
 use super::packed_weights::PackedWeights;
 use super::pickle::PickleError;
-use super::pytorch::{TorchTensor, read_tensors};
+use super::pytorch::{TorchFile, TorchTensor, read_tensors};
 use crate::nn::{
     Backend, ChangeCheck, EmbeddingTable, F32_SIGNIFICAND_BITS, Matrix, SafetensorsDtype, WeightSource,
     placeholder,
 };
 use crate::sys::mapped_file::MappedFile;
+use crate::sys::model_json::read_json_object;
 use crate::sys::regular_file;
 
 /// Values read at a time: few enough (64 KiB as f32) that the check for NaN finds them in the core's L2 cache.
 const CHUNK: usize = 1 << 14;
 /// What PEFT puts between a module that it has wrapped and the parameters of that.
 const BASE_LAYER: &str = ".base_layer.";
+/// What wrappers of PyTorch put into the names of the modules that they wrap, wherever these are: `torch.compile`, FSDP, and activation
+/// checkpoints. No module has such a name itself.
+const WRAPPERS: [&str; 3] = ["_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."];
+/// What wrappers put before the names of all tensors: DDP, and a module that has the model in a field. A family may have the second one
+/// in its own names.
+const DDP_PREFIX: &str = "module.";
+const FIELD_PREFIX: &str = "model.";
 /// Minimum number of chunks for a task of a thread.
 const MIN_CHUNKS: usize = 16;
+/// Bytes whose checksum is computed at a time.
+const CHECKED_BYTES: usize = 1 << 17;
 
 /// A checkpoint: one file or several shards, mapped, with valid headers.
 pub struct Checkpoint {
     /// The file, or the index of the shards.
     path: PathBuf,
     tensors: BTreeMap<String, Entry>,
+    /// Byte ranges with their CRC-32.
+    checksums: Vec<(Arc<MappedFile>, Range<usize>, u32)>,
 }
 
 /// A tensor in a file.
 #[derive(Debug, Clone)]
-struct Entry {
+pub(super) struct Entry {
     dtype: Dtype,
     shape: Vec<usize>,
+    /// The distance of consecutive elements along each axis, in elements; `None` for row-major order without gaps.
+    strides: Option<Arc<[usize]>>,
     file: Arc<MappedFile>,
-    /// Byte range in the file.
+    /// Byte range in the file, from the first element to the last one.
     bytes: Range<usize>,
+}
+
+/// Tensors of an adapter that replace those of the model, by its names.
+#[derive(Debug, Default)]
+pub struct Replacements {
+    tensors: BTreeMap<String, Entry>,
+}
+
+impl Replacements {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.tensors.is_empty()
+    }
 }
 
 /// How the tensors of a checkpoint are used; names are those of the checkpoint.
@@ -98,6 +124,17 @@ pub enum Problem {
     },
 }
 
+impl Problem {
+    /// The checkpoint's name of the tensor.
+    fn name(&self) -> &str {
+        match self {
+            Problem::Missing { name, .. }
+            | Problem::Misshapen { name, .. }
+            | Problem::Mistyped { name, .. } => name,
+        }
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -128,42 +165,102 @@ impl TensorReport {
 }
 
 impl Checkpoint {
-    /// Maps a safetensors file or PyTorch checkpoint, or the shards that an index (`….index.json`) names, and checks their headers.
+    /// Maps a safetensors file or PyTorch checkpoint, or the shards that an index (`….index.json`) names, and checks their headers. The
+    /// tensors have the names that they had before a wrapper of PyTorch or PEFT changed them.
     ///
     /// # Errors
     /// If a file cannot be read, is of another format, is shorter or longer than its header describes, holds more than tensors, or lacks a
     /// tensor that the index assigns to it.
     pub fn open(path: &Path) -> Result<Self> {
+        let mut checkpoint = Self::open_as_saved(path)?;
+        checkpoint.unwrap_names()?;
+        Ok(checkpoint)
+    }
+
+    /// [`open`](Self::open) of an encoder, whose tensors may all have the prefix of a module around it.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_encoder(path: &Path, namings: &'static [TensorNames]) -> Result<Self> {
+        let mut checkpoint = Self::open(path)?;
+        while checkpoint.choose(namings).is_none() && checkpoint.all_start_with(FIELD_PREFIX) {
+            checkpoint.rename(|name| name[FIELD_PREFIX.len()..].to_owned())?;
+        }
+        Ok(checkpoint)
+    }
+
+    /// The naming and the prefix that fit best.
+    fn choose(&self, namings: &'static [TensorNames]) -> Option<(&'static TensorNames, &'static str)> {
+        TensorNames::choose(namings, |name| self.find(name).is_some())
+    }
+
+    /// [`open`](Self::open) with the names in the file.
+    fn open_as_saved(path: &Path) -> Result<Self> {
         if path.extension().is_none_or(|suffix| suffix != "json") {
-            return Ok(Self::unwrapped(path, map_file(path)?));
+            return map_file(path);
         }
         let shown = path.display();
         let index = read_index(path)?;
         let shards: BTreeSet<&String> = index.values().collect();
-        let mut tensors = BTreeMap::new();
+        let mut all = Checkpoint { path: path.to_owned(), tensors: BTreeMap::new(), checksums: Vec::new() };
         for shard in shards {
             let file = path.with_file_name(shard);
             if !regular_file::has_dir_entry(&file) {
                 bail!("{shown} names the shard {shard}, which does not exist; download the model again");
             }
-            tensors.extend(map_file(&file)?.into_iter().filter(|(name, _)| index.get(name) == Some(shard)));
+            let Checkpoint { tensors, checksums, .. } = map_file(&file)?;
+            all.tensors.extend(tensors.into_iter().filter(|(name, _)| index.get(name) == Some(shard)));
+            all.checksums.extend(checksums);
         }
-        if let Some((name, shard)) = index.iter().find(|(name, _)| !tensors.contains_key(*name)) {
+        if let Some((name, shard)) = index.iter().find(|(name, _)| !all.tensors.contains_key(*name)) {
             bail!(
                 "{shown} assigns tensor {name} to {shard}, which does not have it; download the model again"
             );
         }
-        Ok(Self::unwrapped(path, tensors))
+        Ok(all)
     }
 
-    /// A checkpoint of these tensors, whose names lose what PEFT adds to those of a model with adapters.
-    fn unwrapped(path: &Path, mut tensors: BTreeMap<String, Entry>) -> Self {
-        if tensors.keys().any(|name| name.contains(BASE_LAYER)) {
-            let name =
-                |name: String| name.strip_prefix(PEFT_PREFIX).unwrap_or(&name).replacen(BASE_LAYER, ".", 1);
-            tensors = tensors.into_iter().map(|(wrapped, entry)| (name(wrapped), entry)).collect();
+    /// Removes from the names what wrappers have added.
+    ///
+    /// # Errors
+    /// If two tensors have the same name then.
+    fn unwrap_names(&mut self) -> Result<()> {
+        let has = |part: &str| self.tensors.keys().any(|name| name.contains(part));
+        if WRAPPERS.into_iter().any(has) {
+            self.rename(|name| WRAPPERS.iter().fold(name.to_owned(), |name, part| name.replace(part, "")))?;
         }
-        Checkpoint { path: path.to_owned(), tensors }
+        while self.all_start_with(DDP_PREFIX) {
+            self.rename(|name| name[DDP_PREFIX.len()..].to_owned())?;
+        }
+        if self.tensors.keys().any(|name| name.contains(BASE_LAYER)) {
+            self.rename(|name| name.strip_prefix(PEFT_PREFIX).unwrap_or(name).replacen(BASE_LAYER, ".", 1))?;
+        }
+        Ok(())
+    }
+
+    /// Whether there are tensors, and the names of all of them have this prefix.
+    fn all_start_with(&self, prefix: &str) -> bool {
+        !self.tensors.is_empty() && self.tensors.keys().all(|name| name.starts_with(prefix))
+    }
+
+    /// Gives each tensor another name.
+    ///
+    /// # Errors
+    /// If two tensors have the same name then.
+    fn rename(&mut self, renamed: impl Fn(&str) -> String) -> Result<()> {
+        let mut tensors = BTreeMap::new();
+        for (name, entry) in std::mem::take(&mut self.tensors) {
+            let renamed = renamed(&name);
+            if tensors.insert(renamed.clone(), entry).is_some() {
+                bail!(
+                    "{}: tensor {name} and another one are both {renamed} without the names of wrappers such as torch.compile; save the \
+                     model without them",
+                    self.path.display()
+                )
+            }
+        }
+        self.tensors = tensors;
+        Ok(())
     }
 
     /// Checks that there are no adapters beside the weights, whose scale is not known here.
@@ -221,13 +318,7 @@ impl Checkpoint {
     pub fn part(&self, name: &str, index: usize, parts: usize) -> Result<Vec<f32>> {
         let path = self.path.display().to_string();
         let Some(entry) = self.tensors.get(name) else { bail!("{path} has no tensor {name}") };
-        let mut part = entry.clone();
-        let length = entry.bytes.len() / parts;
-        part.bytes = entry.bytes.start + index * length..entry.bytes.start + (index + 1) * length;
-        if let Some(rows) = part.shape.first_mut() {
-            *rows /= parts;
-        }
-        part.to_f32(name, path)
+        entry.part(index, parts).to_f32(name, path)
     }
 
     /// The elements of a tensor with one axis, by the checkpoint's name; `None` if it has no such tensor of floats.
@@ -248,38 +339,69 @@ impl Checkpoint {
     /// # Errors
     /// If no naming of the family finds a token embedding table.
     pub fn reader(&self, namings: &'static [TensorNames]) -> Result<TensorReader<'_>> {
-        let Some((names, prefix)) = TensorNames::choose(namings, |name| self.find(name).is_some()) else {
-            let name = namings[0].resolve("", "embeddings.token.weight").name;
-            bail!(
-                "{} has no tensor {name}, with or without a prefix: it is not a checkpoint of this model type",
-                self.path.display()
-            )
-        };
-        Ok(TensorReader { namings, ..self.reader_with(prefix, names) })
+        match self.choose(namings) {
+            Some((names, prefix)) => Ok(TensorReader { namings, ..self.reader_with(prefix, names) }),
+            None => bail!("{}", self.no_table(namings)),
+        }
     }
 
-    /// Checks that no file has changed since it was opened; otherwise the tensors may mix two versions.
+    /// The error for a checkpoint without a token embedding table under one of these names.
+    fn no_table(&self, namings: &[TensorNames]) -> String {
+        const TABLE: &str = "embeddings.token.weight";
+        let shown = self.path.display();
+        let wrapped = namings.iter().map(|names| names.resolve("", TABLE).name).find_map(|table| {
+            let prefix =
+                |name: &str| Some(name.strip_suffix(&table)?.to_owned()).filter(|x| x.ends_with('.'));
+            Some((self.names().find_map(prefix)?, table))
+        });
+        let Some((prefix, table)) = wrapped else {
+            let table = namings[0].resolve("", TABLE).name;
+            return format!("{shown} has no tensor {table}: it is not a checkpoint of this model type");
+        };
+        let others = self.names().filter(|name| !name.starts_with(&prefix));
+        let others = match others.count() {
+            0 => String::new(),
+            1 => " (and one without it)".into(),
+            count => format!(" (and {count} without it)"),
+        };
+        format!(
+            "{shown} has tensor {table} only as {prefix}{table}{others}, and the prefix {prefix} is none of this model type; save the \
+             model without the module around it"
+        )
+    }
+
+    /// The tensors whose names are keys of `renamed`, under the names that they have there.
+    pub fn into_replacements(mut self, renamed: &BTreeMap<String, String>) -> Replacements {
+        let entry = |(name, renamed): (&String, &String)| Some((renamed.clone(), self.tensors.remove(name)?));
+        Replacements { tensors: renamed.iter().filter_map(entry).collect() }
+    }
+
+    /// Checks that no file has changed since it was opened, as otherwise the tensors may mix two versions, and that its bytes are those of
+    /// the checksums that it has.
+    ///
+    /// # Errors
+    /// If a file has changed or is damaged; the message names it.
+    pub fn check_unchanged(&self) -> Result<()> {
+        self.check_files_unchanged()?;
+        self.checksums.par_iter().try_for_each(|(file, bytes, crc32)| check_sum(file, bytes.clone(), *crc32))
+    }
+
+    /// [`check_unchanged`](Self::check_unchanged) of files whose checksums have been compared before.
     ///
     /// # Errors
     /// If a file has changed; the message names it.
-    pub fn check_unchanged(&self) -> Result<()> {
+    pub fn check_files_unchanged(&self) -> Result<()> {
         self.files().iter().try_for_each(|file| file.check_unchanged())
     }
 
     /// The files, each once.
     pub fn files(&self) -> Vec<Arc<MappedFile>> {
-        let mut files: Vec<Arc<MappedFile>> = Vec::new();
-        for entry in self.tensors.values() {
-            if !files.iter().any(|file| Arc::ptr_eq(file, &entry.file)) {
-                files.push(entry.file.clone());
-            }
-        }
-        files
+        distinct_files(self.tensors.values())
     }
 
     /// A reader of tensors with a known prefix.
     pub fn reader_with(&self, prefix: &'static str, names: &'static TensorNames) -> TensorReader<'_> {
-        let (backend, adapter, packed, report, seen, counted) = Default::default();
+        let (backend, adapter, replaced, packed, report, problems, seen, counted) = Default::default();
         let namings = std::slice::from_ref(names);
         TensorReader {
             checkpoint: self,
@@ -287,17 +409,50 @@ impl Checkpoint {
             names,
             prefix,
             adapter,
+            replaced,
             packed,
             backend,
             report,
+            problems,
             seen,
             counted,
         }
     }
 }
 
-/// Maps one file and returns its tensors by name.
-fn map_file(path: &Path) -> Result<BTreeMap<String, Entry>> {
+/// The files of tensors, each once.
+fn distinct_files<'a>(entries: impl Iterator<Item = &'a Entry>) -> Vec<Arc<MappedFile>> {
+    let mut files: Vec<Arc<MappedFile>> = Vec::new();
+    for entry in entries {
+        if !files.iter().rev().any(|file| Arc::ptr_eq(file, &entry.file)) {
+            files.push(entry.file.clone());
+        }
+    }
+    files
+}
+
+/// Checks that a range of a file has this CRC-32.
+fn check_sum(file: &MappedFile, bytes: Range<usize>, expected: u32) -> Result<()> {
+    let mut hasher = crc32fast::Hasher::new();
+    let mut buffer = vec![0; CHECKED_BYTES.min(bytes.len())];
+    for start in bytes.clone().step_by(CHECKED_BYTES) {
+        let part = &mut buffer[..CHECKED_BYTES.min(bytes.end - start)];
+        file.read(start, part)?;
+        hasher.update(part);
+    }
+    if hasher.finalize() != expected {
+        bail!(
+            "{} is corrupt: the {} bytes at offset {} do not have the checksum of its zip archive; download the file again",
+            file.path().display(),
+            bytes.len(),
+            bytes.start
+        )
+    }
+    Ok(())
+}
+
+/// Maps one file.
+fn map_file(path: &Path) -> Result<Checkpoint> {
     let shown = path.display();
     let file = match regular_file::open(path) {
         Ok(file) => file,
@@ -317,11 +472,16 @@ fn map_file(path: &Path) -> Result<BTreeMap<String, Entry>> {
         let entry = |tensor: TorchTensor| Entry {
             dtype: tensor.dtype,
             shape: tensor.shape,
+            strides: tensor.strides.map(Arc::from),
             file: file.clone(),
             bytes: tensor.bytes,
         };
         return match read_tensors(bytes) {
-            Ok(tensors) => Ok(tensors.into_iter().map(|(name, tensor)| (name, entry(tensor))).collect()),
+            Ok(TorchFile { tensors, checksums }) => Ok(Checkpoint {
+                path: path.to_owned(),
+                tensors: tensors.into_iter().map(|(name, tensor)| (name, entry(tensor))).collect(),
+                checksums: checksums.into_iter().map(|(bytes, crc32)| (file.clone(), bytes, crc32)).collect(),
+            }),
             Err(PickleError::Corrupt(reason)) => bail!("{shown} {reason}; download the file again"),
             Err(PickleError::Unsupported(reason)) => bail!("{shown} {reason}; {CONVERT}"),
         };
@@ -334,9 +494,10 @@ fn map_file(path: &Path) -> Result<BTreeMap<String, Entry>> {
     let entry = |info: &TensorInfo| {
         let (start, end) = info.data_offsets;
         let (shape, bytes) = (info.shape.clone(), data + start..data + end);
-        Entry { dtype: info.dtype, shape, file: file.clone(), bytes }
+        Entry { dtype: info.dtype, shape, strides: None, file: file.clone(), bytes }
     };
-    Ok(metadata.tensors().into_iter().map(|(name, info)| (name, entry(info))).collect())
+    let tensors = metadata.tensors().into_iter().map(|(name, info)| (name, entry(info))).collect();
+    Ok(Checkpoint { path: path.to_owned(), tensors, checksums: Vec::new() })
 }
 
 /// The shard of each tensor: the `weight_map` of an index.
@@ -357,17 +518,64 @@ pub fn read_index(path: &Path) -> Result<BTreeMap<String, String>> {
 }
 
 impl Entry {
+    /// The part `index` of `parts` equal ones of the first axis.
+    fn part(&self, index: usize, parts: usize) -> Entry {
+        let mut part = self.clone();
+        let Some(rows) = part.shape.first_mut() else { return part };
+        *rows /= parts;
+        match &self.strides {
+            None => {
+                let length = self.bytes.len() / parts;
+                part.bytes = self.bytes.start + index * length..self.bytes.start + (index + 1) * length;
+            }
+            Some(strides) => part.bytes.start += index * *rows * strides[0] * (self.dtype.bitsize() / 8),
+        }
+        part
+    }
+
+    /// Fills `into` with the bytes of the elements from element `first` on, in row-major order.
+    fn read_bytes(&self, first: usize, into: &mut [u8]) -> Result<()> {
+        let size = self.dtype.bitsize() / 8;
+        let Some(strides) = &self.strides else {
+            return self.file.read(self.bytes.start + first * size, into);
+        };
+        let bytes: &[u8] = self.file.as_ref().as_ref();
+        // The indices of an element, the last axis first.
+        let mut indices: Vec<usize> = Vec::with_capacity(strides.len());
+        let mut rest = first;
+        for length in self.shape.iter().rev() {
+            indices.push(rest % length);
+            rest /= length;
+        }
+        let mut offset: usize = indices.iter().zip(strides.iter().rev()).map(|(i, stride)| i * stride).sum();
+        for element in into.chunks_exact_mut(size) {
+            let start = self.bytes.start + offset * size;
+            element.copy_from_slice(&bytes[start..start + size]);
+            for ((i, length), stride) in
+                indices.iter_mut().zip(self.shape.iter().rev()).zip(strides.iter().rev())
+            {
+                *i += 1;
+                offset += stride;
+                if *i < *length {
+                    break;
+                }
+                offset -= *i * stride;
+                *i = 0;
+            }
+        }
+        Ok(())
+    }
+
     /// Fills `values` with the elements from element `first` on, and returns how many of them are NaN or infinite.
     fn read(&self, dtype: SafetensorsDtype, first: usize, values: &mut [f32]) -> Result<usize> {
-        let start = self.bytes.start + first * dtype.size();
         match dtype {
             SafetensorsDtype::F32 => {
-                self.file.read(start, bytemuck::cast_slice_mut(values))?;
+                self.read_bytes(first, bytemuck::cast_slice_mut(values))?;
                 values.iter_mut().for_each(|x| *x = f32::from_le_bytes(x.to_ne_bytes()));
             }
             _ => {
                 let mut bytes = vec![0; values.len() * dtype.size()];
-                self.file.read(start, &mut bytes)?;
+                self.read_bytes(first, &mut bytes)?;
                 dtype.decode(&bytes, values, |out, x| *out = x);
             }
         }
@@ -375,15 +583,13 @@ impl Entry {
         let not_finite: u32 = values.iter().map(|x| u32::from(!x.is_finite())).sum();
         Ok(not_finite as usize)
     }
-}
 
-impl Entry {
     /// All elements in f32; those of i8 are not scaled.
     fn to_f32(&self, name: &str, path: String) -> Result<Vec<f32>> {
         let count = self.shape.iter().product();
         if self.dtype == Dtype::I8 {
             let mut bytes = vec![0u8; count];
-            self.file.read(self.bytes.start, &mut bytes)?;
+            self.read_bytes(0, &mut bytes)?;
             return Ok(bytes.into_iter().map(|byte| f32::from(byte as i8)).collect());
         }
         let Some(dtype) = safetensors_dtype(self.dtype) else {
@@ -396,8 +602,8 @@ impl Entry {
 
     /// All elements as indices below `end`.
     fn to_indices(&self, name: &str, path: String, end: usize) -> Result<Vec<usize>> {
-        let mut bytes = vec![0u8; self.bytes.len()];
-        self.file.read(self.bytes.start, &mut bytes)?;
+        let mut bytes = vec![0u8; self.shape.iter().product::<usize>() * (self.dtype.bitsize() / 8)];
+        self.read_bytes(0, &mut bytes)?;
         let indices: Vec<i64> = match self.dtype {
             Dtype::I64 => bytes.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect(),
             Dtype::I32 => bytes.as_chunks().0.iter().map(|b| i64::from(i32::from_le_bytes(*b))).collect(),
@@ -423,9 +629,13 @@ pub struct TensorReader<'a> {
     names: &'static TensorNames,
     prefix: &'static str,
     adapter: Option<Adapter>,
+    /// The tensors of the adapter that replace those of the checkpoint, or that it does not have, by its names.
+    replaced: BTreeMap<String, Entry>,
     packed: Option<PackedWeights>,
     backend: Backend,
     report: TensorReport,
+    /// The tensors with a problem in the report.
+    problems: BTreeSet<String>,
     seen: BTreeSet<String>,
     /// Tensors, or parts of them by their first byte, whose NaN and infinite values have been counted. Several devices read
     /// the same tensor.
@@ -439,8 +649,29 @@ impl TensorReader<'_> {
     }
 
     /// Merges an adapter into the tensors that are read from now on.
-    pub fn set_adapter(&mut self, adapter: Option<Adapter>) {
-        self.adapter = adapter;
+    ///
+    /// # Errors
+    /// If it has a tensor that is neither an update nor one of the model.
+    pub fn set_adapter(&mut self, adapter: Option<(Adapter, Replacements)>) -> Result<()> {
+        let Some((adapter, replacements)) = adapter else { return Ok(()) };
+        for (name, entry) in replacements.tensors {
+            // The adapter may have been trained with another class, and so have another prefix.
+            let prefixes = self.namings.iter().flat_map(|names| names.prefixes);
+            let rests = prefixes.filter_map(|prefix| name.strip_prefix(prefix));
+            let mut own = rests.map(|rest| format!("{}{rest}", self.prefix));
+            let is_head = self.namings.iter().any(|names| names.is_head_tensor(&name));
+            match own.find(|own| self.checkpoint.find(own).is_some()).or(is_head.then_some(name.clone())) {
+                Some(own) => drop(self.replaced.insert(own, entry)),
+                None => bail!("{}", adapter.unknown(&name)),
+            }
+        }
+        self.adapter = Some(adapter);
+        Ok(())
+    }
+
+    /// A tensor by the checkpoint's name, and the name that it is stored under.
+    fn find<'a>(&'a self, name: &'a String) -> Option<(&'a String, &'a Entry)> {
+        self.replaced.get_key_value(name).or_else(|| self.checkpoint.find(name))
     }
 
     /// Takes the matrices that are read from now on from a file of packed weights, and adds to it those that it does not have.
@@ -466,6 +697,8 @@ impl TensorReader<'_> {
             }
         }
         self.report.merged = adapter.into_merged(self.namings)?;
+        let replaced = self.replaced.keys().filter(|name| self.seen.contains(*name));
+        self.report.merged.extend(replaced.cloned());
         Ok(())
     }
 
@@ -475,6 +708,18 @@ impl TensorReader<'_> {
             (Some(adapter), &[rows, columns]) => adapter.update(self.namings, canonical, [rows, columns]),
             _ => Ok(None),
         }
+    }
+
+    /// [`update`](Self::update) of a tensor whose elements are those of `entry`: the norms of the merged rows are known then.
+    fn update_of(
+        &mut self,
+        canonical: &str,
+        shape: &[usize],
+        (entry, dtype): (&Entry, SafetensorsDtype),
+    ) -> Result<Option<(LowRank, usize)>> {
+        let Some((mut update, first_row)) = self.update(canonical, shape)? else { return Ok(None) };
+        update.set_norms(first_row, shape, |first, values| entry.read(dtype, first, values).map(drop))?;
+        Ok(Some((update, first_row)))
     }
 
     /// The report, which lists the tensors that were never read as unused.
@@ -494,7 +739,7 @@ impl TensorReader<'_> {
     /// The checkpoint's name for a tensor that it does not have; `None` if it has it.
     pub fn missing(&self, canonical: &str) -> Option<String> {
         let name = self.resolve(canonical);
-        self.checkpoint.find(&name).is_none().then_some(name)
+        self.find(&name).is_none().then_some(name)
     }
 
     /// The entry of a canonical name if it is usable as a tensor of `shape`; otherwise `None`, and the report has the problem.
@@ -503,7 +748,7 @@ impl TensorReader<'_> {
         // The first BERT checkpoints, converted from TensorFlow, have the older names.
         for (now, then) in [("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta")] {
             let older = name.strip_suffix(now).map(|norm| format!("{norm}{then}"));
-            let has = |name: &String| self.checkpoint.tensors.contains_key(name);
+            let has = |name: &String| self.find(name).is_some();
             if let Some(older) = older.filter(|older| !has(&name) && has(older)) {
                 name = older;
             }
@@ -512,10 +757,11 @@ impl TensorReader<'_> {
         if let Some(rows) = expected.first_mut() {
             *rows *= parts;
         }
-        let problem = match self.checkpoint.find(&name) {
+        let found = self.find(&name).map(|(stored, entry)| (stored.clone(), entry.clone()));
+        let problem = match found {
             None => Problem::Missing { name, expected },
             Some((stored, entry)) => {
-                name.clone_from(stored);
+                name = stored;
                 let is_first_use = self.seen.insert(name.clone());
                 match safetensors_dtype(entry.dtype) {
                     _ if entry.shape != expected => {
@@ -526,17 +772,13 @@ impl TensorReader<'_> {
                         if is_first_use {
                             self.report.used.push((name.clone(), expected, format!("{:?}", entry.dtype)));
                         }
-                        let mut entry = entry.clone();
-                        let length = entry.bytes.len() / parts;
-                        entry.bytes.start += index * length;
-                        entry.bytes.end = entry.bytes.start + length;
-                        return Some((name, entry, dtype));
+                        return Some((name, entry.part(index, parts), dtype));
                     }
                 }
             }
         };
         // A fused tensor is read once for each of its parts.
-        if !self.report.problems.contains(&problem) {
+        if self.problems.insert(problem.name().to_owned()) {
             self.report.problems.push(problem);
         }
         None
@@ -548,7 +790,7 @@ impl TensorReader<'_> {
             return None;
         }
         let name = self.resolve(&format!("{module}.weight"));
-        let entry = self.checkpoint.tensors.get(&name)?.clone();
+        let entry = self.find(&name)?.1.clone();
         if self.seen.insert(name.clone()) {
             self.report.used.push((name.clone(), entry.shape.clone(), format!("{:?}", entry.dtype)));
         }
@@ -564,7 +806,7 @@ impl TensorReader<'_> {
         let (mapping, weights) =
             (self.beside_table("embeddings.token_rows"), self.beside_table("embeddings.token_weights"));
         let name = self.resolve(canonical);
-        let Some(table) = self.checkpoint.tensors.get(&name).cloned() else { return Ok(None) };
+        let Some(table) = self.find(&name).map(|(_, entry)| entry.clone()) else { return Ok(None) };
         if mapping.is_none() && weights.is_none() && table.dtype != Dtype::I8 {
             return Ok(None);
         }
@@ -622,7 +864,7 @@ impl TensorReader<'_> {
 impl WeightSource for TensorReader<'_> {
     fn tensor(&mut self, canonical: &str, shape: &[usize]) -> Result<Tensor> {
         let Some((name, entry, dtype)) = self.entry(canonical, shape) else { return placeholder(shape) };
-        let update = self.update(canonical, shape)?;
+        let update = self.update_of(canonical, shape, (&entry, dtype))?;
         let mut values = vec![0f32; shape.iter().product()];
         let read = |(i, values): (usize, &mut [f32])| -> Result<usize> {
             let count = entry.read(dtype, i * CHUNK, values)?;
@@ -644,10 +886,11 @@ impl WeightSource for TensorReader<'_> {
         let Some((name, entry, dtype)) = self.entry(canonical, &[rows, columns]) else {
             return Ok(Matrix::new(placeholder(&[rows, columns])?, &self.backend)?);
         };
-        let update = self.update(canonical, &[rows, columns])?;
-        // A merged adapter gives other values than the file's.
+        let update = self.update_of(canonical, &[rows, columns], (&entry, dtype))?;
+        // An adapter gives other values than the file's.
+        let is_changed = update.is_some() || self.replaced.contains_key(&name);
         let packing = format!("{name} {} {rows}x{columns} {}", entry.bytes.start, Matrix::packing(compute));
-        if update.is_none()
+        if !is_changed
             && let Some((file, range, not_finite)) =
                 self.packed.as_ref().and_then(|packed| packed.find(&packing))
             && let Some(matrix) =
@@ -666,7 +909,9 @@ impl WeightSource for TensorReader<'_> {
             Ok::<(), Error>(())
         })?;
         let count = count.into_inner();
-        if let (None, Some(packed), Some(elements)) = (&update, &mut self.packed, matrix.packed_elements()) {
+        if let (false, Some(packed), Some(elements)) =
+            (is_changed, &mut self.packed, matrix.packed_elements())
+        {
             packed.add(packing, bytemuck::cast_slice(elements), count);
         }
         self.note_not_finite(name, entry.bytes.start, count);
@@ -683,6 +928,7 @@ impl WeightSource for TensorReader<'_> {
 
     fn change_check(&self) -> Option<ChangeCheck> {
         let mut files = self.checkpoint.files();
+        files.extend(distinct_files(self.replaced.values()));
         files.extend(self.packed.as_ref().and_then(PackedWeights::file).cloned());
         Some(Arc::new(move || files.iter().try_for_each(|file| file.check_unchanged())))
     }
@@ -705,9 +951,14 @@ impl WeightSource for TensorReader<'_> {
         let Some((name, entry, dtype)) = self.entry(canonical, &[rows, width]) else {
             return Ok(EmbeddingTable::resident(placeholder(&[rows, width])?)?);
         };
+        if entry.strides.is_some() {
+            return Ok(EmbeddingTable::resident(self.tensor(canonical, &[rows, width])?)?);
+        }
         let elements = rows * width;
         let checked = format!("{name} {} {rows}x{width} table", entry.bytes.start);
-        if let Some((_, _, not_finite)) = self.packed.as_ref().and_then(|packed| packed.find(&checked)) {
+        let is_replaced = self.replaced.contains_key(&name);
+        let packed = self.packed.as_ref().filter(|_| !is_replaced);
+        if let Some((_, _, not_finite)) = packed.and_then(|packed| packed.find(&checked)) {
             self.note_not_finite(name, entry.bytes.start, not_finite);
             return Ok(EmbeddingTable::mapped(entry.file, entry.bytes, dtype, rows, width)?);
         }
@@ -719,7 +970,7 @@ impl WeightSource for TensorReader<'_> {
                 entry.read(dtype, i * CHUNK, buffer)
             })
             .sum::<Result<_>>()?;
-        if let Some(packed) = &mut self.packed {
+        if let Some(packed) = self.packed.as_mut().filter(|_| !is_replaced) {
             packed.add(checked, &[], count);
         }
         self.note_not_finite(name, entry.bytes.start, count);

@@ -36,6 +36,6 @@ pub use metric::Metric;
 pub use pairs::{Pair, TopPairs};
 pub use rows::rows_f32;
 pub use scorer::{NotFinite, Scorer, Stored};
-pub use sink::{Neighbour, Sink};
+pub use sink::{Except, Neighbour, Sink};
 pub use sparse::{SparseRow, SparseScorer};
 pub use top_k::Nearest;

@@ -1,5 +1,7 @@
 //! What takes the neighbours that a scan finds.
 
+use std::collections::HashSet;
+
 /// A stored vector with its score.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Neighbour {
@@ -17,4 +19,26 @@ pub trait Sink: Sync {
     fn wants(&self, query: usize, row: usize) -> bool;
     /// Takes a score. It may be below the least one.
     fn offer(&self, query: usize, neighbour: Neighbour);
+}
+
+/// A sink that takes no neighbours of some queries, such as rows without a vector.
+pub struct Except<'a, S> {
+    /// Takes the neighbours of the other queries.
+    pub sink: &'a S,
+    /// The queries without neighbours.
+    pub queries: &'a HashSet<usize>,
+}
+
+impl<S: Sink> Sink for Except<'_, S> {
+    fn least_score(&self, query: usize) -> f32 {
+        if self.queries.contains(&query) { f32::INFINITY } else { self.sink.least_score(query) }
+    }
+
+    fn wants(&self, query: usize, row: usize) -> bool {
+        !self.queries.contains(&query) && self.sink.wants(query, row)
+    }
+
+    fn offer(&self, query: usize, neighbour: Neighbour) {
+        self.sink.offer(query, neighbour);
+    }
 }

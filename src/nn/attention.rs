@@ -1,5 +1,6 @@
 //! Multi-head self-attention (Vaswani et al. 2017, §3.2).
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -49,10 +50,11 @@ pub(super) struct AttentionContext<'a> {
     pub tiles: Option<Tensor>,
     /// The prefix tree of the batch, if sequences share prefixes: hidden states have a row for each of its `U` nodes, not of the `T` tokens.
     pub tree: Option<&'a PrefixTree>,
-    /// The position in its sequence of every row of the hidden states, from 0.
-    pub positions: &'a [u32],
     /// Sines and cosines of rotary embeddings.
     pub rotation: Option<Rotation>,
+    /// The row of `rotation` for every row of the hidden states: its position in its sequence, from 0, unless frequencies depend on the
+    /// length of the sequence.
+    pub rotation_rows: Cow<'a, [u32]>,
     /// The score biases of `RelativeBias::by_relative_position`, one for all layers or one for each; none without a bias.
     pub biases: Vec<Tensor>,
     /// The rows of `RelativeEmbeddings::rows`.
@@ -113,7 +115,7 @@ impl SelfAttention {
             } else {
                 0
             },
-            rotate_values: matches!(spec.positions, Positions::Rotary(rotary) if rotary.rotate_values),
+            rotate_values: matches!(&spec.positions, Positions::Rotary(rotary) if rotary.rotate_values),
             pre_softmax: across_heads("mix_before", talking.pre_softmax, heads)?,
             post_softmax: across_heads("mix_after", talking.post_softmax, spec.softmax_heads())?,
             compute: source.backend().gemm_type(),
@@ -171,11 +173,12 @@ impl SelfAttention {
             (q, k) = (query_norm.forward_heads(q)?, key_norm.forward_heads(k)?);
         }
         if let Some(rotation) = &context.rotation {
-            let positions = of_query.map(|rows| rows.of(context.positions));
-            q = rotation.forward(q, positions.as_deref().unwrap_or(context.positions), self.qk_head_dim)?;
-            k = rotation.forward(k, context.positions, self.qk_head_dim)?;
+            let of_keys = &*context.rotation_rows;
+            let of_queries = of_query.map(|rows| rows.of(of_keys));
+            q = rotation.forward(q, of_queries.as_deref().unwrap_or(of_keys), self.qk_head_dim)?;
+            k = rotation.forward(k, of_keys, self.qk_head_dim)?;
             if self.rotate_values {
-                v = rotation.forward(v, context.positions, self.v_head_dim)?;
+                v = rotation.forward(v, of_keys, self.v_head_dim)?;
             }
         }
         if let Some(PrefixTree { nodes, .. }) = context.tree {

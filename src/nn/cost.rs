@@ -5,7 +5,7 @@
 use super::formula::{Formula, Symbol};
 use super::{
     Activation, Component, Disentangled, EmbeddingNorm, EncoderSpec, ExpertsSpec, HeadSpec, NormPlacement,
-    Positions, PostPoolingSpec, QkNorm, ScoreBias, SlidingWindow,
+    Positions, PostPoolingSpec, QkNorm, ScoreBias, SlidingWindow, TorchActivation,
 };
 /// The parameters of a component.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -313,8 +313,11 @@ fn pooler_outputs(spec: &EncoderSpec) -> Formula {
 /// The parameters of a post-pooling module.
 pub fn module_parameters(module: &PostPoolingSpec) -> ComponentParameters {
     let each = match *module {
-        PostPoolingSpec::Dense { outputs, bias, .. } => {
-            module_matrices(module) + symbol('o', outputs, "outputs").when(bias)
+        PostPoolingSpec::Dense { outputs, bias, activation, .. } => {
+            let learned = matches!(activation, TorchActivation::Fused(Activation::Prelu { .. }));
+            module_matrices(module)
+                + symbol('o', outputs, "outputs").when(bias)
+                + Formula::number(usize::from(learned))
         }
         PostPoolingSpec::LayerNorm { width } => symbol('i', width, "inputs").times(2),
         PostPoolingSpec::Normalize => Formula::default(),

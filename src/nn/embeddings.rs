@@ -60,7 +60,7 @@ impl Embeddings {
                 Linear::load(source, "embeddings.projection", width, spec.hidden_size, bias)
             })
             .transpose()?;
-        let positions = spec.positions;
+        let positions = spec.positions.clone();
         Ok(Embeddings {
             token,
             token_type,

@@ -1,5 +1,6 @@
 //! The encoder: embeddings and layers.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -134,7 +135,7 @@ impl Encoder {
     /// once.
     ///
     /// # Errors
-    /// If a token id or token type id has no row in its table, a sequence is longer than [`EncoderSpec::max_length`], or a
+    /// If a token id or token type id has no row in its table, a sequence is longer than [`EncoderSpec::position_limit`], or a
     /// file that embeddings are read from has changed.
     pub fn forward(&self, batch: &RaggedBatch) -> Result<Tensor> {
         self.run(batch, None, None, None)
@@ -262,14 +263,16 @@ impl Encoder {
         }
     }
 
-    /// The prefix tree of a batch, where hidden states depend on no later token: with a causal mask and without a convolution or a score bias,
-    /// as how far a head with a bias sees follows from the queries and keys of the whole sequence.
+    /// The prefix tree of a batch, where hidden states depend on no later token: with a causal mask, with rotary frequencies that do not
+    /// depend on the length of a sequence, and without a convolution or a score bias, as how far a head with a bias sees follows from the
+    /// queries and keys of the whole sequence.
     fn prefix_tree(&self, batch: &RaggedBatch) -> Result<Option<PrefixTree>> {
         let spec = &self.spec;
         if !spec.mask.causal
             || spec.convolution.is_some()
             || spec.has_score_bias()
             || batch.key_lengths().is_some()
+            || self.rotary.as_ref().is_some_and(|rotary| !rotary.is_same_for_all(batch))
         {
             return Ok(None);
         }
@@ -287,15 +290,18 @@ impl Encoder {
         let (max_seqlen, device) = (batch.max_seqlen(), self.backend.device());
         let window_left = radius.unwrap_or(usize::MAX);
         let window_right = if self.spec.mask.causal { 0 } else { window_left };
+        let rotation = match &self.rotary {
+            Some(rotary) => Some(rotary.rotation(radius.is_some(), batch, &device)?),
+            None => None,
+        };
+        let (rotation, rows) = rotation.map_or((None, None), |(rotation, rows)| (Some(rotation), rows));
         Ok(AttentionContext {
             cu_seqlens: batch.cu_seqlens(),
             key_lengths: batch.key_lengths(),
             tiles: self.backend.is_gpu().then(|| query_tiles(batch.cu_seqlens(), &device)).transpose()?,
             tree,
-            positions,
-            rotation: (self.rotary.as_ref())
-                .map(|rotary| rotary.rotation(radius.is_some(), max_seqlen, &device))
-                .transpose()?,
+            rotation_rows: rows.map_or(Cow::Borrowed(positions), Cow::Owned),
+            rotation,
             biases: (self.relative_biases.iter())
                 .map(|bias| bias.by_relative_position(max_seqlen, &device))
                 .collect::<Result<_>>()?,
@@ -322,8 +328,10 @@ impl Encoder {
             batch.key_lengths().is_none() || spec.convolution.is_none(),
             "tokens that no token attends to are not supported by encoders with a convolution"
         );
-        let (tokens, limit) = (batch.max_seqlen(), spec.max_length());
-        ensure!(tokens <= limit, "a sequence has {tokens} tokens, but the model has {limit} positions");
+        if let Some(limit) = spec.position_limit() {
+            let tokens = batch.max_seqlen();
+            ensure!(tokens <= limit, "a sequence has {tokens} tokens, but the model has {limit} positions");
+        }
         Ok(())
     }
 }

@@ -76,7 +76,11 @@ impl DenseFeedForward {
 }
 
 /// The activation with its learned parameters, if it has any.
-fn load_activation(activation: Activation, source: &mut dyn WeightSource, name: &str) -> Result<Activation> {
+pub(super) fn load_activation(
+    activation: Activation,
+    source: &mut dyn WeightSource,
+    name: &str,
+) -> Result<Activation> {
     let scalar = |tensor: Tensor| -> Result<f32> {
         Ok(tensor.flatten_all()?.get(0)?.to_dtype(DType::F32)?.to_scalar()?)
     };

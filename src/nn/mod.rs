@@ -31,6 +31,7 @@ mod spec;
 mod task_head;
 mod token_head;
 mod token_pooling;
+mod vector_function;
 mod weight_source;
 
 pub use crate::kernels::gemm::{F32_SIGNIFICAND_BITS, GemmType};
@@ -54,7 +55,7 @@ pub use formula::{Formula, Symbol};
 pub use head_transform::TransformSpec;
 pub use masked_lm::{MaskedLmHead, MaskedLmSpec, SpladeSpec};
 pub use pooling::{LEXICAL, MULTI_VECTOR, OutputKind, Pool, Pooling, SPLADE};
-pub use post_pooling::{Dense, PostPooling, PostPoolingSpec, is_normalized};
+pub use post_pooling::{Dense, PostPooling, PostPoolingSpec, apply_to_tokens, is_normalized};
 pub use ragged_batch::RaggedBatch;
 pub use spec::{
     Biases, ConvolutionSpec, Disentangled, EmbeddingNorm, EncoderSpec, ExpertsSpec, Frequencies,
@@ -64,5 +65,6 @@ pub use spec::{
 pub use task_head::{HeadKind, HeadSpec, TaskHead};
 pub use token_head::{TokenHead, TokenHeadSpec};
 pub use token_pooling::pool_hierarchically;
+pub use vector_function::{TorchActivation, VectorFunction};
 pub(crate) use weight_source::placeholder;
 pub use weight_source::{ChangeCheck, ParameterCount, RandomWeights, WeightSource};

@@ -6,10 +6,13 @@ use std::fmt;
 use anyhow::Result;
 use candle_core::Tensor;
 
+use super::feed_forward::load_activation;
+use super::head_transform::on_cpu;
 use super::linear::Linear;
 use super::norm::Norm;
 use super::{
-    Activation, EncoderSpec, Isa, NormKind, NormSpec, PoolerDense, Pooling, WeightSource, l2_normalize,
+    Activation, EncoderSpec, Isa, NormKind, NormSpec, PoolerDense, Pooling, TorchActivation, WeightSource,
+    l2_normalize,
 };
 
 /// The computation of a post-pooling module.
@@ -24,7 +27,7 @@ pub enum PostPoolingSpec {
         /// Whether the linear layer has a bias.
         bias: bool,
         /// Activation of the output.
-        activation: Activation,
+        activation: TorchActivation,
         /// Whether the input is added to the output, through a second matrix where the dimensions differ.
         residual: bool,
     },
@@ -86,7 +89,7 @@ pub enum PostPooling {
 /// `f(x Wᵀ + b)`, and with a residual `+ x` or `+ x Rᵀ`.
 pub struct Dense {
     linear: Linear,
-    activation: Activation,
+    activation: TorchActivation,
     residual: Option<Residual>,
 }
 
@@ -97,7 +100,8 @@ enum Residual {
 
 impl PostPooling {
     /// Loads a module: for Dense `NAME.linear.weight` of `(outputs, inputs)`, `NAME.linear.bias` of `(outputs)` and
-    /// `NAME.residual.weight` of `(outputs, inputs)`; for LayerNorm `NAME.norm.weight` and `NAME.norm.bias` of `(width)`.
+    /// `NAME.residual.weight` of `(outputs, inputs)`, and `NAME.activation.weight` of `(1)` where the activation has it; for LayerNorm
+    /// `NAME.norm.weight` and `NAME.norm.bias` of `(width)`.
     ///
     /// # Errors
     /// If the source fails.
@@ -112,6 +116,12 @@ impl PostPooling {
                 } else {
                     let name = format!("{name}.residual");
                     Some(Residual::Projected(Linear::load(source, &name, inputs, outputs, false)?))
+                };
+                let activation = match activation {
+                    TorchActivation::Fused(activation) => {
+                        load_activation(activation, source, &format!("{name}.activation"))?.into()
+                    }
+                    vector => vector,
                 };
                 Ok(PostPooling::Dense(Box::new(Dense { linear, activation, residual })))
             }
@@ -140,6 +150,7 @@ impl PostPooling {
             return Ok(None);
         };
         let linear = Linear::load(source, "pooler", spec.hidden_size, outputs, bias)?;
+        let activation = activation.into();
         Ok(Some(PostPooling::Dense(Box::new(Dense { linear, activation, residual: None }))))
     }
 
@@ -172,8 +183,33 @@ impl Dense {
             Some(Residual::Identity) => Some(x),
             _ => projected.as_ref(),
         };
-        self.linear.forward_residual(x, self.activation, residual)
+        let function = match self.activation {
+            TorchActivation::Fused(activation) => {
+                return self.linear.forward_residual(x, activation, residual);
+            }
+            TorchActivation::Vector(function) => function,
+        };
+        let x = self.linear.forward(x, Activation::Identity)?;
+        let (rows, width) = x.dims2()?;
+        let mut values = x.flatten_all()?.to_vec1::<f32>()?;
+        values.chunks_mut(width).for_each(|row| function.apply(row));
+        let x = Tensor::from_vec(values, (rows, width), x.device())?;
+        Ok(match residual {
+            Some(residual) => (x + residual)?,
+            None => x,
+        })
     }
+}
+
+/// Hidden states of `(T, H)` after modules that run on the vector of each token, `(T, outputs)`, in f32 on the CPU; as they are without any.
+///
+/// # Errors
+/// As [`PostPooling::forward`].
+pub fn apply_to_tokens(modules: &[PostPooling], hidden: &Tensor) -> Result<Tensor> {
+    if modules.is_empty() {
+        return Ok(hidden.clone());
+    }
+    modules.iter().try_fold(on_cpu(hidden)?, |x, module| module.forward(x))
 }
 
 /// Whether vectors have unit length after these modules: the last one normalises.

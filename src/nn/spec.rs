@@ -156,7 +156,7 @@ pub struct ExpertsSpec {
 }
 
 /// Position encoding.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Positions {
     /// No position encoding.
     None,
@@ -182,7 +182,7 @@ pub enum Numbering {
 }
 
 /// Rotary position embedding (RoPE).
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Rotary {
     /// Angular frequencies.
     pub frequencies: Frequencies,
@@ -194,10 +194,12 @@ pub struct Rotary {
     pub rotate_values: bool,
     /// Whether a table of sines and cosines in the checkpoint replaces the computed one.
     pub stored_table: bool,
+    /// Dimensions of each head that are rotated, the first ones; `None`: all.
+    pub rotated_dims: Option<usize>,
 }
 
 /// Angular frequencies of rotary embeddings.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Frequencies {
     /// Base: pair `i` of `n` rotates by `theta^(−i/n)` radians per position.
     pub theta: f64,
@@ -215,7 +217,7 @@ pub enum RotaryLayout {
 }
 
 /// Scaling of the rotary frequencies; the fields are called as in `rope_scaling` of `config.json`.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum RotaryScaling {
     /// No scaling.
     None,
@@ -229,6 +231,26 @@ pub enum RotaryScaling {
     Ntk {
         /// The ratio of the longer context to the original one.
         factor: f64,
+    },
+    /// Theta multiplied by `(factor · n / original_max_positions − factor + 1)^(d/(d−2))` for sequences of `n` tokens, more than
+    /// `original_max_positions`: dynamic NTK scaling.
+    Dynamic {
+        /// The factor.
+        factor: f64,
+        /// Length of the longest sequence without scaling, in tokens.
+        original_max_positions: f64,
+    },
+    /// Each frequency divided by a factor of its own, of another list for sequences of more than `original_max_positions` tokens; sines and
+    /// cosines multiplied by the attention factor (LongRoPE, Ding et al. 2024).
+    LongRope {
+        /// The factors for sequences of up to `original_max_positions` tokens.
+        short_factors: Vec<f64>,
+        /// The factors for longer sequences.
+        long_factors: Vec<f64>,
+        /// Length of the original context in tokens.
+        original_max_positions: f64,
+        /// The factor on sines and cosines.
+        attention_factor: f64,
     },
     /// Low frequencies divided by the factor, high ones kept, a linear ramp between (NTK-by-parts, Peng et al. 2023, §3.2).
     NtkByParts {
@@ -252,8 +274,8 @@ pub enum RotaryScaling {
         beta_slow: f64,
         /// Length of the original context in tokens.
         original_max_positions: f64,
-        /// The factor on sines and cosines; `None`: `0.1 ln(factor) + 1`, or 1 for a factor up to 1.
-        attention_factor: Option<f64>,
+        /// The factor on sines and cosines.
+        attention_factor: f64,
         /// Whether the ends of the ramp are rounded to whole pairs.
         truncate: bool,
     },
@@ -488,12 +510,22 @@ impl EncoderSpec {
         self.score_bias != ScoreBias::None || self.positions == Positions::Alibi
     }
 
-    /// The maximum length of a sequence in tokens.
+    /// The maximum length of a sequence in tokens that the model was made for.
     pub fn max_length(&self) -> usize {
-        match self.positions {
+        match &self.positions {
             Positions::Learned(numbering) => self.max_positions.saturating_sub(numbering.first()),
             _ => self.max_positions,
         }
+    }
+
+    /// The maximum length of a sequence in tokens where positions have a table; `None`: there are as many positions as tokens.
+    pub fn position_limit(&self) -> Option<usize> {
+        let has_table = match &self.positions {
+            Positions::Learned(_) => true,
+            Positions::Rotary(rotary) => rotary.stored_table,
+            Positions::None | Positions::Sinusoidal | Positions::Alibi => false,
+        };
+        has_table.then(|| self.max_length())
     }
 
     /// Heads that the softmax runs over, after the pre-softmax projection.
@@ -577,9 +609,13 @@ impl EncoderSpec {
             key_value_heads == heads || self.talking_heads == TalkingHeads::default(),
             "talking heads with grouped-query attention are not supported"
         );
-        if let Positions::Rotary(rotary) = self.positions {
+        if let Positions::Rotary(rotary) = &self.positions {
             let (qk, v) = (self.qk_head_dim, self.v_head_dim);
-            ensure!(qk.is_multiple_of(2), "rotary embeddings need an even head dim, found {qk}");
+            let rotated = rotary.rotated_dims.unwrap_or(qk);
+            ensure!(
+                rotated.is_multiple_of(2) && rotated <= qk,
+                "rotary embeddings need an even number of dimensions of a head of {qk}, found {rotated}"
+            );
             ensure!(
                 !rotary.rotate_values || v == qk,
                 "rotated values need the head dim of queries and keys, {qk}, found {v}"

@@ -1,8 +1,18 @@
 //! Settings of the allocator: whether freed memory is kept for the next operation or returned to the system, and no huge pages.
 
-use std::ffi::c_long;
+use std::ffi::{c_int, c_long, c_void};
+use std::ptr;
 
-use libmimalloc_sys::{mi_collect, mi_option_set_default, mi_option_t};
+use libmimalloc_sys::{mi_collect, mi_option_set_default, mi_option_t, mi_register_error};
+
+use crate::sys::memory::on_refusal;
+
+/// `ENOMEM` and `EOVERFLOW` of errno.h: there is no memory for an allocation, or no address space is that large.
+#[cfg(unix)]
+const REFUSALS: [c_int; 2] =
+    [rustix::io::Errno::NOMEM.raw_os_error(), rustix::io::Errno::OVERFLOW.raw_os_error()];
+#[cfg(not(unix))]
+const REFUSALS: [c_int; 2] = [12, 132];
 
 /// `mi_option_purge_delay`: milliseconds before freed memory is returned. `libmimalloc-sys` has no name for it.
 const PURGE_DELAY: mi_option_t = 15;
@@ -27,15 +37,39 @@ pub fn return_freed_memory() {
 }
 
 /// Settings for the start of the process and for loading a model: freed memory is returned at once until [`return_freed_memory`] is
-/// called, no huge pages, and one arena of the C library.
+/// called, no huge pages, one arena of the C library, and a message where the system refuses memory.
 ///
 /// Each thread would fill many of its huge pages in part only: 10 to 30 MB in a process that encodes one text, and 11 MB with two workers
 /// and the sizes of all-MiniLM-L6-v2. Where a virtual machine has to get them from its host first, a run takes 10 to 20 ms more; what they save
 /// in address translation is below 0.5 %, and nothing with the sizes of BERT-base.
 pub fn configure_at_start() {
+    #[cfg(not(unix))]
+    report_refusals();
     set(PURGE_DELAY, 0);
     disallow_huge_pages();
     use_one_c_arena();
+}
+
+/// Makes the allocator call [`on_refusal`] where it would return no memory: Rust would abort the process.
+fn report_refusals() {
+    extern "C" fn on_error(code: c_int, _: *mut c_void) {
+        if REFUSALS.contains(&code) {
+            on_refusal();
+        }
+    }
+    // SAFETY: the function may be called at any time from any thread, and has no argument of its own to be valid.
+    unsafe { mi_register_error(Some(on_error), ptr::null_mut()) };
+}
+
+// Runs before `main`: Rust's runtime allocates before, too.
+//
+// SAFETY: a constructor must not rely on anything that Rust's runtime sets up before `main`. This one stores a pointer.
+#[cfg(unix)]
+ctor::declarative::ctor! {
+    #[ctor(unsafe)]
+    fn report_refusals_before_main() {
+        report_refusals();
+    }
 }
 
 /// Limits the arenas of glibc's malloc, from which C code allocates little, to one. Otherwise each thread reserves 64 MB of address

@@ -16,8 +16,9 @@ pub(super) struct ArrayEncoder {
     header: Header,
 }
 
-/// The header of a file with `rows` rows. Its size does not depend on the number of rows.
-pub(super) type Header = fn(schema: &OutputSchema, vectors: &VectorType, rows: u64) -> Vec<u8>;
+/// The header of a file with `rows` rows, in `bytes` bytes.
+pub(super) type Header =
+    fn(schema: &OutputSchema, vectors: &VectorType, rows: u64, bytes: usize) -> Result<Vec<u8>>;
 
 impl ArrayEncoder {
     /// An encoder for rows of `schema` after a header of `header_bytes` bytes.
@@ -48,6 +49,7 @@ impl RowEncoder for ArrayEncoder {
     }
 
     fn finish(self: Box<Self>, destination: Destination, rows: u64) -> Result<()> {
-        destination.commit_with_header(&(self.header)(&self.schema, &self.vectors, rows))
+        let header = (self.header)(&self.schema, &self.vectors, rows, self.header_bytes)?;
+        destination.commit_with_header(&header)
     }
 }

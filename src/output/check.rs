@@ -82,7 +82,7 @@ fn check_kept_columns(schema: &OutputSchema) -> Result<()> {
     for (i, column) in kept.iter().enumerate() {
         let name = column.name.as_str();
         if kept[..i].iter().any(|other| other.name == name) {
-            bail!("--keep names {name:?} twice; name it once");
+            bail!("--keep names {name:?} twice; name it once, or copy a field under another name: NAME=AS");
         }
         let is_reserved = RESERVED_COLUMNS.contains(&name)
             || content.column_names().contains(&name)
@@ -94,10 +94,17 @@ fn check_kept_columns(schema: &OutputSchema) -> Result<()> {
             _ => false,
         };
         if is_reserved || is_element {
-            bail!("--keep {name}: {name} is already an output column; rename the field in the input");
+            bail!(already_a_column(name));
         }
     }
     Ok(())
+}
+
+/// The error for a kept field under the name of a column that Sconce writes itself.
+pub fn already_a_column(name: &str) -> String {
+    format!(
+        "--keep {name}: {name} is already an output column; copy the field under another name: --keep NAME=AS"
+    )
 }
 
 /// Whether `name` is one of the CSV columns `e0`, `e1`, … of a vector with `width` elements.

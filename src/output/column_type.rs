@@ -13,7 +13,7 @@ use crate::field::{FieldValue, map_leaf_types};
 /// A column copied from the input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptColumn {
-    /// Its name in the input and the output.
+    /// Its name in the output.
     pub name: String,
     /// Its type.
     #[serde(rename = "kind")]

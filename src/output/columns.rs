@@ -271,7 +271,10 @@ impl<'a> BatchColumns<'a> {
 }
 
 /// The value of row `i` of the `id` column or a kept column.
-fn field_value(column_type: &ColumnType, column: &ArrayRef, i: usize) -> Result<FieldValue> {
+///
+/// # Errors
+/// If Arrow cannot convert it.
+pub(super) fn field_value(column_type: &ColumnType, column: &ArrayRef, i: usize) -> Result<FieldValue> {
     if let ColumnType::Arrow(data_type) = column_type {
         return Ok(FieldValue::from_row(column, i, data_type)?);
     }

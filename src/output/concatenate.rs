@@ -1,14 +1,17 @@
 //! Joins jsonl or csv files byte by byte.
 
 use std::fs::File;
-use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 
+use super::bounded_rows::CsvRows;
 use super::destination::{Access, Destination};
 use super::format::OutputFormat;
 use super::lock::OutputLock;
+use crate::error::one_line;
+use crate::sys::regular_file;
 
 /// Size in bytes of the buffer for copying.
 const BUFFER_BYTES: usize = 1 << 18;
@@ -41,9 +44,9 @@ pub fn concatenate(lock: &OutputLock, format: OutputFormat, paths: &[PathBuf]) -
 fn header(path: &Path, format: OutputFormat) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if format == OutputFormat::Csv {
-        let mut rows = csv::Reader::from_reader(open(path)?);
-        rows.byte_headers().map_err(|error| unread(path, &error))?;
-        let header = open(path)?.take(rows.position().byte()).read_to_end(&mut bytes);
+        let mut rows = CsvRows::open(path).map_err(|error| unread(path, &error))?;
+        let (_, end) = rows.header().map_err(|error| unread(path, &error))?;
+        let header = open(path)?.take(end).read_to_end(&mut bytes);
         header.map_err(|error| unread(path, &error))?;
     }
     Ok(bytes)
@@ -51,7 +54,7 @@ fn header(path: &Path, format: OutputFormat) -> Result<Vec<u8>> {
 
 /// Appends the bytes of a file from `start` on.
 fn append_rows(destination: &mut Destination, path: &Path, start: u64) -> Result<()> {
-    let mut file = open(path)?.into_inner();
+    let mut file = open(path)?;
     file.seek(SeekFrom::Start(start)).map_err(|error| unread(path, &error))?;
     let (mut buffer, mut last) = (vec![0; BUFFER_BYTES], b'\n');
     loop {
@@ -68,11 +71,11 @@ fn append_rows(destination: &mut Destination, path: &Path, start: u64) -> Result
     Ok(())
 }
 
-fn open(path: &Path) -> Result<BufReader<File>> {
-    File::open(path).map(BufReader::new).map_err(|error| unread(path, &error))
+fn open(path: &Path) -> Result<File> {
+    regular_file::open(path).map_err(|error| unread(path, &error))
 }
 
 /// The error for a file that cannot be read.
 fn unread(path: &Path, error: &dyn std::fmt::Display) -> anyhow::Error {
-    anyhow!("cannot read {} ({error}); check the path", path.display())
+    anyhow!("cannot read {} ({}); check the path", path.display(), one_line(error))
 }

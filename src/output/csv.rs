@@ -35,7 +35,8 @@ impl RowEncoder for CsvEncoder {
         let chunk = Span::NAMES.into_iter().filter(|_| schema.chunks);
         let names = ["index"].into_iter().chain(id).chain(chunk).chain(["tokens", "truncated"]);
         let names = names.chain(schema.kept.iter().map(|column| column.name.as_str()));
-        append_record(bytes, names.map(Cow::Borrowed).chain(content_names(&schema.content)))
+        append_record(bytes, names.map(Cow::Borrowed).chain(content_names(&schema.content)));
+        Ok(())
     }
 
     fn encode(&mut self, row: &Row, bytes: &mut Vec<u8>) -> Result<()> {
@@ -47,7 +48,8 @@ impl RowEncoder for CsvEncoder {
         let chunk =
             row.chunk.iter().flat_map(|chunk| chunk.values()).map(|value| Cow::Owned(value.to_string()));
         let fields = [index].into_iter().chain(id).chain(chunk).chain([tokens, truncated]).chain(kept);
-        append_record(bytes, fields.chain(content_fields(row.content)?.into_iter().map(Cow::Owned)))
+        append_record(bytes, fields.chain(content_fields(row.content)?.into_iter().map(Cow::Owned)));
+        Ok(())
     }
 }
 
@@ -91,25 +93,51 @@ fn content_fields(content: &Content) -> Result<Vec<String>> {
     })
 }
 
-/// Appends a line with these fields, quoted where necessary.
-pub(super) fn append_record<'a>(
-    bytes: &mut Vec<u8>,
-    fields: impl Iterator<Item = Cow<'a, str>>,
-) -> Result<()> {
-    let mut line = csv::Writer::from_writer(bytes);
-    line.write_record(fields.map(|field| field.into_owned().into_bytes()))?;
-    Ok(line.flush()?)
+/// Appends a line with these fields, quoted where necessary: without the buffer that a writer of the `csv` crate allocates.
+pub(super) fn append_record<'a>(bytes: &mut Vec<u8>, fields: impl Iterator<Item = Cow<'a, str>>) {
+    let start = bytes.len();
+    for (i, field) in fields.enumerate() {
+        if i > 0 {
+            bytes.push(b',');
+        }
+        if field.contains(['"', ',', '\r', '\n']) {
+            bytes.push(b'"');
+            bytes.extend_from_slice(field.replace('"', "\"\"").as_bytes());
+            bytes.push(b'"');
+        } else {
+            bytes.extend_from_slice(field.as_bytes());
+        }
+    }
+    // An empty line is no row.
+    if bytes.len() == start {
+        bytes.extend_from_slice(b"\"\"");
+    }
+    bytes.push(b'\n');
 }
 
 #[cfg(test)]
 mod tests {
     use super::append_record;
 
+    /// As the `csv` crate writes them.
+    #[test]
+    fn every_row_of_few_characters_is_written_as_the_csv_crate_writes_it() {
+        let characters = ["", "a", "\"", ",", "\r", "\n", " ", "é", "'"];
+        let fields = || characters.iter().flat_map(|a| characters.iter().map(move |b| format!("{a}{b}")));
+        let rows = fields().map(|field| vec![field]);
+        let rows = rows.chain(fields().flat_map(|a| fields().map(move |b| vec![a.clone(), b])));
+        for row in rows {
+            let (mut found, mut expected) = (b"a\n".to_vec(), b"a\n".to_vec());
+            append_record(&mut found, row.iter().map(Into::into));
+            csv::Writer::from_writer(&mut expected).write_record(&row).unwrap();
+            assert_eq!(found, expected, "{row:?}");
+        }
+    }
+
     #[test]
     fn fields_are_quoted_where_necessary() {
         let mut bytes = b"a\n".to_vec();
-        append_record(&mut bytes, ["1", "", "x, y", "\"z\"", "two\nlines"].into_iter().map(Into::into))
-            .unwrap();
+        append_record(&mut bytes, ["1", "", "x, y", "\"z\"", "two\nlines"].into_iter().map(Into::into));
         assert_eq!(bytes, b"a\n1,,\"x, y\",\"\"\"z\"\"\",\"two\nlines\"\n");
     }
 }

@@ -13,7 +13,7 @@ use super::lock::OutputLock;
 use super::sidecars::SidecarPaths;
 use super::target::Target;
 use super::write_error::write_error;
-use crate::sys::stdout;
+use crate::sys::{own_file, stdout};
 
 /// Capacity in bytes of the buffers for reading and writing.
 const BUFFER_BYTES: usize = 1 << 16;
@@ -49,9 +49,9 @@ enum Sink {
 }
 
 /// The bytes that were written, for [`Destination::convert`].
-pub(super) trait ReadSeek: Read + Seek {}
+pub(super) trait ReadSeek: Read + Seek + Send {}
 
-impl<T: Read + Seek> ReadSeek for T {}
+impl<T: Read + Seek + Send> ReadSeek for T {}
 
 impl Destination {
     /// Opens a locked target: from the beginning, or after the durable rows of an interrupted run.
@@ -212,7 +212,7 @@ impl Destination {
 fn create_partial(target: &Target, sidecars: &SidecarPaths) -> Result<File> {
     refuse_non_file(&sidecars.partial, target)?;
     remove(&sidecars.partial)?;
-    let file = create_sidecar(&sidecars.output).read(true).open(&sidecars.partial);
+    let file = create_sidecar(&sidecars.partial, &sidecars.output);
     file.map_err(|error| write_error(target, true, error))
 }
 
@@ -227,22 +227,18 @@ fn resume_partial(
 ) -> Result<File> {
     let DurableRows { bytes, blocks, .. } = durable;
     let partial = &sidecars.partial;
-    refuse_non_file(partial, target)?;
     let refuse = |reason: String| {
         anyhow!("cannot resume {target}: {} {reason}; pass --restart to start over", partial.display())
     };
     let failed = |error| write_error(target, true, error);
-    let mut file = match OpenOptions::new().read(true).write(true).open(partial) {
+    let mut file = match own_file::open_to_write(partial) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Err(refuse("no longer exists".into())),
-        Err(error) => return Err(failed(error)),
+        Err(error) => return Err(refuse(format!("cannot be opened ({error})"))),
     };
-    let metadata = file.metadata().map_err(failed)?;
-    if is_shared(&metadata, sidecars) {
-        return Err(refuse("belongs to another user or has hard links".into()));
-    }
-    if metadata.len() < *bytes {
-        return Err(refuse(format!("has {} bytes, but {bytes} were written", metadata.len())));
+    let length = file.metadata().map_err(failed)?.len();
+    if length < *bytes {
+        return Err(refuse(format!("has {length} bytes, but {bytes} were written")));
     }
     file.seek(SeekFrom::Start(header)).map_err(failed)?;
     let reader = BufReader::with_capacity(BUFFER_BYTES, &file);
@@ -270,11 +266,7 @@ fn convert_file(
     let converted = &sidecars.converted;
     // A killed run may have left one.
     remove(converted)?;
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let file = options.open(converted)?;
+    let file = own_file::create_new(converted, own_file::PRIVATE)?;
     file.set_permissions(partial.metadata()?.permissions())?;
     let mut sink = BufWriter::with_capacity(BUFFER_BYTES, file);
     convert(&mut BufReader::with_capacity(BUFFER_BYTES, partial), &mut sink)?;
@@ -291,21 +283,6 @@ fn spool_file() -> Result<File> {
     tempfile::tempfile().map_err(|error| {
         anyhow!("cannot create a temporary file in {} ({error}); set TMPDIR", std::env::temp_dir().display())
     })
-}
-
-/// Whether a file belongs to another user or has hard links. Its owner is compared with that of the lock file, which
-/// this process made.
-#[cfg(unix)]
-fn is_shared(file: &fs::Metadata, sidecars: &SidecarPaths) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let own = fs::symlink_metadata(&sidecars.lock).map(|lock| lock.uid());
-    file.nlink() > 1 || own.is_ok_and(|own| own != file.uid())
-}
-
-/// Always false: owners and hard links are not known there.
-#[cfg(not(unix))]
-fn is_shared(_: &fs::Metadata, _: &SidecarPaths) -> bool {
-    false
 }
 
 /// Gives `file` the permissions of the existing output that it replaces, if there is one.

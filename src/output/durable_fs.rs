@@ -1,15 +1,15 @@
 //! File operations that survive a crash: a rename or a removal is followed by an fsync of the directory.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
 
 use super::target::{Target, parent_dir};
+use crate::sys::own_file::{self, SHARED};
 
-/// Refuses a path that exists and is not a regular file: opening a pipe would block, and a symbolic link may lead
-/// anywhere.
+/// Refuses a path that exists and is not a regular file, before it is replaced.
 ///
 /// # Errors
 /// If there is such a path.
@@ -20,22 +20,20 @@ pub(super) fn refuse_non_file(path: &Path, target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// Options that create a new file with the permissions of `output`, plus read and write for its owner; default
-/// permissions where `output` does not exist. Sidecar files hold texts and vectors, too, so they are as private as the
-/// output.
-pub(super) fn create_sidecar(output: &Path) -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
+/// Creates a file with the permissions of `output`, plus read and write for its owner; default permissions where `output` does not
+/// exist. Sidecar files hold texts and vectors, too, so they are as private as the output.
+///
+/// # Errors
+/// If there is such a file, or it cannot be created.
+pub(super) fn create_sidecar(path: &Path, output: &Path) -> io::Result<File> {
     #[cfg(unix)]
-    {
-        use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-        let mode =
-            fs::metadata(output).map_or(0o666, |metadata| metadata.permissions().mode() & 0o777 | 0o600);
-        options.mode(mode);
-    }
+    let mode = {
+        use std::os::unix::fs::PermissionsExt;
+        fs::metadata(output).map_or(SHARED, |metadata| metadata.permissions().mode() & 0o777 | 0o600)
+    };
     #[cfg(not(unix))]
-    let _ = output;
-    options
+    let (mode, _) = (SHARED, output);
+    own_file::create_new(path, mode)
 }
 
 /// Removes a file durably; a missing file is not an error.

@@ -4,20 +4,21 @@
 //! rows, so that the file does not depend on where a run was interrupted.
 
 use std::collections::VecDeque;
-use std::io::{Read, Write};
+use std::io::{BufReader, Write};
 use std::iter;
 
 use anyhow::{Result, anyhow, bail};
 use arrow_array::RecordBatch;
-use arrow_ipc::reader::StreamReader;
 use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteOptions, write_message};
-use arrow_schema::{ArrowError, SchemaRef};
+use arrow_schema::SchemaRef;
 
 use super::columns::{BatchBuilder, arrow_schema, for_each_row};
 use super::destination::{Access, Destination};
 use super::encoder::RowEncoder;
 use super::row::Row;
 use super::schema::{OutputMetadata, OutputSchema};
+use crate::formats::ReadError;
+use crate::formats::arrow::ArrowReader;
 
 /// Approximate size in bytes at which a record batch of the stream ends.
 const MAX_BATCH_BYTES: usize = 4 << 20;
@@ -106,7 +107,9 @@ impl RowEncoder for IpcStreamEncoder {
         let (schema, arrow_schema) = (self.schema.clone(), arrow_schema(&self.schema));
         drop(self);
         destination.convert(|stream, sink| {
-            let mut batches = StreamReader::try_new(stream, None).map_err(unreadable)?;
+            // A row may have any size.
+            let stream = Box::new(BufReader::new(stream));
+            let mut batches = ArrowReader::open(stream, None, u64::MAX).map_err(unreadable)?;
             if batches.schema().fields() != arrow_schema.fields() {
                 bail!("the rows of the interrupted run have other columns; pass --restart to start over");
             }
@@ -117,7 +120,7 @@ impl RowEncoder for IpcStreamEncoder {
 
 /// Regroups the rows of a stream. Where a group ends depends on the rows only, not on the batches of the stream.
 fn row_groups<'a>(
-    batches: &'a mut StreamReader<impl Read>,
+    batches: &'a mut ArrowReader<'_>,
     schema: &'a OutputSchema,
 ) -> impl Iterator<Item = Result<RecordBatch>> + 'a {
     let mut rows = BatchBuilder::new(schema);
@@ -127,11 +130,14 @@ fn row_groups<'a>(
             if let Some(group) = complete.pop_front() {
                 return Some(Ok(group));
             }
-            let added = match batches.next() {
-                None if rows.rows() == 0 => return None,
-                None => rows.take().map(|group| complete.push_back(group)).map_err(unreadable),
-                Some(Err(error)) => Err(unreadable(error)),
-                Some(Ok(batch)) => for_each_row(&batch, schema, |row| {
+            let added = match batches.next_batch() {
+                Ok(None) if rows.rows() == 0 => return None,
+                Ok(None) => rows
+                    .take()
+                    .map(|group| complete.push_back(group))
+                    .map_err(|error| unreadable(error.to_string().into())),
+                Err(error) => Err(unreadable(error)),
+                Ok(Some(batch)) => for_each_row(&batch, schema, |row| {
                     rows.push(row)?;
                     if rows.bytes() >= MAX_GROUP_BYTES {
                         complete.push_back(rows.take()?);
@@ -147,6 +153,6 @@ fn row_groups<'a>(
 }
 
 /// The message for a stream that cannot be decoded.
-fn unreadable(error: ArrowError) -> anyhow::Error {
+fn unreadable(error: ReadError) -> anyhow::Error {
     anyhow!("cannot read back the rows written so far ({error}); pass --restart to start over")
 }

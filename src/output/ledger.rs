@@ -2,17 +2,19 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use serde::Serialize;
 
+use super::bounded_rows::read_line;
 use super::digest::{Digest, Hasher};
 use super::durable_fs::{create_sidecar, remove, rename};
 use super::target::Target;
 use super::write_error::write_error;
+use crate::sys::{own_file, regular_file};
 
 /// Maximum number of bytes of a file that are read to recognise a ledger by its first line.
 const MAX_FIRST_LINE_BYTES: u64 = 1 << 16;
@@ -75,10 +77,13 @@ impl Ledger {
     /// # Errors
     /// If there is such a file at `final_path`.
     pub fn check_replaceable(final_path: &Path) -> Result<()> {
-        let Ok(file) = File::open(final_path) else { return Ok(()) };
+        if !regular_file::has_dir_entry(final_path) {
+            return Ok(());
+        }
         let mut line = String::new();
-        let read = BufReader::new(file.take(MAX_FIRST_LINE_BYTES)).read_line(&mut line);
-        if read.is_ok() && is_entry(&line) {
+        let first_line = |file: File| BufReader::new(file.take(MAX_FIRST_LINE_BYTES)).read_line(&mut line);
+        let is_read = !final_path.is_symlink() && regular_file::open(final_path).and_then(first_line).is_ok();
+        if is_read && is_entry(&line) {
             return Ok(());
         }
         bail!(
@@ -108,7 +113,7 @@ impl Ledger {
                 path.display()
             );
         }
-        let mut file = OpenOptions::new().read(true).write(true).open(path).map_err(failed)?;
+        let mut file = own_file::open_to_write(path).map_err(failed)?;
         let mut hasher = Hasher::default();
         hasher.add_all(BufReader::new((&file).take(bytes))).map_err(failed)?;
         file.set_len(bytes).and_then(|()| file.seek(SeekFrom::Start(bytes))).map_err(failed)?;
@@ -135,23 +140,31 @@ impl Ledger {
         self.hasher.add(line);
         let result = match &mut self.file {
             Some(file) => file.write_all(line),
-            None => create_sidecar(&self.output)
-                .open(&self.path)
+            None => create_sidecar(&self.path, &self.output)
                 .and_then(|file| self.file.insert(BufWriter::new(file)).write_all(line)),
         };
         result.map_err(|error| self.error(error))
     }
 
-    /// Appends the entries of another ledger that are not in `seen`, to which it adds them.
+    /// Appends the entries of the ledger at `path` that are not in `seen`, to which it adds them.
     ///
     /// # Errors
     /// If they cannot be read or written.
-    pub fn append(&mut self, entries: impl BufRead, seen: &mut HashSet<Digest>) -> Result<()> {
-        for line in entries.lines() {
-            let line = line.map_err(|error| self.error(error))?;
-            let line = format!("{line}\n");
-            if seen.insert(Digest::of(line.as_bytes())) {
-                self.write_line(line.as_bytes())?;
+    pub fn append(
+        &mut self,
+        path: &Path,
+        mut entries: impl BufRead,
+        seen: &mut HashSet<Digest>,
+    ) -> Result<()> {
+        let mut line = Vec::new();
+        let unread =
+            |error| anyhow!("cannot read the ledger {} ({error}); restore or remove it", path.display());
+        while read_line(&mut entries, &mut line).map_err(unread)? {
+            if line.last() != Some(&b'\n') {
+                line.push(b'\n');
+            }
+            if seen.insert(Digest::of(&line)) {
+                self.write_line(&line)?;
             }
         }
         Ok(())

@@ -1,23 +1,57 @@
 //! The lock on an output file.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 
 use super::durable_fs::{refuse_non_file, remove};
 use super::manifest;
+use super::read_files::ReadFiles;
 use super::sidecars::SidecarPaths;
 use super::stdout::check_stdout;
-use super::target::Target;
+use super::target::{Target, parent_dir};
 use super::write_error::write_error;
+use crate::sys::own_file;
 
 /// Attempts to lock a lock file that its previous owner removes between opening and locking.
 const MAX_ATTEMPTS: usize = 10;
 
+/// A locked output that is not written to before it is compared with the files that the run reads.
+pub struct UncheckedOutput(OutputLock);
+
+impl UncheckedOutput {
+    /// The locked target.
+    pub fn target(&self) -> &Target {
+        self.0.target()
+    }
+
+    /// [`OutputLock::sidecars`].
+    pub fn sidecars(&self) -> Option<&SidecarPaths> {
+        self.0.sidecars()
+    }
+
+    /// [`ReadFiles::refuse_output`] for this output.
+    ///
+    /// # Errors
+    /// If it would replace a file that the run reads: a usage error.
+    pub fn refuse(&self, option: &str, read: &ReadFiles) -> Result<()> {
+        self.sidecars().map_or(Ok(()), |sidecars| read.refuse_output(option, sidecars))
+    }
+
+    /// The output, which can be written to, after [`UncheckedOutput::refuse`].
+    ///
+    /// # Errors
+    /// As [`UncheckedOutput::refuse`].
+    pub fn check(self, option: &str, read: &ReadFiles) -> Result<OutputLock> {
+        self.refuse(option, read)?;
+        Ok(self.0)
+    }
+}
+
 /// An exclusive lock on an output file and its sidecar files, released on drop. Standard output, pipes and devices are
-/// not locked.
+/// not locked. It is made by [`UncheckedOutput::check`], so that every output is compared with the files that are read.
 pub struct OutputLock {
     target: Target,
     sidecars: Option<SidecarPaths>,
@@ -26,18 +60,19 @@ pub struct OutputLock {
 }
 
 impl OutputLock {
-    /// Locks an output.
+    /// Locks an output. It must also be [checked](UncheckedOutput::check).
     ///
     /// # Errors
     /// If another process holds the lock, the target is a directory, its directory cannot be written to, or standard
     /// output is closed.
-    pub fn acquire(target: &Target) -> Result<Self> {
+    pub fn acquire(target: &Target) -> Result<UncheckedOutput> {
         if *target == Target::Stdout {
             check_stdout()?;
         }
         let sidecars = SidecarPaths::of(target)?;
+        sidecars.as_ref().map_or(Ok(()), |sidecars| check_name_length(sidecars, target))?;
         let lock = sidecars.as_ref().map(|sidecars| lock(&sidecars.lock, target)).transpose()?;
-        Ok(OutputLock { target: target.clone(), sidecars, _lock: lock })
+        Ok(UncheckedOutput(OutputLock { target: target.clone(), sidecars, _lock: lock }))
     }
 
     /// The locked target.
@@ -76,6 +111,26 @@ impl Drop for OutputLock {
     }
 }
 
+/// Checks that the file system has names that are long enough for the files beside an output.
+fn check_name_length(sidecars: &SidecarPaths, target: &Target) -> Result<()> {
+    let directory = parent_dir(&sidecars.output);
+    #[cfg(unix)]
+    let limit = rustix::fs::statvfs(directory).map_or(u64::MAX, |system| system.f_namemax);
+    #[cfg(not(unix))]
+    let (limit, _) = (255, directory);
+    let length = |path: &Path| path.file_name().map_or(0, |name| name.len() as u64);
+    // The longest of the names.
+    let (longest, own) = (length(&manifest::temporary_path(&sidecars.manifest)), length(&sidecars.output));
+    if longest > limit {
+        bail!(
+            "cannot write {target}: its name has {own} bytes, and the files beside it, up to {} bytes longer, would exceed the {limit} \
+             bytes of the file system; choose a shorter name",
+            longest - own
+        );
+    }
+    Ok(())
+}
+
 /// Creates a lock file and locks it.
 fn lock(path: &Path, target: &Target) -> Result<File> {
     let failed = |error| write_error(target, false, error);
@@ -83,7 +138,7 @@ fn lock(path: &Path, target: &Target) -> Result<File> {
         || anyhow!("{target} is being written by another sconce; wait for it or choose another --output");
     for _ in 0..MAX_ATTEMPTS {
         refuse_non_file(path, target)?;
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(failed)?;
+        let file = own_file::open_lock(path).map_err(failed)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(locked()),

@@ -1,23 +1,27 @@
 //! JSON files beside an output that are replaced atomically: the manifest of a run, and the metadata of an npy file. A
 //! checksum field detects changed files.
 
-use std::fs;
-use std::io::{ErrorKind, Write};
+use std::ffi::OsString;
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::digest::Digest;
 pub use super::durable_fs::remove;
 use super::durable_fs::{create_sidecar, rename};
 use super::target::Target;
 use super::write_error::write_error;
+use crate::error::one_line;
+use crate::sys::{own_file, regular_file};
 
 /// Name of the field with the SHA-256 of all other fields, serialised without whitespace.
 const CHECKSUM: &str = "checksum";
+/// Maximum size of a file, which may have a number for each record.
+const MAX_BYTES: u64 = 1 << 30;
 
 /// Writes a value to `path` durably and atomically, with the permissions of `output` if that exists. An object gets a
 /// checksum.
@@ -36,7 +40,7 @@ pub fn save<T: Serialize>(path: &Path, output: &Path, value: &T) -> Result<()> {
     // accumulate.
     remove(&temporary)?;
     let save = || {
-        let mut file = create_sidecar(output).open(&temporary)?;
+        let mut file = create_sidecar(&temporary, output)?;
         file.write_all(&bytes)?;
         file.sync_all()?;
         rename(&temporary, path)
@@ -47,10 +51,25 @@ pub fn save<T: Serialize>(path: &Path, output: &Path, value: &T) -> Result<()> {
 /// Reads a value that [`save`] wrote; `None` if the file does not exist.
 ///
 /// # Errors
-/// If the file cannot be read, its checksum does not match, or it is not a `T`.
+/// If the file cannot be read or is of another user, its checksum does not match, or it is not a `T`.
 pub fn load<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+    load_with(path, own_file::read)
+}
+
+/// [`load`] for a file beside an input, which may be of another user.
+///
+/// # Errors
+/// If the file cannot be read, its checksum does not match, or it is not a `T`.
+pub fn load_beside_input<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+    load_with(path, regular_file::read)
+}
+
+fn load_with<T: DeserializeOwned>(
+    path: &Path,
+    read: fn(&Path, u64) -> io::Result<Vec<u8>>,
+) -> Result<Option<T>> {
     let remedy = "pass --restart to start over";
-    let bytes = match fs::read(path) {
+    let bytes = match read(path, MAX_BYTES) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => bail!("cannot read the manifest {} ({error}); {remedy}", path.display()),
@@ -61,15 +80,32 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     }
 }
 
+/// Reads the metadata beside an npy file, which [`save`] wrote, or other software without a checksum; `None` if the file does not exist.
+///
+/// # Errors
+/// If the file cannot be read, its checksum does not match, or it is not a JSON object.
+pub fn load_metadata(path: &Path) -> Result<Option<Map<String, Value>>> {
+    if !regular_file::has_dir_entry(path) {
+        return Ok(None);
+    }
+    let bytes = regular_file::read(path, MAX_BYTES).map_err(anyhow::Error::from);
+    bytes.and_then(|bytes| parse(&bytes)).map(Some).map_err(|error| {
+        anyhow!("cannot read {} ({}); restore it, or remove it", path.display(), one_line(&error))
+    })
+}
+
 /// Refuses to replace an existing file unless it is a JSON object with the field `field`, as every earlier version of
 /// the file is.
 ///
 /// # Errors
 /// If there is another file at `path`.
 pub fn check_replaceable(path: &Path, field: &str) -> Result<()> {
-    let Ok(bytes) = fs::read(path) else { return Ok(()) };
-    let fields = serde_json::from_slice::<serde_json::Map<String, Value>>(&bytes);
-    if fields.is_ok_and(|fields| fields.contains_key(field)) {
+    if !regular_file::has_dir_entry(path) {
+        return Ok(());
+    }
+    let bytes = if path.is_symlink() { None } else { regular_file::read(path, MAX_BYTES).ok() };
+    let fields = bytes.and_then(|bytes| serde_json::from_slice::<Map<String, Value>>(&bytes).ok());
+    if fields.is_some_and(|fields| fields.contains_key(field)) {
         return Ok(());
     }
     bail!(
@@ -78,11 +114,14 @@ pub fn check_replaceable(path: &Path, field: &str) -> Result<()> {
     )
 }
 
-/// Where [`save`] writes a file before it renames it to `path`.
+/// Where [`save`] writes a file before it renames it to `path`: a hidden file beside it.
 pub(super) fn temporary_path(path: &Path) -> PathBuf {
-    let mut temporary = path.as_os_str().to_owned();
+    let name = path.file_name().unwrap_or_default();
+    let is_hidden = name.as_encoded_bytes().starts_with(b".");
+    let mut temporary = OsString::from(if is_hidden { "" } else { "." });
+    temporary.push(name);
     temporary.push(".new");
-    temporary.into()
+    path.with_file_name(temporary)
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {

@@ -18,6 +18,7 @@
 
 mod array;
 mod arrow;
+mod bounded_rows;
 mod check;
 mod column_type;
 mod columns;
@@ -40,6 +41,7 @@ pub mod manifest;
 mod npy;
 mod npz;
 mod parquet;
+mod read_files;
 mod record_hashes;
 mod row;
 mod row_file;
@@ -54,7 +56,7 @@ mod target;
 mod write_error;
 mod writer;
 
-pub use check::check;
+pub use check::{already_a_column, check};
 pub use column_type::{ColumnType, KeptColumn};
 pub use concatenate::concatenate;
 pub use content::{
@@ -66,14 +68,15 @@ pub use dtype::{OutputDtype, StoredVector, VectorValues};
 pub use durable_rows::DurableRows;
 pub use format::OutputFormat;
 pub use ledger::{Event, Ledger, LedgerEntry};
-pub use lock::OutputLock;
+pub use lock::{OutputLock, UncheckedOutput};
+pub use read_files::{ReadFiles, refuse};
 pub use record_hashes::{HASH_COLUMN, for_each_record_hash};
 pub use row::{Row, Span};
 pub use row_file::RowFile;
 pub use schema::{OutputMetadata, OutputSchema};
-pub use sidecars::{SidecarPaths, regular_file, remove_sidecars};
+pub use sidecars::{LEDGER_SUFFIX, SidecarPaths, regular_file, remove_sidecars};
 pub use single_write::{Array, write, write_file};
-pub use stdout::print;
+pub use stdout::{print, print_with};
 pub use table::{TableFormat, TableWriter};
 pub use target::{Target, parent_dir};
 pub use write_error::ClosedPipe;

@@ -14,8 +14,8 @@ const HEADER_BYTES: usize = 128;
 /// # Errors
 /// If rows are no vectors.
 pub(super) fn encoder(schema: &OutputSchema) -> Result<ArrayEncoder> {
-    ArrayEncoder::new(schema, HEADER_BYTES, |_, vectors, rows| {
-        header(&[rows, vectors.width() as u64], descr(vectors.dtype))
+    ArrayEncoder::new(schema, HEADER_BYTES, |_, vectors, rows, _| {
+        Ok(header(&[rows, vectors.width() as u64], descr(vectors.dtype)))
     })
 }
 

@@ -1,17 +1,21 @@
 //! The hashes of the records that the rows of a file were made of, in the column that `--append` reads again.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::fmt::Display;
+use std::io::BufReader;
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
+use csv::StringRecord;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::bounded_rows::{CsvRows, read_line};
 use super::column_type::to_text;
 use super::format::OutputFormat;
 use super::row::Span;
 use super::row_file::RowFile;
+use crate::error::one_line;
+use crate::sys::regular_file;
 
 /// The name of the column.
 pub const HASH_COLUMN: &str = "record_hash";
@@ -42,9 +46,11 @@ pub fn for_each_record_hash(
     };
     match format {
         OutputFormat::Jsonl => {
-            for line in BufReader::new(File::open(path)?).lines() {
+            let file = regular_file::open(path).map_err(|error| malformed(path, &error))?;
+            let (mut reader, mut line) = (BufReader::new(file), Vec::new());
+            while read_line(&mut reader, &mut line).map_err(|error| malformed(path, &error))? {
                 let JsonRow { id, chunk, record_hash } =
-                    serde_json::from_str(&line?).map_err(|error| malformed(path, &error))?;
+                    serde_json::from_slice(&line).map_err(|error| malformed(path, &error))?;
                 if chunk.unwrap_or(0) == 0 {
                     let hash = record_hash.ok_or_else(missing)?;
                     visit(id.as_ref().and_then(to_text).as_deref(), &hash)?;
@@ -52,13 +58,13 @@ pub fn for_each_record_hash(
             }
         }
         OutputFormat::Csv => {
-            let mut rows = csv::Reader::from_path(path).map_err(|error| malformed(path, &error))?;
-            let names = rows.headers().map_err(|error| malformed(path, &error))?.clone();
+            let mut rows = CsvRows::open(path).map_err(|error| malformed(path, &error))?;
+            let (names, _) = rows.header().map_err(|error| malformed(path, &error))?;
             let column = |name: &str| names.iter().position(|column| column == name);
             let (id, chunk) = (column("id"), column(Span::NAMES[0]));
             let hash = column(HASH_COLUMN).ok_or_else(missing)?;
-            for row in rows.records() {
-                let row = row.map_err(|error| malformed(path, &error))?;
+            let mut row = StringRecord::new();
+            while rows.read(&mut row).map_err(|error| malformed(path, &error))? {
                 if chunk.is_none_or(|chunk| &row[chunk] == "0") {
                     visit(id.map(|id| &row[id]).filter(|id| !id.is_empty()), &row[hash])?;
                 }
@@ -66,20 +72,24 @@ pub fn for_each_record_hash(
         }
         _ => {
             let file = RowFile::open(path, format)?;
-            let column = file.schema().kept.iter().position(|column| column.name == HASH_COLUMN);
-            let column = column.ok_or_else(missing)?;
-            file.for_each_row(|row| {
-                if row.chunk.is_some_and(|span| span.chunk > 0) {
+            let schema = file.schema();
+            if !schema.kept.iter().any(|column| column.name == HASH_COLUMN) {
+                return Err(missing());
+            }
+            // Without chunks or ids, a kept column may have the name.
+            let chunk = if schema.chunks { Span::NAMES[0] } else { "" };
+            let id = if schema.ids.is_some() { "id" } else { "" };
+            file.for_each_value([id, chunk, HASH_COLUMN], |[id, chunk, hash]| {
+                if chunk.json().as_u64().is_some_and(|chunk| chunk > 0) {
                     return Ok(());
                 }
-                let hash = row.kept[column].json();
-                visit(row.id.and_then(to_text).as_deref(), hash.as_str().ok_or_else(missing)?)
+                visit(to_text(&id.json()).as_deref(), hash.json().as_str().ok_or_else(missing)?)
             })?;
         }
     }
     Ok(())
 }
 
-fn malformed(path: &Path, error: &dyn std::fmt::Display) -> anyhow::Error {
-    anyhow!("cannot read the rows of {} ({error}); write the file again", path.display())
+fn malformed(path: &Path, error: &dyn Display) -> anyhow::Error {
+    anyhow!("cannot read the rows of {} ({}); write the file again", path.display(), one_line(error))
 }

@@ -1,40 +1,58 @@
 //! Reads the rows of a Parquet or Arrow file that Sconce wrote.
 
-use std::fs::File;
-use std::io::{BufReader, Read};
 use std::iter::Peekable;
 use std::path::Path;
 use std::slice::Iter;
 
 use anyhow::{Result, anyhow, bail};
 use arrow_array::RecordBatch;
-use arrow_ipc::reader::{FileReader, StreamReader};
-use arrow_schema::{ArrowError, DataType, FieldRef, Schema};
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
 
 use super::column_type::{ColumnType, KeptColumn};
-use super::columns::{arrow_schema, for_each_row};
-use super::content::{ContentType, SpanKind, VectorType};
+use super::columns::{arrow_schema, field_value, for_each_row};
+use super::content::{ContentType, OutputTypes, SpanKind, VectorType};
 use super::content_columns;
 use super::dtype::OutputDtype;
 use super::format::OutputFormat;
 use super::row::{Row, Span};
 use super::schema::{OutputMetadata, OutputSchema};
+use crate::field::FieldValue;
+use crate::formats;
+use crate::formats::arrow::ArrowBatches;
+use crate::formats::parquet::{ParquetSource, RowChoice};
 use crate::named::Named;
+use crate::sys::regular_file;
 
 /// The prefix of Sconce's metadata.
 const PREFIX: &str = "sconce.";
-/// The first bytes of an Arrow IPC file; a stream starts with other bytes.
-const ARROW_MAGIC: &[u8] = b"ARROW1";
-
-/// The batches of a file, in order.
-type Batches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>>>;
+/// Maximum number of rows of a Parquet file that are decoded at a time.
+const MAX_ROWS: usize = 1024;
+/// Maximum size of these rows in bytes, unless one row is larger: that of a row group that Sconce writes.
+const MAX_BYTES: u64 = 16 << 20;
+const REMEDY: &str = "write or copy it again";
+/// The key of the metadata of a file with several outputs in a row.
+const OUTPUTS: &str = "outputs";
 
 /// An open Parquet or Arrow file that Sconce wrote.
 pub struct RowFile {
     name: String,
     schema: OutputSchema,
-    batches: Batches,
+    source: Source,
+}
+
+/// The record batches of a file.
+enum Source {
+    Parquet(ParquetSource),
+    Arrow(ArrowBatches),
+}
+
+impl Source {
+    fn schema(&self) -> &SchemaRef {
+        match self {
+            Source::Parquet(source) => source.schema(),
+            Source::Arrow(batches) => batches.schema(),
+        }
+    }
 }
 
 impl RowFile {
@@ -44,11 +62,17 @@ impl RowFile {
     /// If it cannot be read, or has columns that Sconce does not write.
     pub fn open(path: &Path, format: OutputFormat) -> Result<Self> {
         let name = path.display().to_string();
-        let (arrow, batches) = batches(path, format).map_err(|error| unread(&name, &error))?;
-        let Some(schema) = output_schema(&arrow, format) else {
+        let file = regular_file::open(path)
+            .map_err(|error| anyhow!("cannot read {name} ({error}); check the path"))?;
+        let source = if format == OutputFormat::Parquet {
+            Source::Parquet(formats::parquet::open(&name, file, REMEDY)?)
+        } else {
+            Source::Arrow(formats::arrow::open(&name, file, REMEDY)?)
+        };
+        let Some(schema) = output_schema(source.schema(), format) else {
             bail!("{name} has other columns than sconce writes; pass files that sconce wrote");
         };
-        Ok(RowFile { name, schema, batches })
+        Ok(RowFile { name, schema, source })
     }
 
     /// What its rows have in common.
@@ -60,37 +84,78 @@ impl RowFile {
     ///
     /// # Errors
     /// If the file cannot be read, or `f` fails.
-    pub fn for_each_row(self, mut f: impl FnMut(&Row) -> Result<()>) -> Result<()> {
-        for batch in self.batches {
-            let batch = batch.map_err(|error| unread(&self.name, &error))?;
-            for_each_row(&batch, &self.schema, &mut f)?;
+    pub fn for_each_row(&self, mut f: impl FnMut(&Row) -> Result<()>) -> Result<()> {
+        let columns: Vec<usize> = (0..self.source.schema().fields().len()).collect();
+        self.for_each_batch(&columns, |batch| for_each_row(batch, &self.schema, &mut f))
+    }
+
+    /// Calls `f` with the values of columns, given by their names, in each row; null where the file does not have the column. No other
+    /// column is read.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or `f` fails.
+    pub(super) fn for_each_value<const N: usize>(
+        &self,
+        names: [&str; N],
+        mut f: impl FnMut([FieldValue; N]) -> Result<()>,
+    ) -> Result<()> {
+        let fields = self.source.schema().fields();
+        let found = names.map(|name| fields.iter().position(|field| field.name() == name));
+        let mut columns: Vec<usize> = found.into_iter().flatten().collect();
+        columns.sort_unstable();
+        let types: Vec<ColumnType> = columns.iter().map(|column| column_type(&fields[*column])).collect();
+        let positions = found.map(|column| columns.iter().position(|other| Some(*other) == column));
+        self.for_each_batch(&columns, |batch| {
+            for row in 0..batch.num_rows() {
+                let mut values = [(); N].map(|()| FieldValue::default());
+                for (value, position) in values.iter_mut().zip(positions) {
+                    if let Some(i) = position {
+                        *value = field_value(&types[i], batch.column(i), row)?;
+                    }
+                }
+                f(values)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Calls `f` with the record batches of columns, given by their indices in ascending order.
+    fn for_each_batch(&self, columns: &[usize], mut f: impl FnMut(&RecordBatch) -> Result<()>) -> Result<()> {
+        let mut visit = |batch: RecordBatch| {
+            let fields = columns.iter().map(|column| self.source.schema().field(*column));
+            let mut types = fields.zip(batch.columns());
+            // The `parquet` and `arrow` crates do not check this in all damaged files.
+            if types.any(|(field, array)| field.data_type() != array.data_type()) {
+                return Err(self.malformed("a column does not have the type that its schema declares"));
+            }
+            f(&batch)
+        };
+        match &self.source {
+            Source::Parquet(source) => {
+                let (mut rows, declared) = (0, source.metadata().file_metadata().num_rows());
+                let batch_rows = source.batch_rows(columns, MAX_ROWS, MAX_BYTES);
+                for batch in source.batches(columns, RowChoice::All, batch_rows)? {
+                    let batch = batch?;
+                    rows += batch.num_rows() as i64;
+                    visit(batch)?;
+                }
+                if rows != declared {
+                    let reason = format!("it has {rows} rows, but its footer declares {declared}");
+                    return Err(self.malformed(&reason));
+                }
+            }
+            Source::Arrow(batches) => {
+                for i in 0..batches.rows().count() {
+                    visit(batches.read(i, columns)?)?;
+                }
+            }
         }
         Ok(())
     }
-}
 
-fn unread(name: &str, error: &dyn std::fmt::Display) -> anyhow::Error {
-    let reason = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-    anyhow!("cannot read {name} ({reason}); write or copy it again")
-}
-
-/// The schema and the batches of a file.
-fn batches(path: &Path, format: OutputFormat) -> Result<(Schema, Batches)> {
-    let file = File::open(path)?;
-    if format == OutputFormat::Parquet {
-        let reader = ParquetRecordBatchReaderBuilder::try_new(file)?;
-        let schema = reader.schema().as_ref().clone();
-        return Ok((schema, Box::new(reader.build()?)));
+    fn malformed(&self, reason: &str) -> anyhow::Error {
+        anyhow!("cannot read {} ({reason}); {REMEDY}", self.name)
     }
-    let mut start = Vec::new();
-    (&file).take(ARROW_MAGIC.len() as u64).read_to_end(&mut start)?;
-    let file = BufReader::new(File::open(path)?);
-    if start == ARROW_MAGIC {
-        let reader = FileReader::try_new(file, None)?;
-        return Ok((reader.schema().as_ref().clone(), Box::new(reader)));
-    }
-    let reader = StreamReader::try_new(file, None)?;
-    Ok((reader.schema().as_ref().clone(), Box::new(reader)))
 }
 
 /// The schema of an output with these Arrow columns, the reverse of [`arrow_schema`]; `None` if Sconce writes no such columns.
@@ -140,25 +205,46 @@ fn column_type(field: &FieldRef) -> ColumnType {
 
 /// The content whose columns are the last of `fields`.
 fn content_type(fields: &[&FieldRef], metadata: &OutputMetadata) -> Option<ContentType> {
+    if metadata.contains_key(OUTPUTS) {
+        return Some(ContentType::Outputs(output_types(fields, metadata)));
+    }
     let (last, before) = fields.split_last()?;
     let follows = |name: &str| before.last().is_some_and(|field| field.name() == name);
     Some(match last.name().as_str() {
         "embedding" => ContentType::Vectors(vector_type(last.data_type(), false, metadata)?),
-        "embeddings" => match last.data_type() {
-            DataType::List(vector) => ContentType::Vectors(vector_type(vector.data_type(), true, metadata)?),
-            _ => return None,
-        },
+        "embeddings" => ContentType::Vectors(token_vectors(last, metadata)?),
         "score" => ContentType::Scores { ranked: follows("rank") },
         "labels" => ContentType::Labels,
         "masks" => ContentType::Masks,
-        "values" => {
-            let dimensions = metadata.get("dimensions").and_then(|number| number.parse().ok());
-            ContentType::Sparse { dimensions: dimensions.unwrap_or_default() }
-        }
+        "values" => ContentType::Sparse { dimensions: sparse_dimensions(metadata) },
         "entities" => ContentType::Spans(SpanKind::Entities),
         "no_answer" => ContentType::Spans(SpanKind::Answers),
         _ => return None,
     })
+}
+
+/// The types of the outputs whose columns are the last of `fields`; a kept column does not have their names.
+fn output_types(fields: &[&FieldRef], metadata: &OutputMetadata) -> OutputTypes {
+    let mut last = fields.iter().rev().peekable();
+    let mut next = |name: &str| last.next_if(|field| field.name() == name);
+    // Columns of other types are none that Sconce writes, which the comparison with its schema shows.
+    let tokens = next("embeddings").and_then(|field| token_vectors(field, metadata));
+    let sparse = next("values").and_then(|_| next("indices")).map(|_| sparse_dimensions(metadata));
+    let dense = next("embedding").and_then(|field| vector_type(field.data_type(), false, metadata));
+    OutputTypes { dense, sparse, tokens }
+}
+
+/// The dimensions of sparse vectors; 0 if the metadata does not say them.
+fn sparse_dimensions(metadata: &OutputMetadata) -> usize {
+    metadata.get("dimensions").and_then(|number| number.parse().ok()).unwrap_or_default()
+}
+
+/// The type of the vectors of tokens, which are a list in each row.
+fn token_vectors(field: &FieldRef, metadata: &OutputMetadata) -> Option<VectorType> {
+    match field.data_type() {
+        DataType::List(vector) => vector_type(vector.data_type(), true, metadata),
+        _ => None,
+    }
 }
 
 /// The type of vectors that are a fixed-size list.
@@ -172,7 +258,7 @@ fn vector_type(list: &DataType, per_token: bool, metadata: &OutputMetadata) -> O
         DataType::Int8 => OutputDtype::Int8,
         _ => return None,
     };
-    let width = usize::try_from(*width).ok()?;
+    let width = usize::try_from(*width).ok().filter(|width| *width > 0)?;
     let dimensions = if is_binary { 8 * width } else { width };
     let normalized = metadata.get("normalized").is_some_and(|value| value == "true");
     Some(VectorType { dtype, dimensions, per_token, normalized })

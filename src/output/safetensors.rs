@@ -3,7 +3,7 @@
 
 use std::io::{SeekFrom, Write};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde_json::{Map, Value, json};
 
 use super::array::ArrayEncoder;
@@ -15,19 +15,24 @@ use super::row::{Row, Span};
 use super::schema::{OutputMetadata, OutputSchema};
 use crate::named::Named;
 
-/// Size of the header in bytes: room for any number of rows and for the metadata, and a multiple of 8, so that the
-/// tensors are aligned.
-const HEADER_BYTES: usize = 4096;
+/// The size of a header in bytes is a multiple of this one, so that the tensors are aligned.
+const HEADER_BLOCK_BYTES: usize = 4096;
+/// Size of the length of the header in bytes.
+const LENGTH_BYTES: usize = 8;
+/// Room in bytes for what is not known when the first row is written: the number of rows, and the metadata in [`LATE_KEYS`].
+const LATE_BYTES: usize = 1024;
+/// The keys of metadata that is added at the end of a run, or that only a shard has: the header of a shard has the size that the header
+/// of all rows has.
+const LATE_KEYS: [&str; 3] = ["weights_sha256", "shard", "shard_records"];
 
 /// An encoder for a file with the tensor `embeddings`.
 ///
 /// # Errors
 /// If rows are no vectors.
 pub(super) fn encoder(schema: &OutputSchema) -> Result<ArrayEncoder> {
-    ArrayEncoder::new(schema, HEADER_BYTES, |schema, vectors, rows| {
-        let mut tensors = TensorIndex::default();
-        tensors.add_embeddings(rows, vectors);
-        tensors.header(schema, vectors)
+    let bytes = header_bytes(schema, &schema.vectors()?);
+    ArrayEncoder::new(schema, bytes, |schema, vectors, rows, bytes| {
+        tensors(schema, vectors, rows).header(schema, bytes)
     })
 }
 
@@ -90,16 +95,12 @@ impl RowEncoder for ChunkEncoder {
 
     fn finish(self: Box<Self>, destination: Destination, rows: u64) -> Result<()> {
         let ChunkEncoder { schema, vectors } = *self;
-        let mut tensors = TensorIndex::default();
-        // Tensors in order of decreasing element size, as the safetensors library writes them, so that all are aligned.
-        for name in ["index"].into_iter().chain(Span::NAMES) {
-            tensors.add(name, "I64", &[rows], COLUMN_BYTES);
-        }
-        tensors.add_embeddings(rows, &vectors);
+        let bytes = header_bytes(&schema, &vectors);
+        let header = tensors(&schema, &vectors, rows).header(&schema, bytes)?;
         let (columns_bytes, vector_bytes) = (COLUMNS * COLUMN_BYTES, vectors.vector_bytes());
         let row_bytes = columns_bytes + vector_bytes;
         destination.convert(|partial, sink| {
-            sink.write_all(&tensors.header(&schema, &vectors))?;
+            sink.write_all(&header)?;
             let mut copy = |offset, bytes| copy_field(partial, sink, rows, row_bytes, offset, bytes);
             (0..COLUMNS).try_for_each(|column| copy(column * COLUMN_BYTES, COLUMN_BYTES))?;
             copy(columns_bytes, vector_bytes)
@@ -123,6 +124,36 @@ fn copy_field(
         sink.write_all(&row[offset..offset + bytes])?;
     }
     Ok(())
+}
+
+/// The tensors of a file with `rows` rows.
+fn tensors(schema: &OutputSchema, vectors: &VectorType, rows: u64) -> TensorIndex {
+    let mut tensors = TensorIndex::default();
+    // In order of decreasing element size, as the safetensors library writes them, so that all are aligned.
+    if schema.chunks {
+        for name in ["index"].into_iter().chain(Span::NAMES) {
+            tensors.add(name, "I64", &[rows], COLUMN_BYTES);
+        }
+    }
+    tensors.add_embeddings(rows, vectors);
+    tensors
+}
+
+/// The metadata of a file, with what it says about itself.
+fn metadata(schema: &OutputSchema) -> OutputMetadata {
+    let own = [("format", "sconce"), ("output_dtype", schema.content.dtype().name())];
+    let own = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    schema.metadata.clone().into_iter().chain(own).collect()
+}
+
+/// Size of the header of a file in bytes: room for any number of rows and for the metadata. It is the same at the beginning and at the
+/// end of a run.
+fn header_bytes(schema: &OutputSchema, vectors: &VectorType) -> usize {
+    let mut metadata = metadata(schema);
+    metadata.retain(|key, _| !LATE_KEYS.contains(&key.as_str()));
+    let json = tensors(schema, vectors, 0).json(&metadata);
+    let bytes = LENGTH_BYTES + json.len() + LATE_BYTES;
+    bytes.next_multiple_of(HEADER_BLOCK_BYTES)
 }
 
 /// The tensors of a file and their offsets, in the order of their data.
@@ -158,26 +189,21 @@ impl TensorIndex {
         Value::Object(fields).to_string()
     }
 
-    /// The header: the length of the JSON in 8 bytes, then the JSON, padded with spaces. Metadata that does not fit,
-    /// such as a long prompt, is omitted, longest value first.
-    fn header(&self, schema: &OutputSchema, vectors: &VectorType) -> Vec<u8> {
-        let mut metadata = schema.metadata.clone();
-        metadata.extend(
-            [("format", "sconce"), ("output_dtype", vectors.dtype.name())]
-                .map(|(key, value)| (key.into(), value.into())),
-        );
-        let json = loop {
-            let json = self.json(&metadata);
-            let longest = metadata.iter().max_by_key(|(_, value)| value.len()).map(|(key, _)| key.clone());
-            match longest {
-                Some(key) if json.len() > HEADER_BYTES - 8 => metadata.remove(&key),
-                _ => break json,
-            };
-        };
-        let mut header = (HEADER_BYTES as u64 - 8).to_le_bytes().to_vec();
+    /// The header in `bytes` bytes: the length of the JSON in 8 bytes, then the JSON, padded with spaces.
+    ///
+    /// # Errors
+    /// If the JSON is longer.
+    fn header(&self, schema: &OutputSchema, bytes: usize) -> Result<Vec<u8>> {
+        let json = self.json(&metadata(schema));
+        let mut header = (bytes as u64 - LENGTH_BYTES as u64).to_le_bytes().to_vec();
         header.extend_from_slice(json.as_bytes());
-        header.resize(HEADER_BYTES, b' ');
-        header
+        if header.len() > bytes {
+            bail!(
+                "the metadata of a safetensors file takes more than {bytes} bytes; write another --output-format"
+            );
+        }
+        header.resize(bytes, b' ');
+        Ok(header)
     }
 }
 
@@ -185,7 +211,9 @@ impl TensorIndex {
 mod tests {
     use std::io::Cursor;
 
-    use super::{HEADER_BYTES, copy_field};
+    use super::*;
+    use crate::output::content::ContentType;
+    use crate::output::format::OutputFormat;
 
     #[test]
     fn a_field_is_copied_out_of_every_row() {
@@ -196,7 +224,34 @@ mod tests {
     }
 
     #[test]
-    fn the_header_keeps_tensors_aligned() {
-        assert_eq!(HEADER_BYTES % 8, 0);
+    fn the_header_has_room_for_all_metadata() {
+        let vectors =
+            VectorType { dtype: OutputDtype::F32, dimensions: 4, per_token: false, normalized: true };
+        for chunks in [false, true] {
+            for length in [10, 3000, 4000, 20_000] {
+                let mut schema = OutputSchema {
+                    format: OutputFormat::Safetensors,
+                    content: ContentType::Vectors(vectors),
+                    chunks,
+                    ids: None,
+                    kept: Vec::new(),
+                    metadata: [("prompt".to_owned(), "x".repeat(length))].into(),
+                    follows_batches: false,
+                };
+                let bytes = header_bytes(&schema, &vectors);
+                assert_eq!(bytes % 8, 0);
+                assert_eq!(bytes == 4096, length < 3000, "{length}");
+                for key in LATE_KEYS {
+                    schema.metadata.insert(key.into(), "y".repeat(64));
+                }
+                let all = tensors(&schema, &vectors, 1 << 40);
+                assert_eq!(header_bytes(&schema, &vectors), bytes);
+                let header = all.header(&schema, bytes).unwrap();
+                assert_eq!(header.len(), bytes);
+                let json: Value = serde_json::from_slice(&header[8..]).unwrap();
+                let found: OutputMetadata = serde_json::from_value(json["__metadata__"].clone()).unwrap();
+                assert_eq!(found, metadata(&schema));
+            }
+        }
     }
 }

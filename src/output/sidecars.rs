@@ -11,6 +11,9 @@ use super::durable_fs::remove;
 use super::target::{Target, parent_dir};
 use super::write_error::write_error;
 
+/// What the name of a ledger has after that of the output.
+pub const LEDGER_SUFFIX: &str = ".ledger.jsonl";
+
 /// The paths of an output file and of the files beside it. Each field gives the path for the output `dir/vectors.npy`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SidecarPaths {
@@ -32,6 +35,8 @@ pub struct SidecarPaths {
     pub meta: PathBuf,
     /// `dir/.vectors.npy.done.json`: the manifest of a finished run.
     pub done: PathBuf,
+    /// `dir/.vectors.npy.append`: the rows that `--append` adds, until they are in the output.
+    pub added: PathBuf,
 }
 
 impl SidecarPaths {
@@ -57,9 +62,10 @@ impl SidecarPaths {
             converted: sidecar(".", ".partial.whole"),
             manifest: sidecar(".", ".partial.json"),
             ledger: sidecar(".", ".partial.ledger"),
-            final_ledger: sidecar("", ".ledger.jsonl"),
+            final_ledger: sidecar("", LEDGER_SUFFIX),
             meta: sidecar("", ".meta.json"),
             done: sidecar(".", ".done.json"),
+            added: sidecar(".", ".append"),
             output: path,
         }))
     }

@@ -8,6 +8,7 @@ use anyhow::Result;
 
 use super::destination::copy_permissions;
 use super::durable_fs::{create_sidecar, rename};
+use super::read_files::ReadFiles;
 use super::schema::OutputMetadata;
 use super::sidecars::regular_file;
 use super::stdout::print;
@@ -36,15 +37,19 @@ impl Array<'_> {
     }
 }
 
-/// Writes a complete output. A regular file is written to a temporary file beside it, which is then renamed; a pipe or device is
-/// written to directly.
+/// Writes a complete output, given by `--output`. A regular file is written to a temporary file beside it, which is then renamed; a pipe
+/// or device is written to directly.
 ///
 /// # Errors
-/// If it cannot be written; [`ClosedPipe`](super::ClosedPipe) if it is a pipe whose reader closed it.
-pub fn write(target: &Target, bytes: &[u8]) -> Result<()> {
+/// If it is one of the files that the run reads, or cannot be written; [`ClosedPipe`](super::ClosedPipe) if it is a pipe whose reader closed
+/// it.
+pub fn write(target: &Target, bytes: &[u8], read: &ReadFiles) -> Result<()> {
     match target {
         Target::Stdout => print(bytes),
-        Target::File(path) => write_file(path, bytes).map_err(|error| write_error(target, false, error)),
+        Target::File(path) => {
+            read.refuse("--output", path)?;
+            write_file(path, bytes).map_err(|error| write_error(target, false, error))
+        }
     }
 }
 
@@ -58,7 +63,7 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     };
     let temporary = tempfile::Builder::new()
         .prefix(".sconce-")
-        .make_in(parent_dir(&output), |path| create_sidecar(&output).open(path))?;
+        .make_in(parent_dir(&output), |path| create_sidecar(path, &output))?;
     let mut file = temporary.as_file();
     file.write_all(bytes)?;
     copy_permissions(&output, file)?;

@@ -24,10 +24,15 @@ pub(super) fn check_stdout() -> Result<()> {
 /// # Errors
 /// If it is closed or cannot be written; [`ClosedPipe`](super::ClosedPipe) if it is a pipe whose reader closed it.
 pub fn print(page: &[u8]) -> Result<()> {
+    print_with(|| io::stdout().write_all(page))
+}
+
+/// Calls `print`, which writes to standard output, and flushes that.
+///
+/// # Errors
+/// As [`print`].
+pub fn print_with(print: impl FnOnce() -> io::Result<()>) -> Result<()> {
     check_stdout()?;
-    let mut stdout = io::stdout().lock();
-    stdout
-        .write_all(page)
-        .and_then(|()| stdout.flush())
-        .map_err(|error| write_error(&Target::Stdout, false, error))
+    let printed = print().and_then(|()| io::stdout().flush());
+    printed.map_err(|error| write_error(&Target::Stdout, false, error))
 }

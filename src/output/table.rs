@@ -87,7 +87,7 @@ impl<'a> TableWriter<'a> {
             TableWriter { lock, format, columns, destination: Some(destination), group: Vec::new(), parquet };
         if format == TableFormat::Csv {
             let mut header = Vec::new();
-            append_record(&mut header, writer.columns.iter().map(|column| Cow::Borrowed(&*column.name)))?;
+            append_record(&mut header, writer.columns.iter().map(|column| Cow::Borrowed(&*column.name)));
             writer.append(&header)?;
         }
         Ok(writer)
@@ -136,7 +136,7 @@ impl<'a> TableWriter<'a> {
                 for row in &rows {
                     let fields =
                         row.iter().map(|value| to_text(&value.json()).unwrap_or_default().into_owned());
-                    append_record(&mut bytes, fields.map(Cow::Owned))?;
+                    append_record(&mut bytes, fields.map(Cow::Owned));
                 }
             }
             TableFormat::Parquet => {

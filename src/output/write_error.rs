@@ -32,6 +32,10 @@ pub(super) fn write_error(target: &Target, resumable: bool, error: io::Error) ->
             };
             anyhow!("cannot write {target}: the disk is full; {remedy}")
         }
+        (ErrorKind::FileTooLarge, _) => {
+            let remedy = if resumable { ", and rerun with --resume" } else { "" };
+            anyhow!("cannot write {target}: the limit of file sizes is reached; raise it (ulimit -f){remedy}")
+        }
         (ErrorKind::IsADirectory, _) => {
             anyhow!("cannot write {target}: it names a directory; name a file in it")
         }

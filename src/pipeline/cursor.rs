@@ -18,6 +18,12 @@ pub struct Cursor {
 }
 
 impl Cursor {
+    /// The cursor after one more record, which ends at byte `position` of the input, without a digest: no run can be
+    /// resumed there.
+    pub fn without_digest(&self, position: u64) -> Self {
+        Cursor { entries: self.entries + 1, position, digest: String::new() }
+    }
+
     /// The cursor after one more record, which ends at byte `position` of the input.
     pub fn after(&self, entry: &Entry, position: u64) -> Self {
         let mut hash = Sha256::new();

@@ -10,10 +10,15 @@ use serde::{Deserialize, Serialize};
 
 use super::cursor::Cursor;
 use super::stats::Stats;
-use crate::output::{self, ColumnType, Digest, DurableRows, KeptColumn, SidecarPaths, Target};
+use crate::output::{
+    self, ColumnType, Digest, DurableRows, KeptColumn, OutputMetadata, SidecarPaths, Target,
+};
 
 /// What two runs must have in common for one to resume the other: options, inputs and files, each with its value or digest.
 pub type RunIdentity = BTreeMap<String, String>;
+
+/// The metadata that only a shard has: its number, and the indices of its first record and of the one after its last.
+pub const SHARD_KEYS: [&str; 2] = ["shard", "shard_records"];
 
 /// The state of an interrupted run, saved beside its output.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -66,6 +71,9 @@ pub(super) struct CompletedRun {
     run: Manifest,
     /// The output file at the end of the run.
     output: FileStamp,
+    /// The shard of the run and its records, as in the metadata of formats that have any; absent without `--shard`.
+    #[serde(default, skip_serializing_if = "OutputMetadata::is_empty")]
+    shard: OutputMetadata,
 }
 
 /// Length and modification time of a file.
@@ -84,35 +92,54 @@ impl FileStamp {
 }
 
 impl CompletedRun {
-    /// Saves the manifest of a complete run beside its output.
+    /// Saves the manifest of a complete run beside its output, which has this metadata.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub(super) fn save(run: Manifest, sidecars: &SidecarPaths) -> Result<()> {
+    pub(super) fn save(run: Manifest, metadata: &OutputMetadata, sidecars: &SidecarPaths) -> Result<()> {
+        let shard = metadata.iter().filter(|(key, _)| SHARD_KEYS.contains(&key.as_str()));
+        let shard = shard.map(|(key, value)| (key.clone(), value.clone())).collect();
         match FileStamp::of(&sidecars.output) {
             Some(output) => {
-                output::manifest::save(&sidecars.done, &sidecars.output, &CompletedRun { run, output })
+                output::manifest::save(&sidecars.done, &sidecars.output, &CompletedRun { run, output, shard })
             }
             None => Ok(()),
         }
     }
 
+    /// The run that wrote the current output, or `None` if there is none or the output has changed since.
+    fn load(sidecars: &SidecarPaths) -> Option<Self> {
+        // If it cannot be read, the run starts from the beginning.
+        output::manifest::load::<CompletedRun>(&sidecars.done).ok()??.of_current(sidecars)
+    }
+
+    /// The run, unless the output has changed since.
+    fn of_current(self, sidecars: &SidecarPaths) -> Option<Self> {
+        (Some(&self.output) == FileStamp::of(&sidecars.output).as_ref()).then_some(self)
+    }
+
     /// The manifest of the run that wrote the current output, or `None` if there is none or the output has changed since.
     pub(super) fn find(sidecars: &SidecarPaths) -> Option<Manifest> {
-        // If it cannot be read, the run starts from the beginning.
-        let found = output::manifest::load::<CompletedRun>(&sidecars.done).ok()??;
-        (Some(found.output) == FileStamp::of(&sidecars.output)).then_some(found.run)
+        Self::load(sidecars).map(|found| found.run)
     }
 }
 
-/// The shard (`--shard`) of the run that wrote a file, if the record of that run is still beside the file.
+/// The shard (`--shard`) of the run that wrote a file and its records, under the keys that they have in the metadata of an output; empty
+/// if the run had all records, or its record is no longer beside the file.
 ///
 /// # Errors
 /// If the path cannot be reached.
-pub fn shard_of_run(output: &Path) -> Result<Option<String>> {
+pub fn shard_of_run(output: &Path) -> Result<OutputMetadata> {
     let sidecars = SidecarPaths::of(&Target::File(output.to_owned()))?;
-    let run = sidecars.as_ref().and_then(CompletedRun::find);
-    Ok(run.and_then(|mut run| run.identity.remove("--shard")))
+    let Some(sidecars) = sidecars else { return Ok(OutputMetadata::new()) };
+    let found = output::manifest::load_beside_input::<CompletedRun>(&sidecars.done).ok().flatten();
+    let Some(CompletedRun { mut run, mut shard, .. }) = found.and_then(|run| run.of_current(&sidecars))
+    else {
+        return Ok(OutputMetadata::new());
+    };
+    // Runs of earlier releases have saved the shard without its records.
+    shard.extend(run.identity.remove("--shard").map(|number| (SHARD_KEYS[0].to_owned(), number)));
+    Ok(shard)
 }
 
 /// Checks that a run of `identity` can resume the run of a manifest.

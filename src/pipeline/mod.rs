@@ -50,7 +50,7 @@ pub use collector::{Collector, Policy, QueryColumns};
 pub use digests::{FileDigests, sha256_of_texts, weights_digest, weights_metadata};
 pub use journal::{EarlierRun, Journal, StartMode, refuse_interrupted};
 pub use known_records::{FileRecords, KnownRecords};
-pub use manifest::{Manifest, RunIdentity, shard_of_run};
+pub use manifest::{Manifest, RunIdentity, SHARD_KEYS, shard_of_run};
 pub use messages::CollectorMessage;
 pub use reader::start_stages;
 pub use row_cache::RowCache;

@@ -140,6 +140,10 @@ impl<T: Task> Planner<T> {
         let (done, results) = bounded(batches.len());
         // With fewer batches than workers, the batches run one after another, each on all CPU threads.
         let is_shared = batches.len() < self.budget.threads && self.budget.can_share_batches;
+        if !is_shared && !batches.is_empty() {
+            // If the system refuses threads, the collector gets that error, and not a wave without results.
+            self.workers.start()?;
+        }
         let wave = Wave { records, batches: batches.len(), results };
         if self.to_collector.send(Ok(CollectorMessage::Wave(wave))).is_err() {
             return Ok(false);

@@ -23,13 +23,15 @@ use crate::sys::threads::spawn;
 const GROUP_RECORDS: usize = 64;
 
 /// Starts all stages but the collector, and returns the channel for the collector: waves in the order of input, then the end or an
-/// error. `start` is the cursor of `source`; rows that are in `cache` are not made again.
+/// error. `start` is the cursor of `source`; rows that are in `cache` are not made again. Cursors have a digest if
+/// `is_resumable`.
 ///
 /// # Errors
 /// If the system refuses to start a thread.
 pub fn start_stages<T: Task>(
     source: RecordSource,
     start: Cursor,
+    is_resumable: bool,
     task: Arc<T>,
     budget: MemoryBudget,
     utilization: Arc<Utilization>,
@@ -42,7 +44,9 @@ pub fn start_stages<T: Task>(
     // A record with many queries is as large as many records.
     let waits_for_records = source.is_stream() && !source.has_batches();
     let group_records = if waits_for_records { 1 } else { (GROUP_RECORDS / task.queries()).max(1) };
-    spawn("read", move || read(source, start, &budget, group_records, &to_tokenizers, &to_planner))?;
+    spawn("read", move || {
+        read(source, start, is_resumable, &budget, group_records, &to_tokenizers, &to_planner);
+    })?;
     let long_text = Arc::new(Mutex::new(()));
     for index in 0..budget.tokenizers {
         let (groups, task, long_text) = (from_reader.clone(), task.clone(), long_text.clone());
@@ -60,9 +64,11 @@ pub fn start_stages<T: Task>(
 }
 
 /// Reads records, sends them to the tokenizers in groups of at most `max_records`, and sends the channels of the tokenizers' answers to the planner in order.
+/// Cursors have a digest if `is_resumable`.
 fn read(
     mut source: RecordSource,
     mut cursor: Cursor,
+    is_resumable: bool,
     budget: &MemoryBudget,
     max_records: usize,
     to_tokenizers: &Sender<RecordGroup>,
@@ -76,7 +82,11 @@ fn read(
     loop {
         match source.next() {
             Some(Ok(SourceEntry { entry, position, ends_batch })) => {
-                cursor = cursor.after(&entry, position);
+                cursor = if is_resumable {
+                    cursor.after(&entry, position)
+                } else {
+                    cursor.without_digest(position)
+                };
                 let (is_selected, is_known) = (source.selects(&entry), source.is_known());
                 let (entry, size) = refuse_large(entry, budget.record_bytes);
                 bytes += size;
@@ -119,5 +129,47 @@ fn refuse_large(entry: Entry, max_bytes: usize) -> (Entry, usize) {
             (Entry::Unreadable(Unreadable { location, reason }), 0)
         }
         entry => (entry, bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crossbeam_channel::unbounded;
+
+    use super::*;
+    use crate::input::{Entries, ReadLimit};
+    use crate::pipeline::{Pace, Selection};
+
+    /// Only a run that can be resumed hashes its records.
+    #[test]
+    fn cursors_have_a_digest_if_the_run_can_be_resumed() {
+        let entries = || Entries::arguments(vec!["a lamp".into(), "light".into()]);
+        let budget = MemoryBudget {
+            threads: 1,
+            can_share_batches: false,
+            tokenizers: 1,
+            batch_tokens: 512,
+            wave_tokens: 512,
+            wave_rows: 512,
+            wave_field_bytes: 512,
+            record_bytes: 512,
+            reading: ReadLimit::default(),
+        };
+        let ends = |is_resumable| {
+            let source = RecordSource::new(entries(), Pace::Files, Selection::default());
+            let ((to_tokenizers, groups), (to_planner, _answers)) = (unbounded(), unbounded());
+            read(source, Cursor::default(), is_resumable, &budget, 1, &to_tokenizers, &to_planner);
+            drop(to_tokenizers);
+            groups.iter().flat_map(|(group, _)| group).map(|record| record.end).collect::<Vec<_>>()
+        };
+        let mut after = Cursor::default();
+        let with_digest = entries().zip([7, 13]).map(|(entry, position)| {
+            after = after.after(&entry.unwrap(), position);
+            after.clone()
+        });
+        let with_digest: Vec<Cursor> = with_digest.collect();
+        assert_eq!(ends(true), with_digest);
+        let without = |cursor: Cursor| Cursor { digest: String::new(), ..cursor };
+        assert_eq!(ends(false), with_digest.into_iter().map(without).collect::<Vec<_>>());
     }
 }

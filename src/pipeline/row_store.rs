@@ -5,23 +5,30 @@
 //! damaged, is not found; its text is encoded again.
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Result, anyhow};
 use sha2::{Digest, Sha256};
 
+use crate::sys::own_file::{self, PRIVATE};
+
 const KEY_BYTES: usize = 16;
 const CHECKSUM_BYTES: usize = 8;
 const HEADER_BYTES: usize = KEY_BYTES + CHECKSUM_BYTES + size_of::<u32>();
+
+/// Files that stay open; others, of so many processes at a time, are opened for each of their rows.
+const MAX_OPEN_FILES: usize = 64;
 
 /// The rows in a directory.
 pub(super) struct RowStore(Mutex<Files>);
 
 struct Files {
-    files: Vec<File>,
+    directory: PathBuf,
+    /// The files that are open, by their indices.
+    open: HashMap<usize, File>,
     places: HashMap<u128, Place>,
     /// The index of the file that this process appends to, and its length. `None` after a write has failed.
     own: Option<(usize, u64)>,
@@ -46,12 +53,20 @@ impl RowStore {
             anyhow!("cannot use the cache {} ({error}); pass another --cache, or none", directory.display())
         };
         fs::create_dir_all(directory).map_err(failed)?;
-        let mut files = Files { files: Vec::new(), places: HashMap::new(), own: None };
+        let (open, places) = (HashMap::new(), HashMap::new());
+        let mut files = Files { directory: directory.to_owned(), open, places, own: None };
         for index in 0.. {
             let is_searching = files.own.is_none();
-            let mut options = OpenOptions::new();
-            options.read(true).write(is_searching).create(is_searching);
-            let mut file = match options.open(directory.join(format!("{index}.rows"))) {
+            let path = files.path(index);
+            let opened =
+                if is_searching { own_file::open_or_create(&path, PRIVATE) } else { own_file::open(&path) };
+            let failed = |error: io::Error| {
+                anyhow!(
+                    "cannot use the cache {} ({error}); remove it, or pass another --cache",
+                    path.display()
+                )
+            };
+            let mut file = match opened {
                 Ok(file) => file,
                 Err(error) if error.kind() == ErrorKind::NotFound && !is_searching => break,
                 Err(error) => return Err(failed(error)),
@@ -68,7 +83,9 @@ impl RowStore {
                 file.set_len(end).map_err(failed)?;
                 files.own = Some((index, end));
             }
-            files.files.push(file);
+            if is_own || files.open.len() < MAX_OPEN_FILES {
+                files.open.insert(index, file);
+            }
         }
         Ok(RowStore(Mutex::new(files)))
     }
@@ -76,8 +93,12 @@ impl RowStore {
     /// The content of an entry.
     pub(super) fn find(&self, key: u128) -> Option<Vec<u8>> {
         let mut files = self.lock();
-        let Place { file, offset, checksum, length } = *files.places.get(&key)?;
-        let file = &mut files.files[file];
+        let Place { file: index, offset, checksum, length } = *files.places.get(&key)?;
+        let mut opened = None;
+        let file = match files.open.get_mut(&index) {
+            Some(file) => file,
+            None => opened.insert(own_file::open(&files.path(index)).ok()?),
+        };
         let mut content = vec![0; length as usize];
         let is_read = file.seek(SeekFrom::Start(offset)).and_then(|_| file.read_exact(&mut content)).is_ok();
         (is_read && self::checksum(key, &content) == checksum).then_some(content)
@@ -90,7 +111,7 @@ impl RowStore {
         let entry = [&key.to_le_bytes()[..], &checksum, &length.to_le_bytes(), content].concat();
         let mut files = self.lock();
         let Some((index, end)) = files.own else { return };
-        let file = &mut files.files[index];
+        let Some(file) = files.open.get_mut(&index) else { return };
         let is_written = file.seek(SeekFrom::Start(end)).and_then(|_| file.write_all(&entry)).is_ok();
         files.own = is_written.then_some((index, end + entry.len() as u64));
         if is_written {
@@ -105,6 +126,10 @@ impl RowStore {
 }
 
 impl Files {
+    fn path(&self, index: usize) -> PathBuf {
+        self.directory.join(format!("{index}.rows"))
+    }
+
     /// Reads the places of all entries of a file, and returns the end of the last whole one. The contents are not read: a damaged header
     /// leads to keys and checksums that no text has.
     fn read_places(&mut self, file: &mut File, index: usize) -> io::Result<u64> {

@@ -30,8 +30,12 @@ pub struct Timings {
 /// If the file cannot be opened for writing.
 pub fn check_writable(path: &Path) -> Result<()> {
     let checked = path.try_exists().and_then(|exists| {
-        if exists {
+        if path.is_file() {
             return OpenOptions::new().append(true).open(path).map(drop);
+        }
+        if exists {
+            // Opening a pipe would block until it has a reader, who would take the end of this check for that of the summary.
+            return if path.is_dir() { Err(ErrorKind::IsADirectory.into()) } else { Ok(()) };
         }
         // A run that fails must not leave an empty summary, nor remove that of another run which ends meanwhile.
         tempfile::tempfile_in(parent_dir(path)).map(drop)

@@ -78,20 +78,29 @@ impl<T: Task> Workers<T> {
         self.pending.load(Ordering::Acquire) == 0
     }
 
+    /// Starts the workers, if they have not been started yet, and returns their queue.
+    ///
+    /// # Errors
+    /// If the system refuses threads.
+    pub(super) fn start(&mut self) -> Result<Sender<Job>> {
+        let jobs = match &self.jobs {
+            Some(jobs) => jobs,
+            None => self.jobs.insert(self.start_threads()?),
+        };
+        Ok(jobs.clone())
+    }
+
     /// Queues a batch.
     ///
     /// # Errors
     /// If the workers cannot be started, or have panicked.
     pub(super) fn send(&mut self, job: Job) -> Result<()> {
-        let jobs = match &self.jobs {
-            Some(jobs) => jobs,
-            None => self.jobs.insert(self.start()?),
-        };
+        let jobs = self.start()?;
         self.pending.fetch_add(1, Ordering::AcqRel);
         jobs.send(job).map_err(thread_panicked)
     }
 
-    fn start(&self) -> Result<Sender<Job>> {
+    fn start_threads(&self) -> Result<Sender<Job>> {
         self.task.on_workers_start();
         let (jobs, queue) = bounded::<Job>(self.threads);
         for worker in 0..self.threads {

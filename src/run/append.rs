@@ -1,6 +1,5 @@
 //! `embed --append`: rows of new records are written to a file of their own, which is joined with the output at the end.
 
-use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -9,15 +8,17 @@ use anyhow::{Result, anyhow, bail};
 use super::merge;
 use super::records::{Append, RecordOptions};
 use crate::error::UsageError;
-use crate::output::{OutputLock, SidecarPaths, Target, for_each_record_hash, remove_sidecars};
+use crate::output::{OutputLock, ReadFiles, SidecarPaths, Target, for_each_record_hash, remove_sidecars};
 use crate::pipeline::refuse_interrupted;
 use crate::sys::console::counted;
+use crate::sys::own_file;
+use crate::sys::regular_file::has_dir_entry;
 
 /// The file that rows are appended to, which is locked until they are.
 pub(super) struct Appended {
     lock: OutputLock,
     file: PathBuf,
-    /// The file of the new rows until they are appended: `NAME.append` beside the output.
+    /// The file of the new rows until they are appended: [`SidecarPaths::added`].
     added: PathBuf,
 }
 
@@ -25,7 +26,7 @@ impl Appended {
     /// Locks the output, if there is one that rows can be appended to.
     ///
     /// # Errors
-    /// If the output is not a file with columns, or has rows of an interrupted run.
+    /// If the output is not a file with columns, or has rows of an interrupted run, or another file has the name of that of the new rows.
     pub(super) fn open(options: &RecordOptions) -> Result<Option<Self>> {
         if !options.format.has_columns() {
             bail!(UsageError(format!(
@@ -33,7 +34,8 @@ impl Appended {
                 options.format
             )));
         }
-        let lock = OutputLock::acquire(&options.output)?;
+        // The run that writes the new rows compares this output with the files that it reads.
+        let lock = OutputLock::acquire(&options.output)?.check("--output", &ReadFiles::default())?;
         let Some(sidecars) = lock.sidecars() else {
             bail!(UsageError(format!("--append: {} is not a file; pass --output FILE", options.output)));
         };
@@ -42,9 +44,8 @@ impl Appended {
             return Ok(None);
         }
         refuse_interrupted(sidecars)?;
-        let mut name: OsString = file.file_name().unwrap_or_default().to_owned();
-        name.push(".append");
-        let added = file.with_file_name(name);
+        let added = sidecars.added.clone();
+        check_is_added(&added)?;
         Ok(Some(Appended { lock, file, added }))
     }
 
@@ -65,8 +66,12 @@ impl Appended {
             records += 1;
             Ok(())
         })?;
+        let files = [self.file.clone(), self.added.clone()];
         if records > 0 {
-            merge::join(&self.lock, &[self.file.clone(), self.added.clone()])?;
+            merge::join(&self.lock, &files)?;
+        } else if let Some(sidecars) = self.lock.sidecars() {
+            // New records without rows have entries, too.
+            merge::join_ledgers(sidecars, &files)?;
         }
         options.console.note(format!("appended {} to {}", counted(records, "record"), self.lock.target()));
         remove_file(&self.added)?;
@@ -75,6 +80,28 @@ impl Appended {
             None => Ok(()),
         }
     }
+}
+
+/// Checks that a file of new rows, if there is one, is that of an earlier run that was killed before it appended them.
+fn check_is_added(added: &Path) -> Result<()> {
+    let refuse = |reason: String| {
+        anyhow!(
+            "--append writes new rows to {}, which exists already, but {reason}; move it, or choose another --output",
+            added.display()
+        )
+    };
+    if !has_dir_entry(added) {
+        return Ok(());
+    }
+    own_file::check(added).map_err(|error| refuse(error.to_string()))?;
+    let sidecars = SidecarPaths::of(&Target::File(added.to_owned()))?;
+    let has_manifest = |sidecars: &SidecarPaths| {
+        [&sidecars.manifest, &sidecars.done].into_iter().any(|manifest| own_file::check(manifest).is_ok())
+    };
+    if sidecars.as_ref().is_some_and(has_manifest) {
+        return Ok(());
+    }
+    Err(refuse("is not that of an interrupted run".into()))
 }
 
 fn remove_file(path: &Path) -> Result<()> {

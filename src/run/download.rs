@@ -15,5 +15,13 @@ pub fn download(source: &Source) -> Result<()> {
     if let Some(warning) = files.warning {
         bail!(warning)
     }
+    let missing = files.missing_files();
+    if !missing.is_empty() {
+        bail!(
+            "{} does not have {}; add what is missing, or pass the id of a model on the hub",
+            files.folder.display(),
+            missing.join(", ")
+        )
+    }
     print(format!("{}\n", files.folder.display()).as_bytes())
 }

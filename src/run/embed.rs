@@ -12,7 +12,7 @@ use crate::pipeline::{ExitStatus, RunIdentity};
 use crate::sys::console::Console;
 use crate::task::{
     Embedder, LateInteraction, OutputsEncoder, SparseEncoder, TextEncoder, VectorOptions,
-    load_embedding_or_sparse, sparse_similarity_name,
+    load_embedding_or_sparse,
 };
 use crate::text::Chunking;
 
@@ -83,7 +83,7 @@ fn of_sparse(encoder: &SparseEncoder) -> (RunIdentity, OutputMetadata) {
         ("pooling".into(), pooling),
         ("dimensions".into(), encoder.dimensions().to_string()),
         ("prompt".into(), encoder.prompt().to_owned()),
-        ("similarity".into(), sparse_similarity_name().into()),
+        ("similarity".into(), encoder.similarity_name().into()),
     ]);
     let role = encoder.role().map(|role| ("role".into(), role.name().into()));
     (identity, metadata.into_iter().chain(role).collect())

@@ -1,17 +1,18 @@
 //! `sconce pairs`: the most similar pairs of rows in a vector file, or groups of near-duplicates.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 use serde_json::Value;
 
 use crate::error::UsageError;
 use crate::field::FieldValue;
-use crate::neighbours::{Components, Membership, Metric, Nearest, Pair, Scorer, TopPairs};
-use crate::output::{ColumnType, KeptColumn, OutputLock, TableFormat, TableWriter, Target};
+use crate::neighbours::{Components, Except, Membership, Metric, Nearest, Pair, Scorer, Sink, TopPairs};
+use crate::output::{ColumnType, KeptColumn, OutputLock, ReadFiles, TableFormat, TableWriter, Target};
 use crate::pipeline::refuse_interrupted;
+use crate::run::search::warn_of_missing;
 use crate::sys::console::{Console, counted};
-use crate::sys::regular_file::is_same_file;
 use crate::vectors::VectorFile;
 
 /// Size in bytes of the rows in f32 that are compared with the whole file at a time.
@@ -62,12 +63,8 @@ pub enum Found {
 /// If the file cannot be read, a row is not finite, or the output fails.
 pub fn pairs(options: &PairsOptions) -> Result<()> {
     let file = VectorFile::open(&options.vectors)?;
-    if let Target::File(output) = &options.output
-        && is_same_file(&options.vectors, output)
-    {
-        bail!(UsageError(format!("--output {} is also the input; choose another path", output.display())));
-    }
     let lock = OutputLock::acquire(&options.output)?;
+    let lock = lock.check("--output", &ReadFiles::new([&options.vectors], "the input"))?;
     lock.sidecars().map_or(Ok(()), refuse_interrupted)?;
     let kept = kept_columns(options, &file)?;
     match options.found {
@@ -99,30 +96,34 @@ fn kept_columns(options: &PairsOptions, file: &VectorFile) -> Result<Vec<usize>>
     options.keep.iter().map(find).collect()
 }
 
-/// Calls `scan` with a first row and a scorer of the rows from there on, until all rows of the file have been queries.
+/// Calls `scan` with a first row, a scorer of the rows from there on and those that have no vector, until all rows of the file have been
+/// queries.
 fn for_each_query_block(
     options: &PairsOptions,
     file: &VectorFile,
     max_queries: usize,
-    mut scan: impl FnMut(usize, &Scorer) -> Result<()>,
+    mut scan: impl FnMut(usize, &Scorer, &HashSet<usize>) -> Result<()>,
 ) -> Result<()> {
     let row_bytes = file.dimensions() * size_of::<f32>();
     let queries = (QUERY_BYTES / row_bytes).min(max_queries).max(MIN_QUERIES);
     let bar = options.console.bar(Some((file.rows() * row_bytes) as u64));
+    let mut without_vector = 0;
     for first in (0..file.rows()).step_by(queries) {
         let end = file.rows().min(first + queries);
-        let rows = file.rows_f32(first..end)?;
+        let (rows, missing) = file.rows_f32(first..end)?;
+        without_vector += missing.len();
         let scorer = Scorer::new(options.metric, file.stored(), &rows, file.dimensions());
         let scorer = scorer.map_err(|mut error| {
             error.row += first;
             anyhow!("{}: {error}", file.name())
         })?;
         drop(rows);
-        scan(first, &scorer)?;
+        scan(first, &scorer, &missing)?;
         bar.set_position((end * row_bytes) as u64);
         options.console.draw(&bar, &counted(end as u64, "row"));
     }
     bar.finish_and_clear();
+    warn_of_missing(file, without_vector, &options.console);
     Ok(())
 }
 
@@ -131,11 +132,11 @@ fn for_each_query_block(
 fn top_pairs(options: &PairsOptions, file: &VectorFile, top_k: usize, max_pairs: usize) -> Result<Vec<Pair>> {
     let mut pairs = TopPairs::new(max_pairs);
     let mut full_rows = 0;
-    for_each_query_block(options, file, MAX_NEIGHBOURS / top_k.max(1), |first, scorer| {
+    for_each_query_block(options, file, MAX_NEIGHBOURS / top_k.max(1), |first, scorer, missing| {
         // A neighbour below the worst of enough pairs is in no result.
         let least = [options.threshold, pairs.least_score()].into_iter().flatten().reduce(f32::max);
         let nearest = Nearest::new(scorer.queries(), top_k, least).excluding_rows_from(first);
-        file.scan(0, scorer, &nearest)?;
+        scan_except(file, 0, scorer, missing, &nearest)?;
         let nearest = nearest.into_sorted();
         full_rows += nearest.iter().filter(|neighbours| neighbours.len() == top_k).count();
         pairs.add(first, nearest);
@@ -156,13 +157,27 @@ fn top_pairs(options: &PairsOptions, file: &VectorFile, top_k: usize, max_pairs:
     Ok(pairs)
 }
 
+/// Scores the rows from `first_row` on for the queries that are not in `missing`.
+fn scan_except(
+    file: &VectorFile,
+    first_row: usize,
+    scorer: &Scorer,
+    missing: &HashSet<usize>,
+    sink: &impl Sink,
+) -> Result<()> {
+    if missing.is_empty() {
+        return file.scan(first_row, scorer, sink).map(drop);
+    }
+    file.scan(first_row, scorer, &Except { sink, queries: missing }).map(drop)
+}
+
 /// The connected components of the pairs with scores of at least `threshold`.
 fn components(options: &PairsOptions, file: &VectorFile, threshold: f32) -> Result<Components> {
     let mut components = Components::new(file.rows(), threshold);
-    for_each_query_block(options, file, usize::MAX, |first, scorer| {
+    for_each_query_block(options, file, usize::MAX, |first, scorer, missing| {
         components.set_queries(first);
         // Pairs with rows before were scored when those were the queries.
-        file.scan(first, scorer, &components)
+        scan_except(file, first, scorer, missing, &components)
     })?;
     Ok(components)
 }

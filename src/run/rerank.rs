@@ -7,7 +7,7 @@ use super::records::{RecordOptions, Setup, of_scores, run};
 use crate::error::UsageError;
 use crate::field::FieldValue;
 use crate::input::{Fields, InputPath, Source};
-use crate::output::{ColumnType, KeptColumn, OutputMetadata, Target};
+use crate::output::{self, ColumnType, KeptColumn, OutputMetadata, Target};
 use crate::pipeline::{ExitStatus, QueryColumns, RunIdentity, sha256_of_texts};
 use crate::sys::regular_file::is_same_file;
 use crate::task::{PromptChoice, QueryOptions, Reranker, ScoreOptions, TextError, load_reranker};
@@ -94,12 +94,9 @@ fn read_queries(options: &RerankOptions) -> Result<QueryTexts> {
             )));
         }
     }
-    if let Some(name) =
-        options.records.input.keep().iter().find(|name| QUERY_COLUMNS.contains(&name.as_str()))
-    {
-        bail!(UsageError(format!(
-            "--keep {name}: {name} is already an output column; rename the field in the input"
-        )));
+    let mut kept = options.records.input.keep().iter().map(|kept| kept.output.as_str());
+    if let Some(name) = kept.find(|name| QUERY_COLUMNS.contains(name)) {
+        bail!(UsageError(output::already_a_column(name)));
     }
     let queries = QueryTexts::read(sources, fields, "--query-field")?;
     if queries.texts.is_empty() {

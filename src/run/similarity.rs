@@ -8,7 +8,7 @@ use crate::error::UsageError;
 use crate::field::FieldValue;
 use crate::model::modules::Similarity;
 use crate::named::Named;
-use crate::output::{ColumnType, KeptColumn, OutputLock, TableFormat, TableWriter, Target, print};
+use crate::output::{ColumnType, KeptColumn, OutputLock, ReadFiles, TableFormat, TableWriter, Target, print};
 use crate::sys::console::Console;
 use crate::task::{
     ModelOptions, ModelTask, TextEncoder, TextVector, VectorOptions, load_embedding_or_sparse,
@@ -64,22 +64,13 @@ pub fn similarity(options: &SimilarityOptions) -> Result<()> {
     let embedded = encoder.embed_to_compare(&texts)?;
     embedded.report(encoder.model().tokenizer.max_length(), console);
     let own_name = encoder.similarity_name();
-    match (&mut encoder, options.metric.filter(|metric| metric.name() != own_name)) {
-        (_, None) => {}
-        (TextEncoder::Dense(embedder), Some(metric)) if embedder.late_interaction.is_none() => {
-            embedder.similarity = metric;
-        }
-        (encoder, Some(metric)) => {
-            let model = if matches!(encoder, TextEncoder::Sparse(_)) {
-                "sparse encoder"
-            } else {
-                "multi-vector model"
-            };
-            bail!(UsageError(format!(
-                "--metric {}: a {model} compares by {own_name}; leave the option out",
-                metric.name()
-            )))
-        }
+    if let Some(metric) = options.metric
+        && !encoder.set_similarity(metric)
+    {
+        bail!(UsageError(format!(
+            "--metric {}: a multi-vector model compares by {own_name}; leave the option out",
+            metric.name()
+        )))
     }
     let metric = encoder.similarity_name();
     let vectors = &embedded.vectors;
@@ -135,7 +126,7 @@ fn print_table(
     columns: Vec<KeptColumn>,
     mut rows: impl Iterator<Item = Vec<FieldValue>>,
 ) -> Result<()> {
-    let lock = OutputLock::acquire(&Target::Stdout)?;
+    let lock = OutputLock::acquire(&Target::Stdout)?.check("--output", &ReadFiles::default())?;
     let mut table = TableWriter::open(&lock, format, columns)?;
     rows.try_for_each(|row| table.write(row))?;
     table.finish()

@@ -1,29 +1,33 @@
 //! Digests of large files that have not changed since an earlier run: hashing a model takes as long as embedding some hundred
 //! short texts.
 
-use std::fs::{self, File, Metadata};
+use std::env;
+use std::fs::{self, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
-use std::{env, process};
 
 use sha2::{Digest, Sha256};
+
+use super::{environment, own_file, regular_file};
 
 /// Smaller files are hashed anew.
 const MIN_BYTES: u64 = 8 << 20;
 /// A file that changed this recently may change again without a new time of change: file systems store some times only to the
 /// second or two.
 const SETTLED_AFTER: Duration = Duration::from_secs(3);
+/// Maximum size of an entry.
+const MAX_ENTRY_BYTES: u64 = 1 << 12;
 
 /// The directory of all caches: `SCONCE_CACHE`, or after the XDG Base Directory Specification; `None` where a file does not tell when it
 /// was changed.
 pub fn cache_directory() -> Option<PathBuf> {
-    let given = env::var_os("SCONCE_CACHE").filter(|given| !given.is_empty() && cfg!(unix));
-    if let Some(given) = given {
-        return Some(given.into());
+    let given = environment::path("SCONCE_CACHE").filter(|_| cfg!(unix));
+    if given.is_some() {
+        return given;
     }
     let absolute = |path: PathBuf| Some(path).filter(|path| path.is_absolute());
-    let cache = env::var_os("XDG_CACHE_HOME").and_then(|cache| absolute(cache.into()));
+    let cache = environment::path("XDG_CACHE_HOME").and_then(absolute);
     let cache = cache.or_else(|| absolute(env::home_dir()?.join(".cache")));
     cache.filter(|_| cfg!(unix)).map(|cache| cache.join("sconce"))
 }
@@ -40,7 +44,7 @@ pub fn directory() -> Option<PathBuf> {
 pub fn sha256(path: &Path) -> io::Result<String> {
     digest(directory().as_deref(), path, SystemTime::now(), |path| {
         let mut hash = Sha256::new();
-        io::copy(&mut File::open(path)?, &mut hash)?;
+        io::copy(&mut regular_file::open(path)?, &mut hash)?;
         Ok(format!("{:x}", hash.finalize()))
     })
 }
@@ -102,7 +106,7 @@ fn changed(_file: &Metadata) -> Option<SystemTime> {
 
 /// The digest of an entry, if it is that of a file in this state.
 fn read(entry: &Path, state: &str) -> Option<String> {
-    let found = fs::read_to_string(entry).ok()?;
+    let found = own_file::read_trusted(entry, MAX_ENTRY_BYTES).ok()?;
     let digest = found.strip_prefix(state)?.strip_prefix('\n')?.strip_suffix('\n')?;
     let is_digest = digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_digest.then(|| digest.to_owned())
@@ -113,9 +117,7 @@ fn write(entry: &Path, content: &str) -> io::Result<()> {
     if let Some(directory) = entry.parent() {
         fs::create_dir_all(directory)?;
     }
-    let temporary = entry.with_extension(process::id().to_string());
-    fs::write(&temporary, content)?;
-    fs::rename(&temporary, entry).inspect_err(|_| drop(fs::remove_file(&temporary)))
+    own_file::replace(entry, own_file::PRIVATE, content.as_bytes())
 }
 
 #[cfg(all(test, unix))]

@@ -1,6 +1,8 @@
-//! Memory figures of the process, from `/proc/self/status`.
+//! Memory of the process: figures from `/proc/self/status`, and what happens where there is none.
 
+use std::cell::Cell;
 use std::fs;
+use std::io::Write;
 
 /// Peak resident set size in bytes; `None` on systems without `/proc`.
 pub fn peak_memory() -> Option<u64> {
@@ -10,6 +12,30 @@ pub fn peak_memory() -> Option<u64> {
 /// Current resident set size in bytes; `None` on systems without `/proc`.
 pub fn current_memory() -> Option<u64> {
     bytes_of_field(&status()?, "VmRSS:")
+}
+
+thread_local! {
+    /// Whether this thread is inside [`is_free`].
+    static IS_PROBING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this much memory can be allocated now.
+pub fn is_free(bytes: usize) -> bool {
+    IS_PROBING.set(true);
+    let is_free = Vec::<u8>::new().try_reserve_exact(bytes).is_ok();
+    IS_PROBING.set(false);
+    is_free
+}
+
+/// Ends the process with a message, because the system refuses memory for an allocation. Returns inside [`is_free`].
+pub fn on_refusal() {
+    if !IS_PROBING.get() {
+        let message = "sconce: error: out of memory: the system refuses more; raise the limit of the process (ulimit -v), or pass a \
+                       smaller --max-memory, --batch-tokens or --threads\n";
+        // Nothing may be allocated here.
+        let _ = std::io::stderr().write_all(message.as_bytes());
+        signal_hook::low_level::exit(1);
+    }
 }
 
 fn status() -> Option<String> {

@@ -35,8 +35,13 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// If the file is larger, cannot be read, or is a directory, a pipe or a device.
 pub fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
+    read_limited(open(path)?, max_bytes)
+}
+
+/// Reads the rest of an open file, which may have at most `max_bytes` bytes.
+pub(super) fn read_limited(file: File, max_bytes: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    open(path)?.take(max_bytes + 1).read_to_end(&mut bytes)?;
+    file.take(max_bytes + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > max_bytes {
         let limit = max_bytes >> 20;
         return Err(io::Error::other(format!("it is larger than {limit} MiB, the limit for such a file")));
@@ -79,7 +84,7 @@ pub fn is_same_file(a: &Path, b: &Path) -> bool {
     matches!((fs::canonicalize(a), fs::canonicalize(b)), (Ok(a), Ok(b)) if a == b)
 }
 
-fn check_is_regular(metadata: &fs::Metadata) -> io::Result<()> {
+pub(super) fn check_is_regular(metadata: &fs::Metadata) -> io::Result<()> {
     match metadata.file_type() {
         kind if kind.is_file() => Ok(()),
         kind if kind.is_dir() => Err(io::Error::other("it is a directory, not a file")),

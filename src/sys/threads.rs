@@ -43,6 +43,19 @@ pub fn spawn<T: Send + 'static>(
     Builder::new().name(name.into()).spawn(work).map_err(|error| refused(1, error))
 }
 
+/// Starts a named thread with so many bytes of stack, of which only what it uses is memory.
+///
+/// # Errors
+/// If the system refuses to start it.
+pub fn spawn_with_stack<T: Send + 'static>(
+    name: impl Into<String>,
+    stack_bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>> {
+    let thread = Builder::new().name(name.into()).stack_size(stack_bytes);
+    thread.spawn(work).map_err(|error| refused(1, error))
+}
+
 fn refused(threads: usize, error: impl Display) -> anyhow::Error {
     let threads = if threads == 1 { "a thread".to_owned() } else { format!("{threads} threads") };
     anyhow!(

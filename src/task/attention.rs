@@ -181,7 +181,7 @@ fn tokenize(
         Err(error) => bail!("cannot tokenize the text ({error}); pass another text"),
     };
     if tokens.truncated_tokens > 0 {
-        let (limit, positions) = (tokenizer.max_length(), spec.max_length());
+        let (limit, positions) = (tokenizer.max_length(), spec.position_limit().unwrap_or(usize::MAX));
         let found = tokens.ids.len() + tokens.truncated_tokens;
         let remedy =
             if found <= positions { format!("pass --max-length {found}, or ") } else { String::new() };

@@ -120,6 +120,10 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Examined> {
     };
     let Prepared { backends, modules, plan, count, max_length, truncation_side, adapters, adapter, .. } =
         prepared;
+    let max_length = match (&tokenizer, &tokenizer_file) {
+        (Some(tokenizer), Some(file)) => max_length.of_tokenizer(tokenizer, file),
+        _ => max_length,
+    };
     let applied = modules.applied(&plan.pooling);
     let mut problems: Vec<Error> =
         tokenizer_problem.into_iter().chain(weights_problem).chain(head_problem).collect();
@@ -176,8 +180,11 @@ fn examine_head(
     // Not every family has every head: a model that is loaded for vectors alone needs none.
     let Ok(head) = head_spec(kind, false, modules, family, config, spec) else { return Ok(None) };
     if let Some(Weights::File(path)) = weights.filter(|_| !(is_lexical && modules.lexical_layer.is_some())) {
-        let checkpoint = Checkpoint::open(path)?;
-        if head.missing(&checkpoint.reader(family.names)?).is_some() {
+        let checkpoint = Checkpoint::open_encoder(path, family.names)?;
+        let mut reader = checkpoint.reader(family.names)?;
+        reader
+            .set_adapter(prepared.adapter.as_ref().map(|adapter| adapter.read(&checkpoint)).transpose()?)?;
+        if head.missing(&reader).is_some() {
             return Ok(None);
         }
     }
@@ -260,8 +267,7 @@ fn examine_tokenizer(
     match tokenizer_file(options, prepared.files.as_ref()) {
         Ok(file) => {
             let tokenizer =
-                read_tokenizer(&file, &prepared.tokenizer_options(), prepared.modules.static_embedding)
-                    .map(Some);
+                read_tokenizer(&file, options, prepared.tokenizer_options(), &prepared.modules).map(Some);
             (Some(file), tokenizer)
         }
         Err(problem) => (None, Err(problem)),

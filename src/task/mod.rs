@@ -54,7 +54,7 @@ pub use model_task::{HeadMemory, ModelTask};
 pub use options::{ModelOptions, OnLong, PromptChoice, QueryOptions, VectorOptions};
 pub use outputs::OutputsEncoder;
 pub use reranking::{BiEncoder, Reranker};
-pub use similarity::{Compared, TextVector, similarity, sparse_similarity_name};
+pub use similarity::{Compared, TextVector, similarity};
 pub use sparse::SparseEncoder;
 pub use tagging::{TagOptions, Tagger};
 pub use text_encoder::TextEncoder;

@@ -14,7 +14,9 @@ use super::sparse::{sparse_vector, sparse_vector_bytes};
 use super::text_model::TextModel;
 use crate::error::UsageError;
 use crate::named::Named;
-use crate::nn::{OutputKind, PooledToken, Pooling, PostPooling, RaggedBatch, is_normalized, keep_memory};
+use crate::nn::{
+    OutputKind, PooledToken, Pooling, PostPooling, RaggedBatch, apply_to_tokens, is_normalized, keep_memory,
+};
 use crate::output::{Content, ContentType, OutputDtype, OutputTypes, VectorType};
 use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::sys::console::Console;
@@ -103,12 +105,13 @@ impl OutputsEncoder {
 
     /// The vector of each sequence, if it is an output.
     fn dense(&self, batch: &RaggedBatch, hidden: &Tensor) -> Result<Vec<Vec<f32>>> {
-        let Embedder { pooling, post_pooling, prompt_tokens, dimensions, .. } = &self.embedder;
+        let Embedder { pooling, token_modules, post_pooling, prompt_tokens, dimensions, .. } = &self.embedder;
         if !self.has_dense {
             return Ok(Vec::new());
         }
         let token = self.embedder.spec().pooler.token;
-        let vectors = apply(post_pooling, pooling.forward(hidden, batch, *prompt_tokens, token)?)?;
+        let hidden = apply_to_tokens(token_modules, hidden)?;
+        let vectors = apply(post_pooling, pooling.forward(&hidden, batch, *prompt_tokens, token)?)?;
         Ok(vectors.chunks_exact(*dimensions).map(<[f32]>::to_vec).collect())
     }
 }

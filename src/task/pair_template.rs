@@ -57,6 +57,9 @@ impl PairTemplate {
         let mut pairs = PairTemplate { template, has_parts, prompt: prompt.to_owned(), suffix: Vec::new() };
         if let Some(why) = pairs.failure() {
             let file = pairs.template.file().display();
+            if pairs.template.is_endless() {
+                bail!("{file}: the chat template {why}; use another one");
+            }
             if is_required {
                 bail!(
                     "{file}: the chat template {why}: it is that of a chat model, not of a reranker; choose a reranker, or write a \

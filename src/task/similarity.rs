@@ -3,7 +3,6 @@
 use std::cmp::Ordering;
 
 use crate::model::modules::Similarity;
-use crate::named::Named;
 use crate::neighbours::{MaxSim, MaxSimBuffer};
 use crate::output::SparseVector;
 
@@ -42,7 +41,7 @@ pub enum Compared {
     /// The vectors of a query's tokens.
     Tokens(MaxSim),
     /// The sparse vector of a text.
-    Sparse(SparseVector),
+    Sparse(Similarity, SparseVector),
 }
 
 impl Compared {
@@ -58,37 +57,48 @@ impl Compared {
             (Compared::Tokens(query), TextVector::Dense(vector)) => {
                 query.score(vector, &mut MaxSimBuffer::default())
             }
-            (Compared::Sparse(own), TextVector::Sparse(vector)) => sparse_dot(own, vector) as f32,
+            (Compared::Sparse(function, own), TextVector::Sparse(vector)) => {
+                sparse_similarity(*function, own, vector) as f32
+            }
             _ => panic!("the vectors are of different models"),
         }
     }
 }
 
-/// The name of the similarity function of sparse vectors, which sentence-transformers' `SparseEncoder` has by default.
-pub fn sparse_similarity_name() -> &'static str {
-    Similarity::Dot.name()
+/// The similarity of two sparse vectors, as [`similarity`] of the same vectors with their zeros.
+fn sparse_similarity(function: Similarity, a: &SparseVector, b: &SparseVector) -> f64 {
+    let sum = |term: fn(f64, f64) -> f64| sparse_sum(a, b, term);
+    of_sums(function, sum)
 }
 
-/// The dot product of two sparse vectors: the sum over their common dimensions, ascending, in f64.
-fn sparse_dot(a: &SparseVector, b: &SparseVector) -> f64 {
+/// The sum of a term over the dimensions of which one of two sparse vectors has an element, ascending, in f64. The term of two zeros is 0.
+fn sparse_sum(a: &SparseVector, b: &SparseVector, term: fn(f64, f64) -> f64) -> f64 {
     let (mut i, mut j, mut sum) = (0, 0, 0.0);
-    while let (Some(left), Some(right)) = (a.indices.get(i), b.indices.get(j)) {
-        match left.cmp(right) {
-            Ordering::Less => i += 1,
-            Ordering::Greater => j += 1,
-            Ordering::Equal => {
-                sum += f64::from(a.values[i]) * f64::from(b.values[j]);
-                (i, j) = (i + 1, j + 1);
-            }
-        }
+    loop {
+        let (left, right) = (a.indices.get(i), b.indices.get(j));
+        let order = match (left, right) {
+            (None, None) => return sum,
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(left), Some(right)) => left.cmp(right),
+        };
+        let (has_left, has_right) = (order.is_le(), order.is_ge());
+        let value = |vector: &SparseVector, i: usize, is_there: bool| {
+            if is_there { f64::from(vector.values[i]) } else { 0.0 }
+        };
+        sum += term(value(a, i, has_left), value(b, j, has_right));
+        (i, j) = (i + usize::from(has_left), j + usize::from(has_right));
     }
-    sum
 }
 
 /// The similarity of two vectors of the same dimensions, as sentence-transformers defines it: distances are negative, and the cosine with
 /// a vector of zeros is 0. Sums are f64.
 pub fn similarity(function: Similarity, a: &[f32], b: &[f32]) -> f64 {
-    let sum = |term: fn(f64, f64) -> f64| sum(a, b, term);
+    of_sums(function, |term| sum(a, b, term))
+}
+
+/// The similarity of two vectors, given the sum of a term over the pairs of their elements.
+fn of_sums(function: Similarity, sum: impl Fn(fn(f64, f64) -> f64) -> f64) -> f64 {
     match function {
         Similarity::Dot => sum(|x, y| x * y),
         // Of zero, not negated: equal vectors have a distance of 0, not −0.
@@ -115,7 +125,7 @@ fn sum(a: &[f32], b: &[f32], term: impl Fn(f64, f64) -> f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{similarity, sparse_dot};
+    use super::{similarity, sparse_similarity};
     use crate::model::modules::Similarity::{Cosine, Dot, Euclidean, Manhattan};
     use crate::output::SparseVector;
 
@@ -129,15 +139,28 @@ mod tests {
     }
 
     #[test]
-    fn common_dimensions_of_sparse_vectors_are_multiplied() {
+    fn sparse_vectors_are_compared_like_dense_ones() {
         let vector = |indices: &[u32], values: &[f32]| SparseVector {
             indices: indices.into(),
             values: values.into(),
             tokens: Vec::new(),
         };
         let (a, b) = (vector(&[1, 4, 9], &[2.0, 3.0, 5.0]), vector(&[0, 4, 8, 9], &[1.0, 0.5, 1.0, 2.0]));
-        assert_eq!((sparse_dot(&a, &b), sparse_dot(&b, &a)), (11.5, 11.5));
-        assert_eq!(sparse_dot(&a, &vector(&[], &[])), 0.0);
+        let dense = |vector: &SparseVector| {
+            let mut dense = vec![0.0; 10];
+            let elements = vector.indices.iter().zip(&vector.values);
+            elements.for_each(|(index, value)| dense[*index as usize] = *value);
+            dense
+        };
+        for function in [Cosine, Dot, Euclidean, Manhattan] {
+            let expected = similarity(function, &dense(&a), &dense(&b));
+            assert!((sparse_similarity(function, &a, &b) - expected).abs() < 1e-12, "{function:?}");
+            assert!((sparse_similarity(function, &b, &a) - expected).abs() < 1e-12, "{function:?}");
+        }
+        assert_eq!(sparse_similarity(Dot, &a, &b), 11.5);
+        assert_eq!(sparse_similarity(Dot, &a, &vector(&[], &[])), 0.0);
+        assert_eq!(sparse_similarity(Cosine, &a, &vector(&[], &[])), 0.0);
+        assert_eq!(sparse_similarity(Manhattan, &a, &vector(&[], &[])), -10.0);
     }
 
     #[test]

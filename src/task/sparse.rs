@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use anyhow::{Result, bail};
 use candle_core::Tensor;
 
-use super::embedding::{EmbeddedTexts, embed_texts};
+use super::embedding::{EmbeddedTexts, embed_texts, set_length};
 use super::lexical::LexicalHead;
 use super::load::{Loaded, StaticQueries};
 use super::model_task::{HeadMemory, ModelTask};
@@ -16,13 +16,13 @@ use super::sequences::{all_tokens, tokenize};
 use super::text_model::TextModel;
 use super::tokens::resolve_prompt;
 use crate::error::UsageError;
-use crate::model::modules::{Prompts, Role};
+use crate::model::modules::{Prompts, Role, Similarity};
 use crate::named::Named;
 use crate::nn::{LEXICAL, MaskedLmHead, Pooling, RaggedBatch, SPLADE, SpladeSpec, TaskHead, keep_memory};
 use crate::output::{Content, ContentType, OutputDtype, SparseVector};
 use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::sys::console::Console;
-use crate::text::{TokenizedText, Tokenizer};
+use crate::text::{Sequence, TokenizedText, Tokenizer};
 
 /// A sparse encoder.
 pub struct SparseEncoder {
@@ -36,6 +36,12 @@ pub struct SparseEncoder {
     prompt: String,
     /// The size of the vocabulary.
     dimensions: usize,
+    /// The maximum elements of a vector, of which the largest are kept.
+    max_active_dims: Option<usize>,
+    /// The maximum tokens of a query and of a document, if the model has its own for one of them.
+    role_lengths: Option<[usize; 2]>,
+    /// The similarity function that the vectors are compared with.
+    pub(super) similarity: Similarity,
 }
 
 /// What turns hidden states into weights.
@@ -57,7 +63,16 @@ impl SparseEncoder {
     pub fn new(loaded: Loaded, options: &VectorOptions, console: &Console) -> Result<Self> {
         check_options(options, &loaded.pooling)?;
         let prompt = resolve_prompt(options.prompt.as_ref(), options.role, &loaded.modules.prompts, console)?;
-        let Loaded { tokenizer, encoders, pooling, head, static_queries, modules, dimensions, .. } = loaded;
+        let role_lengths = loaded.role_lengths();
+        let Loaded { mut tokenizer, encoders, pooling, head, static_queries, modules, dimensions, .. } =
+            loaded;
+        // The settings of another model are for its own vectors. The default is that of sentence-transformers' `SparseEncoder`.
+        let is_own = pooling == Pooling::Splade && modules.splade.is_some();
+        let similarity = modules.similarity.filter(|_| is_own).unwrap_or(Similarity::Dot);
+        let max_active_dims = modules.max_active_dims.filter(|_| is_own);
+        if let (Some(lengths), Some(role)) = (role_lengths, options.role) {
+            set_length(&mut tokenizer, lengths, role)?;
+        }
         let head = match (pooling, head) {
             (Pooling::Lexical, head) => SparseHead::Lexical(Box::new(LexicalHead::new(head, &tokenizer)?)),
             (_, Some(TaskHead::MaskedLm(head))) => {
@@ -74,7 +89,17 @@ impl SparseEncoder {
         let is_default = modules.query_weights.as_ref().is_some_and(|weights| weights.is_default);
         let default = if is_default { Role::Query } else { Role::Document };
         let role = options.role.or(static_queries.as_ref().map(|_| default));
-        let encoder = SparseEncoder { model, head, static_queries, role, prompt, dimensions };
+        let encoder = SparseEncoder {
+            model,
+            head,
+            static_queries,
+            role,
+            prompt,
+            dimensions,
+            max_active_dims,
+            role_lengths,
+            similarity,
+        };
         if encoder.queries().is_some() {
             console.detail("queries have fixed weights of their tokens; the encoder is not used");
         }
@@ -83,7 +108,15 @@ impl SparseEncoder {
 
     /// The pooling and how logits become weights, for messages and metadata.
     pub fn describe(&self) -> String {
-        self.head.describe()
+        match self.max_active_dims {
+            Some(elements) => format!("{}, the {elements} largest weights", self.head.describe()),
+            None => self.head.describe(),
+        }
+    }
+
+    /// The name of the similarity function.
+    pub fn similarity_name(&self) -> &'static str {
+        self.similarity.name()
     }
 
     /// The prompt before each text.
@@ -106,10 +139,17 @@ impl SparseEncoder {
         self.dimensions
     }
 
-    /// Changes what the texts are: the prompt before each.
-    pub(super) fn set_role(&mut self, role: Role, prompts: &Prompts) {
+    /// Changes what the texts are: the prompt before each, and their length.
+    ///
+    /// # Errors
+    /// If the length leaves no room for a text: a usage error.
+    pub(super) fn set_role(&mut self, role: Role, prompts: &Prompts) -> Result<()> {
         self.role = Some(role);
         self.prompt = prompts.of_role(role).1.into();
+        match self.role_lengths {
+            Some(lengths) => set_length(&mut self.model.tokenizer, lengths, role),
+            None => Ok(()),
+        }
     }
 
     /// The tokenizer and the encoder.
@@ -150,7 +190,10 @@ impl SparseEncoder {
         Ok(weights.map(|weights| self.vector_of(weights)).collect())
     }
 
-    fn vector_of(&self, weights: Vec<(u32, f32)>) -> SparseVector {
+    fn vector_of(&self, mut weights: Vec<(u32, f32)>) -> SparseVector {
+        if let Some(elements) = self.max_active_dims {
+            keep_largest(&mut weights, elements);
+        }
         sparse_vector(weights, &self.model.tokenizer)
     }
 }
@@ -171,6 +214,15 @@ impl SparseHead {
             }
             SparseHead::Lexical(_) => HeadMemory::default(),
         }
+    }
+}
+
+/// Keeps this many weights, those with the greatest magnitudes; of equal ones those with the smaller ids. Weights stay by ascending id.
+fn keep_largest(weights: &mut Vec<(u32, f32)>, elements: usize) {
+    if weights.len() > elements {
+        weights.sort_by(|(a, x), (b, y)| y.abs().total_cmp(&x.abs()).then(a.cmp(b)));
+        weights.truncate(elements);
+        weights.sort_unstable_by_key(|(id, _)| *id);
     }
 }
 
@@ -221,8 +273,10 @@ impl Task for SparseEncoder {
     fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
         let text = format!("{}{text}", self.prompt);
         match self.queries() {
+            // The weights of no tokens are all 0.
             Some(queries) => {
-                self.model.checked([tokenize(&queries.tokenizer, self.model.on_long, &text, pair)?])
+                let tokens = tokenize(&queries.tokenizer, self.model.on_long, &text, pair)?;
+                Ok(TokenizedText { sequences: vec![Sequence { tokens, chunks: Vec::new() }] })
             }
             None => self.model.tokenize(&text, pair),
         }

@@ -6,10 +6,10 @@ use super::embedding::{EmbeddedTexts, Embedder};
 use super::load::Loaded;
 use super::model_task::{HeadMemory, ModelTask};
 use super::options::VectorOptions;
-use super::similarity::{Compared, TextVector, sparse_similarity_name};
+use super::similarity::{Compared, TextVector};
 use super::sparse::SparseEncoder;
 use super::text_model::TextModel;
-use crate::model::modules::{Prompts, Role};
+use crate::model::modules::{Prompts, Role, Similarity};
 use crate::output::ContentType;
 use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::sys::console::Console;
@@ -58,10 +58,7 @@ impl TextEncoder {
     pub fn set_role(&mut self, role: Role, prompts: &Prompts) -> Result<()> {
         match self {
             TextEncoder::Dense(encoder) => encoder.set_role(role, prompts),
-            TextEncoder::Sparse(encoder) => {
-                encoder.set_role(role, prompts);
-                Ok(())
-            }
+            TextEncoder::Sparse(encoder) => encoder.set_role(role, prompts),
         }
     }
 
@@ -77,8 +74,19 @@ impl TextEncoder {
     pub fn similarity_name(&self) -> &'static str {
         match self {
             TextEncoder::Dense(encoder) => encoder.similarity_name(),
-            TextEncoder::Sparse(_) => sparse_similarity_name(),
+            TextEncoder::Sparse(encoder) => encoder.similarity_name(),
         }
+    }
+
+    /// Changes the similarity function that vectors are compared with. Returns whether the vectors have one to choose: the scores of a
+    /// multi-vector model are sums over its tokens.
+    pub fn set_similarity(&mut self, similarity: Similarity) -> bool {
+        match self {
+            TextEncoder::Dense(encoder) if encoder.late_interaction.is_some() => return false,
+            TextEncoder::Dense(encoder) => encoder.similarity = similarity,
+            TextEncoder::Sparse(encoder) => encoder.similarity = similarity,
+        }
+        true
     }
 
     /// The vectors of texts that are in memory, for [`TextEncoder::compared`].
@@ -99,8 +107,10 @@ impl TextEncoder {
     pub fn compared(&self, vector: TextVector) -> Result<Compared> {
         match (self, vector) {
             (TextEncoder::Dense(encoder), TextVector::Dense(vector)) => encoder.compared(vector),
-            (_, TextVector::Sparse(vector)) => Ok(Compared::Sparse(vector)),
-            (TextEncoder::Sparse(_), TextVector::Dense(_)) => panic!("the vector is of another model"),
+            (TextEncoder::Sparse(encoder), TextVector::Sparse(vector)) => {
+                Ok(Compared::Sparse(encoder.similarity, vector))
+            }
+            _ => panic!("the vector is of another model"),
         }
     }
 

@@ -39,13 +39,16 @@ impl TokenModel {
         }
     }
 
-    /// The token for what is not in the vocabulary, if the model names one. A Unigram model has only its id.
-    pub(super) fn unk_token(&self) -> Option<&str> {
+    /// The token for what is not in the vocabulary, if the model has one.
+    pub(super) fn unk_token(&self) -> Option<String> {
         match self {
-            TokenModel::Bpe(model) => model.unk_token.as_deref(),
-            TokenModel::Unigram(_) => None,
-            TokenModel::WordLevel(model) => Some(&model.unk_token),
-            TokenModel::WordPiece(model) => Some(&model.unk_token),
+            TokenModel::Bpe(model) => model.unk_token.clone(),
+            TokenModel::Unigram(model) => {
+                let fields = serde_json::to_value(model).ok()?;
+                model.id_to_token(u32::try_from(fields.get("unk_id")?.as_u64()?).ok()?)
+            }
+            TokenModel::WordLevel(model) => Some(model.unk_token.clone()),
+            TokenModel::WordPiece(model) => Some(model.unk_token.clone()),
         }
     }
 }

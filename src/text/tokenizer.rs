@@ -9,12 +9,15 @@
 //!   (`(?=(a+)+b)a` takes a second for 30,000 letters `a`, and more than forty for 300,000);
 //! * a WordPiece model with a large `max_input_chars_per_word` and a token of thousands of characters, on a long word.
 //!
-//! A long text is tokenized as a whole, although only its beginning may be used: truncated tokens are counted, normalizers and
-//! pre-tokenizers may depend on what follows a white-space character, and an added token may contain one.
+//! Files that would make much of a short text are refused: see `check_growth`.
+//!
+//! The whole of a long text is tokenized, although only its beginning may be used: truncated tokens are counted. See `pieces` for the
+//! memory that it takes.
 
 use std::iter::repeat_n;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use anyhow::{Result, anyhow, bail};
 use serde_json::Value;
@@ -28,8 +31,9 @@ use tokenizers::{
 
 use super::alignment::Alignment;
 use super::token_model::{LibraryTokenizer, TokenModel};
+use super::tokenizer_class::ClassTokenizer;
 use super::tokenizer_config::TokenizerConfig;
-use super::{tokenizer_json, vocab_files};
+use super::{pieces, tokenizer_json, vocab_files};
 use crate::named::Named;
 use crate::sys::catch_panic::catch_panic;
 use crate::sys::regular_file;
@@ -111,6 +115,22 @@ pub struct TokenizerOptions {
 /// million steps, and would leave the rest of the text unsplit without an error.
 const MAX_WHITESPACE_RUN: usize = 999_000;
 
+/// What `clean_up_tokenization_spaces` replaces in decoded tokens.
+const CLEANED_UP: [(&str, &str); 10] = [
+    (" .", "."),
+    (" ?", "?"),
+    (" !", "!"),
+    (" ,", ","),
+    (" ' ", "'"),
+    (" n't", "n't"),
+    (" 'm", "'m"),
+    (" 's", "'s"),
+    (" 've", "'ve"),
+    (" 're", "'re"),
+];
+/// The setting without which the tokens of a BPE are not cleaned up.
+const CLEAN_UP_BPE: &str = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output";
+
 /// A tokenizer with a maximum length.
 pub struct Tokenizer {
     inner: LibraryTokenizer,
@@ -123,12 +143,18 @@ pub struct Tokenizer {
     named_mask: Option<String>,
     /// The padding token that a file next to the tokenizer names.
     named_padding: Option<String>,
+    /// The id of the token that the configuration names for what is not in the vocabulary.
+    unknown: Option<u32>,
+    /// Whether decoded tokens have no space before punctuation.
+    cleans_up: bool,
     /// The side of the text that `padding_side` names.
     padding_side: TruncationSide,
     /// The token that sequences are padded with to `max_length`; `None`: they are not padded.
     padding: Option<u32>,
     /// Characters of a text that are tokenized, for each token of `max_length`.
     characters_per_token: Option<usize>,
+    /// Whether long texts may be tokenized in pieces; found for the first one.
+    takes_pieces: OnceLock<bool>,
 }
 
 /// Parses a `tokenizer.json`.
@@ -171,16 +197,14 @@ fn from_json(
     path: &Path,
     bytes: &[u8],
     config: &TokenizerConfig,
-) -> Result<serde_json::Result<LibraryTokenizer>> {
+) -> Result<serde_json::Result<ClassTokenizer>> {
     if let Some(tokenizer) = tokenizer_json::from_class(path, bytes, config)? {
         return Ok(Ok(tokenizer));
     }
-    let mut tokenizer = match parse(bytes) {
-        Ok(tokenizer) => tokenizer,
-        Err(error) => return Ok(Err(error)),
-    };
-    tokenizer_json::add_special_tokens(path, &mut tokenizer, config)?;
-    Ok(Ok(tokenizer))
+    match parse(bytes) {
+        Ok(tokenizer) => tokenizer_json::add_special_tokens(path, tokenizer, config).map(Ok),
+        Err(error) => Ok(Err(error)),
+    }
 }
 
 impl Tokenizer {
@@ -202,8 +226,8 @@ impl Tokenizer {
                 )
             };
             let config = TokenizerConfig::read(path)?;
-            let inner = catch_panic(|| vocab_files::read(path, &config)).ok_or_else(cannot_build)??;
-            return Self::new(inner, options, Some(&config)).map_err(|_| cannot_build());
+            let built = catch_panic(|| vocab_files::read(path, &config)).ok_or_else(cannot_build)??;
+            return Self::of_class(built, options, &config).map_err(|_| cannot_build());
         }
         let bytes = match regular_file::read(path, regular_file::MAX_TOKENIZER_BYTES) {
             Ok(bytes) => bytes,
@@ -211,7 +235,7 @@ impl Tokenizer {
         };
         let config = TokenizerConfig::read(path)?;
         let reason = match catch_panic(|| from_json(path, &bytes, &config)).transpose()? {
-            Some(Ok(inner)) => match Self::new(inner, options, Some(&config)) {
+            Some(Ok(built)) => match Self::of_class(built, options, &config) {
                 Ok(tokenizer) => return Ok(tokenizer),
                 Err(error) => error.to_string(),
             },
@@ -221,11 +245,15 @@ impl Tokenizer {
         bail!("cannot parse {shown} as a tokenizer ({reason}); download it again")
     }
 
-    /// Reads the `tokenizer.json` of a static model: the files next to it are not read, and there are no special tokens.
+    /// Reads the `tokenizer.json` of a static model: the files next to it are not read, and there are no special tokens. `options` gets the
+    /// limit and the side of truncation that the file sets, if it does.
     ///
     /// # Errors
     /// If the file cannot be read or does not parse.
-    pub fn read_static(path: &Path, options: &TokenizerOptions) -> Result<Self> {
+    pub fn read_static(
+        path: &Path,
+        options: impl FnOnce(Option<(usize, TruncationSide)>) -> TokenizerOptions,
+    ) -> Result<Self> {
         let shown = path.display();
         let bytes = match regular_file::read(path, regular_file::MAX_TOKENIZER_BYTES) {
             Ok(bytes) => bytes,
@@ -234,7 +262,11 @@ impl Tokenizer {
         let reason = match catch_panic(|| parse(&bytes)) {
             Some(Ok(mut inner)) => {
                 inner.with_post_processor(None::<PostProcessorWrapper>);
-                match Self::new(inner, options, None) {
+                let own = inner.get_truncation().map(|own| match own.direction {
+                    TruncationDirection::Left => (own.max_length, TruncationSide::Left),
+                    TruncationDirection::Right => (own.max_length, TruncationSide::Right),
+                });
+                match Self::new(inner, &options(own)) {
                     Ok(tokenizer) => return Ok(tokenizer),
                     Err(error) => error.to_string(),
                 }
@@ -267,22 +299,36 @@ impl Tokenizer {
         Some(&text[..end])
     }
 
-    /// The id of the token for what is not in the vocabulary, if there is one.
+    /// The id of the token that the configuration names for what is not in the vocabulary, if there is one.
     pub fn unknown_token_id(&self) -> Option<u32> {
-        match self.model() {
-            TokenModel::Unigram(model) => {
-                let model = serde_json::to_value(model).ok()?;
-                model.get("unk_id")?.as_u64().and_then(|id| u32::try_from(id).ok())
-            }
-            model => self.token_id(model.unk_token()?),
-        }
+        self.unknown
     }
 
-    fn new(
-        mut inner: LibraryTokenizer,
-        options: &TokenizerOptions,
-        config: Option<&TokenizerConfig>,
-    ) -> Result<Self> {
+    /// The id of the token that the model of the tokenizer gives for what is not in the vocabulary, if there is one.
+    pub fn model_unknown_token_id(&self) -> Option<u32> {
+        self.token_id(&self.model().unk_token()?)
+    }
+
+    /// A tokenizer with the files next to it.
+    fn of_class(built: ClassTokenizer, options: &TokenizerOptions, config: &TokenizerConfig) -> Result<Self> {
+        let ClassTokenizer { tokenizer, unk_token } = built;
+        let named = |name: &str| config.special_token(name).map(str::to_owned);
+        let tokenizer = Self::new(tokenizer, options)?;
+        let is_set = |key: &str| config.field(key) == Some(&Value::Bool(true));
+        let may_clean_up = !matches!(tokenizer.model(), TokenModel::Bpe(_)) || is_set(CLEAN_UP_BPE);
+        Ok(Tokenizer {
+            unknown: unk_token.and_then(|token| tokenizer.token_id(&token)),
+            cleans_up: may_clean_up && is_set("clean_up_tokenization_spaces"),
+            named_mask: named("mask_token"),
+            named_padding: named("pad_token"),
+            padding_side: if config.pads_left()? { TruncationSide::Left } else { TruncationSide::Right },
+            ..tokenizer
+        })
+    }
+
+    /// A tokenizer without other files.
+    fn new(mut inner: LibraryTokenizer, options: &TokenizerOptions) -> Result<Self> {
+        check_growth(&inner)?;
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| anyhow!("{error}"))?;
         if options.lowercase && !lowercases(inner.get_normalizer().map(|own| &own.0)) {
@@ -294,19 +340,20 @@ impl Tokenizer {
         let pre_tokenizer = inner.get_pre_tokenizer().and_then(|own| serde_json::to_value(&own.0).ok());
         let has_regex = pre_tokenizer.as_ref().is_some_and(has_regex);
         let TokenizerOptions { max_length, truncation_side, pair_truncation, .. } = *options;
-        let named = |name: &str| config.and_then(|config| config.special_token(name)).map(str::to_owned);
-        let pads_left = config.map_or(Ok(false), TokenizerConfig::pads_left)?;
         let tokenizer = Tokenizer {
             inner,
             has_regex,
             max_length,
             truncation_side,
             pair_truncation,
-            named_mask: named("mask_token"),
-            named_padding: named("pad_token"),
-            padding_side: if pads_left { TruncationSide::Left } else { TruncationSide::Right },
+            named_mask: None,
+            named_padding: None,
+            unknown: None,
+            cleans_up: false,
+            padding_side: TruncationSide::Right,
             padding: None,
             characters_per_token: None,
+            takes_pieces: OnceLock::new(),
         };
         // A template with a special token that it does not define makes the library panic on the first text.
         if catch_panic(|| [None, Some("b")].map(|pair| tokenizer.encode("a", pair).is_ok())).is_none() {
@@ -327,7 +374,11 @@ impl Tokenizer {
 
     /// The text of a token, as `decode` of transformers returns it; that of an id without a token is empty.
     pub fn decode(&self, id: u32) -> String {
-        self.inner.decode(&[id], false).unwrap_or_default()
+        let text = self.inner.decode(&[id], false).unwrap_or_default();
+        match self.cleans_up {
+            true => CLEANED_UP.iter().fold(text, |text, (from, to)| text.replace(from, to)),
+            false => text,
+        }
     }
 
     /// How it splits words into tokens.
@@ -404,30 +455,42 @@ impl Tokenizer {
     /// so for an unknown token.
     pub fn encode(&self, text: &str, pair: Option<&str>) -> Result<TokenIds> {
         let cut = self.cut(text);
-        let first = self.encode_without_special_tokens(cut.unwrap_or(text))?;
+        // The order of the lengths of a pair decides how it is truncated.
+        let kept = self.max_length.saturating_add(2);
+        let (mut first, first_tokens) = self.encode_at_least(cut.unwrap_or(text), kept)?;
         // The tokens of the whole text are counted.
         let not_tokenized = match cut {
-            Some(_) => self.encode_without_special_tokens(text)?.len().saturating_sub(first.len()).max(1),
+            Some(_) => self.encode_at_least(text, 0)?.1.saturating_sub(first_tokens).max(1),
             None => 0,
         };
-        let second = pair.map(|pair| self.encode_without_special_tokens(pair)).transpose()?;
-        let tokens = first.len() + second.as_ref().map_or(0, |encoding| encoding.len());
+        let (mut second, second_tokens) =
+            match pair.map(|pair| self.encode_at_least(pair, kept)).transpose()? {
+                Some((second, tokens)) => (Some(second), tokens),
+                None => (None, 0),
+            };
+        let tokens = first_tokens + second_tokens;
         let max_length = self.max_length.saturating_sub(self.num_special_tokens(pair.is_some()));
-        let direction = match self.truncation_side {
-            TruncationSide::Left => TruncationDirection::Left,
-            TruncationSide::Right => TruncationDirection::Right,
-        };
+        let direction = self.direction();
         let removed = tokens.saturating_sub(max_length);
         let (strategy, only) = match (&second, self.pair_truncation) {
             (None, _) | (_, PairTruncation::LongestFirst) => (TruncationStrategy::LongestFirst, None),
-            (Some(_), PairTruncation::OnlyFirst) => (TruncationStrategy::OnlyFirst, Some(("first", &first))),
-            (Some(second), PairTruncation::OnlySecond) => {
-                (TruncationStrategy::OnlySecond, Some(("second", second)))
+            (Some(_), PairTruncation::OnlyFirst) => {
+                (TruncationStrategy::OnlyFirst, Some(("first", first_tokens)))
+            }
+            (Some(_), PairTruncation::OnlySecond) => {
+                (TruncationStrategy::OnlySecond, Some(("second", second_tokens)))
             }
         };
-        if let Some((text, tokens)) = only.filter(|(_, text)| removed > 0 && text.len() <= removed) {
-            let (tokens, limit) = (tokens.len(), self.max_length);
+        if let Some((text, tokens)) = only.filter(|(_, tokens)| removed > 0 && *tokens <= removed) {
+            let limit = self.max_length;
             bail!("{removed} tokens over the limit of {limit}, but its {text} text has only {tokens}");
+        }
+        // Of texts that were tokenized in pieces, one token more than the limit, and one more of the longer text.
+        let is_cut =
+            first.len() < first_tokens || second.as_ref().is_some_and(|second| second.len() < second_tokens);
+        if is_cut {
+            truncate(&mut first, max_length + 1 + usize::from(first_tokens > second_tokens), direction);
+            second.iter_mut().for_each(|second| truncate(second, max_length + 1, direction));
         }
         let truncation = TruncationParams { max_length, direction, strategy, ..Default::default() };
         let (mut first, mut second) =
@@ -445,13 +508,9 @@ impl Tokenizer {
     /// # Errors
     /// As [`Tokenizer::encode`].
     pub fn encode_rendered(&self, text: &str) -> Result<TokenIds> {
-        let mut encoding = self.encode_without_special_tokens(text)?;
-        let truncated_tokens = encoding.len().saturating_sub(self.max_length);
-        let direction = match self.truncation_side {
-            TruncationSide::Left => TruncationDirection::Left,
-            TruncationSide::Right => TruncationDirection::Right,
-        };
-        encoding.truncate(self.max_length, 0, direction);
+        let (mut encoding, tokens) = self.encode_at_least(text, self.max_length)?;
+        let truncated_tokens = tokens.saturating_sub(self.max_length);
+        encoding.truncate(self.max_length, 0, self.direction());
         Ok(TokenIds { truncated_tokens, ..token_ids(&encoding) })
     }
 
@@ -506,7 +565,7 @@ impl Tokenizer {
         let prompt = self.encode_without_special_tokens(prompt)?;
         let max_text_tokens = self.max_length.saturating_sub(self.num_special_tokens(false) + prompt.len());
         assert!(max_text_tokens > 0, "the prompt and the special tokens reach the limit");
-        let mut first = self.encode_without_special_tokens(text)?;
+        let (mut first, _) = self.encode_at_least(text, usize::MAX)?;
         first.truncate(max_text_tokens, 0, TruncationDirection::Right);
         let rest = first.take_overflowing();
         let chunk = |text: Encoding| {
@@ -538,6 +597,42 @@ impl Tokenizer {
     fn encode_without_special_tokens(&self, text: &str) -> Result<Encoding> {
         self.check_whitespace(text)?;
         self.inner.encode_fast(text, false).map_err(|error| anyhow!("{error}"))
+    }
+
+    /// The tokens of a text without special tokens, and their number: all of them, or of a long text at least `kept` at the side that
+    /// truncation keeps.
+    fn encode_at_least(&self, text: &str, kept: usize) -> Result<(Encoding, usize)> {
+        let takes_pieces = || *self.takes_pieces.get_or_init(|| pieces::takes_pieces(&self.inner));
+        if text.len() < pieces::MIN_BYTES || !takes_pieces() {
+            let encoding = self.encode_without_special_tokens(text)?;
+            let tokens = encoding.len();
+            return Ok((encoding, tokens));
+        }
+        self.check_whitespace(text)?;
+        let (mut all, mut tokens) = (Encoding::default(), 0);
+        for piece in pieces::pieces(text) {
+            let encoding = self.inner.encode_fast(piece, false).map_err(|error| anyhow!("{error}"))?;
+            tokens += encoding.len();
+            match self.truncation_side {
+                TruncationSide::Right if all.len() >= kept => {}
+                TruncationSide::Right => all.merge_with(encoding, false),
+                TruncationSide::Left => {
+                    all.merge_with(encoding, false);
+                    // Not for each piece: what is kept is copied.
+                    if all.len() / 2 > kept.max(pieces::PIECE_BYTES) {
+                        truncate(&mut all, kept, TruncationDirection::Left);
+                    }
+                }
+            }
+        }
+        Ok((all, tokens))
+    }
+
+    fn direction(&self) -> TruncationDirection {
+        match self.truncation_side {
+            TruncationSide::Left => TruncationDirection::Left,
+            TruncationSide::Right => TruncationDirection::Right,
+        }
     }
 
     /// Refuses a text with more white space in a row than the regular expression of the tokenizer can split.
@@ -623,6 +718,70 @@ impl Tokenizer {
     }
 }
 
+/// Maximum factor by which the `Replace` steps of a normalizer lengthen a text together; those of Llama's make three bytes of one.
+const MAX_GROWTH: usize = 16;
+/// Maximum bytes that a `Prepend` step puts before each part of a text.
+const MAX_PREPENDED: usize = 64;
+/// Maximum bytes of a piece of a Unigram model, which looks for pieces of every length at each position of a text.
+const MAX_PIECE: usize = 256;
+
+/// Refuses a tokenizer that makes much of a short text: one whose post-processor has a text twice, one whose normalizer replaces short
+/// strings by long ones, or a Unigram model with long pieces.
+fn check_growth(tokenizer: &LibraryTokenizer) -> Result<()> {
+    let post_processor = tokenizer.get_post_processor().map(serde_json::to_value).transpose()?;
+    if let Some((text, times)) = post_processor.as_ref().and_then(repeated_text) {
+        bail!("its post-processor has text {text} {times} times");
+    }
+    let normalizer = tokenizer.get_normalizer().map(|own| &own.0);
+    let growth = normalizer.map_or(Some(1), growth);
+    if growth.is_none_or(|growth| growth > MAX_GROWTH) {
+        bail!("its normalizer makes more than {MAX_GROWTH} bytes of one");
+    }
+    if let TokenModel::Unigram(model) = tokenizer.get_model() {
+        let longest = model.iter().map(|(piece, _)| piece.len()).max().unwrap_or(0);
+        if longest > MAX_PIECE {
+            bail!("its Unigram model has a piece of {longest} bytes, and at most {MAX_PIECE} are supported");
+        }
+    }
+    Ok(())
+}
+
+/// The text that a template of a post-processor has more than once, and how often.
+fn repeated_text(post_processor: &Value) -> Option<(String, usize)> {
+    let of_template = |template: &Value| {
+        let names =
+            template.as_array()?.iter().filter_map(|piece| piece.get("Sequence")?.get("id")?.as_str());
+        let names: Vec<&str> = names.collect();
+        let times = |text: &str| names.iter().filter(|name| **name == text).count();
+        ["A", "B"].map(|text| (text.to_owned(), times(text))).into_iter().find(|(_, times)| *times > 1)
+    };
+    let processors = post_processor.get("processors").and_then(Value::as_array);
+    let own = ["single", "pair"].iter().find_map(|key| of_template(post_processor.get(key)?));
+    own.or_else(|| processors?.iter().find_map(repeated_text))
+}
+
+/// How many bytes the steps of a normalizer that insert strings make of one; `None` for very many.
+fn growth(normalizer: &NormalizerWrapper) -> Option<usize> {
+    match normalizer {
+        NormalizerWrapper::Sequence(steps) => {
+            steps.as_ref().iter().try_fold(1, |product: usize, step| product.checked_mul(growth(step)?))
+        }
+        NormalizerWrapper::Prepend(step) => (step.prepend.len() <= MAX_PREPENDED).then_some(1),
+        NormalizerWrapper::Replace(step) => {
+            let fields = serde_json::to_value(step).ok()?;
+            let replaced = fields["pattern"]["String"].as_str().map_or(1, str::len).max(1);
+            Some(step.content.len().div_ceil(replaced).max(1))
+        }
+        _ => Some(1),
+    }
+}
+
+/// Keeps `length` tokens of an encoding, and drops the others.
+fn truncate(encoding: &mut Encoding, length: usize, direction: TruncationDirection) {
+    encoding.truncate(length, 0, direction);
+    drop(encoding.take_overflowing());
+}
+
 fn token_ids(encoding: &Encoding) -> TokenIds {
     let (ids, token_type_ids) = (encoding.get_ids().to_vec(), encoding.get_type_ids().to_vec());
     TokenIds { ids, token_type_ids, truncated_tokens: 0, alignment: None, unattended_tokens: 0 }
@@ -632,6 +791,8 @@ fn token_ids(encoding: &Encoding) -> TokenIds {
 mod tests {
     use std::collections::BTreeMap;
 
+    use rand::{Rng, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
     use tokenizers::{Model, ModelWrapper, Normalizer, PreTokenizer, PreTokenizerWrapper, TokenizerImpl};
 
     use super::*;
@@ -663,7 +824,7 @@ mod tests {
             lowercase: false,
         };
         let read = |pre_tokenizer: &str| {
-            Tokenizer::new(parse(file(pre_tokenizer).as_bytes()).unwrap(), &options, None).unwrap()
+            Tokenizer::new(parse(file(pre_tokenizer).as_bytes()).unwrap(), &options).unwrap()
         };
         for pre_tokenizer in [&byte_level(true), split, &sequence] {
             let tokenizer = read(pre_tokenizer);
@@ -684,6 +845,170 @@ mod tests {
         let tokens =
             read(&byte_level(false)).encode(&format!("{}x x x", " ".repeat(1_000_100)), None).unwrap();
         assert_eq!(tokens.ids.len(), 1_000_100 + 3);
+    }
+
+    const NO_LIMIT: TokenizerOptions = TokenizerOptions {
+        max_length: usize::MAX,
+        truncation_side: TruncationSide::Right,
+        pair_truncation: PairTruncation::LongestFirst,
+        lowercase: false,
+    };
+
+    /// The fixtures of tokenizers, with their names, and their texts.
+    fn fixtures() -> (Vec<(String, Tokenizer)>, Vec<String>) {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizers");
+        let texts: Value =
+            serde_json::from_slice(&std::fs::read(folder.join("texts.json")).unwrap()).unwrap();
+        let texts = texts.as_array().unwrap().iter().map(|row| row["text"].as_str().unwrap().to_owned());
+        let folders = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+        let read = |folder: std::path::PathBuf| {
+            let file = ["tokenizer.json", "vocab.txt", "vocab.json"].map(|name| folder.join(name));
+            let file = file.iter().find(|file| file.exists()).unwrap();
+            let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
+            (name, Tokenizer::read(file, &NO_LIMIT).unwrap())
+        };
+        (folders.filter(|folder| folder.is_dir()).map(read).collect(), texts.collect())
+    }
+
+    #[test]
+    fn pieces_of_a_text_have_its_tokens() {
+        let (tokenizers, texts) = fixtures();
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let mut whole = Vec::new();
+        let (mut count, mut cuts) = (0, 0);
+        for (name, tokenizer) in tokenizers {
+            if !pieces::takes_pieces(&tokenizer.inner) {
+                whole.push(name);
+                continue;
+            }
+            count += 1;
+            for _ in 0..100 {
+                let mut text = String::new();
+                for _ in 0..20 {
+                    let other = &texts[rng.random_range(0..texts.len())];
+                    let words: Vec<&str> = other.split_inclusive([' ', '<', '[']).collect();
+                    let start = rng.random_range(0..=words.len());
+                    let end = rng.random_range(start..=words.len());
+                    text.push_str(&words[start..end].concat());
+                    text.push_str(["", " ", "  ", "\n", " a ", "b é"][rng.random_range(0..6)]);
+                }
+                let expected = tokenizer.encode_without_special_tokens(&text).unwrap();
+                let parts: Vec<&str> = pieces::pieces_of(&text, rng.random_range(1..40)).collect();
+                cuts += parts.len() - 1;
+                let of =
+                    |part: &&str| tokenizer.encode_without_special_tokens(part).unwrap().get_ids().to_vec();
+                let found: Vec<u32> = parts.iter().flat_map(of).collect();
+                assert_eq!(found, expected.get_ids(), "{name} {parts:?}");
+            }
+        }
+        assert!(count > 40 && cuts > 10_000, "{count} tokenizers, {cuts} cuts");
+        whole.sort_unstable();
+        // Their normalizers put a prefix before each text.
+        assert_eq!(whole, ["json-llama-classless", "json-mistral"]);
+    }
+
+    #[test]
+    fn long_texts_are_truncated_as_if_they_were_tokenized_at_once() {
+        let (tokenizers, texts) = fixtures();
+        let long =
+            |words: usize| texts[..9].concat().split(' ').cycle().take(words).collect::<Vec<_>>().join(" ");
+        let (long, longer, short) = (long(2_000), long(2_010), long(30));
+        assert!(long.len() > pieces::MIN_BYTES);
+        for (name, mut tokenizer) in tokenizers {
+            if !["bert-plain", "json-xlm-roberta"].contains(&&*name) {
+                continue;
+            }
+            for side in [TruncationSide::Left, TruncationSide::Right] {
+                for (limit, pair_truncation) in [
+                    (8, PairTruncation::LongestFirst),
+                    (9, PairTruncation::LongestFirst),
+                    (600, PairTruncation::OnlyFirst),
+                    (20_000, PairTruncation::LongestFirst),
+                ] {
+                    (tokenizer.truncation_side, tokenizer.max_length) = (side, limit);
+                    tokenizer.pair_truncation = pair_truncation;
+                    for (text, pair) in [
+                        (&long, None),
+                        (&long, Some(&longer)),
+                        (&longer, Some(&long)),
+                        (&long, Some(&short)),
+                        (&short, Some(&long)),
+                    ] {
+                        let [at_once, in_pieces] = [false, true].map(|takes_pieces| {
+                            tokenizer.takes_pieces = OnceLock::from(takes_pieces);
+                            let tokens = tokenizer.encode(text, pair.map(String::as_str));
+                            tokens.map_err(|error| error.to_string())
+                        });
+                        assert_eq!(at_once, in_pieces, "{name} {side:?} {limit}");
+                    }
+                    let [at_once, in_pieces] = [false, true].map(|takes_pieces| {
+                        tokenizer.takes_pieces = OnceLock::from(takes_pieces);
+                        tokenizer.encode_rendered(&long).unwrap()
+                    });
+                    assert_eq!(at_once, in_pieces, "{name} {side:?} {limit}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn files_that_make_much_of_a_text_are_refused() {
+        let file = |fields: &str, model: &str| {
+            let bytes = format!(r#"{{"version": "1.0", {fields} "model": {model}}}"#);
+            Tokenizer::new(parse(bytes.as_bytes()).unwrap(), &NO_LIMIT)
+                .map(|_| ())
+                .map_err(|error| error.to_string())
+        };
+        let words = r#"{"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0}}"#;
+        let text = |name: &str| format!(r#"{{"Sequence": {{"id": "{name}", "type_id": 0}}}}"#);
+        let template = |single: &str, pair: &str| {
+            format!(
+                r#"{{"type": "TemplateProcessing", "single": [{single}], "pair": [{pair}], "special_tokens": {{}}}}"#
+            )
+        };
+        let (a, pair) = (text("A"), format!("{}, {}", text("A"), text("B")));
+        let many = vec![a.as_str(); 100_000].join(", ");
+        for (post_processor, expected) in [
+            (template(&a, &pair), None),
+            (template(&many, &pair), Some("text A 100000 times")),
+            (template(&a, &format!("{pair}, {}", text("B"))), Some("text B 2 times")),
+            (
+                format!(r#"{{"type": "Sequence", "processors": [{}]}}"#, template(&many, &pair)),
+                Some("text A 100000 times"),
+            ),
+        ] {
+            let found = file(&format!(r#""post_processor": {post_processor},"#), words);
+            let expected = expected.map_or(Ok(()), |times| Err(format!("its post-processor has {times}")));
+            assert_eq!(found, expected);
+        }
+        let replace = |pattern: &str, bytes: usize| {
+            format!(r#"{{"type": "Replace", "pattern": {pattern}, "content": "{}"}}"#, "a".repeat(bytes))
+        };
+        let prepend = |bytes: usize| format!(r#"{{"type": "Prepend", "prepend": "{}"}}"#, "a".repeat(bytes));
+        let string = |bytes: usize| format!(r#"{{"String": "{}"}}"#, "b".repeat(bytes));
+        let regex = r#"{"Regex": "."}"#;
+        for (steps, is_refused) in [
+            (vec![prepend(3), replace(&string(1), 3)], false),
+            (vec![replace(&string(2), 32), replace(regex, 1)], false),
+            (vec![replace(&string(1), 17)], true),
+            (vec![replace(regex, 1_000_000)], true),
+            (vec![replace(&string(1), 2); 5], true),
+            (vec![replace(&string(1), 2); 500], true),
+            (vec![prepend(65)], true),
+        ] {
+            let normalizer = format!(r#"{{"type": "Sequence", "normalizers": [{}]}}"#, steps.join(", "));
+            let found = file(&format!(r#""normalizer": {normalizer},"#), words);
+            let refused = || Err("its normalizer makes more than 16 bytes of one".to_owned());
+            assert_eq!(found, if is_refused { refused() } else { Ok(()) }, "{steps:?}");
+        }
+        let unigram = |longest: usize| {
+            let pieces: Vec<String> =
+                (1..=longest).map(|n| format!(r#"["{}", -1.0]"#, "a".repeat(n))).collect();
+            format!(r#"{{"type": "Unigram", "unk_id": 0, "vocab": [{}]}}"#, pieces.join(", "))
+        };
+        assert_eq!(file("", &unigram(256)), Ok(()));
+        let refused = "its Unigram model has a piece of 257 bytes, and at most 256 are supported";
+        assert_eq!(file("", &unigram(257)), Err(refused.into()));
     }
 
     /// The vocabulary and what some texts become, or the error.

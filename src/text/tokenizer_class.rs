@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use anyhow::{Error, Result, anyhow};
-use serde_json::{Value, json};
 use tokenizers::processors::PostProcessorWrapper;
 use tokenizers::processors::roberta::RobertaProcessing;
 use tokenizers::processors::template::TemplateProcessing;
 
+use super::bpe_parts::{CLIP, GEMMA, LLAMA, QWEN2};
 use super::token_model::LibraryTokenizer;
 use super::tokenizer_config::{SpecialTokens, TokenizerConfig};
 
@@ -15,7 +15,10 @@ use super::tokenizer_config::{SpecialTokens, TokenizerConfig};
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum ModelType {
     WordPiece,
+    /// Of bytes.
     Bpe,
+    /// Of the pieces of a SentencePiece model, and of the bytes of other characters.
+    PieceBpe,
     Unigram,
 }
 
@@ -25,7 +28,7 @@ impl ModelType {
         match self {
             ModelType::WordPiece => name.ends_with("vocab.txt"),
             ModelType::Bpe => name.ends_with("vocab.json"),
-            ModelType::Unigram => false,
+            ModelType::PieceBpe | ModelType::Unigram => false,
         }
     }
 }
@@ -61,6 +64,33 @@ impl TokenizerClass {
     pub(super) fn find(name: &str) -> Option<&'static TokenizerClass> {
         CLASSES.iter().find(|class| class.names.contains(&name))
     }
+}
+
+/// The name of the class that takes a `tokenizer.json` as it is.
+pub(super) const BACKEND_CLASS: &str = "TokenizersBackend";
+
+/// The model types whose files name another class than that of their tokenizers.
+const WRONG_CLASSES: [&str; 3] = ["modernbert", "qwen2", "siglip2"];
+
+/// The name of the class that the files name, without its suffix `Fast`, else that `of_model_type`, as `AutoTokenizer` chooses it.
+pub(super) fn class_name<'a>(
+    config: &'a TokenizerConfig,
+    of_model_type: Option<&'static str>,
+) -> Option<&'a str> {
+    let named = config.class.as_deref().map(|name| name.strip_suffix("Fast").unwrap_or(name));
+    let is_wrong = config.model_type.as_deref().is_some_and(|name| WRONG_CLASSES.contains(&name));
+    match named {
+        // Files of a type whose tokenizers have no class of their own are read as a whole.
+        Some(_) if of_model_type == Some(BACKEND_CLASS) || is_wrong => of_model_type.or(named),
+        named => named.or(of_model_type),
+    }
+}
+
+/// A tokenizer of the library, and the token for what is not in the vocabulary: that which the files next to it name, else the
+/// default of its class. It may be another than that of its model.
+pub(super) struct ClassTokenizer {
+    pub tokenizer: LibraryTokenizer,
+    pub unk_token: Option<String>,
 }
 
 /// All classes. Of those with the same model, the first is the default for a vocabulary without a `tokenizer_class`.
@@ -129,6 +159,35 @@ pub(super) const CLASSES: &[TokenizerClass] = &[
         template: Template::BosEos,
     },
     TokenizerClass {
+        names: &[QWEN2],
+        model: ModelType::Bpe,
+        special_tokens: &[
+            ("unk_token", "<|endoftext|>"),
+            ("eos_token", "<|endoftext|>"),
+            ("pad_token", "<|endoftext|>"),
+        ],
+        template: Template::OptionalBosEos,
+    },
+    TokenizerClass {
+        names: &[LLAMA],
+        model: ModelType::PieceBpe,
+        special_tokens: &[("unk_token", "<unk>"), ("bos_token", "<s>"), ("eos_token", "</s>")],
+        template: Template::OptionalBosEos,
+    },
+    // Siglip2Tokenizer lowercases texts, too, as the family of its models does here.
+    TokenizerClass {
+        names: &[GEMMA, "Siglip2Tokenizer"],
+        model: ModelType::PieceBpe,
+        special_tokens: &[
+            ("unk_token", "<unk>"),
+            ("bos_token", "<bos>"),
+            ("eos_token", "<eos>"),
+            ("pad_token", "<pad>"),
+            ("mask_token", "<mask>"),
+        ],
+        template: Template::OptionalBosEos,
+    },
+    TokenizerClass {
         names: &["XLMRobertaTokenizer"],
         model: ModelType::Unigram,
         special_tokens: ROBERTA_TOKENS,
@@ -174,27 +233,6 @@ pub(super) const CLASSES: &[TokenizerClass] = &[
     },
 ];
 
-/// The name of CLIP's class: a BPE of lowercased words, whose last token ends in [`CLIP_WORD_END`].
-pub(super) const CLIP: &str = "CLIPTokenizer";
-/// The end of the last token of a word.
-pub(super) const CLIP_WORD_END: &str = "</w>";
-
-/// CLIP's normalizer, as in a `tokenizer.json`.
-pub(super) fn clip_normalizer() -> Value {
-    let white_space = json!({"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "});
-    json!({"type": "Sequence", "normalizers": [{"type": "NFC"}, white_space, {"type": "Lowercase"}]})
-}
-
-/// CLIP's pre-tokenizer, as in a `tokenizer.json`.
-pub(super) fn clip_pre_tokenizer() -> Value {
-    const WORDS: &str =
-        r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
-    let words = json!({"type": "Split", "pattern": {"Regex": WORDS}, "behavior": "Removed", "invert": true});
-    let bytes =
-        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
-    json!({"type": "Sequence", "pretokenizers": [words, bytes]})
-}
-
 const ROBERTA_TOKENS: &[(&str, &str)] = &[
     ("bos_token", "<s>"),
     ("eos_token", "</s>"),
@@ -229,7 +267,8 @@ pub(super) fn add_special_tokens(
     let ends = template_tokens(path, class, config, &special_tokens, tokenizer)?;
     tokenizer.add_tokens(special_tokens.tokens).map_err(|error| cannot_build(path, error))?;
     let ends = ends.map(|end| end.and_then(|token| Some((tokenizer.token_to_id(&token)?, token))));
-    let add_prefix_space = class.model == ModelType::Bpe && config.bool("add_prefix_space", false)?;
+    let is_byte_level = class.model == ModelType::Bpe && class.template == Template::Roberta;
+    let add_prefix_space = is_byte_level && config.bool("add_prefix_space", false)?;
     let post_processor = post_processor(class.template, ends, add_prefix_space);
     let post_processor = post_processor.map_err(|error| cannot_build(path, error))?;
     tokenizer.with_post_processor(Some(post_processor));
@@ -257,6 +296,9 @@ fn template_tokens(
     for (token, name) in tokens.iter_mut().zip(names) {
         let Some(name) = name else { continue };
         let content = special_tokens.get(name);
+        if content.is_none() && class.template == Template::OptionalBosEos {
+            continue;
+        }
         let is_known = |content: &&String| {
             tokenizer.token_to_id(content).is_some() || special_tokens.with_id.contains(content)
         };

@@ -9,7 +9,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokenizers::AddedToken;
 
-use crate::sys::regular_file;
+use crate::sys::model_json::read_json_object;
+use crate::sys::regular_file::has_dir_entry;
 
 /// The special tokens that every tokenizer class has, in the order in which transformers adds them to a vocabulary without them.
 const SPECIAL_TOKENS: [&str; 7] =
@@ -296,19 +297,7 @@ fn tokens_by_id(
 
 /// The JSON object in a file, or `None` if the file does not exist.
 fn read_object(path: &Path) -> Result<Option<Map<String, Value>>> {
-    let shown = path.display();
-    if !regular_file::has_dir_entry(path) {
-        return Ok(None);
-    }
-    let bytes = match regular_file::read(path, regular_file::MAX_CONFIG_BYTES) {
-        Ok(bytes) => bytes,
-        Err(error) => bail!("cannot read {shown} ({error}); download the file again"),
-    };
-    match serde_json::from_slice(&bytes) {
-        Ok(Value::Object(fields)) => Ok(Some(fields)),
-        Ok(_) => bail!("{shown} does not hold a JSON object; fix the file"),
-        Err(error) => bail!("{shown} is not valid JSON ({error}); download the file again"),
-    }
+    if has_dir_entry(path) { read_json_object(path).map(Some) } else { Ok(None) }
 }
 
 /// The error for a field whose value is not what is `expected`.

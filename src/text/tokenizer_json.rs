@@ -13,19 +13,15 @@ use serde_json::{Value, json};
 use tokenizers::models::bpe::BPE;
 use tokenizers::models::unigram::Unigram;
 use tokenizers::processors::PostProcessorWrapper;
-use tokenizers::{NormalizerWrapper, PreTokenizerWrapper};
 
+use super::bpe_parts::{CLIP, GEMMA, LLAMA, Parts, QWEN2, bpe_parts, metaspace, replace};
 use super::token_model::{LibraryTokenizer, TokenModel};
 use super::tokenizer_class::{
-    self, CLIP, CLIP_WORD_END, ModelType, Template, TokenizerClass, clip_normalizer, clip_pre_tokenizer,
-    post_processor,
+    self, BACKEND_CLASS, ClassTokenizer, ModelType, Template, TokenizerClass, class_name, post_processor,
 };
 use super::tokenizer_config::{SpecialTokens, TokenizerConfig};
-use super::vocab_files::bert_normalizer;
+use super::vocab_files::word_piece_parts;
 use super::word_piece::WordPiece;
-
-/// The class that takes a `tokenizer.json` as it is.
-const BACKEND_CLASS: &str = "TokenizersBackend";
 
 /// The class of each model type, if no file has a `tokenizer_class`.
 const CLASS_OF_MODEL_TYPE: &[(&str, &str)] = &[
@@ -38,19 +34,25 @@ const CLASS_OF_MODEL_TYPE: &[(&str, &str)] = &[
     ("distilbert", "BertTokenizer"),
     ("electra", "BertTokenizer"),
     ("ernie", "BertTokenizer"),
+    ("gemma3_text", GEMMA),
     ("gpt2", "GPT2Tokenizer"),
     ("gte", "XLMRobertaTokenizer"),
     ("jina_embeddings_v3", "XLMRobertaTokenizer"),
     ("megatron-bert", "BertTokenizer"),
+    ("mistral", BACKEND_CLASS),
     ("modernbert", BACKEND_CLASS),
     ("mpnet", "MPNetTokenizer"),
     ("mt5", "T5Tokenizer"),
     ("nomic_bert", "BertTokenizer"),
+    ("qwen2", QWEN2),
+    ("qwen3", QWEN2),
     ("rembert", "RemBertTokenizer"),
     ("roberta", "RobertaTokenizer"),
     ("roberta-prelayernorm", "RobertaTokenizer"),
     ("roformer", "RoFormerTokenizer"),
+    ("siglip2", "Siglip2Tokenizer"),
     ("t5", "T5Tokenizer"),
+    ("umt5", BACKEND_CLASS),
     ("xlm-roberta", "XLMRobertaTokenizer"),
     ("xlm-roberta-xl", BACKEND_CLASS),
 ];
@@ -91,12 +93,20 @@ pub(super) fn from_class(
     path: &Path,
     bytes: &[u8],
     config: &TokenizerConfig,
-) -> Result<Option<LibraryTokenizer>> {
-    let Some(class) = tokenizer_class(config) else { return Ok(None) };
+) -> Result<Option<ClassTokenizer>> {
+    let Some(class) = tokenizer_class(config, bytes) else { return Ok(None) };
     match class.model {
-        ModelType::WordPiece => build(path, class, config, bytes, word_piece_parts),
-        ModelType::Bpe if class.names[0] == CLIP => build(path, class, config, bytes, clip_parts),
-        ModelType::Bpe => build(path, class, config, bytes, bpe_parts),
+        ModelType::WordPiece => {
+            build(path, class, config, bytes, |model: WordPiece, _, special_tokens, config| {
+                let unk_token = special_tokens.get("unk_token").cloned().unwrap_or_default();
+                word_piece_parts(model.vocab, unk_token, config)
+            })
+        }
+        ModelType::Bpe | ModelType::PieceBpe => {
+            build(path, class, config, bytes, |model: BPE, _, special_tokens, config| {
+                bpe_parts(class.names[0], model, special_tokens, config)
+            })
+        }
         ModelType::Unigram => {
             build(path, class, config, bytes, |model, normalizer, special_tokens, config| {
                 unigram_parts(path, class.names[0], model, &normalizer, special_tokens, config)
@@ -106,20 +116,17 @@ pub(super) fn from_class(
 }
 
 /// The class that the files name, as `AutoTokenizer` chooses it. Returns `None` for a class that takes the whole file.
-fn tokenizer_class(config: &TokenizerConfig) -> Option<&'static TokenizerClass> {
+fn tokenizer_class(config: &TokenizerConfig, bytes: &[u8]) -> Option<&'static TokenizerClass> {
     let by_model_type =
         CLASS_OF_MODEL_TYPE.iter().find(|(model_type, _)| config.model_type.as_deref() == Some(model_type));
-    let by_model_type = by_model_type.map(|(_, class)| *class);
-    let name = config.class.as_deref().map(|name| name.strip_suffix("Fast").unwrap_or(name));
-    match name {
-        Some(_) if by_model_type == Some(BACKEND_CLASS) => None,
-        Some(name) => TokenizerClass::find(name),
-        None => TokenizerClass::find(by_model_type?),
+    let name = class_name(config, by_model_type.map(|(_, class)| *class))?;
+    // Files of Llama 3 have the class of Llama 2.
+    let is_byte_level = || str::from_utf8(bytes).is_ok_and(|json| json.contains("\"ByteLevel\""));
+    if name == LLAMA && is_byte_level() {
+        return None;
     }
+    TokenizerClass::find(name)
 }
-
-/// The model, the normalizer and the pre-tokenizer (as in a `tokenizer.json`) of a tokenizer.
-type Parts = (TokenModel, Option<NormalizerWrapper>, Value);
 
 /// Builds a tokenizer from the `parts` that its class makes of the file's model, an `M`, and its normalizer. Returns `None` if the file
 /// does not parse.
@@ -129,7 +136,7 @@ fn build<M: DeserializeOwned>(
     config: &TokenizerConfig,
     bytes: &[u8],
     parts: impl FnOnce(M, Value, &SpecialTokens, &TokenizerConfig) -> Result<Parts>,
-) -> Result<Option<LibraryTokenizer>> {
+) -> Result<Option<ClassTokenizer>> {
     let Ok(file) = serde_json::from_slice::<TokenizerJson<M>>(bytes) else { return Ok(None) };
     let special_tokens =
         config.clone().with_added_tokens(&file.added_tokens).special_tokens(class.special_tokens);
@@ -137,18 +144,15 @@ fn build<M: DeserializeOwned>(
         let class = class.names[0];
         anyhow!("cannot build a {class} from {} ({error}); fix tokenizer_class", path.display())
     };
-    let (model, normalizer, pre_tokenizer) = parts(file.model, file.normalizer, &special_tokens, config)?;
-    let mut tokenizer = LibraryTokenizer::new(model);
-    tokenizer.with_normalizer(normalizer).map_err(cannot_build)?;
-    let pre_tokenizer =
-        PreTokenizerWrapper::deserialize(pre_tokenizer).map_err(|error| cannot_build(error.into()))?;
-    tokenizer.with_pre_tokenizer(Some(pre_tokenizer));
+    let unk_token = special_tokens.get("unk_token").cloned();
+    let parts = parts(file.model, file.normalizer, &special_tokens, config)?;
+    let mut tokenizer = parts.into_tokenizer().map_err(cannot_build)?;
     tokenizer.set_encode_special_tokens(config.bool("split_special_tokens", false)?);
-    // GPT-2 and ALBERT use the post-processor of the file.
-    let uses_own = matches!(class.names[0], "GPT2Tokenizer" | "AlbertTokenizer");
+    // ALBERT and the decoder language models use the post-processor of the file.
+    let uses_own = class.template == Template::OptionalBosEos || class.names[0] == "AlbertTokenizer";
     let own = match file.post_processor.filter(|_| uses_own) {
         Some(own) => Some(own),
-        // With a tokenizer.json, transformers ignores add_bos_token and add_eos_token of GPT-2.
+        // With a tokenizer.json, transformers ignores add_bos_token and add_eos_token.
         None if class.template == Template::OptionalBosEos => {
             Some(post_processor(class.template, [None, None], false).map_err(cannot_build)?)
         }
@@ -161,46 +165,7 @@ fn build<M: DeserializeOwned>(
         }
         None => tokenizer_class::add_special_tokens(path, class, config, special_tokens, &mut tokenizer)?,
     }
-    Ok(Some(tokenizer))
-}
-
-/// The parts of `BertTokenizer` and `MPNetTokenizer`.
-fn word_piece_parts(
-    model: WordPiece,
-    _: Value,
-    special_tokens: &SpecialTokens,
-    config: &TokenizerConfig,
-) -> Result<Parts> {
-    let unk_token = special_tokens.get("unk_token").cloned().unwrap_or_default();
-    let model = TokenModel::WordPiece(WordPiece::bert(model.vocab, unk_token));
-    Ok((model, Some(bert_normalizer(config)?.into()), json!({"type": "BertPreTokenizer"})))
-}
-
-/// The parts of `RobertaTokenizer` and `GPT2Tokenizer`.
-fn bpe_parts(mut model: BPE, _: Value, _: &SpecialTokens, config: &TokenizerConfig) -> Result<Parts> {
-    (model.dropout, model.unk_token) = (None, None);
-    (model.continuing_subword_prefix, model.end_of_word_suffix) = (None, None);
-    (model.fuse_unk, model.byte_fallback, model.ignore_merges) = (false, false, false);
-    let add_prefix_space = config.bool("add_prefix_space", false)?;
-    let pre_tokenizer = json!({
-        "type": "ByteLevel", "add_prefix_space": add_prefix_space, "trim_offsets": true, "use_regex": true,
-    });
-    Ok((TokenModel::Bpe(model), None, pre_tokenizer))
-}
-
-/// The parts of `CLIPTokenizer`.
-fn clip_parts(
-    model: BPE,
-    normalizer: Value,
-    special_tokens: &SpecialTokens,
-    config: &TokenizerConfig,
-) -> Result<Parts> {
-    let (mut model, ..) = bpe_parts(model, normalizer, special_tokens, config)?;
-    if let TokenModel::Bpe(model) = &mut model {
-        model.unk_token = special_tokens.get("unk_token").cloned();
-        model.end_of_word_suffix = Some(CLIP_WORD_END.into());
-    }
-    Ok((model, Some(NormalizerWrapper::deserialize(clip_normalizer())?), clip_pre_tokenizer()))
+    Ok(Some(ClassTokenizer { tokenizer, unk_token }))
 }
 
 /// The parts of the classes with a Unigram model, which transformers converts from a SentencePiece file.
@@ -214,14 +179,14 @@ fn unigram_parts(
 ) -> Result<Parts> {
     let unk_id = unigram_unk_id(class, &vocab, special_tokens, config)?;
     let normalizer = unigram_normalizer(class, normalizer, config)?;
-    let pre_tokenizer = unigram_pre_tokenizer(class, config)?;
+    let (pre_tokenizer, decoder) = unigram_words(class, config)?;
     let model = Unigram::from(vocab, Some(unk_id), false).map_err(|error| {
         anyhow!(
             "cannot build a {class} from the vocabulary in {} ({error}); fix tokenizer_class",
             path.display()
         )
     })?;
-    Ok((TokenModel::Unigram(model), normalizer, pre_tokenizer))
+    Ok(Parts { model: TokenModel::Unigram(model), normalizer, pre_tokenizer, decoder })
 }
 
 /// The id of the unknown token.
@@ -247,17 +212,11 @@ fn unigram_unk_id(
 }
 
 /// The normalizer: the steps of the class, and the character map (`precompiled_charsmap`) of the file's own `normalizer`.
-fn unigram_normalizer(
-    class: &str,
-    normalizer: &Value,
-    config: &TokenizerConfig,
-) -> Result<Option<NormalizerWrapper>> {
-    let replace_string =
-        |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
+fn unigram_normalizer(class: &str, normalizer: &Value, config: &TokenizerConfig) -> Result<Value> {
     let replace_with_space =
         |regex: &str| json!({"type": "Replace", "pattern": {"Regex": regex}, "content": " "});
     let lowercase = || json!({"type": "Lowercase"});
-    let quotes = || vec![replace_string("``", "\""), replace_string("''", "\"")];
+    let quotes = || vec![replace("``", "\""), replace("''", "\"")];
     let strip_accents_and_lowercase = |keep_accents: bool, do_lower_case: bool| -> Result<Vec<Value>> {
         let mut steps = Vec::new();
         if !config.bool("keep_accents", keep_accents)? {
@@ -286,30 +245,29 @@ fn unigram_normalizer(
         steps.extend(precompiled_normalizer(normalizer));
     }
     if steps.is_empty() {
-        return Ok(None);
+        return Ok(Value::Null);
     }
-    let sequence = json!({"type": "Sequence", "normalizers": steps});
-    Ok(Some(NormalizerWrapper::deserialize(sequence)?))
+    Ok(json!({"type": "Sequence", "normalizers": steps}))
 }
 
-/// The pre-tokenizer, as in a `tokenizer.json`: how texts are split into words that begin with `▁`.
-fn unigram_pre_tokenizer(class: &str, config: &TokenizerConfig) -> Result<Value> {
-    let add_prefix_space = config.bool("add_prefix_space", true)?;
-    let metaspace = |scheme_without_prefix: &str| {
-        let scheme = if add_prefix_space { "always" } else { scheme_without_prefix };
-        json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": true})
+/// The pre-tokenizer, which splits texts into words that begin with `▁`, and the decoder.
+fn unigram_words(class: &str, config: &TokenizerConfig) -> Result<(Value, Value)> {
+    let metaspace = match (config.bool("add_prefix_space", true)?, class) {
+        (true, _) | (_, "T5Tokenizer") => metaspace("always", true),
+        (false, "DebertaV2Tokenizer") => metaspace("first", true),
+        (false, _) => metaspace("never", true),
     };
     let sequence = |steps: Vec<Value>| json!({"type": "Sequence", "pretokenizers": steps});
-    Ok(match class {
-        "RemBertTokenizer" => metaspace("never"),
+    let pre_tokenizer = match class {
+        "RemBertTokenizer" => metaspace.clone(),
         "DebertaV2Tokenizer" => {
             let punctuation = json!({"type": "Punctuation", "behavior": "Isolated"});
             let punctuation = config.bool("split_by_punct", false)?.then_some(punctuation);
-            sequence(punctuation.into_iter().chain([metaspace("first")]).collect())
+            sequence(punctuation.into_iter().chain([metaspace.clone()]).collect())
         }
-        "T5Tokenizer" => sequence(vec![json!({"type": "WhitespaceSplit"}), metaspace("always")]),
-        _ => sequence(vec![json!({"type": "WhitespaceSplit"}), metaspace("never")]),
-    })
+        _ => sequence(vec![json!({"type": "WhitespaceSplit"}), metaspace.clone()]),
+    };
+    Ok((pre_tokenizer, metaspace))
 }
 
 /// The normalizer with the character map of SentencePiece, within the normalizer of a `tokenizer.json`.
@@ -325,9 +283,9 @@ fn precompiled_normalizer(normalizer: &Value) -> Option<Value> {
 /// If the library rejects them, or if a setting has the wrong type.
 pub(super) fn add_special_tokens(
     path: &Path,
-    tokenizer: &mut LibraryTokenizer,
+    mut tokenizer: LibraryTokenizer,
     config: &TokenizerConfig,
-) -> Result<()> {
+) -> Result<ClassTokenizer> {
     let cannot_add = |error: tokenizers::Error| {
         anyhow!(
             "cannot add the special tokens of tokenizer_config.json to {} ({error}); download the model again",
@@ -336,7 +294,9 @@ pub(super) fn add_special_tokens(
     };
     let known: Vec<String> =
         tokenizer.get_added_tokens_decoder().into_values().map(|token| token.content).collect();
-    let SpecialTokens { with_id, mut tokens, .. } = config.special_tokens(&[]);
+    let special_tokens = config.special_tokens(&[]);
+    let unk_token = special_tokens.get("unk_token").cloned();
+    let SpecialTokens { with_id, mut tokens, .. } = special_tokens;
     tokens.retain(|token| with_id.contains(&token.content) || !known.contains(&token.content));
     tokenizer.add_tokens(tokens).map_err(cannot_add)?;
     tokenizer.set_encode_special_tokens(config.bool("split_special_tokens", false)?);
@@ -344,5 +304,5 @@ pub(super) fn add_special_tokens(
         let without_special_tokens = post_processor(Template::OptionalBosEos, [None, None], false);
         tokenizer.with_post_processor(Some(without_special_tokens.map_err(cannot_add)?));
     }
-    Ok(())
+    Ok(ClassTokenizer { tokenizer, unk_token })
 }

@@ -4,17 +4,14 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use serde::Deserialize;
-use tokenizers::models::bpe::{self, BPE, BpeBuilder};
-use tokenizers::normalizers::BertNormalizer;
-use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
-use tokenizers::pre_tokenizers::byte_level::ByteLevel;
-use tokenizers::{NormalizerWrapper, PreTokenizerWrapper};
+use serde_json::json;
+use tokenizers::models::bpe::{self, BPE};
 
-use super::token_model::{LibraryTokenizer, TokenModel};
+use super::bpe_parts::{CLIP, Parts, QWEN2, bpe_parts};
+use super::token_model::TokenModel;
 use super::tokenizer_class::{
-    CLASSES, CLIP, CLIP_WORD_END, ModelType, TokenizerClass, add_special_tokens, cannot_build,
-    clip_normalizer, clip_pre_tokenizer, missing_token,
+    CLASSES, ClassTokenizer, ModelType, TokenizerClass, add_special_tokens, cannot_build, class_name,
+    missing_token,
 };
 use super::tokenizer_config::{SpecialTokens, TokenizerConfig};
 use super::word_piece::{Vocabulary, WordPiece};
@@ -30,6 +27,8 @@ const CLASS_OF_MODEL_TYPE: &[(&str, &str)] = &[
     ("clip", CLIP),
     ("mpnet", "MPNetTokenizer"),
     ("gpt2", "GPT2Tokenizer"),
+    ("qwen2", QWEN2),
+    ("qwen3", QWEN2),
     ("roformer", "RoFormerTokenizer"),
     ("deberta", "DebertaTokenizer"),
 ];
@@ -43,17 +42,18 @@ pub(super) fn is_vocab_file(name: &str) -> bool {
 ///
 /// # Errors
 /// If a file is missing or malformed, or if its tokenizer class is not supported.
-pub(super) fn read(path: &Path, config: &TokenizerConfig) -> Result<LibraryTokenizer> {
+pub(super) fn read(path: &Path, config: &TokenizerConfig) -> Result<ClassTokenizer> {
     let class = tokenizer_class(path, config)?;
     let special_tokens = config.special_tokens(class.special_tokens);
-    let mut tokenizer = match class.model {
+    let unk_token = special_tokens.get("unk_token").cloned();
+    let parts = match class.model {
         ModelType::WordPiece => read_word_piece(path, class, config, &special_tokens)?,
-        _ if class.names[0] == CLIP => clip(path, read_bpe(path)?, special_tokens.get("unk_token"))?,
-        _ => byte_level(path, read_bpe(path)?, config)?,
+        _ => bpe_parts(class.names[0], read_bpe(path)?, &special_tokens, config)?,
     };
+    let mut tokenizer = parts.into_tokenizer().map_err(|error| cannot_build(path, error))?;
     tokenizer.set_encode_special_tokens(config.bool("split_special_tokens", false)?);
     add_special_tokens(path, class, config, special_tokens, &mut tokenizer)?;
-    Ok(tokenizer)
+    Ok(ClassTokenizer { tokenizer, unk_token })
 }
 
 /// The class that `tokenizer_class` or the model type names, else the default for a vocabulary file with this name.
@@ -61,8 +61,7 @@ fn tokenizer_class(path: &Path, config: &TokenizerConfig) -> Result<&'static Tok
     let file_name = path.file_name().unwrap_or_default().to_string_lossy();
     let by_model_type = |model_type: &String| CLASS_OF_MODEL_TYPE.iter().find(|(key, _)| key == model_type);
     let by_model_type = config.model_type.as_ref().and_then(by_model_type).map(|(_, class)| *class);
-    let name = config.class.as_deref().or(by_model_type);
-    let name = name.map(|name| name.strip_suffix("Fast").unwrap_or(name));
+    let name = class_name(config, by_model_type);
     let mut candidates = CLASSES.iter().filter(|class| class.model.is_vocab_file(&file_name));
     let class = match name {
         Some(name) => candidates.find(|class| class.names.contains(&name)),
@@ -80,7 +79,7 @@ fn read_word_piece(
     class: &TokenizerClass,
     config: &TokenizerConfig,
     special_tokens: &SpecialTokens,
-) -> Result<LibraryTokenizer> {
+) -> Result<Parts> {
     let text = read_text(path)?;
     if text.trim().is_empty() {
         bail!("{} is empty; download the model again", path.display());
@@ -90,52 +89,35 @@ fn read_word_piece(
     let Some(unk_token) = unk_token.filter(|token| vocab.id(token).is_some()) else {
         return Err(missing_token(path, class, "unk_token", unk_token));
     };
-    let model = WordPiece::bert(vocab, unk_token.clone());
-    let mut tokenizer = LibraryTokenizer::new(TokenModel::WordPiece(model));
-    tokenizer.with_normalizer(Some(bert_normalizer(config)?)).map_err(|error| cannot_build(path, error))?;
-    tokenizer.with_pre_tokenizer(Some(BertPreTokenizer));
-    Ok(tokenizer)
+    word_piece_parts(vocab, unk_token.clone(), config)
 }
 
-/// The normalizer of `BertTokenizer`.
+/// The parts of `BertTokenizer` and `MPNetTokenizer`.
 ///
 /// # Errors
-/// If one of its settings has the wrong type.
-pub(super) fn bert_normalizer(config: &TokenizerConfig) -> Result<BertNormalizer> {
-    Ok(BertNormalizer::new(
-        true,
-        config.bool("tokenize_chinese_chars", true)?,
-        config.optional_bool("strip_accents")?,
-        config.bool("do_lower_case", true)?,
-    ))
-}
-
-/// The tokenizer of CLIP, a BPE whose last token of a word has an end.
-fn clip(path: &Path, model: BpeBuilder, unk_token: Option<&String>) -> Result<LibraryTokenizer> {
-    let model = match unk_token {
-        Some(token) => model.unk_token(token.clone()),
-        None => model,
-    };
-    let model = model.end_of_word_suffix(CLIP_WORD_END.into()).build();
-    let model = model.map_err(|error| cannot_build(path, error))?;
-    let mut tokenizer = LibraryTokenizer::new(TokenModel::Bpe(model));
-    let normalizer = NormalizerWrapper::deserialize(clip_normalizer())?;
-    tokenizer.with_normalizer(Some(normalizer)).map_err(|error| cannot_build(path, error))?;
-    tokenizer.with_pre_tokenizer(Some(PreTokenizerWrapper::deserialize(clip_pre_tokenizer())?));
-    Ok(tokenizer)
-}
-
-/// The tokenizer of the other classes, a byte-level BPE.
-fn byte_level(path: &Path, model: BpeBuilder, config: &TokenizerConfig) -> Result<LibraryTokenizer> {
-    let model = model.build().map_err(|error| cannot_build(path, error))?;
-    let mut tokenizer = LibraryTokenizer::new(TokenModel::Bpe(model));
-    let add_prefix_space = config.bool("add_prefix_space", false)?;
-    tokenizer.with_pre_tokenizer(Some(ByteLevel::new(add_prefix_space, false, true)));
-    Ok(tokenizer)
+/// If a setting has the wrong type.
+pub(super) fn word_piece_parts(
+    vocab: Vocabulary,
+    unk_token: String,
+    config: &TokenizerConfig,
+) -> Result<Parts> {
+    let normalizer = json!({
+        "type": "BertNormalizer",
+        "clean_text": true,
+        "handle_chinese_chars": config.bool("tokenize_chinese_chars", true)?,
+        "strip_accents": config.optional_bool("strip_accents")?,
+        "lowercase": config.bool("do_lower_case", true)?,
+    });
+    Ok(Parts {
+        model: TokenModel::WordPiece(WordPiece::bert(vocab, unk_token)),
+        normalizer,
+        pre_tokenizer: json!({"type": "BertPreTokenizer"}),
+        decoder: json!({"type": "WordPiece", "prefix": "##", "cleanup": true}),
+    })
 }
 
 /// Reads a `vocab.json` with its `merges.txt`: a BPE over bytes.
-fn read_bpe(path: &Path) -> Result<BpeBuilder> {
+fn read_bpe(path: &Path) -> Result<BPE> {
     let shown = path.display();
     let vocab: bpe::Vocab = match serde_json::from_str::<HashMap<_, _>>(&read_text(path)?) {
         Ok(vocab) => vocab.into_iter().collect(),
@@ -166,7 +148,7 @@ fn read_bpe(path: &Path) -> Result<BpeBuilder> {
             ),
         }
     }
-    Ok(BPE::builder().vocab_and_merges(vocab, merges))
+    BPE::builder().vocab_and_merges(vocab, merges).build().map_err(|error| cannot_build(path, error))
 }
 
 fn read_text(path: &Path) -> Result<String> {

@@ -96,7 +96,7 @@ impl Tokenizer {
 
     /// The place of each token of an encoding whose text has the tokens `of_text`.
     fn spans(&self, encoding: &Encoding, of_text: Range<usize>, text: &str) -> Vec<Option<TokenSpan>> {
-        let (words, unknown) = (self.has_word_prefix(), self.unknown_token());
+        let (words, unknown) = (self.has_word_prefix(), self.unknown_token_id());
         let spaces: Vec<bool> = if words { Vec::new() } else { text.chars().map(|c| c == ' ').collect() };
         let span = |i: usize| {
             if !of_text.contains(&i) || encoding.get_special_tokens_mask()[i] == 1 {
@@ -124,16 +124,6 @@ impl Tokenizer {
             }
             TokenModel::WordLevel(_) | TokenModel::Unigram(_) => false,
         }
-    }
-
-    /// The id of the token for what is not in the vocabulary.
-    fn unknown_token(&self) -> Option<u32> {
-        let token = match self.model() {
-            // Its name in the vocabularies of SentencePiece.
-            TokenModel::Unigram(_) => "<unk>",
-            model => model.unk_token()?,
-        };
-        self.token_id(token)
     }
 }
 

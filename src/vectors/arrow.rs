@@ -2,19 +2,19 @@
 
 use std::fs::File;
 use std::ops::{ControlFlow, Range};
-use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use arrow_schema::DataType;
 
 use super::array::{ArrayVectors, Segment};
 use super::batch::{VectorSchema, values};
 use super::buffer::BlockBuffer;
-use super::error::malformed;
+use super::error::{REMEDY, malformed};
 use super::source::{Columns, Opened, Vectors, Visit, rows_by_unit};
-use crate::field::{FieldValue, to_json};
-use crate::input::ArrowBatches;
+use crate::field::FieldValue;
+use crate::formats;
+use crate::formats::arrow::ArrowBatches;
 use crate::output::KeptColumn;
 
 /// A file whose record batches are decoded.
@@ -29,8 +29,9 @@ struct ArrowFile {
 }
 
 /// Reads the metadata of a file.
-pub(super) fn open(path: &Path, name: &Arc<str>, file: File) -> Result<Opened> {
-    let batches = ArrowBatches::open(path)?;
+pub(super) fn open(name: &Arc<str>, file: File) -> Result<Opened> {
+    let unread = |error| anyhow!("cannot read {name} ({error}); check the file");
+    let batches = formats::arrow::open(name, file.try_clone().map_err(unread)?, REMEDY)?;
     let arrow_schema = batches.schema().clone();
     let metadata = arrow_schema.metadata().iter().map(|(key, value)| (key.as_str(), value.as_str()));
     let schema = VectorSchema::new(name, &arrow_schema, metadata)?;
@@ -42,10 +43,9 @@ pub(super) fn open(path: &Path, name: &Arc<str>, file: File) -> Result<Opened> {
         units.push(next..end);
         next = end;
     }
-    let width = match (schema.width, units.iter().position(|unit| !unit.is_empty())) {
-        (Some(width), _) => width,
-        (None, None) => 0,
-        (None, Some(batch)) => first_length(&batches, batch, &schema)?,
+    let width = match schema.width {
+        Some(width) => width,
+        None => first_length(&batches, units.len(), &schema)?,
     };
     let kind = schema.kind;
     let (dtype, dimensions, metadata) = (schema.dtype, schema.dimensions(width), schema.metadata.clone());
@@ -67,11 +67,14 @@ pub(super) fn open(path: &Path, name: &Arc<str>, file: File) -> Result<Opened> {
     })
 }
 
-/// The stored elements of the first vector of a batch.
-fn first_length(batches: &ArrowBatches, batch: usize, schema: &VectorSchema) -> Result<usize> {
-    let batch = batches.read(batch, &[schema.vectors])?;
-    let first = to_json(batch.column(0), 0).unwrap_or_default();
-    Ok(schema.width_of(&first))
+/// The stored elements of the first vector; 0 if no row has one.
+fn first_length(batches: &ArrowBatches, count: usize, schema: &VectorSchema) -> Result<usize> {
+    for batch in 0..count {
+        if let Some(width) = schema.width_in(&batches.read(batch, &[schema.vectors])?) {
+            return Ok(width);
+        }
+    }
+    Ok(0)
 }
 
 /// Where the elements are in the file; `None` if a batch has to be decoded.
@@ -126,9 +129,7 @@ impl Vectors for DecodedVectors {
         let columns = batches.read(batch, &schema.decoded)?;
         for part in super::source::split(rows, max_rows) {
             let slice = columns.slice(part.start - first, part.len());
-            buffer.clear();
-            schema.append(name, slice.columns(), part.start, *width, buffer)?;
-            if visit(&schema.block(buffer, part.start, part.len(), *width))?.is_break() {
+            if schema.visit_batch(name, &slice, part.start, *width, buffer, visit)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }

@@ -1,5 +1,7 @@
 //! Vectors and columns in Arrow record batches, for Arrow and Parquet files.
 
+use std::ops::{ControlFlow, Range};
+
 use anyhow::{Result, anyhow, bail};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float16Type, Float32Type, Int8Type};
@@ -9,7 +11,7 @@ use arrow_schema::{DataType, FieldRef, Schema};
 use super::buffer::BlockBuffer;
 use super::error::{no_vectors, token_integers};
 use super::lists::{first_null, list_values};
-use super::source::RowKind;
+use super::source::{RowKind, Visit};
 use super::sparse::{self, INDICES, VALUES, WEIGHTS};
 use super::width::{checked_width, dimensions_of_int8};
 use crate::field::{FieldValue, carried_type, convert, to_json};
@@ -139,10 +141,15 @@ impl VectorSchema {
         VectorSchema { decoded, vectors, values, scale: None, kind, dtype, width, metadata, columns, indices }
     }
 
-    /// The stored elements of a vector, given the value of the column in a row.
-    pub(super) fn width_of(&self, row: &serde_json::Value) -> usize {
-        let vector = if self.kind == RowKind::PerToken { row.get(0) } else { Some(row) };
-        vector.and_then(serde_json::Value::as_array).map_or(0, Vec::len)
+    /// The stored elements of the first vector of a batch that has the column of the vectors alone; `None` if no row has one.
+    pub(super) fn width_in(&self, batch: &RecordBatch) -> Option<usize> {
+        let column = batch.column(0);
+        let width = |row: usize| {
+            let value = to_json(column, row).ok()?;
+            let vector = if self.kind == RowKind::PerToken { value.get(0) } else { Some(&value) };
+            vector.and_then(serde_json::Value::as_array).map(Vec::len)
+        };
+        (0..column.len()).filter(|row| column.is_valid(*row)).find_map(width)
     }
 
     /// Dimensions of a vector with `width` stored elements; those of a sparse vector by the metadata, else 0.
@@ -154,13 +161,7 @@ impl VectorSchema {
     }
 
     /// The block of the `rows` rows that a buffer holds, of vectors with `width` stored elements.
-    pub(super) fn block<'a>(
-        &self,
-        buffer: &'a BlockBuffer,
-        first_row: usize,
-        rows: usize,
-        width: usize,
-    ) -> Block<'a> {
+    fn block<'a>(&self, buffer: &'a BlockBuffer, first_row: usize, rows: usize, width: usize) -> Block<'a> {
         let dimensions = self.dimensions(width);
         match self.kind {
             RowKind::Sparse => buffer.sparse_block(first_row, dimensions),
@@ -168,12 +169,41 @@ impl VectorSchema {
         }
     }
 
+    /// Calls `visit` with the vectors of a batch with the columns [`VectorSchema::decoded`], whose first row is row `first_row` of the
+    /// file: a block for each run of rows that have a vector.
+    ///
+    /// # Errors
+    /// If a vector is malformed, or `visit` fails.
+    pub(super) fn visit_batch(
+        &self,
+        name: &str,
+        batch: &RecordBatch,
+        first_row: usize,
+        width: usize,
+        buffer: &mut BlockBuffer,
+        visit: &mut Visit,
+    ) -> Result<ControlFlow<()>> {
+        let vectors = self.decoded.iter().position(|index| *index == self.vectors);
+        let column = vectors.and_then(|i| batch.columns().get(i));
+        let whole = std::iter::once(0..batch.num_rows()).collect();
+        for run in column.map_or(whole, valid_runs) {
+            let part = batch.slice(run.start, run.len());
+            let first = first_row + run.start;
+            buffer.clear();
+            self.append(name, part.columns(), first, width, buffer)?;
+            if visit(&self.block(buffer, first, run.len(), width))?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
     /// Appends the vectors of a batch with the columns [`VectorSchema::decoded`], whose first row is row `first_row` of the file, to a
     /// buffer. `width`: the stored elements that each must have.
     ///
     /// # Errors
     /// If a vector is null, or has another number of elements.
-    pub(super) fn append(
+    fn append(
         &self,
         name: &str,
         columns: &[ArrayRef],
@@ -224,7 +254,7 @@ impl VectorSchema {
         if self.kind != RowKind::PerToken {
             return Ok((column.clone(), Vec::new()));
         }
-        let Some(lists) = column.as_list_opt::<i32>().filter(|lists| lists.null_count() == 0) else {
+        let Some(lists) = column.as_list_opt::<i32>() else {
             bail!(
                 "{name}: column \"embeddings\" has other values than lists of vectors; write the file again"
             );
@@ -246,6 +276,12 @@ fn row_of_vector(vector: usize, counts: &[usize]) -> usize {
         Some(*end)
     });
     ends.take_while(|end| *end <= vector).count()
+}
+
+/// The runs of rows that are not null.
+fn valid_runs(column: &ArrayRef) -> Vec<Range<usize>> {
+    let Some(nulls) = column.nulls() else { return std::iter::once(0..column.len()).collect() };
+    nulls.valid_slices().map(|(start, end)| start..end).collect()
 }
 
 /// The elements of the lists of a column, each of `width` elements without nulls.

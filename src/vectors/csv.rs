@@ -161,7 +161,10 @@ impl Records for CsvFile {
         Ok(ControlFlow::Continue(()))
     }
 
-    fn append(&self, row: usize, record: &ByteRecord, buffer: &mut BlockBuffer) -> Result<()> {
+    fn append(&self, row: usize, record: &ByteRecord, buffer: &mut BlockBuffer) -> Result<bool> {
+        if self.elements.clone().all(|column| record.get(column).is_some_and(<[u8]>::is_empty)) {
+            return Ok(false);
+        }
         let invalid = |column: usize| {
             let found = record.get(column).map(String::from_utf8_lossy).unwrap_or_default();
             let element = column - self.elements.start.min(column);
@@ -183,7 +186,7 @@ impl Records for CsvFile {
                 .ok_or_else(|| anyhow!("{}: row {row} has no scale; write the file again", self.name))?;
             buffer.scales.push(scale);
         }
-        Ok(())
+        Ok(true)
     }
 
     fn block<'a>(&self, buffer: &'a BlockBuffer, first_row: usize, rows: usize) -> Block<'a> {

@@ -5,11 +5,14 @@ use std::fmt::Display;
 use anyhow::{Error, anyhow};
 
 use super::source::RowKind;
+use crate::error::one_line;
+
+/// What to do about a malformed file, as a clause.
+pub(super) const REMEDY: &str = "write the file again with sconce embed";
 
 /// The error for a file that is malformed; `reason` is a clause.
 pub(super) fn malformed(name: &str, format: &str, reason: impl Display) -> Error {
-    let reason = reason.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-    anyhow!("cannot read {name} as {format} ({reason}); write the file again with sconce embed")
+    anyhow!("cannot read {name} as {format} ({}); {REMEDY}", one_line(&reason))
 }
 
 /// The error for a file that is shorter than its header declares.
@@ -34,6 +37,11 @@ pub(super) fn token_integers(name: &str) -> Error {
     anyhow!(
         "{name} holds the vectors of tokens as integers, which MaxSim does not compare; embed with --output-dtype f32 or f16"
     )
+}
+
+/// The error for a row without a vector, where each row needs one.
+pub(super) fn no_vector(name: &str, row: usize) -> Error {
+    anyhow!("{name}: row {row} has no vector; remove the row, or embed its text")
 }
 
 /// The error for a file without vectors.

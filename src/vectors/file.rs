@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow, bail};
 
 use super::buffer::BlockBuffer;
-use super::error::not_dense;
+use super::error::{no_vector, not_dense};
 use super::source::{Opened, RowKind, rows_by_unit};
 use super::sparse::TokenNumbers;
 use super::{arrow, csv, jsonl, npy, npz, safetensors};
@@ -56,6 +56,11 @@ impl VectorFile {
         Ok(VectorFile { name, opened })
     }
 
+    /// A file of this name.
+    pub(super) fn new(name: &str, opened: Opened) -> VectorFile {
+        VectorFile { name: name.into(), opened }
+    }
+
     /// The path, for messages.
     pub fn name(&self) -> &str {
         &self.name
@@ -99,7 +104,7 @@ impl VectorFile {
     }
 
     /// Reads the rows of one of the [`VectorFile::units`] into `buffer`, at most `max_rows` at a time, and calls `visit` with each
-    /// block, in order. Break ends the reading.
+    /// block, in order. Break ends the reading. Rows without a vector (null) are in no block.
     ///
     /// # Errors
     /// If the file cannot be read, or `visit` fails.
@@ -113,7 +118,8 @@ impl VectorFile {
         self.opened.vectors.read(unit, max_rows, buffer, &mut visit)
     }
 
-    /// Calls `visit` with blocks of at most `max_rows` rows, in order, from row `first_row` on. Break ends the reading.
+    /// Calls `visit` with blocks of at most `max_rows` rows, in order, from row `first_row` on. Break ends the reading. Rows without a
+    /// vector (null) are in no block.
     ///
     /// # Errors
     /// If the file cannot be read, or `visit` fails.
@@ -147,10 +153,16 @@ impl VectorFile {
             let mut wanted = wanted.iter().peekable();
             let _ = self.read_unit(range, GATHERED_ROWS, &mut buffer, |block| {
                 while let Some(row) = wanted.next_if(|row| **row < block.first_row + block.rows) {
+                    if *row < block.first_row {
+                        return Err(no_vector(&self.name, *row));
+                    }
                     gathered.push_row(block, row - block.first_row);
                 }
                 Ok(ControlFlow::Continue(()))
             })?;
+            if let Some(row) = wanted.next() {
+                return Err(no_vector(&self.name, *row));
+            }
         }
         visit(&gathered.block(self.dtype(), 0, rows.len(), self.dimensions()))
     }
@@ -183,10 +195,10 @@ fn open_format(path: &Path, name: &Arc<str>, (file, size): (File, u64), start: &
         return npz::open(name, file, size);
     }
     if start.starts_with(b"PAR1") {
-        return super::parquet::open(path, name);
+        return super::parquet::open(name, file);
     }
     if start.starts_with(b"ARROW1") || start.starts_with(&[0xff; 4]) {
-        return arrow::open(path, name, file);
+        return arrow::open(name, file);
     }
     if let Some(header_length) = safetensors::header_length(start, size) {
         return safetensors::open(name, file, size, header_length);

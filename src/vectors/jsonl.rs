@@ -53,41 +53,33 @@ struct Layout {
 /// The fields of a line with a sparse vector. Sums over its elements are in the order of the tokens.
 #[derive(Deserialize)]
 struct SparseLine {
-    weights: BTreeMap<String, f32>,
+    weights: Option<BTreeMap<String, f32>>,
 }
 
 /// The fields of a line that are vectors of floats.
 #[derive(Deserialize)]
 struct FloatLine {
-    embedding: Vec<f32>,
+    embedding: Option<Vec<f32>>,
 }
 
 /// The fields of a line with int8 elements.
 #[derive(Deserialize)]
 struct Int8Line {
-    embedding: Vec<i8>,
+    embedding: Option<Vec<i8>>,
     scale: Option<f32>,
 }
 
 /// The fields of a line with one vector of floats per token.
 #[derive(Deserialize)]
 struct FloatTokensLine {
-    embeddings: Vec<Vec<f32>>,
+    embeddings: Option<Vec<Vec<f32>>>,
 }
 
 /// Counts the lines of a file, and reads the first one.
 pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Opened> {
     let unread = |error| anyhow!("cannot read {name} ({error}); check the file");
     let mut reader = BufReader::with_capacity(BUFFER_BYTES, File::open(path).map_err(unread)?);
-    let mut first = String::new();
-    while first.trim().is_empty() {
-        first.clear();
-        if (&mut reader).take(MAX_LINE_BYTES).read_line(&mut first).map_err(unread)? == 0 {
-            return Err(no_vectors(name, "lines"));
-        }
-    }
-    let first: Map<String, Value> = serde_json::from_str(&first)
-        .map_err(|error| anyhow!("{name}: row 0 is not a JSON object ({error}); write the file again"))?;
+    let first = first_with_vector(name, &mut reader)?;
     let layout = Layout::new(name, &first)?;
     let Layout { kind, dtype, dimensions, .. } = layout;
     let has_sparse = kind.is_sparse() || first.get(WEIGHTS).is_some_and(Value::is_object);
@@ -103,6 +95,34 @@ pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Opened> {
     let (vectors, columns) = (Box::new(RecordReader(file.clone())), Box::new(RecordReader(file)));
     let metadata = OutputMetadata::new();
     Ok(Opened { rows, dimensions, kind, token_numbers, dtype, metadata, vectors, columns })
+}
+
+/// The fields of the first line that has a vector, or of the first line if none has.
+fn first_with_vector(name: &str, reader: &mut impl BufRead) -> Result<Map<String, Value>> {
+    let (mut line, mut row, mut first) = (String::new(), 0, None);
+    loop {
+        line.clear();
+        let read = reader.take(MAX_LINE_BYTES).read_line(&mut line);
+        if read.map_err(|error| anyhow!("cannot read {name} ({error}); check the file"))? == 0 {
+            return first.ok_or_else(|| no_vectors(name, "lines"));
+        }
+        if line.trim().is_empty() {
+            continue;
+        }
+        let fields: Map<String, Value> = serde_json::from_str(&line).map_err(|error| {
+            anyhow!("{name}: row {row} is not a JSON object ({error}); write the file again")
+        })?;
+        let has_vector = |key: &str| fields.get(key).is_some_and(|value| !value.is_null());
+        if [VECTORS, TOKEN_VECTORS, WEIGHTS].into_iter().any(has_vector) {
+            return Ok(fields);
+        }
+        // A file of other objects is not read to its end.
+        if ![VECTORS, TOKEN_VECTORS, WEIGHTS].into_iter().any(|key| fields.contains_key(key)) {
+            return Ok(first.unwrap_or(fields));
+        }
+        first.get_or_insert(fields);
+        row += 1;
+    }
 }
 
 impl Layout {
@@ -192,7 +212,7 @@ impl Records for JsonLines {
         Ok(ControlFlow::Continue(()))
     }
 
-    fn append(&self, row: usize, line: &[u8], buffer: &mut BlockBuffer) -> Result<()> {
+    fn append(&self, row: usize, line: &[u8], buffer: &mut BlockBuffer) -> Result<bool> {
         let name = &self.name;
         let invalid = |error: serde_json::Error| {
             let reason = match error.to_string() {
@@ -206,25 +226,29 @@ impl Records for JsonLines {
         let Layout { kind, dtype, width, .. } = self.layout;
         if let Some(numbers) = &self.token_numbers {
             let SparseLine { weights } = serde_json::from_slice(line).map_err(invalid)?;
+            let Some(weights) = weights else { return Ok(false) };
             let values: Vec<f32> = weights.values().copied().collect();
             buffer.extend_sparse(weights.keys().map(|token| numbers.number(token)), &values);
             buffer.lengths.push(values.len());
-            return Ok(());
+            return Ok(true);
         }
         let per_token = kind == RowKind::PerToken;
         let widths = match (dtype == OutputDtype::F32, per_token) {
             (_, true) => {
                 let FloatTokensLine { embeddings } = serde_json::from_slice(line).map_err(invalid)?;
+                let Some(embeddings) = embeddings else { return Ok(false) };
                 embeddings.iter().for_each(|vector| buffer.extend_f32(vector));
                 embeddings.iter().map(Vec::len).collect()
             }
             (true, false) => {
                 let FloatLine { embedding } = serde_json::from_slice(line).map_err(invalid)?;
+                let Some(embedding) = embedding else { return Ok(false) };
                 buffer.extend_f32(&embedding);
                 vec![embedding.len()]
             }
             (false, false) => {
                 let Int8Line { embedding, scale } = serde_json::from_slice(line).map_err(invalid)?;
+                let Some(embedding) = embedding else { return Ok(false) };
                 buffer.extend_int8(&embedding);
                 // A null scale stands for NaN, which the search refuses.
                 buffer.scales.extend((dtype == OutputDtype::Int8).then(|| scale.unwrap_or(f32::NAN)));
@@ -237,7 +261,7 @@ impl Records for JsonLines {
             );
         }
         buffer.lengths.extend(per_token.then_some(widths.len()));
-        Ok(())
+        Ok(true)
     }
 
     fn block<'a>(&self, buffer: &'a BlockBuffer, first_row: usize, rows: usize) -> Block<'a> {

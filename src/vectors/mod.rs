@@ -17,6 +17,7 @@ mod columns;
 mod csv;
 mod error;
 mod file;
+mod joined;
 mod jsonl;
 mod lists;
 mod npy;

@@ -6,14 +6,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::array::{ArrayVectors, Segment};
 use super::columns::ChunkCounts;
 use super::error::{malformed, truncated};
 use super::source::{Opened, RowKind};
 use super::width::{checked_width, dimensions_of_int8};
-use crate::output::{OutputDtype, OutputMetadata};
+use crate::output::{self, OutputDtype, OutputMetadata};
 use crate::sys::regular_file;
 
 /// The magic number of the format.
@@ -103,22 +103,18 @@ fn sidecar(path: &Path) -> Result<(OutputMetadata, Option<Vec<u64>>)> {
     let mut meta = path.as_os_str().to_owned();
     meta.push(".meta.json");
     let path = Path::new(&meta);
-    if !path.exists() {
+    let Some(fields) = output::manifest::load_metadata(path)? else {
         return Ok((OutputMetadata::new(), None));
-    }
-    let unreadable = |error: &dyn std::fmt::Display| {
-        anyhow!("cannot read {} ({error}); remove or restore it", path.display())
     };
-    let bytes =
-        regular_file::read(path, regular_file::MAX_TOKENIZER_BYTES).map_err(|error| unreadable(&error))?;
-    let fields: Map<String, Value> = serde_json::from_slice(&bytes).map_err(|error| unreadable(&error))?;
     let chunks = fields.get("chunks").map(|chunks| serde_json::from_value(chunks.clone())).transpose();
-    let chunks = chunks.map_err(|error| unreadable(&error))?;
+    let chunks = chunks.map_err(|error| {
+        anyhow!("cannot read {} (its chunks are no counts: {error}); remove or restore it", path.display())
+    })?;
     let strings = fields.into_iter().filter_map(|(key, value)| match value {
         Value::String(value) => Some((key, value)),
         _ => None,
     });
-    Ok((strings.filter(|(key, _)| key != "checksum").collect(), chunks))
+    Ok((strings.collect(), chunks))
 }
 
 #[cfg(test)]

@@ -1,21 +1,24 @@
 //! Parquet files, decoded by row groups.
 
+use std::fs::File;
 use std::ops::{ControlFlow, Range};
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
 
 use super::batch::{VectorSchema, values};
 use super::buffer::BlockBuffer;
-use super::error::malformed;
+use super::error::{REMEDY, malformed};
 use super::source::{Columns, Opened, Vectors, Visit};
-use crate::field::{FieldValue, to_json};
-use crate::input::{ParquetSource, RowChoice};
+use crate::field::FieldValue;
+use crate::formats;
+use crate::formats::parquet::{ParquetSource, RowChoice};
 use crate::output::KeptColumn;
 
 /// Rows of columns that are decoded at a time.
 const COLUMN_ROWS: usize = 1024;
+/// Rows that are decoded at a time to find the first vector.
+const FIRST_ROWS: usize = 16;
 
 /// An open file.
 struct ParquetFile {
@@ -29,8 +32,8 @@ struct ParquetFile {
 }
 
 /// Reads the footer of a file.
-pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Opened> {
-    let source = ParquetSource::open(path)?;
+pub(super) fn open(name: &Arc<str>, file: File) -> Result<Opened> {
+    let source = formats::parquet::open(name, file, REMEDY)?;
     let pairs = source.metadata().file_metadata().key_value_metadata().into_iter().flatten();
     let pairs = pairs.filter_map(|pair| Some((pair.key.as_str(), pair.value.as_deref()?)));
     let schema = VectorSchema::new(name, source.schema(), pairs)?;
@@ -43,10 +46,9 @@ pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Opened> {
         units.push(next..end);
         next = end;
     }
-    let width = match (schema.width, units.iter().position(|unit| !unit.is_empty())) {
-        (Some(width), _) => width,
-        (None, None) => 0,
-        (None, Some(group)) => first_length(&source, &schema, group)?,
+    let width = match schema.width {
+        Some(width) => width,
+        None => first_length(&source, &schema, &units)?,
     };
     let kind = schema.kind;
     let (dtype, dimensions, metadata) = (schema.dtype, schema.dimensions(width), schema.metadata.clone());
@@ -55,11 +57,16 @@ pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Opened> {
     Ok(Opened { rows: next, dimensions, kind, token_numbers: None, dtype, metadata, vectors, columns })
 }
 
-/// The stored elements of the first vector of a row group.
-fn first_length(source: &ParquetSource, schema: &VectorSchema, group: usize) -> Result<usize> {
-    let batch = source.batches(&[schema.vectors], RowChoice::Group(group), 1)?.next().transpose()?;
-    let first = batch.and_then(|batch| to_json(batch.column(0), 0).ok()).unwrap_or_default();
-    Ok(schema.width_of(&first))
+/// The stored elements of the first vector; 0 if no row has one.
+fn first_length(source: &ParquetSource, schema: &VectorSchema, units: &[Range<usize>]) -> Result<usize> {
+    for group in (0..units.len()).filter(|group| !units[*group].is_empty()) {
+        for batch in source.batches(&[schema.vectors], RowChoice::Group(group), FIRST_ROWS)? {
+            if let Some(width) = schema.width_in(&batch?) {
+                return Ok(width);
+            }
+        }
+    }
+    Ok(0)
 }
 
 struct ParquetVectors(Arc<ParquetFile>);
@@ -85,10 +92,7 @@ impl Vectors for ParquetVectors {
             let end = (next + batch.num_rows()).min(rows.end);
             if start < end {
                 let slice = batch.slice(start - next, end - start);
-                buffer.clear();
-                schema.append(name, slice.columns(), start, *width, buffer)?;
-                let block = schema.block(buffer, start, end - start, *width);
-                if visit(&block)?.is_break() {
+                if schema.visit_batch(name, &slice, start, *width, buffer, visit)?.is_break() {
                     return Ok(ControlFlow::Break(()));
                 }
             }

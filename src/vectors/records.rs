@@ -28,11 +28,11 @@ pub(super) trait Records: Send + Sync {
     /// If the file cannot be read, or `visit` fails.
     fn for_each(&self, unit: usize, visit: &mut VisitRecord<Self::Record>) -> Result<ControlFlow<()>>;
 
-    /// Appends the vector of a record to a buffer.
+    /// Appends the vector of a record to a buffer. Returns whether it has one.
     ///
     /// # Errors
     /// If the record is malformed.
-    fn append(&self, row: usize, record: &Self::Record, buffer: &mut BlockBuffer) -> Result<()>;
+    fn append(&self, row: usize, record: &Self::Record, buffer: &mut BlockBuffer) -> Result<bool>;
 
     /// The block of the `rows` rows that a buffer holds.
     fn block<'a>(&self, buffer: &'a BlockBuffer, first_row: usize, rows: usize) -> Block<'a>;
@@ -70,13 +70,15 @@ impl<T: Records> Vectors for RecordReader<T> {
             if row < rows.start {
                 return Ok(ControlFlow::Continue(()));
             }
-            file.append(row, record, buffer)?;
-            let held = row + 1 - first;
-            if held < max_rows && row + 1 < rows.end {
+            let has_vector = file.append(row, record, buffer)?;
+            let held = row + usize::from(has_vector) - first;
+            if has_vector && held < max_rows && row + 1 < rows.end {
                 return Ok(ControlFlow::Continue(()));
             }
-            flow = visit(&file.block(buffer, first, held))?;
-            buffer.clear();
+            if held > 0 {
+                flow = visit(&file.block(buffer, first, held))?;
+                buffer.clear();
+            }
             first = row + 1;
             Ok(if first == rows.end { ControlFlow::Break(()) } else { flow })
         })?;

@@ -1,5 +1,6 @@
 //! Scoring all vectors of a file, on all threads.
 
+use std::collections::HashSet;
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -29,16 +30,17 @@ impl VectorFile {
         if self.dtype() == OutputDtype::Binary { Stored::Signs } else { Stored::Numbers }
     }
 
-    /// Scores the rows from `first_row` on, and offers them to `sink`.
+    /// Scores the rows from `first_row` on, and offers them to `sink`. Returns the number of rows with a vector.
     ///
     /// # Errors
     /// If the file cannot be read, or a row has a value that is not finite.
-    pub fn scan(&self, first_row: usize, scorer: &Scorer, sink: &impl Sink) -> Result<()> {
+    pub fn scan(&self, first_row: usize, scorer: &Scorer, sink: &impl Sink) -> Result<usize> {
         let row_bytes = self.dtype().width(self.dimensions()) * self.dtype().element_bytes();
         let max_rows = (BLOCK_BYTES / row_bytes.max(1)).clamp(MIN_BLOCK_ROWS, MAX_BLOCK_ROWS);
         let units = self.units(max_rows);
         let next = AtomicUsize::new(0);
         let threads = rayon::current_num_threads().min(units.len());
+        let scored = AtomicUsize::new(0);
         (0..threads).into_par_iter().with_max_len(1).try_for_each(|_| {
             let mut buffer = BlockBuffer::default();
             while let Some(unit) = units.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -48,46 +50,51 @@ impl VectorFile {
                 }
                 let _ = self.read_unit(rows, max_rows, &mut buffer, |block| {
                     scorer.scan(block, sink).map_err(|error| anyhow!("{}: {error}", self.name()))?;
+                    scored.fetch_add(block.rows, Ordering::Relaxed);
                     Ok(ControlFlow::Continue(()))
                 })?;
             }
-            Ok(())
-        })
+            anyhow::Ok(())
+        })?;
+        Ok(scored.into_inner())
     }
 
     /// Scores all rows of a file with one vector per token for each of `queries`, and offers them to `sink`. A row without vectors is
-    /// no neighbour.
+    /// no neighbour. Returns the number of rows that are not null.
     ///
     /// # Errors
     /// If the file cannot be read, or a row has a value that is not finite.
-    pub fn scan_tokens(&self, queries: &[MaxSim], sink: &impl Sink) -> Result<()> {
+    pub fn scan_tokens(&self, queries: &[MaxSim], sink: &impl Sink) -> Result<usize> {
         self.for_each_block_on_threads(TOKEN_BLOCK_ROWS, |block| self.score_tokens(block, queries, sink))
     }
 
-    /// Scores all rows of a file with sparse vectors, and offers them to `sink`.
+    /// Scores all rows of a file with sparse vectors, and offers them to `sink`. Returns the number of rows with a vector.
     ///
     /// # Errors
     /// If the file cannot be read, or a row has a value that is not finite.
-    pub fn scan_sparse(&self, scorer: &SparseScorer, sink: &impl Sink) -> Result<()> {
+    pub fn scan_sparse(&self, scorer: &SparseScorer, sink: &impl Sink) -> Result<usize> {
         self.for_each_block_on_threads(SPARSE_BLOCK_ROWS, |block| {
             scorer.scan(block, sink).map_err(|error| anyhow!("{}: {error}", self.name()))
         })
     }
 
-    /// Calls `visit` with all blocks of at most `max_rows` rows; each thread reads units of its own.
+    /// Calls `visit` with all blocks of at most `max_rows` rows that have as many lengths as rows; each thread reads units of its own.
+    /// Returns the number of these rows.
     fn for_each_block_on_threads(
         &self,
         max_rows: usize,
         visit: impl Fn(&Block) -> Result<()> + Sync,
-    ) -> Result<()> {
-        let units = self.units(max_rows);
+    ) -> Result<usize> {
+        let (units, rows) = (self.units(max_rows), AtomicUsize::new(0));
         units.into_par_iter().with_max_len(1).try_for_each_init(BlockBuffer::default, |buffer, unit| {
             let _ = self.read_unit(unit, max_rows, buffer, |block| {
                 visit(block)?;
+                rows.fetch_add(block.lengths.len(), Ordering::Relaxed);
                 Ok(ControlFlow::Continue(()))
             })?;
-            Ok(())
-        })
+            anyhow::Ok(())
+        })?;
+        Ok(rows.into_inner())
     }
 
     /// Scores the rows of a block with one vector per token, on all threads.
@@ -114,19 +121,26 @@ impl VectorFile {
         })
     }
 
-    /// The rows of a range in f32, `(rows, dimensions)`; signs are ±1.
+    /// The rows of a range in f32, `(rows, dimensions)`; signs are ±1. Rows without a vector are zeros; they are the second result,
+    /// counted from the first row of the range.
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn rows_f32(&self, rows: Range<usize>) -> Result<Vec<f32>> {
+    pub fn rows_f32(&self, rows: Range<usize>) -> Result<(Vec<f32>, HashSet<usize>)> {
         let mut x = Vec::with_capacity(rows.len() * self.dimensions());
-        let mut buffer = Vec::new();
+        let (mut buffer, mut missing) = (Vec::new(), HashSet::new());
+        let fill = |x: &mut Vec<f32>, missing: &mut HashSet<usize>, end: usize| {
+            missing.extend(x.len() / self.dimensions()..end - rows.start);
+            x.resize((end - rows.start) * self.dimensions(), 0.0);
+        };
         self.for_each_block(rows.start, MAX_BLOCK_ROWS, |block| {
-            let count = block.rows.min(rows.end - block.first_row);
+            fill(&mut x, &mut missing, block.first_row.min(rows.end));
+            let count = block.rows.min(rows.end.saturating_sub(block.first_row));
             x.extend_from_slice(rows_f32(block, 0..count, &mut buffer));
-            let is_last = block.first_row + count == rows.end;
+            let is_last = block.first_row + count >= rows.end;
             Ok(if is_last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
-        Ok(x)
+        fill(&mut x, &mut missing, rows.end);
+        Ok((x, missing))
     }
 }

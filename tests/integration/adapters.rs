@@ -12,12 +12,13 @@ use crate::support::{
     stderr, stdout,
 };
 
-const MODELS: [&str; 6] = [
+const MODELS: [&str; 7] = [
     "adapters/jina-v3",
     "adapters/jina-v5-small",
     "adapters/jina-v5-nano",
     "adapters/peft",
     "adapters/peft-own",
+    "adapters/peft-dora",
     "adapters/peft-alone",
 ];
 
@@ -58,6 +59,45 @@ fn every_task_gives_the_hidden_states_and_vectors_of_merged_weights() {
             }
         }
     }
+}
+
+/// An adapter as every fine-tuned classifier has it: the head, norms and biases are beside the updates, the config of the base model does
+/// not name the labels, and the file is one of `torch.save`.
+#[test]
+fn an_adapter_of_a_classifier_has_the_logits_of_merged_weights() {
+    let folder = fixture("adapters/peft-classifier");
+    let texts: Vec<String> = serde_json::from_value(goldens(&folder)["texts"].clone()).unwrap();
+    let tensors = candle_core::safetensors::load(folder.join("goldens.safetensors"), &Device::Cpu).unwrap();
+    let golden = |name: &str| tensors[name].flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    // The path of the base model is one from the folder of the adapter.
+    let output =
+        model_command("classify", &folder, &["--raw", "--top-k", "0", "--"]).args(&texts).output().unwrap();
+    let logits: Vec<f32> = (rows(&output).iter())
+        .flat_map(|row| {
+            let mut labels = row["labels"].as_array().unwrap().clone();
+            labels.sort_by_key(|label| label["label"].as_str().unwrap().to_owned());
+            assert_eq!(labels[2]["label"], "LABEL_2", "{row}");
+            labels.into_iter().map(|label| label["score"].as_f64().unwrap() as f32)
+        })
+        .collect();
+    if let Some(difference) = first_difference(&logits, &golden("logits"), 1e-4, 1e-4) {
+        panic!("logits: {difference}");
+    }
+    let output = model_command("embed", &folder, &["--pooling", "none", "--"]).args(&texts).output().unwrap();
+    let states: Vec<f32> = (rows(&output).iter())
+        .flat_map(|row| row["embeddings"].as_array().unwrap().clone())
+        .flat_map(|state| state.as_array().unwrap().clone())
+        .map(|x| x.as_f64().unwrap() as f32)
+        .collect();
+    if let Some(difference) = first_difference(&states, &golden("tokens"), 1e-4, 1e-4) {
+        panic!("hidden states: {difference}");
+    }
+    let page = stdout(&model_command("inspect", &folder, &["--json"]).output().unwrap());
+    let page: Value = serde_json::from_str(&page).unwrap();
+    assert!(page.to_string().contains("LABEL_2") && page.to_string().contains("SEQ_CLS"), "{page}");
+    let merged = page["tensors"]["merged"].as_array().unwrap();
+    // Two updates in each of two layers, and the table; two biases and a norm in each layer. The head is not loaded.
+    assert_eq!(merged.len(), 2 * 2 + 1 + 2 * (2 + 2), "{merged:?}");
 }
 
 #[test]
@@ -150,11 +190,12 @@ fn a_run_with_another_task_is_not_resumed() {
 #[test]
 fn adapters_that_are_not_plain_low_rank_updates_are_refused_by_name() {
     for (key, value, expected) in [
-        ("use_dora", json!(true), "\"use_dora\" is true"),
+        ("lora_bias", json!(true), "\"lora_bias\" is true"),
         ("peft_type", json!("IA3"), "\"peft_type\" is \"IA3\""),
-        ("bias", json!("all"), "\"bias\" is \"all\""),
-        ("modules_to_save", json!(["norm"]), "\"modules_to_save\" is not empty"),
-        ("alpha_pattern", json!({"q_proj": 3}), "\"alpha_pattern\" is not empty"),
+        ("trainable_token_indices", json!([3]), "\"trainable_token_indices\" is not empty"),
+        ("alpha_pattern", json!({"(": 3}), "a simpler regular expression"),
+        ("alpha_pattern", json!({"a{9999}{9999}": 3}), "a simpler regular expression"),
+        ("alpha_pattern", json!({"q_proj": "3"}), "\"alpha_pattern.q_proj\" is \"3\""),
         ("init_lora_weights", json!("pissa_niter_16"), "\"init_lora_weights\" is \"pissa_niter_16\""),
         ("lora_alpha", json!(null), "no field \"lora_alpha\""),
     ] {
@@ -164,6 +205,51 @@ fn adapters_that_are_not_plain_low_rank_updates_are_refused_by_name() {
         let output = model_command("embed", folder.path(), &["--", "a"]).output().unwrap();
         assert_fails(&output, 1, &["adapter_config.json", expected]);
     }
+}
+
+/// Half of an update, or a part of it that is not as the config says, would be left out.
+#[test]
+fn updates_that_are_not_whole_are_refused() {
+    const QUERY: &str = "base_model.model.layers.0.self_attn.q_proj.";
+    let without = |model: &str, path: &str, tensor: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        copy_folder(&fixture(model), folder.path());
+        let file = folder.path().join(path);
+        let bytes = fs::read(&file).unwrap();
+        let mut tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap().tensors();
+        tensors.retain(|(name, _)| *name != tensor);
+        fs::write(file, safetensors::serialize(tensors, None).unwrap()).unwrap();
+        folder
+    };
+    let run = |folder: &tempfile::TempDir, options: &[&str]| {
+        model_command("embed", folder.path(), &[options, &["--", "a"]].concat()).output().unwrap()
+    };
+    const PEFT: &str = "adapter_model.safetensors";
+    for (end, other) in [("lora_A.weight", "lora_B.weight"), ("lora_B.weight", "lora_A.weight")] {
+        let folder = without("adapters/peft-own", PEFT, &format!("{QUERY}{end}"));
+        assert_fails(
+            &run(&folder, &[]),
+            1,
+            &[PEFT, &format!("has tensor {QUERY}{other}, but no {QUERY}{end}")],
+        );
+        let end = end.trim_end_matches(".weight");
+        let name = format!("roberta.encoder.layers.1.mixer.Wqkv.parametrizations.weight.0.{end}");
+        let folder = without("adapters/jina-v3", "model.safetensors", &name);
+        let output = run(&folder, &["--task", "separation"]);
+        assert_fails(&output, 1, &["model.safetensors", &format!("but no {name}"), "half of an update"]);
+    }
+    let words = "base_model.model.embed_tokens.";
+    for (end, other) in [("lora_embedding_A", "lora_embedding_B"), ("lora_embedding_B", "lora_embedding_A")] {
+        let folder = without("adapters/peft", &format!("words/{PEFT}"), &format!("{words}{end}"));
+        let output = run(&folder, &["--task", "words"]);
+        assert_fails(&output, 1, &[PEFT, &format!("has tensor {words}{other}, but no {words}{end}")]);
+    }
+    let magnitudes = format!("{QUERY}lora_magnitude_vector");
+    let folder = without("adapters/peft-dora", PEFT, &magnitudes);
+    assert_fails(&run(&folder, &[]), 1, &[PEFT, &format!("has no tensor {magnitudes}"), "\"use_dora\""]);
+    let folder = without("adapters/peft-dora", PEFT, "");
+    set(&folder.path().join("adapter_config.json"), "use_dora", json!(false));
+    assert_fails(&run(&folder, &[]), 1, &[PEFT, "lora_magnitude_vector is of DoRA", "\"use_dora\""]);
 }
 
 #[test]
@@ -183,7 +269,11 @@ fn adapters_of_other_models_are_refused() {
         model_command("embed", folder.path(), &["--", "a"]).output().unwrap()
     };
     assert_fails(&renamed("layers.1", "layers.7"), 1, &["adapter_model.safetensors", "layers.7"]);
-    assert_fails(&renamed("lora_A.weight", "ia3_l.weight"), 1, &["adapter_model.safetensors", "ia3_l"]);
+    assert_fails(
+        &renamed("lora_", "ia3_"),
+        1,
+        &["adapter_model.safetensors", "ia3_A", "nor a tensor of the model"],
+    );
     let output = {
         set(&folder.path().join("config.json"), "num_key_value_heads", json!(4));
         renamed("", "")

@@ -43,7 +43,9 @@ impl Folder {
 
     fn command(&self, output: &str, args: &[&str]) -> Command {
         let mut command = sconce();
-        command.arg("embed").arg("-m").arg(fixture("bert-tiny")).arg("-i").arg(self.path("texts.jsonl"));
+        // Only a model like BGE-M3 has several outputs.
+        let model = fixture(if args.contains(&"--outputs") { "unified/m3" } else { "bert-tiny" });
+        command.arg("embed").arg("-m").arg(model).arg("-i").arg(self.path("texts.jsonl"));
         command.arg("-o").arg(self.path(output)).args([
             "-q",
             "--append",
@@ -127,6 +129,35 @@ fn chunks_of_a_record_are_found_together() {
         assert_eq!(folder.counts(&grown, &["--chunk", "8"]).1, 19);
         folder.counts(&whole, &["--chunk", "8"]);
         folder.assert_same(&whole, &grown);
+    }
+}
+
+#[test]
+fn rows_of_several_outputs_are_appended_again_and_again() {
+    for format in ["jsonl", "parquet", "arrow"] {
+        let folder = Folder::new();
+        let (grown, whole) = (format!("grown.{format}"), format!("whole.{format}"));
+        let args = ["--outputs", "dense,lexical,multi-vector"];
+        for (to, counts) in [(10, (9, 0)), (20, (10, 9)), (30, (10, 19))] {
+            folder.write(0, to, true);
+            assert_eq!(folder.counts(&grown, &args), counts, "{format}");
+        }
+        folder.counts(&whole, &args);
+        folder.assert_same(&whole, &grown);
+    }
+}
+
+/// A row without an end is not read into memory.
+#[test]
+fn a_row_of_any_length_is_refused() {
+    let folder = Folder::new();
+    folder.write(0, 5, true);
+    for (name, start) in [("a.jsonl", "{\"index\":0,\"id\":\""), ("a.csv", "index,id,record_hash\n0,\"")] {
+        fs::write(folder.path(name), start).unwrap();
+        let file = fs::File::options().append(true).open(folder.path(name)).unwrap();
+        file.set_len(1 << 30).unwrap();
+        let parts = [name, "it has a row longer than 256 MiB", "write the file again"];
+        assert_fails(&folder.run(name, &[]), 1, &parts);
     }
 }
 

@@ -111,6 +111,7 @@ fn weights_in_another_format_are_an_error_with_a_remedy_for_that_format() {
         ("tf_model.h5", "from_tf=True"),
         ("flax_model.msgpack", "from_flax=True"),
         ("adapter_model.safetensors", "merge_and_unload"),
+        ("adapter_model.bin", "merge_and_unload"),
         ("onnx/model.onnx", "choose the model that this was exported from"),
         ("model_quantized.onnx", "choose the model that this was exported from"),
         ("model-Q4_K_M.gguf", "choose the model that this was converted from"),
@@ -124,6 +125,90 @@ fn weights_in_another_format_are_an_error_with_a_remedy_for_that_format() {
         assert_fails(&output, 1, &["has its weights only as", file, remedy]);
         assert!(!stderr(&output).contains("again"), "{}", stderr(&output));
     }
+}
+
+/// 65,504 tensors are missing; comparing each of them with all others took longer than this.
+#[test]
+fn many_missing_tensors_are_told_quickly() {
+    let model = Model::tiny();
+    model.edit_config(|config| config["num_hidden_layers"] = json!(4096));
+    let start = std::time::Instant::now();
+    assert_fails(&model.embed(), 1, &["encoder.layer.2.", "(and 65503 more"]);
+    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
+}
+
+/// The JSON files of a model with what only Python's `json` reads, in fields without effect: the first object of each gets them.
+#[test]
+fn json_files_of_a_model_are_read_as_python_reads_them() {
+    // A key that is there twice has its last value, which is that of the fixture.
+    let fields = r#""x_nan": NaN, "x_numbers": [Infinity, -Infinity, 1e999], "x_half": "\ud83d", "\udc00": {"b": NaN},"#;
+    let files = [
+        ("bert-tiny", "config.json", r#""hidden_size": 1, "model_type": NaN,"#),
+        ("bert-tiny", "modules.json", r#""path": "nowhere","#),
+        ("bert-tiny", "sentence_bert_config.json", r#""max_seq_length": 1,"#),
+        ("bert-tiny", "tokenizer_config.json", r#""model_max_length": Infinity,"#),
+        ("bert-tiny", "config_sentence_transformers.json", r#""prompts": null,"#),
+        ("bert-tiny", "1_Pooling/config.json", ""),
+        ("adapters/peft-own", "adapter_config.json", r#""lora_alpha": 9,"#),
+    ];
+    for (name, file, more) in files {
+        let model = Model::copy_of(name);
+        let expected = stdout(&model.embed());
+        let text = fs::read_to_string(model.path(file)).unwrap();
+        fs::write(model.path(file), text.replacen('{', &format!("{{{fields}{more}"), 1)).unwrap();
+        assert_eq!(stdout(&model.embed()), expected, "{file}");
+        assert!(!expected.is_empty());
+    }
+}
+
+/// Numbers and strings of that kind where one is needed.
+#[test]
+fn values_that_only_python_reads_are_named_where_they_count() {
+    for (file, field, parts) in [
+        ("config.json", r#""layer_norm_eps": NaN"#, ["\"layer_norm_eps\" is NaN, expected", "config.json"]),
+        (
+            "config.json",
+            r#""hidden_size": -Infinity"#,
+            ["\"hidden_size\" is -Infinity, expected", "config.json"],
+        ),
+        (
+            "config.json",
+            r#""hidden_act": "\ud83d""#,
+            [r#""hidden_act" is "\\ud83d", expected a string"#, "config.json"],
+        ),
+        (
+            "tokenizer_config.json",
+            r#""model_max_length": "8""#,
+            ["\"model_max_length\" is \"8\"", "a number of tokens"],
+        ),
+        (
+            "tokenizer_config.json",
+            r#""model_max_length": NaN"#,
+            ["\"model_max_length\" is NaN", "a number of tokens"],
+        ),
+        (
+            "tokenizer_config.json",
+            r#""model_max_length": [8]"#,
+            ["\"model_max_length\" is [8]", "a number of tokens"],
+        ),
+    ] {
+        let model = Model::tiny();
+        let text = fs::read_to_string(model.path(file)).unwrap();
+        let text = text.trim_end().trim_end_matches('}').trim_end();
+        fs::write(model.path(file), format!("{text}, {field}}}")).unwrap();
+        assert_fails(&model.embed(), 1, &parts);
+    }
+    // Without a limit, as in transformers.
+    let model = Model::tiny();
+    fs::remove_file(model.path("sentence_bert_config.json")).unwrap();
+    fs::write(model.path("tokenizer_config.json"), r#"{"model_max_length": Infinity}"#).unwrap();
+    let output =
+        sconce().arg("embed").arg("-m").arg(model.folder.path()).arg("a ".repeat(60)).output().unwrap();
+    let limited = stdout(&output);
+    fs::write(model.path("tokenizer_config.json"), "{}").unwrap();
+    let output =
+        sconce().arg("embed").arg("-m").arg(model.folder.path()).arg("a ".repeat(60)).output().unwrap();
+    assert_eq!(limited, stdout(&output));
 }
 
 #[test]
@@ -454,9 +539,40 @@ fn config_fields_that_are_invalid_or_contradict_each_other() {
         (
             "eurobert",
             "rope_parameters",
-            json!({"rope_type": "longrope"}),
+            json!({"rope_type": "mrope"}),
             &["\"rope_parameters.rope_type\"", "longrope"],
         ),
+        (
+            "eurobert",
+            "rope_parameters",
+            json!({"rope_type": "longrope", "long_factor": [1.0, 2.0]}),
+            &["\"rope_parameters.short_factor\" is null", "a list of positive numbers"],
+        ),
+        (
+            "eurobert",
+            "rope_parameters",
+            json!({"rope_type": "longrope", "long_factor": [1.0], "short_factor": [1.0]}),
+            &["short_factor", "a list of 1", "one factor for each of"],
+        ),
+        (
+            "eurobert",
+            "rope_parameters",
+            json!({"rope_type": "linear", "factor": 2, "partial_rotary_factor": 0.5}),
+            &["\"rope_parameters.partial_rotary_factor\" is 0.5", "frequencies are scaled"],
+        ),
+        (
+            "eurobert",
+            "rope_parameters",
+            json!({"rope_type": "dynamic"}),
+            &["no field \"rope_parameters.factor\""],
+        ),
+        (
+            "nomic-bert-first-code",
+            "rotary_emb_fraction",
+            json!(0.3),
+            &["\"rotary_emb_fraction\" is 0.3", "head size 8"],
+        ),
+        ("gte", "rotary_emb_fraction", json!(0.5), &["\"rotary_emb_fraction\" is 0.5", "not supported"]),
         (
             "eurobert",
             "rope_parameters",
@@ -598,7 +714,7 @@ fn implausible_sizes_in_a_config() {
         ),
         ("rotary", &[("rope_theta", json!(1e-300))], &["\"rope_theta\""]),
         ("bert-tiny", &[("layer_norm_eps", json!(1e-60))], &["\"layer_norm_eps\""]),
-        ("eurobert", &[("partial_rotary_factor", json!(0.5))], &["\"partial_rotary_factor\" is 0.5"]),
+        ("rotary", &[("partial_rotary_factor", json!(0.5))], &["\"partial_rotary_factor\" is 0.5"]),
         ("gte", &[("is_causal", json!(true))], &["\"is_causal\" is true"]),
         (
             "jina-embeddings-v3",
@@ -650,9 +766,9 @@ fn a_config_that_leaves_tensors_of_the_checkpoint_unused_is_a_warning() {
     }
 }
 
-/// Dynamic scaling of rotary embeddings is not supported, so the limit is the length up to which it has no effect.
+/// Texts are as long as the positions, of which those past the trained length are scaled.
 #[test]
-fn the_limit_of_nomic_bert_is_its_trained_length() {
+fn the_limit_of_nomic_bert_is_not_its_trained_length() {
     let model = Model::copy_of("nomic-bert-first-code");
     model.edit_config(|config| {
         config.extend(
@@ -661,7 +777,8 @@ fn the_limit_of_nomic_bert_is_its_trained_length() {
         );
     });
     let report = stdout(&model.run("inspect"));
-    assert!(report.contains("  max length        16 tokens"), "{report}");
+    assert!(report.contains("  max length        40 tokens"), "{report}");
+    assert!(report.contains("Dynamic { factor: 2.0, original_max_positions: 16.0 }"), "{report}");
 }
 
 #[test]

@@ -203,6 +203,34 @@ fn a_classifier_whose_template_is_for_chats_reads_pairs_with_a_note() {
     }
 }
 
+/// A template is a program of somebody else.
+#[test]
+fn templates_that_exhaust_the_stack_or_memory_are_refused() {
+    let folder = copy("bare");
+    let grown = |value: &str| {
+        format!(
+            "{{% set n = namespace(x=['a']) %}}{{% for i in range(99999) %}}{{% set n.x = {value} %}}{{% endfor %}}{{{{ n.x }}}}\
+             {{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}"
+        )
+    };
+    for (source, part) in [
+        (format!("{{{{ 1{} }}}}", "+1".repeat(2_000)), "leaves out the message"),
+        (format!("{{{{ 1{} }}}}", "+1".repeat(60_000)), "at most 4096 are read; use a simpler one"),
+        (format!("{{{{ 1{} }}}}", "+1".repeat(100_000)), "at most 131072 are read; use a shorter one"),
+        (format!("{{% if a %}}{}{{% endif %}}", "{% elif a %}".repeat(9_999)), "leaves out the message"),
+        (format!("{{{{ {}a }}}}", "(".repeat(2_000)), "recursion"),
+        (grown("n.x ~ n.x"), "fuel"),
+        // What shares its parts is written as if it did not: the time is up, or the memory.
+        (grown("[n.x, n.x]").replace("99999", "99"), "takes over"),
+    ] {
+        fs::write(folder.path().join("chat_template.jinja"), &source).unwrap();
+        assert_fails(&rerank_one(folder.path(), &[]), 1, &["chat_template.jinja", part]);
+    }
+    // A deeply nested value alone is a text.
+    fs::write(folder.path().join("chat_template.jinja"), grown("[n.x]")).unwrap();
+    assert_eq!(rows(&rerank_one(folder.path(), &[])).len(), 1);
+}
+
 /// A row whose text the template refuses fails alone.
 #[test]
 fn a_text_that_the_template_refuses_is_an_error_of_its_row() {

@@ -124,6 +124,55 @@ fn damaged_files_of_sparse_vectors_give_vectors_or_an_error() {
     fuzz("sparse_vectors", &files, CASES, damaged);
 }
 
+/// Files of rows of every kind of content, small ones, with a hash of each record where their format has columns.
+fn row_seeds(formats: &[&str]) -> Vec<Vec<u8>> {
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("texts.jsonl");
+    fs::write(&input, "{\"id\":1,\"text\":\"the lamp\",\"year\":7}\n{\"id\":2,\"text\":\"a wick burns\"}\n")
+        .unwrap();
+    let append: &[&str] = &["--append", "--keep", "year"];
+    let kinds: [(&str, &str, &[&str]); 8] = [
+        ("embed", "bert-tiny", append),
+        ("embed", "bert-tiny", &["--append", "--chunk", "4", "--output-dtype", "int8"]),
+        ("embed", "unified/m3", &["--append", "--outputs", "dense,lexical,multi-vector"]),
+        ("embed", "sparse/bert-max", append),
+        ("embed", "bert-tiny", &["--chunk", "4"]),
+        ("embed", "sparse/bert-max", &[]),
+        ("classify", "heads/bert", &["--keep", "year"]),
+        ("tag", "token-heads/ner-unigram", &[]),
+    ];
+    let mut seeds = Vec::new();
+    for (i, format) in formats.iter().enumerate() {
+        for (j, (command, model, args)) in kinds.iter().enumerate() {
+            let output = folder.path().join(format!("{i}-{j}.{format}"));
+            let paths = ["-i", input.to_str().unwrap(), "-o", output.to_str().unwrap()];
+            // Not every format holds every content.
+            if model_command(command, &fixture(model), &[*args, &paths].concat())
+                .output()
+                .unwrap()
+                .status
+                .success()
+            {
+                seeds.push(fs::read(output).unwrap());
+            }
+        }
+    }
+    seeds
+}
+
+/// Each case writes a file durably, so there are fewer of them.
+#[test]
+fn damaged_files_of_rows_are_merged_or_an_error() {
+    let seeds = row_seeds(&["parquet", "arrow", "npy", "npz", "safetensors", "jsonl", "csv"]);
+    assert!(seeds.len() > 30, "{} files", seeds.len());
+    fuzz("merged_rows", &seeds, CASES / 5, damaged);
+}
+
+#[test]
+fn damaged_files_of_rows_give_hashes_or_an_error() {
+    fuzz("record_hashes", &row_seeds(&["parquet", "arrow", "jsonl", "csv"]), CASES, damaged);
+}
+
 /// Fuzzes a compression over all formats that can be compressed: the content is damaged, in half of the cases the compressed
 /// file, too.
 fn fuzz_compression(name: &str, fixture: &str, compress: fn(&[u8]) -> Vec<u8>) {

@@ -184,9 +184,10 @@ fn damaged_safetensors_headers_are_parsed_or_refused() {
 
 #[test]
 fn damaged_pytorch_checkpoints_are_parsed_or_refused() {
-    let seeds = ["dtypes.bin", "bert-tiny.bin"].map(|name| fs::read(fixture("pytorch").join(name)).unwrap());
-    // Most of a checkpoint is weights: the first seed is mostly the pickle and the archive's directory.
-    let seeds = [seeds[0].clone(), seeds[0].clone(), seeds[1].clone()];
+    // Most of a checkpoint is weights: those of the dtypes are mostly pickles and the archive's directory. The older format has a reader
+    // of its own.
+    let seeds = ["dtypes.bin", "legacy-dtypes.bin", "strided.bin"];
+    let seeds = seeds.map(|name| fs::read(fixture("pytorch").join(name)).unwrap());
     fuzz("pytorch_checkpoint", &seeds, CASES, damaged_seed);
 }
 
@@ -293,7 +294,23 @@ fn damaged_files_of_a_tokenizer_are_parsed_or_refused() {
 
 #[test]
 fn damaged_chat_templates_render_or_are_refused() {
-    let templates = seeds(&fixture("causal-rerankers"), |path| path.ends_with("/chat_template.jinja"));
+    let mut templates = seeds(&fixture("causal-rerankers"), |path| path.ends_with("/chat_template.jinja"));
+    // Chains and nested expressions, deeply nested values, and values that double.
+    templates.extend(
+        ["+1", "~a", ".a", "|e", "()", "**a", " and a"]
+            .map(|link| format!("{{{{ a{} }}}}", link.repeat(999)).into_bytes()),
+    );
+    templates
+        .extend(["not ", "-", "(", "["].map(|open| format!("{{{{ {}a }}}}", open.repeat(999)).into_bytes()));
+    templates.push(format!("{{% if a %}}{}{{% endif %}}", "{% elif a %}".repeat(9_999)).into_bytes());
+    for value in
+        ["[n.x]", "[n.x, n.x]", "{'a': n.x, 'b': n.x}", "n.x + n.x", "n.x ~ n.x", "n.x|map('string')|list"]
+    {
+        let template = format!(
+            "{{% set n = namespace(x=['a']) %}}{{% for i in range(9999) %}}{{% set n.x = {value} %}}{{% endfor %}}{{{{ n.x == n.x }}}}{{{{ n.x }}}}"
+        );
+        templates.push(template.into_bytes());
+    }
     fuzz("chat_template", &templates, 4 * CASES, damaged_seed);
 }
 

@@ -446,6 +446,7 @@ fn pairs_reach_the_encoder() {
             on_long: OnLong::Truncate,
         },
         pooling: Pooling::Text(vec![Pool::Mean]),
+        token_modules: vec![],
         post_pooling: vec![],
         dimensions: 36,
         dtype: sconce::output::OutputDtype::F32,
@@ -455,6 +456,7 @@ fn pairs_reach_the_encoder() {
         chunking: None,
         similarity: Similarity::Cosine,
         late_interaction: None,
+        role_lengths: None,
         role: None,
         unknown_token: None,
     };

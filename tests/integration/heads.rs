@@ -534,6 +534,35 @@ fn with_config(model: &str, change: impl FnOnce(&mut Value)) -> tempfile::TempDi
     folder
 }
 
+/// As releases of `transformers` of 2020 saved it: `num_labels` counts, and an `id2label` of another length names nothing.
+#[test]
+fn num_labels_replaces_an_id2label_of_another_length() {
+    let labels_of = |change: fn(&mut Value)| {
+        let folder = with_config("bert", change);
+        let args = ["--top-k", "0", "--raw", "--", "a lamp"];
+        let row = rows(&model_command("classify", folder.path(), &args).output().unwrap()).remove(0);
+        let mut labels: Vec<(String, f64)> = (row["labels"].as_array().unwrap().iter())
+            .map(|label| (label["label"].as_str().unwrap().to_owned(), label["score"].as_f64().unwrap()))
+            .collect();
+        labels.sort_by(|a, b| a.0.cmp(&b.0));
+        labels
+    };
+    let expected = labels_of(|config| {
+        config["id2label"] = json!({"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"});
+    });
+    assert_eq!(expected.len(), 3);
+    let found = labels_of(|config| {
+        config["num_labels"] = json!(3);
+        config["id2label"] = json!({"0": "no", "1": "yes"});
+    });
+    assert_eq!(found, expected);
+    let named = labels_of(|config| {
+        config["num_labels"] = json!(3);
+        config["id2label"] = json!({"0": "a", "1": "b", "2": "c"});
+    });
+    assert_eq!(named.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
+}
+
 #[test]
 fn malformed_fields_of_a_head_are_named() {
     for (model, field, value, parts) in [
@@ -552,7 +581,7 @@ fn malformed_fields_of_a_head_are_named() {
         assert_fails(&found, 1, parts);
     }
     let folder = with_config("cross-encoder-bert", |config| {
-        config["sentence_transformers"] = json!({"activation_fn": "torch.nn.Softplus"});
+        config["sentence_transformers"] = json!({"activation_fn": "torch.nn.Threshold"});
     });
     let rerank = |args: &[&str]| {
         sconce()
@@ -564,6 +593,6 @@ fn malformed_fields_of_a_head_are_named() {
             .output()
             .unwrap()
     };
-    assert_fails(&rerank(&[]), 1, &["torch.nn.Softplus", "--raw"]);
+    assert_fails(&rerank(&[]), 1, &["torch.nn.Threshold", "Softplus", "--raw"]);
     assert!(rerank(&["--raw"]).status.success());
 }

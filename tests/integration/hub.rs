@@ -15,11 +15,11 @@ use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-const MODEL: &str = "sconce-tests/bert-tiny";
+pub const MODEL: &str = "sconce-tests/bert-tiny";
 const FOLDER: &str = "models--sconce-tests--bert-tiny";
-const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
-const WEIGHTS: &str = "model.safetensors";
-const TEXT: &str = "a lamp on the wall";
+pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+pub const WEIGHTS: &str = "model.safetensors";
+pub const TEXT: &str = "a lamp on the wall";
 
 /// The files of the fixture that are downloaded.
 const NEEDED: &[&str] = &[
@@ -47,33 +47,33 @@ fn site() -> Site {
 }
 
 /// A hub with files changed by `change`.
-fn hub_with(change: impl FnOnce(&mut Site)) -> Hub {
+pub fn hub_with(change: impl FnOnce(&mut Site)) -> Hub {
     let mut site = site();
     change(&mut site);
     Hub::start(site)
 }
 
-fn hub() -> Hub {
+pub fn hub() -> Hub {
     hub_with(|_| {})
 }
 
 /// A user's home directory, and the hub of the user's HF_ENDPOINT.
-struct User {
-    home: TempDir,
+pub struct User {
+    pub home: TempDir,
     endpoint: String,
 }
 
 impl User {
-    fn of(hub: &Hub) -> Self {
+    pub fn of(hub: &Hub) -> Self {
         Self::at(&hub.url)
     }
 
-    fn at(endpoint: &str) -> Self {
+    pub fn at(endpoint: &str) -> Self {
         User { home: TempDir::new().expect("a temporary folder"), endpoint: endpoint.into() }
     }
 
     /// `sconce` with an empty environment except for this user's home and hub.
-    fn sconce(&self, args: &[&str]) -> Command {
+    pub fn sconce(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sconce"));
         // The vectors are compared with those of commands that use the same instruction set.
         let isa = std::env::var_os("SCONCE_ISA").map(|isa| ("SCONCE_ISA", isa));
@@ -82,28 +82,28 @@ impl User {
         command
     }
 
-    fn run(&self, args: &[&str]) -> Output {
+    pub fn run(&self, args: &[&str]) -> Output {
         output(&mut self.sconce(args))
     }
 
-    fn embed(&self) -> Output {
+    pub fn embed(&self) -> Output {
         self.run(&["embed", "--model", MODEL, TEXT])
     }
 
-    fn download(&self) -> Output {
+    pub fn download(&self) -> Output {
         self.run(&["download", MODEL])
     }
 
-    fn cache(&self) -> PathBuf {
+    pub fn cache(&self) -> PathBuf {
         self.home.path().join("hf/hub")
     }
 
     /// The model's directory in the cache.
-    fn folder(&self) -> PathBuf {
+    pub fn folder(&self) -> PathBuf {
         self.cache().join(FOLDER)
     }
 
-    fn snapshot(&self) -> PathBuf {
+    pub fn snapshot(&self) -> PathBuf {
         self.folder().join("snapshots").join(COMMIT)
     }
 
@@ -122,12 +122,12 @@ impl User {
     }
 }
 
-fn output(command: &mut Command) -> Output {
+pub fn output(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().expect("sconce starts")
 }
 
 /// The paths under a folder, sorted.
-fn tree(folder: &Path) -> Vec<String> {
+pub fn tree(folder: &Path) -> Vec<String> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten() {
         let entry = entry.expect("an entry");
@@ -194,7 +194,7 @@ fn assert_refused_early(user: &User, hub: &Hub, parts: &[&str]) {
 }
 
 #[track_caller]
-fn assert_vector(output: &Output) {
+pub fn assert_vector(output: &Output) {
     let found = rows(output);
     let directory = support::embed("bert-tiny", [TEXT]);
     assert_eq!(embedding(&found[0]), embedding(&rows(&directory)[0]));
@@ -690,6 +690,38 @@ fn a_server_without_ranges_sends_the_file_from_the_beginning() {
     }
 }
 
+/// Each attempt starts from the beginning, so that the next run cannot resume it either.
+#[test]
+fn a_broken_download_from_a_server_without_ranges_ends_and_says_so() {
+    for (name, at) in [(WEIGHTS, 50_000), ("tokenizer.json", 2_000)] {
+        let hub = hub();
+        let user = User::of(&hub);
+        hub.fail(name, Fault::NoRangeBreak { at });
+        let parts = [name, MODEL, "cannot resume it", "the whole file in place of the rest", "HF_ENDPOINT"];
+        assert_fails(&user.embed(), 1, &parts);
+        assert_eq!(starts(&hub.requests(), name), [0, at, at]);
+        assert_incomplete(&user, &hub);
+    }
+}
+
+/// Without checksums an ETag is the name of a content among those of one URL only.
+#[test]
+fn files_with_one_etag_are_kept_apart() {
+    let hub = hub();
+    let names = ["config.json", "tokenizer.json", "1_Pooling/config.json", "2_Normalize/config.json"];
+    for name in names {
+        hub.fail(name, Fault::Etag("v1".into()));
+    }
+    let user = User::of(&hub);
+    assert_vector(&user.embed());
+    for name in names {
+        assert_eq!(fs::read(user.snapshot().join(name)).expect("a file"), hub.site().files[name], "{name}");
+    }
+    hub.requests();
+    assert_vector(&user.embed());
+    assert_eq!(hub.requests().len(), 0);
+}
+
 #[test]
 fn a_partial_download_larger_than_the_file_is_dropped() {
     for name in [WEIGHTS, "tokenizer.json"] {
@@ -942,10 +974,10 @@ fn unsupported_weights_are_named_with_a_remedy() {
     assert_refused_early(&User::of(&hub), &hub, &[MODEL, "has no", WEIGHTS, "choose another model"]);
 }
 
-#[test]
-fn all_shards_are_downloaded() {
+/// The tiny BERT with its weights in two shards.
+fn hub_with_shards() -> Hub {
     const INDEX: &str = "model.safetensors.index.json";
-    let hub = hub_with(|site| {
+    hub_with(|site| {
         let weights = site.files.remove(WEIGHTS).expect("weights");
         let tensors = SafeTensors::deserialize(&weights).expect("a checkpoint").tensors();
         let mut map = BTreeMap::new();
@@ -957,7 +989,12 @@ fn all_shards_are_downloaded() {
         }
         let index = serde_json::json!({ "weight_map": map });
         site.files.insert(INDEX.into(), index.to_string().into_bytes());
-    });
+    })
+}
+
+#[test]
+fn all_shards_are_downloaded() {
+    let hub = hub_with_shards();
     let user = User::of(&hub);
     assert_vector(&user.embed());
     hub.requests();
@@ -966,6 +1003,25 @@ fn all_shards_are_downloaded() {
     fs::remove_file(user.snapshot().join("model-00002-of-00002.safetensors")).expect("a shard");
     assert_vector(&user.embed());
     assert!(!hub.requests().is_empty());
+}
+
+#[test]
+fn a_download_without_files_that_others_need_fails_with_their_names() {
+    let shard = "model-00002-of-00002.safetensors";
+    let without_shard = hub_with_shards();
+    without_shard.site().files.remove(shard);
+    let without_pooling = hub_with(|site| drop(site.files.remove("1_Pooling/config.json")));
+    for (hub, name) in [(without_shard, shard), (without_pooling, "1_Pooling/config.json")] {
+        let user = User::of(&hub);
+        let parts = ["does not have", name, MODEL, &hub.url, "choose another --revision or another model"];
+        assert_fails(&user.download(), 1, &parts);
+        assert_eq!(tree(&user.folder().join("refs")), [""; 0]);
+        let offline = user.run(&["embed", "--model", MODEL, "--revision", COMMIT, "--offline", TEXT]);
+        assert_fails(&offline, 1, &[MODEL, &format!("forbids a download of {name}")]);
+        // The same files in a directory of the user.
+        let folder = user.snapshot().display().to_string();
+        assert_fails(&user.run(&["download", &folder]), 1, &[&folder, "does not have", name]);
+    }
 }
 
 #[test]
@@ -1215,19 +1271,20 @@ fn with_short_timeout(user: &User, args: &[&str]) -> Output {
 #[test]
 fn a_silent_or_stalled_server_times_out() {
     let silence = ["no data for 1 s", "HF_HUB_DOWNLOAD_TIMEOUT"];
-    for (name, fault) in [
-        (LIST, Fault::Silent),
-        ("config.json", Fault::Silent),
-        (WEIGHTS, Fault::Silent),
-        ("tokenizer.json", Fault::Stall { at: 2_000 }),
-        (WEIGHTS, Fault::Stall { at: 0 }),
-        (WEIGHTS, Fault::Drip { at: 50_000 }),
+    let trickle = ["less than 1 KiB/s for 1 s", "HF_HUB_DOWNLOAD_TIMEOUT"];
+    for (name, fault, reason) in [
+        (LIST, Fault::Silent, silence),
+        ("config.json", Fault::Silent, silence),
+        (WEIGHTS, Fault::Silent, silence),
+        ("tokenizer.json", Fault::Stall { at: 2_000 }, silence),
+        (WEIGHTS, Fault::Stall { at: 0 }, silence),
+        (WEIGHTS, Fault::Drip { at: 50_000 }, trickle),
     ] {
         let hub = hub();
         hub.fail(name, fault);
         let user = User::of(&hub);
         let start = Instant::now();
-        assert_fails(&with_short_timeout(&user, &["download", MODEL]), 1, &[&[MODEL], &silence[..]].concat());
+        assert_fails(&with_short_timeout(&user, &["download", MODEL]), 1, &[&[MODEL], &reason[..]].concat());
         assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
         assert_incomplete(&user, &hub);
         hub.heal();

@@ -90,7 +90,7 @@ fn formulas_count_every_tensor_of_poolers_and_modules() {
         inputs,
         outputs,
         bias,
-        activation: Activation::Tanh,
+        activation: Activation::Tanh.into(),
         residual,
     };
     for (module, expected) in [

@@ -1,5 +1,5 @@
 //! Imports run downward only: `main → cli → run → {pipeline, task}`, `task → {pipeline, text, model, nn}`, `pipeline → {input, text,
-//! output}`, `model → nn → ops → kernels`.
+//! output}`, `{input, output, vectors} → formats`, `model → nn → ops → kernels`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "error",
             "field",
             "figure",
+            "formats",
             "input",
             "kernels",
             "model",
@@ -49,16 +50,17 @@ const ALLOWED: &[(&str, &[&str])] = &[
     // A task implements `pipeline::Task`; the pipeline itself knows no task.
     ("task", &["pipeline", "text", "model", "neighbours", "nn", "output"]),
     ("pipeline", &["input", "text", "output", "field"]),
-    ("input", &["field"]),
+    ("input", &["field", "formats"]),
     ("text", &[]),
-    ("output", &["field"]),
+    ("output", &["field", "formats"]),
+    ("formats", &["field"]),
     ("field", &[]),
     ("figure", &[]),
     ("model", &["nn"]),
     ("error", &[]),
     ("named", &[]),
     ("sys", &[]),
-    ("vectors", &["neighbours", "input", "output", "field"]),
+    ("vectors", &["neighbours", "formats", "output", "field"]),
     ("neighbours", &["kernels"]),
     ("nn", &["ops", "kernels"]),
     ("ops", &["kernels"]),
@@ -79,6 +81,7 @@ const ROOMS: &[&str] = &[
     "output",
     "field",
     "figure",
+    "formats",
     "neighbours",
     "vectors",
     "error",
@@ -103,21 +106,23 @@ const OWNED: &[(&str, &[&str])] = &[
     ("safetensors", &["model", "vectors"]),
     ("hf_hub", &["model"]),
     ("ureq", &["model"]),
+    ("rustls", &["model"]),
+    ("rustls_native_certs", &["model"]),
     ("zip", &["model", "output", "vectors"]),
     ("memmap2", &["sys"]),
-    ("arrow_array", &["input", "output", "field", "vectors"]),
-    ("arrow_buffer", &["input", "output"]),
+    ("arrow_array", &["formats", "input", "output", "field", "vectors"]),
+    ("arrow_buffer", &["formats", "output"]),
     ("arrow_cast", &["field", "vectors"]),
     ("arrow_data", &["field"]),
-    ("arrow_ipc", &["input", "output"]),
+    ("arrow_ipc", &["formats", "output"]),
     ("arrow_select", &["output", "field"]),
     ("clap_mangen", &["cli"]),
-    ("bytes", &["input"]),
+    ("bytes", &["formats"]),
     ("csv", &["input", "output", "vectors"]),
     ("flate2", &["input"]),
     ("glob", &["input"]),
     ("ignore", &["input"]),
-    ("parquet", &["input", "output"]),
+    ("parquet", &["formats", "output"]),
     ("zstd", &["input"]),
     ("candle_core", &["nn", "ops", "model", "task"]),
     ("candle_nn", &["ops"]),
@@ -488,6 +493,38 @@ fn unsafe_code_for_other_processors_is_documented() {
             assert!(documented, "{}:{}: unsafe without {word}", file.display(), i + 1);
         }
     }
+}
+
+/// The readers of the `parquet` and `arrow` crates trust what a file declares; `formats/` guards them.
+#[test]
+fn parquet_and_arrow_are_read_in_one_place() {
+    let readers = [
+        "arrow_ipc::reader",
+        "arrow_ipc::convert",
+        "arrow_ipc::root_as",
+        "arrow_reader",
+        "async_reader",
+        "parquet::file::reader",
+        "parquet::file::serialized_reader",
+        "ParquetRecordBatchReader",
+        "SerializedFileReader",
+        "StreamReader",
+        "FileReader",
+        "StreamDecoder",
+    ];
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let (mut guarded, mut found) = (0, Vec::new());
+    for file in sources(&src) {
+        let code = fs::read_to_string(&file).expect("a readable file");
+        let named = readers.iter().filter(|reader| code.contains(**reader)).count();
+        match room(&src, &file).as_str() {
+            "formats" => guarded += named,
+            _ if named > 0 => found.push(file),
+            _ => {}
+        }
+    }
+    assert!(guarded > 3, "the readers were found");
+    assert!(found.is_empty(), "read Parquet and Arrow through crate::formats: {found:?}");
 }
 
 /// `thread::spawn` panics where the system grants no thread, as under `ulimit -u`; what is in `sys/threads.rs` returns an error.

@@ -19,6 +19,7 @@ use arrow::datatypes::{DataType, Field, Int32Type};
 use arrow::ipc::CompressionType;
 use arrow::ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
 use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -200,6 +201,32 @@ fn parquet_rows_of_a_large_dictionary_are_decoded_a_few_at_a_time() {
     assert_lamp_and_wick(&run(&path, &["--limit", "2"]));
 }
 
+/// A page is decompressed as a whole, however few of its rows are decoded at a time.
+#[test]
+fn a_parquet_page_over_the_limit_is_refused() {
+    let folder = Folder::new();
+    let long = "lamp ".repeat(1 << 20);
+    for (name, has_dictionary) in [("plain.parquet", false), ("dictionary.parquet", true)] {
+        let texts = (0..12).map(|i| format!("{i}{long}"));
+        let column: ArrayRef = Arc::new(StringArray::from_iter_values(texts));
+        let batch = RecordBatch::try_from_iter([("text", column)]).unwrap();
+        let options = WriterProperties::builder()
+            .set_dictionary_enabled(has_dictionary)
+            .set_dictionary_page_size_limit(usize::MAX)
+            .set_data_page_size_limit(usize::MAX)
+            .set_compression(Compression::ZSTD(ZstdLevel::default()));
+        let path = folder.at(name);
+        let file = File::create(&path).unwrap();
+        let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(options.build())).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        assert!(fs::metadata(&path).unwrap().len() < 1 << 20, "a page is small on disk");
+        let refused = run(&path, &["--max-memory", "150MB"]);
+        let parts = ["the page after row 0 takes 6", "--max-memory leaves", "smaller row groups"];
+        assert_fails(&refused, 1, &[&[name][..], &parts].concat());
+    }
+}
+
 #[test]
 fn json_fields_that_are_not_needed_are_not_built() {
     let folder = Folder::new();
@@ -319,4 +346,22 @@ fn a_file_of_sparse_vectors_larger_than_memory_is_searched() {
     command.arg(queries).arg(path).args(["-k", "1", "--output-format", "jsonl"]);
     let found = rows(&command.output().unwrap());
     assert_eq!((&found[0]["index"], &found[0]["score"]), (&(ROWS * GROUPS).into(), &48.0.into()));
+}
+
+/// Of a text far over the limit, the tokens within it are kept and the others are counted.
+#[test]
+fn a_long_text_takes_little_memory() {
+    let folder = Folder::new();
+    let text = "the lamp burns on the wick, a query in London ".repeat((6 << 20) / 46);
+    let input = folder.write("long.txt", text.as_bytes());
+    let stats = folder.at("stats.json");
+    let output = run(&input, &["--input-format", "files", "--stats", stats.to_str().unwrap()]);
+    let found = rows(&output);
+    assert_eq!((found.len(), &found[0]["truncated"]), (1, &Value::Bool(true)), "{}", stderr(&output));
+    // As many tokens as those of a short part, so many times.
+    let part = rows(&support::embed("bert-tiny", ["the lamp burns on the wick, a query in London"]));
+    let tokens = (part[0]["tokens"].as_u64().unwrap() - 2) * ((6 << 20) / 46);
+    let stats: Value = serde_json::from_slice(&fs::read(stats).unwrap()).unwrap();
+    let kept = found[0]["tokens"].as_u64().unwrap() - 2;
+    assert_eq!(stats["tokens_cut"].as_u64(), Some(tokens - kept), "{stats}");
 }

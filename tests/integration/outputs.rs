@@ -16,7 +16,7 @@ use sconce::field::{FieldValue, carried_type};
 use sconce::named::Named;
 use sconce::output::{
     self, ColumnType, Content, ContentType, Digest, DurableRows, Event, HashedBlock, KeptColumn, LabelScore,
-    Ledger, LedgerEntry, OutputDtype, OutputFormat, OutputLock, OutputSchema, Row, SidecarPaths,
+    Ledger, LedgerEntry, OutputDtype, OutputFormat, OutputLock, OutputSchema, ReadFiles, Row, SidecarPaths,
     StoredVector, Target, VectorType, VectorValues, Writer, manifest,
 };
 use serde_json::{Value, json};
@@ -926,9 +926,14 @@ fn unsupported_options_are_refused() {
     output::check(&binary).unwrap();
 }
 
+/// Locks an output of a run that reads no file.
+fn lock(target: &Target) -> anyhow::Result<OutputLock> {
+    OutputLock::acquire(target)?.check("--output", &ReadFiles::default())
+}
+
 /// Locks and opens an output.
 fn open(target: &Target, schema: &OutputSchema, durable: Option<DurableRows>) -> anyhow::Result<Writer> {
-    output::Writer::open(&OutputLock::acquire(target)?, schema, durable)
+    output::Writer::open(&lock(target)?, schema, durable)
 }
 
 fn sidecars(target: &Target) -> anyhow::Result<Option<SidecarPaths>> {
@@ -943,7 +948,7 @@ fn a_second_writer_is_refused() {
     let sidecars = sidecars(&target).unwrap().unwrap();
     let schema = schema(OutputFormat::Jsonl, OutputDtype::F32);
     let texts = texts(&schema, 3);
-    let claim = OutputLock::acquire(&target).unwrap();
+    let claim = lock(&target).unwrap();
     let mut writer = output::Writer::open(&claim, &schema, None).unwrap();
     writer.write(&row(&texts[0])).unwrap();
     let bytes = writer.checkpoint().unwrap();
@@ -1032,7 +1037,7 @@ fn files_of_a_killed_run_are_replaced() {
         fs::write(&sidecars.manifest, "manifest").unwrap();
         fs::write(&sidecars.ledger, "ledger").unwrap();
         fs::write(&sidecars.final_ledger, "final").unwrap();
-        let claim = OutputLock::acquire(&Target::File(path.clone())).unwrap();
+        let claim = lock(&Target::File(path.clone())).unwrap();
         claim.discard().unwrap();
         claim.discard().unwrap();
         drop(claim);

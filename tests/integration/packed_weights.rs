@@ -16,7 +16,7 @@ use crate::support::{copy_folder, fixture, model_command};
 const INTERMEDIATE: usize = 24_576;
 
 /// A model that is large enough for a file, in `folder`.
-fn large_model(folder: &Path) -> PathBuf {
+pub fn large_model(folder: &Path) -> PathBuf {
     let model = folder.join("model");
     copy_folder(&fixture("bert-tiny"), &model);
     let config = fs::read_to_string(model.join("config.json")).unwrap();

@@ -29,6 +29,7 @@ const MODELS: &[&str] = &[
     "prompts-left-out-bare",
     "prompts-left-out-cls",
     "residuals",
+    "token-modules",
     "truncated",
     "two-denses",
 ];
@@ -326,7 +327,7 @@ fn contradictions_between_files_are_errors() {
         (DENSE, "out_features", json!(11), "tensor linear.weight has shape [12, 16]"),
         (DENSE, "out_features", json!(0), "\"out_features\" is 0"),
         (DENSE, "bias", json!("yes"), "\"bias\" is \"yes\""),
-        (DENSE, "activation_function", json!("torch.nn.modules.activation.Softmax"), "Softmax"),
+        (DENSE, "activation_function", json!("torch.nn.modules.activation.Threshold"), "Threshold"),
         (DENSE, "activation_function", json!("my.own.Tanh"), "\"my.own.Tanh\""),
         (DENSE, "module_input_name", json!("token_embeddings"), "\"token_embeddings\""),
         (DENSE, "module_output_name", json!("other"), "\"module_output_name\""),
@@ -358,6 +359,60 @@ fn contradictions_between_files_are_errors() {
         let named = if part.starts_with("takes vectors") { DENSE } else { file };
         assert_fails(&model.run("embed", &["lamp"]), 1, &[named, part]);
         assert_fails(&model.run("inspect", &[]), 1, &[named, part]);
+    }
+}
+
+/// A model that pools is no multi-vector model, whatever lengths its roles have; `--max-length` replaces them.
+#[test]
+fn lengths_of_roles_do_not_make_a_multi_vector_model() {
+    let model = Model::copy_of("dense");
+    let long = "lamp ".repeat(40);
+    let tokens = |args: &[&str]| {
+        rows(&model.run("embed", &[&[long.as_str()], args].concat()))[0]["tokens"].as_u64().unwrap()
+    };
+    for with_type in [true, false] {
+        model.edit(SETTINGS, |settings| {
+            *settings = json!({"query_length": 3});
+            if with_type {
+                settings["model_type"] = json!("SentenceTransformer");
+            }
+        });
+        model.edit(TRANSFORMER_CONFIG, |config| {
+            config["query_length"] = json!(5);
+            config["document_length"] = json!(7);
+        });
+        assert_eq!([tokens(&["--role", "query"]), tokens(&["--role", "document"])], [5, 7]);
+        assert_eq!([tokens(&[]), tokens(&["--role", "query", "--max-length", "9"])], [24, 9]);
+        let page = stdout(&model.run("inspect", &[]));
+        assert!(
+            page.contains("query length      5 tokens") && page.contains("pooling           mean"),
+            "{page}"
+        );
+    }
+    model.edit(SETTINGS, |settings| *settings = json!({}));
+    model.edit(TRANSFORMER_CONFIG, |config| {
+        config["query_expansion"] = json!({"strategy": "fixed", "length": 9});
+    });
+    let expected = ["\"query_expansion\" is", "expanded in multi-vector models"];
+    assert_fails(&model.run("embed", &["lamp"]), 1, &expected);
+}
+
+#[test]
+fn arguments_that_are_not_supported_are_refused_by_name() {
+    for (config, part) in [
+        (json!({"config_kwargs": {"rope_scaling": {"factor": 2}}}), "\"config_kwargs.rope_scaling\" is {"),
+        (json!({"config_args": {"layer_types": []}}), "\"config_args.layer_types\" is []"),
+        (json!({"model_kwargs": {"variant": "fp16"}}), "\"model_kwargs.variant\" is \"fp16\""),
+        (json!({"model_args": {"load_in_8bit": true}}), "\"model_args.load_in_8bit\" is true"),
+        (json!({"tokenizer_args": {"do_lower_case": false}}), "\"tokenizer_args.do_lower_case\" is false"),
+        (json!({"processor_kwargs": {"truncation_side": "both"}}), "\"processor_kwargs.truncation_side\""),
+        (json!({"processing_kwargs": {"common": {"stride": 2}}}), "\"processing_kwargs.common.stride\" is 2"),
+        (json!({"tokenizer_name_or_path": "elsewhere"}), "\"tokenizer_name_or_path\" is \"elsewhere\""),
+        (json!({"max_seq_len": 9}), "\"max_seq_len\" is 9, expected no such field"),
+    ] {
+        let model = Model::copy_of("dense");
+        fs::write(model.path(TRANSFORMER_CONFIG), config.to_string()).unwrap();
+        assert_fails(&model.run("embed", &["lamp"]), 1, &[TRANSFORMER_CONFIG, part]);
     }
 }
 
@@ -463,7 +518,7 @@ fn the_transformer_config_of_sentence_transformers_6_is_read() {
         (json!({"max_seq_length": 9, "processing_kwargs": {"common": {"max_length": 8}}}), 8),
         (
             json!({"processing_kwargs": {"common": {"max_length": 8}, "text": {"max_length": 11, "truncation": true}}}),
-            11,
+            8,
         ),
         (json!({"max_seq_length": 9, "processor_kwargs": {"model_max_length": 10}}), 10),
         (json!({"max_seq_length": 9, "tokenizer_args": {"model_max_length": 5}}), 5),
@@ -482,7 +537,6 @@ fn the_transformer_config_of_sentence_transformers_6_is_read() {
             json!({"processing_kwargs": {"text": {"truncation": false}}}),
             "\"processing_kwargs.text.truncation\" is false",
         ),
-        (json!({"processing_kwargs": {"text": {"add_special_tokens": false}}}), "add_special_tokens"),
         (
             json!({"modality_config": text("forward", json!("last_hidden_state")), "module_output_name": "all_layer_embeddings"}),
             "\"all_layer_embeddings\"",
@@ -594,7 +648,10 @@ fn models_for_other_tasks_are_rejected_or_noted_with_the_name_of_their_task() {
         assert_eq!(rows(&model.run("embed", &["lamp", "--pooling", "cls"])).len(), 1);
     }
     for (kind, part) in [
-        ("sentence_transformers.sparse_encoder.models.SparseAutoEncoder", "is a sparse encoder"),
+        (
+            "sentence_transformers.sparse_encoder.models.SparseAutoEncoder",
+            "is a sparse encoder like CSR, which gives the features of a sparse autoencoder",
+        ),
         ("sentence_transformers.models.Asym", "is a model with different encoders"),
     ] {
         let model = Model::copy_of("dense");

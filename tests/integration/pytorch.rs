@@ -75,6 +75,14 @@ fn dict(name: &str, value: Vec<u8>) -> Vec<u8> {
     [&[0x80, 2, b'}'][..], &text(name), &value, b"s."].concat()
 }
 
+/// A checkpoint in the format of PyTorch before 1.6: the version, the machine, a state dict, the names of its storages, and these.
+fn legacy(version: i64, machine: Vec<u8>, pickle: &[u8], names: &[&str], storages: &[u8]) -> Vec<u8> {
+    let magic = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.";
+    let names = names.iter().map(|name| text(name)).collect::<Vec<_>>().concat();
+    let pickles = [&magic[..], b"\x80\x02", &integer(version), b".", &dict("little_endian", machine), pickle];
+    [&pickles.concat()[..], b"\x80\x02](", &names, b"e.", storages].concat()
+}
+
 /// A checkpoint with a pickle and one storage of four f32.
 fn checkpoint(pickle: &[u8]) -> Vec<u8> {
     zip(&[("model/data.pkl", pickle), ("model/byteorder", b"little"), ("model/data/0", &[0; 16])])
@@ -91,6 +99,130 @@ fn checkpoints_give_the_vectors_of_safetensors() {
     copy_folder(&fixture("bert-tiny"), both.path());
     fs::write(both.path().join("pytorch_model.bin"), "no weights").unwrap();
     assert_eq!(vectors(&embed(both.path())), expected);
+}
+
+/// Transposed matrices, columns and every second row of larger ones, also in the format of PyTorch before 1.6.
+#[test]
+fn tensors_of_any_strides_are_read() {
+    let expected = vectors(&embed(&fixture("bert-tiny")));
+    for name in ["strided.bin", "legacy.bin"] {
+        let folder = model("bert-tiny", &fs::read(fixture("pytorch").join(name)).unwrap());
+        assert_eq!(vectors(&embed(folder.path())), expected, "{name}");
+    }
+}
+
+/// A third or a half of the rows of a transposed matrix.
+#[test]
+fn parts_of_transposed_matrices_are_read() {
+    let weights = fs::read(fixture("new").join("model.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&weights).unwrap().tensors();
+    let mut pickle = [&[0x80, 2][..], b"}"].concat();
+    let mut storages = Vec::new();
+    for (i, (name, view)) in tensors.iter().enumerate() {
+        let (shape, data) = (view.shape(), view.data());
+        let sizes: Vec<i64> = shape.iter().map(|size| *size as i64).collect();
+        let (strides, data) = match *shape {
+            [rows, columns] => {
+                let element = |i: usize| &data[4 * (i % rows * columns + i / rows)..][..4];
+                (vec![1, rows as i64], (0..rows * columns).flat_map(element).copied().collect())
+            }
+            _ => (vec![1; shape.len()], data.to_vec()),
+        };
+        let value =
+            tensor(storage("FloatStorage", &i.to_string(), data.len() as i64 / 4), 0, &sizes, &strides);
+        pickle.extend([text(name), value, b"s".to_vec()].concat());
+        storages.push((format!("m/data/{i}"), data));
+    }
+    pickle.push(b'.');
+    let mut files = vec![("m/data.pkl", &pickle[..])];
+    files.extend(storages.iter().map(|(name, data)| (name.as_str(), &data[..])));
+    let folder = model("new", &zip(&files));
+    assert_eq!(vectors(&embed(folder.path())), vectors(&embed(&fixture("new"))));
+}
+
+/// `torch.serialization.set_crc32_options(False)` writes zeros for checksums.
+#[test]
+fn files_without_checksums_are_read() {
+    let mut bytes = fs::read(fixture("pytorch").join("bert-tiny.bin")).unwrap();
+    let entries: Vec<usize> =
+        (0..bytes.len() - 4).filter(|i| bytes[*i..].starts_with(b"PK\x01\x02")).collect();
+    assert!(entries.len() > 30);
+    entries.into_iter().for_each(|at| bytes[at + 16..at + 20].fill(0));
+    let folder = model("bert-tiny", &bytes);
+    assert_eq!(vectors(&embed(folder.path())), vectors(&embed(&fixture("bert-tiny"))));
+}
+
+/// A copy of a fixture whose tensors have other names.
+fn renamed(name: &str, rename: impl Fn(&str) -> String) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    copy_folder(&fixture(name), folder.path());
+    let path = folder.path().join("model.safetensors");
+    let bytes = fs::read(&path).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap().tensors();
+    let tensors = tensors.into_iter().map(|(name, tensor)| (rename(&name), tensor));
+    fs::write(path, safetensors::serialize(tensors, None).unwrap()).unwrap();
+    folder
+}
+
+/// `torch.compile`, DDP, FSDP, activation checkpoints, and a module with the model in a field, also in one another.
+#[test]
+fn names_lose_the_prefixes_of_wrappers() {
+    let prefixes = [
+        "_orig_mod.",
+        "module.",
+        "_fsdp_wrapped_module.",
+        "model.",
+        "bert.",
+        "module._orig_mod.",
+        "_orig_mod.module.",
+        "module.module.",
+        "model.model.",
+        "module.model._orig_mod.bert.",
+        "_fsdp_wrapped_module._checkpoint_wrapped_module.bert.",
+    ];
+    for name in ["bert-tiny", "qwen3"] {
+        let expected = vectors(&embed(&fixture(name)));
+        for prefix in prefixes.iter().filter(|prefix| name == "bert-tiny" || !prefix.contains("bert")) {
+            let folder = renamed(name, |name| format!("{prefix}{name}"));
+            assert_eq!(vectors(&embed(folder.path())), expected, "{name}, {prefix}");
+        }
+    }
+    let inside = |name: &str| {
+        let name =
+            name.replace("layer.0.", "layer.0._orig_mod.").replace("embeddings.", "embeddings._orig_mod.");
+        name.replace("layer.1.", "layer.1._fsdp_wrapped_module._checkpoint_wrapped_module.")
+    };
+    assert_eq!(vectors(&embed(renamed("bert-tiny", inside).path())), vectors(&embed(&fixture("bert-tiny"))));
+}
+
+#[test]
+fn a_prefix_that_is_not_removed_is_named() {
+    let table = "embeddings.word_embeddings.weight";
+    let all = |prefix: &'static str| renamed("bert-tiny", move |name| format!("{prefix}{name}"));
+    let all_but_one = |prefix: &'static str| {
+        renamed("bert-tiny", move |name| match name {
+            "pooler.dense.bias" => "other.bias".into(),
+            name => format!("{prefix}{name}"),
+        })
+    };
+    let named = |prefix: &str| format!("only as {prefix}{table}");
+    for (folder, parts) in [
+        (all("0.auto_model."), vec![named("0.auto_model."), "the prefix 0.auto_model. is none".into()]),
+        (all("electra."), vec![named("electra."), "of this model type".into()]),
+        (all_but_one("model."), vec![named("model."), "(and one without it)".into()]),
+        (all_but_one("module."), vec![named("module."), "(and one without it)".into()]),
+        (all("x-"), vec![format!("has no tensor {table}"), "not a checkpoint of this model type".into()]),
+        (
+            renamed("bert-tiny", |name| match name {
+                "pooler.dense.bias" => "_orig_mod.pooler.dense.weight".into(),
+                name => name.to_owned(),
+            }),
+            vec!["pooler.dense.weight".into(), "another one".into(), "torch.compile".into()],
+        ),
+    ] {
+        let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+        assert_fails(&embed(folder.path()), 1, &[&["model.safetensors"], &parts[..]].concat());
+    }
 }
 
 #[test]
@@ -148,6 +280,25 @@ fn hostile_and_broken_files_are_refused() {
     let mut deflated = checkpoint(&dict("x", floats()));
     let at = central(&deflated) + 10;
     deflated[at] = 8;
+    // torch.save does not write them, and zip does not either: the second name is changed afterwards.
+    let mut two_of_one_name =
+        zip(&[("m/data.pkl", &dict("x", floats())), ("m/data/0", &[0; 16]), ("m/data/1", &[1; 16])]);
+    for at in 0..two_of_one_name.len() - 8 {
+        if two_of_one_name[at..].starts_with(b"m/data/1") {
+            two_of_one_name[at + 7] = b'0';
+        }
+    }
+    // A byte in the middle, which is in a storage.
+    let mut damaged = whole.clone();
+    damaged[whole.len() / 2] ^= 1;
+    let of_one = dict("x", tensor(floats(), 0, &[4], &[1]));
+    let legacy_storage =
+        |elements: u64, bytes: usize| [&elements.to_le_bytes()[..], &vec![0; bytes]].concat();
+    // A storage that is a part of another one, as PyTorch 0.3 wrote it.
+    let whole_storage = tuple(&[text("1"), integer(0), integer(4)]);
+    let class = global("torch", "FloatStorage");
+    let id = [text("storage"), class, text("0"), text("cpu"), integer(4), whole_storage];
+    let view = tensor([tuple(&id), b"Q".to_vec()].concat(), 0, &[4], &[1]);
     let cases: Vec<(&str, Vec<u8>)> = vec![
         ("posix.system, and only tensors are read", of(call("posix", "system", &[text("touch /tmp/x")]))),
         ("builtins.eval", of(stack_global)),
@@ -169,7 +320,11 @@ fn hostile_and_broken_files_are_refused() {
             of(tensor(storage("FloatStorage", "../../x", 4), 0, &[4], &[1])),
         ),
         ("torch.ComplexFloatStorage, which is not read", of(storage("ComplexFloatStorage", "0", 2))),
-        ("not those of consecutive rows", of(tensor(floats(), 0, &[2, 2], &[1, 2]))),
+        ("larger than its storage", of(tensor(floats(), 0, &[2, 2], &[3, 1]))),
+        ("larger than its storage", of(tensor(floats(), 1, &[2, 2], &[1, 2]))),
+        ("larger than its storage", of(tensor(floats(), 0, &[1 << 40], &[0]))),
+        ("larger than its storage", of(tensor(floats(), 0, &[2, 2], &[i64::MAX, i64::MAX]))),
+        ("has no tensor embeddings", of(tensor(floats(), 0, &[2, 2], &[1, 2]))),
         ("malformed storage", of([text("storage"), b"Q".to_vec()].concat())),
         ("its pickle ends early", pickle(&[0x80, 2, b'X', 0xff, 0xff, 0xff, 0xff])),
         ("its pickle ends early", pickle(b"\x80\x02}")),
@@ -179,8 +334,13 @@ fn hostile_and_broken_files_are_refused() {
             "has no tensor embeddings.word_embeddings.weight",
             pickle(&[&b"}q\x00"[..], &text("x"), b"h\x00s."].concat()),
         ),
-        ("holds no state dict", pickle(&nested)),
-        ("holds no state dict", pickle(&bomb)),
+        // Each byte makes a value, or a mark, or an entry of the memo.
+        ("more values than its tensors need", pickle(&nested)),
+        ("more values than its tensors need", pickle(&bomb)),
+        ("more values than its tensors need", pickle(&vec![b')'; (8 << 20) - 1])),
+        ("more values than its tensors need", pickle(&vec![b'N'; (8 << 20) - 1])),
+        ("more values than its tensors need", pickle(&vec![b'('; (8 << 20) - 1])),
+        ("more values than its tensors need", pickle(&[&b"N"[..], &vec![0x94; (8 << 20) - 1]].concat())),
         ("takes a value that it does not have", pickle(b".")),
         ("has no mark", pickle(b"}u.")),
         ("a key without a value", pickle(b"}(Nu.")),
@@ -189,10 +349,32 @@ fn hostile_and_broken_files_are_refused() {
         ("it has no data.pkl", zip(&[("model/data/0", &[0; 16])])),
         ("big-endian", zip(&[("m/data.pkl", &dict("x", floats())), ("m/byteorder", b"big")])),
         ("overlap", overlap),
+        ("two files of one name", two_of_one_name),
+        ("do not have the checksum of its zip archive", damaged),
         ("compressed or encrypted", deflated),
         ("not a whole zip archive", whole[..whole.len() / 2].to_vec()),
         ("not a whole zip archive", whole[..whole.len() - 1].to_vec()),
-        ("format of PyTorch before 1.6", [&[0x80, 2][..], &integer(0x1950a86a20f9469c)[..], b"."].concat()),
+        ("has no tensor embeddings", legacy(1001, vec![0x88], &of_one, &["0"], &legacy_storage(4, 16))),
+        ("before 1.6 other than 1001", legacy(1000, vec![0x88], &of_one, &["0"], &legacy_storage(4, 16))),
+        ("big-endian", legacy(1001, vec![0x89], &of_one, &["0"], &legacy_storage(4, 16))),
+        ("big-endian", legacy(1001, b"N".to_vec(), &of_one, &["0"], &legacy_storage(4, 16))),
+        (
+            "another size than its tensors say",
+            legacy(1001, vec![0x88], &of_one, &["0"], &legacy_storage(5, 20)),
+        ),
+        ("a storage ends behind it", legacy(1001, vec![0x88], &of_one, &["0"], &legacy_storage(4, 15))),
+        ("a storage ends behind it", legacy(1001, vec![0x88], &of_one, &["0"], &[])),
+        ("\"1\" is of no tensor", legacy(1001, vec![0x88], &of_one, &["1"], &legacy_storage(4, 16))),
+        ("storage of tensor x is missing", legacy(1001, vec![0x88], &of_one, &[], &[])),
+        ("malformed storage", legacy(1001, vec![0x88], &dict("x", view), &["0"], &legacy_storage(4, 16))),
+        (
+            "posix.system, and only tensors are read",
+            legacy(1001, call("posix", "system", &[text("touch /tmp/x")]), &of_one, &[], &[]),
+        ),
+        ("more values", legacy(1001, vec![b')'; 1 << 20], &of_one, &[], &[])),
+        ("more values", legacy(1001, vec![0x88], &vec![b')'; 8 << 20], &[], &[])),
+        ("its pickle ends early", legacy(1001, vec![0x88], &of_one, &[], &[])[..20].to_vec()),
+        ("is not a PyTorch checkpoint", [&[0x80, 2][..], &integer(0x1950a86a20f9469c)[..], b"."].concat()),
         ("is not a PyTorch checkpoint", b"no weights".to_vec()),
         ("is not a PyTorch checkpoint", Vec::new()),
         ("Git LFS pointer", b"version https://git-lfs.github.com/spec/v1\n".to_vec()),

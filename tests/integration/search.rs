@@ -3,7 +3,12 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::Arc;
 
+use arrow::ipc::writer::FileWriter;
+use arrow_array::types::{Float32Type, Float64Type};
+use arrow_array::{ArrayRef, FixedSizeListArray, ListArray, RecordBatch};
+use parquet::arrow::ArrowWriter;
 use serde_json::{Value, json};
 
 use crate::support::{assert_fails, embed, fixture, rows, sconce, stderr, stdout};
@@ -334,7 +339,8 @@ fn tables_have_the_same_rows_in_every_format() {
     assert!(text.starts_with("query  rank") && widths.iter().all(|width| *width == widths[0]), "{text}");
     // Read back as a vector file would be, by its columns: parquet.
     let parquet = write("a.parquet");
-    let batches = sconce::input::ParquetSource::open(&parquet).unwrap();
+    let file = fs::File::open(&parquet).unwrap();
+    let batches = sconce::formats::parquet::open("a.parquet", file, "write it again").unwrap();
     let fields = batches.schema().fields().iter();
     let fields: Vec<String> = fields.map(|field| format!("{} {}", field.name(), field.data_type())).collect();
     let expected = ["query Int64", "rank Int64", "index Int64", "id Utf8", "score Float32", "year Int32"];
@@ -353,6 +359,115 @@ fn text_for_people_has_the_score_first_and_no_control_characters() {
     let text = stdout(&found);
     assert!(text.trim_start().starts_with("rank   score  index  id"), "{text}");
     assert_eq!(text.lines().count(), 91, "{text}");
+}
+
+/// Vectors of two dimensions, some of them null, in every format that can have them, in f32 and f64.
+fn with_null_vectors(folder: &Path, vectors: &[Option<[f32; 2]>]) -> Vec<PathBuf> {
+    let list = |vector: &Option<[f32; 2]>| vector.map(|vector| vector.map(Some).to_vec());
+    let wide = |vector: &Option<[f32; 2]>| vector.map(|vector| vector.map(|x| Some(f64::from(x))).to_vec());
+    let fixed: ArrayRef =
+        Arc::new(FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>(vectors.iter().map(list), 2));
+    let lists: ArrayRef =
+        Arc::new(ListArray::from_iter_primitive::<Float64Type, _, _>(vectors.iter().map(wide)));
+    let mut paths = Vec::new();
+    for (name, column) in [("fixed", fixed), ("lists", lists)] {
+        let batch = RecordBatch::try_from_iter([("embedding", column)]).unwrap();
+        let path = folder.join(format!("{name}.arrow"));
+        let mut writer = FileWriter::try_new(File::create(&path).unwrap(), &batch.schema()).unwrap();
+        writer.write(&batch).and_then(|()| writer.finish()).unwrap();
+        paths.push(path);
+        let path = folder.join(format!("{name}.parquet"));
+        let mut writer = ArrowWriter::try_new(File::create(&path).unwrap(), batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        paths.push(path);
+    }
+    let line = |vector: &Option<[f32; 2]>| format!("{}\n", json!({ "embedding": vector }));
+    paths.push(folder.join("a.jsonl"));
+    fs::write(&paths[4], vectors.iter().map(line).collect::<String>()).unwrap();
+    let line = |vector: &Option<[f32; 2]>| vector.map_or(",\n".into(), |[a, b]| format!("{a:.1},{b:.1}\n"));
+    paths.push(folder.join("a.csv"));
+    fs::write(&paths[5], format!("e0,e1\n{}", vectors.iter().map(line).collect::<String>())).unwrap();
+    paths
+}
+
+#[test]
+fn rows_without_a_vector_are_counted_and_not_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let vectors =
+        [None, Some([1.0, 0.0]), None, Some([0.0, 1.0]), Some([-1.0, 0.5]), None, Some([2.0, 0.5]), None];
+    let queries = folder.path().join("queries.jsonl");
+    for (count, mut sought) in [(1, vec![[1.0, 0.0]]), (2, vec![[1.0, 0.0], [0.0, 1.0]])] {
+        let lines: Vec<String> =
+            sought.drain(..).map(|x: [f32; 2]| json!({ "embedding": x }).to_string()).collect();
+        fs::write(&queries, lines.join("\n")).unwrap();
+        for file in with_null_vectors(folder.path(), &vectors) {
+            let args = ["--query-vectors", queries.to_str().unwrap(), "--output-format", "jsonl", "-k", "8"];
+            let found = sconce().arg("search").arg(&file).args(args).output().unwrap();
+            let expected = format!("4 rows of {} have no vector (null) and are not compared", file.display());
+            assert!(stderr(&found).contains(&expected), "{}", stderr(&found));
+            let indices: Vec<_> = rows(&found).iter().map(|row| row["index"].as_u64().unwrap()).collect();
+            assert_eq!(indices[..4], [1, 6, 3, 4], "{}", file.display());
+            assert_eq!(indices.len(), 4 * count);
+        }
+    }
+    for file in with_null_vectors(folder.path(), &vectors) {
+        let args = ["--threshold", "-1", "--output-format", "jsonl"];
+        let found = sconce().arg("pairs").arg(&file).args(args).output().unwrap();
+        assert!(stderr(&found).contains("4 rows of"), "{}", stderr(&found));
+        let pairs: Vec<_> =
+            rows(&found).iter().map(|row| (row["a"].as_u64().unwrap(), row["b"].as_u64().unwrap())).collect();
+        assert_eq!(pairs, [(1, 6), (3, 4), (3, 6), (1, 3), (4, 6), (1, 4)], "{}", file.display());
+        // A file of queries has to have all of them.
+        let args = ["search", "--query-vectors"];
+        let found = sconce().args(args).args([&file, &file]).output().unwrap();
+        assert_fails(&found, 1, &[file.to_str().unwrap(), "4 rows", "no vector (null); remove them"]);
+    }
+}
+
+#[test]
+fn several_files_are_searched_as_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let shards = folder.path().join("shards");
+    fs::create_dir(&shards).unwrap();
+    let input = corpus(folder.path());
+    let whole = embedded(folder.path(), "whole.parquet", &["--keep", "year"]);
+    for format in ["parquet", "npy", "jsonl"] {
+        let mut files = Vec::new();
+        for shard in ["1/3", "2/3", "3/3"] {
+            let output = shards.join(format!("part-{}.{format}", &shard[..1]));
+            let args = ["--input", input.to_str().unwrap(), "--dimensions", "32", "--shard", shard];
+            let keep = if format == "npy" { &[][..] } else { &["--keep", "year"] };
+            let found = embed(MODEL, args.iter().chain(keep).chain(&["-o", output.to_str().unwrap()]));
+            assert!(found.status.success(), "{}", stderr(&found));
+            files.push(output.display().to_string());
+        }
+        let more = ["lamp wick", "--dimensions", "32", "-k", "90"];
+        let expected = search_rows(&whole, &more);
+        let named: Vec<&str> = files[1..].iter().map(String::as_str).chain(more).collect();
+        for mut found in [search_rows(Path::new(&files[0]), &named), search_rows(&shards, &more)] {
+            assert_eq!(found.len(), 90);
+            for (row, expected) in found.iter_mut().zip(&expected) {
+                let file = row.as_object_mut().unwrap().remove("file").unwrap();
+                let shard = expected["index"].as_u64().unwrap() / 30;
+                assert_eq!(file, files[shard as usize]);
+                for key in ["index", "score", "rank"] {
+                    assert_eq!(row[key], expected[key], "{format}");
+                }
+                assert_eq!(row.get("year"), if format == "npy" { None } else { expected.get("year") });
+            }
+        }
+        fs::remove_dir_all(&shards).and_then(|()| fs::create_dir(&shards)).unwrap();
+    }
+    assert_fails(&search(&shards, ["lamp"]), 1, &["shards is a directory without vector files"]);
+    let other = embedded(folder.path(), "other.parquet", &["--pooling", "max"]);
+    let found = search(&whole, [other.to_str().unwrap(), "lamp"]);
+    assert_fails(&found, 1, &["whole.parquet was made with pooling", "other.parquet with", "one by one"]);
+    let model = fixture(MODEL);
+    let args = ["corpus.txt", "-m", model.to_str().unwrap(), "--dimensions", "32"];
+    fs::write(folder.path().join("corpus.txt"), "a").unwrap();
+    let found = sconce().current_dir(&folder).arg("search").arg(&whole).args(args).output().unwrap();
+    assert!(stderr(&found).contains("hint: \"corpus.txt\" is taken as a query"), "{}", stderr(&found));
 }
 
 #[test]
@@ -509,7 +624,8 @@ fn files_that_are_no_vector_files_are_refused() {
         assert_fails(&search(&file, args), 1, &[name, reason]);
     }
     assert_fails(&search(&folder.path().join("absent.npy"), args), 1, &["absent.npy", "check the path"]);
-    assert_fails(&search(folder.path(), args), 1, &["directory"]);
+    let empty = tempfile::tempdir().unwrap();
+    assert_fails(&search(empty.path(), args), 1, &["directory without vector files"]);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::support::damage::malformed_parquet;
 use crate::support::{assert_fails, fixture, kill_after_first_save, sconce, stderr};
 
 const SHARDS: usize = 3;
@@ -147,6 +148,155 @@ fn labels_and_sparse_vectors_are_merged() {
             assert!(run.status.success(), "{}", stderr(&run));
             assert_same(&[inputs.path(&whole), inputs.path(&merged)], &[""]);
         }
+    }
+}
+
+#[test]
+fn rows_of_several_outputs_are_merged() {
+    let inputs = Inputs::new(40);
+    for format in ["jsonl", "parquet", "arrow"] {
+        for (outputs, dtype) in
+            [("dense,lexical,multi-vector", "f16"), ("dense,lexical", "f16"), ("lexical,multi-vector", "f32")]
+        {
+            let run = |output: &str, args: &[&str]| {
+                let mut command = sconce();
+                command.arg("embed").arg("-m").arg(fixture("unified/m3")).arg("-i");
+                command.arg(inputs.path("texts.jsonl")).arg("-o").arg(inputs.path(output));
+                command.args(["-q", "--on-error", "skip", "--outputs", outputs, "--output-dtype", dtype]);
+                let run = command.args(["--keep", "year"]).args(args).output().unwrap();
+                assert_eq!(run.status.code(), Some(3), "{}", stderr(&run));
+            };
+            let [whole, a, b, merged] =
+                ["whole", "a", "b", "merged"].map(|name| format!("{outputs}-{name}.{format}"));
+            run(&whole, &[]);
+            run(&a, &["--shard", "1/2"]);
+            run(&b, &["--shard", "2/2"]);
+            let merge = inputs.merge(&merged, &[&a, &b]);
+            assert!(merge.status.success(), "{format} {outputs}: {}", stderr(&merge));
+            assert_same(&[inputs.path(&whole), inputs.path(&merged)], &[""]);
+        }
+    }
+}
+
+/// Metadata of any length is in the header of a safetensors file, and shards have a header of the size that one run has.
+#[test]
+fn a_long_prompt_is_in_safetensors_files() {
+    let inputs = Inputs::new(30);
+    for length in [500, 3_000, 5_000] {
+        let prompt = "p".repeat(length);
+        for chunk in [&[][..], &["--chunk", "20"]] {
+            let args = [&["--prompt", &prompt, "--max-length", "24"][..], chunk].concat();
+            // A prompt over the token limit leaves no room for texts.
+            let files = inputs.merged("texts.jsonl", "safetensors", &args);
+            assert_same(&files, &[""]);
+            let bytes = fs::read(&files[0]).unwrap();
+            let header = u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize;
+            assert_eq!(header == 4088, length < 3_000);
+            let header: Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
+            assert_eq!(header["__metadata__"]["prompt"], prompt);
+            assert!(header["__metadata__"]["weights_sha256"].is_string());
+        }
+    }
+}
+
+/// Of shards of an input that has changed in between, each number occurs once, but some records do twice or not at all.
+#[test]
+fn shards_of_different_inputs_are_refused_in_every_format() {
+    let (small, large) = (Inputs::new(30), Inputs::new(39));
+    for format in ["jsonl", "csv", "parquet", "arrow", "npy", "safetensors", "npz"] {
+        let model = fixture(if format == "npz" { "sparse/bert-max" } else { "bert-tiny" });
+        let shard = |inputs: &Inputs, number: usize| {
+            let path = small.path(&format!("{number}.{format}"));
+            let mut command = sconce();
+            command.arg("embed").arg("-m").arg(&model).arg("-i").arg(inputs.path("texts.jsonl")).arg("-o");
+            command.arg(&path).args(["-q", "--on-error", "skip", "--shard", &format!("{number}/3")]);
+            let run = command.output().unwrap();
+            assert!(matches!(run.status.code(), Some(0 | 3)), "{}", stderr(&run));
+        };
+        let parts = [1, 2, 3].map(|number| format!("{number}.{format}"));
+        let parts = parts.each_ref().map(String::as_str);
+        for (inputs, message) in [
+            ([&small, &large, &large], "starts at record 13, but the shard before it ends at record 10"),
+            ([&small, &small, &large], "starts at record 26, but the shard before it ends at record 20"),
+        ] {
+            inputs.iter().zip(1..).for_each(|(inputs, number)| shard(inputs, number));
+            let merged = small.merge("merged", &parts);
+            assert_fails(&merged, 1, &[message, "write all shards again from the same input"]);
+            assert!(!small.path("merged").exists());
+        }
+        (1..=3).for_each(|number| shard(&large, number));
+        let merged = small.merge("merged", &parts);
+        assert!(merged.status.success(), "{format}: {}", stderr(&merged));
+        fs::remove_file(small.path("merged")).unwrap();
+    }
+}
+
+/// The metadata beside an npy file has a checksum.
+#[test]
+fn npy_metadata_that_was_changed_is_refused() {
+    let inputs = Inputs::new(20);
+    inputs.run("texts.jsonl", "a.npy", &[]);
+    let path = inputs.path("a.npy.meta.json");
+    let meta = fs::read_to_string(&path).unwrap();
+    let changed = meta.replace("\"mean\"", "\"cls\"");
+    assert_ne!(changed, meta);
+    fs::write(&path, &changed).unwrap();
+    let parts = ["a.npy.meta.json", "its checksum does not match", "restore it, or remove it"];
+    assert_fails(&inputs.merge("b.npy", &["a.npy", "a.npy"]), 1, &parts);
+    let pairs = || sconce().args(["pairs", "--threshold", "0.5"]).arg(inputs.path("a.npy")).output().unwrap();
+    assert_fails(&pairs(), 1, &parts);
+    // Other software writes no checksum.
+    let mut fields: serde_json::Map<String, Value> = serde_json::from_str(&changed).unwrap();
+    fields.remove("checksum");
+    fs::write(&path, serde_json::to_string(&fields).unwrap()).unwrap();
+    let found = pairs();
+    assert!(found.status.success(), "{}", stderr(&found));
+    assert!(inputs.merge("b.npy", &["a.npy", "a.npy"]).status.success());
+}
+
+/// Damage that makes the readers of the `parquet` and `arrow` crates overflow the stack, take any memory, or panic.
+#[cfg(unix)]
+#[test]
+fn damaged_files_are_refused_by_merge_and_append() {
+    let inputs = Inputs::new(20);
+    inputs.run("texts.jsonl", "a.arrow", &["--append"]);
+    let arrow = fs::read(inputs.path("a.arrow")).unwrap();
+    let end = arrow.len();
+    let with = |at: usize, bytes: &[u8]| {
+        let mut damaged = arrow.clone();
+        damaged[at..at + bytes.len()].copy_from_slice(bytes);
+        damaged
+    };
+    let mut cases: Vec<(&str, Vec<u8>, &str)> = malformed_parquet()
+        .into_iter()
+        .filter(|(bytes, _)| bytes.starts_with(b"PAR1"))
+        .map(|(bytes, why)| ("damaged.parquet", bytes, why))
+        .collect();
+    cases.extend([
+        (
+            "damaged.arrow",
+            with(end - 10, &i32::MAX.to_le_bytes()),
+            "its footer has a length of 2147483647 bytes",
+        ),
+        ("damaged.arrow", arrow[..end - 20].to_vec(), "it does not end with a footer"),
+        ("damaged.arrow", [&[0xff; 4][..], &i32::MAX.to_le_bytes(), &[0; 20]].concat(), "it is truncated"),
+        ("damaged.arrow", with(end - 40, &[0xff; 24]), "its footer is malformed"),
+    ]);
+    for (name, bytes, why) in cases {
+        fs::write(inputs.path(name), &bytes).unwrap();
+        let limited = |args: &[&str]| {
+            let mut command = Command::new("bash");
+            command.args(["-c", "ulimit -v 1500000; exec \"$@\"", "-", env!("CARGO_BIN_EXE_sconce")]);
+            command.env("HF_HUB_OFFLINE", "1").args(args).output().unwrap()
+        };
+        let [path, merged, texts] = [name, "merged", "texts.jsonl"].map(|name| inputs.path(name));
+        let [path, merged, texts] = [&path, &merged, &texts].map(|path| path.to_str().unwrap());
+        assert_fails(&limited(&["merge", merged, path, path]), 1, &[name, why, "write or copy it again"]);
+        let model = fixture("bert-tiny");
+        let append =
+            ["embed", "--threads", "2", "-m", model.to_str().unwrap(), "-i", texts, "--append", "-o", path];
+        assert_fails(&limited(&append), 1, &[name, why, "write or copy it again"]);
+        assert!(fs::read(inputs.path(name)).unwrap() == bytes, "the file is as it was");
     }
 }
 

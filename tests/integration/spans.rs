@@ -154,6 +154,34 @@ fn entities_are_those_of_the_token_classification_pipeline() {
     }
 }
 
+/// The token for what is not in the vocabulary begins a word: that which the configuration names, not that of the tokenizer.json.
+#[test]
+fn the_unknown_token_is_that_of_the_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    for tokenizer in TOKENIZERS {
+        let name = format!("ner-{tokenizer}");
+        let goldens = fs::read(fixture("token-heads").join(&name).join("unknown.json")).unwrap();
+        let goldens: Value = serde_json::from_slice(&goldens).unwrap();
+        let texts = goldens["texts"].as_array().unwrap();
+        let path = input(folder.path(), &texts.iter().map(|text| json!({"text": text})).collect::<Vec<_>>());
+        let model = folder.path().join(&name);
+        support::copy_folder(&fixture("token-heads").join(&name), &model);
+        for (i, config) in goldens["configs"].as_array().unwrap().iter().enumerate() {
+            fs::write(model.join("tokenizer_config.json"), config.to_string()).unwrap();
+            for aggregation in ["first", "average", "max"] {
+                let args = ["-i", &path, "--max-length", LIMIT, "--aggregation", aggregation];
+                let found = rows(&model_command("tag", &model, &args).output().unwrap());
+                let expected = goldens[aggregation][i].as_array().unwrap();
+                assert_eq!(found.len(), expected.len());
+                for ((row, expected), text) in found.iter().zip(expected).zip(texts) {
+                    let what = format!("{name} {config} {aggregation} {text}");
+                    assert_spans(&row["entities"], "label", expected, &what);
+                }
+            }
+        }
+    }
+}
+
 /// The golden file of `--raw`.
 fn raw_goldens(model: &str) -> Value {
     let path = fixture("token-heads").join(model).join("raw.json");

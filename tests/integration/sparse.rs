@@ -213,12 +213,21 @@ fn vectors_that_cannot_be_compared_are_refused() {
     let query_vectors = ["--query-vectors", jsonl.to_str().unwrap()];
     assert_fails(&search(&model, &parquet, &query_vectors), 1, &["with tokens", "both as jsonl"]);
     assert_fails(&search(&model, &parquet, &["a", "--metric", "cosine"]), 2, &["--metric", "dot", "remove"]);
+    let cosine = folder.path().join("cosine");
+    copy_folder(&model, &cosine);
+    let settings = json!({"model_type": "SparseEncoder", "similarity_fn_name": "cosine"}).to_string();
+    fs::write(cosine.join("config_sentence_transformers.json"), settings).unwrap();
+    assert_fails(&search(&cosine, &parquet, &["a"]), 2, &["similarity function", "cosine", "--metric dot"]);
+    assert_eq!(rows(&search(&cosine, &parquet, &["the lamp", "--metric", "dot"])).len(), 1);
+    let cosine_file = file("cosine.parquet", &cosine);
+    let itself = ["--query-vectors", cosine_file.to_str().unwrap()];
+    assert_fails(&search(&cosine, &cosine_file, &itself), 2, &["cosine", "--metric dot"]);
+    let metric = run("similarity", &model, &["the lamp", "the lamp", "--metric", "cosine"]);
+    assert_eq!(stdout(&metric), "1.000000\n");
     let rescore = ["a", "--rescore", parquet.to_str().unwrap()];
     assert_fails(&search(&model, &jsonl, &rescore), 2, &["--rescore", "sparse vectors"]);
     let pairs = sconce().arg("pairs").arg(&parquet).output().unwrap();
     assert_fails(&pairs, 1, &["a.parquet", "sparse vector", "one dense vector"]);
-    let metric = run("similarity", &model, &["a", "b", "--metric", "cosine"]);
-    assert_fails(&metric, 2, &["--metric cosine", "sparse encoder compares by dot"]);
 }
 
 /// The elements of rows with weights, by the ids of the model's tokens.

@@ -101,6 +101,25 @@ fn progress_is_drawn_and_cleared() {
     }
 }
 
+/// C1 controls, too: terminals take U+009B for the beginning of a control sequence.
+#[test]
+fn rows_on_a_terminal_have_no_control_characters() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("in.jsonl");
+    fs::write(&input, "{\"text\": \"a lamp\", \"id\": \"x\u{9b}31m\\u001b[31m\u{7f}é\"}\n").unwrap();
+    for format in ["jsonl", "csv"] {
+        let mut command = sconce();
+        command.args(["embed", "-q", "--dimensions", "2", "--output-format", format, "-i"]).arg(&input);
+        command.arg("-m").arg(fixture("bert-tiny"));
+        let sent = on_terminal(&command, 200, Stdout::Terminal);
+        assert!(sent.contains("x\\u009b31m\\u001b[31m\\u007fé"), "{sent:?}");
+        assert!(!sent.contains(|c: char| c.is_control() && !"\r\n".contains(c)), "{sent:?}");
+        // Elsewhere, rows have the ids of the input.
+        let piped = stdout(&command.output().unwrap());
+        assert!(piped.contains("x\u{9b}31m"), "{piped:?}");
+    }
+}
+
 #[test]
 fn progress_is_not_drawn_with_quiet_or_beside_rows() {
     let folder = tempfile::tempdir().unwrap();

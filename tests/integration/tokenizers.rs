@@ -25,6 +25,12 @@ fn ids(list: &Value) -> Vec<u32> {
     list.as_array().expect("a list").iter().map(|id| id.as_u64().expect("an id") as u32).collect()
 }
 
+/// The file of a tokenizer in a folder.
+fn vocabulary(folder: &Path) -> PathBuf {
+    let files = ["tokenizer.json", "vocab.txt", "vocab.json"].map(|name| folder.join(name));
+    files.into_iter().find(|file| file.exists()).expect("a vocabulary")
+}
+
 #[test]
 fn ids_and_token_type_ids_are_those_of_transformers() {
     let texts = read_json(&fixture("tokenizers/texts.json"));
@@ -35,11 +41,7 @@ fn ids_and_token_type_ids_are_those_of_transformers() {
         if !folder.is_dir() {
             continue;
         }
-        let file = ["tokenizer.json", "vocab.txt", "vocab.json"]
-            .map(|name| folder.join(name))
-            .into_iter()
-            .find(|file| file.exists());
-        let tokenizer = Tokenizer::read(&file.expect("a vocabulary"), &OPTIONS).expect("a tokenizer");
+        let tokenizer = Tokenizer::read(&vocabulary(&folder), &OPTIONS).expect("a tokenizer");
         let goldens = read_json(&folder.join("goldens.json"));
         let goldens = goldens.as_array().expect("a list");
         assert_eq!(goldens.len(), texts.len());
@@ -62,7 +64,23 @@ fn ids_and_token_type_ids_are_those_of_transformers() {
         }
         models += 1;
     }
-    assert!(models >= 48, "{models} tokenizers");
+    assert!(models >= 64, "{models} tokenizers");
+}
+
+#[test]
+fn decoded_tokens_are_those_of_transformers() {
+    let decoded = read_json(&fixture("tokenizers/decoded.json"));
+    let decoded = decoded.as_object().expect("an object");
+    assert_eq!(decoded.len(), 16);
+    for (name, texts) in decoded {
+        let folder = fixture("tokenizers").join(name);
+        let tokenizer = Tokenizer::read(&vocabulary(&folder), &OPTIONS).expect("a tokenizer");
+        let texts = texts.as_array().expect("a list");
+        assert_eq!(tokenizer.vocab_size(), texts.len(), "{name}");
+        for (id, text) in (0..).zip(texts) {
+            assert_eq!(&tokenizer.decode(id), text, "{name}, {id}: {:?}", tokenizer.token(id));
+        }
+    }
 }
 
 const REMEDY: &str = "transformers (AutoTokenizer.from_pretrained(DIR).save_pretrained(OUT))";
@@ -184,7 +202,7 @@ fn malformed_files_next_to_a_vocabulary_are_errors() {
     let bert = || Folder::of("tokenizers/bert-cased");
     let fails = |folder: Folder, parts: &[&str]| assert_fails(&folder.embed("vocab.txt"), 1, parts);
     for name in ["tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json"] {
-        fails(bert().with(name, "{"), &[name, "is not valid JSON", "download the file again"]);
+        fails(bert().with(name, "{"), &[name, "is not valid JSON", "download it again"]);
         fails(bert().with(name, "[]"), &[name, "does not hold a JSON object"]);
     }
     for (key, value) in [

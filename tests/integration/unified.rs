@@ -140,6 +140,19 @@ fn scores_of_weights_and_of_token_vectors_are_those_of_flag_embedding() {
     }
 }
 
+/// The similarity function and the number of elements in the settings are for the model's own vectors.
+#[test]
+fn settings_of_vectors_do_not_change_lexical_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    copy_folder(&model("m3"), folder.path());
+    let score =
+        || stdout(&run("similarity", folder.path(), &["--pooling", "lexical", "the lamp", "the lamp burns"]));
+    let before = score();
+    let settings = json!({"similarity_fn_name": "cosine", "max_active_dims": 1});
+    fs::write(folder.path().join("config_sentence_transformers.json"), settings.to_string()).unwrap();
+    assert_eq!(score(), before);
+}
+
 #[test]
 fn search_compares_lexical_weights_by_their_dot_products() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,21 +1,28 @@
 //! HTTP requests to a hub. Answers are checked before they are used, because the server may be broken or malicious.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use ureq::http::Response;
+use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
-use super::url::{join, origin, without_userinfo};
+use super::certificates;
+use super::proxy::Proxy;
+use super::url::{Origin, join, origin, without_userinfo};
 use crate::sys::catch_panic::catch_panic;
 
 /// Maximum number of redirects of a request.
 const MAX_REDIRECTS: usize = 10;
-/// Minimum number of bytes within each timeout: a server that sends fewer counts as stalled.
-const MIN_BYTES: u64 = 1 << 10;
+/// Minimum number of bytes per second, on average over each timeout: a server that sends fewer counts as stalled.
+const MIN_BYTES_PER_SECOND: f64 = 1024.0;
 /// Maximum size of a JSON answer.
 const MAX_JSON_BYTES: u64 = 64 << 20;
+/// Maximum duration of a JSON answer, as a multiple of the timeout for a silent server.
+const MAX_JSON_TIMEOUTS: u32 = 10;
 /// Size of the read buffer in bytes.
 const BUFFER: usize = 1 << 16;
 
@@ -28,6 +35,10 @@ pub(super) enum RequestError {
     Refused { status: u16, code: Option<String> },
     /// An answer that no hub gives, for this reason.
     Malformed(String),
+    /// The certificate of the server failed the check: the certificate, what is wrong with it and what to do.
+    Certificate(String),
+    /// A variable of the environment cannot be used: a sentence.
+    Setting(String),
 }
 
 /// Why a download did not complete.
@@ -35,8 +46,8 @@ pub(super) enum RequestError {
 pub(super) enum DownloadError {
     /// The request failed.
     Request(RequestError),
-    /// The connection broke or stalled, for this reason.
-    Interrupted(String),
+    /// The connection broke or stalled, for this reason; whether the server had sent the file from its beginning in place of the rest.
+    Interrupted { reason: String, from_start: bool },
     /// The content is longer than the file.
     TooLong,
     /// The content could not be written.
@@ -52,9 +63,18 @@ pub(super) struct FileInfo {
     pub size: u64,
 }
 
+/// How requests reach a server.
+#[derive(Clone)]
+struct Route {
+    agent: Agent,
+    /// The variable that names the proxy; `None` without a proxy.
+    proxy_variable: Option<String>,
+}
+
 /// An HTTP client of one hub.
 pub(super) struct Client {
-    agent: Agent,
+    /// The connections to the servers that were asked.
+    routes: RefCell<HashMap<Origin, Route>>,
     /// The URL of the hub, without user and password.
     endpoint: String,
     /// User and password of the URL.
@@ -69,19 +89,7 @@ impl Client {
     /// `endpoint`, not to servers that it redirects to.
     pub(super) fn new(endpoint: &str, token: Option<String>, timeout: Duration) -> Self {
         let (endpoint, userinfo) = without_userinfo(endpoint.trim_end_matches('/'));
-        let config = Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .timeout_resolve(Some(timeout))
-            .timeout_connect(Some(timeout))
-            .timeout_recv_response(Some(timeout))
-            .timeout_per_read(Some(timeout))
-            .timeout_per_write(Some(timeout))
-            .user_agent(concat!("sconce/", env!("CARGO_PKG_VERSION")))
-            .accept_encoding("identity")
-            .build();
-        Client { agent: config.new_agent(), endpoint, userinfo, token, timeout }
+        Client { routes: RefCell::default(), endpoint, userinfo, token, timeout }
     }
 
     /// The URL of the hub, without user and password.
@@ -102,13 +110,17 @@ impl Client {
         let response = self.follow(path, None, |_, _| true)?;
         let mut bytes = Vec::new();
         let mut body = response.into_body().into_reader();
+        let (start, limit) = (Instant::now(), MAX_JSON_TIMEOUTS * self.timeout);
         self.copy(&mut body, MAX_JSON_BYTES, |part| {
             bytes.extend_from_slice(part);
-            Ok(())
+            match start.elapsed() > limit {
+                true => Err(io::Error::other(format!("it takes more than {} s", limit.as_secs_f64()))),
+                false => Ok(()),
+            }
         })
         .map_err(|error| match error {
             DownloadError::Request(error) => error,
-            DownloadError::Interrupted(reason) => RequestError::Unreachable(reason),
+            DownloadError::Interrupted { reason, .. } => RequestError::Unreachable(reason),
             DownloadError::TooLong => {
                 RequestError::Malformed(format!("it is longer than {} MiB", MAX_JSON_BYTES >> 20))
             }
@@ -167,7 +179,7 @@ impl Client {
             .follow(path, Some(&format!("bytes={start}-")), |_, _| true)
             .map_err(DownloadError::Request)?;
         let malformed = |reason: String| Err(DownloadError::Request(RequestError::Malformed(reason)));
-        let start = match response.status().as_u16() {
+        let first = match response.status().as_u16() {
             206 => match content_range(&response) {
                 Some(range) if range == (start, size) => start,
                 _ => return malformed(format!("its range is not the one from byte {start} of {size}")),
@@ -178,8 +190,13 @@ impl Client {
                 Some(_) => return malformed(format!("its length is not {size} bytes")),
             },
         };
-        begin(start).map_err(DownloadError::Disk)?;
-        self.copy(&mut response.into_body().into_reader(), size - start, write)
+        begin(first).map_err(DownloadError::Disk)?;
+        self.copy(&mut response.into_body().into_reader(), size - first, write).map_err(|error| match error {
+            DownloadError::Interrupted { reason, .. } => {
+                DownloadError::Interrupted { reason, from_start: first < start }
+            }
+            error => error,
+        })
     }
 
     /// Requests a path of the hub and follows redirects while `follows` returns true; it gets each redirect and whether the next
@@ -193,9 +210,9 @@ impl Client {
         let invalid = || RequestError::Unreachable("it is no http or https URL".into());
         let hub = origin(&self.endpoint).ok_or_else(invalid)?;
         let mut url = format!("{}{path}", self.endpoint);
-        let mut is_hub = true;
+        let (mut server, mut is_hub) = (hub.clone(), true);
         for _ in 0..=MAX_REDIRECTS {
-            let response = self.send(&url, range, is_hub)?;
+            let response = self.send(&url, &server, range, is_hub)?;
             let status = response.status().as_u16();
             match status {
                 200 | 206 => return Ok(response),
@@ -217,19 +234,26 @@ impl Client {
             if !follows(&response, is_hub) {
                 return Ok(response);
             }
-            url = next;
+            (url, server) = (next, target);
         }
         Err(RequestError::Unreachable(format!("more than {MAX_REDIRECTS} redirects")))
     }
 
-    /// Sends one GET request, with the credentials if it is for the hub.
-    fn send(&self, url: &str, range: Option<&str>, is_hub: bool) -> Result<Response<Body>, RequestError> {
+    /// Sends one GET request to the server of a URL, with the credentials if it is for the hub.
+    fn send(
+        &self,
+        url: &str,
+        server: &Origin,
+        range: Option<&str>,
+        is_hub: bool,
+    ) -> Result<Response<Body>, RequestError> {
         let with_userinfo = match (&self.userinfo, url.split_once("://")) {
             (Some(userinfo), Some((scheme, rest))) if is_hub => Some(format!("{scheme}://{userinfo}@{rest}")),
             _ => None,
         };
-        let call = || {
-            let mut request = self.agent.get(with_userinfo.as_deref().unwrap_or(url));
+        let route = self.route(server)?;
+        let call = |agent: &Agent| {
+            let mut request = agent.get(with_userinfo.as_deref().unwrap_or(url));
             if let Some(range) = range {
                 request = request.header("Range", range);
             }
@@ -238,19 +262,75 @@ impl Client {
             }
             request.call()
         };
-        let ask = || match call() {
+        let ask = |agent: &Agent| match call(agent) {
             // The server may close a kept-alive connection while the next request is sent on it.
-            Err(ureq::Error::Io(error)) if is_closed(&error) => call(),
+            Err(ureq::Error::Io(error)) if is_closed(&error) => call(agent),
             answer => answer,
         };
-        without_panic(ask)?.map_err(|error| RequestError::Unreachable(self.reason(&error)))
+        let mut answer = without_panic(|| ask(&route.agent))?;
+        if answer.as_ref().is_err_and(certificates::is_of_unknown_authority)
+            && let Some(roots) = certificates::of_system()
+        {
+            let route = self.route_with(server, || Ok(roots))?;
+            answer = without_panic(|| ask(&route.agent))?;
+        }
+        answer.map_err(|error| {
+            let through = route
+                .proxy_variable
+                .map(|variable| format!(", through the proxy of {variable}"))
+                .unwrap_or_default();
+            match certificates::fault(&error) {
+                Some(fault) => {
+                    RequestError::Certificate(format!("the certificate of {}{through} {fault}", server.1))
+                }
+                None => RequestError::Unreachable(self.reason(&error) + &through),
+            }
+        })
+    }
+
+    /// The connections to a server, with the certificate authorities that the environment configures.
+    fn route(&self, server: &Origin) -> Result<Route, RequestError> {
+        let known = self.routes.borrow().get(server).cloned();
+        known.map_or_else(|| self.route_with(server, certificates::configured), Ok)
+    }
+
+    /// New connections to a server, with these certificate authorities, which are read if a connection is encrypted.
+    fn route_with(
+        &self,
+        server: &Origin,
+        roots: impl FnOnce() -> Result<RootCerts, String>,
+    ) -> Result<Route, RequestError> {
+        let proxy = Proxy::of(server).map_err(RequestError::Setting)?;
+        let is_tls = server.0 == "https" || proxy.as_ref().is_some_and(Proxy::is_tls);
+        let roots = if is_tls { roots().map_err(RequestError::Setting)? } else { RootCerts::WebPki };
+        let (proxy, proxy_variable) = proxy.map(|proxy| (proxy.proxy, proxy.variable)).unzip();
+        let timeout = Some(self.timeout);
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .timeout_resolve(timeout)
+            .timeout_connect(timeout)
+            .timeout_recv_response(timeout)
+            .timeout_per_read(timeout)
+            .timeout_per_write(timeout)
+            .user_agent(concat!("sconce/", env!("CARGO_PKG_VERSION")))
+            .accept_encoding("identity")
+            .proxy(proxy)
+            .tls_config(TlsConfig::builder().root_certs(roots).build())
+            .build();
+        let route = Route { agent: config.new_agent(), proxy_variable };
+        self.routes.borrow_mut().insert(server.clone(), route.clone());
+        Ok(route)
     }
 
     /// The message of a connection error, without user and password of the URL.
     fn reason(&self, error: &ureq::Error) -> String {
         let reason = match error {
-            ureq::Error::Timeout(_) => return self.timeout_reason(),
-            ureq::Error::Io(error) if error.kind() == ErrorKind::TimedOut => return self.timeout_reason(),
+            ureq::Error::Timeout(_) => return self.timeout_reason("no data"),
+            ureq::Error::Io(error) if error.kind() == ErrorKind::TimedOut => {
+                return self.timeout_reason("no data");
+            }
             error => error.to_string(),
         };
         match &self.userinfo {
@@ -267,22 +347,24 @@ impl Client {
         mut write: impl FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<(), DownloadError> {
         let mut buffer = vec![0; BUFFER];
+        let min_bytes = (MIN_BYTES_PER_SECOND * self.timeout.as_secs_f64()) as u64;
         let (mut left, mut since, mut recent) = (max_bytes, Instant::now(), 0);
+        let interrupted = |reason| Err(DownloadError::Interrupted { reason, from_start: false });
         while left > 0 {
             let room = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
             let count = match body.read(&mut buffer[..room]) {
                 Ok(0) => return Ok(()),
                 Ok(count) => count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => return Err(DownloadError::Interrupted(self.reason(&error.into()))),
+                Err(error) => return interrupted(self.reason(&error.into())),
             };
             write(&buffer[..count]).map_err(DownloadError::Disk)?;
             left -= count as u64;
             recent += count as u64;
-            if recent >= MIN_BYTES {
+            if recent >= min_bytes {
                 (since, recent) = (Instant::now(), 0);
             } else if left > 0 && since.elapsed() > self.timeout {
-                return Err(DownloadError::Interrupted(self.timeout_reason()));
+                return interrupted(self.timeout_reason("less than 1 KiB/s"));
             }
         }
         // One more byte means that the content is too long.
@@ -292,8 +374,9 @@ impl Client {
         }
     }
 
-    fn timeout_reason(&self) -> String {
-        format!("no data for {} s; HF_HUB_DOWNLOAD_TIMEOUT sets the limit", self.timeout.as_secs_f64())
+    /// What has lasted for the timeout, and the variable that sets it.
+    fn timeout_reason(&self, what: &str) -> String {
+        format!("{what} for {} s; HF_HUB_DOWNLOAD_TIMEOUT sets the limit", self.timeout.as_secs_f64())
     }
 }
 

@@ -21,12 +21,17 @@ pub(super) fn without_userinfo(address: &str) -> (String, Option<String>) {
 pub(super) fn origin(url: &str) -> Option<Origin> {
     let uri: Uri = url.parse().ok()?;
     let scheme = uri.scheme_str()?.to_lowercase();
-    let default_port = match scheme.as_str() {
-        "http" => 80,
-        "https" => 443,
-        _ => return None,
-    };
+    let default_port = default_port(&scheme)?;
     Some((scheme, uri.host()?.to_lowercase(), uri.port_u16().unwrap_or(default_port)))
+}
+
+/// The port of a URL that has none, by its scheme.
+pub(super) fn default_port(scheme: &str) -> Option<u16> {
+    match scheme {
+        "http" => Some(80),
+        "https" => Some(443),
+        _ => None,
+    }
 }
 
 /// The URL that a `Location` header in the answer to `url` means.

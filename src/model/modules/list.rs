@@ -5,11 +5,12 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Result, bail};
 use serde_json::Value;
 
+use super::post_pooling::ModuleInput;
 use crate::model::config::Config;
 use crate::model::families::JINA_V5;
-use crate::model::json::read_json;
-use crate::model::layout::{MODULES, ROUTER, module_files};
+use crate::model::layout::{CONFIG, MODULES, ROUTER, module_files};
 use crate::nn::Pool;
+use crate::sys::model_json::read_json;
 use crate::sys::regular_file::has_dir_entry;
 
 /// The class of the module that weights the tokens of queries.
@@ -39,6 +40,16 @@ impl Module {
     /// Whether the class is not one of sentence-transformers', so that its computation is unknown.
     pub fn is_custom(&self) -> bool {
         self.module_type.contains('.') && !self.module_type.starts_with("sentence_transformers.")
+    }
+
+    /// Whether the module, which is in the directory `model`, says that it takes the vector of each token.
+    ///
+    /// # Errors
+    /// If its configuration does not parse.
+    pub(super) fn takes_tokens(&self, model: &Path) -> Result<bool> {
+        let file = model.join(&self.path).join(CONFIG);
+        Ok(has_dir_entry(&file)
+            && Config::read(&file)?.string(ModuleInput::KEY)? == Some(ModuleInput::Tokens.name()))
     }
 
     /// Whether the module is the encoder.
@@ -125,7 +136,7 @@ fn routed(model: &Path, path: &str) -> Result<Option<Vec<Module>>> {
     };
     let parameters = config.object("parameters")?;
     let has_mappings = parameters.as_ref().and_then(|parameters| parameters.get("route_mappings"));
-    let has_mappings = has_mappings.and_then(Value::as_object).is_some_and(|map| !map.is_empty());
+    let has_mappings = has_mappings.is_some_and(|map| map.as_object().is_none_or(|map| !map.is_empty()));
     let (Some(queries), Some(documents)) = (route("query"), route("document")) else { return Ok(None) };
     if structure.fields().len() != 2 || has_mappings {
         return Ok(None);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use serde_json::{Map, Value};
 
-use super::{TokenLimit, token_limit};
+use super::{TokenLimit, fields, token_limit};
 use crate::model::config::Config;
 
 /// The name that sentence-transformers gives to the logits of the vocabulary.
@@ -29,7 +29,7 @@ impl LogitScore {
     /// # Errors
     /// If the file does not parse, or names other logits.
     pub(super) fn read(file: &Path) -> Result<Self> {
-        let config = Config::read(file)?;
+        let config = fields::LOGIT_SCORE.read(file)?;
         let Some(true_token) = config.token_id("true_token_id")? else {
             bail!("{}", config.invalid("true_token_id", "absent", "a token id"))
         };

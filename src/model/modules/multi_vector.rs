@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 
 use super::prompts::{Prompts, Role};
-use super::{PostPoolingModule, TokenLimit, token_limit};
+use super::{PostPoolingModule, TokenLimit, fields, token_limit};
 use crate::model::config::Config;
 use crate::model::layout::{ARTIFACT_METADATA, CONFIG};
 use crate::named::Named;
@@ -135,7 +135,8 @@ impl MultiVector {
         let is_pylate = PYLATE_KEYS.iter().any(|key| settings.fields().contains_key(*key));
         if is_pylate && !settings.fields().contains_key("query_expansion") {
             multi_vector.expansion = pylate_expansion(&settings)?;
-            multi_vector.query_length = None;
+            // The length of expanded queries is that of the expansion.
+            multi_vector.query_length.take_if(|_| multi_vector.expansion.is_some());
         }
         Ok(multi_vector)
     }
@@ -150,6 +151,7 @@ impl MultiVector {
         }
         self.expansion = None;
         let Some(expansion) = config.object(key)? else { return Ok(()) };
+        fields::QUERY_EXPANSION.check(&expansion)?;
         let fixed = match expansion.string("strategy")? {
             Some("fixed") => true,
             Some("min") => false,
@@ -167,7 +169,7 @@ impl MultiVector {
 
     /// A `MultiVectorMask` module.
     pub(super) fn read_mask(&mut self, folder: &Path) -> Result<()> {
-        let config = Config::read(&folder.join(CONFIG))?;
+        let config = fields::MULTI_VECTOR_MASK.read(&folder.join(CONFIG))?;
         let words = config.strings("skiplist_words")?.unwrap_or_default();
         self.skiplist = words.into_iter().map(str::to_owned).collect();
         self.skiplist_roles = roles(&config, "skiplist_tasks")?;
@@ -182,7 +184,7 @@ impl MultiVector {
 
     /// A `HierarchicalTokenPooling` module.
     pub(super) fn read_token_pooling(&mut self, folder: &Path) -> Result<()> {
-        let config = Config::read(&folder.join(CONFIG))?;
+        let config = fields::TOKEN_POOLING.read(&folder.join(CONFIG))?;
         let factor = config.number("pool_factor", 1.0)?;
         if factor < 1.0 {
             bail!("{}", config.invalid("pool_factor", factor, "a number from 1 on"))
@@ -250,8 +252,12 @@ fn pylate_expansion(settings: &Config) -> Result<Option<QueryExpansion>> {
 }
 
 fn expanded_length(settings: &Config, key: &str) -> Result<TokenLimit> {
-    let default =
-        || TokenLimit { tokens: EXPANDED_LENGTH, key: key.into(), file: settings.path().to_owned() };
+    let default = || TokenLimit {
+        tokens: EXPANDED_LENGTH,
+        key: key.into(),
+        file: settings.path().to_owned(),
+        of_tokenizer: false,
+    };
     Ok(token_limit(settings, key)?.unwrap_or_else(default))
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use serde_json::Value;
 
+use super::fields;
 use crate::model::config::Config;
 use crate::nn::{Pool, Pooling};
 
@@ -44,16 +45,14 @@ impl PoolingModule {
     /// # Errors
     /// If the file does not parse, contradicts itself or asks for a mode that is not supported.
     pub fn read(path: &Path, pooling: Option<&Pooling>) -> Result<Self> {
-        let config = Config::read(path)?;
-        let embedding_dimension = match config
-            .get("embedding_dimension")
-            .or(config.get("word_embedding_dimension"))
-        {
+        let config = fields::POOLING.read(path)?;
+        let keys = ["embedding_dimension", "word_embedding_dimension"];
+        let embedding_dimension = match keys.into_iter().find_map(|key| Some((key, config.get(key)?))) {
             None => None,
-            Some(value) => match value.as_u64() {
+            Some((key, value)) => match value.as_u64() {
                 Some(n) => Some(n as usize).filter(|n| *n > 0),
                 None => bail!(
-                    "{}: \"embedding_dimension\" is {value}, expected a number of dimensions; fix the file",
+                    "{}: {key:?} is {value}, expected a number of dimensions; fix the file",
                     path.display()
                 ),
             },

@@ -4,12 +4,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 
+use super::fields;
 use crate::model::config::Config;
 use crate::model::layout::{CONFIG, MODULE_WEIGHTS};
 use crate::model::names::TensorNames;
 use crate::model::weights::{Checkpoint, TensorReport};
 use crate::nn::cost::module_parameters;
-use crate::nn::{Activation, Backend, PostPooling, PostPoolingSpec, RandomWeights};
+use crate::nn::{
+    Activation, Backend, PostPooling, PostPoolingSpec, RandomWeights, TorchActivation, VectorFunction,
+};
 use crate::sys::regular_file::has_dir_entry;
 
 /// A post-pooling module of a model.
@@ -40,6 +43,7 @@ static NAMES: TensorNames = TensorNames {
     model_modules: &[&[
         ("module.linear", "linear"),
         ("module.residual", "residual"),
+        ("module.activation", "activation_function"),
         ("module.norm", "norm"),
     ]],
     layer_prefix: "",
@@ -56,9 +60,12 @@ pub(super) static LINEAR_NAMES: TensorNames = TensorNames {
     head_modules: &[&[("head.token_classifier", "")]],
 };
 
-/// Activation classes of `torch.nn`, with their default arguments.
+/// Activation classes of `torch.nn`, with their default arguments; dropout is the identity outside training.
 const ACTIVATIONS: &[(&str, Activation)] = &[
     ("Identity", Activation::Identity),
+    ("Dropout", Activation::Identity),
+    ("AlphaDropout", Activation::Identity),
+    ("FeatureAlphaDropout", Activation::Identity),
     ("Tanh", Activation::Tanh),
     ("GELU", Activation::Gelu),
     ("ReLU", Activation::Relu),
@@ -68,6 +75,26 @@ const ACTIVATIONS: &[(&str, Activation)] = &[
     ("SiLU", Activation::Silu),
     ("Hardswish", Activation::HardSwish),
     ("Mish", Activation::Mish),
+    ("PReLU", Activation::Prelu { slope: 0.25 }),
+];
+
+/// The other ones. ELU and CELU are the same with their default arguments.
+const FUNCTIONS: &[(&str, VectorFunction)] = &[
+    ("ELU", VectorFunction::Elu),
+    ("CELU", VectorFunction::Elu),
+    ("SELU", VectorFunction::Selu),
+    ("Softplus", VectorFunction::Softplus),
+    ("Softsign", VectorFunction::Softsign),
+    ("LogSigmoid", VectorFunction::LogSigmoid),
+    ("Hardtanh", VectorFunction::Hardtanh),
+    ("Hardsigmoid", VectorFunction::Hardsigmoid),
+    ("Hardshrink", VectorFunction::Hardshrink),
+    ("Softshrink", VectorFunction::Softshrink),
+    ("Tanhshrink", VectorFunction::Tanhshrink),
+    ("RReLU", VectorFunction::Rrelu),
+    ("Softmax", VectorFunction::Softmax),
+    ("Softmin", VectorFunction::Softmin),
+    ("LogSoftmax", VectorFunction::LogSoftmax),
 ];
 
 /// What a module reads and writes.
@@ -80,8 +107,11 @@ pub(super) enum ModuleInput {
 }
 
 impl ModuleInput {
+    /// The field of the configuration of a module.
+    pub(super) const KEY: &str = "module_input_name";
+
     /// Its name in the configuration of a module.
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             ModuleInput::Sentence => "sentence_embedding",
             ModuleInput::Tokens => "token_embeddings",
@@ -101,7 +131,7 @@ impl PostPoolingModule {
             inputs: config.width("in_features")?,
             outputs: config.width("out_features")?,
             bias: config.flag_or("bias", true)?,
-            activation: activation(&config)?,
+            activation: activation(&config, input)?,
             residual: config.flag("use_residual")?,
         };
         Ok(PostPoolingModule { spec, folder, storage: Storage::Folder })
@@ -114,7 +144,7 @@ impl PostPoolingModule {
         let Some(&[outputs, inputs]) = checkpoint.shape("weight") else {
             bail!("{} has no matrix \"weight\" of a linear layer; download the model again", path.display())
         };
-        let activation = Activation::Identity;
+        let activation = Activation::Identity.into();
         let spec = PostPoolingSpec::Dense { inputs, outputs, bias: true, activation, residual: false };
         Ok(PostPoolingModule { spec, folder: folder.to_owned(), storage: Storage::Linear(file) })
     }
@@ -129,14 +159,14 @@ impl PostPoolingModule {
                 path.display()
             )
         };
-        let activation = Activation::Identity;
+        let activation = Activation::Identity.into();
         let spec = PostPoolingSpec::Dense { inputs, outputs, bias: false, activation, residual: false };
         Ok(PostPoolingModule { spec, folder: folder.to_owned(), storage: Storage::Encoder })
     }
 
     /// A `LayerNorm` module.
     pub(super) fn layer_norm(folder: PathBuf) -> Result<Self> {
-        let config = Config::read(&folder.join(CONFIG))?;
+        let config = fields::LAYER_NORM.read(&folder.join(CONFIG))?;
         let spec = PostPoolingSpec::LayerNorm { width: config.width("dimension")? };
         Ok(PostPoolingModule { spec, folder, storage: Storage::Folder })
     }
@@ -247,7 +277,7 @@ fn load_file(path: &Path, module: &PostPoolingModule, report: &mut TensorReport)
 
 /// Fails if a module reads or writes anything else.
 fn check_input_and_output(config: &Config, input: ModuleInput) -> Result<()> {
-    for key in ["module_input_name", "module_output_name"] {
+    for key in [ModuleInput::KEY, "module_output_name"] {
         if let Some(name) = config.string(key)?.filter(|name| *name != input.name()) {
             bail!(
                 "{}; other inputs and outputs are not supported",
@@ -259,12 +289,19 @@ fn check_input_and_output(config: &Config, input: ModuleInput) -> Result<()> {
 }
 
 /// The activation of a `Dense` module: a class of torch.nn; tanh without the field.
-fn activation(config: &Config) -> Result<Activation> {
+fn activation(config: &Config, input: ModuleInput) -> Result<TorchActivation> {
     const KEY: &str = "activation_function";
-    let Some(class) = config.string(KEY)? else { return Ok(Activation::Tanh) };
+    let Some(class) = config.string(KEY)? else { return Ok(Activation::Tanh.into()) };
+    let invalid = |expected: &str| anyhow!("{}", config.invalid(KEY, format!("{class:?}"), expected));
     match torch_activation(class) {
+        // With its default arguments, the softmax of PyTorch is over the texts of a batch there.
+        Ok(TorchActivation::Vector(function))
+            if input == ModuleInput::Tokens && function.is_of_all_elements() =>
+        {
+            Err(invalid("a function of each element, since the module takes the vectors of tokens"))
+        }
         Ok(activation) => Ok(activation),
-        Err(known) => bail!("{}", config.invalid(KEY, format!("{class:?}"), &known)),
+        Err(known) => Err(invalid(&known)),
     }
 }
 
@@ -272,13 +309,12 @@ fn activation(config: &Config) -> Result<Activation> {
 ///
 /// # Errors
 /// What was expected instead, if it is another class.
-pub fn torch_activation(path: &str) -> Result<Activation, String> {
-    let name = path.strip_prefix("torch.").and_then(|path| path.rsplit('.').next());
-    match ACTIVATIONS.iter().find(|(known, _)| name == Some(known)) {
-        Some((_, activation)) => Ok(*activation),
-        None => {
-            let known: Vec<_> = ACTIVATIONS.iter().map(|(name, _)| *name).collect();
-            Err(format!("a class of torch.nn: {}", known.join(", ")))
-        }
-    }
+pub fn torch_activation(path: &str) -> Result<TorchActivation, String> {
+    let name = path.strip_prefix("torch.").and_then(|path| path.rsplit('.').next()).unwrap_or_default();
+    let fused = ACTIVATIONS.iter().find(|(known, _)| *known == name).map(|(_, function)| (*function).into());
+    let other = || FUNCTIONS.iter().find(|(known, _)| *known == name);
+    fused.or_else(|| other().map(|(_, function)| TorchActivation::Vector(*function))).ok_or_else(|| {
+        let names = ACTIVATIONS.iter().map(|(name, _)| *name).chain(FUNCTIONS.iter().map(|(name, _)| *name));
+        format!("a class of torch.nn: {}", names.collect::<Vec<_>>().join(", "))
+    })
 }

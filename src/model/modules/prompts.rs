@@ -5,10 +5,10 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use serde_json::Value;
 
-use crate::model::json::read_json_object;
 use crate::model::modules::similarity::Similarity;
 use crate::model::purpose::Purpose;
 use crate::named::Named;
+use crate::sys::model_json::read_json_object;
 use crate::sys::regular_file::has_dir_entry;
 
 /// What a text is: `encode_query` and `encode_document` of sentence-transformers.
@@ -86,18 +86,20 @@ pub(super) struct Settings {
     /// The number of dimensions that vectors are truncated to.
     pub truncate_dim: Option<usize>,
     /// The similarity function.
-    pub similarity: Similarity,
+    pub similarity: Option<Similarity>,
+    /// The number of elements of a sparse vector.
+    pub max_active_dims: Option<usize>,
     /// The path in PyTorch of the activation of a cross-encoder.
     pub activation: Option<String>,
     /// The purpose of the model if it is no embedding model.
     pub purpose: Option<Purpose>,
 }
 
-/// Reads the settings of a model; those of a model without the file are empty.
+/// Reads the settings of a model; those of a model without the file are empty. `pools`: the model has a Pooling module.
 ///
 /// # Errors
 /// If the file does not parse.
-pub(super) fn read(path: &Path) -> Result<Settings> {
+pub(super) fn read(path: &Path, pools: bool) -> Result<Settings> {
     if !has_dir_entry(path) {
         return Ok(Settings::default());
     }
@@ -128,22 +130,34 @@ pub(super) fn read(path: &Path) -> Result<Settings> {
             bail!("{shown}: \"default_prompt_name\" is {name}, but no prompt has that name; fix the file")
         }
     }
-    let truncate_dim = match given("truncate_dim") {
-        None => None,
+    let dimensions = |key: &str| match given(key) {
+        None => Ok(None),
         Some(value) => match value.as_u64().filter(|n| *n > 0) {
-            Some(n) => Some(n as usize),
-            None => {
-                bail!("{shown}: \"truncate_dim\" is {value}, expected a number of dimensions; fix the file")
-            }
+            Some(n) => Ok(Some(n as usize)),
+            None => bail!("{shown}: {key:?} is {value}, expected a number of dimensions; fix the file"),
         },
     };
-    let purpose = Purpose::of_settings(&fields);
+    if let Some(other) = given("model_type").filter(|kind| !kind.is_string()) {
+        bail!("{shown}: \"model_type\" is {other}, expected a string; fix the file")
+    }
+    let purpose = Purpose::of_settings(&fields, pools);
     let similarity = match given("similarity_fn_name") {
-        Some(name) if purpose.is_none() => similarity(name, path)?,
-        _ => Similarity::default(),
+        Some(name) if purpose.as_ref().is_none_or(Purpose::is_sparse) => Some(similarity(name, path)?),
+        _ => None,
     };
-    let activation = given("activation_fn").and_then(Value::as_str).map(str::to_owned);
-    Ok(Settings { prompts, truncate_dim, similarity, activation, purpose })
+    let activation = match given("activation_fn") {
+        None => None,
+        Some(Value::String(path)) => Some(path.clone()),
+        Some(other) => bail!("{shown}: \"activation_fn\" is {other}, expected a string; fix the file"),
+    };
+    Ok(Settings {
+        prompts,
+        truncate_dim: dimensions("truncate_dim")?,
+        max_active_dims: dimensions("max_active_dims")?,
+        similarity,
+        activation,
+        purpose,
+    })
 }
 
 /// The similarity function with a name.

@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow, bail};
 
 use super::post_pooling::weights_in;
-use super::{TokenLimit, read_truncation};
-use crate::model::config::Config;
+use super::{TokenLimit, fields, read_truncation};
 use crate::model::layout::{CONFIG, TOKENIZER_CONFIG, tokenizer_in};
 use crate::model::weights::Checkpoint;
 
@@ -35,7 +34,7 @@ impl QueryWeights {
     /// # Errors
     /// If a file does not parse, or the weights are not those of a checkpoint.
     pub(super) fn read(folder: PathBuf, router: PathBuf, is_default: bool) -> Result<Self> {
-        let config = Config::read(&folder.join(CONFIG))?;
+        let config = fields::SPARSE_STATIC_EMBEDDING.read(&folder.join(CONFIG))?;
         if let Some(path) = config.string("path")? {
             bail!("{}", config.invalid("path", format!("{path:?}"), "weights in model.safetensors"));
         }

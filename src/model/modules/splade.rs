@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
-use crate::model::config::Config;
+use super::fields;
 use crate::nn::SpladeSpec;
 
 /// Reads the module's `config.json`.
@@ -12,7 +12,7 @@ use crate::nn::SpladeSpec;
 /// # Errors
 /// If the file does not parse, or asks for a strategy or an activation that is not supported.
 pub(super) fn read(path: &Path) -> Result<SpladeSpec> {
-    let config = Config::read(path)?;
+    let config = fields::SPLADE_POOLING.read(path)?;
     let sums = match config.string("pooling_strategy")?.unwrap_or("max") {
         "max" => false,
         "sum" => true,

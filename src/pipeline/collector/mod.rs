@@ -25,7 +25,7 @@ use super::source::RecordSource;
 use super::stats::Stats;
 use super::summary::Timings;
 use crate::field::FieldValue;
-use crate::output::{self, KeptColumn, Ledger, OutputFormat, OutputLock, OutputSchema, Writer};
+use crate::output::{self, KeptColumn, Ledger, OutputFormat, OutputLock, OutputSchema, SidecarPaths, Writer};
 use crate::sys::console::{Console, QUIET_PERIOD, counted, thousands};
 
 /// What to do with records that have no row.
@@ -272,9 +272,10 @@ impl Collector {
         done.map_err(|error| self.abort(error))
     }
 
-    /// Prints the warnings and totals of the run.
-    pub fn report(&self, timings: &Timings) {
-        let ledger = self.lock.sidecars().map(|sidecars| sidecars.final_ledger.as_path());
+    /// Prints the warnings and totals of the run. `output` names the file that the rows are appended to, if it is not that of the run.
+    pub fn report(&self, timings: &Timings, output: Option<&SidecarPaths>) {
+        let sidecars = output.or_else(|| self.lock.sidecars());
+        let ledger = sidecars.map(|sidecars| sidecars.final_ledger.as_path());
         self.stats.report(&self.console, self.policy.max_length, ledger);
         // On a terminal or a pipe, the rows themselves are visible.
         if self.lock.sidecars().is_some() && timings.start.elapsed() >= QUIET_PERIOD {
@@ -283,7 +284,7 @@ impl Collector {
                 counted(self.stats.rows, "row"),
                 counted(self.stats.tokens, "token"),
                 timings.start.elapsed().as_secs_f64(),
-                self.lock.target()
+                output.map_or(self.lock.target().to_string(), |output| output.output.display().to_string())
             ));
         }
     }

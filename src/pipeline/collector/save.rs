@@ -75,7 +75,7 @@ impl Collector {
             output::manifest::save(&sidecars.meta, &sidecars.output, &meta)?;
         }
         if let Some(run) = self.complete.take() {
-            CompletedRun::save(run, sidecars)?;
+            CompletedRun::save(run, &self.schema.metadata, sidecars)?;
         }
         output::manifest::remove(&sidecars.manifest)
     }

@@ -59,6 +59,7 @@ pub fn attend(options: &AttendOptions) -> Result<()> {
         _ => {}
     }
     let loaded = load(&options.model, &options.console)?;
+    let read = loaded.read_files();
     let pair = options.pair.as_deref();
     let maps = compute(&loaded, &options.text, pair, &attention, &options.console)?;
     if maps.values.iter().any(|value| !value.is_finite()) {
@@ -72,7 +73,7 @@ pub fn attend(options: &AttendOptions) -> Result<()> {
             ByteSize(bytes.len() as u64).display().si()
         ));
     }
-    output::write(&options.output, &bytes)
+    output::write(&options.output, &bytes, &read)
 }
 
 /// The bytes of the result.

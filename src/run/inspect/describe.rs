@@ -134,24 +134,29 @@ fn describe_norm(spec: &EncoderSpec) -> String {
 
 fn describe_positions(spec: &EncoderSpec) -> String {
     let max_positions = spec.max_positions;
-    match spec.positions {
+    match &spec.positions {
         Positions::None => format!("{max_positions} (no position encoding)"),
         Positions::Learned(numbering) => match numbering.first() {
             0 => format!("{max_positions} (learned)"),
             first => format!("{max_positions} (learned, starting at index {first})"),
         },
         Positions::Sinusoidal => format!("{max_positions} (sinusoidal)"),
-        Positions::Rotary(Rotary { frequencies, local, rotate_values, .. }) => {
-            let describe = |Frequencies { theta, scaling }: Frequencies| match scaling {
+        Positions::Rotary(Rotary { frequencies, local, rotate_values, rotated_dims, .. }) => {
+            let describe = |Frequencies { theta, scaling }: &Frequencies| match scaling {
                 RotaryScaling::None => format!("theta {theta}"),
+                RotaryScaling::LongRope { original_max_positions, attention_factor, .. } => format!(
+                    "theta {theta}, LongRoPE past {original_max_positions} tokens, attention factor {attention_factor:.4}"
+                ),
                 scaling => format!("theta {theta}, {scaling:?}"),
             };
-            let local = local.map(|local| format!("; in local layers {}", describe(local)));
-            let values = if rotate_values { "; values are rotated, too" } else { "" };
+            let local = local.as_ref().map(|local| format!("; in local layers {}", describe(local)));
+            let part = rotated_dims.map(|dims| format!("; {dims} dimensions of each head are rotated"));
+            let values = if *rotate_values { "; values are rotated, too" } else { "" };
             format!(
-                "{max_positions} (rotary, {}{}{values})",
+                "{max_positions} (rotary, {}{}{values}{})",
                 describe(frequencies),
-                local.unwrap_or_default()
+                local.unwrap_or_default(),
+                part.unwrap_or_default()
             )
         }
         Positions::Alibi => format!("{max_positions} (ALiBi)"),

@@ -9,6 +9,7 @@ use super::cost::Cost;
 use super::describe::describe_encoder;
 use super::files::ModelFile;
 use super::multi_vector;
+use crate::model::modules::PostPoolingModule;
 use crate::model::weights::TensorReport;
 use crate::named::Named;
 use crate::nn::cost::{Growth, idle_parameters};
@@ -26,6 +27,10 @@ pub(super) fn object(examined: &Examined, cost: &Cost, files: &[ModelFile]) -> R
         })
         .collect();
     let pooling = modules.pooling.as_ref();
+    let specs = |modules: &[PostPoolingModule]| -> Vec<String> {
+        modules.iter().map(|module| module.spec.to_string()).collect()
+    };
+    let (before_pooling, after_pooling) = modules.post_pooling.split_at(modules.before_pooling);
     let prompts: Map<String, Value> =
         modules.prompts.texts.iter().map(|(name, text)| (name.clone(), json!(text))).collect();
     let dimensions = modules.truncate_dim.map_or(examined.dimensions, |kept| kept.min(examined.dimensions));
@@ -59,7 +64,8 @@ pub(super) fn object(examined: &Examined, cost: &Cost, files: &[ModelFile]) -> R
         "pooling": examined.pooling.to_string(),
         "pooling_file": pooling.map(|pooling| pooling.file.display().to_string()),
         "include_prompt": pooling.is_none_or(|pooling| pooling.include_prompt),
-        "after_pooling": modules.post_pooling.iter().map(|module| module.spec.to_string()).collect::<Vec<_>>(),
+        "before_pooling": specs(before_pooling),
+        "after_pooling": specs(after_pooling),
         "dense_sizes": modules.dense_sizes,
         "multi_vector": modules.multi_vector.as_ref().map(multi_vector::object),
         "query_weights": modules.query_weights.as_ref().map(|weights| {

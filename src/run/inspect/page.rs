@@ -9,7 +9,7 @@ use super::cost::Cost;
 use super::describe::describe_encoder;
 use super::files::ModelFile;
 use super::multi_vector;
-use crate::model::modules::{PoolingModule, QueryWeights};
+use crate::model::modules::{PoolingModule, QueryWeights, TokenLimit};
 use crate::model::weights::TensorReport;
 use crate::named::Named;
 use crate::nn::cost::{ComponentParameters, Growth, idle_parameters};
@@ -247,8 +247,16 @@ fn vector_lines(examined: &Examined, folder: &Path) -> Vec<(&'static str, String
             format!("{} ({texts}: fixed weights of tokens, no encoder)", shown(own, folder)),
         ));
     }
-    for module in modules.post_pooling.iter().filter(|module| module.spec != PostPoolingSpec::Normalize) {
-        lines.push(("after pooling", format!("{} ({})", module.spec, shown(&module.folder, folder))));
+    for (key, length) in [("query length", 0), ("document length", 1)] {
+        if let Some(TokenLimit { tokens, file, .. }) = &modules.role_lengths[length] {
+            lines.push((key, format!("{} ({})", counted(*tokens as u64, "token"), shown(file, folder))));
+        }
+    }
+    let (before, after) = modules.post_pooling.split_at(modules.before_pooling);
+    let after = after.iter().filter(|module| module.spec != PostPoolingSpec::Normalize);
+    let before = before.iter().map(|module| ("before pooling", module));
+    for (key, module) in before.chain(after.map(|module| ("after pooling", module))) {
+        lines.push((key, format!("{} ({})", module.spec, shown(&module.folder, folder))));
     }
     if !modules.dense_sizes.is_empty() {
         let sizes: Vec<String> = modules.dense_sizes.iter().map(usize::to_string).collect();

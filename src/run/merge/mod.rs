@@ -4,21 +4,19 @@ mod arrays;
 mod parts;
 
 use std::collections::HashSet;
-use std::fs::File;
 use std::io::BufReader;
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 
 use self::parts::Part;
-use crate::error::UsageError;
 use crate::output::{
-    self, Ledger, OutputFormat, OutputLock, OutputMetadata, OutputSchema, RowFile, SidecarPaths, Target,
-    Writer,
+    self, Ledger, OutputFormat, OutputLock, OutputMetadata, OutputSchema, ReadFiles, RowFile, SidecarPaths,
+    Target, Writer,
 };
 use crate::pipeline::refuse_interrupted;
 use crate::sys::console::{Console, counted};
-use crate::sys::regular_file::is_same_file;
+use crate::sys::regular_file;
 
 /// The options of `merge`.
 pub struct MergeOptions {
@@ -35,12 +33,8 @@ pub struct MergeOptions {
 /// # Errors
 /// If a file cannot be read, the files do not belong together, or the output cannot be written.
 pub fn merge(options: &MergeOptions) -> Result<()> {
-    if let Target::File(output) = &options.output
-        && let Some(same) = options.inputs.iter().find(|path| is_same_file(path, output))
-    {
-        bail!(UsageError(format!("{} is also an input; choose another output", same.display())));
-    }
     let lock = OutputLock::acquire(&options.output)?;
+    let lock = lock.check("the output", &ReadFiles::new(&options.inputs, "an input"))?;
     if let Some(sidecars) = lock.sidecars() {
         Ledger::check_replaceable(&sidecars.final_ledger)?;
         refuse_interrupted(sidecars)?;
@@ -110,13 +104,18 @@ fn join_rows(
 
 /// Joins the ledgers beside the inputs, without repeating entries: a record that cannot be read is in the ledger of each run that
 /// appends rows. Without any ledger, an earlier ledger of the output is removed.
-fn join_ledgers(sidecars: &SidecarPaths, inputs: &[PathBuf]) -> Result<()> {
+///
+/// # Errors
+/// If a ledger cannot be read or written.
+pub(super) fn join_ledgers(sidecars: &SidecarPaths, inputs: &[PathBuf]) -> Result<()> {
     let mut ledger = Ledger::open(&sidecars.ledger, &sidecars.output, None)?;
     let mut seen = HashSet::new();
     for input in inputs {
         let Some(paths) = SidecarPaths::of(&Target::File(input.clone()))? else { continue };
-        if let Ok(file) = File::open(&paths.final_ledger) {
-            ledger.append(BufReader::new(file), &mut seen)?;
+        if regular_file::has_dir_entry(&paths.final_ledger) {
+            let unread = |error| anyhow!("cannot read the ledger {} ({error})", paths.final_ledger.display());
+            let file = regular_file::open(&paths.final_ledger).map_err(unread)?;
+            ledger.append(&paths.final_ledger, BufReader::new(file), &mut seen)?;
         }
     }
     ledger.finish(&sidecars.final_ledger)

@@ -1,20 +1,18 @@
 //! The files to merge: their formats, and whether they belong together.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::output::{self, OutputFormat, OutputMetadata, RowFile, SidecarPaths, Target};
-use crate::pipeline::{Shard, shard_of_run};
+use crate::pipeline::{SHARD_KEYS, Shard, shard_of_run};
+use crate::sys::regular_file;
 use crate::vectors::VectorFile;
 
 /// Bytes that tell the format of a file.
 const START_BYTES: u64 = 16;
-/// The metadata that only a shard has.
-const SHARD_KEYS: [&str; 2] = ["shard", "shard_records"];
 /// The digest of the weights, in the metadata.
 const WEIGHTS: &str = "weights_sha256";
 /// How the release is called, and the model, which has several names where it was moved. Files with the same weights may differ in these.
@@ -24,7 +22,7 @@ const NAMES: [&str; 3] = ["release", "model", "revision"];
 pub(super) struct Part {
     name: String,
     format: OutputFormat,
-    /// What the file says about its rows; only the shard for formats without metadata.
+    /// What the file says about its rows; for formats without metadata, what the record of its run says about the shard.
     metadata: OutputMetadata,
     /// The number of chunks of each record, for npy.
     chunks: Option<Vec<Value>>,
@@ -49,9 +47,7 @@ impl Part {
                 chunks = counts;
                 metadata
             }
-            OutputFormat::Jsonl | OutputFormat::Csv | OutputFormat::Npz => {
-                shard_of_run(path)?.map(|shard| ("shard".to_owned(), shard)).into_iter().collect()
-            }
+            OutputFormat::Jsonl | OutputFormat::Csv | OutputFormat::Npz => shard_of_run(path)?,
         };
         Ok(Part { name, format, metadata, chunks })
     }
@@ -71,7 +67,7 @@ impl Part {
 fn format_of(path: &Path, name: &str) -> Result<OutputFormat> {
     let unread = |error| anyhow!("cannot read {name} ({error}); check the path");
     let mut start = Vec::new();
-    File::open(path).map_err(unread)?.take(START_BYTES).read_to_end(&mut start).map_err(unread)?;
+    regular_file::open(path).map_err(unread)?.take(START_BYTES).read_to_end(&mut start).map_err(unread)?;
     let starts = |magic: &[u8]| start.starts_with(magic);
     Ok(if start.is_empty() || starts(b"{") {
         OutputFormat::Jsonl
@@ -99,7 +95,7 @@ fn npy_metadata(path: &Path) -> Result<(OutputMetadata, Option<Vec<Value>>)> {
     let Some(sidecars) = SidecarPaths::of(&Target::File(path.to_owned()))? else {
         return Ok((OutputMetadata::new(), None));
     };
-    let fields: Map<String, Value> = output::manifest::load(&sidecars.meta)?.unwrap_or_default();
+    let fields = output::manifest::load_metadata(&sidecars.meta)?.unwrap_or_default();
     let chunks = fields.get("chunks").and_then(Value::as_array).cloned();
     let text = |(key, value): (String, Value)| Some((key, value.as_str()?.to_owned()));
     Ok((fields.into_iter().filter_map(text).collect(), chunks))
@@ -199,6 +195,20 @@ fn check_shards(parts: &[Part]) -> Result<()> {
             }
             end = next;
         }
+    }
+    // The end of the last shard is the number of all records.
+    let mut ranges = parts.iter().filter_map(|part| Some((part, part.shard()?, part.records()?)));
+    if let Some((part, shard, (start, next))) =
+        ranges.find(|(_, shard, (start, next))| shard.range(end) != (*start..*next))
+    {
+        let expected = shard.range(end);
+        bail!(
+            "{} has the records {start} to {next}, but shard {shard} of {end} records has {} to {}: the input has changed in \
+             between; write all shards again from the same input",
+            part.name,
+            expected.start,
+            expected.end
+        );
     }
     Ok(())
 }

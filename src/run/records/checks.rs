@@ -8,17 +8,15 @@ use anyhow::{Result, bail};
 use super::{RecordOptions, hints};
 use crate::error::UsageError;
 use crate::input::InputPath;
-use crate::model::layout::is_model_file;
-use crate::output::{self, Ledger, OutputLock};
+use crate::output::{self, Ledger, OutputLock, ReadFiles, UncheckedOutput};
 use crate::pipeline::{StartMode, check_writable, refuse_interrupted};
-use crate::sys::regular_file::is_same_file;
 use crate::task::Loaded;
 
 /// Locks the output, after checking that it can be written.
 ///
 /// # Errors
 /// If the output is locked, or writing it would overwrite another file.
-pub(super) fn lock_output(options: &RecordOptions) -> Result<OutputLock> {
+pub(super) fn lock_output(options: &RecordOptions) -> Result<UncheckedOutput> {
     if options.input.is_terminal() {
         options.console.note("reading texts from the terminal, one per line; press Ctrl-D to end");
     }
@@ -58,61 +56,40 @@ pub(super) fn lock_output(options: &RecordOptions) -> Result<OutputLock> {
 /// Rejects output paths that are files of the model.
 ///
 /// # Errors
-/// If the output, its ledger or the summary would overwrite such a file: a usage error.
-pub(super) fn check_model_files(options: &RecordOptions, lock: &OutputLock, loaded: &Loaded) -> Result<()> {
-    let folder = loaded.config.path().parent().unwrap_or(Path::new(""));
-    let is_of_model = |path: &Path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let in_folder = folder.join(&*name);
-        loaded.files.iter().any(|file| is_same_file(file, path))
-            || is_model_file(&name) && is_same_file(&in_folder, path)
-    };
-    let outputs = lock.sidecars().into_iter().flat_map(|sidecars| {
-        [("--output", &*sidecars.output), ("the ledger of the output,", &*sidecars.final_ledger)]
-    });
-    let stats = options.stats.as_deref().map(|path| ("--stats", path));
-    match outputs.chain(stats).find(|(_, path)| is_of_model(path)) {
-        Some((option, path)) => refuse(option, path, "a file of the model"),
-        None => Ok(()),
-    }
-}
-
-/// The error for a path that has two uses.
-///
-/// # Errors
-/// Always: a usage error.
-fn refuse(option: &str, path: &Path, what: &str) -> Result<()> {
-    bail!(UsageError(format!("{option} {} is also {what}; choose another path", path.display())))
+/// If an output or the summary would overwrite such a file: a usage error.
+pub(super) fn check_model_files(
+    options: &RecordOptions,
+    output: UncheckedOutput,
+    loaded: &Loaded,
+) -> Result<OutputLock> {
+    let read = loaded.read_files();
+    options.stats.as_deref().map_or(Ok(()), |path| read.refuse("--stats", path))?;
+    options.appended()?.map_or(Ok(()), |appended| read.refuse_output("--output", &appended))?;
+    output.check("--output", &read)
 }
 
 /// Rejects paths that are given for two files, one of which would overwrite the other.
-fn check_paths(options: &RecordOptions, lock: &OutputLock) -> Result<()> {
-    let sidecars = lock.sidecars();
+fn check_paths(options: &RecordOptions, output: &UncheckedOutput) -> Result<()> {
     let stats = options.stats.as_deref().map(canonical);
-    if let (Some(stats), Some(sidecars)) = (&stats, sidecars) {
+    // With --append, the file that rows are appended to is an output, too.
+    let appended = options.appended()?;
+    let outputs = || output.sidecars().into_iter().chain(&appended);
+    for sidecars in outputs() {
         for (path, what) in
             [(&sidecars.output, "the output"), (&sidecars.final_ledger, "the ledger of the output")]
         {
-            if *stats == canonical(path) {
-                return refuse("--stats", stats, what);
+            if let Some(stats) = stats.as_ref().filter(|stats| **stats == canonical(path)) {
+                return output::refuse("--stats", stats, what);
             }
         }
     }
-    for source in options.input.sources() {
-        let InputPath::File(path) = &source.path else { continue };
-        if stats.as_ref().is_some_and(|stats| is_same_file(stats, path)) {
-            return refuse("--stats", path, "the input");
-        }
-        if let Some(sidecars) = sidecars {
-            if is_same_file(path, &sidecars.output) {
-                return refuse("--output", path, "the input");
-            }
-            if canonical(path) == canonical(&sidecars.final_ledger) {
-                return refuse("the ledger of the output,", path, "the input");
-            }
-        }
-    }
-    Ok(())
+    let paths = options.input.sources().iter().filter_map(|source| match &source.path {
+        InputPath::File(path) => Some(path),
+        InputPath::Stdin => None,
+    });
+    let read = ReadFiles::new(paths, "the input");
+    stats.map_or(Ok(()), |stats| read.refuse("--stats", &stats))?;
+    outputs().try_for_each(|sidecars| read.refuse_output("--output", sidecars))
 }
 
 /// The canonical path of a file, which need not exist.

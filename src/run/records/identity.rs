@@ -47,13 +47,17 @@ fn of_input(input: &Input, pair_option: &str) -> RunIdentity {
         || sources.iter().filter(|source| source.format.is_delimited()).map(|source| source.syntax);
     let shown = |byte: Option<u8>| byte.map_or("none".into(), |byte| byte.escape_ascii().to_string());
     let given = |name: &Option<String>| name.clone().unwrap_or_else(|| "not given".into());
+    let kept: Vec<String> = fields.keep.iter().map(ToString::to_string).collect();
     let mut identity = RunIdentity::from([
         ("--input-format".into(), formats),
-        ("--text-field".into(), fields.text.clone()),
+        ("--text-field".into(), fields.text.names.join(" ")),
         (pair_option.into(), given(&fields.pair)),
         ("--id-field".into(), given(&fields.id)),
-        ("--keep".into(), fields.keep.join(" ")),
+        ("--keep".into(), kept.join(" ")),
     ]);
+    if fields.text.names.len() > 1 {
+        identity.insert("--text-separator".into(), format!("{:?}", fields.text.separator));
+    }
     if syntaxes().next().is_some() {
         let delimiters = syntaxes().map(|syntax| shown(Some(syntax.delimiter)));
         let quotes = syntaxes().map(|syntax| shown(syntax.quote));

@@ -1,26 +1,26 @@
 //! The metadata of an output: the model, and the resolved options of every task.
 
 use std::ops::Range;
-use std::path::Path;
 
+use crate::model::directory::ModelDir;
 use crate::output::OutputMetadata;
-use crate::pipeline::Shard;
+use crate::pipeline::{SHARD_KEYS, Shard};
 use crate::task::{Loaded, ModelOptions, ModelTask};
 
 /// The name of the model, the commit of a snapshot in the cache, and the origin of weights that are not the model's own.
 pub(in crate::run) fn of_model(options: &ModelOptions, loaded: &Loaded) -> OutputMetadata {
     let mut metadata = OutputMetadata::new();
     let mut insert = |key: &str, value: String| drop(metadata.insert(key.into(), value));
+    let snapshot = loaded.config.path().parent().and_then(ModelDir::snapshot_of);
+    let given = &options.source.model;
+    // What a name without an organization stands for.
+    let full = snapshot.as_ref().map(|(id, _)| id).filter(|id| id.rsplit('/').next() == Some(given));
     match &options.config {
         Some(config) => insert("model", config.display().to_string()),
-        None => insert("model", options.source.model.clone()),
+        None => insert("model", full.unwrap_or(given).clone()),
     }
-    let folder = loaded.config.path().parent();
-    let is_snapshot = |folder: &&Path| {
-        folder.parent().and_then(Path::file_name).is_some_and(|parent| parent == "snapshots")
-    };
-    if let Some(commit) = folder.filter(is_snapshot).and_then(Path::file_name) {
-        insert("revision", commit.to_string_lossy().into_owned());
+    if let Some((_, commit)) = snapshot {
+        insert("revision", commit);
     }
     if let Some(task) = loaded.adapter.as_ref().and_then(|adapter| adapter.task.clone()) {
         insert("task", task);
@@ -33,10 +33,8 @@ pub(in crate::run) fn of_model(options: &ModelOptions, loaded: &Loaded) -> Outpu
 
 /// The shard of a run, and its records: the indices of the first one and of the one after the last.
 pub(super) fn of_shard(shard: Shard, range: &Range<u64>) -> OutputMetadata {
-    OutputMetadata::from([
-        ("shard".into(), shard.to_string()),
-        ("shard_records".into(), format!("{}..{}", range.start, range.end)),
-    ])
+    let values = [shard.to_string(), format!("{}..{}", range.start, range.end)];
+    SHARD_KEYS.map(String::from).into_iter().zip(values).collect()
 }
 
 /// The release, and the resolved options of every task.

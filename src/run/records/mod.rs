@@ -18,7 +18,7 @@ pub use options::{Append, Input, RecordOptions};
 use crate::error::UsageError;
 use crate::output::{
     self, ColumnType, ContentType, HASH_COLUMN, KeptColumn, OutputFormat, OutputLock, OutputMetadata,
-    OutputSchema, Target,
+    OutputSchema, Target, UncheckedOutput,
 };
 use crate::pipeline::{
     Collector, EarlierRun, ExitStatus, FileDigests, FileRecords, Journal, KnownRecords, Manifest,
@@ -86,11 +86,12 @@ pub(super) fn run<T: ModelTask>(
             exit_on_signal();
         }
         let cursor = run.collector.cursor().clone();
-        let waves =
-            start_stages(run.source, cursor, run.task, run.budget, utilization.clone(), run.cache.clone())?;
+        let (utilization, cache) = (utilization.clone(), run.cache.clone());
+        let is_resumable = !run.output_is_stream;
+        let waves = start_stages(run.source, cursor, is_resumable, run.task, run.budget, utilization, cache)?;
         run.collector.run(&waves, &interrupts)?;
     }
-    run.collector.report(&run.timings);
+    run.collector.report(&run.timings, options.appended()?.as_ref());
     let cached = run.cache.as_ref().map_or(0, |cache| cache.found());
     let stats = Stats { cached, ..*run.collector.stats() };
     options.console.detail(format!(
@@ -122,7 +123,7 @@ fn prepare<T: ModelTask>(
     let mut source = options.open_input(output_is_stream)?;
     let loaded = load(&console)?;
     let loading = start.elapsed();
-    checks::check_model_files(options, &lock, &loaded)?;
+    let lock = checks::check_model_files(options, lock, &loaded)?;
     let mut output_metadata = metadata::of_model(&options.model, &loaded);
     let mut identity = identity::of_run(options);
     let weights = identity::of_weights(options, &loaded);
@@ -155,7 +156,7 @@ fn prepare<T: ModelTask>(
     if options.hints {
         hints::of_records(&options.input, &mut source, &options.console);
     }
-    if !schema.kept.is_empty() {
+    if options.input.keeps_fields() {
         source.check_kept()?;
     }
     let cache = open_cache(options, choices, journal.as_mut(), digests.as_mut())?;
@@ -314,14 +315,14 @@ fn device_names(task: &impl ModelTask) -> String {
 }
 
 /// Whether to draw a progress bar: not if rows are written to a terminal or a pipe.
-fn shows_progress(lock: &OutputLock) -> bool {
-    lock.sidecars().is_some() || *lock.target() == Target::Stdout && crate::sys::stdout::is_regular_file()
+fn shows_progress(output: &UncheckedOutput) -> bool {
+    output.sidecars().is_some() || *output.target() == Target::Stdout && crate::sys::stdout::is_regular_file()
 }
 
 /// The schema of the output, before the types of its columns are inferred from the first records.
 fn schema(options: &RecordOptions, content: ContentType, metadata: OutputMetadata) -> OutputSchema {
     let hash = options.append.as_ref().map(|_| HASH_COLUMN.to_owned());
-    let keep = options.input.keep().iter().cloned().chain(hash);
+    let keep = options.input.keep().iter().map(|kept| kept.output.clone()).chain(hash);
     OutputSchema {
         format: options.format,
         content,

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 
 use crate::error::UsageError;
-use crate::input::{Entries, Fields, Format, InputPath, Source};
-use crate::output::{self, Target};
+use crate::input::{Entries, Fields, Format, InputPath, KeptName, Source};
+use crate::output::{self, SidecarPaths, Target};
 use crate::pipeline::{Pace, RecordSource, Selection, StartMode};
 use crate::sys::console::Console;
 use crate::task::ModelOptions;
@@ -62,6 +62,15 @@ pub enum Input {
 }
 
 impl RecordOptions {
+    /// The file that the rows are appended to, with the files beside it. `None` without `--append`, and without such a file.
+    ///
+    /// # Errors
+    /// If the file cannot be reached.
+    pub(super) fn appended(&self) -> Result<Option<SidecarPaths>> {
+        let file = self.append.as_ref().and_then(|append| append.file.clone());
+        Ok(file.map(|file| SidecarPaths::of(&Target::File(file))).transpose()?.flatten())
+    }
+
     /// Opens the input. `output_is_stream`: rows go to a terminal or a pipe, where someone may wait for them.
     ///
     /// # Errors
@@ -100,8 +109,8 @@ impl Input {
         }
     }
 
-    /// The names of the fields that are carried through (`--keep`).
-    pub(in crate::run) fn keep(&self) -> &[String] {
+    /// The fields that are carried through (`--keep`).
+    pub(in crate::run) fn keep(&self) -> &[KeptName] {
         match self {
             Input::Texts(_) => &[],
             Input::Files(_, fields) => &fields.keep,
@@ -126,9 +135,14 @@ impl Input {
         self.sources().iter().any(|source| source.path == InputPath::Stdin) && std::io::stdin().is_terminal()
     }
 
-    /// Whether every row has an id, whatever the first records contain.
+    /// Whether `--keep` names fields, which must be in the input.
+    pub(super) fn keeps_fields(&self) -> bool {
+        matches!(self, Input::Files(_, fields) if fields.keeps_id || !fields.keep.is_empty())
+    }
+
+    /// Whether rows have an id column, whatever the first records contain.
     pub(super) fn has_ids(&self) -> bool {
-        let is_named = matches!(self, Input::Files(_, Fields { id: Some(_), .. }));
+        let is_named = matches!(self, Input::Files(_, fields) if fields.keeps_id || fields.id.is_some());
         is_named || self.sources().iter().any(|source| source.format == Format::Files)
     }
 }

@@ -7,17 +7,19 @@ mod results;
 mod scan;
 mod weights;
 
+use std::path::PathBuf;
+
 use anyhow::{Result, bail};
 
 pub use options::{Queries, Rescore, SearchOptions};
+pub(super) use scan::warn_of_missing;
 pub use weights::{NeighbourWeights, WeightKind};
 
 use crate::error::UsageError;
 use crate::neighbours::Metric;
-use crate::output::{OutputDtype, OutputLock, Target};
+use crate::output::{OutputDtype, OutputLock, ReadFiles, UncheckedOutput};
 use crate::pipeline::refuse_interrupted;
 use crate::sys::console::counted;
-use crate::sys::regular_file::is_same_file;
 use crate::vectors::{RowKind, VectorFile};
 use queries::QueryVectors;
 
@@ -26,13 +28,13 @@ use queries::QueryVectors;
 /// # Errors
 /// If a file, the model or the output fails, or the vectors of the file cannot be compared with those of the queries.
 pub fn search(options: &SearchOptions) -> Result<()> {
-    let file = VectorFile::open_any(&options.vectors)?;
+    let file = VectorFile::open_all(&options.vectors)?;
     check_options(options, &file)?;
-    let rescored =
-        options.rescore.as_ref().map(|rescore| open_rescored(options, rescore, &file)).transpose()?;
-    check_output(options)?;
+    let rescored = options.rescore.as_ref().map(|rescore| open_rescored(rescore, &file)).transpose()?;
+    let output = open_output(options)?;
     let shown = results::ShownColumns::new(options, &file)?;
-    let QueryVectors { vectors, ids, comparison } = queries::embed(options, &file)?;
+    let QueryVectors { vectors, ids, comparison, read } = queries::embed(options, &file)?;
+    let lock = output.check("--output", &read)?;
     let noun = match file.kind() {
         RowKind::Dense => "vector",
         RowKind::PerToken => "row with vectors",
@@ -47,7 +49,6 @@ pub fn search(options: &SearchOptions) -> Result<()> {
     ));
     let found = scan::nearest(options, &file, rescored.as_ref(), comparison, &vectors)?;
     drop(vectors);
-    let lock = OutputLock::acquire(&options.output)?;
     results::write(options, &file, &lock, &shown, &ids, found)
 }
 
@@ -68,9 +69,9 @@ fn check_options(options: &SearchOptions, file: &VectorFile) -> Result<()> {
 }
 
 /// Opens the file of `--rescore`, which has the same rows in f32 or f16.
-fn open_rescored(options: &SearchOptions, rescore: &Rescore, file: &VectorFile) -> Result<VectorFile> {
+fn open_rescored(rescore: &Rescore, file: &VectorFile) -> Result<VectorFile> {
     let other = VectorFile::open(&rescore.path)?;
-    let (name, searched) = (other.name(), options.vectors.display());
+    let (name, searched) = (other.name(), file.name());
     if (other.rows(), other.dimensions()) != (file.rows(), file.dimensions()) {
         bail!(
             "--rescore {name} holds {} of {} dimensions, but {searched} {} of {}; pass the same vectors in f32",
@@ -87,17 +88,13 @@ fn open_rescored(options: &SearchOptions, rescore: &Rescore, file: &VectorFile) 
     Ok(other)
 }
 
-/// Checks before the search that the output can be written, and would overwrite neither a file that is read nor an interrupted run.
-fn check_output(options: &SearchOptions) -> Result<()> {
-    let lock = OutputLock::acquire(&options.output)?;
-    lock.sidecars().map_or(Ok(()), refuse_interrupted)?;
-    let Target::File(output) = &options.output else { return Ok(()) };
+/// Locks the output before the search, and checks that it can be written, and would overwrite neither an input nor an interrupted run.
+fn open_output(options: &SearchOptions) -> Result<UncheckedOutput> {
+    let output = OutputLock::acquire(&options.output)?;
+    output.sidecars().map_or(Ok(()), refuse_interrupted)?;
     let rescored = options.rescore.as_ref().map(|rescore| rescore.path.as_path());
-    let read = [options.vectors.as_path()].into_iter().chain(rescored).chain(options.queries.paths());
-    for path in read {
-        if is_same_file(path, output) {
-            bail!(UsageError(format!("--output {} is also an input; choose another path", output.display())));
-        }
-    }
-    Ok(())
+    let vectors = options.vectors.iter().map(PathBuf::as_path);
+    let read = vectors.chain(rescored).chain(options.queries.paths());
+    output.refuse("--output", &ReadFiles::new(read, "an input"))?;
+    Ok(output)
 }

@@ -11,8 +11,8 @@ use crate::task::{ModelOptions, VectorOptions};
 
 /// The options of `sconce search`.
 pub struct SearchOptions {
-    /// The vector file.
-    pub vectors: PathBuf,
+    /// The vector files, which are searched as one.
+    pub vectors: Vec<PathBuf>,
     /// The queries.
     pub queries: Queries,
     /// Maximum neighbours of a query.

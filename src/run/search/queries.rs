@@ -13,10 +13,11 @@ use crate::error::UsageError;
 use crate::model::modules::{Role, is_mean_max_sim};
 use crate::named::Named;
 use crate::neighbours::{Elements, Metric, rows_f32};
-use crate::output::SparseVector;
+use crate::output::{ReadFiles, SparseVector};
 use crate::pipeline::{FileDigests, weights_digest};
 use crate::run::query_texts::QueryTexts;
 use crate::run::{embed, records::metadata};
+use crate::sys::console::counted;
 use crate::task::{Loaded, ModelTask, TextEncoder, TextError, TextVector, load_embedding_or_sparse};
 use crate::vectors::{RowKind, TokenNumbers, VectorFile};
 
@@ -31,6 +32,8 @@ pub(super) struct QueryVectors {
     pub ids: Option<Vec<Value>>,
     /// How they are compared with the rows of the file.
     pub comparison: Comparison,
+    /// The files of the model that embedded them.
+    pub read: ReadFiles,
 }
 
 /// Embeds or reads the queries, and checks that they can be compared with the vectors of the file.
@@ -44,6 +47,7 @@ pub(super) fn embed(options: &SearchOptions, file: &VectorFile) -> Result<QueryV
         Queries::Files(sources, fields) => QueryTexts::read(sources, fields, "--text-field")?,
     };
     let loaded = load_embedding_or_sparse(&options.model, &options.console)?;
+    let read = loaded.read_files();
     let own_metadata = metadata::of_model(&options.model, &loaded);
     let digests =
         file.metadata().contains_key("weights_sha256").then(|| FileDigests::start(loaded.files.clone()));
@@ -71,12 +75,17 @@ pub(super) fn embed(options: &SearchOptions, file: &VectorFile) -> Result<QueryV
         Err(error) => error,
     })?;
     embedded.report(encoder.model().tokenizer.max_length(), &options.console);
-    Ok(QueryVectors { vectors: embedded.vectors, ids, comparison })
+    Ok(QueryVectors { vectors: embedded.vectors, ids, comparison, read })
 }
 
 /// How the queries of a model are compared with the rows of the file.
 fn comparison(encoder: &TextEncoder, metric: Option<Metric>) -> Result<Comparison> {
-    let TextEncoder::Dense(embedder) = encoder else { return Ok(Comparison::SparseDot) };
+    let embedder = match encoder {
+        TextEncoder::Dense(embedder) => embedder,
+        TextEncoder::Sparse(encoder) => {
+            return sparse_comparison(encoder.similarity_name(), metric);
+        }
+    };
     Ok(match (&embedder.late_interaction, metric) {
         (Some(late_interaction), None) => Comparison::MaxSim { mean: late_interaction.is_mean() },
         (_, Some(metric)) => Comparison::Metric(metric),
@@ -84,12 +93,27 @@ fn comparison(encoder: &TextEncoder, metric: Option<Metric>) -> Result<Compariso
     })
 }
 
+/// How sparse vectors are compared that have this similarity function: by the dot product, which the user may choose.
+///
+/// # Errors
+/// If it is another function, and the user did not choose: a usage error.
+fn sparse_comparison(similarity: &str, metric: Option<Metric>) -> Result<Comparison> {
+    if metric.is_none() && similarity != Metric::Dot.name() {
+        bail!(UsageError(format!(
+            "the similarity function of the sparse vectors is {similarity}, which search does not support; pass --metric dot"
+        )))
+    }
+    Ok(Comparison::SparseDot)
+}
+
 /// The encoder of the queries, in the role of queries unless the user chose another role or prompt; and whether the user did.
 fn encoder(options: &SearchOptions, loaded: Loaded) -> Result<(TextEncoder, bool)> {
     let mut vectors = options.query_vectors.clone();
     let has_chosen_prompt = vectors.prompt.is_some() || vectors.role.is_some();
     let has_query_prompt = loaded.modules.prompts.get(Role::Query.name()).is_some();
-    let has_query_modules = loaded.modules.multi_vector.is_some() || loaded.static_queries.is_some();
+    let has_query_modules = loaded.modules.multi_vector.is_some()
+        || loaded.static_queries.is_some()
+        || loaded.modules.role_lengths.iter().any(Option::is_some);
     if !has_chosen_prompt && (has_query_prompt || has_query_modules) {
         vectors.role = Some(Role::Query);
     }
@@ -103,6 +127,7 @@ fn read(options: &SearchOptions, file: &VectorFile, path: &Path) -> Result<Query
     check_dimensions(file, queries.dimensions(), &format!("those of {}", queries.name()))?;
     check_same_model(file, &queries)?;
     let vectors = if queries.kind().is_sparse() { read_sparse(&queries)? } else { read_dense(&queries)? };
+    check_complete(&queries, vectors.len())?;
     let id = queries.columns().iter().position(|column| column.name == "id");
     let rows: Vec<usize> = (0..queries.rows()).collect();
     let ids = match id {
@@ -112,14 +137,27 @@ fn read(options: &SearchOptions, file: &VectorFile, path: &Path) -> Result<Query
         None => None,
     };
     let comparison = match options.metric {
-        _ if file.kind().is_sparse() => Comparison::SparseDot,
+        metric if file.kind().is_sparse() => sparse_comparison(
+            file.metadata().get("similarity").map_or(Metric::Dot.name(), String::as_str),
+            metric,
+        )?,
         Some(metric) => Comparison::Metric(metric),
         None if file.kind() == RowKind::PerToken => Comparison::MaxSim {
             mean: file.metadata().get("similarity").is_some_and(|name| is_mean_max_sim(name)),
         },
         None => Comparison::Metric(metric_of(file)?),
     };
-    Ok(QueryVectors { vectors, ids, comparison })
+    Ok(QueryVectors { vectors, ids, comparison, read: ReadFiles::default() })
+}
+
+/// Checks that each row has a vector.
+fn check_complete(file: &VectorFile, vectors: usize) -> Result<()> {
+    match file.rows() - vectors {
+        0 => Ok(()),
+        missing => {
+            bail!("{} of {} have no vector (null); remove them", counted(missing as u64, "row"), file.name())
+        }
+    }
 }
 
 /// Reads dense vectors, those of the tokens of a row concatenated.

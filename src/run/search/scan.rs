@@ -8,6 +8,7 @@ use crate::neighbours::{
     MaxSim, Metric, Nearest, Neighbour, NotFinite, Scorer, SparseRow, SparseScorer, Stored, rows_f32,
 };
 use crate::output::SparseVector;
+use crate::sys::console::{Console, counted};
 use crate::task::TextVector;
 use crate::vectors::VectorFile;
 
@@ -41,14 +42,28 @@ pub(super) fn nearest(
     let scorer = Scorer::new(metric, file.stored(), &queries, dimensions).map_err(of_query)?;
     let Some((rescored, rescore)) = rescored.zip(options.rescore.as_ref()) else {
         let nearest = Nearest::new(scorer.queries(), options.k, options.threshold);
-        file.scan(0, &scorer, &nearest)?;
+        report_missing(options, file, file.scan(0, &scorer, &nearest)?);
         return Ok(nearest.into_sorted());
     };
     let nearest = Nearest::new(scorer.queries(), options.k.saturating_mul(rescore.multiplier), None);
-    file.scan(0, &scorer, &nearest)?;
+    report_missing(options, file, file.scan(0, &scorer, &nearest)?);
     let scorer = Scorer::new(metric, Stored::Numbers, &queries, dimensions).map_err(of_query)?;
     let candidates = nearest.into_sorted().into_par_iter().enumerate();
     candidates.map(|(query, found)| rank(options, rescored, &scorer, query, found)).collect()
+}
+
+/// Warns of the rows that a scan of the whole file has not scored, because they have no vector.
+fn report_missing(options: &SearchOptions, file: &VectorFile, scored: usize) {
+    warn_of_missing(file, file.rows().saturating_sub(scored), &options.console);
+}
+
+/// Warns of rows that have no vector.
+pub(in crate::run) fn warn_of_missing(file: &VectorFile, rows: usize, console: &Console) {
+    if rows > 0 {
+        let (have, are) = if rows == 1 { ("has", "is") } else { ("have", "are") };
+        let rows = counted(rows as u64, "row");
+        console.warn(format!("{rows} of {} {have} no vector (null) and {are} not compared", file.name()));
+    }
 }
 
 /// The error for a query with a value that is not finite.
@@ -72,7 +87,7 @@ fn nearest_sparse(
     let rows: Vec<_> = rows.map(|(indices, query)| SparseRow { indices, values: &query.values }).collect();
     let scorer = SparseScorer::new(&rows).map_err(of_query)?;
     let nearest = Nearest::new(queries.len(), options.k, options.threshold);
-    file.scan_sparse(&scorer, &nearest)?;
+    report_missing(options, file, file.scan_sparse(&scorer, &nearest)?);
     Ok(nearest.into_sorted())
 }
 
@@ -93,7 +108,7 @@ fn nearest_by_tokens(
     let max_sim = |query: &&Vec<f32>| MaxSim::new(query, file.dimensions(), mean);
     let queries: Vec<MaxSim> = queries.iter().map(max_sim).collect();
     let nearest = Nearest::new(queries.len(), options.k, options.threshold);
-    file.scan_tokens(&queries, &nearest)?;
+    report_missing(options, file, file.scan_tokens(&queries, &nearest)?);
     Ok(nearest.into_sorted())
 }
 

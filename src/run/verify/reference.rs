@@ -95,6 +95,9 @@ fn read_vectors(file: &VectorFile) -> Result<Vec<Vec<f32>>> {
             Elements::F16(values) => values.iter().map(|x| x.to_f32()).collect(),
             Elements::Int8 { .. } | Elements::Binary(_) | Elements::Sparse { .. } => Vec::new(),
         };
+        if block.first_row != vectors.len() {
+            bail!("{name}: row {} has no vector; pass the vectors of all texts", vectors.len());
+        }
         for (vector, row) in values.chunks(block.dimensions).zip(block.first_row..) {
             if vector.iter().any(|x| !x.is_finite()) {
                 bail!("{name}: the vector of row {row} has NaN or infinite values; make the reference again");

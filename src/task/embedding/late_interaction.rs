@@ -72,17 +72,7 @@ impl LateInteraction {
     /// If the limit leaves no room for a text: a usage error.
     pub(super) fn set_role(&mut self, role: Role, tokenizer: &mut Tokenizer) -> Result<()> {
         self.role = role;
-        let max_length = self.max_length[role as usize];
-        let special_tokens = tokenizer.num_special_tokens(false);
-        if max_length <= special_tokens {
-            bail!(UsageError(format!(
-                "a {} of {max_length} tokens leaves no room for a text beside {special_tokens} special tokens; pass a larger \
-                 --max-length",
-                role.name()
-            )));
-        }
-        tokenizer.set_max_length(max_length);
-        Ok(())
+        set_length(tokenizer, self.max_length, role)
     }
 
     /// Vectors per cluster of token pooling; 1 without it.
@@ -145,6 +135,24 @@ impl LateInteraction {
     }
 }
 
+/// Sets the limit of the tokenizer for texts of a role; `lengths` are those of a query and of a document, in the order of [`Role`].
+///
+/// # Errors
+/// If the limit leaves no room for a text: a usage error.
+pub(in crate::task) fn set_length(tokenizer: &mut Tokenizer, lengths: [usize; 2], role: Role) -> Result<()> {
+    let max_length = lengths[role as usize];
+    let special_tokens = tokenizer.num_special_tokens(false);
+    if max_length <= special_tokens {
+        bail!(UsageError(format!(
+            "a {} of {max_length} tokens leaves no room for a text beside {special_tokens} special tokens; pass a larger \
+             --max-length",
+            role.name()
+        )));
+    }
+    tokenizer.set_max_length(max_length);
+    Ok(())
+}
+
 /// The id of the token that expands queries: that of the model's files, else the mask token.
 fn expansion_token(loaded: &Loaded, expansion: &QueryExpansion) -> Result<u32> {
     let (tokenizer, file) = (&loaded.tokenizer, expansion.length.file.display());
@@ -164,17 +172,16 @@ fn expansion_token(loaded: &Loaded, expansion: &QueryExpansion) -> Result<u32> {
     }
 }
 
-/// The maximum tokens of a text of this role: `--max-length`, else the model's own, at most the number of positions.
+/// The maximum tokens of a text of this role: `--max-length`, else the model's own, at most the number of positions that have a table.
 fn max_length(loaded: &Loaded, config: &MultiVector, role: Role) -> Result<usize> {
-    let (limit, positions) = (&loaded.max_length, loaded.encoders[0].spec().max_length());
+    let (limit, positions) = (&loaded.max_length, loaded.encoders[0].spec().position_limit());
     if limit.file.is_none() {
         return Ok(limit.tokens);
     }
-    let own =
-        |length: Option<&crate::model::modules::TokenLimit>| length.map_or(limit.tokens, |own| own.tokens);
+    let positions = positions.unwrap_or(usize::MAX);
     Ok(match (role, &config.expansion) {
-        (Role::Document, _) => own(config.document_length.as_ref()).min(positions),
-        (Role::Query, None) => own(config.query_length.as_ref()).min(positions),
+        (Role::Document, _) => loaded.role_length(config.document_length.as_ref()),
+        (Role::Query, None) => loaded.role_length(config.query_length.as_ref()),
         (Role::Query, Some(QueryExpansion { length, .. })) if length.tokens > positions => bail!(
             "{}: {} is {}, but the model has {positions} positions; fix the file",
             length.file.display(),
@@ -183,7 +190,7 @@ fn max_length(loaded: &Loaded, config: &MultiVector, role: Role) -> Result<usize
         ),
         (Role::Query, Some(QueryExpansion { length, fixed: true, .. })) => length.tokens,
         (Role::Query, Some(QueryExpansion { length, .. })) => {
-            own(config.query_length.as_ref()).min(positions).max(length.tokens)
+            loaded.role_length(config.query_length.as_ref()).max(length.tokens)
         }
     })
 }

@@ -10,6 +10,7 @@ use std::ops::Range;
 use anyhow::{Result, bail};
 
 pub use late_interaction::LateInteraction;
+pub(in crate::task) use late_interaction::set_length;
 pub(in crate::task) use texts::embed_texts;
 pub use texts::{EmbeddedTexts, TextError};
 
@@ -22,7 +23,9 @@ use crate::error::UsageError;
 use crate::model::modules::{Role, Similarity};
 use crate::named::Named;
 use crate::neighbours::{MaxSim, Metric};
-use crate::nn::{Encoder, EncoderSpec, Pooling, PostPooling, RaggedBatch, is_normalized, keep_memory};
+use crate::nn::{
+    Encoder, EncoderSpec, Pooling, PostPooling, RaggedBatch, apply_to_tokens, is_normalized, keep_memory,
+};
 use crate::output::{Content, ContentType, OutputDtype, Span, VectorType};
 use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::task::text_model::TextModel;
@@ -34,6 +37,8 @@ pub struct Embedder {
     pub model: TextModel,
     /// Hidden states → vectors.
     pub pooling: Pooling,
+    /// The modules before pooling, in order.
+    pub token_modules: Vec<PostPooling>,
     /// The post-pooling modules, in order.
     pub post_pooling: Vec<PostPooling>,
     /// Dimensions of a vector after the last module.
@@ -52,6 +57,8 @@ pub struct Embedder {
     pub similarity: Similarity,
     /// The roles, the skiplist and the token pooling of a multi-vector model.
     pub late_interaction: Option<LateInteraction>,
+    /// The maximum tokens of a query and of a document, if a model that is no multi-vector model has its own for one of them.
+    pub role_lengths: Option<[usize; 2]>,
     /// What the texts are, if anything depends on it.
     pub role: Option<Role>,
     /// A token that is left out of the mean of static embeddings.
@@ -165,13 +172,15 @@ impl Embedder {
         }
         if matches!(self.chunking, Some(Chunking { late: true, .. })) {
             return forward(encoder, sequences, batch_tokens, all_tokens, |part, batch, hidden| {
-                self.pooling.forward_spans(hidden, &self.pooled_spans(part, batch.cu_seqlens()))
+                let hidden = apply_to_tokens(&self.token_modules, hidden)?;
+                self.pooling.forward_spans(&hidden, &self.pooled_spans(part, batch.cu_seqlens()))
             });
         }
         let (prompt_tokens, token) = (self.prompt_tokens, self.spec().pooler.token);
         let select = |batch: &RaggedBatch| self.pooling.pooled_tokens(batch, prompt_tokens, token);
         forward(encoder, sequences, batch_tokens, select, |_, batch, hidden| {
-            self.pooling.forward(hidden, batch, prompt_tokens, token)
+            let hidden = apply_to_tokens(&self.token_modules, hidden)?;
+            self.pooling.forward(&hidden, batch, prompt_tokens, token)
         })
     }
 

@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 
+use super::late_interaction::set_length;
 use super::{Embedder, LateInteraction};
 use crate::error::UsageError;
 use crate::model::modules::{Prompts, Role};
@@ -34,6 +35,9 @@ impl Embedder {
         if let Some(late_interaction) = &mut self.late_interaction {
             late_interaction.set_role(role, &mut self.model.tokenizer)?;
         }
+        if let Some(lengths) = self.role_lengths {
+            set_length(&mut self.model.tokenizer, lengths, role)?;
+        }
         self.set_prompt(prompts.of_role(role).1)
     }
 
@@ -56,8 +60,12 @@ impl Embedder {
         }
         let role = late_interaction.as_ref().map(LateInteraction::role).or(options.role);
         let prompt = resolve_prompt(options.prompt.as_ref(), role, &loaded.modules.prompts, console)?;
-        let similarity = loaded.modules.similarity;
-        let Loaded { modules, pooling, mut tokenizer, encoders, post_pooling, dimensions, .. } = loaded;
+        // That of a sparse encoder is for its sparse vectors.
+        let similarity = loaded.modules.similarity.filter(|_| loaded.modules.splade.is_none());
+        let role_lengths = loaded.role_lengths().filter(|_| late_interaction.is_none());
+        let Loaded {
+            modules, pooling, mut tokenizer, encoders, token_modules, post_pooling, dimensions, ..
+        } = loaded;
         let truncate_dim = match pooling {
             Pooling::Text(_) => modules.truncate_dim,
             // It does not apply to vectors of tokens.
@@ -67,6 +75,9 @@ impl Embedder {
             resolve_post_pooling(options, post_pooling, dimensions, truncate_dim)?;
         if let (Some(late_interaction), Some(role)) = (&mut late_interaction, role) {
             late_interaction.set_role(role, &mut tokenizer)?;
+        }
+        if let (Some(lengths), Some(role)) = (role_lengths, role) {
+            set_length(&mut tokenizer, lengths, role)?;
         }
         let excludes_prompt = modules.pooling.is_some_and(|module| !module.include_prompt);
         let prompt_tokens = if excludes_prompt { prompt_length(&tokenizer, &prompt)? } else { 0 };
@@ -80,13 +91,14 @@ impl Embedder {
             check_has_chunks(encoders[0].spec(), chunking.late)?;
         }
         let unknown_token = match modules.static_embedding {
-            Some(StaticLayout::Model2Vec) => tokenizer.unknown_token_id(),
+            Some(StaticLayout::Model2Vec) => tokenizer.model_unknown_token_id(),
             Some(StaticLayout::SentenceTransformers) | None => None,
         };
         check_room(options, &tokenizer, &pooling, &prompt)?;
         Ok(Embedder {
             model: TextModel { tokenizer, encoders, on_long },
             pooling,
+            token_modules,
             post_pooling,
             dimensions,
             dtype,
@@ -94,8 +106,9 @@ impl Embedder {
             prompt_tokens,
             excludes_prompt,
             chunking,
-            similarity,
+            similarity: similarity.unwrap_or_default(),
             late_interaction,
+            role_lengths,
             role,
             unknown_token,
         })

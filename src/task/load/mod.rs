@@ -18,14 +18,15 @@ use crate::error::UsageError;
 use crate::model::adapter::{Adapters, ChosenAdapter};
 use crate::model::config::Config;
 use crate::model::families::Family;
-use crate::model::layout::optional_files_beside;
-use crate::model::modules::{Modules, PostPoolingModule, QueryWeights, post_pooling};
+use crate::model::layout::{is_model_file, optional_files_beside};
+use crate::model::modules::{Modules, PostPoolingModule, QueryWeights, TokenLimit, post_pooling};
 use crate::model::purpose::Purpose;
 use crate::model::static_embedding::StaticLayout;
 use crate::model::weights::{TensorReport, read_index};
 use crate::nn::{
     Encoder, HeadKind, HeadSpec, OutputKind, Pooling, PostPooling, TaskHead, return_freed_memory,
 };
+use crate::output::{ReadFiles, parent_dir};
 use crate::sys::console::Console;
 use crate::text::{Tokenizer, TokenizerOptions, TruncationSide};
 
@@ -57,6 +58,8 @@ pub struct Loaded {
     pub purpose: Option<Purpose>,
     /// The pooling: the option, else the model's files, else the default for the model family.
     pub pooling: Pooling,
+    /// The modules before pooling, which run on the vector of each token.
+    pub token_modules: Vec<PostPooling>,
     /// The post-pooling modules. Empty without pooling.
     pub post_pooling: Vec<PostPooling>,
     /// Dimensions of a vector after the last module; with a head, the number of its logits.
@@ -81,6 +84,32 @@ pub struct Loaded {
     pub adapters: Adapters,
     /// The adapter that is merged into the weights.
     pub adapter: Option<ChosenAdapter>,
+}
+
+impl Loaded {
+    /// The maximum tokens of a text of a role with this limit of its own: `--max-length` if it is given, else its own, at most the number of
+    /// positions that have a table; without one, that of all texts.
+    pub(super) fn role_length(&self, own: Option<&TokenLimit>) -> usize {
+        let positions = self.encoders[0].spec().position_limit().unwrap_or(usize::MAX);
+        match own.filter(|_| self.max_length.file.is_some()) {
+            Some(own) => own.tokens.min(positions),
+            None => self.max_length.tokens,
+        }
+    }
+
+    /// The maximum tokens of a query and of a document, in the order of [`Role`](crate::model::modules::Role), if one of them has its own.
+    pub(super) fn role_lengths(&self) -> Option<[usize; 2]> {
+        let own = &self.modules.role_lengths;
+        own.iter().any(Option::is_some).then(|| own.each_ref().map(|own| self.role_length(own.as_ref())))
+    }
+
+    /// The files of the model, none of which an output may replace.
+    pub fn read_files(&self) -> ReadFiles {
+        const WHAT: &str = "a file of the model";
+        let mut files = ReadFiles::new(&self.files, WHAT);
+        files.add_folder(parent_dir(self.config.path()).to_owned(), is_model_file, WHAT);
+        files
+    }
 }
 
 /// Tokens and their weights for the queries of a sparse encoder without an encoder.
@@ -210,7 +239,7 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Lo
     let skips_encoder = own_weights.is_some() && options.only_queries;
     // In parallel: both take long, and they are independent.
     let (tokenizer, weights_loaded) = rayon::join(
-        || read_tokenizer(&tokenizer_file, &limits, modules.static_embedding),
+        || read_tokenizer(&tokenizer_file, options, limits, &modules),
         || match &weights {
             Weights::File(_) if skips_encoder => without_weights(&parts),
             Weights::File(path) => {
@@ -223,13 +252,16 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Lo
     add_markers_and_padding(&mut tokenizer, &modules, plan.spec.padding)?;
     let static_queries =
         own_weights.map(|module| static_queries(options, module, plan.dimensions)).transpose()?;
-    let (loaded, token_projection) = load_modules(options, applied, projected, &mut report)?;
-    let post_pooling = pooler.into_iter().chain(loaded).collect();
+    let (mut token_modules, token_projection) = load_modules(options, applied, projected, &mut report)?;
+    let before = if plan.has_vectors { modules.applied_before(pooling) } else { 0 };
+    let after = token_modules.split_off(before);
+    let post_pooling = pooler.into_iter().chain(after).collect();
     let purpose = warn_about_tensors(report.as_ref(), &plan, console);
     let run_modules = applied.iter().chain(projected.iter().flat_map(|(modules, _)| modules));
     let mut files = read_files(config, Some(&tokenizer_file), Some(&weights), &modules, run_modules)?;
     files.extend(parts.head_file.map(Path::to_owned));
     files.extend(adapter.iter().flat_map(ChosenAdapter::files));
+    let max_length = max_length.of_tokenizer(&tokenizer, &tokenizer_file);
     let (weights, parameters) = (weights.to_string(), count.parameters);
     let Plan { config, family, pooling, dimensions, .. } = plan;
     Ok(Loaded {
@@ -242,6 +274,7 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Lo
         modules,
         purpose,
         pooling,
+        token_modules,
         post_pooling,
         dimensions,
         token_projection,
@@ -267,7 +300,7 @@ fn add_markers_and_padding(tokenizer: &mut Tokenizer, modules: &Modules, padding
     Ok(())
 }
 
-/// Loads the post-pooling modules, and the projection of token vectors if there is one.
+/// Loads the modules after the encoder, and the projection of token vectors if there is one.
 fn load_modules(
     options: &ModelOptions,
     applied: &[PostPoolingModule],
@@ -312,15 +345,28 @@ fn static_queries(options: &ModelOptions, module: &QueryWeights, dimensions: usi
 /// Reads the tokenizer, and checks that its limit leaves room for a text.
 pub(super) fn read_tokenizer(
     file: &Path,
-    options: &TokenizerOptions,
-    static_embedding: Option<StaticLayout>,
+    options: &ModelOptions,
+    limits: TokenizerOptions,
+    modules: &Modules,
 ) -> Result<Tokenizer> {
-    let mut tokenizer = match static_embedding {
-        Some(_) => Tokenizer::read_static(file, options)?,
-        None => Tokenizer::read(file, options)?,
+    let mut tokenizer = match modules.static_embedding {
+        Some(StaticLayout::SentenceTransformers) => Tokenizer::read_static(file, |own| match own {
+            Some((max_length, side)) => TokenizerOptions {
+                max_length: options.max_length.unwrap_or(max_length),
+                truncation_side: options.truncation_side.unwrap_or(side),
+                ..limits
+            },
+            None => limits,
+        })?,
+        // Its limit is in the config.
+        Some(StaticLayout::Model2Vec) => Tokenizer::read_static(file, |_| limits)?,
+        None => Tokenizer::read(file, &limits)?,
     };
-    if static_embedding == Some(StaticLayout::Model2Vec) {
+    if modules.static_embedding == Some(StaticLayout::Model2Vec) {
         tokenizer.cut_characters();
+    }
+    if modules.no_special_tokens {
+        tokenizer = tokenizer.without_special_tokens();
     }
     let (max_length, special_tokens) = (tokenizer.max_length(), tokenizer.num_special_tokens(false));
     if max_length <= special_tokens {

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::weights::Parts;
 use crate::error::UsageError;
+use crate::model::adapter;
 use crate::model::config::Config;
 use crate::model::directory::ModelDir;
 use crate::model::families::{Family, STATIC_EMBEDDING};
@@ -80,7 +81,7 @@ pub(super) fn plan(
     modules: &Modules,
     wanted: Wanted,
 ) -> Result<Plan> {
-    let config = match &options.config {
+    let mut config = match &options.config {
         Some(path) => Config::read(path)?,
         None if modules.static_embedding.is_some() => {
             let files = require_files(files)?;
@@ -88,14 +89,31 @@ pub(super) fn plan(
         }
         None => Config::read(&require_files(files)?.config())?,
     };
+    for (key, value) in &modules.config_overrides {
+        config.set(key, value.clone());
+    }
+    let family_of = |config: &Config| match modules.static_embedding {
+        Some(_) => Ok(&STATIC_EMBEDDING),
+        None => Family::of(config),
+    };
+    let trained = match files.filter(|_| options.config.is_none() && options.reads_checkpoint()) {
+        Some(files) => family_of(&config)
+            .ok()
+            .map(|family| adapter::trained_purpose(&mut config, family, &files.folder))
+            .transpose()?
+            .flatten(),
+        None => None,
+    };
     let is_bare_checkpoint = !modules.configures_pooling() && options.reads_checkpoint();
     // Random weights have the head that the config describes; for vectors, any config is good.
     let is_described = is_bare_checkpoint || wanted == Wanted::PairScores && !options.reads_checkpoint();
-    let purpose = modules.purpose.clone().or_else(|| Purpose::of_config(&config).filter(|_| is_described));
+    let of_config = || trained.or_else(|| Purpose::of_config(&config)).filter(|_| is_described);
+    let purpose = modules.purpose.clone().or_else(of_config);
     let head = head_kind(wanted, options, modules, purpose.as_ref())?;
-    let (family, spec) = match modules.static_embedding {
-        Some(_) => (&STATIC_EMBEDDING, static_embedding::spec(&config)?),
-        None => Family::of(&config).and_then(|family| Ok((family, family.spec(&config)?)))?,
+    let family = family_of(&config)?;
+    let spec = match modules.static_embedding {
+        Some(_) => static_embedding::spec(&config)?,
+        None => family.spec(&config)?,
     };
     let config = family.encoder_config(&config)?;
     let is_pretrained = purpose.is_none() && purpose::is_pretrained(&config);
@@ -232,11 +250,14 @@ fn head_kind(
         }
         (Wanted::Head(kind), Some(purpose)) => {
             let (noun, command) = (purpose::noun(kind), use_command(purpose));
-            bail!("{model} is {purpose}, not a {noun}; {command}choose a {noun}")
+            bail!("{model} is {purpose}, not a {noun}; {command}choose a {noun}{}", such_as(kind))
         }
         (Wanted::Head(kind), None) if modules.configures_pooling() => {
             let noun = purpose::noun(kind);
-            bail!("{model} is an embedding model, not a {noun}; use sconce embed, or choose a {noun}")
+            bail!(
+                "{model} is an embedding model, not a {noun}; use sconce embed, or choose a {noun}{}",
+                such_as(kind)
+            )
         }
         // The tensors decide.
         (Wanted::Head(kind), None) => Ok(Some(kind)),
@@ -245,6 +266,11 @@ fn head_kind(
         }
         (Wanted::Vectors | Wanted::PairScores | Wanted::VectorsOrWeights, None) => Ok(None),
     }
+}
+
+/// Continues "choose a …": with an example of a model with this head.
+fn such_as(kind: HeadKind) -> String {
+    purpose::example(kind).map(|model| format!(" such as --model {model}")).unwrap_or_default()
 }
 
 /// Checks that a model of this purpose may give vectors: it is an embedding model, the user chose a pooling, or another command uses its

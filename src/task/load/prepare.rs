@@ -1,6 +1,6 @@
 //! Locates the files of a model and resolves config, modules and options: the limit of a text, the adapter, the memory of the weights.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use bytesize::ByteSize;
@@ -12,11 +12,11 @@ use crate::model::adapter::{Adapters, ChosenAdapter};
 use crate::model::directory::ModelDir;
 use crate::model::modules::{Modules, PostPoolingModule, TokenLimit, parent_model, post_pooling};
 use crate::model::weights::Checkpoint;
-use crate::nn::{Backend, F32_SIGNIFICAND_BITS, ParameterCount};
+use crate::nn::{Backend, F32_SIGNIFICAND_BITS, ParameterCount, Positions, ScoreBias};
 use crate::sys::console::Console;
 use crate::task::device::backends;
 use crate::task::options::ModelOptions;
-use crate::text::{PairTruncation, TokenizerOptions, TruncationSide};
+use crate::text::{PairTruncation, Tokenizer, TokenizerOptions, TruncationSide};
 
 /// A model whose config, modules and options are resolved, before its tokenizer and weights are read.
 pub(in crate::task) struct Prepared {
@@ -102,6 +102,16 @@ pub struct MaxLength {
     pub file: Option<PathBuf>,
 }
 
+impl MaxLength {
+    /// The maximum length of a text with a tokenizer, whose own file may set another one.
+    pub(in crate::task) fn of_tokenizer(self, tokenizer: &Tokenizer, file: &Path) -> Self {
+        match tokenizer.max_length() {
+            tokens if tokens == self.tokens => self,
+            tokens => MaxLength { tokens, key: "truncation.max_length".into(), file: Some(file.to_owned()) },
+        }
+    }
+}
+
 /// Locates the files of the encoder and reads the modules of the model.
 fn locate(options: &ModelOptions, console: &Console) -> Result<(Option<ModelDir>, Modules)> {
     let is_replaced = options.is_config_alone() || options.config.is_some() && options.tokenizer.is_some();
@@ -149,17 +159,24 @@ pub(in crate::task) fn find_weights(options: &ModelOptions, files: Option<&Model
     })
 }
 
-/// Maximum tokens of a text: the option, else the model's own limit, at most the number of positions.
+/// Maximum tokens of a text: the option, else the model's own limit. Where positions have a table, at most their number; without one, the
+/// number of positions that the model was made for only limits what no option and no module sets, as in sentence-transformers.
 fn max_length(options: &ModelOptions, modules: &Modules, plan: &Plan) -> Result<MaxLength> {
-    let positions = plan.spec.max_length();
+    let (positions, position_limit) = (plan.spec.max_length(), plan.spec.position_limit());
     if let Some(tokens) = options.max_length {
-        if tokens > positions {
+        if position_limit.is_some_and(|limit| tokens > limit) {
             bail!(UsageError(format!("--max-length {tokens} exceeds the model's {positions} positions")))
         }
         return Ok(MaxLength { tokens, key: "--max-length".into(), file: None });
     }
-    Ok(match &modules.max_length {
-        Some(TokenLimit { tokens, key, file }) if *tokens <= positions => {
+    // The configs of T5 have no field that sentence-transformers compares the limit of a tokenizer with.
+    let is_t5 =
+        plan.spec.positions == Positions::None && matches!(plan.spec.score_bias, ScoreBias::Bucketed { .. });
+    let has_positions = |limit: &TokenLimit| {
+        limit.tokens <= positions || position_limit.is_none() && (is_t5 || !limit.of_tokenizer)
+    };
+    Ok(match modules.max_length.as_ref().filter(|limit| has_positions(limit)) {
+        Some(TokenLimit { tokens, key, file, .. }) => {
             MaxLength { tokens: *tokens, key: key.clone(), file: Some(file.clone()) }
         }
         _ => {

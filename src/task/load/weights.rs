@@ -89,12 +89,12 @@ pub(in crate::task) fn load_checkpoint(
     adapter: Option<&ChosenAdapter>,
     uses_cache: bool,
 ) -> Result<LoadedWeights> {
-    let checkpoint = Checkpoint::open(path)?;
+    let checkpoint = Checkpoint::open_encoder(path, family.names)?;
     if adapter.is_none() {
         checkpoint.check_has_no_adapter()?;
     }
     let mut reader = checkpoint.reader(family.names)?;
-    reader.set_adapter(adapter.map(|adapter| adapter.read(&checkpoint)).transpose()?);
+    reader.set_adapter(adapter.map(|adapter| adapter.read(&checkpoint)).transpose()?)?;
     let cpu = backends.iter().find(|backend| uses_cache && matches!(backend, Backend::Cpu(_)));
     reader.set_packed_weights(cpu.and_then(|cpu| PackedWeights::open(&checkpoint.files(), cpu.gemm_type())));
     let mut encoders = Vec::new();
@@ -130,7 +130,11 @@ pub(in crate::task) fn load_checkpoint(
     reader.finish_adapter()?;
     let packed = reader.take_packed_weights();
     let mut report = reader.into_report();
-    checkpoint.check_unchanged()?;
+    // Packed weights are those of a checkpoint of this digest, which was whole.
+    match packed.as_ref().and_then(PackedWeights::file) {
+        Some(_) => checkpoint.check_files_unchanged()?,
+        None => checkpoint.check_unchanged()?,
+    }
     if let Some(packed) = packed {
         packed.finish()?;
     }

@@ -154,6 +154,35 @@ pub fn damaged(rng: &mut ChaCha8Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
+/// Parquet files that lead the `parquet` crate to abort the process or to panic, and others without a footer; each with its fault, as a
+/// clause.
+pub fn malformed_parquet() -> Vec<(Vec<u8>, &'static str)> {
+    // A footer whose first schema element declares 2³¹ − 1 children, and one whose schema is 10,000 levels deep.
+    let column = |children: &[u8]| [&[0x48, 1, b'a', 0x15][..], children, &[0x00]].concat();
+    let footer = |columns: Vec<Vec<u8>>| {
+        let mut schema =
+            vec![0x15, 0x02, 0x19, 0xfc, (columns.len() & 127) as u8 | 128, (columns.len() >> 7) as u8];
+        schema.extend(columns.concat());
+        schema.extend([0x16, 0x02, 0x19, 0x0c, 0x00]);
+        let length = (schema.len() as u32).to_le_bytes();
+        [b"PAR1", &schema[..], &length, b"PAR1"].concat()
+    };
+    // A root that is annotated as a list, on which the `parquet` crate panics, and its only column.
+    let list_root = vec![0x48, 1, b'a', 0x15, 2, 0x15, 6, 0x00];
+    let list_item = vec![0x15, 12, 0x25, 4, 0x18, 1, b'b', 0x00];
+    vec![
+        (footer(vec![column(&[0xfe, 0xff, 0xff, 0xff, 0x0f])]), "its schema is malformed"),
+        (footer(vec![column(&[2]); 10_000]), "its schema is nested more than 64 levels deep"),
+        (footer(vec![list_root, list_item]), "its metadata is damaged"),
+        (b"PAR1 no footer".to_vec(), "it does not end with the magic number of Parquet"),
+        (
+            b"PAR1\xff\xff\xff\x7fPAR1".to_vec(),
+            "its footer has a length of 2147483647 bytes, but the file has 12",
+        ),
+        (b"PAR".to_vec(), "it has only 3 bytes"),
+    ]
+}
+
 /// A file with damage. In four of five cases, a JSON file stays JSON, with other values.
 pub fn damaged_file(rng: &mut ChaCha8Rng, bytes: &[u8]) -> Vec<u8> {
     match serde_json::from_slice(bytes) {

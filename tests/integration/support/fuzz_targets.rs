@@ -9,7 +9,7 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use sconce::input::{Entries, Entry, Fields, Filter, Format, find};
+use sconce::input::{Entries, Entry, Fields, Filter, Format, KeptName, find};
 use sconce::model::classification::{label_function, labels, next_sentence_labels, pair_function};
 use sconce::model::config::Config;
 use sconce::model::families::Family;
@@ -18,10 +18,11 @@ use sconce::model::purpose::Purpose;
 use sconce::model::weights::Checkpoint;
 use sconce::named::Named;
 use sconce::nn::HeadKind;
-use sconce::output::{self, Ledger, SidecarPaths};
+use sconce::output::{self, Ledger, OutputFormat, SidecarPaths, for_each_record_hash};
 use sconce::pipeline::{
     EarlierRun, FileDigests, Journal, Manifest, RunIdentity, StartMode, refuse_interrupted,
 };
+use sconce::run::merge::{MergeOptions, merge};
 use sconce::sys::console::{Console, Verbosity};
 use sconce::text::{ChatTemplate, Message, PairTruncation, Tokenizer, TokenizerOptions, TruncationSide};
 use sconce::vectors::{RowKind, VectorFile};
@@ -50,6 +51,8 @@ targets! {
     manifest, completed_run, ledger, output_metadata,
     // Vector files.
     vectors, sparse_vectors,
+    // Files of rows.
+    merged_rows, record_hashes,
 }
 
 /// Maximum number of entries read from an input: a damaged row count may declare billions of rows.
@@ -177,15 +180,15 @@ fn read_input(name: &str, bytes: &[u8]) -> bool {
         ["jsonl", "parquet", "arrow"].iter().any(|format| name.starts_with(&format!("case.{format}")));
     if is_typed {
         let keep = ["number", "double", "flag", "day", "time", "price", "kind", "nested", "before"];
-        read_entries(&path, keep.map(String::from).to_vec());
+        read_entries(&path, keep.map(KeptName::from).to_vec());
     }
     read_entries(&path, Vec::new())
 }
 
 /// Reads the entries of an input up to its end or an error. True if there was no error, and at least one record.
-fn read_entries(path: &Path, keep: Vec<String>) -> bool {
+fn read_entries(path: &Path, keep: Vec<KeptName>) -> bool {
     let is_file_per_text = path.to_string_lossy().contains("case.text");
-    let fields = Fields { text: "text".into(), pair: None, id: None, keep };
+    let fields = Fields { keep, ..Fields::default() };
     let format = is_file_per_text.then_some(Format::Files);
     let found = find(&[path.to_owned()], format, &Filter::default());
     let opened = found.and_then(|found| Entries::open(found.sources, fields));
@@ -276,6 +279,51 @@ fn read_vectors(bytes: &[u8], any: bool) -> bool {
     }
 }
 
+/// A file that Sconce wrote, in any format, merged with itself. True if it has rows.
+fn merged_rows(bytes: &[u8]) -> bool {
+    let folder = scratch();
+    let (path, output) = (folder.path().join("case.rows"), folder.path().join("merged"));
+    fs::write(&path, bytes).expect("the file is written");
+    let options = MergeOptions {
+        output: output::Target::File(output.clone()),
+        inputs: vec![path.clone(), path.clone()],
+        console: Console::new(Verbosity::Quiet, false),
+    };
+    match merge(&options) {
+        Ok(()) => fs::metadata(&output).expect("the output is written").len() > 0,
+        Err(error) => {
+            check_input_message(&format!("{error:#}"), &path);
+            assert!(!output.exists(), "nothing is written under the final name");
+            false
+        }
+    }
+}
+
+/// A file that `embed --append` wrote: the ids and hashes of its records. True if it has any.
+fn record_hashes(bytes: &[u8]) -> bool {
+    let format = match bytes.first() {
+        Some(b'P') => OutputFormat::Parquet,
+        Some(b'A' | 0xff) => OutputFormat::Arrow,
+        Some(b'{') => OutputFormat::Jsonl,
+        _ => OutputFormat::Csv,
+    };
+    let folder = scratch();
+    let path = folder.path().join("case.rows");
+    fs::write(&path, bytes).expect("the file is written");
+    let mut records = 0;
+    let read = for_each_record_hash(&path, format, |_, _| {
+        records += 1;
+        Ok(())
+    });
+    match read {
+        Ok(()) => records > 0,
+        Err(error) => {
+            check_input_message(&format!("{error:#}"), &path);
+            false
+        }
+    }
+}
+
 // ---- Files of a model ----
 
 /// `config.json`, up to the spec of the encoder: there are no weights that would bound its sizes.
@@ -317,12 +365,19 @@ fn safetensors_header(bytes: &[u8]) -> bool {
     checkpoint.inspect(|checkpoint| checkpoint.check_unchanged().expect("the file is unchanged")).is_some()
 }
 
-/// A PyTorch checkpoint: a zip archive with a pickle.
+/// A PyTorch checkpoint: a zip archive with a pickle, or the pickles of the older format.
 fn pytorch_checkpoint(bytes: &[u8]) -> bool {
     let folder = scratch();
     let path = folder.path().join("pytorch_model.bin");
     fs::write(&path, bytes).expect("the file is written");
-    accepted(Checkpoint::open(&path), folder.path(), bytes).is_some()
+    let checkpoint = accepted(Checkpoint::open(&path), folder.path(), bytes);
+    let whole = checkpoint.and_then(|checkpoint| {
+        for name in checkpoint.names() {
+            let _ = checkpoint.part(name, 0, 1);
+        }
+        accepted(checkpoint.check_unchanged(), folder.path(), bytes)
+    });
+    whole.is_some()
 }
 
 /// A safetensors file with one element in each of its F32 tensors.
@@ -545,6 +600,7 @@ fn sidecars(folder: &Path) -> SidecarPaths {
         final_ledger: path("out.npy.ledger.jsonl"),
         meta: path("out.npy.meta.json"),
         done: path(".out.npy.done.json"),
+        added: path(".out.npy.append"),
     }
 }
 

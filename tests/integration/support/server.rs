@@ -1,16 +1,21 @@
 //! A small hub on 127.0.0.1: it responds like the Hugging Face hub, injects faults, and records requests.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::json;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
+
+use super::fixture;
 
 /// The content and behaviour of the hub; tests may change it at any time through [`Hub::site`].
 pub struct Site {
@@ -38,6 +43,10 @@ pub enum Fault {
     Short { at: usize },
     /// Ranges are not supported: the response is the whole file.
     NoRange,
+    /// Ranges are not supported, and the connection breaks before this byte of the file.
+    NoRangeBreak { at: usize },
+    /// The ETag of the file, as a server without checksums gives it.
+    Etag(String),
     /// One bit of the file is flipped.
     Damaged,
     /// These bytes replace the HTTP response.
@@ -150,6 +159,50 @@ impl Drop for Hub {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// Starts a server on localhost that passes encrypted requests on to a hub; returns its URL. Its certificate is signed by
+/// `tests/fixtures/tls/ca.pem`.
+pub fn encrypted(hub: &Hub) -> String {
+    let folder = fixture("tls");
+    let chain = CertificateDer::pem_file_iter(folder.join("server.pem")).expect("a file");
+    let chain = chain.map(|certificate| certificate.expect("a certificate")).collect();
+    let key = PrivateKeyDer::from_pem_file(folder.join("server.key")).expect("a key");
+    let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .expect("a key of the certificate");
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = listener.local_addr().expect("an address").port();
+    let plain = hub.url.strip_prefix("http://").expect("an address").to_owned();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (config, plain) = (config.clone(), plain.clone());
+            // A client that refuses the certificate closes the connection.
+            thread::spawn(move || stream.and_then(|stream| decrypt(stream, config, &plain)));
+        }
+    });
+    format!("https://localhost:{port}")
+}
+
+/// Passes one encrypted request on to the hub at an address, and its response back.
+fn decrypt(stream: TcpStream, config: Arc<ServerConfig>, hub: &str) -> std::io::Result<()> {
+    let connection = ServerConnection::new(config).expect("a connection");
+    let mut client = StreamOwned::new(connection, stream);
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        client.read_exact(&mut byte)?;
+        request.extend(byte);
+    }
+    let mut hub = TcpStream::connect(hub)?;
+    hub.write_all(&request)?;
+    std::io::copy(&mut hub, &mut client)?;
+    client.conn.send_close_notify();
+    client.flush()
 }
 
 fn serve(listener: &TcpListener, state: &Arc<State>) {
@@ -271,7 +324,10 @@ impl Site {
             let location = format!("{storage}/storage/{digest}");
             return Response::Text(redirect("302 Found", location, &linked(&digest)));
         }
-        let etag = small_etag(content);
+        let etag = match self.faults.get(name) {
+            Some(Fault::Etag(etag)) => etag.clone(),
+            _ => small_etag(content),
+        };
         if name == "tokenizer_config.json" {
             let location = format!("/api/resolve-cache/models/{}/{commit}/{name}", self.model);
             return Response::Text(redirect("307 Temporary Redirect", location, &linked(&etag)));
@@ -321,7 +377,8 @@ impl State {
             content[middle] ^= 1;
         }
 
-        let range = request.header("range").filter(|_| !matches!(fault, Some(Fault::NoRange)));
+        let has_ranges = !matches!(fault, Some(Fault::NoRange | Fault::NoRangeBreak { .. }));
+        let range = request.header("range").filter(|_| has_ranges);
         let bounds = range.and_then(|range| range.strip_prefix("bytes=")?.split_once('-'));
         let (start, end) = match bounds {
             Some((start, end)) => (
@@ -388,7 +445,7 @@ impl State {
                 self.site().faults.insert(name.into(), Fault::Break { at, times: times - 1 });
                 at
             }
-            Some(Fault::Short { at }) => at.clamp(start, end),
+            Some(Fault::Short { at } | Fault::NoRangeBreak { at }) => at.clamp(start, end),
             _ => end,
         }
     }

@@ -1,0 +1,115 @@
+//! Why a file cannot be read.
+
+use std::fmt::{self, Display, Formatter};
+use std::io;
+
+use anyhow::{Error, anyhow};
+use bytesize::ByteSize;
+
+use crate::error::one_line;
+use crate::sys::memory;
+
+/// Memory of the rows that are decoded at a time, in bytes, where no option sets it: enough for the record batches and row groups of
+/// common writers.
+pub const MAX_BATCH_BYTES: u64 = 1 << 30;
+
+/// Why the next rows cannot be read.
+#[derive(Debug)]
+pub enum ReadError {
+    /// Reading the file failed.
+    Io(io::Error),
+    /// The file is malformed. The reason is a clause.
+    Malformed(String),
+    /// They take `bytes` bytes of memory, more than the limit of `max_bytes`.
+    TooLarge {
+        /// What they take.
+        bytes: u64,
+        /// The limit.
+        max_bytes: u64,
+    },
+    /// They take this many bytes of memory, more than is free.
+    NoMemory(u64),
+}
+
+impl ReadError {
+    /// The error as a sentence about the file `name` of this format, with a remedy for a malformed one.
+    pub(super) fn of_file(self, name: &str, format: Format, remedy: &str) -> Error {
+        let Format { name: format, unit, units } = format;
+        let si = |bytes| ByteSize(bytes).display().si();
+        match self {
+            ReadError::Io(error) => anyhow!("cannot read {name} ({}); check the file", one_line(&error)),
+            ReadError::Malformed(reason) => anyhow!("cannot read {name} as {format} ({reason}); {remedy}"),
+            ReadError::TooLarge { bytes, max_bytes } => anyhow!(
+                "{name}: a {unit} takes {} of memory, more than the {} that are read at a time; write the file in smaller {units}",
+                si(bytes),
+                si(max_bytes)
+            ),
+            ReadError::NoMemory(bytes) => anyhow!(
+                "{name}: a {unit} takes {}, more than the free memory; write the file in smaller {units}",
+                si(bytes)
+            ),
+        }
+    }
+}
+
+/// The reason as a clause.
+impl Display for ReadError {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let si = |bytes: &u64| ByteSize(*bytes).display().si();
+        match self {
+            ReadError::Io(error) => f.write_str(&one_line(error)),
+            ReadError::Malformed(reason) => f.write_str(reason),
+            ReadError::TooLarge { bytes, max_bytes } => {
+                write!(f, "its next rows take {} of memory, more than {}", si(bytes), si(max_bytes))
+            }
+            ReadError::NoMemory(bytes) => {
+                write!(f, "its next rows take {} of memory, more than is free", si(bytes))
+            }
+        }
+    }
+}
+
+/// A format, and the unit that its files are written in.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Format {
+    name: &'static str,
+    unit: &'static str,
+    units: &'static str,
+}
+
+impl Format {
+    pub(super) const PARQUET: Format = Format { name: "Parquet", unit: "row group", units: "row groups" };
+    pub(super) const ARROW: Format = Format { name: "Arrow", unit: "record batch", units: "record batches" };
+}
+
+impl From<io::Error> for ReadError {
+    fn from(error: io::Error) -> Self {
+        ReadError::Io(error)
+    }
+}
+
+impl From<String> for ReadError {
+    fn from(reason: String) -> Self {
+        ReadError::Malformed(reason)
+    }
+}
+
+impl From<&str> for ReadError {
+    fn from(reason: &str) -> Self {
+        ReadError::Malformed(reason.into())
+    }
+}
+
+/// Checks that `bytes` bytes in addition to the `held` bytes are within a limit of `max_bytes` bytes, and that there is memory for them.
+/// Where the `arrow` and `parquet` crates allocate a length that a file declares and there is no memory for it, the process aborts.
+///
+/// # Errors
+/// If they are not: [`ReadError::TooLarge`] or [`ReadError::NoMemory`].
+pub(super) fn check_memory(bytes: u64, held: u64, max_bytes: u64) -> Result<(), ReadError> {
+    let all = bytes.saturating_add(held);
+    if all > max_bytes {
+        return Err(ReadError::TooLarge { bytes: all, max_bytes });
+    }
+    let is_free = usize::try_from(bytes).is_ok_and(memory::is_free);
+    if is_free { Ok(()) } else { Err(ReadError::NoMemory(all)) }
+}

@@ -1,0 +1,167 @@
+//! Several files as one: the shards of a run, or a corpus in parts.
+
+use std::ops::{ControlFlow, Range};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+
+use super::buffer::BlockBuffer;
+use super::file::VectorFile;
+use super::source::{Columns, Opened, RowKind, Vectors, Visit, rows_by_unit};
+use crate::field::FieldValue;
+use crate::neighbours::Block;
+use crate::output::{ColumnType, KeptColumn};
+use crate::sys::console::counted;
+
+/// The column that tells the file of a row.
+const FILE: &str = "file";
+/// What the metadata of all files has to agree on: it makes vectors comparable.
+const SHARED: [&str; 5] = ["weights_sha256", "pooling", "normalized", "prompt", "role"];
+
+/// The parts, and the rows of each.
+struct Parts {
+    files: Vec<VectorFile>,
+    rows: Vec<Range<usize>>,
+    /// The columns that all parts have, and [`FILE`] unless they have a column of that name.
+    columns: Vec<KeptColumn>,
+}
+
+impl VectorFile {
+    /// Opens files as [`VectorFile::open_any`] does, the rows of one after those of another; with the column `file` if there are several.
+    ///
+    /// # Errors
+    /// As [`VectorFile::open_any`], and if their vectors cannot be compared with the same query.
+    ///
+    /// # Panics
+    /// If there is no path.
+    pub fn open_all(paths: &[PathBuf]) -> Result<VectorFile> {
+        let mut files = paths.iter().map(|path| Self::open_any(path)).collect::<Result<Vec<_>>>()?;
+        if files.len() == 1 {
+            return Ok(files.remove(0));
+        }
+        let name = format!("{} and {} more", files[0].name(), counted(files.len() as u64 - 1, "file"));
+        Ok(VectorFile::new(&name, join(files)?))
+    }
+}
+
+/// The files, one after another, as one.
+///
+/// # Errors
+/// If their vectors cannot be compared with one another.
+fn join(files: Vec<VectorFile>) -> Result<Opened> {
+    for other in &files[1..] {
+        check_alike(&files[0], other)?;
+    }
+    let (mut rows, mut next) = (Vec::new(), 0);
+    for file in &files {
+        rows.push(next..next + file.rows());
+        next += file.rows();
+    }
+    let in_all = |column: &&KeptColumn| {
+        files.iter().all(|file| file.columns().iter().any(|other| other.name == column.name))
+    };
+    let mut columns: Vec<KeptColumn> = files[0].columns().iter().filter(in_all).cloned().collect();
+    if columns.iter().all(|column| column.name != FILE) {
+        columns.push(KeptColumn { name: FILE.into(), column_type: ColumnType::Text });
+    }
+    let first = &files[0];
+    let (kind, dtype, dimensions) = (first.kind(), first.dtype(), first.dimensions());
+    let metadata = first.metadata().clone();
+    let parts = Arc::new(Parts { files, rows, columns });
+    Ok(Opened {
+        rows: next,
+        dimensions,
+        kind,
+        token_numbers: None,
+        dtype,
+        metadata,
+        vectors: Box::new(JoinedVectors(parts.clone())),
+        columns: Box::new(JoinedColumns(parts)),
+    })
+}
+
+/// Checks that vectors of two files can be compared with one query.
+fn check_alike(file: &VectorFile, other: &VectorFile) -> Result<()> {
+    let (a, b) = (file.name(), other.name());
+    if file.kind() == RowKind::SparseByToken || other.kind() == RowKind::SparseByToken {
+        bail!("{a} and {b}: sparse vectors in jsonl are searched one file at a time; merge the files first");
+    }
+    let describe = |file: &VectorFile| {
+        format!("{} of {} dimensions in {}", file.kind().noun(), file.dimensions(), file.dtype())
+    };
+    if describe(file) != describe(other) {
+        bail!("{a} holds {}, but {b} {}; search them one by one", describe(file), describe(other));
+    }
+    let value = |file: &VectorFile, key: &str| file.metadata().get(key).cloned();
+    let differs = |key: &str| value(file, key).zip(value(other, key)).is_some_and(|(a, b)| a != b);
+    if let Some(key) = SHARED.into_iter().find(|key| differs(key)) {
+        bail!(
+            "{a} was made with {key} {:?}, but {b} with {:?}; search them one by one",
+            file.metadata()[key],
+            other.metadata()[key]
+        );
+    }
+    Ok(())
+}
+
+struct JoinedVectors(Arc<Parts>);
+
+impl Vectors for JoinedVectors {
+    fn units(&self, max_rows: usize) -> Vec<Range<usize>> {
+        let Parts { files, rows, .. } = &*self.0;
+        let units = |(file, rows): (&VectorFile, &Range<usize>)| {
+            let start = rows.start;
+            file.units(max_rows).into_iter().map(move |unit| unit.start + start..unit.end + start)
+        };
+        files.iter().zip(rows).flat_map(units).collect()
+    }
+
+    fn read(
+        &self,
+        rows: Range<usize>,
+        max_rows: usize,
+        buffer: &mut BlockBuffer,
+        visit: &mut Visit,
+    ) -> Result<ControlFlow<()>> {
+        let Parts { files, rows: parts, .. } = &*self.0;
+        let part = parts.partition_point(|part| part.end <= rows.start);
+        let start = parts[part].start;
+        files[part].read_unit(rows.start - start..rows.end - start, max_rows, buffer, |block| {
+            visit(&Block { first_row: block.first_row + start, ..*block })
+        })
+    }
+}
+
+struct JoinedColumns(Arc<Parts>);
+
+impl Columns for JoinedColumns {
+    fn columns(&self) -> &[KeptColumn] {
+        &self.0.columns
+    }
+
+    fn values(&self, rows: &[usize], columns: &[usize]) -> Result<Vec<Vec<FieldValue>>> {
+        let parts = &*self.0;
+        let mut found = Vec::with_capacity(rows.len());
+        for (i, wanted) in rows_by_unit(rows, &parts.rows) {
+            let file = &parts.files[i];
+            let own: Vec<usize> = wanted.iter().map(|row| row - parts.rows[i].start).collect();
+            let position = |column: &usize| {
+                let name = &parts.columns[*column].name;
+                file.columns().iter().position(|other| other.name == *name)
+            };
+            let positions: Vec<Option<usize>> = columns.iter().map(position).collect();
+            let read: Vec<usize> = positions.iter().flatten().copied().collect();
+            for values in file.values(&own, &read)? {
+                let mut values = values.into_iter();
+                let value = |position: &Option<usize>| match position {
+                    Some(_) => values.next().unwrap_or_default(),
+                    // The only column that a part may not have.
+                    None => serde_json::Value::from(file.name()).into(),
+                };
+                found.push(positions.iter().map(value).collect());
+            }
+        }
+        Ok(found)
+    }
+}
