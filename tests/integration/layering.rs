@@ -111,7 +111,7 @@ const OWNED: &[(&str, &[&str])] = &[
     ("zip", &["model", "output", "vectors"]),
     ("memmap2", &["sys"]),
     ("arrow_array", &["formats", "input", "output", "field", "vectors"]),
-    ("arrow_buffer", &["formats", "output"]),
+    ("arrow_buffer", &["formats", "input", "output"]),
     ("arrow_cast", &["field", "vectors"]),
     ("arrow_data", &["field"]),
     ("arrow_ipc", &["formats", "output"]),
