@@ -215,7 +215,7 @@ fn write_pairs(
     pairs: &[Pair],
 ) -> Result<()> {
     let column = |name: &str, column_type| KeptColumn { name: name.into(), column_type };
-    let score = ColumnType::infer_from_fields([FieldValue::from(0.0)].iter());
+    let score = ColumnType::infer_from_fields([FieldValue::from(0.0f32)].iter());
     let mut columns =
         vec![column("a", ColumnType::Integer), column("b", ColumnType::Integer), column("score", score)];
     for kept in kept.iter().map(|kept| &file.columns()[*kept]) {

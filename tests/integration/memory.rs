@@ -264,12 +264,11 @@ fn tables_of_millions_of_columns_are_refused() {
     for (suffix, delimiter) in [("csv", ","), ("tsv", "\t")] {
         let many = delimiter.repeat(15 << 20);
         let input = folder.write(&format!("header.{suffix}"), format!("text{many}\nthe lamp\n").as_bytes());
-        let parts =
-            [&format!("header.{suffix} line 1: the row that starts here has more than 4194304 fields")];
+        let parts = [&format!("header.{suffix} line 1 has more than 4194304 fields")];
         assert_fails(&run(&input, &[]), 1, &parts.map(String::as_str));
         let content = format!("text{delimiter}x\nthe lamp{delimiter}1\nthe{many}\n");
         let input = folder.write(&format!("row.{suffix}"), content.as_bytes());
-        let parts = [&format!("row.{suffix} line 3: the row that starts here has more than 4194304 fields")];
+        let parts = [&format!("row.{suffix} line 3 has 15,728,641 fields, but the header has 2")];
         assert_fails(&run(&input, &[]), 1, &parts.map(String::as_str));
         // A million columns fit.
         let many = delimiter.repeat(1 << 20);

@@ -308,7 +308,7 @@ fn shards_are_of_the_records_of_all_files() {
     fs::write(docs.join("a.txt"), "one\ntwo\nthree").unwrap();
     fs::write(docs.join("b.csv"), "text,note\n\"four\nlines\",x\nfive,\"y\nz\"\n").unwrap();
     fs::write(docs.join("c.jsonl"), "{\"text\":\"six\"}\n").unwrap();
-    assert_same(&inputs.merged("docs", "jsonl", &["--keep", "file", "line"]), &[""]);
+    assert_same(&inputs.merged("docs", "jsonl", &["--keep", "file", "line", "--include", "*"]), &[""]);
     assert_same(&inputs.merged("docs", "parquet", &["--input-format", "files"]), &[""]);
     let rows = fs::read_to_string(inputs.path("part-2.jsonl")).unwrap();
     let indices: Vec<Value> =

@@ -236,6 +236,6 @@ fn measures(name: &str, values: impl Iterator<Item = Option<f64>>) -> Column {
 fn float(name: &str, values: impl Iterator<Item = FieldValue>) -> Column {
     let values: Vec<FieldValue> = values.collect();
     // f32, also where a query has no neighbours.
-    let column_type = ColumnType::infer_from_fields([FieldValue::from(0.0)].iter());
+    let column_type = ColumnType::infer_from_fields([FieldValue::from(0.0f32)].iter());
     (KeptColumn { name: name.into(), column_type }, values)
 }
