@@ -50,6 +50,7 @@ fn main() -> Result<()> {
                 path: InputPath::File(file.clone()),
                 format: Format::Lines,
                 compression: Compression::None,
+                syntax: Format::Lines.syntax(),
                 is_lenient: false,
                 fault: None,
             }],
