@@ -30,7 +30,7 @@ pub fn print(page: &[u8]) -> Result<()> {
 /// Calls `print`, which writes to standard output, and flushes that.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn print_with(print: impl FnOnce() -> io::Result<()>) -> Result<()> {
     check_stdout()?;
     let printed = print().and_then(|()| io::stdout().flush());
