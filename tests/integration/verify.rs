@@ -199,7 +199,7 @@ fn rows_that_do_not_fit_are_named() {
     let no_text = changed(&|rows| drop(rows[2].as_object_mut().unwrap().remove("text")));
     assert_fails(&no_text, 1, &["ref.jsonl line 3", "\"text\""]);
     let no_vector = changed(&|rows| drop(rows[2].as_object_mut().unwrap().remove("embedding")));
-    assert_fails(&no_vector, 1, &["ref.jsonl", "row 2", "embedding"]);
+    assert_fails(&no_vector, 1, &["ref.jsonl", "row 2 has no vector"]);
     assert_fails(&changed(&|rows| rows[3]["embedding"][5] = Value::Null), 1, &["row 3", "NaN"]);
     let short = changed(&|rows| drop(rows[3]["embedding"].as_array_mut().unwrap().pop()));
     assert_fails(&short, 1, &["row 3 has 35 elements, expected 36"]);
