@@ -295,7 +295,7 @@ fn damaged_files_of_a_tokenizer_are_parsed_or_refused() {
 #[test]
 fn damaged_chat_templates_render_or_are_refused() {
     let mut templates = seeds(&fixture("causal-rerankers"), |path| path.ends_with("/chat_template.jinja"));
-    // Chains and nested expressions, deeply nested values, and values that double.
+    // Chains and nested expressions. What takes memory without end is rendered in processes of its own: causal_rerankers.
     templates.extend(
         ["+1", "~a", ".a", "|e", "()", "**a", " and a"]
             .map(|link| format!("{{{{ a{} }}}}", link.repeat(999)).into_bytes()),
@@ -303,14 +303,6 @@ fn damaged_chat_templates_render_or_are_refused() {
     templates
         .extend(["not ", "-", "(", "["].map(|open| format!("{{{{ {}a }}}}", open.repeat(999)).into_bytes()));
     templates.push(format!("{{% if a %}}{}{{% endif %}}", "{% elif a %}".repeat(9_999)).into_bytes());
-    for value in
-        ["[n.x]", "[n.x, n.x]", "{'a': n.x, 'b': n.x}", "n.x + n.x", "n.x ~ n.x", "n.x|map('string')|list"]
-    {
-        let template = format!(
-            "{{% set n = namespace(x=['a']) %}}{{% for i in range(9999) %}}{{% set n.x = {value} %}}{{% endfor %}}{{{{ n.x == n.x }}}}{{{{ n.x }}}}"
-        );
-        templates.push(template.into_bytes());
-    }
     fuzz("chat_template", &templates, 4 * CASES, damaged_seed);
 }
 
