@@ -59,7 +59,7 @@ pub fn spawn_with_stack<T: Send + 'static>(
 fn refused(threads: usize, error: impl Display) -> anyhow::Error {
     let threads = if threads == 1 { "a thread".to_owned() } else { format!("{threads} threads") };
     anyhow!(
-        "cannot start {threads} ({error}); pass a smaller --threads, or raise the process limit (ulimit -u)"
+        "cannot start {threads} ({error}); pass a smaller --threads, or raise the limits of processes and memory (ulimit -u, ulimit -v)"
     )
 }
 
