@@ -11,16 +11,16 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Result, anyhow, ensure};
+use sconce::engine::{MemoryBudget, Task, balanced_batches};
 use sconce::input::{Compression, Fields, Format, InputPath, Source};
 use sconce::model::Source as ModelSource;
 use sconce::output::{self, OutputDtype, Target};
-use sconce::pipeline::{MemoryBudget, Task};
 use sconce::run::embed::{EmbedOptions, embed};
 use sconce::run::records::{Input, RecordOptions};
 use sconce::sys::console::{Console, Verbosity};
 use sconce::sys::threads::{build_global_pool, single_thread_pool};
 use sconce::task::{Embedder, ModelOptions, OnLong, VectorOptions, load, workload};
-use sconce::text::{TokenizedText, balanced_batches};
+use sconce::text::TokenizedText;
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();

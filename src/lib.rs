@@ -14,17 +14,18 @@
 //!
 //! # Modules
 //!
-//! Imports run downward only: `main → cli → run → {task, pipeline}`, `task → {pipeline, text, model, nn}`,
-//! `pipeline → {input, text, output}`, `{input, output, vectors} → formats` and `model → nn → ops → kernels`. A test checks this, and
+//! Imports run downward only: `main → cli → run → {task, job}`, `task → {engine, text, model, nn}`,
+//! `job → {engine, input, output}`, `engine → {text, output}`, `{input, output, vectors} → formats` and `model → nn → ops → kernels`. A test checks this, and
 //! that no imports form a circle.
 //!
 //! * [`cli`]: the command line; the only module that uses clap. Resolves arguments to plain option structs.
 //! * [`run`]: one file per subcommand: prepare, run, report.
 //! * [`task`]: tasks (embedding, classification, reranking, tagging, answering), and loading of models.
-//! * [`pipeline`]: records in, rows out, in bounded memory, for any task; resume, statistics, signals.
+//! * [`job`]: records in, rows in files out: order, resume, shards, statistics, signals.
+//! * [`engine`]: texts in, rows out, in bounded memory, for any task and any caller: batches, workers, equal texts, row cache.
 //! * [`figure`]: pictures and pages of attention.
 //! * [`input`]: [`input::Record`] and its readers, one file per format.
-//! * [`text`]: the tokenizer, the chunks of a long text, and grouping sequences into batches.
+//! * [`text`]: the tokenizer, and the chunks of a long text.
 //! * [`model`]: reading a model's files: layout, hub, config, families, tensor names, weights, modules.
 //! * [`nn`]: the maths over candle tensors.
 //! * [`ops`]: candle operations, each with a plain reference, a CPU path and, where it pays, a GPU path.
@@ -50,7 +51,8 @@
 //! | prompt | a string put before each text, such as `query: ` |
 //! | batch, `cu_seqlens` | sequences of one forward pass; the offsets of their first tokens |
 //! | `key_lengths` | the first tokens of each sequence, which are keys of attention; the others are queries only |
-//! | group, wave | records that one tokenizer thread takes at once; records that are planned together |
+//! | group | records that one tokenizer thread takes at once |
+//! | item, wave | a text in the engine with what its caller carries; items that are planned together |
 //! | hidden states | `(T, H)`: one row per token after an encoder layer |
 //! | selected tokens | the tokens whose last hidden states a task needs; the last layer computes only these |
 //! | prefix tree | the tokens of a batch, where sequences with the same prefix share its nodes; with a causal mask, each node is computed once |
@@ -103,11 +105,13 @@
 //! | peak | the highest rate of the arithmetic units |
 
 pub mod cli;
+pub mod engine;
 pub mod error;
 pub mod field;
 pub mod figure;
 pub mod formats;
 pub mod input;
+pub mod job;
 pub mod model;
 pub mod named;
 pub mod neighbours;
@@ -115,7 +119,6 @@ pub mod nn;
 #[allow(unsafe_code)]
 pub mod ops;
 pub mod output;
-pub mod pipeline;
 pub mod run;
 pub mod sys;
 pub mod task;

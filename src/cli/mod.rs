@@ -26,9 +26,9 @@ mod verify;
 use anyhow::{Result, anyhow};
 use clap::{CommandFactory, FromArgMatches};
 
+use crate::job::ExitStatus;
 use crate::nn::{Isa, configure_allocator};
 use crate::output;
-use crate::pipeline::ExitStatus;
 use crate::run;
 use crate::sys::file_size_limit::report_size_limits;
 use crate::sys::threads::build_global_pool;

@@ -11,9 +11,9 @@ use super::choice::{OrAuto, named, named_or_auto};
 use super::resolve::{console, inputs, is_stdout, target};
 use crate::error::UsageError;
 use crate::input::{self, FieldSyntax, Fields, Filter, KeptName, TextFields};
+use crate::job::{Selection, Shard, StartMode};
 use crate::named::Named;
 use crate::output;
-use crate::pipeline::{Selection, Shard, StartMode};
 use crate::run::records::{Input, RecordOptions};
 use crate::task::{AMX_TOKENS, CAUSAL_TOKENS, CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS, ModelOptions};
 

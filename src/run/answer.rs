@@ -4,9 +4,9 @@ use anyhow::Result;
 
 use super::records::{RecordOptions, Setup, run};
 use super::yes_or_no;
+use crate::job::{ExitStatus, RunIdentity};
 use crate::nn::HeadKind;
 use crate::output::OutputMetadata;
-use crate::pipeline::{ExitStatus, RunIdentity};
 use crate::task::{AnswerOptions, Answerer, load_head};
 
 /// The options of `sconce answer`.
@@ -20,7 +20,7 @@ pub struct AnswerRunOptions {
 /// Runs `sconce answer`.
 ///
 /// # Errors
-/// If the input, the model or the output fails. [`crate::pipeline::Interrupted`] if the user interrupts the run.
+/// If the input, the model or the output fails. [`crate::job::Interrupted`] if the user interrupts the run.
 pub fn answer(options: &AnswerRunOptions) -> Result<ExitStatus> {
     let AnswerRunOptions { records, answer } = options;
     run(

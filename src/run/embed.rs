@@ -5,10 +5,10 @@ use anyhow::Result;
 use super::append::Appended;
 use super::records::{RecordOptions, Setup, run, true_or_false};
 use super::yes_or_no;
+use crate::job::{ExitStatus, RunIdentity};
 use crate::named::Named;
 use crate::nn::OutputKind;
 use crate::output::OutputMetadata;
-use crate::pipeline::{ExitStatus, RunIdentity};
 use crate::sys::console::Console;
 use crate::task::{
     Embedder, LateInteraction, OutputsEncoder, SparseEncoder, TextEncoder, VectorOptions,
@@ -27,7 +27,7 @@ pub struct EmbedOptions {
 /// Runs `sconce embed`.
 ///
 /// # Errors
-/// If the input, the model or the output fails. [`crate::pipeline::Interrupted`] if the user interrupts the run.
+/// If the input, the model or the output fails. [`crate::job::Interrupted`] if the user interrupts the run.
 pub fn embed(mut options: EmbedOptions) -> Result<ExitStatus> {
     if options.records.append.is_none() {
         return embed_records(&options);

@@ -3,9 +3,9 @@
 use anyhow::Result;
 
 use super::records::{RecordOptions, Setup, of_scores, run};
+use crate::job::ExitStatus;
 use crate::nn::HeadKind;
 use crate::output::OutputMetadata;
-use crate::pipeline::ExitStatus;
 use crate::task::{MaskFiller, ScoreOptions, load_head};
 
 /// The options of `sconce fill`.
@@ -21,7 +21,7 @@ pub struct FillOptions {
 /// Runs `sconce fill`.
 ///
 /// # Errors
-/// If the input, the model or the output fails. [`crate::pipeline::Interrupted`] if the user interrupts the run.
+/// If the input, the model or the output fails. [`crate::job::Interrupted`] if the user interrupts the run.
 pub fn fill(options: &FillOptions) -> Result<ExitStatus> {
     let FillOptions { records, scores, top_k } = options;
     run(

@@ -8,9 +8,9 @@ use serde_json::Value;
 
 use crate::error::UsageError;
 use crate::field::FieldValue;
+use crate::job::refuse_interrupted;
 use crate::neighbours::{Components, Except, Membership, Metric, Nearest, Pair, Scorer, Sink, TopPairs};
 use crate::output::{ColumnType, KeptColumn, OutputLock, ReadFiles, TableFormat, TableWriter, Target};
-use crate::pipeline::refuse_interrupted;
 use crate::run::search::warn_of_missing;
 use crate::sys::console::{Console, counted};
 use crate::vectors::VectorFile;

@@ -7,8 +7,8 @@ use super::records::{RecordOptions, Setup, of_scores, run};
 use crate::error::UsageError;
 use crate::field::FieldValue;
 use crate::input::{Fields, InputPath, Source};
+use crate::job::{ExitStatus, QueryColumns, RunIdentity, sha256_of_texts};
 use crate::output::{self, ColumnType, KeptColumn, OutputMetadata, Target};
-use crate::pipeline::{ExitStatus, QueryColumns, RunIdentity, sha256_of_texts};
 use crate::sys::regular_file::is_same_file;
 use crate::task::{PromptChoice, QueryOptions, Reranker, ScoreOptions, TextError, load_reranker};
 
@@ -42,7 +42,7 @@ const QUERY_COLUMNS: [&str; 2] = ["query", "query_id"];
 /// Runs `sconce rerank`.
 ///
 /// # Errors
-/// If the input, the queries, the model or the output fails. [`crate::pipeline::Interrupted`] if the user interrupts the run.
+/// If the input, the queries, the model or the output fails. [`crate::job::Interrupted`] if the user interrupts the run.
 pub fn rerank(options: &RerankOptions) -> Result<ExitStatus> {
     let RerankOptions { records, scores, top_k, .. } = options;
     let queries = read_queries(options)?;

@@ -4,10 +4,10 @@ use anyhow::Result;
 
 use super::records::{RecordOptions, Setup, run};
 use super::yes_or_no;
+use crate::job::{ExitStatus, RunIdentity};
 use crate::named::Named;
 use crate::nn::HeadKind;
 use crate::output::OutputMetadata;
-use crate::pipeline::{ExitStatus, RunIdentity};
 use crate::task::{TagOptions, Tagger, load_head};
 
 /// The options of `sconce tag`.
@@ -21,7 +21,7 @@ pub struct TagRunOptions {
 /// Runs `sconce tag`.
 ///
 /// # Errors
-/// If the input, the model or the output fails. [`crate::pipeline::Interrupted`] if the user interrupts the run.
+/// If the input, the model or the output fails. [`crate::job::Interrupted`] if the user interrupts the run.
 pub fn tag(options: &TagRunOptions) -> Result<ExitStatus> {
     let TagRunOptions { records, tag } = options;
     run(

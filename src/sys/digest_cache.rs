@@ -19,6 +19,12 @@ const SETTLED_AFTER: Duration = Duration::from_secs(3);
 /// Maximum size of an entry.
 const MAX_ENTRY_BYTES: u64 = 1 << 12;
 
+/// The first 128 bits of a digest.
+pub fn first_bits(digest: Sha256) -> u128 {
+    let digest = digest.finalize();
+    digest.iter().take(16).fold(0, |bits, byte| bits << 8 | u128::from(*byte))
+}
+
 /// The directory of all caches: `SCONCE_CACHE`, or after the XDG Base Directory Specification; `None` where a file does not tell when it
 /// was changed.
 pub fn cache_directory() -> Option<PathBuf> {

@@ -1,9 +1,10 @@
 //! Starting threads. `std::thread::spawn` panics where the system refuses a thread (`ulimit -u`); these functions return an error.
 
 use std::fmt::Display;
+use std::panic::{self, AssertUnwindSafe};
 use std::thread::{Builder, JoinHandle};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Error, Result, anyhow};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// Builds rayon's global pool with `threads` threads, by default one per available core. Call it once, before any parallel work.
@@ -16,6 +17,14 @@ pub fn build_global_pool(threads: Option<usize>) -> Result<()> {
         None => std::thread::available_parallelism().map_or(1, usize::from),
     };
     pool(threads, |index| format!("compute-{index}")).build_global().map_err(|error| refused(threads, error))
+}
+
+/// A pool of `threads` threads.
+///
+/// # Errors
+/// If the system refuses to start them.
+pub fn thread_pool(threads: usize, name: &'static str) -> Result<ThreadPool> {
+    pool(threads, move |index| format!("{name}-{index}")).build().map_err(|error| refused(threads, error))
 }
 
 /// A pool of one thread. Parallel operations called inside of it run sequentially on that thread.
@@ -54,6 +63,19 @@ pub fn spawn_with_stack<T: Send + 'static>(
 ) -> Result<JoinHandle<T>> {
     let thread = Builder::new().name(name.into()).stack_size(stack_bytes);
     thread.spawn(work).map_err(|error| refused(1, error))
+}
+
+/// The error for a channel whose other end is closed: the thread there has panicked, and the panic hook has printed why.
+pub fn thread_panicked<E>(_: E) -> Error {
+    anyhow!("a thread has panicked; please report this as a bug")
+}
+
+/// Calls `work` and turns a panic into an error. Without this, threads that wait for the rest of a queue would wait forever.
+///
+/// # Errors
+/// If `work` fails or panics.
+pub fn panic_to_error<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(thread_panicked(())))
 }
 
 fn refused(threads: usize, error: impl Display) -> anyhow::Error {
@@ -98,8 +120,20 @@ mod cpus {
     pub(super) fn keep_apart(_cpus: &[usize], _index: usize, _threads: usize) {}
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_an_error() {
+        let error = panic_to_error::<()>(|| panic!("on purpose")).unwrap_err().to_string();
+        assert_eq!(error, thread_panicked(()).to_string());
+        assert_eq!(panic_to_error(|| Ok(1)).unwrap(), 1);
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod cpu_tests {
     use super::cpus::of_this_thread;
     use super::*;
 

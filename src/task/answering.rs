@@ -9,9 +9,9 @@ use super::model_task::ModelTask;
 use super::options::OnLong;
 use super::sequences::{forward_tokens, tokenizer_failed};
 use super::text_model::TextModel;
+use crate::engine::{Task, TaskRow, TokenizeError};
 use crate::nn::{TaskHead, TokenHead, keep_memory};
 use crate::output::{Answer, Content, ContentType, SpanKind};
-use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::text::{Characters, NoRoom, TokenSpan, TokenizedText, Windows};
 
 /// How questions are answered.

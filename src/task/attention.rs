@@ -10,10 +10,10 @@ use candle_core::{DType, Device, Tensor};
 use super::load::Loaded;
 use super::options::PromptChoice;
 use super::tokens::{check_tokens, resolve_prompt};
+use crate::engine::TokenizeError;
 use crate::error::UsageError;
 use crate::named::Named;
 use crate::nn::{AttentionWeights, Encoder, EncoderSpec, RaggedBatch};
-use crate::pipeline::TokenizeError;
 use crate::sys::console::Console;
 use crate::text::TokenIds;
 

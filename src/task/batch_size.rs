@@ -4,11 +4,11 @@ use anyhow::Result;
 
 use super::ModelTask;
 use super::load::{Parts, count};
+use crate::engine::Workload;
 use crate::model::modules::PostPoolingModule;
 use crate::nn::{
     Backend, Encoder, EncoderSpec, GemmType, Isa, Pooling, QUERY_BLOCK, ScoreBias, TalkingHeads,
 };
-use crate::pipeline::Workload;
 use crate::sys::memory::current_memory;
 
 /// Tokens per batch on the CPU for f32 with FMA. With smaller batches, the weights of a large model are read more often.

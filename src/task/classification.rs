@@ -9,6 +9,7 @@ use super::pair_template::PairTemplate;
 use super::sequences::check_length;
 use super::text_model::TextModel;
 use super::tokens::resolve_prompt;
+use crate::engine::{Task, TaskRow, TokenizeError};
 use crate::error::UsageError;
 use crate::model::classification::{
     ScoreFunction, label_function, labels, next_sentence_labels, pair_function,
@@ -16,7 +17,6 @@ use crate::model::classification::{
 use crate::named::Named;
 use crate::nn::{ClassificationHead, HeadKind, RaggedBatch, TaskHead, keep_memory};
 use crate::output::{Content, ContentType, LabelScore};
-use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::sys::console::Console;
 use crate::text::{PairTruncation, TokenizedText};
 

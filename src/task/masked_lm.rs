@@ -7,10 +7,10 @@ use super::classification::ScoreOptions;
 use super::load::Loaded;
 use super::model_task::{HeadMemory, ModelTask};
 use super::text_model::TextModel;
+use crate::engine::{Task, TaskRow, TokenizeError};
 use crate::model::classification::ScoreFunction;
 use crate::nn::{MaskedLmHead, RaggedBatch, TaskHead, keep_memory};
 use crate::output::{Content, ContentType, TokenScore};
-use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::text::TokenizedText;
 
 /// A masked language model, whose rows have the best tokens for each mask of a text.

@@ -1,8 +1,8 @@
 //! What commands and batch sizes need to know of a task that runs an encoder.
 
 use super::text_model::TextModel;
+use crate::engine::Task;
 use crate::output::ContentType;
-use crate::pipeline::Task;
 
 /// Memory of the logits of a batch, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -12,13 +12,13 @@ use super::options::{OnLong, VectorOptions};
 use super::sequences::all_tokens;
 use super::sparse::{sparse_vector, sparse_vector_bytes};
 use super::text_model::TextModel;
+use crate::engine::{Task, TaskRow, TokenizeError};
 use crate::error::UsageError;
 use crate::named::Named;
 use crate::nn::{
     OutputKind, PooledToken, Pooling, PostPooling, RaggedBatch, apply_to_tokens, is_normalized, keep_memory,
 };
 use crate::output::{Content, ContentType, OutputDtype, OutputTypes, VectorType};
-use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::sys::console::Console;
 use crate::text::TokenizedText;
 

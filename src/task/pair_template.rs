@@ -3,9 +3,9 @@
 use anyhow::{Result, bail};
 
 use super::load::Loaded;
+use crate::engine::TokenizeError;
 use crate::model::modules::{MessageOptions, PairInput};
 use crate::nn::HeadKind;
-use crate::pipeline::TokenizeError;
 use crate::sys::console::Console;
 use crate::text::{ChatTemplate, Message, TokenIds, Tokenizer};
 

@@ -9,11 +9,11 @@ use super::options::{OnLong, PromptChoice, QueryOptions, VectorOptions};
 use super::similarity::Compared;
 use super::text_encoder::TextEncoder;
 use super::text_model::TextModel;
+use crate::engine::{Task, TaskRow, TokenizeError};
 use crate::error::UsageError;
 use crate::model::modules::Role;
 use crate::nn::keep_memory;
 use crate::output::{Content, ContentType, OutputDtype};
-use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::sys::console::Console;
 use crate::text::TokenizedText;
 

@@ -4,9 +4,9 @@ use anyhow::{Result, bail};
 use candle_core::Tensor;
 
 use super::options::OnLong;
+use crate::engine::TokenizeError;
 use crate::nn::{Encoder, RaggedBatch, TokenHead, is_out_of_memory};
-use crate::pipeline::TokenizeError;
-use crate::text::{Sequence, TokenIds, TokenizedText, Tokenizer, consecutive_batches};
+use crate::text::{Sequence, TokenIds, TokenizedText, Tokenizer, consecutive_runs};
 
 /// Tokenizes a text or a pair, which `on_long` may refuse if it is over the limit; [`OnLong::Mean`] truncates it.
 pub(super) fn tokenize(
@@ -54,7 +54,7 @@ pub(super) fn forward<T>(
     reduce: impl Fn(&[&Sequence], &RaggedBatch, &Tensor) -> Result<T>,
 ) -> Result<Vec<T>> {
     let lengths: Vec<usize> = sequences.iter().map(|sequence| sequence.tokens.ids.len()).collect();
-    let reduced = consecutive_batches(&lengths, batch_tokens).into_iter().map(|run| {
+    let reduced = consecutive_runs(&lengths, batch_tokens).into_iter().map(|run| {
         halve_on_out_of_memory(&sequences[run], &|part| {
             let tokens = part.iter().map(|sequence| &sequence.tokens);
             let mut batch =

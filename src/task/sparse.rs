@@ -15,12 +15,12 @@ use super::options::{OnLong, VectorOptions};
 use super::sequences::{all_tokens, tokenize};
 use super::text_model::TextModel;
 use super::tokens::resolve_prompt;
+use crate::engine::{Task, TaskRow, TokenizeError};
 use crate::error::UsageError;
 use crate::model::modules::{Prompts, Role, Similarity};
 use crate::named::Named;
 use crate::nn::{LEXICAL, MaskedLmHead, Pooling, RaggedBatch, SPLADE, SpladeSpec, TaskHead, keep_memory};
 use crate::output::{Content, ContentType, OutputDtype, SparseVector};
-use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::sys::console::Console;
 use crate::text::{Sequence, TokenizedText, Tokenizer};
 

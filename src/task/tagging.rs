@@ -8,11 +8,11 @@ use super::model_task::{HeadMemory, ModelTask};
 use super::options::OnLong;
 use super::sequences::{check_length, forward_tokens, tokenizer_failed};
 use super::text_model::TextModel;
+use crate::engine::{Task, TaskRow, TokenizeError};
 use crate::error::UsageError;
 use crate::model::classification::{ScoreFunction, labels};
 use crate::nn::{TaskHead, TokenHead, keep_memory};
 use crate::output::{Content, ContentType, Entity, SpanKind};
-use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::text::{Characters, TokenSpan, TokenizedText, Windows};
 
 /// How texts are tagged.

@@ -9,9 +9,9 @@ use super::options::VectorOptions;
 use super::similarity::{Compared, TextVector};
 use super::sparse::SparseEncoder;
 use super::text_model::TextModel;
+use crate::engine::{Task, TaskRow, TokenizeError};
 use crate::model::modules::{Prompts, Role, Similarity};
 use crate::output::ContentType;
-use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::sys::console::Console;
 use crate::text::TokenizedText;
 

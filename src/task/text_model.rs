@@ -8,8 +8,8 @@ use candle_core::Tensor;
 use super::options::OnLong;
 use super::sequences::{forward, tokenize};
 use super::tokens::check_tokens;
+use crate::engine::TokenizeError;
 use crate::nn::{Encoder, EncoderSpec, RaggedBatch};
-use crate::pipeline::TokenizeError;
 use crate::text::{Sequence, TokenIds, TokenizedText, Tokenizer};
 
 /// A tokenizer with an encoder.

@@ -3,11 +3,11 @@
 use anyhow::{Result, bail};
 
 use super::options::PromptChoice;
+use crate::engine::TokenizeError;
 use crate::error::UsageError;
 use crate::model::modules::{Prompts, Role};
 use crate::named::Named;
 use crate::nn::EncoderSpec;
-use crate::pipeline::TokenizeError;
 use crate::sys::console::Console;
 use crate::text::{TokenIds, Tokenizer};
 

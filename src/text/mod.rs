@@ -1,4 +1,4 @@
-//! From a text to its tokens, from a long text to chunks, and from sequence lengths to batches.
+//! From a text to its tokens, and from a long text to chunks.
 //!
 //! * [`tokenizer`]: the tokenizer of a model: encoding, truncation, special tokens. It is built by `tokenizer_json` from a
 //!   `tokenizer.json`, or by `vocab_files` from a `vocab.txt` or a `vocab.json` with `merges.txt`; both ask `tokenizer_config` for the
@@ -10,14 +10,12 @@
 //! * `chat_template`: the template that renders messages as a text.
 //! * `chunks`: the ends of the chunks of a long text.
 //! * `sequences`: the token sequences of one text.
-//! * [`planner`]: which sequences share a batch.
 
 mod alignment;
 mod bpe_parts;
 mod chat_template;
 mod chunks;
 mod pieces;
-pub mod planner;
 mod sequences;
 mod token_model;
 pub mod tokenizer;
@@ -32,7 +30,6 @@ mod words;
 pub use alignment::{Alignment, Characters, TokenSpan};
 pub use chat_template::{ChatTemplate, Message};
 pub use chunks::{Chunking, LateSequence, OversizedCharacter, TokenizedChunk, late_sequences, split};
-pub use planner::{balanced_batches, consecutive_batches};
-pub use sequences::{Chunk, Sequence, TokenizedText};
+pub use sequences::{Chunk, Sequence, TokenizedText, consecutive_runs};
 pub use tokenizer::{PairTruncation, TokenIds, Tokenizer, TokenizerOptions, TruncationSide};
 pub use windows::{NoRoom, Windows};

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Alignment, TokenIds, consecutive_batches};
+use super::{Alignment, TokenIds};
 
 /// A tokenized text: one sequence, or several for a text that is encoded in parts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -65,9 +65,42 @@ impl TokenizedText {
         }
         let lengths: Vec<usize> = self.sequences.iter().map(|sequence| sequence.tokens.ids.len()).collect();
         let mut sequences = self.sequences.into_iter();
-        consecutive_batches(&lengths, max_tokens)
+        consecutive_runs(&lengths, max_tokens)
             .into_iter()
             .map(|run| TokenizedText { sequences: sequences.by_ref().take(run.len()).collect() })
             .collect()
+    }
+}
+
+/// Groups sequences of these `lengths`, in tokens, into runs of at most `max_tokens` tokens, keeping their order. A sequence that
+/// is longer is a run of its own.
+///
+/// Returns the indices of the sequences in each run.
+pub fn consecutive_runs(lengths: &[usize], max_tokens: usize) -> Vec<Range<usize>> {
+    let mut runs = Vec::new();
+    let (mut start, mut tokens) = (0, 0);
+    for (i, &length) in lengths.iter().enumerate() {
+        if i > start && tokens + length > max_tokens {
+            runs.push(start..i);
+            (start, tokens) = (i, 0);
+        }
+        tokens += length;
+    }
+    if start < lengths.len() {
+        runs.push(start..lengths.len());
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::consecutive_runs;
+
+    #[test]
+    fn runs_keep_the_order_and_a_longer_sequence_is_a_run_of_its_own() {
+        assert_eq!(consecutive_runs(&[3, 4, 5, 1, 1], 7), [0..2, 2..5]);
+        assert_eq!(consecutive_runs(&[2, 9, 2], 4), [0..1, 1..2, 2..3]);
+        assert_eq!(consecutive_runs(&[9], 4).len(), 1);
+        assert!(consecutive_runs(&[], 4).is_empty());
     }
 }

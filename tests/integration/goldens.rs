@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use crate::support::operands::{bits, flat};
 use crate::support::{MODELS, assert_close, embed, embedding, first_difference, fixture, rows};
 use candle_core::{DType, Device, Tensor};
+use sconce::engine::{Task, TaskRow};
 use sconce::input::{Location, Position, Record};
 use sconce::kernels::gemm::GemmType;
 use sconce::model::Source;
@@ -20,7 +21,6 @@ use sconce::nn::{
 use sconce::ops::activation::NAMES;
 use sconce::ops::linear::{LinearWeights, Matrix, reference};
 use sconce::output::{Content, StoredVector, VectorValues};
-use sconce::pipeline::{Task, TaskRow};
 use sconce::sys::console::{Console, Verbosity};
 use sconce::task::{Embedder, Loaded, ModelOptions, OnLong, TextModel, load};
 use sconce::text::TokenIds;

@@ -1,21 +1,23 @@
-//! Imports run downward only: `main → cli → run → {pipeline, task}`, `task → {pipeline, text, model, nn}`, `pipeline → {input, text,
-//! output}`, `{input, output, vectors} → formats`, `model → nn → ops → kernels`.
+//! Imports run downward only: `main → cli → run → {job, task}`, `task → {engine, text, model, nn}`, `job → {engine, input, output}`,
+//! `engine → {text, output}`, `{input, output, vectors} → formats`, `model → nn → ops → kernels`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each room with the rooms that it may name.
 const ALLOWED: &[(&str, &[&str])] = &[
-    ("main", &["cli", "error", "pipeline", "output"]),
+    ("main", &["cli", "error", "job", "output"]),
     (
         "lib",
         &[
             "cli",
+            "engine",
             "error",
             "field",
             "figure",
             "formats",
             "input",
+            "job",
             "kernels",
             "model",
             "named",
@@ -23,18 +25,18 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "nn",
             "ops",
             "output",
-            "pipeline",
             "run",
             "task",
             "text",
             "vectors",
         ],
     ),
-    ("cli", &["run", "pipeline", "task", "input", "text", "model", "neighbours", "nn", "output"]),
+    ("cli", &["run", "job", "task", "input", "text", "model", "neighbours", "nn", "output"]),
     (
         "run",
         &[
-            "pipeline",
+            "job",
+            "engine",
             "task",
             "vectors",
             "figure",
@@ -47,9 +49,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "field",
         ],
     ),
-    // A task implements `pipeline::Task`; the pipeline itself knows no task.
-    ("task", &["pipeline", "text", "model", "neighbours", "nn", "output"]),
-    ("pipeline", &["input", "text", "output", "field"]),
+    // A task implements `engine::Task`; the engine itself knows no task and no file.
+    ("task", &["engine", "text", "model", "neighbours", "nn", "output"]),
+    ("job", &["engine", "input", "output", "field"]),
+    ("engine", &["text", "output"]),
     ("input", &["field", "formats"]),
     ("text", &[]),
     ("output", &["field", "formats"]),
@@ -71,7 +74,8 @@ const ROOMS: &[&str] = &[
     "cli",
     "run",
     "task",
-    "pipeline",
+    "job",
+    "engine",
     "input",
     "text",
     "model",

@@ -10,11 +10,11 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow, bail};
 
 use self::parts::Part;
+use crate::job::refuse_interrupted;
 use crate::output::{
     self, Ledger, OutputFormat, OutputLock, OutputMetadata, OutputSchema, ReadFiles, RowFile, SidecarPaths,
     Target, Writer,
 };
-use crate::pipeline::refuse_interrupted;
 use crate::sys::console::{Console, counted};
 use crate::sys::regular_file;
 

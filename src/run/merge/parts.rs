@@ -6,8 +6,8 @@ use std::path::Path;
 use anyhow::{Result, anyhow, bail};
 use serde_json::Value;
 
+use crate::job::{SHARD_KEYS, Shard, shard_of_run};
 use crate::output::{self, OutputFormat, OutputMetadata, RowFile, SidecarPaths, Target};
-use crate::pipeline::{SHARD_KEYS, Shard, shard_of_run};
 use crate::sys::regular_file;
 use crate::vectors::VectorFile;
 

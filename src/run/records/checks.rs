@@ -8,8 +8,8 @@ use anyhow::{Result, bail};
 use super::{RecordOptions, hints};
 use crate::error::UsageError;
 use crate::input::InputPath;
+use crate::job::{StartMode, check_writable, refuse_interrupted};
 use crate::output::{self, Ledger, OutputLock, ReadFiles, UncheckedOutput};
-use crate::pipeline::{StartMode, check_writable, refuse_interrupted};
 use crate::task::Loaded;
 
 /// Locks the output, after checking that it can be written.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::Input;
 use crate::input::Format;
-use crate::pipeline::RecordSource;
+use crate::job::RecordSource;
 use crate::sys::console::Console;
 
 /// Prints a hint if a text on the command line is the path of a file.

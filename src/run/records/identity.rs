@@ -1,8 +1,8 @@
 //! The identity of a run: it resumes another only if their identities are equal.
 
 use super::{Input, RecordOptions};
+use crate::job::{FileRecords, RunIdentity, sha256_of_texts};
 use crate::named::Named;
-use crate::pipeline::{FileRecords, RunIdentity, sha256_of_texts};
 use crate::run::yes_or_no;
 use crate::task::{Loaded, ModelTask};
 

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
+use crate::job::{SHARD_KEYS, Shard};
 use crate::model::directory::ModelDir;
 use crate::output::OutputMetadata;
-use crate::pipeline::{SHARD_KEYS, Shard};
 use crate::task::{Loaded, ModelOptions, ModelTask};
 
 /// The name of the model, the commit of a snapshot in the cache, and the origin of weights that are not the model's own.

@@ -15,15 +15,17 @@ use anyhow::{Result, bail};
 pub(super) use identity::of_scores;
 pub use options::{Append, Input, RecordOptions};
 
+use crate::engine::{Engine, MemoryBudget, RowCache, Utilization};
 use crate::error::UsageError;
+use crate::input::ReadLimit;
+use crate::job::{
+    Collector, EarlierRun, ExitStatus, FileDigests, FileRecords, Journal, KnownRecords, Manifest, Policy,
+    QueryColumns, RecordSource, RunIdentity, Stats, Timings, exit_on_signal, identity_digest, listen,
+    start_stages, weights_metadata, write_summary,
+};
 use crate::output::{
     self, ColumnType, ContentType, HASH_COLUMN, KeptColumn, OutputFormat, OutputLock, OutputMetadata,
     OutputSchema, Target, UncheckedOutput,
-};
-use crate::pipeline::{
-    Collector, EarlierRun, ExitStatus, FileDigests, FileRecords, Journal, KnownRecords, Manifest,
-    MemoryBudget, Policy, QueryColumns, RecordSource, RowCache, RunIdentity, Stats, Timings, Utilization,
-    exit_on_signal, listen, start_stages, weights_metadata, write_summary,
 };
 use crate::sys::console::{Console, counted};
 use crate::task::{Loaded, ModelTask, OnLong, workload};
@@ -51,13 +53,10 @@ impl<T> Setup<T> {
 
 /// A run that is ready to start.
 struct Prepared<T> {
-    task: Arc<T>,
-    budget: MemoryBudget,
+    engine: Engine<T>,
     source: RecordSource,
     collector: Collector,
     timings: Timings,
-    /// The rows of earlier runs.
-    cache: Option<Arc<RowCache>>,
     /// Whether rows go to a terminal or a pipe, where they cannot be resumed.
     output_is_stream: bool,
     /// Whether an interrupted run had already written all rows.
@@ -67,7 +66,7 @@ struct Prepared<T> {
 /// Runs a command: `load` loads the model, and `set_up` makes its task.
 ///
 /// # Errors
-/// If the input, the model or the output fails. [`crate::pipeline::Interrupted`] if the user interrupts the run.
+/// If the input, the model or the output fails. [`crate::job::Interrupted`] if the user interrupts the run.
 pub(super) fn run<T: ModelTask>(
     options: &RecordOptions,
     load: impl FnOnce(&Console) -> Result<Loaded>,
@@ -77,8 +76,7 @@ pub(super) fn run<T: ModelTask>(
         ControlFlow::Continue(run) => run,
         ControlFlow::Break(status) => return Ok(status),
     };
-    let utilization = Arc::new(Utilization::new(run.budget.threads));
-    let device = device_names(&*run.task);
+    let device = device_names(&**run.engine.task());
     if !run.is_complete {
         let interrupts = listen()?;
         if run.output_is_stream {
@@ -86,14 +84,12 @@ pub(super) fn run<T: ModelTask>(
             exit_on_signal();
         }
         let cursor = run.collector.cursor().clone();
-        let (utilization, cache) = (utilization.clone(), run.cache.clone());
-        let is_resumable = !run.output_is_stream;
-        let waves = start_stages(run.source, cursor, is_resumable, run.task, run.budget, utilization, cache)?;
+        let waves = start_stages(run.source, cursor, !run.output_is_stream, &run.engine)?;
         run.collector.run(&waves, &interrupts)?;
     }
     run.collector.report(&run.timings, options.appended()?.as_ref());
-    let cached = run.cache.as_ref().map_or(0, |cache| cache.found());
-    let stats = Stats { cached, ..*run.collector.stats() };
+    let (cached, repeated) = (run.engine.cached(), run.engine.repeated());
+    let stats = Stats { cached, repeated, ..*run.collector.stats() };
     options.console.detail(format!(
         "{} texts, {} tokens, {:.2?} in all",
         stats.texts,
@@ -103,9 +99,22 @@ pub(super) fn run<T: ModelTask>(
     if cached > 0 {
         options.console.detail(format!("{} from the cache", counted(cached, "row")));
     }
+    if repeated > 0 {
+        options
+            .console
+            .detail(format!("{} of equal texts, which were encoded once", counted(repeated, "row")));
+    }
     if let Some(path) = &options.stats {
         let metadata = run.collector.metadata()?;
-        write_summary(path, &stats, &run.timings, &utilization, &run.budget, &device, &metadata)?;
+        write_summary(
+            path,
+            &stats,
+            &run.timings,
+            run.engine.utilization(),
+            run.engine.budget(),
+            &device,
+            &metadata,
+        )?;
     }
     Ok(stats.exit_status())
 }
@@ -138,7 +147,7 @@ fn prepare<T: ModelTask>(
     let file_records = file_records(options)?;
     identity.extend(file_records.as_ref().map(identity::of_file));
     let budget = MemoryBudget::new(&workload(&task, options.batch_tokens), options.model.max_memory)?;
-    source.set_limit(budget.reading);
+    source.set_limit(read_limit(&budget));
     let follows_batches = setup.top_k.is_none() && follows_batches(options, &source);
     let schema = OutputSchema { follows_batches, ..schema(options, task.content(), output_metadata) };
     output::check(&schema).map_err(|error| UsageError(error.to_string()))?;
@@ -171,9 +180,14 @@ fn prepare<T: ModelTask>(
     };
     collector.add_queries(setup.queries);
     let timings = Timings { start, loading: loading.as_secs_f64(), resumed: *collector.stats() };
-    let task = Arc::new(task);
-    let run = Prepared { task, budget, source, collector, timings, cache, output_is_stream, is_complete };
+    let engine = Engine::new(Arc::new(task), budget, cache);
+    let run = Prepared { engine, source, collector, timings, output_is_stream, is_complete };
     Ok(ControlFlow::Continue(run))
+}
+
+/// The memory limit of the readers.
+fn read_limit(budget: &MemoryBudget) -> ReadLimit {
+    budget.reading_bytes.map_or_else(ReadLimit::default, ReadLimit::new)
 }
 
 /// Whether an output batch can be made of each input batch. It takes memory that `--max-memory` does not count.
@@ -226,7 +240,7 @@ fn open_cache(
     choices: RunIdentity,
     journal: Option<&mut Journal>,
     digests: Option<&mut FileDigests>,
-) -> Result<Option<Arc<RowCache>>> {
+) -> Result<Option<RowCache>> {
     let Some(directory) = &options.cache else { return Ok(None) };
     let files = match (journal, digests) {
         (Some(journal), _) => model_files(journal)?,
@@ -234,7 +248,7 @@ fn open_cache(
         (None, None) => RunIdentity::new(),
     };
     let identity: RunIdentity = choices.into_iter().chain(files).chain([identity::of_build()]).collect();
-    RowCache::open(directory, &identity).map(|cache| Some(Arc::new(cache)))
+    RowCache::open(directory, identity_digest(&identity)).map(Some)
 }
 
 /// The digests of the model's files.
@@ -288,7 +302,7 @@ fn check_earlier_run(
     }
     console.note(format!("{output} is complete, but the input has changed; starting from the beginning"));
     *source = options.open_input(false)?;
-    source.set_limit(budget.reading);
+    source.set_limit(read_limit(&budget));
     known.into_iter().for_each(|known| source.set_known(known));
     Ok(ControlFlow::Continue(None))
 }

@@ -7,8 +7,8 @@ use anyhow::{Result, bail};
 
 use crate::error::UsageError;
 use crate::input::{Entries, Fields, Format, InputPath, KeptName, Source};
+use crate::job::{Pace, RecordSource, Selection, StartMode};
 use crate::output::{self, SidecarPaths, Target};
-use crate::pipeline::{Pace, RecordSource, Selection, StartMode};
 use crate::sys::console::Console;
 use crate::task::ModelOptions;
 

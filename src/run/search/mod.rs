@@ -16,9 +16,9 @@ pub(super) use scan::warn_of_missing;
 pub use weights::{NeighbourWeights, WeightKind};
 
 use crate::error::UsageError;
+use crate::job::refuse_interrupted;
 use crate::neighbours::Metric;
 use crate::output::{OutputDtype, OutputLock, ReadFiles, UncheckedOutput};
-use crate::pipeline::refuse_interrupted;
 use crate::sys::console::counted;
 use crate::vectors::{RowKind, VectorFile};
 use queries::QueryVectors;

@@ -10,11 +10,11 @@ use super::compatibility::{QueryModel, check_dimensions, check_kinds, check_mode
 use super::scan::Comparison;
 use super::{Queries, SearchOptions};
 use crate::error::UsageError;
+use crate::job::{FileDigests, weights_digest};
 use crate::model::modules::{Role, is_mean_max_sim};
 use crate::named::Named;
 use crate::neighbours::{Elements, Metric, rows_f32};
 use crate::output::{ReadFiles, SparseVector};
-use crate::pipeline::{FileDigests, weights_digest};
 use crate::run::query_texts::QueryTexts;
 use crate::run::{embed, records::metadata};
 use crate::sys::console::counted;

@@ -11,14 +11,15 @@ use anyhow::{Result, bail};
 
 pub use late_interaction::LateInteraction;
 pub(in crate::task) use late_interaction::set_length;
+pub use texts::EmbeddedTexts;
 pub(in crate::task) use texts::embed_texts;
-pub use texts::{EmbeddedTexts, TextError};
 
 use super::model_task::ModelTask;
 use super::options::OnLong;
 use super::sequences::{all_tokens, forward, tokenize, tokenizer_failed};
 use super::similarity::Compared;
 use super::tokens::check_tokens;
+use crate::engine::{Task, TaskRow, TokenizeError};
 use crate::error::UsageError;
 use crate::model::modules::{Role, Similarity};
 use crate::named::Named;
@@ -27,7 +28,6 @@ use crate::nn::{
     Encoder, EncoderSpec, Pooling, PostPooling, RaggedBatch, apply_to_tokens, is_normalized, keep_memory,
 };
 use crate::output::{Content, ContentType, OutputDtype, Span, VectorType};
-use crate::pipeline::{Task, TaskRow, TokenizeError};
 use crate::task::text_model::TextModel;
 use crate::text::{self, Chunk, Chunking, Sequence, TokenizedText};
 

@@ -1,6 +1,5 @@
 //! Embedding texts that are in memory, without the pipeline: no records, no output, no resuming.
 
-use std::fmt;
 use std::iter;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,14 +7,16 @@ use anyhow::{Error, Result, bail};
 use rayon::prelude::*;
 
 use super::Embedder;
+use crate::engine::balanced_batches;
+use crate::engine::{MemoryBudget, TextError};
 use crate::error::UsageError;
+use crate::job::Stats;
 use crate::nn::Pooling;
-use crate::pipeline::{MemoryBudget, NO_TOKENS, Stats, TokenizeError};
 use crate::sys::console::Console;
 use crate::sys::threads::single_thread_pool;
 use crate::task::batch_size::workload;
 use crate::task::model_task::ModelTask;
-use crate::text::{TokenizedText, balanced_batches, consecutive_batches};
+use crate::text::{TokenizedText, consecutive_runs};
 
 /// The vectors of texts, in the order of the texts.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -61,23 +62,6 @@ impl<V> EmbeddedTexts<V> {
         self.sequences.append(&mut other.sequences);
     }
 }
-
-/// A text that has no vector.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TextError {
-    /// The index of the text, from 0.
-    pub index: usize,
-    /// The predicate of a sentence whose subject is the text.
-    pub reason: String,
-}
-
-impl fmt::Display for TextError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "text {} {}", self.index + 1, self.reason)
-    }
-}
-
-impl std::error::Error for TextError {}
 
 impl Embedder {
     /// Embeds texts that are in memory. The vectors have the same bits as those of `sconce embed`, for which the order and the number
@@ -127,10 +111,9 @@ pub(in crate::task) fn embed_texts<V: Send>(
     run: impl Fn(&[&TokenizedText], usize, usize) -> Result<Vec<V>> + Sync,
 ) -> Result<EmbeddedTexts<V>> {
     let tokenized: Vec<_> = texts.par_iter().map(|text| task.tokenize(text, None)).collect();
-    let tokenized = tokenized
-        .into_iter()
-        .enumerate()
-        .map(|(index, text)| text.map_err(|error| Error::new(TextError { index, reason: reason(error) })));
+    let tokenized = tokenized.into_iter().enumerate().map(|(index, text)| {
+        text.map_err(|error| Error::new(TextError { index, reason: error.into_reason() }))
+    });
     let tokenized: Vec<TokenizedText> = tokenized.collect::<Result<_>>()?;
     let vectors = encode_texts(task, &tokenized, run)?;
     if let Some(index) = vectors.iter().position(|vector| !is_finite(vector)) {
@@ -175,7 +158,7 @@ fn encode_texts<V: Send>(
 /// Groups texts into batches as the pipeline does, wave by wave. Returns the indices of the texts in each batch.
 fn plan(texts: &[TokenizedText], budget: &MemoryBudget) -> Vec<Vec<usize>> {
     let lengths: Vec<usize> = texts.iter().map(TokenizedText::token_count).collect();
-    let waves = consecutive_batches(&lengths, budget.wave_tokens).into_iter();
+    let waves = consecutive_runs(&lengths, budget.wave_tokens).into_iter();
     let batches = waves.flat_map(|wave| {
         let first = wave.start;
         let batches = balanced_batches(&lengths[wave], budget.batch_tokens, budget.threads);
@@ -203,12 +186,4 @@ fn run_on_workers<T: Send>(
     let mut results: Vec<(usize, Result<T>)> = results.collect();
     results.sort_unstable_by_key(|(batch, _)| *batch);
     Ok(results.into_iter().map(|(_, result)| result).collect())
-}
-
-/// Why a text cannot be tokenized, as the predicate of a sentence.
-fn reason(error: TokenizeError) -> String {
-    match error {
-        TokenizeError::TooLong { reason, .. } | TokenizeError::Failed(reason) => reason,
-        TokenizeError::NoTokens => NO_TOKENS.into(),
-    }
 }

@@ -10,6 +10,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use sconce::input::{Entries, Entry, Fields, Filter, Format, KeptName, find};
+use sconce::job::{EarlierRun, FileDigests, Journal, Manifest, RunIdentity, StartMode, refuse_interrupted};
 use sconce::model::classification::{label_function, labels, next_sentence_labels, pair_function};
 use sconce::model::config::Config;
 use sconce::model::families::Family;
@@ -19,9 +20,6 @@ use sconce::model::weights::Checkpoint;
 use sconce::named::Named;
 use sconce::nn::HeadKind;
 use sconce::output::{self, Ledger, OutputFormat, SidecarPaths, for_each_record_hash};
-use sconce::pipeline::{
-    EarlierRun, FileDigests, Journal, Manifest, RunIdentity, StartMode, refuse_interrupted,
-};
 use sconce::run::merge::{MergeOptions, merge};
 use sconce::sys::console::{Console, Verbosity};
 use sconce::text::{ChatTemplate, Message, PairTruncation, Tokenizer, TokenizerOptions, TruncationSide};

@@ -7,11 +7,11 @@ use anyhow::{Error, Result, anyhow};
 use super::Collector;
 use super::ranking::Ranking;
 use super::record::StoppedAtRecord;
+use crate::job::digests::weights_metadata;
+use crate::job::journal::Journal;
+use crate::job::manifest::{CompletedRun, Manifest};
+use crate::job::signals::{self, Interrupted};
 use crate::output::{self, ClosedPipe, DurableRows, Ledger, OutputFormat, OutputMetadata};
-use crate::pipeline::digests::weights_metadata;
-use crate::pipeline::journal::Journal;
-use crate::pipeline::manifest::{CompletedRun, Manifest};
-use crate::pipeline::signals::{self, Interrupted};
 use crate::sys::console::counted;
 
 impl Collector {

@@ -1,13 +1,13 @@
-//! Limits on the records, tokens and bytes in flight, so that memory stays within `--max-memory`. Pure functions of numbers.
+//! Limits on the items, tokens and bytes in flight, so that memory stays within `--max-memory`. Pure functions of numbers.
 
 use anyhow::{Result, bail};
 use bytesize::ByteSize;
 
 use crate::error::UsageError;
-use crate::input::ReadLimit;
+use crate::text::TokenizedText;
 
 /// The figures of the task and the machine that determine a budget.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Workload {
     /// Encoders, one per device.
     pub encoders: usize,
@@ -49,16 +49,22 @@ pub struct MemoryBudget {
     pub wave_tokens: usize,
     /// Rows per wave.
     pub wave_rows: usize,
-    /// Bytes of carried-through fields per wave.
-    pub wave_field_bytes: usize,
+    /// Bytes of what callers carry beside the texts of a wave.
+    pub wave_carried_bytes: usize,
     /// Maximum size of a record, in bytes.
     pub record_bytes: usize,
-    /// Memory limit of the readers.
-    pub reading: ReadLimit,
+    /// Memory limit of the readers in bytes, if there is one.
+    pub reading_bytes: Option<u64>,
+    /// Maximum bytes of rows that are kept for later texts that are equal.
+    pub repeat_bytes: usize,
+    /// Size of a row in bytes, or of a token's part of it.
+    row_bytes: usize,
+    /// Whether a row grows with the tokens of its text.
+    is_per_token: bool,
 }
 
 /// Bytes of text of a group. Longer texts are groups of their own.
-pub(super) const GROUP_BYTES: usize = 1 << 18;
+pub const GROUP_BYTES: usize = 1 << 18;
 
 /// Batches per wave and worker: enough to balance the workers. Workers take batches of the next wave without waiting, and a
 /// checkpoint covers whole waves, so larger waves would only lose more work at an interruption.
@@ -67,8 +73,10 @@ const BATCHES_PER_WORKER: usize = 2;
 const MAX_WAVE_ROWS: usize = 8192;
 /// Maximum bytes of vectors per wave.
 const MAX_WAVE_VECTOR_BYTES: usize = 16 << 20;
-/// Maximum bytes of carried-through fields per wave.
-const MAX_WAVE_FIELD_BYTES: usize = 2 << 20;
+/// Maximum bytes of what callers carry beside the texts of a wave, such as the fields of records.
+const MAX_WAVE_CARRIED_BYTES: usize = 2 << 20;
+/// Maximum bytes of rows that are kept for later texts that are equal: those of 100,000 short texts with vectors of 384 dimensions.
+const MAX_REPEAT_BYTES: usize = 192 << 20;
 /// Waves in flight: one in the collector, one queued, one being planned.
 const WAVES_IN_FLIGHT: usize = 3;
 
@@ -100,9 +108,14 @@ impl MemoryBudget {
         2 * self.tokenizers
     }
 
+    /// The size in bytes of what the rows of a text hold.
+    pub(super) fn row_bytes(&self, text: &TokenizedText) -> usize {
+        self.row_bytes * if self.is_per_token { text.token_count() } else { text.row_count() }
+    }
+
     /// The budget without a memory limit, for `threads` workers and `batch_tokens` tokens per batch.
     fn unbounded(workload: &Workload, threads: usize, batch_tokens: usize) -> Self {
-        let max_vectors = (MAX_WAVE_VECTOR_BYTES / workload.vector_bytes).max(threads);
+        let max_vectors = (MAX_WAVE_VECTOR_BYTES / workload.vector_bytes.max(1)).max(threads);
         // The last text of a wave ends past `wave_tokens`. Without the margin it would need one more batch per worker.
         let margin = workload.max_length.min(batch_tokens / 4);
         let wave_tokens = batch_tokens * BATCHES_PER_WORKER * threads - margin;
@@ -118,9 +131,12 @@ impl MemoryBudget {
             batch_tokens,
             wave_tokens,
             wave_rows,
-            wave_field_bytes: MAX_WAVE_FIELD_BYTES,
+            wave_carried_bytes: MAX_WAVE_CARRIED_BYTES,
             record_bytes: usize::MAX,
-            reading: ReadLimit::default(),
+            reading_bytes: None,
+            repeat_bytes: MAX_REPEAT_BYTES,
+            row_bytes: workload.vector_bytes,
+            is_per_token: workload.is_per_token,
         }
     }
 
@@ -140,9 +156,10 @@ impl MemoryBudget {
                 let needed = needed + MIN_RECORD_BYTES * copies + MIN_READING_BYTES;
                 min_bytes = min_bytes.min(needed);
                 if let Some(rest) = max_bytes.checked_sub(needed) {
-                    let reading = rest / 4;
-                    budget.record_bytes = MIN_RECORD_BYTES + (rest - reading) / copies;
-                    budget.reading = ReadLimit::new((MIN_READING_BYTES + reading) as u64);
+                    let (reading, repeats) = (rest / 4, (rest / 4).min(MAX_REPEAT_BYTES));
+                    budget.record_bytes = MIN_RECORD_BYTES + (rest - reading - repeats) / copies;
+                    budget.reading_bytes = Some((MIN_READING_BYTES + reading) as u64);
+                    budget.repeat_bytes = repeats;
                     return Ok(budget);
                 }
                 if batch_tokens <= workload.max_length.min(64) {
@@ -173,7 +190,7 @@ impl MemoryBudget {
             self.wave_rows.min(self.wave_tokens)
         };
         let token_ids = (self.wave_tokens + max_length) * 2 * size_of::<u32>();
-        let wave = vectors * workload.vector_bytes + token_ids + self.wave_field_bytes;
+        let wave = vectors * workload.vector_bytes + token_ids + self.wave_carried_bytes;
         self.threads * worker + WAVES_IN_FLIGHT * wave + self.queued_groups() * GROUP_BYTES
     }
 }

@@ -5,11 +5,11 @@ use std::fmt;
 use anyhow::{Result, bail};
 
 use super::Collector;
+use crate::engine::{NO_TOKENS, TaskRow};
 use crate::input::{Location, Position};
+use crate::job::columns::null_misfits;
+use crate::job::messages::{Outcome, RecordMeta};
 use crate::output::{self, Event, LedgerEntry};
-use crate::pipeline::columns::null_misfits;
-use crate::pipeline::messages::{Outcome, RecordMeta};
-use crate::pipeline::task::{NO_TOKENS, TaskRow};
 
 /// The error of a record that ends the run.
 #[derive(Debug)]
@@ -46,13 +46,13 @@ impl<'a> PendingEntry<'a> {
 
 impl Collector {
     /// Writes the rows of a record, or adds the reason why it has none to the ledger.
-    pub(super) fn take_record(&mut self, record: RecordMeta, rows: Option<Vec<TaskRow>>) -> Result<()> {
+    pub(super) fn take_record(&mut self, record: RecordMeta, rows: Option<&Vec<TaskRow>>) -> Result<()> {
         self.stats.empty += u64::from(record.is_empty && record.is_last);
         let (index, is_fatal) = (self.cursor.entries, !self.policy.skip_unreadable);
         let location = &record.location;
         match &record.outcome {
             Outcome::Encoded { .. } => match rows {
-                Some(rows) => self.write_rows(record, &rows),
+                Some(rows) => self.write_rows(record, rows),
                 None => bail!("{location} has no row; please report this as a bug"),
             },
             Outcome::SkippedEmpty => {

@@ -1,12 +1,15 @@
-//! The contract between the pipeline and a task.
+//! The contract between the engine and a task.
+
+use std::fmt;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
+use super::wave::SharedRows;
 use crate::output::{Content, Span};
 use crate::text::TokenizedText;
 
-/// Turns records into rows. Implementations are shared by all threads of the pipeline.
+/// Turns texts into rows. Implementations are shared by all threads of an engine.
 pub trait Task: Send + Sync + 'static {
     /// Tokenizes the text of a record, and the second text of a pair.
     ///
@@ -84,6 +87,53 @@ pub enum TokenizeError {
     Failed(String),
     /// The text is empty and the tokenizer adds no special tokens.
     NoTokens,
+}
+
+impl TokenizeError {
+    /// The reason, as the predicate of a sentence whose subject is the text.
+    pub fn into_reason(self) -> String {
+        match self {
+            TokenizeError::TooLong { reason, .. } | TokenizeError::Failed(reason) => reason,
+            TokenizeError::NoTokens => NO_TOKENS.into(),
+        }
+    }
+}
+
+/// A text that has no rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TextError {
+    /// The index of the text, from 0.
+    pub index: usize,
+    /// The predicate of a sentence whose subject is the text.
+    pub reason: String,
+}
+
+impl fmt::Display for TextError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "text {} {}", self.index + 1, self.reason)
+    }
+}
+
+impl std::error::Error for TextError {}
+
+/// A text that was in memory, and its rows.
+#[derive(Debug, Clone)]
+pub struct EncodedText {
+    /// Encoded tokens, including special tokens.
+    pub tokens: usize,
+    /// Tokens that truncation removed.
+    pub truncated_tokens: usize,
+    /// Sequences that the text was encoded in: several for a long text with `--on-long mean`.
+    pub sequences: usize,
+    /// The rows, which equal texts share.
+    pub rows: SharedRows,
+}
+
+impl EncodedText {
+    /// The rows of the text.
+    pub fn rows(&self) -> &[TaskRow] {
+        self.rows.get().map_or(&[], Vec::as_slice)
+    }
 }
 
 #[cfg(test)]

@@ -19,14 +19,16 @@ use super::cursor::Cursor;
 use super::digests::FileDigests;
 use super::journal::Journal;
 use super::manifest::{Manifest, SavedScore};
-use super::messages::{CollectorMessage, Wave, thread_panicked};
+use super::messages::RecordMeta;
 use super::signals::Interrupted;
 use super::source::RecordSource;
 use super::stats::Stats;
 use super::summary::Timings;
+use crate::engine::{Outgoing, Wave};
 use crate::field::FieldValue;
 use crate::output::{self, KeptColumn, Ledger, OutputFormat, OutputLock, OutputSchema, SidecarPaths, Writer};
 use crate::sys::console::{Console, QUIET_PERIOD, counted, thousands};
+use crate::sys::threads::thread_panicked;
 
 /// What to do with records that have no row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -264,7 +266,7 @@ impl Collector {
     /// If any stage fails, or the user interrupts the run. The rows before the failure are saved if the run can be resumed.
     pub fn run(
         &mut self,
-        waves: &Receiver<Result<CollectorMessage>>,
+        waves: &Receiver<Result<Outgoing<RecordMeta>>>,
         interrupts: &Receiver<()>,
     ) -> Result<()> {
         let done = self.take_waves(waves, interrupts).and_then(|()| self.finish());
@@ -291,7 +293,7 @@ impl Collector {
 
     fn take_waves(
         &mut self,
-        waves: &Receiver<Result<CollectorMessage>>,
+        waves: &Receiver<Result<Outgoing<RecordMeta>>>,
         interrupts: &Receiver<()>,
     ) -> Result<()> {
         loop {
@@ -300,32 +302,30 @@ impl Collector {
                 recv(interrupts) -> _ => bail!(Interrupted { saved_rows: None }),
             };
             match message.map_err(thread_panicked)?? {
-                CollectorMessage::Wave(wave) => self.take_wave(wave, interrupts)?,
-                CollectorMessage::End => return self.open(),
+                Outgoing::Wave(wave) => self.take_wave(wave, interrupts)?,
+                Outgoing::End => return self.open(),
             }
         }
     }
 
-    fn take_wave(&mut self, wave: Wave, interrupts: &Receiver<()>) -> Result<()> {
-        let Wave { records, batches, results } = wave;
-        let mut rows: Vec<_> = records.iter().map(|_| None).collect();
+    fn take_wave(&mut self, wave: Wave<RecordMeta>, interrupts: &Receiver<()>) -> Result<()> {
+        let Wave { items, batches, done } = wave;
         let from = self.cursor.position;
-        let to = records.iter().rfind(|record| record.is_last).map_or(from, |record| record.end.position);
-        for done in 1..=batches {
+        let last = items.iter().rfind(|(record, _)| record.is_last);
+        let to = last.map_or(from, |(record, _)| record.end.position);
+        for finished in 1..=batches {
             let batch = select! {
-                recv(results) -> batch => batch,
+                recv(done) -> batch => batch,
                 recv(interrupts) -> _ => bail!(Interrupted { saved_rows: None }),
             };
-            for (slot, batch_rows) in batch.map_err(thread_panicked)?? {
-                rows[slot] = Some(batch_rows);
-            }
-            self.bar.set_position(from + to.saturating_sub(from) * done as u64 / batches as u64);
+            batch.map_err(thread_panicked)??;
+            self.bar.set_position(from + to.saturating_sub(from) * finished as u64 / batches as u64);
             self.draw_progress();
         }
-        let count = records.len();
-        for (i, (record, rows)) in records.into_iter().zip(rows).enumerate() {
+        let count = items.len();
+        for (i, (record, rows)) in items.into_iter().enumerate() {
             let (end, is_last, ends_batch) = (record.end.clone(), record.is_last, record.ends_batch);
-            self.take_record(record, rows)?;
+            self.take_record(record, rows.as_ref().and_then(|rows| rows.get()))?;
             if !is_last {
                 continue;
             }

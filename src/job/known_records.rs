@@ -7,10 +7,11 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::digests::{first_bits, identity_digest};
+use super::digests::identity_digest;
 use super::manifest::RunIdentity;
 use crate::input::Record;
 use crate::output::{OutputFormat, for_each_record_hash};
+use crate::sys::digest_cache::first_bits;
 
 /// Hexadecimal digits of a hash that stand for the options; the others stand for the record.
 const CHOICE_DIGITS: usize = 8;

@@ -8,9 +8,8 @@ use anyhow::{Result, anyhow};
 use sha2::{Digest, Sha256};
 
 use super::manifest::RunIdentity;
-use super::messages::thread_panicked;
-use crate::sys::digest_cache;
-use crate::sys::threads::spawn;
+use crate::sys::digest_cache::{self, first_bits};
+use crate::sys::threads::{spawn, thread_panicked};
 
 /// The digests of files, computed in a background thread: hashing a large model takes longer than embedding a short text.
 pub enum FileDigests {
@@ -82,19 +81,13 @@ pub fn weights_metadata(identity: &RunIdentity) -> Option<(String, String)> {
 }
 
 /// The first 128 bits of the SHA-256 over the keys and values of an identity.
-pub(super) fn identity_digest(identity: &RunIdentity) -> u128 {
+pub fn identity_digest(identity: &RunIdentity) -> u128 {
     let mut digest = Sha256::new();
     for part in identity.iter().flat_map(|(key, value)| [key, value]) {
         digest.update((part.len() as u64).to_le_bytes());
         digest.update(part.as_bytes());
     }
     first_bits(digest)
-}
-
-/// The first 128 bits of a digest.
-pub(super) fn first_bits(digest: Sha256) -> u128 {
-    let digest = digest.finalize();
-    digest.iter().take(16).fold(0, |bits, byte| bits << 8 | u128::from(*byte))
 }
 
 /// SHA-256 over texts and their lengths, in hexadecimal.

@@ -8,9 +8,8 @@ use std::time::Instant;
 use anyhow::{Result, anyhow};
 use serde_json::json;
 
-use super::budget::MemoryBudget;
 use super::stats::Stats;
-use super::utilization::Utilization;
+use crate::engine::{MemoryBudget, Utilization};
 use crate::output::{OutputMetadata, parent_dir, write_file};
 use crate::sys::memory::peak_memory;
 
@@ -105,6 +104,7 @@ pub fn write_summary(
         "skipped_empty": stats.skipped_empty,
         "unchanged": stats.unchanged,
         "cached": stats.cached,
+        "repeated": stats.repeated,
         "peak_memory_bytes": peak_memory(),
     });
     // Under the same names as in the metadata of the output.

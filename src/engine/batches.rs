@@ -3,7 +3,6 @@
 //! A ragged batch has no padding, so sequences of different lengths share one at no cost.
 
 use std::cmp::Reverse;
-use std::ops::Range;
 
 /// Groups sequences of these `lengths`, in tokens, into batches of at most `max_tokens` tokens. A sequence of `max_tokens` or more
 /// is a batch of its own. The others are divided into batches with about the same number of tokens, and into a multiple of the
@@ -55,29 +54,9 @@ fn assign(
     )
 }
 
-/// Groups sequences of these `lengths`, in tokens, into batches of at most `max_tokens` tokens, keeping their order. A sequence that
-/// is longer is a batch of its own.
-///
-/// Returns the indices of the sequences in each batch.
-pub fn consecutive_batches(lengths: &[usize], max_tokens: usize) -> Vec<Range<usize>> {
-    let mut batches = Vec::new();
-    let (mut start, mut tokens) = (0, 0);
-    for (i, &length) in lengths.iter().enumerate() {
-        if i > start && tokens + length > max_tokens {
-            batches.push(start..i);
-            (start, tokens) = (i, 0);
-        }
-        tokens += length;
-    }
-    if start < lengths.len() {
-        batches.push(start..lengths.len());
-    }
-    batches
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{balanced_batches, consecutive_batches};
+    use super::balanced_batches;
 
     #[test]
     fn batches_are_balanced_and_within_the_limit() {
@@ -103,8 +82,6 @@ mod tests {
     #[test]
     fn a_sequence_over_the_limit_is_a_batch_of_its_own() {
         assert_eq!(balanced_batches(&[2, 9, 2], 4, 2), [vec![1], vec![0, 2]]);
-        assert_eq!(consecutive_batches(&[2, 9, 2], 4), [0..1, 1..2, 2..3]);
-        assert_eq!(consecutive_batches(&[9], 4).len(), 1);
     }
 
     #[test]
@@ -116,13 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn consecutive_batches_keep_the_order() {
-        assert_eq!(consecutive_batches(&[3, 4, 5, 1, 1], 7), [0..2, 2..5]);
-    }
-
-    #[test]
     fn no_sequences_make_no_batches() {
         assert!(balanced_batches(&[], 4, 2).is_empty());
-        assert!(consecutive_batches(&[], 4).is_empty());
     }
 }

@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::messages::{Outcome, PreparedRecord, RawRecord, RecordMeta};
-use super::task::{Task, TokenizeError};
+use crate::engine::{Item, Task, TokenizeError};
+use crate::field::FieldValue;
 use crate::input::{Entry, Record};
 use crate::text::TokenizedText;
 
@@ -25,14 +26,14 @@ pub(super) fn prepare<T: Task>(
     };
     let record = match entry {
         Entry::Record(record) => record,
-        Entry::Unreadable(bad) => return vec![(meta(bad.location, Outcome::Failed(bad.reason)), None)],
+        Entry::Unreadable(bad) => return vec![item(meta(bad.location, Outcome::Failed(bad.reason)), None)],
     };
     let is_empty = record.is_empty();
     if !is_selected {
-        return vec![(RecordMeta { is_empty, ..meta(record.location, Outcome::SkippedEmpty) }, None)];
+        return vec![item(RecordMeta { is_empty, ..meta(record.location, Outcome::SkippedEmpty) }, None)];
     }
     if is_known {
-        return vec![(RecordMeta { is_empty, ..meta(record.location, Outcome::Unchanged) }, None)];
+        return vec![item(RecordMeta { is_empty, ..meta(record.location, Outcome::Unchanged) }, None)];
     }
     let guard = (record.text.len() > LONG_TEXT_BYTES)
         .then(|| long_text.lock().unwrap_or_else(PoisonError::into_inner));
@@ -45,9 +46,16 @@ pub(super) fn prepare<T: Task>(
         let (location, id, kept, end) = (location.clone(), id.clone(), kept.clone(), end.clone());
         let is_last = i == last;
         let ends_batch = ends_batch && is_last;
-        (RecordMeta { location, id, kept, is_empty, outcome, query, end, is_last, ends_batch }, text)
+        item(RecordMeta { location, id, kept, is_empty, outcome, query, end, is_last, ends_batch }, text)
     });
     parts.collect()
+}
+
+/// A record with its tokens, on its way through the engine.
+fn item(meta: RecordMeta, text: Option<TokenizedText>) -> PreparedRecord {
+    let carried_bytes = meta.kept.iter().map(FieldValue::bytes).sum();
+    let ends_batch = meta.ends_batch;
+    Item { carried: meta, text, carried_bytes, ends_batch }
 }
 
 /// The index of a query, the outcome of tokenizing a part of a record with it, and the tokens.

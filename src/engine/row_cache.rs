@@ -7,10 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Result, bail};
 use sha2::{Digest, Sha256};
 
-use super::digests::{first_bits, identity_digest};
-use super::manifest::RunIdentity;
 use super::row_store::RowStore;
 use super::task::{Task, TaskRow};
+use crate::sys::digest_cache::first_bits;
 use crate::text::TokenizedText;
 
 /// The rows of texts, by their tokens, for one model with one set of options.
@@ -21,12 +20,12 @@ pub struct RowCache {
 }
 
 impl RowCache {
-    /// The rows in `directory` that were made with this identity: everything that a row depends on beside its tokens.
+    /// The rows in `directory` of this identity: a digest of everything that a row depends on beside its tokens.
     ///
     /// # Errors
     /// If the directory cannot be made, or its files cannot be written.
-    pub fn open(directory: &Path, identity: &RunIdentity) -> Result<Self> {
-        let store = RowStore::open(&directory.join(format!("{:032x}", identity_digest(identity))))?;
+    pub fn open(directory: &Path, identity: u128) -> Result<Self> {
+        let store = RowStore::open(&directory.join(format!("{identity:032x}")))?;
         Ok(RowCache { store, found: AtomicU64::new(0) })
     }
 
@@ -35,7 +34,7 @@ impl RowCache {
         self.found.load(Ordering::Relaxed)
     }
 
-    /// [`Task::run`] for the texts whose rows are not in the cache, to which they are added.
+    /// [`Task::run`] for the texts, each with its [`key`], whose rows are not in the cache, to which they are added.
     ///
     /// # Errors
     /// If the task fails.
@@ -43,10 +42,10 @@ impl RowCache {
         &self,
         task: &T,
         texts: &[TokenizedText],
+        keys: &[u128],
         batch_tokens: usize,
         worker: usize,
     ) -> Result<Vec<Vec<TaskRow>>> {
-        let keys: Vec<u128> = texts.iter().map(key).collect();
         let mut rows: Vec<_> = keys.iter().map(|key| self.find(*key)).collect();
         let missing: Vec<usize> = (0..texts.len()).filter(|i| rows[*i].is_none()).collect();
         let found: usize = rows.iter().flatten().map(Vec::len).sum();
@@ -72,7 +71,7 @@ impl RowCache {
 }
 
 /// The key of a text: a digest of its sequences.
-fn key(text: &TokenizedText) -> u128 {
+pub(super) fn key(text: &TokenizedText) -> u128 {
     let mut digest = KeyHasher::default();
     text.hash(&mut digest);
     first_bits(digest.0)

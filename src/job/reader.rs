@@ -6,25 +6,19 @@ use std::sync::{Arc, Mutex};
 use anyhow::Result;
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use super::budget::{GROUP_BYTES, MemoryBudget};
 use super::cursor::Cursor;
-use super::messages::{CollectorMessage, RawRecord, ReaderMessage, RecordGroup, panic_to_error};
-use super::planner::Planner;
-use super::row_cache::RowCache;
+use super::messages::{RawRecord, RecordGroup, RecordMeta};
 use super::source::{RecordSource, SourceEntry, entry_bytes};
-use super::task::Task;
 use super::tokenizer::prepare;
-use super::utilization::Utilization;
-use super::workers::Workers;
+use crate::engine::{Engine, GROUP_BYTES, Incoming, MemoryBudget, Outgoing, Task};
 use crate::input::{Entry, Record, Unreadable};
-use crate::sys::threads::spawn;
+use crate::sys::threads::{panic_to_error, spawn};
 
 /// Maximum records of a group.
 const GROUP_RECORDS: usize = 64;
 
 /// Starts all stages but the collector, and returns the channel for the collector: waves in the order of input, then the end or an
-/// error. `start` is the cursor of `source`; rows that are in `cache` are not made again. Cursors have a digest if
-/// `is_resumable`.
+/// error. `start` is the cursor of `source`. Cursors have a digest if `is_resumable`.
 ///
 /// # Errors
 /// If the system refuses to start a thread.
@@ -32,24 +26,21 @@ pub fn start_stages<T: Task>(
     source: RecordSource,
     start: Cursor,
     is_resumable: bool,
-    task: Arc<T>,
-    budget: MemoryBudget,
-    utilization: Arc<Utilization>,
-    cache: Option<Arc<RowCache>>,
-) -> Result<Receiver<Result<CollectorMessage>>> {
+    engine: &Engine<T>,
+) -> Result<Receiver<Result<Outgoing<RecordMeta>>>> {
+    let budget = *engine.budget();
     let (to_tokenizers, from_reader) = bounded::<RecordGroup>(budget.tokenizers);
-    let (to_planner, from_tokenizers) = bounded(budget.queued_groups());
-    let (to_collector, waves) = bounded(1);
+    let (to_batcher, from_tokenizers) = bounded(budget.queued_groups());
     let is_interactive = source.is_interactive();
     // A record with many queries is as large as many records.
     let waits_for_records = source.is_stream() && !source.has_batches();
-    let group_records = if waits_for_records { 1 } else { (GROUP_RECORDS / task.queries()).max(1) };
+    let group_records = if waits_for_records { 1 } else { (GROUP_RECORDS / engine.task().queries()).max(1) };
     spawn("read", move || {
-        read(source, start, is_resumable, &budget, group_records, &to_tokenizers, &to_planner);
+        read(source, start, is_resumable, &budget, group_records, &to_tokenizers, &to_batcher);
     })?;
     let long_text = Arc::new(Mutex::new(()));
     for index in 0..budget.tokenizers {
-        let (groups, task, long_text) = (from_reader.clone(), task.clone(), long_text.clone());
+        let (groups, task, long_text) = (from_reader.clone(), engine.task().clone(), long_text.clone());
         spawn(format!("tokenize-{index}"), move || {
             for (group, answer) in groups {
                 let prepare = |record| prepare(&*task, record, &long_text, budget.batch_tokens);
@@ -58,12 +49,11 @@ pub fn start_stages<T: Task>(
             }
         })?;
     }
-    let workers = Workers::new(task, utilization, cache, &budget);
-    spawn("plan", move || Planner::new(budget, workers, is_interactive, to_collector).run(&from_tokenizers))?;
-    Ok(waves)
+    engine.start(from_tokenizers, is_interactive)
 }
 
-/// Reads records, sends them to the tokenizers in groups of at most `max_records`, and sends the channels of the tokenizers' answers to the planner in order.
+/// Reads records, sends them to the tokenizers in groups of at most `max_records`, and sends the channels of the tokenizers'
+/// answers to the batcher in order.
 /// Cursors have a digest if `is_resumable`.
 fn read(
     mut source: RecordSource,
@@ -72,11 +62,11 @@ fn read(
     budget: &MemoryBudget,
     max_records: usize,
     to_tokenizers: &Sender<RecordGroup>,
-    to_planner: &Sender<ReaderMessage>,
+    to_batcher: &Sender<Incoming<RecordMeta>>,
 ) {
     let send = |group: Vec<RawRecord>| {
         let (answer, prepared) = bounded(1);
-        to_planner.send(ReaderMessage::Group(prepared)).is_ok() && to_tokenizers.send((group, answer)).is_ok()
+        to_batcher.send(Incoming::Group(prepared)).is_ok() && to_tokenizers.send((group, answer)).is_ok()
     };
     let (mut group, mut bytes) = (Vec::new(), 0);
     loop {
@@ -103,13 +93,13 @@ fn read(
                 let _ = answer.send(Err(error));
                 // The rows of the records before the error are written first.
                 if send(group) {
-                    let _ = to_planner.send(ReaderMessage::Group(prepared));
+                    let _ = to_batcher.send(Incoming::Group(prepared));
                 }
                 return;
             }
             None => {
                 if send(group) {
-                    let _ = to_planner.send(ReaderMessage::End);
+                    let _ = to_batcher.send(Incoming::End);
                 }
                 return;
             }
@@ -137,28 +127,20 @@ mod tests {
     use crossbeam_channel::unbounded;
 
     use super::*;
-    use crate::input::{Entries, ReadLimit};
-    use crate::pipeline::{Pace, Selection};
+    use crate::engine::Workload;
+    use crate::input::Entries;
+    use crate::job::{Pace, Selection};
 
     /// Only a run that can be resumed hashes its records.
     #[test]
     fn cursors_have_a_digest_if_the_run_can_be_resumed() {
         let entries = || Entries::arguments(vec!["a lamp".into(), "light".into()]);
-        let budget = MemoryBudget {
-            threads: 1,
-            can_share_batches: false,
-            tokenizers: 1,
-            batch_tokens: 512,
-            wave_tokens: 512,
-            wave_rows: 512,
-            wave_field_bytes: 512,
-            record_bytes: 512,
-            reading: ReadLimit::default(),
-        };
+        let workload = Workload { cpu_threads: 1, batch_tokens: 512, ..Workload::default() };
+        let budget = MemoryBudget::new(&workload, None).unwrap();
         let ends = |is_resumable| {
             let source = RecordSource::new(entries(), Pace::Files, Selection::default());
-            let ((to_tokenizers, groups), (to_planner, _answers)) = (unbounded(), unbounded());
-            read(source, Cursor::default(), is_resumable, &budget, 1, &to_tokenizers, &to_planner);
+            let ((to_tokenizers, groups), (to_batcher, _answers)) = (unbounded(), unbounded());
+            read(source, Cursor::default(), is_resumable, &budget, 1, &to_tokenizers, &to_batcher);
             drop(to_tokenizers);
             groups.iter().flat_map(|(group, _)| group).map(|record| record.end).collect::<Vec<_>>()
         };

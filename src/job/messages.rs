@@ -1,17 +1,15 @@
-//! The messages between the stages of the pipeline.
+//! The messages between the stages of a job.
 
-use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 
-use anyhow::{Error, Result, anyhow};
-use crossbeam_channel::{Receiver, Sender};
+use anyhow::Result;
+use crossbeam_channel::Sender;
 use serde_json::Value;
 
 use super::cursor::Cursor;
-use super::task::TaskRow;
+use crate::engine::Item;
 use crate::field::FieldValue;
 use crate::input::{Entry, Location};
-use crate::text::TokenizedText;
 
 /// A record as it was read.
 pub(super) struct RawRecord {
@@ -27,40 +25,11 @@ pub(super) struct RawRecord {
     pub ends_batch: bool,
 }
 
+/// A record on its way through the engine.
+pub(super) type PreparedRecord = Item<RecordMeta>;
+
 /// Records for a tokenizer thread, and the channel for its answer.
 pub(super) type RecordGroup = (Vec<RawRecord>, Sender<Result<Vec<PreparedRecord>>>);
-
-/// A tokenized record. The second value is `None` if the record has no row.
-pub(super) type PreparedRecord = (RecordMeta, Option<TokenizedText>);
-
-/// From the reader to the planner, in the order of input.
-pub(super) enum ReaderMessage {
-    /// The channel on which a tokenizer thread will answer.
-    Group(Receiver<Result<Vec<PreparedRecord>>>),
-    /// End of input.
-    End,
-}
-
-/// From the planner to the collector, in the order of input.
-pub enum CollectorMessage {
-    /// The next records.
-    Wave(Wave),
-    /// End of input. If the channel closes without it, a thread has panicked.
-    End,
-}
-
-/// Records that are planned and encoded together.
-pub struct Wave {
-    /// The records, in the order of input.
-    pub records: Vec<RecordMeta>,
-    /// The number of batches.
-    pub batches: usize,
-    /// The rows of each batch, in any order.
-    pub results: Receiver<Result<BatchRows>>,
-}
-
-/// The rows of a batch: for each text, the index of its record in [`Wave::records`].
-pub(super) type BatchRows = Vec<(usize, Vec<TaskRow>)>;
 
 /// A record without its text. A record of many chunks or queries is carried in several parts, one `RecordMeta` each.
 pub struct RecordMeta {
@@ -112,26 +81,4 @@ pub enum Outcome {
     },
     /// The text has no tokens, not even special tokens.
     NoTokens,
-}
-
-/// The error for a channel whose other end is closed: the thread there has panicked, and the panic hook has printed why.
-pub(super) fn thread_panicked<E>(_: E) -> Error {
-    anyhow!("a thread has panicked; please report this as a bug")
-}
-
-/// Calls `work` and turns a panic into an error. Without this, threads that wait for the rest of a queue would wait forever.
-pub(super) fn panic_to_error<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(thread_panicked(())))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_panic_becomes_an_error() {
-        let error = panic_to_error::<()>(|| panic!("on purpose")).unwrap_err().to_string();
-        assert_eq!(error, thread_panicked(()).to_string());
-        assert_eq!(panic_to_error(|| Ok(1)).unwrap(), 1);
-    }
 }

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::field::FieldValue;
+use crate::job::manifest::SavedScore;
 use crate::output::{self, Content};
-use crate::pipeline::manifest::SavedScore;
 
 /// The best rows so far.
 pub(super) struct Ranking {

@@ -1,0 +1,45 @@
+//! Records in, rows in a file or a stream out: what only a run over files needs, for every task alike.
+//!
+//! ```text
+//! source ──groups──► tokenizers ──groups, in order──► engine ──waves, in order──► collector
+//! ```
+//!
+//! Each stage runs in threads of its own. Bounded queues connect them, so that the stages overlap and memory does not grow with
+//! the input. A *group* is the records that one tokenizer thread takes at once.
+//!
+//! * `source`: the records, the first of which can be inspected before the run starts; `shard`: a part of them;
+//!   `known_records`: those that the output has rows of already.
+//! * `reader`, `tokenizer`: one stage each; `messages`: the types that they send to one another.
+//! * `collector`: writes rows and ledger in input order, and saves checkpoints.
+//! * `columns`: the types of the columns that come from the input.
+//! * `cursor`, `manifest`, `journal`, `digests`: resuming an interrupted run.
+//! * `stats`, `summary`: counts and timings. `signals`: Ctrl-C.
+
+mod collector;
+mod columns;
+mod cursor;
+mod digests;
+mod journal;
+mod known_records;
+mod manifest;
+mod messages;
+mod reader;
+mod shard;
+mod signals;
+mod source;
+mod stats;
+mod summary;
+mod tokenizer;
+
+pub use collector::{Collector, Policy, QueryColumns};
+pub use digests::{FileDigests, identity_digest, sha256_of_texts, weights_digest, weights_metadata};
+pub use journal::{EarlierRun, Journal, StartMode, refuse_interrupted};
+pub use known_records::{FileRecords, KnownRecords};
+pub use manifest::{Manifest, RunIdentity, SHARD_KEYS, shard_of_run};
+pub use messages::RecordMeta;
+pub use reader::start_stages;
+pub use shard::Shard;
+pub use signals::{EXIT_INTERRUPTED, Interrupted, exit_on_signal, listen};
+pub use source::{Pace, RecordSource, Selection};
+pub use stats::{ExitStatus, Stats};
+pub use summary::{Timings, check_writable, write_summary};
