@@ -20,8 +20,8 @@ use crate::error::UsageError;
 use crate::input::ReadLimit;
 use crate::job::{
     Collector, EarlierRun, ExitStatus, FileDigests, FileRecords, Journal, KnownRecords, Manifest, Policy,
-    QueryColumns, RecordSource, RunIdentity, Stats, Timings, exit_on_signal, identity_digest, listen,
-    start_stages, weights_metadata, write_summary,
+    Queries, QueryColumns, RecordSource, RunIdentity, Stats, Timings, exit_on_signal, identity_digest,
+    listen, start_stages, weights_metadata, write_summary,
 };
 use crate::output::{
     self, ColumnType, ContentType, HASH_COLUMN, KeptColumn, OutputFormat, OutputLock, OutputMetadata,
@@ -40,20 +40,24 @@ pub(super) struct Setup<T> {
     pub metadata: OutputMetadata,
     /// Sort rows by their scores and write only this many of the best of each query.
     pub top_k: Option<usize>,
+    /// What records are read for.
+    pub queries: Queries,
     /// The columns that tell the query of a row, if there are several queries.
-    pub queries: QueryColumns,
+    pub query_columns: QueryColumns,
 }
 
 impl<T> Setup<T> {
     /// A task whose rows are in the order of the input.
     pub(super) fn in_order(task: T, identity: RunIdentity, metadata: OutputMetadata) -> Self {
-        Setup { task, identity, metadata, top_k: None, queries: QueryColumns::default() }
+        let (queries, query_columns) = (Queries::default(), QueryColumns::default());
+        Setup { task, identity, metadata, top_k: None, queries, query_columns }
     }
 }
 
 /// A run that is ready to start.
 struct Prepared<T> {
     engine: Engine<T>,
+    queries: Queries,
     source: RecordSource,
     collector: Collector,
     timings: Timings,
@@ -84,7 +88,7 @@ pub(super) fn run<T: ModelTask>(
             exit_on_signal();
         }
         let cursor = run.collector.cursor().clone();
-        let waves = start_stages(run.source, cursor, !run.output_is_stream, &run.engine)?;
+        let waves = start_stages(run.source, cursor, !run.output_is_stream, run.queries, &run.engine)?;
         run.collector.run(&waves, &interrupts)?;
     }
     run.collector.report(&run.timings, options.appended()?.as_ref());
@@ -178,10 +182,11 @@ fn prepare<T: ModelTask>(
         Some(manifest) => collector.resume(manifest, &mut source, start)?,
         None => collector.start(&mut source, start).map(|()| false)?,
     };
-    collector.add_queries(setup.queries);
+    collector.add_queries(setup.query_columns);
     let timings = Timings { start, loading: loading.as_secs_f64(), resumed: *collector.stats() };
     let engine = Engine::new(Arc::new(task), budget, cache);
-    let run = Prepared { engine, source, collector, timings, output_is_stream, is_complete };
+    let queries = setup.queries;
+    let run = Prepared { engine, queries, source, collector, timings, output_is_stream, is_complete };
     Ok(ControlFlow::Continue(run))
 }
 
