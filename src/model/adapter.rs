@@ -1,18 +1,19 @@
 //! LoRA adapters (Hu et al. 2022), merged into the weights as they are read: `W + s B A`. Two layouts: adapters for several tasks
 //! stacked in the tensors of the checkpoint (jina-embeddings-v3), and a folder for each adapter, as PEFT saves them. One of PEFT may also
-//! have tensors that replace those of the model: trained biases, and modules that were trained as a whole, such as a head.
+//! have tensors that replace those of the model: trained biases and rows of tables, and modules that were trained as a whole, such as a head.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use regex::{Regex, RegexBuilder};
-use serde_json::Value;
 
 use super::config::Config;
 use super::families::{Family, JINA_V5};
 use super::layout::{ADAPTER_CONFIG, ADAPTER_FOLDER, adapter_weights};
-use super::low_rank::{Adapter, Axis, LowRank, MERGE, Magnitudes, PEFT_PREFIX, STACKED_A, STACKED_B};
+use super::low_rank::{
+    Adapter, Axis, LowRank, MERGE, Magnitudes, NewRows, PEFT_PREFIX, STACKED_A, STACKED_B, Update,
+};
+use super::peft_config::{PeftConfig, TOKEN_INDICES};
 use super::purpose::Purpose;
 use super::weights::{Checkpoint, Replacements};
 use crate::error::UsageError;
@@ -224,7 +225,7 @@ fn read_stacked(
     count: usize,
     rank: usize,
     scale: f32,
-) -> Result<BTreeMap<String, LowRank>> {
+) -> Result<BTreeMap<String, Update>> {
     let mut updates = BTreeMap::new();
     let has = |name: &str| weights.shape(name).is_some();
     if let Some(module) = weights
@@ -258,7 +259,7 @@ fn read_stacked(
                 shape(&b)
             )
         };
-        updates.insert(module.to_owned(), update);
+        updates.insert(module.to_owned(), Update::LowRank(update));
     }
     Ok(updates)
 }
@@ -278,18 +279,28 @@ const PAIRS: [(&str, &str, Axis); 2] = [
 ];
 /// The ends that the name of an update's magnitudes may have.
 const MAGNITUDES: [&str; 2] = [".lora_magnitude_vector.weight", ".lora_magnitude_vector"];
+/// The end of the name of an update's bias.
+const BIAS: &str = ".lora_B.bias";
+/// The end of the name of the trained rows of a table.
+const TOKEN_ROWS: &str = ".token_adapter.trainable_tokens_delta";
 /// What PEFT has put before the parameters of modules that were trained as a whole.
 const SAVED_MODULE: &str = ".modules_to_save.";
 
 /// Reads an adapter from a folder as PEFT saves it.
-fn read_peft(folder: &Path) -> Result<(BTreeMap<String, LowRank>, Replacements)> {
-    let config = Config::read(&folder.join(ADAPTER_CONFIG))?;
-    let scale = peft_scale(&config)?;
+fn read_peft(folder: &Path) -> Result<(BTreeMap<String, Update>, Replacements)> {
+    let config = PeftConfig::new(Config::read(&folder.join(ADAPTER_CONFIG))?)?;
     let weights = Checkpoint::open(&adapter_weights(folder))?;
     let shown = weights.path().display();
     let has = |name: &str| weights.shape(name).is_some();
+    let has_pair = |path: &str| PAIRS.iter().any(|(a, ..)| has(&format!("{path}{a}")));
     let mut updates = BTreeMap::new();
     let mut replaced = BTreeMap::new();
+    let mut add = |path: &str, update: Update| match updates.insert(in_model(path), update) {
+        None => Ok(()),
+        Some(_) => bail!(
+            "{shown} has an update and trained rows of {path}, which are not supported together; {MERGE}"
+        ),
+    };
     for name in weights.names() {
         let by_end = |ends: (&'static str, &'static str)| Some((name.strip_suffix(ends.0)?, ends.1));
         if let Some((path, end)) = PAIRS.iter().find_map(|(a, b, _)| by_end((b, a))) {
@@ -299,12 +310,21 @@ fn read_peft(folder: &Path) -> Result<(BTreeMap<String, LowRank>, Replacements)>
             }
             continue;
         }
-        if let Some(path) = MAGNITUDES.iter().find_map(|end| name.strip_suffix(end)) {
-            if !config.flag("use_dora")? || !PAIRS.iter().any(|(a, ..)| has(&format!("{path}{a}"))) {
+        // Tensors beside a pair, with the field that they need.
+        let magnitudes = MAGNITUDES.iter().find_map(|end| name.strip_suffix(end));
+        let magnitudes = magnitudes.map(|path| (path, config.has_magnitudes, "of DoRA", "use_dora"));
+        let bias =
+            name.strip_suffix(BIAS).map(|path| (path, config.has_bias, "the bias of an update", "lora_bias"));
+        if let Some((path, is_expected, what, field)) = magnitudes.or(bias) {
+            if !is_expected || !has_pair(path) {
                 bail!(
-                    "{shown}: tensor {name} is of DoRA, but \"use_dora\" is not true or the update is missing; {MERGE}"
+                    "{shown}: tensor {name} is {what}, but {field:?} is not true or the update is missing; {MERGE}"
                 )
             }
+            continue;
+        }
+        if let Some(path) = name.strip_suffix(TOKEN_ROWS) {
+            add(path, Update::Rows(token_rows(&weights, name, &config.token_indices(&in_model(path))?)?))?;
             continue;
         }
         let Some((path, end_of_b, axis)) =
@@ -316,6 +336,12 @@ fn read_peft(folder: &Path) -> Result<(BTreeMap<String, LowRank>, Replacements)>
         let b = format!("{path}{end_of_b}");
         if !has(&b) {
             bail!("{}", half_a_pair(&weights, name, &b))
+        }
+        let module = in_model(path);
+        if let Some(field) = config.leaves_out(&module) {
+            bail!(
+                "{shown}: tensor {name} is of a module that {field:?} of {ADAPTER_CONFIG} leaves out; use the files of one adapter"
+            )
         }
         let shape = |name: &str| weights.shape(name).unwrap_or_default();
         let (&[rank, inputs], &[outputs, rank_of_b]) = (shape(name), shape(&b)) else {
@@ -332,28 +358,51 @@ fn read_peft(folder: &Path) -> Result<(BTreeMap<String, LowRank>, Replacements)>
             // (B A)ᵀ = Aᵀ Bᵀ
             Axis::Columns => (transposed(&b, outputs, rank), transposed(&a, rank, inputs)),
         };
-        let module = in_model(path);
-        let magnitudes = match config.flag("use_dora")? {
-            true => Some(Magnitudes { axis, values: magnitudes(&weights, path, outputs)? }),
+        let vector = |ends: &[&str], field| vector_of(&weights, path, ends, field, outputs);
+        let magnitudes = match config.has_magnitudes {
+            true => Some(Magnitudes { axis, values: vector(&MAGNITUDES, "use_dora")? }),
             false => None,
         };
-        let update = LowRank::new(a, b, rank, scale(&module, rank)).with_magnitudes(magnitudes);
-        updates.insert(module, update);
+        let bias = config.has_bias.then(|| vector(&[BIAS], "lora_bias")).transpose()?;
+        let update = LowRank::new(a, b, rank, config.factor(&module, rank)?);
+        add(path, Update::LowRank(update.with_magnitudes(magnitudes).with_bias(bias)))?;
+    }
+    if config.has_token_indices() && !weights.names().any(|name| name.ends_with(TOKEN_ROWS)) {
+        bail!("{shown} has no trained rows, which {TOKEN_INDICES:?} needs; download the file again")
     }
     weights.check_unchanged()?;
     let replacements = weights.into_replacements(&replaced);
     Ok((updates, replacements))
 }
 
-/// The magnitudes of the update at `path`, one for each output.
-fn magnitudes(weights: &Checkpoint, path: &str, outputs: usize) -> Result<Vec<f32>> {
+/// The rows of a table that have these `indices`, from a tensor.
+fn token_rows(weights: &Checkpoint, name: &str, indices: &[usize]) -> Result<NewRows> {
+    match weights.shape(name) {
+        Some(&[rows, width]) if rows == indices.len() && rows * width > 0 => {
+            Ok(NewRows::new(indices, &weights.part(name, 0, 1)?, width))
+        }
+        shape => bail!(
+            "{}: tensor {name} is of shape {:?}, but {TOKEN_INDICES:?} names {} rows; use the files of one adapter",
+            weights.path().display(),
+            shape.unwrap_or_default(),
+            indices.len()
+        ),
+    }
+}
+
+/// The vector beside the update at `path` that a `field` needs, with a value for each output; its name has one of these ends.
+fn vector_of(
+    weights: &Checkpoint,
+    path: &str,
+    ends: &[&str],
+    field: &str,
+    outputs: usize,
+) -> Result<Vec<f32>> {
     let shown = weights.path().display();
-    let name = MAGNITUDES.iter().map(|end| format!("{path}{end}")).find(|name| weights.shape(name).is_some());
+    let name = ends.iter().map(|end| format!("{path}{end}")).find(|name| weights.shape(name).is_some());
     let Some(name) = name else {
-        bail!(
-            "{shown} has no tensor {path}{}, which \"use_dora\" needs; download the file again",
-            MAGNITUDES[1]
-        )
+        let last = ends.last().copied().unwrap_or_default();
+        bail!("{shown} has no tensor {path}{last}, which {field:?} needs; download the file again")
     };
     match weights.vector(&name)?.filter(|values| values.len() == outputs) {
         Some(values) => Ok(values),
@@ -364,76 +413,4 @@ fn magnitudes(weights: &Checkpoint, path: &str, outputs: usize) -> Result<Vec<f3
 /// The transpose of a row-major matrix of `(rows, columns)`.
 fn transposed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     (0..columns).flat_map(|column| (0..rows).map(move |row| matrix[row * columns + column])).collect()
-}
-
-/// The factor of a module with a rank: `α / r`, or rank-stabilized `α / √r` (Kalajdzievski 2023); `alpha_pattern` may have another `α` for
-/// the module. The rank is that of the tensors, whatever `rank_pattern` says.
-///
-/// # Errors
-/// If the fields of an `adapter_config.json` ask for more than low-rank updates, their norms and replaced tensors.
-fn peft_scale(config: &Config) -> Result<impl Fn(&str, usize) -> f32> {
-    if let Some(other) = config.string("peft_type")?.filter(|kind| *kind != "LORA") {
-        let expected = format!("\"LORA\", the only supported kind; {MERGE}");
-        bail!("{}", config.invalid("peft_type", format!("{other:?}"), &expected))
-    }
-    for key in ["use_qalora", "use_bdlora", "lora_bias", "fan_in_fan_out"] {
-        if config.flag(key)? {
-            bail!("{}", config.invalid(key, true, &format!("false, since it is not supported; {MERGE}")));
-        }
-    }
-    const EMPTY: [&str; 9] = [
-        "layer_replication",
-        "trainable_token_indices",
-        "target_parameters",
-        "alora_invocation_tokens",
-        "arrow_config",
-        "kasa_config",
-        "lora_ga_config",
-        "monteclora_config",
-        "velora_config",
-    ];
-    for key in EMPTY {
-        let is_empty = match config.get(key) {
-            None => true,
-            Some(Value::Object(fields)) => fields.is_empty(),
-            Some(Value::Array(list)) => list.is_empty(),
-            Some(_) => false,
-        };
-        if !is_empty {
-            let expected = format!("no such field, since it is not supported; {MERGE}");
-            bail!("{}", config.invalid(key, "not empty", &expected));
-        }
-    }
-    let initial = config.get("init_lora_weights").and_then(Value::as_str).unwrap_or_default();
-    if ["pissa", "olora", "corda"].iter().any(|kind| initial.starts_with(kind)) {
-        let expected = format!("one that leaves the weights of the base model as they are; {MERGE}");
-        bail!("{}", config.invalid("init_lora_weights", format!("{initial:?}"), &expected));
-    }
-    let (alpha, is_rank_stabilized) = (config.required_number("lora_alpha")?, config.flag("use_rslora")?);
-    let patterns = alpha_patterns(config)?;
-    Ok(move |module: &str, rank: usize| {
-        let rank = rank as f64;
-        let of_pattern = patterns.iter().find(|(pattern, _)| pattern.is_match(module));
-        let alpha = of_pattern.map_or(alpha, |(_, alpha)| *alpha);
-        (alpha / if is_rank_stabilized { rank.sqrt() } else { rank }) as f32
-    })
-}
-
-/// The regular expressions of `alpha_pattern` with their values; the first one that matches the end of a module's path counts, as in PEFT.
-fn alpha_patterns(config: &Config) -> Result<Vec<(Regex, f64)>> {
-    const KEY: &str = "alpha_pattern";
-    /// Maximum size of a compiled expression, in bytes.
-    const MAX_BYTES: usize = 1 << 20;
-    let Some(fields) = config.object(KEY)? else { return Ok(Vec::new()) };
-    let pattern = |key: &String| -> Result<(Regex, f64)> {
-        let expression = format!(r"^(?:.*\.)?(?:{key})$");
-        match RegexBuilder::new(&expression).size_limit(MAX_BYTES).build() {
-            Ok(regex) => Ok((regex, fields.required_number(key)?)),
-            Err(_) => {
-                let expected = format!("a simpler regular expression as the key of each number; {MERGE}");
-                bail!("{}", config.invalid(KEY, format!("an object with {key:?}"), &expected))
-            }
-        }
-    };
-    fields.fields().keys().map(pattern).collect()
 }

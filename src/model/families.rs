@@ -122,6 +122,9 @@ pub struct ConfigKeys {
     pub attention_bias: Option<&'static str>,
     /// Flag: the linear layers of the feed-forward network have a bias.
     pub mlp_bias: Option<&'static str>,
+    /// The bound of the logits of the causal-LM head. That of attention scores beside it, `attn_logit_softcapping`, is not used by the class of
+    /// transformers (Gemma 3).
+    pub logit_cap: Option<&'static str>,
 }
 
 /// Settings of the encoder that apply unless the config has a field for them.
@@ -220,6 +223,7 @@ const BERT_KEYS: ConfigKeys = ConfigKeys {
     norm_bias: None,
     attention_bias: None,
     mlp_bias: None,
+    logit_cap: None,
 };
 
 const LAYER_NORM: NormSpec = NormSpec { kind: NormKind::Layer, bias: true, unit_offset: false, eps: 1e-12 };
@@ -968,6 +972,7 @@ pub static FAMILIES: &[Family] = &[
         keys: ConfigKeys {
             activation: Some("hidden_activation"),
             attention_bias: Some("attention_bias"),
+            logit_cap: Some("final_logit_softcapping"),
             ..LLAMA.keys
         },
         defaults: Defaults {

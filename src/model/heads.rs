@@ -32,11 +32,11 @@ impl Family {
     /// # Errors
     /// If the config is malformed, models of the family have no such head, or a token is not in its vocabulary.
     pub fn causal_lm(&self, tokens: &LogitScore, config: &Config, spec: &EncoderSpec) -> Result<HeadSpec> {
-        const SOFT_CAP: &str = "final_logit_softcapping";
         self.check_has_head(HeadKind::CausalLm, config)?;
-        if let Some(cap) = config.get(SOFT_CAP) {
-            bail!("{}", config.invalid(SOFT_CAP, cap, "null, since it is not supported"))
-        }
+        let logit_cap = match self.keys.logit_cap.filter(|key| config.has(key)) {
+            Some(key) => Some(config.required_number(key)?),
+            None => None,
+        };
         let LogitScore { true_token, false_token, file } = tokens;
         let vocab_size = spec.vocab_size;
         let mut ids = [Some(*true_token), *false_token].into_iter().flatten();
@@ -51,6 +51,7 @@ impl Family {
             true_token: *true_token,
             false_token: *false_token,
             is_tied,
+            logit_cap,
             vocab_size,
         }))
     }

@@ -1,5 +1,5 @@
 //! The low-rank updates of LoRA adapters (Hu et al. 2022), `W + s B A`, as they are added to weights that are read; with DoRA (Liu et al.
-//! 2024), the rows of the sum are scaled to stored norms.
+//! 2024), the rows of the sum are scaled to stored norms. Rows of a table may be replaced.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -20,13 +20,31 @@ pub const MERGE: &str = "merge it into its base model once with peft \
 /// See [`STACKED_A`].
 pub const STACKED_B: &str = ".parametrizations.weight.0.lora_B";
 
-/// The low-rank updates of an adapter, by the module of the matrix that they are added to.
+/// The updates of an adapter, by the module of the matrix that they change.
 pub struct Adapter {
     file: PathBuf,
-    updates: BTreeMap<String, LowRank>,
+    updates: BTreeMap<String, Update>,
     /// Whether every update has to be used.
     is_whole_file: bool,
     merged: BTreeSet<String>,
+    /// The modules whose bias has been changed.
+    biased: BTreeSet<String>,
+}
+
+/// What an adapter does to a matrix.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Update {
+    /// It adds a product.
+    LowRank(LowRank),
+    /// It replaces rows.
+    Rows(NewRows),
+}
+
+/// Rows of a matrix that replace those of the model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewRows {
+    rows: BTreeMap<usize, Vec<f32>>,
+    width: usize,
 }
 
 /// `s B A`, of `(outputs, inputs)`, and the norms of the sum with the weights.
@@ -39,6 +57,9 @@ pub struct LowRank {
     rank: usize,
     inputs: usize,
     outputs: usize,
+    /// What is added to the bias of the module, times `s`.
+    bias: Option<Vec<f32>>,
+    scale: f32,
     magnitudes: Option<Magnitudes>,
     /// What each row or column of the sum is multiplied by, from the first one of the matrix that is read.
     factors: Option<(Axis, Vec<f32>)>,
@@ -70,7 +91,13 @@ impl LowRank {
     pub fn new(a: Vec<f32>, mut b: Vec<f32>, rank: usize, scale: f32) -> Self {
         b.iter_mut().for_each(|x| *x *= scale);
         let (inputs, outputs) = (a.len() / rank, b.len() / rank);
-        LowRank { a, b, rank, inputs, outputs, magnitudes: None, factors: None }
+        LowRank { a, b, rank, inputs, outputs, bias: None, scale, magnitudes: None, factors: None }
+    }
+
+    /// The update with this bias, which is scaled as the product is.
+    pub fn with_bias(self, bias: Option<Vec<f32>>) -> Self {
+        let bias = bias.map(|bias| bias.into_iter().map(|x| x * self.scale).collect());
+        LowRank { bias, ..self }
     }
 
     /// The update of a matrix whose rows or columns have these norms then.
@@ -133,10 +160,86 @@ impl LowRank {
     }
 }
 
+impl NewRows {
+    /// The rows of `indices`, each of `width` values, one after the other; the last one counts if an index is there twice.
+    pub fn new(indices: &[usize], values: &[f32], width: usize) -> Self {
+        let rows = indices.iter().zip(values.chunks(width)).map(|(index, row)| (*index, row.to_vec()));
+        NewRows { rows: rows.collect(), width }
+    }
+
+    /// Replaces what `values` has of the rows; see [`Update::apply`].
+    fn replace(&self, first_row: usize, first: usize, values: &mut [f32]) {
+        let start = first_row * self.width + first;
+        let end = start + values.len();
+        for (index, row) in self.rows.range(start / self.width..end.div_ceil(self.width)) {
+            let of_row = index * self.width;
+            let (from, to) = (of_row.max(start), (of_row + self.width).min(end));
+            values[from - start..to - start].copy_from_slice(&row[from - of_row..to - of_row]);
+        }
+    }
+}
+
+impl Update {
+    /// What the norms need of a matrix; see [`LowRank::set_norms`].
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub fn set_norms(
+        &mut self,
+        first_row: usize,
+        shape: &[usize],
+        read: impl Fn(usize, &mut [f32]) -> Result<()>,
+    ) -> Result<()> {
+        match self {
+            Update::LowRank(update) => update.set_norms(first_row, shape, read),
+            Update::Rows(_) => Ok(()),
+        }
+    }
+
+    /// Changes `values`, the elements from `first` on, counted from the start of row `first_row`.
+    pub fn apply(&self, first_row: usize, first: usize, values: &mut [f32]) {
+        match self {
+            Update::LowRank(update) => update.add(first_row, first, values),
+            Update::Rows(rows) => rows.replace(first_row, first, values),
+        }
+    }
+}
+
 impl Adapter {
     /// The updates in a file; all of them have to be used if it `is_whole_file` of an adapter.
-    pub fn new(file: PathBuf, updates: BTreeMap<String, LowRank>, is_whole_file: bool) -> Self {
-        Adapter { file, updates, is_whole_file, merged: BTreeSet::new() }
+    pub fn new(file: PathBuf, updates: BTreeMap<String, Update>, is_whole_file: bool) -> Self {
+        Adapter { file, updates, is_whole_file, merged: BTreeSet::new(), biased: BTreeSet::new() }
+    }
+
+    /// The update of a tensor's module, whose canonical name has this `end`; its name, and the part of it that the tensor is.
+    fn find(
+        &self,
+        namings: &'static [TensorNames],
+        canonical: &str,
+        end: &str,
+    ) -> Option<(String, &Update, (usize, usize))> {
+        let names = namings.iter().filter(|names| names.names(canonical));
+        let mut tensors =
+            names.flat_map(|names| names.prefixes.iter().map(move |prefix| names.resolve(prefix, canonical)));
+        tensors.find_map(|tensor| {
+            let module = tensor.name.strip_suffix(end)?;
+            Some((module.to_owned(), self.updates.get(module)?, tensor.part))
+        })
+    }
+
+    /// What is added to a bias with this number of `values`, by its canonical name; `None` if the adapter does not change it. The adapter may
+    /// have any of the `namings`.
+    pub fn bias(
+        &mut self,
+        namings: &'static [TensorNames],
+        canonical: &str,
+        values: usize,
+    ) -> Option<Vec<f32>> {
+        let (module, update, (index, _)) = self.find(namings, canonical, ".bias")?;
+        let Update::LowRank(LowRank { bias: Some(bias), .. }) = update else { return None };
+        let bias = bias.get(index * values..(index + 1) * values)?.to_vec();
+        self.biased.insert(module);
+        Some(bias)
     }
 
     /// The update of a matrix of `(rows, columns)`, by its canonical name, and the row of the update that the matrix begins with; `None`
@@ -149,26 +252,36 @@ impl Adapter {
         namings: &'static [TensorNames],
         canonical: &str,
         [rows, columns]: [usize; 2],
-    ) -> Result<Option<(LowRank, usize)>> {
-        let names = namings.iter().filter(|names| names.names(canonical));
-        let mut tensors =
-            names.flat_map(|names| names.prefixes.iter().map(move |prefix| names.resolve(prefix, canonical)));
-        let found = tensors.find_map(|tensor| {
-            let module = tensor.name.strip_suffix(".weight")?;
-            Some((module.to_owned(), self.updates.get(module)?, tensor.part))
-        });
-        let Some((module, update, (index, parts))) = found else { return Ok(None) };
-        if [update.outputs, update.inputs] != [rows * parts, columns] {
-            bail!(
-                "{}: the update of {module} is of shape [{}, {}], but its weight of [{}, {columns}]; use the files of one model",
-                self.file.display(),
-                update.outputs,
-                update.inputs,
-                rows * parts
-            )
+    ) -> Result<Option<(Update, usize)>> {
+        let Some((module, update, (index, parts))) = self.find(namings, canonical, ".weight") else {
+            return Ok(None);
+        };
+        match update {
+            Update::LowRank(LowRank { outputs, inputs, .. })
+                if [*outputs, *inputs] != [rows * parts, columns] =>
+            {
+                bail!(
+                    "{}: the update of {module} is of shape [{outputs}, {inputs}], but its weight of [{}, {columns}]; use the files of one model",
+                    self.file.display(),
+                    rows * parts
+                )
+            }
+            Update::Rows(NewRows { rows: new, width })
+                if *width != columns || new.keys().any(|row| *row >= rows * parts) =>
+            {
+                bail!(
+                    "{}: the trained rows of {module} are of {width} values and up to row {}, but its table is of [{}, {columns}]; use the \
+                     files of one model",
+                    self.file.display(),
+                    new.keys().last().copied().unwrap_or(0),
+                    rows * parts
+                )
+            }
+            _ => {}
         }
+        let update = update.clone();
         self.merged.insert(module);
-        Ok(Some((update.clone(), index * rows)))
+        Ok(Some((update, index * rows)))
     }
 
     /// The error for a tensor that is neither an update nor one of the model.
@@ -211,6 +324,15 @@ impl Adapter {
                 self.file.display()
             )
         }
+        let has_bias = |update: &Update| matches!(update, Update::LowRank(LowRank { bias: Some(_), .. }));
+        let lacks_bias =
+            |module: &&String| has_bias(&self.updates[*module]) && !self.biased.contains(*module);
+        if let Some(module) = self.merged.iter().find(lacks_bias) {
+            bail!(
+                "{} has a bias for {module}, which has none in the model; choose an adapter without \"lora_bias\"",
+                self.file.display()
+            )
+        }
         Ok(self.merged.into_iter().collect())
     }
 }
@@ -242,6 +364,18 @@ mod tests {
                 })
                 .collect();
             assert!(found.iter().zip(&norms).all(|(x, y)| (x - y).abs() < 1e-5), "{found:?} {norms:?}");
+        }
+    }
+
+    #[test]
+    fn rows_are_replaced_from_any_element_on() {
+        let rows = Update::Rows(NewRows::new(&[3, 1], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 3));
+        let whole = [0.0, 0.0, 0.0, 4.0, 5.0, 6.0, 0.0, 0.0, 0.0, 1.0, 2.0, 3.0];
+        for (first_row, first, count) in [(0, 0, 12), (0, 3, 3), (0, 4, 7), (1, 1, 6), (2, 0, 5), (1, 2, 0)] {
+            let mut values = vec![0.0; count];
+            rows.apply(first_row, first, &mut values);
+            let start = first_row * 3 + first;
+            assert_eq!(values, whole[start..start + count], "row {first_row}, element {first}");
         }
     }
 

@@ -15,6 +15,7 @@ pub mod masked_lm;
 pub mod modules;
 pub mod names;
 pub mod packed_weights;
+mod peft_config;
 mod pickle;
 pub mod purpose;
 mod pytorch;

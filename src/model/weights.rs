@@ -16,7 +16,7 @@ use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use serde_json::Value;
 
 use super::layout::CONVERT;
-use super::low_rank::{Adapter, LowRank, PEFT_PREFIX};
+use super::low_rank::{Adapter, PEFT_PREFIX, Update};
 use super::names::{TensorNames, TensorRef};
 use super::packed_weights::PackedWeights;
 use super::pickle::PickleError;
@@ -702,11 +702,19 @@ impl TensorReader<'_> {
         Ok(())
     }
 
-    /// What the adapter adds to a tensor, and from which row of the update on.
-    fn update(&mut self, canonical: &str, shape: &[usize]) -> Result<Option<(LowRank, usize)>> {
+    /// What the adapter does to a tensor, and from which row of the update on.
+    fn update(&mut self, canonical: &str, shape: &[usize]) -> Result<Option<(Update, usize)>> {
         match (&mut self.adapter, shape) {
             (Some(adapter), &[rows, columns]) => adapter.update(self.namings, canonical, [rows, columns]),
             _ => Ok(None),
+        }
+    }
+
+    /// What the adapter adds to a bias.
+    fn bias(&mut self, canonical: &str, shape: &[usize]) -> Option<Vec<f32>> {
+        match (&mut self.adapter, shape) {
+            (Some(adapter), &[values]) => adapter.bias(self.namings, canonical, values),
+            _ => None,
         }
     }
 
@@ -716,7 +724,7 @@ impl TensorReader<'_> {
         canonical: &str,
         shape: &[usize],
         (entry, dtype): (&Entry, SafetensorsDtype),
-    ) -> Result<Option<(LowRank, usize)>> {
+    ) -> Result<Option<(Update, usize)>> {
         let Some((mut update, first_row)) = self.update(canonical, shape)? else { return Ok(None) };
         update.set_norms(first_row, shape, |first, values| entry.read(dtype, first, values).map(drop))?;
         Ok(Some((update, first_row)))
@@ -869,12 +877,15 @@ impl WeightSource for TensorReader<'_> {
         let read = |(i, values): (usize, &mut [f32])| -> Result<usize> {
             let count = entry.read(dtype, i * CHUNK, values)?;
             if let Some((update, row)) = &update {
-                update.add(*row, i * CHUNK, values);
+                update.apply(*row, i * CHUNK, values);
             }
             Ok(count)
         };
         let chunks = values.par_chunks_mut(CHUNK).with_min_len(MIN_CHUNKS).enumerate();
         let count = chunks.map(read).sum::<Result<_>>()?;
+        if let Some(bias) = self.bias(canonical, shape) {
+            values.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
+        }
         self.note_not_finite(name, entry.bytes.start, count);
         Ok(self.backend.transfer(Tensor::from_vec(values, shape, &Device::Cpu)?)?)
     }
@@ -904,7 +915,7 @@ impl WeightSource for TensorReader<'_> {
         let matrix = Matrix::pack_with(rows, columns, compute, bits, |first, values| {
             count.fetch_add(entry.read(dtype, first, values)?, Ordering::Relaxed);
             if let Some((update, row)) = &update {
-                update.add(*row, first, values);
+                update.apply(*row, first, values);
             }
             Ok::<(), Error>(())
         })?;

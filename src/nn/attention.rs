@@ -58,7 +58,7 @@ pub(super) struct AttentionContext<'a> {
     /// The score biases of `RelativeBias::by_relative_position`, one for all layers or one for each; none without a bias.
     pub biases: Vec<Tensor>,
     /// The rows of `RelativeEmbeddings::rows`.
-    pub relative_rows: Option<Vec<u32>>,
+    pub relative_rows: Option<Arc<[u32]>>,
     /// Attention mask within a sequence.
     pub visible: AttentionWindow,
 }

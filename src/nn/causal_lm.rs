@@ -2,11 +2,12 @@
 //! difference from that of another token, the log-odds of the two (Nogueira et al. 2020; `LogitScore` of sentence-transformers).
 
 use anyhow::Result;
+use candle_core::Tensor;
 
 use super::{Backend, ClassificationHead, Matrix, WeightSource};
 
 /// The computation of a causal-LM head for the logits of one or two tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CausalLmSpec {
     /// The token whose logit is the score.
     pub true_token: u32,
@@ -14,13 +15,16 @@ pub struct CausalLmSpec {
     pub false_token: Option<u32>,
     /// Whether the matrix of the LM head is that of the token embeddings.
     pub is_tied: bool,
+    /// The bound `c` of logits, which are `c tanh(x / c)`; `None`: logits are not bounded.
+    pub logit_cap: Option<f64>,
     /// Rows of the matrix.
     pub vocab_size: usize,
 }
 
 impl CausalLmSpec {
     /// Loads the rows of the tokens from `LAST.weight`, or `embeddings.token.weight`, of `(V, H)`. The difference of two logits is the
-    /// product with the difference of their rows, so that the head is a linear layer of `(1, H)` at the last token.
+    /// product with the difference of their rows, so that the head is a linear layer of `(1, H)` at the last token; logits with a bound are
+    /// computed each.
     ///
     /// # Errors
     /// If the source fails, or a token is not below `V`.
@@ -33,10 +37,14 @@ impl CausalLmSpec {
         let own = format!("{last}.weight");
         let name = if self.is_tied { "embeddings.token.weight" } else { own.as_str() };
         let table = source.table(name, self.vocab_size, hidden_size)?;
-        let mut row = table.row(self.true_token)?;
-        if let Some(token) = self.false_token {
-            row = row.sub(&table.row(token)?)?;
-        }
-        ClassificationHead::at_last_token(Matrix::new(row.reshape((1, hidden_size))?, &Backend::default())?)
+        let row = table.row(self.true_token)?.reshape((1, hidden_size))?;
+        let rows = match self.false_token {
+            None => row,
+            Some(token) => {
+                let other = table.row(token)?.reshape((1, hidden_size))?;
+                if self.logit_cap.is_some() { Tensor::cat(&[row, other], 0)? } else { row.sub(&other)? }
+            }
+        };
+        ClassificationHead::at_last_token(Matrix::new(rows, &Backend::default())?, self.logit_cap)
     }
 }

@@ -34,6 +34,8 @@ pub struct ClassificationHead {
     spec: ClassificationSpec,
     transform: Option<HeadTransform>,
     classifier: Linear,
+    /// The bound of the logits of tokens, whose difference is the logit of the only label.
+    logit_cap: Option<f64>,
 }
 
 impl ClassificationHead {
@@ -55,14 +57,16 @@ impl ClassificationHead {
             spec: *spec,
             transform: transform.transpose()?,
             classifier: Linear::load(source, last, hidden_size, spec.labels, spec.bias)?,
+            logit_cap: None,
         })
     }
 
-    /// A head with one label: a linear layer of `(1, H)` without bias at the last token.
+    /// A head with one label: a linear layer of `(1, H)` without bias at the last token; with a bound of logits, of `(1, H)` or `(2, H)`, the
+    /// first logit or the difference of both.
     ///
     /// # Errors
     /// If the matrix cannot be packed.
-    pub(super) fn at_last_token(classifier: Matrix) -> Result<Self> {
+    pub(super) fn at_last_token(classifier: Matrix, logit_cap: Option<f64>) -> Result<Self> {
         let spec = ClassificationSpec {
             pool: Pool::Last,
             pad_token: None,
@@ -72,7 +76,7 @@ impl ClassificationHead {
             bias: false,
             labels: 1,
         };
-        Ok(ClassificationHead { spec, transform: None, classifier: Linear::new(classifier)? })
+        Ok(ClassificationHead { spec, transform: None, classifier: Linear::new(classifier)?, logit_cap })
     }
 
     /// The logits of the `N` sequences of a batch from their hidden states: `(T, H)` → `(N, labels)`, in f32 on the CPU.
@@ -100,9 +104,15 @@ impl ClassificationHead {
 
     /// `(N, H)` → `(N, labels)`.
     fn logits(&self, x: &Tensor) -> Result<Tensor> {
-        match &self.transform {
-            Some(transform) => self.classifier.forward(&transform.forward(x)?, Activation::Identity),
-            None => self.classifier.forward(x, Activation::Identity),
+        let logits = match &self.transform {
+            Some(transform) => self.classifier.forward(&transform.forward(x)?, Activation::Identity)?,
+            None => self.classifier.forward(x, Activation::Identity)?,
+        };
+        let Some(cap) = self.logit_cap else { return Ok(logits) };
+        let logits = ((logits / cap)?.tanh()? * cap)?;
+        match logits.dim(1)? {
+            1 => Ok(logits),
+            _ => Ok((logits.narrow(1, 0, 1)? - logits.narrow(1, 1, 1)?)?),
         }
     }
 }

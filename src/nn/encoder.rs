@@ -305,7 +305,9 @@ impl Encoder {
             biases: (self.relative_biases.iter())
                 .map(|bias| bias.by_relative_position(max_seqlen, &device))
                 .collect::<Result<_>>()?,
-            relative_rows: (self.relative_embeddings.as_ref()).map(|relative| relative.rows(max_seqlen)),
+            relative_rows: (self.relative_embeddings.as_ref())
+                .map(|relative| relative.rows(max_seqlen))
+                .transpose()?,
             visible: AttentionWindow { left: window_left, right: window_right },
         })
     }

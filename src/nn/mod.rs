@@ -16,6 +16,7 @@ mod encoder;
 mod experts;
 mod feed_forward;
 mod formula;
+mod grown_table;
 mod head_transform;
 mod layer;
 mod linear;

@@ -6,13 +6,20 @@ use std::sync::{Arc, OnceLock};
 use anyhow::Result;
 use candle_core::{Device, Tensor};
 
+use super::grown_table::GrownTable;
 use super::linear::Linear;
 use super::norm::Norm;
 use super::{Activation, Disentangled, EncoderSpec, LayerSharing, Positions, ScoreBias, WeightSource};
 use crate::ops::gpu::synchronize;
 
 /// A score bias for each head and relative position.
-pub(super) enum RelativeBias {
+pub(super) struct RelativeBias {
+    kind: BiasKind,
+    by_position: GrownTable<Tensor>,
+}
+
+/// What a score bias is computed of.
+enum BiasKind {
     /// A learned scalar for each bucket of relative positions: near ones have a bucket each, farther ones share buckets on a
     /// logarithmic scale (Raffel et al. 2020, §2.1).
     Bucketed {
@@ -31,12 +38,12 @@ impl RelativeBias {
     pub(super) fn load(source: &mut dyn WeightSource, spec: &EncoderSpec) -> Result<Vec<Self>> {
         let ScoreBias::Bucketed { rows, buckets, max_distance, per_layer } = spec.score_bias else {
             let is_alibi = spec.positions == Positions::Alibi;
-            let alibi = is_alibi.then(|| RelativeBias::Alibi { slopes: alibi_slopes(spec.heads) });
-            return Ok(alibi.into_iter().collect());
+            let alibi = is_alibi.then(|| BiasKind::Alibi { slopes: alibi_slopes(spec.heads) });
+            return Ok(alibi.into_iter().map(|kind| Self::new(kind, spec.heads)).collect());
         };
         let mut bias = |name: &str| -> Result<Self> {
             let table = source.tensor(name, &[rows, spec.heads])?;
-            Ok(RelativeBias::Bucketed { table, buckets, max_distance })
+            Ok(Self::new(BiasKind::Bucketed { table, buckets, max_distance }, spec.heads))
         };
         if !per_layer {
             return Ok(vec![bias("relative_bias.weight")?]);
@@ -48,17 +55,34 @@ impl RelativeBias {
             .collect()
     }
 
-    /// The bias by relative position, `(heads, 2 · max_seqlen − 1)`: column `i` is for key − query = `i + 1 − max_seqlen`.
+    fn new(kind: BiasKind, heads: usize) -> Self {
+        RelativeBias { kind, by_position: GrownTable::new(2 * heads) }
+    }
+
+    /// The bias by relative position, `(heads, 2 · L − 1)` for sequences of up to `L` tokens, at least `max_seqlen`: column `i` is for
+    /// key − query = `i + 1 − L`.
     pub(super) fn by_relative_position(&self, max_seqlen: usize, device: &Device) -> Result<Tensor> {
-        let max_seqlen = max_seqlen as i64;
-        let positions = 1 - max_seqlen..max_seqlen;
+        self.by_position.get(max_seqlen, |length| {
+            let bias = self.kind.by_relative_position(length, device)?;
+            // Other threads, with CUDA streams of their own, read the result.
+            synchronize(device)?;
+            Ok(bias)
+        })
+    }
+}
+
+impl BiasKind {
+    /// See [`RelativeBias::by_relative_position`].
+    fn by_relative_position(&self, length: usize, device: &Device) -> Result<Tensor> {
+        let length = length as i64;
+        let positions = 1 - length..length;
         match self {
-            RelativeBias::Bucketed { table, buckets, max_distance } => {
+            BiasKind::Bucketed { table, buckets, max_distance } => {
                 let rows = positions.map(|position| bucket(position, *buckets, *max_distance) as u32);
                 let rows = Tensor::from_iter(rows, device)?;
                 Ok(table.index_select(&rows, 0)?.t()?.contiguous()?)
             }
-            RelativeBias::Alibi { slopes } => {
+            BiasKind::Alibi { slopes } => {
                 let rows = slopes
                     .iter()
                     .flat_map(|slope| positions.clone().map(move |position| -slope * position.abs() as f32));
@@ -97,6 +121,7 @@ pub(super) struct RelativeEmbeddings {
     table: Tensor,
     norm: Option<Norm>,
     spec: Disentangled,
+    rows: GrownTable<Arc<[u32]>>,
 }
 
 impl RelativeEmbeddings {
@@ -108,12 +133,14 @@ impl RelativeEmbeddings {
         let norm = (disentangled.norm)
             .then(|| Norm::load(source, "distances_norm", width, spec.norm))
             .transpose()?;
-        Ok(Some(Arc::new(RelativeEmbeddings { table, norm, spec: disentangled.clone() })))
+        let rows = GrownTable::new(2);
+        Ok(Some(Arc::new(RelativeEmbeddings { table, norm, spec: disentangled.clone(), rows })))
     }
 
-    /// The table row of each relative position, `(2 · max_seqlen − 1)`: entry `i` is for query − key = `i + 1 − max_seqlen`.
-    pub(super) fn rows(&self, max_seqlen: usize) -> Vec<u32> {
-        let (max_seqlen, half) = (max_seqlen as i64, self.spec.relative_positions as i64);
+    /// The table row of each relative position, `(2 · L − 1)` for sequences of up to `L` tokens, at least `max_seqlen`: entry `i` is for
+    /// query − key = `i + 1 − L`.
+    pub(super) fn rows(&self, max_seqlen: usize) -> Result<Arc<[u32]>> {
+        let half = self.spec.relative_positions as i64;
         let row = |position: i64| {
             let position = match self.spec.max_distance {
                 Some(max_distance) => log_bucket(position, self.spec.relative_positions, max_distance),
@@ -121,7 +148,7 @@ impl RelativeEmbeddings {
             };
             (position + half).clamp(0, 2 * half - 1) as u32
         };
-        (1 - max_seqlen..max_seqlen).map(row).collect()
+        self.rows.get(max_seqlen, |length| Ok((1 - length as i64..length as i64).map(row).collect()))
     }
 }
 

@@ -6,9 +6,11 @@ use std::f64::consts::TAU;
 use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
 
+use super::grown_table::GrownTable;
 use super::{
     EncoderSpec, Frequencies, Positions, RaggedBatch, Rotary, RotaryLayout, RotaryScaling, WeightSource,
 };
+use crate::ops::gpu::synchronize;
 use crate::ops::rotary::Rotation;
 
 /// The source of an encoder's sines and cosines.
@@ -18,6 +20,8 @@ pub(super) struct RotaryEmbedding {
     pairs: usize,
     /// The checkpoint's own table, `(max_positions, 2 · pairs)`: sines, then cosines.
     table: Option<Tensor>,
+    /// The rotation in layers without a window and in those with one, where the frequencies do not depend on lengths.
+    computed: [GrownTable<Rotation>; 2],
 }
 
 impl RotaryEmbedding {
@@ -30,7 +34,8 @@ impl RotaryEmbedding {
             None
         };
         let pairs = rotary.rotated_dims.unwrap_or(spec.qk_head_dim) / 2;
-        Ok(Some(RotaryEmbedding { rotary: rotary.clone(), pairs, table }))
+        let computed = [(); 2].map(|()| GrownTable::new(pairs));
+        Ok(Some(RotaryEmbedding { rotary: rotary.clone(), pairs, table, computed }))
     }
 
     /// Whether the frequencies are the same for all sequences of a batch.
@@ -48,20 +53,50 @@ impl RotaryEmbedding {
         batch: &RaggedBatch,
         device: &Device,
     ) -> Result<(Rotation, Option<Vec<u32>>)> {
-        let RotaryEmbedding { rotary, pairs, table } = self;
-        let (pairs, interleaved) = (*pairs, rotary.layout == RotaryLayout::Interleaved);
-        if let Some(table) = table {
-            let table = table.narrow(0, 0, batch.max_seqlen())?.to_dtype(DType::F32)?;
-            let half = |start| table.narrow(1, start, pairs)?.contiguous();
-            return Ok((Rotation { sin: half(0)?, cos: half(pairs)?, interleaved }, None));
-        }
-        let frequencies = rotary.local.as_ref().filter(|_| is_local).unwrap_or(&rotary.frequencies);
-        let attention_factor = frequencies.attention_factor();
+        let frequencies = self.rotary.local.as_ref().filter(|_| is_local).unwrap_or(&self.rotary.frequencies);
         let contexts = frequencies.contexts(batch);
+        if self.table.is_some() || contexts.keys().all(|context| *context == 0) {
+            let rotation = self.computed[usize::from(is_local)].get(batch.max_seqlen(), |length| {
+                let rotation = match &self.table {
+                    Some(table) => self.stored(table, length)?,
+                    None => self.of_contexts(frequencies, &BTreeMap::from([(0, length)]), device)?.0,
+                };
+                // Other threads, with CUDA streams of their own, read the result.
+                synchronize(device)?;
+                Ok(rotation)
+            });
+            return Ok((rotation?, None));
+        }
+        let (rotation, first_rows) = self.of_contexts(frequencies, &contexts, device)?;
+        let rows = (contexts.len() > 1).then(|| {
+            let of_sequence = |length| {
+                let first = first_rows[&frequencies.context(length)];
+                first..first + length as u32
+            };
+            batch.lengths().flat_map(of_sequence).collect()
+        });
+        Ok((rotation, rows))
+    }
+
+    /// The rotation of the checkpoint's table up to a length.
+    fn stored(&self, table: &Tensor, length: usize) -> Result<Rotation> {
+        let table = table.narrow(0, 0, length.min(table.dim(0)?))?.to_dtype(DType::F32)?;
+        let half = |start| table.narrow(1, start, self.pairs)?.contiguous();
+        Ok(Rotation { sin: half(0)?, cos: half(self.pairs)?, interleaved: self.is_interleaved() })
+    }
+
+    /// The rotations for each of `contexts` and its maximum length, one after the other, and the first row of each.
+    fn of_contexts(
+        &self,
+        frequencies: &Frequencies,
+        contexts: &BTreeMap<usize, usize>,
+        device: &Device,
+    ) -> Result<(Rotation, BTreeMap<usize, u32>)> {
+        let (pairs, attention_factor) = (self.pairs, frequencies.attention_factor());
         let (mut sin, mut cos) = (Vec::new(), Vec::new());
         let mut first_rows = BTreeMap::new();
-        for (context, max_seqlen) in &contexts {
-            first_rows.insert(context, (sin.len() / pairs) as u32);
+        for (context, max_seqlen) in contexts {
+            first_rows.insert(*context, (sin.len() / pairs) as u32);
             let inv_freq = frequencies.inv_freq(pairs, *context);
             // Multiplied in f32 as in `transformers`: the rounding is visible at positions in the thousands.
             let angles =
@@ -72,16 +107,14 @@ impl RotaryEmbedding {
                 cos.push((angle_cos * attention_factor) as f32);
             }
         }
-        let rows = (contexts.len() > 1).then(|| {
-            let of_sequence = |length| {
-                let first = first_rows[&frequencies.context(length)];
-                first..first + length as u32
-            };
-            batch.lengths().flat_map(of_sequence).collect()
-        });
         let shape = (sin.len() / pairs, pairs);
         let table = |values| Tensor::from_vec(values, shape, device);
-        Ok((Rotation { sin: table(sin)?, cos: table(cos)?, interleaved }, rows))
+        let rotation = Rotation { sin: table(sin)?, cos: table(cos)?, interleaved: self.is_interleaved() };
+        Ok((rotation, first_rows))
+    }
+
+    fn is_interleaved(&self) -> bool {
+        self.rotary.layout == RotaryLayout::Interleaved
     }
 }
 

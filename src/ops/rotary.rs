@@ -10,6 +10,7 @@ use super::host::{host_slice, host_slice_mut, is_host_f32};
 use super::scratch::ROWS_PER_TASK;
 
 /// Cosines and sines of the angles of `L` positions, in f32, and the layout of the pairs.
+#[derive(Clone)]
 pub struct Rotation {
     /// `(L, pairs)`.
     pub cos: Tensor,

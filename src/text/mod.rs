@@ -7,12 +7,13 @@
 //! * `words`: how a tokenizer splits texts into words. `token_model`: how it splits words into tokens, by the library or by `word_piece`.
 //! * `alignment`: where the tokens of a text are in the text. `windows`: tokenizing with alignment, in windows of a long text.
 //! * `pieces`: how very long texts are tokenized.
-//! * `chat_template`: the template that renders messages as a text.
+//! * `character_map`: the check of a normalizer's map of characters. `chat_template`: the template that renders messages as a text.
 //! * `chunks`: the ends of the chunks of a long text.
 //! * `sequences`: the token sequences of one text. `role`: what a text is to a model, and what becomes of one over the limit.
 
 mod alignment;
 mod bpe_parts;
+mod character_map;
 mod chat_template;
 mod chunks;
 mod pieces;

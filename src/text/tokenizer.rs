@@ -20,8 +20,10 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use anyhow::{Result, anyhow, bail};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::Value;
-use tokenizers::normalizers::{Lowercase, Sequence};
+use tokenizers::normalizers::{Lowercase, Precompiled, Sequence};
 use tokenizers::utils::truncation::{
     TruncationDirection, TruncationParams, TruncationStrategy, truncate_encodings,
 };
@@ -30,6 +32,7 @@ use tokenizers::{
 };
 
 use super::alignment::Alignment;
+use super::character_map::longest_replacement;
 use super::token_model::{LibraryTokenizer, TokenModel};
 use super::tokenizer_class::ClassTokenizer;
 use super::tokenizer_config::TokenizerConfig;
@@ -739,6 +742,9 @@ fn check_growth(tokenizer: &LibraryTokenizer) -> Result<()> {
         bail!("its post-processor has text {text} {times} times");
     }
     let normalizer = tokenizer.get_normalizer().map(|own| &own.0);
+    if normalizer.is_some_and(has_damaged_map) {
+        bail!("its \"precompiled_charsmap\" is damaged");
+    }
     let growth = normalizer.map_or(Some(1), growth);
     if growth.is_none_or(|growth| growth > MAX_GROWTH) {
         bail!("its normalizer makes more than {MAX_GROWTH} bytes of one");
@@ -778,7 +784,24 @@ fn growth(normalizer: &NormalizerWrapper) -> Option<usize> {
             let replaced = fields["pattern"]["String"].as_str().map_or(1, str::len).max(1);
             Some(step.content.len().div_ceil(replaced).max(1))
         }
+        // The characters of long replacements have three bytes.
+        NormalizerWrapper::Precompiled(map) => Some(longest_of_map(map)?.div_ceil(3).max(1)),
         _ => Some(1),
+    }
+}
+
+/// The bytes of a map's longest replacement; `None` if it is damaged.
+fn longest_of_map(map: &Precompiled) -> Option<usize> {
+    let fields = serde_json::to_value(map).ok()?;
+    longest_replacement(&BASE64_STANDARD.decode(fields["precompiled_charsmap"].as_str()?).ok()?)
+}
+
+/// Whether a normalizer has a map of characters that leads out of itself, where the library panics.
+fn has_damaged_map(normalizer: &NormalizerWrapper) -> bool {
+    match normalizer {
+        NormalizerWrapper::Sequence(steps) => steps.as_ref().iter().any(has_damaged_map),
+        NormalizerWrapper::Precompiled(map) => longest_of_map(map).is_none(),
+        _ => false,
     }
 }
 
@@ -1007,6 +1030,16 @@ mod tests {
             let refused = || Err("its normalizer makes more than 16 bytes of one".to_owned());
             assert_eq!(found, if is_refused { refused() } else { Ok(()) }, "{steps:?}");
         }
+        let map = |bytes: &[u8]| {
+            let map = BASE64_STANDARD.encode(bytes);
+            let step = format!(r#"{{"type": "Precompiled", "precompiled_charsmap": "{map}"}}"#);
+            file(&format!(r#""normalizer": {{"type": "Sequence", "normalizers": [{step}]}},"#), words)
+        };
+        // A trie without entries, and one whose children are past its end.
+        let (empty, outside) = ([0; 1024], [0xff; 1024]);
+        let trie = |units: &[u8]| [&(units.len() as u32).to_le_bytes(), units, b"b\0"].concat();
+        assert_eq!(map(&trie(&empty)), Ok(()));
+        assert_eq!(map(&trie(&outside)), Err("its \"precompiled_charsmap\" is damaged".to_owned()));
         let unigram = |longest: usize| {
             let pieces: Vec<String> =
                 (1..=longest).map(|n| format!(r#"["{}", -1.0]"#, "a".repeat(n))).collect();

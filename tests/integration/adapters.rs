@@ -8,11 +8,11 @@ use candle_core::Device;
 use serde_json::{Value, json};
 
 use crate::support::{
-    assert_fails, copy_folder, embedding, first_difference, fixture, goldens, model_command, rows, sconce,
-    stderr, stdout,
+    assert_fails, copy_folder, embedding, first_difference, fixture, goldens, model_command, numbers, rows,
+    sconce, set_fields, states, stderr, stdout,
 };
 
-const MODELS: [&str; 7] = [
+const MODELS: [&str; 8] = [
     "adapters/jina-v3",
     "adapters/jina-v5-small",
     "adapters/jina-v5-nano",
@@ -20,13 +20,22 @@ const MODELS: [&str; 7] = [
     "adapters/peft-own",
     "adapters/peft-dora",
     "adapters/peft-alone",
+    "adapters/peft-tokens",
 ];
 
 /// Changes a field of a JSON file.
 fn set(path: &Path, key: &str, value: Value) {
-    let mut fields: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
-    fields[key] = value;
-    fs::write(path, fields.to_string()).unwrap();
+    set_fields(path, &json!({key: value}));
+}
+
+/// Compares the hidden states of texts with those of a golden.
+fn assert_states(what: &str, folder: &Path, options: &[&str], texts: &[String], expected: &[f32]) {
+    let options = [options, &["--pooling", "none", "--"]].concat();
+    let output = model_command("embed", folder, &options).args(texts).output().unwrap();
+    let states: Vec<f32> = rows(&output).iter().flat_map(states).collect();
+    if let Some(difference) = first_difference(&states, expected, 1e-4, 1e-4) {
+        panic!("{what}, hidden states: {difference}");
+    }
 }
 
 #[test]
@@ -47,16 +56,7 @@ fn every_task_gives_the_hidden_states_and_vectors_of_merged_weights() {
             if let Some(difference) = first_difference(&vectors, &golden("vectors"), 1e-5, 1e-5) {
                 panic!("{model}, {case}, vectors: {difference}");
             }
-            let options = [&options[..], &["--pooling", "none"]].concat();
-            let output = model_command("embed", &folder, &options).arg("--").args(&texts).output().unwrap();
-            let states: Vec<f32> = (rows(&output).iter())
-                .flat_map(|row| row["embeddings"].as_array().unwrap().clone())
-                .flat_map(|state| state.as_array().unwrap().clone())
-                .map(|x| x.as_f64().unwrap() as f32)
-                .collect();
-            if let Some(difference) = first_difference(&states, &golden("tokens"), 1e-4, 1e-4) {
-                panic!("{model}, {case}, hidden states: {difference}");
-            }
+            assert_states(&format!("{model}, {case}"), &folder, &options, &texts, &golden("tokens"));
         }
     }
 }
@@ -83,15 +83,7 @@ fn an_adapter_of_a_classifier_has_the_logits_of_merged_weights() {
     if let Some(difference) = first_difference(&logits, &golden("logits"), 1e-4, 1e-4) {
         panic!("logits: {difference}");
     }
-    let output = model_command("embed", &folder, &["--pooling", "none", "--"]).args(&texts).output().unwrap();
-    let states: Vec<f32> = (rows(&output).iter())
-        .flat_map(|row| row["embeddings"].as_array().unwrap().clone())
-        .flat_map(|state| state.as_array().unwrap().clone())
-        .map(|x| x.as_f64().unwrap() as f32)
-        .collect();
-    if let Some(difference) = first_difference(&states, &golden("tokens"), 1e-4, 1e-4) {
-        panic!("hidden states: {difference}");
-    }
+    assert_states("a classifier", &folder, &[], &texts, &golden("tokens"));
     let page = stdout(&model_command("inspect", &folder, &["--json"]).output().unwrap());
     let page: Value = serde_json::from_str(&page).unwrap();
     assert!(page.to_string().contains("LABEL_2") && page.to_string().contains("SEQ_CLS"), "{page}");
@@ -186,18 +178,16 @@ fn a_run_with_another_task_is_not_resumed() {
     assert_ne!(fs::read(&output).unwrap(), first);
 }
 
-/// The length of this function is that of its table: a changed field of an adapter's config, and parts of the error.
 #[test]
 fn adapters_that_are_not_plain_low_rank_updates_are_refused_by_name() {
     for (key, value, expected) in [
-        ("lora_bias", json!(true), "\"lora_bias\" is true"),
         ("peft_type", json!("IA3"), "\"peft_type\" is \"IA3\""),
-        ("trainable_token_indices", json!([3]), "\"trainable_token_indices\" is not empty"),
         ("alpha_pattern", json!({"(": 3}), "a simpler regular expression"),
         ("alpha_pattern", json!({"a{9999}{9999}": 3}), "a simpler regular expression"),
         ("alpha_pattern", json!({"q_proj": "3"}), "\"alpha_pattern.q_proj\" is \"3\""),
         ("init_lora_weights", json!("pissa_niter_16"), "\"init_lora_weights\" is \"pissa_niter_16\""),
         ("lora_alpha", json!(null), "no field \"lora_alpha\""),
+        ("layers_to_transform", json!([-1]), "\"layers_to_transform\" is [-1]"),
     ] {
         let folder = tempfile::tempdir().unwrap();
         copy_folder(&fixture("adapters/peft-own"), folder.path());
@@ -205,6 +195,100 @@ fn adapters_that_are_not_plain_low_rank_updates_are_refused_by_name() {
         let output = model_command("embed", folder.path(), &["--", "a"]).output().unwrap();
         assert_fails(&output, 1, &["adapter_config.json", expected]);
     }
+}
+
+/// Edits of a config with which PEFT loads the adapter, and which are refused: it leaves out tensors of the file, takes parts that the file
+/// lacks as they were before the training, or changes the weights of the base model or what an adapter computes.
+const REFUSED: &[&str] = &[
+    r#"{"exclude_modules":["q_proj"]}"#,
+    r#"{"exclude_modules":".*\\.0\\..*"}"#,
+    r#"{"target_modules":["q_proj"]}"#,
+    r#"{"layers_to_transform":0,"layers_pattern":"layers"}"#,
+    r#"{"lora_bias":true}"#,
+    r#"{"use_dora":true}"#,
+    r#"{"layer_replication":[[0,2]]}"#,
+    r#"{"alora_invocation_tokens":[1,2]}"#,
+    r#"{"monteclora_config":{"num_samples":2}}"#,
+    r#"{"use_qalora":true}"#,
+    r#"{"init_lora_weights":"olora"}"#,
+    r#"{"init_lora_weights":"OLoRA"}"#,
+    r#"{"init_lora_weights":"pissa"}"#,
+];
+
+#[test]
+fn edited_configs_have_the_vectors_of_peft_or_are_refused_by_name() {
+    let path = fixture("adapters/edited.json");
+    let edited: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    let texts: Vec<String> = serde_json::from_value(edited["texts"].clone()).unwrap();
+    let mut wrong = Vec::new();
+    for case in edited["cases"].as_array().unwrap() {
+        let edits = case["edits"].as_object().unwrap();
+        let refused: Vec<Value> = REFUSED.iter().map(|edits| serde_json::from_str(edits).unwrap()).collect();
+        let is_refused = case["vectors"].is_null() || refused.contains(&case["edits"]);
+        let folder = tempfile::tempdir().unwrap();
+        copy_folder(&fixture("adapters/peft-own"), folder.path());
+        set_fields(&folder.path().join("adapter_config.json"), &case["edits"]);
+        let output = model_command("embed", folder.path(), &["--"]).args(&texts).output().unwrap();
+        if is_refused {
+            let message = stderr(&output);
+            if output.status.code() != Some(1)
+                || !edits.keys().any(|key| message.contains(&format!("\"{key}\"")))
+            {
+                wrong.push(format!("{}: {message}", case["edits"]));
+            }
+        } else if !output.status.success() {
+            wrong.push(format!("{}: {}", case["edits"], stderr(&output)));
+        } else {
+            let vectors: Vec<f32> = rows(&output).iter().flat_map(embedding).collect();
+            let expected: Vec<f32> = case["vectors"].as_array().unwrap().iter().flat_map(numbers).collect();
+            wrong.extend(
+                first_difference(&vectors, &expected, 1e-5, 1e-5).map(|x| format!("{}: {x}", case["edits"])),
+            );
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Fields of PEFT that change nothing where an adapter is loaded: settings of the training, of initial values and of how layers run, what the
+/// tensors themselves tell, and `fan_in_fan_out`, which PEFT corrects by the class of the layer.
+const WITHOUT_EFFECT: &[&str] = &[
+    "auto_mapping",
+    "bias",
+    "corda_config",
+    "ensure_weight_tying",
+    "eva_config",
+    "fan_in_fan_out",
+    "inference_mode",
+    "loftq_config",
+    "lora_dropout",
+    "lora_ga_config",
+    "megatron_config",
+    "megatron_core",
+    "peft_version",
+    "qalora_group_size",
+    "velora_config",
+];
+
+/// The fields are those that the installed PEFT writes. Each has a value here that no field can have.
+#[test]
+fn every_field_of_peft_is_read_refused_or_without_effect() {
+    let fields = fs::read(fixture("adapters/fields.json")).unwrap();
+    let fields: Vec<String> = serde_json::from_slice(&fields).unwrap();
+    let mut wrong = Vec::new();
+    for field in &fields {
+        let folder = tempfile::tempdir().unwrap();
+        copy_folder(&fixture("adapters/peft-tokens"), folder.path());
+        let config = folder.path().join("adapter_config.json");
+        set(&config, "base_model_name_or_path", json!(fixture("bert-tiny")));
+        set(&config, field, json!([{"unexpected": [1]}]));
+        let output = model_command("embed", folder.path(), &["--", "a"]).output().unwrap();
+        let is_read = !output.status.success() && stderr(&output).contains(&format!("\"{field}\""));
+        if is_read == WITHOUT_EFFECT.contains(&field.as_str()) || is_read == output.status.success() {
+            wrong.push(format!("{field}: {}", stderr(&output)));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(WITHOUT_EFFECT.iter().all(|field| fields.iter().any(|known| known == field)));
 }
 
 /// Half of an update, or a part of it that is not as the config says, would be left out.
@@ -243,6 +327,35 @@ fn updates_that_are_not_whole_are_refused() {
         let folder = without("adapters/peft", &format!("words/{PEFT}"), &format!("{words}{end}"));
         let output = run(&folder, &["--task", "words"]);
         assert_fails(&output, 1, &[PEFT, &format!("has tensor {words}{other}, but no {words}{end}")]);
+    }
+    const TOKENS: &str = "adapters/peft-tokens";
+    let folder = without(TOKENS, PEFT, "");
+    let config = folder.path().join("adapter_config.json");
+    set(&config, "base_model_name_or_path", json!(fixture("bert-tiny")));
+    let fields = fs::read(&config).unwrap();
+    for (key, value, expected) in [
+        ("lora_bias", json!(false), "is the bias of an update, but \"lora_bias\" is not true"),
+        ("trainable_token_indices", json!([2, 9, 30]), "names 3 rows"),
+        ("trainable_token_indices", json!(null), "\"trainable_token_indices\" is null"),
+        ("trainable_token_indices", json!([2, 9, 30, 9999]), "up to row 9999"),
+        ("trainable_token_indices", json!({"other": [2, 9, 30, 31]}), "the token ids of the rows"),
+    ] {
+        set(&config, key, value);
+        assert_fails(&run(&folder, &[]), 1, &["adapter_", expected]);
+        fs::write(&config, &fields).unwrap();
+    }
+    let dictionary = json!({"word_embeddings": [2, 9, 30, 31]});
+    let expected = stdout(&run(&folder, &[]));
+    set(&config, "trainable_token_indices", dictionary);
+    assert_eq!(stdout(&run(&folder, &[])), expected);
+    for tensor in [
+        "encoder.layer.0.attention.self.query.lora_B.bias",
+        "embeddings.word_embeddings.token_adapter.trainable_tokens_delta",
+    ] {
+        let folder = without(TOKENS, PEFT, &format!("base_model.model.{tensor}"));
+        let config = folder.path().join("adapter_config.json");
+        set(&config, "base_model_name_or_path", json!(fixture("bert-tiny")));
+        assert_fails(&run(&folder, &[]), 1, &[PEFT, "has no t", "needs"]);
     }
     let magnitudes = format!("{QUERY}lora_magnitude_vector");
     let folder = without("adapters/peft-dora", PEFT, &magnitudes);

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::{
-    assert_close, assert_fails, copy_folder, fixture, goldens, model_command, numbers, rows, stderr, stdout,
+    assert_close, assert_fails, copy_folder, fixture, goldens, model_command, numbers, rows, set_fields,
+    stderr, stdout,
 };
 
 /// Tolerance of scores.
@@ -24,18 +25,6 @@ fn copy(name: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     copy_folder(&model(name), folder.path());
     folder
-}
-
-/// Sets fields of a JSON file; null removes one.
-fn set(file: PathBuf, fields: Value) {
-    let mut content: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
-    for (key, value) in fields.as_object().unwrap() {
-        match value {
-            Value::Null => drop(content.as_object_mut().unwrap().remove(key)),
-            value => content[key] = value.clone(),
-        }
-    }
-    fs::write(file, content.to_string()).unwrap();
 }
 
 /// `sconce rerank` of pairs, each with its own query.
@@ -65,7 +54,7 @@ fn all() -> Vec<String> {
     let mut names: Vec<String> =
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
-    assert_eq!(names.len(), 9, "{names:?}");
+    assert_eq!(names.len(), 10, "{names:?}");
     names
 }
 
@@ -123,7 +112,7 @@ fn truncated_texts_end_as_the_template_does() {
         serde_json::from_slice(&fs::read(folder.path().join("sentence_bert_config.json")).unwrap()).unwrap();
     let mut calls = settings["processing_kwargs"].clone();
     calls["chat_template"]["restore_suffix"] = json!(true);
-    set(folder.path().join("sentence_bert_config.json"), json!({"processing_kwargs": calls}));
+    set_fields(&folder.path().join("sentence_bert_config.json"), &json!({"processing_kwargs": calls}));
     let restored = scores(&rerank(folder.path(), &goldens["pairs"], &[]));
     let cut = numbers(&goldens["cases"][0]["scores"]);
     let differs: Vec<bool> = restored.iter().zip(&cut).map(|(a, b)| (a - b).abs() > ATOL).collect();
@@ -174,10 +163,10 @@ fn a_model_without_a_template_for_pairs_is_refused() {
     let expected = stdout(&rerank_one(&model("bare"), &[]));
     let named = json!([{"name": "tool_use", "template": "x"}, {"name": "default", "template": own}]);
     for field in [json!(own), named] {
-        set(folder.path().join("tokenizer_config.json"), json!({"chat_template": field}));
+        set_fields(&folder.path().join("tokenizer_config.json"), &json!({"chat_template": field}));
         assert_eq!(stdout(&rerank_one(folder.path(), &[])), expected);
     }
-    set(folder.path().join("tokenizer_config.json"), json!({"chat_template": 7}));
+    set_fields(&folder.path().join("tokenizer_config.json"), &json!({"chat_template": 7}));
     assert_fails(
         &rerank_one(folder.path(), &[]),
         1,
@@ -251,7 +240,7 @@ fn a_text_that_the_template_refuses_is_an_error_of_its_row() {
 fn files_that_are_not_supported_are_refused() {
     let module = |fields: Value, parts: &[&str]| {
         let folder = copy("qwen3");
-        set(folder.path().join("1_LogitScore/config.json"), fields);
+        set_fields(&folder.path().join("1_LogitScore/config.json"), &fields);
         assert_fails(&rerank_one(folder.path(), &[]), 1, parts);
     };
     module(json!({"true_token_id": 333}), &["1_LogitScore", "names the token 333", "has only 333"]);
@@ -259,7 +248,7 @@ fn files_that_are_not_supported_are_refused() {
     module(json!({"module_input_name": "scores"}), &["module_input_name", "causal_logits"]);
     let settings = |fields: Value, parts: &[&str]| {
         let folder = copy("qwen3");
-        set(folder.path().join("sentence_bert_config.json"), fields);
+        set_fields(&folder.path().join("sentence_bert_config.json"), &fields);
         assert_fails(&rerank_one(folder.path(), &[]), 1, parts);
     };
     let message = |format: &str| json!({"modality_config": {"message": {"format": format}}});
@@ -268,10 +257,10 @@ fn files_that_are_not_supported_are_refused() {
     settings(call(json!({"truncation": false})), &["processing_kwargs.chat_template.truncation"]);
     settings(call(json!({"chat_template": "x"})), &["processing_kwargs.chat_template.chat_template"]);
     let folder = copy("gemma3");
-    set(folder.path().join("config.json"), json!({"final_logit_softcapping": 30.0}));
-    assert_fails(&rerank_one(folder.path(), &[]), 1, &["final_logit_softcapping", "not supported"]);
+    set_fields(&folder.path().join("config.json"), &json!({"final_logit_softcapping": 0}));
+    assert_fails(&rerank_one(folder.path(), &[]), 1, &["final_logit_softcapping", "a positive number"]);
     let folder = copy("qwen2");
-    set(folder.path().join("config.json"), json!({"tie_word_embeddings": true}));
+    set_fields(&folder.path().join("config.json"), &json!({"tie_word_embeddings": true}));
     let tied = scores(&rerank_one(folder.path(), &[]));
     assert_ne!(
         tied,
@@ -308,10 +297,10 @@ fn a_classifier_that_the_config_does_not_describe_is_refused_with_the_remedy() {
     copy_folder(&fixture("heads").join("cross-encoder-bert"), folder.path());
     let expected = stdout(&rerank_one(folder.path(), &[]));
     let config = folder.path().join("config.json");
-    set(config.clone(), json!({"architectures": null, "id2label": null, "label2id": null}));
+    set_fields(&config, &json!({"architectures": null, "id2label": null, "label2id": null}));
     let parts = ["the tensor classifier.bias", "names no labels; add \"id2label\" with one label"];
     assert_fails(&rerank_one(folder.path(), &[]), 1, &parts);
-    set(config, json!({"id2label": {"0": "score"}}));
+    set_fields(&config, &json!({"id2label": {"0": "score"}}));
     assert_eq!(stdout(&rerank_one(folder.path(), &[])), expected);
 }
 

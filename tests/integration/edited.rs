@@ -5,7 +5,10 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::support::{copy_folder, first_difference, fixture, model_command, numbers, rows, stdout};
+use crate::support::{
+    copy_folder, embedding, first_difference, fixture, model_command, numbers, rows, set_fields, states,
+    stdout,
+};
 
 const ATOL: f32 = 1e-5;
 const RTOL: f32 = 1e-5;
@@ -14,21 +17,10 @@ const RTOL: f32 = 1e-5;
 fn edit(folder: &Path, edits: &Value) {
     for (file, edits) in edits.as_object().unwrap() {
         let path = folder.join(file);
-        let old = fs::read(&path).map_or_else(|_| "{}".into(), |bytes| String::from_utf8(bytes).unwrap());
-        let mut value: Value = serde_json::from_str(&old).unwrap();
         match edits {
-            Value::Object(edits) => {
-                let fields = value.as_object_mut().unwrap();
-                for (key, edit) in edits {
-                    match edit {
-                        Value::Null => drop(fields.remove(key)),
-                        _ => drop(fields.insert(key.clone(), edit.clone())),
-                    }
-                }
-            }
-            whole => value = whole.clone(),
+            Value::Object(_) => set_fields(&path, edits),
+            whole => fs::write(path, whole.to_string()).unwrap(),
         }
-        fs::write(path, value.to_string()).unwrap();
     }
 }
 
@@ -42,10 +34,7 @@ fn values(row: &Value, tokenizer: Option<&Value>, dimensions: usize) -> Vec<f32>
         }
         return values;
     }
-    match row.get("embeddings") {
-        Some(vectors) => vectors.as_array().unwrap().iter().flat_map(numbers).collect(),
-        None => numbers(&row["embedding"]),
-    }
+    if row.get("embeddings").is_some() { states(row) } else { embedding(row) }
 }
 
 #[test]

@@ -104,7 +104,7 @@ const OWNED: &[(&str, &[&str])] = &[
     ("tokenizers", &["text"]),
     ("resvg", &["figure"]),
     ("dejavu", &["figure"]),
-    ("base64", &["figure"]),
+    ("base64", &["figure", "text"]),
     ("unicode_width", &["figure"]),
     ("unicode_segmentation", &["text"]),
     ("safetensors", &["model", "vectors"]),

@@ -8,9 +8,10 @@ use std::time::{Duration, SystemTime};
 
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
+use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use crate::support::{copy_folder, fixture, model_command};
+use crate::support::{copy_folder, fixture, model_command, set_fields, stdout};
 
 /// The intermediate size that makes a checkpoint of 13.5 MiB of `bert-tiny`: smaller ones have no file.
 const INTERMEDIATE: usize = 24_576;
@@ -133,6 +134,46 @@ fn another_checkpoint_and_another_file_under_its_name_are_told_apart() {
     fs::copy(&file, &other).unwrap();
     assert_eq!(embed(&model, &cache, &[]), second, "a valid file of another checkpoint");
     assert!(fs::read(&file).unwrap() != fs::read(&other).unwrap(), "rebuilt");
+}
+
+/// One checkpoint with other settings and with an adapter: the file has its matrices, whichever of them a run needs.
+#[test]
+fn settings_and_adapters_never_get_packed_weights_of_other_values() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, cache) = (large_model(folder.path()), folder.path().join("cache"));
+    let settings = model.join("sentence_bert_config.json");
+    let layers =
+        |layers: usize| set_fields(&settings, &json!({"config_kwargs": {"num_hidden_layers": layers}}));
+    let adapter = fixture("adapters/peft-alone");
+    let adapt = || {
+        // The updates of attention: those of other layers do not fit the larger ones of this model.
+        let bytes = fs::read(adapter.join("adapter_model.safetensors")).unwrap();
+        let mut tensors = SafeTensors::deserialize(&bytes).unwrap().tensors();
+        tensors.retain(|(name, _)| name.contains(".self.") && name.contains("layer.0."));
+        let file = model.join("adapter_model.safetensors");
+        fs::write(file, safetensors::serialize(tensors, None).unwrap()).unwrap();
+        fs::copy(adapter.join("adapter_config.json"), model.join("adapter_config.json")).unwrap();
+    };
+    // A warning says that the checkpoint has more layers.
+    let vectors = |options: &[&str]| stdout(&start(&model, &cache, options).wait_with_output().unwrap());
+    let uncached = || vectors(&["--no-weight-cache"]);
+    layers(1);
+    let first = vectors(&[]);
+    assert_eq!(first, uncached(), "one layer, packed");
+    layers(2);
+    let both = vectors(&[]);
+    assert_eq!(both, uncached(), "two layers, of which one was packed");
+    assert_ne!(first, both);
+    layers(1);
+    assert_eq!(vectors(&[]), first, "one of two packed layers");
+    adapt();
+    let adapted = vectors(&[]);
+    assert_eq!(adapted, uncached(), "with an adapter");
+    assert_ne!(adapted, first);
+    fs::remove_file(model.join("adapter_config.json")).unwrap();
+    fs::remove_file(model.join("adapter_model.safetensors")).unwrap();
+    assert_eq!(vectors(&[]), first, "without the adapter again");
+    assert_eq!(files(&cache).len(), 1);
 }
 
 #[test]

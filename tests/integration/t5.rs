@@ -5,7 +5,7 @@ use std::fs;
 use candle_core::Device;
 
 use crate::support::{
-    assert_fails, copy_folder, embedding, first_difference, fixture, goldens, model_command, rows,
+    assert_fails, copy_folder, embedding, first_difference, fixture, goldens, model_command, rows, states,
 };
 
 #[test]
@@ -28,11 +28,7 @@ fn t5_encoders_give_the_hidden_states_and_vectors_of_the_reference() {
         }
         let options = [&options[..], &["--pooling", "none"]].concat();
         let output = model_command("embed", &folder, &options).arg("--").args(&texts).output().unwrap();
-        let states: Vec<f32> = (rows(&output).iter())
-            .flat_map(|row| row["embeddings"].as_array().unwrap().clone())
-            .flat_map(|state| state.as_array().unwrap().clone())
-            .map(|x| x.as_f64().unwrap() as f32)
-            .collect();
+        let states: Vec<f32> = rows(&output).iter().flat_map(states).collect();
         if let Some(difference) = first_difference(&states, &golden("tokens"), 1e-4, 0.0) {
             panic!("{}, hidden states: {difference}", folder.display());
         }

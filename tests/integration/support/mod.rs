@@ -150,6 +150,25 @@ pub fn embedding(row: &serde_json::Value) -> Vec<f32> {
     numbers(&row["embedding"])
 }
 
+/// The vectors of all tokens of a row, one after the other.
+pub fn states(row: &serde_json::Value) -> Vec<f32> {
+    row["embeddings"].as_array().expect("a list of vectors").iter().flat_map(numbers).collect()
+}
+
+/// Sets fields of a JSON file, which is made if it is missing; null removes one.
+pub fn set_fields(file: &Path, fields: &serde_json::Value) {
+    let old = fs::read(file).unwrap_or_else(|_| b"{}".to_vec());
+    let mut content: serde_json::Value = serde_json::from_slice(&old).expect("JSON");
+    let content_fields = content.as_object_mut().expect("an object");
+    for (key, value) in fields.as_object().expect("an object") {
+        match value {
+            serde_json::Value::Null => drop(content_fields.remove(key)),
+            value => drop(content_fields.insert(key.clone(), value.clone())),
+        }
+    }
+    fs::write(file, content.to_string()).expect("the file is written");
+}
+
 /// A JSON list of numbers, read as `f32`.
 pub fn numbers(list: &serde_json::Value) -> Vec<f32> {
     list.as_array().expect("a list").iter().map(|x| x.as_f64().expect("a number") as f32).collect()
