@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 /// Files that exist only in an example, each with the file whose tests contain the example.
-const EXAMPLES: &[(&str, &str)] = &[("src/task/token_counter.rs", "src/pipeline/task.rs")];
+const EXAMPLES: &[(&str, &str)] = &[("src/task/token_counter.rs", "src/engine/task.rs")];
 
 fn read(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
