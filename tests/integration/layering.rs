@@ -30,7 +30,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "vectors",
         ],
     ),
-    ("cli", &["run", "pipeline", "task", "input", "text", "model", "neighbours", "nn", "output"]),
+    ("cli", &["run", "pipeline", "task", "vectors", "input", "text", "model", "neighbours", "nn", "output"]),
     (
         "run",
         &[
@@ -115,7 +115,7 @@ const OWNED: &[(&str, &[&str])] = &[
     ("arrow_cast", &["field", "vectors"]),
     ("arrow_data", &["field"]),
     ("arrow_ipc", &["formats", "output"]),
-    ("arrow_select", &["output", "field"]),
+    ("arrow_select", &["output", "field", "vectors"]),
     ("clap_mangen", &["cli"]),
     ("bytes", &["formats"]),
     ("csv", &["input", "output", "vectors"]),
