@@ -39,7 +39,7 @@ impl VectorFile {
         let held = match file.kind() {
             RowKind::Dense => return Ok(file),
             kind if kind.is_sparse() => "sparse vectors",
-            kind => kind.noun(),
+            _ => "one vector per token, as of a multi-vector model",
         };
         bail!("{} has {held}; pass a file with one dense vector per row", file.name)
     }
