@@ -276,7 +276,11 @@ mod tests {
         };
         let mut bytes = Vec::new();
         let rows = [row(0.5, 7, "a\n\u{1b}b"), row(-1.25, 1234, "c")];
-        align(&columns, || rows.iter(), |line| Ok(bytes.extend_from_slice(line))).unwrap();
+        let append = |line: &[u8]| {
+            bytes.extend_from_slice(line);
+            Ok(())
+        };
+        align(&columns, || rows.iter(), append).unwrap();
         let expected = "  score  index  text\n 0.5000      7  a \\u{1b}b\n-1.2500   1234  c\n";
         assert_eq!(String::from_utf8(bytes).unwrap(), expected);
     }

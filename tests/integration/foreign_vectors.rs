@@ -25,7 +25,7 @@ fn path(name: &str) -> PathBuf {
     fixture("foreign_vectors").join(name)
 }
 
-fn field_name(field: VectorField) -> Option<&str> {
+fn field_name(field: VectorField<'_>) -> Option<&str> {
     match field {
         VectorField::Auto => Some("vec"),
         VectorField::Named(name) | VectorField::IfPresent(name) => Some(name),
