@@ -23,9 +23,13 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(super) struct PairsArgs {
-    /// Vector file: npy, safetensors, parquet, arrow, jsonl or csv, as embed writes them
+    /// Vector file: npy, npz, safetensors, parquet, arrow, jsonl or csv, as embed or other software writes them
     #[arg(id = "searched_vectors", value_name = "VECTORS")]
     pub file: PathBuf,
+
+    /// Column, field, array or tensor of the vectors [default: embedding, or the only one with vectors]
+    #[arg(long, value_name = "NAME")]
+    pub vector_field: Option<String>,
 
     /// Minimum score of a pair
     #[arg(id = "least_score", long = "threshold", value_name = "SCORE", value_parser = finite, allow_negative_numbers = true)]
@@ -78,6 +82,7 @@ pub(super) fn options(args: PairsArgs) -> Result<PairsOptions> {
     let (top_k, max_pairs) = (args.top_k as usize, args.max_pairs as usize);
     Ok(PairsOptions {
         vectors: args.file,
+        vector_field: args.vector_field,
         metric: args.metric,
         threshold: args.threshold.map(|threshold| threshold as f32),
         found: if args.clusters { Found::Clusters } else { Found::Pairs { top_k, max_pairs } },

@@ -1,9 +1,8 @@
 //! `sconce search`: its arguments, and the options that they become.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use clap::builder::{PossibleValue, TypedValueParser};
 
@@ -16,10 +15,11 @@ use crate::input::{self, Fields, Filter};
 use crate::model::modules::Role;
 use crate::named::Named;
 use crate::neighbours::Metric;
-use crate::output::{LEDGER_SUFFIX, TableFormat};
+use crate::output::TableFormat;
 use crate::run::search::{NeighbourWeights, Queries, Rescore, SearchOptions, WeightKind};
 use crate::sys::console::Console;
 use crate::task::{ModelOptions, OnLong, VectorOptions};
+use crate::vectors::find_files;
 
 /// The examples at the end of the command's help.
 pub(super) const EXAMPLES: &str = "\
@@ -34,13 +34,13 @@ A model with a prompt named query embeds queries with it, unless --prompt or --p
 
 #[derive(Debug, Args)]
 pub(super) struct SearchArgs {
-    /// Vector file: npy, npz, safetensors, parquet, arrow, jsonl or csv, as embed writes them. Several, or a directory of them, such as
+    /// Vector file: npy, npz, safetensors, parquet, arrow, jsonl or csv, as embed or other software writes them. Several, or a directory of them, such as
     /// shards, are searched as one
     #[arg(id = "searched_vectors", value_name = "VECTORS")]
     pub file: PathBuf,
 
     /// More vector files, and after them texts to search for. Without QUERY, --queries and --query-vectors, queries are read from standard input, one per line
-    #[arg(id = "query_texts", value_name = "QUERY", conflicts_with_all = ["queries", "query_vectors"])]
+    #[arg(id = "query_texts", value_name = "QUERY")]
     pub texts: Vec<String>,
 
     /// File of queries, in the input formats of embed; - is standard input
@@ -50,6 +50,10 @@ pub(super) struct SearchArgs {
     /// Vector file of queries. No model is loaded
     #[arg(long, value_name = "FILE")]
     pub query_vectors: Option<PathBuf>,
+
+    /// Column, field, array or tensor of the vectors of VECTORS, and of --rescore and --query-vectors where they have it [default: embedding, or the only one with vectors]
+    #[arg(long, value_name = "NAME")]
+    pub vector_field: Option<String>,
 
     /// Format of the queries. auto: by file extension; lines: one query per line; files: one query per file
     #[arg(id = "queries_format", long = "input-format", value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<input::Format>())]
@@ -142,7 +146,7 @@ pub(super) fn options(mut args: SearchArgs) -> Result<SearchOptions> {
         (None, _) => None,
     };
     let console = console(&args.model.verbosity);
-    let (vectors_of, texts) = vector_files(&args.file, std::mem::take(&mut args.texts))?;
+    let (vectors_of, texts) = find_files(&args.file, std::mem::take(&mut args.texts))?;
     args.texts = texts;
     hint_at_files(&args.texts, &console);
     let has_prompt = args.vectors.prompt.is_some() || args.vectors.prompt_name.is_some();
@@ -151,6 +155,7 @@ pub(super) fn options(mut args: SearchArgs) -> Result<SearchOptions> {
     Ok(SearchOptions {
         queries: queries(&args)?,
         vectors: vectors_of,
+        vector_field: args.vector_field,
         k: args.k as usize,
         threshold: args.threshold.map(|threshold| threshold as f32),
         metric: args.metric,
@@ -166,56 +171,6 @@ pub(super) fn options(mut args: SearchArgs) -> Result<SearchOptions> {
     })
 }
 
-/// Extensions of vector files, by which they are told from queries.
-const EXTENSIONS: [&str; 12] = [
-    "npy",
-    "npz",
-    "safetensors",
-    "parquet",
-    "pq",
-    "arrow",
-    "arrows",
-    "feather",
-    "ipc",
-    "jsonl",
-    "ndjson",
-    "csv",
-];
-
-fn is_vector_file(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let extension = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
-    EXTENSIONS.contains(&&*extension)
-        && !name.ends_with(LEDGER_SUFFIX)
-        && !name.starts_with('.')
-        && path.is_file()
-}
-
-/// The vector files that the arguments name, and the rest of them, which are queries: a shell has made several files of a glob.
-fn vector_files(first: &Path, texts: Vec<String>) -> Result<(Vec<PathBuf>, Vec<String>)> {
-    let more = texts.iter().take_while(|text| is_vector_file(Path::new(text))).count();
-    let mut files = Vec::new();
-    for path in std::iter::once(first).chain(texts[..more].iter().map(Path::new)) {
-        if !path.is_dir() {
-            files.push(path.to_owned());
-            continue;
-        }
-        let cannot = |error| anyhow!("cannot read {} ({error}); check the path", path.display());
-        let entries = fs::read_dir(path).and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(cannot)?;
-        let found = entries.iter().map(fs::DirEntry::path).filter(|path| is_vector_file(path));
-        let mut found: Vec<PathBuf> = found.collect();
-        if found.is_empty() {
-            bail!(
-                "{} is a directory without vector files; pass one that sconce embed wrote to",
-                path.display()
-            );
-        }
-        found.sort();
-        files.extend(found);
-    }
-    Ok((files, texts[more..].to_vec()))
-}
-
 /// Prints a hint if a query is the path of a file.
 fn hint_at_files(texts: &[String], console: &Console) {
     if let Some(name) = texts.iter().find(|text| Path::new(text).is_file()) {
@@ -227,6 +182,16 @@ fn hint_at_files(texts: &[String], console: &Console) {
 
 /// The queries of `search`.
 fn queries(args: &SearchArgs) -> Result<Queries> {
+    // Not a conflict of clap's, to which vector files after the first are queries, too.
+    let files = [("--queries", &args.queries), ("--query-vectors", &args.query_vectors)];
+    if let (Some(text), Some((option, _))) =
+        (args.texts.first(), files.into_iter().find(|(_, file)| file.is_some()))
+    {
+        bail!(UsageError(format!(
+            "{text:?} is not a vector file but a query, and {option} reads the queries from a file; check the path, or remove \
+             one of the two"
+        )));
+    }
     if let Some(path) = &args.query_vectors {
         return Ok(Queries::Vectors(path.clone()));
     }

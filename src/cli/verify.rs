@@ -27,6 +27,10 @@ pub(super) struct VerifyArgs {
     #[arg(long, value_name = "FILE")]
     pub against: PathBuf,
 
+    /// Column, field, array or tensor of the vectors [default: embedding, or the only one with vectors]
+    #[arg(long, value_name = "NAME")]
+    pub vector_field: Option<String>,
+
     /// File of the texts, in the order of the reference vectors [default: the file of the vectors]
     #[arg(id = "reference_texts", short = 'i', long = "input", value_name = "FILE")]
     pub texts: Option<PathBuf>,
@@ -84,6 +88,7 @@ pub(super) fn options(args: VerifyArgs) -> Result<VerifyOptions> {
         model: embedding_model(&args.model, &args.vectors)?,
         vectors: vectors(&args.vectors),
         against: args.against,
+        vector_field: args.vector_field,
         texts: sources,
         fields: Fields { text, ..Fields::default() },
         max_difference: args.max_difference,

@@ -32,6 +32,8 @@ pub struct Workload {
     pub vector_bytes: usize,
     /// Whether the output has one vector per token instead of one per text.
     pub is_per_token: bool,
+    /// Bytes of rows that it pays to keep for later texts that are equal.
+    pub repeat_bytes: usize,
 }
 
 /// The number of threads, and limits on the records, tokens and bytes in flight.
@@ -75,8 +77,6 @@ const MAX_WAVE_ROWS: usize = 8192;
 const MAX_WAVE_VECTOR_BYTES: usize = 16 << 20;
 /// Maximum bytes of what callers carry beside the texts of a wave, such as the fields of records.
 const MAX_WAVE_CARRIED_BYTES: usize = 2 << 20;
-/// Maximum bytes of rows that are kept for later texts that are equal: those of 100,000 short texts with vectors of 384 dimensions.
-const MAX_REPEAT_BYTES: usize = 192 << 20;
 /// Waves in flight: one in the collector, one queued, one being planned.
 const WAVES_IN_FLIGHT: usize = 3;
 
@@ -134,7 +134,7 @@ impl MemoryBudget {
             wave_carried_bytes: MAX_WAVE_CARRIED_BYTES,
             record_bytes: usize::MAX,
             reading_bytes: None,
-            repeat_bytes: MAX_REPEAT_BYTES,
+            repeat_bytes: workload.repeat_bytes,
             row_bytes: workload.vector_bytes,
             is_per_token: workload.is_per_token,
         }
@@ -156,7 +156,7 @@ impl MemoryBudget {
                 let needed = needed + MIN_RECORD_BYTES * copies + MIN_READING_BYTES;
                 min_bytes = min_bytes.min(needed);
                 if let Some(rest) = max_bytes.checked_sub(needed) {
-                    let (reading, repeats) = (rest / 4, (rest / 4).min(MAX_REPEAT_BYTES));
+                    let (reading, repeats) = (rest / 4, (rest / 4).min(workload.repeat_bytes));
                     budget.record_bytes = MIN_RECORD_BYTES + (rest - reading - repeats) / copies;
                     budget.reading_bytes = Some((MIN_READING_BYTES + reading) as u64);
                     budget.repeat_bytes = repeats;
@@ -224,6 +224,7 @@ mod tests {
             attention_bytes: 1 << 20,
             vector_bytes: 4 * 384,
             is_per_token: false,
+            repeat_bytes: 0,
         }
     }
 

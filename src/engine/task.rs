@@ -5,7 +5,6 @@ use std::fmt;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::wave::SharedRows;
 use crate::output::{Content, Span};
 use crate::text::{OnLong, Role, TokenizedText};
 
@@ -121,26 +120,6 @@ impl fmt::Display for TextError {
 }
 
 impl std::error::Error for TextError {}
-
-/// A text that was in memory, and its rows.
-#[derive(Debug, Clone)]
-pub struct EncodedText {
-    /// Encoded tokens, including special tokens.
-    pub tokens: usize,
-    /// Tokens that truncation removed.
-    pub truncated_tokens: usize,
-    /// Sequences that the text was encoded in: several for a long text with `--on-long mean`.
-    pub sequences: usize,
-    /// The rows, which equal texts share.
-    pub rows: SharedRows,
-}
-
-impl EncodedText {
-    /// The rows of the text.
-    pub fn rows(&self) -> &[TaskRow] {
-        self.rows.get().map_or(&[], Vec::as_slice)
-    }
-}
 
 #[cfg(test)]
 mod tests {

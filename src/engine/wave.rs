@@ -49,3 +49,23 @@ pub struct Wave<M> {
 
 /// The rows of a text, once its batch is done. Equal texts share them.
 pub type SharedRows = Arc<OnceLock<Vec<TaskRow>>>;
+
+/// A text that was in memory, and its rows.
+#[derive(Debug, Clone)]
+pub struct EncodedText {
+    /// Encoded tokens, including special tokens.
+    pub tokens: usize,
+    /// Tokens that truncation removed.
+    pub truncated_tokens: usize,
+    /// Sequences that the text was encoded in: several for a long text with `--on-long mean`.
+    pub sequences: usize,
+    /// The rows, which equal texts share.
+    pub rows: SharedRows,
+}
+
+impl EncodedText {
+    /// The rows of the text.
+    pub fn rows(&self) -> &[TaskRow] {
+        self.rows.get().map_or(&[], Vec::as_slice)
+    }
+}

@@ -13,7 +13,7 @@ use arrow_buffer::NullBuffer;
 use arrow_schema::{DataType, Field, Fields as ColumnFields, Schema};
 use serde_json::Value;
 
-use super::error::{missing_column, one_line};
+use super::error::{missing_column, one_line, several_columns};
 use super::limit::{MAX_TEXT_BYTES, MAX_TEXT_MIB, ReadLimit};
 use super::record::{
     Entry, Fields, KeptField, KeptName, Location, MAX_EXACT_INTEGER, Position, Record, TextFields,
@@ -57,6 +57,10 @@ impl Columns {
         let find = |name: &str| find(schema.fields(), name);
         let require = |name: &str, option: &str| {
             let columns = schema.fields().iter().map(|field| field.name().as_str());
+            let named = columns.clone().filter(|column| *column == name).count();
+            if named > 1 {
+                return Err(several_columns(input, "schema", named, name, option));
+            }
             find(name).ok_or_else(|| missing_column(input, name, columns, option))
         };
         let require_text = |name: &str, option: &str| {
@@ -81,7 +85,7 @@ impl Columns {
         let pair = fields.pair.as_ref().map(|name| require_text(name, "--pair-field")).transpose()?;
         let id = match fields.id_option() {
             Some(option) => Some(require(fields.id_name(), option)?),
-            None => find(fields.id_name()),
+            None => find(fields.id_name()).map(|_| require(fields.id_name(), "--id-field")).transpose()?,
         };
         let keep = fields.keep.iter().map(|KeptName { field, .. }| match find(field) {
             None if Fields::is_built_in(field) => Ok(KeptField::BuiltIn(field.clone())),

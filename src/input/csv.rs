@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow, bail};
 use serde_json::Value;
 
 use super::delimited::{Advance, FieldSyntax, Malformation, Row};
-use super::error::missing_column;
+use super::error::{missing_column, several_columns};
 use super::limit::ReadLimit;
 use super::reader::InputReader;
 use super::record::{
@@ -132,11 +132,13 @@ impl CsvRows {
             let name = &self.row[column];
             let columns = self.row.iter().filter(|other| *other == name).count();
             if columns > 1 {
-                let name = String::from_utf8_lossy(name);
-                bail!(
-                    "{}: the header has {columns} columns {name:?}; rename one of them, or choose another with {option}",
-                    self.name
-                );
+                return Err(several_columns(
+                    &self.name,
+                    "header",
+                    columns,
+                    &String::from_utf8_lossy(name),
+                    option,
+                ));
             }
         }
         Ok(())

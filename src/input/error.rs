@@ -22,6 +22,20 @@ pub(super) fn cannot_open(path: impl AsRef<Path>, error: &io::Error) -> anyhow::
     anyhow!("cannot read --input {} ({error}); check the path", path.as_ref().display())
 }
 
+/// The error for a column whose name others have, too; `place` has the names of all
+/// columns, and `option` is the command-line option that names this one.
+pub(super) fn several_columns(
+    input: &str,
+    place: &str,
+    count: usize,
+    name: &str,
+    option: &str,
+) -> anyhow::Error {
+    anyhow!(
+        "{input}: the {place} has {count} columns {name:?}; rename one of them, or choose another with {option}"
+    )
+}
+
 /// The error for a column that an input does not have; `option` is the command-line option that names the column.
 pub(super) fn missing_column<'a>(
     input: &str,

@@ -125,21 +125,21 @@ impl CompletedRun {
 }
 
 /// The shard (`--shard`) of the run that wrote a file and its records, under the keys that they have in the metadata of an output; empty
-/// if the run had all records, or its record is no longer beside the file.
+/// if the run had all records, `None` if the record of the run is not beside the file.
 ///
 /// # Errors
 /// If the path cannot be reached.
-pub fn shard_of_run(output: &Path) -> Result<OutputMetadata> {
+pub fn shard_of_run(output: &Path) -> Result<Option<OutputMetadata>> {
     let sidecars = SidecarPaths::of(&Target::File(output.to_owned()))?;
-    let Some(sidecars) = sidecars else { return Ok(OutputMetadata::new()) };
+    let Some(sidecars) = sidecars else { return Ok(None) };
     let found = output::manifest::load_beside_input::<CompletedRun>(&sidecars.done).ok().flatten();
     let Some(CompletedRun { mut run, mut shard, .. }) = found.and_then(|run| run.of_current(&sidecars))
     else {
-        return Ok(OutputMetadata::new());
+        return Ok(None);
     };
     // Runs of earlier releases have saved the shard without its records.
     shard.extend(run.identity.remove("--shard").map(|number| (SHARD_KEYS[0].to_owned(), number)));
-    Ok(shard)
+    Ok(Some(shard))
 }
 
 /// Checks that a run of `identity` can resume the run of a manifest.

@@ -1,6 +1,6 @@
 //! Tables of results: rows of named columns, written as text for people, jsonl, csv or parquet.
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -102,6 +102,19 @@ impl<'a> TableWriter<'a> {
         if self.group.len() == GROUP_ROWS { self.encode_group() } else { Ok(()) }
     }
 
+    /// Writes all rows of a table, which `rows` makes: twice for text, whose columns are as wide as their widest cell, so that no row has
+    /// to be held.
+    ///
+    /// # Errors
+    /// As [`TableWriter::write`].
+    pub fn write_all<I: Iterator<Item = Vec<FieldValue>>>(&mut self, rows: impl Fn() -> I) -> Result<()> {
+        if self.format != TableFormat::Text {
+            return rows().try_for_each(|row| self.write(row));
+        }
+        let TableWriter { columns, destination, .. } = self;
+        align(columns, rows, |line| destination.as_mut().map_or(Ok(()), |output| output.append(line)))
+    }
+
     /// Writes the rows that are left and renames the output to its final name.
     ///
     /// # Errors
@@ -124,7 +137,14 @@ impl<'a> TableWriter<'a> {
         let rows = std::mem::take(&mut self.group);
         let mut bytes = Vec::new();
         match self.format {
-            TableFormat::Text if !rows.is_empty() => align(&self.columns, &rows, &mut bytes),
+            TableFormat::Text if !rows.is_empty() => align(
+                &self.columns,
+                || rows.iter(),
+                |line| {
+                    bytes.extend_from_slice(line);
+                    Ok(())
+                },
+            )?,
             TableFormat::Text => {}
             TableFormat::Jsonl => {
                 for row in &rows {
@@ -196,28 +216,32 @@ impl Serialize for JsonRow<'_> {
     }
 }
 
-/// Appends a header and the rows, in aligned columns: numbers to the right, other values to the left.
-fn align(columns: &[KeptColumn], rows: &[Vec<FieldValue>], bytes: &mut Vec<u8>) {
-    let is_number: Vec<bool> = columns
-        .iter()
-        .enumerate()
-        .map(|(i, _)| rows.iter().all(|row| row[i].is_null() || row[i].json().is_number()))
-        .collect();
+/// Writes a header and the rows, line by line, in aligned columns: numbers to the right, other values to the left. `rows` makes the rows
+/// twice: their cells are measured before the first line is written.
+fn align<I: Iterator<Item: Borrow<Vec<FieldValue>>>>(
+    columns: &[KeptColumn],
+    rows: impl Fn() -> I,
+    mut write: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
     let header: Vec<String> =
         columns.iter().map(|column| escape_controls(&column.name).into_owned()).collect();
-    let cells = rows.iter().map(|row| row.iter().map(cell).collect::<Vec<_>>());
-    let lines: Vec<Vec<String>> = [header].into_iter().chain(cells).collect();
-    let width = |i: usize| lines.iter().map(|line| line[i].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
-    for line in &lines {
-        let padded = line.iter().enumerate().map(|(i, cell)| {
-            let width = widths[i];
-            if is_number[i] { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
-        });
-        let text = padded.collect::<Vec<_>>().join("  ");
-        bytes.extend_from_slice(text.trim_end().as_bytes());
-        bytes.push(b'\n');
+    let mut widths: Vec<usize> = header.iter().map(|cell| cell.chars().count()).collect();
+    let mut is_number = vec![true; columns.len()];
+    for row in rows() {
+        for ((value, width), is_number) in row.borrow().iter().zip(&mut widths).zip(&mut is_number) {
+            *width = cell(value).chars().count().max(*width);
+            *is_number &= value.is_null() || value.json().is_number();
+        }
     }
+    let mut write_line = |cells: &mut dyn Iterator<Item = String>| {
+        let padded = cells.zip(&widths).zip(&is_number).map(|((cell, width), is_number)| {
+            if *is_number { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        });
+        let line = padded.collect::<Vec<_>>().join("  ");
+        write(format!("{}\n", line.trim_end()).as_bytes())
+    };
+    write_line(&mut header.into_iter())?;
+    rows().try_for_each(|row| write_line(&mut row.borrow().iter().map(cell)))
 }
 
 /// A value for people: floats with four digits, other values as text on one line, cut if they are long.
@@ -251,7 +275,12 @@ mod tests {
             vec![FieldValue::from(score), json!(index).into(), json!(text).into()]
         };
         let mut bytes = Vec::new();
-        align(&columns, &[row(0.5, 7, "a\n\u{1b}b"), row(-1.25, 1234, "c")], &mut bytes);
+        let rows = [row(0.5, 7, "a\n\u{1b}b"), row(-1.25, 1234, "c")];
+        let append = |line: &[u8]| {
+            bytes.extend_from_slice(line);
+            Ok(())
+        };
+        align(&columns, || rows.iter(), append).unwrap();
         let expected = "  score  index  text\n 0.5000      7  a \\u{1b}b\n-1.2500   1234  c\n";
         assert_eq!(String::from_utf8(bytes).unwrap(), expected);
     }

@@ -13,7 +13,7 @@ use crate::neighbours::{Components, Except, Membership, Metric, Nearest, Pair, S
 use crate::output::{ColumnType, KeptColumn, OutputLock, ReadFiles, TableFormat, TableWriter, Target};
 use crate::run::search::warn_of_missing;
 use crate::sys::console::{Console, counted};
-use crate::vectors::VectorFile;
+use crate::vectors::{VectorField, VectorFile};
 
 /// Size in bytes of the rows in f32 that are compared with the whole file at a time.
 const QUERY_BYTES: usize = 32 << 20;
@@ -28,6 +28,8 @@ const GROUP_ROWS: usize = 1 << 14;
 pub struct PairsOptions {
     /// The vector file.
     pub vectors: PathBuf,
+    /// The field of its vectors, if the user chose one.
+    pub vector_field: Option<String>,
     /// The metric.
     pub metric: Metric,
     /// The least score of a pair.
@@ -62,11 +64,13 @@ pub enum Found {
 /// # Errors
 /// If the file cannot be read, a row is not finite, or the output fails.
 pub fn pairs(options: &PairsOptions) -> Result<()> {
-    let file = VectorFile::open(&options.vectors)?;
+    let field = VectorField::named(options.vector_field.as_deref());
+    let file = VectorFile::open(&options.vectors, field)?;
     let lock = OutputLock::acquire(&options.output)?;
     let lock = lock.check("--output", &ReadFiles::new([&options.vectors], "the input"))?;
     lock.sidecars().map_or(Ok(()), refuse_interrupted)?;
-    let kept = kept_columns(options, &file)?;
+    let kept: Vec<usize> =
+        options.keep.iter().map(|name| file.column(name, "--keep")).collect::<Result<_>>()?;
     match options.found {
         Found::Pairs { top_k, max_pairs } => {
             let pairs = top_pairs(options, &file, top_k, max_pairs)?;
@@ -79,21 +83,6 @@ pub fn pairs(options: &PairsOptions) -> Result<()> {
             write_clusters(options, &file, &lock, &kept, &components)
         }
     }
-}
-
-/// The columns of `--keep`, by their indices in the file.
-fn kept_columns(options: &PairsOptions, file: &VectorFile) -> Result<Vec<usize>> {
-    let find = |name: &String| {
-        let names: Vec<&str> = file.columns().iter().map(|column| column.name.as_str()).collect();
-        names.iter().position(|other| other == name).ok_or_else(|| {
-            let names = if names.is_empty() { "none".into() } else { names.join(", ") };
-            let file = file.name();
-            anyhow!(UsageError(format!(
-                "--keep {name}: {file} has no such column (columns: {names}); choose one of these"
-            )))
-        })
-    };
-    options.keep.iter().map(find).collect()
 }
 
 /// Calls `scan` with a first row, a scorer of the rows from there on and those that have no vector, until all rows of the file have been

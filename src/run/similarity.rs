@@ -1,7 +1,10 @@
 //! `sconce similarity`: the similarities of a few texts.
 
+use std::io::{self, BufWriter, Write};
+
 use anyhow::{Result, bail};
-use serde::Serialize;
+use rayon::prelude::*;
+use serde::{Serialize, Serializer};
 use serde_json::json;
 
 use super::query_texts::report;
@@ -10,12 +13,17 @@ use crate::error::UsageError;
 use crate::field::FieldValue;
 use crate::model::modules::Similarity;
 use crate::named::Named;
-use crate::output::{ColumnType, KeptColumn, OutputLock, ReadFiles, TableFormat, TableWriter, Target, print};
+use crate::output::{
+    ColumnType, KeptColumn, OutputLock, ReadFiles, TableFormat, TableWriter, Target, print, print_with,
+};
 use crate::sys::console::Console;
 use crate::task::{
-    EmbeddedTexts, ModelOptions, ModelTask, TextEncoder, TextVector, VectorOptions, engine,
+    Compared, EmbeddedTexts, ModelOptions, ModelTask, TextEncoder, TextVector, VectorOptions, engine,
     load_embedding_or_sparse,
 };
+
+/// Texts that a thread compares with a text at a time.
+const MIN_COLUMNS: usize = 64;
 
 /// The options of `sconce similarity`.
 pub struct SimilarityOptions {
@@ -42,7 +50,7 @@ pub enum Style {
     Table(TableFormat),
 }
 
-/// The JSON object of `--json`.
+/// The JSON object of `--json`, whose rows are computed as they are written.
 #[derive(Serialize)]
 struct Object<'a> {
     /// The name of the similarity function.
@@ -52,7 +60,29 @@ struct Object<'a> {
     /// Whether each text was truncated.
     truncated: Vec<bool>,
     /// A row and a column per text.
-    similarities: &'a [Vec<f32>],
+    similarities: &'a Matrix<'a>,
+}
+
+/// The similarities of all texts with all others, computed row by row.
+struct Matrix<'a> {
+    /// The texts of the rows.
+    compared: Vec<Compared>,
+    /// Those of the columns.
+    vectors: &'a [TextVector],
+}
+
+impl Matrix<'_> {
+    /// The similarities of text `a` with the texts from `first` on.
+    fn row(&self, a: usize, first: usize) -> Vec<f32> {
+        let columns = self.vectors[first..].par_iter().with_min_len(MIN_COLUMNS);
+        columns.map(|b| self.compared[a].similarity(b)).collect()
+    }
+}
+
+impl Serialize for Matrix<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq((0..self.compared.len()).map(|a| self.row(a, 0)))
+    }
 }
 
 /// Embeds the texts and prints their similarities.
@@ -79,11 +109,8 @@ pub fn similarity(options: &SimilarityOptions) -> Result<()> {
     report(&embedded, encoder.model().tokenizer.max_length(), console);
     let metric = encoder.similarity_name();
     let vectors = &embedded.vectors;
-    let row = |a: &TextVector| {
-        let a = encoder.compared(a.clone())?;
-        Ok(vectors.iter().map(|b| a.similarity(b)).collect())
-    };
-    let matrix: Vec<Vec<f32>> = vectors.iter().map(row).collect::<Result<_>>()?;
+    let compared = vectors.iter().map(|vector| encoder.compared(vector.clone())).collect::<Result<_>>()?;
+    let matrix = Matrix { compared, vectors };
     match options.style {
         Style::Json => {
             let object = Object {
@@ -92,10 +119,15 @@ pub fn similarity(options: &SimilarityOptions) -> Result<()> {
                 truncated: embedded.truncated_tokens.iter().map(|removed| *removed > 0).collect(),
                 similarities: &matrix,
             };
-            print(format!("{}\n", serde_json::to_string(&object)?).as_bytes())
+            print_with(|| {
+                let mut stdout = BufWriter::new(io::stdout().lock());
+                serde_json::to_writer(&mut stdout, &object)?;
+                stdout.write_all(b"\n")?;
+                stdout.flush()
+            })
         }
         Style::Table(TableFormat::Text) if texts.len() == 2 => {
-            print(format!("{:.6}\n", matrix[0][1]).as_bytes())
+            print(format!("{:.6}\n", matrix.row(0, 1)[0]).as_bytes())
         }
         Style::Table(TableFormat::Text) => print_matrix(&options.texts, &matrix),
         Style::Table(format) => print_pairs(format, &matrix),
@@ -103,37 +135,37 @@ pub fn similarity(options: &SimilarityOptions) -> Result<()> {
 }
 
 /// Prints the matrix with a column per text, and each text at the end of its row.
-fn print_matrix(texts: &[String], matrix: &[Vec<f32>]) -> Result<()> {
+fn print_matrix(texts: &[String], matrix: &Matrix) -> Result<()> {
     let scores = (1..=texts.len()).map(|number| column(&number.to_string(), ColumnType::Float));
     let columns = [column("", ColumnType::Integer)].into_iter().chain(scores);
     let columns = columns.chain([column("text", ColumnType::Text)]).collect();
-    let rows = texts.iter().zip(matrix).zip(1..).map(|((text, scores), number)| {
-        let scores = scores.iter().map(|score| FieldValue::from(*score));
-        let first = FieldValue::from(json!(number));
+    let row = |(a, text): (usize, &String)| {
+        let scores = matrix.row(a, 0).into_iter().map(FieldValue::from);
+        let first = FieldValue::from(json!(a + 1));
         [first].into_iter().chain(scores).chain([json!(text).into()]).collect()
-    });
-    print_table(TableFormat::Text, columns, rows)
+    };
+    print_table(TableFormat::Text, columns, || texts.iter().enumerate().map(row))
 }
 
 /// Prints a row for each pair of texts.
-fn print_pairs(format: TableFormat, matrix: &[Vec<f32>]) -> Result<()> {
+fn print_pairs(format: TableFormat, matrix: &Matrix) -> Result<()> {
     let columns = [("a", ColumnType::Integer), ("b", ColumnType::Integer), ("score", ColumnType::Float)];
     let columns = columns.map(|(name, column_type)| column(name, column_type)).into();
-    let rows = matrix.iter().enumerate().flat_map(|(a, scores)| {
-        let others = scores.iter().enumerate().skip(a + 1);
-        others.map(move |(b, score)| vec![json!(a).into(), json!(b).into(), FieldValue::from(*score)])
-    });
-    print_table(format, columns, rows)
+    let pairs_of = |a: usize| {
+        let others = matrix.row(a, a + 1).into_iter().zip(a + 1..);
+        others.map(move |(score, b)| vec![json!(a).into(), json!(b).into(), FieldValue::from(score)])
+    };
+    print_table(format, columns, || (0..matrix.vectors.len()).flat_map(pairs_of))
 }
 
-fn print_table(
+fn print_table<I: Iterator<Item = Vec<FieldValue>>>(
     format: TableFormat,
     columns: Vec<KeptColumn>,
-    mut rows: impl Iterator<Item = Vec<FieldValue>>,
+    rows: impl Fn() -> I,
 ) -> Result<()> {
     let lock = OutputLock::acquire(&Target::Stdout)?.check("--output", &ReadFiles::default())?;
     let mut table = TableWriter::open(&lock, format, columns)?;
-    rows.try_for_each(|row| table.write(row))?;
+    table.write_all(rows)?;
     table.finish()
 }
 

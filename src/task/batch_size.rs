@@ -10,6 +10,7 @@ use crate::engine::{Engine, MemoryBudget, Workload};
 use crate::model::modules::PostPoolingModule;
 use crate::nn::{
     Backend, Encoder, EncoderSpec, GemmType, Isa, Pooling, QUERY_BLOCK, ScoreBias, TalkingHeads,
+    encoder_parameters,
 };
 use crate::sys::memory::current_memory;
 
@@ -26,6 +27,9 @@ pub const CAUSAL_TOKENS: usize = 1024;
 const STATIC_TOKENS: usize = 1 << 14;
 /// Maximum tokens per batch on a GPU. Larger batches are not faster.
 pub const MAX_GPU_TOKENS: usize = 1 << 15;
+
+/// Maximum bytes of rows that are kept for later texts that are equal.
+const MAX_REPEAT_BYTES: usize = 256 << 20;
 
 /// Batches in flight per GPU: while one is computed, the next is copied to the GPU and the previous one back.
 fn batches_per_gpu(encoder: &Encoder) -> usize {
@@ -111,7 +115,20 @@ pub fn workload(task: &impl ModelTask, batch_tokens: Option<usize>) -> Workload 
         attention_bytes: attention_bytes(spec, max_length).saturating_add(head.batch_bytes),
         vector_bytes: task.vector_bytes(),
         is_per_token: task.content().is_per_token(),
+        repeat_bytes: repeat_bytes(spec),
     }
+}
+
+/// Bytes of rows that are kept for later texts that are equal: twice the parameters in f32. The larger a model, the longer a text takes,
+/// and the more rows it pays to keep; those of all-MiniLM-L6-v2 are 100,000.
+fn repeat_bytes(spec: &EncoderSpec) -> usize {
+    if spec.is_static() {
+        return 0;
+    }
+    let parameters = encoder_parameters(spec);
+    let parameters = parameters.iter().map(|part| part.each.value().saturating_mul(part.copies));
+    let parameters = parameters.fold(0, usize::saturating_add);
+    parameters.saturating_mul(2 * size_of::<f32>()).min(MAX_REPEAT_BYTES)
 }
 
 /// An engine for texts that are in memory.

@@ -6,10 +6,11 @@ use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use half::slice::HalfBitsSliceExt;
 
 use super::buffer::{BlockBuffer, unit_scales};
+use super::error::unread;
 use super::source::{Vectors, Visit, split};
 use crate::neighbours::{Block, Elements};
 use crate::output::OutputDtype;
@@ -140,12 +141,7 @@ impl Vectors for ArrayVectors {
                 let flow = match self.mapped(segment, &rows, &mut buffer.scales) {
                     Some(block) => visit(&block)?,
                     None => {
-                        self.fill(segment, &rows, buffer).map_err(|error| {
-                            let (name, row) = (&self.name, rows.start);
-                            anyhow!(
-                                "cannot read {name} from row {row} on ({error}); write or copy the file again"
-                            )
-                        })?;
+                        self.fill(segment, &rows, buffer).map_err(|error| unread(&self.name, &error))?;
                         visit(&buffer.block(self.dtype, rows.start, rows.len(), self.dimensions))?
                     }
                 };

@@ -4,14 +4,15 @@ use std::fs::File;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use arrow_schema::DataType;
 
 use super::array::{ArrayVectors, Segment};
 use super::batch::{VectorSchema, values};
 use super::buffer::BlockBuffer;
-use super::error::{REMEDY, malformed};
-use super::source::{Columns, Opened, Vectors, Visit, rows_by_unit};
+use super::choice::VectorField;
+use super::error::{REMEDY, malformed, unread};
+use super::source::{Columns, Opened, RowKind, Vectors, Visit, rows_by_unit};
 use crate::field::FieldValue;
 use crate::formats;
 use crate::formats::arrow::ArrowBatches;
@@ -29,12 +30,12 @@ struct ArrowFile {
 }
 
 /// Reads the metadata of a file.
-pub(super) fn open(name: &Arc<str>, file: File) -> Result<Opened> {
-    let unread = |error| anyhow!("cannot read {name} ({error}); check the file");
-    let batches = formats::arrow::open(name, file.try_clone().map_err(unread)?, REMEDY)?;
+pub(super) fn open(name: &Arc<str>, file: File, field: VectorField) -> Result<Opened> {
+    let copy = file.try_clone().map_err(|error| unread(name, &error))?;
+    let batches = formats::arrow::open(name, copy, REMEDY)?;
     let arrow_schema = batches.schema().clone();
     let metadata = arrow_schema.metadata().iter().map(|(key, value)| (key.as_str(), value.as_str()));
-    let schema = VectorSchema::new(name, &arrow_schema, metadata)?;
+    let schema = VectorSchema::new(name, field, &arrow_schema, metadata)?;
     let mut next = 0usize;
     let mut units = Vec::new();
     for rows in batches.rows() {
@@ -43,38 +44,27 @@ pub(super) fn open(name: &Arc<str>, file: File) -> Result<Opened> {
         units.push(next..end);
         next = end;
     }
-    let width = match schema.width {
-        Some(width) => width,
-        None => first_length(&batches, units.len(), &schema)?,
-    };
-    let kind = schema.kind;
-    let (dtype, dimensions, metadata) = (schema.dtype, schema.dimensions(width), schema.metadata.clone());
+    let width = schema.stored_width(name, || first_width(&batches, units.len(), &schema))?;
+    let (kind, dtype, dimensions) = (schema.kind, schema.dtype, schema.dimensions(width));
+    let metadata = schema.metadata.clone();
     let segments = segments(&batches, &schema, &units, width)?;
     let arrow = Arc::new(ArrowFile { name: name.clone(), batches, schema, units, width });
     let vectors: Box<dyn Vectors> = match segments {
         Some(segments) => Box::new(ArrayVectors::new(name.clone(), file.into(), segments, dtype, dimensions)),
         None => Box::new(DecodedVectors(arrow.clone())),
     };
-    Ok(Opened {
-        rows: next,
-        dimensions,
-        kind,
-        token_numbers: None,
-        dtype,
-        metadata,
-        vectors,
-        columns: Box::new(BatchColumns(arrow)),
-    })
+    let columns = Box::new(BatchColumns(arrow));
+    Ok(Opened { metadata, ..Opened::new(next, kind, (dtype, dimensions), vectors, columns) })
 }
 
-/// The stored elements of the first vector; 0 if no row has one.
-fn first_length(batches: &ArrowBatches, count: usize, schema: &VectorSchema) -> Result<usize> {
+/// The stored elements of the first vector; `None` if no row has one.
+fn first_width(batches: &ArrowBatches, count: usize, schema: &VectorSchema) -> Result<Option<usize>> {
     for batch in 0..count {
         if let Some(width) = schema.width_in(&batches.read(batch, &[schema.vectors])?) {
-            return Ok(width);
+            return Ok(Some(width));
         }
     }
-    Ok(0)
+    Ok(None)
 }
 
 /// Where the elements are in the file; `None` if a batch has to be decoded.
@@ -85,7 +75,9 @@ fn segments(
     width: usize,
 ) -> Result<Option<Vec<Segment>>> {
     let is_stored = match batches.schema().field(schema.vectors).data_type() {
-        DataType::FixedSizeList(item, _) => schema.values.is_none() && *item.data_type() != DataType::Float64,
+        DataType::FixedSizeList(item, _) => {
+            schema.kind == RowKind::Dense && *item.data_type() != DataType::Float64
+        }
         _ => false,
     };
     if !is_stored {

@@ -9,11 +9,13 @@ use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, FieldRef, Schema};
 
 use super::buffer::BlockBuffer;
-use super::error::{no_vectors, token_integers};
-use super::lists::{first_null, list_values};
+use super::choice::{Candidate, Held, VectorField};
+use super::error::{REMEDY, token_integers, wrong_width};
+use super::lists::{first_null, list_items, list_values};
 use super::source::{RowKind, Visit};
 use super::sparse::{self, INDICES, VALUES, WEIGHTS};
 use super::width::{checked_width, dimensions_of_int8};
+use crate::error::one_line;
 use crate::field::{FieldValue, carried_type, convert, to_json};
 use crate::neighbours::Block;
 use crate::output::{ColumnType, KeptColumn, OutputDtype, OutputMetadata};
@@ -77,55 +79,54 @@ impl VectorSchema {
     /// Finds the columns of the file `name`, whose metadata has these keys and values.
     ///
     /// # Errors
-    /// If it has no vectors.
+    /// If it has no vectors, or several columns can be those of `field`.
     pub(super) fn new<'a>(
         name: &str,
+        field: VectorField,
         schema: &Schema,
         metadata: impl Iterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self> {
         let find = |name: &str| schema.fields().iter().position(|field| field.name() == name);
         let strip = |(key, value): (&str, &str)| Some((key.strip_prefix(PREFIX)?.into(), value.into()));
         let metadata: OutputMetadata = metadata.filter_map(strip).collect();
-        let Some(vectors) = find(VECTORS).or_else(|| find(TOKEN_VECTORS)) else {
-            return match (find(INDICES), find(VALUES)) {
-                (Some(indices), Some(values)) => Ok(Self::sparse(schema, metadata, indices, values)),
-                _ => Err(no_vectors(name, "column \"embedding\"")),
-            };
+        let is_dense = match field {
+            VectorField::Named(_) => true,
+            _ => field.name().into_iter().chain([VECTORS, TOKEN_VECTORS]).any(|name| find(name).is_some()),
         };
-        let field = schema.field(vectors);
-        let per_token = field.name() == TOKEN_VECTORS;
-        let kind = if per_token { RowKind::PerToken } else { RowKind::Dense };
-        let data_type = match field.data_type() {
-            DataType::List(vector) if per_token => vector.data_type(),
-            other => other,
+        if !is_dense && let (Some(indices), Some(values)) = (find(INDICES), find(VALUES)) {
+            return Ok(Self::sparse(schema, metadata, indices, values));
+        }
+        let candidates: Vec<Candidate> = schema.fields().iter().map(candidate).collect();
+        let vectors = field.find(name, "column", &[VECTORS, TOKEN_VECTORS], &candidates)?;
+        let (column, data_type) = (schema.field(vectors).name(), schema.field(vectors).data_type());
+        let Some((mut item, mut width)) = list_items(data_type) else {
+            bail!(
+                "{name}: column {column:?} has the type {}, expected lists; write it as lists of numbers",
+                one_line(data_type)
+            )
         };
-        let (item, width) = match data_type {
-            DataType::FixedSizeList(item, width) => {
-                (item, Some(checked_width(name, u64::try_from(*width).unwrap_or(0))?))
-            }
-            DataType::List(item) | DataType::LargeList(item) => (item, None),
-            other => bail!(
-                "{name}: column \"{}\" has the type {other}, expected lists; write it as lists of numbers",
-                field.name()
-            ),
-        };
+        let mut kind = RowKind::Dense;
+        if let Some(of_token) = list_items(item.data_type()) {
+            kind = RowKind::PerToken;
+            (item, width) = of_token;
+        }
+        let width = width.map(|width| checked_width(name, width.try_into().unwrap_or(0))).transpose()?;
         let scale = find(SCALE).filter(|_| *item.data_type() == DataType::Int8);
         let dtype = match item.data_type() {
             DataType::Float32 | DataType::Float64 => OutputDtype::F32,
             DataType::Float16 => OutputDtype::F16,
             DataType::Int8 => dimensions_of_int8(&metadata, 0, scale.is_none()).0,
-            other => {
-                bail!(
-                    "{name}: the elements of column \"embedding\" have the type {other}; convert them to f32, f16 or int8"
-                )
-            }
+            other => bail!(
+                "{name}: the elements of column {column:?} have the type {}; convert them to f32, f16 or int8",
+                one_line(other)
+            ),
         };
-        if per_token && matches!(dtype, OutputDtype::Int8 | OutputDtype::Binary) {
+        if kind == RowKind::PerToken && matches!(dtype, OutputDtype::Int8 | OutputDtype::Binary) {
             return Err(token_integers(name));
         }
         let mut decoded: Vec<usize> = [vectors].into_iter().chain(scale).collect();
         decoded.sort_unstable();
-        let (indices, columns) = shown_columns(schema, metadata.contains_key(OUTPUTS));
+        let (indices, columns) = shown_columns(schema, vectors, metadata.contains_key(OUTPUTS));
         let values = None;
         Ok(VectorSchema { decoded, vectors, values, scale, kind, dtype, width, metadata, columns, indices })
     }
@@ -135,21 +136,39 @@ impl VectorSchema {
         let kind = RowKind::Sparse;
         let decoded = vec![indices.min(values), indices.max(values)];
         let (vectors, values, dtype) = (indices, Some(values), OutputDtype::F32);
-        let (indices, columns) = shown_columns(schema, true);
+        let (indices, columns) = shown_columns(schema, vectors, true);
         // Rows have any number of elements.
         let width = Some(0);
         VectorSchema { decoded, vectors, values, scale: None, kind, dtype, width, metadata, columns, indices }
     }
 
+    /// The stored elements of a vector: those that the type of the column says, else those of the first vector, which `first` finds; 0
+    /// if no row has one.
+    ///
+    /// # Errors
+    /// If they are too many, or `first` fails.
+    pub(super) fn stored_width(
+        &self,
+        name: &str,
+        first: impl FnOnce() -> Result<Option<usize>>,
+    ) -> Result<usize> {
+        match self.width {
+            Some(width) => Ok(width),
+            None => first()?.map_or(Ok(0), |width| checked_width(name, width as u64)),
+        }
+    }
+
     /// The stored elements of the first vector of a batch that has the column of the vectors alone; `None` if no row has one.
     pub(super) fn width_in(&self, batch: &RecordBatch) -> Option<usize> {
         let column = batch.column(0);
-        let width = |row: usize| {
-            let value = to_json(column, row).ok()?;
-            let vector = if self.kind == RowKind::PerToken { value.get(0) } else { Some(&value) };
-            vector.and_then(serde_json::Value::as_array).map(Vec::len)
-        };
-        (0..column.len()).filter(|row| column.is_valid(*row)).find_map(width)
+        let (values, offsets) = list_values(column)?;
+        let mut rows = (0..column.len()).filter(|row| column.is_valid(*row));
+        if self.kind != RowKind::PerToken {
+            return rows.next().map(|row| offsets[row + 1] - offsets[row]);
+        }
+        let row = rows.find(|row| offsets[row + 1] > offsets[*row])?;
+        let (_, ends) = list_values(&values)?;
+        Some(ends[offsets[row] + 1] - ends[offsets[row]])
     }
 
     /// Dimensions of a vector with `width` stored elements; those of a sparse vector by the metadata, else 0.
@@ -214,18 +233,23 @@ impl VectorSchema {
         let column =
             |index: usize| self.decoded.iter().position(|i| *i == index).and_then(|i| columns.get(i));
         let vectors =
-            column(self.vectors).ok_or_else(|| anyhow!("{name} has no vectors; write the file again"))?;
+            column(self.vectors).ok_or_else(|| anyhow!("{name} has no column of vectors; {REMEDY}"))?;
         if let Some(values) = self.values.and_then(column) {
             return sparse::append(name, [vectors, values], first_row, buffer);
         }
         let (vectors, counts) = self.token_vectors(name, vectors)?;
-        let values = elements(&vectors, width).map_err(|(row, reason)| {
-            let row = row_of_vector(row, &counts);
-            anyhow!("{name}: the vector of row {} {reason}; write the file again", first_row + row)
+        let values = elements(&vectors, width).map_err(|(vector, defect)| {
+            let row = first_row + row_of_vector(vector, &counts);
+            let reason = match defect {
+                Defect::Width(found) => return wrong_width(name, row, found, width),
+                Defect::Null => "is null",
+                Defect::NullElement => "has an element that is null",
+                Defect::NoList => "is no list",
+            };
+            anyhow!("{name}: the vector of row {row} {reason}; remove the row, or correct it")
         })?;
-        let wrong_type = || {
-            anyhow!("{name}: the vectors do not have the type that the schema declares; write the file again")
-        };
+        let wrong_type =
+            || anyhow!("{name}: the vectors do not have the type that the schema declares; {REMEDY}");
         match self.dtype {
             OutputDtype::F32 => {
                 buffer.extend_f32(convert::rounded_to_f32(&values).ok_or_else(wrong_type)?.values());
@@ -254,15 +278,12 @@ impl VectorSchema {
         if self.kind != RowKind::PerToken {
             return Ok((column.clone(), Vec::new()));
         }
-        let Some(lists) = column.as_list_opt::<i32>() else {
-            bail!(
-                "{name}: column \"embeddings\" has other values than lists of vectors; write the file again"
-            );
+        let Some((values, offsets)) = list_values(column) else {
+            bail!("{name}: the column of the vectors has other values than lists of vectors; {REMEDY}");
         };
-        let offsets: Vec<usize> = lists.value_offsets().iter().map(|offset| *offset as usize).collect();
         let (first, end) = (offsets[0], offsets[offsets.len() - 1]);
         let counts = offsets.windows(2).map(|bounds| bounds[1] - bounds[0]).collect();
-        Ok((lists.values().slice(first, end - first), counts))
+        Ok((values.slice(first, end - first), counts))
     }
 }
 
@@ -284,42 +305,51 @@ fn valid_runs(column: &ArrayRef) -> Vec<Range<usize>> {
     nulls.valid_slices().map(|(start, end)| start..end).collect()
 }
 
+/// What is wrong with a vector.
+enum Defect {
+    Null,
+    NullElement,
+    NoList,
+    /// It has this number of elements.
+    Width(usize),
+}
+
 /// The elements of the lists of a column, each of `width` elements without nulls.
 ///
 /// # Errors
-/// The first row that has no such list, and why: a predicate.
-fn elements(lists: &ArrayRef, width: usize) -> Result<ArrayRef, (usize, String)> {
+/// The first row that has no such list, and why.
+fn elements(lists: &ArrayRef, width: usize) -> Result<ArrayRef, (usize, Defect)> {
     let rows = lists.len();
     if let Some(row) = (0..rows).find(|row| lists.null_count() > 0 && lists.is_null(*row)) {
-        return Err((row, "is null".into()));
+        return Err((row, Defect::Null));
     }
-    let (values, range) = match lists.data_type() {
-        DataType::FixedSizeList(_, size) => {
-            if *size as usize != width {
-                return Err((0, format!("has {size} elements, expected {width}")));
-            }
-            let list = lists.as_fixed_size_list();
-            (list.values().clone(), 0..rows * width)
-        }
-        _ => {
-            let (values, offsets) = list_values(lists).ok_or((0, "is no list".to_owned()))?;
-            if let Some(row) = offsets.windows(2).position(|pair| pair[1] - pair[0] != width) {
-                let found = offsets[row + 1] - offsets[row];
-                return Err((row, format!("has {found} elements, expected {width}")));
-            }
-            (values.clone(), offsets[0]..offsets[rows])
-        }
-    };
-    let values = values.slice(range.start, range.len());
+    let (values, offsets) = list_values(lists).ok_or((0, Defect::NoList))?;
+    if let Some(row) = offsets.windows(2).position(|pair| pair[1] - pair[0] != width) {
+        return Err((row, Defect::Width(offsets[row + 1] - offsets[row])));
+    }
+    let values = values.slice(offsets[0], offsets[rows] - offsets[0]);
     match first_null(&values) {
-        Some(element) => Err((element / width.max(1), "has an element that is null".into())),
+        Some(element) => Err((element / width.max(1), Defect::NullElement)),
         None => Ok(values),
     }
 }
 
-/// The columns of a file that are shown beside what rows hold, with their indices in the schema.
-fn shown_columns(schema: &Schema, has_sparse: bool) -> (Vec<usize>, Vec<KeptColumn>) {
-    let shown = schema.fields().iter().enumerate().filter(|(_, field)| is_shown(field.name(), has_sparse));
+/// A column, and whether it can be that of the vectors.
+fn candidate(field: &FieldRef) -> Candidate {
+    let item = list_items(field.data_type()).map(|(item, _)| item.data_type());
+    let element = item.map(|item| list_items(item).map_or(item, |(item, _)| item.data_type()));
+    let held = match element {
+        Some(element) if element.is_floating() => Held::Vectors,
+        Some(element) if element.is_integer() => Held::Ambiguous,
+        _ => Held::Other,
+    };
+    Candidate { name: field.name().clone(), type_name: field.data_type().to_string(), held }
+}
+
+/// The columns of a file that are shown beside what rows hold, which is in column `vectors`, with their indices in the schema.
+fn shown_columns(schema: &Schema, vectors: usize, has_sparse: bool) -> (Vec<usize>, Vec<KeptColumn>) {
+    let is_shown = |i: usize, field: &FieldRef| i != vectors && is_shown(field.name(), has_sparse);
+    let shown = schema.fields().iter().enumerate().filter(|(i, field)| is_shown(*i, field));
     let column = |(i, field): (usize, &FieldRef)| {
         let column_type = carried_type(field.data_type()).map_or(ColumnType::Text, ColumnType::Arrow);
         (i, KeptColumn { name: field.name().clone(), column_type })

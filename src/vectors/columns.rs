@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 
+use super::error::unread;
 use super::source::Columns;
 use crate::field::FieldValue;
 use crate::output::{ColumnType, KeptColumn};
@@ -39,7 +40,9 @@ impl ChunkCounts {
             next = next.saturating_add(count as usize);
         }
         if next != rows {
-            bail!("{name}.meta.json counts {next} chunks, but {name} has {rows} rows; write both again");
+            bail!(
+                "{name}.meta.json counts {next} chunks, but {name} has {rows} rows; remove the former, or copy both again"
+            );
         }
         Ok(ChunkCounts {
             columns: CHUNK_COLUMNS[..2].iter().map(|name| integers(name)).collect(),
@@ -93,7 +96,7 @@ impl Columns for IntegerTensors {
             let mut bytes = [0; size_of::<i64>()];
             let offset = self.offsets[column] + row as u64 * bytes.len() as u64;
             let read = read_exact_at(&self.file, &mut bytes, offset);
-            read.map_err(|error| anyhow!("cannot read {} ({error}); write or copy it again", self.name))?;
+            read.map_err(|error| unread(&self.name, &error))?;
             Ok(serde_json::Value::from(i64::from_le_bytes(bytes)).into())
         };
         rows.iter().map(|row| columns.iter().map(|column| value(*row, *column)).collect()).collect()

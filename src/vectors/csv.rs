@@ -1,22 +1,25 @@
-//! CSV: the elements of a vector in the columns `e0`, `e1` and so on, and for int8 its `scale`.
+//! CSV: the elements of a vector in the columns `e0`, `e1` and so on, and for int8 its `scale`; or a vector in one column, as a JSON list.
 
 use std::fs::File;
-use std::io::{Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom};
 use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
-use csv::{ByteRecord, Reader, ReaderBuilder};
+use csv::{ByteRecord, Reader, ReaderBuilder, StringRecord};
 use serde_json::Value;
 
-use super::batch::{SCALE, is_shown};
+use super::batch::{SCALE, VECTORS, is_shown};
 use super::buffer::BlockBuffer;
-use super::records::{RecordReader, Records, VisitRecord};
+use super::choice::{Candidate, Held, VectorField};
+use super::error::wrong_width;
+use super::records::{MAX_LINE_BYTES, RecordReader, Records, VisitRecord};
 use super::source::{Opened, RowKind};
+use super::width::checked_width;
 use crate::field::FieldValue;
 use crate::neighbours::Block;
-use crate::output::{ColumnType, KeptColumn, OutputDtype, OutputMetadata};
+use crate::output::{ColumnType, KeptColumn, OutputDtype};
 
 /// Size in bytes at which a unit of rows ends.
 const UNIT_BYTES: u64 = 1 << 19;
@@ -29,8 +32,7 @@ struct CsvFile {
     path: PathBuf,
     dtype: OutputDtype,
     dimensions: usize,
-    /// The columns of the elements.
-    elements: Range<usize>,
+    layout: Layout,
     /// The column of the scales.
     scale: Option<usize>,
     columns: Vec<KeptColumn>,
@@ -42,29 +44,86 @@ struct CsvFile {
     offsets: Vec<u64>,
 }
 
-/// Reads the header and finds the rows; `None` if the header has no columns of elements.
-pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Option<Opened>> {
+/// The columns of the vectors.
+#[derive(Clone)]
+enum Layout {
+    /// An element in each of these columns.
+    Elements(Range<usize>),
+    /// A list of numbers in this column.
+    List(usize),
+}
+
+impl Layout {
+    /// The columns of a file with this header and first row; `None` if it has no vectors.
+    ///
+    /// # Errors
+    /// If they cannot be those of `field`.
+    fn find(
+        name: &str,
+        field: VectorField,
+        header: &StringRecord,
+        first: &ByteRecord,
+    ) -> Result<Option<Self>> {
+        if !matches!(field, VectorField::Named(_))
+            && let Some(first) = header.iter().position(|column| column == "e0")
+        {
+            let is_element = |(i, column): &(usize, &str)| **column == format!("e{i}");
+            let width = header.iter().skip(first).enumerate().take_while(is_element).count();
+            return Ok(Some(Layout::Elements(first..first + width)));
+        }
+        let candidate = |(i, name): (usize, &str)| {
+            let list = first.get(i).and_then(|field| parse_list(field).ok());
+            let (held, type_name) = match list {
+                Some(list) => (Held::Vectors, format!("list of {}", list.len())),
+                None => (Held::Other, "text".into()),
+            };
+            Candidate { name: name.into(), type_name, held }
+        };
+        let candidates: Vec<Candidate> = header.iter().enumerate().map(candidate).collect();
+        let has_vectors = candidates.iter().any(|candidate| candidate.held == Held::Vectors);
+        if !has_vectors && !matches!(field, VectorField::Named(_)) {
+            return Ok(None);
+        }
+        Ok(Some(Layout::List(field.find(name, "column", &[VECTORS], &candidates)?)))
+    }
+
+    fn has(&self, column: usize) -> bool {
+        match self {
+            Layout::Elements(columns) => columns.contains(&column),
+            Layout::List(list) => *list == column,
+        }
+    }
+}
+
+/// Reads the header and finds the rows; `None` if no column is that of vectors.
+pub(super) fn open(path: &Path, name: &Arc<str>, field: VectorField) -> Result<Option<Opened>> {
     let unread = |error: &dyn std::fmt::Display| anyhow!("cannot read {name} ({error}); check the file");
     let file = File::open(path).map_err(|error| unread(&error))?;
+    let file = LimitedLines::new(file, MAX_LINE_BYTES);
     let mut reader = ReaderBuilder::new().flexible(true).from_reader(file);
     let Ok(header) = reader.headers().cloned() else { return Ok(None) };
-    let Some(first) = header.iter().position(|column| column == "e0") else { return Ok(None) };
-    let width =
-        header.iter().skip(first).enumerate().take_while(|(i, column)| **column == format!("e{i}")).count();
-    let elements = first..first + width;
-    let shown =
-        header.iter().enumerate().filter(|(i, column)| !elements.contains(i) && is_shown(column, false));
+    let start = reader.position().clone();
+    let mut first = ByteRecord::new();
+    if reader.read_byte_record(&mut first).is_err() {
+        return Ok(None);
+    }
+    let Some(layout) = Layout::find(name, field, &header, &first)? else { return Ok(None) };
+    let shown = header.iter().enumerate().filter(|(i, column)| !layout.has(*i) && is_shown(column, false));
     let (positions, columns) = shown
         .map(|(i, column)| (i, KeptColumn { name: column.into(), column_type: ColumnType::Text }))
         .unzip();
     let scale = header.iter().position(|column| column == SCALE);
-    let Index { units, offsets, has_only_int8 } =
-        index(&mut reader, &elements).map_err(|error| unread(&error))?;
-    let dtype = match scale {
-        Some(_) if has_only_int8 => OutputDtype::Int8,
-        None if has_only_int8 => OutputDtype::Binary,
-        _ => OutputDtype::F32,
+    reader.seek(start).map_err(|error| unread(&error))?;
+    let Index { units, offsets, has_only_int8, list_width } =
+        index(&mut reader, &layout).map_err(|error| unread(&error))?;
+    let (dtype, width) = match &layout {
+        Layout::Elements(columns) if has_only_int8 => {
+            (if scale.is_some() { OutputDtype::Int8 } else { OutputDtype::Binary }, columns.len())
+        }
+        Layout::Elements(columns) => (OutputDtype::F32, columns.len()),
+        Layout::List(_) => (OutputDtype::F32, list_width),
     };
+    let width = checked_width(name, width as u64)?;
     let rows = units.last().map_or(0, |unit| unit.end);
     let dimensions = if dtype == OutputDtype::Binary { 8 * width } else { width };
     let (name, path) = (name.clone(), path.to_owned());
@@ -73,7 +132,7 @@ pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Option<Opened>> {
         path,
         dtype,
         dimensions,
-        elements,
+        layout,
         scale,
         columns,
         positions,
@@ -81,16 +140,7 @@ pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Option<Opened>> {
         offsets,
     });
     let (vectors, columns) = (Box::new(RecordReader(file.clone())), Box::new(RecordReader(file)));
-    Ok(Some(Opened {
-        rows,
-        dimensions,
-        kind: RowKind::Dense,
-        token_numbers: None,
-        dtype,
-        metadata: OutputMetadata::new(),
-        vectors,
-        columns,
-    }))
+    Ok(Some(Opened::new(rows, RowKind::Dense, (dtype, dimensions), vectors, columns)))
 }
 
 /// Where the rows of a file are.
@@ -99,18 +149,27 @@ struct Index {
     offsets: Vec<u64>,
     /// Whether the elements of the first rows are integers of 8 bits.
     has_only_int8: bool,
+    /// The length of the first list; 0 if there is none.
+    list_width: usize,
 }
 
-fn index(reader: &mut Reader<File>, elements: &Range<usize>) -> csv::Result<Index> {
-    let mut found = Index { units: Vec::new(), offsets: Vec::new(), has_only_int8: true };
+fn index(reader: &mut Reader<LimitedLines>, layout: &Layout) -> csv::Result<Index> {
+    let mut found = Index { units: Vec::new(), offsets: Vec::new(), has_only_int8: true, list_width: 0 };
     let (mut record, mut row, mut first) = (ByteRecord::new(), 0, 0);
     let mut start = reader.position().byte();
     loop {
         let is_end = !reader.read_byte_record(&mut record)?;
         if !is_end {
-            if row < EXAMINED_ROWS {
-                let mut fields = record.iter().skip(elements.start).take(elements.len());
-                found.has_only_int8 &= fields.all(|field| parse::<i8>(field).is_some());
+            match layout {
+                Layout::Elements(columns) if row < EXAMINED_ROWS => {
+                    let mut fields = record.iter().skip(columns.start).take(columns.len());
+                    found.has_only_int8 &= fields.all(|field| parse::<i8>(field).is_some());
+                }
+                Layout::List(column) if found.list_width == 0 => {
+                    let list = record.get(*column).and_then(|field| parse_list(field).ok());
+                    found.list_width = list.map_or(0, |list| list.len());
+                }
+                _ => {}
             }
             row += 1;
         }
@@ -130,6 +189,47 @@ fn index(reader: &mut Reader<File>, elements: &Range<usize>) -> csv::Result<Inde
 /// A field as a number.
 fn parse<T: std::str::FromStr>(field: &[u8]) -> Option<T> {
     std::str::from_utf8(field).ok()?.parse().ok()
+}
+
+/// A field that is a JSON list of numbers.
+fn parse_list(field: &[u8]) -> serde_json::Result<Vec<f32>> {
+    serde_json::from_slice(field)
+}
+
+/// A file whose lines have at most a number of bytes: the `csv` crate holds a whole record, and takes any file for one.
+struct LimitedLines {
+    file: File,
+    max_bytes: u64,
+    /// Bytes since the last line end.
+    bytes: u64,
+}
+
+impl LimitedLines {
+    fn new(file: File, max_bytes: u64) -> Self {
+        LimitedLines { file, max_bytes, bytes: 0 }
+    }
+}
+
+impl Read for LimitedLines {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.file.read(buffer)?;
+        self.bytes = match memchr::memrchr(b'\n', &buffer[..read]) {
+            Some(end) => (read - end - 1) as u64,
+            None => self.bytes + read as u64,
+        };
+        if self.bytes > self.max_bytes {
+            let max_mib = self.max_bytes >> 20;
+            return Err(std::io::Error::other(format!("it has a line longer than {max_mib} MiB")));
+        }
+        Ok(read)
+    }
+}
+
+impl Seek for LimitedLines {
+    fn seek(&mut self, position: SeekFrom) -> std::io::Result<u64> {
+        self.bytes = 0;
+        self.file.seek(position)
+    }
 }
 
 impl Records for CsvFile {
@@ -162,18 +262,35 @@ impl Records for CsvFile {
     }
 
     fn append(&self, row: usize, record: &ByteRecord, buffer: &mut BlockBuffer) -> Result<bool> {
-        if self.elements.clone().all(|column| record.get(column).is_some_and(<[u8]>::is_empty)) {
+        let name = &self.name;
+        let elements = match &self.layout {
+            Layout::Elements(columns) => columns.clone(),
+            Layout::List(column) => {
+                let field = record.get(*column).unwrap_or_default();
+                if field.trim_ascii().is_empty() {
+                    return Ok(false);
+                }
+                let list = parse_list(field).map_err(|error| {
+                    anyhow!("{name}: the vector of row {row} is not a list of numbers ({error}); remove the row, or correct it")
+                })?;
+                if list.len() != self.dimensions {
+                    return Err(wrong_width(name, row, list.len(), self.dimensions));
+                }
+                buffer.extend_f32(&list);
+                return Ok(true);
+            }
+        };
+        if elements.clone().all(|column| record.get(column).is_some_and(<[u8]>::is_empty)) {
             return Ok(false);
         }
         let invalid = |column: usize| {
             let found = record.get(column).map(String::from_utf8_lossy).unwrap_or_default();
-            let element = column - self.elements.start.min(column);
+            let element = column - elements.start;
             anyhow!(
-                "{}: element {element} of row {row} is {found:?}, not a number; write the file again",
-                self.name
+                "{name}: element {element} of row {row} is {found:?}, not a number; remove the row, or correct it"
             )
         };
-        for column in self.elements.clone() {
+        for column in elements.clone() {
             let field = record.get(column).unwrap_or_default();
             match self.dtype {
                 OutputDtype::F32 => buffer.extend_f32(&[parse(field).ok_or_else(|| invalid(column))?]),
@@ -183,7 +300,7 @@ impl Records for CsvFile {
         if let (OutputDtype::Int8, Some(scale)) = (self.dtype, self.scale) {
             let scale = record.get(scale).and_then(parse);
             let scale = scale
-                .ok_or_else(|| anyhow!("{}: row {row} has no scale; write the file again", self.name))?;
+                .ok_or_else(|| anyhow!("{name}: row {row} has no scale; remove the row, or correct it"))?;
             buffer.scales.push(scale);
         }
         Ok(true)

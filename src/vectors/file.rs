@@ -9,10 +9,12 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow, bail};
 
 use super::buffer::BlockBuffer;
-use super::error::{no_vector, not_dense};
+use super::choice::VectorField;
+use super::error::{PASS_VECTORS, has_several, no_vector};
 use super::source::{Opened, RowKind, rows_by_unit};
 use super::sparse::TokenNumbers;
 use super::{arrow, csv, jsonl, npy, npz, safetensors};
+use crate::error::UsageError;
 use crate::field::FieldValue;
 use crate::neighbours::Block;
 use crate::output::{KeptColumn, OutputDtype, OutputMetadata};
@@ -28,13 +30,18 @@ pub struct VectorFile {
 }
 
 impl VectorFile {
-    /// Opens a file: npy, safetensors, Arrow, Parquet, jsonl or csv, as its first bytes tell.
+    /// Opens a file: npy, npz, safetensors, Arrow, Parquet, jsonl or csv, as its first bytes tell.
     ///
     /// # Errors
     /// If the file cannot be read, is of no known format, is malformed or truncated, or its rows are not one dense vector.
-    pub fn open(path: &Path) -> Result<VectorFile> {
-        let file = Self::open_any(path)?;
-        if file.kind() == RowKind::Dense { Ok(file) } else { Err(not_dense(&file.name, file.kind())) }
+    pub fn open(path: &Path, field: VectorField) -> Result<VectorFile> {
+        let file = Self::open_any(path, field)?;
+        let held = match file.kind() {
+            RowKind::Dense => return Ok(file),
+            kind if kind.is_sparse() => "sparse vectors",
+            _ => "one vector per token, as of a multi-vector model",
+        };
+        bail!("{} has {held}; pass a file with one dense vector per row", file.name)
     }
 
     /// Opens a file as [`VectorFile::open`] does, or one with sparse vectors or one vector per token: Arrow, Parquet or
@@ -42,16 +49,16 @@ impl VectorFile {
     ///
     /// # Errors
     /// If the file cannot be read, is of no known format, or is malformed or truncated.
-    pub fn open_any(path: &Path) -> Result<VectorFile> {
+    pub fn open_any(path: &Path, field: VectorField) -> Result<VectorFile> {
         let name: Arc<str> = path.display().to_string().into();
         let unread = |error| anyhow!("cannot read {name} ({error}); check the path");
         let file = regular_file::open(path).map_err(unread)?;
         let size = file.metadata().map_err(unread)?.len();
         let mut start = Vec::new();
         (&file).take(16).read_to_end(&mut start).map_err(unread)?;
-        let opened = open_format(path, &name, (file, size), &start)?;
+        let opened = open_format(path, &name, (file, size), &start, field)?;
         if opened.dimensions == 0 && !opened.kind.is_sparse() {
-            bail!("{name} holds vectors of 0 dimensions; write the file again");
+            bail!("{name} has no row with a vector; {PASS_VECTORS}");
         }
         Ok(VectorFile { name, opened })
     }
@@ -84,6 +91,11 @@ impl VectorFile {
     /// Dimensions of a vector; 0 if a file of sparse vectors does not say it.
     pub fn dimensions(&self) -> usize {
         self.opened.dimensions
+    }
+
+    /// Whether the file has elements of more bits than those of [`VectorFile::dtype`], to which they are rounded.
+    pub fn is_rounded(&self) -> bool {
+        self.opened.is_rounded
     }
 
     /// Type of the stored elements.
@@ -172,6 +184,28 @@ impl VectorFile {
         self.opened.columns.columns()
     }
 
+    /// The index of the column of this name, which `option` names.
+    ///
+    /// # Errors
+    /// If the file has no such column, or several: a usage error.
+    pub fn column(&self, name: &str, option: &str) -> Result<usize> {
+        let columns = self.columns().iter().map(|column| column.name.as_str());
+        let found: Vec<usize> =
+            columns.clone().enumerate().filter(|(_, column)| *column == name).map(|(i, _)| i).collect();
+        match found[..] {
+            [found] => Ok(found),
+            [] => {
+                let names: Vec<&str> = columns.collect();
+                let names = if names.is_empty() { "none".into() } else { names.join(", ") };
+                bail!(UsageError(format!(
+                    "{option} {name}: {} has no such column (columns: {names}); choose one of these",
+                    self.name
+                )))
+            }
+            _ => Err(has_several(&self.name, "column", name, found.len(), option)),
+        }
+    }
+
     /// The values of columns, given by their indices in [`VectorFile::columns`], in rows that are ascending and distinct: one list per row.
     ///
     /// # Errors
@@ -184,35 +218,36 @@ impl VectorFile {
     }
 }
 
-fn open_format(path: &Path, name: &Arc<str>, (file, size): (File, u64), start: &[u8]) -> Result<Opened> {
+fn open_format(
+    path: &Path,
+    name: &Arc<str>,
+    (file, size): (File, u64),
+    start: &[u8],
+    field: VectorField,
+) -> Result<Opened> {
     if start.is_empty() {
-        bail!("{name} is empty; pass a file that sconce embed wrote");
+        bail!("{name} is empty; {PASS_VECTORS}");
     }
     if start.starts_with(npy::MAGIC) {
-        return npy::open(path, name, file, size);
+        return npy::open(path, name, (file, size), field);
     }
     if start.starts_with(npz::MAGIC) {
-        return npz::open(name, file, size);
+        return npz::open(name, file, size, field);
     }
     if start.starts_with(b"PAR1") {
-        return super::parquet::open(name, file);
+        return super::parquet::open(name, file, field);
     }
     if start.starts_with(b"ARROW1") || start.starts_with(&[0xff; 4]) {
-        return arrow::open(name, file);
+        return arrow::open(name, file, field);
     }
     if let Some(header_length) = safetensors::header_length(start, size) {
-        return safetensors::open(name, file, size, header_length);
+        return safetensors::open(name, (file, size), header_length, field);
     }
     if start.starts_with(b"\x1f\x8b") || start.starts_with(b"\x28\xb5\x2f\xfd") {
         bail!("{name} is compressed; decompress it first");
     }
     if start.trim_ascii_start().starts_with(b"{") {
-        return jsonl::open(path, name);
+        return jsonl::open(path, name, field);
     }
-    match csv::open(path, name)? {
-        Some(opened) => Ok(opened),
-        None => bail!(
-            "{name} is not a vector file; pass npy, npz, safetensors, arrow, parquet, jsonl or csv as sconce embed writes them"
-        ),
-    }
+    csv::open(path, name, field)?.ok_or_else(|| anyhow!("{name} is not a vector file; {PASS_VECTORS}"))
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 
 use super::buffer::BlockBuffer;
+use super::choice::VectorField;
 use super::file::VectorFile;
 use super::source::{Columns, Opened, RowKind, Vectors, Visit, rows_by_unit};
 use crate::field::FieldValue;
@@ -35,8 +36,8 @@ impl VectorFile {
     ///
     /// # Panics
     /// If there is no path.
-    pub fn open_all(paths: &[PathBuf]) -> Result<VectorFile> {
-        let mut files = paths.iter().map(|path| Self::open_any(path)).collect::<Result<Vec<_>>>()?;
+    pub fn open_all(paths: &[PathBuf], field: VectorField) -> Result<VectorFile> {
+        let mut files = paths.iter().map(|path| Self::open_any(path, field)).collect::<Result<Vec<_>>>()?;
         if files.len() == 1 {
             return Ok(files.remove(0));
         }
@@ -66,19 +67,12 @@ fn join(files: Vec<VectorFile>) -> Result<Opened> {
         columns.push(KeptColumn { name: FILE.into(), column_type: ColumnType::Text });
     }
     let first = &files[0];
-    let (kind, dtype, dimensions) = (first.kind(), first.dtype(), first.dimensions());
+    let (kind, elements) = (first.kind(), (first.dtype(), first.dimensions()));
     let metadata = first.metadata().clone();
+    let is_rounded = files.iter().any(VectorFile::is_rounded);
     let parts = Arc::new(Parts { files, rows, columns });
-    Ok(Opened {
-        rows: next,
-        dimensions,
-        kind,
-        token_numbers: None,
-        dtype,
-        metadata,
-        vectors: Box::new(JoinedVectors(parts.clone())),
-        columns: Box::new(JoinedColumns(parts)),
-    })
+    let (vectors, columns) = (Box::new(JoinedVectors(parts.clone())), Box::new(JoinedColumns(parts)));
+    Ok(Opened { metadata, is_rounded, ..Opened::new(next, kind, elements, vectors, columns) })
 }
 
 /// Checks that vectors of two files can be compared with one query.

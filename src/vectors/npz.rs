@@ -1,25 +1,29 @@
-//! Sparse matrices `(N, V)` in CSR form, as `scipy.sparse.save_npz` writes them without compression. The arrays are read where they are
-//! in the file.
+//! npz files without compression: a sparse matrix `(N, V)` in CSR form, as `scipy.sparse.save_npz` writes it, or dense arrays, as
+//! `numpy.savez` does. They are read where they are in the file.
 
 use std::fs::File;
 use std::io::BufReader;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use anyhow::{Error, Result, anyhow, bail};
+use anyhow::{Error, Result, bail};
 use zip::{CompressionMethod, ZipArchive};
 
 use super::buffer::BlockBuffer;
+use super::choice::{Candidate, Held, VectorField};
 use super::columns::ChunkCounts;
-use super::error::malformed;
-use super::npy::read_header;
-use super::source::{Opened, RowKind, Vectors, Visit, split};
-use super::width::MAX_WIDTH;
+use super::converted::ElementType;
+use super::error::{malformed, unread};
+use super::npy::Header;
+use super::source::{Columns, Opened, RowKind, Vectors, Visit, split};
+use super::width::MAX_SPARSE_DIMENSIONS;
 use crate::output::{OutputDtype, OutputMetadata};
 use crate::sys::regular_file::read_exact_at;
 
 /// The first bytes of a zip archive.
 pub(super) const MAGIC: &[u8] = b"PK\x03\x04";
+/// The maximum number of arrays whose headers are read.
+const MAX_ARRAYS: usize = 4096;
 
 /// An array in the archive.
 struct NpyArray {
@@ -43,29 +47,66 @@ struct SparseMatrix {
     data: NpyArray,
 }
 
-/// Finds the arrays of a file of `size` bytes.
-pub(super) fn open(name: &Arc<str>, file: File, size: u64) -> Result<Opened> {
+/// Reads the headers of the arrays of a file, which has `size` bytes.
+pub(super) fn open(name: &Arc<str>, file: File, size: u64, field: VectorField) -> Result<Opened> {
     let unread = |error: &dyn std::fmt::Display| malformed(name, "npz", error);
     let reader = file.try_clone().map_err(|error| unread(&error))?;
     let mut archive = ZipArchive::new(BufReader::new(reader)).map_err(|error| unread(&error))?;
-    let mut find = |array: &str| -> Result<NpyArray> {
+    let names = archive.file_names().filter_map(|name| Some(name.ok()?.strip_suffix(".npy")?.to_owned()));
+    let names: Vec<String> = names.collect();
+    if names.len() > MAX_ARRAYS {
+        return Err(unread(&format_args!("it has {} arrays", names.len())));
+    }
+    let mut header = |array: &str| -> Result<Header> {
         let index = archive.index_for_name(&format!("{array}.npy"));
         let index = index.ok_or_else(|| unread(&format_args!("it has no array {array} of a CSR matrix")))?;
         let entry = archive.by_index_raw(index).map_err(|error| unread(&error))?;
         if entry.compression() != CompressionMethod::Stored {
-            bail!("{name} is compressed; write it with scipy.sparse.save_npz(…, compressed=False)");
+            bail!(
+                "{name} is compressed; write it with scipy.sparse.save_npz(…, compressed=False), or numpy.savez"
+            );
         }
         let start = entry.data_start().ok_or_else(|| unread(&"it has an array without data"))?;
-        let (descr, shape, header) = read_header(&file, start).map_err(|reason| unread(&reason))?;
+        Header::read(&file, start).map_err(|reason| unread(&reason))
+    };
+    let is_sparse = names.iter().any(|name| name == "indptr" || name == "format");
+    if is_sparse && !matches!(field, VectorField::Named(_)) {
+        let headers = ["indptr", "indices", "data", "shape", "format"].map(&mut header);
+        return open_sparse(name, file, size, headers);
+    }
+    let mut headers = names.iter().map(|name| header(name)).collect::<Result<Vec<_>>>()?;
+    let candidates: Vec<Candidate> = names.into_iter().zip(&headers).map(candidate).collect();
+    let found = field.find(name, "array", &["embeddings", "embedding"], &candidates)?;
+    let columns = |rows| Ok(Box::new(ChunkCounts::new(name, None, rows)?) as Box<dyn Columns>);
+    let array = headers.swap_remove(found).dense_array(name)?;
+    array.open(name, (file.into(), size), OutputMetadata::new(), columns)
+}
+
+/// An array, and whether it can be that of dense vectors.
+fn candidate((name, header): (String, &Header)) -> Candidate {
+    let held = match header.element() {
+        Some(_) if header.shape.len() == 1 => Held::Ambiguous,
+        _ if header.shape.len() != 2 => Held::Other,
+        Some((ElementType::I8, _)) => Held::Ambiguous,
+        Some(_) => Held::Vectors,
+        None => Held::Other,
+    };
+    Candidate { name, type_name: format!("{} {:?}", header.descr, header.shape), held }
+}
+
+/// Opens a sparse matrix with arrays of these headers: `indptr`, `indices`, `data`, `shape` and `format`.
+fn open_sparse(name: &Arc<str>, file: File, size: u64, headers: [Result<Header>; 5]) -> Result<Opened> {
+    let unread = |error: &dyn std::fmt::Display| malformed(name, "npz", error);
+    let arrays = headers.map(|header| {
+        let Header { descr, shape, end: offset, .. } = header?;
         let length: usize = shape.iter().product();
         // Buffers have the size of parts of an array.
         if length as u64 > size {
-            return Err(unread(&format_args!("the array {array} is longer than the file")));
+            return Err(unread(&"one of its arrays is longer than the file"));
         }
-        Ok(NpyArray { descr, length, offset: start + header })
-    };
-    let [indptr, indices, data, shape, format] =
-        ["indptr", "indices", "data", "shape", "format"].map(&mut find);
+        Ok(NpyArray { descr, length, offset })
+    });
+    let [indptr, indices, data, shape, format] = arrays;
     let (indptr, indices, data, shape, format) = (indptr?, indices?, data?, shape?, format?);
     let matrix = SparseMatrix { name: name.clone(), file, rows: 0, dimensions: 0, indptr, indices, data };
     let mut kind = [0; 3];
@@ -77,20 +118,13 @@ pub(super) fn open(name: &Arc<str>, file: File, size: u64) -> Result<Opened> {
     let (rows, dimensions) = (sizes[0], sizes[1]);
     let is_whole = matrix.indptr.length.checked_sub(1) == Some(rows)
         && matrix.indices.length == matrix.data.length
-        && (1..=MAX_WIDTH).contains(&dimensions);
+        && (1..=MAX_SPARSE_DIMENSIONS).contains(&dimensions);
     if !is_whole {
         return Err(unread(&"its arrays are not those of one matrix"));
     }
-    Ok(Opened {
-        rows,
-        dimensions,
-        kind: RowKind::Sparse,
-        token_numbers: None,
-        dtype: OutputDtype::F32,
-        metadata: OutputMetadata::new(),
-        vectors: Box::new(SparseMatrix { rows, dimensions, ..matrix }),
-        columns: Box::new(ChunkCounts::new(name, None, rows)?),
-    })
+    let columns = Box::new(ChunkCounts::new(name, None, rows)?);
+    let vectors = Box::new(SparseMatrix { rows, dimensions, ..matrix });
+    Ok(Opened::new(rows, RowKind::Sparse, (OutputDtype::F32, dimensions), vectors, columns))
 }
 
 impl SparseMatrix {
@@ -102,8 +136,7 @@ impl SparseMatrix {
     fn bytes(&self, array: &NpyArray, elements: &Range<usize>, element_bytes: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; elements.len() * element_bytes];
         let offset = array.offset + (elements.start * element_bytes) as u64;
-        read_exact_at(&self.file, &mut bytes, offset)
-            .map_err(|error| anyhow!("cannot read {} ({error}); write or copy it again", self.name))?;
+        read_exact_at(&self.file, &mut bytes, offset).map_err(|error| unread(&self.name, &error))?;
         Ok(bytes)
     }
 

@@ -8,6 +8,7 @@ use anyhow::Result;
 
 use super::batch::{VectorSchema, values};
 use super::buffer::BlockBuffer;
+use super::choice::VectorField;
 use super::error::{REMEDY, malformed};
 use super::source::{Columns, Opened, Vectors, Visit};
 use crate::field::FieldValue;
@@ -32,11 +33,11 @@ struct ParquetFile {
 }
 
 /// Reads the footer of a file.
-pub(super) fn open(name: &Arc<str>, file: File) -> Result<Opened> {
+pub(super) fn open(name: &Arc<str>, file: File, field: VectorField) -> Result<Opened> {
     let source = formats::parquet::open(name, file, REMEDY)?;
     let pairs = source.metadata().file_metadata().key_value_metadata().into_iter().flatten();
     let pairs = pairs.filter_map(|pair| Some((pair.key.as_str(), pair.value.as_deref()?)));
-    let schema = VectorSchema::new(name, source.schema(), pairs)?;
+    let schema = VectorSchema::new(name, field, source.schema(), pairs)?;
     let mut next = 0usize;
     let mut units = Vec::new();
     for group in source.metadata().row_groups() {
@@ -46,27 +47,28 @@ pub(super) fn open(name: &Arc<str>, file: File) -> Result<Opened> {
         units.push(next..end);
         next = end;
     }
-    let width = match schema.width {
-        Some(width) => width,
-        None => first_length(&source, &schema, &units)?,
-    };
-    let kind = schema.kind;
-    let (dtype, dimensions, metadata) = (schema.dtype, schema.dimensions(width), schema.metadata.clone());
+    let width = schema.stored_width(name, || first_width(&source, &schema, &units))?;
+    let (kind, elements) = (schema.kind, (schema.dtype, schema.dimensions(width)));
+    let metadata = schema.metadata.clone();
     let file = Arc::new(ParquetFile { name: name.clone(), source, schema, units, width });
     let (vectors, columns) = (Box::new(ParquetVectors(file.clone())), Box::new(ParquetColumns(file)));
-    Ok(Opened { rows: next, dimensions, kind, token_numbers: None, dtype, metadata, vectors, columns })
+    Ok(Opened { metadata, ..Opened::new(next, kind, elements, vectors, columns) })
 }
 
-/// The stored elements of the first vector; 0 if no row has one.
-fn first_length(source: &ParquetSource, schema: &VectorSchema, units: &[Range<usize>]) -> Result<usize> {
+/// The stored elements of the first vector; `None` if no row has one.
+fn first_width(
+    source: &ParquetSource,
+    schema: &VectorSchema,
+    units: &[Range<usize>],
+) -> Result<Option<usize>> {
     for group in (0..units.len()).filter(|group| !units[*group].is_empty()) {
         for batch in source.batches(&[schema.vectors], RowChoice::Group(group), FIRST_ROWS)? {
             if let Some(width) = schema.width_in(&batch?) {
-                return Ok(width);
+                return Ok(Some(width));
             }
         }
     }
-    Ok(0)
+    Ok(None)
 }
 
 struct ParquetVectors(Arc<ParquetFile>);

@@ -11,6 +11,9 @@ use crate::field::FieldValue;
 use crate::neighbours::Block;
 use crate::output::KeptColumn;
 
+/// Maximum size of a line in bytes: a longer one is no record.
+pub(super) const MAX_LINE_BYTES: u64 = 64 << 20;
+
 /// An indexed file of records, one per row.
 pub(super) trait Records: Send + Sync {
     /// A record as it is in the file.

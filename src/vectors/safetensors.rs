@@ -1,4 +1,4 @@
-//! safetensors files: the tensor `embeddings` `(N, D)`, and int64 tensors `(N)` that locate chunks.
+//! safetensors files: the tensor `embeddings` `(N, D)`, or another, and int64 tensors `(N)` that locate chunks.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
-use super::array::{ArrayVectors, Segment};
+use super::choice::{Candidate, Held, VectorField};
 use super::columns::IntegerTensors;
-use super::error::{malformed, no_vectors, truncated};
-use super::source::{Opened, RowKind};
-use super::width::{checked_width, dimensions_of_int8};
-use crate::output::{OutputDtype, OutputMetadata};
+use super::converted::{DenseArray, ElementType};
+use super::error::{malformed, truncated};
+use super::source::{Columns, Opened};
+use crate::output::OutputMetadata;
 use crate::sys::regular_file::read_exact_at;
 
 /// Size of the length of the header in bytes.
@@ -27,8 +27,13 @@ pub(super) fn header_length(start: &[u8], size: u64) -> Option<u64> {
     (rest.first() == Some(&b'{') && length <= MAX_HEADER_BYTES.min(size)).then_some(length)
 }
 
-/// Reads the header of a file of `size` bytes.
-pub(super) fn open(name: &Arc<str>, file: File, size: u64, header_length: u64) -> Result<Opened> {
+/// Reads the header of a file, which has `size` bytes.
+pub(super) fn open(
+    name: &Arc<str>,
+    (file, size): (File, u64),
+    header_length: u64,
+    field: VectorField,
+) -> Result<Opened> {
     let mut header = vec![0; header_length as usize];
     if read_exact_at(&file, &mut header, LENGTH_BYTES).is_err() {
         return Err(truncated(name, LENGTH_BYTES + header_length, size));
@@ -41,43 +46,47 @@ pub(super) fn open(name: &Arc<str>, file: File, size: u64, header_length: u64) -
     if size - data.min(size) < end {
         return Err(truncated(name, data + end, size));
     }
-    let only = tensors.values().next().filter(|_| tensors.len() == 1);
-    let Some(tensor) = tensors.get(VECTORS).or(only) else {
-        return Err(no_vectors(name, "tensor \"embeddings\""));
+    let tensors: Vec<(&String, &TensorInfo)> = tensors.iter().map(|(name, tensor)| (name, *tensor)).collect();
+    let candidates: Vec<Candidate> = tensors.iter().map(|(name, tensor)| candidate(name, tensor)).collect();
+    let (column, tensor) = tensors[field.find(name, "tensor", &[VECTORS], &candidates)?];
+    let Some(element) = element(tensor.dtype) else {
+        bail!("{name}: tensor {column:?} has the type {:?}; convert it to F32, F16 or I8", tensor.dtype)
     };
-    let &[rows, width] = &tensor.shape[..] else {
-        bail!(
-            "{name}: the tensor of the vectors has the shape {:?}, expected (N, D); write one vector per row",
-            tensor.shape
-        );
-    };
-    let width = checked_width(name, width as u64)?;
     let metadata: OutputMetadata = header.metadata().clone().unwrap_or_default().into_iter().collect();
-    let (dtype, dimensions) = match tensor.dtype {
-        Dtype::F32 => (OutputDtype::F32, width),
-        Dtype::F16 => (OutputDtype::F16, width),
-        Dtype::I8 => dimensions_of_int8(&metadata, width, false),
-        other => {
-            bail!("{name}: the tensor of the vectors has the type {other:?}; convert it to F32, F16 or I8")
-        }
-    };
+    let offset_of = |tensor: &TensorInfo| data + tensor.data_offsets.0 as u64;
     let file = Arc::new(file);
-    let is_column = |tensor: &TensorInfo| tensor.dtype == Dtype::I64 && tensor.shape == [rows];
-    let columns = tensors.iter().filter(|(_, tensor)| is_column(tensor));
-    let columns =
-        columns.map(|(column, tensor)| (column.clone(), data + tensor.data_offsets.0 as u64)).collect();
-    let offset = data + tensor.data_offsets.0 as u64;
-    let segments = vec![Segment { rows: 0..rows, offset, scales: None }];
-    let columns = IntegerTensors::new(name.clone(), file.clone(), columns);
-    let vectors = ArrayVectors::new(name.clone(), file, segments, dtype, dimensions);
-    Ok(Opened {
-        rows,
-        dimensions,
-        kind: RowKind::Dense,
-        token_numbers: None,
-        dtype,
-        metadata,
-        vectors: Box::new(vectors),
-        columns: Box::new(columns),
+    let columns = |rows: usize| {
+        let is_column = |tensor: &TensorInfo| tensor.dtype == Dtype::I64 && tensor.shape == [rows];
+        let columns = tensors.iter().filter(|(_, tensor)| is_column(tensor));
+        let columns = columns.map(|(column, tensor)| ((*column).clone(), offset_of(tensor))).collect();
+        let columns = IntegerTensors::new(name.clone(), file.clone(), columns);
+        Ok(Box::new(columns) as Box<dyn Columns>)
+    };
+    let (shape, offset) = (tensor.shape.clone(), offset_of(tensor));
+    let array = DenseArray { shape, element, is_big_endian: false, is_column_major: false, offset };
+    array.open(name, (file.clone(), size), metadata, columns)
+}
+
+/// The type of elements of vectors.
+fn element(dtype: Dtype) -> Option<ElementType> {
+    Some(match dtype {
+        Dtype::F16 => ElementType::F16,
+        Dtype::BF16 => ElementType::Bf16,
+        Dtype::F32 => ElementType::F32,
+        Dtype::F64 => ElementType::F64,
+        Dtype::I8 => ElementType::I8,
+        _ => return None,
     })
+}
+
+/// A tensor, and whether it can be that of vectors.
+fn candidate(name: &str, tensor: &TensorInfo) -> Candidate {
+    let held = match element(tensor.dtype) {
+        Some(_) if tensor.shape.len() == 1 => Held::Ambiguous,
+        _ if tensor.shape.len() != 2 => Held::Other,
+        Some(ElementType::I8) => Held::Ambiguous,
+        Some(_) => Held::Vectors,
+        None => Held::Other,
+    };
+    Candidate { name: name.into(), type_name: format!("{:?} {:?}", tensor.dtype, tensor.shape), held }
 }

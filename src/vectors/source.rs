@@ -86,12 +86,28 @@ pub(super) struct Opened {
     pub token_numbers: Option<Arc<TokenNumbers>>,
     /// Type of the stored elements.
     pub dtype: OutputDtype,
+    /// Whether the file has elements of more bits than those of `dtype`, to which they are rounded.
+    pub is_rounded: bool,
     /// How the vectors were made; empty if the file does not say.
     pub metadata: OutputMetadata,
     /// The vectors.
     pub vectors: Box<dyn Vectors>,
     /// The columns beside them.
     pub columns: Box<dyn Columns>,
+}
+
+impl Opened {
+    /// A file whose rows hold `kind`, of vectors that are not rounded, without metadata.
+    pub(super) fn new(
+        rows: usize,
+        kind: RowKind,
+        (dtype, dimensions): (OutputDtype, usize),
+        vectors: Box<dyn Vectors>,
+        columns: Box<dyn Columns>,
+    ) -> Self {
+        let (token_numbers, is_rounded, metadata) = (None, false, OutputMetadata::new());
+        Opened { rows, dimensions, kind, token_numbers, dtype, is_rounded, metadata, vectors, columns }
+    }
 }
 
 /// Ranges of at most `max_rows` rows.

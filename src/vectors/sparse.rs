@@ -11,7 +11,7 @@ use arrow_schema::DataType;
 
 use super::buffer::BlockBuffer;
 use super::lists::{first_null, list_values};
-use super::width::MAX_WIDTH;
+use super::width::MAX_SPARSE_DIMENSIONS;
 use crate::field::convert;
 
 /// The column of the dimensions of the elements that are not zero.
@@ -39,18 +39,19 @@ pub(super) fn append(
     let mut rows = index_offsets.windows(2).zip(value_offsets.windows(2)).zip(first_row..);
     if let Some(((a, b), row)) = rows.find(|((a, b), _)| a[1] - a[0] != b[1] - b[0]) {
         bail!(
-            "{name}: row {row} has {} indices and {} values, expected as many of both; write the file again",
+            "{name}: row {row} has {} indices and {} values, expected as many of both; remove the row, or correct it",
             a[1] - a[0],
             b[1] - b[0]
         );
     }
     let indices = indices.as_primitive::<UInt32Type>();
-    let is_dimension = |i: &usize| !indices.is_null(*i) && (indices.value(*i) as usize) < MAX_WIDTH;
+    let is_dimension =
+        |i: &usize| !indices.is_null(*i) && (indices.value(*i) as usize) < MAX_SPARSE_DIMENSIONS;
     if let Some(element) = (0..indices.len()).find(|i| !is_dimension(i)) {
         bail!(
-            "{name}: row {} has an index that is not from 0 to {}; write the file again",
+            "{name}: row {} has an index that is not from 0 to {}; remove the row, or correct it",
             row_of(element),
-            MAX_WIDTH - 1
+            MAX_SPARSE_DIMENSIONS - 1
         );
     }
     buffer.extend_sparse(indices.values().iter().copied(), values.values());
@@ -67,7 +68,10 @@ fn lists<T>(
     convert: impl Fn(&ArrayRef) -> Option<T>,
 ) -> Result<(Vec<usize>, T)> {
     if let Some(row) = (0..lists.len()).find(|row| lists.null_count() > 0 && lists.is_null(*row)) {
-        bail!("{name}: column \"{column}\" of row {} is null; write the file again", first_row + row);
+        bail!(
+            "{name}: column \"{column}\" of row {} is null; remove the row, or correct it",
+            first_row + row
+        );
     }
     let Some((values, offsets)) = list_values(lists) else {
         bail!(
@@ -80,11 +84,13 @@ fn lists<T>(
     let offsets: Vec<usize> = offsets.iter().map(|offset| offset - start).collect();
     if let Some(element) = first_null(&values) {
         let row = first_row + offsets.partition_point(|end| *end <= element) - 1;
-        bail!("{name}: column \"{column}\" of row {row} has an element that is null; write the file again");
+        bail!(
+            "{name}: column \"{column}\" of row {row} has an element that is null; remove the row, or correct it"
+        );
     }
     let Some(values) = convert(&values) else {
         bail!(
-            "{name}: the elements of column \"{column}\" have the type {}, expected integers or floats; write the file again",
+            "{name}: the elements of column \"{column}\" have the type {}, expected integers or floats; convert them",
             values.data_type()
         );
     };

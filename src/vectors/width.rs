@@ -2,17 +2,23 @@
 
 use anyhow::{Result, bail};
 
+use super::error::REMEDY;
 use crate::named::Named;
 use crate::output::{OutputDtype, OutputMetadata};
 
-/// Maximum stored elements of a vector: the sizes of a few vectors in bytes are far from overflowing.
-pub(super) const MAX_WIDTH: usize = 1 << 24;
+/// Maximum stored elements of a dense vector: some hundred of them fit into memory.
+const MAX_WIDTH: usize = 1 << 20;
+/// What the dimensions of sparse vectors are below.
+pub(super) const MAX_SPARSE_DIMENSIONS: usize = 1 << 24;
 
-/// Checks the stored elements of a vector that a header declares.
+/// Checks the stored elements of a vector that a header declares, or the first vector has.
 pub(super) fn checked_width(name: &str, width: u64) -> Result<usize> {
     match usize::try_from(width) {
         Ok(width @ 1..=MAX_WIDTH) => Ok(width),
-        _ => bail!("{name} declares vectors of {width} elements; write the file again"),
+        Ok(0) => bail!("{name} holds vectors of 0 elements; {REMEDY}"),
+        _ => bail!(
+            "{name} declares vectors of {width} elements, more than {MAX_WIDTH}; check that its rows are vectors"
+        ),
     }
 }
 

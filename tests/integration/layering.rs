@@ -31,7 +31,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "vectors",
         ],
     ),
-    ("cli", &["run", "job", "task", "input", "text", "model", "neighbours", "nn", "output"]),
+    ("cli", &["run", "job", "task", "vectors", "input", "text", "model", "neighbours", "nn", "output"]),
     (
         "run",
         &[
@@ -119,7 +119,7 @@ const OWNED: &[(&str, &[&str])] = &[
     ("arrow_cast", &["field", "vectors"]),
     ("arrow_data", &["field"]),
     ("arrow_ipc", &["formats", "output"]),
-    ("arrow_select", &["output", "field"]),
+    ("arrow_select", &["output", "field", "vectors"]),
     ("clap_mangen", &["cli"]),
     ("bytes", &["formats"]),
     ("csv", &["input", "output", "vectors"]),

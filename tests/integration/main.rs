@@ -20,6 +20,7 @@ mod embed;
 mod embedded_texts;
 mod fields;
 mod files;
+mod foreign_vectors;
 mod fuzz_input;
 mod fuzz_model;
 mod goldens;

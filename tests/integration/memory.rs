@@ -347,6 +347,35 @@ fn a_file_of_sparse_vectors_larger_than_memory_is_searched() {
     assert_eq!((&found[0]["index"], &found[0]["score"]), (&(ROWS * GROUPS).into(), &48.0.into()));
 }
 
+/// The cells of a matrix are written as they come.
+#[test]
+fn similarities_of_many_texts_take_little_memory() {
+    const TEXTS: usize = 1300;
+    for (style, lines) in [
+        ("--output-format=text", TEXTS + 1),
+        ("--json", 1),
+        ("--output-format=jsonl", TEXTS * (TEXTS - 1) / 2),
+    ] {
+        let mut command = Command::new("bash");
+        let limited = format!("ulimit -v {ADDRESS_SPACE_KIB}; exec \"$@\"");
+        command.args([
+            "-c",
+            &limited,
+            "-",
+            env!("CARGO_BIN_EXE_sconce"),
+            "similarity",
+            "-q",
+            "--threads",
+            "2",
+            style,
+        ]);
+        command.arg("-m").arg(fixture("bert-tiny")).args((0..TEXTS).map(|i| format!("lamp {i}")));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{style}: {}", stderr(&output));
+        assert_eq!(output.stdout.split(|byte| *byte == b'\n').count(), lines + 1, "{style}");
+    }
+}
+
 /// Of a text far over the limit, the tokens within it are kept and the others are counted.
 #[test]
 fn a_long_text_takes_little_memory() {

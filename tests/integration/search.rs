@@ -457,10 +457,29 @@ fn several_files_are_searched_as_one() {
                 assert_eq!(row.get("year"), if format == "npy" { None } else { expected.get("year") });
             }
         }
+        // Queries from a file beside several files, which clap takes for queries.
+        let queries = folder.path().join("queries.txt");
+        fs::write(&queries, "lamp wick\n").unwrap();
+        let from_file = ["--queries", queries.to_str().unwrap(), "--dimensions", "32", "-k", "90"];
+        let more: Vec<&str> = files[1..].iter().map(String::as_str).chain(from_file).collect();
+        assert_eq!(search_rows(Path::new(&files[0]), &more), search_rows(Path::new(&files[0]), &named));
         fs::remove_dir_all(&shards).and_then(|()| fs::create_dir(&shards)).unwrap();
     }
     assert_fails(&search(&shards, ["lamp"]), 1, &["shards is a directory without vector files"]);
     let other = embedded(folder.path(), "other.parquet", &["--pooling", "max"]);
+    let mixed: Vec<String> = ["npy", "parquet", "jsonl"]
+        .map(|format| embedded(folder.path(), &format!("mixed.{format}"), &[]).display().to_string())
+        .into();
+    let vectors = ["--query-vectors", &mixed[0], "-k", "270"];
+    let more: Vec<&str> = mixed[1..].iter().map(String::as_str).chain(vectors).collect();
+    let found = search_rows(Path::new(&mixed[0]), &more);
+    let of_file = |file: &String| {
+        let rows = found.iter().filter(|row| row["file"] == **file);
+        rows.map(|row| (&row["query"], row["index"].as_u64().unwrap() % 90, &row["score"]))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!((found.len(), of_file(&mixed[0]).len()), (90 * 270, 90 * 90));
+    assert!(mixed[1..].iter().all(|file| of_file(file) == of_file(&mixed[0])));
     let found = search(&whole, [other.to_str().unwrap(), "lamp"]);
     assert_fails(&found, 1, &["whole.parquet was made with pooling", "other.parquet with", "one by one"]);
     let model = fixture(MODEL);
@@ -615,8 +634,8 @@ fn files_that_are_no_vector_files_are_refused() {
         ("table.csv", b"id,text\n1,a lamp\n", "is not a vector file"),
         ("texts.jsonl", b"{\"text\":\"a lamp\"}\n", "field \"embedding\""),
         ("packed.jsonl.gz", b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x00", "is compressed"),
-        ("flat.npy", b"\x93NUMPY\x01\x00\x46\x00{'descr': '<f4', 'fortran_order': False, 'shape': (4,), }            \n", "(4,)"),
-        ("wide.npy", b"\x93NUMPY\x01\x00\x46\x00{'descr': '<f8', 'fortran_order': False, 'shape': (0, 4), }          \n", "<f8"),
+        ("flat.npy", b"\x93NUMPY\x01\x00\x46\x00{'descr': '<f4', 'fortran_order': False, 'shape': (), }              \n", "shape ()"),
+        ("wide.npy", b"\x93NUMPY\x01\x00\x46\x00{'descr': '<i8', 'fortran_order': False, 'shape': (0, 4), }          \n", "<i8"),
     ];
     for (name, bytes, reason) in refused {
         let file = folder.path().join(name);
@@ -658,7 +677,10 @@ fn options_that_contradict_each_other_are_refused() {
         (&["a", "--weights", "softmax", "--temperature", "0"], "above 0"),
         (&["a", "--value-field", "year"], "--weights"),
         (&["a", "--weights", "softmax", "--value-field", "colour"], "columns: "),
-        (&["a", "--queries", "q.txt"], "--queries"),
+        (
+            &["part-2.npy", "--queries", "q.txt"],
+            "\"part-2.npy\" is not a vector file but a query, and --queries reads",
+        ),
         (&["a", "--text-field", "q"], "--text-field"),
         (&["a", "-k", "0"], "-k"),
     ];

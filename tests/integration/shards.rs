@@ -231,6 +231,31 @@ fn shards_of_different_inputs_are_refused_in_every_format() {
     }
 }
 
+/// Files that do not say what shard they are: the record of the run does, unless it was not copied.
+#[test]
+fn shards_without_the_records_of_their_runs_are_merged_with_a_warning() {
+    let inputs = Inputs::new(12);
+    inputs.run("texts.jsonl", "whole.jsonl", &[]);
+    let parts = ["1.jsonl", "2.jsonl"];
+    parts
+        .iter()
+        .zip(1..)
+        .for_each(|(part, i)| inputs.run("texts.jsonl", part, &["--shard", &format!("{i}/2")]));
+    let unchecked = "is not checked";
+    let merged = inputs.merge("merged.jsonl", &parts);
+    assert!(merged.status.success() && !stderr(&merged).contains(unchecked), "{}", stderr(&merged));
+    let merged = inputs.merge("merged.jsonl", &["whole.jsonl", "whole.jsonl"]);
+    assert!(merged.status.success() && !stderr(&merged).contains(unchecked), "{}", stderr(&merged));
+    fs::remove_file(inputs.path(".2.jsonl.done.json")).unwrap();
+    let message = "2.jsonl has no record of its run beside it, which says what shard it is";
+    assert_fails(&inputs.merge("merged.jsonl", &parts), 1, &[message, "copy its .NAME.done.json, too"]);
+    fs::remove_file(inputs.path(".1.jsonl.done.json")).unwrap();
+    let merged = inputs.merge("merged.jsonl", &parts);
+    let message = "1.jsonl and 1 file more without the record of the run (.NAME.done.json beside the file): whether these are \
+                   all shards of one input, in order, is not checked";
+    assert!(merged.status.success() && stderr(&merged).contains(message), "{}", stderr(&merged));
+}
+
 /// The metadata beside an npy file has a checksum.
 #[test]
 fn npy_metadata_that_was_changed_is_refused() {

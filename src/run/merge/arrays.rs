@@ -11,7 +11,7 @@ use crate::output::{
     Content, ContentType, OutputFormat, OutputLock, OutputMetadata, OutputSchema, Row, Span, SparseVector,
     StoredVector, VectorType, VectorValues, Writer,
 };
-use crate::vectors::VectorFile;
+use crate::vectors::{RowKind, VectorField, VectorFile};
 
 /// Rows that are read at a time.
 const BLOCK_ROWS: usize = 256;
@@ -44,7 +44,15 @@ pub(super) fn join(
 
 /// Opens a file; only npz holds sparse vectors.
 fn open(path: &Path, format: OutputFormat) -> Result<VectorFile> {
-    if format == OutputFormat::Npz { VectorFile::open_any(path) } else { VectorFile::open(path) }
+    let field = VectorField::Auto;
+    let file = match format {
+        OutputFormat::Npz => VectorFile::open_any(path, field)?,
+        _ => VectorFile::open(path, field)?,
+    };
+    if file.is_rounded() || format == OutputFormat::Npz && file.kind() != RowKind::Sparse {
+        bail!("{} has other elements than sconce writes; pass files that sconce wrote", file.name());
+    }
+    Ok(file)
 }
 
 /// What the rows of a file have in common, with the metadata of the output.

@@ -39,7 +39,11 @@ pub fn merge(options: &MergeOptions) -> Result<()> {
         Ledger::check_replaceable(&sidecars.final_ledger)?;
         refuse_interrupted(sidecars)?;
     }
-    join(&lock, &options.inputs)?;
+    let parts = open_parts(&options.inputs)?;
+    join_parts(&lock, &options.inputs, &parts)?;
+    if let Some(warning) = parts::unchecked(&parts) {
+        options.console.warn(warning);
+    }
     if lock.sidecars().is_some() {
         let files = counted(options.inputs.len() as u64, "file");
         options.console.note(format!("merged {files} into {}", lock.target()));
@@ -52,8 +56,16 @@ pub fn merge(options: &MergeOptions) -> Result<()> {
 /// # Errors
 /// As [`merge`].
 pub(super) fn join(lock: &OutputLock, inputs: &[PathBuf]) -> Result<()> {
-    let parts = inputs.iter().map(|path| Part::open(path)).collect::<Result<Vec<_>>>()?;
-    let (format, metadata) = parts::check(&parts)?;
+    join_parts(lock, inputs, &open_parts(inputs)?)
+}
+
+fn open_parts(inputs: &[PathBuf]) -> Result<Vec<Part>> {
+    inputs.iter().map(|path| Part::open(path)).collect()
+}
+
+/// Joins the files `inputs`, which were opened as `parts`.
+fn join_parts(lock: &OutputLock, inputs: &[PathBuf], parts: &[Part]) -> Result<()> {
+    let (format, metadata) = parts::check(parts)?;
     let merged = match format {
         OutputFormat::Jsonl | OutputFormat::Csv => output::concatenate(lock, format, inputs),
         OutputFormat::Parquet | OutputFormat::Arrow => join_rows(lock, format, inputs, &metadata),
@@ -68,7 +80,7 @@ pub(super) fn join(lock: &OutputLock, inputs: &[PathBuf]) -> Result<()> {
     }
     if let Some(sidecars) = lock.sidecars() {
         join_ledgers(sidecars, inputs)?;
-        parts::join_npy_metadata(sidecars, &parts, &metadata)?;
+        parts::join_npy_metadata(sidecars, parts, &metadata)?;
     }
     Ok(())
 }

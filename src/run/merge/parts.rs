@@ -8,11 +8,14 @@ use serde_json::Value;
 
 use crate::job::{SHARD_KEYS, Shard, shard_of_run};
 use crate::output::{self, OutputFormat, OutputMetadata, RowFile, SidecarPaths, Target};
+use crate::sys::console::counted;
 use crate::sys::regular_file;
-use crate::vectors::VectorFile;
+use crate::vectors::{VectorField, VectorFile};
 
 /// Bytes that tell the format of a file.
 const START_BYTES: u64 = 16;
+/// The end of the name of the record of a run, which is hidden beside its output.
+const DONE_SUFFIX: &str = ".done.json";
 /// The digest of the weights, in the metadata.
 const WEIGHTS: &str = "weights_sha256";
 /// How the release is called, and the model, which has several names where it was moved. Files with the same weights may differ in these.
@@ -26,6 +29,8 @@ pub(super) struct Part {
     metadata: OutputMetadata,
     /// The number of chunks of each record, for npy.
     chunks: Option<Vec<Value>>,
+    /// Whether the file, or the record of its run, would say that it is a shard.
+    tells_shard: bool,
 }
 
 impl Part {
@@ -36,20 +41,24 @@ impl Part {
     pub(super) fn open(path: &Path) -> Result<Part> {
         let name = path.display().to_string();
         let format = format_of(path, &name)?;
-        let mut chunks = None;
+        let (mut chunks, mut tells_shard) = (None, true);
         let metadata = match format {
             OutputFormat::Parquet | OutputFormat::Arrow => {
                 RowFile::open(path, format)?.schema().metadata.clone()
             }
-            OutputFormat::Safetensors => VectorFile::open(path)?.metadata().clone(),
+            OutputFormat::Safetensors => VectorFile::open(path, VectorField::Auto)?.metadata().clone(),
             OutputFormat::Npy => {
                 let (metadata, counts) = npy_metadata(path)?;
                 chunks = counts;
                 metadata
             }
-            OutputFormat::Jsonl | OutputFormat::Csv | OutputFormat::Npz => shard_of_run(path)?,
+            OutputFormat::Jsonl | OutputFormat::Csv | OutputFormat::Npz => {
+                let shard = shard_of_run(path)?;
+                tells_shard = shard.is_some();
+                shard.unwrap_or_default()
+            }
         };
-        Ok(Part { name, format, metadata, chunks })
+        Ok(Part { name, format, metadata, chunks, tells_shard })
     }
 
     fn shard(&self) -> Option<Shard> {
@@ -168,6 +177,22 @@ pub(super) fn check(parts: &[Part]) -> Result<(OutputFormat, OutputMetadata)> {
     Ok((first.format, metadata))
 }
 
+/// What was not checked of files that are merged, as a warning: where none says that it is a shard, they may be shards all the same if
+/// the records of their runs are gone.
+pub(super) fn unchecked(parts: &[Part]) -> Option<String> {
+    let unknown: Vec<&Part> = parts.iter().filter(|part| !part.tells_shard).collect();
+    let first = unknown.first()?;
+    let others = match unknown.len() - 1 {
+        0 => String::new(),
+        others => format!(" and {} more", counted(others as u64, "file")),
+    };
+    Some(format!(
+        "merged {}{others} without the record of the run (.NAME{DONE_SUFFIX} beside the file): whether these are all shards of one input, \
+         in order, is not checked",
+        first.name
+    ))
+}
+
 /// Checks that the files are all shards of a run, in order, or none is a shard.
 fn check_shards(parts: &[Part]) -> Result<()> {
     if parts.iter().all(|part| part.shard().is_none()) {
@@ -182,6 +207,11 @@ fn check_shards(parts: &[Part]) -> Result<()> {
                 "{} is shard {shard}, but is file {number} of {}; pass all shards of a run in order",
                 part.name,
                 parts.len()
+            ),
+            None if !part.tells_shard => bail!(
+                "other files are shards, but {} has no record of its run beside it, which says what shard it is; copy its \
+                 .NAME{DONE_SUFFIX}, too, with the times of both (cp -p, rsync -t)",
+                part.name
             ),
             None => bail!("{} is not a shard, but other files are; merge all shards of a run", part.name),
         }

@@ -20,7 +20,7 @@ use crate::job::refuse_interrupted;
 use crate::neighbours::Metric;
 use crate::output::{OutputDtype, OutputLock, ReadFiles, UncheckedOutput};
 use crate::sys::console::counted;
-use crate::vectors::{RowKind, VectorFile};
+use crate::vectors::{RowKind, VectorField, VectorFile};
 use queries::QueryVectors;
 
 /// Runs `sconce search`.
@@ -28,9 +28,10 @@ use queries::QueryVectors;
 /// # Errors
 /// If a file, the model or the output fails, or the vectors of the file cannot be compared with those of the queries.
 pub fn search(options: &SearchOptions) -> Result<()> {
-    let file = VectorFile::open_all(&options.vectors)?;
+    let file = VectorFile::open_all(&options.vectors, VectorField::named(options.vector_field.as_deref()))?;
     check_options(options, &file)?;
-    let rescored = options.rescore.as_ref().map(|rescore| open_rescored(rescore, &file)).transpose()?;
+    let rescored = options.rescore.as_ref();
+    let rescored = rescored.map(|rescore| open_rescored(options, rescore, &file)).transpose()?;
     let output = open_output(options)?;
     let shown = results::ShownColumns::new(options, &file)?;
     let QueryVectors { vectors, ids, comparison, read } = queries::embed(options, &file)?;
@@ -69,8 +70,8 @@ fn check_options(options: &SearchOptions, file: &VectorFile) -> Result<()> {
 }
 
 /// Opens the file of `--rescore`, which has the same rows in f32 or f16.
-fn open_rescored(rescore: &Rescore, file: &VectorFile) -> Result<VectorFile> {
-    let other = VectorFile::open(&rescore.path)?;
+fn open_rescored(options: &SearchOptions, rescore: &Rescore, file: &VectorFile) -> Result<VectorFile> {
+    let other = VectorFile::open(&rescore.path, options.other_vector_field())?;
     let (name, searched) = (other.name(), file.name());
     if (other.rows(), other.dimensions()) != (file.rows(), file.dimensions()) {
         bail!(

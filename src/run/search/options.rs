@@ -8,11 +8,14 @@ use crate::neighbours::Metric;
 use crate::output::{TableFormat, Target};
 use crate::sys::console::Console;
 use crate::task::{ModelOptions, VectorOptions};
+use crate::vectors::VectorField;
 
 /// The options of `sconce search`.
 pub struct SearchOptions {
     /// The vector files, which are searched as one.
     pub vectors: Vec<PathBuf>,
+    /// The field of their vectors, if the user chose one.
+    pub vector_field: Option<String>,
     /// The queries.
     pub queries: Queries,
     /// Maximum neighbours of a query.
@@ -39,6 +42,13 @@ pub struct SearchOptions {
     pub query_vectors: VectorOptions,
     /// Standard error.
     pub console: Console,
+}
+
+impl SearchOptions {
+    /// The field of the vectors in a file beside the vector files, which may be of another format.
+    pub(super) fn other_vector_field(&self) -> VectorField<'_> {
+        self.vector_field.as_deref().map_or(VectorField::Auto, VectorField::IfPresent)
+    }
 }
 
 /// The queries.

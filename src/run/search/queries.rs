@@ -127,7 +127,7 @@ fn encoder(options: &SearchOptions, loaded: Loaded) -> Result<(TextEncoder, bool
 
 /// Reads query vectors from a file.
 fn read(options: &SearchOptions, file: &VectorFile, path: &Path) -> Result<QueryVectors> {
-    let queries = VectorFile::open_any(path)?;
+    let queries = VectorFile::open_any(path, options.other_vector_field())?;
     check_kinds(file, &queries)?;
     check_dimensions(file, queries.dimensions(), &format!("those of {}", queries.name()))?;
     check_same_model(file, &queries)?;

@@ -31,28 +31,20 @@ impl ShownColumns {
     /// Finds the columns in the file.
     ///
     /// # Errors
-    /// If the file does not have one, or it has the name of a column that the search adds: a usage error.
+    /// If the file does not have one, or has several of a name, or one has the name of a column that the search adds: a usage error.
     pub(super) fn new(options: &SearchOptions, file: &VectorFile) -> Result<Self> {
         let columns = file.columns();
         let find = |name: &str| columns.iter().position(|column| column.name == name);
-        let require = |name: &str, option: &str| match find(name) {
-            Some(column) => Ok(column),
-            None => {
-                let names: Vec<_> = columns.iter().map(|column| column.name.as_str()).collect();
-                let names = if names.is_empty() { "none".into() } else { names.join(", ") };
-                bail!(UsageError(format!(
-                    "{option} {name}: {} has no such column (columns: {names}); choose one of these",
-                    file.name()
-                )))
-            }
-        };
         let is_kept = |name: &str| !LOCATION.contains(&name);
         let kept = match &options.keep {
             Some(names) => {
                 let names = names.iter().filter(|name| is_kept(name));
-                names.map(|name| require(name, "--keep")).collect::<Result<Vec<_>>>()?
+                names.map(|name| file.column(name, "--keep")).collect::<Result<Vec<_>>>()?
             }
-            None => (0..columns.len()).filter(|column| is_kept(&columns[*column].name)).collect(),
+            None => {
+                let names = columns.iter().map(|column| column.name.as_str()).filter(|name| is_kept(name));
+                names.map(|name| file.column(name, "--keep")).collect::<Result<Vec<_>>>()?
+            }
         };
         if let Some(column) = kept.iter().find(|column| OWN.contains(&&*columns[**column].name)) {
             let name = &columns[*column].name;
@@ -61,7 +53,8 @@ impl ShownColumns {
                 file.name()
             )));
         }
-        let value = options.value_field.as_ref().map(|field| require(field, "--value-field")).transpose()?;
+        let value =
+            options.value_field.as_ref().map(|field| file.column(field, "--value-field")).transpose()?;
         let location = LOCATION.into_iter().filter_map(find).collect();
         Ok(ShownColumns { location, kept, value })
     }

@@ -14,6 +14,8 @@ pub struct VerifyOptions {
     pub vectors: VectorOptions,
     /// The file of the reference vectors.
     pub against: PathBuf,
+    /// The field of its vectors, if the user chose one.
+    pub vector_field: Option<String>,
     /// The files of the texts.
     pub texts: Vec<Source>,
     /// The field of the text.

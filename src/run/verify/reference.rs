@@ -9,7 +9,7 @@ use crate::input::{Entries, Entry, Record};
 use crate::named::Named;
 use crate::neighbours::Elements;
 use crate::output::OutputDtype;
-use crate::vectors::VectorFile;
+use crate::vectors::{VectorField, VectorFile};
 
 /// Rows of a vector file that are read at a time.
 const BLOCK_ROWS: usize = 1024;
@@ -34,7 +34,7 @@ impl Reference {
     /// # Errors
     /// If a file cannot be read, the vectors are not in f32 or f16 or not finite, or there is not one vector per text.
     pub(super) fn read(options: &VerifyOptions) -> Result<Reference> {
-        let file = VectorFile::open(&options.against)?;
+        let file = VectorFile::open(&options.against, VectorField::named(options.vector_field.as_deref()))?;
         if file.columns().iter().any(|column| column.name == "chunk") {
             bail!("{} has one row per chunk (--chunk); pass a file with one vector per text", file.name());
         }

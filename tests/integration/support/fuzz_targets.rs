@@ -23,7 +23,7 @@ use sconce::output::{self, Ledger, OutputFormat, SidecarPaths, for_each_record_h
 use sconce::run::merge::{MergeOptions, merge};
 use sconce::sys::console::{Console, Verbosity};
 use sconce::text::{ChatTemplate, Message, PairTruncation, Tokenizer, TokenizerOptions, TruncationSide};
-use sconce::vectors::{RowKind, VectorFile};
+use sconce::vectors::{RowKind, VectorField, VectorFile};
 use serde_json::{Map, Value};
 
 /// A fuzz target: parses bytes, and returns whether they were accepted.
@@ -272,7 +272,11 @@ fn read_vectors(bytes: &[u8], any: bool) -> bool {
         }
         Ok(rows)
     };
-    let opened = if any { VectorFile::open_any(&path) } else { VectorFile::open(&path) };
+    let opened = if any {
+        VectorFile::open_any(&path, VectorField::Auto)
+    } else {
+        VectorFile::open(&path, VectorField::Auto)
+    };
     match opened.and_then(read) {
         Ok(rows) => rows > 0,
         Err(error) => {

@@ -1,0 +1,201 @@
+//! Dense arrays as other software stores them. Where the elements are not in the file as they are in memory (f64, bf16, big-endian,
+//! column-major), rows are read and converted.
+
+use std::fs::File;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use half::{bf16, f16};
+
+use super::array::{ArrayVectors, Segment};
+use super::buffer::BlockBuffer;
+use super::error::{truncated, unread};
+use super::source::{Columns, Opened, RowKind, Vectors, Visit, split};
+use super::width::{checked_width, dimensions_of_int8};
+use crate::output::{OutputDtype, OutputMetadata};
+use crate::sys::regular_file::read_exact_at;
+
+/// Maximum size in bytes of the rows that are read at a time, unless one row is larger.
+const READ_BYTES: usize = 8 << 20;
+
+/// The type of the elements of an array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ElementType {
+    F16,
+    Bf16,
+    F32,
+    F64,
+    I8,
+}
+
+impl ElementType {
+    /// Size in bytes.
+    fn bytes(self) -> usize {
+        match self {
+            ElementType::I8 => 1,
+            ElementType::F16 | ElementType::Bf16 => 2,
+            ElementType::F32 => 4,
+            ElementType::F64 => 8,
+        }
+    }
+
+    /// The f32 nearest to a stored element.
+    fn read(self, is_big_endian: bool, stored: &[u8]) -> f32 {
+        let mut bytes = [0; 8];
+        bytes[..stored.len()].copy_from_slice(stored);
+        if is_big_endian {
+            bytes[..stored.len()].reverse();
+        }
+        let bits = u64::from_le_bytes(bytes);
+        match self {
+            ElementType::I8 => f32::from(bits as u8 as i8),
+            ElementType::F16 => f16::from_bits(bits as u16).to_f32(),
+            ElementType::Bf16 => bf16::from_bits(bits as u16).to_f32(),
+            ElementType::F32 => f32::from_bits(bits as u32),
+            ElementType::F64 => f64::from_bits(bits) as f32,
+        }
+    }
+}
+
+/// A dense array in a file, as its header describes it.
+pub(super) struct DenseArray {
+    /// `(N, D)`, or `(D,)` for one vector.
+    pub shape: Vec<usize>,
+    /// The type of its elements.
+    pub element: ElementType,
+    pub is_big_endian: bool,
+    /// Whether the elements of a dimension are consecutive, and not those of a vector.
+    pub is_column_major: bool,
+    /// Offset of the first element in the file, in bytes.
+    pub offset: u64,
+}
+
+impl DenseArray {
+    /// The vectors of this array in `file`, which has `size` bytes, beside the columns that `columns` makes for their number.
+    ///
+    /// # Errors
+    /// If the shape is not that of vectors, or the file does not have all elements.
+    pub(super) fn open(
+        self,
+        name: &Arc<str>,
+        (file, size): (Arc<File>, u64),
+        metadata: OutputMetadata,
+        columns: impl FnOnce(usize) -> Result<Box<dyn Columns>>,
+    ) -> Result<Opened> {
+        let (rows, width) = match self.shape[..] {
+            [width] => (1, width),
+            [rows, width] => (rows, width),
+            _ => {
+                let sizes: Vec<String> = self.shape.iter().map(usize::to_string).collect();
+                bail!(
+                    "{name} has an array of shape ({}), expected (N, D): one vector per row; reshape it",
+                    sizes.join(", ")
+                )
+            }
+        };
+        let width = checked_width(name, width as u64)?;
+        let (dtype, dimensions) = match self.element {
+            ElementType::F16 if !self.is_big_endian && !self.is_column_major => (OutputDtype::F16, width),
+            ElementType::I8 => dimensions_of_int8(&metadata, width, false),
+            _ => (OutputDtype::F32, width),
+        };
+        let bytes = (rows as u64).checked_mul((width * self.element.bytes()) as u64);
+        let expected = bytes.and_then(|bytes| bytes.checked_add(self.offset)).unwrap_or(u64::MAX);
+        if size < expected {
+            return Err(truncated(name, expected, size));
+        }
+        let is_rounded = self.element == ElementType::F64;
+        let is_plain = match self.element {
+            ElementType::I8 => true,
+            ElementType::F16 | ElementType::F32 => !self.is_big_endian,
+            ElementType::Bf16 | ElementType::F64 => false,
+        };
+        let vectors: Box<dyn Vectors> = if is_plain && !self.is_column_major {
+            let segments = vec![Segment { rows: 0..rows, offset: self.offset, scales: None }];
+            Box::new(ArrayVectors::new(name.clone(), file, segments, dtype, dimensions))
+        } else {
+            let name = name.clone();
+            Box::new(ConvertedVectors { name, file, array: self, rows, width, dtype, dimensions })
+        };
+        let opened = Opened::new(rows, RowKind::Dense, (dtype, dimensions), vectors, columns(rows)?);
+        Ok(Opened { metadata, is_rounded, ..opened })
+    }
+}
+
+/// Vectors that are converted.
+struct ConvertedVectors {
+    name: Arc<str>,
+    file: Arc<File>,
+    array: DenseArray,
+    rows: usize,
+    /// Stored elements of a vector.
+    width: usize,
+    dtype: OutputDtype,
+    dimensions: usize,
+}
+
+impl ConvertedVectors {
+    /// Reads rows into `buffer`; `bytes` is scratch memory.
+    fn fill(
+        &self,
+        rows: &Range<usize>,
+        bytes: &mut Vec<u8>,
+        buffer: &mut BlockBuffer,
+    ) -> std::io::Result<()> {
+        let DenseArray { element, is_big_endian, is_column_major, offset, .. } = self.array;
+        let (size, count) = (element.bytes(), rows.len());
+        bytes.resize(count * self.width * size, 0);
+        let start_of = |element: usize| offset + (element * size) as u64;
+        // A column-major array is the row-major one of its dimensions.
+        let (row_step, column_step) = if is_column_major { (1, count) } else { (self.width, 1) };
+        if is_column_major {
+            for (column, part) in bytes.chunks_exact_mut(count * size).enumerate() {
+                read_exact_at(&self.file, part, start_of(column * self.rows + rows.start))?;
+            }
+        } else {
+            read_exact_at(&self.file, bytes, start_of(rows.start * self.width))?;
+        }
+        buffer.clear();
+        let mut vector = Vec::with_capacity(self.width);
+        for row in 0..count {
+            let starts = (0..self.width).map(|column| (row * row_step + column * column_step) * size);
+            vector.clear();
+            vector.extend(starts.map(|start| element.read(is_big_endian, &bytes[start..start + size])));
+            match element {
+                ElementType::I8 => {
+                    buffer.extend_int8(&vector.iter().map(|x| *x as i8).collect::<Vec<_>>());
+                }
+                _ => buffer.extend_f32(&vector),
+            }
+        }
+        if self.dtype == OutputDtype::Int8 {
+            buffer.set_unit_scales(self.width);
+        }
+        Ok(())
+    }
+}
+
+impl Vectors for ConvertedVectors {
+    fn units(&self, max_rows: usize) -> Vec<Range<usize>> {
+        split(0..self.rows, max_rows).collect()
+    }
+
+    fn read(
+        &self,
+        rows: Range<usize>,
+        max_rows: usize,
+        buffer: &mut BlockBuffer,
+        visit: &mut Visit,
+    ) -> Result<ControlFlow<()>> {
+        let mut bytes = Vec::new();
+        let fitting = READ_BYTES / (self.width * self.array.element.bytes());
+        for part in split(rows, max_rows.min(fitting)) {
+            self.fill(&part, &mut bytes, buffer).map_err(|error| unread(&self.name, &error))?;
+            if visit(&buffer.block(self.dtype, part.start, part.len(), self.dimensions))?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}
