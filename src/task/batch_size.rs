@@ -8,9 +8,9 @@ use super::ModelTask;
 use super::load::{Parts, count};
 use crate::engine::{Engine, MemoryBudget, Workload};
 use crate::model::modules::PostPoolingModule;
+use crate::nn::cost::encoder_parameters;
 use crate::nn::{
     Backend, Encoder, EncoderSpec, GemmType, Isa, Pooling, QUERY_BLOCK, ScoreBias, TalkingHeads,
-    encoder_parameters,
 };
 use crate::sys::memory::current_memory;
 
