@@ -111,6 +111,7 @@ fn model() -> ModelOptions {
         revision: "main".into(),
         dimensions: None,
         offline: true,
+        cache: None,
         progress: false,
     })
 }

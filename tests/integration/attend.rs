@@ -31,6 +31,7 @@ fn open(model: &str) -> Loaded {
         revision: "main".into(),
         dimensions: None,
         offline: true,
+        cache: None,
         progress: false,
     };
     let options = ModelOptions { pooling: Some(Pooling::None), ..ModelOptions::of(source) };

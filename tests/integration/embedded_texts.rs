@@ -28,6 +28,7 @@ fn embedder(model: &str, options: &VectorOptions) -> Embedder {
         revision: "main".into(),
         dimensions: None,
         offline: true,
+        cache: None,
         progress: false,
     };
     let console = Console::new(Verbosity::Quiet, false);

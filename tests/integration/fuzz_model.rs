@@ -41,6 +41,7 @@ fn try_model(folder: &Path) -> Result<(), String> {
         revision: "main".into(),
         dimensions: None,
         offline: true,
+        cache: None,
         progress: false,
     };
     let console = Console::new(Verbosity::Quiet, false);

@@ -35,6 +35,7 @@ fn open(model: &str) -> Loaded {
         revision: "main".into(),
         dimensions: None,
         offline: true,
+        cache: None,
         progress: false,
     });
     load(&options, &Console::new(Verbosity::Quiet, false)).expect("the fixture loads")

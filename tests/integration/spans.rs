@@ -58,6 +58,7 @@ fn load(kind: HeadKind, model: &str) -> Loaded {
         revision: "main".into(),
         dimensions: None,
         offline: true,
+        cache: None,
         progress: false,
     };
     let tokenizer = Some(fixture("bert-tiny").join("tokenizer.json"));
