@@ -20,6 +20,7 @@ mod file;
 mod joined;
 mod jsonl;
 mod lists;
+mod nearest;
 mod npy;
 mod npz;
 mod parquet;
@@ -32,5 +33,6 @@ mod width;
 
 pub use buffer::BlockBuffer;
 pub use file::VectorFile;
+pub use nearest::{Found, UnusableQuery};
 pub use source::RowKind;
 pub use sparse::TokenNumbers;
