@@ -11,8 +11,7 @@ use anyhow::{Result, bail};
 
 pub use late_interaction::LateInteraction;
 pub(in crate::task) use late_interaction::set_length;
-pub(in crate::task) use texts::embed_texts;
-pub use texts::{EmbeddedTexts, TextError};
+pub use texts::{EmbeddedTexts, TextError, embed_texts};
 
 use super::model_task::ModelTask;
 use super::options::OnLong;

@@ -120,7 +120,7 @@ impl Embedder {
 ///
 /// # Errors
 /// [`TextError`] for the first text that cannot be tokenized or is not finite; if `run` fails.
-pub(in crate::task) fn embed_texts<V: Send>(
+pub fn embed_texts<V: Send>(
     task: &impl ModelTask,
     texts: &[&str],
     is_finite: impl Fn(&V) -> bool,
