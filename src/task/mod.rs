@@ -45,7 +45,8 @@ pub use batch_size::{
     AMX_TOKENS, CAUSAL_TOKENS, CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS, MemoryUse, memory_use, workload,
 };
 pub use classification::{Classifier, ScoreOptions};
-pub use embedding::{EmbeddedTexts, Embedder, LateInteraction, TextError, embed_texts};
+pub use embedding::embed_texts;
+pub use embedding::{EmbeddedTexts, Embedder, LateInteraction, TextError};
 pub use entities::Aggregation;
 pub use examine::{Examined, ExaminedHead, examine};
 pub use load::{Loaded, MaxLength, StaticQueries, load, load_embedding_or_sparse, load_head, load_reranker};

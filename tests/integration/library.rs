@@ -193,7 +193,7 @@ fn assert_error<T>(found: Result<T, Error>, kind: ErrorKind, parts: &[&str]) {
     let error = found.err().expect("an error");
     let message = error.to_string();
     assert_eq!(error.kind(), kind, "{message}");
-    assert!(!message.contains('\n') && !message.contains("--"), "one sentence without options: {message}");
+    assert!(!message.contains('\n') && !message.contains(" --"), "one sentence without options: {message}");
     parts.iter().for_each(|part| assert!(message.contains(part), "no {part:?} in {message}"));
 }
 
