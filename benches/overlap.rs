@@ -113,6 +113,7 @@ fn model() -> ModelOptions {
         offline: true,
         cache: None,
         progress: false,
+        silent: false,
     })
 }
 

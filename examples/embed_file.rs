@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Writes a row with the text and its vector for each line. Returns how many texts were truncated.
-pub fn embed_file(embedder: &Embedder, input: &Path, output: &Path) -> Result<usize, Box<dyn Error>> {
+pub(crate) fn embed_file(embedder: &Embedder, input: &Path, output: &Path) -> Result<usize, Box<dyn Error>> {
     let mut lines = BufReader::new(File::open(input)?).lines();
     let mut rows = BufWriter::new(File::create(output)?);
     let mut truncated = 0;

@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// The texts with their scores, best first.
-pub fn rerank<'a>(
+pub(crate) fn rerank<'a>(
     reranker: &Reranker,
     query: &str,
     texts: &[&'a str],

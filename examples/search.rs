@@ -29,7 +29,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// The lines that are nearest to a query, best first, with their scores.
-pub fn search(embedder: &Embedder, texts: &Path, query: &str) -> Result<Vec<(f32, String)>, Box<dyn Error>> {
+pub(crate) fn search(
+    embedder: &Embedder,
+    texts: &Path,
+    query: &str,
+) -> Result<Vec<(f32, String)>, Box<dyn Error>> {
     let mut vectors = PathBuf::from(texts);
     vectors.set_extension("vectors.jsonl");
     if !vectors.exists() {

@@ -3,7 +3,7 @@
 use super::engine::{self, Engine, Row, TextEngine, dense, sparse};
 use super::error::{Error, ErrorKind};
 use super::model::Model;
-use crate::model::modules::Role;
+use crate::model::modules::{Role, Similarity};
 use crate::nn::Pooling;
 use crate::output::{Content, ContentType, OutputDtype, SparseVector};
 use crate::task::{
@@ -136,16 +136,17 @@ impl Embedder {
         encode(&*self.engine.queries()?, texts, sparse)
     }
 
-    /// The similarity of two vectors by the model's own function: cosine, dot product, or a distance as a negative number.
+    /// The similarity of two dense vectors by the model's own function: cosine, dot product, or a distance as a negative number.
     ///
     /// # Panics
     /// If the vectors have different lengths.
     pub fn similarity(&self, a: &[f32], b: &[f32]) -> f32 {
         assert_eq!(a.len(), b.len(), "the vectors have the same dimensions");
-        match self.engine.own().task() {
-            TextEncoder::Dense(embedder) => similarity(embedder.similarity, a, b) as f32,
-            TextEncoder::Sparse(_) => similarity(Default::default(), a, b) as f32,
-        }
+        let function = match self.engine.own().task() {
+            TextEncoder::Dense(embedder) => embedder.similarity,
+            TextEncoder::Sparse(_) => Similarity::Dot,
+        };
+        similarity(function, a, b) as f32
     }
 
     /// Dimensions of a vector; of a sparse one, the size of the vocabulary.

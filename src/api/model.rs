@@ -44,6 +44,7 @@ impl Model {
             dimensions: None,
             offline: environment::is_offline(),
             progress: false,
+            silent: true,
         };
         Model {
             options: ModelOptions {

@@ -150,6 +150,7 @@ pub(super) fn source(model: String, hub: &HubArgs, verbosity: &VerbosityArgs) ->
         dimensions: None,
         offline: hub.offline || environment::is_offline(),
         progress: console(verbosity).progress() && !environment::is_true("HF_HUB_DISABLE_PROGRESS_BARS"),
+        silent: false,
     }
 }
 

@@ -289,7 +289,7 @@ impl<'a> Hub<'a> {
         let Some(blob) = Blob::new(&self.folder, &path, info) else {
             return Err(self.malformed_answer(name, "its ETag cannot be a file name"));
         };
-        let _lock = blob.lock(name, self.settings.timeout).map_err(|error| match error {
+        let _lock = blob.lock(name, self.settings.timeout, self.source.silent).map_err(|error| match error {
             LockError::Held(path) => Error::msg(format!(
                 "another process holds the lock {}, but its download of {name} of {} has stalled; end that process, then \
                  run the command again",

@@ -18,6 +18,8 @@ pub struct Source {
     pub offline: bool,
     /// Whether to draw download progress on standard error.
     pub progress: bool,
+    /// Whether to print nothing, not even that a download waits for another process.
+    pub silent: bool,
 }
 
 /// Whether a text can be a branch, a tag or a commit. It becomes a part of a path in the cache: a component such as `..` cannot.

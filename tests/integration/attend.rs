@@ -33,6 +33,7 @@ fn open(model: &str) -> Loaded {
         offline: true,
         cache: None,
         progress: false,
+        silent: false,
     };
     let options = ModelOptions { pooling: Some(Pooling::None), ..ModelOptions::of(source) };
     load(&options, &quiet()).expect("the fixture loads")

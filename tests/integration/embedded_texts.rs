@@ -30,6 +30,7 @@ fn embedder(model: &str, options: &VectorOptions) -> Embedder {
         offline: true,
         cache: None,
         progress: false,
+        silent: false,
     };
     let console = Console::new(Verbosity::Quiet, false);
     let loaded = load(&ModelOptions::of(source), &console).expect("the fixture loads");

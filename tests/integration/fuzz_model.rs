@@ -43,6 +43,7 @@ fn try_model(folder: &Path) -> Result<(), String> {
         offline: true,
         cache: None,
         progress: false,
+        silent: false,
     };
     let console = Console::new(Verbosity::Quiet, false);
     let model = ModelOptions::of(source);

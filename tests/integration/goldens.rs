@@ -37,6 +37,7 @@ fn open(model: &str) -> Loaded {
         offline: true,
         cache: None,
         progress: false,
+        silent: false,
     });
     load(&options, &Console::new(Verbosity::Quiet, false)).expect("the fixture loads")
 }

@@ -60,6 +60,7 @@ fn load(kind: HeadKind, model: &str) -> Loaded {
         offline: true,
         cache: None,
         progress: false,
+        silent: false,
     };
     let tokenizer = Some(fixture("bert-tiny").join("tokenizer.json"));
     let options = ModelOptions { tokenizer, ..ModelOptions::of(source) };
