@@ -111,7 +111,9 @@ fn model() -> ModelOptions {
         revision: "main".into(),
         dimensions: None,
         offline: true,
+        cache: None,
         progress: false,
+        silent: false,
     })
 }
 

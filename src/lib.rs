@@ -1,128 +1,149 @@
-//! Sconce turns text into vectors with BERT-style encoders.
+//! Sconce turns text into vectors with BERT-style encoders: embedding models, sparse encoders, multi-vector models, rerankers and
+//! classifiers of the Hugging Face Hub, on a CPU or a GPU. This is the library; the command line `sconce` does the same with files.
 //!
-//! # The path of a text
+//! ```
+//! use sconce::Embedder;
 //!
-//! ```text
-//! input ──► tokenize ──► plan ──► encode ──► pool ──► post-pooling ──► output
-//! Record    TokenIds     batch    hidden     vectors  dense,           rows, in
-//! {id,text} ids+types    ragged,  (T, H)     (N, D)   normalize,       input order
-//!                        no pads                      convert
+//! # let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/bert-tiny");
+//! # let from_the_hub = |_id: &str| directory;
+//! let embedder = Embedder::open(from_the_hub("BAAI/bge-small-en-v1.5"))?;
+//! let embeddings = embedder.embed(&["A lamp in the window", "The candle burns"])?;
+//! let [lamp, candle] = &embeddings[..] else { unreachable!() };
+//! println!("{} dimensions", lamp.vector.len());
+//! println!("similarity {:.3}", embedder.similarity(&lamp.vector, &candle.vector));
+//! # assert_eq!(lamp.vector.len(), embedder.dimensions());
+//! # Ok::<(), sconce::Error>(())
 //! ```
 //!
-//! One direction, one pass, bounded memory. A batch is *ragged*: the tokens of all its sequences are concatenated in one `(T, H)`
-//! tensor, with `cu_seqlens` beside it. Nothing is computed for padding, and the vector of a text does not depend on its batch.
+//! A model is an id on the hub or a directory. From the hub it is downloaded once, into the cache that all Hugging Face tools share. Pooling,
+//! normalization, prompts and limits are those of the model's files. A vector has the bits that `sconce embed` writes, and does not depend
+//! on the texts that are embedded with it.
 //!
-//! # Modules
+//! # Choices
 //!
-//! Imports run downward only: `main → cli → run → {task, job}`, `task → {engine, text, model, nn}`,
-//! `job → {engine, input, output}`, `engine → {text, output}`, `{input, output, vectors} → formats` and `model → nn → ops → kernels`. A test checks this, and
-//! that no imports form a circle.
+//! [`Model`] has the choices that are the same for every task, [`Embedder::builder`] and [`Reranker::builder`] those of one:
 //!
-//! * [`cli`]: the command line; the only module that uses clap. Resolves arguments to plain option structs.
-//! * [`run`]: one file per subcommand: prepare, run, report.
-//! * [`task`]: tasks (embedding, classification, reranking, tagging, answering), and loading of models.
-//! * [`job`]: records in, rows in files out: order, resume, shards, statistics, signals.
-//! * [`engine`]: texts in, rows out, in bounded memory, for any task and any caller: batches, workers, equal texts, row cache.
-//! * [`figure`]: pictures and pages of attention.
-//! * [`input`]: [`input::Record`] and its readers, one file per format.
-//! * [`text`]: the tokenizer, and the chunks of a long text.
-//! * [`model`]: reading a model's files: layout, hub, config, families, tensor names, weights, modules.
-//! * [`nn`]: the maths over candle tensors.
-//! * [`ops`]: candle operations, each with a plain reference, a CPU path and, where it pays, a GPU path.
-//! * [`kernels`]: SIMD over slices, without candle; a crate of its own, `sconce-kernels`. `cuda/` has the GPU kernels.
-//! * [`neighbours`]: exact nearest neighbours among blocks of stored vectors.
-//! * [`vectors`]: readers of vector files, one file per format: vectors in blocks, columns of single rows.
-//! * [`formats`]: guarded readers of Parquet and Arrow files, for inputs, outputs and vector files alike.
-//! * [`output`]: writers of vectors, scores, labels and spans, one file per format; atomic and resumable files; manifest and ledger.
+//! ```
+//! use sconce::{ComputeDtype, Embedder, Model};
 //!
-//! Used by all: [`error`], [`field`] (values of carried-through columns), [`named`] (names of option values), [`sys`] (process,
-//! threads, standard error).
+//! # let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/bert-tiny");
+//! let model = Model::new(directory).dtype(ComputeDtype::Int8).offline(true);
+//! let embedder = Embedder::builder(model).prompt("passage: ").dimensions(16).normalize(true).open()?;
+//! assert_eq!(embedder.dimensions(), 16);
+//! # Ok::<(), sconce::Error>(())
+//! ```
 //!
-//! # Words
+//! # Long texts
 //!
-//! | word | meaning |
-//! |---|---|
-//! | text, pair | a string to embed; two texts that are encoded together |
-//! | record, location | a text with its id and fields; its file and line or row |
-//! | kept field | a field of a record that is copied to the output (`--keep`) |
-//! | sequence | token ids that are encoded together; a text has one, or several: one per chunk, or with `--on-long mean` one per part of a long text |
-//! | chunk | a part of a text with a row of its own, at most `--chunk` tokens |
-//! | special tokens | tokens that the tokenizer adds: `[CLS]`, `[SEP]` |
-//! | prompt | a string put before each text, such as `query: ` |
-//! | batch, `cu_seqlens` | sequences of one forward pass; the offsets of their first tokens |
-//! | `key_lengths` | the first tokens of each sequence, which are keys of attention; the others are queries only |
-//! | group | records that one tokenizer thread takes at once |
-//! | item, wave | a text in the engine with what its caller carries; items that are planned together |
-//! | hidden states | `(T, H)`: one row per token after an encoder layer |
-//! | selected tokens | the tokens whose last hidden states a task needs; the last layer computes only these |
-//! | prefix tree | the tokens of a batch, where sequences with the same prefix share its nodes; with a causal mask, each node is computed once |
-//! | pooling | hidden states → one vector per text: `cls`, `mean`, `max` … |
-//! | post-pooling modules | the modules after pooling in `modules.json`: dense, layer norm, normalize |
-//! | row | an entry of the output: one text, one chunk, or (without pooling) one text with a vector per token |
-//! | content | what a row holds beside its columns: a vector, a score, labels, entities, answers, tokens for masks, a sparse vector, or several outputs |
-//! | mask | the token `[MASK]` or `<mask>`, in whose place a masked language model expects other tokens |
-//! | decoder | the last layer of a masked-LM head: a logit for each token of the vocabulary |
-//! | sparse vector | the dimensions of a vector over the vocabulary that are not zero, with their values |
-//! | lexical weights | a sparse vector with a weight for each token of the text, from a head with one logit per token |
-//! | outputs | what one forward pass of a model like BGE-M3 gives: a vector, lexical weights, vectors of tokens |
-//! | route | what a sparse encoder does with a text of one role, if queries need no encoder |
-//! | logits, scores | the outputs of a task head; what an activation makes of them |
-//! | multi-vector model, MaxSim | a model like ColBERT with one projected vector per token; its score of a query and a document |
-//! | role | what a text is to such a model, and by its prompt to others: query or document |
-//! | expansion, skiplist | mask tokens after a query; tokens of documents that have no vector |
-//! | token pooling | clustering the vectors of a text and keeping the mean of each cluster |
-//! | cross-encoder, bi-encoder | a model that scores a pair of texts; one that compares the vectors of two texts |
-//! | chat template, message | the Jinja template of a tokenizer; what it renders: a text of a role, such as query or document |
-//! | causal-LM head | logits of the next token, of which rerankers use one or two (LogitScore) |
-//! | entity, answer | a labelled part of a text; the part of a text that answers a question |
-//! | alignment | where the tokens of a sequence are in its text, in characters |
-//! | window, stride | a part of a long text that `tag` or `answer` encodes on its own; the tokens that it shares with the next one |
-//! | ledger | `FILE.ledger.jsonl`: skipped, failed and truncated records |
-//! | manifest, cursor | the saved state of an interrupted run; its position in the input |
-//! | journal, sidecars | what saves the manifest; the files beside an output: partial rows, manifest, ledger |
-//! | row cache | rows of earlier runs by the digest of their tokens, in a directory (`--cache`) |
-//! | identity | the options and files that a resumed run must share with the interrupted one |
-//! | shard | one of N contiguous parts of the records of an input (`--shard`), for a run of its own |
-//! | family | model types that share config keys, tensor names and defaults |
-//! | canonical name | the name of a tensor in this crate, whatever the checkpoint calls it |
-//! | component | a part of a model that parameters are counted for: embeddings, attention, feed-forward … |
-//! | multiply-adds | of matrix products; two FLOPs each |
-//! | head | an attention head; a layer after the encoder is a post-pooling module or a *task head* |
-//! | c2p, p2c | content-to-position and position-to-content scores of disentangled attention |
-//! | attention weights | the softmax of the scores: for each query the weight of every key |
-//! | rollout | the product of the attention of all layers up to one, with residual connections (Abnar & Zuidema 2020) |
-//! | QK-norm | norms of the queries and keys of each head, before they are rotated |
-//! | decoder language model | a model that predicts the next token; as an encoder, its hidden states |
-//! | talking heads | projections across heads before and after the softmax |
-//! | ISA | the instruction set of the kernels: `avx512-bf16`, `avx2`, `portable` … (`SCONCE_ISA`) |
-//! | backend | device and GEMM type of an encoder |
-//! | M, N, K | rows, outputs and inputs of a linear layer: `(M, K) · (K, N)` |
-//! | MR, NR, MC, KC | rows and columns of a micro-tile; rows and depth of a block |
-//! | panel | MR rows or NR columns of an operand, packed for the micro-kernel |
-//! | epilogue | the operations on a micro-tile in registers: scale, bias, activation |
-//! | accumulator | the f32 (int8: i32) sums of a micro-tile |
-//! | tile | a matrix register of AMX |
-//! | peak | the highest rate of the arithmetic units |
+//! A text over the model's limit is truncated, and its result tells by how much. [`OnLong`] has the other ways:
+//!
+//! ```
+//! use sconce::{Embedder, ErrorKind, Model, OnLong};
+//!
+//! # let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/bert-tiny");
+//! let long = "lamp ".repeat(100);
+//! let texts = ["lamp", &long];
+//! let model = Model::new(directory).max_length(32);
+//! let embeddings = Embedder::open(model.clone())?.embed(&texts)?;
+//! assert_eq!((embeddings[0].truncated_tokens, embeddings[1].truncated_tokens), (0, 70));
+//!
+//! let error = Embedder::open(model.on_long(OnLong::Error))?.embed(&texts).unwrap_err();
+//! assert_eq!(error.kind(), ErrorKind::TooLong { index: 1, tokens: 102, limit: 32 });
+//! # Ok::<(), sconce::Error>(())
+//! ```
+//!
+//! # Search
+//!
+//! [`VectorFile`] searches what `sconce embed` has written: exactly, from the disk, without loading it. Queries may need a prompt of their own
+//! or another length, which [`Embedder::embed_queries`] takes from the model's files.
+//!
+//! ```no_run
+//! use sconce::{Embedder, VectorFile};
+//!
+//! let embedder = Embedder::open("intfloat/e5-small-v2")?;
+//! let corpus = VectorFile::open("corpus.parquet")?;
+//! let query = embedder.embed_queries(&["how do lamps work"])?.remove(0);
+//! for hit in corpus.search(&query.vector, 10)? {
+//!     println!("{:.3} {}", hit.score, hit.id.unwrap_or_else(|| hit.index.to_string()));
+//! }
+//! # Ok::<(), sconce::Error>(())
+//! ```
+//!
+//! # Other models
+//!
+//! | | a text becomes | in a file |
+//! |---|---|---|
+//! | embedding model | [`Embedder::embed`]: a vector | [`VectorFile::search`] |
+//! | sparse encoder, such as SPLADE | [`Embedder::embed_sparse`]: a [`SparseVector`] | [`VectorFile::search_sparse`] |
+//! | multi-vector model, such as ColBERT | [`Embedder::embed_tokens`]: a vector per token | [`VectorFile::search_tokens`] |
+//! | cross-encoder | [`Reranker::rank`]: a [`Score`] for a query | |
+//! | classifier | [`Classifier::classify`]: a [`Label`] with a score, or several | |
+//!
+//! # Errors
+//!
+//! Every function returns the one [`Error`]: a sentence for people, and an [`ErrorKind`] to match, with the index of the text where a text
+//! is the reason.
+//!
+//! # What it does to a program
+//!
+//! Nothing is printed: what the command line would warn of is in [`Embedder::warnings`]. No signal is handled, and no global pool of
+//! threads is built or used: all models share one pool of Sconce's own, and [`Model::threads`] gives a model its own. Types can be shared by
+//! threads. Files are written in two caches only: that of the hub, and that of packed weights ([`Model::weight_cache`]). Allocation is the
+//! program's choice; the command line uses mimalloc, with which short runs take less time than with the allocator of glibc.
+//!
+//! The other modules are internal and change without notice.
 
+mod api;
+#[doc(hidden)]
 pub mod cli;
+#[doc(hidden)]
 pub mod engine;
+#[doc(hidden)]
 pub mod error;
+#[doc(hidden)]
 pub mod field;
+#[doc(hidden)]
 pub mod figure;
+#[doc(hidden)]
 pub mod formats;
+#[doc(hidden)]
 pub mod input;
+#[doc(hidden)]
 pub mod job;
+#[doc(hidden)]
 pub mod model;
+#[doc(hidden)]
 pub mod named;
+#[doc(hidden)]
 pub mod neighbours;
+#[doc(hidden)]
 pub mod nn;
+#[doc(hidden)]
 #[allow(unsafe_code)]
 pub mod ops;
+#[doc(hidden)]
 pub mod output;
+#[doc(hidden)]
 pub mod run;
+#[doc(hidden)]
 pub mod sys;
+#[doc(hidden)]
 pub mod task;
+#[doc(hidden)]
 pub mod text;
+#[doc(hidden)]
 pub mod vectors;
 
+pub use api::{
+    Classification, Classifier, Embedder, EmbedderBuilder, Embedding, Error, ErrorKind, Model, Neighbour,
+    Reranker, RerankerBuilder, Score, VectorFile,
+};
+pub use model::modules::Role;
+pub use neighbours::Metric;
+pub use nn::{ComputeDtype, DeviceRequest as Device, Pool, Pooling};
+pub use output::{LabelScore as Label, SparseVector};
+pub use task::OnLong;
+pub use text::{PairTruncation, TruncationSide};
+
+#[doc(hidden)]
 pub use sconce_kernels as kernels;

@@ -13,6 +13,17 @@ use sconce::sys::terminal;
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
+// Runs before `main`: Rust's runtime allocates before, too.
+//
+// SAFETY: a constructor must not rely on anything that Rust's runtime sets up before `main`. This one stores a pointer.
+#[cfg(unix)]
+ctor::declarative::ctor! {
+    #[ctor(unsafe)]
+    fn report_refusals_before_main() {
+        sconce::nn::report_refused_memory();
+    }
+}
+
 fn main() -> ExitCode {
     match sconce::cli::main() {
         Ok(ExitStatus::Complete) => ExitCode::SUCCESS,

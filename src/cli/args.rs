@@ -6,6 +6,7 @@ use clap::Args;
 use clap::builder::{PossibleValue, TypedValueParser};
 
 use super::choice::{OrAuto, choices, named, one_of};
+use crate::model::is_revision;
 use crate::model::modules::Role;
 use crate::nn::{ComputeDtype, DeviceRequest, LEXICAL, MULTI_VECTOR, Pool, Pooling, SPLADE};
 use crate::text::TruncationSide;
@@ -194,17 +195,8 @@ pub(super) fn threads(value: &str) -> Result<usize, String> {
     }
 }
 
-/// Parses a revision, which becomes a part of a path in the cache: a component such as `..` is refused.
 fn revision(value: &str) -> Result<String, String> {
-    let is_plain = |part: &str| {
-        let has_plain_characters = part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
-        has_plain_characters && !part.is_empty() && part != "." && part != ".."
-    };
-    if value.split('/').all(is_plain) {
-        Ok(value.into())
-    } else {
-        Err("expected a branch, a tag or a commit".into())
-    }
+    if is_revision(value) { Ok(value.into()) } else { Err("expected a branch, a tag or a commit".into()) }
 }
 
 /// A number between two others.

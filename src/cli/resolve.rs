@@ -142,15 +142,15 @@ pub(super) fn inputs(
 }
 
 pub(super) fn source(model: String, hub: &HubArgs, verbosity: &VerbosityArgs) -> Source {
-    // As huggingface_hub: the older variable counts if the other one is not set. clap's own parser of flags would refuse any other value.
-    let offline = environment::text("HF_HUB_OFFLINE").or_else(|| environment::text("TRANSFORMERS_OFFLINE"));
     Source {
         // SCONCE_MODEL may be set to an empty string.
         model: if model.is_empty() { DEFAULT_MODEL.into() } else { model },
         revision: hub.revision.clone(),
+        cache: None,
         dimensions: None,
-        offline: hub.offline || offline.is_some_and(|value| environment::is_true_value(&value)),
+        offline: hub.offline || environment::is_offline(),
         progress: console(verbosity).progress() && !environment::is_true("HF_HUB_DISABLE_PROGRESS_BARS"),
+        silent: false,
     }
 }
 

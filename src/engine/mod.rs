@@ -41,7 +41,7 @@ use self::batcher::Batcher;
 pub use self::batches::balanced_batches;
 pub use self::budget::{GROUP_BYTES, MemoryBudget, Workload};
 pub use self::row_cache::RowCache;
-pub use self::task::{NO_TOKENS, Task, TaskInput, TaskRow, TextError, TokenizeError};
+pub use self::task::{NO_TOKENS, Task, TaskInput, TaskRow, TextError, TextFault, TokenizeError};
 pub use self::utilization::Utilization;
 pub use self::wave::{EncodedText, Incoming, Item, Outgoing, SharedRows, Wave};
 use self::workers::Workers;
@@ -114,7 +114,7 @@ impl<T: Task> Engine<T> {
         let mut batcher =
             Batcher::new(self.budget, self.workers.clone(), self.repeated.clone(), false, to_caller);
         for (index, text) in self.tokenize(texts)?.into_iter().enumerate() {
-            let text = text.map_err(|error| Error::new(TextError { index, reason: error.into_reason() }))?;
+            let text = text.map_err(|error| Error::new(TextError::new(index, error)))?;
             let carried = EncodedText {
                 tokens: text.token_count(),
                 truncated_tokens: text.truncated_tokens(),

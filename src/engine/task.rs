@@ -109,8 +109,41 @@ impl TokenizeError {
 pub struct TextError {
     /// The index of the text, from 0.
     pub index: usize,
+    /// What is wrong with it.
+    pub fault: TextFault,
     /// The predicate of a sentence whose subject is the text.
     pub reason: String,
+}
+
+/// The kind of a [`TextError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TextFault {
+    /// It cannot be tokenized, or has no tokens.
+    Invalid,
+    /// It has more tokens than the limit, this many.
+    TooLong {
+        /// Tokens of the whole text.
+        tokens: usize,
+    },
+    /// What it becomes has NaN or infinite values.
+    NotFinite,
+}
+
+impl TextError {
+    /// A text that cannot be tokenized.
+    pub(super) fn new(index: usize, error: TokenizeError) -> Self {
+        let fault = match error {
+            TokenizeError::TooLong { tokens, .. } => TextFault::TooLong { tokens },
+            TokenizeError::Failed(_) | TokenizeError::NoTokens => TextFault::Invalid,
+        };
+        TextError { index, fault, reason: error.into_reason() }
+    }
+
+    /// A text whose vector is not finite.
+    pub fn not_finite(index: usize) -> Self {
+        let reason = "has a vector with NaN or infinite values; check the model".into();
+        TextError { index, fault: TextFault::NotFinite, reason }
+    }
 }
 
 impl fmt::Display for TextError {

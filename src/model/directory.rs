@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use super::config::Config;
 use super::layout::{self, ADAPTER_CONFIG, ALL_WEIGHTS, CONFIG, MODULES};
-use super::{Source, hub};
+use super::{NoSuchModel, Source, hub};
 use crate::sys::regular_file::has_dir_entry;
 
 /// The directory of a model.
@@ -49,7 +49,10 @@ impl ModelDir {
                 bail!("{} has no config.json; pass the directory of a model", directory.display())
             }
             (false, false) => {
-                bail!("no model {:?}: it is neither a directory nor a hub id such as org/name", source.model)
+                let model = &source.model;
+                bail!(NoSuchModel(format!(
+                    "no model {model:?}: it is neither a directory nor a hub id such as org/name"
+                )))
             }
         }
     }

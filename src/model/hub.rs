@@ -15,7 +15,6 @@ mod proxy;
 mod settings;
 mod url;
 
-use std::fmt;
 use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,10 +24,10 @@ use anyhow::{Error, Result, bail};
 use hf_hub::Cache;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::Source;
 use super::layout::{self, CONFIG, Completeness, MODULES, Snapshot, WEIGHTS_INDEXES};
 use super::modules::{Module, may_lack_size, read_modules};
 use super::weights::read_index;
+use super::{NoSuchModel, NotDownloaded, Source};
 use crate::sys::own_file::{self, SHARED};
 use crate::sys::regular_file::MAX_TOKENIZER_BYTES;
 use blob::{Blob, LockError};
@@ -53,25 +52,13 @@ enum Cached {
     Complete(PathBuf),
 }
 
-/// An error that the hub has no such model: a sentence.
-#[derive(Debug)]
-struct NoSuchModel(String);
-
-impl fmt::Display for NoSuchModel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for NoSuchModel {}
-
 /// The directory of a model's snapshot: from the cache if it is complete there, otherwise from the hub. If the cache may lack an
 /// optional file, or one of those `wanted`, and the hub cannot be asked whether it exists, a warning is returned with the directory.
 ///
 /// # Errors
 /// If the model is not in the cache, and the hub refuses, cannot be reached or must not be used.
 pub(super) fn snapshot(source: &Source, wanted: &[&'static str]) -> Result<(PathBuf, Option<String>)> {
-    let cache = settings::cache_directory()?;
+    let cache = source.cache.clone().map_or_else(settings::cache_directory, Ok)?;
     let mut meanings = ids::meanings(&source.model, &cache);
     if source.offline {
         meanings.truncate(1);
@@ -94,7 +81,7 @@ fn snapshot_of(source: &Source, cache: &Path, wanted: &[&'static str]) -> Result
         Cached::Complete(folder) => return Ok((folder, None)),
         Cached::Unknown(folder, file) => (folder, file),
         Cached::Incomplete(missing) if source.offline => return Err(hub.forbidden(&missing)),
-        Cached::Incomplete(_) => return hub.download().map(|folder| (folder, None)),
+        Cached::Incomplete(_) => return hub.download().map(|folder| (folder, None)).map_err(not_downloaded),
     };
     let reason = if source.offline {
         Error::msg("offline mode forbids a request")
@@ -113,6 +100,11 @@ fn snapshot_of(source: &Source, cache: &Path, wanted: &[&'static str]) -> Result
         source.model
     );
     Ok((folder, Some(warning)))
+}
+
+/// The error of a download, whose kind can be told.
+fn not_downloaded(error: Error) -> Error {
+    if error.is::<NoSuchModel>() { error } else { NotDownloaded(error.to_string()).into() }
 }
 
 /// A model, its directory in the cache, and the hub that has it.
@@ -297,7 +289,7 @@ impl<'a> Hub<'a> {
         let Some(blob) = Blob::new(&self.folder, &path, info) else {
             return Err(self.malformed_answer(name, "its ETag cannot be a file name"));
         };
-        let _lock = blob.lock(name, self.settings.timeout).map_err(|error| match error {
+        let _lock = blob.lock(name, self.settings.timeout, self.source.silent).map_err(|error| match error {
             LockError::Held(path) => Error::msg(format!(
                 "another process holds the lock {}, but its download of {name} of {} has stalled; end that process, then \
                  run the command again",
@@ -430,12 +422,12 @@ impl<'a> Hub<'a> {
         let option = if revision == "main" { String::new() } else { format!(" --revision {revision}") };
         let what = if missing.is_empty() { String::new() } else { format!(" of {}", listed(missing)) };
         let check = self.check_of_id().map(|(check, _)| format!("{check}, ")).unwrap_or_default();
-        Error::msg(format!(
+        Error::new(NoSuchModel(format!(
             "{}, and offline mode (--offline, HF_HUB_OFFLINE) forbids a download{what}: {check}run `sconce download \
              {model}{option}` once with network access, {}",
             self.absence(),
             self.remedy_without_network()
-        ))
+        )))
     }
 
     fn unreachable(&self, reason: &str) -> Error {

@@ -26,4 +26,4 @@ pub mod token_head;
 mod unsupported;
 pub mod weights;
 
-pub use source::Source;
+pub use source::{NoSuchModel, NotDownloaded, Source, is_revision};

@@ -1,4 +1,7 @@
-//! The user's choice of a model.
+//! The user's choice of a model, and the errors if there is no such model.
+
+use std::fmt;
+use std::path::PathBuf;
 
 /// Which model to use, and whether the network may be used to get it.
 #[derive(Debug, Clone)]
@@ -7,10 +10,47 @@ pub struct Source {
     pub model: String,
     /// Branch, tag or commit on the hub.
     pub revision: String,
+    /// The cache of the hub; `None`: as the variables of `huggingface_hub` say.
+    pub cache: Option<PathBuf>,
     /// Dimensions of the vectors, which choose among the folders of a Dense module (`--dimensions`).
     pub dimensions: Option<usize>,
     /// Whether the network must not be used.
     pub offline: bool,
     /// Whether to draw download progress on standard error.
     pub progress: bool,
+    /// Whether to print nothing, not even that a download waits for another process.
+    pub silent: bool,
 }
+
+/// Whether a text can be a branch, a tag or a commit. It becomes a part of a path in the cache: a component such as `..` cannot.
+pub fn is_revision(text: &str) -> bool {
+    let is_plain = |part: &str| {
+        let has_plain_characters = part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+        has_plain_characters && !part.is_empty() && part != "." && part != ".."
+    };
+    text.split('/').all(is_plain)
+}
+
+/// There is no such model: it is no directory, and neither the cache nor the hub has it, or the hub must not be asked. A sentence.
+#[derive(Debug)]
+pub struct NoSuchModel(pub String);
+
+/// A model cannot be downloaded: the hub cannot be reached or refuses, or the cache cannot store its files. A sentence.
+#[derive(Debug)]
+pub struct NotDownloaded(pub String);
+
+impl fmt::Display for NoSuchModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for NotDownloaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NoSuchModel {}
+
+impl std::error::Error for NotDownloaded {}

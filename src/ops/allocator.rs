@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_long, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libmimalloc_sys::{mi_collect, mi_option_set_default, mi_option_t, mi_register_error};
 
@@ -16,6 +17,10 @@ const REFUSALS: [c_int; 2] = [12, 132];
 
 /// `mi_option_purge_delay`: milliseconds before freed memory is returned. `libmimalloc-sys` has no name for it.
 const PURGE_DELAY: mi_option_t = 15;
+
+/// Whether this is the program's allocator, whose settings are for this crate to choose: not in a program that uses the library.
+static IS_CONFIGURED: AtomicBool = AtomicBool::new(false);
+
 /// Keeps freed memory for 250 ms, so that the next operation of the same size reuses it. `MIMALLOC_PURGE_DELAY` in the
 /// environment takes precedence.
 ///
@@ -23,12 +28,17 @@ const PURGE_DELAY: mi_option_t = 15;
 /// page and zeroed, which takes 4 to 8 % of a run. With 500 ms, memory begins to grow with the input (`scripts/check/scale.py
 /// --formats parquet`).
 pub fn keep_freed_memory() {
-    set(PURGE_DELAY, 250);
+    if IS_CONFIGURED.load(Ordering::Relaxed) {
+        set(PURGE_DELAY, 250);
+    }
 }
 
 /// Returns the memory that loading has freed to the system: an idle thread returns none, so that each of several processes with one
 /// model would keep some megabytes. From now on it is returned after 10 ms, the default.
 pub fn return_freed_memory() {
+    if !IS_CONFIGURED.load(Ordering::Relaxed) {
+        return;
+    }
     // SAFETY: any thread may collect its heap at any time.
     let collect = || unsafe { mi_collect(true) };
     collect();
@@ -42,7 +52,10 @@ pub fn return_freed_memory() {
 /// Each thread would fill many of its huge pages in part only: 10 to 30 MB in a process that encodes one text, and 11 MB with two workers
 /// and the sizes of all-MiniLM-L6-v2. Where a virtual machine has to get them from its host first, a run takes 10 to 20 ms more; what they save
 /// in address translation is below 0.5 %, and nothing with the sizes of BERT-base.
+///
+/// Without this call, the functions of this module change nothing.
 pub fn configure_at_start() {
+    IS_CONFIGURED.store(true, Ordering::Relaxed);
     #[cfg(not(unix))]
     report_refusals();
     set(PURGE_DELAY, 0);
@@ -50,8 +63,9 @@ pub fn configure_at_start() {
     use_one_c_arena();
 }
 
-/// Makes the allocator call [`on_refusal`] where it would return no memory: Rust would abort the process.
-fn report_refusals() {
+/// Makes the allocator call [`on_refusal`] where it would return no memory: Rust would abort the process. May be called before `main`: it
+/// stores a pointer.
+pub fn report_refusals() {
     extern "C" fn on_error(code: c_int, _: *mut c_void) {
         if REFUSALS.contains(&code) {
             on_refusal();
@@ -59,17 +73,6 @@ fn report_refusals() {
     }
     // SAFETY: the function may be called at any time from any thread, and has no argument of its own to be valid.
     unsafe { mi_register_error(Some(on_error), ptr::null_mut()) };
-}
-
-// Runs before `main`: Rust's runtime allocates before, too.
-//
-// SAFETY: a constructor must not rely on anything that Rust's runtime sets up before `main`. This one stores a pointer.
-#[cfg(unix)]
-ctor::declarative::ctor! {
-    #[ctor(unsafe)]
-    fn report_refusals_before_main() {
-        report_refusals();
-    }
 }
 
 /// Limits the arenas of glibc's malloc, from which C code allocates little, to one. Otherwise each thread reserves 64 MB of address

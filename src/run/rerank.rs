@@ -117,7 +117,7 @@ fn read_queries(options: &RerankOptions) -> Result<QueryTexts> {
 /// The error of a query that cannot be encoded, with the name of the query.
 fn name_query(error: Error, names: &[String]) -> Error {
     match error.downcast::<TextError>() {
-        Ok(TextError { index, reason }) => anyhow!("{} {reason}", names[index]),
+        Ok(TextError { index, reason, .. }) => anyhow!("{} {reason}", names[index]),
         Err(error) => error,
     }
 }

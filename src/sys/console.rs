@@ -1,6 +1,7 @@
 //! Messages and the progress bar on standard error.
 
 use std::io::IsTerminal;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytesize::ByteSize;
@@ -43,17 +44,31 @@ pub fn counted(number: u64, noun: &str) -> String {
 }
 
 /// Prints messages to standard error, filtered by [`Verbosity`].
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Console {
     verbosity: Verbosity,
     progress: bool,
+    /// Where warnings are kept that are not printed.
+    warnings: Option<Arc<Mutex<Vec<String>>>>,
 }
 
 impl Console {
     /// A console. `progress` allows progress bars; they are drawn only if standard error is a terminal.
     pub fn new(verbosity: Verbosity, progress: bool) -> Self {
         let progress = progress && verbosity > Verbosity::Quiet && std::io::stderr().is_terminal();
-        Console { verbosity, progress }
+        Console { verbosity, progress, warnings: None }
+    }
+
+    /// A console that prints nothing and keeps warnings for [`Console::take_warnings`].
+    pub fn silent() -> Self {
+        Console { warnings: Some(Arc::default()), ..Console::new(Verbosity::Quiet, false) }
+    }
+
+    /// The warnings that a silent console has kept since the last call.
+    pub fn take_warnings(&self) -> Vec<String> {
+        let kept = self.warnings.as_ref();
+        kept.map(|kept| std::mem::take(&mut *kept.lock().unwrap_or_else(PoisonError::into_inner)))
+            .unwrap_or_default()
     }
 
     /// Whether progress bars are drawn.
@@ -68,7 +83,10 @@ impl Console {
 
     /// Prints a warning: the result may differ from what the user expects. Printed at every verbosity.
     pub fn warn(&self, message: impl AsRef<str>) {
-        eprint_message(&format!("warning: {}", message.as_ref()));
+        match &self.warnings {
+            Some(kept) => kept.lock().unwrap_or_else(PoisonError::into_inner).push(message.as_ref().into()),
+            None => eprint_message(&format!("warning: {}", message.as_ref())),
+        }
     }
 
     /// Prints a note, unless [`Verbosity::Quiet`].
@@ -117,8 +135,8 @@ impl Console {
     }
 
     /// The same console without progress bars, for runs whose rows go to a terminal.
-    pub fn without_progress(self) -> Self {
-        Console { progress: false, ..self }
+    pub fn without_progress(&self) -> Self {
+        Console { progress: false, ..self.clone() }
     }
 }
 

@@ -14,6 +14,12 @@ pub fn is_true(name: &str) -> bool {
     text(name).is_some_and(|value| is_true_value(&value))
 }
 
+/// Whether the network must not be used. As in huggingface_hub, the older variable counts if the other one is not set.
+pub fn is_offline() -> bool {
+    let value = text("HF_HUB_OFFLINE").or_else(|| text("TRANSFORMERS_OFFLINE"));
+    value.is_some_and(|value| is_true_value(&value))
+}
+
 /// Whether a value is one of those that `huggingface_hub` takes as true.
 pub fn is_true_value(value: &str) -> bool {
     ["1", "on", "yes", "true"].contains(&value.to_lowercase().as_str())

@@ -12,11 +12,23 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 /// # Errors
 /// If the system refuses to start the threads.
 pub fn build_global_pool(threads: Option<usize>) -> Result<()> {
-    let threads = match threads {
-        Some(threads) => threads,
-        None => std::thread::available_parallelism().map_or(1, usize::from),
-    };
-    pool(threads, |index| format!("compute-{index}")).build_global().map_err(|error| refused(threads, error))
+    let (pool, threads) = compute_threads(threads);
+    pool.build_global().map_err(|error| refused(threads, error))
+}
+
+/// A pool like the global one, for a program that has a global pool of its own.
+///
+/// # Errors
+/// If the system refuses to start the threads.
+pub fn compute_pool(threads: Option<usize>) -> Result<ThreadPool> {
+    let (pool, threads) = compute_threads(threads);
+    pool.build().map_err(|error| refused(threads, error))
+}
+
+/// A pool of `threads` threads, by default one per available core, and their number.
+fn compute_threads(threads: Option<usize>) -> (ThreadPoolBuilder, usize) {
+    let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    (pool(threads, |index| format!("compute-{index}")), threads)
 }
 
 /// A pool of `threads` threads.

@@ -31,7 +31,9 @@ fn open(model: &str) -> Loaded {
         revision: "main".into(),
         dimensions: None,
         offline: true,
+        cache: None,
         progress: false,
+        silent: false,
     };
     let options = ModelOptions { pooling: Some(Pooling::None), ..ModelOptions::of(source) };
     load(&options, &quiet()).expect("the fixture loads")

@@ -31,7 +31,9 @@ fn embedder(model: &str, options: &VectorOptions) -> Embedder {
         revision: "main".into(),
         dimensions: None,
         offline: true,
+        cache: None,
         progress: false,
+        silent: false,
     };
     let console = Console::new(Verbosity::Quiet, false);
     let loaded = load(&ModelOptions::of(source), &console).expect("the fixture loads");

@@ -41,7 +41,9 @@ fn try_model(folder: &Path) -> Result<(), String> {
         revision: "main".into(),
         dimensions: None,
         offline: true,
+        cache: None,
         progress: false,
+        silent: false,
     };
     let console = Console::new(Verbosity::Quiet, false);
     let model = ModelOptions::of(source);

@@ -35,7 +35,9 @@ fn open(model: &str) -> Loaded {
         revision: "main".into(),
         dimensions: None,
         offline: true,
+        cache: None,
         progress: false,
+        silent: false,
     });
     load(&options, &Console::new(Verbosity::Quiet, false)).expect("the fixture loads")
 }

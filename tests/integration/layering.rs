@@ -1,15 +1,16 @@
-//! Imports run downward only: `main → cli → run → {job, task}`, `task → {engine, text, model, nn}`, `job → {engine, input, output}`,
-//! `engine → {text, output}`, `{input, output, vectors} → formats`, `model → nn → ops → kernels`.
+//! Imports run downward only: `main → cli → run → {job, task}`, `lib → api → {task, vectors}`, `task → {engine, text, model, nn}`,
+//! `job → {engine, input, output}`, `engine → {text, output}`, `{input, output, vectors} → formats`, `model → nn → ops → kernels`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each room with the rooms that it may name.
 const ALLOWED: &[(&str, &[&str])] = &[
-    ("main", &["cli", "error", "job", "output"]),
+    ("main", &["cli", "error", "job", "output", "nn"]),
     (
         "lib",
         &[
+            "api",
             "cli",
             "engine",
             "error",
@@ -31,6 +32,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "vectors",
         ],
     ),
+    // A door like the command line; `api/engine.rs` alone runs tasks.
+    ("api", &["engine", "task", "vectors", "text", "model", "neighbours", "nn", "output", "field"]),
     ("cli", &["run", "job", "task", "vectors", "input", "text", "model", "neighbours", "nn", "output"]),
     (
         "run",
@@ -71,6 +74,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
 ];
 
 const ROOMS: &[&str] = &[
+    "api",
     "cli",
     "run",
     "task",

@@ -31,6 +31,7 @@ mod input;
 mod inspect;
 mod kernels;
 mod layering;
+mod library;
 mod long_texts;
 mod masked_lm;
 mod memory;

@@ -58,7 +58,9 @@ fn load(kind: HeadKind, model: &str) -> Loaded {
         revision: "main".into(),
         dimensions: None,
         offline: true,
+        cache: None,
         progress: false,
+        silent: false,
     };
     let tokenizer = Some(fixture("bert-tiny").join("tokenizer.json"));
     let options = ModelOptions { tokenizer, ..ModelOptions::of(source) };

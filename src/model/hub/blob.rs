@@ -76,11 +76,16 @@ impl Blob {
     }
 
     /// Locks the blob against other processes until the returned file is dropped; `None` on file systems without locks. Waits
-    /// for another process for as long as its part of the file grows.
+    /// for another process for as long as its part of the file grows, and says so unless `silent`.
     ///
     /// # Errors
     /// If the other process has stalled, or the lock file cannot be used.
-    pub(super) fn lock(&self, name: &str, timeout: Duration) -> Result<Option<File>, LockError> {
+    pub(super) fn lock(
+        &self,
+        name: &str,
+        timeout: Duration,
+        silent: bool,
+    ) -> Result<Option<File>, LockError> {
         let path = self.path.with_extension("lock");
         let file = own_file::open_lock(&path).map_err(LockError::Disk)?;
         let part_size = || fs::metadata(self.part()).map_or(0, |part| part.len());
@@ -93,7 +98,7 @@ impl Blob {
                 Err(TryLockError::Error(error)) => return Err(LockError::Disk(error)),
                 Err(TryLockError::WouldBlock) => {}
             }
-            if !has_warned {
+            if !has_warned && !silent {
                 let shown = path.display();
                 terminal::eprint_message(&format!(
                     "warning: waiting for another process to download {name} (lock {shown})"

@@ -131,7 +131,8 @@ fn prepare<T: ModelTask>(
 ) -> Result<ControlFlow<ExitStatus, Prepared<T>>> {
     let start = Instant::now();
     let lock = checks::lock_output(options)?;
-    let console = if shows_progress(&lock) { options.console } else { options.console.without_progress() };
+    let console =
+        if shows_progress(&lock) { options.console.clone() } else { options.console.without_progress() };
     let output_is_stream = lock.sidecars().is_none();
     let mut source = options.open_input(output_is_stream)?;
     let loaded = load(&console)?;

@@ -74,7 +74,7 @@ pub(super) fn embed(options: &SearchOptions, file: &VectorFile) -> Result<QueryV
     let texts: Vec<TaskInput> = texts.iter().map(|text| TaskInput::new(text)).collect();
     let embedded =
         EmbeddedTexts::embed(&engine, &texts).map_err(|error| match error.downcast::<TextError>() {
-            Ok(TextError { index, reason }) => {
+            Ok(TextError { index, reason, .. }) => {
                 anyhow!("{} {reason}; shorten it, or pass --on-long truncate or mean", names[index])
             }
             Err(error) => error,
@@ -150,7 +150,7 @@ fn read(options: &SearchOptions, file: &VectorFile, path: &Path) -> Result<Query
         None if file.kind() == RowKind::PerToken => Comparison::MaxSim {
             mean: file.metadata().get("similarity").is_some_and(|name| is_mean_max_sim(name)),
         },
-        None => Comparison::Metric(metric_of(file)?),
+        None => Comparison::Metric(file.metric()?),
     };
     Ok(QueryVectors { vectors, ids, comparison, read: ReadFiles::default() })
 }
@@ -201,17 +201,4 @@ fn read_sparse(file: &VectorFile) -> Result<Vec<TextVector>> {
         Ok(ControlFlow::Continue(()))
     })?;
     Ok(vectors)
-}
-
-/// The metric that the metadata of a file names; cosine if it names none.
-fn metric_of(file: &VectorFile) -> Result<Metric> {
-    let Some(name) = file.metadata().get("similarity") else { return Ok(Metric::default()) };
-    let metric = Metric::ALL.iter().find(|metric| metric.name() == name);
-    metric.copied().ok_or_else(|| {
-        UsageError(format!(
-            "the similarity function of {} is {name}, which search does not support; pass --metric",
-            file.name()
-        ))
-        .into()
-    })
 }

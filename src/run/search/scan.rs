@@ -1,16 +1,14 @@
 //! Finds the neighbours of queries, and ranks them again by vectors of higher precision.
 
-use anyhow::{Error, Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 use rayon::prelude::*;
 
 use super::SearchOptions;
-use crate::neighbours::{
-    MaxSim, Metric, Nearest, Neighbour, NotFinite, Scorer, SparseRow, SparseScorer, Stored, rows_f32,
-};
+use crate::neighbours::{Metric, Neighbour, NotFinite, Scorer, Stored, rows_f32};
 use crate::output::SparseVector;
 use crate::sys::console::{Console, counted};
 use crate::task::TextVector;
-use crate::vectors::VectorFile;
+use crate::vectors::{Found, VectorFile};
 
 /// How queries are compared with the rows of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,24 +29,30 @@ pub(super) fn nearest(
     comparison: Comparison,
     queries: &[TextVector],
 ) -> Result<Vec<Vec<Neighbour>>> {
-    let dense: Vec<&Vec<f32>> = queries.iter().filter_map(TextVector::dense).collect();
+    let SearchOptions { k, threshold, .. } = *options;
+    let found = |found: Found| {
+        report_missing(options, file, found.scored);
+        found.neighbours
+    };
     let metric = match comparison {
         Comparison::Metric(metric) => metric,
-        Comparison::SparseDot => return nearest_sparse(options, file, queries),
-        Comparison::MaxSim { mean } => return nearest_by_tokens(options, file, mean, &dense),
+        Comparison::SparseDot => {
+            let queries: Vec<&SparseVector> = queries.iter().filter_map(TextVector::sparse).collect();
+            return file.nearest_sparse(&queries, k, threshold).map(found);
+        }
+        Comparison::MaxSim { mean } => {
+            let queries: Vec<&[f32]> =
+                queries.iter().filter_map(TextVector::dense).map(Vec::as_slice).collect();
+            return file.nearest_by_tokens(mean, &queries, k, threshold).map(found);
+        }
     };
-    let dimensions = file.dimensions();
-    let queries: Vec<f32> = dense.into_iter().flatten().copied().collect();
-    let scorer = Scorer::new(metric, file.stored(), &queries, dimensions).map_err(of_query)?;
+    let queries: Vec<f32> = queries.iter().filter_map(TextVector::dense).flatten().copied().collect();
     let Some((rescored, rescore)) = rescored.zip(options.rescore.as_ref()) else {
-        let nearest = Nearest::new(scorer.queries(), options.k, options.threshold);
-        report_missing(options, file, file.scan(0, &scorer, &nearest)?);
-        return Ok(nearest.into_sorted());
+        return file.nearest(metric, &queries, k, threshold).map(found);
     };
-    let nearest = Nearest::new(scorer.queries(), options.k.saturating_mul(rescore.multiplier), None);
-    report_missing(options, file, file.scan(0, &scorer, &nearest)?);
-    let scorer = Scorer::new(metric, Stored::Numbers, &queries, dimensions).map_err(of_query)?;
-    let candidates = nearest.into_sorted().into_par_iter().enumerate();
+    let candidates = file.nearest(metric, &queries, k.saturating_mul(rescore.multiplier), None).map(found)?;
+    let scorer = Scorer::new(metric, Stored::Numbers, &queries, file.dimensions())?;
+    let candidates = candidates.into_par_iter().enumerate();
     candidates.map(|(query, found)| rank(options, rescored, &scorer, query, found)).collect()
 }
 
@@ -64,52 +68,6 @@ pub(in crate::run) fn warn_of_missing(file: &VectorFile, rows: usize, console: &
         let rows = counted(rows as u64, "row");
         console.warn(format!("{rows} of {} {have} no vector (null) and {are} not compared", file.name()));
     }
-}
-
-/// The error for a query with a value that is not finite.
-fn of_query(NotFinite { row }: NotFinite) -> Error {
-    anyhow!("query {} has a value that is not finite (NaN or infinity); remove the query", row + 1)
-}
-
-/// The neighbours of each sparse query, best first. A file by token gets numbers for the tokens of the queries.
-fn nearest_sparse(
-    options: &SearchOptions,
-    file: &VectorFile,
-    queries: &[TextVector],
-) -> Result<Vec<Vec<Neighbour>>> {
-    let queries: Vec<&SparseVector> = queries.iter().filter_map(TextVector::sparse).collect();
-    let indices = |query: &&SparseVector| match file.token_numbers() {
-        Some(numbers) => query.tokens.iter().map(|token| numbers.number(token)).collect(),
-        None => query.indices.clone(),
-    };
-    let indices: Vec<Vec<u32>> = queries.iter().map(indices).collect();
-    let rows = indices.iter().zip(&queries);
-    let rows: Vec<_> = rows.map(|(indices, query)| SparseRow { indices, values: &query.values }).collect();
-    let scorer = SparseScorer::new(&rows).map_err(of_query)?;
-    let nearest = Nearest::new(queries.len(), options.k, options.threshold);
-    report_missing(options, file, file.scan_sparse(&scorer, &nearest)?);
-    Ok(nearest.into_sorted())
-}
-
-/// The neighbours of each query by the vectors of its tokens, best first.
-fn nearest_by_tokens(
-    options: &SearchOptions,
-    file: &VectorFile,
-    mean: bool,
-    queries: &[&Vec<f32>],
-) -> Result<Vec<Vec<Neighbour>>> {
-    let is_usable = |query: &&Vec<f32>| !query.is_empty() && query.iter().all(|x| x.is_finite());
-    if let Some(query) = queries.iter().position(|query| !is_usable(query)) {
-        bail!(
-            "query {} has no vectors, or a value that is not finite (NaN or infinity); remove the query",
-            query + 1
-        );
-    }
-    let max_sim = |query: &&Vec<f32>| MaxSim::new(query, file.dimensions(), mean);
-    let queries: Vec<MaxSim> = queries.iter().map(max_sim).collect();
-    let nearest = Nearest::new(queries.len(), options.k, options.threshold);
-    report_missing(options, file, file.scan_tokens(&queries, &nearest)?);
-    Ok(nearest.into_sorted())
 }
 
 /// Ranks the candidates of a query by the vectors of another file.

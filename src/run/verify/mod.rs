@@ -61,7 +61,7 @@ pub fn verify(options: &VerifyOptions) -> Result<()> {
 fn embed(engine: &Engine<TextEncoder>, reference: &Reference) -> Result<EmbeddedTexts> {
     let texts: Vec<TaskInput> = reference.texts.iter().map(|record| TaskInput::new(&record.text)).collect();
     EmbeddedTexts::embed(engine, &texts).map_err(|error| match error.downcast::<TextError>() {
-        Ok(TextError { index, reason }) => {
+        Ok(TextError { index, reason, .. }) => {
             Error::msg(format!("{} {reason}", reference.texts[index].location))
         }
         Err(error) => error,

@@ -42,8 +42,7 @@ impl EmbeddedTexts {
                 bail!("a text has no row; please report this as a bug")
             };
             if !is_finite {
-                let reason = "has a vector with NaN or infinite values; check the model".into();
-                bail!(TextError { index, reason });
+                bail!(TextError::not_finite(index));
             }
             embedded.vectors.push(vector_of(content)?);
             embedded.tokens.push(text.tokens);

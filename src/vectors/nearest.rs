@@ -1,0 +1,126 @@
+//! The nearest neighbours of queries among the rows of a file.
+
+use std::fmt;
+
+use anyhow::Result;
+
+use super::file::VectorFile;
+use crate::error::UsageError;
+use crate::named::Named;
+use crate::neighbours::{MaxSim, Metric, Nearest, Neighbour, NotFinite, Scorer, SparseRow, SparseScorer};
+use crate::output::SparseVector;
+
+/// The neighbours that a scan of a whole file has found.
+#[derive(Debug)]
+pub struct Found {
+    /// Those of each query, best first; equal scores by row.
+    pub neighbours: Vec<Vec<Neighbour>>,
+    /// The rows that were scored: those with a vector.
+    pub scored: usize,
+}
+
+/// A query that cannot be compared with anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnusableQuery {
+    /// Its index, from 0.
+    pub query: usize,
+    /// Whether queries are the vectors of tokens, of which there may be none.
+    by_tokens: bool,
+}
+
+impl fmt::Display for UnusableQuery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let none = if self.by_tokens { "no vectors, or " } else { "" };
+        let query = self.query + 1;
+        write!(f, "query {query} has {none}a value that is not finite (NaN or infinity); remove the query")
+    }
+}
+
+impl std::error::Error for UnusableQuery {}
+
+impl VectorFile {
+    /// The metric that the metadata of the file names; cosine if it names none.
+    ///
+    /// # Errors
+    /// If there is no such metric: a usage error.
+    pub fn metric(&self) -> Result<Metric> {
+        let Some(name) = self.metadata().get("similarity") else { return Ok(Metric::default()) };
+        let metric = Metric::ALL.iter().find(|metric| metric.name() == name);
+        metric.copied().ok_or_else(|| {
+            UsageError(format!(
+                "the similarity function of {} is {name}, which search does not support; pass --metric",
+                self.name()
+            ))
+            .into()
+        })
+    }
+
+    /// The nearest neighbours of dense queries, `(queries, dimensions)`: at most `k` of each, with scores of at least `threshold`.
+    ///
+    /// # Errors
+    /// [`UnusableQuery`] if a value of a query is not finite. If the file cannot be read, or has a value that is not finite.
+    pub fn nearest(
+        &self,
+        metric: Metric,
+        queries: &[f32],
+        k: usize,
+        threshold: Option<f32>,
+    ) -> Result<Found> {
+        let scorer = Scorer::new(metric, self.stored(), queries, self.dimensions()).map_err(of_query)?;
+        let nearest = Nearest::new(scorer.queries(), k, threshold);
+        let scored = self.scan(0, &scorer, &nearest)?;
+        Ok(Found { neighbours: nearest.into_sorted(), scored })
+    }
+
+    /// The nearest neighbours of sparse queries. A file by token gets numbers for the tokens of the queries.
+    ///
+    /// # Errors
+    /// As [`VectorFile::nearest`].
+    pub fn nearest_sparse(
+        &self,
+        queries: &[&SparseVector],
+        k: usize,
+        threshold: Option<f32>,
+    ) -> Result<Found> {
+        let indices = |query: &&SparseVector| match self.token_numbers() {
+            Some(numbers) => query.tokens.iter().map(|token| numbers.number(token)).collect(),
+            None => query.indices.clone(),
+        };
+        let indices: Vec<Vec<u32>> = queries.iter().map(indices).collect();
+        let rows = indices.iter().zip(queries);
+        let rows: Vec<_> =
+            rows.map(|(indices, query)| SparseRow { indices, values: &query.values }).collect();
+        let scorer = SparseScorer::new(&rows).map_err(of_query)?;
+        let nearest = Nearest::new(queries.len(), k, threshold);
+        let scored = self.scan_sparse(&scorer, &nearest)?;
+        Ok(Found { neighbours: nearest.into_sorted(), scored })
+    }
+
+    /// The nearest neighbours of queries with one vector per token, concatenated, in a file with one vector per token. `mean`: scores are
+    /// divided by the number of query tokens.
+    ///
+    /// # Errors
+    /// As [`VectorFile::nearest`]; [`UnusableQuery`] also for a query without vectors.
+    pub fn nearest_by_tokens(
+        &self,
+        mean: bool,
+        queries: &[&[f32]],
+        k: usize,
+        threshold: Option<f32>,
+    ) -> Result<Found> {
+        let is_usable = |query: &&[f32]| !query.is_empty() && query.iter().all(|x| x.is_finite());
+        if let Some(query) = queries.iter().position(|query| !is_usable(query)) {
+            return Err(UnusableQuery { query, by_tokens: true }.into());
+        }
+        let queries: Vec<MaxSim> =
+            queries.iter().map(|query| MaxSim::new(query, self.dimensions(), mean)).collect();
+        let nearest = Nearest::new(queries.len(), k, threshold);
+        let scored = self.scan_tokens(&queries, &nearest)?;
+        Ok(Found { neighbours: nearest.into_sorted(), scored })
+    }
+}
+
+/// The error for a query with a value that is not finite.
+fn of_query(NotFinite { row }: NotFinite) -> UnusableQuery {
+    UnusableQuery { query: row, by_tokens: false }
+}
