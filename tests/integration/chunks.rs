@@ -4,6 +4,8 @@ use crate::support;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::thread;
+use std::time::Duration;
 
 use crate::support::{
     assert_close, assert_fails, copy_folder, embed, embedding, fixture, numbers, rows, sconce, stderr,
@@ -483,7 +485,7 @@ fn a_run_that_is_killed_within_a_record_resumes_at_its_beginning() {
             && fs::metadata(&partial).map_or(0, |there| there.len())
                 <= before.max(attempt * expected.len() as u64 / 8)
         {
-            std::thread::yield_now();
+            thread::sleep(Duration::from_millis(1));
         }
         kills += u32::from(child.try_wait().unwrap().is_none());
         let _ = child.kill();
