@@ -13,14 +13,10 @@ cd "$(dirname "$0")/.."
 # The checks run target/release/sconce, so it has to be built there.
 export CARGO_TARGET_DIR=$PWD/target
 
-cargo build --release --locked
+# With the features of the tests, so that sconce is compiled once.
+cargo test --release --workspace --locked --no-run
 scripts/fetch_model.sh >/dev/null
-requirements=scripts/check/requirements-readers.txt
-readers=$PWD/target/readers/$(sha256sum "$requirements" | cut -c1-16)
-if [ ! -e "$readers/complete" ]; then
-    python3 -m pip install --quiet --disable-pip-version-check --target "$readers" -r "$requirements"
-    touch "$readers/complete"
-fi
+readers=$(scripts/check/readers.sh)
 PYTHONPATH=$readers python3 scripts/check/read_back.py | tail -n 1
 PYTHONPATH=$readers python3 scripts/check/recipes.py | tail -n 1
 log=$(mktemp)
