@@ -24,6 +24,9 @@ step "fuzzing of inputs and models"
 SCONCE_FUZZ_CASES=8000 cargo test --release --locked --test integration fuzz_input::
 SCONCE_FUZZ_CASES=2000 cargo test --release --locked --test integration fuzz_model::
 
+step "killed runs into the other formats"
+cargo test --release --locked --test integration -- --ignored
+
 step "sconce without the features of the tests: vectors of the real model, full disk, start-up"
 cargo build --release --locked
 .venv/bin/python scripts/check/compare.py
