@@ -41,6 +41,8 @@ computing=(
     goldens ops neighbours packed_weights real_model embedded_texts long_texts verify similarity pipelines
     adapters causal_rerankers decoders heads masked_lm multi_vector sparse spans static_embeddings t5 towers unified
 )
+# Tests that compare bits take minutes with portable vectors and on emulated tiles; those of kernels:: do so for both.
+bits=(--skip=common_prefixes_have --skip=selected_tokens_have)
 run() {
     echo "== SCONCE_ISA=$isa"
     SCONCE_ISA=$isa cargo test --release --workspace --locked --no-fail-fast "$@" 2>&1 | tee -a "$log" || status=$?
@@ -53,15 +55,17 @@ for isa in "${isas[@]:1}"; do
         continue
     fi
     run --lib -- nn:: ops:: neighbours::
-    # The portable vectors are a reference for the others; what is computed with them is slow, and the same code.
-    [ "$isa" = portable ] && modules=(goldens ops) || modules=("${computing[@]}")
-    # A run that is killed and resumed, and bounds of memory, are the same code under every ISA.
-    run --test integration -- "${modules[@]/%/::}" --skip=killed --skip=memory
+    # A run that is killed and resumed, bounds of memory, and candle's operations are the same code under every ISA.
+    modules=("${computing[@]}") skipped=(--skip=killed --skip=memory --skip=reference_path)
+    if [ "$isa" = portable ]; then
+        # The portable vectors are a reference for the others; what is computed with them is slow, and the same code.
+        modules=(goldens ops) skipped+=("${bits[@]}")
+    fi
+    run --test integration -- "${modules[@]/%/::}" "${skipped[@]}"
 done
 if [ $# -eq 0 ]; then
-    # Tests that compare bits take minutes on emulated tiles; those of kernels:: do so for the tiles themselves.
     isa=emulated-tiles
-    run --test integration -- goldens:: --skip=common_prefix --skip=selected_tokens
+    run --test integration -- goldens:: "${bits[@]}" --skip=reference_path
 fi
 awk '/^test result:/ { passed += $4; failed += $6 } END { print passed + 0 " passed, " failed + 0 " failed" }' "$log"
 exit "$status"
