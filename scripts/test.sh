@@ -45,13 +45,13 @@ computing=(
 bits=(--skip=common_prefixes_have --skip=selected_tokens_have)
 run() {
     echo "== SCONCE_ISA=$isa"
-    SCONCE_ISA=$isa cargo test --release --workspace --locked --no-fail-fast "$@" 2>&1 | tee -a "$log" || status=$?
+    SCONCE_ISA=$isa cargo test --release --locked --no-fail-fast "$@" 2>&1 | tee -a "$log" || status=$?
 }
 isa=${isas[0]}
-run
+run --workspace
 for isa in "${isas[@]:1}"; do
     if [ -n "$every_test" ]; then
-        run
+        run --workspace
         continue
     fi
     run --lib -- nn:: ops:: neighbours::
