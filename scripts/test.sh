@@ -13,14 +13,10 @@ cd "$(dirname "$0")/.."
 # The checks run target/release/sconce, so it has to be built there.
 export CARGO_TARGET_DIR=$PWD/target
 
-cargo build --release --locked
+# With the features of the tests, so that sconce is compiled once.
+cargo test --release --workspace --locked --no-run
 scripts/fetch_model.sh >/dev/null
-requirements=scripts/check/requirements-readers.txt
-readers=$PWD/target/readers/$(sha256sum "$requirements" | cut -c1-16)
-if [ ! -e "$readers/complete" ]; then
-    python3 -m pip install --quiet --disable-pip-version-check --target "$readers" -r "$requirements"
-    touch "$readers/complete"
-fi
+readers=$(scripts/check/readers.sh)
 PYTHONPATH=$readers python3 scripts/check/read_back.py | tail -n 1
 PYTHONPATH=$readers python3 scripts/check/recipes.py | tail -n 1
 log=$(mktemp)
@@ -45,26 +41,35 @@ computing=(
     goldens ops neighbours packed_weights real_model embedded_texts long_texts verify similarity pipelines
     adapters causal_rerankers decoders heads masked_lm multi_vector sparse spans static_embeddings t5 towers unified
 )
+# Tests that compare bits take minutes with portable vectors and on emulated tiles; those of kernels:: do so for both.
+bits=(--skip=common_prefixes_have --skip=selected_tokens_have)
+# Tests wait for processes and for the disk.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(getconf _NPROCESSORS_ONLN)))}
 run() {
     echo "== SCONCE_ISA=$isa"
-    SCONCE_ISA=$isa cargo test --release --workspace --locked --no-fail-fast "$@" 2>&1 | tee -a "$log" || status=$?
+    SCONCE_ISA=$isa cargo test --release --locked --no-fail-fast "$@" 2>&1 | tee -a "$log" || status=$?
 }
 isa=${isas[0]}
-run
+run --workspace
 for isa in "${isas[@]:1}"; do
     if [ -n "$every_test" ]; then
-        run
+        run --workspace
         continue
     fi
     run --lib -- nn:: ops:: neighbours::
-    # The portable vectors are a reference for the others; what is computed with them is slow, and the same code.
-    [ "$isa" = portable ] && modules=(goldens ops) || modules=("${computing[@]}")
-    run --test integration -- "${modules[@]/%/::}"
+    # A run that is killed and resumed, bounds of memory, and candle's operations are the same code under every ISA.
+    modules=("${computing[@]}") skipped=(--skip=killed --skip=memory --skip=reference_path)
+    if [ "$isa" = portable ]; then
+        # The portable vectors are a reference for the others; what is computed with them is slow, and the same code.
+        modules=(goldens ops) skipped+=("${bits[@]}")
+    fi
+    run --test integration -- "${modules[@]/%/::}" "${skipped[@]}"
 done
 if [ $# -eq 0 ]; then
-    # Tests that compare bits take minutes on emulated tiles; those of kernels:: do so for the tiles themselves.
     isa=emulated-tiles
-    run --test integration -- goldens:: --skip=common_prefix --skip=selected_tokens
+    modules=(goldens::hidden_states_after goldens::sentence_vectors)
+    [ -z "$every_test" ] || modules=(goldens:: "${bits[@]}")
+    run --test integration -- "${modules[@]}"
 fi
 awk '/^test result:/ { passed += $4; failed += $6 } END { print passed + 0 " passed, " failed + 0 " failed" }' "$log"
 exit "$status"

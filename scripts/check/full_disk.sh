@@ -16,12 +16,12 @@ model=$PWD/tests/fixtures/bert-tiny
 work=$(mktemp -d)
 trap 'umount "$work/disk" 2>/dev/null || true; rm -rf "$work"' EXIT
 mkdir "$work/disk"
-if ! mount -t tmpfs -o size=12m tmpfs "$work/disk" 2>/dev/null; then
+if ! mount -t tmpfs -o size=6m tmpfs "$work/disk" 2>/dev/null; then
     # A user who is not root can mount one in a namespace.
     [ -z "${FULL_DISK_INSIDE:-}" ] || { echo "full_disk: cannot mount a tmpfs here" >&2; exit 1; }
     FULL_DISK_INSIDE=1 exec unshare --user --map-root-user --mount "$self" "$sconce"
 fi
-for i in $(seq 160000); do echo "the wick burns $i"; done > "$work/texts.txt"
+for i in $(seq 80000); do echo "the wick burns $i"; done > "$work/texts.txt"
 
 for format in jsonl csv npy parquet arrow safetensors; do
     embed=("$sconce" embed -m "$model" -i "$work/texts.txt")
@@ -37,19 +37,19 @@ for format in jsonl csv npy parquet arrow safetensors; do
     grep -q "resuming after [1-9]" "$work/stderr" || { echo "$format: did not resume:"; cat "$work/stderr"; exit 1; }
     cmp "$work/expected.$format" "$work/disk/out.$format"
     rm -f "$work"/disk/* "$work"/disk/.[!.]* "$work/expected.$format"
-    mount -o remount,size=12m "$work/disk"
+    mount -o remount,size=6m "$work/disk"
     echo "$format: disk full, resumed, same bytes"
 done
 
 sed -i 's/[0-9]/& /g' "$work/texts.txt" # texts of different tokens
 embed=("$sconce" embed --quiet -m "$model" -i "$work/texts.txt")
 "${embed[@]}" -o "$work/expected.npy"
-for space in 12m 200m; do
+for space in 6m 200m; do
     mount -o remount,size=$space "$work/disk"
     "${embed[@]}" -o "$work/out.npy" --cache "$work/disk/cache" --restart --stats "$work/stats-$space.json" 2> "$work/stderr"
     [ ! -s "$work/stderr" ] || { echo "cache:"; cat "$work/stderr"; exit 1; }
     cmp "$work/expected.npy" "$work/out.npy"
 done
-grep -q '"cached": [1-9][0-9]*' "$work/stats-200m.json" && ! grep -q '"cached": 160000,' "$work/stats-200m.json" ||
+grep -q '"cached": [1-9][0-9]*' "$work/stats-200m.json" && ! grep -q '"cached": 80000,' "$work/stats-200m.json" ||
     { echo "cache: the disk was not full"; exit 1; }
 echo "cache: disk full, same bytes"

@@ -6,19 +6,20 @@
 Each model is built by transformers (variations by plain_encoder.py), saved, and run by `sconce embed --pooling none` on texts of
 all lengths; the hidden states of all tokens are compared element by element with atol 1e-4 and rtol 1e-4. So are the logits of heads
 of decoder language models: of classifiers, and of one or two tokens (`sconce classify` and `sconce rerank`). Some models have a LoRA
-adapter over random linear layers in their folder, as peft saves it, merged into the reference. Prints one row per family with the largest difference, and exits with 1 if a difference exceeds the tolerance. `SCONCE` is the path of the binary
-[default: target/release/sconce].
+adapter over random linear layers in their folder, as peft saves it, merged into the reference. As many models at once as there are
+cores. Prints one row per family with the largest difference, and exits with 1 if a difference exceeds the tolerance. `SCONCE` is the
+path of the binary [default: target/release/sconce].
 """
 
 import argparse
 import json
 import os
 import random
-import shutil
 import subprocess
 import sys
 import tempfile
 import warnings
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import torch
@@ -425,26 +426,32 @@ def check_head(name, seed, folder):
     return worst, config | {"tokens": tokens}
 
 
+def check_model(name, seed):
+    """`check` or `check_head`, in a folder that is removed."""
+    with tempfile.TemporaryDirectory() as folder:
+        return (check_head if name in HEADS else check)(name, seed, Path(folder))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10, help="models per family")
     parser.add_argument("--first", type=int, default=1, help="first seed")
     parser.add_argument("--only", default="", help="only families with this word in the name")
     args = parser.parse_args()
-    torch.set_num_threads(1)
     failed = False
+    names = [name for name in [*FAMILIES, *PLAIN, *ADAPTED, *HEADS] if args.only in name]
+    seeds = range(args.first, args.first + args.seeds)
     print("| family | models | largest difference / tolerance |\n|---|---|---|")
-    for name in [name for name in [*FAMILIES, *PLAIN, *ADAPTED, *HEADS] if args.only in name]:
-        worst = 0.0
-        for seed in range(args.first, args.first + args.seeds):
-            folder = Path(tempfile.mkdtemp())
-            difference, config = (check_head if name in HEADS else check)(name, seed, folder)
-            shutil.rmtree(folder)
-            worst = max(worst, difference)
-            if not difference <= 1:
-                failed = True
-                print(f"{name}, seed {seed}: {difference:.3g} times the tolerance: {config}", file=sys.stderr)
-        print(f"| {name} | {args.seeds} | {worst:.3f} |", flush=True)
+    with ProcessPoolExecutor(initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        checks = {name: [pool.submit(check_model, name, seed) for seed in seeds] for name in names}
+        for name in names:
+            worst = 0.0
+            for seed, (difference, config) in zip(seeds, (check.result() for check in checks[name])):
+                worst = max(worst, difference)
+                if not difference <= 1:
+                    failed = True
+                    print(f"{name}, seed {seed}: {difference:.3g} times the tolerance: {config}", file=sys.stderr)
+            print(f"| {name} | {args.seeds} | {worst:.3f} |", flush=True)
     sys.exit(failed)
 
 

@@ -24,6 +24,15 @@ step "fuzzing of inputs and models"
 SCONCE_FUZZ_CASES=8000 cargo test --release --locked --test integration fuzz_input::
 SCONCE_FUZZ_CASES=2000 cargo test --release --locked --test integration fuzz_model::
 
+step "killed runs into the other formats"
+cargo test --release --locked --test integration -- --ignored
+
+step "sconce without the features of the tests: vectors of the real model, full disk, start-up"
+cargo build --release --locked
+.venv/bin/python scripts/check/compare.py
+scripts/check/full_disk.sh
+python3 scripts/check/startup.py
+
 step "hidden states compared with the reference: random models of every family, and one full-size model"
 .venv/bin/python scripts/check/fuzz_families.py --seeds 3
 .venv/bin/python scripts/check/full_size.py --only xlm-roberta
@@ -33,7 +42,6 @@ step "the page of sconce attend in headless Chromium"
 .venv/bin/python scripts/check/attend_page.py
 
 step "an input of 2 GB"
-cargo build --release --locked
 python3 scripts/check/scale.py --formats npy --input-gb 2
 
 step "all tests under every ISA"

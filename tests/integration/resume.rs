@@ -148,11 +148,22 @@ fn resumed_rows(message: &str) -> Option<u64> {
     rest.split(' ').next()?.replace(',', "").parse().ok()
 }
 
+/// One format of each kind: rows as text, rows of a fixed size below a header, and batches of rows before a footer.
 #[test]
 fn a_run_that_is_killed_twenty_times_is_resumed() {
+    kill_each_twenty_times(["jsonl", "npy", "parquet"]);
+}
+
+#[test]
+#[ignore = "every night: the formats of a kind are written alike"]
+fn a_run_into_another_format_that_is_killed_twenty_times_is_resumed() {
+    kill_each_twenty_times(["csv", "safetensors", "arrow"]);
+}
+
+fn kill_each_twenty_times(formats: [&str; 3]) {
     thread::scope(|scope| {
-        for formats in FORMATS.chunks(3) {
-            scope.spawn(|| formats.iter().for_each(|format| kill_twenty_times(format)));
+        for format in formats {
+            scope.spawn(move || kill_twenty_times(format));
         }
     });
 }
