@@ -90,18 +90,19 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The prose of this repository, line by line, some times over.
+/// The prose of this repository, line by line, some times over, each time with another word: equal texts are encoded once.
 fn prose(folder: &Path) -> Result<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut lines = String::new();
+    let mut prose = String::new();
     for name in ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/files.md", "docs/models.md"] {
-        for line in fs::read_to_string(root.join(name))?.lines().filter(|line| !line.trim().is_empty()) {
-            lines += line;
-            lines += "\n";
-        }
+        prose += &fs::read_to_string(root.join(name))?;
     }
+    let lines = prose.lines().filter(|line| !line.trim().is_empty()).zip(0..);
+    let times = ["lamp", "candle", "wick", "flame"];
+    let lines =
+        times.iter().flat_map(|word| lines.clone().map(move |(line, i)| format!("{line} {word} {i}\n")));
     let file = folder.join("prose.txt");
-    fs::write(&file, lines.repeat(4))?;
+    fs::write(&file, lines.collect::<String>())?;
     Ok(file)
 }
 

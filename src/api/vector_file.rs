@@ -62,7 +62,8 @@ impl VectorFile {
         if paths.is_empty() {
             return Err(Error::new(ErrorKind::InvalidOption, &"no vector file is given; pass at least one"));
         }
-        let file = vectors::VectorFile::open_all(&paths, VectorField::Auto).map_err(|error| of_file(&error))?;
+        let file =
+            vectors::VectorFile::open_all(&paths, VectorField::Auto).map_err(|error| of_file(&error))?;
         Ok(VectorFile { file, metric: None, threshold: None })
     }
 
