@@ -87,7 +87,7 @@ impl Model {
         self
     }
 
-    /// CPU threads of a pool of this model's own. Default: all models of the process share a pool with a thread for each available core.
+    /// CPU threads of this model. Default: a thread for each available core.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads);
         self
