@@ -33,7 +33,7 @@ pub struct Reranker {
 
 enum Scorer {
     CrossEncoder(Engine<task::Reranker>),
-    BiEncoder(TextEngine),
+    BiEncoder(Box<TextEngine>),
 }
 
 /// How texts are scored: [`Reranker::builder`].
@@ -174,7 +174,7 @@ impl RerankerBuilder {
             Made::CrossEncoder(task) => Scorer::CrossEncoder(Engine::new(*task, &context)),
             Made::BiEncoder(encoder, has_queries) => {
                 let how = (&model, &vectors, load_reranker as engine::Load);
-                Scorer::BiEncoder(TextEngine::new(*encoder, has_queries, how, &context))
+                Scorer::BiEncoder(Box::new(TextEngine::new(*encoder, has_queries, how, &context)))
             }
         };
         Ok(Reranker { scorer, warnings: context.warnings })
