@@ -71,7 +71,7 @@ fn main() -> Result<()> {
             cache: None,
             hints: false,
             stats: Some(stats.clone()),
-            console,
+            console: console.clone(),
         };
         embed(EmbedOptions { records, vectors: vector_options() })?;
         let stats: serde_json::Value = serde_json::from_slice(&fs::read(stats)?)?;

@@ -10,7 +10,7 @@ use sconce::{Embedder, VectorFile};
 // The example that writes the vectors.
 #[path = "embed_file.rs"]
 #[allow(dead_code)]
-mod embed_file;
+pub(crate) mod embed_file;
 
 /// The number of hits.
 const HITS: usize = 5;

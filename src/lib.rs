@@ -87,9 +87,13 @@
 //! # What it does to a program
 //!
 //! Nothing is printed: what the command line would warn of is in [`Embedder::warnings`]. No signal is handled, and no global pool of
-//! threads is built or used: models are loaded by one pool of Sconce's own, and each encodes on threads of its own, as many as [`Model::threads`]
-//! says. Types can be shared by threads. Files are written in two caches only: that of the hub, and that of packed weights ([`Model::weight_cache`]). Allocation is the
-//! program's choice; the command line uses mimalloc, with which short runs take less time than with the allocator of glibc.
+//! threads is built or used: models are loaded by one pool of Sconce's own, and each encodes on threads of its own, as many as
+//! [`Model::threads`] says. Types can be shared by threads. Files are written in two caches only: that of the hub, and that of packed weights
+//! ([`Model::weight_cache`]).
+//!
+//! The allocator is the program's choice. That of glibc returns large blocks to the system at once and gets them again page by page, which
+//! takes CPU time; with `GLIBC_TUNABLES=glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=4294967296` in the environment
+//! it keeps them.
 //!
 //! The other modules are internal and change without notice.
 

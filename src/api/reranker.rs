@@ -34,7 +34,7 @@ pub struct Reranker {
 
 enum Scorer {
     CrossEncoder(Engine<task::Reranker>),
-    BiEncoder(TextEngine),
+    BiEncoder(Box<TextEngine>),
 }
 
 /// How texts are scored: [`Reranker::builder`].
@@ -175,7 +175,7 @@ impl RerankerBuilder {
         let scorer = match made {
             Made::CrossEncoder(task) => Scorer::CrossEncoder(Engine::new(*task, &context)?),
             Made::BiEncoder(encoder, has_queries) => {
-                Scorer::BiEncoder(TextEngine::new(*encoder, has_queries, &vectors, &context)?)
+                Scorer::BiEncoder(Box::new(TextEngine::new(*encoder, has_queries, &vectors, &context)?))
             }
         };
         Ok(Reranker { scorer, warnings: context.warnings })

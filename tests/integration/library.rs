@@ -17,9 +17,6 @@ use crate::support::{
     assert_close, copy_folder, embed, embedding, fixture, goldens, numbers, rows, sconce, stderr,
 };
 
-#[path = "../../examples/embed_file.rs"]
-#[allow(dead_code)]
-mod embed_file;
 #[path = "../../examples/rerank.rs"]
 #[allow(dead_code)]
 mod rerank;
@@ -507,7 +504,7 @@ fn the_examples_embed_search_and_rerank() {
     let texts = texts();
     fs::write(&input, texts.join("\n")).unwrap();
     let embedder = Embedder::open(model("bert-tiny").max_length(30)).unwrap();
-    let truncated = embed_file::embed_file(&embedder, &input, &output).unwrap();
+    let truncated = search::embed_file::embed_file(&embedder, &input, &output).unwrap();
     let embeddings = embedder.embed(&texts).unwrap();
     assert_eq!(truncated, embeddings.iter().filter(|embedding| embedding.truncated_tokens > 0).count());
     let written = fs::read_to_string(&output).unwrap();

@@ -340,6 +340,8 @@ impl Collector {
             }
         }
         self.bar.set_position(self.cursor.position);
+        // A wave of texts that were encoded before has no batches.
+        self.draw_progress();
         match &self.journal {
             Some(_) => Ok(()),
             None if self.schema.follows_batches => Ok(()),
