@@ -97,7 +97,7 @@ fn progress_is_drawn_and_cleared() {
         // The bar is cleared before the last line is written.
         let last = last.last().unwrap();
         assert!(
-            last.starts_with("sconce: 3,000 rows, 27,000 tokens in ") && last.ends_with("out.npy"),
+            last.starts_with("sconce: 3,000 rows, 36,000 tokens in ") && last.ends_with("out.npy"),
             "{last}"
         );
         let (before, after) = sent.rsplit_once("\x1b[2K").or_else(|| sent.rsplit_once("\x1b[K")).unwrap();
