@@ -19,6 +19,8 @@ pub(super) struct RawRecord {
     pub is_selected: bool,
     /// Whether the output has its rows already.
     pub is_known: bool,
+    /// The hash of the record, if rows have a column for it.
+    pub hash: Option<u128>,
     /// The cursor after the record.
     pub end: Cursor,
     /// Whether the record is the last row of a record batch of an Arrow stream.
@@ -39,11 +41,13 @@ pub struct RecordMeta {
     pub id: Option<Value>,
     /// The values of the carried-through fields (`--keep`).
     pub kept: Arc<Vec<FieldValue>>,
+    /// The hash of the record, if rows have a column for it (`--append`).
+    pub hash: Option<u128>,
     /// Whether the text is empty or white space.
     pub is_empty: bool,
     /// The result of tokenizing.
     pub outcome: Outcome,
-    /// The index of the query of the first row of this part; each further row belongs to the next query.
+    /// The index of the query that the text was tokenized with. [`TaskRow::query`](crate::engine::TaskRow::query) goes before it.
     pub query: usize,
     /// The cursor after the record.
     pub end: Cursor,

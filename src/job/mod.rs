@@ -40,6 +40,6 @@ pub use messages::RecordMeta;
 pub use reader::start_stages;
 pub use shard::Shard;
 pub use signals::{EXIT_INTERRUPTED, Interrupted, exit_on_signal, listen};
-pub use source::{Pace, RecordSource, Selection};
+pub use source::{OpenInput, Pace, RecordSource, Selection};
 pub use stats::{ExitStatus, Stats};
 pub use summary::{Timings, check_writable, write_summary};

@@ -1,13 +1,16 @@
 //! The rows of a record, and its entry in the ledger.
 
 use std::fmt;
+use std::sync::Arc;
 
 use anyhow::{Result, bail};
+use serde_json::Value;
 
 use super::Collector;
 use crate::engine::{NO_TOKENS, TaskRow};
 use crate::input::{Location, Position};
 use crate::job::columns::null_misfits;
+use crate::job::known_records::hash_text;
 use crate::job::messages::{Outcome, RecordMeta};
 use crate::output::{self, Event, LedgerEntry};
 
@@ -87,7 +90,7 @@ impl Collector {
 
     /// Writes the rows of an encoded record, or of a part of it.
     fn write_rows(&mut self, record: RecordMeta, rows: &[TaskRow]) -> Result<()> {
-        let RecordMeta { location, mut id, mut kept, outcome, query, is_last, .. } = record;
+        let RecordMeta { location, mut id, mut kept, hash, outcome, query, is_last, .. } = record;
         let Outcome::Encoded { tokens, truncated_tokens, sequences, has_chunks } = outcome else {
             return Ok(());
         };
@@ -100,9 +103,12 @@ impl Collector {
             self.stats.nulled += 1;
             self.warn(PendingEntry::new(index, &location, Event::Nulled, reason))?;
         }
+        if let Some(hash) = hash {
+            Arc::make_mut(&mut kept).push(Value::from(hash_text(hash)).into());
+        }
         let rows_before = self.stats.rows;
         let not_finite = format!("has {} with NaN or infinite values", self.schema.content.noun());
-        for (row, query) in rows.iter().zip(query..) {
+        for row in rows {
             let reason = |reason: &str| match row.span {
                 Some(span) => format!("chunk {} {reason}", span.chunk),
                 None => reason.into(),
@@ -125,7 +131,7 @@ impl Collector {
                 kept: &kept,
                 content: &row.content,
             };
-            self.take_row(query, &kept_row)?;
+            self.take_row(row.query.unwrap_or(query), &kept_row)?;
             if !row.is_finite {
                 self.stats.not_finite += 1;
                 let entry = PendingEntry::new(index, &location, Event::NotFinite, reason(&not_finite));

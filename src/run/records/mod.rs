@@ -19,8 +19,8 @@ use crate::engine::{Engine, MemoryBudget, RowCache, Utilization};
 use crate::error::UsageError;
 use crate::input::ReadLimit;
 use crate::job::{
-    Collector, EarlierRun, ExitStatus, FileDigests, FileRecords, Journal, KnownRecords, Manifest, Policy,
-    QueryColumns, RecordSource, RunIdentity, Stats, Timings, exit_on_signal, identity_digest, listen,
+    Collector, EarlierRun, ExitStatus, FileDigests, FileRecords, Journal, KnownRecords, Manifest, OpenInput,
+    Policy, QueryColumns, RecordSource, RunIdentity, Stats, Timings, exit_on_signal, identity_digest, listen,
     start_stages, weights_metadata, write_summary,
 };
 use crate::output::{
@@ -129,7 +129,7 @@ fn prepare<T: ModelTask>(
     let lock = checks::lock_output(options)?;
     let console = if shows_progress(&lock) { options.console } else { options.console.without_progress() };
     let output_is_stream = lock.sidecars().is_none();
-    let mut source = options.open_input(output_is_stream)?;
+    let input = options.open_input(output_is_stream)?;
     let loaded = load(&console)?;
     let loading = start.elapsed();
     let lock = checks::check_model_files(options, lock, &loaded)?;
@@ -139,7 +139,7 @@ fn prepare<T: ModelTask>(
     let files = loaded.files.clone();
     let setup = set_up(loaded, &console)?;
     let task = setup.task;
-    output_metadata.extend(shard_metadata(options, setup.top_k, &source)?);
+    output_metadata.extend(shard_metadata(options, setup.top_k, &input)?);
     output_metadata.extend(metadata::of_task(&task).into_iter().chain(setup.metadata));
     let choices: RunIdentity =
         weights.into_iter().chain(identity::of_task(&task)).chain(setup.identity).collect();
@@ -147,15 +147,14 @@ fn prepare<T: ModelTask>(
     let file_records = file_records(options)?;
     identity.extend(file_records.as_ref().map(identity::of_file));
     let budget = MemoryBudget::new(&workload(&task, options.batch_tokens), options.model.max_memory)?;
-    source.set_limit(read_limit(&budget));
-    let follows_batches = setup.top_k.is_none() && follows_batches(options, &source);
+    let follows_batches = setup.top_k.is_none() && follows_batches(options, &input);
     let schema = OutputSchema { follows_batches, ..schema(options, task.content(), output_metadata) };
     output::check(&schema).map_err(|error| UsageError(error.to_string()))?;
     let digests = needs_digests(options, output_is_stream).then(|| FileDigests::start(files));
     let (mut journal, earlier, mut digests) = open_journal(options, &lock, identity, digests, &console)?;
     let known = file_records.map(|records| known_records(&choices, journal.as_mut(), records)).transpose()?;
-    let interrupted = match check_earlier_run(options, earlier, &mut source, &budget, known)? {
-        ControlFlow::Continue(interrupted) => interrupted,
+    let (mut source, interrupted) = match check_earlier_run(options, earlier, input, &budget, known)? {
+        ControlFlow::Continue(unfinished) => unfinished,
         ControlFlow::Break(complete) => {
             let timings = Timings { start, loading: loading.as_secs_f64(), resumed: complete.stats };
             summarize_complete(options, &complete, schema.metadata, &timings, &budget, &device_names(&task))?;
@@ -191,8 +190,8 @@ fn read_limit(budget: &MemoryBudget) -> ReadLimit {
 }
 
 /// Whether an output batch can be made of each input batch. It takes memory that `--max-memory` does not count.
-fn follows_batches(options: &RecordOptions, source: &RecordSource) -> bool {
-    source.has_batches() && options.format == OutputFormat::Arrow && options.model.max_memory.is_none()
+fn follows_batches(options: &RecordOptions, input: &OpenInput) -> bool {
+    input.has_batches() && options.format == OutputFormat::Arrow && options.model.max_memory.is_none()
 }
 
 /// Whether the digests of the model's files are used: in the manifest, in `--stats`, in the metadata of an Arrow stream, or for a cache.
@@ -205,7 +204,7 @@ fn needs_digests(options: &RecordOptions, output_is_stream: bool) -> bool {
 fn shard_metadata(
     options: &RecordOptions,
     top_k: Option<usize>,
-    source: &RecordSource,
+    input: &OpenInput,
 ) -> Result<OutputMetadata> {
     let Some(shard) = options.selection.shard else { return Ok(OutputMetadata::new()) };
     if top_k.is_some() {
@@ -214,7 +213,7 @@ fn shard_metadata(
                 .into()
         ));
     }
-    Ok(metadata::of_shard(shard, source.range()))
+    Ok(metadata::of_shard(shard, input.range()))
 }
 
 /// The journal and the earlier run, if the output is a file; otherwise returns the digests.
@@ -280,31 +279,29 @@ fn known_records(
     KnownRecords::new(&choices, records)
 }
 
-/// The interrupted run to resume, if any. Breaks if a complete run has a row for every record of the input.
+/// The records, and the interrupted run to resume, if any. Breaks if a complete run has a row for every record of the input.
 fn check_earlier_run(
     options: &RecordOptions,
     earlier: EarlierRun,
-    source: &mut RecordSource,
+    input: OpenInput,
     budget: &MemoryBudget,
     known: Option<KnownRecords>,
-) -> Result<ControlFlow<Manifest, Option<Manifest>>> {
+) -> Result<ControlFlow<Manifest, (RecordSource, Option<Manifest>)>> {
     let (console, output) = (&options.console, &options.output);
-    known.iter().for_each(|known| source.set_known(known.clone()));
+    let limit = read_limit(budget);
+    let mut source = input.read(limit, known.clone());
     let complete = match earlier {
-        EarlierRun::Interrupted(manifest) => return Ok(ControlFlow::Continue(Some(manifest))),
+        EarlierRun::Interrupted(manifest) => return Ok(ControlFlow::Continue((source, Some(manifest)))),
         EarlierRun::Complete(manifest) if !source.is_stream() => manifest,
         // A stream cannot be read twice.
-        EarlierRun::None | EarlierRun::Complete(_) => return Ok(ControlFlow::Continue(None)),
+        EarlierRun::None | EarlierRun::Complete(_) => return Ok(ControlFlow::Continue((source, None))),
     };
     if source.skip_to(&complete.cursor, |_, _| {}).is_ok() && source.next().is_none() {
         console.note(format!("{output} is up to date: {}", counted(complete.stats.rows, "row")));
         return Ok(ControlFlow::Break(complete));
     }
     console.note(format!("{output} is complete, but the input has changed; starting from the beginning"));
-    *source = options.open_input(false)?;
-    source.set_limit(read_limit(&budget));
-    known.into_iter().for_each(|known| source.set_known(known));
-    Ok(ControlFlow::Continue(None))
+    Ok(ControlFlow::Continue((options.open_input(false)?.read(limit, known), None)))
 }
 
 /// Writes the summary of a complete run that has nothing left to do. It may have been killed before it wrote its own.
