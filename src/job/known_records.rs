@@ -7,8 +7,6 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::digests::identity_digest;
-use super::manifest::RunIdentity;
 use crate::input::Record;
 use crate::output::{OutputFormat, for_each_record_hash};
 use crate::sys::digest_cache::first_bits;
@@ -78,12 +76,12 @@ pub struct KnownRecords {
 }
 
 impl KnownRecords {
-    /// The records of `file`, if rows are made with the options `choices`.
+    /// The records of `file`, if rows are made with the options of this digest.
     ///
     /// # Errors
     /// If the rows of the file were made with other options.
-    pub fn new(choices: &RunIdentity, file: FileRecords) -> Result<Self> {
-        let choices = identity_digest(choices) >> RECORD_BITS;
+    pub fn new(choices: u128, file: FileRecords) -> Result<Self> {
+        let choices = choices >> RECORD_BITS;
         if file.hashes.keys().any(|hash| hash >> RECORD_BITS != choices) {
             bail!(
                 "--append: {} was written with another model or other options; use the same ones, or write to another file",

@@ -34,7 +34,7 @@ pub(super) type PreparedRecord = Item<RecordMeta>;
 pub(super) type RecordGroup = (Vec<RawRecord>, Sender<Result<Vec<PreparedRecord>>>);
 
 /// A record without its text. A record of many chunks or queries is carried in several parts, one `RecordMeta` each.
-pub struct RecordMeta {
+pub(super) struct RecordMeta {
     /// File and line or row.
     pub location: Location,
     /// The id from the input.
@@ -58,7 +58,7 @@ pub struct RecordMeta {
 }
 
 /// The result of tokenizing a record.
-pub enum Outcome {
+pub(super) enum Outcome {
     /// The record is encoded.
     Encoded {
         /// Encoded tokens, including special tokens.

@@ -22,7 +22,7 @@ const GROUP_RECORDS: usize = 64;
 ///
 /// # Errors
 /// If the system refuses to start a thread.
-pub fn start_stages<T: Task>(
+pub(super) fn start_stages<T: Task>(
     source: RecordSource,
     start: Cursor,
     is_resumable: bool,
