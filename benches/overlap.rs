@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Result, anyhow, ensure};
-use sconce::engine::{MemoryBudget, Task, balanced_batches};
+use sconce::engine::{MemoryBudget, Task, TaskInput, balanced_batches};
 use sconce::input::{Compression, Fields, Format, InputPath, Source};
 use sconce::model::Source as ModelSource;
 use sconce::output::{self, OutputDtype, Target};
@@ -133,7 +133,7 @@ fn batches(embedder: &Embedder, budget: &MemoryBudget, texts: &[String]) -> Resu
     let mut waves: Vec<Vec<TokenizedText>> = vec![Vec::new()];
     let mut tokens = 0;
     for text in texts {
-        let text = embedder.tokenize(text, None).map_err(|error| anyhow!("{error:?}"))?;
+        let text = embedder.tokenize(&TaskInput::new(text)).map_err(|error| anyhow!("{error:?}"))?;
         tokens += text.token_count();
         waves.last_mut().expect("a wave").push(text);
         if tokens >= budget.wave_tokens {

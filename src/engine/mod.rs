@@ -41,7 +41,7 @@ use self::batcher::Batcher;
 pub use self::batches::balanced_batches;
 pub use self::budget::{GROUP_BYTES, MemoryBudget, Workload};
 pub use self::row_cache::RowCache;
-pub use self::task::{EncodedText, NO_TOKENS, Task, TaskRow, TextError, TokenizeError};
+pub use self::task::{EncodedText, NO_TOKENS, Task, TaskInput, TaskRow, TextError, TokenizeError};
 pub use self::utilization::Utilization;
 pub use self::wave::{Incoming, Item, Outgoing, SharedRows, Wave};
 use self::workers::Workers;
@@ -109,7 +109,7 @@ impl<T: Task> Engine<T> {
     ///
     /// # Errors
     /// [`TextError`] for the first text that cannot be tokenized; if the encoder fails.
-    pub fn encode(&self, texts: &[&str]) -> Result<Vec<EncodedText>> {
+    pub fn encode(&self, texts: &[TaskInput]) -> Result<Vec<EncodedText>> {
         let (to_caller, waves) = unbounded();
         let mut batcher =
             Batcher::new(self.budget, self.workers.clone(), self.repeated.clone(), false, to_caller);
@@ -138,8 +138,8 @@ impl<T: Task> Engine<T> {
     }
 
     /// Tokenizes texts, on all threads if there are several.
-    fn tokenize(&self, texts: &[&str]) -> Result<Vec<Result<TokenizedText, TokenizeError>>> {
-        let tokenize = |text: &&str| self.task().tokenize(text, None);
+    fn tokenize(&self, texts: &[TaskInput]) -> Result<Vec<Result<TokenizedText, TokenizeError>>> {
+        let tokenize = |text: &TaskInput| self.task().tokenize(text);
         match texts {
             [text] => Ok(vec![tokenize(text)]),
             texts => Ok(self.workers.pool()?.install(|| texts.par_iter().map(tokenize).collect())),

@@ -7,33 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use super::wave::SharedRows;
 use crate::output::{Content, Span};
-use crate::text::TokenizedText;
+use crate::text::{OnLong, Role, TokenizedText};
 
 /// Turns texts into rows. Implementations are shared by all threads of an engine.
 pub trait Task: Send + Sync + 'static {
-    /// Tokenizes the text of a record, and the second text of a pair.
+    /// Tokenizes a text.
     ///
     /// # Errors
     /// [`TokenizeError`] if the text cannot be encoded.
-    fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError>;
-
-    /// How many queries a record is tokenized with, one after another. A record has a row for each of them.
-    fn queries(&self) -> usize {
-        1
-    }
-
-    /// Tokenizes the text of a record with one of the [`queries`](Task::queries), by its index.
-    ///
-    /// # Errors
-    /// As [`Task::tokenize`].
-    fn tokenize_with(
-        &self,
-        _query: usize,
-        text: &str,
-        pair: Option<&str>,
-    ) -> Result<TokenizedText, TokenizeError> {
-        self.tokenize(text, pair)
-    }
+    fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError>;
 
     /// Encodes a batch and returns the rows of each text, in order.
     ///
@@ -48,6 +30,30 @@ pub trait Task: Send + Sync + 'static {
 
     /// Called once before the worker threads start. A run that is too short to start worker threads does not call it.
     fn on_workers_start(&self) {}
+}
+
+/// A text, and what its caller asks of it. What is `None` is as the task was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TaskInput<'a> {
+    /// The text.
+    pub text: &'a str,
+    /// The second text of a pair.
+    pub pair: Option<&'a str>,
+    /// The query or the question that the text is read for.
+    pub query: Option<&'a str>,
+    /// What the text is, for tasks that read queries and documents in different ways.
+    pub role: Option<Role>,
+    /// What is put before the text.
+    pub prompt: Option<&'a str>,
+    /// What becomes of the text if it is over the limit.
+    pub on_long: Option<OnLong>,
+}
+
+impl<'a> TaskInput<'a> {
+    /// A text without choices of its own.
+    pub fn new(text: &'a str) -> Self {
+        TaskInput { text, ..TaskInput::default() }
+    }
 }
 
 /// A row of the output, without the columns that come from the record.
@@ -154,10 +160,10 @@ mod tests {
     }
 
     impl Task for TokenCounter {
-        fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
-            let tokens = self.tokenizer.encode(text, pair);
+        fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
+            let tokens = self.tokenizer.encode(input.text, input.pair);
             let tokens = tokens.map_err(|error| TokenizeError::Failed(error.to_string()))?;
-            Ok(TokenizedText { sequences: vec![Sequence { tokens, chunks: vec![] }] })
+            Ok(TokenizedText::new(vec![Sequence { tokens, chunks: vec![] }]))
         }
 
         fn run(&self, texts: &[TokenizedText], _tokens: usize, _worker: usize) -> Result<Vec<Vec<TaskRow>>> {
@@ -181,7 +187,8 @@ mod tests {
         };
         let task = TokenCounter { tokenizer: Tokenizer::read(&path, &options).unwrap() };
         let texts = [("a", None), ("a lamp", Some("a light"))];
-        let texts = texts.map(|(text, pair)| task.tokenize(text, pair).unwrap());
+        let texts =
+            texts.map(|(text, pair)| task.tokenize(&TaskInput { pair, ..TaskInput::new(text) }).unwrap());
         let rows = task.run(&texts, 256, 0).unwrap();
         let counts: Vec<Vec<usize>> =
             rows.iter().map(|rows| rows.iter().map(|row| row.tokens).collect()).collect();

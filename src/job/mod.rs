@@ -12,7 +12,7 @@
 //!
 //! * `source`: the records, the first of which can be inspected before the run starts; `shard`: a part of them;
 //!   `known_records`: those that the output has rows of already.
-//! * `reader`, `tokenizer`: one stage each; `messages`: the types that they send to one another.
+//! * `queries`: what records are read for. `reader`, `tokenizer`: one stage each; `messages`: the types that they send to one another.
 //! * `collector`: writes rows and ledger in input order, and saves checkpoints.
 //! * `columns`: the types of the columns that come from the input.
 //! * `cursor`, `manifest`, `journal`, `identity`, `digests`: resuming an interrupted run.
@@ -27,6 +27,7 @@ mod journal;
 mod known_records;
 mod manifest;
 mod messages;
+mod queries;
 mod reader;
 mod shard;
 mod signals;
@@ -42,6 +43,7 @@ pub use identity::Identity;
 pub use journal::{EarlierRun, Journal, StartMode, refuse_interrupted};
 pub use known_records::FileRecords;
 pub use manifest::{Manifest, RunIdentity, SHARD_KEYS, shard_of_run};
+pub use queries::Queries;
 pub use shard::Shard;
 pub use signals::{EXIT_INTERRUPTED, Interrupted};
 pub use source::{OpenInput, Pace, RecordSource, Selection};

@@ -8,6 +8,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::cursor::Cursor;
 use super::messages::{RawRecord, RecordGroup, RecordMeta};
+use super::queries::Queries;
 use super::source::{RecordSource, SourceEntry, entry_bytes};
 use super::tokenizer::prepare;
 use crate::engine::{Engine, GROUP_BYTES, Incoming, MemoryBudget, Outgoing, Task};
@@ -26,6 +27,7 @@ pub(super) fn start_stages<T: Task>(
     source: RecordSource,
     start: Cursor,
     is_resumable: bool,
+    queries: Queries,
     engine: &Engine<T>,
 ) -> Result<Receiver<Result<Outgoing<RecordMeta>>>> {
     let budget = *engine.budget();
@@ -34,16 +36,17 @@ pub(super) fn start_stages<T: Task>(
     let is_interactive = source.is_interactive();
     // A record with many queries is as large as many records.
     let waits_for_records = source.is_stream() && !source.has_batches();
-    let group_records = if waits_for_records { 1 } else { (GROUP_RECORDS / engine.task().queries()).max(1) };
+    let group_records = if waits_for_records { 1 } else { (GROUP_RECORDS / queries.count()).max(1) };
     spawn("read", move || {
         read(source, start, is_resumable, &budget, group_records, &to_tokenizers, &to_batcher);
     })?;
-    let long_text = Arc::new(Mutex::new(()));
+    let (long_text, queries) = (Arc::new(Mutex::new(())), Arc::new(queries));
     for index in 0..budget.tokenizers {
-        let (groups, task, long_text) = (from_reader.clone(), engine.task().clone(), long_text.clone());
+        let (groups, task) = (from_reader.clone(), engine.task().clone());
+        let (long_text, queries) = (long_text.clone(), queries.clone());
         spawn(format!("tokenize-{index}"), move || {
             for (group, answer) in groups {
-                let prepare = |record| prepare(&*task, record, &long_text, budget.batch_tokens);
+                let prepare = |record| prepare(&*task, &queries, record, &long_text, budget.batch_tokens);
                 // A closed channel means that the run has ended.
                 let _ = answer.send(panic_to_error(|| Ok(group.into_iter().flat_map(prepare).collect())));
             }

@@ -11,6 +11,7 @@ use super::digests::weights_metadata;
 use super::journal::{EarlierRun, Journal, StartMode};
 use super::known_records::{FileRecords, KnownRecords};
 use super::manifest::Manifest;
+use super::queries::Queries;
 use super::reader::start_stages;
 use super::signals::listen;
 use super::source::{OpenInput, RecordSource};
@@ -27,6 +28,8 @@ pub struct JobPlan<T> {
     pub engine: EnginePlan<T>,
     /// The records.
     pub input: OpenInput,
+    /// What they are read for.
+    pub queries: Queries,
     /// Where the rows go.
     pub output: RunOutput,
     /// Where to start if an earlier run has left rows.
@@ -59,6 +62,7 @@ pub enum OpenedJob<T> {
 pub struct UnfinishedJob<T> {
     /// All records of the input.
     pub source: RecordSource,
+    queries: Queries,
     engine: EnginePlan<T>,
     output: RunOutput,
     journal: Option<Journal>,
@@ -79,7 +83,7 @@ impl<T: Task> JobPlan<T> {
     /// If the earlier run cannot be resumed; if the input or one of the model's files cannot be read; if the file that rows are added to
     /// has rows of other options.
     pub fn open(self, reopen: impl FnOnce() -> Result<OpenInput>) -> Result<OpenedJob<T>> {
-        let JobPlan { engine, input, mut output, start, appended } = self;
+        let JobPlan { engine, input, queries, mut output, start, appended } = self;
         let (journal, earlier) = match output.lock.sidecars() {
             Some(sidecars) => {
                 let identity = || output.identity.whole();
@@ -114,7 +118,7 @@ impl<T: Task> JobPlan<T> {
                 source = reopen()?.read(limit, known);
             }
         }
-        let job = UnfinishedJob { source, engine, output, journal, interrupted };
+        let job = UnfinishedJob { source, queries, engine, output, journal, interrupted };
         Ok(OpenedJob::Unfinished(Box::new(job)))
     }
 }
@@ -139,6 +143,7 @@ pub struct Job<T> {
     engine: Engine<T>,
     device: String,
     source: RecordSource,
+    queries: Queries,
     collector: Collector,
     console: Console,
     /// Whether an interrupted run had already written all rows.
@@ -151,7 +156,7 @@ impl<T: Task> UnfinishedJob<T> {
     /// # Errors
     /// If the records differ from those of the interrupted run, or its files or those of the cache cannot be read.
     pub fn start(self) -> Result<Job<T>> {
-        let UnfinishedJob { mut source, engine, mut output, journal, interrupted } = self;
+        let UnfinishedJob { mut source, queries, engine, mut output, journal, interrupted } = self;
         let EnginePlan { task, budget, device, cache } = engine;
         let cache = match cache {
             Some(directory) => Some(RowCache::open(&directory, output.identity.digest_of_rows()?)?),
@@ -163,7 +168,7 @@ impl<T: Task> UnfinishedJob<T> {
             (journal, _) => (Collector::start(output, journal, &mut source)?, false),
         };
         let engine = Engine::new(Arc::new(task), budget, cache);
-        Ok(Job { engine, device, source, collector, console, is_complete })
+        Ok(Job { engine, device, source, queries, collector, console, is_complete })
     }
 }
 
@@ -181,7 +186,7 @@ impl<T: Task> Job<T> {
     /// # Errors
     /// If the input, the model or the output fails. [`super::Interrupted`] if the user interrupts the run.
     pub fn run(self) -> Result<FinishedJob<T>> {
-        let Job { engine, device, source, mut collector, console, is_complete } = self;
+        let Job { engine, device, source, queries, mut collector, console, is_complete } = self;
         if !is_complete {
             let interrupts = listen()?;
             if !collector.is_resumable() {
@@ -189,7 +194,7 @@ impl<T: Task> Job<T> {
                 interrupts.end_process();
             }
             let cursor = collector.cursor().clone();
-            let waves = start_stages(source, cursor, collector.is_resumable(), &engine)?;
+            let waves = start_stages(source, cursor, collector.is_resumable(), queries, &engine)?;
             collector.run(&waves, &interrupts)?;
         }
         Ok(FinishedJob { engine, device, collector, console })

@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::messages::{Outcome, PreparedRecord, RawRecord, RecordMeta};
-use crate::engine::{Item, Task, TokenizeError};
+use super::queries::Queries;
+use crate::engine::{Item, Task, TaskInput, TokenizeError};
 use crate::field::FieldValue;
 use crate::input::{Entry, Record};
 use crate::text::TokenizedText;
@@ -16,6 +17,7 @@ const LONG_TEXT_BYTES: usize = 1 << 20;
 /// text.
 pub(super) fn prepare<T: Task>(
     task: &T,
+    queries: &Queries,
     RawRecord { entry, is_selected, is_known, hash, end, ends_batch }: RawRecord,
     long_text: &Mutex<()>,
     part_tokens: usize,
@@ -49,7 +51,7 @@ pub(super) fn prepare<T: Task>(
     let guard = (record.text.len() > LONG_TEXT_BYTES)
         .then(|| long_text.lock().unwrap_or_else(PoisonError::into_inner));
     let parts: Vec<_> =
-        (0..task.queries()).flat_map(|query| tokenize(task, query, &record, part_tokens)).collect();
+        (0..queries.count()).flat_map(|query| tokenize(task, queries, query, &record, part_tokens)).collect();
     drop(guard);
     let Record { location, id, kept, .. } = record;
     let (kept, last) = (Arc::new(kept), parts.len().saturating_sub(1));
@@ -76,12 +78,25 @@ fn item(meta: RecordMeta, text: Option<TokenizedText>) -> PreparedRecord {
 type Part = (usize, Outcome, Option<TokenizedText>);
 
 /// Tokenizes a record with one of the queries.
-fn tokenize<T: Task>(task: &T, query: usize, record: &Record, part_tokens: usize) -> Vec<Part> {
-    let of_query = |reason: String| match task.queries() {
+fn tokenize<T: Task>(
+    task: &T,
+    queries: &Queries,
+    query: usize,
+    record: &Record,
+    part_tokens: usize,
+) -> Vec<Part> {
+    let of_query = |reason: String| match queries.count() {
         1 => reason,
         _ => format!("with query {query} {reason}"),
     };
-    let outcome = match task.tokenize_with(query, &record.text, record.pair.as_deref()) {
+    let second = record.pair.as_deref();
+    let own = second.filter(|_| queries.of_records);
+    let input = TaskInput {
+        pair: second.filter(|_| !queries.of_records),
+        query: own.or(queries.texts.get(query).map(String::as_str)),
+        ..TaskInput::new(&record.text)
+    };
+    let outcome = match task.tokenize(&input) {
         Ok(text) => {
             let parts = text.split(part_tokens).into_iter().map(|part| {
                 let outcome = Outcome::Encoded {

@@ -40,7 +40,9 @@ pub use multi_vector::{MultiVector, QueryExpansion, TokenPooling, is_mean_max_si
 pub use pooling::PoolingModule;
 use post_pooling::ModuleInput;
 pub use post_pooling::PostPoolingModule;
-pub use prompts::{Prompts, Role};
+pub use prompts::Prompts;
+
+pub use crate::text::Role;
 pub use query_weights::QueryWeights;
 pub use similarity::Similarity;
 

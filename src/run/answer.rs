@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::records::{RecordOptions, Setup, run};
 use super::yes_or_no;
-use crate::job::{ExitStatus, RunIdentity};
+use crate::job::{ExitStatus, Queries, RunIdentity};
 use crate::nn::HeadKind;
 use crate::output::OutputMetadata;
 use crate::task::{AnswerOptions, Answerer, load_head};
@@ -39,7 +39,8 @@ pub fn answer(options: &AnswerRunOptions) -> Result<ExitStatus> {
             let scores = if answer.raw { "logits" } else { "softmax" };
             let scores = ("scores".into(), scores.into());
             let metadata = OutputMetadata::from_iter(question.into_iter().chain([scores]));
-            Ok(Setup::in_order(task, identity, metadata))
+            let queries = Queries { of_records: true, ..Queries::default() };
+            Ok(Setup { queries, ..Setup::in_order(task, identity, metadata) })
         },
     )
 }

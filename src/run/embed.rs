@@ -103,7 +103,7 @@ fn identity(embedder: &Embedder) -> RunIdentity {
         ("--pooling".into(), embedder.pooling.to_string()),
         ("--normalize".into(), yes_or_no(embedder.is_normalized())),
         ("--dimensions".into(), embedder.dimensions.to_string()),
-        ("--prompt".into(), format!("{:?}", embedder.prompt)),
+        ("--prompt".into(), format!("{:?}", embedder.prompt())),
         ("--output-dtype".into(), embedder.dtype.name().into()),
     ]);
     identity.extend(roles(embedder).map(|(key, value)| (format!("--{}", key.replace('_', "-")), value)));
@@ -119,7 +119,7 @@ fn identity(embedder: &Embedder) -> RunIdentity {
 
 /// The role of the texts, if anything depends on it, and the factor of token pooling, if there is any.
 fn roles(embedder: &Embedder) -> impl Iterator<Item = (String, String)> {
-    let role = embedder.role.map(|role| ("role".into(), role.name().into()));
+    let role = embedder.role().map(|role| ("role".into(), role.name().into()));
     let late_interaction = embedder.late_interaction.as_ref();
     let factor = late_interaction.map(LateInteraction::pooling_factor).filter(|factor| *factor > 1.0);
     role.into_iter().chain(factor.map(|factor| ("token_pooling".into(), factor.to_string())))
@@ -131,7 +131,7 @@ fn metadata(embedder: &Embedder) -> OutputMetadata {
         ("pooling".into(), embedder.pooling.to_string()),
         ("normalized".into(), true_or_false(embedder.is_normalized())),
         ("dimensions".into(), embedder.dimensions.to_string()),
-        ("prompt".into(), embedder.prompt.clone()),
+        ("prompt".into(), embedder.prompt().to_owned()),
         ("output_dtype".into(), embedder.dtype.name().into()),
         ("similarity".into(), embedder.similarity_name().into()),
     ]);

@@ -1,10 +1,13 @@
-//! The texts of queries that are read from files.
+//! The texts of queries: those that are read from files, and what is said about long ones.
 
 use anyhow::{Error, Result, bail};
 use serde_json::Value;
 
 use crate::error::UsageError;
 use crate::input::{Entries, Entry, Fields, Source};
+use crate::job::Stats;
+use crate::sys::console::Console;
+use crate::task::EmbeddedTexts;
 
 /// The queries of `search` or `rerank`.
 pub(super) struct QueryTexts {
@@ -44,4 +47,18 @@ impl QueryTexts {
         let has_ids = ids.iter().any(|id| !id.is_null());
         Ok(QueryTexts { texts, names, ids: has_ids.then_some(ids) })
     }
+}
+
+/// Prints the warnings of `sconce embed` about texts that are longer than `limit` tokens.
+pub(super) fn report(embedded: &EmbeddedTexts, limit: usize, console: &Console) {
+    let sequences = || embedded.sequences.iter().filter(|count| **count > 1);
+    let stats = Stats {
+        texts: embedded.tokens.len() as u64,
+        truncated: embedded.truncated_tokens.iter().filter(|removed| **removed > 0).count() as u64,
+        truncated_tokens: embedded.truncated_tokens.iter().sum::<usize>() as u64,
+        multi_sequence: sequences().count() as u64,
+        sequences: sequences().sum::<usize>() as u64,
+        ..Stats::default()
+    };
+    stats.report(console, limit, None);
 }

@@ -2,12 +2,12 @@
 
 use anyhow::{Error, Result, anyhow, bail};
 
-use super::query_texts::QueryTexts;
+use super::query_texts::{QueryTexts, report};
 use super::records::{RecordOptions, Setup, of_scores, run};
 use crate::error::UsageError;
 use crate::field::FieldValue;
 use crate::input::{Fields, InputPath, Source};
-use crate::job::{ExitStatus, QueryColumns, RunIdentity, sha256_of_texts};
+use crate::job::{ExitStatus, Queries, QueryColumns, RunIdentity, sha256_of_texts};
 use crate::output::{self, ColumnType, KeptColumn, OutputMetadata, Target};
 use crate::sys::regular_file::is_same_file;
 use crate::task::{PromptChoice, QueryOptions, Reranker, ScoreOptions, TextError, load_reranker};
@@ -60,11 +60,19 @@ pub fn rerank(options: &RerankOptions) -> Result<ExitStatus> {
             if let RerankQueries::One(query) = &options.queries {
                 metadata.insert("query".into(), query.clone());
             }
-            let queries = match &options.queries {
+            let query_columns = match &options.queries {
                 RerankQueries::Files(..) => columns(&queries, records),
                 RerankQueries::OfRecords | RerankQueries::One(_) => QueryColumns::default(),
             };
-            Ok(Setup { task, identity, metadata, top_k: *top_k, queries })
+            let queries = match task.embedded_queries() {
+                // A text is encoded once for all queries.
+                Some((queries, limit)) => {
+                    report(queries, limit, console);
+                    Queries::default()
+                }
+                None => Queries { texts: queries.texts, of_records: true },
+            };
+            Ok(Setup { task, identity, metadata, top_k: *top_k, queries, query_columns })
         },
     )
 }

@@ -4,6 +4,8 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::json;
 
+use super::query_texts::report;
+use crate::engine::TaskInput;
 use crate::error::UsageError;
 use crate::field::FieldValue;
 use crate::model::modules::Similarity;
@@ -11,7 +13,8 @@ use crate::named::Named;
 use crate::output::{ColumnType, KeptColumn, OutputLock, ReadFiles, TableFormat, TableWriter, Target, print};
 use crate::sys::console::Console;
 use crate::task::{
-    ModelOptions, ModelTask, TextEncoder, TextVector, VectorOptions, load_embedding_or_sparse,
+    EmbeddedTexts, ModelOptions, ModelTask, TextEncoder, TextVector, VectorOptions, engine,
+    load_embedding_or_sparse,
 };
 
 /// The options of `sconce similarity`.
@@ -60,9 +63,6 @@ pub fn similarity(options: &SimilarityOptions) -> Result<()> {
     let console = &options.console;
     let loaded = load_embedding_or_sparse(&options.model, console)?;
     let mut encoder = TextEncoder::new(loaded, &options.vectors, console)?;
-    let texts: Vec<&str> = options.texts.iter().map(String::as_str).collect();
-    let embedded = encoder.embed_to_compare(&texts)?;
-    embedded.report(encoder.model().tokenizer.max_length(), console);
     let own_name = encoder.similarity_name();
     if let Some(metric) = options.metric
         && !encoder.set_similarity(metric)
@@ -72,6 +72,11 @@ pub fn similarity(options: &SimilarityOptions) -> Result<()> {
             metric.name()
         )))
     }
+    let engine = engine(encoder)?;
+    let encoder = engine.task();
+    let texts: Vec<TaskInput> = options.texts.iter().map(|text| TaskInput::new(text)).collect();
+    let embedded = EmbeddedTexts::embed(&engine, &texts)?;
+    report(&embedded, encoder.model().tokenizer.max_length(), console);
     let metric = encoder.similarity_name();
     let vectors = &embedded.vectors;
     let row = |a: &TextVector| {

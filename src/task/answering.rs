@@ -6,12 +6,12 @@ use anyhow::{Result, bail};
 use super::answers::{Candidates, candidates, merge};
 use super::load::Loaded;
 use super::model_task::ModelTask;
-use super::options::OnLong;
 use super::sequences::{forward_tokens, tokenizer_failed};
 use super::text_model::TextModel;
-use crate::engine::{Task, TaskRow, TokenizeError};
+use crate::engine::{Task, TaskInput, TaskRow, TokenizeError};
 use crate::nn::{TaskHead, TokenHead, keep_memory};
 use crate::output::{Answer, Content, ContentType, SpanKind};
+use crate::text::OnLong;
 use crate::text::{Characters, NoRoom, TokenSpan, TokenizedText, Windows};
 
 /// How questions are answered.
@@ -81,12 +81,12 @@ impl Answerer {
 }
 
 impl Task for Answerer {
-    fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
-        let Some(question) = pair.or(self.options.question.as_deref()) else {
+    fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
+        let Some(question) = input.query.or(self.options.question.as_deref()) else {
             return Err(TokenizeError::Failed("has no question; add one, or pass --question".into()));
         };
         let windows = Windows::Overlapping { stride: self.stride };
-        let windows = self.model.tokenizer.encode_aligned(Some(question), text, windows);
+        let windows = self.model.tokenizer.encode_aligned(Some(question), input.text, windows);
         let windows = windows.map_err(|error| match error.downcast_ref::<NoRoom>() {
             Some(no_room) => TokenizeError::Failed(format!(
                 "{no_room} beside its question; shorten the question, or pass a smaller --stride or a larger --max-length"

@@ -1,10 +1,12 @@
 //! The batch size and the memory of a task.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 
 use super::ModelTask;
 use super::load::{Parts, count};
-use crate::engine::Workload;
+use crate::engine::{Engine, MemoryBudget, Workload};
 use crate::model::modules::PostPoolingModule;
 use crate::nn::{
     Backend, Encoder, EncoderSpec, GemmType, Isa, Pooling, QUERY_BLOCK, ScoreBias, TalkingHeads,
@@ -110,6 +112,15 @@ pub fn workload(task: &impl ModelTask, batch_tokens: Option<usize>) -> Workload 
         vector_bytes: task.vector_bytes(),
         is_per_token: task.content().is_per_token(),
     }
+}
+
+/// An engine for texts that are in memory.
+///
+/// # Errors
+/// If the system cannot tell how much memory it has.
+pub fn engine<T: ModelTask>(task: T) -> Result<Engine<T>> {
+    let budget = MemoryBudget::new(&workload(&task, None), None)?;
+    Ok(Engine::new(Arc::new(task), budget, None))
 }
 
 /// Activations per token in one layer, in bytes: hidden states before and after the layer, queries, keys and values, and the inner states of the

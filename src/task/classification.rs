@@ -4,12 +4,12 @@ use anyhow::{Result, bail};
 
 use super::load::Loaded;
 use super::model_task::ModelTask;
-use super::options::{OnLong, QueryOptions};
+use super::options::PromptChoice;
 use super::pair_template::PairTemplate;
 use super::sequences::check_length;
 use super::text_model::TextModel;
 use super::tokens::resolve_prompt;
-use crate::engine::{Task, TaskRow, TokenizeError};
+use crate::engine::{Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
 use crate::model::classification::{
     ScoreFunction, label_function, labels, next_sentence_labels, pair_function,
@@ -18,7 +18,7 @@ use crate::named::Named;
 use crate::nn::{ClassificationHead, HeadKind, RaggedBatch, TaskHead, keep_memory};
 use crate::output::{Content, ContentType, LabelScore};
 use crate::sys::console::Console;
-use crate::text::{PairTruncation, TokenizedText};
+use crate::text::{OnLong, PairTruncation, TokenizedText};
 
 /// How texts are classified or scored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,8 +47,6 @@ enum Rows {
     },
     /// The score of a query and the text.
     Score {
-        /// The queries of texts that have none of their own.
-        queries: Vec<String>,
         /// Put before each query, unless the template renders it.
         prompt: String,
         /// What makes one text of a query and a text.
@@ -73,14 +71,14 @@ impl Classifier {
         Self::build(loaded, options, function, Rows::Labels { labels, top_k })
     }
 
-    /// A cross-encoder, whose rows have a score. The first text of a pair is the query: that of the record, or each of `queries`.
+    /// A cross-encoder, whose rows have the score of a query and a text.
     ///
     /// # Errors
     /// If the model has no head with a single label, or its config is malformed.
     pub fn cross_encoder(
         loaded: Loaded,
         options: ScoreOptions,
-        queries: &QueryOptions,
+        prompt: Option<&PromptChoice>,
         ranked: bool,
         console: &Console,
     ) -> Result<Self> {
@@ -96,7 +94,7 @@ impl Classifier {
         } else {
             pair_function(&loaded.config, loaded.modules.activation.as_deref())?
         };
-        let prompt = resolve_prompt(queries.prompt.as_ref(), None, &loaded.modules.prompts, console)?;
+        let prompt = resolve_prompt(prompt, None, &loaded.modules.prompts, console)?;
         let template = PairTemplate::of(&loaded, &prompt, console)?.map(Box::new);
         let truncation = loaded.tokenizer.pair_truncation();
         if template.is_some() && truncation != PairTruncation::default() {
@@ -106,8 +104,7 @@ impl Classifier {
                 truncation.name()
             )));
         }
-        let queries = queries.texts.clone();
-        Self::build(loaded, options, function, Rows::Score { queries, prompt, template, ranked })
+        Self::build(loaded, options, function, Rows::Score { prompt, template, ranked })
     }
 
     fn build(loaded: Loaded, options: ScoreOptions, function: ScoreFunction, rows: Rows) -> Result<Self> {
@@ -127,22 +124,23 @@ impl Classifier {
         }
     }
 
-    /// Tokenizes a query and a text for a cross-encoder.
+    /// Tokenizes a query and a document for a cross-encoder.
     fn tokenize_pair(
         &self,
         query: &str,
-        text: &str,
+        document: &str,
         prompt: &str,
+        on_long: OnLong,
         template: Option<&PairTemplate>,
     ) -> Result<TokenizedText, TokenizeError> {
         match template {
             Some(template) => {
-                let tokens = template.encode(&self.model.tokenizer, query, text)?;
-                check_length(&tokens, &self.model.tokenizer, self.model.on_long)?;
+                let tokens = template.encode(&self.model.tokenizer, query, document)?;
+                check_length(&tokens, &self.model.tokenizer, on_long)?;
                 self.model.checked([tokens])
             }
-            None if prompt.is_empty() => self.model.tokenize(query, Some(text)),
-            None => self.model.tokenize(&format!("{prompt}{query}"), Some(text)),
+            None if prompt.is_empty() => self.model.tokenize(query, Some(document), on_long),
+            None => self.model.tokenize(&format!("{prompt}{query}"), Some(document), on_long),
         }
     }
 
@@ -169,30 +167,16 @@ impl Classifier {
 }
 
 impl Task for Classifier {
-    fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
-        self.tokenize_with(0, text, pair)
-    }
-
-    fn queries(&self) -> usize {
-        match &self.rows {
-            Rows::Labels { .. } => 1,
-            Rows::Score { queries, .. } => queries.len().max(1),
-        }
-    }
-
-    fn tokenize_with(
-        &self,
-        query: usize,
-        text: &str,
-        pair: Option<&str>,
-    ) -> Result<TokenizedText, TokenizeError> {
-        match &self.rows {
-            Rows::Labels { .. } => self.model.tokenize(text, pair),
-            Rows::Score { queries, prompt, template, .. } => {
-                match pair.or(queries.get(query).map(String::as_str)) {
-                    Some(query) => self.tokenize_pair(query, text, prompt, template.as_deref()),
-                    None => Err(TokenizeError::Failed("has no query; add one, or pass --query".into())),
-                }
+    fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
+        let on_long = input.on_long.unwrap_or(self.model.on_long);
+        match (&self.rows, input.query) {
+            (Rows::Labels { .. }, _) => self.model.tokenize(input.text, input.pair, on_long),
+            (Rows::Score { prompt, template, .. }, Some(query)) => {
+                let prompt = input.prompt.unwrap_or(prompt);
+                self.tokenize_pair(query, input.text, prompt, on_long, template.as_deref())
+            }
+            (Rows::Score { .. }, None) => {
+                Err(TokenizeError::Failed("has no query; add one, or pass --query".into()))
             }
         }
     }

@@ -7,7 +7,7 @@ use super::classification::ScoreOptions;
 use super::load::Loaded;
 use super::model_task::{HeadMemory, ModelTask};
 use super::text_model::TextModel;
-use crate::engine::{Task, TaskRow, TokenizeError};
+use crate::engine::{Task, TaskInput, TaskRow, TokenizeError};
 use crate::model::classification::ScoreFunction;
 use crate::nn::{MaskedLmHead, RaggedBatch, TaskHead, keep_memory};
 use crate::output::{Content, ContentType, TokenScore};
@@ -81,8 +81,9 @@ impl MaskFiller {
 }
 
 impl Task for MaskFiller {
-    fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
-        let tokenized = self.model.tokenize(text, pair)?;
+    fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
+        let tokenized =
+            self.model.tokenize(input.text, input.pair, input.on_long.unwrap_or(self.model.on_long))?;
         if self.count_masks(&tokenized) == 0 {
             let tokenizer = &self.model.tokenizer;
             let mask = tokenizer.token(self.mask).unwrap_or_default();

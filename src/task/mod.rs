@@ -3,7 +3,7 @@
 //! * `options`: plain option structs. `device`: the backends for `--device` and `--dtype`.
 //! * `load`: from the files of a model to its encoder, head and tokenizer. `examine`: the same for inspection, with all faults.
 //! * `model_task`: what a task is beyond the pipeline's contract. `batch_size`: its batch size and memory per token.
-//! * `tokens`: the prompt before a text, and the check of its tokens. `sequences`: from texts to hidden states.
+//! * `reading`: what texts are, with the prompt and the limit that follow from it. `tokens`: the prompt before a text, and the check of its tokens. `sequences`: from texts to hidden states.
 //! * `attention`: the attention weights of one text.
 //! * `embedding`: one vector per text, per chunk or per token.
 //! * `classification`: labels, or the scores of a cross-encoder. `reranking`: scores of texts for a query.
@@ -30,6 +30,7 @@ mod model_task;
 mod options;
 mod outputs;
 mod pair_template;
+mod reading;
 mod reranking;
 mod sequences;
 mod similarity;
@@ -40,10 +41,12 @@ mod text_model;
 mod tokens;
 
 pub use crate::engine::TextError;
+pub use crate::text::OnLong;
 pub use answering::{AnswerOptions, Answerer};
 pub use attention::{AttentionMaps, AttentionOptions, Layers, Mixing, View, Views, attend};
 pub use batch_size::{
-    AMX_TOKENS, CAUSAL_TOKENS, CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS, MemoryUse, memory_use, workload,
+    AMX_TOKENS, CAUSAL_TOKENS, CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS, MemoryUse, engine, memory_use,
+    workload,
 };
 pub use classification::{Classifier, ScoreOptions};
 pub use embedding::{EmbeddedTexts, Embedder, LateInteraction};
@@ -52,8 +55,9 @@ pub use examine::{Examined, ExaminedHead, examine};
 pub use load::{Loaded, MaxLength, StaticQueries, load, load_embedding_or_sparse, load_head, load_reranker};
 pub use masked_lm::MaskFiller;
 pub use model_task::{HeadMemory, ModelTask};
-pub use options::{ModelOptions, OnLong, PromptChoice, QueryOptions, VectorOptions};
+pub use options::{ModelOptions, PromptChoice, QueryOptions, VectorOptions};
 pub use outputs::OutputsEncoder;
+pub use reading::Readings;
 pub use reranking::{BiEncoder, Reranker};
 pub use similarity::{Compared, TextVector, similarity};
 pub use sparse::SparseEncoder;

@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use crate::model::Source;
 use crate::model::layout::{COLBERT_LINEAR, SPARSE_LINEAR};
 use crate::model::modules::Role;
-use crate::named::Named;
 use crate::nn::{ComputeDtype, DeviceRequest, OutputKind, Pooling};
 use crate::output::OutputDtype;
-use crate::text::{Chunking, PairTruncation, TruncationSide};
+use crate::text::{Chunking, OnLong, PairTruncation, TruncationSide};
 
 /// Which model to load, and replacements for parts of it.
 #[derive(Debug, Clone)]
@@ -137,30 +136,4 @@ pub struct QueryOptions {
     /// The prompt of a cross-encoder: what is put before each query, or the instruction in its chat template. `None`: the model's
     /// default prompt.
     pub prompt: Option<PromptChoice>,
-}
-
-/// What to do with texts over the limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnLong {
-    /// Truncate them.
-    Truncate,
-    /// End the run.
-    Error,
-    /// Skip them.
-    Skip,
-    /// Encode them in chunks and take the mean of the chunks' vectors, weighted by tokens.
-    Mean,
-}
-
-impl Named for OnLong {
-    const ALL: &'static [Self] = &[OnLong::Truncate, OnLong::Error, OnLong::Skip, OnLong::Mean];
-
-    fn name(self) -> &'static str {
-        match self {
-            OnLong::Truncate => "truncate",
-            OnLong::Error => "error",
-            OnLong::Skip => "skip",
-            OnLong::Mean => "mean",
-        }
-    }
 }

@@ -8,11 +8,11 @@ use super::embedding::Embedder;
 use super::lexical::LexicalHead;
 use super::load::Loaded;
 use super::model_task::{HeadMemory, ModelTask};
-use super::options::{OnLong, VectorOptions};
+use super::options::VectorOptions;
 use super::sequences::all_tokens;
 use super::sparse::{sparse_vector, sparse_vector_bytes};
 use super::text_model::TextModel;
-use crate::engine::{Task, TaskRow, TokenizeError};
+use crate::engine::{Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
 use crate::named::Named;
 use crate::nn::{
@@ -20,7 +20,7 @@ use crate::nn::{
 };
 use crate::output::{Content, ContentType, OutputDtype, OutputTypes, VectorType};
 use crate::sys::console::Console;
-use crate::text::TokenizedText;
+use crate::text::{OnLong, TokenizedText};
 
 /// A model with several outputs.
 pub struct OutputsEncoder {
@@ -105,13 +105,13 @@ impl OutputsEncoder {
 
     /// The vector of each sequence, if it is an output.
     fn dense(&self, batch: &RaggedBatch, hidden: &Tensor) -> Result<Vec<Vec<f32>>> {
-        let Embedder { pooling, token_modules, post_pooling, prompt_tokens, dimensions, .. } = &self.embedder;
+        let Embedder { pooling, token_modules, post_pooling, dimensions, readings, .. } = &self.embedder;
         if !self.has_dense {
             return Ok(Vec::new());
         }
         let token = self.embedder.spec().pooler.token;
         let hidden = apply_to_tokens(token_modules, hidden)?;
-        let vectors = apply(post_pooling, pooling.forward(&hidden, batch, *prompt_tokens, token)?)?;
+        let vectors = apply(post_pooling, pooling.forward(&hidden, batch, readings.prompt_tokens, token)?)?;
         Ok(vectors.chunks_exact(*dimensions).map(<[f32]>::to_vec).collect())
     }
 }
@@ -143,8 +143,8 @@ fn check_options(options: &VectorOptions) -> Result<()> {
 }
 
 impl Task for OutputsEncoder {
-    fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
-        self.embedder.tokenize(text, pair)
+    fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
+        self.embedder.tokenize(input)
     }
 
     fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {

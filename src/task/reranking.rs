@@ -1,21 +1,25 @@
 //! Reranking: the score of a query and each text, by a cross-encoder or by the similarity of vectors.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 
+use super::batch_size::engine;
 use super::classification::{Classifier, ScoreOptions};
+use super::embedding::EmbeddedTexts;
 use super::load::Loaded;
 use super::model_task::ModelTask;
-use super::options::{OnLong, PromptChoice, QueryOptions, VectorOptions};
+use super::options::{PromptChoice, QueryOptions, VectorOptions};
 use super::similarity::Compared;
 use super::text_encoder::TextEncoder;
 use super::text_model::TextModel;
-use crate::engine::{Task, TaskRow, TokenizeError};
+use crate::engine::{Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
 use crate::model::modules::Role;
 use crate::nn::keep_memory;
 use crate::output::{Content, ContentType, OutputDtype};
 use crate::sys::console::Console;
-use crate::text::TokenizedText;
+use crate::text::{OnLong, TokenizedText};
 
 /// A model that scores texts by a query.
 pub enum Reranker {
@@ -27,13 +31,16 @@ pub enum Reranker {
 
 /// An embedding model and what it makes of the queries.
 pub struct BiEncoder {
-    encoder: TextEncoder,
+    encoder: Arc<TextEncoder>,
+    /// What texts are compared with.
     queries: Vec<Compared>,
+    /// The lengths of the queries.
+    embedded: EmbeddedTexts,
     ranked: bool,
 }
 
 impl Reranker {
-    /// A reranker for `queries`, or for the query of each record if there are none. `ranked`: rows have a rank.
+    /// A reranker. A bi-encoder compares texts with `queries`, a cross-encoder takes the query of each text. `ranked`: rows have a rank.
     ///
     /// # Errors
     /// If the model is no cross-encoder, and the options or a query per record need one: a usage error. [`TextError`](super::TextError)
@@ -46,7 +53,8 @@ impl Reranker {
         console: &Console,
     ) -> Result<Self> {
         if loaded.head.is_some() && !loaded.pooling.is_sparse() {
-            let classifier = Classifier::cross_encoder(loaded, options, queries, ranked, console)?;
+            let classifier =
+                Classifier::cross_encoder(loaded, options, queries.prompt.as_ref(), ranked, console)?;
             return Ok(Reranker::CrossEncoder(Box::new(classifier)));
         }
         let needs_head = |option| {
@@ -77,6 +85,17 @@ impl Reranker {
         }
     }
 
+    /// The queries that a bi-encoder has embedded, and their limit.
+    pub fn embedded_queries(&self) -> Option<(&EmbeddedTexts, usize)> {
+        match self {
+            Reranker::CrossEncoder(_) => None,
+            Reranker::BiEncoder(encoder) => {
+                let limit = encoder.encoder.limit_of(Role::Query).unwrap_or_default();
+                Some((&encoder.embedded, limit))
+            }
+        }
+    }
+
     /// The name of what scores are: an activation or a similarity function.
     pub fn score_name(&self) -> String {
         match self {
@@ -94,26 +113,26 @@ impl BiEncoder {
         ranked: bool,
         console: &Console,
     ) -> Result<Self> {
-        let prompts = loaded.modules.prompts.clone();
         let options = VectorOptions {
             normalize: None,
             dimensions: None,
             prompt: None,
-            role: Some(Role::Query),
+            role: Some(Role::Document),
             token_pooling: None,
             dtype: OutputDtype::F32,
-            on_long: OnLong::Truncate,
+            on_long,
             chunking: None,
         };
-        let mut encoder = TextEncoder::new(loaded, &options, console)?;
-        let texts: Vec<&str> = queries.iter().map(String::as_str).collect();
-        let embedded = encoder.embed_to_compare(&texts)?;
-        embedded.report(encoder.model().tokenizer.max_length(), console);
-        let queries = embedded.vectors.into_iter().map(|vector| encoder.compared(vector));
-        let queries = queries.collect::<Result<_>>()?;
-        encoder.set_role(Role::Document, &prompts)?;
-        encoder.model_mut().on_long = on_long;
-        Ok(BiEncoder { encoder, queries, ranked })
+        let engine = engine(TextEncoder::new(loaded, &options, console)?)?;
+        let encoder = engine.task().clone();
+        encoder.limit_of(Role::Query)?;
+        let (role, on_long) = (Some(Role::Query), Some(OnLong::Truncate));
+        let queries = queries.iter().map(|text| TaskInput { role, on_long, ..TaskInput::new(text) });
+        let queries: Vec<TaskInput> = queries.collect();
+        let mut embedded = EmbeddedTexts::embed(&engine, &queries)?;
+        let vectors = std::mem::take(&mut embedded.vectors).into_iter();
+        let queries = vectors.map(|vector| encoder.compared(vector)).collect::<Result<_>>()?;
+        Ok(BiEncoder { encoder, queries, embedded, ranked })
     }
 
     fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
@@ -131,30 +150,10 @@ impl BiEncoder {
 }
 
 impl Task for Reranker {
-    fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
+    fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
         match self {
-            Reranker::CrossEncoder(classifier) => classifier.tokenize(text, pair),
-            Reranker::BiEncoder(encoder) => encoder.encoder.tokenize(text, None),
-        }
-    }
-
-    fn queries(&self) -> usize {
-        match self {
-            Reranker::CrossEncoder(classifier) => classifier.queries(),
-            // A text is encoded once for all queries.
-            Reranker::BiEncoder(_) => 1,
-        }
-    }
-
-    fn tokenize_with(
-        &self,
-        query: usize,
-        text: &str,
-        pair: Option<&str>,
-    ) -> Result<TokenizedText, TokenizeError> {
-        match self {
-            Reranker::CrossEncoder(classifier) => classifier.tokenize_with(query, text, pair),
-            Reranker::BiEncoder(_) => self.tokenize(text, pair),
+            Reranker::CrossEncoder(classifier) => classifier.tokenize(input),
+            Reranker::BiEncoder(encoder) => encoder.encoder.tokenize(&TaskInput { pair: None, ..*input }),
         }
     }
 

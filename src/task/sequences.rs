@@ -3,9 +3,9 @@
 use anyhow::{Result, bail};
 use candle_core::Tensor;
 
-use super::options::OnLong;
 use crate::engine::TokenizeError;
 use crate::nn::{Encoder, RaggedBatch, TokenHead, is_out_of_memory};
+use crate::text::OnLong;
 use crate::text::{Sequence, TokenIds, TokenizedText, Tokenizer, consecutive_runs};
 
 /// Tokenizes a text or a pair, which `on_long` may refuse if it is over the limit; [`OnLong::Mean`] truncates it.

@@ -24,6 +24,14 @@ impl TextVector {
         }
     }
 
+    /// The elements, unless it is sparse.
+    pub fn into_dense(self) -> Option<Vec<f32>> {
+        match self {
+            TextVector::Dense(vector) => Some(vector),
+            TextVector::Sparse(_) => None,
+        }
+    }
+
     /// The elements, if it is sparse.
     pub fn sparse(&self) -> Option<&SparseVector> {
         match self {

@@ -7,22 +7,22 @@ use std::collections::BTreeSet;
 use anyhow::{Result, bail};
 use candle_core::Tensor;
 
-use super::embedding::{EmbeddedTexts, embed_texts, set_length};
 use super::lexical::LexicalHead;
 use super::load::{Loaded, StaticQueries};
 use super::model_task::{HeadMemory, ModelTask};
-use super::options::{OnLong, VectorOptions};
+use super::options::VectorOptions;
+use super::reading::{Reading, Readings};
 use super::sequences::{all_tokens, tokenize};
 use super::text_model::TextModel;
 use super::tokens::resolve_prompt;
-use crate::engine::{Task, TaskRow, TokenizeError};
+use crate::engine::{Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
-use crate::model::modules::{Prompts, Role, Similarity};
+use crate::model::modules::{Role, Similarity};
 use crate::named::Named;
 use crate::nn::{LEXICAL, MaskedLmHead, Pooling, RaggedBatch, SPLADE, SpladeSpec, TaskHead, keep_memory};
 use crate::output::{Content, ContentType, OutputDtype, SparseVector};
 use crate::sys::console::Console;
-use crate::text::{Sequence, TokenizedText, Tokenizer};
+use crate::text::{OnLong, Sequence, TokenizedText, Tokenizer};
 
 /// A sparse encoder.
 pub struct SparseEncoder {
@@ -30,16 +30,13 @@ pub struct SparseEncoder {
     head: SparseHead,
     /// What queries become without the encoder.
     static_queries: Option<StaticQueries>,
-    /// What the texts are: the user's choice; if queries are encoded in another way, else that of the model.
-    role: Option<Role>,
-    /// The prompt before each text.
-    prompt: String,
+    /// What texts are, with their prompt and limit. Without a choice of the user, they are what the model takes them for, if queries are
+    /// encoded in another way.
+    readings: Readings,
     /// The size of the vocabulary.
     dimensions: usize,
     /// The maximum elements of a vector, of which the largest are kept.
     max_active_dims: Option<usize>,
-    /// The maximum tokens of a query and of a document, if the model has its own for one of them.
-    role_lengths: Option<[usize; 2]>,
     /// The similarity function that the vectors are compared with.
     pub(super) similarity: Similarity,
 }
@@ -70,9 +67,13 @@ impl SparseEncoder {
         let is_own = pooling == Pooling::Splade && modules.splade.is_some();
         let similarity = modules.similarity.filter(|_| is_own).unwrap_or(Similarity::Dot);
         let max_active_dims = modules.max_active_dims.filter(|_| is_own);
-        if let (Some(lengths), Some(role)) = (role_lengths, options.role) {
-            set_length(&mut tokenizer, lengths, role)?;
-        }
+        let is_default = modules.query_weights.as_ref().is_some_and(|weights| weights.is_default);
+        let default = if is_default { Role::Query } else { Role::Document };
+        let role = options.role.or(static_queries.as_ref().map(|_| default));
+        let lengths = role_lengths;
+        let mut readings =
+            Readings::new(&mut tokenizer, options.role, prompt, modules.prompts, lengths, false)?;
+        readings.role = role;
         let head = match (pooling, head) {
             (Pooling::Lexical, head) => SparseHead::Lexical(Box::new(LexicalHead::new(head, &tokenizer)?)),
             (_, Some(TaskHead::MaskedLm(head))) => {
@@ -86,21 +87,9 @@ impl SparseEncoder {
             tokenizer.max_length()
         ));
         let model = TextModel { tokenizer, encoders, on_long: options.on_long };
-        let is_default = modules.query_weights.as_ref().is_some_and(|weights| weights.is_default);
-        let default = if is_default { Role::Query } else { Role::Document };
-        let role = options.role.or(static_queries.as_ref().map(|_| default));
-        let encoder = SparseEncoder {
-            model,
-            head,
-            static_queries,
-            role,
-            prompt,
-            dimensions,
-            max_active_dims,
-            role_lengths,
-            similarity,
-        };
-        if encoder.queries().is_some() {
+        let encoder =
+            SparseEncoder { model, head, static_queries, readings, dimensions, max_active_dims, similarity };
+        if encoder.queries(role).is_some() {
             console.detail("queries have fixed weights of their tokens; the encoder is not used");
         }
         Ok(encoder)
@@ -121,51 +110,27 @@ impl SparseEncoder {
 
     /// The prompt before each text.
     pub fn prompt(&self) -> &str {
-        &self.prompt
+        &self.readings.prompt
     }
 
-    /// What weights the texts in place of the encoder, if they are queries of a model that has it.
-    fn queries(&self) -> Option<&StaticQueries> {
-        self.static_queries.as_ref().filter(|_| self.role == Some(Role::Query))
+    /// What weights texts of a role in place of the encoder, if they are queries of a model that has it.
+    fn queries(&self, role: Option<Role>) -> Option<&StaticQueries> {
+        self.static_queries.as_ref().filter(|_| role == Some(Role::Query))
+    }
+
+    /// What texts are, with their prompt and limit.
+    pub(super) fn readings(&self) -> &Readings {
+        &self.readings
     }
 
     /// What the texts are, if anything depends on it.
     pub fn role(&self) -> Option<Role> {
-        self.role
+        self.readings.role
     }
 
     /// Dimensions of a vector: the size of the vocabulary.
     pub fn dimensions(&self) -> usize {
         self.dimensions
-    }
-
-    /// Changes what the texts are: the prompt before each, and their length.
-    ///
-    /// # Errors
-    /// If the length leaves no room for a text: a usage error.
-    pub(super) fn set_role(&mut self, role: Role, prompts: &Prompts) -> Result<()> {
-        self.role = Some(role);
-        self.prompt = prompts.of_role(role).1.into();
-        match self.role_lengths {
-            Some(lengths) => set_length(&mut self.model.tokenizer, lengths, role),
-            None => Ok(()),
-        }
-    }
-
-    /// The tokenizer and the encoder.
-    pub(super) fn model_mut(&mut self) -> &mut TextModel {
-        &mut self.model
-    }
-
-    /// Encodes texts that are in memory.
-    ///
-    /// # Errors
-    /// [`TextError`](super::TextError) for the first text that cannot be tokenized, is too long or has weights that are not finite.
-    pub fn embed(&self, texts: &[&str]) -> Result<EmbeddedTexts<SparseVector>> {
-        let is_finite = |vector: &SparseVector| vector.values.iter().all(|weight| weight.is_finite());
-        embed_texts(self, texts, is_finite, |batch, batch_tokens, worker| {
-            self.vectors(batch, batch_tokens, worker)
-        })
     }
 
     /// The vectors of a batch.
@@ -178,7 +143,19 @@ impl SparseEncoder {
         batch_tokens: usize,
         worker: usize,
     ) -> Result<Vec<SparseVector>> {
-        if let Some(queries) = self.queries() {
+        let runs = texts.chunk_by(|a, b| a.borrow().role == b.borrow().role);
+        let vectors = runs.map(|texts| self.vectors_of(texts, batch_tokens, worker));
+        Ok(vectors.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+    }
+
+    /// The vectors of texts of one role.
+    fn vectors_of(
+        &self,
+        texts: &[impl Borrow<TokenizedText>],
+        batch_tokens: usize,
+        worker: usize,
+    ) -> Result<Vec<SparseVector>> {
+        if let Some(queries) = self.queries(texts[0].borrow().role) {
             let vectors = texts.iter().map(|text| queries.weights_of(text.borrow()));
             return Ok(vectors.map(|weights| self.vector_of(weights)).collect());
         }
@@ -270,16 +247,19 @@ fn check_options(options: &VectorOptions, pooling: &Pooling) -> Result<()> {
 }
 
 impl Task for SparseEncoder {
-    fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
-        let text = format!("{}{text}", self.prompt);
-        match self.queries() {
+    fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
+        let reading = self.readings.of(input, &self.model.tokenizer, self.model.on_long)?;
+        let Reading { role, prompt, prompt_tokens, tokenizer, on_long } = reading;
+        let text = format!("{prompt}{}", input.text);
+        let sequences = match self.queries(role) {
             // The weights of no tokens are all 0.
             Some(queries) => {
-                let tokens = tokenize(&queries.tokenizer, self.model.on_long, &text, pair)?;
-                Ok(TokenizedText { sequences: vec![Sequence { tokens, chunks: Vec::new() }] })
+                let tokens = tokenize(&queries.tokenizer, on_long, &text, input.pair)?;
+                vec![Sequence { tokens, chunks: Vec::new() }]
             }
-            None => self.model.tokenize(&text, pair),
-        }
+            None => self.model.checked([tokenize(tokenizer, on_long, &text, input.pair)?])?.sequences,
+        };
+        Ok(TokenizedText { sequences, role, prompt_tokens })
     }
 
     fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {

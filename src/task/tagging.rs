@@ -5,14 +5,14 @@ use anyhow::{Result, bail};
 use super::entities::{Aggregation, Labelled, entities, merge};
 use super::load::Loaded;
 use super::model_task::{HeadMemory, ModelTask};
-use super::options::OnLong;
 use super::sequences::{check_length, forward_tokens, tokenizer_failed};
 use super::text_model::TextModel;
-use crate::engine::{Task, TaskRow, TokenizeError};
+use crate::engine::{Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
 use crate::model::classification::{ScoreFunction, labels};
 use crate::nn::{TaskHead, TokenHead, keep_memory};
 use crate::output::{Content, ContentType, Entity, SpanKind};
+use crate::text::OnLong;
 use crate::text::{Characters, TokenSpan, TokenizedText, Windows};
 
 /// How texts are tagged.
@@ -81,14 +81,16 @@ fn content(text: &TokenizedText, windows: Vec<Vec<Labelled>>) -> Content {
 }
 
 impl Task for Tagger {
-    fn tokenize(&self, text: &str, _pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
+    fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
         let windows = match self.options.stride {
             Some(stride) => Windows::Overlapping { stride },
             None => Windows::Truncate,
         };
         let TextModel { tokenizer, on_long, .. } = &self.model;
-        let windows = tokenizer.encode_aligned(None, text, windows).map_err(tokenizer_failed)?;
-        windows.iter().try_for_each(|tokens| check_length(tokens, tokenizer, *on_long))?;
+        let windows = tokenizer.encode_aligned(None, input.text, windows).map_err(tokenizer_failed)?;
+        windows
+            .iter()
+            .try_for_each(|tokens| check_length(tokens, tokenizer, input.on_long.unwrap_or(*on_long)))?;
         self.model.checked(windows)
     }
 

@@ -2,15 +2,16 @@
 
 use anyhow::Result;
 
-use super::embedding::{EmbeddedTexts, Embedder};
+use super::embedding::Embedder;
 use super::load::Loaded;
 use super::model_task::{HeadMemory, ModelTask};
 use super::options::VectorOptions;
 use super::similarity::{Compared, TextVector};
 use super::sparse::SparseEncoder;
 use super::text_model::TextModel;
-use crate::engine::{Task, TaskRow, TokenizeError};
-use crate::model::modules::{Prompts, Role, Similarity};
+use crate::engine::{Task, TaskInput, TaskRow, TokenizeError};
+use crate::error::UsageError;
+use crate::model::modules::{Role, Similarity};
 use crate::output::ContentType;
 use crate::sys::console::Console;
 use crate::text::TokenizedText;
@@ -46,28 +47,24 @@ impl TextEncoder {
     /// The prompt before each text.
     pub fn prompt(&self) -> &str {
         match self {
-            TextEncoder::Dense(encoder) => &encoder.prompt,
+            TextEncoder::Dense(encoder) => encoder.prompt(),
             TextEncoder::Sparse(encoder) => encoder.prompt(),
         }
     }
 
-    /// Changes what the texts are.
+    /// The maximum tokens of a text of a role.
     ///
     /// # Errors
-    /// As [`Embedder::set_role`].
-    pub fn set_role(&mut self, role: Role, prompts: &Prompts) -> Result<()> {
-        match self {
-            TextEncoder::Dense(encoder) => encoder.set_role(role, prompts),
-            TextEncoder::Sparse(encoder) => encoder.set_role(role, prompts),
-        }
-    }
-
-    /// The tokenizer and the encoder, to change how texts over the limit are treated.
-    pub fn model_mut(&mut self) -> &mut TextModel {
-        match self {
-            TextEncoder::Dense(encoder) => &mut encoder.model,
-            TextEncoder::Sparse(encoder) => encoder.model_mut(),
-        }
+    /// If the limit leaves no room for a text, or the prompt cannot be tokenized: a usage error.
+    pub fn limit_of(&self, role: Role) -> Result<usize> {
+        let (readings, model) = match self {
+            TextEncoder::Dense(encoder) => (&encoder.readings, &encoder.model),
+            TextEncoder::Sparse(encoder) => (encoder.readings(), encoder.model()),
+        };
+        let input = TaskInput { role: Some(role), ..TaskInput::default() };
+        let reading = readings.of(&input, &model.tokenizer, model.on_long);
+        let reading = reading.map_err(|error| UsageError(format!("the text {}", error.into_reason())))?;
+        Ok(reading.tokenizer.max_length())
     }
 
     /// The name of what texts are compared by.
@@ -87,17 +84,6 @@ impl TextEncoder {
             TextEncoder::Sparse(encoder) => encoder.similarity = similarity,
         }
         true
-    }
-
-    /// The vectors of texts that are in memory, for [`TextEncoder::compared`].
-    ///
-    /// # Errors
-    /// As [`Embedder::embed_to_compare`].
-    pub fn embed_to_compare(&self, texts: &[&str]) -> Result<EmbeddedTexts<TextVector>> {
-        Ok(match self {
-            TextEncoder::Dense(encoder) => encoder.embed_to_compare(texts)?.map(TextVector::Dense),
-            TextEncoder::Sparse(encoder) => encoder.embed(texts)?.map(TextVector::Sparse),
-        })
     }
 
     /// A text to compare others with, given its vector.
@@ -138,10 +124,10 @@ impl TextEncoder {
 }
 
 impl Task for TextEncoder {
-    fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
+    fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
         match self {
-            TextEncoder::Dense(task) => task.tokenize(text, pair),
-            TextEncoder::Sparse(task) => task.tokenize(text, pair),
+            TextEncoder::Dense(task) => task.tokenize(input),
+            TextEncoder::Sparse(task) => task.tokenize(input),
         }
     }
 

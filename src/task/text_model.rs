@@ -5,11 +5,11 @@ use std::borrow::Borrow;
 use anyhow::Result;
 use candle_core::Tensor;
 
-use super::options::OnLong;
 use super::sequences::{forward, tokenize};
 use super::tokens::check_tokens;
 use crate::engine::TokenizeError;
 use crate::nn::{Encoder, EncoderSpec, RaggedBatch};
+use crate::text::OnLong;
 use crate::text::{Sequence, TokenIds, TokenizedText, Tokenizer};
 
 /// A tokenizer with an encoder.
@@ -37,8 +37,13 @@ impl TextModel {
     ///
     /// # Errors
     /// If it is over the limit, and must not be truncated, or cannot be encoded.
-    pub(super) fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
-        self.checked([tokenize(&self.tokenizer, self.on_long, text, pair)?])
+    pub(super) fn tokenize(
+        &self,
+        text: &str,
+        pair: Option<&str>,
+        on_long: OnLong,
+    ) -> Result<TokenizedText, TokenizeError> {
+        self.checked([tokenize(&self.tokenizer, on_long, text, pair)?])
     }
 
     /// A text of these sequences.
@@ -53,7 +58,7 @@ impl TextModel {
             check_tokens(&tokens, &self.tokenizer, self.spec())?;
             Ok(Sequence { tokens, chunks: Vec::new() })
         };
-        Ok(TokenizedText { sequences: sequences.into_iter().map(sequence).collect::<Result<_, _>>()? })
+        Ok(TokenizedText::new(sequences.into_iter().map(sequence).collect::<Result<_, _>>()?))
     }
 
     /// Encodes the sequences of texts as [`forward`] does, with the encoder of a worker thread. `reduce` returns any number of values

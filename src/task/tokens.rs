@@ -49,6 +49,17 @@ pub(super) fn resolve_prompt(
     Ok(text.into())
 }
 
+/// The tokens of a prompt, which are not pooled.
+pub(super) fn prompt_length(tokenizer: &Tokenizer, prompt: &str) -> Result<usize> {
+    if prompt.is_empty() {
+        return Ok(0);
+    }
+    match tokenizer.prompt_length(prompt) {
+        Ok(length) => Ok(length),
+        Err(error) => bail!("cannot tokenize the prompt {prompt:?} ({error}); pass another --prompt"),
+    }
+}
+
 /// Rejects tokens without an embedding.
 pub(super) fn check_tokens(
     tokens: &TokenIds,

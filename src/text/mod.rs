@@ -9,13 +9,14 @@
 //! * `pieces`: how very long texts are tokenized.
 //! * `chat_template`: the template that renders messages as a text.
 //! * `chunks`: the ends of the chunks of a long text.
-//! * `sequences`: the token sequences of one text.
+//! * `sequences`: the token sequences of one text. `role`: what a text is to a model, and what becomes of one over the limit.
 
 mod alignment;
 mod bpe_parts;
 mod chat_template;
 mod chunks;
 mod pieces;
+mod role;
 mod sequences;
 mod token_model;
 pub mod tokenizer;
@@ -30,6 +31,7 @@ mod words;
 pub use alignment::{Alignment, Characters, TokenSpan};
 pub use chat_template::{ChatTemplate, Message};
 pub use chunks::{Chunking, LateSequence, OversizedCharacter, TokenizedChunk, late_sequences, split};
+pub use role::{OnLong, Role};
 pub use sequences::{Chunk, Sequence, TokenizedText, consecutive_runs};
 pub use tokenizer::{PairTruncation, TokenIds, Tokenizer, TokenizerOptions, TruncationSide};
 pub use windows::{NoRoom, Windows};

@@ -2,13 +2,17 @@
 
 use std::ops::Range;
 
-use super::{Alignment, TokenIds};
+use super::{Alignment, Role, TokenIds};
 
 /// A tokenized text: one sequence, or several for a text that is encoded in parts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TokenizedText {
     /// The sequences, in the order of the text.
     pub sequences: Vec<Sequence>,
+    /// What the text is, if what becomes of its tokens depends on it.
+    pub role: Option<Role>,
+    /// Tokens at the start of each sequence that are not pooled: those of a prompt that the model excludes.
+    pub prompt_tokens: usize,
 }
 
 /// Tokens that attend to each other: one forward pass of the encoder.
@@ -32,6 +36,11 @@ pub struct Chunk {
 }
 
 impl TokenizedText {
+    /// A text of these sequences, in which all tokens are the text's own.
+    pub fn new(sequences: Vec<Sequence>) -> Self {
+        TokenizedText { sequences, role: None, prompt_tokens: 0 }
+    }
+
     /// Tokens of all sequences, including special tokens.
     pub fn token_count(&self) -> usize {
         self.sequences.iter().map(|sequence| sequence.tokens.ids.len()).sum()
@@ -67,7 +76,11 @@ impl TokenizedText {
         let mut sequences = self.sequences.into_iter();
         consecutive_runs(&lengths, max_tokens)
             .into_iter()
-            .map(|run| TokenizedText { sequences: sequences.by_ref().take(run.len()).collect() })
+            .map(|run| TokenizedText {
+                sequences: sequences.by_ref().take(run.len()).collect(),
+                role: self.role,
+                prompt_tokens: self.prompt_tokens,
+            })
             .collect()
     }
 }

@@ -17,7 +17,7 @@
 use std::iter::repeat_n;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Result, anyhow, bail};
 use serde_json::Value;
@@ -131,9 +131,10 @@ const CLEANED_UP: [(&str, &str); 10] = [
 /// The setting without which the tokens of a BPE are not cleaned up.
 const CLEAN_UP_BPE: &str = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output";
 
-/// A tokenizer with a maximum length.
+/// A tokenizer with a maximum length. Clones share the vocabulary.
+#[derive(Clone)]
 pub struct Tokenizer {
-    inner: LibraryTokenizer,
+    inner: Arc<LibraryTokenizer>,
     /// Whether the pre-tokenizer has a regular expression.
     has_regex: bool,
     max_length: usize,
@@ -341,7 +342,7 @@ impl Tokenizer {
         let has_regex = pre_tokenizer.as_ref().is_some_and(has_regex);
         let TokenizerOptions { max_length, truncation_side, pair_truncation, .. } = *options;
         let tokenizer = Tokenizer {
-            inner,
+            inner: Arc::new(inner),
             has_regex,
             max_length,
             truncation_side,
@@ -396,6 +397,11 @@ impl Tokenizer {
         self.max_length
     }
 
+    /// The library's tokenizer, which is changed before there are clones.
+    fn inner_mut(&mut self) -> &mut LibraryTokenizer {
+        Arc::get_mut(&mut self.inner).expect("a tokenizer is changed before it is cloned")
+    }
+
     /// Sets the maximum tokens of a text or pair, including special tokens.
     pub fn set_max_length(&mut self, max_length: usize) {
         self.max_length = max_length;
@@ -421,14 +427,14 @@ impl Tokenizer {
             != [self.token_id(marker).unwrap_or_default()]
         {
             let token = AddedToken::from(marker.to_owned(), true).normalized(false);
-            self.inner.add_special_tokens([token]).map_err(|error| anyhow!("{error}"))?;
+            self.inner_mut().add_special_tokens([token]).map_err(|error| anyhow!("{error}"))?;
         }
         Ok(())
     }
 
     /// Removes the special tokens that are added to texts.
     pub fn without_special_tokens(mut self) -> Self {
-        self.inner.with_post_processor(None::<PostProcessorWrapper>);
+        self.inner_mut().with_post_processor(None::<PostProcessorWrapper>);
         self
     }
 

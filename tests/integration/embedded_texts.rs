@@ -1,13 +1,16 @@
-//! `Embedder::embed`: texts in memory have the vectors of `sconce embed`, to the last bit.
+//! `EmbeddedTexts`: texts in memory have the vectors of `sconce embed`, to the last bit.
 
 use crate::support::{embed, embedding, fixture, rows};
+use anyhow::Result;
+use sconce::engine::{Engine, TaskInput};
 use sconce::model::Source;
 use sconce::model::modules::Similarity;
 use sconce::neighbours::Metric;
 use sconce::output::OutputDtype;
 use sconce::sys::console::{Console, Verbosity};
 use sconce::task::{
-    EmbeddedTexts, Embedder, ModelOptions, OnLong, PromptChoice, TextError, VectorOptions, load,
+    EmbeddedTexts, Embedder, ModelOptions, OnLong, PromptChoice, TextEncoder, TextError, TextVector,
+    VectorOptions, engine, load,
 };
 use sconce::text::Chunking;
 
@@ -49,32 +52,45 @@ fn bits(vectors: &[Vec<f32>]) -> Vec<Vec<u32>> {
     vectors.iter().map(|vector| vector.iter().map(|x| x.to_bits()).collect()).collect()
 }
 
-fn embed_all(embedder: &Embedder, texts: &[String]) -> EmbeddedTexts {
-    embedder.embed(&texts.iter().map(String::as_str).collect::<Vec<_>>()).expect("texts are embedded")
+/// An engine for the texts of this file.
+fn engine_of(model: &str, options: &VectorOptions) -> Engine<TextEncoder> {
+    engine(TextEncoder::Dense(Box::new(embedder(model, options)))).expect("the model fits into memory")
+}
+
+fn try_embed(engine: &Engine<TextEncoder>, texts: &[&str]) -> Result<EmbeddedTexts> {
+    EmbeddedTexts::embed(engine, &texts.iter().map(|text| TaskInput::new(text)).collect::<Vec<_>>())
+}
+
+fn embed_all(engine: &Engine<TextEncoder>, texts: &[String]) -> EmbeddedTexts {
+    try_embed(engine, &texts.iter().map(String::as_str).collect::<Vec<_>>()).expect("texts are embedded")
+}
+
+fn bits_of(embedded: &EmbeddedTexts) -> Vec<Vec<u32>> {
+    bits(&embedded.vectors.iter().filter_map(TextVector::dense).cloned().collect::<Vec<_>>())
 }
 
 /// Compares with the rows of `sconce embed`, with all texts at once, in reverse, in parts, and alone.
 fn check(model: &str, options: &VectorOptions, args: &[&str]) {
-    let (texts, embedder) = (texts(), embedder(model, options));
+    let (texts, engine) = (texts(), engine_of(model, options));
     let args = args.iter().map(|arg| (*arg).to_owned()).chain(["--".to_owned()]).chain(texts.clone());
     let expected = rows(&embed(model, ["--quiet".to_owned()].into_iter().chain(args)));
     let vectors: Vec<Vec<f32>> = expected.iter().map(embedding).collect();
-    let all = embed_all(&embedder, &texts);
-    assert_eq!(bits(&all.vectors), bits(&vectors), "{model}");
+    let all = embed_all(&engine, &texts);
+    assert_eq!(bits_of(&all), bits(&vectors), "{model}");
     let tokens: Vec<u64> = expected.iter().map(|row| row["tokens"].as_u64().unwrap()).collect();
     assert!(all.tokens.iter().map(|tokens| *tokens as u64).eq(tokens));
     let truncated = expected.iter().map(|row| row["truncated"].as_bool().unwrap());
     assert!(all.truncated_tokens.iter().map(|removed| *removed > 0).eq(truncated));
     let mut reversed = texts.clone();
     reversed.reverse();
-    let mut found = embed_all(&embedder, &reversed).vectors;
+    let mut found = bits_of(&embed_all(&engine, &reversed));
     found.reverse();
-    assert_eq!(bits(&found), bits(&vectors), "{model} in reverse");
+    assert_eq!(found, bits(&vectors), "{model} in reverse");
     for part in [1, 2, 7] {
         for start in (0..texts.len()).step_by(13) {
             let range = start..texts.len().min(start + part);
-            let found = embed_all(&embedder, &texts[range.clone()]);
-            assert_eq!(bits(&found.vectors), bits(&vectors[range]), "{model}: {part} from {start} on");
+            let found = embed_all(&engine, &texts[range.clone()]);
+            assert_eq!(bits_of(&found), bits(&vectors[range]), "{model}: {part} from {start} on");
         }
     }
 }
@@ -93,20 +109,20 @@ fn vectors_have_the_bits_of_embed_in_any_order_and_number() {
 fn the_mean_over_chunks_has_the_bits_of_embed() {
     let options = VectorOptions { on_long: OnLong::Mean, ..TRUNCATE };
     check("bert-tiny", &options, &["--on-long", "mean"]);
-    let long = embed_all(&embedder("bert-tiny", &options), &["lamp ".repeat(100)]);
+    let long = embed_all(&engine_of("bert-tiny", &options), &["lamp ".repeat(100)]);
     assert!(long.sequences[0] > 1 && long.truncated_tokens[0] == 0);
 }
 
 #[test]
 fn no_texts_have_no_vectors() {
-    assert_eq!(embedder("bert-tiny", &TRUNCATE).embed(&[]).unwrap(), EmbeddedTexts::default());
+    assert_eq!(embed_all(&engine_of("bert-tiny", &TRUNCATE), &[]), EmbeddedTexts::default());
 }
 
 #[test]
 fn the_first_text_without_a_vector_is_named() {
-    let embedder = embedder("bert-tiny", &VectorOptions { on_long: OnLong::Error, ..TRUNCATE });
+    let engine = engine_of("bert-tiny", &VectorOptions { on_long: OnLong::Error, ..TRUNCATE });
     let long = "lamp ".repeat(100);
-    let error = embedder.embed(&["a", &long, "b", &long]).unwrap_err();
+    let error = try_embed(&engine, &["a", &long, "b", &long]).unwrap_err();
     assert!(error.to_string().starts_with("text 2 has 102 tokens, over the limit"), "{error}");
     assert_eq!(error.downcast::<TextError>().unwrap().index, 1);
 }
@@ -114,7 +130,8 @@ fn the_first_text_without_a_vector_is_named() {
 #[test]
 fn chunks_are_refused() {
     let chunking = Some(Chunking { tokens: 12, overlap: 0, late: false });
-    let error = embedder("bert-tiny", &VectorOptions { chunking, ..TRUNCATE }).embed(&["a"]).unwrap_err();
+    let error =
+        try_embed(&engine_of("bert-tiny", &VectorOptions { chunking, ..TRUNCATE }), &["a"]).unwrap_err();
     assert!(error.is::<sconce::error::UsageError>() && error.to_string().contains("--chunk"), "{error}");
 }
 
@@ -127,4 +144,23 @@ fn the_similarity_function_of_the_model_is_a_metric() {
     embedder.similarity = Similarity::Manhattan;
     let error = embedder.metric().unwrap_err().to_string();
     assert!(error.contains("manhattan") && error.contains("--metric"), "{error}");
+}
+
+/// Equal texts are encoded once, and have rows of their own nevertheless.
+#[test]
+fn equal_texts_are_encoded_once() {
+    let engine = engine_of("bert-tiny", &TRUNCATE);
+    let mut distinct = texts();
+    distinct.sort();
+    distinct.dedup();
+    let count = distinct.len() as u64;
+    let repeated = |texts: &[String]| texts.len() as u64 - count;
+    let first = embed_all(&engine, &texts());
+    assert_eq!(engine.repeated(), repeated(&texts()));
+    let all = [texts(), texts(), vec![texts()[3].clone(); 500]].concat();
+    let found = embed_all(&engine, &all);
+    let expected = bits_of(&first);
+    let third = vec![expected[3].clone(); 500];
+    assert_eq!(bits_of(&found), [expected.clone(), expected, third].concat());
+    assert_eq!(engine.repeated(), repeated(&texts()) + repeated(&all));
 }

@@ -19,7 +19,7 @@ use crate::support::{copy_folder, fixture, sconce, stderr};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use safetensors::SafeTensors;
-use sconce::engine::Task;
+use sconce::engine::{Task, TaskInput};
 use sconce::model::Source;
 use sconce::named::Named;
 use sconce::output::OutputDtype;
@@ -60,7 +60,7 @@ fn try_model(folder: &Path) -> Result<(), String> {
     };
     let embedder = Embedder::new(loaded, &options, &console).map_err(|error| format!("{error:#}"))?;
     for text in ["a lamp".to_owned(), "The wick burns, ünd 日本 [MASK]. ".repeat(20)] {
-        match embedder.tokenize(&text, None) {
+        match embedder.tokenize(&TaskInput::new(&text)) {
             Ok(tokens) => {
                 let rows = embedder.run(&[tokens], 64, 0);
                 assert_eq!(rows.map_err(|error| format!("{error:#}"))?.len(), 1);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::support::operands::{bits, flat};
 use crate::support::{MODELS, assert_close, embed, embedding, first_difference, fixture, rows};
 use candle_core::{DType, Device, Tensor};
-use sconce::engine::{Task, TaskRow};
+use sconce::engine::{Task, TaskInput, TaskRow};
 use sconce::input::{Location, Position, Record};
 use sconce::kernels::gemm::GemmType;
 use sconce::model::Source;
@@ -22,7 +22,7 @@ use sconce::ops::activation::NAMES;
 use sconce::ops::linear::{LinearWeights, Matrix, reference};
 use sconce::output::{Content, StoredVector, VectorValues};
 use sconce::sys::console::{Console, Verbosity};
-use sconce::task::{Embedder, Loaded, ModelOptions, OnLong, TextModel, load};
+use sconce::task::{Embedder, Loaded, ModelOptions, OnLong, Readings, TextModel, load};
 use sconce::text::TokenIds;
 use serde_json::Value;
 
@@ -450,19 +450,18 @@ fn pairs_reach_the_encoder() {
         post_pooling: vec![],
         dimensions: 36,
         dtype: sconce::output::OutputDtype::F32,
-        prompt: String::new(),
-        prompt_tokens: 0,
-        excludes_prompt: false,
+        readings: Readings::default(),
         chunking: None,
         similarity: Similarity::Cosine,
         late_interaction: None,
-        role_lengths: None,
-        role: None,
         unknown_token: None,
     };
     let tokens: Vec<_> = records
         .iter()
-        .map(|record| embedder.tokenize(&record.text, record.pair.as_deref()).unwrap())
+        .map(|record| {
+            let pair = record.pair.as_deref();
+            embedder.tokenize(&TaskInput { pair, ..TaskInput::new(&record.text) }).unwrap()
+        })
         .collect();
     let values = |row: TaskRow| match row.content {
         Content::Vector(StoredVector { values: VectorValues::F32(values), .. }) => values,

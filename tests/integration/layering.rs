@@ -51,7 +51,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     // A task implements `engine::Task`; the engine itself knows no task and no file.
     ("task", &["engine", "text", "model", "neighbours", "nn", "output"]),
-    ("job", &["engine", "input", "output", "field"]),
+    ("job", &["engine", "input", "text", "output", "field"]),
     ("engine", &["text", "output"]),
     ("input", &["field", "formats"]),
     ("text", &[]),
@@ -59,7 +59,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("formats", &["field"]),
     ("field", &[]),
     ("figure", &[]),
-    ("model", &["nn"]),
+    ("model", &["nn", "text"]),
     ("error", &[]),
     ("named", &[]),
     ("sys", &[]),

@@ -19,7 +19,8 @@ const MANY: usize = 40_000;
 const FORMATS: [&str; 6] = ["jsonl", "csv", "npy", "parquet", "arrow", "safetensors"];
 
 /// The fields of a summary in which two runs of the same command differ.
-const MEASURED: [&str; 9] = [
+const MEASURED: [&str; 10] = [
+    "repeated",
     "rows_resumed",
     "seconds",
     "seconds_resumed",

@@ -7,12 +7,13 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use serde_json::Value;
 
-use super::prompts::{Prompts, Role};
+use super::prompts::Prompts;
 use super::{PostPoolingModule, TokenLimit, fields, token_limit};
 use crate::model::config::Config;
 use crate::model::layout::{ARTIFACT_METADATA, CONFIG};
 use crate::named::Named;
 use crate::sys::regular_file::has_dir_entry;
+use crate::text::Role;
 
 /// The class of the original checkpoints.
 const STANFORD_CLASS: &str = "HF_ColBERT";

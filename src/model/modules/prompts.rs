@@ -10,26 +10,7 @@ use crate::model::purpose::Purpose;
 use crate::named::Named;
 use crate::sys::model_json::read_json_object;
 use crate::sys::regular_file::has_dir_entry;
-
-/// What a text is: `encode_query` and `encode_document` of sentence-transformers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// A query.
-    Query,
-    /// A document.
-    Document,
-}
-
-impl Named for Role {
-    const ALL: &'static [Self] = &[Role::Query, Role::Document];
-
-    fn name(self) -> &'static str {
-        match self {
-            Role::Query => "query",
-            Role::Document => "document",
-        }
-    }
-}
+use crate::text::Role;
 
 /// The prompts of a model: prefixes of a text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use anyhow::Result;
 pub(super) use identity::of_scores;
 pub use options::{Append, Input, RecordOptions};
 
-use crate::job::{ExitStatus, OpenedJob, QueryColumns, RunIdentity};
+use crate::job::{ExitStatus, OpenedJob, Queries, QueryColumns, RunIdentity};
 use crate::output::OutputMetadata;
 use crate::sys::console::Console;
 use crate::task::{Loaded, ModelTask};
@@ -27,14 +27,17 @@ pub(super) struct Setup<T> {
     pub metadata: OutputMetadata,
     /// Sort rows by their scores and write only this many of the best of each query.
     pub top_k: Option<usize>,
+    /// What records are read for.
+    pub queries: Queries,
     /// The columns that tell the query of a row, if there are several queries.
-    pub queries: QueryColumns,
+    pub query_columns: QueryColumns,
 }
 
 impl<T> Setup<T> {
     /// A task whose rows are in the order of the input.
     pub(super) fn in_order(task: T, identity: RunIdentity, metadata: OutputMetadata) -> Self {
-        Setup { task, identity, metadata, top_k: None, queries: QueryColumns::default() }
+        let (queries, query_columns) = (Queries::default(), QueryColumns::default());
+        Setup { task, identity, metadata, top_k: None, queries, query_columns }
     }
 }
 

@@ -53,10 +53,10 @@ pub(super) fn make<T: ModelTask>(
     };
     let task = setup.task;
     let policy = policy(options, &task);
-    let (query_values, top_k) = (setup.queries.values, setup.top_k);
+    let (query_values, top_k) = (setup.query_columns.values, setup.top_k);
     let output = RunOutput { lock, schema, query_values, top_k, policy, identity, timings, console };
     let engine = EnginePlan { device: device_names(&task), task, budget, cache: options.cache.clone() };
-    Ok(JobPlan { engine, input, output, start: options.start, appended })
+    Ok(JobPlan { engine, input, queries: setup.queries, output, start: options.start, appended })
 }
 
 /// Whether to draw a progress bar: not if rows are written to a terminal or a pipe.
@@ -108,7 +108,7 @@ fn schema<T: ModelTask>(
         content: setup.task.content(),
         chunks: options.chunks,
         ids: options.input.has_ids().then_some(ColumnType::Text),
-        kept: fields.chain(hash).chain(setup.queries.columns.iter().cloned()).collect(),
+        kept: fields.chain(hash).chain(setup.query_columns.columns.iter().cloned()).collect(),
         metadata,
         // An output batch for each input batch takes memory that `--max-memory` does not count.
         follows_batches: is_arrow

@@ -9,16 +9,19 @@ use serde_json::Value;
 use super::compatibility::{QueryModel, check_dimensions, check_kinds, check_model, check_same_model};
 use super::scan::Comparison;
 use super::{Queries, SearchOptions};
+use crate::engine::TaskInput;
 use crate::error::UsageError;
 use crate::job::{FileDigests, weights_digest};
 use crate::model::modules::{Role, is_mean_max_sim};
 use crate::named::Named;
 use crate::neighbours::{Elements, Metric, rows_f32};
 use crate::output::{ReadFiles, SparseVector};
-use crate::run::query_texts::QueryTexts;
+use crate::run::query_texts::{QueryTexts, report};
 use crate::run::{embed, records::metadata};
 use crate::sys::console::counted;
-use crate::task::{Loaded, ModelTask, TextEncoder, TextError, TextVector, load_embedding_or_sparse};
+use crate::task::{
+    EmbeddedTexts, Loaded, ModelTask, TextEncoder, TextError, TextVector, engine, load_embedding_or_sparse,
+};
 use crate::vectors::{RowKind, TokenNumbers, VectorFile};
 
 /// Rows of a file of query vectors that are read at a time.
@@ -67,14 +70,16 @@ pub(super) fn embed(options: &SearchOptions, file: &VectorFile) -> Result<QueryV
         comparison,
     };
     check_model(file, &model, &options.console)?;
-    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-    let embedded = encoder.embed_to_compare(&texts).map_err(|error| match error.downcast::<TextError>() {
-        Ok(TextError { index, reason }) => {
-            anyhow!("{} {reason}; shorten it, or pass --on-long truncate or mean", names[index])
-        }
-        Err(error) => error,
-    })?;
-    embedded.report(encoder.model().tokenizer.max_length(), &options.console);
+    let engine = engine(encoder)?;
+    let texts: Vec<TaskInput> = texts.iter().map(|text| TaskInput::new(text)).collect();
+    let embedded =
+        EmbeddedTexts::embed(&engine, &texts).map_err(|error| match error.downcast::<TextError>() {
+            Ok(TextError { index, reason }) => {
+                anyhow!("{} {reason}; shorten it, or pass --on-long truncate or mean", names[index])
+            }
+            Err(error) => error,
+        })?;
+    report(&embedded, engine.task().model().tokenizer.max_length(), &options.console);
     Ok(QueryVectors { vectors: embedded.vectors, ids, comparison, read })
 }
 

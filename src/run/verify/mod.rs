@@ -10,8 +10,11 @@ use anyhow::{Error, Result, bail};
 
 pub use options::VerifyOptions;
 
+use crate::engine::{Engine, TaskInput};
+use crate::error::UsageError;
 use crate::output::print;
-use crate::task::{EmbeddedTexts, Embedder, TextError, load};
+use crate::run::query_texts::report;
+use crate::task::{EmbeddedTexts, Embedder, TextEncoder, TextError, TextVector, engine, load};
 use bounds::Bounds;
 use comparison::Comparison;
 use reference::Reference;
@@ -27,12 +30,21 @@ pub fn verify(options: &VerifyOptions) -> Result<()> {
     let reference = Reference::read(options)?;
     let embedder = Embedder::new(load(&options.model, console)?, &options.vectors, console)?;
     reference.check_dimensions(embedder.dimensions)?;
-    let embedded = embed(&embedder, &reference)?;
-    embedded.report(embedder.model.tokenizer.max_length(), console);
-    let comparison = Comparison::new(&embedded.vectors, &reference.vectors, embedder.similarity);
+    if embedder.late_interaction.is_some() {
+        bail!(UsageError(
+            "one vector per text is needed, but a multi-vector model gives one per token; choose an embedding model".into()
+        ));
+    }
+    let engine = engine(TextEncoder::Dense(Box::new(embedder)))?;
+    let TextEncoder::Dense(embedder) = &**engine.task() else {
+        bail!("the model gives no dense vectors; please report this as a bug")
+    };
+    let embedded = embed(&engine, &reference)?;
+    report(&embedded, embedder.model.tokenizer.max_length(), console);
+    let vectors: Vec<Vec<f32>> = embedded.vectors.into_iter().filter_map(TextVector::into_dense).collect();
+    let comparison = Comparison::new(&vectors, &reference.vectors, embedder.similarity);
     let bounds = Bounds::new(options, &reference);
-    let report =
-        Report { comparison: &comparison, bounds: &bounds, reference: &reference, embedder: &embedder };
+    let report = Report { comparison: &comparison, bounds: &bounds, reference: &reference, embedder };
     print(if options.json { report.json() } else { report.text() }.as_bytes())?;
     let failures = bounds.failures(&comparison);
     if !failures.is_empty() {
@@ -46,9 +58,9 @@ pub fn verify(options: &VerifyOptions) -> Result<()> {
 }
 
 /// The vectors of the reference's texts.
-fn embed(embedder: &Embedder, reference: &Reference) -> Result<EmbeddedTexts> {
-    let texts: Vec<&str> = reference.texts.iter().map(|record| record.text.as_str()).collect();
-    embedder.embed(&texts).map_err(|error| match error.downcast::<TextError>() {
+fn embed(engine: &Engine<TextEncoder>, reference: &Reference) -> Result<EmbeddedTexts> {
+    let texts: Vec<TaskInput> = reference.texts.iter().map(|record| TaskInput::new(&record.text)).collect();
+    EmbeddedTexts::embed(engine, &texts).map_err(|error| match error.downcast::<TextError>() {
         Ok(TextError { index, reason }) => {
             Error::msg(format!("{} {reason}", reference.texts[index].location))
         }

@@ -5,11 +5,10 @@ use anyhow::{Result, bail};
 
 use crate::error::UsageError;
 use crate::model::modules::{MultiVector, QueryExpansion, Role, TokenPooling};
-use crate::named::Named;
 use crate::nn::pool_hierarchically;
 use crate::task::load::Loaded;
-use crate::task::options::{OnLong, VectorOptions};
-use crate::text::{TokenIds, Tokenizer};
+use crate::task::options::VectorOptions;
+use crate::text::{OnLong, TokenIds};
 
 /// A multi-vector model with every option resolved for one role of the texts.
 #[derive(Debug, Clone)]
@@ -66,23 +65,19 @@ impl LateInteraction {
         self.role
     }
 
-    /// Sets what the texts are, and the limit of the tokenizer for them.
-    ///
-    /// # Errors
-    /// If the limit leaves no room for a text: a usage error.
-    pub(super) fn set_role(&mut self, role: Role, tokenizer: &mut Tokenizer) -> Result<()> {
-        self.role = role;
-        set_length(tokenizer, self.max_length, role)
+    /// The maximum tokens of a query and of a document, in the order of [`Role`].
+    pub(super) fn max_lengths(&self) -> [usize; 2] {
+        self.max_length
     }
 
     /// Vectors per cluster of token pooling; 1 without it.
     pub fn pooling_factor(&self) -> f64 {
-        self.token_pooling().map_or(1.0, |pooling| pooling.factor)
+        self.token_pooling(self.role).map_or(1.0, |pooling| pooling.factor)
     }
 
     /// Whether the vectors of a text have unit length, if those of the modules have.
     pub(super) fn keeps_unit_length(&self) -> bool {
-        self.token_pooling().is_none_or(|pooling| pooling.normalize || pooling.factor <= 1.0)
+        self.token_pooling(self.role).is_none_or(|pooling| pooling.normalize || pooling.factor <= 1.0)
     }
 
     /// Whether a score is the mean over the tokens of the query, not the sum.
@@ -95,9 +90,9 @@ impl LateInteraction {
         self.config.similarity_name()
     }
 
-    /// Expands a query to its length, if queries are expanded.
-    pub(super) fn expand(&self, tokens: &mut TokenIds) {
-        let Some((expansion, token)) = self.expansion.as_ref().filter(|_| self.role == Role::Query) else {
+    /// Expands a text of this role to its length, if it is a query and queries are expanded.
+    pub(super) fn expand(&self, role: Role, tokens: &mut TokenIds) {
+        let Some((expansion, token)) = self.expansion.as_ref().filter(|_| role == Role::Query) else {
             return;
         };
         let length = match expansion.fixed {
@@ -114,14 +109,15 @@ impl LateInteraction {
     /// The vectors of a text, concatenated: those of the tokens `ids`, `(ids.len(), dimensions)`, without those on the skiplist, pooled.
     pub(super) fn select<'a>(
         &self,
+        role: Role,
         tokens: impl Iterator<Item = (u32, &'a [f32])>,
         dimensions: usize,
     ) -> Vec<f32> {
-        let skips = self.config.skiplist_roles.contains(&self.role);
+        let skips = self.config.skiplist_roles.contains(&role);
         let tokens = tokens.skip(usize::from(self.config.skips_first_token));
         let kept = tokens.filter(|(id, _)| !skips || self.skiplist.binary_search(id).is_err());
         let vectors = kept.flat_map(|(_, vector)| vector.iter().copied()).collect();
-        match self.token_pooling() {
+        match self.token_pooling(role) {
             Some(TokenPooling { factor, protected, normalize, .. }) => {
                 pool_hierarchically(vectors, dimensions, *factor, *protected, *normalize)
             }
@@ -129,28 +125,10 @@ impl LateInteraction {
         }
     }
 
-    /// The token pooling of texts of this role.
-    fn token_pooling(&self) -> Option<&TokenPooling> {
-        self.config.token_pooling.as_ref().filter(|pooling| pooling.roles.contains(&self.role))
+    /// The token pooling of texts of a role.
+    fn token_pooling(&self, role: Role) -> Option<&TokenPooling> {
+        self.config.token_pooling.as_ref().filter(|pooling| pooling.roles.contains(&role))
     }
-}
-
-/// Sets the limit of the tokenizer for texts of a role; `lengths` are those of a query and of a document, in the order of [`Role`].
-///
-/// # Errors
-/// If the limit leaves no room for a text: a usage error.
-pub(in crate::task) fn set_length(tokenizer: &mut Tokenizer, lengths: [usize; 2], role: Role) -> Result<()> {
-    let max_length = lengths[role as usize];
-    let special_tokens = tokenizer.num_special_tokens(false);
-    if max_length <= special_tokens {
-        bail!(UsageError(format!(
-            "a {} of {max_length} tokens leaves no room for a text beside {special_tokens} special tokens; pass a larger \
-             --max-length",
-            role.name()
-        )));
-    }
-    tokenizer.set_max_length(max_length);
-    Ok(())
 }
 
 /// The id of the token that expands queries: that of the model's files, else the mask token.

@@ -10,16 +10,13 @@ use std::ops::Range;
 use anyhow::{Result, bail};
 
 pub use late_interaction::LateInteraction;
-pub(in crate::task) use late_interaction::set_length;
 pub use texts::EmbeddedTexts;
-pub(in crate::task) use texts::embed_texts;
 
 use super::model_task::ModelTask;
-use super::options::OnLong;
 use super::sequences::{all_tokens, forward, tokenize, tokenizer_failed};
 use super::similarity::Compared;
 use super::tokens::check_tokens;
-use crate::engine::{Task, TaskRow, TokenizeError};
+use crate::engine::{Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
 use crate::model::modules::{Role, Similarity};
 use crate::named::Named;
@@ -28,7 +25,9 @@ use crate::nn::{
     Encoder, EncoderSpec, Pooling, PostPooling, RaggedBatch, apply_to_tokens, is_normalized, keep_memory,
 };
 use crate::output::{Content, ContentType, OutputDtype, Span, VectorType};
+use crate::task::reading::{Reading, Readings};
 use crate::task::text_model::TextModel;
+use crate::text::OnLong;
 use crate::text::{self, Chunk, Chunking, Sequence, TokenizedText};
 
 /// A model with every option resolved.
@@ -45,27 +44,29 @@ pub struct Embedder {
     pub dimensions: usize,
     /// The element type of stored vectors.
     pub dtype: OutputDtype,
-    /// The prompt before each text.
-    pub prompt: String,
-    /// Tokens at the start of each sequence that are not pooled: those of the prompt, if the model excludes them.
-    pub prompt_tokens: usize,
-    /// Whether the tokens of a prompt are not pooled.
-    pub excludes_prompt: bool,
+    /// What texts are, with their prompt and limit.
+    pub readings: Readings,
     /// How texts are split into chunks, one row each. `None`: each text is a row.
     pub chunking: Option<Chunking>,
     /// The similarity function that the model's vectors are compared with.
     pub similarity: Similarity,
     /// The roles, the skiplist and the token pooling of a multi-vector model.
     pub late_interaction: Option<LateInteraction>,
-    /// The maximum tokens of a query and of a document, if a model that is no multi-vector model has its own for one of them.
-    pub role_lengths: Option<[usize; 2]>,
-    /// What the texts are, if anything depends on it.
-    pub role: Option<Role>,
     /// A token that is left out of the mean of static embeddings.
     pub unknown_token: Option<u32>,
 }
 
 impl Embedder {
+    /// What the texts are, if anything depends on it.
+    pub fn role(&self) -> Option<Role> {
+        self.readings.role
+    }
+
+    /// The prompt before each text.
+    pub fn prompt(&self) -> &str {
+        &self.readings.prompt
+    }
+
     /// The specification of the encoder.
     pub fn spec(&self) -> &EncoderSpec {
         self.model.spec()
@@ -117,20 +118,25 @@ impl Embedder {
     }
 
     /// Tokenizes a text that is split into chunks.
-    fn tokenize_chunks(&self, text: &str, chunking: Chunking) -> Result<TokenizedText, TokenizeError> {
-        let tokenized = self.chunks(text, chunking).map_err(|error| match error.downcast() {
+    fn tokenize_chunks(
+        &self,
+        text: &str,
+        reading: &Reading,
+        chunking: Chunking,
+    ) -> Result<Vec<Sequence>, TokenizeError> {
+        let sequences = self.chunks(text, reading, chunking).map_err(|error| match error.downcast() {
             Ok::<text::OversizedCharacter, _>(long) => TokenizeError::Failed(long.to_string()),
             Err(error) => tokenizer_failed(error),
         })?;
-        let mut sequences = tokenized.sequences.iter();
-        sequences
-            .try_for_each(|sequence| check_tokens(&sequence.tokens, &self.model.tokenizer, self.spec()))?;
-        Ok(tokenized)
+        let check = |sequence: &Sequence| check_tokens(&sequence.tokens, reading.tokenizer, self.spec());
+        sequences.iter().try_for_each(check)?;
+        Ok(sequences)
     }
 
     /// The chunks of a text: each in a sequence of its own, or with late chunking several in one sequence.
-    fn chunks(&self, text: &str, chunking: Chunking) -> Result<TokenizedText> {
-        let pieces = text::split(&self.model.tokenizer, &self.prompt, text, chunking)?;
+    fn chunks(&self, text: &str, reading: &Reading, chunking: Chunking) -> Result<Vec<Sequence>> {
+        let Reading { prompt, tokenizer, .. } = reading;
+        let pieces = text::split(tokenizer, prompt, text, chunking)?;
         let (mut byte, mut character) = (0, 0);
         let mut chunks = pieces.iter().zip(0..).map(|(piece, index)| {
             let Range { start, end } = piece.range;
@@ -145,22 +151,23 @@ impl Embedder {
             let sequences = pieces.into_iter().zip(chunks);
             let sequences =
                 sequences.map(|(piece, chunk)| Sequence { tokens: piece.tokens, chunks: vec![chunk] });
-            return Ok(TokenizedText { sequences: sequences.collect() });
+            return Ok(sequences.collect());
         }
         let ranges: Vec<Range<usize>> = pieces.iter().map(|piece| piece.range.clone()).collect();
-        let late = text::late_sequences(&self.model.tokenizer, &self.prompt, text, &ranges)?;
+        let late = text::late_sequences(tokenizer, prompt, text, &ranges)?;
         let sequences = late.into_iter().map(|late| {
             let spans = late.chunks.into_iter();
             let chunks = spans.zip(&mut chunks).map(|(tokens, chunk)| Chunk { tokens, ..chunk }).collect();
             Sequence { tokens: late.tokens, chunks }
         });
-        Ok(TokenizedText { sequences: sequences.collect() })
+        Ok(sequences.collect())
     }
 
     /// Encodes and pools the sequences in batches of at most `batch_tokens` tokens.
     fn encode(
         &self,
         sequences: &[&Sequence],
+        prompt_tokens: usize,
         batch_tokens: usize,
         encoder: &Encoder,
     ) -> Result<Vec<candle_core::Tensor>> {
@@ -173,27 +180,16 @@ impl Embedder {
         if matches!(self.chunking, Some(Chunking { late: true, .. })) {
             return forward(encoder, sequences, batch_tokens, all_tokens, |part, batch, hidden| {
                 let hidden = apply_to_tokens(&self.token_modules, hidden)?;
-                self.pooling.forward_spans(&hidden, &self.pooled_spans(part, batch.cu_seqlens()))
+                let spans = pooled_spans(part, batch.cu_seqlens(), prompt_tokens);
+                self.pooling.forward_spans(&hidden, &spans)
             });
         }
-        let (prompt_tokens, token) = (self.prompt_tokens, self.spec().pooler.token);
+        let token = self.spec().pooler.token;
         let select = |batch: &RaggedBatch| self.pooling.pooled_tokens(batch, prompt_tokens, token);
         forward(encoder, sequences, batch_tokens, select, |_, batch, hidden| {
             let hidden = apply_to_tokens(&self.token_modules, hidden)?;
             self.pooling.forward(&hidden, batch, prompt_tokens, token)
         })
-    }
-
-    /// The pooled tokens of each chunk in a batch. Tokens of the prompt are excluded; a chunk with no other tokens keeps its last one.
-    fn pooled_spans(&self, sequences: &[&Sequence], cu_seqlens: &[usize]) -> Vec<Range<usize>> {
-        let sequences = sequences.iter().zip(cu_seqlens);
-        let spans = sequences.flat_map(|(sequence, offset)| {
-            sequence.chunks.iter().map(move |Chunk { tokens: Range { start, end }, .. }| {
-                let start = (*start).max(self.prompt_tokens).min(end - 1);
-                offset + start..offset + end
-            })
-        });
-        spans.collect()
     }
 
     /// The vectors of a batch: one per text, per chunk or per token, in order, after the post-pooling modules. Those of a multi-vector
@@ -204,16 +200,33 @@ impl Embedder {
         batch_tokens: usize,
         worker: usize,
     ) -> Result<Vec<Vec<f32>>> {
+        let runs = texts.chunk_by(|a, b| (a.role, a.prompt_tokens) == (b.role, b.prompt_tokens));
+        let vectors = runs.map(|texts| {
+            let TokenizedText { role, prompt_tokens, .. } = *texts[0];
+            self.vectors_of(texts, role, prompt_tokens, batch_tokens, worker)
+        });
+        Ok(vectors.collect::<Result<Vec<_>>>()?.concat())
+    }
+
+    /// The vectors of texts of one role, the first `prompt_tokens` tokens of which are not pooled.
+    fn vectors_of(
+        &self,
+        texts: &[&TokenizedText],
+        role: Option<Role>,
+        prompt_tokens: usize,
+        batch_tokens: usize,
+        worker: usize,
+    ) -> Result<Vec<Vec<f32>>> {
         let encoder = self.model.encoder(worker);
         let sequences: Vec<&Sequence> = texts.iter().flat_map(|text| &text.sequences).collect();
-        let pooled = self.encode(&sequences, batch_tokens, encoder)?;
+        let pooled = self.encode(&sequences, prompt_tokens, batch_tokens, encoder)?;
         // With chunks, every pooled vector is a row. Otherwise the vectors of a text's sequences are averaged.
         let counts: Vec<usize> = match self.chunking {
             Some(_) => texts.iter().flat_map(|text| text.chunks()).map(|_| 1).collect(),
             None => texts.iter().map(|text| text.sequences.len()).collect(),
         };
         let weights = sequences.iter().map(|sequence| {
-            let pooled_tokens = sequence.tokens.ids.len().saturating_sub(self.prompt_tokens);
+            let pooled_tokens = sequence.tokens.ids.len().saturating_sub(prompt_tokens);
             pooled_tokens.max(1)
         });
         let vectors = self.pooling.average_sequences(&pooled, &counts, &weights.collect::<Vec<_>>())?;
@@ -222,7 +235,8 @@ impl Embedder {
         match &self.late_interaction {
             None => Ok(vectors.to_vec2::<f32>()?),
             Some(late_interaction) => {
-                Ok(self.select(late_interaction, &sequences, &vectors.flatten_all()?.to_vec1()?))
+                let role = role.unwrap_or(late_interaction.role());
+                Ok(self.select(late_interaction, role, &sequences, &vectors.flatten_all()?.to_vec1()?))
             }
         }
     }
@@ -231,13 +245,14 @@ impl Embedder {
     fn select(
         &self,
         late_interaction: &LateInteraction,
+        role: Role,
         sequences: &[&Sequence],
         vectors: &[f32],
     ) -> Vec<Vec<f32>> {
         let mut vectors = vectors.chunks_exact(self.dimensions);
         let select = |sequence: &&Sequence| {
             let ids = sequence.tokens.ids.iter().copied();
-            late_interaction.select(ids.zip(vectors.by_ref()), self.dimensions)
+            late_interaction.select(role, ids.zip(vectors.by_ref()), self.dimensions)
         };
         sequences.iter().map(select).collect()
     }
@@ -252,25 +267,30 @@ impl Embedder {
 }
 
 impl Task for Embedder {
-    fn tokenize(&self, text: &str, pair: Option<&str>) -> Result<TokenizedText, TokenizeError> {
-        if let Some(chunking) = self.chunking {
-            return self.tokenize_chunks(text, chunking);
-        }
-        let prompted = match self.prompt.as_str() {
-            "" => Cow::Borrowed(text),
-            prompt => Cow::Owned(format!("{prompt}{text}")),
-        };
-        let mut tokens = tokenize(&self.model.tokenizer, self.model.on_long, &prompted, pair)?;
-        if let Some(late_interaction) = &self.late_interaction {
-            late_interaction.expand(&mut tokens);
-        }
-        let sequences = match self.model.on_long {
-            OnLong::Mean if tokens.truncated_tokens > 0 => {
-                self.model.tokenizer.encode_in_sequences(&self.prompt, text).map_err(tokenizer_failed)?
+    fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
+        let reading = self.readings.of(input, &self.model.tokenizer, self.model.on_long)?;
+        let Reading { role, prompt, prompt_tokens, tokenizer, on_long } = reading;
+        let sequences = match self.chunking {
+            Some(chunking) => self.tokenize_chunks(input.text, &reading, chunking)?,
+            None => {
+                let prompted = match prompt {
+                    "" => Cow::Borrowed(input.text),
+                    prompt => Cow::Owned(format!("{prompt}{}", input.text)),
+                };
+                let mut tokens = tokenize(tokenizer, on_long, &prompted, input.pair)?;
+                if let Some(late_interaction) = &self.late_interaction {
+                    late_interaction.expand(role.unwrap_or(late_interaction.role()), &mut tokens);
+                }
+                let sequences = match on_long {
+                    OnLong::Mean if tokens.truncated_tokens > 0 => {
+                        tokenizer.encode_in_sequences(prompt, input.text).map_err(tokenizer_failed)?
+                    }
+                    _ => vec![tokens],
+                };
+                self.model.checked(sequences)?.sequences
             }
-            _ => vec![tokens],
         };
-        self.model.checked(sequences)
+        Ok(TokenizedText { sequences, role, prompt_tokens })
     }
 
     fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
@@ -320,4 +340,16 @@ impl ModelTask for Embedder {
 
 fn span(chunk: &Chunk) -> Span {
     Span { chunk: chunk.index, start: chunk.characters.start, end: chunk.characters.end }
+}
+
+/// The pooled tokens of each chunk in a batch. `prompt_tokens` of each sequence are excluded; a chunk with no other tokens keeps its last one.
+fn pooled_spans(sequences: &[&Sequence], cu_seqlens: &[usize], prompt_tokens: usize) -> Vec<Range<usize>> {
+    let sequences = sequences.iter().zip(cu_seqlens);
+    let spans = sequences.flat_map(|(sequence, offset)| {
+        sequence.chunks.iter().map(move |Chunk { tokens: Range { start, end }, .. }| {
+            let start = (*start).max(prompt_tokens).min(end - 1);
+            offset + start..offset + end
+        })
+    });
+    spans.collect()
 }

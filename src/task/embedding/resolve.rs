@@ -2,51 +2,25 @@
 
 use anyhow::{Result, bail};
 
-use super::late_interaction::set_length;
 use super::{Embedder, LateInteraction};
 use crate::error::UsageError;
-use crate::model::modules::{Prompts, Role};
 use crate::model::static_embedding::StaticLayout;
 use crate::nn::{EncoderSpec, Pool, Pooling, PostPooling, is_normalized};
 use crate::sys::console::Console;
 use crate::task::load::Loaded;
-use crate::task::options::{OnLong, VectorOptions};
+use crate::task::options::VectorOptions;
+use crate::task::reading::Readings;
 use crate::task::text_model::TextModel;
 use crate::task::tokens::resolve_prompt;
-use crate::text::{Chunking, Tokenizer};
+use crate::text::{Chunking, OnLong, Tokenizer};
 
 impl Embedder {
-    /// Replaces the prompt before each text.
-    ///
-    /// # Errors
-    /// If it cannot be tokenized.
-    pub fn set_prompt(&mut self, prompt: &str) -> Result<()> {
-        self.prompt_tokens =
-            if self.excludes_prompt { prompt_length(&self.model.tokenizer, prompt)? } else { 0 };
-        self.prompt = prompt.into();
-        Ok(())
-    }
-
-    /// Changes what the texts are: the prompt before each, and in a multi-vector model their length and expansion.
-    ///
-    /// # Errors
-    /// If the prompt cannot be tokenized, or the length leaves no room for a text.
-    pub fn set_role(&mut self, role: Role, prompts: &Prompts) -> Result<()> {
-        if let Some(late_interaction) = &mut self.late_interaction {
-            late_interaction.set_role(role, &mut self.model.tokenizer)?;
-        }
-        if let Some(lengths) = self.role_lengths {
-            set_length(&mut self.model.tokenizer, lengths, role)?;
-        }
-        self.set_prompt(prompts.of_role(role).1)
-    }
-
     /// Resolves the options against the model.
     ///
     /// # Errors
     /// If an option contradicts the model: a usage error.
     pub fn new(loaded: Loaded, options: &VectorOptions, console: &Console) -> Result<Self> {
-        let mut late_interaction = match &loaded.modules.multi_vector {
+        let late_interaction = match &loaded.modules.multi_vector {
             Some(config) if loaded.pooling == Pooling::MultiVector => {
                 Some(LateInteraction::new(&loaded, config, options)?)
             }
@@ -73,14 +47,10 @@ impl Embedder {
         };
         let (post_pooling, dimensions) =
             resolve_post_pooling(options, post_pooling, dimensions, truncate_dim)?;
-        if let (Some(late_interaction), Some(role)) = (&mut late_interaction, role) {
-            late_interaction.set_role(role, &mut tokenizer)?;
-        }
-        if let (Some(lengths), Some(role)) = (role_lengths, role) {
-            set_length(&mut tokenizer, lengths, role)?;
-        }
         let excludes_prompt = modules.pooling.is_some_and(|module| !module.include_prompt);
-        let prompt_tokens = if excludes_prompt { prompt_length(&tokenizer, &prompt)? } else { 0 };
+        let lengths = late_interaction.as_ref().map(LateInteraction::max_lengths).or(role_lengths);
+        let readings =
+            Readings::new(&mut tokenizer, role, prompt, modules.prompts, lengths, excludes_prompt)?;
         console.detail(format!(
             "pooling {pooling}, {dimensions} dimensions, {}, at most {} tokens per text",
             if is_normalized(&post_pooling) { "normalized" } else { "not normalized" },
@@ -94,7 +64,7 @@ impl Embedder {
             Some(StaticLayout::Model2Vec) => tokenizer.model_unknown_token_id(),
             Some(StaticLayout::SentenceTransformers) | None => None,
         };
-        check_room(options, &tokenizer, &pooling, &prompt)?;
+        check_room(options, &tokenizer, &pooling, &readings.prompt)?;
         Ok(Embedder {
             model: TextModel { tokenizer, encoders, on_long },
             pooling,
@@ -102,27 +72,12 @@ impl Embedder {
             post_pooling,
             dimensions,
             dtype,
-            prompt,
-            prompt_tokens,
-            excludes_prompt,
+            readings,
             chunking,
             similarity: similarity.unwrap_or_default(),
             late_interaction,
-            role_lengths,
-            role,
             unknown_token,
         })
-    }
-}
-
-/// The tokens of a prompt, which are not pooled.
-fn prompt_length(tokenizer: &Tokenizer, prompt: &str) -> Result<usize> {
-    if prompt.is_empty() {
-        return Ok(0);
-    }
-    match tokenizer.prompt_length(prompt) {
-        Ok(length) => Ok(length),
-        Err(error) => bail!("cannot tokenize the prompt {prompt:?} ({error}); pass another --prompt"),
     }
 }
 
