@@ -60,6 +60,8 @@ impl<'a> TaskInput<'a> {
 pub struct TaskRow {
     /// The position of the chunk in the text, if rows are chunks.
     pub span: Option<Span>,
+    /// The index of the query that the row is of, if the text has a row for each query.
+    pub query: Option<usize>,
     /// Encoded tokens, including special tokens.
     pub tokens: usize,
     /// What the row holds: a vector, a score or labels.
@@ -71,7 +73,8 @@ pub struct TaskRow {
 impl TaskRow {
     /// The only row of a text.
     pub fn of(text: &TokenizedText, content: Content) -> Self {
-        TaskRow { span: None, tokens: text.token_count(), is_finite: content.is_finite(), content }
+        let (tokens, is_finite) = (text.token_count(), content.is_finite());
+        TaskRow { span: None, query: None, tokens, is_finite, content }
     }
 }
 
@@ -179,7 +182,7 @@ mod tests {
             let row = |text: &TokenizedText| {
                 let tokens = text.token_count();
                 let content = Content::Score { score: tokens as f32, rank: None };
-                TaskRow { span: None, tokens, content, is_finite: true }
+                TaskRow { span: None, query: None, tokens, content, is_finite: true }
             };
             Ok(texts.iter().map(|text| vec![row(text)]).collect())
         }

@@ -17,7 +17,9 @@ pub(super) fn infer(schema: &mut OutputSchema, source: &mut RecordSource) {
         let integers = ids.iter().all(|id| ColumnType::Integer.accepts_json(id));
         schema.ids = Some(if integers { ColumnType::Integer } else { ColumnType::Text });
     }
-    for (i, column) in schema.kept.iter_mut().enumerate() {
+    // The columns after those of fields have their types.
+    let fields = first.first().map_or(0, |record| record.kept.len());
+    for (i, column) in schema.kept.iter_mut().take(fields).enumerate() {
         let kind = ColumnType::infer_from_fields(first.iter().filter_map(|record| record.kept.get(i)));
         column.column_type = kind.for_format(schema.format);
     }

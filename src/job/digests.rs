@@ -8,7 +8,7 @@ use anyhow::{Result, anyhow};
 use sha2::{Digest, Sha256};
 
 use super::manifest::RunIdentity;
-use crate::sys::digest_cache::{self, first_bits};
+use crate::sys::digest_cache;
 use crate::sys::threads::{spawn, thread_panicked};
 
 /// The digests of files, computed in a background thread: hashing a large model takes longer than embedding a short text.
@@ -76,18 +76,8 @@ pub fn weights_digest(identity: &RunIdentity) -> Option<String> {
 }
 
 /// [`weights_digest`] as an entry of the metadata of an output.
-pub fn weights_metadata(identity: &RunIdentity) -> Option<(String, String)> {
+pub(super) fn weights_metadata(identity: &RunIdentity) -> Option<(String, String)> {
     weights_digest(identity).map(|digest| ("weights_sha256".into(), digest))
-}
-
-/// The first 128 bits of the SHA-256 over the keys and values of an identity.
-pub fn identity_digest(identity: &RunIdentity) -> u128 {
-    let mut digest = Sha256::new();
-    for part in identity.iter().flat_map(|(key, value)| [key, value]) {
-        digest.update((part.len() as u64).to_le_bytes());
-        digest.update(part.as_bytes());
-    }
-    first_bits(digest)
 }
 
 /// SHA-256 over texts and their lengths, in hexadecimal.

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use super::digests::FileDigests;
 use super::manifest::{CompletedRun, Manifest, RunIdentity, check_same_run};
 use crate::error::UsageError;
 use crate::output::{self, SidecarPaths};
@@ -54,9 +53,6 @@ pub fn refuse_interrupted(sidecars: &SidecarPaths) -> Result<()> {
 pub struct Journal {
     manifest: PathBuf,
     output: PathBuf,
-    identity: RunIdentity,
-    /// The digests that complete the identity. `None` once they are part of it; they are not needed before the first save.
-    digests: Option<FileDigests>,
     /// Rows of an interrupted run that this run does not resume.
     dropped_rows: Option<u64>,
     last_save: Instant,
@@ -67,22 +63,19 @@ pub struct Journal {
 const MIN_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Journal {
-    /// The journal of a run, and the earlier run with the same output. `digests` complete the identity.
+    /// The journal of a run, and the earlier run with the same output. `identity` is called if there is one to compare with.
     ///
     /// # Errors
     /// If this run cannot resume the interrupted run: a usage error.
     pub fn open(
         sidecars: &SidecarPaths,
-        mut identity: RunIdentity,
-        digests: FileDigests,
         start: StartMode,
         console: &Console,
+        identity: impl FnOnce() -> Result<RunIdentity>,
     ) -> Result<(Self, EarlierRun)> {
-        let journal = |identity, digests, dropped_rows| Journal {
+        let journal = |dropped_rows| Journal {
             manifest: sidecars.manifest.clone(),
             output: sidecars.output.clone(),
-            identity,
-            digests,
             dropped_rows,
             last_save: Instant::now(),
             interval: MIN_INTERVAL,
@@ -91,22 +84,20 @@ impl Journal {
         if start != StartMode::Resume {
             // A manifest that cannot be read is ignored: its rows cannot be resumed.
             let dropped_rows = found.ok().flatten().map(|manifest| manifest.stats.rows);
-            return Ok((journal(identity, Some(digests), dropped_rows), EarlierRun::None));
+            return Ok((journal(dropped_rows), EarlierRun::None));
         }
         if let Some(found) = found? {
-            identity.extend(digests.finish()?);
-            check_same_run(&found, &identity).map_err(|change| {
+            check_same_run(&found, &identity()?).map_err(|change| {
                 UsageError(format!("--resume: {change}; undo the change, or pass --restart to start over"))
             })?;
             console.note(format!("resuming after {}", counted(found.stats.rows, "row")));
-            return Ok((journal(identity, None, None), EarlierRun::Interrupted(found)));
+            return Ok((journal(None), EarlierRun::Interrupted(found)));
         }
         let Some(complete) = CompletedRun::find(sidecars) else {
             console.note("nothing to resume; starting from the beginning");
-            return Ok((journal(identity, Some(digests), None), EarlierRun::None));
+            return Ok((journal(None), EarlierRun::None));
         };
-        identity.extend(digests.finish()?);
-        let earlier = match check_same_run(&complete, &identity) {
+        let earlier = match check_same_run(&complete, &identity()?) {
             Ok(()) => EarlierRun::Complete(complete),
             Err(change) => {
                 let output = sidecars.output.display();
@@ -114,18 +105,7 @@ impl Journal {
                 EarlierRun::None
             }
         };
-        Ok((journal(identity, None, None), earlier))
-    }
-
-    /// The identity of the run, including the digests of the model's files.
-    ///
-    /// # Errors
-    /// If one of the files cannot be read.
-    pub fn identity(&mut self) -> Result<&RunIdentity> {
-        if let Some(digests) = self.digests.take() {
-            self.identity.extend(digests.finish()?);
-        }
-        Ok(&self.identity)
+        Ok((journal(None), earlier))
     }
 
     /// Whether the next save is due. The interval is ten times the duration of the last save, so that saving takes at most a tenth of
@@ -134,20 +114,15 @@ impl Journal {
         self.last_save.elapsed() >= self.interval
     }
 
-    /// Saves the manifest that `manifest` builds from the identity, and returns it. `since` is the start of the checkpoint.
+    /// Saves a manifest. `since` is the start of the checkpoint.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn save(
-        &mut self,
-        since: Instant,
-        manifest: impl FnOnce(RunIdentity) -> Manifest,
-    ) -> Result<Manifest> {
-        let manifest = manifest(self.identity()?.clone());
-        output::manifest::save(&self.manifest, &self.output, &manifest)?;
+    pub fn save(&mut self, since: Instant, manifest: &Manifest) -> Result<()> {
+        output::manifest::save(&self.manifest, &self.output, manifest)?;
         self.last_save = Instant::now();
         self.interval = MIN_INTERVAL.max(10 * since.elapsed());
-        Ok(manifest)
+        Ok(())
     }
 
     /// Rows of an interrupted run that are still on the disk, because this run has not written anything yet.

@@ -7,16 +7,19 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::digests::identity_digest;
-use super::manifest::RunIdentity;
 use crate::input::Record;
 use crate::output::{OutputFormat, for_each_record_hash};
 use crate::sys::digest_cache::first_bits;
 
-/// Hexadecimal digits of a hash that stand for the options; the others stand for the record.
-const CHOICE_DIGITS: usize = 8;
+/// The low bits of a hash, which stand for the record; the others stand for the options.
+const RECORD_BITS: u32 = 96;
 /// Hexadecimal digits of a hash.
 const HASH_DIGITS: usize = 32;
+
+/// A hash as the rows of a file have it.
+pub(super) fn hash_text(hash: u128) -> String {
+    format!("{hash:0width$x}", width = HASH_DIGITS)
+}
 
 /// The records of the rows of a file.
 #[derive(Debug, Clone, Default)]
@@ -66,20 +69,20 @@ impl FileRecords {
 /// Hashes records, and finds those that a file already has rows of.
 #[derive(Debug, Clone)]
 pub struct KnownRecords {
-    /// The first digits of all hashes: a digest of the options that affect rows.
-    choices: String,
+    /// The high bits of all hashes: a digest of the options that affect rows.
+    choices: u128,
     /// The records of the file that the run appends to.
     file: FileRecords,
 }
 
 impl KnownRecords {
-    /// The records of `file`, if rows are made with the options `choices`.
+    /// The records of `file`, if rows are made with the options of this digest.
     ///
     /// # Errors
     /// If the rows of the file were made with other options.
-    pub fn new(choices: &RunIdentity, file: FileRecords) -> Result<Self> {
-        let choices = format!("{:032x}", identity_digest(choices))[..CHOICE_DIGITS].to_owned();
-        if file.hashes.keys().any(|hash| !format!("{hash:032x}").starts_with(&choices)) {
+    pub fn new(choices: u128, file: FileRecords) -> Result<Self> {
+        let choices = choices >> RECORD_BITS;
+        if file.hashes.keys().any(|hash| hash >> RECORD_BITS != choices) {
             bail!(
                 "--append: {} was written with another model or other options; use the same ones, or write to another file",
                 file.name
@@ -89,7 +92,7 @@ impl KnownRecords {
     }
 
     /// The hash of a record: of its texts, its id and its carried-through fields.
-    pub(super) fn hash(&self, record: &Record) -> String {
+    pub(super) fn hash(&self, record: &Record) -> u128 {
         let mut hash = Sha256::new();
         let mut update = |bytes: &[u8]| {
             hash.update((bytes.len() as u64).to_le_bytes());
@@ -99,17 +102,15 @@ impl KnownRecords {
         update(record.pair.as_deref().unwrap_or("\0").as_bytes());
         update(record.id.as_ref().map_or("\0".into(), Value::to_string).as_bytes());
         record.kept.iter().for_each(|value| update(value.json().to_string().as_bytes()));
-        let record = format!("{:032x}", first_bits(hash));
-        format!("{}{}", self.choices, &record[CHOICE_DIGITS..])
+        self.choices << RECORD_BITS | first_bits(hash) & ((1 << RECORD_BITS) - 1)
     }
 
-    /// Whether the file has rows of a record, whose hash is its last field. Each record of the file is found once.
+    /// Whether the file has rows of a record with this hash. Each record of the file is found once.
     ///
     /// # Errors
     /// If the file has rows of another record of this id.
-    pub(super) fn take(&mut self, record: &Record) -> Result<bool> {
-        let hash = record.kept.last().and_then(|hash| u128::from_str_radix(hash.json().as_str()?, 16).ok());
-        let Some(count) = hash.and_then(|hash| self.file.hashes.get_mut(&hash)) else {
+    pub(super) fn take(&mut self, record: &Record, hash: u128) -> Result<bool> {
+        let Some(count) = self.file.hashes.get_mut(&hash) else {
             let id = record.id.as_ref().map(|id| id.as_str().map_or_else(|| id.to_string(), str::to_owned));
             if let Some(id) = id.filter(|id| self.file.ids.contains(&first_bits(Sha256::new_with_prefix(id))))
             {

@@ -19,6 +19,8 @@ pub(super) struct RawRecord {
     pub is_selected: bool,
     /// Whether the output has its rows already.
     pub is_known: bool,
+    /// The hash of the record, if rows have a column for it.
+    pub hash: Option<u128>,
     /// The cursor after the record.
     pub end: Cursor,
     /// Whether the record is the last row of a record batch of an Arrow stream.
@@ -32,18 +34,20 @@ pub(super) type PreparedRecord = Item<RecordMeta>;
 pub(super) type RecordGroup = (Vec<RawRecord>, Sender<Result<Vec<PreparedRecord>>>);
 
 /// A record without its text. A record of many chunks or queries is carried in several parts, one `RecordMeta` each.
-pub struct RecordMeta {
+pub(super) struct RecordMeta {
     /// File and line or row.
     pub location: Location,
     /// The id from the input.
     pub id: Option<Value>,
     /// The values of the carried-through fields (`--keep`).
     pub kept: Arc<Vec<FieldValue>>,
+    /// The hash of the record, if rows have a column for it (`--append`).
+    pub hash: Option<u128>,
     /// Whether the text is empty or white space.
     pub is_empty: bool,
     /// The result of tokenizing.
     pub outcome: Outcome,
-    /// The index of the query of the first row of this part; each further row belongs to the next query.
+    /// The index of the query that the text was tokenized with. [`TaskRow::query`](crate::engine::TaskRow::query) goes before it.
     pub query: usize,
     /// The cursor after the record.
     pub end: Cursor,
@@ -54,7 +58,7 @@ pub struct RecordMeta {
 }
 
 /// The result of tokenizing a record.
-pub enum Outcome {
+pub(super) enum Outcome {
     /// The record is encoded.
     Encoded {
         /// Encoded tokens, including special tokens.

@@ -7,18 +7,22 @@
 //! Each stage runs in threads of its own. Bounded queues connect them, so that the stages overlap and memory does not grow with
 //! the input. A *group* is the records that one tokenizer thread takes at once.
 //!
+//! A run is built in `stages`: a plan, which looks for an earlier run; a run with records that have no rows yet; a run with its engine and
+//! its output; its report.
+//!
 //! * `source`: the records, the first of which can be inspected before the run starts; `shard`: a part of them;
 //!   `known_records`: those that the output has rows of already.
 //! * `queries`: what records are read for. `reader`, `tokenizer`: one stage each; `messages`: the types that they send to one another.
 //! * `collector`: writes rows and ledger in input order, and saves checkpoints.
 //! * `columns`: the types of the columns that come from the input.
-//! * `cursor`, `manifest`, `journal`, `digests`: resuming an interrupted run.
+//! * `cursor`, `manifest`, `journal`, `identity`, `digests`: resuming an interrupted run.
 //! * `stats`, `summary`: counts and timings. `signals`: Ctrl-C.
 
 mod collector;
 mod columns;
 mod cursor;
 mod digests;
+mod identity;
 mod journal;
 mod known_records;
 mod manifest;
@@ -28,20 +32,21 @@ mod reader;
 mod shard;
 mod signals;
 mod source;
+mod stages;
 mod stats;
 mod summary;
 mod tokenizer;
 
-pub use collector::{Collector, Policy, QueryColumns};
-pub use digests::{FileDigests, identity_digest, sha256_of_texts, weights_digest, weights_metadata};
+pub use collector::{Policy, QueryColumns, RunOutput};
+pub use digests::{FileDigests, sha256_of_texts, weights_digest};
+pub use identity::Identity;
 pub use journal::{EarlierRun, Journal, StartMode, refuse_interrupted};
-pub use known_records::{FileRecords, KnownRecords};
+pub use known_records::FileRecords;
 pub use manifest::{Manifest, RunIdentity, SHARD_KEYS, shard_of_run};
-pub use messages::RecordMeta;
 pub use queries::Queries;
-pub use reader::start_stages;
 pub use shard::Shard;
-pub use signals::{EXIT_INTERRUPTED, Interrupted, exit_on_signal, listen};
-pub use source::{Pace, RecordSource, Selection};
+pub use signals::{EXIT_INTERRUPTED, Interrupted};
+pub use source::{OpenInput, Pace, RecordSource, Selection};
+pub use stages::{EnginePlan, FinishedJob, Job, JobPlan, OpenedJob, UnfinishedJob, UpToDateJob};
 pub use stats::{ExitStatus, Stats};
-pub use summary::{Timings, check_writable, write_summary};
+pub use summary::{Timings, check_writable};

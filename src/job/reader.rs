@@ -23,7 +23,7 @@ const GROUP_RECORDS: usize = 64;
 ///
 /// # Errors
 /// If the system refuses to start a thread.
-pub fn start_stages<T: Task>(
+pub(super) fn start_stages<T: Task>(
     source: RecordSource,
     start: Cursor,
     is_resumable: bool,
@@ -74,16 +74,17 @@ fn read(
     let (mut group, mut bytes) = (Vec::new(), 0);
     loop {
         match source.next() {
-            Some(Ok(SourceEntry { entry, position, ends_batch })) => {
+            Some(Ok(SourceEntry { entry, position, ends_batch, hash, is_known })) => {
                 cursor = if is_resumable {
                     cursor.after(&entry, position)
                 } else {
                     cursor.without_digest(position)
                 };
-                let (is_selected, is_known) = (source.selects(&entry), source.is_known());
+                let is_selected = source.selects(&entry);
                 let (entry, size) = refuse_large(entry, budget.record_bytes);
                 bytes += size;
-                group.push(RawRecord { entry, is_selected, is_known, end: cursor.clone(), ends_batch });
+                let end = cursor.clone();
+                group.push(RawRecord { entry, is_selected, is_known, hash, end, ends_batch });
                 if group.len() >= max_records || bytes >= GROUP_BYTES || ends_batch {
                     bytes = 0;
                     if !send(mem::take(&mut group)) {
@@ -131,8 +132,8 @@ mod tests {
 
     use super::*;
     use crate::engine::Workload;
-    use crate::input::Entries;
-    use crate::job::{Pace, Selection};
+    use crate::input::{Entries, ReadLimit};
+    use crate::job::{OpenInput, Pace, Selection};
 
     /// Only a run that can be resumed hashes its records.
     #[test]
@@ -141,7 +142,8 @@ mod tests {
         let workload = Workload { cpu_threads: 1, batch_tokens: 512, ..Workload::default() };
         let budget = MemoryBudget::new(&workload, None).unwrap();
         let ends = |is_resumable| {
-            let source = RecordSource::new(entries(), Pace::Files, Selection::default());
+            let input = OpenInput::new(|| Ok(entries()), Pace::Files, Selection::default()).unwrap();
+            let source = input.read(ReadLimit::default(), None);
             let ((to_tokenizers, groups), (to_batcher, _answers)) = (unbounded(), unbounded());
             read(source, Cursor::default(), is_resumable, &budget, 1, &to_tokenizers, &to_batcher);
             drop(to_tokenizers);

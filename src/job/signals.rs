@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, Write};
 use std::process;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Result, bail};
@@ -36,30 +37,38 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Whether the first signal ends the process.
-static EXIT_ON_SIGNAL: AtomicBool = AtomicBool::new(false);
-
-/// Makes the next signal end the process at once. For the time when nothing is left to save.
-pub fn exit_on_signal() {
-    EXIT_ON_SIGNAL.store(true, Ordering::Relaxed);
+/// Where the signals of a process arrive.
+pub(super) struct Interrupts {
+    /// Receives the first SIGINT or SIGTERM; the second one ends the process.
+    pub first: Receiver<()>,
+    /// Whether the first one ends the process, too.
+    end_process: Arc<AtomicBool>,
 }
 
-/// Returns a channel that receives the first SIGINT or SIGTERM; the second one ends the process. Signals that the parent process has
-/// set to be ignored stay ignored.
+impl Interrupts {
+    /// Makes the next signal end the process at once, for the time when nothing is left to save.
+    pub(super) fn end_process(&self) {
+        self.end_process.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Starts to handle SIGINT and SIGTERM, unless the parent process has set them to be ignored.
 ///
 /// # Errors
 /// If the handler cannot be installed.
-pub fn listen() -> Result<Receiver<()>> {
+pub(super) fn listen() -> Result<Interrupts> {
     let handled = [SIGINT, SIGTERM].into_iter().filter(|signal| !is_ignored(*signal));
     let mut signals = match Signals::new(handled) {
         Ok(signals) => signals,
         Err(error) => bail!("cannot handle Ctrl-C ({error})"),
     };
-    let (first, interrupts) = bounded(1);
+    let (to_run, first) = bounded(1);
+    let interrupts = Interrupts { first, end_process: Arc::default() };
+    let end_process = interrupts.end_process.clone();
     let listen = move || {
         for _ in signals.forever() {
             // The channel is full while the first signal has not been received.
-            if EXIT_ON_SIGNAL.load(Ordering::Relaxed) || first.try_send(()).is_err() {
+            if end_process.load(Ordering::Relaxed) || to_run.try_send(()).is_err() {
                 let _ = writeln!(io::stderr(), "sconce: error: interrupted");
                 process::exit(EXIT_INTERRUPTED.into());
             }

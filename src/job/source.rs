@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use anyhow::{Result, bail};
-use serde_json::Value;
 
 use super::cursor::Cursor;
 use super::known_records::KnownRecords;
@@ -45,27 +44,84 @@ pub struct SourceEntry {
     pub position: u64,
     /// Whether it is the last row of a record batch of an Arrow stream.
     pub ends_batch: bool,
+    /// The hash of the record, if rows have a column for it (`--append`).
+    pub hash: Option<u128>,
+    /// Whether the output has rows of the record already, which then gets no row.
+    pub is_known: bool,
+}
+
+/// The input of a run, which is open but not read.
+pub struct OpenInput {
+    entries: Entries,
+    pace: Pace,
+    selection: Selection,
+    /// The records of the shard, among all records of the input; unreadable ones count.
+    range: Range<u64>,
+}
+
+impl OpenInput {
+    /// Opens an input with `open`. That of a shard is opened a second time and read to its end, to count its records.
+    ///
+    /// # Errors
+    /// If it cannot be opened; for a shard, if it is a stream or cannot be read.
+    pub fn new(open: impl Fn() -> Result<Entries>, pace: Pace, selection: Selection) -> Result<Self> {
+        let whole =
+            || -> Result<Self> { Ok(OpenInput { entries: open()?, pace, selection, range: 0..u64::MAX }) };
+        let input = whole()?;
+        let Some(shard) = selection.shard else { return Ok(input) };
+        if input.is_stream() {
+            bail!(UsageError(
+                "--shard reads its input twice, first to count the records, but a pipe can be read only once; pass --input FILE"
+                    .into()
+            ));
+        }
+        let mut counted = whole()?.read(ReadLimit::default(), None);
+        let total = counted.try_fold(0, |total, entry| entry.map(|_| total + 1))?;
+        Ok(OpenInput { range: shard.range(total), ..input })
+    }
+
+    /// The records that are processed, as a range of all records of the input.
+    pub fn range(&self) -> &Range<u64> {
+        &self.range
+    }
+
+    /// Whether reading may wait for a writer.
+    pub fn is_stream(&self) -> bool {
+        self.pace != Pace::Files
+    }
+
+    /// Whether a writer may wait for the rows of each record batch, but not for those of a part of it.
+    pub fn has_batches(&self) -> bool {
+        self.pace == Pace::InteractiveBatches
+    }
+
+    /// The records, with readers whose memory is limited. Each record gets its hash and is looked up in `known`, if there is one.
+    pub fn read(mut self, limit: ReadLimit, known: Option<KnownRecords>) -> RecordSource {
+        self.entries.set_limit(limit);
+        RecordSource {
+            input: self,
+            selected: 0,
+            peeked: VecDeque::new(),
+            start: Cursor::default(),
+            entries_read: 0,
+            known,
+        }
+    }
 }
 
 /// An iterator over records in the order of input.
 pub struct RecordSource {
-    entries: Entries,
-    pace: Pace,
-    selection: Selection,
+    input: OpenInput,
     /// Selected records so far.
     selected: u64,
     /// Records that were read by [`RecordSource::peek`] but not yet returned.
     peeked: VecDeque<Result<SourceEntry>>,
     /// The cursor before the first record of the shard, or as far as the records before it are read.
     start: Cursor,
-    /// The records of the shard, among all records of the input; unreadable ones count.
-    range: Range<u64>,
     /// Records read so far, without those that are only peeked at.
     entries_read: u64,
     /// The records that the output has rows of already (`--append`).
     known: Option<KnownRecords>,
-    /// Whether the last record is one of them.
-    is_known: bool,
 }
 
 /// Maximum number of records to peek at. Fixed, so that the inferred columns do not depend on how a run is divided into waves.
@@ -74,87 +130,41 @@ const MAX_PEEKED_RECORDS: usize = 1000;
 const MAX_PEEKED_BYTES: usize = 4 << 20;
 
 impl RecordSource {
-    /// The selected records of `entries`.
-    pub fn new(entries: Entries, pace: Pace, selection: Selection) -> Self {
-        RecordSource {
-            entries,
-            pace,
-            selection,
-            selected: 0,
-            peeked: VecDeque::new(),
-            start: Cursor::default(),
-            range: 0..u64::MAX,
-            entries_read: 0,
-            known: None,
-            is_known: false,
-        }
-    }
-
-    /// Leaves only the records of a shard. `counted` is the same input, which is read to its end to count its records.
-    ///
-    /// # Errors
-    /// If it cannot be read.
-    pub fn take_shard(&mut self, shard: Shard, mut counted: RecordSource) -> Result<()> {
-        let total = counted.try_fold(0, |total, entry| entry.map(|_| total + 1))?;
-        self.range = shard.range(total);
-        Ok(())
-    }
-
-    /// The records that are processed, as a range of all records of the input.
-    pub fn range(&self) -> &Range<u64> {
-        &self.range
-    }
-
     /// The cursor before the first record that is processed: after the records of the shards before this one.
     ///
     /// # Errors
     /// If those cannot be read.
     pub fn start(&mut self) -> Result<&Cursor> {
-        while self.entries_read < self.range.start {
+        while self.entries_read < self.input.range.start {
             let Some(SourceEntry { position, .. }) = self.advance().transpose()? else { break };
             self.start = Cursor { entries: self.entries_read, position, ..Cursor::default() };
         }
         Ok(&self.start)
     }
 
-    /// Adds a field with its hash to each record, and finds those in `known`. Call it before the first record is read.
-    pub fn set_known(&mut self, known: KnownRecords) {
-        self.known = Some(known);
-    }
-
-    /// Whether the output has rows of the last record already, which then gets no row.
-    pub fn is_known(&self) -> bool {
-        self.is_known
-    }
-
-    /// Limits the memory of the readers. Call it before the first record is read.
-    pub fn set_limit(&mut self, limit: ReadLimit) {
-        self.entries.set_limit(limit);
-    }
-
     /// Whether a record is selected. A record that is not selected has no row.
     pub fn selects(&self, entry: &Entry) -> bool {
-        !matches!(entry, Entry::Record(record) if self.selection.skip_empty && record.is_empty())
+        !matches!(entry, Entry::Record(record) if self.input.selection.skip_empty && record.is_empty())
     }
 
     /// The size of the whole input in bytes; `None` for a stream.
     pub fn size(&self) -> Option<u64> {
-        self.entries.total_bytes()
+        self.input.entries.total_bytes()
     }
 
-    /// Whether reading may wait for a writer.
+    /// [`OpenInput::is_stream`].
     pub fn is_stream(&self) -> bool {
-        self.pace != Pace::Files
+        self.input.is_stream()
+    }
+
+    /// [`OpenInput::has_batches`].
+    pub fn has_batches(&self) -> bool {
+        self.input.has_batches()
     }
 
     /// Whether a writer may wait for the row of each record.
     pub fn is_interactive(&self) -> bool {
-        matches!(self.pace, Pace::Interactive | Pace::InteractiveBatches)
-    }
-
-    /// Whether a writer may wait for the rows of each record batch, but not for those of a part of it.
-    pub fn has_batches(&self) -> bool {
-        self.pace == Pace::InteractiveBatches
+        matches!(self.input.pace, Pace::Interactive | Pace::InteractiveBatches)
     }
 
     /// The text of the first record, without consuming the record.
@@ -171,7 +181,7 @@ impl RecordSource {
 
     /// Whether the input of the last record that was read is UTF-16.
     pub fn is_utf16(&self) -> bool {
-        self.entries.is_utf16()
+        self.input.entries.is_utf16()
     }
 
     /// Checks the fields of `--keep` against the first records of a stream.
@@ -181,7 +191,7 @@ impl RecordSource {
     pub fn check_kept(&mut self) -> Result<()> {
         if self.is_stream() {
             self.peek().for_each(drop);
-            return self.entries.missing_field_error().map_or(Ok(()), Err);
+            return self.input.entries.missing_field_error().map_or(Ok(()), Err);
         }
         Ok(())
     }
@@ -190,11 +200,12 @@ impl RecordSource {
     pub fn peek(&mut self) -> impl Iterator<Item = &Record> {
         let mut bytes = 0;
         // An interactive writer does not send a second record, or a second batch, before it has the rows of the first.
-        let max_records = if self.pace == Pace::Interactive { 1 } else { MAX_PEEKED_RECORDS };
+        let max_records = if self.input.pace == Pace::Interactive { 1 } else { MAX_PEEKED_RECORDS };
         let ends_first = |peeked: &VecDeque<Result<SourceEntry>>, has_batches: bool| {
             has_batches && peeked.back().is_some_and(|last| last.as_ref().is_ok_and(|last| last.ends_batch))
         };
-        let max_records = self.selection.limit.map_or(max_records, |limit| max_records.min(limit as usize));
+        let max_records =
+            self.input.selection.limit.map_or(max_records, |limit| max_records.min(limit as usize));
         while self.peeked.len() < max_records
             && bytes < MAX_PEEKED_BYTES
             && !ends_first(&self.peeked, self.has_batches())
@@ -235,30 +246,29 @@ impl RecordSource {
 
     /// The next record of the whole input.
     fn advance(&mut self) -> Option<Result<SourceEntry>> {
-        if self.selection.limit.is_some_and(|limit| self.selected >= limit) {
+        if self.input.selection.limit.is_some_and(|limit| self.selected >= limit) {
             return None;
         }
-        let next = self.peeked.pop_front().or_else(|| self.read())?;
+        let mut next = self.peeked.pop_front().or_else(|| self.read())?;
         self.selected += u64::from(next.as_ref().is_ok_and(|next| self.selects(&next.entry)));
         self.entries_read += 1;
-        let is_known = match (&mut self.known, &next) {
-            (Some(known), Ok(SourceEntry { entry: Entry::Record(record), .. })) => known.take(record),
-            _ => Ok(false),
-        };
-        match is_known {
-            Ok(is_known) => self.is_known = is_known,
-            Err(error) => return Some(Err(error)),
+        if let (Some(known), Ok(next)) = (&mut self.known, &mut next)
+            && let Entry::Record(record) = &next.entry
+        {
+            let hash = known.hash(record);
+            match known.take(record, hash) {
+                Ok(is_known) => (next.hash, next.is_known) = (Some(hash), is_known),
+                Err(error) => return Some(Err(error)),
+            }
         }
         Some(next)
     }
 
     fn read(&mut self) -> Option<Result<SourceEntry>> {
-        let mut entry = self.entries.next()?;
-        if let (Some(known), Ok(Entry::Record(record))) = (&self.known, &mut entry) {
-            record.kept.push(Value::from(known.hash(record)).into());
-        }
-        let (position, ends_batch) = (self.entries.bytes_read(), self.entries.ends_stream_batch());
-        Some(entry.map(|entry| SourceEntry { entry, position, ends_batch }))
+        let entries = &mut self.input.entries;
+        let entry = entries.next()?;
+        let (position, ends_batch) = (entries.bytes_read(), entries.ends_stream_batch());
+        Some(entry.map(|entry| SourceEntry { entry, position, ends_batch, hash: None, is_known: false }))
     }
 }
 
@@ -269,7 +279,7 @@ impl Iterator for RecordSource {
         if let Err(error) = self.start() {
             return Some(Err(error));
         }
-        if self.entries_read < self.range.end { self.advance() } else { None }
+        if self.entries_read < self.input.range.end { self.advance() } else { None }
     }
 }
 

@@ -42,12 +42,6 @@ pub struct Stats {
     pub unchanged: u64,
     /// Milliseconds of all runs, up to the last checkpoint.
     pub milliseconds: u64,
-    /// Rows of this run alone that came from the cache (`--cache`).
-    #[serde(skip)]
-    pub cached: u64,
-    /// Rows of this run alone that were not encoded, because an equal text was.
-    #[serde(skip)]
-    pub repeated: u64,
 }
 
 /// The outcome of a run that did not fail.

@@ -6,12 +6,18 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Result, anyhow};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::stats::Stats;
-use crate::engine::{MemoryBudget, Utilization};
+use crate::engine::{Engine, MemoryBudget, Task};
 use crate::output::{OutputMetadata, parent_dir, write_file};
 use crate::sys::memory::peak_memory;
+
+/// The names of the counts that the summary does not call by the names of their fields.
+const NAMES: [(&str, &str); 3] =
+    [("truncated_tokens", "tokens_cut"), ("multi_sequence", "chunked"), ("sequences", "windows")];
+/// The first of the counts that follow what the run took.
+const FIRST_AFTER_RUN: &str = "empty";
 
 /// The timings of a run.
 pub struct Timings {
@@ -21,6 +27,41 @@ pub struct Timings {
     pub loading: f64,
     /// The counts of earlier runs, which this run has resumed.
     pub resumed: Stats,
+}
+
+/// What an engine did in a run.
+#[derive(Debug, Clone, Default)]
+pub(super) struct EngineStats {
+    /// Seconds from the start of the first batch to the end of the last.
+    pub encoding: f64,
+    /// The share of that time in which the threads were idle.
+    pub idle: f64,
+    /// The threads that encode.
+    pub threads: usize,
+    /// Tokens of a batch.
+    pub batch_tokens: usize,
+    /// The devices of the encoders.
+    pub device: String,
+    /// Rows that came from the cache (`--cache`).
+    pub cached: u64,
+    /// Rows that were not encoded, because an equal text was.
+    pub repeated: u64,
+}
+
+impl EngineStats {
+    /// Those of an engine that runs on these devices.
+    pub(super) fn of<T: Task>(engine: &Engine<T>, device: String) -> Self {
+        let (encoding, idle) = engine.utilization().read();
+        let (cached, repeated) = (engine.cached(), engine.repeated());
+        let MemoryBudget { threads, batch_tokens, .. } = *engine.budget();
+        EngineStats { encoding, idle, threads, batch_tokens, device, cached, repeated }
+    }
+
+    /// Those of an engine that has nothing to do.
+    pub(super) fn of_idle(budget: &MemoryBudget, device: String) -> Self {
+        let MemoryBudget { threads, batch_tokens, .. } = *budget;
+        EngineStats { threads, batch_tokens, device, ..EngineStats::default() }
+    }
 }
 
 /// Checks that the summary can be written, before the run starts.
@@ -58,59 +99,78 @@ fn replace_or_write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     })
 }
 
-/// Writes the summary. `device` names the devices of the encoders; `metadata` is that of the output.
+/// Writes the summary. `metadata` is that of the output.
 ///
 /// # Errors
 /// If the file cannot be written.
-pub fn write_summary(
+pub(super) fn write_summary(
     path: &Path,
     stats: &Stats,
     timings: &Timings,
-    utilization: &Utilization,
-    budget: &MemoryBudget,
-    device: &str,
+    engine: &EngineStats,
     metadata: &OutputMetadata,
 ) -> Result<()> {
-    let (encoding, idle) = utilization.read();
-    let tokens = stats.tokens - timings.resumed.tokens;
-    let rows = stats.rows - timings.resumed.rows;
-    let rate = |count: u64| if encoding > 0.0 { count as f64 / encoding } else { 0.0 };
+    let mut summary = summary(stats, timings, engine)?;
+    // Under the same names as in the metadata of the output.
+    summary.extend(metadata.iter().map(|(key, value)| (key.clone(), value.clone().into())));
+    let json = format!("{:#}\n", Value::Object(summary));
+    replace_or_write(path, json.as_bytes()).map_err(|error| cannot_write(path, &error))
+}
+
+/// The counts under their published names, and what the run took.
+fn summary(stats: &Stats, timings: &Timings, engine: &EngineStats) -> Result<Map<String, Value>> {
+    let rate = |count: u64| if engine.encoding > 0.0 { count as f64 / engine.encoding } else { 0.0 };
     let seconds_resumed = timings.resumed.milliseconds as f64 / 1000.0;
-    let mut summary = json!({
-        "rows": stats.rows,
-        "texts": stats.texts,
-        "chunks": stats.chunks,
-        "tokens": stats.tokens,
-        "truncated": stats.truncated,
-        "tokens_cut": stats.truncated_tokens,
-        "chunked": stats.multi_sequence,
-        "windows": stats.sequences,
-        "skipped": stats.skipped,
-        "failed": stats.failed,
-        "nulled": stats.nulled,
-        "not_finite": stats.not_finite,
+    let mut of_run = object(json!({
         "rows_resumed": timings.resumed.rows,
         "seconds": seconds_resumed + timings.start.elapsed().as_secs_f64(),
         "seconds_resumed": seconds_resumed,
         "seconds_loading": timings.loading,
-        "seconds_encoding": encoding,
-        "rows_per_second": rate(rows),
-        "tokens_per_second": rate(tokens),
-        "idle": idle,
-        "threads": budget.threads,
-        "batch_tokens": budget.batch_tokens,
-        "device": device,
-        "empty": stats.empty,
-        "skipped_empty": stats.skipped_empty,
-        "unchanged": stats.unchanged,
-        "cached": stats.cached,
-        "repeated": stats.repeated,
+        "seconds_encoding": engine.encoding,
+        "rows_per_second": rate(stats.rows - timings.resumed.rows),
+        "tokens_per_second": rate(stats.tokens - timings.resumed.tokens),
+        "idle": engine.idle,
+        "threads": engine.threads,
+        "batch_tokens": engine.batch_tokens,
+        "device": engine.device,
+    }));
+    let mut summary = Map::new();
+    for (field, count) in object(serde_json::to_value(stats)?) {
+        if field == FIRST_AFTER_RUN {
+            summary.append(&mut of_run);
+        }
+        let name = NAMES.iter().find(|(other, _)| *other == field).map_or(&*field, |(_, name)| name);
+        summary.insert(name.into(), count);
+    }
+    // It is in the seconds.
+    summary.shift_remove("milliseconds");
+    summary.append(&mut object(json!({
+        "cached": engine.cached,
+        "repeated": engine.repeated,
         "peak_memory_bytes": peak_memory(),
-    });
-    // Under the same names as in the metadata of the output.
-    summary.as_object_mut().into_iter().for_each(|summary| {
-        summary.extend(metadata.iter().map(|(key, value)| (key.clone(), value.clone().into())));
-    });
-    let json = format!("{summary:#}\n");
-    replace_or_write(path, json.as_bytes()).map_err(|error| cannot_write(path, &error))
+    })));
+    Ok(summary)
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    if let Value::Object(object) = value { object } else { Map::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names and order are promises.
+    #[test]
+    fn the_keys_of_the_summary_are_these() {
+        let timings = Timings { start: Instant::now(), loading: 0.5, resumed: Stats::default() };
+        let stats = Stats { rows: 9, truncated_tokens: 7, sequences: 5, ..Stats::default() };
+        let summary = summary(&stats, &timings, &EngineStats::default()).unwrap();
+        let keys: Vec<&str> = summary.keys().map(String::as_str).collect();
+        let expected = "rows texts chunks tokens truncated tokens_cut chunked windows skipped failed nulled not_finite rows_resumed \
+                        seconds seconds_resumed seconds_loading seconds_encoding rows_per_second tokens_per_second idle threads \
+                        batch_tokens device empty skipped_empty unchanged cached repeated peak_memory_bytes";
+        assert_eq!(keys, expected.split_whitespace().collect::<Vec<_>>());
+        assert_eq!([&summary["rows"], &summary["tokens_cut"], &summary["windows"]], [9, 7, 5]);
+    }
 }

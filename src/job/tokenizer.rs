@@ -18,13 +18,24 @@ const LONG_TEXT_BYTES: usize = 1 << 20;
 pub(super) fn prepare<T: Task>(
     task: &T,
     queries: &Queries,
-    RawRecord { entry, is_selected, is_known, end, ends_batch }: RawRecord,
+    RawRecord { entry, is_selected, is_known, hash, end, ends_batch }: RawRecord,
     long_text: &Mutex<()>,
     part_tokens: usize,
 ) -> Vec<PreparedRecord> {
     let meta = |location, outcome| {
         let (id, kept, end) = (None, Arc::default(), end.clone());
-        RecordMeta { location, id, kept, is_empty: false, outcome, query: 0, end, is_last: true, ends_batch }
+        RecordMeta {
+            location,
+            id,
+            kept,
+            hash,
+            is_empty: false,
+            outcome,
+            query: 0,
+            end,
+            is_last: true,
+            ends_batch,
+        }
     };
     let record = match entry {
         Entry::Record(record) => record,
@@ -48,7 +59,10 @@ pub(super) fn prepare<T: Task>(
         let (location, id, kept, end) = (location.clone(), id.clone(), kept.clone(), end.clone());
         let is_last = i == last;
         let ends_batch = ends_batch && is_last;
-        item(RecordMeta { location, id, kept, is_empty, outcome, query, end, is_last, ends_batch }, text)
+        item(
+            RecordMeta { location, id, kept, hash, is_empty, outcome, query, end, is_last, ends_batch },
+            text,
+        )
     });
     parts.collect()
 }

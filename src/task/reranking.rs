@@ -139,10 +139,11 @@ impl BiEncoder {
         let batch: Vec<&TokenizedText> = texts.iter().collect();
         let vectors = self.encoder.vectors(&batch, batch_tokens, worker)?;
         let rows = texts.iter().zip(vectors).map(|(text, vector)| {
-            let row = |query: &Compared| {
-                TaskRow::of(text, Content::Score { score: query.similarity(&vector), rank: None })
+            let row = |(index, query): (usize, &Compared)| {
+                let content = Content::Score { score: query.similarity(&vector), rank: None };
+                TaskRow { query: Some(index), ..TaskRow::of(text, content) }
             };
-            self.queries.iter().map(row).collect()
+            self.queries.iter().enumerate().map(row).collect()
         });
         Ok(rows.collect())
     }

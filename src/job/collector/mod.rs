@@ -1,32 +1,33 @@
 //! The collector: takes waves in order, writes their rows to the output, lists skipped, failed and truncated records in the
 //! ledger, and from time to time makes both durable, so that an interrupted run can be resumed.
 
+mod files;
 mod ranking;
 mod record;
 mod save;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 use anyhow::{Result, bail};
 use crossbeam_channel::{Receiver, select};
 use indicatif::ProgressBar;
 
+use self::files::OutputFiles;
 use self::ranking::Ranking;
 use super::columns;
 use super::cursor::Cursor;
-use super::digests::FileDigests;
+use super::identity::Identity;
 use super::journal::Journal;
 use super::manifest::{Manifest, SavedScore};
 use super::messages::RecordMeta;
-use super::signals::Interrupted;
+use super::signals::{Interrupted, Interrupts};
 use super::source::RecordSource;
 use super::stats::Stats;
 use super::summary::Timings;
 use crate::engine::{Outgoing, Wave};
 use crate::field::FieldValue;
-use crate::output::{self, KeptColumn, Ledger, OutputFormat, OutputLock, OutputSchema, SidecarPaths, Writer};
+use crate::output::{KeptColumn, OutputFormat, OutputLock, OutputSchema, SidecarPaths};
 use crate::sys::console::{Console, QUIET_PERIOD, counted, thousands};
 use crate::sys::threads::thread_panicked;
 
@@ -50,20 +51,48 @@ pub struct QueryColumns {
     pub values: Vec<Vec<FieldValue>>,
 }
 
+/// The output of a run: where its rows go, and what is written of them.
+pub struct RunOutput {
+    /// The locked output.
+    pub lock: OutputLock,
+    /// Its schema. The types of the columns of fields are inferred from the first records.
+    pub schema: OutputSchema,
+    /// The values of the last columns for each query; empty if rows have no such columns.
+    pub query_values: Vec<Vec<FieldValue>>,
+    /// Sort rows by their scores, and write only this many of the best of each query at the end of the run.
+    pub top_k: Option<usize>,
+    /// What to do with records that have no row.
+    pub policy: Policy,
+    /// The identity of the run.
+    pub identity: Identity,
+    /// When the command started, and what it took so far.
+    pub timings: Timings,
+    /// Standard error.
+    pub console: Console,
+}
+
 /// Writes the rows of a run in the order of input.
-pub struct Collector {
-    lock: OutputLock,
+pub(super) struct Collector {
+    files: OutputFiles,
     schema: OutputSchema,
+    query_values: Vec<Vec<FieldValue>>,
     policy: Policy,
+    identity: Identity,
+    timings: Timings,
     console: Console,
     bar: ProgressBar,
-    /// Opened with the first row: until then, the rows of an earlier run stay on the disk.
-    writer: Option<Writer>,
-    ledger: Option<Ledger>,
     /// Present if the output is a file: only then the run can be resumed.
     journal: Option<Journal>,
-    /// The digests of the model's files, if there is no journal.
-    digests: Option<FileDigests>,
+    place: Place,
+    /// The best rows, if rows are sorted by their scores.
+    ranking: Option<Ranking>,
+    stats: Stats,
+    /// Rows in the last saved manifest, which the next run could resume after.
+    saved_rows: Option<u64>,
+}
+
+/// How far a run has come.
+struct Place {
     /// The position after the last record whose rows are all written.
     cursor: Cursor,
     /// The index of the first record of this run, or of its shard.
@@ -72,151 +101,74 @@ pub struct Collector {
     is_inside_record: bool,
     /// Rows per record, for formats whose rows have no record index.
     rows_per_record: Option<Vec<u64>>,
-    /// The best rows, if rows are sorted by their scores.
-    ranking: Option<Ranking>,
-    /// The values of the columns of each query; empty if rows have no such columns.
-    queries: Vec<Vec<FieldValue>>,
-    stats: Stats,
-    /// The counts of the runs that this one resumes.
-    resumed: Stats,
-    /// When the command started.
-    started: Instant,
-    /// The last manifest, once the run is complete.
-    complete: Option<Manifest>,
-    /// Rows in the last saved manifest, which the next run could resume after.
-    saved_rows: Option<u64>,
-    /// Whether a write has failed: the files may end in the middle of a row.
-    is_write_failed: bool,
 }
 
 impl Collector {
-    /// A collector for a run from the beginning. With a journal, the run can be resumed.
-    pub fn new(
-        lock: OutputLock,
-        schema: OutputSchema,
-        policy: Policy,
-        journal: Option<Journal>,
-        digests: Option<FileDigests>,
-        console: Console,
-        bar: ProgressBar,
-    ) -> Self {
-        let rows_per_record = (schema.chunks && schema.format == OutputFormat::Npy).then(Vec::new);
-        Collector {
-            lock,
-            schema,
-            policy,
-            console,
-            bar,
-            writer: None,
-            ledger: None,
-            journal,
-            digests,
-            cursor: Cursor::default(),
-            first_record: 0,
-            is_inside_record: false,
-            rows_per_record,
-            ranking: None,
-            queries: Vec::new(),
-            stats: Stats::default(),
-            resumed: Stats::default(),
-            started: Instant::now(),
-            complete: None,
-            saved_rows: None,
-            is_write_failed: false,
-        }
-    }
-
-    /// The position after the last record whose rows are all written.
-    pub fn cursor(&self) -> &Cursor {
-        &self.cursor
-    }
-
-    /// The counts so far.
-    pub fn stats(&self) -> &Stats {
-        &self.stats
-    }
-
-    /// Sorts rows by their scores and writes only the best `top_k` of each query, at the end of the run. Call it before
-    /// [`Collector::resume`].
-    pub fn rank(&mut self, top_k: usize) {
-        self.ranking = Some(Ranking::new(top_k));
-    }
-
-    /// Adds the columns of the query to each row. Call it after the types of the other columns are known.
-    pub fn add_queries(&mut self, queries: QueryColumns) {
-        let QueryColumns { columns, values } = queries;
-        // A run that is resumed has the columns of its manifest.
-        if !columns.iter().all(|column| self.schema.kept.contains(column)) {
-            self.schema.kept.extend(columns);
-        }
-        self.queries = values;
-    }
-
-    /// Infers the types of the columns from the first records of the whole input, and starts at the first record of `source`. The
-    /// command started at `started`.
+    /// A collector for a run from the first record of `source`. The types of the columns are inferred from the first records of the
+    /// whole input. With a journal, the run can be resumed.
     ///
     /// # Errors
-    /// If the records before it cannot be read.
-    pub fn start(&mut self, source: &mut RecordSource, started: Instant) -> Result<()> {
-        self.started = started;
-        if self.schema.format.has_fixed_columns() {
-            columns::infer(&mut self.schema, source);
+    /// If the records before a shard cannot be read.
+    pub(super) fn start(
+        mut output: RunOutput,
+        journal: Option<Journal>,
+        source: &mut RecordSource,
+    ) -> Result<Self> {
+        if output.schema.format.has_fixed_columns() {
+            columns::infer(&mut output.schema, source);
         }
-        self.start_at(source)
+        Self::at_start_of(source, output, journal)
     }
 
-    /// Starts at the first record of `source`.
-    fn start_at(&mut self, source: &mut RecordSource) -> Result<()> {
-        self.cursor = source.start()?.clone();
-        self.first_record = self.cursor.entries;
-        self.bar.set_position(self.cursor.position);
-        self.bar.reset_eta();
-        Ok(())
+    fn at_start_of(source: &mut RecordSource, output: RunOutput, journal: Option<Journal>) -> Result<Self> {
+        let RunOutput { lock, schema, query_values, top_k, policy, identity, timings, console } = output;
+        let cursor = source.start()?.clone();
+        let rows_per_record = (schema.chunks && schema.format == OutputFormat::Npy).then(Vec::new);
+        let first_record = cursor.entries;
+        let collector = Collector {
+            files: OutputFiles::new(lock),
+            schema,
+            query_values,
+            policy,
+            identity,
+            timings,
+            bar: console.bar(source.size()),
+            console,
+            journal,
+            place: Place { cursor, first_record, is_inside_record: false, rows_per_record },
+            ranking: top_k.map(Ranking::new),
+            stats: Stats::default(),
+            saved_rows: None,
+        };
+        collector.show_start();
+        Ok(collector)
     }
 
-    /// Resumes an interrupted run after the records that it has read from `source`. Returns true if that run had written all rows, so
-    /// that nothing is left to do.
+    /// A collector that continues an interrupted run after the records that it has read from `source`. The flag is true if that run had
+    /// written all rows, so that nothing is left to do.
     ///
     /// # Errors
     /// If the records differ, or the files contain less than the manifest says.
-    pub fn resume(
-        &mut self,
+    pub(super) fn resume(
+        output: RunOutput,
+        journal: Journal,
         manifest: Manifest,
         source: &mut RecordSource,
-        started: Instant,
-    ) -> Result<bool> {
-        self.started = started;
-        let complete = manifest.clone();
-        self.start_at(source)?;
-        self.skip_records(&manifest, source)?;
-        (self.schema.ids, self.schema.kept) = (manifest.ids, manifest.kept);
-        (self.cursor, self.stats, self.resumed) = (manifest.cursor, manifest.stats, manifest.stats);
-        self.rows_per_record = manifest.rows_per_record;
-        self.saved_rows = Some(manifest.stats.rows);
-        self.bar.set_position(self.cursor.position);
-        self.bar.reset_eta();
-        let Some(sidecars) = self.lock.sidecars() else { return Ok(false) };
-        // Other formats are converted at the end: the file has another length than the rows.
-        let is_rows = matches!(self.schema.format, OutputFormat::Jsonl | OutputFormat::Csv);
-        let is_renamed =
-            manifest.complete && sidecars.output_is_final(is_rows.then_some(manifest.output.bytes));
-        if sidecars.ledger.exists() || !is_renamed {
-            let ledger = Ledger::open(&sidecars.ledger, &sidecars.output, Some(manifest.ledger))?;
-            if manifest.ledger_sha256.is_some_and(|written| written != ledger.digest()) {
-                bail!(
-                    "cannot resume: {} was changed since the interrupted run; pass --restart to start over",
-                    sidecars.ledger.display()
-                );
-            }
-            self.ledger = Some(ledger);
-        }
+    ) -> Result<(Self, bool)> {
+        let mut run = Self::at_start_of(source, output, Some(journal))?;
+        // The schema has the columns of the interrupted run.
+        (run.schema.ids, run.schema.kept) = (manifest.ids.clone(), manifest.kept.clone());
+        run.skip_records(&manifest, source)?;
+        run.place.cursor = manifest.cursor.clone();
+        run.place.rows_per_record = manifest.rows_per_record.clone();
+        (run.stats, run.timings.resumed) = (manifest.stats, manifest.stats);
+        run.saved_rows = Some(manifest.stats.rows);
+        run.show_start();
+        let is_renamed = run.files.resume(&run.schema, &manifest)?;
         if is_renamed {
-            self.complete = Some(complete);
-            self.clean_up()?;
-        } else {
-            self.writer = Some(output::Writer::open(&self.lock, &self.schema, Some(manifest.output))?);
+            run.clean_up(Some(manifest))?;
         }
-        Ok(is_renamed)
+        Ok((run, is_renamed))
     }
 
     /// Skips the records of an interrupted run, and adds the best rows of that run to the ranking, with the columns of their records.
@@ -224,8 +176,6 @@ impl Collector {
         // A complete run has written its best rows.
         self.ranking.take_if(|_| manifest.complete);
         let Some(ranking) = &mut self.ranking else { return source.skip_to(&manifest.cursor, |_, _| {}) };
-        let mut schema = self.schema.clone();
-        (schema.ids, schema.kept) = (manifest.ids.clone(), manifest.kept.clone());
         let mut saved: BTreeMap<u64, Vec<SavedScore>> = BTreeMap::new();
         for row in &manifest.ranking {
             saved.entry(row.index).or_default().push(*row);
@@ -233,30 +183,45 @@ impl Collector {
         source.skip_to(&manifest.cursor, |index, record| {
             let Some(rows) = saved.get(&index) else { return };
             let (mut id, mut kept) = (record.id, Arc::new(record.kept));
-            columns::null_misfits(&schema, &mut id, &mut kept);
+            columns::null_misfits(&self.schema, &mut id, &mut kept);
             rows.iter().for_each(|row| ranking.restore(row, id.as_ref(), &kept));
         })
     }
 
+    /// The position after the last record whose rows are all written.
+    pub(super) fn cursor(&self) -> &Cursor {
+        &self.place.cursor
+    }
+
+    /// The counts so far.
+    pub(super) fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The timings of the run.
+    pub(super) fn timings(&self) -> &Timings {
+        &self.timings
+    }
+
+    /// Whether the run can be resumed.
+    pub(super) fn is_resumable(&self) -> bool {
+        self.journal.is_some()
+    }
+
     /// Opens the output, if it is not open yet, and deletes the rows of an earlier run.
     fn open(&mut self) -> Result<()> {
-        if self.writer.is_some() {
+        if self.files.is_open() {
             return Ok(());
-        }
-        if let Some(sidecars) = self.lock.sidecars() {
-            // The manifest is removed first, because it describes rows that are deleted next.
-            output::manifest::remove(&sidecars.manifest)?;
-            self.ledger = Some(Ledger::open(&sidecars.ledger, &sidecars.output, None)?);
-        }
-        if let Some(rows) = self.journal.as_mut().and_then(Journal::take_dropped_rows) {
-            self.console
-                .note(format!("starting over: dropped {} of an interrupted run", counted(rows, "row")));
         }
         if self.journal.is_none() && self.schema.format == OutputFormat::Arrow {
             // The metadata of an Arrow stream precede its rows.
             self.metadata()?;
         }
-        self.writer = Some(output::Writer::open(&self.lock, &self.schema, None)?);
+        self.files.open(&self.schema)?;
+        if let Some(rows) = self.journal.as_mut().and_then(Journal::take_dropped_rows) {
+            self.console
+                .note(format!("starting over: dropped {} of an interrupted run", counted(rows, "row")));
+        }
         Ok(())
     }
 
@@ -264,29 +229,30 @@ impl Collector {
     ///
     /// # Errors
     /// If any stage fails, or the user interrupts the run. The rows before the failure are saved if the run can be resumed.
-    pub fn run(
+    pub(super) fn run(
         &mut self,
         waves: &Receiver<Result<Outgoing<RecordMeta>>>,
-        interrupts: &Receiver<()>,
+        interrupts: &Interrupts,
     ) -> Result<()> {
-        let done = self.take_waves(waves, interrupts).and_then(|()| self.finish());
+        let done = self.take_waves(waves, interrupts).and_then(|()| self.finish(interrupts));
         self.bar.finish_and_clear();
         done.map_err(|error| self.abort(error))
     }
 
     /// Prints the warnings and totals of the run. `output` names the file that the rows are appended to, if it is not that of the run.
-    pub fn report(&self, timings: &Timings, output: Option<&SidecarPaths>) {
-        let sidecars = output.or_else(|| self.lock.sidecars());
-        let ledger = sidecars.map(|sidecars| sidecars.final_ledger.as_path());
+    pub(super) fn report(&self, output: Option<&SidecarPaths>) {
+        let lock = &self.files.lock;
+        let ledger = output.or_else(|| lock.sidecars()).map(|sidecars| sidecars.final_ledger.as_path());
         self.stats.report(&self.console, self.policy.max_length, ledger);
+        let elapsed = self.timings.start.elapsed();
         // On a terminal or a pipe, the rows themselves are visible.
-        if self.lock.sidecars().is_some() && timings.start.elapsed() >= QUIET_PERIOD {
+        if lock.sidecars().is_some() && elapsed >= QUIET_PERIOD {
             self.console.note(format!(
                 "{}, {} in {:.1} s: {}",
                 counted(self.stats.rows, "row"),
                 counted(self.stats.tokens, "token"),
-                timings.start.elapsed().as_secs_f64(),
-                output.map_or(self.lock.target().to_string(), |output| output.output.display().to_string())
+                elapsed.as_secs_f64(),
+                output.map_or(lock.target().to_string(), |output| output.output.display().to_string())
             ));
         }
     }
@@ -294,12 +260,12 @@ impl Collector {
     fn take_waves(
         &mut self,
         waves: &Receiver<Result<Outgoing<RecordMeta>>>,
-        interrupts: &Receiver<()>,
+        interrupts: &Interrupts,
     ) -> Result<()> {
         loop {
             let message = select! {
                 recv(waves) -> message => message,
-                recv(interrupts) -> _ => bail!(Interrupted { saved_rows: None }),
+                recv(interrupts.first) -> _ => bail!(Interrupted { saved_rows: None }),
             };
             match message.map_err(thread_panicked)?? {
                 Outgoing::Wave(wave) => self.take_wave(wave, interrupts)?,
@@ -308,15 +274,15 @@ impl Collector {
         }
     }
 
-    fn take_wave(&mut self, wave: Wave<RecordMeta>, interrupts: &Receiver<()>) -> Result<()> {
+    fn take_wave(&mut self, wave: Wave<RecordMeta>, interrupts: &Interrupts) -> Result<()> {
         let Wave { items, batches, done } = wave;
-        let from = self.cursor.position;
+        let from = self.place.cursor.position;
         let last = items.iter().rfind(|(record, _)| record.is_last);
         let to = last.map_or(from, |(record, _)| record.end.position);
         for finished in 1..=batches {
             let batch = select! {
                 recv(done) -> batch => batch,
-                recv(interrupts) -> _ => bail!(Interrupted { saved_rows: None }),
+                recv(interrupts.first) -> _ => bail!(Interrupted { saved_rows: None }),
             };
             batch.map_err(thread_panicked)??;
             self.bar.set_position(from + to.saturating_sub(from) * finished as u64 / batches as u64);
@@ -329,9 +295,9 @@ impl Collector {
             if !is_last {
                 continue;
             }
-            (self.cursor, self.is_inside_record) = (end, false);
+            (self.place.cursor, self.place.is_inside_record) = (end, false);
             if ends_batch && self.schema.follows_batches {
-                self.writer.as_mut().map_or(Ok(()), Writer::end_batch)?;
+                self.files.end_batch()?;
             }
             // With chunks, a wave often ends inside of a record: save after any record.
             let may_save = i + 1 == count || self.schema.chunks;
@@ -339,35 +305,26 @@ impl Collector {
                 self.save(false)?;
             }
         }
-        self.bar.set_position(self.cursor.position);
+        self.bar.set_position(self.place.cursor.position);
         // A wave of texts that were encoded before has no batches.
         self.draw_progress();
-        match &self.journal {
-            Some(_) => Ok(()),
-            None if self.schema.follows_batches => Ok(()),
-            // Without a file, the reader of the output gets the rows of each wave at once.
-            None => self.writer.as_mut().map_or(Ok(()), |writer| writer.checkpoint().map(drop)),
+        if self.journal.is_some() || self.schema.follows_batches {
+            return Ok(());
         }
+        // Without a file, the reader of the output gets the rows of each wave at once.
+        self.files.flush()
     }
 
-    fn writer(&mut self) -> Result<&mut Writer> {
-        match &mut self.writer {
-            Some(writer) => Ok(writer),
-            None => bail!("the output is not open; please report this as a bug"),
-        }
-    }
-
-    /// Returns `written`, and records whether the write failed.
-    fn check_write<T>(&mut self, written: Result<T>) -> Result<T> {
-        self.is_write_failed |= written.is_err();
-        written
+    fn show_start(&self) {
+        self.bar.set_position(self.place.cursor.position);
+        self.bar.reset_eta();
     }
 
     fn draw_progress(&self) {
-        let seconds = self.bar.elapsed().as_secs_f64();
-        let rows = (self.stats.rows - self.resumed.rows) as f64 / seconds;
-        let tokens = (self.stats.tokens - self.resumed.tokens) as f64 / seconds;
-        let (rows, tokens) = (thousands(rows as u64), thousands(tokens as u64));
+        let (seconds, resumed) = (self.bar.elapsed().as_secs_f64(), &self.timings.resumed);
+        let rate = |count: u64, before: u64| thousands(((count - before) as f64 / seconds) as u64);
+        let rows = rate(self.stats.rows, resumed.rows);
+        let tokens = rate(self.stats.tokens, resumed.tokens);
         let work = format!("{}, {rows} rows/s, {tokens} tokens/s", counted(self.stats.rows, "row"));
         self.console.draw(&self.bar, &work);
     }

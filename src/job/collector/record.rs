@@ -1,13 +1,16 @@
 //! The rows of a record, and its entry in the ledger.
 
 use std::fmt;
+use std::sync::Arc;
 
 use anyhow::{Result, bail};
+use serde_json::Value;
 
 use super::Collector;
 use crate::engine::{NO_TOKENS, TaskRow};
 use crate::input::{Location, Position};
 use crate::job::columns::null_misfits;
+use crate::job::known_records::hash_text;
 use crate::job::messages::{Outcome, RecordMeta};
 use crate::output::{self, Event, LedgerEntry};
 
@@ -48,7 +51,7 @@ impl Collector {
     /// Writes the rows of a record, or adds the reason why it has none to the ledger.
     pub(super) fn take_record(&mut self, record: RecordMeta, rows: Option<&Vec<TaskRow>>) -> Result<()> {
         self.stats.empty += u64::from(record.is_empty && record.is_last);
-        let (index, is_fatal) = (self.cursor.entries, !self.policy.skip_unreadable);
+        let (index, is_fatal) = (self.place.cursor.entries, !self.policy.skip_unreadable);
         let location = &record.location;
         match &record.outcome {
             Outcome::Encoded { .. } => match rows {
@@ -87,35 +90,24 @@ impl Collector {
 
     /// Writes the rows of an encoded record, or of a part of it.
     fn write_rows(&mut self, record: RecordMeta, rows: &[TaskRow]) -> Result<()> {
-        let RecordMeta { location, mut id, mut kept, outcome, query, is_last, .. } = record;
+        let RecordMeta { location, mut id, mut kept, hash, outcome, query, is_last, .. } = record;
         let Outcome::Encoded { tokens, truncated_tokens, sequences, has_chunks } = outcome else {
             return Ok(());
         };
-        let index = self.cursor.entries;
+        let index = self.place.cursor.entries;
         let is_fatal = !self.policy.skip_unreadable;
         if let Some(reason) = null_misfits(&self.schema, &mut id, &mut kept)
-            && !self.is_inside_record
+            && !self.place.is_inside_record
         {
             self.stop_or_open(&location, &reason, is_fatal, "--on-error skip")?;
             self.stats.nulled += 1;
             self.warn(PendingEntry::new(index, &location, Event::Nulled, reason))?;
         }
+        if let Some(hash) = hash {
+            Arc::make_mut(&mut kept).push(Value::from(hash_text(hash)).into());
+        }
         let rows_before = self.stats.rows;
-        let not_finite = format!("has {} with NaN or infinite values", self.schema.content.noun());
-        for (row, query) in rows.iter().zip(query..) {
-            let reason = |reason: &str| match row.span {
-                Some(span) => format!("chunk {} {reason}", span.chunk),
-                None => reason.into(),
-            };
-            if !row.is_finite && !self.schema.preserves_non_finite() {
-                let dtype = self.schema.content.dtype();
-                let reason =
-                    reason(&format!("{not_finite}, which {dtype} cannot represent; check the model"));
-                self.stop_or_open(&location, &reason, is_fatal, "--on-error skip")?;
-                self.stats.failed += 1;
-                self.warn(PendingEntry::new(index, &location, Event::Failed, reason))?;
-                continue;
-            }
+        for row in rows {
             let kept_row = output::Row {
                 index,
                 id: id.as_ref(),
@@ -125,15 +117,15 @@ impl Collector {
                 kept: &kept,
                 content: &row.content,
             };
-            self.take_row(query, &kept_row)?;
-            if !row.is_finite {
-                self.stats.not_finite += 1;
-                let entry = PendingEntry::new(index, &location, Event::NotFinite, reason(&not_finite));
-                self.warn(PendingEntry { tokens: Some(row.tokens), ..entry })?;
+            let query = row.query.unwrap_or(query);
+            if row.is_finite {
+                self.take_row(query, &kept_row)?;
+            } else {
+                self.take_not_finite(query, &kept_row, &location)?;
             }
         }
         let written = self.stats.rows - rows_before;
-        self.stats.texts += u64::from(is_last && self.is_inside_record);
+        self.stats.texts += u64::from(is_last && self.place.is_inside_record);
         if written > 0 {
             self.stats.tokens += tokens as u64;
         }
@@ -145,9 +137,28 @@ impl Collector {
         self.count_long(PendingEntry { tokens: Some(tokens), ..entry }, truncated_tokens, sequences)
     }
 
+    /// Writes a row with NaN or infinite values, unless its format cannot tell them from others.
+    fn take_not_finite(&mut self, query: usize, row: &output::Row, location: &Location) -> Result<()> {
+        let mut reason = format!("has {} with NaN or infinite values", self.schema.content.noun());
+        if let Some(span) = row.chunk {
+            reason = format!("chunk {} {reason}", span.chunk);
+        }
+        if !self.schema.preserves_non_finite() {
+            let dtype = self.schema.content.dtype();
+            reason += &format!(", which {dtype} cannot represent; check the model");
+            self.stop_or_open(location, &reason, !self.policy.skip_unreadable, "--on-error skip")?;
+            self.stats.failed += 1;
+            return self.warn(PendingEntry::new(row.index, location, Event::Failed, reason));
+        }
+        self.take_row(query, row)?;
+        self.stats.not_finite += 1;
+        let entry = PendingEntry::new(row.index, location, Event::NotFinite, reason);
+        self.warn(PendingEntry { tokens: Some(row.tokens), ..entry })
+    }
+
     /// Writes a row, or keeps it until the end of the run if rows are sorted.
     fn take_row(&mut self, query: usize, row: &output::Row) -> Result<()> {
-        self.is_inside_record = true;
+        self.place.is_inside_record = true;
         self.open()?;
         match &mut self.ranking {
             Some(ranking) => {
@@ -161,14 +172,14 @@ impl Collector {
 
     /// Writes a row, with the columns of its query if rows have those.
     fn write_row(&mut self, query: usize, row: &output::Row) -> Result<()> {
-        let written = match self.queries.get(query).map(|columns| [row.kept, columns].concat()) {
-            Some(kept) => self.writer()?.write(&output::Row { kept: &kept, ..*row }),
-            None => self.writer()?.write(row),
+        let written = match self.query_values.get(query).map(|columns| [row.kept, columns].concat()) {
+            Some(kept) => self.files.write(&output::Row { kept: &kept, ..*row }),
+            None => self.files.write(row),
         };
-        self.check_write(written)?;
+        written?;
         self.stats.rows += 1;
-        if let Some(counts) = &mut self.rows_per_record {
-            let record = (row.index - self.first_record) as usize;
+        if let Some(counts) = &mut self.place.rows_per_record {
+            let record = (row.index - self.place.first_record) as usize;
             counts.resize(record + 1, 0);
             counts[record] += 1;
         }
@@ -180,7 +191,7 @@ impl Collector {
         let Some(ranking) = self.ranking.take() else { return Ok(()) };
         self.stats.rows = 0;
         // A run that is interrupted from here on resumes from the last ranking that was saved, not from some of its rows.
-        self.is_inside_record = true;
+        self.place.is_inside_record = true;
         ranking.into_rows().try_for_each(|(query, row)| self.write_row(query, &row.as_row()))
     }
 
@@ -220,7 +231,7 @@ impl Collector {
 
     /// Adds a record that was skipped or changed to the ledger, or prints a warning if there is no ledger.
     fn warn(&mut self, entry: PendingEntry) -> Result<()> {
-        if self.ledger.is_none() {
+        if !self.files.has_ledger() {
             let event = match entry.event {
                 Event::Nulled => "null in",
                 Event::NotFinite => "not finite",
@@ -235,15 +246,21 @@ impl Collector {
     /// Adds a record to the ledger, if there is one.
     fn add_to_ledger(&mut self, entry: PendingEntry) -> Result<()> {
         let PendingEntry { index, location, event, reason, tokens, truncated_tokens } = entry;
-        let Some(ledger) = &mut self.ledger else { return Ok(()) };
         let (line, row) = match location.position {
             Position::Line(line) => (Some(line), None),
             Position::Row(row) | Position::Argument(row) => (None, Some(row)),
             Position::File => (None, None),
         };
         let (file, reason) = (&*location.source, reason.into());
-        let entry = LedgerEntry { index, file, line, row, event, reason, tokens, truncated_tokens };
-        let written = ledger.write(&entry);
-        self.check_write(written)
+        self.files.write_entry(&LedgerEntry {
+            index,
+            file,
+            line,
+            row,
+            event,
+            reason,
+            tokens,
+            truncated_tokens,
+        })
     }
 }

@@ -10,71 +10,62 @@ use super::record::StoppedAtRecord;
 use crate::job::digests::weights_metadata;
 use crate::job::journal::Journal;
 use crate::job::manifest::{CompletedRun, Manifest};
-use crate::job::signals::{self, Interrupted};
-use crate::output::{self, ClosedPipe, DurableRows, Ledger, OutputFormat, OutputMetadata};
+use crate::job::signals::{Interrupted, Interrupts};
+use crate::output::{self, ClosedPipe, OutputFormat, OutputMetadata};
 use crate::sys::console::counted;
 
 impl Collector {
-    /// Makes rows and ledger durable and saves the manifest.
-    pub(super) fn save(&mut self, complete: bool) -> Result<()> {
+    /// Makes rows and ledger durable and saves the manifest, which is returned. Without a journal there is none.
+    pub(super) fn save(&mut self, complete: bool) -> Result<Option<Manifest>> {
         let since = Instant::now();
-        let bytes = self.writer()?.checkpoint();
-        let bytes = self.check_write(bytes)?;
         // Rows that are sorted are not in the output before the end.
         let rows = if self.ranking.is_some() { 0 } else { self.stats.rows };
-        let blocks = self.writer()?.blocks(rows);
-        let ledger = self.ledger.as_mut().map_or(Ok(0), Ledger::checkpoint);
-        let ledger = self.check_write(ledger)?;
-        let ledger_sha256 = self.ledger.as_ref().map(Ledger::digest);
-        self.stats.milliseconds = self.resumed.milliseconds + self.started.elapsed().as_millis() as u64;
-        let Some(journal) = &mut self.journal else { return Ok(()) };
-        let saved = journal.save(since, |identity| Manifest {
-            identity,
+        let durable = self.files.checkpoint(rows)?;
+        let elapsed = self.timings.start.elapsed();
+        self.stats.milliseconds = self.timings.resumed.milliseconds + elapsed.as_millis() as u64;
+        let Some(journal) = &mut self.journal else { return Ok(None) };
+        let manifest = Manifest {
+            identity: self.identity.whole()?,
             ids: self.schema.ids.clone(),
             kept: self.schema.kept.clone(),
-            cursor: self.cursor.clone(),
+            cursor: self.place.cursor.clone(),
             stats: self.stats,
-            rows_per_record: self.rows_per_record.clone(),
-            output: DurableRows { rows, bytes, blocks },
-            ledger,
-            ledger_sha256,
+            rows_per_record: self.place.rows_per_record.clone(),
+            output: durable.rows,
+            ledger: durable.ledger,
+            ledger_sha256: durable.ledger_sha256,
             ranking: self.ranking.as_ref().map(Ranking::saved).unwrap_or_default(),
             complete,
-        })?;
-        self.complete = complete.then_some(saved);
+        };
+        journal.save(since, &manifest)?;
         self.saved_rows = Some(self.stats.rows);
-        Ok(())
+        Ok(Some(manifest))
     }
 
     /// Completes the output and renames it. If the process is killed in between, the next run finds a complete run.
-    pub(super) fn finish(&mut self) -> Result<()> {
+    pub(super) fn finish(&mut self, interrupts: &Interrupts) -> Result<()> {
         self.write_ranking()?;
-        self.save(true)?;
-        signals::exit_on_signal();
+        let run = self.save(true)?;
+        interrupts.end_process();
         let metadata = self.metadata()?;
-        if let Some(mut writer) = self.writer.take() {
-            writer.set_metadata(&metadata);
-            writer.finish()?;
-        }
-        self.clean_up()
+        self.files.finish_rows(&metadata)?;
+        self.clean_up(run)
     }
 
-    /// Renames the ledger, writes the metadata file of npy, and replaces the manifest by that of a complete run.
-    pub(super) fn clean_up(&mut self) -> Result<()> {
-        let Some(sidecars) = self.lock.sidecars() else { return Ok(()) };
-        if let Some(ledger) = self.ledger.take() {
-            ledger.finish(&sidecars.final_ledger)?;
-        }
+    /// Renames the ledger, writes the metadata file of npy, and replaces the manifest by that of the complete `run`.
+    pub(super) fn clean_up(&mut self, run: Option<Manifest>) -> Result<()> {
+        self.files.finish_ledger()?;
+        let Some(sidecars) = self.files.lock.sidecars() else { return Ok(()) };
         if self.schema.format == OutputFormat::Npy {
             let mut meta = serde_json::to_value(&self.schema.metadata)?;
-            if let Some(counts) = &mut self.rows_per_record {
+            if let Some(counts) = &mut self.place.rows_per_record {
                 // The last records may have no rows.
-                counts.resize((self.cursor.entries - self.first_record) as usize, 0);
+                counts.resize((self.place.cursor.entries - self.place.first_record) as usize, 0);
                 meta["chunks"] = counts.as_slice().into();
             }
             output::manifest::save(&sidecars.meta, &sidecars.output, &meta)?;
         }
-        if let Some(run) = self.complete.take() {
+        if let Some(run) = run {
             CompletedRun::save(run, &self.schema.metadata, sidecars)?;
         }
         output::manifest::remove(&sidecars.manifest)
@@ -84,21 +75,9 @@ impl Collector {
     ///
     /// # Errors
     /// If one of the files cannot be read.
-    pub fn metadata(&mut self) -> Result<OutputMetadata> {
-        let digest = match (&mut self.journal, self.digests.take()) {
-            (Some(journal), _) => weights_metadata(journal.identity()?),
-            (None, Some(digests)) => weights_metadata(&digests.finish()?),
-            (None, None) => None,
-        };
-        self.schema.metadata.extend(digest);
+    pub(in crate::job) fn metadata(&mut self) -> Result<OutputMetadata> {
+        self.schema.metadata.extend(weights_metadata(&self.identity.files.wait()?));
         Ok(self.schema.metadata.clone())
-    }
-
-    /// Deletes the rows and the ledger of this run.
-    fn discard(&mut self) {
-        (self.writer, self.ledger) = (None, None);
-        // The next run replaces files that cannot be removed now.
-        let _ = self.lock.discard();
     }
 
     /// Saves the complete records after an error, and adds to the error how to resume.
@@ -107,21 +86,21 @@ impl Collector {
             return error;
         }
         if self.journal.is_none() {
-            self.discard();
+            self.files.discard();
             return error;
         }
         // This run has not opened the output: the rows of an earlier run are unchanged.
-        if self.writer.is_none() && self.saved_rows.is_none() {
+        if !self.files.is_open() && self.saved_rows.is_none() {
             let saved_rows = self.journal.as_ref().and_then(Journal::earlier_rows);
             return if error.is::<Interrupted>() { Interrupted { saved_rows }.into() } else { error };
         }
-        let has_rows = self.writer.is_some() && self.cursor.entries > self.first_record;
-        if has_rows && !self.is_write_failed && !self.is_inside_record {
+        let has_rows = self.files.is_open() && self.place.cursor.entries > self.place.first_record;
+        if has_rows && !self.files.is_write_failed && !self.place.is_inside_record {
             // If this fails, the previous manifest is still valid.
             let _ = self.save(false);
         }
         let Some(rows) = self.saved_rows else {
-            self.discard();
+            self.files.discard();
             return error;
         };
         if error.is::<Interrupted>() {

@@ -1,21 +1,23 @@
 //! The identity of a run: it resumes another only if their identities are equal.
 
 use super::{Input, RecordOptions};
-use crate::job::{FileRecords, RunIdentity, sha256_of_texts};
+use crate::job::{FileRecords, Identity, RunIdentity, sha256_of_texts};
 use crate::named::Named;
 use crate::run::yes_or_no;
 use crate::task::{Loaded, ModelTask};
 
-/// The identity of a run, without its choices and the digests of the model's files.
-pub(super) fn of_run(options: &RecordOptions) -> RunIdentity {
+/// The input and the output of a run. `appended` are the records of the file that it adds rows to.
+pub(super) fn of_run(options: &RecordOptions, appended: Option<&FileRecords>) -> RunIdentity {
     let mut identity = of_input(&options.input, options.pair_option);
     identity.extend([
-        of_build(),
         ("--output-format".into(), options.format.name().into()),
         ("--skip-empty".into(), yes_or_no(options.selection.skip_empty)),
     ]);
     if let Some(shard) = options.selection.shard {
         identity.insert("--shard".into(), shard.to_string());
+    }
+    if let Some(records) = appended {
+        identity.insert("the rows of the file".into(), format!("SHA-256 {}", records.digest()));
     }
     identity
 }
@@ -25,12 +27,6 @@ pub(super) fn of_weights(options: &RecordOptions, loaded: &Loaded) -> RunIdentit
     let seed = options.model.random_weights.map(|_| ("--random-weights".into(), loaded.weights.clone()));
     let task = loaded.adapter.as_ref().and_then(|adapter| Some(("--task".into(), adapter.task.clone()?)));
     seed.into_iter().chain(task).collect()
-}
-
-/// Builds of one release can compute different bits.
-pub(super) fn of_build() -> (String, String) {
-    let build = concat!(env!("CARGO_PKG_VERSION"), " (build ", env!("SCONCE_BUILD"), ")");
-    ("the release of Sconce".into(), build.into())
 }
 
 /// The identity of the input. The records themselves are compared by the digest of the cursor.
@@ -83,14 +79,8 @@ pub(super) fn of_task(task: &impl ModelTask) -> RunIdentity {
         ("--truncation-side".into(), tokenizer.truncation_side().name().into()),
         ("--on-long".into(), task.model().on_long.name().into()),
         ("--dtype".into(), backend.dtype().into()),
-        // Devices and instruction sets round differently.
-        ("the device".into(), backend.to_string()),
+        Identity::device(backend.to_string()),
     ])
-}
-
-/// The identity of the file that `--append` adds rows to.
-pub(super) fn of_file(records: &FileRecords) -> (String, String) {
-    ("the rows of the file".into(), format!("SHA-256 {}", records.digest()))
 }
 
 /// The options of commands that write scores.

@@ -3,11 +3,10 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
-use crate::error::UsageError;
 use crate::input::{Entries, Fields, Format, InputPath, KeptName, Source};
-use crate::job::{Pace, RecordSource, Selection, StartMode};
+use crate::job::{OpenInput, Pace, Selection, StartMode};
 use crate::output::{self, SidecarPaths, Target};
 use crate::sys::console::Console;
 use crate::task::ModelOptions;
@@ -75,7 +74,7 @@ impl RecordOptions {
     ///
     /// # Errors
     /// If a file cannot be opened.
-    pub(super) fn open_input(&self, output_is_stream: bool) -> Result<RecordSource> {
+    pub(super) fn open_input(&self, output_is_stream: bool) -> Result<OpenInput> {
         let entries = || match &self.input {
             Input::Texts(texts) => Ok(Entries::arguments(texts.clone())),
             Input::Files(sources, fields) => Entries::open(sources.clone(), fields.clone()),
@@ -86,17 +85,7 @@ impl RecordOptions {
             (true, true) if self.input.is_arrow() => Pace::InteractiveBatches,
             (true, true) => Pace::Interactive,
         };
-        let mut source = RecordSource::new(entries()?, pace, self.selection);
-        if let Some(shard) = self.selection.shard {
-            if self.input.is_stream() {
-                bail!(UsageError(
-                    "--shard reads its input twice, first to count the records, but a pipe can be read only once; pass --input FILE"
-                        .into()
-                ));
-            }
-            source.take_shard(shard, RecordSource::new(entries()?, pace, self.selection))?;
-        }
-        Ok(source)
+        OpenInput::new(entries, pace, self.selection)
     }
 }
 

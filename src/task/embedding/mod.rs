@@ -262,7 +262,7 @@ impl Embedder {
         let is_finite = values.iter().all(|x| x.is_finite());
         let content = Content::Vector(self.dtype.quantize(values, self.dimensions));
         // A finite f32 can overflow a narrower type.
-        TaskRow { span, tokens, is_finite: is_finite && content.is_finite(), content }
+        TaskRow { span, query: None, tokens, is_finite: is_finite && content.is_finite(), content }
     }
 }
 

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use sconce::input::{Entries, Entry, Fields, Filter, Format, KeptName, find};
-use sconce::job::{EarlierRun, FileDigests, Journal, Manifest, RunIdentity, StartMode, refuse_interrupted};
+use sconce::job::{EarlierRun, Journal, Manifest, RunIdentity, StartMode, refuse_interrupted};
 use sconce::model::classification::{label_function, labels, next_sentence_labels, pair_function};
 use sconce::model::config::Config;
 use sconce::model::families::Family;
@@ -614,8 +614,7 @@ fn sidecars(folder: &Path) -> SidecarPaths {
 /// Opens the journal of a run with `--resume`.
 fn resume(beside: &SidecarPaths, identity: RunIdentity) -> Result<EarlierRun, String> {
     let console = Console::new(Verbosity::Quiet, false);
-    let digests = FileDigests::Deferred(Vec::new());
-    match Journal::open(beside, identity, digests, StartMode::Resume, &console) {
+    match Journal::open(beside, StartMode::Resume, &console, || Ok(identity)) {
         Ok((_, earlier)) => Ok(earlier),
         Err(error) => Err(format!("{error:#}")),
     }

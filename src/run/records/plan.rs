@@ -1,0 +1,141 @@
+//! The plan of a run: the locked output, the open input and the loaded model, which fit together.
+
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+
+use super::{RecordOptions, Setup, checks, identity, metadata};
+use crate::engine::MemoryBudget;
+use crate::error::UsageError;
+use crate::job::{
+    EnginePlan, FileDigests, FileRecords, Identity, JobPlan, OpenInput, Policy, RunOutput, Stats, Timings,
+};
+use crate::output::{
+    self, ColumnType, HASH_COLUMN, KeptColumn, OutputFormat, OutputMetadata, OutputSchema, Target,
+    UncheckedOutput,
+};
+use crate::sys::console::Console;
+use crate::task::{Loaded, ModelTask, OnLong, workload};
+
+/// Locks the output, opens the input, loads the model, and makes the plan.
+///
+/// # Errors
+/// If the output, the input or the model fails, or they do not fit together.
+pub(super) fn make<T: ModelTask>(
+    options: &RecordOptions,
+    load: impl FnOnce(&Console) -> Result<Loaded>,
+    set_up: impl FnOnce(Loaded, &Console) -> Result<Setup<T>>,
+) -> Result<JobPlan<T>> {
+    let start = Instant::now();
+    let lock = checks::lock_output(options)?;
+    let console =
+        if shows_progress(&lock) { options.console.clone() } else { options.console.without_progress() };
+    let output_is_stream = lock.sidecars().is_none();
+    let input = options.open_input(output_is_stream)?;
+    let loaded = load(&console)?;
+    let timings = Timings { start, loading: start.elapsed().as_secs_f64(), resumed: Stats::default() };
+    let lock = checks::check_model_files(options, lock, &loaded)?;
+    let of_model = metadata::of_model(&options.model, &loaded);
+    let (weights, files) = (identity::of_weights(options, &loaded), loaded.files.clone());
+    let setup = set_up(loaded, &console)?;
+    let metadata = output_metadata(of_model, options, &setup, &input)?;
+    let appended = file_records(options)?;
+    let budget = MemoryBudget::new(&workload(&setup.task, options.batch_tokens), options.model.max_memory)?;
+    let schema = schema(options, &setup, metadata, &input);
+    output::check(&schema).map_err(|error| UsageError(error.to_string()))?;
+    let identity = Identity {
+        of_input: identity::of_run(options, appended.as_ref()),
+        choices: weights.into_iter().chain(identity::of_task(&setup.task)).chain(setup.identity).collect(),
+        files: if needs_digests(options, output_is_stream) {
+            FileDigests::start(files)
+        } else {
+            FileDigests::Deferred(Vec::new())
+        },
+    };
+    let task = setup.task;
+    let policy = policy(options, &task);
+    let (query_values, top_k) = (setup.query_columns.values, setup.top_k);
+    let output = RunOutput { lock, schema, query_values, top_k, policy, identity, timings, console };
+    let engine = EnginePlan { device: device_names(&task), task, budget, cache: options.cache.clone() };
+    Ok(JobPlan { engine, input, queries: setup.queries, output, start: options.start, appended })
+}
+
+/// Whether to draw a progress bar: not if rows are written to a terminal or a pipe.
+fn shows_progress(output: &UncheckedOutput) -> bool {
+    output.sidecars().is_some() || *output.target() == Target::Stdout && crate::sys::stdout::is_regular_file()
+}
+
+/// The metadata of the output: those of the model, and what is added to them.
+fn output_metadata<T: ModelTask>(
+    mut metadata: OutputMetadata,
+    options: &RecordOptions,
+    setup: &Setup<T>,
+    input: &OpenInput,
+) -> Result<OutputMetadata> {
+    if let Some(shard) = options.selection.shard {
+        if setup.top_k.is_some() {
+            bail!(UsageError(
+                "--shard: the best rows of a shard are not the best rows of all records; leave out --top-k"
+                    .into()
+            ));
+        }
+        metadata.extend(metadata::of_shard(shard, input.range()));
+    }
+    metadata.extend(metadata::of_task(&setup.task));
+    metadata.extend(setup.metadata.clone());
+    Ok(metadata)
+}
+
+/// The records of the file that the run appends to; no records if there is no file yet. `None` without `--append`.
+fn file_records(options: &RecordOptions) -> Result<Option<FileRecords>> {
+    let Some(append) = &options.append else { return Ok(None) };
+    let Some(path) = &append.file else { return Ok(Some(FileRecords::default())) };
+    FileRecords::read(path, options.format).map(Some)
+}
+
+/// The schema of the output, before the types of the columns of fields are inferred from the first records.
+fn schema<T: ModelTask>(
+    options: &RecordOptions,
+    setup: &Setup<T>,
+    metadata: OutputMetadata,
+    input: &OpenInput,
+) -> OutputSchema {
+    let text = |name: &str| KeptColumn { name: name.into(), column_type: ColumnType::Text };
+    let fields = options.input.keep().iter().map(|kept| text(&kept.output));
+    let hash = options.append.iter().map(|_| text(HASH_COLUMN));
+    let is_arrow = options.format == OutputFormat::Arrow;
+    OutputSchema {
+        format: options.format,
+        content: setup.task.content(),
+        chunks: options.chunks,
+        ids: options.input.has_ids().then_some(ColumnType::Text),
+        kept: fields.chain(hash).chain(setup.query_columns.columns.iter().cloned()).collect(),
+        metadata,
+        // An output batch for each input batch takes memory that `--max-memory` does not count.
+        follows_batches: is_arrow
+            && input.has_batches()
+            && options.model.max_memory.is_none()
+            && setup.top_k.is_none(),
+    }
+}
+
+/// Whether the digests of the model's files are used: in the manifest, in `--stats`, in the metadata of an Arrow stream, or for a cache.
+fn needs_digests(options: &RecordOptions, output_is_stream: bool) -> bool {
+    let is_in_output = options.stats.is_some() || options.format == OutputFormat::Arrow;
+    !output_is_stream || is_in_output || options.cache.is_some()
+}
+
+/// The policy for records without a row.
+fn policy(options: &RecordOptions, task: &impl ModelTask) -> Policy {
+    Policy {
+        skip_unreadable: options.skip_unreadable,
+        stop_at_long: task.model().on_long == OnLong::Error,
+        max_length: task.model().tokenizer.max_length(),
+    }
+}
+
+/// The devices of the encoders, for the summary.
+fn device_names(task: &impl ModelTask) -> String {
+    let backends = task.model().encoders.iter().map(|encoder| encoder.backend().to_string());
+    backends.collect::<Vec<_>>().join("; ")
+}
