@@ -21,7 +21,8 @@ if ! mount -t tmpfs -o size=6m tmpfs "$work/disk" 2>/dev/null; then
     [ -z "${FULL_DISK_INSIDE:-}" ] || { echo "full_disk: cannot mount a tmpfs here" >&2; exit 1; }
     FULL_DISK_INSIDE=1 exec unshare --user --map-root-user --mount "$self" "$sconce"
 fi
-for i in $(seq 80000); do echo "the wick burns $i"; done > "$work/texts.txt"
+# Texts of different tokens: equal ones are encoded once, and written sooner than a checkpoint is due.
+for i in $(seq 80000); do echo "the wick burns $i"; done | sed 's/[0-9]/& /g' > "$work/texts.txt"
 
 for format in jsonl csv npy parquet arrow safetensors; do
     embed=("$sconce" embed -m "$model" -i "$work/texts.txt")
@@ -41,7 +42,6 @@ for format in jsonl csv npy parquet arrow safetensors; do
     echo "$format: disk full, resumed, same bytes"
 done
 
-sed -i 's/[0-9]/& /g' "$work/texts.txt" # texts of different tokens
 embed=("$sconce" embed --quiet -m "$model" -i "$work/texts.txt")
 "${embed[@]}" -o "$work/expected.npy"
 for space in 6m 200m; do
