@@ -1,80 +1,64 @@
 //! Equal texts: the rows of those that were planned before, which need not be encoded again.
 
 use std::collections::HashMap;
+use std::mem;
 
 use super::wave::SharedRows;
 
 /// Bytes of a text in the table beside the content of its rows: its key, and what the rows consist of beside that.
 const TEXT_BYTES: usize = 256;
 
-/// The rows of texts that were planned, by their keys: all of the present wave, and of earlier ones as many as memory allows.
+/// The rows of texts that were planned, by their keys: all of the present wave, and of earlier waves the latest that memory allows. Those are
+/// in two generations, the older of which is left out as a whole, so that its memory is free in one piece.
 pub(super) struct Repeats {
     /// The texts of the present wave.
-    wave: HashMap<u128, Text>,
-    /// Texts of earlier waves.
-    earlier: HashMap<u128, usize>,
-    /// Their keys and rows.
-    texts: Vec<(u128, Text)>,
-    /// Bytes of the rows of earlier waves, and their maximum.
-    bytes: usize,
+    wave: Texts,
+    /// Those of the waves before it.
+    young: Texts,
+    /// Those of still earlier waves.
+    old: Texts,
+    /// Maximum bytes of a generation.
     max_bytes: usize,
-    /// The state of the generator that chooses a text to leave out.
-    random: u64,
 }
 
-/// A text that was planned.
-struct Text {
-    rows: SharedRows,
-    /// Size in bytes, with its rows.
+/// Texts with their rows.
+#[derive(Default)]
+struct Texts {
+    rows: HashMap<u128, SharedRows>,
+    /// Size in bytes, with the rows.
     bytes: usize,
 }
 
 impl Repeats {
     /// No texts yet. Those of earlier waves may take `max_bytes`.
     pub(super) fn new(max_bytes: usize) -> Self {
-        let (wave, earlier, texts) = (HashMap::new(), HashMap::new(), Vec::new());
-        Repeats { wave, earlier, texts, bytes: 0, max_bytes, random: 1 }
+        let (wave, young, old) = Default::default();
+        Repeats { wave, young, old, max_bytes: max_bytes / 2 }
     }
 
     /// The rows of a text that was planned.
     pub(super) fn find(&self, key: u128) -> Option<SharedRows> {
-        let earlier = || self.earlier.get(&key).map(|index| &self.texts[*index].1);
-        self.wave.get(&key).or_else(earlier).map(|text| text.rows.clone())
+        let mut texts = [&self.wave, &self.young, &self.old].into_iter();
+        texts.find_map(|texts| texts.rows.get(&key)).cloned()
     }
 
     /// Adds a text of the present wave, whose rows hold so many bytes.
     pub(super) fn add(&mut self, key: u128, rows: SharedRows, row_bytes: usize) {
-        self.wave.insert(key, Text { rows, bytes: row_bytes + TEXT_BYTES });
+        self.wave.rows.insert(key, rows);
+        self.wave.bytes += row_bytes + TEXT_BYTES;
     }
 
-    /// Ends the wave. Of texts that memory has no room for, any are left out: whether the texts of an input repeat soon or late, some are found.
+    /// Ends the wave.
     pub(super) fn end_wave(&mut self) {
-        for (key, text) in self.wave.drain() {
-            if text.bytes > self.max_bytes {
-                continue;
-            }
-            self.bytes += text.bytes;
-            self.earlier.insert(key, self.texts.len());
-            self.texts.push((key, text));
+        let wave = mem::take(&mut self.wave);
+        if wave.bytes > self.max_bytes {
+            return;
         }
-        while self.bytes > self.max_bytes {
-            self.remove_any();
+        if self.young.bytes + wave.bytes > self.max_bytes {
+            self.old = mem::take(&mut self.young);
         }
-    }
-
-    /// Removes one of the texts of earlier waves.
-    fn remove_any(&mut self) {
-        // Xorshift (Marsaglia 2003).
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        let index = (self.random % self.texts.len() as u64) as usize;
-        let (key, text) = self.texts.swap_remove(index);
-        self.earlier.remove(&key);
-        if let Some((moved, _)) = self.texts.get(index) {
-            self.earlier.insert(*moved, index);
-        }
-        self.bytes -= text.bytes;
+        self.young.bytes += wave.bytes;
+        self.young.rows.extend(wave.rows);
     }
 }
 
@@ -96,21 +80,25 @@ mod tests {
     }
 
     #[test]
-    fn as_many_earlier_texts_are_found_as_memory_allows() {
+    fn the_latest_texts_that_memory_allows_are_found() {
         let mut repeats = Repeats::new(100 * (TEXT_BYTES + 1000));
         let added: Vec<SharedRows> = (0..1000).map(|_| rows()).collect();
+        let mut most = 0;
         for (key, rows) in added.iter().enumerate() {
             repeats.add(key as u128, rows.clone(), 1000);
             if key % 7 == 0 {
                 repeats.end_wave();
+                let found = (0..=key).filter(|key| repeats.find(*key as u128).is_some()).count();
+                assert!(found <= 100 && (key < 50 || found >= 43), "{found} after {key}");
+                assert!((0..=key).rev().take(43).all(|key| repeats.find(key as u128).is_some()));
+                most = most.max(found);
             }
         }
-        repeats.end_wave();
-        let found: Vec<(usize, SharedRows)> =
-            (0..1000).filter_map(|key| Some((key, repeats.find(key as u128)?))).collect();
-        assert_eq!(found.len(), 100);
-        assert!(found.iter().all(|(key, rows)| std::sync::Arc::ptr_eq(rows, &added[*key])));
-        assert!(found.iter().any(|(key, _)| *key < 900), "not only the last are kept");
-        assert_eq!(repeats.bytes, repeats.max_bytes);
+        assert!(most > 90, "both generations count: {most}");
+        assert!(
+            (0..1000)
+                .filter_map(|key| Some((key, repeats.find(key as u128)?)))
+                .all(|(key, rows)| { std::sync::Arc::ptr_eq(&rows, &added[key]) })
+        );
     }
 }
