@@ -189,6 +189,8 @@ class Errors(unittest.TestCase):
             embedder.close()
 
     def test_ctrl_c_returns_at_once(self):
+        # A shell makes its background jobs ignore the signal.
+        self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
         with Embedder(MODEL) as embedder:
             embedder.embed(["a"])
             pid = embedder.pid
