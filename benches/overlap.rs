@@ -14,7 +14,7 @@ use anyhow::{Result, anyhow, ensure};
 use sconce::engine::{MemoryBudget, Task, TaskInput, balanced_batches};
 use sconce::input::{Compression, Fields, Format, InputPath, Source};
 use sconce::model::Source as ModelSource;
-use sconce::output::{self, OutputDtype, Target};
+use sconce::output::{self, Target};
 use sconce::run::embed::{EmbedOptions, embed};
 use sconce::run::records::{Input, RecordOptions};
 use sconce::sys::console::{Console, Verbosity};
@@ -119,16 +119,7 @@ fn model() -> ModelOptions {
 }
 
 fn vector_options() -> VectorOptions {
-    VectorOptions {
-        normalize: None,
-        dimensions: None,
-        prompt: None,
-        role: None,
-        token_pooling: None,
-        dtype: OutputDtype::F32,
-        on_long: OnLong::Truncate,
-        chunking: None,
-    }
+    VectorOptions::new(OnLong::Truncate)
 }
 
 /// The batches of a run, tokenized.

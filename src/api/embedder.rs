@@ -5,7 +5,7 @@ use super::error::{Error, ErrorKind};
 use super::model::Model;
 use crate::model::modules::{Role, Similarity};
 use crate::nn::Pooling;
-use crate::output::{Content, ContentType, OutputDtype, SparseVector};
+use crate::output::{Content, ContentType, SparseVector};
 use crate::task::{
     ModelTask, PromptChoice, TextEncoder, VectorOptions, load_embedding_or_sparse, similarity,
 };
@@ -61,16 +61,7 @@ impl Embedder {
     /// Chooses how texts become vectors.
     pub fn builder(model: impl Into<Model>) -> EmbedderBuilder {
         let model = model.into();
-        let vectors = VectorOptions {
-            normalize: None,
-            dimensions: None,
-            prompt: None,
-            role: None,
-            token_pooling: None,
-            dtype: OutputDtype::F32,
-            on_long: model.on_long,
-            chunking: None,
-        };
+        let vectors = VectorOptions::new(model.on_long);
         EmbedderBuilder { model, vectors }
     }
 

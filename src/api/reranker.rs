@@ -5,7 +5,7 @@ use super::error::{Error, ErrorKind};
 use super::model::Model;
 use crate::engine::TaskInput;
 use crate::model::modules::Role;
-use crate::output::{Content, OutputDtype};
+use crate::output::Content;
 use crate::task::{
     self, ModelTask, OnLong, PromptChoice, QueryOptions, ScoreOptions, TextEncoder, VectorOptions,
     load_reranker,
@@ -152,16 +152,7 @@ impl RerankerBuilder {
         let needs_head = raw || prompt.is_some();
         let options = ScoreOptions { on_long: model.on_long, raw };
         let queries = QueryOptions { texts: Vec::new(), prompt };
-        let vectors = VectorOptions {
-            normalize: None,
-            dimensions: None,
-            prompt: None,
-            role: Some(Role::Document),
-            token_pooling: None,
-            dtype: OutputDtype::F32,
-            on_long: model.on_long,
-            chunking: None,
-        };
+        let vectors = VectorOptions { role: Some(Role::Document), ..VectorOptions::new(model.on_long) };
         let (made, context) = engine::open(&model, load_reranker, |loaded, console| {
             let has_queries = engine::has_queries(&loaded, vectors.role);
             // An embedding model refuses what needs a head.

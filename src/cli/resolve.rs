@@ -12,7 +12,7 @@ use crate::model::Source;
 use crate::model::modules::Role;
 use crate::named::Named;
 use crate::nn::Isa;
-use crate::output::{self, TableFormat, Target};
+use crate::output::{TableFormat, Target};
 use crate::sys::console::{Console, Verbosity};
 use crate::sys::environment;
 use crate::task::{ModelOptions, OnLong, PromptChoice, VectorOptions};
@@ -57,10 +57,7 @@ pub(super) fn vectors(args: &VectorArgs) -> VectorOptions {
         prompt: (args.prompt.clone().map(PromptChoice::Text))
             .or(args.prompt_name.clone().map(PromptChoice::Name)),
         role: args.role,
-        token_pooling: None,
-        dtype: output::OutputDtype::F32,
-        on_long: OnLong::Truncate,
-        chunking: None,
+        ..VectorOptions::new(OnLong::Truncate)
     }
 }
 

@@ -67,7 +67,7 @@ pub fn rerank(options: &RerankOptions) -> Result<ExitStatus> {
             let queries = match task.embedded_queries() {
                 // A text is encoded once for all queries.
                 Some((queries, limit)) => {
-                    report(queries, limit, console);
+                    report(queries, *limit, console);
                     Queries::default()
                 }
                 None => Queries { texts: queries.texts, of_records: true },

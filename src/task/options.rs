@@ -119,6 +119,22 @@ pub struct VectorOptions {
     pub chunking: Option<Chunking>,
 }
 
+impl VectorOptions {
+    /// The vectors of the model's own modules, in f32.
+    pub const fn new(on_long: OnLong) -> Self {
+        VectorOptions {
+            normalize: None,
+            dimensions: None,
+            prompt: None,
+            role: None,
+            token_pooling: None,
+            dtype: OutputDtype::F32,
+            on_long,
+            chunking: None,
+        }
+    }
+}
+
 /// A prompt as the user gives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PromptChoice {

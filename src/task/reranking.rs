@@ -17,7 +17,7 @@ use crate::engine::{Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
 use crate::model::modules::Role;
 use crate::nn::keep_memory;
-use crate::output::{Content, ContentType, OutputDtype};
+use crate::output::{Content, ContentType};
 use crate::sys::console::Console;
 use crate::text::{OnLong, TokenizedText};
 
@@ -34,8 +34,8 @@ pub struct BiEncoder {
     encoder: Arc<TextEncoder>,
     /// What texts are compared with.
     queries: Vec<Compared>,
-    /// The lengths of the queries.
-    embedded: EmbeddedTexts,
+    /// The lengths of the queries, and the limit for them.
+    embedded: (EmbeddedTexts, usize),
     ranked: bool,
 }
 
@@ -86,13 +86,10 @@ impl Reranker {
     }
 
     /// The queries that a bi-encoder has embedded, and their limit.
-    pub fn embedded_queries(&self) -> Option<(&EmbeddedTexts, usize)> {
+    pub fn embedded_queries(&self) -> Option<&(EmbeddedTexts, usize)> {
         match self {
             Reranker::CrossEncoder(_) => None,
-            Reranker::BiEncoder(encoder) => {
-                let limit = encoder.encoder.limit_of(Role::Query).unwrap_or_default();
-                Some((&encoder.embedded, limit))
-            }
+            Reranker::BiEncoder(encoder) => Some(&encoder.embedded),
         }
     }
 
@@ -113,26 +110,17 @@ impl BiEncoder {
         ranked: bool,
         console: &Console,
     ) -> Result<Self> {
-        let options = VectorOptions {
-            normalize: None,
-            dimensions: None,
-            prompt: None,
-            role: Some(Role::Document),
-            token_pooling: None,
-            dtype: OutputDtype::F32,
-            on_long,
-            chunking: None,
-        };
+        let options = VectorOptions { role: Some(Role::Document), ..VectorOptions::new(on_long) };
         let engine = engine(TextEncoder::new(loaded, &options, console)?)?;
         let encoder = engine.task().clone();
-        encoder.limit_of(Role::Query)?;
+        let limit = encoder.limit_of(Role::Query)?;
         let (role, on_long) = (Some(Role::Query), Some(OnLong::Truncate));
         let queries = queries.iter().map(|text| TaskInput { role, on_long, ..TaskInput::new(text) });
         let queries: Vec<TaskInput> = queries.collect();
         let mut embedded = EmbeddedTexts::embed(&engine, &queries)?;
         let vectors = std::mem::take(&mut embedded.vectors).into_iter();
         let queries = vectors.map(|vector| encoder.compared(vector)).collect::<Result<_>>()?;
-        Ok(BiEncoder { encoder, queries, embedded, ranked })
+        Ok(BiEncoder { encoder, queries, embedded: (embedded, limit), ranked })
     }
 
     fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {

@@ -6,7 +6,6 @@ use sconce::engine::{Engine, TaskInput};
 use sconce::model::Source;
 use sconce::model::modules::Similarity;
 use sconce::neighbours::Metric;
-use sconce::output::OutputDtype;
 use sconce::sys::console::{Console, Verbosity};
 use sconce::task::{
     EmbeddedTexts, Embedder, ModelOptions, OnLong, PromptChoice, TextEncoder, TextError, TextVector,
@@ -14,16 +13,7 @@ use sconce::task::{
 };
 use sconce::text::Chunking;
 
-const TRUNCATE: VectorOptions = VectorOptions {
-    normalize: None,
-    dimensions: None,
-    prompt: None,
-    role: None,
-    token_pooling: None,
-    dtype: OutputDtype::F32,
-    on_long: OnLong::Truncate,
-    chunking: None,
-};
+const TRUNCATE: VectorOptions = VectorOptions::new(OnLong::Truncate);
 
 fn embedder(model: &str, options: &VectorOptions) -> Embedder {
     let source = Source {

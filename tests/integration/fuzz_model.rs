@@ -22,7 +22,6 @@ use safetensors::SafeTensors;
 use sconce::engine::{Task, TaskInput};
 use sconce::model::Source;
 use sconce::named::Named;
-use sconce::output::OutputDtype;
 use sconce::sys::console::{Console, Verbosity};
 use sconce::task::{Embedder, ModelOptions, OnLong, VectorOptions, examine, load};
 use sconce::text::{PairTruncation, TokenizerOptions, TruncationSide};
@@ -50,16 +49,7 @@ fn try_model(folder: &Path) -> Result<(), String> {
     // Inspection reads a model further than its first fault.
     examine(&model, &console).map_err(|error| format!("{error:#}"))?;
     let loaded = load(&model, &console).map_err(|error| format!("{error:#}"))?;
-    let options = VectorOptions {
-        normalize: None,
-        dimensions: None,
-        prompt: None,
-        role: None,
-        token_pooling: None,
-        dtype: OutputDtype::F32,
-        on_long: OnLong::Mean,
-        chunking: None,
-    };
+    let options = VectorOptions::new(OnLong::Mean);
     let embedder = Embedder::new(loaded, &options, &console).map_err(|error| format!("{error:#}"))?;
     for text in ["a lamp".to_owned(), "The wick burns, ünd 日本 [MASK]. ".repeat(20)] {
         match embedder.tokenize(&TaskInput::new(&text)) {

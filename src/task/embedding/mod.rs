@@ -205,7 +205,7 @@ impl Embedder {
             let TokenizedText { role, prompt_tokens, .. } = *texts[0];
             self.vectors_of(texts, role, prompt_tokens, batch_tokens, worker)
         });
-        Ok(vectors.collect::<Result<Vec<_>>>()?.concat())
+        Ok(vectors.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
     /// The vectors of texts of one role, the first `prompt_tokens` tokens of which are not pooled.
