@@ -119,7 +119,7 @@ impl<T: ModelTask> Engine<T> {
         let rows = encoded.into_iter().enumerate().map(|(index, text)| {
             // Without chunks and with one query, a text has one row.
             let Some(TaskRow { content, is_finite: true, .. }) = text.rows().first() else {
-                return Err(self.failed(&TextError::not_finite(index).into()));
+                return Err(self.failed(&TextError::not_finite(index, &self.task().content()).into()));
             };
             Ok(Row { content: content.clone(), tokens: text.tokens, truncated_tokens: text.truncated_tokens })
         });

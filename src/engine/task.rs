@@ -5,7 +5,7 @@ use std::fmt;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use crate::output::{Content, Span};
+use crate::output::{Content, ContentType, Span};
 use crate::text::{OnLong, Role, TokenizedText};
 
 /// Turns texts into rows. Implementations are shared by all threads of an engine.
@@ -142,9 +142,9 @@ impl TextError {
         TextError { index, fault, reason: error.into_reason() }
     }
 
-    /// A text whose vector is not finite.
-    pub fn not_finite(index: usize) -> Self {
-        let reason = "has a vector with NaN or infinite values; check the model".into();
+    /// A text whose row holds `content` that is not finite.
+    pub fn not_finite(index: usize, content: &ContentType) -> Self {
+        let reason = format!("{}; check the model", content.not_finite());
         TextError { index, fault: TextFault::NotFinite, reason }
     }
 }

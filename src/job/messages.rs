@@ -47,7 +47,7 @@ pub(super) struct RecordMeta {
     pub is_empty: bool,
     /// The result of tokenizing.
     pub outcome: Outcome,
-    /// The index of the query that the text was tokenized with. [`TaskRow::query`](crate::engine::TaskRow::query) goes before it.
+    /// The index of the query that the text was tokenized with. [`TaskRow::query`](crate::engine::TaskRow::query) takes precedence.
     pub query: usize,
     /// The cursor after the record.
     pub end: Cursor,

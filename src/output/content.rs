@@ -255,6 +255,11 @@ impl ContentType {
         }
     }
 
+    /// What is wrong with a row whose values are not all finite, as the predicate of a sentence.
+    pub fn not_finite(&self) -> String {
+        format!("has {} with NaN or infinite values", self.noun())
+    }
+
     /// Names of the columns that the content may have.
     pub(super) fn column_names(&self) -> &'static [&'static str] {
         match self {

@@ -139,7 +139,7 @@ impl Collector {
 
     /// Writes a row with NaN or infinite values, unless its format cannot tell them from others.
     fn take_not_finite(&mut self, query: usize, row: &output::Row, location: &Location) -> Result<()> {
-        let mut reason = format!("has {} with NaN or infinite values", self.schema.content.noun());
+        let mut reason = self.schema.content.not_finite();
         if let Some(span) = row.chunk {
             reason = format!("chunk {} {reason}", span.chunk);
         }

@@ -6,7 +6,7 @@ use crate::engine::{Engine, TaskInput, TaskRow, TextError};
 use crate::error::UsageError;
 use crate::nn::Pooling;
 use crate::output::{Content, StoredVector, VectorValues};
-use crate::task::{TextEncoder, TextVector};
+use crate::task::{ModelTask, TextEncoder, TextVector};
 
 /// The vectors of texts, in the order of the texts.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -42,7 +42,7 @@ impl EmbeddedTexts {
                 bail!("a text has no row; please report this as a bug")
             };
             if !is_finite {
-                bail!(TextError::not_finite(index));
+                bail!(TextError::not_finite(index, &engine.task().content()));
             }
             embedded.vectors.push(vector_of(content)?);
             embedded.tokens.push(text.tokens);
