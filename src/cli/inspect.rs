@@ -42,9 +42,6 @@ pub(super) struct InspectArgs {
 }
 
 /// The options of `inspect`, which a config alone suffices for.
-///
-/// # Errors
-/// As [`model_or_config`].
 pub(super) fn options(args: &InspectArgs) -> Result<InspectOptions> {
     Ok(InspectOptions {
         model: model_or_config(&args.model)?,

@@ -45,9 +45,6 @@ fn version() -> &'static str {
 
 /// Parses the arguments of the process and runs the command that they name. Ends the process for wrong usage with a message and exit
 /// code 2.
-///
-/// # Errors
-/// If the command fails.
 pub fn main() -> Result<ExitStatus> {
     configure_allocator();
     report_size_limits()?;

@@ -29,9 +29,6 @@ pub(super) fn model(args: &ModelArgs) -> Result<ModelOptions> {
 }
 
 /// The options of a command that embeds texts.
-///
-/// # Errors
-/// As [`model`].
 pub(super) fn embedding_model(args: &ModelArgs, vectors: &VectorArgs) -> Result<ModelOptions> {
     let model = model(args)?;
     let dimensions = vectors.dimensions.map(|n| n as usize);

@@ -43,9 +43,6 @@ pub(super) struct SimilarityArgs {
 }
 
 /// The options of `similarity`.
-///
-/// # Errors
-/// As [`model`].
 pub(super) fn options(args: SimilarityArgs) -> Result<SimilarityOptions> {
     Ok(SimilarityOptions {
         model: embedding_model(&args.model, &args.vectors)?,

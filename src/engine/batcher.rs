@@ -109,9 +109,6 @@ impl<T: Task, M> Batcher<T, M> {
     }
 
     /// Adds an item to the next wave, which is sent if it is full. Returns false if the caller has ended the run.
-    ///
-    /// # Errors
-    /// If the workers cannot be started, or have panicked.
     pub(super) fn add(&mut self, item: Item<M>) -> Result<bool> {
         let Item { carried, text, carried_bytes, ends_batch } = item;
         let rows = text.map(|text| {
@@ -158,9 +155,6 @@ impl<T: Task, M> Batcher<T, M> {
     }
 
     /// Sends the gathered items to the caller and their batches to the workers. Returns false if the caller has ended the run.
-    ///
-    /// # Errors
-    /// If the workers cannot be started, or have panicked.
     pub(super) fn send_wave(&mut self) -> Result<bool> {
         let NextWave { items, texts, .. } = mem::take(&mut self.next);
         self.repeats.end_wave();

@@ -89,9 +89,6 @@ impl<T: Task> Engine<T> {
 
     /// Starts a batcher, and returns the channel for its caller: waves in the order of the items, then the end or an error.
     /// `is_interactive`: someone may wait for the row of an item before the next item comes.
-    ///
-    /// # Errors
-    /// If the system refuses to start a thread.
     pub fn start<M: Send + 'static>(
         &self,
         items: Receiver<Incoming<M>>,

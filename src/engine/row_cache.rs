@@ -21,9 +21,6 @@ pub struct RowCache {
 
 impl RowCache {
     /// The rows in `directory` of this identity: a digest of everything that a row depends on beside its tokens.
-    ///
-    /// # Errors
-    /// If the directory cannot be made, or its files cannot be written.
     pub fn open(directory: &Path, identity: u128) -> Result<Self> {
         let store = RowStore::open(&directory.join(format!("{identity:032x}")))?;
         Ok(RowCache { store, found: AtomicU64::new(0) })
@@ -35,9 +32,6 @@ impl RowCache {
     }
 
     /// [`Task::run`] for the texts, each with its [`key`], whose rows are not in the cache, to which they are added.
-    ///
-    /// # Errors
-    /// If the task fails.
     pub(super) fn run<T: Task>(
         &self,
         task: &T,

@@ -45,9 +45,6 @@ struct Place {
 
 impl RowStore {
     /// Opens the files in `directory`, which is made if it does not exist, and locks one that no other process appends to.
-    ///
-    /// # Errors
-    /// If a file cannot be opened or locked.
     pub(super) fn open(directory: &Path) -> Result<Self> {
         let failed = |error: io::Error| {
             anyhow!("cannot use the cache {} ({error}); pass another --cache, or none", directory.display())

@@ -22,9 +22,6 @@ pub trait Task: Send + Sync + 'static {
     /// forward passes, at the boundaries of its sequences. `worker` is the index of the worker thread, with which a task with
     /// several devices chooses one. If all threads share the batch, it is 0. Parallel operations run on the worker's own thread,
     /// or on all threads if they share the batch.
-    ///
-    /// # Errors
-    /// If the encoder fails.
     fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>>;
 
     /// Called once before the worker threads start. A run that is too short to start worker threads does not call it.

@@ -103,9 +103,6 @@ impl<T: Task> Workers<T> {
     }
 
     /// Starts the workers, if they have not been started yet, and returns their queue.
-    ///
-    /// # Errors
-    /// If the system refuses to start a thread.
     pub(super) fn start(&self) -> Result<Sender<Batch>> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let sender = match &mut *queue {
@@ -116,9 +113,6 @@ impl<T: Task> Workers<T> {
     }
 
     /// Queues a batch.
-    ///
-    /// # Errors
-    /// If the workers cannot be started, or have panicked.
     pub(super) fn send(&self, batch: Batch) -> Result<()> {
         let queue = self.start()?;
         self.runner.pending.fetch_add(1, Ordering::AcqRel);
@@ -144,18 +138,12 @@ impl<T: Task> Workers<T> {
     }
 
     /// Runs a batch now, on all threads of the shared pool.
-    ///
-    /// # Errors
-    /// If the system refuses to start the threads.
     pub(super) fn run_shared(&self, batch: Batch) -> Result<()> {
         self.pool()?.install(|| self.runner.run(batch, 0, self.threads));
         Ok(())
     }
 
     /// The threads that share a batch.
-    ///
-    /// # Errors
-    /// If the system refuses to start them.
     pub(super) fn pool(&self) -> Result<&ThreadPool> {
         if let Some(pool) = self.pool.get() {
             return Ok(pool);

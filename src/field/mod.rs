@@ -65,9 +65,6 @@ impl From<f32> for FieldValue {
 
 impl FieldValue {
     /// The value in row `row` of a column, converted to `data_type`, the [`carried_type`] of the column.
-    ///
-    /// # Errors
-    /// If it has no exact value of this type.
     pub fn from_row(column: &ArrayRef, row: usize, data_type: &DataType) -> Result<Self, ArrowError> {
         let row = u32::try_from(row).map_err(|error| ArrowError::InvalidArgumentError(error.to_string()))?;
         // A slice would keep the buffers of the whole column in memory; `take` copies the value.
@@ -211,9 +208,6 @@ pub fn map_leaf_types(data_type: &DataType, map: &dyn Fn(&DataType) -> Option<Da
 /// - dates and times are ISO 8601 strings, instants in UTC;
 /// - numbers that JSON does not have (NaN, infinity) are null;
 /// - values of other types are the strings that Arrow formats them as.
-///
-/// # Errors
-/// If Arrow cannot format the value, or a dictionary key is out of range.
 pub fn to_json(array: &dyn Array, row: usize) -> Result<Value, String> {
     if array.is_null(row) {
         return Ok(Value::Null);

@@ -25,9 +25,6 @@ pub struct Png {
 }
 
 /// Renders the picture with the fonts of the system, and with DejaVu Sans Mono in any case.
-///
-/// # Errors
-/// If the picture is too large for the memory.
 pub fn png(maps: &HeatMaps) -> Result<Png> {
     let missing = Mutex::new(BTreeSet::new());
     let fallback = FontResolver::default_fallback_selector();

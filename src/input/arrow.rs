@@ -28,9 +28,6 @@ pub(super) struct ArrowRows {
 
 impl ArrowRows {
     /// Reads the schema of an input.
-    ///
-    /// # Errors
-    /// If reading fails, the input is not Arrow IPC, or it does not have one of the columns.
     pub(super) fn open(
         input: InputReader,
         source: &Source,
@@ -72,9 +69,6 @@ impl ArrowRows {
     }
 
     /// Reads the next row; `None` at the end of the input.
-    ///
-    /// # Errors
-    /// If reading fails, the input is malformed, or a record batch takes too much memory.
     pub(super) fn read(&mut self) -> Result<Option<Entry>> {
         loop {
             if let Some(entry) = self.rows.as_mut().and_then(|rows| rows.read(&self.name, self.row + 1)) {

@@ -50,9 +50,6 @@ type Found<'a> = (Vec<usize>, &'a Field);
 
 impl Columns {
     /// Finds the fields in the schema of the input `input`.
-    ///
-    /// # Errors
-    /// If a column is missing, or has a data type that the field cannot have.
     pub(super) fn new(input: &str, schema: &Schema, fields: &Fields, limit: ReadLimit) -> Result<Self> {
         let find = |name: &str| find(schema.fields(), name);
         let require = |name: &str, option: &str| {
@@ -157,9 +154,6 @@ struct ColumnArray {
 
 impl ColumnArray {
     /// The array of a column.
-    ///
-    /// # Errors
-    /// If the batch does not have the structs of the schema.
     fn new(batch: &RecordBatch, column: &Column) -> Result<Self, String> {
         let (mut array, mut parents) = (batch.column(column.index).clone(), None);
         for child in &column.path {
@@ -197,10 +191,6 @@ pub(super) struct Rows {
 
 impl Rows {
     /// The rows of a batch whose columns are those of [`Columns::projection`].
-    ///
-    /// # Errors
-    /// If the type of a column is not that of the schema. The `parquet` and `arrow` crates do not check this in all
-    /// damaged files.
     pub(super) fn new(batch: &RecordBatch, columns: &Columns) -> Result<Self, String> {
         let text_columns = columns.text_columns.iter().map(|column| TextColumn::new(batch, column));
         let keep = columns.keep.iter().map(|kept| match kept {
@@ -429,9 +419,6 @@ impl Strings {
     }
 
     /// The string of a row; `None` if it is null.
-    ///
-    /// # Errors
-    /// If its bytes are not UTF-8.
     fn get(&self, row: usize) -> Result<Option<&str>, Utf8Error> {
         let bytes = match self {
             Strings::Utf8(array) => return Ok(array.is_valid(row).then(|| array.value(row))),

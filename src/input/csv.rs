@@ -43,9 +43,6 @@ pub(super) struct CsvRows {
 
 impl CsvRows {
     /// Reads the header.
-    ///
-    /// # Errors
-    /// If reading fails, the header is not UTF-8, or it does not have one of the columns.
     pub(super) fn open(
         input: InputReader,
         syntax: FieldSyntax,
@@ -150,9 +147,6 @@ impl CsvRows {
     }
 
     /// Reads the next row; `None` at the end of the input.
-    ///
-    /// # Errors
-    /// If reading fails.
     pub(super) fn read(&mut self) -> Result<Option<Entry>> {
         let advance = self.advance()?;
         let (Advance::Row(line) | Advance::Malformed(line, _)) = advance else { return Ok(None) };

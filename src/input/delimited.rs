@@ -145,9 +145,6 @@ impl Row {
     }
 
     /// Reads the next row. Blank lines are skipped.
-    ///
-    /// # Errors
-    /// If reading fails.
     pub(super) fn advance(&mut self, reader: &mut dyn BufRead) -> io::Result<Advance> {
         loop {
             if let Some(advance) = self.split() {

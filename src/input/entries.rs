@@ -58,9 +58,6 @@ enum FormatReader {
 impl Entries {
     /// Opens the inputs that are not lenient, and reads their headers, so that a wrong path or column name is an error
     /// before the first record is read. The inputs are opened again, one by one, to be read.
-    ///
-    /// # Errors
-    /// If an input that is not lenient cannot be opened, or does not have one of the fields.
     pub fn open(sources: Vec<Source>, fields: Fields) -> Result<Self> {
         let strict = || sources.iter().filter(|source| !source.is_lenient);
         strict().try_for_each(Source::check)?;

@@ -104,10 +104,6 @@ impl Inputs {
 /// The files of a directory or a glob are sorted by path, component by component, and filtered by `filter`. If some of
 /// them are data, files of records with fields, those are the inputs, unless the filter includes files by name. If
 /// `format` is `None`, the extension of each file gives its format. The extension always gives the compression.
-///
-/// # Errors
-/// If a directory or a glob has no files, a directory cannot be read, or a file that is not lenient has an extension or
-/// a compression that is not supported.
 pub fn find(paths: &[PathBuf], format: Option<Format>, filter: &Filter) -> Result<Inputs> {
     let mut inputs = Inputs::default();
     for path in paths {

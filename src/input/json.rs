@@ -92,9 +92,6 @@ impl MissingFields {
 ///
 /// Reads the files, and so checks nothing unless all sources are JSON lines files. Lines that cannot be read are not
 /// reported.
-///
-/// # Errors
-/// If no record has one of the fields.
 pub(super) fn check_optional_fields(sources: &[Source], fields: &Fields) -> Result<()> {
     let mut missing = MissingFields::all(fields);
     let is_file = |source: &&Source| source.format == Format::Jsonl && source.size().is_some();
@@ -141,9 +138,6 @@ impl JsonLines {
     }
 
     /// Reads the next object; `None` at the end of the input.
-    ///
-    /// # Errors
-    /// If reading the input fails.
     pub(super) fn read(&mut self) -> Result<Option<Entry>> {
         while let Some(entry) = self.lines.read()? {
             match entry {
@@ -343,9 +337,6 @@ fn lone_surrogate(json: &str) -> Option<&str> {
 /// Calls `on_name` with each field name of a JSON object, and returns the values of the `wanted` fields as they are
 /// written; the last one if a name is repeated. No other value is built, so memory does not grow with the other fields.
 /// A field that the object does not have is looked for in its objects, if its name has dots: see [`Fields`].
-///
-/// # Errors
-/// If the object is not valid.
 fn find_fields<'a>(
     object: &'a str,
     on_name: &mut dyn FnMut(&str),
@@ -482,9 +473,6 @@ impl RawField<'_> {
 
     /// Parses the value of the carried-through field `name`. Numbers that JSON does not have are floats, and null inside
     /// of lists and objects.
-    ///
-    /// # Errors
-    /// If the value takes more memory than `limit` allows, or has an integer that `f64` would round.
     fn kept(self, name: &str, limit: ReadLimit) -> Result<FieldValue, String> {
         if let Some(float) = self.not_finite() {
             return Ok(float.into());

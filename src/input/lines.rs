@@ -37,9 +37,6 @@ impl Lines {
     }
 
     /// Reads the next line; `None` at the end of the input.
-    ///
-    /// # Errors
-    /// If reading the input fails.
     pub(super) fn read(&mut self) -> Result<Option<Entry>> {
         if let Some(reason) = self.input.fault.take() {
             self.line = 1;

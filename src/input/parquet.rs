@@ -37,9 +37,6 @@ pub(super) struct ParquetRows {
 
 impl ParquetRows {
     /// Reads the metadata of a file.
-    ///
-    /// # Errors
-    /// If the file is not a Parquet file, is damaged, or does not have one of the columns.
     pub(super) fn open(path: &Path, fields: &Fields, limit: ReadLimit) -> Result<Self> {
         let name: Arc<str> = path.display().to_string().into();
         let file = File::open(path).map_err(|error| cannot_open(path, &error))?;
@@ -62,9 +59,6 @@ impl ParquetRows {
     }
 
     /// Reads the next row; `None` at the end of the file.
-    ///
-    /// # Errors
-    /// If the file is damaged, or the next rows take too much memory.
     pub(super) fn read(&mut self) -> Result<Option<Entry>> {
         loop {
             if let Some(entry) = self.rows.as_mut().and_then(|rows| rows.read(&self.name, self.row + 1)) {

@@ -33,9 +33,6 @@ pub(super) struct InputReader {
 
 impl InputReader {
     /// Opens an input, and recognises its kind by its first bytes.
-    ///
-    /// # Errors
-    /// If the file cannot be opened. An error in reading it comes from the first read of `reader`.
     pub(super) fn open(source: &Source) -> io::Result<Self> {
         let reader: Box<dyn Read + Send> = match &source.path {
             InputPath::Stdin => Box::new(io::stdin()),
@@ -80,9 +77,6 @@ impl InputReader {
     }
 
     /// The input, if it can be read in its format.
-    ///
-    /// # Errors
-    /// The fault, after the name of the input.
     pub(super) fn checked(self) -> Result<Self> {
         match &self.fault {
             Some(fault) => bail!("{} {fault}", self.name),

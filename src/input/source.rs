@@ -192,9 +192,6 @@ pub struct Source {
 
 impl Source {
     /// Checks that the input exists and can be opened, without reading from it.
-    ///
-    /// # Errors
-    /// If the file cannot be opened, is a directory, or cannot be read in this format.
     pub(super) fn check(&self) -> Result<()> {
         self.check_format()?;
         let InputPath::File(path) = &self.path else { return Ok(()) };
@@ -218,9 +215,6 @@ impl Source {
     }
 
     /// Checks that the format can be read from this kind of input and compression.
-    ///
-    /// # Errors
-    /// For Parquet from standard input, and for compressed Parquet files.
     pub(super) fn check_format(&self) -> Result<()> {
         match (self.format, self.compression, &self.path) {
             (Format::Parquet, _, InputPath::Stdin) => {

@@ -32,9 +32,6 @@ impl FileDigests {
     }
 
     /// Waits for the digests, keyed by file name.
-    ///
-    /// # Errors
-    /// If a file cannot be read.
     pub fn finish(self) -> Result<RunIdentity> {
         match self {
             FileDigests::Running(thread) => thread.join().map_err(thread_panicked)?,
@@ -44,9 +41,6 @@ impl FileDigests {
     }
 
     /// Waits for the digests and keeps them.
-    ///
-    /// # Errors
-    /// If a file cannot be read.
     pub fn wait(&mut self) -> Result<RunIdentity> {
         let digests = mem::replace(self, FileDigests::Deferred(Vec::new())).finish()?;
         *self = FileDigests::Finished(digests.clone());

@@ -35,9 +35,6 @@ impl Identity {
     }
 
     /// All that a run must share with an interrupted one to resume it.
-    ///
-    /// # Errors
-    /// If one of the model's files cannot be read.
     pub fn whole(&mut self) -> Result<RunIdentity> {
         let mut whole = self.of_rows()?;
         whole.extend(self.of_input.clone());
@@ -51,17 +48,11 @@ impl Identity {
     }
 
     /// The digest of what the bits of rows depend on beside their tokens.
-    ///
-    /// # Errors
-    /// If one of the model's files cannot be read.
     pub fn digest_of_rows(&mut self) -> Result<u128> {
         self.of_rows().map(|identity| digest(&identity))
     }
 
     /// The digest of the model and the options. Devices and builds may differ.
-    ///
-    /// # Errors
-    /// If one of the model's files cannot be read.
     pub fn digest_of_options(&mut self) -> Result<u128> {
         let mut identity = self.of_rows()?;
         identity.retain(|key, _| key != BUILD && key != DEVICE);

@@ -115,9 +115,6 @@ impl Journal {
     }
 
     /// Saves a manifest. `since` is the start of the checkpoint.
-    ///
-    /// # Errors
-    /// If it cannot be written.
     pub fn save(&mut self, since: Instant, manifest: &Manifest) -> Result<()> {
         output::manifest::save(&self.manifest, &self.output, manifest)?;
         self.last_save = Instant::now();

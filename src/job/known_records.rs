@@ -36,9 +36,6 @@ pub struct FileRecords {
 
 impl FileRecords {
     /// Reads the hashes of a file that a run with `--append` wrote.
-    ///
-    /// # Errors
-    /// If the file cannot be read, or has no hashes.
     pub fn read(path: &Path, format: OutputFormat) -> Result<Self> {
         let (mut records, mut digest) =
             (FileRecords { name: path.display().to_string(), ..FileRecords::default() }, Sha256::new());
@@ -77,9 +74,6 @@ pub struct KnownRecords {
 
 impl KnownRecords {
     /// The records of `file`, if rows are made with the options of this digest.
-    ///
-    /// # Errors
-    /// If the rows of the file were made with other options.
     pub fn new(choices: u128, file: FileRecords) -> Result<Self> {
         let choices = choices >> RECORD_BITS;
         if file.hashes.keys().any(|hash| hash >> RECORD_BITS != choices) {
@@ -106,9 +100,6 @@ impl KnownRecords {
     }
 
     /// Whether the file has rows of a record with this hash. Each record of the file is found once.
-    ///
-    /// # Errors
-    /// If the file has rows of another record of this id.
     pub(super) fn take(&mut self, record: &Record, hash: u128) -> Result<bool> {
         let Some(count) = self.file.hashes.get_mut(&hash) else {
             let id = record.id.as_ref().map(|id| id.as_str().map_or_else(|| id.to_string(), str::to_owned));

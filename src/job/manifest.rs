@@ -93,9 +93,6 @@ impl FileStamp {
 
 impl CompletedRun {
     /// Saves the manifest of a complete run beside its output, which has this metadata.
-    ///
-    /// # Errors
-    /// If it cannot be written.
     pub(super) fn save(run: Manifest, metadata: &OutputMetadata, sidecars: &SidecarPaths) -> Result<()> {
         let shard = metadata.iter().filter(|(key, _)| SHARD_KEYS.contains(&key.as_str()));
         let shard = shard.map(|(key, value)| (key.clone(), value.clone())).collect();
@@ -126,9 +123,6 @@ impl CompletedRun {
 
 /// The shard (`--shard`) of the run that wrote a file and its records, under the keys that they have in the metadata of an output; empty
 /// if the run had all records, `None` if the record of the run is not beside the file.
-///
-/// # Errors
-/// If the path cannot be reached.
 pub fn shard_of_run(output: &Path) -> Result<Option<OutputMetadata>> {
     let sidecars = SidecarPaths::of(&Target::File(output.to_owned()))?;
     let Some(sidecars) = sidecars else { return Ok(None) };

@@ -20,9 +20,6 @@ const GROUP_RECORDS: usize = 64;
 
 /// Starts all stages but the collector, and returns the channel for the collector: waves in the order of input, then the end or an
 /// error. `start` is the cursor of `source`. Cursors have a digest if `is_resumable`.
-///
-/// # Errors
-/// If the system refuses to start a thread.
 pub(super) fn start_stages<T: Task>(
     source: RecordSource,
     start: Cursor,

@@ -53,9 +53,6 @@ impl Interrupts {
 }
 
 /// Starts to handle SIGINT and SIGTERM, unless the parent process has set them to be ignored.
-///
-/// # Errors
-/// If the handler cannot be installed.
 pub(super) fn listen() -> Result<Interrupts> {
     let handled = [SIGINT, SIGTERM].into_iter().filter(|signal| !is_ignored(*signal));
     let mut signals = match Signals::new(handled) {

@@ -61,9 +61,6 @@ pub struct OpenInput {
 
 impl OpenInput {
     /// Opens an input with `open`. That of a shard is opened a second time and read to its end, to count its records.
-    ///
-    /// # Errors
-    /// If it cannot be opened; for a shard, if it is a stream or cannot be read.
     pub fn new(open: impl Fn() -> Result<Entries>, pace: Pace, selection: Selection) -> Result<Self> {
         let whole =
             || -> Result<Self> { Ok(OpenInput { entries: open()?, pace, selection, range: 0..u64::MAX }) };
@@ -131,9 +128,6 @@ const MAX_PEEKED_BYTES: usize = 4 << 20;
 
 impl RecordSource {
     /// The cursor before the first record that is processed: after the records of the shards before this one.
-    ///
-    /// # Errors
-    /// If those cannot be read.
     pub fn start(&mut self) -> Result<&Cursor> {
         while self.entries_read < self.input.range.start {
             let Some(SourceEntry { position, .. }) = self.advance().transpose()? else { break };
@@ -185,9 +179,6 @@ impl RecordSource {
     }
 
     /// Checks the fields of `--keep` against the first records of a stream.
-    ///
-    /// # Errors
-    /// If a field is in none of these records.
     pub fn check_kept(&mut self) -> Result<()> {
         if self.is_stream() {
             self.peek().for_each(drop);
@@ -221,9 +212,6 @@ impl RecordSource {
     }
 
     /// Skips the records before a cursor. `visit` gets each of them with its index.
-    ///
-    /// # Errors
-    /// If they differ from the records that the interrupted run has read, or cannot be read.
     pub fn skip_to(&mut self, cursor: &Cursor, mut visit: impl FnMut(u64, Record)) -> Result<()> {
         let mut current = self.start()?.clone();
         while current.entries < cursor.entries {

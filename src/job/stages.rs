@@ -78,10 +78,6 @@ pub struct UpToDateJob {
 
 impl<T: Task> JobPlan<T> {
     /// Finds the earlier run with the same output. `reopen` opens the input again, if that run was complete, but had other records.
-    ///
-    /// # Errors
-    /// If the earlier run cannot be resumed; if the input or one of the model's files cannot be read; if the file that rows are added to
-    /// has rows of other options.
     pub fn open(self, reopen: impl FnOnce() -> Result<OpenInput>) -> Result<OpenedJob<T>> {
         let JobPlan { engine, input, queries, mut output, start, appended } = self;
         let (journal, earlier) = match output.lock.sidecars() {
@@ -125,9 +121,6 @@ impl<T: Task> JobPlan<T> {
 
 impl UpToDateJob {
     /// Writes the summary.
-    ///
-    /// # Errors
-    /// If it cannot be written.
     pub fn report(mut self, summary: Option<&Path>) -> Result<ExitStatus> {
         let RunOutput { timings, schema, identity, .. } = &mut self.output;
         if let Some(path) = summary {
@@ -152,9 +145,6 @@ pub struct Job<T> {
 
 impl<T: Task> UnfinishedJob<T> {
     /// Continues the interrupted run, if there is one, or starts at the first record.
-    ///
-    /// # Errors
-    /// If the records differ from those of the interrupted run, or its files or those of the cache cannot be read.
     pub fn start(self) -> Result<Job<T>> {
         let UnfinishedJob { mut source, queries, engine, mut output, journal, interrupted } = self;
         let EnginePlan { task, budget, device, cache } = engine;
@@ -203,9 +193,6 @@ impl<T: Task> Job<T> {
 
 impl<T: Task> FinishedJob<T> {
     /// Prints what the run has done, and writes the summary. `appended` is the file that the rows are added to.
-    ///
-    /// # Errors
-    /// If the summary cannot be written.
     pub fn report(mut self, appended: Option<&SidecarPaths>, summary: Option<&Path>) -> Result<ExitStatus> {
         self.collector.report(appended);
         let stats = *self.collector.stats();

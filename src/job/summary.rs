@@ -65,9 +65,6 @@ impl EngineStats {
 }
 
 /// Checks that the summary can be written, before the run starts.
-///
-/// # Errors
-/// If the file cannot be opened for writing.
 pub fn check_writable(path: &Path) -> Result<()> {
     let checked = path.try_exists().and_then(|exists| {
         if path.is_file() {
@@ -100,9 +97,6 @@ fn replace_or_write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Writes the summary. `metadata` is that of the output.
-///
-/// # Errors
-/// If the file cannot be written.
 pub(super) fn write_summary(
     path: &Path,
     stats: &Stats,

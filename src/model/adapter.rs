@@ -63,9 +63,6 @@ pub struct ChosenAdapter {
 
 impl Adapters {
     /// The adapters of the model in `folder` with this config.
-    ///
-    /// # Errors
-    /// If a field of the config is invalid.
     pub fn of(config: &Config, folder: &Path) -> Result<Self> {
         if let Some(names) = config.strings(STACKED_TASKS)? {
             return Ok(Adapters { own: None, tasks: stacked_tasks(config, &names)?, is_required: false });
@@ -153,9 +150,6 @@ fn stacked_tasks(config: &Config, names: &[&str]) -> Result<Vec<AdapterTask>> {
 
 /// The purpose of a model whose own folder has an adapter that was trained with a task head. The number of labels is the head's then,
 /// whatever the `config` of the base model says.
-///
-/// # Errors
-/// If a file of the adapter cannot be read.
 pub fn trained_purpose(config: &mut Config, family: &Family, folder: &Path) -> Result<Option<Purpose>> {
     let path = folder.join(ADAPTER_CONFIG);
     if !has_dir_entry(&path) {
@@ -195,9 +189,6 @@ impl ChosenAdapter {
     }
 
     /// Reads the adapter of a model with these weights.
-    ///
-    /// # Errors
-    /// If its files are missing or malformed, or it is of a kind that is not supported.
     pub fn read(&self, weights: &Checkpoint) -> Result<(Adapter, Replacements)> {
         let (updates, replacements, file) = match self.location {
             Location::Stacked { index, count, rank, scale } => {

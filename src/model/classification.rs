@@ -75,9 +75,6 @@ const SENTENCE_ORDER_LABELS: [&str; 2] = ["in_order", "swapped"];
 
 /// The labels of a classifier, in the order of its logits: `id2label`, else `LABEL_0`, `LABEL_1` and so on. There are `num_labels` of them,
 /// which an `id2label` of another length does not name, or as many as `id2label` has, or two, as in `transformers`.
-///
-/// # Errors
-/// If `id2label` does not name the labels 0, 1, 2 and so on.
 pub fn labels(config: &Config) -> Result<Vec<String>> {
     let count = if config.has("num_labels") { Some(config.size("num_labels", 1..=MAX_SIZE)?) } else { None };
     let named = config.object("id2label")?;
@@ -102,9 +99,6 @@ pub fn labels(config: &Config) -> Result<Vec<String>> {
 }
 
 /// The labels of next-sentence prediction, or those of sentence-order prediction for ALBERT.
-///
-/// # Errors
-/// If `model_type` is no string.
 pub fn next_sentence_labels(config: &Config) -> Result<Vec<String>> {
     let is_albert = config.string("model_type")? == Some("albert");
     let labels = if is_albert { SENTENCE_ORDER_LABELS } else { NEXT_SENTENCE_LABELS };
@@ -112,9 +106,6 @@ pub fn next_sentence_labels(config: &Config) -> Result<Vec<String>> {
 }
 
 /// The function from the logits of a classifier to its scores, as the pipeline `text-classification` of `transformers` chooses it.
-///
-/// # Errors
-/// If `problem_type` is unknown.
 pub fn label_function(config: &Config, labels: usize) -> Result<ScoreFunction> {
     Ok(match config.string("problem_type")? {
         Some("regression") => ScoreFunction::LOGITS,
@@ -130,9 +121,6 @@ pub fn label_function(config: &Config, labels: usize) -> Result<ScoreFunction> {
 
 /// The function from the logit of a cross-encoder to its score, as `CrossEncoder` of sentence-transformers chooses it: the one that
 /// `config_sentence_transformers.json` (`of_settings`) or `config.json` name, else the sigmoid.
-///
-/// # Errors
-/// If it is a function of PyTorch that is not supported.
 pub fn pair_function(config: &Config, of_settings: Option<&str>) -> Result<ScoreFunction> {
     let own = config.object("sentence_transformers")?;
     let present = own.as_ref().map(|own| own.string("activation_fn")).transpose()?.flatten();

@@ -31,9 +31,6 @@ pub struct Config {
 
 impl Config {
     /// Reads a configuration file.
-    ///
-    /// # Errors
-    /// If the file cannot be read or does not hold a JSON object.
     pub fn read(path: &Path) -> Result<Self> {
         Ok(Self::with_fields(path, read_json_object(path)?))
     }
@@ -75,9 +72,6 @@ impl Config {
     }
 
     /// A required whole number within `range`. Only shapes that `transformers` has a default for may be absent.
-    ///
-    /// # Errors
-    /// If the field is absent, of another type or out of range.
     pub fn size(&self, key: &str, range: RangeInclusive<usize>) -> Result<usize> {
         let Some(value) = self.get(key) else { bail!("{}", self.missing(key)) };
         match value.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| range.contains(n)) {
@@ -90,17 +84,11 @@ impl Config {
     }
 
     /// A required width, vocabulary size or number of positions.
-    ///
-    /// # Errors
-    /// As [`Config::size`].
     pub fn width(&self, key: &str) -> Result<usize> {
         self.size(key, 1..=MAX_SIZE)
     }
 
     /// The head dim `width / heads`; the keys are for the error.
-    ///
-    /// # Errors
-    /// If `width` is not a multiple of `heads`.
     pub fn head_dim(&self, width_key: &str, width: usize, heads_key: &str, heads: usize) -> Result<usize> {
         if !width.is_multiple_of(heads) {
             let expected = format!("a multiple of {heads_key:?}, which is {heads}");
@@ -110,9 +98,6 @@ impl Config {
     }
 
     /// The activation that a field names; `None` without the field.
-    ///
-    /// # Errors
-    /// If the field is no string, or names an unknown activation.
     pub fn activation(&self, key: &str) -> Result<Option<Activation>> {
         let Some(name) = self.string(key)? else { return Ok(None) };
         match Activation::from_name(name) {
@@ -125,9 +110,6 @@ impl Config {
     }
 
     /// A token id; `None` without the field.
-    ///
-    /// # Errors
-    /// If the field is no whole number below 2²⁴.
     pub fn token_id(&self, key: &str) -> Result<Option<u32>> {
         match self.get(key) {
             None => Ok(None),
@@ -141,9 +123,6 @@ impl Config {
     }
 
     /// A positive number below 1; `default` without the field.
-    ///
-    /// # Errors
-    /// If the field is another value.
     pub fn fraction(&self, key: &str, default: f64) -> Result<f64> {
         match self.get(key) {
             None => Ok(default),
@@ -155,9 +134,6 @@ impl Config {
     }
 
     /// A string; `None` without the field.
-    ///
-    /// # Errors
-    /// If the field is no string.
     pub fn string(&self, key: &str) -> Result<Option<&str>> {
         match self.get(key) {
             None => Ok(None),
@@ -167,17 +143,11 @@ impl Config {
     }
 
     /// A flag; false without the field.
-    ///
-    /// # Errors
-    /// If the field is neither true nor false.
     pub fn flag(&self, key: &str) -> Result<bool> {
         self.flag_or(key, false)
     }
 
     /// A flag; `default` without the field.
-    ///
-    /// # Errors
-    /// If the field is neither true nor false.
     pub fn flag_or(&self, key: &str, default: bool) -> Result<bool> {
         match self.get(key) {
             None => Ok(default),
@@ -187,17 +157,11 @@ impl Config {
     }
 
     /// A positive number; `default` without the field.
-    ///
-    /// # Errors
-    /// If the field is another value.
     pub fn number(&self, key: &str, default: f64) -> Result<f64> {
         if self.has(key) { self.required_number(key) } else { Ok(default) }
     }
 
     /// A required positive number.
-    ///
-    /// # Errors
-    /// If the field is absent or another value.
     pub fn required_number(&self, key: &str) -> Result<f64> {
         match self.optional_number(key)? {
             Some(x) if x > 0.0 => Ok(x),
@@ -207,9 +171,6 @@ impl Config {
     }
 
     /// A finite number; `None` without the field.
-    ///
-    /// # Errors
-    /// If the field is another value.
     pub fn optional_number(&self, key: &str) -> Result<Option<f64>> {
         match self.get(key) {
             None => Ok(None),
@@ -221,9 +182,6 @@ impl Config {
     }
 
     /// A list of strings; `None` without the field.
-    ///
-    /// # Errors
-    /// If the field is another value.
     pub fn strings(&self, key: &str) -> Result<Option<Vec<&str>>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         match value.as_array().and_then(|list| list.iter().map(Value::as_str).collect()) {
@@ -233,9 +191,6 @@ impl Config {
     }
 
     /// An object; `None` without the field.
-    ///
-    /// # Errors
-    /// If the field is no object.
     pub fn object(&self, key: &str) -> Result<Option<Config>> {
         match self.get(key) {
             None => Ok(None),
@@ -250,9 +205,6 @@ impl Config {
     }
 
     /// The object of a field, empty if the file lacks it, with the `outer` fields of this config in place of its own.
-    ///
-    /// # Errors
-    /// If the field is no object.
     pub(super) fn part(&self, key: &str, outer: &[&str]) -> Result<Config> {
         let mut part = self.object(key)?.unwrap_or_else(|| Config {
             parent: format!("{}{key}.", self.parent),

@@ -68,9 +68,6 @@ impl ConfigDefaults {
     }
 
     /// The config with the defaults for the fields that it lacks.
-    ///
-    /// # Errors
-    /// If a field that would get its default seems to be there under a misspelt name.
     pub fn complete(&self, config: &Config) -> Result<Config> {
         let mut complete = config.clone();
         for (name, value) in config.fields().iter().filter(|(_, value)| !value.is_null()) {

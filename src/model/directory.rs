@@ -23,9 +23,6 @@ pub struct ModelDir {
 impl ModelDir {
     /// Finds a model: first a directory with `config.json`, `modules.json` or `adapter_config.json`, then the cache, then the hub. It is asked for the
     /// files `wanted` beside those that every model may have, unless the cache has them or notes their absence.
-    ///
-    /// # Errors
-    /// If the model is in none of them, or the hub refuses or cannot be reached.
     pub fn locate(source: &Source, wanted: &[&'static str]) -> Result<Self> {
         let directory = Path::new(&source.model);
         if [CONFIG, MODULES, ADAPTER_CONFIG].iter().any(|name| has_dir_entry(&directory.join(name))) {
@@ -78,9 +75,6 @@ impl ModelDir {
 
     /// This directory with that of the base model, if it has an adapter and no weights: the path or hub id in `adapter_config.json`. A
     /// relative path is one from the working directory, as in `transformers`, or from this directory.
-    ///
-    /// # Errors
-    /// If the file names no base model, or the base model is not found or not whole.
     pub fn with_base(mut self, source: &Source) -> Result<Self> {
         if !self.has(ADAPTER_CONFIG) || ALL_WEIGHTS.iter().any(|name| self.has(name)) {
             return Ok(self);
@@ -126,9 +120,6 @@ impl ModelDir {
     }
 
     /// The path of the weights: one file, or the index of several shards.
-    ///
-    /// # Errors
-    /// If there are none in a form that is read.
     pub fn weights(&self) -> Result<PathBuf> {
         let folder = self.weights_folder();
         if let Some(path) = ALL_WEIGHTS.iter().map(|name| folder.join(name)).find(|path| has_dir_entry(path))
@@ -163,9 +154,6 @@ impl ModelDir {
     }
 
     /// The path of the tokenizer: `tokenizer.json`, or the vocabulary that replaces it.
-    ///
-    /// # Errors
-    /// If there is none, or only in an unsupported form.
     pub fn tokenizer(&self) -> Result<PathBuf> {
         layout::tokenizer_in(self.tokenizer_folder())
     }

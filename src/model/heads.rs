@@ -15,9 +15,6 @@ const SPAN_LOGITS: usize = 2;
 
 impl Family {
     /// The task head of this kind, as the config describes it.
-    ///
-    /// # Errors
-    /// If the config is malformed, or models of the family have no such head.
     pub fn head(&self, kind: HeadKind, config: &Config, spec: &EncoderSpec) -> Result<HeadSpec> {
         let head = self.described_head(kind, config, spec)?;
         // The decoder of a masked language model may be the matrix of the token embeddings.
@@ -28,9 +25,6 @@ impl Family {
     }
 
     /// The causal-LM head for the logits of these tokens.
-    ///
-    /// # Errors
-    /// If the config is malformed, models of the family have no such head, or a token is not in its vocabulary.
     pub fn causal_lm(&self, tokens: &LogitScore, config: &Config, spec: &EncoderSpec) -> Result<HeadSpec> {
         self.check_has_head(HeadKind::CausalLm, config)?;
         let logit_cap = match self.keys.logit_cap.filter(|key| config.has(key)) {

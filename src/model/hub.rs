@@ -54,9 +54,6 @@ enum Cached {
 
 /// The directory of a model's snapshot: from the cache if it is complete there, otherwise from the hub. If the cache may lack an
 /// optional file, or one of those `wanted`, and the hub cannot be asked whether it exists, a warning is returned with the directory.
-///
-/// # Errors
-/// If the model is not in the cache, and the hub refuses, cannot be reached or must not be used.
 pub(super) fn snapshot(source: &Source, wanted: &[&'static str]) -> Result<(PathBuf, Option<String>)> {
     let cache = source.cache.clone().map_or_else(settings::cache_directory, Ok)?;
     let mut meanings = ids::meanings(&source.model, &cache);

@@ -146,9 +146,6 @@ pub fn adapter_weights(folder: &Path) -> PathBuf {
 }
 
 /// The path of the tokenizer in a folder.
-///
-/// # Errors
-/// If there is none, or only in an unsupported form.
 pub fn tokenizer_in(folder: &Path) -> Result<PathBuf> {
     let shown = folder.display();
     match tokenizer_files(|name| has_dir_entry(&folder.join(name))) {
@@ -209,9 +206,6 @@ pub fn optional_files_beside(file: &Path) -> impl Iterator<Item = PathBuf> {
 
 /// The files to download of a repository on the hub, which has these `names`: what Sconce reads, the weights last, so that a
 /// model with weights is complete.
-///
-/// # Errors
-/// If the repository lacks a required file, or has it only in an unsupported form.
 pub fn files_to_download<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a str>> {
     let repository = Repository { names };
     let folder = repository.encoder_folder();

@@ -107,9 +107,6 @@ impl LowRank {
 
     /// Computes what the norms need of a matrix of this `shape`, row `first_row` of the update being its first one. `read` fills a
     /// slice with its elements from one on.
-    ///
-    /// # Errors
-    /// Those of `read`.
     pub fn set_norms(
         &mut self,
         first_row: usize,
@@ -181,9 +178,6 @@ impl NewRows {
 
 impl Update {
     /// What the norms need of a matrix; see [`LowRank::set_norms`].
-    ///
-    /// # Errors
-    /// Those of `read`.
     pub fn set_norms(
         &mut self,
         first_row: usize,
@@ -244,9 +238,6 @@ impl Adapter {
 
     /// The update of a matrix of `(rows, columns)`, by its canonical name, and the row of the update that the matrix begins with; `None`
     /// if the adapter does not change it. The adapter may have any of the `namings`.
-    ///
-    /// # Errors
-    /// If the update has another shape.
     pub fn update(
         &mut self,
         namings: &'static [TensorNames],
@@ -299,9 +290,6 @@ impl Adapter {
     }
 
     /// The modules whose weights have been changed.
-    ///
-    /// # Errors
-    /// If the adapter changes a module that the encoder does not have; its pooler and its head may not be needed.
     pub fn into_merged(self, namings: &'static [TensorNames]) -> Result<Vec<String>> {
         let poolers = namings.iter().filter(|names| names.has_module(POOLER));
         let is_pooler = |module: &str| {

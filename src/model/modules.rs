@@ -141,9 +141,6 @@ impl std::error::Error for DimensionMismatch {}
 impl Modules {
     /// Reads the modules of a model directory. One without `modules.json` has no Pooling module. A `pooling` of the user's
     /// replaces that of the files; `dimensions` choose among the folders of a Dense module.
-    ///
-    /// # Errors
-    /// If a file does not parse, or asks for a module that is not supported.
     pub fn read(folder: &Path, pooling: Option<&Pooling>, dimensions: Option<usize>) -> Result<Self> {
         let mut modules = Self::read_list(folder, pooling, dimensions)?;
         let folder = folder.join(&modules.encoder_folder);
@@ -389,9 +386,6 @@ impl Modules {
     }
 
     /// The maximum length and the truncation side in the folder of a base model, whose adapter has no tokenizer of its own.
-    ///
-    /// # Errors
-    /// If the file does not parse.
     pub fn read_base_tokenizer(&mut self, base: &Path) -> Result<()> {
         let (limit, is_left) = read_truncation(&base.join(TOKENIZER_CONFIG))?;
         self.max_length = self.max_length.take().or(limit);
@@ -495,9 +489,6 @@ impl Modules {
     }
 
     /// Checks that the Pooling module is for hidden states of `hidden_size`.
-    ///
-    /// # Errors
-    /// If it is not.
     pub fn check_hidden_size(&self, hidden_size: usize) -> Result<()> {
         let Some(PoolingModule { embedding_dimension: Some(expected), file, .. }) = &self.pooling else {
             return Ok(());
@@ -550,9 +541,6 @@ impl Modules {
     }
 
     /// The dimensions of the final vectors for `pooling` of the hidden states of an encoder, before truncation.
-    ///
-    /// # Errors
-    /// If the vectors do not have the dimensions of a module's input.
     pub fn output_dimensions(
         &self,
         pooling: &Pooling,
@@ -565,9 +553,6 @@ impl Modules {
 }
 
 /// The dimensions of vectors of `inputs` dimensions after these modules.
-///
-/// # Errors
-/// If the vectors do not have the dimensions of a module's input.
 pub fn output_dimensions(modules: &[PostPoolingModule], inputs: usize) -> Result<usize, DimensionMismatch> {
     modules.iter().try_fold(inputs, |found, module| match module.spec.inputs() {
         Some(expected) if expected != found => {

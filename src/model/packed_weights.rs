@@ -129,9 +129,6 @@ impl PackedWeights {
     }
 
     /// Writes the file, if it has new entries. A cache that cannot be written is no error.
-    ///
-    /// # Errors
-    /// If the mapped file has changed since it was opened.
     pub fn finish(self) -> Result<()> {
         let Some(found) = &self.found else {
             let _ = self.added.map(|added| added.finish(&self.path, self.key));

@@ -78,9 +78,6 @@ fn regex(expression: &str) -> Option<Regex> {
 
 impl PeftConfig {
     /// Reads the fields of an `adapter_config.json`.
-    ///
-    /// # Errors
-    /// If one is of another type, or asks for more than low-rank updates with a bias or norms, and replaced tensors.
     pub(super) fn new(config: Config) -> Result<Self> {
         check_supported(&config)?;
         let expressions = |key: &str, start: &str, end: &str| -> Result<Vec<Regex>> {
@@ -111,9 +108,6 @@ impl PeftConfig {
     }
 
     /// The factor of a module's update of this rank.
-    ///
-    /// # Errors
-    /// If the config has another rank for it.
     pub(super) fn factor(&self, module: &str, rank: usize) -> Result<f32> {
         let named = first_match(&self.ranks, module).or(self.rank);
         if let Some(named) = named.filter(|named| *named != rank) {
@@ -162,9 +156,6 @@ impl PeftConfig {
     }
 
     /// The rows of a module's table that were trained.
-    ///
-    /// # Errors
-    /// If the config does not name them.
     pub(super) fn token_indices(&self, module: &str) -> Result<Vec<usize>> {
         let list = match self.config.get(TOKEN_INDICES) {
             Some(Value::Object(modules)) => {

@@ -51,9 +51,6 @@ pub(super) struct StateDict<'a> {
 }
 
 /// Reads the pickle of a state dict, which may use `max_values` values.
-///
-/// # Errors
-/// If the pickle is damaged, or holds anything but dicts, tensors and plain values, or more values.
 pub(super) fn read_state_dict(pickle: &[u8], max_values: usize) -> Result<StateDict<'_>> {
     let mut unpickler = Unpickler::new(pickle, max_values);
     let root = unpickler.run()?;
@@ -89,9 +86,6 @@ pub(super) fn is_legacy(file: &[u8]) -> bool {
 }
 
 /// Reads the three pickles before a state dict: the number, the version, and the machine.
-///
-/// # Errors
-/// If they are damaged, or of another version.
 pub(super) fn read_legacy_header(file: &[u8]) -> Result<LegacyHeader<'_>> {
     let mut rest = file;
     let mut next = || -> Result<(Unpickler<'_>, Id)> {
@@ -119,9 +113,6 @@ pub(super) fn read_legacy_header(file: &[u8]) -> Result<LegacyHeader<'_>> {
 }
 
 /// Reads a pickled list of at most `max_values` texts, and returns the bytes after it, too.
-///
-/// # Errors
-/// If it is damaged, or holds something else.
 pub(super) fn read_texts(pickle: &[u8], max_values: usize) -> Result<(Vec<&str>, &[u8])> {
     let mut unpickler = Unpickler::new(pickle, max_values);
     let root = unpickler.run()?;

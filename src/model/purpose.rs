@@ -131,9 +131,6 @@ impl Purpose {
     }
 
     /// The purpose by the configuration of the Transformer module.
-    ///
-    /// # Errors
-    /// If its task is no string.
     pub fn of_transformer(config: &Config) -> Result<Option<Self>> {
         let name = config.path().file_name().unwrap_or_default().to_string_lossy();
         let Some(task) = config.string("transformer_task")? else { return Ok(None) };

@@ -43,9 +43,6 @@ pub(super) struct TorchFile {
 }
 
 /// Reads where the tensors of a checkpoint are.
-///
-/// # Errors
-/// If the file is damaged, holds more than tensors, or has a form that is not read.
 pub(super) fn read_tensors(file: &[u8]) -> Result<TorchFile, PickleError> {
     use PickleError::{Corrupt, Unsupported};
     if is_legacy(file) {

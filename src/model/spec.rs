@@ -22,9 +22,6 @@ const MIN_SIMILARITY: f64 = 0.75;
 
 impl Family {
     /// The family of a config.
-    ///
-    /// # Errors
-    /// If `model_type` is missing, or no row of the table has it.
     pub fn of(config: &Config) -> Result<&'static Family> {
         let path = config.path().display();
         let Some(model_type) = config.string("model_type")? else {
@@ -70,9 +67,6 @@ impl Family {
     }
 
     /// The config of the encoder: the whole file, or an object in it, with the defaults of its class.
-    ///
-    /// # Errors
-    /// As [`ConfigDefaults::complete`](super::config_defaults::ConfigDefaults::complete).
     pub fn encoder_config(&self, config: &Config) -> Result<Config> {
         // Fields of the file that are about the encoder, too.
         const OUTER: [&str; 4] = ["model_type", "architectures", "projection_dim", "quantization_config"];
@@ -85,9 +79,6 @@ impl Family {
     }
 
     /// The encoder that a config of this family describes. Fields that the config lacks have their defaults.
-    ///
-    /// # Errors
-    /// If a field is missing, out of range, contradicts another or asks for what is not supported.
     pub fn spec(&self, config: &Config) -> Result<EncoderSpec> {
         let config = &self.encoder_config(config)?;
         self.check_supported(config)?;

@@ -46,9 +46,6 @@ impl StaticLayout {
 }
 
 /// The config of the static model with these weights: that of model2vec, or one without fields, with the sizes of the table.
-///
-/// # Errors
-/// If the weights cannot be read, or hold no table of token vectors.
 pub fn config(folder: &Path, weights: &Path) -> Result<Config> {
     let path = folder.join(CONFIG);
     let (model_type, path, fields) = match StaticLayout::of(folder) {
@@ -70,9 +67,6 @@ pub fn config(folder: &Path, weights: &Path) -> Result<Config> {
 }
 
 /// The spec of a static model: an encoder without layers.
-///
-/// # Errors
-/// If a size is 0 or too large.
 pub fn spec(config: &Config) -> Result<EncoderSpec> {
     let (vocab_size, hidden_size) = (config.width("vocab_size")?, config.width("hidden_size")?);
     Ok(EncoderSpec::without_layers(vocab_size, hidden_size, UNLIMITED))

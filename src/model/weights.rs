@@ -167,10 +167,6 @@ impl TensorReport {
 impl Checkpoint {
     /// Maps a safetensors file or PyTorch checkpoint, or the shards that an index (`….index.json`) names, and checks their headers. The
     /// tensors have the names that they had before a wrapper of PyTorch or PEFT changed them.
-    ///
-    /// # Errors
-    /// If a file cannot be read, is of another format, is shorter or longer than its header describes, holds more than tensors, or lacks a
-    /// tensor that the index assigns to it.
     pub fn open(path: &Path) -> Result<Self> {
         let mut checkpoint = Self::open_as_saved(path)?;
         checkpoint.unwrap_names()?;
@@ -178,9 +174,6 @@ impl Checkpoint {
     }
 
     /// [`open`](Self::open) of an encoder, whose tensors may all have the prefix of a module around it.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
     pub fn open_encoder(path: &Path, namings: &'static [TensorNames]) -> Result<Self> {
         let mut checkpoint = Self::open(path)?;
         while checkpoint.choose(namings).is_none() && checkpoint.all_start_with(FIELD_PREFIX) {
@@ -221,9 +214,6 @@ impl Checkpoint {
     }
 
     /// Removes from the names what wrappers have added.
-    ///
-    /// # Errors
-    /// If two tensors have the same name then.
     fn unwrap_names(&mut self) -> Result<()> {
         let has = |part: &str| self.tensors.keys().any(|name| name.contains(part));
         if WRAPPERS.into_iter().any(has) {
@@ -244,9 +234,6 @@ impl Checkpoint {
     }
 
     /// Gives each tensor another name.
-    ///
-    /// # Errors
-    /// If two tensors have the same name then.
     fn rename(&mut self, renamed: impl Fn(&str) -> String) -> Result<()> {
         let mut tensors = BTreeMap::new();
         for (name, entry) in std::mem::take(&mut self.tensors) {
@@ -264,9 +251,6 @@ impl Checkpoint {
     }
 
     /// Checks that there are no adapters beside the weights, whose scale is not known here.
-    ///
-    /// # Errors
-    /// If there are.
     pub fn check_has_no_adapter(&self) -> Result<()> {
         match self.names().find(|name| name.contains(".lora_A.")) {
             None => Ok(()),
@@ -312,9 +296,6 @@ impl Checkpoint {
     }
 
     /// The elements of the part `index` of `parts` equal ones of a tensor's first axis, by the checkpoint's name.
-    ///
-    /// # Errors
-    /// If there is no such tensor of floats, or the file cannot be read.
     pub fn part(&self, name: &str, index: usize, parts: usize) -> Result<Vec<f32>> {
         let path = self.path.display().to_string();
         let Some(entry) = self.tensors.get(name) else { bail!("{path} has no tensor {name}") };
@@ -322,9 +303,6 @@ impl Checkpoint {
     }
 
     /// The elements of a tensor with one axis, by the checkpoint's name; `None` if it has no such tensor of floats.
-    ///
-    /// # Errors
-    /// If the file cannot be read.
     pub fn vector(&self, name: &str) -> Result<Option<Vec<f32>>> {
         let entry = self.tensors.get(name).filter(|entry| entry.shape.len() == 1);
         let typed = entry.and_then(|entry| Some((entry, safetensors_dtype(entry.dtype)?)));
@@ -335,9 +313,6 @@ impl Checkpoint {
     }
 
     /// A reader of the encoder's tensors, by the family's names; for the CPU in f32 until [`TensorReader::set_backend`].
-    ///
-    /// # Errors
-    /// If no naming of the family finds a token embedding table.
     pub fn reader(&self, namings: &'static [TensorNames]) -> Result<TensorReader<'_>> {
         match self.choose(namings) {
             Some((names, prefix)) => Ok(TensorReader { namings, ..self.reader_with(prefix, names) }),
@@ -501,9 +476,6 @@ fn map_file(path: &Path) -> Result<Checkpoint> {
 }
 
 /// The shard of each tensor: the `weight_map` of an index.
-///
-/// # Errors
-/// If the file holds no such map, or a shard is not a plain file name.
 pub fn read_index(path: &Path) -> Result<BTreeMap<String, String>> {
     let fields = read_json_object(path)?;
     let shard = |(name, shard): (&String, &Value)| {
@@ -649,9 +621,6 @@ impl TensorReader<'_> {
     }
 
     /// Merges an adapter into the tensors that are read from now on.
-    ///
-    /// # Errors
-    /// If it has a tensor that is neither an update nor one of the model.
     pub fn set_adapter(&mut self, adapter: Option<(Adapter, Replacements)>) -> Result<()> {
         let Some((adapter, replacements)) = adapter else { return Ok(()) };
         for (name, entry) in replacements.tensors {
@@ -685,9 +654,6 @@ impl TensorReader<'_> {
     }
 
     /// Ends the merging of the adapter, and adds the changed modules to the report.
-    ///
-    /// # Errors
-    /// If the adapter changes a module that has not been read.
     pub fn finish_adapter(&mut self) -> Result<()> {
         let Some(adapter) = self.adapter.take() else { return Ok(()) };
         for name in adapter.tensors() {
@@ -807,9 +773,6 @@ impl TensorReader<'_> {
 
     /// A table whose rows are shared by tokens, have a weight for each token or are of i8, as model2vec stores it, with a row for
     /// each token; `None` for another table.
-    ///
-    /// # Errors
-    /// If the tensors contradict each other, or cannot be read.
     fn folded_table(&mut self, canonical: &str, rows: usize, width: usize) -> Result<Option<EmbeddingTable>> {
         let (mapping, weights) =
             (self.beside_table("embeddings.token_rows"), self.beside_table("embeddings.token_weights"));

@@ -106,9 +106,6 @@ struct Scratch {
 impl Scorer {
     /// For queries `(queries.len() / dimensions, dimensions)`.
     ///
-    /// # Errors
-    /// If a query has a value that is not finite.
-    ///
     /// # Panics
     /// If `dimensions` is 0 or the queries are not whole.
     pub fn new(
@@ -142,9 +139,6 @@ impl Scorer {
     }
 
     /// Scores the rows of a block in parallel and offers those that can reach the least score of a query.
-    ///
-    /// # Errors
-    /// If a row has a value that is not finite. Rows before and after it may have been offered.
     ///
     /// # Panics
     /// If the block has vectors of another length or kind.

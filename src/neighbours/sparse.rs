@@ -31,9 +31,6 @@ pub struct SparseScorer {
 
 impl SparseScorer {
     /// For these queries.
-    ///
-    /// # Errors
-    /// If a query has a value that is not finite.
     pub fn new(queries: &[SparseRow]) -> Result<Self, NotFinite> {
         if let Some(row) = queries.iter().position(|query| query.values.iter().any(|x| !x.is_finite())) {
             return Err(NotFinite { row });
@@ -61,9 +58,6 @@ impl SparseScorer {
     }
 
     /// Scores the rows of a block and offers those that reach the least score of a query. Rows without a common element have the score 0.
-    ///
-    /// # Errors
-    /// If a row has a value that is not finite. Rows before it may have been offered.
     ///
     /// # Panics
     /// If the rows are not sparse.

@@ -22,9 +22,6 @@ pub(super) type Header =
 
 impl ArrayEncoder {
     /// An encoder for rows of `schema` after a header of `header_bytes` bytes.
-    ///
-    /// # Errors
-    /// If rows are no vectors.
     pub(super) fn new(schema: &OutputSchema, header_bytes: usize, header: Header) -> Result<Self> {
         Ok(ArrayEncoder { schema: schema.clone(), vectors: schema.vectors()?, header_bytes, header })
     }

@@ -22,9 +22,6 @@ fn too_long() -> io::Error {
 }
 
 /// Reads the next line with its end into `line`; false at the end.
-///
-/// # Errors
-/// If reading fails, or the line is too long.
 pub(super) fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     let read = reader.take(MAX_ROW_BYTES + 1).read_until(b'\n', line)?;
@@ -39,9 +36,6 @@ pub(super) struct CsvRows {
 
 impl CsvRows {
     /// Opens a file.
-    ///
-    /// # Errors
-    /// If it cannot be opened.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let left = Rc::new(Cell::new(MAX_ROW_BYTES));
         let limit = RowLimit { file: regular_file::open(path)?, left: left.clone() };
@@ -49,18 +43,12 @@ impl CsvRows {
     }
 
     /// The header, and the bytes of the file up to its end.
-    ///
-    /// # Errors
-    /// If it cannot be read, or is too long.
     pub(super) fn header(&mut self) -> csv::Result<(StringRecord, u64)> {
         let header = self.reader.headers()?.clone();
         Ok((header, self.reader.position().byte()))
     }
 
     /// Reads the next row; false at the end.
-    ///
-    /// # Errors
-    /// If it cannot be read, is too long, or has another number of fields than the header.
     pub(super) fn read(&mut self, row: &mut StringRecord) -> csv::Result<bool> {
         self.left.set(MAX_ROW_BYTES);
         self.reader.read_record(row)

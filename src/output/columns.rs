@@ -73,9 +73,6 @@ impl BatchBuilder {
     }
 
     /// Adds a row.
-    ///
-    /// # Errors
-    /// If a kept value does not have the type of its column.
     pub(super) fn push(&mut self, row: &Row) -> Result<()> {
         for ((builder, column), value) in self.kept.iter_mut().zip(&self.schema.kept).zip(row.kept) {
             if !column.column_type.accepts(value) {
@@ -118,9 +115,6 @@ impl BatchBuilder {
     }
 
     /// Returns the rows as a batch and empties the builder.
-    ///
-    /// # Errors
-    /// If Arrow refuses the columns.
     pub(super) fn take(&mut self) -> Result<RecordBatch, ArrowError> {
         let schema = self.schema.clone();
         let mut rows = mem::replace(self, BatchBuilder::new(&schema));
@@ -192,9 +186,6 @@ impl ColumnBuilder {
     }
 
     /// The column.
-    ///
-    /// # Errors
-    /// If Arrow cannot concatenate its values.
     pub(super) fn finish(self) -> Result<ArrayRef, ArrowError> {
         Ok(match self {
             ColumnBuilder::Arrow(data_type, values) if values.is_empty() => new_empty_array(&data_type),
@@ -210,9 +201,6 @@ impl ColumnBuilder {
 }
 
 /// Calls `f` with each row of a batch that [`BatchBuilder::take`] returned.
-///
-/// # Errors
-/// If a kept value cannot be read, or `f` fails.
 pub(super) fn for_each_row(
     batch: &RecordBatch,
     schema: &OutputSchema,
@@ -271,9 +259,6 @@ impl<'a> BatchColumns<'a> {
 }
 
 /// The value of row `i` of the `id` column or a kept column.
-///
-/// # Errors
-/// If Arrow cannot convert it.
 pub(super) fn field_value(column_type: &ColumnType, column: &ArrayRef, i: usize) -> Result<FieldValue> {
     if let ColumnType::Arrow(data_type) = column_type {
         return Ok(FieldValue::from_row(column, i, data_type)?);

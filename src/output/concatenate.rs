@@ -17,9 +17,6 @@ use crate::sys::regular_file;
 const BUFFER_BYTES: usize = 1 << 18;
 
 /// Writes the rows of jsonl or csv files one after another. The header of csv files is written once.
-///
-/// # Errors
-/// If a file cannot be read, csv headers differ, a file does not end with a row, or the output cannot be written.
 pub fn concatenate(lock: &OutputLock, format: OutputFormat, paths: &[PathBuf]) -> Result<()> {
     let headers = paths.iter().map(|path| header(path, format)).collect::<Result<Vec<_>>>()?;
     let Some(first) = headers.first() else { return Ok(()) };

@@ -192,9 +192,6 @@ impl Content {
     }
 
     /// The vector of the row.
-    ///
-    /// # Errors
-    /// If the row has other content.
     pub(super) fn vector(&self) -> Result<&StoredVector> {
         match self {
             Content::Vector(vector) => Ok(vector),
@@ -288,9 +285,6 @@ impl VectorType {
 }
 
 /// The error for a row whose content is not of the schema's type.
-///
-/// # Errors
-/// Always.
 pub(super) fn other_content<T>() -> Result<T> {
     bail!("a row has other content than the schema; please report this as a bug")
 }

@@ -158,9 +158,6 @@ impl ContentBuilder {
     }
 
     /// Adds the content of a row, and returns its approximate size in bytes.
-    ///
-    /// # Errors
-    /// If it is not of the builder's type.
     pub(super) fn push(&mut self, content: &Content) -> Result<usize> {
         match (self, content) {
             (ContentBuilder::Vectors { vector_type, scale, counts, values }, Content::Vector(vector)) => {
@@ -211,9 +208,6 @@ impl ContentBuilder {
     }
 
     /// The columns.
-    ///
-    /// # Errors
-    /// If Arrow refuses them.
     pub(super) fn finish(self) -> Result<Vec<ArrayRef>, ArrowError> {
         match self {
             ContentBuilder::Vectors { vector_type, scale, counts, values } => {

@@ -55,9 +55,6 @@ impl<T: Read + Seek + Send> ReadSeek for T {}
 
 impl Destination {
     /// Opens a locked target: from the beginning, or after the durable rows of an interrupted run.
-    ///
-    /// # Errors
-    /// If the target cannot be opened, or its partial file does not hold the durable rows.
     pub(super) fn open(lock: &OutputLock, durable: Option<DurableRows>, access: Access) -> Result<Self> {
         let (target, sidecars) = (lock.target(), lock.sidecars().cloned());
         if sidecars.is_none() && durable.is_some() {
@@ -91,9 +88,6 @@ impl Destination {
     }
 
     /// Appends bytes.
-    ///
-    /// # Errors
-    /// If they cannot be written.
     pub(super) fn append(&mut self, bytes: &[u8]) -> Result<()> {
         self.sink.write_all(bytes).map_err(|error| self.error(error))?;
         if self.sidecars.is_some() {
@@ -103,9 +97,6 @@ impl Destination {
     }
 
     /// Syncs the partial file and returns its length in bytes. Any other target is flushed, and the result is 0.
-    ///
-    /// # Errors
-    /// If the bytes cannot be written.
     pub(super) fn checkpoint(&mut self) -> Result<u64> {
         let checkpoint = |sink: &mut BufWriter<Sink>| {
             sink.flush()?;
@@ -126,9 +117,6 @@ impl Destination {
     }
 
     /// Writes the header over its placeholder and commits. The access must be [`Access::Header`].
-    ///
-    /// # Errors
-    /// If the header cannot be written or the file cannot be renamed.
     pub(super) fn commit_with_header(mut self, header: &[u8]) -> Result<()> {
         let rewrite = |sink: &mut BufWriter<Sink>| {
             let file = rewind(sink)?;
@@ -140,9 +128,6 @@ impl Destination {
     }
 
     /// Flushes all bytes; syncs a partial file and renames it to its final name.
-    ///
-    /// # Errors
-    /// If the bytes cannot be written or the file cannot be renamed.
     pub(super) fn commit(mut self) -> Result<()> {
         let (target, sidecars) = (&self.target, self.sidecars.take());
         let resumable = sidecars.is_some();

@@ -56,9 +56,6 @@ impl Hasher {
     }
 
     /// Adds all bytes of a reader, and returns their number.
-    ///
-    /// # Errors
-    /// If the reader fails.
     pub fn add_all(&mut self, mut reader: impl Read) -> io::Result<u64> {
         io::copy(&mut reader, &mut self.0)
     }
@@ -142,9 +139,6 @@ impl BlockHasher {
     /// Adds the bytes of an existing file up to the offset `length`, and verifies them against `blocks`; with no
     /// blocks, nothing is verified. `reader` starts at the offset of the first block. Returns the first block that
     /// differs.
-    ///
-    /// # Errors
-    /// If the reader fails.
     pub(super) fn add_verified(
         &mut self,
         mut reader: impl Read,

@@ -10,9 +10,6 @@ use super::target::{Target, parent_dir};
 use crate::sys::own_file::{self, SHARED};
 
 /// Refuses a path that exists and is not a regular file, before it is replaced.
-///
-/// # Errors
-/// If there is such a path.
 pub(super) fn refuse_non_file(path: &Path, target: &Target) -> Result<()> {
     if fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
         bail!("cannot write {target}: {} exists and is not a regular file; remove it", path.display());
@@ -22,9 +19,6 @@ pub(super) fn refuse_non_file(path: &Path, target: &Target) -> Result<()> {
 
 /// Creates a file with the permissions of `output`, plus read and write for its owner; default permissions where `output` does not
 /// exist. Sidecar files hold texts and vectors, too, so they are as private as the output.
-///
-/// # Errors
-/// If there is such a file, or it cannot be created.
 pub(super) fn create_sidecar(path: &Path, output: &Path) -> io::Result<File> {
     #[cfg(unix)]
     let mode = {
@@ -37,9 +31,6 @@ pub(super) fn create_sidecar(path: &Path, output: &Path) -> io::Result<File> {
 }
 
 /// Removes a file durably; a missing file is not an error.
-///
-/// # Errors
-/// If the file cannot be removed.
 pub fn remove(path: &Path) -> Result<()> {
     let removed = match fs::remove_file(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -49,9 +40,6 @@ pub fn remove(path: &Path) -> Result<()> {
 }
 
 /// Renames a synced file durably, replacing `to`.
-///
-/// # Errors
-/// If the file cannot be renamed or the directory cannot be synced.
 pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
     sync_parent_dir(to)

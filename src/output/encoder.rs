@@ -24,31 +24,19 @@ pub(super) trait RowEncoder: Send {
     }
 
     /// Appends the header of a new partial file to `bytes`.
-    ///
-    /// # Errors
-    /// If it cannot be encoded.
     fn begin(&mut self, _bytes: &mut Vec<u8>) -> Result<()> {
         Ok(())
     }
 
     /// Appends a row to `bytes`, or holds it back until a later call.
-    ///
-    /// # Errors
-    /// If the row cannot be encoded.
     fn encode(&mut self, row: &Row, bytes: &mut Vec<u8>) -> Result<()>;
 
     /// Appends the rows that [`RowEncoder::encode`] held back to `bytes`.
-    ///
-    /// # Errors
-    /// If they cannot be encoded.
     fn flush(&mut self, _bytes: &mut Vec<u8>) -> Result<()> {
         Ok(())
     }
 
     /// Appends the rows that [`RowEncoder::encode`] held back to `bytes` as a record batch, even if there are none.
-    ///
-    /// # Errors
-    /// If they cannot be encoded.
     fn end_batch(&mut self, bytes: &mut Vec<u8>) -> Result<()> {
         self.flush(bytes)
     }
@@ -57,18 +45,12 @@ pub(super) trait RowEncoder: Send {
     fn set_metadata(&mut self, _metadata: &OutputMetadata) {}
 
     /// Completes an output of `rows` rows, all of which are written, and commits it.
-    ///
-    /// # Errors
-    /// If the output cannot be written.
     fn finish(self: Box<Self>, destination: Destination, _rows: u64) -> Result<()> {
         destination.commit()
     }
 }
 
 /// Checks that durable rows are a header and complete rows of the encoder's fixed size, if it has one.
-///
-/// # Errors
-/// If they are not.
 pub(super) fn check_row_size(encoder: &dyn RowEncoder, target: &Target, durable: &DurableRows) -> Result<()> {
     let Some(row_bytes) = encoder.row_bytes() else { return Ok(()) };
     let header = if let Access::Header(bytes) = encoder.access() { bytes as u64 } else { 0 };

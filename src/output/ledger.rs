@@ -73,9 +73,6 @@ pub struct Ledger {
 
 impl Ledger {
     /// Refuses to replace an existing file that is not a ledger.
-    ///
-    /// # Errors
-    /// If there is such a file at `final_path`.
     pub fn check_replaceable(final_path: &Path) -> Result<()> {
         if !regular_file::has_dir_entry(final_path) {
             return Ok(());
@@ -95,9 +92,6 @@ impl Ledger {
     /// Opens a ledger at `path`. With `durable`, the length in bytes of an interrupted run's ledger, the file is
     /// truncated to that and continued; otherwise an existing file is removed. A new file has the permissions of
     /// `output`.
-    ///
-    /// # Errors
-    /// If the file cannot be written, or is shorter than `durable`.
     pub fn open(path: &Path, output: &Path, durable: Option<u64>) -> Result<Self> {
         let bytes = durable.unwrap_or(0);
         if bytes == 0 {
@@ -127,9 +121,6 @@ impl Ledger {
     }
 
     /// Appends an entry.
-    ///
-    /// # Errors
-    /// If it cannot be written.
     pub fn write(&mut self, entry: &LedgerEntry) -> Result<()> {
         let mut line = serde_json::to_vec(entry)?;
         line.push(b'\n');
@@ -147,9 +138,6 @@ impl Ledger {
     }
 
     /// Appends the entries of the ledger at `path` that are not in `seen`, to which it adds them.
-    ///
-    /// # Errors
-    /// If they cannot be read or written.
     pub fn append(
         &mut self,
         path: &Path,
@@ -171,9 +159,6 @@ impl Ledger {
     }
 
     /// Makes all entries so far durable and returns the length of the file in bytes.
-    ///
-    /// # Errors
-    /// If they cannot be written.
     pub fn checkpoint(&mut self) -> Result<u64> {
         let Some(file) = &mut self.file else { return Ok(0) };
         let mut checkpoint = || {
@@ -185,9 +170,6 @@ impl Ledger {
     }
 
     /// Renames the ledger to `final_path`. If it has no entries, the file of an earlier run there is removed.
-    ///
-    /// # Errors
-    /// If it cannot be written, renamed or removed.
     pub fn finish(mut self, final_path: &Path) -> Result<()> {
         self.checkpoint()?;
         match self.file {

@@ -41,9 +41,6 @@ impl UncheckedOutput {
     }
 
     /// The output, which can be written to, after [`UncheckedOutput::refuse`].
-    ///
-    /// # Errors
-    /// As [`UncheckedOutput::refuse`].
     pub fn check(self, option: &str, read: &ReadFiles) -> Result<OutputLock> {
         self.refuse(option, read)?;
         Ok(self.0)
@@ -61,10 +58,6 @@ pub struct OutputLock {
 
 impl OutputLock {
     /// Locks an output. It must also be [checked](UncheckedOutput::check).
-    ///
-    /// # Errors
-    /// If another process holds the lock, the target is a directory, its directory cannot be written to, or standard
-    /// output is closed.
     pub fn acquire(target: &Target) -> Result<UncheckedOutput> {
         if *target == Target::Stdout {
             check_stdout()?;
@@ -86,9 +79,6 @@ impl OutputLock {
     }
 
     /// Removes the sidecar files of an unfinished run. Drop its [`Writer`](super::Writer) first.
-    ///
-    /// # Errors
-    /// If a file cannot be removed.
     pub fn discard(&self) -> Result<()> {
         let Some(SidecarPaths { partial, converted, manifest, ledger, .. }) = self.sidecars() else {
             return Ok(());

@@ -25,9 +25,6 @@ const MAX_BYTES: u64 = 1 << 30;
 
 /// Writes a value to `path` durably and atomically, with the permissions of `output` if that exists. An object gets a
 /// checksum.
-///
-/// # Errors
-/// If the file cannot be written.
 pub fn save<T: Serialize>(path: &Path, output: &Path, value: &T) -> Result<()> {
     let temporary = temporary_path(path);
     let mut value = serde_json::to_value(value)?;
@@ -49,17 +46,11 @@ pub fn save<T: Serialize>(path: &Path, output: &Path, value: &T) -> Result<()> {
 }
 
 /// Reads a value that [`save`] wrote; `None` if the file does not exist.
-///
-/// # Errors
-/// If the file cannot be read or is of another user, its checksum does not match, or it is not a `T`.
 pub fn load<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     load_with(path, own_file::read)
 }
 
 /// [`load`] for a file beside an input, which may be of another user.
-///
-/// # Errors
-/// If the file cannot be read, its checksum does not match, or it is not a `T`.
 pub fn load_beside_input<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     load_with(path, regular_file::read)
 }
@@ -81,9 +72,6 @@ fn load_with<T: DeserializeOwned>(
 }
 
 /// Reads the metadata beside an npy file, which [`save`] wrote, or other software without a checksum; `None` if the file does not exist.
-///
-/// # Errors
-/// If the file cannot be read, its checksum does not match, or it is not a JSON object.
 pub fn load_metadata(path: &Path) -> Result<Option<Map<String, Value>>> {
     if !regular_file::has_dir_entry(path) {
         return Ok(None);
@@ -96,9 +84,6 @@ pub fn load_metadata(path: &Path) -> Result<Option<Map<String, Value>>> {
 
 /// Refuses to replace an existing file unless it is a JSON object with the field `field`, as every earlier version of
 /// the file is.
-///
-/// # Errors
-/// If there is another file at `path`.
 pub fn check_replaceable(path: &Path, field: &str) -> Result<()> {
     if !regular_file::has_dir_entry(path) {
         return Ok(());

@@ -10,9 +10,6 @@ use super::schema::OutputSchema;
 const HEADER_BYTES: usize = 128;
 
 /// An encoder for a NumPy array.
-///
-/// # Errors
-/// If rows are no vectors.
 pub(super) fn encoder(schema: &OutputSchema) -> Result<ArrayEncoder> {
     ArrayEncoder::new(schema, HEADER_BYTES, |_, vectors, rows, _| {
         Ok(header(&[rows, vectors.width() as u64], descr(vectors.dtype)))

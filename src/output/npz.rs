@@ -29,9 +29,6 @@ pub(super) struct NpzEncoder {
 
 impl NpzEncoder {
     /// An encoder for rows of `schema`.
-    ///
-    /// # Errors
-    /// If rows are not sparse.
     pub(super) fn new(schema: &OutputSchema) -> Result<Self> {
         match schema.content {
             ContentType::Sparse { dimensions } => Ok(NpzEncoder { dimensions }),

@@ -29,9 +29,6 @@ struct JsonRow {
 }
 
 /// Calls `visit` with the id, as text, and the hash of the record of each row; of a text with several chunks, for the first one.
-///
-/// # Errors
-/// If the file cannot be read, or has no such column.
 pub fn for_each_record_hash(
     path: &Path,
     format: OutputFormat,

@@ -57,9 +57,6 @@ impl Source {
 
 impl RowFile {
     /// Opens a file of this format, Parquet or Arrow.
-    ///
-    /// # Errors
-    /// If it cannot be read, or has columns that Sconce does not write.
     pub fn open(path: &Path, format: OutputFormat) -> Result<Self> {
         let name = path.display().to_string();
         let file = regular_file::open(path)
@@ -81,9 +78,6 @@ impl RowFile {
     }
 
     /// Calls `f` with each row.
-    ///
-    /// # Errors
-    /// If the file cannot be read, or `f` fails.
     pub fn for_each_row(&self, mut f: impl FnMut(&Row) -> Result<()>) -> Result<()> {
         let columns: Vec<usize> = (0..self.source.schema().fields().len()).collect();
         self.for_each_batch(&columns, |batch| for_each_row(batch, &self.schema, &mut f))
@@ -91,9 +85,6 @@ impl RowFile {
 
     /// Calls `f` with the values of columns, given by their names, in each row; null where the file does not have the column. No other
     /// column is read.
-    ///
-    /// # Errors
-    /// If the file cannot be read, or `f` fails.
     pub(super) fn for_each_value<const N: usize>(
         &self,
         names: [&str; N],

@@ -26,9 +26,6 @@ const LATE_BYTES: usize = 1024;
 const LATE_KEYS: [&str; 3] = ["weights_sha256", "shard", "shard_records"];
 
 /// An encoder for a file with the tensor `embeddings`.
-///
-/// # Errors
-/// If rows are no vectors.
 pub(super) fn encoder(schema: &OutputSchema) -> Result<ArrayEncoder> {
     let bytes = header_bytes(schema, &schema.vectors()?);
     ArrayEncoder::new(schema, bytes, |schema, vectors, rows, bytes| {
@@ -65,9 +62,6 @@ pub(super) struct ChunkEncoder {
 
 impl ChunkEncoder {
     /// An encoder for rows of `schema`.
-    ///
-    /// # Errors
-    /// If rows are no vectors.
     pub(super) fn new(schema: &OutputSchema) -> Result<Self> {
         Ok(ChunkEncoder { schema: schema.clone(), vectors: schema.vectors()? })
     }
@@ -190,9 +184,6 @@ impl TensorIndex {
     }
 
     /// The header in `bytes` bytes: the length of the JSON in 8 bytes, then the JSON, padded with spaces.
-    ///
-    /// # Errors
-    /// If the JSON is longer.
     fn header(&self, schema: &OutputSchema, bytes: usize) -> Result<Vec<u8>> {
         let json = self.json(&metadata(schema));
         let mut header = (bytes as u64 - LENGTH_BYTES as u64).to_le_bytes().to_vec();

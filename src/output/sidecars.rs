@@ -41,9 +41,6 @@ pub struct SidecarPaths {
 
 impl SidecarPaths {
     /// The paths for a target; `None` for standard output, and for an existing pipe or device.
-    ///
-    /// # Errors
-    /// If the target is a directory or cannot be reached.
     pub fn of(target: &Target) -> Result<Option<Self>> {
         let Target::File(path) = target else { return Ok(None) };
         let Some(path) = regular_file(path).map_err(|error| write_error(target, false, error))? else {
@@ -82,9 +79,6 @@ impl SidecarPaths {
 }
 
 /// Removes the files beside an output, except for its lock.
-///
-/// # Errors
-/// If a file cannot be removed.
 pub fn remove_sidecars(sidecars: &SidecarPaths) -> Result<()> {
     let SidecarPaths { partial, converted, manifest, ledger, final_ledger, meta, done, .. } = sidecars;
     [manifest, done, ledger, final_ledger, meta, converted, partial]
@@ -107,9 +101,6 @@ fn was_renamed_after(_: &fs::Metadata, _: &fs::Metadata) -> bool {
 
 /// The path of the regular file that a write to `path` creates or replaces: the target of a symbolic link, not the link. `None`
 /// for an existing pipe or device.
-///
-/// # Errors
-/// If the path names a directory or cannot be reached.
 pub fn regular_file(path: &Path) -> io::Result<Option<PathBuf>> {
     if path.as_os_str().as_encoded_bytes().ends_with(b"/") {
         return Err(ErrorKind::IsADirectory.into());

@@ -54,9 +54,6 @@ pub fn write(target: &Target, bytes: &[u8], read: &ReadFiles) -> Result<()> {
 }
 
 /// [`write()`] for a path: a regular file has all of its old bytes or all of the new ones at each moment.
-///
-/// # Errors
-/// If it cannot be written.
 pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let Some(output) = regular_file(path)? else {
         return fs::OpenOptions::new().write(true).open(path)?.write_all(bytes);

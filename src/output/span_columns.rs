@@ -65,9 +65,6 @@ impl SpanBuilder {
     }
 
     /// Adds the content of a row, and returns its approximate size in bytes.
-    ///
-    /// # Errors
-    /// If it is not of the builder's kind.
     pub(super) fn push(&mut self, content: &Content) -> Result<usize> {
         let strings = match (self.kind, content) {
             (SpanKind::Entities, Content::Entities(entities)) => {
@@ -100,9 +97,6 @@ impl SpanBuilder {
     }
 
     /// The columns; `list` makes a column of lists from their items and counts.
-    ///
-    /// # Errors
-    /// If Arrow refuses them.
     pub(super) fn finish(
         mut self,
         list: impl Fn(ArrayRef, Vec<usize>) -> Result<ArrayRef, ArrowError>,

@@ -9,9 +9,6 @@ use super::write_error::write_error;
 use crate::sys;
 
 /// Rejects a standard output that was closed at start-up, because the rows would be lost.
-///
-/// # Errors
-/// If it was closed when the process started.
 pub(super) fn check_stdout() -> Result<()> {
     if sys::stdout::was_closed() {
         bail!("cannot write standard output: it is closed; redirect it to a file or a pipe");
@@ -28,9 +25,6 @@ pub fn print(page: &[u8]) -> Result<()> {
 }
 
 /// Calls `print`, which writes to standard output, and flushes that.
-///
-/// # Errors
-/// As [`print()`].
 pub fn print_with(print: impl FnOnce() -> io::Result<()>) -> Result<()> {
     check_stdout()?;
     let printed = print().and_then(|()| io::stdout().flush());

@@ -68,9 +68,6 @@ pub struct TableWriter<'a> {
 
 impl<'a> TableWriter<'a> {
     /// Opens a locked output for rows with these columns.
-    ///
-    /// # Errors
-    /// If the output cannot be written.
     pub fn open(lock: &'a OutputLock, format: TableFormat, mut columns: Vec<KeptColumn>) -> Result<Self> {
         let mut parquet = None;
         if format == TableFormat::Parquet {
@@ -104,9 +101,6 @@ impl<'a> TableWriter<'a> {
 
     /// Writes all rows of a table, which `rows` makes: twice for text, whose columns are as wide as their widest cell, so that no row has
     /// to be held.
-    ///
-    /// # Errors
-    /// As [`TableWriter::write`].
     pub fn write_all<I: Iterator<Item = Vec<FieldValue>>>(&mut self, rows: impl Fn() -> I) -> Result<()> {
         if self.format != TableFormat::Text {
             return rows().try_for_each(|row| self.write(row));
@@ -116,9 +110,6 @@ impl<'a> TableWriter<'a> {
     }
 
     /// Writes the rows that are left and renames the output to its final name.
-    ///
-    /// # Errors
-    /// If the output cannot be written.
     pub fn finish(mut self) -> Result<()> {
         self.encode_group()?;
         if let Some(parquet) = self.parquet.take() {

@@ -27,9 +27,6 @@ pub struct Writer {
 }
 
 /// The encoder of a format: the one place that lists them. `is_file` is false for standard output, pipes and devices.
-///
-/// # Errors
-/// If the format does not hold the content of the rows.
 fn encoder(schema: &OutputSchema, is_file: bool) -> Result<Box<dyn RowEncoder>> {
     Ok(match schema.format {
         OutputFormat::Jsonl => Box::new(jsonl::JsonlEncoder::new(schema)),
@@ -49,9 +46,6 @@ fn encoder(schema: &OutputSchema, is_file: bool) -> Result<Box<dyn RowEncoder>> 
 impl Writer {
     /// Opens a locked output for rows of `schema`, which [`check`](super::check()) has accepted: from the beginning, or
     /// after the durable rows of an interrupted run, whose partial file is truncated to them.
-    ///
-    /// # Errors
-    /// If the target cannot be written to, or the partial file does not hold the durable rows.
     pub fn open(lock: &OutputLock, schema: &OutputSchema, durable: Option<DurableRows>) -> Result<Self> {
         // A run that was interrupted before its first checkpoint has written nothing that could be resumed.
         let durable = durable.filter(|durable| durable.bytes > 0);
@@ -81,9 +75,6 @@ impl Writer {
 
     /// Makes all rows so far durable and returns the length of the partial file in bytes. On any other target, the rows
     /// are flushed as far as the format allows, and the result is 0.
-    ///
-    /// # Errors
-    /// If the rows cannot be written.
     pub fn checkpoint(&mut self) -> Result<u64> {
         self.encoder.flush(&mut self.buffer)?;
         self.write_buffer()?;
@@ -92,9 +83,6 @@ impl Writer {
 
     /// Ends a record batch of an output that [follows the batches](OutputSchema::follows_batches) of its input, and flushes it. A
     /// batch may be without rows.
-    ///
-    /// # Errors
-    /// If the rows cannot be written.
     pub fn end_batch(&mut self) -> Result<()> {
         self.encoder.end_batch(&mut self.buffer)?;
         self.write_buffer()?;
@@ -112,9 +100,6 @@ impl Writer {
     }
 
     /// Completes the output and renames it to its final name.
-    ///
-    /// # Errors
-    /// If it cannot be written; the partial file stays then, and can be resumed.
     pub fn finish(mut self) -> Result<()> {
         self.encoder.flush(&mut self.buffer)?;
         self.write_buffer()?;

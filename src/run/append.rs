@@ -24,9 +24,6 @@ pub(super) struct Appended {
 
 impl Appended {
     /// Locks the output, if there is one that rows can be appended to.
-    ///
-    /// # Errors
-    /// If the output is not a file with columns, or has rows of an interrupted run, or another file has the name of that of the new rows.
     pub(super) fn open(options: &RecordOptions) -> Result<Option<Self>> {
         if !options.format.has_columns() {
             bail!(UsageError(format!(
@@ -57,9 +54,6 @@ impl Appended {
 
     /// Joins the output and the new rows, and removes the file of the new rows. If the process is killed before, the next run with
     /// `--resume` does it.
-    ///
-    /// # Errors
-    /// If a file cannot be read or written, or the new rows have other columns.
     pub(super) fn finish(self, options: &RecordOptions) -> Result<()> {
         let mut records = 0;
         for_each_record_hash(&self.added, options.format, |_, _| {

@@ -7,9 +7,6 @@ use crate::model::directory::ModelDir;
 use crate::output::print;
 
 /// Downloads the files that are not in the cache yet and prints the path of the model.
-///
-/// # Errors
-/// If the hub cannot be reached, or does not have the model or refuses access to it.
 pub fn download(source: &Source) -> Result<()> {
     let files = ModelDir::locate(source, &[])?.with_base(source)?;
     if let Some(warning) = files.warning {

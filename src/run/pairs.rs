@@ -60,9 +60,6 @@ pub enum Found {
 }
 
 /// Runs `sconce pairs`.
-///
-/// # Errors
-/// If the file cannot be read, a row is not finite, or the output fails.
 pub fn pairs(options: &PairsOptions) -> Result<()> {
     let field = VectorField::named(options.vector_field.as_deref());
     let file = VectorFile::open(&options.vectors, field)?;

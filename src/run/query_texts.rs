@@ -21,9 +21,6 @@ pub(super) struct QueryTexts {
 
 impl QueryTexts {
     /// Reads all texts of the files of `--queries`. `field_option` is the name of the option for the field of their text.
-    ///
-    /// # Errors
-    /// If a file or one of its records cannot be read.
     pub(super) fn read(sources: &[Source], fields: &Fields, field_option: &str) -> Result<Self> {
         Self::read_all(sources, fields).map_err(|error| {
             let message = format!("{error:#}").replace("--input", "--queries");

@@ -86,9 +86,6 @@ impl Serialize for Matrix<'_> {
 }
 
 /// Embeds the texts and prints their similarities.
-///
-/// # Errors
-/// If the model cannot be loaded, a text has no vector, or standard output cannot be written.
 pub fn similarity(options: &SimilarityOptions) -> Result<()> {
     let console = &options.console;
     let loaded = load_embedding_or_sparse(&options.model, console)?;

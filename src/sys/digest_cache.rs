@@ -44,9 +44,6 @@ pub fn directory() -> Option<PathBuf> {
 }
 
 /// SHA-256 of a file in hexadecimal, from the cache of the user if it has not changed.
-///
-/// # Errors
-/// If the file cannot be read.
 pub fn sha256(path: &Path) -> io::Result<String> {
     digest(directory().as_deref(), path, SystemTime::now(), |path| {
         let mut hash = Sha256::new();
@@ -57,9 +54,6 @@ pub fn sha256(path: &Path) -> io::Result<String> {
 
 /// The digest of a file: that of an earlier run if the file is the same and has not changed since, else the result of `hash`. A
 /// cache that cannot be read or written is no error.
-///
-/// # Errors
-/// Those of `hash`, and if the file does not exist.
 pub fn digest(
     directory: Option<&Path>,
     path: &Path,

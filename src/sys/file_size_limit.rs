@@ -4,9 +4,6 @@ use anyhow::Result;
 
 /// Makes a write beyond the limit an error, [`FileTooLarge`](std::io::ErrorKind::FileTooLarge): by default the signal SIGXFSZ ends the
 /// process without a message.
-///
-/// # Errors
-/// If the system refuses.
 pub fn report_size_limits() -> Result<()> {
     #[cfg(unix)]
     {

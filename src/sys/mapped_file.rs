@@ -27,9 +27,6 @@ impl AsRef<[u8]> for MappedFile {
 impl MappedFile {
     /// Maps `file`, a regular file opened at `path`. Its bytes are valid as long as [`MappedFile::check_unchanged`] succeeds: call it
     /// after each use.
-    ///
-    /// # Errors
-    /// If the system refuses, for example because the address space is limited.
     pub fn new(path: &Path, file: File) -> io::Result<Self> {
         let modified = file.metadata().and_then(|metadata| metadata.modified()).ok();
         // SAFETY: `Mmap::map` requires an unchanged file. This process never writes to it; another one might. Then the map, which is
@@ -60,9 +57,6 @@ impl MappedFile {
 
     /// Fails if the content of the opened file has changed. Another file renamed to its path is no change: the map still has
     /// the old one.
-    ///
-    /// # Errors
-    /// If size or modification time are not those of the mapped file, or cannot be read.
     pub fn check_unchanged(&self) -> Result<()> {
         let shown = self.path.display();
         match self.file.metadata() {
@@ -76,9 +70,6 @@ impl MappedFile {
     }
 
     /// Fills `into` with the bytes from offset `start` on: reading once costs less than page faults in the map.
-    ///
-    /// # Errors
-    /// If reading fails, or the file ends before.
     #[cfg(unix)]
     pub fn read(&self, start: usize, into: &mut [u8]) -> Result<()> {
         match std::os::unix::fs::FileExt::read_exact_at(&self.file, into, start as u64) {
@@ -88,9 +79,6 @@ impl MappedFile {
     }
 
     /// Fills `into` with the bytes from offset `start` on.
-    ///
-    /// # Errors
-    /// If the file ends before.
     #[cfg(not(unix))]
     pub fn read(&self, start: usize, into: &mut [u8]) -> Result<()> {
         match self.map.get(start..start + into.len()) {

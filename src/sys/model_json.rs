@@ -16,9 +16,6 @@ const NUMBER: &str = "__float__";
 const SURROGATES: &str = "__surrogates__";
 
 /// Reads a JSON file.
-///
-/// # Errors
-/// If the file cannot be read, is larger than a configuration file can be, or is not JSON.
 pub fn read_json(path: &Path) -> Result<Value> {
     let bytes = match regular_file::read(path, regular_file::MAX_CONFIG_BYTES) {
         Ok(bytes) => bytes,
@@ -31,9 +28,6 @@ pub fn read_json(path: &Path) -> Result<Value> {
 }
 
 /// Reads a JSON file that holds an object.
-///
-/// # Errors
-/// As [`read_json`], or if the file holds another value.
 pub fn read_json_object(path: &Path) -> Result<Map<String, Value>> {
     match read_json(path)? {
         Value::Object(fields) => Ok(fields),

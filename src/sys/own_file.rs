@@ -29,25 +29,16 @@ enum Kind {
 }
 
 /// Opens a file for reading.
-///
-/// # Errors
-/// If there is no file, or it is a link, not a regular file, of another user, or has several hard links.
 pub fn open(path: &Path) -> io::Result<File> {
     open_with(path, OpenOptions::new().read(true), Kind::Own)
 }
 
 /// [`open`], and refuses a file that other users may write to: its content is used without a check.
-///
-/// # Errors
-/// As [`open`].
 pub fn open_trusted(path: &Path) -> io::Result<File> {
     open_with(path, OpenOptions::new().read(true), Kind::Trusted)
 }
 
 /// Opens an existing file for reading and writing.
-///
-/// # Errors
-/// As [`open`].
 pub fn open_to_write(path: &Path) -> io::Result<File> {
     open_with(path, OpenOptions::new().read(true).write(true), Kind::Own)
 }
@@ -61,9 +52,6 @@ pub fn open_or_create(path: &Path, mode: u32) -> io::Result<File> {
 }
 
 /// Opens or creates a file that is only locked, never read or written.
-///
-/// # Errors
-/// If it is a link or not a regular file, or cannot be created.
 pub fn open_lock(path: &Path) -> io::Result<File> {
     open_or_create_with(path, SHARED, Kind::Lock)
 }
@@ -86,9 +74,6 @@ pub fn read_trusted(path: &Path, max_bytes: u64) -> io::Result<String> {
 }
 
 /// Replaces whatever has this path, which other processes see complete or not at all. A link is replaced, not followed.
-///
-/// # Errors
-/// If the file cannot be written.
 pub fn replace(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
     let create = |path: &Path| create_new(path, mode);
@@ -99,9 +84,6 @@ pub fn replace(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Creates a file that does not exist.
-///
-/// # Errors
-/// If anything has this path already, or the file cannot be created.
 pub fn create_new(path: &Path, mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true);
@@ -113,9 +95,6 @@ pub fn create_new(path: &Path, mode: u32) -> io::Result<File> {
 }
 
 /// Checks that a path is that of a file which [`open`] would open.
-///
-/// # Errors
-/// As [`open`].
 pub fn check(path: &Path) -> io::Result<()> {
     check_kind(&fs::symlink_metadata(path)?, path, Kind::Own)
 }

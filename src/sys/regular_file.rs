@@ -19,9 +19,6 @@ pub fn has_dir_entry(path: &Path) -> bool {
 }
 
 /// Opens a regular file for reading.
-///
-/// # Errors
-/// If the file cannot be opened, or is a directory, a pipe or a device.
 pub fn open(path: &Path) -> io::Result<File> {
     // Checked before the file is opened, too: opening a pipe blocks until it has a writer.
     check_is_regular(&fs::metadata(path).map_err(|error| explain_dangling_link(path, error))?)?;
@@ -31,9 +28,6 @@ pub fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Reads a regular file of at most `max_bytes` bytes.
-///
-/// # Errors
-/// If the file is larger, cannot be read, or is a directory, a pipe or a device.
 pub fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     read_limited(open(path)?, max_bytes)
 }
@@ -50,9 +44,6 @@ pub(super) fn read_limited(file: File, max_bytes: u64) -> io::Result<Vec<u8>> {
 }
 
 /// Fills `bytes` with the contents of a file from `offset` on. Threads may read one file at the same time.
-///
-/// # Errors
-/// If reading fails, or the file ends before.
 pub fn read_exact_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
     #[cfg(unix)]
     {

@@ -8,18 +8,12 @@ use anyhow::{Error, Result, anyhow};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// Builds rayon's global pool with `threads` threads, by default one per available core. Call it once, before any parallel work.
-///
-/// # Errors
-/// If the system refuses to start the threads.
 pub fn build_global_pool(threads: Option<usize>) -> Result<()> {
     let (pool, threads) = compute_threads(threads);
     pool.build_global().map_err(|error| refused(threads, error))
 }
 
 /// A pool like the global one, for a program that has a global pool of its own.
-///
-/// # Errors
-/// If the system refuses to start the threads.
 pub fn compute_pool(threads: Option<usize>) -> Result<ThreadPool> {
     let (pool, threads) = compute_threads(threads);
     pool.build().map_err(|error| refused(threads, error))
@@ -32,17 +26,11 @@ fn compute_threads(threads: Option<usize>) -> (ThreadPoolBuilder, usize) {
 }
 
 /// A pool of `threads` threads.
-///
-/// # Errors
-/// If the system refuses to start them.
 pub fn thread_pool(threads: usize, name: &'static str) -> Result<ThreadPool> {
     pool(threads, move |index| format!("{name}-{index}")).build().map_err(|error| refused(threads, error))
 }
 
 /// A pool of one thread. Parallel operations called inside of it run sequentially on that thread.
-///
-/// # Errors
-/// If the system refuses to start the thread.
 pub fn single_thread_pool(name: String) -> Result<ThreadPool> {
     pool(1, move |_| name.clone()).build().map_err(|error| refused(1, error))
 }
@@ -54,9 +42,6 @@ fn pool(threads: usize, name: impl FnMut(usize) -> String + 'static) -> ThreadPo
 }
 
 /// Starts a named thread.
-///
-/// # Errors
-/// If the system refuses to start it.
 pub fn spawn<T: Send + 'static>(
     name: impl Into<String>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -65,9 +50,6 @@ pub fn spawn<T: Send + 'static>(
 }
 
 /// Starts a named thread with so many bytes of stack, of which only what it uses is memory.
-///
-/// # Errors
-/// If the system refuses to start it.
 pub fn spawn_with_stack<T: Send + 'static>(
     name: impl Into<String>,
     stack_bytes: usize,
@@ -83,9 +65,6 @@ pub fn thread_panicked<E>(_: E) -> Error {
 }
 
 /// Calls `work` and turns a panic into an error. Without this, threads that wait for the rest of a queue would wait forever.
-///
-/// # Errors
-/// If `work` fails or panics.
 pub fn panic_to_error<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(thread_panicked(())))
 }

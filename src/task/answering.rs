@@ -46,9 +46,6 @@ pub struct Answerer {
 
 impl Answerer {
     /// A model that answers questions.
-    ///
-    /// # Errors
-    /// If the model has no head.
     pub fn new(loaded: Loaded, options: AnswerOptions) -> Result<Self> {
         let Loaded { tokenizer, encoders, head: Some(TaskHead::QuestionAnswering(head)), .. } = loaded else {
             bail!("the model was loaded without its head; please report this as a bug")

@@ -72,9 +72,6 @@ pub struct MemoryUse {
 
 /// The memory of an encoder with `pooling` and post-pooling `modules` in every compute type of `backend`'s device: its weights,
 /// stored with `significand_bits` significant bits, and a batch of texts of up to `tokens` tokens.
-///
-/// # Errors
-/// If the spec contradicts itself.
 pub fn memory_use(
     backend: &Backend,
     spec: &EncoderSpec,
@@ -132,9 +129,6 @@ fn repeat_bytes(spec: &EncoderSpec) -> usize {
 }
 
 /// An engine for texts that are in memory.
-///
-/// # Errors
-/// If the system cannot tell how much memory it has.
 pub fn engine<T: ModelTask>(task: T) -> Result<Engine<T>> {
     let budget = MemoryBudget::new(&workload(&task, None), None)?;
     Ok(Engine::new(Arc::new(task), budget, None))

@@ -57,9 +57,6 @@ enum Rows {
 
 impl Classifier {
     /// A classifier, whose rows have the best `top_k` labels, or all of them for 0.
-    ///
-    /// # Errors
-    /// If the model has no head, or its config is malformed.
     pub fn new(loaded: Loaded, options: ScoreOptions, top_k: usize) -> Result<Self> {
         let labels = match loaded.head_kind {
             Some(HeadKind::NextSentence) => next_sentence_labels(&loaded.config)?,
@@ -72,9 +69,6 @@ impl Classifier {
     }
 
     /// A cross-encoder, whose rows have the score of a query and a text.
-    ///
-    /// # Errors
-    /// If the model has no head with a single label, or its config is malformed.
     pub fn cross_encoder(
         loaded: Loaded,
         options: ScoreOptions,

@@ -8,9 +8,6 @@ use crate::nn::{Backend, DeviceError, GpuUnavailable};
 use crate::sys::console::Console;
 
 /// The backends for `--device` and `--dtype`, one per device.
-///
-/// # Errors
-/// If a device does not exist or does not support the dtype.
 pub(super) fn backends(options: &ModelOptions, console: &Console) -> Result<Vec<Backend>> {
     let (backends, fallback_reason) =
         Backend::open(&options.device, options.compute_dtype).map_err(device_error)?;

@@ -101,9 +101,6 @@ impl Examined {
 
 /// Examines a model. Tokenizer and weights that are missing or cannot be read are [`Examined::problems`]. With a config alone
 /// there are no weights, and no tokenizer unless the options name one.
-///
-/// # Errors
-/// If the model is not found, or its config or modules cannot be read or contradict each other.
 pub fn examine(options: &ModelOptions, console: &Console) -> Result<Examined> {
     let prepared = prepare(options, console, Wanted::Inspection)?;
     let (tokenizer, weights) =

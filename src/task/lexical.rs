@@ -19,9 +19,6 @@ pub(super) struct LexicalHead {
 
 impl LexicalHead {
     /// The head of a model that was loaded with one.
-    ///
-    /// # Errors
-    /// If it was not.
     pub(super) fn new(head: Option<TaskHead>, tokenizer: &Tokenizer) -> Result<Self> {
         let Some(TaskHead::TokenClassification(head)) = head else {
             bail!("the model was loaded without its lexical weights; please report this as a bug")
@@ -36,9 +33,6 @@ impl LexicalHead {
 
     /// The positive weights of the tokens of each of `N` sequences, by ascending id, from hidden states of `(T, H)`: the maximum of the
     /// logits of a token that is there several times.
-    ///
-    /// # Errors
-    /// If the head fails.
     pub(super) fn weights(&self, batch: &RaggedBatch, hidden: &Tensor) -> Result<Vec<Vec<(u32, f32)>>> {
         let logits = self.head.forward(hidden)?.flatten_all()?.to_vec1::<f32>()?;
         let sequences = batch.cu_seqlens().windows(2).map(|bounds| bounds[0]..bounds[1]);

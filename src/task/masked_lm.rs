@@ -26,9 +26,6 @@ pub struct MaskFiller {
 
 impl MaskFiller {
     /// A masked language model, whose rows have the best `top_k` tokens per mask, or the whole vocabulary for 0.
-    ///
-    /// # Errors
-    /// If the model has no head, or its tokenizer has no mask token.
     pub fn new(loaded: Loaded, options: ScoreOptions, top_k: usize) -> Result<Self> {
         let Loaded { tokenizer, encoders, head: Some(TaskHead::MaskedLm(head)), dimensions, .. } = loaded
         else {

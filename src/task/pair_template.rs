@@ -25,9 +25,6 @@ pub(super) struct PairTemplate {
 
 impl PairTemplate {
     /// The template by which the model reads pairs; `None` if it reads them as pairs. `prompt` may be empty.
-    ///
-    /// # Errors
-    /// If the files ask for a template, or a causal language model needs one, and there is none that renders a query and a text.
     pub(super) fn of(loaded: &Loaded, prompt: &str, console: &Console) -> Result<Option<Self>> {
         let is_required = loaded.head_kind == Some(HeadKind::CausalLm);
         let (options, is_asked_for) = match &loaded.modules.pair_input {
@@ -104,9 +101,6 @@ impl PairTemplate {
     }
 
     /// The tokens of a query and a text. One that fills the limit ends in the suffix.
-    ///
-    /// # Errors
-    /// If the template or the tokenizer fails.
     pub(super) fn encode(
         &self,
         tokenizer: &Tokenizer,

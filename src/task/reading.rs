@@ -73,9 +73,6 @@ impl Readings {
     }
 
     /// How a text is read, which is tokenized by `tokenizer` and treated by `on_long` unless something else follows from its choices.
-    ///
-    /// # Errors
-    /// If the prompt cannot be tokenized, or the limit of its role leaves no room for a text.
     pub(super) fn of<'a>(
         &'a self,
         input: &TaskInput<'a>,

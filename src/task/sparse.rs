@@ -134,9 +134,6 @@ impl SparseEncoder {
     }
 
     /// The vectors of a batch.
-    ///
-    /// # Errors
-    /// If the encoder or the head fails.
     pub(super) fn vectors(
         &self,
         texts: &[impl Borrow<TokenizedText>],

@@ -87,9 +87,6 @@ impl TextEncoder {
     }
 
     /// A text to compare others with, given its vector.
-    ///
-    /// # Errors
-    /// As [`Embedder::compared`].
     pub fn compared(&self, vector: TextVector) -> Result<Compared> {
         match (self, vector) {
             (TextEncoder::Dense(encoder), TextVector::Dense(vector)) => encoder.compared(vector),
@@ -101,9 +98,6 @@ impl TextEncoder {
     }
 
     /// The vectors of a batch.
-    ///
-    /// # Errors
-    /// If the encoder fails.
     pub(super) fn vectors(
         &self,
         texts: &[&TokenizedText],

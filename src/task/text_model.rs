@@ -34,9 +34,6 @@ impl TextModel {
     }
 
     /// Tokenizes a text or a pair as one sequence.
-    ///
-    /// # Errors
-    /// If it is over the limit, and must not be truncated, or cannot be encoded.
     pub(super) fn tokenize(
         &self,
         text: &str,
@@ -47,9 +44,6 @@ impl TextModel {
     }
 
     /// A text of these sequences.
-    ///
-    /// # Errors
-    /// If a token has no embedding, or there are none.
     pub(super) fn checked(
         &self,
         sequences: impl IntoIterator<Item = TokenIds>,
@@ -63,9 +57,6 @@ impl TextModel {
 
     /// Encodes the sequences of texts as [`forward`] does, with the encoder of a worker thread. `reduce` returns any number of values
     /// for a batch and its hidden states of `(T, H)`, or those of the tokens that `select` returns; those of all batches are concatenated.
-    ///
-    /// # Errors
-    /// If the encoder or `reduce` fails.
     pub(super) fn forward<T>(
         &self,
         texts: &[impl Borrow<TokenizedText>],

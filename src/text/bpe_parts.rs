@@ -39,9 +39,6 @@ pub(super) struct Parts {
 
 impl Parts {
     /// The tokenizer of these steps.
-    ///
-    /// # Errors
-    /// If the library rejects one.
     pub(super) fn into_tokenizer(self) -> tokenizers::Result<LibraryTokenizer> {
         let mut tokenizer = LibraryTokenizer::new(self.model);
         tokenizer.with_normalizer(Option::<NormalizerWrapper>::deserialize(self.normalizer)?)?;
@@ -74,9 +71,6 @@ fn split(pattern: Value, behavior: &str, invert: bool) -> Value {
 }
 
 /// The parts of a class with this BPE model, of which only the vocabulary and the merges are used.
-///
-/// # Errors
-/// If a setting has the wrong type.
 pub(super) fn bpe_parts(
     class: &str,
     mut model: BPE,

@@ -83,9 +83,6 @@ impl ChatTemplate {
     /// Reads the template of the tokenizer in `tokenizer_file`: `chat_template.jinja` beside it, else `chat_template` of
     /// `tokenizer_config.json`; `None` if it has neither. `variables` are those of its renderings beside the messages and the special
     /// tokens.
-    ///
-    /// # Errors
-    /// If a file cannot be read, or the template does not parse.
     pub fn read(tokenizer_file: &Path, variables: &Map<String, Json>) -> Result<Option<Self>> {
         let config = TokenizerConfig::read(tokenizer_file)?;
         let own = tokenizer_file.with_file_name(CHAT_TEMPLATE);

@@ -88,9 +88,6 @@ pub fn split(
 /// one sequence. A longer one is encoded in several ("long late chunking"): each has as many whole chunks as fit after some of the text
 /// before them, so that every chunk is in exactly one sequence and has context on its left. The first chunk of the text includes the
 /// prompt and the special tokens before it, the last chunk the special tokens after it.
-///
-/// # Errors
-/// If the tokenizer fails.
 pub fn late_sequences(
     tokenizer: &Tokenizer,
     prompt: &str,

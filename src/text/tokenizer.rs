@@ -214,9 +214,6 @@ fn from_json(
 impl Tokenizer {
     /// Reads a `tokenizer.json`, or a `vocab.txt` or `vocab.json` with the files next to it. Padding and truncation settings of the
     /// file are ignored: batches are ragged, and `options` has the limit.
-    ///
-    /// # Errors
-    /// If a file cannot be read or does not parse, or if its tokenizer is not supported in this form.
     pub fn read(path: &Path, options: &TokenizerOptions) -> Result<Self> {
         let shown = path.display();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -251,9 +248,6 @@ impl Tokenizer {
 
     /// Reads the `tokenizer.json` of a static model: the files next to it are not read, and there are no special tokens. `options` gets the
     /// limit and the side of truncation that the file sets, if it does.
-    ///
-    /// # Errors
-    /// If the file cannot be read or does not parse.
     pub fn read_static(
         path: &Path,
         options: impl FnOnce(Option<(usize, TruncationSide)>) -> TokenizerOptions,
@@ -418,9 +412,6 @@ impl Tokenizer {
 
     /// Makes a prompt, or its first word, one token wherever a text contains it, if it is in the vocabulary: the marker of queries or
     /// documents, which the normalizer or the pre-tokenizer would split.
-    ///
-    /// # Errors
-    /// If the library fails.
     pub fn add_marker(&mut self, prompt: &str) -> Result<()> {
         let Some(word) = prompt.split_whitespace().next() else { return Ok(()) };
         let Some(marker) = [prompt, word].into_iter().find(|marker| self.token_id(marker).is_some()) else {
@@ -458,10 +449,6 @@ impl Tokenizer {
 
     /// Tokenizes a text, or a pair of texts, and adds special tokens. Texts over the limit are truncated at
     /// [`Tokenizer::truncation_side`], pairs by [`Tokenizer::pair_truncation`]; special tokens are kept.
-    ///
-    /// # Errors
-    /// If the text of a pair that is to be truncated has too few tokens, or if the library fails: a model without an `unk_token` does
-    /// so for an unknown token.
     pub fn encode(&self, text: &str, pair: Option<&str>) -> Result<TokenIds> {
         let cut = self.cut(text);
         // The order of the lengths of a pair decides how it is truncated.
@@ -513,9 +500,6 @@ impl Tokenizer {
     }
 
     /// Tokenizes a text that has its special tokens, such as the text of a chat template. One over the limit is truncated.
-    ///
-    /// # Errors
-    /// As [`Tokenizer::encode`].
     pub fn encode_rendered(&self, text: &str) -> Result<TokenIds> {
         let (mut encoding, tokens) = self.encode_at_least(text, self.max_length)?;
         let truncated_tokens = tokens.saturating_sub(self.max_length);
@@ -524,25 +508,16 @@ impl Tokenizer {
     }
 
     /// The tokens of a text of any length that has its special tokens.
-    ///
-    /// # Errors
-    /// As [`Tokenizer::encode`].
     pub fn rendered_ids(&self, text: &str) -> Result<Vec<u32>> {
         Ok(self.encode_without_special_tokens(text)?.get_ids().to_vec())
     }
 
     /// The number of tokens in a sequence that do not come from its text: the special tokens and those of `prompt`.
-    ///
-    /// # Errors
-    /// As [`Tokenizer::encode`].
     pub fn num_prompt_and_special_tokens(&self, prompt: &str) -> Result<usize> {
         Ok(self.num_special_tokens(false) + self.encode_without_special_tokens(prompt)?.len())
     }
 
     /// The byte range in the text of each of its tokens, without special tokens.
-    ///
-    /// # Errors
-    /// As [`Tokenizer::encode`].
     pub fn offsets(&self, text: &str) -> Result<Vec<Range<usize>>> {
         self.check_whitespace(text)?;
         let encoding = self.inner.encode(text, false).map_err(|error| anyhow!("{error}"))?;
@@ -551,9 +526,6 @@ impl Tokenizer {
 
     /// Tokenizes a text of any length, without truncation, and adds special tokens. Returns with the tokens the byte range of each in
     /// the text, `None` for special tokens.
-    ///
-    /// # Errors
-    /// As [`Tokenizer::encode`].
     pub fn encode_with_offsets(&self, text: &str) -> Result<(TokenIds, Vec<Option<Range<usize>>>)> {
         self.check_whitespace(text)?;
         let encoding = self.inner.encode(text, true).map_err(|error| anyhow!("{error}"))?;
@@ -564,9 +536,6 @@ impl Tokenizer {
 
     /// Tokenizes a text in consecutive sequences without overlap. Each has the prompt before it and the special tokens around it, and
     /// is as long as the limit allows; the last one has the rest.
-    ///
-    /// # Errors
-    /// As [`Tokenizer::encode`].
     ///
     /// # Panics
     /// If the [prompt and the special tokens](Tokenizer::num_prompt_and_special_tokens) reach the limit.
@@ -679,9 +648,6 @@ impl Tokenizer {
 
     /// The number of prompt tokens that are excluded from pooling, as sentence-transformers counts them: the tokens of the prompt
     /// alone, with special tokens, except one at the end.
-    ///
-    /// # Errors
-    /// As [`Tokenizer::encode`].
     pub fn prompt_length(&self, prompt: &str) -> Result<usize> {
         let encoding = self.inner.encode(prompt, true).map_err(|error| anyhow!("{error}"))?;
         let length = encoding.len().min(self.max_length);

@@ -254,9 +254,6 @@ const ALBERT_TOKENS: &[(&str, &str)] = &[
 ];
 
 /// Adds special tokens to the vocabulary of a tokenizer, and has it add those of its class to each text.
-///
-/// # Errors
-/// If the vocabulary has no token for one that the class adds to each text.
 pub(super) fn add_special_tokens(
     path: &Path,
     class: &TokenizerClass,

@@ -118,9 +118,6 @@ impl TokenizerConfig {
     }
 
     /// Whether `padding_side` is left.
-    ///
-    /// # Errors
-    /// If it is neither left nor right.
     pub(super) fn pads_left(&self) -> Result<bool> {
         match self.fields.get("padding_side") {
             None | Some(Value::Null) => Ok(false),
@@ -216,9 +213,6 @@ impl TokenizerConfig {
     }
 
     /// A field that is true or false.
-    ///
-    /// # Errors
-    /// If it has another type.
     pub(super) fn bool(&self, key: &str, default: bool) -> Result<bool> {
         match self.fields.get(key) {
             None => Ok(default),
@@ -228,9 +222,6 @@ impl TokenizerConfig {
     }
 
     /// A field that is true, false or null.
-    ///
-    /// # Errors
-    /// If it has another type.
     pub(super) fn optional_bool(&self, key: &str) -> Result<Option<bool>> {
         match self.fields.get(key) {
             None | Some(Value::Null) => Ok(None),
@@ -239,9 +230,6 @@ impl TokenizerConfig {
     }
 
     /// A field that is an integer from 0.
-    ///
-    /// # Errors
-    /// If it is not.
     pub(super) fn integer(&self, key: &str, default: usize) -> Result<usize> {
         match self.fields.get(key) {
             None => Ok(default),

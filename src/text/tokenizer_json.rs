@@ -86,9 +86,6 @@ enum UnigramType {
 
 /// Builds the tokenizer of the class that the files name from a `tokenizer.json`. Returns `None` if the whole file is to be used, or if
 /// it does not parse: reading it as a whole then gives the error with its line.
-///
-/// # Errors
-/// If a file next to it is malformed, or if its special tokens or settings do not fit the class.
 pub(super) fn from_class(
     path: &Path,
     bytes: &[u8],
@@ -278,9 +275,6 @@ fn precompiled_normalizer(normalizer: &Value) -> Option<Value> {
 }
 
 /// Adds the special tokens and added tokens of the files next to a `tokenizer.json` to the tokenizer of the whole file.
-///
-/// # Errors
-/// If the library rejects them, or if a setting has the wrong type.
 pub(super) fn add_special_tokens(
     path: &Path,
     mut tokenizer: LibraryTokenizer,

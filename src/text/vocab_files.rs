@@ -39,9 +39,6 @@ pub(super) fn is_vocab_file(name: &str) -> bool {
 }
 
 /// Reads a vocabulary; `config` is what the files next to it say.
-///
-/// # Errors
-/// If a file is missing or malformed, or if its tokenizer class is not supported.
 pub(super) fn read(path: &Path, config: &TokenizerConfig) -> Result<ClassTokenizer> {
     let class = tokenizer_class(path, config)?;
     let special_tokens = config.special_tokens(class.special_tokens);
@@ -93,9 +90,6 @@ fn read_word_piece(
 }
 
 /// The parts of `BertTokenizer` and `MPNetTokenizer`.
-///
-/// # Errors
-/// If a setting has the wrong type.
 pub(super) fn word_piece_parts(
     vocab: Vocabulary,
     unk_token: String,

@@ -77,9 +77,6 @@ impl VectorSchema {
     }
 
     /// Finds the columns of the file `name`, whose metadata has these keys and values.
-    ///
-    /// # Errors
-    /// If it has no vectors, or several columns can be those of `field`.
     pub(super) fn new<'a>(
         name: &str,
         field: VectorField,
@@ -144,9 +141,6 @@ impl VectorSchema {
 
     /// The stored elements of a vector: those that the type of the column says, else those of the first vector, which `first` finds; 0
     /// if no row has one.
-    ///
-    /// # Errors
-    /// If they are too many, or `first` fails.
     pub(super) fn stored_width(
         &self,
         name: &str,
@@ -190,9 +184,6 @@ impl VectorSchema {
 
     /// Calls `visit` with the vectors of a batch with the columns [`VectorSchema::decoded`], whose first row is row `first_row` of the
     /// file: a block for each run of rows that have a vector.
-    ///
-    /// # Errors
-    /// If a vector is malformed, or `visit` fails.
     pub(super) fn visit_batch(
         &self,
         name: &str,
@@ -219,9 +210,6 @@ impl VectorSchema {
 
     /// Appends the vectors of a batch with the columns [`VectorSchema::decoded`], whose first row is row `first_row` of the file, to a
     /// buffer. `width`: the stored elements that each must have.
-    ///
-    /// # Errors
-    /// If a vector is null, or has another number of elements.
     fn append(
         &self,
         name: &str,
@@ -315,9 +303,6 @@ enum Defect {
 }
 
 /// The elements of the lists of a column, each of `width` elements without nulls.
-///
-/// # Errors
-/// The first row that has no such list, and why.
 fn elements(lists: &ArrayRef, width: usize) -> Result<ArrayRef, (usize, Defect)> {
     let rows = lists.len();
     if let Some(row) = (0..rows).find(|row| lists.null_count() > 0 && lists.is_null(*row)) {
@@ -358,9 +343,6 @@ fn shown_columns(schema: &Schema, vectors: usize, has_sparse: bool) -> (Vec<usiz
 }
 
 /// The values of the columns at `positions` in a row of a record batch of the file `name`.
-///
-/// # Errors
-/// If Arrow cannot convert one of them.
 pub(super) fn values(
     name: &str,
     batch: &RecordBatch,
@@ -371,9 +353,6 @@ pub(super) fn values(
 }
 
 /// The value of a column in a row of a batch.
-///
-/// # Errors
-/// If Arrow cannot convert it.
 fn value(name: &str, column: &ArrayRef, row: usize) -> Result<FieldValue> {
     let failed = |reason: &dyn std::fmt::Display| {
         anyhow!("{name}: a value cannot be converted ({reason}); leave its column out of --keep")

@@ -56,9 +56,6 @@ impl<'a> VectorField<'a> {
     }
 
     /// Refuses a name for the only array of a file.
-    ///
-    /// # Errors
-    /// If the field has to have a name.
     pub(super) fn check_unnamed(self, file: &str, format: &str) -> Result<()> {
         match self {
             VectorField::Named(name) => bail!(UsageError(format!(
@@ -69,9 +66,6 @@ impl<'a> VectorField<'a> {
     }
 
     /// The index of the field among `fields`, which are `noun`s of the file. `own`: the names that `sconce embed` writes, best first.
-    ///
-    /// # Errors
-    /// If there is none, or several.
     pub(super) fn find(self, file: &str, noun: &str, own: &[&str], fields: &[Candidate]) -> Result<usize> {
         if let Some(name) = self.name()
             && let Some(found) = only(file, noun, name, fields)?
@@ -109,9 +103,6 @@ impl<'a> VectorField<'a> {
 }
 
 /// The only field of this name.
-///
-/// # Errors
-/// If there are several.
 fn only(file: &str, noun: &str, name: &str, fields: &[Candidate]) -> Result<Option<usize>> {
     let mut found = fields.iter().enumerate().filter(|(_, field)| field.name == name).map(|(i, _)| i);
     match (found.next(), found.count()) {

@@ -27,8 +27,6 @@ pub(super) struct ChunkCounts {
 }
 
 impl ChunkCounts {
-    /// # Errors
-    /// If the counts are not those of `rows` rows.
     pub(super) fn new(name: &str, counts: Option<Vec<u64>>, rows: usize) -> Result<Self> {
         let Some(counts) = counts else {
             return Ok(ChunkCounts { columns: Vec::new(), first_rows: Vec::new() });

@@ -73,9 +73,6 @@ pub(super) struct DenseArray {
 
 impl DenseArray {
     /// The vectors of this array in `file`, which has `size` bytes, beside the columns that `columns` makes for their number.
-    ///
-    /// # Errors
-    /// If the shape is not that of vectors, or the file does not have all elements.
     pub(super) fn open(
         self,
         name: &Arc<str>,

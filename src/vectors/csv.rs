@@ -55,9 +55,6 @@ enum Layout {
 
 impl Layout {
     /// The columns of a file with this header and first row; `None` if it has no vectors.
-    ///
-    /// # Errors
-    /// If they cannot be those of `field`.
     fn find(
         name: &str,
         field: VectorField,

@@ -31,9 +31,6 @@ pub struct VectorFile {
 
 impl VectorFile {
     /// Opens a file: npy, npz, safetensors, Arrow, Parquet, jsonl or csv, as its first bytes tell.
-    ///
-    /// # Errors
-    /// If the file cannot be read, is of no known format, is malformed or truncated, or its rows are not one dense vector.
     pub fn open(path: &Path, field: VectorField) -> Result<VectorFile> {
         let file = Self::open_any(path, field)?;
         let held = match file.kind() {
@@ -46,9 +43,6 @@ impl VectorFile {
 
     /// Opens a file as [`VectorFile::open`] does, or one with sparse vectors or one vector per token: Arrow, Parquet or
     /// jsonl.
-    ///
-    /// # Errors
-    /// If the file cannot be read, is of no known format, or is malformed or truncated.
     pub fn open_any(path: &Path, field: VectorField) -> Result<VectorFile> {
         let name: Arc<str> = path.display().to_string().into();
         let unread = |error| anyhow!("cannot read {name} ({error}); check the path");
@@ -117,9 +111,6 @@ impl VectorFile {
 
     /// Reads the rows of one of the [`VectorFile::units`] into `buffer`, at most `max_rows` at a time, and calls `visit` with each
     /// block, in order. Break ends the reading. Rows without a vector (null) are in no block.
-    ///
-    /// # Errors
-    /// If the file cannot be read, or `visit` fails.
     pub fn read_unit(
         &self,
         unit: Range<usize>,
@@ -132,9 +123,6 @@ impl VectorFile {
 
     /// Calls `visit` with blocks of at most `max_rows` rows, in order, from row `first_row` on. Break ends the reading. Rows without a
     /// vector (null) are in no block.
-    ///
-    /// # Errors
-    /// If the file cannot be read, or `visit` fails.
     pub fn for_each_block(
         &self,
         first_row: usize,
@@ -153,9 +141,6 @@ impl VectorFile {
 
     /// Calls `visit` with one block of these rows, ascending and distinct. [`Block::first_row`] is 0: row `i` of the block is row
     /// `rows[i]` of the file.
-    ///
-    /// # Errors
-    /// If the file cannot be read, or `visit` fails.
     pub fn read_rows<T>(&self, rows: &[usize], visit: impl FnOnce(&Block) -> Result<T>) -> Result<T> {
         let (mut buffer, mut gathered) = (BlockBuffer::default(), BlockBuffer::default());
         gathered.clear();
@@ -207,9 +192,6 @@ impl VectorFile {
     }
 
     /// The values of columns, given by their indices in [`VectorFile::columns`], in rows that are ascending and distinct: one list per row.
-    ///
-    /// # Errors
-    /// If they cannot be read.
     pub fn values(&self, rows: &[usize], columns: &[usize]) -> Result<Vec<Vec<FieldValue>>> {
         if columns.is_empty() || rows.is_empty() {
             return Ok(vec![Vec::new(); rows.len()]);

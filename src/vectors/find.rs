@@ -28,9 +28,6 @@ const SIDECAR_SUFFIXES: [&str; 2] = [LEDGER_SUFFIX, ".meta.json"];
 
 /// The vector files that arguments name, and the rest of the arguments, which are texts: `first`, all arguments after it up to the first
 /// that is no vector file, and the files of directories among these. The ledgers and the metadata beside vector files are left out.
-///
-/// # Errors
-/// If a directory cannot be read, or has no vector files.
 pub fn find_files(first: &Path, mut more: Vec<String>) -> Result<(Vec<PathBuf>, Vec<String>)> {
     let is_file = |text: &String| is_vector_file(Path::new(text)) || is_sidecar(Path::new(text));
     let texts = more.split_off(more.iter().take_while(|text| is_file(text)).count());

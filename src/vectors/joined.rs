@@ -47,9 +47,6 @@ impl VectorFile {
 }
 
 /// The files, one after another, as one.
-///
-/// # Errors
-/// If their vectors cannot be compared with one another.
 fn join(files: Vec<VectorFile>) -> Result<Opened> {
     for other in &files[1..] {
         check_alike(&files[0], other)?;

@@ -217,9 +217,6 @@ fn candidate((name, value): (&String, &Value)) -> Candidate {
 
 impl Layout {
     /// Finds the vector in the fields of the first line.
-    ///
-    /// # Errors
-    /// If there is none.
     fn new(name: &str, field: VectorField, first: &Map<String, Value>) -> Result<Self> {
         let mut candidates: Vec<Candidate> = first.iter().map(candidate).collect();
         let own = [VECTORS, TOKEN_VECTORS, WEIGHTS];

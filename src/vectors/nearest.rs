@@ -73,9 +73,6 @@ impl VectorFile {
     }
 
     /// The nearest neighbours of sparse queries. A file by token gets numbers for the tokens of the queries.
-    ///
-    /// # Errors
-    /// As [`VectorFile::nearest`].
     pub fn nearest_sparse(
         &self,
         queries: &[&SparseVector],

@@ -103,9 +103,6 @@ impl Header {
     }
 
     /// The array of the header.
-    ///
-    /// # Errors
-    /// If its elements cannot be those of vectors.
     pub(super) fn dense_array(self, name: &str) -> Result<DenseArray> {
         let Some((element, is_big_endian)) = self.element() else {
             bail!(

@@ -26,24 +26,15 @@ pub(super) trait Records: Send + Sync {
     fn columns(&self) -> &[KeptColumn];
 
     /// Calls `visit` with the rows of a unit and their records. Break ends the reading.
-    ///
-    /// # Errors
-    /// If the file cannot be read, or `visit` fails.
     fn for_each(&self, unit: usize, visit: &mut VisitRecord<Self::Record>) -> Result<ControlFlow<()>>;
 
     /// Appends the vector of a record to a buffer. Returns whether it has one.
-    ///
-    /// # Errors
-    /// If the record is malformed.
     fn append(&self, row: usize, record: &Self::Record, buffer: &mut BlockBuffer) -> Result<bool>;
 
     /// The block of the `rows` rows that a buffer holds.
     fn block<'a>(&self, buffer: &'a BlockBuffer, first_row: usize, rows: usize) -> Block<'a>;
 
     /// The values of columns, given by their indices, in a record.
-    ///
-    /// # Errors
-    /// If the record is malformed.
     fn values(&self, row: usize, record: &Self::Record, columns: &[usize]) -> Result<Vec<FieldValue>>;
 }
 

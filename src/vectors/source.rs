@@ -20,9 +20,6 @@ pub(super) trait Vectors: Send + Sync {
     fn units(&self, max_rows: usize) -> Vec<Range<usize>>;
 
     /// Reads a range of rows inside a unit into `buffer`, at most `max_rows` rows at a time, and calls `visit` with each block.
-    ///
-    /// # Errors
-    /// If the file cannot be read, or `visit` fails.
     fn read(
         &self,
         rows: Range<usize>,
@@ -38,9 +35,6 @@ pub(super) trait Columns: Send + Sync {
     fn columns(&self) -> &[KeptColumn];
 
     /// The values of columns, given by their indices, in rows that are ascending and distinct: one list per row.
-    ///
-    /// # Errors
-    /// If they cannot be read.
     fn values(&self, rows: &[usize], columns: &[usize]) -> Result<Vec<Vec<FieldValue>>>;
 }
 

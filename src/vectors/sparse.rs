@@ -22,9 +22,6 @@ pub(super) const VALUES: &str = "values";
 pub(super) const WEIGHTS: &str = "weights";
 
 /// Appends rows with the columns [`INDICES`] and [`VALUES`], whose first row is row `first_row` of the file, to a buffer.
-///
-/// # Errors
-/// If a row is null, has not one value for each index, or an index that is no dimension.
 pub(super) fn append(
     name: &str,
     [indices, values]: [&ArrayRef; 2],

@@ -42,9 +42,6 @@ struct Batch {
 
 /// Reads the metadata of all record batches of a regular file, and its dictionaries. `name` is the file in messages, and `remedy` what to
 /// do if it is malformed, as a clause.
-///
-/// # Errors
-/// If the file cannot be read or is malformed.
 pub fn open(name: &str, file: File, remedy: &'static str) -> Result<ArrowBatches> {
     let opened = catch_panic(|| ArrowBatches::read_metadata(name.into(), file, remedy));
     let opened = opened.unwrap_or_else(|| Err("its metadata is damaged".into()));
@@ -106,9 +103,6 @@ impl ArrowBatches {
     }
 
     /// Reads columns of a record batch, given by their indices in ascending order.
-    ///
-    /// # Errors
-    /// If they cannot be read, are malformed, or take too much memory.
     pub fn read(&self, batch: usize, columns: &[usize]) -> Result<RecordBatch> {
         // The `arrow` crate panics on buffers whose length is not a multiple of the size of their elements.
         let read = catch_panic(|| self.read_columns(&self.batches[batch], columns));
@@ -140,9 +134,6 @@ impl ArrowBatches {
 
     /// Where the values of a column without nulls are in the file: the offset of the last buffer of the column, which has
     /// `bytes` bytes. `None` if the buffers are compressed, the column has nulls, or the buffer has another size.
-    ///
-    /// # Errors
-    /// If the metadata is malformed.
     pub fn values_offset(&self, batch: usize, column: usize, bytes: u64) -> Result<Option<u64>> {
         let found = catch_panic(|| self.find_values(&self.batches[batch], column, bytes));
         found.unwrap_or_else(|| Err("its metadata is damaged".into())).map_err(|error| self.unreadable(error))

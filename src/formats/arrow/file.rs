@@ -37,9 +37,6 @@ pub(super) struct MessageFile {
 
 impl MessageFile {
     /// Reads the footer of a file of `size` bytes, and the schema in it.
-    ///
-    /// # Errors
-    /// If reading fails, or the footer is malformed.
     pub(super) fn new(file: File, size: u64) -> Result<(Self, Schema), ReadError> {
         let blocks = Vec::new().into_iter();
         let mut messages = MessageFile { file, size, blocks, body: 0..0, bytes_read: 0 };
@@ -97,9 +94,6 @@ impl MessageFile {
     }
 
     /// Fills `part` with the body of the last message from offset `start` on.
-    ///
-    /// # Errors
-    /// If reading fails.
     pub(super) fn read_body(&mut self, start: u64, part: &mut [u8]) -> Result<(), ReadError> {
         Ok(read_exact_at(&self.file, part, self.body.start + start)?)
     }

@@ -31,9 +31,6 @@ impl BodyProjection {
     /// The parts of a body of `body_length` bytes that belong to the columns for whose index `is_read` is true.
     ///
     /// `metadata` is the metadata of the message, and `batch` the record batch decoded from it, with these columns.
-    ///
-    /// # Errors
-    /// If the metadata is malformed.
     pub(super) fn new(
         metadata: &[u8],
         batch: &RecordBatch,

@@ -117,9 +117,6 @@ fn first_schema(message: &Message) -> Result<Schema, String> {
 impl<'a> ArrowReader<'a> {
     /// Reads the schema of an input. If it is an uncompressed regular file, `file` has its path and its size in bytes, and it is read by
     /// its footer. All columns are read, in batches of at most `max_bytes` bytes.
-    ///
-    /// # Errors
-    /// If reading fails, or the input is not Arrow IPC.
     pub fn open(
         reader: Box<dyn BufRead + Send + 'a>,
         file: Option<(&Path, u64)>,
@@ -158,9 +155,6 @@ impl<'a> ArrowReader<'a> {
     }
 
     /// Reads the next record batch; `None` at the end of the input.
-    ///
-    /// # Errors
-    /// If reading fails, the input is malformed, or the record batch takes too much memory.
     pub fn next_batch(&mut self) -> Result<Option<RecordBatch>, ReadError> {
         loop {
             self.batch_start = self.messages.bytes_read();

@@ -30,9 +30,6 @@ pub(super) struct MessageStream<'a> {
 
 impl<'a> MessageStream<'a> {
     /// The messages of `reader`, and the first 8 bytes of the input, or all of a shorter one.
-    ///
-    /// # Errors
-    /// If reading fails.
     pub(super) fn new(reader: Box<dyn BufRead + Send + 'a>) -> io::Result<(Self, Vec<u8>)> {
         let mut stream =
             MessageStream { reader, peeked: Vec::new(), is_file: false, bytes_read: 0, body: (0, 0) };
@@ -87,9 +84,6 @@ impl<'a> MessageStream<'a> {
     }
 
     /// Fills `part` with the body of the last message from offset `start` on. Offsets ascend from call to call.
-    ///
-    /// # Errors
-    /// If reading fails, or the body ends before.
     pub(super) fn read_body(&mut self, start: u64, part: &mut [u8]) -> Result<(), ReadError> {
         self.skip_body(start)?;
         let peeked = self.peeked.len().min(part.len());

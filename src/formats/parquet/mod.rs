@@ -25,9 +25,6 @@ use crate::error::one_line;
 use crate::sys::catch_panic::catch_panic;
 
 /// Opens a regular file and reads its footer. `name` is the file in messages, and `remedy` what to do if it is malformed, as a clause.
-///
-/// # Errors
-/// If the file is not a Parquet file, or is damaged.
 pub fn open(name: &str, file: File, remedy: &'static str) -> Result<ParquetSource> {
     let read = || {
         let size = file.metadata()?.len();
@@ -81,9 +78,6 @@ impl ParquetSource {
     }
 
     /// A reader of top-level columns, given by their indices, in batches of at most `batch_rows` rows.
-    ///
-    /// # Errors
-    /// If the metadata of the file is damaged, or a row takes too much memory.
     pub fn batches(&self, columns: &[usize], rows: RowChoice, batch_rows: usize) -> Result<ParquetBatches> {
         let reader = self.reader(columns, rows, batch_rows);
         let (pages, reader) =
@@ -197,9 +191,6 @@ pub struct ParquetBatches {
 
 impl ParquetBatches {
     /// Decodes the next rows; `None` at the end.
-    ///
-    /// # Errors
-    /// If the file cannot be read or is damaged, or the rows take too much memory.
     pub fn next_batch(&mut self) -> Result<Option<RecordBatch>, ReadError> {
         self.pages.begin_batch();
         // The `parquet` crate panics on some damaged pages, for example with a division by zero.

@@ -173,9 +173,6 @@ impl PageMemory {
     }
 
     /// Counts the page of `length` bytes at offset `start`.
-    ///
-    /// # Errors
-    /// If there is no room for it.
     fn admit(&self, start: u64, length: u64) -> errors::Result<()> {
         let Some(chunk) = self.chunk(start) else { return Ok(()) };
         let mut state = self.state();

@@ -53,9 +53,6 @@ impl OutputFiles {
     }
 
     /// Opens the files of an interrupted run after its rows. Returns true if that run had renamed its output, which is not opened then.
-    ///
-    /// # Errors
-    /// If they contain less than the manifest says.
     pub(super) fn resume(&mut self, schema: &OutputSchema, manifest: &Manifest) -> Result<bool> {
         let Some(sidecars) = self.lock.sidecars() else { return Ok(false) };
         // Other formats are converted at the end: the file has another length than the rows.

@@ -106,9 +106,6 @@ struct Place {
 impl Collector {
     /// A collector for a run from the first record of `source`. The types of the columns are inferred from the first records of the
     /// whole input. With a journal, the run can be resumed.
-    ///
-    /// # Errors
-    /// If the records before a shard cannot be read.
     pub(super) fn start(
         mut output: RunOutput,
         journal: Option<Journal>,
@@ -146,9 +143,6 @@ impl Collector {
 
     /// A collector that continues an interrupted run after the records that it has read from `source`. The flag is true if that run had
     /// written all rows, so that nothing is left to do.
-    ///
-    /// # Errors
-    /// If the records differ, or the files contain less than the manifest says.
     pub(super) fn resume(
         output: RunOutput,
         journal: Journal,
@@ -226,9 +220,6 @@ impl Collector {
     }
 
     /// Takes all waves and completes the output.
-    ///
-    /// # Errors
-    /// If any stage fails, or the user interrupts the run. The rows before the failure are saved if the run can be resumed.
     pub(super) fn run(
         &mut self,
         waves: &Receiver<Result<Outgoing<RecordMeta>>>,

@@ -72,9 +72,6 @@ impl Collector {
     }
 
     /// The metadata of the output, with the digest of the weights if the model's files are hashed.
-    ///
-    /// # Errors
-    /// If one of the files cannot be read.
     pub(in crate::job) fn metadata(&mut self) -> Result<OutputMetadata> {
         self.schema.metadata.extend(weights_metadata(&self.identity.files.wait()?));
         Ok(self.schema.metadata.clone())

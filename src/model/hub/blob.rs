@@ -63,9 +63,6 @@ impl Blob {
     }
 
     /// Opens the part downloaded so far, or an empty one in place of a file that Sconce did not make.
-    ///
-    /// # Errors
-    /// If it cannot be opened or replaced.
     pub(super) fn open_part(&self) -> io::Result<File> {
         let part = self.part();
         own_file::open_or_create(&part, SHARED).or_else(|error| {
@@ -77,9 +74,6 @@ impl Blob {
 
     /// Locks the blob against other processes until the returned file is dropped; `None` on file systems without locks. Waits
     /// for another process for as long as its part of the file grows, and says so unless `silent`.
-    ///
-    /// # Errors
-    /// If the other process has stalled, or the lock file cannot be used.
     pub(super) fn lock(
         &self,
         name: &str,
@@ -117,9 +111,6 @@ impl Blob {
 
     /// Whether the file at `path` has the size of the blob, and its checksum if the ETag is one: the SHA-256 of large files
     /// (LFS), the SHA-1 of small ones as git stores them, or on some mirrors that of the content itself.
-    ///
-    /// # Errors
-    /// If the file cannot be read.
     pub(super) fn is_valid(&self, path: &Path) -> io::Result<bool> {
         let mut file = match regular_file::open(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
@@ -162,9 +153,6 @@ impl Blob {
 
     /// Links a file of a snapshot, `pointer`, to the blob; the link is relative, so that the cache can be moved. Without `has_links`,
     /// and where symbolic links cannot be created, the file is a copy.
-    ///
-    /// # Errors
-    /// If there can be neither a link nor a copy.
     pub(super) fn link(&self, pointer: &Path, snapshot: &Path, has_links: bool) -> io::Result<()> {
         let folder = pointer.parent().unwrap_or(snapshot);
         fs::create_dir_all(folder)?;

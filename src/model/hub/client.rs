@@ -103,9 +103,6 @@ impl Client {
     }
 
     /// The JSON value at a path of the hub.
-    ///
-    /// # Errors
-    /// If there is no answer, or it is no JSON.
     pub(super) fn json(&self, path: &str) -> Result<Value, RequestError> {
         let response = self.follow(path, None, |_, _| true)?;
         let mut bytes = Vec::new();
@@ -131,9 +128,6 @@ impl Client {
 
     /// The hub's description of the file at a path. A server that it redirects to is asked only for the size, and only if the hub
     /// does not state it.
-    ///
-    /// # Errors
-    /// If there is no answer, or it states no ETag or no size.
     pub(super) fn info(&self, path: &str) -> Result<FileInfo, RequestError> {
         let (mut etag, mut size) = (None, None);
         let mut read_headers = |response: &Response<Body>| {
@@ -164,9 +158,6 @@ impl Client {
 
     /// Downloads a file of `size` bytes from byte `start` on, or from the beginning if the server does not support ranges:
     /// `begin` is called with the first byte, then `write` with the content.
-    ///
-    /// # Errors
-    /// If the request fails, the connection breaks, the content is longer than the file, or `begin` or `write` fail.
     pub(super) fn content(
         &self,
         path: &str,

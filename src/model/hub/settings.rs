@@ -54,9 +54,6 @@ impl Settings {
 }
 
 /// The directory of the cache.
-///
-/// # Errors
-/// If it is relative and there is no working directory, or begins with `~` and a name that is no user's.
 pub(super) fn cache_directory() -> Result<PathBuf> {
     let given = path("HF_HUB_CACHE").or_else(|| path("HUGGINGFACE_HUB_CACHE"));
     let cache = given.unwrap_or_else(|| home().join("hub"));

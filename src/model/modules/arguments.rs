@@ -62,9 +62,6 @@ pub(super) struct Arguments {
 
 impl Arguments {
     /// Reads the arguments of a Transformer module.
-    ///
-    /// # Errors
-    /// If one is not supported, or has another type.
     pub(super) fn read(config: &Config) -> Result<Self> {
         let mut arguments = Arguments::default();
         if let Some(own) = of_either_name(config, "config_args", "config_kwargs")? {

@@ -23,9 +23,6 @@ impl Fields {
     }
 
     /// Fails at the first field of `config` that is not known.
-    ///
-    /// # Errors
-    /// If there is one that is not null.
     pub(super) fn check(&self, config: &Config) -> Result<()> {
         let is_known = |key: &str| {
             self.read.contains(&key)
@@ -41,9 +38,6 @@ impl Fields {
     }
 
     /// Reads the configuration of a module with these fields.
-    ///
-    /// # Errors
-    /// If the file does not parse, or has a field that is not known.
     pub(super) fn read(&self, path: &Path) -> Result<Config> {
         let config = Config::read(path)?;
         self.check(&config)?;

@@ -43,9 +43,6 @@ impl Module {
     }
 
     /// Whether the module, which is in the directory `model`, says that it takes the vector of each token.
-    ///
-    /// # Errors
-    /// If its configuration does not parse.
     pub(super) fn takes_tokens(&self, model: &Path) -> Result<bool> {
         let file = model.join(&self.path).join(CONFIG);
         Ok(has_dir_entry(&file)
@@ -58,9 +55,6 @@ impl Module {
     }
 
     /// The pooling that an encoder module with this config does itself: that of CLIP, and of jina-embeddings-v5's own code.
-    ///
-    /// # Errors
-    /// If the config of own code cannot be read.
     pub fn own_pooling(&self, config: &Path) -> Result<Option<Pool>> {
         let is_jina_v5 =
             || -> Result<bool> { Ok(Config::read(config)?.string("model_type")? == Some(JINA_V5)) };
@@ -85,9 +79,6 @@ impl Module {
 
 /// The entries of `modules.json`, in order; in place of a Router of a sparse encoder its modules, those of documents first. Of a
 /// Dense module with a folder for each number of dimensions, the one for `dimensions` if there is one.
-///
-/// # Errors
-/// If the file cannot be read, holds no list of modules, or a module's folder is outside the model's directory.
 pub fn read_modules(path: &Path, dimensions: Option<usize>) -> Result<Vec<Module>> {
     let modules = read_json(path)?;
     let Some(modules) = modules.as_array() else {
@@ -118,9 +109,6 @@ pub fn read_modules(path: &Path, dimensions: Option<usize>) -> Result<Vec<Module
 
 /// The modules of a Router in the folder `path` of the model, if its routes are documents, which an encoder reads, and queries, whose
 /// tokens have fixed weights; `None` for other routes.
-///
-/// # Errors
-/// If the file does not parse, or a folder is outside the model's directory.
 fn routed(model: &Path, path: &str) -> Result<Option<Vec<Module>>> {
     let file = model.join(path).join(ROUTER);
     if !has_dir_entry(&file) {
@@ -164,9 +152,6 @@ fn routed(model: &Path, path: &str) -> Result<Option<Vec<Module>>> {
 }
 
 /// A folder that `file` names, which is below the model's directory.
-///
-/// # Errors
-/// If it is outside.
 fn checked_folder<'a>(file: &Path, folder: &'a str) -> Result<&'a str> {
     if Path::new(folder).components().any(|part| !matches!(part, Component::Normal(_))) {
         let file = file.display();

@@ -25,9 +25,6 @@ pub struct LogitScore {
 
 impl LogitScore {
     /// Reads the configuration of the module.
-    ///
-    /// # Errors
-    /// If the file does not parse, or names other logits.
     pub(super) fn read(file: &Path) -> Result<Self> {
         let config = fields::LOGIT_SCORE.read(file)?;
         let Some(true_token) = config.token_id("true_token_id")? else {
@@ -71,9 +68,6 @@ impl Default for MessageOptions {
 
 impl PairInput {
     /// Reads the configuration of a Transformer module. Returns a limit of texts beside it, if there is one.
-    ///
-    /// # Errors
-    /// If a field has another type, or is not supported.
     pub(super) fn read(config: &Config) -> Result<(Self, Option<TokenLimit>)> {
         let modalities = config.object("modality_config")?;
         let Some(message) = modalities.map(|all| all.object("message")).transpose()?.flatten() else {

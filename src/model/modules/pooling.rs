@@ -41,9 +41,6 @@ impl PoolingModule {
     }
 
     /// Reads the module's `config.json`. A `pooling` of the user's replaces the mode of the file, which is then not read.
-    ///
-    /// # Errors
-    /// If the file does not parse, contradicts itself or asks for a mode that is not supported.
     pub fn read(path: &Path, pooling: Option<&Pooling>) -> Result<Self> {
         let config = fields::POOLING.read(path)?;
         let keys = ["embedding_dimension", "word_embedding_dimension"];

@@ -189,9 +189,6 @@ impl PostPoolingModule {
     }
 
     /// The path of the module's weights; `None` if it has none.
-    ///
-    /// # Errors
-    /// If there are none in a form that is read.
     pub fn weights(&self) -> Result<Option<PathBuf>> {
         match self.storage {
             _ if self.spec == PostPoolingSpec::Normalize => Ok(None),
@@ -211,9 +208,6 @@ pub(super) fn weights_in(folder: &Path) -> Result<PathBuf> {
 }
 
 /// Checks the sizes of modules whose weights are random, so that no file bounds them.
-///
-/// # Errors
-/// If a module has more than `max_bytes`.
 pub fn check_sizes(modules: &[PostPoolingModule], max_bytes: usize) -> Result<()> {
     for module in modules {
         let parameters = module_parameters(&module.spec).total();
@@ -225,9 +219,6 @@ pub fn check_sizes(modules: &[PostPoolingModule], max_bytes: usize) -> Result<()
 }
 
 /// Loads modules, each from its own file or, with a `seed`, with random weights. The tensors are added to `report`.
-///
-/// # Errors
-/// If a file cannot be read, or lacks a tensor.
 pub fn load(
     modules: &[PostPoolingModule],
     seed: Option<u64>,
@@ -306,9 +297,6 @@ fn activation(config: &Config, input: ModuleInput) -> Result<TorchActivation> {
 }
 
 /// The activation of a class of torch.nn, by its path in PyTorch.
-///
-/// # Errors
-/// What was expected instead, if it is another class.
 pub fn torch_activation(path: &str) -> Result<TorchActivation, String> {
     let name = path.strip_prefix("torch.").and_then(|path| path.rsplit('.').next()).unwrap_or_default();
     let fused = ACTIVATIONS.iter().find(|(known, _)| *known == name).map(|(_, function)| (*function).into());

@@ -77,9 +77,6 @@ pub(super) struct Settings {
 }
 
 /// Reads the settings of a model; those of a model without the file are empty. `pools`: the model has a Pooling module.
-///
-/// # Errors
-/// If the file does not parse.
 pub(super) fn read(path: &Path, pools: bool) -> Result<Settings> {
     if !has_dir_entry(path) {
         return Ok(Settings::default());

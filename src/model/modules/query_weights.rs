@@ -30,9 +30,6 @@ pub struct QueryWeights {
 
 impl QueryWeights {
     /// Reads the configuration.
-    ///
-    /// # Errors
-    /// If a file does not parse, or the weights are not those of a checkpoint.
     pub(super) fn read(folder: PathBuf, router: PathBuf, is_default: bool) -> Result<Self> {
         let config = fields::SPARSE_STATIC_EMBEDDING.read(&folder.join(CONFIG))?;
         if let Some(path) = config.string("path")? {
@@ -43,9 +40,6 @@ impl QueryWeights {
     }
 
     /// The weight of each token of the vocabulary.
-    ///
-    /// # Errors
-    /// If the checkpoint cannot be read, or lacks them.
     pub fn weights(&self) -> Result<Vec<f32>> {
         let path = weights_in(&self.folder)?;
         let checkpoint = Checkpoint::open(&path)?;
@@ -56,17 +50,11 @@ impl QueryWeights {
     }
 
     /// The tokenizer file.
-    ///
-    /// # Errors
-    /// If there is none, or only in an unsupported form.
     pub fn tokenizer(&self) -> Result<PathBuf> {
         tokenizer_in(&self.folder)
     }
 
     /// The files that affect vectors.
-    ///
-    /// # Errors
-    /// If tokenizer or weights are missing.
     pub fn files(&self) -> Result<[PathBuf; 4]> {
         let config = self.folder.join(CONFIG);
         Ok([self.router.clone(), config, self.tokenizer()?, weights_in(&self.folder)?])

@@ -8,9 +8,6 @@ use super::fields;
 use crate::nn::SpladeSpec;
 
 /// Reads the module's `config.json`.
-///
-/// # Errors
-/// If the file does not parse, or asks for a strategy or an activation that is not supported.
 pub(super) fn read(path: &Path) -> Result<SpladeSpec> {
     let config = fields::SPLADE_POOLING.read(path)?;
     let sums = match config.string("pooling_strategy")?.unwrap_or("max") {

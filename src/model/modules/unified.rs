@@ -18,9 +18,6 @@ pub(super) fn file_in(folder: &Path, name: &str) -> Option<PathBuf> {
 }
 
 /// The projection of token vectors, from its file: `weight` of `(D, H)` and `bias` of `(D)`, and normalization.
-///
-/// # Errors
-/// If the file is malformed.
 pub fn token_projection(file: &Path) -> Result<Vec<PostPoolingModule>> {
     let folder = file.parent().unwrap_or(file);
     let normalize = PostPoolingModule::normalize(folder.join("normalize"), ModuleInput::Tokens)?;
@@ -33,9 +30,6 @@ pub(super) fn multi_vector() -> MultiVector {
 }
 
 /// Loads the layer of lexical weights from its own file: `weight` of `(1, H)` and `bias` of `(1)`. Its tensors are added to `report`.
-///
-/// # Errors
-/// If the file cannot be read, or its tensors have other shapes.
 pub fn load_lexical_layer(
     path: &Path,
     spec: &HeadSpec,

@@ -45,9 +45,6 @@ pub struct AttendOptions {
 const SLOW_BYTES: usize = 16 << 20;
 
 /// Runs `sconce attend`.
-///
-/// # Errors
-/// If the text, the model or the output fails.
 pub fn attend(options: &AttendOptions) -> Result<()> {
     let mut attention = options.attention.clone();
     match options.format {

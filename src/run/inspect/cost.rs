@@ -27,9 +27,6 @@ pub(super) struct Cost {
 
 impl Cost {
     /// The cost of a model for a text of `tokens` tokens.
-    ///
-    /// # Errors
-    /// If the spec contradicts itself.
     pub(super) fn of(examined: &Examined, tokens: usize) -> Result<Self> {
         let Examined { spec, pooling, .. } = examined;
         let modules = examined.applied_modules();

@@ -18,9 +18,6 @@ pub(super) struct ModelFile {
 }
 
 /// All files that affect vectors, with their digests if `with_digests`.
-///
-/// # Errors
-/// If a file cannot be read.
 pub(super) fn model_files(examined: &Examined, with_digests: bool) -> Result<Vec<ModelFile>> {
     let describe = |path: &PathBuf| {
         let read = || -> std::io::Result<ModelFile> {

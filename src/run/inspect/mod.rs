@@ -30,9 +30,6 @@ pub struct InspectOptions {
 }
 
 /// Prints the report on a model, as a page or as a JSON object. A model that cannot be run is reported as far as it can be read.
-///
-/// # Errors
-/// If config or modules cannot be read, and after the report, if the model cannot be run.
 pub fn inspect(options: &InspectOptions) -> Result<()> {
     let examined = examine(&options.model, &options.console)?;
     let cost = Cost::of(&examined, options.tokens.unwrap_or(examined.max_length.tokens))?;

@@ -29,9 +29,6 @@ pub struct MergeOptions {
 }
 
 /// Joins files of one format, in the order of the arguments, in bounded memory.
-///
-/// # Errors
-/// If a file cannot be read, the files do not belong together, or the output cannot be written.
 pub fn merge(options: &MergeOptions) -> Result<()> {
     let lock = OutputLock::acquire(&options.output)?;
     let lock = lock.check("the output", &ReadFiles::new(&options.inputs, "an input"))?;
@@ -52,9 +49,6 @@ pub fn merge(options: &MergeOptions) -> Result<()> {
 }
 
 /// Joins files of one format into a locked output, and their ledgers and metadata.
-///
-/// # Errors
-/// As [`merge`].
 pub(super) fn join(lock: &OutputLock, inputs: &[PathBuf]) -> Result<()> {
     join_parts(lock, inputs, &open_parts(inputs)?)
 }
@@ -116,9 +110,6 @@ fn join_rows(
 
 /// Joins the ledgers beside the inputs, without repeating entries: a record that cannot be read is in the ledger of each run that
 /// appends rows. Without any ledger, an earlier ledger of the output is removed.
-///
-/// # Errors
-/// If a ledger cannot be read or written.
 pub(super) fn join_ledgers(sidecars: &SidecarPaths, inputs: &[PathBuf]) -> Result<()> {
     let mut ledger = Ledger::open(&sidecars.ledger, &sidecars.output, None)?;
     let mut seen = HashSet::new();

@@ -35,9 +35,6 @@ pub(super) struct Part {
 
 impl Part {
     /// Reads the format and the metadata of a file.
-    ///
-    /// # Errors
-    /// If the file cannot be read, or is of no format that Sconce writes.
     pub(super) fn open(path: &Path) -> Result<Part> {
         let name = path.display().to_string();
         let format = format_of(path, &name)?;
@@ -127,9 +124,6 @@ pub(super) fn join_npy_metadata(
 }
 
 /// Checks that the files belong together, and that shards are complete and in order. Returns their format and the metadata of all rows.
-///
-/// # Errors
-/// If they do not.
 pub(super) fn check(parts: &[Part]) -> Result<(OutputFormat, OutputMetadata)> {
     let Some(first) = parts.first() else { bail!("there are no files to merge; name some") };
     let common = |part: &Part| {

@@ -13,9 +13,6 @@ use crate::output::{self, Ledger, OutputLock, ReadFiles, UncheckedOutput};
 use crate::task::Loaded;
 
 /// Locks the output, after checking that it can be written.
-///
-/// # Errors
-/// If the output is locked, or writing it would overwrite another file.
 pub(super) fn lock_output(options: &RecordOptions) -> Result<UncheckedOutput> {
     if options.input.is_terminal() {
         options.console.note("reading texts from the terminal, one per line; press Ctrl-D to end");

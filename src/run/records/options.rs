@@ -62,18 +62,12 @@ pub enum Input {
 
 impl RecordOptions {
     /// The file that the rows are appended to, with the files beside it. `None` without `--append`, and without such a file.
-    ///
-    /// # Errors
-    /// If the file cannot be reached.
     pub(super) fn appended(&self) -> Result<Option<SidecarPaths>> {
         let file = self.append.as_ref().and_then(|append| append.file.clone());
         Ok(file.map(|file| SidecarPaths::of(&Target::File(file))).transpose()?.flatten())
     }
 
     /// Opens the input. `output_is_stream`: rows go to a terminal or a pipe, where someone may wait for them.
-    ///
-    /// # Errors
-    /// If a file cannot be opened.
     pub(super) fn open_input(&self, output_is_stream: bool) -> Result<OpenInput> {
         let entries = || match &self.input {
             Input::Texts(texts) => Ok(Entries::arguments(texts.clone())),

@@ -18,9 +18,6 @@ use crate::sys::console::Console;
 use crate::task::{Loaded, ModelTask, OnLong, workload};
 
 /// Locks the output, opens the input, loads the model, and makes the plan.
-///
-/// # Errors
-/// If the output, the input or the model fails, or they do not fit together.
 pub(super) fn make<T: ModelTask>(
     options: &RecordOptions,
     load: impl FnOnce(&Console) -> Result<Loaded>,

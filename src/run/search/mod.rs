@@ -24,9 +24,6 @@ use crate::vectors::{RowKind, VectorField, VectorFile};
 use queries::QueryVectors;
 
 /// Runs `sconce search`.
-///
-/// # Errors
-/// If a file, the model or the output fails, or the vectors of the file cannot be compared with those of the queries.
 pub fn search(options: &SearchOptions) -> Result<()> {
     let file = VectorFile::open_all(&options.vectors, VectorField::named(options.vector_field.as_deref()))?;
     check_options(options, &file)?;

@@ -62,9 +62,6 @@ pub(super) fn weighted_mean(weights: &[f64], values: &[Option<f64>]) -> Option<f
 }
 
 /// A value as a number; `None` for null and empty text.
-///
-/// # Errors
-/// If it is something else.
 pub(super) fn number(field: &str, row: usize, value: &FieldValue) -> Result<Option<f64>> {
     let json = value.json();
     let text = json.as_str().map(str::trim);

@@ -21,10 +21,6 @@ use reference::Reference;
 use report::Report;
 
 /// Embeds the texts, compares their vectors with the reference and prints a report.
-///
-/// # Errors
-/// If a file or the model cannot be read, the reference is not of this model, or the vectors exceed a bound. In the last case the report is
-/// printed first.
 pub fn verify(options: &VerifyOptions) -> Result<()> {
     let console = &options.console;
     let reference = Reference::read(options)?;

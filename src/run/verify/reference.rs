@@ -30,9 +30,6 @@ pub(super) struct Reference {
 
 impl Reference {
     /// Reads the vectors, then the texts.
-    ///
-    /// # Errors
-    /// If a file cannot be read, the vectors are not in f32 or f16 or not finite, or there is not one vector per text.
     pub(super) fn read(options: &VerifyOptions) -> Result<Reference> {
         let file = VectorFile::open(&options.against, VectorField::named(options.vector_field.as_deref()))?;
         if file.columns().iter().any(|column| column.name == "chunk") {
@@ -63,9 +60,6 @@ impl Reference {
     }
 
     /// Checks that the vectors have the dimensions of the model's.
-    ///
-    /// # Errors
-    /// If they have not.
     pub(super) fn check_dimensions(&self, of_model: usize) -> Result<()> {
         if self.dimensions != of_model {
             bail!(

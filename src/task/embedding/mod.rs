@@ -87,9 +87,6 @@ impl Embedder {
     }
 
     /// A text to compare others with, given its vector or the vectors of its tokens.
-    ///
-    /// # Errors
-    /// If no token has a vector.
     pub fn compared(&self, vector: Vec<f32>) -> Result<Compared> {
         match &self.late_interaction {
             Some(_) if vector.is_empty() => {

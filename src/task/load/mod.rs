@@ -121,33 +121,21 @@ pub struct StaticQueries {
 }
 
 /// Loads a model for dense embedding. Prints what was loaded, and which pooling is used if the model's files do not configure one.
-///
-/// # Errors
-/// If a file is missing or malformed, contradicts another file, or the model is not an embedding model.
 pub fn load(options: &ModelOptions, console: &Console) -> Result<Loaded> {
     load_for(Wanted::Vectors, options, console)
 }
 
 /// [`load`] of a model that may be a sparse encoder, which is loaded with its masked-LM head.
-///
-/// # Errors
-/// As [`load`].
 pub fn load_embedding_or_sparse(options: &ModelOptions, console: &Console) -> Result<Loaded> {
     load_for(Wanted::VectorsOrWeights, options, console)
 }
 
 /// Loads a model with its task head, of this kind.
-///
-/// # Errors
-/// If a file is missing or malformed, contradicts another file, or the model has no such head.
 pub fn load_head(kind: HeadKind, options: &ModelOptions, console: &Console) -> Result<Loaded> {
     load_for(Wanted::Head(kind), options, console)
 }
 
 /// Loads a model that scores texts by a query: a cross-encoder with its head, or an embedding model.
-///
-/// # Errors
-/// If a file is missing or malformed, contradicts another file, or the model is neither.
 pub fn load_reranker(options: &ModelOptions, console: &Console) -> Result<Loaded> {
     load_for(Wanted::PairScores, options, console)
 }
@@ -318,9 +306,6 @@ fn load_modules(
 }
 
 /// Reads the weights of queries of a sparse encoder with `dimensions`, and their tokenizer.
-///
-/// # Errors
-/// If a file cannot be read, or the weights have other dimensions.
 fn static_queries(options: &ModelOptions, module: &QueryWeights, dimensions: usize) -> Result<StaticQueries> {
     let weights = module.weights()?;
     if weights.len() != dimensions {

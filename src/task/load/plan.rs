@@ -164,9 +164,6 @@ pub(super) fn require_files(files: Option<&ModelDir>) -> Result<&ModelDir> {
 }
 
 /// The tokens `yes` and `no`, whose logits sentence-transformers takes from a causal language model without a LogitScore module.
-///
-/// # Errors
-/// If the tokenizer cannot be read, or lacks one of them.
 fn yes_and_no(options: &ModelOptions, files: Option<&ModelDir>) -> Result<LogitScore> {
     let file = tokenizer_file(options, files)?;
     let limits = TokenizerOptions {
@@ -205,9 +202,6 @@ pub(super) fn default_sizes(config: &Config) -> String {
 }
 
 /// The kind of the head that a model of this purpose is loaded with, if any.
-///
-/// # Errors
-/// If it has another purpose than the wanted one.
 fn head_kind(
     wanted: Wanted,
     options: &ModelOptions,

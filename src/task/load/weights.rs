@@ -78,9 +78,6 @@ pub(in crate::task) struct LoadedWeights {
 }
 
 /// Reads the weights of a checkpoint.
-///
-/// # Errors
-/// If the checkpoint or the adapter cannot be read, or lacks the pooler or the head. Other missing tensors are in the report.
 pub(in crate::task) fn load_checkpoint(
     path: &Path,
     family: &'static Family,
