@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The checks that are too slow for every change, or that rarely fail: every night, and before a release. Run .ci/run first, which
-# installs what both need.
+# installs compilers and the model. The packages of the reference implementation take 5 GB, and are downloaded here.
 #
 #     scripts/check/nightly.sh
 set -euo pipefail
@@ -11,6 +11,11 @@ export CARGO_TARGET_DIR=$PWD/target
 step() { printf '\n== %s (after %d s)\n' "$*" "$SECONDS"; }
 
 command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
+
+step "PyTorch, transformers and sentence-transformers"
+[ -x .venv/bin/python ] || python3 -m venv .venv
+# Python compiles what is imported, which is a small part of them.
+.venv/bin/pip install --quiet --no-compile --disable-pip-version-check -r scripts/fixtures/requirements-reference.txt
 
 step "clippy with the feature cuda and a stub of nvcc"
 # In a separate target directory: a real build must not use the empty files of the stub.

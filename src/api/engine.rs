@@ -6,7 +6,7 @@ use rayon::ThreadPool;
 
 use super::error::{Error, ErrorKind};
 use super::model::Model;
-use crate::engine::{self, TaskInput, TaskRow, TextError, TextFault};
+use crate::engine::{self, RowOptions, TaskInput, TaskRow, TextError, TextFault};
 use crate::error::UsageError;
 use crate::model::modules::Role;
 use crate::model::{NoSuchModel, NotDownloaded, is_revision};
@@ -115,7 +115,7 @@ impl<T: ModelTask> Engine<T> {
     /// # Errors
     /// For the first text that cannot be encoded, is too long or becomes something that is not finite; if the device fails.
     pub(super) fn encode(&self, texts: &[TaskInput]) -> Result<Vec<Row>, Error> {
-        let encoded = self.0.encode(texts).map_err(|error| self.failed(&error))?;
+        let encoded = self.0.encode(texts, &RowOptions::default()).map_err(|error| self.failed(&error))?;
         let rows = encoded.into_iter().enumerate().map(|(index, text)| {
             // Without chunks and with one query, a text has one row.
             let Some(TaskRow { content, is_finite: true, .. }) = text.rows().first() else {

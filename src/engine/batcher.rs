@@ -14,7 +14,7 @@ use super::repeats::Repeats;
 use super::row_cache::key;
 use super::task::Task;
 use super::wave::{Incoming, Item, Outgoing, SharedRows, Wave};
-use super::workers::{Batch, PlannedText, Workers};
+use super::workers::{Batch, Place, PlannedText, Workers};
 use crate::sys::threads::thread_panicked;
 
 /// Maximum time that the batcher waits for more items of a stream while the workers are busy.
@@ -110,11 +110,11 @@ impl<T: Task, M> Batcher<T, M> {
 
     /// Adds an item to the next wave, which is sent if it is full. Returns false if the caller has ended the run.
     pub(super) fn add(&mut self, item: Item<M>) -> Result<bool> {
-        let Item { carried, text, carried_bytes, ends_batch } = item;
+        let Item { carried, text, options, carried_bytes, ends_batch } = item;
         let rows = text.map(|text| {
             let rows = text.row_count();
             self.next.rows += rows;
-            let key = key(&text);
+            let key = key(&text, &options);
             if let Some(shared) = self.repeats.find(key) {
                 self.repeated.fetch_add(rows as u64, Ordering::Relaxed);
                 return shared;
@@ -123,7 +123,8 @@ impl<T: Task, M> Batcher<T, M> {
             let row_bytes = self.budget.row_bytes(&text);
             self.repeats.add(key, shared.clone(), row_bytes);
             self.next.tokens += text.token_count();
-            self.next.texts.push(PlannedText { text, key, rows: shared.clone() });
+            let place = Place { options, key, rows: shared.clone() };
+            self.next.texts.push(PlannedText { text, place });
             shared
         });
         self.next.rows += usize::from(rows.is_none());

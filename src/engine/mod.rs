@@ -9,7 +9,7 @@
 //! worker. The batches of a wave finish in any order; the caller waits for all of them, and takes the waves in the order of the items.
 //! As no bit of a row depends on its batch, equal texts are encoded once.
 //!
-//! A task implements the trait [`Task`]: the tokens of a text, and the rows of a batch. [`Engine::encode`] takes texts that are in memory,
+//! A task implements the trait [`Task`]: the tokens of a text, the outputs of a batch, and the rows of an output. [`Engine::encode`] takes texts that are in memory,
 //! [`Engine::start`] a stream of items.
 //!
 //! * `task`: the contract with a task.
@@ -41,7 +41,9 @@ use self::batcher::Batcher;
 pub use self::batches::balanced_batches;
 pub use self::budget::{GROUP_BYTES, MemoryBudget, Workload};
 pub use self::row_cache::RowCache;
-pub use self::task::{NO_TOKENS, Task, TaskInput, TaskRow, TextError, TextFault, TokenizeError};
+pub use self::task::{
+    NO_TOKENS, RowOptionError, RowOptions, Task, TaskInput, TaskRow, TextError, TextFault, TokenizeError,
+};
 pub use self::utilization::Utilization;
 pub use self::wave::{EncodedText, Incoming, Item, Outgoing, SharedRows, Wave};
 use self::workers::Workers;
@@ -105,8 +107,10 @@ impl<T: Task> Engine<T> {
     /// Encodes texts that are in memory. Rows have the same bits as in any other order and number of texts.
     ///
     /// # Errors
-    /// [`TextError`] for the first text that cannot be tokenized; if the encoder fails.
-    pub fn encode(&self, texts: &[TaskInput]) -> Result<Vec<EncodedText>> {
+    /// [`RowOptionError`] if the task does not have the options; [`TextError`] for the first text that cannot be tokenized; if the
+    /// encoder fails.
+    pub fn encode(&self, texts: &[TaskInput], options: &RowOptions) -> Result<Vec<EncodedText>> {
+        self.task().check(options)?;
         let (to_caller, waves) = unbounded();
         let mut batcher =
             Batcher::new(self.budget, self.workers.clone(), self.repeated.clone(), false, to_caller);
@@ -118,7 +122,8 @@ impl<T: Task> Engine<T> {
                 sequences: text.sequences.len(),
                 rows: SharedRows::default(),
             };
-            batcher.add(Item { carried, text: Some(text), carried_bytes: 0, ends_batch: false })?;
+            let (text, options) = (Some(text), *options);
+            batcher.add(Item { carried, text, options, carried_bytes: 0, ends_batch: false })?;
         }
         batcher.send_wave()?;
         drop(batcher);

@@ -4,11 +4,12 @@ use std::hash::{Hash, Hasher};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use sha2::{Digest, Sha256};
 
 use super::row_store::RowStore;
-use super::task::{Task, TaskRow};
+use super::task::{RowOptions, TaskRow};
+use super::workers::PlannedText;
 use crate::sys::digest_cache::first_bits;
 use crate::text::TokenizedText;
 
@@ -31,31 +32,21 @@ impl RowCache {
         self.found.load(Ordering::Relaxed)
     }
 
-    /// [`Task::run`] for the texts, each with its [`key`], whose rows are not in the cache, to which they are added.
-    pub(super) fn run<T: Task>(
-        &self,
-        task: &T,
-        texts: &[TokenizedText],
-        keys: &[u128],
-        batch_tokens: usize,
-        worker: usize,
-    ) -> Result<Vec<Vec<TaskRow>>> {
-        let mut rows: Vec<_> = keys.iter().map(|key| self.find(*key)).collect();
-        let missing: Vec<usize> = (0..texts.len()).filter(|i| rows[*i].is_none()).collect();
-        let found: usize = rows.iter().flatten().map(Vec::len).sum();
-        self.found.fetch_add(found as u64, Ordering::Relaxed);
-        if !missing.is_empty() {
-            let texts: Vec<_> = missing.iter().map(|i| texts[*i].clone()).collect();
-            let made = task.run(&texts, batch_tokens, worker)?;
-            for (i, made) in missing.into_iter().zip(made) {
-                self.store.add(keys[i], &postcard::to_allocvec(&made)?);
-                rows[i] = Some(made);
-            }
-        }
-        match rows.into_iter().collect() {
-            Some(rows) => Ok(rows),
-            None => bail!("a text has no rows; please report this as a bug"),
-        }
+    /// Puts the rows that are in the cache into their place, and returns the texts of the others.
+    pub(super) fn place_found(&self, texts: Vec<PlannedText>) -> Vec<PlannedText> {
+        let is_missing = |planned: &PlannedText| {
+            let Some(rows) = self.find(planned.place.key) else { return true };
+            self.found.fetch_add(rows.len() as u64, Ordering::Relaxed);
+            planned.place.set(rows);
+            false
+        };
+        texts.into_iter().filter(is_missing).collect()
+    }
+
+    /// Adds the rows of a text.
+    pub(super) fn add(&self, key: u128, rows: &[TaskRow]) -> Result<()> {
+        self.store.add(key, &postcard::to_allocvec(rows)?);
+        Ok(())
     }
 
     /// The rows of a text, if they are in the store.
@@ -64,10 +55,13 @@ impl RowCache {
     }
 }
 
-/// The key of a text: a digest of its sequences.
-pub(super) fn key(text: &TokenizedText) -> u128 {
+/// The key of a text: a digest of its sequences, and of the options of its rows if it has any.
+pub(super) fn key(text: &TokenizedText, options: &RowOptions) -> u128 {
     let mut digest = KeyHasher::default();
     text.hash(&mut digest);
+    if *options != RowOptions::default() {
+        options.hash(&mut digest);
+    }
     first_bits(digest.0)
 }
 

@@ -5,28 +5,100 @@ use std::fmt;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use crate::output::{Content, ContentType, Span};
+use crate::output::{Content, ContentType, OutputDtype, Span};
 use crate::text::{OnLong, Role, TokenizedText};
 
-/// Turns texts into rows. Implementations are shared by all threads of an engine.
+/// Turns texts into rows, in three steps. Implementations are shared by all threads of an engine.
 pub trait Task: Send + Sync + 'static {
+    /// What the encoder and its head make of a text, in f32, before a caller's choices.
+    type Output;
+
     /// Tokenizes a text.
     ///
     /// # Errors
     /// [`TokenizeError`] if the text cannot be encoded.
     fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError>;
 
-    /// Encodes a batch and returns the rows of each text, in order.
+    /// Encodes a batch and returns the output of each text, in order.
     ///
     /// `texts` have at most `batch_tokens` tokens in all, unless a single text has more: such a text should be encoded in several
     /// forward passes, at the boundaries of its sequences. `worker` is the index of the worker thread, with which a task with
     /// several devices chooses one. If all threads share the batch, it is 0. Parallel operations run on the worker's own thread,
     /// or on all threads if they share the batch.
-    fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>>;
+    fn encode(
+        &self,
+        texts: &[TokenizedText],
+        batch_tokens: usize,
+        worker: usize,
+    ) -> Result<Vec<Self::Output>>;
+
+    /// The rows of a text from its output. `options` are ones that [`Task::check`] accepts.
+    fn finish(&self, text: &TokenizedText, output: Self::Output, options: &RowOptions) -> Vec<TaskRow>;
+
+    /// Refuses options that the task does not have; by default all of them.
+    ///
+    /// # Errors
+    /// The first such option.
+    fn check(&self, options: &RowOptions) -> Result<(), RowOptionError> {
+        options.only(&[])
+    }
 
     /// Called once before the worker threads start. A run that is too short to start worker threads does not call it.
     fn on_workers_start(&self) {}
 }
+
+/// What a caller asks of a row. What is `None` is as the task was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct RowOptions {
+    /// Keep the first dimensions of a vector, this many.
+    pub dimensions: Option<usize>,
+    /// Whether vectors have unit length.
+    pub normalize: Option<bool>,
+    /// The element type of vectors.
+    pub dtype: Option<OutputDtype>,
+    /// Whether scores are logits.
+    pub raw: Option<bool>,
+}
+
+impl RowOptions {
+    /// Refuses options that are given, but not named in `supported`.
+    ///
+    /// # Errors
+    /// The first such option.
+    pub fn only(&self, supported: &[&str]) -> Result<(), RowOptionError> {
+        let given = [
+            ("dimensions", self.dimensions.is_some()),
+            ("normalize", self.normalize.is_some()),
+            ("dtype", self.dtype.is_some()),
+            ("raw", self.raw.is_some()),
+        ];
+        let refused = given.into_iter().find(|(option, is_given)| *is_given && !supported.contains(option));
+        match refused {
+            Some((option, _)) => Err(RowOptionError {
+                option,
+                reason: "does not apply to this model's rows; leave it out".into(),
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// An option that a task does not have, or not with this value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowOptionError {
+    /// The field of [`RowOptions`].
+    pub option: &'static str,
+    /// The predicate of a sentence whose subject is the option.
+    pub reason: String,
+}
+
+impl fmt::Display for RowOptionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` {}", self.option, self.reason)
+    }
+}
+
+impl std::error::Error for RowOptionError {}
 
 /// A text, and what its caller asks of it. What is `None` is as the task was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -169,19 +241,20 @@ mod tests {
     }
 
     impl Task for TokenCounter {
+        type Output = usize;
+
         fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
             let tokens = self.tokenizer.encode(input.text, input.pair);
             let tokens = tokens.map_err(|error| TokenizeError::Failed(error.to_string()))?;
             Ok(TokenizedText::new(vec![Sequence { tokens, chunks: vec![] }]))
         }
 
-        fn run(&self, texts: &[TokenizedText], _tokens: usize, _worker: usize) -> Result<Vec<Vec<TaskRow>>> {
-            let row = |text: &TokenizedText| {
-                let tokens = text.token_count();
-                let content = Content::Score { score: tokens as f32, rank: None };
-                TaskRow { span: None, query: None, tokens, content, is_finite: true }
-            };
-            Ok(texts.iter().map(|text| vec![row(text)]).collect())
+        fn encode(&self, texts: &[TokenizedText], _tokens: usize, _worker: usize) -> Result<Vec<usize>> {
+            Ok(texts.iter().map(TokenizedText::token_count).collect())
+        }
+
+        fn finish(&self, text: &TokenizedText, tokens: usize, _options: &RowOptions) -> Vec<TaskRow> {
+            vec![TaskRow::of(text, Content::Score { score: tokens as f32, rank: None })]
         }
     }
 
@@ -198,9 +271,11 @@ mod tests {
         let texts = [("a", None), ("a lamp", Some("a light"))];
         let texts =
             texts.map(|(text, pair)| task.tokenize(&TaskInput { pair, ..TaskInput::new(text) }).unwrap());
-        let rows = task.run(&texts, 256, 0).unwrap();
-        let counts: Vec<Vec<usize>> =
-            rows.iter().map(|rows| rows.iter().map(|row| row.tokens).collect()).collect();
+        let outputs = task.encode(&texts, 256, 0).unwrap();
+        let rows = |(text, output)| task.finish(text, output, &RowOptions::default());
+        let counts: Vec<Vec<usize>> = (texts.iter().zip(outputs).map(rows))
+            .map(|rows| rows.iter().map(|row| row.tokens).collect())
+            .collect();
         assert_eq!(counts, texts.map(|text| vec![text.token_count()]));
     }
 }

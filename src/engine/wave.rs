@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use anyhow::Result;
 use crossbeam_channel::Receiver;
 
-use super::task::TaskRow;
+use super::task::{RowOptions, TaskRow};
 use crate::text::TokenizedText;
 
 /// A text on its way to its rows, with what its caller carries beside it.
@@ -14,6 +14,8 @@ pub struct Item<M> {
     pub carried: M,
     /// The tokens. `None`: the item has no rows, and only keeps its place.
     pub text: Option<TokenizedText>,
+    /// What the caller asks of the rows.
+    pub options: RowOptions,
     /// Size in bytes of what the caller carries, which counts against the limit of a wave.
     pub carried_bytes: usize,
     /// Whether no more items may come before the caller has the rows of this one.

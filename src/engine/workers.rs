@@ -9,7 +9,7 @@ use rayon::ThreadPool;
 
 use super::budget::MemoryBudget;
 use super::row_cache::RowCache;
-use super::task::Task;
+use super::task::{RowOptions, Task, TaskRow};
 use super::utilization::Utilization;
 use super::wave::SharedRows;
 use crate::sys::threads::{panic_to_error, single_thread_pool, thread_panicked, thread_pool};
@@ -18,10 +18,23 @@ use crate::text::TokenizedText;
 /// A text that is to be encoded.
 pub(super) struct PlannedText {
     pub text: TokenizedText,
-    /// The same for equal texts only.
+    pub place: Place,
+}
+
+/// Where the rows of a text go.
+pub(super) struct Place {
+    /// What its caller asks of its rows.
+    pub options: RowOptions,
+    /// The same for equal texts with equal options only.
     pub key: u128,
-    /// The place of its rows.
     pub rows: SharedRows,
+}
+
+impl Place {
+    /// Puts the rows there. Each place belongs to one planned text.
+    pub(super) fn set(&self, rows: Vec<TaskRow>) {
+        let _ = self.rows.set(rows);
+    }
 }
 
 /// Texts that are encoded together.
@@ -55,24 +68,25 @@ impl<T: Task> Runner<T> {
 
     /// Puts the rows of each text into their place.
     fn encode(&self, texts: Vec<PlannedText>, worker: usize) -> Result<()> {
-        let (mut tokens, mut places) = (Vec::with_capacity(texts.len()), Vec::with_capacity(texts.len()));
-        for PlannedText { text, key, rows } in texts {
-            tokens.push(text);
-            places.push((key, rows));
-        }
-        let rows = match &self.cache {
-            Some(cache) => {
-                let keys: Vec<u128> = places.iter().map(|(key, _)| *key).collect();
-                cache.run(&*self.task, &tokens, &keys, self.batch_tokens, worker)?
-            }
-            None => self.task.run(&tokens, self.batch_tokens, worker)?,
+        let texts = match &self.cache {
+            Some(cache) => cache.place_found(texts),
+            None => texts,
         };
-        if rows.len() != places.len() {
+        if texts.is_empty() {
+            return Ok(());
+        }
+        let (tokens, places): (Vec<TokenizedText>, Vec<Place>) =
+            texts.into_iter().map(|planned| (planned.text, planned.place)).unzip();
+        let outputs = self.task.encode(&tokens, self.batch_tokens, worker)?;
+        if outputs.len() != places.len() {
             bail!("a text has no rows; please report this as a bug");
         }
-        for ((_, place), rows) in places.into_iter().zip(rows) {
-            // Each place belongs to one planned text.
-            let _ = place.set(rows);
+        for ((text, output), place) in tokens.iter().zip(outputs).zip(places) {
+            let rows = self.task.finish(text, output, &place.options);
+            if let Some(cache) = &self.cache {
+                cache.add(place.key, &rows)?;
+            }
+            place.set(rows);
         }
         Ok(())
     }

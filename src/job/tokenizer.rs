@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::messages::{Outcome, PreparedRecord, RawRecord, RecordMeta};
 use super::queries::Queries;
-use crate::engine::{Item, Task, TaskInput, TokenizeError};
+use crate::engine::{Item, RowOptions, Task, TaskInput, TokenizeError};
 use crate::field::FieldValue;
 use crate::input::{Entry, Record};
 use crate::text::TokenizedText;
@@ -71,7 +71,7 @@ pub(super) fn prepare<T: Task>(
 fn item(meta: RecordMeta, text: Option<TokenizedText>) -> PreparedRecord {
     let carried_bytes = meta.kept.iter().map(FieldValue::bytes).sum();
     let ends_batch = meta.ends_batch;
-    Item { carried: meta, text, carried_bytes, ends_batch }
+    Item { carried: meta, text, options: RowOptions::default(), carried_bytes, ends_batch }
 }
 
 /// The index of a query, the outcome of tokenizing a part of a record with it, and the tokens.

@@ -57,7 +57,7 @@ pub use formula::{Formula, Symbol};
 pub use head_transform::TransformSpec;
 pub use masked_lm::{MaskedLmHead, MaskedLmSpec, SpladeSpec};
 pub use pooling::{LEXICAL, MULTI_VECTOR, OutputKind, Pool, Pooling, SPLADE};
-pub use post_pooling::{Dense, PostPooling, PostPoolingSpec, apply_to_tokens, is_normalized};
+pub use post_pooling::{Dense, PostPooling, PostPoolingSpec, VectorStep, apply_to_tokens, is_normalized};
 pub use ragged_batch::RaggedBatch;
 pub use spec::{
     Biases, ConvolutionSpec, Disentangled, EmbeddingNorm, EncoderSpec, ExpertsSpec, Frequencies,

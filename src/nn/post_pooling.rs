@@ -82,8 +82,36 @@ pub enum PostPooling {
     LayerNorm(Norm),
     /// See [`PostPoolingSpec::Normalize`].
     Normalize,
-    /// Keeps this many of the first dimensions (`truncate_dim`; Matryoshka embeddings, Kusupati et al. 2022).
+}
+
+/// What becomes of vectors after all modules, without weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VectorStep {
+    /// Keeps this many of the first dimensions (Matryoshka embeddings, Kusupati et al. 2022).
     Truncate(usize),
+    /// See [`PostPoolingSpec::Normalize`].
+    Normalize,
+}
+
+impl VectorStep {
+    /// Changes vectors of `width` dimensions each, concatenated, and returns their dimensions then.
+    pub fn apply(self, vectors: &mut Vec<f32>, width: usize) -> usize {
+        match self {
+            VectorStep::Normalize => {
+                let isa = Isa::selected();
+                vectors.chunks_mut(width).for_each(|vector| l2_normalize(isa, vector));
+                width
+            }
+            VectorStep::Truncate(dimensions) => {
+                let rows = vectors.len() / width;
+                for row in 1..rows {
+                    vectors.copy_within(row * width..row * width + dimensions, row * dimensions);
+                }
+                vectors.truncate(rows * dimensions);
+                dimensions
+            }
+        }
+    }
 }
 
 /// `f(x Wᵀ + b)`, and with a residual `+ x` or `+ x Rᵀ`.
@@ -165,10 +193,9 @@ impl PostPooling {
             PostPooling::Normalize => {
                 let (rows, width) = x.dims2()?;
                 let mut values = x.flatten_all()?.to_vec1::<f32>()?;
-                values.chunks_mut(width).for_each(|row| l2_normalize(Isa::selected(), row));
+                VectorStep::Normalize.apply(&mut values, width);
                 Ok(Tensor::from_vec(values, (rows, width), x.device())?)
             }
-            PostPooling::Truncate(dimensions) => Ok(x.narrow(1, 0, *dimensions)?.contiguous()?),
         }
     }
 }

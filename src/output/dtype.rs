@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::named::Named;
 
 /// Type of stored vector elements.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OutputDtype {
     /// `f32`, as computed.

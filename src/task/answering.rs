@@ -6,9 +6,9 @@ use anyhow::{Result, bail};
 use super::answers::{Candidates, candidates, merge};
 use super::load::Loaded;
 use super::model_task::ModelTask;
-use super::sequences::{forward_tokens, tokenizer_failed};
+use super::sequences::{TokenLogits, all_finite, token_logits, tokenizer_failed};
 use super::text_model::TextModel;
-use crate::engine::{Task, TaskInput, TaskRow, TokenizeError};
+use crate::engine::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::nn::{TaskHead, TokenHead, keep_memory};
 use crate::output::{Answer, Content, ContentType, SpanKind};
 use crate::text::OnLong;
@@ -61,12 +61,12 @@ impl Answerer {
     }
 
     /// The content of the row of a text, from the candidates of its windows.
-    fn content(&self, text: &TokenizedText, windows: Vec<Candidates>) -> Content {
+    fn content(&self, text: &TokenizedText, windows: Vec<Candidates>, raw: bool) -> Content {
         let Some(alignment) = text.alignment() else {
             return Content::Answers { answers: Vec::new(), no_answer: 0.0 };
         };
         let characters_of = Characters::new(&alignment.text);
-        let (answers, no_answer) = merge(&characters_of, windows, self.options.top_k, self.options.raw);
+        let (answers, no_answer) = merge(&characters_of, windows, self.options.top_k, raw);
         let answers = answers.into_iter().map(|(characters, score)| Answer {
             text: characters_of.slice(&characters).to_owned(),
             start: characters.start as u64,
@@ -78,6 +78,8 @@ impl Answerer {
 }
 
 impl Task for Answerer {
+    type Output = TokenLogits;
+
     fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
         let Some(question) = input.query.or(self.options.question.as_deref()) else {
             return Err(TokenizeError::Failed("has no question; add one, or pass --question".into()));
@@ -93,18 +95,29 @@ impl Task for Answerer {
         self.model.checked(windows)
     }
 
-    fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
+    fn encode(
+        &self,
+        texts: &[TokenizedText],
+        batch_tokens: usize,
+        worker: usize,
+    ) -> Result<Vec<TokenLogits>> {
+        token_logits(self.model.encoder(worker), &self.head, texts, batch_tokens)
+    }
+
+    fn finish(&self, text: &TokenizedText, logits: TokenLogits, options: &RowOptions) -> Vec<TaskRow> {
+        let AnswerOptions { top_k, max_answer_length, .. } = self.options;
+        let raw = options.raw.unwrap_or(self.options.raw);
         // Several spans may have the same words, so more are chosen, as many as in the pipeline.
-        let AnswerOptions { top_k, max_answer_length, raw, .. } = self.options;
         let count = 2 * top_k + 10;
+        let windows = text.sequences.iter().zip(&logits);
         let windows =
-            forward_tokens(self.model.encoder(worker), &self.head, texts, batch_tokens, |tokens, logits| {
-                candidates(tokens, logits, count, max_answer_length, raw)
-            })?;
-        let rows = texts.iter().zip(windows).map(|(text, (windows, is_finite))| {
-            vec![TaskRow { is_finite, ..TaskRow::of(text, self.content(text, windows)) }]
-        });
-        Ok(rows.collect())
+            windows.map(|(window, logits)| candidates(&window.tokens, logits, count, max_answer_length, raw));
+        let content = self.content(text, windows.collect(), raw);
+        vec![TaskRow { is_finite: all_finite(&logits), ..TaskRow::of(text, content) }]
+    }
+
+    fn check(&self, options: &RowOptions) -> Result<(), RowOptionError> {
+        options.only(&["raw"])
     }
 
     fn on_workers_start(&self) {

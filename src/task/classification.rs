@@ -9,7 +9,7 @@ use super::pair_template::PairTemplate;
 use super::sequences::check_length;
 use super::text_model::TextModel;
 use super::tokens::resolve_prompt;
-use crate::engine::{Task, TaskInput, TaskRow, TokenizeError};
+use crate::engine::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
 use crate::model::classification::{
     ScoreFunction, label_function, labels, next_sentence_labels, pair_function,
@@ -34,6 +34,8 @@ pub struct Classifier {
     model: TextModel,
     head: ClassificationHead,
     function: ScoreFunction,
+    /// Whether rows without options of their own hold logits.
+    raw: bool,
     rows: Rows,
 }
 
@@ -62,8 +64,7 @@ impl Classifier {
             Some(HeadKind::NextSentence) => next_sentence_labels(&loaded.config)?,
             _ => labels(&loaded.config)?,
         };
-        let function =
-            if options.raw { ScoreFunction::LOGITS } else { label_function(&loaded.config, labels.len())? };
+        let function = label_function(&loaded.config, labels.len())?;
         let top_k = if top_k == 0 { labels.len() } else { top_k };
         Self::build(loaded, options, function, Rows::Labels { labels, top_k })
     }
@@ -83,11 +84,7 @@ impl Classifier {
                 loaded.config.path().display()
             );
         }
-        let function = if options.raw {
-            ScoreFunction::LOGITS
-        } else {
-            pair_function(&loaded.config, loaded.modules.activation.as_deref())?
-        };
+        let function = pair_function(&loaded.config, loaded.modules.activation.as_deref())?;
         let prompt = resolve_prompt(prompt, None, &loaded.modules.prompts, console)?;
         let template = PairTemplate::of(&loaded, &prompt, console)?.map(Box::new);
         let truncation = loaded.tokenizer.pair_truncation();
@@ -107,7 +104,7 @@ impl Classifier {
             bail!("the model was loaded without its head; please report this as a bug")
         };
         let model = TextModel { tokenizer, encoders, on_long: options.on_long };
-        Ok(Classifier { model, head, function, rows })
+        Ok(Classifier { model, head, function, raw: options.raw, rows })
     }
 
     /// The prompt of a cross-encoder, which may be empty.
@@ -140,12 +137,15 @@ impl Classifier {
 
     /// The function from logits to scores.
     pub fn function(&self) -> ScoreFunction {
-        self.function
+        if self.raw { ScoreFunction::LOGITS } else { self.function }
     }
 
     /// The content of the row of a text with these logits.
-    fn row_content(&self, logits: &[f32]) -> Content {
-        let scores = self.function.apply(logits);
+    fn content_of(&self, logits: &[f32], options: &RowOptions) -> Content {
+        let scores = match options.raw.unwrap_or(self.raw) {
+            true => ScoreFunction::LOGITS.apply(logits),
+            false => self.function.apply(logits),
+        };
         match &self.rows {
             Rows::Score { .. } => Content::Score { score: scores[0], rank: None },
             Rows::Labels { labels, top_k } => {
@@ -161,6 +161,9 @@ impl Classifier {
 }
 
 impl Task for Classifier {
+    /// The logits, one per label.
+    type Output = Vec<f32>;
+
     fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
         let on_long = input.on_long.unwrap_or(self.model.on_long);
         match (&self.rows, input.query) {
@@ -175,13 +178,20 @@ impl Task for Classifier {
         }
     }
 
-    fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
+    fn encode(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<f32>>> {
         let select = |batch: &RaggedBatch| self.head.pooled_tokens(batch);
         let logits = self.model.forward(texts, batch_tokens, worker, select, |batch, hidden| {
             Ok(self.head.forward(hidden, batch)?.to_vec2::<f32>()?)
         })?;
-        let contents = logits.map(|logits| self.row_content(&logits));
-        Ok(texts.iter().zip(contents).map(|(text, content)| vec![TaskRow::of(text, content)]).collect())
+        Ok(logits.collect())
+    }
+
+    fn finish(&self, text: &TokenizedText, logits: Vec<f32>, options: &RowOptions) -> Vec<TaskRow> {
+        vec![TaskRow::of(text, self.content_of(&logits, options))]
+    }
+
+    fn check(&self, options: &RowOptions) -> Result<(), RowOptionError> {
+        options.only(&["raw"])
     }
 
     fn on_workers_start(&self) {

@@ -7,11 +7,14 @@ use super::classification::ScoreOptions;
 use super::load::Loaded;
 use super::model_task::{HeadMemory, ModelTask};
 use super::text_model::TextModel;
-use crate::engine::{Task, TaskInput, TaskRow, TokenizeError};
+use crate::engine::{RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::model::classification::ScoreFunction;
 use crate::nn::{MaskedLmHead, RaggedBatch, TaskHead, keep_memory};
 use crate::output::{Content, ContentType, TokenScore};
 use crate::text::TokenizedText;
+
+/// The ids of tokens with their scores, best first.
+type BestTokens = Vec<(u32, f32)>;
 
 /// A masked language model, whose rows have the best tokens for each mask of a text.
 pub struct MaskFiller {
@@ -53,7 +56,7 @@ impl MaskFiller {
     }
 
     /// The best tokens for these logits, `(V)`; equal scores by ascending id.
-    fn best(&self, logits: &[f32]) -> Vec<TokenScore> {
+    fn best(&self, logits: &[f32]) -> BestTokens {
         let scores = self.function.apply(logits);
         let by_score = |a: &usize, b: &usize| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b));
         let mut ids: Vec<usize> = (0..scores.len()).collect();
@@ -62,12 +65,7 @@ impl MaskFiller {
             ids.truncate(self.top_k);
         }
         ids.sort_unstable_by(by_score);
-        let token = |id: usize| TokenScore {
-            token: self.model.tokenizer.decode(id as u32),
-            id: id as u32,
-            score: scores[id],
-        };
-        ids.into_iter().map(token).collect()
+        ids.into_iter().map(|id| (id as u32, scores[id])).collect()
     }
 
     /// The number of masks of a text.
@@ -78,6 +76,9 @@ impl MaskFiller {
 }
 
 impl Task for MaskFiller {
+    /// The best tokens of each mask: all logits of a long text would not fit into memory.
+    type Output = Vec<BestTokens>;
+
     fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
         let tokenized =
             self.model.tokenize(input.text, input.pair, input.on_long.unwrap_or(self.model.on_long))?;
@@ -92,7 +93,12 @@ impl Task for MaskFiller {
         Ok(tokenized)
     }
 
-    fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
+    fn encode(
+        &self,
+        texts: &[TokenizedText],
+        batch_tokens: usize,
+        worker: usize,
+    ) -> Result<Vec<Vec<BestTokens>>> {
         let masks = |batch: &RaggedBatch| {
             let masks = (0..).zip(batch.ids()).filter(|(_, id)| **id == self.mask);
             Some(masks.map(|(token, _)| token).collect())
@@ -100,8 +106,13 @@ impl Task for MaskFiller {
         let mut best = self.model.forward(texts, batch_tokens, worker, masks, |_, hidden| {
             self.head.map_logits(hidden, |logits| self.best(logits))
         })?;
-        let mut content = |text| Content::Masks(best.by_ref().take(self.count_masks(text)).collect());
-        Ok(texts.iter().map(|text| vec![TaskRow::of(text, content(text))]).collect())
+        Ok(texts.iter().map(|text| best.by_ref().take(self.count_masks(text)).collect()).collect())
+    }
+
+    fn finish(&self, text: &TokenizedText, masks: Vec<BestTokens>, _options: &RowOptions) -> Vec<TaskRow> {
+        let token = |(id, score)| TokenScore { token: self.model.tokenizer.decode(id), id, score };
+        let masks = masks.into_iter().map(|best| best.into_iter().map(token).collect());
+        vec![TaskRow::of(text, Content::Masks(masks.collect()))]
     }
 
     fn on_workers_start(&self) {

@@ -10,9 +10,9 @@ use super::load::Loaded;
 use super::model_task::{HeadMemory, ModelTask};
 use super::options::VectorOptions;
 use super::sequences::all_tokens;
-use super::sparse::{sparse_vector, sparse_vector_bytes};
+use super::sparse::{Weights, sparse_vector, sparse_vector_bytes};
 use super::text_model::TextModel;
-use crate::engine::{Task, TaskInput, TaskRow, TokenizeError};
+use crate::engine::{RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
 use crate::named::Named;
 use crate::nn::{
@@ -76,7 +76,7 @@ impl OutputsEncoder {
     }
 
     /// The outputs of each sequence of a batch, from hidden states of `(T, H)`.
-    fn outputs(&self, batch: &RaggedBatch, hidden: &Tensor) -> Result<Vec<Content>> {
+    fn outputs(&self, batch: &RaggedBatch, hidden: &Tensor) -> Result<Vec<TextOutputs>> {
         let mut dense = self.dense(batch, hidden)?.into_iter();
         let lexical = self.lexical.as_ref().map(|lexical| lexical.weights(batch, hidden)).transpose()?;
         let mut lexical = lexical.into_iter().flatten();
@@ -86,33 +86,28 @@ impl OutputsEncoder {
             }
             None => Vec::new(),
         };
-        let dtype = self.embedder.dtype;
-        let outputs = batch.cu_seqlens().windows(2).map(|bounds| {
-            let vector =
-                dense.next().map(|vector| Content::Vector(dtype.quantize(vector, self.embedder.dimensions)));
-            let tokenizer = &self.embedder.model.tokenizer;
-            let weights =
-                lexical.next().map(|weights| Content::Sparse(Box::new(sparse_vector(weights, tokenizer))));
-            let tokens = self.projection.as_ref().map(|(_, dimensions)| {
-                // The first token, [CLS], has no vector.
-                let tokens = &projected[(bounds[0] + 1) * dimensions..bounds[1] * dimensions];
-                Content::Vector(dtype.quantize(tokens.to_vec(), *dimensions))
-            });
-            Content::Outputs([vector, weights, tokens].into_iter().flatten().collect())
+        let outputs = batch.cu_seqlens().windows(2).map(|bounds| TextOutputs {
+            dense: dense.next(),
+            lexical: lexical.next(),
+            // The first token, [CLS], has no vector.
+            tokens: self.projection.as_ref().map(|(_, dimensions)| {
+                projected[(bounds[0] + 1) * dimensions..bounds[1] * dimensions].to_vec()
+            }),
         });
         Ok(outputs.collect())
     }
 
     /// The vector of each sequence, if it is an output.
     fn dense(&self, batch: &RaggedBatch, hidden: &Tensor) -> Result<Vec<Vec<f32>>> {
-        let Embedder { pooling, token_modules, post_pooling, dimensions, readings, .. } = &self.embedder;
+        let Embedder { pooling, token_modules, post_pooling, readings, .. } = &self.embedder;
         if !self.has_dense {
             return Ok(Vec::new());
         }
         let token = self.embedder.spec().pooler.token;
         let hidden = apply_to_tokens(token_modules, hidden)?;
-        let vectors = apply(post_pooling, pooling.forward(&hidden, batch, readings.prompt_tokens, token)?)?;
-        Ok(vectors.chunks_exact(*dimensions).map(<[f32]>::to_vec).collect())
+        let vectors = pooling.forward(&hidden, batch, readings.prompt_tokens, token)?;
+        let vectors = post_pooling.iter().try_fold(vectors, |x, module| module.forward(x))?;
+        Ok(vectors.to_vec2()?)
     }
 }
 
@@ -142,16 +137,43 @@ fn check_options(options: &VectorOptions) -> Result<()> {
     }
 }
 
+/// The outputs of a text.
+pub struct TextOutputs {
+    dense: Option<Vec<f32>>,
+    lexical: Option<Weights>,
+    /// The vectors of its tokens, concatenated.
+    tokens: Option<Vec<f32>>,
+}
+
 impl Task for OutputsEncoder {
+    type Output = TextOutputs;
+
     fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
         self.embedder.tokenize(input)
     }
 
-    fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
-        let model = &self.embedder.model;
+    fn encode(
+        &self,
+        texts: &[TokenizedText],
+        batch_tokens: usize,
+        worker: usize,
+    ) -> Result<Vec<TextOutputs>> {
         let outputs = |batch: &RaggedBatch, hidden: &Tensor| self.outputs(batch, hidden);
-        let outputs = model.forward(texts, batch_tokens, worker, all_tokens, outputs)?;
-        Ok(texts.iter().zip(outputs).map(|(text, content)| vec![TaskRow::of(text, content)]).collect())
+        Ok(self.embedder.model.forward(texts, batch_tokens, worker, all_tokens, outputs)?.collect())
+    }
+
+    fn finish(&self, text: &TokenizedText, outputs: TextOutputs, options: &RowOptions) -> Vec<TaskRow> {
+        let Embedder { dtype, dimensions, model, .. } = &self.embedder;
+        let vector = outputs.dense.map(|vector| {
+            Content::Vector(dtype.quantize(self.embedder.finished(vector, options), *dimensions))
+        });
+        let weights =
+            outputs.lexical.map(|weights| Content::Sparse(sparse_vector(weights, &model.tokenizer).into()));
+        let tokens = outputs.tokens.zip(self.projection.as_ref());
+        let tokens =
+            tokens.map(|(vectors, (_, dimensions))| Content::Vector(dtype.quantize(vectors, *dimensions)));
+        let content = Content::Outputs([vector, weights, tokens].into_iter().flatten().collect());
+        vec![TaskRow::of(text, content)]
     }
 
     fn on_workers_start(&self) {

@@ -11,9 +11,9 @@ use super::load::Loaded;
 use super::model_task::ModelTask;
 use super::options::{PromptChoice, QueryOptions, VectorOptions};
 use super::similarity::Compared;
-use super::text_encoder::TextEncoder;
+use super::text_encoder::{EncodedVector, TextEncoder};
 use super::text_model::TextModel;
-use crate::engine::{Task, TaskInput, TaskRow, TokenizeError};
+use crate::engine::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
 use crate::model::modules::Role;
 use crate::nn::keep_memory;
@@ -123,21 +123,28 @@ impl BiEncoder {
         Ok(BiEncoder { encoder, queries, embedded: (embedded, limit), ranked })
     }
 
-    fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
-        let batch: Vec<&TokenizedText> = texts.iter().collect();
-        let vectors = self.encoder.vectors(&batch, batch_tokens, worker)?;
-        let rows = texts.iter().zip(vectors).map(|(text, vector)| {
-            let row = |(index, query): (usize, &Compared)| {
-                let content = Content::Score { score: query.similarity(&vector), rank: None };
-                TaskRow { query: Some(index), ..TaskRow::of(text, content) }
-            };
-            self.queries.iter().enumerate().map(row).collect()
-        });
-        Ok(rows.collect())
+    /// A row for each query.
+    fn finish(&self, text: &TokenizedText, output: EncodedVector) -> Vec<TaskRow> {
+        let vector = self.encoder.vector(output);
+        let row = |(index, query): (usize, &Compared)| {
+            let content = Content::Score { score: query.similarity(&vector), rank: None };
+            TaskRow { query: Some(index), ..TaskRow::of(text, content) }
+        };
+        self.queries.iter().enumerate().map(row).collect()
     }
 }
 
+/// The output of a text.
+pub enum EncodedPair {
+    /// The logit of a cross-encoder.
+    Logits(Vec<f32>),
+    /// The vector that is compared with those of the queries.
+    Vector(EncodedVector),
+}
+
 impl Task for Reranker {
+    type Output = EncodedPair;
+
     fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
         match self {
             Reranker::CrossEncoder(classifier) => classifier.tokenize(input),
@@ -145,10 +152,38 @@ impl Task for Reranker {
         }
     }
 
-    fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
+    fn encode(
+        &self,
+        texts: &[TokenizedText],
+        batch_tokens: usize,
+        worker: usize,
+    ) -> Result<Vec<EncodedPair>> {
+        Ok(match self {
+            Reranker::CrossEncoder(classifier) => {
+                let logits = classifier.encode(texts, batch_tokens, worker)?;
+                logits.into_iter().map(EncodedPair::Logits).collect()
+            }
+            Reranker::BiEncoder(bi_encoder) => {
+                let vectors = bi_encoder.encoder.encode(texts, batch_tokens, worker)?;
+                vectors.into_iter().map(EncodedPair::Vector).collect()
+            }
+        })
+    }
+
+    fn finish(&self, text: &TokenizedText, output: EncodedPair, options: &RowOptions) -> Vec<TaskRow> {
+        match (self, output) {
+            (Reranker::CrossEncoder(classifier), EncodedPair::Logits(logits)) => {
+                classifier.finish(text, logits, options)
+            }
+            (Reranker::BiEncoder(encoder), EncodedPair::Vector(vector)) => encoder.finish(text, vector),
+            _ => panic!("the output is of another model"),
+        }
+    }
+
+    fn check(&self, options: &RowOptions) -> Result<(), RowOptionError> {
         match self {
-            Reranker::CrossEncoder(classifier) => classifier.run(texts, batch_tokens, worker),
-            Reranker::BiEncoder(encoder) => encoder.run(texts, batch_tokens, worker),
+            Reranker::CrossEncoder(classifier) => classifier.check(options),
+            Reranker::BiEncoder(_) => options.only(&[]),
         }
     }
 

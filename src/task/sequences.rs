@@ -75,17 +75,18 @@ pub(super) fn forward<T>(
     Ok(reduced.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
-/// Encodes the sequences of texts as [`forward`], and calls `reduce` with the logits of each sequence: `(tokens, outputs)`. Returns
-/// the results of each text in order, and whether all of its logits are finite.
-pub(super) fn forward_tokens<T>(
+/// The logits of each sequence of each text, `(tokens, outputs)`.
+pub(super) type TokenLogits = Vec<Vec<f32>>;
+
+/// Encodes the sequences of texts as [`forward`], and applies the head to each token.
+pub(super) fn token_logits(
     encoder: &Encoder,
     head: &TokenHead,
     texts: &[TokenizedText],
     batch_tokens: usize,
-    reduce: impl Fn(&TokenIds, &[f32]) -> T,
-) -> Result<Vec<(Vec<T>, bool)>> {
+) -> Result<Vec<TokenLogits>> {
     let sequences: Vec<&Sequence> = texts.iter().flat_map(|text| &text.sequences).collect();
-    let reduced = forward(encoder, &sequences, batch_tokens, all_tokens, |part, _, hidden| {
+    let logits = forward(encoder, &sequences, batch_tokens, all_tokens, |part, _, hidden| {
         let logits = head.forward(hidden)?;
         let (_, outputs) = logits.dims2()?;
         let logits = logits.flatten_all()?.to_vec1::<f32>()?;
@@ -93,16 +94,17 @@ pub(super) fn forward_tokens<T>(
         let of_sequence = |sequence: &&Sequence| {
             let (first, others) = rest.split_at(sequence.tokens.ids.len() * outputs);
             rest = others;
-            (reduce(&sequence.tokens, first), first.iter().all(|logit| logit.is_finite()))
+            first.to_vec()
         };
-        Ok(part.iter().map(of_sequence).collect::<Vec<(T, bool)>>())
+        Ok(part.iter().map(of_sequence).collect::<TokenLogits>())
     })?;
-    let mut reduced = reduced.into_iter().flatten();
-    let of_text = |text: &TokenizedText| {
-        let (reduced, finite): (Vec<T>, Vec<bool>) = reduced.by_ref().take(text.sequences.len()).unzip();
-        (reduced, finite.into_iter().all(|finite| finite))
-    };
-    Ok(texts.iter().map(of_text).collect())
+    let mut logits = logits.into_iter().flatten();
+    Ok(texts.iter().map(|text| logits.by_ref().take(text.sequences.len()).collect()).collect())
+}
+
+/// Whether all logits of a text are finite.
+pub(super) fn all_finite(logits: &TokenLogits) -> bool {
+    logits.iter().flatten().all(|logit| logit.is_finite())
 }
 
 /// Encodes sequences together. If the GPU has too little memory, encodes each half on its own, and so on.

@@ -1,7 +1,6 @@
 //! One sparse vector of vocabulary weights per text: SPLADE, from the logits of the masked-LM head, or lexical weights. Tokenize,
 //! encode, apply the head, pool its logits.
 
-use std::borrow::Borrow;
 use std::collections::BTreeSet;
 
 use anyhow::{Result, bail};
@@ -15,7 +14,7 @@ use super::reading::{Reading, Readings};
 use super::sequences::{all_tokens, tokenize};
 use super::text_model::TextModel;
 use super::tokens::resolve_prompt;
-use crate::engine::{Task, TaskInput, TaskRow, TokenizeError};
+use crate::engine::{RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
 use crate::model::modules::{Role, Similarity};
 use crate::named::Named;
@@ -133,38 +132,20 @@ impl SparseEncoder {
         self.dimensions
     }
 
-    /// The vectors of a batch.
-    pub(super) fn vectors(
-        &self,
-        texts: &[impl Borrow<TokenizedText>],
-        batch_tokens: usize,
-        worker: usize,
-    ) -> Result<Vec<SparseVector>> {
-        let runs = texts.chunk_by(|a, b| a.borrow().role == b.borrow().role);
-        let vectors = runs.map(|texts| self.vectors_of(texts, batch_tokens, worker));
-        Ok(vectors.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
-    }
-
-    /// The vectors of texts of one role.
-    fn vectors_of(
-        &self,
-        texts: &[impl Borrow<TokenizedText>],
-        batch_tokens: usize,
-        worker: usize,
-    ) -> Result<Vec<SparseVector>> {
-        if let Some(queries) = self.queries(texts[0].borrow().role) {
-            let vectors = texts.iter().map(|text| queries.weights_of(text.borrow()));
-            return Ok(vectors.map(|weights| self.vector_of(weights)).collect());
+    /// The weights of texts of one role.
+    fn weights(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Weights>> {
+        if let Some(queries) = self.queries(texts[0].role) {
+            return Ok(texts.iter().map(|text| queries.weights_of(text)).collect());
         }
         let weigh = |batch: &RaggedBatch, hidden: &Tensor| match &self.head {
             SparseHead::Splade(head, spec) => head.splade(hidden, batch.cu_seqlens(), *spec),
             SparseHead::Lexical(head) => head.weights(batch, hidden),
         };
-        let weights = self.model.forward(texts, batch_tokens, worker, all_tokens, weigh)?;
-        Ok(weights.map(|weights| self.vector_of(weights)).collect())
+        Ok(self.model.forward(texts, batch_tokens, worker, all_tokens, weigh)?.collect())
     }
 
-    fn vector_of(&self, mut weights: Vec<(u32, f32)>) -> SparseVector {
+    /// The vector of a text.
+    pub(super) fn vector_of(&self, mut weights: Weights) -> SparseVector {
         if let Some(elements) = self.max_active_dims {
             keep_largest(&mut weights, elements);
         }
@@ -190,6 +171,9 @@ impl SparseHead {
         }
     }
 }
+
+/// The weights of a text, by ascending id.
+pub(super) type Weights = Vec<(u32, f32)>;
 
 /// Keeps this many weights, those with the greatest magnitudes; of equal ones those with the smaller ids. Weights stay by ascending id.
 fn keep_largest(weights: &mut Vec<(u32, f32)>, elements: usize) {
@@ -244,6 +228,8 @@ fn check_options(options: &VectorOptions, pooling: &Pooling) -> Result<()> {
 }
 
 impl Task for SparseEncoder {
+    type Output = Weights;
+
     fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
         let reading = self.readings.of(input, &self.model.tokenizer, self.model.on_long)?;
         let Reading { role, prompt, prompt_tokens, tokenizer, on_long } = reading;
@@ -259,10 +245,14 @@ impl Task for SparseEncoder {
         Ok(TokenizedText { sequences, role, prompt_tokens })
     }
 
-    fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
-        let contents = self.vectors(texts, batch_tokens, worker)?.into_iter();
-        let contents = contents.map(|vector| Content::Sparse(Box::new(vector)));
-        Ok(texts.iter().zip(contents).map(|(text, content)| vec![TaskRow::of(text, content)]).collect())
+    fn encode(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Weights>> {
+        let runs = texts.chunk_by(|a, b| a.role == b.role);
+        let weights = runs.map(|texts| self.weights(texts, batch_tokens, worker));
+        Ok(weights.collect::<Result<Vec<_>>>()?.concat())
+    }
+
+    fn finish(&self, text: &TokenizedText, weights: Weights, _options: &RowOptions) -> Vec<TaskRow> {
+        vec![TaskRow::of(text, Content::Sparse(Box::new(self.vector_of(weights))))]
     }
 
     fn on_workers_start(&self) {

@@ -5,9 +5,9 @@ use anyhow::{Result, bail};
 use super::entities::{Aggregation, Labelled, entities, merge};
 use super::load::Loaded;
 use super::model_task::{HeadMemory, ModelTask};
-use super::sequences::{check_length, forward_tokens, tokenizer_failed};
+use super::sequences::{TokenLogits, all_finite, check_length, token_logits, tokenizer_failed};
 use super::text_model::TextModel;
-use crate::engine::{Task, TaskInput, TaskRow, TokenizeError};
+use crate::engine::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
 use crate::model::classification::{ScoreFunction, labels};
 use crate::nn::{TaskHead, TokenHead, keep_memory};
@@ -59,8 +59,8 @@ impl Tagger {
     }
 
     /// What scores are: the function of the logits of a token.
-    fn function(&self) -> ScoreFunction {
-        if self.options.raw { ScoreFunction::LOGITS } else { ScoreFunction::Softmax }
+    fn function(raw: bool) -> ScoreFunction {
+        if raw { ScoreFunction::LOGITS } else { ScoreFunction::Softmax }
     }
 }
 
@@ -81,6 +81,8 @@ fn content(text: &TokenizedText, windows: Vec<Vec<Labelled>>) -> Content {
 }
 
 impl Task for Tagger {
+    type Output = TokenLogits;
+
     fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
         let windows = match self.options.stride {
             Some(stride) => Windows::Overlapping { stride },
@@ -94,16 +96,27 @@ impl Task for Tagger {
         self.model.checked(windows)
     }
 
-    fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
-        let windows =
-            forward_tokens(self.model.encoder(worker), &self.head, texts, batch_tokens, |tokens, logits| {
-                let spans = tokens.alignment.as_ref().map_or(&[][..], |alignment| &alignment.spans);
-                entities(spans, logits, &self.labels, self.function(), self.options.aggregation)
-            })?;
-        let rows = texts.iter().zip(windows).map(|(text, (windows, is_finite))| {
-            vec![TaskRow { is_finite, ..TaskRow::of(text, content(text, windows)) }]
+    fn encode(
+        &self,
+        texts: &[TokenizedText],
+        batch_tokens: usize,
+        worker: usize,
+    ) -> Result<Vec<TokenLogits>> {
+        token_logits(self.model.encoder(worker), &self.head, texts, batch_tokens)
+    }
+
+    fn finish(&self, text: &TokenizedText, logits: TokenLogits, options: &RowOptions) -> Vec<TaskRow> {
+        let function = Self::function(options.raw.unwrap_or(self.options.raw));
+        let windows = text.sequences.iter().zip(&logits).map(|(window, logits)| {
+            let spans = window.tokens.alignment.as_ref().map_or(&[][..], |alignment| &alignment.spans);
+            entities(spans, logits, &self.labels, function, self.options.aggregation)
         });
-        Ok(rows.collect())
+        let content = content(text, windows.collect());
+        vec![TaskRow { is_finite: all_finite(&logits), ..TaskRow::of(text, content) }]
+    }
+
+    fn check(&self, options: &RowOptions) -> Result<(), RowOptionError> {
+        options.only(&["raw"])
     }
 
     fn on_workers_start(&self) {

@@ -7,9 +7,9 @@ use super::load::Loaded;
 use super::model_task::{HeadMemory, ModelTask};
 use super::options::VectorOptions;
 use super::similarity::{Compared, TextVector};
-use super::sparse::SparseEncoder;
+use super::sparse::{SparseEncoder, Weights};
 use super::text_model::TextModel;
-use crate::engine::{Task, TaskInput, TaskRow, TokenizeError};
+use crate::engine::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
 use crate::model::modules::{Role, Similarity};
 use crate::output::ContentType;
@@ -97,27 +97,31 @@ impl TextEncoder {
         }
     }
 
-    /// The vectors of a batch.
-    pub(super) fn vectors(
-        &self,
-        texts: &[&TokenizedText],
-        batch_tokens: usize,
-        worker: usize,
-    ) -> Result<Vec<TextVector>> {
-        Ok(match self {
-            TextEncoder::Dense(encoder) => {
-                let vectors = encoder.vectors(texts, batch_tokens, worker)?;
-                vectors.into_iter().map(TextVector::Dense).collect()
+    /// The vector of a text from its output, in f32.
+    pub(super) fn vector(&self, output: EncodedVector) -> TextVector {
+        match (self, output) {
+            (TextEncoder::Dense(encoder), EncodedVector::Dense(vectors)) => {
+                TextVector::Dense(encoder.finished(vectors.concat(), &RowOptions::default()))
             }
-            TextEncoder::Sparse(encoder) => {
-                let vectors = encoder.vectors(texts, batch_tokens, worker)?;
-                vectors.into_iter().map(TextVector::Sparse).collect()
+            (TextEncoder::Sparse(encoder), EncodedVector::Sparse(weights)) => {
+                TextVector::Sparse(encoder.vector_of(weights))
             }
-        })
+            _ => panic!("the output is of another model"),
+        }
     }
 }
 
+/// The output of a text: see the tasks of the two models.
+pub enum EncodedVector {
+    /// Of an embedding model.
+    Dense(Vec<Vec<f32>>),
+    /// Of a sparse encoder.
+    Sparse(Weights),
+}
+
 impl Task for TextEncoder {
+    type Output = EncodedVector;
+
     fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
         match self {
             TextEncoder::Dense(task) => task.tokenize(input),
@@ -125,10 +129,36 @@ impl Task for TextEncoder {
         }
     }
 
-    fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
+    fn encode(
+        &self,
+        texts: &[TokenizedText],
+        batch_tokens: usize,
+        worker: usize,
+    ) -> Result<Vec<EncodedVector>> {
+        Ok(match self {
+            TextEncoder::Dense(task) => {
+                let outputs = task.encode(texts, batch_tokens, worker)?;
+                outputs.into_iter().map(EncodedVector::Dense).collect()
+            }
+            TextEncoder::Sparse(task) => {
+                let outputs = task.encode(texts, batch_tokens, worker)?;
+                outputs.into_iter().map(EncodedVector::Sparse).collect()
+            }
+        })
+    }
+
+    fn finish(&self, text: &TokenizedText, output: EncodedVector, options: &RowOptions) -> Vec<TaskRow> {
+        match (self, output) {
+            (TextEncoder::Dense(task), EncodedVector::Dense(output)) => task.finish(text, output, options),
+            (TextEncoder::Sparse(task), EncodedVector::Sparse(output)) => task.finish(text, output, options),
+            _ => panic!("the output is of another model"),
+        }
+    }
+
+    fn check(&self, options: &RowOptions) -> Result<(), RowOptionError> {
         match self {
-            TextEncoder::Dense(task) => task.run(texts, batch_tokens, worker),
-            TextEncoder::Sparse(task) => task.run(texts, batch_tokens, worker),
+            TextEncoder::Dense(task) => task.check(options),
+            TextEncoder::Sparse(task) => task.check(options),
         }
     }
 

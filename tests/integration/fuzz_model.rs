@@ -19,7 +19,7 @@ use crate::support::{copy_folder, fixture, sconce, stderr};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use safetensors::SafeTensors;
-use sconce::engine::{Task, TaskInput};
+use sconce::engine::{RowOptions, Task, TaskInput};
 use sconce::model::Source;
 use sconce::named::Named;
 use sconce::sys::console::{Console, Verbosity};
@@ -54,8 +54,9 @@ fn try_model(folder: &Path) -> Result<(), String> {
     for text in ["a lamp".to_owned(), "The wick burns, ünd 日本 [MASK]. ".repeat(20)] {
         match embedder.tokenize(&TaskInput::new(&text)) {
             Ok(tokens) => {
-                let rows = embedder.run(&[tokens], 64, 0);
-                assert_eq!(rows.map_err(|error| format!("{error:#}"))?.len(), 1);
+                let outputs = embedder.encode(std::slice::from_ref(&tokens), 64, 0);
+                let output = outputs.map_err(|error| format!("{error:#}"))?.remove(0);
+                assert_eq!(embedder.finish(&tokens, output, &RowOptions::default()).len(), 1);
             }
             Err(error) => {
                 let message = format!("{error:?}");

@@ -5,13 +5,12 @@ use std::collections::HashMap;
 use crate::support::operands::{bits, flat};
 use crate::support::{MODELS, assert_close, embed, embedding, first_difference, fixture, rows};
 use candle_core::{DType, Device, Tensor};
-use sconce::engine::{Task, TaskInput, TaskRow};
+use sconce::engine::{RowOptions, Task, TaskInput, TaskRow};
 use sconce::input::{Location, Position, Record};
 use sconce::kernels::gemm::GemmType;
 use sconce::model::Source;
 use sconce::model::config::Config;
 use sconce::model::families::{FAMILIES, Family};
-use sconce::model::modules::Similarity;
 use sconce::model::names::TensorNames;
 use sconce::model::weights::Checkpoint;
 use sconce::nn::{
@@ -22,7 +21,7 @@ use sconce::ops::activation::NAMES;
 use sconce::ops::linear::{LinearWeights, Matrix, reference};
 use sconce::output::{Content, StoredVector, VectorValues};
 use sconce::sys::console::{Console, Verbosity};
-use sconce::task::{Embedder, Loaded, ModelOptions, OnLong, Readings, TextModel, load};
+use sconce::task::{Embedder, Loaded, ModelOptions, OnLong, VectorOptions, load};
 use sconce::text::TokenIds;
 use serde_json::Value;
 
@@ -430,7 +429,7 @@ fn sentence_vectors_of_the_command() {
 /// The second text of a pair has token type 1 in the encoder.
 #[test]
 fn pairs_reach_the_encoder() {
-    let (loaded, goldens) = (open("bert-tiny"), tensors("bert-tiny"));
+    let (mut loaded, goldens) = (open("bert-tiny"), tensors("bert-tiny"));
     let records: Vec<Record> = texts("bert-tiny")
         .iter()
         .map(|row| Record {
@@ -441,23 +440,9 @@ fn pairs_reach_the_encoder() {
             kept: Vec::new(),
         })
         .collect();
-    let embedder = Embedder {
-        model: TextModel {
-            tokenizer: loaded.tokenizer,
-            encoders: loaded.encoders,
-            on_long: OnLong::Truncate,
-        },
-        pooling: Pooling::Text(vec![Pool::Mean]),
-        token_modules: vec![],
-        post_pooling: vec![],
-        dimensions: 36,
-        dtype: sconce::output::OutputDtype::F32,
-        readings: Readings::default(),
-        chunking: None,
-        similarity: Similarity::Cosine,
-        late_interaction: None,
-        unknown_token: None,
-    };
+    loaded.pooling = Pooling::Text(vec![Pool::Mean]);
+    let options = VectorOptions { normalize: Some(false), ..VectorOptions::new(OnLong::Truncate) };
+    let embedder = Embedder::new(loaded, &options, &Console::silent()).unwrap();
     let tokens: Vec<_> = records
         .iter()
         .map(|record| {
@@ -469,8 +454,9 @@ fn pairs_reach_the_encoder() {
         Content::Vector(StoredVector { values: VectorValues::F32(values), .. }) => values,
         other => panic!("{other:?}"),
     };
-    let encoded = embedder.run(&tokens, 30, 0).unwrap();
-    let vectors: Vec<Vec<f32>> = encoded.into_iter().flatten().map(values).collect();
+    let outputs = embedder.encode(&tokens, 30, 0).unwrap();
+    let rows = |(text, output)| embedder.finish(text, output, &RowOptions::default());
+    let vectors: Vec<Vec<f32>> = tokens.iter().zip(outputs).flat_map(rows).map(values).collect();
     assert_close(&vectors.concat(), &flat(&goldens["pooled.mean"]), ATOL, RTOL);
 }
 

@@ -4,97 +4,36 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Each room with the rooms that it may name.
-const ALLOWED: &[(&str, &[&str])] = &[
-    ("main", &["cli", "error", "job", "output", "nn"]),
+/// The rooms from top to bottom. Each may name those of its list, which are below it, and the [`SHARED`] ones.
+const ROOMS: &[(&str, &str)] = &[
+    ("main", "cli error job output nn"),
     (
         "lib",
-        &[
-            "api",
-            "cli",
-            "engine",
-            "error",
-            "field",
-            "figure",
-            "formats",
-            "input",
-            "job",
-            "kernels",
-            "model",
-            "named",
-            "neighbours",
-            "nn",
-            "ops",
-            "output",
-            "run",
-            "task",
-            "text",
-            "vectors",
-        ],
+        "api cli run job task engine vectors input text model neighbours nn ops kernels output formats field figure error named",
     ),
     // A door like the command line; `api/engine.rs` alone runs tasks.
-    ("api", &["engine", "task", "vectors", "text", "model", "neighbours", "nn", "output", "field"]),
-    ("cli", &["run", "job", "task", "vectors", "input", "text", "model", "neighbours", "nn", "output"]),
-    (
-        "run",
-        &[
-            "job",
-            "engine",
-            "task",
-            "vectors",
-            "figure",
-            "input",
-            "text",
-            "model",
-            "neighbours",
-            "nn",
-            "output",
-            "field",
-        ],
-    ),
+    ("api", "engine task vectors text model neighbours nn output field"),
+    ("cli", "run job task vectors input text model neighbours nn output"),
+    ("run", "job engine task vectors figure input text model neighbours nn output field"),
+    ("job", "engine input text output field"),
     // A task implements `engine::Task`; the engine itself knows no task and no file.
-    ("task", &["engine", "text", "model", "neighbours", "nn", "output"]),
-    ("job", &["engine", "input", "text", "output", "field"]),
-    ("engine", &["text", "output"]),
-    ("input", &["field", "formats"]),
-    ("text", &[]),
-    ("output", &["field", "formats"]),
-    ("formats", &["field"]),
-    ("field", &[]),
-    ("figure", &[]),
-    ("model", &["nn", "text"]),
-    ("error", &[]),
-    ("named", &[]),
-    ("sys", &[]),
-    ("vectors", &["neighbours", "formats", "output", "field"]),
-    ("neighbours", &["kernels"]),
-    ("nn", &["ops", "kernels"]),
-    ("ops", &["kernels"]),
-    ("kernels", &[]),
-];
-
-const ROOMS: &[&str] = &[
-    "api",
-    "cli",
-    "run",
-    "task",
-    "job",
-    "engine",
-    "input",
-    "text",
-    "model",
-    "nn",
-    "ops",
-    "kernels",
-    "output",
-    "field",
-    "figure",
-    "formats",
-    "neighbours",
-    "vectors",
-    "error",
-    "named",
-    "sys",
+    ("task", "engine text model neighbours nn output"),
+    ("engine", "text output"),
+    ("vectors", "neighbours formats output field"),
+    ("input", "field formats"),
+    ("output", "field formats"),
+    ("formats", "field"),
+    ("model", "nn text"),
+    ("text", ""),
+    ("field", ""),
+    ("figure", ""),
+    ("nn", "ops kernels"),
+    ("neighbours", "kernels"),
+    ("ops", "kernels"),
+    ("kernels", ""),
+    ("error", ""),
+    ("named", ""),
+    ("sys", ""),
 ];
 
 /// Rooms that every room may name.
@@ -167,16 +106,15 @@ fn names(line: &str, name: &str) -> bool {
 /// Faults of one file, as `line: what`.
 fn faults(room: &str, code: &str) -> Vec<String> {
     let (_, allowed) =
-        ALLOWED.iter().find(|(name, _)| *name == room).unwrap_or_else(|| panic!("no room {room}"));
+        ROOMS.iter().find(|(name, _)| *name == room).unwrap_or_else(|| panic!("no room {room}"));
+    let may_name =
+        |other| other == room || SHARED.contains(&other) || allowed.split(' ').any(|name| name == other);
     let mut faults = Vec::new();
     for (number, line) in code.lines().enumerate() {
         if line.trim_start().starts_with("//") {
             continue;
         }
-        for other in ROOMS
-            .iter()
-            .filter(|other| **other != room && !allowed.contains(other) && !SHARED.contains(other))
-        {
+        for other in ROOMS.iter().map(|(name, _)| *name).filter(|other| !may_name(other)) {
             if line.contains(&format!("crate::{other}")) || line.contains(&format!("sconce::{other}")) {
                 faults.push(format!("{}: {room} names {other}", number + 1));
             }
@@ -196,6 +134,17 @@ fn faults(room: &str, code: &str) -> Vec<String> {
     faults
 }
 
+/// No room names one above it, so that there are no circles.
+#[test]
+fn rooms_are_in_order() {
+    let position = |name: &str| ROOMS.iter().position(|(room, _)| *room == name).expect(name);
+    for (room, allowed) in ROOMS {
+        for other in allowed.split_terminator(' ') {
+            assert!(position(other) > position(room), "{room} names {other}, which is above it");
+        }
+    }
+}
+
 #[test]
 fn imports_run_downward() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
@@ -210,209 +159,6 @@ fn imports_run_downward() {
         })
         .collect();
     assert!(found.is_empty(), "{}", found.join("\n"));
-}
-
-/// A module of the crate: its path below `crate`, its code without tests and comments, and what it imports.
-struct Module {
-    path: Vec<String>,
-    code: String,
-    /// Imported names with their full paths; `true` if the import is a re-export.
-    uses: Vec<(String, Vec<String>, bool)>,
-}
-
-impl Module {
-    fn parse(src: &Path, file: &Path) -> Self {
-        let inside = file.strip_prefix(src).expect("under src").with_extension("");
-        let mut path: Vec<String> =
-            inside.components().map(|part| part.as_os_str().to_string_lossy().into_owned()).collect();
-        if ["mod", "lib", "main"].contains(&path.last().map_or("", String::as_str)) {
-            path.pop();
-        }
-        let code = fs::read_to_string(file).expect("a readable file");
-        let code = code.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
-        let code = code.lines().map(|line| line.split("//").next().unwrap_or_default());
-        let code = code.collect::<Vec<_>>().join("\n");
-        Module { path, code, uses: Vec::new() }
-    }
-
-    /// Reads the `use` declarations, with paths relative to `crate`. Imports of other crates are left out.
-    fn read_uses(&mut self, children: &[String]) {
-        let mut uses = Vec::new();
-        for (at, _) in self.code.match_indices("use ") {
-            let before = self.code[..at].rsplit('\n').next().unwrap_or_default().trim();
-            let is_declaration = before.is_empty() || before.starts_with("pub") && before.len() < 12;
-            let Some(tree) = self.code[at + 4..].split(';').next().filter(|_| is_declaration) else {
-                continue;
-            };
-            for leaf in leaves(&tree.split_whitespace().collect::<String>().replace("as_", "as _")) {
-                if let Some(path) = self.absolute(&leaf, children) {
-                    uses.push((path.last().cloned().unwrap_or_default(), path, before.starts_with("pub")));
-                }
-            }
-        }
-        self.uses = uses;
-    }
-
-    /// A path as it is written here, relative to `crate`; `None` for another crate.
-    fn absolute(&self, path: &str, children: &[String]) -> Option<Vec<String>> {
-        let mut parts: Vec<String> = path.split("::").map(String::from).collect();
-        let mut base = match parts[0].as_str() {
-            // The kernels are a crate of their own.
-            "crate" => self.path.iter().take(1).filter(|room| *room == "kernels").cloned().collect(),
-            "self" | "super" => self.path.clone(),
-            child if children.iter().any(|name| name == child) => {
-                return Some([self.path.clone(), parts].concat());
-            }
-            _ => return None,
-        };
-        while parts.first().is_some_and(|part| ["crate", "self", "super"].contains(&part.as_str())) {
-            if parts.remove(0) == "super" {
-                base.pop();
-            }
-        }
-        Some([base, parts].concat())
-    }
-}
-
-/// The paths of a use tree without white space: `a::{b,c::d}` → `a::b`, `a::c::d`; `a::{self}` → `a`.
-fn leaves(tree: &str) -> Vec<String> {
-    let Some(open) = tree.find('{') else { return vec![tree.to_owned()] };
-    let (prefix, inside) = (&tree[..open], &tree[open + 1..tree.rfind('}').expect("a closing brace")]);
-    let (mut depth, mut start, mut parts) = (0, 0, Vec::new());
-    for (at, letter) in inside.char_indices() {
-        match letter {
-            '{' => depth += 1,
-            '}' => depth -= 1,
-            ',' if depth == 0 => {
-                parts.push(&inside[start..at]);
-                start = at + 1;
-            }
-            _ => {}
-        }
-    }
-    parts.push(&inside[start..]);
-    let parts = parts.into_iter().filter(|part| !part.is_empty());
-    parts
-        .flat_map(leaves)
-        .map(
-            |leaf| {
-                if leaf == "self" { prefix.trim_end_matches("::").into() } else { format!("{prefix}{leaf}") }
-            },
-        )
-        .collect()
-}
-
-/// The modules of a source tree.
-fn modules(src: &Path) -> Vec<Module> {
-    let mut modules: Vec<Module> = sources(src).iter().map(|file| Module::parse(src, file)).collect();
-    modules.retain(|module| !(module.path.is_empty() && module.code.contains("fn main()")));
-    let paths: Vec<Vec<String>> = modules.iter().map(|module| module.path.clone()).collect();
-    for module in &mut modules {
-        let depth = module.path.len();
-        let children = paths.iter().filter(|path| path.len() == depth + 1 && path.starts_with(&module.path));
-        let children: Vec<String> = children.map(|path| path[depth].clone()).collect();
-        module.read_uses(&children);
-    }
-    modules
-}
-
-/// The module in which a path is defined. Re-exports are followed.
-fn definition(modules: &[Module], path: &[String]) -> Option<usize> {
-    for length in (0..=path.len()).rev() {
-        let Some(found) = modules.iter().position(|module| module.path == path[..length]) else { continue };
-        let Some(name) = path.get(length) else { return Some(found) };
-        let exported = modules[found].uses.iter().find(|(exported, target, is_exported)| {
-            *is_exported && exported == name && target.as_slice() != path
-        });
-        return match exported {
-            Some((_, target, _)) => definition(modules, &[target, &path[length + 1..]].concat()),
-            None => Some(found),
-        };
-    }
-    None
-}
-
-/// Each module with the modules that it imports, including paths that are written out in the code.
-fn imports(modules: &[Module]) -> Vec<Vec<usize>> {
-    let written = |module: &Module| -> Vec<Vec<String>> {
-        let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
-        let words = module.code.split(|c| !is_path(c)).map(|word| word.trim_matches(':'));
-        let words = words.filter(|word| word.starts_with("crate::") || word.starts_with("super::"));
-        words.filter_map(|word| module.absolute(word, &[])).collect()
-    };
-    let all = |(index, module): (usize, &Module)| {
-        let uses =
-            module.uses.iter().filter(|(_, _, is_exported)| !is_exported).map(|(_, path, _)| path.clone());
-        let exported: Vec<_> = module.uses.iter().filter(|(.., is_exported)| *is_exported).collect();
-        let paths =
-            uses.chain(written(module)).filter(|path| !exported.iter().any(|(_, target, _)| target == path));
-        let mut found: Vec<usize> = paths.filter_map(|path| definition(modules, &path)).collect();
-        found.retain(|other| *other != index);
-        found.sort_unstable();
-        found.dedup();
-        found
-    };
-    modules.iter().enumerate().map(all).collect()
-}
-
-/// The shortest circle through a module, as module paths; empty if there is none.
-fn circle(modules: &[Module], imports: &[Vec<usize>], start: usize) -> Vec<String> {
-    let mut from: Vec<Option<usize>> = vec![None; modules.len()];
-    let mut queue = std::collections::VecDeque::from([start]);
-    while let Some(at) = queue.pop_front() {
-        for &next in &imports[at] {
-            if next == start {
-                let name = |index: usize| modules[index].path.join("::");
-                let back = std::iter::successors(Some(at), |at| from[*at].filter(|_| *at != start));
-                let mut names: Vec<String> = back.map(name).collect();
-                names.reverse();
-                return names;
-            }
-            if from[next].is_none() {
-                from[next] = Some(at);
-                queue.push_back(next);
-            }
-        }
-    }
-    Vec::new()
-}
-
-/// No file imports another that imports it, directly or through others, within a room or across rooms.
-#[test]
-fn imports_form_no_circles() {
-    let modules = modules(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
-    let imports = imports(&modules);
-    assert!(imports.iter().map(Vec::len).sum::<usize>() > 200, "the imports were found");
-    let circles = (0..modules.len()).map(|start| circle(&modules, &imports, start));
-    let mut circles: Vec<String> = circles
-        .filter(|circle| !circle.is_empty())
-        .map(|mut circle| {
-            let first = (0..circle.len()).min_by_key(|at| &circle[*at]).unwrap_or(0);
-            circle.rotate_left(first);
-            circle.join(" → ")
-        })
-        .collect();
-    circles.sort();
-    circles.dedup();
-    assert!(circles.is_empty(), "{} circles:\n{}", circles.len(), circles.join("\n"));
-}
-
-#[test]
-fn a_circle_through_a_re_export_is_found() {
-    let module = |path: &str, uses: &[(&str, bool)]| {
-        let split = |path: &str| path.split("::").map(String::from).collect::<Vec<_>>();
-        let uses = uses.iter().map(|(path, is_exported)| {
-            (path.rsplit("::").next().unwrap().to_owned(), split(path), *is_exported)
-        });
-        Module { path: split(path), code: String::new(), uses: uses.collect() }
-    };
-    let facade = module("a", &[("a::b::B", true), ("a::c::C", true)]);
-    let (b, c) = (module("a::b", &[("a::C", false)]), module("a::c", &[("a::B", false)]));
-    let found = [facade, b, c];
-    let found_imports = imports(&found);
-    assert_eq!(found_imports, [vec![], vec![2], vec![1]]);
-    assert_eq!(circle(&found, &found_imports, 1), ["a::b", "a::c"]);
-    assert_eq!(leaves("a::{b,c::{d,self}}"), ["a::b", "a::c::d", "a::c"]);
 }
 
 /// The maths knows no model by name, in code or in comments.

@@ -1,5 +1,6 @@
 //! Embedding: one vector per text, per chunk or per token. Tokenize, encode, pool, apply the post-pooling modules, convert.
 
+mod finishing;
 mod late_interaction;
 mod resolve;
 mod texts;
@@ -9,6 +10,7 @@ use std::ops::Range;
 
 use anyhow::{Result, bail};
 
+use finishing::Finishing;
 pub use late_interaction::LateInteraction;
 pub use texts::EmbeddedTexts;
 
@@ -16,15 +18,14 @@ use super::model_task::ModelTask;
 use super::sequences::{all_tokens, forward, tokenize, tokenizer_failed};
 use super::similarity::Compared;
 use super::tokens::check_tokens;
-use crate::engine::{Task, TaskInput, TaskRow, TokenizeError};
+use crate::engine::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
 use crate::model::modules::{Role, Similarity};
 use crate::named::Named;
 use crate::neighbours::{MaxSim, Metric};
-use crate::nn::{
-    Encoder, EncoderSpec, Pooling, PostPooling, RaggedBatch, apply_to_tokens, is_normalized, keep_memory,
-};
+use crate::nn::{Encoder, EncoderSpec, Pooling, PostPooling, RaggedBatch, apply_to_tokens, keep_memory};
 use crate::output::{Content, ContentType, OutputDtype, Span, VectorType};
+use crate::task::options::VectorOptions;
 use crate::task::reading::{Reading, Readings};
 use crate::task::text_model::TextModel;
 use crate::text::OnLong;
@@ -38,9 +39,11 @@ pub struct Embedder {
     pub pooling: Pooling,
     /// The modules before pooling, in order.
     pub token_modules: Vec<PostPooling>,
-    /// The post-pooling modules, in order.
+    /// The post-pooling modules, in order, without a normalization at their end.
     pub post_pooling: Vec<PostPooling>,
-    /// Dimensions of a vector after the last module.
+    /// What becomes of a vector after them.
+    finishing: Finishing,
+    /// Dimensions of a vector of a row without options of its own.
     pub dimensions: usize,
     /// The element type of stored vectors.
     pub dtype: OutputDtype,
@@ -74,7 +77,7 @@ impl Embedder {
 
     /// Whether vectors have unit length.
     pub fn is_normalized(&self) -> bool {
-        is_normalized(&self.post_pooling)
+        self.finishing.is_normalized(&RowOptions::default())
             && self.late_interaction.as_ref().is_none_or(LateInteraction::keeps_unit_length)
     }
 
@@ -161,7 +164,7 @@ impl Embedder {
     }
 
     /// Encodes and pools the sequences in batches of at most `batch_tokens` tokens.
-    fn encode(
+    fn pooled(
         &self,
         sequences: &[&Sequence],
         prompt_tokens: usize,
@@ -189,26 +192,11 @@ impl Embedder {
         })
     }
 
-    /// The vectors of a batch: one per text, per chunk or per token, in order, after the post-pooling modules. Those of a multi-vector
-    /// model are concatenated per text or chunk.
-    pub(in crate::task) fn vectors(
+    /// The vectors of texts of one role, the first `prompt_tokens` tokens of which are not pooled: one per text, per chunk or per token, in
+    /// order, after the post-pooling modules. Those of a multi-vector model are finished, and concatenated per text or chunk.
+    fn vectors(
         &self,
-        texts: &[&TokenizedText],
-        batch_tokens: usize,
-        worker: usize,
-    ) -> Result<Vec<Vec<f32>>> {
-        let runs = texts.chunk_by(|a, b| (a.role, a.prompt_tokens) == (b.role, b.prompt_tokens));
-        let vectors = runs.map(|texts| {
-            let TokenizedText { role, prompt_tokens, .. } = *texts[0];
-            self.vectors_of(texts, role, prompt_tokens, batch_tokens, worker)
-        });
-        Ok(vectors.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
-    }
-
-    /// The vectors of texts of one role, the first `prompt_tokens` tokens of which are not pooled.
-    fn vectors_of(
-        &self,
-        texts: &[&TokenizedText],
+        texts: &[TokenizedText],
         role: Option<Role>,
         prompt_tokens: usize,
         batch_tokens: usize,
@@ -216,7 +204,7 @@ impl Embedder {
     ) -> Result<Vec<Vec<f32>>> {
         let encoder = self.model.encoder(worker);
         let sequences: Vec<&Sequence> = texts.iter().flat_map(|text| &text.sequences).collect();
-        let pooled = self.encode(&sequences, prompt_tokens, batch_tokens, encoder)?;
+        let pooled = self.pooled(&sequences, prompt_tokens, batch_tokens, encoder)?;
         // With chunks, every pooled vector is a row. Otherwise the vectors of a text's sequences are averaged.
         let counts: Vec<usize> = match self.chunking {
             Some(_) => texts.iter().flat_map(|text| text.chunks()).map(|_| 1).collect(),
@@ -233,7 +221,9 @@ impl Embedder {
             None => Ok(vectors.to_vec2::<f32>()?),
             Some(late_interaction) => {
                 let role = role.unwrap_or(late_interaction.role());
-                Ok(self.select(late_interaction, role, &sequences, &vectors.flatten_all()?.to_vec1()?))
+                let vectors = vectors.flatten_all()?.to_vec1()?;
+                let vectors = self.finishing.apply(vectors, &RowOptions::default());
+                Ok(self.select(late_interaction, role, &sequences, &vectors))
             }
         }
     }
@@ -254,16 +244,29 @@ impl Embedder {
         sequences.iter().map(select).collect()
     }
 
-    /// The row of a text or chunk: `values` converted to the output dtype.
-    fn row(&self, span: Option<Span>, tokens: usize, values: Vec<f32>) -> TaskRow {
+    /// The vectors of a row after all steps, concatenated, in f32.
+    pub(in crate::task) fn finished(&self, vectors: Vec<f32>, options: &RowOptions) -> Vec<f32> {
+        match self.late_interaction {
+            Some(_) => vectors,
+            None => self.finishing.apply(vectors, options),
+        }
+    }
+
+    /// The row of a text or chunk, of these vectors.
+    fn row(&self, span: Option<Span>, tokens: usize, vectors: Vec<f32>, options: &RowOptions) -> TaskRow {
+        let values = self.finished(vectors, options);
         let is_finite = values.iter().all(|x| x.is_finite());
-        let content = Content::Vector(self.dtype.quantize(values, self.dimensions));
+        let dtype = options.dtype.unwrap_or(self.dtype);
+        let content = Content::Vector(dtype.quantize(values, self.finishing.dimensions(options)));
         // A finite f32 can overflow a narrower type.
         TaskRow { span, query: None, tokens, is_finite: is_finite && content.is_finite(), content }
     }
 }
 
 impl Task for Embedder {
+    /// The vectors of each row, or of each token with [`Pooling::None`].
+    type Output = Vec<Vec<f32>>;
+
     fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
         let reading = self.readings.of(input, &self.model.tokenizer, self.model.on_long)?;
         let Reading { role, prompt, prompt_tokens, tokenizer, on_long } = reading;
@@ -290,25 +293,51 @@ impl Task for Embedder {
         Ok(TokenizedText { sequences, role, prompt_tokens })
     }
 
-    fn run(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<TaskRow>>> {
-        let batch: Vec<&TokenizedText> = texts.iter().collect();
-        let mut vectors = self.vectors(&batch, batch_tokens, worker)?.into_iter();
-        let rows = texts.iter().map(|text| match self.pooling {
-            Pooling::None => {
-                let values = vectors.by_ref().take(text.token_count()).flatten().collect();
-                vec![self.row(None, text.token_count(), values)]
-            }
+    fn encode(
+        &self,
+        texts: &[TokenizedText],
+        batch_tokens: usize,
+        worker: usize,
+    ) -> Result<Vec<Vec<Vec<f32>>>> {
+        let mut outputs = Vec::with_capacity(texts.len());
+        for texts in texts.chunk_by(|a, b| (a.role, a.prompt_tokens) == (b.role, b.prompt_tokens)) {
+            let TokenizedText { role, prompt_tokens, .. } = texts[0];
+            let mut vectors = self.vectors(texts, role, prompt_tokens, batch_tokens, worker)?.into_iter();
+            outputs.extend(texts.iter().map(|text| {
+                let count = match self.pooling {
+                    Pooling::None => text.token_count(),
+                    _ => text.row_count(),
+                };
+                vectors.by_ref().take(count).collect()
+            }));
+        }
+        Ok(outputs)
+    }
+
+    fn finish(&self, text: &TokenizedText, vectors: Vec<Vec<f32>>, options: &RowOptions) -> Vec<TaskRow> {
+        match self.pooling {
+            Pooling::None => vec![self.row(None, text.token_count(), vectors.concat(), options)],
             _ if self.chunking.is_some() => {
-                let chunks = text.chunks().zip(vectors.by_ref());
-                chunks
-                    .map(|(chunk, values)| self.row(Some(span(chunk)), chunk.tokens.len(), values))
-                    .collect()
+                let row = |(chunk, vector): (&Chunk, Vec<f32>)| {
+                    self.row(Some(span(chunk)), chunk.tokens.len(), vector, options)
+                };
+                text.chunks().zip(vectors).map(row).collect()
             }
             Pooling::Text(_) | Pooling::MultiVector | Pooling::Splade | Pooling::Lexical => {
-                vectors.next().into_iter().map(|values| self.row(None, text.token_count(), values)).collect()
+                let row = |vector| self.row(None, text.token_count(), vector, options);
+                vectors.into_iter().map(row).collect()
             }
-        });
-        Ok(rows.collect())
+        }
+    }
+
+    fn check(&self, options: &RowOptions) -> Result<(), RowOptionError> {
+        match self.late_interaction {
+            Some(_) => options.only(&["dtype"]),
+            None => {
+                options.only(&["dimensions", "normalize", "dtype"])?;
+                self.finishing.check(options.dimensions)
+            }
+        }
     }
 
     fn on_workers_start(&self) {

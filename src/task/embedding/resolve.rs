@@ -2,10 +2,11 @@
 
 use anyhow::{Result, bail};
 
-use super::{Embedder, LateInteraction};
+use super::{Embedder, Finishing, LateInteraction};
+use crate::engine::RowOptions;
 use crate::error::UsageError;
 use crate::model::static_embedding::StaticLayout;
-use crate::nn::{EncoderSpec, Pool, Pooling, PostPooling, is_normalized};
+use crate::nn::{EncoderSpec, Pool, Pooling};
 use crate::sys::console::Console;
 use crate::task::load::Loaded;
 use crate::task::options::VectorOptions;
@@ -45,15 +46,20 @@ impl Embedder {
             // It does not apply to vectors of tokens.
             _ => None,
         };
-        let (post_pooling, dimensions) =
-            resolve_post_pooling(options, post_pooling, dimensions, truncate_dim)?;
+        let mut post_pooling = post_pooling;
+        let finishing = Finishing::new(&mut post_pooling, dimensions, truncate_dim, options);
+        finishing
+            .check(options.dimensions)
+            .map_err(|error| UsageError(format!("--dimensions {}", error.reason)))?;
+        let (dimensions, is_normalized) =
+            (finishing.dimensions(&RowOptions::default()), finishing.is_normalized(&RowOptions::default()));
         let excludes_prompt = modules.pooling.is_some_and(|module| !module.include_prompt);
         let lengths = late_interaction.as_ref().map(LateInteraction::max_lengths).or(role_lengths);
         let readings =
             Readings::new(&mut tokenizer, role, prompt, modules.prompts, lengths, excludes_prompt)?;
         console.detail(format!(
             "pooling {pooling}, {dimensions} dimensions, {}, at most {} tokens per text",
-            if is_normalized(&post_pooling) { "normalized" } else { "not normalized" },
+            if is_normalized { "normalized" } else { "not normalized" },
             tokenizer.max_length(),
         ));
         let VectorOptions { dtype, on_long, chunking, .. } = *options;
@@ -70,6 +76,7 @@ impl Embedder {
             pooling,
             token_modules,
             post_pooling,
+            finishing,
             dimensions,
             dtype,
             readings,
@@ -79,39 +86,6 @@ impl Embedder {
             unknown_token,
         })
     }
-}
-
-/// The post-pooling modules to run and the dimensions of their result: the model's modules, the truncation to the dimensions that the
-/// user or the model (`truncate_dim`) asks for, and normalization.
-fn resolve_post_pooling(
-    options: &VectorOptions,
-    mut post_pooling: Vec<PostPooling>,
-    mut dimensions: usize,
-    truncate_dim: Option<usize>,
-) -> Result<(Vec<PostPooling>, usize)> {
-    if options.normalize == Some(false) && is_normalized(&post_pooling) {
-        post_pooling.pop();
-    }
-    match (options.dimensions, truncate_dim) {
-        (Some(n), _) if n > dimensions => bail!(UsageError(format!(
-            "--dimensions {n} exceeds the {dimensions} dimensions of the model's vectors; pass a smaller number"
-        ))),
-        (Some(n), _) => {
-            let last = post_pooling.len() - usize::from(is_normalized(&post_pooling));
-            post_pooling.insert(last, PostPooling::Truncate(n));
-            dimensions = n;
-        }
-        // sentence-transformers truncates after normalization, and does not normalize again.
-        (None, Some(n)) if n < dimensions => {
-            post_pooling.push(PostPooling::Truncate(n));
-            dimensions = n;
-        }
-        (None, _) => {}
-    }
-    if options.normalize == Some(true) && !is_normalized(&post_pooling) {
-        post_pooling.push(PostPooling::Normalize);
-    }
-    Ok((post_pooling, dimensions))
 }
 
 /// Checks that special tokens and prompt leave room for the text.

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use crate::engine::{Engine, TaskInput, TaskRow, TextError};
+use crate::engine::{Engine, RowOptions, TaskInput, TaskRow, TextError};
 use crate::error::UsageError;
 use crate::nn::Pooling;
 use crate::output::{Content, StoredVector, VectorValues};
@@ -37,7 +37,7 @@ impl EmbeddedTexts {
             ));
         }
         let mut embedded = EmbeddedTexts::default();
-        for (index, text) in engine.encode(texts)?.into_iter().enumerate() {
+        for (index, text) in engine.encode(texts, &RowOptions::default())?.into_iter().enumerate() {
             let Some(TaskRow { content, is_finite, .. }) = text.rows().first() else {
                 bail!("a text has no row; please report this as a bug")
             };
