@@ -33,7 +33,8 @@ pub struct ScoreOptions {
 pub struct Classifier {
     model: TextModel,
     head: ClassificationHead,
-    function: ScoreFunction,
+    /// `None`: one that is not supported, and rows hold logits.
+    function: Option<ScoreFunction>,
     /// Whether rows without options of their own hold logits.
     raw: bool,
     rows: Rows,
@@ -64,7 +65,7 @@ impl Classifier {
             Some(HeadKind::NextSentence) => next_sentence_labels(&loaded.config)?,
             _ => labels(&loaded.config)?,
         };
-        let function = label_function(&loaded.config, labels.len())?;
+        let function = label_function(&loaded.config, labels.len());
         let top_k = if top_k == 0 { labels.len() } else { top_k };
         Self::build(loaded, options, function, Rows::Labels { labels, top_k })
     }
@@ -84,7 +85,7 @@ impl Classifier {
                 loaded.config.path().display()
             );
         }
-        let function = pair_function(&loaded.config, loaded.modules.activation.as_deref())?;
+        let function = pair_function(&loaded.config, loaded.modules.activation.as_deref());
         let prompt = resolve_prompt(prompt, None, &loaded.modules.prompts, console)?;
         let template = PairTemplate::of(&loaded, &prompt, console)?.map(Box::new);
         let truncation = loaded.tokenizer.pair_truncation();
@@ -98,7 +99,13 @@ impl Classifier {
         Self::build(loaded, options, function, Rows::Score { prompt, template, ranked })
     }
 
-    fn build(loaded: Loaded, options: ScoreOptions, function: ScoreFunction, rows: Rows) -> Result<Self> {
+    fn build(
+        loaded: Loaded,
+        options: ScoreOptions,
+        function: Result<ScoreFunction>,
+        rows: Rows,
+    ) -> Result<Self> {
+        let function = if options.raw { function.ok() } else { Some(function?) };
         let Loaded { tokenizer, encoders, head: Some(TaskHead::SequenceClassification(head)), .. } = loaded
         else {
             bail!("the model was loaded without its head; please report this as a bug")
@@ -137,15 +144,16 @@ impl Classifier {
 
     /// The function from logits to scores.
     pub fn function(&self) -> ScoreFunction {
-        if self.raw { ScoreFunction::LOGITS } else { self.function }
+        self.score_function(self.raw)
+    }
+
+    fn score_function(&self, raw: bool) -> ScoreFunction {
+        self.function.filter(|_| !raw).unwrap_or(ScoreFunction::LOGITS)
     }
 
     /// The content of the row of a text with these logits.
     fn content_of(&self, logits: &[f32], options: &RowOptions) -> Content {
-        let scores = match options.raw.unwrap_or(self.raw) {
-            true => ScoreFunction::LOGITS.apply(logits),
-            false => self.function.apply(logits),
-        };
+        let scores = self.score_function(options.raw.unwrap_or(self.raw)).apply(logits);
         match &self.rows {
             Rows::Score { .. } => Content::Score { score: scores[0], rank: None },
             Rows::Labels { labels, top_k } => {
@@ -191,7 +199,14 @@ impl Task for Classifier {
     }
 
     fn check(&self, options: &RowOptions) -> Result<(), RowOptionError> {
-        options.only(&["raw"])
+        options.only(&["raw"])?;
+        match (options.raw, self.function) {
+            (Some(false), None) => Err(RowOptionError {
+                option: "raw",
+                reason: "is false, but the model's activation function is not supported; pass true".into(),
+            }),
+            _ => Ok(()),
+        }
     }
 
     fn on_workers_start(&self) {
