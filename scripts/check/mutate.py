@@ -278,7 +278,7 @@ MUTATIONS = [
     ("later chunks have no prompt", "src/text/tokenizer.rs", "let mut tokens = prompt.clone();", "let mut tokens = Encoding::default();"),
     ("the prompt counts in the weights of chunks", "src/task/embedding/mod.rs", "sequence.tokens.ids.len().saturating_sub(prompt_tokens)", "sequence.tokens.ids.len()"),
     ("late chunks pool the prompt", "src/task/embedding/mod.rs", "(*start).max(prompt_tokens).min(end - 1)", "*start"),
-    ("rows of a batch are reversed", "src/engine/workers.rs", ".zip(outputs).zip(places)", ".zip(outputs).zip(places.into_iter().rev())"),
+    ("rows of a batch are reversed", "src/engine/workers.rs", "places.into_iter().zip(rows)", "places.into_iter().rev().zip(rows)"),
     ("a text of equal length is an equal text", "src/engine/row_cache.rs", "text.hash(&mut digest);", "text.token_count().hash(&mut digest);"),
     ("the rows of a wave are written in reverse order", "src/job/collector/mod.rs", "items.into_iter().enumerate()", "items.into_iter().rev().enumerate()"),
     # Resuming a run.

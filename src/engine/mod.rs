@@ -116,12 +116,7 @@ impl<T: Task> Engine<T> {
             Batcher::new(self.budget, self.workers.clone(), self.repeated.clone(), false, to_caller);
         for (index, text) in self.tokenize(texts)?.into_iter().enumerate() {
             let text = text.map_err(|error| Error::new(TextError::new(index, error)))?;
-            let carried = EncodedText {
-                tokens: text.token_count(),
-                truncated_tokens: text.truncated_tokens(),
-                sequences: text.sequences.len(),
-                rows: SharedRows::default(),
-            };
+            let carried = EncodedText::new(&text);
             let (text, options) = (Some(text), *options);
             batcher.add(Item { carried, text, options, carried_bytes: 0, ends_batch: false })?;
         }

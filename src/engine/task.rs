@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use crate::output::{Content, ContentType, OutputDtype, Span};
-use crate::text::{OnLong, Role, TokenizedText};
+use crate::text::{OnLong, Role, TokenizedText, TruncationSide};
 
 /// Turns texts into rows, in three steps. Implementations are shared by all threads of an engine.
 pub trait Task: Send + Sync + 'static {
@@ -115,6 +115,8 @@ pub struct TaskInput<'a> {
     pub prompt: Option<&'a str>,
     /// What becomes of the text if it is over the limit.
     pub on_long: Option<OnLong>,
+    /// The end at which it is truncated then.
+    pub truncation_side: Option<TruncationSide>,
 }
 
 impl<'a> TaskInput<'a> {
@@ -231,7 +233,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::text::{PairTruncation, Sequence, Tokenizer, TokenizerOptions, TruncationSide};
+    use crate::text::{PairTruncation, Sequence, Tokenizer, TokenizerOptions};
 
     // The example of "Add a task" in CONTRIBUTING.md, line by line.
 

@@ -66,6 +66,16 @@ pub struct EncodedText {
 }
 
 impl EncodedText {
+    /// A text that has no rows yet.
+    pub(super) fn new(text: &TokenizedText) -> Self {
+        EncodedText {
+            tokens: text.token_count(),
+            truncated_tokens: text.truncated_tokens(),
+            sequences: text.sequences.len(),
+            rows: SharedRows::default(),
+        }
+    }
+
     /// The rows of the text.
     pub fn rows(&self) -> &[TaskRow] {
         self.rows.get().map_or(&[], Vec::as_slice)

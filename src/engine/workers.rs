@@ -77,12 +77,9 @@ impl<T: Task> Runner<T> {
         }
         let (tokens, places): (Vec<TokenizedText>, Vec<Place>) =
             texts.into_iter().map(|planned| (planned.text, planned.place)).unzip();
-        let outputs = self.task.encode(&tokens, self.batch_tokens, worker)?;
-        if outputs.len() != places.len() {
-            bail!("a text has no rows; please report this as a bug");
-        }
-        for ((text, output), place) in tokens.iter().zip(outputs).zip(places) {
-            let rows = self.task.finish(text, output, &place.options);
+        let options = places.iter().map(|place| &place.options);
+        let rows = run(&*self.task, &tokens, options, self.batch_tokens, worker)?;
+        for (place, rows) in places.into_iter().zip(rows) {
             if let Some(cache) = &self.cache {
                 cache.add(place.key, &rows)?;
             }
@@ -90,6 +87,22 @@ impl<T: Task> Runner<T> {
         }
         Ok(())
     }
+}
+
+/// The rows of each text of a batch.
+pub(super) fn run<'a, T: Task>(
+    task: &T,
+    texts: &[TokenizedText],
+    options: impl Iterator<Item = &'a RowOptions>,
+    batch_tokens: usize,
+    worker: usize,
+) -> Result<Vec<Vec<TaskRow>>> {
+    let outputs = task.encode(texts, batch_tokens, worker)?;
+    if outputs.len() != texts.len() {
+        bail!("a text has no rows; please report this as a bug");
+    }
+    let texts = texts.iter().zip(options).zip(outputs);
+    Ok(texts.map(|((text, options), output)| task.finish(text, output, options)).collect())
 }
 
 /// Threads that run one batch each. They share only the weights, so that no worker waits for another.

@@ -122,23 +122,24 @@ impl Classifier {
         }
     }
 
-    /// Tokenizes a query and a document for a cross-encoder.
+    /// Tokenizes a query and the document of `input` for a cross-encoder.
     fn tokenize_pair(
         &self,
         query: &str,
-        document: &str,
         prompt: &str,
-        on_long: OnLong,
+        input: &TaskInput,
         template: Option<&PairTemplate>,
     ) -> Result<TokenizedText, TokenizeError> {
+        let document = input.text;
         match template {
             Some(template) => {
-                let tokens = template.encode(&self.model.tokenizer, query, document)?;
-                check_length(&tokens, &self.model.tokenizer, on_long)?;
+                let (tokenizer, on_long) = self.model.reading(input);
+                let tokens = template.encode(&tokenizer, query, document)?;
+                check_length(&tokens, &tokenizer, on_long)?;
                 self.model.checked([tokens])
             }
-            None if prompt.is_empty() => self.model.tokenize(query, Some(document), on_long),
-            None => self.model.tokenize(&format!("{prompt}{query}"), Some(document), on_long),
+            None if prompt.is_empty() => self.model.tokenize(query, Some(document), input),
+            None => self.model.tokenize(&format!("{prompt}{query}"), Some(document), input),
         }
     }
 
@@ -173,12 +174,11 @@ impl Task for Classifier {
     type Output = Vec<f32>;
 
     fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
-        let on_long = input.on_long.unwrap_or(self.model.on_long);
         match (&self.rows, input.query) {
-            (Rows::Labels { .. }, _) => self.model.tokenize(input.text, input.pair, on_long),
+            (Rows::Labels { .. }, _) => self.model.tokenize(input.text, input.pair, input),
             (Rows::Score { prompt, template, .. }, Some(query)) => {
                 let prompt = input.prompt.unwrap_or(prompt);
-                self.tokenize_pair(query, input.text, prompt, on_long, template.as_deref())
+                self.tokenize_pair(query, prompt, input, template.as_deref())
             }
             (Rows::Score { .. }, None) => {
                 Err(TokenizeError::Failed("has no query; add one, or pass --query".into()))

@@ -80,8 +80,7 @@ impl Task for MaskFiller {
     type Output = Vec<BestTokens>;
 
     fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
-        let tokenized =
-            self.model.tokenize(input.text, input.pair, input.on_long.unwrap_or(self.model.on_long))?;
+        let tokenized = self.model.tokenize(input.text, input.pair, input)?;
         if self.count_masks(&tokenized) == 0 {
             let tokenizer = &self.model.tokenizer;
             let mask = tokenizer.token(self.mask).unwrap_or_default();

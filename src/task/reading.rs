@@ -1,5 +1,6 @@
 //! How texts are read: what they are, with the prompt and the limit that follow from it.
 
+use std::borrow::Cow;
 use std::sync::OnceLock;
 
 use anyhow::{Result, anyhow};
@@ -20,7 +21,7 @@ pub(super) struct Reading<'a> {
     /// Tokens of the prompt, if they are not pooled.
     pub prompt_tokens: usize,
     /// The tokenizer, with the limit of such texts.
-    pub tokenizer: &'a Tokenizer,
+    pub tokenizer: Cow<'a, Tokenizer>,
     /// What becomes of it over the limit.
     pub on_long: OnLong,
 }
@@ -81,18 +82,27 @@ impl Readings {
     ) -> Result<Reading<'a>, TokenizeError> {
         let on_long = input.on_long.unwrap_or(on_long);
         let Readings { role, prompt, prompt_tokens, .. } = self;
-        let mut reading = Reading { role: *role, prompt, prompt_tokens: *prompt_tokens, tokenizer, on_long };
+        let mut reading = Reading {
+            role: *role,
+            prompt,
+            prompt_tokens: *prompt_tokens,
+            tokenizer: Cow::Borrowed(tokenizer),
+            on_long,
+        };
         if let Some(role) = input.role {
             let of_role = self.of_role[role as usize].get_or_init(|| self.read_as(role, tokenizer));
             let of_role = of_role.as_ref().map_err(|reason| TokenizeError::Failed(reason.clone()))?;
             reading.role = Some(role);
             (reading.prompt, reading.prompt_tokens) = (&of_role.prompt, of_role.prompt_tokens);
-            reading.tokenizer = &of_role.tokenizer;
+            reading.tokenizer = Cow::Borrowed(&of_role.tokenizer);
         }
         if let Some(prompt) = input.prompt {
-            let length = if self.excludes_prompt { prompt_length(reading.tokenizer, prompt) } else { Ok(0) };
+            let length = if self.excludes_prompt { prompt_length(&reading.tokenizer, prompt) } else { Ok(0) };
             reading.prompt_tokens = length.map_err(|error| TokenizeError::Failed(error.to_string()))?;
             reading.prompt = prompt;
+        }
+        if let Cow::Borrowed(tokenizer) = reading.tokenizer {
+            reading.tokenizer = tokenizer.with_truncation_side(input.truncation_side);
         }
         Ok(reading)
     }

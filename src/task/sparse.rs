@@ -240,7 +240,7 @@ impl Task for SparseEncoder {
                 let tokens = tokenize(&queries.tokenizer, on_long, &text, input.pair)?;
                 vec![Sequence { tokens, chunks: Vec::new() }]
             }
-            None => self.model.checked([tokenize(tokenizer, on_long, &text, input.pair)?])?.sequences,
+            None => self.model.checked([tokenize(&tokenizer, on_long, &text, input.pair)?])?.sequences,
         };
         Ok(TokenizedText { sequences, role, prompt_tokens })
     }

@@ -88,11 +88,9 @@ impl Task for Tagger {
             Some(stride) => Windows::Overlapping { stride },
             None => Windows::Truncate,
         };
-        let TextModel { tokenizer, on_long, .. } = &self.model;
+        let (tokenizer, on_long) = self.model.reading(input);
         let windows = tokenizer.encode_aligned(None, input.text, windows).map_err(tokenizer_failed)?;
-        windows
-            .iter()
-            .try_for_each(|tokens| check_length(tokens, tokenizer, input.on_long.unwrap_or(*on_long)))?;
+        windows.iter().try_for_each(|tokens| check_length(tokens, &tokenizer, on_long))?;
         self.model.checked(windows)
     }
 

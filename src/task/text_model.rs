@@ -1,13 +1,13 @@
 //! The model of a task: text → tokens → hidden states.
 
-use std::borrow::Borrow;
+use std::borrow::{Borrow, Cow};
 
 use anyhow::Result;
 use candle_core::Tensor;
 
 use super::sequences::{forward, tokenize};
 use super::tokens::check_tokens;
-use crate::engine::TokenizeError;
+use crate::engine::{TaskInput, TokenizeError};
 use crate::nn::{Encoder, EncoderSpec, RaggedBatch};
 use crate::text::OnLong;
 use crate::text::{Sequence, TokenIds, TokenizedText, Tokenizer};
@@ -33,14 +33,20 @@ impl TextModel {
         &self.encoders[worker % self.encoders.len()]
     }
 
-    /// Tokenizes a text or a pair as one sequence.
+    /// The tokenizer of a text with these choices, and what becomes of it over the limit.
+    pub(super) fn reading<'a>(&'a self, input: &TaskInput) -> (Cow<'a, Tokenizer>, OnLong) {
+        (self.tokenizer.with_truncation_side(input.truncation_side), input.on_long.unwrap_or(self.on_long))
+    }
+
+    /// Tokenizes a text or a pair as one sequence, as `input` chooses.
     pub(super) fn tokenize(
         &self,
         text: &str,
         pair: Option<&str>,
-        on_long: OnLong,
+        input: &TaskInput,
     ) -> Result<TokenizedText, TokenizeError> {
-        self.checked([tokenize(&self.tokenizer, on_long, text, pair)?])
+        let (tokenizer, on_long) = self.reading(input);
+        self.checked([tokenize(&tokenizer, on_long, text, pair)?])
     }
 
     /// A text of these sequences.

@@ -14,6 +14,7 @@
 //! The whole of a long text is tokenized, although only its beginning may be used: truncated tokens are counted. See `pieces` for the
 //! memory that it takes.
 
+use std::borrow::Cow;
 use std::iter::repeat_n;
 use std::ops::Range;
 use std::path::Path;
@@ -440,6 +441,14 @@ impl Tokenizer {
     /// The end at which longer texts are truncated.
     pub fn truncation_side(&self) -> TruncationSide {
         self.truncation_side
+    }
+
+    /// This tokenizer, but for the end at which longer texts are truncated.
+    pub fn with_truncation_side(&self, side: Option<TruncationSide>) -> Cow<'_, Self> {
+        match side.filter(|side| *side != self.truncation_side) {
+            Some(truncation_side) => Cow::Owned(Tokenizer { truncation_side, ..self.clone() }),
+            None => Cow::Borrowed(self),
+        }
     }
 
     /// Which text of a pair is truncated.

@@ -128,7 +128,7 @@ impl Embedder {
             Ok::<text::OversizedCharacter, _>(long) => TokenizeError::Failed(long.to_string()),
             Err(error) => tokenizer_failed(error),
         })?;
-        let check = |sequence: &Sequence| check_tokens(&sequence.tokens, reading.tokenizer, self.spec());
+        let check = |sequence: &Sequence| check_tokens(&sequence.tokens, &reading.tokenizer, self.spec());
         sequences.iter().try_for_each(check)?;
         Ok(sequences)
     }
@@ -269,7 +269,7 @@ impl Task for Embedder {
 
     fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
         let reading = self.readings.of(input, &self.model.tokenizer, self.model.on_long)?;
-        let Reading { role, prompt, prompt_tokens, tokenizer, on_long } = reading;
+        let Reading { role, prompt, prompt_tokens, ref tokenizer, on_long } = reading;
         let sequences = match self.chunking {
             Some(chunking) => self.tokenize_chunks(input.text, &reading, chunking)?,
             None => {
