@@ -27,6 +27,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ops",
             "output",
             "run",
+            "serve",
             "task",
             "text",
             "vectors",
@@ -52,6 +53,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "field",
         ],
     ),
+    // What requests ask for, in the types of tasks and texts; sentences about JSON are those of `input`.
+    ("serve", &["task", "input", "text", "output"]),
     // A task implements `engine::Task`; the engine itself knows no task and no file.
     ("task", &["engine", "text", "model", "neighbours", "nn", "output"]),
     ("job", &["engine", "input", "text", "output", "field"]),
@@ -77,6 +80,7 @@ const ROOMS: &[&str] = &[
     "api",
     "cli",
     "run",
+    "serve",
     "task",
     "job",
     "engine",
@@ -108,7 +112,7 @@ const OWNED: &[(&str, &[&str])] = &[
     ("tokenizers", &["text"]),
     ("resvg", &["figure"]),
     ("dejavu", &["figure"]),
-    ("base64", &["figure", "text"]),
+    ("base64", &["figure", "serve", "text"]),
     ("unicode_width", &["figure"]),
     ("unicode_segmentation", &["text"]),
     ("safetensors", &["model", "vectors"]),
