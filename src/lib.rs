@@ -130,6 +130,8 @@ pub mod output;
 #[doc(hidden)]
 pub mod run;
 #[doc(hidden)]
+pub mod serve;
+#[doc(hidden)]
 pub mod sys;
 #[doc(hidden)]
 pub mod task;

@@ -317,7 +317,7 @@ fn invalid_json(column: usize) -> String {
 
 /// The first escape of half of a UTF-16 surrogate pair without its other half, as it is written. JSON has these, but
 /// strings of Unicode characters do not.
-fn lone_surrogate(json: &str) -> Option<&str> {
+pub fn lone_surrogate(json: &str) -> Option<&str> {
     let unit = |at: usize| {
         let digits = json.get(at..at + 6)?.strip_prefix("\\u")?;
         u16::from_str_radix(digits, 16).ok()
@@ -331,6 +331,18 @@ fn lone_surrogate(json: &str) -> Option<&str> {
             (Some(_), _) => 6,
             (None, _) => 1 + json[at + 1..].chars().next().map_or(0, char::len_utf8),
         };
+    }
+}
+
+/// The type of a JSON value, with an article.
+pub fn json_type(json: &str) -> &'static str {
+    match json.as_bytes().first() {
+        Some(b'n') => "null",
+        Some(b't' | b'f') => "a boolean",
+        Some(b'"') => "a string",
+        Some(b'[') => "an array",
+        Some(b'{') => "an object",
+        _ => "a number",
     }
 }
 
@@ -445,14 +457,7 @@ impl RawField<'_> {
         if let Some((number, _)) = NOT_FINITE.iter().find(|(number, _)| *number == self.json) {
             return number;
         }
-        match self.json.as_bytes().first() {
-            Some(b'n') => "null",
-            Some(b't' | b'f') => "a boolean",
-            Some(b'"') => "a string",
-            Some(b'[') => "an array",
-            Some(b'{') => "an object",
-            _ => "a number",
-        }
+        json_type(self.json)
     }
 
     /// Parses the value of the field `name`.

@@ -24,6 +24,7 @@ mod utf16;
 pub use delimited::FieldSyntax;
 pub use entries::Entries;
 pub use find::{Filter, Inputs, find};
+pub use json::{json_type, lone_surrogate};
 pub use limit::ReadLimit;
 pub use record::{Entry, Fields, KeptName, Location, Position, Record, TextFields, Unreadable};
 pub use source::{Compression, Format, InputPath, Source};

@@ -52,7 +52,10 @@ pub use classification::{Classifier, ScoreOptions};
 pub use embedding::{EmbeddedTexts, Embedder, LateInteraction};
 pub use entities::Aggregation;
 pub use examine::{Examined, ExaminedHead, examine};
-pub use load::{Loaded, MaxLength, StaticQueries, load, load_embedding_or_sparse, load_head, load_reranker};
+pub use load::{
+    Loaded, MaxLength, StaticQueries, load, load_embedding_or_sparse, load_for_own_task, load_head,
+    load_reranker,
+};
 pub use masked_lm::MaskFiller;
 pub use model_task::{HeadMemory, ModelTask};
 pub use options::{ModelOptions, PromptChoice, QueryOptions, VectorOptions};

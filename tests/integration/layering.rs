@@ -9,12 +9,14 @@ const ROOMS: &[(&str, &str)] = &[
     ("main", "cli error job output nn"),
     (
         "lib",
-        "api cli run job task engine vectors input text model neighbours nn ops kernels output formats field figure error named",
+        "api cli run serve job task engine vectors input text model neighbours nn ops kernels output formats field figure error named",
     ),
     // A door like the command line; `api/engine.rs` alone runs tasks.
     ("api", "engine task vectors text model neighbours nn output field"),
-    ("cli", "run job task vectors input text model neighbours nn output"),
+    ("cli", "run serve job task vectors input text model neighbours nn output"),
     ("run", "job engine task vectors figure input text model neighbours nn output field"),
+    // A door like the command line: `serve/schema` knows no HTTP, and nothing below knows the server.
+    ("serve", "task engine input text model neighbours nn output"),
     ("job", "engine input text output field"),
     // A task implements `engine::Task`; the engine itself knows no task and no file.
     ("task", "engine text model neighbours nn output"),
@@ -47,7 +49,7 @@ const OWNED: &[(&str, &[&str])] = &[
     ("tokenizers", &["text"]),
     ("resvg", &["figure"]),
     ("dejavu", &["figure"]),
-    ("base64", &["figure", "text"]),
+    ("base64", &["figure", "text", "serve"]),
     ("unicode_width", &["figure"]),
     ("unicode_segmentation", &["text"]),
     ("safetensors", &["model", "vectors"]),

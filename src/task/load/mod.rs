@@ -140,6 +140,11 @@ pub fn load_reranker(options: &ModelOptions, console: &Console) -> Result<Loaded
     load_for(Wanted::PairScores, options, console)
 }
 
+/// Loads a model for what its files say that it is for: with its task head, or for vectors or sparse weights.
+pub fn load_for_own_task(options: &ModelOptions, console: &Console) -> Result<Loaded> {
+    load_for(Wanted::OwnTask, options, console)
+}
+
 fn load_for(wanted: Wanted, options: &ModelOptions, console: &Console) -> Result<Loaded> {
     let start = Instant::now();
     let loaded = build(options, console, wanted)?;

@@ -37,6 +37,8 @@ pub(in crate::task) enum Wanted {
     PairScores,
     /// Vectors, or the sparse weights of a model with a SpladePooling module or with `--pooling splade`.
     VectorsOrWeights,
+    /// What its files say that it is for: its task head, else vectors or sparse weights.
+    OwnTask,
 }
 
 /// The decisions that depend only on options, config and modules, before weights and tokenizer are read.
@@ -212,6 +214,10 @@ fn head_kind(
     let model = &options.source.model;
     match (wanted, purpose) {
         (Wanted::Inspection, _) => Ok(None),
+        (Wanted::OwnTask, Some(purpose)) if options.uses_own_pooling() && has_own_task(modules, purpose) => {
+            Ok(modules.head(purpose))
+        }
+        (Wanted::OwnTask, purpose) => head_kind(Wanted::VectorsOrWeights, options, modules, purpose),
         (Wanted::VectorsOrWeights | Wanted::PairScores, _) if gives_weights(options, modules) => {
             Ok(Some(HeadKind::MaskedLm))
         }
@@ -260,6 +266,19 @@ fn head_kind(
         }
         (Wanted::Vectors | Wanted::PairScores | Wanted::VectorsOrWeights, None) => Ok(None),
     }
+}
+
+/// Whether the purpose of a model is a task head that gives no vectors or weights.
+fn has_own_task(modules: &Modules, purpose: &Purpose) -> bool {
+    use HeadKind::{CausalLm, NextSentence, QuestionAnswering, SequenceClassification, TokenClassification};
+    let head = modules.head(purpose);
+    let is_head = |kind: HeadKind| {
+        matches!(
+            kind,
+            CausalLm | NextSentence | QuestionAnswering | SequenceClassification | TokenClassification
+        )
+    };
+    head.is_some_and(is_head)
 }
 
 /// Continues "choose a …": with an example of a model with this head.

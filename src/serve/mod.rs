@@ -1,0 +1,3 @@
+//! The HTTP server.
+
+pub mod schema;
