@@ -17,6 +17,7 @@
 //! * `batcher`: items → waves; `batches`: which texts share a batch; `repeats`: the rows of texts that were planned before.
 //! * `workers`: the threads that run batches; `wave`: what the threads send to one another.
 //! * `row_cache`, `row_store`: rows of earlier processes, in the place of a batch's.
+//! * `schedule`: what waits on a server, and what a free worker runs next, as a pure module.
 //! * `utilization`: how busy the workers are.
 
 mod batcher;
@@ -25,6 +26,7 @@ mod budget;
 mod repeats;
 mod row_cache;
 mod row_store;
+mod schedule;
 mod task;
 mod utilization;
 mod wave;
@@ -41,6 +43,7 @@ use self::batcher::Batcher;
 pub use self::batches::balanced_batches;
 pub use self::budget::{GROUP_BYTES, MemoryBudget, Workload};
 pub use self::row_cache::RowCache;
+pub use self::schedule::{Capacity, Request, Run, Schedule};
 pub use self::task::{
     NO_TOKENS, RowOptionError, RowOptions, Task, TaskInput, TaskRow, TextError, TextFault, TokenizeError,
 };

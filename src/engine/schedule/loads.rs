@@ -1,0 +1,110 @@
+//! What a schedule has to hold under the loads of a server, on simulated machines.
+
+use super::simulation::{ArrivalOrder, Client, Done, RATE, Simulation, schedule};
+
+/// A text of 18 tokens per request.
+const SHORT: Client = Client { texts: 1, tokens: 18, long_tokens: 18, per_second: None };
+
+/// Runs a schedule for `cores` until `texts` texts are done.
+fn run(cores: usize, clients: &[Client], texts: usize) -> Vec<Done> {
+    Simulation::new(schedule(cores), cores, clients).run(texts)
+}
+
+/// The same in arrival order.
+fn run_in_arrival_order(cores: usize, clients: &[Client], texts: usize) -> Vec<Done> {
+    Simulation::new(ArrivalOrder::new(cores), cores, clients).run(texts)
+}
+
+/// The 99th percentile of the latency of some texts, in milliseconds.
+fn p99(done: &[Done], is_counted: impl Fn(&Done) -> bool) -> f64 {
+    let mut latencies: Vec<f64> =
+        done.iter().filter(|text| is_counted(text)).map(|text| text.latency).collect();
+    latencies.sort_by(f64::total_cmp);
+    1e3 * latencies[latencies.len() * 99 / 100]
+}
+
+/// Tokens per second of some texts, without the start.
+fn throughput(done: &[Done], is_counted: impl Fn(&Done) -> bool) -> f64 {
+    let (start, done) = done.split_at(done.len() / 5);
+    let seconds = done[done.len() - 1].at - start[start.len() - 1].at;
+    done.iter().filter(|text| is_counted(text)).map(|text| text.tokens as f64).sum::<f64>() / seconds
+}
+
+#[test]
+fn short_texts_do_not_wait_for_long_ones() {
+    for (cores, long_tokens) in [(1, 512), (2, 256), (2, 512), (2, 8192), (4, 512), (16, 256), (64, 512)] {
+        let clients = [Client { long_tokens, ..SHORT }.with_load(0.7, cores)];
+        let is_short = |text: &Done| text.tokens == SHORT.tokens;
+        let by_deadline = p99(&run(cores, &clients, 8000), is_short);
+        let by_arrival = p99(&run_in_arrival_order(cores, &clients, 8000), is_short);
+        assert!(by_deadline <= 60.0, "{cores} cores, {long_tokens} tokens: {by_deadline} ms");
+    }
+}
+
+#[test]
+fn short_texts_do_not_cost_throughput() {
+    for (cores, long_tokens) in [(2, 256), (2, 512), (2, 8192), (8, 512)] {
+        let clients = vec![Client { long_tokens, ..SHORT }; 64];
+        let [by_deadline, by_arrival] =
+            [run(cores, &clients, 8000), run_in_arrival_order(cores, &clients, 8000)]
+                .map(|done| throughput(&done, |_| true));
+        assert!(
+            by_deadline >= 0.98 * by_arrival,
+            "{cores} cores, {long_tokens} tokens: {by_deadline}, {by_arrival}"
+        );
+    }
+}
+
+#[test]
+fn large_requests_have_the_throughput_of_arrival_order() {
+    for cores in [1, 2, 4, 16] {
+        let clients = [Client { texts: 32, ..SHORT }; 16];
+        let [by_deadline, by_arrival] =
+            [run(cores, &clients, 8000), run_in_arrival_order(cores, &clients, 8000)]
+                .map(|done| throughput(&done, |_| true));
+        assert!(by_deadline >= 0.98 * by_arrival, "{cores} cores: {by_deadline}, {by_arrival}");
+    }
+}
+
+#[test]
+fn large_requests_take_what_short_ones_leave() {
+    let loads = [
+        (1, 1, 18),
+        (2, 1, 18),
+        (2, 4, 18),
+        (2, 32, 18),
+        (2, 1, 128),
+        (2, 2, 256),
+        (16, 4, 18),
+        (64, 16, 18),
+    ];
+    for (cores, clients, tokens) in loads {
+        let large = vec![Client { texts: 512, tokens, long_tokens: tokens, per_second: None }; clients];
+        let mut all = large.clone();
+        all.push(SHORT.with_load(0.3, cores));
+        let done = run(cores, &all, 20_000);
+        let latency = p99(&done, |text| text.client == clients);
+        let rest = 0.7 * throughput(&run(cores, &large, 10_000), |_| true);
+        let large = throughput(&done, |text| text.client < clients);
+        assert!(latency <= 70.0, "{cores} cores, {clients} clients, {tokens} tokens: {latency} ms");
+        assert!(large >= 0.9 * rest, "{cores} cores, {clients} clients, {tokens} tokens: {large} of {rest}");
+    }
+}
+
+#[test]
+fn no_text_starves_under_twice_the_load() {
+    for (cores, long_tokens) in [(1, 512), (1, 8192), (2, 18), (2, 512), (2, 8192), (16, 512)] {
+        let clients = [Client { long_tokens, ..SHORT }.with_load(2.0, cores)];
+        let per_second = RATE * cores as f64;
+        let done =
+            Simulation::new(schedule(cores), cores, &clients).run_overloaded(8000, 2 * per_second as usize);
+        let goodput = throughput(&done, |_| true) / per_second;
+        assert!(goodput >= 0.95, "{cores} cores, {long_tokens} tokens: {goodput}");
+        for text in &done {
+            // What was waiting when the text became due, and the part of the machine that the worker for short texts takes from it.
+            let idle_seconds = text.tokens as f64 / per_second;
+            let bound = 16.0 * idle_seconds + 2.0 * (cores + 1) as f64 / cores as f64;
+            assert!(text.latency <= bound, "{cores} cores: {} tokens took {} s", text.tokens, text.latency);
+        }
+    }
+}
