@@ -129,6 +129,7 @@ pub mod ops;
 pub mod output;
 #[doc(hidden)]
 pub mod run;
+#[cfg(feature = "serve")]
 #[doc(hidden)]
 pub mod serve;
 #[doc(hidden)]

@@ -86,6 +86,16 @@ pub(super) struct ModelArgs {
     #[arg(long, value_name = "FILE", help_heading = "Model")]
     pub tokenizer: Option<PathBuf>,
 
+    #[command(flatten)]
+    pub hardware: HardwareArgs,
+
+    #[command(flatten)]
+    pub verbosity: VerbosityArgs,
+}
+
+/// What a model runs on.
+#[derive(Debug, Args)]
+pub(super) struct HardwareArgs {
     /// Neither map packed weights from the cache directory (SCONCE_CACHE, by default ~/.cache/sconce) nor write them there. With them
     /// processes on one machine share the memory of a model's weights, and start without packing them
     #[arg(long, help_heading = "Model")]
@@ -103,9 +113,6 @@ pub(super) struct ModelArgs {
     /// Number of CPU threads [default: all available cores]
     #[arg(long, value_name = "N", value_parser = threads, help_heading = "Hardware")]
     pub threads: Option<usize>,
-
-    #[command(flatten)]
-    pub verbosity: VerbosityArgs,
 }
 
 #[derive(Debug, Args)]

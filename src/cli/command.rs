@@ -15,6 +15,8 @@ use super::merge::MergeArgs;
 use super::pairs::PairsArgs;
 use super::rerank::RerankArgs;
 use super::search::SearchArgs;
+#[cfg(feature = "serve")]
+use super::serve::ServeArgs;
 use super::similarity::SimilarityArgs;
 use super::tag::TagArgs;
 use super::verify::VerifyArgs;
@@ -45,6 +47,9 @@ pub(super) enum Command {
     Search(Box<SearchArgs>),
     /// Find the most similar pairs of rows in a vector file, or near-duplicates
     Pairs(PairsArgs),
+    /// Serve models over HTTP, for clients of text-embeddings-inference, OpenAI, Cohere, Jina and Ollama
+    #[cfg(feature = "serve")]
+    Serve(Box<ServeArgs>),
     /// Join the files that several runs wrote, such as shards
     Merge(MergeArgs),
     /// Print the similarities of a few texts

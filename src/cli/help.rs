@@ -1,6 +1,8 @@
 //! The pages of `-h` and `--help`. `-h` has the most used options, on one screen; `--help` has all options in groups,
 //! examples, the environment and the exit codes.
 
+#[cfg(feature = "serve")]
+use super::serve;
 use super::{
     answer, attend, classify, download, embed, fill, inspect, merge, pairs, rerank, search, similarity, tag,
     verify,
@@ -224,6 +226,8 @@ pub(super) fn with_help(command: Command, is_short: bool) -> Command {
         ("tag", tag::EXAMPLES),
         ("answer", answer::EXAMPLES),
         ("search", search::EXAMPLES),
+        #[cfg(feature = "serve")]
+        ("serve", serve::EXAMPLES),
         ("pairs", pairs::EXAMPLES),
         ("similarity", similarity::EXAMPLES),
         ("attend", attend::EXAMPLES),

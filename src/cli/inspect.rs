@@ -70,6 +70,6 @@ pub(super) fn run(mut args: InspectArgs, matches: &ArgMatches) -> Result<()> {
         )));
     }
     args.model.source.model = model.unwrap_or(args.model.source.model);
-    build_global_pool(args.model.threads)?;
+    build_global_pool(args.model.hardware.threads)?;
     run::inspect::inspect(&options(&args)?)
 }

@@ -19,6 +19,8 @@ mod rerank;
 mod resolve;
 mod scores;
 mod search;
+#[cfg(feature = "serve")]
+mod serve;
 mod similarity;
 mod tag;
 mod verify;
@@ -59,49 +61,55 @@ pub fn main() -> Result<ExitStatus> {
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match cli.command {
         Command::Embed(args) => {
-            build_global_pool(args.model.threads)?;
+            build_global_pool(args.model.hardware.threads)?;
             run::embed::embed(embed::options(*args)?)
         }
         Command::Rerank(args) => {
-            build_global_pool(args.model.threads)?;
+            build_global_pool(args.model.hardware.threads)?;
             run::rerank::rerank(&rerank::options(*args)?)
         }
         Command::Classify(args) => {
-            build_global_pool(args.model.threads)?;
+            build_global_pool(args.model.hardware.threads)?;
             run::classify::classify(&classify::options(*args)?)
         }
         Command::Fill(args) => {
-            build_global_pool(args.model.threads)?;
+            build_global_pool(args.model.hardware.threads)?;
             run::fill::fill(&fill::options(*args)?)
         }
         Command::Tag(args) => {
-            build_global_pool(args.model.threads)?;
+            build_global_pool(args.model.hardware.threads)?;
             run::tag::tag(&tag::options(*args)?)
         }
         Command::Answer(args) => {
-            build_global_pool(args.model.threads)?;
+            build_global_pool(args.model.hardware.threads)?;
             run::answer::answer(&answer::options(*args)?)
         }
         Command::Search(args) => {
-            build_global_pool(args.model.threads)?;
+            build_global_pool(args.model.hardware.threads)?;
             run::search::search(&search::options(*args)?).map(complete)
         }
         Command::Pairs(args) => {
             build_global_pool(args.threads)?;
             run::pairs::pairs(&pairs::options(args)?).map(complete)
         }
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => {
+            build_global_pool(args.hardware.threads)?;
+            let console = resolve::console(&args.verbosity);
+            crate::serve::serve(&serve::options(*args)?, &console).map(complete)
+        }
         Command::Merge(args) => run::merge::merge(&merge::options(args)).map(complete),
         Command::Similarity(args) => {
-            build_global_pool(args.model.threads)?;
+            build_global_pool(args.model.hardware.threads)?;
             run::similarity::similarity(&similarity::options(*args)?).map(complete)
         }
         Command::Attend(args) => {
-            build_global_pool(args.model.threads)?;
+            build_global_pool(args.model.hardware.threads)?;
             run::attend::attend(&attend::options(*args)?).map(complete)
         }
         Command::Inspect(args) => inspect::run(args, &matches).map(complete),
         Command::Verify(args) => {
-            build_global_pool(args.model.threads)?;
+            build_global_pool(args.model.hardware.threads)?;
             run::verify::verify(&verify::options(*args)?).map(complete)
         }
         Command::Download(args) => run::download::download(&download::options(args)).map(complete),

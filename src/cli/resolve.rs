@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use super::args::{DEFAULT_MODEL, HubArgs, ModelArgs, VectorArgs, VerbosityArgs};
+use super::args::{DEFAULT_MODEL, HardwareArgs, HubArgs, ModelArgs, VectorArgs, VerbosityArgs};
 use super::choice::OrAuto;
 use crate::error::UsageError;
 use crate::input::{self, Filter, Format};
@@ -30,16 +30,20 @@ pub(super) fn model(args: &ModelArgs) -> Result<ModelOptions> {
 
 /// The options of a command that embeds texts.
 pub(super) fn embedding_model(args: &ModelArgs, vectors: &VectorArgs) -> Result<ModelOptions> {
-    let model = model(args)?;
+    let model = for_vectors(model(args)?, vectors);
+    Ok(ModelOptions { only_queries: vectors.role == Some(Role::Query), ..model })
+}
+
+/// A model with what the options of vectors say about it.
+pub(super) fn for_vectors(model: ModelOptions, vectors: &VectorArgs) -> ModelOptions {
     let dimensions = vectors.dimensions.map(|n| n as usize);
-    Ok(ModelOptions {
+    ModelOptions {
         source: Source { dimensions, ..model.source },
         max_length: vectors.limit.max_length.map(|n| n as usize),
         truncation_side: vectors.limit.truncation_side,
         pooling: vectors.pooling.0.clone(),
-        only_queries: vectors.role == Some(Role::Query),
         ..model
-    })
+    }
 }
 
 /// How texts become vectors: one f32 vector per text, of its first tokens if it is too long.
@@ -94,27 +98,41 @@ pub(super) fn target(output: Option<PathBuf>) -> Target {
 /// # Errors
 /// [`UsageError`] if `SCONCE_ISA` names an instruction set that the processor does not have.
 pub(super) fn model_or_config(args: &ModelArgs) -> Result<ModelOptions> {
-    Isa::check().map_err(UsageError)?;
     Ok(ModelOptions {
         config: args.config.clone(),
         random_weights: args.random_weights,
         task: args.task.clone(),
         tokenizer: args.tokenizer.clone(),
-        weight_cache: !args.no_weight_cache,
-        device: args.device.clone(),
-        compute_dtype: args.dtype,
-        ..ModelOptions::of(source(args.source.model.clone(), &args.source.hub, &args.verbosity))
+        ..model_on(&args.hardware, source(args.source.model.clone(), &args.source.hub, &args.verbosity))?
+    })
+}
+
+/// A model with the options of its hardware.
+///
+/// # Errors
+/// [`UsageError`] if `SCONCE_ISA` names an instruction set that the processor does not have.
+pub(super) fn model_on(hardware: &HardwareArgs, source: Source) -> Result<ModelOptions> {
+    Isa::check().map_err(UsageError)?;
+    Ok(ModelOptions {
+        weight_cache: !hardware.no_weight_cache,
+        device: hardware.device.clone(),
+        compute_dtype: hardware.dtype,
+        ..ModelOptions::of(source)
     })
 }
 
 /// What is written to standard error besides errors.
 pub(super) fn console(args: &VerbosityArgs) -> Console {
-    let verbosity = match (args.quiet, args.verbose) {
+    Console::new(verbosity(args), !args.no_progress)
+}
+
+/// How much is written to standard error.
+pub(super) fn verbosity(args: &VerbosityArgs) -> Verbosity {
+    match (args.quiet, args.verbose) {
         (true, _) => Verbosity::Quiet,
         (_, true) => Verbosity::Verbose,
         _ => Verbosity::Normal,
-    };
-    Console::new(verbosity, !args.no_progress)
+    }
 }
 
 /// The inputs that the paths of `option` name. Prints a note about files that are left out.

@@ -181,9 +181,7 @@ impl MemoryBudget {
     /// Bytes of batches, waves and queued groups.
     fn in_flight_bytes(&self, workload: &Workload) -> usize {
         let max_length = workload.max_length;
-        let batch_tokens = self.batch_tokens.max(max_length);
-        let worker =
-            if workload.is_gpu { 0 } else { batch_tokens * workload.token_bytes + workload.attention_bytes };
+        let worker = workload.batch_bytes(self.batch_tokens);
         let vectors = if workload.is_per_token {
             self.wave_tokens + max_length
         } else {
@@ -196,6 +194,14 @@ impl MemoryBudget {
 }
 
 impl Workload {
+    /// Memory of the process for a batch of `batch_tokens` tokens, or of one sequence of the maximum length, in bytes.
+    pub fn batch_bytes(&self, batch_tokens: usize) -> usize {
+        if self.is_gpu {
+            return 0;
+        }
+        batch_tokens.max(self.max_length) * self.token_bytes + self.attention_bytes
+    }
+
     /// Rounds a measured memory size up, so that its small differences between runs do not change the budget.
     pub fn round_up(measured_bytes: usize) -> usize {
         measured_bytes.next_multiple_of(OVERHEAD_BYTES)

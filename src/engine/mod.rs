@@ -16,6 +16,7 @@
 //! * `budget`: how many items, tokens and bytes are in flight, as pure functions.
 //! * `batcher`: items → waves; `batches`: which texts share a batch; `repeats`: the rows of texts that were planned before.
 //! * `workers`: the threads that run batches; `wave`: what the threads send to one another.
+//! * `queue`: the texts of many callers at once, as on a server; `schedule`: which of them are next.
 //! * `row_cache`, `row_store`: rows of earlier processes, in the place of a batch's.
 //! * `schedule`: what waits on a server, and what a free worker runs next, as a pure module.
 //! * `utilization`: how busy the workers are.
@@ -23,6 +24,7 @@
 mod batcher;
 mod batches;
 mod budget;
+mod queue;
 mod repeats;
 mod row_cache;
 mod row_store;
@@ -42,8 +44,12 @@ use rayon::prelude::*;
 use self::batcher::Batcher;
 pub use self::batches::balanced_batches;
 pub use self::budget::{GROUP_BYTES, MemoryBudget, Workload};
+pub use self::queue::{
+    Answer, Answered, Call, CallTimes, OwnedInput, Queue, QueueCounters, QueueLength, QueueTask, QueuedTask,
+    Ticket,
+};
 pub use self::row_cache::RowCache;
-pub use self::schedule::{Capacity, Request, Run, Schedule};
+pub use self::schedule::Capacity;
 pub use self::task::{
     NO_TOKENS, RowOptionError, RowOptions, Task, TaskInput, TaskRow, TextError, TextFault, TokenizeError,
 };

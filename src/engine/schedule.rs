@@ -46,7 +46,7 @@ pub struct Capacity {
 
 /// A request: its texts are due one after another, and can be cancelled together.
 #[derive(Debug)]
-pub struct Request {
+pub(super) struct Request {
     id: u64,
     /// On the clock of [`Schedule`].
     arrived: Duration,
@@ -56,7 +56,7 @@ pub struct Request {
 
 /// Texts that a worker runs.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Run<T> {
+pub(super) struct Run<T> {
     /// The texts, one or more.
     pub texts: Vec<T>,
     /// Whether all threads share them. Else they run on the thread of the worker.
@@ -78,7 +78,7 @@ struct Running {
 ///
 /// After each call that changes it, [`Schedule::next_worker`] is the worker to wake, if there is one; that worker calls [`Schedule::take`],
 /// after which there may be another one.
-pub struct Schedule<T> {
+pub(super) struct Schedule<T> {
     capacity: Capacity,
     waiting: Waiting<T>,
     /// What each worker runs; the last worker of a CPU is the one for short texts.
@@ -94,7 +94,7 @@ pub struct Schedule<T> {
 
 impl<T> Schedule<T> {
     /// A schedule in which nothing waits and nothing runs.
-    pub fn new(capacity: Capacity) -> Self {
+    pub(super) fn new(capacity: Capacity) -> Self {
         Schedule {
             capacity,
             waiting: Waiting::new(),
@@ -107,29 +107,29 @@ impl<T> Schedule<T> {
     }
 
     /// The number of workers: those of the capacity, and on a CPU one more, the last one, which takes short texts only.
-    pub fn workers(&self) -> usize {
+    pub(super) fn workers(&self) -> usize {
         self.running.len()
     }
 
     /// The number of texts that wait.
-    pub fn waiting_texts(&self) -> usize {
+    pub(super) fn waiting_texts(&self) -> usize {
         self.waiting.len()
     }
 
     /// The tokens of the texts that wait.
-    pub fn waiting_tokens(&self) -> usize {
+    pub(super) fn waiting_tokens(&self) -> usize {
         self.waiting.tokens()
     }
 
     /// A request arrives. Its texts are to be added.
-    pub fn arrive(&mut self, now: Duration) -> Request {
+    pub(super) fn arrive(&mut self, now: Duration) -> Request {
         self.advance(now);
         self.requests += 1;
         Request { id: self.requests, arrived: self.clock, tokens: 0 }
     }
 
     /// Adds a text of a request. `tokens`: its work.
-    pub fn add(&mut self, request: &mut Request, tokens: usize, text: T) {
+    pub(super) fn add(&mut self, request: &mut Request, tokens: usize, text: T) {
         let batch_tokens = self.batch_tokens();
         // A batch has texts of one request, rather than one text of each: the requests are then done one after another, and not all at
         // the same time.
@@ -144,17 +144,17 @@ impl<T> Schedule<T> {
     }
 
     /// Removes the texts of a request that wait, and returns them.
-    pub fn cancel(&mut self, request: &Request) -> Vec<T> {
+    pub(super) fn cancel(&mut self, request: &Request) -> Vec<T> {
         self.waiting.cancel(request.id)
     }
 
     /// An idle worker for which there are texts.
-    pub fn next_worker(&self) -> Option<usize> {
+    pub(super) fn next_worker(&self) -> Option<usize> {
         (0..self.running.len()).find(|&worker| self.has_texts_for(worker))
     }
 
     /// What a worker that is idle runs from now on, if there is something for it.
-    pub fn take(&mut self, now: Duration, worker: usize) -> Option<Run<T>> {
+    pub(super) fn take(&mut self, now: Duration, worker: usize) -> Option<Run<T>> {
         if !self.has_texts_for(worker) {
             return None;
         }
@@ -170,7 +170,7 @@ impl<T> Schedule<T> {
     }
 
     /// A worker has run what it took.
-    pub fn done(&mut self, now: Duration, worker: usize) {
+    pub(super) fn done(&mut self, now: Duration, worker: usize) {
         self.advance(now);
         let Some(running) = self.running[worker].take() else { return };
         if running.is_measured {

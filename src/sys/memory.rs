@@ -14,6 +14,16 @@ pub fn current_memory() -> Option<u64> {
     bytes_of_field(&status()?, "VmRSS:")
 }
 
+/// The memory that the process may use in bytes: the limit of its control group, else that of the machine. `None` on systems without
+/// `/proc`.
+pub fn memory_limit() -> Option<u64> {
+    let machine = bytes_of_field(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")?;
+    let of_group = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let groups = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+    let group = groups.into_iter().find_map(of_group).unwrap_or(u64::MAX);
+    Some(machine.min(group))
+}
+
 thread_local! {
     /// Whether this thread is inside [`is_free`].
     static IS_PROBING: Cell<bool> = const { Cell::new(false) };

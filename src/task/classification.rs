@@ -143,6 +143,14 @@ impl Classifier {
         }
     }
 
+    /// The names of the logits, in their order; those of a cross-encoder have none.
+    pub fn labels(&self) -> Vec<String> {
+        match &self.rows {
+            Rows::Labels { labels, .. } => labels.clone(),
+            Rows::Score { .. } => vec!["LABEL_0".into()],
+        }
+    }
+
     /// The function from logits to scores.
     pub fn function(&self) -> ScoreFunction {
         self.score_function(self.raw)

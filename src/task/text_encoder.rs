@@ -44,6 +44,11 @@ impl TextEncoder {
         }
     }
 
+    /// Whether a text has a vector for each of its tokens, which are compared with one another.
+    pub fn is_multi_vector(&self) -> bool {
+        matches!(self, TextEncoder::Dense(encoder) if encoder.late_interaction.is_some())
+    }
+
     /// The prompt before each text.
     pub fn prompt(&self) -> &str {
         match self {

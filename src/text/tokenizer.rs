@@ -380,6 +380,11 @@ impl Tokenizer {
         }
     }
 
+    /// The text of tokens, as `decode` of transformers returns it. Ids without a token are left out.
+    pub fn decode_all(&self, ids: &[u32], skip_special_tokens: bool) -> String {
+        self.inner.decode(ids, skip_special_tokens).unwrap_or_default()
+    }
+
     /// How it splits words into tokens.
     pub fn algorithm(&self) -> &'static str {
         self.model().algorithm()

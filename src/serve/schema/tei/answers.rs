@@ -152,8 +152,13 @@ mod tests {
         let label = |label: &str, score| LabelScore { label: label.into(), score };
         let labels = [label("joy", 0.75), label("\"x\"", 0.25)];
         let document = |index, text| ScoredDocument { index, score: 0.5, text };
-        let token =
-            |id, start| TextToken { id, text: "a".into(), special: start.is_none(), start, stop: start };
+        let token = |id, start: Option<usize>| TextToken {
+            id,
+            text: "a".into(),
+            special: start.is_none(),
+            start,
+            stop: start,
+        };
         for (bytes, expected) in [
             (
                 embed_all_answer(&[

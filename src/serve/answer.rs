@@ -1,0 +1,429 @@
+//! The answer to the body of a route: parse, ask, render. The only file that knows both the schemas and the models.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use chrono::DateTime;
+
+use super::admission::Admitted;
+use super::models::{Capability, Facts, Kind, Model};
+use super::route::{Matched, Route};
+use super::schema::{
+    Embed, Fault, FaultKind, Predict, Rerank, Schema, SentenceSimilarity, Tokenize, ollama, openai, rerank,
+    tei,
+};
+use super::service::{Job, Reply, Service, Texts};
+use crate::engine::CallTimes;
+use crate::output::ContentType;
+use crate::task::{ModelTask, PromptChoice};
+use crate::text::{OnLong, TokenIds};
+
+/// What the answers of a server say about it.
+#[derive(Debug, Clone)]
+pub(super) struct Limits {
+    /// Maximum requests that wait or run.
+    pub concurrent_requests: usize,
+    /// Maximum texts of a request.
+    pub client_batch_size: usize,
+    /// Threads of workers.
+    pub threads: usize,
+}
+
+/// A reply to a route, and what its headers say.
+pub(super) struct Response {
+    pub reply: Reply,
+    /// Names of ignored fields of the request.
+    pub ignored: Vec<String>,
+}
+
+impl Response {
+    /// A body that no text is encoded for.
+    pub(super) fn plain(body: Vec<u8>) -> Self {
+        let times = CallTimes::default();
+        let reply = Reply { body, tokens: 0, texts: 0, bytes: 0, truncated: Vec::new(), times };
+        Response { reply, ignored: Vec::new() }
+    }
+}
+
+/// A request that has passed all checks of its head.
+pub(super) struct Request<'a> {
+    pub route: Matched,
+    pub path: &'a str,
+    pub body: &'a [u8],
+    /// The id of the request, for answers that have one.
+    pub id: &'a str,
+    pub since: Instant,
+}
+
+type Answer = Result<Response, (Fault, Schema)>;
+
+impl Service {
+    /// The answer to a request.
+    ///
+    /// # Errors
+    /// The fault, with the schema in which it is answered.
+    pub(super) async fn answer(
+        &self,
+        request: Request<'_>,
+        admitted: &mut Admitted,
+        limits: &Limits,
+    ) -> Answer {
+        let Request { route: Matched { route, schema, .. }, body, .. } = request;
+        let max = limits.client_batch_size;
+        let answer = match route {
+            Route::Rerank => return self.answer_rerank(admitted, &request, schema, max).await,
+            Route::Root => {
+                return self.answer_root(admitted, body, max).await.map_err(|fault| (fault, schema));
+            }
+            Route::Embed => self.answer_embed(admitted, tei::embed(body, max)).await,
+            Route::EmbedAll => self.answer_embed_all(admitted, tei::embed_outputs(body, max)).await,
+            Route::EmbedSparse => self.answer_embed_sparse(admitted, tei::embed_outputs(body, max)).await,
+            Route::Predict => self.answer_predict(admitted, tei::predict(body, max)).await,
+            Route::Similarity => self.answer_similarity(admitted, tei::similarity(body, max)).await,
+            Route::Tokenize => tei::tokenize(body, max).and_then(|call| self.answer_tokenize(call)),
+            Route::Decode => self.answer_decode(body, max),
+            Route::Info => Ok(Response::plain(self.info(limits))),
+            Route::OpenAiEmbeddings => self.answer_openai(admitted, body, max).await,
+            Route::OpenAiModels => Ok(Response::plain(self.openai_models())),
+            Route::OpenAiModel => self.openai_model(Matched::model(request.path)),
+            Route::OllamaEmbed => self.answer_ollama(admitted, &request, max).await,
+            Route::OllamaEmbeddings => self.answer_ollama_embeddings(admitted, body).await,
+            Route::OllamaTags => Ok(Response::plain(self.ollama_tags())),
+            Route::OllamaVersion => Ok(Response::plain(ollama::version_answer(env!("CARGO_PKG_VERSION")))),
+            Route::OllamaShow => self.ollama_show(body),
+            Route::Ready | Route::Live | Route::Metrics => Ok(Response::plain(Vec::new())),
+        };
+        answer.map_err(|fault| (fault, schema))
+    }
+
+    async fn answer_embed(
+        &self,
+        admitted: &mut Admitted,
+        embed: Result<Embed, Fault>,
+    ) -> Result<Response, Fault> {
+        let job = self.embed(embed?, Capability::Embed)?;
+        self.respond(admitted, job, |texts| Ok(tei::embed_answer(&texts.dense()))).await
+    }
+
+    async fn answer_embed_all(
+        &self,
+        admitted: &mut Admitted,
+        embed: Result<Embed, Fault>,
+    ) -> Result<Response, Fault> {
+        let job = self.embed(embed?, Capability::EmbedTokens)?;
+        let width = job.model.facts.dimensions;
+        self.respond(admitted, job, move |texts| {
+            let texts = texts.dense().into_iter().map(|values| tei::TokenVectors { values, width });
+            Ok(tei::embed_all_answer(&texts.collect::<Vec<_>>()))
+        })
+        .await
+    }
+
+    async fn answer_embed_sparse(
+        &self,
+        admitted: &mut Admitted,
+        embed: Result<Embed, Fault>,
+    ) -> Result<Response, Fault> {
+        let job = self.embed(embed?, Capability::EmbedSparse)?;
+        self.respond(admitted, job, |texts| Ok(tei::embed_sparse_answer(&texts.sparse()))).await
+    }
+
+    async fn answer_predict(
+        &self,
+        admitted: &mut Admitted,
+        predict: Result<Predict, Fault>,
+    ) -> Result<Response, Fault> {
+        let predict = predict?;
+        let is_list = predict.inputs.is_list;
+        let job = self.predict(predict)?;
+        self.respond(admitted, job, move |texts| Ok(tei::predict_answer(&texts.labels(), is_list))).await
+    }
+
+    async fn answer_similarity(
+        &self,
+        admitted: &mut Admitted,
+        call: Result<SentenceSimilarity, Fault>,
+    ) -> Result<Response, Fault> {
+        let job = self.similarity(call?)?;
+        let encoder = job.model.encoder();
+        self.respond(admitted, job, move |texts| {
+            Ok(tei::similarity_answer(&texts.scores(encoder.as_deref())?))
+        })
+        .await
+    }
+
+    async fn answer_root(&self, admitted: &mut Admitted, body: &[u8], max: usize) -> Result<Response, Fault> {
+        let model = self.models.first();
+        let task = match &model.kind {
+            Kind::CrossEncoder(_) => tei::DefaultTask::Rerank,
+            Kind::Classifier(_) => tei::DefaultTask::Predict,
+            Kind::Vectors(encoder) => match encoder.content() {
+                ContentType::Sparse { .. } => tei::DefaultTask::EmbedSparse,
+                _ => tei::DefaultTask::Embed,
+            },
+        };
+        match tei::root(body, task, max)? {
+            tei::RootCall::Embed(call) => self.answer_embed(admitted, Ok(call)).await,
+            tei::RootCall::EmbedSparse(call) => self.answer_embed_sparse(admitted, Ok(call)).await,
+            tei::RootCall::Predict(call) => self.answer_predict(admitted, Ok(call)).await,
+            tei::RootCall::Similarity(call) => self.answer_similarity(admitted, Ok(call)).await,
+            tei::RootCall::Rerank(call) => self.rerank_in(admitted, call, Schema::Tei, "").await,
+        }
+    }
+
+    async fn answer_rerank(
+        &self,
+        admitted: &mut Admitted,
+        request: &Request<'_>,
+        schema: Schema,
+        max: usize,
+    ) -> Answer {
+        let (call, schema) = rerank::rerank(request.body, schema, max)?;
+        self.rerank_in(admitted, call, schema, request.id).await.map_err(|fault| (fault, schema))
+    }
+
+    async fn rerank_in(
+        &self,
+        admitted: &mut Admitted,
+        call: Rerank,
+        schema: Schema,
+        id: &str,
+    ) -> Result<Response, Fault> {
+        let job = self.rerank(&call)?;
+        let (encoder, model, id) = (job.model.encoder(), job.model.name.clone(), id.to_owned());
+        self.respond(admitted, job, move |texts| {
+            let scores = texts.scores(encoder.as_deref())?;
+            let (documents, truncated) = (call.ranked(&scores), texts.truncated());
+            Ok(match schema {
+                Schema::Tei => tei::rerank_answer(&documents),
+                _ => {
+                    let (scored, tokens) = (scores.len(), texts.tokens());
+                    let (id, model, documents, truncated) = (&*id, &*model, &*documents, &*truncated);
+                    rerank::RerankAnswer { id, model, documents, scored, tokens, truncated }.body()
+                }
+            })
+        })
+        .await
+    }
+
+    async fn answer_openai(
+        &self,
+        admitted: &mut Admitted,
+        body: &[u8],
+        max: usize,
+    ) -> Result<Response, Fault> {
+        let (embed, encoding) = openai::embeddings(body, max)?;
+        let job = self.embed(embed, Capability::Embed)?;
+        let model = job.model.name.clone();
+        self.respond(admitted, job, move |texts| {
+            let (vectors, truncated) = (texts.dense(), texts.truncated());
+            let (vectors, truncated, tokens) = (&*vectors, &*truncated, texts.tokens());
+            Ok(openai::EmbeddingsAnswer { vectors, encoding, model: &model, tokens, truncated }.body())
+        })
+        .await
+    }
+
+    async fn answer_ollama(
+        &self,
+        admitted: &mut Admitted,
+        request: &Request<'_>,
+        max: usize,
+    ) -> Result<Response, Fault> {
+        let embed = ollama::embed(request.body, max)?;
+        let asked = embed.model.clone();
+        let job = self.embed(embed, Capability::Embed)?;
+        let (model, since) = (asked.unwrap_or_else(|| job.model.name.clone()), request.since);
+        self.respond(admitted, job, move |texts| {
+            let (vectors, truncated) = (texts.dense(), texts.truncated());
+            let (vectors, truncated, tokens) = (&*vectors, &*truncated, texts.tokens());
+            let total_duration = nanoseconds(since.elapsed());
+            let answer = ollama::EmbedAnswer {
+                model: &model,
+                vectors,
+                total_duration,
+                load_duration: 0,
+                tokens,
+                truncated,
+            };
+            Ok(answer.body())
+        })
+        .await
+    }
+
+    async fn answer_ollama_embeddings(
+        &self,
+        admitted: &mut Admitted,
+        body: &[u8],
+    ) -> Result<Response, Fault> {
+        let embed = ollama::embeddings(body)?;
+        if embed.inputs.values.iter().all(String::is_empty) {
+            return Ok(Response::plain(ollama::embedding_answer(&[], &[])));
+        }
+        let job = self.embed(embed, Capability::Embed)?;
+        self.respond(admitted, job, |texts| {
+            let (vectors, truncated) = (texts.dense(), texts.truncated());
+            Ok(ollama::embedding_answer(vectors.first().copied().unwrap_or_default(), &truncated))
+        })
+        .await
+    }
+
+    /// Asks for a job, whose ignored fields the response names.
+    async fn respond(
+        &self,
+        admitted: &mut Admitted,
+        mut job: Job<'_>,
+        body: impl FnOnce(&Texts) -> Result<Vec<u8>, Fault> + Send + 'static,
+    ) -> Result<Response, Fault> {
+        admitted.grow(job.answer_bytes())?;
+        let ignored = std::mem::take(&mut job.ignored);
+        Ok(Response { reply: self.ask(job, body).await?, ignored })
+    }
+
+    fn answer_tokenize(&self, call: Tokenize) -> Result<Response, Fault> {
+        let Tokenize { inputs, model, prompt_name, add_special_tokens, ignored } = call;
+        let model = self.models.select(model.as_deref(), Capability::Any)?;
+        let prompt = model.prompt(prompt_name.map(PromptChoice::Name).as_ref())?;
+        let mut texts = Vec::with_capacity(inputs.values.len());
+        for (index, text) in inputs.values.iter().enumerate() {
+            let text = format!("{}{text}", prompt.as_deref().unwrap_or_default());
+            let tokens = model.tokenizer().encode_with_offsets(&text).map_err(|error| {
+                let name = inputs.name(index);
+                Fault::of(FaultKind::Text, name.clone(), format!("{name} cannot be tokenized ({error})"))
+            })?;
+            texts.push(tokens_of(model, &text, &tokens, add_special_tokens));
+        }
+        Ok(Response { ignored, ..Response::plain(tei::tokenize_answer(&texts)) })
+    }
+
+    fn answer_decode(&self, body: &[u8], max: usize) -> Result<Response, Fault> {
+        let call = tei::decode(body, max)?;
+        let model = self.models.select(call.model.as_deref(), Capability::Any)?;
+        let decode = |ids: &Vec<u32>| model.tokenizer().decode_all(ids, call.skip_special_tokens);
+        let texts: Vec<String> = call.ids.values.iter().map(decode).collect();
+        Ok(Response { ignored: call.ignored, ..Response::plain(tei::decode_answer(&texts)) })
+    }
+
+    fn info(&self, limits: &Limits) -> Vec<u8> {
+        let model = self.models.first();
+        let labels = match &model.kind {
+            Kind::CrossEncoder(task) | Kind::Classifier(task) => task.labels(),
+            Kind::Vectors(_) => Vec::new(),
+        };
+        let model_type = match &model.kind {
+            Kind::Vectors(_) => tei::InfoModelType::Embedding { pooling: &model.facts.pooling },
+            Kind::CrossEncoder(_) => tei::InfoModelType::Reranker(&labels),
+            Kind::Classifier(_) => tei::InfoModelType::Classifier(&labels),
+        };
+        let info = tei::Info {
+            model_id: &model.id,
+            model_sha: None,
+            model_dtype: model.facts.dtype,
+            served_model_name: &model.name,
+            model_type,
+            max_concurrent_requests: limits.concurrent_requests,
+            max_input_length: model.facts.max_length,
+            max_batch_tokens: model.workload.batch_tokens,
+            max_batch_requests: None,
+            max_client_batch_size: limits.client_batch_size,
+            auto_truncate: self.defaults.on_long == OnLong::Truncate,
+            tokenization_workers: limits.threads,
+            version: env!("CARGO_PKG_VERSION"),
+            sha: Some(env!("SCONCE_COMMIT")),
+            docker_label: None,
+        };
+        info.body()
+    }
+
+    fn openai_models(&self) -> Vec<u8> {
+        let models: Vec<openai::ListedModel> = self.models.all.iter().map(listed).collect();
+        openai::models_answer(&models)
+    }
+
+    fn openai_model(&self, name: &str) -> Result<Response, Fault> {
+        let model = self.models.named(name).ok_or_else(|| self.models.unknown(name))?;
+        Ok(Response::plain(openai::model_answer(&listed(model))))
+    }
+
+    fn ollama_tags(&self) -> Vec<u8> {
+        let described: Vec<Described> = self.models.all.iter().map(Described::of).collect();
+        let models: Vec<ollama::TaggedModel> = described.iter().map(Described::tagged).collect();
+        ollama::tags_answer(&models)
+    }
+
+    fn ollama_show(&self, body: &[u8]) -> Result<Response, Fault> {
+        let model = match ollama::show(body)? {
+            Some(name) => self.models.named(&name).ok_or_else(|| self.models.unknown(&name))?,
+            None => self.models.first(),
+        };
+        Ok(Response::plain(ollama::show_answer(&Described::of(model).tagged())))
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    duration.as_nanos().try_into().unwrap_or(u64::MAX)
+}
+
+fn listed(model: &Model) -> openai::ListedModel<'_> {
+    openai::ListedModel { id: &model.name, created: model.facts.loaded_at }
+}
+
+/// What Ollama says of a model, as strings.
+struct Described<'a> {
+    model: &'a Model,
+    modified_at: String,
+    parameter_size: String,
+    quantization_level: String,
+}
+
+impl<'a> Described<'a> {
+    fn of(model: &'a Model) -> Self {
+        let Facts { dtype, parameters, loaded_at, .. } = &model.facts;
+        Described {
+            model,
+            modified_at: DateTime::from_timestamp(*loaded_at as i64, 0).unwrap_or_default().to_rfc3339(),
+            parameter_size: format!("{:.1}M", *parameters as f64 / 1e6),
+            quantization_level: dtype.to_uppercase(),
+        }
+    }
+
+    fn tagged(&self) -> ollama::TaggedModel<'_> {
+        let facts = &self.model.facts;
+        ollama::TaggedModel {
+            name: &self.model.name,
+            modified_at: &self.modified_at,
+            size: 4 * facts.parameters as u64,
+            digest: "",
+            family: &facts.family,
+            parameter_size: &self.parameter_size,
+            quantization_level: &self.quantization_level,
+            dimensions: facts.dimensions,
+            max_length: facts.max_length,
+        }
+    }
+}
+
+/// The tokens of a text for `/tokenize`.
+fn tokens_of(
+    model: &Model,
+    text: &str,
+    (tokens, offsets): &(TokenIds, Vec<Option<Range<usize>>>),
+    special: bool,
+) -> Vec<tei::TextToken> {
+    let token = |(&id, range): (&u32, &Option<Range<usize>>)| match range {
+        Some(range) => Some(tei::TextToken {
+            id,
+            text: text.get(range.clone()).unwrap_or_default().to_owned(),
+            special: false,
+            start: Some(range.start),
+            stop: Some(range.end),
+        }),
+        None => special.then(|| tei::TextToken {
+            id,
+            text: model.tokenizer().token(id).unwrap_or_default(),
+            special: true,
+            start: None,
+            stop: None,
+        }),
+    };
+    tokens.ids.iter().zip(offsets).filter_map(token).collect()
+}

@@ -1,0 +1,343 @@
+//! From a call to an answer: which model, which texts with which choices, and what its rows are. It knows the calls of the schemas, but
+//! neither bodies nor HTTP.
+
+use std::sync::Arc;
+
+use anyhow::Error;
+use tokio::sync::oneshot;
+
+use super::models::{Capability, Kind, Model, Models};
+use super::schema::{
+    Embed, Fault, FaultKind, OneOrMany, Predict, Rerank, SentenceSimilarity, TextAndPair, TextOptions,
+    Truncated,
+};
+use crate::engine::{
+    Answered, Call, CallTimes, EncodedText, OwnedInput, Queue, RowOptions, TextError, TextFault,
+};
+use crate::output::{Content, LabelScore, SparseVector, VectorValues};
+use crate::task::{TextEncoder, TextVector};
+use crate::text::{OnLong, Role};
+
+/// What a request does not choose.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Defaults {
+    /// What becomes of texts over the limit.
+    pub on_long: OnLong,
+    /// Whether dense vectors have unit length. `None`: as the model's files say.
+    pub normalize: Option<bool>,
+}
+
+/// The models with the queue of their texts.
+pub(super) struct Service {
+    pub models: Models,
+    pub queue: Queue,
+    pub defaults: Defaults,
+}
+
+/// The texts of a request with what becomes of them.
+pub(super) struct Job<'a> {
+    /// The model that encodes them.
+    pub model: &'a Model,
+    call: Call,
+    /// What messages call the texts.
+    names: Names,
+    /// Names of ignored fields of the request.
+    pub ignored: Vec<String>,
+}
+
+/// Bytes of an element of an answer: as `f32`, and as text.
+const BYTES_PER_ELEMENT: usize = 4 + 13;
+
+impl Job<'_> {
+    /// An estimate of the memory of the answer, in bytes. Texts whose rows grow with their tokens have one for each four bytes.
+    pub(super) fn answer_bytes(&self) -> u64 {
+        let workload = &self.model.workload;
+        let rows: usize = match workload.is_per_token {
+            true => {
+                self.call.inputs.iter().map(|input| (input.bytes() / 4 + 2).min(workload.max_length)).sum()
+            }
+            false => self.call.inputs.len(),
+        };
+        (rows * workload.vector_bytes / size_of::<f32>() * BYTES_PER_ELEMENT) as u64
+    }
+}
+
+/// What messages call the texts of a job.
+#[derive(Debug, Clone)]
+struct Names {
+    field: String,
+    is_list: bool,
+    /// The name of the first text, which is not in the list.
+    first: Option<&'static str>,
+}
+
+impl Names {
+    fn of<T>(values: &OneOrMany<T>, first: Option<&'static str>) -> Self {
+        Names { field: values.field.clone(), is_list: values.is_list, first }
+    }
+
+    fn name(&self, index: usize) -> String {
+        match (self.first, index) {
+            (Some(first), 0) => first.into(),
+            (first, index) if self.is_list => {
+                format!("{}[{}]", self.field, index - usize::from(first.is_some()))
+            }
+            _ => self.field.clone(),
+        }
+    }
+}
+
+/// The texts of a call that was answered.
+pub(super) struct Texts {
+    texts: Vec<EncodedText>,
+    /// The index of the first text in the list of the request: 1 if there is a query before it.
+    offset: usize,
+}
+
+/// A body, and what headers and metrics say of its call.
+pub(super) struct Reply {
+    pub body: Vec<u8>,
+    /// Encoded tokens of all texts.
+    pub tokens: usize,
+    /// The number of texts.
+    pub texts: usize,
+    /// Bytes of all texts.
+    pub bytes: usize,
+    /// The texts that were truncated.
+    pub truncated: Vec<Truncated>,
+    pub times: CallTimes,
+}
+
+impl Texts {
+    /// Encoded tokens of all texts.
+    pub(super) fn tokens(&self) -> usize {
+        self.texts.iter().map(|text| text.tokens).sum()
+    }
+
+    /// The texts that were truncated, by their index in the request. A query has the index after those of the documents.
+    pub(super) fn truncated(&self) -> Vec<Truncated> {
+        let of_text = |(index, text): (usize, &EncodedText)| {
+            let index = index.checked_sub(self.offset).unwrap_or(self.texts.len() - self.offset);
+            let tokens = text.tokens + text.truncated_tokens;
+            (text.truncated_tokens > 0).then_some(Truncated { index, tokens, kept: text.tokens })
+        };
+        self.texts.iter().enumerate().filter_map(of_text).collect()
+    }
+
+    /// What each text has become. Without chunks and with one query, a text has one row.
+    fn contents(&self) -> impl Iterator<Item = &Content> {
+        self.texts.iter().filter_map(|text| text.rows().first().map(|row| &row.content))
+    }
+
+    /// The dense vector of each text, or those of its tokens, concatenated.
+    pub(super) fn dense(&self) -> Vec<&[f32]> {
+        self.contents().filter_map(dense).collect()
+    }
+
+    /// The sparse vector of each text.
+    pub(super) fn sparse(&self) -> Vec<&SparseVector> {
+        let vectors = self.contents().filter_map(|content| match content {
+            Content::Sparse(vector) => Some(&**vector),
+            _ => None,
+        });
+        vectors.collect()
+    }
+
+    /// The labels of each text, best first.
+    pub(super) fn labels(&self) -> Vec<&[LabelScore]> {
+        let labels = self.contents().filter_map(|content| match content {
+            Content::Labels(labels) => Some(&labels[..]),
+            _ => None,
+        });
+        labels.collect()
+    }
+
+    /// The score of each document: that of a cross-encoder, or its similarity with the first text.
+    pub(super) fn scores(&self, encoder: Option<&TextEncoder>) -> Result<Vec<f32>, Fault> {
+        let Some(encoder) = encoder else {
+            let scores = self.contents().filter_map(|content| match content {
+                Content::Score { score, .. } => Some(*score),
+                _ => None,
+            });
+            return Ok(scores.collect());
+        };
+        let vector = |content: &Content| match content {
+            Content::Sparse(vector) => Some(TextVector::Sparse((**vector).clone())),
+            content => dense(content).map(|values| TextVector::Dense(values.to_vec())),
+        };
+        let mut vectors = self.contents().filter_map(vector);
+        let Some(first) = vectors.next() else { return Ok(Vec::new()) };
+        let first =
+            encoder.compared(first).map_err(|error| Fault::new(FaultKind::Invalid, format!("{error:#}")))?;
+        Ok(vectors.map(|vector| first.similarity(&vector)).collect())
+    }
+}
+
+fn dense(content: &Content) -> Option<&[f32]> {
+    match content {
+        Content::Vector(stored) => match &stored.values {
+            VectorValues::F32(values) => Some(values),
+            VectorValues::F16(_) | VectorValues::Int8(_) => None,
+        },
+        _ => None,
+    }
+}
+
+impl Service {
+    /// Vectors of texts: dense ones, sparse ones or those of tokens, by the capability.
+    pub(super) fn embed(&self, embed: Embed, capability: Capability) -> Result<Job<'_>, Fault> {
+        let model = self.models.select(embed.model.as_deref(), capability)?;
+        let normalize = match capability {
+            Capability::Embed => embed.normalize.or(self.defaults.normalize),
+            _ => embed.normalize,
+        };
+        let options = RowOptions { normalize, dimensions: embed.dimensions, ..RowOptions::default() };
+        let names = Names::of(&embed.inputs, None);
+        let inputs = self.inputs(model, embed.inputs.values, &embed.options)?;
+        self.job(model, inputs, options, names, embed.ignored)
+    }
+
+    /// Scores of documents for a query.
+    pub(super) fn rerank(&self, rerank: &Rerank) -> Result<Job<'_>, Fault> {
+        let model = self.models.select(rerank.model.as_deref(), Capability::Rerank)?;
+        let documents = rerank.documents.values.clone();
+        let mut ignored = rerank.ignored.clone();
+        if rerank.max_tokens_per_document.is_some_and(|limit| limit < model.facts.max_length) {
+            ignored.push("max_tokens_per_doc".into());
+        }
+        match &model.kind {
+            Kind::Vectors(_) => {
+                let options = TextOptions { role: Some(Role::Query), ..rerank.options.clone() };
+                let mut inputs = self.inputs(model, vec![rerank.query.clone()], &options)?;
+                let options =
+                    TextOptions { role: Some(Role::Document), prompt: None, ..rerank.options.clone() };
+                inputs.extend(self.inputs(model, documents, &options)?);
+                if rerank.raw_scores {
+                    ignored.push("raw_scores".into());
+                }
+                let names = Names::of(&rerank.documents, Some("query"));
+                self.job(model, inputs, RowOptions::default(), names, ignored)
+            }
+            Kind::CrossEncoder(_) | Kind::Classifier(_) => {
+                let mut inputs = self.inputs(model, documents, &rerank.options)?;
+                let query: Arc<str> = rerank.query.as_str().into();
+                inputs.iter_mut().for_each(|input| input.query = Some(query.clone()));
+                let options = RowOptions { raw: Some(rerank.raw_scores), ..RowOptions::default() };
+                self.job(model, inputs, options, Names::of(&rerank.documents, None), ignored)
+            }
+        }
+    }
+
+    /// Labels of texts or pairs.
+    pub(super) fn predict(&self, predict: Predict) -> Result<Job<'_>, Fault> {
+        let model = self.models.select(predict.model.as_deref(), Capability::Classify)?;
+        let names = Names::of(&predict.inputs, None);
+        let (texts, pairs): (Vec<String>, Vec<Option<String>>) =
+            predict.inputs.values.into_iter().map(|TextAndPair { text, pair }| (text, pair)).unzip();
+        let mut inputs = self.inputs(model, texts, &predict.options)?;
+        inputs.iter_mut().zip(pairs).for_each(|(input, pair)| input.pair = pair);
+        let options = RowOptions { raw: Some(predict.raw_scores), ..RowOptions::default() };
+        self.job(model, inputs, options, names, predict.ignored)
+    }
+
+    /// Similarities of a text with others.
+    pub(super) fn similarity(&self, call: SentenceSimilarity) -> Result<Job<'_>, Fault> {
+        let model = self.models.select(call.model.as_deref(), Capability::Embed)?;
+        let names = Names::of(&call.sentences, Some("inputs.source_sentence"));
+        let texts = [call.source].into_iter().chain(call.sentences.values).collect();
+        let inputs = self.inputs(model, texts, &call.options)?;
+        self.job(model, inputs, RowOptions::default(), names, call.ignored)
+    }
+
+    /// Texts with the choices of a request.
+    fn inputs(
+        &self,
+        model: &Model,
+        texts: Vec<String>,
+        options: &TextOptions,
+    ) -> Result<Vec<OwnedInput>, Fault> {
+        let prompt = model.prompt(options.prompt.as_ref())?;
+        let input = |text| OwnedInput {
+            text,
+            role: options.role,
+            prompt: prompt.clone(),
+            on_long: Some(options.on_long.unwrap_or(self.defaults.on_long)),
+            truncation_side: options.truncation_side,
+            ..OwnedInput::default()
+        };
+        Ok(texts.into_iter().map(input).collect())
+    }
+
+    fn job<'a>(
+        &self,
+        model: &'a Model,
+        inputs: Vec<OwnedInput>,
+        options: RowOptions,
+        names: Names,
+        ignored: Vec<String>,
+    ) -> Result<Job<'a>, Fault> {
+        model.task.check(&options).map_err(|error| {
+            Fault::of(FaultKind::Invalid, error.option, format!("{} {}", error.option, error.reason))
+        })?;
+        Ok(Job { model, call: Call { task: model.task.clone(), inputs, options }, names, ignored })
+    }
+
+    /// Waits for the answer to a job. `body` makes the body on a worker. A caller that stops waiting leaves the queue.
+    pub(super) async fn ask(
+        &self,
+        job: Job<'_>,
+        body: impl FnOnce(&Texts) -> Result<Vec<u8>, Fault> + Send + 'static,
+    ) -> Result<Reply, Fault> {
+        let (send, receive) = oneshot::channel();
+        let (names, limit) = (job.names, job.model.facts.max_length);
+        let bytes = job.call.inputs.iter().map(OwnedInput::bytes).sum();
+        let ticket = self.queue.submit(job.call, move |answer| {
+            let reply = match answer {
+                Ok(answered) => reply(answered, &names, bytes, body),
+                Err(error) => Err(fault(&error, &names, limit)),
+            };
+            let _ = send.send(reply);
+        });
+        let reply = receive.await;
+        drop(ticket);
+        reply.unwrap_or_else(|_| {
+            Err(Fault::new(FaultKind::NotReady, "the server stops; send the request again"))
+        })
+    }
+}
+
+/// The reply of texts that were answered, if all values are finite.
+fn reply(
+    answered: Answered,
+    names: &Names,
+    bytes: usize,
+    body: impl FnOnce(&Texts) -> Result<Vec<u8>, Fault>,
+) -> Result<Reply, Fault> {
+    let Answered { texts, times } = answered;
+    if let Some(index) = texts.iter().position(|text| text.rows().iter().any(|row| !row.is_finite)) {
+        let message = format!("{} gives values that are not finite; check the model", names.name(index));
+        return Err(Fault::new(FaultKind::Internal, message));
+    }
+    let texts = Texts { texts, offset: usize::from(names.first.is_some()) };
+    let body = body(&texts)?;
+    let (tokens, truncated) = (texts.tokens(), texts.truncated());
+    Ok(Reply { body, tokens, texts: texts.texts.len(), bytes, truncated, times })
+}
+
+/// The fault of a call without an answer.
+fn fault(error: &Error, names: &Names, limit: usize) -> Fault {
+    let Some(TextError { index, fault, reason }) = error.downcast_ref() else {
+        return Fault::new(FaultKind::Internal, format!("{error:#}"));
+    };
+    let name = names.name(*index);
+    match fault {
+        TextFault::TooLong { tokens } => {
+            let message = format!(
+                "{name} has {tokens} tokens, over the limit of {limit}; shorten it, or send \"truncate\": true"
+            );
+            Fault::of(FaultKind::TooLong, name, message)
+        }
+        TextFault::Invalid => Fault::of(FaultKind::Text, name.clone(), format!("{name} {reason}")),
+        TextFault::NotFinite => Fault::new(FaultKind::Internal, format!("{name} {reason}")),
+    }
+}
