@@ -51,6 +51,8 @@ mod resume;
 mod row_cache;
 mod same_vector;
 mod search;
+mod serve;
+mod serve_errors;
 mod shards;
 mod similarity;
 mod spans;
