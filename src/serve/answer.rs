@@ -16,7 +16,7 @@ use super::service::{Job, Reply, Service, Texts};
 use crate::engine::CallTimes;
 use crate::output::ContentType;
 use crate::task::{ModelTask, PromptChoice};
-use crate::text::{OnLong, TokenIds};
+use crate::text::{OnLong, TokenIds, Tokenizer};
 
 /// What the answers of a server say about it.
 #[derive(Debug, Clone)]
@@ -80,7 +80,7 @@ impl Service {
             Route::EmbedSparse => self.answer_embed_sparse(admitted, tei::embed_outputs(body, max)).await,
             Route::Predict => self.answer_predict(admitted, tei::predict(body, max)).await,
             Route::Similarity => self.answer_similarity(admitted, tei::similarity(body, max)).await,
-            Route::Tokenize => tei::tokenize(body, max).and_then(|call| self.answer_tokenize(call)),
+            Route::Tokenize => self.answer_tokenize(tei::tokenize(body, max)).await,
             Route::Decode => self.answer_decode(body, max),
             Route::Info => Ok(Response::plain(self.info(limits))),
             Route::OpenAiEmbeddings => self.answer_openai(admitted, body, max).await,
@@ -279,26 +279,31 @@ impl Service {
         Ok(Response { reply: self.ask(job, body).await?, ignored })
     }
 
-    fn answer_tokenize(&self, call: Tokenize) -> Result<Response, Fault> {
-        let Tokenize { inputs, model, prompt_name, add_special_tokens, ignored } = call;
+    async fn answer_tokenize(&self, call: Result<Tokenize, Fault>) -> Result<Response, Fault> {
+        let Tokenize { inputs, model, prompt_name, add_special_tokens, ignored } = call?;
         let model = self.models.select(model.as_deref(), Capability::Any)?;
         let prompt = model.prompt(prompt_name.map(PromptChoice::Name).as_ref())?;
-        let mut texts = Vec::with_capacity(inputs.values.len());
-        for (index, text) in inputs.values.iter().enumerate() {
-            let text = format!("{}{text}", prompt.as_deref().unwrap_or_default());
-            let tokens = model.tokenizer().encode_with_offsets(&text).map_err(|error| {
-                let name = inputs.name(index);
-                Fault::of(FaultKind::Text, name.clone(), format!("{name} cannot be tokenized ({error})"))
-            })?;
-            texts.push(tokens_of(model, &text, &tokens, add_special_tokens));
-        }
-        Ok(Response { ignored, ..Response::plain(tei::tokenize_answer(&texts)) })
+        let kind = model.kind.clone();
+        let body = self.run(move || {
+            let tokenizer = kind.tokenizer();
+            let mut texts = Vec::with_capacity(inputs.values.len());
+            for (index, text) in inputs.values.iter().enumerate() {
+                let text = format!("{}{text}", prompt.as_deref().unwrap_or_default());
+                let tokens = tokenizer.encode_with_offsets(&text).map_err(|error| {
+                    let name = inputs.name(index);
+                    Fault::of(FaultKind::Text, name.clone(), format!("{name} cannot be tokenized ({error})"))
+                })?;
+                texts.push(tokens_of(tokenizer, &text, &tokens, add_special_tokens));
+            }
+            Ok(tei::tokenize_answer(&texts))
+        });
+        Ok(Response { ignored, ..Response::plain(body.await?) })
     }
 
     fn answer_decode(&self, body: &[u8], max: usize) -> Result<Response, Fault> {
         let call = tei::decode(body, max)?;
         let model = self.models.select(call.model.as_deref(), Capability::Any)?;
-        let decode = |ids: &Vec<u32>| model.tokenizer().decode_all(ids, call.skip_special_tokens);
+        let decode = |ids: &Vec<u32>| model.kind.tokenizer().decode_all(ids, call.skip_special_tokens);
         let texts: Vec<String> = call.ids.values.iter().map(decode).collect();
         Ok(Response { ignored: call.ignored, ..Response::plain(tei::decode_answer(&texts)) })
     }
@@ -404,7 +409,7 @@ impl<'a> Described<'a> {
 
 /// The tokens of a text for `/tokenize`.
 fn tokens_of(
-    model: &Model,
+    tokenizer: &Tokenizer,
     text: &str,
     (tokens, offsets): &(TokenIds, Vec<Option<Range<usize>>>),
     special: bool,
@@ -419,7 +424,7 @@ fn tokens_of(
         }),
         None => special.then(|| tei::TextToken {
             id,
-            text: model.tokenizer().token(id).unwrap_or_default(),
+            text: tokenizer.token(id).unwrap_or_default(),
             special: true,
             start: None,
             stop: None,

@@ -50,6 +50,7 @@ impl Capability {
 }
 
 /// A task by its kind.
+#[derive(Clone)]
 pub(super) enum Kind {
     /// Vectors, dense or sparse.
     Vectors(Arc<TextEncoder>),
@@ -176,14 +177,6 @@ impl Model {
         }
     }
 
-    /// The tokenizer of texts.
-    pub(super) fn tokenizer(&self) -> &Tokenizer {
-        match &self.kind {
-            Kind::Vectors(task) => &task.model().tokenizer,
-            Kind::CrossEncoder(task) | Kind::Classifier(task) => &task.model().tokenizer,
-        }
-    }
-
     /// What it is, for a message: "an embedding model".
     fn noun(&self) -> &'static str {
         match &self.kind {
@@ -210,6 +203,14 @@ impl Model {
 }
 
 impl Kind {
+    /// The tokenizer of texts.
+    pub(super) fn tokenizer(&self) -> &Tokenizer {
+        match self {
+            Kind::Vectors(task) => &task.model().tokenizer,
+            Kind::CrossEncoder(task) | Kind::Classifier(task) => &task.model().tokenizer,
+        }
+    }
+
     fn workload(&self, batch_tokens: Option<usize>) -> Workload {
         match self {
             Kind::Vectors(task) => workload(&**task, batch_tokens),

@@ -364,11 +364,7 @@ fn requests_name_their_model() {
     let other = rank(json!("small")).ok();
     assert_ne!(by_default["results"], other["results"]);
     assert_eq!(other["model"], "small");
-    let found = message(&rank(json!("rerank-v3.5")), 404, Schema::Cohere);
-    assert!(
-        found.contains("\"rerank-v3.5\"") && found.contains("ranker") && found.contains("small"),
-        "{found}"
-    );
+    assert_eq!(rank(json!("rerank-v3.5")).ok()["model"], "ranker", "the only model that was trained to rank");
     let found = message(&server.get("/v1/models/other"), 404, Schema::OpenAi);
     assert!(found.contains("small, ranker"), "{found}");
     assert_eq!(server.get("/v1/models/small").ok()["id"], "small");
@@ -419,7 +415,7 @@ fn samples(page: &str) -> BTreeMap<String, f64> {
             assert!(kinds.contains_key(family), "{line} has no type");
             for label in labels.iter().flat_map(|labels| labels.strip_suffix('}').unwrap().split("\",")) {
                 let (name, value) = label.split_once("=\"").unwrap();
-                assert!(is_name(name) && !value.trim_end_matches('"').contains('"'), "{line}");
+                assert!(is_name(name) && !value.trim_end_matches('"').replace(r#"\""#, "").contains('"'), "{line}");
             }
             let value: f64 = value.parse().unwrap();
             assert_eq!(samples.insert(series.to_owned(), value), None, "{series} is there once");
@@ -555,7 +551,7 @@ fn headers_name_the_request_and_what_was_ignored() {
     answer.ok();
     let ignored = answer.header("x-ignored-fields").unwrap();
     assert!(
-        ignored.starts_with("keep_alive") && !ignored.contains("user") && !ignored.contains("none"),
+        ignored.starts_with("user,keep_alive,") && !ignored.contains("none"),
         "{ignored}"
     );
     for name in ["x-compute-time", "x-total-time", "x-tokenization-time", "x-queue-time", "x-inference-time"]
