@@ -111,7 +111,7 @@ impl Service {
         embed: Result<Embed, Fault>,
     ) -> Result<Response, Fault> {
         let job = self.embed(embed?, Capability::EmbedTokens)?;
-        let width = job.model.facts.dimensions;
+        let width = job.model.token_width();
         self.respond(admitted, job, move |texts| {
             let texts = texts.dense().into_iter().map(|values| tei::TokenVectors { values, width });
             Ok(tei::embed_all_answer(&texts.collect::<Vec<_>>()))

@@ -41,7 +41,7 @@ impl Capability {
         match self {
             Capability::Embed => "an embedding model",
             Capability::EmbedSparse => "a sparse encoder like SPLADE",
-            Capability::EmbedTokens => "a multi-vector model like ColBERT, or one served with --pooling none",
+            Capability::EmbedTokens => "an embedding model",
             Capability::Rerank => "a cross-encoder or an embedding model",
             Capability::Classify => "a text classifier",
             Capability::Any => "a model",
@@ -92,6 +92,8 @@ pub(super) struct Facts {
     pub dimensions: usize,
     /// Maximum tokens of a text.
     pub max_length: usize,
+    /// Elements of the hidden state of a token.
+    pub hidden_size: usize,
     /// Parameters.
     pub parameters: usize,
     /// Seconds since 1970 at which it was loaded.
@@ -136,7 +138,9 @@ impl Model {
             | (Kind::Classifier(_), Capability::Classify) => true,
             (Kind::Vectors(encoder), _) => match (encoder.content(), capability) {
                 (ContentType::Sparse { .. }, Capability::EmbedSparse | Capability::Rerank) => true,
-                (ContentType::Vectors(vectors), Capability::EmbedTokens) => vectors.per_token,
+                (ContentType::Vectors(vectors), Capability::EmbedTokens) => {
+                    vectors.per_token || encoder.gives_tokens()
+                }
                 (ContentType::Vectors(vectors), Capability::Embed) => !vectors.per_token,
                 (ContentType::Vectors(vectors), Capability::Rerank) => {
                     !vectors.per_token || encoder.is_multi_vector()
@@ -173,6 +177,14 @@ impl Model {
         match &self.kind {
             Kind::Vectors(encoder) => Some(encoder.clone()),
             Kind::CrossEncoder(_) | Kind::Classifier(_) => None,
+        }
+    }
+
+    /// Elements of a vector in answers with one for each token.
+    pub(super) fn token_width(&self) -> usize {
+        match &self.kind {
+            Kind::Vectors(encoder) if encoder.gives_tokens() => self.facts.hidden_size,
+            _ => self.facts.dimensions,
         }
     }
 
@@ -235,6 +247,7 @@ fn facts(loaded: &Loaded) -> Facts {
         dtype: loaded.encoders[0].backend().dtype(),
         pooling: loaded.pooling.to_string(),
         dimensions: loaded.dimensions,
+        hidden_size: loaded.encoders[0].spec().hidden_size,
         max_length: loaded.max_length.tokens,
         parameters: loaded.parameters,
         loaded_at,
