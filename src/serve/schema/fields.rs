@@ -152,10 +152,8 @@ impl<'a> RequestFields<'a> {
             aliases.chain([choice.name()]).any(|name| name.eq_ignore_ascii_case(&value))
         };
         values.iter().find(named).map(|choice| Some(*choice)).ok_or_else(|| {
-            let choices: Vec<String> = values.iter().map(|choice| format!("{:?}", choice.name())).collect();
             let name = self.name(name);
-            let message = format!("is {:?}; send {}", shown(&value), choices.join(" or "));
-            ValueName::of(&name).invalid(&message)
+            ValueName::of(&name).invalid(&format!("is {:?}; send {}", shown(&value), alternatives(values)))
         })
     }
 
@@ -177,6 +175,13 @@ impl<'a> RequestFields<'a> {
         let fields = self.fields.iter().filter(|(_, raw)| raw.get() != "null");
         fields.map(|(name, _)| self.name(name)).collect()
     }
+}
+
+/// The names of values as a sentence has them: `"a", "b" or "c"`.
+fn alternatives<T: Named>(values: &[T]) -> String {
+    let mut names: Vec<String> = values.iter().map(|value| format!("{:?}", value.name())).collect();
+    let last = names.pop().unwrap_or_default();
+    if names.is_empty() { last } else { format!("{} or {last}", names.join(", ")) }
 }
 
 /// The fault of JSON that cannot be parsed. `last` is the last field whose name was read.
@@ -224,7 +229,7 @@ impl<'de> Visitor<'de> for ObjectVisitor<'_, 'de> {
         while let Some(FieldName(name)) = map.next_key()? {
             let is_repeated = self.fields.iter().any(|(found, _)| *found == name);
             if is_repeated || self.fields.len() == MAX_FIELDS {
-                let field = format!("{}{}", self.path, shown(&name));
+                let field = format!("{}{}", self.path, shown(&name).escape_debug());
                 *self.fault = Some(if is_repeated {
                     Fault::invalid(&field, format!("{field} is there twice; send it once"))
                 } else {
@@ -306,6 +311,7 @@ mod tests {
                 "the body has Infinity (line 2, column 3, at the field \"b\"), which JSON does not have; send null or a number",
             ),
             (b"{\"a\":1,\"b\":2,\"a\":3}", "a is there twice; send it once"),
+            (b"{\"\\n\":1,\"\\n\":2}", "\\n is there twice; send it once"),
         ] {
             assert_eq!(message(RequestFields::read(body)), expected);
         }
