@@ -4,7 +4,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde_json::Error as JsonError;
 use serde_json::value::RawValue;
 
@@ -57,9 +58,14 @@ impl<'a> RequestFields<'a> {
             (Ok(()), None) => Ok(RequestFields { path, fields }),
             (_, Some(fault)) => Err(fault),
             (Err(error), None) if error.is_data() => {
-                let name = if path.is_empty() { "the body" } else { path.trim_end_matches('.') };
-                let message = format!("{name} is {}; send a JSON object", json_type(json));
-                Err(Fault::new(FaultKind::Invalid, message))
+                let found = json_type(json);
+                Err(match path.strip_suffix('.') {
+                    Some(name) => ValueName::of(name).invalid(&format!("is {found}; send a JSON object")),
+                    None => {
+                        let message = format!("the body is {found}; send a JSON object");
+                        Fault::new(FaultKind::MalformedJson, message)
+                    }
+                })
             }
             (Err(error), None) => Err(malformed(json, &error, last.as_deref())),
         }
@@ -234,7 +240,7 @@ impl<'de> Visitor<'de> for ObjectVisitor<'_, 'de> {
                     Fault::invalid(&field, format!("{field} is there twice; send it once"))
                 } else {
                     let message =
-                        format!("{field} is field {}; send only the fields of the route", MAX_FIELDS + 1);
+                        format!("{field} is one field more than {MAX_FIELDS}; send only those of the route");
                     Fault::invalid(&field, message)
                 });
                 return Err(A::Error::custom("a field cannot be used"));
@@ -248,31 +254,8 @@ impl<'de> Visitor<'de> for ObjectVisitor<'_, 'de> {
 }
 
 /// The name of a field, which is a slice of the body unless it has escapes.
-struct FieldName<'a>(Cow<'a, str>);
-
-impl<'de> Deserialize<'de> for FieldName<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(FieldNameVisitor)
-    }
-}
-
-struct FieldNameVisitor;
-
-impl<'de> Visitor<'de> for FieldNameVisitor {
-    type Value = FieldName<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a string")
-    }
-
-    fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Self::Value, E> {
-        Ok(FieldName(name.into()))
-    }
-
-    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
-        Ok(FieldName(name.to_owned().into()))
-    }
-}
+#[derive(Deserialize)]
+struct FieldName<'a>(#[serde(borrow)] Cow<'a, str>);
 
 #[cfg(test)]
 mod tests {
@@ -317,7 +300,7 @@ mod tests {
         }
         let many: Vec<String> = (0..65).map(|i| format!("\"f{i}\":0")).collect();
         let body = format!("{{{}}}", many.join(","));
-        let expected = "f64 is field 65; send only the fields of the route";
+        let expected = "f64 is one field more than 64; send only those of the route";
         assert_eq!(message(RequestFields::read(body.as_bytes())), expected);
     }
 
