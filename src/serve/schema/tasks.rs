@@ -6,6 +6,7 @@ use super::error::Fault;
 use super::fields::RequestFields;
 use super::values;
 use crate::named::Named;
+use crate::output::OutputDtype;
 use crate::task::{Aggregation, PromptChoice};
 use crate::text::OnLong;
 
@@ -72,6 +73,8 @@ pub struct TaskRouteOptions {
     pub normalize: Option<bool>,
     /// The number of first dimensions that are kept.
     pub dimensions: Option<usize>,
+    /// The element type of vectors.
+    pub output_dtype: Option<OutputDtype>,
     /// The number of best rows, labels, tokens or answers; 0: all.
     pub top_k: Option<usize>,
     /// Whether scores are logits.
@@ -136,6 +139,7 @@ fn options(given: &mut RequestFields, route: TaskRoute) -> Result<TaskRouteOptio
             options.text.role = given.named("role")?;
             options.normalize = given.flag("normalize")?;
             options.dimensions = given.integer("dimensions", 1)?;
+            options.output_dtype = given.named("output_dtype")?;
         }
         TaskRoute::Rerank => {
             options.text = text_options(given, PAIR_ACTIONS)?;
@@ -219,12 +223,13 @@ mod tests {
             },
             normalize: Some(true),
             dimensions: Some(8),
+            output_dtype: Some(OutputDtype::Int8),
             ..none()
         };
         for (body, expected) in [
             (r#"{"texts":""}"#, call(texts(&[""], false), None, none())),
             (
-                r#"{"texts":["a","b"],"options":{"on_long":"mean","truncation_side":"left","role":"query","prompt":"p: ","normalize":true,"dimensions":8}}"#,
+                r#"{"texts":["a","b"],"options":{"on_long":"mean","truncation_side":"left","role":"query","prompt":"p: ","normalize":true,"dimensions":8,"output_dtype":"int8"}}"#,
                 call(texts(&["a", "b"], true), None, embed),
             ),
             (r#"{"pairs":[["a","b"]],"texts":null}"#, call(pair("a", "b"), None, none())),
