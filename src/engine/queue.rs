@@ -110,6 +110,8 @@ pub struct OwnedInput {
     pub on_long: Option<OnLong>,
     /// The end at which it is truncated then.
     pub truncation_side: Option<TruncationSide>,
+    /// Whether it has a vector for each token.
+    pub per_token: bool,
 }
 
 impl OwnedInput {
@@ -122,6 +124,7 @@ impl OwnedInput {
             prompt: self.prompt.as_deref(),
             on_long: self.on_long,
             truncation_side: self.truncation_side,
+            per_token: self.per_token,
         }
     }
 

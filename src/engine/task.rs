@@ -117,6 +117,8 @@ pub struct TaskInput<'a> {
     pub on_long: Option<OnLong>,
     /// The end at which it is truncated then.
     pub truncation_side: Option<TruncationSide>,
+    /// Whether a text that an embedding model pools has a vector for each of its tokens instead, before pooling.
+    pub per_token: bool,
 }
 
 impl<'a> TaskInput<'a> {

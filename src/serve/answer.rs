@@ -73,19 +73,19 @@ impl Service {
         let answer = match route {
             Route::Rerank => return self.answer_rerank(admitted, &request, schema, max).await,
             Route::Root => {
-                return self.answer_root(admitted, body, max).await.map_err(|fault| (fault, schema));
+                return self.answer_root(admitted, &request, max).await.map_err(|fault| (fault, schema));
             }
             Route::Embed => self.answer_embed(admitted, tei::embed(body, max)).await,
             Route::EmbedAll => self.answer_embed_all(admitted, tei::embed_outputs(body, max)).await,
             Route::EmbedSparse => self.answer_embed_sparse(admitted, tei::embed_outputs(body, max)).await,
-            Route::Predict => self.answer_predict(admitted, tei::predict(body, max)).await,
+            Route::Predict => self.answer_predict(admitted, tei::predict(body, max), false).await,
             Route::Similarity => self.answer_similarity(admitted, tei::similarity(body, max)).await,
             Route::Tokenize => self.answer_tokenize(tei::tokenize(body, max)).await,
             Route::Decode => self.answer_decode(body, max),
             Route::Info => Ok(Response::plain(self.info(limits))),
             Route::OpenAiEmbeddings => self.answer_openai(admitted, body, max).await,
             Route::OpenAiModels => Ok(Response::plain(self.openai_models())),
-            Route::OpenAiModel => self.openai_model(Matched::model(request.path)),
+            Route::OpenAiModel => self.openai_model(&Matched::model(request.path)),
             Route::OllamaEmbed => self.answer_ollama(admitted, &request, max).await,
             Route::OllamaEmbeddings => self.answer_ollama_embeddings(admitted, body).await,
             Route::OllamaTags => Ok(Response::plain(self.ollama_tags())),
@@ -111,7 +111,7 @@ impl Service {
         embed: Result<Embed, Fault>,
     ) -> Result<Response, Fault> {
         let job = self.embed(embed?, Capability::EmbedTokens)?;
-        let width = job.model.facts.dimensions;
+        let width = job.model.token_width();
         self.respond(admitted, job, move |texts| {
             let texts = texts.dense().into_iter().map(|values| tei::TokenVectors { values, width });
             Ok(tei::embed_all_answer(&texts.collect::<Vec<_>>()))
@@ -128,13 +128,15 @@ impl Service {
         self.respond(admitted, job, |texts| Ok(tei::embed_sparse_answer(&texts.sparse()))).await
     }
 
+    /// `always_list`: whether the labels of a text that was not sent in a list are a list with one element, too.
     async fn answer_predict(
         &self,
         admitted: &mut Admitted,
         predict: Result<Predict, Fault>,
+        always_list: bool,
     ) -> Result<Response, Fault> {
         let predict = predict?;
-        let is_list = predict.inputs.is_list;
+        let is_list = always_list || predict.inputs.is_list;
         let job = self.predict(predict)?;
         self.respond(admitted, job, move |texts| Ok(tei::predict_answer(&texts.labels(), is_list))).await
     }
@@ -152,7 +154,12 @@ impl Service {
         .await
     }
 
-    async fn answer_root(&self, admitted: &mut Admitted, body: &[u8], max: usize) -> Result<Response, Fault> {
+    async fn answer_root(
+        &self,
+        admitted: &mut Admitted,
+        request: &Request<'_>,
+        max: usize,
+    ) -> Result<Response, Fault> {
         let model = self.models.first();
         let task = match &model.kind {
             Kind::CrossEncoder(_) => tei::DefaultTask::Rerank,
@@ -162,10 +169,12 @@ impl Service {
                 _ => tei::DefaultTask::Embed,
             },
         };
-        match tei::root(body, task, max)? {
+        // The clients of Hugging Face, which ask at `/`, read the labels of the first text from a list of texts.
+        let always_list = request.route.path == "/";
+        match tei::root(request.body, task, max)? {
             tei::RootCall::Embed(call) => self.answer_embed(admitted, Ok(call)).await,
             tei::RootCall::EmbedSparse(call) => self.answer_embed_sparse(admitted, Ok(call)).await,
-            tei::RootCall::Predict(call) => self.answer_predict(admitted, Ok(call)).await,
+            tei::RootCall::Predict(call) => self.answer_predict(admitted, Ok(call), always_list).await,
             tei::RootCall::Similarity(call) => self.answer_similarity(admitted, Ok(call)).await,
             tei::RootCall::Rerank(call) => self.rerank_in(admitted, call, Schema::Tei, "").await,
         }

@@ -41,7 +41,7 @@ impl Capability {
         match self {
             Capability::Embed => "an embedding model",
             Capability::EmbedSparse => "a sparse encoder like SPLADE",
-            Capability::EmbedTokens => "a multi-vector model like ColBERT, or one served with --pooling none",
+            Capability::EmbedTokens => "an embedding model",
             Capability::Rerank => "a cross-encoder or an embedding model",
             Capability::Classify => "a text classifier",
             Capability::Any => "a model",
@@ -93,6 +93,8 @@ pub(super) struct Facts {
     pub dimensions: usize,
     /// Maximum tokens of a text.
     pub max_length: usize,
+    /// Elements of the hidden state of a token.
+    pub hidden_size: usize,
     /// Parameters.
     pub parameters: usize,
     /// Seconds since 1970 at which it was loaded.
@@ -137,7 +139,9 @@ impl Model {
             | (Kind::Classifier(_), Capability::Classify) => true,
             (Kind::Vectors(encoder), _) => match (encoder.content(), capability) {
                 (ContentType::Sparse { .. }, Capability::EmbedSparse | Capability::Rerank) => true,
-                (ContentType::Vectors(vectors), Capability::EmbedTokens) => vectors.per_token,
+                (ContentType::Vectors(vectors), Capability::EmbedTokens) => {
+                    vectors.per_token || encoder.gives_tokens()
+                }
                 (ContentType::Vectors(vectors), Capability::Embed) => !vectors.per_token,
                 (ContentType::Vectors(vectors), Capability::Rerank) => {
                     !vectors.per_token || encoder.is_multi_vector()
@@ -175,6 +179,22 @@ impl Model {
             Kind::Vectors(encoder) => Some(encoder.clone()),
             Kind::CrossEncoder(_) | Kind::Classifier(_) => None,
         }
+    }
+
+    /// Elements of a vector in answers with one for each token.
+    pub(super) fn token_width(&self) -> usize {
+        match &self.kind {
+            Kind::Vectors(encoder) if encoder.gives_tokens() => self.facts.hidden_size,
+            _ => self.facts.dimensions,
+        }
+    }
+
+    fn is_named(&self, name: &str) -> bool {
+        self.name == name || self.id == name
+    }
+
+    fn is_cross_encoder(&self) -> bool {
+        matches!(self.kind, Kind::CrossEncoder(_))
     }
 
     /// What it is, for a message: "an embedding model".
@@ -236,6 +256,7 @@ fn facts(loaded: &Loaded) -> Facts {
         dtype: loaded.encoders[0].backend().dtype(),
         pooling: loaded.pooling.to_string(),
         dimensions: loaded.dimensions,
+        hidden_size: loaded.encoders[0].spec().hidden_size,
         max_length: loaded.max_length.tokens,
         parameters: loaded.parameters,
         loaded_at,
@@ -290,11 +311,18 @@ impl Models {
         Ok(Models { all })
     }
 
-    /// The model that a request names, or the first with the capability.
+    /// The model that a request names, or the first with the capability. Reranking is the task of cross-encoders where there are some:
+    /// an embedding model reranks only if it is named.
     pub(super) fn select(&self, name: Option<&str>, capability: Capability) -> Result<&Model, Fault> {
         let able: Vec<&Model> = self.all.iter().filter(|model| model.has(capability)).collect();
-        let named = |name: &str| able.iter().find(|model| model.name == name || model.id == name);
-        match (&able[..], name) {
+        if let Some(named) = able.iter().find(|model| name.is_some_and(|name| model.is_named(name))) {
+            return Ok(named);
+        }
+        let mut unnamed = able.clone();
+        if capability == Capability::Rerank && able.iter().any(|model| model.is_cross_encoder()) {
+            unnamed.retain(|model| model.is_cross_encoder());
+        }
+        match (&unnamed[..], name) {
             ([], _) => {
                 let all = self.all.iter().map(|model| format!("{} is {}", model.name, model.noun()));
                 let message = format!(
@@ -306,12 +334,7 @@ impl Models {
             }
             ([only], _) => Ok(only),
             ([first, ..], None) => Ok(first),
-            (several, Some(name)) => named(name).copied().ok_or_else(|| {
-                let known: Vec<&str> = several.iter().map(|model| &*model.name).collect();
-                let message =
-                    format!("model is {name:?}, which is not served; send one of {}", known.join(", "));
-                Fault::of(FaultKind::Model, "model", message)
-            }),
+            (_, Some(name)) => Err(unknown(name, &able)),
         }
     }
 
@@ -322,14 +345,12 @@ impl Models {
 
     /// The fault of a name that no model has.
     pub(super) fn unknown(&self, name: &str) -> Fault {
-        let known: Vec<&str> = self.all.iter().map(|model| &*model.name).collect();
-        let message = format!("model is {name:?}, which is not served; send one of {}", known.join(", "));
-        Fault::of(FaultKind::Model, "model", message)
+        unknown(name, &self.all.iter().collect::<Vec<_>>())
     }
 
     /// A model by its name or id.
     pub(super) fn named(&self, name: &str) -> Option<&Model> {
-        self.all.iter().find(|model| model.name == name || model.id == name)
+        self.all.iter().find(|model| model.is_named(name))
     }
 
     /// The names of models whose dense vectors do not have unit length by their own files.
@@ -351,4 +372,11 @@ impl Models {
         };
         self.all.iter().map(describe).collect::<Vec<_>>().join(", ")
     }
+}
+
+/// The fault of a name that none of these models has.
+fn unknown(name: &str, models: &[&Model]) -> Fault {
+    let known: Vec<&str> = models.iter().map(|model| &*model.name).collect();
+    let message = format!("model is {name:?}, which is not served; send one of {}", known.join(", "));
+    Fault::of(FaultKind::Model, "model", message)
 }

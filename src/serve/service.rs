@@ -51,14 +51,14 @@ const BYTES_PER_ELEMENT: usize = 4 + 13;
 impl Job<'_> {
     /// An estimate of the memory of the answer, in bytes. Texts whose rows grow with their tokens have one for each four bytes.
     pub(super) fn answer_bytes(&self) -> u64 {
-        let workload = &self.model.workload;
-        let rows: usize = match workload.is_per_token {
-            true => {
-                self.call.inputs.iter().map(|input| (input.bytes() / 4 + 2).min(workload.max_length)).sum()
-            }
-            false => self.call.inputs.len(),
-        };
-        (rows * workload.vector_bytes / size_of::<f32>() * BYTES_PER_ELEMENT) as u64
+        let Model { facts, workload, .. } = self.model;
+        let (mut rows, mut row_bytes) = (self.call.inputs.len(), workload.vector_bytes);
+        if self.call.inputs.iter().any(|input| input.per_token) {
+            let tokens =
+                self.call.inputs.iter().map(|input| (input.bytes() / 4 + 2).min(workload.max_length));
+            (rows, row_bytes) = (tokens.sum(), size_of::<f32>() * facts.hidden_size);
+        }
+        (rows * row_bytes / size_of::<f32>() * BYTES_PER_ELEMENT) as u64
     }
 }
 
@@ -193,7 +193,10 @@ impl Service {
         };
         let options = RowOptions { normalize, dimensions: embed.dimensions, ..RowOptions::default() };
         let names = Names::of(&embed.inputs, None);
-        let inputs = self.inputs(model, embed.inputs.values, &embed.options)?;
+        let mut inputs = self.inputs(model, embed.inputs.values, &embed.options)?;
+        if capability == Capability::EmbedTokens {
+            inputs.iter_mut().for_each(|input| input.per_token = true);
+        }
         self.job(model, inputs, options, names, embed.ignored)
     }
 

@@ -242,7 +242,7 @@ impl Task for SparseEncoder {
             }
             None => self.model.checked([tokenize(&tokenizer, on_long, &text, input.pair)?])?.sequences,
         };
-        Ok(TokenizedText { sequences, role, prompt_tokens })
+        Ok(TokenizedText { role, prompt_tokens, ..TokenizedText::new(sequences) })
     }
 
     fn encode(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Weights>> {

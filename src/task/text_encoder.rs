@@ -44,6 +44,11 @@ impl TextEncoder {
         }
     }
 
+    /// Whether a text, which has one vector, may have one for each of its tokens instead: [`TaskInput::per_token`].
+    pub fn gives_tokens(&self) -> bool {
+        matches!(self, TextEncoder::Dense(encoder) if encoder.pools_whole_texts())
+    }
+
     /// Whether a text has a vector for each of its tokens, which are compared with one another.
     pub fn is_multi_vector(&self) -> bool {
         matches!(self, TextEncoder::Dense(encoder) if encoder.late_interaction.is_some())

@@ -13,6 +13,8 @@ pub struct TokenizedText {
     pub role: Option<Role>,
     /// Tokens at the start of each sequence that are not pooled: those of a prompt that the model excludes.
     pub prompt_tokens: usize,
+    /// Whether it has a vector for each token, although others are pooled.
+    pub per_token: bool,
 }
 
 /// Tokens that attend to each other: one forward pass of the encoder.
@@ -38,7 +40,7 @@ pub struct Chunk {
 impl TokenizedText {
     /// A text of these sequences, in which all tokens are the text's own.
     pub fn new(sequences: Vec<Sequence>) -> Self {
-        TokenizedText { sequences, role: None, prompt_tokens: 0 }
+        TokenizedText { sequences, role: None, prompt_tokens: 0, per_token: false }
     }
 
     /// Tokens of all sequences, including special tokens.
@@ -80,6 +82,7 @@ impl TokenizedText {
                 sequences: sequences.by_ref().take(run.len()).collect(),
                 role: self.role,
                 prompt_tokens: self.prompt_tokens,
+                per_token: self.per_token,
             })
             .collect()
     }

@@ -50,6 +50,22 @@ fn table_seeds() -> Vec<Vec<u8>> {
     seeds(&[], &tables)
 }
 
+/// A request of each schema.
+fn request_seeds() -> Vec<Vec<u8>> {
+    let requests: [&[u8]; 9] = [
+        br#"{"inputs": ["a", "b"], "truncate": true, "truncation_direction": "Left", "dimensions": 8, "normalize": null}"#,
+        br#"{"inputs": {"source_sentence": "a", "sentences": ["b", "\ud83d\udd25"]}, "parameters": {"truncate": false}}"#,
+        br#"{"inputs": [["a", "b"], ["c"]], "raw_scores": true, "add_special_tokens": false}"#,
+        "{\"input\": [\"灯\", \"\"], \"model\": \"m:latest\", \"encoding_format\": \"base64\", \"user\": \"u\"}".as_bytes(),
+        br#"{"query": "q", "documents": [{"text": "a", "title": 1}, "b"], "top_n": 1, "instruction": "i"}"#,
+        br#"{"query": "q", "texts": ["a"], "return_text": true, "options": {"top_k": 0, "on_long": "error"}}"#,
+        br#"{"ids": [[101, 102], [3]], "skip_special_tokens": false}"#,
+        br#"{"prompt": "x", "model": "y", "keep_alive": "5m", "options": {"a": [1, {"b": 1e9}]}}"#,
+        br#"{"pairs": [["a", "b"]], "options": {"prompt": "p", "role": "query", "aggregation": "first", "stride": 3}}"#,
+    ];
+    requests.map(<[u8]>::to_vec).to_vec()
+}
+
 fn arrow_seeds() -> Vec<Vec<u8>> {
     seeds(&["arrow", "arrows", "feather"], &[])
 }
@@ -87,6 +103,11 @@ fn damaged_parquet_gives_entries_or_an_error() {
 #[test]
 fn damaged_arrow_gives_entries_or_an_error() {
     fuzz("arrow", &arrow_seeds(), CASES, damaged);
+}
+
+#[test]
+fn damaged_requests_give_a_call_or_a_fault() {
+    fuzz("requests", &request_seeds(), CASES, damaged);
 }
 
 /// The vector files of the search fixtures, and small ones of the formats that are text.

@@ -168,14 +168,20 @@ pub struct Decode {
     pub ignored: Vec<String>,
 }
 
-/// Maximum length of a name in the header of ignored fields.
+/// Maximum names in the header of ignored fields.
+const MAX_NAMES: usize = 32;
+
+/// Maximum characters of a name in it.
 const MAX_NAME: usize = 64;
 
-/// The value of the header `x-ignored-fields`; `None` if no field was ignored. Characters that a header cannot have are `?`, and of long
-/// names it has the beginning.
+/// The value of the header `x-ignored-fields`: the first 32 names. `None` if no field was ignored. Characters that a header cannot have
+/// are `?`, and of long names it has the beginning.
 pub fn ignored_header(ignored: &[String]) -> Option<String> {
     let printable = |c: char| if c.is_ascii_graphic() && c != ',' { c } else { '?' };
-    let names = ignored.iter().map(|name| name.chars().take(MAX_NAME).map(printable).collect::<String>());
+    let names = ignored
+        .iter()
+        .take(MAX_NAMES)
+        .map(|name| name.chars().take(MAX_NAME).map(printable).collect::<String>());
     (!ignored.is_empty()).then(|| names.collect::<Vec<_>>().join(","))
 }
 
@@ -224,5 +230,6 @@ mod tests {
         assert_eq!(header(&[]), None);
         assert_eq!(header(&["user", "a,b\r\n灯", ""]).as_deref(), Some("user,a?b???,"));
         assert_eq!(header(&[&"x".repeat(1000)]), Some("x".repeat(64)));
+        assert_eq!(header(&["a"; 100]).map(|header| header.len()), Some(63));
     }
 }

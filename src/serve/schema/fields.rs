@@ -4,7 +4,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde_json::Error as JsonError;
 use serde_json::value::RawValue;
 
@@ -57,9 +58,14 @@ impl<'a> RequestFields<'a> {
             (Ok(()), None) => Ok(RequestFields { path, fields }),
             (_, Some(fault)) => Err(fault),
             (Err(error), None) if error.is_data() => {
-                let name = if path.is_empty() { "the body" } else { path.trim_end_matches('.') };
-                let message = format!("{name} is {}; send a JSON object", json_type(json));
-                Err(Fault::new(FaultKind::Invalid, message))
+                let found = json_type(json);
+                Err(match path.strip_suffix('.') {
+                    Some(name) => ValueName::of(name).invalid(&format!("is {found}; send a JSON object")),
+                    None => {
+                        let message = format!("the body is {found}; send a JSON object");
+                        Fault::new(FaultKind::MalformedJson, message)
+                    }
+                })
             }
             (Err(error), None) => Err(malformed(json, &error, last.as_deref())),
         }
@@ -152,10 +158,8 @@ impl<'a> RequestFields<'a> {
             aliases.chain([choice.name()]).any(|name| name.eq_ignore_ascii_case(&value))
         };
         values.iter().find(named).map(|choice| Some(*choice)).ok_or_else(|| {
-            let choices: Vec<String> = values.iter().map(|choice| format!("{:?}", choice.name())).collect();
             let name = self.name(name);
-            let message = format!("is {:?}; send {}", shown(&value), choices.join(" or "));
-            ValueName::of(&name).invalid(&message)
+            ValueName::of(&name).invalid(&format!("is {:?}; send {}", shown(&value), alternatives(values)))
         })
     }
 
@@ -177,6 +181,13 @@ impl<'a> RequestFields<'a> {
         let fields = self.fields.iter().filter(|(_, raw)| raw.get() != "null");
         fields.map(|(name, _)| self.name(name)).collect()
     }
+}
+
+/// The names of values as a sentence has them: `"a", "b" or "c"`.
+fn alternatives<T: Named>(values: &[T]) -> String {
+    let mut names: Vec<String> = values.iter().map(|value| format!("{:?}", value.name())).collect();
+    let last = names.pop().unwrap_or_default();
+    if names.is_empty() { last } else { format!("{} or {last}", names.join(", ")) }
 }
 
 /// The fault of JSON that cannot be parsed. `last` is the last field whose name was read.
@@ -224,12 +235,12 @@ impl<'de> Visitor<'de> for ObjectVisitor<'_, 'de> {
         while let Some(FieldName(name)) = map.next_key()? {
             let is_repeated = self.fields.iter().any(|(found, _)| *found == name);
             if is_repeated || self.fields.len() == MAX_FIELDS {
-                let field = format!("{}{}", self.path, shown(&name));
+                let field = format!("{}{}", self.path, shown(&name).escape_debug());
                 *self.fault = Some(if is_repeated {
                     Fault::invalid(&field, format!("{field} is there twice; send it once"))
                 } else {
                     let message =
-                        format!("{field} is field {}; send only the fields of the route", MAX_FIELDS + 1);
+                        format!("{field} is one field more than {MAX_FIELDS}; send only those of the route");
                     Fault::invalid(&field, message)
                 });
                 return Err(A::Error::custom("a field cannot be used"));
@@ -243,31 +254,8 @@ impl<'de> Visitor<'de> for ObjectVisitor<'_, 'de> {
 }
 
 /// The name of a field, which is a slice of the body unless it has escapes.
-struct FieldName<'a>(Cow<'a, str>);
-
-impl<'de> Deserialize<'de> for FieldName<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(FieldNameVisitor)
-    }
-}
-
-struct FieldNameVisitor;
-
-impl<'de> Visitor<'de> for FieldNameVisitor {
-    type Value = FieldName<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a string")
-    }
-
-    fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Self::Value, E> {
-        Ok(FieldName(name.into()))
-    }
-
-    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
-        Ok(FieldName(name.to_owned().into()))
-    }
-}
+#[derive(Deserialize)]
+struct FieldName<'a>(#[serde(borrow)] Cow<'a, str>);
 
 #[cfg(test)]
 mod tests {
@@ -306,12 +294,13 @@ mod tests {
                 "the body has Infinity (line 2, column 3, at the field \"b\"), which JSON does not have; send null or a number",
             ),
             (b"{\"a\":1,\"b\":2,\"a\":3}", "a is there twice; send it once"),
+            (b"{\"\\n\":1,\"\\n\":2}", "\\n is there twice; send it once"),
         ] {
             assert_eq!(message(RequestFields::read(body)), expected);
         }
         let many: Vec<String> = (0..65).map(|i| format!("\"f{i}\":0")).collect();
         let body = format!("{{{}}}", many.join(","));
-        let expected = "f64 is field 65; send only the fields of the route";
+        let expected = "f64 is one field more than 64; send only those of the route";
         assert_eq!(message(RequestFields::read(body.as_bytes())), expected);
     }
 

@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 use super::calls::{Embed, OneOrMany, TextOptions};
 use super::error::Fault;
 use super::fields::RequestFields;
-use super::render::{element_count, json, json_of, none_truncated};
+use super::render::{element_count, float_bytes, json, json_of, none_truncated};
 use super::truncation::Truncated;
 use crate::text::OnLong;
 
@@ -68,7 +68,7 @@ pub struct EmbedAnswer<'a> {
 impl EmbedAnswer<'_> {
     /// The answer, as JSON.
     pub fn body(&self) -> Vec<u8> {
-        json_of(self, element_count(self.vectors))
+        json_of(self, float_bytes(element_count(self.vectors)))
     }
 }
 
@@ -80,7 +80,7 @@ pub fn embedding_answer(vector: &[f32], truncated: &[Truncated]) -> Vec<u8> {
         #[serde(skip_serializing_if = "none_truncated")]
         truncated: &'a [Truncated],
     }
-    json_of(&Body { embedding: vector, truncated }, vector.len())
+    json_of(&Body { embedding: vector, truncated }, float_bytes(vector.len()))
 }
 
 /// A model of `/api/tags` and `/api/show`.

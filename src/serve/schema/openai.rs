@@ -5,7 +5,7 @@ use serde::{Serialize, Serializer};
 use super::calls::{Embed, TextOptions};
 use super::error::Fault;
 use super::fields::RequestFields;
-use super::render::{Base64, element_count, json, json_of, none_truncated};
+use super::render::{Base64, base64_bytes, element_count, float_bytes, json, json_of, none_truncated};
 use super::truncation::Truncated;
 use super::values::{begins_with, texts};
 use crate::named::Named;
@@ -34,6 +34,9 @@ impl Named for Encoding {
 
 /// What the first element of token ids, or of lists of them, begins with.
 const TOKEN_IDS: [char; 12] = ['[', '-', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9'];
+
+/// About the bytes of the object around a vector.
+const OBJECT_BYTES: usize = 60;
 
 /// The call of `/v1/embeddings`, and how its vectors are written.
 pub fn embeddings(body: &[u8], max_texts: usize) -> Result<(Embed, Encoding), Fault> {
@@ -96,7 +99,11 @@ impl EmbeddingsAnswer<'_> {
         let EmbeddingsAnswer { vectors, encoding, model, tokens, truncated } = *self;
         let usage = Usage { prompt_tokens: tokens, total_tokens: tokens };
         let body = Body { object: "list", data: Data { vectors, encoding }, model, usage, truncated };
-        json_of(&body, element_count(vectors) + 4 * vectors.len())
+        let vector_bytes = match encoding {
+            Encoding::Float => float_bytes(element_count(vectors)),
+            Encoding::Base64 => vectors.iter().map(|vector| base64_bytes(vector.len())).sum(),
+        };
+        json_of(&body, vector_bytes + vectors.len() * OBJECT_BYTES)
     }
 }
 
@@ -170,9 +177,9 @@ pub fn model_answer(model: &ListedModel) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::calls::OneOrMany;
-    use super::super::error::{FaultKind, Schema};
     use super::*;
+    use crate::serve::schema::calls::OneOrMany;
+    use crate::serve::schema::error::{FaultKind, Schema};
     use crate::text::Role;
 
     fn call(texts: &[&str], is_list: bool, model: &str) -> Embed {

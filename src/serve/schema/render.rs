@@ -14,11 +14,21 @@ pub(super) fn json(answer: &impl Serialize) -> Vec<u8> {
     json_of(answer, 0)
 }
 
-/// An answer with this many elements of vectors as JSON.
-pub(super) fn json_of(answer: &impl Serialize, elements: usize) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(256 + elements * ELEMENT_BYTES);
+/// An answer as JSON with vectors that take about this many bytes.
+pub(super) fn json_of(answer: &impl Serialize, vector_bytes: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(256 + vector_bytes);
     serde_json::to_writer(&mut bytes, answer).expect("writing to memory does not fail, and keys are strings");
     bytes
+}
+
+/// The bytes that this many elements take as numbers.
+pub(super) fn float_bytes(elements: usize) -> usize {
+    elements * ELEMENT_BYTES
+}
+
+/// The bytes that this many elements of one vector take in base64.
+pub(super) fn base64_bytes(elements: usize) -> usize {
+    (elements * size_of::<f32>()).div_ceil(3) * 4
 }
 
 /// Number of elements of several vectors.

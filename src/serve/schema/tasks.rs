@@ -6,6 +6,7 @@ use super::error::Fault;
 use super::fields::RequestFields;
 use super::values;
 use crate::named::Named;
+use crate::output::OutputDtype;
 use crate::task::{Aggregation, PromptChoice};
 use crate::text::OnLong;
 
@@ -72,6 +73,8 @@ pub struct TaskRouteOptions {
     pub normalize: Option<bool>,
     /// The number of first dimensions that are kept.
     pub dimensions: Option<usize>,
+    /// The element type of vectors.
+    pub output_dtype: Option<OutputDtype>,
     /// The number of best rows, labels, tokens or answers; 0: all.
     pub top_k: Option<usize>,
     /// Whether scores are logits.
@@ -136,6 +139,7 @@ fn options(given: &mut RequestFields, route: TaskRoute) -> Result<TaskRouteOptio
             options.text.role = given.named("role")?;
             options.normalize = given.flag("normalize")?;
             options.dimensions = given.integer("dimensions", 1)?;
+            options.output_dtype = given.named("output_dtype")?;
         }
         TaskRoute::Rerank => {
             options.text = text_options(given, PAIR_ACTIONS)?;
@@ -208,35 +212,43 @@ mod tests {
     }
 
     #[test]
-    fn calls_have_the_options_of_their_task() {
-        let list = || texts(&["a", "b"], true);
+    fn vectors_are_asked_for_with_options() {
         let none = TaskRouteOptions::default;
-        let on_long = |on_long| TextOptions { on_long: Some(on_long), ..TextOptions::default() };
         let embed = TaskRouteOptions {
             text: TextOptions {
                 truncation_side: Some(TruncationSide::Left),
                 role: Some(Role::Query),
                 prompt: Some(PromptChoice::Text("p: ".into())),
-                ..on_long(OnLong::Mean)
+                on_long: Some(OnLong::Mean),
             },
             normalize: Some(true),
             dimensions: Some(8),
+            output_dtype: Some(OutputDtype::Int8),
             ..none()
         };
-        let scores =
-            || TaskRouteOptions { text: on_long(OnLong::Error), top_k: Some(0), raw: Some(true), ..none() };
+        for (body, expected) in [
+            (r#"{"texts":""}"#, call(texts(&[""], false), None, none())),
+            (
+                r#"{"texts":["a","b"],"options":{"on_long":"mean","truncation_side":"left","role":"query","prompt":"p: ","normalize":true,"dimensions":8,"output_dtype":"int8"}}"#,
+                call(texts(&["a", "b"], true), None, embed),
+            ),
+            (r#"{"pairs":[["a","b"]],"texts":null}"#, call(pair("a", "b"), None, none())),
+        ] {
+            assert_eq!(task(body.as_bytes(), TaskRoute::Embed, 2), Ok(expected), "{body}");
+        }
+    }
+
+    #[test]
+    fn calls_have_the_options_of_their_task() {
+        let list = || texts(&["a", "b"], true);
+        let none = TaskRouteOptions::default;
+        let on_long = TextOptions { on_long: Some(OnLong::Error), ..TextOptions::default() };
+        let scores = || TaskRouteOptions { text: on_long.clone(), top_k: Some(0), raw: Some(true), ..none() };
         let named = TextOptions { prompt: Some(PromptChoice::Name("n".into())), ..TextOptions::default() };
         let tag = TaskRouteOptions { aggregation: Some(Aggregation::First), stride: Some(0), ..none() };
         let answer =
             TaskRouteOptions { top_k: Some(3), max_answer_length: Some(9), stride: Some(64), ..none() };
         for (route, body, expected) in [
-            (TaskRoute::Embed, r#"{"texts":""}"#, call(texts(&[""], false), None, none())),
-            (
-                TaskRoute::Embed,
-                r#"{"texts":["a","b"],"options":{"on_long":"mean","truncation_side":"left","role":"query","prompt":"p: ","normalize":true,"dimensions":8}}"#,
-                call(list(), None, embed),
-            ),
-            (TaskRoute::Embed, r#"{"pairs":[["a","b"]],"texts":null}"#, call(pair("a", "b"), None, none())),
             (
                 TaskRoute::Rerank,
                 r#"{"texts":["a","b"],"query":"q","options":{"prompt_name":"n"}}"#,
@@ -302,6 +314,11 @@ mod tests {
                 TaskRoute::Tag,
                 r#"{"texts":["a"],"options":{"on_long":"mean"}}"#,
                 r#"options.on_long is "mean"; send "truncate" or "error""#,
+            ),
+            (
+                TaskRoute::Embed,
+                r#"{"texts":["a"],"options":{"on_long":"skip"}}"#,
+                r#"options.on_long is "skip"; send "truncate", "error" or "mean""#,
             ),
             (TaskRoute::Tag, r#"{"texts":["a"],"options":[]}"#, "options is an array; send a JSON object"),
             (

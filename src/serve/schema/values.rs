@@ -1,4 +1,4 @@
-//! Values of the fields of a request: texts, pairs, token ids. ElementVisitor are read one by one, and no more than the limit are kept.
+//! Values of the fields of a request: texts, pairs, token ids. Elements are read one by one, and no more than the limit are kept.
 
 use std::fmt;
 

@@ -192,6 +192,26 @@ impl Embedder {
         })
     }
 
+    /// Whether a text has one vector, which is pooled from those of its tokens.
+    pub fn pools_whole_texts(&self) -> bool {
+        matches!(self.pooling, Pooling::Text(_)) && self.chunking.is_none() && !self.spec().is_static()
+    }
+
+    /// A vector for each token of texts, as `--pooling none` gives.
+    fn token_vectors(
+        &self,
+        texts: &[TokenizedText],
+        batch_tokens: usize,
+        worker: usize,
+    ) -> Result<Vec<Vec<f32>>> {
+        let vectors = self.model.forward(texts, batch_tokens, worker, all_tokens, |batch, hidden| {
+            let hidden = apply_to_tokens(&self.token_modules, hidden)?;
+            let token = self.spec().pooler.token;
+            Ok(Pooling::None.forward(&hidden, batch, 0, token)?.to_vec2::<f32>()?)
+        })?;
+        Ok(vectors.collect())
+    }
+
     /// The vectors of texts of one role, the first `prompt_tokens` tokens of which are not pooled: one per text, per chunk or per token, in
     /// order, after the post-pooling modules. Those of a multi-vector model are finished, and concatenated per text or chunk.
     fn vectors(
@@ -290,7 +310,8 @@ impl Task for Embedder {
                 self.model.checked(sequences)?.sequences
             }
         };
-        Ok(TokenizedText { sequences, role, prompt_tokens })
+        let per_token = input.per_token && self.pools_whole_texts();
+        Ok(TokenizedText { sequences, role, prompt_tokens, per_token })
     }
 
     fn encode(
@@ -300,12 +321,18 @@ impl Task for Embedder {
         worker: usize,
     ) -> Result<Vec<Vec<Vec<f32>>>> {
         let mut outputs = Vec::with_capacity(texts.len());
-        for texts in texts.chunk_by(|a, b| (a.role, a.prompt_tokens) == (b.role, b.prompt_tokens)) {
-            let TokenizedText { role, prompt_tokens, .. } = texts[0];
-            let mut vectors = self.vectors(texts, role, prompt_tokens, batch_tokens, worker)?.into_iter();
+        let reading = |text: &TokenizedText| (text.role, text.prompt_tokens, text.per_token);
+        for texts in texts.chunk_by(|a, b| reading(a) == reading(b)) {
+            let (role, prompt_tokens, per_token) = reading(&texts[0]);
+            let vectors = match per_token {
+                true => self.token_vectors(texts, batch_tokens, worker)?,
+                false => self.vectors(texts, role, prompt_tokens, batch_tokens, worker)?,
+            };
+            let mut vectors = vectors.into_iter();
             outputs.extend(texts.iter().map(|text| {
                 let count = match self.pooling {
                     Pooling::None => text.token_count(),
+                    _ if per_token => text.token_count(),
                     _ => text.row_count(),
                 };
                 vectors.by_ref().take(count).collect()
@@ -316,6 +343,11 @@ impl Task for Embedder {
 
     fn finish(&self, text: &TokenizedText, vectors: Vec<Vec<f32>>, options: &RowOptions) -> Vec<TaskRow> {
         match self.pooling {
+            _ if text.per_token => {
+                let width = vectors.first().map_or(1, Vec::len);
+                let values = self.dtype.quantize(vectors.concat(), width);
+                vec![TaskRow::of(text, Content::Vector(values))]
+            }
             Pooling::None => vec![self.row(None, text.token_count(), vectors.concat(), options)],
             _ if self.chunking.is_some() => {
                 let row = |(chunk, vector): (&Chunk, Vec<f32>)| {

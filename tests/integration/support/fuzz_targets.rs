@@ -21,6 +21,7 @@ use sconce::named::Named;
 use sconce::nn::HeadKind;
 use sconce::output::{self, Ledger, OutputFormat, SidecarPaths, for_each_record_hash};
 use sconce::run::merge::{MergeOptions, merge};
+use sconce::serve::schema::{Fault, Schema, ignored_header, ollama, openai, rerank, tasks, tei};
 use sconce::sys::console::{Console, Verbosity};
 use sconce::text::{ChatTemplate, Message, PairTruncation, Tokenizer, TokenizerOptions, TruncationSide};
 use sconce::vectors::{RowKind, VectorField, VectorFile};
@@ -51,6 +52,8 @@ targets! {
     vectors, sparse_vectors,
     // Files of rows.
     merged_rows, record_hashes,
+    // Bodies of requests.
+    requests,
 }
 
 /// Maximum number of entries read from an input: a damaged row count may declare billions of rows.
@@ -675,4 +678,37 @@ fn output_metadata(bytes: &[u8]) -> bool {
     let path = sidecars(folder.path()).meta;
     fs::write(&path, bytes).expect("the file is written");
     accepted(output::manifest::check_replaceable(&path, "release"), folder.path(), bytes).is_some()
+}
+
+/// The body of a request, as each route reads it. A fault is a sentence, and its bodies are JSON.
+fn requests(bytes: &[u8]) -> bool {
+    /// Maximum texts of a request.
+    const MAX_TEXTS: usize = 100;
+    let default_tasks = [
+        tei::DefaultTask::Embed,
+        tei::DefaultTask::EmbedSparse,
+        tei::DefaultTask::Predict,
+        tei::DefaultTask::Rerank,
+    ];
+    let root = default_tasks.map(|task| tei::root(bytes, task, MAX_TEXTS).err());
+    let tasks = tasks::TaskRoute::ALL.iter().map(|route| tasks::task(bytes, *route, MAX_TEXTS).err());
+    let routes = [
+        tei::embed(bytes, MAX_TEXTS).map(|call| drop(ignored_header(&call.ignored))).err(),
+        tei::tokenize(bytes, MAX_TEXTS).err(),
+        tei::decode(bytes, MAX_TEXTS).err(),
+        openai::embeddings(bytes, MAX_TEXTS).err(),
+        rerank::rerank(bytes, Schema::Cohere, MAX_TEXTS).map_err(|(fault, _)| fault).err(),
+        ollama::embed(bytes, MAX_TEXTS).err(),
+        ollama::embeddings(bytes).err(),
+        ollama::show(bytes).err(),
+    ];
+    let faults: Vec<Option<Fault>> = root.into_iter().chain(tasks).chain(routes).collect();
+    for fault in faults.iter().flatten() {
+        check_sentence(&fault.message, bytes);
+        for schema in [Schema::Tei, Schema::OpenAi, Schema::Cohere, Schema::Ollama, Schema::Plain] {
+            assert!((400..600).contains(&fault.status(schema)));
+            assert!(serde_json::from_slice::<Map<String, Value>>(&fault.body(schema)).is_ok());
+        }
+    }
+    faults.iter().any(Option::is_none)
 }

@@ -5,7 +5,7 @@ use serde::{Serialize, Serializer};
 
 use crate::output::{LabelScore, SparseVector};
 use crate::serve::schema::calls::ScoredDocument;
-use crate::serve::schema::render::{element_count, json, json_of};
+use crate::serve::schema::render::{element_count, float_bytes, json, json_of};
 
 /// The vectors of the tokens of a text.
 #[derive(Debug, Clone, Copy)]
@@ -39,12 +39,12 @@ pub struct TextToken {
 
 /// The answer of `/embed`: a vector for each text.
 pub fn embed_answer(vectors: &[&[f32]]) -> Vec<u8> {
-    json_of(&vectors, element_count(vectors))
+    json_of(&vectors, float_bytes(element_count(vectors)))
 }
 
 /// The answer of `/embed_all`: a vector for each token of each text.
 pub fn embed_all_answer(texts: &[TokenVectors]) -> Vec<u8> {
-    json_of(&texts, texts.iter().map(|text| text.values.len()).sum())
+    json_of(&texts, float_bytes(texts.iter().map(|text| text.values.len()).sum()))
 }
 
 /// The answer of `/embed_sparse`.
@@ -52,7 +52,7 @@ pub fn embed_sparse_answer(vectors: &[&SparseVector]) -> Vec<u8> {
     let elements: usize = vectors.iter().map(|vector| vector.values.len()).sum();
     let vectors: Vec<SparseElements> = vectors.iter().map(|vector| SparseElements(vector)).collect();
     // An index and two names take as much as two more elements.
-    json_of(&vectors, 3 * elements)
+    json_of(&vectors, float_bytes(3 * elements))
 }
 
 struct SparseElements<'a>(&'a SparseVector);
@@ -112,7 +112,7 @@ pub fn rerank_answer(documents: &[ScoredDocument]) -> Vec<u8> {
 
 /// The answer of `/similarity`: the similarity of each sentence.
 pub fn similarity_answer(similarities: &[f32]) -> Vec<u8> {
-    json_of(&similarities, similarities.len())
+    json_of(&similarities, float_bytes(similarities.len()))
 }
 
 /// The answer of `/tokenize`: the tokens of each text.

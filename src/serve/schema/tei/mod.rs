@@ -183,9 +183,9 @@ fn truncation(fields: &mut RequestFields) -> Result<TextOptions, Fault> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::calls::{OneOrMany, TextAndPair};
-    use super::super::error::{FaultKind, Schema};
     use super::*;
+    use crate::serve::schema::calls::{OneOrMany, TextAndPair};
+    use crate::serve::schema::error::{FaultKind, Schema};
     use crate::text::TruncationSide;
 
     fn many(field: &str, texts: &[&str]) -> OneOrMany<String> {
