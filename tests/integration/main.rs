@@ -53,6 +53,7 @@ mod same_vector;
 mod search;
 mod serve;
 mod serve_errors;
+mod serve_faults;
 mod shards;
 mod similarity;
 mod spans;

@@ -66,10 +66,13 @@ impl Answer {
     }
 }
 
-/// The command of a server with fixtures as its models, on a free port.
+/// The command of a server with fixtures as its models, on a free port unless the options have one.
 pub fn serve(models: &[&str], options: &[&str]) -> Command {
     let mut command = sconce();
-    command.args(["serve", "--port", "0", "--threads", "2"]);
+    command.args(["serve", "--threads", "2"]);
+    if !options.contains(&"--port") {
+        command.args(["--port", "0"]);
+    }
     for model in models {
         let model = match model.split_once('=') {
             Some((name, path)) => format!("{name}={}", fixture(path).display()),
