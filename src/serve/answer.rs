@@ -1,9 +1,11 @@
 //! The answer to the body of a route: parse, ask, render. The only file that knows both the schemas and the models.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chrono::DateTime;
+use tokio::sync::oneshot;
 
 use super::admission::Admitted;
 use super::models::{Capability, Facts, Kind, Model};
@@ -12,11 +14,14 @@ use super::schema::{
     Embed, Fault, FaultKind, Predict, Rerank, Schema, SentenceSimilarity, Tokenize, ollama, openai, rerank,
     tei,
 };
-use super::service::{Job, Reply, Service, Texts};
+use super::service::{Job, Reply, Service, Texts, stopping};
 use crate::engine::CallTimes;
 use crate::output::ContentType;
 use crate::task::{ModelTask, PromptChoice};
 use crate::text::{OnLong, TokenIds};
+
+/// Maximum bytes of a body that is parsed on the thread of all connections.
+const PARSED_BYTES: usize = 1 << 15;
 
 /// What the answers of a server say about it.
 #[derive(Debug, Clone)]
@@ -49,7 +54,7 @@ impl Response {
 pub(super) struct Request<'a> {
     pub route: Matched,
     pub path: &'a str,
-    pub body: &'a [u8],
+    pub body: Arc<Vec<u8>>,
     /// The id of the request, for answers that have one.
     pub id: &'a str,
     pub since: Instant,
@@ -68,19 +73,45 @@ impl Service {
         admitted: &mut Admitted,
         limits: &Limits,
     ) -> Answer {
-        let Request { route: Matched { route, schema, .. }, body, .. } = request;
+        let (Matched { route, schema, .. }, body) = (request.route, &request.body);
         let max = limits.client_batch_size;
         let answer = match route {
             Route::Rerank => return self.answer_rerank(admitted, &request, schema, max).await,
             Route::Root => {
                 return self.answer_root(admitted, body, max).await.map_err(|fault| (fault, schema));
             }
-            Route::Embed => self.answer_embed(admitted, tei::embed(body, max)).await,
-            Route::EmbedAll => self.answer_embed_all(admitted, tei::embed_outputs(body, max)).await,
-            Route::EmbedSparse => self.answer_embed_sparse(admitted, tei::embed_outputs(body, max)).await,
-            Route::Predict => self.answer_predict(admitted, tei::predict(body, max)).await,
-            Route::Similarity => self.answer_similarity(admitted, tei::similarity(body, max)).await,
-            Route::Tokenize => tei::tokenize(body, max).and_then(|call| self.answer_tokenize(call)),
+            Route::Embed => {
+                self.answer_embed(admitted, self.parse(body, move |body| tei::embed(body, max)).await).await
+            }
+            Route::EmbedAll => {
+                self.answer_embed_all(
+                    admitted,
+                    self.parse(body, move |body| tei::embed_outputs(body, max)).await,
+                )
+                .await
+            }
+            Route::EmbedSparse => {
+                self.answer_embed_sparse(
+                    admitted,
+                    self.parse(body, move |body| tei::embed_outputs(body, max)).await,
+                )
+                .await
+            }
+            Route::Predict => {
+                self.answer_predict(admitted, self.parse(body, move |body| tei::predict(body, max)).await)
+                    .await
+            }
+            Route::Similarity => {
+                self.answer_similarity(
+                    admitted,
+                    self.parse(body, move |body| tei::similarity(body, max)).await,
+                )
+                .await
+            }
+            Route::Tokenize => {
+                let call = self.parse(body, move |body| tei::tokenize(body, max)).await;
+                call.and_then(|call| self.answer_tokenize(call))
+            }
             Route::Decode => self.answer_decode(body, max),
             Route::Info => Ok(Response::plain(self.info(limits))),
             Route::OpenAiEmbeddings => self.answer_openai(admitted, body, max).await,
@@ -152,7 +183,12 @@ impl Service {
         .await
     }
 
-    async fn answer_root(&self, admitted: &mut Admitted, body: &[u8], max: usize) -> Result<Response, Fault> {
+    async fn answer_root(
+        &self,
+        admitted: &mut Admitted,
+        body: &Arc<Vec<u8>>,
+        max: usize,
+    ) -> Result<Response, Fault> {
         let model = self.models.first();
         let task = match &model.kind {
             Kind::CrossEncoder(_) => tei::DefaultTask::Rerank,
@@ -162,7 +198,7 @@ impl Service {
                 _ => tei::DefaultTask::Embed,
             },
         };
-        match tei::root(body, task, max)? {
+        match self.parse(body, move |body| tei::root(body, task, max)).await? {
             tei::RootCall::Embed(call) => self.answer_embed(admitted, Ok(call)).await,
             tei::RootCall::EmbedSparse(call) => self.answer_embed_sparse(admitted, Ok(call)).await,
             tei::RootCall::Predict(call) => self.answer_predict(admitted, Ok(call)).await,
@@ -178,7 +214,8 @@ impl Service {
         schema: Schema,
         max: usize,
     ) -> Answer {
-        let (call, schema) = rerank::rerank(request.body, schema, max)?;
+        let call = self.parse(&request.body, move |body| Ok(rerank::rerank(body, schema, max))).await;
+        let (call, schema) = call.map_err(|fault| (fault, schema))??;
         self.rerank_in(admitted, call, schema, request.id).await.map_err(|fault| (fault, schema))
     }
 
@@ -209,10 +246,10 @@ impl Service {
     async fn answer_openai(
         &self,
         admitted: &mut Admitted,
-        body: &[u8],
+        body: &Arc<Vec<u8>>,
         max: usize,
     ) -> Result<Response, Fault> {
-        let (embed, encoding) = openai::embeddings(body, max)?;
+        let (embed, encoding) = self.parse(body, move |body| openai::embeddings(body, max)).await?;
         let job = self.embed(embed, Capability::Embed)?;
         let model = job.model.name.clone();
         self.respond(admitted, job, move |texts| {
@@ -229,7 +266,7 @@ impl Service {
         request: &Request<'_>,
         max: usize,
     ) -> Result<Response, Fault> {
-        let embed = ollama::embed(request.body, max)?;
+        let embed = self.parse(&request.body, move |body| ollama::embed(body, max)).await?;
         let asked = embed.model.clone();
         let job = self.embed(embed, Capability::Embed)?;
         let (model, since) = (asked.unwrap_or_else(|| job.model.name.clone()), request.since);
@@ -253,7 +290,7 @@ impl Service {
     async fn answer_ollama_embeddings(
         &self,
         admitted: &mut Admitted,
-        body: &[u8],
+        body: &Arc<Vec<u8>>,
     ) -> Result<Response, Fault> {
         let embed = ollama::embeddings(body)?;
         if embed.inputs.values.iter().all(String::is_empty) {
@@ -265,6 +302,23 @@ impl Service {
             Ok(ollama::embedding_answer(vectors.first().copied().unwrap_or_default(), &truncated))
         })
         .await
+    }
+
+    /// Parses a body: a large one on a worker, so that the thread of all connections is free.
+    async fn parse<T: Send + 'static>(
+        &self,
+        body: &Arc<Vec<u8>>,
+        parse: impl FnOnce(&[u8]) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, Fault> {
+        if body.len() <= PARSED_BYTES {
+            return parse(body);
+        }
+        let (send, receive) = oneshot::channel();
+        let body = body.clone();
+        self.queue.run(move || {
+            let _ = send.send(parse(&body));
+        });
+        receive.await.unwrap_or_else(|_| Err(stopping()))
     }
 
     /// Asks for a job, whose ignored fields the response names.

@@ -14,7 +14,7 @@ use super::log::Log;
 use super::metrics::{Gauges, Metrics};
 use super::route::{Matched, Route};
 use super::schema::{Fault, FaultKind, Schema};
-use super::service::{Reply, Service};
+use super::service::{Reply, Service, stopping};
 
 /// Where the server is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,9 +161,7 @@ impl App {
     pub(super) fn service(&self) -> Result<&Service, Fault> {
         match (self.state(), self.service.get()) {
             (State::Ready, Some(service)) => Ok(service),
-            (State::Stopping, _) => {
-                Err(Fault::new(FaultKind::NotReady, "the server stops; send the request again"))
-            }
+            (State::Stopping, _) => Err(stopping()),
             _ => Err(Fault::new(
                 FaultKind::NotReady,
                 "the models are being loaded; send the request again in a moment",

@@ -2,6 +2,7 @@
 //! workers of the queue.
 
 use std::convert::Infallible;
+use std::mem;
 use std::net::TcpListener as BoundListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -97,11 +98,11 @@ async fn respond(
     let path = head.uri.path();
     let matched = Matched::of(path);
     let checked = app.check_head(&head, matched);
-    let result = match checked {
+    let mut result = match checked {
         Err(fault) => Err((fault, matched.map_or_else(|| schema_of(path), |matched| matched.schema))),
         Ok(matched) => answer(&app, matched, path, &head.headers, body, &id, since).await,
     };
-    let mut response = match &result {
+    let mut response = match &mut result {
         Ok(response) => response_of(response, matched, since),
         Err((fault, schema)) => response_of_fault(fault, *schema),
     };
@@ -131,7 +132,7 @@ async fn answer(
     let service = app.service().map_err(in_schema)?;
     let mut admitted = app.admit(&matched, headers).map_err(in_schema)?;
     let body = read(app, body, &mut admitted).await.map_err(in_schema)?;
-    let request = Request { route: matched, path, body: &body, id, since };
+    let request = Request { route: matched, path, body: body.into(), id, since };
     match timeout(app.request_timeout(), service.answer(request, &mut admitted, app.limits())).await {
         Ok(answer) => answer,
         Err(_) => {
@@ -169,9 +170,13 @@ async fn read(app: &App, mut body: Incoming, admitted: &mut Admitted) -> Result<
     }
 }
 
-fn response_of(response: &Response, matched: Option<Matched>, since: Instant) -> HttpResponse<Full<Bytes>> {
+fn response_of(
+    response: &mut Response,
+    matched: Option<Matched>,
+    since: Instant,
+) -> HttpResponse<Full<Bytes>> {
     let Response { reply, ignored } = response;
-    let mut answer = HttpResponse::new(Full::new(Bytes::from(reply.body.clone())));
+    let mut answer = HttpResponse::new(Full::new(Bytes::from(mem::take(&mut reply.body))));
     let is_text = matched.is_some_and(|matched| matched.route == Route::Metrics);
     let content_type = if is_text { "text/plain; version=0.0.4" } else { "application/json" };
     let headers = answer.headers_mut();

@@ -303,10 +303,13 @@ impl Service {
         });
         let reply = receive.await;
         drop(ticket);
-        reply.unwrap_or_else(|_| {
-            Err(Fault::new(FaultKind::NotReady, "the server stops; send the request again"))
-        })
+        reply.unwrap_or_else(|_| Err(stopping()))
     }
+}
+
+/// The fault of a request that comes while the server stops.
+pub(super) fn stopping() -> Fault {
+    Fault::new(FaultKind::NotReady, "the server stops; send the request again")
 }
 
 /// The reply of texts that were answered, if all values are finite.
