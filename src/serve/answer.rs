@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use super::admission::Admitted;
 use super::models::{Capability, Facts, Kind, Model};
 use super::route::{Matched, Route};
+use super::schema::tasks::{self, TaskRoute};
 use super::schema::{
     Embed, Fault, FaultKind, Predict, Rerank, Schema, SentenceSimilarity, Tokenize, ollama, openai, rerank,
     tei,
@@ -122,6 +123,7 @@ impl Service {
             Route::OllamaTags => Ok(Response::plain(self.ollama_tags())),
             Route::OllamaVersion => Ok(Response::plain(ollama::version_answer(env!("CARGO_PKG_VERSION")))),
             Route::OllamaShow => self.ollama_show(body),
+            Route::Task(route) => self.answer_task(admitted, route, body, max).await,
             Route::Ready | Route::Live | Route::Metrics => Ok(Response::plain(Vec::new())),
         };
         answer.map_err(|fault| (fault, schema))
@@ -300,6 +302,30 @@ impl Service {
         self.respond(admitted, job, |texts| {
             let (vectors, truncated) = (texts.dense(), texts.truncated());
             Ok(ollama::embedding_answer(vectors.first().copied().unwrap_or_default(), &truncated))
+        })
+        .await
+    }
+
+    async fn answer_task(
+        &self,
+        admitted: &mut Admitted,
+        route: TaskRoute,
+        body: &Arc<Vec<u8>>,
+        max: usize,
+    ) -> Result<Response, Fault> {
+        let call = self.parse(body, move |body| tasks::task(body, route, max)).await?;
+        let (top_k, dtype, dimensions) =
+            (call.options.top_k, call.options.output_dtype, call.options.dimensions);
+        let job = self.task(route, call)?;
+        let mut content = job.model.content();
+        if let ContentType::Vectors(vectors) = &mut content {
+            vectors.dtype = dtype.unwrap_or(vectors.dtype);
+            vectors.dimensions = dimensions.unwrap_or(vectors.dimensions);
+        }
+        let is_ranked = route == TaskRoute::Rerank && top_k.is_some();
+        self.respond(admitted, job, move |texts| {
+            let rows = texts.rows(&content, top_k, is_ranked);
+            Ok([&b"{\"rows\":"[..], &rows, b"}"].concat())
         })
         .await
     }
