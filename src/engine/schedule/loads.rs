@@ -32,19 +32,40 @@ fn throughput(done: &[Done], is_counted: impl Fn(&Done) -> bool) -> f64 {
 
 #[test]
 fn short_texts_do_not_wait_for_long_ones() {
-    for (cores, long_tokens) in [(1, 512), (2, 256), (2, 512), (2, 8192), (4, 512), (16, 256), (64, 512)] {
+    // The 99th percentile in milliseconds, at most, and that of arrival order, at least.
+    let loads = [
+        (1, 512, 60.0, 300.0),
+        (2, 256, 60.0, 80.0),
+        (2, 512, 60.0, 150.0),
+        (2, 8192, 30.0, 1000.0),
+        (4, 512, 60.0, 80.0),
+        (16, 512, 30.0, 0.0),
+        (64, 512, 30.0, 0.0),
+    ];
+    for (cores, long_tokens, max, min_of_arrival_order) in loads {
         let clients = [Client { long_tokens, ..SHORT }.with_load(0.7, cores)];
         let is_short = |text: &Done| text.tokens == SHORT.tokens;
-        let by_deadline = p99(&run(cores, &clients, 8000), is_short);
-        let by_arrival = p99(&run_in_arrival_order(cores, &clients, 8000), is_short);
-        assert!(by_deadline <= 60.0, "{cores} cores, {long_tokens} tokens: {by_deadline} ms");
+        let by_deadline = p99(&run(cores, &clients, 6000), is_short);
+        let by_arrival = p99(&run_in_arrival_order(cores, &clients, 6000), is_short);
+        assert!(by_deadline <= max, "{cores} cores, {long_tokens} tokens: {by_deadline} ms");
+        assert!(by_arrival >= min_of_arrival_order, "{cores} cores, {long_tokens} tokens: {by_arrival} ms");
+    }
+}
+
+#[test]
+fn short_texts_have_cores_beside_many_long_texts() {
+    let long = Client { texts: 1, tokens: 8192, long_tokens: 8192, per_second: None };
+    for (cores, max) in [(8, 80.0), (16, 30.0), (64, 30.0)] {
+        let done = run(cores, &[SHORT.with_load(0.4, cores), long.with_load(0.3, cores)], 20_000);
+        let latency = p99(&done, |text| text.client == 0);
+        assert!(latency <= max, "{cores} cores: {latency} ms");
     }
 }
 
 #[test]
 fn short_texts_do_not_cost_throughput() {
     for (cores, long_tokens) in [(2, 256), (2, 512), (2, 8192), (8, 512)] {
-        let clients = vec![Client { long_tokens, ..SHORT }; 64];
+        let clients = vec![Client { long_tokens, ..SHORT }; 32 * cores];
         let [by_deadline, by_arrival] =
             [run(cores, &clients, 8000), run_in_arrival_order(cores, &clients, 8000)]
                 .map(|done| throughput(&done, |_| true));

@@ -58,8 +58,13 @@ impl Order for Schedule<usize> {
 
 /// A schedule for threads of a CPU.
 pub(super) fn schedule(cores: usize) -> Schedule<usize> {
-    let capacity =
-        Capacity { workers: cores, are_cpu_threads: true, max_batch_tokens: 1024, tokens_per_second: RATE };
+    let capacity = Capacity {
+        workers: cores,
+        short_workers: (cores / 4).max(1),
+        can_share: true,
+        max_batch_tokens: 1024,
+        tokens_per_second: RATE,
+    };
     Schedule::new(capacity)
 }
 
