@@ -1,5 +1,4 @@
-//! What waits on a server, what runs, and what a free worker runs next. Pure: events in, decisions out, no thread and no clock. Times
-//! are those since any start.
+//! What waits on a server, what runs, and what a free worker runs next. Pure: events in, decisions out, no threads. Times are given.
 //!
 //! * A text has a *deadline*: [`SLACK_FACTOR`] times the time that an idle server takes for its request up to this text, after the
 //!   arrival of the request. The earliest deadline runs first: short texts before long ones, and single texts before most of a large
@@ -55,7 +54,7 @@ pub struct Capacity {
     pub tokens_per_second: f64,
 }
 
-/// A request: its texts are due one after another, and can be cancelled together.
+/// A request: its texts have one deadline after another, and can be cancelled together.
 #[derive(Debug)]
 pub struct Request {
     id: u64,
@@ -85,9 +84,9 @@ pub struct Schedule<T> {
     /// The time of a token on one worker, in seconds: a moving average.
     token_seconds: f64,
     requests: u64,
-    /// The time of the last call, and the clock of arrivals and deadlines at that time, which is slower while there are many large
-    /// requests.
+    /// The time of the last call.
     now: Duration,
+    /// The clock of arrivals and deadlines at that time: slower while there are many large requests.
     clock: Duration,
 }
 
@@ -134,6 +133,7 @@ impl<T> Schedule<T> {
 
     /// Adds a text of a request. `tokens`: its work.
     pub fn add(&mut self, request: &mut Request, tokens: usize, text: T) {
+        let tokens = tokens.max(1);
         let batch_tokens = self.batch_tokens();
         // A batch has texts of one request, rather than one text of each: the requests are then done one after another, and not all at
         // the same time.
@@ -141,9 +141,8 @@ impl<T> Schedule<T> {
         let is_large = request.tokens > 0 && request.tokens + tokens > batch_tokens;
         request.tokens += tokens;
         let slack = self.idle_time(before + tokens).mul_f64(SLACK_FACTOR);
-        let deadline = request.arrived + slack;
         let text = WaitingText { request: request.id, tokens, text };
-        self.waiting.add(deadline, text, tokens > batch_tokens, is_large);
+        self.waiting.add(request.arrived + slack, text, tokens > batch_tokens, is_large);
     }
 
     /// Removes the texts of a request that wait, and returns them.
@@ -171,18 +170,19 @@ impl<T> Schedule<T> {
         Some(Run { texts: texts.into_iter().map(|text| text.text).collect(), is_shared })
     }
 
-    /// A worker has run what it took.
+    /// A worker has run what it took, or has failed to.
     pub fn done(&mut self, now: Duration, worker: usize) {
         self.advance(now);
         let Some(running) = self.workers.end(worker) else { return };
         if !running.is_shared && !running.is_beside_long {
-            let seconds = now.saturating_sub(running.since).as_secs_f64() / running.tokens.max(1) as f64;
+            let seconds = now.saturating_sub(running.since).as_secs_f64() / running.tokens as f64;
             self.token_seconds += RUN_WEIGHT * (seconds - self.token_seconds);
         }
     }
 
-    /// Advances the clock. With many large requests, it is so slow that what is not due yet is enough for them to wait in turn: if all
-    /// of them were due, a text that arrives would wait for all of them.
+    /// Advances the clock. Large requests that take turns, with half of the machine, need twice their number times the time on an idle
+    /// server. The clock is so slow that their deadlines allow it: if all of them were overdue, they would be before every text that
+    /// arrives.
     fn advance(&mut self, now: Duration) {
         let speed = SLACK_FACTOR / (2 * self.waiting.large_requests()) as f64;
         self.clock += now.saturating_sub(self.now).mul_f64(speed.min(1.0));
@@ -269,8 +269,7 @@ mod tests {
     fn take_all(schedule: &mut Schedule<&'static str>, at: u64) -> Vec<(usize, Vec<&'static str>, bool)> {
         std::iter::from_fn(|| {
             let worker = schedule.next_worker()?;
-            let run = schedule.take(ms(at), worker)?;
-            Some((worker, run.texts, run.is_shared))
+            schedule.take(ms(at), worker).map(|run| (worker, run.texts, run.is_shared))
         })
         .collect()
     }
