@@ -1,4 +1,4 @@
-//! What a schedule has to hold under the loads of a server, on simulated machines.
+//! The loads that a schedule has to bear, on simulated machines: latencies and throughput.
 
 use super::SLACK_FACTOR;
 use super::simulation::{ArrivalOrder, Client, Done, RATE, Simulation, schedule};
@@ -64,29 +64,26 @@ fn short_texts_have_cores_beside_many_long_texts() {
 }
 
 #[test]
-fn short_texts_do_not_cost_throughput() {
-    for (cores, long_tokens) in [(2, 256), (2, 512), (2, 8192), (8, 512)] {
-        let clients = vec![Client { long_tokens, ..SHORT }; 32 * cores];
-        let [by_deadline, by_arrival] =
-            [run(cores, &clients, 8000), run_in_arrival_order(cores, &clients, 8000)]
-                .map(|done| throughput(&done, |_| true));
-        assert!(
-            by_deadline >= 0.98 * by_arrival,
-            "{cores} cores, {long_tokens} tokens: {by_deadline}, {by_arrival}"
-        );
-    }
-}
-
-#[test]
 fn busy_workers_have_the_throughput_of_arrival_order() {
-    for (cores, texts, clients) in [(2, 1, 64), (1, 32, 16), (2, 32, 16), (4, 32, 16), (16, 32, 16)] {
-        let clients = vec![Client { texts, ..SHORT }; clients];
-        let [by_deadline, by_arrival] =
-            [run(cores, &clients, 8000), run_in_arrival_order(cores, &clients, 8000)]
-                .map(|done| throughput(&done, |_| true));
+    let loads = [
+        (2, 64, SHORT),
+        (2, 64, Client { long_tokens: 256, ..SHORT }),
+        (2, 64, Client { long_tokens: 512, ..SHORT }),
+        (2, 64, Client { long_tokens: 8192, ..SHORT }),
+        (8, 256, Client { long_tokens: 512, ..SHORT }),
+        (1, 16, Client { texts: 32, ..SHORT }),
+        (2, 16, Client { texts: 32, ..SHORT }),
+        (4, 16, Client { texts: 32, ..SHORT }),
+        (16, 16, Client { texts: 32, ..SHORT }),
+    ];
+    for (cores, clients, client) in loads {
+        let clients = vec![client; clients];
+        let by_deadline = throughput(&run(cores, &clients, 8000), |_| true);
+        let by_arrival = throughput(&run_in_arrival_order(cores, &clients, 8000), |_| true);
+        let Client { texts, long_tokens, .. } = client;
         assert!(
             by_deadline >= 0.98 * by_arrival,
-            "{cores} cores, {texts} texts: {by_deadline}, {by_arrival}"
+            "{cores} cores, {texts} texts, {long_tokens} tokens: {by_deadline}, {by_arrival}"
         );
     }
 }
