@@ -354,6 +354,7 @@ impl Service {
         mut job: Job<'_>,
         body: impl FnOnce(&Texts) -> Result<Vec<u8>, Fault> + Send + 'static,
     ) -> Result<Response, Fault> {
+        self.check_waiting()?;
         admitted.grow(job.answer_bytes())?;
         let ignored = std::mem::take(&mut job.ignored);
         Ok(Response { reply: self.ask(job, body).await?, ignored })

@@ -116,7 +116,11 @@ pub fn serve(options: &ServeOptions, console: &Console) -> Result<()> {
     let models = Models::load(options, console)?;
     let described = models.describe();
     let queue = Queue::start(capacity(&models, threads, options), threads)?;
-    let defaults = Defaults { on_long: options.vectors.on_long, normalize: options.normalize };
+    let defaults = Defaults {
+        on_long: options.vectors.on_long,
+        normalize: options.normalize,
+        request_timeout: options.request_timeout,
+    };
     app.admission.limit_bytes(bytes_for_requests(options, &models, threads));
     for model in models.not_normalized().filter(|_| options.normalize == Some(true)) {
         console.note(format!(
@@ -136,7 +140,8 @@ fn capacity(models: &Models, threads: usize, options: &ServeOptions) -> Capacity
     let workers = if workload.is_gpu { workload.batches_per_gpu * workload.encoders } else { threads };
     let max_batch_tokens = options.max_batch_tokens.unwrap_or(workload.batch_tokens);
     let tokens_per_second = models.all.iter().map(|model| model.tokens_per_second).fold(1.0, f64::max);
-    Capacity { workers, are_cpu_threads: !workload.is_gpu, max_batch_tokens, tokens_per_second }
+    let short_workers = if workload.is_gpu { 0 } else { (workers / 4).max(1) };
+    Capacity { workers, short_workers, can_share: !workload.is_gpu, max_batch_tokens, tokens_per_second }
 }
 
 /// What `--max-memory` leaves beside weights and batches.

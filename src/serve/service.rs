@@ -3,6 +3,7 @@
 
 use std::mem;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Error;
 use tokio::sync::oneshot;
@@ -27,6 +28,8 @@ pub(super) struct Defaults {
     pub on_long: OnLong,
     /// Whether dense vectors have unit length. `None`: as the model's files say.
     pub normalize: Option<bool>,
+    /// Maximum time of a request.
+    pub request_timeout: Duration,
 }
 
 /// The models with the queue of their texts.
@@ -353,6 +356,16 @@ impl Service {
             Fault::of(FaultKind::Invalid, error.option, format!("{} {}", error.option, error.reason))
         })?;
         Ok(Job { model, call: Call { task: model.task.clone(), inputs, options }, names, ignored })
+    }
+
+    /// Refuses texts that would wait longer than requests may take.
+    pub(super) fn check_waiting(&self) -> Result<(), Fault> {
+        let waiting = self.queue.waiting_time();
+        if waiting < self.defaults.request_timeout {
+            return Ok(());
+        }
+        let message = format!("texts for {} seconds wait; send fewer at once", waiting.as_secs());
+        Err(Fault::new(FaultKind::Overloaded, message))
     }
 
     /// Waits for the answer to a job. `body` makes the body on a worker. A caller that stops waiting leaves the queue.
