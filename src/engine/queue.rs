@@ -7,6 +7,9 @@
 //! Everything but the caller's own work happens on the workers: the tokenizing of a call, its batches, and what becomes of its rows.
 //! A call whose [`Ticket`] is dropped has no caller any more: its texts are left out of batches.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -279,12 +282,15 @@ struct State {
     schedule: Schedule<Waiting>,
     /// What is done before any batch: calls to tokenize, and other short work.
     work: VecDeque<Work>,
+    /// Which workers wait to be woken.
+    sleeping: Vec<bool>,
     is_stopped: bool,
 }
 
 struct Shared {
     state: Mutex<State>,
-    changed: Condvar,
+    /// What wakes each worker.
+    wakers: Vec<Condvar>,
     start: Instant,
     /// The threads that share a batch.
     pool: ThreadPool,
@@ -305,10 +311,11 @@ impl Queue {
     pub fn start(capacity: Capacity, threads: usize) -> Result<Self> {
         let schedule = Schedule::new(capacity);
         let workers = schedule.workers();
-        let state = State { schedule, work: VecDeque::new(), is_stopped: false };
+        let sleeping = vec![false; workers];
+        let state = State { schedule, work: VecDeque::new(), sleeping, is_stopped: false };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
-            changed: Condvar::new(),
+            wakers: (0..workers).map(|_| Condvar::new()).collect(),
             start: Instant::now(),
             pool: thread_pool(threads, "share")?,
             batches: AtomicU64::new(0),
@@ -359,6 +366,11 @@ impl Queue {
         QueueLength { texts: state.schedule.waiting_texts(), tokens: state.schedule.waiting_tokens() }
     }
 
+    /// The time in which the texts that wait are encoded.
+    pub fn waiting_time(&self) -> Duration {
+        self.shared.lock().schedule.waiting_time()
+    }
+
     /// What was done so far.
     pub fn counters(&self) -> QueueCounters {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -375,7 +387,7 @@ impl Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         self.shared.lock().is_stopped = true;
-        self.shared.changed.notify_all();
+        self.shared.wakers.iter().for_each(Condvar::notify_one);
     }
 }
 
@@ -389,8 +401,21 @@ impl Shared {
     }
 
     fn add_work(&self, work: Work) {
-        self.lock().work.push_back(work);
-        self.changed.notify_all();
+        let mut state = self.lock();
+        state.work.push_back(work);
+        self.wake(&mut state);
+    }
+
+    /// Wakes a worker for which there is something to do, if one sleeps. It wakes the next one.
+    fn wake(&self, state: &mut State) {
+        let has_work = !state.work.is_empty();
+        let mut workers = 0..self.wakers.len();
+        let next = workers
+            .find(|&worker| state.sleeping[worker] && (has_work || state.schedule.has_texts_for(worker)));
+        if let Some(worker) = next {
+            state.sleeping[worker] = false;
+            self.wakers[worker].notify_one();
+        }
     }
 
     fn tokenize_later(self: &Arc<Self>, call: Arc<Pending>) {
@@ -430,8 +455,8 @@ impl Shared {
             let waiting = Waiting { call: call.clone(), index, text };
             state.schedule.add(&mut progress.request, tokens.max(1), waiting);
         }
+        self.wake(&mut state);
         drop((state, progress));
-        self.changed.notify_all();
         if last < call.inputs.len() {
             self.tokenize_later(call);
         }
@@ -458,6 +483,7 @@ impl Shared {
                 return;
             }
             if let Some(work) = state.work.pop_front() {
+                self.wake(&mut state);
                 drop(state);
                 // The caller of work that panics is told so by the channel that it waits for.
                 let _ = panic_to_error(|| {
@@ -466,17 +492,15 @@ impl Shared {
                 });
                 state = self.lock();
             } else if let Some(run) = state.schedule.take(self.now(), worker) {
-                let more = state.schedule.next_worker().is_some();
+                self.wake(&mut state);
                 drop(state);
-                if more {
-                    // The worker for short texts may start now.
-                    self.changed.notify_all();
-                }
                 self.run(run, worker);
                 state = self.lock();
                 state.schedule.done(self.now(), worker);
             } else {
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.sleeping[worker] = true;
+                state = self.wakers[worker].wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.sleeping[worker] = false;
             }
         }
     }
@@ -524,7 +548,8 @@ impl Shared {
             }
             // Alone, so that only the call at fault fails.
             Err(_) if waiting.len() > 1 => {
-                waiting.chunks(1).for_each(|one| self.encode(one, is_shared, worker, since));
+                let awaited = waiting.chunks(1).filter(|one| one[0].call.is_awaited());
+                awaited.for_each(|one| self.encode(one, is_shared, worker, since));
             }
             Err(error) => self.fail(&waiting[0].call, error),
         }
