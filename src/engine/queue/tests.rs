@@ -46,7 +46,14 @@ impl Task for Letters {
             0 => Err(TokenizeError::NoTokens),
             tokens @ 100.. => Err(TokenizeError::TooLong { tokens, reason: "is long".into() }),
             _ => {
-                let tokens = TokenIds { ids, ..TokenIds::default() };
+                let token_type_ids = vec![0; ids.len()];
+                let tokens = TokenIds {
+                    ids,
+                    token_type_ids,
+                    truncated_tokens: 0,
+                    alignment: None,
+                    unattended_tokens: 0,
+                };
                 Ok(TokenizedText::new(vec![Sequence { tokens, chunks: Vec::new() }]))
             }
         }
@@ -63,21 +70,24 @@ impl Task for Letters {
 
 /// A queue with `workers` workers, whose batches have at most `max_batch_tokens` tokens.
 fn queue(workers: usize, max_batch_tokens: usize) -> Queue {
-    let capacity =
-        Capacity { workers, are_cpu_threads: workers > 1, max_batch_tokens, tokens_per_second: 1e4 };
+    let (short_workers, can_share) = if workers > 1 { (1, true) } else { (0, false) };
+    let capacity = Capacity { workers, short_workers, can_share, max_batch_tokens, tokens_per_second: 1e4 };
     Queue::start(capacity, workers).unwrap()
+}
+
+fn call(task: &Arc<Letters>, texts: &[&str]) -> Call {
+    let input = |text: &&str| OwnedInput { text: (*text).into(), ..OwnedInput::default() };
+    Call {
+        task: Arc::new(QueueTask::new(task.clone(), 64, 1.0)),
+        inputs: texts.iter().map(input).collect(),
+        options: RowOptions::default(),
+    }
 }
 
 /// Hands over a call, whose answer comes on the channel.
 fn ask(queue: &Queue, task: &Arc<Letters>, texts: &[&str]) -> (Ticket, Receiver<Answer>) {
     let (send, receive) = mpsc::channel();
-    let input = |text: &&str| OwnedInput { text: (*text).into(), ..OwnedInput::default() };
-    let call = Call {
-        task: Arc::new(QueueTask::new(task.clone(), 64, 1.0)),
-        inputs: texts.iter().map(input).collect(),
-        options: RowOptions::default(),
-    };
-    (queue.submit(call, move |answer| drop(send.send(answer))), receive)
+    (queue.submit(call(task, texts), move |answer| drop(send.send(answer))), receive)
 }
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -170,14 +180,9 @@ fn a_text_that_is_not_tokenized_is_named() {
 fn a_reply_that_panics_does_not_end_its_worker() {
     let (task, _open) = Letters::new();
     let queue = queue(1, 64);
-    for texts in [["a"], ["p"], [""]] {
-        let call = Call {
-            task: Arc::new(QueueTask::new(task.clone(), 64, 1.0)),
-            inputs: vec![OwnedInput { text: texts[0].into(), ..OwnedInput::default() }],
-            options: RowOptions::default(),
-        };
+    for text in ["a", "p", ""] {
         let (send, receive) = mpsc::channel::<()>();
-        let ticket = queue.submit(call, move |_| {
+        let ticket = queue.submit(call(&task, &[text]), move |_| {
             let _send = send;
             panic!("a reply that panics");
         });
@@ -228,12 +233,7 @@ fn work_is_done_before_batches() {
     wait_until(|| task.gate.try_lock().is_err());
     let (send, receive) = mpsc::channel();
     let (of_call, of_work) = (send.clone(), send);
-    let call = Call {
-        task: Arc::new(QueueTask::new(task.clone(), 64, 1.0)),
-        inputs: vec![OwnedInput { text: "a".into(), ..OwnedInput::default() }],
-        options: RowOptions::default(),
-    };
-    let _ticket = queue.submit(call, move |_| of_call.send("batch").unwrap());
+    let _ticket = queue.submit(call(&task, &["a"]), move |_| of_call.send("batch").unwrap());
     queue.run(move || of_work.send("work").unwrap());
     open.send(()).unwrap();
     assert!(answer(&held).is_ok());
