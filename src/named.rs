@@ -14,3 +14,26 @@ pub trait Named: Copy + 'static {
         &[]
     }
 }
+
+/// Implements [`Named`] for an enum by a table of its variants, in the order of [`Named::ALL`]: `Variant => NAME | ALIAS | …`. The
+/// compiler rejects a table that lacks a variant.
+macro_rules! names {
+    ($type:ident { $($variant:ident => $name:tt $(| $alias:literal)*),+ $(,)? }) => {
+        impl $crate::named::Named for $type {
+            const ALL: &'static [Self] = &[$($type::$variant),+];
+
+            fn name(self) -> &'static str {
+                match self {
+                    $($type::$variant => $name),+
+                }
+            }
+
+            fn aliases(self) -> &'static [&'static str] {
+                match self {
+                    $($type::$variant => &[$($alias),*]),+
+                }
+            }
+        }
+    };
+}
+pub(crate) use names;

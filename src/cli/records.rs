@@ -12,7 +12,7 @@ use super::resolve::{console, inputs, is_stdout, target};
 use crate::error::UsageError;
 use crate::input::{self, FieldSyntax, Fields, Filter, KeptName, TextFields};
 use crate::job::{Selection, Shard, StartMode};
-use crate::named::Named;
+use crate::named::{Named, names};
 use crate::output;
 use crate::run::records::{Input, RecordOptions};
 use crate::task::{AMX_TOKENS, CAUSAL_TOKENS, CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS, ModelOptions};
@@ -134,16 +134,7 @@ pub(super) enum OnError {
     Skip,
 }
 
-impl Named for OnError {
-    const ALL: &'static [Self] = &[OnError::Stop, OnError::Skip];
-
-    fn name(self) -> &'static str {
-        match self {
-            OnError::Stop => "stop",
-            OnError::Skip => "skip",
-        }
-    }
-}
+names!(OnError { Stop => "stop", Skip => "skip" });
 
 /// The options of every command that turns records into rows. `pair` is the field of the second text, with the name of its option.
 pub(super) fn records(

@@ -6,7 +6,7 @@ use std::ops::Range;
 use half::f16;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::named::Named;
+use crate::named::{Named, names};
 
 /// Type of stored vector elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -23,27 +23,12 @@ pub enum OutputDtype {
     Binary,
 }
 
-impl Named for OutputDtype {
-    const ALL: &'static [Self] =
-        &[OutputDtype::F32, OutputDtype::F16, OutputDtype::Int8, OutputDtype::Binary];
-
-    fn name(self) -> &'static str {
-        match self {
-            OutputDtype::F32 => "f32",
-            OutputDtype::F16 => "f16",
-            OutputDtype::Int8 => "int8",
-            OutputDtype::Binary => "binary",
-        }
-    }
-
-    fn aliases(self) -> &'static [&'static str] {
-        match self {
-            OutputDtype::F32 => &["float32"],
-            OutputDtype::F16 => &["float16"],
-            OutputDtype::Int8 | OutputDtype::Binary => &[],
-        }
-    }
-}
+names!(OutputDtype {
+    F32 => "f32" | "float32",
+    F16 => "f16" | "float16",
+    Int8 => "int8",
+    Binary => "binary",
+});
 
 impl OutputDtype {
     /// Number of stored elements per vector of `dimensions`.
