@@ -24,6 +24,16 @@ pub enum TextEncoder {
     Sparse(Box<SparseEncoder>),
 }
 
+/// What an expression gives for the model that a [`TextEncoder`] is.
+macro_rules! either {
+    ($encoder:expr, $model:ident => $value:expr) => {
+        match $encoder {
+            TextEncoder::Dense($model) => $value,
+            TextEncoder::Sparse($model) => $value,
+        }
+    };
+}
+
 impl TextEncoder {
     /// Resolves the options against the model: a sparse encoder if it was loaded for sparse vectors.
     ///
@@ -46,10 +56,7 @@ impl TextEncoder {
 
     /// The prompt before each text.
     pub fn prompt(&self) -> &str {
-        match self {
-            TextEncoder::Dense(encoder) => encoder.prompt(),
-            TextEncoder::Sparse(encoder) => encoder.prompt(),
-        }
+        either!(self, encoder => encoder.prompt())
     }
 
     /// The maximum tokens of a text of a role.
@@ -69,10 +76,7 @@ impl TextEncoder {
 
     /// The name of what texts are compared by.
     pub fn similarity_name(&self) -> &'static str {
-        match self {
-            TextEncoder::Dense(encoder) => encoder.similarity_name(),
-            TextEncoder::Sparse(encoder) => encoder.similarity_name(),
-        }
+        either!(self, encoder => encoder.similarity_name())
     }
 
     /// Changes the similarity function that vectors are compared with. Returns whether the vectors have one to choose: the scores of a
@@ -123,10 +127,7 @@ impl Task for TextEncoder {
     type Output = EncodedVector;
 
     fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
-        match self {
-            TextEncoder::Dense(task) => task.tokenize(input),
-            TextEncoder::Sparse(task) => task.tokenize(input),
-        }
+        either!(self, task => task.tokenize(input))
     }
 
     fn encode(
@@ -156,46 +157,28 @@ impl Task for TextEncoder {
     }
 
     fn check(&self, options: &RowOptions) -> Result<(), RowOptionError> {
-        match self {
-            TextEncoder::Dense(task) => task.check(options),
-            TextEncoder::Sparse(task) => task.check(options),
-        }
+        either!(self, task => task.check(options))
     }
 
     fn on_workers_start(&self) {
-        match self {
-            TextEncoder::Dense(task) => task.on_workers_start(),
-            TextEncoder::Sparse(task) => task.on_workers_start(),
-        }
+        either!(self, task => task.on_workers_start())
     }
 }
 
 impl ModelTask for TextEncoder {
     fn model(&self) -> &TextModel {
-        match self {
-            TextEncoder::Dense(task) => task.model(),
-            TextEncoder::Sparse(task) => task.model(),
-        }
+        either!(self, task => task.model())
     }
 
     fn content(&self) -> ContentType {
-        match self {
-            TextEncoder::Dense(task) => task.content(),
-            TextEncoder::Sparse(task) => task.content(),
-        }
+        either!(self, task => task.content())
     }
 
     fn vector_bytes(&self) -> usize {
-        match self {
-            TextEncoder::Dense(task) => task.vector_bytes(),
-            TextEncoder::Sparse(task) => task.vector_bytes(),
-        }
+        either!(self, task => task.vector_bytes())
     }
 
     fn head_memory(&self) -> HeadMemory {
-        match self {
-            TextEncoder::Dense(task) => task.head_memory(),
-            TextEncoder::Sparse(task) => task.head_memory(),
-        }
+        either!(self, task => task.head_memory())
     }
 }
