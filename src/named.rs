@@ -9,6 +9,11 @@ pub trait Named: Copy + 'static {
     /// The name of the value.
     fn name(self) -> &'static str;
 
+    /// The names of all values, for a sentence.
+    fn names() -> String {
+        Self::ALL.iter().map(|value| value.name()).collect::<Vec<_>>().join(", ")
+    }
+
     /// Other names that are accepted for the value, but not listed.
     fn aliases(self) -> &'static [&'static str] {
         &[]
