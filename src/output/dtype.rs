@@ -128,34 +128,12 @@ pub enum VectorValues {
 }
 
 impl VectorValues {
-    /// An empty list of the type that `dtype` stores.
-    pub(super) fn empty(dtype: OutputDtype) -> Self {
-        match dtype {
-            OutputDtype::F32 => VectorValues::F32(Vec::new()),
-            OutputDtype::F16 => VectorValues::F16(Vec::new()),
-            OutputDtype::Int8 | OutputDtype::Binary => VectorValues::Int8(Vec::new()),
-        }
-    }
-
     /// Number of elements.
     pub(super) fn len(&self) -> usize {
         match self {
             VectorValues::F32(values) => values.len(),
             VectorValues::F16(values) => values.len(),
             VectorValues::Int8(values) => values.len(),
-        }
-    }
-
-    /// Appends elements of the same type.
-    ///
-    /// # Panics
-    /// If the types differ.
-    pub(super) fn extend(&mut self, other: &VectorValues) {
-        match (self, other) {
-            (VectorValues::F32(values), VectorValues::F32(other)) => values.extend_from_slice(other),
-            (VectorValues::F16(values), VectorValues::F16(other)) => values.extend_from_slice(other),
-            (VectorValues::Int8(values), VectorValues::Int8(other)) => values.extend_from_slice(other),
-            _ => unreachable!("all rows have the output's dtype"),
         }
     }
 
