@@ -9,10 +9,9 @@ use arrow_schema::DataType;
 
 use super::array::{ArrayVectors, Segment};
 use super::batch::{VectorSchema, values};
-use super::buffer::BlockBuffer;
 use super::choice::VectorField;
 use super::error::{REMEDY, malformed, unread};
-use super::source::{Columns, Opened, RowKind, Vectors, Visit, rows_by_unit};
+use super::source::{Blocks, Columns, Opened, RowKind, Vectors, rows_by_unit};
 use crate::field::FieldValue;
 use crate::formats;
 use crate::formats::arrow::ArrowBatches;
@@ -108,20 +107,14 @@ impl Vectors for DecodedVectors {
         self.0.units.iter().filter(|unit| !unit.is_empty()).cloned().collect()
     }
 
-    fn read(
-        &self,
-        rows: Range<usize>,
-        max_rows: usize,
-        buffer: &mut BlockBuffer,
-        visit: &mut Visit,
-    ) -> Result<ControlFlow<()>> {
+    fn read(&self, rows: Range<usize>, mut blocks: Blocks) -> Result<ControlFlow<()>> {
         let ArrowFile { name, batches, schema, units, width } = &*self.0;
         let batch = units.partition_point(|unit| unit.end <= rows.start);
         let first = units[batch].start;
         let columns = batches.read(batch, &schema.decoded)?;
-        for part in super::source::split(rows, max_rows) {
+        for part in super::source::split(rows, blocks.max_rows) {
             let slice = columns.slice(part.start - first, part.len());
-            if schema.visit_batch(name, &slice, part.start, *width, buffer, visit)?.is_break() {
+            if schema.visit_batch(name, &slice, part.start, *width, &mut blocks)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }

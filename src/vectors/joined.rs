@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 
-use super::buffer::BlockBuffer;
 use super::choice::VectorField;
 use super::file::VectorFile;
-use super::source::{Columns, Opened, RowKind, Vectors, Visit, rows_by_unit};
+use super::source::{Blocks, Columns, Opened, RowKind, Vectors, rows_by_unit};
 use crate::field::FieldValue;
 use crate::neighbours::Block;
 use crate::output::{ColumnType, KeptColumn};
@@ -108,18 +107,12 @@ impl Vectors for JoinedVectors {
         files.iter().zip(rows).flat_map(units).collect()
     }
 
-    fn read(
-        &self,
-        rows: Range<usize>,
-        max_rows: usize,
-        buffer: &mut BlockBuffer,
-        visit: &mut Visit,
-    ) -> Result<ControlFlow<()>> {
+    fn read(&self, rows: Range<usize>, blocks: Blocks) -> Result<ControlFlow<()>> {
         let Parts { files, rows: parts, .. } = &*self.0;
         let part = parts.partition_point(|part| part.end <= rows.start);
         let start = parts[part].start;
-        files[part].read_unit(rows.start - start..rows.end - start, max_rows, buffer, |block| {
-            visit(&Block { first_row: block.first_row + start, ..*block })
+        files[part].read_unit(rows.start - start..rows.end - start, blocks.max_rows, blocks.buffer, |block| {
+            (blocks.visit)(&Block { first_row: block.first_row + start, ..*block })
         })
     }
 }

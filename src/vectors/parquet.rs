@@ -7,10 +7,9 @@ use std::sync::Arc;
 use anyhow::Result;
 
 use super::batch::{VectorSchema, values};
-use super::buffer::BlockBuffer;
 use super::choice::VectorField;
 use super::error::{REMEDY, malformed};
-use super::source::{Columns, Opened, Vectors, Visit};
+use super::source::{Blocks, Columns, Opened, Vectors};
 use crate::field::FieldValue;
 use crate::formats;
 use crate::formats::parquet::{ParquetSource, RowChoice};
@@ -78,23 +77,17 @@ impl Vectors for ParquetVectors {
         self.0.units.iter().filter(|unit| !unit.is_empty()).cloned().collect()
     }
 
-    fn read(
-        &self,
-        rows: Range<usize>,
-        max_rows: usize,
-        buffer: &mut BlockBuffer,
-        visit: &mut Visit,
-    ) -> Result<ControlFlow<()>> {
+    fn read(&self, rows: Range<usize>, mut blocks: Blocks) -> Result<ControlFlow<()>> {
         let ParquetFile { name, source, schema, units, width } = &*self.0;
         let group = units.partition_point(|unit| unit.end <= rows.start);
         let mut next = units[group].start;
-        for batch in source.batches(&schema.decoded, RowChoice::Group(group), max_rows)? {
+        for batch in source.batches(&schema.decoded, RowChoice::Group(group), blocks.max_rows)? {
             let batch = batch?;
             let start = next.max(rows.start);
             let end = (next + batch.num_rows()).min(rows.end);
             if start < end {
                 let slice = batch.slice(start - next, end - start);
-                if schema.visit_batch(name, &slice, start, *width, buffer, visit)?.is_break() {
+                if schema.visit_batch(name, &slice, start, *width, &mut blocks)?.is_break() {
                     return Ok(ControlFlow::Break(()));
                 }
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 
 use super::buffer::BlockBuffer;
-use super::source::{Columns, Vectors, Visit, rows_by_unit};
+use super::source::{Blocks, Columns, Vectors, rows_by_unit};
 use crate::field::FieldValue;
 use crate::neighbours::Block;
 use crate::output::KeptColumn;
@@ -49,13 +49,8 @@ impl<T: Records> Vectors for RecordReader<T> {
         self.0.units().to_vec()
     }
 
-    fn read(
-        &self,
-        rows: Range<usize>,
-        max_rows: usize,
-        buffer: &mut BlockBuffer,
-        visit: &mut Visit,
-    ) -> Result<ControlFlow<()>> {
+    fn read(&self, rows: Range<usize>, blocks: Blocks) -> Result<ControlFlow<()>> {
+        let Blocks { max_rows, buffer, visit } = blocks;
         let file = &*self.0;
         let unit = file.units().partition_point(|unit| unit.end <= rows.start);
         buffer.clear();
