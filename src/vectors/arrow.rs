@@ -50,10 +50,9 @@ pub(super) fn open(name: &Arc<str>, file: File, field: VectorField) -> Result<Op
     let arrow = Arc::new(ArrowFile { name: name.clone(), batches, schema, units, width });
     let vectors: Box<dyn Vectors> = match segments {
         Some(segments) => Box::new(ArrayVectors::new(name.clone(), file.into(), segments, dtype, dimensions)),
-        None => Box::new(DecodedVectors(arrow.clone())),
+        None => Box::new(arrow.clone()),
     };
-    let columns = Box::new(BatchColumns(arrow));
-    Ok(Opened { metadata, ..Opened::new(next, kind, (dtype, dimensions), vectors, columns) })
+    Ok(Opened { metadata, ..Opened::new(next, kind, (dtype, dimensions), vectors, Box::new(arrow)) })
 }
 
 /// The stored elements of the first vector; `None` if no row has one.
@@ -100,15 +99,13 @@ fn segments(
 }
 
 /// Vectors of record batches that have to be decoded.
-struct DecodedVectors(Arc<ArrowFile>);
-
-impl Vectors for DecodedVectors {
+impl Vectors for Arc<ArrowFile> {
     fn units(&self, _max_rows: usize) -> Vec<Range<usize>> {
-        self.0.units.iter().filter(|unit| !unit.is_empty()).cloned().collect()
+        self.units.iter().filter(|unit| !unit.is_empty()).cloned().collect()
     }
 
     fn read(&self, rows: Range<usize>, mut blocks: Blocks) -> Result<ControlFlow<()>> {
-        let ArrowFile { name, batches, schema, units, width } = &*self.0;
+        let ArrowFile { name, batches, schema, units, width } = &**self;
         let batch = units.partition_point(|unit| unit.end <= rows.start);
         let first = units[batch].start;
         let columns = batches.read(batch, &schema.decoded)?;
@@ -122,16 +119,13 @@ impl Vectors for DecodedVectors {
     }
 }
 
-/// The columns beside the vectors.
-struct BatchColumns(Arc<ArrowFile>);
-
-impl Columns for BatchColumns {
+impl Columns for Arc<ArrowFile> {
     fn columns(&self) -> &[KeptColumn] {
-        &self.0.schema.columns
+        &self.schema.columns
     }
 
     fn values(&self, rows: &[usize], columns: &[usize]) -> Result<Vec<Vec<FieldValue>>> {
-        let ArrowFile { name, batches, schema, units, .. } = &*self.0;
+        let ArrowFile { name, batches, schema, units, .. } = &**self;
         let (projection, positions) = schema.projection(columns);
         let mut found = Vec::with_capacity(rows.len());
         for (i, wanted) in rows_by_unit(rows, units) {
