@@ -76,7 +76,7 @@ fn of_sparse(encoder: &SparseEncoder) -> (RunIdentity, OutputMetadata) {
     identity.extend(encoder.role().map(|role| ("--role".into(), role.name().into())));
     let metadata = OutputMetadata::from([
         ("pooling".into(), pooling),
-        ("dimensions".into(), encoder.dimensions().to_string()),
+        ("dimensions".into(), encoder.dimensions.to_string()),
         ("prompt".into(), encoder.prompt().to_owned()),
         ("similarity".into(), encoder.similarity_name().into()),
     ]);

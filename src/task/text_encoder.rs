@@ -48,10 +48,7 @@ impl TextEncoder {
 
     /// Dimensions of a vector.
     pub fn dimensions(&self) -> usize {
-        match self {
-            TextEncoder::Dense(encoder) => encoder.dimensions,
-            TextEncoder::Sparse(encoder) => encoder.dimensions(),
-        }
+        either!(self, encoder => encoder.dimensions)
     }
 
     /// The prompt before each text.
@@ -64,10 +61,7 @@ impl TextEncoder {
     /// # Errors
     /// If the limit leaves no room for a text, or the prompt cannot be tokenized: a usage error.
     pub fn limit_of(&self, role: Role) -> Result<usize> {
-        let (readings, model) = match self {
-            TextEncoder::Dense(encoder) => (&encoder.readings, &encoder.model),
-            TextEncoder::Sparse(encoder) => (encoder.readings(), encoder.model()),
-        };
+        let (readings, model) = either!(self, encoder => (&encoder.readings, encoder.model()));
         let input = TaskInput { role: Some(role), ..TaskInput::default() };
         let reading = readings.of(&input, &model.tokenizer, model.on_long);
         let reading = reading.map_err(|error| UsageError(format!("the text {}", error.into_reason())))?;
