@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chrono::DateTime;
-use tokio::sync::oneshot;
 
 use super::admission::Admitted;
 use super::models::{Capability, Facts, Kind, Model};
@@ -15,11 +14,11 @@ use super::schema::{
     Embed, Fault, FaultKind, Predict, Rerank, Schema, SentenceSimilarity, Tokenize, ollama, openai, rerank,
     tei,
 };
-use super::service::{Job, Reply, Service, Texts, stopping};
+use super::service::{Job, Reply, Service, Texts};
 use crate::engine::CallTimes;
 use crate::output::ContentType;
 use crate::task::{ModelTask, PromptChoice};
-use crate::text::{OnLong, TokenIds};
+use crate::text::{OnLong, TokenIds, Tokenizer};
 
 /// Maximum bytes of a body that is parsed on the thread of all connections.
 const PARSED_BYTES: usize = 1 << 15;
@@ -79,7 +78,7 @@ impl Service {
         let answer = match route {
             Route::Rerank => return self.answer_rerank(admitted, &request, schema, max).await,
             Route::Root => {
-                return self.answer_root(admitted, body, max).await.map_err(|fault| (fault, schema));
+                return self.answer_root(admitted, &request, max).await.map_err(|fault| (fault, schema));
             }
             Route::Embed => {
                 self.answer_embed(admitted, self.parse(body, move |body| tei::embed(body, max)).await).await
@@ -99,8 +98,8 @@ impl Service {
                 .await
             }
             Route::Predict => {
-                self.answer_predict(admitted, self.parse(body, move |body| tei::predict(body, max)).await)
-                    .await
+                let call = self.parse(body, move |body| tei::predict(body, max)).await;
+                self.answer_predict(admitted, call, false).await
             }
             Route::Similarity => {
                 self.answer_similarity(
@@ -110,14 +109,13 @@ impl Service {
                 .await
             }
             Route::Tokenize => {
-                let call = self.parse(body, move |body| tei::tokenize(body, max)).await;
-                call.and_then(|call| self.answer_tokenize(call))
+                self.answer_tokenize(self.parse(body, move |body| tei::tokenize(body, max)).await).await
             }
             Route::Decode => self.answer_decode(body, max),
             Route::Info => Ok(Response::plain(self.info(limits))),
             Route::OpenAiEmbeddings => self.answer_openai(admitted, body, max).await,
             Route::OpenAiModels => Ok(Response::plain(self.openai_models())),
-            Route::OpenAiModel => self.openai_model(Matched::model(request.path)),
+            Route::OpenAiModel => self.openai_model(&Matched::model(request.path)),
             Route::OllamaEmbed => self.answer_ollama(admitted, &request, max).await,
             Route::OllamaEmbeddings => self.answer_ollama_embeddings(admitted, body).await,
             Route::OllamaTags => Ok(Response::plain(self.ollama_tags())),
@@ -161,13 +159,15 @@ impl Service {
         self.respond(admitted, job, |texts| Ok(tei::embed_sparse_answer(&texts.sparse()))).await
     }
 
+    /// `always_list`: whether the labels of a text that was not sent in a list are a list with one element, too.
     async fn answer_predict(
         &self,
         admitted: &mut Admitted,
         predict: Result<Predict, Fault>,
+        always_list: bool,
     ) -> Result<Response, Fault> {
         let predict = predict?;
-        let is_list = predict.inputs.is_list;
+        let is_list = always_list || predict.inputs.is_list;
         let job = self.predict(predict)?;
         self.respond(admitted, job, move |texts| Ok(tei::predict_answer(&texts.labels(), is_list))).await
     }
@@ -188,7 +188,7 @@ impl Service {
     async fn answer_root(
         &self,
         admitted: &mut Admitted,
-        body: &Arc<Vec<u8>>,
+        request: &Request<'_>,
         max: usize,
     ) -> Result<Response, Fault> {
         let model = self.models.first();
@@ -200,10 +200,12 @@ impl Service {
                 _ => tei::DefaultTask::Embed,
             },
         };
-        match self.parse(body, move |body| tei::root(body, task, max)).await? {
+        // The clients of Hugging Face, which ask at `/`, read the labels of the first text from a list of texts.
+        let always_list = request.route.path == "/";
+        match self.parse(&request.body, move |body| tei::root(body, task, max)).await? {
             tei::RootCall::Embed(call) => self.answer_embed(admitted, Ok(call)).await,
             tei::RootCall::EmbedSparse(call) => self.answer_embed_sparse(admitted, Ok(call)).await,
-            tei::RootCall::Predict(call) => self.answer_predict(admitted, Ok(call)).await,
+            tei::RootCall::Predict(call) => self.answer_predict(admitted, Ok(call), always_list).await,
             tei::RootCall::Similarity(call) => self.answer_similarity(admitted, Ok(call)).await,
             tei::RootCall::Rerank(call) => self.rerank_in(admitted, call, Schema::Tei, "").await,
         }
@@ -339,12 +341,8 @@ impl Service {
         if body.len() <= PARSED_BYTES {
             return parse(body);
         }
-        let (send, receive) = oneshot::channel();
         let body = body.clone();
-        self.queue.run(move || {
-            let _ = send.send(parse(&body));
-        });
-        receive.await.unwrap_or_else(|_| Err(stopping()))
+        self.run(move || parse(&body)).await
     }
 
     /// Asks for a job, whose ignored fields the response names.
@@ -360,26 +358,31 @@ impl Service {
         Ok(Response { reply: self.ask(job, body).await?, ignored })
     }
 
-    fn answer_tokenize(&self, call: Tokenize) -> Result<Response, Fault> {
-        let Tokenize { inputs, model, prompt_name, add_special_tokens, ignored } = call;
+    async fn answer_tokenize(&self, call: Result<Tokenize, Fault>) -> Result<Response, Fault> {
+        let Tokenize { inputs, model, prompt_name, add_special_tokens, ignored } = call?;
         let model = self.models.select(model.as_deref(), Capability::Any)?;
         let prompt = model.prompt(prompt_name.map(PromptChoice::Name).as_ref())?;
-        let mut texts = Vec::with_capacity(inputs.values.len());
-        for (index, text) in inputs.values.iter().enumerate() {
-            let text = format!("{}{text}", prompt.as_deref().unwrap_or_default());
-            let tokens = model.tokenizer().encode_with_offsets(&text).map_err(|error| {
-                let name = inputs.name(index);
-                Fault::of(FaultKind::Text, name.clone(), format!("{name} cannot be tokenized ({error})"))
-            })?;
-            texts.push(tokens_of(model, &text, &tokens, add_special_tokens));
-        }
-        Ok(Response { ignored, ..Response::plain(tei::tokenize_answer(&texts)) })
+        let kind = model.kind.clone();
+        let body = self.run(move || {
+            let tokenizer = kind.tokenizer();
+            let mut texts = Vec::with_capacity(inputs.values.len());
+            for (index, text) in inputs.values.iter().enumerate() {
+                let text = format!("{}{text}", prompt.as_deref().unwrap_or_default());
+                let tokens = tokenizer.encode_with_offsets(&text).map_err(|error| {
+                    let name = inputs.name(index);
+                    Fault::of(FaultKind::Text, name.clone(), format!("{name} cannot be tokenized ({error})"))
+                })?;
+                texts.push(tokens_of(tokenizer, &text, &tokens, add_special_tokens));
+            }
+            Ok(tei::tokenize_answer(&texts))
+        });
+        Ok(Response { ignored, ..Response::plain(body.await?) })
     }
 
     fn answer_decode(&self, body: &[u8], max: usize) -> Result<Response, Fault> {
         let call = tei::decode(body, max)?;
         let model = self.models.select(call.model.as_deref(), Capability::Any)?;
-        let decode = |ids: &Vec<u32>| model.tokenizer().decode_all(ids, call.skip_special_tokens);
+        let decode = |ids: &Vec<u32>| model.kind.tokenizer().decode_all(ids, call.skip_special_tokens);
         let texts: Vec<String> = call.ids.values.iter().map(decode).collect();
         Ok(Response { ignored: call.ignored, ..Response::plain(tei::decode_answer(&texts)) })
     }
@@ -485,7 +488,7 @@ impl<'a> Described<'a> {
 
 /// The tokens of a text for `/tokenize`.
 fn tokens_of(
-    model: &Model,
+    tokenizer: &Tokenizer,
     text: &str,
     (tokens, offsets): &(TokenIds, Vec<Option<Range<usize>>>),
     special: bool,
@@ -500,7 +503,7 @@ fn tokens_of(
         }),
         None => special.then(|| tei::TextToken {
             id,
-            text: model.tokenizer().token(id).unwrap_or_default(),
+            text: tokenizer.token(id).unwrap_or_default(),
             special: true,
             start: None,
             stop: None,

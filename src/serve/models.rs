@@ -55,6 +55,7 @@ impl Capability {
 }
 
 /// A task by its kind.
+#[derive(Clone)]
 pub(super) enum Kind {
     /// Vectors, dense or sparse.
     Vectors(Arc<TextEncoder>),
@@ -202,12 +203,12 @@ impl Model {
         }
     }
 
-    /// The tokenizer of texts.
-    pub(super) fn tokenizer(&self) -> &Tokenizer {
-        match &self.kind {
-            Kind::Vectors(task) => &task.model().tokenizer,
-            Kind::CrossEncoder(task) | Kind::Classifier(task) => &task.model().tokenizer,
-        }
+    fn is_named(&self, name: &str) -> bool {
+        self.name == name || self.id == name
+    }
+
+    fn is_cross_encoder(&self) -> bool {
+        matches!(self.kind, Kind::CrossEncoder(_))
     }
 
     /// What it is, for a message: "an embedding model".
@@ -236,6 +237,14 @@ impl Model {
 }
 
 impl Kind {
+    /// The tokenizer of texts.
+    pub(super) fn tokenizer(&self) -> &Tokenizer {
+        match self {
+            Kind::Vectors(task) => &task.model().tokenizer,
+            Kind::CrossEncoder(task) | Kind::Classifier(task) => &task.model().tokenizer,
+        }
+    }
+
     fn workload(&self, batch_tokens: Option<usize>) -> Workload {
         match self {
             Kind::Vectors(task) => workload(&**task, batch_tokens),
@@ -316,11 +325,18 @@ impl Models {
         Ok(Models { all })
     }
 
-    /// The model that a request names, or the first with the capability.
+    /// The model that a request names, or the first with the capability. Reranking is the task of cross-encoders where there are some:
+    /// an embedding model reranks only if it is named.
     pub(super) fn select(&self, name: Option<&str>, capability: Capability) -> Result<&Model, Fault> {
         let able: Vec<&Model> = self.all.iter().filter(|model| model.has(capability)).collect();
-        let named = |name: &str| able.iter().find(|model| model.name == name || model.id == name);
-        match (&able[..], name) {
+        if let Some(named) = able.iter().find(|model| name.is_some_and(|name| model.is_named(name))) {
+            return Ok(named);
+        }
+        let mut unnamed = able.clone();
+        if capability == Capability::Rerank && able.iter().any(|model| model.is_cross_encoder()) {
+            unnamed.retain(|model| model.is_cross_encoder());
+        }
+        match (&unnamed[..], name) {
             ([], _) => {
                 let all = self.all.iter().map(|model| format!("{} is {}", model.name, model.noun()));
                 let message = format!(
@@ -332,12 +348,7 @@ impl Models {
             }
             ([only], _) => Ok(only),
             ([first, ..], None) => Ok(first),
-            (several, Some(name)) => named(name).copied().ok_or_else(|| {
-                let known: Vec<&str> = several.iter().map(|model| &*model.name).collect();
-                let message =
-                    format!("model is {name:?}, which is not served; send one of {}", known.join(", "));
-                Fault::of(FaultKind::Model, "model", message)
-            }),
+            (_, Some(name)) => Err(unknown(name, &able)),
         }
     }
 
@@ -348,14 +359,12 @@ impl Models {
 
     /// The fault of a name that no model has.
     pub(super) fn unknown(&self, name: &str) -> Fault {
-        let known: Vec<&str> = self.all.iter().map(|model| &*model.name).collect();
-        let message = format!("model is {name:?}, which is not served; send one of {}", known.join(", "));
-        Fault::of(FaultKind::Model, "model", message)
+        unknown(name, &self.all.iter().collect::<Vec<_>>())
     }
 
     /// A model by its name or id.
     pub(super) fn named(&self, name: &str) -> Option<&Model> {
-        self.all.iter().find(|model| model.name == name || model.id == name)
+        self.all.iter().find(|model| model.is_named(name))
     }
 
     /// The names of models whose dense vectors do not have unit length by their own files.
@@ -377,4 +386,11 @@ impl Models {
         };
         self.all.iter().map(describe).collect::<Vec<_>>().join(", ")
     }
+}
+
+/// The fault of a name that none of these models has.
+fn unknown(name: &str, models: &[&Model]) -> Fault {
+    let known: Vec<&str> = models.iter().map(|model| &*model.name).collect();
+    let message = format!("model is {name:?}, which is not served; send one of {}", known.join(", "));
+    Fault::of(FaultKind::Model, "model", message)
 }

@@ -1,6 +1,9 @@
 //! The routes: path and method, and the schema of their errors.
 
+use std::borrow::Cow;
+
 use hyper::Method;
+use percent_encoding::percent_decode_str;
 
 use super::schema::Schema;
 use super::schema::tasks::TaskRoute;
@@ -100,9 +103,15 @@ impl Matched {
         known.map(|&(path, route, method, schema)| Matched { route, method, schema, path })
     }
 
-    /// The name of the model in the path.
-    pub(super) fn model(path: &str) -> &str {
-        path.strip_prefix(MODEL).unwrap_or_default()
+    /// The name of the model in the path, which may be percent-encoded: OpenAI's clients send the slash of a hub id as `%2F`.
+    pub(super) fn model(path: &str) -> Cow<'_, str> {
+        let name = path.strip_prefix(MODEL).unwrap_or_default();
+        percent_decode_str(name.strip_suffix('/').unwrap_or(name)).decode_utf8_lossy()
+    }
+
+    /// The value of the header `Allow`.
+    pub(super) fn allowed(&self) -> &'static str {
+        if self.method == GET { "GET, HEAD" } else { "POST" }
     }
 
     /// Whether the route takes texts, which need a model and memory.
@@ -110,9 +119,9 @@ impl Matched {
         self.method == POST && self.route != Route::OllamaShow
     }
 
-    /// Whether the route has an answer before the models are loaded, and without a key.
+    /// Whether the route has an answer without a key: health, and what clients of text-embeddings-inference ask for without one.
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.route, Route::Ready | Route::Live)
+        matches!(self.route, Route::Ready | Route::Live | Route::Info)
     }
 }
 
@@ -142,7 +151,9 @@ mod tests {
         assert_eq!(route("/embed/"), Some(Route::Embed));
         assert_eq!(route("/v1/models/"), Some(Route::OpenAiModels));
         assert_eq!(route("/v1/models/BAAI/bge-m3"), Some(Route::OpenAiModel));
-        assert_eq!(Matched::model("/v1/models/BAAI/bge-m3"), "BAAI/bge-m3");
+        for path in ["/v1/models/BAAI/bge-m3", "/v1/models/BAAI%2Fbge-m3", "/v1/models/BAAI/bge-m3/"] {
+            assert_eq!(Matched::model(path), "BAAI/bge-m3", "{path}");
+        }
         assert_eq!(route("/embedding"), None);
         assert_eq!(schema_of("/v1/chat/completions"), Schema::OpenAi);
     }
