@@ -73,7 +73,7 @@ fn main() -> Result<()> {
             stats: Some(stats.clone()),
             console: console.clone(),
         };
-        embed(EmbedOptions { records, vectors: vector_options() })?;
+        embed(EmbedOptions { records, task: vector_options() })?;
         let stats: serde_json::Value = serde_json::from_slice(&fs::read(stats)?)?;
         let number = |key: &str| stats[key].as_f64().unwrap_or(f64::NAN);
         let whole = number("seconds") - number("seconds_loading");
@@ -156,7 +156,7 @@ fn encoder_alone(embedder: &Embedder, batches: &[Vec<TokenizedText>], budget: &M
                 scope.spawn(move || -> Result<()> {
                     single_thread_pool(format!("encode-{worker}"))?.install(|| {
                         while let Some(batch) = batches.get(next.fetch_add(1, Ordering::Relaxed)) {
-                            std::hint::black_box(embedder.run(batch, budget.batch_tokens, worker)?);
+                            std::hint::black_box(embedder.encode(batch, budget.batch_tokens, worker)?);
                         }
                         Ok(())
                     })
