@@ -405,6 +405,21 @@ fn many_texts_are_refused_or_answered_as_a_whole() {
 }
 
 #[test]
+fn an_answer_that_is_not_read_counts_as_bytes_in_flight_and_as_no_request() {
+    const TEXTS: usize = 40_000;
+    let server =
+        Server::start(&[DENSE], &["--max-client-batch-size", "100000", "--max-concurrent-requests", "1"]);
+    let mut stream = server.connect();
+    stream.write_all(&request_bytes("/embed", &json!({ "inputs": vec![""; TEXTS] }).to_string())).unwrap();
+    server.await_metric("sconce_texts_total", |texts| texts == TEXTS as f64);
+    assert_eq!(server.metric("sconce_requests_in_flight"), 0.0);
+    assert!(server.metric("sconce_bytes_in_flight") > 1e7);
+    assert_eq!(server.post("/embed", &json!({ "inputs": "the lamp" })).status, 200);
+    drop(stream);
+    server.await_metric("sconce_bytes_in_flight", |bytes| bytes == 0.0);
+}
+
+#[test]
 fn idle_connections_do_not_stop_others() {
     let server = Server::start(&[DENSE], &[]);
     let idle: Vec<TcpStream> = (0..500).map(|_| server.connect()).collect();
