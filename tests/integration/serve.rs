@@ -1,4 +1,5 @@
 //! `sconce serve`: a text has the bits of the command line, whatever the route, the format, the neighbours and the load.
+#![cfg(all(unix, feature = "serve"))]
 
 use std::fs;
 use std::thread;

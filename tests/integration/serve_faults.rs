@@ -1,4 +1,5 @@
 //! `sconce serve`: its life from loading to the end, clients that misbehave, and what its log tells.
+#![cfg(all(unix, feature = "serve"))]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -220,7 +221,6 @@ fn addresses_that_cannot_be_used_are_an_error() {
     assert_fails(&serve(&["nowhere"], &[]).output().unwrap(), 1, &["nowhere"]);
 }
 
-#[cfg(unix)]
 #[test]
 fn a_unix_socket_is_a_file_of_its_own() {
     use std::os::unix::net::UnixStream;

@@ -1,4 +1,5 @@
 //! `sconce serve` as a process, and requests to it.
+#![cfg(all(unix, feature = "serve"))]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
