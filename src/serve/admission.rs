@@ -1,5 +1,6 @@
 //! What the server takes on: a request is admitted or refused as a whole, before work is done for it.
 
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -17,7 +18,7 @@ pub(super) struct Admission {
     bytes: AtomicU64,
 }
 
-/// A request that was admitted. What it takes is free when this is dropped.
+/// A request that was admitted. What it takes is free when this is dropped, after the answer is sent.
 pub(super) struct Admitted {
     admission: Arc<Admission>,
     /// Whether it is one of the requests that are limited.
@@ -73,6 +74,16 @@ impl Admission {
 }
 
 impl Admitted {
+    /// The request has its answer. Its bytes are those of the body from now on, until they are sent.
+    pub(super) fn answered(mut self, body_bytes: u64) -> Self {
+        let is_counted = mem::take(&mut self.is_counted);
+        self.admission.requests.fetch_sub(usize::from(is_counted), Ordering::AcqRel);
+        self.admission.bytes.fetch_add(body_bytes, Ordering::AcqRel);
+        self.admission.bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+        self.bytes = body_bytes;
+        self
+    }
+
     /// Counts more bytes of the request's body.
     pub(super) fn read(&mut self, body_bytes: u64) -> Result<(), Fault> {
         self.grow(body_bytes * BYTES_PER_BODY_BYTE)

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Body, Bytes, Incoming};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Incoming};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request as HttpRequest, Response as HttpResponse, StatusCode};
@@ -22,6 +22,7 @@ use super::app::{App, State};
 use super::listener::{Accepted, Listener};
 use super::route::{Matched, Route, schema_of};
 use super::schema::{Fault, FaultKind, Schema, ignored_header, truncated_header};
+use super::sent::{Impatient, SentBody};
 use super::stop::Signals;
 
 /// Maximum time until the head of a request is there, and between two requests of a connection.
@@ -70,7 +71,7 @@ fn serve_connection(stream: Accepted, app: Arc<App>, connections: &GracefulShutd
         app.connections_changed(1);
         // A connection that breaks has no one to tell.
         if let Some((stream, _permit)) = stream.established().await {
-            let _ = watcher.watch(http.serve_connection(TokioIo::new(stream), answer)).await;
+            let _ = watcher.watch(http.serve_connection(TokioIo::new(Impatient::new(stream)), answer)).await;
         }
         app.connections_changed(-1);
     });
@@ -80,7 +81,7 @@ fn serve_connection(stream: Accepted, app: Arc<App>, connections: &GracefulShutd
 async fn respond(
     app: Arc<App>,
     request: HttpRequest<Incoming>,
-) -> Result<HttpResponse<Full<Bytes>>, Infallible> {
+) -> Result<HttpResponse<SentBody>, Infallible> {
     let since = Instant::now();
     let (head, body) = request.into_parts();
     let id = app.request_id(head.headers.get("x-request-id"));
@@ -96,22 +97,22 @@ async fn respond(
         Ok(matched) => answer(&app, matched, path, &head.headers, body, &id, since).await,
     };
     let mut response = match &mut result {
-        Ok(response) => response_of(response, matched, since),
+        Ok((response, admitted)) => response_of(response, admitted.take(), matched, since),
         Err((fault, schema)) => response_of_fault(fault, *schema, matched),
     };
     add_origin(response.headers_mut(), origin);
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(HeaderName::from_static("x-request-id"), id);
     }
-    let reply = result.as_ref().ok().map(|response| &response.reply);
+    let reply = result.as_ref().ok().map(|(response, _)| &response.reply);
     let path = matched.map_or("other", |matched| matched.path);
     app.answered(path, response.status().as_u16(), since, reply, &id, result.as_ref().err());
     Ok(response)
 }
 
 /// The answer to a browser that asks whether a page may send a request.
-fn preflight(origin: Option<HeaderValue>) -> HttpResponse<Full<Bytes>> {
-    let mut answer = HttpResponse::new(Full::default());
+fn preflight(origin: Option<HeaderValue>) -> HttpResponse<SentBody> {
+    let mut answer = HttpResponse::new(SentBody::new(Vec::new(), None));
     *answer.status_mut() = StatusCode::NO_CONTENT;
     let headers = answer.headers_mut();
     headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
@@ -131,7 +132,7 @@ fn add_origin(headers: &mut HeaderMap, origin: Option<HeaderValue>) {
     headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
 }
 
-/// The answer to a request whose head is in order.
+/// The answer to a request whose head is in order, with what it takes until it is sent.
 async fn answer(
     app: &App,
     matched: Matched,
@@ -140,10 +141,10 @@ async fn answer(
     body: Incoming,
     id: &str,
     since: Instant,
-) -> Result<Response, (Fault, Schema)> {
+) -> Result<(Response, Option<Admitted>), (Fault, Schema)> {
     let in_schema = |fault| (fault, matched.schema);
     if let Some(page) = app.page(matched.route) {
-        return page.map_err(in_schema);
+        return page.map(|page| (page, None)).map_err(in_schema);
     }
     let service = app.service().map_err(in_schema)?;
     let mut admitted = app.admit(&matched, headers).map_err(in_schema)?;
@@ -159,7 +160,7 @@ async fn answer(
         Fault::new(FaultKind::Timeout, message)
     };
     tokio::select! {
-        answer = work => answer,
+        answer = work => answer.map(|response| (response, Some(admitted))),
         fault = late => Err(in_schema(fault)),
         fault = app.ended() => Err(in_schema(fault)),
     }
@@ -194,11 +195,12 @@ async fn read(app: &App, mut body: Incoming, admitted: &mut Admitted) -> Result<
 
 fn response_of(
     response: &mut Response,
+    admitted: Option<Admitted>,
     matched: Option<Matched>,
     since: Instant,
-) -> HttpResponse<Full<Bytes>> {
+) -> HttpResponse<SentBody> {
     let Response { reply, ignored } = response;
-    let mut answer = HttpResponse::new(Full::new(Bytes::from(mem::take(&mut reply.body))));
+    let mut answer = HttpResponse::new(SentBody::new(mem::take(&mut reply.body), admitted));
     let is_text = matched.is_some_and(|matched| matched.route == Route::Metrics);
     let content_type = if is_text { "text/plain; version=0.0.4" } else { "application/json" };
     let headers = answer.headers_mut();
@@ -227,8 +229,8 @@ fn response_of(
     answer
 }
 
-fn response_of_fault(fault: &Fault, schema: Schema, matched: Option<Matched>) -> HttpResponse<Full<Bytes>> {
-    let mut answer = HttpResponse::new(Full::new(Bytes::from(fault.body(schema))));
+fn response_of_fault(fault: &Fault, schema: Schema, matched: Option<Matched>) -> HttpResponse<SentBody> {
+    let mut answer = HttpResponse::new(SentBody::new(fault.body(schema), None));
     let status = StatusCode::from_u16(fault.status(schema)).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     *answer.status_mut() = status;
     let headers = answer.headers_mut();

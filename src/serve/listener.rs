@@ -204,6 +204,9 @@ fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor> {
     let certificates: Vec<_> = certificates.map_err(|error| {
         anyhow!("--tls-cert {}: not a certificate in PEM ({error}); check the file", certificate.display())
     })?;
+    if certificates.is_empty() {
+        bail!("--tls-cert {}: has no certificate in PEM; check the file", certificate.display());
+    }
     let key = PrivateKeyDer::from_pem_file(key).map_err(|error| {
         anyhow!("--tls-key {}: not a private key in PEM ({error}); check the file", key.display())
     })?;

@@ -10,6 +10,7 @@
 //! * `models`: what is served. `service`: from a call to the rows of its texts.
 //! * `route`: paths. `answer`: what a route does. `admission`: what is taken on.
 //! * `listener`: sockets and TLS. `http`: connections, on one thread. `app`: what they share. `stop`: signals.
+//! * `sent`: answers on their way to clients, which may not read them.
 //! * `metrics`, `log`: what is told about requests.
 
 mod admission;
@@ -23,6 +24,7 @@ mod models;
 mod probe;
 mod route;
 pub mod schema;
+mod sent;
 mod service;
 mod stop;
 

@@ -1,4 +1,5 @@
 //! `sconce serve`: a text has the bits of the command line, whatever the route, the format, the neighbours and the load.
+#![cfg(all(unix, feature = "serve"))]
 
 use std::fs;
 use std::thread;
@@ -213,6 +214,51 @@ fn vectors_of_tokens_are_those_of_the_command() {
     let found: Vec<Vec<f32>> =
         found.map(|tokens| tokens.as_array().unwrap().iter().flat_map(numbers).collect()).collect();
     assert_bits(&found, &expected, "/embed_all");
+}
+
+#[test]
+fn vectors_of_tokens_of_other_models_are_those_before_pooling() {
+    let texts = texts();
+    let expected = command_rows("embed", NOT_NORMALIZED, &texts, &["--pooling", "none", "--no-normalize"]);
+    let answer = Server::shared(&[NOT_NORMALIZED], &[]).post("/embed_all", &json!({ "inputs": texts })).ok();
+    for ((found, expected), text) in answer.as_array().unwrap().iter().zip(&expected).zip(&texts) {
+        let found: Vec<f32> = found.as_array().unwrap().iter().flat_map(numbers).collect();
+        assert_bits(&[found], &[states(expected)], text);
+    }
+}
+
+#[test]
+fn rows_of_tasks_are_those_of_the_commands() {
+    let texts = texts();
+    for (model, command, body, args) in [
+        (DENSE, "embed", json!({}), &[][..]),
+        (
+            DENSE,
+            "embed",
+            json!({ "normalize": false, "dimensions": 5, "truncation_side": "left" }),
+            &["--no-normalize", "--dimensions", "5", "--truncation-side", "left"],
+        ),
+        (DENSE, "embed", json!({ "output_dtype": "f16" }), &["--output-dtype", "f16"]),
+        (DENSE, "embed", json!({ "output_dtype": "int8" }), &["--output-dtype", "int8"]),
+        (DENSE, "embed", json!({ "prompt": "of a " }), &["--prompt", "of a "]),
+        (SPARSE, "embed", json!({}), &["--pooling", "splade"]),
+        (MULTI_VECTOR, "embed", json!({}), &[]),
+        (MULTI_VECTOR, "embed", json!({ "role": "query" }), &["--role", "query"]),
+        (CROSS_ENCODER, "rerank", json!({}), &["--query", "the lamp"]),
+        (CROSS_ENCODER, "rerank", json!({ "raw": true }), &["--query", "the lamp", "--raw"]),
+        (CROSS_ENCODER, "rerank", json!({ "top_k": 3 }), &["--query", "the lamp", "--top-k", "3"]),
+        ("heads/bert", "classify", json!({ "top_k": 2 }), &["--top-k", "2"]),
+        ("heads/bert", "classify", json!({ "top_k": 0, "raw": true }), &["--top-k", "0", "--raw"]),
+    ] {
+        let mut call = json!({ "texts": texts, "options": body });
+        if command == "rerank" {
+            call["query"] = json!("the lamp");
+        }
+        let server = Server::shared(&[model], &[]);
+        let answer = server.post(&format!("/tasks/{command}"), &call).ok();
+        let expected = command_rows(command, model, &texts, args);
+        assert_eq!(answer["rows"].as_array().unwrap(), &expected, "{model} {command} {body}");
+    }
 }
 
 /// The scores of a rerank answer, in the order of the documents, after a check that they are in descending order.

@@ -1,4 +1,5 @@
 //! `sconce serve`: what is refused, in the schema of each route, and what answers say about the server.
+#![cfg(all(unix, feature = "serve"))]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -48,6 +49,9 @@ fn routes() -> Vec<(&'static str, &'static str, Schema, Value)> {
         ("GET", "/api/tags", Plain, Value::Null),
         ("GET", "/api/version", Plain, Value::Null),
         ("POST", "/api/show", Plain, json!({})),
+        ("POST", "/tasks/embed", Plain, json!({ "texts": "a" })),
+        ("POST", "/tasks/rerank", Plain, json!({ "texts": "a", "query": "b" })),
+        ("POST", "/tasks/classify", Plain, json!({ "texts": "a" })),
         ("GET", "/metrics", Plain, Value::Null),
     ]
 }
@@ -160,6 +164,40 @@ fn pages_of_other_origins_are_refused() {
     }
     let answer = send(&server, "POST", "/embed", &json!({ "inputs": "a" }), &[("origin", &own)]);
     assert_eq!(answer.status, 200);
+}
+
+#[test]
+fn pages_of_allowed_origins_are_answered() {
+    let server = Server::start(
+        &[DENSE],
+        &["--cors-allow-origin", "https://app.example", "--max-concurrent-requests", "1"],
+    );
+    let app = ("origin", "https://app.example");
+    let body = json!({ "inputs": "a" });
+    for answer in [
+        send(&server, "POST", "/embed", &body, &[app]),
+        send(&server, "POST", "/embed", &json!({}), &[app]),
+        server.get_with("/nowhere", &[app]),
+    ] {
+        assert_eq!(answer.header("access-control-allow-origin"), Some(app.1), "{}", answer.status);
+        assert!(answer.header("access-control-expose-headers").unwrap().contains("x-truncated"));
+    }
+    for origin in ["https://app.example.org", "https://app.exampl", "http://app.example", "null"] {
+        let answer = send(&server, "POST", "/embed", &body, &[("origin", origin)]);
+        message(&answer, 403, Schema::Tei);
+        assert_eq!(answer.header("access-control-allow-origin"), None, "{origin}");
+    }
+    let preflight = |origin: &str| {
+        let request = format!(
+            "OPTIONS /embed HTTP/1.1\r\nHost: x\r\nOrigin: {origin}\r\nAccess-Control-Request-Method: POST\r\nConnection: close\r\n\r\n"
+        );
+        server.raw(request.as_bytes())
+    };
+    let allowed = preflight(app.1);
+    assert_eq!((allowed.status, allowed.header("access-control-allow-origin")), (204, Some(app.1)));
+    assert!(allowed.header("access-control-allow-headers").unwrap().contains("authorization"));
+    let refused = preflight("https://other.example");
+    assert!(refused.status >= 400 && refused.header("access-control-allow-origin").is_none());
 }
 
 /// A request whose body is in chunks of this size.
@@ -447,6 +485,13 @@ fn metrics_are_those_of_prometheus_and_there_from_the_start() {
         new.iter().all(|series| series.starts_with("sconce_requests_total{") && !series.contains("200")),
         "{new:?}"
     );
+    // The routes of this file are all that there are.
+    let label = |series: &String| {
+        series.strip_prefix("sconce_request_seconds_count{route=\"")?.strip_suffix("\"}").map(String::from)
+    };
+    let known = routes().into_iter().map(|(_, path, ..)| path).chain(OPEN);
+    let known = known.map(|path| path.replace("/v1/models/any", "/v1/models/"));
+    assert_eq!(later.keys().filter_map(label).collect::<BTreeSet<_>>(), known.collect());
     let grown = |name: &str| later[name] - first[name];
     assert_eq!(grown("sconce_texts_total"), 2.0);
     assert_eq!(grown("sconce_tokens_total"), 27.0);
@@ -502,10 +547,8 @@ fn tokens_and_texts_round_trip() {
     assert_eq!(decoded[..3], ["the lamp burning", "a", ""]);
     let whole = server.post("/decode", &json!({ "ids": special[1], "skip_special_tokens": false })).ok();
     assert_eq!(whole, json!(["[CLS] a [SEP]"]));
-    assert_eq!(
-        message(&server.post("/decode", &json!({ "ids": [1u64 << 40] })), 422, Schema::Tei).contains("ids"),
-        true
-    );
+    let found = message(&server.post("/decode", &json!({ "ids": [1u64 << 40] })), 422, Schema::Tei);
+    assert!(found.contains("ids[0]"), "{found}");
 }
 
 #[test]

@@ -1,13 +1,18 @@
 //! `sconce serve`: its life from loading to the end, clients that misbehave, and what its log tells.
+#![cfg(all(unix, feature = "serve"))]
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::Command;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 
@@ -138,7 +143,7 @@ fn admitted_requests_are_answered_before_the_end() {
 
 #[test]
 fn a_stop_under_load_loses_no_answer() {
-    let server = Server::start(&[DENSE], &[]);
+    let server = Server::start(&[DENSE], &["--log-format", "json"]);
     let texts: Vec<String> = (0..64).map(|i| format!("the lamp {i}")).collect();
     let body = json!({ "inputs": texts }).to_string();
     let url = format!("http://{}/embed", server.address);
@@ -166,8 +171,13 @@ fn a_stop_under_load_loses_no_answer() {
             })
             .collect();
         wait_until(|| server.metric("sconce_texts_total") > 1000.0);
-        server.stop();
-        assert!(clients.into_iter().map(|client| client.join().unwrap()).sum::<usize>() >= 1000 / 64);
+        let log = server.stop();
+        let answered: usize = clients.into_iter().map(|client| client.join().unwrap()).sum();
+        let requests: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let encoded =
+            requests.iter().filter(|line| line["route"] == "/embed" && line["status"] == 200).count();
+        assert_eq!(answered, encoded, "what was encoded has reached its client");
+        assert!(encoded >= 1000 / 64);
     });
 }
 
@@ -198,10 +208,10 @@ fn addresses_that_cannot_be_used_are_an_error() {
     let server = Server::shared(&[DENSE], &[]);
     let port = server.address.port().to_string();
     let output = serve(&[DENSE], &["--port", &port]).output().unwrap();
-    assert_fails(&output, 1, &["cannot listen on 127.0.0.1", &port, "--port"]);
+    assert_fails(&output, 1, &[&format!("--port {port}"), "another process listens on 127.0.0.1"]);
     for host in ["no.such.host.invalid", "300.0.0.1", ""] {
         let output = serve(&[DENSE], &["--host", host]).output().unwrap();
-        assert_fails(&output, 1, &[&format!("--host {host}"), "not an address"]);
+        assert_fails(&output, 1, &[&format!("--host {host}"), "no such address"]);
     }
     assert_fails(
         &serve(&[DENSE], &["--host", "192.0.2.1"]).output().unwrap(),
@@ -209,6 +219,92 @@ fn addresses_that_cannot_be_used_are_an_error() {
         &["cannot listen on 192.0.2.1"],
     );
     assert_fails(&serve(&["nowhere"], &[]).output().unwrap(), 1, &["nowhere"]);
+}
+
+#[test]
+fn a_unix_socket_is_a_file_of_its_own() {
+    use std::os::unix::net::UnixStream;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let path_text = path.to_str().unwrap();
+    let ask = |request: &[u8]| {
+        let mut stream = UnixStream::connect(&path).ok()?;
+        stream.write_all(request).ok()?;
+        Some(read_answer(&mut stream))
+    };
+    let probe = || sconce().args(["serve", "--probe", "--unix-socket", path_text]).output().unwrap();
+    assert_fails(&probe(), 1, &["no server answers at", path_text]);
+    // The second server finds the file of a process that was killed.
+    for signal in ["KILL", "TERM"] {
+        let mut child = serve(&[DENSE], &["--quiet", "--unix-socket", path_text]).spawn().unwrap();
+        wait_until(|| ask(get("/health").as_bytes()).is_some_and(|answer| answer.status == 200));
+        let answer = ask(&request_bytes("/embed", r#"{"inputs":"the lamp"}"#)).unwrap();
+        let expected = Server::shared(&[DENSE], &[]).post("/embed", &json!({ "inputs": "the lamp" }));
+        assert_eq!(answer.body, expected.body);
+        let output = serve(&[DENSE], &["--unix-socket", path_text]).output().unwrap();
+        assert_fails(&output, 1, &[path_text, "another process listens on it"]);
+        assert_eq!(probe().status.code(), Some(0));
+        Command::new("kill").args(["-s", signal, &child.id().to_string()]).status().unwrap();
+        let code = child.wait().unwrap().code();
+        assert_eq!((code, path.exists()), if signal == "TERM" { (Some(0), false) } else { (None, true) });
+    }
+    fs::write(&path, "text").unwrap();
+    let output = serve(&[DENSE], &["--unix-socket", path_text]).output().unwrap();
+    assert_fails(&output, 1, &[path_text, "there is a file of this name"]);
+    assert_eq!(fs::read_to_string(&path).unwrap(), "text");
+}
+
+#[test]
+fn a_probe_tells_whether_a_server_is_ready() {
+    let server = Server::start(&[DENSE], &[]);
+    let port = server.address.port().to_string();
+    let probe = || sconce().args(["serve", "--probe", "--port", &port]).output().unwrap();
+    assert_eq!((probe().status.code(), stderr(&probe())), (Some(0), String::new()));
+    server.stop();
+    assert_fails(&probe(), 1, &["no server answers at 127.0.0.1", &port]);
+}
+
+#[test]
+fn https_is_http_behind_a_certificate() {
+    let folder = fixture("tls");
+    let file = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let (certificate, key) = (file("server.pem"), file("server.key"));
+    let server = Server::start(&[DENSE], &["--tls-cert", &certificate, "--tls-key", &key]);
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(folder.join("ca.pem")).unwrap()).unwrap();
+    let config = ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let config = Arc::new(config);
+    // Clients that do not speak TLS, or stop in the middle of the handshake.
+    let silent = server.connect();
+    let mut plain = server.connect();
+    plain.write_all(get("/health").as_bytes()).unwrap();
+    let ask = |request: &[u8]| {
+        let client = ClientConnection::new(config.clone(), "localhost".try_into().unwrap()).unwrap();
+        let mut stream = StreamOwned::new(client, server.connect());
+        stream.write_all(request).unwrap();
+        read_answer(&mut stream)
+    };
+    let expected = Server::shared(&[DENSE], &[]).post("/embed", &json!({ "inputs": "the lamp" }));
+    for _ in 0..3 {
+        let answer = ask(&request_bytes("/embed", r#"{"inputs":"the lamp"}"#));
+        assert_eq!((answer.status, answer.body), (200, expected.body.clone()));
+    }
+    drop((silent, plain));
+    server.stop();
+    for (certificate, key, part) in [
+        (&key, &key, "has no certificate in PEM"),
+        (&certificate, &certificate, "not a private key in PEM"),
+        (&file("ca.pem"), &key, "does not fit --tls-key"),
+        (&file("none.pem"), &key, "--tls-cert"),
+    ] {
+        let output = serve(&[DENSE], &["--tls-cert", certificate, "--tls-key", key]).output().unwrap();
+        assert_fails(&output, 1, &[part]);
+    }
+    assert_eq!(serve(&[DENSE], &["--tls-cert", &certificate]).output().unwrap().status.code(), Some(2));
 }
 
 #[test]
@@ -306,6 +402,21 @@ fn many_texts_are_refused_or_answered_as_a_whole() {
     let vectors = answer.as_array().unwrap();
     assert_eq!(vectors.len(), TEXTS);
     assert!(vectors.iter().all(|vector| *vector == vectors[0]));
+}
+
+#[test]
+fn an_answer_that_is_not_read_counts_as_bytes_in_flight_and_as_no_request() {
+    const TEXTS: usize = 40_000;
+    let server =
+        Server::start(&[DENSE], &["--max-client-batch-size", "100000", "--max-concurrent-requests", "1"]);
+    let mut stream = server.connect();
+    stream.write_all(&request_bytes("/embed", &json!({ "inputs": vec![""; TEXTS] }).to_string())).unwrap();
+    server.await_metric("sconce_texts_total", |texts| texts == TEXTS as f64);
+    assert_eq!(server.metric("sconce_requests_in_flight"), 0.0);
+    assert!(server.metric("sconce_bytes_in_flight") > 1e7);
+    assert_eq!(server.post("/embed", &json!({ "inputs": "the lamp" })).status, 200);
+    drop(stream);
+    server.await_metric("sconce_bytes_in_flight", |bytes| bytes == 0.0);
 }
 
 #[test]

@@ -1,4 +1,5 @@
 //! `sconce serve` as a process, and requests to it.
+#![cfg(all(unix, feature = "serve"))]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -66,11 +67,11 @@ impl Answer {
     }
 }
 
-/// The command of a server with fixtures as its models, on a free port unless the options have one.
+/// The command of a server with fixtures as its models, on a free port unless the options have an address.
 pub fn serve(models: &[&str], options: &[&str]) -> Command {
     let mut command = sconce();
     command.args(["serve", "--threads", "2"]);
-    if !options.contains(&"--port") {
+    if !options.contains(&"--port") && !options.contains(&"--unix-socket") {
         command.args(["--port", "0"]);
     }
     for model in models {
@@ -208,7 +209,7 @@ impl Drop for Server {
 }
 
 /// An answer to the end of its connection.
-pub fn read_answer(stream: &mut TcpStream) -> Answer {
+pub fn read_answer(stream: &mut impl Read) -> Answer {
     let mut bytes = Vec::new();
     // A server that does not read a whole body may reset the connection after its answer.
     let _ = stream.read_to_end(&mut bytes);
@@ -240,7 +241,9 @@ fn read_log(child: &mut Child) -> (Receiver<SocketAddr>, JoinHandle<String>) {
     let read = move || {
         let mut log = String::new();
         for line in lines.map_while(Result::ok) {
-            if let Some((_, rest)) = line.split_once("listening on http://") {
+            if let Some((_, rest)) =
+                line.split_once("listening on ").and_then(|(_, url)| url.split_once("://"))
+            {
                 let address = rest.split(' ').next().and_then(|address| address.parse().ok());
                 let _ = send.send(address.expect("an address"));
             }
