@@ -17,9 +17,9 @@ by load.rs, which rustc compiles and which shares the machine with the server. -
 - leave: S, but every second connection closes after 50 ms without an answer; the tokens that were computed for those, as a share of all of
   theirs. Those that were computed before they left count, too, so it is an upper limit of what was computed afterwards
 
-The baseline (sentence-transformers, FastAPI, uvicorn: serve_peer.py) gets single, S and B, one after the other with the server in every round,
-as is `sconce embed` with the texts of S from a file; a slower phase of the machine affects all of them. The median of the rounds is
-reported. "CPU ms/text" is the time of the server's process on all cores, which other processes change less than latencies. The first
+The baseline (sentence-transformers, FastAPI, uvicorn: serve_peer.py) gets single, S and B. In every round it is measured after the server,
+and `sconce embed` with the texts of S from a file before it; a slower phase of the machine affects all of them. The median of the rounds
+is reported. "CPU ms/text" is the time of the server's process on all cores, which other processes change less than latencies. The first
 second of a load is not measured.
 """
 
@@ -180,20 +180,22 @@ class Bench:
         make = [args.python, HERE / "bench_texts.py", folder, "--model", self.model]
         subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
         self.file = folder / "short.txt"
-        self.short = self.file.read_text().splitlines()
-        long = folder.joinpath("long.txt").read_text().splitlines()
-        # Passages of more than 256 tokens, three of which are over the limit of 512.
-        self.long = [" ".join(long[at : at + 3]) for at in range(0, len(long) - 2, 3)]
+        texts = self.file.read_text().splitlines()
+        passages = folder.joinpath("long.txt").read_text().splitlines()
+        # Passages have more than 256 tokens: two of them are truncated to 512.
+        long = [" ".join(passages[at : at + 2]) for at in range(0, len(passages) - 1, 2)]
         self.load = Generator(folder)
-        texts = self.short
         self.one = self.load.bodies("one", texts)
-        self.groups = {n: [[texts[(at + i) % len(texts)] for i in range(n)] for at in range(0, 32 * n, n)] for n in (32, 512)}
-        self.many = {n: self.load.bodies(f"groups-{n}", groups) for n, groups in self.groups.items()}
-        is_long = lambda index: index % 20 == 19
-        self.is_long = is_long
-        mixed = [self.long[index // 20 % len(self.long)] if is_long(index) else text for index, text in enumerate(texts)]
+        groups = lambda n: [[texts[(at + i) % len(texts)] for i in range(n)] for at in range(0, 32 * n, n)]
+        self.many = {n: self.load.bodies(f"groups-{n}", groups(n)) for n in (32, 512)}
+        mixed = [long[index // 20 % len(long)] if self.is_long(index) else text for index, text in enumerate(texts)]
         self.mixed = self.load.bodies("mixed", mixed)
         self.folder = folder
+
+    @staticmethod
+    def is_long(body):
+        """Whether a body of L has a long text: one of twenty."""
+        return body % 20 == 19
 
     def serve(self, *options):
         return Server([self.args.sconce, "serve", "--model", self.model, "--port", "PORT", "--quiet", *options])
@@ -261,11 +263,27 @@ class Bench:
             "L rate": result.rate() / (0.7 * capacity),
         }
 
-    def beside_bulk(self, server, capacity):
-        alone = 512 * self.load.run(server.port, self.many[512], 1, self.seconds).rate()
-        bulk = self.load.start(server.port, self.many[512], 1, self.seconds)
-        result = self.load.run(server.port, self.one, 256, self.seconds, 0.3 * capacity)
-        beside = 512 * self.load.finish(bulk).rate()
+    def capacity(self, server):
+        """The rate of S, measured where it is needed, as the machine may be slower by then."""
+        return self.load.run(server.port, self.one, 64, self.seconds).rate()
+
+    def encoded(self, server):
+        """Texts that are encoded per second while a load runs that has just been started: answers with 512 texts are too rare to count."""
+        time.sleep(WARM_UP)
+        before = server.counter("batch_texts_total")
+        time.sleep(self.seconds)
+        return (server.counter("batch_texts_total") - before) / self.seconds
+
+    def beside_bulk(self, server):
+        capacity = self.capacity(server)
+        bulk = (server.port, self.many[512], 1, self.seconds)
+        loads = [self.load.start(*bulk)]
+        alone = self.encoded(server)
+        self.load.finish(loads[0])
+        loads = [self.load.start(*bulk), self.load.start(server.port, self.one, 256, self.seconds, 0.3 * capacity)]
+        both = self.encoded(server)
+        _, result = map(self.load.finish, loads)
+        beside = both - result.rate()
         return {
             "X p50": result.percentile(50),
             "X p99": result.percentile(99),
@@ -274,7 +292,8 @@ class Bench:
             "X share": beside / (0.7 * alone),
         }
 
-    def overload(self, server, capacity):
+    def overload(self, server):
+        capacity = self.capacity(server)
         before, peak, done = server.resident_mb(), [0.0], threading.Event()
 
         def watch():
@@ -319,15 +338,14 @@ class Bench:
         chosen, found = self.args.only, self.embed()
         for load in ("single", "S", "B"):
             for name, each in (("sconce", server), ("peer", peer)):
-                if each and (load in chosen or load == "S" and name == "sconce"):
+                if each and load in chosen:
                     found |= self.common(load, each, name)
         if "single" in chosen and not self.args.no_library:
             found |= self.library()
-        capacity = found["sconce S texts/s"]
         loads = {
             "L": lambda: self.long_texts(long_server),
-            "X": lambda: self.beside_bulk(server, capacity),
-            "overload": lambda: self.overload(server, capacity),
+            "X": lambda: self.beside_bulk(server),
+            "overload": lambda: self.overload(server),
             "leave": lambda: self.leave(server),
         }
         for load, run in loads.items():
@@ -347,61 +365,74 @@ class Bench:
         return {"generator": generator, **median}
 
 
+# What is printed of each load: what it is, the figure that it needs, its text, and the bar.
+FIGURES = [
+    ("single", "the same call of the library, p50 and p99", "library p50", "{library p50:.2f}, {library p99:.2f} ms", ""),
+    ("single", "p50 − that of the library", "library p50", "{single over:+.2f} ms", "≤ 0.4 ms"),
+    ("single", "p99 / p50", "single tail", "{single tail:.2f}", "≤ 2"),
+    ("L", "p50 and p99 of texts of 18 tokens", "L rate", "{L short p50:.1f}, {L short p99:.1f} ms", "p99 ≤ 100 ms"),
+    ("L", "p99 of texts of 512 tokens", "L rate", "{L long p99:.1f} ms", ""),
+    ("L", "answered / arrived per second", "L rate", "{L rate:.3f}", ""),
+    ("X", "p50 and p99 of texts of 18 tokens", "X share", "{X p50:.1f}, {X p99:.1f} ms", "p99 ≤ 100 ms"),
+    ("X", "texts/s of the other client, beside and alone", "X share", "{X bulk:,.0f}, {X bulk alone:,.0f}", ""),
+    ("X", "of 70 % of what it gets alone", "X share", "{X share:.2f}", "≥ 0.9"),
+    ("overload", "answered / rate of S", "overload MB", "{overload goodput:.2f}", "≥ 0.95"),
+    ("overload", "p99 of answers", "overload MB", "{overload p99:,.0f} ms", ""),
+    ("overload", "refused with 429, p99", "overload MB", "{overload refused:.0%}, {overload refused p99:.1f} ms", "≤ 50 ms"),
+    ("overload", "other statuses, broken connections", "overload MB", "{overload other:.0f}", "0"),
+    ("overload", "p99 of /health", "overload MB", "{overload health p99:.1f} ms", "≤ 25 ms"),
+    ("overload", "resident set before, peak", "overload MB", "{overload MB before:.0f}, {overload MB:.0f} MB", ""),
+    ("leave", "requests left, texts taken from the queue", "leave share", "{leave left:.0f}, {leave cancelled:.0f}", ""),
+    ("leave", "share of their tokens that was computed", "leave share", "{leave share:.1%}", "≤ 10 %"),
+]
+
+
+def machine():
+    """What the figures were taken on."""
+    first = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
+    name = re.search(r"^model name\s*: (.*)$", first, re.MULTILINE)
+    return f"{name.group(1) if name else platform.machine()}, {os.cpu_count()} cores"
+
+
+def rates(found):
+    """The table of the loads that the baseline gets, too."""
+    header = [
+        "| load | server | texts/s | p50 ms | p99 ms | CPU ms/text | / baseline | / `sconce embed` |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    lines = []
+    for load in ("single", "S", "B"):
+        for name, title in (("sconce", "sconce serve"), ("peer", "sentence-transformers, FastAPI")):
+            rate = found.get(f"{name} {load} texts/s")
+            if rate is None:
+                continue
+            p50, p99, cpu = (found[f"{name} {load} {figure}"] for figure in ("p50", "p99", "cpu"))
+            baseline = found.get(f"peer {load} texts/s")
+            beside = f"{rate / baseline:.2f}" if baseline else ""
+            cells = [load, title, f"{rate:,.0f}", f"{p50:,.2f}", f"{p99:,.2f}", f"{cpu:.2f}", beside]
+            lines.append(f"| {' | '.join(cells)} | {rate / found['embed texts/s']:.2f} |")
+    return [*header, *lines, ""] if lines else []
+
+
 def page(args, bench, found, load_average):
-    def number(name, digits=0):
-        return f"{found[name]:,.{digits}f}" if name in found else ""
-
-    def ratio(a, b):
-        return f"{found[a] / found[b]:.2f}" if a in found and b in found else ""
-
-    fields = dict(line.split(":", 1) for line in open("/proc/cpuinfo").read().split("\n\n")[0].splitlines() if ":" in line)
-    cpu = {key.strip(): value.strip() for key, value in fields.items()}.get("model name", platform.machine())
     version = subprocess.run([args.sconce, "--version"], check=True, capture_output=True, text=True).stdout
-    version = ", ".join(version.splitlines()[:2])
+    if "sconce single p50" in found:
+        found["single tail"] = found["sconce single p99"] / found["sconce single p50"]
+    if "library p50" in found:
+        found["single over"] = found["sconce single p50"] - found["library p50"]
     lines = [
         "# `sconce serve` under load", "",
         "Written by `scripts/bench/serve.py`, which says what is measured.", "",
         f"- {datetime.datetime.now():%Y-%m-%d %H:%M}, load average {load_average:.1f} at the start",
-        f"- {cpu}, {os.cpu_count()} cores; {version}; all-MiniLM-L6-v2, f32",
+        f"- {machine()}; {', '.join(version.splitlines()[:2])}; all-MiniLM-L6-v2, f32",
         f"- median of {args.rounds} rounds of {args.seconds:g} s per load; texts of {bench.tokens_per_text:.1f} tokens on average",
-        f"- the generator, alone: {number('generator')} requests/s to /health/live",
-        f"- `sconce embed` with the same texts: {number('embed texts/s')} texts/s, {number('embed tokens/s')} tokens/s", "",
-        "| load | server | texts/s | p50 ms | p99 ms | CPU ms/text | / baseline | / `sconce embed` |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
+        f"- the generator, alone: {found['generator']:,.0f} requests/s to /health/live",
+        f"- `sconce embed` with the same texts: {found['embed texts/s']:,.0f} texts/s, {found['embed tokens/s']:,.0f} tokens/s", "",
+        *rates(found),
+        "| load | figure | value | bar |", "|---|---|---:|---|",
     ]
-    for load in ("single", "S", "B"):
-        for name, title in (("sconce", "sconce serve"), ("peer", "sentence-transformers, FastAPI")):
-            key = f"{name} {load}"
-            if f"{key} texts/s" in found:
-                lines.append(
-                    f"| {load} | {title} | {number(f'{key} texts/s')} | {number(f'{key} p50', 2)} | {number(f'{key} p99', 2)} | "
-                    f"{number(f'{key} cpu', 2)} | {ratio(f'{key} texts/s', f'peer {load} texts/s')} | {ratio(f'{key} texts/s', 'embed texts/s')} |"
-                )
-    lines += ["", "| load | figure | value | bar |", "|---|---|---:|---|"]
-    rows = [
-        ("single", "the same call of the library, p50 and p99", "library p50", "{library p50:.2f}, {library p99:.2f} ms", ""),
-        ("single", "p50 − that of the library", "library p50", "{over:+.2f} ms", "≤ 0.4 ms"),
-        ("single", "p99 / p50", "sconce single p50", "{tail:.2f}", "≤ 2"),
-        ("L", "p50 and p99 of texts of 18 tokens", "L rate", "{L short p50:.1f}, {L short p99:.1f} ms", "p99 ≤ 100 ms"),
-        ("L", "p99 of texts of 512 tokens", "L rate", "{L long p99:.1f} ms", ""),
-        ("L", "answered / arrived per second", "L rate", "{L rate:.3f}", ""),
-        ("X", "p50 and p99 of texts of 18 tokens", "X p50", "{X p50:.1f}, {X p99:.1f} ms", "p99 ≤ 100 ms"),
-        ("X", "texts/s of the other client, beside and alone", "X p50", "{X bulk:,.0f}, {X bulk alone:,.0f}", ""),
-        ("X", "of 70 % of what it gets alone", "X p50", "{X share:.2f}", "≥ 0.9"),
-        ("overload", "answered / rate of S", "overload MB", "{overload goodput:.2f}", "≥ 0.95"),
-        ("overload", "p99 of answers", "overload MB", "{overload p99:,.0f} ms", ""),
-        ("overload", "refused with 429, p99", "overload MB", "{overload refused:.0%}, {overload refused p99:.1f} ms", "≤ 50 ms"),
-        ("overload", "other statuses, broken connections", "overload MB", "{overload other:.0f}", "0"),
-        ("overload", "p99 of /health", "overload MB", "{overload health p99:.1f} ms", "≤ 25 ms"),
-        ("overload", "resident set before, peak", "overload MB", "{overload MB before:.0f}, {overload MB:.0f} MB", ""),
-        ("leave", "requests left, texts taken from the queue", "leave share", "{leave left:.0f}, {leave cancelled:.0f}", ""),
-        ("leave", "share of their tokens that was computed", "leave share", "{leave share:.1%}", "≤ 10 %"),
-    ]
-    if "library p50" in found:
-        found["over"] = found["sconce single p50"] - found["library p50"]
-    if "sconce single p50" in found:
-        found["tail"] = found["sconce single p99"] / found["sconce single p50"]
-    lines += [f"| {load} | {what} | {text.format_map(found)} | {bar} |" for load, what, key, text, bar in rows if key in found]
+    figures = (figure for figure in FIGURES if figure[2] in found)
+    lines += [f"| {load} | {what} | {text.format_map(found)} | {bar} |" for load, what, _, text, bar in figures]
     return "\n".join(lines) + "\n"
 
 
