@@ -73,7 +73,7 @@ fn main() -> Result<()> {
             stats: Some(stats.clone()),
             console: console.clone(),
         };
-        embed(EmbedOptions { records, vectors: vector_options() })?;
+        embed(EmbedOptions { records, task: vector_options() })?;
         let stats: serde_json::Value = serde_json::from_slice(&fs::read(stats)?)?;
         let number = |key: &str| stats[key].as_f64().unwrap_or(f64::NAN);
         let whole = number("seconds") - number("seconds_loading");

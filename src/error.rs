@@ -1,18 +1,13 @@
 //! Usage errors, which have an exit code of their own, and wording that the errors of all rooms share.
 
-use std::fmt::{self, Display};
+use std::fmt::Display;
+
+use thiserror::Error;
 
 /// Options contradict each other, the input or the model. The exit code is 2.
-#[derive(Debug)]
+#[derive(Debug, Error)]
+#[error("{0}")]
 pub struct UsageError(pub String);
-
-impl Display for UsageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for UsageError {}
 
 /// An error as one line: each run of white space becomes one space.
 pub fn one_line(error: &dyn Display) -> String {

@@ -9,8 +9,36 @@ pub trait Named: Copy + 'static {
     /// The name of the value.
     fn name(self) -> &'static str;
 
+    /// The names of all values, for a sentence.
+    fn names() -> String {
+        Self::ALL.iter().map(|value| value.name()).collect::<Vec<_>>().join(", ")
+    }
+
     /// Other names that are accepted for the value, but not listed.
     fn aliases(self) -> &'static [&'static str] {
         &[]
     }
 }
+
+/// Implements [`Named`] for an enum by a table of its variants, in the order of [`Named::ALL`]: `Variant => NAME | ALIAS | …`. The
+/// compiler rejects a table that lacks a variant.
+macro_rules! names {
+    ($type:ident { $($variant:ident => $name:tt $(| $alias:literal)*),+ $(,)? }) => {
+        impl $crate::named::Named for $type {
+            const ALL: &'static [Self] = &[$($type::$variant),+];
+
+            fn name(self) -> &'static str {
+                match self {
+                    $($type::$variant => $name),+
+                }
+            }
+
+            fn aliases(self) -> &'static [&'static str] {
+                match self {
+                    $($type::$variant => &[$($alias),*]),+
+                }
+            }
+        }
+    };
+}
+pub(crate) use names;

@@ -6,7 +6,7 @@ use clap::Args;
 use super::args::ModelArgs;
 use super::records::{RecordArgs, records};
 use super::resolve::model;
-use crate::run::answer::AnswerRunOptions;
+use crate::run::records::TaskOptions;
 use crate::task::{AnswerOptions, ModelOptions};
 
 /// The examples at the end of the command's help.
@@ -68,14 +68,14 @@ pub(super) struct AnswerArgs {
 ///
 /// # Errors
 /// [`crate::error::UsageError`] if arguments contradict each other.
-pub(super) fn options(args: AnswerArgs) -> Result<AnswerRunOptions> {
+pub(super) fn options(args: AnswerArgs) -> Result<TaskOptions<AnswerOptions>> {
     let model = ModelOptions { max_length: args.max_length.map(|n| n as usize), ..model(&args.model)? };
     let texts =
         RecordArgs { texts: args.context.map_or(args.records.texts, |text| vec![text]), ..args.records };
     let question_field = ("--question-field", args.question_field);
-    Ok(AnswerRunOptions {
+    Ok(TaskOptions {
         records: records(texts, model, question_field, &args.model.verbosity)?,
-        answer: AnswerOptions {
+        task: AnswerOptions {
             question: args.question,
             top_k: args.top_k as usize,
             raw: args.raw,

@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::args::ModelArgs;
 use super::choice::{OrAuto, named, named_or_auto};
-use super::resolve::{console, is_stdout, model};
+use super::resolve::{console, format_of, is_stdout, model};
 use crate::error::UsageError;
 use crate::named::Named;
 use crate::nn::Pooling;
@@ -154,21 +154,8 @@ pub(super) fn options(args: AttendArgs) -> Result<AttendOptions> {
 /// # Errors
 /// [`UsageError`] if the extension is not known.
 fn attention_format(format: OrAuto<AttentionFormat>, output: Option<&Path>) -> Result<AttentionFormat> {
-    let (Some(path), None) = (output, format.0) else { return Ok(format.0.unwrap_or(AttentionFormat::Text)) };
-    let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
-    let extension = extension.unwrap_or_default();
-    let mut formats = AttentionFormat::ALL.iter();
-    let found = formats.find(|format| format.name() == extension || format.aliases().contains(&&*extension));
-    found.copied().ok_or_else(|| {
-        let names: Vec<&str> = AttentionFormat::ALL.iter().map(|format| format.name()).collect();
-        let path = path.display();
-        let names = names.join(", ");
-        UsageError(match &*extension {
-            "" => format!("--output {path}: no extension; pass --output-format with one of {names}"),
-            unknown => format!(
-                "--output {path}: no output format has the extension .{unknown}; pass --output-format with one of {names}"
-            ),
-        })
-        .into()
+    let mut formats = AttentionFormat::ALL.iter().copied();
+    format_of(format, output, AttentionFormat::Text, |extension| {
+        formats.find(|format| format.name() == extension || format.aliases().contains(&extension))
     })
 }

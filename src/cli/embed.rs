@@ -119,7 +119,7 @@ pub(super) fn options(args: EmbedArgs) -> Result<EmbedOptions> {
             cache: args.cache,
             ..records
         },
-        vectors: VectorOptions {
+        task: VectorOptions {
             dtype: args.output_dtype,
             on_long: args.on_long.value,
             chunking,

@@ -4,9 +4,10 @@ use anyhow::Result;
 use clap::Args;
 
 use super::args::ModelArgs;
-use super::records::{RecordArgs, records};
-use super::scores::{ScoreArgs, check_pairs, scoring};
-use crate::run::fill::FillOptions;
+use super::records::RecordArgs;
+use super::scores::{ScoreArgs, best};
+use crate::run::classify::BestOptions;
+use crate::run::records::TaskOptions;
 
 /// The examples at the end of the command's help.
 pub(super) const EXAMPLES: &str = "\
@@ -39,10 +40,6 @@ pub(super) struct FillArgs {
 ///
 /// # Errors
 /// [`UsageError`](crate::error::UsageError) if arguments contradict each other.
-pub(super) fn options(args: FillArgs) -> Result<FillOptions> {
-    let (model, scores) = scoring(&args.model, &args.scores)?;
-    check_pairs(&args.scores, args.pair_field.as_deref())?;
-    let pair_field = ("--pair-field", args.pair_field);
-    let records = records(args.records, model, pair_field, &args.model.verbosity)?;
-    Ok(FillOptions { records, scores, top_k: args.top_k as usize })
+pub(super) fn options(args: FillArgs) -> Result<TaskOptions<BestOptions>> {
+    best(args.records, args.pair_field, &args.scores, args.top_k, &args.model)
 }

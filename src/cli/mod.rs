@@ -93,6 +93,8 @@ pub fn main() -> Result<ExitStatus> {
             run::pairs::pairs(&pairs::options(args)?).map(complete)
         }
         #[cfg(feature = "serve")]
+        Command::Serve(args) if args.probe => crate::serve::probe(&serve::address(&args)).map(complete),
+        #[cfg(feature = "serve")]
         Command::Serve(args) => {
             build_global_pool(args.hardware.threads)?;
             let console = resolve::console(&args.verbosity);

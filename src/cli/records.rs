@@ -8,11 +8,11 @@ use clap::Args;
 
 use super::args::VerbosityArgs;
 use super::choice::{OrAuto, named, named_or_auto};
-use super::resolve::{console, inputs, is_stdout, target};
+use super::resolve::{console, format_of, inputs, target};
 use crate::error::UsageError;
 use crate::input::{self, FieldSyntax, Fields, Filter, KeptName, TextFields};
 use crate::job::{Selection, Shard, StartMode};
-use crate::named::Named;
+use crate::named::names;
 use crate::output;
 use crate::run::records::{Input, RecordOptions};
 use crate::task::{AMX_TOKENS, CAUSAL_TOKENS, CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS, ModelOptions};
@@ -134,16 +134,7 @@ pub(super) enum OnError {
     Skip,
 }
 
-impl Named for OnError {
-    const ALL: &'static [Self] = &[OnError::Stop, OnError::Skip];
-
-    fn name(self) -> &'static str {
-        match self {
-            OnError::Stop => "stop",
-            OnError::Skip => "skip",
-        }
-    }
-}
+names!(OnError { Stop => "stop", Skip => "skip" });
 
 /// The options of every command that turns records into rows. `pair` is the field of the second text, with the name of its option.
 pub(super) fn records(
@@ -303,27 +294,17 @@ fn output_format(
     output: Option<&Path>,
 ) -> Result<output::OutputFormat> {
     use output::OutputFormat::{Arrow, Csv, Jsonl, Npy, Npz, Parquet, Safetensors};
-    if let Some(format) = format.0 {
-        return Ok(format);
-    }
-    let Some(path) = output.filter(|path| !is_stdout(path)) else { return Ok(Jsonl) };
-    let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
-    Ok(match extension.as_deref().unwrap_or_default() {
-        "jsonl" | "ndjson" | "" => Jsonl,
-        "csv" => Csv,
-        "npy" => Npy,
-        "npz" => Npz,
-        "parquet" | "pq" => Parquet,
-        "arrow" | "feather" | "ipc" => Arrow,
-        "safetensors" => Safetensors,
-        unknown => {
-            let names: Vec<&str> = output::OutputFormat::ALL.iter().map(|format| format.name()).collect();
-            bail!(UsageError(format!(
-                "--output {}: no output format has the extension .{unknown}; pass --output-format with one of {}",
-                path.display(),
-                names.join(", ")
-            )))
-        }
+    format_of(format, output, Jsonl, |extension| {
+        Some(match extension {
+            "jsonl" | "ndjson" | "" => Jsonl,
+            "csv" => Csv,
+            "npy" => Npy,
+            "npz" => Npz,
+            "parquet" | "pq" => Parquet,
+            "arrow" | "feather" | "ipc" => Arrow,
+            "safetensors" => Safetensors,
+            _ => return None,
+        })
     })
 }
 

@@ -62,29 +62,44 @@ pub(super) fn vectors(args: &VectorArgs) -> VectorOptions {
     }
 }
 
+/// The format of an output: as the option says, else that of the extension of the file by `of_extension`, in lower case and empty if
+/// there is none. `default`: the format of standard output.
+///
+/// # Errors
+/// [`UsageError`] if the extension is not known.
+pub(super) fn format_of<T: Named>(
+    format: OrAuto<T>,
+    output: Option<&Path>,
+    default: T,
+    of_extension: impl FnOnce(&str) -> Option<T>,
+) -> Result<T> {
+    if let Some(format) = format.0 {
+        return Ok(format);
+    }
+    let Some(path) = output.filter(|path| !is_stdout(path)) else { return Ok(default) };
+    let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
+    let extension = extension.unwrap_or_default();
+    of_extension(&extension).ok_or_else(|| {
+        let found = match &*extension {
+            "" => "no extension".into(),
+            unknown => format!("no output format has the extension .{unknown}"),
+        };
+        let (path, names) = (path.display(), T::names());
+        UsageError(format!("--output {path}: {found}; pass --output-format with one of {names}")).into()
+    })
+}
+
 /// The format of a table: as the option says, else by the extension of the output file, else text.
 ///
 /// # Errors
 /// [`UsageError`] if the extension is not known.
 pub(super) fn table_format(format: OrAuto<TableFormat>, output: Option<&Path>) -> Result<TableFormat> {
-    if let Some(format) = format.0 {
-        return Ok(format);
-    }
-    let Some(path) = output.filter(|path| !is_stdout(path)) else { return Ok(TableFormat::Text) };
-    let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
-    Ok(match extension.as_deref().unwrap_or_default() {
-        "txt" | "" => TableFormat::Text,
-        "jsonl" | "ndjson" => TableFormat::Jsonl,
-        "csv" => TableFormat::Csv,
-        "parquet" | "pq" => TableFormat::Parquet,
-        unknown => {
-            let names: Vec<&str> = TableFormat::ALL.iter().map(|format| format.name()).collect();
-            bail!(UsageError(format!(
-                "--output {}: no output format has the extension .{unknown}; pass --output-format with one of {}",
-                path.display(),
-                names.join(", ")
-            )))
-        }
+    format_of(format, output, TableFormat::Text, |extension| match extension {
+        "txt" | "" => Some(TableFormat::Text),
+        "jsonl" | "ndjson" => Some(TableFormat::Jsonl),
+        "csv" => Some(TableFormat::Csv),
+        "parquet" | "pq" => Some(TableFormat::Parquet),
+        _ => None,
     })
 }
 

@@ -6,9 +6,12 @@ use clap::builder::TypedValueParser;
 
 use super::args::{LimitArgs, ModelArgs};
 use super::choice::{choices, named, one_of};
+use super::records::{RecordArgs, records};
 use super::resolve::model;
 use crate::error::UsageError;
 use crate::named::Named;
+use crate::run::classify::BestOptions;
+use crate::run::records::TaskOptions;
 use crate::task::{ModelOptions, OnLong, ScoreOptions};
 use crate::text::PairTruncation;
 
@@ -54,18 +57,26 @@ pub(super) fn scoring(args: &ModelArgs, scores: &ScoreArgs) -> Result<(ModelOpti
     Ok((model, ScoreOptions { on_long: *on_long, raw: *raw }))
 }
 
-/// Refuses `--truncation` if records have no second text.
+/// The options of a command that writes the best of what a head scores for a text, or for a pair with `pair_field`.
 ///
 /// # Errors
-/// [`UsageError`] if it is given without `pair_field`.
-pub(super) fn check_pairs(scores: &ScoreArgs, pair_field: Option<&str>) -> Result<()> {
+/// [`UsageError`] if arguments contradict each other.
+pub(super) fn best(
+    texts: RecordArgs,
+    pair_field: Option<String>,
+    scores: &ScoreArgs,
+    top_k: u32,
+    model: &ModelArgs,
+) -> Result<TaskOptions<BestOptions>> {
+    let (options, of_scores) = scoring(model, scores)?;
     if pair_field.is_none() && scores.truncation != PairTruncation::default() {
         bail!(UsageError(format!(
             "--truncation {} needs pairs; pass --pair-field, or remove it",
             scores.truncation.name()
         )));
     }
-    Ok(())
+    let records = records(texts, options, ("--pair-field", pair_field), &model.verbosity)?;
+    Ok(TaskOptions { records, task: BestOptions { scores: of_scores, top_k: top_k as usize } })
 }
 
 /// The error for an option of truncation if texts are not truncated.

@@ -13,7 +13,7 @@ use super::args::{DEFAULT_MODEL, HardwareArgs, HubArgs, VectorArgs, VerbosityArg
 use super::choice::{named, one_of};
 use super::resolve::{for_vectors, model_on, source, vectors, verbosity};
 use crate::error::UsageError;
-use crate::serve::{LogFormat, ServeOptions, ServedModel};
+use crate::serve::{Address, LogFormat, ServeOptions, ServedModel, TlsFiles};
 use crate::task::{OnLong, VectorOptions};
 
 /// The examples at the end of the command's help.
@@ -61,6 +61,24 @@ pub(super) struct ServeArgs {
         help_heading = "Server"
     )]
     pub port: u16,
+
+    /// Listen on a Unix socket in place of a port
+    #[cfg(unix)]
+    #[arg(long, value_name = "PATH", env = "SCONCE_UNIX_SOCKET", conflicts_with_all = ["host", "port"], help_heading = "Server")]
+    pub unix_socket: Option<PathBuf>,
+
+    /// Certificate of the server in PEM: https in place of http
+    #[arg(long, value_name = "FILE", env = "SCONCE_TLS_CERT", requires = "tls_key", help_heading = "Server")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// Private key of the certificate in PEM
+    #[arg(long, value_name = "FILE", env = "SCONCE_TLS_KEY", requires = "tls_cert", help_heading = "Server")]
+    pub tls_key: Option<PathBuf>,
+
+    /// Origin of pages that may use the server from a browser, such as https://example.org, or * for all; may be repeated. Others are
+    /// answered with 403
+    #[arg(long, value_name = "ORIGIN", env = "SCONCE_CORS_ALLOW_ORIGIN", help_heading = "Server")]
+    pub cors_allow_origin: Vec<String>,
 
     /// Maximum tokens of a batch of several texts [default: by the processor and --dtype]
     #[arg(long, value_name = "N", env = "SCONCE_MAX_BATCH_TOKENS", value_parser = count, help_heading = "Server")]
@@ -111,6 +129,10 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "FORMAT", env = "SCONCE_LOG_FORMAT", default_value = "text", value_parser = named::<LogFormat>(), help_heading = "Server")]
     pub log_format: LogFormat,
 
+    /// Ask the server at this address whether it answers requests, and exit with 0 or 1: the health check of a container
+    #[arg(long, conflicts_with = "tls_cert", help_heading = "Server")]
+    pub probe: bool,
+
     #[command(flatten)]
     pub hardware: HardwareArgs,
 
@@ -150,8 +172,9 @@ pub(super) fn options(args: ServeArgs) -> Result<ServeOptions> {
         models,
         vectors: of_options,
         normalize,
-        host: args.host,
-        port: args.port,
+        address: address(&args),
+        tls: tls(&args),
+        origins: args.cors_allow_origin,
         max_batch_tokens: args.max_batch_tokens,
         max_concurrent_requests: args.max_concurrent_requests,
         max_client_batch_size: args.max_client_batch_size,
@@ -163,6 +186,20 @@ pub(super) fn options(args: ServeArgs) -> Result<ServeOptions> {
         log_format: args.log_format,
         verbosity: verbosity(&args.verbosity),
     })
+}
+
+/// Where to listen.
+pub(super) fn address(args: &ServeArgs) -> Address {
+    #[cfg(unix)]
+    if let Some(path) = &args.unix_socket {
+        return Address::Unix(path.clone());
+    }
+    Address::Tcp(args.host.clone(), args.port)
+}
+
+fn tls(args: &ServeArgs) -> Option<TlsFiles> {
+    let (certificate, key) = args.tls_cert.clone().zip(args.tls_key.clone())?;
+    Some(TlsFiles { certificate, key })
 }
 
 /// A model with its name in requests: what is before `=`, else the id, or the last part of a directory.

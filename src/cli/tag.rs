@@ -9,7 +9,7 @@ use super::records::{RecordArgs, records};
 use super::resolve::model;
 use super::scores::{needs_truncation, on_long_pair};
 use crate::error::UsageError;
-use crate::run::tag::TagRunOptions;
+use crate::run::records::TaskOptions;
 use crate::task::{Aggregation, ModelOptions, OnLong, TagOptions};
 
 /// The examples at the end of the command's help.
@@ -52,7 +52,7 @@ pub(super) struct TagArgs {
 ///
 /// # Errors
 /// [`UsageError`] if arguments contradict each other.
-pub(super) fn options(args: TagArgs) -> Result<TagRunOptions> {
+pub(super) fn options(args: TagArgs) -> Result<TaskOptions<TagOptions>> {
     let TagArgs { records: record_args, aggregation, raw, limit, on_long, stride, model: model_args } = args;
     let truncation_side = limit.truncation_side.map(|_| "--truncation-side");
     if let Some(option) =
@@ -75,8 +75,8 @@ pub(super) fn options(args: TagArgs) -> Result<TagRunOptions> {
         truncation_side: limit.truncation_side,
         ..model(&model_args)?
     };
-    Ok(TagRunOptions {
+    Ok(TaskOptions {
         records: records(record_args, model, ("--pair-field", None), &model_args.verbosity)?,
-        tag: TagOptions { aggregation, raw, on_long, stride: stride.map(|n| n as usize) },
+        task: TagOptions { aggregation, raw, on_long, stride: stride.map(|n| n as usize) },
     })
 }

@@ -271,12 +271,15 @@ struct State {
     schedule: Schedule<Waiting>,
     /// What is done before any batch: calls to tokenize, and other short work.
     work: VecDeque<Work>,
+    /// Which workers wait to be woken.
+    sleeping: Vec<bool>,
     is_stopped: bool,
 }
 
 struct Shared {
     state: Mutex<State>,
-    changed: Condvar,
+    /// What wakes each worker.
+    wakers: Vec<Condvar>,
     start: Instant,
     /// The threads that share a batch.
     pool: ThreadPool,
@@ -297,10 +300,11 @@ impl Queue {
     pub fn start(capacity: Capacity, threads: usize) -> Result<Self> {
         let schedule = Schedule::new(capacity);
         let workers = schedule.workers();
-        let state = State { schedule, work: VecDeque::new(), is_stopped: false };
+        let sleeping = vec![false; workers];
+        let state = State { schedule, work: VecDeque::new(), sleeping, is_stopped: false };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
-            changed: Condvar::new(),
+            wakers: (0..workers).map(|_| Condvar::new()).collect(),
             start: Instant::now(),
             pool: thread_pool(threads, "share")?,
             batches: AtomicU64::new(0),
@@ -351,6 +355,11 @@ impl Queue {
         QueueLength { texts: state.schedule.waiting_texts(), tokens: state.schedule.waiting_tokens() }
     }
 
+    /// The time in which the texts that wait are encoded.
+    pub fn waiting_time(&self) -> Duration {
+        self.shared.lock().schedule.waiting_time()
+    }
+
     /// What was done so far.
     pub fn counters(&self) -> QueueCounters {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -367,7 +376,7 @@ impl Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         self.shared.lock().is_stopped = true;
-        self.shared.changed.notify_all();
+        self.shared.wakers.iter().for_each(Condvar::notify_one);
     }
 }
 
@@ -381,8 +390,21 @@ impl Shared {
     }
 
     fn add_work(&self, work: Work) {
-        self.lock().work.push_back(work);
-        self.changed.notify_all();
+        let mut state = self.lock();
+        state.work.push_back(work);
+        self.wake(&mut state);
+    }
+
+    /// Wakes a worker for which there is something to do, if one sleeps. It wakes the next one.
+    fn wake(&self, state: &mut State) {
+        let has_work = !state.work.is_empty();
+        let mut workers = 0..self.wakers.len();
+        let next = workers
+            .find(|&worker| state.sleeping[worker] && (has_work || state.schedule.has_texts_for(worker)));
+        if let Some(worker) = next {
+            state.sleeping[worker] = false;
+            self.wakers[worker].notify_one();
+        }
     }
 
     fn tokenize_later(self: &Arc<Self>, call: Arc<Pending>) {
@@ -419,8 +441,8 @@ impl Shared {
             let waiting = Waiting { call: call.clone(), index, text };
             state.schedule.add(&mut progress.request, tokens.max(1), waiting);
         }
+        self.wake(&mut state);
         drop((state, progress));
-        self.changed.notify_all();
         if last < call.inputs.len() {
             self.tokenize_later(call);
         }
@@ -446,6 +468,7 @@ impl Shared {
                 return;
             }
             if let Some(work) = state.work.pop_front() {
+                self.wake(&mut state);
                 drop(state);
                 // The caller of work that panics is told so by the channel that it waits for.
                 let _ = panic_to_error(|| {
@@ -454,17 +477,15 @@ impl Shared {
                 });
                 state = self.lock();
             } else if let Some(run) = state.schedule.take(self.now(), worker) {
-                let more = state.schedule.next_worker().is_some();
+                self.wake(&mut state);
                 drop(state);
-                if more {
-                    // The worker for short texts may start now.
-                    self.changed.notify_all();
-                }
                 self.run(run, worker);
                 state = self.lock();
                 state.schedule.done(self.now(), worker);
             } else {
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.sleeping[worker] = true;
+                state = self.wakers[worker].wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.sleeping[worker] = false;
             }
         }
     }

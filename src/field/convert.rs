@@ -1,7 +1,4 @@
-//! Conversions between Arrow types that keep every value.
-//!
-//! Not `arrow_cast::cast`: it also rounds, wraps, parses and formats, between any two types, and is a tenth of a binary that needs a few
-//! of them.
+//! Conversions between Arrow types that keep every value. `arrow_cast::cast` also rounds, parses and formats, between any two types.
 
 use std::sync::Arc;
 
@@ -11,13 +8,14 @@ use arrow_array::types::{
     UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow_array::{
-    Array, ArrayRef, BinaryArray, Float32Array, LargeBinaryArray, LargeStringArray, PrimitiveArray,
-    StringArray, TimestampNanosecondArray, UInt32Array, make_array,
+    Array, ArrayRef, BooleanArray, Float32Array, Int64Array, TimestampNanosecondArray, UInt32Array,
+    make_array,
 };
+use arrow_cast::cast;
 use arrow_cast::parse::string_to_timestamp_nanos;
 use arrow_schema::{DataType, TimeUnit};
+use arrow_select::nullif::nullif;
 use arrow_select::take::take;
-use half::f16;
 
 /// An array with the values of `array` in another type: numbers as other numbers, instants and durations in another unit, strings and
 /// bytes with other offsets, values of a dictionary without it, and lists, maps and structs of all these. `None` if the type cannot hold
@@ -34,11 +32,10 @@ pub(crate) fn exact(array: &ArrayRef, data_type: &DataType) -> Option<ArrayRef> 
     if from.is_nested() {
         return nested(array, data_type);
     }
+    let has_bytes = || from.is_binary() || matches!(from, DataType::FixedSizeBinary(_));
     let converted = match data_type {
-        DataType::Utf8 => Arc::new(StringArray::from_iter(strings(array)?)),
-        DataType::LargeUtf8 => Arc::new(LargeStringArray::from_iter(strings(array)?)) as ArrayRef,
-        DataType::Binary => Arc::new(BinaryArray::from_iter(byte_strings(array)?)),
-        DataType::LargeBinary => Arc::new(LargeBinaryArray::from_iter(byte_strings(array)?)),
+        DataType::Utf8 | DataType::LargeUtf8 if from.is_string() => cast(array, data_type).ok()?,
+        DataType::Binary | DataType::LargeBinary if has_bytes() => cast(array, data_type).ok()?,
         _ if data_type.is_temporal() => temporal(array, data_type)?,
         _ => numbers(array, data_type)?,
     };
@@ -71,27 +68,6 @@ fn nested(array: &ArrayRef, data_type: &DataType) -> Option<ArrayRef> {
     data.into_builder().data_type(data_type.clone()).child_data(children).build().ok().map(make_array)
 }
 
-/// The strings of an array.
-fn strings(array: &dyn Array) -> Option<Vec<Option<&str>>> {
-    Some(match array.data_type() {
-        DataType::Utf8 => array.as_string::<i32>().iter().collect(),
-        DataType::LargeUtf8 => array.as_string::<i64>().iter().collect(),
-        DataType::Utf8View => array.as_string_view().iter().collect(),
-        _ => return None,
-    })
-}
-
-/// The byte strings of an array.
-fn byte_strings(array: &dyn Array) -> Option<Vec<Option<&[u8]>>> {
-    Some(match array.data_type() {
-        DataType::Binary => array.as_binary::<i32>().iter().collect(),
-        DataType::LargeBinary => array.as_binary::<i64>().iter().collect(),
-        DataType::BinaryView => array.as_binary_view().iter().collect(),
-        DataType::FixedSizeBinary(_) => array.as_fixed_size_binary().iter().collect(),
-        _ => return None,
-    })
-}
-
 /// Dates, times, instants or durations in another unit, and local times at midnight as dates; null where the unit does not divide the
 /// value.
 fn temporal(array: &ArrayRef, data_type: &DataType) -> Option<ArrayRef> {
@@ -108,10 +84,11 @@ fn temporal(array: &ArrayRef, data_type: &DataType) -> Option<ArrayRef> {
     };
     let ticks = retyped(array, physical(array.data_type()))?;
     let ticks = read_numbers(&ticks)?.into_iter().map(|ticks| match ticks? {
-        Number::Integer(ticks) if ticks * from.1 % to.1 == 0 => Some(Number::Integer(ticks * from.1 / to.1)),
+        Number::Integer(ticks) if ticks * from.1 % to.1 == 0 => i64::try_from(ticks * from.1 / to.1).ok(),
         _ => None,
     });
-    retyped(&write_numbers(ticks.collect(), &physical(data_type))?, data_type.clone())
+    let ticks: ArrayRef = Arc::new(ticks.collect::<Int64Array>());
+    retyped(&numbers(&ticks, &physical(data_type))?, data_type.clone())
 }
 
 /// A date or timestamp that Arrow parses, as an array of length 1; `None` if it is none, or the type holds others.
@@ -161,21 +138,24 @@ pub(crate) fn numbers(array: &ArrayRef, data_type: &DataType) -> Option<ArrayRef
     if array.data_type() == data_type {
         return Some(array.clone());
     }
-    write_numbers(read_numbers(array)?, data_type)
+    if !is_numeric(array.data_type()) || !is_numeric(data_type) {
+        return None;
+    }
+    let converted = cast(array, data_type).ok()?;
+    let pairs = read_numbers(array)?.into_iter().zip(read_numbers(&converted)?);
+    let is_other = pairs.map(|(from, to)| Some(from.zip(to).is_none_or(|(from, to)| !from.equals(to))));
+    nullif(&converted, &is_other.collect::<BooleanArray>()).ok()
+}
+
+/// Whether a type is one of the integers and floats.
+fn is_numeric(data_type: &DataType) -> bool {
+    data_type.is_integer() || data_type.is_floating()
 }
 
 /// The nearest f32 of the numbers of an array; `None` if they are no numbers.
 pub(crate) fn rounded_to_f32(array: &dyn Array) -> Option<Float32Array> {
-    match array.data_type() {
-        DataType::Float32 => return Some(array.as_primitive().clone()),
-        DataType::Float64 => return Some(array.as_primitive::<Float64Type>().unary(|value| value as f32)),
-        _ => {}
-    }
-    let round = |number| match number {
-        Number::Integer(value) => value as f32,
-        Number::Float(value) => value as f32,
-    };
-    Some(read_numbers(array)?.into_iter().map(|number| number.map(round)).collect())
+    let rounded = is_numeric(array.data_type()).then(|| cast(array, &DataType::Float32))?.ok()?;
+    Some(rounded.as_primitive().clone())
 }
 
 /// A number of any type.
@@ -186,24 +166,17 @@ enum Number {
 }
 
 impl Number {
-    fn integer<T: TryFrom<i128>>(self) -> Option<T> {
-        match self {
-            Number::Integer(value) => value.try_into().ok(),
+    /// Whether both are the same number, or both NaN.
+    fn equals(self, other: Number) -> bool {
+        match (self, other) {
+            (Number::Integer(a), Number::Integer(b)) => a == b,
+            (Number::Float(a), Number::Float(b)) => a == b || a.is_nan() && b.is_nan(),
             // The cast saturates, far outside of every type of integers.
-            Number::Float(value) if value.fract() == 0.0 => (value as i128).try_into().ok(),
-            Number::Float(_) => None,
+            (Number::Integer(integer), Number::Float(float))
+            | (Number::Float(float), Number::Integer(integer)) => {
+                float.fract() == 0.0 && float as i128 == integer
+            }
         }
-    }
-
-    /// A float that widens to the number, which `narrow` rounds to.
-    fn float<T: Copy + Into<f64>>(self, narrow: impl Fn(f64) -> T) -> Option<T> {
-        let exact = match self {
-            Number::Integer(value) => (value as f64 as i128 == value).then_some(value as f64)?,
-            Number::Float(value) => value,
-        };
-        let narrowed = narrow(exact);
-        let widened: f64 = narrowed.into();
-        (widened == exact || exact.is_nan()).then_some(narrowed)
     }
 }
 
@@ -231,38 +204,14 @@ fn read_numbers(array: &dyn Array) -> Option<Vec<Option<Number>>> {
     })
 }
 
-/// An array of numbers; null where the type cannot hold one exactly. `None` if it is no type of numbers.
-fn write_numbers(numbers: Vec<Option<Number>>, data_type: &DataType) -> Option<ArrayRef> {
-    fn write<T: ArrowPrimitiveType>(
-        numbers: Vec<Option<Number>>,
-        value: fn(Number) -> Option<T::Native>,
-    ) -> ArrayRef {
-        Arc::new(PrimitiveArray::<T>::from_iter(numbers.into_iter().map(|number| number.and_then(value))))
-    }
-    Some(match data_type {
-        DataType::Int8 => write::<Int8Type>(numbers, Number::integer),
-        DataType::Int16 => write::<Int16Type>(numbers, Number::integer),
-        DataType::Int32 => write::<Int32Type>(numbers, Number::integer),
-        DataType::Int64 => write::<Int64Type>(numbers, Number::integer),
-        DataType::UInt8 => write::<UInt8Type>(numbers, Number::integer),
-        DataType::UInt16 => write::<UInt16Type>(numbers, Number::integer),
-        DataType::UInt32 => write::<UInt32Type>(numbers, Number::integer),
-        DataType::UInt64 => write::<UInt64Type>(numbers, Number::integer),
-        DataType::Float16 => write::<Float16Type>(numbers, |number| number.float(f16::from_f64)),
-        DataType::Float32 => write::<Float32Type>(numbers, |number| number.float(|value| value as f32)),
-        DataType::Float64 => write::<Float64Type>(numbers, |number| number.float(|value| value)),
-        _ => return None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use arrow_array::types::Int32Type;
     use arrow_array::{
-        DictionaryArray, FixedSizeListArray, Float64Array, Int64Array, ListArray, StringViewArray,
+        DictionaryArray, FixedSizeListArray, Float64Array, ListArray, StringArray, StringViewArray,
         StructArray, TimestampMillisecondArray, UInt64Array,
     };
-    use arrow_cast::{CastOptions, cast, cast_with_options};
+    use arrow_cast::{CastOptions, cast_with_options};
     use arrow_schema::Field;
 
     use super::*;

@@ -5,10 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 use arrow_array::cast::AsArray;
-use arrow_array::{
-    Array, ArrayRef, BinaryArray, BinaryViewArray, FixedSizeBinaryArray, LargeBinaryArray, LargeStringArray,
-    RecordBatch, StringArray, StringViewArray, new_null_array,
-};
+use arrow_array::{Array, ArrayRef, RecordBatch, new_null_array};
 use arrow_buffer::NullBuffer;
 use arrow_schema::{DataType, Field, Fields as ColumnFields, Schema};
 use serde_json::Value;
@@ -133,16 +130,18 @@ fn find<'a>(fields: &'a ColumnFields, name: &str) -> Option<Found<'a>> {
 
 /// Whether a column has strings, or bytes that may be strings.
 fn is_text(field: &Field) -> bool {
-    fn is_text(data_type: &DataType) -> bool {
-        match data_type {
-            DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => true,
-            DataType::Binary | DataType::LargeBinary | DataType::BinaryView => true,
-            DataType::FixedSizeBinary(_) => true,
-            DataType::Dictionary(_, values) => is_text(values),
-            _ => false,
-        }
+    has_strings(field.data_type()) && !is_uuid(field)
+}
+
+/// Whether arrays of a type have strings, or bytes that may be strings.
+fn has_strings(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => true,
+        DataType::Binary | DataType::LargeBinary | DataType::BinaryView => true,
+        DataType::FixedSizeBinary(_) => true,
+        DataType::Dictionary(_, values) => has_strings(values),
+        _ => false,
     }
-    is_text(field.data_type()) && !is_uuid(field)
 }
 
 /// A column of a record batch, or a field of the structs in one.
@@ -343,7 +342,7 @@ impl KeptColumn {
 
 /// A column of texts.
 struct TextColumn {
-    strings: Strings,
+    array: ArrayRef,
     /// The rows whose structs are not null.
     parents: Option<NullBuffer>,
     name: String,
@@ -352,10 +351,13 @@ struct TextColumn {
 impl TextColumn {
     fn new(batch: &RecordBatch, column: &Column) -> Result<Self, String> {
         let ColumnArray { array, parents } = ColumnArray::new(batch, column)?;
-        let strings = Strings::new(&array).ok_or_else(|| {
-            format!("column {:?} does not have the strings that its schema declares", column.name)
-        })?;
-        Ok(TextColumn { strings, parents, name: column.name.clone() })
+        if !has_strings(array.data_type()) {
+            return Err(format!(
+                "column {:?} does not have the strings that its schema declares",
+                column.name
+            ));
+        }
+        Ok(TextColumn { array, parents, name: column.name.clone() })
     }
 
     /// The text of a row, `None` for null, or why it cannot be used.
@@ -363,7 +365,7 @@ impl TextColumn {
         if has_null_parent(&self.parents, row) {
             return Ok(None);
         }
-        match self.strings.get(row) {
+        match string(&self.array, row) {
             Ok(Some(text)) if text.len() as u64 > MAX_TEXT_BYTES => Err(format!(
                 "cannot be used: field {:?} is longer than {MAX_TEXT_MIB} MiB; split the text",
                 self.name
@@ -386,54 +388,26 @@ impl TextColumn {
     }
 }
 
-/// An array of strings, or of bytes that are strings, in any of Arrow's layouts.
-enum Strings {
-    Utf8(StringArray),
-    LargeUtf8(LargeStringArray),
-    Utf8View(StringViewArray),
-    Binary(BinaryArray),
-    LargeBinary(LargeBinaryArray),
-    BinaryView(BinaryViewArray),
-    FixedSizeBinary(FixedSizeBinaryArray),
-    Dictionary { keys: ArrayRef, values: Box<Strings> },
-}
-
-impl Strings {
-    /// The strings of an array; `None` if its type is another.
-    fn new(array: &ArrayRef) -> Option<Self> {
-        Some(match array.data_type() {
-            DataType::Utf8 => Strings::Utf8(array.as_string().clone()),
-            DataType::LargeUtf8 => Strings::LargeUtf8(array.as_string().clone()),
-            DataType::Utf8View => Strings::Utf8View(array.as_string_view().clone()),
-            DataType::Binary => Strings::Binary(array.as_binary().clone()),
-            DataType::LargeBinary => Strings::LargeBinary(array.as_binary().clone()),
-            DataType::BinaryView => Strings::BinaryView(array.as_binary_view().clone()),
-            DataType::FixedSizeBinary(_) => Strings::FixedSizeBinary(array.as_fixed_size_binary().clone()),
-            DataType::Dictionary(..) => {
-                let dictionary = array.as_any_dictionary();
-                let keys = dictionary.keys().slice(0, dictionary.len());
-                Strings::Dictionary { keys, values: Box::new(Strings::new(dictionary.values())?) }
-            }
-            _ => return None,
-        })
+/// The string in a row of an array of strings, or of bytes that are strings, in any of Arrow's layouts; `None` if it is null.
+fn string(array: &dyn Array, row: usize) -> Result<Option<&str>, Utf8Error> {
+    if array.is_null(row) {
+        return Ok(None);
     }
-
-    /// The string of a row; `None` if it is null.
-    fn get(&self, row: usize) -> Result<Option<&str>, Utf8Error> {
-        let bytes = match self {
-            Strings::Utf8(array) => return Ok(array.is_valid(row).then(|| array.value(row))),
-            Strings::LargeUtf8(array) => return Ok(array.is_valid(row).then(|| array.value(row))),
-            Strings::Utf8View(array) => return Ok(array.is_valid(row).then(|| array.value(row))),
-            Strings::Binary(array) => array.is_valid(row).then(|| array.value(row)),
-            Strings::LargeBinary(array) => array.is_valid(row).then(|| array.value(row)),
-            Strings::BinaryView(array) => array.is_valid(row).then(|| array.value(row)),
-            Strings::FixedSizeBinary(array) => array.is_valid(row).then(|| array.value(row)),
-            Strings::Dictionary { keys, values } => {
-                return dictionary_key(keys, row).map_or(Ok(None), |key| values.get(key));
-            }
-        };
-        bytes.map(str::from_utf8).transpose()
-    }
+    let bytes = match array.data_type() {
+        DataType::Utf8 => return Ok(Some(array.as_string::<i32>().value(row))),
+        DataType::LargeUtf8 => return Ok(Some(array.as_string::<i64>().value(row))),
+        DataType::Utf8View => return Ok(Some(array.as_string_view().value(row))),
+        DataType::Binary => array.as_binary::<i32>().value(row),
+        DataType::LargeBinary => array.as_binary::<i64>().value(row),
+        DataType::BinaryView => array.as_binary_view().value(row),
+        DataType::FixedSizeBinary(_) => array.as_fixed_size_binary().value(row),
+        _ => {
+            let dictionary = array.as_any_dictionary();
+            let key = dictionary_key(dictionary.keys(), row);
+            return key.map_or(Ok(None), |key| string(dictionary.values(), key));
+        }
+    };
+    str::from_utf8(bytes).map(Some)
 }
 
 #[cfg(test)]
@@ -443,7 +417,7 @@ mod tests {
     use arrow_array::types::Int8Type;
     use arrow_array::{
         ArrayRef, BinaryArray, BinaryViewArray, DictionaryArray, FixedSizeBinaryArray, Float64Array,
-        Int8Array, LargeBinaryArray, StringArray, StringViewArray, StructArray,
+        Int8Array, LargeBinaryArray, LargeStringArray, StringArray, StringViewArray, StructArray,
     };
     use arrow_schema::Schema;
     use serde_json::json;
@@ -470,13 +444,12 @@ mod tests {
             dictionary(Arc::new(BinaryArray::from(vec![&b"a"[..], b"b"]))),
         ];
         for array in arrays {
-            let strings = Strings::new(&array).unwrap();
-            assert_eq!([0, 1, 2].map(|row| strings.get(row).unwrap()), texts, "{}", array.data_type());
+            assert_eq!([0, 1, 2].map(|row| string(&array, row).unwrap()), texts, "{}", array.data_type());
             assert!(is_text(&Field::new("a", array.data_type().clone(), true)));
         }
-        assert!(Strings::new(&(Arc::new(Int8Array::from(vec![1])) as ArrayRef)).is_none());
+        assert!(!has_strings(&DataType::Int8));
         let damaged: ArrayRef = Arc::new(BinaryArray::from(vec![&b"ab\xff"[..]]));
-        assert_eq!(Strings::new(&damaged).unwrap().get(0).unwrap_err().valid_up_to(), 2);
+        assert_eq!(string(&damaged, 0).unwrap_err().valid_up_to(), 2);
     }
 
     #[test]

@@ -15,11 +15,11 @@ mod similarity;
 mod splade;
 pub mod unified;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use serde_json::{Map, Value};
+use thiserror::Error;
 
 use super::config::Config;
 use super::layout::{
@@ -118,7 +118,11 @@ pub struct TokenLimit {
 }
 
 /// Vectors that do not have the dimensions of a post-pooling module's input.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error(
+    "{} takes vectors of {expected} dimensions, found {found}; use the files of one model",
+    .file.display()
+)]
 pub struct DimensionMismatch {
     /// The configuration of the module.
     pub file: PathBuf,
@@ -127,16 +131,6 @@ pub struct DimensionMismatch {
     /// Dimensions of the vectors.
     pub found: usize,
 }
-
-impl fmt::Display for DimensionMismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let DimensionMismatch { file, expected, found } = self;
-        let file = file.display();
-        write!(f, "{file} takes vectors of {expected} dimensions, found {found}; use the files of one model")
-    }
-}
-
-impl std::error::Error for DimensionMismatch {}
 
 impl Modules {
     /// Reads the modules of a model directory. One without `modules.json` has no Pooling module. A `pooling` of the user's

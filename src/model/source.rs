@@ -1,7 +1,8 @@
 //! The user's choice of a model, and the errors if there is no such model.
 
-use std::fmt;
 use std::path::PathBuf;
+
+use thiserror::Error;
 
 /// Which model to use, and whether the network may be used to get it.
 #[derive(Debug, Clone)]
@@ -32,25 +33,11 @@ pub fn is_revision(text: &str) -> bool {
 }
 
 /// There is no such model: it is no directory, and neither the cache nor the hub has it, or the hub must not be asked. A sentence.
-#[derive(Debug)]
+#[derive(Debug, Error)]
+#[error("{0}")]
 pub struct NoSuchModel(pub String);
 
 /// A model cannot be downloaded: the hub cannot be reached or refuses, or the cache cannot store its files. A sentence.
-#[derive(Debug)]
+#[derive(Debug, Error)]
+#[error("{0}")]
 pub struct NotDownloaded(pub String);
-
-impl fmt::Display for NoSuchModel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Display for NotDownloaded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for NoSuchModel {}
-
-impl std::error::Error for NotDownloaded {}

@@ -1,6 +1,6 @@
 //! The metric: what the score of two vectors is.
 
-use crate::named::Named;
+use crate::named::names;
 
 /// What the score of two vectors is. Greater is nearer for every metric. The names are those of sentence-transformers'
 /// `SimilarityFunction`.
@@ -15,14 +15,4 @@ pub enum Metric {
     Euclidean,
 }
 
-impl Named for Metric {
-    const ALL: &'static [Self] = &[Metric::Cosine, Metric::Dot, Metric::Euclidean];
-
-    fn name(self) -> &'static str {
-        match self {
-            Metric::Cosine => "cosine",
-            Metric::Dot => "dot",
-            Metric::Euclidean => "euclidean",
-        }
-    }
-}
+names!(Metric { Cosine => "cosine", Dot => "dot", Euclidean => "euclidean" });

@@ -15,6 +15,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
+use thiserror::Error;
 
 use super::block::{Block, Elements};
 use super::bound::Bound;
@@ -33,19 +34,12 @@ const ROWS_PER_TASK: usize = 256;
 const QUERIES_PER_GROUP: usize = 512;
 
 /// A vector with a value that is not finite.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("row {row} has a value that is not finite (NaN or infinity); remove the row")]
 pub struct NotFinite {
     /// Index of the row in its file, or of the query.
     pub row: usize,
 }
-
-impl std::fmt::Display for NotFinite {
-    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        write!(f, "row {} has a value that is not finite (NaN or infinity); remove the row", self.row)
-    }
-}
-
-impl std::error::Error for NotFinite {}
 
 /// The stored type that the queries are compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The parts of a model that parameters are counted for.
 
-use crate::named::Named;
+use crate::named::names;
 
 /// A part of a model that parameters are counted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,33 +25,17 @@ pub enum Component {
     PostPooling,
 }
 
-impl Named for Component {
-    const ALL: &'static [Self] = &[
-        Component::Embeddings,
-        Component::RelativePositions,
-        Component::Attention,
-        Component::FeedForward,
-        Component::Experts,
-        Component::Norms,
-        Component::Convolution,
-        Component::Pooler,
-        Component::PostPooling,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            Component::Embeddings => "embeddings",
-            Component::RelativePositions => "relative positions",
-            Component::Attention => "attention",
-            Component::FeedForward => "feed-forward",
-            Component::Experts => "experts",
-            Component::Norms => "norms",
-            Component::Convolution => "convolution",
-            Component::Pooler => "pooler",
-            Component::PostPooling => "after pooling",
-        }
-    }
-}
+names!(Component {
+    Embeddings => "embeddings",
+    RelativePositions => "relative positions",
+    Attention => "attention",
+    FeedForward => "feed-forward",
+    Experts => "experts",
+    Norms => "norms",
+    Convolution => "convolution",
+    Pooler => "pooler",
+    PostPooling => "after pooling",
+});
 
 impl Component {
     /// The component of a tensor, by its canonical name.

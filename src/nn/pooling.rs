@@ -8,7 +8,7 @@ use candle_core::Tensor;
 
 use super::head_transform::on_cpu;
 use super::{PooledToken, PoolerSpec, RaggedBatch};
-use crate::named::Named;
+use crate::named::{Named, names};
 pub use crate::ops::pooling::Pool;
 use crate::ops::pooling::{pool, select};
 
@@ -53,34 +53,17 @@ pub enum OutputKind {
     MultiVector,
 }
 
-impl Named for OutputKind {
-    const ALL: &'static [Self] = &[OutputKind::Dense, OutputKind::Lexical, OutputKind::MultiVector];
+names!(OutputKind { Dense => "dense", Lexical => LEXICAL, MultiVector => MULTI_VECTOR });
 
-    fn name(self) -> &'static str {
-        match self {
-            OutputKind::Dense => "dense",
-            OutputKind::Lexical => LEXICAL,
-            OutputKind::MultiVector => MULTI_VECTOR,
-        }
-    }
-}
-
-impl Named for Pool {
-    const ALL: &'static [Self] =
-        &[Pool::Cls, Pool::Mean, Pool::Max, Pool::MeanSqrtLen, Pool::WeightedMean, Pool::Last, Pool::Pooler];
-
-    fn name(self) -> &'static str {
-        match self {
-            Pool::Cls => "cls",
-            Pool::Max => "max",
-            Pool::Mean => "mean",
-            Pool::MeanSqrtLen => "mean-sqrt-len",
-            Pool::WeightedMean => "weighted-mean",
-            Pool::Last => "last",
-            Pool::Pooler => "pooler",
-        }
-    }
-}
+names!(Pool {
+    Cls => "cls",
+    Mean => "mean",
+    Max => "max",
+    MeanSqrtLen => "mean-sqrt-len",
+    WeightedMean => "weighted-mean",
+    Last => "last",
+    Pooler => "pooler",
+});
 
 impl fmt::Display for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

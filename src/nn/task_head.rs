@@ -6,7 +6,7 @@ use super::{
     CausalLmSpec, ClassificationHead, ClassificationSpec, MaskedLmHead, MaskedLmSpec, Pool, Pooling,
     TokenHead, TokenHeadSpec, WeightSource,
 };
-use crate::named::Named;
+use crate::named::names;
 
 /// The kinds of task heads, by the names of `transformers`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,29 +27,15 @@ pub enum HeadKind {
     CausalLm,
 }
 
-impl Named for HeadKind {
-    const ALL: &'static [Self] = &[
-        HeadKind::SequenceClassification,
-        HeadKind::TokenClassification,
-        HeadKind::QuestionAnswering,
-        HeadKind::MaskedLm,
-        HeadKind::LexicalWeights,
-        HeadKind::NextSentence,
-        HeadKind::CausalLm,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            HeadKind::SequenceClassification => "sequence classification",
-            HeadKind::TokenClassification => "token classification",
-            HeadKind::QuestionAnswering => "question answering",
-            HeadKind::MaskedLm => "masked LM",
-            HeadKind::LexicalWeights => "lexical weights",
-            HeadKind::NextSentence => "next sentence",
-            HeadKind::CausalLm => "causal LM",
-        }
-    }
-}
+names!(HeadKind {
+    SequenceClassification => "sequence classification",
+    TokenClassification => "token classification",
+    QuestionAnswering => "question answering",
+    MaskedLm => "masked LM",
+    LexicalWeights => "lexical weights",
+    NextSentence => "next sentence",
+    CausalLm => "causal LM",
+});
 
 impl HeadKind {
     /// The canonical name of the last layer, which only heads of this kind have; those of [`HeadKind::MaskedLm`] and

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::{Activation, Isa};
 use crate::kernels::activation::softplus;
-use crate::named::Named;
+use crate::named::{Named, names};
 
 /// A function of a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,43 +40,22 @@ pub enum VectorFunction {
     LogSoftmax,
 }
 
-impl Named for VectorFunction {
-    const ALL: &'static [Self] = &[
-        VectorFunction::Elu,
-        VectorFunction::Selu,
-        VectorFunction::Softplus,
-        VectorFunction::Softsign,
-        VectorFunction::LogSigmoid,
-        VectorFunction::Hardtanh,
-        VectorFunction::Hardsigmoid,
-        VectorFunction::Hardshrink,
-        VectorFunction::Softshrink,
-        VectorFunction::Tanhshrink,
-        VectorFunction::Rrelu,
-        VectorFunction::Softmax,
-        VectorFunction::Softmin,
-        VectorFunction::LogSoftmax,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            VectorFunction::Elu => "elu",
-            VectorFunction::Selu => "selu",
-            VectorFunction::Softplus => "softplus",
-            VectorFunction::Softsign => "softsign",
-            VectorFunction::LogSigmoid => "log-sigmoid",
-            VectorFunction::Hardtanh => "hardtanh",
-            VectorFunction::Hardsigmoid => "hardsigmoid",
-            VectorFunction::Hardshrink => "hardshrink",
-            VectorFunction::Softshrink => "softshrink",
-            VectorFunction::Tanhshrink => "tanhshrink",
-            VectorFunction::Rrelu => "rrelu",
-            VectorFunction::Softmax => "softmax",
-            VectorFunction::Softmin => "softmin",
-            VectorFunction::LogSoftmax => "log-softmax",
-        }
-    }
-}
+names!(VectorFunction {
+    Elu => "elu",
+    Selu => "selu",
+    Softplus => "softplus",
+    Softsign => "softsign",
+    LogSigmoid => "log-sigmoid",
+    Hardtanh => "hardtanh",
+    Hardsigmoid => "hardsigmoid",
+    Hardshrink => "hardshrink",
+    Softshrink => "softshrink",
+    Tanhshrink => "tanhshrink",
+    Rrelu => "rrelu",
+    Softmax => "softmax",
+    Softmin => "softmin",
+    LogSoftmax => "log-softmax",
+});
 
 impl VectorFunction {
     /// Whether an element of the result depends on other elements of the vector.

@@ -1,10 +1,10 @@
 //! The backend of an encoder: the device it runs on and the dtype it computes in. This is the only place that chooses a
 //! device.
 
-use std::error::Error;
 use std::fmt;
 
 use candle_core::{DType, Device, Result, Tensor};
+use thiserror::Error;
 
 use super::gpu::{self, AttentionVariant, supports_attention, supports_linear};
 use crate::kernels::gemm::GemmType;
@@ -100,13 +100,16 @@ impl fmt::Display for ComputeDtype {
 }
 
 /// The reason why the requested device and dtype are not available.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DeviceError {
     /// A GPU was requested with a dtype that only the CPU supports.
+    #[error("dtype {0} is not supported on a GPU")]
     CpuOnlyDtype(ComputeDtype),
     /// The CPU has to compute, but only GPUs support the dtype.
+    #[error("dtype {0} is not supported on the CPU")]
     GpuOnlyDtype(ComputeDtype),
     /// A requested GPU cannot be used.
+    #[error("cuda:{ordinal}: {reason}")]
     Gpu {
         /// The requested ordinal.
         ordinal: usize,
@@ -116,45 +119,24 @@ pub enum DeviceError {
 }
 
 /// The reason why a GPU cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum GpuUnavailable {
     /// The binary was built without the feature `cuda`.
+    #[error("built without CUDA")]
     NotCompiled,
     /// There is no GPU or no driver.
+    #[error("no GPU or no driver found")]
     NotFound,
     /// There are only `count` GPUs, counted from 0.
+    #[error("only {count} GPU{} found", if *.count == 1 { "" } else { "s" })]
     NoSuchOrdinal {
         /// Number of GPUs.
         count: usize,
     },
     /// The driver refused the GPU, or the GPU is too old; with the error.
+    #[error("the GPU cannot be used: {0}")]
     Unusable(String),
 }
-
-impl fmt::Display for DeviceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DeviceError::CpuOnlyDtype(dtype) => write!(f, "dtype {dtype} is not supported on a GPU"),
-            DeviceError::GpuOnlyDtype(dtype) => write!(f, "dtype {dtype} is not supported on the CPU"),
-            DeviceError::Gpu { ordinal, reason } => write!(f, "cuda:{ordinal}: {reason}"),
-        }
-    }
-}
-
-impl fmt::Display for GpuUnavailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            GpuUnavailable::NotCompiled => f.write_str("built without CUDA"),
-            GpuUnavailable::NotFound => f.write_str("no GPU or no driver found"),
-            GpuUnavailable::NoSuchOrdinal { count: 1 } => f.write_str("only 1 GPU found"),
-            GpuUnavailable::NoSuchOrdinal { count } => write!(f, "only {count} GPUs found"),
-            GpuUnavailable::Unusable(error) => write!(f, "the GPU cannot be used: {error}"),
-        }
-    }
-}
-
-impl Error for DeviceError {}
-impl Error for GpuUnavailable {}
 
 impl Backend {
     /// The backends for a request: one per requested GPU, or one. With [`DeviceRequest::Auto`] in a build with CUDA,

@@ -126,7 +126,7 @@ impl BatchBuilder {
         columns.push(Arc::new(Int64Array::from(rows.tokens)));
         columns.push(Arc::new(rows.truncated.finish()));
         columns.extend(rows.kept.into_iter().map(ColumnBuilder::finish).collect::<Result<Vec<_>, _>>()?);
-        columns.extend(rows.content.finish()?);
+        columns.extend(rows.content.finish());
         RecordBatch::try_new(rows.arrow_schema, columns)
     }
 }

@@ -1,22 +1,22 @@
 //! The Arrow columns of the content of rows: `scale` and `embedding` or `embeddings`, `rank` and `score`, `labels`, `masks`, or
 //! `indices` and `values`; of several outputs, those of each. Those of entities and answers are in `span_columns`.
 
+use std::slice::IterMut;
 use std::sync::Arc;
 
 use anyhow::Result;
-use arrow_array::builder::StringBuilder;
-use arrow_array::cast::AsArray;
-use arrow_array::types::{Float16Type, Float32Type, Int8Type, Int32Type, Int64Type};
-use arrow_array::{
-    Array, ArrayRef, FixedSizeListArray, Float16Array, Float32Array, Int8Array, Int32Array, Int64Array,
-    ListArray, StructArray,
+use arrow_array::builder::{
+    ArrayBuilder, FixedSizeListBuilder, Float16Builder, Float32Builder, Int8Builder, Int32Builder,
+    Int64Builder, ListBuilder, PrimitiveBuilder, StringBuilder, StructBuilder, make_builder,
 };
-use arrow_buffer::OffsetBuffer;
-use arrow_schema::{ArrowError, DataType, Field, Fields};
+use arrow_array::cast::AsArray;
+use arrow_array::types::{ArrowPrimitiveType, Float16Type, Float32Type, Int8Type, Int32Type, Int64Type};
+use arrow_array::{ArrayRef, FixedSizeListArray, Float32Array, Int64Array, ListArray};
+use arrow_schema::{DataType, Field, Fields};
 
 use super::content::{Content, ContentType, LabelScore, SparseVector, TokenScore, VectorType, other_content};
 use super::dtype::{OutputDtype, StoredVector, VectorValues};
-use super::span_columns::{self, SpanBuilder, SpanColumns};
+use super::span_columns::{self, SpanColumns};
 
 /// The fields of the content: vectors are a fixed-size list, or a list of those with one vector per token; labels are a list of
 /// structs, masks a list of such lists, sparse vectors two lists.
@@ -85,188 +85,145 @@ fn item_field(data_type: DataType) -> Field {
 }
 
 /// Builds the columns of the content row by row.
-pub(super) enum ContentBuilder {
-    Vectors {
-        vector_type: VectorType,
-        scale: Vec<f32>,
-        /// Number of vectors of each row.
-        counts: Vec<usize>,
-        values: VectorValues,
-    },
-    Scores {
-        ranks: Option<Vec<i64>>,
-        scores: Vec<f32>,
-    },
-    Labels {
-        /// Number of labels of each row.
-        counts: Vec<usize>,
-        labels: StringBuilder,
-        scores: Vec<f32>,
-    },
-    Masks {
-        /// Number of masks of each row.
-        counts: Vec<usize>,
-        /// Number of tokens of each mask.
-        token_counts: Vec<usize>,
-        tokens: StringBuilder,
-        ids: Vec<i32>,
-        scores: Vec<f32>,
-    },
-    Sparse {
-        /// Number of elements of each row.
-        counts: Vec<usize>,
-        indices: Vec<i32>,
-        values: Vec<f32>,
-    },
-    Spans(SpanBuilder),
-    Outputs(Vec<ContentBuilder>),
+pub(super) struct ContentBuilder {
+    content: ContentType,
+    /// One for each of the [`fields`].
+    columns: Vec<Box<dyn ArrayBuilder>>,
 }
 
 impl ContentBuilder {
     /// An empty builder.
     pub(super) fn new(content: &ContentType) -> Self {
-        match *content {
-            ContentType::Vectors(vector_type) => ContentBuilder::Vectors {
-                vector_type,
-                scale: Vec::new(),
-                counts: Vec::new(),
-                values: VectorValues::empty(vector_type.dtype),
-            },
-            ContentType::Scores { ranked } => {
-                ContentBuilder::Scores { ranks: ranked.then(Vec::new), scores: Vec::new() }
-            }
-            ContentType::Labels => ContentBuilder::Labels {
-                counts: Vec::new(),
-                labels: StringBuilder::new(),
-                scores: Vec::new(),
-            },
-            ContentType::Masks => ContentBuilder::Masks {
-                counts: Vec::new(),
-                token_counts: Vec::new(),
-                tokens: StringBuilder::new(),
-                ids: Vec::new(),
-                scores: Vec::new(),
-            },
-            ContentType::Sparse { .. } => {
-                ContentBuilder::Sparse { counts: Vec::new(), indices: Vec::new(), values: Vec::new() }
-            }
-            ContentType::Spans(kind) => ContentBuilder::Spans(SpanBuilder::new(kind)),
-            ContentType::Outputs(outputs) => {
-                ContentBuilder::Outputs(outputs.parts().map(|part| ContentBuilder::new(&part)).collect())
-            }
-        }
+        let columns = fields(content).iter().map(|field| make_builder(field.data_type(), 0)).collect();
+        ContentBuilder { content: *content, columns }
     }
 
     /// Adds the content of a row, and returns its approximate size in bytes.
     pub(super) fn push(&mut self, content: &Content) -> Result<usize> {
-        match (self, content) {
-            (ContentBuilder::Vectors { vector_type, scale, counts, values }, Content::Vector(vector)) => {
-                scale.extend(vector.scale);
-                counts.push(vector.values.len() / vector_type.width());
-                values.extend(&vector.values);
-                Ok(vector.values.len() * vector_type.dtype.element_bytes())
-            }
-            (ContentBuilder::Scores { ranks, scores }, Content::Score { score, rank }) => {
-                scores.push(*score);
-                if let Some(ranks) = ranks {
-                    ranks.push(rank.unwrap_or_default() as i64);
-                }
-                Ok(size_of::<f32>())
-            }
-            (ContentBuilder::Labels { counts, labels, scores }, Content::Labels(row)) => {
-                counts.push(row.len());
-                for LabelScore { label, score } in row {
-                    labels.append_value(label);
-                    scores.push(*score);
-                }
-                let bytes = row.iter().map(|label| label.label.len() + size_of::<i32>() + size_of::<f32>());
-                Ok(bytes.sum())
-            }
-            (ContentBuilder::Masks { counts, token_counts, tokens, ids, scores }, Content::Masks(row)) => {
-                counts.push(row.len());
-                token_counts.extend(row.iter().map(Vec::len));
-                for TokenScore { token, id, score } in row.iter().flatten() {
-                    tokens.append_value(token);
-                    ids.push(*id as i32);
-                    scores.push(*score);
-                }
-                let bytes = row.iter().flatten().map(|token| token.token.len() + 3 * size_of::<i32>());
-                Ok(bytes.sum())
-            }
-            (ContentBuilder::Sparse { counts, indices, values }, Content::Sparse(row)) => {
-                counts.push(row.indices.len());
-                indices.extend(row.indices.iter().map(|&index| index as i32));
-                values.extend(&row.values);
-                Ok(row.indices.len() * (size_of::<i32>() + size_of::<f32>()))
-            }
-            (ContentBuilder::Outputs(builders), Content::Outputs(outputs)) => {
-                builders.iter_mut().zip(outputs).map(|(builder, output)| builder.push(output)).sum()
-            }
-            (ContentBuilder::Spans(spans), content) => spans.push(content),
-            _ => other_content(),
-        }
+        push(&self.content, content, &mut self.columns.iter_mut())
     }
 
     /// The columns.
-    pub(super) fn finish(self) -> Result<Vec<ArrayRef>, ArrowError> {
-        match self {
-            ContentBuilder::Vectors { vector_type, scale, counts, values } => {
-                let scale = (vector_type.dtype == OutputDtype::Int8)
-                    .then(|| Arc::new(Float32Array::from(scale)) as ArrayRef);
-                Ok(scale.into_iter().chain([vectors(&vector_type, values, counts)?]).collect())
-            }
-            ContentBuilder::Scores { ranks, scores } => {
-                let ranks = ranks.map(|ranks| Arc::new(Int64Array::from(ranks)) as ArrayRef);
-                Ok(ranks.into_iter().chain([Arc::new(Float32Array::from(scores)) as ArrayRef]).collect())
-            }
-            ContentBuilder::Labels { counts, mut labels, scores } => {
-                let columns: Vec<ArrayRef> =
-                    vec![Arc::new(labels.finish()), Arc::new(Float32Array::from(scores))];
-                Ok(vec![list(Arc::new(StructArray::try_new(label_fields(), columns, None)?), counts)?])
-            }
-            ContentBuilder::Masks { counts, token_counts, mut tokens, ids, scores } => {
-                let columns: Vec<ArrayRef> = vec![
-                    Arc::new(tokens.finish()),
-                    Arc::new(Int32Array::from(ids)),
-                    Arc::new(Float32Array::from(scores)),
-                ];
-                let tokens = Arc::new(StructArray::try_new(token_fields(), columns, None)?);
-                Ok(vec![list(list(tokens, token_counts)?, counts)?])
-            }
-            ContentBuilder::Sparse { counts, indices, values } => Ok(vec![
-                list(Arc::new(Int32Array::from(indices)), counts.clone())?,
-                list(Arc::new(Float32Array::from(values)), counts)?,
-            ]),
-            ContentBuilder::Spans(spans) => spans.finish(list),
-            ContentBuilder::Outputs(builders) => {
-                let columns =
-                    builders.into_iter().map(ContentBuilder::finish).collect::<Result<Vec<_>, _>>()?;
-                Ok(columns.into_iter().flatten().collect())
-            }
-        }
+    pub(super) fn finish(mut self) -> Vec<ArrayRef> {
+        self.columns.iter_mut().map(|column| column.finish()).collect()
     }
 }
 
-/// The column of vectors, `counts` in each row.
-fn vectors(
-    vector_type: &VectorType,
-    values: VectorValues,
-    counts: Vec<usize>,
-) -> Result<ArrayRef, ArrowError> {
-    let values: ArrayRef = match values {
-        VectorValues::F32(values) => Arc::new(Float32Array::from(values)),
-        VectorValues::F16(values) => Arc::new(Float16Array::from(values)),
-        VectorValues::Int8(values) => Arc::new(Int8Array::from(values)),
-    };
-    let field = Arc::new(item_field(values.data_type().clone()));
-    let vectors = Arc::new(FixedSizeListArray::try_new(field, vector_type.width() as i32, values, None)?);
-    if vector_type.per_token { list(vectors, counts) } else { Ok(vectors) }
+/// The builders of columns, in the order of [`fields`].
+pub(super) type Columns<'a> = IterMut<'a, Box<dyn ArrayBuilder>>;
+
+/// A builder of lists.
+pub(super) type Lists = ListBuilder<Box<dyn ArrayBuilder>>;
+
+/// The builder of the next column.
+pub(super) fn next<'a, B: ArrayBuilder>(columns: &mut Columns<'a>) -> &'a mut B {
+    typed(columns.next().expect("each field has a column"))
 }
 
-/// A column of lists of `items`, `counts` in each row.
-fn list(items: ArrayRef, counts: Vec<usize>) -> Result<ArrayRef, ArrowError> {
-    let field = Arc::new(item_field(items.data_type().clone()));
-    Ok(Arc::new(ListArray::try_new(field, OffsetBuffer::from_lengths(counts), items, None)?))
+/// A builder as that of its type.
+pub(super) fn typed<B: ArrayBuilder>(builder: &mut Box<dyn ArrayBuilder>) -> &mut B {
+    builder.as_any_mut().downcast_mut().expect("the builder is that of the type of its field")
+}
+
+/// Adds a list of structs: `push` adds the fields of each item.
+pub(super) fn push_structs<T>(lists: &mut Lists, items: &[T], push: impl Fn(&mut StructBuilder, &T)) {
+    for item in items {
+        let structs: &mut StructBuilder = typed(lists.values());
+        push(structs, item);
+        structs.append(true);
+    }
+    lists.append(true);
+}
+
+/// Adds a string to a field of a struct.
+pub(super) fn push_text(structs: &mut StructBuilder, field: usize, text: &str) {
+    let strings = structs.field_builder::<StringBuilder>(field);
+    strings.expect("the field holds strings").append_value(text);
+}
+
+/// Adds a number to a field of a struct.
+pub(super) fn push_number<T: ArrowPrimitiveType>(
+    structs: &mut StructBuilder,
+    field: usize,
+    number: T::Native,
+) {
+    let numbers = structs.field_builder::<PrimitiveBuilder<T>>(field);
+    numbers.expect("the field holds such numbers").append_value(number);
+}
+
+/// Adds the content of a row to its columns, and returns its approximate size in bytes.
+fn push(content_type: &ContentType, content: &Content, columns: &mut Columns) -> Result<usize> {
+    match (content_type, content) {
+        (ContentType::Vectors(vectors), Content::Vector(StoredVector { values, scale })) => {
+            if vectors.dtype == OutputDtype::Int8 {
+                next::<Float32Builder>(columns).append_option(*scale);
+            }
+            if vectors.per_token {
+                let lists: &mut Lists = next(columns);
+                push_vectors(typed(lists.values()), vectors.width(), values);
+                lists.append(true);
+            } else {
+                push_vectors(next(columns), vectors.width(), values);
+            }
+            Ok(values.len() * vectors.dtype.element_bytes())
+        }
+        (ContentType::Scores { ranked }, Content::Score { score, rank }) => {
+            if *ranked {
+                next::<Int64Builder>(columns).append_value(rank.unwrap_or_default() as i64);
+            }
+            next::<Float32Builder>(columns).append_value(*score);
+            Ok(size_of::<f32>())
+        }
+        (ContentType::Labels, Content::Labels(labels)) => {
+            push_structs(next(columns), labels, |structs, LabelScore { label, score }| {
+                push_text(structs, 0, label);
+                push_number::<Float32Type>(structs, 1, *score);
+            });
+            let bytes = labels.iter().map(|label| label.label.len() + size_of::<i32>() + size_of::<f32>());
+            Ok(bytes.sum())
+        }
+        (ContentType::Masks, Content::Masks(masks)) => {
+            let lists: &mut Lists = next(columns);
+            for mask in masks {
+                push_structs(typed(lists.values()), mask, |structs, TokenScore { token, id, score }| {
+                    push_text(structs, 0, token);
+                    push_number::<Int32Type>(structs, 1, *id as i32);
+                    push_number::<Float32Type>(structs, 2, *score);
+                });
+            }
+            lists.append(true);
+            let bytes = masks.iter().flatten().map(|token| token.token.len() + 3 * size_of::<i32>());
+            Ok(bytes.sum())
+        }
+        (ContentType::Sparse { .. }, Content::Sparse(vector)) => {
+            let (indices, values): (&mut Lists, &mut Lists) = (next(columns), next(columns));
+            let ids: Vec<i32> = vector.indices.iter().map(|&index| index as i32).collect();
+            typed::<Int32Builder>(indices.values()).append_slice(&ids);
+            typed::<Float32Builder>(values.values()).append_slice(&vector.values);
+            indices.append(true);
+            values.append(true);
+            Ok(ids.len() * (size_of::<i32>() + size_of::<f32>()))
+        }
+        (ContentType::Outputs(types), Content::Outputs(outputs)) => {
+            types.parts().zip(outputs).map(|(part, output)| push(&part, output, columns)).sum()
+        }
+        (ContentType::Spans(kind), content) => span_columns::push(*kind, content, columns),
+        _ => other_content(),
+    }
+}
+
+/// Adds vectors of `width` elements.
+fn push_vectors(
+    vectors: &mut FixedSizeListBuilder<Box<dyn ArrayBuilder>>,
+    width: usize,
+    values: &VectorValues,
+) {
+    match values {
+        VectorValues::F32(values) => typed::<Float32Builder>(vectors.values()).append_slice(values),
+        VectorValues::F16(values) => typed::<Float16Builder>(vectors.values()).append_slice(values),
+        VectorValues::Int8(values) => typed::<Int8Builder>(vectors.values()).append_slice(values),
+    }
+    (0..values.len() / width).for_each(|_| vectors.append(true));
 }
 
 /// The columns of the content in a record batch.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use half::f16;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::named::Named;
+use crate::named::{Named, names};
 
 /// Type of stored vector elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -23,27 +23,12 @@ pub enum OutputDtype {
     Binary,
 }
 
-impl Named for OutputDtype {
-    const ALL: &'static [Self] =
-        &[OutputDtype::F32, OutputDtype::F16, OutputDtype::Int8, OutputDtype::Binary];
-
-    fn name(self) -> &'static str {
-        match self {
-            OutputDtype::F32 => "f32",
-            OutputDtype::F16 => "f16",
-            OutputDtype::Int8 => "int8",
-            OutputDtype::Binary => "binary",
-        }
-    }
-
-    fn aliases(self) -> &'static [&'static str] {
-        match self {
-            OutputDtype::F32 => &["float32"],
-            OutputDtype::F16 => &["float16"],
-            OutputDtype::Int8 | OutputDtype::Binary => &[],
-        }
-    }
-}
+names!(OutputDtype {
+    F32 => "f32" | "float32",
+    F16 => "f16" | "float16",
+    Int8 => "int8",
+    Binary => "binary",
+});
 
 impl OutputDtype {
     /// Number of stored elements per vector of `dimensions`.
@@ -143,34 +128,12 @@ pub enum VectorValues {
 }
 
 impl VectorValues {
-    /// An empty list of the type that `dtype` stores.
-    pub(super) fn empty(dtype: OutputDtype) -> Self {
-        match dtype {
-            OutputDtype::F32 => VectorValues::F32(Vec::new()),
-            OutputDtype::F16 => VectorValues::F16(Vec::new()),
-            OutputDtype::Int8 | OutputDtype::Binary => VectorValues::Int8(Vec::new()),
-        }
-    }
-
     /// Number of elements.
     pub(super) fn len(&self) -> usize {
         match self {
             VectorValues::F32(values) => values.len(),
             VectorValues::F16(values) => values.len(),
             VectorValues::Int8(values) => values.len(),
-        }
-    }
-
-    /// Appends elements of the same type.
-    ///
-    /// # Panics
-    /// If the types differ.
-    pub(super) fn extend(&mut self, other: &VectorValues) {
-        match (self, other) {
-            (VectorValues::F32(values), VectorValues::F32(other)) => values.extend_from_slice(other),
-            (VectorValues::F16(values), VectorValues::F16(other)) => values.extend_from_slice(other),
-            (VectorValues::Int8(values), VectorValues::Int8(other)) => values.extend_from_slice(other),
-            _ => unreachable!("all rows have the output's dtype"),
         }
     }
 

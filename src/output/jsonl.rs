@@ -12,8 +12,9 @@ use serde::{Serialize, Serializer};
 use super::content::{Content, ContentType, SparseVector};
 use super::dtype::StoredVector;
 use super::encoder::RowEncoder;
+use super::format::OutputFormat;
 use super::row::{Row, Span};
-use super::schema::OutputSchema;
+use super::schema::{OutputMetadata, OutputSchema};
 
 /// Encodes rows as JSON Lines.
 pub(super) struct JsonlEncoder {
@@ -33,6 +34,21 @@ impl RowEncoder for JsonlEncoder {
         bytes.push(b'\n');
         Ok(())
     }
+}
+
+/// Rows as a JSON array of the objects that JSON Lines has.
+pub fn json_rows(rows: &[Row], content: &ContentType) -> Vec<u8> {
+    let schema = OutputSchema {
+        format: OutputFormat::Jsonl,
+        content: *content,
+        chunks: false,
+        ids: None,
+        kept: Vec::new(),
+        metadata: OutputMetadata::new(),
+        follows_batches: false,
+    };
+    let rows: Vec<JsonRow> = rows.iter().map(|row| JsonRow { row, schema: &schema }).collect();
+    serde_json::to_vec(&rows).expect("writing to memory does not fail, and keys are strings")
 }
 
 /// A row as a JSON object. Elements have the fewest digits that read back as the same `f32`; NaN and infinite ones are

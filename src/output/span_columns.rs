@@ -1,15 +1,14 @@
 //! The Arrow columns of rows with spans of a text: `entities`, or `answers` and `no_answer`. Spans are a list of structs.
 
-use std::sync::Arc;
-
 use anyhow::Result;
-use arrow_array::builder::StringBuilder;
+use arrow_array::builder::Float32Builder;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Int64Type};
-use arrow_array::{Array, ArrayRef, Float32Array, Int64Array, ListArray, StringArray, StructArray};
-use arrow_schema::{ArrowError, DataType, Field, Fields};
+use arrow_array::{Array, ArrayRef, Float32Array, ListArray, StringArray};
+use arrow_schema::{DataType, Field, Fields};
 
 use super::content::{Answer, Content, Entity, SpanKind, other_content};
+use super::content_columns::{Columns, next, push_number, push_structs, push_text};
 
 /// The fields of the content.
 pub(super) fn fields(kind: SpanKind, list: impl Fn(DataType) -> DataType) -> Vec<Field> {
@@ -36,87 +35,33 @@ fn span_fields(kind: SpanKind) -> Fields {
     names.iter().map(|name| Field::new(*name, types(name), false)).collect()
 }
 
-/// Builds the columns row by row.
-pub(super) struct SpanBuilder {
-    kind: SpanKind,
-    /// Number of spans of each row.
-    counts: Vec<usize>,
-    labels: StringBuilder,
-    texts: StringBuilder,
-    starts: Vec<i64>,
-    ends: Vec<i64>,
-    scores: Vec<f32>,
-    no_answer: Vec<f32>,
-}
-
-impl SpanBuilder {
-    /// An empty builder.
-    pub(super) fn new(kind: SpanKind) -> Self {
-        SpanBuilder {
-            kind,
-            counts: Vec::new(),
-            labels: StringBuilder::new(),
-            texts: StringBuilder::new(),
-            starts: Vec::new(),
-            ends: Vec::new(),
-            scores: Vec::new(),
-            no_answer: Vec::new(),
+/// Adds the content of a row to its columns, and returns its approximate size in bytes.
+pub(super) fn push(kind: SpanKind, content: &Content, columns: &mut Columns) -> Result<usize> {
+    let (count, strings) = match (kind, content) {
+        (SpanKind::Entities, Content::Entities(entities)) => {
+            push_structs(next(columns), entities, |structs, Entity { label, score, start, end, text }| {
+                push_text(structs, 0, label);
+                push_number::<Float32Type>(structs, 1, *score);
+                push_number::<Int64Type>(structs, 2, *start as i64);
+                push_number::<Int64Type>(structs, 3, *end as i64);
+                push_text(structs, 4, text);
+            });
+            let strings = entities.iter().map(|entity| entity.label.len() + entity.text.len());
+            (entities.len(), strings.sum::<usize>())
         }
-    }
-
-    /// Adds the content of a row, and returns its approximate size in bytes.
-    pub(super) fn push(&mut self, content: &Content) -> Result<usize> {
-        let strings = match (self.kind, content) {
-            (SpanKind::Entities, Content::Entities(entities)) => {
-                self.counts.push(entities.len());
-                for Entity { label, score, start, end, text } in entities {
-                    self.labels.append_value(label);
-                    self.push_span(text, *start, *end, *score);
-                }
-                entities.iter().map(|entity| entity.label.len() + entity.text.len()).sum::<usize>()
-            }
-            (SpanKind::Answers, Content::Answers { answers, no_answer }) => {
-                self.counts.push(answers.len());
-                self.no_answer.push(*no_answer);
-                for Answer { text, start, end, score } in answers {
-                    self.push_span(text, *start, *end, *score);
-                }
-                answers.iter().map(|answer| answer.text.len()).sum()
-            }
-            _ => return other_content(),
-        };
-        let numbers = self.counts.last().unwrap_or(&0) * (2 * size_of::<i64>() + size_of::<f32>());
-        Ok(size_of::<i32>() + numbers + strings)
-    }
-
-    fn push_span(&mut self, text: &str, start: u64, end: u64, score: f32) {
-        self.texts.append_value(text);
-        self.starts.push(start as i64);
-        self.ends.push(end as i64);
-        self.scores.push(score);
-    }
-
-    /// The columns; `list` makes a column of lists from their items and counts.
-    pub(super) fn finish(
-        mut self,
-        list: impl Fn(ArrayRef, Vec<usize>) -> Result<ArrayRef, ArrowError>,
-    ) -> Result<Vec<ArrayRef>, ArrowError> {
-        let labels: ArrayRef = Arc::new(self.labels.finish());
-        let texts: ArrayRef = Arc::new(self.texts.finish());
-        let starts: ArrayRef = Arc::new(Int64Array::from(self.starts));
-        let ends: ArrayRef = Arc::new(Int64Array::from(self.ends));
-        let scores: ArrayRef = Arc::new(Float32Array::from(self.scores));
-        let columns = match self.kind {
-            SpanKind::Entities => vec![labels, scores, starts, ends, texts],
-            SpanKind::Answers => vec![texts, starts, ends, scores],
-        };
-        let spans = StructArray::try_new(span_fields(self.kind), columns, None)?;
-        let spans = list(Arc::new(spans), self.counts)?;
-        Ok(match self.kind {
-            SpanKind::Entities => vec![spans],
-            SpanKind::Answers => vec![spans, Arc::new(Float32Array::from(self.no_answer))],
-        })
-    }
+        (SpanKind::Answers, Content::Answers { answers, no_answer }) => {
+            push_structs(next(columns), answers, |structs, Answer { text, start, end, score }| {
+                push_text(structs, 0, text);
+                push_number::<Int64Type>(structs, 1, *start as i64);
+                push_number::<Int64Type>(structs, 2, *end as i64);
+                push_number::<Float32Type>(structs, 3, *score);
+            });
+            next::<Float32Builder>(columns).append_value(*no_answer);
+            (answers.len(), answers.iter().map(|answer| answer.text.len()).sum())
+        }
+        _ => return other_content(),
+    };
+    Ok(size_of::<i32>() + count * (2 * size_of::<i64>() + size_of::<f32>()) + strings)
 }
 
 /// The columns in a record batch.

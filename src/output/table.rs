@@ -19,7 +19,7 @@ use super::destination::{Access, Destination};
 use super::format::OutputFormat;
 use super::lock::OutputLock;
 use crate::field::FieldValue;
-use crate::named::Named;
+use crate::named::names;
 use crate::sys::terminal::escape_controls;
 
 /// Rows that are aligned together in the text format, and that are a row group at most in parquet.
@@ -40,19 +40,7 @@ pub enum TableFormat {
     Parquet,
 }
 
-impl Named for TableFormat {
-    const ALL: &'static [Self] =
-        &[TableFormat::Text, TableFormat::Jsonl, TableFormat::Csv, TableFormat::Parquet];
-
-    fn name(self) -> &'static str {
-        match self {
-            TableFormat::Text => "text",
-            TableFormat::Jsonl => "jsonl",
-            TableFormat::Csv => "csv",
-            TableFormat::Parquet => "parquet",
-        }
-    }
-}
+names!(TableFormat { Text => "text", Jsonl => "jsonl", Csv => "csv", Parquet => "parquet" });
 
 /// Writes the rows of a table. A file is written atomically: if the writer is dropped before [`TableWriter::finish`], nothing is left.
 pub struct TableWriter<'a> {

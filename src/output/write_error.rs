@@ -1,23 +1,16 @@
 //! Error messages for failed writes.
 
-use std::fmt;
 use std::io::{self, ErrorKind};
 
 use anyhow::anyhow;
+use thiserror::Error;
 
 use super::target::{Target, parent_dir};
 
 /// The reader of a pipe closed it. The command ends without an error.
-#[derive(Debug)]
+#[derive(Debug, Error)]
+#[error("the output pipe was closed")]
 pub struct ClosedPipe;
-
-impl fmt::Display for ClosedPipe {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the output pipe was closed")
-    }
-}
-
-impl std::error::Error for ClosedPipe {}
 
 /// The message for a failed write to `target`; [`ClosedPipe`] for a broken pipe. `resumable` says whether --resume can
 /// continue the run afterwards.

@@ -2,27 +2,19 @@
 
 use anyhow::Result;
 
-use super::records::{RecordOptions, Setup, run};
+use super::records::{Setup, TaskOptions, run};
 use super::yes_or_no;
 use crate::job::{ExitStatus, Queries, RunIdentity};
 use crate::nn::HeadKind;
 use crate::output::OutputMetadata;
 use crate::task::{AnswerOptions, Answerer, load_head};
 
-/// The options of `sconce answer`.
-pub struct AnswerRunOptions {
-    /// The model, the texts and the output. The second text of a pair is the question of its record.
-    pub records: RecordOptions,
-    /// How questions are answered.
-    pub answer: AnswerOptions,
-}
-
-/// Runs `sconce answer`.
+/// Runs `sconce answer`. The second text of a pair is the question of its record.
 ///
 /// # Errors
 /// If the input, the model or the output fails. [`crate::job::Interrupted`] if the user interrupts the run.
-pub fn answer(options: &AnswerRunOptions) -> Result<ExitStatus> {
-    let AnswerRunOptions { records, answer } = options;
+pub fn answer(options: &TaskOptions<AnswerOptions>) -> Result<ExitStatus> {
+    let TaskOptions { records, task: answer } = options;
     run(
         records,
         |console| load_head(HeadKind::QuestionAnswering, &records.model, console),

@@ -1,20 +1,20 @@
-//! `sconce classify`: texts or pairs → labels.
+//! `sconce classify`: texts or pairs → labels; and what `sconce fill` has in common with it.
 
 use anyhow::Result;
 
-use super::records::{RecordOptions, Setup, of_scores, run};
+use super::records::{Setup, TaskOptions, of_scores, run};
 use crate::job::ExitStatus;
+use crate::model::classification::ScoreFunction;
 use crate::nn::HeadKind;
 use crate::output::OutputMetadata;
-use crate::task::{Classifier, ScoreOptions, load_head};
+use crate::task::{Classifier, Loaded, ModelTask, ScoreOptions, load_head};
 
-/// The options of `sconce classify`.
-pub struct ClassifyOptions {
-    /// The model, the texts and the output.
-    pub records: RecordOptions,
-    /// How texts are classified.
+/// Which of the labels or tokens that a head scores are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BestOptions {
+    /// How they are scored.
     pub scores: ScoreOptions,
-    /// Maximum number of labels per row; 0: all.
+    /// Maximum number of labels per row, or of tokens per mask; 0: all.
     pub top_k: usize,
 }
 
@@ -22,16 +22,26 @@ pub struct ClassifyOptions {
 ///
 /// # Errors
 /// If the input, the model or the output fails. [`crate::job::Interrupted`] if the user interrupts the run.
-pub fn classify(options: &ClassifyOptions) -> Result<ExitStatus> {
-    let ClassifyOptions { records, scores, top_k } = options;
+pub fn classify(options: &TaskOptions<BestOptions>) -> Result<ExitStatus> {
+    run_best(options, HeadKind::SequenceClassification, Classifier::new, Classifier::function)
+}
+
+/// Runs a command that writes the best of what a head scores: `new` makes its task, and `function` is that of the scores.
+pub(super) fn run_best<T: ModelTask>(
+    options: &TaskOptions<BestOptions>,
+    head: HeadKind,
+    new: impl FnOnce(Loaded, ScoreOptions, usize) -> Result<T>,
+    function: impl FnOnce(&T) -> ScoreFunction,
+) -> Result<ExitStatus> {
+    let TaskOptions { records, task: BestOptions { scores, top_k } } = options;
     run(
         records,
-        |console| load_head(HeadKind::SequenceClassification, &records.model, console),
+        |console| load_head(head, &records.model, console),
         |loaded, _| {
-            let task = Classifier::new(loaded, *scores, *top_k)?;
+            let task = new(loaded, *scores, *top_k)?;
             let mut identity = of_scores(&task, scores.raw);
             identity.insert("--top-k".into(), top_k.to_string());
-            let metadata = OutputMetadata::from([("scores".into(), task.function().to_string())]);
+            let metadata = OutputMetadata::from([("scores".into(), function(&task).to_string())]);
             Ok(Setup::in_order(task, identity, metadata))
         },
     )

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::append::Appended;
-use super::records::{RecordOptions, Setup, run, true_or_false};
+use super::records::{Setup, TaskOptions, run, true_or_false};
 use super::yes_or_no;
 use crate::job::{ExitStatus, RunIdentity};
 use crate::named::Named;
@@ -17,12 +17,7 @@ use crate::task::{
 use crate::text::Chunking;
 
 /// The options of `sconce embed`.
-pub struct EmbedOptions {
-    /// The model, the texts and the output.
-    pub records: RecordOptions,
-    /// How vectors are computed and stored.
-    pub vectors: VectorOptions,
-}
+pub type EmbedOptions = TaskOptions<VectorOptions>;
 
 /// Runs `sconce embed`.
 ///
@@ -42,7 +37,7 @@ pub fn embed(mut options: EmbedOptions) -> Result<ExitStatus> {
 
 /// Embeds the records into the output.
 fn embed_records(options: &EmbedOptions) -> Result<ExitStatus> {
-    let EmbedOptions { records, vectors } = options;
+    let TaskOptions { records, task: vectors } = options;
     let load = |console: &Console| load_embedding_or_sparse(&records.model, console);
     let outputs = &records.model.outputs;
     if !outputs.is_empty() {
@@ -81,7 +76,7 @@ fn of_sparse(encoder: &SparseEncoder) -> (RunIdentity, OutputMetadata) {
     identity.extend(encoder.role().map(|role| ("--role".into(), role.name().into())));
     let metadata = OutputMetadata::from([
         ("pooling".into(), pooling),
-        ("dimensions".into(), encoder.dimensions().to_string()),
+        ("dimensions".into(), encoder.dimensions.to_string()),
         ("prompt".into(), encoder.prompt().to_owned()),
         ("similarity".into(), encoder.similarity_name().into()),
     ]);

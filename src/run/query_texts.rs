@@ -7,7 +7,7 @@ use crate::error::UsageError;
 use crate::input::{Entries, Entry, Fields, Source};
 use crate::job::Stats;
 use crate::sys::console::Console;
-use crate::task::EmbeddedTexts;
+use crate::task::{EmbeddedTexts, TextError};
 
 /// The queries of `search` or `rerank`.
 pub(super) struct QueryTexts {
@@ -43,6 +43,14 @@ impl QueryTexts {
         }
         let has_ids = ids.iter().any(|id| !id.is_null());
         Ok(QueryTexts { texts, names, ids: has_ids.then_some(ids) })
+    }
+}
+
+/// The error of texts that cannot be encoded: `describe` makes a sentence of the index of the first one and the reason.
+pub(super) fn of_text(error: Error, describe: impl FnOnce(usize, String) -> String) -> Error {
+    match error.downcast::<TextError>() {
+        Ok(TextError { index, reason, .. }) => Error::msg(describe(index, reason)),
+        Err(error) => error,
     }
 }
 

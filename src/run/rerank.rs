@@ -1,8 +1,8 @@
 //! `sconce rerank`: queries and texts → scores.
 
-use anyhow::{Error, Result, anyhow, bail};
+use anyhow::{Result, bail};
 
-use super::query_texts::{QueryTexts, report};
+use super::query_texts::{QueryTexts, of_text, report};
 use super::records::{RecordOptions, Setup, of_scores, run};
 use crate::error::UsageError;
 use crate::field::FieldValue;
@@ -10,7 +10,7 @@ use crate::input::{Fields, InputPath, Source};
 use crate::job::{ExitStatus, Queries, QueryColumns, RunIdentity, sha256_of_texts};
 use crate::output::{self, ColumnType, KeptColumn, OutputMetadata, Target};
 use crate::sys::regular_file::is_same_file;
-use crate::task::{PromptChoice, QueryOptions, Reranker, ScoreOptions, TextError, load_reranker};
+use crate::task::{PromptChoice, QueryOptions, Reranker, ScoreOptions, load_reranker};
 
 /// The options of `sconce rerank`.
 pub struct RerankOptions {
@@ -52,7 +52,7 @@ pub fn rerank(options: &RerankOptions) -> Result<ExitStatus> {
         |loaded, console| {
             let of_texts = QueryOptions { texts: queries.texts.clone(), prompt: options.prompt.clone() };
             let task = Reranker::new(loaded, *scores, &of_texts, top_k.is_some(), console)
-                .map_err(|error| name_query(error, &queries.names))?;
+                .map_err(|error| of_text(error, |i, reason| format!("{} {reason}", queries.names[i])))?;
             let mut identity = of_scores(&task, scores.raw);
             identity.extend(identity_of(options, &queries));
             identity.insert("--prompt".into(), format!("{:?}", task.prompt()));
@@ -112,14 +112,6 @@ fn read_queries(options: &RerankOptions) -> Result<QueryTexts> {
         bail!("--queries {}: the file has no queries; write one per line", names.join(" "));
     }
     Ok(queries)
-}
-
-/// The error of a query that cannot be encoded, with the name of the query.
-fn name_query(error: Error, names: &[String]) -> Error {
-    match error.downcast::<TextError>() {
-        Ok(TextError { index, reason, .. }) => anyhow!("{} {reason}", names[index]),
-        Err(error) => error,
-    }
 }
 
 /// What must be the same for a run to resume another.

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::records::{RecordOptions, Setup, run};
+use super::records::{Setup, TaskOptions, run};
 use super::yes_or_no;
 use crate::job::{ExitStatus, RunIdentity};
 use crate::named::Named;
@@ -10,20 +10,12 @@ use crate::nn::HeadKind;
 use crate::output::OutputMetadata;
 use crate::task::{TagOptions, Tagger, load_head};
 
-/// The options of `sconce tag`.
-pub struct TagRunOptions {
-    /// The model, the texts and the output.
-    pub records: RecordOptions,
-    /// How texts are tagged.
-    pub tag: TagOptions,
-}
-
 /// Runs `sconce tag`.
 ///
 /// # Errors
 /// If the input, the model or the output fails. [`crate::job::Interrupted`] if the user interrupts the run.
-pub fn tag(options: &TagRunOptions) -> Result<ExitStatus> {
-    let TagRunOptions { records, tag } = options;
+pub fn tag(options: &TaskOptions<TagOptions>) -> Result<ExitStatus> {
+    let TaskOptions { records, task: tag } = options;
     run(
         records,
         |console| load_head(HeadKind::TokenClassification, &records.model, console),

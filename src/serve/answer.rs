@@ -1,22 +1,28 @@
 //! The answer to the body of a route: parse, ask, render. The only file that knows both the schemas and the models.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chrono::DateTime;
+use tokio::sync::oneshot;
 
 use super::admission::Admitted;
 use super::models::{Capability, Facts, Kind, Model};
 use super::route::{Matched, Route};
+use super::schema::tasks::{self, TaskRoute};
 use super::schema::{
     Embed, Fault, FaultKind, Predict, Rerank, Schema, SentenceSimilarity, Tokenize, ollama, openai, rerank,
     tei,
 };
-use super::service::{Job, Reply, Service, Texts};
+use super::service::{Job, Reply, Service, Texts, stopping};
 use crate::engine::CallTimes;
 use crate::output::ContentType;
 use crate::task::{ModelTask, PromptChoice};
 use crate::text::{OnLong, TokenIds};
+
+/// Maximum bytes of a body that is parsed on the thread of all connections.
+const PARSED_BYTES: usize = 1 << 15;
 
 /// What the answers of a server say about it.
 #[derive(Debug, Clone)]
@@ -49,7 +55,7 @@ impl Response {
 pub(super) struct Request<'a> {
     pub route: Matched,
     pub path: &'a str,
-    pub body: &'a [u8],
+    pub body: Arc<Vec<u8>>,
     /// The id of the request, for answers that have one.
     pub id: &'a str,
     pub since: Instant,
@@ -68,19 +74,45 @@ impl Service {
         admitted: &mut Admitted,
         limits: &Limits,
     ) -> Answer {
-        let Request { route: Matched { route, schema, .. }, body, .. } = request;
+        let (Matched { route, schema, .. }, body) = (request.route, &request.body);
         let max = limits.client_batch_size;
         let answer = match route {
             Route::Rerank => return self.answer_rerank(admitted, &request, schema, max).await,
             Route::Root => {
                 return self.answer_root(admitted, &request, max).await.map_err(|fault| (fault, schema));
             }
-            Route::Embed => self.answer_embed(admitted, tei::embed(body, max)).await,
-            Route::EmbedAll => self.answer_embed_all(admitted, tei::embed_outputs(body, max)).await,
-            Route::EmbedSparse => self.answer_embed_sparse(admitted, tei::embed_outputs(body, max)).await,
-            Route::Predict => self.answer_predict(admitted, tei::predict(body, max), false).await,
-            Route::Similarity => self.answer_similarity(admitted, tei::similarity(body, max)).await,
-            Route::Tokenize => tei::tokenize(body, max).and_then(|call| self.answer_tokenize(call)),
+            Route::Embed => {
+                self.answer_embed(admitted, self.parse(body, move |body| tei::embed(body, max)).await).await
+            }
+            Route::EmbedAll => {
+                self.answer_embed_all(
+                    admitted,
+                    self.parse(body, move |body| tei::embed_outputs(body, max)).await,
+                )
+                .await
+            }
+            Route::EmbedSparse => {
+                self.answer_embed_sparse(
+                    admitted,
+                    self.parse(body, move |body| tei::embed_outputs(body, max)).await,
+                )
+                .await
+            }
+            Route::Predict => {
+                let call = self.parse(body, move |body| tei::predict(body, max)).await;
+                self.answer_predict(admitted, call, false).await
+            }
+            Route::Similarity => {
+                self.answer_similarity(
+                    admitted,
+                    self.parse(body, move |body| tei::similarity(body, max)).await,
+                )
+                .await
+            }
+            Route::Tokenize => {
+                let call = self.parse(body, move |body| tei::tokenize(body, max)).await;
+                call.and_then(|call| self.answer_tokenize(call))
+            }
             Route::Decode => self.answer_decode(body, max),
             Route::Info => Ok(Response::plain(self.info(limits))),
             Route::OpenAiEmbeddings => self.answer_openai(admitted, body, max).await,
@@ -91,6 +123,7 @@ impl Service {
             Route::OllamaTags => Ok(Response::plain(self.ollama_tags())),
             Route::OllamaVersion => Ok(Response::plain(ollama::version_answer(env!("CARGO_PKG_VERSION")))),
             Route::OllamaShow => self.ollama_show(body),
+            Route::Task(route) => self.answer_task(admitted, route, body, max).await,
             Route::Ready | Route::Live | Route::Metrics => Ok(Response::plain(Vec::new())),
         };
         answer.map_err(|fault| (fault, schema))
@@ -171,7 +204,7 @@ impl Service {
         };
         // The clients of Hugging Face, which ask at `/`, read the labels of the first text from a list of texts.
         let always_list = request.route.path == "/";
-        match tei::root(request.body, task, max)? {
+        match self.parse(&request.body, move |body| tei::root(body, task, max)).await? {
             tei::RootCall::Embed(call) => self.answer_embed(admitted, Ok(call)).await,
             tei::RootCall::EmbedSparse(call) => self.answer_embed_sparse(admitted, Ok(call)).await,
             tei::RootCall::Predict(call) => self.answer_predict(admitted, Ok(call), always_list).await,
@@ -187,7 +220,8 @@ impl Service {
         schema: Schema,
         max: usize,
     ) -> Answer {
-        let (call, schema) = rerank::rerank(request.body, schema, max)?;
+        let call = self.parse(&request.body, move |body| Ok(rerank::rerank(body, schema, max))).await;
+        let (call, schema) = call.map_err(|fault| (fault, schema))??;
         self.rerank_in(admitted, call, schema, request.id).await.map_err(|fault| (fault, schema))
     }
 
@@ -218,10 +252,10 @@ impl Service {
     async fn answer_openai(
         &self,
         admitted: &mut Admitted,
-        body: &[u8],
+        body: &Arc<Vec<u8>>,
         max: usize,
     ) -> Result<Response, Fault> {
-        let (embed, encoding) = openai::embeddings(body, max)?;
+        let (embed, encoding) = self.parse(body, move |body| openai::embeddings(body, max)).await?;
         let job = self.embed(embed, Capability::Embed)?;
         let model = job.model.name.clone();
         self.respond(admitted, job, move |texts| {
@@ -238,7 +272,7 @@ impl Service {
         request: &Request<'_>,
         max: usize,
     ) -> Result<Response, Fault> {
-        let embed = ollama::embed(request.body, max)?;
+        let embed = self.parse(&request.body, move |body| ollama::embed(body, max)).await?;
         let asked = embed.model.clone();
         let job = self.embed(embed, Capability::Embed)?;
         let (model, since) = (asked.unwrap_or_else(|| job.model.name.clone()), request.since);
@@ -262,7 +296,7 @@ impl Service {
     async fn answer_ollama_embeddings(
         &self,
         admitted: &mut Admitted,
-        body: &[u8],
+        body: &Arc<Vec<u8>>,
     ) -> Result<Response, Fault> {
         let embed = ollama::embeddings(body)?;
         if embed.inputs.values.iter().all(String::is_empty) {
@@ -276,6 +310,47 @@ impl Service {
         .await
     }
 
+    async fn answer_task(
+        &self,
+        admitted: &mut Admitted,
+        route: TaskRoute,
+        body: &Arc<Vec<u8>>,
+        max: usize,
+    ) -> Result<Response, Fault> {
+        let call = self.parse(body, move |body| tasks::task(body, route, max)).await?;
+        let (top_k, dtype, dimensions) =
+            (call.options.top_k, call.options.output_dtype, call.options.dimensions);
+        let job = self.task(route, call)?;
+        let mut content = job.model.content();
+        if let ContentType::Vectors(vectors) = &mut content {
+            vectors.dtype = dtype.unwrap_or(vectors.dtype);
+            vectors.dimensions = dimensions.unwrap_or(vectors.dimensions);
+        }
+        let is_ranked = route == TaskRoute::Rerank && top_k.is_some();
+        self.respond(admitted, job, move |texts| {
+            let rows = texts.rows(&content, top_k, is_ranked);
+            Ok([&b"{\"rows\":"[..], &rows, b"}"].concat())
+        })
+        .await
+    }
+
+    /// Parses a body: a large one on a worker, so that the thread of all connections is free.
+    async fn parse<T: Send + 'static>(
+        &self,
+        body: &Arc<Vec<u8>>,
+        parse: impl FnOnce(&[u8]) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, Fault> {
+        if body.len() <= PARSED_BYTES {
+            return parse(body);
+        }
+        let (send, receive) = oneshot::channel();
+        let body = body.clone();
+        self.queue.run(move || {
+            let _ = send.send(parse(&body));
+        });
+        receive.await.unwrap_or_else(|_| Err(stopping()))
+    }
+
     /// Asks for a job, whose ignored fields the response names.
     async fn respond(
         &self,
@@ -283,6 +358,7 @@ impl Service {
         mut job: Job<'_>,
         body: impl FnOnce(&Texts) -> Result<Vec<u8>, Fault> + Send + 'static,
     ) -> Result<Response, Fault> {
+        self.check_waiting()?;
         admitted.grow(job.answer_bytes())?;
         let ignored = std::mem::take(&mut job.ignored);
         Ok(Response { reply: self.ask(job, body).await?, ignored })

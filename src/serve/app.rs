@@ -14,7 +14,7 @@ use super::log::Log;
 use super::metrics::{Gauges, Metrics};
 use super::route::{Matched, Route};
 use super::schema::{Fault, FaultKind, Schema};
-use super::service::{Reply, Service};
+use super::service::{Reply, Service, stopping};
 
 /// Where the server is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub(super) struct AppOptions {
     pub request_timeout: Duration,
     /// Keys of clients; none: everyone may ask.
     pub keys: Vec<String>,
+    /// Origins of pages that may use the server; `*`: all.
+    pub origins: Vec<String>,
     pub log: Log,
 }
 
@@ -45,6 +47,7 @@ pub(super) struct App {
     request_timeout: Duration,
     /// SHA-256 of the keys.
     keys: Vec<[u8; 32]>,
+    origins: Vec<String>,
     service: OnceLock<Service>,
     state: AtomicU8,
     pub admission: Arc<Admission>,
@@ -59,7 +62,7 @@ pub(super) struct App {
 impl App {
     /// A server that loads its models.
     pub(super) fn new(options: AppOptions) -> Arc<Self> {
-        let AppOptions { limits, payload_limit, request_timeout, keys, log } = options;
+        let AppOptions { limits, payload_limit, request_timeout, keys, origins, log } = options;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Arc::new(App {
             admission: Admission::new(limits.concurrent_requests),
@@ -67,6 +70,7 @@ impl App {
             payload_limit,
             request_timeout,
             keys: keys.iter().map(|key| Sha256::digest(key).into()).collect(),
+            origins,
             service: OnceLock::new(),
             state: AtomicU8::new(State::Loading as u8),
             metrics: Metrics::default(),
@@ -137,11 +141,18 @@ impl App {
             let message = format!("{path} does not take {}; send {}", head.method, matched.method);
             return Err(Fault::new(FaultKind::Method, message));
         }
-        if is_foreign(&head.headers) {
-            let message = "the request comes from a page of another origin, which may not use this server";
+        if is_foreign(&head.headers) && self.allowed_origin(&head.headers).is_none() {
+            let message = "the request comes from a page of another origin; start the server with --cors-allow-origin to allow it";
             return Err(Fault::new(FaultKind::Origin, message));
         }
         Ok(matched)
+    }
+
+    /// The origin of a request if it is one that the options allow.
+    pub(super) fn allowed_origin(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+        let origin = headers.get(header::ORIGIN)?;
+        let is_allowed = |allowed: &String| allowed == "*" || allowed.as_bytes() == origin.as_bytes();
+        self.origins.iter().any(is_allowed).then(|| origin.clone())
     }
 
     fn has_key(&self, headers: &HeaderMap) -> bool {
@@ -161,9 +172,7 @@ impl App {
     pub(super) fn service(&self) -> Result<&Service, Fault> {
         match (self.state(), self.service.get()) {
             (State::Ready, Some(service)) => Ok(service),
-            (State::Stopping, _) => {
-                Err(Fault::new(FaultKind::NotReady, "the server stops; send the request again"))
-            }
+            (State::Stopping, _) => Err(stopping()),
             _ => Err(Fault::new(
                 FaultKind::NotReady,
                 "the models are being loaded; send the request again in a moment",

@@ -1,8 +1,7 @@
-//! HTTP/1.1 on one thread: connections, the checks of a request's head, its body, and the head of its answer. What takes time runs on the
-//! workers of the queue.
+//! HTTP/1.1 on one thread: the head of a request, its body, and the head of its answer. What takes time runs on the workers of the queue.
 
 use std::convert::Infallible;
-use std::net::TcpListener as BoundListener;
+use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,16 +10,15 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::service::service_fn;
-use hyper::{Request as HttpRequest, Response as HttpResponse, StatusCode};
+use hyper::{Method, Request as HttpRequest, Response as HttpResponse, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use super::admission::Admitted;
 use super::answer::{Request, Response};
 use super::app::{App, State};
+use super::listener::{Accepted, Listener};
 use super::route::{Matched, Route, schema_of};
 use super::schema::{Fault, FaultKind, Schema, ignored_header, truncated_header};
 
@@ -28,22 +26,16 @@ use super::schema::{Fault, FaultKind, Schema, ignored_header, truncated_header};
 const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 /// Maximum time between two parts of a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum open connections. Others wait until one is closed.
-const MAX_CONNECTIONS: usize = 8192;
-/// How long nothing is accepted after the system has refused a connection, for example because of the limit of open files.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
 /// Answers requests until the process is told to stop, and then those that were admitted, for `shutdown_timeout` at most.
-pub(super) fn serve(listener: BoundListener, app: &Arc<App>, shutdown_timeout: Duration) -> Result<()> {
+pub(super) fn serve(listener: Listener, app: &Arc<App>, shutdown_timeout: Duration) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.context("cannot start the thread for HTTP")?.block_on(async {
-        let listener = TcpListener::from_std(listener)?;
         let connections = GracefulShutdown::new();
+        let stream = |stream| serve_connection(stream, app.clone(), &connections);
         tokio::select! {
-            () = accept(&listener, app, &connections) => {}
+            accepted = listener.accept_all(stream) => accepted?,
             () = super::stop::requested(app) => {}
         }
-        drop(listener);
         app.set_state(State::Stopping);
         tokio::select! {
             () = connections.shutdown() => {}
@@ -54,36 +46,21 @@ pub(super) fn serve(listener: BoundListener, app: &Arc<App>, shutdown_timeout: D
     })
 }
 
-/// Accepts connections, each of which is a task.
-async fn accept(listener: &TcpListener, app: &Arc<App>, connections: &GracefulShutdown) {
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    loop {
-        let Ok(permit) = permits.clone().acquire_owned().await else { return };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(_) => {
-                sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        // Small answers must not wait for more of the same.
-        let _ = stream.set_nodelay(true);
-        let served = app.clone();
-        let answer = service_fn(move |request| respond(served.clone(), request));
-        let connection = hyper::server::conn::http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_TIMEOUT)
-            .serve_connection(TokioIo::new(stream), answer);
-        let connection = connections.watch(connection);
-        let app = app.clone();
-        tokio::spawn(async move {
-            app.connections_changed(1);
-            // A connection that breaks has no one to tell.
-            let _ = connection.await;
-            app.connections_changed(-1);
-            drop(permit);
-        });
-    }
+/// Answers the requests of a connection, as a task of its own.
+fn serve_connection(stream: Accepted, app: Arc<App>, connections: &GracefulShutdown) {
+    let served = app.clone();
+    let answer = service_fn(move |request| respond(served.clone(), request));
+    let mut http = hyper::server::conn::http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+    let watcher = connections.watcher();
+    tokio::spawn(async move {
+        app.connections_changed(1);
+        // A connection that breaks has no one to tell.
+        if let Some((stream, _permit)) = stream.established().await {
+            let _ = watcher.watch(http.serve_connection(TokioIo::new(stream), answer)).await;
+        }
+        app.connections_changed(-1);
+    });
 }
 
 /// The answer to a request, whatever it is.
@@ -96,15 +73,20 @@ async fn respond(
     let id = app.request_id(head.headers.get("x-request-id"));
     let path = head.uri.path();
     let matched = Matched::of(path);
+    let origin = app.allowed_origin(&head.headers);
+    if head.method == Method::OPTIONS && origin.is_some() {
+        return Ok(preflight(origin));
+    }
     let checked = app.check_head(&head, matched);
-    let result = match checked {
+    let mut result = match checked {
         Err(fault) => Err((fault, matched.map_or_else(|| schema_of(path), |matched| matched.schema))),
         Ok(matched) => answer(&app, matched, path, &head.headers, body, &id, since).await,
     };
-    let mut response = match &result {
+    let mut response = match &mut result {
         Ok(response) => response_of(response, matched, since),
         Err((fault, schema)) => response_of_fault(fault, *schema),
     };
+    add_origin(response.headers_mut(), origin);
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(HeaderName::from_static("x-request-id"), id);
     }
@@ -112,6 +94,28 @@ async fn respond(
     let path = matched.map_or("other", |matched| matched.path);
     app.answered(path, response.status().as_u16(), since, reply, &id, result.as_ref().err());
     Ok(response)
+}
+
+/// The answer to a browser that asks whether a page may send a request.
+fn preflight(origin: Option<HeaderValue>) -> HttpResponse<Full<Bytes>> {
+    let mut answer = HttpResponse::new(Full::default());
+    *answer.status_mut() = StatusCode::NO_CONTENT;
+    let headers = answer.headers_mut();
+    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
+    let allowed = HeaderValue::from_static("authorization, content-type, x-request-id");
+    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
+    headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("3600"));
+    add_origin(headers, origin);
+    answer
+}
+
+/// Lets a page of this origin read the answer.
+fn add_origin(headers: &mut HeaderMap, origin: Option<HeaderValue>) {
+    let Some(origin) = origin else { return };
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    headers.insert(header::VARY, HeaderValue::from_static("origin"));
+    let exposed = HeaderValue::from_static("x-truncated-count, x-truncated, x-ignored-fields, x-request-id");
+    headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
 }
 
 /// The answer to a request whose head is in order.
@@ -131,7 +135,7 @@ async fn answer(
     let service = app.service().map_err(in_schema)?;
     let mut admitted = app.admit(&matched, headers).map_err(in_schema)?;
     let body = read(app, body, &mut admitted).await.map_err(in_schema)?;
-    let request = Request { route: matched, path, body: &body, id, since };
+    let request = Request { route: matched, path, body: body.into(), id, since };
     match timeout(app.request_timeout(), service.answer(request, &mut admitted, app.limits())).await {
         Ok(answer) => answer,
         Err(_) => {
@@ -169,9 +173,13 @@ async fn read(app: &App, mut body: Incoming, admitted: &mut Admitted) -> Result<
     }
 }
 
-fn response_of(response: &Response, matched: Option<Matched>, since: Instant) -> HttpResponse<Full<Bytes>> {
+fn response_of(
+    response: &mut Response,
+    matched: Option<Matched>,
+    since: Instant,
+) -> HttpResponse<Full<Bytes>> {
     let Response { reply, ignored } = response;
-    let mut answer = HttpResponse::new(Full::new(Bytes::from(reply.body.clone())));
+    let mut answer = HttpResponse::new(Full::new(Bytes::from(mem::take(&mut reply.body))));
     let is_text = matched.is_some_and(|matched| matched.route == Route::Metrics);
     let content_type = if is_text { "text/plain; version=0.0.4" } else { "application/json" };
     let headers = answer.headers_mut();

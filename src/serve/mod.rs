@@ -9,31 +9,35 @@
 //! * `schema`: requests and answers as bytes, without HTTP and models.
 //! * `models`: what is served. `service`: from a call to the rows of its texts.
 //! * `route`: paths. `answer`: what a route does. `admission`: what is taken on.
-//! * `http`: connections, on one thread. `app`: what they share. `stop`: signals.
+//! * `listener`: sockets and TLS. `http`: connections, on one thread. `app`: what they share. `stop`: signals.
 //! * `metrics`, `log`: what is told about requests.
 
 mod admission;
 mod answer;
 mod app;
 mod http;
+mod listener;
 mod log;
 mod metrics;
 mod models;
+mod probe;
 mod route;
 pub mod schema;
 mod service;
 mod stop;
 
-use std::net::{TcpListener, ToSocketAddrs};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 
 use self::answer::Limits;
 use self::app::{App, AppOptions};
+use self::listener::Listener;
+pub use self::listener::{Address, TlsFiles};
 use self::log::Log;
 pub use self::log::LogFormat;
 use self::models::Models;
+pub use self::probe::probe;
 use self::service::{Defaults, Service};
 use crate::engine::{Capacity, Queue};
 use crate::nn::Isa;
@@ -58,10 +62,12 @@ pub struct ServeOptions {
     pub vectors: VectorOptions,
     /// Whether vectors have unit length where a request does not say. `None`: as the model's files say.
     pub normalize: Option<bool>,
-    /// The address to listen on.
-    pub host: String,
-    /// Its port; 0: a free one.
-    pub port: u16,
+    /// Where to listen.
+    pub address: Address,
+    /// The certificate. `None`: without TLS.
+    pub tls: Option<TlsFiles>,
+    /// Origins of pages that may use the server from a browser; `*`: all.
+    pub origins: Vec<String>,
     /// Maximum tokens of a forward pass.
     pub max_batch_tokens: Option<usize>,
     /// Maximum requests that wait or run.
@@ -89,8 +95,8 @@ const MEMORY_SHARE: f64 = 0.8;
 
 /// Runs `sconce serve` until the process is told to stop.
 pub fn serve(options: &ServeOptions, console: &Console) -> Result<()> {
-    let listener = bind(&options.host, options.port)?;
-    let address = listener.local_addr()?;
+    let listener = Listener::bind(&options.address, options.tls.as_ref())?;
+    let url = listener.url()?;
     let threads = rayon::current_num_threads();
     let limits = Limits {
         concurrent_requests: options.max_concurrent_requests,
@@ -102,6 +108,7 @@ pub fn serve(options: &ServeOptions, console: &Console) -> Result<()> {
         payload_limit: options.payload_limit,
         request_timeout: options.request_timeout,
         keys: options.keys.clone(),
+        origins: options.origins.clone(),
         log: Log { format: options.log_format, verbosity: options.verbosity },
     });
     let (served, timeout) = (app.clone(), options.shutdown_timeout);
@@ -109,7 +116,11 @@ pub fn serve(options: &ServeOptions, console: &Console) -> Result<()> {
     let models = Models::load(options, console)?;
     let described = models.describe();
     let queue = Queue::start(capacity(&models, threads, options), threads)?;
-    let defaults = Defaults { on_long: options.vectors.on_long, normalize: options.normalize };
+    let defaults = Defaults {
+        on_long: options.vectors.on_long,
+        normalize: options.normalize,
+        request_timeout: options.request_timeout,
+    };
     app.admission.limit_bytes(bytes_for_requests(options, &models, threads));
     for model in models.not_normalized().filter(|_| options.normalize == Some(true)) {
         console.note(format!(
@@ -117,27 +128,9 @@ pub fn serve(options: &ServeOptions, console: &Console) -> Result<()> {
         ));
     }
     app.ready(Service { models, queue, defaults });
-    console.note(format!(
-        "listening on http://{address} · {described} on {}, {threads} threads",
-        Isa::selected().name()
-    ));
+    console
+        .note(format!("listening on {url} · {described} on {}, {threads} threads", Isa::selected().name()));
     http.join().map_err(thread_panicked)?
-}
-
-/// Listens on an address. A name that does not resolve is an error, and not another address.
-fn bind(host: &str, port: u16) -> Result<TcpListener> {
-    let addresses = (host, port).to_socket_addrs();
-    let addresses: Vec<_> = match addresses {
-        Ok(addresses) => addresses.collect(),
-        Err(error) => {
-            return Err(anyhow!("--host {host}: not an address ({error}); pass one of this machine"));
-        }
-    };
-    let listener = TcpListener::bind(&addresses[..]).map_err(|error| {
-        anyhow!("cannot listen on {host}:{port} ({error}); choose another --port, or stop the process that uses it")
-    })?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
 }
 
 /// The workers of the queue.
@@ -147,7 +140,8 @@ fn capacity(models: &Models, threads: usize, options: &ServeOptions) -> Capacity
     let workers = if workload.is_gpu { workload.batches_per_gpu * workload.encoders } else { threads };
     let max_batch_tokens = options.max_batch_tokens.unwrap_or(workload.batch_tokens);
     let tokens_per_second = models.all.iter().map(|model| model.tokens_per_second).fold(1.0, f64::max);
-    Capacity { workers, are_cpu_threads: !workload.is_gpu, max_batch_tokens, tokens_per_second }
+    let short_workers = if workload.is_gpu { 0 } else { (workers / 4).max(1) };
+    Capacity { workers, short_workers, can_share: !workload.is_gpu, max_batch_tokens, tokens_per_second }
 }
 
 /// What `--max-memory` leaves beside weights and batches.

@@ -27,8 +27,12 @@ pub(super) enum Capability {
     EmbedSparse,
     /// A vector of each token of a text.
     EmbedTokens,
-    /// A score of a document for a query.
+    /// A vector of a text, of any kind.
+    Vectors,
+    /// A score of a document for a query, by a cross-encoder or by the similarity of vectors.
     Rerank,
+    /// The same, by a cross-encoder.
+    Scores,
     /// Labels of a text.
     Classify,
     /// Anything: tokens alone are needed.
@@ -39,10 +43,11 @@ impl Capability {
     /// Continues "this route needs ".
     fn needed(self) -> &'static str {
         match self {
-            Capability::Embed => "an embedding model",
+            Capability::Embed | Capability::Vectors => "an embedding model",
             Capability::EmbedSparse => "a sparse encoder like SPLADE",
             Capability::EmbedTokens => "an embedding model",
             Capability::Rerank => "a cross-encoder or an embedding model",
+            Capability::Scores => "a cross-encoder",
             Capability::Classify => "a text classifier",
             Capability::Any => "a model",
         }
@@ -134,8 +139,9 @@ impl Model {
     fn has(&self, capability: Capability) -> bool {
         match (&self.kind, capability) {
             (_, Capability::Any)
-            | (Kind::CrossEncoder(_), Capability::Rerank)
+            | (Kind::CrossEncoder(_), Capability::Rerank | Capability::Scores)
             | (Kind::Classifier(_), Capability::Classify) => true,
+            (Kind::Vectors(_), Capability::Vectors) => true,
             (Kind::Vectors(encoder), _) => match (encoder.content(), capability) {
                 (ContentType::Sparse { .. }, Capability::EmbedSparse | Capability::Rerank) => true,
                 (ContentType::Vectors(vectors), Capability::EmbedTokens) => {
@@ -169,6 +175,14 @@ impl Model {
                     Err(Fault::of(FaultKind::Invalid, "prompt_name", message))
                 }
             },
+        }
+    }
+
+    /// The type of what its rows hold.
+    pub(super) fn content(&self) -> ContentType {
+        match &self.kind {
+            Kind::Vectors(task) => task.content(),
+            Kind::CrossEncoder(task) | Kind::Classifier(task) => task.content(),
         }
     }
 

@@ -6,6 +6,7 @@ use hyper::Method;
 use percent_encoding::percent_decode_str;
 
 use super::schema::Schema;
+use super::schema::tasks::TaskRoute;
 
 /// A route, whatever its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +29,7 @@ pub(super) enum Route {
     OllamaTags,
     OllamaVersion,
     OllamaShow,
+    Task(TaskRoute),
     Ready,
     Live,
     Metrics,
@@ -59,6 +61,9 @@ const ROUTES: &[(&str, Route, &Method, Schema)] = &[
     ("/api/tags", Route::OllamaTags, GET, Schema::Ollama),
     ("/api/version", Route::OllamaVersion, GET, Schema::Ollama),
     ("/api/show", Route::OllamaShow, POST, Schema::Ollama),
+    ("/tasks/embed", Route::Task(TaskRoute::Embed), POST, Schema::Plain),
+    ("/tasks/rerank", Route::Task(TaskRoute::Rerank), POST, Schema::Plain),
+    ("/tasks/classify", Route::Task(TaskRoute::Classify), POST, Schema::Plain),
     ("/health", Route::Ready, GET, Schema::Plain),
     ("/health/ready", Route::Ready, GET, Schema::Plain),
     ("/ping", Route::Ready, GET, Schema::Plain),

@@ -1,12 +1,15 @@
 //! From a call to an answer: which model, which texts with which choices, and what its rows are. It knows the calls of the schemas, but
 //! neither bodies nor HTTP.
 
+use std::mem;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Error;
 use tokio::sync::oneshot;
 
 use super::models::{Capability, Kind, Model, Models};
+use super::schema::tasks::{TaskCall, TaskRoute, TaskRouteOptions};
 use super::schema::{
     Embed, Fault, FaultKind, OneOrMany, Predict, Rerank, SentenceSimilarity, TextAndPair, TextOptions,
     Truncated,
@@ -14,7 +17,7 @@ use super::schema::{
 use crate::engine::{
     Answered, Call, CallTimes, EncodedText, OwnedInput, Queue, RowOptions, TextError, TextFault,
 };
-use crate::output::{Content, LabelScore, SparseVector, VectorValues};
+use crate::output::{Content, ContentType, LabelScore, Row, SparseVector, VectorValues, json_rows};
 use crate::task::{TextEncoder, TextVector};
 use crate::text::{OnLong, Role};
 
@@ -25,6 +28,8 @@ pub(super) struct Defaults {
     pub on_long: OnLong,
     /// Whether dense vectors have unit length. `None`: as the model's files say.
     pub normalize: Option<bool>,
+    /// Maximum time of a request.
+    pub request_timeout: Duration,
 }
 
 /// The models with the queue of their texts.
@@ -122,6 +127,47 @@ impl Texts {
             (text.truncated_tokens > 0).then_some(Truncated { index, tokens, kept: text.tokens })
         };
         self.texts.iter().enumerate().filter_map(of_text).collect()
+    }
+
+    /// The rows of a command: of the best labels `top_k` only, and with `ranked` the best rows only, sorted; 0: all.
+    pub(super) fn rows(&self, content: &ContentType, top_k: Option<usize>, ranked: bool) -> Vec<u8> {
+        let mut contents: Vec<Content> = self.contents().cloned().collect();
+        let mut order: Vec<usize> = (0..contents.len()).collect();
+        let kept = match top_k {
+            Some(0) => usize::MAX,
+            top_k => top_k.unwrap_or(1),
+        };
+        if let ContentType::Labels = content {
+            for content in &mut contents {
+                if let Content::Labels(labels) = content {
+                    labels.truncate(kept);
+                }
+            }
+        }
+        if ranked {
+            let score = |content: &Content| match content {
+                Content::Score { score, .. } => *score,
+                _ => 0.0,
+            };
+            order.sort_by(|&a, &b| score(&contents[b]).total_cmp(&score(&contents[a])));
+            order.truncate(kept);
+            for (place, &text) in order.iter().enumerate() {
+                if let Content::Score { rank, .. } = &mut contents[text] {
+                    *rank = Some(place as u64);
+                }
+            }
+        }
+        let row = |&index: &usize| Row {
+            index: index as u64,
+            id: None,
+            chunk: None,
+            tokens: self.texts[index].tokens,
+            truncated: self.texts[index].truncated_tokens > 0,
+            kept: &[],
+            content: &contents[index],
+        };
+        let rows: Vec<Row> = order.iter().map(row).collect();
+        json_rows(&rows, content)
     }
 
     /// What each text has become. Without chunks and with one query, a text has one row.
@@ -252,6 +298,33 @@ impl Service {
         self.job(model, inputs, RowOptions::default(), names, call.ignored)
     }
 
+    /// The rows of a command for texts or pairs.
+    pub(super) fn task(&self, route: TaskRoute, call: TaskCall) -> Result<Job<'_>, Fault> {
+        let capability = match route {
+            TaskRoute::Embed => Capability::Vectors,
+            TaskRoute::Rerank => Capability::Scores,
+            _ => Capability::Classify,
+        };
+        let model = self.models.select(call.model.as_deref(), capability)?;
+        let TaskRouteOptions { text, normalize, dimensions, output_dtype, raw, .. } = call.options;
+        let options = RowOptions { dimensions, normalize, dtype: output_dtype, raw };
+        let names = Names::of(&call.texts, None);
+        let query: Option<Arc<str>> = call.query.map(Into::into);
+        let (texts, pairs): (Vec<String>, Vec<Option<String>>) =
+            call.texts.values.into_iter().map(|TextAndPair { text, pair }| (text, pair)).unzip();
+        let mut inputs = self.inputs(model, texts, &text)?;
+        for (input, pair) in inputs.iter_mut().zip(pairs) {
+            match (route, pair) {
+                // The first text of a pair is its query.
+                (TaskRoute::Rerank, Some(document)) => {
+                    input.query = Some(mem::replace(&mut input.text, document).into());
+                }
+                (_, pair) => (input.pair, input.query) = (pair, query.clone()),
+            }
+        }
+        self.job(model, inputs, options, names, call.ignored)
+    }
+
     /// Texts with the choices of a request.
     fn inputs(
         &self,
@@ -285,6 +358,16 @@ impl Service {
         Ok(Job { model, call: Call { task: model.task.clone(), inputs, options }, names, ignored })
     }
 
+    /// Refuses texts that would wait longer than requests may take.
+    pub(super) fn check_waiting(&self) -> Result<(), Fault> {
+        let waiting = self.queue.waiting_time();
+        if waiting < self.defaults.request_timeout {
+            return Ok(());
+        }
+        let message = format!("texts for {} seconds wait; send fewer at once", waiting.as_secs());
+        Err(Fault::new(FaultKind::Overloaded, message))
+    }
+
     /// Waits for the answer to a job. `body` makes the body on a worker. A caller that stops waiting leaves the queue.
     pub(super) async fn ask(
         &self,
@@ -303,10 +386,13 @@ impl Service {
         });
         let reply = receive.await;
         drop(ticket);
-        reply.unwrap_or_else(|_| {
-            Err(Fault::new(FaultKind::NotReady, "the server stops; send the request again"))
-        })
+        reply.unwrap_or_else(|_| Err(stopping()))
     }
+}
+
+/// The fault of a request that comes while the server stops.
+pub(super) fn stopping() -> Fault {
+    Fault::new(FaultKind::NotReady, "the server stops; send the request again")
 }
 
 /// The reply of texts that were answered, if all values are finite.

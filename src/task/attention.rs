@@ -12,7 +12,7 @@ use super::options::PromptChoice;
 use super::tokens::{check_tokens, resolve_prompt};
 use crate::engine::TokenizeError;
 use crate::error::UsageError;
-use crate::named::Named;
+use crate::named::{Named, names};
 use crate::nn::{AttentionWeights, Encoder, EncoderSpec, RaggedBatch};
 use crate::sys::console::Console;
 use crate::text::TokenIds;
@@ -87,16 +87,7 @@ pub enum Mixing {
     After,
 }
 
-impl Named for Mixing {
-    const ALL: &'static [Self] = &[Mixing::Before, Mixing::After];
-
-    fn name(self) -> &'static str {
-        match self {
-            Mixing::Before => "before",
-            Mixing::After => "after",
-        }
-    }
-}
+names!(Mixing { Before => "before", After => "after" });
 
 /// The attention of a text of `n` tokens.
 #[derive(Debug, Clone)]

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::model::classification::ScoreFunction;
-use crate::named::Named;
+use crate::named::names;
 use crate::text::TokenSpan;
 
 /// How tokens are joined to entities, by the names of `transformers`.
@@ -21,20 +21,13 @@ pub enum Aggregation {
     Max,
 }
 
-impl Named for Aggregation {
-    const ALL: &'static [Self] =
-        &[Aggregation::None, Aggregation::Simple, Aggregation::First, Aggregation::Average, Aggregation::Max];
-
-    fn name(self) -> &'static str {
-        match self {
-            Aggregation::None => "none",
-            Aggregation::Simple => "simple",
-            Aggregation::First => "first",
-            Aggregation::Average => "average",
-            Aggregation::Max => "max",
-        }
-    }
-}
+names!(Aggregation {
+    None => "none",
+    Simple => "simple",
+    First => "first",
+    Average => "average",
+    Max => "max",
+});
 
 /// The label of tokens that belong to no entity.
 const OUTSIDE: &str = "O";

@@ -31,9 +31,9 @@ pub struct SparseEncoder {
     static_queries: Option<StaticQueries>,
     /// What texts are, with their prompt and limit. Without a choice of the user, they are what the model takes them for, if queries are
     /// encoded in another way.
-    readings: Readings,
-    /// The size of the vocabulary.
-    dimensions: usize,
+    pub(super) readings: Readings,
+    /// Dimensions of a vector: the size of the vocabulary.
+    pub dimensions: usize,
     /// The maximum elements of a vector, of which the largest are kept.
     max_active_dims: Option<usize>,
     /// The similarity function that the vectors are compared with.
@@ -117,19 +117,9 @@ impl SparseEncoder {
         self.static_queries.as_ref().filter(|_| role == Some(Role::Query))
     }
 
-    /// What texts are, with their prompt and limit.
-    pub(super) fn readings(&self) -> &Readings {
-        &self.readings
-    }
-
     /// What the texts are, if anything depends on it.
     pub fn role(&self) -> Option<Role> {
         self.readings.role
-    }
-
-    /// Dimensions of a vector: the size of the vocabulary.
-    pub fn dimensions(&self) -> usize {
-        self.dimensions
     }
 
     /// The weights of texts of one role.

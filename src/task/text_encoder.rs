@@ -24,6 +24,16 @@ pub enum TextEncoder {
     Sparse(Box<SparseEncoder>),
 }
 
+/// What an expression gives for the model that a [`TextEncoder`] is.
+macro_rules! either {
+    ($encoder:expr, $model:ident => $value:expr) => {
+        match $encoder {
+            TextEncoder::Dense($model) => $value,
+            TextEncoder::Sparse($model) => $value,
+        }
+    };
+}
+
 impl TextEncoder {
     /// Resolves the options against the model: a sparse encoder if it was loaded for sparse vectors.
     ///
@@ -38,10 +48,7 @@ impl TextEncoder {
 
     /// Dimensions of a vector.
     pub fn dimensions(&self) -> usize {
-        match self {
-            TextEncoder::Dense(encoder) => encoder.dimensions,
-            TextEncoder::Sparse(encoder) => encoder.dimensions(),
-        }
+        either!(self, encoder => encoder.dimensions)
     }
 
     /// Whether a text, which has one vector, may have one for each of its tokens instead: [`TaskInput::per_token`].
@@ -56,10 +63,7 @@ impl TextEncoder {
 
     /// The prompt before each text.
     pub fn prompt(&self) -> &str {
-        match self {
-            TextEncoder::Dense(encoder) => encoder.prompt(),
-            TextEncoder::Sparse(encoder) => encoder.prompt(),
-        }
+        either!(self, encoder => encoder.prompt())
     }
 
     /// The maximum tokens of a text of a role.
@@ -67,10 +71,7 @@ impl TextEncoder {
     /// # Errors
     /// If the limit leaves no room for a text, or the prompt cannot be tokenized: a usage error.
     pub fn limit_of(&self, role: Role) -> Result<usize> {
-        let (readings, model) = match self {
-            TextEncoder::Dense(encoder) => (&encoder.readings, &encoder.model),
-            TextEncoder::Sparse(encoder) => (encoder.readings(), encoder.model()),
-        };
+        let (readings, model) = either!(self, encoder => (&encoder.readings, encoder.model()));
         let input = TaskInput { role: Some(role), ..TaskInput::default() };
         let reading = readings.of(&input, &model.tokenizer, model.on_long);
         let reading = reading.map_err(|error| UsageError(format!("the text {}", error.into_reason())))?;
@@ -79,10 +80,7 @@ impl TextEncoder {
 
     /// The name of what texts are compared by.
     pub fn similarity_name(&self) -> &'static str {
-        match self {
-            TextEncoder::Dense(encoder) => encoder.similarity_name(),
-            TextEncoder::Sparse(encoder) => encoder.similarity_name(),
-        }
+        either!(self, encoder => encoder.similarity_name())
     }
 
     /// Changes the similarity function that vectors are compared with. Returns whether the vectors have one to choose: the scores of a
@@ -133,10 +131,7 @@ impl Task for TextEncoder {
     type Output = EncodedVector;
 
     fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
-        match self {
-            TextEncoder::Dense(task) => task.tokenize(input),
-            TextEncoder::Sparse(task) => task.tokenize(input),
-        }
+        either!(self, task => task.tokenize(input))
     }
 
     fn encode(
@@ -166,46 +161,28 @@ impl Task for TextEncoder {
     }
 
     fn check(&self, options: &RowOptions) -> Result<(), RowOptionError> {
-        match self {
-            TextEncoder::Dense(task) => task.check(options),
-            TextEncoder::Sparse(task) => task.check(options),
-        }
+        either!(self, task => task.check(options))
     }
 
     fn on_workers_start(&self) {
-        match self {
-            TextEncoder::Dense(task) => task.on_workers_start(),
-            TextEncoder::Sparse(task) => task.on_workers_start(),
-        }
+        either!(self, task => task.on_workers_start())
     }
 }
 
 impl ModelTask for TextEncoder {
     fn model(&self) -> &TextModel {
-        match self {
-            TextEncoder::Dense(task) => task.model(),
-            TextEncoder::Sparse(task) => task.model(),
-        }
+        either!(self, task => task.model())
     }
 
     fn content(&self) -> ContentType {
-        match self {
-            TextEncoder::Dense(task) => task.content(),
-            TextEncoder::Sparse(task) => task.content(),
-        }
+        either!(self, task => task.content())
     }
 
     fn vector_bytes(&self) -> usize {
-        match self {
-            TextEncoder::Dense(task) => task.vector_bytes(),
-            TextEncoder::Sparse(task) => task.vector_bytes(),
-        }
+        either!(self, task => task.vector_bytes())
     }
 
     fn head_memory(&self) -> HeadMemory {
-        match self {
-            TextEncoder::Dense(task) => task.head_memory(),
-            TextEncoder::Sparse(task) => task.head_memory(),
-        }
+        either!(self, task => task.head_memory())
     }
 }

@@ -4,10 +4,10 @@
 //! boundary. Only a word that exceeds the limit by itself is split. To find the end of a chunk, only the text near it is tokenized:
 //! time grows with the length of the text, memory with the length of a chunk.
 
-use std::fmt;
 use std::ops::{Range, RangeInclusive};
 
 use anyhow::{Result, bail};
+use thiserror::Error;
 use unicode_segmentation::UnicodeSegmentation;
 
 use super::{TokenIds, Tokenizer};
@@ -43,24 +43,15 @@ pub struct LateSequence {
 
 /// A single character has more tokens than a chunk may have. The message continues a sentence that begins with the location of the
 /// text.
-#[derive(Debug)]
+#[derive(Debug, Error)]
+#[error(
+    "has a character, {character:?}, with more tokens than --chunk {limit} allows in addition to the special tokens and the prompt; \
+     pass a larger --chunk"
+)]
 pub struct OversizedCharacter {
     character: char,
     limit: usize,
 }
-
-impl fmt::Display for OversizedCharacter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let OversizedCharacter { character, limit } = self;
-        write!(
-            f,
-            "has a character, {character:?}, with more tokens than --chunk {limit} allows in addition to the special tokens and the \
-             prompt; pass a larger --chunk"
-        )
-    }
-}
-
-impl std::error::Error for OversizedCharacter {}
 
 /// Bytes of text per token that are tokenized to find the end of a chunk: enough for most texts to need one attempt. If a text has
 /// more, the number of bytes is doubled.

@@ -1,6 +1,6 @@
 //! What a text is to a model, and what becomes of a text over its limit.
 
-use crate::named::Named;
+use crate::named::names;
 
 /// What a text is: `encode_query` and `encode_document` of sentence-transformers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -11,16 +11,7 @@ pub enum Role {
     Document,
 }
 
-impl Named for Role {
-    const ALL: &'static [Self] = &[Role::Query, Role::Document];
-
-    fn name(self) -> &'static str {
-        match self {
-            Role::Query => "query",
-            Role::Document => "document",
-        }
-    }
-}
+names!(Role { Query => "query", Document => "document" });
 
 /// What to do with texts over the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,15 +26,4 @@ pub enum OnLong {
     Mean,
 }
 
-impl Named for OnLong {
-    const ALL: &'static [Self] = &[OnLong::Truncate, OnLong::Error, OnLong::Skip, OnLong::Mean];
-
-    fn name(self) -> &'static str {
-        match self {
-            OnLong::Truncate => "truncate",
-            OnLong::Error => "error",
-            OnLong::Skip => "skip",
-            OnLong::Mean => "mean",
-        }
-    }
-}
+names!(OnLong { Truncate => "truncate", Error => "error", Skip => "skip", Mean => "mean" });

@@ -38,7 +38,7 @@ use super::token_model::{LibraryTokenizer, TokenModel};
 use super::tokenizer_class::ClassTokenizer;
 use super::tokenizer_config::TokenizerConfig;
 use super::{pieces, tokenizer_json, vocab_files};
-use crate::named::Named;
+use crate::named::names;
 use crate::sys::catch_panic::catch_panic;
 use crate::sys::regular_file;
 
@@ -66,16 +66,7 @@ pub enum TruncationSide {
     Right,
 }
 
-impl Named for TruncationSide {
-    const ALL: &'static [Self] = &[TruncationSide::Left, TruncationSide::Right];
-
-    fn name(self) -> &'static str {
-        match self {
-            TruncationSide::Left => "left",
-            TruncationSide::Right => "right",
-        }
-    }
-}
+names!(TruncationSide { Left => "left", Right => "right" });
 
 /// Which text of a pair that exceeds the limit is truncated, by the names of `transformers`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -89,18 +80,11 @@ pub enum PairTruncation {
     OnlySecond,
 }
 
-impl Named for PairTruncation {
-    const ALL: &'static [Self] =
-        &[PairTruncation::LongestFirst, PairTruncation::OnlyFirst, PairTruncation::OnlySecond];
-
-    fn name(self) -> &'static str {
-        match self {
-            PairTruncation::LongestFirst => "longest_first",
-            PairTruncation::OnlyFirst => "only_first",
-            PairTruncation::OnlySecond => "only_second",
-        }
-    }
-}
+names!(PairTruncation {
+    LongestFirst => "longest_first",
+    OnlyFirst => "only_first",
+    OnlySecond => "only_second",
+});
 
 /// Options of a [`Tokenizer`] that are not in its files.
 #[derive(Debug, Clone, PartialEq, Eq)]

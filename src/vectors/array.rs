@@ -11,7 +11,7 @@ use half::slice::HalfBitsSliceExt;
 
 use super::buffer::{BlockBuffer, unit_scales};
 use super::error::unread;
-use super::source::{Vectors, Visit, split};
+use super::source::{Blocks, Vectors, split};
 use crate::neighbours::{Block, Elements};
 use crate::output::OutputDtype;
 use crate::sys::mapped_file::MappedFile;
@@ -127,13 +127,8 @@ impl Vectors for ArrayVectors {
         self.segments.iter().flat_map(|segment| split(segment.rows.clone(), max_rows)).collect()
     }
 
-    fn read(
-        &self,
-        rows: Range<usize>,
-        max_rows: usize,
-        buffer: &mut BlockBuffer,
-        visit: &mut Visit,
-    ) -> Result<ControlFlow<()>> {
+    fn read(&self, rows: Range<usize>, blocks: Blocks) -> Result<ControlFlow<()>> {
+        let Blocks { max_rows, buffer, visit } = blocks;
         let first = self.segments.partition_point(|segment| segment.rows.end <= rows.start);
         for segment in self.segments[first..].iter().take_while(|segment| segment.rows.start < rows.end) {
             let inside = rows.start.max(segment.rows.start)..rows.end.min(segment.rows.end);
@@ -163,11 +158,12 @@ mod tests {
     fn rows(vectors: &ArrayVectors, count: usize) -> Vec<f32> {
         let mut found = Vec::new();
         let (mut buffer, mut converted) = (BlockBuffer::default(), Vec::new());
-        let flow = vectors.read(0..count, 3, &mut buffer, &mut |block| {
+        let mut visit = |block: &Block| {
             found.extend_from_slice(crate::neighbours::rows_f32(block, 0..block.rows, &mut converted));
             Ok(ControlFlow::Continue(()))
-        });
-        assert!(flow.unwrap().is_continue());
+        };
+        let blocks = Blocks { max_rows: 3, buffer: &mut buffer, visit: &mut visit };
+        assert!(vectors.read(0..count, blocks).unwrap().is_continue());
         found
     }
 

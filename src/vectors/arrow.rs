@@ -9,10 +9,9 @@ use arrow_schema::DataType;
 
 use super::array::{ArrayVectors, Segment};
 use super::batch::{VectorSchema, values};
-use super::buffer::BlockBuffer;
 use super::choice::VectorField;
 use super::error::{REMEDY, malformed, unread};
-use super::source::{Columns, Opened, RowKind, Vectors, Visit, rows_by_unit};
+use super::source::{Blocks, Columns, Opened, RowKind, Vectors, rows_by_unit};
 use crate::field::FieldValue;
 use crate::formats;
 use crate::formats::arrow::ArrowBatches;
@@ -51,10 +50,9 @@ pub(super) fn open(name: &Arc<str>, file: File, field: VectorField) -> Result<Op
     let arrow = Arc::new(ArrowFile { name: name.clone(), batches, schema, units, width });
     let vectors: Box<dyn Vectors> = match segments {
         Some(segments) => Box::new(ArrayVectors::new(name.clone(), file.into(), segments, dtype, dimensions)),
-        None => Box::new(DecodedVectors(arrow.clone())),
+        None => Box::new(arrow.clone()),
     };
-    let columns = Box::new(BatchColumns(arrow));
-    Ok(Opened { metadata, ..Opened::new(next, kind, (dtype, dimensions), vectors, columns) })
+    Ok(Opened { metadata, ..Opened::new(next, kind, (dtype, dimensions), vectors, Box::new(arrow)) })
 }
 
 /// The stored elements of the first vector; `None` if no row has one.
@@ -101,27 +99,19 @@ fn segments(
 }
 
 /// Vectors of record batches that have to be decoded.
-struct DecodedVectors(Arc<ArrowFile>);
-
-impl Vectors for DecodedVectors {
+impl Vectors for Arc<ArrowFile> {
     fn units(&self, _max_rows: usize) -> Vec<Range<usize>> {
-        self.0.units.iter().filter(|unit| !unit.is_empty()).cloned().collect()
+        self.units.iter().filter(|unit| !unit.is_empty()).cloned().collect()
     }
 
-    fn read(
-        &self,
-        rows: Range<usize>,
-        max_rows: usize,
-        buffer: &mut BlockBuffer,
-        visit: &mut Visit,
-    ) -> Result<ControlFlow<()>> {
-        let ArrowFile { name, batches, schema, units, width } = &*self.0;
+    fn read(&self, rows: Range<usize>, mut blocks: Blocks) -> Result<ControlFlow<()>> {
+        let ArrowFile { name, batches, schema, units, width } = &**self;
         let batch = units.partition_point(|unit| unit.end <= rows.start);
         let first = units[batch].start;
         let columns = batches.read(batch, &schema.decoded)?;
-        for part in super::source::split(rows, max_rows) {
+        for part in super::source::split(rows, blocks.max_rows) {
             let slice = columns.slice(part.start - first, part.len());
-            if schema.visit_batch(name, &slice, part.start, *width, buffer, visit)?.is_break() {
+            if schema.visit_batch(name, &slice, part.start, *width, &mut blocks)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }
@@ -129,16 +119,13 @@ impl Vectors for DecodedVectors {
     }
 }
 
-/// The columns beside the vectors.
-struct BatchColumns(Arc<ArrowFile>);
-
-impl Columns for BatchColumns {
+impl Columns for Arc<ArrowFile> {
     fn columns(&self) -> &[KeptColumn] {
-        &self.0.schema.columns
+        &self.schema.columns
     }
 
     fn values(&self, rows: &[usize], columns: &[usize]) -> Result<Vec<Vec<FieldValue>>> {
-        let ArrowFile { name, batches, schema, units, .. } = &*self.0;
+        let ArrowFile { name, batches, schema, units, .. } = &**self;
         let (projection, positions) = schema.projection(columns);
         let mut found = Vec::with_capacity(rows.len());
         for (i, wanted) in rows_by_unit(rows, units) {

@@ -12,7 +12,7 @@ use super::buffer::BlockBuffer;
 use super::choice::{Candidate, Held, VectorField};
 use super::error::{REMEDY, token_integers, wrong_width};
 use super::lists::{first_null, list_items, list_values};
-use super::source::{RowKind, Visit};
+use super::source::{Blocks, RowKind};
 use super::sparse::{self, INDICES, VALUES, WEIGHTS};
 use super::width::{checked_width, dimensions_of_int8};
 use crate::error::one_line;
@@ -190,8 +190,7 @@ impl VectorSchema {
         batch: &RecordBatch,
         first_row: usize,
         width: usize,
-        buffer: &mut BlockBuffer,
-        visit: &mut Visit,
+        Blocks { buffer, visit, .. }: &mut Blocks,
     ) -> Result<ControlFlow<()>> {
         let vectors = self.decoded.iter().position(|index| *index == self.vectors);
         let column = vectors.and_then(|i| batch.columns().get(i));

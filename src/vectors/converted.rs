@@ -11,7 +11,7 @@ use half::{bf16, f16};
 use super::array::{ArrayVectors, Segment};
 use super::buffer::BlockBuffer;
 use super::error::{truncated, unread};
-use super::source::{Columns, Opened, RowKind, Vectors, Visit, split};
+use super::source::{Blocks, Columns, Opened, RowKind, Vectors, split};
 use super::width::{checked_width, dimensions_of_int8};
 use crate::output::{OutputDtype, OutputMetadata};
 use crate::sys::regular_file::read_exact_at;
@@ -178,13 +178,8 @@ impl Vectors for ConvertedVectors {
         split(0..self.rows, max_rows).collect()
     }
 
-    fn read(
-        &self,
-        rows: Range<usize>,
-        max_rows: usize,
-        buffer: &mut BlockBuffer,
-        visit: &mut Visit,
-    ) -> Result<ControlFlow<()>> {
+    fn read(&self, rows: Range<usize>, blocks: Blocks) -> Result<ControlFlow<()>> {
+        let Blocks { max_rows, buffer, visit } = blocks;
         let mut bytes = Vec::new();
         let fitting = READ_BYTES / (self.width * self.array.element.bytes());
         for part in split(rows, max_rows.min(fitting)) {

@@ -14,7 +14,7 @@ use super::batch::{SCALE, VECTORS, is_shown};
 use super::buffer::BlockBuffer;
 use super::choice::{Candidate, Held, VectorField};
 use super::error::wrong_width;
-use super::records::{MAX_LINE_BYTES, RecordReader, Records, VisitRecord};
+use super::records::{MAX_LINE_BYTES, Records, VisitRecord};
 use super::source::{Opened, RowKind};
 use super::width::checked_width;
 use crate::field::FieldValue;
@@ -136,7 +136,7 @@ pub(super) fn open(path: &Path, name: &Arc<str>, field: VectorField) -> Result<O
         units,
         offsets,
     });
-    let (vectors, columns) = (Box::new(RecordReader(file.clone())), Box::new(RecordReader(file)));
+    let (vectors, columns) = (Box::new(file.clone()), Box::new(file));
     Ok(Some(Opened::new(rows, RowKind::Dense, (dtype, dimensions), vectors, columns)))
 }
 

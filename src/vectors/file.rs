@@ -11,7 +11,7 @@ use anyhow::{Result, anyhow, bail};
 use super::buffer::BlockBuffer;
 use super::choice::VectorField;
 use super::error::{PASS_VECTORS, has_several, no_vector};
-use super::source::{Opened, RowKind, rows_by_unit};
+use super::source::{Blocks, Opened, RowKind, rows_by_unit};
 use super::sparse::TokenNumbers;
 use super::{arrow, csv, jsonl, npy, npz, safetensors};
 use crate::error::UsageError;
@@ -118,7 +118,7 @@ impl VectorFile {
         buffer: &mut BlockBuffer,
         mut visit: impl FnMut(&Block) -> Result<ControlFlow<()>>,
     ) -> Result<ControlFlow<()>> {
-        self.opened.vectors.read(unit, max_rows, buffer, &mut visit)
+        self.opened.vectors.read(unit, Blocks { max_rows, buffer, visit: &mut visit })
     }
 
     /// Calls `visit` with blocks of at most `max_rows` rows, in order, from row `first_row` on. Break ends the reading. Rows without a

@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 
-use super::buffer::BlockBuffer;
 use super::choice::VectorField;
 use super::file::VectorFile;
-use super::source::{Columns, Opened, RowKind, Vectors, Visit, rows_by_unit};
+use super::source::{Blocks, Columns, Opened, RowKind, Vectors, rows_by_unit};
 use crate::field::FieldValue;
 use crate::neighbours::Block;
 use crate::output::{ColumnType, KeptColumn};
@@ -68,7 +67,7 @@ fn join(files: Vec<VectorFile>) -> Result<Opened> {
     let metadata = first.metadata().clone();
     let is_rounded = files.iter().any(VectorFile::is_rounded);
     let parts = Arc::new(Parts { files, rows, columns });
-    let (vectors, columns) = (Box::new(JoinedVectors(parts.clone())), Box::new(JoinedColumns(parts)));
+    let (vectors, columns) = (Box::new(parts.clone()), Box::new(parts));
     Ok(Opened { metadata, is_rounded, ..Opened::new(next, kind, elements, vectors, columns) })
 }
 
@@ -96,11 +95,9 @@ fn check_alike(file: &VectorFile, other: &VectorFile) -> Result<()> {
     Ok(())
 }
 
-struct JoinedVectors(Arc<Parts>);
-
-impl Vectors for JoinedVectors {
+impl Vectors for Arc<Parts> {
     fn units(&self, max_rows: usize) -> Vec<Range<usize>> {
-        let Parts { files, rows, .. } = &*self.0;
+        let Parts { files, rows, .. } = &**self;
         let units = |(file, rows): (&VectorFile, &Range<usize>)| {
             let start = rows.start;
             file.units(max_rows).into_iter().map(move |unit| unit.start + start..unit.end + start)
@@ -108,37 +105,28 @@ impl Vectors for JoinedVectors {
         files.iter().zip(rows).flat_map(units).collect()
     }
 
-    fn read(
-        &self,
-        rows: Range<usize>,
-        max_rows: usize,
-        buffer: &mut BlockBuffer,
-        visit: &mut Visit,
-    ) -> Result<ControlFlow<()>> {
-        let Parts { files, rows: parts, .. } = &*self.0;
+    fn read(&self, rows: Range<usize>, blocks: Blocks) -> Result<ControlFlow<()>> {
+        let Parts { files, rows: parts, .. } = &**self;
         let part = parts.partition_point(|part| part.end <= rows.start);
         let start = parts[part].start;
-        files[part].read_unit(rows.start - start..rows.end - start, max_rows, buffer, |block| {
-            visit(&Block { first_row: block.first_row + start, ..*block })
+        files[part].read_unit(rows.start - start..rows.end - start, blocks.max_rows, blocks.buffer, |block| {
+            (blocks.visit)(&Block { first_row: block.first_row + start, ..*block })
         })
     }
 }
 
-struct JoinedColumns(Arc<Parts>);
-
-impl Columns for JoinedColumns {
+impl Columns for Arc<Parts> {
     fn columns(&self) -> &[KeptColumn] {
-        &self.0.columns
+        &self.columns
     }
 
     fn values(&self, rows: &[usize], columns: &[usize]) -> Result<Vec<Vec<FieldValue>>> {
-        let parts = &*self.0;
         let mut found = Vec::with_capacity(rows.len());
-        for (i, wanted) in rows_by_unit(rows, &parts.rows) {
-            let file = &parts.files[i];
-            let own: Vec<usize> = wanted.iter().map(|row| row - parts.rows[i].start).collect();
+        for (i, wanted) in rows_by_unit(rows, &self.rows) {
+            let file = &self.files[i];
+            let own: Vec<usize> = wanted.iter().map(|row| row - self.rows[i].start).collect();
             let position = |column: &usize| {
-                let name = &parts.columns[*column].name;
+                let name = &self.columns[*column].name;
                 file.columns().iter().position(|other| other.name == *name)
             };
             let positions: Vec<Option<usize>> = columns.iter().map(position).collect();

@@ -19,7 +19,7 @@ use super::batch::{SCALE, TOKEN_VECTORS, VECTORS, is_shown};
 use super::buffer::BlockBuffer;
 use super::choice::{Candidate, Held, VectorField};
 use super::error::{PASS_VECTORS, token_integers, wrong_width};
-use super::records::{MAX_LINE_BYTES, RecordReader, Records, VisitRecord};
+use super::records::{MAX_LINE_BYTES, Records, VisitRecord};
 use super::source::{Opened, RowKind};
 use super::sparse::{TokenNumbers, WEIGHTS};
 use super::width::checked_width;
@@ -152,7 +152,7 @@ pub(super) fn open(path: &Path, name: &Arc<str>, field: VectorField) -> Result<O
     let token_numbers = (kind == RowKind::SparseByToken).then(Arc::default);
     let (name, path, numbers) = (name.clone(), path.into(), token_numbers.clone());
     let file = Arc::new(JsonLines { name, path, layout, token_numbers: numbers, columns, units, offsets });
-    let (vectors, columns) = (Box::new(RecordReader(file.clone())), Box::new(RecordReader(file)));
+    let (vectors, columns) = (Box::new(file.clone()), Box::new(file));
     Ok(Opened { token_numbers, ..Opened::new(rows, kind, (dtype, dimensions), vectors, columns) })
 }
 

@@ -1,8 +1,7 @@
 //! The nearest neighbours of queries among the rows of a file.
 
-use std::fmt;
-
 use anyhow::Result;
+use thiserror::Error;
 
 use super::file::VectorFile;
 use crate::error::UsageError;
@@ -20,23 +19,18 @@ pub struct Found {
 }
 
 /// A query that cannot be compared with anything.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error(
+    "query {} has {}a value that is not finite (NaN or infinity); remove the query",
+    .query + 1,
+    if *.by_tokens { "no vectors, or " } else { "" }
+)]
 pub struct UnusableQuery {
     /// Its index, from 0.
     pub query: usize,
     /// Whether queries are the vectors of tokens, of which there may be none.
     by_tokens: bool,
 }
-
-impl fmt::Display for UnusableQuery {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let none = if self.by_tokens { "no vectors, or " } else { "" };
-        let query = self.query + 1;
-        write!(f, "query {query} has {none}a value that is not finite (NaN or infinity); remove the query")
-    }
-}
-
-impl std::error::Error for UnusableQuery {}
 
 impl VectorFile {
     /// The metric that the metadata of the file names; cosine if it names none.

@@ -9,13 +9,12 @@ use std::sync::Arc;
 use anyhow::{Error, Result, bail};
 use zip::{CompressionMethod, ZipArchive};
 
-use super::buffer::BlockBuffer;
 use super::choice::{Candidate, Held, VectorField};
 use super::columns::ChunkCounts;
 use super::converted::ElementType;
 use super::error::{malformed, unread};
 use super::npy::Header;
-use super::source::{Columns, Opened, RowKind, Vectors, Visit, split};
+use super::source::{Blocks, Columns, Opened, RowKind, Vectors, split};
 use super::width::MAX_SPARSE_DIMENSIONS;
 use crate::output::{OutputDtype, OutputMetadata};
 use crate::sys::regular_file::read_exact_at;
@@ -193,13 +192,8 @@ impl Vectors for SparseMatrix {
         split(0..self.rows, max_rows).collect()
     }
 
-    fn read(
-        &self,
-        rows: Range<usize>,
-        max_rows: usize,
-        buffer: &mut BlockBuffer,
-        visit: &mut Visit,
-    ) -> Result<ControlFlow<()>> {
+    fn read(&self, rows: Range<usize>, blocks: Blocks) -> Result<ControlFlow<()>> {
+        let Blocks { max_rows, buffer, visit } = blocks;
         for part in split(rows, max_rows) {
             let ends = self.integers(&self.indptr, part.start..part.end + 1)?;
             let elements = ends[0]..ends[part.len()];

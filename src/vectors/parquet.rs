@@ -7,10 +7,9 @@ use std::sync::Arc;
 use anyhow::Result;
 
 use super::batch::{VectorSchema, values};
-use super::buffer::BlockBuffer;
 use super::choice::VectorField;
 use super::error::{REMEDY, malformed};
-use super::source::{Columns, Opened, Vectors, Visit};
+use super::source::{Blocks, Columns, Opened, Vectors};
 use crate::field::FieldValue;
 use crate::formats;
 use crate::formats::parquet::{ParquetSource, RowChoice};
@@ -51,8 +50,7 @@ pub(super) fn open(name: &Arc<str>, file: File, field: VectorField) -> Result<Op
     let (kind, elements) = (schema.kind, (schema.dtype, schema.dimensions(width)));
     let metadata = schema.metadata.clone();
     let file = Arc::new(ParquetFile { name: name.clone(), source, schema, units, width });
-    let (vectors, columns) = (Box::new(ParquetVectors(file.clone())), Box::new(ParquetColumns(file)));
-    Ok(Opened { metadata, ..Opened::new(next, kind, elements, vectors, columns) })
+    Ok(Opened { metadata, ..Opened::new(next, kind, elements, Box::new(file.clone()), Box::new(file)) })
 }
 
 /// The stored elements of the first vector; `None` if no row has one.
@@ -71,30 +69,22 @@ fn first_width(
     Ok(None)
 }
 
-struct ParquetVectors(Arc<ParquetFile>);
-
-impl Vectors for ParquetVectors {
+impl Vectors for Arc<ParquetFile> {
     fn units(&self, _max_rows: usize) -> Vec<Range<usize>> {
-        self.0.units.iter().filter(|unit| !unit.is_empty()).cloned().collect()
+        self.units.iter().filter(|unit| !unit.is_empty()).cloned().collect()
     }
 
-    fn read(
-        &self,
-        rows: Range<usize>,
-        max_rows: usize,
-        buffer: &mut BlockBuffer,
-        visit: &mut Visit,
-    ) -> Result<ControlFlow<()>> {
-        let ParquetFile { name, source, schema, units, width } = &*self.0;
+    fn read(&self, rows: Range<usize>, mut blocks: Blocks) -> Result<ControlFlow<()>> {
+        let ParquetFile { name, source, schema, units, width } = &**self;
         let group = units.partition_point(|unit| unit.end <= rows.start);
         let mut next = units[group].start;
-        for batch in source.batches(&schema.decoded, RowChoice::Group(group), max_rows)? {
+        for batch in source.batches(&schema.decoded, RowChoice::Group(group), blocks.max_rows)? {
             let batch = batch?;
             let start = next.max(rows.start);
             let end = (next + batch.num_rows()).min(rows.end);
             if start < end {
                 let slice = batch.slice(start - next, end - start);
-                if schema.visit_batch(name, &slice, start, *width, buffer, visit)?.is_break() {
+                if schema.visit_batch(name, &slice, start, *width, &mut blocks)?.is_break() {
                     return Ok(ControlFlow::Break(()));
                 }
             }
@@ -107,16 +97,13 @@ impl Vectors for ParquetVectors {
     }
 }
 
-/// The columns beside the vectors.
-struct ParquetColumns(Arc<ParquetFile>);
-
-impl Columns for ParquetColumns {
+impl Columns for Arc<ParquetFile> {
     fn columns(&self) -> &[KeptColumn] {
-        &self.0.schema.columns
+        &self.schema.columns
     }
 
     fn values(&self, rows: &[usize], columns: &[usize]) -> Result<Vec<Vec<FieldValue>>> {
-        let ParquetFile { name, source, schema, units, .. } = &*self.0;
+        let ParquetFile { name, source, schema, units, .. } = &**self;
         let (projection, positions) = schema.projection(columns);
         let total = units.last().map_or(0, |unit| unit.end);
         let choice = RowChoice::single(rows, total);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 
 use super::buffer::BlockBuffer;
-use super::source::{Columns, Vectors, Visit, rows_by_unit};
+use super::source::{Blocks, Columns, Vectors, rows_by_unit};
 use crate::field::FieldValue;
 use crate::neighbours::Block;
 use crate::output::KeptColumn;
@@ -41,22 +41,14 @@ pub(super) trait Records: Send + Sync {
 /// Called with a row and its record. Break ends the reading.
 pub(super) type VisitRecord<'a, R> = dyn FnMut(usize, &R) -> Result<ControlFlow<()>> + 'a;
 
-/// The vectors of a file of records, and the columns beside them.
-pub(super) struct RecordReader<T>(pub Arc<T>);
-
-impl<T: Records> Vectors for RecordReader<T> {
+impl<T: Records> Vectors for Arc<T> {
     fn units(&self, _max_rows: usize) -> Vec<Range<usize>> {
-        self.0.units().to_vec()
+        Records::units(&**self).to_vec()
     }
 
-    fn read(
-        &self,
-        rows: Range<usize>,
-        max_rows: usize,
-        buffer: &mut BlockBuffer,
-        visit: &mut Visit,
-    ) -> Result<ControlFlow<()>> {
-        let file = &*self.0;
+    fn read(&self, rows: Range<usize>, blocks: Blocks) -> Result<ControlFlow<()>> {
+        let Blocks { max_rows, buffer, visit } = blocks;
+        let file = &**self;
         let unit = file.units().partition_point(|unit| unit.end <= rows.start);
         buffer.clear();
         let (mut first, mut flow) = (rows.start, ControlFlow::Continue(()));
@@ -80,18 +72,19 @@ impl<T: Records> Vectors for RecordReader<T> {
     }
 }
 
-impl<T: Records> Columns for RecordReader<T> {
+impl<T: Records> Columns for Arc<T> {
     fn columns(&self) -> &[KeptColumn] {
-        self.0.columns()
+        Records::columns(&**self)
     }
 
     fn values(&self, rows: &[usize], columns: &[usize]) -> Result<Vec<Vec<FieldValue>>> {
         let mut found = Vec::with_capacity(rows.len());
-        for (unit, wanted) in rows_by_unit(rows, self.0.units()) {
+        let file = &**self;
+        for (unit, wanted) in rows_by_unit(rows, file.units()) {
             let mut wanted = wanted.iter().peekable();
-            let _ = self.0.for_each(unit, &mut |row, record| {
+            let _ = file.for_each(unit, &mut |row, record| {
                 if wanted.next_if(|next| **next == row).is_some() {
-                    found.push(self.0.values(row, record, columns)?);
+                    found.push(file.values(row, record, columns)?);
                 }
                 Ok(if wanted.peek().is_some() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
             })?;

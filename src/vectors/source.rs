@@ -11,22 +11,23 @@ use crate::field::FieldValue;
 use crate::neighbours::Block;
 use crate::output::{KeptColumn, OutputDtype, OutputMetadata};
 
-/// Called with each block of a range of rows. Break ends the reading.
-pub(super) type Visit<'a> = dyn FnMut(&Block) -> Result<ControlFlow<()>> + 'a;
+/// What takes the blocks of rows that are read.
+pub(super) struct Blocks<'a> {
+    /// Maximum number of rows of a block.
+    pub max_rows: usize,
+    /// The memory of a block.
+    pub buffer: &'a mut BlockBuffer,
+    /// Called with each block, in order. Break ends the reading.
+    pub visit: &'a mut dyn FnMut(&Block) -> Result<ControlFlow<()>>,
+}
 
 /// The vectors of a file.
 pub(super) trait Vectors: Send + Sync {
     /// The rows of the file in ranges that threads read on their own, of about `max_rows` rows where the format has no units of its own.
     fn units(&self, max_rows: usize) -> Vec<Range<usize>>;
 
-    /// Reads a range of rows inside a unit into `buffer`, at most `max_rows` rows at a time, and calls `visit` with each block.
-    fn read(
-        &self,
-        rows: Range<usize>,
-        max_rows: usize,
-        buffer: &mut BlockBuffer,
-        visit: &mut Visit,
-    ) -> Result<ControlFlow<()>>;
+    /// Reads a range of rows inside a unit, block by block.
+    fn read(&self, rows: Range<usize>, blocks: Blocks) -> Result<ControlFlow<()>>;
 }
 
 /// The columns beside the vectors.

@@ -1,6 +1,7 @@
 //! Errors in models, inputs, outputs and options: the message is one sentence that names the file, row or option and the remedy.
 //! Nothing panics, and no incomplete output is left under its final name.
 
+use crate::support::arrow;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Lines, Write};

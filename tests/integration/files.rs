@@ -1,6 +1,7 @@
 //! `sconce embed` over files: input selection, output columns and metadata, statistics, memory.
 
 use crate::support;
+use crate::support::arrow;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

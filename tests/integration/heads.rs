@@ -1,6 +1,7 @@
 //! `classify` and `rerank`: logits, labels and scores are those of `transformers` and sentence-transformers, and their runs are
 //! those of `embed`. The models are made by `scripts/fixtures/make_head_fixtures.py`.
 
+use crate::support::arrow;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};

@@ -1,6 +1,7 @@
 //! The Hugging Face cache and the hub: downloads from a hub on 127.0.0.1 that injects the faults of networks and servers.
 
 use crate::support;
+use crate::support::arrow;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -2,6 +2,7 @@
 //! name the file and the line.
 
 use crate::support;
+use crate::support::arrow;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! `fill`, sentence pairs by `classify`, and `embed --pooling splade`: logits, tokens and weights are those of `transformers` and
 //! sentence-transformers. The models are made by `scripts/fixtures/make_masked_lm_fixtures.py`.
 
+use crate::support::arrow;
 use std::fs;
 use std::path::Path;
 use std::process::Output;

@@ -3,6 +3,7 @@
 #![cfg(unix)]
 
 use crate::support;
+use crate::support::arrow;
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};

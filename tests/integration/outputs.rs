@@ -1,6 +1,7 @@
 //! Writes every output format through the library and reads it back, with and without interruptions.
 
 use crate::support;
+use crate::support::arrow;
 use std::borrow::Cow;
 use std::fs::{self, OpenOptions};
 use std::io::Write;

@@ -1,5 +1,6 @@
 //! `sconce search`: neighbours equal numpy's for every format, type and metric; weights and means; what is refused.
 
+use crate::support::arrow;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,6 +1,7 @@
 //! Sparse vectors compared: `similarity`, `rerank` and `search` with sparse encoders, against sentence-transformers' `SparseEncoder` and
 //! plain loops. The models are made by `scripts/fixtures/make_masked_lm_fixtures.py`.
 
+use crate::support::arrow;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
 //! Arrow streams through pipes: a record batch of rows for each record batch of texts.
 
+use crate::support::arrow;
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};

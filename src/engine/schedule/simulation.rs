@@ -58,8 +58,13 @@ impl Order for Schedule<usize> {
 
 /// A schedule for threads of a CPU.
 pub(super) fn schedule(cores: usize) -> Schedule<usize> {
-    let capacity =
-        Capacity { workers: cores, are_cpu_threads: true, max_batch_tokens: 1024, tokens_per_second: RATE };
+    let capacity = Capacity {
+        workers: cores,
+        short_workers: (cores / 4).max(1),
+        can_share: true,
+        max_batch_tokens: 1024,
+        tokens_per_second: RATE,
+    };
     Schedule::new(capacity)
 }
 
@@ -164,7 +169,7 @@ pub(super) struct Simulation<O> {
     order: O,
     cores: usize,
     clients: Vec<Client>,
-    /// Requests are refused while as many tokens wait.
+    /// Requests at random times are refused while as many tokens wait.
     max_waiting_tokens: usize,
     random: u64,
     now: f64,
@@ -209,8 +214,8 @@ impl<O: Order> Simulation<O> {
         self.done
     }
 
-    /// Runs until as many texts are done, then without new requests until all are. Requests that arrive while `max_waiting_tokens` wait
-    /// are refused.
+    /// Runs until as many texts are done, then without new requests until all are. Requests at random times are refused while
+    /// `max_waiting_tokens` wait.
     pub(super) fn run_overloaded(mut self, texts: usize, max_waiting_tokens: usize) -> Vec<Done> {
         self.max_waiting_tokens = max_waiting_tokens;
         while self.done.len() < self.texts.len() || self.done.len() < texts {
@@ -265,11 +270,11 @@ impl<O: Order> Simulation<O> {
         let Client { texts, tokens, long_tokens, per_second } = self.clients[client];
         if per_second.is_some() {
             self.plan_arrival(client);
+            if self.order.waiting_tokens() >= self.max_waiting_tokens {
+                return;
+            }
         }
-        if self.order.waiting_tokens() >= self.max_waiting_tokens {
-            return;
-        }
-        let lengths = (0..texts).map(|_| if self.random() % 20 == 0 { long_tokens } else { tokens });
+        let lengths = (0..texts).map(|_| if self.random().is_multiple_of(20) { long_tokens } else { tokens });
         let lengths: Vec<usize> = lengths.collect();
         let numbers: Vec<usize> = (self.texts.len()..self.texts.len() + texts).collect();
         self.order.arrive(Duration::from_secs_f64(self.now), &numbers, &lengths);

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use arrow_array::{ArrayRef, RecordBatch};
-use arrow_buffer::Buffer;
 use arrow_ipc::MessageHeader;
 use arrow_ipc::reader::read_dictionary;
 use arrow_schema::{DataType, Schema, SchemaRef};
@@ -15,7 +14,6 @@ use arrow_schema::{DataType, Schema, SchemaRef};
 use super::decode::{NO_BATCH, NO_DICTIONARY, decode_batch, malformed, projection};
 use super::file::MessageFile;
 use super::message::{MAGIC, Message, decode, schema};
-use super::projection::{ALIGNMENT, BodyProjection};
 use crate::formats::MAX_METADATA_BYTES;
 use crate::formats::error::{Format, MAX_BATCH_BYTES, ReadError, check_memory};
 use crate::sys::catch_panic::catch_panic;
@@ -113,23 +111,10 @@ impl ArrowBatches {
     fn read_columns(&self, batch: &Batch, columns: &[usize]) -> Result<RecordBatch, ReadError> {
         let body_length = batch.body.end - batch.body.start;
         let projection = projection(&batch.metadata, &self.schema, columns, body_length)?;
-        check_memory(projection.bytes(), 0, MAX_BATCH_BYTES)?;
-        let body = self.read_body(&projection, batch.body.start)?;
-        check_memory(projection.decompressed_bytes(&body), body.len() as u64, MAX_BATCH_BYTES)?;
+        let body = projection.read_body(0, MAX_BATCH_BYTES, |start, part| {
+            Ok(read_exact_at(&self.file, part, batch.body.start + start)?)
+        })?;
         decode_batch(batch.metadata.clone(), &projection, &body, &self.schema, &self.dictionaries, columns)
-    }
-
-    /// Reads the compact body of a record batch.
-    fn read_body(&self, projection: &BodyProjection, body_start: u64) -> Result<Buffer, ReadError> {
-        let mut body = vec![0; projection.bytes() as usize];
-        let mut rest = &mut body[..];
-        for range in &projection.ranges {
-            let length = (range.end - range.start) as usize;
-            let part;
-            (part, rest) = rest.split_at_mut(length.next_multiple_of(ALIGNMENT as usize));
-            read_exact_at(&self.file, &mut part[..length], body_start + range.start)?;
-        }
-        Ok(body.into())
     }
 
     /// Where the values of a column without nulls are in the file: the offset of the last buffer of the column, which has

@@ -10,10 +10,10 @@ use arrow_buffer::Buffer;
 use arrow_ipc::{self as ipc, MetadataVersion, RecordBatch};
 use arrow_schema::{DataType, FieldRef, UnionMode};
 
-use crate::formats::error::ReadError;
+use crate::formats::error::{ReadError, check_memory};
 
 /// Alignment of the ranges in a compact body, in bytes.
-pub(super) const ALIGNMENT: u64 = 64;
+const ALIGNMENT: u64 = 64;
 const MALFORMED: &str = "the metadata of a message is malformed";
 
 /// The parts of a message's body that are read.
@@ -63,9 +63,28 @@ impl BodyProjection {
         Ok(BodyProjection { ranges, patch, buffers, is_compressed: batch.compression().is_some() })
     }
 
-    /// The size of the compact body in memory, in bytes.
-    pub(super) fn bytes(&self) -> u64 {
-        self.ranges.iter().map(aligned_length).sum()
+    /// Reads the compact body: `read` fills a part of it from this offset of the whole body on.
+    ///
+    /// # Errors
+    /// If it, or its buffers when they are decompressed, would take more than `max_bytes` bytes together with `held` others.
+    pub(super) fn read_body(
+        &self,
+        held: u64,
+        max_bytes: u64,
+        mut read: impl FnMut(u64, &mut [u8]) -> Result<(), ReadError>,
+    ) -> Result<Buffer, ReadError> {
+        let bytes = self.ranges.iter().map(aligned_length).sum();
+        check_memory(bytes, held, max_bytes)?;
+        let mut body = vec![0; bytes as usize];
+        let mut rest = &mut body[..];
+        for range in &self.ranges {
+            let part;
+            (part, rest) = rest.split_at_mut(aligned_length(range) as usize);
+            read(range.start, &mut part[..(range.end - range.start) as usize])?;
+        }
+        let body = Buffer::from(body);
+        check_memory(self.decompressed_bytes(&body), held + body.len() as u64, max_bytes)?;
+        Ok(body)
     }
 
     /// The metadata of a message with the compact body.
@@ -76,7 +95,7 @@ impl BodyProjection {
     }
 
     /// Bytes that the buffers of a compact body take once they are decompressed; 0 if they are not compressed.
-    pub(super) fn decompressed_bytes(&self, body: &Buffer) -> u64 {
+    fn decompressed_bytes(&self, body: &Buffer) -> u64 {
         if !self.is_compressed {
             return 0;
         }

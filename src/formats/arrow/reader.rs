@@ -15,9 +15,9 @@ use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
 use super::decode::{NO_DICTIONARY, decode_batch, malformed, projection};
 use super::file::MessageFile;
 use super::message::{MAGIC, Message, decode, schema};
-use super::projection::{ALIGNMENT, BodyProjection};
+use super::projection::BodyProjection;
 use super::stream::MessageStream;
-use crate::formats::error::{ReadError, check_memory};
+use crate::formats::error::ReadError;
 use crate::sys::catch_panic::catch_panic;
 
 /// Reads the record batches of an input one after another.
@@ -84,20 +84,12 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Reads the compact body of the last message.
-    fn read_body(&mut self, projection: &BodyProjection) -> Result<Buffer, ReadError> {
-        let mut body = vec![0; projection.bytes() as usize];
-        let mut rest = &mut body[..];
-        for range in &projection.ranges {
-            let length = (range.end - range.start) as usize;
-            let part;
-            (part, rest) = rest.split_at_mut(length.next_multiple_of(ALIGNMENT as usize));
-            match self {
-                Messages::Stream(stream) => stream.read_body(range.start, &mut part[..length])?,
-                Messages::File(file) => file.read_body(range.start, &mut part[..length])?,
-            }
+    /// Fills `part` with the body of the last message from offset `start` on. Offsets ascend from call to call.
+    fn read_body(&mut self, start: u64, part: &mut [u8]) -> Result<(), ReadError> {
+        match self {
+            Messages::Stream(stream) => stream.read_body(start, part),
+            Messages::File(file) => file.read_body(start, part),
         }
-        Ok(body.into())
     }
 
     /// Bytes of the input read so far.
@@ -209,10 +201,7 @@ impl<'a> ArrowReader<'a> {
     /// Reads the compact body of the last message, if that and its decompressed buffers are within the memory limit.
     fn read_body(&mut self, projection: &BodyProjection) -> Result<Buffer, ReadError> {
         let held = self.dictionaries.values().map(|values| values.get_buffer_memory_size() as u64).sum();
-        check_memory(projection.bytes(), held, self.max_bytes)?;
-        let body = self.messages.read_body(projection)?;
-        check_memory(projection.decompressed_bytes(&body), held + body.len() as u64, self.max_bytes)?;
-        Ok(body)
+        projection.read_body(held, self.max_bytes, |start, part| self.messages.read_body(start, part))
     }
 
     /// The values of dictionary `id` as a column; `None` if no column that is read has this dictionary.

@@ -1,10 +1,10 @@
 //! The rows of a record, and its entry in the ledger.
 
-use std::fmt;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use serde_json::Value;
+use thiserror::Error;
 
 use super::Collector;
 use crate::engine::{NO_TOKENS, TaskRow};
@@ -15,21 +15,14 @@ use crate::job::messages::{Outcome, RecordMeta};
 use crate::output::{self, Event, LedgerEntry};
 
 /// The error of a record that ends the run.
-#[derive(Debug)]
+#[derive(Debug, Error)]
+#[error("{message}")]
 pub(super) struct StoppedAtRecord {
     /// One sentence that names the record and the reason.
     pub message: String,
     /// The options with which a resumed run would skip the record.
     pub options: &'static str,
 }
-
-impl fmt::Display for StoppedAtRecord {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for StoppedAtRecord {}
 
 /// An entry for the ledger, before its location is split into file, line and row.
 struct PendingEntry<'a> {

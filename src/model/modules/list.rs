@@ -9,6 +9,7 @@ use super::post_pooling::ModuleInput;
 use crate::model::config::Config;
 use crate::model::families::JINA_V5;
 use crate::model::layout::{CONFIG, MODULES, ROUTER, module_files};
+use crate::named::Named;
 use crate::nn::Pool;
 use crate::sys::model_json::read_json;
 use crate::sys::regular_file::has_dir_entry;

@@ -9,6 +9,7 @@ use crate::model::config::Config;
 use crate::model::layout::{CONFIG, MODULE_WEIGHTS};
 use crate::model::names::TensorNames;
 use crate::model::weights::{Checkpoint, TensorReport};
+use crate::named::{Named, names};
 use crate::nn::cost::module_parameters;
 use crate::nn::{
     Activation, Backend, PostPooling, PostPoolingSpec, RandomWeights, TorchActivation, VectorFunction,
@@ -109,15 +110,9 @@ pub(super) enum ModuleInput {
 impl ModuleInput {
     /// The field of the configuration of a module.
     pub(super) const KEY: &str = "module_input_name";
-
-    /// Its name in the configuration of a module.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            ModuleInput::Sentence => "sentence_embedding",
-            ModuleInput::Tokens => "token_embeddings",
-        }
-    }
 }
+
+names!(ModuleInput { Sentence => "sentence_embedding", Tokens => "token_embeddings" });
 
 /// The projection of an original ColBERT checkpoint.
 const PROJECTION: &str = "linear.weight";

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use serde_json::Value;
 
 use crate::model::modules::similarity::Similarity;
@@ -141,15 +141,8 @@ pub(super) fn read(path: &Path, pools: bool) -> Result<Settings> {
 /// The similarity function with a name.
 fn similarity(name: &Value, path: &Path) -> Result<Similarity> {
     let known = Similarity::ALL.iter().find(|similarity| name.as_str() == Some(similarity.name()));
-    match known {
-        Some(similarity) => Ok(*similarity),
-        None => {
-            let names: Vec<&str> = Similarity::ALL.iter().map(|similarity| similarity.name()).collect();
-            bail!(
-                "{}: \"similarity_fn_name\" is {name}, expected one of {}; fix the file",
-                path.display(),
-                names.join(", ")
-            )
-        }
-    }
+    known.copied().ok_or_else(|| {
+        let (path, names) = (path.display(), Similarity::names());
+        anyhow!("{path}: \"similarity_fn_name\" is {name}, expected one of {names}; fix the file")
+    })
 }

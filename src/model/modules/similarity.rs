@@ -1,6 +1,6 @@
 //! The similarity function of a model: `similarity_fn_name` of `config_sentence_transformers.json`.
 
-use crate::named::Named;
+use crate::named::names;
 
 /// A similarity of two vectors, by the name that sentence-transformers gives it. Larger values mean more similar vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -16,16 +16,9 @@ pub enum Similarity {
     Manhattan,
 }
 
-impl Named for Similarity {
-    const ALL: &'static [Self] =
-        &[Similarity::Cosine, Similarity::Dot, Similarity::Euclidean, Similarity::Manhattan];
-
-    fn name(self) -> &'static str {
-        match self {
-            Similarity::Cosine => "cosine",
-            Similarity::Dot => "dot",
-            Similarity::Euclidean => "euclidean",
-            Similarity::Manhattan => "manhattan",
-        }
-    }
-}
+names!(Similarity {
+    Cosine => "cosine",
+    Dot => "dot",
+    Euclidean => "euclidean",
+    Manhattan => "manhattan",
+});

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::named::Named;
+use crate::named::{Named, names};
 use crate::output::{Array, OutputMetadata};
 use crate::task::{AttentionMaps, View};
 
@@ -26,37 +26,15 @@ pub enum AttentionFormat {
     Json,
 }
 
-impl Named for AttentionFormat {
-    const ALL: &'static [Self] = &[
-        AttentionFormat::Text,
-        AttentionFormat::Svg,
-        AttentionFormat::Png,
-        AttentionFormat::Html,
-        AttentionFormat::Npy,
-        AttentionFormat::Safetensors,
-        AttentionFormat::Json,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            AttentionFormat::Text => "text",
-            AttentionFormat::Svg => "svg",
-            AttentionFormat::Png => "png",
-            AttentionFormat::Html => "html",
-            AttentionFormat::Npy => "npy",
-            AttentionFormat::Safetensors => "safetensors",
-            AttentionFormat::Json => "json",
-        }
-    }
-
-    fn aliases(self) -> &'static [&'static str] {
-        match self {
-            AttentionFormat::Text => &["txt"],
-            AttentionFormat::Html => &["htm"],
-            _ => &[],
-        }
-    }
-}
+names!(AttentionFormat {
+    Text => "text" | "txt",
+    Svg => "svg",
+    Png => "png",
+    Html => "html" | "htm",
+    Npy => "npy",
+    Safetensors => "safetensors",
+    Json => "json",
+});
 
 impl AttentionFormat {
     /// Whether the bytes of the format are not text.

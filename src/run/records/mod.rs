@@ -10,7 +10,7 @@ mod plan;
 use anyhow::Result;
 
 pub(super) use identity::of_scores;
-pub use options::{Append, Input, RecordOptions};
+pub use options::{Append, Input, RecordOptions, TaskOptions};
 
 use crate::job::{ExitStatus, OpenedJob, Queries, QueryColumns, RunIdentity};
 use crate::output::OutputMetadata;

@@ -45,6 +45,14 @@ pub struct RecordOptions {
     pub console: Console,
 }
 
+/// The options of a command that turns records into rows, with those of its task.
+pub struct TaskOptions<T> {
+    /// The model, the texts and the output.
+    pub records: RecordOptions,
+    /// What the task makes of a text.
+    pub task: T,
+}
+
 /// What a run with `--append` appends to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Append {

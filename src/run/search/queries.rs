@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use serde_json::Value;
 
 use super::compatibility::{QueryModel, check_dimensions, check_kinds, check_model, check_same_model};
@@ -16,11 +16,11 @@ use crate::model::modules::{Role, is_mean_max_sim};
 use crate::named::Named;
 use crate::neighbours::{Elements, Metric, rows_f32};
 use crate::output::{ReadFiles, SparseVector};
-use crate::run::query_texts::{QueryTexts, report};
+use crate::run::query_texts::{QueryTexts, of_text, report};
 use crate::run::{embed, records::metadata};
 use crate::sys::console::counted;
 use crate::task::{
-    EmbeddedTexts, Loaded, ModelTask, TextEncoder, TextError, TextVector, engine, load_embedding_or_sparse,
+    EmbeddedTexts, Loaded, ModelTask, TextEncoder, TextVector, engine, load_embedding_or_sparse,
 };
 use crate::vectors::{RowKind, TokenNumbers, VectorFile};
 
@@ -72,13 +72,9 @@ pub(super) fn embed(options: &SearchOptions, file: &VectorFile) -> Result<QueryV
     check_model(file, &model, &options.console)?;
     let engine = engine(encoder)?;
     let texts: Vec<TaskInput> = texts.iter().map(|text| TaskInput::new(text)).collect();
-    let embedded =
-        EmbeddedTexts::embed(&engine, &texts).map_err(|error| match error.downcast::<TextError>() {
-            Ok(TextError { index, reason, .. }) => {
-                anyhow!("{} {reason}; shorten it, or pass --on-long truncate or mean", names[index])
-            }
-            Err(error) => error,
-        })?;
+    let unencoded =
+        |i: usize, reason| format!("{} {reason}; shorten it, or pass --on-long truncate or mean", names[i]);
+    let embedded = EmbeddedTexts::embed(&engine, &texts).map_err(|error| of_text(error, unencoded))?;
     report(&embedded, engine.task().model().tokenizer.max_length(), &options.console);
     Ok(QueryVectors { vectors: embedded.vectors, ids, comparison, read })
 }

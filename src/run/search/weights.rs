@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 
 use crate::field::FieldValue;
-use crate::named::Named;
+use crate::named::names;
 
 /// How the neighbours of a query are weighted. Weights sum to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,16 +26,7 @@ pub enum WeightKind {
     Softmax,
 }
 
-impl Named for WeightKind {
-    const ALL: &'static [Self] = &[WeightKind::Uniform, WeightKind::Softmax];
-
-    fn name(self) -> &'static str {
-        match self {
-            WeightKind::Uniform => "uniform",
-            WeightKind::Softmax => "softmax",
-        }
-    }
-}
+names!(WeightKind { Uniform => "uniform", Softmax => "softmax" });
 
 impl NeighbourWeights {
     /// The weights of neighbours with these scores, computed in f64.

@@ -6,15 +6,15 @@ mod options;
 mod reference;
 mod report;
 
-use anyhow::{Error, Result, bail};
+use anyhow::{Result, bail};
 
 pub use options::VerifyOptions;
 
 use crate::engine::{Engine, TaskInput};
 use crate::error::UsageError;
 use crate::output::print;
-use crate::run::query_texts::report;
-use crate::task::{EmbeddedTexts, Embedder, TextEncoder, TextError, TextVector, engine, load};
+use crate::run::query_texts::{of_text, report};
+use crate::task::{EmbeddedTexts, Embedder, TextEncoder, TextVector, engine, load};
 use bounds::Bounds;
 use comparison::Comparison;
 use reference::Reference;
@@ -56,10 +56,6 @@ pub fn verify(options: &VerifyOptions) -> Result<()> {
 /// The vectors of the reference's texts.
 fn embed(engine: &Engine<TextEncoder>, reference: &Reference) -> Result<EmbeddedTexts> {
     let texts: Vec<TaskInput> = reference.texts.iter().map(|record| TaskInput::new(&record.text)).collect();
-    EmbeddedTexts::embed(engine, &texts).map_err(|error| match error.downcast::<TextError>() {
-        Ok(TextError { index, reason, .. }) => {
-            Error::msg(format!("{} {reason}", reference.texts[index].location))
-        }
-        Err(error) => error,
-    })
+    EmbeddedTexts::embed(engine, &texts)
+        .map_err(|error| of_text(error, |i, reason| format!("{} {reason}", reference.texts[i].location)))
 }

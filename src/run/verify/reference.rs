@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use super::options::VerifyOptions;
 use crate::input::{Entries, Entry, Record};
 use crate::named::Named;
-use crate::neighbours::Elements;
+use crate::neighbours::rows_f32;
 use crate::output::OutputDtype;
 use crate::vectors::{VectorField, VectorFile};
 
@@ -82,13 +82,9 @@ fn read_vectors(file: &VectorFile) -> Result<Vec<Vec<f32>>> {
             "{name} holds {dtype} vectors, whose rounding would hide differences; pass vectors in f32 or f16"
         );
     }
-    let mut vectors = Vec::with_capacity(file.rows());
+    let (mut vectors, mut buffer) = (Vec::with_capacity(file.rows()), Vec::new());
     file.for_each_block(0, BLOCK_ROWS, |block| {
-        let values: Vec<f32> = match block.elements {
-            Elements::F32(values) => values.to_vec(),
-            Elements::F16(values) => values.iter().map(|x| x.to_f32()).collect(),
-            Elements::Int8 { .. } | Elements::Binary(_) | Elements::Sparse { .. } => Vec::new(),
-        };
+        let values = rows_f32(block, 0..block.rows, &mut buffer);
         if block.first_row != vectors.len() {
             bail!("{name}: row {} has no vector; pass the vectors of all texts", vectors.len());
         }

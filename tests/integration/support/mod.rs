@@ -1,5 +1,6 @@
 //! What the integration tests share.
 
+pub mod arrow;
 pub mod damage;
 pub mod emulator;
 pub mod fuzz_targets;
