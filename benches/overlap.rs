@@ -156,7 +156,7 @@ fn encoder_alone(embedder: &Embedder, batches: &[Vec<TokenizedText>], budget: &M
                 scope.spawn(move || -> Result<()> {
                     single_thread_pool(format!("encode-{worker}"))?.install(|| {
                         while let Some(batch) = batches.get(next.fetch_add(1, Ordering::Relaxed)) {
-                            std::hint::black_box(embedder.run(batch, budget.batch_tokens, worker)?);
+                            std::hint::black_box(embedder.encode(batch, budget.batch_tokens, worker)?);
                         }
                         Ok(())
                     })

@@ -207,10 +207,19 @@ fn served(model: &str, args: &ServeArgs) -> Result<ServedModel> {
     let (name, model) = match model.split_once('=') {
         Some(("", _)) => bail!(UsageError(format!("--model {model}: the name is empty; pass NAME=MODEL"))),
         Some((name, model)) => (name.to_owned(), model),
-        None => (model.trim_end_matches('/').to_owned(), model),
+        None => (name_of(model), model),
     };
     let options = model_on(&args.hardware, source(model.to_owned(), &args.hub, &args.verbosity))?;
     Ok(ServedModel { name, options: for_vectors(options, &args.vectors) })
+}
+
+/// The name of a model that is given without one.
+fn name_of(model: &str) -> String {
+    let path = Path::new(model);
+    match path.file_name().filter(|_| path.is_dir()) {
+        Some(name) => name.to_string_lossy().into_owned(),
+        None => model.to_owned(),
+    }
 }
 
 /// The keys of clients: one per line of the file, and the one of the environment.

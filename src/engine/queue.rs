@@ -7,6 +7,9 @@
 //! Everything but the caller's own work happens on the workers: the tokenizing of a call, its batches, and what becomes of its rows.
 //! A call whose [`Ticket`] is dropped has no caller any more: its texts are left out of batches.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -25,6 +28,8 @@ use crate::text::{OnLong, Role, TokenizedText, TruncationSide};
 
 /// Bytes of texts that are tokenized at once, so that a large call does not keep a worker from the batches of others.
 const TOKENIZED_BYTES: usize = 1 << 15;
+/// Bytes that a shorter text counts as there: it takes no less time.
+const MIN_TEXT_BYTES: usize = 32;
 
 /// A task in a queue, whatever its outputs.
 pub trait QueuedTask: Send + Sync {
@@ -160,7 +165,7 @@ pub struct CallTimes {
     pub queue: Duration,
     /// In the tokenizer.
     pub tokenize: Duration,
-    /// In batches, those of other calls among them.
+    /// In batches: of each batch, the part that the call has of its tokens.
     pub encode: Duration,
 }
 
@@ -173,8 +178,8 @@ pub struct Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if self.call.take_reply().is_some() {
-            let waiting = self.queue.cancel(&self.call);
-            self.queue.cancelled.fetch_add(waiting.len() as u64, Ordering::Relaxed);
+            let texts = self.queue.cancel(&self.call);
+            self.queue.cancelled.fetch_add(texts as u64, Ordering::Relaxed);
         }
     }
 }
@@ -240,8 +245,16 @@ impl Pending {
     }
 
     fn fail(&self, error: Error) {
+        self.answer(|| Err(error));
+    }
+
+    /// Answers, if a caller waits for it. A caller whose reply panics is told so by the channel that it waits for; the worker goes on.
+    fn answer(&self, answer: impl FnOnce() -> Answer) {
         if let Some(reply) = self.take_reply() {
-            reply(Err(error));
+            let _ = panic_to_error(|| {
+                reply(answer());
+                Ok(())
+            });
         }
     }
 
@@ -251,12 +264,10 @@ impl Pending {
         if self.missing.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;
         }
-        if let Some(reply) = self.take_reply() {
+        self.answer(|| {
             let mut progress = self.progress();
-            let (texts, times) = (mem::take(&mut progress.texts), progress.times);
-            drop(progress);
-            reply(Ok(Answered { texts, times }));
-        }
+            Ok(Answered { texts: mem::take(&mut progress.texts), times: progress.times })
+        });
     }
 }
 
@@ -426,13 +437,16 @@ impl Shared {
                 Ok(Err(error)) => return self.fail(&call, TextError::new(index, error).into()),
                 Err(error) => return self.fail(&call, error),
             }
-            bytes += input.bytes();
+            bytes += input.bytes().max(MIN_TEXT_BYTES);
             if bytes >= TOKENIZED_BYTES {
                 break;
             }
         }
         let last = first + tokenized.len();
         let mut progress = call.progress();
+        if !call.is_awaited() {
+            return;
+        }
         progress.times.tokenize += since.elapsed();
         progress.texts.extend(tokenized.iter().map(EncodedText::new));
         let mut state = self.lock();
@@ -450,14 +464,15 @@ impl Shared {
 
     /// Answers a call with an error, and forgets its texts.
     fn fail(&self, call: &Pending, error: Error) {
-        drop(self.cancel(call));
+        self.cancel(call);
         call.fail(error);
     }
 
-    /// Removes the texts of a call that wait.
-    fn cancel(&self, call: &Pending) -> Vec<Waiting> {
+    /// Removes the texts of a call that wait, and returns their number, with those that are not tokenized yet.
+    fn cancel(&self, call: &Pending) -> usize {
         let progress = call.progress();
-        self.lock().schedule.cancel(&progress.request)
+        let waiting = self.lock().schedule.cancel(&progress.request);
+        waiting.len() + call.inputs.len() - progress.texts.len()
     }
 
     /// The loop of a worker.
@@ -510,7 +525,9 @@ impl Shared {
         let options: Vec<RowOptions> = waiting.iter().map(|waiting| waiting.call.options).collect();
         let task = &waiting[0].call.task;
         let encode = || panic_to_error(|| task.rows(&texts, &options, worker));
+        let start = Instant::now();
         let rows = if is_shared { self.pool.install(encode) } else { encode() };
+        let seconds = start.elapsed().as_secs_f64();
         match rows {
             Ok(rows) => {
                 let tokens: usize = texts.iter().map(TokenizedText::token_count).sum();
@@ -523,14 +540,16 @@ impl Shared {
                     if progress.times.encode.is_zero() {
                         progress.times.queue = since.saturating_duration_since(call.since);
                     }
-                    progress.times.encode += since.elapsed();
+                    let part = waiting.text.token_count() as f64 / tokens as f64;
+                    progress.times.encode += Duration::from_secs_f64(seconds * part);
                     drop(progress);
                     call.place(waiting.index, rows);
                 }
             }
             // Alone, so that only the call at fault fails.
             Err(_) if waiting.len() > 1 => {
-                waiting.chunks(1).for_each(|one| self.encode(one, is_shared, worker, since));
+                let awaited = waiting.chunks(1).filter(|one| one[0].call.is_awaited());
+                awaited.for_each(|one| self.encode(one, is_shared, worker, since));
             }
             Err(error) => self.fail(&waiting[0].call, error),
         }

@@ -272,6 +272,8 @@ mod tests {
         let nan: ArrayRef = Arc::new(Float64Array::from(vec![f64::NAN]));
         assert!(exact(&nan, &DataType::Float32).unwrap().as_primitive::<Float32Type>().value(0).is_nan());
         assert_eq!(exact(&nan, &DataType::Int64), None);
+        let zero: ArrayRef = Arc::new(Float64Array::from(vec![-0.0]));
+        assert_eq!(exact(&zero, &DataType::Int64), Some(Arc::new(Int64Array::from(vec![0])) as ArrayRef));
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Why a file cannot be read.
 
-use std::fmt::{self, Display, Formatter};
 use std::io;
 
 use anyhow::{Error, anyhow};
-use bytesize::ByteSize;
+use bytesize::{ByteSize, Display};
+use thiserror::Error;
 
 use crate::error::one_line;
 use crate::sys::memory;
@@ -13,14 +13,17 @@ use crate::sys::memory;
 /// common writers.
 pub const MAX_BATCH_BYTES: u64 = 1 << 30;
 
-/// Why the next rows cannot be read.
-#[derive(Debug)]
+/// Why the next rows cannot be read, as a clause.
+#[derive(Debug, Error)]
 pub enum ReadError {
     /// Reading the file failed.
-    Io(io::Error),
-    /// The file is malformed. The reason is a clause.
+    #[error("{}", one_line(.0))]
+    Io(#[from] io::Error),
+    /// The file is malformed.
+    #[error("{0}")]
     Malformed(String),
     /// They take `bytes` bytes of memory, more than the limit of `max_bytes`.
+    #[error("its next rows take {} of memory, more than {}", si(*.bytes), si(*.max_bytes))]
     TooLarge {
         /// What they take.
         bytes: u64,
@@ -28,6 +31,7 @@ pub enum ReadError {
         max_bytes: u64,
     },
     /// They take this many bytes of memory, more than is free.
+    #[error("its next rows take {} of memory, more than is free", si(*.0))]
     NoMemory(u64),
 }
 
@@ -35,7 +39,6 @@ impl ReadError {
     /// The error as a sentence about the file `name` of this format, with a remedy for a malformed one.
     pub(super) fn of_file(self, name: &str, format: Format, remedy: &str) -> Error {
         let Format { name: format, unit, units } = format;
-        let si = |bytes| ByteSize(bytes).display().si();
         match self {
             ReadError::Io(error) => anyhow!("cannot read {name} ({}); check the file", one_line(&error)),
             ReadError::Malformed(reason) => anyhow!("cannot read {name} as {format} ({reason}); {remedy}"),
@@ -52,21 +55,9 @@ impl ReadError {
     }
 }
 
-/// The reason as a clause.
-impl Display for ReadError {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let si = |bytes: &u64| ByteSize(*bytes).display().si();
-        match self {
-            ReadError::Io(error) => f.write_str(&one_line(error)),
-            ReadError::Malformed(reason) => f.write_str(reason),
-            ReadError::TooLarge { bytes, max_bytes } => {
-                write!(f, "its next rows take {} of memory, more than {}", si(bytes), si(max_bytes))
-            }
-            ReadError::NoMemory(bytes) => {
-                write!(f, "its next rows take {} of memory, more than is free", si(bytes))
-            }
-        }
-    }
+/// A size as messages show it.
+fn si(bytes: u64) -> Display {
+    ByteSize(bytes).display().si()
 }
 
 /// A format, and the unit that its files are written in.
@@ -80,12 +71,6 @@ pub(super) struct Format {
 impl Format {
     pub(super) const PARQUET: Format = Format { name: "Parquet", unit: "row group", units: "row groups" };
     pub(super) const ARROW: Format = Format { name: "Arrow", unit: "record batch", units: "record batches" };
-}
-
-impl From<io::Error> for ReadError {
-    fn from(error: io::Error) -> Self {
-        ReadError::Io(error)
-    }
 }
 
 impl From<String> for ReadError {

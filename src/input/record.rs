@@ -4,6 +4,7 @@ use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
 use serde_json::Value;
+use thiserror::Error;
 
 use crate::field::FieldValue;
 
@@ -68,18 +69,13 @@ impl Record {
 }
 
 /// A record that cannot be read. The records after it can.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{location} {reason}")]
 pub struct Unreadable {
     /// The location in the input.
     pub location: Location,
     /// What is wrong and what to do about it: the predicate of a sentence whose subject is the location.
     pub reason: String,
-}
-
-impl Display for Unreadable {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.location, self.reason)
-    }
 }
 
 /// One entry of an input.

@@ -2,7 +2,6 @@
 //! costs less than page faults in the map; rows of embedding tables are looked up in the map.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,6 +13,7 @@ use rayon::prelude::*;
 use safetensors::tensor::TensorInfo;
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use serde_json::Value;
+use thiserror::Error;
 
 use super::layout::CONVERT;
 use super::low_rank::{Adapter, PEFT_PREFIX, Update};
@@ -97,9 +97,10 @@ pub struct TensorReport {
 }
 
 /// A tensor that cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Problem {
     /// Not in the checkpoint.
+    #[error("tensor {name} of shape {expected:?} is missing")]
     Missing {
         /// The checkpoint's name.
         name: String,
@@ -107,6 +108,7 @@ pub enum Problem {
         expected: Vec<usize>,
     },
     /// Of another shape than the config describes.
+    #[error("tensor {name} has shape {found:?}, but the config describes {expected:?}")]
     Misshapen {
         /// The checkpoint's name.
         name: String,
@@ -116,6 +118,7 @@ pub enum Problem {
         expected: Vec<usize>,
     },
     /// Not of a floating-point dtype.
+    #[error("tensor {name} is of type {found}, expected F32, F16, BF16 or F64")]
     Mistyped {
         /// The checkpoint's name.
         name: String,
@@ -131,22 +134,6 @@ impl Problem {
             Problem::Missing { name, .. }
             | Problem::Misshapen { name, .. }
             | Problem::Mistyped { name, .. } => name,
-        }
-    }
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Problem::Missing { name, expected } => {
-                write!(f, "tensor {name} of shape {expected:?} is missing")
-            }
-            Problem::Misshapen { name, found, expected } => {
-                write!(f, "tensor {name} has shape {found:?}, but the config describes {expected:?}")
-            }
-            Problem::Mistyped { name, found } => {
-                write!(f, "tensor {name} is of type {found}, expected F32, F16, BF16 or F64")
-            }
         }
     }
 }

@@ -20,12 +20,14 @@ pub(super) struct Admission {
 /// A request that was admitted. What it takes is free when this is dropped.
 pub(super) struct Admitted {
     admission: Arc<Admission>,
+    /// Whether it is one of the requests that are limited.
+    is_counted: bool,
     bytes: u64,
 }
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        self.admission.requests.fetch_sub(1, Ordering::AcqRel);
+        self.admission.requests.fetch_sub(usize::from(self.is_counted), Ordering::AcqRel);
         self.admission.bytes.fetch_sub(self.bytes, Ordering::AcqRel);
     }
 }
@@ -59,9 +61,14 @@ impl Admission {
             let message = format!("{} requests wait or run; send fewer at once", self.max_requests);
             return Err(Fault::new(FaultKind::Overloaded, message));
         }
-        let mut admitted = Admitted { admission: self.clone(), bytes: 0 };
+        let mut admitted = Admitted { admission: self.clone(), is_counted: true, bytes: 0 };
         admitted.grow(body_bytes * BYTES_PER_BODY_BYTE)?;
         Ok(admitted)
+    }
+
+    /// Admits a request that needs no worker, whatever waits. Its bytes are counted when they come.
+    pub(super) fn admit_beside(self: &Arc<Self>) -> Admitted {
+        Admitted { admission: self.clone(), is_counted: false, bytes: 0 }
     }
 }
 
@@ -102,6 +109,8 @@ mod tests {
         let admitted = [admission.admit(10), admission.admit(10)];
         let refused = admission.admit(1).err().map(|fault| fault.kind);
         assert_eq!(refused, Some(FaultKind::Overloaded));
+        assert_eq!((admission.requests(), admission.bytes()), (2, 120));
+        drop(admission.admit_beside());
         assert_eq!((admission.requests(), admission.bytes()), (2, 120));
         drop(admitted);
         assert_eq!((admission.requests(), admission.bytes()), (0, 0));

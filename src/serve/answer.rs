@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chrono::DateTime;
-use tokio::sync::oneshot;
 
 use super::admission::Admitted;
 use super::models::{Capability, Facts, Kind, Model};
@@ -15,11 +14,11 @@ use super::schema::{
     Embed, Fault, FaultKind, Predict, Rerank, Schema, SentenceSimilarity, Tokenize, ollama, openai, rerank,
     tei,
 };
-use super::service::{Job, Reply, Service, Texts, stopping};
+use super::service::{Job, Reply, Service, Texts};
 use crate::engine::CallTimes;
 use crate::output::ContentType;
 use crate::task::{ModelTask, PromptChoice};
-use crate::text::{OnLong, TokenIds};
+use crate::text::{OnLong, TokenIds, Tokenizer};
 
 /// Maximum bytes of a body that is parsed on the thread of all connections.
 const PARSED_BYTES: usize = 1 << 15;
@@ -110,8 +109,7 @@ impl Service {
                 .await
             }
             Route::Tokenize => {
-                let call = self.parse(body, move |body| tei::tokenize(body, max)).await;
-                call.and_then(|call| self.answer_tokenize(call))
+                self.answer_tokenize(self.parse(body, move |body| tei::tokenize(body, max)).await).await
             }
             Route::Decode => self.answer_decode(body, max),
             Route::Info => Ok(Response::plain(self.info(limits))),
@@ -343,12 +341,8 @@ impl Service {
         if body.len() <= PARSED_BYTES {
             return parse(body);
         }
-        let (send, receive) = oneshot::channel();
         let body = body.clone();
-        self.queue.run(move || {
-            let _ = send.send(parse(&body));
-        });
-        receive.await.unwrap_or_else(|_| Err(stopping()))
+        self.run(move || parse(&body)).await
     }
 
     /// Asks for a job, whose ignored fields the response names.
@@ -364,26 +358,31 @@ impl Service {
         Ok(Response { reply: self.ask(job, body).await?, ignored })
     }
 
-    fn answer_tokenize(&self, call: Tokenize) -> Result<Response, Fault> {
-        let Tokenize { inputs, model, prompt_name, add_special_tokens, ignored } = call;
+    async fn answer_tokenize(&self, call: Result<Tokenize, Fault>) -> Result<Response, Fault> {
+        let Tokenize { inputs, model, prompt_name, add_special_tokens, ignored } = call?;
         let model = self.models.select(model.as_deref(), Capability::Any)?;
         let prompt = model.prompt(prompt_name.map(PromptChoice::Name).as_ref())?;
-        let mut texts = Vec::with_capacity(inputs.values.len());
-        for (index, text) in inputs.values.iter().enumerate() {
-            let text = format!("{}{text}", prompt.as_deref().unwrap_or_default());
-            let tokens = model.tokenizer().encode_with_offsets(&text).map_err(|error| {
-                let name = inputs.name(index);
-                Fault::of(FaultKind::Text, name.clone(), format!("{name} cannot be tokenized ({error})"))
-            })?;
-            texts.push(tokens_of(model, &text, &tokens, add_special_tokens));
-        }
-        Ok(Response { ignored, ..Response::plain(tei::tokenize_answer(&texts)) })
+        let kind = model.kind.clone();
+        let body = self.run(move || {
+            let tokenizer = kind.tokenizer();
+            let mut texts = Vec::with_capacity(inputs.values.len());
+            for (index, text) in inputs.values.iter().enumerate() {
+                let text = format!("{}{text}", prompt.as_deref().unwrap_or_default());
+                let tokens = tokenizer.encode_with_offsets(&text).map_err(|error| {
+                    let name = inputs.name(index);
+                    Fault::of(FaultKind::Text, name.clone(), format!("{name} cannot be tokenized ({error})"))
+                })?;
+                texts.push(tokens_of(tokenizer, &text, &tokens, add_special_tokens));
+            }
+            Ok(tei::tokenize_answer(&texts))
+        });
+        Ok(Response { ignored, ..Response::plain(body.await?) })
     }
 
     fn answer_decode(&self, body: &[u8], max: usize) -> Result<Response, Fault> {
         let call = tei::decode(body, max)?;
         let model = self.models.select(call.model.as_deref(), Capability::Any)?;
-        let decode = |ids: &Vec<u32>| model.tokenizer().decode_all(ids, call.skip_special_tokens);
+        let decode = |ids: &Vec<u32>| model.kind.tokenizer().decode_all(ids, call.skip_special_tokens);
         let texts: Vec<String> = call.ids.values.iter().map(decode).collect();
         Ok(Response { ignored: call.ignored, ..Response::plain(tei::decode_answer(&texts)) })
     }
@@ -489,7 +488,7 @@ impl<'a> Described<'a> {
 
 /// The tokens of a text for `/tokenize`.
 fn tokens_of(
-    model: &Model,
+    tokenizer: &Tokenizer,
     text: &str,
     (tokens, offsets): &(TokenIds, Vec<Option<Range<usize>>>),
     special: bool,
@@ -504,7 +503,7 @@ fn tokens_of(
         }),
         None => special.then(|| tei::TextToken {
             id,
-            text: model.tokenizer().token(id).unwrap_or_default(),
+            text: tokenizer.token(id).unwrap_or_default(),
             special: true,
             start: None,
             stop: None,

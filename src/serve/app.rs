@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 use sha2::{Digest, Sha256};
+use tokio::sync::Notify;
 
 use super::admission::{Admission, Admitted};
 use super::answer::{Limits, Response};
@@ -40,6 +41,9 @@ pub(super) struct AppOptions {
     pub log: Log,
 }
 
+/// What precedes a key.
+const BEARER: &str = "Bearer ";
+
 /// What all connections share.
 pub(super) struct App {
     limits: Limits,
@@ -50,6 +54,8 @@ pub(super) struct App {
     origins: Vec<String>,
     service: OnceLock<Service>,
     state: AtomicU8,
+    /// Tells the requests that are still answered that there is no time left.
+    ended: Notify,
     pub admission: Arc<Admission>,
     metrics: Metrics,
     connections: AtomicIsize,
@@ -73,6 +79,7 @@ impl App {
             origins,
             service: OnceLock::new(),
             state: AtomicU8::new(State::Loading as u8),
+            ended: Notify::new(),
             metrics: Metrics::default(),
             connections: AtomicIsize::new(0),
             requests: AtomicU64::new(0),
@@ -97,6 +104,17 @@ impl App {
 
     pub(super) fn set_state(&self, state: State) {
         self.state.store(state as u8, Ordering::Release);
+    }
+
+    /// Refuses the requests that are still answered.
+    pub(super) fn end(&self) {
+        self.ended.notify_waiters();
+    }
+
+    /// Waits until the server refuses the requests that are still answered.
+    pub(super) async fn ended(&self) -> Fault {
+        self.ended.notified().await;
+        stopping()
     }
 
     pub(super) fn limits(&self) -> &Limits {
@@ -160,7 +178,10 @@ impl App {
             return true;
         }
         let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let given = given.map(|value| value.strip_prefix("Bearer ").unwrap_or(value).trim());
+        let given = given.map(|value| match value.split_at_checked(BEARER.len()) {
+            Some((scheme, key)) if scheme.eq_ignore_ascii_case(BEARER) => key.trim(),
+            _ => value.trim(),
+        });
         // Digests, so that the time does not tell how much of a key is right.
         given.is_some_and(|key| self.keys.contains(&Sha256::digest(key).into()))
     }
@@ -206,6 +227,9 @@ impl App {
         if !is_json && matched.takes_texts() && matched.schema != Schema::Ollama {
             let message = "the body is not JSON by its type; send the header Content-Type: application/json";
             return Err(Fault::new(FaultKind::MediaType, message));
+        }
+        if !matched.takes_texts() {
+            return Ok(self.admission.admit_beside());
         }
         self.admission.admit(length)
     }

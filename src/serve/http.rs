@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::mem;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,29 +22,41 @@ use super::app::{App, State};
 use super::listener::{Accepted, Listener};
 use super::route::{Matched, Route, schema_of};
 use super::schema::{Fault, FaultKind, Schema, ignored_header, truncated_header};
+use super::stop::Signals;
 
 /// Maximum time until the head of a request is there, and between two requests of a connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 /// Maximum time between two parts of a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a stop waits for the last answers, which are refusals, to be sent.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+
 /// Answers requests until the process is told to stop, and then those that were admitted, for `shutdown_timeout` at most.
 pub(super) fn serve(listener: Listener, app: &Arc<App>, shutdown_timeout: Duration) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.context("cannot start the thread for HTTP")?.block_on(async {
-        let connections = GracefulShutdown::new();
+        let (connections, mut signals) = (GracefulShutdown::new(), Signals::listen());
         let stream = |stream| serve_connection(stream, app.clone(), &connections);
         tokio::select! {
             accepted = listener.accept_all(stream) => accepted?,
-            () = super::stop::requested(app) => {}
+            () = signals.requested(app) => {}
         }
         app.set_state(State::Stopping);
         tokio::select! {
-            () = connections.shutdown() => {}
-            () = sleep(shutdown_timeout) => {}
-            () = super::stop::forced() => {}
+            () = finish(app, connections, shutdown_timeout) => {}
+            () = signals.forced() => {}
         }
         Ok(())
     })
+}
+
+/// Waits until admitted requests are answered. Those that are not after `shutdown_timeout` are refused.
+async fn finish(app: &App, connections: GracefulShutdown, shutdown_timeout: Duration) {
+    let mut finished = pin!(connections.shutdown());
+    if timeout(shutdown_timeout, &mut finished).await.is_err() {
+        app.end();
+        let _ = timeout(LAST_ANSWERS, finished).await;
+    }
 }
 
 /// Answers the requests of a connection, as a task of its own.
@@ -84,7 +97,7 @@ async fn respond(
     };
     let mut response = match &mut result {
         Ok(response) => response_of(response, matched, since),
-        Err((fault, schema)) => response_of_fault(fault, *schema),
+        Err((fault, schema)) => response_of_fault(fault, *schema, matched),
     };
     add_origin(response.headers_mut(), origin);
     if let Ok(id) = HeaderValue::from_str(&id) {
@@ -134,15 +147,21 @@ async fn answer(
     }
     let service = app.service().map_err(in_schema)?;
     let mut admitted = app.admit(&matched, headers).map_err(in_schema)?;
-    let body = read(app, body, &mut admitted).await.map_err(in_schema)?;
-    let request = Request { route: matched, path, body: body.into(), id, since };
-    match timeout(app.request_timeout(), service.answer(request, &mut admitted, app.limits())).await {
-        Ok(answer) => answer,
-        Err(_) => {
-            let seconds = app.request_timeout().as_secs();
-            let message = format!("the request took longer than {seconds} seconds; send fewer texts at once");
-            Err(in_schema(Fault::new(FaultKind::Timeout, message)))
-        }
+    let work = async {
+        let body = read(app, body, &mut admitted).await.map_err(in_schema)?;
+        let request = Request { route: matched, path, body: body.into(), id, since };
+        service.answer(request, &mut admitted, app.limits()).await
+    };
+    let late = async {
+        sleep(app.request_timeout()).await;
+        let seconds = app.request_timeout().as_secs();
+        let message = format!("the request took longer than {seconds} seconds; send fewer texts at once");
+        Fault::new(FaultKind::Timeout, message)
+    };
+    tokio::select! {
+        answer = work => answer,
+        fault = late => Err(in_schema(fault)),
+        fault = app.ended() => Err(in_schema(fault)),
     }
 }
 
@@ -208,13 +227,20 @@ fn response_of(
     answer
 }
 
-fn response_of_fault(fault: &Fault, schema: Schema) -> HttpResponse<Full<Bytes>> {
+fn response_of_fault(fault: &Fault, schema: Schema, matched: Option<Matched>) -> HttpResponse<Full<Bytes>> {
     let mut answer = HttpResponse::new(Full::new(Bytes::from(fault.body(schema))));
     let status = StatusCode::from_u16(fault.status(schema)).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     *answer.status_mut() = status;
-    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    if [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE].contains(&status) {
-        answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    let headers = answer.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let more = match status {
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Some((header::RETRY_AFTER, "1")),
+        StatusCode::UNAUTHORIZED => Some((header::WWW_AUTHENTICATE, "Bearer")),
+        StatusCode::METHOD_NOT_ALLOWED => matched.map(|matched| (header::ALLOW, matched.allowed())),
+        _ => None,
+    };
+    if let Some((name, value)) = more {
+        headers.insert(name, HeaderValue::from_static(value));
     }
     answer
 }

@@ -73,10 +73,10 @@ impl Log {
         let (texts, tokens, truncated) =
             reply.map_or((0, 0, 0), |reply| (reply.texts, reply.tokens, reply.truncated.len()));
         let line = Line { request_id, route, status, seconds, texts, tokens, truncated, error };
-        terminal::eprint_message(&match self.format {
-            LogFormat::Json => serde_json::to_string(&line).unwrap_or_default(),
-            LogFormat::Text => line.text(),
-        });
+        match self.format {
+            LogFormat::Json => terminal::eprint_line(&serde_json::to_string(&line).unwrap_or_default()),
+            LogFormat::Text => terminal::eprint_message(&line.text()),
+        }
     }
 }
 

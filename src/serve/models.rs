@@ -55,6 +55,7 @@ impl Capability {
 }
 
 /// A task by its kind.
+#[derive(Clone)]
 pub(super) enum Kind {
     /// Vectors, dense or sparse.
     Vectors(Arc<TextEncoder>),
@@ -202,14 +203,6 @@ impl Model {
         }
     }
 
-    /// The tokenizer of texts.
-    pub(super) fn tokenizer(&self) -> &Tokenizer {
-        match &self.kind {
-            Kind::Vectors(task) => &task.model().tokenizer,
-            Kind::CrossEncoder(task) | Kind::Classifier(task) => &task.model().tokenizer,
-        }
-    }
-
     fn is_named(&self, name: &str) -> bool {
         self.name == name || self.id == name
     }
@@ -244,6 +237,14 @@ impl Model {
 }
 
 impl Kind {
+    /// The tokenizer of texts.
+    pub(super) fn tokenizer(&self) -> &Tokenizer {
+        match self {
+            Kind::Vectors(task) => &task.model().tokenizer,
+            Kind::CrossEncoder(task) | Kind::Classifier(task) => &task.model().tokenizer,
+        }
+    }
+
     fn workload(&self, batch_tokens: Option<usize>) -> Workload {
         match self {
             Kind::Vectors(task) => workload(&**task, batch_tokens),

@@ -109,14 +109,19 @@ impl Matched {
         percent_decode_str(name.strip_suffix('/').unwrap_or(name)).decode_utf8_lossy()
     }
 
+    /// The value of the header `Allow`.
+    pub(super) fn allowed(&self) -> &'static str {
+        if self.method == GET { "GET, HEAD" } else { "POST" }
+    }
+
     /// Whether the route takes texts, which need a model and memory.
     pub(super) fn takes_texts(&self) -> bool {
         self.method == POST && self.route != Route::OllamaShow
     }
 
-    /// Whether the route has an answer before the models are loaded, and without a key.
+    /// Whether the route has an answer without a key: health, and what clients of text-embeddings-inference ask for without one.
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.route, Route::Ready | Route::Live)
+        matches!(self.route, Route::Ready | Route::Live | Route::Info)
     }
 }
 

@@ -386,8 +386,23 @@ impl Service {
         });
         let reply = receive.await;
         drop(ticket);
-        reply.unwrap_or_else(|_| Err(stopping()))
+        reply.unwrap_or_else(|_| Err(panicked()))
     }
+
+    /// Runs short work on a worker.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, Fault> {
+        let (send, receive) = oneshot::channel();
+        self.queue.run(move || drop(send.send(work())));
+        receive.await.unwrap_or_else(|_| Err(panicked()))
+    }
+}
+
+/// The fault of a request whose work has panicked.
+fn panicked() -> Fault {
+    Fault::new(FaultKind::Internal, "the server failed at this request; please report this as a bug")
 }
 
 /// The fault of a request that comes while the server stops.

@@ -36,6 +36,11 @@ pub fn eprint_message(message: &str) {
     let _ = writeln!(std::io::stderr(), "sconce: {}", escape_controls(message));
 }
 
+/// Prints a line for programs, such as JSON, on standard error as it is. Write errors are ignored.
+pub fn eprint_line(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 #[cfg(test)]
 mod tests {
     use super::escape_controls;

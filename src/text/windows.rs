@@ -1,10 +1,10 @@
 //! Tokenizing a text with the places of its tokens, in windows if it is over the limit.
 
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::Result;
+use thiserror::Error;
 use tokenizers::Encoding;
 
 use super::alignment::{Alignment, TokenSpan};
@@ -24,7 +24,11 @@ pub enum Windows {
 }
 
 /// The first text of a pair is too long. The predicate of a sentence whose subject is the record.
-#[derive(Debug)]
+#[derive(Debug, Error)]
+#[error(
+    "is too long for one window of {max_length} tokens, which has room for {room} of its tokens{}",
+    if *.stride == 0 { String::new() } else { format!(", and windows share {stride}") }
+)]
 pub struct NoRoom {
     /// Tokens of the text that a window has room for.
     pub room: usize,
@@ -33,22 +37,6 @@ pub struct NoRoom {
     /// Tokens that windows share.
     pub stride: usize,
 }
-
-impl fmt::Display for NoRoom {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let NoRoom { room, max_length, stride } = self;
-        write!(
-            f,
-            "is too long for one window of {max_length} tokens, which has room for {room} of its tokens"
-        )?;
-        match stride {
-            0 => Ok(()),
-            stride => write!(f, ", and windows share {stride}"),
-        }
-    }
-}
-
-impl std::error::Error for NoRoom {}
 
 impl Tokenizer {
     /// Tokenizes a text, after `first` if it is the second text of a pair, with special tokens and the alignment of the text. Each

@@ -6,6 +6,7 @@ pub mod emulator;
 pub mod fuzz_targets;
 pub mod operands;
 pub mod server;
+pub mod serving;
 
 use std::ffi::OsStr;
 use std::fs;
