@@ -38,6 +38,9 @@ cargo build --release --locked
 scripts/check/full_disk.sh
 python3 scripts/check/startup.py
 
+step "clients of embedding servers ask sconce serve"
+python3 scripts/check/clients.py
+
 step "hidden states compared with the reference: random models of every family, and one full-size model"
 .venv/bin/python scripts/check/fuzz_families.py --seeds 3
 .venv/bin/python scripts/check/full_size.py --only xlm-roberta
