@@ -311,7 +311,7 @@ MUTATIONS = [
     ("the raw score of an answer is that of its first token", "src/task/answers.rs", "f64::from(logits[2 * last + 1])", "f64::from(logits[2 * first + 1])"),
     ("special tokens have lexical weights", "src/task/lexical.rs", "excluded.binary_search(&id).is_err() && ", ""),
     ("a lexical weight is that of the last token", "src/task/lexical.rs", "if logit > *weight || logit.is_nan() {", "if logit > 0.0 {"),
-    ("a cross-encoder reads the text first", "src/task/classification.rs", "self.tokenize_pair(query, input.text, prompt", "self.tokenize_pair(input.text, query, prompt"),
+    ("a cross-encoder reads the text first", "src/task/classification.rs", "self.model.tokenize(query, Some(document), input)", "self.model.tokenize(document, Some(query), input)"),
     ("only the first text of a pair is truncated", "src/text/tokenizer.rs", "(TruncationStrategy::OnlySecond, Some((\"second\", second_tokens)))", "(TruncationStrategy::OnlyFirst, Some((\"first\", first_tokens)))"),
     ("one row too many is ranked", "src/job/collector/ranking.rs", "rows.pop_last();", "rows.len();"),
     ("labels are not sorted", "src/task/classification.rs", "order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));", ""),
