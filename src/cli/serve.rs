@@ -75,7 +75,7 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "FILE", env = "SCONCE_TLS_KEY", requires = "tls_cert", help_heading = "Server")]
     pub tls_key: Option<PathBuf>,
 
-    /// Origin of pages that may use the server from a browser, such as https://example.org, or * for all; may be repeated. Others are
+    /// Origin (scheme, host and port) of pages that may use the server from a browser, or * for all; may be repeated. Others are
     /// answered with 403
     #[arg(long, value_name = "ORIGIN", env = "SCONCE_CORS_ALLOW_ORIGIN", help_heading = "Server")]
     pub cors_allow_origin: Vec<String>,
